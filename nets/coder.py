@@ -1,0 +1,30 @@
+"""Grid points, and the way between raw box values and boxes in pixels."""
+
+import torch
+from torch import Tensor
+
+from utils.boxes import cxcywh_to_xyxy, xyxy_to_cxcywh
+
+
+def grid(image_size: tuple[int, int], strides: tuple[int, ...], like: Tensor) -> tuple[Tensor, Tensor]:
+    """Height and width of the input -> cells `[A, 2]` (column, row) and strides `[A]`, level after level, row by row."""
+    cells, sizes = [], []
+    for stride in strides:
+        rows, columns = image_size[0] // stride, image_size[1] // stride
+        y = torch.arange(rows, device=like.device, dtype=like.dtype)
+        x = torch.arange(columns, device=like.device, dtype=like.dtype)
+        cells.append(torch.stack([x.repeat(rows), y.repeat_interleave(columns, output_size=rows * columns)], 1))
+        sizes.append(torch.full((rows * columns,), float(stride), device=like.device, dtype=like.dtype))
+    return torch.cat(cells), torch.cat(sizes)
+
+
+def decode_yolox(raw: Tensor, cells: Tensor, strides: Tensor) -> Tensor:
+    """Raw `[..., A, 4]` -> xyxy in pixels: centre = (p + cell) * stride, size = exp(p) * stride (YOLOX, section 2.1)."""
+    centre = (raw[..., :2] + cells) * strides[:, None]
+    return cxcywh_to_xyxy(torch.cat([centre, raw[..., 2:].exp() * strides[:, None]], -1))
+
+
+def encode_yolox(boxes: Tensor, cells: Tensor, strides: Tensor) -> Tensor:
+    """The inverse of `decode_yolox`; the size is guarded by 1e-8 cells, as in the official L1 targets."""
+    scaled = xyxy_to_cxcywh(boxes) / strides[:, None]
+    return torch.cat([scaled[..., :2] - cells, (scaled[..., 2:] + 1e-8).log()], -1)

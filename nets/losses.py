@@ -1,0 +1,81 @@
+"""One criterion per family: assign, weigh, normalise over all processes. Losses are dense and masked: an index by a mask
+would make the host wait for the device."""
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from nets.assigners import simota
+from nets.coder import decode_yolox, encode_yolox, grid
+from nets.yolox import Predictions
+from utils.boxes import iou
+
+BOX_WEIGHT = 5.0  # YOLOX: the IoU loss counts five times
+
+
+def at_least_one(count: Tensor) -> Tensor:
+    """The normaliser of a single process."""
+    return count.clamp(min=1)
+
+
+class YOLOXCriterion:
+    """5 * (1 - IoU^2) + BCE(objectness) + BCE(class, one-hot * IoU) (+ L1 of the raw box values), summed, over the positives.
+
+    `share`: count of this process -> the count of all processes, at least 1, divided by the number of processes, so
+    that the average of the gradients of all processes is the gradient of the whole batch.
+    `l1`: set for the plain last epochs.
+    """
+
+    def __init__(self, strides: tuple[int, ...], share: Callable[[Tensor], Tensor] = at_least_one, l1: bool = False):
+        self.strides, self.share, self.l1 = strides, share, l1
+
+    def __call__(
+        self, predictions: Predictions, targets: Tensor, labels: Tensor, image_size: tuple[int, int]
+    ) -> dict[str, Tensor]:
+        """`targets [B, M, 4]` xyxy in pixels of the input, `labels [B, M]` with -1 as padding, `image_size` height, width.
+
+        -> scalars: total (to be minimised), box, objectness, class, l1 where it is on, and positives a box (not a loss)."""
+        raw, objectness, classes = (_at_least_float32(x) for x in predictions)
+        targets = targets.to(raw.dtype)
+        cells, strides = grid(image_size, self.strides, raw)
+        boxes = decode_yolox(raw, cells, strides)
+        centres = (cells + 0.5) * strides[:, None]
+        match = simota(boxes, objectness, classes, centres, strides, targets, labels)
+
+        positive = match.positive
+        of_point = match.index[..., None].expand(-1, -1, 4)
+        matched = targets.gather(1, of_point) if targets.shape[1] else torch.zeros_like(boxes)
+        label = labels.gather(1, match.index) if targets.shape[1] else torch.full_like(match.index, -1)
+        # Points without a box are compared with themselves: their loss is zero and stays finite.
+        overlap = iou(boxes.where(positive[..., None], 1.0), matched.where(positive[..., None], 1.0))
+        soft = _one_hot(label, classes.shape[2], match.iou)
+
+        counted = self.share(positive.sum().to(raw.dtype))
+        losses = {
+            "box": BOX_WEIGHT * ((1 - overlap.square()) * positive).sum() / counted,
+            "objectness": _bce(objectness, positive.to(raw.dtype)).sum() / counted,
+            "class": (_bce(classes, soft).sum(-1) * positive).sum() / counted,
+        }
+        if self.l1:
+            aim = encode_yolox(matched.where(positive[..., None], 1.0), cells, strides)
+            losses["l1"] = ((raw - aim).abs().sum(-1) * positive).sum() / counted
+        total = torch.stack(list(losses.values())).sum()
+        boxes_here = self.share((labels >= 0).sum().to(raw.dtype))
+        return {"total": total, **losses, "positives": positive.sum() / boxes_here}
+
+
+def _at_least_float32(x: Tensor) -> Tensor:
+    return x if x.dtype == torch.float64 else x.float()
+
+
+def _bce(logits: Tensor, target: Tensor) -> Tensor:
+    return F.binary_cross_entropy_with_logits(logits, target, reduction="none")
+
+
+def _one_hot(label: Tensor, num_classes: int, value: Tensor) -> Tensor:
+    """`label [B, A]` (-1: none) and `value [B, A]` -> `[B, A, C]` with the value at the label."""
+    return torch.zeros(*label.shape, num_classes, dtype=value.dtype, device=value.device).scatter(
+        2, label.clamp(min=0)[..., None], value[..., None]
+    )

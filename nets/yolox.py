@@ -1,0 +1,139 @@
+"""YOLOX (Ge et al. 2021, arXiv 2107.08430): CSPDarknet, PAFPN, a decoupled head without anchors."""
+
+import math
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nets.blocks import CSP, SPP, Conv, DetectionModel, SeparableConv
+from nets.coder import decode_yolox, grid
+
+SIZES = {  # depth, width, depthwise
+    "nano": (0.33, 0.25, True),
+    "tiny": (0.33, 0.375, False),
+    "s": (0.33, 0.50, False),
+    "m": (0.67, 0.75, False),
+    "l": (1.0, 1.0, False),
+    "x": (1.33, 1.25, False),
+}
+
+
+class Predictions(NamedTuple):
+    """Raw outputs; the points of the strides 8, 16, 32 one after another, each level row by row."""
+
+    boxes: Tensor  # [B, A, 4] centre offset in cells, log of the size in cells
+    objectness: Tensor  # [B, A] logits
+    classes: Tensor  # [B, A, C] logits
+
+
+class Backbone(nn.Module):
+    """CSPDarknet. Images 0-255 `[B, 3, H, W]` -> features of the strides 8, 16, 32."""
+
+    def __init__(self, depth: float, width: float, conv: type[nn.Module]):
+        super().__init__()
+        c = [int(64 * width) * 2**i for i in range(5)]
+        d = max(round(3 * depth), 1)
+        self.stem = Conv(12, c[0], 3)
+        self.stage2 = nn.Sequential(conv(c[0], c[1], 3, 2), CSP(c[1], c[1], d, True, conv))
+        self.stage3 = nn.Sequential(conv(c[1], c[2], 3, 2), CSP(c[2], c[2], 3 * d, True, conv))
+        self.stage4 = nn.Sequential(conv(c[2], c[3], 3, 2), CSP(c[3], c[3], 3 * d, True, conv))
+        self.stage5 = nn.Sequential(conv(c[3], c[4], 3, 2), SPP(c[4], c[4]), CSP(c[4], c[4], d, False, conv))
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        # Focus: every second pixel into channels of its own, top-left, bottom-left, top-right, bottom-right.
+        x = torch.cat([images[..., row::2, col::2] for col in (0, 1) for row in (0, 1)], 1)
+        stride8 = self.stage3(self.stage2(self.stem(x)))
+        stride16 = self.stage4(stride8)
+        return stride8, stride16, self.stage5(stride16)
+
+
+class Neck(nn.Module):
+    """PAFPN (Liu et al. 2018): top-down, then bottom-up."""
+
+    def __init__(self, depth: float, width: float, conv: type[nn.Module]):
+        super().__init__()
+        c8, c16, c32 = (int(c * width) for c in (256, 512, 1024))
+        d = round(3 * depth)
+        self.reduce_stride32 = Conv(c32, c16)
+        self.up_to_stride16 = CSP(2 * c16, c16, d, False, conv)
+        self.reduce_stride16 = Conv(c16, c8)
+        self.up_to_stride8 = CSP(2 * c8, c8, d, False, conv)
+        self.shrink_stride8 = conv(c8, c8, 3, 2)
+        self.down_to_stride16 = CSP(2 * c8, c16, d, False, conv)
+        self.shrink_stride16 = conv(c16, c16, 3, 2)
+        self.down_to_stride32 = CSP(2 * c16, c32, d, False, conv)
+
+    def forward(self, stride8: Tensor, stride16: Tensor, stride32: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        top = self.reduce_stride32(stride32)
+        middle = self.reduce_stride16(self.up_to_stride16(torch.cat([_double(top), stride16], 1)))
+        out8 = self.up_to_stride8(torch.cat([_double(middle), stride8], 1))
+        out16 = self.down_to_stride16(torch.cat([self.shrink_stride8(out8), middle], 1))
+        out32 = self.down_to_stride32(torch.cat([self.shrink_stride16(out16), top], 1))
+        return out8, out16, out32
+
+
+def _double(x: Tensor) -> Tensor:
+    return F.interpolate(x, scale_factor=2.0, mode="nearest")
+
+
+class Head(nn.Module):
+    """For each level a stem, a branch for the classes, and one for the boxes and the objectness."""
+
+    def __init__(self, width: float, num_classes: int, conv: type[nn.Module]):
+        super().__init__()
+        inside = int(256 * width)
+        sizes = [int(c * width) for c in (256, 512, 1024)]
+        self.stems = nn.ModuleList(Conv(c, inside) for c in sizes)
+        self.class_convs, self.box_convs = (
+            nn.ModuleList(nn.Sequential(conv(inside, inside, 3), conv(inside, inside, 3)) for _ in sizes)
+            for _ in range(2)
+        )
+        self.class_predictors, self.box_predictors, self.objectness_predictors = (
+            nn.ModuleList(nn.Conv2d(inside, out, 1) for _ in sizes) for out in (num_classes, 4, 1)
+        )
+        prior = -math.log((1 - 0.01) / 0.01)  # RetinaNet (Lin et al. 2017), 4.1: every point starts at a score of .01
+        for predictor in (*self.class_predictors, *self.objectness_predictors):
+            nn.init.constant_(predictor.bias, prior)
+
+    def forward(self, features: tuple[Tensor, ...]) -> Predictions:
+        levels = []
+        for i, x in enumerate(features):
+            x = self.stems[i](x)
+            of_class, of_box = self.class_convs[i](x), self.box_convs[i](x)
+            out = [
+                self.box_predictors[i](of_box),
+                self.objectness_predictors[i](of_box),
+                self.class_predictors[i](of_class),
+            ]
+            levels.append(torch.cat(out, 1).flatten(2))
+        raw = torch.cat(levels, 2).transpose(1, 2)  # [B, A, 4 + 1 + C]
+        return Predictions(raw[..., :4], raw[..., 4], raw[..., 5:])
+
+
+class YOLOX(DetectionModel):
+    """`depth` and `width` scale the number of blocks and of channels; `depthwise`: separable convolutions (nano)."""
+
+    letterbox = "corner"
+    strides = (8, 16, 32)
+
+    def __init__(self, depth: float, width: float, depthwise: bool, num_classes: int):
+        super().__init__()
+        conv = SeparableConv if depthwise else Conv
+        self.num_classes = num_classes
+        self.backbone = Backbone(depth, width, conv)
+        self.neck = Neck(depth, width, conv)
+        self.head = Head(width, num_classes, conv)
+
+    def forward(self, images: Tensor) -> Predictions:
+        """Images `[B, 3, H, W]` BGR, 0-255, uint8 or float, height and width multiples of 32."""
+        images = images.to(self.head.box_predictors[0].weight.dtype)
+        return self.head(self.neck(*self.backbone(images)))
+
+    def decode(self, predictions: Predictions, image_size: tuple[int, int]) -> tuple[Tensor, Tensor, Tensor]:
+        """-> boxes `[B, A, 4]` xyxy in pixels of the input, scores `[B, A]`, labels `[B, A]` of the best class."""
+        raw = predictions.boxes.float()
+        best, labels = predictions.classes.float().max(-1)
+        scores = predictions.objectness.float().sigmoid() * best.sigmoid()
+        return decode_yolox(raw, *grid(image_size, self.strides, raw)), scores, labels

@@ -1,0 +1,101 @@
+"""utils/boxes.py: the same arithmetic for tensors and arrays, without a case that gives NaN."""
+
+import numpy as np
+import pytest
+import torch
+
+from utils import boxes as b
+from utils.boxes import area, clip, cxcywh_to_xyxy, iou, pairwise_iou, xywh_to_xyxy, xyxy_to_cxcywh, xyxy_to_xywh
+
+
+def random_boxes(*shape, seed=0):
+    """float64 xyxy with sides of 1 to 60 pixels, some of them reaching below 0."""
+    rng = np.random.default_rng(seed)
+    first = rng.uniform(-20, 80, (*shape, 2))
+    return np.concatenate([first, first + rng.uniform(1, 60, (*shape, 2))], -1)
+
+
+def slow_iou(a, c):
+    """By the definition, for two boxes."""
+    wide = max(0.0, min(a[2], c[2]) - max(a[0], c[0]))
+    high = max(0.0, min(a[3], c[3]) - max(a[1], c[1]))
+    both = wide * high
+    return both / ((a[2] - a[0]) * (a[3] - a[1]) + (c[2] - c[0]) * (c[3] - c[1]) - both)
+
+
+def test_conversions_by_hand():
+    box = np.array([10.0, 20.0, 40.0, 80.0])
+    assert xyxy_to_xywh(box).tolist() == [10, 20, 30, 60]
+    assert xyxy_to_cxcywh(box).tolist() == [25, 50, 30, 60]
+    assert area(box) == 1800
+
+
+@pytest.mark.parametrize("there, back", [(xyxy_to_xywh, xywh_to_xyxy), (xyxy_to_cxcywh, cxcywh_to_xyxy)])
+def test_conversions_are_inverse(there, back):
+    boxes = random_boxes(3, 50)
+    assert np.allclose(back(there(boxes)), boxes, atol=1e-12)
+    assert not np.allclose(there(boxes), boxes)
+
+
+@pytest.mark.parametrize("name", ["xyxy_to_xywh", "xywh_to_xyxy", "cxcywh_to_xyxy", "xyxy_to_cxcywh", "area"])
+def test_tensors_and_arrays_give_the_same_of_their_own_kind(name):
+    function, boxes = getattr(b, name), random_boxes(4, 7).astype(np.float32)
+    array, tensor = function(boxes), function(torch.from_numpy(boxes))
+    assert isinstance(array, np.ndarray) and isinstance(tensor, torch.Tensor)
+    assert array.dtype == np.float32 and tensor.dtype == torch.float32
+    assert np.array_equal(array, tensor.numpy())
+
+
+def test_iou_of_tensors_and_arrays_is_the_same():
+    first, second = random_boxes(40), random_boxes(40, seed=1)
+    tensors = torch.from_numpy(first), torch.from_numpy(second)
+    assert np.allclose(iou(first, second), iou(*tensors).numpy(), atol=1e-15)
+    assert np.allclose(pairwise_iou(first, second), pairwise_iou(*tensors).numpy(), atol=1e-15)
+
+
+def test_pairwise_iou_is_the_definition_of_every_pair():
+    first, second = random_boxes(2, 30), random_boxes(2, 20, seed=1)
+    found = pairwise_iou(first, second)
+    assert found.shape == (2, 30, 20) and (found > 0.1).any() and (found == 0).any()
+    for batch in range(2):
+        for i in range(30):
+            for j in range(20):
+                assert found[batch, i, j] == pytest.approx(slow_iou(first[batch, i], second[batch, j]), abs=1e-9)
+
+
+def test_iou_is_symmetric_and_one_only_for_the_same_box():
+    boxes = random_boxes(30)
+    found = pairwise_iou(boxes, boxes)
+    assert np.allclose(found, found.T, atol=0) and np.allclose(np.diag(found), 1, atol=1e-8)
+    assert (found[~np.eye(30, dtype=bool)] < 0.999).all() and (found >= 0).all()
+
+
+def test_degenerate_boxes_have_no_area_and_no_nan():
+    bad = np.array([[5, 5, 5, 5], [5, 5, 5, 9], [9, 9, 5, 5], [9, 5, 5, 9], [0, 0, 10, 10]], np.float32)
+    assert area(bad).tolist() == [0, 0, 0, 0, 100]
+    found = pairwise_iou(bad, bad)
+    assert np.isfinite(found).all() and found[:4].max() == 0 and found[4, 4] == pytest.approx(1)
+
+
+def test_no_boxes_keep_their_shapes():
+    none, some = torch.zeros(0, 4), torch.zeros(3, 4)
+    assert pairwise_iou(none, some).shape == (0, 3) and pairwise_iou(some, none).shape == (3, 0)
+    assert iou(none, none).shape == (0,) and area(none).shape == (0,) and clip(none, 5, 5).shape == (0, 4)
+
+
+def test_clip_moves_corners_into_the_picture_and_nothing_else():
+    boxes = random_boxes(200)
+    clipped = clip(boxes, 70, 50)
+    assert clipped[:, [0, 2]].min() == 0 and clipped[:, [0, 2]].max() == 70
+    assert clipped[:, [1, 3]].min() == 0 and clipped[:, [1, 3]].max() == 50
+    inside = (boxes[:, :2] >= 0).all(1) & (boxes[:, 2] <= 70) & (boxes[:, 3] <= 50)
+    assert inside.any() and np.array_equal(clipped[inside], boxes[inside])
+    assert np.array_equal(clip(clipped, 70, 50), clipped)
+    assert np.array_equal(clip(torch.from_numpy(boxes), 70, 50).numpy(), clipped)
+
+
+def test_iou_has_finite_gradients_everywhere():
+    other = torch.tensor([[0.0, 0, 10, 10]]).expand(4, 4)
+    boxes = torch.tensor([[0.0, 0, 10, 10], [50, 50, 60, 60], [3, 3, 3, 3], [2, 2, 8, 12]], requires_grad=True)
+    iou(boxes, other).sum().backward()
+    assert boxes.grad.isfinite().all() and boxes.grad[3].abs().sum() > 0

@@ -1,0 +1,198 @@
+"""nets/losses.py: the official numbers, empty pictures, and the same gradient for any number of processes."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from nets.losses import YOLOXCriterion, at_least_one
+from nets.yolox import YOLOX, Predictions
+from utils.boxes import cxcywh_to_xyxy
+
+STRIDES, SIZE = (8, 16, 32), (64, 96)
+
+
+def tiny_model(dtype=torch.float64):
+    """In evaluation mode: batch norms do not mix the pictures."""
+    torch.manual_seed(0)
+    return YOLOX(0.33, 0.125, True, 4).to(dtype).eval()
+
+
+def some_batch(counts, dtype=torch.float64, seed=0):
+    """Pictures and boxes; `counts`: boxes a picture."""
+    torch.manual_seed(seed)
+    images = torch.rand(len(counts), 3, *SIZE, dtype=dtype) * 255
+    centre = torch.rand(len(counts), max(1, *counts), 2) * torch.tensor([96.0, 64])
+    boxes = cxcywh_to_xyxy(torch.cat([centre, torch.rand(centre.shape) * 40 + 4], -1))
+    labels = torch.randint(4, boxes.shape[:2])
+    for b, count in enumerate(counts):
+        boxes[b, count:], labels[b, count:] = 0, -1
+    return images, boxes, labels
+
+
+def random_predictions(batch, dtype=torch.float32, points=126, num_classes=4):
+    torch.manual_seed(1)
+    raw = torch.randn(batch, points, 5 + num_classes, dtype=dtype)
+    return Predictions(raw[..., :4], raw[..., 4], raw[..., 5:])
+
+
+def gradients(model):
+    found = torch.cat([p.grad.flatten() for p in model.parameters()])
+    model.zero_grad()
+    return found
+
+
+def assert_same(found, reference):
+    """`reference`: total, box, objectness, class, l1, positives a box."""
+    names = ["total", "box", "objectness", "class", "l1", "positives"]
+    for name, value in zip(names, reference.tolist(), strict=True):
+        if name == "positives" and not reference[1]:
+            continue  # without boxes the official code says 1 for 0 of 0
+        assert found.get(name, torch.zeros(())).item() == pytest.approx(value, rel=1e-4), name
+
+
+@pytest.mark.parametrize("l1", [False, True])
+@pytest.mark.parametrize("size", ["nano", "s", "m"])
+def test_losses_of_whole_models_equal_the_official_code(shared, size, l1):
+    reference = np.load(shared / "parity" / f"yolox_{size}.npz")
+    raw = torch.from_numpy(reference["raw"]).double()
+    logits = torch.logit(raw[..., 4:])
+    boxes, labels = torch.from_numpy(reference["boxes"])[None], torch.from_numpy(reference["labels"])[None].long()
+    predictions = Predictions(raw[..., :4], logits[..., 0], logits[..., 1:])
+    assert_same(YOLOXCriterion(STRIDES, l1=l1)(predictions, boxes, labels, (96, 160)), reference[f"loss_l1_{l1}"])
+
+
+@pytest.mark.parametrize("l1", [0, 1])
+@pytest.mark.parametrize("case", range(4))
+def test_losses_of_hard_cases_equal_the_official_code(shared, case, l1):
+    reference = np.load(shared / "parity" / "simota.npz")
+    raw, logits, boxes = (torch.from_numpy(reference[f"{case}_{name}"]) for name in ("raw", "logits", "labels"))
+    labels = boxes[..., 0].long()
+    for b, count in enumerate(reference[f"{case}_n"]):
+        labels[b, count:] = -1
+    predictions = Predictions(raw, logits[..., 0], logits[..., 1:])
+    losses = YOLOXCriterion(STRIDES, l1=bool(l1))(predictions, cxcywh_to_xyxy(boxes[..., 1:]), labels, (128, 192))
+    assert_same(losses, reference[f"{case}_losses_l1_{l1}"])
+
+
+def test_total_is_the_sum_and_l1_is_there_only_when_asked_for():
+    predictions, (_, boxes, labels) = random_predictions(2), some_batch([3, 2])
+    plain = YOLOXCriterion(STRIDES)(predictions, boxes, labels, SIZE)
+    late = YOLOXCriterion(STRIDES, l1=True)(predictions, boxes, labels, SIZE)
+    assert list(plain) == ["total", "box", "objectness", "class", "positives"]
+    assert list(late) == ["total", "box", "objectness", "class", "l1", "positives"]
+    for losses in (plain, late):
+        parts = sum(v for k, v in losses.items() if k not in ("total", "positives"))
+        assert losses["total"].item() == pytest.approx(parts.item())
+    assert late["l1"] > 0 and late["total"] - plain["total"] == pytest.approx(late["l1"].item(), rel=1e-4)
+
+
+@pytest.mark.parametrize("rows", [0, 3])
+@pytest.mark.parametrize("l1", [False, True])
+def test_pitfall_12_a_batch_without_boxes_has_finite_loss_and_gradients(rows, l1):
+    model, (images, *_) = tiny_model(), some_batch([0, 0])
+    boxes, labels = torch.zeros(2, rows, 4), torch.full((2, rows), -1)
+    losses = YOLOXCriterion(STRIDES, l1=l1)(model(images), boxes, labels, SIZE)
+    losses["total"].backward()
+    assert losses["total"] == losses["objectness"] > 0 and losses["positives"] == 0
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+    assert gradients(model).abs().max() > 0
+
+
+def test_pitfall_12_a_background_beside_boxes_only_adds_objectness():
+    predictions, (_, boxes, labels) = random_predictions(2), some_batch([3, 0])
+    both = YOLOXCriterion(STRIDES)(predictions, boxes, labels, SIZE)
+    first = YOLOXCriterion(STRIDES)(Predictions(*(x[:1] for x in predictions)), boxes[:1], labels[:1], SIZE)
+    assert both["box"] == first["box"] and both["class"] == first["class"]
+    assert both["objectness"] > first["objectness"]
+
+
+class Pretend:
+    """`share` of one of several processes: first it notes the counts, then it answers with those of all."""
+
+    def __init__(self):
+        self.own, self.answers = [], None
+
+    def __call__(self, count):
+        if self.answers is None:
+            self.own.append(count)
+            return at_least_one(count)
+        return next(self.answers)
+
+
+def gradient_of_parts(model, batch, parts):
+    """The mean over pretended processes, of which each sees the pictures of its part."""
+    images, boxes, labels = batch
+    shares = [Pretend() for _ in parts]
+
+    def run(share, part):
+        criterion = YOLOXCriterion(STRIDES, share, l1=True)
+        return criterion(model(images[part]), boxes[part], labels[part], SIZE)
+
+    for share, part in zip(shares, parts, strict=True):
+        run(share, part)
+    together = [torch.stack(every).sum(0).clamp(min=1) for every in zip(*(s.own for s in shares), strict=True)]
+    losses = []
+    for share, part in zip(shares, parts, strict=True):
+        share.answers = (count / len(parts) for count in together)
+        losses.append(run(share, part))
+    (sum(one["total"] for one in losses) / len(parts)).backward()
+    return gradients(model), {k: sum(one[k] for one in losses).item() / len(parts) for k in losses[0]}
+
+
+@pytest.mark.parametrize("counts", [[5, 0, 1, 2], [0, 0, 4, 7], [0, 0, 0, 0]])
+@pytest.mark.parametrize("parts", [[[0, 1], [2, 3]], [[0], [1, 2, 3]], [[0], [1], [2], [3]]])
+def test_pitfall_13_processes_together_have_the_gradient_of_the_whole_batch(counts, parts):
+    model, batch = tiny_model(), some_batch(counts)
+    whole = YOLOXCriterion(STRIDES, l1=True)(model(batch[0]), *batch[1:], SIZE)
+    whole["total"].backward()
+    wanted = gradients(model)
+    found, losses = gradient_of_parts(model, batch, parts)
+    assert wanted.abs().max() > 1e-3
+    assert (found - wanted).abs().max() < 1e-9 * wanted.abs().max()
+    assert losses == pytest.approx({k: v.item() for k, v in whole.items()}, rel=1e-9)
+
+
+def test_share_is_asked_for_positives_and_for_boxes():
+    """With a share of ones the losses are plain sums: what the validation loss is made of."""
+    predictions, (_, boxes, labels) = random_predictions(2), some_batch([3, 2])
+    means = YOLOXCriterion(STRIDES)(predictions, boxes, labels, SIZE)
+    sums = YOLOXCriterion(STRIDES, torch.ones_like)(predictions, boxes, labels, SIZE)
+    assert means["positives"].item() == pytest.approx(sums["positives"].item() / 5)
+    assert sums["positives"] >= 5 and sums["positives"] == sums["positives"].round()
+    assert sums["total"].item() == pytest.approx(means["total"].item() * sums["positives"].item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_predictions_are_computed_in_float32(dtype):
+    half, (_, boxes, labels) = random_predictions(2, dtype), some_batch([3, 2])
+    leaves = Predictions(*(x.clone().requires_grad_() for x in half))
+    losses = YOLOXCriterion(STRIDES, l1=True)(leaves, boxes, labels, SIZE)
+    exact = YOLOXCriterion(STRIDES, l1=True)(Predictions(*(x.float() for x in half)), boxes, labels, SIZE)
+    assert all(value.dtype == torch.float32 for value in losses.values())
+    assert all(torch.equal(losses[k], exact[k]) for k in exact)
+    losses["total"].backward()
+    assert all(x.grad.dtype == dtype and x.grad.isfinite().all() for x in leaves)
+
+
+def test_padding_and_the_order_of_boxes_do_not_matter():
+    predictions, (_, boxes, labels) = random_predictions(2), some_batch([4, 4])
+    plain = YOLOXCriterion(STRIDES, l1=True)(predictions, boxes, labels, SIZE)
+    order = torch.tensor([2, 4, 0, 3, 4, 1])  # 4: a row of padding
+    boxes, labels = torch.cat([boxes, torch.full((2, 1, 4), 33.0)], 1), torch.cat([labels, torch.full((2, 1), -1)], 1)
+    other = YOLOXCriterion(STRIDES, l1=True)(predictions, boxes[:, order], labels[:, order], SIZE)
+    assert {k: v.item() for k, v in other.items()} == pytest.approx({k: v.item() for k, v in plain.items()}, rel=1e-6)
+
+
+def test_a_perfect_prediction_costs_next_to_nothing():
+    """Stride 32 of a 64 x 96 input has 2 x 3 points; the last but one predicts the box, the others nothing."""
+    raw = torch.zeros(1, 126, 9)
+    raw[..., 4] = -20
+    raw[0, 124, :] = torch.tensor([0.5, 0.5, 0, math.log(2), 20, -20, 20, -20, -20])
+    box = torch.tensor([[[32.0, 16, 64, 80]]])  # centre 48, 48; 32 x 64
+    predictions = Predictions(raw[..., :4], raw[..., 4], raw[..., 5:])
+    losses = YOLOXCriterion(STRIDES, l1=True)(predictions, box, torch.tensor([[1]]), SIZE)
+    assert losses["positives"] == 1 and losses["total"] < 1e-3
+    wrong = YOLOXCriterion(STRIDES, l1=True)(predictions, box + 8, torch.tensor([[1]]), SIZE)
+    assert wrong["box"] > 0.5 and wrong["l1"].item() == pytest.approx(0.5, abs=1e-4)

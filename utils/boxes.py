@@ -1,0 +1,65 @@
+"""The only box arithmetic of the project. Boxes are xyxy in pixels unless a name says otherwise.
+
+Every function takes torch tensors or NumPy arrays `[..., 4]` and returns the same kind.
+"""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+Boxes = Tensor | np.ndarray
+
+
+def _stack(parts: list[Boxes]) -> Boxes:
+    return torch.stack(parts, -1) if isinstance(parts[0], Tensor) else np.stack(parts, -1)
+
+
+def xyxy_to_xywh(boxes: Boxes) -> Boxes:
+    """Corners -> left, top, width, height (the format of COCO files)."""
+    x1, y1, x2, y2 = (boxes[..., i] for i in range(4))
+    return _stack([x1, y1, x2 - x1, y2 - y1])
+
+
+def xywh_to_xyxy(boxes: Boxes) -> Boxes:
+    """Left, top, width, height -> corners."""
+    x, y, w, h = (boxes[..., i] for i in range(4))
+    return _stack([x, y, x + w, y + h])
+
+
+def cxcywh_to_xyxy(boxes: Boxes) -> Boxes:
+    """Centre and size -> corners."""
+    x, y, w, h = (boxes[..., i] for i in range(4))
+    return _stack([x - w / 2, y - h / 2, x + w / 2, y + h / 2])
+
+
+def xyxy_to_cxcywh(boxes: Boxes) -> Boxes:
+    """Corners -> centre and size."""
+    x1, y1, x2, y2 = (boxes[..., i] for i in range(4))
+    return _stack([(x1 + x2) / 2, (y1 + y2) / 2, x2 - x1, y2 - y1])
+
+
+def area(boxes: Boxes) -> Boxes:
+    """`[..., 4]` -> `[...]`, 0 for inverted boxes."""
+    return (boxes[..., 2] - boxes[..., 0]).clip(0) * (boxes[..., 3] - boxes[..., 1]).clip(0)
+
+
+def clip(boxes: Boxes, width: float, height: float) -> Boxes:
+    """Moves every corner into the picture `[0, width] x [0, height]`."""
+    x1, y1, x2, y2 = (boxes[..., i] for i in range(4))
+    return _stack([x1.clip(0, width), y1.clip(0, height), x2.clip(0, width), y2.clip(0, height)])
+
+
+def iou(a: Boxes, b: Boxes, eps: float = 1e-9) -> Boxes:
+    """IoU of boxes that lie opposite each other after broadcasting: `[..., 4], [..., 4]` -> `[...]` in 0..1."""
+    if isinstance(a, Tensor):
+        top_left, bottom_right = torch.maximum(a[..., :2], b[..., :2]), torch.minimum(a[..., 2:], b[..., 2:])
+    else:
+        top_left, bottom_right = np.maximum(a[..., :2], b[..., :2]), np.minimum(a[..., 2:], b[..., 2:])
+    sides = (bottom_right - top_left).clip(0)
+    overlap = sides[..., 0] * sides[..., 1]
+    return overlap / (area(a) + area(b) - overlap + eps)
+
+
+def pairwise_iou(a: Boxes, b: Boxes) -> Boxes:
+    """IoU of every box of `a [..., N, 4]` with every box of `b [..., M, 4]` -> `[..., N, M]`."""
+    return iou(a[..., :, None, :], b[..., None, :, :])
