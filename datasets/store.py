@@ -1,0 +1,265 @@
+"""The packed store in which every form of data ends up, and the packer that fills it."""
+
+import math
+import os
+import re
+from array import array
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from utils.boxes import xyxy_to_xywh
+
+MAX_UNNAMED_CLASSES = 10_000  # without a list of names a larger id is a slip, not a class
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+
+class DataError(ValueError):
+    """The data are wrong; the message lists the first ten places as `file:line: what, and the cure`."""
+
+
+class NoArea(ValueError):
+    """A box without width or height: an error or left out, as `bad_boxes` says."""
+
+
+class Problems:
+    """Counts what is wrong and keeps the words of the first ten."""
+
+    def __init__(self) -> None:
+        self.count, self.first = 0, []
+
+    def add(self, text: str) -> None:
+        self.count += 1
+        if len(self.first) < 10:
+            self.first.append(text)
+
+    def __str__(self) -> str:
+        more = [f"... and {self.count - len(self.first)} more"] if self.count > len(self.first) else []
+        return "\n".join(f"  {text}" for text in self.first + more)
+
+    def raise_any(self, title: str) -> None:
+        if self.count:
+            raise DataError(f"{title}\n{self}")
+
+
+@dataclass(frozen=True, eq=False)
+class Strings:
+    """Many texts in one buffer: a list of them would be copied page by page into every worker."""
+
+    buffer: np.ndarray  # uint8, the texts one behind the other
+    ends: np.ndarray  # int64 [N]
+
+    @classmethod
+    def of(cls, texts: Iterable[str]) -> "Strings":
+        buffer, ends = bytearray(), array("q")
+        for text in texts:
+            buffer += text.encode("utf-8", "surrogateescape")
+            ends.append(len(buffer))
+        return cls(np.frombuffer(buffer, np.uint8), np.frombuffer(ends, np.int64))
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    def __getitem__(self, index: int) -> str:
+        start = self.ends[index - 1] if index else 0
+        return self.buffer[start : self.ends[index]].tobytes().decode("utf-8", "surrogateescape")
+
+
+@dataclass(frozen=True, eq=False)
+class Annotations:
+    """N pictures with K boxes of C classes in flat arrays: cheap to pickle, and nothing grows in the workers."""
+
+    source: str  # the file or folder that was read
+    classes: tuple[str, ...]
+    category_ids: np.ndarray  # int64 [C] the data's own ids; 0..C-1 for data without
+    image_ids: np.ndarray  # int64 [N] COCO: own ids; otherwise 1..N
+    sizes: np.ndarray  # int32 [N, 2] height, width as one sees the picture (after EXIF); 0, 0: not known yet
+    starts: np.ndarray  # int64 [N + 1] picture i has the boxes starts[i]:starts[i + 1]
+    boxes: np.ndarray  # float64 [K, 4] xyxy in pixels, as written: they may reach outside
+    labels: np.ndarray  # int32 [K]
+    crowd: np.ndarray  # bool [K] crowd or difficult: ignored in training, an ignore region in evaluation
+    areas: np.ndarray  # float64 [K] the file's area where it has one, otherwise that of the box
+    root: str  # relative names start here
+    names: Strings  # [N] paths as written
+    lines: np.ndarray  # int32 [N] line in `source`, 0 where there is none
+    files: Strings | None = None  # [N] the file with the boxes, where every picture has its own
+    notes: tuple[str, ...] = ()  # what was left out while reading
+
+    def __len__(self) -> int:
+        return len(self.image_ids)
+
+    def path(self, index: int) -> str:
+        return os.path.join(self.root, self.names[index])
+
+    def where(self, index: int) -> str:
+        """Where the boxes of a picture are written: `train.txt:12`, `a.xml`, `coco.json: a.jpg`."""
+        if self.files is not None:
+            return self.files[index]
+        return f"{self.source}:{self.lines[index]}" if self.lines[index] else f"{self.source}: {self.names[index]}"
+
+    def boxes_of(self, index: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """-> boxes float64 [n, 4] xyxy as written, labels int32 [n], crowd bool [n] (views of the store)."""
+        rows = slice(self.starts[index], self.starts[index + 1])
+        return self.boxes[rows], self.labels[rows], self.crowd[rows]
+
+    def pictures_of_boxes(self) -> np.ndarray:
+        """-> int64 [K], the index of each box's picture."""
+        return np.repeat(np.arange(len(self)), np.diff(self.starts))
+
+    def boxes_per_class(self) -> np.ndarray:
+        """-> int64 [C], crowd regions not counted."""
+        return np.bincount(self.labels[~self.crowd], minlength=len(self.classes))
+
+    def select(self, indices: np.ndarray) -> "Annotations":
+        """The pictures `indices [n]` in that order."""
+        indices = np.asarray(indices, np.int64)
+        counts = np.diff(self.starts)[indices]
+        starts = np.concatenate([[0], np.cumsum(counts)])
+        rows = np.repeat(self.starts[indices] - starts[:-1], counts) + np.arange(starts[-1])
+        return replace(
+            self._with_rows(rows, starts),
+            image_ids=self.image_ids[indices],
+            sizes=self.sizes[indices],
+            names=Strings.of(self.names[i] for i in indices),
+            lines=self.lines[indices],
+            files=Strings.of(self.files[i] for i in indices) if self.files is not None else None,
+        )
+
+    def keep_boxes(self, keep: np.ndarray) -> "Annotations":
+        """The same pictures, of the boxes only those with `keep bool [K]`."""
+        return self._with_rows(keep, np.concatenate([[0], np.cumsum(keep)])[self.starts])
+
+    def _with_rows(self, rows: np.ndarray, starts: np.ndarray) -> "Annotations":
+        columns = {name: getattr(self, name)[rows] for name in ("boxes", "labels", "crowd", "areas")}
+        return replace(self, starts=starts, **columns)
+
+    def coco(self) -> dict[str, Any]:
+        """A COCO ground truth: images, annotations (boxes as written, xywh) and categories with the data's own ids."""
+        columns = (
+            self.image_ids[self.pictures_of_boxes()],
+            self.category_ids[self.labels],
+            xyxy_to_xywh(self.boxes),
+            self.areas,
+            self.crowd.astype(int),
+        )
+        keys = ("id", "image_id", "category_id", "bbox", "area", "iscrowd")
+        rows = zip(range(1, len(self.labels) + 1), *(column.tolist() for column in columns), strict=True)
+        images = zip(self.image_ids.tolist(), self.names, self.sizes.tolist(), strict=True)
+        return {
+            "images": [{"id": i, "file_name": name, "height": h, "width": w} for i, name, (h, w) in images],
+            "annotations": [dict(zip(keys, row, strict=True)) for row in rows],
+            "categories": [
+                {"id": i, "name": name} for i, name in zip(self.category_ids.tolist(), self.classes, strict=True)
+            ],
+        }
+
+
+class Packer:
+    """Collects pictures and boxes in flat buffers; no Python object stays behind for a box.
+
+    `names` are the data's own names, by the label that `box` is given (None: the labels are ids without names),
+    `classes` the names wanted (None: the data's). A box of a class that is not wanted is an error.
+    """
+
+    def __init__(self, source: str, root: str, names: tuple[str, ...] | None, classes: tuple[str, ...] | None) -> None:
+        self.source, self.root = source, root
+        self.problems, self.without_area, self.notes = Problems(), Problems(), []
+        self.names_from = "the list of classes"
+        self._names = classes if names is None else names
+        self._classes = names if classes is None else classes
+        twice = {name for name in self._names or () if self._names.count(name) > 1}
+        if twice:
+            raise DataError(f"{source}: two classes of the same name {brief(tuple(sorted(twice)))}: rename one of them")
+        self._table = None  # label in the data -> index in classes, -1: not wanted
+        if self._names is not None:
+            order = {name: index for index, name in enumerate(self._classes)}
+            self._table = [order.get(name, -1) for name in self._names]
+        self._paths, self._path_ends, self._files = bytearray(), array("q"), []
+        self._starts, self._lines, self._image_ids, self._sizes = array("q"), array("i"), array("q"), array("i")
+        self._boxes, self._labels, self._crowd, self._areas = array("d"), array("i"), bytearray(), array("d")
+
+    def picture(
+        self, name: str, line: int = 0, file: str = "", image_id: int | None = None, size: tuple = (0, 0)
+    ) -> None:
+        """Begins a picture; `size` is height, width. `image_id` None: numbered from 1."""
+        self._paths += name.encode("utf-8", "surrogateescape")
+        self._path_ends.append(len(self._paths))
+        self._starts.append(len(self._labels))
+        self._lines.append(line)
+        self._image_ids.append(len(self._starts) if image_id is None else image_id)
+        self._sizes.extend(size)
+        if file:
+            self._files.append(file)
+
+    def box(self, x1, y1, x2, y2, label, crowd=0.0, area=None) -> None:
+        """Adds a box of numbers to the picture begun last; ValueError (NoArea) says what is wrong with it."""
+        if not math.isfinite(x1 + y1 + x2 + y2 + label):
+            raise ValueError(f"box {x1:g},{y1:g},{x2:g},{y2:g},{label:g} holds a value that is no number")
+        if label != int(label) or crowd not in (0, 1):
+            raise ValueError(f"class {label:g} must be a whole number, and crowd {crowd:g} must be 0 or 1")
+        if not 0 <= label < (MAX_UNNAMED_CLASSES if self._table is None else len(self._table)):
+            raise ValueError(self._out_of_range(int(label)))
+        if self._table is not None and self._table[int(label)] < 0:
+            raise ValueError(f"class {self._names[int(label)]!r} is not in the list of classes {brief(self._classes)}")
+        if not (x2 > x1 and y2 > y1):
+            raise NoArea(f"box {x1:g},{y1:g},{x2:g},{y2:g} has no area (x1,y1,x2,y2 with x1 < x2 and y1 < y2)")
+        self._boxes.extend((x1, y1, x2, y2))
+        self._labels.append(int(label) if self._table is None else self._table[int(label)])
+        self._crowd.append(int(crowd))
+        self._areas.append((x2 - x1) * (y2 - y1) if area is None else area)
+
+    def complain(self, where: str, error: ValueError) -> None:
+        (self.without_area if isinstance(error, NoArea) else self.problems).add(f"{where}: {error}")
+
+    def _out_of_range(self, label: int) -> str:
+        if self._table is None:
+            return f"class {label} without a list of names: write classes.txt beside {self.source}, one name a line"
+        return f"class {label}, but {self.names_from} has {len(self._table)} names (0-{len(self._table) - 1})"
+
+    def finish(self, bad_boxes: str, category_ids: list[int] | None = None) -> Annotations:
+        """-> the packed store. Raises DataError for every problem met, and for boxes without area if `bad_boxes` is
+        "error"; "drop" leaves those out and counts them in the notes."""
+        if bad_boxes not in ("error", "drop"):
+            raise DataError(f'bad_boxes is {bad_boxes!r}; it can be "error" or "drop"')
+        self.problems.raise_any(f"{self.source}: problems: {self.problems.count}")
+        count = self.without_area.count
+        if bad_boxes == "error":
+            self.without_area.raise_any(f'{self.source}: boxes without area: {count}; bad_boxes="drop" leaves them out')
+        if count:
+            self.notes.append(f"{self.source}: boxes without area, left out: {count}\n{self.without_area}")
+        labels = np.frombuffer(self._labels, np.int32)
+        classes = self._classes
+        if classes is None:
+            classes = tuple(str(index) for index in range(labels.max(initial=-1) + 1))
+        return Annotations(
+            source=self.source,
+            classes=classes,
+            category_ids=np.array(range(len(classes)) if category_ids is None else category_ids, np.int64),
+            image_ids=np.frombuffer(self._image_ids, np.int64),
+            sizes=np.frombuffer(self._sizes, np.int32).reshape(-1, 2),
+            starts=np.append(np.frombuffer(self._starts, np.int64), len(labels)),
+            boxes=np.frombuffer(self._boxes, np.float64).reshape(-1, 4),
+            labels=labels,
+            crowd=np.frombuffer(self._crowd, bool),
+            areas=np.frombuffer(self._areas, np.float64),
+            root=self.root,
+            names=Strings(np.frombuffer(self._paths, np.uint8), np.frombuffer(self._path_ends, np.int64)),
+            lines=np.frombuffer(self._lines, np.int32),
+            files=Strings.of(self._files) if self._files else None,
+            notes=tuple(self.notes),
+        )
+
+
+def brief(names: tuple[str, ...]) -> str:
+    """The first ten of many names."""
+    return "(" + ", ".join(names[:10]) + (f", ... {len(names)} in all)" if len(names) > 10 else ")")
+
+
+def check_path(path: str) -> str:
+    """-> the path. ValueError for control characters: "C:\new" in Python or YAML is C:, a newline, ew."""
+    if _CONTROL.search(path):
+        raise ValueError(f'the path {path!r} holds a control character: write it with / or as r"C:\\new"')
+    return path

@@ -1,0 +1,48 @@
+"""Pictures for property tests: one rectangle of a colour of its own on gray, and where it is seen afterwards."""
+
+import numpy as np
+
+from datasets.annotations import Sample
+
+GRAY = 90
+COLOURS = np.array([(0, 255, 0), (255, 0, 0), (0, 0, 255), (255, 255, 255)], np.uint8)
+
+
+def picture(rng: np.random.Generator, label: int = 0, largest: int = 300) -> Sample:
+    """A gray picture of any shape with a rectangle of colour `label`, read-only as pictures of a cache are."""
+    height, width = (int(v) for v in rng.integers(40, largest, 2))
+    image = np.full((height, width, 3), GRAY, np.uint8)
+    (x1, x2), (y1, y2) = (np.sort(rng.choice(np.arange(0, side + 1, 10), 2, replace=False)) for side in (width, height))
+    image[y1:y2, x1:x2] = COLOURS[label]
+    image.flags.writeable = False
+    return Sample(image, np.array([[x1, y1, x2, y2]], np.float32), np.array([label]))
+
+
+def extent(image: np.ndarray, label: int, strength: float = 1.0) -> np.ndarray | None:
+    """The box xyxy around the pixels nearer to colour `label`, at this `strength`, than to gray; None without any."""
+    full = COLOURS[label].astype(float) - GRAY
+    share = (image.astype(float) - GRAY) @ full / (full @ full)
+    rows, columns = np.nonzero(share > 0.5 * strength)
+    if len(rows) == 0:
+        return None
+    return np.array([columns.min(), rows.min(), columns.max() + 1, rows.max() + 1], float)
+
+
+def assert_under_its_box(image: np.ndarray, boxes: np.ndarray, label: int, turned: bool, strength: float = 1.0) -> None:
+    """The colour of `label` and its box ([0 or 1, 4]) are at the same place; a colour without a box is hardly seen."""
+    seen = extent(image, label, strength)
+    height, width = image.shape[:2]
+    if len(boxes) == 0:
+        assert seen is None or (seen[2:] - seen[:2]).min() <= 3 or (seen[2:] - seen[:2]).prod() < 0.2 * height * width
+        return
+    (box,) = boxes
+    assert 0 <= box[0] < box[2] <= width and 0 <= box[1] < box[3] <= height
+    if (box[2:] - box[:2]).min() < 4:  # thinner than the blur of the edges: nothing to compare
+        return
+    cut = np.array([box[0] <= 0 or box[2] >= width, box[1] <= 0 or box[3] >= height])
+    if seen is None:  # the box around a turned rectangle may reach into a corner of the output that it does not
+        assert turned and cut.all()
+        return
+    assert (seen[:2] >= box[:2] - 1.5).all() and (seen[2:] <= box[2:] + 1.5).all()
+    if not (turned and cut.any()):  # a turned and cut rectangle has the box of its corners: larger
+        np.testing.assert_allclose(seen, box, atol=2.5 if turned else 1.5)

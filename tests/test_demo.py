@@ -1,0 +1,117 @@
+import hashlib
+import os
+
+import cv2
+import numpy as np
+import pytest
+
+from datasets import demo
+from datasets.formats import read
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data") / "demo"
+    assert demo.draw(folder) is True
+    return folder
+
+
+def digest(folder):
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return [(str(path.relative_to(folder)), hashlib.sha256(path.read_bytes()).hexdigest()) for path in files]
+
+
+@pytest.mark.parametrize(("part", "count"), [("train", 160), ("val", 40)])
+def test_the_demo_reads_as_an_annotation_file(folder, part, count):
+    annotations = read(str(folder / f"{part}.txt"), part)
+    assert annotations.classes == demo.CLASSES and len(annotations) == count
+    per_class = annotations.boxes_per_class()
+    assert (per_class >= count // 3).all()
+    empty = 0
+    for i in range(count):
+        height, width = cv2.imread(annotations.path(i)).shape[:2]
+        boxes = annotations.boxes_of(i)[0]
+        empty += len(boxes) == 0
+        assert (boxes[:, :2] >= 0).all() and (boxes[:, 2:] <= (width, height)).all()
+        assert ((boxes[:, 2:] - boxes[:, :2]).max(1) > 0.5 * demo.SIDE[0]).all()
+    assert 1 <= empty <= 0.15 * count
+
+
+def test_it_is_small_and_alike_for_everyone(folder, tmp_path, monkeypatch):
+    images = list((folder / "images").iterdir())
+    assert len(images) <= 200 and sum(path.stat().st_size for path in images) < 8e6
+    monkeypatch.setattr(demo, "PICTURES", {"train": 6, "val": 2})
+    demo.draw(tmp_path / "one")
+    np.random.seed(1)
+    demo.draw(tmp_path / "two")
+    assert digest(tmp_path / "one") == digest(tmp_path / "two")
+    # the first picture does not depend on how many there are
+    assert (tmp_path / "one/images/0000.jpg").read_bytes() == (folder / "images/0000.jpg").read_bytes()
+
+
+def test_boxes_are_the_extent_of_what_is_seen(monkeypatch):
+    """Without grain, clutter, light and shadow a shape's own colour fills its box to the edge and is nowhere else."""
+    monkeypatch.setattr(demo, "_ground", lambda rng, size: np.zeros((*size, 3), np.float32))
+    monkeypatch.setattr(demo, "NOISE", 0.0)
+
+    def flat(canvas, mask, shape, rng):
+        canvas[mask >= 128] = 10 * next(colours)
+
+    monkeypatch.setattr(demo, "_paint", flat)
+    shapes = 0
+    for number in range(30):
+        colours = iter(range(1, 26))
+        image, boxes, labels = demo.picture(number)
+        assert len(boxes) == len(labels) and boxes.shape[1] == 4
+        for i, box in enumerate(boxes):
+            rows, columns = np.nonzero((image == 10 * (i + 1)).all(2))
+            assert box.tolist() == [columns.min(), rows.min(), columns.max() + 1, rows.max() + 1]
+            shapes += 1
+    assert shapes > 60
+
+
+def test_shapes_stay_recognisable(monkeypatch):
+    """MIN_SHOWN of every shape is in view, however many lie over it; where there is no room, none is drawn or named."""
+    monkeypatch.setattr(demo, "SHAPES", (40, 40))
+    masks, kept = [], []
+    original = demo._mask
+    monkeypatch.setattr(demo, "_mask", lambda *a: masks.append(original(*a)) or masks[-1])
+    monkeypatch.setattr(demo, "_paint", lambda canvas, mask, shape, rng: kept.append(mask >= 128))
+    _, boxes, _ = demo.picture(1)
+    assert 5 < len(kept) == len(boxes) < len(masks)
+    for i, mask in enumerate(kept):
+        over = np.any(kept[i + 1 :], axis=0) if i + 1 < len(kept) else np.zeros_like(mask)
+        assert (mask & ~over).sum() >= demo.MIN_SHOWN * mask.sum()
+
+
+def test_what_is_there_is_left_alone(folder):
+    (folder / "train.txt").open("a").close()
+    before = digest(folder), os.stat(folder / "train.txt").st_mtime_ns
+    assert demo.draw(folder) is False
+    assert (digest(folder), os.stat(folder / "train.txt").st_mtime_ns) == before
+
+
+def test_anything_else_in_its_place_is_not_overwritten(tmp_path):
+    (tmp_path / "demo").mkdir()
+    (tmp_path / "demo/train.txt").write_text("mine")
+    with pytest.raises(FileExistsError, match="not a complete demo: move or delete it"):
+        demo.draw(tmp_path / "demo")
+    assert [path.name for path in tmp_path.rglob("*")] == ["demo", "train.txt"]
+
+
+def test_an_interrupted_drawing_is_not_taken_for_the_demo(tmp_path, monkeypatch):
+    monkeypatch.setattr(demo, "PICTURES", {"train": 4, "val": 2})
+    original = demo.picture
+
+    def interrupted(number):
+        if number == 5:
+            raise KeyboardInterrupt
+        return original(number)
+
+    monkeypatch.setattr(demo, "picture", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        demo.draw(tmp_path / "data" / "demo")
+    assert list((tmp_path / "data").iterdir()) == []
+    monkeypatch.setattr(demo, "picture", original)
+    assert demo.draw(tmp_path / "data" / "demo") is True
+    assert len(list((tmp_path / "data/demo/images").iterdir())) == 6
