@@ -1,0 +1,43 @@
+"""Writes docs/images/augment.jpg, 16 mosaics of the demo with their boxes: `python -m benchmarks.pictures`."""
+
+from pathlib import Path
+
+import numpy as np
+
+from datasets import demo
+from datasets.annotations import Sample
+from datasets.mosaic import Augment, draw_sample
+from utils.draw import contact_sheet, draw_boxes, write_image
+
+FOLDER = Path(__file__).parents[1] / "docs" / "images"
+AUGMENT = Augment(mosaic=1.0, mixup=0.0, flip=0.5, rotation=10, scale=(0.5, 1.5), translate=0.1, shear=2)
+
+
+def demo_samples(count: int) -> list[Sample]:
+    """The first pictures of the demo, as they are drawn (no file is read or written)."""
+    pictures = (demo.picture(number) for number in range(count))
+    return [Sample(image, boxes.astype(np.float32), labels) for image, boxes, labels in pictures]
+
+
+def augmented(samples: list[Sample], how: Augment, size: tuple[int, int], count: int) -> list[np.ndarray]:
+    """The first `count` training samples of `how`, with their boxes drawn."""
+    images = []
+    for position in range(count):
+        rng = np.random.default_rng((0, 0, position))
+        index = position % len(samples)
+        sample = draw_sample(
+            samples.__getitem__, index, lambda rng: samples[rng.integers(len(samples))], rng, size, "corner", how
+        )
+        images.append(draw_boxes(sample.image, sample.boxes, sample.labels, demo.CLASSES))
+    return images
+
+
+def main() -> None:
+    images = augmented(demo_samples(48), AUGMENT, (320, 320), 16)
+    path = FOLDER / "augment.jpg"  # a tenth of the PNG, whose bytes would be grain
+    write_image(path, contact_sheet(images, 4))
+    print(path)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,197 @@
+"""utils/run.py: folders that are never shared, a log without gaps or doubles, and pictures of it."""
+
+import csv
+import json
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+import torch
+
+from utils import run as run_module
+from utils.checkpoint import load
+from utils.run import Run, create, draw_curves, environment, newest, read_log
+
+ROOT = Path(__file__).parents[1]
+
+
+def rows_of(folder):
+    with open(folder / "log.csv", encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_folders_are_numbered_and_never_overwritten(tmp_path):
+    first = create(tmp_path / "runs", "demo")
+    (first / "best.pt").write_text("precious")
+    second = create(tmp_path / "runs", "demo")
+    assert first.name.startswith("demo-20") and first.name.endswith("-1") and second.name.endswith("-2")
+    assert (first / "best.pt").read_text() == "precious" and not list(second.iterdir())
+
+
+def test_processes_that_start_together_get_folders_of_their_own(tmp_path):
+    with ThreadPoolExecutor(16) as pool:
+        made = list(pool.map(lambda _: create(tmp_path, "demo"), range(64)))
+    assert len(set(made)) == 64
+    assert sorted(int(path.name.rpartition("-")[2]) for path in made) == list(range(1, 65))
+
+
+def test_the_newest_run_is_found_by_name_date_and_number(tmp_path):
+    assert newest(tmp_path / "nothing", "demo") is None
+    for name in ("demo-2026-01-31-9", "demo-2026-01-31-10", "demo-2025-12-31-11", "demo-a-2026-09-09-1", "demo-x"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "demo-2026-12-31-1").write_text("a file, not a run")
+    assert newest(tmp_path, "demo") == tmp_path / "demo-2026-01-31-10"
+    assert newest(tmp_path, "demo-a") == tmp_path / "demo-a-2026-09-09-1"
+    assert newest(tmp_path, "dem") is None
+
+
+def test_a_removed_run_does_not_give_its_number_to_a_newer_one(tmp_path):
+    first, second = create(tmp_path, "demo"), create(tmp_path, "demo")
+    first.rmdir()
+    assert create(tmp_path, "demo").name.endswith("-3") and newest(tmp_path, "demo") != second
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "..\\x", "C:x"])
+def test_names_that_are_no_folder_names_are_refused(tmp_path, name):
+    with pytest.raises(ValueError, match="name="):
+        create(tmp_path, name)
+
+
+def test_the_log_begins_with_the_epoch_and_grows_columns(tmp_path):
+    run = Run(tmp_path, {})
+    run.log({"AP": 0.1, "epoch": 0, "total": 1 / 3})
+    run.log({"epoch": 1, "AP": None, "total": 0.25, "l1": 7})
+    text = (tmp_path / "log.csv").read_text(encoding="utf-8")
+    assert text.splitlines() == ["epoch,AP,total,l1", f"0,0.1,{1 / 3!r},", "1,,0.25,7"]
+    assert read_log(tmp_path / "log.csv")[1] == {"epoch": "1", "total": "0.25", "l1": "7"}
+
+
+def test_log_after_resume_has_neither_gaps_nor_doubles(tmp_path):
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    for folder in (whole, cut):
+        folder.mkdir()
+    values = np.random.default_rng(0).normal(size=6).tolist()
+    run = Run(whole, {})
+    for epoch, value in enumerate(values):
+        run.log({"epoch": epoch, "AP": value})
+    run = Run(cut, {})
+    for epoch in range(4):
+        run.log({"epoch": epoch, "AP": values[epoch] if epoch < 2 else -1})
+    run = Run(cut, {}, last_epoch=1)  # killed after logging epoch 3, saved after epoch 1
+    assert [row["epoch"] for row in rows_of(cut)] == ["0", "1"]
+    for epoch in range(2, 6):
+        run.log({"epoch": epoch, "AP": values[epoch]})
+    assert (cut / "log.csv").read_bytes() == (whole / "log.csv").read_bytes()
+
+
+def test_a_run_that_resumes_from_nothing_starts_its_log_anew(tmp_path):
+    Run(tmp_path, {}).log({"epoch": 0, "AP": 1.0})
+    run = Run(tmp_path, {})
+    assert rows_of(tmp_path) == []
+    run.log({"epoch": 0, "AP": 0.5})
+    assert rows_of(tmp_path) == [{"epoch": "0", "AP": "0.5"}]
+
+
+def test_a_log_that_cannot_be_written_is_left_whole(tmp_path, monkeypatch):
+    run = Run(tmp_path, {})
+    run.log({"epoch": 0, "AP": 0.5})
+    monkeypatch.setattr(run_module.os, "replace", lambda *_: (_ for _ in ()).throw(OSError("full")))
+    with pytest.raises(OSError, match="full"):
+        run.log({"epoch": 1, "AP": 0.5})
+    assert rows_of(tmp_path) == [{"epoch": "0", "AP": "0.5"}]
+
+
+def test_config_and_environment_are_written(tmp_path):
+    Run(tmp_path, {"image_size": (64, 96), "classes": None, "train": "数据.txt"})
+    assert json.loads((tmp_path / "config.json").read_text(encoding="utf-8")) == {
+        "image_size": [64, 96],
+        "classes": None,
+        "train": "数据.txt",
+    }
+    Run(tmp_path, {"epochs": 2})
+    Run(tmp_path, {"epochs": 3})
+    assert json.loads((tmp_path / "config.json").read_text(encoding="utf-8")) == {"epochs": 3}
+    written = json.loads((tmp_path / "environment.json").read_text(encoding="utf-8"))
+    assert written["torch"] == torch.__version__ and written["cv2"] == cv2.__version__
+    assert written["numpy"] == np.__version__ and written["threads"] == torch.get_num_threads()
+    assert written["device"] == "cpu" and written["command"][1:] == sys.argv
+    assert len(written["earlier_starts"]) == 2 and written["earlier_starts"][0]["torch"] == torch.__version__
+
+
+def test_the_commit_is_known_where_there_is_one(tmp_path, monkeypatch):
+    def git(*words):
+        subprocess.run(["git", "-C", tmp_path, "-c", "user.name=a", "-c", "user.email=a@b", *words], check=True)
+
+    monkeypatch.setattr(run_module, "__file__", str(tmp_path / "utils" / "run.py"))
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    assert environment("cpu")["commit"] is None and environment("cpu")["uncommitted_changes"] is None
+    git("init", "-q")
+    (tmp_path / "a.txt").write_text("1")
+    git("add", "a.txt")
+    git("commit", "-qm", "one")
+    assert len(environment("cpu")["commit"]) == 40 and environment("cpu")["uncommitted_changes"] is False
+    (tmp_path / "a.txt").write_text("2")
+    assert environment("cpu")["uncommitted_changes"] is True
+
+
+def test_checkpoints_lie_in_the_folder(tmp_path):
+    path = Run(tmp_path, {}).save("best.pt", {"model": {"a": torch.ones(2)}})
+    assert path == tmp_path / "best.pt" and torch.equal(load(path)["model"]["a"], torch.ones(2))
+
+
+def test_tensorboard_gets_numbers_and_pictures_in_rgb_and_a_resumed_run_purges(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    run = Run(tmp_path, {})
+    for step in range(5):
+        run.scalars({"loss/total": step / 4, "AP": 0.5}, step)
+    image = np.zeros((4, 6, 3), np.uint8)
+    image[..., 0] = 200  # blue
+    run.picture("batch", image, 0)
+    run.close()
+    run = Run(tmp_path, {}, last_step=2)
+    run.scalars({"loss/total": 9.0}, 3)
+    run.close()
+    events = EventAccumulator(str(tmp_path)).Reload()
+    assert [(e.step, e.value) for e in events.Scalars("loss/total")] == [(0, 0.0), (1, 0.25), (2, 0.5), (3, 9.0)]
+    (picture,) = events.Images("batch")
+    decoded = cv2.imdecode(np.frombuffer(picture.encoded_image_string, np.uint8), cv2.IMREAD_COLOR)
+    assert np.array_equal(decoded, image)
+
+
+def test_importing_the_run_folder_does_not_import_heavy_parts():
+    program = "import sys, utils.run; print([m for m in ('tensorboard', 'matplotlib', 'cv2') if m in sys.modules])"
+    out = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "[]"
+
+
+def test_curves_are_drawn_from_the_log(tmp_path):
+    run = Run(tmp_path, {}, marks={"thaw": 2, "plain": 5})
+    run.close()
+    assert not (tmp_path / "curves.png").exists()  # nothing was logged
+    for epoch in range(7):
+        ap = {"AP": epoch / 10, "AP50": epoch / 8} if epoch % 2 else {}
+        run.log(
+            {"epoch": epoch, "loss": 9 - epoch, "loss_box": 2.0, "val_loss": float("nan"), "learning_rate": 0.01, **ap}
+        )
+    run.close()
+    with_marks = cv2.imread(str(tmp_path / "curves.png"))
+    assert min(with_marks.shape[:2]) > 600 and with_marks.std() > 5
+    draw_curves(read_log(tmp_path / "log.csv"), tmp_path / "again.png", {"thaw": 2, "plain": 5})  # from the file alone
+    assert np.array_equal(cv2.imread(str(tmp_path / "again.png")), with_marks)
+    draw_curves(read_log(tmp_path / "log.csv"), tmp_path / "plain.png")
+    assert not np.array_equal(cv2.imread(str(tmp_path / "plain.png")), with_marks)
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_curves_appear_while_the_run_goes_on(tmp_path, monkeypatch):
+    run = Run(tmp_path, {})
+    run.log({"epoch": 0, "AP": 0.1})
+    assert not (tmp_path / "curves.png").exists()
+    monkeypatch.setattr(run_module, "CURVES_EVERY", -1)
+    run.log({"epoch": 1, "AP": 0.1})
+    assert (tmp_path / "curves.png").exists()

@@ -1,0 +1,461 @@
+"""Trains a detector. Edit the constants, or change them for one run: python train.py epochs=100 image_size=640,640"""
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+
+import cv2
+import numpy as np
+import torch
+from tqdm import tqdm
+
+import nets
+from datasets import demo, formats, images
+from datasets.annotations import Annotations, DataError
+from datasets.dataset import DetectionDataset
+from datasets.loader import TrainSampler, ValSampler, build_loader
+from datasets.mosaic import Augment
+from nets import pretrained
+from nets.losses import YOLOXCriterion
+from utils import checkpoint, distributed, draw, probe, report
+from utils.boxes import xywh_to_xyxy
+from utils.config import ConfigError, check, override, table
+from utils.evaluate import evaluate
+from utils.fit import NonFiniteLoss, fit_one_epoch
+from utils.optim import EMA, Plan, Schedule, Updater, build_optimizer
+from utils.run import Run, create, newest
+
+
+@dataclass(frozen=True)
+class Config:
+    # what everyone edits
+    train: str = "data/demo/train.txt"  # annotation file, COCO JSON, YOLO yaml, VOC or LabelMe folder
+    val: str = "data/demo/val.txt"  # the same; pictures that training never sees
+    classes: str | None = None  # a file with one name a line; none: the data say
+    model: str = "yolox_nano"  # yolox_nano, yolox_tiny, yolox_s, yolox_m, yolox_l, yolox_x
+    weights: str | None = "coco"  # coco: official weights; a file; none: from scratch
+    image_size: tuple[int, int] = (416, 416)  # height, width; multiples of 32
+    epochs: int = 50
+    batch_size: int = 16  # images a step over all processes
+    freeze_epochs: int = 10  # the backbone stays frozen so long; 0: never
+    freeze_batch_size: int = 32  # images a step while it is frozen: no gradients, so more fit
+    learning_rate: float = 4e-3  # for 64 images a step; scaled with the images of a step
+    name: str = "train"  # the run folder is output/name-date-number
+    # data
+    image_root: str | None = None  # where the pictures of a COCO JSON lie, if not beside it
+    bad_boxes: str = "error"  # boxes without area: "error" names them, "drop" leaves them out and counts
+    skip_bad_images: bool = False  # pictures that cannot be read: an error, or left out of the whole run
+    # augmentation
+    mosaic: float = 0.5  # probability; 1 for thousands of pictures and hundreds of epochs
+    mixup: float = 0.0  # probability; helps large models in long runs only
+    flip: float = 0.5  # probability; 0 where left and right or letters matter
+    rotation: float = 5.0  # degrees to either side
+    scale: tuple[float, float] = (0.5, 1.5)  # smallest, largest
+    translate: float = 0.1  # share of the picture to either side
+    shear: float = 2.0  # degrees to either side
+    hsv: tuple[float, float, float] = (5.0, 30.0, 30.0)  # hue of 180, saturation and value of 255
+    multi_scale: float = 0.0  # the input changes its size by up to this share, every 10 steps
+    plain_epochs: int = 10  # the last ones: no mosaic, mixup or affine, L1 loss, lowest learning rate
+    # optimisation
+    optimizer: str = "adamw"  # adamw: best below 10,000 steps; sgd (learning_rate=.01 weight_decay=5e-4); adam
+    min_learning_rate: float = 2e-4  # for 64 images a step
+    schedule: str = "cosine"  # cosine, step or constant
+    warmup_epochs: float = 1.0  # the learning rate grows from 0, quadratically
+    momentum: float = 0.9  # beta 1 of Adam
+    weight_decay: float = 0.05  # on weights of convolutions only
+    accumulate: int = 1  # batches that make one optimiser step
+    clip: float = 10.0  # largest norm of the gradients; 0: any
+    ema: bool = True  # evaluate and keep the moving average of the weights
+    amp: str = "fp16"  # fp16 or bf16 on a GPU, none; on a CPU fp16 becomes none
+    # machine
+    device: str = "auto"  # auto: CUDA, MPS, CPU; or cpu, cuda, cuda:1, mps
+    workers: int = 4  # processes that read pictures; on a CPU they take cores from the network
+    sync_bn: bool = True  # batch norm over all processes
+    seed: int = 0
+    # run
+    output: str = "runs"
+    resume: bool | str = False  # true: the newest run of this name, a new one if there is none; or a run folder
+    evaluate_every: int = 1  # epochs
+    save_every: int = 0  # epochs between checkpoints that are kept; 0: only best.pt and last.pt
+    patience: int = 0  # stop after so many epochs without a better mAP; 0: never
+    mirror: str | None = None  # another address for the official weights
+
+
+# The demo draws 200 small pictures and, where the weights cannot be had, learns from nothing, in minutes on two CPU cores:
+# small pictures, many small steps, a high learning rate and little augmentation. Only for data/demo.
+DEMO = {
+    "image_size": (224, 224),
+    "epochs": 32,
+    "batch_size": 8,
+    "freeze_epochs": 4,
+    "freeze_batch_size": 8,
+    "learning_rate": 0.032,
+    "min_learning_rate": 0.001,
+    "name": "demo",
+    "mosaic": 0.0,
+    "rotation": 0.0,
+    "scale": (0.8, 1.2),
+    "shear": 0.0,
+    "plain_epochs": 4,
+    "workers": 0,
+}
+
+# A resumed run may change these; any other constant would make it another training.
+MAY_CHANGE = {
+    *("train", "val", "classes", "image_root", "epochs", "workers", "device", "output", "name", "resume"),
+    *("evaluate_every", "save_every", "patience", "mirror", "weights"),
+}
+
+
+@dataclass(frozen=True)
+class State:
+    """Where a run stands after an epoch."""
+
+    epoch: int = 0  # epochs done
+    best: float = 0.0  # mAP50-95
+    best_epoch: int = 0  # epochs done when it was reached
+
+    def after(self, row: dict) -> "State":
+        """The state after the epoch of this row of the log."""
+        if "AP" in row and (row["AP"] > self.best or self.best_epoch == 0):
+            return State(row["epoch"], max(row["AP"], 0.0), row["epoch"])
+        return replace(self, epoch=row["epoch"])
+
+
+def main(cfg: Config) -> float:
+    """Trains as `cfg` says -> the best mAP50-95."""
+    cfg = check(cfg)
+    ranks = distributed.start(cfg.device)
+    say = print if ranks.is_main else lambda *_: None
+    prepare_machine(ranks.device, cfg)
+
+    train_data, val_data = open_data(cfg, say)
+    model = nets.build(cfg.model, len(train_data.classes))
+    folder, earlier = find_earlier(cfg)
+    freeze_epochs = earlier["freeze_epochs"] if earlier else load_weights(cfg, model, train_data.classes, say)
+    model = model.to(ranks.device, memory_format=torch.channels_last)
+    plan = make_plan(cfg, len(train_data), freeze_epochs)
+    updater = make_updater(cfg, model, plan)
+    state = restore(earlier, model, updater)
+    train_set, val_loader = make_data(cfg, model, train_data, val_data, ranks)
+    criterion = YOLOXCriterion(model.strides, ranks.share)
+    introduce(cfg, model, train_data, val_data, plan, updater, ranks, say)
+    if state.epoch >= cfg.epochs:
+        say(f"{folder} has all its {cfg.epochs} epochs: nothing to do. Best mAP50-95 {state.best:.4f}")
+        return state.best
+    run = open_run(cfg, folder, plan, state, ranks)
+
+    @lru_cache(maxsize=1)  # what changes at the thaw
+    def phase(frozen: bool):
+        model.freeze_backbone(frozen)
+        batch_size = cfg.freeze_batch_size if frozen else cfg.batch_size
+        place = (ranks.rank, ranks.world, cfg.accumulate)
+        sampler = TrainSampler(len(train_set), batch_size, cfg.image_size, cfg.seed, cfg.multi_scale, *place)
+        return ranks.wrap(model, cfg.sync_bn), build_loader(train_set, sampler, cfg.workers, pin_memory(ranks))
+
+    for epoch in range(state.epoch, cfg.epochs):
+        fitted, loader = phase(epoch < freeze_epochs)
+        loader.batch_sampler.epoch, criterion.l1 = epoch, epoch >= cfg.epochs - cfg.plain_epochs
+        if epoch == 0 and run:
+            show_batches(run, train_set, loader.batch_sampler)
+        row = train_epoch(cfg, epoch, fitted, criterion, loader, updater, ranks)
+        if (epoch + 1) % cfg.evaluate_every == 0 or epoch + 1 == cfg.epochs:
+            row |= validate(updater.ema.model, val_loader, ranks, run, epoch + 1)
+        state = state.after(row)
+        if run:
+            keep(run, cfg, train_data.classes, updater, state, row, freeze_epochs)
+        say(epoch_text(row, cfg.epochs, state))
+        if cfg.patience and state.epoch - state.best_epoch >= cfg.patience:
+            say(f"no better mAP for {cfg.patience} epochs: stopped (patience={cfg.patience})")
+            break
+    return finish(cfg, run, state, ranks, say)
+
+
+def prepare_machine(device: torch.device, cfg: Config) -> None:
+    """Threads, seeds and switches of the libraries."""
+    cv2.setNumThreads(0)
+    torch.manual_seed(cfg.seed)
+    if device.type == "cpu" and "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(max(1, (os.cpu_count() or 1) - cfg.workers))
+    torch.backends.cudnn.benchmark = cfg.multi_scale == 0  # it would search again for every new size
+
+
+def pin_memory(ranks: distributed.Ranks) -> bool:
+    """Page-locked batches pay where they are copied to a GPU."""
+    return ranks.device.type == "cuda"
+
+
+def open_data(cfg: Config, say: Callable) -> tuple[Annotations, Annotations]:
+    """Reads and checks both parts. Draws the demo data set where it is asked for and missing."""
+    if is_demo(cfg):
+        demo.draw(Path(cfg.train).parent)
+    classes = formats.read_classes(cfg.classes) if cfg.classes else None
+    parts = []
+    for part, source in (("train", cfg.train), ("val", cfg.val)):
+        data = formats.read(source, part, classes, cfg.image_root, cfg.bad_boxes)
+        if len(data) == 0:
+            raise DataError(f"{source}: no pictures; {part}= names an annotation file or a folder with pictures")
+        if part == "train" and len(data.labels) == 0:
+            raise DataError(f"{source}: {len(data)} pictures, but no boxes; a line is: path x1,y1,x2,y2,class ...")
+        data, notes = images.prepare(data, cfg.skip_bad_images, cfg.bad_boxes)
+        for note in notes:
+            say(f"note: {note}")
+        classes = data.classes  # val has the classes of train, in the same order
+        parts.append(data)
+    return parts[0], parts[1]
+
+
+def is_demo(cfg: Config) -> bool:
+    """Whether the data are the drawn ones that `train.py` starts with."""
+    return cfg.train == Config.train
+
+
+def load_weights(cfg: Config, model: torch.nn.Module, classes: tuple[str, ...], say: Callable) -> int:
+    """Loads what `weights` names -> the number of frozen epochs: none for the demo where the weights cannot be had."""
+    if cfg.weights is None:
+        if cfg.freeze_epochs:
+            say(f"WARNING: freeze_epochs={cfg.freeze_epochs} without weights: a frozen random backbone learns nothing")
+        return cfg.freeze_epochs
+    try:
+        path = pretrained.fetch(cfg.model, cfg.mirror) if cfg.weights == "coco" else Path(cfg.weights)
+    except pretrained.PretrainedError as error:
+        if not is_demo(cfg):
+            raise
+        say(f"\n*** {error}\n*** The demo goes on FROM SCRATCH and without freezing; own data deserve the weights.\n")
+        return 0
+    state, names = pretrained.read(path)
+    state = pretrained.adapt_classes(state, names, classes, model)
+    say(f"weights    {path}\n{checkpoint.load_matching(model, state).require(backbone=0.8).text()}")
+    return cfg.freeze_epochs
+
+
+def make_plan(cfg: Config, length: int, freeze_epochs: int) -> Plan:
+    """Steps and images a step of both phases. `length`: training pictures."""
+    images_a_step = [size * cfg.accumulate for size in (cfg.freeze_batch_size, cfg.batch_size)]
+    steps = [-(-length // size) for size in images_a_step]
+    return Plan(cfg.epochs, min(freeze_epochs, cfg.epochs), *steps, *images_a_step)
+
+
+def make_updater(cfg: Config, model: torch.nn.Module, plan: Plan) -> Updater:
+    """Optimiser, schedule and moving average for the whole run."""
+    schedule = Schedule(
+        plan, cfg.schedule, cfg.learning_rate, cfg.min_learning_rate, cfg.warmup_epochs, cfg.plain_epochs
+    )
+    optimizer = build_optimizer(cfg.optimizer, model, cfg.momentum, cfg.weight_decay)
+    on_gpu = next(model.parameters()).device.type == "cuda"
+    amp = "none" if cfg.amp == "fp16" and not on_gpu else cfg.amp
+    ema = EMA(model, plan.before(cfg.epochs), cfg.ema)
+    return Updater(model, optimizer, schedule, ema, amp, cfg.accumulate, cfg.clip)
+
+
+def make_data(cfg: Config, model: torch.nn.Module, train: Annotations, val: Annotations, ranks: distributed.Ranks):
+    """-> the training data set, and the loader of the validation pictures."""
+    augment = Augment(cfg.mosaic, cfg.mixup, cfg.flip, cfg.rotation, cfg.scale, cfg.translate, cfg.shear, cfg.hsv)
+    train_set = DetectionDataset(train, model.letterbox, augment, max(cfg.epochs - cfg.plain_epochs, 0), cfg.seed)
+    sampler = ValSampler(len(val), min(cfg.batch_size, 32), cfg.image_size, ranks.rank, ranks.world)
+    return train_set, build_loader(DetectionDataset(val, model.letterbox), sampler, cfg.workers, pin_memory(ranks))
+
+
+def find_earlier(cfg: Config) -> tuple[Path | None, dict | None]:
+    """The folder to go on in and what its last.pt holds under "resume"; None, None for a new run."""
+    if not cfg.resume:
+        return None, None
+    folder = newest(cfg.output, cfg.name) if cfg.resume is True else Path(cfg.resume)
+    if cfg.resume is True and (folder is None or not (folder / "last.pt").exists()):
+        return None, None
+    folder = folder.parent if folder.name == "last.pt" else folder
+    contents = checkpoint.load(folder / "last.pt")
+    before, now = contents["config"], asdict(cfg)
+    changed = [n for n in now if n not in MAY_CHANGE and n in before and list_of(before[n]) != list_of(now[n])]
+    if changed:
+        says = ", ".join(f"{n}={now[n]} (was {before[n]})" for n in changed)
+        raise ConfigError(f"{folder} was trained with other constants: {says}. Set them back, or start a new run")
+    return folder, contents["resume"]
+
+
+def list_of(value: object) -> object:
+    """Tuples and lists count as equal."""
+    return list(value) if isinstance(value, tuple) else value
+
+
+def restore(earlier: dict | None, model: torch.nn.Module, updater: Updater) -> State:
+    """Puts model and updater where the earlier run was saved."""
+    if earlier is None:
+        return State()
+    model.load_state_dict(earlier["model"])
+    updater.load_state_dict(earlier["updater"])
+    return State(**earlier["state"])
+
+
+def open_run(cfg: Config, folder: Path | None, plan: Plan, state: State, ranks: distributed.Ranks) -> Run | None:
+    """The run folder, for the process that writes."""
+    if not ranks.is_main:
+        return None
+    marks = {"thaw": plan.freeze_epochs + 1} if 0 < plan.freeze_epochs < cfg.epochs else {}
+    if 0 < cfg.plain_epochs < cfg.epochs:
+        marks["plain"] = cfg.epochs - cfg.plain_epochs + 1
+    run = Run(folder or create(cfg.output, cfg.name), asdict(cfg), ranks.device, marks, state.epoch, state.epoch)
+    print(f"run folder {run.folder}\n")
+    return run
+
+
+def introduce(cfg: Config, model, train, val, plan: Plan, updater: Updater, ranks, say: Callable) -> None:
+    """Says what the run will do."""
+    step = {
+        "images a process": f"{-(-cfg.batch_size // ranks.world)} of {cfg.batch_size}, {ranks.world} process(es)",
+        "steps an epoch": f"{plan.frozen_steps} frozen, {plan.steps} thawed" if plan.freeze_epochs else plan.steps,
+        "learning rate": f"{cfg.learning_rate:g} for 64 images = {cfg.learning_rate * plan.images / 64:g} for {plan.images}",
+        "ema decay": f"{updater.ema.decay:.5f}, tau {updater.ema.tau:.0f} steps",
+        "mixed precision": updater.amp,
+        "device": f"{ranks.device}, {torch.get_num_threads()} thread(s), {cfg.workers} worker(s)",
+    }
+    say(table(cfg, Config(), step))
+    say(report.model_text(model, cfg.model, cfg.image_size, plan.freeze_epochs, cfg.epochs))
+    say(report.data_text(train, val))
+    for warning in report.data_warnings(train, val):
+        say(f"WARNING: {warning}")
+    if ranks.device.type == "cuda":
+        say(f"memory     {memory_of_the_thaw(cfg, model, updater.amp, ranks) / 2**30:.1f} GiB for a thawed step")
+    advice = distributed.gpu_advice(sys.argv)
+    if advice:
+        say(f"WARNING: {advice}")
+
+
+def memory_of_the_thaw(cfg: Config, model, amp: str, ranks) -> int:
+    """Bytes that a step of this process will need after the thaw; says so now where they are not there."""
+    try:
+        images_here = -(-cfg.batch_size // ranks.world)
+        return probe.training_memory(model, YOLOXCriterion(model.strides), cfg.image_size, images_here, amp)
+    except torch.cuda.OutOfMemoryError as error:
+        raise SystemExit(out_of_memory("batch_size", cfg.batch_size)) from error
+
+
+def out_of_memory(name: str, size: int) -> str:
+    """Which constant to lower, and to what."""
+    return f"CUDA out of memory: lower {name}={size} to {size // 2}, with accumulate=2 for steps of the same size"
+
+
+def show_batches(run: Run, dataset: DetectionDataset, sampler: TrainSampler, count: int = 3) -> None:
+    """Draws the first training batches with their boxes, as the network will see them."""
+    for number, keys in zip(range(1, count + 1), sampler, strict=False):
+        items = [dataset[key] for key in keys[:16]]
+        drawn = [draw.draw_boxes(item.image, item.boxes, item.labels, dataset.classes) for item in items]
+        sheet = draw.contact_sheet(drawn, 4)
+        draw.write_image(run.folder / f"train_batch_{number}.jpg", sheet)
+        run.picture(f"train/batch_{number}", sheet, 0)
+
+
+def train_epoch(cfg: Config, epoch: int, fitted, criterion, loader, updater: Updater, ranks) -> dict:
+    """One epoch with a progress bar -> its row of the log."""
+    begin, rate = time.perf_counter(), updater.learning_rate
+    bar = tqdm(loader, f"epoch {epoch + 1}/{cfg.epochs}", disable=not ranks.is_main, leave=False, dynamic_ncols=True)
+
+    def progress(done: int, means: dict[str, float], count: int) -> None:
+        speed = count * ranks.world / (time.perf_counter() - begin)
+        bar.set_postfix_str(f"loss {means['total']:.3f}, {speed:.1f} images/s, lr {updater.learning_rate:.2e}")
+
+    try:
+        means = fit_one_epoch(fitted, criterion, bar, updater, ranks, progress)
+    except NonFiniteLoss as error:
+        paths = [loader.dataset.annotations.path(i) for i in error.ids]
+        raise SystemExit(
+            f"{error}; training stops, last.pt and best.pt are those of the epoch before. The pictures of these steps: "
+            f"{', '.join(paths[:8])}{', ...' if len(paths) > 8 else ''}. Try a lower learning_rate, or amp=bf16"
+        ) from error
+    except torch.cuda.OutOfMemoryError as error:
+        name = "freeze_batch_size" if updater.model.backbone_frozen else "batch_size"
+        raise SystemExit(out_of_memory(name, getattr(cfg, name))) from error
+    seconds = time.perf_counter() - begin
+    row = {"epoch": epoch + 1, "loss": means.pop("total"), "positives": means.pop("positives")}
+    row |= {f"loss_{name}": value for name, value in means.items()}
+    return row | {"learning_rate": rate, "seconds": seconds, "images_per_second": len(loader.dataset) / seconds}
+
+
+def validate(model, loader, ranks, run: Run | None, epoch: int) -> dict:
+    """Figures on the validation pictures -> columns of the log; pictures and figures of the classes to TensorBoard."""
+    bar = tqdm(total=len(loader), desc="evaluation", disable=not ranks.is_main, leave=False, dynamic_ncols=True)
+    criterion = YOLOXCriterion(model.strides, torch.ones_like)
+    figures = evaluate(model, loader, ranks, criterion, progress=lambda _: bar.update())
+    bar.close()
+    if run:
+        run.scalars({f"AP_class/{name}": c["AP"] for name, c in figures["per_class"].items() if c["AP"] >= 0}, epoch)
+        sheet = draw.contact_sheet(prediction_pictures(loader.dataset, figures["detections"], 8), 4)
+        draw.write_image(run.folder / "val_predictions.jpg", sheet)
+        run.picture("val/predictions", sheet, epoch)
+    return {name: value for name, value in figures.items() if isinstance(value, float)}
+
+
+def prediction_pictures(dataset: DetectionDataset, detections: list[dict], count: int, confidence: float = 0.3) -> list:
+    """The first validation pictures with what was found in them."""
+    data = dataset.annotations
+    label_of = {int(c): label for label, c in enumerate(data.category_ids)}
+    pictures = []
+    for index in range(min(count, len(data))):
+        found = [d for d in detections if d["image_id"] == data.image_ids[index] and d["score"] >= confidence]
+        boxes = xywh_to_xyxy(np.array([d["bbox"] for d in found]).reshape(-1, 4))
+        labels, scores = [label_of[d["category_id"]] for d in found], [d["score"] for d in found]
+        image = images.read_image(data.path(index))
+        pictures.append(draw.draw_boxes(image, boxes, labels, data.classes, scores))
+    return pictures
+
+
+def keep(run: Run, cfg: Config, classes, updater: Updater, state: State, row: dict, freeze_epochs: int) -> None:
+    """Logs the epoch, then saves last.pt, best.pt when it is the best, and the checkpoints of every so many epochs."""
+    run.log(row)
+    run.scalars({name: value for name, value in row.items() if name != "epoch"}, state.epoch)
+    contents = {
+        "config": asdict(cfg),
+        "classes": list(classes),
+        "epoch": state.epoch,
+        "step": updater.step_number,
+        "metrics": {name: value for name, value in row.items() if name != "epoch"},
+        "model": updater.ema.model.state_dict(),
+    }
+    resume = {
+        "model": updater.model.state_dict(),
+        "updater": updater.state_dict(),
+        "state": asdict(state),
+        "freeze_epochs": freeze_epochs,
+    }
+    if state.best_epoch == state.epoch:
+        run.save("best.pt", contents)
+    if cfg.save_every and state.epoch % cfg.save_every == 0:
+        run.save(f"epoch_{state.epoch:04}.pt", contents)
+    run.save("last.pt", {**contents, "resume": resume})
+
+
+def epoch_text(row: dict, epochs: int, state: State) -> str:
+    """A line for the console."""
+    parts = [f"epoch {row['epoch']:3}/{epochs}", f"loss {row['loss']:.3f}"]
+    if "AP" in row:
+        parts.append(f"val loss {row['val_loss']:.3f}  mAP50-95 {row['AP']:.4f}  mAP50 {row['AP50']:.4f}")
+    parts.append(f"{row['images_per_second']:.1f} images/s")
+    return "  ".join(parts) + ("  (best)" if state.best_epoch == row["epoch"] else "")
+
+
+def finish(cfg: Config, run: Run | None, state: State, ranks: distributed.Ranks, say: Callable) -> float:
+    """Closes the run, says what to do next, and leaves the group of processes."""
+    if run:
+        run.close()
+        say(f"\nlook at it:  tensorboard --logdir {cfg.output}      (or open {run.folder / 'curves.png'})")
+        say(f"try it:      python predict.py checkpoint={run.folder / 'best.pt'} source=PICTURES")
+        say(f"{run.folder}  best mAP50-95 {state.best:.4f}")
+    ranks.stop()
+    return state.best
+
+
+if __name__ == "__main__":
+    try:
+        chosen = override(Config(), sys.argv[1:])
+        if is_demo(chosen):  # what the command line says goes before what the demo changes
+            chosen = override(replace(Config(), **DEMO), sys.argv[1:])
+            print(f"demo: {', '.join(f'{n}={v}' for n, v in DEMO.items())} (DEMO in train.py; not for your own data)")
+        main(chosen)
+    except (ConfigError, DataError, checkpoint.CheckpointError, pretrained.PretrainedError, ValueError) as error:
+        raise SystemExit(f"\n{type(error).__name__}: {error}") from error
+    except KeyboardInterrupt:
+        raise SystemExit("\nstopped; the same command with resume=true goes on after the last complete epoch") from None
