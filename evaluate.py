@@ -4,13 +4,11 @@ Official weights: python evaluate.py checkpoint=yolox_s.pth model=yolox_s data=i
 """
 
 import json
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import cv2
 import numpy as np
 import torch
 from tqdm import tqdm
@@ -29,9 +27,7 @@ from utils.evaluate import evaluate
 @dataclass(frozen=True)
 class Config:
     # what everyone gives
-    checkpoint: str | None = (
-        None  # a checkpoint or official weights; coco: fetch those; none: the newest runs/*/best.pt
-    )
+    checkpoint: str | None = None  # a checkpoint or official weights; coco: fetch; none: the newest runs/*/best.pt
     data: str | None = None  # annotation file, COCO JSON, YOLO yaml, VOC or LabelMe folder; none: val of the training
     output: str | None = None  # a folder; none: a new one beside the checkpoint, or in runs for official weights
     # of official weights, which do not say it themselves
@@ -73,7 +69,7 @@ def main(cfg: Config) -> dict:
     say(table(cfg, Config(), {"weights": path, "data of": data.source, "pictures": len(data), "input": size}))
     for note in notes:
         say(f"note: {note}")
-    prepare_machine(ranks.device, cfg.workers)
+    distributed.share_cores(ranks.device, cfg.workers)
     sampler = ValSampler(len(data), cfg.batch_size, size, ranks.rank, ranks.world)
     loader = build_loader(DetectionDataset(data, model.letterbox), sampler, cfg.workers, ranks.device.type == "cuda")
     model = model.to(ranks.device, memory_format=torch.channels_last)
@@ -111,13 +107,6 @@ def open_data(
     if not data.boxes_per_class().sum():
         notes.append(f"{source} has no boxes: there is nothing to measure, and the figures are -1")
     return data, notes
-
-
-def prepare_machine(device: torch.device, workers: int) -> None:
-    """Leaves the cores that the workers need to them."""
-    cv2.setNumThreads(0)
-    if device.type == "cpu":
-        torch.set_num_threads(max(1, (os.cpu_count() or 1) - workers))
 
 
 def figures_text(figures: dict) -> str:

@@ -3,12 +3,15 @@
 import os
 import sys
 import time
+
+# Before torch is imported: threads that wait spinning make training on a shared machine ten times slower.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
-import cv2
 import numpy as np
 import torch
 from tqdm import tqdm
@@ -131,10 +134,13 @@ def main(cfg: Config) -> float:
     cfg = check(cfg)
     ranks = distributed.start(cfg.device)
     say = print if ranks.is_main else lambda *_: None
-    prepare_machine(ranks.device, cfg)
+    distributed.share_cores(ranks.device, cfg.workers)
+    torch.backends.cudnn.benchmark = cfg.multi_scale == 0  # it would search again for every new size
+    torch.manual_seed(cfg.seed)
 
     train_data, val_data = open_data(cfg, say)
     model = nets.build(cfg.model, len(train_data.classes))
+    nets.check_size(cfg.image_size)
     folder, earlier = find_earlier(cfg)
     freeze_epochs = earlier["freeze_epochs"] if earlier else load_weights(cfg, model, train_data.classes, say)
     model = model.to(ranks.device, memory_format=torch.channels_last)
@@ -173,15 +179,6 @@ def main(cfg: Config) -> float:
             say(f"no better mAP for {cfg.patience} epochs: stopped (patience={cfg.patience})")
             break
     return finish(cfg, run, state, ranks, say)
-
-
-def prepare_machine(device: torch.device, cfg: Config) -> None:
-    """Threads, seeds and switches of the libraries."""
-    cv2.setNumThreads(0)
-    torch.manual_seed(cfg.seed)
-    if device.type == "cpu" and "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(max(1, (os.cpu_count() or 1) - cfg.workers))
-    torch.backends.cudnn.benchmark = cfg.multi_scale == 0  # it would search again for every new size
 
 
 def pin_memory(ranks: distributed.Ranks) -> bool:
@@ -227,7 +224,7 @@ def load_weights(cfg: Config, model: torch.nn.Module, classes: tuple[str, ...], 
             raise
         say(f"\n*** {error}\n*** The demo goes on FROM SCRATCH and without freezing; own data deserve the weights.\n")
         return 0
-    state, names = pretrained.read(path)
+    state, names = pretrained.read(path, cfg.model)
     state = pretrained.adapt_classes(state, names, classes, model)
     say(f"weights    {path}\n{checkpoint.load_matching(model, state).require(backbone=0.8).text()}")
     return cfg.freeze_epochs

@@ -130,7 +130,7 @@ def _voc_box(node: ElementTree.Element) -> Box:
 
 def _picture_index(base: Path, xml: Path) -> tuple[str, dict[str, str]]:
     """-> (folder of the pictures, name with and without suffix -> path), all paths relative to `base`."""
-    for place in ("JPEGImages", "images", "Images", os.path.relpath(xml, base), ""):
+    for place in ("JPEGImages", "images", "Images", xml.name if xml != base else "", ""):
         names = pictures_under(str(base / place))
         if names:
             break

@@ -9,7 +9,7 @@ from typing import Any
 from datasets.annotations import read_annotation_file, read_json, text_lines
 from datasets.folders import has_xml, read_labelme, read_voc
 from datasets.store import Annotations, DataError, Packer, check_path
-from datasets.yolo import label_file, read_yolo_folder, read_yolo_pictures, read_yolo_yaml
+from datasets.yolo import is_in_labels, read_yolo_folder, read_yolo_pictures, read_yolo_yaml
 
 Classes = tuple[str, ...] | None
 
@@ -76,8 +76,9 @@ def _read_text(source: str, classes: Classes, bad_boxes: str) -> Annotations:
     beside = os.path.join(os.path.dirname(source), "classes.txt")
     names = read_classes(beside) if os.path.exists(beside) else None
     found = read_annotation_file(source, classes, bad_boxes, names)
-    if len(found) and not len(found.boxes) and os.path.exists(label_file(found.path(0))):  # a YOLO list of pictures
-        return read_yolo_pictures(source, [found.path(i) for i in range(len(found))], names, classes, bad_boxes)
+    paths = [found.path(i) for i in range(len(found))] if not len(found.boxes) else []
+    if any(is_in_labels(path) for path in paths):  # a YOLO list of pictures
+        return read_yolo_pictures(source, paths, names, classes, bad_boxes)
     return found
 
 
@@ -142,7 +143,10 @@ def read_coco(source: str, data: Any, classes: Classes, image_root: str | None, 
 
 def _categories(source: str, data: dict[str, Any]) -> tuple[dict[str, int], list[str]]:
     """-> (id by name in the order of ids, notes), without the category 0 that heads the exports of some services."""
-    rows = sorted(data.get("categories", ()), key=lambda row: row["id"])
+    rows = data.get("categories", ())
+    if not all(isinstance(row.get("id"), int) and row.get("name") for row in rows):
+        raise DataError(f"{source}: every category needs a name and a whole number as id")
+    rows = sorted(rows, key=lambda row: row["id"])
     ids = {row["id"]: str(row["name"]) for row in rows}
     if len(ids) < len(rows) or len(set(ids.values())) < len(rows):
         raise DataError(f"{source}: two categories have the same id or name: rename one of them")

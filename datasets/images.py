@@ -67,7 +67,7 @@ def decode_image(data: bytes, path: str) -> np.ndarray:
     if image is None:
         raise ImageError(f"{path}: cannot be decoded: save it again as JPEG or PNG with 8 or 16 bits, or remove it")
     orientation = 1 if tiff else _orientation(data)
-    return np.ascontiguousarray(_TURNS[orientation](image)) if orientation in _TURNS else image
+    return image if orientation == 1 else np.ascontiguousarray(_TURNS[orientation](image))
 
 
 def _read_bytes(path: str) -> bytes:
@@ -88,7 +88,8 @@ def _orientation(data: bytes) -> int:
         return 1
     try:
         with Image.open(io.BytesIO(data)) as image:
-            return int(image.getexif().get(0x0112, 1))
+            orientation = int(image.getexif().get(0x0112, 1))
+            return orientation if orientation in _TURNS else 1
     except Exception:  # damaged EXIF raises many kinds of errors, and means nothing
         return 1
 
@@ -121,9 +122,8 @@ def scan(paths: list[str]) -> Scan:
             known = cache.read(block)
             fresh = [i for i, path in enumerate(block) if known.get(path, ())[:2] != stamps[i]]
             rows = dict(zip(fresh, pool.map(_examine, (block[i] for i in fresh)), strict=True))
-            cache.write(
-                [(block[i], *stamps[i], *row) for i, row in rows.items() if row[3]]
-            )  # not what could not be read
+            readable = {i: row for i, row in rows.items() if row[3]}  # a forbidden file may be allowed tomorrow
+            cache.write([(block[i], *stamps[i], *row) for i, row in readable.items()])
             for i, path in enumerate(block):
                 height, width, orientation, digest, problem = rows[i] if i in rows else known[path][2:]
                 result.sizes[start + i] = height, width

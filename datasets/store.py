@@ -259,7 +259,7 @@ def brief(names: tuple[str, ...]) -> str:
 
 
 def check_path(path: str) -> str:
-    """-> the path. ValueError for control characters: "C:\new" in Python or YAML is C:, a newline, ew."""
+    r"""-> the path. ValueError for control characters: "C:\new" in Python or YAML is C:, a newline, ew."""
     if _CONTROL.search(path):
         raise ValueError(f'the path {path!r} holds a control character: write it with / or as r"C:\\new"')
     return path

@@ -92,6 +92,12 @@ def read_yolo_folder(
     return read_yolo_pictures(str(folder), pictures, names, classes, bad_boxes)
 
 
+def is_in_labels(picture: str) -> bool:
+    """Whether the picture, in images/, has its labels in labels/."""
+    path = label_file(picture)
+    return os.path.dirname(path) != os.path.dirname(picture) and os.path.exists(path)
+
+
 def label_file(picture: str) -> str:
     """Where the labels of a picture are: in labels/ where the path says images/, or else beside the picture."""
     stem = os.path.splitext(picture)[0]

@@ -20,3 +20,11 @@ def build(name: str, num_classes: int) -> DetectionModel:
     if name not in MODELS:
         raise ValueError(f"model={name!r} is not known; choose one of: {', '.join(MODELS)}")
     return MODELS[name](num_classes=num_classes)
+
+
+def check_size(size: tuple[int, int]) -> tuple[int, int]:
+    """Height and width of the input, as given. ValueError with the nearest that would do where no multiples of 32."""
+    if any(side < 32 or side % 32 for side in size):
+        near = ",".join(str(max(round(side / 32), 1) * 32) for side in size)
+        raise ValueError(f"image_size={size[0]},{size[1]}: height and width must be multiples of 32, such as {near}")
+    return size

@@ -40,16 +40,17 @@ class YOLOXCriterion:
         raw, objectness, classes = (_at_least_float32(x) for x in predictions)
         targets = targets.to(raw.dtype)
         cells, strides = grid(image_size, self.strides, raw)
-        boxes = decode_yolox(raw, cells, strides)
         centres = (cells + 0.5) * strides[:, None]
-        match = simota(boxes, objectness, classes, centres, strides, targets, labels)
+        seen = decode_yolox(raw.detach(), cells, strides)
+        match = simota(seen, objectness, classes, centres, strides, targets, labels)
 
         positive = match.positive
         of_point = match.index[..., None].expand(-1, -1, 4)
-        matched = targets.gather(1, of_point) if targets.shape[1] else torch.zeros_like(boxes)
+        matched = targets.gather(1, of_point) if targets.shape[1] else torch.zeros_like(raw)
         label = labels.gather(1, match.index) if targets.shape[1] else torch.full_like(match.index, -1)
-        # Points without a box are compared with themselves: their loss is zero and stays finite.
-        overlap = iou(boxes.where(positive[..., None], 1.0), matched.where(positive[..., None], 1.0))
+        # Points without a box count as 0: one whose exp overflows would make all gradients NaN, at a loss of zero.
+        boxes = decode_yolox(raw.where(positive[..., None], 0.0), cells, strides)
+        overlap = iou(boxes, matched.where(positive[..., None], 1.0))
         soft = _one_hot(label, classes.shape[2], match.iou)
 
         counted = self.share(positive.sum().to(raw.dtype))

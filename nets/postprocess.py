@@ -7,6 +7,7 @@ from torch import Tensor
 from torchvision.ops import batched_nms
 
 MAX_CANDIDATES = 3000  # points a picture before NMS: keeps an untrained model from taking minutes
+FAR = 1e4  # pixels; batched_nms shifts classes apart by the largest coordinate: an absurd box would eat all digits
 
 
 class Detections(NamedTuple):
@@ -42,6 +43,6 @@ def select(
     for b in range(len(scores)):
         keep = above[b].nonzero()[:, 0]
         s, x, c = scores[b, keep], boxes[b, keep], labels[b, keep]
-        kept = batched_nms(x, s, c, nms_iou)[:max_detections]
+        kept = batched_nms(x.clamp(-FAR, FAR), s, c, nms_iou)[:max_detections]
         found.append(Detections(into_original(x[kept], frames[b]).float(), s[kept], c[kept]))
     return found

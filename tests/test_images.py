@@ -20,14 +20,21 @@ def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def quarters(width: int = 48, height: int = 32) -> Image.Image:
     """Four colours, so that every turn and mirror image differs."""
     pixels = np.zeros((height, width, 3), np.uint8)
-    for row, column, colour in ((0, 0, (250, 10, 10)), (0, 1, (10, 250, 10)), (1, 0, (10, 10, 250)), (1, 1, (200, 200, 10))):
+    for row, column, colour in (
+        (0, 0, (250, 10, 10)),
+        (0, 1, (10, 250, 10)),
+        (1, 0, (10, 10, 250)),
+        (1, 1, (200, 200, 10)),
+    ):
         pixels[row * height // 2 :, column * width // 2 :] = colour
     return Image.fromarray(pixels)
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
 @pytest.mark.parametrize("kind", ["jpg", "png", "webp", "tif"])
-def test_exif_orientation_is_applied_the_same_to_pictures_and_sizes(tmp_path: Path, kind: str, orientation: int) -> None:
+def test_exif_orientation_is_applied_the_same_to_pictures_and_sizes(
+    tmp_path: Path, kind: str, orientation: int
+) -> None:
     """PITFALLS 26."""
     exif = Image.Exif()
     exif[0x0112] = orientation
@@ -44,9 +51,15 @@ def test_exif_orientation_is_applied_the_same_to_pictures_and_sizes(tmp_path: Pa
     assert found.orientations.tolist() == [orientation] and not found.problems
 
 
+@pytest.mark.filterwarnings("ignore:Corrupt EXIF")
 def test_damaged_exif_is_no_orientation(tmp_path: Path) -> None:
     path = tmp_path / "a.jpg"
     quarters().save(path, exif=b"Exif\0\0II*\0\xff\xff\xff\xff")
+    assert read_image(str(path)).shape == (32, 48, 3)
+    assert scan([str(path)]).sizes.tolist() == [[32, 48]]
+    exif = Image.Exif()
+    exif[0x0112] = 9  # no such orientation
+    quarters().save(path, exif=exif)
     assert read_image(str(path)).shape == (32, 48, 3)
     assert scan([str(path)]).sizes.tolist() == [[32, 48]]
 
@@ -180,7 +193,9 @@ def test_pictures_that_cannot_be_read_stop_the_run_or_are_left_out(tmp_path: Pat
     truncated(tmp_path, "cut.png")
     with pytest.raises(DataError, match="skip_bad_images=True") as caught:
         prepare(found)
-    assert "train.txt:2: " in str(caught.value) and "train.txt:3: " in str(caught.value) and "2 of 4" in str(caught.value)
+    assert (
+        "train.txt:2: " in str(caught.value) and "train.txt:3: " in str(caught.value) and "2 of 4" in str(caught.value)
+    )
     good, report = prepare(found, skip_bad_images=True)
     assert good.lines.tolist() == [1, 4] and good.sizes.tolist() == [[32, 48]] * 2 and good.image_ids.tolist() == [1, 4]
     assert good.boxes.tolist() == [[1, 2, 3, 4], [5, 5, 9, 9]]
@@ -202,7 +217,7 @@ def test_boxes_reaching_outside_are_kept_and_counted(tmp_path: Path) -> None:
 def test_boxes_wholly_outside_obey_bad_boxes(tmp_path: Path) -> None:
     """PITFALLS 20, after clipping."""
     found = data(tmp_path, "a.png 1,1,5,5,0\na.png 48,2,60,20,0 2,2,6,6,0 -9,-9,0,0,0\n")
-    with pytest.raises(DataError, match='train.txt:2: box 48,2,60,20 lies outside its picture of 48x32') as caught:
+    with pytest.raises(DataError, match="train.txt:2: box 48,2,60,20 lies outside its picture of 48x32") as caught:
         prepare(found)
     assert 'bad_boxes="drop"' in str(caught.value)
     good, report = prepare(found, bad_boxes="drop")

@@ -176,6 +176,16 @@ def test_half_precision_predictions_are_computed_in_float32(dtype):
     assert all(x.grad.dtype == dtype and x.grad.isfinite().all() for x in leaves)
 
 
+def test_a_background_point_whose_size_overflows_spoils_no_gradient():
+    predictions, (_, boxes, labels) = random_predictions(2), some_batch([3, 2])
+    raw = predictions.boxes.clone()
+    raw[:, 5, 2:] = 1000.0  # exp gives infinity; the point lies far from every box
+    raw.requires_grad_()
+    losses = YOLOXCriterion(STRIDES, l1=True)(predictions._replace(boxes=raw), boxes, labels, SIZE)
+    losses["total"].backward()
+    assert losses["total"].isfinite() and raw.grad.isfinite().all() and raw.grad.abs().sum() > 0
+
+
 def test_padding_and_the_order_of_boxes_do_not_matter():
     predictions, (_, boxes, labels) = random_predictions(2), some_batch([4, 4])
     plain = YOLOXCriterion(STRIDES, l1=True)(predictions, boxes, labels, SIZE)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
+import cv2
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -87,12 +88,21 @@ def choose_device(device: str = "auto", local_rank: int = 0) -> torch.device:
     return chosen
 
 
+def share_cores(device: torch.device, workers: int) -> None:
+    """Leaves the cores that the workers need to them: on a CPU the network takes the others. OpenCV stays in one thread."""
+    cv2.setNumThreads(0)
+    if device.type == "cpu" and "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(max(1, (os.cpu_count() or 1) - workers))
+
+
 def gpu_advice(command: Sequence[str] = ()) -> str | None:
     """One line with its cure where GPUs stand idle: torch is the CPU build, or one process has several GPUs."""
     if not torch.cuda.is_available():
         if os.path.exists("/proc/driver/nvidia/version") or os.path.exists("/dev/nvidia0"):
             build = "the CPU build" if torch.version.cuda is None else f"built for CUDA {torch.version.cuda}"
-            return f"There is an NVIDIA GPU, but torch {torch.__version__} ({build}) cannot use it: install torch for it."
+            return (
+                f"There is an NVIDIA GPU, but torch {torch.__version__} ({build}) cannot use it: install torch for it."
+            )
         return None
     count = torch.cuda.device_count()
     if count > 1 and "WORLD_SIZE" not in os.environ:

@@ -1,0 +1,242 @@
+"""What a checkpoint sees: python predict.py checkpoint=runs/RUN/best.pt source=PICTURES
+
+SOURCE: a picture, a folder, a pattern ("in/*.jpg"), a video, a camera number, or an address of a stream.
+"""
+
+import glob
+import itertools
+import os
+import sys
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import cv2
+import numpy as np
+from tqdm import tqdm
+
+from datasets import formats
+from datasets.annotations import PICTURE_SUFFIXES, DataError, annotation_line
+from datasets.images import ImageError, pictures_under, read_image
+from nets.pretrained import COCO_CATEGORY_IDS, COCO_CLASSES, PretrainedError
+from utils import run, speed, video
+from utils.checkpoint import CheckpointError
+from utils.config import ConfigError, check, override
+from utils.detector import Detector, Found
+from utils.draw import draw_boxes, write_image
+from utils.results import KINDS, Results
+
+
+@dataclass(frozen=True)
+class Config:
+    # what everyone gives
+    checkpoint: str | None = (
+        None  # a checkpoint or official weights; coco: fetch those; none: the newest runs/*/best.pt
+    )
+    source: str | None = None  # picture, folder, pattern, video, camera number; none: pictures of val of the training
+    output: str | None = None  # a folder; none: a new one in runs
+    confidence: float = 0.3  # lower finds more, and more that is not there
+    nms_iou: float = 0.5  # boxes of a class that overlap more are one object
+    # of official weights, which do not say it themselves
+    model: str | None = None  # yolox_nano, yolox_tiny, yolox_s, yolox_m, yolox_l, yolox_x
+    classes: str | None = None  # a file with one name a line; none: COCO's 80
+    # results
+    show: bool = False  # in a window; a key goes on, q ends
+    save: bool = True  # drawn pictures or the drawn video
+    crops: bool = False  # every object as a picture of its own, in a folder for its class
+    labels: str | None = None  # label files to correct by hand: yolo, voc, or txt (annotation file)
+    speed: bool = False  # only measure: images a second of decoding, preprocessing, network, post-processing
+    # machine
+    image_size: tuple[int, int] | None = None  # height, width; none: that of the training
+    batch_size: int = 8  # pictures at a time; a GPU likes more, a camera gets 1
+    device: str = "auto"  # auto: CUDA, MPS, CPU; or cpu, cuda, cuda:1, mps
+
+
+WRITABLE = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff"}  # other formats are drawn as PNG
+EXAMPLES = 16  # pictures of the validation part, when no source is named
+READERS = 4  # threads that decode ahead of the network
+
+
+def main(cfg: Config) -> Path | None:
+    """Predicts as `cfg` says -> the folder with the results (None: it was only measured)."""
+    cfg = check(cfg)
+    if cfg.labels is not None and cfg.labels not in KINDS:
+        raise ConfigError(f"labels={cfg.labels}: it can be {', '.join(KINDS)} or none")
+    wanted = formats.read_classes(cfg.classes) if cfg.classes else None
+    limits = {"confidence": cfg.confidence, "nms_iou": cfg.nms_iou, "batch_size": cfg.batch_size}
+    detector = Detector(cfg.checkpoint, cfg.model, wanted, cfg.image_size, cfg.device, **limits)
+    height, width = detector.image_size
+    print(f"{detector.path}: {len(detector.classes)} classes, input {height} x {width}, on {detector.device}")
+    stream = cfg.source is not None and video.is_stream(cfg.source)
+    pictures = {} if stream else find_pictures(cfg.source or validation_pictures(detector), cfg.output)
+    if cfg.speed:
+        images = video_frames(cfg.source) if stream else decoded(pictures)
+        print(speed.table(speed.measure(detector, images), cfg.batch_size))
+        return None
+    if cfg.labels in ("yolo", "voc"):
+        refuse_shared_labels(pictures)
+    folder = open_output(cfg.output)
+    ids = COCO_CATEGORY_IDS if detector.classes == COCO_CLASSES else range(len(detector.classes))
+    results = Results(folder, detector.classes, ids, cfg.crops, cfg.labels, annotation_line)
+    try:
+        if stream:
+            predict_video(detector, cfg.source, results, cfg.show, cfg.save)
+        else:
+            predict_pictures(detector, pictures, results, cfg.show, cfg.save)
+    except KeyboardInterrupt:
+        print("stopped; what was done until now is kept")
+    print(results.finish())
+    return folder
+
+
+def find_pictures(source: str | list[str], output: str | None) -> dict[str, str]:
+    """Name in the results -> path. Pictures of several folders keep their folders, so that no two names are equal."""
+    if not isinstance(source, str):
+        root, paths = None, source
+    elif Path(source).is_dir():
+        root, paths = source, [os.path.join(source, name) for name in pictures_under(source)]
+    elif Path(source).is_file():
+        root, paths = None, [source]
+    else:
+        root, paths = (
+            None,
+            [p for p in sorted(glob.glob(source, recursive=True)) if p.lower().endswith(PICTURE_SUFFIXES)],
+        )
+    root = root or (os.path.commonpath([os.path.dirname(os.path.abspath(p)) for p in paths]) if paths else "")
+    target = Path(output).resolve() if output else None
+    if target and paths and Path(root).resolve() == target:
+        raise ValueError(f"output={output} holds the source pictures, which would be overwritten: name another folder")
+    paths = [p for p in paths if target not in Path(p).resolve().parents]  # what an earlier run has drawn is no source
+    if not paths:
+        endings = " ".join(PICTURE_SUFFIXES)
+        raise ValueError(f"source={source}: no pictures there, seen from {os.getcwd()}; their names end with {endings}")
+    return {os.path.relpath(path, root): path for path in paths}
+
+
+def validation_pictures(detector: Detector) -> list[str]:
+    """The first pictures of the data that the checkpoint was validated with."""
+    if not detector.config.get("val"):
+        raise ValueError("source= is missing: a picture, a folder, a pattern, a video or a camera number")
+    image_root, bad_boxes = detector.config.get("image_root"), detector.config.get("bad_boxes", "error")
+    data = formats.read(detector.config["val"], "val", detector.classes, image_root, bad_boxes)
+    return [data.path(i) for i in range(min(len(data), EXAMPLES))]
+
+
+def open_output(output: str | None) -> Path:
+    """A new folder in runs, or that of the user."""
+    if output is None:
+        return run.create("runs", "predict")
+    folder = Path(output)
+    if folder.is_dir() and any(folder.iterdir()):
+        print(f"{folder} is not empty: files of the same names are replaced")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def refuse_shared_labels(pictures: dict[str, str]) -> None:
+    """a.jpg and a.png would both be described by a.txt."""
+    stems = Counter(str(Path(name).with_suffix("")) for name in pictures)
+    shared = [stem for stem, count in stems.items() if count > 1]
+    if shared:
+        raise ValueError(
+            f"{len(shared)} times two pictures would share a label file ({shared[0]}.*): rename one of them"
+        )
+
+
+def predict_pictures(detector: Detector, pictures: dict[str, str], results: Results, show: bool, save: bool) -> None:
+    """Every picture, read ahead by threads; those that cannot be read are told at the end."""
+    with tqdm(total=len(pictures), desc="pictures", unit="", leave=False, dynamic_ncols=True) as bar:
+        for block in blocks(read_ahead(pictures, 2 * detector.batch_size), detector.batch_size):
+            results.unread += [str(image) for _, image in block if isinstance(image, ImageError)]
+            good = [(name, image) for name, image in block if not isinstance(image, ImageError)]
+            for (name, image), found in zip(good, detector([image for _, image in good]), strict=True):
+                results.add(name, pictures[name], image, found)
+                drawn = draw_found(image, found, detector) if save or show else image
+                if save:
+                    ending = "" if Path(name).suffix.lower() in WRITABLE else ".png"
+                    write_image(results.folder / f"{name}{ending}", drawn)
+                if show and not video.show(drawn, 0):
+                    return
+            bar.update(len(block))
+    if len(results.unread) == len(pictures):
+        raise ValueError("\n".join(["no picture could be read:", *results.unread[:10]]))
+
+
+def draw_found(image: np.ndarray, found: Found, detector: Detector) -> np.ndarray:
+    """The image with what was found in it."""
+    return draw_boxes(image, found.boxes, found.labels, detector.classes, found.scores)
+
+
+def read_ahead(pictures: dict[str, str], ahead: int) -> Iterator[tuple[str, np.ndarray | ImageError]]:
+    """(name, image, or why there is none), in order, while threads decode what comes next."""
+
+    def read(path: str) -> np.ndarray | ImageError:
+        try:
+            return read_image(path)
+        except ImageError as error:
+            return error
+
+    waiting: deque = deque()
+    with ThreadPoolExecutor(READERS) as pool:
+        for name, path in pictures.items():
+            waiting.append((name, pool.submit(read, path)))
+            if len(waiting) > ahead:
+                first, image = waiting.popleft()
+                yield first, image.result()
+        for name, image in waiting:
+            yield name, image.result()
+
+
+def blocks(items: Iterable, size: int) -> Iterator[list]:
+    """Lists of `size` items, the last one may be shorter."""
+    items = iter(items)
+    while block := list(itertools.islice(items, size)):
+        yield block
+
+
+def predict_video(detector: Detector, source: str, results: Results, show: bool, save: bool) -> None:
+    """Every frame of a video or camera, drawn into one video."""
+    frames, live, writer = video.open_video(source), video.is_live(source), None
+    name = f"camera{source}" if source.isdecimal() else Path(source).name
+    total = int(frames.get(cv2.CAP_PROP_FRAME_COUNT))
+    if live:
+        print("Ctrl-C ends it" + (", or q in the window" if show else ""))
+    with tqdm(total=total if total > 0 and not live else None, desc=name, unit="", leave=False) as bar:
+        try:
+            for block in blocks(video.frames_of(frames), 1 if live or show else detector.batch_size):
+                for image, found in zip(block, detector(block), strict=True):
+                    results.add(name, source, image, found, frame=results.images)
+                    drawn = draw_found(image, found, detector) if save or show else image
+                    if save and writer is None:
+                        path = results.folder / f"{name}{'' if name.endswith('.mp4') else '.mp4'}"
+                        writer = video.open_writer(path, frames.get(cv2.CAP_PROP_FPS) or 25, image.shape)
+                    if save:
+                        writer.write(drawn)
+                    if show and not video.show(drawn, 1):
+                        return
+                bar.update(len(block))
+        finally:
+            frames.release()
+            if writer is not None:
+                writer.release()
+
+
+def decoded(pictures: dict[str, str]) -> Iterator[np.ndarray]:
+    """The pictures, again and again."""
+    return map(read_image, itertools.cycle(pictures.values()))
+
+
+def video_frames(source: str) -> Iterator[np.ndarray]:
+    """The frames of a video or camera."""
+    return video.frames_of(video.open_video(source))
+
+
+if __name__ == "__main__":
+    try:
+        main(override(Config(), sys.argv[1:]))
+    except (ConfigError, DataError, CheckpointError, PretrainedError, ValueError) as error:
+        raise SystemExit(f"\n{type(error).__name__}: {error}") from error
+    except KeyboardInterrupt:
+        raise SystemExit("\nstopped") from None

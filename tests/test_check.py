@@ -1,0 +1,137 @@
+import json
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from PIL import Image
+
+from datasets.annotations import DataError
+from datasets.check import check, main, page, text_of
+
+
+def paint(path: Path, level: int, width: int = 200, height: int = 100, orientation: int = 1) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    Image.new("RGB", (width, height), (level, 2 * level, 90)).save(path, exif=exif)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> tuple[str, str]:
+    for i in range(5):
+        paint(tmp_path / f"{i}.png", 10 * i)
+    paint(tmp_path / "same.png", 10)
+    paint(tmp_path / "turned.png", 99, orientation=6)
+    paint(tmp_path / "new.png", 77)
+    (tmp_path / "cut.png").write_bytes((tmp_path / "0.png").read_bytes()[:60])
+    (tmp_path / "classes.txt").write_text("cat\ndog\nbird\n")
+    lines = [
+        "0.png 10,10,20,20,0 10,10,20,20,0 10,10,20,20,0,1",  # twice, and a crowd region
+        "1.png 0,0,200,100,1",  # covers everything
+        "same.png",
+        "2.png 0,10,180,15,0",  # thin
+        "3.png -20,10,60,60,0 5,5,5,9,0",  # clipped; no area
+        "turned.png 10,150,60,190,0",
+        "cut.png 1,1,9,9,0",
+        "missing.png 1,1,9,9,0",
+    ]
+    (tmp_path / "train.txt").write_text("\n".join(lines) + "\n")
+    (tmp_path / "val.txt").write_text("2.png 1,1,90,90,0\nnew.png 1,1,50,50,1\n")
+    return str(tmp_path / "train.txt"), str(tmp_path / "val.txt")
+
+
+def test_everything_wrong_is_found(data: tuple[str, str]) -> None:
+    report, good = check(*data, size=(50, 100))
+    train = report["train"]
+    assert (train["pictures"], train["backgrounds"], train["boxes"], train["crowd"]) == (8, 1, 6, 1)
+    assert train["classes"] == {"cat": 5, "dog": 1, "bird": 0}
+    assert (
+        len(train["unreadable"]) == 2
+        and "cut.png" in train["unreadable"][0]
+        and "missing.png" in train["unreadable"][1]
+    )
+    assert train["turned_by_exif"] == 1 and train["clipped"] == 1
+    assert [[Path(path).name for path in group] for group in train["duplicates"]] == [["1.png", "same.png"]]
+    # at half the size, a quarter for the turned one: 5, 5, 100 x 50, 90 x 2.5, 30 x 25, 12.5 x 10
+    assert train["smaller_than"] == {"8": 2, "16": 4, "32": 5}
+    suspicious = {kind: [place.rpartition("/")[2] for place in places] for kind, places in train["suspicious"].items()}
+    assert suspicious == {
+        "covering": ["train.txt:2: 0,0,200,100"],
+        "thin": ["train.txt:4: 0,10,180,15"],
+        "twice": ["train.txt:1: 10,10,20,20"],
+    }
+    assert [[Path(path).name for path in pair] for pair in report["between"]] == [["2.png", "2.png"]]
+    assert (
+        len(report["errors"]) == 2
+        and "boxes without area: 1" in report["errors"][0]
+        and "2 of 8" in report["errors"][1]
+    )
+    for words in ("classes without a box: bird", "equal content: 1", "train and val: 1"):
+        assert any(words in warning for warning in report["warnings"]), words
+    assert len(good) == 6 and json.loads(json.dumps(report)) == report
+
+
+def test_the_text_says_it_too(data: tuple[str, str]) -> None:
+    words = text_of(check(*data)[0])
+    for part in ("pictures 8", "unreadable 2", "cut.png", "train.txt:4", "1.png = ", "bird", "errors:", "below 16 px"):
+        assert part in words, part
+
+
+def test_clean_data_have_nothing_to_complain_about(data: tuple[str, str]) -> None:
+    report, _ = check(data[1], classes=("cat", "dog", "bird"))
+    assert report["errors"] == [] and report["train"]["notes"] == []
+
+
+def test_imbalance_and_a_set_without_boxes(tmp_path: Path) -> None:
+    paint(tmp_path / "a.png", 1)
+    rows = " ".join(f"{i},0,{i + 9},9,0" for i in range(150))
+    (tmp_path / "a.txt").write_text(f"a.png {rows} 1,1,30,30,1\n")
+    assert any("150 boxes for one" in warning for warning in check(str(tmp_path / "a.txt"))[0]["warnings"])
+    (tmp_path / "b.txt").write_text("a.png\n")
+    assert "no boxes at all" in check(str(tmp_path / "b.txt"))[0]["errors"][0]
+
+
+def test_data_that_nobody_can_use_raise(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("a.png 1,2,x,4,0\n")
+    with pytest.raises(DataError, match="a.txt:1"):
+        check(str(tmp_path / "a.txt"))
+
+
+def test_the_page_shows_boxes_where_they_are(tmp_path: Path) -> None:
+    paint(tmp_path / "a.png", 0, 640, 320)
+    (tmp_path / "a.txt").write_text("a.png 200,100,400,300,0\na.png\n")
+    sheet = page(check(str(tmp_path / "a.txt"))[1])
+    assert sheet.shape == (320, 1280, 3) and sheet.dtype == np.uint8
+    background = sheet[5, 5]
+    changed = (sheet[:160, :320] != background).any(-1)
+    rows, columns = np.flatnonzero(changed.mean(1) > 0.25), np.flatnonzero(changed.mean(0) > 0.25)
+    assert rows[[0, -1]].tolist() == [50, 150] and columns[[0, -1]].tolist() == [100, 200]
+    assert not (sheet[:160, 320:640] != background).any()
+
+
+def test_the_command(data: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    outputs = [f"json={tmp_path / 'r.json'}", f"page={tmp_path / '页.png'}"]
+    with pytest.raises(SystemExit, match="1"):
+        main([data[0], f"val={data[1]}", "size=50,100", *outputs])
+    assert "unreadable 2" in capsys.readouterr().out
+    assert json.loads((tmp_path / "r.json").read_text(encoding="utf-8"))["size"] == [50, 100]
+    assert cv2.imdecode(np.fromfile(tmp_path / "页.png", np.uint8), 1).shape == (640, 1280, 3)
+    with pytest.raises(SystemExit, match="0"):
+        main([data[1]])
+    for words, message in (
+        ([str(tmp_path / "none.txt")], "no such file"),
+        ([data[1], "size=0"], "give size=416"),
+        ([data[1], "page=a.doc"], "ends with .png"),
+    ):
+        with pytest.raises(SystemExit, match="1"):
+            main([*words, outputs[0]])
+        assert message in capsys.readouterr().out
+        assert message in json.loads((tmp_path / "r.json").read_text())["errors"][0]
+
+
+def test_real_data(shared: Path) -> None:
+    report, _ = check(str(shared / "data" / "raccoon"))
+    assert len(report["train"]["duplicates"]) == 4 and report["errors"] == []
+    root = str(shared / "data" / "bccd" / "BCCD")
+    report, _ = check(root, root)
+    assert len(report["errors"]) == 2 and report["between"] == [] and report["val"]["classes"]["RBC"] == 967

@@ -1,0 +1,173 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from datasets.annotations import DataError
+from datasets.convert import arguments, convert, split_parts
+from datasets.formats import read
+
+ROOT = Path(__file__).parents[1]
+
+
+def paint(path: Path, level: int) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(cv2.imencode(".png", np.full((20, 40, 3), level, np.uint8))[1].tobytes())
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """20 pictures of 15 contents in two folders with the same names, as COCO JSON with ids of its own."""
+    images, annotations = [], []
+    for i in range(20):
+        name = f"{'ab'[i % 2]}/图 {i // 2}.png"
+        paint(tmp_path / "set" / name, 10 * (i % 15))
+        images.append({"id": 100 - i, "file_name": name, "width": 40, "height": 20})
+        box = {"image_id": 100 - i, "category_id": (7, 90)[i % 2], "bbox": [i / 3, 1, 5.25, 6], "iscrowd": int(i == 3)}
+        annotations += [box | {"id": i, "area": 3.5}] if i != 4 else []
+    categories = [{"id": 7, "name": "cat"}, {"id": 90, "name": "big dog"}]
+    path = tmp_path / "set" / "coco.json"
+    path.write_text(json.dumps({"images": images, "annotations": annotations, "categories": categories}))
+    return path
+
+
+def content(path: Path | str) -> dict[str, tuple]:
+    found = read(str(path), "train")
+    rows = {}
+    for i in range(len(found)):
+        boxes, labels, crowd = found.boxes_of(i)
+        names = [found.classes[n] for n in labels]
+        rows[str(Path(found.path(i)).resolve())] = (np.round(boxes, 5).tolist(), names, crowd.tolist())
+    assert len(rows) == len(found)
+    return rows
+
+
+def test_the_annotation_file_says_the_same(source: Path, tmp_path: Path) -> None:
+    """PITFALLS 11: equal names in two folders stay distinct; backgrounds and crowd survive."""
+    convert(str(source), str(tmp_path / "out" / "all.txt"))
+    assert content(tmp_path / "out" / "all.txt") == content(source)
+    assert len(content(source)) == 20
+    assert (tmp_path / "out" / "classes.txt").read_text() == "cat\nbig dog\n"
+    assert (tmp_path / "out" / "all.txt").read_text(encoding="utf-8").startswith("../set/a/图 0.png 0,1,5.25,7,0\n")
+
+
+def test_coco_json_keeps_all_ids(source: Path, tmp_path: Path) -> None:
+    convert(str(source), str(tmp_path / "out.json"))
+    assert content(tmp_path / "out.json") == content(source)
+    mine, theirs = (json.loads(path.read_text(encoding="utf-8")) for path in (tmp_path / "out.json", source))
+    assert mine["categories"] == theirs["categories"]
+    assert [image["id"] for image in mine["images"]] == [image["id"] for image in theirs["images"]]
+    keys = ("image_id", "category_id", "area", "iscrowd")
+    assert [[a[k] for k in keys] for a in mine["annotations"]] == [[a[k] for k in keys] for a in theirs["annotations"]]
+    assert not (tmp_path / "classes.txt").exists()
+
+
+def test_json_of_an_annotation_file_has_the_sizes_of_the_pictures(source: Path, tmp_path: Path) -> None:
+    convert(str(source), str(tmp_path / "all.txt"))
+    convert(str(tmp_path / "all.txt"), str(tmp_path / "back.json"))
+    images = json.loads((tmp_path / "back.json").read_text(encoding="utf-8"))["images"]
+    assert {(image["width"], image["height"]) for image in images} == {(40, 20)}
+    assert content(tmp_path / "back.json") == content(source)
+
+
+@pytest.mark.parametrize(("split", "names"), [(".7,.3", ("train", "val")), (".5,.25,.25", ("train", "val", "test"))])
+def test_split_is_seeded_disjoint_and_keeps_equal_pictures_together(
+    source: Path, tmp_path: Path, split: str, names: tuple
+) -> None:
+    convert(str(source), str(tmp_path / "out" / "x.txt"), split=split, seed=3)
+    parts = [content(tmp_path / "out" / f"x_{name}.txt") for name in names]
+    assert sorted(path for part in parts for path in part) == sorted(content(source))
+    pixels = [{Path(path).read_bytes() for path in part} for part in parts]
+    assert sum(map(len, pixels)) == len(set().union(*pixels)) == 15
+    assert all(abs(len(part) - 20 * float(share)) <= 2 for part, share in zip(parts, split.split(","), strict=True))
+    written = {path.name for path in (tmp_path / "out").iterdir()}
+    assert written == {"classes.txt", *(f"x_{name}.txt" for name in names)}
+    convert(str(source), str(tmp_path / "again" / "x.txt"), split=split, seed=3)
+    assert [content(tmp_path / "again" / f"x_{name}.txt") for name in names] == parts
+    convert(str(source), str(tmp_path / "other" / "x.txt"), split=split, seed=4)
+    assert content(tmp_path / "other" / "x_train.txt") != parts[0]
+
+
+@given(
+    st.lists(st.integers(0, 30), min_size=1, max_size=80),
+    st.sampled_from([(0.9, 0.1), (0.6, 0.2, 0.2)]),
+    st.integers(0, 99),
+)
+def test_split_parts_is_a_partition_of_groups(digests: list[int], shares: tuple, seed: int) -> None:
+    keys = np.array(digests, np.int64)
+    parts = split_parts(keys, shares, seed)
+    assert sorted(np.concatenate(parts).tolist()) == list(range(len(keys)))
+    for digest in set(digests) - {0}:
+        assert sum(digest in keys[part] for part in parts) == 1
+
+
+def test_split_of_a_voc_folder_takes_every_part(shared: Path, tmp_path: Path) -> None:
+    convert(str(shared / "data" / "bccd" / "BCCD"), str(tmp_path / "b.txt"), split=".9,.1", bad_boxes="drop")
+    sizes = [len(read(str(tmp_path / f"b_{part}.txt"), "train")) for part in ("train", "val")]
+    assert sum(sizes) == 364 and abs(sizes[1] - 36) <= 1
+    convert(str(shared / "data" / "bccd" / "BCCD"), str(tmp_path / "val.txt"), part="val", bad_boxes="drop")
+    assert len(read(str(tmp_path / "val.txt"), "train")) == 87
+
+
+@pytest.mark.parametrize("split", ["1", ".9,.2", ".9,.1,0", "a,b", ".4,.3,.2,.1"])
+def test_wrong_shares_are_named(source: Path, tmp_path: Path, split: str) -> None:
+    with pytest.raises(DataError, match="two or three shares that add up to 1"):
+        convert(str(source), str(tmp_path / "x.txt"), split=split)
+
+
+def test_an_empty_part_is_an_error(source: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="give the empty part more"):
+        convert(str(source), str(tmp_path / "x.txt"), split=".999,.001")
+
+
+def test_nothing_is_overwritten(source: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    convert(str(source), str(folder / "x.txt"))
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+    with pytest.raises(DataError, match="x.txt: is there already: give another name"):
+        convert(str(source), str(folder / "x.txt"))
+    convert(str(source), str(folder / "y.txt"))  # the same classes.txt may stay
+    (folder / "y.txt").unlink()
+    before[folder / "classes.txt"] = b"other\n"
+    (folder / "classes.txt").write_bytes(b"other\n")
+    with pytest.raises(DataError, match="classes.txt: is there with other names: write into another folder"):
+        convert(str(source), str(folder / "z.txt"))
+    assert {path: path.read_bytes() for path in folder.iterdir()} == before
+    with pytest.raises(DataError, match="must end with"):
+        convert(str(source), str(folder / "z.csv"))
+
+
+def test_paths_lead_out_of_the_real_folder(source: Path, tmp_path: Path) -> None:
+    (tmp_path / "deep" / "er").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "deep" / "er", target_is_directory=True)
+    convert(str(source), str(tmp_path / "link" / "x.txt"))
+    assert content(tmp_path / "link" / "x.txt") == content(source)
+
+
+def test_arguments_are_name_value_pairs() -> None:
+    assert arguments(["a", "x=1=2", "./b=c"], "usage", 2, ("x",)) == (["a", "./b=c"], {"x": "1=2"})
+    for words, message in ((["a", "b", "splt=1"], "split= is"), (["a"], "usage")):
+        with pytest.raises(SystemExit, match=message):
+            arguments(words, "usage", 2, ("split",))
+
+
+def test_the_command(source: Path, tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "datasets.convert",
+        str(source),
+        str(tmp_path / "out.txt"),
+        "split=.8,.2",
+        "seed=1",
+    ]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "out_train.txt: " in done.stdout and "2 classes" in done.stdout
+    again = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert again.returncode == 1 and "is there already" in again.stderr and "Traceback" not in again.stderr

@@ -1,0 +1,473 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+
+from datasets.annotations import Annotations, DataError
+from datasets.formats import read, read_classes
+from datasets.images import prepare
+
+
+def paint(path: Path, width: int = 40, height: int = 20) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(cv2.imencode(path.suffix, np.full((height, width, 3), 90, np.uint8))[1].tobytes())
+    return path
+
+
+def text(path: Path, words: Any) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(words if isinstance(words, str) else json.dumps(words, ensure_ascii=False), encoding="utf-8")
+    return path
+
+
+def boxes(found: Annotations) -> list[tuple]:
+    """(path, boxes, names of the classes, crowd) a picture."""
+    rows = []
+    for i in range(len(found)):
+        corners, labels, crowd = found.boxes_of(i)
+        rows.append((found.path(i), corners.tolist(), [found.classes[n] for n in labels], crowd.tolist()))
+    return rows
+
+
+# ---- which form of data it is
+
+
+def test_a_missing_source_and_an_unknown_one_say_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no such file or folder"):
+        read(str(tmp_path / "none.txt"), "train")
+    with pytest.raises(DataError, match="give an annotation file"):
+        read(str(text(tmp_path / "a.csv", "")), "train")
+    (tmp_path / "empty" / "inside").mkdir(parents=True)
+    with pytest.raises(DataError, match="neither data.yaml .*inside"):
+        read(str(tmp_path / "empty"), "train")
+
+
+@pytest.mark.parametrize("path", ["C:\new\train.txt", "C:\train.txt", "data\b.json"])
+def test_control_characters_in_a_path_are_told_with_the_cure(path: str) -> None:
+    with pytest.raises(DataError, match=r'control character: write it with / or as r"C:'):
+        read(path, "train")
+    with pytest.raises(DataError, match="control character"):
+        read_classes(path)
+
+
+# ---- classes file and annotation file
+
+
+def test_classes_file(tmp_path: Path) -> None:
+    path = tmp_path / "classes.txt"
+    path.write_bytes("\ufeffcat\r\n big dog \r\n鸟\r\n\r\n".encode())
+    assert read_classes(str(path)) == ("cat", "big dog", "鸟")
+    for words, message in (
+        ("a\n\nb\n", ":2: a blank line"),
+        ("a\nb\na\n", ":3: class 'a' is already in line 1"),
+        ("\n", "no names"),
+    ):
+        with pytest.raises(DataError, match=message):
+            read_classes(str(text(path, words)))
+    with pytest.raises(DataError, match="correct the path"):
+        read_classes(str(tmp_path / "none.txt"))
+
+
+def test_class_ids_out_of_range_name_the_file_and_the_number_of_names(tmp_path: Path) -> None:
+    """PITFALLS 10."""
+    text(tmp_path / "classes.txt", "".join(f"name{i}\n" for i in range(20)))
+    path = text(tmp_path / "train.txt", "a.jpg 1,2,3,4,19\nb.jpg 1,2,3,4,20\n")
+    with pytest.raises(DataError, match=r"train.txt:2: class 20, but classes.txt has 20 names \(0-19\)"):
+        read(str(path), "train")
+
+
+def test_classes_txt_beside_the_file_names_its_ids(tmp_path: Path) -> None:
+    text(tmp_path / "classes.txt", "cat\ndog\n")
+    path = text(tmp_path / "train.txt", "a.jpg 1,2,3,4,1\n")
+    assert boxes(read(str(path), "train")) == boxes(read(str(path), "val", ("dog", "cat")))
+    with pytest.raises(DataError, match="'dog' is not in the list"):
+        read(str(path), "train", ("cat",))
+
+
+# ---- COCO
+
+
+def coco(**changes: Any) -> dict[str, Any]:
+    data = {
+        "images": [
+            {"id": 70, "file_name": "one/1.png", "width": 40, "height": 20},
+            {"id": 9, "file_name": "two/1.png", "width": 40, "height": 20},
+        ],
+        "annotations": [
+            {"id": 5, "image_id": 9, "category_id": 90, "bbox": [1.5, 2, 3, 4], "area": 7.5, "iscrowd": 0},
+            {"id": 6, "image_id": 70, "category_id": 3, "bbox": [0, 0, 10, 10], "area": 60, "iscrowd": 1},
+            {"id": 7, "image_id": 9, "category_id": 1, "bbox": [1, 1, 2, 2]},
+        ],
+        "categories": [{"id": 90, "name": "z"}, {"id": 1, "name": "a"}, {"id": 3, "name": "m"}],
+    }
+    return data | changes
+
+
+def test_coco_ids_areas_and_crowd_survive(tmp_path: Path) -> None:
+    """PITFALLS 11: ids {1, 3, 90}, and the same name in two folders."""
+    paint(tmp_path / "one" / "1.png"), paint(tmp_path / "two" / "1.png")
+    found, report = prepare(read(str(text(tmp_path / "x.json", coco())), "train"))
+    assert found.classes == ("a", "m", "z") and found.category_ids.tolist() == [1, 3, 90] and report == []
+    assert boxes(found) == [
+        (str(tmp_path / "one/1.png"), [[0, 0, 10, 10]], ["m"], [True]),
+        (str(tmp_path / "two/1.png"), [[1.5, 2, 4.5, 6], [1, 1, 3, 3]], ["z", "a"], [False, False]),
+    ]
+    truth = found.coco()
+    assert [image["id"] for image in truth["images"]] == [70, 9]
+    keys = ("image_id", "category_id", "bbox", "area", "iscrowd")
+    assert [tuple(row[key] for key in keys) for row in truth["annotations"]] == [
+        (70, 3, [0, 0, 10, 10], 60, 1),
+        (9, 90, [1.5, 2, 3, 4], 7.5, 0),
+        (9, 1, [1, 1, 2, 2], 4, 0),
+    ]
+
+
+def test_coco_pictures_are_looked_for_beside_in_images_and_in_image_root(tmp_path: Path) -> None:
+    path = text(tmp_path / "set" / "x.json", coco())
+    first = paint(tmp_path / "set" / "one" / "1.png")
+    second = paint(tmp_path / "set" / "images" / "two" / "1.png")
+    assert [row[0] for row in boxes(read(str(path), "train"))] == [str(first), str(second)]
+    root = paint(tmp_path / "elsewhere" / "two" / "1.png")
+    found = read(str(path), "train", image_root=str(tmp_path / "elsewhere"))
+    assert [row[0] for row in boxes(found)] == [str(first), str(root)]
+    second.unlink()
+    with pytest.raises(DataError, match="image_root names the folder"):
+        prepare(read(str(path), "train"))
+
+
+def test_coco_with_other_classes_keeps_the_ids_of_its_own(tmp_path: Path) -> None:
+    path = str(text(tmp_path / "x.json", coco()))
+    found = read(path, "val", ("m", "new", "z", "a"))
+    assert found.category_ids.tolist() == [3, 91, 90, 1]
+    assert [row[2] for row in boxes(found)] == [["m"], ["z", "a"]]
+    with pytest.raises(DataError, match=r"annotation 5 of two/1.png: class 'z' is not in the list of classes \(a, m\)"):
+        read(path, "val", ("a", "m"))
+
+
+def test_coco_category_0_without_boxes_is_left_out(tmp_path: Path) -> None:
+    heads = [{"id": 0, "name": "cells", "supercategory": "none"}, {"id": 1, "name": "a", "supercategory": "cells"}]
+    one = [{"id": 1, "image_id": 9, "category_id": 1, "bbox": [1, 1, 2, 2]}]
+    found = read(str(text(tmp_path / "x.json", coco(categories=heads, annotations=one))), "train")
+    assert found.classes == ("a",) and found.category_ids.tolist() == [1] and "'cells'" in found.notes[0]
+    used = one + [{"id": 2, "image_id": 9, "category_id": 0, "bbox": [1, 1, 2, 2]}]
+    assert read(str(text(tmp_path / "y.json", coco(categories=heads, annotations=used))), "train").classes == (
+        "cells",
+        "a",
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (
+            {"annotations": [{"id": 5, "image_id": 9, "category_id": 2, "bbox": [1, 1, 2, 2]}]},
+            "category 2 is not among",
+        ),
+        (
+            {"annotations": [{"id": 5, "image_id": 9, "category_id": 1, "bbox": [1, 1, 2]}]},
+            "annotation 5 of two/1.png: bbox",
+        ),
+        ({"annotations": [{"id": 5, "image_id": 9, "category_id": 1}]}, "bbox None"),
+        ({"annotations": [{"id": 5, "image_id": 9, "category_id": 1, "bbox": [1, 1, 0, 2]}]}, "no area"),
+        (
+            {"annotations": [{"id": 5, "image_id": 8, "category_id": 1, "bbox": [1, 1, 2, 2]}]},
+            "8 that is not among the images",
+        ),
+        ({"images": [{"id": 9, "file_name": "a"}, {"id": 9, "file_name": "b"}]}, "no other picture has"),
+        ({"categories": [{"id": 1, "name": "a"}, {"id": 2, "name": "a"}]}, "the same id or name"),
+        ({"categories": [{"id": "1", "name": "a"}]}, "a whole number as id"),
+        ({"categories": [{"id": 1}]}, "needs a name"),
+    ],
+)
+def test_wrong_coco_files_are_named(tmp_path: Path, change: dict, words: str) -> None:
+    with pytest.raises(DataError, match="x.json") as caught:
+        read(str(text(tmp_path / "x.json", coco(**change))), "train")
+    assert words in str(caught.value)
+
+
+def test_json_of_another_kind_is_told_apart(tmp_path: Path) -> None:
+    for words, message in (
+        ("[1]", "no COCO"),
+        ("{\n]", "x.json:2: not JSON"),
+        ('{"shapes": []}', "a LabelMe file: give its folder"),
+    ):
+        with pytest.raises(DataError, match=message):
+            read(str(text(tmp_path / "x.json", words)), "train")
+
+
+# ---- VOC
+
+OBJECT = "<object><name>{}</name><difficult>{}</difficult><bndbox>{}</bndbox></object>"
+
+
+def voc(path: Path, picture: str, *objects: tuple) -> Path:
+    words = "".join(
+        OBJECT.format(
+            name,
+            difficult,
+            "".join(f"<{k}>{v}</{k}>" for k, v in zip(("xmin", "ymin", "xmax", "ymax"), box, strict=True)),
+        )
+        for name, difficult, *box in objects
+    )
+    size = "<size><width>40</width><height>20</height></size>"
+    return text(path, f"<annotation><filename>{picture}</filename>{size}{words}</annotation>")
+
+
+def voc_folder(root: Path) -> Path:
+    voc(root / "Annotations" / "a.1.xml", "a.1.png", ("dog", 0, 1, 2, 3, 4), ("cat", 1, 5, 5.5, 9, 9))
+    voc(root / "Annotations" / "a.2.xml", "wrong name.png")
+    voc(root / "Annotations" / "图 1.xml", "图 1.jpg", ("bird", 0, 1, 2, 3, 4))
+    for name in ("a.1.png", "a.2.png", "图 1.jpg"):
+        paint(root / "JPEGImages" / name)
+    return root
+
+
+def test_voc_lists_and_difficult_objects(tmp_path: Path) -> None:
+    root = voc_folder(tmp_path)
+    text(root / "ImageSets" / "Main" / "train.txt", "a.1\na.2  1\n")
+    text(root / "ImageSets" / "Main" / "test.txt", "图 1\n")
+    found = read(str(root), "train")
+    assert found.classes == ("bird", "cat", "dog")  # of the whole folder, so that every part has the same
+    assert boxes(found) == [
+        (str(root / "JPEGImages" / "a.1.png"), [[1, 2, 3, 4], [5, 5.5, 9, 9]], ["dog", "cat"], [False, True]),
+        (str(root / "JPEGImages" / "a.2.png"), [], [], []),
+    ]
+    assert found.where(0) == str(root / "Annotations" / "a.1.xml")
+    last = [(str(root / "JPEGImages" / "图 1.jpg"), [[1, 2, 3, 4]], ["bird"], [False])]
+    assert boxes(read(str(root), "val")) == boxes(read(str(root / "ImageSets/Main/test.txt"), "train")) == last
+    assert len(read(str(root), "all")) == 3
+    prepare(found)
+    with pytest.raises(DataError, match="object 2: class 'cat' is not in the list"):
+        read(str(root), "train", ("dog", "bird"))
+
+
+def test_voc_without_image_sets_takes_everything(tmp_path: Path) -> None:
+    root = voc_folder(tmp_path / "x")
+    paint(root / "JPEGImages" / "spare.png")
+    found = read(str(root), "val")
+    assert len(found) == 3 and "no ImageSets" in found.notes[0] and "1 pictures without an XML" in found.notes[1]
+    assert boxes(read(str(root / "Annotations"), "train")) == boxes(found)
+
+
+def test_voc_with_both_kinds_of_files_in_one_folder(tmp_path: Path) -> None:
+    voc(tmp_path / "a.xml", "a.png", ("dog", 0, 1, 2, 3, 4))
+    paint(tmp_path / "a.png")
+    assert boxes(read(str(tmp_path), "train")) == [(str(tmp_path / "a.png"), [[1, 2, 3, 4]], ["dog"], [False])]
+
+
+def test_wrong_voc_files_are_named(tmp_path: Path) -> None:
+    root = voc_folder(tmp_path)
+    text(root / "Annotations" / "bad.xml", "<annotation><object>")
+    voc(root / "Annotations" / "words.xml", "words.png", ("dog", 0, 1, 2, "x", 4))
+    voc(root / "Annotations" / "flat.xml", "flat.png", ("dog", 0, 1, 2, 1, 4))
+    with pytest.raises(DataError) as caught:
+        read(str(root), "train")
+    assert "bad.xml: not XML" in str(caught.value) and "words.xml: object 1: 'dog' needs a bndbox" in str(caught.value)
+    text(root / "ImageSets" / "Main" / "train.txt", "a.1\nnone\n")
+    with pytest.raises(DataError, match="train.txt:2: there is no none.xml"):
+        read(str(root), "train")
+    text(root / "ImageSets" / "Main" / "train.txt", "flat\n")
+    with pytest.raises(DataError, match="flat.xml: object 1: box 1,2,1,4 has no area"):
+        read(str(root), "train")
+    with pytest.raises(DataError, match="no val or .* only train.txt"):
+        read(str(root), "val")
+
+
+# ---- YOLO
+
+
+def yolo(root: Path, yaml: str = "train: train/images\nval: val/images\nnames: [cat, dog]\n") -> str:
+    for part in ("train", "val"):
+        paint(root / part / "images" / "a 1.png"), paint(root / part / "images" / "b.png", 100, 50)
+        text(root / part / "labels" / "a 1.txt", "1 0.5 0.5 0.5 0.5\n\n0 0.1 0.2 0.3 0.2 0.3 0.8\n")
+    return str(text(root / "data.yaml", yaml))
+
+
+@pytest.mark.parametrize(
+    "yaml",
+    [
+        "train: train/images\nval: val/images\nnames: [cat, dog]\nnc: 2\n",
+        "train: ../train/images\nval: ../val/images\nnames:\n  0: cat\n  1: dog\n",
+        "path: .\ntrain: [train/images]\nvalid: val/images\nnames: [cat, dog]\n",
+        "path: ../somewhere/else\ntrain: ./train/images\ntest: val/images\nnames: [cat, dog]\n",
+        "train: train.txt\nval: val/images\nnames: [cat, dog]\n",
+    ],
+)
+def test_one_yolo_yaml_serves_both_parts(tmp_path: Path, yaml: str) -> None:
+    text(tmp_path / "set" / "train.txt", "./train/images/a 1.png\ntrain/images/b.png\n")
+    path = yolo(tmp_path / "set", yaml)
+    for part, source in (("train", path), ("val", path), ("train", str(tmp_path / "set"))):
+        found, _ = prepare(read(source, part))
+        assert found.classes == ("cat", "dog")
+        assert [Path(found.path(i)).resolve() for i in range(2)] == [
+            tmp_path / "set" / part / "images" / "a 1.png",
+            tmp_path / "set" / part / "images" / "b.png",
+        ]
+        corners, labels, _ = found.boxes_of(0)
+        assert np.allclose(corners, [[10, 5, 30, 15], [4, 4, 12, 16]]) and labels.tolist() == [1, 0]  # a polygon's box
+        assert len(found.boxes_of(1)[0]) == 0
+    assert len(read(path, "all")) == 4
+
+
+def test_yolo_boxes_are_fractions_of_the_picture_as_one_sees_it(tmp_path: Path) -> None:
+    from PIL import Image
+
+    path, exif = yolo(tmp_path), Image.Exif()
+    exif[0x0112] = 6
+    Image.new("RGB", (40, 20)).save(tmp_path / "train/images/a 1.png", exif=exif)  # seen as 20 x 40
+    found = read(path, "train")
+    assert found.sizes[0].tolist() == [40, 20] and np.allclose(found.boxes[0], [5, 10, 15, 30])
+
+
+def test_yolo_names_are_words_whatever_yaml_makes_of_them(tmp_path: Path) -> None:
+    assert read(yolo(tmp_path, "train: train/images\nnames: [no, 1e3]\n"), "train").classes == ("no", "1e3")
+    assert read(yolo(tmp_path, "train: train/images\nnc: 3\n"), "train").classes == ("0", "1", "2")
+
+
+@pytest.mark.parametrize(
+    ("yaml", "words"),
+    [
+        ("train: nowhere\nnames: [cat, dog]\n", "train: there is no"),
+        ("val: val/images\nnames: [cat, dog]\n", "no entry train"),
+        ("train: train/images\nnames: [cat, dog]\nnc: 3\n", "nc is 3, but there are 2 names"),
+        ("train: train/images\nnames: {0: cat, 2: dog}\n", "must be 0 to 1"),
+        ('train: "C:\\new\\train"\nnames: [cat, dog]\n', "control character"),
+        ('train: "C:\\data"\nnames: [cat, dog]\n', "write paths with /"),
+        ("train: train/images\nnames: [cat, dog]\nkpt_shape: [17, 3]\n", "key points"),
+        ("train: train/labels\nnames: [cat, dog]\n", "no pictures in"),
+        ("just words", "no YOLO data file"),
+    ],
+)
+def test_wrong_yolo_yamls_are_named(tmp_path: Path, yaml: str, words: str) -> None:
+    with pytest.raises(DataError, match="data.yaml") as caught:
+        read(yolo(tmp_path, yaml), "train")
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("label", "words"),
+    [
+        ("2 .5 .5 .1 .1", "class 2, but the list of classes has 2 names (0-1)"),
+        ("0 .5 .5 .1", "4 numbers"),
+        ("0 .5 .5 .1 .1 .9", "6 numbers"),
+        ("0 20 10 8 8", "no fraction"),
+        ("cat .5 .5 .1 .1", "not numbers"),
+        ("0 .5 .5 0 .1", "no area"),
+    ],
+)
+def test_wrong_yolo_labels_are_named_with_their_line(tmp_path: Path, label: str, words: str) -> None:
+    path = yolo(tmp_path)
+    text(tmp_path / "train" / "labels" / "b.txt", f"0 .5 .5 .1 .1\n{label}\n")
+    with pytest.raises(DataError, match="b.txt:2: ") as caught:
+        read(path, "train")
+    assert words in str(caught.value)
+
+
+def test_yolo_pictures_that_cannot_be_read_are_left_to_prepare(tmp_path: Path) -> None:
+    path = yolo(tmp_path)
+    (tmp_path / "train" / "images" / "a 1.png").write_bytes(b"no picture")
+    text(tmp_path / "train" / "labels" / "b.txt", "0 .5 .5 .1 .1\n")
+    found = read(path, "train")
+    with pytest.raises(DataError, match="a 1.png: cannot be decoded"):
+        prepare(found)
+    assert [row[2] for row in boxes(prepare(found, skip_bad_images=True)[0])] == [["cat"]]
+
+
+def test_yolo_without_any_label_file_says_where_it_looked(tmp_path: Path) -> None:
+    path = yolo(tmp_path)
+    (tmp_path / "train" / "labels" / "a 1.txt").unlink()
+    with pytest.raises(DataError, match=r"no label file for any of 2 pictures, for example .*labels.a 1.txt"):
+        read(path, "train")
+
+
+def test_yolo_folders_and_lists_without_a_yaml(tmp_path: Path) -> None:
+    paint(tmp_path / "images" / "train" / "a.png")
+    text(tmp_path / "labels" / "train" / "a.txt", "1 .5 .5 .5 .5\n")
+    with pytest.raises(DataError, match="no names of the classes"):
+        read(str(tmp_path), "train")
+    assert [row[2] for row in boxes(read(str(tmp_path), "train", ("x", "y")))] == [["y"]]
+    text(tmp_path / "classes.txt", "cat\ndog\n")
+    source = text(tmp_path / "list.txt", "images/train/a.png\n")
+    for found in (read(str(tmp_path), "train"), read(str(source), "train")):
+        assert boxes(found) == [(str(tmp_path / "images/train/a.png"), [[10, 5, 30, 15]], ["dog"], [False])]
+
+
+# ---- LabelMe
+
+
+def shape(label: str, points: list, kind: str | None = "polygon") -> dict[str, Any]:
+    return {"label": label, "points": points, "shape_type": kind}
+
+
+def labelme(path: Path, picture: str, *shapes: dict) -> Path:
+    return text(path, {"imagePath": picture, "imageHeight": 20, "imageWidth": 40, "shapes": shapes, "imageData": None})
+
+
+def test_labelme_shapes_become_boxes(tmp_path: Path) -> None:
+    labelme(
+        tmp_path / "a.json",
+        "..\\pictures\\a.png",
+        shape("dog", [[9, 8], [1, 2]], "rectangle"),
+        shape("猫", [[1, 1], [5.5, 3], [2, 7]]),
+        shape("dog", [[10, 10], [13, 14]], "circle"),
+        shape("dog", [[1, 1], [5, 3], [2, 7]], None),
+    )
+    labelme(tmp_path / "b.json", "moved.png")
+    picture = paint(tmp_path.parent / "pictures" / "a.png")
+    paint(tmp_path / "b.png"), paint(tmp_path / "spare.png")
+    found, report = prepare(read(str(tmp_path), "train"))
+    assert Path(found.path(0)).resolve() == picture.resolve() and found.path(1) == str(tmp_path / "b.png")
+    assert found.boxes.tolist() == [[1, 2, 9, 8], [1, 1, 5.5, 7], [5, 5, 15, 15], [1, 1, 5, 7]]
+    assert found.classes == ("dog", "猫") and found.labels.tolist() == [0, 1, 0, 0]
+    assert report == [f"{tmp_path}: 1 pictures without a JSON file are left out"]
+    with pytest.raises(DataError, match="a.json: object 2: class '猫' is not in the list"):
+        read(str(tmp_path), "train", ("dog",))
+
+
+def test_wrong_labelme_files_are_named(tmp_path: Path) -> None:
+    labelme(
+        tmp_path / "a.json", "a.png", shape("dog", [[1, 2]], "point"), shape("dog", [[1, 2], [1, 5]]), shape("x", [])
+    )
+    text(tmp_path / "b.json", {"other": 1})
+    with pytest.raises(DataError) as caught:
+        read(str(tmp_path), "train")
+    for words in (
+        "a.json: object 1: 'dog' is a point",
+        "a.json: object 3: 'x' needs points",
+        "b.json: not a LabelMe file",
+    ):
+        assert words in str(caught.value)
+    with pytest.raises(DataError, match="a.json: object 1: box 1,2,1,5 has no area"):
+        labelme(tmp_path / "a.json", "a.png", shape("dog", [[1, 2], [1, 5]])), (tmp_path / "b.json").unlink()
+        read(str(tmp_path), "train")
+
+
+# ---- real data
+
+
+def test_bccd_names_its_boxes_without_area(shared: Path) -> None:
+    """PITFALLS 20 on real data."""
+    root = str(shared / "data" / "bccd" / "BCCD")
+    for part, name in (("train", "BloodImage_00343.xml"), ("val", "BloodImage_00338.xml")):
+        with pytest.raises(DataError, match=f"{name}: object .* has no area"):
+            read(root, part)
+    parts = {part: read(root, part, bad_boxes="drop") for part in ("train", "val", "test", "all")}
+    assert [len(found) for found in parts.values()] == [205, 87, 72, 364]
+    assert len(parts["all"].boxes) == 4888 - 2 and len(parts["all"].notes) == 1
+    assert {found.classes for found in parts.values()} == {("Platelets", "RBC", "WBC")}
+
+
+def test_raccoon_and_coco(shared: Path) -> None:
+    found = read(str(shared / "data" / "raccoon"), "train")
+    assert len(found) == 200 and found.boxes_per_class().tolist() == [217]
+    path = shared / "data" / "coco_train337" / "instances_train2017_subset.json"
+    found, truth = read(str(path), "train"), json.loads(path.read_text())
+    assert (len(found), len(found.boxes), int(found.crowd.sum()), len(found.classes)) == (337, 2838, 28, 80)
+    rows = {(a["image_id"], a["category_id"], tuple(np.round(a["bbox"], 6)), a["area"]) for a in truth["annotations"]}
+    mine = {
+        (a["image_id"], a["category_id"], tuple(np.round(a["bbox"], 6)), a["area"]) for a in found.coco()["annotations"]
+    }
+    assert mine == rows

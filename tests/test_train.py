@@ -1,0 +1,265 @@
+"""The whole program on small drawn pictures: what a run leaves behind, and that interruptions leave no trace."""
+
+import csv
+import json
+
+import cv2
+import numpy as np
+import pytest
+import torch
+
+import evaluate
+import nets
+import train
+from datasets import demo
+from utils import checkpoint
+
+SMALL = {
+    "weights": None,
+    "image_size": (64, 64),
+    "epochs": 4,
+    "freeze_epochs": 1,
+    "batch_size": 4,
+    "freeze_batch_size": 6,
+    "plain_epochs": 1,
+    "workers": 0,
+    "device": "cpu",
+    "learning_rate": 0.01,
+    "name": "small",
+}
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    """Nine drawn pictures for training and five for validation, as annotation files with their classes."""
+    folder = tmp_path_factory.mktemp("pictures")
+    for part, numbers in (("train", range(9)), ("val", range(9, 14))):
+        lines = []
+        for number in numbers:
+            image, boxes, labels = demo.picture(number)
+            assert cv2.imwrite(str(folder / f"{number}.png"), image)
+            rows = [",".join(map(str, [*box, label])) for box, label in zip(boxes.tolist(), labels, strict=True)]
+            lines.append(" ".join([f"{number}.png", *rows]))
+        (folder / f"{part}.txt").write_text("\n".join(lines))
+    (folder / "classes.txt").write_text("\n".join(demo.CLASSES))
+    return folder
+
+
+def config(pictures, output, **changes):
+    source = {"train": str(pictures / "train.txt"), "val": str(pictures / "val.txt"), "output": str(output)}
+    return train.Config(**{**SMALL, **source, **changes})
+
+
+def only_run(output):
+    (folder,) = output.iterdir()
+    return folder
+
+
+def same(a, b):
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same(a[k], b[k]) for k in a)
+    if isinstance(a, list | tuple):
+        return len(a) == len(b) and all(map(same, a, b))
+    return torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
+
+
+def log_of(folder, without=("seconds", "images_per_second")):
+    with open(folder / "log.csv", encoding="utf-8") as file:
+        return [{k: v for k, v in row.items() if k not in without} for row in csv.DictReader(file)]
+
+
+@pytest.fixture(scope="module")
+def whole(pictures, tmp_path_factory):
+    """A run of four epochs that nobody disturbed."""
+    output = tmp_path_factory.mktemp("whole")
+    train.main(config(pictures, output))
+    return only_run(output)
+
+
+@pytest.mark.parametrize("stop", [1, 2, 3])  # 1: at the thaw; 3: where the plain epochs begin
+def test_4_resumed_run_has_the_same_bits_as_one_that_was_left_alone(pictures, whole, tmp_path, monkeypatch, stop):
+    keep = train.keep
+
+    def keep_and_die(run, cfg, classes, updater, state, *rest):
+        keep(run, cfg, classes, updater, state, *rest)
+        if state.epoch == stop:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(train, "keep", keep_and_die)
+    with pytest.raises(KeyboardInterrupt):
+        train.main(config(pictures, tmp_path))
+    assert checkpoint.load(only_run(tmp_path) / "last.pt")["epoch"] == stop
+    monkeypatch.setattr(train, "keep", keep)
+    train.main(config(pictures, tmp_path, resume=True))
+
+    left_alone, resumed = (checkpoint.load(folder / "last.pt") for folder in (whole, only_run(tmp_path)))
+    for part in ("model", "resume", "metrics"):
+        ours, theirs = (dict(contents[part]) for contents in (resumed, left_alone))
+        for timing in ("seconds", "images_per_second"):
+            ours.pop(timing, None), theirs.pop(timing, None)
+        assert same(ours, theirs), part
+    assert log_of(only_run(tmp_path)) == log_of(whole)
+
+
+def test_36_the_same_seed_gives_the_same_bits_and_another_seed_does_not(pictures, whole, tmp_path):
+    train.main(config(pictures, tmp_path / "a"))
+    train.main(config(pictures, tmp_path / "b", seed=1))
+    first = checkpoint.load(whole / "last.pt")["model"]
+    assert same(checkpoint.load(only_run(tmp_path / "a") / "last.pt")["model"], first)
+    assert not same(checkpoint.load(only_run(tmp_path / "b") / "last.pt")["model"], first)
+
+
+def test_5_frozen_backbone_keeps_every_bit_and_thaws_afterwards(pictures, tmp_path):
+    torch.manual_seed(0)
+    fresh = nets.build("yolox_nano", len(demo.CLASSES)).state_dict()
+    train.main(config(pictures, tmp_path / "frozen", epochs=2, freeze_epochs=2))
+    train.main(config(pictures, tmp_path / "thawed", epochs=2, freeze_epochs=1))
+    frozen, thawed = (checkpoint.load(only_run(tmp_path / name) / "last.pt") for name in ("frozen", "thawed"))
+    backbone = [name for name in fresh if name.startswith("backbone.")]
+    others = [name for name in fresh if not name.startswith("backbone.") and name.endswith("weight")]
+    for weights in (frozen["model"], frozen["resume"]["model"]):  # the moving average and the raw weights
+        assert all(torch.equal(weights[name], fresh[name]) for name in backbone)
+        assert not any(torch.equal(weights[name], fresh[name]) for name in others)
+    changed = [name for name in backbone if not torch.equal(thawed["resume"]["model"][name], fresh[name])]
+    assert len(changed) == len(backbone)
+
+
+def test_the_run_folder_holds_what_it_should(whole, capsys):
+    names = {path.name for path in whole.iterdir()}
+    expected = {"config.json", "environment.json", "log.csv", "curves.png", "best.pt", "last.pt", "train_batch_1.jpg"}
+    assert expected <= names and "val_predictions.jpg" in names
+    assert any(name.startswith("events.out.tfevents") for name in names)
+    rows = log_of(whole)
+    assert [row["epoch"] for row in rows] == ["1", "2", "3", "4"]
+    assert {"AP", "AP50", "val_loss", "loss", "loss_box", "learning_rate"} <= rows[0].keys()
+    assert [bool(row["loss_l1"]) for row in rows] == [False, False, False, True]  # only in the plain epoch
+    assert json.loads((whole / "config.json").read_text())["batch_size"] == 4
+    best = checkpoint.load(whole / "best.pt")
+    assert "resume" not in best and best["classes"] == list(demo.CLASSES)
+
+
+def test_the_last_line_names_the_folder_and_the_best_figure(pictures, tmp_path, capsys):
+    best = train.main(config(pictures, tmp_path, epochs=1))
+    last = capsys.readouterr().out.strip().splitlines()[-1]
+    assert last == f"{only_run(tmp_path)}  best mAP50-95 {best:.4f}"
+
+
+def test_15_best_checkpoint_is_the_best_and_evaluates_to_the_same_number(pictures, whole, tmp_path):
+    rows = log_of(whole)
+    best = checkpoint.load(whole / "best.pt")
+    assert best["metrics"]["AP"] == max(float(row["AP"]) for row in rows)
+    cfg = evaluate.Config(
+        checkpoint=str(whole / "best.pt"), data=str(pictures / "val.txt"), output=str(tmp_path), workers=0, device="cpu"
+    )
+    figures = evaluate.main(cfg)
+    assert figures["AP"] == best["metrics"]["AP"] and figures["AR100"] == best["metrics"]["AR100"]
+
+
+def test_resume_on_a_finished_run_changes_nothing_and_says_so(pictures, whole, capsys):
+    before = (whole / "last.pt").read_bytes(), (whole / "log.csv").read_bytes()
+    best = train.main(config(pictures, whole.parent, resume=True))
+    assert best == checkpoint.load(whole / "last.pt")["resume"]["state"]["best"]
+    assert "nothing to do" in capsys.readouterr().out
+    assert ((whole / "last.pt").read_bytes(), (whole / "log.csv").read_bytes()) == before
+
+
+def test_resume_refuses_other_constants_and_names_them(pictures, whole):
+    with pytest.raises(train.ConfigError, match=r"batch_size=5 \(was 4\)"):
+        train.main(config(pictures, whole.parent, resume=True, batch_size=5))
+
+
+def test_resume_true_without_a_run_starts_one_and_a_missing_path_fails(pictures, tmp_path):
+    train.main(config(pictures, tmp_path, epochs=1, resume=True))
+    assert (only_run(tmp_path) / "last.pt").exists()
+    with pytest.raises(checkpoint.CheckpointError, match="there is no checkpoint"):
+        train.main(config(pictures, tmp_path, resume=str(tmp_path / "nowhere")))
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_18_35_trains_with_few_pictures_and_a_batch_larger_than_the_data(pictures, tmp_path, count):
+    lines = (pictures / "train.txt").read_text().splitlines()[:count]
+    few = pictures / f"few{count}.txt"
+    few.write_text("\n".join(lines))
+    train.main(config(pictures, tmp_path, train=str(few), epochs=2, batch_size=8, mosaic=1.0, mixup=1.0))
+    assert np.isfinite([float(row["loss"]) for row in log_of(only_run(tmp_path))]).all()
+
+
+def test_35_a_last_batch_of_one(pictures, tmp_path):
+    train.main(config(pictures, tmp_path, epochs=2, batch_size=1, freeze_batch_size=1))
+    assert len(log_of(only_run(tmp_path))) == 2
+
+
+def test_18_no_boxes_and_too_few_pictures_are_told_apart(pictures, tmp_path, capsys):
+    empty = pictures / "empty.txt"
+    empty.write_text("0.png\n1.png\n")
+    with pytest.raises(train.DataError, match="no boxes"):
+        train.main(config(pictures, tmp_path, train=str(empty)))
+    nothing = pictures / "nothing.txt"
+    nothing.write_text("\n")
+    with pytest.raises(train.DataError, match="no pictures"):
+        train.main(config(pictures, tmp_path, train=str(nothing)))
+    train.main(config(pictures, tmp_path, epochs=1))
+    assert "only 9 training pictures" in capsys.readouterr().out
+
+
+def test_2_a_run_of_non_finite_steps_stops_naming_pictures_and_keeps_the_checkpoint(pictures, tmp_path, monkeypatch):
+    broken = []
+
+    class Criterion(train.YOLOXCriterion):
+        def __call__(self, *args):
+            losses = super().__call__(*args)
+            return {**losses, "total": losses["total"] * (float("inf") if broken else 1.0)}
+
+    monkeypatch.setattr(train, "YOLOXCriterion", Criterion)
+    monkeypatch.setattr("utils.optim.MOST_BAD_STEPS", 3)
+    keep = train.keep
+    monkeypatch.setattr(train, "keep", lambda *args: (keep(*args), broken.append(1)))
+    with pytest.raises(SystemExit, match=r"not finite.*\d\.png"):
+        train.main(config(pictures, tmp_path, batch_size=2))
+    contents = checkpoint.load(only_run(tmp_path) / "last.pt")
+    assert contents["epoch"] == 1
+    assert all(value.isfinite().all() for value in contents["model"].values())
+
+
+def test_patience_stops_and_period_checkpoints_stay(pictures, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(train, "validate", lambda *_: {"AP": 0.1, "AP50": 0.2, "val_loss": 1.0})
+    train.main(config(pictures, tmp_path, epochs=9, patience=2, save_every=2))
+    assert "no better mAP for 2 epochs" in capsys.readouterr().out
+    assert len(log_of(only_run(tmp_path))) == 3
+    assert (only_run(tmp_path) / "epoch_0002.pt").exists()
+
+
+def test_the_demo_learns_from_nothing_when_the_weights_cannot_be_had(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(demo, "PICTURES", {"train": 4, "val": 2})
+    cfg = train.Config(**{**train.DEMO, "epochs": 1, "image_size": (64, 64), "mirror": "http://127.0.0.1:9"})
+    train.main(cfg)
+    said = capsys.readouterr().out
+    assert "FROM SCRATCH" in said and "by hand" in said
+    with pytest.raises(train.pretrained.PretrainedError, match="by hand"):  # own data: an error with its cure
+        train.main(train.Config(train=str(tmp_path / "data/demo/val.txt"), mirror="http://127.0.0.1:9"))
+
+
+def test_freezing_without_weights_is_a_warning(pictures, tmp_path, capsys):
+    train.main(config(pictures, tmp_path, epochs=1))
+    assert "a frozen random backbone learns nothing" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_1_overfits_eight_real_pictures(shared, tmp_path):
+    names = (shared / "data/bccd/BCCD/ImageSets/Main/train.txt").read_text().split()[:8]
+    from datasets import formats
+    from datasets.annotations import annotation_line
+
+    data = formats.read(str(shared / "data/bccd/BCCD/ImageSets/Main/train.txt"), "train", bad_boxes="drop")
+    lines = [annotation_line(data.path(i), *data.boxes_of(i)) for i in range(len(names))]
+    (tmp_path / "eight.txt").write_text("\n".join(lines))
+    (tmp_path / "classes.txt").write_text("\n".join(data.classes))
+    same_pictures = {"train": str(tmp_path / "eight.txt"), "val": str(tmp_path / "eight.txt")}
+    cfg = train.Config(
+        **same_pictures, output=str(tmp_path / "runs"), weights=str(shared / "weights/yolox_nano.pth"), device="cpu",
+        epochs=60, freeze_epochs=0, batch_size=4, plain_epochs=60, workers=0, image_size=(320, 320), evaluate_every=60,
+        learning_rate=0.02,
+    )  # fmt: skip
+    train.main(cfg)
+    assert float(log_of(only_run(tmp_path / "runs"))[-1]["AP50"]) > 0.95

@@ -1,0 +1,1 @@
+"""Everything that knows neither models nor data, each file one idea."""
