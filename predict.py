@@ -32,9 +32,7 @@ from utils.results import KINDS, Results
 @dataclass(frozen=True)
 class Config:
     # what everyone gives
-    checkpoint: str | None = (
-        None  # a checkpoint or official weights; coco: fetch those; none: the newest runs/*/best.pt
-    )
+    checkpoint: str | None = None  # a file; coco: the official weights, with model=; none: the newest runs/*/best.pt
     source: str | None = None  # picture, folder, pattern, video, camera number; none: pictures of val of the training
     output: str | None = None  # a folder; none: a new one in runs
     confidence: float = 0.3  # lower finds more, and more that is not there
@@ -100,10 +98,8 @@ def find_pictures(source: str | list[str], output: str | None) -> dict[str, str]
     elif Path(source).is_file():
         root, paths = None, [source]
     else:
-        root, paths = (
-            None,
-            [p for p in sorted(glob.glob(source, recursive=True)) if p.lower().endswith(PICTURE_SUFFIXES)],
-        )
+        found = sorted(glob.glob(source, recursive=True))
+        root, paths = None, [path for path in found if path.lower().endswith(PICTURE_SUFFIXES)]
     root = root or (os.path.commonpath([os.path.dirname(os.path.abspath(p)) for p in paths]) if paths else "")
     target = Path(output).resolve() if output else None
     if target and paths and Path(root).resolve() == target:
@@ -136,13 +132,11 @@ def open_output(output: str | None) -> Path:
 
 
 def refuse_shared_labels(pictures: dict[str, str]) -> None:
-    """a.jpg and a.png would both be described by a.txt."""
-    stems = Counter(str(Path(name).with_suffix("")) for name in pictures)
+    """a.jpg and a.png would both be described by a.txt; classes.txt holds the names of the classes."""
+    stems = Counter(["classes", *(str(Path(name).with_suffix("")) for name in pictures)])
     shared = [stem for stem, count in stems.items() if count > 1]
     if shared:
-        raise ValueError(
-            f"{len(shared)} times two pictures would share a label file ({shared[0]}.*): rename one of them"
-        )
+        raise ValueError(f"two pictures, or one and the list of classes, would share {shared[0]}.*: rename one")
 
 
 def predict_pictures(detector: Detector, pictures: dict[str, str], results: Results, show: bool, save: bool) -> None:

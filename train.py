@@ -292,9 +292,9 @@ def open_run(cfg: Config, folder: Path | None, plan: Plan, state: State, ranks: 
     """The run folder, for the process that writes."""
     if not ranks.is_main:
         return None
-    marks = {"thaw": plan.freeze_epochs + 1} if 0 < plan.freeze_epochs < cfg.epochs else {}
-    if 0 < cfg.plain_epochs < cfg.epochs:
-        marks["plain"] = cfg.epochs - cfg.plain_epochs + 1
+    thaw, plain = plan.freeze_epochs, max(cfg.epochs - cfg.plain_epochs, 0)
+    marks = {"thaw and plain": thaw + 1} if thaw == plain else {"thaw": thaw + 1, "plain": plain + 1}
+    marks = {name: epoch for name, epoch in marks.items() if 1 < epoch <= cfg.epochs}
     run = Run(folder or create(cfg.output, cfg.name), asdict(cfg), ranks.device, marks, state.epoch, state.epoch)
     print(f"run folder {run.folder}\n")
     return run
@@ -317,9 +317,13 @@ def introduce(cfg: Config, model, train, val, plan: Plan, updater: Updater, rank
         say(f"WARNING: {warning}")
     if ranks.device.type == "cuda":
         say(f"memory     {memory_of_the_thaw(cfg, model, updater.amp, ranks) / 2**30:.1f} GiB for a thawed step")
-    advice = distributed.gpu_advice(sys.argv)
-    if advice:
-        say(f"WARNING: {advice}")
+    largest = max(cfg.batch_size, cfg.freeze_batch_size)
+    for advice in (
+        distributed.gpu_advice(sys.argv),
+        report.shared_memory_warning(cfg.workers, largest, cfg.image_size),
+    ):
+        if advice:
+            say(f"WARNING: {advice}")
 
 
 def memory_of_the_thaw(cfg: Config, model, amp: str, ranks) -> int:
@@ -369,7 +373,8 @@ def train_epoch(cfg: Config, epoch: int, fitted, criterion, loader, updater: Upd
     seconds = time.perf_counter() - begin
     row = {"epoch": epoch + 1, "loss": means.pop("total"), "positives": means.pop("positives")}
     row |= {f"loss_{name}": value for name, value in means.items()}
-    return row | {"learning_rate": rate, "seconds": seconds, "images_per_second": len(loader.dataset) / seconds}
+    row |= {"learning_rate": rate, "skipped_steps": int(updater.skipped), "seconds": seconds}
+    return row | {"images_per_second": len(loader.dataset) / seconds}
 
 
 def validate(model, loader, ranks, run: Run | None, epoch: int) -> dict:
@@ -431,6 +436,8 @@ def epoch_text(row: dict, epochs: int, state: State) -> str:
     if "AP" in row:
         parts.append(f"val loss {row['val_loss']:.3f}  mAP50-95 {row['AP']:.4f}  mAP50 {row['AP50']:.4f}")
     parts.append(f"{row['images_per_second']:.1f} images/s")
+    if row["skipped_steps"]:
+        parts.append(f"{row['skipped_steps']} steps so far skipped: gradients not finite")
     return "  ".join(parts) + ("  (best)" if state.best_epoch == row["epoch"] else "")
 
 

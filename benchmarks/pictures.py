@@ -1,5 +1,10 @@
-"""Writes docs/images/augment.jpg, 16 mosaics of the demo with their boxes: `python -m benchmarks.pictures`."""
+"""Writes the pictures of the README into docs/images.
 
+python -m benchmarks.pictures                            augment.jpg: 16 mosaics of the demo with their boxes
+python -m benchmarks.pictures runs/demo-.../best.pt      also demo.jpg: what that checkpoint finds in its validation pictures
+"""
+
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -7,6 +12,7 @@ import numpy as np
 from datasets import demo
 from datasets.annotations import Sample
 from datasets.mosaic import Augment, draw_sample
+from utils.detector import Detector
 from utils.draw import contact_sheet, draw_boxes, write_image
 
 FOLDER = Path(__file__).parents[1] / "docs" / "images"
@@ -32,7 +38,17 @@ def augmented(samples: list[Sample], how: Augment, size: tuple[int, int], count:
     return images
 
 
+def predictions(checkpoint: str, count: int) -> list[np.ndarray]:
+    """The first validation pictures of the demo with what a checkpoint finds in them."""
+    detector = Detector(checkpoint)
+    images = [demo.picture(demo.PICTURES["train"] + number)[0] for number in range(count)]
+    found = zip(images, detector(images), strict=True)
+    return [draw_boxes(image, one.boxes, one.labels, detector.classes, one.scores) for image, one in found]
+
+
 def main() -> None:
+    for checkpoint in sys.argv[1:]:
+        write_image(FOLDER / "demo.jpg", contact_sheet(predictions(checkpoint, 8), 4, 320))
     images = augmented(demo_samples(48), AUGMENT, (320, 320), 16)
     path = FOLDER / "augment.jpg"  # a tenth of the PNG, whose bytes would be grain
     write_image(path, contact_sheet(images, 4))

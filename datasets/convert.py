@@ -104,6 +104,15 @@ def json_of(annotations: Annotations, folder: Path) -> str:
     return json.dumps(data, ensure_ascii=False)
 
 
+def _classes_text(path: Path, classes: tuple[str, ...]) -> dict[Path, str]:
+    """-> {path: text} of the classes file, {} if it is there with the same names. Raises DataError for other names."""
+    if not path.exists():
+        return {path: "".join(f"{name}\n" for name in classes)}
+    if read_classes(str(path)) != classes:
+        raise DataError(f"{path}: is there with other names: write into another folder, or move it away")
+    return {}
+
+
 def convert(
     source: str,
     target: str,
@@ -124,27 +133,20 @@ def convert(
         raise DataError(f"part={part}: it can be {', '.join(PARTS)}")
     found = read(source, part, read_classes(classes) if classes else None, image_root, bad_boxes)
     report = list(found.notes)
-    if goal.suffix.lower() == ".json":
+    write = json_of if goal.suffix.lower() == ".json" else text_of
+    if write is json_of:
         found, report = prepare(found, bad_boxes=bad_boxes)  # COCO JSON tells the sizes of the pictures
     outputs = _divide(found, goal, split, seed) if split else {goal: found}
-    write = json_of if goal.suffix.lower() == ".json" else text_of
+    there = next((path for path in outputs if path.exists()), None)
+    if there:
+        raise DataError(f"{there}: is there already: give another name, or delete it")
     texts = {path: write(chosen, goal.parent) for path, chosen in outputs.items()}
     if write is text_of:
-        names = goal.with_name("classes.txt")
-        if names.exists() and read_classes(str(names)) != found.classes:
-            raise DataError(f"{names}: is there with other names: write into another folder, or move it away")
-        if not names.exists():
-            texts[names] = "".join(f"{name}\n" for name in found.classes)
-    for path in outputs:
-        if path.exists():
-            raise DataError(f"{path}: is there already: give another name, or delete it")
+        texts |= _classes_text(goal.with_name("classes.txt"), found.classes)
     goal.parent.mkdir(parents=True, exist_ok=True)
     for path, text in texts.items():
         path.write_text(text, encoding="utf-8", errors="surrogateescape", newline="\n")
-    report += [
-        f"{path}: {len(a)} pictures, {len(a.boxes)} boxes, {len(a.classes)} classes" for path, a in outputs.items()
-    ]
-    return report
+    return report + [f"{path}: {len(parts)} pictures, {len(parts.boxes)} boxes" for path, parts in outputs.items()]
 
 
 def main(words: list[str]) -> None:

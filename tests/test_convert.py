@@ -168,6 +168,6 @@ def test_the_command(source: Path, tmp_path: Path) -> None:
         "seed=1",
     ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert "out_train.txt: " in done.stdout and "2 classes" in done.stdout
+    assert "out_train.txt: " in done.stdout and " boxes" in done.stdout
     again = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert again.returncode == 1 and "is there already" in again.stderr and "Traceback" not in again.stderr

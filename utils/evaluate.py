@@ -34,7 +34,7 @@ def evaluate(
             predictions = model(batch.images)
             if criterion is not None:
                 losses = criterion(predictions, batch.boxes, batch.labels, batch.size)
-                sums += torch.stack([losses["total"], losses["positives"]]).double().cpu()
+                sums += torch.stack([losses["total"], losses["positives"]]).cpu().double()
             limits = {"confidence": confidence, "nms_iou": nms_iou, "max_detections": max_detections}
             for index, one in zip(
                 batch.ids.tolist(), model.detections(predictions, batch.size, batch.frames, **limits), strict=True

@@ -35,7 +35,7 @@ class Meter:
         """Means over the steps and processes; one reduction, one wait for the device."""
         if not self.sums:
             return {}
-        means = ranks.sum(torch.stack(list(self.sums.values())).double()) / (self.count * ranks.world)
+        means = ranks.sum(torch.stack(list(self.sums.values()))) / (self.count * ranks.world)
         return dict(zip(self.sums, means.tolist(), strict=True))
 
 

@@ -1,5 +1,8 @@
 """What a run is about to do, in words: the model, the data, and what looks wrong with them."""
 
+import shutil
+from pathlib import Path
+
 import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
@@ -66,6 +69,20 @@ def data_warnings(train, val) -> list[str]:
             f"python -m datasets.convert SRC DST.txt split=.9,.1 divides them"
         )
     return found
+
+
+def shared_memory_warning(
+    workers: int, batch_size: int, image_size: tuple[int, int], folder: str = "/dev/shm"
+) -> str | None:
+    """A line with its cure where the batches of the workers (three each, uint8) do not fit into the shared memory."""
+    needed = workers * 3 * batch_size * 3 * image_size[0] * image_size[1]
+    if not workers or not Path(folder).is_dir() or shutil.disk_usage(folder).free >= needed:
+        return None
+    free = shutil.disk_usage(folder).free
+    return (
+        f"{folder} has {free / 2**20:.0f} MiB free, {workers} workers want {needed / 2**20:.0f}: they would die with a bus "
+        f"error. Use fewer workers=, or start the container with --shm-size={max(1, round(2 * needed / 2**30))}g"
+    )
 
 
 def empty_pictures(data) -> int:
