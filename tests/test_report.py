@@ -14,10 +14,10 @@ def data(tmp_path, name, text, classes=("cat", "dog")):
     return read_annotation_file(str(tmp_path / name), classes)
 
 
-@pytest.mark.parametrize("name, size, expected", [("yolox_nano", (416, 416), 1.08), ("yolox_s", (640, 640), 26.8)])
-def test_gflops_are_those_of_the_model_cards(name, size, expected):
+@pytest.mark.parametrize("name, size, card", [("yolox_nano", (416, 416), 1.08), ("yolox_s", (640, 640), 26.8)])
+def test_gflops_are_those_of_the_model_cards_without_their_batch_norms(name, size, card):
     model = nets.build(name, 80)
-    assert report.gflops(model, size) == pytest.approx(expected, rel=0.02)
+    assert 0.96 * card < report.gflops(model, size) <= card  # the cards count up to 4 % of batch norms too
     assert model.training
 
 
