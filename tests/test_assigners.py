@@ -20,12 +20,17 @@ def slow_iou(a, b):
     return both / ((a[2] - a[0]) * (a[3] - a[1]) + (b[2] - b[0]) * (b[3] - b[1]) - both + 1e-9)
 
 
+def slow_log(x):
+    """Stops at -100, as in PyTorch's BCE."""
+    return max(math.log(x), -100) if x > 0 else -100
+
+
 def slow_cost(objectness, classes, label, overlap, inside):
     """BCE of sqrt(class * objectness) with the one-hot label, 3 * -log(IoU), and a million outside."""
     total = 0.0 if inside else 1e6
     for c, logit in enumerate(classes):
         p = math.sqrt(1 / (1 + math.exp(-logit)) / (1 + math.exp(-objectness)))
-        total += -max(math.log(p), -100) if c == label else -max(math.log1p(-p), -100)
+        total -= slow_log(p) if c == label else slow_log(1 - p)
     return total - 3 * math.log(overlap + 1e-8)
 
 
@@ -183,6 +188,13 @@ def test_pictures_of_a_batch_do_not_see_each_other():
     for b in range(3):
         one = [x if i in (3, 4) else x[b : b + 1] for i, x in enumerate(inputs)]
         assert all(torch.equal(w[b : b + 1], a) for w, a in zip(whole, simota(*one), strict=True))
+
+
+def test_logarithms_of_sure_predictions_stop_at_100():
+    inputs = list(scene(*random_targets(2, 8, 1), near=0.5))
+    for i in (1, 2):
+        inputs[i] = torch.tensor([-300.0, 0, 60], dtype=torch.float64)[torch.randint(3, inputs[i].shape)]
+    assert check_against_reference(inputs).positive.any()
 
 
 @pytest.mark.parametrize("logit", [-200.0, 200.0])

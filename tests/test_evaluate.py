@@ -195,7 +195,13 @@ def test_pictures_without_any_box_have_a_finite_validation_loss(painted):
 def test_evaluates_in_evaluation_mode_and_changes_no_weight(painted):
     data, model, calls = data_set(painted(6)), tiny_model().train(), []
     before = {k: v.clone() for k, v in model.state_dict().items()}
-    figures = evaluate(model, loader_of(data, 2), Ranks(), confidence=0.0, max_detections=3, progress=calls.append)
+    limits, seen = {"confidence": 0.0, "max_detections": 3}, []
+
+    def criterion(predictions, boxes, labels, size):
+        seen.append(predictions.boxes)
+        return {"total": predictions.boxes.sum(), "positives": predictions.objectness.sum()}
+
+    figures = evaluate(model, loader_of(data, 2), Ranks(), criterion, progress=calls.append, **limits)
     assert all(torch.equal(before[k], v) for k, v in model.state_dict().items())
-    assert calls == [1, 2, 3] and len(figures["detections"]) == 18
+    assert not any(p.grad_fn for p in seen) and calls == [1, 2, 3] and len(figures["detections"]) == 18
     assert evaluate(model, loader_of(data, 2), Ranks(), confidence=1.1)["detections"] == []

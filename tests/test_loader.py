@@ -1,13 +1,14 @@
 """datasets/loader.py and datasets/dataset.py: an epoch is a function of its number, for any number of workers and processes."""
 
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
 from datasets.annotations import read_annotation_file
-from datasets.dataset import Batch, DetectionDataset, Item, Key, collate, epoch_order
+from datasets.dataset import PARTNER_REACH, Batch, DetectionDataset, Item, Key, collate, epoch_order
 from datasets.images import read_image
 from datasets.loader import TrainSampler, ValSampler, build_loader
 from datasets.mosaic import Augment
@@ -130,10 +131,35 @@ def test_a_training_sample_is_a_function_of_its_key(painted):
     key = Key(2, 7, 4, SIZE)
     assert_same_items(data[key], data[key])
     assert_same_items(data[key], pickle.loads(pickle.dumps(data))[key])
-    for other in (key._replace(epoch=3), key._replace(position=8)):
-        assert not np.array_equal(data[key].image, data[other].image)
-    assert not np.array_equal(data[key].image, DetectionDataset(data.annotations, "corner", HOW, seed=6)[key].image)
     assert data[key].image.shape == (*SIZE, 3) and data[key].index == 4
+
+
+def test_pitfall_6_epochs_positions_and_seeds_draw_differently(painted):
+    alone = replace(HOW, mosaic=0.0, mixup=0.0)  # partners would differ anyway
+    data, other = (data_set(painted(5), augment=alone, seed=seed) for seed in (5, 6))
+    keys = [Key(2, 7, 3, SIZE), Key(3, 7, 3, SIZE), Key(2, 8, 3, SIZE)]
+    images = [data[key].image for key in keys] + [other[keys[0]].image]
+    assert len({image.tobytes() for image in images}) == 4
+
+
+def test_partners_of_a_mosaic_lie_near_in_the_order_of_the_epoch(painted):
+    file, read = painted(2), []
+    file.write_text(file.read_text(encoding="utf-8") * 1000, encoding="utf-8")
+
+    class Noting(DetectionDataset):
+        def read(self, index):
+            read.append(index)
+            return super().read(index)
+
+    data = Noting(data_set(file).annotations, "corner", replace(HOW, mosaic=1.0, mixup=0.0), seed=3)
+    place = np.argsort(epoch_order(2000, 3, 1))  # of a picture in the order
+    away = []
+    for key in flat(list(train_sampler(2000, 20, epoch=1))[:2]):
+        read.clear()
+        data[key]
+        assert len(read) == 4 and read[0] == key.index
+        away += [(place[index] - key.position + 1000) % 2000 - 1000 for index in read[1:]]
+    assert max(map(abs, away)) <= PARTNER_REACH and min(away) < -100 and max(away) > 100 and len(set(away)) > 80
 
 
 def test_plain_epochs_are_letterboxed_single_pictures(painted):

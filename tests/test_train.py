@@ -175,6 +175,40 @@ def test_resume_true_without_a_run_starts_one_and_a_missing_path_fails(pictures,
         train.main(config(pictures, tmp_path, resume=str(tmp_path / "nowhere")))
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"optimizer": "sgd", "schedule": "step", "accumulate": 2, "learning_rate": 0.001},
+        {"amp": "bf16", "multi_scale": 0.5, "clip": 0.0, "ema": False},
+        {"optimizer": "adam", "mixup": 1.0, "mosaic": 1.0, "workers": 1, "image_size": (64, 96)},
+    ],
+)
+def test_other_recipes_train(pictures, tmp_path, changes):
+    train.main(config(pictures, tmp_path, epochs=2, **changes))
+    contents = checkpoint.load(only_run(tmp_path) / "last.pt")
+    rows = log_of(only_run(tmp_path))
+    assert np.isfinite([float(row["loss"]) for row in rows]).all() and rows[-1]["skipped_steps"] == "0"
+    steps = 2 + 3 if "accumulate" not in changes else 1 + 2  # 9 pictures: by 6, then by 4
+    assert contents["step"] == steps
+    if changes.get("ema") is False:
+        assert same(contents["model"], contents["resume"]["model"])
+
+
+def test_25_learning_rate_an_image_is_continuous_at_the_thaw(pictures, tmp_path):
+    cfg = config(pictures, tmp_path, epochs=40, freeze_epochs=20, plain_epochs=0)
+    plan = train.make_plan(cfg, 900, cfg.freeze_epochs)
+    updater = train.make_updater(cfg, nets.build("yolox_nano", 5), plan)
+    thaw = plan.before(20)
+    before, after = (updater.schedule(step) / plan.images_at(step) for step in (thaw - 1, thaw))
+    assert plan.images_at(thaw - 1) == 6 and plan.images_at(thaw) == 4
+    assert before == pytest.approx(after, rel=0.01)
+
+
+def test_a_size_that_is_no_multiple_of_32_names_the_nearest(pictures, tmp_path):
+    with pytest.raises(ValueError, match="such as 416,640"):
+        train.main(config(pictures, tmp_path, image_size=(410, 650)))
+
+
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_18_35_trains_with_few_pictures_and_a_batch_larger_than_the_data(pictures, tmp_path, count):
     lines = (pictures / "train.txt").read_text().splitlines()[:count]

@@ -143,7 +143,7 @@ def test_pitfall_4_resumed_is_uninterrupted_bit_for_bit(optimizer, frozen_before
     schedule = Schedule(Plan(4, 2, 2, 2, 16, 8), "cosine", 0.05, 0.001, 1, 1)
     updater = make_updater(detector(), optimizer, schedule, clip=10.0)
     fit_detector(updater, 2, frozen_before)
-    updater.skipped += 3
+    updater.skipped, updater.bad_in_a_row = updater.skipped + 3, updater.bad_in_a_row + 2
     file = io.BytesIO()
     torch.save({"model": updater.model.state_dict(), "updater": updater.state_dict()}, file)
     fit_detector(updater, 3, frozen=False)
@@ -154,7 +154,7 @@ def test_pitfall_4_resumed_is_uninterrupted_bit_for_bit(optimizer, frozen_before
     again = make_updater(YOLOX(0.33, 0.125, True, 3), optimizer, schedule, clip=10.0)
     again.model.load_state_dict(saved["model"])
     again.load_state_dict(saved["updater"])
-    assert again.step_number == 2 and again.skipped == 3
+    assert (again.step_number, again.skipped, again.bad_in_a_row) == (2, 3, 2)
     fit_detector(again, 3, frozen=False)
     assert_equal_bits(snapshot(updater), snapshot(again))
     assert torch.equal(updater.good_statistics, again.good_statistics)

@@ -43,7 +43,7 @@ class Backend(NamedTuple):
 
 
 def load_backend(name: str) -> Backend:
-    """ "faster-coco-eval" or "pycocotools". Raises ImportError where it is not installed."""
+    """`name` is faster-coco-eval or pycocotools. Raises ImportError where it is not installed."""
     if name == "faster-coco-eval":
         module = importlib.import_module("faster_coco_eval")
         return Backend(f"{name} {version(name)}", module.COCO, module.COCOeval_faster)

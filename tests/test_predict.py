@@ -1,0 +1,317 @@
+"""predict.py: every kind of source, no picture over another, and the boxes of the evaluation."""
+
+import json
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from trained import tiny_checkpoint
+
+import evaluate
+import predict
+from datasets.formats import read
+from datasets.images import read_image
+from predict import Config, find_pictures, main
+from utils import video
+from utils.checkpoint import CheckpointError
+from utils.config import ConfigError, override
+
+
+@pytest.fixture
+def weights(tmp_path):
+    return tiny_checkpoint(tmp_path / "runs/a/best.pt")
+
+
+def run(weights, source, output, **more):
+    more = {"device": "cpu", "confidence": 0.5, **more}
+    return main(Config(checkpoint=str(weights), source=source and str(source), output=output and str(output), **more))
+
+
+def picture(path, seed=0, height=48, width=64):
+    image = np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(cv2.imencode(".png", image)[1].tobytes())  # PNG bytes under any name are read as PNG
+    return image
+
+
+def files(folder):
+    return sorted(path.relative_to(folder).as_posix() for path in Path(folder).rglob("*") if path.is_file())
+
+
+def entries(folder):
+    return json.loads((Path(folder) / "detections.json").read_text(encoding="utf-8"))
+
+
+def test_one_picture_is_drawn_and_its_boxes_are_written(weights, tmp_path, capsys):
+    image = picture(tmp_path / "in/图 (1).png")
+    assert run(weights, tmp_path / "in/图 (1).png", tmp_path / "out") == tmp_path / "out"
+    assert files(tmp_path / "out") == ["detections.json", "图 (1).png"]
+    drawn = read_image(str(tmp_path / "out/图 (1).png"))
+    assert drawn.shape == image.shape and (drawn != image).any()
+    found = entries(tmp_path / "out")
+    assert found and {entry["file_name"] for entry in found} == {"图 (1).png"}
+    assert {entry["class"] for entry in found} <= {"red", "blue"} and min(entry["score"] for entry in found) >= 0.5
+    said = capsys.readouterr().out
+    assert "1 images" in said and said.strip().endswith(str(tmp_path / "out"))
+
+
+def test_same_names_in_two_folders_and_with_two_endings_stay_apart(weights, tmp_path):
+    names = ["a.jpg", "a.png", "x/a.jpg", "y/a.jpg", "a.1.jpg", "a.2.jpg"]
+    for seed, name in enumerate(names):
+        picture(tmp_path / "in" / name, seed)
+    run(weights, tmp_path / "in", tmp_path / "out", confidence=0.6)
+    assert files(tmp_path / "out") == sorted([*names, "detections.json"])
+    assert {entry["file_name"] for entry in entries(tmp_path / "out")} == set(names)
+    assert len({(tmp_path / "out" / name).read_bytes() for name in names}) == len(names)
+
+
+def test_pattern_over_two_folders_keeps_the_folders(weights, tmp_path):
+    for seed, name in enumerate(["x/a.jpg", "y/a.jpg", "y/b.txt"]):
+        picture(tmp_path / "in" / name, seed)
+    run(weights, tmp_path / "in/*/*", tmp_path / "out")
+    assert files(tmp_path / "out") == ["detections.json", "x/a.jpg", "y/a.jpg"]
+
+
+def test_a_file_with_brackets_in_its_name_is_a_file_not_a_pattern(tmp_path):
+    picture(tmp_path / "a[1].jpg")
+    assert find_pictures(str(tmp_path / "a[1].jpg"), None) == {"a[1].jpg": str(tmp_path / "a[1].jpg")}
+
+
+def test_formats_that_cannot_be_written_are_drawn_as_png(weights, tmp_path):
+    picture(tmp_path / "in/a.gif")
+    run(weights, tmp_path / "in", tmp_path / "out")
+    assert files(tmp_path / "out") == ["a.gif.png", "detections.json"]
+
+
+def test_source_pictures_are_never_overwritten(weights, tmp_path, monkeypatch):
+    picture(tmp_path / "in/a.png")
+    monkeypatch.chdir(tmp_path / "in")
+    before = (tmp_path / "in/a.png").read_bytes()
+    for source in ("a.png", ".", "*.png", str(tmp_path / "in")):
+        with pytest.raises(ValueError, match="would be overwritten"):
+            run(weights, source, ".")
+    assert (tmp_path / "in/a.png").read_bytes() == before
+
+
+def test_results_inside_the_source_folder_are_no_source(weights, tmp_path):
+    picture(tmp_path / "in/a.png")
+    for _ in range(2):
+        run(weights, tmp_path / "in", tmp_path / "in/out")
+    assert files(tmp_path / "in") == ["a.png", "out/a.png", "out/detections.json"]
+
+
+def test_without_output_every_run_has_a_new_folder(weights, tmp_path, monkeypatch):
+    picture(tmp_path / "in/a.png")
+    monkeypatch.chdir(tmp_path)
+    folders = [run(weights, tmp_path / "in", None) for _ in range(2)]
+    assert len(set(folders)) == 2 and all((folder / "a.png").exists() for folder in folders)
+    assert folders[0].parent == Path("runs") and folders[0].name.startswith("predict-")
+
+
+def test_named_folder_says_that_names_are_replaced(weights, tmp_path, capsys):
+    picture(tmp_path / "in/a.png")
+    run(weights, tmp_path / "in", tmp_path / "out")
+    assert "replaced" not in capsys.readouterr().out
+    run(weights, tmp_path / "in", tmp_path / "out")
+    assert "is not empty: files of the same names are replaced" in capsys.readouterr().out
+
+
+def test_predict_equals_val(weights, painted, tmp_path):
+    """Pitfall 16: predict.py and evaluate.py write the same boxes for the same pictures and settings."""
+    data, limits = painted(6, "val"), {"confidence": 0.3, "nms_iou": 0.65, "device": "cpu"}
+    evaluate.main(evaluate.Config(str(weights), str(data), str(tmp_path / "evaluated"), workers=0, **limits))
+    run(weights, tmp_path / "val_*.png", tmp_path / "predicted", **limits)
+    images = json.loads((tmp_path / "evaluated/ground_truth.json").read_text())["images"]
+    names = {image["id"]: Path(image["file_name"]).name for image in images}
+    wanted = sorted(
+        (names[d["image_id"]], d["category_id"], -d["score"], *d["bbox"]) for d in entries(tmp_path / "evaluated")
+    )
+    got = sorted((d["file_name"], d["category_id"], -d["score"], *d["bbox"]) for d in entries(tmp_path / "predicted"))
+    assert len(wanted) == len(got) > 30
+    assert [row[:2] for row in wanted] == [row[:2] for row in got]
+    np.testing.assert_allclose([row[2:] for row in wanted], [row[2:] for row in got], atol=1e-2)
+
+
+def test_batch_size_does_not_matter(weights, painted, tmp_path):
+    painted(7, "val")
+    results = []
+    for size in (1, 3):
+        run(weights, tmp_path / "val_*.png", tmp_path / f"out{size}", batch_size=size)
+        results.append(entries(tmp_path / f"out{size}"))
+    assert [e["file_name"] for e in results[0]] == [e["file_name"] for e in results[1]] and len(results[0]) > 7
+    np.testing.assert_allclose(*([e["bbox"] for e in result] for result in results), atol=1e-2)
+
+
+def test_turned_pictures_are_turned_as_in_training(weights, tmp_path):
+    """Pitfall 26: one reader for all."""
+    from PIL import Image
+
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    image = picture(tmp_path / "flat.png", height=40, width=90)
+    Image.fromarray(image[..., ::-1]).save(tmp_path / "turned.jpg", exif=exif)
+    run(weights, tmp_path / "turned.jpg", tmp_path / "out")
+    assert read_image(str(tmp_path / "out/turned.jpg")).shape == (90, 40, 3)
+
+
+def test_one_broken_picture_does_not_end_a_long_job(weights, tmp_path, capsys):
+    """Pitfall 29."""
+    for number in range(5):
+        picture(tmp_path / f"in/{number}.png", number)
+    (tmp_path / "in/2.png").write_bytes(b"no picture")
+    run(weights, tmp_path / "in", tmp_path / "out", batch_size=2)
+    assert files(tmp_path / "out") == ["0.png", "1.png", "3.png", "4.png", "detections.json"]
+    said = capsys.readouterr().out
+    assert "1 pictures could not be read" in said and "2.png: cannot be decoded" in said
+    assert {e["file_name"] for e in entries(tmp_path / "out")} == {"0.png", "1.png", "3.png", "4.png"}
+
+
+def test_only_broken_pictures_are_an_error(weights, tmp_path):
+    (tmp_path / "a.png").write_bytes(b"no picture")
+    with pytest.raises(ValueError, match="no picture could be read"):
+        run(weights, tmp_path / "a.png", tmp_path / "out")
+
+
+@pytest.mark.parametrize("source", ["nowhere", "nowhere.jpg", "*.jpg", "empty"])
+def test_no_pictures_say_where_was_looked(weights, tmp_path, monkeypatch, source):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match="no pictures there, seen from"):
+        run(weights, source, "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_without_a_checkpoint_it_says_what_to_do(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(CheckpointError, match="python train.py.*checkpoint=FILE.*checkpoint=coco model=yolox_s"):
+        main(Config(source="a.jpg"))
+
+
+def test_without_anything_the_newest_run_sees_its_validation_pictures(painted, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    tiny_checkpoint(tmp_path / "runs/a/best.pt", val=str(painted(20, "val")))
+    folder = main(Config(device="cpu", confidence=0.6))
+    assert len(list(folder.glob("val_*.png"))) == predict.EXAMPLES
+
+
+def test_without_a_source_official_weights_ask_for_one(weights):
+    with pytest.raises(ValueError, match="source= is missing"):
+        run(weights, None, None)
+
+
+def test_save_false_writes_boxes_only(weights, tmp_path):
+    picture(tmp_path / "in/a.png")
+    run(weights, tmp_path / "in", tmp_path / "out", save=False)
+    assert files(tmp_path / "out") == ["detections.json"]
+
+
+def test_crops_and_annotation_file_for_labelling(weights, tmp_path):
+    picture(tmp_path / "in/a.png")
+    run(weights, tmp_path / "in/a.png", tmp_path / "out", crops=True, labels="txt", confidence=0.7)
+    data = read(str(tmp_path / "out/labels/annotations.txt"), "train")
+    assert data.path(0) == str(tmp_path / "in/a.png") and data.classes == ("red", "blue")
+    crops = [name for name in files(tmp_path / "out") if name.startswith("crops/")]
+    assert len(crops) == len(data.boxes) > 0
+
+
+@pytest.mark.parametrize("kind, name", [("yolo", "labels/a.txt"), ("voc", "labels/a.xml")])
+def test_label_files_are_named_after_their_pictures(weights, tmp_path, kind, name):
+    picture(tmp_path / "in/a.png")
+    run(weights, tmp_path / "in", tmp_path / "out", labels=kind)
+    assert files(tmp_path / "out") == sorted(["a.png", "detections.json", "labels/classes.txt", name])
+
+
+def test_pictures_that_would_share_a_label_file_are_refused(weights, tmp_path):
+    for name in ("a.png", "a.jpg"):
+        picture(tmp_path / "in" / name)
+    with pytest.raises(ValueError, match=r"share a\.\*"):
+        run(weights, tmp_path / "in", tmp_path / "out", labels="yolo")
+    with pytest.raises(ConfigError, match="yolo, voc, txt or none"):
+        run(weights, tmp_path / "in", tmp_path / "out", labels="coco")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.fixture
+def film(tmp_path):
+    writer = video.open_writer(tmp_path / "film.mp4", 10, (48, 64, 3))
+    for level in range(20, 220, 40):
+        writer.write(np.full((48, 64, 3), level, np.uint8))
+    writer.release()
+    return tmp_path / "film.mp4"
+
+
+def test_video_is_drawn_frame_by_frame(weights, film, tmp_path):
+    run(weights, film, tmp_path / "out", batch_size=2, confidence=0.3)
+    assert files(tmp_path / "out") == ["detections.json", "film.mp4"]
+    frames = list(video.frames_of(video.open_video(str(tmp_path / "out/film.mp4"))))
+    assert len(frames) == 5 and frames[0].shape == (48, 64, 3) and frames[0].std() > 10  # not the plain gray
+    found = entries(tmp_path / "out")
+    assert {entry["frame"] for entry in found} == set(range(5))
+    assert all(entry["image_id"] == entry["frame"] + 1 and entry["file_name"] == "film.mp4" for entry in found)
+
+
+def test_window_shows_what_is_drawn_and_q_keeps_what_was_done(weights, tmp_path, monkeypatch):
+    for number in range(4):
+        picture(tmp_path / f"in/{number}.png", number)
+    shown = []
+    monkeypatch.setattr(video, "show", lambda image, wait: shown.append((image.copy(), wait)) or len(shown) < 2)
+    run(weights, tmp_path / "in", tmp_path / "out", show=True)
+    assert len(shown) == 2 and shown[0][1] == 0
+    assert files(tmp_path / "out") == ["0.png", "1.png", "detections.json"]
+    assert {entry["file_name"] for entry in entries(tmp_path / "out")} == {"0.png", "1.png"}
+
+
+def test_ctrl_c_keeps_what_was_done(weights, tmp_path, monkeypatch, capsys):
+    for number in range(3):
+        picture(tmp_path / f"in/{number}.png", number)
+    draw, calls = predict.draw_boxes, []
+
+    def interrupted(*args):
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return draw(*args)
+
+    monkeypatch.setattr(predict, "draw_boxes", interrupted)
+    run(weights, tmp_path / "in", tmp_path / "out")
+    assert "stopped" in capsys.readouterr().out and "detections.json" in files(tmp_path / "out")
+
+
+@pytest.mark.parametrize("kind", ["pictures", "video"])
+def test_speed_mode_times_every_part_and_writes_nothing(weights, film, tmp_path, monkeypatch, capsys, kind):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("utils.speed.PICTURES", 3)
+    picture(tmp_path / "in/a.png")
+    before = files(tmp_path)
+    source = film if kind == "video" else tmp_path / "in/a.png"
+    assert run(weights, source, None, speed=True, batch_size=1) is None
+    said = capsys.readouterr().out
+    rows = {line.split()[0]: [float(x) for x in line.split()[1:]] for line in said.splitlines() if line[-1:].isdigit()}
+    parts = ("decoding", "preprocessing", "network", "post-processing")
+    assert all(rows[part][0] >= 0 for part in parts) and rows["network"][0] > 0.1
+    assert rows["all"][0] == pytest.approx(sum(rows[part][0] for part in parts), abs=0.03)
+    assert files(tmp_path) == before
+
+
+def test_speed_of_a_video_too_short_names_the_cure(weights, film):
+    with pytest.raises(ValueError, match="needs more than 16 frames; lower batch_size"):
+        run(weights, film, None, speed=True)
+
+
+def test_overrides_by_name_as_on_the_command_line():
+    cfg = override(Config(), ["checkpoint=a.pt", "source=0", "output=o", "confidence=.25", "show=true"])
+    assert (cfg.checkpoint, cfg.source, cfg.output, cfg.confidence, cfg.show) == ("a.pt", "0", "o", 0.25, True)
+
+
+def test_coco_weights_use_coco_ids(shared, tmp_path):
+    main(
+        Config(
+            checkpoint=str(shared / "weights/yolox_nano.pth"),
+            model="yolox_nano",
+            source=str(shared / "data/coco_val326/images/000000000285.jpg"),
+            output=str(tmp_path / "out"),
+            device="cpu",
+        )
+    )
+    assert [(entry["class"], entry["category_id"]) for entry in entries(tmp_path / "out")] == [("bear", 23)]
