@@ -118,9 +118,12 @@ class EMA:
             if its.requires_grad:
                 ours.append(mine)
                 theirs.append(its)
-        difference = torch._foreach_sub(theirs, ours)
-        torch._foreach_mul_(difference, weight)
-        torch._foreach_add_(ours, difference)
+        if self.decay == 0:
+            torch._foreach_copy_(ours, theirs)  # to the bit; a step that did not happen has left them as they were
+        else:
+            difference = torch._foreach_sub(theirs, ours)
+            torch._foreach_mul_(difference, weight)
+            torch._foreach_add_(ours, difference)
         torch._foreach_copy_(list(self.model.buffers()), list(model.buffers()))
 
 
