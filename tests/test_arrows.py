@@ -110,3 +110,12 @@ def test_starting_a_run_loads_no_plotting_no_tensorboard_no_onnx():
     code = "import sys, train; print([m for m in ('matplotlib', 'tensorboard', 'onnx', 'onnxruntime') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_the_readme_names_every_constant_and_there_are_no_more_than_45():
+    import train
+
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    constants = list(train.Config.__dataclass_fields__)
+    missing = [name for name in constants if f"`{name}`" not in readme]
+    assert missing == [] and len(constants) <= 45
