@@ -200,6 +200,18 @@ def test_detection_inside_a_crowd_is_ignored_however_small():
     assert len(curve.scores) == 0
 
 
+def test_voc_measures_a_difficult_object_by_its_overlap():
+    truth = ground_truth([(1, 1, 0, 0, 10, 10), (1, 1, 100, 100, 100, 100, 1)])
+    curve = curves(truth, found((1, 1, 150, 150, 5, 5, 0.9)), "voc")["a"]
+    assert len(curve.scores) == 1 and curve.recall.tolist() == [0.0]
+
+
+def test_voc_precision_never_rises_with_recall():
+    boxes = [(1, 1, 0, 0, 10, 10), (1, 1, 100, 0, 10, 10)]
+    detections = found((1, 1, 300, 0, 9, 9, 0.9), (1, 1, 0, 0, 10, 10, 0.8), (1, 1, 100, 0, 10, 10, 0.7))
+    assert coco_figures(ground_truth(boxes), detections)["per_class"]["a"]["VOC_AP50"] == pytest.approx(2 / 3)
+
+
 def test_only_the_best_hundred_of_a_picture_and_class_count():
     rows = [(1, 1, 300, 300, 10, 10, 0.9)] * 100 + [(1, 1, 0, 0, 10, 10, 0.1)]
     row = coco_figures(ground_truth([(1, 1, 0, 0, 10, 10)]), found(*rows))["per_class"]["a"]

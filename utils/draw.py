@@ -77,11 +77,10 @@ def _place(box: list[int], width: int, height: int, line: int, taken: np.ndarray
         plate = [x, y, x + width, y + height]
         sides = np.minimum(taken[:, 2:], plate[2:]) - np.maximum(taken[:, :2], plate[:2])
         outside = max(-y, y + height - shape[0], 0) * width
-        hidden = sides.clip(0).prod(1).sum() + 4 * outside
+        hidden = sides.clip(0).prod(1).sum() + 1000 * outside
         if hidden < least:
             least, best = hidden, plate
-    y = min(max(best[1], 0), max(shape[0] - height, 0))
-    return [x, y, x + width, y + height]
+    return best
 
 
 def text_width(text: str, size: int) -> int:

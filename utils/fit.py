@@ -18,25 +18,27 @@ class NonFiniteLoss(RuntimeError):
 
 
 class Meter:
-    """Means of losses that stay on the device until they are asked for."""
+    """Means of losses that stay on the device until they are asked for. A step whose loss is not finite does not count."""
 
     def __init__(self):
-        self.sums: dict[str, Tensor] = {}
-        self.count = 0
+        self.names: list[str] = []
+        self.sums = self.counts = torch.zeros(())
 
     def add(self, losses: dict[str, Tensor]) -> None:
-        """Adds the scalars of one step."""
-        for name, value in losses.items():
-            value = value.detach()
-            self.sums[name] = self.sums[name] + value if name in self.sums else value.clone()
-        self.count += 1
+        """Adds the scalars of one step, the same names in every step."""
+        values = torch.stack([value.detach() for value in losses.values()])
+        finite = values.isfinite()
+        if not self.names:
+            self.names, self.sums, self.counts = list(losses), torch.zeros_like(values), torch.zeros_like(values)
+        self.sums = self.sums + values.where(finite, 0)
+        self.counts = self.counts + finite
 
     def mean(self, ranks: Ranks) -> dict[str, float]:
-        """Means over the steps and processes; one reduction, one wait for the device."""
-        if not self.sums:
+        """Means over the steps and processes; one reduction, one wait for the device. NaN where no step was finite."""
+        if not self.names:
             return {}
-        means = ranks.sum(torch.stack(list(self.sums.values()))) / (self.count * ranks.world)
-        return dict(zip(self.sums, means.tolist(), strict=True))
+        sums, counts = ranks.sum(torch.stack([self.sums, self.counts]))
+        return dict(zip(self.names, (sums / counts).tolist(), strict=True))
 
 
 def fit_one_epoch(

@@ -41,7 +41,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Learning rate of a step: a quadratic warm-up from 0, then cosine or steps, then `plain_epochs` at the minimum."""
+    """Learning rate of a step: a quadratic warm-up from 0, then the schedule, whose end value holds for `plain_epochs`."""
 
     plan: Plan
     kind: str  # "cosine", "step" or "constant"
