@@ -264,3 +264,10 @@ def test_batches_go_to_a_device_but_their_ids_stay():
     batch = Batch(*(torch.zeros(2, 3) for _ in range(5))).to(torch.device("meta"))
     assert {x.device.type for x in (batch.images, batch.boxes, batch.labels, batch.frames)} == {"meta"}
     assert batch.ids.device.type == "cpu"
+
+
+def test_pitfall_37_workers_started_afresh_as_on_windows_and_macos_give_the_same_batches(painted):
+    data = data_set(painted(5), augment=HOW)
+    loader = build_loader(data, train_sampler(len(data)), 1)
+    loader.multiprocessing_context = "spawn"
+    assert_same_batches(list(loader), batches_of(data))
