@@ -113,10 +113,10 @@ def figures_text(figures: dict) -> str:
     """The twelve figures, and a row for each class."""
     lines = ["", "  ".join(f"{name:>9}" for name in metrics.FIGURES)]
     lines += ["  ".join(f"{shown(figures[name]):>9}" for name in metrics.FIGURES), ""]
-    wide = max(5, *(draw_width(name) for name in figures["per_class"]))
+    wide = max(5, *(columns(name) for name in figures["per_class"]))
     lines.append(f"{'class':{wide}}  {'boxes':>7}" + "".join(f"  {name:>9}" for name in PARTS_OF_TABLE))
     for name, row in figures["per_class"].items():
-        blanks = " " * (wide - draw_width(name))
+        blanks = " " * (wide - columns(name))
         lines.append(f"{name}{blanks}  {row['boxes']:7}" + "".join(f"  {shown(row[n]):>9}" for n in PARTS_OF_TABLE))
     rows = [row for row in figures["per_class"].values() if row["boxes"]]
     means = [shown(float(np.mean([row[n] for row in rows]))) if rows else "-" for n in PARTS_OF_TABLE[:-1]]
@@ -126,7 +126,7 @@ def figures_text(figures: dict) -> str:
     return "\n".join(lines)
 
 
-def draw_width(text: str) -> int:
+def columns(text: str) -> int:
     """Columns that a text takes in a terminal: two for a Chinese letter."""
     return sum(1 + (ord(letter) >= 0x1100) for letter in text)
 

@@ -4,6 +4,8 @@ import contextlib
 import copy
 import io
 import json
+import runpy
+import sys
 
 import numpy as np
 import pytest
@@ -150,8 +152,14 @@ def test_nothing_is_printed_nothing_changed_and_all_is_json(capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_backend_in_use_has_a_name():
+def test_without_the_fast_backend_the_reference_is_used_and_named(monkeypatch):
+    """Pitfall 9: no silent fallback."""
     assert metrics.BACKEND.name.split()[0] in BACKENDS
+    monkeypatch.setitem(sys.modules, "faster_coco_eval", None)
+    alone = runpy.run_path(metrics.__file__)
+    assert alone["BACKEND"].name.startswith("pycocotools ")
+    truth, detections = random_case(0)
+    assert alone["coco_figures"](truth, detections) == coco_figures(truth, detections)
 
 
 def test_detections_of_other_data_are_refused():
