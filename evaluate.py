@@ -18,9 +18,8 @@ from datasets.annotations import Annotations, DataError
 from datasets.dataset import DetectionDataset
 from datasets.loader import ValSampler, build_loader
 from nets.pretrained import PretrainedError
-from utils import detector, distributed, draw, metrics, mistakes, plots, run
-from utils.checkpoint import CheckpointError
-from utils.config import ConfigError, check, override, table
+from utils import detector, distributed, draw, metrics, mistakes, plots, run, script
+from utils.config import check, override, require, table
 from utils.evaluate import evaluate
 
 
@@ -58,6 +57,7 @@ PARTS_OF_TABLE = ("AP", "AP50", "VOC_AP50", "precision", "recall", "f1", "thresh
 def main(cfg: Config) -> dict:
     """Evaluates as `cfg` says, writes the results -> the figures."""
     cfg = check(cfg)
+    require(cfg, {"batch_size": 1, "confidence": 0, "nms_iou": 0, "workers": 0}, {"confidence": 1, "nms_iou": 1}, {})
     ranks = distributed.start(cfg.device)
     say = print if ranks.is_main else lambda *_: None
     wanted = formats.read_classes(cfg.classes) if cfg.classes else None
@@ -187,9 +187,9 @@ def draw_mistakes(picture: np.ndarray, one: mistakes.Compared, classes: Sequence
 
 
 if __name__ == "__main__":
-    try:
-        main(override(Config(), sys.argv[1:]))
-    except (ConfigError, DataError, CheckpointError, PretrainedError, ValueError) as error:
-        raise SystemExit(f"\n{type(error).__name__}: {error}") from error
-    except KeyboardInterrupt:
-        raise SystemExit("\nstopped; nothing was written") from None
+    script.run(
+        lambda: main(override(Config(), sys.argv[1:])),
+        mistakes=(PretrainedError,),
+        stopped="stopped",
+        lower="lower batch_size=",
+    )

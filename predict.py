@@ -13,17 +13,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-import cv2
 import numpy as np
 from tqdm import tqdm
 
 from datasets import formats
-from datasets.annotations import PICTURE_SUFFIXES, DataError, annotation_line
+from datasets.annotations import PICTURE_SUFFIXES, annotation_line
 from datasets.images import ImageError, pictures_under, read_image
 from nets.pretrained import COCO_CATEGORY_IDS, COCO_CLASSES, PretrainedError
-from utils import run, speed, video
-from utils.checkpoint import CheckpointError
-from utils.config import ConfigError, check, override
+from utils import distributed, run, script, speed, video
+from utils.config import ConfigError, check, override, require
 from utils.detector import Detector, Found
 from utils.draw import draw_boxes, write_image
 from utils.results import KINDS, Results
@@ -60,14 +58,18 @@ READERS = 4  # threads that decode ahead of the network
 def main(cfg: Config) -> Path | None:
     """Predicts as `cfg` says -> the folder with the results (None: it was only measured)."""
     cfg = check(cfg)
+    require(cfg, {"batch_size": 1, "confidence": 0, "nms_iou": 0}, {"confidence": 1, "nms_iou": 1}, {})
     if cfg.labels is not None and cfg.labels not in KINDS:
         raise ConfigError(f"labels={cfg.labels}: it can be {', '.join(KINDS)} or none")
     wanted = formats.read_classes(cfg.classes) if cfg.classes else None
     limits = {"confidence": cfg.confidence, "nms_iou": cfg.nms_iou, "batch_size": cfg.batch_size}
     detector = Detector(cfg.checkpoint, cfg.model, wanted, cfg.image_size, cfg.device, **limits)
+    distributed.share_cores(detector.device, 0)
     height, width = detector.image_size
     print(f"{detector.path}: {len(detector.classes)} classes, input {height} x {width}, on {detector.device}")
     stream = cfg.source is not None and video.is_stream(cfg.source)
+    if stream and cfg.labels:
+        raise ConfigError(f"labels={cfg.labels} is for pictures: the frames of a video are not kept as files")
     pictures = {} if stream else find_pictures(cfg.source or validation_pictures(detector), cfg.output)
     if cfg.speed:
         images = video_frames(cfg.source) if stream else decoded(pictures)
@@ -194,7 +196,7 @@ def predict_video(detector: Detector, source: str, results: Results, show: bool,
     """Every frame of a video or camera, drawn into one video."""
     frames, live, writer = video.open_video(source), video.is_live(source), None
     name = f"camera{source}" if source.isdecimal() else Path(source).name
-    total = int(frames.get(cv2.CAP_PROP_FRAME_COUNT))
+    total = video.length(frames)
     if live:
         print("Ctrl-C ends it" + (", or q in the window" if show else ""))
     with tqdm(total=total if total > 0 and not live else None, desc=name, unit="", leave=False) as bar:
@@ -205,7 +207,7 @@ def predict_video(detector: Detector, source: str, results: Results, show: bool,
                     drawn = draw_found(image, found, detector) if save or show else image
                     if save and writer is None:
                         path = results.folder / f"{name}{'' if name.endswith('.mp4') else '.mp4'}"
-                        writer = video.open_writer(path, frames.get(cv2.CAP_PROP_FPS) or 25, image.shape)
+                        writer = video.open_writer(path, video.rate(frames), image.shape)
                     if save:
                         writer.write(drawn)
                     if show and not video.show(drawn, 1):
@@ -228,9 +230,9 @@ def video_frames(source: str) -> Iterator[np.ndarray]:
 
 
 if __name__ == "__main__":
-    try:
-        main(override(Config(), sys.argv[1:]))
-    except (ConfigError, DataError, CheckpointError, PretrainedError, ValueError) as error:
-        raise SystemExit(f"\n{type(error).__name__}: {error}") from error
-    except KeyboardInterrupt:
-        raise SystemExit("\nstopped") from None
+    script.run(
+        lambda: main(override(Config(), sys.argv[1:])),
+        mistakes=(PretrainedError,),
+        stopped="stopped",
+        lower="lower batch_size=",
+    )

@@ -4,8 +4,8 @@ import os
 import sys
 import time
 
-# Before torch is imported: threads that wait spinning make training on a shared machine ten times slower.
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+# Before torch is imported: threads that spin for long make training on a shared machine seven times slower.
+os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -24,9 +24,9 @@ from datasets.loader import TrainSampler, ValSampler, build_loader
 from datasets.mosaic import Augment
 from nets import pretrained
 from nets.losses import YOLOXCriterion
-from utils import checkpoint, distributed, draw, probe, report
+from utils import checkpoint, distributed, draw, probe, report, script
 from utils.boxes import xywh_to_xyxy
-from utils.config import ConfigError, check, override, table
+from utils.config import ConfigError, check, override, require, show, table
 from utils.evaluate import evaluate
 from utils.fit import NonFiniteLoss, fit_one_epoch
 from utils.optim import EMA, Plan, Schedule, Updater, build_optimizer
@@ -107,9 +107,25 @@ DEMO = {
     "workers": 0,
 }
 
+LEAST = {
+    **dict.fromkeys(("epochs", "batch_size", "freeze_batch_size", "accumulate", "evaluate_every"), 1),
+    **dict.fromkeys(("freeze_epochs", "plain_epochs", "warmup_epochs", "workers", "save_every", "patience", "seed"), 0),
+    **dict.fromkeys(("mosaic", "mixup", "flip", "rotation", "translate", "shear", "hsv", "multi_scale"), 0),
+    **dict.fromkeys(("learning_rate", "min_learning_rate", "momentum", "weight_decay", "clip"), 0),
+    "scale": 0.01,
+}
+MOST = {**dict.fromkeys(("mosaic", "mixup", "flip", "translate", "multi_scale", "momentum"), 1), "shear": 80}
+CHOICES = {
+    "model": tuple(nets.MODELS),
+    "bad_boxes": ("error", "drop"),
+    "optimizer": ("adamw", "sgd", "adam"),
+    "schedule": ("cosine", "step", "constant"),
+    "amp": ("fp16", "bf16", "none"),
+}
+
 # A resumed run may change these; any other constant would make it another training.
 MAY_CHANGE = {
-    *("train", "val", "classes", "image_root", "epochs", "workers", "device", "output", "name", "resume"),
+    *("train", "val", "image_root", "epochs", "workers", "device", "output", "name", "resume"),
     *("evaluate_every", "save_every", "patience", "mirror", "weights"),
 }
 
@@ -124,14 +140,24 @@ class State:
 
     def after(self, row: dict) -> "State":
         """The state after the epoch of this row of the log."""
-        if "AP" in row and (row["AP"] > self.best or self.best_epoch == 0):
+        if "AP" in row and (row["AP"] > self.best or self.best_epoch == 0 or row["AP"] < 0):  # -1: nothing to measure
             return State(row["epoch"], max(row["AP"], 0.0), row["epoch"])
         return replace(self, epoch=row["epoch"])
+
+    def done(self, epochs: int, patience: int) -> str | None:
+        """Why the run is over; None: it is not."""
+        if self.epoch >= epochs:
+            return f"all {epochs} epochs are done"
+        if patience and self.best_epoch and self.epoch - self.best_epoch >= patience:
+            return f"no better mAP for {patience} epochs (patience={patience})"
+        return None
 
 
 def main(cfg: Config) -> float:
     """Trains as `cfg` says -> the best mAP50-95."""
     cfg = check(cfg)
+    require(cfg, LEAST, MOST, CHOICES)
+    nets.check_size(cfg.image_size)
     ranks = distributed.start(cfg.device)
     say = print if ranks.is_main else lambda *_: None
     distributed.share_cores(ranks.device, cfg.workers)
@@ -140,8 +166,7 @@ def main(cfg: Config) -> float:
 
     train_data, val_data = open_data(cfg, say)
     model = nets.build(cfg.model, len(train_data.classes))
-    nets.check_size(cfg.image_size)
-    folder, earlier = find_earlier(cfg)
+    folder, earlier = find_earlier(cfg, train_data)
     freeze_epochs = earlier["freeze_epochs"] if earlier else load_weights(cfg, model, train_data.classes, say)
     model = model.to(ranks.device, memory_format=torch.channels_last)
     plan = make_plan(cfg, len(train_data), freeze_epochs)
@@ -150,8 +175,8 @@ def main(cfg: Config) -> float:
     train_set, val_loader = make_data(cfg, model, train_data, val_data, ranks)
     criterion = YOLOXCriterion(model.strides, ranks.share)
     introduce(cfg, model, train_data, val_data, plan, updater, ranks, say)
-    if state.epoch >= cfg.epochs:
-        say(f"{folder} has all its {cfg.epochs} epochs: nothing to do. Best mAP50-95 {state.best:.4f}")
+    if why := state.done(cfg.epochs, cfg.patience):
+        say(f"nothing to do: {why}\n{folder}  best mAP50-95 {state.best:.4f}")
         return state.best
     run = open_run(cfg, folder, plan, state, ranks)
 
@@ -163,21 +188,25 @@ def main(cfg: Config) -> float:
         sampler = TrainSampler(len(train_set), batch_size, cfg.image_size, cfg.seed, cfg.multi_scale, *place)
         return ranks.wrap(model, cfg.sync_bn), build_loader(train_set, sampler, cfg.workers, pin_memory(ranks))
 
-    for epoch in range(state.epoch, cfg.epochs):
-        fitted, loader = phase(epoch < freeze_epochs)
-        loader.batch_sampler.epoch, criterion.l1 = epoch, epoch >= cfg.epochs - cfg.plain_epochs
-        if epoch == 0 and run:
-            show_batches(run, train_set, loader.batch_sampler)
-        row = train_epoch(cfg, epoch, fitted, criterion, loader, updater, ranks)
-        if (epoch + 1) % cfg.evaluate_every == 0 or epoch + 1 == cfg.epochs:
-            row |= validate(updater.ema.model, val_loader, ranks, run, epoch + 1)
-        state = state.after(row)
+    try:
+        for epoch in range(state.epoch, cfg.epochs):
+            fitted, loader = phase(epoch < freeze_epochs)
+            loader.batch_sampler.epoch, criterion.l1 = epoch, epoch >= cfg.epochs - cfg.plain_epochs
+            if epoch == 0 and run:
+                show_batches(run, train_set, loader.batch_sampler)
+            row = train_epoch(cfg, epoch, fitted, criterion, loader, updater, ranks)
+            if (epoch + 1) % cfg.evaluate_every == 0 or epoch + 1 == cfg.epochs:
+                row |= validate(updater.ema.model, val_loader, ranks, run, epoch + 1)
+            state = state.after(row)
+            if run:
+                keep(run, cfg, train_data, updater, state, row, freeze_epochs)
+            say(epoch_text(row, cfg.epochs, state))
+            if why := state.done(cfg.epochs, cfg.patience):
+                say(f"done: {why}")
+                break
+    finally:
         if run:
-            keep(run, cfg, train_data.classes, updater, state, row, freeze_epochs)
-        say(epoch_text(row, cfg.epochs, state))
-        if cfg.patience and state.epoch - state.best_epoch >= cfg.patience:
-            say(f"no better mAP for {cfg.patience} epochs: stopped (patience={cfg.patience})")
-            break
+            run.close()  # draws the curves, also of a run that is stopped
     return finish(cfg, run, state, ranks, say)
 
 
@@ -190,6 +219,8 @@ def open_data(cfg: Config, say: Callable) -> tuple[Annotations, Annotations]:
     """Reads and checks both parts. Draws the demo data set where it is asked for and missing."""
     if is_demo(cfg):
         demo.draw(Path(cfg.train).parent)
+    elif cfg.val == Config.val:
+        raise ConfigError(f"train={cfg.train}, but val= still names the demo: give pictures of your own as val=")
     classes = formats.read_classes(cfg.classes) if cfg.classes else None
     parts = []
     for part, source in (("train", cfg.train), ("val", cfg.val)):
@@ -208,7 +239,7 @@ def open_data(cfg: Config, say: Callable) -> tuple[Annotations, Annotations]:
 
 def is_demo(cfg: Config) -> bool:
     """Whether the data are the drawn ones that `train.py` starts with."""
-    return cfg.train == Config.train
+    return Path(cfg.train) == Path(Config.train)
 
 
 def load_weights(cfg: Config, model: torch.nn.Module, classes: tuple[str, ...], say: Callable) -> int:
@@ -257,19 +288,25 @@ def make_data(cfg: Config, model: torch.nn.Module, train: Annotations, val: Anno
     return train_set, build_loader(DetectionDataset(val, model.letterbox), sampler, cfg.workers, pin_memory(ranks))
 
 
-def find_earlier(cfg: Config) -> tuple[Path | None, dict | None]:
+def find_earlier(cfg: Config, data: Annotations) -> tuple[Path | None, dict | None]:
     """The folder to go on in and what its last.pt holds under "resume"; None, None for a new run."""
     if not cfg.resume:
         return None, None
     folder = newest(cfg.output, cfg.name) if cfg.resume is True else Path(cfg.resume)
     if cfg.resume is True and (folder is None or not (folder / "last.pt").exists()):
         return None, None
+    if folder.suffix == ".pt" and folder.name != "last.pt":
+        raise ConfigError(
+            f"resume={folder}: only last.pt can be resumed, the others hold weights only; name the run folder"
+        )
     folder = folder.parent if folder.name == "last.pt" else folder
     contents = checkpoint.load(folder / "last.pt")
     before, now = contents["config"], asdict(cfg)
+    before["classes"], now["classes"] = contents["classes"], list(data.classes)
+    before["training pictures"], now["training pictures"] = contents["resume"]["pictures"], len(data)
     changed = [n for n in now if n not in MAY_CHANGE and n in before and list_of(before[n]) != list_of(now[n])]
     if changed:
-        says = ", ".join(f"{n}={now[n]} (was {before[n]})" for n in changed)
+        says = ", ".join(f"{n}={show(now[n])} (was {show(before[n])})" for n in changed)
         raise ConfigError(f"{folder} was trained with other constants: {says}. Set them back, or start a new run")
     return folder, contents["resume"]
 
@@ -305,7 +342,8 @@ def introduce(cfg: Config, model, train, val, plan: Plan, updater: Updater, rank
     step = {
         "images a process": f"{-(-cfg.batch_size // ranks.world)} of {cfg.batch_size}, {ranks.world} process(es)",
         "steps an epoch": f"{plan.frozen_steps} frozen, {plan.steps} thawed" if plan.freeze_epochs else plan.steps,
-        "learning rate": f"{cfg.learning_rate:g} for 64 images = {cfg.learning_rate * plan.images / 64:g} for {plan.images}",
+        "learning rate": rates(cfg.learning_rate, plan),
+        "lowest": rates(cfg.min_learning_rate, plan),
         "ema decay": f"{updater.ema.decay:.5f}, tau {updater.ema.tau:.0f} steps",
         "mixed precision": updater.amp,
         "device": f"{ranks.device}, {torch.get_num_threads()} thread(s), {cfg.workers} worker(s)",
@@ -313,10 +351,13 @@ def introduce(cfg: Config, model, train, val, plan: Plan, updater: Updater, rank
     say(table(cfg, Config(), step))
     say(report.model_text(model, cfg.model, cfg.image_size, plan.freeze_epochs, cfg.epochs))
     say(report.data_text(train, val))
-    for warning in report.data_warnings(train, val):
+    warnings = report.phase_warnings(cfg.epochs, plan.freeze_epochs, cfg.plain_epochs) + report.data_warnings(
+        train, val
+    )
+    for warning in warnings:
         say(f"WARNING: {warning}")
     if ranks.device.type == "cuda":
-        say(f"memory     {memory_of_the_thaw(cfg, model, updater.amp, ranks) / 2**30:.1f} GiB for a thawed step")
+        say(f"memory     {memory_of_the_thaw(cfg, model, train, updater.amp, ranks) / 2**30:.1f} GiB for a thawed step")
     largest = max(cfg.batch_size, cfg.freeze_batch_size)
     for advice in (
         distributed.gpu_advice(sys.argv),
@@ -326,18 +367,34 @@ def introduce(cfg: Config, model, train, val, plan: Plan, updater: Updater, rank
             say(f"WARNING: {advice}")
 
 
-def memory_of_the_thaw(cfg: Config, model, amp: str, ranks) -> int:
-    """Bytes that a step of this process will need after the thaw; says so now where they are not there."""
+def rates(rate: float, plan: Plan) -> str:
+    """A learning rate as it is quoted, and what it is for the steps of each phase."""
+    sizes = ([plan.frozen_images] if plan.freeze_epochs else []) + [plan.images]
+    return f"{rate:g} for 64 images = " + ", then ".join(
+        f"{rate * size / 64:g} for {size}" for size in dict.fromkeys(sizes)
+    )
+
+
+def memory_of_the_thaw(cfg: Config, model, data: Annotations, amp: str, ranks) -> int:
+    """Bytes that a step of this process will need after the thaw, at its largest; says so now where they are not there."""
+    images_here = -(-cfg.batch_size // ranks.world)
+    size = tuple(round(side * (1 + cfg.multi_scale) / 32) * 32 for side in cfg.image_size)
+    boxes = int(np.diff(data.starts).max()) * (4 if cfg.mosaic else 1) * (2 if cfg.mixup else 1)
     try:
-        images_here = -(-cfg.batch_size // ranks.world)
-        return probe.training_memory(model, YOLOXCriterion(model.strides), cfg.image_size, images_here, amp)
+        return probe.training_memory(model, YOLOXCriterion(model.strides), size, images_here, max(boxes, 1), amp)
     except torch.cuda.OutOfMemoryError as error:
-        raise SystemExit(out_of_memory("batch_size", cfg.batch_size)) from error
+        raise SystemExit(f"CUDA out of memory after the thaw: {less_memory(cfg, 'batch_size')}") from error
 
 
-def out_of_memory(name: str, size: int) -> str:
+def less_memory(cfg: Config, name: str) -> str:
     """Which constant to lower, and to what."""
-    return f"CUDA out of memory: lower {name}={size} to {size // 2}, with accumulate=2 for steps of the same size"
+    if (size := getattr(cfg, name)) == 1:
+        return f"{name} is 1 already: lower image_size, or choose a smaller model"
+    other = "batch_size" if name == "freeze_batch_size" else "freeze_batch_size"
+    return (
+        f"lower {name}={size} to {size // 2}; for steps of as many images as before accumulate={2 * cfg.accumulate} "
+        f"(and {other}={max(1, getattr(cfg, other) // 2)})"
+    )
 
 
 def show_batches(run: Run, dataset: DetectionDataset, sampler: TrainSampler, count: int = 3) -> None:
@@ -364,12 +421,12 @@ def train_epoch(cfg: Config, epoch: int, fitted, criterion, loader, updater: Upd
     except NonFiniteLoss as error:
         paths = [loader.dataset.annotations.path(i) for i in error.ids]
         raise SystemExit(
-            f"{error}; training stops, last.pt and best.pt are those of the epoch before. The pictures of these steps: "
-            f"{', '.join(paths[:8])}{', ...' if len(paths) > 8 else ''}. Try a lower learning_rate, or amp=bf16"
+            f"{error}; training stops, last.pt and best.pt are those of the epoch before. The {len(paths)} pictures of these "
+            f"steps, the last first: {', '.join(paths[:64])}. Try a lower learning_rate, or amp=bf16"
         ) from error
     except torch.cuda.OutOfMemoryError as error:
         name = "freeze_batch_size" if updater.model.backbone_frozen else "batch_size"
-        raise SystemExit(out_of_memory(name, getattr(cfg, name))) from error
+        raise SystemExit(f"CUDA out of memory: {less_memory(cfg, name)}") from error
     seconds = time.perf_counter() - begin
     row = {"epoch": epoch + 1, "loss": means.pop("total"), "positives": means.pop("positives")}
     row |= {f"loss_{name}": value for name, value in means.items()}
@@ -405,13 +462,15 @@ def prediction_pictures(dataset: DetectionDataset, detections: list[dict], count
     return pictures
 
 
-def keep(run: Run, cfg: Config, classes, updater: Updater, state: State, row: dict, freeze_epochs: int) -> None:
+def keep(
+    run: Run, cfg: Config, data: Annotations, updater: Updater, state: State, row: dict, freeze_epochs: int
+) -> None:
     """Logs the epoch, then saves last.pt, best.pt when it is the best, and the checkpoints of every so many epochs."""
     run.log(row)
     run.scalars({name: value for name, value in row.items() if name != "epoch"}, state.epoch)
     contents = {
         "config": asdict(cfg),
-        "classes": list(classes),
+        "classes": list(data.classes),
         "epoch": state.epoch,
         "step": updater.step_number,
         "metrics": {name: value for name, value in row.items() if name != "epoch"},
@@ -422,6 +481,7 @@ def keep(run: Run, cfg: Config, classes, updater: Updater, state: State, row: di
         "updater": updater.state_dict(),
         "state": asdict(state),
         "freeze_epochs": freeze_epochs,
+        "pictures": len(data),
     }
     if state.best_epoch == state.epoch:
         run.save("best.pt", contents)
@@ -444,7 +504,6 @@ def epoch_text(row: dict, epochs: int, state: State) -> str:
 def finish(cfg: Config, run: Run | None, state: State, ranks: distributed.Ranks, say: Callable) -> float:
     """Closes the run, says what to do next, and leaves the group of processes."""
     if run:
-        run.close()
         say(f"\nlook at it:  tensorboard --logdir {cfg.output}      (or open {run.folder / 'curves.png'})")
         say(f"try it:      python predict.py checkpoint={run.folder / 'best.pt'} source=PICTURES")
         say(f"{run.folder}  best mAP50-95 {state.best:.4f}")
@@ -452,14 +511,19 @@ def finish(cfg: Config, run: Run | None, state: State, ranks: distributed.Ranks,
     return state.best
 
 
+def from_command_line(argv: list[str]) -> Config:
+    """The constants with what the command line changes; for the demo also what DEMO changes."""
+    cfg = override(Config(), argv)
+    if is_demo(cfg):  # what the command line says goes before what the demo changes
+        cfg = override(replace(Config(), **DEMO), argv)
+        print(f"demo: {', '.join(f'{n}={show(v)}' for n, v in DEMO.items())} (DEMO in train.py; not for your own data)")
+    return cfg
+
+
 if __name__ == "__main__":
-    try:
-        chosen = override(Config(), sys.argv[1:])
-        if is_demo(chosen):  # what the command line says goes before what the demo changes
-            chosen = override(replace(Config(), **DEMO), sys.argv[1:])
-            print(f"demo: {', '.join(f'{n}={v}' for n, v in DEMO.items())} (DEMO in train.py; not for your own data)")
-        main(chosen)
-    except (ConfigError, DataError, checkpoint.CheckpointError, pretrained.PretrainedError, ValueError) as error:
-        raise SystemExit(f"\n{type(error).__name__}: {error}") from error
-    except KeyboardInterrupt:
-        raise SystemExit("\nstopped; the same command with resume=true goes on after the last complete epoch") from None
+    script.run(
+        lambda: main(from_command_line(sys.argv[1:])),
+        mistakes=(pretrained.PretrainedError,),
+        stopped="stopped; the same command with resume=true goes on after the last complete epoch",
+        lower="lower batch_size= or image_size=",
+    )

@@ -53,10 +53,11 @@ class Batch(NamedTuple):
 
     def to(self, device: torch.device):
         """On the device, but for the ids."""
-        moved = {
-            name: getattr(self, name).to(device, non_blocking=True) for name in ("images", "boxes", "labels", "frames")
-        }
-        return self._replace(**moved)
+        names = ("images", "boxes", "labels", "frames")
+        in_passing = (
+            device.type == "cuda"
+        )  # from page-locked memory; elsewhere the copy could read what is freed already
+        return self._replace(**{name: getattr(self, name).to(device, non_blocking=in_passing) for name in names})
 
 
 @lru_cache(maxsize=4)

@@ -1,5 +1,6 @@
 """The packed store in which every form of data ends up, and the packer that fills it."""
 
+import difflib
 import math
 import os
 import re
@@ -203,7 +204,7 @@ class Packer:
         if not 0 <= label < (MAX_UNNAMED_CLASSES if self._table is None else len(self._table)):
             raise ValueError(self._out_of_range(int(label)))
         if self._table is not None and self._table[int(label)] < 0:
-            raise ValueError(f"class {self._names[int(label)]!r} is not in the list of classes {brief(self._classes)}")
+            raise ValueError(unknown_class(self._names[int(label)], self._classes))
         if not (x2 > x1 and y2 > y1):
             raise NoArea(f"box {x1:g},{y1:g},{x2:g},{y2:g} has no area (x1,y1,x2,y2 with x1 < x2 and y1 < y2)")
         self._boxes.extend((x1, y1, x2, y2))
@@ -251,6 +252,15 @@ class Packer:
             files=Strings.of(self._files) if self._files else None,
             notes=tuple(self.notes),
         )
+
+
+def unknown_class(name: str, classes: tuple[str, ...]) -> str:
+    """What is wrong with a class that is not wanted, and the cure."""
+    near = difflib.get_close_matches(name, classes, n=1)
+    cure = f"did you mean {near[0]!r}? Rename it in the data" if near else "rename it in the data"
+    return (
+        f"class {name!r} is not in the list of classes {brief(classes)}; {cure}, or give classes= a file that names it"
+    )
 
 
 def brief(names: tuple[str, ...]) -> str:

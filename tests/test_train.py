@@ -166,6 +166,14 @@ def test_resume_on_a_finished_run_changes_nothing_and_says_so(pictures, whole, c
 def test_resume_refuses_other_constants_and_names_them(pictures, whole):
     with pytest.raises(train.ConfigError, match=r"batch_size=5 \(was 4\)"):
         train.main(config(pictures, whole.parent, resume=True, batch_size=5))
+    with pytest.raises(train.ConfigError, match=r"training pictures=5 \(was 9\)"):
+        train.main(config(pictures, whole.parent, resume=True, train=str(pictures / "val.txt")))
+    with pytest.raises(train.ConfigError, match="only last.pt can be resumed"):
+        train.main(config(pictures, whole.parent, resume=str(whole / "best.pt")))
+    names = pictures / "other names.txt"
+    names.write_text("\n".join(reversed(demo.CLASSES)))
+    with pytest.raises(train.ConfigError, match="classes=heart,star"):
+        train.main(config(pictures, whole.parent, resume=True, classes=str(names)))
 
 
 def test_resume_true_without_a_run_starts_one_and_a_missing_path_fails(pictures, tmp_path):
@@ -261,6 +269,47 @@ def test_patience_stops_and_period_checkpoints_stay(pictures, tmp_path, monkeypa
     assert "no better mAP for 2 epochs" in capsys.readouterr().out
     assert len(log_of(only_run(tmp_path))) == 3
     assert (only_run(tmp_path) / "epoch_0002.pt").exists()
+    train.main(config(pictures, tmp_path, epochs=9, patience=2, save_every=2, resume=True))  # a finished run stays so
+    assert "nothing to do: no better mAP" in capsys.readouterr().out
+    assert len(log_of(only_run(tmp_path))) == 3
+
+
+def test_patience_waits_for_an_evaluation(pictures, tmp_path):
+    train.main(config(pictures, tmp_path, epochs=3, patience=1, evaluate_every=3))
+    assert len(log_of(only_run(tmp_path))) == 3 and (only_run(tmp_path) / "best.pt").exists()
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"batch_size": 0}, "batch_size=0: it must be at least 1"),
+        ({"evaluate_every": 0}, "evaluate_every=0: it must be at least 1"),
+        ({"mosaic": 50.0}, "mosaic=50: it must be at most 1"),
+        ({"scale": (0.0, 1.0)}, "scale=0,1: it must be at least 0.01"),
+        ({"optimizer": "adamx"}, "did you mean adam"),
+        ({"model": "yolox_xl"}, "did you mean yolox_"),
+        ({"val": train.Config.val}, "val= still names the demo"),
+    ],
+)
+def test_constants_that_make_no_sense_are_named_before_anything_happens(pictures, tmp_path, changes, message):
+    with pytest.raises(train.ConfigError, match=message):
+        train.main(config(pictures, tmp_path / "runs", **changes))
+    assert not (tmp_path / "runs").exists()
+
+
+def test_phases_that_leave_no_room_are_a_warning(pictures, tmp_path, capsys):
+    train.main(config(pictures, tmp_path, epochs=1))
+    said = capsys.readouterr().out
+    assert "freeze_epochs=1 of epochs=1: the backbone is never thawed" in said
+    assert "plain_epochs=1 of epochs=1: after the thaw there is no mosaic" in said
+
+
+def test_validation_pictures_without_boxes_are_said_and_the_last_epoch_is_the_best(pictures, tmp_path, capsys):
+    empty = pictures / "no boxes.txt"
+    empty.write_text("10.png\n11.png\n")
+    train.main(config(pictures, tmp_path, val=str(empty), epochs=2))
+    assert "no boxes.txt has no boxes" in capsys.readouterr().out
+    assert checkpoint.load(only_run(tmp_path) / "best.pt")["epoch"] == 2
 
 
 def test_the_demo_learns_from_nothing_when_the_weights_cannot_be_had(tmp_path, monkeypatch, capsys):
@@ -271,7 +320,8 @@ def test_the_demo_learns_from_nothing_when_the_weights_cannot_be_had(tmp_path, m
     said = capsys.readouterr().out
     assert "FROM SCRATCH" in said and "by hand" in said
     with pytest.raises(train.pretrained.PretrainedError, match="by hand"):  # own data: an error with its cure
-        train.main(train.Config(train=str(tmp_path / "data/demo/val.txt"), mirror="http://127.0.0.1:9"))
+        own = str(tmp_path / "data/demo/val.txt")
+        train.main(train.Config(train=own, val=own, mirror="http://127.0.0.1:9"))
 
 
 def test_freezing_without_weights_is_a_warning(pictures, tmp_path, capsys):

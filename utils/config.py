@@ -73,6 +73,22 @@ def check(cfg: T) -> T:
     return replace(cfg, **values)
 
 
+def require(cfg: Any, least: dict[str, float], most: dict[str, float], choices: dict[str, Sequence[str]]) -> None:
+    """Raises ConfigError naming the constant, its value and what would do: numbers (each of a pair) from `least` to
+    `most`, words out of `choices`. None is left alone."""
+    for limits, beyond, word in ((least, lambda a, b: a < b, "at least"), (most, lambda a, b: a > b, "at most")):
+        for name, limit in limits.items():
+            value = getattr(cfg, name)
+            numbers = value if isinstance(value, tuple) else () if value is None else (value,)
+            if any(beyond(number, limit) for number in numbers):
+                raise ConfigError(f"{name}={show(value)}: it must be {word} {show(limit)}")
+    for name, words in choices.items():
+        if getattr(cfg, name) not in words:
+            near = difflib.get_close_matches(str(getattr(cfg, name)), words, n=1)
+            meant = f"did you mean {near[0]}? " if near else ""
+            raise ConfigError(f"{name}={getattr(cfg, name)}: {meant}Choose one of: {', '.join(words)}")
+
+
 def help_text(cfg: Any) -> str:
     """The constants of `cfg` with the comments beside them in the source; the plain table where there is no source."""
     usage = f"usage: python {Path(sys.argv[0]).name} name=value ...    changes constants for this run:\n\n"

@@ -83,6 +83,12 @@ def choose_device(device: str = "auto", local_rank: int = 0) -> torch.device:
         raise SystemExit(f"device={device} is no device; use auto, cpu, mps, cuda or cuda:1") from None
     if chosen.type == "cuda" and not torch.cuda.is_available():
         raise SystemExit(f"device={device}, but torch sees no GPU. {gpu_advice() or 'Use device=auto or device=cpu.'}")
+    if chosen.type not in ("cpu", "cuda", "mps"):
+        raise SystemExit(f"device={device} is not supported; use auto, cpu, mps, cuda or cuda:1")
+    if chosen.type == "mps" and not torch.backends.mps.is_available():
+        raise SystemExit(f"device={device}, but torch sees no GPU of Apple; use device=auto or device=cpu")
+    if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
+        raise SystemExit(f"device={device}, but there are {torch.cuda.device_count()} GPUs, counted from 0")
     if chosen.type == "cuda" and chosen.index is None:
         chosen = torch.device("cuda", local_rank % torch.cuda.device_count())
     return chosen
@@ -92,7 +98,8 @@ def share_cores(device: torch.device, workers: int) -> None:
     """Leaves the cores that the workers need to them: on a CPU the network takes the others. OpenCV stays in one thread."""
     cv2.setNumThreads(0)
     if device.type == "cpu" and "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(max(1, (os.cpu_count() or 1) - workers))
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        torch.set_num_threads(max(1, cores - workers))
 
 
 def gpu_advice(command: Sequence[str] = ()) -> str | None:

@@ -1,16 +1,17 @@
 """One epoch of training."""
 
+from collections import deque
 from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
 
 from utils.distributed import Ranks
-from utils.optim import Updater
+from utils.optim import MOST_BAD_STEPS, Updater
 
 
 class NonFiniteLoss(RuntimeError):
-    """Too many steps in a row without finite gradients. `ids`: the pictures since the last look, as data-set indices."""
+    """Too many steps in a row without finite gradients. `ids`: their pictures, as data-set indices, the last step first."""
 
     def __init__(self, ids: list[int], step: int):
         super().__init__(f"the gradients of step {step} and before were not finite")
@@ -50,7 +51,8 @@ def fit_one_epoch(
     Raises NonFiniteLoss after a run of non-finite steps.
     """
     model.train()
-    meter, recent, images = Meter(), [], 0
+    meter, images = Meter(), 0
+    recent: deque[Tensor] = deque(maxlen=MOST_BAD_STEPS * updater.accumulate)
     for done, batch in enumerate(loader, 1):
         batch = batch.to(ranks.device)
         with updater.autocast():
@@ -62,8 +64,8 @@ def fit_one_epoch(
         images += len(batch.ids)
         if done % log_every == 0 or done == len(loader):
             if not updater.check():
-                raise NonFiniteLoss(sorted(set(torch.cat(recent).tolist())), updater.step_number)
-            recent.clear()
+                ids = torch.cat(list(reversed(recent))).tolist()
+                raise NonFiniteLoss(list(dict.fromkeys(ids)), updater.step_number)
             if progress is not None:
                 progress(done, meter.mean(ranks), images)
     return meter.mean(ranks)

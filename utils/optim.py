@@ -187,7 +187,8 @@ class Updater:
             nn.utils.clip_grads_with_norm_([p for p in self.parameters if p.grad is not None], self.clip, norm)
         if not self.scaler.is_enabled():  # fused optimisers leave everything alone where found_inf is 1
             self.optimizer.found_inf = 1 - happened
-        self.scaler.step(self.optimizer)
+        if self.device.type != "mps" or bool(happened):  # the fused kernels of MPS do not look at found_inf
+            self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
         self._keep_good_statistics(happened)

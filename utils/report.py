@@ -58,7 +58,7 @@ def data_warnings(train, val) -> list[str]:
             f"they cannot be learned; leave them out of the classes, or add pictures"
         )
     if val.boxes_per_class().sum() == 0:
-        found.append(f"{val.source} has no boxes: every mAP will be 0; choose pictures with boxes as val=")
+        found.append(f"{val.source} has no boxes: there is no mAP, best.pt is the last; choose val= with boxes")
     if len(train) < 50:
         found.append(
             f"only {len(train)} training pictures: enough to try things out, too few to learn from; add pictures"
@@ -88,6 +88,21 @@ def shared_memory_warning(
 def empty_pictures(data) -> int:
     """Pictures without any box."""
     return int((data.starts[1:] == data.starts[:-1]).sum())
+
+
+def phase_warnings(epochs: int, freeze_epochs: int, plain_epochs: int) -> list[str]:
+    """What the numbers of epochs leave no room for, with its cure."""
+    found = []
+    if 0 < epochs <= freeze_epochs:
+        found.append(
+            f"freeze_epochs={freeze_epochs} of epochs={epochs}: the backbone is never thawed; lower freeze_epochs"
+        )
+    if plain_epochs >= epochs - freeze_epochs:
+        found.append(
+            f"plain_epochs={plain_epochs} of epochs={epochs}: after the thaw there is no mosaic or affine, and only the lowest "
+            f"learning rate; lower plain_epochs to about {max(1, epochs // 5)}, or train longer"
+        )
+    return found
 
 
 def same_pictures(train, val) -> int:

@@ -40,6 +40,16 @@ def frames_of(video: cv2.VideoCapture) -> Iterator[np.ndarray]:
         yield frame
 
 
+def length(video: cv2.VideoCapture) -> int:
+    """Frames in all; 0 or less where that is not known."""
+    return int(video.get(cv2.CAP_PROP_FRAME_COUNT))
+
+
+def rate(video: cv2.VideoCapture) -> float:
+    """Frames a second; 25 where that is not known."""
+    return video.get(cv2.CAP_PROP_FPS) or 25
+
+
 def open_writer(path: Path, rate: float, shape: tuple[int, ...]) -> cv2.VideoWriter:
     """A video file for frames of `shape` = (height, width, ...). Raises ValueError where OpenCV cannot write one."""
     writer = cv2.VideoWriter(str(path), cv2.VideoWriter_fourcc(*"mp4v"), rate, shape[1::-1])
