@@ -5,18 +5,23 @@
 BCCD (MIT): blood cells, VOC XML; trained on its part train, measured on its part test. `weights=coco` fetches the official file.
 """
 
-import json
-import platform
 import sys
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
 import train
+from benchmarks.table import add_row
 from utils.config import override
-from utils.run import read_log
+from utils.run import newest, read_log
 
-PEER = "LibreYOLO 1.6, the same weights and budget (batch 16, float32), as reported, not measured here: mAP50-95 .597, mAP50 .899"
+RECIPE = {"epochs": 30, "freeze_epochs": 5, "freeze_batch_size": 16, "bad_boxes": "drop", "workers": 0}
+HEAD = f"""# YOLOX-nano on BCCD (train 205, test 72), 416 pixels, 30 epochs
+
+`python train.py train=BCCD/ImageSets/Main/train.txt val=BCCD/ImageSets/Main/test.txt weights=yolox_nano.pth
+{" ".join(f"{name}={value}" for name, value in RECIPE.items())}`,
+which is what `python -m benchmarks.finetune data=BCCD weights=yolox_nano.pth` runs. The other constants as shipped.
+LibreYOLO 1.6 with the same weights and budget (batch 16, float32), as reported and not measured here: mAP50-95 .597,
+mAP50 .899."""
 
 
 @dataclass(frozen=True)
@@ -29,39 +34,20 @@ class Config:
 
 def main(cfg: Config) -> None:
     """Trains, and adds a row to benchmarks/results/finetune_bccd.md."""
-    parts = {part: f"{cfg.data}/ImageSets/Main/{name}.txt" for part, name in (("train", "train"), ("val", "test"))}
-    recipe = {"epochs": 30, "freeze_epochs": 5, "bad_boxes": "drop", "freeze_batch_size": 16, "workers": 0}
+    parts = {"train": f"{cfg.data}/ImageSets/Main/train.txt", "val": f"{cfg.data}/ImageSets/Main/test.txt"}
     begin = time.perf_counter()
-    train.main(train.Config(**parts, **recipe, weights=cfg.weights, seed=cfg.seed, output=cfg.output, name="bccd"))
+    train.main(train.Config(**parts, **RECIPE, weights=cfg.weights, seed=cfg.seed, output=cfg.output, name="bccd"))
     minutes = (time.perf_counter() - begin) / 60
-    folder = train.newest(cfg.output, "bccd")
-    rows = [row for row in read_log(folder / "log.csv") if "AP" in row]
+    rows = read_log(newest(cfg.output, "bccd") / "log.csv")
     best = max(rows, key=lambda row: float(row["AP"]))
-    versions = json.loads((folder / "environment.json").read_text(encoding="utf-8"))
-    report(cfg, recipe, rows[-1], best, minutes, versions)
-
-
-def report(cfg: Config, recipe: dict, last: dict, best: dict, minutes: float, versions: dict) -> None:
-    """One row of the table; the head of the file when it is new."""
-    path = Path(__file__).parent / "results" / "finetune_bccd.md"
-    if not path.exists():
-        words = " ".join(f"{name}={str(value).lower()}" for name, value in recipe.items())
-        path.write_text(
-            f"# YOLOX-nano on BCCD (train 205, test 72), 416 pixels\n\n"
-            f"`python train.py train=BCCD/ImageSets/Main/train.txt val=BCCD/ImageSets/Main/test.txt weights=yolox_nano.pth "
-            f"{words}`\n"
-            f"(what `python -m benchmarks.finetune data=BCCD weights=yolox_nano.pth` runs). The other constants as shipped.\n"
-            f"For comparison: {PEER}.\n\n"
-            "| date | seed | mAP50-95 last epoch | mAP50 last epoch | best mAP50-95 | its mAP50 | minutes | machine |\n"
-            "|---|---|---|---|---|---|---|---|\n",
-            encoding="utf-8",
-        )
-    machine = f"{versions['device']}, {platform.machine()}, {versions['threads']} threads, torch {versions['torch']}"
-    figures = [last["AP"], last["AP50"], best["AP"], best["AP50"]]
-    cells = [time.strftime("%Y-%m-%d"), str(cfg.seed), *(f"{float(f):.4f}" for f in figures), f"{minutes:.1f}", machine]
-    with open(path, "a", encoding="utf-8") as file:
-        file.write(f"| {' | '.join(cells)} |\n")
-    print(f"{path}: {' | '.join(cells)}")
+    figures = {
+        "mAP50-95 last epoch": rows[-1]["AP"],
+        "mAP50 last epoch": rows[-1]["AP50"],
+        "best mAP50-95": best["AP"],
+        "its mAP50": best["AP50"],
+    }
+    cells = {name: f"{float(value):.4f}" for name, value in figures.items()}
+    add_row("finetune_bccd", HEAD, {"seed": str(cfg.seed), **cells, "minutes": f"{minutes:.1f}"})
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ def augmented(samples: list[Sample], how: Augment, size: tuple[int, int], count:
 
 def predictions(checkpoint: str, count: int) -> list[np.ndarray]:
     """The first validation pictures of the demo with what a checkpoint finds in them."""
-    detector = Detector(checkpoint)
+    detector = Detector(checkpoint, confidence=0.5)
     images = [demo.picture(demo.PICTURES["train"] + number)[0] for number in range(count)]
     found = zip(images, detector(images), strict=True)
     return [draw_boxes(image, one.boxes, one.labels, detector.classes, one.scores) for image, one in found]

@@ -2,6 +2,10 @@
 
 import csv
 import json
+import re
+import subprocess
+import sys
+from pathlib import Path
 
 import cv2
 import numpy as np
@@ -14,6 +18,7 @@ import train
 from datasets import demo
 from utils import checkpoint
 
+ROOT = Path(__file__).parents[1]
 SMALL = {
     "weights": None,
     "image_size": (64, 64),
@@ -347,3 +352,28 @@ def test_1_overfits_eight_real_pictures(shared, tmp_path):
     )  # fmt: skip
     train.main(cfg)
     assert float(log_of(only_run(tmp_path / "runs"))[-1]["AP50"]) > 0.95
+
+
+@pytest.mark.slow
+def test_the_demo_learns_from_nothing_to_more_than_60(tmp_path):
+    command = [sys.executable, str(ROOT / "train.py"), "mirror=http://127.0.0.1:9"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    folder, best = re.fullmatch(r"(\S+)  best mAP50-95 ([\d.]+)", done.stdout.splitlines()[-1]).groups()
+    assert float(best) > 0.60
+    again = subprocess.run([sys.executable, str(ROOT / "predict.py")], cwd=tmp_path, capture_output=True, text=True)
+    assert again.returncode == 0, again.stderr[-2000:]  # what the end of the run recommends
+
+
+@pytest.mark.slow
+def test_official_weights_reach_the_official_figures(shared, tmp_path):
+    cfg = evaluate.Config(
+        checkpoint=str(shared / "weights/yolox_nano.pth"),
+        model="yolox_nano",
+        data=str(shared / "data/coco_val326/instances_val2017_core326.json"),
+        output=str(tmp_path),
+        workers=0,
+        device="cpu",
+    )
+    figures = evaluate.main(cfg)
+    assert abs(figures["AP"] - 0.2880) <= 0.0005 and abs(figures["AP50"] - 0.4480) <= 0.0005
