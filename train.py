@@ -164,7 +164,8 @@ def main(cfg: Config) -> float:
     torch.backends.cudnn.benchmark = cfg.multi_scale == 0  # it would search again for every new size
     torch.manual_seed(cfg.seed)
 
-    train_data, val_data = open_data(cfg, say)
+    with ranks.main_first():  # it draws the demo and looks at the pictures, the others find both done
+        train_data, val_data = open_data(cfg, say)
     model = nets.build(cfg.model, len(train_data.classes))
     folder, earlier = find_earlier(cfg, train_data)
     freeze_epochs = earlier["freeze_epochs"] if earlier else load_weights(cfg, model, train_data.classes, say)

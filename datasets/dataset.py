@@ -13,6 +13,7 @@ from datasets.mosaic import Augment, draw_sample
 from datasets.transforms import boxes_into, letterbox
 from utils.boxes import area, clip
 
+NO_PICTURE = -1  # the index that stands for an empty share of a batch
 PARTNER_REACH = 256  # partners of a mosaic lie so many positions away at most, so that a bounded cache is hit
 
 
@@ -101,6 +102,9 @@ class DetectionDataset(torch.utils.data.Dataset):
 
     def __getitem__(self, key: Key) -> Item:
         epoch, position, index, size = key
+        if index == NO_PICTURE:
+            nothing = np.zeros((0, 4), np.float32), np.zeros(0, np.int64)
+            return Item(np.zeros((*size, 3), np.uint8), *nothing, index, np.zeros(5, np.float32))
         if self.augment is None:
             sample = self.read(index)
             image, frame = letterbox(sample.image, size, self.letterbox)
@@ -125,8 +129,16 @@ class DetectionDataset(torch.utils.data.Dataset):
 
 
 def collate(items: list[Item]) -> Batch:
-    """Items of one size -> a batch; boxes are padded to the largest number in it, labels with -1."""
-    most = max(1, *(len(item.labels) for item in items)) if items else 1
+    """Items of one size -> a batch; boxes are padded to the largest number in it, labels with -1. NO_PICTURE: B = 0."""
+    height, width = items[0].image.shape[:2]
+    items = [item for item in items if item.index != NO_PICTURE]
+    if not items:
+        return Batch(
+            torch.zeros(0, 3, height, width, dtype=torch.uint8),
+            *(torch.zeros(0, 1, 4), torch.zeros(0, 1, dtype=torch.int64)),
+            *(torch.zeros(0, dtype=torch.int64), torch.zeros(0, 5)),
+        )
+    most = max(1, *(len(item.labels) for item in items))
     boxes, labels = torch.zeros(len(items), most, 4), torch.full((len(items), most), -1)
     for b, item in enumerate(items):
         boxes[b, : len(item.boxes)] = torch.from_numpy(item.boxes)

@@ -7,7 +7,7 @@ import cv2
 import numpy as np
 from torch.utils.data import DataLoader
 
-from datasets.dataset import DetectionDataset, Key, collate, epoch_order
+from datasets.dataset import NO_PICTURE, DetectionDataset, Key, collate, epoch_order
 
 SIZE_STEP = 32  # the coarsest stride: sizes of the input are multiples of it
 SIZE_EVERY = 10  # steps between changes of the size (YOLOX)
@@ -54,7 +54,8 @@ class TrainSampler:
         for step in range(len(self)):
             size, first = self.size(step), step * self.batch_size
             positions = range(first + self.rank, first + self.batch_size, self.world)
-            yield [Key(self.epoch, p, int(order[p % self.length]), size) for p in positions]
+            keys = [Key(self.epoch, p, int(order[p % self.length]), size) for p in positions]
+            yield keys or [Key(self.epoch, first, NO_PICTURE, size)]  # a process without a share still takes the step
 
 
 class ValSampler:

@@ -1,7 +1,8 @@
 """Processes: who am I, on which device, and what do the others say. One process needs no setting at all."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -9,6 +10,8 @@ import cv2
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+
+from utils.sync_bn import synchronise
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,15 @@ class Ranks:
         """A count of this process -> the count of all, at least 1, divided by the number of processes."""
         return self.sum(count.detach()).clamp(min=1) / self.world
 
+    @contextmanager
+    def main_first(self) -> Iterator[None]:
+        """The main process does what is inside before the others: what it writes, they find."""
+        if self.world > 1 and not self.is_main:
+            dist.barrier()
+        yield
+        if self.world > 1 and self.is_main:
+            dist.barrier()
+
     def gather(self, value: object) -> list:
         """One plain value a process -> the values of all, in the order of the ranks."""
         if self.world == 1:
@@ -47,8 +59,8 @@ class Ranks:
         """The model as the training loop calls it: itself, or inside DistributedDataParallel."""
         if self.world == 1:
             return model
-        if sync_bn and self.device.type == "cuda":
-            model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
+        if sync_bn:
+            model = synchronise(model)
         ids = [self.device] if self.device.type == "cuda" else None
         return nn.parallel.DistributedDataParallel(
             model, device_ids=ids, broadcast_buffers=False, gradient_as_bucket_view=True
