@@ -1,7 +1,10 @@
 """What the tests share: reference data, a cache of their own, small painted data sets."""
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+
+os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # before torch, as in train.py: busy machines must not slow the tests
 
 import cv2
 import numpy as np

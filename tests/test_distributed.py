@@ -1,5 +1,10 @@
 """Several processes take the steps that one would take. Gloo on a CPU; float64, so that rounding cannot hide an error."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -12,8 +17,10 @@ from datasets.dataset import DetectionDataset
 from datasets.loader import TrainSampler, build_loader
 from nets.losses import YOLOXCriterion
 from utils.distributed import Ranks
+from utils.run import read_log
 from utils.sync_bn import synchronise
 
+ROOT = Path(__file__).parents[1]
 SIZE = (64, 64)
 
 
@@ -87,3 +94,29 @@ def test_synchronised_batch_norms_save_and_load_as_plain_ones():
     plain = nets.build("yolox_nano", 2).eval()
     plain.load_state_dict(model.state_dict())
     assert torch.equal(plain(images).boxes, model.eval()(images).boxes)
+
+
+def test_torchrun_with_two_processes_logs_what_one_process_logs(painted, shared, tmp_path):
+    words = [
+        f"train={painted(6)}",
+        f"val={painted(5)}",
+        "weights=none",
+        "image_size=64,64",
+        "epochs=2",
+        "freeze_epochs=1",
+    ]
+    words += ["batch_size=3", "freeze_batch_size=4", "plain_epochs=1", "workers=0", "device=cpu", "learning_rate=0"]
+    words += ["min_learning_rate=0", f"weights={shared / 'weights/yolox_nano.pth'}"]
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    logs = []
+    for name, start in (("one", []), ("two", torchrun)):
+        command = [sys.executable, *start, str(ROOT / "train.py"), *words, f"output={tmp_path / name}"]
+        env = {**os.environ, "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr[-3000:]
+        assert done.stdout.count("best mAP50-95") == 1  # only one process speaks
+        (folder,) = (tmp_path / name).iterdir()  # and only one writes
+        logs.append(read_log(folder / "log.csv"))
+    for ours, theirs in zip(*logs, strict=True):
+        for column in set(ours) - {"seconds", "images_per_second"}:
+            assert float(ours[column]) == pytest.approx(float(theirs[column]), rel=1e-4, abs=1e-6), column
