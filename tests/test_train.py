@@ -345,10 +345,11 @@ def test_1_overfits_eight_real_pictures(shared, tmp_path):
     (tmp_path / "eight.txt").write_text("\n".join(lines))
     (tmp_path / "classes.txt").write_text("\n".join(data.classes))
     same_pictures = {"train": str(tmp_path / "eight.txt"), "val": str(tmp_path / "eight.txt")}
+    still = {"mosaic": 0.0, "flip": 0.0, "rotation": 0.0, "scale": (1.0, 1.0), "translate": 0.0, "shear": 0.0}
     cfg = train.Config(
-        **same_pictures, output=str(tmp_path / "runs"), weights=str(shared / "weights/yolox_nano.pth"), device="cpu",
-        epochs=60, freeze_epochs=0, batch_size=4, plain_epochs=60, workers=0, image_size=(320, 320), evaluate_every=60,
-        learning_rate=0.02,
+        **same_pictures, **still, hsv=(0.0, 0.0, 0.0), plain_epochs=0, epochs=60, evaluate_every=60, freeze_epochs=0,
+        batch_size=4, image_size=(320, 320), schedule="constant", learning_rate=0.02, workers=0, device="cpu",
+        weights=str(shared / "weights/yolox_nano.pth"), output=str(tmp_path / "runs"),
     )  # fmt: skip
     train.main(cfg)
     assert float(log_of(only_run(tmp_path / "runs"))[-1]["AP50"]) > 0.95
