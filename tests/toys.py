@@ -14,7 +14,8 @@ FLAT = Schedule(Plan(100, 0, 10, 10, 64, 64), "constant", 0.01, 0.01, 0, 0)
 
 def toy(seed=0):
     torch.manual_seed(seed)
-    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.SiLU(), nn.Conv2d(4, 2, 3))
+    first = nn.Conv2d(3, 4, 3, bias=False)  # a bias before a batch norm has no gradient: it might or might not move
+    return nn.Sequential(first, nn.BatchNorm2d(4), nn.SiLU(), nn.Conv2d(4, 2, 3))
 
 
 def detector():
