@@ -24,13 +24,13 @@ from datasets.loader import TrainSampler, ValSampler, build_loader
 from datasets.mosaic import Augment
 from nets import pretrained
 from nets.losses import YOLOXCriterion
-from utils import checkpoint, distributed, draw, probe, report, script
+from utils import checkpoint, distributed, draw, probe, report, resume, script
 from utils.boxes import xywh_to_xyxy
 from utils.config import ConfigError, check, override, require, show, table
 from utils.evaluate import evaluate
 from utils.fit import NonFiniteLoss, fit_one_epoch
 from utils.optim import EMA, Plan, Schedule, Updater, build_optimizer
-from utils.run import Run, create, newest
+from utils.run import Run, create
 
 
 @dataclass(frozen=True)
@@ -130,29 +130,6 @@ MAY_CHANGE = {
 }
 
 
-@dataclass(frozen=True)
-class State:
-    """Where a run stands after an epoch."""
-
-    epoch: int = 0  # epochs done
-    best: float = 0.0  # mAP50-95
-    best_epoch: int = 0  # epochs done when it was reached
-
-    def after(self, row: dict) -> "State":
-        """The state after the epoch of this row of the log."""
-        if "AP" in row and (row["AP"] > self.best or self.best_epoch == 0 or row["AP"] < 0):  # -1: nothing to measure
-            return State(row["epoch"], max(row["AP"], 0.0), row["epoch"])
-        return replace(self, epoch=row["epoch"])
-
-    def done(self, epochs: int, patience: int) -> str | None:
-        """Why the run is over; None: it is not."""
-        if self.epoch >= epochs:
-            return f"all {epochs} epochs are done"
-        if patience and self.best_epoch and self.epoch - self.best_epoch >= patience:
-            return f"no better mAP for {patience} epochs (patience={patience})"
-        return None
-
-
 def main(cfg: Config) -> float:
     """Trains as `cfg` says -> the best mAP50-95."""
     cfg = check(cfg)
@@ -167,12 +144,14 @@ def main(cfg: Config) -> float:
     with ranks.main_first():  # it draws the demo and looks at the pictures, the others find both done
         train_data, val_data = open_data(cfg, say)
     model = nets.build(cfg.model, len(train_data.classes))
-    folder, earlier = find_earlier(cfg, train_data)
+    constants = {name: value for name, value in asdict(cfg).items() if name not in MAY_CHANGE}
+    constants |= {"classes": list(train_data.classes), "training pictures": len(train_data)}
+    folder, earlier = resume.find(cfg.resume, cfg.output, cfg.name, constants)
     freeze_epochs = earlier["freeze_epochs"] if earlier else load_weights(cfg, model, train_data.classes, say)
     model = model.to(ranks.device, memory_format=torch.channels_last)
     plan = make_plan(cfg, len(train_data), freeze_epochs)
     updater = make_updater(cfg, model, plan)
-    state = restore(earlier, model, updater)
+    state = resume.restore(earlier, model, updater)
     train_set, val_loader = make_data(cfg, model, train_data, val_data, ranks)
     criterion = YOLOXCriterion(model.strides, ranks.share)
     introduce(cfg, model, train_data, val_data, plan, updater, ranks, say)
@@ -200,7 +179,8 @@ def main(cfg: Config) -> float:
                 row |= validate(updater.ema.model, val_loader, ranks, run, epoch + 1)
             state = state.after(row)
             if run:
-                keep(run, cfg, train_data, updater, state, row, freeze_epochs)
+                rest = {"constants": constants, "freeze_epochs": freeze_epochs}
+                keep(run, cfg, train_data, updater, state, row, rest)
             say(epoch_text(row, cfg.epochs, state))
             if why := state.done(cfg.epochs, cfg.patience):
                 say(f"done: {why}")
@@ -289,44 +269,7 @@ def make_data(cfg: Config, model: torch.nn.Module, train: Annotations, val: Anno
     return train_set, build_loader(DetectionDataset(val, model.letterbox), sampler, cfg.workers, pin_memory(ranks))
 
 
-def find_earlier(cfg: Config, data: Annotations) -> tuple[Path | None, dict | None]:
-    """The folder to go on in and what its last.pt holds under "resume"; None, None for a new run."""
-    if not cfg.resume:
-        return None, None
-    folder = newest(cfg.output, cfg.name) if cfg.resume is True else Path(cfg.resume)
-    if cfg.resume is True and (folder is None or not (folder / "last.pt").exists()):
-        return None, None
-    if folder.suffix == ".pt" and folder.name != "last.pt":
-        raise ConfigError(
-            f"resume={folder}: only last.pt can be resumed, the others hold weights only; name the run folder"
-        )
-    folder = folder.parent if folder.name == "last.pt" else folder
-    contents = checkpoint.load(folder / "last.pt")
-    before, now = contents["config"], asdict(cfg)
-    before["classes"], now["classes"] = contents["classes"], list(data.classes)
-    before["training pictures"], now["training pictures"] = contents["resume"]["pictures"], len(data)
-    changed = [n for n in now if n not in MAY_CHANGE and n in before and list_of(before[n]) != list_of(now[n])]
-    if changed:
-        says = ", ".join(f"{n}={show(now[n])} (was {show(before[n])})" for n in changed)
-        raise ConfigError(f"{folder} was trained with other constants: {says}. Set them back, or start a new run")
-    return folder, contents["resume"]
-
-
-def list_of(value: object) -> object:
-    """Tuples and lists count as equal."""
-    return list(value) if isinstance(value, tuple) else value
-
-
-def restore(earlier: dict | None, model: torch.nn.Module, updater: Updater) -> State:
-    """Puts model and updater where the earlier run was saved."""
-    if earlier is None:
-        return State()
-    model.load_state_dict(earlier["model"])
-    updater.load_state_dict(earlier["updater"])
-    return State(**earlier["state"])
-
-
-def open_run(cfg: Config, folder: Path | None, plan: Plan, state: State, ranks: distributed.Ranks) -> Run | None:
+def open_run(cfg: Config, folder: Path | None, plan: Plan, state: resume.State, ranks: distributed.Ranks) -> Run | None:
     """The run folder, for the process that writes."""
     if not ranks.is_main:
         return None
@@ -464,9 +407,11 @@ def prediction_pictures(dataset: DetectionDataset, detections: list[dict], count
 
 
 def keep(
-    run: Run, cfg: Config, data: Annotations, updater: Updater, state: State, row: dict, freeze_epochs: int
+    run: Run, cfg: Config, data: Annotations, updater: Updater, state: resume.State, row: dict, rest: dict
 ) -> None:
-    """Logs the epoch, then saves last.pt, best.pt when it is the best, and the checkpoints of every so many epochs."""
+    """Logs the epoch, then saves best.pt when it is the best, the checkpoint of every so many epochs, and last.pt.
+
+    `rest`: what last.pt holds under "resume" beside weights, updater and state."""
     run.log(row)
     run.scalars({name: value for name, value in row.items() if name != "epoch"}, state.epoch)
     contents = {
@@ -477,21 +422,15 @@ def keep(
         "metrics": {name: value for name, value in row.items() if name != "epoch"},
         "model": updater.ema.model.state_dict(),
     }
-    resume = {
-        "model": updater.model.state_dict(),
-        "updater": updater.state_dict(),
-        "state": asdict(state),
-        "freeze_epochs": freeze_epochs,
-        "pictures": len(data),
-    }
+    going_on = {"model": updater.model.state_dict(), "updater": updater.state_dict(), "state": asdict(state), **rest}
     if state.best_epoch == state.epoch:
         run.save("best.pt", contents)
     if cfg.save_every and state.epoch % cfg.save_every == 0:
         run.save(f"epoch_{state.epoch:04}.pt", contents)
-    run.save("last.pt", {**contents, "resume": resume})
+    run.save("last.pt", {**contents, "resume": going_on})
 
 
-def epoch_text(row: dict, epochs: int, state: State) -> str:
+def epoch_text(row: dict, epochs: int, state: resume.State) -> str:
     """A line for the console."""
     parts = [f"epoch {row['epoch']:3}/{epochs}", f"loss {row['loss']:.3f}"]
     if "AP" in row:
@@ -502,7 +441,7 @@ def epoch_text(row: dict, epochs: int, state: State) -> str:
     return "  ".join(parts) + ("  (best)" if state.best_epoch == row["epoch"] else "")
 
 
-def finish(cfg: Config, run: Run | None, state: State, ranks: distributed.Ranks, say: Callable) -> float:
+def finish(cfg: Config, run: Run | None, state: resume.State, ranks: distributed.Ranks, say: Callable) -> float:
     """Closes the run, says what to do next, and leaves the group of processes."""
     if run:
         say(f"\nlook at it:  tensorboard --logdir {cfg.output}      (or open {run.folder / 'curves.png'})")
