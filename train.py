@@ -4,7 +4,7 @@ import os
 import sys
 import time
 
-# Before torch is imported: threads that spin for long make training on a shared machine seven times slower.
+# Before torch is imported: threads that wait spinning can starve each other where other programs need the cores.
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 from collections.abc import Callable

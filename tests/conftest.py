@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # before torch, as in train.py: busy machines must not slow the tests
+os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # before torch, as in train.py
 
 import cv2
 import numpy as np

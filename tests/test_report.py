@@ -38,6 +38,12 @@ def test_1_the_table_counts_boxes_a_class(tmp_path):
     assert rows["cat"] == ["2", "0"] and rows["dog"] == ["0", "1"]
 
 
+def test_phases_are_warned_of_only_where_they_leave_no_room():
+    assert report.phase_warnings(50, 10, 10) == []
+    assert len(report.phase_warnings(5, 5, 0)) == 1  # never thawed, but nothing to say of plain epochs
+    assert "plain_epochs=10" in report.phase_warnings(20, 10, 10)[0]
+
+
 def test_18_warnings_are_told_apart(tmp_path):
     train = data(tmp_path, "a.txt", "a.jpg 0,0,5,5,0\n")
     val = data(tmp_path, "b.txt", "a.jpg\n")

@@ -97,7 +97,7 @@ def phase_warnings(epochs: int, freeze_epochs: int, plain_epochs: int) -> list[s
         found.append(
             f"freeze_epochs={freeze_epochs} of epochs={epochs}: the backbone is never thawed; lower freeze_epochs"
         )
-    if plain_epochs >= epochs - freeze_epochs:
+    if plain_epochs and plain_epochs >= epochs - freeze_epochs:
         found.append(
             f"plain_epochs={plain_epochs} of epochs={epochs}: after the thaw there is no mosaic or affine, and only the lowest "
             f"learning rate; lower plain_epochs to about {max(1, epochs // 5)}, or train longer"
