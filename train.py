@@ -8,8 +8,9 @@ import time
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 from collections.abc import Callable
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -28,9 +29,10 @@ from utils import checkpoint, distributed, draw, probe, report, resume, script
 from utils.boxes import xywh_to_xyxy
 from utils.config import ConfigError, check, override, require, show, table
 from utils.evaluate import evaluate
-from utils.fit import NonFiniteLoss, fit_one_epoch
+from utils.fit import Meter, NonFiniteLoss, fit_one_epoch
+from utils.interrupt import Interrupted, Watch
 from utils.optim import EMA, Plan, Schedule, Updater, build_optimizer
-from utils.run import Run, create
+from utils.run import Run, check_name, code, create, last_number, started
 
 
 @dataclass(frozen=True)
@@ -56,10 +58,8 @@ class Config:
     mosaic: float = 0.5  # probability; 1 for thousands of pictures and hundreds of epochs
     mixup: float = 0.0  # probability; helps large models in long runs only
     flip: float = 0.5  # probability; 0 where left and right or letters matter
-    rotation: float = 5.0  # degrees to either side
+    rotation: float = 5.0  # degrees to either side, and 0.4 of it as shear
     scale: tuple[float, float] = (0.5, 1.5)  # smallest, largest
-    translate: float = 0.1  # share of the picture to either side
-    shear: float = 2.0  # degrees to either side
     hsv: tuple[float, float, float] = (5.0, 30.0, 30.0)  # hue of 180, saturation and value of 255
     multi_scale: float = 0.0  # the input changes its size by up to this share, every 10 steps
     plain_epochs: int = 10  # the last ones: no mosaic, mixup or affine, L1 loss, lowest learning rate
@@ -75,15 +75,19 @@ class Config:
     ema: bool = True  # evaluate and keep the moving average of the weights
     amp: str = "fp16"  # fp16 or bf16 on a GPU, none; on a CPU fp16 becomes none
     # machine
-    device: str = "auto"  # auto: CUDA, MPS, CPU; or cpu, cuda, cuda:1, mps
+    device: str = (
+        "auto"  # auto: CUDA, MPS, CPU; or cpu, cuda, cuda:1, mps; cuda:all: nn.DataParallel, torchrun is faster
+    )
     workers: int = 4  # processes that read pictures; on a CPU they take cores from the network
     sync_bn: bool = True  # batch norm over all processes
+    timeout_minutes: float = 30.0  # how long a process waits for the others
     seed: int = 0
     # run
     output: str = "runs"
     resume: bool | str = False  # true: the newest run of this name, a new one if there is none; or a run folder
     evaluate_every: int = 1  # epochs
     save_every: int = 0  # epochs between checkpoints that are kept; 0: only best.pt and last.pt
+    save_minutes: float = 10.0  # minutes between savings of last.pt within an epoch; 0: only after each epoch
     patience: int = 0  # stop after so many epochs without a better mAP; 0: never
     mirror: str | None = None  # another address for the official weights
 
@@ -102,7 +106,6 @@ DEMO = {
     "mosaic": 0.0,
     "rotation": 0.0,
     "scale": (0.8, 1.2),
-    "shear": 0.0,
     "plain_epochs": 4,
     "workers": 0,
 }
@@ -110,11 +113,12 @@ DEMO = {
 LEAST = {
     **dict.fromkeys(("epochs", "batch_size", "freeze_batch_size", "accumulate", "evaluate_every"), 1),
     **dict.fromkeys(("freeze_epochs", "plain_epochs", "warmup_epochs", "workers", "save_every", "patience", "seed"), 0),
-    **dict.fromkeys(("mosaic", "mixup", "flip", "rotation", "translate", "shear", "hsv", "multi_scale"), 0),
+    **dict.fromkeys(("save_minutes", "timeout_minutes"), 0),
+    **dict.fromkeys(("mosaic", "mixup", "flip", "rotation", "hsv", "multi_scale"), 0),
     **dict.fromkeys(("learning_rate", "min_learning_rate", "momentum", "weight_decay", "clip"), 0),
     "scale": 0.01,
 }
-MOST = {**dict.fromkeys(("mosaic", "mixup", "flip", "translate", "multi_scale", "momentum"), 1), "shear": 80}
+MOST = dict.fromkeys(("mosaic", "mixup", "flip", "multi_scale", "momentum"), 1)
 CHOICES = {
     "model": tuple(nets.MODELS),
     "bad_boxes": ("error", "drop"),
@@ -125,9 +129,12 @@ CHOICES = {
 
 # A resumed run may change these; any other constant would make it another training.
 MAY_CHANGE = {
-    *("train", "val", "image_root", "epochs", "workers", "device", "output", "name", "resume"),
-    *("evaluate_every", "save_every", "patience", "mirror", "weights"),
+    *("train", "val", "classes", "image_root", "epochs", "workers", "device", "output", "name", "resume"),
+    *("evaluate_every", "save_every", "save_minutes", "timeout_minutes", "patience", "mirror", "weights"),
 }
+
+# Machines of one run may differ in these: where things lie there, and what it can do.
+OF_A_MACHINE = {"train", "val", "classes", "image_root", "output", "weights", "mirror", "workers", "device", "resume"}
 
 
 def main(cfg: Config) -> float:
@@ -135,30 +142,33 @@ def main(cfg: Config) -> float:
     cfg = check(cfg)
     require(cfg, LEAST, MOST, CHOICES)
     nets.check_size(cfg.image_size)
-    ranks = distributed.start(cfg.device)
+    check_name(cfg.name)
+    ranks = distributed.start(cfg.device, cfg.timeout_minutes)
     say = print if ranks.is_main else lambda *_: None
-    distributed.share_cores(ranks.device, cfg.workers)
+    distributed.share_cores(ranks.device, cfg.workers, len(ranks.machine))
     torch.backends.cudnn.benchmark = cfg.multi_scale == 0  # it would search again for every new size
     torch.manual_seed(cfg.seed)
 
-    with ranks.main_first():  # it draws the demo and looks at the pictures, the others find both done
-        train_data, val_data = open_data(cfg, say)
+    train_data, val_data = ranks.once_a_machine(lambda: open_data(cfg, say))
+    ranks.agree(what_must_agree(cfg, train_data, val_data))
+    constants = what_is_trained(cfg, train_data)
+    folder, earlier = resume.find(cfg.resume, cfg.output, cfg.name, constants, ranks)
     model = nets.build(cfg.model, len(train_data.classes))
-    constants = {name: value for name, value in asdict(cfg).items() if name not in MAY_CHANGE}
-    constants |= {"classes": list(train_data.classes), "training pictures": len(train_data)}
-    folder, earlier = resume.find(cfg.resume, cfg.output, cfg.name, constants)
-    freeze_epochs = earlier["freeze_epochs"] if earlier else load_weights(cfg, model, train_data.classes, say)
+    freeze_epochs = ranks.once(lambda: load_weights(cfg, model, earlier, train_data.classes, say))
     model = model.to(ranks.device, memory_format=torch.channels_last)
+    ranks.copy_from_main(model)
     plan = make_plan(cfg, len(train_data), freeze_epochs)
     updater = make_updater(cfg, model, plan)
-    state = resume.restore(earlier, model, updater)
+    state, begun = resume.restore(earlier, model, updater)
     train_set, val_loader = make_data(cfg, model, train_data, val_data, ranks)
-    criterion = YOLOXCriterion(model.strides, ranks.share)
     introduce(cfg, model, train_data, val_data, plan, updater, ranks, say)
     if why := state.done(cfg.epochs, cfg.patience):
         say(f"nothing to do: {why}\n{folder}  best mAP50-95 {state.best:.4f}")
+        ranks.stop()
         return state.best
-    run = open_run(cfg, folder, plan, state, ranks)
+    run = open_run(cfg, folder, plan, state, begun, ranks, say)
+    fixed = {"classes": list(train_data.classes), "constants": constants, "freeze_epochs": freeze_epochs}
+    save = partial(keep, cfg, run, ranks, updater, fixed)
 
     @lru_cache(maxsize=1)  # what changes at the thaw
     def phase(frozen: bool):
@@ -169,26 +179,50 @@ def main(cfg: Config) -> float:
         return ranks.wrap(model, cfg.sync_bn), build_loader(train_set, sampler, cfg.workers, pin_memory(ranks))
 
     try:
-        for epoch in range(state.epoch, cfg.epochs):
-            fitted, loader = phase(epoch < freeze_epochs)
-            loader.batch_sampler.epoch, criterion.l1 = epoch, epoch >= cfg.epochs - cfg.plain_epochs
-            if epoch == 0 and run:
-                show_batches(run, train_set, loader.batch_sampler)
-            row = train_epoch(cfg, epoch, fitted, criterion, loader, updater, ranks)
-            if (epoch + 1) % cfg.evaluate_every == 0 or epoch + 1 == cfg.epochs:
-                row |= validate(updater.ema.model, val_loader, ranks, run, epoch + 1)
-            state = state.after(row)
-            if run:
-                rest = {"constants": constants, "freeze_epochs": freeze_epochs}
-                keep(run, cfg, train_data, updater, state, row, rest)
-            say(epoch_text(row, cfg.epochs, state))
-            if why := state.done(cfg.epochs, cfg.patience):
-                say(f"done: {why}")
-                break
+        state = train(cfg, ranks, run, phase, updater, val_loader, state, Meter(begun), save, say)
     finally:
         if run:
             run.close()  # draws the curves, also of a run that is stopped
     return finish(cfg, run, state, ranks, say)
+
+
+def train(cfg: Config, ranks, run: Run | None, phase: Callable, updater: Updater, val_loader, state, meter, save, say):
+    """The epochs from `state` and the batches of `meter` on, until all are done or somebody asks to stop -> the new state."""
+    with Watch() as watch:
+
+        def pulse(meter: Meter) -> None:
+            """Between two steps: stop, or save within the epoch."""
+            due = ranks.is_main and 0 < 60 * cfg.save_minutes < time.monotonic() - run.saved
+            to_save, to_stop = ranks.any(due, watch.asked)
+            if to_stop:
+                raise Interrupted
+            if to_save:
+                save(state, meter)
+
+        try:
+            for epoch in range(state.epoch, cfg.epochs):
+                model, loader = phase(epoch < updater.schedule.plan.freeze_epochs)
+                loader.batch_sampler.epoch, loader.batch_sampler.start = epoch, meter.batches
+                if ranks.is_main and epoch == meter.batches == 0:
+                    show_batches(run, loader)
+                criterion = YOLOXCriterion(
+                    updater.model.strides, ranks.share, l1=epoch >= cfg.epochs - cfg.plain_epochs
+                )
+                row = train_epoch(cfg, epoch, model, criterion, loader, updater, ranks, meter, pulse)
+                if (epoch + 1) % cfg.evaluate_every == 0 or epoch + 1 == cfg.epochs:
+                    row |= validate(cfg, updater, val_loader, ranks, run, epoch + 1, watch)
+                state, meter = state.after(row), Meter()
+                save(state, meter, row)
+                say(epoch_text(row, cfg.epochs, state))
+                if why := state.done(cfg.epochs, cfg.patience):
+                    say(f"done: {why}")
+                    break
+        except Interrupted:
+            watch.saving()
+            save(state, meter, stopping=True)
+            say(f"\nstopped in epoch {state.epoch + 1} after {meter.batches} of {len(loader)} batches, all of it saved; "
+                f"the same command with resume=true goes on")  # fmt: skip
+    return state
 
 
 def pin_memory(ranks: distributed.Ranks) -> bool:
@@ -218,13 +252,31 @@ def open_data(cfg: Config, say: Callable) -> tuple[Annotations, Annotations]:
     return parts[0], parts[1]
 
 
+def what_is_trained(cfg: Config, data: Annotations) -> dict:
+    """What a resumed run must have in common with the one before."""
+    constants = {name: value for name, value in asdict(cfg).items() if name not in MAY_CHANGE}
+    return constants | {"classes": list(data.classes), "training data": data.digest()}
+
+
+def what_must_agree(cfg: Config, train: Annotations, val: Annotations) -> dict:
+    """What the processes of a run must have in common; -> name: text."""
+    constants = {name: show(value) for name, value in asdict(cfg).items() if name not in OF_A_MACHINE}
+    data = {"classes": show(train.classes), "training data": train.digest(), "validation data": val.digest()}
+    return constants | data | {"code": code(Path(__file__).parent), "torch": torch.__version__}
+
+
 def is_demo(cfg: Config) -> bool:
     """Whether the data are the drawn ones that `train.py` starts with."""
     return Path(cfg.train) == Path(Config.train)
 
 
-def load_weights(cfg: Config, model: torch.nn.Module, classes: tuple[str, ...], say: Callable) -> int:
-    """Loads what `weights` names -> the number of frozen epochs: none for the demo where the weights cannot be had."""
+def load_weights(
+    cfg: Config, model: torch.nn.Module, earlier: dict | None, classes: tuple[str, ...], say: Callable
+) -> int:
+    """Loads what `weights` names into the model of a new run -> the number of frozen epochs: none for the demo where the
+    weights cannot be had, and that of before for a run that goes on."""
+    if earlier:
+        return earlier["freeze_epochs"]
     if cfg.weights is None:
         if cfg.freeze_epochs:
             say(f"WARNING: freeze_epochs={cfg.freeze_epochs} without weights: a frozen random backbone learns nothing")
@@ -263,21 +315,31 @@ def make_updater(cfg: Config, model: torch.nn.Module, plan: Plan) -> Updater:
 
 def make_data(cfg: Config, model: torch.nn.Module, train: Annotations, val: Annotations, ranks: distributed.Ranks):
     """-> the training data set, and the loader of the validation pictures."""
-    augment = Augment(cfg.mosaic, cfg.mixup, cfg.flip, cfg.rotation, cfg.scale, cfg.translate, cfg.shear, cfg.hsv)
+    moved = cfg.rotation > 0 or cfg.scale != (1.0, 1.0)  # otherwise single pictures stay where they are
+    affine = {"rotation": cfg.rotation, "scale": cfg.scale, "translate": 0.1 * moved, "shear": 0.4 * cfg.rotation}
+    augment = Augment(cfg.mosaic, cfg.mixup, cfg.flip, hsv=cfg.hsv, **affine)
     train_set = DetectionDataset(train, model.letterbox, augment, max(cfg.epochs - cfg.plain_epochs, 0), cfg.seed)
     sampler = ValSampler(len(val), min(cfg.batch_size, 32), cfg.image_size, ranks.rank, ranks.world)
     return train_set, build_loader(DetectionDataset(val, model.letterbox), sampler, cfg.workers, pin_memory(ranks))
 
 
-def open_run(cfg: Config, folder: Path | None, plan: Plan, state: resume.State, ranks: distributed.Ranks) -> Run | None:
-    """The run folder, for the process that writes."""
-    if not ranks.is_main:
-        return None
+def open_run(cfg: Config, folder: Path | None, plan: Plan, state: resume.State, begun, ranks, say) -> Run | None:
+    """The run folder, for the processes that write: rank 0, and the first process of every machine with a disk of its own."""
+    if folder is None:
+        after = max(ranks.gather(last_number(cfg.output, cfg.name)))
+        folder = Path(cfg.output) / ranks.once(lambda: create(cfg.output, cfg.name, after).name)
+    elif state.epoch or begun:
+        say(f"going on in {folder} after epoch {state.epoch}" + (f", {begun['batches']} batches" if begun else ""))
+    folder.mkdir(parents=True, exist_ok=True)
     thaw, plain = plan.freeze_epochs, max(cfg.epochs - cfg.plain_epochs, 0)
     marks = {"thaw and plain": thaw + 1} if thaw == plain else {"thaw": thaw + 1, "plain": plain + 1}
     marks = {name: epoch for name, epoch in marks.items() if 1 < epoch <= cfg.epochs}
-    run = Run(folder or create(cfg.output, cfg.name), asdict(cfg), ranks.device, marks, state.epoch, state.epoch)
-    print(f"run folder {run.folder}\n")
+    start = (folder, asdict(cfg), ranks.device, marks)
+    run = Run(*start, state.rows, resume.run_id()) if ranks.is_main else None
+    first = ranks.gather(run and run.id)[0]
+    if ranks.is_first_here and not ranks.is_main and started(folder, "id") != first:
+        run = Run(*start, None, resume.run_id())
+    say(f"run folder {folder}\n")
     return run
 
 
@@ -341,9 +403,10 @@ def less_memory(cfg: Config, name: str) -> str:
     )
 
 
-def show_batches(run: Run, dataset: DetectionDataset, sampler: TrainSampler, count: int = 3) -> None:
+def show_batches(run: Run, loader, count: int = 3) -> None:
     """Draws the first training batches with their boxes, as the network will see them."""
-    for number, keys in zip(range(1, count + 1), sampler, strict=False):
+    dataset = loader.dataset
+    for number, keys in zip(range(1, count + 1), loader.batch_sampler, strict=False):
         items = [dataset[key] for key in keys[:16]]
         drawn = [draw.draw_boxes(item.image, item.boxes, item.labels, dataset.classes) for item in items]
         sheet = draw.contact_sheet(drawn, 4)
@@ -351,45 +414,70 @@ def show_batches(run: Run, dataset: DetectionDataset, sampler: TrainSampler, cou
         run.picture(f"train/batch_{number}", sheet, 0)
 
 
-def train_epoch(cfg: Config, epoch: int, fitted, criterion, loader, updater: Updater, ranks) -> dict:
-    """One epoch with a progress bar -> its row of the log."""
-    begin, rate = time.perf_counter(), updater.learning_rate
-    bar = tqdm(loader, f"epoch {epoch + 1}/{cfg.epochs}", disable=not ranks.is_main, leave=False, dynamic_ncols=True)
+def train_epoch(
+    cfg: Config, epoch: int, model, criterion, loader, updater: Updater, ranks, meter: Meter, pulse
+) -> dict:
+    """One epoch, or what is left of it, with a progress bar -> its row of the log."""
+    begun, quiet = {"initial": meter.batches, "total": len(loader)}, {"disable": not ranks.is_main, "leave": False}
+    bar = tqdm(loader, f"epoch {epoch + 1}/{cfg.epochs}", dynamic_ncols=True, **begun, **quiet)
+    images = len(loader.dataset) / len(loader)  # a batch
 
-    def progress(done: int, means: dict[str, float], count: int) -> None:
-        speed = count * ranks.world / (time.perf_counter() - begin)
-        bar.set_postfix_str(f"loss {means['total']:.3f}, {speed:.1f} images/s, lr {updater.learning_rate:.2e}")
+    def show_and_pulse(meter: Meter) -> None:
+        speed = images * meter.batches / meter.seconds
+        text = f"loss {meter.mean()['total']:.3f}, {speed:.1f} images/s, lr {updater.learning_rate:.2e}"
+        bar.set_postfix_str(text, refresh=False)
+        pulse(meter)
 
     try:
-        means = fit_one_epoch(fitted, criterion, bar, updater, ranks, progress)
+        fit_one_epoch(model, criterion, bar, updater, ranks, meter, show_and_pulse)
     except NonFiniteLoss as error:
         paths = [loader.dataset.annotations.path(i) for i in error.ids]
         raise SystemExit(
-            f"{error}; training stops, last.pt and best.pt are those of the epoch before. The {len(paths)} pictures of these "
+            f"{error}; training stops, last.pt and best.pt stay as they were. The {len(paths)} pictures of these "
             f"steps, the last first: {', '.join(paths[:64])}. Try a lower learning_rate, or amp=bf16"
         ) from error
     except torch.cuda.OutOfMemoryError as error:
         name = "freeze_batch_size" if updater.model.backbone_frozen else "batch_size"
         raise SystemExit(f"CUDA out of memory: {less_memory(cfg, name)}") from error
-    seconds = time.perf_counter() - begin
+    finally:
+        bar.close()
+    means = meter.mean()
     row = {"epoch": epoch + 1, "loss": means.pop("total"), "positives": means.pop("positives")}
     row |= {f"loss_{name}": value for name, value in means.items()}
-    row |= {"learning_rate": rate, "skipped_steps": int(updater.skipped), "seconds": seconds}
-    return row | {"images_per_second": len(loader.dataset) / seconds}
+    rate = updater.schedule(updater.schedule.plan.before(epoch))
+    row |= {"learning_rate": rate, "skipped_steps": int(updater.skipped), "seconds": meter.seconds}
+    return row | {"images_per_second": len(loader.dataset) / meter.seconds}
 
 
-def validate(model, loader, ranks, run: Run | None, epoch: int) -> dict:
+def validate(cfg: Config, updater: Updater, loader, ranks, run: Run | None, epoch: int, watch: Watch) -> dict:
     """Figures on the validation pictures -> columns of the log; pictures and figures of the classes to TensorBoard."""
+    if not cfg.sync_bn:
+        updater.equalise_statistics(ranks)
+    model = updater.ema.model
     bar = tqdm(total=len(loader), desc="evaluation", disable=not ranks.is_main, leave=False, dynamic_ncols=True)
+
     criterion = YOLOXCriterion(model.strides, torch.ones_like)
-    figures = evaluate(model, loader, ranks, criterion, progress=lambda _: bar.update())
-    bar.close()
-    if run:
-        run.scalars({f"AP_class/{name}": c["AP"] for name, c in figures["per_class"].items() if c["AP"] >= 0}, epoch)
-        sheet = draw.contact_sheet(prediction_pictures(loader.dataset, figures["detections"], 8), 4)
-        draw.write_image(run.folder / "val_predictions.jpg", sheet)
-        run.picture("val/predictions", sheet, epoch)
+    try:
+        figures = evaluate(model, loader, ranks, criterion, progress=lambda _: bar.update(), stop=lambda: watch.asked)
+    finally:
+        bar.close()
+    if ranks.is_main:
+        with a_full_disk_is_said():
+            per_class = {name: c["AP"] for name, c in figures["per_class"].items() if c["AP"] >= 0}
+            run.scalars({f"AP_class/{name}": value for name, value in per_class.items()}, epoch)
+            sheet = draw.contact_sheet(prediction_pictures(loader.dataset, figures["detections"], 8), 4)
+            draw.write_image(run.folder / "val_predictions.jpg", sheet)
+            run.picture("val/predictions", sheet, epoch)
     return {name: value for name, value in figures.items() if isinstance(value, float)}
+
+
+@contextmanager
+def a_full_disk_is_said():
+    """What cannot be written now is no reason to lose what is being trained; the next time it is tried again."""
+    try:
+        yield
+    except (OSError, checkpoint.DiskError) as error:
+        print(f"WARNING: {error}\nWARNING: training goes on and will try again; make room before it ends")
 
 
 def prediction_pictures(dataset: DetectionDataset, detections: list[dict], count: int, confidence: float = 0.3) -> list:
@@ -407,27 +495,34 @@ def prediction_pictures(dataset: DetectionDataset, detections: list[dict], count
 
 
 def keep(
-    run: Run, cfg: Config, data: Annotations, updater: Updater, state: resume.State, row: dict, rest: dict
-) -> None:
-    """Logs the epoch, then saves best.pt when it is the best, the checkpoint of every so many epochs, and last.pt.
-
-    `rest`: what last.pt holds under "resume" beside weights, updater and state."""
-    run.log(row)
-    run.scalars({name: value for name, value in row.items() if name != "epoch"}, state.epoch)
+    cfg: Config, run: Run | None, ranks, updater: Updater, fixed: dict, state: resume.State, meter: Meter,
+    row: dict | None = None, stopping: bool = False,
+) -> None:  # fmt: skip
+    """Saves last.pt; after an epoch, whose `row` is the last of the log, before it also the log, best.pt where it is the best,
+    and the checkpoint of every so many epochs. All processes call it. `fixed`: what stays the same in all checkpoints."""
+    if not cfg.sync_bn:
+        updater.equalise_statistics(ranks)
+    if run is None:
+        return
     contents = {
         "config": asdict(cfg),
-        "classes": list(data.classes),
+        "classes": fixed["classes"],
         "epoch": state.epoch,
         "step": updater.step_number,
-        "metrics": {name: value for name, value in row.items() if name != "epoch"},
+        "metrics": {name: value for name, value in (state.rows or ({},))[-1].items() if name != "epoch"},
         "model": updater.ema.model.state_dict(),
     }
-    going_on = {"model": updater.model.state_dict(), "updater": updater.state_dict(), "state": asdict(state), **rest}
-    if state.best_epoch == state.epoch:
-        run.save("best.pt", contents)
-    if cfg.save_every and state.epoch % cfg.save_every == 0:
-        run.save(f"epoch_{state.epoch:04}.pt", contents)
-    run.save("last.pt", {**contents, "resume": going_on})
+    rest = {"model": updater.model.state_dict(), "updater": updater.state_dict(), "meter": meter.state_dict()}
+    rest |= {"state": asdict(state), **fixed}
+    with nullcontext() if stopping else a_full_disk_is_said():
+        if row and ranks.is_main:
+            run.log(row)
+            run.scalars({name: value for name, value in row.items() if name != "epoch"}, state.epoch)
+        if row and state.best_epoch == state.epoch:
+            run.save("best.pt", contents)
+        if row and cfg.save_every and state.epoch % cfg.save_every == 0:
+            run.save(f"epoch_{state.epoch:04}.pt", contents)
+        run.save("last.pt", {**contents, "resume": rest})
 
 
 def epoch_text(row: dict, epochs: int, state: resume.State) -> str:
@@ -443,9 +538,10 @@ def epoch_text(row: dict, epochs: int, state: resume.State) -> str:
 
 def finish(cfg: Config, run: Run | None, state: resume.State, ranks: distributed.Ranks, say: Callable) -> float:
     """Closes the run, says what to do next, and leaves the group of processes."""
-    if run:
+    if ranks.is_main:
         say(f"\nlook at it:  tensorboard --logdir {cfg.output}      (or open {run.folder / 'curves.png'})")
-        say(f"try it:      python predict.py checkpoint={run.folder / 'best.pt'} source=PICTURES")
+        if state.best_epoch:
+            say(f"try it:      python predict.py checkpoint={run.folder / 'best.pt'} source=PICTURES")
         say(f"{run.folder}  best mAP50-95 {state.best:.4f}")
     ranks.stop()
     return state.best
@@ -464,6 +560,6 @@ if __name__ == "__main__":
     script.run(
         lambda: main(from_command_line(sys.argv[1:])),
         mistakes=(pretrained.PretrainedError,),
-        stopped="stopped; the same command with resume=true goes on after the last complete epoch",
+        stopped="stopped; the same command with resume=true goes on from what was saved",
         lower="lower batch_size= or image_size=",
     )

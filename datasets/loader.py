@@ -14,7 +14,8 @@ SIZE_EVERY = 10  # steps between changes of the size (YOLOX)
 
 
 class TrainSampler:
-    """Batches of keys for this process: its share of each global batch. `epoch` is set before each epoch.
+    """Batches of keys for this process: its share of each global batch. `epoch` is set before each epoch, and `start` to
+    the number of its batches that an earlier start of the run has done; these are passed over without reading a picture.
 
     The order is padded by wrapping to whole batches, and to whole optimiser steps of `accumulate` batches. A share may be
     one sample smaller than another.
@@ -33,10 +34,10 @@ class TrainSampler:
     ):
         self.length, self.batch_size, self.image_size, self.seed = length, batch_size, image_size, seed
         self.multi_scale, self.rank, self.world, self.accumulate = multi_scale, rank, world, accumulate
-        self.epoch = 0
+        self.epoch = self.start = 0
 
     def __len__(self) -> int:
-        """Batches an epoch, the same for all processes."""
+        """Batches of a whole epoch, the same for all processes."""
         return -(-self.length // (self.batch_size * self.accumulate)) * self.accumulate
 
     def size(self, step: int) -> tuple[int, int]:
@@ -51,7 +52,7 @@ class TrainSampler:
 
     def __iter__(self) -> Iterator[list[Key]]:
         order = epoch_order(self.length, self.seed, self.epoch)
-        for step in range(len(self)):
+        for step in range(self.start, len(self)):
             size, first = self.size(step), step * self.batch_size
             positions = range(first + self.rank, first + self.batch_size, self.world)
             keys = [Key(self.epoch, p, int(order[p % self.length]), size) for p in positions]
@@ -74,9 +75,10 @@ class ValSampler:
 
 
 def quiet_worker(_: int) -> None:
-    """Workers leave threads and Ctrl-C to the main process."""
+    """Workers leave threads, Ctrl-C and SIGTERM to the main process, which needs them to finish its step. They end with it."""
     cv2.setNumThreads(0)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def build_loader(dataset: DetectionDataset, sampler, workers: int, pin_memory: bool = False) -> DataLoader:

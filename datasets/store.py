@@ -1,6 +1,7 @@
 """The packed store in which every form of data ends up, and the packer that fills it."""
 
 import difflib
+import hashlib
 import math
 import os
 import re
@@ -100,6 +101,15 @@ class Annotations:
         if self.files is not None:
             return self.files[index]
         return f"{self.source}:{self.lines[index]}" if self.lines[index] else f"{self.source}: {self.names[index]}"
+
+    def digest(self) -> str:
+        """The same for the same pictures and boxes in the same order, wherever they lie on this machine."""
+        digest = hashlib.blake2b(digest_size=6)
+        for name in ("sizes", "starts", "boxes", "labels", "crowd", "category_ids", "image_ids"):
+            digest.update(np.ascontiguousarray(getattr(self, name)))
+        for index in range(len(self)):
+            digest.update(os.path.basename(self.names[index]).encode("utf-8", "surrogateescape"))
+        return f"{len(self)} pictures, {len(self.labels)} boxes, {digest.hexdigest()}"
 
     def boxes_of(self, index: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """-> boxes float64 [n, 4] xyxy as written, labels int32 [n], crowd bool [n] (views of the store)."""

@@ -81,8 +81,8 @@ def test_a_single_process_needs_no_group_and_leaves_the_model_alone():
     ranks, model = Ranks(), nets.build("yolox_nano", 2)
     assert ranks.wrap(model) is model and ranks.gather({"a": 1}) == [{"a": 1}]
     assert float(ranks.share(torch.tensor(0.0))) == 1
-    with ranks.main_first():
-        pass
+    assert ranks.once(lambda: 3) == ranks.once_a_machine(lambda: 3) == 3 and ranks.any(True, False) == [True, False]
+    ranks.agree({"batch_size": 4})
 
 
 def test_synchronised_batch_norms_save_and_load_as_plain_ones():

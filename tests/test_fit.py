@@ -5,7 +5,7 @@ import torch
 from toys import assert_equal_bits, images, make_updater, snapshot, toy
 
 from utils.distributed import Ranks
-from utils.fit import NonFiniteLoss, fit_one_epoch
+from utils.fit import Meter, NonFiniteLoss, fit_one_epoch
 from utils.optim import MOST_BAD_STEPS
 
 
@@ -27,52 +27,85 @@ def square(predictions, boxes, labels, size):
     return {"total": predictions.square().mean(), "positives": predictions.sum()}
 
 
+def fit(updater, batches, meter=None, **options):
+    meter = meter or Meter()
+    fit_one_epoch(updater.model, square, batches, updater, Ranks(), meter, **options)
+    return meter
+
+
 def test_an_epoch_trains_on_every_batch_and_means_the_losses():
     updater, twin = make_updater(toy()), make_updater(toy())
+    updater.model.eval()
     calls = []
-    means = fit_one_epoch(
-        updater.model.eval(),
-        square,
-        [Batch(s) for s in range(7)],
-        updater,
-        Ranks(),
-        lambda *seen: calls.append(seen),
-        log_every=3,
-    )
+    meter = fit(updater, [Batch(s) for s in range(7)], pulse=lambda m: calls.append((m.batches, m.mean())))
     losses = []
     for step in range(7):
         losses.append(twin.model.train()(images(step)).square().mean())
         twin.step(losses[-1])
     assert_equal_bits(snapshot(updater), snapshot(twin))
+    means = meter.mean()
     assert updater.model.training and list(means) == ["total", "positives"]
     assert means["total"] == pytest.approx(torch.stack(losses).mean().item(), rel=1e-6)
-    assert [(done, count) for done, _, count in calls] == [(3, 6), (6, 12), (7, 14)]
-    assert calls[-1][1] == means and calls[0][1]["total"] == pytest.approx(torch.stack(losses[:3]).mean().item())
+    assert [done for done, _ in calls] == [1, 2, 3, 4, 5, 6, 7] and calls[-1][1] == means  # a CPU looks after each step
+    assert calls[2][1]["total"] == pytest.approx(torch.stack(losses[:3]).mean().item())
+
+
+def test_the_pulse_comes_between_optimiser_steps_only():
+    updater, seen = make_updater(toy(), accumulate=3), []
+    fit(updater, [Batch(s) for s in range(9)], pulse=lambda m: seen.append((m.batches, updater.micro)))
+    assert seen == [(3, 0), (6, 0), (9, 0)]
+
+
+def test_an_epoch_that_is_left_and_gone_on_with_is_one_epoch():
+    whole, parts = make_updater(toy()), make_updater(toy())
+    batches = [Batch(s) for s in range(7)]
+    expected = fit(whole, batches)
+
+    def leave(meter):
+        if meter.batches == 4:
+            raise InterruptedError
+
+    meter = Meter()
+    with pytest.raises(InterruptedError):
+        fit(parts, batches, meter, pulse=leave)
+    again = fit(parts, batches[4:], Meter(meter.state_dict()))
+    assert again.mean() == expected.mean() and again.batches == 7  # to the bit
+    assert_equal_bits(snapshot(parts), snapshot(whole))
+    assert fit(parts, [], Meter(again.state_dict())).mean() == expected.mean()  # left after its last batch
+
+
+def test_a_loss_that_appears_within_an_epoch_is_the_mean_of_its_batches():
+    meter, ranks = Meter(), Ranks()
+    meter.add({"total": torch.tensor(1.0)})
+    meter.reduce(ranks)
+    meter.add({"total": torch.tensor(2.0), "l1": torch.tensor(5.0)})
+    meter.reduce(ranks)
+    assert meter.mean() == {"total": 1.5, "l1": 5.0}
 
 
 def test_an_epoch_without_batches_has_no_means():
-    updater = make_updater(toy())
-    assert fit_one_epoch(updater.model, square, [], updater, Ranks()) == {}
+    assert fit(make_updater(toy()), []).mean() == {}
 
 
 def test_pitfall_2_a_run_of_bad_steps_stops_and_names_the_pictures():
     updater = make_updater(toy())
     batches = [Batch(s, bad=s >= 4) for s in range(60)]
-    with pytest.raises(NonFiniteLoss, match="step 30") as caught:
-        fit_one_epoch(updater.model, square, batches, updater, Ranks(), log_every=10)
-    assert caught.value.ids == [i for s in reversed(range(10, 30)) for i in (10 * s, 10 * s + 1)]  # the last step first
+    with pytest.raises(NonFiniteLoss, match="step 24") as caught:
+        fit(updater, batches)
+    assert caught.value.ids == [i for s in reversed(range(4, 24)) for i in (10 * s, 10 * s + 1)]  # the last step first
     assert updater.ema.count == 4 and all(v.isfinite().all() for v in snapshot(updater).values())
 
 
 def test_pitfall_2_short_epochs_add_up():
     updater = make_updater(toy())
     batches = [Batch(s, bad=True) for s in range(MOST_BAD_STEPS // 2)]
-    fit_one_epoch(updater.model, square, batches, updater, Ranks())
+    fit(updater, batches)
     with pytest.raises(NonFiniteLoss):
-        fit_one_epoch(updater.model, square, batches, updater, Ranks())
+        fit(updater, batches)
 
 
 def test_single_bad_steps_do_not_stop_training():
     updater = make_updater(toy())
-    fit_one_epoch(updater.model, square, [Batch(s, bad=s % 3 == 0) for s in range(40)], updater, Ranks(), log_every=5)
+    meter = fit(updater, [Batch(s, bad=s % 3 == 0) for s in range(40)])
+    assert meter.sums["total"][1] == 26
     assert updater.skipped == 14 and updater.ema.count == 26

@@ -14,7 +14,7 @@ import torch
 
 from utils import run as run_module
 from utils.checkpoint import load
-from utils.run import Run, create, draw_curves, environment, newest, read_log
+from utils.run import Run, code, create, draw_curves, environment, last_number, newest, read_log, started
 
 ROOT = Path(__file__).parents[1]
 
@@ -55,6 +55,29 @@ def test_a_removed_run_does_not_give_its_number_to_a_newer_one(tmp_path):
     assert create(tmp_path, "demo").name.endswith("-3") and newest(tmp_path, "demo") != second
 
 
+def test_numbers_of_other_machines_are_passed_over(tmp_path):
+    assert last_number(tmp_path, "demo") == 0
+    assert create(tmp_path, "demo", after=4).name.endswith("-5") and last_number(tmp_path, "demo") == 5
+
+
+def test_a_machine_that_keeps_no_log_leaves_one_alone(tmp_path):
+    Run(tmp_path, {}).log({"epoch": 1, "AP": 0.5})
+    run = Run(tmp_path, {}, rows=None, run="job 7")
+    assert rows_of(tmp_path) == [{"epoch": "1", "AP": "0.5"}]
+    assert started(tmp_path, "run") == "job 7" and started(tmp_path, "id") == run.id
+    assert started(tmp_path / "nowhere", "run") is None
+
+
+def test_the_digest_of_the_code_changes_with_the_code_only(tmp_path):
+    (tmp_path / "nets").mkdir()
+    (tmp_path / "nets" / "a.py").write_text("x = 1")
+    first = code(tmp_path)
+    (tmp_path / "nets" / "notes.txt").write_text("y")
+    assert code(tmp_path) == first
+    (tmp_path / "nets" / "a.py").write_text("x = 2")
+    assert code(tmp_path) != first
+
+
 @pytest.mark.parametrize("name", ["", "a/b", "..\\x", "C:x"])
 def test_names_that_are_no_folder_names_are_refused(tmp_path, name):
     with pytest.raises(ValueError, match="name="):
@@ -81,7 +104,7 @@ def test_log_after_resume_has_neither_gaps_nor_doubles(tmp_path):
     run = Run(cut, {})
     for epoch in range(4):
         run.log({"epoch": epoch, "AP": values[epoch] if epoch < 2 else -1})
-    run = Run(cut, {}, last_epoch=1)  # killed after logging epoch 3, saved after epoch 1
+    run = Run(cut, {}, rows=run.rows[:2])  # killed after logging epoch 3, saved after epoch 1
     assert [row["epoch"] for row in rows_of(cut)] == ["0", "1"]
     for epoch in range(2, 6):
         run.log({"epoch": epoch, "AP": values[epoch]})
@@ -153,7 +176,7 @@ def test_tensorboard_gets_numbers_and_pictures_in_rgb_and_a_resumed_run_purges(t
     image[..., 0] = 200  # blue
     run.picture("batch", image, 0)
     run.close()
-    run = Run(tmp_path, {}, last_step=2)
+    run = Run(tmp_path, {}, rows=[{"epoch": 2}])
     run.scalars({"loss/total": 9.0}, 3)
     run.close()
     events = EventAccumulator(str(tmp_path)).Reload()

@@ -27,12 +27,16 @@ class CheckpointError(RuntimeError):
     """A file that cannot be written or used; the message names it and the cure."""
 
 
+class DiskError(CheckpointError):
+    """The disk is full or gone: the previous file is still there, and a later try may succeed."""
+
+
 def save(path: str | Path, contents: Mapping[str, Any]) -> None:
     """Writes `contents` so that `path` is at any moment, kill -9 and power cuts included, the old or the new file.
 
-    A temporary file in the same folder is written, flushed to the disk, read back and renamed. Raises CheckpointError,
-    with the old file untouched, when the disk is full, when `contents` holds more than plain containers and tensors,
-    and when weights or the state of the updater are not finite.
+    A temporary file in the same folder is written, flushed to the disk, read back and renamed. With the old file untouched
+    raises DiskError when the disk is full, CheckpointError when `contents` holds more than plain containers and tensors,
+    or when weights or the state of the updater are not finite.
     """
     path = Path(path)
     contents = plain({**contents, "format": FORMAT})
@@ -56,7 +60,7 @@ def save(path: str | Path, contents: Mapping[str, Any]) -> None:
         why: BaseException = error
         while why.__context__:  # PyTorch's writer raises its own error after that of the disk
             why = why.__context__
-        raise CheckpointError(f"{path} was not saved ({why}); {kept}. Is there space left in {path.parent}?") from error
+        raise DiskError(f"{path} was not saved ({why}); {kept}. Is there space left in {path.parent}?") from error
     finally:
         temporary.unlink(missing_ok=True)
 

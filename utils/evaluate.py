@@ -5,6 +5,7 @@ from torch import nn
 
 from utils.boxes import xyxy_to_xywh
 from utils.distributed import Ranks
+from utils.interrupt import Interrupted
 from utils.metrics import coco_figures
 
 
@@ -17,17 +18,18 @@ def evaluate(
     nms_iou: float = 0.65,
     max_detections: int = 300,
     progress=None,
+    stop=None,
 ) -> dict:
     """The figures of `metrics.coco_figures`, and "detections": COCO results with the data's own ids, by image id.
 
     Each process works on its share and all get the same answer. With a criterion that gives plain sums (its `share`
     gives ones) also "val_loss": the total loss over all pictures, divided by all positives. `progress(batches done)`
-    is called after each batch.
+    is called after each batch. Where `stop()` is true in one process, all raise Interrupted as soon as they meet.
     """
     model.eval()
     annotations = loader.dataset.annotations
     sums = torch.zeros(2, dtype=torch.float64)  # loss, positives
-    found = []
+    found, asked = [], False
     with torch.no_grad():
         for done, batch in enumerate(loader, 1):
             batch = batch.to(ranks.device)
@@ -42,6 +44,11 @@ def evaluate(
                 found += as_coco(one, int(annotations.image_ids[index]), annotations.category_ids)
             if progress is not None:
                 progress(done)
+            asked = stop is not None and stop()
+            if asked:
+                break
+    if any(ranks.any(asked)):
+        raise Interrupted
     everything = sorted((d for part in ranks.gather(found) for d in part), key=lambda d: d["image_id"])
     figures = coco_figures(loader.dataset.ground_truth(), everything)
     if criterion is not None:

@@ -206,6 +206,15 @@ class Updater:
         parts = self.good_statistics.split([b.numel() for b in self.statistics])
         torch._foreach_copy_(self.statistics, [part.view_as(b) for part, b in zip(parts, self.statistics, strict=True)])
 
+    def equalise_statistics(self, ranks) -> None:
+        """The statistics of batch norms in training become their means over the processes: of `Ranks`, a collective. Needed
+        before an evaluation or a save where batch norm is not synchronised."""
+        norms = [m for m in self.model.modules() if isinstance(m, nn.BatchNorm2d) and m.training]
+        if ranks.world > 1 and norms:
+            ranks.equalise([b for norm in norms for b in (norm.running_mean, norm.running_var)])
+            self.good_statistics = self._flat_statistics()
+            torch._foreach_copy_(list(self.ema.model.buffers()), list(self.model.buffers()))
+
     def check(self) -> bool:
         """Whether training can go on: False after `MOST_BAD_STEPS` non-finite steps in a row. Waits for the device."""
         return int(self.bad_in_a_row) < MOST_BAD_STEPS

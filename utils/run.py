@@ -1,14 +1,16 @@
 """The folder of a run, `runs/<name>-<date>-<n>`: constants, environment, log, curves, TensorBoard and checkpoints.
 
-Only one process of a run writes to it.
+One process of a run writes to it; on other machines, the first one there keeps the checkpoints in a folder of that name.
 """
 
 import csv
+import hashlib
 import io
 import json
 import os
 import platform
 import re
+import secrets
 import subprocess
 import sys
 import time
@@ -26,38 +28,64 @@ INK, FAINT = "#33383d", "#d9dde1"
 COLOURS = ("#2a6fbb", "#e07b39", "#3a9d5d", "#b5465a", "#7a5ea8", "#8a7a5c")
 
 
-def create(output: str | Path, name: str) -> Path:
-    """Makes the folder of a new run, `output/name-2026-01-31-1`; never one that exists, whoever else makes one now."""
-    if not name.strip() or re.search(r'[/\\:*?"<>|]', name):
-        raise ValueError(f"name={name!r} becomes the name of a folder: use letters, digits, - and _")
-    output, date = Path(output), time.strftime("%Y-%m-%d")
+def create(output: str | Path, name: str, after: int = 0) -> Path:
+    """Makes the folder of a new run, `output/name-2026-01-31-1`; never one that exists, whoever else makes one now.
+    Its number is larger than `after`, the largest on other machines (`last_number`)."""
+    check_name(name)
+    output = Path(output)
     output.mkdir(parents=True, exist_ok=True)
-    number = max((n for day, n, _ in _runs(output, name) if day == date), default=0)
+    number = max(after, last_number(output, name))
     while True:
         number += 1
         try:
-            (output / f"{name}-{date}-{number}").mkdir()
-            return output / f"{name}-{date}-{number}"
+            folder = output / f"{name}-{time.strftime('%Y-%m-%d')}-{number}"
+            folder.mkdir()
+            return folder
         except FileExistsError:
             continue
 
 
+def check_name(name: str) -> None:
+    """Raises ValueError for a name that no folder can have."""
+    if not name.strip() or re.search(r'[/\\:*?"<>|]', name):
+        raise ValueError(f"name={name!r} becomes the name of a folder: use letters, digits, - and _")
+
+
+def last_number(output: str | Path, name: str) -> int:
+    """The largest number that a run of that name has today; 0: there is none."""
+    return max((n for day, n, _ in runs(output, name) if day == time.strftime("%Y-%m-%d")), default=0)
+
+
 def newest(output: str | Path, name: str) -> Path | None:
     """The folder of the last run of that name, whether it has saved something or not; None where there is none."""
-    return max(_runs(Path(output), name), default=(None, None, None))[2]
+    return max(runs(output, name), default=(None, None, None))[2]
 
 
-def _runs(output: Path, name: str) -> list[tuple[str, int, Path]]:
-    pattern = re.compile(re.escape(name) + r"-(\d{4}-\d\d-\d\d)-(\d+)")
-    found = [(pattern.fullmatch(path.name), path) for path in output.glob("*") if path.is_dir()]
-    return [(match[1], int(match[2]), path) for match, path in found if match]
+def runs(output: str | Path, name: str) -> list[tuple[str, int, Path]]:
+    """Date, number and folder of all runs of that name, in no order."""
+    found = [(order(path), path) for path in Path(output).glob("*") if path.is_dir()]
+    return [(*place, path) for place, path in found if path.name == f"{name}-{place[0]}-{place[1]}"]
+
+
+def order(folder: Path) -> tuple[str, int]:
+    """Date and number of a run, by which runs of one name are sorted."""
+    match = re.fullmatch(r".*-(\d{4}-\d\d-\d\d)-(\d+)", folder.name)
+    return (match[1], int(match[2])) if match else ("", 0)
+
+
+def started(folder: Path, what: str) -> str | None:
+    """What environment.json says of the last start: its "id", different for all, or the "run" that torchrun knows."""
+    try:
+        return json.loads((folder / "environment.json").read_text(encoding="utf-8"))[what]
+    except (OSError, ValueError, KeyError):
+        return None
 
 
 class Run:
     """Writes to the folder of a run.
 
-    A resumed run gives the last epoch, counted as in the log, and the last step that its checkpoint holds: what was
-    logged after them is cut. Logging an epoch before it is saved then leaves neither gaps nor doubles.
+    `rows`: the log so far, as the checkpoint has it that the run goes on from; what was logged after it is cut, so that
+    the log has neither gaps nor doubles. None: another machine keeps the log. `run`: what torchrun knows the run by.
     `marks`: what the curves show as vertical lines, name -> first epoch (`{"thaw": 10, "plain": 35}`).
     """
 
@@ -67,19 +95,21 @@ class Run:
         config: Mapping[str, Any],
         device: torch.device | str = "cpu",
         marks: Mapping[str, int] | None = None,
-        last_epoch: int = -1,
-        last_step: int | None = None,
+        rows: Sequence[Mapping[str, Any]] | None = (),
+        run: str | None = None,
     ):
-        self.folder, self.marks, self.last_step = Path(folder), dict(marks or {}), last_step
-        self.rows = [row for row in read_log(self.folder / "log.csv") if int(row["epoch"]) <= last_epoch]
+        self.folder, self.marks, self.rows = Path(folder), dict(marks or {}), list(rows or ())
+        self.id = secrets.token_hex(8)  # of this start
         self._tensorboard, self._drawn = None, time.monotonic()
-        started, earlier = self.folder / "environment.json", []
-        if started.exists():
-            before = json.loads(started.read_text(encoding="utf-8"))
+        self.saved = time.monotonic()  # when it last tried to save
+        written, earlier = self.folder / "environment.json", []
+        if written.exists():
+            before = json.loads(written.read_text(encoding="utf-8"))
             earlier = [*before.pop("earlier_starts"), before]
         _write(self.folder / "config.json", _json(config))
-        _write(started, _json({**environment(device), "earlier_starts": earlier}))
-        self._write_log()
+        _write(written, _json({"id": self.id, "run": run, **environment(device), "earlier_starts": earlier}))
+        if rows is not None:
+            self._write_log()
 
     def log(self, row: Mapping[str, Any]) -> None:
         """Adds the row of an epoch to log.csv: `epoch`, `AP` and whatever else; new columns are added to the header."""
@@ -99,6 +129,7 @@ class Run:
 
     def save(self, name: str, contents: Mapping[str, Any]) -> Path:
         """A checkpoint `name` in the folder, atomically; see utils/checkpoint.py."""
+        self.saved = time.monotonic()
         checkpoint.save(self.folder / name, contents)
         return self.folder / name
 
@@ -125,7 +156,7 @@ class Run:
         if self._tensorboard is None:
             from torch.utils.tensorboard import SummaryWriter  # takes seconds to import
 
-            purge = None if self.last_step is None else self.last_step + 1
+            purge = self.rows[-1]["epoch"] + 1 if self.rows else None  # what was written after the checkpoint
             self._tensorboard = SummaryWriter(str(self.folder), purge_step=purge)
         return self._tensorboard
 
@@ -136,6 +167,15 @@ def read_log(path: str | Path) -> list[dict[str, str]]:
         return []
     with open(path, encoding="utf-8", newline="") as file:
         return [{key: value for key, value in row.items() if value} for row in csv.DictReader(file)]
+
+
+def code(root: str | Path) -> str:
+    """A digest of the program in the folder `root`, whether committed or not."""
+    digest = hashlib.blake2b(digest_size=6)
+    for pattern in ("train.py", "nets/*.py", "utils/*.py", "datasets/*.py"):
+        for path in sorted(Path(root).glob(pattern)):
+            digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
 
 
 def environment(device: torch.device | str) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Batch norm over all processes on any device. PyTorch's own works on GPUs only; this one is for clusters of CPUs and for tests.
 
-The batch of all processes is normalised as one, shares may be unequal or empty, and gradients flow through the sums.
+The batch of all processes is normalised as one, and shares may be unequal or empty. One collective forward, one backward.
 """
 
 import torch
@@ -8,20 +8,39 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 
-class _SumOverProcesses(torch.autograd.Function):
-    """y = the sum of x over all processes; each x has its part in every y, so gradients are summed as well."""
+class _Normalise(torch.autograd.Function):
+    """x `[B, C, H, W]` -> (x - mean) / sqrt(variance + eps), mean, variance (biased) and count over all processes.
+
+    The second moments are combined in float64, so that their difference keeps its digits.
+    """
 
     @staticmethod
-    def forward(ctx, x: Tensor) -> Tensor:
-        y = x.clone()
-        dist.all_reduce(y)
-        return y
+    def forward(ctx, x: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        here = x.numel() // x.shape[1]
+        total = x.sum((0, 2, 3)).double()
+        mean = total / max(here, 1)
+        squares = (x - mean.to(x.dtype)[:, None, None]).square().sum((0, 2, 3)).double() + here * mean.square()
+        sums = torch.cat([total, squares, total.new_tensor([here])])
+        dist.all_reduce(sums)
+        count = sums[-1]
+        mean, squares = (sums[:-1] / count).chunk(2)
+        variance = (squares - mean.square()).clamp(min=0)
+        mean, variance, count = (v.to(x.dtype) for v in (mean, variance, count))
+        scale = torch.rsqrt(variance + eps)
+        y = (x - mean[:, None, None]) * scale[:, None, None]
+        ctx.save_for_backward(y, scale, count)
+        ctx.mark_non_differentiable(mean, variance, count)
+        return y, mean, variance, count
 
     @staticmethod
-    def backward(ctx, gradient: Tensor) -> Tensor:
-        gradient = gradient.clone()
-        dist.all_reduce(gradient)
-        return gradient
+    def backward(ctx, gradient: Tensor, *_) -> tuple[Tensor, None]:
+        """dx = (dy - mean(dy) - y * mean(dy * y)) / sqrt(variance + eps), the means over all processes (Ioffe and Szegedy 2015,
+        section 3)."""
+        y, scale, count = ctx.saved_tensors
+        sums = torch.cat([gradient.sum((0, 2, 3)), (gradient * y).sum((0, 2, 3))])
+        dist.all_reduce(sums)
+        shift, slope = (sums / count).chunk(2)
+        return (gradient - shift[:, None, None] - y * slope[:, None, None]) * scale[:, None, None], None
 
 
 class SyncBatchNorm2d(nn.BatchNorm2d):
@@ -32,19 +51,13 @@ class SyncBatchNorm2d(nn.BatchNorm2d):
         if not self.training:
             return super().forward(x)
         wide = x if x.dtype == torch.float64 else x.float()
-        here = x.new_full((1,), x.numel() // x.shape[1], dtype=wide.dtype)
-        sums = _SumOverProcesses.apply(torch.cat([wide.sum((0, 2, 3)), here]))
-        count = sums[-1].detach()
-        mean = sums[:-1] / count
-        centred = wide - mean[:, None, None]
-        variance = _SumOverProcesses.apply(centred.square().sum((0, 2, 3))) / count
+        y, mean, variance, count = _Normalise.apply(wide, self.eps)
         with torch.no_grad():
             self.num_batches_tracked += 1
             unbiased = variance * (count / (count - 1).clamp(min=1))
             self.running_mean.lerp_(mean.to(self.running_mean.dtype), self.momentum)
             self.running_var.lerp_(unbiased.to(self.running_var.dtype), self.momentum)
-        scale = self.weight * torch.rsqrt(variance + self.eps)
-        return (centred * scale[:, None, None] + self.bias[:, None, None]).to(x.dtype)
+        return (y * self.weight[:, None, None] + self.bias[:, None, None]).to(x.dtype)
 
 
 def synchronise(model: nn.Module) -> nn.Module:
