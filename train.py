@@ -212,14 +212,15 @@ def train(cfg: Config, ranks, run: Run | None, phase: Callable, updater: Updater
                 if (epoch + 1) % cfg.evaluate_every == 0 or epoch + 1 == cfg.epochs:
                     row |= validate(cfg, updater, val_loader, ranks, run, epoch + 1, watch)
                 state, meter = state.after(row), Meter()
-                save(state, meter, row)
+                why = state.done(cfg.epochs, cfg.patience)
+                save(state, meter, row, last=bool(why))
                 say(epoch_text(row, cfg.epochs, state))
-                if why := state.done(cfg.epochs, cfg.patience):
+                if why:
                     say(f"done: {why}")
                     break
         except Interrupted:
             watch.saving()
-            save(state, meter, stopping=True)
+            save(state, meter, last=True)
             say(f"\nstopped in epoch {state.epoch + 1} after {meter.batches} of {len(loader)} batches, all of it saved; "
                 f"the same command with resume=true goes on")  # fmt: skip
     return state
@@ -496,10 +497,11 @@ def prediction_pictures(dataset: DetectionDataset, detections: list[dict], count
 
 def keep(
     cfg: Config, run: Run | None, ranks, updater: Updater, fixed: dict, state: resume.State, meter: Meter,
-    row: dict | None = None, stopping: bool = False,
+    row: dict | None = None, last: bool = False,
 ) -> None:  # fmt: skip
-    """Saves last.pt; after an epoch, whose `row` is the last of the log, before it also the log, best.pt where it is the best,
-    and the checkpoint of every so many epochs. All processes call it. `fixed`: what stays the same in all checkpoints."""
+    """Saves last.pt; after an epoch, of which `row` tells, before it also the log, best.pt where it is the best, and the
+    checkpoint of every so many epochs. All processes call it. `fixed`: what is the same in all checkpoints; `last`: there
+    is no later try, so what cannot be written is an error."""
     if not cfg.sync_bn:
         updater.equalise_statistics(ranks)
     if run is None:
@@ -514,14 +516,17 @@ def keep(
     }
     rest = {"model": updater.model.state_dict(), "updater": updater.state_dict(), "meter": meter.state_dict()}
     rest |= {"state": asdict(state), **fixed}
-    with nullcontext() if stopping else a_full_disk_is_said():
-        if row and ranks.is_main:
+    careful = nullcontext if last else a_full_disk_is_said
+    if row and ranks.is_main:
+        with careful():
             run.log(row)
             run.scalars({name: value for name, value in row.items() if name != "epoch"}, state.epoch)
-        if row and state.best_epoch == state.epoch:
-            run.save("best.pt", contents)
-        if row and cfg.save_every and state.epoch % cfg.save_every == 0:
-            run.save(f"epoch_{state.epoch:04}.pt", contents)
+    names = ["best.pt"] if row and state.best_epoch == state.epoch else []
+    names += [f"epoch_{state.epoch:04}.pt"] if row and cfg.save_every and state.epoch % cfg.save_every == 0 else []
+    for name in names:
+        with careful():
+            run.save(name, contents)
+    with careful():
         run.save("last.pt", {**contents, "resume": rest})
 
 

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 import torch
 
+from datasets import demo
+
 
 @pytest.fixture(scope="session")
 def shared() -> Path:
@@ -36,6 +38,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if item.get_closest_marker("gpu"):
                 item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    """Nine drawn pictures for training and five for validation, as annotation files with their classes."""
+    folder = tmp_path_factory.mktemp("pictures")
+    for part, numbers in (("train", range(9)), ("val", range(9, 14))):
+        lines = []
+        for number in numbers:
+            image, boxes, labels = demo.picture(number)
+            assert cv2.imwrite(str(folder / f"{number}.png"), image)
+            rows = [",".join(map(str, [*box, label])) for box, label in zip(boxes.tolist(), labels, strict=True)]
+            lines.append(" ".join([f"{number}.png", *rows]))
+        (folder / f"{part}.txt").write_text("\n".join(lines))
+    (folder / "classes.txt").write_text("\n".join(demo.CLASSES))
+    return folder
 
 
 @pytest.fixture

@@ -10,13 +10,20 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from toys import detector, make_updater
 
 import nets
+from datasets import formats
 from datasets.annotations import read_annotation_file
 from datasets.dataset import DetectionDataset
 from datasets.loader import TrainSampler, build_loader
+from datasets.mosaic import Augment
+from nets import pretrained
 from nets.losses import YOLOXCriterion
-from utils.distributed import Ranks
+from utils.checkpoint import load_matching
+from utils.distributed import Disagreement, Elsewhere, Ranks
+from utils.fit import Meter, fit_one_epoch
+from utils.optim import EMA, Plan, Schedule, Updater, build_optimizer
 from utils.run import read_log
 from utils.sync_bn import synchronise
 
@@ -24,10 +31,10 @@ ROOT = Path(__file__).parents[1]
 SIZE = (64, 64)
 
 
-def gradients(ranks, file, batch_size, frozen, steps):
+def gradients(ranks, file, batch_size, frozen, steps, dtype=torch.float64):
     """Gradients of each of the first steps of an epoch, and the batch-norm statistics after them."""
     torch.manual_seed(0)
-    model = nets.build("yolox_nano", 5).double().train()
+    model = nets.build("yolox_nano", 5).to(dtype).train()
     with torch.no_grad():  # batch norms far from their start, so that their gradients count
         for p in model.parameters():
             p.add_(torch.randn_like(p) * 0.02)
@@ -46,21 +53,27 @@ def gradients(ranks, file, batch_size, frozen, steps):
     return found, {name: b.clone() for name, b in model.named_buffers() if b.is_floating_point()}
 
 
-def process(rank, world, store, file, batch_size, frozen, steps, out):
+def process(rank, world, store, out, work, arguments):
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
-    found = gradients(Ranks(rank, world), file, batch_size, frozen, steps)
-    if rank == world - 1:  # the last one: the gradients are the same in all
+    found = work(Ranks(rank, world, machine=tuple(range(world))), *arguments)
+    if rank == world - 1:  # the last one: what is compared is the same in all
         torch.save(found, out)
     dist.destroy_process_group()
 
 
-def assert_close(ours, theirs):
+def together(world, folder, work, *arguments):
+    """What `work(ranks, *arguments)` answers in the last of several processes."""
+    mp.spawn(process, (world, str(folder / f"store{world}"), str(folder / "out.pt"), work, arguments), world)
+    return torch.load(folder / "out.pt")
+
+
+def assert_close(ours, theirs, tolerance=1e-9):
     for a, b in zip(ours, theirs, strict=True):
         assert a.keys() == b.keys()
         for name in a:
             scale = max(1.0, float(b[name].abs().max()))
-            assert float((a[name] - b[name]).abs().max()) <= 1e-9 * scale, name
+            assert float((a[name] - b[name]).abs().max()) <= tolerance * scale, name
 
 
 @pytest.mark.parametrize(
@@ -69,12 +82,119 @@ def assert_close(ours, theirs):
     ids=["even shares", "frozen backbone", "unequal shares", "an empty share"],
 )
 def test_pitfall_13_gradients_of_several_processes_are_those_of_one(painted, tmp_path, world, batch_size, frozen):
-    file, out = str(painted(6)), str(tmp_path / "out.pt")
-    mp.spawn(process, (world, str(tmp_path / "store"), file, batch_size, frozen, 2, out), world)
-    (ours, statistics), (alone, expected) = torch.load(out), gradients(Ranks(), file, batch_size, frozen, 2)
+    case = str(painted(6)), batch_size, frozen, 2
+    (ours, statistics), (alone, expected) = together(world, tmp_path, gradients, *case), gradients(Ranks(), *case)
     assert len(alone[0]) > 100 and any(g.abs().max() > 0 for g in alone[0].values())
     assert_close(ours, alone)
     assert_close([statistics], [expected])
+
+
+def test_pitfall_13_gradients_in_float32(painted, tmp_path):
+    case = str(painted(6)), 4, False, 1, torch.float32
+    (ours, _), (alone, _) = together(2, tmp_path, gradients, *case), gradients(Ranks(), *case)
+    assert_close(ours, alone, 1e-5)
+
+
+def twenty_steps(ranks, folder):
+    """The weights after 20 steps of the real loop from official weights: warm-up, the thaw after 10 steps, mosaic."""
+    torch.manual_seed(0)
+    data = formats.read(str(folder / "data/bccd/BCCD/ImageSets/Main/train.txt"), "train", bad_boxes="drop")
+    data = data.select(np.arange(80))
+    model = nets.build("yolox_nano", len(data.classes))
+    state, names = pretrained.read(folder / "weights/yolox_nano.pth", "yolox_nano")
+    load_matching(model, pretrained.adapt_classes(state, names, data.classes, model))
+    model.double()
+    schedule = Schedule(Plan(2, 1, 10, 10, 8, 8), "cosine", 0.004, 0.0002, 2.0, 0)
+    updater = Updater(model, build_optimizer("adamw", model, 0.9, 0.05), schedule, EMA(model, 20), clip=10.0)
+    dataset = DetectionDataset(data, model.letterbox, Augment(0.5, 0.0, 0.5, 5.0, (0.5, 1.5), 0.1, 2.0))
+    for epoch, frozen in enumerate((True, False)):
+        model.freeze_backbone(frozen)
+        sampler = TrainSampler(len(data), 8, (96, 96), 0, rank=ranks.rank, world=ranks.world)
+        sampler.epoch = epoch
+        criterion, loader = YOLOXCriterion(model.strides, ranks.share), build_loader(dataset, sampler, 0)
+        fit_one_epoch(ranks.wrap(model), criterion, loader, updater, ranks, Meter())
+    assert updater.step_number == 20
+    tensors = {**model.state_dict(), **{f"ema.{name}": value for name, value in updater.ema.model.state_dict().items()}}
+    return {name: value.clone() for name, value in tensors.items() if value.is_floating_point()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("world", [2, 3])
+def test_twenty_steps_of_several_processes_end_where_one_ends(shared, tmp_path, world, alone_for_twenty_steps):
+    ours, alone = together(world, tmp_path, twenty_steps, shared), alone_for_twenty_steps
+    assert_close([ours], [alone], 1e-6)
+
+
+@pytest.fixture(scope="module")
+def alone_for_twenty_steps(shared):
+    return twenty_steps(Ranks(), shared)
+
+
+def asked(ranks):
+    """What the processes learn from each other."""
+    assert ranks.any(ranks.rank == 1, False) == [True, False]
+    assert ranks.once(lambda: ranks.rank + 5) == 5 and ranks.once_a_machine(lambda: ranks.rank + 5) == 5
+    ranks.agree({"seed": 0})
+    with pytest.raises(Disagreement, match=r"batch_size: 17 on rank 1 .*, 16 on rank 0") as raised:
+        ranks.agree({"seed": 0, "batch_size": 16 + ranks.rank})
+    assert "seed" not in str(raised.value)
+
+    def fail():
+        raise ValueError("of my own")
+
+    with pytest.raises(ValueError if ranks.rank == 0 else Elsewhere):  # and nobody waits for the answer
+        ranks.once_a_machine(fail)
+    statistics = torch.full((3,), float(ranks.rank)), torch.tensor([[2.0 * ranks.rank]])
+    ranks.equalise(statistics)
+    return statistics
+
+
+def test_what_processes_ask_of_each_other(tmp_path):
+    first, second = together(2, tmp_path, asked)
+    assert first.tolist() == [0.5] * 3 and second.tolist() == [[1.0]]
+
+
+def statistics_of_their_own(ranks, file):
+    """Batch norms that are not synchronised, before and after they are made equal."""
+    torch.manual_seed(0)
+    data = DetectionDataset(read_annotation_file(file), "corner")
+    updater = make_updater(detector().train(), "adamw")
+    sampler = TrainSampler(len(data), 4, SIZE, 0, rank=ranks.rank, world=ranks.world)
+    criterion, loader = YOLOXCriterion((8, 16, 32), ranks.share), build_loader(data, sampler, 0)
+    updater.model.freeze_backbone(True)
+    frozen = {name: b.clone() for name, b in updater.model.backbone.named_buffers()}
+    fit_one_epoch(ranks.wrap(updater.model, sync_bn=False), criterion, loader, updater, ranks, Meter())
+    sides = []
+    for _ in range(2):
+        parts = [dict(m.named_buffers()) for m in (updater.model, updater.ema.model)]
+        sides.append(ranks.gather([{name: b.clone() for name, b in part.items()} for part in parts]))
+        updater.equalise_statistics(ranks)
+    assert all(torch.equal(frozen[name], b) for name, b in updater.model.backbone.named_buffers())
+    return sides
+
+
+def test_8_without_synchronised_batch_norm_all_evaluate_with_the_same_statistics(painted, tmp_path):
+    (before, after) = together(3, tmp_path, statistics_of_their_own, str(painted(6)))
+    name = "neck.reduce1.bn.running_mean"
+    name = (
+        name if name in before[0][0] else next(n for n in before[0][0] if n.startswith("neck") and "running_mean" in n)
+    )
+    own = torch.stack([rank[0][name] for rank in before])
+    assert not torch.equal(own[0], own[1])
+    for model, average in after:
+        assert torch.allclose(model[name], own.mean(0)) and torch.equal(model[name], average[name])
+        assert torch.equal(model[name], after[0][0][name])
+
+
+def test_data_parallel_gathers_predictions_along_the_pictures():
+    """nn.DataParallel itself needs GPUs; on a CPU its own pieces can be put together."""
+    model = nets.build("yolox_nano", 2).eval()
+    images = torch.randint(0, 256, (5, 3, 64, 64), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+    parts = [model(part) for part in images.chunk(3)]  # fewer pictures than GPUs are fewer parts
+    whole = model(images)
+    for field, gathered in zip(whole, map(torch.cat, zip(*parts, strict=True)), strict=True):
+        assert field.shape[0] == 5 and torch.allclose(field, gathered, atol=1e-5)
+    assert type(whole)._make(whole) == whole  # how DataParallel puts a named tuple together again
 
 
 def test_a_single_process_needs_no_group_and_leaves_the_model_alone():

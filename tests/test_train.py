@@ -1,16 +1,15 @@
 """The whole program on small drawn pictures: what a run leaves behind, and that interruptions leave no trace."""
 
-import csv
 import json
 import re
 import subprocess
 import sys
 from pathlib import Path
 
-import cv2
 import numpy as np
 import pytest
 import torch
+from small import assert_same_run, config, log_of, only_run, same
 
 import evaluate
 import nets
@@ -19,75 +18,6 @@ from datasets import demo
 from utils import checkpoint
 
 ROOT = Path(__file__).parents[1]
-SMALL = {
-    "weights": None,
-    "image_size": (64, 64),
-    "epochs": 4,
-    "freeze_epochs": 1,
-    "batch_size": 4,
-    "freeze_batch_size": 6,
-    "plain_epochs": 1,
-    "workers": 0,
-    "device": "cpu",
-    "learning_rate": 0.01,
-    "name": "small",
-}
-
-
-@pytest.fixture(scope="module")
-def pictures(tmp_path_factory):
-    """Nine drawn pictures for training and five for validation, as annotation files with their classes."""
-    folder = tmp_path_factory.mktemp("pictures")
-    for part, numbers in (("train", range(9)), ("val", range(9, 14))):
-        lines = []
-        for number in numbers:
-            image, boxes, labels = demo.picture(number)
-            assert cv2.imwrite(str(folder / f"{number}.png"), image)
-            rows = [",".join(map(str, [*box, label])) for box, label in zip(boxes.tolist(), labels, strict=True)]
-            lines.append(" ".join([f"{number}.png", *rows]))
-        (folder / f"{part}.txt").write_text("\n".join(lines))
-    (folder / "classes.txt").write_text("\n".join(demo.CLASSES))
-    return folder
-
-
-def config(pictures, output, **changes):
-    source = {"train": str(pictures / "train.txt"), "val": str(pictures / "val.txt"), "output": str(output)}
-    return train.Config(**{**SMALL, **source, **changes})
-
-
-def only_run(output):
-    (folder,) = output.iterdir()
-    return folder
-
-
-def same(a, b):
-    if isinstance(a, dict):
-        return a.keys() == b.keys() and all(same(a[k], b[k]) for k in a)
-    if isinstance(a, list | tuple):
-        return len(a) == len(b) and all(map(same, a, b))
-    return torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
-
-
-def log_of(folder):
-    with open(folder / "log.csv", encoding="utf-8") as file:
-        return [untimed(row) for row in csv.DictReader(file)]
-
-
-def untimed(contents):
-    """Without what the clock decides."""
-    if isinstance(contents, dict):
-        return {k: untimed(v) for k, v in contents.items() if k not in ("seconds", "images_per_second")}
-    return list(map(untimed, contents)) if isinstance(contents, list | tuple) else contents
-
-
-def assert_same_run(one, other):
-    """Two run folders hold the same last.pt, best.pt and log, to the bit."""
-    for name in ("last.pt", "best.pt"):
-        ours, theirs = (untimed(checkpoint.load(folder / name)) for folder in (one, other))
-        for part in ours.keys() | theirs.keys() - {"config"}:
-            if part != "config":
-                assert same(ours[part], theirs[part]), f"{name}: {part}"
-    assert log_of(one) == log_of(other)
 
 
 @pytest.fixture(scope="module")

@@ -30,8 +30,8 @@ class State:
 
     @property
     def best(self) -> float:
-        """The best mAP50-95, 0 before the first."""
-        return max((row["AP"] for row in self.rows if "AP" in row), default=0.0)
+        """The best mAP50-95; 0 before the first, and where there is nothing to measure."""
+        return max((0.0, *(row["AP"] for row in self.rows if "AP" in row)))
 
     @property
     def best_epoch(self) -> int:
