@@ -143,6 +143,8 @@ def main(cfg: Config) -> float:
     require(cfg, LEAST, MOST, CHOICES)
     nets.check_size(cfg.image_size)
     check_name(cfg.name)
+    if cfg.device == "cuda:all" and cfg.amp == "bf16":  # the threads of DataParallel know of fp16 only
+        raise ConfigError("amp=bf16 does not work with device=cuda:all: use torchrun, or amp=fp16")
     ranks = distributed.start(cfg.device, cfg.timeout_minutes)
     say = print if ranks.is_main else lambda *_: None
     distributed.share_cores(ranks.device, cfg.workers, len(ranks.machine))
@@ -367,7 +369,7 @@ def introduce(cfg: Config, model, train, val, plan: Plan, updater: Updater, rank
         say(f"memory     {memory_of_the_thaw(cfg, model, train, updater.amp, ranks) / 2**30:.1f} GiB for a thawed step")
     largest = max(cfg.batch_size, cfg.freeze_batch_size)
     for advice in (
-        distributed.gpu_advice(sys.argv),
+        distributed.gpu_advice(sys.argv, ranks.all_gpus),
         report.shared_memory_warning(cfg.workers, largest, cfg.image_size),
     ):
         if advice:

@@ -236,8 +236,9 @@ def share_cores(device: torch.device, workers: int, processes: int = 1) -> None:
         torch.set_num_threads(max(1, cores // processes - workers))
 
 
-def gpu_advice(command: Sequence[str] = ()) -> str | None:
-    """One line with its cure where GPUs stand idle: torch is the CPU build, or one process has several GPUs."""
+def gpu_advice(command: Sequence[str] = (), all_gpus: bool = False) -> str | None:
+    """One line with its cure where GPUs stand idle: torch is the CPU build, or one process has several GPUs and does not use
+    them (`all_gpus`: it does, through DataParallel, which is slow)."""
     if not torch.cuda.is_available():
         if os.path.exists("/proc/driver/nvidia/version") or os.path.exists("/dev/nvidia0"):
             build = "the CPU build" if torch.version.cuda is None else f"built for CUDA {torch.version.cuda}"
@@ -247,7 +248,9 @@ def gpu_advice(command: Sequence[str] = ()) -> str | None:
         return None
     count = torch.cuda.device_count()
     if count > 1 and "WORLD_SIZE" not in os.environ:
-        return (
-            f"{count} GPUs, one in use: torchrun --nproc_per_node={count} {' '.join(command) or 'train.py'} uses all."
-        )
+        words = [word for word in command or ["train.py"] if not word.startswith("device=")]
+        how = f"torchrun --standalone --nproc_per_node={count} {' '.join(words)}"
+        return f"{count} GPUs in one process (DataParallel): {how} is faster." if all_gpus else (
+            f"{count} GPUs, one in use: {how} uses all; device=cuda:all does so, more slowly, without torchrun."
+        )  # fmt: skip
     return None
