@@ -1,6 +1,8 @@
 """Samplers and loaders, for any number of processes. The order of an epoch is a function of (seed, epoch)."""
 
+import os
 import signal
+import threading
 from collections.abc import Iterator
 
 import cv2
@@ -75,10 +77,19 @@ class ValSampler:
 
 
 def quiet_worker(_: int) -> None:
-    """Workers leave threads, Ctrl-C and SIGTERM to the main process, which needs them to finish its step. They end with it."""
+    """Workers leave threads, Ctrl-C and a SIGTERM to the whole group to the main process, which needs them for its last
+    step. They end when it tells them to, or ends itself."""
     cv2.setNumThreads(0)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if hasattr(signal, "sigwaitinfo"):  # not on macOS and Windows: there a SIGTERM to all of them costs the last step
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        threading.Thread(target=_end_for_the_parent, daemon=True).start()
+
+
+def _end_for_the_parent() -> None:
+    while signal.sigwaitinfo({signal.SIGTERM}).si_pid != os.getppid():
+        pass
+    os._exit(0)
 
 
 def build_loader(dataset: DetectionDataset, sampler, workers: int, pin_memory: bool = False) -> DataLoader:

@@ -1,6 +1,9 @@
 """datasets/loader.py and datasets/dataset.py: an epoch is a function of its number, for any number of workers and processes."""
 
+import multiprocessing as mp
 import pickle
+import signal
+import subprocess
 from dataclasses import replace
 
 import numpy as np
@@ -271,3 +274,29 @@ def test_pitfall_37_workers_started_afresh_as_on_windows_and_macos_give_the_same
     loader = build_loader(data, train_sampler(len(data)), 1)
     loader.multiprocessing_context = "spawn"
     assert_same_batches(list(loader), batches_of(data))
+
+
+def test_an_epoch_is_gone_on_with_at_any_batch_without_reading_what_was_done(painted):
+    data = data_set(painted(9), augment=HOW)
+    whole = batches_of(data)
+    for start in range(len(whole) + 1):
+        sampler = train_sampler(len(data), 4)
+        sampler.start = start
+        assert_same_batches(list(build_loader(data, sampler, 0)), whole[start:])
+        assert len(sampler) == len(whole)
+
+
+@pytest.mark.skipif(not hasattr(signal, "sigwaitinfo"), reason="this system does not say who sent a signal")
+def test_workers_outlive_a_sigterm_to_all_but_not_one_from_their_process(painted):
+    data = data_set(painted(9), augment=HOW)
+    loader = build_loader(data, train_sampler(len(data), 1), 2)
+    batches = iter(loader)
+    next(batches)
+    workers = mp.active_children()
+    for worker in workers:
+        subprocess.run(["kill", "-TERM", str(worker.pid)], check=True)  # from elsewhere, as a batch system does
+    assert len(list(batches)) == 8 and all(worker.is_alive() for worker in workers) and len(workers) == 2
+    for worker in workers:
+        worker.terminate()  # as the end of the program does
+        worker.join(10)
+    assert not any(worker.is_alive() for worker in workers)
