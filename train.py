@@ -180,51 +180,53 @@ def main(cfg: Config) -> float:
         sampler = TrainSampler(len(train_set), batch_size, cfg.image_size, cfg.seed, cfg.multi_scale, *place)
         return ranks.wrap(model, cfg.sync_bn), build_loader(train_set, sampler, cfg.workers, pin_memory(ranks))
 
-    try:
-        state = train(cfg, ranks, run, phase, updater, val_loader, state, Meter(begun), save, say)
-    finally:
-        if run:
-            run.close()  # draws the curves, also of a run that is stopped
-    return finish(cfg, run, state, ranks, say)
-
-
-def train(cfg: Config, ranks, run: Run | None, phase: Callable, updater: Updater, val_loader, state, meter, save, say):
-    """The epochs from `state` and the batches of `meter` on, until all are done or somebody asks to stop -> the new state."""
     with Watch() as watch:
-
-        def pulse(meter: Meter) -> None:
-            """Between two steps: stop, or save within the epoch."""
-            due = ranks.is_main and 0 < 60 * cfg.save_minutes < time.monotonic() - run.saved
-            to_save, to_stop = ranks.any(due, watch.asked)
-            if to_stop:
-                raise Interrupted
-            if to_save:
-                save(state, meter)
-
         try:
-            for epoch in range(state.epoch, cfg.epochs):
-                model, loader = phase(epoch < updater.schedule.plan.freeze_epochs)
-                loader.batch_sampler.epoch, loader.batch_sampler.start = epoch, meter.batches
-                if ranks.is_main and epoch == meter.batches == 0:
-                    show_batches(run, loader)
-                criterion = YOLOXCriterion(
-                    updater.model.strides, ranks.share, l1=epoch >= cfg.epochs - cfg.plain_epochs
-                )
-                row = train_epoch(cfg, epoch, model, criterion, loader, updater, ranks, meter, pulse)
-                if (epoch + 1) % cfg.evaluate_every == 0 or epoch + 1 == cfg.epochs:
-                    row |= validate(cfg, updater, val_loader, ranks, run, epoch + 1, watch)
-                state, meter = state.after(row), Meter()
-                why = state.done(cfg.epochs, cfg.patience)
-                save(state, meter, row, last=bool(why))
-                say(epoch_text(row, cfg.epochs, state))
-                if why:
-                    say(f"done: {why}")
-                    break
-        except Interrupted:
-            watch.saving()
-            save(state, meter, last=True)
-            say(f"\nstopped in epoch {state.epoch + 1} after {meter.batches} of {len(loader)} batches, all of it saved; "
-                f"the same command with resume=true goes on")  # fmt: skip
+            state = train(cfg, ranks, run, phase, updater, val_loader, state, Meter(begun), save, watch, say)
+        finally:
+            if run:
+                run.close()  # draws the curves, also of a run that is stopped
+        return finish(cfg, run, state, ranks, say)
+
+
+def train(
+    cfg: Config, ranks, run: Run | None, phase: Callable, updater: Updater, val_loader, state, meter, save, watch, say
+) -> resume.State:  # fmt: skip
+    """The epochs from `state` and the batches of `meter` on, until all are done or somebody asks to stop -> the new state."""
+
+    def pulse(meter: Meter) -> None:
+        """Between two steps: stop, or save within the epoch."""
+        if watch.orphaned():
+            raise SystemExit("torchrun has ended without its processes; training stops, what was saved stays")
+        due = ranks.is_main and 0 < 60 * cfg.save_minutes < time.monotonic() - run.saved
+        to_save, to_stop = ranks.any(due, watch.asked)
+        if to_stop:
+            raise Interrupted
+        if to_save:
+            save(state, meter)
+
+    try:
+        for epoch in range(state.epoch, cfg.epochs):
+            model, loader = phase(epoch < updater.schedule.plan.freeze_epochs)
+            loader.batch_sampler.epoch, loader.batch_sampler.start = epoch, meter.batches
+            if ranks.is_main and epoch == meter.batches == 0:
+                show_batches(run, loader)
+            criterion = YOLOXCriterion(updater.model.strides, ranks.share, epoch >= cfg.epochs - cfg.plain_epochs)
+            row = train_epoch(cfg, epoch, model, criterion, loader, updater, ranks, meter, pulse)
+            if (epoch + 1) % cfg.evaluate_every == 0 or epoch + 1 == cfg.epochs:
+                row |= validate(cfg, updater, val_loader, ranks, run, epoch + 1, watch)
+            state, meter = state.after(row), Meter()
+            why = state.done(cfg.epochs, cfg.patience)
+            save(state, meter, row, last=bool(why))
+            say(epoch_text(row, cfg.epochs, state))
+            if why:
+                say(f"done: {why}")
+                break
+    except Interrupted:
+        watch.saving()
+        save(state, meter, last=True)
+        say(f"\nstopped in epoch {state.epoch + 1} after {meter.batches} of {len(loader)} batches, all of it saved; "
+            f"the same command with resume=true goes on")  # fmt: skip
     return state
 
 
@@ -545,7 +547,7 @@ def epoch_text(row: dict, epochs: int, state: resume.State) -> str:
 
 def finish(cfg: Config, run: Run | None, state: resume.State, ranks: distributed.Ranks, say: Callable) -> float:
     """Closes the run, says what to do next, and leaves the group of processes."""
-    if ranks.is_main:
+    if ranks.is_main and state.done(cfg.epochs, cfg.patience):
         say(f"\nlook at it:  tensorboard --logdir {cfg.output}      (or open {run.folder / 'curves.png'})")
         if state.best_epoch:
             say(f"try it:      python predict.py checkpoint={run.folder / 'best.pt'} source=PICTURES")

@@ -81,14 +81,18 @@ def quiet_worker(_: int) -> None:
     step. They end when it tells them to, or ends itself."""
     cv2.setNumThreads(0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if hasattr(signal, "sigwaitinfo"):  # not on macOS and Windows: there a SIGTERM to all of them costs the last step
+    if hasattr(signal, "sigtimedwait"):  # not on macOS and Windows: there a SIGTERM to all of them costs the last step
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         threading.Thread(target=_end_for_the_parent, daemon=True).start()
 
 
-def _end_for_the_parent() -> None:
-    while signal.sigwaitinfo({signal.SIGTERM}).si_pid != os.getppid():
-        pass
+def _end_for_the_parent(every: float = 0.5) -> None:
+    """Also without a word: sockets that a worker inherited would keep up the appearance of a process that was killed."""
+    parent = os.getppid()
+    while os.getppid() == parent:
+        heard = signal.sigtimedwait({signal.SIGTERM}, every)
+        if heard is not None and heard.si_pid == parent:
+            break
     os._exit(0)
 
 

@@ -60,3 +60,13 @@ def test_a_second_signal_leaves_at_once_but_not_under_torchrun():
 def test_a_step_that_does_not_end_is_given_up_but_a_save_is_not(saving):
     done, _ = run(RAISE + ("  watch.saving()\n" if saving else "") + "  time.sleep(3)\n  print('saved')")
     assert (done.returncode, "saved" in done.stdout) == ((0, True) if saving else (1, False))
+
+
+def test_a_process_that_torchrun_has_left_behind_knows_it(monkeypatch):
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "job")
+    with Watch() as watch:
+        assert not watch.orphaned()
+        monkeypatch.setattr("os.getppid", lambda: 1)
+        assert watch.orphaned()
+        monkeypatch.delenv("TORCHELASTIC_RUN_ID")  # a program of its own may outlive the shell that started it
+        assert not watch.orphaned()

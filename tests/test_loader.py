@@ -286,7 +286,7 @@ def test_an_epoch_is_gone_on_with_at_any_batch_without_reading_what_was_done(pai
         assert len(sampler) == len(whole)
 
 
-@pytest.mark.skipif(not hasattr(signal, "sigwaitinfo"), reason="this system does not say who sent a signal")
+@pytest.mark.skipif(not hasattr(signal, "sigtimedwait"), reason="this system does not say who sent a signal")
 def test_workers_outlive_a_sigterm_to_all_but_not_one_from_their_process(painted):
     data = data_set(painted(9), augment=HOW)
     loader = build_loader(data, train_sampler(len(data), 1), 2)

@@ -6,6 +6,7 @@ machine is found under /proc.
 
 import contextlib
 import csv
+import json
 import os
 import re
 import secrets
@@ -33,13 +34,12 @@ pytestmark = [
 ROOT = Path(__file__).parents[1]
 TRAINING = {
     **{"train": "pictures/train.txt", "val": "pictures/val.txt", "weights": "none", "image_size": "64,64"},
-    **{"epochs": "5", "freeze_epochs": "1", "batch_size": "3", "freeze_batch_size": "4", "plain_epochs": "1"},
+    **{"epochs": "3", "freeze_epochs": "1", "batch_size": "3", "freeze_batch_size": "4", "plain_epochs": "1"},
     **{"workers": "0", "device": "cpu", "learning_rate": "0.01", "name": "small", "output": "output"},
-    **{"save_minutes": "0.001", "timeout_minutes": "0.33"},
+    **{"save_minutes": "0.01", "timeout_minutes": "0.33"},
 }
-PICTURES = {"train": range(20), "val": range(20, 32)}
+PICTURES = {"train": range(24), "val": range(24, 34)}
 TIMING = ("seconds", "images_per_second")  # what no two runs share
-MIDDLE = r"epoch 3/5: .*?[2-5]/7 \["  # the progress bar
 GONE = 8  # seconds without a sign of life after which torchrun takes a machine for dead
 LONG = 180  # seconds: whoever takes longer hangs
 
@@ -77,7 +77,8 @@ class Machine:
     @property
     def run(self):
         """Its only run folder."""
-        (folder,) = (self.folder / "output").iterdir()
+        (output,) = [word.removeprefix("output=") for word in self.command if word.startswith("output=")]
+        (folder,) = (self.folder / output).iterdir()
         return folder
 
     def processes(self):
@@ -105,6 +106,19 @@ class Machine:
             assert running and time.monotonic() < end, f"no {pattern!r} in\n{self.tail()}"
             time.sleep(0.02)
 
+    def wait_for_the_middle(self):
+        """Waits until it has saved within an epoch after the first."""
+        self.wait_for("run folder")
+        end, seen = time.monotonic() + LONG, None
+        while True:
+            with contextlib.suppress(FileNotFoundError):
+                if seen != (seen := (self.run / "last.pt").stat().st_mtime_ns):
+                    saved = checkpoint.load(self.run / "last.pt")["resume"]
+                    if saved["state"]["rows"] and saved["meter"]["batches"]:
+                        return
+            assert self.process.poll() is None and time.monotonic() < end, self.tail()
+            time.sleep(0.02)
+
     def end(self, status=None):
         """Waits for its end -> its exit status, which must be `status` where that is given."""
         try:
@@ -120,7 +134,7 @@ class Machine:
 
 @pytest.fixture(scope="module")
 def pictures(tmp_path_factory):
-    """Twenty drawn pictures for training and twelve for validation, as annotation files."""
+    """Twenty-four drawn pictures for training and ten for validation, as annotation files."""
     folder = tmp_path_factory.mktemp("drawn")
     for part, numbers in PICTURES.items():
         lines = []
@@ -167,7 +181,7 @@ def plug(pictures, tmp_path):
 def undisturbed(pictures, tmp_path_factory):
     """The run folder of two processes that nobody disturbed."""
     with power(pictures, tmp_path_factory.mktemp("undisturbed")) as plug:
-        one = plug("one", torchrun("--standalone", "--nproc_per_node=2")).start()
+        one = plug("one", torchrun("--standalone", "--nproc_per_node=2", save_minutes=0)).start()
         one.end(0)
         return one.run
 
@@ -215,78 +229,63 @@ def rows_of(log):
         return [{name: value for name, value in row.items() if name not in TIMING} for row in csv.DictReader(file)]
 
 
+def without_times(value):
+    if isinstance(value, dict):
+        return {key: without_times(item) for key, item in value.items() if key not in TIMING}
+    return type(value)(map(without_times, value)) if isinstance(value, list | tuple) else value
+
+
 def trained(path):
-    """What training has made of a checkpoint, without the times."""
-    contents = checkpoint.load(path)
-    resume = contents.get("resume", {})
-    rows = [{n: v for n, v in row.items() if n not in TIMING} for row in resume.get("state", {}).get("rows", ())]
-    metrics = {name: value for name, value in contents["metrics"].items() if name not in TIMING}
-    own = {"model": resume.get("model"), "updater": resume.get("updater"), "rows": rows}
-    return {
-        "epoch": contents["epoch"],
-        "step": contents["step"],
-        "average": contents["model"],
-        "metrics": metrics,
-        **own,
-    }
+    """What a checkpoint holds, without the times that training took, and the constants: folders differ."""
+    return without_times({name: part for name, part in checkpoint.load(path).items() if name != "config"})
 
 
 def assert_undisturbed(folder, undisturbed, log=True):
     for name in ("last.pt", "best.pt"):
-        assert same(trained(folder / name), trained(undisturbed / name)), f"{folder / name}"
+        assert same(trained(folder / name), trained(undisturbed / name)), folder / name
     if log:
         rows = rows_of(folder / "log.csv")
-        assert rows == rows_of(undisturbed / "log.csv") and [row["epoch"] for row in rows] == list("12345")
+        assert rows == rows_of(undisturbed / "log.csv") and [row["epoch"] for row in rows] == list("123")
 
 
 def assert_went_on_in_the_middle(main):
     """After the restart the machine of rank 0 went on within an epoch, not at the beginning or at an epoch's end."""
-    went_on = re.findall(r"going on in \S+ after epoch (\d), (\d) batches", main.out)
-    assert went_on and all(0 < int(epoch) < 5 and int(batches) > 0 for epoch, batches in went_on), main.tail()
+    went_on = re.findall(r"going on in \S+ after epoch (\d), (\d+) batches", main.out)
+    assert went_on and all(0 < int(epoch) < 3 and int(batches) > 0 for epoch, batches in went_on), main.tail()
 
 
 def assert_both_keep(main, other, undisturbed):
-    """Both machines have the same checkpoints in folders of the same name, and only that of rank 0 has a log."""
+    """Both machines have the checkpoints of the run left alone, in folders of one name, and only that of rank 0 a log."""
     assert_undisturbed(main.run, undisturbed)
     assert_undisturbed(other.run, undisturbed, log=False)
     assert main.run.name == other.run.name and not (other.run / "log.csv").exists()
-    for name in ("last.pt", "best.pt"):
-        assert same(checkpoint.load(main.run / name), checkpoint.load(other.run / name))
 
 
-@pytest.mark.parametrize("disk", ["keeps its disk", "has lost its disk, and is rank 0", "shares its disk"])
-def test_a_machine_that_dies_and_comes_back_leaves_no_trace(pair, undisturbed, tmp_path, disk):
-    if "lost" in disk:
-        guest, host = addresses = "127.0.0.1", "127.0.0.2"  # noqa: F841
-        host, guest = pair(host, guest)
-        main = guest
+@pytest.mark.parametrize("who", ["one with its disk", "rank 0 without its disk", "both, which share a disk"])
+def test_a_machine_that_dies_and_comes_back_leaves_no_trace(pair, undisturbed, tmp_path, who):
+    """Unless both die it is not the one that hosts the rendezvous; where that dies, all get the same line again."""
+    if "rank 0" in who:
+        host, guest = pair("127.0.0.2", "127.0.0.1")
+        main, other = guest, host
     else:
-        host, guest = pair(output=tmp_path / "common" if "shares" in disk else "output")
-        main = host
+        host, guest = main, other = pair(output=tmp_path / "common" if "share" in who else "output")
     host.start(), guest.start()
-    main.wait_for(MIDDLE)
-    guest.kill()
-    if "lost" in disk:
+    main.wait_for_the_middle()
+    dead = [host, guest] if "both" in who else [guest]
+    for machine in dead:
+        machine.kill()
+    if "without" in who:
         shutil.rmtree(guest.folder / "output")
-    guest.start()
+    for machine in dead:
+        machine.start()
     host.end(0), guest.end(0)
     assert_went_on_in_the_middle(main)
-    if "shares" in disk:
-        (folder,) = (tmp_path / "common").iterdir()
-        assert_undisturbed(folder, undisturbed)
+    if "share" in who:
+        assert_undisturbed(main.run, undisturbed)  # the only run folder
+        starts = json.loads((main.run / "environment.json").read_text())["earlier_starts"]
+        assert len(starts) == 1  # only one of the two has written there each time
     else:
-        assert_both_keep(main, guest if main is host else host, undisturbed)
-
-
-def test_the_same_line_again_on_all_machines_goes_on_after_that_of_the_rendezvous_has_died(pair, undisturbed):
-    host, guest = pair()
-    host.start(), guest.start()
-    host.wait_for(MIDDLE)
-    host.kill(), guest.kill()
-    host.start(), guest.start()
-    host.end(0), guest.end(0)
-    assert_went_on_in_the_middle(host)
-    assert_both_keep(host, guest, undisturbed)
+        assert_both_keep(main, other, undisturbed)
 
 
 class Cable:
@@ -353,11 +352,11 @@ def test_a_cut_cable_ends_the_waiting_and_once_it_is_mended_the_run_goes_on(cabl
         env = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "GLOO_SOCKET_IFNAME": cable.name(end)}
         machines.append(plug(end, cable.command(end, command), **env).start())
     host, guest = machines
-    host.wait_for(MIDDLE)
+    host.wait_for_the_middle()
     cable.link("down")
     cut = time.monotonic()
     for machine in machines:
-        machine.wait_for("timeout_minutes", 60)
+        machine.wait_for("longer than timeout_minutes", 60)
     assert 15 < time.monotonic() - cut < 40  # it was the time-out of 20 seconds: no reset reaches anybody
     cable.link("up")
     host.end(0), guest.end(0)
@@ -380,27 +379,21 @@ def change_the_code(guest):
     guest.command = [word.replace(str(ROOT / "train.py"), str(root / "train.py")) for word in guest.command]
 
 
-@pytest.mark.parametrize(
-    "change, constants, name",
-    [
-        (change_a_box, {}, "training data"),
-        (None, {"batch_size": "4"}, r"batch_size: 4 on rank 1 .*, 3 on rank 0"),
-        (change_the_code, {}, "code"),
-    ],
-    ids=["another annotation file", "another constant", "another version of the code"],
-)
-def test_machines_that_were_not_started_alike_say_in_what_they_differ(pair, change, constants, name):
-    machines = pair(restarts=0, different=constants, timeout_minutes=10)
-    if change:
-        change(machines[1])
+def test_machines_that_were_not_started_alike_say_in_what_they_differ(pair):
+    host, guest = pair(restarts=0, different={"batch_size": 4}, timeout_minutes=10)
+    change_a_box(guest)
+    change_the_code(guest)
     begin = time.monotonic()
-    for machine in machines:
-        machine.start()
-    for machine in machines:
-        assert machine.end() not in (0, None)
-        assert re.search(rf"not started alike.*\n.*{name}", machine.err), machine.tail()
+    host.start(), guest.start()
+    for machine in (host, guest):
+        assert machine.end() != 0
+        complaint = machine.err.partition("not started alike")[2]
+        for name in ("batch_size: 4 on rank 1", "training data:", "code:"):
+            assert name in complaint, machine.tail()
+        for name in ("validation data:", "learning_rate:"):
+            assert name not in complaint
         assert not (machine.folder / "output").exists()
-    assert time.monotonic() - begin < 60  # of which most goes into starting
+    assert time.monotonic() - begin < 100  # most of it to start python four times; nobody waited for the time-out
 
 
 def lines_of(machine, rank):
@@ -412,8 +405,8 @@ def lines_of(machine, rank):
 
 def test_a_rank_that_fails_says_why_ends_all_in_seconds_and_is_not_buried(plug):
     flags = ["--standalone", "--nproc_per_node=2", "--max-restarts=0", "--log-dir=logs", "--tee=3"]
-    one = plug("one", torchrun(*flags, timeout_minutes=10)).start()
-    one.wait_for(r"epoch 2/5: .*?[1-4]/7 \[")
+    one = plug("one", torchrun(*flags, timeout_minutes=10, save_minutes=0)).start()
+    one.wait_for(r"epoch 2/3: .*?[1-4]/8 \[")
     (*_, index) = ValSampler(len(PICTURES["val"]), 3, (64, 64), rank=1, world=2).indices
     lost = one.folder / f"pictures/{PICTURES['val'][index]}.png"
     said = [len(lines_of(one, rank)) for rank in (0, 1)]  # warnings of torch
@@ -454,7 +447,9 @@ runpy.run_path({str(ROOT / "train.py")!r}, run_name="__main__")
 
 
 def test_others_wait_for_a_rank_that_saves_slowly(plug, undisturbed, tmp_path):
-    one = plug("one", torchrun("--standalone", "--nproc_per_node=2", script=sleepy(tmp_path, 12))).start()
+    one = plug(
+        "one", torchrun("--standalone", "--nproc_per_node=2", script=sleepy(tmp_path, 12), save_minutes=0)
+    ).start()
     one.end(0)
     assert "awake" in one.out
     assert_undisturbed(one.run, undisturbed)
@@ -469,4 +464,3 @@ def test_others_do_not_wait_longer_than_the_time_out_and_name_it(plug, tmp_path)
     assert 15 < time.monotonic() - begin < 70 and "awake" not in one.out
     (line,) = lines_of(one, 1)[said[1] :]
     assert "timeout_minutes" in line and len(lines_of(one, 0)[said[0] :]) <= 1, one.tail()
-    assert "timeout_minutes" in one.err.partition("Root Cause")[2], one.tail()

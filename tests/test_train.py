@@ -1,6 +1,7 @@
 """The whole program on small drawn pictures: what a run leaves behind, and that interruptions leave no trace."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -296,15 +297,29 @@ def test_1_overfits_eight_real_pictures(shared, tmp_path):
     assert float(log_of(only_run(tmp_path / "runs"))[-1]["AP50"]) > 0.95
 
 
+@pytest.fixture(scope="module")
+def demo_run(tmp_path_factory):
+    """`demo_run(name, *torchrun)` trains the demo from nothing in a folder of that name -> folder, best mAP50-95."""
+
+    def start(name, *torchrun):
+        place = tmp_path_factory.mktemp(name)
+        command = [sys.executable, *torchrun, str(ROOT / "train.py"), "mirror=http://127.0.0.1:9"]
+        env = {**os.environ, "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(command, cwd=place, env=env, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr[-2000:]
+        return place, float(re.fullmatch(r"\S+  best mAP50-95 ([\d.]+)", done.stdout.splitlines()[-1])[1])
+
+    return start
+
+
 @pytest.mark.slow
-def test_the_demo_learns_from_nothing_to_more_than_60(tmp_path):
-    command = [sys.executable, str(ROOT / "train.py"), "mirror=http://127.0.0.1:9"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-2000:]
-    folder, best = re.fullmatch(r"(\S+)  best mAP50-95 ([\d.]+)", done.stdout.splitlines()[-1]).groups()
-    assert float(best) > 0.60
-    again = subprocess.run([sys.executable, str(ROOT / "predict.py")], cwd=tmp_path, capture_output=True, text=True)
+def test_the_demo_learns_from_nothing_to_more_than_60_with_one_process_and_with_two(demo_run):
+    place, best = demo_run("one")
+    assert best > 0.60
+    again = subprocess.run([sys.executable, str(ROOT / "predict.py")], cwd=place, capture_output=True, text=True)
     assert again.returncode == 0, again.stderr[-2000:]  # what the end of the run recommends
+    _, together = demo_run("two", "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2")
+    assert abs(together - best) <= 0.03
 
 
 @pytest.mark.slow

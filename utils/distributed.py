@@ -2,7 +2,9 @@
 
 import inspect
 import os
+import secrets
 import socket
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -122,7 +124,8 @@ class Ranks:
             torch.from_file(str(path), size=os.path.getsize(path), dtype=torch.uint8) if self.rank == source else None
         )
         (length,) = [size for size in self.gather(None if data is None else len(data)) if size is not None]
-        temporary = f"{os.fspath(path)}.{socket.gethostname()}-{os.getpid()}.tmp"
+        folder, name = os.path.split(path)
+        temporary = os.path.join(folder, f".{name}.{socket.gethostname()}-{os.getpid()}.tmp")
         with open(temporary if wanted else os.devnull, "wb") as file:
             for start in range(0, length, CHUNK):
                 chunk = (
@@ -191,12 +194,38 @@ def start(device: str = "auto", timeout_minutes: float = 30) -> Ranks:
         if torch.cuda.device_count() >= int(os.environ.get("LOCAL_WORLD_SIZE", 1)):
             backend = "cpu:gloo,cuda:nccl"
     timeout = timedelta(minutes=timeout_minutes)
-    dist.init_process_group(backend, timeout=timeout)
+    store, rank, world = next(dist.rendezvous("env://", timeout=timeout))
+    store = dist.PrefixStore(_name_of_this_start(store, rank, world, timeout), store)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=timeout)
     ranks = Ranks(dist.get_rank(), dist.get_world_size(), where)
     places = ranks.gather(os.environ.get("GROUP_RANK", socket.gethostname()))  # torchrun: one number a machine
     machines = [tuple(r for r in range(world) if places[r] == place) for place in dict.fromkeys(places)]
     group, _ = dist.new_subgroups_by_enumeration([list(m) for m in machines], timeout=timeout)
     return replace(ranks, machine=next(m for m in machines if ranks.rank in m), group=group)
+
+
+def _name_of_this_start(store: dist.Store, rank: int, world: int, timeout: timedelta) -> str:
+    """A name that all processes of this start share, and none of an earlier one knew.
+
+    torchrun hands the same store to all starts (pytorch#135712), with the addresses of processes that are dead. Each process
+    asks rank 0 with a word of its own, so that no answer to a dead one can be taken for its own.
+    """
+    word, end, missing = secrets.token_hex(8), time.monotonic() + timeout.total_seconds(), set(range(1, world))
+    if rank:
+        store.set(f"ask/{rank}", word)
+        name = store.get(f"answer/{word}").decode()
+        store.set(f"{name}/{rank}", "heard")
+        return name
+    while missing:
+        for other in sorted(missing):
+            if store.check([f"ask/{other}"]):  # perhaps by a dead one
+                store.set(f"answer/{store.get(f'ask/{other}').decode()}", word)
+            if store.check([f"{word}/{other}"]):
+                missing.discard(other)
+        if time.monotonic() > end:
+            raise TimeoutError(f"ranks {sorted(missing)} did not start within timeout_minutes=")
+        time.sleep(0.01)
+    return word
 
 
 def lost_the_others(error: BaseException) -> bool:

@@ -20,6 +20,7 @@ class Watch:
 
     def __init__(self, patience: float = PATIENCE):
         self.asked = False
+        self._parent = os.getppid()
         self._before: dict = {}
         self._timer = threading.Timer(patience, self._give_up)
         self._timer.daemon = True
@@ -33,6 +34,10 @@ class Watch:
         self._timer.cancel()
         for number, handler in self._before.items():
             signal.signal(number, handler)
+
+    def orphaned(self) -> bool:
+        """Whether torchrun was killed and has left this process behind, which another start must not find at work."""
+        return "TORCHELASTIC_RUN_ID" in os.environ and os.getppid() != self._parent
 
     def saving(self) -> None:
         """The step is done: what follows may take the time that it needs."""

@@ -156,7 +156,7 @@ class Run:
         if self._tensorboard is None:
             from torch.utils.tensorboard import SummaryWriter  # takes seconds to import
 
-            purge = self.rows[-1]["epoch"] + 1 if self.rows else None  # what was written after the checkpoint
+            purge = self.rows[-1]["epoch"] + 1 if self.rows else 1  # what was written after the checkpoint
             self._tensorboard = SummaryWriter(str(self.folder), purge_step=purge)
         return self._tensorboard
 
