@@ -9,6 +9,7 @@ from torch import Tensor
 from utils.boxes import pairwise_iou
 
 CENTRE_RADIUS = 1.5  # strides
+MOST_PAIRS = 2**24  # of boxes and points at a time: 64 MiB a tensor, of which about ten are alive
 MOST_POINTS = 10  # a box gets at most as many points as its ten best IoUs add up to
 
 
@@ -36,7 +37,24 @@ def simota(
     cost = BCE(sqrt(class * objectness), one-hot) summed over the classes + 3 * -log(IoU + 1e-8) + 1e6 outside of the centre
     region. A box takes its k cheapest candidates, k = int(sum of its ten best IoUs), at least 1. A candidate is a point in the
     centre region of any box; a point that several boxes want goes to the box, of all, with the lowest cost.
+
+    Pictures are independent, and taken so many at a time that memory stays bounded however many boxes they have.
     """
+    at_once = max(1, MOST_PAIRS // max(1, targets.shape[1] * boxes.shape[1]))
+    pictures = zip(*(x.split(at_once) for x in (boxes, objectness, classes, targets, labels)), strict=True)
+    parts = [_simota(*part[:3], centres, strides, *part[3:]) for part in pictures]
+    return parts[0] if len(parts) == 1 else Assignment(*map(torch.cat, zip(*parts, strict=True)))
+
+
+def _simota(
+    boxes: Tensor,
+    objectness: Tensor,
+    classes: Tensor,
+    centres: Tensor,
+    strides: Tensor,
+    targets: Tensor,
+    labels: Tensor,
+) -> Assignment:
     if targets.shape[1] == 0:
         targets, labels = F.pad(targets, (0, 0, 0, 1)), F.pad(labels, (0, 1), value=-1)
     real = (labels >= 0)[..., None]  # [B, M, 1]

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from nets import assigners
 from nets.assigners import Assignment, simota
 from nets.coder import decode_yolox, grid
 from utils.boxes import cxcywh_to_xyxy
@@ -188,6 +189,14 @@ def test_pictures_of_a_batch_do_not_see_each_other():
     for b in range(3):
         one = [x if i in (3, 4) else x[b : b + 1] for i, x in enumerate(inputs)]
         assert all(torch.equal(w[b : b + 1], a) for w, a in zip(whole, simota(*one), strict=True))
+
+
+@pytest.mark.parametrize("most", [1, 2000, 5000])
+def test_many_boxes_are_taken_a_few_pictures_at_a_time(monkeypatch, most):
+    inputs = scene(*random_targets(5, 12, 3), near=0.5)
+    whole = simota(*inputs)
+    monkeypatch.setattr(assigners, "MOST_PAIRS", most)  # 12 boxes and 126 points a picture
+    assert all(torch.equal(a, b) for a, b in zip(whole, simota(*inputs), strict=True))
 
 
 def test_logarithms_of_sure_predictions_stop_at_100():
