@@ -122,7 +122,9 @@ def main(cfg: Config) -> None:
         overhead = (parts[2] + parts[4]) / sum(parts)
         cells = [f"{1000 * seconds:.1f}" for seconds in (*parts, sum(parts))]
         print(f"| {phase} | " + " | ".join(cells) + f" | {100 * overhead:.1f} % |")
-    print(f"\nfrozen over thawed: {reached:.2f} times as fast; limit {limit:.2f} (backbone {100 * share:.0f} % of the FLOPs)")
+    print(
+        f"\nfrozen over thawed: {reached:.2f} times as fast; limit {limit:.2f} (backbone {100 * share:.0f} % of the FLOPs)"
+    )
     if cfg.json:
         figures = {"times": times, "parts": PARTS, "limit": limit, "reached": reached, "machine": machine()}
         Path(cfg.json).write_text(json.dumps(figures, indent=2))
