@@ -186,6 +186,8 @@ def main(cfg: Config) -> float:
         finally:
             if run:
                 run.close()  # draws the curves, also of a run that is stopped
+        if not (watch.asked or state.done(cfg.epochs, cfg.patience)):
+            raise SystemExit("another process was asked to stop; all is saved, and torchrun may start this one again")
         return finish(cfg, run, state, ranks, say)
 
 

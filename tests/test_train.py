@@ -33,8 +33,8 @@ def whole(pictures, tmp_path_factory):
 def test_4_resumed_run_has_the_same_bits_as_one_that_was_left_alone(pictures, whole, tmp_path, monkeypatch, stop):
     keep = train.keep
 
-    def keep_and_die(cfg, run, ranks, updater, fixed, state, *rest):
-        keep(cfg, run, ranks, updater, fixed, state, *rest)
+    def keep_and_die(cfg, run, ranks, updater, fixed, state, *rest, **options):
+        keep(cfg, run, ranks, updater, fixed, state, *rest, **options)
         if state.epoch == stop:
             raise KeyboardInterrupt
 
@@ -202,7 +202,7 @@ def test_2_a_run_of_non_finite_steps_stops_naming_pictures_and_keeps_the_checkpo
     monkeypatch.setattr(train, "YOLOXCriterion", Criterion)
     monkeypatch.setattr("utils.optim.MOST_BAD_STEPS", 3)
     keep = train.keep
-    monkeypatch.setattr(train, "keep", lambda *args: (keep(*args), broken.append(1)))
+    monkeypatch.setattr(train, "keep", lambda *args, **options: (keep(*args, **options), broken.append(1)))
     with pytest.raises(SystemExit, match=r"not finite.*\d\.png"):
         train.main(config(pictures, tmp_path, batch_size=2))
     contents = checkpoint.load(only_run(tmp_path) / "last.pt")

@@ -42,8 +42,9 @@ def run(main: Callable[[], object], mistakes: tuple[type[Exception], ...], stopp
         if lost_the_others(error):
             time.sleep(2 * TURN)  # torchrun will have ended this process by now, where it has seen the other one fail
             why = str(error).partition("\n")[0]
-            raise SystemExit(f"{_who()}lost the other processes, whose messages say why, or waited longer than "
-                             f"timeout_minutes= for them ({why})") from None  # fmt: skip
+            message = f"lost the other processes, whose messages say why, or waited longer than timeout_minutes= for them ({why})"
+            _tell_torchrun(message)
+            raise SystemExit(f"{_who()}{message}") from None
         _tell_torchrun(traceback.format_exc())
         raise
 
