@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from datasets.annotations import Annotations, Sample
+from datasets.cache import Pictures
 from datasets.images import read_image
-from datasets.mosaic import Augment, draw_sample
+from datasets.mosaic import MIXUP_SCALE, Augment, draw_sample
 from datasets.transforms import boxes_into, letterbox
-from utils.boxes import area, clip
 
 NO_PICTURE = -1  # the index that stands for an empty share of a batch
 PARTNER_REACH = 256  # partners of a mosaic lie so many positions away at most, so that a bounded cache is hit
@@ -80,9 +80,11 @@ class DetectionDataset(torch.utils.data.Dataset):
         augment: Augment | None = None,
         plain_from: int | None = None,
         seed: int = 0,
+        pictures: Pictures | None = None,
     ):
         self.annotations, self.letterbox, self.augment = annotations, letterbox, augment
         self.plain_from, self.seed = plain_from, seed
+        self.pictures = pictures or Pictures()
 
     def __len__(self) -> int:
         return len(self.annotations)
@@ -92,13 +94,25 @@ class DetectionDataset(torch.utils.data.Dataset):
         """Names, by label."""
         return self.annotations.classes
 
-    def read(self, index: int) -> Sample:
-        """The picture as it is in the file with its boxes, clipped to it; crowd regions are left out."""
-        image = read_image(self.annotations.path(index))
+    def read(self, index: int, reduction: int | None = None) -> Sample:
+        """The picture with its boxes, clipped to it; crowd regions are left out. `reduction` None: as it is in the file,
+        otherwise from what is kept, and a JPEG so many times smaller."""
+        path = self.annotations.path(index)
+        image, done = (read_image(path), 1) if reduction is None else self.pictures.read(path, reduction)
         boxes, labels, crowd = self.annotations.boxes_of(index)
-        boxes = clip(boxes, image.shape[1], image.shape[0])
-        keep = ~crowd & (area(boxes) > 0)
+        height, width = image.shape[:2]
+        boxes = np.minimum(np.maximum(boxes / done, 0), (width, height, width, height))
+        keep = ~crowd & (boxes[:, 2:] > boxes[:, :2]).all(1)
         return Sample(image, boxes[keep].astype(np.float32), labels[keep].astype(np.int64))
+
+    def _reduction(self, index: int, size: tuple[int, int], largest: float) -> int:
+        """How many times smaller a picture is decoded: as it will shrink anyway, drawn `largest` times as large as it
+        fits into `size`, or smaller."""
+        height, width = self.annotations.sizes[index].tolist()
+        if not height or not width:  # nobody looked for its size
+            return 1
+        scale = largest * min(size[0] / height, size[1] / width)
+        return next(reduction for reduction in (8, 4, 2, 1) if reduction == 1 or reduction * scale <= 1)
 
     def __getitem__(self, key: Key) -> Item:
         epoch, position, index, size = key
@@ -114,13 +128,18 @@ class DetectionDataset(torch.utils.data.Dataset):
         if self.plain_from is not None and epoch >= self.plain_from:
             augment = augment.plain()
         rng = np.random.default_rng((self.seed, epoch, position))
+        largest = max(augment.scale[1], MIXUP_SCALE[1] if augment.mixup else 0)
+        exact = augment == augment.plain()  # the picture of evaluation
+
+        def read(index: int) -> Sample:
+            return self.read(index, 1 if exact else self._reduction(index, size, largest))
 
         def partner(rng: np.random.Generator) -> Sample:
             away = int(rng.integers(-PARTNER_REACH, PARTNER_REACH + 1))
             order = epoch_order(len(self), self.seed, epoch)
-            return self.read(int(order[(position + away) % len(self)]))
+            return read(int(order[(position + away) % len(self)]))
 
-        drawn = draw_sample(self.read, index, partner, rng, size, self.letterbox, augment)
+        drawn = draw_sample(read, index, partner, rng, size, self.letterbox, augment)
         return Item(*drawn, index, np.zeros(5, np.float32))
 
     def ground_truth(self) -> dict:

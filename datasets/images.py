@@ -7,7 +7,6 @@ transparency is ignored, palettes are resolved, and the EXIF orientation is appl
 import hashlib
 import io
 import os
-import re
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -25,8 +24,15 @@ from utils.boxes import area, clip
 
 Image.MAX_IMAGE_PIXELS = None  # Pillow refuses large pictures as an attack; these are the user's own
 
-_EXIF_MARK = re.compile(rb"Exif\0\0|eXIf|EXIF")  # JPEG, PNG, WebP
+_JPEG_EXIF_MARK = b"Exif\0\0"
 _TIFF_MARKS = (b"II*\0", b"MM\0*")
+_JPEG_MARK = b"\xff\xd8\xff"
+_FLAGS = {  # by reduction
+    1: cv2.IMREAD_COLOR,
+    2: cv2.IMREAD_REDUCED_COLOR_2,
+    4: cv2.IMREAD_REDUCED_COLOR_4,
+    8: cv2.IMREAD_REDUCED_COLOR_8,
+}
 _TURNS = {  # EXIF orientation -> the picture as one sees it
     2: lambda image: image[:, ::-1],
     3: lambda image: image[::-1, ::-1],
@@ -56,10 +62,21 @@ def read_image(path: str) -> np.ndarray:
     return decode_image(_read_bytes(path), path)
 
 
-def decode_image(data: bytes, path: str) -> np.ndarray:
+def read_reduced(path: str, reduction: int) -> tuple[np.ndarray, int]:
+    """As `read_image`, and the reduction done: a JPEG is decoded `reduction` (1, 2, 4, 8) times smaller, in less time.
+
+    Its sides are divided and rounded up, so that coordinates are divided by the reduction exactly (in a picture that EXIF
+    mirrors or turns, to a pixel). Other kinds of files come as they are, reduction 1.
+    """
+    data = _read_bytes(path)
+    reduction = reduction if data.startswith(_JPEG_MARK) else 1
+    return decode_image(data, path, reduction), reduction
+
+
+def decode_image(data: bytes, path: str, reduction: int = 1) -> np.ndarray:
     """The bytes of a picture -> uint8 [H, W, 3] BGR, turned upright. Raises ImageError naming `path`."""
     tiff = data.startswith(_TIFF_MARKS)  # the only format that OpenCV turns even when told not to
-    flags = cv2.IMREAD_COLOR if tiff else cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
+    flags = _FLAGS[reduction] if tiff else _FLAGS[reduction] | cv2.IMREAD_IGNORE_ORIENTATION
     try:
         image = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
     except cv2.error:
@@ -84,7 +101,8 @@ def _read_bytes(path: str) -> bytes:
 
 
 def _orientation(data: bytes) -> int:
-    if not data.startswith(_TIFF_MARKS) and not _EXIF_MARK.search(data):
+    marks = (_JPEG_EXIF_MARK,) if data.startswith(_JPEG_MARK) else (_JPEG_EXIF_MARK, b"eXIf", b"EXIF")  # PNG, WebP
+    if not data.startswith(_TIFF_MARKS) and not any(mark in data for mark in marks):
         return 1
     try:
         with Image.open(io.BytesIO(data)) as image:
@@ -118,7 +136,7 @@ def scan(paths: list[str]) -> Scan:
     ):
         for start in range(0, count, 500):
             block = [os.path.abspath(path) for path in paths[start : start + 500]]
-            stamps = list(pool.map(_stamp, block))
+            stamps = list(pool.map(file_stamp, block))
             known = cache.read(block)
             fresh = [i for i, path in enumerate(block) if known.get(path, ())[:2] != stamps[i]]
             rows = dict(zip(fresh, pool.map(_examine, (block[i] for i in fresh)), strict=True))
@@ -135,7 +153,8 @@ def scan(paths: list[str]) -> Scan:
     return result
 
 
-def _stamp(path: str) -> tuple[int, int]:
+def file_stamp(path: str) -> tuple[int, int]:
+    """Size and time of a file, which change with it; 0, 0 where there is none."""
     try:
         status = os.stat(path)
     except OSError:

@@ -108,9 +108,11 @@ def move_boxes(
     Only `window` (xyxy) of the picture and only `size` = (height, width) of the output are seen. A turned box gets the
     box around its corners. Left out: sides of MIN_SIDE or less, and boxes of which no more than MIN_VISIBLE is left.
     """
-    first, last = boxes[:, :2].clip(window[:2], window[2:]), boxes[:, 2:].clip(window[:2], window[2:])
+    if not len(boxes):
+        return np.zeros((0, 4), np.float32), labels
+    first, last = (np.minimum(np.maximum(c, window[:2]), window[2:]) for c in (boxes[:, :2], boxes[:, 2:]))
     low, high = _around(first, last, matrix)
-    seen_low, seen_high = low.clip(0, size[::-1]), high.clip(0, size[::-1])
+    seen_low, seen_high = (np.minimum(np.maximum(corner, 0), size[::-1]) for corner in (low, high))
     sides = seen_high - seen_low
     seen = (last - first).prod(1) * sides.prod(1)
     whole = (boxes[:, 2:] - boxes[:, :2]).prod(1) * (high - low).prod(1)
@@ -190,14 +192,13 @@ def shift_colours(image: np.ndarray, rng: np.random.Generator, hsv: tuple[float,
     shifts = np.rint(rng.uniform(-1, 1, 3) * hsv).astype(int) * (rng.random(3) < 0.5)
     if not shifts.any():
         return
+    hue, saturation, value = shifts.tolist()
     converted = cv2.cvtColor(image, cv2.COLOR_BGR2HSV)
-    planes = cv2.split(converted)
-    every = np.arange(256)
-    for plane, shift, channel in zip(planes, shifts, "hsv", strict=True):
-        if shift:
-            table = (every + shift) % 180 if channel == "h" else (every + shift).clip(0, 255)
-            cv2.LUT(plane, table.astype(np.uint8), dst=plane)
-    cv2.cvtColor(cv2.merge(planes, converted), cv2.COLOR_HSV2BGR, dst=image)
+    if hue:
+        table = ((np.arange(256) + hue) % 180).astype(np.uint8)
+        cv2.insertChannel(cv2.LUT(cv2.extractChannel(converted, 0), table), converted, 0)
+    cv2.add(converted, (0, saturation, value, 0), dst=converted)  # clips
+    cv2.cvtColor(converted, cv2.COLOR_HSV2BGR, dst=image)
 
 
 def augment(

@@ -1,0 +1,211 @@
+"""datasets/cache.py: what is kept changes no bit of any sample, and stays within its bounds."""
+
+import multiprocessing as mp
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from painted import assert_under_its_box, picture
+
+import datasets.cache
+from datasets.annotations import annotation_line, read_annotation_file
+from datasets.cache import Pictures
+from datasets.dataset import DetectionDataset, Key
+from datasets.images import read_image, read_reduced
+from datasets.mosaic import Augment
+
+HOW = Augment(mosaic=0.6, mixup=0.3, flip=0.5, rotation=0, scale=(0.3, 0.6), translate=0.1, shear=0, hsv=(0, 0, 0))
+FOLDER = "decoded-1"
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("THAW_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("THAW_CACHE_GB", raising=False)
+    return tmp_path / "cache" / FOLDER
+
+
+def jpeg(path: Path, seed: int, side: int = 120) -> str:
+    image = np.random.default_rng(seed).integers(0, 255, (side, side + 7, 3), np.uint8)
+    path.write_bytes(cv2.imencode(".jpg", image)[1].tobytes())
+    return str(path)
+
+
+def data(folder: Path, **options) -> DetectionDataset:
+    """Twelve painted pictures of 300 to 420 pixels as JPEGs, with sizes, as `prepare` leaves them."""
+    lines, sizes = [], []
+    for i in range(12):
+        rng = np.random.default_rng(i)
+        one = picture(rng, i % 4)
+        image = cv2.resize(one.image, None, fx=3, fy=3, interpolation=cv2.INTER_NEAREST)
+        path = folder / f"{i}.jpg"
+        if not path.exists():
+            path.write_bytes(cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, 98])[1].tobytes())
+        lines.append(annotation_line(path.name, one.boxes * 3, one.labels, np.zeros(len(one.labels), bool)))
+        sizes.append(image.shape[:2])
+    (folder / "train.txt").write_text("\n".join(lines) + "\n")
+    found = replace(read_annotation_file(str(folder / "train.txt")), sizes=np.array(sizes, np.int32))
+    return DetectionDataset(found, "corner", HOW, **options)
+
+
+def samples(found: DetectionDataset) -> list:
+    return [found[Key(epoch, i, i, (160, 160))] for epoch in range(2) for i in range(12)]
+
+
+def assert_same(first: list, second: list) -> None:
+    for a, b in zip(first, second, strict=True):
+        assert all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+@pytest.mark.parametrize("files, memory", [(1e9, None), (1e9, 0.0), (3e5, 0.0), (0.0, 4e5), (None, None)])
+def test_caches_change_no_bit_of_a_sample(tmp_path: Path, cache: Path, files, memory) -> None:
+    expected = samples(data(tmp_path, pictures=Pictures(0.0, 0.0)))
+    kept = data(tmp_path, pictures=Pictures(files, memory))
+    assert_same(samples(kept), expected)
+    assert_same(samples(kept), expected)
+    assert_same(samples(data(tmp_path, pictures=Pictures(files, memory))), expected)  # a later run
+    assert any(cache.iterdir()) if files != 0 and cache.exists() else not cache.exists()
+
+
+def test_a_later_run_decodes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = jpeg(tmp_path / "a.jpg", 0)
+    first = [Pictures(1e9).read(path, reduction) for reduction in (1, 2, 4, 8)]
+    monkeypatch.setattr(datasets.cache, "read_reduced", None)
+    for reduction, (image, done) in zip((1, 2, 4, 8), first, strict=True):
+        again = Pictures(1e9).read(path, reduction)
+        assert again[1] == done == reduction and np.array_equal(again[0], image)
+
+
+@pytest.mark.parametrize("harm", ["cut", "empty", "zeroed", "one bit", "noise", "longer"])
+def test_a_damaged_file_is_decoded_again(tmp_path: Path, cache: Path, harm: str) -> None:
+    path = jpeg(tmp_path / "a.jpg", 0)
+    expected, _ = Pictures(1e9).read(path, 1)
+    (file,) = cache.iterdir()
+    raw = bytearray(file.read_bytes())
+    raw[5000] ^= 4 * (harm == "one bit")
+    raw = {"cut": raw[:-9], "empty": b"", "zeroed": bytes(len(raw)), "noise": os.urandom(len(raw))}.get(harm, raw)
+    file.write_bytes(bytes(raw) + b"x" * (harm == "longer"))
+    assert np.array_equal(Pictures(1e9).read(path, 1)[0], expected)
+    assert np.array_equal(Pictures(1e9).read(path, 1)[0], expected)
+
+
+def test_a_changed_picture_of_the_same_name_is_seen(tmp_path: Path) -> None:
+    path, kept = jpeg(tmp_path / "a.jpg", 0), Pictures(1e9)
+    old, _ = kept.read(path, 1)
+    jpeg(tmp_path / "a.jpg", 1)
+    os.utime(path, ns=(5, 5))
+    for pictures in (kept, Pictures(1e9)):
+        assert np.array_equal(pictures.read(path, 1)[0], read_image(path)) and not np.array_equal(old, read_image(path))
+
+
+def test_no_place_to_write_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = jpeg(tmp_path / "a.jpg", 0)
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("THAW_CACHE", str(tmp_path / "file" / "inside"))
+    assert np.array_equal(Pictures(1e9).read(path, 1)[0], read_image(path))
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setenv("THAW_CACHE", str(tmp_path / "other"))
+    monkeypatch.setattr(datasets.cache.os, "replace", full)
+    assert np.array_equal(Pictures(1e9).read(path, 1)[0], read_image(path))
+    assert not list((tmp_path / "other" / FOLDER).iterdir())  # nothing half-written stays
+
+
+def test_files_stay_within_their_limit_and_the_unused_make_room(tmp_path: Path, cache: Path) -> None:
+    paths = [jpeg(tmp_path / f"{i}.jpg", i) for i in range(40)]  # 45,720 bytes each, decoded
+    kept = Pictures(10 * 46_000.0, 0.0)
+    for path in paths:
+        kept.read(path, 1)
+    before = {f.name: f.stat().st_size for f in cache.iterdir()}
+    assert 5 * 46_000 < sum(before.values()) <= 10 * 46_000
+    for file in cache.iterdir():
+        os.utime(file, (1, 1))  # of 1970
+    other = jpeg(tmp_path / "other.jpg", 99)
+    full = Pictures(sum(before.values()) + 1.0, 0.0)
+    full.read(other, 1)
+    after = {f.name: f.stat().st_size for f in cache.iterdir()}
+    assert set(after) - set(before) and len(after) <= len(before)
+
+
+def test_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = [jpeg(tmp_path / f"{i}.jpg", i) for i in range(12)]
+    kept = Pictures(0.0, 5 * 46_000.0)
+    for path in paths * 2:
+        kept.read(path, 1)
+    assert len(kept._kept) == 5 and kept._bytes == sum(image.nbytes for image, _ in kept._kept.values()) <= 5 * 46_000
+    monkeypatch.setattr(datasets.cache, "KEPT", 3)
+    kept.read(paths[0], 1)
+    assert len(kept._kept) == 3 and not Pictures(0.0, 0.0)._kept
+    assert 0 < datasets.cache.free_memory() < 1e14
+
+
+def fill(paths: list[str]) -> None:
+    kept = Pictures(1e9, 0.0)
+    for path in paths * 3:
+        assert np.array_equal(kept.read(path, 1)[0], read_image(path))
+
+
+def test_two_processes_may_write_at_once(tmp_path: Path, cache: Path) -> None:
+    paths = [jpeg(tmp_path / f"{i}.jpg", i) for i in range(15)]
+    processes = [mp.get_context("fork").Process(target=fill, args=(paths,)) for _ in range(3)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+    assert [process.exitcode for process in processes] == [0, 0, 0] and len(list(cache.iterdir())) == 15
+
+
+@pytest.mark.parametrize("text, files", [("0", 0.0), ("1.5", 1.5e9), ("", None)])
+def test_the_limit_in_the_environment(monkeypatch: pytest.MonkeyPatch, text: str, files) -> None:
+    monkeypatch.setenv("THAW_CACHE_GB", text)
+    assert Pictures()._files == files
+
+
+@pytest.mark.parametrize("text", ["much", "-1", "nan", "inf"])
+def test_a_wrong_limit_is_named(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setenv("THAW_CACHE_GB", text)
+    with pytest.raises(ValueError, match=f"THAW_CACHE_GB={text}"):
+        Pictures()
+
+
+def test_boxes_lie_over_their_objects_in_reduced_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(datasets.cache, "read_reduced", lambda *how: (asked.append(how[1]), read_reduced(*how))[1])
+    found, kept = data(tmp_path, pictures=Pictures(0.0, 0.0)), 0
+    found.augment = replace(HOW, mosaic=0.5, mixup=0.0)
+    for epoch in range(8):
+        for i in range(12):
+            item = found[Key(epoch, i, i, (160, 160))]
+            kept += len(item.boxes)
+            for label in set(item.labels.tolist()) if len(item.labels) == 1 else ():
+                assert_under_its_box(item.image, item.boxes, label, turned=True)
+    assert kept > 50 and {2, 4} & set(asked)
+
+
+def test_a_picture_is_never_decoded_smaller_than_it_is_drawn(tmp_path: Path) -> None:
+    found = data(tmp_path)
+    for size in ((32, 32), (160, 160), (640, 640), (96, 416)):
+        for largest in (0.5, 1.0, 1.5, 2.0):
+            for index in range(12):
+                height, width = found.annotations.sizes[index]
+                scale = largest * min(size[0] / height, size[1] / width)
+                reduction = found._reduction(index, size, largest)
+                assert reduction in (1, 2, 4, 8) and (reduction == 1 or reduction * scale <= 1)
+                assert reduction == 8 or 2 * reduction * scale > 1
+    found = DetectionDataset(replace(found.annotations, sizes=np.zeros((12, 2), np.int32)), "corner", HOW)
+    assert found._reduction(0, (32, 32), 1.0) == 1  # of unknown size
+
+
+@pytest.mark.parametrize("side", [64, 121, 127])
+@pytest.mark.parametrize("reduction", [1, 2, 4, 8])
+def test_reduced_sides_are_divided_and_rounded_up(tmp_path: Path, side: int, reduction: int) -> None:
+    image, done = read_reduced(jpeg(tmp_path / "a.jpg", 0, side), reduction)
+    assert image.shape == (-(-side // reduction), -(-(side + 7) // reduction), 3) and done == reduction
+    cv2.imwrite(str(tmp_path / "a.png"), image)
+    again, done = read_reduced(str(tmp_path / "a.png"), reduction)
+    assert np.array_equal(again, image) and done == 1
