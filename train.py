@@ -75,9 +75,7 @@ class Config:
     ema: bool = True  # evaluate and keep the moving average of the weights
     amp: str = "fp16"  # fp16 or bf16 on a GPU, none; on a CPU fp16 becomes none
     # machine
-    device: str = (
-        "auto"  # auto: CUDA, MPS, CPU; or cpu, cuda, cuda:1, mps; cuda:all: nn.DataParallel, torchrun is faster
-    )
+    device: str = "auto"  # auto: CUDA, MPS, CPU; or cpu, cuda:1, mps; cuda:all: DataParallel (torchrun is faster)
     workers: int = 4  # processes that read pictures; on a CPU they take cores from the network
     sync_bn: bool = True  # batch norm over all processes
     timeout_minutes: float = 30.0  # how long a process waits for the others
@@ -113,7 +111,7 @@ DEMO = {
 LEAST = {
     **dict.fromkeys(("epochs", "batch_size", "freeze_batch_size", "accumulate", "evaluate_every"), 1),
     **dict.fromkeys(("freeze_epochs", "plain_epochs", "warmup_epochs", "workers", "save_every", "patience", "seed"), 0),
-    **dict.fromkeys(("save_minutes", "timeout_minutes"), 0),
+    **{"save_minutes": 0, "timeout_minutes": 0.05},
     **dict.fromkeys(("mosaic", "mixup", "flip", "rotation", "hsv", "multi_scale"), 0),
     **dict.fromkeys(("learning_rate", "min_learning_rate", "momentum", "weight_decay", "clip"), 0),
     "scale": 0.01,
@@ -563,7 +561,9 @@ def from_command_line(argv: list[str]) -> Config:
     cfg = override(Config(), argv)
     if is_demo(cfg):  # what the command line says goes before what the demo changes
         cfg = override(replace(Config(), **DEMO), argv)
-        print(f"demo: {', '.join(f'{n}={show(v)}' for n, v in DEMO.items())} (DEMO in train.py; not for your own data)")
+        if os.environ.get("RANK", "0") == "0":
+            text = ", ".join(f"{name}={show(value)}" for name, value in DEMO.items())
+            print(f"demo: {text} (DEMO in train.py; not for your own data)")
     return cfg
 
 

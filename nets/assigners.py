@@ -46,15 +46,7 @@ def simota(
     return parts[0] if len(parts) == 1 else Assignment(*map(torch.cat, zip(*parts, strict=True)))
 
 
-def _simota(
-    boxes: Tensor,
-    objectness: Tensor,
-    classes: Tensor,
-    centres: Tensor,
-    strides: Tensor,
-    targets: Tensor,
-    labels: Tensor,
-) -> Assignment:
+def _simota(boxes, objectness, classes, centres, strides, targets, labels) -> Assignment:
     if targets.shape[1] == 0:
         targets, labels = F.pad(targets, (0, 0, 0, 1)), F.pad(labels, (0, 1), value=-1)
     real = (labels >= 0)[..., None]  # [B, M, 1]

@@ -10,8 +10,7 @@ import cv2
 import numpy as np
 import pytest
 import torch
-
-from datasets import demo
+from painted import drawn
 
 
 @pytest.fixture(scope="session")
@@ -43,17 +42,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="module")
 def pictures(tmp_path_factory):
     """Nine drawn pictures for training and five for validation, as annotation files with their classes."""
-    folder = tmp_path_factory.mktemp("pictures")
-    for part, numbers in (("train", range(9)), ("val", range(9, 14))):
-        lines = []
-        for number in numbers:
-            image, boxes, labels = demo.picture(number)
-            assert cv2.imwrite(str(folder / f"{number}.png"), image)
-            rows = [",".join(map(str, [*box, label])) for box, label in zip(boxes.tolist(), labels, strict=True)]
-            lines.append(" ".join([f"{number}.png", *rows]))
-        (folder / f"{part}.txt").write_text("\n".join(lines))
-    (folder / "classes.txt").write_text("\n".join(demo.CLASSES))
-    return folder
+    return drawn(tmp_path_factory.mktemp("pictures"), {"train": range(9), "val": range(9, 14)})
 
 
 @pytest.fixture

@@ -1,7 +1,9 @@
 """Pictures for property tests: one rectangle of a colour of its own on gray, and where it is seen afterwards."""
 
+import cv2
 import numpy as np
 
+from datasets import demo
 from datasets.annotations import Sample
 
 GRAY = 90
@@ -46,3 +48,17 @@ def assert_under_its_box(image: np.ndarray, boxes: np.ndarray, label: int, turne
     assert (seen[:2] >= box[:2] - 1.5).all() and (seen[2:] <= box[2:] + 1.5).all()
     if not (turned and cut.any()):  # a turned and cut rectangle has the box of its corners: larger
         np.testing.assert_allclose(seen, box, atol=2.5 if turned else 1.5)
+
+
+def drawn(folder, parts):
+    """Writes pictures of the demo with these numbers (part -> range), an annotation file for each part, and classes.txt."""
+    for part, numbers in parts.items():
+        lines = []
+        for number in numbers:
+            image, boxes, labels = demo.picture(number)
+            assert cv2.imwrite(str(folder / f"{number}.png"), image)
+            rows = [",".join(map(str, [*box, label])) for box, label in zip(boxes.tolist(), labels, strict=True)]
+            lines.append(" ".join([f"{number}.png", *rows]))
+        (folder / f"{part}.txt").write_text("\n".join(lines))
+    (folder / "classes.txt").write_text("\n".join(demo.CLASSES))
+    return folder

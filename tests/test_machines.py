@@ -5,7 +5,6 @@ machine is found under /proc.
 """
 
 import contextlib
-import csv
 import json
 import os
 import re
@@ -18,11 +17,10 @@ import sys
 import time
 from pathlib import Path
 
-import cv2
 import pytest
-import torch
+from painted import drawn
+from small import log_of, same, untimed
 
-from datasets import demo
 from datasets.loader import ValSampler
 from utils import checkpoint
 
@@ -39,7 +37,6 @@ TRAINING = {
     **{"save_minutes": "0.01", "timeout_minutes": "0.33"},
 }
 PICTURES = {"train": range(18), "val": range(18, 26)}
-TIMING = ("seconds", "images_per_second")  # what no two runs share
 GONE = 8  # seconds without a sign of life after which torchrun takes a machine for dead
 LONG = 180  # seconds: whoever takes longer hangs
 
@@ -135,17 +132,7 @@ class Machine:
 @pytest.fixture(scope="module")
 def pictures(tmp_path_factory):
     """Eighteen drawn pictures for training and eight for validation, as annotation files."""
-    folder = tmp_path_factory.mktemp("drawn")
-    for part, numbers in PICTURES.items():
-        lines = []
-        for number in numbers:
-            image, boxes, labels = demo.picture(number)
-            assert cv2.imwrite(str(folder / f"{number}.png"), image)
-            rows = [",".join(map(str, [*box, label])) for box, label in zip(boxes.tolist(), labels, strict=True)]
-            lines.append(" ".join([f"{number}.png", *rows]))
-        (folder / f"{part}.txt").write_text("\n".join(lines))
-    (folder / "classes.txt").write_text("\n".join(demo.CLASSES))
-    return folder
+    return drawn(tmp_path_factory.mktemp("drawn"), PICTURES)
 
 
 def torchrun(*flags, script=ROOT / "train.py", **changes):
@@ -216,36 +203,17 @@ def pair(plug):
     return make
 
 
-def same(a, b):
-    if isinstance(a, dict):
-        return a.keys() == b.keys() and all(same(a[k], b[k]) for k in a)
-    if isinstance(a, list | tuple):
-        return len(a) == len(b) and all(map(same, a, b))
-    return torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
-
-
-def rows_of(log):
-    with open(log, encoding="utf-8", newline="") as file:
-        return [{name: value for name, value in row.items() if name not in TIMING} for row in csv.DictReader(file)]
-
-
-def without_times(value):
-    if isinstance(value, dict):
-        return {key: without_times(item) for key, item in value.items() if key not in TIMING}
-    return type(value)(map(without_times, value)) if isinstance(value, list | tuple) else value
-
-
 def trained(path):
     """What a checkpoint holds, without the times that training took, and the constants: folders differ."""
-    return without_times({name: part for name, part in checkpoint.load(path).items() if name != "config"})
+    return untimed({name: part for name, part in checkpoint.load(path).items() if name != "config"})
 
 
 def assert_undisturbed(folder, undisturbed, log=True):
     for name in ("last.pt", "best.pt"):
         assert same(trained(folder / name), trained(undisturbed / name)), folder / name
     if log:
-        rows = rows_of(folder / "log.csv")
-        assert rows == rows_of(undisturbed / "log.csv") and [row["epoch"] for row in rows] == list("123")
+        rows = log_of(folder)
+        assert rows == log_of(undisturbed) and [row["epoch"] for row in rows] == list("123")
 
 
 def assert_went_on_in_the_middle(main):

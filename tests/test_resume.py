@@ -111,6 +111,15 @@ def test_4_a_run_that_dies_goes_on_from_the_last_save_within_the_epoch(pictures,
     assert_same_run(only_run(tmp_path), expected)
 
 
+def test_a_process_that_was_not_asked_itself_saves_and_fails_so_that_torchrun_starts_it_again(
+    pictures, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(Ranks, "any", lambda self, *wishes: [False] * (len(wishes) - 1) + [len(wishes) == 2])
+    with pytest.raises(SystemExit, match="another process was asked to stop"):
+        train.main(config(pictures, tmp_path))
+    assert checkpoint.load(only_run(tmp_path) / "last.pt")["resume"]["meter"]["batches"] == 1
+
+
 def test_more_epochs_may_be_asked_for_within_an_epoch(pictures, tmp_path, at_call):
     at_call([14], lambda: signal.raise_signal(signal.SIGTERM))
     train.main(config(pictures, tmp_path, epochs=6, plain_epochs=1))
