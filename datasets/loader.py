@@ -13,6 +13,7 @@ from datasets.dataset import NO_PICTURE, DetectionDataset, Key, collate, epoch_o
 
 SIZE_STEP = 32  # the coarsest stride: sizes of the input are multiples of it
 SIZE_EVERY = 10  # steps between changes of the size (YOLOX)
+SAYS_WHO = hasattr(signal, "sigtimedwait")  # not macOS and Windows: a SIGTERM to all processes costs them the last step
 
 
 class TrainSampler:
@@ -81,8 +82,7 @@ def quiet_worker(_: int) -> None:
     step. They end when it tells them to, or ends itself."""
     cv2.setNumThreads(0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if hasattr(signal, "sigtimedwait"):  # not on macOS and Windows: there a SIGTERM to all of them costs the last step
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    if SAYS_WHO:
         threading.Thread(target=_end_for_the_parent, daemon=True).start()
 
 
@@ -96,9 +96,23 @@ def _end_for_the_parent(every: float = 0.5) -> None:
     os._exit(0)
 
 
-def build_loader(dataset: DetectionDataset, sampler, workers: int, pin_memory: bool = False) -> DataLoader:
+class Loader(DataLoader):
+    """A DataLoader whose workers are born with SIGTERM blocked: torch may start a thread in a worker before
+    `worker_init_fn` is called, and the signal ends the process if any of its threads can take it."""
+
+    def __iter__(self):
+        if not SAYS_WHO:
+            return super().__iter__()
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        try:
+            return super().__iter__()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def build_loader(dataset: DetectionDataset, sampler, workers: int, pin_memory: bool = False) -> Loader:
     """Batches of the sampler, in its order."""
-    return DataLoader(
+    return Loader(
         dataset,
         batch_sampler=sampler,
         num_workers=workers,

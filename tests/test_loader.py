@@ -2,9 +2,11 @@
 
 import multiprocessing as mp
 import pickle
+import re
 import signal
 import subprocess
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -286,13 +288,23 @@ def test_an_epoch_is_gone_on_with_at_any_batch_without_reading_what_was_done(pai
         assert len(sampler) == len(whole)
 
 
+def takers_of_sigterm(pid: int) -> int:
+    """Threads of the process that do not block it: the one that waits for it, while it does."""
+    masks = [
+        re.search(r"SigBlk:\s*(\w+)", (task / "status").read_text())[1] for task in Path(f"/proc/{pid}/task").iterdir()
+    ]
+    return sum(not int(mask, 16) >> (signal.SIGTERM - 1) & 1 for mask in masks)
+
+
 @pytest.mark.skipif(not hasattr(signal, "sigtimedwait"), reason="this system does not say who sent a signal")
 def test_workers_outlive_a_sigterm_to_all_but_not_one_from_their_process(painted):
+    torch.set_num_threads(torch.get_num_threads())  # from here on torch starts threads of its own in the workers
     data = data_set(painted(9), augment=HOW)
     loader, others = build_loader(data, train_sampler(len(data), 1), 2), mp.active_children()
     batches = iter(loader)
     next(batches), next(batches)  # one of each: both are up
     workers = [child for child in mp.active_children() if child not in others]
+    assert all(takers_of_sigterm(worker.pid) <= 1 for worker in workers)
     for worker in workers:
         subprocess.run(["kill", "-TERM", str(worker.pid)], check=True)  # from elsewhere, as a batch system does
     assert len(list(batches)) == 7 and all(worker.is_alive() for worker in workers) and len(workers) == 2
