@@ -8,7 +8,6 @@ import time
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 from collections.abc import Callable
-from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -25,14 +24,18 @@ from datasets.loader import TrainSampler, ValSampler, build_loader
 from datasets.mosaic import Augment
 from nets import pretrained
 from nets.losses import YOLOXCriterion
-from utils import checkpoint, distributed, draw, probe, report, resume, script
-from utils.boxes import xywh_to_xyxy
+from utils import checkpoint, distributed, memory, report, resume, script
+from utils.compiler import compile_forward
 from utils.config import ConfigError, check, override, require, show, table
 from utils.evaluate import evaluate
 from utils.fit import Meter, NonFiniteLoss, fit_one_epoch
 from utils.interrupt import Interrupted, Watch
 from utils.optim import EMA, Plan, Schedule, Updater, build_optimizer
 from utils.run import Run, check_name, code, create, last_number, started
+from utils.saver import Saver, a_full_disk_is_said
+from utils.sheets import prediction_sheet, training_sheets
+from utils.sheets import show as show_sheet
+from utils.trace import traced
 
 
 @dataclass(frozen=True)
@@ -42,10 +45,10 @@ class Config:
     val: str = "data/demo/val.txt"  # the same; pictures that training never sees
     classes: str | None = None  # a file with one name a line; none: the data say
     model: str = "yolox_nano"  # yolox_nano, yolox_tiny, yolox_s, yolox_m, yolox_l, yolox_x
-    weights: str | None = "coco"  # coco: official weights; a file; none: from scratch
+    weights: str | None = "coco"  # coco: official weights; https://HOST: a mirror of them; a file; none: from scratch
     image_size: tuple[int, int] = (416, 416)  # height, width; multiples of 32
     epochs: int = 50
-    batch_size: int = 16  # images a step over all processes
+    batch_size: int = 16  # images a step over all processes; 0: the power of two that fills 80 % of the GPUs
     freeze_epochs: int = 10  # the backbone stays frozen so long; 0: never
     freeze_batch_size: int = 32  # images a step while it is frozen: no gradients, so more fit
     learning_rate: float = 4e-3  # for 64 images a step; scaled with the images of a step
@@ -68,7 +71,6 @@ class Config:
     min_learning_rate: float = 2e-4  # for 64 images a step
     schedule: str = "cosine"  # cosine, step or constant
     warmup_epochs: float = 1.0  # the learning rate grows from 0, quadratically
-    momentum: float = 0.9  # beta 1 of Adam
     weight_decay: float = 0.05  # on weights of convolutions only
     accumulate: int = 1  # batches that make one optimiser step
     clip: float = 10.0  # largest norm of the gradients; 0: any
@@ -77,6 +79,7 @@ class Config:
     # machine
     device: str = "auto"  # auto: CUDA, MPS, CPU; or cpu, cuda:1, mps; cuda:all: DataParallel (torchrun is faster)
     workers: int = 4  # processes that read pictures; on a CPU they take cores from the network
+    compile: bool = False  # torch.compile: minutes at the start of each phase, faster steps on a GPU
     sync_bn: bool = True  # batch norm over all processes
     timeout_minutes: float = 30.0  # how long a process waits for the others
     seed: int = 0
@@ -87,7 +90,7 @@ class Config:
     save_every: int = 0  # epochs between checkpoints that are kept; 0: only best.pt and last.pt
     save_minutes: float = 10.0  # minutes between savings of last.pt within an epoch; 0: only after each epoch
     patience: int = 0  # stop after so many epochs without a better mAP; 0: never
-    mirror: str | None = None  # another address for the official weights
+    profile_steps: int = 0  # so many early steps are traced into the run folder
 
 
 # The demo draws 200 small pictures and, where the weights cannot be had, learns from nothing, in minutes on two CPU cores:
@@ -109,14 +112,15 @@ DEMO = {
 }
 
 LEAST = {
-    **dict.fromkeys(("epochs", "batch_size", "freeze_batch_size", "accumulate", "evaluate_every"), 1),
+    **dict.fromkeys(("epochs", "accumulate", "evaluate_every"), 1),
     **dict.fromkeys(("freeze_epochs", "plain_epochs", "warmup_epochs", "workers", "save_every", "patience", "seed"), 0),
-    **{"save_minutes": 0, "timeout_minutes": 0.05},
+    **dict.fromkeys(("batch_size", "freeze_batch_size", "save_minutes", "profile_steps"), 0),
+    **{"timeout_minutes": 0.05},
     **dict.fromkeys(("mosaic", "mixup", "flip", "rotation", "hsv", "multi_scale"), 0),
-    **dict.fromkeys(("learning_rate", "min_learning_rate", "momentum", "weight_decay", "clip"), 0),
+    **dict.fromkeys(("learning_rate", "min_learning_rate", "weight_decay", "clip"), 0),
     "scale": 0.01,
 }
-MOST = dict.fromkeys(("mosaic", "mixup", "flip", "multi_scale", "momentum"), 1)
+MOST = dict.fromkeys(("mosaic", "mixup", "flip", "multi_scale"), 1)
 CHOICES = {
     "model": tuple(nets.MODELS),
     "bad_boxes": ("error", "drop"),
@@ -128,11 +132,12 @@ CHOICES = {
 # A resumed run may change these; any other constant would make it another training.
 MAY_CHANGE = {
     *("train", "val", "classes", "image_root", "epochs", "workers", "device", "output", "name", "resume"),
-    *("evaluate_every", "save_every", "save_minutes", "timeout_minutes", "patience", "mirror", "weights"),
+    *("evaluate_every", "save_every", "save_minutes", "timeout_minutes", "patience", "weights"),
+    *("compile", "profile_steps"),
 }
 
 # Machines of one run may differ in these: where things lie there, and what it can do.
-OF_A_MACHINE = {"train", "val", "classes", "image_root", "output", "weights", "mirror", "workers", "device", "resume"}
+OF_A_MACHINE = {"train", "val", "classes", "image_root", "output", "weights", "workers", "device", "resume"}
 
 
 def main(cfg: Config) -> float:
@@ -157,18 +162,24 @@ def main(cfg: Config) -> float:
     freeze_epochs = ranks.once(lambda: load_weights(cfg, model, earlier, train_data.classes, say))
     model = model.to(ranks.device, memory_format=torch.channels_last)
     ranks.copy_from_main(model)
+    cfg = with_batch_sizes(cfg, model, train_data, earlier, ranks)
+    needed = memory_of_a_step(cfg, model, train_data, ranks)
     plan = make_plan(cfg, len(train_data), freeze_epochs)
     updater = make_updater(cfg, model, plan)
     state, begun = resume.restore(earlier, model, updater)
     train_set, val_loader = make_data(cfg, model, train_data, val_data, ranks)
-    introduce(cfg, model, train_data, val_data, plan, updater, ranks, say)
+    introduce(cfg, model, train_data, val_data, plan, updater, ranks, needed, say)
     if why := state.done(cfg.epochs, cfg.patience):
         say(f"nothing to do: {why}\n{folder}  best mAP50-95 {state.best:.4f}")
         ranks.stop()
         return state.best
     run = open_run(cfg, folder, plan, state, begun, ranks, say)
-    fixed = {"classes": list(train_data.classes), "constants": constants, "freeze_epochs": freeze_epochs}
-    save = partial(keep, cfg, run, ranks, updater, fixed)
+    sizes = (cfg.freeze_batch_size, cfg.batch_size)
+    fixed = {"constants": constants, "freeze_epochs": freeze_epochs, "batch_sizes": sizes}
+    classes, equalise = list(train_data.classes), not cfg.sync_bn
+    save = Saver(run, ranks, updater, asdict(cfg), classes, fixed, cfg.save_every, equalise)
+    if cfg.compile:
+        say(compile_forward(model, cfg.multi_scale > 0, ranks.world))
 
     @lru_cache(maxsize=1)  # what changes at the thaw
     def phase(frozen: bool):
@@ -205,14 +216,19 @@ def train(
         if to_save:
             save(state, meter)
 
+    first = state.epoch if ranks.is_main else None
     try:
         for epoch in range(state.epoch, cfg.epochs):
             model, loader = phase(epoch < updater.schedule.plan.freeze_epochs)
             loader.batch_sampler.epoch, loader.batch_sampler.start = epoch, meter.batches
             if ranks.is_main and epoch == meter.batches == 0:
-                show_batches(run, loader)
+                for number, sheet in enumerate(training_sheets(loader.dataset, loader.batch_sampler), 1):
+                    show_sheet(run, f"train_batch_{number}", sheet, 0)
             criterion = YOLOXCriterion(updater.model.strides, ranks.share, epoch >= cfg.epochs - cfg.plain_epochs)
-            row = train_epoch(cfg, epoch, model, criterion, loader, updater, ranks, meter, pulse)
+            trace = (
+                run.folder / f"profile_epoch_{epoch + 1:04}.json.gz" if cfg.profile_steps and epoch == first else None
+            )
+            row = train_epoch(cfg, epoch, model, criterion, loader, updater, ranks, meter, pulse, trace)
             if (epoch + 1) % cfg.evaluate_every == 0 or epoch + 1 == cfg.epochs:
                 row |= validate(cfg, updater, val_loader, ranks, run, epoch + 1, watch)
             state, meter = state.after(row), Meter()
@@ -287,7 +303,9 @@ def load_weights(
             say(f"WARNING: freeze_epochs={cfg.freeze_epochs} without weights: a frozen random backbone learns nothing")
         return cfg.freeze_epochs
     try:
-        path = pretrained.fetch(cfg.model, cfg.mirror) if cfg.weights == "coco" else Path(cfg.weights)
+        mirror = cfg.weights if "://" in cfg.weights else None
+        official = mirror or cfg.weights == "coco"
+        path = pretrained.fetch(cfg.model, mirror) if official else Path(cfg.weights)
     except pretrained.PretrainedError as error:
         if not is_demo(cfg):
             raise
@@ -311,7 +329,7 @@ def make_updater(cfg: Config, model: torch.nn.Module, plan: Plan) -> Updater:
     schedule = Schedule(
         plan, cfg.schedule, cfg.learning_rate, cfg.min_learning_rate, cfg.warmup_epochs, cfg.plain_epochs
     )
-    optimizer = build_optimizer(cfg.optimizer, model, cfg.momentum, cfg.weight_decay)
+    optimizer = build_optimizer(cfg.optimizer, model, cfg.weight_decay)
     on_gpu = next(model.parameters()).device.type == "cuda"
     amp = "none" if cfg.amp == "fp16" and not on_gpu else cfg.amp
     ema = EMA(model, plan.before(cfg.epochs), cfg.ema)
@@ -348,8 +366,10 @@ def open_run(cfg: Config, folder: Path | None, plan: Plan, state: resume.State, 
     return run
 
 
-def introduce(cfg: Config, model, train, val, plan: Plan, updater: Updater, ranks, say: Callable) -> None:
-    """Says what the run will do."""
+def introduce(
+    cfg: Config, model, train, val, plan: Plan, updater: Updater, ranks, needed: int, say: Callable
+) -> None:  # fmt: skip
+    """Says what the run will do. `needed`: bytes for a step on a GPU."""
     step = {
         "images a process": f"{-(-cfg.batch_size // ranks.world)} of {cfg.batch_size}, {ranks.world} process(es)",
         "steps an epoch": f"{plan.frozen_steps} frozen, {plan.steps} thawed" if plan.freeze_epochs else plan.steps,
@@ -367,8 +387,8 @@ def introduce(cfg: Config, model, train, val, plan: Plan, updater: Updater, rank
     )
     for warning in warnings:
         say(f"WARNING: {warning}")
-    if ranks.device.type == "cuda":
-        say(f"memory     {memory_of_the_thaw(cfg, model, train, updater.amp, ranks) / 2**30:.1f} GiB for a thawed step")
+    if needed:
+        say(f"memory     {needed / 2**30:.1f} GiB for a thawed step")
     largest = max(cfg.batch_size, cfg.freeze_batch_size)
     for advice in (
         distributed.gpu_advice(sys.argv, ranks.all_gpus),
@@ -386,13 +406,41 @@ def rates(rate: float, plan: Plan) -> str:
     )
 
 
-def memory_of_the_thaw(cfg: Config, model, data: Annotations, amp: str, ranks) -> int:
-    """Bytes that a step of this process will need after the thaw, at its largest; says so now where they are not there."""
-    images_here = -(-cfg.batch_size // ranks.world)
+def with_batch_sizes(cfg: Config, model, data: Annotations, earlier: dict | None, ranks) -> Config:
+    """A copy of `cfg` with a number where batch_size or freeze_batch_size is 0: that of before for a run that goes on,
+    otherwise what fits into the memory of the smallest GPU, times the number of GPUs."""
+    names = [name for name in ("freeze_batch_size", "batch_size") if getattr(cfg, name) == 0]
+    if not names:
+        return cfg
+    if earlier:
+        before = dict(zip(("freeze_batch_size", "batch_size"), earlier["batch_sizes"], strict=True))
+        return replace(cfg, **{name: before[name] for name in names})
+    if ranks.device.type != "cuda":
+        raise ConfigError(f"{names[-1]}=0 asks a GPU how much it holds; on {ranks.device} choose one, such as 16")
+    gpus = torch.cuda.device_count() if ranks.all_gpus else ranks.world
+    chosen = {}
+    for name in names:
+        step = partial(memory_of_images, cfg, model, data, frozen=name == "freeze_batch_size")
+        fits = min(ranks.gather(memory.largest_batch(step, -(-len(data) // gpus), ranks.device)))
+        if fits == 0:
+            raise ConfigError(f"{name}=0: not even one image fits; lower image_size, or choose a smaller model")
+        chosen[name] = fits * gpus
+    return replace(cfg, **chosen)
+
+
+def memory_of_images(cfg: Config, model, data: Annotations, images: int, frozen: bool = False) -> int:
+    """Bytes that a step with so many images on one GPU takes at its largest."""
     size = tuple(round(side * (1 + cfg.multi_scale) / 32) * 32 for side in cfg.image_size)
     boxes = int(np.diff(data.starts).max()) * (4 if cfg.mosaic else 1) * (2 if cfg.mixup else 1)
+    criterion = YOLOXCriterion(model.strides)
+    return memory.training_memory(model, criterion, size, images, max(boxes, 1), cfg.amp, frozen)
+
+
+def memory_of_a_step(cfg: Config, model, data: Annotations, ranks) -> int:
+    """Bytes that a step takes on each GPU after the thaw; says so now where they are not there."""
+    gpus = torch.cuda.device_count() if ranks.all_gpus else ranks.world
     try:
-        return probe.training_memory(model, YOLOXCriterion(model.strides), size, images_here, max(boxes, 1), amp)
+        return memory_of_images(cfg, model, data, -(-cfg.batch_size // gpus))
     except torch.cuda.OutOfMemoryError as error:
         raise SystemExit(f"CUDA out of memory after the thaw: {less_memory(cfg, 'batch_size')}") from error
 
@@ -408,23 +456,13 @@ def less_memory(cfg: Config, name: str) -> str:
     )
 
 
-def show_batches(run: Run, loader, count: int = 3) -> None:
-    """Draws the first training batches with their boxes, as the network will see them."""
-    dataset = loader.dataset
-    for number, keys in zip(range(1, count + 1), loader.batch_sampler, strict=False):
-        items = [dataset[key] for key in keys[:16]]
-        drawn = [draw.draw_boxes(item.image, item.boxes, item.labels, dataset.classes) for item in items]
-        sheet = draw.contact_sheet(drawn, 4)
-        draw.write_image(run.folder / f"train_batch_{number}.jpg", sheet)
-        run.picture(f"train/batch_{number}", sheet, 0)
-
-
 def train_epoch(
-    cfg: Config, epoch: int, model, criterion, loader, updater: Updater, ranks, meter: Meter, pulse
-) -> dict:
-    """One epoch, or what is left of it, with a progress bar -> its row of the log."""
+    cfg: Config, epoch: int, model, criterion, loader, updater: Updater, ranks, meter: Meter, pulse, trace: Path | None
+) -> dict:  # fmt: skip
+    """One epoch, or what is left of it, with a progress bar -> its row of the log. `trace`: a file for profile_steps."""
     begun, quiet = {"initial": meter.batches, "total": len(loader)}, {"disable": not ranks.is_main, "leave": False}
     bar = tqdm(loader, f"epoch {epoch + 1}/{cfg.epochs}", dynamic_ncols=True, **begun, **quiet)
+    batches = traced(bar, cfg.profile_steps, trace, tqdm.write) if trace else bar
     images = len(loader.dataset) / len(loader)  # a batch
 
     def show_and_pulse(meter: Meter) -> None:
@@ -434,7 +472,7 @@ def train_epoch(
         pulse(meter)
 
     try:
-        fit_one_epoch(model, criterion, bar, updater, ranks, meter, show_and_pulse)
+        fit_one_epoch(model, criterion, batches, updater, ranks, meter, show_and_pulse)
     except NonFiniteLoss as error:
         paths = [loader.dataset.annotations.path(i) for i in error.ids]
         raise SystemExit(
@@ -470,68 +508,8 @@ def validate(cfg: Config, updater: Updater, loader, ranks, run: Run | None, epoc
         with a_full_disk_is_said():
             per_class = {name: c["AP"] for name, c in figures["per_class"].items() if c["AP"] >= 0}
             run.scalars({f"AP_class/{name}": value for name, value in per_class.items()}, epoch)
-            sheet = draw.contact_sheet(prediction_pictures(loader.dataset, figures["detections"], 8), 4)
-            draw.write_image(run.folder / "val_predictions.jpg", sheet)
-            run.picture("val/predictions", sheet, epoch)
+            show_sheet(run, "val_predictions", prediction_sheet(loader.dataset, figures["detections"]), epoch)
     return {name: value for name, value in figures.items() if isinstance(value, float)}
-
-
-@contextmanager
-def a_full_disk_is_said():
-    """What cannot be written now is no reason to lose what is being trained; the next time it is tried again."""
-    try:
-        yield
-    except (OSError, checkpoint.DiskError) as error:
-        print(f"WARNING: {error}\nWARNING: training goes on and will try again; make room before it ends")
-
-
-def prediction_pictures(dataset: DetectionDataset, detections: list[dict], count: int, confidence: float = 0.3) -> list:
-    """The first validation pictures with what was found in them."""
-    data = dataset.annotations
-    label_of = {int(c): label for label, c in enumerate(data.category_ids)}
-    pictures = []
-    for index in range(min(count, len(data))):
-        found = [d for d in detections if d["image_id"] == data.image_ids[index] and d["score"] >= confidence]
-        boxes = xywh_to_xyxy(np.array([d["bbox"] for d in found]).reshape(-1, 4))
-        labels, scores = [label_of[d["category_id"]] for d in found], [d["score"] for d in found]
-        image = images.read_image(data.path(index))
-        pictures.append(draw.draw_boxes(image, boxes, labels, data.classes, scores))
-    return pictures
-
-
-def keep(
-    cfg: Config, run: Run | None, ranks, updater: Updater, fixed: dict, state: resume.State, meter: Meter,
-    row: dict | None = None, last: bool = False,
-) -> None:  # fmt: skip
-    """Saves last.pt; after an epoch, of which `row` tells, before it also the log, best.pt where it is the best, and the
-    checkpoint of every so many epochs. All processes call it. `fixed`: what is the same in all checkpoints; `last`: there
-    is no later try, so what cannot be written is an error."""
-    if not cfg.sync_bn:
-        updater.equalise_statistics(ranks)
-    if run is None:
-        return
-    contents = {
-        "config": asdict(cfg),
-        "classes": fixed["classes"],
-        "epoch": state.epoch,
-        "step": updater.step_number,
-        "metrics": {name: value for name, value in (state.rows or ({},))[-1].items() if name != "epoch"},
-        "model": updater.ema.model.state_dict(),
-    }
-    rest = {"model": updater.model.state_dict(), "updater": updater.state_dict(), "meter": meter.state_dict()}
-    rest |= {"state": asdict(state), **fixed}
-    careful = nullcontext if last else a_full_disk_is_said
-    if row and ranks.is_main:
-        with careful():
-            run.log(row)
-            run.scalars({name: value for name, value in row.items() if name != "epoch"}, state.epoch)
-    names = ["best.pt"] if row and state.best_epoch == state.epoch else []
-    names += [f"epoch_{state.epoch:04}.pt"] if row and cfg.save_every and state.epoch % cfg.save_every == 0 else []
-    for name in names:
-        with careful():
-            run.save(name, contents)
-    with careful():
-        run.save("last.pt", {**contents, "resume": rest})
 
 
 def epoch_text(row: dict, epochs: int, state: resume.State) -> str:

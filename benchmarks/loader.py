@@ -1,19 +1,25 @@
-"""Training samples a second of one core, beside other trainers, and what annotation files cost: python -m benchmarks.loader
+"""Training samples a second of one core, beside other trainers, and what annotation files cost.
+
+    python -m benchmarks.loader                     all parts; peers=PYTHON of an environment with ultralytics and libreyolo
+    python -m benchmarks.loader parts=workers       two worker processes against one, by the clock: needs two idle cores
+    python -m benchmarks.loader parts=lines         seconds and memory for annotation files
 
 Every contender is a process of its own that makes batches when it is told to; all take turns, round by round, and count
-the seconds that their processor worked. Peers run in their own environment (pip install ultralytics libreyolo).
+the seconds that their processor worked.
 """
 
 import json
 import os
 import platform
+import re
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
 
 SEED, BATCH = 0, 32  # Ultralytics keeps 8 * BATCH = 256 pictures
@@ -38,8 +44,9 @@ class Config:
     rounds: int = 5  # of all contenders in turn; medians are told
     samples: int = 96  # of a contender and round
     peers: str = ""  # the python of an environment with ultralytics and libreyolo; nothing: they are skipped
+    parts: tuple[str, ...] = ("samples", "workers", "lines")
     only: tuple[str, ...] = ()  # contenders that begin so; nothing: all of them
-    lines: tuple[int, ...] = (10_000, 100_000, 1_000_000)  # of annotation files; (): none
+    lines: tuple[int, ...] = (10_000, 100_000, 1_000_000)  # of annotation files
     json: str = ""  # a file for the figures
     child: str = ""  # what this process is, where another one started it
 
@@ -150,7 +157,7 @@ def serve(cfg: Config) -> None:
     makers = {"thaw": ours, "ultralytics": ultralytics, "libreyolo": libreyolo}
     sample, collate, _ = makers[name](Path(cfg.data), cfg.size, *how)
     cv2.setNumThreads(0)
-    print("ready", file=out, flush=True)
+    print("ready", *([] if name == "thaw" else [version(name)]), file=out, flush=True)
     position = 0
     for line in sys.stdin:
         begin, cpu = time.perf_counter(), time.process_time()
@@ -170,7 +177,8 @@ class Contender:
         env["THAW_CACHE"] = str(folder / "cache")
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         self._process = subprocess.Popen(command, env=env, text=True, **(pipes | {"stderr": open(folder / "log", "a")}))
-        if self._process.stdout.readline().strip() != "ready":
+        word, _, self.version = self._process.stdout.readline().strip().partition(" ")
+        if word != "ready":
             raise RuntimeError(f"{child} does not start:\n{(folder / 'log').read_text()[-2000:]}")
 
     def round(self, samples: int) -> dict[str, float]:
@@ -182,8 +190,9 @@ class Contender:
         self._process.wait()
 
 
-def race(cfg: Config, folder: Path) -> dict[str, list[float]]:
-    """-> samples a second of processor time, of every round, by contender. The first round warms up."""
+def race(cfg: Config, folder: Path) -> dict[str, dict]:
+    """-> "speeds": samples a second of processor time, of every round, by contender; "peers": their versions. The first
+    round warms up."""
     children = [name for name in CONTENDERS if not cfg.only or name.startswith(cfg.only)]
     if not cfg.peers:
         print("peers: skipped; give peers=PYTHON of an environment with ultralytics and libreyolo", file=sys.stderr)
@@ -197,7 +206,7 @@ def race(cfg: Config, folder: Path) -> dict[str, list[float]]:
                 speeds[child].append(cfg.samples / seconds["cpu"])
     for runner in runners.values():
         runner.end()
-    return speeds
+    return {"speeds": speeds, "peers": {child: runner.version for child, runner in runners.items() if runner.version}}
 
 
 def two_workers(cfg: Config) -> None:
@@ -214,7 +223,9 @@ def two_workers(cfg: Config) -> None:
     torch.set_num_threads(1)
     data, _ = prepare(read(f"{cfg.data}/train.txt", "train"))
     found = DetectionDataset(data, "corner", Augment(**RECIPES["mosaic"]), seed=SEED, pictures=Pictures(64e9))
-    sampler = TrainSampler(len(data), BATCH, (cfg.size, cfg.size), SEED)
+    sampler = TrainSampler(
+        len(data), BATCH // 4, (cfg.size, cfg.size), SEED
+    )  # small: little is left over for one worker
     loaders = {n: build_loader(found, sampler, n) for n in (1, 2)}
     for loader in loaders.values():
         for _ in loader:  # one epoch: the workers are started, the pictures decoded
@@ -228,17 +239,19 @@ def two_workers(cfg: Config) -> None:
 
 
 def parse(cfg: Config) -> None:
-    """Reads an annotation file -> seconds and the peak of this process' memory."""
-    import resource
-
+    """Reads an annotation file -> seconds, and the peak of this process' memory."""
     from datasets.formats import read
 
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    begin = time.process_time()
+    before, begin = peak_mb(), time.process_time()
     count = len(read(cfg.data, "train"))
     seconds = time.process_time() - begin
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    print(json.dumps({"lines": count, "seconds": seconds, "mb": peak / 1024, "mb before": before / 1024}))
+    print(json.dumps({"lines": count, "seconds": seconds, "mb": peak_mb(), "mb before": before}))
+
+
+def peak_mb() -> float:
+    """The most memory that this process has had, where Linux tells (getrusage tells that of its parent, where it had more)."""
+    found = re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())
+    return int(found[1]) / 1024
 
 
 def parsing(cfg: Config, folder: Path) -> list[dict]:
@@ -263,7 +276,8 @@ def tables(figures: dict) -> str:
     """The figures as Markdown."""
     medians = {name: statistics.median(speeds) for name, speeds in figures["speeds"].items()}
     peers = [name for name in ("ultralytics", "libreyolo") if name in medians]
-    lines = [f"{figures['machine']}, {figures['date']}; `{figures['command']}`"]
+    versions = "".join(f", {name} {number}" for name, number in figures["peers"].items())
+    lines = [f"{figures['machine']}{versions}, {figures['date']}; `{figures['command']}`"]
     if medians:
         head = ["made by", "samples a second of a core", "lowest - highest", *(f"times {p}" for p in peers)]
         lines += ["", f"| {' | '.join(head)} |", "|---|" + "---:|" * (len(head) - 1)]
@@ -274,7 +288,10 @@ def tables(figures: dict) -> str:
         lines.append(f"| {' | '.join(row)} |")
     if figures["workers"]:
         ratio = statistics.median(one / two for one, two in figures["workers"])
-        lines += ["", f"Two worker processes make {ratio:.2f} times the samples of one (by the clock, cached)."]
+        lines += [
+            "",
+            f"Two worker processes make {ratio:.2f} times the samples of one (by the clock, decoded pictures cached).",
+        ]
     if figures["parsing"]:
         lines += ["", "| lines, 3 boxes each | seconds | peak memory, MB | before, MB |", "|---:|---:|---:|---:|"]
     for one in figures["parsing"]:
@@ -306,18 +323,22 @@ def main() -> None:
     if cfg.child:
         {"parse": parse, "workers": two_workers}.get(cfg.child, serve)(cfg)
         return
-    figures = about() | {"speeds": {}, "workers": [], "parsing": []}
+    figures = about() | {"speeds": {}, "peers": {}, "workers": [], "parsing": []}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         if Path(cfg.data).is_dir():
             lay_out(cfg, folder)
-            figures["speeds"] = race(cfg, folder)
+        else:
+            print(f"{cfg.data}: no such folder; samples a second are skipped", file=sys.stderr)
+            cfg = replace(cfg, parts=tuple(part for part in cfg.parts if part == "lines"))
+        if "samples" in cfg.parts:
+            figures |= race(cfg, folder)
+        if "workers" in cfg.parts:
             runner = Contender(sys.executable, cfg, folder, "workers")
             figures["workers"] = [[runner.round(n)["wall"] for n in (1, 2)] for _ in range(cfg.rounds)]
             runner.end()
-        else:
-            print(f"{cfg.data}: no such folder; samples a second are skipped", file=sys.stderr)
-        figures["parsing"] = parsing(cfg, folder)
+        if "lines" in cfg.parts:
+            figures["parsing"] = parsing(cfg, folder)
     print(tables(figures))
     if cfg.json:
         Path(cfg.json).write_text(json.dumps(figures, indent=1))

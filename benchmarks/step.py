@@ -87,7 +87,7 @@ def measure(cfg: Config) -> dict:
     device = torch.device(cfg.device)
     model = nets.build(cfg.model, 80).to(device, memory_format=torch.channels_last).train()
     schedule = Schedule(Plan(100, 0, 100, 100, 64, 64), "constant", 1e-4, 1e-4, 0, 0)
-    optimizer = build_optimizer(cfg.optimizer, model, 0.9, 0.05)
+    optimizer = build_optimizer(cfg.optimizer, model, 0.05)
     updater = Updater(model, optimizer, schedule, EMA(model, 10000), cfg.amp, clip=10.0)
     criterion, host, clock = YOLOXCriterion(model.strides), batch(cfg), Clock(device)
     rounds = {"frozen": [], "thawed": []}

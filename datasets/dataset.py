@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import default_collate
 
 from datasets.annotations import Annotations, Sample
 from datasets.cache import Pictures
@@ -162,6 +163,7 @@ def collate(items: list[Item]) -> Batch:
     for b, item in enumerate(items):
         boxes[b, : len(item.boxes)] = torch.from_numpy(item.boxes)
         labels[b, : len(item.labels)] = torch.from_numpy(item.labels)
-    images = torch.from_numpy(np.stack([item.image for item in items]).transpose(0, 3, 1, 2))
+    # in a worker default_collate writes into shared memory at once; anything else would be copied there (.5 ms a sample)
+    images = default_collate([torch.from_numpy(item.image) for item in items]).permute(0, 3, 1, 2)
     ids = torch.tensor([item.index for item in items])
     return Batch(images, boxes, labels, ids, torch.from_numpy(np.stack([item.frame for item in items])))

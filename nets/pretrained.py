@@ -74,7 +74,7 @@ def fetch(model: str, mirror: str | None = None, timeout: float = 10) -> Path:
         raise PretrainedError(f"there are no official weights for model={model}; give weights=FILE or weights=none")
     address = f"{(mirror or HOST).rstrip('/')}/{ADDRESSES[model]}"
     path = Path(os.environ.get("THAW_CACHE") or Path.home() / ".cache" / "thaw") / f"{model}.pth"
-    by_hand = f"Fetch {address} by hand and put it to {path}, or give weights=FILE, weights=none or mirror=ADDRESS"
+    by_hand = f"Fetch {address} by hand and put it to {path}, or give weights=FILE, weights=none or a mirror, weights=https://HOST"
     if not path.exists():
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

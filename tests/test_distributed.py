@@ -139,7 +139,7 @@ def twenty_steps(ranks, folder):
     data, model = official(folder, 80)
     model.double()
     schedule = Schedule(Plan(2, 1, 10, 10, 8, 8), "cosine", 0.004, 0.0002, 2.0, 0)
-    updater = Updater(model, build_optimizer("adamw", model, 0.9, 0.05), schedule, EMA(model, 20), clip=10.0)
+    updater = Updater(model, build_optimizer("adamw", model, 0.05), schedule, EMA(model, 20), clip=10.0)
     dataset = DetectionDataset(data, model.letterbox, Augment(0.5, 0.0, 0.5, 5.0, (0.5, 1.5), 0.1, 2.0))
     for epoch, frozen in enumerate((True, False)):
         model.freeze_backbone(frozen)

@@ -2,6 +2,8 @@
 
 import pytest
 import torch
+import torch.distributed as dist
+from torch import nn
 from toys import assert_equal_bits, images, make_updater, snapshot, toy
 
 from utils.distributed import Ranks
@@ -109,3 +111,25 @@ def test_single_bad_steps_do_not_stop_training():
     meter = fit(updater, [Batch(s, bad=s % 3 == 0) for s in range(40)])
     assert meter.sums["total"][1] == 26
     assert updater.skipped == 14 and updater.ema.count == 26
+
+
+def test_of_the_batches_that_make_a_step_only_the_last_sends_gradients():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        updater, alone, sent = make_updater(toy(), accumulate=3), make_updater(toy(), accumulate=3), []
+        ddp = nn.parallel.DistributedDataParallel(updater.model, gradient_as_bucket_view=True)
+
+        def send(_, bucket):
+            sent.append(updater.micro)
+            future = torch.futures.Future()
+            future.set_result(bucket.buffer())
+            return future
+
+        ddp.register_comm_hook(None, send)
+        fit_one_epoch(ddp, square, [Batch(s) for s in range(6)], updater, Ranks(), Meter())
+    finally:
+        dist.destroy_process_group()
+    fit(alone, [Batch(s) for s in range(6)])
+    assert sent == [2, 2]
+    for p, q in zip(updater.parameters, alone.parameters, strict=True):
+        assert torch.allclose(p, q, rtol=1e-5, atol=1e-7)

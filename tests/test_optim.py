@@ -84,7 +84,7 @@ def test_unknown_words_name_the_known_ones():
     with pytest.raises(ValueError, match="schedule='linear'.*cosine, step or constant"):
         Schedule(FLAT.plan, "linear", 0.01, 0.001, 1, 0)
     with pytest.raises(ValueError, match="optimizer='lion'.*sgd, adam or adamw"):
-        build_optimizer("lion", toy(), 0.9, 0.01)
+        build_optimizer("lion", toy(), 0.01)
     with pytest.raises(ValueError, match="amp='half'.*fp16, bf16 or none"):
         make_updater(toy(), amp="half")
 
@@ -156,7 +156,7 @@ def test_ema_copies_the_statistics_of_batch_norm():
 
 def test_ema_switched_off_is_the_model():
     model = toy()
-    updater = Updater(model, build_optimizer("sgd", model, 0.9, 0.0), FLAT, EMA(model, 1000, enabled=False))
+    updater = Updater(model, build_optimizer("sgd", model, 0.0), FLAT, EMA(model, 1000, enabled=False))
     for step in range(5):
         good_step(updater, step)
     for name, p in updater.ema.model.named_parameters():

@@ -166,14 +166,13 @@ def test_checkpoints_lie_in_the_folder(tmp_path):
     assert path == tmp_path / "best.pt" and torch.equal(load(path)["model"]["a"], torch.ones(2))
 
 
-def test_tensorboard_gets_numbers_and_pictures_in_rgb_and_a_resumed_run_purges(tmp_path):
+def test_tensorboard_gets_numbers_and_pictures_in_their_colours_and_a_resumed_run_purges(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     run = Run(tmp_path, {})
     for step in range(5):
         run.scalars({"loss/total": step / 4, "AP": 0.5}, step)
-    image = np.zeros((4, 6, 3), np.uint8)
-    image[..., 0] = 200  # blue
+    image = np.full((16, 32, 3), (200, 90, 20), np.uint8)  # a blue, which a JPEG keeps but for rounding
     run.picture("batch", image, 0)
     run.close()
     run = Run(tmp_path, {}, rows=[{"epoch": 2}])
@@ -183,7 +182,7 @@ def test_tensorboard_gets_numbers_and_pictures_in_rgb_and_a_resumed_run_purges(t
     assert [(e.step, e.value) for e in events.Scalars("loss/total")] == [(0, 0.0), (1, 0.25), (2, 0.5), (3, 9.0)]
     (picture,) = events.Images("batch")
     decoded = cv2.imdecode(np.frombuffer(picture.encoded_image_string, np.uint8), cv2.IMREAD_COLOR)
-    assert np.array_equal(decoded, image)
+    assert decoded.shape == image.shape and np.abs(decoded.astype(int) - image).max() <= 2
 
 
 def test_importing_the_run_folder_does_not_import_heavy_parts():

@@ -31,18 +31,18 @@ def whole(pictures, tmp_path_factory):
 
 @pytest.mark.parametrize("stop", [1, 2, 3])  # 1: at the thaw; 3: where the plain epochs begin
 def test_4_resumed_run_has_the_same_bits_as_one_that_was_left_alone(pictures, whole, tmp_path, monkeypatch, stop):
-    keep = train.keep
+    save = train.Saver.__call__
 
-    def keep_and_die(cfg, run, ranks, updater, fixed, state, *rest, **options):
-        keep(cfg, run, ranks, updater, fixed, state, *rest, **options)
+    def save_and_die(self, state, *rest, **options):
+        save(self, state, *rest, **options)
         if state.epoch == stop:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(train, "keep", keep_and_die)
+    monkeypatch.setattr(train.Saver, "__call__", save_and_die)
     with pytest.raises(KeyboardInterrupt):
         train.main(config(pictures, tmp_path))
     assert checkpoint.load(only_run(tmp_path) / "last.pt")["epoch"] == stop
-    monkeypatch.setattr(train, "keep", keep)
+    monkeypatch.setattr(train.Saver, "__call__", save)
     train.main(config(pictures, tmp_path, resume=True))
 
     assert_same_run(only_run(tmp_path), whole)
@@ -201,8 +201,8 @@ def test_2_a_run_of_non_finite_steps_stops_naming_pictures_and_keeps_the_checkpo
 
     monkeypatch.setattr(train, "YOLOXCriterion", Criterion)
     monkeypatch.setattr("utils.optim.MOST_BAD_STEPS", 3)
-    keep = train.keep
-    monkeypatch.setattr(train, "keep", lambda *args, **options: (keep(*args, **options), broken.append(1)))
+    save = train.Saver.__call__
+    monkeypatch.setattr(train.Saver, "__call__", lambda *args, **options: (save(*args, **options), broken.append(1)))
     with pytest.raises(SystemExit, match=r"not finite.*\d\.png"):
         train.main(config(pictures, tmp_path, batch_size=2))
     contents = checkpoint.load(only_run(tmp_path) / "last.pt")
@@ -229,7 +229,7 @@ def test_patience_waits_for_an_evaluation(pictures, tmp_path):
 @pytest.mark.parametrize(
     "changes, message",
     [
-        ({"batch_size": 0}, "batch_size=0: it must be at least 1"),
+        ({"batch_size": -1}, "batch_size=-1: it must be at least 0"),
         ({"evaluate_every": 0}, "evaluate_every=0: it must be at least 1"),
         ({"mosaic": 50.0}, "mosaic=50: it must be at most 1"),
         ({"scale": (0.0, 1.0)}, "scale=0,1: it must be at least 0.01"),
@@ -262,13 +262,13 @@ def test_validation_pictures_without_boxes_are_said_and_the_last_epoch_is_the_be
 def test_the_demo_learns_from_nothing_when_the_weights_cannot_be_had(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(demo, "PICTURES", {"train": 4, "val": 2})
-    cfg = train.Config(**{**train.DEMO, "epochs": 1, "image_size": (64, 64), "mirror": "http://127.0.0.1:9"})
+    cfg = train.Config(**{**train.DEMO, "epochs": 1, "image_size": (64, 64), "weights": "http://127.0.0.1:9"})
     train.main(cfg)
     said = capsys.readouterr().out
     assert "FROM SCRATCH" in said and "by hand" in said
     with pytest.raises(train.pretrained.PretrainedError, match="by hand"):  # own data: an error with its cure
         own = str(tmp_path / "data/demo/val.txt")
-        train.main(train.Config(train=own, val=own, mirror="http://127.0.0.1:9"))
+        train.main(train.Config(train=own, val=own, weights="http://127.0.0.1:9"))
 
 
 def test_freezing_without_weights_is_a_warning(pictures, tmp_path, capsys):

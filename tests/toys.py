@@ -24,7 +24,7 @@ def detector():
 
 
 def make_updater(model, optimizer="sgd", schedule=FLAT, total_steps=200, **options):
-    return Updater(model, build_optimizer(optimizer, model, 0.9, 0.01), schedule, EMA(model, total_steps), **options)
+    return Updater(model, build_optimizer(optimizer, model, 0.01), schedule, EMA(model, total_steps), **options)
 
 
 def images(step, count=4, side=8):

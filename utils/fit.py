@@ -85,10 +85,13 @@ def fit_one_epoch(
     recent: deque[Tensor] = deque(maxlen=MOST_BAD_STEPS * updater.accumulate)
     for batch in loader:
         batch = batch.to(ranks.device)
-        with updater.autocast() if len(batch.images) else nullcontext():  # PyTorch's SyncBN: an empty share is float32
-            predictions = model(batch.images)
-        losses = criterion(predictions, batch.boxes, batch.labels, batch.size)
-        updater.step(losses["total"])
+        with _gradients_stay_here(model, updater):
+            with (
+                updater.autocast() if len(batch.images) else nullcontext()
+            ):  # PyTorch's SyncBN: an empty share is float32
+                predictions = model(batch.images)
+            losses = criterion(predictions, batch.boxes, batch.labels, batch.size)
+            updater.step(losses["total"])
         meter.add(losses)
         recent.append(batch.ids)
         if meter.batches % every == 0:
@@ -96,6 +99,12 @@ def fit_one_epoch(
             if pulse is not None:
                 pulse(meter)
     _look(updater, ranks, meter, recent)
+
+
+def _gradients_stay_here(model: nn.Module, updater: Updater):
+    """Of the batches that make a step only the last one sends gradients to the other processes."""
+    inside = isinstance(model, nn.parallel.DistributedDataParallel) and updater.micro + 1 < updater.accumulate
+    return model.no_sync() if inside else nullcontext()
 
 
 def _look(updater: Updater, ranks: Ranks, meter: Meter, recent: Iterable[Tensor]) -> None:

@@ -8,7 +8,7 @@ pycocotools is the reference. faster-coco-eval gives the same twelve decimals an
 import contextlib
 import importlib
 import io
-from collections import Counter, defaultdict
+from collections import Counter
 from importlib.metadata import version
 from typing import NamedTuple
 
@@ -90,9 +90,10 @@ def coco_figures(ground_truth: dict, detections: list[dict], backend: Backend = 
     result = _accumulate(ground_truth, detections, backend)
     figures = {name: _mean(_slice(result, spec)) for name, spec in FIGURES.items()}
     order = sorted(category["id"] for category in ground_truth["categories"])  # the evaluators sort the ids
-    coco, voc = (curves(ground_truth, detections, rule) for rule in ("coco", "voc"))
+    names, arrays = class_names(ground_truth), (_arrays(ground_truth["annotations"]), _arrays(detections))
+    coco, voc = (_curves(names, *arrays, rule) for rule in ("coco", "voc"))
     per_class = {}
-    for category, name in class_names(ground_truth).items():
+    for category, name in names.items():
         row = {key: _mean(_slice(result, FIGURES[key])[..., order.index(category)]) for key in ("AP", "AP50")}
         numbers = [voc[name].average_precision(), *coco[name].best()] if coco[name].boxes else [-1.0] * 5
         row |= zip(("VOC_AP50", "precision", "recall", "f1", "threshold"), numbers, strict=True)
@@ -115,24 +116,7 @@ def curves(ground_truth: dict, detections: list[dict], rule: str = "coco") -> di
     rule "coco": a detection takes the free box it overlaps most; in a crowd region counts how much of the detection is
     inside. rule "voc" (Everingham et al. 2010): it must be the first on the box it overlaps most, difficult or not.
     """
-    truths, found = _group(ground_truth["annotations"]), _group(detections)
-    keys: dict[int, list[int]] = defaultdict(list)
-    for category, image in sorted(truths.keys() | found.keys()):
-        keys[category].append(image)
-    empty = _rows([])
-    result = {}
-    for category, name in class_names(ground_truth).items():
-        scores, right, boxes = [np.zeros(0)], [np.zeros(0, np.int64)], 0
-        for image in keys[category]:
-            (box, crowd), (detected, score) = truths.get((category, image), empty), found.get((category, image), empty)
-            order = np.argsort(-score, kind="stable")[:MAX_DETECTIONS]
-            owner = match(detected[order], box, crowd > 0, rule)
-            counted = (owner < 0) | ~np.append(crowd > 0, False)[owner]
-            scores.append(score[order][counted])
-            right.append(owner[counted] >= 0)
-            boxes += int((crowd == 0).sum())
-        result[name] = _curve(np.concatenate(scores), np.concatenate(right), boxes)
-    return result
+    return _curves(class_names(ground_truth), _arrays(ground_truth["annotations"]), _arrays(detections), rule)
 
 
 def match(detected: np.ndarray, boxes: np.ndarray, crowd: np.ndarray, rule: str) -> np.ndarray:
@@ -164,17 +148,45 @@ def overlap_matrix(detected: np.ndarray, boxes: np.ndarray, crowd: np.ndarray) -
     return np.where(crowd[None], inside, overlaps)
 
 
-def _rows(entries: list[dict]) -> tuple[np.ndarray, np.ndarray]:
-    """-> boxes float64 xyxy [n, 4] and their scores [n] (of annotations: 1 for crowd, else 0)."""
+class Arrays(NamedTuple):
+    """Annotations or detections by category, then picture, then falling score; equals in their own order."""
+
+    categories: np.ndarray  # int64 [n], rising
+    boxes: np.ndarray  # float64 [n, 4] xyxy
+    scores: np.ndarray  # float64 [n]; of annotations 0
+    crowd: np.ndarray  # bool [n]
+    places: dict[tuple[int, int], slice]  # category and picture -> where theirs are
+
+
+def _arrays(entries: list[dict]) -> Arrays:
     boxes = xywh_to_xyxy(np.array([entry["bbox"] for entry in entries], np.float64).reshape(-1, 4))
-    return boxes, np.array([e["score"] if "score" in e else e.get("iscrowd", 0) for e in entries], np.float64)
+    scores = np.array([entry.get("score", 0) for entry in entries], np.float64)
+    crowd = np.array([entry.get("iscrowd", 0) for entry in entries], bool)
+    keys = np.array([[entry[key] for entry in entries] for key in ("category_id", "image_id")], np.int64)
+    order = np.lexsort((-scores, *keys[::-1]))
+    keys = keys[:, order]
+    starts = np.flatnonzero((np.diff(keys, prepend=keys[:, :1] - 1) != 0).any(0)).tolist()
+    places = map(slice, starts, [*starts[1:], len(entries)])
+    of_group = dict(zip(map(tuple, keys[:, starts].T.tolist()), places, strict=True))
+    return Arrays(keys[0], boxes[order], scores[order], crowd[order], of_group)
 
 
-def _group(entries: list[dict]) -> dict[tuple[int, int], tuple[np.ndarray, np.ndarray]]:
-    groups: dict[tuple[int, int], list[dict]] = defaultdict(list)
-    for entry in entries:
-        groups[entry["category_id"], entry["image_id"]].append(entry)
-    return {key: _rows(group) for key, group in groups.items()}
+def _curves(names: dict[int, str], truths: Arrays, found: Arrays, rule: str) -> dict[str, Curve]:
+    right, counted = np.zeros((2, len(found.scores)), bool)
+    for key, place in found.places.items():
+        best = slice(place.start, min(place.stop, place.start + MAX_DETECTIONS))
+        counted[best] = True
+        if there := truths.places.get(key):
+            owner = match(found.boxes[best], truths.boxes[there], truths.crowd[there], rule)
+            right[best] = owner >= 0
+            counted[best] = (owner < 0) | ~np.append(truths.crowd[there], False)[owner]
+    result = {}
+    for category, name in names.items():
+        rows = slice(*np.searchsorted(found.categories, [category, category + 1]))
+        use = counted[rows]
+        boxes = int((~truths.crowd[truths.categories == category]).sum())
+        result[name] = _curve(found.scores[rows][use], right[rows][use], boxes)
+    return result
 
 
 def _curve(scores: np.ndarray, right: np.ndarray, boxes: int) -> Curve:
@@ -200,14 +212,14 @@ def _accumulate(ground_truth: dict, detections: list[dict], backend: Backend) ->
 
     Annotations are numbered from 1, because pycocotools takes the id 0 for "not matched".
     """
-    shared = {key: ground_truth[key] for key in ("images", "categories")}
-    truths = [{"area": a["bbox"][2] * a["bbox"][3], "iscrowd": 0, **a} for a in ground_truth["annotations"]]
-    found = [{**d, "area": d["bbox"][2] * d["bbox"][3], "iscrowd": 0} for d in detections]
     with contextlib.redirect_stdout(io.StringIO()):
         indexed = []
-        for entries in (truths, found):
+        for entries in (ground_truth["annotations"], detections):
             data = backend.coco()
-            data.dataset = {**shared, "annotations": [{**e, "id": number} for number, e in enumerate(entries, 1)]}
+            numbered = [
+                {"area": e["bbox"][2] * e["bbox"][3], "iscrowd": 0, **e, "id": n} for n, e in enumerate(entries, 1)
+            ]
+            data.dataset = {**ground_truth, "annotations": numbered}
             data.createIndex()
             indexed.append(data)
         evaluator = backend.evaluator(*indexed, "bbox")

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 MOST_BAD_STEPS = 20  # non-finite steps in a row before training stops: fp16 needs about ten to find its scale
+MOMENTUM = 0.9  # of SGD, and the first beta of Adam (YOLOX, section 2)
 REFERENCE_BATCH = 64  # learning rates are quoted for so many images a step
 
 
@@ -80,19 +81,18 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict]:
     return [{"params": decayed, "weight_decay": weight_decay}, {"params": plain, "weight_decay": 0.0}]
 
 
-def build_optimizer(name: str, model: nn.Module, momentum: float, weight_decay: float) -> torch.optim.Optimizer:
-    """`sgd` (nesterov), `adam` or `adamw`; the learning rate comes from the schedule. Fused where the device can."""
+def build_optimizer(name: str, model: nn.Module, weight_decay: float) -> torch.optim.Optimizer:
+    """`sgd` (nesterov), `adam` or `adamw`; the learning rate comes from the schedule. Fused: one pass over the weights."""
     groups = parameter_groups(model, weight_decay)
     if name == "sgd":
-        optimizer = torch.optim.SGD(groups, lr=0.0, momentum=momentum, nesterov=momentum > 0, fused=True)
+        optimizer = torch.optim.SGD(groups, lr=0.0, momentum=MOMENTUM, nesterov=True, fused=True)
         for p in model.parameters():  # a first step that is skipped must not leave uninitialised buffers behind
-            if momentum > 0:
-                optimizer.state[p]["momentum_buffer"] = torch.zeros_like(p)
+            optimizer.state[p]["momentum_buffer"] = torch.zeros_like(p)
         return optimizer
     kinds = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
     if name not in kinds:
         raise ValueError(f"optimizer={name!r} is not known; choose sgd, adam or adamw")
-    return kinds[name](groups, lr=0.0, betas=(momentum, 0.999), fused=True)
+    return kinds[name](groups, lr=0.0, betas=(MOMENTUM, 0.999), fused=True)
 
 
 class EMA:
@@ -124,7 +124,14 @@ class EMA:
             difference = torch._foreach_sub(theirs, ours)
             torch._foreach_mul_(difference, weight)
             torch._foreach_add_(ours, difference)
-        torch._foreach_copy_(list(self.model.buffers()), list(model.buffers()))
+        moving = [
+            (ours, theirs)
+            for mine, its in zip(self.model.modules(), model.modules(), strict=True)
+            if its.training  # frozen batch norms are in evaluation mode
+            for ours, theirs in zip(mine.buffers(recurse=False), its.buffers(recurse=False), strict=True)
+        ]
+        if moving:
+            torch._foreach_copy_(*map(list, zip(*moving, strict=True)))
 
 
 class Updater:

@@ -1,0 +1,178 @@
+"""Seconds from `python train.py` to the end of its first step, and where they go: python -m benchmarks.startup
+
+A data set of `lines` lines is laid out and started once, so that its pictures are looked through (a cold scan). Then it
+is started `rounds` times for each number of workers, in turn, with a warm scan, and without decoded pictures kept from
+before. Times are medians. Cores that other programs use make all of it slower: the load is told.
+"""
+
+import itertools
+import json
+import os
+import platform
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+MOMENTS = {  # when this function is called for the first time (or, "after", has done its work): what is over then
+    "train.main": "imports",
+    "train.nets.build": "data read and checked",
+    "train.open_run": "model, optimiser, introduction",
+    "train.open_run after": "run folder",
+    "train.train_epoch": "pictures of the first batches",
+    "train.Updater.step": "first batch, forward, loss",
+    "train.Updater.step after": "backward, update",
+}
+LAST = list(MOMENTS.values())[-1]
+
+
+@dataclass(frozen=True)
+class Config:
+    data: str = "../shared/data/coco_val326"  # a folder with instances_*.json and images/
+    lines: int = 10_000  # of the annotation file: links to the pictures under other names
+    model: str = "yolox_nano"
+    size: int = 416
+    batch_size: int = 16
+    workers: tuple[int, ...] = (4, 0)
+    rounds: int = 3
+    json: str = ""  # a file for the figures
+
+
+def lay_out(cfg: Config, folder: Path) -> None:
+    """train.txt of `lines` lines, and val.txt with a line for each picture."""
+    from benchmarks import loader
+
+    count = len(list(Path(cfg.data, "images").iterdir()))
+    loader.lay_out(loader.Config(data=cfg.data, copies=-(-cfg.lines // count) + 1), folder)
+    lines = (folder / "train.txt").read_text().splitlines(keepends=True)
+    (folder / "train.txt").write_text("".join(lines[: cfg.lines]))
+    (folder / "val.txt").write_text("".join(lines[-count:]))
+
+
+def stamp(place: str, note: Callable[[], None]) -> None:
+    """Makes the function at `place` call `note()` before it works, or after it."""
+    path, _, after = place.partition(" ")
+    *owners, name = path.split(".")
+    owner = sys.modules[owners[0]]
+    for part in owners[1:]:
+        owner = getattr(owner, part)
+    function = getattr(owner, name)
+
+    def noting(*args, **kwargs):
+        if not after:
+            note()
+        answer = function(*args, **kwargs)
+        if after:
+            note()
+        return answer
+
+    setattr(owner, name, noting)
+
+
+def start(words: list[str]) -> None:
+    """Does what `python train.py WORDS` does, prints when each of MOMENTS was over, and ends after the first step."""
+    marks, out = {}, os.dup(1)
+
+    def note(what: str) -> None:
+        marks.setdefault(what, [time.time(), time.process_time()])
+        if what == LAST:
+            os.write(out, b"\n" + json.dumps(marks).encode())
+            signal.raise_signal(signal.SIGKILL)
+
+    compile((ROOT / "train.py").read_text(encoding="utf-8"), "train.py", "exec")  # a script is compiled at every start
+    import train
+
+    for place, what in MOMENTS.items():
+        stamp(place, lambda what=what: note(what))
+    train.main(train.from_command_line(words))
+
+
+def first_step(cfg: Config, folder: Path, workers: int) -> dict[str, list[float]]:
+    """-> what was over when: seconds since the process was started, by the clock and of its own processor time."""
+    words = [f"train={folder}/train.txt", f"val={folder}/val.txt", f"output={folder}/runs", f"workers={workers}"]
+    words += [f"model={cfg.model}", f"image_size={cfg.size}", f"batch_size={cfg.batch_size}", "weights=none"]
+    command = [sys.executable, __file__, "child", *words, "freeze_epochs=0"]
+    shutil.rmtree(folder / "cache" / "decoded-1", ignore_errors=True)
+    env = {**os.environ, "THAW_CACHE": str(folder / "cache"), "PYTHONPATH": str(ROOT)}
+    with open(folder / "log", "w") as log:
+        begin = time.time()
+        done = subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=log, text=True, cwd=ROOT)
+    try:
+        marks = json.loads(done.stdout.rpartition("\n")[2])
+    except ValueError:
+        said = done.stdout[-1000:] + (folder / "log").read_text()[-2000:]
+        raise RuntimeError(f"there was no first step:\n{said}") from None
+    return {what: [when - begin, cpu] for what, (when, cpu) in marks.items()}
+
+
+def import_torch() -> list[float]:
+    """-> seconds of a process that does nothing else, by the clock and of its processor time."""
+    begin = time.time()
+    code = "import time, torch; print(time.time(), time.process_time())"
+    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True)
+    when, cpu = map(float, done.stdout.split())
+    return [when - begin, cpu]
+
+
+def measure(cfg: Config, folder: Path) -> dict:
+    """-> "cold": seconds of the first start; "torch": of every round; and for each number of workers [round][moment]."""
+    lay_out(cfg, folder)
+    first, torch, found = first_step(cfg, folder, 0), [], {str(n): [] for n in cfg.workers}
+    for _ in range(cfg.rounds):
+        torch.append(import_torch())
+        for workers in cfg.workers:
+            marks = first_step(cfg, folder, workers)
+            found[str(workers)].append([marks[what] for what in MOMENTS.values()])
+    return {"cold": first[LAST], "torch": torch, "starts": found, "load": os.getloadavg()[0]}
+
+
+def table(figures: dict) -> str:
+    """The figures as Markdown: seconds by the clock (of processor time) of each part, medians."""
+    head = [f"workers={n}" for n in figures["starts"]]
+    lines = ["| seconds by the clock (processor) | " + " | ".join(head) + " |", "|---|" + "---:|" * len(head)]
+    parts = [
+        [[b - a for a, b in zip(before, now, strict=True)] for before, now in itertools.pairwise([[0, 0], *one])]
+        for rounds in figures["starts"].values()
+        for one in [[[statistics.median(x) for x in zip(*moment, strict=True)] for moment in zip(*rounds, strict=True)]]
+    ]
+    for name, *cells in zip(MOMENTS.values(), *parts, strict=True):
+        lines.append(f"| {name} | " + " | ".join(f"{wall:.2f} ({cpu:.2f})" for wall, cpu in cells) + " |")
+    sums = [[sum(x) for x in zip(*cells, strict=True)] for cells in parts]
+    lines.append("| all | " + " | ".join(f"**{wall:.2f}** ({cpu:.2f})" for wall, cpu in sums) + " |")
+    wall, cpu = (statistics.median(x) for x in zip(*figures["torch"], strict=True))
+    lines.append(
+        f"\n`import torch` alone takes {wall:.2f} ({cpu:.2f}); the start with a cold scan {figures['cold'][0]:.1f}."
+    )
+    return "\n".join(lines)
+
+
+def main(cfg: Config) -> None:
+    """Prints the table."""
+    with tempfile.TemporaryDirectory() as name:
+        figures = measure(cfg, Path(name))
+    import torch
+
+    figures["machine"] = (
+        f"{os.cpu_count()} cores {platform.machine()}, Python {platform.python_version()}, torch {torch.__version__}"
+    )
+    words = [word for word in sys.argv[1:] if not word.startswith("json=")]
+    print(f"{figures['machine']}, load {figures['load']:.1f}, {time.strftime('%Y-%m-%d')}; ", end="")
+    print(f"`{' '.join(['python -m benchmarks.startup', *words])}`\n\n{table(figures)}")
+    if cfg.json:
+        Path(cfg.json).write_text(json.dumps(figures, indent=1))
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["child"]:
+        start(sys.argv[2:])
+    else:
+        from utils.config import override
+
+        main(override(Config(), sys.argv[1:]))
