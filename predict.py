@@ -7,9 +7,9 @@ import glob
 import itertools
 import os
 import sys
-from collections import Counter, deque
-from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from datasets.annotations import PICTURE_SUFFIXES, annotation_line
 from datasets.images import ImageError, pictures_under, read_image
 from nets.pretrained import COCO_CATEGORY_IDS, COCO_CLASSES, PretrainedError
 from utils import distributed, run, script, speed, video
+from utils.ahead import READERS, ahead, blocks
 from utils.config import ConfigError, check, override, require
 from utils.detector import Detector, Found
 from utils.draw import draw_boxes, write_image
@@ -52,7 +53,6 @@ class Config:
 
 WRITABLE = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff"}  # other formats are drawn as PNG
 EXAMPLES = 16  # pictures of the validation part, when no source is named
-READERS = 4  # threads that decode ahead of the network
 
 
 def main(cfg: Config) -> Path | None:
@@ -142,20 +142,34 @@ def refuse_shared_labels(pictures: dict[str, str]) -> None:
 
 
 def predict_pictures(detector: Detector, pictures: dict[str, str], results: Results, show: bool, save: bool) -> None:
-    """Every picture, read ahead by threads; those that cannot be read are told at the end."""
-    with tqdm(total=len(pictures), desc="pictures", unit="", leave=False, dynamic_ncols=True) as bar:
-        for block in blocks(read_ahead(pictures, 2 * detector.batch_size), detector.batch_size):
-            results.unread += [str(image) for _, image in block if isinstance(image, ImageError)]
+    """Every picture, read ahead and drawn behind by threads; those that cannot be read are told at the end."""
+
+    def finish(one: tuple[str, np.ndarray, Found]) -> np.ndarray:
+        name, image, found = one
+        results.add(name, pictures[name], image, found)
+        drawn = draw_found(image, found, detector) if save or show else image
+        if save:
+            write_image(results.folder / f"{name}{'' if Path(name).suffix.lower() in WRITABLE else '.png'}", drawn)
+        return drawn
+
+    def found_in_all() -> Iterator[tuple[str, np.ndarray, Found]]:
+        read = ahead(read_picture, pictures.items(), 2 * detector.batch_size, READERS)
+        for block in blocks(read, detector.batch_size):
+            bad = [str(image) for _, image in block if isinstance(image, ImageError)]
+            bar.update(len(bad))
+            results.unread += bad
             good = [(name, image) for name, image in block if not isinstance(image, ImageError)]
             for (name, image), found in zip(good, detector([image for _, image in good]), strict=True):
-                results.add(name, pictures[name], image, found)
-                drawn = draw_found(image, found, detector) if save or show else image
-                if save:
-                    ending = "" if Path(name).suffix.lower() in WRITABLE else ".png"
-                    write_image(results.folder / f"{name}{ending}", drawn)
-                if show and not video.show(drawn, 0):
-                    return
-            bar.update(len(block))
+                yield name, image, found
+
+    with (
+        tqdm(total=len(pictures), desc="pictures", unit="", leave=False, dynamic_ncols=True) as bar,
+        closing(ahead(finish, found_in_all(), 0 if show else detector.batch_size)) as finished,
+    ):
+        for drawn in finished:
+            bar.update()
+            if show and not video.show(drawn, 0):
+                return
     if len(results.unread) == len(pictures):
         raise ValueError("\n".join(["no picture could be read:", *results.unread[:10]]))
 
@@ -165,58 +179,52 @@ def draw_found(image: np.ndarray, found: Found, detector: Detector) -> np.ndarra
     return draw_boxes(image, found.boxes, found.labels, detector.classes, found.scores)
 
 
-def read_ahead(pictures: dict[str, str], ahead: int) -> Iterator[tuple[str, np.ndarray | ImageError]]:
-    """(name, image, or why there is none), in order, while threads decode what comes next."""
-
-    def read(path: str) -> np.ndarray | ImageError:
-        try:
-            return read_image(path)
-        except ImageError as error:
-            return error
-
-    waiting: deque = deque()
-    with ThreadPoolExecutor(READERS) as pool:
-        for name, path in pictures.items():
-            waiting.append((name, pool.submit(read, path)))
-            if len(waiting) > ahead:
-                first, image = waiting.popleft()
-                yield first, image.result()
-        for name, image in waiting:
-            yield name, image.result()
-
-
-def blocks(items: Iterable, size: int) -> Iterator[list]:
-    """Lists of `size` items, the last one may be shorter."""
-    items = iter(items)
-    while block := list(itertools.islice(items, size)):
-        yield block
+def read_picture(picture: tuple[str, str]) -> tuple[str, np.ndarray | ImageError]:
+    """Name and path -> name and image, or why there is none."""
+    name, path = picture
+    try:
+        return name, read_image(path)
+    except ImageError as error:
+        return name, error
 
 
 def predict_video(detector: Detector, source: str, results: Results, show: bool, save: bool) -> None:
-    """Every frame of a video or camera, drawn into one video."""
-    frames, live, writer = video.open_video(source), video.is_live(source), None
+    """Every frame of a video or camera, drawn into one video. A thread reads ahead, and one draws and writes behind."""
+    capture, live, writer = video.open_video(source), video.is_live(source), None
     name = f"camera{source}" if source.isdecimal() else Path(source).name
-    total = video.length(frames)
+    total, rate = video.length(capture), video.rate(capture)
+
+    def finish(one: tuple[np.ndarray, Found]) -> np.ndarray:
+        nonlocal writer
+        image, found = one
+        results.add(name, source, image, found, frame=results.images)
+        drawn = draw_found(image, found, detector) if save or show else image
+        if save and writer is None:
+            path = results.folder / f"{name}{'' if name.endswith('.mp4') else '.mp4'}"
+            writer = video.open_writer(path, rate, image.shape)
+        if save:
+            writer.write(drawn)
+        return drawn
+
+    def found_in_all() -> Iterator[tuple[np.ndarray, Found]]:
+        for block in blocks(frames, 1 if live or show else detector.batch_size):
+            yield from zip(block, detector(block), strict=True)
+
     if live:
         print("Ctrl-C ends it" + (", or q in the window" if show else ""))
-    with tqdm(total=total if total > 0 and not live else None, desc=name, unit="", leave=False) as bar:
-        try:
-            for block in blocks(video.frames_of(frames), 1 if live or show else detector.batch_size):
-                for image, found in zip(block, detector(block), strict=True):
-                    results.add(name, source, image, found, frame=results.images)
-                    drawn = draw_found(image, found, detector) if save or show else image
-                    if save and writer is None:
-                        path = results.folder / f"{name}{'' if name.endswith('.mp4') else '.mp4'}"
-                        writer = video.open_writer(path, video.rate(frames), image.shape)
-                    if save:
-                        writer.write(drawn)
-                    if show and not video.show(drawn, 1):
-                        return
-                bar.update(len(block))
-        finally:
-            frames.release()
-            if writer is not None:
-                writer.release()
+    try:
+        with (
+            tqdm(total=total if total > 0 and not live else None, desc=name, unit="", leave=False) as bar,
+            closing(video.frames_of(capture, 1 if live else video.FRAMES)) as frames,
+            closing(ahead(finish, found_in_all(), 0 if show else video.FRAMES)) as finished,
+        ):
+            for drawn in finished:
+                bar.update()
+                if show and not video.show(drawn, 1):
+                    return
+    finally:
+        if writer is not None:
+            writer.release()
 
 
 def decoded(pictures: dict[str, str]) -> Iterator[np.ndarray]:
@@ -225,8 +233,8 @@ def decoded(pictures: dict[str, str]) -> Iterator[np.ndarray]:
 
 
 def video_frames(source: str) -> Iterator[np.ndarray]:
-    """The frames of a video or camera."""
-    return video.frames_of(video.open_video(source))
+    """The frames of a video or camera, each read when it is asked for."""
+    return video.frames_of(video.open_video(source), 0)
 
 
 if __name__ == "__main__":

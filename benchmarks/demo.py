@@ -11,7 +11,7 @@ from benchmarks.table import add_row
 
 HEAD = """# The demo from nothing
 
-`python -m benchmarks.demo` runs `python train.py mirror=http://127.0.0.1:9` (no weights to be had) in an empty folder:
+`python -m benchmarks.demo` runs `python train.py weights=http://127.0.0.1:9` (no weights to be had) in an empty folder:
 drawing, 32 epochs on 160 pictures of 224 pixels, an evaluation on 40 after each."""
 
 
@@ -20,7 +20,7 @@ def main() -> None:
     script = Path(__file__).parents[1] / "train.py"
     with tempfile.TemporaryDirectory() as folder:
         begin = time.perf_counter()
-        command = [sys.executable, str(script), "mirror=http://127.0.0.1:9"]
+        command = [sys.executable, str(script), "weights=http://127.0.0.1:9"]
         done = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, text=True, check=True)
         minutes = (time.perf_counter() - begin) / 60
     best = re.search(r"best mAP50-95 ([\d.]+)", done.stdout.splitlines()[-1])[1]

@@ -1,6 +1,6 @@
-"""Writes the pictures of the README into docs/images.
+"""Writes the pictures of the README and of docs/augmentation.md into docs/images.
 
-python -m benchmarks.pictures                            augment.jpg: 16 mosaics of the demo with their boxes
+python -m benchmarks.pictures                            augment*.jpg: 16 training samples of each kind, with their boxes
 python -m benchmarks.pictures runs/demo-.../best.pt      also demo.jpg: what that checkpoint finds in its validation pictures
 """
 
@@ -16,7 +16,14 @@ from utils.detector import Detector
 from utils.draw import contact_sheet, draw_boxes, write_image
 
 FOLDER = Path(__file__).parents[1] / "docs" / "images"
-AUGMENT = Augment(mosaic=1.0, mixup=0.0, flip=0.5, rotation=10, scale=(0.5, 1.5), translate=0.1, shear=2)
+SIDE = 192  # pixels of a sample: with 16 of them a page stays under 300 KB
+MOVED = {"rotation": 10, "scale": (0.5, 1.5), "translate": 0.1, "shear": 4}  # as train.py has it, turned further
+SHEETS = {  # file: how its samples are drawn
+    "augment": Augment(mosaic=1.0, mixup=0.0, flip=0.5, **MOVED),
+    "augment_single": Augment(mosaic=0.0, mixup=0.0, flip=0.5, **MOVED),
+    "augment_mixup": Augment(mosaic=0.5, mixup=1.0, flip=0.5, **MOVED),
+    "augment_plain": Augment(mosaic=0.5, mixup=1.0, flip=0.5, **MOVED).plain(),
+}
 
 
 def demo_samples(count: int) -> list[Sample]:
@@ -49,10 +56,11 @@ def predictions(checkpoint: str, count: int) -> list[np.ndarray]:
 def main() -> None:
     for checkpoint in sys.argv[1:]:
         write_image(FOLDER / "demo.jpg", contact_sheet(predictions(checkpoint, 8), 4, 320))
-    images = augmented(demo_samples(48), AUGMENT, (320, 320), 16)
-    path = FOLDER / "augment.jpg"  # a tenth of the PNG, whose bytes would be grain
-    write_image(path, contact_sheet(images, 4))
-    print(path)
+    samples = demo_samples(48)
+    for name, how in SHEETS.items():
+        path = FOLDER / f"{name}.jpg"  # a tenth of the PNG, whose bytes would be grain
+        write_image(path, contact_sheet(augmented(samples, how, (SIDE, SIDE), 16), 4))
+        print(path)
 
 
 if __name__ == "__main__":

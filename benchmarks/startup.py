@@ -5,7 +5,6 @@ is started `rounds` times for each number of workers, in turn, with a warm scan,
 before. Times are medians. Cores that other programs use make all of it slower: the load is told.
 """
 
-import itertools
 import json
 import os
 import platform
@@ -18,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -84,7 +84,7 @@ def start(words: list[str]) -> None:
         marks.setdefault(what, [time.time(), time.process_time()])
         if what == LAST:
             os.write(out, b"\n" + json.dumps(marks).encode())
-            signal.raise_signal(signal.SIGKILL)
+            os.killpg(0, signal.SIGKILL)  # the workers as well: the next start must have the cores
 
     compile((ROOT / "train.py").read_text(encoding="utf-8"), "train.py", "exec")  # a script is compiled at every start
     import train
@@ -103,7 +103,9 @@ def first_step(cfg: Config, folder: Path, workers: int) -> dict[str, list[float]
     env = {**os.environ, "THAW_CACHE": str(folder / "cache"), "PYTHONPATH": str(ROOT)}
     with open(folder / "log", "w") as log:
         begin = time.time()
-        done = subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=log, text=True, cwd=ROOT)
+        done = subprocess.run(
+            command, env=env, stdout=subprocess.PIPE, stderr=log, text=True, cwd=ROOT, start_new_session=True
+        )
     try:
         marks = json.loads(done.stdout.rpartition("\n")[2])
     except ValueError:
@@ -123,6 +125,7 @@ def import_torch() -> list[float]:
 
 def measure(cfg: Config, folder: Path) -> dict:
     """-> "cold": seconds of the first start; "torch": of every round; and for each number of workers [round][moment]."""
+    load = os.getloadavg()[0]
     lay_out(cfg, folder)
     first, torch, found = first_step(cfg, folder, 0), [], {str(n): [] for n in cfg.workers}
     for _ in range(cfg.rounds):
@@ -130,18 +133,17 @@ def measure(cfg: Config, folder: Path) -> dict:
         for workers in cfg.workers:
             marks = first_step(cfg, folder, workers)
             found[str(workers)].append([marks[what] for what in MOMENTS.values()])
-    return {"cold": first[LAST], "torch": torch, "starts": found, "load": os.getloadavg()[0]}
+    return {"cold": first[LAST], "torch": torch, "starts": found, "load": load}
 
 
 def table(figures: dict) -> str:
     """The figures as Markdown: seconds by the clock (of processor time) of each part, medians."""
     head = [f"workers={n}" for n in figures["starts"]]
     lines = ["| seconds by the clock (processor) | " + " | ".join(head) + " |", "|---|" + "---:|" * len(head)]
-    parts = [
-        [[b - a for a, b in zip(before, now, strict=True)] for before, now in itertools.pairwise([[0, 0], *one])]
-        for rounds in figures["starts"].values()
-        for one in [[[statistics.median(x) for x in zip(*moment, strict=True)] for moment in zip(*rounds, strict=True)]]
-    ]
+    parts = []  # [workers][moment] -> seconds by the clock, of the processor
+    for rounds in figures["starts"].values():
+        over = [[0.0, 0.0]] + [[statistics.median(x) for x in zip(*m, strict=True)] for m in zip(*rounds, strict=True)]
+        parts.append([[b - a for a, b in zip(*pair, strict=True)] for pair in pairwise(over)])
     for name, *cells in zip(MOMENTS.values(), *parts, strict=True):
         lines.append(f"| {name} | " + " | ".join(f"{wall:.2f} ({cpu:.2f})" for wall, cpu in cells) + " |")
     sums = [[sum(x) for x in zip(*cells, strict=True)] for cells in parts]
@@ -163,7 +165,7 @@ def main(cfg: Config) -> None:
         f"{os.cpu_count()} cores {platform.machine()}, Python {platform.python_version()}, torch {torch.__version__}"
     )
     words = [word for word in sys.argv[1:] if not word.startswith("json=")]
-    print(f"{figures['machine']}, load {figures['load']:.1f}, {time.strftime('%Y-%m-%d')}; ", end="")
+    print(f"{figures['machine']}, load {figures['load']:.1f} at the start, {time.strftime('%Y-%m-%d')}; ", end="")
     print(f"`{' '.join(['python -m benchmarks.startup', *words])}`\n\n{table(figures)}")
     if cfg.json:
         Path(cfg.json).write_text(json.dumps(figures, indent=1))

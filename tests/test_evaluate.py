@@ -15,7 +15,7 @@ from nets.losses import YOLOXCriterion
 from nets.postprocess import Detections, into_original
 from nets.yolox import YOLOX
 from utils.distributed import Ranks
-from utils.evaluate import as_coco, evaluate
+from utils.evaluate import as_coco, evaluate, on_host
 
 SIZE = (64, 96)
 FIGURES = ["AP", "AP50", "AP75", "AP_small", "AP_medium", "AP_large"]
@@ -110,11 +110,24 @@ def test_detections_carry_the_ids_of_the_data(painted):
     assert {(d["image_id"], d["category_id"]) for d in figures["detections"]} == truth
 
 
-def test_a_detection_as_coco_writes_it():
-    found = Detections(torch.tensor([[1.0, 2, 11, 22]]), torch.tensor([0.25]), torch.tensor([1]))
-    (entry,) = as_coco(found, 17, np.array([4, 8]))
-    assert entry == {"image_id": 17, "category_id": 8, "bbox": [1.0, 2.0, 10.0, 20.0], "score": 0.25}
-    assert {type(v) for v in entry.values()} == {int, list, float}
+def test_detections_as_coco_writes_them():
+    class Ids:
+        image_ids, category_ids = np.array([17, 5]), np.array([4, 8])
+
+    def one(x1, score, label):
+        return Detections(torch.tensor([[x1, 2, 11, 22]]), torch.tensor([score]), torch.tensor([label]))
+
+    nothing = Detections(torch.zeros(0, 4), torch.zeros(0), torch.zeros(0, dtype=torch.int64))
+    here, there = (
+        on_host([one(1.0, 0.25, 1), nothing], torch.tensor([0, 1])),
+        on_host([one(3.0, 0.5, 0)], torch.tensor([1])),
+    )
+    entries = as_coco([[part.numpy() for part in parts] for parts in (here, there)], Ids)
+    assert entries == [
+        {"image_id": 5, "category_id": 4, "bbox": [3.0, 2.0, 8.0, 20.0], "score": 0.5},
+        {"image_id": 17, "category_id": 8, "bbox": [1.0, 2.0, 10.0, 20.0], "score": 0.25},
+    ]
+    assert {type(v) for entry in entries for v in entry.values()} == {int, list, float} and as_coco([], Ids) == []
 
 
 class Together:

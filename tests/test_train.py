@@ -303,7 +303,7 @@ def demo_run(tmp_path_factory):
 
     def start(name, *torchrun):
         place = tmp_path_factory.mktemp(name)
-        command = [sys.executable, *torchrun, str(ROOT / "train.py"), "mirror=http://127.0.0.1:9"]
+        command = [sys.executable, *torchrun, str(ROOT / "train.py"), "weights=http://127.0.0.1:9"]
         env = {**os.environ, "OMP_NUM_THREADS": "1"}
         done = subprocess.run(command, cwd=place, env=env, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr[-2000:]

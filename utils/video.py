@@ -1,13 +1,18 @@
 """Videos, cameras and windows."""
 
+import itertools
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import cv2
 import numpy as np
 
+from utils.ahead import ahead
+
 VIDEOS = {".mp4", ".avi", ".mov", ".mkv", ".webm", ".m4v", ".mpg", ".mpeg", ".wmv", ".flv", ".ts"}
 WINDOW = 1280  # pixels of the longer side at most
+FRAMES = 8  # that are read ahead, and as many that wait to be written
 
 
 def is_stream(source: str) -> bool:
@@ -31,13 +36,17 @@ def open_video(source: str) -> cv2.VideoCapture:
     return video
 
 
-def frames_of(video: cv2.VideoCapture) -> Iterator[np.ndarray]:
-    """uint8 [H, W, 3] BGR, until the end."""
-    while True:
-        there, frame = video.read()
-        if not there:
-            return
-        yield frame
+def frames_of(video: cv2.VideoCapture, most: int = FRAMES) -> Iterator[np.ndarray]:
+    """uint8 [H, W, 3] BGR, until the end; a thread reads up to `most` ahead. At the end, or when it is closed, the video is
+    released."""
+    try:
+        with closing(ahead(lambda _: video.read(), itertools.count(), most)) as reads:
+            for there, frame in reads:
+                if not there:
+                    return
+                yield frame
+    finally:
+        video.release()
 
 
 def length(video: cv2.VideoCapture) -> int:
