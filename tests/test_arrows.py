@@ -119,3 +119,9 @@ def test_the_readme_names_every_constant_and_there_are_no_more_than_45():
     constants = list(train.Config.__dataclass_fields__)
     missing = [name for name in constants if f"`{name}`" not in readme]
     assert missing == [] and len(constants) <= 45
+
+
+def test_reading_annotations_loads_no_torch():
+    code = "import sys, datasets.formats, datasets.images; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.stdout.strip() == "False", done.stderr

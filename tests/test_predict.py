@@ -1,6 +1,7 @@
 """predict.py: every kind of source, no picture over another, and the boxes of the evaluation."""
 
 import json
+import threading
 from pathlib import Path
 
 import cv2
@@ -16,6 +17,7 @@ from predict import Config, find_pictures, main
 from utils import video
 from utils.checkpoint import CheckpointError
 from utils.config import ConfigError, override
+from utils.detector import Detector
 
 
 @pytest.fixture
@@ -244,11 +246,76 @@ def film(tmp_path):
 def test_video_is_drawn_frame_by_frame(weights, film, tmp_path):
     run(weights, film, tmp_path / "out", batch_size=2, confidence=0.3)
     assert files(tmp_path / "out") == ["detections.json", "film.mp4"]
-    frames = list(video.frames_of(video.open_video(str(tmp_path / "out/film.mp4"))))
+    frames = frames_in(tmp_path / "out/film.mp4")
     assert len(frames) == 5 and frames[0].shape == (48, 64, 3) and frames[0].std() > 10  # not the plain gray
     found = entries(tmp_path / "out")
     assert {entry["frame"] for entry in found} == set(range(5))
     assert all(entry["image_id"] == entry["frame"] + 1 and entry["file_name"] == "film.mp4" for entry in found)
+
+
+def frames_in(path):
+    return list(video.frames_of(video.open_video(str(path))))
+
+
+def test_threads_change_neither_the_video_nor_the_boxes(weights, film, tmp_path, monkeypatch):
+    for name, most in (("threads", 8), ("in turn", 0)):
+        monkeypatch.setattr(video, "FRAMES", most)
+        run(weights, film, tmp_path / name, batch_size=2, confidence=0.3)
+    assert entries(tmp_path / "threads") == entries(tmp_path / "in turn")
+    pairs = zip(*(frames_in(tmp_path / name / "film.mp4") for name in ("threads", "in turn")), strict=True)
+    assert all(np.array_equal(a, b) for a, b in pairs)
+
+
+@pytest.mark.parametrize("where", ["open", "write"])
+def test_a_failing_writer_ends_the_video_with_its_error(weights, film, tmp_path, monkeypatch, where):
+    threads, released = threading.active_count(), []
+
+    class Full:
+        def write(self, image):
+            raise OSError("no space left")
+
+        def release(self):
+            released.append(1)
+
+    def fail(*args):
+        raise ValueError("no space left")
+
+    monkeypatch.setattr(video, "open_writer", fail if where == "open" else lambda *_: Full())
+    with pytest.raises((OSError, ValueError), match="no space left"):
+        run(weights, film, tmp_path / "out", batch_size=1)
+    assert threading.active_count() == threads and (where == "open" or released)
+
+
+def test_ctrl_c_in_a_video_keeps_the_frames_of_its_boxes(weights, film, tmp_path, monkeypatch, capsys):
+    threads, network, calls = threading.active_count(), Detector.network, []
+
+    def interrupted(self, batch):
+        calls.append(1)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return network(self, batch)
+
+    monkeypatch.setattr(Detector, "network", interrupted)
+    run(weights, film, tmp_path / "out", batch_size=1, confidence=0.3)
+    assert "stopped" in capsys.readouterr().out and threading.active_count() == threads
+    assert len(frames_in(tmp_path / "out/film.mp4")) == 3
+    assert {entry["frame"] for entry in entries(tmp_path / "out")} == {0, 1, 2}
+
+
+def test_a_picture_that_cannot_be_written_ends_it_with_its_error(weights, tmp_path, monkeypatch):
+    for number in range(6):
+        picture(tmp_path / f"in/{number}.png", number)
+    write, threads = predict.write_image, threading.active_count()
+
+    def full(path, image):
+        if path.name == "2.png":
+            raise OSError("no space left")
+        write(path, image)
+
+    monkeypatch.setattr(predict, "write_image", full)
+    with pytest.raises(OSError, match="no space left"):
+        run(weights, tmp_path / "in", tmp_path / "out", batch_size=2)
+    assert threading.active_count() == threads and (tmp_path / "out/1.png").is_file()
 
 
 def test_window_shows_what_is_drawn_and_q_keeps_what_was_done(weights, tmp_path, monkeypatch):

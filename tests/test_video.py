@@ -1,5 +1,7 @@
 """utils/video.py: what is a stream, and frames that come back."""
 
+import threading
+
 import cv2
 import numpy as np
 import pytest
@@ -37,6 +39,40 @@ def test_frames_written_are_frames_read(tmp_path):
     frames = list(video.frames_of(video.open_video(str(path))))
     assert [frame.shape for frame in frames] == [(48, 64, 3)] * 3
     np.testing.assert_allclose([frame.mean() for frame in frames], levels, atol=8)
+
+
+@pytest.mark.parametrize("most", [0, 1, 8])
+def test_frames_read_ahead_are_all_frames_and_the_end_releases_the_video(tmp_path, most):
+    writer = video.open_writer(tmp_path / "v.mp4", 10, (48, 64, 3))
+    for level in range(0, 250, 10):
+        writer.write(np.full((48, 64, 3), level, np.uint8))
+    writer.release()
+    plain, wanted = video.open_video(str(tmp_path / "v.mp4")), []
+    while (read := plain.read())[0]:
+        wanted.append(read[1])
+    threads = threading.active_count()
+    opened = video.open_video(str(tmp_path / "v.mp4"))
+    frames = list(video.frames_of(opened, most))
+    assert len(frames) == 25 and all(np.array_equal(a, b) for a, b in zip(wanted, frames, strict=True))
+    assert not opened.isOpened() and threading.active_count() == threads
+
+
+def test_a_video_closed_early_is_released_after_its_thread():
+    class Capture:
+        read_after_release, released = False, False
+
+        def read(self):
+            self.read_after_release |= self.released
+            return True, np.zeros((4, 4, 3), np.uint8)
+
+        def release(self):
+            self.released = True
+
+    capture, threads = Capture(), threading.active_count()
+    frames = video.frames_of(capture, 8)
+    next(frames)
+    frames.close()
+    assert capture.released and not capture.read_after_release and threading.active_count() == threads
 
 
 def test_what_cannot_be_opened_or_written_is_named(tmp_path):

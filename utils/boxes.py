@@ -3,15 +3,24 @@
 Every function takes torch tensors or NumPy arrays `[..., 4]` and returns the same kind.
 """
 
-import numpy as np
-import torch
-from torch import Tensor
+from typing import TypeAlias
 
-Boxes = Tensor | np.ndarray
+import numpy as np
+
+Boxes: TypeAlias = "torch.Tensor | np.ndarray"  # noqa: F821
+
+
+def _library(boxes: Boxes):
+    """NumPy or torch. Who only reads annotations needs no torch, which takes seconds and half a gigabyte to import."""
+    if isinstance(boxes, np.ndarray | np.generic):
+        return np
+    import torch
+
+    return torch
 
 
 def _stack(parts: list[Boxes]) -> Boxes:
-    return torch.stack(parts, -1) if isinstance(parts[0], Tensor) else np.stack(parts, -1)
+    return _library(parts[0]).stack(parts, -1)
 
 
 def xyxy_to_xywh(boxes: Boxes) -> Boxes:
@@ -51,10 +60,8 @@ def clip(boxes: Boxes, width: float, height: float) -> Boxes:
 
 def iou(a: Boxes, b: Boxes, eps: float = 1e-9) -> Boxes:
     """IoU of boxes that lie opposite each other after broadcasting: `[..., 4], [..., 4]` -> `[...]` in 0..1."""
-    if isinstance(a, Tensor):
-        top_left, bottom_right = torch.maximum(a[..., :2], b[..., :2]), torch.minimum(a[..., 2:], b[..., 2:])
-    else:
-        top_left, bottom_right = np.maximum(a[..., :2], b[..., :2]), np.minimum(a[..., 2:], b[..., 2:])
+    library = _library(a)
+    top_left, bottom_right = library.maximum(a[..., :2], b[..., :2]), library.minimum(a[..., 2:], b[..., 2:])
     sides = (bottom_right - top_left).clip(0)
     overlap = sides[..., 0] * sides[..., 1]
     return overlap / (area(a) + area(b) - overlap + eps)

@@ -1,0 +1,289 @@
+"""Prediction on a CPU, of JPEG files and of decoded pictures, beside Ultralytics; and a video: python -m benchmarks.predict
+
+    python -m benchmarks.predict peers=PYTHON      of an environment with ultralytics; without, it is skipped
+    python -m benchmarks.predict "contenders=thaw yolox_s,compiled yolox_s" frames=0
+
+A contender is one of KINDS and a model, with random weights whose batch norms know the pictures. All take turns, round by
+round, on the same pictures with as many threads. The confidence of each is such that `candidates` boxes a picture come
+before its NMS. GFLOPs are those of the convolutions, counted by PyTorch in the same way for all, of a square input.
+"""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+@dataclass(frozen=True)
+class Config:
+    data: str = "../shared/data/coco_val326/images"  # a folder of pictures
+    contenders: tuple[str, ...] = (
+        *("thaw yolox_nano", "thaw yolox_tiny", "thaw yolox_s"),
+        *("ultralytics yolo11n", "ultralytics yolov8n", "ultralytics yolov8s"),
+    )
+    sizes: tuple[int, ...] = (416, 640)
+    batches: tuple[int, ...] = (1, 8)
+    sources: tuple[str, ...] = ("files", "arrays")
+    threads: int = 2
+    pictures: int = 16
+    candidates: int = 50  # a picture
+    rounds: int = 3
+    frames: int = 100  # of a video of 1280 x 720, for predict.py with YOLOX-nano at 416; 0: no video
+    peers: str = ""
+    json: str = ""  # a file for the figures
+    kind: str = ""  # what this process is, where another one started it
+
+
+Predict = Callable[[list], int]  # pictures, or their paths -> how many boxes are found in them
+
+
+def settle(model, images) -> None:
+    """Gives the batch norms the statistics of `images`, so that random weights let something through."""
+    import torch
+
+    for module in model.modules():
+        if isinstance(module, torch.nn.BatchNorm2d):
+            module.momentum = 1.0
+    with torch.no_grad():
+        model.train()(images)
+    model.eval()
+
+
+def limit(scores, candidates: int) -> float:
+    """The score that `candidates` points of a picture reach, on average. Scores [B, A]."""
+    return float(scores.flatten().sort(descending=True).values[candidates * len(scores)])
+
+
+def detector(cfg: Config, model: str, batch: int, images):
+    """A Detector with random weights, and its network before batch norms were folded."""
+    import torch
+
+    import nets
+    from utils import checkpoint
+    from utils.detector import Detector
+
+    size, network = images.shape[-1], nets.build(model, 80)
+    settle(network, images)
+    with torch.no_grad():
+        confidence = limit(network.decode(network(images), (size, size))[1], cfg.candidates)
+    contents = {"config": {"model": model, "image_size": (size, size)}, "classes": [str(i) for i in range(80)]}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "random.pt"
+        checkpoint.save(path, contents | {"epoch": 1, "step": 1, "metrics": {}, "model": network.state_dict()})
+        return Detector(path, device="cpu", confidence=confidence, batch_size=batch), network
+
+
+def thaw(cfg: Config, model: str, batch: int, images, compiled: bool = False) -> tuple[Predict, object]:
+    """-> how it predicts, and the network whose FLOPs count. `images` float [8, 3, size, size] BGR, 0-255."""
+    found, network = detector(cfg, model, batch, images)
+    if compiled:
+        found.model.compile()
+    return lambda source: sum(len(one.boxes) for one in found(source)), network
+
+
+def ultralytics(cfg: Config, model: str, batch: int, images, rect: bool = False) -> tuple[Predict, object]:
+    """The same. `rect`: as it does unasked, inputs are no higher than the picture where all of a batch have one size."""
+    import torch
+    from ultralytics import YOLO
+
+    yolo, images = YOLO(f"{model}.yaml"), images.flip(1) / 255
+    settle(yolo.model, images)
+    with torch.no_grad():
+        confidence = limit(yolo.model(images)[0][:, 4:].amax(1), cfg.candidates)
+    settings = {"imgsz": images.shape[-1], "conf": confidence, "iou": 0.5, "batch": batch, "rect": rect}
+
+    def predict(source: list) -> int:
+        blocks = [source[i : i + batch] for i in range(0, len(source), batch)]
+        if isinstance(source[0], str):  # it opens all files of a list at once, but those of a folder batch by batch
+            blocks = [str(Path(source[0]).parent)]
+        return sum(len(one.boxes) for b in blocks for one in yolo.predict(b, device="cpu", verbose=False, **settings))
+
+    return predict, yolo.model
+
+
+def film(cfg: Config, how: str, batch: int, images) -> tuple[Predict, object]:
+    """The same for a video, predicted and written by predict.py. `how`: "threads" that read ahead and write behind, or not."""
+    import predict
+    from utils import video
+    from utils.results import Results
+
+    found, network = detector(cfg, "yolox_nano", batch, images)
+
+    def predict_film(source: list) -> int:
+        video.FRAMES = 8 if how == "threads" else 0
+        with tempfile.TemporaryDirectory() as folder:
+            results = Results(Path(folder), found.classes, range(80), False, None, str)
+            predict.predict_video(found, str(Path(cfg.data, "video/film.mp4")), results, show=False, save=True)
+            return len(results.entries)
+
+    return predict_film, network
+
+
+KINDS = {
+    "thaw": thaw,
+    "compiled": lambda *args: thaw(*args, compiled=True),
+    "ultralytics": ultralytics,
+    "rect": lambda *args: ultralytics(*args, rect=True),
+    "film": film,
+}
+PEERS = ("ultralytics", "rect")
+
+
+def serve(cfg: Config) -> None:
+    """For every line [model, size, batch, source] predicts all pictures -> seconds, boxes found, GFLOPs of a picture."""
+    import cv2
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    out, sys.stdout = sys.stdout, sys.stderr  # whatever a library prints
+    names, made = sorted(map(str, Path(cfg.data).glob("*.jpg"))), {}
+    images = [cv2.imread(name) for name in names]
+    print(version("ultralytics") if cfg.kind in PEERS else version("torch"), file=out, flush=True)
+    for line in sys.stdin:
+        *key, source = json.loads(line)
+        model, size, batch = key
+        first = str(key) not in made
+        if first:
+            torch.manual_seed(0)
+            some = torch.stack([torch.from_numpy(cv2.resize(image, (size, size))) for image in images[:8]])
+            predict, network = KINDS[cfg.kind](cfg, model, batch, some.permute(0, 3, 1, 2).float())
+            with torch.no_grad(), FlopCounterMode(display=False) as counter:
+                network(torch.zeros(1, 3, size, size))
+            made[str(key)] = predict, counter.get_total_flops() / 1e9
+        predict, count = made[str(key)]
+        if first:
+            predict(images[: max(batch, 2)])
+        torch.set_num_threads(cfg.threads)  # Ultralytics leaves one core to others
+        cv2.setNumThreads(0)
+        begin, cpu = time.perf_counter(), time.process_time()
+        found = predict(names if source == "files" else images)
+        seconds = {"wall": time.perf_counter() - begin, "cpu": time.process_time() - cpu}
+        print(json.dumps(seconds | {"found": found, "gflops": count}), file=out, flush=True)
+
+
+class Server:
+    """A process for all contenders of a kind."""
+
+    def __init__(self, cfg: Config, folder: Path, kind: str):
+        words = [f"{name}={','.join(map(str, getattr(cfg, name)))}" for name in ("sizes", "batches")]
+        words += [f"data={folder}", f"threads={cfg.threads}", f"candidates={cfg.candidates}", f"kind={kind}"]
+        python = cfg.peers if kind in PEERS else sys.executable
+        env = {**os.environ, "OMP_NUM_THREADS": str(cfg.threads), "GOMP_SPINCOUNT": "10000"}
+        env |= {"YOLO_VERBOSE": "false", "YOLO_OFFLINE": "1"}
+        pipes = {
+            "stdin": subprocess.PIPE,
+            "stdout": subprocess.PIPE,
+            "stderr": open(folder.parent / f"{kind}.log", "w"),
+        }
+        self._process = subprocess.Popen(
+            [python, "-m", "benchmarks.predict", *words], env=env, cwd=ROOT, text=True, **pipes
+        )
+        self._log, self.version = folder.parent / f"{kind}.log", self._process.stdout.readline().strip()
+
+    def ask(self, *what) -> dict:
+        print(json.dumps(what), file=self._process.stdin, flush=True)
+        answer = self._process.stdout.readline()
+        if not answer:
+            raise RuntimeError(f"{what}: no answer:\n{self._log.read_text()[-2000:]}")
+        return json.loads(answer)
+
+    def end(self) -> None:
+        self._process.stdin.close()
+        self._process.wait()
+
+
+def lay_out(cfg: Config, folder: Path) -> None:
+    """The pictures, and video/film.mp4: each of them moves for ten frames."""
+    import cv2
+    import numpy as np
+
+    from utils.video import open_writer
+
+    paths = sorted(Path(cfg.data).glob("*.jpg"))[: cfg.pictures]
+    for path in paths:
+        (folder / path.name).symlink_to(path.resolve())
+    if cfg.frames:
+        (folder / "video").mkdir()
+        writer = open_writer(folder / "video/film.mp4", 25, (720, 1280))
+        for i in range(cfg.frames):
+            image = cv2.resize(cv2.imread(str(paths[i // 10 % len(paths)])), (1280, 720))
+            writer.write(np.roll(image, 5 * (i % 10), (0, 1)))
+        writer.release()
+
+
+def measure(cfg: Config, folder: Path) -> dict:
+    """-> "rounds": answers of every round, by (size, batch, source) and contender, as text; "versions" of kinds."""
+    pictures = folder / "pictures"
+    pictures.mkdir()
+    lay_out(cfg, pictures)
+    contenders = [c for c in cfg.contenders if cfg.peers or c.split()[0] not in PEERS]
+    races = [((s, b, source), contenders) for s in cfg.sizes for b in cfg.batches for source in cfg.sources]
+    if cfg.frames:
+        races.append(((416, 8, "video"), ["film threads", "film in-turn"]))
+    servers = {kind: Server(cfg, pictures, kind) for kind in dict.fromkeys(c.split()[0] for _, r in races for c in r)}
+    found = {what: {contender: [] for contender in race} for what, race in races}
+    for _ in range(cfg.rounds):
+        for what, race in found.items():
+            for contender, answers in race.items():
+                kind, model = contender.split()
+                answers.append(servers[kind].ask(model, *what))
+    for server in servers.values():
+        server.end()
+    return {"rounds": found, "versions": {kind: server.version for kind, server in servers.items()}}
+
+
+def tables(cfg: Config, figures: dict) -> str:
+    """The figures as Markdown: medians of the rounds."""
+    lines = []
+    for (size, batch, source), race in figures["rounds"].items():
+        count = cfg.frames if source == "video" else cfg.pictures
+        peers = [c for c in race if c.split()[0] in PEERS]
+        title = f"{source} at {size}, batch {batch}"
+        head = [title, "images a second", "ms", "processor ms", "GFLOPs", "ms a GFLOP", "boxes found"]
+        head += [f"ms a GFLOP / that of {peer.split()[1]}" for peer in peers]
+        lines += ["", f"| {' | '.join(head)} |", "|---|" + "---:|" * (len(head) - 1)]
+        walls = {c: [1000 * one["wall"] / count / one["gflops"] for one in answers] for c, answers in race.items()}
+        for contender, answers in race.items():
+            wall, cpu = (statistics.median(1000 * one[clock] / count for one in answers) for clock in ("wall", "cpu"))
+            row = [contender, f"{1000 / wall:.1f}", f"{wall:.1f}", f"{cpu:.1f}", f"{answers[0]['gflops']:.2f}"]
+            row += [f"{statistics.median(walls[contender]):.2f}", f"{answers[0]['found'] / count:.0f}"]
+            ratios = [[a / b for a, b in zip(walls[contender], walls[peer], strict=True)] for peer in peers]
+            row += [f"{statistics.median(ratio):.2f}" for ratio in ratios]
+            lines.append(f"| {' | '.join(row)} |")
+    return "\n".join(lines)
+
+
+def main(cfg: Config) -> None:
+    """Prints the tables."""
+    if cfg.kind:
+        serve(cfg)
+        return
+    if not cfg.peers:
+        print("peers: skipped; give peers=PYTHON of an environment with ultralytics", file=sys.stderr)
+    with tempfile.TemporaryDirectory() as name:
+        figures = measure(cfg, Path(name))
+    from benchmarks.table import machine
+
+    words = [word for word in sys.argv[1:] if not word.startswith(("peers=", "json="))]
+    about = [f"{machine()}, OpenCV 0 threads, the network {cfg.threads}", f"load {os.getloadavg()[0]:.1f}"]
+    about += [f"{kind} {number}" for kind, number in figures["versions"].items() if kind in PEERS]
+    about += [time.strftime("%Y-%m-%d"), f"`{' '.join(['python -m benchmarks.predict', *words])}`"]
+    print(f"{', '.join(about)}\n{tables(cfg, figures)}")
+    if cfg.json:
+        rounds = {" ".join(map(str, what)): race for what, race in figures["rounds"].items()}
+        Path(cfg.json).write_text(json.dumps({**figures, "rounds": rounds, "about": about}, indent=1))
+
+
+if __name__ == "__main__":
+    from utils.config import override
+
+    main(override(Config(), sys.argv[1:]))
