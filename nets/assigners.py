@@ -20,6 +20,23 @@ class Assignment(NamedTuple):
 
 
 @torch.no_grad()
+def candidates(centres: Tensor, strides: Tensor, levels: int, targets: Tensor, labels: Tensor) -> Tensor:
+    """`[B, K]`, int64: the points of each picture that `simota` can choose, in their order, then others up to the most there
+    can be: a centre region holds 3 x 3 points of a level. All else as in `simota`. K depends on nothing but shapes.
+    """
+    most = min(len(centres), 9 * levels * targets.shape[1])
+    inside = _in_centre_region(centres, strides, targets, labels).any(1)
+    return inside.sort(descending=True, stable=True).indices[:, :most]
+
+
+def _in_centre_region(centres: Tensor, strides: Tensor, targets: Tensor, labels: Tensor) -> Tensor:
+    """`centres [..., A, 2]`, `strides [..., A]` -> `[B, M, A]`: whether a point is nearer than 1.5 strides to a box's centre."""
+    middle = (targets[..., :2] + targets[..., 2:]) / 2
+    distance = (centres.unsqueeze(-3) - middle[:, :, None]).abs().amax(-1)
+    return (distance < CENTRE_RADIUS * strides.unsqueeze(-2)) & (labels >= 0)[..., None]
+
+
+@torch.no_grad()
 def simota(
     boxes: Tensor,
     objectness: Tensor,
@@ -32,7 +49,7 @@ def simota(
     """SimOTA (YOLOX, section 2.1 and its appendix). All of it in float32 or better.
 
     `boxes [B, A, 4]` predicted xyxy pixels; `objectness [B, A]` and `classes [B, A, C]` logits; `centres [A, 2]` of the cells
-    in pixels; `strides [A]`; `targets [B, M, 4]` xyxy pixels; `labels [B, M]`, -1 for padding.
+    in pixels and `strides [A]`, or with a batch before; `targets [B, M, 4]` xyxy pixels; `labels [B, M]`, -1 for padding.
 
     cost = BCE(sqrt(class * objectness), one-hot) summed over the classes + 3 * -log(IoU + 1e-8) + 1e6 outside of the centre
     region. A box takes its k cheapest candidates, k = int(sum of its ten best IoUs), at least 1. A candidate is a point in the
@@ -41,19 +58,17 @@ def simota(
     Pictures are independent, and taken so many at a time that memory stays bounded however many boxes they have.
     """
     at_once = max(1, MOST_PAIRS // max(1, targets.shape[1] * boxes.shape[1]))
-    pictures = zip(*(x.split(at_once) for x in (boxes, objectness, classes, targets, labels)), strict=True)
-    parts = [_simota(*part[:3], centres, strides, *part[3:]) for part in pictures]
+    centres, strides = centres.expand(len(boxes), -1, 2), strides.expand(len(boxes), -1)
+    scenes = (boxes, objectness, classes, centres, strides, targets, labels)
+    parts = [_simota(*part) for part in zip(*(x.split(at_once) for x in scenes), strict=True)]
     return parts[0] if len(parts) == 1 else Assignment(*map(torch.cat, zip(*parts, strict=True)))
 
 
 def _simota(boxes, objectness, classes, centres, strides, targets, labels) -> Assignment:
     if targets.shape[1] == 0:
         targets, labels = F.pad(targets, (0, 0, 0, 1)), F.pad(labels, (0, 1), value=-1)
-    real = (labels >= 0)[..., None]  # [B, M, 1]
-    middle = (targets[..., :2] + targets[..., 2:]) / 2
-    distance = (centres - middle[:, :, None]).abs().amax(-1)  # [B, M, A]
-    inside = (distance < CENTRE_RADIUS * strides) & real
-    candidate = inside.any(1, keepdim=True) & real  # [B, M, A]
+    inside = _in_centre_region(centres, strides, targets, labels)  # [B, M, A]
+    candidate = inside.any(1, keepdim=True) & (labels >= 0)[..., None]
 
     iou = pairwise_iou(targets, boxes).where(candidate, 0)
     cost = _class_cost(objectness, classes, labels) - 3 * (iou + 1e-8).log() + 1e6 * ~inside

@@ -20,11 +20,11 @@ def grid(image_size: tuple[int, int], strides: tuple[int, ...], like: Tensor) ->
 
 def decode_yolox(raw: Tensor, cells: Tensor, strides: Tensor) -> Tensor:
     """Raw `[..., A, 4]` -> xyxy in pixels: centre = (p + cell) * stride, size = exp(p) * stride (YOLOX, section 2.1)."""
-    centre = (raw[..., :2] + cells) * strides[:, None]
-    return cxcywh_to_xyxy(torch.cat([centre, raw[..., 2:].exp() * strides[:, None]], -1))
+    centre = (raw[..., :2] + cells) * strides[..., None]
+    return cxcywh_to_xyxy(torch.cat([centre, raw[..., 2:].exp() * strides[..., None]], -1))
 
 
 def encode_yolox(boxes: Tensor, cells: Tensor, strides: Tensor) -> Tensor:
     """The inverse of `decode_yolox`; the size is guarded by 1e-8 cells, as in the official L1 targets."""
-    scaled = xyxy_to_cxcywh(boxes) / strides[:, None]
+    scaled = xyxy_to_cxcywh(boxes) / strides[..., None]
     return torch.cat([scaled[..., :2] - cells, (scaled[..., 2:] + 1e-8).log()], -1)

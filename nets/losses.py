@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nets.assigners import simota
+from nets.assigners import candidates, simota
 from nets.coder import decode_yolox, encode_yolox, grid
 from nets.yolox import Predictions
 from utils.boxes import iou
@@ -38,25 +38,29 @@ class YOLOXCriterion:
 
         -> scalars: total (to be minimised), box, objectness, class, l1 where it is on, and positives a box (not a loss)."""
         raw, objectness, classes = (_at_least_float32(x) for x in predictions)
+        if targets.shape[1] == 0:
+            targets, labels = F.pad(targets, (0, 0, 0, 1)), F.pad(labels, (0, 1), value=-1)
         targets = targets.to(raw.dtype)
         cells, strides = grid(image_size, self.strides, raw)
         centres = (cells + 0.5) * strides[:, None]
+        # Most points are near no box: of them only the objectness counts, in the assignment and in the losses.
+        near = candidates(centres, strides, len(self.strides), targets, labels)
+        cells, centres, strides = cells[near], centres[near], strides[near]
+        raw, classes = _take(raw, near), _take(classes, near)
         seen = decode_yolox(raw.detach(), cells, strides)
-        match = simota(seen, objectness, classes, centres, strides, targets, labels)
+        match = simota(seen, objectness.gather(1, near), classes, centres, strides, targets, labels)
 
-        positive = match.positive
-        of_point = match.index[..., None].expand(-1, -1, 4)
-        matched = targets.gather(1, of_point) if targets.shape[1] else torch.zeros_like(raw)
-        label = labels.gather(1, match.index) if targets.shape[1] else torch.full_like(match.index, -1)
+        positive, matched = match.positive, _take(targets, match.index)
         # Points without a box count as 0: one whose exp overflows would make all gradients NaN, at a loss of zero.
         boxes = decode_yolox(raw.where(positive[..., None], 0.0), cells, strides)
         overlap = iou(boxes, matched.where(positive[..., None], 1.0))
-        soft = _one_hot(label, classes.shape[2], match.iou)
+        soft = _one_hot(labels.gather(1, match.index), classes.shape[2], match.iou)
+        presence = torch.zeros_like(objectness).scatter(1, near, positive.to(raw.dtype))
 
         counted = self.share(positive.sum().to(raw.dtype))
         losses = {
             "box": BOX_WEIGHT * ((1 - overlap.square()) * positive).sum() / counted,
-            "objectness": _bce(objectness, positive.to(raw.dtype)).sum() / counted,
+            "objectness": _bce(objectness, presence).sum() / counted,
             "class": (_bce(classes, soft).sum(-1) * positive).sum() / counted,
         }
         if self.l1:
@@ -69,6 +73,11 @@ class YOLOXCriterion:
 
 def _at_least_float32(x: Tensor) -> Tensor:
     return x if x.dtype == torch.float64 else x.float()
+
+
+def _take(x: Tensor, index: Tensor) -> Tensor:
+    """`x [B, N, D]`, `index [B, K]` -> `[B, K, D]`."""
+    return x.gather(1, index[..., None].expand(-1, -1, x.shape[2]))
 
 
 def _bce(logits: Tensor, target: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from nets import assigners
-from nets.assigners import Assignment, simota
+from nets.assigners import Assignment, candidates, simota
 from nets.coder import decode_yolox, grid
 from utils.boxes import cxcywh_to_xyxy
 
@@ -197,6 +197,38 @@ def test_many_boxes_are_taken_a_few_pictures_at_a_time(monkeypatch, most):
     whole = simota(*inputs)
     monkeypatch.setattr(assigners, "MOST_PAIRS", most)  # 12 boxes and 126 points a picture
     assert all(torch.equal(a, b) for a, b in zip(whole, simota(*inputs), strict=True))
+
+
+@pytest.mark.parametrize("most", [1, 4, 50])
+def test_candidates_are_all_the_points_that_can_be_chosen(most):
+    inputs = scene(*random_targets(4, most, most), near=0.5)
+    boxes, objectness, classes, centres, strides, targets, labels = inputs
+    whole, near = simota(*inputs), candidates(centres, strides, len(STRIDES), targets, labels)
+    assert near.shape == (4, min(126, 27 * most)) and all(len(row.unique()) == near.shape[1] for row in near)
+    at = near[..., None].expand(-1, -1, 4)  # four values of a box, four classes
+    few = simota(
+        boxes.gather(1, at),
+        objectness.gather(1, near),
+        classes.gather(1, at),
+        centres[near],
+        strides[near],
+        *inputs[5:],
+    )
+    assert whole.positive.any()
+    for name in Assignment._fields:
+        some = getattr(few, name)
+        assert torch.equal(torch.zeros(4, 126, dtype=some.dtype).scatter(1, near, some), getattr(whole, name))
+
+
+def test_no_box_has_more_than_nine_points_of_a_level():
+    """Boxes on a grid finer than the points, the borders of centre regions among them."""
+    x = torch.arange(0, 96, 0.5)
+    targets = torch.stack([x - 4, x - 4, x + 4, x + 4], -1)[:, None]
+    boxes, _, _, centres, strides, *_ = scene(targets, torch.ones(len(x), 1, dtype=torch.int64), dtype=torch.float32)
+    chosen = candidates(centres, strides, len(STRIDES), targets, torch.ones(len(x), 1, dtype=torch.int64))
+    middle = targets[:, :, :2] + 4
+    inside = (centres - middle).abs().amax(-1) < 1.5 * strides
+    assert inside[:, strides == 8].sum(1).max() == 9 and inside.gather(1, chosen).sum() == inside.sum()
 
 
 def test_logarithms_of_sure_predictions_stop_at_100():
