@@ -33,8 +33,7 @@ from utils.interrupt import Interrupted, Watch
 from utils.optim import EMA, Plan, Schedule, Updater, build_optimizer
 from utils.run import Run, check_name, code, create, last_number, started
 from utils.saver import Saver, a_full_disk_is_said
-from utils.sheets import prediction_sheet, training_sheets
-from utils.sheets import show as show_sheet
+from utils.sheets import prediction_sheet, show_sheet, shown
 from utils.trace import traced
 
 
@@ -221,14 +220,12 @@ def train(
         for epoch in range(state.epoch, cfg.epochs):
             model, loader = phase(epoch < updater.schedule.plan.freeze_epochs)
             loader.batch_sampler.epoch, loader.batch_sampler.start = epoch, meter.batches
-            if ranks.is_main and epoch == meter.batches == 0:
-                for number, sheet in enumerate(training_sheets(loader.dataset, loader.batch_sampler), 1):
-                    show_sheet(run, f"train_batch_{number}", sheet, 0)
+            pages = partial(show_sheet, run, step=0) if ranks.is_main and epoch == meter.batches == 0 else None
             criterion = YOLOXCriterion(updater.model.strides, ranks.share, epoch >= cfg.epochs - cfg.plain_epochs)
             trace = (
                 run.folder / f"profile_epoch_{epoch + 1:04}.json.gz" if cfg.profile_steps and epoch == first else None
             )
-            row = train_epoch(cfg, epoch, model, criterion, loader, updater, ranks, meter, pulse, trace)
+            row = train_epoch(cfg, epoch, model, criterion, loader, updater, ranks, meter, pulse, trace, pages)
             if (epoch + 1) % cfg.evaluate_every == 0 or epoch + 1 == cfg.epochs:
                 row |= validate(cfg, updater, val_loader, ranks, run, epoch + 1, watch)
             state, meter = state.after(row), Meter()
@@ -457,12 +454,15 @@ def less_memory(cfg: Config, name: str) -> str:
 
 
 def train_epoch(
-    cfg: Config, epoch: int, model, criterion, loader, updater: Updater, ranks, meter: Meter, pulse, trace: Path | None
+    cfg: Config, epoch: int, model, criterion, loader, updater: Updater, ranks, meter: Meter, pulse, trace: Path | None,
+    pages: Callable | None,
 ) -> dict:  # fmt: skip
-    """One epoch, or what is left of it, with a progress bar -> its row of the log. `trace`: a file for profile_steps."""
+    """One epoch, or what is left of it, with a progress bar -> its row of the log. `trace`: a file for profile_steps;
+    `pages(name, sheet)` takes pictures of the first batches."""
     begun, quiet = {"initial": meter.batches, "total": len(loader)}, {"disable": not ranks.is_main, "leave": False}
     bar = tqdm(loader, f"epoch {epoch + 1}/{cfg.epochs}", dynamic_ncols=True, **begun, **quiet)
-    batches = traced(bar, cfg.profile_steps, trace, tqdm.write) if trace else bar
+    batches = shown(bar, loader.dataset.classes, pages) if pages else bar
+    batches = traced(batches, cfg.profile_steps, trace, tqdm.write) if trace else batches
     images = len(loader.dataset) / len(loader)  # a batch
 
     def show_and_pulse(meter: Meter) -> None:

@@ -26,8 +26,10 @@ MOMENTS = {  # when this function is called for the first time (or, "after", has
     "train.nets.build": "data read and checked",
     "train.open_run": "model, optimiser, introduction",
     "train.open_run after": "run folder",
-    "train.train_epoch": "pictures of the first batches",
-    "train.Updater.step": "first batch, forward, loss",
+    "train.fit_one_epoch": "loader",
+    "datasets.dataset.Batch.to": "first batch",
+    "train.YOLOXCriterion.__call__": "forward",
+    "train.Updater.step": "assignment, loss",
     "train.Updater.step after": "backward, update",
 }
 LAST = list(MOMENTS.values())[-1]

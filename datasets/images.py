@@ -6,6 +6,7 @@ transparency is ignored, palettes are resolved, and the EXIF orientation is appl
 
 import hashlib
 import io
+import itertools
 import os
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
@@ -136,7 +137,8 @@ def scan(paths: list[str]) -> Scan:
     ):
         for start in range(0, count, 500):
             block = [os.path.abspath(path) for path in paths[start : start + 500]]
-            stamps = list(pool.map(file_stamp, block))
+            parts = pool.map(lambda some: list(map(file_stamp, some)), (block[i : i + 50] for i in range(0, 500, 50)))
+            stamps = list(itertools.chain.from_iterable(parts))
             known = cache.read(block)
             fresh = [i for i, path in enumerate(block) if known.get(path, ())[:2] != stamps[i]]
             rows = dict(zip(fresh, pool.map(_examine, (block[i] for i in fresh)), strict=True))

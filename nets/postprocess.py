@@ -5,7 +5,6 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torchvision.ops import nms
 
 MAX_CANDIDATES = 3000  # points a picture before NMS: keeps an untrained model from taking minutes
 TOGETHER = 2**15  # points that a GPU compares at once: 128 MiB, one bit a pair
@@ -74,6 +73,8 @@ def _nms_of_all(boxes: Tensor, scores: Tensor, labels: Tensor, counts: list[int]
     pictures = torch.arange(len(counts), device=labels.device)[:, None].expand_as(labels)
     apart = torch.stack([labels, pictures] * 2, -1) * (2 * FAR)
     boxes, scores = boxes.clamp(-FAR, FAR).double() + apart, scores.double()
+    from torchvision.ops import nms  # takes a while: not for a training that only starts
+
     together = 1 if boxes.device.type == "cpu" else max(1, TOGETHER // max(counts, default=1))
     kept = []
     for first in range(0, len(counts), together):

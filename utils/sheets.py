@@ -1,7 +1,6 @@
 """Contact sheets: what the network sees, and what it finds."""
 
-import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -11,12 +10,18 @@ from utils.boxes import xywh_to_xyxy
 COLUMNS = 4
 
 
-def training_sheets(dataset, batches: Iterable[Sequence], count: int = 3) -> Iterator[np.ndarray]:
-    """The first 16 samples of the first `count` batches of keys, drawn with their boxes: uint8 [H, W, 3] BGR each."""
-    for keys in itertools.islice(batches, count):
-        items = [dataset[key] for key in keys[:16]]
-        drawn = [draw.draw_boxes(item.image, item.boxes, item.labels, dataset.classes) for item in items]
-        yield draw.contact_sheet(drawn, COLUMNS)
+def shown(batches: Iterable, classes: Sequence[str], show: Callable, count: int = 3) -> Iterator:
+    """The batches, unchanged. Of the first `count` of them the first 16 samples are drawn with their boxes after their step
+    is done, for `show(name, sheet)`; a sheet is uint8 [H, W, 3] BGR."""
+    for number, batch in enumerate(batches, 1):
+        yield batch
+        if number <= count:
+            images = batch.images[:16].permute(0, 2, 3, 1).numpy()
+            of_images = zip(images, batch.boxes.numpy(), batch.labels.numpy(), strict=False)
+            drawn = [
+                draw.draw_boxes(i, boxes[labels >= 0], labels[labels >= 0], classes) for i, boxes, labels in of_images
+            ]
+            show(f"train_batch_{number}", draw.contact_sheet(drawn, COLUMNS))
 
 
 def prediction_sheet(dataset, detections: Iterable[dict], count: int = 8, confidence: float = 0.3) -> np.ndarray:
@@ -36,7 +41,7 @@ def prediction_sheet(dataset, detections: Iterable[dict], count: int = 8, confid
     return draw.contact_sheet(drawn, COLUMNS)
 
 
-def show(run, name: str, sheet: np.ndarray, step: int) -> None:
+def show_sheet(run, name: str, sheet: np.ndarray, step: int) -> None:
     """Puts a sheet into the run folder as NAME.jpg, and into TensorBoard."""
     draw.write_image(run.folder / f"{name}.jpg", sheet)
     run.picture(name, sheet, step)
