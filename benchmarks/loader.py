@@ -223,9 +223,7 @@ def two_workers(cfg: Config) -> None:
     torch.set_num_threads(1)
     data, _ = prepare(read(f"{cfg.data}/train.txt", "train"))
     found = DetectionDataset(data, "corner", Augment(**RECIPES["mosaic"]), seed=SEED, pictures=Pictures(64e9))
-    sampler = TrainSampler(
-        len(data), BATCH // 4, (cfg.size, cfg.size), SEED
-    )  # small: little is left over for one worker
+    sampler = TrainSampler(len(data), BATCH // 2, (cfg.size, cfg.size), SEED)  # 16, as train.py has it
     loaders = {n: build_loader(found, sampler, n) for n in (1, 2)}
     for loader in loaders.values():
         for _ in loader:  # one epoch: the workers are started, the pictures decoded

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from datasets import slots
 from datasets.annotations import read_annotation_file
 from datasets.dataset import PARTNER_REACH, Batch, DetectionDataset, Item, Key, collate, epoch_order
 from datasets.images import read_image
@@ -247,6 +248,32 @@ def test_pitfalls_6_and_14_processes_draw_the_samples_that_one_would(painted):
             most = share.labels.shape[1]
             assert torch.equal(share.labels, batch.labels[rank::2, :most])
             assert torch.equal(share.boxes, batch.boxes[rank::2, :most])
+
+
+def test_memory_of_a_worker_is_used_again_only_when_nobody_sees_it(monkeypatch):
+    monkeypatch.setattr(slots, "get_worker_info", lambda: "a worker")
+    monkeypatch.setattr(slots, "_slots", [])
+
+    def pass_on(value, side=8, count=2):
+        return slots.received(*slots.sent(slots.stack([np.full((side, side, 3), value, np.uint8)] * count)))
+
+    held = [pass_on(1)[1:, ::2], pass_on(2).numpy()[0], pass_on(3)]
+    places = [one.data_ptr() for one in slots._slots]
+    fresh = [pass_on(4), pass_on(5)]  # no slot is free
+    assert [int(one.flatten()[0]) for one in held + fresh] == [1, 2, 3, 4, 5] and len(slots._slots) == slots.SLOTS
+    del held[1]
+    assert pass_on(6, 4).data_ptr() == places[1] + slots.HEAD and (held[0] == 1).all()
+    large = pass_on(7, 100)  # does not fit: another slot in its place
+    assert (large == 7).all() and large.shape == (2, 100, 100, 3) and (held[1] == 3).all()
+    assert [one.data_ptr() for one in slots._slots][::2] == places[::2]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_parts_of_batches_from_workers_stay_what_they_are(painted, workers):
+    data, sampler = data_set(painted(9), augment=HOW), train_sampler(9, 2)
+    parts = [(batch.images[1, :, ::3], batch.boxes) for batch in build_loader(data, sampler, workers)]
+    for (images, boxes), batch in zip(parts, build_loader(data, sampler, 0), strict=True):
+        assert torch.equal(images, batch.images[1, :, ::3]) and torch.equal(boxes, batch.boxes)
 
 
 @pytest.mark.parametrize("pictures", [1, 2, 3])
