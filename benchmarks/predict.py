@@ -27,14 +27,14 @@ ROOT = Path(__file__).parents[1]
 class Config:
     data: str = "../shared/data/coco_val326/images"  # a folder of pictures
     contenders: tuple[str, ...] = (
-        *("thaw yolox_nano", "thaw yolox_tiny", "thaw yolox_s"),
-        *("ultralytics yolo11n", "ultralytics yolov8n", "ultralytics yolov8s"),
+        *("thaw yolox_nano", "network yolox_nano", "thaw yolox_s", "network yolox_s"),
+        *("ultralytics yolo11n", "ultralytics yolov8s"),
     )
     sizes: tuple[int, ...] = (416, 640)
     batches: tuple[int, ...] = (1, 8)
     sources: tuple[str, ...] = ("files", "arrays")
     threads: int = 2
-    pictures: int = 16
+    pictures: int = 8
     candidates: int = 50  # a picture
     rounds: int = 3
     frames: int = 100  # of a video of 1280 x 720, for predict.py with YOLOX-nano at 416; 0: no video
@@ -90,6 +90,19 @@ def thaw(cfg: Config, model: str, batch: int, images, compiled: bool = False) ->
     return lambda source: sum(len(one.boxes) for one in found(source)), network
 
 
+def network_alone(cfg: Config, model: str, batch: int, images) -> tuple[Predict, object]:
+    """The same without reading, fitting, NMS: the limit of `thaw`."""
+    found, network = detector(cfg, model, batch, images)
+    inputs, _ = found.prepare([images[0].permute(1, 2, 0).byte().numpy()] * batch)
+
+    def predict(source: list) -> int:
+        for _ in range(0, len(source), batch):
+            found.network(inputs)
+        return 0
+
+    return predict, network
+
+
 def ultralytics(cfg: Config, model: str, batch: int, images, rect: bool = False) -> tuple[Predict, object]:
     """The same. `rect`: as it does unasked, inputs are no higher than the picture where all of a batch have one size."""
     import torch
@@ -130,6 +143,7 @@ def film(cfg: Config, how: str, batch: int, images) -> tuple[Predict, object]:
 
 KINDS = {
     "thaw": thaw,
+    "network": network_alone,
     "compiled": lambda *args: thaw(*args, compiled=True),
     "ultralytics": ultralytics,
     "rect": lambda *args: ultralytics(*args, rect=True),

@@ -19,7 +19,7 @@ _slots: list[Tensor] = []  # of this worker
 def stack(images: list[np.ndarray]) -> Tensor:
     """Arrays of one shape `[H, W, 3]` -> `[B, H, W, 3]`, in a worker in shared memory."""
     if get_worker_info() is None:
-        return default_collate([torch.from_numpy(image) for image in images])
+        return torch.from_numpy(np.stack(images))
     slot = _free_slot(len(images) * images[0].nbytes)
     if slot is None:
         return default_collate([torch.from_numpy(image) for image in images])
