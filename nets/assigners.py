@@ -26,7 +26,7 @@ def candidates(centres: Tensor, strides: Tensor, levels: int, targets: Tensor, l
     """
     most = min(len(centres), 9 * levels * targets.shape[1])
     inside = _in_centre_region(centres, strides, targets, labels).any(1)
-    return inside.sort(descending=True, stable=True).indices[:, :most]
+    return inside.byte().sort(descending=True, stable=True).indices[:, :most]
 
 
 def _in_centre_region(centres: Tensor, strides: Tensor, targets: Tensor, labels: Tensor) -> Tensor:
