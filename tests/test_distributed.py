@@ -220,17 +220,6 @@ def test_8_without_synchronised_batch_norm_all_evaluate_with_the_same_statistics
         assert torch.equal(model[name], after[0][0][name])
 
 
-def test_data_parallel_gathers_predictions_along_the_pictures():
-    """nn.DataParallel itself needs GPUs; on a CPU its own pieces can be put together."""
-    model = nets.build("yolox_nano", 2).eval()
-    images = torch.randint(0, 256, (5, 3, 64, 64), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
-    parts = [model(part) for part in images.chunk(3)]  # fewer pictures than GPUs are fewer parts
-    whole = model(images)
-    for field, gathered in zip(whole, map(torch.cat, zip(*parts, strict=True)), strict=True):
-        assert field.shape[0] == 5 and torch.allclose(field, gathered, atol=1e-5)
-    assert type(whole)._make(whole) == whole  # how DataParallel puts a named tuple together again
-
-
 def test_a_single_process_needs_no_group_and_leaves_the_model_alone():
     ranks, model = Ranks(), nets.build("yolox_nano", 2)
     assert ranks.wrap(model) is model and ranks.gather({"a": 1}) == [{"a": 1}]

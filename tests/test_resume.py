@@ -10,6 +10,7 @@ import torch
 import torch.multiprocessing as mp
 from small import assert_same_run, config, log_of, only_run
 
+import nets
 import train
 from utils import checkpoint, resume
 from utils.distributed import Ranks, start
@@ -27,7 +28,7 @@ RECIPES = {
 }
 
 
-class Criterion(train.YOLOXCriterion):
+class Criterion(nets.YOLOXCriterion):
     """Calls `now` when it is called for the `at`-th time, in training or in an evaluation."""
 
     calls, at, now = 0, (), staticmethod(lambda: None)
@@ -42,7 +43,7 @@ class Criterion(train.YOLOXCriterion):
 @pytest.fixture
 def at_call(monkeypatch):
     """`at_call(numbers, what)`: what happens at the calls of the criterion with these numbers, counted from now."""
-    monkeypatch.setattr(train, "YOLOXCriterion", Criterion)
+    monkeypatch.setattr(nets, "YOLOXCriterion", Criterion)
 
     def arrange(numbers, what):
         Criterion.calls, Criterion.at, Criterion.now = 0, numbers, staticmethod(what)

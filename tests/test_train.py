@@ -194,12 +194,12 @@ def test_18_no_boxes_and_too_few_pictures_are_told_apart(pictures, tmp_path, cap
 def test_2_a_run_of_non_finite_steps_stops_naming_pictures_and_keeps_the_checkpoint(pictures, tmp_path, monkeypatch):
     broken = []
 
-    class Criterion(train.YOLOXCriterion):
+    class Criterion(nets.YOLOXCriterion):
         def __call__(self, *args):
             losses = super().__call__(*args)
             return {**losses, "total": losses["total"] * (float("inf") if broken else 1.0)}
 
-    monkeypatch.setattr(train, "YOLOXCriterion", Criterion)
+    monkeypatch.setattr(nets, "YOLOXCriterion", Criterion)
     monkeypatch.setattr("utils.optim.MOST_BAD_STEPS", 3)
     save = train.Saver.__call__
     monkeypatch.setattr(train.Saver, "__call__", lambda *args, **options: (save(*args, **options), broken.append(1)))
