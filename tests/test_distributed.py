@@ -31,17 +31,16 @@ ROOT = Path(__file__).parents[1]
 SIZE = (64, 64)
 
 
-def gradients(ranks, file, batch_size, frozen, steps, dtype=torch.float64):
+def gradients(ranks, file, batch_size, frozen, steps, family, dtype=torch.float64):
     """Gradients of each of the first steps of an epoch, and the batch-norm statistics after them."""
-    torch.manual_seed(0)
-    model = nets.build("yolox_nano", 5).to(dtype).train()
+    model = detector(family, 5).to(dtype).train()
     with torch.no_grad():  # batch norms far from their start, so that their gradients count
         for p in model.parameters():
             p.add_(torch.randn_like(p) * 0.02)
     model.freeze_backbone(frozen)
     data = DetectionDataset(read_annotation_file(file), "corner")
     sampler = TrainSampler(len(data), batch_size, SIZE, 0, rank=ranks.rank, world=ranks.world)
-    wrapped, criterion = ranks.wrap(model), YOLOXCriterion(model.strides, ranks.share)
+    wrapped, criterion = ranks.wrap(model), nets.criterion(model, ranks.share)
     found = []
     for _, batch in zip(range(steps), build_loader(data, sampler, 0), strict=False):
         model.zero_grad()
@@ -77,12 +76,17 @@ def assert_close(ours, theirs, tolerance=1e-9):
 
 
 @pytest.mark.parametrize(
-    "world, batch_size, frozen",
-    [(2, 4, False), (2, 4, True), (3, 4, False), (2, 1, False)],
-    ids=["even shares", "frozen backbone", "unequal shares", "an empty share"],
+    "world, batch_size, frozen, family",
+    [
+        *[(2, 4, False, "yolox"), (2, 4, True, "yolox"), (3, 4, False, "yolox"), (2, 1, False, "yolox")],
+        *[(2, 1, False, "yolov9"), (3, 4, False, "yolov9"), (2, 4, True, "yolov9")],
+    ],
 )
-def test_pitfall_13_gradients_of_several_processes_are_those_of_one(painted, tmp_path, world, batch_size, frozen):
-    case = str(painted(6)), batch_size, frozen, 2
+def test_pitfall_13_gradients_of_several_processes_are_those_of_one(
+    painted, tmp_path, world, batch_size, frozen, family
+):
+    """Even, unequal and empty shares of the batch."""
+    case = str(painted(6)), batch_size, frozen, 2, family
     (ours, statistics), (alone, expected) = together(world, tmp_path, gradients, *case), gradients(Ranks(), *case)
     assert len(alone[0]) > 100 and any(g.abs().max() > 0 for g in alone[0].values())
     assert_close(ours, alone)
