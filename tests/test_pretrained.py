@@ -121,6 +121,15 @@ def test_a_file_put_there_by_hand_is_checked(server, tmp_path):
     assert server.asked == []
 
 
+def test_a_file_whose_digest_nobody_knows_is_taken_when_it_is_whole(server, tmp_path):
+    server.answer = "cut"
+    with pytest.raises(PretrainedError, match="cut after 70000 of 200000 bytes"):
+        fetch("yolov9_t", mirror=server.address)
+    server.answer = "ok"
+    assert fetch("yolov9_t", mirror=server.address) == fetch("yolov9_t") == tmp_path / "cache" / "yolov9_t.pth"
+    assert set(server.asked) == {"/MultimediaTechLab/YOLO/releases/download/v1.0-alpha/v9-t.pt"}
+
+
 def test_a_proxy_of_the_environment_is_used(server, monkeypatch):
     monkeypatch.setenv("http_proxy", server.address)
     monkeypatch.setenv("no_proxy", "")
@@ -279,9 +288,10 @@ def test_classes_are_matched_by_name():
     assert shared_classes(["a", "A"], ["a"]) == {0: 0}
 
 
-def test_rows_of_known_classes_are_taken_over_by_name():
+@pytest.mark.parametrize("name", ["yolox_nano", "yolov9_t"])
+def test_rows_of_known_classes_are_taken_over_by_name(name):
     torch.manual_seed(0)
-    source, model = nets.build("yolox_nano", 4), nets.build("yolox_nano", 3)
+    source, model = nets.build(name, 4), nets.build(name, 3)
     fresh = {name: value.clone() for name, value in model.state_dict().items()}
     state = source.state_dict()
     adapted = adapt_classes(state, ["cat", "dog", "person", "bus"], ["Person", "boat", "CAT"], model)
