@@ -13,6 +13,7 @@ import torch.multiprocessing as mp
 from toys import detector, make_updater
 
 import nets
+import train
 from datasets import formats
 from datasets.annotations import read_annotation_file
 from datasets.dataset import DetectionDataset
@@ -190,6 +191,24 @@ def asked(ranks):
 def test_what_processes_ask_of_each_other(tmp_path):
     first, second = together(2, tmp_path, asked)
     assert first.tolist() == [0.5] * 3 and second.tolist() == [[1.0]]
+
+
+def made(ranks, weights):
+    """A model with weights that only the first process can read."""
+    torch.manual_seed(ranks.rank)
+    cfg = train.Config(model="yolov9_t", weights=weights if ranks.is_main else "elsewhere.pt", freeze_epochs=3)
+    model, freeze_epochs = train.make_model(cfg, ("a", "b"), None, ranks, lambda _: None)
+    ranks.copy_from_main(model)
+    return {**model.state_dict(), "freeze_epochs": torch.tensor(freeze_epochs)}
+
+
+def test_the_weights_of_the_first_process_decide_how_wide_the_model_is_in_all(tmp_path):
+    given = nets.build("yolov9_t", 40).state_dict()  # class branches of 80 channels instead of 64
+    torch.save(given, tmp_path / "given.pt")
+    found = together(2, tmp_path, made, str(tmp_path / "given.pt"))
+    assert found.pop("freeze_epochs") == 3
+    assert all(torch.equal(value, given[name]) for name, value in found.items() if ".class_predictors." not in name)
+    assert found["head.class_predictors.0.weight"].shape == (2, 80, 1, 1)
 
 
 def statistics_of_their_own(ranks, file):
