@@ -30,7 +30,7 @@ class Config:
     data: str | None = None  # annotation file, COCO JSON, YOLO yaml, VOC or LabelMe folder; none: val of the training
     output: str | None = None  # a folder; none: a new one beside the checkpoint, or in runs for official weights
     # of official weights, which do not say it themselves
-    model: str | None = None  # yolox_nano, yolox_tiny, yolox_s, yolox_m, yolox_l, yolox_x
+    model: str | None = None  # yolox_nano, yolox_tiny, yolox_s, _m, _l, _x; yolov9_t, _s, _m, _c
     classes: str | None = None  # a file with one name a line; none: COCO's 80
     # detections
     image_size: tuple[int, int] | None = None  # height, width; none: that of the training

@@ -37,7 +37,7 @@ class Config:
     confidence: float = 0.3  # lower finds more, and more that is not there
     nms_iou: float = 0.5  # boxes of a class that overlap more are one object
     # of official weights, which do not say it themselves
-    model: str | None = None  # yolox_nano, yolox_tiny, yolox_s, yolox_m, yolox_l, yolox_x
+    model: str | None = None  # yolox_nano, yolox_tiny, yolox_s, _m, _l, _x; yolov9_t, _s, _m, _c
     classes: str | None = None  # a file with one name a line; none: COCO's 80
     # results
     show: bool = False  # in a window; a key goes on, q ends

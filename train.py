@@ -23,7 +23,6 @@ from datasets.dataset import DetectionDataset
 from datasets.loader import TrainSampler, ValSampler, build_loader
 from datasets.mosaic import Augment
 from nets import pretrained
-from nets.losses import YOLOXCriterion
 from utils import checkpoint, distributed, memory, report, resume, script
 from utils.compiler import compile_forward
 from utils.config import ConfigError, check, override, require, show, table
@@ -43,7 +42,7 @@ class Config:
     train: str = "data/demo/train.txt"  # annotation file, COCO JSON, YOLO yaml, VOC or LabelMe folder
     val: str = "data/demo/val.txt"  # the same; pictures that training never sees
     classes: str | None = None  # a file with one name a line; none: the data say
-    model: str = "yolox_nano"  # yolox_nano, yolox_tiny, yolox_s, yolox_m, yolox_l, yolox_x
+    model: str = "yolox_nano"  # yolox_nano, yolox_tiny, yolox_s, _m, _l, _x; yolov9_t, _s, _m, _c
     weights: str | None = "coco"  # coco: official weights; https://HOST: a mirror of them; a file; none: from scratch
     image_size: tuple[int, int] = (416, 416)  # height, width; multiples of 32
     epochs: int = 50
@@ -64,7 +63,7 @@ class Config:
     scale: tuple[float, float] = (0.5, 1.5)  # smallest, largest
     hsv: tuple[float, float, float] = (5.0, 30.0, 30.0)  # hue of 180, saturation and value of 255
     multi_scale: float = 0.0  # the input changes its size by up to this share, every 10 steps
-    plain_epochs: int = 10  # the last ones: no mosaic, mixup or affine, L1 loss, lowest learning rate
+    plain_epochs: int = 10  # the last ones: no mosaic, mixup or affine, L1 loss (YOLOX), lowest learning rate
     # optimisation
     optimizer: str = "adamw"  # adamw: best below 10,000 steps; sgd (learning_rate=.01 weight_decay=5e-4); adam
     min_learning_rate: float = 2e-4  # for 64 images a step
@@ -157,8 +156,7 @@ def main(cfg: Config) -> float:
     ranks.agree(what_must_agree(cfg, train_data, val_data))
     constants = what_is_trained(cfg, train_data)
     folder, earlier = resume.find(cfg.resume, cfg.output, cfg.name, constants, ranks)
-    model = nets.build(cfg.model, len(train_data.classes))
-    freeze_epochs = ranks.once(lambda: load_weights(cfg, model, earlier, train_data.classes, say))
+    model, freeze_epochs = make_model(cfg, train_data.classes, earlier, ranks, say)
     model = model.to(ranks.device, memory_format=torch.channels_last)
     ranks.copy_from_main(model)
     cfg = with_batch_sizes(cfg, model, train_data, earlier, ranks)
@@ -221,7 +219,7 @@ def train(
             model, loader = phase(epoch < updater.schedule.plan.freeze_epochs)
             loader.batch_sampler.epoch, loader.batch_sampler.start = epoch, meter.batches
             pages = partial(show_sheet, run, step=0) if ranks.is_main and epoch == meter.batches == 0 else None
-            criterion = YOLOXCriterion(updater.model.strides, ranks.share, epoch >= cfg.epochs - cfg.plain_epochs)
+            criterion = nets.criterion(updater.model, ranks.share, plain=epoch >= cfg.epochs - cfg.plain_epochs)
             trace = (
                 run.folder / f"profile_epoch_{epoch + 1:04}.json.gz" if cfg.profile_steps and epoch == first else None
             )
@@ -288,17 +286,34 @@ def is_demo(cfg: Config) -> bool:
     return Path(cfg.train) == Path(Config.train)
 
 
-def load_weights(
-    cfg: Config, model: torch.nn.Module, earlier: dict | None, classes: tuple[str, ...], say: Callable
-) -> int:
-    """Loads what `weights` names into the model of a new run -> the number of frozen epochs: none for the demo where the
-    weights cannot be had, and that of before for a run that goes on."""
+def make_model(
+    cfg: Config, classes: tuple[str, ...], earlier: dict | None, ranks, say: Callable
+) -> tuple[nets.DetectionModel, int]:  # fmt: skip
+    """-> the model that a run starts with, with room for its weights in all processes and the weights in the first, and
+    the number of frozen epochs. For a run that goes on: as before, without weights."""
     if earlier:
-        return earlier["freeze_epochs"]
+        return nets.build(cfg.model, len(classes), earlier["model"]), earlier["freeze_epochs"]
+    made = []
+
+    def load():
+        state, names, freeze_epochs = first_weights(cfg, say)
+        made.append(nets.build(cfg.model, len(classes), state))
+        if state:
+            state = pretrained.adapt_classes(state, names, classes, made[0])
+            say(checkpoint.load_matching(made[0], state).require(backbone=0.8).text())
+        return freeze_epochs, {name: value.to("meta") for name, value in made[0].state_dict().items()}
+
+    freeze_epochs, like = ranks.once(load)
+    return made[0] if made else nets.build(cfg.model, len(classes), like), freeze_epochs
+
+
+def first_weights(cfg: Config, say: Callable) -> tuple[dict, tuple[str, ...] | None, int]:
+    """What `weights` names -> its tensors, the classes of its rows, and the number of frozen epochs: none for the demo where
+    the weights cannot be had."""
     if cfg.weights is None:
         if cfg.freeze_epochs:
             say(f"WARNING: freeze_epochs={cfg.freeze_epochs} without weights: a frozen random backbone learns nothing")
-        return cfg.freeze_epochs
+        return {}, None, cfg.freeze_epochs
     try:
         mirror = cfg.weights if "://" in cfg.weights else None
         official = mirror or cfg.weights == "coco"
@@ -307,11 +322,9 @@ def load_weights(
         if not is_demo(cfg):
             raise
         say(f"\n*** {error}\n*** The demo goes on FROM SCRATCH and without freezing; own data deserve the weights.\n")
-        return 0
-    state, names = pretrained.read(path, cfg.model)
-    state = pretrained.adapt_classes(state, names, classes, model)
-    say(f"weights    {path}\n{checkpoint.load_matching(model, state).require(backbone=0.8).text()}")
-    return cfg.freeze_epochs
+        return {}, None, 0
+    say(f"weights    {path}")
+    return *pretrained.read(path, cfg.model), cfg.freeze_epochs
 
 
 def make_plan(cfg: Config, length: int, freeze_epochs: int) -> Plan:
@@ -429,7 +442,7 @@ def memory_of_images(cfg: Config, model, data: Annotations, images: int, frozen:
     """Bytes that a step with so many images on one GPU takes at its largest."""
     size = tuple(round(side * (1 + cfg.multi_scale) / 32) * 32 for side in cfg.image_size)
     boxes = int(np.diff(data.starts).max()) * (4 if cfg.mosaic else 1) * (2 if cfg.mixup else 1)
-    criterion = YOLOXCriterion(model.strides)
+    criterion = nets.criterion(model)
     return memory.training_memory(model, criterion, size, images, max(boxes, 1), cfg.amp, frozen)
 
 
@@ -499,7 +512,7 @@ def validate(cfg: Config, updater: Updater, loader, ranks, run: Run | None, epoc
     model = updater.ema.model
     bar = tqdm(total=len(loader), desc="evaluation", disable=not ranks.is_main, leave=False, dynamic_ncols=True)
 
-    criterion = YOLOXCriterion(model.strides, torch.ones_like)
+    criterion = nets.criterion(model, torch.ones_like)
     try:
         figures = evaluate(model, loader, ranks, criterion, progress=lambda _: bar.update(), stop=lambda: watch.asked)
     finally:

@@ -27,7 +27,6 @@ from datasets.dataset import DetectionDataset
 from datasets.formats import read
 from datasets.images import prepare
 from datasets.loader import ValSampler, build_loader
-from nets.losses import YOLOXCriterion
 from utils import detector, metrics
 from utils import evaluate as evaluation
 from utils.config import override
@@ -116,7 +115,7 @@ def models(cfg: Config) -> dict[str, torch.nn.Module]:
 def one_evaluation(model, loader, device: torch.device, with_loss: bool) -> tuple[list[float], dict]:
     """Seconds of each part, and the figures."""
     clock = Clock(device)
-    criterion = clock.watch("loss", YOLOXCriterion(model.strides, torch.ones_like)) if with_loss else None
+    criterion = clock.watch("loss", nets.criterion(model, torch.ones_like)) if with_loss else None
     with patch.object(evaluation, "coco_figures", clock.watch("figures", metrics.coco_figures)):
         figures = evaluation.evaluate(
             Watched(clock, model), Watched(clock, loader=loader), Ranks(device=device), criterion

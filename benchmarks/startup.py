@@ -28,7 +28,7 @@ MOMENTS = {  # when this function is called for the first time (or, "after", has
     "train.open_run after": "run folder",
     "train.fit_one_epoch": "loader",
     "datasets.dataset.Batch.to": "first batch",
-    "train.YOLOXCriterion.__call__": "forward",
+    "nets.losses.grid": "forward",
     "train.Updater.step": "assignment, loss",
     "train.Updater.step after": "backward, update",
 }

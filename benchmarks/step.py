@@ -20,7 +20,6 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import nets
 from benchmarks.table import machine
-from nets.losses import YOLOXCriterion
 from utils.config import override
 from utils.optim import EMA, Plan, Schedule, Updater, build_optimizer
 
@@ -89,7 +88,7 @@ def measure(cfg: Config) -> dict:
     schedule = Schedule(Plan(100, 0, 100, 100, 64, 64), "constant", 1e-4, 1e-4, 0, 0)
     optimizer = build_optimizer(cfg.optimizer, model, 0.05)
     updater = Updater(model, optimizer, schedule, EMA(model, 10000), cfg.amp, clip=10.0)
-    criterion, host, clock = YOLOXCriterion(model.strides), batch(cfg), Clock(device)
+    criterion, host, clock = nets.criterion(model), batch(cfg), Clock(device)
     rounds = {"frozen": [], "thawed": []}
     for number in range(cfg.rounds + 2):
         for phase, found in rounds.items():

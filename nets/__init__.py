@@ -1,25 +1,49 @@
 """Models, their losses and their weights. Knows nothing of files, data sets or processes."""
 
+from collections.abc import Callable, Mapping
 from functools import partial
 
+from torch import Tensor
+
+from nets import yolov9, yolox
 from nets.blocks import DetectionModel
-from nets.yolox import SIZES, YOLOX
+from nets.losses import YOLOv9Criterion, YOLOXCriterion, at_least_one
+from nets.yolov9 import YOLOv9
+from nets.yolox import YOLOX
 
 MODELS = {
-    "yolox_nano": partial(YOLOX, *SIZES["nano"]),
-    "yolox_tiny": partial(YOLOX, *SIZES["tiny"]),
-    "yolox_s": partial(YOLOX, *SIZES["s"]),
-    "yolox_m": partial(YOLOX, *SIZES["m"]),
-    "yolox_l": partial(YOLOX, *SIZES["l"]),
-    "yolox_x": partial(YOLOX, *SIZES["x"]),
+    "yolox_nano": partial(YOLOX, *yolox.SIZES["nano"]),
+    "yolox_tiny": partial(YOLOX, *yolox.SIZES["tiny"]),
+    "yolox_s": partial(YOLOX, *yolox.SIZES["s"]),
+    "yolox_m": partial(YOLOX, *yolox.SIZES["m"]),
+    "yolox_l": partial(YOLOX, *yolox.SIZES["l"]),
+    "yolox_x": partial(YOLOX, *yolox.SIZES["x"]),
+    "yolov9_t": partial(YOLOv9, yolov9.SIZES["t"]),
+    "yolov9_s": partial(YOLOv9, yolov9.SIZES["s"]),
+    "yolov9_m": partial(YOLOv9, yolov9.SIZES["m"]),
+    "yolov9_c": partial(YOLOv9, yolov9.SIZES["c"]),
 }
 
 
-def build(name: str, num_classes: int) -> DetectionModel:
-    """A freshly initialised model. Raises ValueError with the known names for any other name."""
+def build(name: str, num_classes: int, like: Mapping[str, Tensor] | None = None) -> DetectionModel:
+    """A freshly initialised model. Raises ValueError with the known names for any other name.
+
+    `like`: a state dict with our names, for which there shall be room: it decides the width of the class branches of
+    YOLOv9, which depends on the number of classes it was made for.
+    """
     if name not in MODELS:
         raise ValueError(f"model={name!r} is not known; choose one of: {', '.join(MODELS)}")
-    return MODELS[name](num_classes=num_classes)
+    options = {}
+    if name.startswith("yolov9") and (branch := (like or {}).get("head.class_convs.0.0.conv.weight")) is not None:
+        options["class_width"] = len(branch)
+    return MODELS[name](num_classes=num_classes, **options)
+
+
+def criterion(model: DetectionModel, share: Callable[[Tensor], Tensor] = at_least_one, plain: bool = False):
+    """What the family of `model` minimises. `share`: see YOLOXCriterion; `plain`: in the last epochs, for YOLOX also L1."""
+    if isinstance(model, YOLOv9):
+        return YOLOv9Criterion(model.strides, share)
+    return YOLOXCriterion(model.strides, share, l1=plain)
 
 
 def check_size(size: tuple[int, int]) -> tuple[int, int]:

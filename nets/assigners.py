@@ -1,22 +1,24 @@
 """Which point answers for which box: pure functions over padded batches, without a loop over pictures or a synchronisation."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from utils.boxes import pairwise_iou
+from utils.boxes import ciou, iou, pairwise_iou
 
 CENTRE_RADIUS = 1.5  # strides
 MOST_PAIRS = 2**24  # of boxes and points at a time: 64 MiB a tensor, of which about ten are alive
-MOST_POINTS = 10  # a box gets at most as many points as its ten best IoUs add up to
+MOST_POINTS = 10  # of a box: as many as its ten best IoUs add up to (SimOTA), its ten best aligned ones (task-aligned)
 
 
 class Assignment(NamedTuple):
     positive: Tensor  # [B, A] bool
     index: Tensor  # [B, A] int64: the box that a positive point answers for (0 elsewhere)
-    iou: Tensor  # [B, A] IoU of the predicted with that box (0 elsewhere)
+    score: Tensor  # [B, A] what its class should score there: the IoU of predicted and that box, or the normalised alignment
 
 
 @torch.no_grad()
@@ -57,25 +59,32 @@ def simota(
 
     Pictures are independent, and taken so many at a time that memory stays bounded however many boxes they have.
     """
-    at_once = max(1, MOST_PAIRS // max(1, targets.shape[1] * boxes.shape[1]))
+    return _a_few_at_once(_simota, boxes, objectness, classes, centres, strides, targets, labels)
+
+
+def _a_few_at_once(assign: Callable[..., Assignment], boxes: Tensor, *others: Tensor) -> Assignment:
+    """`assign` of so many pictures at a time that memory stays bounded. The last four arguments are centres, strides,
+    targets, of which each picture has at least one row, and labels."""
+    *outputs, centres, strides, targets, labels = others
+    if targets.shape[1] == 0:
+        targets, labels = F.pad(targets, (0, 0, 0, 1)), F.pad(labels, (0, 1), value=-1)
+    at_once = max(1, MOST_PAIRS // (targets.shape[1] * boxes.shape[1]))
     centres, strides = centres.expand(len(boxes), -1, 2), strides.expand(len(boxes), -1)
-    scenes = (boxes, objectness, classes, centres, strides, targets, labels)
-    parts = [_simota(*part) for part in zip(*(x.split(at_once) for x in scenes), strict=True)]
+    scenes = (boxes, *outputs, centres, strides, targets, labels)
+    parts = [assign(*part) for part in zip(*(x.split(at_once) for x in scenes), strict=True)]
     return parts[0] if len(parts) == 1 else Assignment(*map(torch.cat, zip(*parts, strict=True)))
 
 
 def _simota(boxes, objectness, classes, centres, strides, targets, labels) -> Assignment:
-    if targets.shape[1] == 0:
-        targets, labels = F.pad(targets, (0, 0, 0, 1)), F.pad(labels, (0, 1), value=-1)
     inside = _in_centre_region(centres, strides, targets, labels)  # [B, M, A]
     candidate = inside.any(1, keepdim=True) & (labels >= 0)[..., None]
 
-    iou = pairwise_iou(targets, boxes).where(candidate, 0)
-    cost = _class_cost(objectness, classes, labels) - 3 * (iou + 1e-8).log() + 1e6 * ~inside
+    overlap = pairwise_iou(targets, boxes).where(candidate, 0)
+    cost = _class_cost(objectness, classes, labels) - 3 * (overlap + 1e-8).log() + 1e6 * ~inside
     cost = cost.where(candidate, torch.inf)
 
     most = min(MOST_POINTS, boxes.shape[1])
-    wanted = iou.topk(most, -1).values.sum(-1, keepdim=True).int().clamp(min=1)  # [B, M, 1]
+    wanted = overlap.topk(most, -1).values.sum(-1, keepdim=True).int().clamp(min=1)  # [B, M, 1]
     cheapest = cost.topk(most, -1, largest=False)
     taken = (torch.arange(most, device=boxes.device) < wanted) & cheapest.values.isfinite()
     matched = torch.zeros_like(candidate).scatter(2, cheapest.indices, taken)  # [B, M, A]
@@ -83,7 +92,7 @@ def _simota(boxes, objectness, classes, centres, strides, targets, labels) -> As
     claims = matched.sum(1)  # [B, A]
     index = torch.where(claims > 1, cost.argmin(1), matched.int().argmax(1))
     positive = claims > 0
-    return Assignment(positive, index * positive, iou.gather(1, index[:, None])[:, 0] * positive)
+    return Assignment(positive, index * positive, overlap.gather(1, index[:, None])[:, 0] * positive)
 
 
 def _class_cost(objectness: Tensor, classes: Tensor, labels: Tensor) -> Tensor:
@@ -96,3 +105,69 @@ def _class_cost(objectness: Tensor, classes: Tensor, labels: Tensor) -> Tensor:
     rows = labels.clamp(min=0)[..., None].expand(-1, -1, p.shape[2])
     present = -p.gather(1, rows).log().clamp(min=-100)
     return absent.sum(1, keepdim=True) - absent.gather(1, rows) + present
+
+
+@torch.no_grad()
+def task_aligned(
+    boxes: Tensor,
+    classes: Tensor,
+    centres: Tensor,
+    strides: Tensor,
+    targets: Tensor,
+    labels: Tensor,
+    most: int = MOST_POINTS,
+    least_side: float = 0.0,
+) -> Assignment:
+    """Task-aligned assignment (TOOD, Feng et al. 2021, section 3.2, with the exponents and the CIoU of YOLOv8 and YOLOv9).
+
+    `boxes [B, A, 4]` predicted xyxy pixels; `classes [B, A, C]` logits; `centres [A, 2]` of the cells in pixels and
+    `strides [A]`; `targets [B, M, 4]` xyxy pixels; `labels [B, M]`, -1 for padding.
+
+    alignment = score of the class^.5 * CIoU^6, CIoU at least 0. A box takes the `most` points of the highest alignment
+    among those inside it, or where none has any, the nearest point of the finest level. A point that several boxes take
+    goes to the one with the highest CIoU, as in YOLOv8 and YOLOv9. Other than there, a box whose first choice it is goes
+    before the others: a small box inside a large one keeps a point, every box does unless two have the same first choice.
+    `least_side`: where it is asked which points are inside, shorter sides count as so many pixels (YOLO26: 16).
+    The score of a point is alignment / highest alignment of its box's points * highest IoU of them.
+
+    Pictures are independent, and taken so many at a time that memory stays bounded however many boxes they have.
+    """
+    assign = partial(_task_aligned, most=most, least_side=least_side)
+    return _a_few_at_once(assign, boxes, classes, centres, strides, targets, labels)
+
+
+def _task_aligned(boxes, classes, centres, strides, targets, labels, most: int, least_side: float) -> Assignment:
+    real = (labels >= 0)[..., None]  # [B, M, 1]
+    distance = (centres[:, None] - ((targets[..., :2] + targets[..., 2:]) / 2)[:, :, None]).abs()  # [B, M, A, 2]
+    reach = (targets[..., 2:] - targets[..., :2]).clamp(min=least_side) / 2
+    inside = (distance < reach[:, :, None]).all(-1) & real
+    fit = ciou(targets[:, :, None], boxes[:, None]).clamp(min=0)
+    rows = labels.clamp(min=0)[..., None].expand_as(fit)
+    alignment = classes.transpose(1, 2).gather(1, rows).sigmoid().sqrt() * fit**6  # [B, M, A]
+
+    best = alignment.where(inside, 0).topk(min(most, boxes.shape[1]))
+    found = best.values > 0
+    alone = ~found.any(-1, keepdim=True)
+    # Within the picture some point is .71 strides away at most, so with the stride added the finest level is the nearest.
+    nearest = (distance.norm(dim=-1) + strides[:, None]).argmin(-1, keepdim=True)
+    points, taken = torch.where(alone, nearest, best.indices), (found | alone) & real
+
+    claimed = torch.zeros_like(inside).scatter(2, points, taken)
+    claim = fit.where(claimed, -1).scatter_add(
+        2, points[..., :1], 2 * taken[..., :1].to(fit.dtype)
+    )  # the first choice goes first
+    strongest, index = claim.max(1)
+    positive = strongest >= 0
+    index = index * positive
+    alignment = alignment.gather(1, index[:, None])[:, 0].where(positive, 0)
+    overlap = iou(targets.gather(1, index[..., None].expand_as(boxes)), boxes).where(positive, 0)
+    return Assignment(positive, index, _normalised(alignment, overlap, index, targets.shape[1]).where(positive, 0))
+
+
+def _normalised(alignment: Tensor, overlap: Tensor, index: Tensor, most: int) -> Tensor:
+    """`[B, A]` each: of every box the highest alignment becomes its highest IoU, the others in proportion."""
+    nothing, smallest = alignment.new_zeros(len(index), most), torch.finfo(alignment.dtype).tiny
+    highest, widest = (
+        nothing.scatter_reduce(1, index, values, "amax").gather(1, index) for values in (alignment, overlap)
+    )
+    return (alignment + smallest) / (highest + smallest) * widest

@@ -10,8 +10,8 @@ from nets.postprocess import Detections, select
 BN_EPS, BN_MOMENTUM = 1e-3, 0.03  # the released weights of both families were trained with them
 
 
-class Conv(nn.Module):
-    """Convolution without bias, batch norm, SiLU; "same" padding. `[B, in, H, W]` -> `[B, out, H / stride, W / stride]`."""
+class ConvNorm(nn.Module):
+    """Convolution without bias and batch norm; "same" padding. `[B, in, H, W]` -> `[B, out, H / stride, W / stride]`."""
 
     def __init__(self, in_channels: int, out_channels: int, kernel: int = 1, stride: int = 1, groups: int = 1):
         super().__init__()
@@ -19,12 +19,19 @@ class Conv(nn.Module):
         self.bn = nn.BatchNorm2d(out_channels, eps=BN_EPS, momentum=BN_MOMENTUM)
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.silu(self.bn(self.conv(x)), inplace=True)
+        return self.bn(self.conv(x))
 
     def fuse(self) -> None:
         """Folds the batch norm into the convolution, in place. For inference only."""
         if isinstance(self.bn, nn.BatchNorm2d):
             self.conv, self.bn = fuse_conv_bn_eval(self.conv.eval(), self.bn.eval()), nn.Identity()
+
+
+class Conv(ConvNorm):
+    """The same, then SiLU."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.silu(super().forward(x), inplace=True)
 
 
 class SeparableConv(nn.Module):
@@ -85,6 +92,94 @@ class SPP(nn.Module):
         return self.conv2(torch.cat(pools, 1))
 
 
+class RepConv(nn.Module):
+    """A 3x3 and a 1x1 convolution, each with batch norm, added, SiLU (RepVGG, Ding et al. 2021). For inference one 3x3."""
+
+    def __init__(self, channels: int):
+        super().__init__()
+        self.conv3x3 = ConvNorm(channels, channels, 3)
+        self.conv1x1: ConvNorm | None = ConvNorm(channels, channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.conv3x3(x)
+        return F.silu(y if self.conv1x1 is None else y + self.conv1x1(x), inplace=True)
+
+    @torch.no_grad()
+    def fuse(self) -> None:
+        """Makes both one convolution, in place. For inference only."""
+        if self.conv1x1 is None:
+            return
+        self.conv3x3.fuse()
+        self.conv1x1.fuse()
+        self.conv3x3.conv.weight += F.pad(self.conv1x1.conv.weight, (1, 1, 1, 1))
+        self.conv3x3.conv.bias += self.conv1x1.conv.bias
+        self.conv1x1 = None
+
+
+class RepBottleneck(Bottleneck):
+    """RepConv, then 3x3, with a residual connection."""
+
+    def __init__(self, channels: int):
+        super().__init__(channels, True, Conv)
+        self.conv1 = RepConv(channels)
+
+
+class RepCSP(CSP):
+    """CSP with such bottlenecks."""
+
+    def __init__(self, channels: int, depth: int):
+        super().__init__(channels, channels, 0, True, Conv)
+        self.blocks = nn.Sequential(*(RepBottleneck(channels // 2) for _ in range(depth)))
+
+
+class GELAN(nn.Module):
+    """Generalised efficient layer aggregation (YOLOv9, Wang et al. 2024, section 4.2): a 1x1 to `inside` channels, one half of
+    which goes through two inner stages; both halves and both results together through another 1x1.
+
+    An inner stage is a RepCSP of `depth` bottlenecks and a 3x3, or with depth 0 the 3x3 alone.
+    """
+
+    def __init__(self, in_channels: int, inside: int, out_channels: int, depth: int):
+        super().__init__()
+        half = inside // 2
+        self.conv1 = Conv(in_channels, inside)
+        self.conv2, self.conv3 = (
+            nn.Sequential(RepCSP(half, depth), Conv(half, half, 3)) if depth else Conv(half, half, 3) for _ in range(2)
+        )
+        self.conv4 = Conv(2 * inside, out_channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        parts = list(self.conv1(x).chunk(2, 1))
+        for stage in (self.conv2, self.conv3):
+            parts.append(stage(parts[-1]))
+        return self.conv4(torch.cat(parts, 1))
+
+
+class AConv(nn.Module):
+    """Halves height and width: the mean of 2 x 2 neighbours, then a 3x3 of stride 2 (YOLOv9)."""
+
+    def __init__(self, in_channels: int, out_channels: int):
+        super().__init__()
+        self.conv = Conv(in_channels, out_channels, 3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.conv(F.avg_pool2d(x, 2, stride=1))
+
+
+class ADown(nn.Module):
+    """Halves height and width: the mean of 2 x 2 neighbours; then half of the channels through a 3x3 of stride 2, the others
+    through a max pool and a 1x1 (YOLOv9)."""
+
+    def __init__(self, in_channels: int, out_channels: int):
+        super().__init__()
+        self.conv1 = Conv(in_channels // 2, out_channels // 2, 3, 2)
+        self.conv2 = Conv(in_channels // 2, out_channels // 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        first, second = F.avg_pool2d(x, 2, stride=1).chunk(2, 1)
+        return torch.cat([self.conv1(first), self.conv2(F.max_pool2d(second, 3, stride=2, padding=1))], 1)
+
+
 class DetectionModel(nn.Module):
     """What every family offers. A family sets `letterbox`, `strides`, `num_classes`, `backbone`, and writes `forward`
     (images -> its Predictions) and `decode` (Predictions -> boxes, scores and labels a point)."""
@@ -108,9 +203,9 @@ class DetectionModel(nn.Module):
         return self
 
     def fuse(self):
-        """Folds all batch norms into their convolutions, in place; for inference. Outputs change by rounding only."""
-        for module in self.modules():
-            if isinstance(module, Conv):
+        """Folds batch norms and parallel convolutions into single ones, in place; for inference. Outputs stay up to rounding."""
+        for module in list(self.modules()):
+            if isinstance(module, ConvNorm | RepConv):
                 module.fuse()
         return self.eval()
 

@@ -5,6 +5,8 @@ from torch import Tensor
 
 from utils.boxes import cxcywh_to_xyxy, xyxy_to_cxcywh
 
+BINS = 16  # a distance to a side is a distribution over 0, 1, ... 15 strides
+
 
 def grid(image_size: tuple[int, int], strides: tuple[int, ...], like: Tensor) -> tuple[Tensor, Tensor]:
     """Height and width of the input -> cells `[A, 2]` (column, row) and strides `[A]`, level after level, row by row."""
@@ -28,3 +30,17 @@ def encode_yolox(boxes: Tensor, cells: Tensor, strides: Tensor) -> Tensor:
     """The inverse of `decode_yolox`; the size is guarded by 1e-8 cells, as in the official L1 targets."""
     scaled = xyxy_to_cxcywh(boxes) / strides[..., None]
     return torch.cat([scaled[..., :2] - cells, (scaled[..., 2:] + 1e-8).log()], -1)
+
+
+def decode_dfl(raw: Tensor, cells: Tensor, strides: Tensor) -> Tensor:
+    """Logits `[..., A, 64]` -> xyxy in pixels: from the cell's centre the expected distances in strides to the left, top, right
+    and bottom (Generalized Focal Loss, Li et al. 2020, section 3.2)."""
+    distances = raw.unflatten(-1, (4, BINS)).softmax(-1) @ torch.arange(BINS, device=raw.device, dtype=raw.dtype)
+    sides = torch.cat([cells + 0.5 - distances[..., :2], cells + 0.5 + distances[..., 2:]], -1)
+    return sides * strides[..., None]
+
+
+def encode_dfl(boxes: Tensor, cells: Tensor, strides: Tensor) -> Tensor:
+    """xyxy in pixels -> distances `[..., A, 4]` in strides from the cell's centre; negative where it lies outside."""
+    sides = boxes / strides[..., None]
+    return torch.cat([cells + 0.5 - sides[..., :2], sides[..., 2:] - cells - 0.5], -1)

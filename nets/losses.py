@@ -7,12 +7,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nets.assigners import candidates, simota
-from nets.coder import decode_yolox, encode_yolox, grid
-from nets.yolox import Predictions
-from utils.boxes import iou
+from nets import yolov9, yolox
+from nets.assigners import MOST_POINTS, candidates, simota, task_aligned
+from nets.coder import BINS, decode_dfl, decode_yolox, encode_dfl, encode_yolox, grid
+from utils.boxes import ciou, iou
 
 BOX_WEIGHT = 5.0  # YOLOX: the IoU loss counts five times
+YOLOV9_WEIGHTS = {"box": 7.5, "class": 0.5, "dfl": 1.5}  # of the released training code
 
 
 def at_least_one(count: Tensor) -> Tensor:
@@ -32,7 +33,7 @@ class YOLOXCriterion:
         self.strides, self.share, self.l1 = strides, share, l1
 
     def __call__(
-        self, predictions: Predictions, targets: Tensor, labels: Tensor, image_size: tuple[int, int]
+        self, predictions: yolox.Predictions, targets: Tensor, labels: Tensor, image_size: tuple[int, int]
     ) -> dict[str, Tensor]:
         """`targets [B, M, 4]` xyxy in pixels of the input, `labels [B, M]` with -1 as padding, `image_size` height, width.
 
@@ -54,7 +55,7 @@ class YOLOXCriterion:
         # Points without a box count as 0: one whose exp overflows would make all gradients NaN, at a loss of zero.
         boxes = decode_yolox(raw.where(positive[..., None], 0.0), cells, strides)
         overlap = iou(boxes, matched.where(positive[..., None], 1.0))
-        soft = _one_hot(labels.gather(1, match.index), classes.shape[2], match.iou)
+        soft = _one_hot(labels.gather(1, match.index), classes.shape[2], match.score)
         presence = torch.zeros_like(objectness).scatter(1, near, positive.to(raw.dtype))
 
         counted = self.share(positive.sum().to(raw.dtype))
@@ -69,6 +70,63 @@ class YOLOXCriterion:
         total = torch.stack(list(losses.values())).sum()
         boxes_here = self.share((labels >= 0).sum().to(raw.dtype))
         return {"total": total, **losses, "positives": positive.sum() / boxes_here}
+
+
+class YOLOv9Criterion:
+    """7.5 * (1 - CIoU) + .5 * BCE(class, target scores) + 1.5 * DFL, summed, over the sum of the target scores. Losses of boxes
+    are weighed by the target score of their point.
+
+    `share`: as for YOLOX, of that sum. `least_side`: see `task_aligned`.
+    """
+
+    def __init__(
+        self, strides: tuple[int, ...], share: Callable[[Tensor], Tensor] = at_least_one, least_side: float = 0.0
+    ):
+        self.strides, self.share, self.least_side = strides, share, least_side
+
+    def __call__(
+        self, predictions: yolov9.Predictions, targets: Tensor, labels: Tensor, image_size: tuple[int, int]
+    ) -> dict[str, Tensor]:
+        """`targets [B, M, 4]` xyxy in pixels of the input, `labels [B, M]` with -1 as padding, `image_size` height, width.
+
+        -> scalars: total (to be minimised), box, class, dfl, and positives a box (not a loss), each counted by its score."""
+        raw, classes = (_at_least_float32(x) for x in predictions)
+        if targets.shape[1] == 0:
+            targets, labels = F.pad(targets, (0, 0, 0, 1)), F.pad(labels, (0, 1), value=-1)
+        targets = targets.to(raw.dtype)
+        cells, strides = grid(image_size, self.strides, raw)
+        centres, seen = (cells + 0.5) * strides[:, None], decode_dfl(raw.detach(), cells, strides)
+        match = task_aligned(seen, classes, centres, strides, targets, labels, least_side=self.least_side)
+
+        # All positive points, and others with a score of 0 up to the most there can be.
+        near = match.positive.sort(descending=True, stable=True).indices[:, : MOST_POINTS * targets.shape[1]]
+        score, index = match.score.gather(1, near), match.index.gather(1, near)
+        raw, matched, cells, strides = _take(raw, near), _take(targets, index), cells[near], strides[near]
+        wanted = _take(classes, near).gather(2, labels.gather(1, index).clamp(min=0)[..., None])[..., 0]
+        sums = {
+            "box": ((1 - ciou(decode_dfl(raw, cells, strides), matched)) * score).sum(),
+            "class": F.softplus(classes).sum() - (wanted * score).sum(),  # BCE, without a target for every absent class
+            "dfl": (_dfl(raw, encode_dfl(matched, cells, strides)) * score).sum(),
+        }
+        counted = self.share(match.score.sum())
+        losses = {name: YOLOV9_WEIGHTS[name] * value / counted for name, value in sums.items()}
+        boxes_here = self.share((labels >= 0).sum().to(raw.dtype))
+        return {
+            "total": torch.stack(list(losses.values())).sum(),
+            **losses,
+            "positives": match.score.sum() / boxes_here,
+        }
+
+
+def _dfl(raw: Tensor, distances: Tensor) -> Tensor:
+    """Logits `[..., 64]` and true distances `[..., 4]` in strides -> `[...]`: the mean over the sides of the cross-entropy with
+    the two bins beside the distance, each weighed by its nearness (Generalized Focal Loss, Li et al. 2020, equation 6)."""
+    distances = distances.clamp(0, BINS - 1 - 0.01)  # so that there is a bin on either side
+    left = distances.floor()
+    log_p = raw.unflatten(-1, (4, BINS)).log_softmax(-1)
+    bins = torch.stack([left, left + 1], -1).long()
+    nearness = torch.stack([left + 1 - distances, distances - left], -1)
+    return -(log_p.gather(-1, bins) * nearness).sum(-1).mean(-1)
 
 
 def _at_least_float32(x: Tensor) -> Tensor:

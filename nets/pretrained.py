@@ -1,4 +1,4 @@
-"""Official weights: where they are, how to know that they are the right ones, and their names in our models."""
+"""Official weights: where they are, how to know that they are the right ones, and how they come into our models."""
 
 import hashlib
 import http.client
@@ -14,9 +14,12 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from nets import names
+
 HOST = "https://github.com"
-RELEASE = "Megvii-BaseDetection/YOLOX/releases/download/0.1.1rc0"
-DIGESTS = {  # SHA-256 of the files of that release
+YOLOX_RELEASE = "Megvii-BaseDetection/YOLOX/releases/download/0.1.1rc0"
+YOLOV9_RELEASE = "MultimediaTechLab/YOLO/releases/download/v1.0-alpha"
+DIGESTS = {  # SHA-256 of the files of the first; those of the second are not known here and not checked
     "yolox_nano": "cd28f55fbbc1829f99d9ac9b38a16d259a22889739c8728ea877610201feff7b",
     "yolox_tiny": "9de513de589ac98bb92d3bca53b5af7b9acfa9b0bacb831f7999d0f7afaee8f0",
     "yolox_s": "f55ded7181e1b0c13285c56e7790b8f0e8f8db590fe4edb37f0b7f345c913a30",
@@ -24,7 +27,8 @@ DIGESTS = {  # SHA-256 of the files of that release
     "yolox_l": "1e6b7fa6240375370b2a8a8eab9066b3cdd43fd1d0bfa8d2027fd3a51def2917",
     "yolox_x": "5652330b6ae860043f091b8f550a60c10e1129f416edfdb65c259be6caf355cf",
 }
-ADDRESSES = {name: f"{RELEASE}/{name}.pth" for name in DIGESTS}
+ADDRESSES = {name: f"{YOLOX_RELEASE}/{name}.pth" for name in DIGESTS}
+ADDRESSES |= {f"yolov9_{size}": f"{YOLOV9_RELEASE}/v9-{size}.pt" for size in "tsmc"}
 
 COCO_CLASSES = tuple(
     """person, bicycle, car, motorcycle, airplane, bus, train, truck, boat, traffic light, fire hydrant, stop
@@ -38,24 +42,6 @@ COCO_CLASSES = tuple(
 UNUSED_IDS = {12, 26, 29, 30, 45, 66, 68, 69, 71, 83}  # the 91 ids of COCO's paper have gaps
 COCO_CATEGORY_IDS = tuple(i for i in range(1, 91) if i not in UNUSED_IDS)
 
-YOLOX_PREFIXES = {  # official -> ours
-    "backbone.backbone.stem.conv.": "backbone.stem.",
-    "backbone.backbone.dark": "backbone.stage",
-    "backbone.lateral_conv0.": "neck.reduce_stride32.",
-    "backbone.C3_p4.": "neck.up_to_stride16.",
-    "backbone.reduce_conv1.": "neck.reduce_stride16.",
-    "backbone.C3_p3.": "neck.up_to_stride8.",
-    "backbone.bu_conv2.": "neck.shrink_stride8.",
-    "backbone.C3_n3.": "neck.down_to_stride16.",
-    "backbone.bu_conv1.": "neck.shrink_stride16.",
-    "backbone.C3_n4.": "neck.down_to_stride32.",
-    "head.cls_convs.": "head.class_convs.",
-    "head.reg_convs.": "head.box_convs.",
-    "head.cls_preds.": "head.class_predictors.",
-    "head.reg_preds.": "head.box_predictors.",
-    "head.obj_preds.": "head.objectness_predictors.",
-}
-YOLOX_PARTS = {"m": "blocks", "dconv": "depthwise", "pconv": "pointwise"}  # names in the middle
 LEAST_SPREAD = 8.0  # between the pixels of 0-255 (a spread of about 60) and those of the legacy preprocessing (about 1)
 
 
@@ -66,9 +52,9 @@ class PretrainedError(RuntimeError):
 def fetch(model: str, mirror: str | None = None, timeout: float = 10) -> Path:
     """The official COCO weights of `model` as a file, downloaded once into $THAW_CACHE (else ~/.cache/thaw).
 
-    The file is checked against its SHA-256 at every use, also when it was put there by hand. Proxies are taken from the
-    environment; `mirror` replaces "https://github.com" in the address; `timeout` in seconds holds for the connection
-    and for every read. Raises PretrainedError with the cure.
+    Where its SHA-256 is known, the file is checked against it at every use, also when it was put there by hand. Proxies
+    are taken from the environment; `mirror` replaces "https://github.com" in the address; `timeout` in seconds holds for
+    the connection and for every read. Raises PretrainedError with the cure.
     """
     if model not in ADDRESSES:
         raise PretrainedError(f"there are no official weights for model={model}; give weights=FILE or weights=none")
@@ -78,16 +64,16 @@ def fetch(model: str, mirror: str | None = None, timeout: float = 10) -> Path:
     if not path.exists():
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            _download(address, path, timeout, DIGESTS[model])
+            _download(address, path, timeout, DIGESTS.get(model))
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise PretrainedError(f"the weights of {model} could not be fetched ({error}). {by_hand}") from error
-    elif _digest(path) != DIGESTS[model]:
+    elif model in DIGESTS and _digest(path) != DIGESTS[model]:
         raise PretrainedError(f"{path} is not the official file: its SHA-256 differs. Delete it. {by_hand}")
     return path
 
 
-def _download(address: str, path: Path, timeout: float, digest: str) -> None:
-    """Downloads to a temporary file beside `path`, which gets its name when length and SHA-256 are right."""
+def _download(address: str, path: Path, timeout: float, digest: str | None) -> None:
+    """Downloads to a temporary file beside `path`, which gets its name when length and SHA-256 (None: unknown) are right."""
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     opener = urllib.request.build_opener()  # takes the proxies from the environment as it is now
     try:
@@ -98,7 +84,7 @@ def _download(address: str, path: Path, timeout: float, digest: str) -> None:
                     bar.update(file.write(block))
         if size and temporary.stat().st_size != size:
             raise OSError(f"the connection was cut after {temporary.stat().st_size} of {size} bytes")
-        if _digest(temporary) != digest:
+        if digest and _digest(temporary) != digest:
             raise OSError("what came is not the official file: its SHA-256 differs")
         os.replace(temporary, path)
     finally:
@@ -113,21 +99,22 @@ def _digest(path: str | Path) -> str:
 def read(path: str | Path, model: str) -> tuple[dict[str, Tensor], tuple[str, ...] | None]:
     """A weights file -> tensors under the names of our `model`, and the classes that its rows stand for.
 
-    Takes a checkpoint of ours, the official YOLOX layout `{"model": {...}}`, and a bare state dict with official names
-    or ours; where the file does not name its classes, 80 rows are COCO's and others unknown (None). Raises
-    PretrainedError for other files, and for weights that want the preprocessing of YOLOX release 0.1.0.
+    Takes a checkpoint of ours, the official layouts (`{"model": {...}}`, `{"state_dict": {...}}` of a training, a bare
+    state dict), with official names or ours; where the file does not name its classes, 80 rows are COCO's and others
+    unknown (None). Raises PretrainedError for other files, and for weights that want the preprocessing of YOLOX release 0.1.0.
     """
-    if not model.startswith("yolox_"):
-        raise PretrainedError(
-            f"weights={path}: names of official weights are known for YOLOX only, not for model={model}"
-        )
+    ours = {"yolox": names.of_yolox, "yolov9": names.of_yolov9}.get(model.partition("_")[0])
+    if ours is None:
+        raise PretrainedError(f"weights={path}: names of official weights are not known for model={model}")
     contents = _load(path)
-    state = contents.get("model", contents) if isinstance(contents, dict) else None
+    parts = contents if isinstance(contents, dict) else {}
+    state = parts.get("model", parts.get("state_dict", parts))
     if not isinstance(state, dict) or not any(isinstance(value, Tensor) for value in state.values()):
         raise PretrainedError(f'weights={path} holds no weights: expected {{"model": state dict}} or a state dict')
-    state = {_our_name(str(name)): value for name, value in state.items() if isinstance(value, Tensor)}
-    if contents.get("classes"):
-        return state, tuple(contents["classes"])
+    state = {ours(str(name)): value for name, value in state.items() if isinstance(value, Tensor)}
+    state.pop(None, None)  # what our model does without
+    if parts.get("classes"):
+        return state, tuple(parts["classes"])
     spread = input_spread(state)
     if spread is not None and spread < LEAST_SPREAD:
         raise PretrainedError(
@@ -146,20 +133,12 @@ def _load(path: str | Path) -> Any:
     except pickle.UnpicklingError as error:
         raise PretrainedError(
             f"weights={path} is no PyTorch file, or holds Python objects, which could run code when loaded. Where you "
-            f'trust it, keep its tensors only: torch.save({{"model": torch.load(F, weights_only=False)["model"]}}, F)'
+            f'trust it, keep its tensors only: torch.save({{"model": torch.load(F, weights_only=False)["model"]}}, F); '
+            f'of a training of YOLOv9 ["state_dict"]'
         ) from error
     except Exception as error:  # bytes that are no weights can raise anything
         why = str(error).partition("\n")[0]
         raise PretrainedError(f"weights={path} is damaged or no PyTorch file ({why})") from error
-
-
-def _our_name(official: str) -> str:
-    name = official.removeprefix("module.")
-    for theirs, ours in YOLOX_PREFIXES.items():
-        if name.startswith(theirs):
-            name = ours + name.removeprefix(theirs)
-            break
-    return ".".join(YOLOX_PARTS.get(part, part) for part in name.split("."))
 
 
 def input_spread(state: Mapping[str, Tensor]) -> float | None:

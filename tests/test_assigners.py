@@ -1,4 +1,4 @@
-"""nets/assigners.py: SimOTA against a slow, obvious reference, and against the official code's own numbers."""
+"""nets/assigners.py against slow, obvious references, and SimOTA against the official code's own numbers."""
 
 import math
 
@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from nets import assigners
-from nets.assigners import Assignment, candidates, simota
+from nets.assigners import Assignment, candidates, simota, task_aligned
 from nets.coder import decode_yolox, grid
 from utils.boxes import cxcywh_to_xyxy
 
@@ -90,10 +90,10 @@ def check_against_reference(inputs) -> Assignment:
         points = found.positive[b].nonzero()[:, 0].tolist()
         assert points == sorted(wanted)
         assert [found.index[b, a].item() for a in points] == [wanted[a][0] for a in points]
-        assert found.iou[b, points].tolist() == pytest.approx([wanted[a][1] for a in points], abs=1e-9)
+        assert found.score[b, points].tolist() == pytest.approx([wanted[a][1] for a in points], abs=1e-9)
         elsewhere = ~found.positive[b]
-        assert not found.index[b][elsewhere].any() and not found.iou[b][elsewhere].any()
-    assert found.iou.isfinite().all()
+        assert not found.index[b][elsewhere].any() and not found.score[b][elsewhere].any()
+    assert found.score.isfinite().all()
     return found
 
 
@@ -118,7 +118,7 @@ def test_reference_scenes_hold_contested_points_and_boxes_with_many_points():
 def test_no_boxes():
     for labels in (torch.zeros(2, 0, dtype=torch.int64), torch.full((2, 3), -1)):
         found = check_against_reference(scene(torch.zeros(2, labels.shape[1], 4), labels))
-        assert not found.positive.any() and found.positive.shape == found.index.shape == found.iou.shape == (2, 126)
+        assert not found.positive.any() and found.positive.shape == found.index.shape == found.score.shape == (2, 126)
 
 
 def test_no_boxes_in_one_picture_of_the_batch():
@@ -179,7 +179,7 @@ def test_padding_rows_in_the_middle_count_for_nothing():
         padded[:, where], marks[:, where] = targets, labels
         inputs = scene(targets, labels, near=0.5)
         found = simota(*inputs[:5], padded, marks)
-        assert torch.equal(found.positive, plain.positive) and torch.equal(found.iou, plain.iou)
+        assert torch.equal(found.positive, plain.positive) and torch.equal(found.score, plain.score)
         assert torch.equal(found.index[found.positive], where[plain.index[plain.positive]])
 
 
@@ -244,7 +244,7 @@ def test_saturated_predictions_stay_finite(logit):
     inputs = list(scene(targets, labels, near=0.5, dtype=torch.float32))
     inputs[1], inputs[2] = torch.full_like(inputs[1], logit), torch.full_like(inputs[2], logit)
     found = simota(*inputs)
-    assert found.positive.any() and found.iou.isfinite().all() and (found.index < 8).all()
+    assert found.positive.any() and found.score.isfinite().all() and (found.index < 8).all()
 
 
 def test_ten_perfect_points_are_ten_points():
@@ -257,7 +257,7 @@ def test_ten_perfect_points_are_ten_points():
 
 def test_gives_no_gradient():
     boxes, *others = scene(*random_targets(2, 4, 0))
-    assert not simota(boxes.requires_grad_(), *others).iou.requires_grad
+    assert not simota(boxes.requires_grad_(), *others).score.requires_grad
 
 
 @pytest.mark.parametrize("case", range(4))
@@ -277,4 +277,164 @@ def test_assignments_equal_the_official_code(shared, case):
             continue
         assert np.array_equal(positive, reference[f"{case}_{b}_fg"])
         assert np.array_equal(found.index[b][positive], reference[f"{case}_{b}_gt"])
-        assert np.abs(found.iou[b][positive].numpy() - reference[f"{case}_{b}_iou"]).max() < 1e-5
+        assert np.abs(found.score[b][positive].numpy() - reference[f"{case}_{b}_iou"]).max() < 1e-5
+
+
+def slow_ciou(a, b):
+    def angle(x1, y1, x2, y2):
+        return math.atan((x2 - x1) / (y2 - y1 + 1e-9))
+
+    overlap = slow_iou(a, b)
+    around = (max(a[2], b[2]) - min(a[0], b[0])) ** 2 + (max(a[3], b[3]) - min(a[1], b[1])) ** 2
+    apart = ((a[0] + a[2] - b[0] - b[2]) ** 2 + (a[1] + a[3] - b[1] - b[3]) ** 2) / 4
+    shape = 4 / math.pi**2 * (angle(*a) - angle(*b)) ** 2
+    return overlap - apart / (around + 1e-9) - shape**2 / (1 - overlap + shape + 1e-9)
+
+
+def slow_task_aligned(boxes, classes, centres, strides, targets, labels, most, least_side):
+    """One picture, plain floats -> {point: (box, score)}."""
+    points, claims, fit, alignment = range(len(centres)), {}, {}, {}
+    for m in (m for m, label in enumerate(labels) if label >= 0):
+        x1, y1, x2, y2 = targets[m]
+        x, y = (x1 + x2) / 2, (y1 + y2) / 2
+        reach_x, reach_y = max(x2 - x1, least_side) / 2, max(y2 - y1, least_side) / 2
+        for a in points:
+            fit[m, a] = max(0.0, slow_ciou(targets[m], boxes[a]))
+            alignment[m, a] = (1 / (1 + math.exp(-classes[a][labels[m]]))) ** 0.5 * fit[m, a] ** 6
+        inside = [a for a in points if abs(centres[a][0] - x) < reach_x and abs(centres[a][1] - y) < reach_y]
+        chosen = sorted((a for a in inside if alignment[m, a] > 0), key=lambda a: -alignment[m, a])[:most]  # noqa: B023
+        if not chosen:
+            finest = [a for a in points if strides[a] == min(strides)]
+            chosen = [min(finest, key=lambda a: math.dist(centres[a], (x, y)))]  # noqa: B023
+        for place, a in enumerate(chosen):
+            claims.setdefault(a, []).append((place == 0, fit[m, a], -m))
+    owner = {a: -max(wishes)[2] for a, wishes in claims.items()}
+    found = {}
+    for a, m in owner.items():
+        mine = [p for p in owner if owner[p] == m]
+        highest, widest = max(alignment[m, p] for p in mine), max(slow_iou(targets[m], boxes[p]) for p in mine)
+        found[a] = (m, (alignment[m, a] / highest if highest else 1.0) * widest)
+    return found
+
+
+def check_task_aligned(inputs, most=10, least_side=0.0) -> Assignment:
+    boxes, _, *others = inputs
+    found = task_aligned(boxes, *others, most=most, least_side=least_side)
+    boxes, classes, centres, strides, targets, labels = (x.tolist() for x in (boxes, *others))
+    for b in range(len(boxes)):
+        wanted = slow_task_aligned(boxes[b], classes[b], centres, strides, targets[b], labels[b], most, least_side)
+        points = found.positive[b].nonzero()[:, 0].tolist()
+        assert points == sorted(wanted)
+        assert [found.index[b, a].item() for a in points] == [wanted[a][0] for a in points]
+        assert found.score[b, points].tolist() == pytest.approx([wanted[a][1] for a in points], rel=1e-6, abs=1e-9)
+        elsewhere = ~found.positive[b]
+        assert not found.index[b][elsewhere].any() and not found.score[b][elsewhere].any()
+    assert found.score.isfinite().all() and found.score.min() >= 0 and found.score.max() <= 1
+    return found
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_task_aligned_equals_the_reference_on_random_scenes(seed):
+    targets, labels = random_targets(3, [3, 8, 40][seed % 3], seed)
+    inputs = scene(targets, labels, seed, near=[0.0, 0.3, 0.9][seed // 4])
+    found = check_task_aligned(inputs, most=[10, 1, 7][seed // 4], least_side=[0.0, 16.0][seed % 2])
+    assert found.positive.any()
+
+
+def test_task_aligned_reference_scenes_hold_what_is_hard():
+    """Contested points, boxes with ten points, with no point inside, and with a first choice that another wants more."""
+    targets, labels = random_targets(3, 40, 2)
+    inputs = scene(targets, labels, 2, near=0.9)
+    boxes, _, classes, centres, strides, *_ = inputs
+    alone = [task_aligned(boxes, classes, centres, strides, targets[:, [m]], labels[:, [m]]) for m in range(40)]
+    taken = torch.stack([one.positive for one in alone], 1)  # [B, M, A]
+    counts = taken.sum(2)[labels >= 0]
+    assert taken.sum(1).max() > 1 and counts.max() == 10 and counts.min() == 1
+    inside = (centres[None, None] > targets[:, :, None, :2]) & (centres[None, None] < targets[:, :, None, 2:])
+    assert (inside.all(-1).sum(2)[labels >= 0] == 0).any()
+    fit = torch.stack([one.score for one in alone], 1)
+    found = task_aligned(*inputs[:1], *inputs[2:])
+    assert (found.index != fit.argmax(1))[found.positive].any()
+
+
+def test_task_aligned_takes_the_ten_best_aligned_points_inside():
+    """All points predict the box perfectly: the class alone decides, and the target is in proportion to the root of its score."""
+    targets, labels = torch.tensor([[[8.0, 8, 56, 56]]]), torch.tensor([[2]])
+    _, _, classes, centres, strides, *_ = scene(targets, labels, dtype=torch.float32)
+    found = task_aligned(targets.expand(1, 126, 4).contiguous(), classes, centres, strides, targets, labels)
+    inside = ((centres > 8) & (centres < 56)).all(1)
+    best = classes[0, :, 2].where(inside, -torch.inf).topk(10)
+    assert found.positive[0].nonzero()[:, 0].tolist() == sorted(best.indices.tolist())
+    wanted = (best.values.sigmoid() / best.values[0].sigmoid()).sqrt()
+    assert torch.allclose(found.score[0, best.indices], wanted, atol=1e-5) and not found.index.any()
+
+
+def test_every_box_gets_a_point_of_its_own():
+    """Tiny boxes between the points, among them some within a large box to which all points predict."""
+    tiny = torch.tensor([[24.0, 24, 24.5, 24.5], [41, 9, 43, 11], [90, 60, 91, 64], [55, 40, 60, 40.1]])
+    targets = torch.cat([torch.tensor([[0.0, 0, 96, 64]]), tiny])[None]
+    labels = torch.tensor([[0, 1, 2, 3, 1]])
+    inputs = list(scene(targets, labels))
+    inputs[0] = targets[:, :1].double().expand(1, 126, 4).contiguous()
+    found = check_task_aligned(inputs)
+    strides = inputs[4].expand(1, -1)
+    assert [int((found.index == m)[found.positive].sum()) for m in range(1, 5)] == [1] * 4
+    assert (strides[found.positive & (found.index > 0)] == 8).all() and (found.index == 0)[found.positive].sum() >= 6
+
+
+def test_small_targets_get_more_points_by_the_rule():
+    counts = []
+    for target in ([30.0, 30, 34, 34], [60.0, 7, 66, 23], [8.0, 8, 40, 40]):
+        inputs = scene(torch.tensor([[target]]), torch.tensor([[1]]), near=1.0)
+        inputs[0][:] = inputs[5]  # every point predicts it
+        counts.append([int(check_task_aligned(inputs, 100, side).positive.sum()) for side in (0.0, 16.0)])
+    (small, more), (thin, wider), large = counts
+    assert small == 1 and more >= 4 and wider > thin and large[0] == large[1] > 10
+
+
+def test_task_aligned_without_boxes():
+    for labels in (torch.zeros(2, 0, dtype=torch.int64), torch.full((2, 3), -1)):
+        found = check_task_aligned(scene(torch.zeros(2, labels.shape[1], 4), labels))
+        assert not found.positive.any() and found.positive.shape == found.index.shape == found.score.shape == (2, 126)
+
+
+@pytest.mark.parametrize("size, strides", [((8, 16), (8,)), ((32, 32), (32,)), ((32, 32), (8,))])
+def test_task_aligned_with_more_boxes_than_points(size, strides):
+    targets, labels = random_targets(2, 50, 3, size)
+    labels[:] = torch.randint(4, labels.shape)
+    found = check_task_aligned(scene(targets, labels, size=size, strides=strides, near=0.5))
+    assert found.positive.float().mean() > 0.5
+
+
+def test_task_aligned_does_not_see_padding_or_other_pictures():
+    targets, labels = random_targets(3, 6, 5)
+    labels[:] = torch.arange(6) % 4
+    inputs, where = scene(targets, labels, near=0.5), torch.tensor([1, 2, 5, 6, 8, 9])
+    boxes, _, classes, centres, strides, *_ = inputs
+    plain = task_aligned(boxes, classes, centres, strides, targets, labels)
+    for rubbish in (0.0, 40.0, 1e30, math.nan):
+        padded, marks = torch.full((3, 11, 4), rubbish, dtype=torch.float64), torch.full((3, 11), -1)
+        padded[:, where], marks[:, where] = targets, labels
+        found = task_aligned(boxes, classes, centres, strides, padded, marks)
+        assert torch.equal(found.positive, plain.positive) and torch.equal(found.score, plain.score)
+        assert torch.equal(found.index[found.positive], where[plain.index[plain.positive]])
+    for b in range(3):
+        one = slice(b, b + 1)
+        found = task_aligned(boxes[one], classes[one], centres, strides, targets[one], labels[one])
+        assert all(torch.equal(w[one], a) for w, a in zip(plain, found, strict=True))
+
+
+@pytest.mark.parametrize("most", [1, 2000, 5000])
+def test_task_aligned_takes_a_few_pictures_at_a_time(monkeypatch, most):
+    boxes, _, *others = scene(*random_targets(5, 12, 3), near=0.5)
+    whole = task_aligned(boxes, *others)
+    monkeypatch.setattr(assigners, "MOST_PAIRS", most)  # 12 boxes and 126 points a picture
+    assert all(torch.equal(a, b) for a, b in zip(whole, task_aligned(boxes, *others), strict=True))
+
+
+@pytest.mark.parametrize("logit", [-200.0, 0.0, 200.0])
+def test_task_aligned_stays_finite_for_saturated_classes_and_boxes_without_area(logit):
+    boxes, _, classes, *others = scene(*random_targets(2, 8, 1), near=0.5, dtype=torch.float32)
+    boxes[:, ::2, 2:] = boxes[:, ::2, :2]
+    found = task_aligned(boxes.requires_grad_(), torch.full_like(classes, logit), *others)
+    assert found.positive.any() and found.score.isfinite().all() and not found.score.requires_grad

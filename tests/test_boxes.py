@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from utils import boxes as b
-from utils.boxes import area, clip, cxcywh_to_xyxy, iou, pairwise_iou, xywh_to_xyxy, xyxy_to_cxcywh, xyxy_to_xywh
+from utils.boxes import area, ciou, clip, cxcywh_to_xyxy, iou, pairwise_iou, xywh_to_xyxy, xyxy_to_cxcywh, xyxy_to_xywh
 
 
 def random_boxes(*shape, seed=0):
@@ -99,3 +99,26 @@ def test_iou_has_finite_gradients_everywhere():
     boxes = torch.tensor([[0.0, 0, 10, 10], [50, 50, 60, 60], [3, 3, 3, 3], [2, 2, 8, 12]], requires_grad=True)
     iou(boxes, other).sum().backward()
     assert boxes.grad.isfinite().all() and boxes.grad[3].abs().sum() > 0
+
+
+def test_ciou_by_hand():
+    """Boxes of 4 x 4 and 8 x 4 with a common corner: IoU .5, centres 2 apart, diagonal sqrt(80), angles 45 and 63.4 degrees."""
+    shape = 4 / np.pi**2 * (np.arctan(1) - np.arctan(2)) ** 2
+    wanted = 0.5 - 4 / 80 - shape**2 / (0.5 + shape)
+    assert ciou(np.array([0.0, 0, 4, 4]), np.array([0.0, 0, 8, 4])) == pytest.approx(wanted, abs=1e-8)
+    assert ciou(np.array([0.0, 0, 4, 4]), np.array([6.0, 0, 10, 4])) == pytest.approx(-36 / 116, abs=1e-8)
+
+
+def test_ciou_is_at_most_the_iou_and_one_only_for_the_same_box():
+    first, second = random_boxes(200), random_boxes(200, seed=1)
+    found = ciou(first, second)
+    assert (found < iou(first, second)).all() and np.allclose(ciou(first, first), 1, atol=1e-8)
+    assert np.allclose(found, ciou(second, first), atol=1e-12) and np.allclose(found, ciou(2 * first, 2 * second))
+    assert np.allclose(found, ciou(torch.from_numpy(first), torch.from_numpy(second)).numpy(), atol=1e-15)
+
+
+def test_ciou_pulls_boxes_apart_towards_each_other_with_finite_gradients():
+    other = torch.tensor([[0.0, 0, 10, 10]]).expand(4, 4)
+    boxes = torch.tensor([[0.0, 0, 10, 10], [50, 50, 60, 60], [3, 3, 3, 3], [2, 2, 8, 12]], requires_grad=True)
+    ciou(boxes, other).sum().backward()
+    assert boxes.grad.isfinite().all() and (boxes.grad[1, :2] < 0).all()  # the IoU alone would be flat there

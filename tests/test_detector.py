@@ -199,6 +199,21 @@ def test_classes_pick_rows_of_coco_weights_by_name(tmp_path):
         load(path, "yolox_nano", ["dog", "dragon"])
 
 
+def test_official_yolov9_of_any_width_is_loaded_whole(tmp_path):
+    """The class branches of t may have 80 channels; with two classes of our own they would have 64."""
+    torch.manual_seed(0)
+    model = nets.build("yolov9_t", 80, nets.build("yolov9_t", 40).state_dict())
+    torch.save(model.state_dict(), tmp_path / "v9-t.pt")
+    loaded = load(tmp_path / "v9-t.pt", "yolov9_t", ["dog", "person"])
+    state = loaded.model.state_dict()
+    assert state["head.class_convs.0.1.conv.weight"].shape[0] == 80 and loaded.image_size == (640, 640)
+    rows = model.state_dict()["head.class_predictors.2.weight"]
+    wanted = rows[[COCO_CLASSES.index("dog"), COCO_CLASSES.index("person")]]
+    assert torch.equal(state["head.class_predictors.2.weight"], wanted)
+    detector = Detector(tmp_path / "v9-t.pt", "yolov9_t", image_size=(64, 96), confidence=0.0, device="cpu")
+    assert detector.model.letterbox == "centre" and len(detector(pictures(2))[1].scores) > 0
+
+
 def test_wrong_model_for_official_weights_says_so(tmp_path):
     path, _ = official(tmp_path / "w.pth", 80)
     with pytest.raises(CheckpointError, match="Does model= name the model"):

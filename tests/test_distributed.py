@@ -13,6 +13,7 @@ import torch.multiprocessing as mp
 from toys import detector, make_updater
 
 import nets
+import train
 from datasets import formats
 from datasets.annotations import read_annotation_file
 from datasets.dataset import DetectionDataset
@@ -31,17 +32,16 @@ ROOT = Path(__file__).parents[1]
 SIZE = (64, 64)
 
 
-def gradients(ranks, file, batch_size, frozen, steps, dtype=torch.float64):
+def gradients(ranks, file, batch_size, frozen, steps, family, dtype=torch.float64):
     """Gradients of each of the first steps of an epoch, and the batch-norm statistics after them."""
-    torch.manual_seed(0)
-    model = nets.build("yolox_nano", 5).to(dtype).train()
+    model = detector(family, 5).to(dtype).train()
     with torch.no_grad():  # batch norms far from their start, so that their gradients count
         for p in model.parameters():
             p.add_(torch.randn_like(p) * 0.02)
     model.freeze_backbone(frozen)
     data = DetectionDataset(read_annotation_file(file), "corner")
     sampler = TrainSampler(len(data), batch_size, SIZE, 0, rank=ranks.rank, world=ranks.world)
-    wrapped, criterion = ranks.wrap(model), YOLOXCriterion(model.strides, ranks.share)
+    wrapped, criterion = ranks.wrap(model), nets.criterion(model, ranks.share)
     found = []
     for _, batch in zip(range(steps), build_loader(data, sampler, 0), strict=False):
         model.zero_grad()
@@ -77,12 +77,17 @@ def assert_close(ours, theirs, tolerance=1e-9):
 
 
 @pytest.mark.parametrize(
-    "world, batch_size, frozen",
-    [(2, 4, False), (2, 4, True), (3, 4, False), (2, 1, False)],
-    ids=["even shares", "frozen backbone", "unequal shares", "an empty share"],
+    "world, batch_size, frozen, family",
+    [
+        *[(2, 4, False, "yolox"), (2, 4, True, "yolox"), (3, 4, False, "yolox"), (2, 1, False, "yolox")],
+        *[(2, 1, False, "yolov9"), (3, 4, False, "yolov9"), (2, 4, True, "yolov9")],
+    ],
 )
-def test_pitfall_13_gradients_of_several_processes_are_those_of_one(painted, tmp_path, world, batch_size, frozen):
-    case = str(painted(6)), batch_size, frozen, 2
+def test_pitfall_13_gradients_of_several_processes_are_those_of_one(
+    painted, tmp_path, world, batch_size, frozen, family
+):
+    """Even, unequal and empty shares of the batch."""
+    case = str(painted(6)), batch_size, frozen, 2, family
     (ours, statistics), (alone, expected) = together(world, tmp_path, gradients, *case), gradients(Ranks(), *case)
     assert len(alone[0]) > 100 and any(g.abs().max() > 0 for g in alone[0].values())
     assert_close(ours, alone)
@@ -188,6 +193,24 @@ def test_what_processes_ask_of_each_other(tmp_path):
     assert first.tolist() == [0.5] * 3 and second.tolist() == [[1.0]]
 
 
+def made(ranks, weights):
+    """A model with weights that only the first process can read."""
+    torch.manual_seed(ranks.rank)
+    cfg = train.Config(model="yolov9_t", weights=weights if ranks.is_main else "elsewhere.pt", freeze_epochs=3)
+    model, freeze_epochs = train.make_model(cfg, ("a", "b"), None, ranks, lambda _: None)
+    ranks.copy_from_main(model)
+    return {**model.state_dict(), "freeze_epochs": torch.tensor(freeze_epochs)}
+
+
+def test_the_weights_of_the_first_process_decide_how_wide_the_model_is_in_all(tmp_path):
+    given = nets.build("yolov9_t", 40).state_dict()  # class branches of 80 channels instead of 64
+    torch.save(given, tmp_path / "given.pt")
+    found = together(2, tmp_path, made, str(tmp_path / "given.pt"))
+    assert found.pop("freeze_epochs") == 3
+    assert all(torch.equal(value, given[name]) for name, value in found.items() if ".class_predictors." not in name)
+    assert found["head.class_predictors.0.weight"].shape == (2, 80, 1, 1)
+
+
 def statistics_of_their_own(ranks, file):
     """Batch norms that are not synchronised, before and after they are made equal."""
     torch.manual_seed(0)
@@ -218,17 +241,6 @@ def test_8_without_synchronised_batch_norm_all_evaluate_with_the_same_statistics
     for model, average in after:
         assert torch.allclose(model[name], own.mean(0)) and torch.equal(model[name], average[name])
         assert torch.equal(model[name], after[0][0][name])
-
-
-def test_data_parallel_gathers_predictions_along_the_pictures():
-    """nn.DataParallel itself needs GPUs; on a CPU its own pieces can be put together."""
-    model = nets.build("yolox_nano", 2).eval()
-    images = torch.randint(0, 256, (5, 3, 64, 64), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
-    parts = [model(part) for part in images.chunk(3)]  # fewer pictures than GPUs are fewer parts
-    whole = model(images)
-    for field, gathered in zip(whole, map(torch.cat, zip(*parts, strict=True)), strict=True):
-        assert field.shape[0] == 5 and torch.allclose(field, gathered, atol=1e-5)
-    assert type(whole)._make(whole) == whole  # how DataParallel puts a named tuple together again
 
 
 def test_a_single_process_needs_no_group_and_leaves_the_model_alone():

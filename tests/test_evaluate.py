@@ -7,13 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from toys import FAMILIES, detector
 
+import nets
 from datasets.annotations import read_annotation_file
 from datasets.dataset import DetectionDataset
 from datasets.loader import ValSampler, build_loader
 from nets.losses import YOLOXCriterion
 from nets.postprocess import Detections, into_original
-from nets.yolox import YOLOX
 from utils.distributed import Ranks
 from utils.evaluate import as_coco, evaluate, on_host
 
@@ -170,17 +171,17 @@ def test_pitfall_8_figures_do_not_depend_on_the_number_of_processes(painted, pic
 
 
 def tiny_model():
-    torch.manual_seed(0)
-    return YOLOX(0.33, 0.125, True, 2)
+    return detector(num_classes=2)
 
 
-def test_validation_loss_is_that_of_all_pictures_at_once(painted):
-    data, model = data_set(painted(7)), tiny_model()
-    criterion = YOLOXCriterion(model.strides, torch.ones_like)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_validation_loss_is_that_of_all_pictures_at_once(painted, family):
+    data, model = data_set(painted(7)), detector(family, 2)
+    criterion = nets.criterion(model, torch.ones_like)
     found = [evaluate(model, loader_of(data, n), Ranks(), criterion)["val_loss"] for n in (1, 3, 7)]
     (batch,) = loader_of(data, 7)
     with torch.no_grad():
-        whole = YOLOXCriterion(model.strides)(model.eval()(batch.images), batch.boxes, batch.labels, batch.size)
+        whole = nets.criterion(model)(model.eval()(batch.images), batch.boxes, batch.labels, batch.size)
     assert found == pytest.approx([whole["total"].item()] * 3, rel=1e-5)
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import nets
-from nets import pretrained
+from nets import names, pretrained
 from nets.pretrained import (
     COCO_CATEGORY_IDS,
     COCO_CLASSES,
@@ -121,6 +121,15 @@ def test_a_file_put_there_by_hand_is_checked(server, tmp_path):
     assert server.asked == []
 
 
+def test_a_file_whose_digest_nobody_knows_is_taken_when_it_is_whole(server, tmp_path):
+    server.answer = "cut"
+    with pytest.raises(PretrainedError, match="cut after 70000 of 200000 bytes"):
+        fetch("yolov9_t", mirror=server.address)
+    server.answer = "ok"
+    assert fetch("yolov9_t", mirror=server.address) == fetch("yolov9_t") == tmp_path / "cache" / "yolov9_t.pth"
+    assert set(server.asked) == {"/MultimediaTechLab/YOLO/releases/download/v1.0-alpha/v9-t.pt"}
+
+
 def test_a_proxy_of_the_environment_is_used(server, monkeypatch):
     monkeypatch.setenv("http_proxy", server.address)
     monkeypatch.setenv("no_proxy", "")
@@ -128,12 +137,13 @@ def test_a_proxy_of_the_environment_is_used(server, monkeypatch):
     assert server.asked == ["http://weights.invalid" + ASKED]  # a proxy is asked for the whole address
 
 
-def test_every_model_has_an_address_and_a_digest():
+def test_every_model_has_an_address_and_a_digest_where_it_is_known():
     for name in nets.MODELS:
         if name.startswith("yolox"):
             assert pretrained.ADDRESSES[name].endswith(f"/0.1.1rc0/{name}.pth")
             assert len(bytes.fromhex(pretrained.DIGESTS[name])) == 32
-    assert len(set(pretrained.DIGESTS.values())) == len(pretrained.ADDRESSES) == 6
+    assert pretrained.ADDRESSES["yolov9_t"] == "MultimediaTechLab/YOLO/releases/download/v1.0-alpha/v9-t.pt"
+    assert pretrained.ADDRESSES.keys() == nets.MODELS.keys() and len(set(pretrained.DIGESTS.values())) == 6
     with pytest.raises(PretrainedError, match="no official weights for model=resnet"):
         fetch("resnet")
 
@@ -159,9 +169,9 @@ def test_official_names_are_ours_for_every_size(shared, size):
     }
     with torch.device("meta"):
         ours = {name: tuple(value.shape) for name, value in nets.build(f"yolox_{size}", 80).state_dict().items()}
-    assert {pretrained._our_name(name): shape for name, shape in official.items()} == ours
+    assert {names.of_yolox(name): shape for name, shape in official.items()} == ours
     assert len(official) == len(ours) == len(lines)
-    assert {pretrained._our_name("module." + name) for name in official} == set(ours)
+    assert {names.of_yolox("module." + name) for name in official} == set(ours)
 
 
 def test_official_weights_are_read_and_fit(shared):
@@ -269,8 +279,8 @@ def test_other_files_are_refused_with_a_message(tmp_path, monkeypatch):
         torch.save(content, "bad.pth")
         with pytest.raises(PretrainedError, match="holds no weights"):
             read("bad.pth", "yolox_nano")
-    with pytest.raises(PretrainedError, match="model=yolov9_t"):
-        read("bad.pth", "yolov9_t")
+    with pytest.raises(PretrainedError, match="model=resnet"):
+        read("bad.pth", "resnet")
 
 
 def test_classes_are_matched_by_name():
@@ -278,9 +288,10 @@ def test_classes_are_matched_by_name():
     assert shared_classes(["a", "A"], ["a"]) == {0: 0}
 
 
-def test_rows_of_known_classes_are_taken_over_by_name():
+@pytest.mark.parametrize("name", ["yolox_nano", "yolov9_t"])
+def test_rows_of_known_classes_are_taken_over_by_name(name):
     torch.manual_seed(0)
-    source, model = nets.build("yolox_nano", 4), nets.build("yolox_nano", 3)
+    source, model = nets.build(name, 4), nets.build(name, 3)
     fresh = {name: value.clone() for name, value in model.state_dict().items()}
     state = source.state_dict()
     adapted = adapt_classes(state, ["cat", "dog", "person", "bus"], ["Person", "boat", "CAT"], model)

@@ -21,6 +21,13 @@ def test_gflops_are_those_of_the_model_cards_without_their_batch_norms(name, siz
     assert model.training
 
 
+@pytest.mark.parametrize("size, card", [("t", 7.7), ("s", 26.4)])
+def test_gflops_of_fused_yolov9_are_those_of_the_model_cards(size, card):
+    """Of t only with class branches of 80 channels: such are the released weights."""
+    like = nets.build("yolov9_t", 40).state_dict() if size == "t" else None
+    assert abs(report.gflops(nets.build(f"yolov9_{size}", 80, like).fuse(), (640, 640)) - card) < 0.05
+
+
 def test_model_text_tells_the_phases_apart():
     model = nets.build("yolox_nano", 80)
     text = report.model_text(model, "yolox_nano", (64, 64), 3, 10)

@@ -9,7 +9,9 @@ import pytest
 import torch
 import torch.multiprocessing as mp
 from small import assert_same_run, config, log_of, only_run
+from toys import FAMILIES
 
+import nets
 import train
 from utils import checkpoint, resume
 from utils.distributed import Ranks, start
@@ -24,10 +26,11 @@ RECIPES = {
         "evaluate_every": 2,
         "learning_rate": 0.001,
     },
+    "yolov9": {"model": "yolov9_t"},
 }
 
 
-class Criterion(train.YOLOXCriterion):
+class Criterion:
     """Calls `now` when it is called for the `at`-th time, in training or in an evaluation."""
 
     calls, at, now = 0, (), staticmethod(lambda: None)
@@ -39,10 +42,20 @@ class Criterion(train.YOLOXCriterion):
         return super().__call__(*args)
 
 
+class OfYOLOX(Criterion, nets.YOLOXCriterion):
+    pass
+
+
+class OfYOLOv9(Criterion, nets.YOLOv9Criterion):
+    pass
+
+
 @pytest.fixture
 def at_call(monkeypatch):
     """`at_call(numbers, what)`: what happens at the calls of the criterion with these numbers, counted from now."""
-    monkeypatch.setattr(train, "YOLOXCriterion", Criterion)
+    monkeypatch.setattr(nets, "YOLOXCriterion", OfYOLOX)
+    monkeypatch.setattr(nets, "YOLOv9Criterion", OfYOLOv9)
+    monkeypatch.setitem(nets.MODELS, "yolov9_t", FAMILIES["yolov9"])
 
     def arrange(numbers, what):
         Criterion.calls, Criterion.at, Criterion.now = 0, numbers, staticmethod(what)
@@ -70,7 +83,12 @@ def alone(pictures, tmp_path_factory):
 @pytest.mark.parametrize(
     "recipe, calls",
     [("as shipped", [n]) for n in (1, 2, 3, 5, 7, 8, 15)]  # 3, 8: evaluation; 5: after the thaw
-    + [("as shipped", [2, 4]), ("accumulation and sizes", [1, 6]), ("sgd, workers, several evaluations", [4])],
+    + [
+        ("as shipped", [2, 4]),
+        ("accumulation and sizes", [1, 6]),
+        ("sgd, workers, several evaluations", [4]),
+        ("yolov9", [2, 7]),
+    ],
 )
 def test_4_a_run_stopped_anywhere_has_the_bits_of_one_left_alone(
     pictures, tmp_path, at_call, alone, capsys, recipe, calls

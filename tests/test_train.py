@@ -17,6 +17,7 @@ import nets
 import train
 from datasets import demo
 from utils import checkpoint
+from utils.detector import Detector
 
 ROOT = Path(__file__).parents[1]
 
@@ -194,12 +195,12 @@ def test_18_no_boxes_and_too_few_pictures_are_told_apart(pictures, tmp_path, cap
 def test_2_a_run_of_non_finite_steps_stops_naming_pictures_and_keeps_the_checkpoint(pictures, tmp_path, monkeypatch):
     broken = []
 
-    class Criterion(train.YOLOXCriterion):
+    class Criterion(nets.YOLOXCriterion):
         def __call__(self, *args):
             losses = super().__call__(*args)
             return {**losses, "total": losses["total"] * (float("inf") if broken else 1.0)}
 
-    monkeypatch.setattr(train, "YOLOXCriterion", Criterion)
+    monkeypatch.setattr(nets, "YOLOXCriterion", Criterion)
     monkeypatch.setattr("utils.optim.MOST_BAD_STEPS", 3)
     save = train.Saver.__call__
     monkeypatch.setattr(train.Saver, "__call__", lambda *args, **options: (save(*args, **options), broken.append(1)))
@@ -269,6 +270,31 @@ def test_the_demo_learns_from_nothing_when_the_weights_cannot_be_had(tmp_path, m
     with pytest.raises(train.pretrained.PretrainedError, match="by hand"):  # own data: an error with its cure
         own = str(tmp_path / "data/demo/val.txt")
         train.main(train.Config(train=own, val=own, weights="http://127.0.0.1:9"))
+
+
+def test_yolov9_goes_the_whole_way_with_class_branches_as_wide_as_those_of_its_weights(pictures, tmp_path, capsys):
+    """From weights of another number of classes to a checkpoint, its figures and its detections, all through the same code."""
+    torch.manual_seed(1)
+    given = nets.build("yolov9_t", 40).state_dict()  # 80 channels; for the classes of the demo it would have 64
+    torch.save(given, tmp_path / "given.pt")
+    changes = {"model": "yolov9_t", "weights": str(tmp_path / "given.pt"), "epochs": 2, "freeze_epochs": 1}
+    train.main(config(pictures, tmp_path / "runs", **changes, amp="bf16"))
+    run = only_run(tmp_path / "runs")
+    said, rows = capsys.readouterr().out, log_of(run)
+    assert re.search(r"backbone +(\d+) of \1 tensors taken", said) and "mixed precision" in said
+    assert all(float(row[name]) > 0 for row in rows for name in ("loss_box", "loss_class", "loss_dfl", "val_loss"))
+    contents = checkpoint.load(run / "last.pt")
+    assert contents["model"]["head.class_predictors.0.weight"].shape == (len(demo.CLASSES), 80, 1, 1)
+    moved = {name for name, value in contents["resume"]["model"].items() if not torch.equal(value, given[name])}
+    assert "backbone.stem.conv.weight" in moved  # thawed in the second epoch
+    train.main(config(pictures, tmp_path / "runs", **changes | {"epochs": 3}, amp="bf16", resume=True))
+    figures = evaluate.main(
+        evaluate.Config(str(run / "best.pt"), output=str(tmp_path / "out"), workers=0, device="cpu")
+    )
+    assert figures["AP"] == pytest.approx(max(float(row["AP"]) for row in log_of(run)), abs=1e-6)
+    assert len(log_of(run)) == 3 and (tmp_path / "out/metrics.json").exists()
+    (found,) = Detector(run / "best.pt", confidence=0.0, device="cpu")(str(pictures / "0.png"))
+    assert len(found.scores) > 0 and np.isfinite(found.boxes).all()
 
 
 def test_freezing_without_weights_is_a_warning(pictures, tmp_path, capsys):

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 from toys import (
+    FAMILIES,
     FLAT,
     assert_equal_bits,
     bad_step,
@@ -19,7 +20,7 @@ from toys import (
     toy,
 )
 
-from nets.losses import YOLOXCriterion
+import nets
 from nets.yolox import YOLOX
 from utils.optim import EMA, MOST_BAD_STEPS, Plan, Schedule, Updater
 
@@ -175,9 +176,10 @@ def test_a_bad_step_right_after_resuming_goes_back_to_the_loaded_statistics():
 @pytest.mark.gpu
 @pytest.mark.parametrize("amp", ["none", "fp16", "bf16"])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_no_step_waits_for_the_gpu(optimizer, amp):
-    model = detector().cuda()
-    updater, criterion = make_updater(model, optimizer, amp=amp, clip=10.0), YOLOXCriterion((8, 16, 32), l1=True)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_no_step_waits_for_the_gpu(family, optimizer, amp):
+    model = detector(family).cuda()
+    updater, criterion = make_updater(model, optimizer, amp=amp, clip=10.0), nets.criterion(model, plain=True)
     pictures = torch.randint(0, 256, (2, 3, 64, 64), device="cuda", dtype=torch.uint8)
     boxes, labels = torch.tensor([[[8.0, 8, 40, 48]]] * 2).cuda(), torch.tensor([[0], [2]]).cuda()
     try:

@@ -1,4 +1,4 @@
-"""nets/yolox.py and nets/blocks.py: the numbers of the official networks, and what every detection model promises."""
+"""nets/yolox.py: names, sizes and numbers of the official networks."""
 
 import ast
 import importlib.util
@@ -8,15 +8,13 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
 
 import nets
 from datasets.images import read_image
 from datasets.transforms import letterbox
 from nets import pretrained
-from nets.blocks import SPP, Conv
+from nets.blocks import SPP
 from nets.coder import decode_yolox, encode_yolox, grid
-from nets.yolox import YOLOX
 from utils.boxes import xyxy_to_cxcywh, xyxy_to_xywh
 
 PARAMETERS = {"nano": 0.912, "tiny": 5.056, "s": 8.968, "m": 25.326, "l": 54.209, "x": 99.071}  # millions
@@ -46,26 +44,6 @@ def official_nano(shared):
     return model.eval()
 
 
-def tiny(num_classes=3):
-    """The smallest model with every kind of layer, and batch norms that do something."""
-    torch.manual_seed(0)
-    model = YOLOX(0.33, 0.125, True, num_classes)
-    for module in model.modules():
-        if isinstance(module, nn.Conv2d):
-            nn.init.kaiming_normal_(module.weight, a=0 if module.bias is None else 40)  # outputs of about 1
-        if isinstance(module, nn.BatchNorm2d):
-            nn.init.uniform_(module.weight, 0.5, 1.5)
-            nn.init.normal_(module.bias, 0, 0.1)
-            nn.init.normal_(module.running_mean, 0, 0.1)
-            nn.init.uniform_(module.running_var, 0.5, 1.5)
-    model.backbone.stem.conv.weight.data /= 128  # it sees 0-255
-    return model
-
-
-def pictures(*shape, seed=0):
-    return torch.randint(0, 256, (shape[0], 3, *shape[1:]), generator=torch.Generator().manual_seed(seed)).byte()
-
-
 @pytest.mark.parametrize("size", PARAMETERS)
 def test_official_names_and_shapes_fit(shared, tmp_path, size):
     keys = official_keys(shared, size)
@@ -84,11 +62,6 @@ def test_parameter_counts(size, millions):
     with torch.device("meta"):
         model = nets.build(f"yolox_{size}", 80)
     assert round(sum(p.numel() for p in model.parameters()) / 1e6, 3) == millions
-
-
-def test_unknown_model_names_the_known_ones():
-    with pytest.raises(ValueError, match=r"model='yolo_x'.*yolox_nano, yolox_tiny, yolox_s"):
-        nets.build("yolo_x", 80)
 
 
 @pytest.mark.parametrize("size", ["nano", "s", "m"])
@@ -123,28 +96,6 @@ def test_raw_outputs_equal_the_official_onnx_on_real_pictures(shared, official_n
     assert np.abs(ours - theirs).max() < 1e-3
 
 
-@pytest.mark.parametrize("height, width, classes", [(96, 160, 3), (160, 96, 1), (32, 32, 80)])
-def test_any_input_of_multiples_of_32_and_any_number_of_classes(height, width, classes):
-    model = tiny(classes).eval()
-    out = model(pictures(2, height, width))
-    points = sum((height // s) * (width // s) for s in STRIDES)
-    assert out.boxes.shape == (2, points, 4)
-    assert out.objectness.shape == (2, points) and out.classes.shape == (2, points, classes)
-
-
-def test_every_picture_of_a_batch_is_alone_in_evaluation_mode():
-    model, images = tiny().eval(), pictures(3, 64, 96)
-    whole, alone = model(images), model(images[1:2])
-    assert all(torch.allclose(w[1:2], a, atol=1e-4) for w, a in zip(whole, alone, strict=True))
-    assert not torch.allclose(whole.boxes[0], whole.boxes[1], atol=1e-3)
-
-
-def test_whole_numbers_and_floats_are_the_same_pictures():
-    model, images = tiny().eval(), pictures(2, 64, 64)
-    for from_bytes, from_floats in zip(model(images), model(images.float()), strict=True):
-        assert torch.equal(from_bytes, from_floats)
-
-
 def test_grid_counts_columns_first():
     cells, strides = grid((64, 96), STRIDES, torch.zeros(1))
     assert cells[:13].tolist() == [[x, 0] for x in range(12)] + [[0, 1]]
@@ -160,18 +111,14 @@ def test_encode_is_the_inverse_of_decode():
     assert torch.allclose(boxes[0, 100, 2] - boxes[0, 100, 0], raw[0, 100, 2].exp() * 16)
 
 
-def test_fusing_changes_outputs_by_rounding_only(official_nano):
-    for model in (tiny(), nets.build("yolox_nano", 80)):
-        if model.num_classes == 80:
-            model.load_state_dict(official_nano.state_dict())
-        images = pictures(2, 96, 64)
-        before = model.eval()(images)
-        fused = model.fuse()
-        assert fused is model and not any(isinstance(m, nn.BatchNorm2d) for m in model.modules())
-        after = model.fuse()(images)  # twice does no harm
-        assert not torch.equal(before.classes, after.classes)
-        for x, y in zip(before, after, strict=True):
-            assert torch.allclose(x, y, atol=1e-4)
+def test_fusing_official_weights_changes_outputs_by_rounding_only(official_nano):
+    model = nets.build("yolox_nano", 80).eval()
+    model.load_state_dict(official_nano.state_dict())
+    images = torch.randint(0, 256, (2, 3, 96, 64), generator=torch.Generator().manual_seed(0)).byte()
+    before, after = model(images), model.fuse()(images)
+    assert not torch.equal(before.classes, after.classes)
+    for x, y in zip(before, after, strict=True):
+        assert torch.allclose(x, y, atol=1e-4)
 
 
 def test_spp_is_three_separate_pools():
@@ -182,77 +129,10 @@ def test_spp_is_three_separate_pools():
     assert torch.equal(spp(x), spp.conv2(torch.cat(pools, 1)))
 
 
-def test_batch_norms_are_those_of_the_released_weights():
-    norms = [m for m in tiny().modules() if isinstance(m, nn.BatchNorm2d)]
-    assert norms and all(m.eps == 1e-3 and m.momentum == 0.03 for m in norms)
-
-
 def test_a_new_model_starts_at_scores_of_one_percent():
     head = nets.build("yolox_nano", 5).head
     for predictor in (*head.class_predictors, *head.objectness_predictors):
         assert torch.allclose(predictor.bias.sigmoid(), torch.tensor(0.01))
-
-
-def test_gradients_reach_every_parameter():
-    model = tiny().train()
-    out = model(pictures(2, 64, 64))
-    (out.boxes.square().sum() + out.objectness.sum() + out.classes.square().sum()).backward()
-    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in model.parameters())
-
-
-def train_a_little(model, steps=3):
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=0.1)
-    model.train()
-    for step in range(steps):
-        out = model(pictures(2, 64, 64, seed=step))
-        sum(x.square().mean() for x in out).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-
-def copy_of(module):
-    return {name: value.clone() for name, value in module.state_dict().items()}
-
-
-def test_pitfall_5_a_frozen_backbone_keeps_every_bit():
-    model = tiny()
-    model.freeze_backbone(True)
-    backbone, neck = copy_of(model.backbone), copy_of(model.neck)
-    train_a_little(model)
-    assert model.training and not any(m.training for m in model.backbone.modules())
-    assert all(torch.equal(backbone[name], value) for name, value in model.backbone.state_dict().items())
-    assert not any(torch.equal(neck[name], value) for name, value in model.neck.state_dict().items())
-    model.eval().train()  # as after an evaluation
-    assert not model.backbone.training and model.neck.training
-
-
-def test_a_thawed_backbone_learns_again():
-    model = tiny()
-    model.freeze_backbone(True)
-    train_a_little(model, 1)
-    model.freeze_backbone(False)
-    assert model.backbone.training and all(p.requires_grad for p in model.parameters())
-    backbone = copy_of(model.backbone)
-    train_a_little(model, 1)
-    assert not any(torch.equal(backbone[name], value) for name, value in model.backbone.state_dict().items())
-
-
-def test_freezing_in_evaluation_mode_stays_there():
-    model = tiny().eval()
-    model.freeze_backbone(True)
-    model.freeze_backbone(False)
-    assert not any(m.training for m in model.modules())
-
-
-def test_detect_looks_in_evaluation_mode_and_leaves_no_trace():
-    model, images = tiny().train(), pictures(2, 64, 96)
-    frames = torch.tensor([[96.0, 64, 1, 0, 0]]).expand(2, 5)
-    before = copy_of(model)
-    found = model.detect(images, frames, confidence=0.0, max_detections=5)
-    assert model.training and all(torch.equal(before[k], v) for k, v in model.state_dict().items())
-    again = model.eval().detections(model(images), (64, 96), frames, confidence=0.0, max_detections=5)
-    assert [len(f.scores) for f in found] == [5, 5] and not found[0].scores.requires_grad
-    assert all(torch.equal(f.boxes, a.boxes) for f, a in zip(found, again, strict=True))
 
 
 def test_detections_equal_those_of_the_official_network(shared, official_nano):
@@ -270,8 +150,3 @@ def test_detections_equal_those_of_the_official_network(shared, official_nano):
         assert [pretrained.COCO_CATEGORY_IDS[n] for n in ours.labels[:count]] == [d["category_id"] for d in sure]
         boxes = xyxy_to_xywh(ours.boxes[:count]).numpy()
         assert np.abs(boxes - [d["bbox"] for d in sure]).max() < 0.1
-
-
-def test_conv_keeps_the_size_of_its_input():
-    assert Conv(3, 4, 3)(torch.zeros(2, 3, 10, 14)).shape == (2, 4, 10, 14)
-    assert Conv(3, 4, 3, stride=2)(torch.zeros(2, 3, 10, 14)).shape == (2, 4, 5, 7)

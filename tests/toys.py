@@ -1,11 +1,14 @@
 """Small models and steps that several tests take."""
 
 import math
+from functools import partial
 
 import torch
 from torch import nn
 
+from nets.blocks import ADown
 from nets.losses import YOLOXCriterion
+from nets.yolov9 import Size, YOLOv9
 from nets.yolox import YOLOX
 from utils.optim import EMA, Plan, Schedule, Updater, build_optimizer
 
@@ -18,9 +21,16 @@ def toy(seed=0):
     return nn.Sequential(first, nn.BatchNorm2d(4), nn.SiLU(), nn.Conv2d(4, 2, 3))
 
 
-def detector():
+# The smallest models with every kind of layer, as in nets.MODELS.
+FAMILIES = {
+    "yolox": partial(YOLOX, 0.33, 0.125, True),
+    "yolov9": partial(YOLOv9, Size(8, ((8, 8, 16), *[(16, 16, 16)] * 3), (16, 16, 16), (16, 16), 0, 1, ADown)),
+}
+
+
+def detector(family="yolox", num_classes=3):
     torch.manual_seed(0)
-    return YOLOX(0.33, 0.125, True, 3)
+    return FAMILIES[family](num_classes=num_classes)
 
 
 def make_updater(model, optimizer="sgd", schedule=FLAT, total_steps=200, **options):

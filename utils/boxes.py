@@ -67,6 +67,27 @@ def iou(a: Boxes, b: Boxes, eps: float = 1e-9) -> Boxes:
     return overlap / (area(a) + area(b) - overlap + eps)
 
 
+def ciou(a: Boxes, b: Boxes, eps: float = 1e-9) -> Boxes:
+    """Complete IoU of boxes that lie opposite each other after broadcasting: `[..., 4], [..., 4]` -> `[...]`, at most 1.
+
+    IoU less the squared distance of the centres over the squared diagonal of the box around both, less the difference of
+    the proportions, weighed without gradient (Zheng et al. 2020, arXiv 1911.08287, equations 10 and 11)."""
+    library = _library(a)
+    overlap = iou(a, b, eps)
+    around = library.maximum(a[..., 2:], b[..., 2:]) - library.minimum(a[..., :2], b[..., :2])
+    apart = (a[..., :2] + a[..., 2:] - b[..., :2] - b[..., 2:]) / 2
+    shape = 4 / np.pi**2 * (_proportion(a, eps) - _proportion(b, eps)) ** 2
+    weight = shape / (1 - overlap + shape + eps)
+    weight = weight if library is np else weight.detach()
+    return overlap - (apart**2).sum(-1) / ((around**2).sum(-1) + eps) - weight * shape
+
+
+def _proportion(boxes: Boxes, eps: float) -> Boxes:
+    """The angle of a diagonal."""
+    x1, y1, x2, y2 = (boxes[..., i] for i in range(4))
+    return _library(boxes).arctan((x2 - x1) / (y2 - y1 + eps))
+
+
 def pairwise_iou(a: Boxes, b: Boxes) -> Boxes:
     """IoU of every box of `a [..., N, 4]` with every box of `b [..., M, 4]` -> `[..., N, M]`."""
     return iou(a[..., :, None, :], b[..., None, :, :])

@@ -160,7 +160,7 @@ def load(
     if model not in (None, config["model"]) or (classes is not None and tuple(classes) != names):
         some = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
         raise ValueError(f"{path} is a {config['model']} with the classes {some}: leave out model= and classes=")
-    network = nets.build(config["model"], len(names))
+    network = nets.build(config["model"], len(names), contents["model"])
     network.load_state_dict(contents["model"])
     return Loaded(network.eval(), names, _check_size(image_size or tuple(config["image_size"])), config, Path(path))
 
@@ -174,7 +174,7 @@ def _load_official(path: str | Path, model: str, classes: Sequence[str] | None) 
     known = names and set(pretrained.shared_classes(names, wanted)) == set(range(len(wanted)))
     if not known and len(wanted) != rows:
         raise ValueError(f"{path} finds {rows} classes, classes= has {len(wanted)} names, and they are not all COCO's")
-    network = nets.build(model, len(wanted))
+    network = nets.build(model, len(wanted), state)
     state = pretrained.adapt_classes(state, names if known else None, wanted, network)
     checkpoint.load_matching(network, state).require(backbone=1.0, neck=1.0, head=1.0)
     return network.eval(), wanted

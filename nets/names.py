@@ -1,0 +1,64 @@
+"""What official weights call the tensors of our models."""
+
+import re
+
+YOLOX_PREFIXES = {  # official -> ours
+    "backbone.backbone.stem.conv.": "backbone.stem.",
+    "backbone.backbone.dark": "backbone.stage",
+    "backbone.lateral_conv0.": "neck.reduce_stride32.",
+    "backbone.C3_p4.": "neck.up_to_stride16.",
+    "backbone.reduce_conv1.": "neck.reduce_stride16.",
+    "backbone.C3_p3.": "neck.up_to_stride8.",
+    "backbone.bu_conv2.": "neck.shrink_stride8.",
+    "backbone.C3_n3.": "neck.down_to_stride16.",
+    "backbone.bu_conv1.": "neck.shrink_stride16.",
+    "backbone.C3_n4.": "neck.down_to_stride32.",
+    "head.cls_convs.": "head.class_convs.",
+    "head.reg_convs.": "head.box_convs.",
+    "head.cls_preds.": "head.class_predictors.",
+    "head.reg_preds.": "head.box_predictors.",
+    "head.obj_preds.": "head.objectness_predictors.",
+}
+YOLOX_PARTS = {"m": "blocks", "dconv": "depthwise", "pconv": "pointwise"}  # names in the middle
+
+YOLOV9_LAYERS = {  # number in the official list -> ours; those between have no weights
+    **{0: "backbone.stem", 1: "backbone.stage2.0", 2: "backbone.stage2.1", 3: "backbone.stage3.0"},
+    **{4: "backbone.stage3.1", 5: "backbone.stage4.0", 6: "backbone.stage4.1", 7: "backbone.stage5.0"},
+    **{8: "backbone.stage5.1", 9: "backbone.stage5.2", 12: "neck.up_to_stride16", 15: "neck.up_to_stride8"},
+    **{16: "neck.shrink_stride8", 18: "neck.down_to_stride16", 19: "neck.shrink_stride16", 21: "neck.down_to_stride32"},
+    22: "head",
+}
+YOLOV9_PATTERNS = {  # what follows -> ours
+    r"\.bottleneck\.(\d)\.conv1\.conv1\.": r".blocks.\1.conv1.conv3x3.",
+    r"\.bottleneck\.(\d)\.conv1\.conv2\.": r".blocks.\1.conv1.conv1x1.",
+    r"\.bottleneck\.": ".blocks.",
+    r"^backbone\.stage5\.2\.conv5\.": "backbone.stage5.2.conv2.",
+    r"^head\.heads\.(\d)\.class_conv\.2\.": r"head.class_predictors.\1.",
+    r"^head\.heads\.(\d)\.anchor_conv\.2\.": r"head.box_predictors.\1.",
+    r"^head\.heads\.(\d)\.class_conv\.": r"head.class_convs.\1.",
+    r"^head\.heads\.(\d)\.anchor_conv\.": r"head.box_convs.\1.",
+}
+
+
+def of_yolox(official: str) -> str:
+    """The name in our YOLOX; names of ours stay as they are."""
+    name = official.removeprefix("module.")
+    for theirs, ours in YOLOX_PREFIXES.items():
+        if name.startswith(theirs):
+            name = ours + name.removeprefix(theirs)
+            break
+    return ".".join(YOLOX_PARTS.get(part, part) for part in name.split("."))
+
+
+def of_yolov9(official: str) -> str | None:
+    """The name in our YOLOv9; names of ours stay as they are. None: a tensor of the auxiliary branch, or the constant 0-15."""
+    name = re.sub(r"^((module|model)\.)+", "", official)
+    number, _, rest = name.partition(".")
+    if not number.isdigit():
+        return name
+    if int(number) not in YOLOV9_LAYERS or "anc2vec" in rest:
+        return None
+    name = f"{YOLOV9_LAYERS[int(number)]}.{rest}"
+    for theirs, ours in YOLOV9_PATTERNS.items():
+        name = re.sub(theirs, ours, name)
+    return name

@@ -1,0 +1,114 @@
+"""nets/yolov9.py: names, sizes and numbers of the official networks."""
+
+import ast
+import importlib.util
+
+import numpy as np
+import pytest
+import torch
+from toys import detector
+
+import nets
+from nets import pretrained
+from nets.coder import BINS, decode_dfl, encode_dfl, grid
+
+FUSED = {"t": 2.408, "s": 7.106, "m": 19.979, "c": 25.289}  # millions of parameters; t with class branches of 128
+STRIDES = (8, 16, 32)
+
+
+def official_keys(shared, size):
+    """Of the main branch and the auxiliary one."""
+    lines = (shared / "keys" / f"v9_{size}.txt").read_text().splitlines()
+    return {name: ast.literal_eval(shape) for name, shape in (line.split(" ", 1) for line in lines)}
+
+
+@pytest.fixture(scope="session")
+def filler(shared):
+    """The rule by which the reference outputs were made."""
+    spec = importlib.util.spec_from_file_location("fill", shared / "parity" / "fill.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("layout", ["{}", "model.model.{}", "model.{}", "module.{}"])
+@pytest.mark.parametrize("size", FUSED)
+def test_official_names_and_shapes_fit(shared, tmp_path, size, layout):
+    keys = official_keys(shared, size)
+    # one number behind every tensor: a file of all sizes takes no room
+    state = {k: torch.ones((), dtype=torch.int64 if "batches" in k else None).expand(s) for k, s in keys.items()}
+    state = {layout.format(name): value for name, value in state.items()}
+    torch.save(state if layout == "{}" else {"state_dict": state}, tmp_path / "official.pt")
+    read, classes = pretrained.read(tmp_path / "official.pt", f"yolov9_{size}")
+    main = [name for name in keys if int(name.partition(".")[0]) < 23 and "anc2vec" not in name]
+    assert len(read) == len(main) > 900 and classes == pretrained.COCO_CLASSES
+    with torch.device("meta"):
+        model = nets.build(f"yolov9_{size}", 80)
+    model.load_state_dict(read, strict=True, assign=True)  # raises for another name or shape
+    parts = [sum(name.startswith(part) for name in read) for part in ("backbone.", "neck.", "head.")]
+    assert sum(parts) == len(read) and min(parts) > 80
+
+
+@pytest.mark.parametrize("size", ["t", "s", "c"])
+def test_outputs_equal_the_official_code(shared, filler, tmp_path, size):
+    reference = np.load(shared / "parity" / f"v9_{size}.npz")
+    torch.save({k: filler.fill(k, shape) for k, shape in official_keys(shared, size).items()}, tmp_path / "filled.pt")
+    model = nets.build(f"yolov9_{size}", 80).eval()
+    model.load_state_dict(pretrained.read(tmp_path / "filled.pt", f"yolov9_{size}")[0])
+    images = filler.picture(96, 160).flip(1)  # it was RGB there
+    with torch.no_grad():
+        whole, fused = model(images), model.fuse()(images)
+    for out in (whole, fused):
+        boxes, _, _ = model.decode(out, (96, 160))
+        distances = encode_dfl(boxes, *grid((96, 160), STRIDES, boxes))
+        start = 0
+        for level in range(3):
+            for ours, name in ((out.classes, "class"), (distances, "vector")):
+                theirs = reference[f"{name}_{level}"][0].reshape(ours.shape[2], -1).T
+                assert np.abs(ours[0, start : start + len(theirs)].numpy() - theirs).max() < 1e-4
+            start += len(theirs)
+        assert start == out.classes.shape[1]
+
+
+@pytest.mark.parametrize("size, millions, like", [(*pair, None) for pair in FUSED.items()] + [("t", 2.002, 40)])
+def test_parameter_counts_of_fused_models(size, millions, like):
+    """The model card of t says 2.0: with class branches of 80 channels, the width that the rule has for 40 classes."""
+    state = nets.build(f"yolov9_{size}", like).state_dict() if like else None
+    model = nets.build(f"yolov9_{size}", 80, state).fuse()
+    assert round(sum(p.numel() for p in model.parameters()) / 1e6, 3) == millions
+
+
+@pytest.mark.parametrize("classes, width", [(1, 64), (32, 64), (33, 66), (40, 80), (64, 128), (365, 128)])
+def test_class_branches_of_t_grow_with_the_classes_unless_weights_say_otherwise(classes, width):
+    with torch.device("meta"):
+        model = nets.build("yolov9_t", classes)
+        like = nets.build("yolov9_t", 3, nets.build("yolov9_t", 40).state_dict())
+        assert nets.build("yolov9_c", 3).head.class_predictors[0].in_channels == 256
+    assert all(p.in_channels == width and p.out_channels == classes for p in model.head.class_predictors)
+    assert all(p.in_channels == 80 and p.out_channels == 3 for p in like.head.class_predictors)
+
+
+def test_it_sees_rgb_between_0_and_1():
+    model, seen = detector("yolov9").eval(), []
+    model.backbone.stem.register_forward_pre_hook(lambda _, x: seen.append(x[0]))
+    images = torch.zeros(1, 3, 32, 32, dtype=torch.uint8)
+    images[0, 2], images[0, 1] = 255, 51  # BGR: full red, a fifth of green
+    model(images)
+    assert torch.allclose(seen[0][0, :, 0, 0], torch.tensor([1.0, 0.2, 0.0])) and seen[0].dtype == torch.float32
+
+
+def test_encode_is_the_inverse_of_decode():
+    torch.manual_seed(0)
+    cells, strides = grid((64, 96), STRIDES, torch.zeros(1, dtype=torch.float64))
+    raw = 3 * torch.randn(2, len(cells), 4 * BINS, dtype=torch.float64)
+    boxes = decode_dfl(raw, cells, strides)
+    expected = (raw.reshape(2, -1, 4, BINS).softmax(-1) * torch.arange(BINS)).sum(-1)
+    assert torch.allclose(encode_dfl(boxes, cells, strides), expected, atol=1e-9)
+
+
+def test_a_certain_distribution_is_its_distance():
+    raw = torch.full((1, 1, 4 * BINS), -100.0)
+    for side, distance in enumerate((1, 2, 3, 15)):
+        raw[..., BINS * side + distance] = 100.0
+    box = decode_dfl(raw, torch.tensor([[4.0, 2.0]]), torch.tensor([16.0]))  # the centre is 72, 40
+    assert box.tolist() == [[[72 - 16, 40 - 32, 72 + 48, 40 + 240]]]
