@@ -29,7 +29,7 @@ from utils.config import ConfigError, check, override, require, show, table
 from utils.evaluate import evaluate
 from utils.fit import Meter, NonFiniteLoss, fit_one_epoch
 from utils.interrupt import Interrupted, Watch
-from utils.optim import EMA, Plan, Schedule, Updater, build_optimizer
+from utils.optim import EMA, LARGEST_NORM, Plan, Schedule, Updater, build_optimizer
 from utils.run import Run, check_name, code, create, last_number, started
 from utils.saver import Saver, a_full_disk_is_said
 from utils.sheets import prediction_sheet, show_sheet, shown
@@ -43,6 +43,7 @@ class Config:
     val: str = "data/demo/val.txt"  # the same; pictures that training never sees
     classes: str | None = None  # a file with one name a line; none: the data say
     model: str = "yolox_nano"  # yolox_nano, yolox_tiny, yolox_s, _m, _l, _x; yolov9_t, _s, _m, _c
+    nms_free: str = "no"  # yes: detections need no NMS; head: only what that needs is trained, of finished weights
     weights: str | None = "coco"  # coco: official weights; https://HOST: a mirror of them; a file; none: from scratch
     image_size: tuple[int, int] = (416, 416)  # height, width; multiples of 32
     epochs: int = 50
@@ -71,7 +72,6 @@ class Config:
     warmup_epochs: float = 1.0  # the learning rate grows from 0, quadratically
     weight_decay: float = 0.05  # on weights of convolutions only
     accumulate: int = 1  # batches that make one optimiser step
-    clip: float = 10.0  # largest norm of the gradients; 0: any
     ema: bool = True  # evaluate and keep the moving average of the weights
     amp: str = "fp16"  # fp16 or bf16 on a GPU, none; on a CPU fp16 becomes none
     # machine
@@ -115,12 +115,13 @@ LEAST = {
     **dict.fromkeys(("batch_size", "freeze_batch_size", "save_minutes", "profile_steps"), 0),
     **{"timeout_minutes": 0.05},
     **dict.fromkeys(("mosaic", "mixup", "flip", "rotation", "hsv", "multi_scale"), 0),
-    **dict.fromkeys(("learning_rate", "min_learning_rate", "weight_decay", "clip"), 0),
+    **dict.fromkeys(("learning_rate", "min_learning_rate", "weight_decay"), 0),
     "scale": 0.01,
 }
 MOST = dict.fromkeys(("mosaic", "mixup", "flip", "multi_scale"), 1)
 CHOICES = {
     "model": tuple(nets.MODELS),
+    "nms_free": ("no", "yes", "head"),
     "bad_boxes": ("error", "drop"),
     "optimizer": ("adamw", "sgd", "adam"),
     "schedule": ("cosine", "step", "constant"),
@@ -180,7 +181,7 @@ def main(cfg: Config) -> float:
 
     @lru_cache(maxsize=1)  # what changes at the thaw
     def phase(frozen: bool):
-        model.freeze_backbone(frozen)
+        model.freeze(*(["backbone", "neck", "head"] if cfg.nms_free == "head" else ["backbone"] * frozen))
         batch_size = cfg.freeze_batch_size if frozen else cfg.batch_size
         place = (ranks.rank, ranks.world, cfg.accumulate)
         sampler = TrainSampler(len(train_set), batch_size, cfg.image_size, cfg.seed, cfg.multi_scale, *place)
@@ -219,7 +220,8 @@ def train(
             model, loader = phase(epoch < updater.schedule.plan.freeze_epochs)
             loader.batch_sampler.epoch, loader.batch_sampler.start = epoch, meter.batches
             pages = partial(show_sheet, run, step=0) if ranks.is_main and epoch == meter.batches == 0 else None
-            criterion = nets.criterion(updater.model, ranks.share, plain=epoch >= cfg.epochs - cfg.plain_epochs)
+            plain, progress = epoch >= cfg.epochs - cfg.plain_epochs, epoch / max(cfg.epochs - 1, 1)
+            criterion = nets.criterion(updater.model, ranks.share, plain, progress)
             trace = (
                 run.folder / f"profile_epoch_{epoch + 1:04}.json.gz" if cfg.profile_steps and epoch == first else None
             )
@@ -297,10 +299,14 @@ def make_model(
 
     def load():
         state, names, freeze_epochs = first_weights(cfg, say)
+        if cfg.nms_free == "no":
+            state = {name: value for name, value in state.items() if not name.startswith("one_head.")}
         made.append(nets.build(cfg.model, len(classes), state))
         if state:
             state = pretrained.adapt_classes(state, names, classes, made[0])
             say(checkpoint.load_matching(made[0], state).require(backbone=0.8).text())
+        if cfg.nms_free != "no" and not made[0].one_head:
+            made[0].add_one_head()
         return freeze_epochs, {name: value.to("meta") for name, value in made[0].state_dict().items()}
 
     freeze_epochs, like = ranks.once(load)
@@ -343,7 +349,7 @@ def make_updater(cfg: Config, model: torch.nn.Module, plan: Plan) -> Updater:
     on_gpu = next(model.parameters()).device.type == "cuda"
     amp = "none" if cfg.amp == "fp16" and not on_gpu else cfg.amp
     ema = EMA(model, plan.before(cfg.epochs), cfg.ema)
-    return Updater(model, optimizer, schedule, ema, amp, cfg.accumulate, cfg.clip)
+    return Updater(model, optimizer, schedule, ema, amp, cfg.accumulate, clip=LARGEST_NORM)
 
 
 def make_data(cfg: Config, model: torch.nn.Module, train: Annotations, val: Annotations, ranks: distributed.Ranks):
@@ -493,7 +499,7 @@ def train_epoch(
             f"steps, the last first: {', '.join(paths[:64])}. Try a lower learning_rate, or amp=bf16"
         ) from error
     except torch.cuda.OutOfMemoryError as error:
-        name = "freeze_batch_size" if updater.model.backbone_frozen else "batch_size"
+        name = "freeze_batch_size" if "backbone" in updater.model.frozen else "batch_size"
         raise SystemExit(f"CUDA out of memory: {less_memory(cfg, name)}") from error
     finally:
         bar.close()

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from nets import yolov9, yolox
 from nets.blocks import DetectionModel
-from nets.losses import YOLOv9Criterion, YOLOXCriterion, at_least_one
+from nets.losses import DualCriterion, YOLOv9Criterion, YOLOXCriterion, at_least_one
 from nets.yolov9 import YOLOv9
 from nets.yolox import YOLOX
 
@@ -25,25 +25,43 @@ MODELS = {
 }
 
 
-def build(name: str, num_classes: int, like: Mapping[str, Tensor] | None = None) -> DetectionModel:
+def build(
+    name: str, num_classes: int, like: Mapping[str, Tensor] | None = None, nms_free: bool | None = None
+) -> DetectionModel:
     """A freshly initialised model. Raises ValueError with the known names for any other name.
 
     `like`: a state dict with our names, for which there shall be room: it decides the width of the class branches of
-    YOLOv9, which depends on the number of classes it was made for.
+    YOLOv9, which depends on the number of classes it was made for, and, where `nms_free` is None, whether there is a second head.
     """
     if name not in MODELS:
         raise ValueError(f"model={name!r} is not known; choose one of: {', '.join(MODELS)}")
-    options = {}
-    if name.startswith("yolov9") and (branch := (like or {}).get("head.class_convs.0.0.conv.weight")) is not None:
+    like, options = like or {}, {}
+    if name.startswith("yolov9") and (branch := like.get("head.class_convs.0.0.conv.weight")) is not None:
         options["class_width"] = len(branch)
-    return MODELS[name](num_classes=num_classes, **options)
+    model = MODELS[name](num_classes=num_classes, **options)
+    if nms_free or nms_free is None and any(key.startswith("one_head.") for key in like):
+        model.add_one_head()
+    return model
 
 
-def criterion(model: DetectionModel, share: Callable[[Tensor], Tensor] = at_least_one, plain: bool = False):
-    """What the family of `model` minimises. `share`: see YOLOXCriterion; `plain`: in the last epochs, for YOLOX also L1."""
+def criterion(
+    model: DetectionModel,
+    share: Callable[[Tensor], Tensor] = at_least_one,
+    plain: bool = False,
+    progress: float = 1.0,
+):
+    """What the family of `model` minimises. `share`: see YOLOXCriterion; `plain`: in the last epochs, for YOLOX also L1.
+
+    `progress`: of an NMS-free model, the share of the epochs that are done: the weight of many points a box falls from .8 to
+    .1, and the task-aligned points of its other head from 7 to 1 (YOLO26).
+    """
     if isinstance(model, YOLOv9):
-        return YOLOv9Criterion(model.strides, share)
-    return YOLOXCriterion(model.strides, share, l1=plain)
+        family, fewest = partial(YOLOv9Criterion, model.strides, share), round(7 - 6 * progress)
+    else:
+        family, fewest = partial(YOLOXCriterion, model.strides, share, l1=plain), 1
+    if model.one_head is None:
+        return family()
+    return DualCriterion(family(), family(most=fewest), 0.8 - 0.7 * progress)
 
 
 def check_size(size: tuple[int, int]) -> tuple[int, int]:

@@ -47,6 +47,7 @@ def simota(
     strides: Tensor,
     targets: Tensor,
     labels: Tensor,
+    most: int = MOST_POINTS,
 ) -> Assignment:
     """SimOTA (YOLOX, section 2.1 and its appendix). All of it in float32 or better.
 
@@ -54,12 +55,12 @@ def simota(
     in pixels and `strides [A]`, or with a batch before; `targets [B, M, 4]` xyxy pixels; `labels [B, M]`, -1 for padding.
 
     cost = BCE(sqrt(class * objectness), one-hot) summed over the classes + 3 * -log(IoU + 1e-8) + 1e6 outside of the centre
-    region. A box takes its k cheapest candidates, k = int(sum of its ten best IoUs), at least 1. A candidate is a point in the
+    region. A box takes its k cheapest candidates, k = int(sum of its `most` best IoUs), at least 1. A candidate is a point in the
     centre region of any box; a point that several boxes want goes to the box, of all, with the lowest cost.
 
     Pictures are independent, and taken so many at a time that memory stays bounded however many boxes they have.
     """
-    return _a_few_at_once(_simota, boxes, objectness, classes, centres, strides, targets, labels)
+    return _a_few_at_once(partial(_simota, most=most), boxes, objectness, classes, centres, strides, targets, labels)
 
 
 def _a_few_at_once(assign: Callable[..., Assignment], boxes: Tensor, *others: Tensor) -> Assignment:
@@ -75,7 +76,7 @@ def _a_few_at_once(assign: Callable[..., Assignment], boxes: Tensor, *others: Te
     return parts[0] if len(parts) == 1 else Assignment(*map(torch.cat, zip(*parts, strict=True)))
 
 
-def _simota(boxes, objectness, classes, centres, strides, targets, labels) -> Assignment:
+def _simota(boxes, objectness, classes, centres, strides, targets, labels, most: int) -> Assignment:
     inside = _in_centre_region(centres, strides, targets, labels)  # [B, M, A]
     candidate = inside.any(1, keepdim=True) & (labels >= 0)[..., None]
 
@@ -83,7 +84,7 @@ def _simota(boxes, objectness, classes, centres, strides, targets, labels) -> As
     cost = _class_cost(objectness, classes, labels) - 3 * (overlap + 1e-8).log() + 1e6 * ~inside
     cost = cost.where(candidate, torch.inf)
 
-    most = min(MOST_POINTS, boxes.shape[1])
+    most = min(most, boxes.shape[1])
     wanted = overlap.topk(most, -1).values.sum(-1, keepdim=True).int().clamp(min=1)  # [B, M, 1]
     cheapest = cost.topk(most, -1, largest=False)
     taken = (torch.arange(most, device=boxes.device) < wanted) & cheapest.values.isfinite()

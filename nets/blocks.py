@@ -1,5 +1,8 @@
 """The bricks of all families, and what every detection model can do."""
 
+import copy
+from typing import Any, NamedTuple
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -180,27 +183,59 @@ class ADown(nn.Module):
         return torch.cat([self.conv1(first), self.conv2(F.max_pool2d(second, 3, stride=2, padding=1))], 1)
 
 
+class Both(NamedTuple):
+    """What an NMS-free model says in training."""
+
+    many: Any  # Predictions of the head of which several points answer for a box; None where it is not trained
+    one: Any  # Predictions of the head of which one does
+
+
 class DetectionModel(nn.Module):
-    """What every family offers. A family sets `letterbox`, `strides`, `num_classes`, `backbone`, and writes `forward`
-    (images -> its Predictions) and `decode` (Predictions -> boxes, scores and labels a point)."""
+    """What every family offers. A family sets `letterbox`, `strides`, `num_classes`, `backbone`, `neck`, `head`, and writes
+    `forward` (images -> `answer` of the neck's features) and `decode` (Predictions -> boxes, scores and labels a point)."""
 
     letterbox: str  # "corner" or "centre": where the picture lies in the network's input
     strides: tuple[int, ...]
     num_classes: int
     backbone: nn.Module
-    backbone_frozen = False
+    neck: nn.Module
+    head: nn.Module
+    frozen: tuple[str, ...] = ()
+
+    def __init__(self):
+        super().__init__()
+        self.one_head = None  # of an NMS-free model: it decides, and the other one teaches backbone and neck
+
+    def freeze(self, *parts: str) -> None:
+        """No gradients for these of backbone, neck and head, and their batch norms in evaluation mode, also after `train()`."""
+        self.frozen = parts
+        for name, part in self.named_children():
+            part.requires_grad_(name not in parts)
+        self.train(self.training)
 
     def freeze_backbone(self, frozen: bool) -> None:
-        """Frozen: no gradients for the backbone, and its batch norms in evaluation mode, also after `train()`."""
-        self.backbone_frozen = frozen
-        self.backbone.requires_grad_(not frozen)
-        self.train(self.training)
+        """Freezes the backbone and nothing else, or nothing."""
+        self.freeze(*["backbone"] * frozen)
 
     def train(self, mode: bool = True):
         super().train(mode)
-        if self.backbone_frozen:
-            self.backbone.eval()
+        for name in self.frozen:
+            getattr(self, name).eval()
         return self
+
+    def add_one_head(self) -> None:
+        """Makes the model NMS-free (dual assignment of YOLOv10, Wang et al. 2024, section 3.1): its second head begins as a
+        copy of the first."""
+        self.one_head = copy.deepcopy(self.head)
+
+    def answer(self, features: tuple[Tensor, ...]):
+        """Features -> the family's Predictions, of the head that decides; of an NMS-free model in training -> Both."""
+        if self.one_head is None:
+            return self.head(features)
+        if not self.training:
+            return self.one_head(features)
+        one = self.one_head(tuple(x.detach() for x in features))  # what it learns stays in it
+        return Both(None if "head" in self.frozen else self.head(features), one)
 
     def fuse(self):
         """Folds batch norms and parallel convolutions into single ones, in place; for inference. Outputs stay up to rounding."""
@@ -223,6 +258,7 @@ class DetectionModel(nn.Module):
         `image_size`: height and width of the network's input; `frames [B, 5]`: original width, height, scale, left, top.
         """
         boxes, scores, labels = self.decode(predictions, image_size)
+        nms_iou = nms_iou if self.one_head is None else None
         return select(boxes, scores, labels, frames, confidence, nms_iou, max_detections)
 
     @torch.no_grad()

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from nets import yolov9, yolox
 from nets.assigners import MOST_POINTS, candidates, simota, task_aligned
+from nets.blocks import Both
 from nets.coder import BINS, decode_dfl, decode_yolox, encode_dfl, encode_yolox, grid
 from utils.boxes import ciou, iou
 
@@ -26,11 +27,17 @@ class YOLOXCriterion:
 
     `share`: count of this process -> the count of all processes, at least 1, divided by the number of processes, so
     that the average of the gradients of all processes is the gradient of the whole batch.
-    `l1`: set for the plain last epochs.
+    `l1`: set for the plain last epochs. `most`: see `simota`.
     """
 
-    def __init__(self, strides: tuple[int, ...], share: Callable[[Tensor], Tensor] = at_least_one, l1: bool = False):
-        self.strides, self.share, self.l1 = strides, share, l1
+    def __init__(
+        self,
+        strides: tuple[int, ...],
+        share: Callable[[Tensor], Tensor] = at_least_one,
+        l1: bool = False,
+        most: int = MOST_POINTS,
+    ):
+        self.strides, self.share, self.l1, self.most = strides, share, l1, most
 
     def __call__(
         self, predictions: yolox.Predictions, targets: Tensor, labels: Tensor, image_size: tuple[int, int]
@@ -49,7 +56,7 @@ class YOLOXCriterion:
         cells, centres, strides = cells[near], centres[near], strides[near]
         raw, classes = _take(raw, near), _take(classes, near)
         seen = decode_yolox(raw.detach(), cells, strides)
-        match = simota(seen, objectness.gather(1, near), classes, centres, strides, targets, labels)
+        match = simota(seen, objectness.gather(1, near), classes, centres, strides, targets, labels, self.most)
 
         positive, matched = match.positive, _take(targets, match.index)
         # Points without a box count as 0: one whose exp overflows would make all gradients NaN, at a loss of zero.
@@ -76,13 +83,17 @@ class YOLOv9Criterion:
     """7.5 * (1 - CIoU) + .5 * BCE(class, target scores) + 1.5 * DFL, summed, over the sum of the target scores. Losses of boxes
     are weighed by the target score of their point.
 
-    `share`: as for YOLOX, of that sum. `least_side`: see `task_aligned`.
+    `share`: as for YOLOX, of that sum. `most`, `least_side`: see `task_aligned`.
     """
 
     def __init__(
-        self, strides: tuple[int, ...], share: Callable[[Tensor], Tensor] = at_least_one, least_side: float = 0.0
+        self,
+        strides: tuple[int, ...],
+        share: Callable[[Tensor], Tensor] = at_least_one,
+        most: int = MOST_POINTS,
+        least_side: float = 0.0,
     ):
-        self.strides, self.share, self.least_side = strides, share, least_side
+        self.strides, self.share, self.most, self.least_side = strides, share, most, least_side
 
     def __call__(
         self, predictions: yolov9.Predictions, targets: Tensor, labels: Tensor, image_size: tuple[int, int]
@@ -96,10 +107,10 @@ class YOLOv9Criterion:
         targets = targets.to(raw.dtype)
         cells, strides = grid(image_size, self.strides, raw)
         centres, seen = (cells + 0.5) * strides[:, None], decode_dfl(raw.detach(), cells, strides)
-        match = task_aligned(seen, classes, centres, strides, targets, labels, least_side=self.least_side)
+        match = task_aligned(seen, classes, centres, strides, targets, labels, self.most, self.least_side)
 
         # All positive points, and others with a score of 0 up to the most there can be.
-        near = match.positive.sort(descending=True, stable=True).indices[:, : MOST_POINTS * targets.shape[1]]
+        near = match.positive.byte().sort(descending=True, stable=True).indices[:, : MOST_POINTS * targets.shape[1]]
         score, index = match.score.gather(1, near), match.index.gather(1, near)
         raw, matched, cells, strides = _take(raw, near), _take(targets, index), cells[near], strides[near]
         wanted = _take(classes, near).gather(2, labels.gather(1, index).clamp(min=0)[..., None])[..., 0]
@@ -116,6 +127,23 @@ class YOLOv9Criterion:
             **losses,
             "positives": match.score.sum() / boxes_here,
         }
+
+
+class DualCriterion:
+    """Of an NMS-free model: `weight` * the losses of many points a box + (1 - weight) * those of one."""
+
+    def __init__(self, many: Callable[..., dict], one: Callable[..., dict], weight: float):
+        self.many, self.one, self.weight = many, one, weight
+
+    def __call__(self, predictions, *scene) -> dict[str, Tensor]:
+        """Arguments and losses as of the two criteria; those of `one` with their names. In evaluation `one` alone."""
+        if not isinstance(predictions, Both):
+            return self.one(predictions, *scene)
+        if predictions.many is None:
+            return self.one(predictions.one, *scene)
+        many, one = self.many(predictions.many, *scene), self.one(predictions.one, *scene)
+        total = self.weight * many.pop("total") + (1 - self.weight) * one.pop("total")
+        return {"total": total, **{f"one_{name}": value for name, value in one.items() if name != "positives"}, **many}
 
 
 def _dfl(raw: Tensor, distances: Tensor) -> Tensor:

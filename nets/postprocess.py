@@ -31,10 +31,11 @@ def select(
     labels: Tensor,
     frames: Tensor,
     confidence: float,
-    nms_iou: float,
+    nms_iou: float | None,
     max_detections: int,
 ) -> list[Detections]:
-    """Boxes `[B, A, 4]` xyxy, scores and labels `[B, A]` -> for each picture what survives threshold and class-wise NMS.
+    """Boxes `[B, A, 4]` xyxy, scores and labels `[B, A]` -> for each picture what survives threshold and class-wise NMS
+    (`nms_iou` None: the best, without NMS).
 
     The host waits for the device a few times a batch, whatever the number of pictures.
     """
@@ -46,7 +47,10 @@ def select(
     scores, best = (x[:, : max(counts, default=0)] for x in scores.where(wanted, -1).sort(stable=True, descending=True))
     labels = labels.gather(1, best)
     boxes = boxes.gather(1, best[..., None].expand(-1, -1, 4))
-    kept = _nms(boxes, scores, labels, counts, nms_iou, max_detections)
+    if nms_iou is None:
+        kept = [torch.arange(min(n, max_detections), device=boxes.device) for n in counts]
+    else:
+        kept = _nms(boxes, scores, labels, counts, nms_iou, max_detections)
     flat = torch.cat([boxes.new_zeros(0, dtype=torch.int64), *(scores.shape[1] * b + k for b, k in enumerate(kept))])
     boxes = into_original(boxes, frames[:, None]).float()
     parts = [x.flatten(0, 1)[flat].split([len(k) for k in kept]) for x in (boxes, scores, labels)]

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nets.blocks import GELAN, SPP, AConv, ADown, Conv, DetectionModel
+from nets.blocks import GELAN, SPP, AConv, ADown, Both, Conv, DetectionModel
 from nets.coder import BINS, decode_dfl, grid
 
 
@@ -123,10 +123,10 @@ class YOLOv9(DetectionModel):
         self.neck = Neck(size)
         self.head = Head(size.neck, num_classes, class_width or max(size.neck[0], min(2 * num_classes, 128)))
 
-    def forward(self, images: Tensor) -> Predictions:
+    def forward(self, images: Tensor) -> Predictions | Both:
         """Images `[B, 3, H, W]` BGR, 0-255, uint8 or float, height and width multiples of 32."""
         images = images.flip(1).to(self.head.box_predictors[0].weight.dtype) / 255
-        return self.head(self.neck(*self.backbone(images)))
+        return self.answer(self.neck(*self.backbone(images)))
 
     def decode(self, predictions: Predictions, image_size: tuple[int, int]) -> tuple[Tensor, Tensor, Tensor]:
         """-> boxes `[B, A, 4]` xyxy in pixels of the input, scores `[B, A]`, labels `[B, A]` of the best class."""

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nets.blocks import CSP, SPP, Conv, DetectionModel, SeparableConv
+from nets.blocks import CSP, SPP, Both, Conv, DetectionModel, SeparableConv
 from nets.coder import decode_yolox, grid
 
 SIZES = {  # depth, width, depthwise
@@ -126,10 +126,10 @@ class YOLOX(DetectionModel):
         self.neck = Neck(depth, width, conv)
         self.head = Head(width, num_classes, conv)
 
-    def forward(self, images: Tensor) -> Predictions:
+    def forward(self, images: Tensor) -> Predictions | Both:
         """Images `[B, 3, H, W]` BGR, 0-255, uint8 or float, height and width multiples of 32."""
         images = images.to(self.head.box_predictors[0].weight.dtype)
-        return self.head(self.neck(*self.backbone(images)))
+        return self.answer(self.neck(*self.backbone(images)))
 
     def decode(self, predictions: Predictions, image_size: tuple[int, int]) -> tuple[Tensor, Tensor, Tensor]:
         """-> boxes `[B, A, 4]` xyxy in pixels of the input, scores `[B, A]`, labels `[B, A]` of the best class."""
