@@ -26,7 +26,7 @@ from utils.evaluate import evaluate
 @dataclass(frozen=True)
 class Config:
     # what everyone gives
-    checkpoint: str | None = None  # a checkpoint or official weights; coco: fetch; none: the newest runs/*/best.pt
+    checkpoint: str | None = None  # a checkpoint, .onnx or official weights; coco: fetch; none: newest runs/*/best.pt
     data: str | None = None  # annotation file, COCO JSON, YOLO yaml, VOC or LabelMe folder; none: val of the training
     output: str | None = None  # a folder; none: a new one beside the checkpoint, or in runs for official weights
     # of official weights, which do not say it themselves
@@ -58,10 +58,11 @@ def main(cfg: Config) -> dict:
     """Evaluates as `cfg` says, writes the results -> the figures."""
     cfg = check(cfg)
     require(cfg, {"batch_size": 1, "confidence": 0, "nms_iou": 0, "workers": 0}, {"confidence": 1, "nms_iou": 1}, {})
-    ranks = distributed.start(cfg.device)
+    ranks = distributed.start(detector.device_for(cfg.checkpoint, cfg.device))
+    distributed.share_cores(ranks.device, cfg.workers)
     say = print if ranks.is_main else lambda *_: None
     wanted = formats.read_classes(cfg.classes) if cfg.classes else None
-    model, classes, size, trained, path = detector.load(cfg.checkpoint, cfg.model, wanted, cfg.image_size)
+    model, classes, size, trained, path, _ = detector.load(cfg.checkpoint, cfg.model, wanted, cfg.image_size)
     policy = {
         name: pick(getattr(cfg, name), trained.get(name)) for name in ("image_root", "bad_boxes", "skip_bad_images")
     }
@@ -69,7 +70,6 @@ def main(cfg: Config) -> dict:
     say(table(cfg, Config(), {"weights": path, "data of": data.source, "pictures": len(data), "input": size}))
     for note in notes:
         say(f"note: {note}")
-    distributed.share_cores(ranks.device, cfg.workers)
     sampler = ValSampler(len(data), cfg.batch_size, size, ranks.rank, ranks.world)
     loader = build_loader(DetectionDataset(data, model.letterbox), sampler, cfg.workers, ranks.device.type == "cuda")
     model = model.to(ranks.device, memory_format=torch.channels_last)

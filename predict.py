@@ -31,10 +31,10 @@ from utils.results import KINDS, Results
 @dataclass(frozen=True)
 class Config:
     # what everyone gives
-    checkpoint: str | None = None  # a file; coco: the official weights, with model=; none: the newest runs/*/best.pt
+    checkpoint: str | None = None  # .pt or .onnx; coco: the official weights, with model=; none: newest runs/*/best.pt
     source: str | None = None  # picture, folder, pattern, video, camera number; none: pictures of val of the training
     output: str | None = None  # a folder; none: a new one in runs
-    confidence: float = 0.3  # lower finds more, and more that is not there
+    confidence: float | None = None  # lower finds more, and more that is not there; none: that of the best F1, or 0.3
     nms_iou: float = 0.5  # boxes of a class that overlap more are one object
     # of official weights, which do not say it themselves
     model: str | None = None  # yolox_nano, yolox_tiny, yolox_s, _m, _l, _x; yolov9_t, _s, _m, _c
@@ -66,7 +66,10 @@ def main(cfg: Config) -> Path | None:
     detector = Detector(cfg.checkpoint, cfg.model, wanted, cfg.image_size, cfg.device, **limits)
     distributed.share_cores(detector.device, 0)
     height, width = detector.image_size
-    print(f"{detector.path}: {len(detector.classes)} classes, input {height} x {width}, on {detector.device}")
+    confidence = f"confidence {detector.limits['confidence']:g}"
+    print(
+        f"{detector.path}: {len(detector.classes)} classes, input {height} x {width}, {confidence}, {detector.device}"
+    )
     stream = cfg.source is not None and video.is_stream(cfg.source)
     if stream and cfg.labels:
         raise ConfigError(f"labels={cfg.labels} is for pictures: the frames of a video are not kept as files")

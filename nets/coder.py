@@ -15,7 +15,7 @@ def grid(image_size: tuple[int, int], strides: tuple[int, ...], like: Tensor) ->
         rows, columns = image_size[0] // stride, image_size[1] // stride
         y = torch.arange(rows, device=like.device, dtype=like.dtype)
         x = torch.arange(columns, device=like.device, dtype=like.dtype)
-        cells.append(torch.stack([x.repeat(rows), y.repeat_interleave(columns, output_size=rows * columns)], 1))
+        cells.append(torch.stack([x.expand(rows, -1), y[:, None].expand(-1, columns)], 2).flatten(0, 1))
         sizes.append(torch.full((rows * columns,), float(stride), device=like.device, dtype=like.dtype))
     return torch.cat(cells), torch.cat(sizes)
 

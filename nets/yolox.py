@@ -18,6 +18,7 @@ SIZES = {  # depth, width, depthwise
     "l": (1.0, 1.0, False),
     "x": (1.33, 1.25, False),
 }
+QUARTERS = ((0, 0), (1, 0), (0, 1), (1, 1))  # row and column of the pixels that Focus takes together
 
 
 class Predictions(NamedTuple):
@@ -31,6 +32,8 @@ class Predictions(NamedTuple):
 class Backbone(nn.Module):
     """CSPDarknet. Images 0-255 `[B, 3, H, W]` -> features of the strides 8, 16, 32."""
 
+    focus = True
+
     def __init__(self, depth: float, width: float, conv: type[nn.Module]):
         super().__init__()
         c = [int(64 * width) * 2**i for i in range(5)]
@@ -43,10 +46,24 @@ class Backbone(nn.Module):
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         # Focus: every second pixel into channels of its own, top-left, bottom-left, top-right, bottom-right.
-        x = torch.cat([images[..., row::2, col::2] for col in (0, 1) for row in (0, 1)], 1)
+        x = torch.cat([images[..., row::2, col::2] for row, col in QUARTERS], 1) if self.focus else images
         stride8 = self.stage3(self.stage2(self.stem(x)))
         stride16 = self.stage4(stride8)
         return stride8, stride16, self.stage5(stride16)
+
+    @torch.no_grad()
+    def fold_focus(self) -> None:
+        """Makes one convolution of Focus and the stem's, 6x6 of stride 2, with the same products; for inference. Some converters
+        know no slices with steps."""
+        if not self.focus:
+            return
+        old, self.focus = self.stem.conv, False
+        conv = nn.Conv2d(3, old.out_channels, 6, 2, 2, bias=old.bias is not None).to(old.weight)
+        for (row, col), weights in zip(QUARTERS, old.weight.split(3, 1), strict=True):
+            conv.weight[..., row::2, col::2] = weights
+        if old.bias is not None:
+            conv.bias.copy_(old.bias)
+        self.stem.conv = conv
 
 
 class Neck(nn.Module):
@@ -125,6 +142,11 @@ class YOLOX(DetectionModel):
         self.backbone = Backbone(depth, width, conv)
         self.neck = Neck(depth, width, conv)
         self.head = Head(width, num_classes, conv)
+
+    def fuse(self):
+        super().fuse()
+        self.backbone.fold_focus()
+        return self
 
     def forward(self, images: Tensor) -> Predictions | Both:
         """Images `[B, 3, H, W]` BGR, 0-255, uint8 or float, height and width multiples of 32."""

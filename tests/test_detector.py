@@ -108,7 +108,7 @@ def test_memory_of_the_layers_is_not_given_back(tmp_path):
 def test_predict_equals_val(weights, painted):
     """Pitfall 16: the loader and model of the evaluation, and the detector, on the same pictures."""
     data = read(str(painted(6)), "val", ("red", "blue"))
-    model, _, size, _, _ = load(weights)
+    model, _, size, *_ = load(weights)
     loader = build_loader(DetectionDataset(data, model.letterbox), ValSampler(len(data), 4, size), 0)
     limits = {"confidence": 0.05, "nms_iou": 0.65}
     wanted = [one for batch in loader for one in model.detect(batch.images, batch.frames, **limits)]
@@ -154,8 +154,8 @@ def test_missing_picture_is_named(weights):
 
 
 def test_checkpoint_says_classes_and_size(weights):
-    model, classes, size, config, path = load(weights)
-    assert (classes, size, path) == (("red", "blue"), (64, 96), weights) and not model.training
+    model, classes, size, config, path, confidence = load(weights)
+    assert (classes, size, path, confidence) == (("red", "blue"), (64, 96), weights, 0.3) and not model.training
     assert config["model"] == "yolox_nano"
     assert load(weights, image_size=(96, 64)).image_size == (96, 64)
     assert load(weights, "yolox_nano", ["red", "blue"]).classes == classes

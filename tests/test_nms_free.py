@@ -91,7 +91,8 @@ def test_one_point_a_box(family):
         outputs = decode_dfl(predictions.boxes, cells, strides), predictions.classes
         few, many = (task_aligned(*outputs, centres, strides, *scene, most=most) for most in (1, 10))
     found = few.index[few.positive].sort().values.tolist()
-    assert found == ([1, 2] if family == "yolox" else [0, 1, 2])  # SimOTA: of two boxes that want one point one has none
+    # SimOTA: of two boxes that want the same point one has none.
+    assert found == ([1, 2] if family == "yolox" else [0, 1, 2])
     assert many.positive.sum() >= 3
 
 

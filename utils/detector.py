@@ -22,10 +22,11 @@ import nets
 from datasets.images import read_image
 from datasets.transforms import letterbox
 from nets import pretrained
-from utils import checkpoint
+from utils import checkpoint, onnx
 from utils.ahead import READERS, ahead, blocks
 from utils.distributed import choose_device
 
+CONFIDENCE = 0.3  # where a file does not know the confidence of its best F1
 OFFICIAL_SIZES = {"yolox_nano": (416, 416), "yolox_tiny": (416, 416)}  # the others were trained at 640 x 640
 
 
@@ -41,19 +42,20 @@ class Found(NamedTuple):
 class Loaded(NamedTuple):
     """A model with its weights, on the CPU, and what its file says about it."""
 
-    model: nets.DetectionModel
+    model: nets.DetectionModel | onnx.OnnxModel
     classes: tuple[str, ...]
     image_size: tuple[int, int]  # height, width
     config: dict[str, Any]  # of the training; empty for weights from elsewhere
     path: Path
+    confidence: float  # of the best F1 in the validation
 
 
 class Detector:
     """`Detector(checkpoint)(images)` -> a `Found` for each image, a path or an array uint8 [H, W, 3] BGR as in OpenCV.
 
-    `checkpoint`, `model`, `classes` and `image_size` as in `load`. Boxes are those of evaluate.py with the same
-    `confidence` and `nms_iou`, up to rounding: batch norms are folded into the convolutions, which saves a quarter of
-    the time. On a CPU the program keeps the memory that it frees (`keep_memory`).
+    `checkpoint`, `model`, `classes` and `image_size` as in `load`; `confidence` None: that of the file. Boxes are those of
+    evaluate.py with the same `confidence` and `nms_iou`, up to rounding: batch norms are folded into the convolutions,
+    which saves a quarter of the time. On a CPU the program keeps the memory that it frees (`keep_memory`).
     """
 
     def __init__(
@@ -63,14 +65,14 @@ class Detector:
         classes: Sequence[str] | None = None,
         image_size: tuple[int, int] | None = None,
         device: str = "auto",
-        confidence: float = 0.3,
+        confidence: float | None = None,
         nms_iou: float = 0.5,
         batch_size: int = 8,
     ):
         loaded = load(checkpoint, model, classes, image_size)
-        self.classes, self.image_size, self.config, self.path = loaded[1:]
-        self.device, self.batch_size = choose_device(device), batch_size
-        self.limits = {"confidence": confidence, "nms_iou": nms_iou}
+        self.classes, self.image_size, self.config, self.path = loaded[1:5]
+        self.device, self.batch_size = choose_device(device_for(loaded.path, device)), batch_size
+        self.limits = {"confidence": loaded.confidence if confidence is None else confidence, "nms_iou": nms_iou}
         self.model = loaded.model.fuse().to(self.device, memory_format=torch.channels_last)
         if self.device.type == "cpu":
             keep_memory()
@@ -133,13 +135,19 @@ def keep_memory() -> None:
         libc.mallopt(-1, -1)  # M_TRIM_THRESHOLD: never return the end of the heap
 
 
+def device_for(path: str | Path | None, device: str) -> str:
+    """`device`, but for files that only run on the CPU auto is cpu."""
+    return "cpu" if device == "auto" and Path(path or "").suffix == ".onnx" else device
+
+
 def load(
     path: str | Path | None,
     model: str | None = None,
     classes: Sequence[str] | None = None,
     image_size: tuple[int, int] | None = None,
 ) -> Loaded:
-    """A checkpoint of ours (None: the newest one), or with `model` official weights: a file, or "coco" to fetch them.
+    """A checkpoint of ours (None: the newest one), a file of export.py, or with `model` official weights: a file, or "coco"
+    to fetch them.
 
     Weights of 80 classes are taken for COCO's; `classes` may pick some of them, or name the rows of other weights.
     `image_size` None: that of the training. Raises CheckpointError, PretrainedError or ValueError with the cure.
@@ -149,20 +157,42 @@ def load(
         if model is None:
             raise ValueError(f"checkpoint=coco: say which model, one of {', '.join(nets.MODELS)}")
         path = pretrained.fetch(model)
+    if Path(path).suffix == ".onnx":
+        return _load_exported(Path(path), model, classes, image_size)
     try:
         contents = checkpoint.load(path)
     except checkpoint.CheckpointError:
         if model is None or not Path(path).is_file():
             raise
         network, names = _load_official(path, model, classes)
-        return Loaded(network, names, _check_size(image_size or OFFICIAL_SIZES.get(model, (640, 640))), {}, Path(path))
+        size = _check_size(image_size or OFFICIAL_SIZES.get(model, (640, 640)))
+        return Loaded(network, names, size, {}, Path(path), CONFIDENCE)
     config, names = contents["config"], tuple(contents["classes"])
-    if model not in (None, config["model"]) or (classes is not None and tuple(classes) != names):
-        some = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
-        raise ValueError(f"{path} is a {config['model']} with the classes {some}: leave out model= and classes=")
+    _check_same(path, config["model"], names, model, classes)
     network = nets.build(config["model"], len(names), contents["model"])
     network.load_state_dict(contents["model"])
-    return Loaded(network.eval(), names, _check_size(image_size or tuple(config["image_size"])), config, Path(path))
+    best = contents.get("metrics", {}).get("confidence", -1)
+    size = _check_size(image_size or tuple(config["image_size"]))
+    return Loaded(network.eval(), names, size, config, Path(path), best if best > 0 else CONFIDENCE)
+
+
+def _load_exported(path: Path, model: str | None, classes: Sequence[str] | None, image_size: tuple | None) -> Loaded:
+    network = onnx.OnnxModel(path, nets.build)
+    about = network.about
+    _check_same(path, about["model"], tuple(about["classes"]), model, classes)
+    size = _check_size(image_size or tuple(about["image_size"]))
+    if size != tuple(about["image_size"]) and not about["dynamic_size"]:
+        own = ",".join(map(str, about["image_size"]))
+        raise ValueError(
+            f"{path} was exported for image_size={own} only: leave it out, or export with dynamic_size=true"
+        )
+    return Loaded(network, tuple(about["classes"]), size, {}, path, about["confidence"])
+
+
+def _check_same(path: str | Path, model: str, names: tuple, wanted: str | None, classes: Sequence[str] | None) -> None:
+    if wanted not in (None, model) or (classes is not None and tuple(classes) != names):
+        some = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
+        raise ValueError(f"{path} is a {model} with the classes {some}: leave out model= and classes=")
 
 
 def _load_official(path: str | Path, model: str, classes: Sequence[str] | None) -> tuple[nets.DetectionModel, tuple]:

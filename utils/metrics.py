@@ -9,6 +9,7 @@ import contextlib
 import importlib
 import io
 from collections import Counter
+from collections.abc import Sequence
 from importlib.metadata import version
 from typing import NamedTuple
 
@@ -65,11 +66,15 @@ class Curve(NamedTuple):
     scores: np.ndarray  # float64 [n], falling
     boxes: int  # boxes to be found, crowd not counted
 
+    def f1(self) -> np.ndarray:
+        """float64 [n]."""
+        return 2 * self.precision * self.recall / np.maximum(self.precision + self.recall, 1e-12)
+
     def best(self) -> tuple[float, float, float, float]:
         """Precision, recall, F1 and threshold where F1 is highest; zeros where nothing was found."""
         if not len(self.scores):
             return 0.0, 0.0, 0.0, 0.0
-        f1 = 2 * self.precision * self.recall / np.maximum(self.precision + self.recall, 1e-12)
+        f1 = self.f1()
         at = int(np.argmax(f1))
         return float(self.precision[at]), float(self.recall[at]), float(f1[at]), float(self.scores[at])
 
@@ -80,11 +85,12 @@ class Curve(NamedTuple):
 
 
 def coco_figures(ground_truth: dict, detections: list[dict], backend: Backend = BACKEND) -> dict:
-    """The twelve COCO figures as plain floats, "VOC_AP50" (mean over classes) and "per_class".
+    """The twelve COCO figures as plain floats, "VOC_AP50" (mean over classes), "confidence" and "per_class".
 
     per_class[name] holds AP, AP50, VOC_AP50, the precision, recall, f1 and threshold where F1 is best at IoU .5, and
-    the number of boxes. -1: there is nothing to measure (no box of that class or size); no detections give 0. Raises
-    ValueError for detections of pictures or categories that the ground truth does not have.
+    the number of boxes. "confidence" is the threshold where the mean F1 of the classes is best. -1: there is nothing to
+    measure (no box of that class or size); no detections give 0. Raises ValueError for detections of pictures or
+    categories that the ground truth does not have.
     """
     _check_ids(ground_truth, detections)
     result = _accumulate(ground_truth, detections, backend)
@@ -99,7 +105,18 @@ def coco_figures(ground_truth: dict, detections: list[dict], backend: Backend = 
         row |= zip(("VOC_AP50", "precision", "recall", "f1", "threshold"), numbers, strict=True)
         per_class[name] = row | {"boxes": coco[name].boxes}
     figures["VOC_AP50"] = _mean(np.array([row["VOC_AP50"] for row in per_class.values()]))
+    figures["confidence"] = best_confidence([curve for curve in coco.values() if curve.boxes])
     return figures | {"per_class": per_class}
+
+
+def best_confidence(curves: Sequence[Curve]) -> float:
+    """The threshold, in whole hundredths, at which the mean F1 of the classes is best; -1 where nothing is found."""
+    thresholds = np.arange(1, 100) / 100
+    total = np.zeros(len(thresholds))
+    for curve in curves:
+        last = np.searchsorted(-curve.scores, -thresholds, side="right")  # so many of its points lie above
+        total += np.append(0.0, curve.f1())[last]
+    return float(thresholds[total.argmax()]) if total.any() else -1.0
 
 
 def class_names(ground_truth: dict) -> dict[int, str]:

@@ -1,0 +1,384 @@
+"""export.py: files that compute what PyTorch computes, that say what they are, and none where they do not."""
+
+import json
+import re
+from dataclasses import asdict
+
+import numpy as np
+import pytest
+import torch
+from lively import Toy, lively_checkpoint
+from small import config as training
+from small import only_run
+from torch import nn
+
+import evaluate
+import export
+import nets
+import predict
+import train
+from datasets import demo
+from export import Config, ExportError, main, write
+from nets.blocks import DetectionModel
+from nets.postprocess import MAX_CANDIDATES, select
+from utils import checkpoint, detector, sync_bn
+from utils.checkpoint import CheckpointError
+from utils.config import ConfigError
+from utils.detector import Detector
+from utils.onnx import OnnxModel
+
+FAMILIES = {name.partition("_")[0]: name for name in reversed(nets.MODELS)}  # the smallest of each
+
+
+@pytest.fixture(autouse=True)
+def toy(monkeypatch):
+    monkeypatch.setitem(nets.MODELS, "toy", Toy)
+
+
+@pytest.fixture
+def weights(tmp_path):
+    return lively_checkpoint(tmp_path / "runs/a/best.pt", "toy", metrics={"confidence": 0.42})
+
+
+def run(weights, **changes):
+    return main(Config(**{"checkpoint": str(weights), "check_pictures": 3, **changes}))
+
+
+def images(count=5):
+    return [demo.picture(number)[0] for number in range(count)]
+
+
+def assert_same(ours, theirs, boxes=0.05, scores=1e-4):
+    assert sum(len(one.scores) for one in ours) > 5
+    for a, b in zip(ours, theirs, strict=True):
+        assert a.names == b.names
+        np.testing.assert_allclose(a.boxes, b.boxes, atol=boxes)
+        np.testing.assert_allclose(a.scores, b.scores, atol=scores)
+
+
+WAYS = {
+    "one picture": {},
+    "two pictures": {"batch_size": 2},
+    "any number and size": {"batch_size": 0, "dynamic_size": True},
+    "tensors": {"pictures_in": False},
+    "raw": {"outputs": "raw", "pictures_in": False, "batch_size": 2},
+    "raw of a picture": {"outputs": "raw"},
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_file_finds_what_its_checkpoint_finds(weights, way, capsys):
+    file = run(weights, **WAYS[way])
+    assert file == weights.with_suffix(".onnx")
+    assert re.search(r"confidence 0.05 and more: \d+ detections: .* 0 without a partner", capsys.readouterr().out)
+    for limits in ({}, {"confidence": 0.3, "nms_iou": 0.7}, {"confidence": 0.05, "nms_iou": 0.3, "batch_size": 2}):
+        assert_same(Detector(weights, device="cpu", **limits)(images()), Detector(file, **limits)(images()))
+    (nothing,) = Detector(file, confidence=1.0)(images(1))
+    assert nothing.boxes.shape == (0, 4) and nothing.names == ()
+
+
+def test_a_file_of_any_size_is_used_at_any_size(weights):
+    file = run(weights, dynamic_size=True)
+    for size in ((32, 32), (160, 64)):
+        limits = {"confidence": 0.2, "image_size": size}
+        assert_same(Detector(weights, device="cpu", **limits)(images()), Detector(file, **limits)(images()))
+
+
+@pytest.mark.parametrize("name", FAMILIES.values())
+def test_the_smallest_of_every_family_passes_its_check(tmp_path, name):
+    run(lively_checkpoint(tmp_path / "best.pt", name))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", nets.MODELS)
+@pytest.mark.parametrize("outputs", ["detections", "raw"])
+def test_every_size_passes_its_check(tmp_path, name, outputs):
+    run(lively_checkpoint(tmp_path / "best.pt", name), outputs=outputs)
+
+
+class Given(DetectionModel):
+    """Finds what the images say: six numbers a point, box, score and label."""
+
+    letterbox, strides, num_classes = "corner", (8, 16, 32), 5
+
+    def __init__(self):
+        super().__init__()
+        self.nothing = nn.Parameter(torch.zeros(1))
+
+    def forward(self, images):
+        return images.flatten(1).unflatten(1, (-1, 6))
+
+    def decode(self, predictions, image_size):
+        return predictions[..., :4], predictions[..., 4], predictions[..., 5].round().long()
+
+
+@pytest.fixture(scope="module")
+def given(tmp_path_factory):
+    """A file with only what comes after a network: points in, detections out."""
+    path = tmp_path_factory.mktemp("given") / "given.onnx"
+    about = {"model": "given", "classes": list("abcde"), "image_size": (32, 32), "dynamic_size": True}
+    about |= {"letterbox": "corner", "outputs": "detections", "confidence": 0.3, "nms_iou": 0.5}
+    write(path, Given().eval(), about | {"max_detections": 50, "half": False}, 0, False)
+    return OnnxModel(path, None)
+
+
+def points(case, rows, rng):
+    """float32 [2, points, 6] for pictures of `rows` x 64."""
+    count = rows * 64 // 2
+    corner = rng.uniform(0, 200, (2, count, 2))
+    scores = rng.uniform(0, 1, (2, count, 1))
+    if case == "equal scores":
+        scores = rng.integers(0, 4, scores.shape) / 4
+    sizes = rng.uniform(5, 80, (2, count, 2)) * (case != "no area")
+    labels = rng.integers(0, 5, (2, count, 1))
+    if case == "one class":
+        labels[:] = 3
+    all_of_it = np.concatenate([corner, corner + sizes, scores, labels], 2).astype(np.float32)
+    if case == "not finite":
+        all_of_it[:, ::7, 2] = np.inf
+        all_of_it[:, ::11, 1] = np.nan
+        all_of_it[:, ::5, 3] *= 1e6
+    return all_of_it
+
+
+@pytest.mark.parametrize("case", ["usual", "equal scores", "one class", "no area", "not finite"])
+@pytest.mark.parametrize("rows", [32, 128])  # fewer and more points than MAX_CANDIDATES
+def test_nms_of_the_file_is_ours(given, case, rows):
+    for seed in range(3):
+        numbers = points(case, rows, np.random.default_rng(seed))
+        assert (numbers.shape[1] > MAX_CANDIDATES) == (rows == 128)
+        pictures = torch.from_numpy(numbers).reshape(2, 3, rows, 64)
+        for confidence, nms_iou in ((0.0, 0.65), (0.5, 0.5), (0.75, 0.0), (0.99999, 0.5)):
+            frames = torch.tensor([[64.0, rows, 1, 0, 0], [64, rows, 2, 3, 5]])
+            limits = {"confidence": confidence, "nms_iou": nms_iou, "max_detections": 50}
+            ours = select(*Given().decode(torch.from_numpy(numbers), None), frames, **limits)
+            theirs = given.detections(given(pictures), (rows, 64), frames, **limits)
+            for a, b in zip(ours, theirs, strict=True):
+                assert (confidence > 0.9) or len(a.scores) > 5
+                assert torch.equal(a.scores, b.scores) and torch.equal(a.labels, b.labels)
+                torch.testing.assert_close(a.boxes, b.boxes, rtol=1e-6, atol=1e-5)
+
+
+def spoil(what):
+    """A way to write a file that does not compute what the model computes."""
+    import onnx
+
+    def spoilt(path, model, about, *more):
+        if what == "boxes":
+            model.decode = lambda *args: (lambda b, s, c: (b + 0.6, s, c))(*type(model).decode(model, *args))
+        if what == "classes":
+            model.out.weight.data[8:10] = model.out.weight.data[[9, 8]]
+        if what == "scores":
+            model.out.bias.data[8:] += 0.02
+        write(path, model, about, *more)
+        if what == "nms":
+            file = onnx.load(path)
+            (node,) = (node for node in file.graph.node if node.op_type == "NonMaxSuppression")
+            file.graph.initializer.append(onnx.numpy_helper.from_array(np.array([0.8], np.float32), "other"))
+            node.input[3] = "other"
+            onnx.save(file, path)
+
+    return spoilt
+
+
+@pytest.mark.parametrize("what", ["boxes", "classes", "scores", "nms"])
+def test_a_file_that_differs_is_refused_and_leaves_nothing(weights, monkeypatch, what):
+    weights.with_suffix(".onnx").write_bytes(b"the one before")
+    before = sorted(weights.parent.iterdir())
+    monkeypatch.setattr(export, "write", spoil(what))
+    with pytest.raises(
+        ExportError, match="differ by more than .*boxes=0.5, scores=0.001(.|\n)*only the (first|second) finds"
+    ):
+        run(weights)
+    assert sorted(weights.parent.iterdir()) == before
+    assert weights.with_suffix(".onnx").read_bytes() == b"the one before"
+
+
+def test_a_model_that_finds_nothing_is_not_called_checked(tmp_path):
+    model = Toy(2)
+    nn.init.constant_(model.out.bias, -20)
+    contents = {"config": {"model": "toy", "image_size": (64, 64)}, "classes": ["a", "b"], "epoch": 1, "step": 1}
+    checkpoint.save(tmp_path / "a.pt", contents | {"metrics": {}, "model": model.state_dict()})
+    with pytest.raises(ExportError, match="finds nothing in these pictures: give others"):
+        run(tmp_path / "a.pt")
+    assert [path.name for path in tmp_path.iterdir()] == ["a.pt"]
+
+
+def test_half_precision_has_its_own_tolerance(weights, capsys):
+    exact, half = run(weights).stat().st_size, run(weights, half=True).stat().st_size
+    assert "0 without a partner" in capsys.readouterr().out and half < 0.9 * exact
+    found = Detector(weights.with_suffix(".onnx"), confidence=0.3)(images())
+    wanted = Detector(weights, confidence=0.3, device="cpu")(images())
+    assert abs(sum(len(one.scores) for one in wanted) - sum(len(one.scores) for one in found)) <= 3
+
+
+def test_the_file_says_what_it_is_and_not_where_it_was_made(weights):
+    import onnx
+
+    file = onnx.load(run(weights, max_detections=77, nms_iou=0.6))
+    about = {entry.key: json.loads(entry.value) for entry in file.metadata_props}
+    assert about["version"] == 1 and about["classes"] == ["red", "blue", "green"] and about["image_size"] == [64, 96]
+    assert (about["letterbox"], about["padding"], about["model"]) == ("centre", 114, "toy")
+    assert (about["confidence"], about["nms_iou"], about["max_detections"]) == (0.42, 0.6, 77)
+    assert [(entry.domain, entry.version) for entry in file.opset_import] == [("", 18)]
+    assert not {node.domain for node in file.graph.node} - {""} and not file.functions
+    text = file.SerializeToString()
+    for hint in (b".py", b"site-packages", str(weights.parent).encode()):
+        assert hint not in text
+    shapes = {
+        x.name: [d.dim_value for d in x.type.tensor_type.shape.dim] for x in (*file.graph.input, *file.graph.output)
+    }
+    assert shapes["images"] == [1, 64, 96, 3]
+    assert shapes["boxes"] == [1, 77, 4] and shapes["scores"] == shapes["labels"] == [1, 77]
+
+
+def test_raw_outputs_are_static_tensors_of_each_level(weights):
+    import onnx
+
+    file = onnx.load(run(weights, outputs="raw", pictures_in=False))
+    shapes = {x.name: [d.dim_value for d in x.type.tensor_type.shape.dim] for x in file.graph.output}
+    levels = {8: [8, 12], 16: [4, 6], 32: [2, 3]}
+    assert shapes == {
+        f"{field}_{stride}": [1, channels, *grid]
+        for field, channels in (("sides", 8), ("classes", 3))
+        for stride, grid in levels.items()
+    }
+    assert [x.name for x in file.graph.input] == ["images"]
+
+
+def test_no_size_of_a_batch_is_left_in_a_file_for_any_number(weights):
+    import onnx
+
+    file = onnx.load(run(weights, batch_size=0))
+    for value in (*file.graph.input, *file.graph.output):
+        if value.name in ("images", "boxes", "scores", "labels"):
+            assert value.type.tensor_type.shape.dim[0].dim_param == "batch"
+
+
+@pytest.mark.parametrize("kind", ["of torch", "ours"])
+def test_a_checkpoint_with_synchronised_batch_norm_exports_on_a_cpu(tmp_path, kind):
+    path = lively_checkpoint(tmp_path / "best.pt", "toy")
+    contents, model = checkpoint.load(path), Toy(3)
+    model.load_state_dict(contents["model"])
+    model = nn.SyncBatchNorm.convert_sync_batchnorm(model) if kind == "of torch" else sync_bn.synchronise(model)
+    assert {type(m).__name__ for m in model.modules()} & {"SyncBatchNorm", "SyncBatchNorm2d"}
+    checkpoint.save(path, contents | {"model": model.state_dict()})
+    run(path)
+
+
+def test_a_missing_package_is_named(weights, monkeypatch):
+    monkeypatch.setattr(export, "find_spec", lambda name: None if name.startswith("onnx") and name != "onnx" else 1)
+    with pytest.raises(ExportError, match="pip install onnxscript onnxruntime$"):
+        run(weights)
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"outputs": "raw", "batch_size": 0}, "fixed shapes"),
+        ({"outputs": "raw", "dynamic_size": True}, "fixed shapes"),
+        ({"outputs": "boxes"}, "detections, raw"),
+        ({"output": "a.pt"}, "must end with .onnx"),
+        ({"image_size": (60, 64)}, "multiples of 32"),
+        ({"nms_iou": 1.5}, "at most 1"),
+    ],
+)
+def test_what_cannot_be_exported_says_why(weights, changes, why):
+    with pytest.raises(ValueError, match=why):
+        run(weights, **changes)
+
+
+def test_pictures_come_from_the_training_or_from_where_one_says(pictures, tmp_path, capsys):
+    path = lively_checkpoint(tmp_path / "a.pt", "toy", demo.CLASSES, val=str(pictures / "val.txt"))
+    run(path)
+    assert f"3 pictures of {pictures / 'val.txt'}" in capsys.readouterr().out
+    run(path, pictures=str(pictures), check_pictures=4)
+    assert f"pictures of {pictures}\n" in capsys.readouterr().out
+    run(lively_checkpoint(tmp_path / "a.pt", "toy", val="gone.txt"))
+    said = capsys.readouterr().out
+    assert "are not here" in said and "drawn pictures" in said
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ConfigError, match="no pictures in this folder"):
+        run(path, pictures=str(tmp_path / "empty"))
+
+
+def test_files_that_are_no_export_are_refused(weights, tmp_path):
+    import onnx
+
+    with pytest.raises(CheckpointError, match="there is no .*none.onnx"):
+        Detector(tmp_path / "none.onnx")
+    (tmp_path / "bad.onnx").write_bytes(b"no network")
+    with pytest.raises(CheckpointError, match="damaged"):
+        Detector(tmp_path / "bad.onnx")
+    file = onnx.load(run(weights))
+    del file.metadata_props[:]
+    onnx.save(file, tmp_path / "other.onnx")
+    with pytest.raises(CheckpointError, match="was not written by export.py"):
+        Detector(tmp_path / "other.onnx")
+    file.metadata_props.add(key="version", value="9")
+    file.metadata_props.add(key="letterbox", value='"corner"')
+    onnx.save(file, tmp_path / "newer.onnx")
+    with pytest.raises(CheckpointError, match="has version 9, known is 1"):
+        Detector(tmp_path / "newer.onnx")
+
+
+def test_what_contradicts_a_file_is_refused(weights):
+    file = run(weights)
+    with pytest.raises(ValueError, match="image_size=64,96 only"):
+        Detector(file, image_size=(96, 96))
+    with pytest.raises(ValueError, match="is a toy with the classes red, blue, green"):
+        Detector(file, "yolox_s")
+    with pytest.raises(ValueError, match="is an exported file"):
+        run(file)
+    with pytest.raises(ValueError, match="run on the CPU here"):
+        OnnxModel(file, None).to("cuda:0")
+    assert detector.device_for(file, "auto") == "cpu" and detector.device_for(weights, "auto") == "auto"
+    assert detector.device_for(file, "cuda") == "cuda"
+
+
+def test_the_confidence_of_the_best_f1_goes_all_the_way(pictures, tmp_path, capsys):
+    train.main(training(pictures, tmp_path / "runs", epochs=1))
+    folder = only_run(tmp_path / "runs")
+    found = checkpoint.load(folder / "best.pt")["metrics"]["confidence"]
+    assert isinstance(found, float) and (found == -1 or 0 < found < 1)
+    for best, expected in ((0.42, 0.42), (-1.0, 0.3), (None, 0.3)):
+        weights = lively_checkpoint(tmp_path / "a.pt", "toy", metrics={"confidence": best} if best else {})
+        assert Detector(weights, device="cpu").limits["confidence"] == expected
+        assert Detector(run(weights)).limits["confidence"] == expected
+        assert Detector(weights, device="cpu", confidence=0.7).limits["confidence"] == 0.7
+    source, weights = str(pictures / "9.png"), lively_checkpoint(tmp_path / "a.pt", "toy", metrics={"confidence": 0.77})
+    folder = predict.main(predict.Config(str(weights), source, str(tmp_path / "out"), device="cpu"))
+    assert "confidence 0.77" in capsys.readouterr().out
+    scores = [entry["score"] for entry in json.loads((folder / "detections.json").read_text())]
+    assert scores and min(scores) >= 0.77
+
+
+def test_evaluate_and_predict_take_the_file_for_the_checkpoint(pictures, tmp_path):
+    weights = lively_checkpoint(tmp_path / "a.pt", "toy", demo.CLASSES)
+    file, figures, found = run(weights, batch_size=2), [], []
+    for one in (weights, file):
+        where = {"data": str(pictures / "val.txt"), "output": str(tmp_path / f"of{one.suffix}"), "workers": 0}
+        figures.append(evaluate.main(evaluate.Config(str(one), device="cpu", **where)))
+        source = {"source": str(pictures / "val.txt").replace("val.txt", "*.png"), "device": "cpu", "confidence": 0.4}
+        predict.main(predict.Config(str(one), output=str(tmp_path / f"seen{one.suffix}"), **source))
+        found.append(json.loads((tmp_path / f"seen{one.suffix}" / "detections.json").read_text()))
+    assert figures[0]["AR100"] > 0 and figures[1]["AP"] == pytest.approx(figures[0]["AP"], abs=1e-6)
+    assert len(found[0]) == len(found[1]) > 10
+    np.testing.assert_allclose(*([entry["bbox"] for entry in one] for one in found), atol=0.05)
+
+
+def test_every_constant_of_the_export_is_in_the_readme():
+    from pathlib import Path
+
+    text = Path(export.__file__).with_name("README.md").read_text(encoding="utf-8")
+    assert [name for name in asdict(Config()) if f"`{name}`" not in text] == []
+
+
+@pytest.mark.slow
+def test_map_of_the_file_is_that_of_the_weights(shared, tmp_path):
+    source = {"model": "yolox_nano", "output": str(tmp_path / "nano.onnx")}
+    file = run(shared / "weights/yolox_nano.pth", **source, pictures=str(shared / "data/coco_val326/images"))
+    data = str(shared / "data/coco_val326/instances_val2017_core326.json")
+    where = {"data": data, "output": str(tmp_path / "out"), "device": "cpu", "workers": 0}
+    figures = evaluate.main(evaluate.Config(str(file), **where))
+    assert figures["AP"] == pytest.approx(0.28793, abs=5e-4) and figures["AP50"] == pytest.approx(0.44778, abs=5e-4)
