@@ -87,6 +87,7 @@ def main(cfg: Config) -> Path:
         "classes": loaded.classes,
         "image_size": loaded.image_size,
         "dynamic_size": cfg.dynamic_size,
+        "nms_free": loaded.model.one_head is not None,
         "letterbox": loaded.model.letterbox,
         "padding": FILL,
         "outputs": cfg.outputs,
@@ -191,7 +192,7 @@ def finished(proto, limits: dict[str, float], about: dict[str, Any]):
 
 def verify(path: Path, model: torch.nn.Module, pictures: list[np.ndarray], about: dict[str, Any]) -> None:
     """Runs the file in onnxruntime and compares it with the model. Raises ExportError where they differ."""
-    exported, tolerance = OnnxModel(path, lambda *_: model), HALF if about["half"] else EXACT
+    exported, tolerance = OnnxModel(path, lambda *_, **__: model), HALF if about["half"] else EXACT
     height, width = about["image_size"]
     for size in [(height, width)] + [(height + 64, width + 32)] * about["dynamic_size"]:
         images = torch.from_numpy(np.stack([letterbox(image, size, model.letterbox)[0] for image in pictures]))

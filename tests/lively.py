@@ -78,9 +78,11 @@ def lively(model: DetectionModel, image_size: tuple[int, int]) -> DetectionModel
     return model
 
 
-def lively_checkpoint(path, name: str, classes=("red", "blue", "green"), image_size=(64, 96), metrics=None, **config):
+def lively_checkpoint(
+    path, name: str, classes=("red", "blue", "green"), image_size=(64, 96), metrics=None, nms_free=False, **config
+):
     """A checkpoint of such a model."""
-    model = lively(nets.build(name, len(classes)), image_size)
+    model = lively(nets.build(name, len(classes), nms_free=nms_free), image_size)
     contents = {"config": {"model": name, "image_size": image_size, "val": None, **config}, "classes": list(classes)}
     path.parent.mkdir(parents=True, exist_ok=True)
     checkpoint.save(path, contents | {"epoch": 1, "step": 1, "metrics": metrics or {}, "model": model.state_dict()})

@@ -96,6 +96,22 @@ def test_every_size_passes_its_check(tmp_path, name, outputs):
     run(lively_checkpoint(tmp_path / "best.pt", name), outputs=outputs)
 
 
+@pytest.mark.parametrize("outputs", ["detections", "raw"])
+@pytest.mark.parametrize("name", FAMILIES.values())
+def test_a_model_without_nms_exports_without_it(tmp_path, name, outputs):
+    import onnx
+
+    weights = lively_checkpoint(tmp_path / "best.pt", name, nms_free=True)
+    file = run(weights, outputs=outputs)
+    operators = {node.op_type for node in onnx.load(file).graph.node}
+    assert "Conv" in operators and "NonMaxSuppression" not in operators
+    found = [Detector(path, device="cpu", confidence=0.3)(images()) for path in (weights, file)]
+    assert_same(*found)
+    with_nms = Detector(weights, device="cpu", confidence=0.3)
+    with_nms.model.head, with_nms.model.one_head = with_nms.model.one_head, None
+    assert sum(len(one.scores) for one in with_nms(images())) < sum(len(one.scores) for one in found[1])
+
+
 class Given(DetectionModel):
     """Finds what the images say: six numbers a point, box, score and label."""
 
@@ -116,7 +132,13 @@ class Given(DetectionModel):
 def given(tmp_path_factory):
     """A file with only what comes after a network: points in, detections out."""
     path = tmp_path_factory.mktemp("given") / "given.onnx"
-    about = {"model": "given", "classes": list("abcde"), "image_size": (32, 32), "dynamic_size": True}
+    about = {
+        "model": "given",
+        "classes": list("abcde"),
+        "image_size": (32, 32),
+        "dynamic_size": True,
+        "nms_free": False,
+    }
     about |= {"letterbox": "corner", "outputs": "detections", "confidence": 0.3, "nms_iou": 0.5}
     write(path, Given().eval(), about | {"max_detections": 50, "half": False}, 0, False)
     return OnnxModel(path, None)

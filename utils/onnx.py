@@ -21,7 +21,7 @@ class OnnxModel:
     letterbox, outputs, confidence and more (docs/deploy.md).
 
     It computes on the CPU, whatever device tensors come from, with as many threads as torch has when it is made.
-    `family(model, number of classes)`: a model whose `decode` understands what a raw file gives.
+    `family(model, number of classes, nms_free)`: a model whose `decode` understands what a raw file gives.
     """
 
     def __init__(self, path: str | Path, family: Callable):
@@ -29,7 +29,8 @@ class OnnxModel:
         self.about = _about(Path(path), self._session.get_modelmeta().custom_metadata_map)
         self.letterbox, self.num_classes = self.about["letterbox"], len(self.about["classes"])
         self._input = self._session.get_inputs()[0]
-        self._family = family(self.about["model"], self.num_classes) if self.about["outputs"] == "raw" else None
+        raw, second_head = self.about["outputs"] == "raw", {"nms_free": self.about["nms_free"]}
+        self._family = family(self.about["model"], self.num_classes, **second_head) if raw else None
 
     def __call__(self, images: Tensor) -> Any:
         """Images `[B, 3, H, W]` 0-255 -> predictions. Where NMS is in the file these are the images: it also wants the limits."""
