@@ -57,7 +57,7 @@ class DetectionGraph(nn.Module):
         first; after the last one boxes and scores are 0 and labels -1."""
         images = images.permute(0, 3, 1, 2) if self.pictures else images
         boxes, scores, labels = self.model.decode(self.model(images), tuple(images.shape[-2:]))
-        wanted = (scores >= confidence) & boxes.abs().amax(-1).isfinite()
+        wanted = (scores >= confidence) & boxes.isfinite().all(-1)
         # As many places as there may be candidates, whatever the size of the input.
         boxes, labels = F.pad(boxes, (0, 0, 0, MAX_CANDIDATES)), F.pad(labels, (0, MAX_CANDIDATES))
         scores = F.pad(scores.where(wanted, NOTHING), (0, MAX_CANDIDATES), value=NOTHING)

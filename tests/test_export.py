@@ -1,8 +1,12 @@
 """export.py: files that compute what PyTorch computes, that say what they are, and none where they do not."""
 
+import contextlib
+import io
 import json
 import re
 from dataclasses import asdict
+from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -30,9 +34,11 @@ from utils.onnx import OnnxModel
 FAMILIES = {name.partition("_")[0]: name for name in reversed(nets.MODELS)}  # the smallest of each
 
 
-@pytest.fixture(autouse=True)
-def toy(monkeypatch):
-    monkeypatch.setitem(nets.MODELS, "toy", Toy)
+@pytest.fixture(scope="module", autouse=True)
+def toy():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(nets.MODELS, "toy", Toy)
+        yield
 
 
 @pytest.fixture
@@ -61,27 +67,50 @@ WAYS = {
     "two pictures": {"batch_size": 2},
     "any number and size": {"batch_size": 0, "dynamic_size": True},
     "tensors": {"pictures_in": False},
+    "half": {"half": True},
     "raw": {"outputs": "raw", "pictures_in": False, "batch_size": 2},
     "raw of a picture": {"outputs": "raw"},
 }
 
 
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """`files(way)` -> the checkpoint and its export, made once, and what was said."""
+    folder = tmp_path_factory.mktemp("files")
+    weights = lively_checkpoint(folder / "best.pt", "toy", metrics={"confidence": 0.42})
+
+    @cache
+    def make(way):
+        with contextlib.redirect_stdout(io.StringIO()) as said:
+            return weights, run(weights, output=str(folder / f"{way}.onnx"), **WAYS[way]), said.getvalue()
+
+    return make
+
+
 @pytest.mark.parametrize("way", WAYS)
-def test_a_file_finds_what_its_checkpoint_finds(weights, way, capsys):
-    file = run(weights, **WAYS[way])
-    assert file == weights.with_suffix(".onnx")
-    assert re.search(r"confidence 0.05 and more: \d+ detections: .* 0 without a partner", capsys.readouterr().out)
-    for limits in ({}, {"confidence": 0.3, "nms_iou": 0.7}, {"confidence": 0.05, "nms_iou": 0.3, "batch_size": 2}):
-        assert_same(Detector(weights, device="cpu", **limits)(images()), Detector(file, **limits)(images()))
+def test_a_file_finds_what_its_checkpoint_finds(files, way):
+    weights, file, said = files(way)
+    if way != "half":
+        assert re.search(r"confidence 0.05 and more: \d+ detections: .* 0 without a partner", said)
+        for limits in ({}, {"confidence": 0.3, "nms_iou": 0.7}, {"confidence": 0.05, "nms_iou": 0.3, "batch_size": 2}):
+            assert_same(Detector(weights, device="cpu", **limits)(images()), Detector(file, **limits)(images()))
     (nothing,) = Detector(file, confidence=1.0)(images(1))
     assert nothing.boxes.shape == (0, 4) and nothing.names == ()
 
 
-def test_a_file_of_any_size_is_used_at_any_size(weights):
-    file = run(weights, dynamic_size=True)
+def test_a_file_of_any_size_is_used_at_any_size(files):
+    weights, file, said = files("any number and size")
+    assert "at 64 x 96" in said and "at 128 x 128" in said
     for size in ((32, 32), (160, 64)):
         limits = {"confidence": 0.2, "image_size": size}
         assert_same(Detector(weights, device="cpu", **limits)(images()), Detector(file, **limits)(images()))
+
+
+def test_half_precision_has_its_own_tolerance(files):
+    weights, half, said = files("half")
+    assert "onnxruntime and PyTorch at" in said and half.stat().st_size < 0.9 * files("one picture")[1].stat().st_size
+    found, wanted = Detector(half, confidence=0.3)(images()), Detector(weights, confidence=0.3, device="cpu")(images())
+    assert abs(sum(len(one.scores) for one in wanted) - sum(len(one.scores) for one in found)) <= 3
 
 
 @pytest.mark.parametrize("name", FAMILIES.values())
@@ -226,14 +255,6 @@ def test_a_model_that_finds_nothing_is_not_called_checked(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["a.pt"]
 
 
-def test_half_precision_has_its_own_tolerance(weights, capsys):
-    exact, half = run(weights).stat().st_size, run(weights, half=True).stat().st_size
-    assert "0 without a partner" in capsys.readouterr().out and half < 0.9 * exact
-    found = Detector(weights.with_suffix(".onnx"), confidence=0.3)(images())
-    wanted = Detector(weights, confidence=0.3, device="cpu")(images())
-    assert abs(sum(len(one.scores) for one in wanted) - sum(len(one.scores) for one in found)) <= 3
-
-
 def test_the_file_says_what_it_is_and_not_where_it_was_made(weights):
     import onnx
 
@@ -254,36 +275,38 @@ def test_the_file_says_what_it_is_and_not_where_it_was_made(weights):
     assert shapes["boxes"] == [1, 77, 4] and shapes["scores"] == shapes["labels"] == [1, 77]
 
 
-def test_raw_outputs_are_static_tensors_of_each_level(weights):
+def test_raw_outputs_are_static_tensors_of_each_level(files):
     import onnx
 
-    file = onnx.load(run(weights, outputs="raw", pictures_in=False))
+    file = onnx.load(files("raw")[1])
     shapes = {x.name: [d.dim_value for d in x.type.tensor_type.shape.dim] for x in file.graph.output}
     levels = {8: [8, 12], 16: [4, 6], 32: [2, 3]}
     assert shapes == {
-        f"{field}_{stride}": [1, channels, *grid]
+        f"{field}_{stride}": [2, channels, *grid]
         for field, channels in (("sides", 8), ("classes", 3))
         for stride, grid in levels.items()
     }
     assert [x.name for x in file.graph.input] == ["images"]
 
 
-def test_no_size_of_a_batch_is_left_in_a_file_for_any_number(weights):
+def test_no_size_of_a_batch_is_left_in_a_file_for_any_number(files):
     import onnx
 
-    file = onnx.load(run(weights, batch_size=0))
+    file = onnx.load(files("any number and size")[1])
     for value in (*file.graph.input, *file.graph.output):
         if value.name in ("images", "boxes", "scores", "labels"):
             assert value.type.tensor_type.shape.dim[0].dim_param == "batch"
 
 
-@pytest.mark.parametrize("kind", ["of torch", "ours"])
-def test_a_checkpoint_with_synchronised_batch_norm_exports_on_a_cpu(tmp_path, kind):
+def test_a_checkpoint_with_synchronised_batch_norm_exports_on_a_cpu(tmp_path):
     path = lively_checkpoint(tmp_path / "best.pt", "toy")
-    contents, model = checkpoint.load(path), Toy(3)
-    model.load_state_dict(contents["model"])
-    model = nn.SyncBatchNorm.convert_sync_batchnorm(model) if kind == "of torch" else sync_bn.synchronise(model)
-    assert {type(m).__name__ for m in model.modules()} & {"SyncBatchNorm", "SyncBatchNorm2d"}
+    contents = checkpoint.load(path)
+    for convert in (sync_bn.synchronise, nn.SyncBatchNorm.convert_sync_batchnorm):
+        model = Toy(3)
+        model.load_state_dict(contents["model"])
+        model = convert(model)
+        assert {type(m).__name__ for m in model.modules()} & {"SyncBatchNorm", "SyncBatchNorm2d"}
+        assert model.state_dict().keys() == contents["model"].keys()
     checkpoint.save(path, contents | {"model": model.state_dict()})
     run(path)
 
@@ -311,20 +334,20 @@ def test_what_cannot_be_exported_says_why(weights, changes, why):
 
 
 def test_pictures_come_from_the_training_or_from_where_one_says(pictures, tmp_path, capsys):
-    path = lively_checkpoint(tmp_path / "a.pt", "toy", demo.CLASSES, val=str(pictures / "val.txt"))
-    run(path)
-    assert f"3 pictures of {pictures / 'val.txt'}" in capsys.readouterr().out
-    run(path, pictures=str(pictures), check_pictures=4)
-    assert f"pictures of {pictures}\n" in capsys.readouterr().out
-    run(lively_checkpoint(tmp_path / "a.pt", "toy", val="gone.txt"))
-    said = capsys.readouterr().out
-    assert "are not here" in said and "drawn pictures" in said
+    loaded = detector.load(lively_checkpoint(tmp_path / "a.pt", "toy", demo.CLASSES, val=str(pictures / "val.txt")))
+    for most, count in ((3, 3), (4, 3), (5, 5), (99, 5)):  # of five
+        images, where = export.find_pictures(None, loaded, most)
+        assert len(images) == count and where == f"pictures of {pictures / 'val.txt'}"
+    images, where = export.find_pictures(str(pictures), loaded, 4)
+    assert len(images) == 4 and where == f"pictures of {pictures}"
+    images, where = export.find_pictures(None, loaded._replace(config={"val": "gone.txt"}), 4)
+    assert "are not here" in capsys.readouterr().out and len(images) == 4 and "drawn pictures" in where
     (tmp_path / "empty").mkdir()
     with pytest.raises(ConfigError, match="no pictures in this folder"):
-        run(path, pictures=str(tmp_path / "empty"))
+        export.find_pictures(str(tmp_path / "empty"), loaded, 4)
 
 
-def test_files_that_are_no_export_are_refused(weights, tmp_path):
+def test_files_that_are_no_export_are_refused(files, tmp_path):
     import onnx
 
     with pytest.raises(CheckpointError, match="there is no .*none.onnx"):
@@ -332,7 +355,7 @@ def test_files_that_are_no_export_are_refused(weights, tmp_path):
     (tmp_path / "bad.onnx").write_bytes(b"no network")
     with pytest.raises(CheckpointError, match="damaged"):
         Detector(tmp_path / "bad.onnx")
-    file = onnx.load(run(weights))
+    file = onnx.load(files("one picture")[1])
     del file.metadata_props[:]
     onnx.save(file, tmp_path / "other.onnx")
     with pytest.raises(CheckpointError, match="was not written by export.py"):
@@ -344,8 +367,8 @@ def test_files_that_are_no_export_are_refused(weights, tmp_path):
         Detector(tmp_path / "newer.onnx")
 
 
-def test_what_contradicts_a_file_is_refused(weights):
-    file = run(weights)
+def test_what_contradicts_a_file_is_refused(files):
+    weights, file, _ = files("one picture")
     with pytest.raises(ValueError, match="image_size=64,96 only"):
         Detector(file, image_size=(96, 96))
     with pytest.raises(ValueError, match="is a toy with the classes red, blue, green"):
@@ -358,27 +381,26 @@ def test_what_contradicts_a_file_is_refused(weights):
     assert detector.device_for(file, "cuda") == "cuda"
 
 
-def test_the_confidence_of_the_best_f1_goes_all_the_way(pictures, tmp_path, capsys):
+def test_the_confidence_of_the_best_f1_goes_all_the_way(files, pictures, tmp_path, capsys):
     train.main(training(pictures, tmp_path / "runs", epochs=1))
-    folder = only_run(tmp_path / "runs")
-    found = checkpoint.load(folder / "best.pt")["metrics"]["confidence"]
+    found = checkpoint.load(only_run(tmp_path / "runs") / "best.pt")["metrics"]["confidence"]
     assert isinstance(found, float) and (found == -1 or 0 < found < 1)
-    for best, expected in ((0.42, 0.42), (-1.0, 0.3), (None, 0.3)):
-        weights = lively_checkpoint(tmp_path / "a.pt", "toy", metrics={"confidence": best} if best else {})
+    for metrics, expected in (({"confidence": 0.42}, 0.42), ({"confidence": -1.0}, 0.3), ({}, 0.3)):
+        weights = lively_checkpoint(tmp_path / "a.pt", "toy", metrics=metrics)
         assert Detector(weights, device="cpu").limits["confidence"] == expected
-        assert Detector(run(weights)).limits["confidence"] == expected
         assert Detector(weights, device="cpu", confidence=0.7).limits["confidence"] == 0.7
-    source, weights = str(pictures / "9.png"), lively_checkpoint(tmp_path / "a.pt", "toy", metrics={"confidence": 0.77})
-    folder = predict.main(predict.Config(str(weights), source, str(tmp_path / "out"), device="cpu"))
-    assert "confidence 0.77" in capsys.readouterr().out
-    scores = [entry["score"] for entry in json.loads((folder / "detections.json").read_text())]
-    assert scores and min(scores) >= 0.77
+    assert Detector(files("one picture")[1]).limits["confidence"] == 0.42
+    for file in files("one picture")[:2]:
+        output = str(tmp_path / f"out{file.suffix}")
+        folder = predict.main(predict.Config(str(file), str(pictures / "9.png"), output, device="cpu"))
+        assert "confidence 0.42" in capsys.readouterr().out
+        scores = [entry["score"] for entry in json.loads((folder / "detections.json").read_text())]
+        assert scores and 0.42 <= min(scores) < 0.6
 
 
 def test_evaluate_and_predict_take_the_file_for_the_checkpoint(pictures, tmp_path):
-    weights = lively_checkpoint(tmp_path / "a.pt", "toy", demo.CLASSES)
-    file, figures, found = run(weights, batch_size=2), [], []
-    for one in (weights, file):
+    weights, figures, found = lively_checkpoint(tmp_path / "a.pt", "toy", demo.CLASSES), [], []
+    for one in (weights, run(weights, batch_size=2)):
         where = {"data": str(pictures / "val.txt"), "output": str(tmp_path / f"of{one.suffix}"), "workers": 0}
         figures.append(evaluate.main(evaluate.Config(str(one), device="cpu", **where)))
         source = {"source": str(pictures / "val.txt").replace("val.txt", "*.png"), "device": "cpu", "confidence": 0.4}
@@ -390,8 +412,6 @@ def test_evaluate_and_predict_take_the_file_for_the_checkpoint(pictures, tmp_pat
 
 
 def test_every_constant_of_the_export_is_in_the_readme():
-    from pathlib import Path
-
     text = Path(export.__file__).with_name("README.md").read_text(encoding="utf-8")
     assert [name for name in asdict(Config()) if f"`{name}`" not in text] == []
 

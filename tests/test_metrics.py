@@ -13,7 +13,7 @@ from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
 from utils import metrics
-from utils.metrics import FIGURES, Curve, coco_figures, curves, load_backend
+from utils.metrics import FIGURES, Curve, best_confidence, coco_figures, curves, load_backend
 
 BACKENDS = ["faster-coco-eval", "pycocotools"]
 
@@ -238,3 +238,26 @@ def test_two_categories_of_one_name_keep_their_figures_apart():
 
 def test_curve_without_detections():
     assert Curve(np.zeros(0), np.zeros(0), np.zeros(0), 3).average_precision() == 0.0
+
+
+def test_the_best_confidence_is_where_the_mean_f1_of_the_classes_is_best():
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        made = []
+        for boxes in rng.integers(3, 30, 3):
+            scores = np.sort(rng.choice(np.arange(1, 1000), 40, replace=False) / 1000)[::-1]
+            hits = np.minimum(np.cumsum(rng.random(40) < 0.5), boxes)
+            made.append(Curve(hits / np.arange(1, 41), hits / boxes, scores, int(boxes)))
+
+        def mean_f1(threshold, made=made):
+            return np.mean([np.append(0, c.f1())[(c.scores >= threshold).sum()] for c in made])
+
+        best = best_confidence(made)
+        assert mean_f1(best) == pytest.approx(max(mean_f1(n / 100) for n in range(1, 100)))
+        assert round(best, 2) == best
+
+
+def test_without_anything_found_there_is_no_best_confidence():
+    nothing = Curve(*np.zeros((3, 0)), 5)
+    wrong = Curve(np.zeros(2), np.zeros(2), np.array([0.9, 0.8]), 5)
+    assert best_confidence([]) == best_confidence([nothing]) == best_confidence([wrong]) == -1.0

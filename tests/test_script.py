@@ -46,7 +46,15 @@ def test_other_errors_are_ours_and_keep_their_traceback():
 
 
 @pytest.mark.parametrize(
-    "words", [["train.py"], ["evaluate.py"], ["predict.py"], ["-m", "datasets.convert"], ["-m", "datasets.check"]]
+    "words",
+    [
+        ["train.py"],
+        ["evaluate.py"],
+        ["predict.py"],
+        ["export.py"],
+        ["-m", "datasets.convert"],
+        ["-m", "datasets.check"],
+    ],
 )
 def test_a_missing_library_of_the_system_is_said_with_its_cure(tmp_path, words):
     (tmp_path / "cv2.py").write_text("raise ImportError('libGL.so.1: cannot open shared object file')")

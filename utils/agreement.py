@@ -69,7 +69,7 @@ def compare(
         lonely = found[free & (found[:, 4] >= least)]
         unpaired += [f"picture {number + 1}: only the second finds {in_words(row)}" for row in lonely]
     boxes, scores = np.max(apart, 0).tolist()
-    return Agreement(count, boxes, scores, tuple(unpaired))
+    return Agreement(int(count), boxes, scores, tuple(unpaired))
 
 
 def rows(detections: Sequence) -> np.ndarray:
