@@ -11,14 +11,14 @@ from torch import Tensor
 from utils.boxes import ciou, iou, pairwise_iou
 
 CENTRE_RADIUS = 1.5  # strides
-MOST_PAIRS = 2**24  # of boxes and points at a time: 64 MiB a tensor, of which about ten are alive
+MOST_PAIRS = 2**24  # of boxes and points at a time: 64 MiB a tensor, of which ten to fourteen are alive
 MOST_POINTS = 10  # of a box: as many as its ten best IoUs add up to (SimOTA), its ten best aligned ones (task-aligned)
 
 
 class Assignment(NamedTuple):
     positive: Tensor  # [B, A] bool
     index: Tensor  # [B, A] int64: the box that a positive point answers for (0 elsewhere)
-    score: Tensor  # [B, A] what its class should score there: the IoU of predicted and that box, or the normalised alignment
+    score: Tensor  # [B, A] what its class should score: the IoU of that box and the predicted one, or the alignment (0 elsewhere)
 
 
 @torch.no_grad()
@@ -64,8 +64,8 @@ def simota(
 
 
 def _a_few_at_once(assign: Callable[..., Assignment], boxes: Tensor, *others: Tensor) -> Assignment:
-    """`assign` of so many pictures at a time that memory stays bounded. The last four arguments are centres, strides,
-    targets, of which each picture has at least one row, and labels."""
+    """`assign` of so many pictures at a time that memory stays bounded. The last four arguments are centres, strides, targets
+    and labels; a batch without targets gets a row of padding."""
     *outputs, centres, strides, targets, labels = others
     if targets.shape[1] == 0:
         targets, labels = F.pad(targets, (0, 0, 0, 1)), F.pad(labels, (0, 1), value=-1)
@@ -154,10 +154,8 @@ def _task_aligned(boxes, classes, centres, strides, targets, labels, most: int, 
     points, taken = torch.where(alone, nearest, best.indices), (found | alone) & real
 
     claimed = torch.zeros_like(inside).scatter(2, points, taken)
-    claim = fit.where(claimed, -1).scatter_add(
-        2, points[..., :1], 2 * taken[..., :1].to(fit.dtype)
-    )  # the first choice goes first
-    strongest, index = claim.max(1)
+    first = torch.zeros_like(fit).scatter(2, points[..., :1], taken[..., :1].to(fit.dtype))
+    strongest, index = (fit + 2 * first).where(claimed, -1).max(1)  # a first choice goes before all others
     positive = strongest >= 0
     index = index * positive
     alignment = alignment.gather(1, index[:, None])[:, 0].where(positive, 0)
