@@ -220,7 +220,7 @@ def train(
         for epoch in range(state.epoch, cfg.epochs):
             model, loader = phase(epoch < updater.schedule.plan.freeze_epochs)
             loader.batch_sampler.epoch, loader.batch_sampler.start = epoch, meter.batches
-            pages = partial(show_sheet, run, step=0) if ranks.is_main and epoch == meter.batches == 0 else None
+            pages = partial(show_sheet, run, step=0) if ranks.is_main and epoch == 0 else None
             criterion = YOLOXCriterion(updater.model.strides, ranks.share, epoch >= cfg.epochs - cfg.plain_epochs)
             trace = (
                 run.folder / f"profile_epoch_{epoch + 1:04}.json.gz" if cfg.profile_steps and epoch == first else None
@@ -461,7 +461,7 @@ def train_epoch(
     `pages(name, sheet)` takes pictures of the first batches."""
     begun, quiet = {"initial": meter.batches, "total": len(loader)}, {"disable": not ranks.is_main, "leave": False}
     bar = tqdm(loader, f"epoch {epoch + 1}/{cfg.epochs}", dynamic_ncols=True, **begun, **quiet)
-    batches = shown(bar, loader.dataset.classes, pages) if pages else bar
+    batches = shown(bar, loader.dataset.classes, pages, meter.batches) if pages else bar
     batches = traced(batches, cfg.profile_steps, trace, tqdm.write) if trace else batches
     images = len(loader.dataset) / len(loader)  # a batch
 
