@@ -7,7 +7,7 @@ import time
 # Before torch is imported: threads that wait spinning can starve each other where other programs need the cores.
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -214,18 +214,20 @@ def train(
         if to_save:
             save(state, meter)
 
-    first = state.epoch if ranks.is_main else None
+    first = state.epoch
     try:
         for epoch in range(state.epoch, cfg.epochs):
             model, loader = phase(epoch < updater.schedule.plan.freeze_epochs)
             loader.batch_sampler.epoch, loader.batch_sampler.start = epoch, meter.batches
-            pages = partial(show_sheet, run, step=0) if ranks.is_main and epoch == meter.batches == 0 else None
             plain, progress = epoch >= cfg.epochs - cfg.plain_epochs, epoch / max(cfg.epochs - 1, 1)
             criterion = nets.criterion(updater.model, ranks.share, plain, progress)
-            trace = (
-                run.folder / f"profile_epoch_{epoch + 1:04}.json.gz" if cfg.profile_steps and epoch == first else None
+            profiled = cfg.profile_steps if epoch == first else 0
+            look = (
+                partial(looked_at, run, loader.dataset.classes, epoch, meter.batches, profiled)
+                if ranks.is_main
+                else iter
             )
-            row = train_epoch(cfg, epoch, model, criterion, loader, updater, ranks, meter, pulse, trace, pages)
+            row = train_epoch(cfg, epoch, model, criterion, loader, updater, ranks, meter, pulse, look)
             if (epoch + 1) % cfg.evaluate_every == 0 or epoch + 1 == cfg.epochs:
                 row |= validate(cfg, updater, val_loader, ranks, run, epoch + 1, watch)
             state, meter = state.after(row), Meter()
@@ -472,16 +474,21 @@ def less_memory(cfg: Config, name: str) -> str:
     )
 
 
+def looked_at(run: Run, classes: tuple[str, ...], epoch: int, begun: int, steps: int, batches: tqdm) -> Iterator:
+    """The batches, unchanged; the first of a run go to its pages of samples, and the work on `steps` of them to a trace."""
+    if epoch == 0:
+        batches = shown(batches, classes, partial(show_sheet, run, step=0), begun)
+    if steps:
+        batches = traced(batches, steps, run.folder / f"profile_epoch_{epoch + 1:04}.json.gz", tqdm.write)
+    return iter(batches)
+
+
 def train_epoch(
-    cfg: Config, epoch: int, model, criterion, loader, updater: Updater, ranks, meter: Meter, pulse, trace: Path | None,
-    pages: Callable | None,
+    cfg: Config, epoch: int, model, criterion, loader, updater: Updater, ranks, meter: Meter, pulse, look: Callable
 ) -> dict:  # fmt: skip
-    """One epoch, or what is left of it, with a progress bar -> its row of the log. `trace`: a file for profile_steps;
-    `pages(name, sheet)` takes pictures of the first batches."""
+    """One epoch, or what is left of it, with a progress bar -> its row of the log. `look`: batches -> the same batches."""
     begun, quiet = {"initial": meter.batches, "total": len(loader)}, {"disable": not ranks.is_main, "leave": False}
     bar = tqdm(loader, f"epoch {epoch + 1}/{cfg.epochs}", dynamic_ncols=True, **begun, **quiet)
-    batches = shown(bar, loader.dataset.classes, pages) if pages else bar
-    batches = traced(batches, cfg.profile_steps, trace, tqdm.write) if trace else batches
     images = len(loader.dataset) / len(loader)  # a batch
 
     def show_and_pulse(meter: Meter) -> None:
@@ -491,7 +498,7 @@ def train_epoch(
         pulse(meter)
 
     try:
-        fit_one_epoch(model, criterion, batches, updater, ranks, meter, show_and_pulse)
+        fit_one_epoch(model, criterion, look(bar), updater, ranks, meter, show_and_pulse)
     except NonFiniteLoss as error:
         paths = [loader.dataset.annotations.path(i) for i in error.ids]
         raise SystemExit(

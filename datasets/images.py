@@ -137,7 +137,9 @@ def scan(paths: list[str]) -> Scan:
     ):
         for start in range(0, count, 500):
             block = [os.path.abspath(path) for path in paths[start : start + 500]]
-            parts = pool.map(lambda some: list(map(file_stamp, some)), (block[i : i + 50] for i in range(0, 500, 50)))
+            parts = pool.map(
+                lambda some: list(map(file_stamp, some)), (block[i : i + 50] for i in range(0, len(block), 50))
+            )
             stamps = list(itertools.chain.from_iterable(parts))
             known = cache.read(block)
             fresh = [i for i, path in enumerate(block) if known.get(path, ())[:2] != stamps[i]]

@@ -1,6 +1,6 @@
 """The way of pictures from a worker to its process: memory that both see, used again once nobody holds a picture in it.
 
-Fresh shared memory for every batch, as the DataLoader takes it, costs a fifth of the time of a sample: Linux clears each page.
+Fresh shared memory for every batch, as the DataLoader takes it, is slower: Linux clears each page, and takes it back.
 """
 
 import weakref

@@ -74,11 +74,11 @@ def _nms(boxes: Tensor, scores: Tensor, labels: Tensor, counts: list[int], limit
 def _nms_of_all(boxes: Tensor, scores: Tensor, labels: Tensor, counts: list[int], limit: float) -> list[Tensor]:
     """As above without a bound. Classes lie beside each other and pictures below each other, so that none overlap, in
     float64: in float32 shifts eat the digits. A CPU takes the pictures one by one, since the work is quadratic."""
+    from torchvision.ops import nms  # takes a while: not for a training that only starts
+
     pictures = torch.arange(len(counts), device=labels.device)[:, None].expand_as(labels)
     apart = torch.stack([labels, pictures] * 2, -1) * (2 * FAR)
     boxes, scores = boxes.clamp(-FAR, FAR).double() + apart, scores.double()
-    from torchvision.ops import nms  # takes a while: not for a training that only starts
-
     together = 1 if boxes.device.type == "cpu" else max(1, TOGETHER // max(counts, default=1))
     kept = []
     for first in range(0, len(counts), together):

@@ -160,10 +160,12 @@ for i in range(100000):
 
 
 def test_what_killed_processes_left_is_removed_in_time(tmp_path):
-    old, young = tmp_path / ".last.pt.there-1.tmp", tmp_path / ".last.pt.there-2.tmp"
-    for file in (old, young):
+    """Also of a best.pt after which there was no better one."""
+    old, older, young = (tmp_path / name for name in (".last.pt.a-1.tmp", ".best.pt.a-1.tmp", ".last.pt.a-2.tmp"))
+    for file in (old, older, young):
         file.write_bytes(b"half")
-    os.utime(old, (time.time() - 3600,) * 2)
+    for file in (old, older):
+        os.utime(file, (time.time() - 3600,) * 2)
     save(tmp_path / "last.pt", contents())
     assert sorted(os.listdir(tmp_path)) == [young.name, "last.pt"]
 

@@ -325,11 +325,11 @@ def test_1_overfits_eight_real_pictures(shared, tmp_path):
 
 @pytest.fixture(scope="module")
 def demo_run(tmp_path_factory):
-    """`demo_run(name, *torchrun)` trains the demo from nothing in a folder of that name -> folder, best mAP50-95."""
+    """`demo_run(name, words, *torchrun)` trains the demo in a folder of that name -> folder, best mAP50-95."""
 
-    def start(name, *torchrun):
+    def start(name, words, *torchrun):
         place = tmp_path_factory.mktemp(name)
-        command = [sys.executable, *torchrun, str(ROOT / "train.py"), "weights=http://127.0.0.1:9"]
+        command = [sys.executable, *torchrun, str(ROOT / "train.py"), *words]
         env = {**os.environ, "OMP_NUM_THREADS": "1"}
         done = subprocess.run(command, cwd=place, env=env, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr[-2000:]
@@ -339,13 +339,20 @@ def demo_run(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_the_demo_learns_from_nothing_to_more_than_60_with_one_process_and_with_two(demo_run):
-    place, best = demo_run("one")
+def test_the_demo_learns_from_nothing_to_more_than_60(demo_run):
+    place, best = demo_run("nothing", ["weights=http://127.0.0.1:9"])
     assert best > 0.60
     again = subprocess.run([sys.executable, str(ROOT / "predict.py")], cwd=place, capture_output=True, text=True)
     assert again.returncode == 0, again.stderr[-2000:]  # what the end of the run recommends
-    _, together = demo_run("two", "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2")
-    assert abs(together - best) <= 0.03
+
+
+@pytest.mark.slow
+def test_the_demo_ends_the_same_with_one_process_and_with_two(demo_run, shared):
+    """From the weights that it has by default. From nothing rounding alone moves the figure by more."""
+    words = [f"weights={shared / 'weights/yolox_nano.pth'}", "epochs=12"]
+    _, alone = demo_run("one", words)
+    _, together = demo_run("two", words, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2")
+    assert min(alone, together) > 0.8 and abs(together - alone) <= 0.03
 
 
 @pytest.mark.slow

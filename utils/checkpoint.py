@@ -44,7 +44,7 @@ def save(path: str | Path, contents: Mapping[str, Any]) -> None:
     _refuse_non_finite(path, [contents.get("model"), resume.get("model"), resume.get("updater")])
     temporary = path.with_name(f".{path.name}.{socket.gethostname()}-{os.getpid()}.tmp")
     try:
-        for left in path.parent.glob(f".{path.name}.*.tmp"):
+        for left in path.parent.glob(f".*{path.suffix}.*.tmp"):  # of every name: best.pt may never be saved again
             if time.time() - left.stat().st_mtime > STALE:
                 left.unlink(missing_ok=True)
         with open(temporary, "wb") as file:

@@ -54,8 +54,8 @@ class Detector:
     """`Detector(checkpoint)(images)` -> a `Found` for each image, a path or an array uint8 [H, W, 3] BGR as in OpenCV.
 
     `checkpoint`, `model`, `classes` and `image_size` as in `load`; `confidence` None: that of the file. Boxes are those of
-    evaluate.py with the same `confidence` and `nms_iou`, up to rounding: batch norms are folded into the convolutions,
-    which saves a quarter of the time. On a CPU the program keeps the memory that it frees (`keep_memory`).
+    evaluate.py with the same `confidence` and `nms_iou`, up to rounding: batch norms are folded into the convolutions.
+    On a CPU the program keeps the memory that it frees (`keep_memory`).
     """
 
     def __init__(
@@ -128,7 +128,7 @@ def decoded(images: Sequence[str | Path | np.ndarray], most: int) -> Iterator[np
 
 def keep_memory() -> None:
     """Lets the C library keep what this process frees, where it is glibc: otherwise the memory of large layers goes back to
-    Linux and comes again page by page in every pass, a sixth of the time of YOLOX-nano."""
+    Linux and comes again page by page in every pass."""
     libc = ctypes.CDLL(None) if sys.platform == "linux" else None
     if hasattr(libc, "mallopt"):
         libc.mallopt(-4, 0)  # M_MMAP_MAX: no allocation has a mapping of its own

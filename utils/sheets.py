@@ -10,11 +10,10 @@ from utils.boxes import xywh_to_xyxy
 COLUMNS = 4
 
 
-def shown(batches: Iterable, classes: Sequence[str], show: Callable, count: int = 3) -> Iterator:
-    """The batches, unchanged. Of the first `count` of them the first 16 samples are drawn with their boxes after their step
-    is done, for `show(name, sheet)`; a sheet is uint8 [H, W, 3] BGR."""
-    for number, batch in enumerate(batches, 1):
-        yield batch
+def shown(batches: Iterable, classes: Sequence[str], show: Callable, begun: int = 0, count: int = 3) -> Iterator:
+    """The batches, unchanged. Of the first `count` of the run, of which `begun` were before, 16 samples are drawn with their
+    boxes for `show(name, sheet)`; a sheet is uint8 [H, W, 3] BGR."""
+    for number, batch in enumerate(batches, begun + 1):
         if number <= count:
             images = batch.images[:16].permute(0, 2, 3, 1).numpy()
             of_images = zip(images, batch.boxes.numpy(), batch.labels.numpy(), strict=False)
@@ -22,6 +21,7 @@ def shown(batches: Iterable, classes: Sequence[str], show: Callable, count: int 
                 draw.draw_boxes(i, boxes[labels >= 0], labels[labels >= 0], classes) for i, boxes, labels in of_images
             ]
             show(f"train_batch_{number}", draw.contact_sheet(drawn, COLUMNS))
+        yield batch
 
 
 def prediction_sheet(dataset, detections: Iterable[dict], count: int = 8, confidence: float = 0.3) -> np.ndarray:
