@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
-from toys import detector, make_updater
+from toys import detector, make_updater, spawn
 
 import nets
 import train
@@ -56,15 +55,16 @@ def gradients(ranks, file, batch_size, frozen, steps, family, dtype=torch.float6
 def process(rank, world, store, out, work, arguments):
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
-    found = work(Ranks(rank, world, machine=tuple(range(world))), *arguments)
+    ranks = Ranks(rank, world, machine=tuple(range(world)))
+    found = work(ranks, *arguments)
     if rank == world - 1:  # the last one: what is compared is the same in all
         torch.save(found, out)
-    dist.destroy_process_group()
+    ranks.stop()
 
 
 def together(world, folder, work, *arguments):
     """What `work(ranks, *arguments)` answers in the last of several processes."""
-    mp.spawn(process, (world, str(folder / f"store{world}"), str(folder / "out.pt"), work, arguments), world)
+    spawn(process, (world, str(folder / f"store{world}"), str(folder / "out.pt"), work, arguments), world)
     return torch.load(folder / "out.pt")
 
 

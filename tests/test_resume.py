@@ -7,9 +7,8 @@ from functools import partial
 
 import pytest
 import torch
-import torch.multiprocessing as mp
 from small import assert_same_run, config, log_of, only_run
-from toys import FAMILIES
+from toys import FAMILIES, spawn
 
 import nets
 import train
@@ -257,7 +256,7 @@ def test_the_furthest_checkpoint_of_all_machines_is_brought_to_those_that_lack_i
     if other == "behind":
         saved(tmp_path / "ab"[1 - ahead] / name, 3, 2)
     results = [str(tmp_path / f"{rank}.pt") for rank in range(2)]
-    mp.spawn(machine, (free_port(), outputs, results), 2)
+    spawn(machine, (free_port(), outputs, results), 2)
     for rank in range(2):
         assert torch.load(results[rank]) == ((rank,), f"{outputs[rank]}/{name}", (3, 7))
         for file in ("last.pt", "best.pt"):

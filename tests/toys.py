@@ -1,9 +1,12 @@
 """Small models and steps that several tests take."""
 
 import math
+import time
 from functools import partial
 
+import pytest
 import torch
+import torch.multiprocessing as mp
 from torch import nn
 
 from nets.blocks import ADown
@@ -13,6 +16,16 @@ from nets.yolox import YOLOX
 from utils.optim import EMA, Plan, Schedule, Updater, build_optimizer
 
 FLAT = Schedule(Plan(100, 0, 10, 10, 64, 64), "constant", 0.01, 0.01, 0, 0)
+
+
+def spawn(work, arguments, processes, seconds=600):
+    """Does `work(rank, *arguments)` in several processes; a failure where they hang."""
+    context, end = mp.spawn(work, arguments, processes, join=False), time.monotonic() + seconds
+    while not context.join(1):  # raises what a process raised
+        if time.monotonic() > end:
+            for process in context.processes:
+                process.kill()
+            pytest.fail(f"processes still at work after {seconds} seconds")
 
 
 def toy(seed=0):

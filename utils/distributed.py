@@ -170,8 +170,12 @@ class Ranks:
         return ddp(model, **options)
 
     def stop(self) -> None:
-        """Leaves the group of processes."""
+        """Leaves the group of processes.
+
+        Before, gloo's threads get time to drop the last tensors: torch < 2.8 could wait for that forever (pytorch#154976).
+        """
         if self.world > 1:
+            time.sleep(0.1)
             dist.destroy_process_group()
 
 
