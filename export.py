@@ -76,28 +76,12 @@ def main(cfg: Config) -> Path:
     if isinstance(loaded.model, OnnxModel):
         raise ConfigError(f"checkpoint={cfg.checkpoint} is an exported file; export the checkpoint it was made from")
     distributed.share_cores(torch.device("cpu"), 0)
-    name = loaded.config.get("model", cfg.model)
-    output = output_path(cfg.output, loaded.path, None if loaded.config else name)
+    about = description(cfg, loaded)
+    output = output_path(cfg.output, loaded.path, None if loaded.config else cfg.model)
     pictures, where = find_pictures(cfg.pictures, loaded, cfg.check_pictures)
-    confidence = loaded.confidence if cfg.confidence is None else cfg.confidence
-    derived = {"weights": loaded.path, "input": loaded.image_size, "default confidence": confidence}
-    print(table(cfg, Config(), derived | {"file": output, "opset": OPSET, "compared on": f"{len(pictures)} {where}"}))
-    about = {
-        "model": name,
-        "classes": loaded.classes,
-        "image_size": loaded.image_size,
-        "dynamic_size": cfg.dynamic_size,
-        "nms_free": loaded.model.one_head is not None,
-        "letterbox": loaded.model.letterbox,
-        "padding": FILL,
-        "outputs": cfg.outputs,
-        "confidence": confidence,
-        "nms_iou": cfg.nms_iou,
-        "max_detections": cfg.max_detections,
-        "half": cfg.half,
-        "code": run.code(Path(__file__).parent),
-        "torch": torch.__version__,
-    }
+    derived = {"weights": loaded.path, "input": loaded.image_size, "default confidence": about["confidence"]}
+    derived |= {"file": output, "opset": OPSET, "compared on": f"{len(pictures)} {where}"}
+    print(table(cfg, Config(), derived))
     temporary = output.with_name(f".{output.stem}-{os.getpid()}.onnx")
     try:
         write(temporary, copy.deepcopy(loaded.model).fuse(), about, cfg.batch_size, cfg.pictures_in)
@@ -107,6 +91,26 @@ def main(cfg: Config) -> Path:
         temporary.unlink(missing_ok=True)
     print(f"{output}  {output.stat().st_size / 2**20:.1f} MiB")
     return output
+
+
+def description(cfg: Config, loaded: detector.Loaded) -> dict[str, Any]:
+    """What the file will say about itself (docs/deploy.md)."""
+    return {
+        "model": loaded.config.get("model", cfg.model),
+        "classes": loaded.classes,
+        "image_size": loaded.image_size,
+        "dynamic_size": cfg.dynamic_size,
+        "nms_free": loaded.model.one_head is not None,
+        "letterbox": loaded.model.letterbox,
+        "padding": FILL,
+        "outputs": cfg.outputs,
+        "confidence": loaded.confidence if cfg.confidence is None else cfg.confidence,
+        "nms_iou": cfg.nms_iou,
+        "max_detections": cfg.max_detections,
+        "half": cfg.half,
+        "code": run.code(Path(__file__).parent),
+        "torch": torch.__version__,
+    }
 
 
 def output_path(output: str | None, checkpoint: Path, official: str | None) -> Path:

@@ -1,7 +1,7 @@
 """Prediction on a CPU, of JPEG files and of decoded pictures, beside Ultralytics; and a video: python -m benchmarks.predict
 
     python -m benchmarks.predict peers=PYTHON      of an environment with ultralytics; without, it is skipped
-    python -m benchmarks.predict "contenders=thaw yolox_s,compiled yolox_s" frames=0
+    python -m benchmarks.predict "contenders=thaw yolox_s,compiled yolox_s,onnxruntime yolox_s" frames=0
 
 A contender is one of KINDS and a model, with random weights whose batch norms know the pictures. All take turns, round by
 round, on the same pictures with as many threads. The confidence of each is such that `candidates` boxes a picture come
@@ -63,13 +63,14 @@ def limit(scores, candidates: int) -> float:
     return float(scores.flatten().sort(descending=True).values[candidates * len(scores)])
 
 
-def detector(cfg: Config, model: str, batch: int, images):
-    """A Detector with random weights, and its network before batch norms were folded."""
+def detector(cfg: Config, model: str, batch: int, images, exported: bool = False):
+    """A Detector with random weights, and its network before batch norms were folded. `exported`: by onnxruntime."""
     import torch
 
+    import export
     import nets
     from utils import checkpoint
-    from utils.detector import Detector
+    from utils.detector import Detector, load
 
     size, network = images.shape[-1], nets.build(model, 80)
     settle(network, images)
@@ -79,12 +80,17 @@ def detector(cfg: Config, model: str, batch: int, images):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "random.pt"
         checkpoint.save(path, contents | {"epoch": 1, "step": 1, "metrics": {}, "model": network.state_dict()})
+        if exported:
+            loaded, file = load(path), path.with_suffix(".onnx")
+            about = export.description(export.Config(), loaded)
+            export.write(file, loaded.model.fuse(), about, batch_size=batch, pictures_in=True)
+            path = file
         return Detector(path, device="cpu", confidence=confidence, batch_size=batch), network
 
 
-def thaw(cfg: Config, model: str, batch: int, images, compiled: bool = False) -> tuple[Predict, object]:
+def thaw(cfg: Config, model: str, batch: int, images, compiled=False, exported=False) -> tuple[Predict, object]:
     """-> how it predicts, and the network whose FLOPs count. `images` float [8, 3, size, size] BGR, 0-255."""
-    found, network = detector(cfg, model, batch, images)
+    found, network = detector(cfg, model, batch, images, exported)
     if compiled:
         found.model.compile()
     return lambda source: sum(len(one.boxes) for one in found(source)), network
@@ -145,6 +151,7 @@ KINDS = {
     "thaw": thaw,
     "network": network_alone,
     "compiled": lambda *args: thaw(*args, compiled=True),
+    "onnxruntime": lambda *args: thaw(*args, exported=True),
     "ultralytics": ultralytics,
     "rect": lambda *args: ultralytics(*args, rect=True),
     "film": film,
