@@ -43,7 +43,7 @@ class Config:
     val: str = "data/demo/val.txt"  # the same; pictures that training never sees
     classes: str | None = None  # a file with one name a line; none: the data say
     model: str = "yolox_nano"  # yolox_nano, yolox_tiny, yolox_s, _m, _l, _x; yolov9_t, _s, _m, _c
-    nms_free: str = "no"  # yes: detections need no NMS; head: only what that needs is trained, of finished weights
+    nms_free: bool | str = False  # detections need no NMS; head: only what that needs is trained, of finished weights
     weights: str | None = "coco"  # coco: official weights; https://HOST: a mirror of them; a file; none: from scratch
     image_size: tuple[int, int] = (416, 416)  # height, width; multiples of 32
     epochs: int = 50
@@ -121,7 +121,7 @@ LEAST = {
 MOST = dict.fromkeys(("mosaic", "mixup", "flip", "multi_scale"), 1)
 CHOICES = {
     "model": tuple(nets.MODELS),
-    "nms_free": ("no", "yes", "head"),
+    "nms_free": (False, True, "head"),
     "bad_boxes": ("error", "drop"),
     "optimizer": ("adamw", "sgd", "adam"),
     "schedule": ("cosine", "step", "constant"),
@@ -301,13 +301,13 @@ def make_model(
 
     def load():
         state, names, freeze_epochs = first_weights(cfg, say)
-        if cfg.nms_free == "no":
+        if not cfg.nms_free:
             state = {name: value for name, value in state.items() if not name.startswith("one_head.")}
         made.append(nets.build(cfg.model, len(classes), state))
         if state:
             state = pretrained.adapt_classes(state, names, classes, made[0])
             say(checkpoint.load_matching(made[0], state).require(backbone=0.8).text())
-        if cfg.nms_free != "no" and not made[0].one_head:
+        if cfg.nms_free and not made[0].one_head:
             made[0].add_one_head()
         return freeze_epochs, {name: value.to("meta") for name, value in made[0].state_dict().items()}
 

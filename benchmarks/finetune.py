@@ -55,20 +55,25 @@ def main(cfg: Config) -> None:
         raise ConfigError("the table of fine-tuned weights is that of yolox_nano; weights=none takes any model")
     begin = time.perf_counter()
     train.main(train.Config(**parts, **(RECIPE if cfg.weights else SCRATCH), **chosen))
+    cells = {"seed": str(cfg.seed), **figures(cfg.output, "bccd", begin)}
+    if cfg.weights:
+        add_row("finetune_bccd", HEAD, cells)
+    else:
+        add_row("scratch_bccd", HEAD_SCRATCH, {"model": cfg.model, **cells})
+
+
+def figures(output: str, name: str, begin: float) -> dict[str, str]:
+    """Column -> cell of the newest run of that name, which began at `begin`."""
     minutes = (time.perf_counter() - begin) / 60
-    rows = read_log(newest(cfg.output, "bccd") / "log.csv")
+    rows = read_log(newest(output, name) / "log.csv")
     best = max(rows, key=lambda row: float(row["AP"]))
-    figures = {
+    found = {
         "mAP50-95 last epoch": rows[-1]["AP"],
         "mAP50 last epoch": rows[-1]["AP50"],
         "best mAP50-95": best["AP"],
         "its mAP50": best["AP50"],
     }
-    cells = {name: f"{float(value):.4f}" for name, value in figures.items()} | {"minutes": f"{minutes:.1f}"}
-    if cfg.weights:
-        add_row("finetune_bccd", HEAD, {"seed": str(cfg.seed), **cells})
-    else:
-        add_row("scratch_bccd", HEAD_SCRATCH, {"model": cfg.model, "seed": str(cfg.seed), **cells})
+    return {name: f"{float(value):.4f}" for name, value in found.items()} | {"minutes": f"{minutes:.1f}"}
 
 
 if __name__ == "__main__":

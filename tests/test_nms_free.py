@@ -142,7 +142,7 @@ def test_a_state_dict_says_whether_there_is_a_second_head(family):
 
 
 def test_an_nms_free_run_resumes_to_the_bit_evaluates_and_becomes_an_ordinary_one_again(pictures, tmp_path):
-    two = {"epochs": 2, "freeze_epochs": 1, "nms_free": "yes"}
+    two = {"epochs": 2, "freeze_epochs": 1, "nms_free": True}
     train.main(config(pictures, tmp_path / "whole", **two))
     whole = only_run(tmp_path / "whole")
     rows = (whole / "log.csv").read_text().splitlines()[0].split(",")

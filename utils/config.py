@@ -84,9 +84,10 @@ def require(cfg: Any, least: dict[str, float], most: dict[str, float], choices: 
                 raise ConfigError(f"{name}={show(value)}: it must be {word} {show(limit)}")
     for name, words in choices.items():
         if getattr(cfg, name) not in words:
-            near = difflib.get_close_matches(str(getattr(cfg, name)), words, n=1)
+            value, known = show(getattr(cfg, name)), [show(word) for word in words]
+            near = difflib.get_close_matches(value, known, n=1)
             meant = f"did you mean {near[0]}? " if near else ""
-            raise ConfigError(f"{name}={getattr(cfg, name)}: {meant}Choose one of: {', '.join(words)}")
+            raise ConfigError(f"{name}={value}: {meant}Choose one of: {', '.join(known)}")
 
 
 def help_text(cfg: Any) -> str:
