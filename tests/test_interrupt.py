@@ -1,5 +1,6 @@
 """utils/interrupt.py: the first signal asks, the second ends, and patience has an end."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -66,7 +67,8 @@ def test_a_process_that_torchrun_has_left_behind_knows_it(monkeypatch):
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "job")
     with Watch() as watch:
         assert not watch.orphaned()
-        monkeypatch.setattr("os.getppid", lambda: 1)
+        parent = os.getppid()
+        monkeypatch.setattr("os.getppid", lambda: parent + 1)
         assert watch.orphaned()
         monkeypatch.delenv("TORCHELASTIC_RUN_ID")  # a program of its own may outlive the shell that started it
         assert not watch.orphaned()

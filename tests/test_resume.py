@@ -213,7 +213,8 @@ def test_without_an_id_only_a_restart_by_the_same_torchrun_goes_on(pictures, tmp
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
     train.main(cfg)
     assert len(list(tmp_path.iterdir())) == 2
-    monkeypatch.setattr(os, "getppid", lambda: 1)
+    parent = os.getppid()
+    monkeypatch.setattr(os, "getppid", lambda: parent + 1)
     train.main(cfg)
     assert len(list(tmp_path.iterdir())) == 3
 
