@@ -1,5 +1,7 @@
 """What the tests share: reference data, a cache of their own, small painted data sets."""
 
+import ast
+import importlib.util
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,6 +22,26 @@ def shared() -> Path:
     if not folder.is_dir():
         pytest.skip("the reference data (a folder `shared` beside the repository) are not here")
     return folder
+
+
+@pytest.fixture(scope="session")
+def filler(shared):
+    """The rule by which the reference outputs were made."""
+    spec = importlib.util.spec_from_file_location("fill", shared / "parity" / "fill.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def official_keys(shared) -> Callable[[str], dict[str, tuple[int, ...]]]:
+    """`official_keys("yolox_s")` -> names and shapes of all tensors of an official file."""
+
+    def read(name: str) -> dict[str, tuple[int, ...]]:
+        lines = (shared / "keys" / f"{name}.txt").read_text().splitlines()
+        return {key: ast.literal_eval(shape) for key, shape in (line.split(" ", 1) for line in lines)}
+
+    return read
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,8 +1,5 @@
 """nets/yolov9.py: names, sizes and numbers of the official networks."""
 
-import ast
-import importlib.util
-
 import numpy as np
 import pytest
 import torch
@@ -16,25 +13,10 @@ FUSED = {"t": 2.408, "s": 7.106, "m": 19.979, "c": 25.289}  # millions of parame
 STRIDES = (8, 16, 32)
 
 
-def official_keys(shared, size):
-    """Of the main branch and the auxiliary one."""
-    lines = (shared / "keys" / f"v9_{size}.txt").read_text().splitlines()
-    return {name: ast.literal_eval(shape) for name, shape in (line.split(" ", 1) for line in lines)}
-
-
-@pytest.fixture(scope="session")
-def filler(shared):
-    """The rule by which the reference outputs were made."""
-    spec = importlib.util.spec_from_file_location("fill", shared / "parity" / "fill.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.mark.parametrize("layout", ["{}", "model.model.{}", "model.{}", "module.{}"])
 @pytest.mark.parametrize("size", FUSED)
-def test_official_names_and_shapes_fit(shared, tmp_path, size, layout):
-    keys = official_keys(shared, size)
+def test_official_names_and_shapes_fit(official_keys, tmp_path, size, layout):
+    keys = official_keys(f"v9_{size}")
     # one number behind every tensor: a file of all sizes takes no room
     state = {k: torch.ones((), dtype=torch.int64 if "batches" in k else None).expand(s) for k, s in keys.items()}
     state = {layout.format(name): value for name, value in state.items()}
@@ -50,9 +32,9 @@ def test_official_names_and_shapes_fit(shared, tmp_path, size, layout):
 
 
 @pytest.mark.parametrize("size", ["t", "s", "c"])
-def test_outputs_equal_the_official_code(shared, filler, tmp_path, size):
+def test_outputs_equal_the_official_code(shared, official_keys, filler, tmp_path, size):
     reference = np.load(shared / "parity" / f"v9_{size}.npz")
-    torch.save({k: filler.fill(k, shape) for k, shape in official_keys(shared, size).items()}, tmp_path / "filled.pt")
+    torch.save({k: filler.fill(k, shape) for k, shape in official_keys(f"v9_{size}").items()}, tmp_path / "filled.pt")
     model = nets.build(f"yolov9_{size}", 80).eval()
     model.load_state_dict(pretrained.read(tmp_path / "filled.pt", f"yolov9_{size}")[0])
     images = filler.picture(96, 160).flip(1)  # it was RGB there

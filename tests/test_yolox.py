@@ -1,7 +1,5 @@
 """nets/yolox.py: names, sizes and numbers of the official networks."""
 
-import ast
-import importlib.util
 import json
 
 import numpy as np
@@ -21,20 +19,6 @@ PARAMETERS = {"nano": 0.912, "tiny": 5.056, "s": 8.968, "m": 25.326, "l": 54.209
 STRIDES = (8, 16, 32)
 
 
-def official_keys(shared, size):
-    lines = (shared / "keys" / f"yolox_{size}.txt").read_text().splitlines()
-    return {name: ast.literal_eval(shape) for name, shape in (line.split(" ", 1) for line in lines)}
-
-
-@pytest.fixture(scope="session")
-def filler(shared):
-    """The rule by which the reference outputs were made."""
-    spec = importlib.util.spec_from_file_location("fill", shared / "parity" / "fill.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture(scope="module")
 def official_nano(shared):
     model = nets.build("yolox_nano", 80)
@@ -45,8 +29,8 @@ def official_nano(shared):
 
 
 @pytest.mark.parametrize("size", PARAMETERS)
-def test_official_names_and_shapes_fit(shared, tmp_path, size):
-    keys = official_keys(shared, size)
+def test_official_names_and_shapes_fit(official_keys, tmp_path, size):
+    keys = official_keys(f"yolox_{size}")
     # one number behind every tensor: a file of all sizes takes no room
     state = {k: torch.ones((), dtype=torch.int64 if "batches" in k else None).expand(s) for k, s in keys.items()}
     torch.save({"model": state}, tmp_path / "official.pth")
@@ -65,9 +49,9 @@ def test_parameter_counts(size, millions):
 
 
 @pytest.mark.parametrize("size", ["nano", "s", "m"])
-def test_outputs_equal_the_official_code(shared, filler, tmp_path, size):
+def test_outputs_equal_the_official_code(shared, official_keys, filler, tmp_path, size):
     reference = np.load(shared / "parity" / f"yolox_{size}.npz")
-    state = {k: filler.fill(k, shape) for k, shape in official_keys(shared, size).items()}
+    state = {k: filler.fill(k, shape) for k, shape in official_keys(f"yolox_{size}").items()}
     torch.save({"model": state}, tmp_path / "filled.pth")
     model = nets.build(f"yolox_{size}", 80).eval()
     model.load_state_dict(pretrained.read(tmp_path / "filled.pth", f"yolox_{size}")[0])
