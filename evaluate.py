@@ -28,7 +28,9 @@ class Config:
     # what everyone gives
     checkpoint: str | None = None  # a checkpoint, .onnx or official weights; coco: fetch; none: newest runs/*/best.pt
     data: str | None = None  # annotation file, COCO JSON, YOLO yaml, VOC or LabelMe folder; none: val of the training
-    output: str | None = None  # a folder; none: a new one beside the checkpoint, or in runs for official weights
+    output: str | None = (
+        None  # a folder; none: a new one beside the checkpoint, or in runs for .onnx and official weights
+    )
     # of official weights, which do not say it themselves
     model: str | None = None  # yolox_nano, yolox_tiny, yolox_s, _m, _l, _x; yolov9_t, _s, _m, _c
     classes: str | None = None  # a file with one name a line; none: COCO's 80

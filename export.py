@@ -20,6 +20,7 @@ from datasets.annotations import DataError
 from datasets.images import ImageError, pictures_under, read_image
 from datasets.transforms import FILL, letterbox
 from nets.graph import TRANSLATIONS, DetectionGraph, RawGraph
+from nets.postprocess import MAX_CANDIDATES
 from nets.pretrained import PretrainedError
 from utils import detector, distributed, run, script
 from utils.agreement import Agreement, Tolerance, around, compare
@@ -45,7 +46,7 @@ class Config:
     confidence: float | None = None  # a default of the file, may be given to it; none: of the best F1, or 0.3
     nms_iou: float = 0.5  # also a default; boxes of a class that overlap more are one object
     max_detections: int = 300  # a picture
-    half: bool = False  # float16 inside: half the size; slower on most CPUs
+    half: bool = False  # float16 inside: half the size
     # the comparison with PyTorch
     pictures: str | None = None  # a folder; none: val of the training, and if that is not here, drawn ones
     check_pictures: int = 16
@@ -54,8 +55,9 @@ class Config:
 OPSET = 18  # of ONNX: what torch.onnx writes, without conversions afterwards
 ABOVE = 0.05  # the confidence from which on detections are compared
 EXACT = Tolerance(boxes=0.5, scores=1e-3, nms_iou=1e-3, unpaired=0.0)
-HALF = Tolerance(boxes=4.0, scores=0.02, nms_iou=0.02, unpaired=0.02)  # measured: docs/deploy.md
+HALF = Tolerance(boxes=4.0, scores=0.02, nms_iou=0.02, unpaired=0.02)  # YOLOX-nano: docs/deploy.md
 LEAST = {"batch_size": 0, "confidence": 0, "nms_iou": 0, "max_detections": 1, "check_pictures": 1}
+MOST = {"confidence": 1, "nms_iou": 1, "max_detections": MAX_CANDIDATES}
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 
 
@@ -66,7 +68,7 @@ class ExportError(RuntimeError):
 def main(cfg: Config) -> Path:
     """Exports as `cfg` says -> the file."""
     cfg = check(cfg)
-    require(cfg, LEAST, {"confidence": 1, "nms_iou": 1}, {"outputs": ("detections", "raw")})
+    require(cfg, LEAST, MOST, {"outputs": ("detections", "raw")})
     if cfg.outputs == "raw" and (cfg.dynamic_size or cfg.batch_size == 0):
         raise ConfigError("outputs=raw is for converters, which want fixed shapes: no dynamic_size, and a batch_size")
     if missing := [name for name in PACKAGES if find_spec(name) is None]:
@@ -218,7 +220,7 @@ def agreement(
     size, least = tuple(images.shape[-2:]), ABOVE - 2 * tolerance.scores
     limits = around(nms_iou, tolerance)
     ours, theirs = [[] for _ in limits], []
-    for some in (images[:1], *images[1:].split(4)):
+    for some in images[:1].split(1) + images[1:].split(4) * (len(images) > 1):
         frames = torch.tensor([[size[1], size[0], 1.0, 0.0, 0.0]] * len(some))
         predictions = model(some)
         for limit, found in zip(limits, ours, strict=True):

@@ -181,7 +181,7 @@ def main(cfg: Config) -> float:
 
     @lru_cache(maxsize=1)  # what changes at the thaw
     def phase(frozen: bool):
-        model.freeze(*(["backbone", "neck", "head"] if cfg.nms_free == "head" else ["backbone"] * frozen))
+        model.freeze(*frozen_parts(cfg, frozen))
         batch_size = cfg.freeze_batch_size if frozen else cfg.batch_size
         place = (ranks.rank, ranks.world, cfg.accumulate)
         sampler = TrainSampler(len(train_set), batch_size, cfg.image_size, cfg.seed, cfg.multi_scale, *place)
@@ -219,7 +219,7 @@ def train(
         for epoch in range(state.epoch, cfg.epochs):
             model, loader = phase(epoch < updater.schedule.plan.freeze_epochs)
             loader.batch_sampler.epoch, loader.batch_sampler.start = epoch, meter.batches
-            plain, progress = epoch >= cfg.epochs - cfg.plain_epochs, epoch / max(cfg.epochs - 1, 1)
+            plain, progress = epoch >= cfg.epochs - cfg.plain_epochs, (epoch + 1) / cfg.epochs
             criterion = nets.criterion(updater.model, ranks.share, plain, progress)
             profiled = cfg.profile_steps if epoch == first else 0
             look = (
@@ -290,6 +290,11 @@ def is_demo(cfg: Config) -> bool:
     return Path(cfg.train) == Path(Config.train)
 
 
+def frozen_parts(cfg: Config, frozen: bool) -> tuple[str, ...]:
+    """The parts of the model that learn nothing: while it is frozen the backbone, or always all but the second head."""
+    return ("backbone", "neck", "head") if cfg.nms_free == "head" else ("backbone",) * frozen
+
+
 def make_model(
     cfg: Config, classes: tuple[str, ...], earlier: dict | None, ranks, say: Callable
 ) -> tuple[nets.DetectionModel, int]:  # fmt: skip
@@ -301,12 +306,20 @@ def make_model(
 
     def load():
         state, names, freeze_epochs = first_weights(cfg, say)
+        if cfg.nms_free == "head":
+            if not state:
+                raise ConfigError("nms_free=head trains on top of finished weights: weights=runs/RUN/best.pt")
+            freeze_epochs = 0  # there is no thaw
         if not cfg.nms_free:
             state = {name: value for name, value in state.items() if not name.startswith("one_head.")}
         made.append(nets.build(cfg.model, len(classes), state))
         if state:
             state = pretrained.adapt_classes(state, names, classes, made[0])
-            say(checkpoint.load_matching(made[0], state).require(backbone=0.8).text())
+            say(
+                checkpoint.load_matching(made[0], state)
+                .require(backbone=0.8, neck=0.8 * (cfg.nms_free == "head"))
+                .text()
+            )
         if cfg.nms_free and not made[0].one_head:
             made[0].add_one_head()
         return freeze_epochs, {name: value.to("meta") for name, value in made[0].state_dict().items()}
@@ -398,7 +411,8 @@ def introduce(
         "device": f"{ranks.device}, {torch.get_num_threads()} thread(s), {cfg.workers} worker(s)",
     }
     say(table(cfg, Config(), step))
-    say(report.model_text(model, cfg.model, cfg.image_size, plan.freeze_epochs, cfg.epochs))
+    phases = (plan.freeze_epochs, frozen_parts(cfg, True)), (cfg.epochs, frozen_parts(cfg, False))
+    say(report.model_text(model, cfg.model, cfg.image_size, phases))
     say(report.data_text(train, val))
     warnings = report.phase_warnings(cfg.epochs, plan.freeze_epochs, cfg.plain_epochs) + report.data_warnings(
         train, val
@@ -451,7 +465,7 @@ def memory_of_images(cfg: Config, model, data: Annotations, images: int, frozen:
     size = tuple(round(side * (1 + cfg.multi_scale) / 32) * 32 for side in cfg.image_size)
     boxes = int(np.diff(data.starts).max()) * (4 if cfg.mosaic else 1) * (2 if cfg.mixup else 1)
     criterion = nets.criterion(model)
-    return memory.training_memory(model, criterion, size, images, max(boxes, 1), cfg.amp, frozen)
+    return memory.training_memory(model, criterion, size, images, max(boxes, 1), cfg.amp, frozen_parts(cfg, frozen))
 
 
 def memory_of_a_step(cfg: Config, model, data: Annotations, ranks) -> int:
@@ -506,7 +520,7 @@ def train_epoch(
             f"steps, the last first: {', '.join(paths[:64])}. Try a lower learning_rate, or amp=bf16"
         ) from error
     except torch.cuda.OutOfMemoryError as error:
-        name = "freeze_batch_size" if "backbone" in updater.model.frozen else "batch_size"
+        name = "freeze_batch_size" if epoch < updater.schedule.plan.freeze_epochs else "batch_size"
         raise SystemExit(f"CUDA out of memory: {less_memory(cfg, name)}") from error
     finally:
         bar.close()

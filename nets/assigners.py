@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from utils.boxes import ciou, iou, pairwise_iou
+from utils.boxes import ciou, pairwise_iou
 
 CENTRE_RADIUS = 1.5  # strides
 MOST_PAIRS = 2**24  # of boxes and points at a time: 64 MiB a tensor, of which ten to fourteen are alive
@@ -125,11 +125,11 @@ def task_aligned(
     `strides [A]`; `targets [B, M, 4]` xyxy pixels; `labels [B, M]`, -1 for padding.
 
     alignment = score of the class^.5 * CIoU^6, CIoU at least 0. A box takes the `most` points of the highest alignment
-    among those inside it, or where none has any, the nearest point of the finest level. A point that several boxes take
+    among those inside it; where none has any the best of all, or the nearest of the finest level. A point that several take
     goes to the one with the highest CIoU, as in YOLOv8 and YOLOv9. Other than there, a box whose first choice it is goes
     before the others: a small box inside a large one keeps a point, every box does unless two have the same first choice.
     `least_side`: where it is asked which points are inside, shorter sides count as so many pixels (YOLO26: 16).
-    The score of a point is alignment / highest alignment of its box's points * highest IoU of them.
+    The score of a point is alignment / highest alignment of its box's points * highest CIoU of them.
 
     Pictures are independent, and taken so many at a time that memory stays bounded however many boxes they have.
     """
@@ -151,7 +151,9 @@ def _task_aligned(boxes, classes, centres, strides, targets, labels, most: int, 
     alone = ~found.any(-1, keepdim=True)
     # Within the picture some point is .71 strides away at most, so with the stride added the finest level is the nearest.
     nearest = (distance.norm(dim=-1) + strides[:, None]).argmin(-1, keepdim=True)
-    points, taken = torch.where(alone, nearest, best.indices), (found | alone) & real
+    highest = alignment.max(-1, keepdim=True)
+    points = torch.where(alone, torch.where(highest.values > 0, highest.indices, nearest), best.indices)
+    taken = (found | alone) & real
 
     claimed = torch.zeros_like(inside).scatter(2, points, taken)
     first = torch.zeros_like(fit).scatter(2, points[..., :1], taken[..., :1].to(fit.dtype))
@@ -159,7 +161,7 @@ def _task_aligned(boxes, classes, centres, strides, targets, labels, most: int, 
     positive = strongest >= 0
     index = index * positive
     alignment = alignment.gather(1, index[:, None])[:, 0].where(positive, 0)
-    overlap = iou(targets.gather(1, index[..., None].expand_as(boxes)), boxes).where(positive, 0)
+    overlap = fit.gather(1, index[:, None])[:, 0].where(positive, 0)
     return Assignment(positive, index, _normalised(alignment, overlap, index, targets.shape[1]).where(positive, 0))
 
 

@@ -1,6 +1,7 @@
 """The bricks of all families, and what every detection model can do."""
 
 import copy
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -183,6 +184,11 @@ class ADown(nn.Module):
         return torch.cat([self.conv1(first), self.conv2(F.max_pool2d(second, 3, stride=2, padding=1))], 1)
 
 
+def rows(levels: Sequence[Sequence[Tensor]]) -> Tensor:
+    """For each level its maps `[B, C, H, W]` -> `[B, A, all C]`: the points of the levels one after another, each row by row."""
+    return torch.cat([torch.cat(maps, 1).flatten(2) for maps in levels], 2).transpose(1, 2)
+
+
 class Both(NamedTuple):
     """What an NMS-free model says in training."""
 
@@ -192,7 +198,8 @@ class Both(NamedTuple):
 
 class DetectionModel(nn.Module):
     """What every family offers. A family sets `letterbox`, `strides`, `num_classes`, `backbone`, `neck`, `head`, and writes
-    `forward` (images -> `answer` of the neck's features) and `decode` (Predictions -> boxes, scores and labels a point)."""
+    `prepare` (images -> what the backbone takes) and `decode` (Predictions -> boxes, scores and labels a point). A head says
+    Predictions, with `levels` as maps: for each stride Predictions of `[B, C, H, W]`."""
 
     letterbox: str  # "corner" or "centre": where the picture lies in the network's input
     strides: tuple[int, ...]
@@ -227,6 +234,18 @@ class DetectionModel(nn.Module):
         """Makes the model NMS-free (dual assignment of YOLOv10, Wang et al. 2024, section 3.1): its second head begins as a
         copy of the first."""
         self.one_head = copy.deepcopy(self.head)
+
+    def features(self, images: Tensor) -> tuple[Tensor, ...]:
+        """What the heads take."""
+        return self.neck(*self.backbone(self.prepare(images)))
+
+    def levels(self, images: Tensor) -> list:
+        """Images -> what the head that decides says, as maps."""
+        return (self.one_head or self.head).levels(self.features(images))
+
+    def forward(self, images: Tensor):
+        """Images `[B, 3, H, W]` BGR, 0-255, uint8 or float, height and width multiples of 32 -> see `answer`."""
+        return self.answer(self.features(images))
 
     def answer(self, features: tuple[Tensor, ...]):
         """Features -> the family's Predictions, of the head that decides; of an NMS-free model in training -> Both."""

@@ -1,6 +1,6 @@
 """What an exported file computes: a model with what comes before it and after it, in operators that ONNX has.
 
-It asks of a model no more than its forward pass, its predictions, and `decode`.
+Of a family it asks its predictions, as points or as maps, and `decode`.
 """
 
 import torch
@@ -86,17 +86,12 @@ class RawGraph(nn.Module):
     def __init__(self, model: DetectionModel, pictures: bool, image_size: tuple[int, int]):
         super().__init__()
         self.model, self.pictures = model, pictures
-        self.grids = [(image_size[0] // stride, image_size[1] // stride) for stride in model.strides]
         with torch.no_grad():
             predictions = model(torch.zeros(1, 3, *image_size))
         self.shapes = {name: tuple(x.shape[2:]) for name, x in zip(predictions._fields, predictions, strict=True)}
         self.outputs = tuple(f"{field}_{stride}" for field in self.shapes for stride in model.strides)
 
     def forward(self, images: Tensor) -> list[Tensor]:
-        """The tensors in the order of `outputs`, float32."""
-        levels = []
-        for field in self.model(images.permute(0, 3, 1, 2) if self.pictures else images):
-            field = (field[..., None] if field.ndim == 2 else field.flatten(2)).float()
-            parts = field.split([rows * columns for rows, columns in self.grids], 1)
-            levels += [x.transpose(1, 2).unflatten(2, grid) for x, grid in zip(parts, self.grids, strict=True)]
-        return levels
+        """The tensors in the order of `outputs`, float32, as they leave the last convolutions."""
+        levels = self.model.levels(images.permute(0, 3, 1, 2) if self.pictures else images)
+        return [x.float() for field in zip(*levels, strict=True) for x in field]

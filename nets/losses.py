@@ -27,7 +27,8 @@ class YOLOXCriterion:
 
     `share`: count of this process -> the count of all processes, at least 1, divided by the number of processes, so
     that the average of the gradients of all processes is the gradient of the whole batch.
-    `l1`: set for the plain last epochs. `most`: see `simota`.
+    `l1`: set for the plain last epochs. `most`: how many points of a box shall say that there is an object (`simota`); the box
+    and its class are always learned by MOST_POINTS.
     """
 
     def __init__(
@@ -56,19 +57,22 @@ class YOLOXCriterion:
         cells, centres, strides = cells[near], centres[near], strides[near]
         raw, classes = _take(raw, near), _take(classes, near)
         seen = decode_yolox(raw.detach(), cells, strides)
-        match = simota(seen, objectness.gather(1, near), classes, centres, strides, targets, labels, self.most)
+        scene = seen, objectness.gather(1, near), classes, centres, strides, targets, labels
+        match = simota(*scene)
+        present = match.positive if self.most == MOST_POINTS else simota(*scene, self.most).positive
 
         positive, matched = match.positive, _take(targets, match.index)
         # Points without a box count as 0: one whose exp overflows would make all gradients NaN, at a loss of zero.
         boxes = decode_yolox(raw.where(positive[..., None], 0.0), cells, strides)
         overlap = iou(boxes, matched.where(positive[..., None], 1.0))
         soft = _one_hot(labels.gather(1, match.index), classes.shape[2], match.score)
-        presence = torch.zeros_like(objectness).scatter(1, near, positive.to(raw.dtype))
+        presence = torch.zeros_like(objectness).scatter(1, near, present.to(raw.dtype))
 
         counted = self.share(positive.sum().to(raw.dtype))
+        said = counted if present is positive else self.share(present.sum().to(raw.dtype))
         losses = {
             "box": BOX_WEIGHT * ((1 - overlap.square()) * positive).sum() / counted,
-            "objectness": _bce(objectness, presence).sum() / counted,
+            "objectness": _bce(objectness, presence).sum() / said,
             "class": (_bce(classes, soft).sum(-1) * positive).sum() / counted,
         }
         if self.l1:
@@ -83,7 +87,8 @@ class YOLOv9Criterion:
     """7.5 * (1 - CIoU) + .5 * BCE(class, target scores) + 1.5 * DFL, summed, over the sum of the target scores. Losses of boxes
     are weighed by the target score of their point.
 
-    `share`: as for YOLOX, of that sum. `most`, `least_side`: see `task_aligned`.
+    `share`: as for YOLOX, of that sum. `most`: how many points of a box shall score (`task_aligned`); its sides are always
+    learned by MOST_POINTS.
     """
 
     def __init__(
@@ -91,9 +96,8 @@ class YOLOv9Criterion:
         strides: tuple[int, ...],
         share: Callable[[Tensor], Tensor] = at_least_one,
         most: int = MOST_POINTS,
-        least_side: float = 0.0,
     ):
-        self.strides, self.share, self.most, self.least_side = strides, share, most, least_side
+        self.strides, self.share, self.most = strides, share, most
 
     def __call__(
         self, predictions: yolov9.Predictions, targets: Tensor, labels: Tensor, image_size: tuple[int, int]
@@ -107,20 +111,25 @@ class YOLOv9Criterion:
         targets = targets.to(raw.dtype)
         cells, strides = grid(image_size, self.strides, raw)
         centres, seen = (cells + 0.5) * strides[:, None], decode_dfl(raw.detach(), cells, strides)
-        match = task_aligned(seen, classes, centres, strides, targets, labels, self.most, self.least_side)
+        scene = seen, classes, centres, strides, targets, labels
+        match = task_aligned(*scene)
+        shown = match if self.most == MOST_POINTS else task_aligned(*scene, self.most)
 
         # All positive points, and others with a score of 0 up to the most there can be.
         near = match.positive.byte().sort(descending=True, stable=True).indices[:, : MOST_POINTS * targets.shape[1]]
         score, index = match.score.gather(1, near), match.index.gather(1, near)
         raw, matched, cells, strides = _take(raw, near), _take(targets, index), cells[near], strides[near]
-        wanted = _take(classes, near).gather(2, labels.gather(1, index).clamp(min=0)[..., None])[..., 0]
+        label = labels.gather(1, shown.index.gather(1, near)).clamp(min=0)[..., None]
+        wanted = _take(classes, near).gather(2, label)[..., 0] * shown.score.gather(1, near)
         sums = {
             "box": ((1 - ciou(decode_dfl(raw, cells, strides), matched)) * score).sum(),
-            "class": F.softplus(classes).sum() - (wanted * score).sum(),  # BCE, without a target for every absent class
+            "class": F.softplus(classes).sum() - wanted.sum(),  # BCE, without a target for every absent class
             "dfl": (_dfl(raw, encode_dfl(matched, cells, strides)) * score).sum(),
         }
         counted = self.share(match.score.sum())
-        losses = {name: YOLOV9_WEIGHTS[name] * value / counted for name, value in sums.items()}
+        said = counted if shown is match else self.share(shown.score.sum())
+        counts = {"box": counted, "class": said, "dfl": counted}
+        losses = {name: YOLOV9_WEIGHTS[name] * value / counts[name] for name, value in sums.items()}
         boxes_here = self.share((labels >= 0).sum().to(raw.dtype))
         return {
             "total": torch.stack(list(losses.values())).sum(),

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nets.blocks import GELAN, SPP, AConv, ADown, Both, Conv, DetectionModel
+from nets.blocks import GELAN, SPP, AConv, ADown, Conv, DetectionModel, rows
 from nets.coder import BINS, decode_dfl, grid
 
 
@@ -102,12 +102,16 @@ class Head(nn.Module):
             nn.init.constant_(of_box.bias, 1.0)
 
     def forward(self, features: tuple[Tensor, ...]) -> Predictions:
-        levels = []
-        for i, x in enumerate(features):
-            out = [self.box_predictors[i](self.box_convs[i](x)), self.class_predictors[i](self.class_convs[i](x))]
-            levels.append(torch.cat(out, 1).flatten(2))
-        raw = torch.cat(levels, 2).transpose(1, 2)  # [B, A, 64 + C]
+        raw = rows(self.levels(features))  # [B, A, 64 + C]
         return Predictions(raw[..., :BOX_CHANNELS], raw[..., BOX_CHANNELS:])
+
+    def levels(self, features: tuple[Tensor, ...]) -> list[Predictions]:
+        """The same as maps `[B, C, H, W]` of each stride."""
+        found = []
+        for i, x in enumerate(features):
+            boxes = self.box_predictors[i](self.box_convs[i](x))
+            found.append(Predictions(boxes, self.class_predictors[i](self.class_convs[i](x))))
+        return found
 
 
 class YOLOv9(DetectionModel):
@@ -123,10 +127,8 @@ class YOLOv9(DetectionModel):
         self.neck = Neck(size)
         self.head = Head(size.neck, num_classes, class_width or max(size.neck[0], min(2 * num_classes, 128)))
 
-    def forward(self, images: Tensor) -> Predictions | Both:
-        """Images `[B, 3, H, W]` BGR, 0-255, uint8 or float, height and width multiples of 32."""
-        images = images.flip(1).to(self.head.box_predictors[0].weight.dtype) / 255
-        return self.answer(self.neck(*self.backbone(images)))
+    def prepare(self, images: Tensor) -> Tensor:
+        return images.flip(1).to(self.head.box_predictors[0].weight.dtype) / 255
 
     def decode(self, predictions: Predictions, image_size: tuple[int, int]) -> tuple[Tensor, Tensor, Tensor]:
         """-> boxes `[B, A, 4]` xyxy in pixels of the input, scores `[B, A]`, labels `[B, A]` of the best class."""

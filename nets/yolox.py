@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nets.blocks import CSP, SPP, Both, Conv, DetectionModel, SeparableConv
+from nets.blocks import CSP, SPP, Conv, DetectionModel, SeparableConv, rows
 from nets.coder import decode_yolox, grid
 
 SIZES = {  # depth, width, depthwise
@@ -115,18 +115,18 @@ class Head(nn.Module):
             nn.init.constant_(predictor.bias, prior)
 
     def forward(self, features: tuple[Tensor, ...]) -> Predictions:
-        levels = []
+        raw = rows(self.levels(features))  # [B, A, 4 + 1 + C]
+        return Predictions(raw[..., :4], raw[..., 4], raw[..., 5:])
+
+    def levels(self, features: tuple[Tensor, ...]) -> list[Predictions]:
+        """The same as maps `[B, C, H, W]` of each stride."""
+        found = []
         for i, x in enumerate(features):
             x = self.stems[i](x)
             of_class, of_box = self.class_convs[i](x), self.box_convs[i](x)
-            out = [
-                self.box_predictors[i](of_box),
-                self.objectness_predictors[i](of_box),
-                self.class_predictors[i](of_class),
-            ]
-            levels.append(torch.cat(out, 1).flatten(2))
-        raw = torch.cat(levels, 2).transpose(1, 2)  # [B, A, 4 + 1 + C]
-        return Predictions(raw[..., :4], raw[..., 4], raw[..., 5:])
+            boxes, objectness = self.box_predictors[i](of_box), self.objectness_predictors[i](of_box)
+            found.append(Predictions(boxes, objectness, self.class_predictors[i](of_class)))
+        return found
 
 
 class YOLOX(DetectionModel):
@@ -148,10 +148,8 @@ class YOLOX(DetectionModel):
         self.backbone.fold_focus()
         return self
 
-    def forward(self, images: Tensor) -> Predictions | Both:
-        """Images `[B, 3, H, W]` BGR, 0-255, uint8 or float, height and width multiples of 32."""
-        images = images.to(self.head.box_predictors[0].weight.dtype)
-        return self.answer(self.neck(*self.backbone(images)))
+    def prepare(self, images: Tensor) -> Tensor:
+        return images.to(self.head.box_predictors[0].weight.dtype)
 
     def decode(self, predictions: Predictions, image_size: tuple[int, int]) -> tuple[Tensor, Tensor, Tensor]:
         """-> boxes `[B, A, 4]` xyxy in pixels of the input, scores `[B, A]`, labels `[B, A]` of the best class."""

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
 import nets
-from nets.blocks import Conv, DetectionModel
+from nets.blocks import Conv, DetectionModel, rows
 from nets.coder import grid
 from utils import checkpoint
 
@@ -15,6 +15,19 @@ from utils import checkpoint
 class ToyPredictions(NamedTuple):
     sides: Tensor  # [B, A, 4, 2] two shares of each side's distance
     classes: Tensor  # [B, A, C] logits
+
+
+class ToyHead(nn.Module):
+    def __init__(self, num_classes: int):
+        super().__init__()
+        self.out = nn.Conv2d(8, 8 + num_classes, 1)
+
+    def forward(self, features) -> ToyPredictions:
+        raw = rows(self.levels(features))
+        return ToyPredictions(raw[..., :8].unflatten(2, (4, 2)), raw[..., 8:])
+
+    def levels(self, features) -> list[ToyPredictions]:
+        return [ToyPredictions(out[:, :8], out[:, 8:]) for out in map(self.out, features)]
 
 
 class Toy(DetectionModel):
@@ -26,16 +39,17 @@ class Toy(DetectionModel):
         super().__init__()
         self.num_classes = num_classes
         self.backbone = nn.Sequential(Conv(3, 8, 3, 2), Conv(8, 8, 3, 2))
-        self.levels = nn.ModuleList(Conv(8, 8, 3, 2) for _ in self.strides)
-        self.out = nn.Conv2d(8, 8 + num_classes, 1)
+        self.neck = nn.ModuleList(Conv(8, 8, 3, 2) for _ in self.strides)
+        self.head = ToyHead(num_classes)
 
-    def forward(self, images: Tensor) -> ToyPredictions:
-        x, levels = self.backbone(images.to(self.out.weight.dtype).flip(1) / 255), []
-        for level in self.levels:
-            x = level(x)
-            levels.append(self.out(x).flatten(2))
-        raw = torch.cat(levels, 2).transpose(1, 2)
-        return ToyPredictions(raw[..., :8].unflatten(2, (4, 2)), raw[..., 8:])
+    def prepare(self, images: Tensor) -> Tensor:
+        return images.to(self.head.out.weight.dtype).flip(1) / 255
+
+    def features(self, images: Tensor) -> list[Tensor]:
+        levels = [self.backbone(self.prepare(images))]
+        for down in self.neck:
+            levels.append(down(levels[-1]))
+        return levels[1:]
 
     def decode(self, predictions: ToyPredictions, image_size: tuple[int, int]) -> tuple[Tensor, Tensor, Tensor]:
         sides = predictions.sides.float().softmax(-1)[..., 0] * 4

@@ -303,7 +303,9 @@ def slow_task_aligned(boxes, classes, centres, strides, targets, labels, most, l
             alignment[m, a] = (1 / (1 + math.exp(-classes[a][labels[m]]))) ** 0.5 * fit[m, a] ** 6
         inside = [a for a in points if abs(centres[a][0] - x) < reach_x and abs(centres[a][1] - y) < reach_y]
         chosen = sorted((a for a in inside if alignment[m, a] > 0), key=lambda a: -alignment[m, a])[:most]  # noqa: B023
-        if not chosen:
+        if not chosen and max(alignment[m, a] for a in points) > 0:
+            chosen = [max(points, key=lambda a: alignment[m, a])]  # noqa: B023
+        elif not chosen:
             finest = [a for a in points if strides[a] == min(strides)]
             chosen = [min(finest, key=lambda a: math.dist(centres[a], (x, y)))]  # noqa: B023
         for place, a in enumerate(chosen):
@@ -312,7 +314,7 @@ def slow_task_aligned(boxes, classes, centres, strides, targets, labels, most, l
     found = {}
     for a, m in owner.items():
         mine = [p for p in owner if owner[p] == m]
-        highest, widest = max(alignment[m, p] for p in mine), max(slow_iou(targets[m], boxes[p]) for p in mine)
+        highest, widest = max(alignment[m, p] for p in mine), max(fit[m, p] for p in mine)
         found[a] = (m, (alignment[m, a] / highest if highest else 1.0) * widest)
     return found
 

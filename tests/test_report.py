@@ -30,11 +30,15 @@ def test_gflops_of_fused_yolov9_are_those_of_the_model_cards(size, card):
 
 def test_model_text_tells_the_phases_apart():
     model = nets.build("yolox_nano", 80)
-    text = report.model_text(model, "yolox_nano", (64, 64), 3, 10)
+    text = report.model_text(model, "yolox_nano", (64, 64), [(3, ("backbone",)), (10, ())])
     outside = sum(p.numel() for name, p in model.named_parameters() if not name.startswith("backbone"))
     assert f"epochs 1-3: backbone frozen, {outside / 1e6:.3f} M" in text
     assert "epochs 4-10: all 0.912 M" in text
-    assert "frozen" not in report.model_text(model, "yolox_nano", (64, 64), 0, 10)
+    assert "frozen" not in report.model_text(model, "yolox_nano", (64, 64), [(0, ("backbone",)), (10, ())])
+    model.add_one_head()
+    text = report.model_text(model, "yolox_nano", (64, 64), [(0, ()), (5, ("backbone", "neck", "head"))])
+    head = sum(p.numel() for p in model.one_head.parameters())
+    assert f"epochs 1-5: backbone, neck, head frozen, {head / 1e6:.3f} M" in text
 
 
 def test_1_the_table_counts_boxes_a_class(tmp_path):

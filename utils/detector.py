@@ -165,22 +165,23 @@ def load(
         if model is None or not Path(path).is_file():
             raise
         network, names = _load_official(path, model, classes)
-        size = _check_size(image_size or OFFICIAL_SIZES.get(model, (640, 640)))
+        size = nets.check_size(image_size or OFFICIAL_SIZES.get(model, (640, 640)))
         return Loaded(network, names, size, {}, Path(path), CONFIDENCE)
     config, names = contents["config"], tuple(contents["classes"])
     _check_same(path, config["model"], names, model, classes)
     network = nets.build(config["model"], len(names), contents["model"])
     network.load_state_dict(contents["model"])
     best = contents.get("metrics", {}).get("confidence", -1)
-    size = _check_size(image_size or tuple(config["image_size"]))
+    size = nets.check_size(image_size or tuple(config["image_size"]))
     return Loaded(network.eval(), names, size, config, Path(path), best if best > 0 else CONFIDENCE)
 
 
 def _load_exported(path: Path, model: str | None, classes: Sequence[str] | None, image_size: tuple | None) -> Loaded:
-    network = onnx.OnnxModel(path, nets.build)
+    with torch.device("meta"):  # of a model whose raw outputs the file gives only the decoding is asked
+        network = onnx.OnnxModel(path, nets.build)
     about = network.about
     _check_same(path, about["model"], tuple(about["classes"]), model, classes)
-    size = _check_size(image_size or tuple(about["image_size"]))
+    size = nets.check_size(image_size or tuple(about["image_size"]))
     if size != tuple(about["image_size"]) and not about["dynamic_size"]:
         own = ",".join(map(str, about["image_size"]))
         raise ValueError(
@@ -208,13 +209,6 @@ def _load_official(path: str | Path, model: str, classes: Sequence[str] | None) 
     state = pretrained.adapt_classes(state, names if known else None, wanted, network)
     checkpoint.load_matching(network, state).require(backbone=1.0, neck=1.0, head=1.0)
     return network.eval(), wanted
-
-
-def _check_size(size: tuple[int, int]) -> tuple[int, int]:
-    if any(side < 32 or side % 32 for side in size):
-        near = ",".join(str(max(round(side / 32), 1) * 32) for side in size)
-        raise ValueError(f"image_size={size[0]},{size[1]}: height and width must be multiples of 32, such as {near}")
-    return size
 
 
 def newest_checkpoint(runs: str | Path = "runs") -> Path:

@@ -2,7 +2,7 @@
 die after the night."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import nn
@@ -17,19 +17,20 @@ def training_memory(
     batch_size: int,
     boxes: int,
     amp: str,
-    frozen: bool = False,
+    frozen: Sequence[str] = (),
 ) -> int:
     """Bytes that a training step of `batch_size` images of height, width takes on the GPU at its peak. 0 on other devices.
 
     Runs a step of a copy of the model, which stands for the moving average that is not there yet, on empty images with
-    so many boxes each; the model and all random states stay as they are. Raises torch.cuda.OutOfMemoryError.
+    so many boxes each, with those parts `frozen`; the model and all random states stay as they are. Raises
+    torch.cuda.OutOfMemoryError.
     """
     device = next(model.parameters()).device
     if device.type != "cuda":
         return 0
     torch.cuda.reset_peak_memory_stats(device)
     trial = copy.deepcopy(model).train()
-    trial.freeze_backbone(frozen)
+    trial.freeze(*frozen)
     images = torch.zeros(batch_size, 3, *image_size, dtype=torch.uint8, device=device)
     targets = torch.tensor([32.0, 32.0, 96.0, 96.0], device=device).repeat(batch_size, boxes, 1)
     labels = torch.zeros(batch_size, boxes, dtype=torch.int64, device=device)

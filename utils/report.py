@@ -1,6 +1,7 @@
 """What a run is about to do, in words: the model, the data, and what looks wrong with them."""
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -18,19 +19,22 @@ def gflops(model: nn.Module, image_size: tuple[int, int]) -> float:
     return counter.get_total_flops() / 1e9
 
 
-def model_text(model: nn.Module, name: str, image_size: tuple[int, int], freeze_epochs: int, epochs: int) -> str:
-    """Size and cost of the model, and how much of it is trained in each phase."""
+def model_text(
+    model: nn.Module, name: str, image_size: tuple[int, int], phases: Sequence[tuple[int, Sequence[str]]]
+) -> str:
+    """Size and cost of the model, and how much of it is trained in each phase: its last epoch and the parts that are frozen."""
     total = sum(p.numel() for p in model.parameters()) / 1e6
-    thawed = total - sum(p.numel() for p in model.backbone.parameters()) / 1e6
     height, width = image_size
     lines = [
         f"model      {name}: {total:.3f} M parameters, {gflops(model, image_size):.2f} GFLOPs at {height} x {width}"
     ]
-    frozen = min(freeze_epochs, epochs)
-    if frozen:
-        lines.append(f"           epochs 1-{frozen}: backbone frozen, {thawed:.3f} M parameters are trained")
-    if frozen < epochs:
-        lines.append(f"           epochs {frozen + 1}-{epochs}: all {total:.3f} M parameters are trained")
+    first = 1
+    for last, frozen in phases:
+        rest = total - sum(p.numel() for part in frozen for p in getattr(model, part).parameters()) / 1e6
+        what = f"{', '.join(frozen)} frozen, {rest:.3f} M" if frozen else f"all {total:.3f} M"
+        if first <= last:
+            lines.append(f"           epochs {first}-{last}: {what} parameters are trained")
+        first = last + 1
     return "\n".join(lines)
 
 
