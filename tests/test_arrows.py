@@ -13,7 +13,7 @@ SCRIPTS = tuple(file.stem for file in ROOT.glob("*.py"))
 MODULES = {
     ".".join(p.relative_to(ROOT).with_suffix("").parts): p for part in PACKAGES for p in (ROOT / part).glob("*.py")
 }
-EXCEPTIONS = {"utils.detector", "utils.onnx"}  # what users' own programs import: model, pictures and all
+EXCEPTIONS = {"utils.detector", "utils.onnx"}  # what users' own programs import, and exported files as models
 HEAVY = (
     "matplotlib",
     "tensorboard",

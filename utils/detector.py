@@ -4,8 +4,8 @@
     for found in Detector("runs/train-2026-01-31-1/best.pt")(["a.jpg", "b.jpg"]):
         print(found.names, found.scores, found.boxes)
 
-predict.py uses it, and evaluate.py its `load`, so that the three give the same boxes. The one place in utils that knows
-models and data.
+predict.py uses it, and evaluate.py its `load`, so that the three give the same boxes. With utils.onnx the one place in utils
+that knows models and data.
 """
 
 import ctypes
