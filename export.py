@@ -102,7 +102,7 @@ def description(cfg: Config, loaded: detector.Loaded) -> dict[str, Any]:
         "classes": loaded.classes,
         "image_size": loaded.image_size,
         "dynamic_size": cfg.dynamic_size,
-        "nms_free": loaded.model.one_head is not None,
+        "nms_free": loaded.model.selector is not None,
         "letterbox": loaded.model.letterbox,
         "padding": FILL,
         "outputs": cfg.outputs,

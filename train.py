@@ -219,8 +219,7 @@ def train(
         for epoch in range(state.epoch, cfg.epochs):
             model, loader = phase(epoch < updater.schedule.plan.freeze_epochs)
             loader.batch_sampler.epoch, loader.batch_sampler.start = epoch, meter.batches
-            plain, progress = epoch >= cfg.epochs - cfg.plain_epochs, (epoch + 1) / cfg.epochs
-            criterion = nets.criterion(updater.model, ranks.share, plain, progress)
+            criterion = nets.criterion(updater.model, ranks.share, epoch >= cfg.epochs - cfg.plain_epochs)
             profiled = cfg.profile_steps if epoch == first else 0
             look = (
                 partial(looked_at, run, loader.dataset.classes, epoch, meter.batches, profiled)
@@ -311,7 +310,7 @@ def make_model(
                 raise ConfigError("nms_free=head trains on top of finished weights: weights=runs/RUN/best.pt")
             freeze_epochs = 0  # there is no thaw
         if not cfg.nms_free:
-            state = {name: value for name, value in state.items() if not name.startswith("one_head.")}
+            state = {name: value for name, value in state.items() if not name.startswith("selector.")}
         made.append(nets.build(cfg.model, len(classes), state))
         if state:
             state = pretrained.adapt_classes(state, names, classes, made[0])
@@ -320,8 +319,8 @@ def make_model(
                 .require(backbone=0.8, neck=0.8 * (cfg.nms_free == "head"))
                 .text()
             )
-        if cfg.nms_free and not made[0].one_head:
-            made[0].add_one_head()
+        if cfg.nms_free and not made[0].selector:
+            made[0].add_selector()
         return freeze_epochs, {name: value.to("meta") for name, value in made[0].state_dict().items()}
 
     freeze_epochs, like = ranks.once(load)

@@ -39,7 +39,8 @@ class Auxiliary(torch.nn.Module):
         double = partial(torch.nn.functional.interpolate, scale_factor=2.0, mode="nearest")
         last = self.spp(stride32)
         middle = self.stride16(torch.cat([double(last), stride16], 1))
-        return self.head((self.stride8(torch.cat([double(middle), stride8], 1)), middle, last))
+        features = self.stride8(torch.cat([double(middle), stride8], 1)), middle, last
+        return self.head.joined(self.head.levels(features))
 
 
 class WithAuxiliary(yolov9.YOLOv9):
@@ -54,9 +55,10 @@ class WithAuxiliary(yolov9.YOLOv9):
             return super().forward(images)
         seen = []
         watch = self.backbone.stage5[1].register_forward_hook(lambda *call: seen.append(call[2]))
-        features = self.backbone(images.flip(1).to(self.head.box_predictors[0].weight.dtype) / 255)
+        features = self.backbone(self.prepare(images))
         watch.remove()
-        return self.answer(self.neck(*features)), self.auxiliary(*features[:2], *seen)
+        said = self.head.joined(self.head.levels(self.neck(*features)))
+        return said, self.auxiliary(*features[:2], *seen)
 
 
 class BothBranches:

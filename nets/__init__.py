@@ -7,7 +7,7 @@ from torch import Tensor
 
 from nets import yolov9, yolox
 from nets.blocks import DetectionModel
-from nets.losses import DualCriterion, YOLOv9Criterion, YOLOXCriterion, at_least_one
+from nets.losses import SelectionCriterion, YOLOv9Criterion, YOLOXCriterion, at_least_one
 from nets.yolov9 import YOLOv9
 from nets.yolox import YOLOX
 
@@ -31,7 +31,7 @@ def build(
     """A freshly initialised model. Raises ValueError with the known names for any other name.
 
     `like`: a state dict with our names, for which there shall be room: it decides the width of the class branches of
-    YOLOv9, which depends on the number of classes it was made for, and, where `nms_free` is None, whether there is a second head.
+    YOLOv9, which depends on the number of classes it was made for, and, where `nms_free` is None, whether there is a selector.
     """
     if name not in MODELS:
         raise ValueError(f"model={name!r} is not known; choose one of: {', '.join(MODELS)}")
@@ -39,29 +39,20 @@ def build(
     if name.startswith("yolov9") and (branch := like.get("head.class_convs.0.0.conv.weight")) is not None:
         options["class_width"] = len(branch)
     model = MODELS[name](num_classes=num_classes, **options)
-    if nms_free or nms_free is None and any(key.startswith("one_head.") for key in like):
-        model.add_one_head()
+    if nms_free or nms_free is None and any(key.startswith("selector.") for key in like):
+        model.add_selector()
     return model
 
 
 def criterion(
-    model: DetectionModel,
-    share: Callable[[Tensor], Tensor] = at_least_one,
-    plain: bool = False,
-    progress: float = 1.0,
-):
-    """What the family of `model` minimises. `share`: see YOLOXCriterion; `plain`: in the last epochs, for YOLOX also L1.
-
-    `progress`: of an NMS-free model, the share of the epochs that are done: the weight of many points a box falls from .8 to
-    .1, and the task-aligned points of its other head from 7 to 1 (YOLO26).
-    """
+    model: DetectionModel, share: Callable[[Tensor], Tensor] = at_least_one, plain: bool = False
+) -> YOLOXCriterion | YOLOv9Criterion | SelectionCriterion:
+    """What the family of `model` minimises. `share`: see YOLOXCriterion; `plain`: in the last epochs, for YOLOX also L1."""
     if isinstance(model, YOLOv9):
-        family, fewest = partial(YOLOv9Criterion, model.strides, share), round(7 - 6 * progress)
+        family = YOLOv9Criterion(model.strides, share)
     else:
-        family, fewest = partial(YOLOXCriterion, model.strides, share, l1=plain), 1
-    if model.one_head is None:
-        return family()
-    return DualCriterion(family(), family(most=fewest), 0.8 - 0.7 * progress)
+        family = YOLOXCriterion(model.strides, share, l1=plain)
+    return family if model.selector is None else SelectionCriterion(family, model, share)
 
 
 def check_size(size: tuple[int, int]) -> tuple[int, int]:

@@ -47,7 +47,6 @@ def simota(
     strides: Tensor,
     targets: Tensor,
     labels: Tensor,
-    most: int = MOST_POINTS,
 ) -> Assignment:
     """SimOTA (YOLOX, section 2.1 and its appendix). All of it in float32 or better.
 
@@ -55,12 +54,12 @@ def simota(
     in pixels and `strides [A]`, or with a batch before; `targets [B, M, 4]` xyxy pixels; `labels [B, M]`, -1 for padding.
 
     cost = BCE(sqrt(class * objectness), one-hot) summed over the classes + 3 * -log(IoU + 1e-8) + 1e6 outside of the centre
-    region. A box takes its k cheapest candidates, k = int(sum of its `most` best IoUs), at least 1. A candidate is a point in the
+    region. A box takes its k cheapest candidates, k = int(sum of its ten best IoUs), at least 1. A candidate is a point in the
     centre region of any box; a point that several boxes want goes to the box, of all, with the lowest cost.
 
     Pictures are independent, and taken so many at a time that memory stays bounded however many boxes they have.
     """
-    return _a_few_at_once(partial(_simota, most=most), boxes, objectness, classes, centres, strides, targets, labels)
+    return _a_few_at_once(_simota, boxes, objectness, classes, centres, strides, targets, labels)
 
 
 def _a_few_at_once(assign: Callable[..., Assignment], boxes: Tensor, *others: Tensor) -> Assignment:
@@ -76,7 +75,7 @@ def _a_few_at_once(assign: Callable[..., Assignment], boxes: Tensor, *others: Te
     return parts[0] if len(parts) == 1 else Assignment(*map(torch.cat, zip(*parts, strict=True)))
 
 
-def _simota(boxes, objectness, classes, centres, strides, targets, labels, most: int) -> Assignment:
+def _simota(boxes, objectness, classes, centres, strides, targets, labels) -> Assignment:
     inside = _in_centre_region(centres, strides, targets, labels)  # [B, M, A]
     candidate = inside.any(1, keepdim=True) & (labels >= 0)[..., None]
 
@@ -84,7 +83,7 @@ def _simota(boxes, objectness, classes, centres, strides, targets, labels, most:
     cost = _class_cost(objectness, classes, labels) - 3 * (overlap + 1e-8).log() + 1e6 * ~inside
     cost = cost.where(candidate, torch.inf)
 
-    most = min(most, boxes.shape[1])
+    most = min(MOST_POINTS, boxes.shape[1])
     wanted = overlap.topk(most, -1).values.sum(-1, keepdim=True).int().clamp(min=1)  # [B, M, 1]
     cheapest = cost.topk(most, -1, largest=False)
     taken = (torch.arange(most, device=boxes.device) < wanted) & cheapest.values.isfinite()
@@ -172,3 +171,35 @@ def _normalised(alignment: Tensor, overlap: Tensor, index: Tensor, most: int) ->
         nothing.scatter_reduce(1, index, values, "amax").gather(1, index) for values in (alignment, overlap)
     )
     return (alignment + smallest) / (highest + smallest) * widest
+
+
+@torch.no_grad()
+def one_point(
+    boxes: Tensor, scores: Tensor, found: Tensor, centres: Tensor, strides: Tensor, targets: Tensor, labels: Tensor
+) -> Assignment:
+    """For each box the one point that shall speak for it, where there is no NMS. What a selector can see for itself decides: the
+    predicted centre is in the point's own cell, the predicted size fits its stride.
+
+    `boxes [B, A, 4]` predicted xyxy pixels; `scores [B, A]` of their best classes and `found [B, A]` these classes; the others as
+    in `task_aligned`.
+
+    cost = -log(score, 0 for a wrong class) + 3 * largest distance from the predicted centre to the point, in strides
+    + 3 * |log2(sqrt(area) / (4 strides))|, among the points whose IoU is above .5. A point that several boxes want takes the
+    cheapest, and the others stay without.
+    """
+    return _a_few_at_once(_one_point, boxes, scores, found, centres, strides, targets, labels)
+
+
+def _one_point(boxes, scores, found, centres, strides, targets, labels) -> Assignment:
+    away = ((boxes[..., :2] + boxes[..., 2:]) / 2 - centres).abs().amax(-1) / strides
+    octaves = ((boxes[..., 2:] - boxes[..., :2]).clamp(min=1e-3).log2().mean(-1) - (4 * strides).log2()).abs()
+    overlap = pairwise_iou(targets, boxes)  # [B, M, A]
+    score = scores[:, None].where(found[:, None] == labels[..., None], 0)
+    cost = -(score + 1e-8).log() + 3 * (away + octaves)[:, None]
+    cost = cost.where((overlap > 0.5) & (labels >= 0)[..., None], torch.inf)
+    cheapest = cost.min(-1, keepdim=True)
+    wanted = torch.full_like(cost, torch.inf).scatter(2, cheapest.indices, cheapest.values)
+    least, index = wanted.min(1)
+    positive = least.isfinite()
+    index = index * positive
+    return Assignment(positive, index, overlap.gather(1, index[:, None])[:, 0] * positive)

@@ -1,6 +1,5 @@
 """The bricks of all families, and what every detection model can do."""
 
-import copy
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -11,6 +10,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from nets.postprocess import Detections, select
 
+USUAL_SIZE = 2.0  # log2, in strides: an object of four strides is as large as the points of a level expect (FPN, Lin et al. 2017)
 BN_EPS, BN_MOMENTUM = 1e-3, 0.03  # the released weights of both families were trained with them
 
 
@@ -189,17 +189,51 @@ def rows(levels: Sequence[Sequence[Tensor]]) -> Tensor:
     return torch.cat([torch.cat(maps, 1).flatten(2) for maps in levels], 2).transpose(1, 2)
 
 
-class Both(NamedTuple):
-    """What an NMS-free model says in training."""
+class Selector(nn.Module):
+    """Which of the points that see the same object speaks for it: the second head of a model that needs no NMS.
 
-    many: Any  # Predictions of the head of which several points answer for a box; None where it is not trained
-    one: Any  # Predictions of the head of which one does
+    A point begins with what it says itself: whether the centre it predicts is in its own cell, and the size is that of its
+    stride. To this comes what is learned of the features and of what its neighbours say.
+    """
+
+    def __init__(self, channels: Sequence[int], width: int = 64):
+        super().__init__()
+        self.convs = nn.ModuleList(
+            nn.Sequential(Conv(c + 5, width), Conv(width, width, 3), Conv(width, width, 3)) for c in channels
+        )
+        self.predictors = nn.ModuleList(nn.Conv2d(width, 1, 1) for _ in channels)
+        for predictor in self.predictors:
+            nn.init.zeros_(predictor.weight)
+            nn.init.zeros_(predictor.bias)
+
+    def forward(self, features: Sequence[Tensor], seen: Sequence[Tensor]) -> list[Tensor]:
+        """Maps of each stride -> logits `[B, 1, H, W]`. What is learned here changes neither features nor the first head.
+
+        `seen [B, 5, H, W]`: from the point to the centre it predicts, x and y, and log2 of width and height, all in strides;
+        a quarter of the logit of the score.
+        """
+        found = []
+        for x, said, conv, predictor in zip(features, seen, self.convs, self.predictors, strict=True):
+            x, said = x.detach(), said.detach()
+            away = said[:, :2].abs().amax(1, keepdim=True)
+            octaves = (said[:, 2:4].mean(1, keepdim=True) - USUAL_SIZE).abs()
+            itself = torch.minimum(20 * (0.5 - away), 10 * (0.5 - octaves)).clamp(min=-10)
+            found.append(itself + predictor(conv(torch.cat([x, said], 1))))
+        return found
+
+
+class Selected(NamedTuple):
+    """What a model with a selector says."""
+
+    said: Any  # Predictions of its family
+    chosen: Tensor  # [B, A] logit: this point speaks for its object
 
 
 class DetectionModel(nn.Module):
     """What every family offers. A family sets `letterbox`, `strides`, `num_classes`, `backbone`, `neck`, `head`, and writes
     `prepare` (images -> what the backbone takes) and `decode` (Predictions -> boxes, scores and labels a point). A head says
-    Predictions, with `levels` as maps: for each stride Predictions of `[B, C, H, W]`."""
+    Predictions: as maps in `levels` (features -> for each stride Predictions of `[B, C, H, W]`), as points in `joined`
+    (these -> Predictions of `[B, A, ...]`), and `seen` makes of one of them what a selector shall know."""
 
     letterbox: str  # "corner" or "centre": where the picture lies in the network's input
     strides: tuple[int, ...]
@@ -211,7 +245,7 @@ class DetectionModel(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.one_head = None  # of an NMS-free model: it decides, and the other one teaches backbone and neck
+        self.selector: Selector | None = None  # of a model that needs no NMS
 
     def freeze(self, *parts: str) -> None:
         """No gradients for these of backbone, neck and head, and their batch norms in evaluation mode, also after `train()`."""
@@ -230,31 +264,33 @@ class DetectionModel(nn.Module):
             getattr(self, name).eval()
         return self
 
-    def add_one_head(self) -> None:
-        """Makes the model NMS-free (dual assignment of YOLOv10, Wang et al. 2024, section 3.1): its second head begins as a
-        copy of the first."""
-        self.one_head = copy.deepcopy(self.head)
+    def add_selector(self) -> None:
+        """Makes the model one that needs no NMS."""
+        self.selector = Selector(self.head.channels)
 
     def features(self, images: Tensor) -> tuple[Tensor, ...]:
         """What the heads take."""
         return self.neck(*self.backbone(self.prepare(images)))
 
-    def levels(self, images: Tensor) -> list:
-        """Images -> what the head that decides says, as maps."""
-        return (self.one_head or self.head).levels(self.features(images))
+    def levels(self, images: Tensor) -> tuple[list, list[Tensor] | None]:
+        """Images -> what the head says and what the selector says, as maps of each stride."""
+        features = self.features(images)
+        levels = self.head.levels(features)
+        return levels, self.selector and self.selector(features, [self.head.seen(level) for level in levels])
 
     def forward(self, images: Tensor):
-        """Images `[B, 3, H, W]` BGR, 0-255, uint8 or float, height and width multiples of 32 -> see `answer`."""
-        return self.answer(self.features(images))
+        """Images `[B, 3, H, W]` BGR, 0-255, uint8 or float, height and width multiples of 32 -> the family's Predictions; of a
+        model with a selector Selected."""
+        levels, chosen = self.levels(images)
+        said = self.head.joined(levels)
+        return said if chosen is None else Selected(said, rows([[x] for x in chosen])[..., 0])
 
-    def answer(self, features: tuple[Tensor, ...]):
-        """Features -> the family's Predictions, of the head that decides; of an NMS-free model in training -> Both."""
-        if self.one_head is None:
-            return self.head(features)
-        if not self.training:
-            return self.one_head(features)
-        one = self.one_head(tuple(x.detach() for x in features))  # what it learns stays in it
-        return Both(None if "head" in self.frozen else self.head(features), one)
+    def points(self, predictions, image_size: tuple[int, int]) -> tuple[Tensor, Tensor, Tensor]:
+        """As `decode`, also of Selected: a score is then that of the object and of the point to speak for it."""
+        if not isinstance(predictions, Selected):
+            return self.decode(predictions, image_size)
+        boxes, scores, labels = self.decode(predictions.said, image_size)
+        return boxes, scores * predictions.chosen.float().sigmoid(), labels
 
     def fuse(self):
         """Folds batch norms and parallel convolutions into single ones, in place; for inference. Outputs stay up to rounding."""
@@ -276,8 +312,8 @@ class DetectionModel(nn.Module):
 
         `image_size`: height and width of the network's input; `frames [B, 5]`: original width, height, scale, left, top.
         """
-        boxes, scores, labels = self.decode(predictions, image_size)
-        nms_iou = nms_iou if self.one_head is None else None
+        boxes, scores, labels = self.points(predictions, image_size)
+        nms_iou = nms_iou if self.selector is None else None
         return select(boxes, scores, labels, frames, confidence, nms_iou, max_detections)
 
     @torch.no_grad()

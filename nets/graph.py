@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nets.blocks import DetectionModel
+from nets.blocks import DetectionModel, Selected
 from nets.postprocess import FAR, MAX_CANDIDATES
 
 NOTHING = -1.0  # the score of places where there is no candidate; no threshold is as low
@@ -56,13 +56,13 @@ class DetectionGraph(nn.Module):
         """Both thresholds are `[1]`. -> boxes `[B, most, 4]` xyxy in pixels of the input, scores and labels `[B, most]`, best
         first; after the last one boxes and scores are 0 and labels -1."""
         images = images.permute(0, 3, 1, 2) if self.pictures else images
-        boxes, scores, labels = self.model.decode(self.model(images), tuple(images.shape[-2:]))
+        boxes, scores, labels = self.model.points(self.model(images), tuple(images.shape[-2:]))
         wanted = (scores >= confidence) & boxes.isfinite().all(-1)
         # As many places as there may be candidates, whatever the size of the input.
         boxes, labels = F.pad(boxes, (0, 0, 0, MAX_CANDIDATES)), F.pad(labels, (0, MAX_CANDIDATES))
         scores = F.pad(scores.where(wanted, NOTHING), (0, MAX_CANDIDATES), value=NOTHING)
         boxes, scores, labels = best_of(boxes, scores, labels, MAX_CANDIDATES)
-        if self.model.one_head is None:  # otherwise it needs no NMS
+        if self.model.selector is None:  # otherwise it needs no NMS
             own = labels[:, None] == torch.arange(self.model.num_classes, device=labels.device)[:, None]
             stays = suppress(boxes.clamp(-FAR, FAR), scores[:, None].where(own, NOTHING), nms_iou, self.most)
             scores = scores.where(stays > 0, NOTHING)
@@ -88,10 +88,13 @@ class RawGraph(nn.Module):
         self.model, self.pictures = model, pictures
         with torch.no_grad():
             predictions = model(torch.zeros(1, 3, *image_size))
-        self.shapes = {name: tuple(x.shape[2:]) for name, x in zip(predictions._fields, predictions, strict=True)}
+        said, *chosen = predictions if isinstance(predictions, Selected) else (predictions,)
+        self.shapes = {name: tuple(x.shape[2:]) for name, x in said._asdict().items()} | (
+            {"chosen": ()} if chosen else {}
+        )
         self.outputs = tuple(f"{field}_{stride}" for field in self.shapes for stride in model.strides)
 
     def forward(self, images: Tensor) -> list[Tensor]:
         """The tensors in the order of `outputs`, float32, as they leave the last convolutions."""
-        levels = self.model.levels(images.permute(0, 3, 1, 2) if self.pictures else images)
-        return [x.float() for field in zip(*levels, strict=True) for x in field]
+        levels, chosen = self.model.levels(images.permute(0, 3, 1, 2) if self.pictures else images)
+        return [x.float() for field in (*zip(*levels, strict=True), chosen or ()) for x in field]

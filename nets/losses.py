@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nets import yolov9, yolox
-from nets.assigners import MOST_POINTS, candidates, simota, task_aligned
-from nets.blocks import Both
+from nets.assigners import MOST_POINTS, candidates, one_point, simota, task_aligned
+from nets.blocks import DetectionModel, Selected
 from nets.coder import BINS, decode_dfl, decode_yolox, encode_dfl, encode_yolox, grid
 from utils.boxes import ciou, iou
 
@@ -27,18 +27,11 @@ class YOLOXCriterion:
 
     `share`: count of this process -> the count of all processes, at least 1, divided by the number of processes, so
     that the average of the gradients of all processes is the gradient of the whole batch.
-    `l1`: set for the plain last epochs. `most`: how many points of a box shall say that there is an object (`simota`); the box
-    and its class are always learned by MOST_POINTS.
+    `l1`: set for the plain last epochs.
     """
 
-    def __init__(
-        self,
-        strides: tuple[int, ...],
-        share: Callable[[Tensor], Tensor] = at_least_one,
-        l1: bool = False,
-        most: int = MOST_POINTS,
-    ):
-        self.strides, self.share, self.l1, self.most = strides, share, l1, most
+    def __init__(self, strides: tuple[int, ...], share: Callable[[Tensor], Tensor] = at_least_one, l1: bool = False):
+        self.strides, self.share, self.l1 = strides, share, l1
 
     def __call__(
         self, predictions: yolox.Predictions, targets: Tensor, labels: Tensor, image_size: tuple[int, int]
@@ -57,22 +50,19 @@ class YOLOXCriterion:
         cells, centres, strides = cells[near], centres[near], strides[near]
         raw, classes = _take(raw, near), _take(classes, near)
         seen = decode_yolox(raw.detach(), cells, strides)
-        scene = seen, objectness.gather(1, near), classes, centres, strides, targets, labels
-        match = simota(*scene)
-        present = match.positive if self.most == MOST_POINTS else simota(*scene, self.most).positive
+        match = simota(seen, objectness.gather(1, near), classes, centres, strides, targets, labels)
 
         positive, matched = match.positive, _take(targets, match.index)
         # Points without a box count as 0: one whose exp overflows would make all gradients NaN, at a loss of zero.
         boxes = decode_yolox(raw.where(positive[..., None], 0.0), cells, strides)
         overlap = iou(boxes, matched.where(positive[..., None], 1.0))
         soft = _one_hot(labels.gather(1, match.index), classes.shape[2], match.score)
-        presence = torch.zeros_like(objectness).scatter(1, near, present.to(raw.dtype))
+        presence = torch.zeros_like(objectness).scatter(1, near, positive.to(raw.dtype))
 
         counted = self.share(positive.sum().to(raw.dtype))
-        said = counted if present is positive else self.share(present.sum().to(raw.dtype))
         losses = {
             "box": BOX_WEIGHT * ((1 - overlap.square()) * positive).sum() / counted,
-            "objectness": _bce(objectness, presence).sum() / said,
+            "objectness": _bce(objectness, presence).sum() / counted,
             "class": (_bce(classes, soft).sum(-1) * positive).sum() / counted,
         }
         if self.l1:
@@ -87,17 +77,11 @@ class YOLOv9Criterion:
     """7.5 * (1 - CIoU) + .5 * BCE(class, target scores) + 1.5 * DFL, summed, over the sum of the target scores. Losses of boxes
     are weighed by the target score of their point.
 
-    `share`: as for YOLOX, of that sum. `most`: how many points of a box shall score (`task_aligned`); its sides are always
-    learned by MOST_POINTS.
+    `share`: as for YOLOX, of that sum.
     """
 
-    def __init__(
-        self,
-        strides: tuple[int, ...],
-        share: Callable[[Tensor], Tensor] = at_least_one,
-        most: int = MOST_POINTS,
-    ):
-        self.strides, self.share, self.most = strides, share, most
+    def __init__(self, strides: tuple[int, ...], share: Callable[[Tensor], Tensor] = at_least_one):
+        self.strides, self.share = strides, share
 
     def __call__(
         self, predictions: yolov9.Predictions, targets: Tensor, labels: Tensor, image_size: tuple[int, int]
@@ -111,25 +95,20 @@ class YOLOv9Criterion:
         targets = targets.to(raw.dtype)
         cells, strides = grid(image_size, self.strides, raw)
         centres, seen = (cells + 0.5) * strides[:, None], decode_dfl(raw.detach(), cells, strides)
-        scene = seen, classes, centres, strides, targets, labels
-        match = task_aligned(*scene)
-        shown = match if self.most == MOST_POINTS else task_aligned(*scene, self.most)
+        match = task_aligned(seen, classes, centres, strides, targets, labels)
 
         # All positive points, and others with a score of 0 up to the most there can be.
         near = match.positive.byte().sort(descending=True, stable=True).indices[:, : MOST_POINTS * targets.shape[1]]
         score, index = match.score.gather(1, near), match.index.gather(1, near)
         raw, matched, cells, strides = _take(raw, near), _take(targets, index), cells[near], strides[near]
-        label = labels.gather(1, shown.index.gather(1, near)).clamp(min=0)[..., None]
-        wanted = _take(classes, near).gather(2, label)[..., 0] * shown.score.gather(1, near)
+        wanted = _take(classes, near).gather(2, labels.gather(1, index).clamp(min=0)[..., None])[..., 0] * score
         sums = {
             "box": ((1 - ciou(decode_dfl(raw, cells, strides), matched)) * score).sum(),
             "class": F.softplus(classes).sum() - wanted.sum(),  # BCE, without a target for every absent class
             "dfl": (_dfl(raw, encode_dfl(matched, cells, strides)) * score).sum(),
         }
         counted = self.share(match.score.sum())
-        said = counted if shown is match else self.share(shown.score.sum())
-        counts = {"box": counted, "class": said, "dfl": counted}
-        losses = {name: YOLOV9_WEIGHTS[name] * value / counts[name] for name, value in sums.items()}
+        losses = {name: YOLOV9_WEIGHTS[name] * value / counted for name, value in sums.items()}
         boxes_here = self.share((labels >= 0).sum().to(raw.dtype))
         return {
             "total": torch.stack(list(losses.values())).sum(),
@@ -138,21 +117,28 @@ class YOLOv9Criterion:
         }
 
 
-class DualCriterion:
-    """Of an NMS-free model: `weight` * the losses of many points a box + (1 - weight) * those of one."""
+class SelectionCriterion:
+    """Of a model with a selector: the losses of its family, and the BCE of its choice, over the boxes. A point counts as much as
+    it may harm: one that shall speak as 1, any other by its score."""
 
-    def __init__(self, many: Callable[..., dict], one: Callable[..., dict], weight: float):
-        self.many, self.one, self.weight = many, one, weight
+    def __init__(self, family: Callable[..., dict], model: DetectionModel, share: Callable[[Tensor], Tensor]):
+        self.family, self.model, self.share = family, model, share
 
-    def __call__(self, predictions, *scene) -> dict[str, Tensor]:
-        """Arguments and losses as of the two criteria; those of `one` with their names. In evaluation `one` alone."""
-        if not isinstance(predictions, Both):
-            return self.one(predictions, *scene)
-        if predictions.many is None:
-            return self.one(predictions.one, *scene)
-        many, one = self.many(predictions.many, *scene), self.one(predictions.one, *scene)
-        total = self.weight * many.pop("total") + (1 - self.weight) * one.pop("total")
-        return {"total": total, **{f"one_{name}": value for name, value in one.items() if name != "positives"}, **many}
+    def __call__(
+        self, predictions: Selected, targets: Tensor, labels: Tensor, image_size: tuple[int, int]
+    ) -> dict[str, Tensor]:
+        """Arguments and losses as of the family, and selection."""
+        said, chosen = predictions.said, _at_least_float32(predictions.chosen)
+        losses = self.family(said, targets, labels, image_size)
+        with torch.no_grad():
+            boxes, scores, found = self.model.decode(said, image_size)
+            cells, strides = grid(image_size, self.model.strides, boxes)
+            scene = (cells + 0.5) * strides[:, None], strides, targets.to(boxes.dtype), labels
+            speaks = one_point(boxes, scores, found, *scene).positive
+            weight = scores.to(chosen.dtype).where(~speaks, 1)
+        counted = self.share((labels >= 0).sum().to(chosen.dtype))
+        selection = (_bce(chosen, speaks.to(chosen.dtype)) * weight).sum() / counted
+        return {**losses, "total": losses["total"] + selection, "selection": selection}
 
 
 def _dfl(raw: Tensor, distances: Tensor) -> Tensor:

@@ -89,6 +89,7 @@ class Head(nn.Module):
 
     def __init__(self, channels: tuple[int, ...], num_classes: int, class_width: int):
         super().__init__()
+        self.channels = channels
         self.class_convs = nn.ModuleList(
             nn.Sequential(Conv(c, class_width, 3), Conv(class_width, class_width, 3)) for c in channels
         )
@@ -101,17 +102,26 @@ class Head(nn.Module):
             nn.init.constant_(of_class.bias, -10.0)  # as in the official code, and the 1 below
             nn.init.constant_(of_box.bias, 1.0)
 
-    def forward(self, features: tuple[Tensor, ...]) -> Predictions:
-        raw = rows(self.levels(features))  # [B, A, 64 + C]
-        return Predictions(raw[..., :BOX_CHANNELS], raw[..., BOX_CHANNELS:])
-
     def levels(self, features: tuple[Tensor, ...]) -> list[Predictions]:
-        """The same as maps `[B, C, H, W]` of each stride."""
+        """Maps `[B, C, H, W]` of each stride."""
         found = []
         for i, x in enumerate(features):
             boxes = self.box_predictors[i](self.box_convs[i](x))
             found.append(Predictions(boxes, self.class_predictors[i](self.class_convs[i](x))))
         return found
+
+    def joined(self, levels: list[Predictions]) -> Predictions:
+        """Maps -> points."""
+        raw = rows(levels)  # [B, A, 64 + C]
+        return Predictions(raw[..., :BOX_CHANNELS], raw[..., BOX_CHANNELS:])
+
+    def seen(self, level: Predictions) -> Tensor:
+        """See Selector."""
+        share = level.boxes.unflatten(1, (4, BINS)).softmax(2)
+        bins = torch.arange(BINS, device=share.device, dtype=share.dtype)
+        before, after = (share * bins[:, None, None]).sum(2).chunk(2, 1)  # left and top, right and bottom
+        sizes = (before + after).clamp(min=0.01).log2()
+        return torch.cat([(after - before) / 2, sizes, level.classes.amax(1, keepdim=True) / 4], 1)
 
 
 class YOLOv9(DetectionModel):

@@ -101,25 +101,21 @@ class Head(nn.Module):
     def __init__(self, width: float, num_classes: int, conv: type[nn.Module]):
         super().__init__()
         inside = int(256 * width)
-        sizes = [int(c * width) for c in (256, 512, 1024)]
-        self.stems = nn.ModuleList(Conv(c, inside) for c in sizes)
+        self.channels = tuple(int(c * width) for c in (256, 512, 1024))
+        self.stems = nn.ModuleList(Conv(c, inside) for c in self.channels)
         self.class_convs, self.box_convs = (
-            nn.ModuleList(nn.Sequential(conv(inside, inside, 3), conv(inside, inside, 3)) for _ in sizes)
+            nn.ModuleList(nn.Sequential(conv(inside, inside, 3), conv(inside, inside, 3)) for _ in self.channels)
             for _ in range(2)
         )
         self.class_predictors, self.box_predictors, self.objectness_predictors = (
-            nn.ModuleList(nn.Conv2d(inside, out, 1) for _ in sizes) for out in (num_classes, 4, 1)
+            nn.ModuleList(nn.Conv2d(inside, out, 1) for _ in self.channels) for out in (num_classes, 4, 1)
         )
         prior = -math.log((1 - 0.01) / 0.01)  # RetinaNet (Lin et al. 2017), 4.1: every point starts at a score of .01
         for predictor in (*self.class_predictors, *self.objectness_predictors):
             nn.init.constant_(predictor.bias, prior)
 
-    def forward(self, features: tuple[Tensor, ...]) -> Predictions:
-        raw = rows(self.levels(features))  # [B, A, 4 + 1 + C]
-        return Predictions(raw[..., :4], raw[..., 4], raw[..., 5:])
-
     def levels(self, features: tuple[Tensor, ...]) -> list[Predictions]:
-        """The same as maps `[B, C, H, W]` of each stride."""
+        """Maps `[B, C, H, W]` of each stride."""
         found = []
         for i, x in enumerate(features):
             x = self.stems[i](x)
@@ -127,6 +123,16 @@ class Head(nn.Module):
             boxes, objectness = self.box_predictors[i](of_box), self.objectness_predictors[i](of_box)
             found.append(Predictions(boxes, objectness, self.class_predictors[i](of_class)))
         return found
+
+    def joined(self, levels: list[Predictions]) -> Predictions:
+        """Maps -> points."""
+        raw = rows(levels)  # [B, A, 4 + 1 + C]
+        return Predictions(raw[..., :4], raw[..., 4], raw[..., 5:])
+
+    def seen(self, level: Predictions) -> Tensor:
+        """See Selector."""
+        score = torch.minimum(level.objectness, level.classes.amax(1, keepdim=True))
+        return torch.cat([level.boxes[:, :2] - 0.5, level.boxes[:, 2:] / math.log(2), score / 4], 1)
 
 
 class YOLOX(DetectionModel):

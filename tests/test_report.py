@@ -35,9 +35,9 @@ def test_model_text_tells_the_phases_apart():
     assert f"epochs 1-3: backbone frozen, {outside / 1e6:.3f} M" in text
     assert "epochs 4-10: all 0.912 M" in text
     assert "frozen" not in report.model_text(model, "yolox_nano", (64, 64), [(0, ("backbone",)), (10, ())])
-    model.add_one_head()
+    model.add_selector()
     text = report.model_text(model, "yolox_nano", (64, 64), [(0, ()), (5, ("backbone", "neck", "head"))])
-    head = sum(p.numel() for p in model.one_head.parameters())
+    head = sum(p.numel() for p in model.selector.parameters())
     assert f"epochs 1-5: backbone, neck, head frozen, {head / 1e6:.3f} M" in text
 
 

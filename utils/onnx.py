@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from nets.blocks import Selected
 from nets.postprocess import Detections, into_original
 from utils.checkpoint import CheckpointError
 
@@ -39,11 +40,13 @@ class OnnxModel:
         names = [output.name for output in self._session.get_outputs()]  # boxes_8, boxes_16, ...
         levels = zip(names, self._run(images, {}), strict=True)
         flat = [(name.rpartition("_")[0], level.flatten(2)) for name, level in levels]
-        fields = []
+        fields = {}
         for field, shape in self.about["shapes"].items():
             points = torch.cat([level for name, level in flat if name == field], 2).transpose(1, 2)
-            fields.append(points.reshape(*points.shape[:2], *shape))
-        return namedtuple("Predictions", self.about["shapes"])(*fields)
+            fields[field] = points.reshape(*points.shape[:2], *shape)
+        chosen = fields.pop("chosen", None)
+        said = namedtuple("Predictions", fields)(**fields)
+        return said if chosen is None else Selected(said, chosen)
 
     def detections(
         self, predictions: Any, image_size: tuple[int, int], frames: Tensor, confidence: float = 0.001,
