@@ -290,7 +290,7 @@ def is_demo(cfg: Config) -> bool:
 
 
 def frozen_parts(cfg: Config, frozen: bool) -> tuple[str, ...]:
-    """The parts of the model that learn nothing: while it is frozen the backbone, or always all but the second head."""
+    """The parts of the model that learn nothing: while it is frozen the backbone, or always all but the selector."""
     return ("backbone", "neck", "head") if cfg.nms_free == "head" else ("backbone",) * frozen
 
 

@@ -1,9 +1,9 @@
-"""What it costs on BCCD to do without NMS: the second head beside the first, after the same training.
+"""What it costs on BCCD to do without NMS: the same weights with the selector, and without it and with NMS.
 
     python -m benchmarks.nms_free data=BCCD weights=yolox_nano.pth
 
 BCCD (MIT): blood cells, VOC XML; trained on its part train, measured on its part test. `weights=coco` fetches the official
-file. Two ways: both heads are trained together, and the second head alone on top of a finished training without it.
+file. Two ways: the selector is trained with all else, and alone on top of a finished training.
 """
 
 import sys
@@ -37,7 +37,7 @@ HEAD = f"""# Without NMS on BCCD (train 205, test 72), YOLOX-nano, 416 pixels
 - alone: the same without `nms_free`, and then `python train.py {DATA} weights=FIRST/last.pt
   {words(ALONE)}`
 
-and evaluates the last epoch of each, once by the second head and without NMS, once by the first head and with it."""
+and evaluates the last epoch of each, once with the selector and without NMS, once without the selector and with NMS."""
 
 
 @dataclass(frozen=True)

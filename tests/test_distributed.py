@@ -33,7 +33,11 @@ SIZE = (64, 64)
 
 def gradients(ranks, file, batch_size, frozen, steps, family, dtype=torch.float64):
     """Gradients of each of the first steps of an epoch, and the batch-norm statistics after them."""
-    model = detector(family, 5).to(dtype).train()
+    family, _, nms_free = family.partition(", ")
+    model = detector(family, 5)
+    if nms_free:
+        model.add_selector()
+    model = model.to(dtype).train()
     with torch.no_grad():  # batch norms far from their start, so that their gradients count
         for p in model.parameters():
             p.add_(torch.randn_like(p) * 0.02)
@@ -81,6 +85,7 @@ def assert_close(ours, theirs, tolerance=1e-9):
     [
         *[(2, 4, False, "yolox"), (2, 4, True, "yolox"), (3, 4, False, "yolox"), (2, 1, False, "yolox")],
         *[(2, 1, False, "yolov9"), (3, 4, False, "yolov9"), (2, 4, True, "yolov9")],
+        *[(3, 4, False, "yolox, NMS-free"), (2, 1, False, "yolov9, NMS-free")],
     ],
 )
 def test_pitfall_13_gradients_of_several_processes_are_those_of_one(
