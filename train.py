@@ -305,23 +305,18 @@ def make_model(
 
     def load():
         state, names, freeze_epochs = first_weights(cfg, say)
-        if cfg.nms_free == "head":
-            if not state:
-                raise ConfigError("nms_free=head trains on top of finished weights: weights=runs/RUN/best.pt")
-            freeze_epochs = 0  # there is no thaw
+        alone = cfg.nms_free == "head"
+        if alone and not state:
+            raise ConfigError("nms_free=head trains on top of finished weights: weights=runs/RUN/best.pt")
         if not cfg.nms_free:
             state = {name: value for name, value in state.items() if not name.startswith("selector.")}
         made.append(nets.build(cfg.model, len(classes), state))
         if state:
             state = pretrained.adapt_classes(state, names, classes, made[0])
-            say(
-                checkpoint.load_matching(made[0], state)
-                .require(backbone=0.8, neck=0.8 * (cfg.nms_free == "head"))
-                .text()
-            )
+            say(checkpoint.load_matching(made[0], state).require(backbone=0.8, neck=0.8 * alone).text())
         if cfg.nms_free and not made[0].selector:
             made[0].add_selector()
-        return freeze_epochs, {name: value.to("meta") for name, value in made[0].state_dict().items()}
+        return 0 if alone else freeze_epochs, {name: value.to("meta") for name, value in made[0].state_dict().items()}
 
     freeze_epochs, like = ranks.once(load)
     return made[0] if made else nets.build(cfg.model, len(classes), like), freeze_epochs

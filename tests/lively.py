@@ -22,12 +22,12 @@ class ToyHead(nn.Module):
         super().__init__()
         self.out = nn.Conv2d(8, 8 + num_classes, 1)
 
-    def forward(self, features) -> ToyPredictions:
-        raw = rows(self.levels(features))
-        return ToyPredictions(raw[..., :8].unflatten(2, (4, 2)), raw[..., 8:])
-
     def levels(self, features) -> list[ToyPredictions]:
         return [ToyPredictions(out[:, :8], out[:, 8:]) for out in map(self.out, features)]
+
+    def joined(self, levels: list[ToyPredictions]) -> ToyPredictions:
+        raw = rows(levels)
+        return ToyPredictions(raw[..., :8].unflatten(2, (4, 2)), raw[..., 8:])
 
 
 class Toy(DetectionModel):
