@@ -217,7 +217,7 @@ class Selector(nn.Module):
             x, said = x.detach(), said.detach()
             away = said[:, :2].abs().amax(1, keepdim=True)
             octaves = (said[:, 2:4].mean(1, keepdim=True) - USUAL_SIZE).abs()
-            itself = torch.minimum(20 * (0.5 - away), 10 * (0.5 - octaves)).clamp(min=-10)
+            itself = torch.minimum(100 * (0.5 - away), 10 * (0.5 - octaves)).clamp(min=-10)
             found.append(itself + predictor(conv(torch.cat([x, said], 1))))
         return found
 
