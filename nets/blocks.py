@@ -192,14 +192,14 @@ def rows(levels: Sequence[Sequence[Tensor]]) -> Tensor:
 class Selector(nn.Module):
     """Which of the points that see the same object speaks for it: the second head of a model that needs no NMS.
 
-    A point begins with what it says itself: whether the centre it predicts is in its own cell, and the size is that of its
-    stride. To this comes what is learned of the features and of what its neighbours say.
+    A point begins with what it says itself: whether the centre it predicts is in its own cell, and the size is one of its
+    stride. To this comes what is learned of the features, of what its neighbours say, and of the scores at other strides.
     """
 
     def __init__(self, channels: Sequence[int], width: int = 64):
         super().__init__()
         self.convs = nn.ModuleList(
-            nn.Sequential(Conv(c + 5, width), Conv(width, width, 3), Conv(width, width, 3)) for c in channels
+            nn.Sequential(Conv(c + 7, width), Conv(width, width, 3), Conv(width, width, 3)) for c in channels
         )
         self.predictors = nn.ModuleList(nn.Conv2d(width, 1, 1) for _ in channels)
         for predictor in self.predictors:
@@ -212,13 +212,17 @@ class Selector(nn.Module):
         `seen [B, 5, H, W]`: from the point to the centre it predicts, x and y, and log2 of width and height, all in strides;
         a quarter of the logit of the score.
         """
-        found = []
-        for x, said, conv, predictor in zip(features, seen, self.convs, self.predictors, strict=True):
-            x, said = x.detach(), said.detach()
+        features, seen = [x.detach() for x in features], [x.detach() for x in seen]
+        scores, found = [x[:, 4:] for x in seen], []
+        for i, (x, said) in enumerate(zip(features, seen, strict=True)):
+            finer = F.max_pool2d(scores[i - 1], 2) if i else torch.full_like(scores[i], -2)
+            last = i == len(seen) - 1
+            coarser = torch.full_like(scores[i], -2) if last else F.interpolate(scores[i + 1], scale_factor=2.0)
+            learned = self.predictors[i](self.convs[i](torch.cat([x, said, finer, coarser], 1)))
             away = said[:, :2].abs().amax(1, keepdim=True)
-            octaves = (said[:, 2:4].mean(1, keepdim=True) - USUAL_SIZE).abs()
-            itself = torch.minimum(100 * (0.5 - away), 10 * (0.5 - octaves)).clamp(min=-10)
-            found.append(itself + predictor(conv(torch.cat([x, said], 1))))
+            octaves = said[:, 2:4].mean(1, keepdim=True) - USUAL_SIZE
+            octaves = octaves if i == 0 else -octaves if last else octaves.abs()  # whom else should the smallest ask?
+            found.append(torch.minimum(100 * (0.5 - away), 2 * (1 - octaves)).clamp(min=-10) + learned)
         return found
 
 
