@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 MOST_BAD_STEPS = 20  # non-finite steps in a row before training stops: fp16 needs about ten to find its scale
 MOMENTUM = 0.9  # of SGD, and the first beta of Adam (YOLOX, section 2)
+SELECTOR_RATE = 4.0  # measured: benchmarks/results/nms_free.md
 LARGEST_NORM = 10.0  # of the gradients of a step, which are scaled down to it
 REFERENCE_BATCH = 64  # learning rates are quoted for so many images a step
 
@@ -76,10 +77,15 @@ class Schedule:
 
 
 def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict]:
-    """Weight decay for the weights of convolutions and linear layers only; none for norms and biases."""
-    decayed = [p for p in model.parameters() if p.ndim > 1]
-    plain = [p for p in model.parameters() if p.ndim <= 1]
-    return [{"params": decayed, "weight_decay": weight_decay}, {"params": plain, "weight_decay": 0.0}]
+    """Weight decay for the weights of convolutions and linear layers only; none for norms and biases. `scale`: of the learning
+    rate; a selector begins with nothing, beside what has been trained for long."""
+    groups = []
+    for scale, new in ((1.0, False), (SELECTOR_RATE, True)):
+        some = [p for name, p in model.named_parameters() if name.startswith("selector.") == new]
+        for decay, weights in ((weight_decay, True), (0.0, False)):
+            params = [p for p in some if (p.ndim > 1) == weights]
+            groups += [{"params": params, "weight_decay": decay, "scale": scale}] if params else []
+    return groups
 
 
 def build_optimizer(name: str, model: nn.Module, weight_decay: float) -> torch.optim.Optimizer:
@@ -188,7 +194,7 @@ class Updater:
     @torch.no_grad()
     def _update(self) -> None:
         for group in self.optimizer.param_groups:
-            group["lr"] = self.schedule(self.step_number)
+            group["lr"] = group.get("scale", 1.0) * self.schedule(self.step_number)
         self.scaler.unscale_(self.optimizer)
         gradients = [p.grad for p in self.parameters if p.grad is not None]
         norm = nn.utils.get_total_norm(gradients)
