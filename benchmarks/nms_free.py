@@ -26,7 +26,7 @@ from utils.distributed import Ranks
 from utils.evaluate import evaluate
 from utils.run import newest
 
-ALONE = {"nms_free": "head", "epochs": 10, "plain_epochs": 3, "learning_rate": 0.016, "bad_boxes": "drop", "workers": 0}
+ALONE = {"nms_free": "head", "epochs": 10, "plain_epochs": 3, "bad_boxes": "drop", "workers": 0}
 DATA = "train=BCCD/ImageSets/Main/train.txt val=BCCD/ImageSets/Main/test.txt"
 HEAD = f"""# Without NMS on BCCD (train 205, test 72), YOLOX-nano, 416 pixels
 

@@ -6,8 +6,8 @@ from functools import partial
 from torch import Tensor
 
 from nets import yolov9, yolox
-from nets.blocks import DetectionModel
 from nets.losses import SelectionCriterion, YOLOv9Criterion, YOLOXCriterion, at_least_one
+from nets.model import DetectionModel
 from nets.yolov9 import YOLOv9
 from nets.yolox import YOLOX
 
@@ -48,11 +48,12 @@ def criterion(
     model: DetectionModel, share: Callable[[Tensor], Tensor] = at_least_one, plain: bool = False
 ) -> YOLOXCriterion | YOLOv9Criterion | SelectionCriterion:
     """What the family of `model` minimises. `share`: see YOLOXCriterion; `plain`: in the last epochs, for YOLOX also L1."""
+    by_size = model.selector is not None  # whose claims go by size
     if isinstance(model, YOLOv9):
-        family = YOLOv9Criterion(model.strides, share)
+        family = YOLOv9Criterion(model.strides, share, by_size)
     else:
-        family = YOLOXCriterion(model.strides, share, l1=plain)
-    return family if model.selector is None else SelectionCriterion(family, model, share)
+        family = YOLOXCriterion(model.strides, share, plain, by_size)
+    return SelectionCriterion(family, model, share) if by_size else family
 
 
 def check_size(size: tuple[int, int]) -> tuple[int, int]:

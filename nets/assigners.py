@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from nets.coder import inside_range
 from utils.boxes import ciou, pairwise_iou
 
 CENTRE_RADIUS = 1.5  # strides
@@ -22,20 +23,29 @@ class Assignment(NamedTuple):
 
 
 @torch.no_grad()
-def candidates(centres: Tensor, strides: Tensor, levels: int, targets: Tensor, labels: Tensor) -> Tensor:
+def candidates(
+    centres: Tensor, strides: Tensor, levels: int, targets: Tensor, labels: Tensor, by_size: bool = False
+) -> Tensor:
     """`[B, K]`, int64: the points of each picture that `simota` can choose, in their order, then others up to the most there
     can be: a centre region holds 3 x 3 points of a level. All else as in `simota`. K depends on nothing but shapes.
     """
     most = min(len(centres), 9 * levels * targets.shape[1])
-    inside = _in_centre_region(centres, strides, targets, labels).any(1)
+    inside = _in_centre_region(centres, strides, targets, labels, by_size).any(1)
     return inside.byte().sort(descending=True, stable=True).indices[:, :most]
 
 
-def _in_centre_region(centres: Tensor, strides: Tensor, targets: Tensor, labels: Tensor) -> Tensor:
+def _in_centre_region(centres: Tensor, strides: Tensor, targets: Tensor, labels: Tensor, by_size: bool) -> Tensor:
     """`centres [..., A, 2]`, `strides [..., A]` -> `[B, M, A]`: whether a point is nearer than 1.5 strides to a box's centre."""
     middle = (targets[..., :2] + targets[..., 2:]) / 2
     distance = (centres.unsqueeze(-3) - middle[:, :, None]).abs().amax(-1)
-    return (distance < CENTRE_RADIUS * strides.unsqueeze(-2)) & (labels >= 0)[..., None]
+    inside = (distance < CENTRE_RADIUS * strides.unsqueeze(-2)) & (labels >= 0)[..., None]
+    return inside & _of_its_size(targets, strides) if by_size else inside
+
+
+def _of_its_size(targets: Tensor, strides: Tensor) -> Tensor:
+    """`[B, M, A]`: whether the box is as large as those of the point's stride."""
+    size = (targets[..., 2:] - targets[..., :2]).clamp(min=1e-3).log2().mean(-1, keepdim=True)
+    return inside_range(size, strides.unsqueeze(-2)) >= 0
 
 
 @torch.no_grad()
@@ -47,6 +57,7 @@ def simota(
     strides: Tensor,
     targets: Tensor,
     labels: Tensor,
+    by_size: bool = False,
 ) -> Assignment:
     """SimOTA (YOLOX, section 2.1 and its appendix). All of it in float32 or better.
 
@@ -56,27 +67,33 @@ def simota(
     cost = BCE(sqrt(class * objectness), one-hot) summed over the classes + 3 * -log(IoU + 1e-8) + 1e6 outside of the centre
     region. A box takes its k cheapest candidates, k = int(sum of its ten best IoUs), at least 1. A candidate is a point in the
     centre region of any box; a point that several boxes want goes to the box, of all, with the lowest cost.
+    `by_size`: the centre region holds the points of one stride only, that of the box's size.
 
     Pictures are independent, and taken so many at a time that memory stays bounded however many boxes they have.
     """
-    return _a_few_at_once(_simota, boxes, objectness, classes, centres, strides, targets, labels)
+    assign = partial(_simota, by_size=by_size)
+    return _a_few_at_once(assign, boxes, objectness, classes, *_of_each(boxes, centres, strides), targets, labels)
+
+
+def _of_each(boxes: Tensor, centres: Tensor, strides: Tensor) -> tuple[Tensor, Tensor]:
+    """With a batch before, if they have none."""
+    return centres.expand(len(boxes), -1, 2), strides.expand(len(boxes), -1)
 
 
 def _a_few_at_once(assign: Callable[..., Assignment], boxes: Tensor, *others: Tensor) -> Assignment:
-    """`assign` of so many pictures at a time that memory stays bounded. The last four arguments are centres, strides, targets
-    and labels; a batch without targets gets a row of padding."""
-    *outputs, centres, strides, targets, labels = others
+    """`assign` of so many pictures at a time that memory stays bounded. The last two arguments are targets and labels; a batch
+    without targets gets a row of padding."""
+    *points, targets, labels = others
     if targets.shape[1] == 0:
         targets, labels = F.pad(targets, (0, 0, 0, 1)), F.pad(labels, (0, 1), value=-1)
     at_once = max(1, MOST_PAIRS // (targets.shape[1] * boxes.shape[1]))
-    centres, strides = centres.expand(len(boxes), -1, 2), strides.expand(len(boxes), -1)
-    scenes = (boxes, *outputs, centres, strides, targets, labels)
+    scenes = (boxes, *points, targets, labels)
     parts = [assign(*part) for part in zip(*(x.split(at_once) for x in scenes), strict=True)]
     return parts[0] if len(parts) == 1 else Assignment(*map(torch.cat, zip(*parts, strict=True)))
 
 
-def _simota(boxes, objectness, classes, centres, strides, targets, labels) -> Assignment:
-    inside = _in_centre_region(centres, strides, targets, labels)  # [B, M, A]
+def _simota(boxes, objectness, classes, centres, strides, targets, labels, by_size: bool) -> Assignment:
+    inside = _in_centre_region(centres, strides, targets, labels, by_size)  # [B, M, A]
     candidate = inside.any(1, keepdim=True) & (labels >= 0)[..., None]
 
     overlap = pairwise_iou(targets, boxes).where(candidate, 0)
@@ -117,6 +134,7 @@ def task_aligned(
     labels: Tensor,
     most: int = MOST_POINTS,
     least_side: float = 0.0,
+    by_size: bool = False,
 ) -> Assignment:
     """Task-aligned assignment (TOOD, Feng et al. 2021, section 3.2, with the exponents and the CIoU of YOLOv8 and YOLOv9).
 
@@ -128,19 +146,23 @@ def task_aligned(
     goes to the one with the highest CIoU, as in YOLOv8 and YOLOv9. Other than there, a box whose first choice it is goes
     before the others: a small box inside a large one keeps a point, every box does unless two have the same first choice.
     `least_side`: where it is asked which points are inside, shorter sides count as so many pixels (YOLO26: 16).
+    `by_size`: a box asks the points of one stride only, that of its size.
     The score of a point is alignment / highest alignment of its box's points * highest CIoU of them.
 
     Pictures are independent, and taken so many at a time that memory stays bounded however many boxes they have.
     """
-    assign = partial(_task_aligned, most=most, least_side=least_side)
-    return _a_few_at_once(assign, boxes, classes, centres, strides, targets, labels)
+    assign = partial(_task_aligned, most=most, least_side=least_side, by_size=by_size)
+    return _a_few_at_once(assign, boxes, classes, *_of_each(boxes, centres, strides), targets, labels)
 
 
-def _task_aligned(boxes, classes, centres, strides, targets, labels, most: int, least_side: float) -> Assignment:
+def _task_aligned(
+    boxes, classes, centres, strides, targets, labels, most: int, least_side: float, by_size: bool
+) -> Assignment:
     real = (labels >= 0)[..., None]  # [B, M, 1]
     distance = (centres[:, None] - ((targets[..., :2] + targets[..., 2:]) / 2)[:, :, None]).abs()  # [B, M, A, 2]
     reach = (targets[..., 2:] - targets[..., :2]).clamp(min=least_side) / 2
-    inside = (distance < reach[:, :, None]).all(-1) & real
+    asked = _of_its_size(targets, strides) if by_size else real  # [B, M, A], or 1
+    inside = (distance < reach[:, :, None]).all(-1) & real & asked
     fit = ciou(targets[:, :, None], boxes[:, None]).clamp(min=0)
     rows = labels.clamp(min=0)[..., None].expand_as(fit)
     alignment = classes.transpose(1, 2).gather(1, rows).sigmoid().sqrt() * fit**6  # [B, M, A]
@@ -149,8 +171,8 @@ def _task_aligned(boxes, classes, centres, strides, targets, labels, most: int, 
     found = best.values > 0
     alone = ~found.any(-1, keepdim=True)
     # Within the picture some point is .71 strides away at most, so with the stride added the finest level is the nearest.
-    nearest = (distance.norm(dim=-1) + strides[:, None]).argmin(-1, keepdim=True)
-    highest = alignment.max(-1, keepdim=True)
+    nearest = (distance.norm(dim=-1) + strides[:, None]).where(asked, torch.inf).argmin(-1, keepdim=True)
+    highest = alignment.where(asked, 0).max(-1, keepdim=True)
     points = torch.where(alone, torch.where(highest.values > 0, highest.indices, nearest), best.indices)
     taken = (found | alone) & real
 
@@ -175,31 +197,24 @@ def _normalised(alignment: Tensor, overlap: Tensor, index: Tensor, most: int) ->
 
 @torch.no_grad()
 def one_point(
-    boxes: Tensor, scores: Tensor, found: Tensor, centres: Tensor, strides: Tensor, targets: Tensor, labels: Tensor
+    boxes: Tensor, scores: Tensor, found: Tensor, claims: Tensor, targets: Tensor, labels: Tensor
 ) -> Assignment:
-    """For each box the one point that shall speak for it, where there is no NMS. What a selector can see for itself decides: the
-    predicted centre is in the point's own cell, the predicted size fits its stride.
+    """For each box the one point that shall speak for it, where there is no NMS.
 
-    `boxes [B, A, 4]` predicted xyxy pixels; `scores [B, A]` of their best classes and `found [B, A]` these classes; the others as
-    in `task_aligned`.
+    `boxes [B, A, 4]` predicted xyxy pixels; `scores [B, A]` of their best classes and `found [B, A]` these classes; `claims
+    [B, A]` logits, see Selector; the others as in `simota`.
 
-    cost = -log(score, 0 for a wrong class) + 3 * largest distance from the predicted centre to the point, in strides
-    + 3 * |log2(sqrt(area) / (4 strides))|, among the points whose IoU is above .5. A point that several boxes want takes the
-    cheapest, and the others stay without.
+    The point with the highest score * sigmoid(claim) among those of the right class whose IoU is above .5. A point that several
+    boxes want goes to the one with the highest IoU, and the others stay without.
     """
-    return _a_few_at_once(_one_point, boxes, scores, found, centres, strides, targets, labels)
+    return _a_few_at_once(_one_point, boxes, scores, found, claims, targets, labels)
 
 
-def _one_point(boxes, scores, found, centres, strides, targets, labels) -> Assignment:
-    away = ((boxes[..., :2] + boxes[..., 2:]) / 2 - centres).abs().amax(-1) / strides
-    octaves = ((boxes[..., 2:] - boxes[..., :2]).clamp(min=1e-3).log2().mean(-1) - (4 * strides).log2()).abs()
+def _one_point(boxes, scores, found, claims, targets, labels) -> Assignment:
     overlap = pairwise_iou(targets, boxes)  # [B, M, A]
-    score = scores[:, None].where(found[:, None] == labels[..., None], 0)
-    cost = -(score + 1e-8).log() + 3 * (away + octaves)[:, None]
-    cost = cost.where((overlap > 0.5) & (labels >= 0)[..., None], torch.inf)
-    cheapest = cost.min(-1, keepdim=True)
-    wanted = torch.full_like(cost, torch.inf).scatter(2, cheapest.indices, cheapest.values)
-    least, index = wanted.min(1)
-    positive = least.isfinite()
-    index = index * positive
-    return Assignment(positive, index, overlap.gather(1, index[:, None])[:, 0] * positive)
+    voice = (scores * claims.sigmoid())[:, None].where(found[:, None] == labels[..., None], 0)
+    loudest = voice.where(overlap > 0.5, 0).max(-1, keepdim=True)
+    wanted = torch.zeros_like(overlap, dtype=torch.bool).scatter(2, loudest.indices, loudest.values > 0)
+    widest, index = overlap.where(wanted, 0).max(1)
+    positive = widest > 0
+    return Assignment(positive, index * positive, widest)

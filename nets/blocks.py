@@ -1,16 +1,12 @@
-"""The bricks of all families, and what every detection model can do."""
+"""The bricks of all families."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from nets.postprocess import Detections, select
-
-USUAL_SIZE = 2.0  # log2, in strides: an object of four strides is as large as the points of a level expect (FPN, Lin et al. 2017)
 BN_EPS, BN_MOMENTUM = 1e-3, 0.03  # the released weights of both families were trained with them
 
 
@@ -187,144 +183,3 @@ class ADown(nn.Module):
 def rows(levels: Sequence[Sequence[Tensor]]) -> Tensor:
     """For each level its maps `[B, C, H, W]` -> `[B, A, all C]`: the points of the levels one after another, each row by row."""
     return torch.cat([torch.cat(maps, 1).flatten(2) for maps in levels], 2).transpose(1, 2)
-
-
-class Selector(nn.Module):
-    """Which of the points that see the same object speaks for it: the second head of a model that needs no NMS.
-
-    A point begins with what it says itself: whether the centre it predicts is in its own cell, and the size is one of its
-    stride. To this comes what is learned of the features, of what its neighbours say, and of the scores at other strides.
-    """
-
-    def __init__(self, channels: Sequence[int], width: int = 64):
-        super().__init__()
-        self.convs = nn.ModuleList(
-            nn.Sequential(Conv(c + 7, width), Conv(width, width, 3), Conv(width, width, 3)) for c in channels
-        )
-        self.predictors = nn.ModuleList(nn.Conv2d(width, 1, 1) for _ in channels)
-        for predictor in self.predictors:
-            nn.init.zeros_(predictor.weight)
-            nn.init.zeros_(predictor.bias)
-
-    def forward(self, features: Sequence[Tensor], seen: Sequence[Tensor]) -> list[Tensor]:
-        """Maps of each stride -> logits `[B, 1, H, W]`. What is learned here changes neither features nor the first head.
-
-        `seen [B, 5, H, W]`: from the point to the centre it predicts, x and y, and log2 of width and height, all in strides;
-        a quarter of the logit of the score.
-        """
-        features, seen = [x.detach() for x in features], [x.detach() for x in seen]
-        scores, found = [x[:, 4:] for x in seen], []
-        for i, (x, said) in enumerate(zip(features, seen, strict=True)):
-            finer = F.max_pool2d(scores[i - 1], 2) if i else torch.full_like(scores[i], -2)
-            last = i == len(seen) - 1
-            coarser = torch.full_like(scores[i], -2) if last else F.interpolate(scores[i + 1], scale_factor=2.0)
-            learned = self.predictors[i](self.convs[i](torch.cat([x, said, finer, coarser], 1)))
-            away = said[:, :2].abs().amax(1, keepdim=True)
-            octaves = said[:, 2:4].mean(1, keepdim=True) - USUAL_SIZE
-            octaves = octaves if i == 0 else -octaves if last else octaves.abs()  # whom else should the smallest ask?
-            found.append(torch.minimum(100 * (0.5 - away), 2 * (1 - octaves)).clamp(min=-10) + learned)
-        return found
-
-
-class Selected(NamedTuple):
-    """What a model with a selector says."""
-
-    said: Any  # Predictions of its family
-    chosen: Tensor  # [B, A] logit: this point speaks for its object
-
-
-class DetectionModel(nn.Module):
-    """What every family offers. A family sets `letterbox`, `strides`, `num_classes`, `backbone`, `neck`, `head`, and writes
-    `prepare` (images -> what the backbone takes) and `decode` (Predictions -> boxes, scores and labels a point). A head says
-    Predictions: as maps in `levels` (features -> for each stride Predictions of `[B, C, H, W]`), as points in `joined`
-    (these -> Predictions of `[B, A, ...]`), and `seen` makes of one of them what a selector shall know."""
-
-    letterbox: str  # "corner" or "centre": where the picture lies in the network's input
-    strides: tuple[int, ...]
-    num_classes: int
-    backbone: nn.Module
-    neck: nn.Module
-    head: nn.Module
-    frozen: tuple[str, ...] = ()
-
-    def __init__(self):
-        super().__init__()
-        self.selector: Selector | None = None  # of a model that needs no NMS
-
-    def freeze(self, *parts: str) -> None:
-        """No gradients for these of backbone, neck and head, and their batch norms in evaluation mode, also after `train()`."""
-        self.frozen = parts
-        for name, part in self.named_children():
-            part.requires_grad_(name not in parts)
-        self.train(self.training)
-
-    def freeze_backbone(self, frozen: bool) -> None:
-        """Freezes the backbone and nothing else, or nothing."""
-        self.freeze(*["backbone"] * frozen)
-
-    def train(self, mode: bool = True):
-        super().train(mode)
-        for name in self.frozen:
-            getattr(self, name).eval()
-        return self
-
-    def add_selector(self) -> None:
-        """Makes the model one that needs no NMS."""
-        self.selector = Selector(self.head.channels)
-
-    def features(self, images: Tensor) -> tuple[Tensor, ...]:
-        """What the heads take."""
-        return self.neck(*self.backbone(self.prepare(images)))
-
-    def levels(self, images: Tensor) -> tuple[list, list[Tensor] | None]:
-        """Images -> what the head says and what the selector says, as maps of each stride."""
-        features = self.features(images)
-        levels = self.head.levels(features)
-        return levels, self.selector and self.selector(features, [self.head.seen(level) for level in levels])
-
-    def forward(self, images: Tensor):
-        """Images `[B, 3, H, W]` BGR, 0-255, uint8 or float, height and width multiples of 32 -> the family's Predictions; of a
-        model with a selector Selected."""
-        levels, chosen = self.levels(images)
-        said = self.head.joined(levels)
-        return said if chosen is None else Selected(said, rows([[x] for x in chosen])[..., 0])
-
-    def points(self, predictions, image_size: tuple[int, int]) -> tuple[Tensor, Tensor, Tensor]:
-        """As `decode`, also of Selected: a score is then that of the object and of the point to speak for it."""
-        if not isinstance(predictions, Selected):
-            return self.decode(predictions, image_size)
-        boxes, scores, labels = self.decode(predictions.said, image_size)
-        return boxes, scores * predictions.chosen.float().sigmoid(), labels
-
-    def fuse(self):
-        """Folds batch norms and parallel convolutions into single ones, in place; for inference. Outputs stay up to rounding."""
-        for module in list(self.modules()):
-            if isinstance(module, ConvNorm | RepConv):
-                module.fuse()
-        return self.eval()
-
-    def detections(
-        self,
-        predictions,
-        image_size: tuple[int, int],
-        frames: Tensor,
-        confidence: float = 0.001,
-        nms_iou: float = 0.65,
-        max_detections: int = 300,
-    ) -> list[Detections]:
-        """Predictions -> detections of each picture, boxes in pixels of the original picture and not clipped.
-
-        `image_size`: height and width of the network's input; `frames [B, 5]`: original width, height, scale, left, top.
-        """
-        boxes, scores, labels = self.points(predictions, image_size)
-        nms_iou = nms_iou if self.selector is None else None
-        return select(boxes, scores, labels, frames, confidence, nms_iou, max_detections)
-
-    @torch.no_grad()
-    def detect(self, images: Tensor, frames: Tensor, **limits) -> list[Detections]:
-        """Pictures `[B, 3, H, W]` -> detections, in evaluation mode whatever the mode is now. `limits`: see `detections`."""
-        was_training = self.training
-        self.eval()
-        found = self.detections(self(images), tuple(images.shape[-2:]), frames, **limits)
-        self.train(was_training)
-        return found

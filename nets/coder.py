@@ -1,10 +1,13 @@
 """Grid points, and the way between raw box values and boxes in pixels."""
 
+import math
+
 import torch
 from torch import Tensor
 
 from utils.boxes import cxcywh_to_xyxy, xyxy_to_cxcywh
 
+BORDERS = (45.0, 150.0)  # pixels: where the scores of the official YOLOX-nano change places between strides, on COCO
 BINS = 16  # a distance to a side is a distribution over 0, 1, ... 15 strides
 
 
@@ -18,6 +21,15 @@ def grid(image_size: tuple[int, int], strides: tuple[int, ...], like: Tensor) ->
         cells.append(torch.stack([x.expand(rows, -1), y[:, None].expand(-1, columns)], 2).flatten(0, 1))
         sizes.append(torch.full((rows * columns,), float(stride), device=like.device, dtype=like.dtype))
     return torch.cat(cells), torch.cat(sizes)
+
+
+def inside_range(size: Tensor, stride: Tensor) -> Tensor:
+    """How many octaves a size, log2 of pixels, is inside the range of a stride; negative: outside. A size has one stride: up to
+    45 pixels 8, up to 150 pixels 16, and above 32."""
+    small, large = map(math.log2, BORDERS)
+    low = torch.where(stride > 16, large, torch.where(stride > 8, small, -torch.inf))
+    high = torch.where(stride < 16, small, torch.where(stride < 32, large, torch.inf))
+    return torch.minimum(size - low, high - size)
 
 
 def decode_yolox(raw: Tensor, cells: Tensor, strides: Tensor) -> Tensor:

@@ -7,8 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nets.blocks import DetectionModel, Selected
+from nets.model import DetectionModel
 from nets.postprocess import FAR, MAX_CANDIDATES
+from nets.selector import Selected
 
 NOTHING = -1.0  # the score of places where there is no candidate; no threshold is as low
 
@@ -88,13 +89,14 @@ class RawGraph(nn.Module):
         self.model, self.pictures = model, pictures
         with torch.no_grad():
             predictions = model(torch.zeros(1, 3, *image_size))
-        said, *chosen = predictions if isinstance(predictions, Selected) else (predictions,)
+        selected = isinstance(predictions, Selected)
+        said = predictions.said if selected else predictions
         self.shapes = {name: tuple(x.shape[2:]) for name, x in said._asdict().items()} | (
-            {"chosen": ()} if chosen else {}
+            {"chosen": ()} if selected else {}
         )
         self.outputs = tuple(f"{field}_{stride}" for field in self.shapes for stride in model.strides)
 
     def forward(self, images: Tensor) -> list[Tensor]:
         """The tensors in the order of `outputs`, float32, as they leave the last convolutions."""
         levels, chosen = self.model.levels(images.permute(0, 3, 1, 2) if self.pictures else images)
-        return [x.float() for field in (*zip(*levels, strict=True), chosen or ()) for x in field]
+        return [x.float() for field in (*zip(*levels, strict=True), chosen[0] if chosen else ()) for x in field]

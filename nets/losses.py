@@ -9,10 +9,12 @@ from torch import Tensor
 
 from nets import yolov9, yolox
 from nets.assigners import MOST_POINTS, candidates, one_point, simota, task_aligned
-from nets.blocks import DetectionModel, Selected
 from nets.coder import BINS, decode_dfl, decode_yolox, encode_dfl, encode_yolox, grid
+from nets.model import DetectionModel
+from nets.selector import Selected
 from utils.boxes import ciou, iou
 
+LOST = 3.0  # an object for which no point speaks counts as three for which two do
 BOX_WEIGHT = 5.0  # YOLOX: the IoU loss counts five times
 YOLOV9_WEIGHTS = {"box": 7.5, "class": 0.5, "dfl": 1.5}  # of the released training code
 
@@ -27,11 +29,17 @@ class YOLOXCriterion:
 
     `share`: count of this process -> the count of all processes, at least 1, divided by the number of processes, so
     that the average of the gradients of all processes is the gradient of the whole batch.
-    `l1`: set for the plain last epochs.
+    `l1`: set for the plain last epochs. `by_size`: a box is learned by points of one stride only, that of its size.
     """
 
-    def __init__(self, strides: tuple[int, ...], share: Callable[[Tensor], Tensor] = at_least_one, l1: bool = False):
-        self.strides, self.share, self.l1 = strides, share, l1
+    def __init__(
+        self,
+        strides: tuple[int, ...],
+        share: Callable[[Tensor], Tensor] = at_least_one,
+        l1: bool = False,
+        by_size: bool = False,
+    ):
+        self.strides, self.share, self.l1, self.by_size = strides, share, l1, by_size
 
     def __call__(
         self, predictions: yolox.Predictions, targets: Tensor, labels: Tensor, image_size: tuple[int, int]
@@ -46,11 +54,11 @@ class YOLOXCriterion:
         cells, strides = grid(image_size, self.strides, raw)
         centres = (cells + 0.5) * strides[:, None]
         # Most points are near no box: of them only the objectness counts, in the assignment and in the losses.
-        near = candidates(centres, strides, len(self.strides), targets, labels)
+        near = candidates(centres, strides, len(self.strides), targets, labels, self.by_size)
         cells, centres, strides = cells[near], centres[near], strides[near]
         raw, classes = _take(raw, near), _take(classes, near)
         seen = decode_yolox(raw.detach(), cells, strides)
-        match = simota(seen, objectness.gather(1, near), classes, centres, strides, targets, labels)
+        match = simota(seen, objectness.gather(1, near), classes, centres, strides, targets, labels, self.by_size)
 
         positive, matched = match.positive, _take(targets, match.index)
         # Points without a box count as 0: one whose exp overflows would make all gradients NaN, at a loss of zero.
@@ -77,11 +85,13 @@ class YOLOv9Criterion:
     """7.5 * (1 - CIoU) + .5 * BCE(class, target scores) + 1.5 * DFL, summed, over the sum of the target scores. Losses of boxes
     are weighed by the target score of their point.
 
-    `share`: as for YOLOX, of that sum.
+    `share`: as for YOLOX, of that sum. `by_size`: as there.
     """
 
-    def __init__(self, strides: tuple[int, ...], share: Callable[[Tensor], Tensor] = at_least_one):
-        self.strides, self.share = strides, share
+    def __init__(
+        self, strides: tuple[int, ...], share: Callable[[Tensor], Tensor] = at_least_one, by_size: bool = False
+    ):
+        self.strides, self.share, self.by_size = strides, share, by_size
 
     def __call__(
         self, predictions: yolov9.Predictions, targets: Tensor, labels: Tensor, image_size: tuple[int, int]
@@ -95,7 +105,7 @@ class YOLOv9Criterion:
         targets = targets.to(raw.dtype)
         cells, strides = grid(image_size, self.strides, raw)
         centres, seen = (cells + 0.5) * strides[:, None], decode_dfl(raw.detach(), cells, strides)
-        match = task_aligned(seen, classes, centres, strides, targets, labels)
+        match = task_aligned(seen, classes, centres, strides, targets, labels, by_size=self.by_size)
 
         # All positive points, and others with a score of 0 up to the most there can be.
         near = match.positive.byte().sort(descending=True, stable=True).indices[:, : MOST_POINTS * targets.shape[1]]
@@ -119,7 +129,7 @@ class YOLOv9Criterion:
 
 class SelectionCriterion:
     """Of a model with a selector: the losses of its family, and the BCE of its choice, over the boxes. A point counts as much as
-    it may harm: one that shall speak as 1, any other by its score."""
+    it may harm: one that shall speak as LOST, any other by its score."""
 
     def __init__(self, family: Callable[..., dict], model: DetectionModel, share: Callable[[Tensor], Tensor]):
         self.family, self.model, self.share = family, model, share
@@ -132,10 +142,9 @@ class SelectionCriterion:
         losses = self.family(said, targets, labels, image_size)
         with torch.no_grad():
             boxes, scores, found = self.model.decode(said, image_size)
-            cells, strides = grid(image_size, self.model.strides, boxes)
-            scene = (cells + 0.5) * strides[:, None], strides, targets.to(boxes.dtype), labels
-            speaks = one_point(boxes, scores, found, *scene).positive
-            weight = scores.to(chosen.dtype).where(~speaks, 1)
+            claims = _at_least_float32(predictions.claims)
+            speaks = one_point(boxes, scores, found, claims, targets.to(boxes.dtype), labels).positive
+            weight = scores.to(chosen.dtype).where(~speaks, LOST)
         counted = self.share((labels >= 0).sum().to(chosen.dtype))
         selection = (_bce(chosen, speaks.to(chosen.dtype)) * weight).sum() / counted
         return {**losses, "total": losses["total"] + selection, "selection": selection}

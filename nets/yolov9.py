@@ -9,8 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nets.blocks import GELAN, SPP, AConv, ADown, Conv, DetectionModel, rows
+from nets.blocks import GELAN, SPP, AConv, ADown, Conv, rows
 from nets.coder import BINS, decode_dfl, grid
+from nets.model import DetectionModel
 
 
 class Size(NamedTuple):

@@ -7,8 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nets.blocks import CSP, SPP, Conv, DetectionModel, SeparableConv, rows
+from nets.blocks import CSP, SPP, Conv, SeparableConv, rows
 from nets.coder import decode_yolox, grid
+from nets.model import DetectionModel
 
 SIZES = {  # depth, width, depthwise
     "nano": (0.33, 0.25, True),

@@ -7,8 +7,9 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
 import nets
-from nets.blocks import Conv, DetectionModel, rows
+from nets.blocks import Conv, rows
 from nets.coder import grid
+from nets.model import DetectionModel
 from utils import checkpoint
 
 

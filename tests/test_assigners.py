@@ -35,14 +35,21 @@ def slow_cost(objectness, classes, label, overlap, inside):
     return total - 3 * math.log(overlap + 1e-8)
 
 
-def slow_simota(boxes, objectness, classes, centres, strides, targets, labels):
+def stride_of(box):
+    """That of its size."""
+    side = math.sqrt((box[2] - box[0]) * (box[3] - box[1]))
+    return 8 if side < 45 else 16 if side < 150 else 32
+
+
+def slow_simota(boxes, objectness, classes, centres, strides, targets, labels, by_size=False):
     """One picture, plain floats -> {point: (box, IoU)}."""
     real = [m for m, label in enumerate(labels) if label >= 0]
     inside, overlap, cost = {}, {}, {}
     for m in real:
         x, y = (targets[m][0] + targets[m][2]) / 2, (targets[m][1] + targets[m][3]) / 2
         for a, (px, py) in enumerate(centres):
-            inside[m, a] = abs(px - x) < 1.5 * strides[a] and abs(py - y) < 1.5 * strides[a]
+            asked = not by_size or strides[a] == stride_of(targets[m])
+            inside[m, a] = asked and abs(px - x) < 1.5 * strides[a] and abs(py - y) < 1.5 * strides[a]
     candidates = [a for a in range(len(centres)) if any(inside[m, a] for m in real)]
     for m in real:
         for a in candidates:
@@ -82,11 +89,11 @@ def random_targets(batch, most, seed, size=(64, 96), num_classes=4):
     return cxcywh_to_xyxy(torch.cat([centre, sides], -1)), labels
 
 
-def check_against_reference(inputs) -> Assignment:
-    found = simota(*inputs)
+def check_against_reference(inputs, by_size=False) -> Assignment:
+    found = simota(*inputs, by_size=by_size)
     boxes, objectness, classes, centres, strides, targets, labels = (x.tolist() for x in inputs)
     for b in range(len(boxes)):
-        wanted = slow_simota(boxes[b], objectness[b], classes[b], centres, strides, targets[b], labels[b])
+        wanted = slow_simota(boxes[b], objectness[b], classes[b], centres, strides, targets[b], labels[b], by_size)
         points = found.positive[b].nonzero()[:, 0].tolist()
         assert points == sorted(wanted)
         assert [found.index[b, a].item() for a in points] == [wanted[a][0] for a in points]
@@ -98,9 +105,10 @@ def check_against_reference(inputs) -> Assignment:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_equals_the_reference_on_random_scenes(seed):
+@pytest.mark.parametrize("by_size", [False, True])
+def test_equals_the_reference_on_random_scenes(seed, by_size):
     targets, labels = random_targets(3, [3, 8, 40][seed % 3], seed)
-    found = check_against_reference(scene(targets, labels, seed, near=[0.0, 0.3, 0.9][seed // 4]))
+    found = check_against_reference(scene(targets, labels, seed, near=[0.0, 0.3, 0.9][seed // 4]), by_size)
     assert found.positive.any()
 
 
@@ -200,10 +208,12 @@ def test_many_boxes_are_taken_a_few_pictures_at_a_time(monkeypatch, most):
 
 
 @pytest.mark.parametrize("most", [1, 4, 50])
-def test_candidates_are_all_the_points_that_can_be_chosen(most):
+@pytest.mark.parametrize("by_size", [False, True])
+def test_candidates_are_all_the_points_that_can_be_chosen(most, by_size):
     inputs = scene(*random_targets(4, most, most), near=0.5)
     boxes, objectness, classes, centres, strides, targets, labels = inputs
-    whole, near = simota(*inputs), candidates(centres, strides, len(STRIDES), targets, labels)
+    whole = simota(*inputs, by_size)
+    near = candidates(centres, strides, len(STRIDES), targets, labels, by_size)
     assert near.shape == (4, min(126, 27 * most)) and all(len(row.unique()) == near.shape[1] for row in near)
     at = near[..., None].expand(-1, -1, 4)  # four values of a box, four classes
     few = simota(
@@ -213,6 +223,7 @@ def test_candidates_are_all_the_points_that_can_be_chosen(most):
         centres[near],
         strides[near],
         *inputs[5:],
+        by_size,
     )
     assert whole.positive.any()
     for name in Assignment._fields:
@@ -291,14 +302,15 @@ def slow_ciou(a, b):
     return overlap - apart / (around + 1e-9) - shape**2 / (1 - overlap + shape + 1e-9)
 
 
-def slow_task_aligned(boxes, classes, centres, strides, targets, labels, most, least_side):
+def slow_task_aligned(boxes, classes, centres, strides, targets, labels, most, least_side, by_size):
     """One picture, plain floats -> {point: (box, score)}."""
-    points, claims, fit, alignment = range(len(centres)), {}, {}, {}
+    claims, fit, alignment = {}, {}, {}
     for m in (m for m, label in enumerate(labels) if label >= 0):
+        points = [a for a in range(len(centres)) if not by_size or strides[a] == stride_of(targets[m])]
         x1, y1, x2, y2 = targets[m]
         x, y = (x1 + x2) / 2, (y1 + y2) / 2
         reach_x, reach_y = max(x2 - x1, least_side) / 2, max(y2 - y1, least_side) / 2
-        for a in points:
+        for a in range(len(centres)):
             fit[m, a] = max(0.0, slow_ciou(targets[m], boxes[a]))
             alignment[m, a] = (1 / (1 + math.exp(-classes[a][labels[m]]))) ** 0.5 * fit[m, a] ** 6
         inside = [a for a in points if abs(centres[a][0] - x) < reach_x and abs(centres[a][1] - y) < reach_y]
@@ -306,7 +318,7 @@ def slow_task_aligned(boxes, classes, centres, strides, targets, labels, most, l
         if not chosen and max(alignment[m, a] for a in points) > 0:
             chosen = [max(points, key=lambda a: alignment[m, a])]  # noqa: B023
         elif not chosen:
-            finest = [a for a in points if strides[a] == min(strides)]
+            finest = [a for a in points if strides[a] == min(strides[p] for p in points)]
             chosen = [min(finest, key=lambda a: math.dist(centres[a], (x, y)))]  # noqa: B023
         for place, a in enumerate(chosen):
             claims.setdefault(a, []).append((place == 0, fit[m, a], -m))
@@ -319,12 +331,13 @@ def slow_task_aligned(boxes, classes, centres, strides, targets, labels, most, l
     return found
 
 
-def check_task_aligned(inputs, most=10, least_side=0.0) -> Assignment:
+def check_task_aligned(inputs, most=10, least_side=0.0, by_size=False) -> Assignment:
     boxes, _, *others = inputs
-    found = task_aligned(boxes, *others, most=most, least_side=least_side)
+    found = task_aligned(boxes, *others, most=most, least_side=least_side, by_size=by_size)
     boxes, classes, centres, strides, targets, labels = (x.tolist() for x in (boxes, *others))
     for b in range(len(boxes)):
-        wanted = slow_task_aligned(boxes[b], classes[b], centres, strides, targets[b], labels[b], most, least_side)
+        scene_b = boxes[b], classes[b], centres, strides, targets[b], labels[b]
+        wanted = slow_task_aligned(*scene_b, most, least_side, by_size)
         points = found.positive[b].nonzero()[:, 0].tolist()
         assert points == sorted(wanted)
         assert [found.index[b, a].item() for a in points] == [wanted[a][0] for a in points]
@@ -336,10 +349,11 @@ def check_task_aligned(inputs, most=10, least_side=0.0) -> Assignment:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_task_aligned_equals_the_reference_on_random_scenes(seed):
+@pytest.mark.parametrize("by_size", [False, True])
+def test_task_aligned_equals_the_reference_on_random_scenes(seed, by_size):
     targets, labels = random_targets(3, [3, 8, 40][seed % 3], seed)
     inputs = scene(targets, labels, seed, near=[0.0, 0.3, 0.9][seed // 4])
-    found = check_task_aligned(inputs, most=[10, 1, 7][seed // 4], least_side=[0.0, 16.0][seed % 2])
+    found = check_task_aligned(inputs, [10, 1, 7][seed // 4], [0.0, 16.0][seed % 2], by_size)
     assert found.positive.any()
 
 

@@ -25,7 +25,7 @@ import predict
 import train
 from datasets import demo
 from export import Config, ExportError, main, write
-from nets.blocks import DetectionModel
+from nets.model import DetectionModel
 from nets.postprocess import MAX_CANDIDATES, select
 from utils import checkpoint, detector, speed
 from utils.checkpoint import CheckpointError

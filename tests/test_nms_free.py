@@ -14,8 +14,10 @@ import nets
 import train
 from nets import yolov9, yolox
 from nets.assigners import one_point
-from nets.coder import encode_dfl, encode_yolox, grid
+from nets.coder import encode_dfl, encode_yolox, grid, inside_range
+from nets.losses import LOST, YOLOv9Criterion, YOLOXCriterion
 from nets.postprocess import select
+from nets.selector import agreed, claim
 from utils import checkpoint
 from utils.boxes import iou
 
@@ -33,8 +35,9 @@ def selecting(family, learned=True):
     return model
 
 
-def losses_of(model):
-    return nets.criterion(model)(model(random_pictures(1, *SIZE)), BOXES, LABELS, SIZE)
+def losses_of(model, criterion=None):
+    criterion = criterion or nets.criterion(model)
+    return criterion(model(random_pictures(1, *SIZE)), BOXES, LABELS, SIZE)
 
 
 @every_family
@@ -54,7 +57,8 @@ def test_a_selector_changes_scores_and_nothing_else(family):
 def test_what_a_selector_learns_changes_nothing_of_what_it_is_shown(family):
     model, plain = selecting(family).train(), tiny(family).train()
     plain.load_state_dict({k: v for k, v in model.state_dict().items() if not k.startswith("selector.")})
-    found, expected = losses_of(model), losses_of(plain)
+    criterion = {"yolox": YOLOXCriterion, "yolov9": YOLOv9Criterion}[family]
+    found, expected = losses_of(model), losses_of(plain, criterion(STRIDES, by_size=True))
     assert list(found) == ["total", *list(expected)[1:], "selection"]
     found["total"].backward()
     expected["total"].backward()
@@ -67,31 +71,23 @@ def test_what_a_selector_learns_changes_nothing_of_what_it_is_shown(family):
             assert torch.equal(p.grad, theirs[name].grad), name
 
 
-def slow_one_point(boxes, scores, found, centres, strides, targets, labels):
+def slow_one_point(boxes, scores, found, claims, targets, labels):
     """One picture -> {point: box}."""
     wishes = {}
     for m in (m for m, label in enumerate(labels.tolist()) if label >= 0):
-        costs = {}
-        for a, box in enumerate(boxes.tolist()):
-            overlap = float(iou(targets[m], boxes[a]))
-            if overlap <= 0.5:
-                continue
-            score = float(scores[a]) if found[a] == labels[m] else 0.0
-            x, y = (box[0] + box[2]) / 2, (box[1] + box[3]) / 2
-            away = max(abs(x - float(centres[a, 0])), abs(y - float(centres[a, 1]))) / float(strides[a])
-            side = math.sqrt((box[2] - box[0]) * (box[3] - box[1]))
-            fit = 3 * away + 3 * abs(math.log2(side / (4 * float(strides[a]))))
-            costs[a] = -math.log(score + 1e-8) + fit
-        if costs:
-            best = min(costs, key=costs.get)
-            wishes.setdefault(best, []).append((costs[best], m))
-    return {a: min(wish)[1] for a, wish in wishes.items()}
+        voices = {}
+        for a in range(len(boxes)):
+            if iou(targets[m], boxes[a]) > 0.5 and found[a] == labels[m]:
+                voices[a] = float(scores[a]) / (1 + math.exp(-float(claims[a])))
+        if voices:
+            best = max(voices, key=voices.get)
+            wishes.setdefault(best, []).append((float(iou(targets[m], boxes[best])), m))
+    return {a: max(wish)[1] for a, wish in wishes.items()}
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_one_point_equals_the_reference_on_random_scenes(seed):
     generator = torch.Generator().manual_seed(seed)
-    cells, strides = grid(SIZE, STRIDES, torch.zeros((), dtype=torch.float64))
     corners = torch.rand(3, 7, 2, 2, generator=generator, dtype=torch.float64).sort(2).values * torch.tensor(
         [96.0, 64.0]
     )
@@ -104,10 +100,10 @@ def test_one_point_equals_the_reference_on_random_scenes(seed):
     boxes[..., 2:] = torch.maximum(boxes[..., 2:], boxes[..., :2] + 1)
     scores = torch.rand(3, 126, generator=generator, dtype=torch.float64)
     found = torch.randint(0, 3, (3, 126), generator=generator)
-    scene = (cells + 0.5) * strides[:, None], strides
-    match = one_point(boxes, scores, found, *scene, targets, labels)
+    claims = 4 * torch.randn(3, 126, generator=generator, dtype=torch.float64)
+    match = one_point(boxes, scores, found, claims, targets, labels)
     for b in range(3):
-        wanted = slow_one_point(boxes[b], scores[b], found[b], *scene, targets[b], labels[b])
+        wanted = slow_one_point(boxes[b], scores[b], found[b], claims[b], targets[b], labels[b])
         assert {a: int(match.index[b, a]) for a in match.positive[b].nonzero()[:, 0].tolist()} == wanted
     assert 0 < match.positive.sum() <= (labels >= 0).sum()
 
@@ -118,21 +114,20 @@ def test_the_loss_of_selection_is_that_of_the_definition(family):
     with torch.no_grad():
         out = model(random_pictures(1, *SIZE))
         boxes, scores, found = model.decode(out.said, SIZE)
-        cells, strides = grid(SIZE, STRIDES, boxes)
-        targets = boxes[:, [3, 40, 100]]
-        match = one_point(boxes, scores, found, (cells + 0.5) * strides[:, None], strides, targets, LABELS)
-        losses = nets.criterion(model)(out, targets, LABELS, SIZE)
+        targets, labels = boxes[:, [3, 40, 100]], found[:, [3, 40, 100]]
+        match = one_point(boxes, scores, found, out.claims, targets, labels)
+        losses = nets.criterion(model)(out, targets, labels, SIZE)
     wanted = 0.0
     for a, logit in enumerate(out.chosen[0].tolist()):
-        wanted += (
-            math.log1p(math.exp(-logit)) if match.positive[0, a] else float(scores[0, a]) * math.log1p(math.exp(logit))
-        )
+        speaks = match.positive[0, a]
+        loss = LOST * math.log1p(math.exp(-logit)) if speaks else float(scores[0, a]) * math.log1p(math.exp(logit))
+        wanted += loss
     assert 1 <= match.positive.sum() <= 3 and losses["selection"].item() == pytest.approx(wanted / 3, rel=1e-4)
 
 
 @every_family
 def test_a_selector_begins_with_what_points_say_of_themselves(family):
-    """Those speak that have the predicted centre in their cell, and loudest the one of the stride of a quarter of the size."""
+    """That one speaks that has the predicted centre in its cell, at the stride of its size."""
     model, box = selecting(family, learned=False), torch.tensor([[16.0, 9, 72, 57]])  # 56 x 48, centre 44, 33
     cells, strides = grid(SIZE, STRIDES, box)
     if family == "yolox":
@@ -154,12 +149,78 @@ def test_a_selector_begins_with_what_points_say_of_themselves(family):
     else:
         levels = [yolov9.Predictions(x, y) for x, y in zip(maps, score, strict=True)]
     features = [torch.zeros(1, c, *x.shape[2:]) for c, x in zip(model.head.channels, maps, strict=True)]
-    chosen = torch.cat([x.flatten() for x in model.selector(features, [model.head.seen(x) for x in levels])])
-    assert (chosen > 0).nonzero().flatten().tolist() == [
-        4 * 12 + 5,
-        96 + 2 * 6 + 2,
-    ]  # row 4, column 5 of stride 8; 2, 2 of 16
-    assert chosen.argmax() == 96 + 2 * 6 + 2 and chosen.min() >= -10
+    chosen, claims = model.selector(features, [model.head.seen(x) for x in levels])
+    assert all(torch.equal(a, b) for a, b in zip(chosen, claims, strict=True))  # nothing is learned yet
+    chosen = torch.cat([x.flatten() for x in chosen])
+    assert (chosen > 0).nonzero().flatten().tolist() == [96 + 2 * 6 + 2]  # row 2, column 2 of stride 16
+    assert chosen.min() == -10
+
+
+def slow_agreed(seen):
+    """One picture, `[5, H, W]`."""
+    _, rows, columns = seen.shape
+    found = torch.zeros(4, rows, columns, dtype=seen.dtype)
+    for i in range(rows):
+        for j in range(columns):
+            x, y, w, h = seen[:4, i, j].tolist()
+            total, weights = torch.zeros(4, dtype=seen.dtype), 0.0
+            for r in range(max(i - 2, 0), min(i + 3, rows)):
+                for c in range(max(j - 2, 0), min(j + 3, columns)):
+                    theirs = seen[:4, r, c] + torch.tensor([c - j, r - i, 0, 0])
+                    apart = max(abs(float(theirs[0]) - x) / 2**w, abs(float(theirs[1]) - y) / 2**h)
+                    apart = max(apart, abs(float(theirs[2]) - w), abs(float(theirs[3]) - h))
+                    score = 1 / (1 + math.exp(-4 * float(seen[4, r, c]))) + 1e-3
+                    weight = score * max(1 - 4 * apart, 0)
+                    total, weights = total + weight * theirs, weights + weight
+            found[:, i, j] = total / weights
+    return found
+
+
+def test_neighbours_agree_as_in_the_reference():
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.meshgrid(torch.arange(7.0), torch.arange(6.0), indexing="xy")
+    seen = torch.stack([3.3 - x, 2.6 - y, x * 0 + 1, x * 0 + 2, x * 0], 0).double()
+    seen = seen + 0.2 * torch.randn(2, 5, 6, 7, generator=generator, dtype=torch.float64)
+    found = agreed(seen)
+    for b in range(2):
+        torch.testing.assert_close(found[b], slow_agreed(seen[b]))
+    assert (found - seen[:, :4]).abs().mean() > 0.05  # they say something else than each for himself
+    single = agreed(seen.float())
+    torch.testing.assert_close(single, found.float(), rtol=1e-4, atol=1e-4)
+
+
+def test_neighbours_that_differ_by_little_leave_an_object_to_one_of_them():
+    """The centre is on the border of two cells; each thinks it is the other's. One mean decides."""
+    x, y = torch.meshgrid(torch.arange(8.0), torch.arange(8.0), indexing="xy")
+    seen = torch.stack([3.5 - x, 3.0 - y, x * 0 + 2, x * 0 + 2, x * 0 + 1], 0)[None]
+    seen[0, 0, 3, 3] += 0.03  # column 3 says 3.53, column 4 says 3.45, the others 3.5 and .01 more
+    seen[0, 0, 3, 4] -= 0.05
+    seen[0, 0] += 0.01
+    alone = seen[0, :2].abs().amax(0) < 0.5
+    assert not alone.any()
+    assert (claim(seen, 16)[0, 0] > 0).nonzero().tolist() == [[3, 4]]
+
+
+@pytest.mark.parametrize("seen", [0.0, 1e4, -1e4])
+def test_claims_are_finite_whatever_a_network_says(seen):
+    assert claim(torch.full((1, 5, 4, 4), seen), 8).abs().max() <= 10
+
+
+@pytest.mark.parametrize("size, stride", [(3, 8), (44.9, 8), (45.1, 16), (149, 16), (151, 32), (4000, 32)])
+def test_every_size_has_one_stride(size, stride):
+    found = inside_range(torch.tensor(float(size)).log2(), torch.tensor([8.0, 16.0, 32.0]))
+    assert (found > 0).tolist() == [s == stride for s in STRIDES]
+
+
+@every_family
+def test_a_box_is_learned_at_the_stride_of_its_size_where_there_is_a_selector(family):
+    """A box of 60 pixels: of all points those of stride 16 get gradients that pull, the others only such that push away."""
+    model = selecting(family).train()
+    out = model(random_pictures(1, *SIZE))
+    out.said.classes.retain_grad()
+    nets.criterion(model)(out, torch.tensor([[[10.0, 2, 70, 62]]]), torch.tensor([[1]]), SIZE)["total"].backward()
+    pulled = (out.said.classes.grad[0] < 0).any(-1)
+    assert pulled[96:120].any() and not pulled[:96].any() and not pulled[120:].any()
 
 
 def test_without_nms_the_best_remain_whatever_they_overlap():

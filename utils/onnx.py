@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nets.blocks import Selected
 from nets.postprocess import Detections, into_original
+from nets.selector import Selected
 from utils.checkpoint import CheckpointError
 
 VERSION = 1  # of the metadata and of what inputs and outputs mean
