@@ -47,12 +47,13 @@ class Config:
 
 def main(cfg: Config) -> None:
     """Writes benchmarks/results/exported.md."""
-    rows = []
+    rows, files = [], {}
     with tempfile.TemporaryDirectory() as folder:
         rows.append(f"| PyTorch | {figures(cfg, cfg.weights, folder)} | |")
         for name, options in FILES.items():
-            file, said = f"{folder}/{name}.onnx", io.StringIO()
+            file, said = f"{folder}/{name.replace(', ', '_')}.onnx", io.StringIO()  # openvino takes commas for a list
             start = export.Config(checkpoint=cfg.weights, model=cfg.model, output=file, pictures=cfg.pictures)
+            files[name] = file
             with redirect_stdout(said):
                 export.main(
                     override(start, [f"{key}={value}" for key, value in options.items()] + ["check_pictures=10000"])
@@ -61,7 +62,7 @@ def main(cfg: Config) -> None:
             compared = "; ".join(line.removeprefix("onnxruntime and PyTorch ") for line in lines)
             rows.append(f"| ONNX, {name} | {figures(cfg, file, folder)} | {compared} |")
         if find_spec("openvino"):
-            rows += [f"\n{in_openvino(f'{folder}/{name}.onnx', cfg.pictures)}: {name}" for name in FILES]
+            rows += [f"\n{name}: {in_openvino(file, cfg.pictures)}" for name, file in files.items()]
     text = f"""# Exported files
 
 `python -m benchmarks.exported weights={Path(cfg.weights).name} model={cfg.model} data={Path(cfg.data).name}`,

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nets.coder import inside_range
+from nets.coder import octaves_of
 from utils.boxes import ciou, pairwise_iou
 
 CENTRE_RADIUS = 1.5  # strides
@@ -35,7 +35,8 @@ def candidates(
 
 
 def _in_centre_region(centres: Tensor, strides: Tensor, targets: Tensor, labels: Tensor, by_size: bool) -> Tensor:
-    """`centres [..., A, 2]`, `strides [..., A]` -> `[B, M, A]`: whether a point is nearer than 1.5 strides to a box's centre."""
+    """`centres [..., A, 2]`, `strides [..., A]` -> `[B, M, A]`: whether a point is nearer than 1.5 strides to a box's centre,
+    `by_size` also of the box's stride."""
     middle = (targets[..., :2] + targets[..., 2:]) / 2
     distance = (centres.unsqueeze(-3) - middle[:, :, None]).abs().amax(-1)
     inside = (distance < CENTRE_RADIUS * strides.unsqueeze(-2)) & (labels >= 0)[..., None]
@@ -43,9 +44,10 @@ def _in_centre_region(centres: Tensor, strides: Tensor, targets: Tensor, labels:
 
 
 def _of_its_size(targets: Tensor, strides: Tensor) -> Tensor:
-    """`[B, M, A]`: whether the box is as large as those of the point's stride."""
-    size = (targets[..., 2:] - targets[..., :2]).clamp(min=1e-3).log2().mean(-1, keepdim=True)
-    return inside_range(size, strides.unsqueeze(-2)) >= 0
+    """`[B, M, A]`: whether the box is as large as those of the point's stride. Every box has one stride."""
+    log2_size = (targets[..., 2:] - targets[..., :2]).clamp(min=1e-3).log2().mean(-1, keepdim=True)
+    low, high = octaves_of(strides.unsqueeze(-2))
+    return (low <= log2_size) & (log2_size < high)
 
 
 @torch.no_grad()
@@ -67,7 +69,7 @@ def simota(
     cost = BCE(sqrt(class * objectness), one-hot) summed over the classes + 3 * -log(IoU + 1e-8) + 1e6 outside of the centre
     region. A box takes its k cheapest candidates, k = int(sum of its ten best IoUs), at least 1. A candidate is a point in the
     centre region of any box; a point that several boxes want goes to the box, of all, with the lowest cost.
-    `by_size`: the centre region holds the points of one stride only, that of the box's size.
+    `by_size`: only points of one stride are candidates for a box, that of its size.
 
     Pictures are independent, and taken so many at a time that memory stays bounded however many boxes they have.
     """
@@ -95,6 +97,7 @@ def _a_few_at_once(assign: Callable[..., Assignment], boxes: Tensor, *others: Te
 def _simota(boxes, objectness, classes, centres, strides, targets, labels, by_size: bool) -> Assignment:
     inside = _in_centre_region(centres, strides, targets, labels, by_size)  # [B, M, A]
     candidate = inside.any(1, keepdim=True) & (labels >= 0)[..., None]
+    candidate = candidate & _of_its_size(targets, strides) if by_size else candidate
 
     overlap = pairwise_iou(targets, boxes).where(candidate, 0)
     cost = _class_cost(objectness, classes, labels) - 3 * (overlap + 1e-8).log() + 1e6 * ~inside

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from utils.boxes import cxcywh_to_xyxy, xyxy_to_cxcywh
 
-BORDERS = (45.0, 150.0)  # pixels: where the scores of the official YOLOX-nano change places between strides, on COCO
+BORDERS = (45.0, 150.0)  # pixels: of the strides 8, 16 and 32 (benchmarks/results/strides.md)
 BINS = 16  # a distance to a side is a distribution over 0, 1, ... 15 strides
 
 
@@ -23,13 +23,22 @@ def grid(image_size: tuple[int, int], strides: tuple[int, ...], like: Tensor) ->
     return torch.cat(cells), torch.cat(sizes)
 
 
-def inside_range(size: Tensor, stride: Tensor) -> Tensor:
-    """How many octaves a size, log2 of pixels, is inside the range of a stride; negative: outside. A size has one stride: up to
-    45 pixels 8, up to 150 pixels 16, and above 32."""
+def octaves_of(strides: Tensor) -> tuple[Tensor, Tensor]:
+    """log2 of the smallest size of objects, in pixels, that a stride has, and of the smallest that is too large for it."""
     small, large = map(math.log2, BORDERS)
-    low = torch.where(stride > 16, large, torch.where(stride > 8, small, -torch.inf))
-    high = torch.where(stride < 16, small, torch.where(stride < 32, large, torch.inf))
-    return torch.minimum(size - low, high - size)
+    low = torch.where(strides > 16, large, torch.where(strides > 8, small, -torch.inf))
+    return low, torch.where(strides < 16, small, torch.where(strides < 32, large, torch.inf))
+
+
+def octaves_inside(log2_size: Tensor, strides: Tensor) -> Tensor:
+    """How far a size, log2 of pixels, is inside of what a stride has; negative: outside."""
+    low, high = octaves_of(strides)
+    return torch.minimum(log2_size - low, high - log2_size)
+
+
+def at_least_float32(x: Tensor) -> Tensor:
+    """float64 stays, all else becomes float32."""
+    return x if x.dtype == torch.float64 else x.float()
 
 
 def decode_yolox(raw: Tensor, cells: Tensor, strides: Tensor) -> Tensor:

@@ -97,6 +97,6 @@ class RawGraph(nn.Module):
         self.outputs = tuple(f"{field}_{stride}" for field in self.shapes for stride in model.strides)
 
     def forward(self, images: Tensor) -> list[Tensor]:
-        """The tensors in the order of `outputs`, float32, as they leave the last convolutions."""
-        levels, chosen = self.model.levels(images.permute(0, 3, 1, 2) if self.pictures else images)
-        return [x.float() for field in (*zip(*levels, strict=True), chosen[0] if chosen else ()) for x in field]
+        """The tensors in the order of `outputs`, float32, as they leave the last convolutions (and what is chosen)."""
+        levels, selected = self.model.levels(images.permute(0, 3, 1, 2) if self.pictures else images)
+        return [x.float() for field in (*zip(*levels, strict=True), *selected[:1]) for x in field]

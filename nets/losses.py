@@ -9,7 +9,7 @@ from torch import Tensor
 
 from nets import yolov9, yolox
 from nets.assigners import MOST_POINTS, candidates, one_point, simota, task_aligned
-from nets.coder import BINS, decode_dfl, decode_yolox, encode_dfl, encode_yolox, grid
+from nets.coder import BINS, at_least_float32, decode_dfl, decode_yolox, encode_dfl, encode_yolox, grid
 from nets.model import DetectionModel
 from nets.selector import Selected
 from utils.boxes import ciou, iou
@@ -47,14 +47,15 @@ class YOLOXCriterion:
         """`targets [B, M, 4]` xyxy in pixels of the input, `labels [B, M]` with -1 as padding, `image_size` height, width.
 
         -> scalars: total (to be minimised), box, objectness, class, l1 where it is on, and positives a box (not a loss)."""
-        raw, objectness, classes = (_at_least_float32(x) for x in predictions)
+        raw, objectness, classes = (at_least_float32(x) for x in predictions)
         if targets.shape[1] == 0:
             targets, labels = F.pad(targets, (0, 0, 0, 1)), F.pad(labels, (0, 1), value=-1)
         targets = targets.to(raw.dtype)
         cells, strides = grid(image_size, self.strides, raw)
         centres = (cells + 0.5) * strides[:, None]
         # Most points are near no box: of them only the objectness counts, in the assignment and in the losses.
-        near = candidates(centres, strides, len(self.strides), targets, labels, self.by_size)
+        levels = 1 if self.by_size else len(self.strides)
+        near = candidates(centres, strides, levels, targets, labels, self.by_size)
         cells, centres, strides = cells[near], centres[near], strides[near]
         raw, classes = _take(raw, near), _take(classes, near)
         seen = decode_yolox(raw.detach(), cells, strides)
@@ -99,7 +100,7 @@ class YOLOv9Criterion:
         """`targets [B, M, 4]` xyxy in pixels of the input, `labels [B, M]` with -1 as padding, `image_size` height, width.
 
         -> scalars: total (to be minimised), box, class, dfl, and positives a box (not a loss), each counted by its score."""
-        raw, classes = (_at_least_float32(x) for x in predictions)
+        raw, classes = (at_least_float32(x) for x in predictions)
         if targets.shape[1] == 0:
             targets, labels = F.pad(targets, (0, 0, 0, 1)), F.pad(labels, (0, 1), value=-1)
         targets = targets.to(raw.dtype)
@@ -138,11 +139,11 @@ class SelectionCriterion:
         self, predictions: Selected, targets: Tensor, labels: Tensor, image_size: tuple[int, int]
     ) -> dict[str, Tensor]:
         """Arguments and losses as of the family, and selection."""
-        said, chosen = predictions.said, _at_least_float32(predictions.chosen)
+        said, chosen = predictions.said, at_least_float32(predictions.chosen)
         losses = self.family(said, targets, labels, image_size)
         with torch.no_grad():
             boxes, scores, found = self.model.decode(said, image_size)
-            claims = _at_least_float32(predictions.claims)
+            claims = at_least_float32(predictions.claims)
             speaks = one_point(boxes, scores, found, claims, targets.to(boxes.dtype), labels).positive
             weight = scores.to(chosen.dtype).where(~speaks, LOST)
         counted = self.share((labels >= 0).sum().to(chosen.dtype))
@@ -159,10 +160,6 @@ def _dfl(raw: Tensor, distances: Tensor) -> Tensor:
     bins = torch.stack([left, left + 1], -1).long()
     nearness = torch.stack([left + 1 - distances, distances - left], -1)
     return -(log_p.gather(-1, bins) * nearness).sum(-1).mean(-1)
-
-
-def _at_least_float32(x: Tensor) -> Tensor:
-    return x if x.dtype == torch.float64 else x.float()
 
 
 def _take(x: Tensor, index: Tensor) -> Tensor:

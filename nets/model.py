@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from nets.blocks import ConvNorm, RepConv, rows
+from nets.coder import at_least_float32
 from nets.postprocess import Detections, select
 from nets.selector import Selected, Selector
 
@@ -51,18 +52,20 @@ class DetectionModel(nn.Module):
         """What the heads take."""
         return self.neck(*self.backbone(self.prepare(images)))
 
-    def levels(self, images: Tensor) -> tuple[list, tuple[list[Tensor], list[Tensor]] | None]:
-        """Images -> maps of each stride: what the head says, and of a model with a selector `chosen` and `claims`."""
+    def levels(self, images: Tensor) -> tuple[list, tuple[list[Tensor], ...]]:
+        """Images -> maps of each stride: what the head says; and of a model with a selector `chosen` and `claims`, else ()."""
         features = self.features(images)
         levels = self.head.levels(features)
-        return levels, self.selector and self.selector(features, [self.head.seen(level) for level in levels])
+        if self.selector is None:
+            return levels, ()
+        return levels, self.selector(features, [self.head.seen(type(x)(*map(at_least_float32, x))) for x in levels])
 
     def forward(self, images: Tensor):
         """Images `[B, 3, H, W]` BGR, 0-255, uint8 or float, height and width multiples of 32 -> the family's Predictions; of a
         model with a selector Selected."""
-        levels, chosen = self.levels(images)
+        levels, selected = self.levels(images)
         said = self.head.joined(levels)
-        return said if chosen is None else Selected(said, *(rows([[x] for x in maps])[..., 0] for maps in chosen))
+        return Selected(said, *(rows([[x] for x in maps])[..., 0] for maps in selected)) if selected else said
 
     def points(self, predictions, image_size: tuple[int, int]) -> tuple[Tensor, Tensor, Tensor]:
         """As `decode`, also of Selected: a score is then that of the object and of the point to speak for it."""

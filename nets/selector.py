@@ -8,12 +8,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nets.blocks import Conv
-from nets.coder import inside_range
+from nets.coder import octaves_inside
 
-SHARP = 100.0  # slope at the border of a cell, in strides: two neighbours shall not both have the centre
+SHARP = 1000.0  # slope at the border of a cell, in strides: neighbours differ by about .01 on where the centre is
 SHARP_SIZE = 20.0  # at the border between the sizes of two strides, in octaves
 REACH = 2  # cells to each side that are asked where the centre is
-LEAST = -10.0  # of what a point claims
+MOST = 10.0  # that a point claims, and -MOST the least
 
 
 class Selected(NamedTuple):
@@ -28,8 +28,8 @@ class Selector(nn.Module):
     """The second head of a model that needs no NMS.
 
     A point claims its object where the centre that is predicted is in its cell, and the size one of its stride. As what is
-    predicted the neighbours that see the same object take one mean, so that one of them claims it, seldom none or two. To this
-    comes what is learned of the features, of what the point says, and of what is claimed at other strides.
+    predicted the neighbours of this stride that see the same object take one mean, so that one of them claims it, seldom none or
+    two. To this comes what is learned of the features, of what the point says, and of what is claimed at other strides.
     """
 
     def __init__(self, channels: Sequence[int], strides: Sequence[int], width: int = 32):
@@ -45,43 +45,49 @@ class Selector(nn.Module):
         """Maps of each stride -> `chosen` and `claims` of each, `[B, 1, H, W]`. What is learned here changes neither features
         nor the first head.
 
-        `seen [B, 5, H, W]`: from the point to the centre it predicts, x and y, and log2 of width and height, all in strides;
-        a quarter of the logit of the score.
+        `seen [B, 5, H, W]`, float32 or better: from the point to the centre it predicts, x and y, and log2 of width and height,
+        all in strides; a quarter of the logit of the score.
         """
         features, seen = [x.detach() for x in features], [x.detach() for x in seen]
-        claims = [claim(x.float(), stride) for x, stride in zip(seen, self.strides, strict=True)]
-        voices = [x[:, 4:] + y.clamp(max=0).to(x.dtype) / 4 for x, y in zip(seen, claims, strict=True)]
+        claims = [claim(x, stride) for x, stride in zip(seen, self.strides, strict=True)]
+        voices = [x[:, 4:] + y.clamp(max=0) / 4 for x, y in zip(seen, claims, strict=True)]
         chosen = []
         for i, (x, said) in enumerate(zip(features, seen, strict=True)):
-            silence = torch.full_like(voices[i], LEAST / 4)
+            silence = torch.full_like(voices[i], -MOST / 4)
             finer = F.max_pool2d(voices[i - 1], 2) if i else silence
             coarser = F.interpolate(voices[i + 1], scale_factor=2.0) if i + 1 < len(seen) else silence
-            shown = torch.cat([x, said, claims[i].to(x.dtype) / 10, finer, coarser], 1)
-            chosen.append(claims[i] + self.predictors[i](self.convs[i](shown)))
+            shown = torch.cat([said, claims[i] / 10, finer, coarser], 1).to(x.dtype)
+            learned = self.predictors[i](self.convs[i](torch.cat([x, shown], 1)))
+            chosen.append(claims[i] + learned)
         return chosen, claims
 
 
 def claim(seen: Tensor, stride: int) -> Tensor:
     """`seen [B, 5, H, W]` -> `[B, 1, H, W]` logits: the object is this point's, by the centre and the size on which it agrees
     with its neighbours."""
-    together, pixels = agreed(seen), seen.new_full((), stride)
-    away = together[:, :2].abs().amax(1, keepdim=True)
-    octaves = inside_range(together[:, 2:].mean(1, keepdim=True) + pixels.log2(), pixels)
-    return torch.minimum(SHARP * (0.5 - away), SHARP_SIZE * octaves).clamp(LEAST, -LEAST)
+    x, y, *log2_sides = agreed(seen.nan_to_num(nan=1e4).clamp(-1e4, 1e4))  # nobody's trouble shall be his neighbours'
+    own, pixels = 0.5 - torch.maximum(x.abs(), y.abs()), x.new_full((), stride)
+    octaves = octaves_inside(sum(log2_sides) / 2 + pixels.log2(), pixels)
+    return torch.minimum(SHARP * own, SHARP_SIZE * octaves).clamp(-MOST, MOST)
 
 
-def agreed(seen: Tensor) -> Tensor:
-    """`seen [B, 5, H, W]` -> `[B, 4, H, W]`, its centre and sizes as the mean over 5 x 5 points, weighed by their scores and by
-    likeness: 1 - 4 * the largest difference of a centre, in sizes, or of a size, in octaves; at least 0."""
-    height, width = seen.shape[2:]
-    span = range(2 * REACH + 1)
+def agreed(seen: Tensor) -> list[Tensor]:
+    """`seen [B, 5, H, W]` -> four `[B, 1, H, W]`, its centre and sizes as the mean over 5 x 5 points, weighed by their scores
+    and by likeness: 1 - 4 * the largest difference of a centre, in sizes, or of a size, in octaves; at least 0."""
+    *own, score = seen.split(1, 1)
+    x, y, *sides, scores = (
+        around(part) for part in (*own, (4 * score).sigmoid() + 1e-3)
+    )  # nobody weighs 0 for himself
     step = torch.arange(-REACH, REACH + 1, device=seen.device, dtype=seen.dtype)
-    steps = torch.stack([step.repeat(len(span)), step.repeat_interleave(len(span))], 1)[..., None, None]  # x and y
-    scored = torch.cat([seen[:, :4], (4 * seen[:, 4:]).sigmoid() + 1e-3], 1)  # so that nobody's weight is 0 to himself
-    padded = F.pad(scored, (REACH,) * 4)
-    near = torch.stack([padded[..., y : y + height, x : x + width] for y in span for x in span], 1)
-    boxes, own = torch.cat([near[:, :, :2] + steps, near[:, :, 2:4]], 2), seen[:, None, :4]
-    apart = (boxes - own).abs()
-    apart = torch.cat([apart[:, :, :2] / own[:, :, 2:].clamp(-6, 12).exp2(), apart[:, :, 2:]], 2).amax(2, keepdim=True)
-    weight = near[:, :, 4:] * (1 - 4 * apart).clamp(min=0)
-    return (boxes * weight).sum(1) / weight.sum(1)
+    x, y = x + step.repeat(len(step))[:, None, None], y + step.repeat_interleave(len(step))[:, None, None]
+    apart = [(theirs - mine).abs() for theirs, mine in zip((x, y, *sides), own, strict=True)]
+    apart[:2] = [far / log2.clamp(-6, 12).exp2() for far, log2 in zip(apart[:2], own[2:], strict=True)]
+    weight = scores * (1 - 4 * torch.maximum(torch.maximum(*apart[:2]), torch.maximum(*apart[2:]))).clamp(min=0)
+    return [(theirs * weight).sum(1, keepdim=True) / weight.sum(1, keepdim=True) for theirs in (x, y, *sides)]
+
+
+def around(values: Tensor) -> Tensor:
+    """`[B, 1, H, W]` -> `[B, 25, H, W]`: those of the 5 x 5 points around each, row by row; 0 outside."""
+    height, width = values.shape[2:]
+    padded, span = F.pad(values, (REACH,) * 4), range(2 * REACH + 1)
+    return torch.cat([padded[..., y : y + height, x : x + width] for y in span for x in span], 1)

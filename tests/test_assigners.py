@@ -50,18 +50,19 @@ def slow_simota(boxes, objectness, classes, centres, strides, targets, labels, b
         for a, (px, py) in enumerate(centres):
             asked = not by_size or strides[a] == stride_of(targets[m])
             inside[m, a] = asked and abs(px - x) < 1.5 * strides[a] and abs(py - y) < 1.5 * strides[a]
-    candidates = [a for a in range(len(centres)) if any(inside[m, a] for m in real)]
+    near = [a for a in range(len(centres)) if any(inside[m, a] for m in real)]
+    claims = {}
     for m in real:
+        candidates = [a for a in near if not by_size or strides[a] == stride_of(targets[m])]
         for a in candidates:
             overlap[m, a] = slow_iou(targets[m], boxes[a])
             cost[m, a] = slow_cost(objectness[a], classes[a], labels[m], overlap[m, a], inside[m, a])
-    claims = {}
-    for m in real:
         ten_best = sorted((overlap[m, a] for a in candidates), reverse=True)[:10]
         k = max(int(sum(ten_best)), 1)
         for a in sorted(candidates, key=lambda a: cost[m, a])[:k]:  # noqa: B023 used within the loop
             claims.setdefault(a, []).append(m)
-    chosen = {a: ms[0] if len(ms) == 1 else min(real, key=lambda m: cost[m, a]) for a, ms in claims.items()}  # noqa: B023
+    asking = {a: [m for m in real if (m, a) in cost] for a in claims}
+    chosen = {a: ms[0] if len(ms) == 1 else min(asking[a], key=lambda m: cost[m, a]) for a, ms in claims.items()}  # noqa: B023
     return {a: (m, overlap[m, a]) for a, m in chosen.items()}
 
 
@@ -79,10 +80,11 @@ def scene(targets, labels, seed=0, size=(64, 96), strides=STRIDES, num_classes=4
     return boxes, logits[..., 0], logits[..., 1:], (cells + 0.5) * stride[:, None], stride, targets.to(dtype), labels
 
 
-def random_targets(batch, most, seed, size=(64, 96), num_classes=4):
+def random_targets(batch, most, seed, size=(64, 96), num_classes=4, all_sizes=False):
     torch.manual_seed(100 + seed)
     centre = torch.rand(batch, most, 2, dtype=torch.float64) * torch.tensor([size[1], size[0]])
-    sides = torch.rand(batch, most, 2, dtype=torch.float64) * 50 + 2
+    sides = torch.rand(batch, most, 2, dtype=torch.float64)
+    sides = 4 * 80**sides if all_sizes else sides * 50 + 2
     labels = torch.randint(num_classes, (batch, most))
     for b in range(batch):  # padding at the end, as in a batch
         labels[b, torch.randint(most + 1, ()) :] = -1
@@ -107,9 +109,27 @@ def check_against_reference(inputs, by_size=False) -> Assignment:
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("by_size", [False, True])
 def test_equals_the_reference_on_random_scenes(seed, by_size):
-    targets, labels = random_targets(3, [3, 8, 40][seed % 3], seed)
+    targets, labels = random_targets(3, [3, 8, 40][seed % 3], seed, all_sizes=by_size)
     found = check_against_reference(scene(targets, labels, seed, near=[0.0, 0.3, 0.9][seed // 4]), by_size)
     assert found.positive.any()
+
+
+def test_sizes_of_the_scenes_are_those_of_every_stride():
+    boxes, labels = random_targets(3, 40, 2, all_sizes=True)
+    assert {stride_of(box) for box in boxes[labels >= 0].tolist()} == {8, 16, 32}
+
+
+@pytest.mark.parametrize("assign", ["simota", "task_aligned"])
+def test_by_size_a_box_has_points_of_its_own_stride_only(assign):
+    targets, labels = random_targets(4, 40, 5, all_sizes=True)
+    boxes, objectness, classes, *others = scene(targets, labels, 5, near=0.9)
+    if assign == "simota":
+        found = simota(boxes, objectness, classes, *others, by_size=True)
+    else:
+        found = task_aligned(boxes, classes, *others, by_size=True)
+    for b, a in found.positive.nonzero().tolist():
+        assert others[1][a] == stride_of(targets[b, found.index[b, a]].tolist())
+    assert found.positive[:, :96].any() and found.positive[:, 96:120].any() and found.positive[:, 120:].any()
 
 
 def test_reference_scenes_hold_contested_points_and_boxes_with_many_points():
@@ -210,11 +230,12 @@ def test_many_boxes_are_taken_a_few_pictures_at_a_time(monkeypatch, most):
 @pytest.mark.parametrize("most", [1, 4, 50])
 @pytest.mark.parametrize("by_size", [False, True])
 def test_candidates_are_all_the_points_that_can_be_chosen(most, by_size):
-    inputs = scene(*random_targets(4, most, most), near=0.5)
+    inputs = scene(*random_targets(4, most, most, all_sizes=by_size), near=0.5)
     boxes, objectness, classes, centres, strides, targets, labels = inputs
+    levels = 1 if by_size else len(STRIDES)
     whole = simota(*inputs, by_size)
-    near = candidates(centres, strides, len(STRIDES), targets, labels, by_size)
-    assert near.shape == (4, min(126, 27 * most)) and all(len(row.unique()) == near.shape[1] for row in near)
+    near = candidates(centres, strides, levels, targets, labels, by_size)
+    assert near.shape == (4, min(126, 9 * levels * most)) and all(len(row.unique()) == near.shape[1] for row in near)
     at = near[..., None].expand(-1, -1, 4)  # four values of a box, four classes
     few = simota(
         boxes.gather(1, at),
@@ -351,7 +372,7 @@ def check_task_aligned(inputs, most=10, least_side=0.0, by_size=False) -> Assign
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("by_size", [False, True])
 def test_task_aligned_equals_the_reference_on_random_scenes(seed, by_size):
-    targets, labels = random_targets(3, [3, 8, 40][seed % 3], seed)
+    targets, labels = random_targets(3, [3, 8, 40][seed % 3], seed, all_sizes=by_size)
     inputs = scene(targets, labels, seed, near=[0.0, 0.3, 0.9][seed // 4])
     found = check_task_aligned(inputs, [10, 1, 7][seed // 4], [0.0, 16.0][seed % 2], by_size)
     assert found.positive.any()

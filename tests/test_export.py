@@ -27,6 +27,7 @@ from datasets import demo
 from export import Config, ExportError, main, write
 from nets.model import DetectionModel
 from nets.postprocess import MAX_CANDIDATES, select
+from nets.selector import claim
 from utils import checkpoint, detector, speed
 from utils.checkpoint import CheckpointError
 from utils.config import ConfigError
@@ -133,11 +134,13 @@ def test_the_smallest_of_every_family_passes_its_check(tmp_path, name, options):
 
 
 @pytest.mark.parametrize("name", FAMILIES.values())
-def test_raw_files_hold_nothing_but_the_network(tmp_path, name):
+@pytest.mark.parametrize("nms_free", [False, True])
+def test_raw_files_hold_nothing_but_the_network(tmp_path, name, nms_free):
     """What converters for small devices cannot do, or do slowly: no joining of levels, no moving of channels."""
     import onnx
 
-    file = run(lively_checkpoint(tmp_path / "best.pt", name), outputs="raw", pictures_in=False)
+    weights = lively_checkpoint(tmp_path / "best.pt", name, nms_free=nms_free)
+    file = run(weights, outputs="raw", pictures_in=False)
     operators = {node.op_type for node in onnx.load(file).graph.node}
     assert "Conv" in operators and not operators & {"Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Expand"}
 
@@ -149,17 +152,46 @@ def test_every_size_passes_its_check(tmp_path, name, outputs):
     run(lively_checkpoint(tmp_path / "best.pt", name), outputs=outputs)
 
 
-@pytest.mark.parametrize("outputs", ["detections", "raw"])
+class Claims(nn.Module):
+    """The maps of a head as one input."""
+
+    def forward(self, seen):
+        return claim(seen, 16)
+
+
+@torch.no_grad()
+def test_claims_are_the_same_in_onnx(tmp_path):
+    """Of what neighbours agree on, for objects of which many are near the borders of cells and sizes."""
+    import onnxruntime
+
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.meshgrid(torch.arange(12.0), torch.arange(8.0), indexing="xy")
+    centre = torch.tensor([[3.5, 3.52], [5.49, 2.2], [8.0, 5.5]])
+    nearest = (centre[:, :, None, None] - torch.stack([x, y])).norm(dim=1).argmin(0)
+    towards = centre[nearest].permute(2, 0, 1) - torch.stack([x, y])
+    sides = torch.tensor([1.5, 2.0, 3.2])[nearest].expand(2, -1, -1)  # 45, 64 and 147 pixels
+    seen = torch.cat([towards, sides, x[None] * 0])[None] + 0.01 * torch.randn(2, 5, 8, 12, generator=generator)
+    wanted = claim(seen, 16)
+    assert (wanted.abs() < 10).sum() >= 3 and (wanted == 10).any() and (wanted == -10).any()
+    program = torch.onnx.export(Claims(), (seen,), opset_version=export.OPSET, dynamo=True, verbose=False)
+    program.save(tmp_path / "claims.onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "claims.onnx", providers=["CPUExecutionProvider"])
+    (found,) = session.run(None, {session.get_inputs()[0].name: seen.numpy()})
+    torch.testing.assert_close(torch.from_numpy(found), wanted, rtol=0, atol=2e-3)
+
+
+@pytest.mark.parametrize("options", [{}, {"outputs": "raw"}, {"half": True, "check_pictures": 1}], ids=str)
 @pytest.mark.parametrize("name", FAMILIES.values())
-def test_a_model_without_nms_exports_without_it(tmp_path, name, outputs):
+def test_a_model_without_nms_exports_without_it(tmp_path, name, options):
     import onnx
 
     weights = lively_checkpoint(tmp_path / "best.pt", name, nms_free=True)
-    file = run(weights, outputs=outputs)
+    file = run(weights, **options)
     operators = {node.op_type for node in onnx.load(file).graph.node}
     assert "Conv" in operators and "NonMaxSuppression" not in operators
     found = [Detector(path, device="cpu", confidence=0.3)(images()) for path in (weights, file)]
-    assert_same(*found)
+    if "half" not in options:
+        assert_same(*found)
     with_nms = Detector(weights, device="cpu", confidence=0.3)
     with_nms.model.selector = None
     assert sum(len(one.scores) for one in with_nms(images())) != sum(len(one.scores) for one in found[1])

@@ -14,7 +14,7 @@ import nets
 import train
 from nets import yolov9, yolox
 from nets.assigners import one_point
-from nets.coder import encode_dfl, encode_yolox, grid, inside_range
+from nets.coder import encode_dfl, encode_yolox, grid, octaves_inside, octaves_of
 from nets.losses import LOST, YOLOv9Criterion, YOLOXCriterion
 from nets.postprocess import select
 from nets.selector import agreed, claim
@@ -181,11 +181,11 @@ def test_neighbours_agree_as_in_the_reference():
     x, y = torch.meshgrid(torch.arange(7.0), torch.arange(6.0), indexing="xy")
     seen = torch.stack([3.3 - x, 2.6 - y, x * 0 + 1, x * 0 + 2, x * 0], 0).double()
     seen = seen + 0.2 * torch.randn(2, 5, 6, 7, generator=generator, dtype=torch.float64)
-    found = agreed(seen)
+    found = torch.cat(agreed(seen), 1)
     for b in range(2):
         torch.testing.assert_close(found[b], slow_agreed(seen[b]))
     assert (found - seen[:, :4]).abs().mean() > 0.05  # they say something else than each for himself
-    single = agreed(seen.float())
+    single = torch.cat(agreed(seen.float()), 1)
     torch.testing.assert_close(single, found.float(), rtol=1e-4, atol=1e-4)
 
 
@@ -201,15 +201,24 @@ def test_neighbours_that_differ_by_little_leave_an_object_to_one_of_them():
     assert (claim(seen, 16)[0, 0] > 0).nonzero().tolist() == [[3, 4]]
 
 
-@pytest.mark.parametrize("seen", [0.0, 1e4, -1e4])
-def test_claims_are_finite_whatever_a_network_says(seen):
-    assert claim(torch.full((1, 5, 4, 4), seen), 8).abs().max() <= 10
+@pytest.mark.parametrize("wild", [0.0, 1e4, -1e4, 1e30, torch.inf, -torch.inf, torch.nan])
+def test_claims_are_finite_whatever_a_point_says_and_its_neighbours_keep_theirs(wild):
+    assert claim(torch.full((1, 5, 4, 4), wild), 8).abs().max() <= 10
+    x, y = torch.meshgrid(torch.arange(8.0), torch.arange(8.0), indexing="xy")
+    seen = torch.stack([3.2 - x, 3.1 - y, x * 0 + 2, x * 0 + 2, x * 0 + 1], 0)[None]
+    seen[0, :4, 3, 4] = wild  # beside the point that claims
+    assert (claim(seen, 16)[0, 0] > 0).nonzero().tolist() == [[3, 3]]
 
 
-@pytest.mark.parametrize("size, stride", [(3, 8), (44.9, 8), (45.1, 16), (149, 16), (151, 32), (4000, 32)])
+@pytest.mark.parametrize(
+    "size, stride", [(3, 8), (44.9, 8), (45, 16), (45.1, 16), (149, 16), (150, 32), (151, 32), (4000, 32)]
+)
 def test_every_size_has_one_stride(size, stride):
-    found = inside_range(torch.tensor(float(size)).log2(), torch.tensor([8.0, 16.0, 32.0]))
-    assert (found > 0).tolist() == [s == stride for s in STRIDES]
+    log2_size, strides = torch.tensor(float(size)).log2(), torch.tensor([8.0, 16.0, 32.0])
+    low, high = octaves_of(strides)
+    assert ((low <= log2_size) & (log2_size < high)).tolist() == [s == stride for s in STRIDES]
+    if size not in (45, 150):
+        assert (octaves_inside(log2_size, strides) > 0).tolist() == [s == stride for s in STRIDES]
 
 
 @every_family

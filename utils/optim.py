@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 MOST_BAD_STEPS = 20  # non-finite steps in a row before training stops: fp16 needs about ten to find its scale
 MOMENTUM = 0.9  # of SGD, and the first beta of Adam (YOLOX, section 2)
-SELECTOR_RATE = 4.0  # measured: benchmarks/results/nms_free.md
+SELECTOR_RATE = 4.0  # of a selector's learning rate
 LARGEST_NORM = 10.0  # of the gradients of a step, which are scaled down to it
 REFERENCE_BATCH = 64  # learning rates are quoted for so many images a step
 
@@ -78,7 +78,7 @@ class Schedule:
 
 def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict]:
     """Weight decay for the weights of convolutions and linear layers only; none for norms and biases. `scale`: of the learning
-    rate; a selector begins with nothing, beside what has been trained for long."""
+    rate; what a selector learns begins at nothing, beside what has been trained for long."""
     groups = []
     for scale, new in ((1.0, False), (SELECTOR_RATE, True)):
         some = [p for name, p in model.named_parameters() if name.startswith("selector.") == new]
