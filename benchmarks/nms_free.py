@@ -37,8 +37,9 @@ HEAD = f"""# Without NMS on BCCD (train 205, test 72), YOLOX-nano, 416 pixels
 - alone: the same without `nms_free`, and then `python train.py {DATA} weights=FIRST/last.pt
   {words(ALONE)}`
 
-and evaluates the last epoch of each, once with the selector and without NMS, once without the selector and with NMS. What was trained
-together has learned each box at one stride only, also where it is evaluated with NMS; `alone` with NMS is an ordinary training."""
+and evaluates the last epoch of each, once with the selector and without NMS, once without the selector and with NMS. What was
+trained together has learned each box at one stride only, also where it is evaluated with NMS; `alone` with NMS is an ordinary
+training."""
 
 
 @dataclass(frozen=True)

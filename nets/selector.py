@@ -65,7 +65,7 @@ class Selector(nn.Module):
 def claim(seen: Tensor, stride: int) -> Tensor:
     """`seen [B, 5, H, W]` -> `[B, 1, H, W]` logits: the object is this point's, by the centre and the size on which it agrees
     with its neighbours."""
-    x, y, *log2_sides = agreed(seen.nan_to_num(nan=1e4).clamp(-1e4, 1e4))  # nobody's trouble shall be his neighbours'
+    x, y, *log2_sides = agreed(seen.where(seen.abs() <= 1e4, 1e4))  # nobody's NaN shall be his neighbours'
     own, pixels = 0.5 - torch.maximum(x.abs(), y.abs()), x.new_full((), stride)
     octaves = octaves_inside(sum(log2_sides) / 2 + pixels.log2(), pixels)
     return torch.minimum(SHARP * own, SHARP_SIZE * octaves).clamp(-MOST, MOST)
@@ -79,7 +79,7 @@ def agreed(seen: Tensor) -> list[Tensor]:
         around(part) for part in (*own, (4 * score).sigmoid() + 1e-3)
     )  # nobody weighs 0 for himself
     step = torch.arange(-REACH, REACH + 1, device=seen.device, dtype=seen.dtype)
-    x, y = x + step.repeat(len(step))[:, None, None], y + step.repeat_interleave(len(step))[:, None, None]
+    x, y = x + step.repeat_interleave(len(step))[:, None, None], y + step.repeat(len(step))[:, None, None]
     apart = [(theirs - mine).abs() for theirs, mine in zip((x, y, *sides), own, strict=True)]
     apart[:2] = [far / log2.clamp(-6, 12).exp2() for far, log2 in zip(apart[:2], own[2:], strict=True)]
     weight = scores * (1 - 4 * torch.maximum(torch.maximum(*apart[:2]), torch.maximum(*apart[2:]))).clamp(min=0)
@@ -87,7 +87,8 @@ def agreed(seen: Tensor) -> list[Tensor]:
 
 
 def around(values: Tensor) -> Tensor:
-    """`[B, 1, H, W]` -> `[B, 25, H, W]`: those of the 5 x 5 points around each, row by row; 0 outside."""
+    """`[B, 1, H, W]` -> `[B, 25, H, W]`: those of the 5 x 5 points around each, column by column; 0 outside."""
     height, width = values.shape[2:]
     padded, span = F.pad(values, (REACH,) * 4), range(2 * REACH + 1)
-    return torch.cat([padded[..., y : y + height, x : x + width] for y in span for x in span], 1)
+    column = torch.cat([padded[..., y : y + height, :] for y in span], 1)
+    return torch.cat([column[..., x : x + width] for x in span], 1)

@@ -118,9 +118,9 @@ class Head(nn.Module):
 
     def seen(self, level: Predictions) -> Tensor:
         """See Selector."""
-        share = level.boxes.unflatten(1, (4, BINS)).softmax(2)
-        bins = torch.arange(BINS, device=share.device, dtype=share.dtype)
-        before, after = (share * bins[:, None, None]).sum(2).chunk(2, 1)  # left and top, right and bottom
+        bins = torch.arange(BINS, device=level.boxes.device, dtype=level.boxes.dtype)[:, None, None]
+        sides = [(x.softmax(1) * bins).sum(1, keepdim=True) for x in level.boxes.split(BINS, 1)]
+        before, after = torch.cat(sides[:2], 1), torch.cat(sides[2:], 1)  # left and top, right and bottom
         sizes = (before + after).clamp(min=0.01).log2()
         return torch.cat([(after - before) / 2, sizes, level.classes.amax(1, keepdim=True) / 4], 1)
 
