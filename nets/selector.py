@@ -75,11 +75,13 @@ def agreed(seen: Tensor) -> list[Tensor]:
     """`seen [B, 5, H, W]` -> four `[B, 1, H, W]`, its centre and sizes as the mean over 5 x 5 points, weighed by their scores
     and by likeness: 1 - 4 * the largest difference of a centre, in sizes, or of a size, in octaves; at least 0."""
     *own, score = seen.split(1, 1)
-    x, y, *sides, scores = (
+    x, y, *sides, scores = (  # nobody weighs 0 for himself
         around(part) for part in (*own, (4 * score).sigmoid() + 1e-3)
-    )  # nobody weighs 0 for himself
-    step = torch.arange(-REACH, REACH + 1, device=seen.device, dtype=seen.dtype)
-    x, y = x + step.repeat_interleave(len(step))[:, None, None], y + step.repeat(len(step))[:, None, None]
+    )
+    side = 2 * REACH + 1
+    place = torch.arange(side**2, device=seen.device, dtype=seen.dtype)[:, None, None]
+    column = (place / side).floor()
+    x, y = x + (column - REACH), y + (place - side * column - REACH)
     apart = [(theirs - mine).abs() for theirs, mine in zip((x, y, *sides), own, strict=True)]
     apart[:2] = [far / log2.clamp(-6, 12).exp2() for far, log2 in zip(apart[:2], own[2:], strict=True)]
     weight = scores * (1 - 4 * torch.maximum(torch.maximum(*apart[:2]), torch.maximum(*apart[2:]))).clamp(min=0)

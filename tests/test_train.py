@@ -135,7 +135,7 @@ def test_resume_true_without_a_run_starts_one_and_a_missing_path_fails(pictures,
     "changes",
     [
         {"optimizer": "sgd", "schedule": "step", "accumulate": 2, "learning_rate": 0.001},
-        {"amp": "bf16", "multi_scale": 0.5, "clip": 0.0, "ema": False},
+        {"amp": "bf16", "multi_scale": 0.5, "ema": False},
         {"optimizer": "adam", "mixup": 1.0, "mosaic": 1.0, "workers": 1, "image_size": (64, 96)},
     ],
 )
