@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from nets.blocks import Conv
 from nets.coder import octaves_inside
 
-SHARP = 1000.0  # slope at the border of a cell, in strides: neighbours differ by about .01 on where the centre is
+SHARP = 1000.0  # slope at the border of a cell, in strides: steep, for neighbours agree closely on the centre
 SHARP_SIZE = 20.0  # at the border between the sizes of two strides, in octaves
 REACH = 2  # cells to each side that are asked where the centre is
 MOST = 10.0  # that a point claims, and -MOST the least
@@ -75,9 +75,8 @@ def agreed(seen: Tensor) -> list[Tensor]:
     """`seen [B, 5, H, W]` -> four `[B, 1, H, W]`, its centre and sizes as the mean over 5 x 5 points, weighed by their scores
     and by likeness: 1 - 4 * the largest difference of a centre, in sizes, or of a size, in octaves; at least 0."""
     *own, score = seen.split(1, 1)
-    x, y, *sides, scores = (  # nobody weighs 0 for himself
-        around(part) for part in (*own, (4 * score).sigmoid() + 1e-3)
-    )
+    weights = (4 * score).sigmoid() + 1e-3  # nobody weighs 0 for himself
+    x, y, *sides, scores = (around(part) for part in (*own, weights))
     side = 2 * REACH + 1
     place = torch.arange(side**2, device=seen.device, dtype=seen.dtype)[:, None, None]
     column = (place / side).floor()

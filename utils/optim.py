@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 MOST_BAD_STEPS = 20  # non-finite steps in a row before training stops: fp16 needs about ten to find its scale
 MOMENTUM = 0.9  # of SGD, and the first beta of Adam (YOLOX, section 2)
-SELECTOR_RATE = 4.0  # of a selector's learning rate
+SELECTOR_RATE = 4.0  # times the learning rate, for a selector
 LARGEST_NORM = 10.0  # of the gradients of a step, which are scaled down to it
 REFERENCE_BATCH = 64  # learning rates are quoted for so many images a step
 
