@@ -363,13 +363,16 @@ def finished(job: Job) -> Path:
 
 
 def torture(folder: Path, plan: Plan, *, alone: Path, outcome: Outcome) -> None:
-    """As many runs as it takes until every kill of the plan has hit, each compared with the one left alone."""
+    """As many runs as it takes until every kill of the plan has hit, each compared with the one left alone.
+
+    Nothing goes on in a folder whose first last.pt was not finished: it stays as the kill has left it.
+    """
     kinds, rng = plan.kinds, random.Random(f"{outcome.seed} {plan.name}")
     for attempt in range(TRIES):
         output = folder / f"{plan.name}-{attempt}"
         kinds, killed = one_run(folder, output, replace(plan, kinds=kinds), rng, outcome)
         faults, compared = differences(alone, killed)
-        faults += [f"{path.name} was left over" for path in temporary_files(output)]
+        faults += [f"{path.name} was left over" for path in temporary_files(output) if path.parent == killed]
         for name, count in compared.items():
             outcome.compared[name] = outcome.compared.get(name, 0) + count
         where = f"seed={outcome.seed}, {plan.processes} process(es), {' '.join(plan.constants)}, {killed}"

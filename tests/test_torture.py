@@ -56,6 +56,19 @@ def test_the_schedule_is_a_function_of_the_seed_with_every_kind_twice():
     assert sum(len(plan.kinds) for plan in torture.schedule(25, seed=3)) == 25
 
 
+@pytest.mark.parametrize("where, faults", [("never saved", 0), ("ended", 1)])
+def test_what_a_kill_left_over_counts_where_the_training_went_on(where, faults, tmp_path, monkeypatch):
+    output = tmp_path / "run-0"
+    for name in ("never saved", "ended"):
+        (output / name).mkdir(parents=True)
+    (output / where / ".best.pt.host-1.tmp").touch()
+    monkeypatch.setattr(torture, "one_run", lambda *_: ((), output / "ended"))
+    monkeypatch.setattr(torture, "differences", lambda *_: ([], {}))
+    outcome = torture.Outcome(seed=1)
+    torture.torture(tmp_path, torture.Plan(1, (), (), (), "run"), alone=tmp_path, outcome=outcome)
+    assert len(outcome.faults) == faults and all("host-1.tmp was left over" in fault for fault in outcome.faults)
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="the ranks of torchrun are found under /proc")
 def test_twenty_two_kills_leave_no_trace():
