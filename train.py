@@ -2,19 +2,17 @@
 
 import os
 import sys
-import time
 
 # Before torch is imported: threads that wait spinning can starve each other where other programs need the cores.
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
 
 import numpy as np
 import torch
-from tqdm import tqdm
 
 import nets
 from datasets import demo, formats, images
@@ -26,14 +24,12 @@ from nets import pretrained
 from utils import checkpoint, distributed, memory, report, resume, script
 from utils.compiler import compile_forward
 from utils.config import ConfigError, check, override, require, show, table
-from utils.evaluate import evaluate
-from utils.fit import Meter, NonFiniteLoss, fit_one_epoch
-from utils.interrupt import Interrupted, Watch
+from utils.fit import Meter
+from utils.interrupt import Watch
 from utils.optim import EMA, LARGEST_NORM, Plan, Schedule, Updater, build_optimizer
 from utils.run import Run, check_name, code, create, last_number, started
-from utils.saver import Saver, a_full_disk_is_said
-from utils.sheets import prediction_sheet, show_sheet, shown
-from utils.trace import traced
+from utils.saver import Saver
+from utils.training import Training
 
 
 @dataclass(frozen=True)
@@ -141,12 +137,7 @@ OF_A_MACHINE = {"train", "val", "classes", "image_root", "output", "weights", "w
 
 def main(cfg: Config) -> float:
     """Trains as `cfg` says -> the best mAP50-95."""
-    cfg = check(cfg)
-    require(cfg, LEAST, MOST, CHOICES)
-    nets.check_size(cfg.image_size)
-    check_name(cfg.name)
-    if cfg.device == "cuda:all" and cfg.amp == "bf16":  # the threads of DataParallel know of fp16 only
-        raise ConfigError("amp=bf16 does not work with device=cuda:all: use torchrun, or amp=fp16")
+    cfg = checked(cfg)
     ranks = distributed.start(cfg.device, cfg.timeout_minutes)
     say = print if ranks.is_main else lambda *_: None
     distributed.share_cores(ranks.device, cfg.workers, len(ranks.machine))
@@ -161,8 +152,8 @@ def main(cfg: Config) -> float:
     model = model.to(ranks.device, memory_format=torch.channels_last)
     ranks.copy_from_main(model)
     cfg = with_batch_sizes(cfg, model, train_data, earlier, ranks)
-    needed = memory_of_a_step(cfg, model, train_data, ranks)
     plan = make_plan(cfg, len(train_data), freeze_epochs)
+    needed = memory_of_a_step(cfg, model, train_data, plan, ranks)
     updater = make_updater(cfg, model, plan)
     state, begun = resume.restore(earlier, model, updater)
     train_set, val_loader = make_data(cfg, model, train_data, val_data, ranks)
@@ -172,76 +163,28 @@ def main(cfg: Config) -> float:
         ranks.stop()
         return state.best
     run = open_run(cfg, folder, plan, state, begun, ranks, say)
-    sizes = (cfg.freeze_batch_size, cfg.batch_size)
-    fixed = {"constants": constants, "freeze_epochs": freeze_epochs, "batch_sizes": sizes}
-    classes, equalise = list(train_data.classes), not cfg.sync_bn
-    save = Saver(run, ranks, updater, asdict(cfg), classes, fixed, cfg.save_every, equalise)
     if cfg.compile:
         say(compile_forward(model, cfg.multi_scale > 0, ranks.world))
-
-    @lru_cache(maxsize=1)  # what changes at the thaw
-    def phase(frozen: bool):
-        model.freeze(*frozen_parts(cfg, frozen))
-        batch_size = cfg.freeze_batch_size if frozen else cfg.batch_size
-        place = (ranks.rank, ranks.world, cfg.accumulate)
-        sampler = TrainSampler(len(train_set), batch_size, cfg.image_size, cfg.seed, cfg.multi_scale, *place)
-        return ranks.wrap(model, cfg.sync_bn), build_loader(train_set, sampler, cfg.workers, pin_memory(ranks))
-
+    fixed = {"constants": constants, "freeze_epochs": freeze_epochs}
     with Watch() as watch:
+        training = make_training(cfg, model, updater, fixed, train_set, val_loader, ranks, run, watch, say)
         try:
-            state = train(cfg, ranks, run, phase, updater, val_loader, state, Meter(begun), save, watch, say)
+            state = training(state, Meter(begun))
         finally:
             if run:
                 run.close()  # draws the curves, also of a run that is stopped
-        if not (watch.asked or state.done(cfg.epochs, cfg.patience)):
-            raise SystemExit("another process was asked to stop; all is saved, and torchrun may start this one again")
-        return finish(cfg, run, state, ranks, say)
+        return finish(cfg, run, state, watch, ranks, say)
 
 
-def train(
-    cfg: Config, ranks, run: Run | None, phase: Callable, updater: Updater, val_loader, state, meter, save, watch, say
-) -> resume.State:  # fmt: skip
-    """The epochs from `state` and the batches of `meter` on, until all are done or somebody asks to stop -> the new state."""
-
-    def pulse(meter: Meter) -> None:
-        """Between two steps: stop, or save within the epoch."""
-        if watch.orphaned():
-            raise SystemExit("torchrun has ended without its processes; training stops, what was saved stays")
-        due = ranks.is_main and 0 < 60 * cfg.save_minutes < time.monotonic() - run.saved
-        to_save, to_stop = ranks.any(due, watch.asked)
-        if to_stop:
-            raise Interrupted
-        if to_save:
-            save(state, meter)
-
-    first = state.epoch
-    try:
-        for epoch in range(state.epoch, cfg.epochs):
-            model, loader = phase(epoch < updater.schedule.plan.freeze_epochs)
-            loader.batch_sampler.epoch, loader.batch_sampler.start = epoch, meter.batches
-            criterion = nets.criterion(updater.model, ranks.share, epoch >= cfg.epochs - cfg.plain_epochs)
-            profiled = cfg.profile_steps if epoch == first else 0
-            look = (
-                partial(looked_at, run, loader.dataset.classes, epoch, meter.batches, profiled)
-                if ranks.is_main
-                else iter
-            )
-            row = train_epoch(cfg, epoch, model, criterion, loader, updater, ranks, meter, pulse, look)
-            if (epoch + 1) % cfg.evaluate_every == 0 or epoch + 1 == cfg.epochs:
-                row |= validate(cfg, updater, val_loader, ranks, run, epoch + 1, watch)
-            state, meter = state.after(row), Meter()
-            why = state.done(cfg.epochs, cfg.patience)
-            save(state, meter, row, last=bool(why))
-            say(epoch_text(row, cfg.epochs, state))
-            if why:
-                say(f"done: {why}")
-                break
-    except Interrupted:
-        watch.saving()
-        save(state, meter, last=True)
-        say(f"\nstopped in epoch {state.epoch + 1} after {meter.batches} of {len(loader)} batches, all of it saved; "
-            f"the same command with resume=true goes on")  # fmt: skip
-    return state
+def checked(cfg: Config) -> Config:
+    """The constants, each of its type and such that training makes sense; else an error that names it and the cure."""
+    cfg = check(cfg)
+    require(cfg, LEAST, MOST, CHOICES)
+    nets.check_size(cfg.image_size)
+    check_name(cfg.name)
+    if cfg.device == "cuda:all" and cfg.amp == "bf16":  # the threads of DataParallel know of fp16 only
+        raise ConfigError("amp=bf16 does not work with device=cuda:all: use torchrun, or amp=fp16")
+    return cfg
 
 
 def pin_memory(ranks: distributed.Ranks) -> bool:
@@ -371,6 +314,41 @@ def make_data(cfg: Config, model: torch.nn.Module, train: Annotations, val: Anno
     return train_set, build_loader(DetectionDataset(val, model.letterbox), sampler, cfg.workers, pin_memory(ranks))
 
 
+def make_training(
+    cfg: Config, model, updater: Updater, fixed: dict, train_set: DetectionDataset, val_loader, ranks, run, watch, say
+) -> Training:  # fmt: skip
+    """The epochs, ready to begin. `fixed`: what a run that goes on must find unchanged."""
+    fixed = fixed | {"batch_sizes": (cfg.freeze_batch_size, cfg.batch_size)}
+    classes = list(train_set.classes)
+    save = Saver(run, ranks, updater, asdict(cfg), classes, fixed, cfg.save_every, equalise=not cfg.sync_bn)
+
+    @lru_cache(maxsize=1)  # what changes at the thaw
+    def phase(frozen: bool):
+        model.freeze(*frozen_parts(cfg, frozen))
+        batch_size = cfg.freeze_batch_size if frozen else cfg.batch_size
+        place = (ranks.rank, ranks.world, cfg.accumulate)
+        sampler = TrainSampler(len(train_set), batch_size, cfg.image_size, cfg.seed, cfg.multi_scale, *place)
+        return ranks.wrap(model, cfg.sync_bn), build_loader(train_set, sampler, cfg.workers, pin_memory(ranks))
+
+    return Training(
+        updater=updater,
+        phase=phase,
+        criterion=nets.criterion,
+        val_loader=val_loader,
+        ranks=ranks,
+        run=run,
+        save=save,
+        watch=watch,
+        say=say,
+        epochs=cfg.epochs,
+        plain_epochs=cfg.plain_epochs,
+        evaluate_every=cfg.evaluate_every,
+        patience=cfg.patience,
+        save_minutes=cfg.save_minutes,
+        profile_steps=cfg.profile_steps,
+    )
+
+
 def open_run(cfg: Config, folder: Path | None, plan: Plan, state: resume.State, begun, ranks, say) -> Run | None:
     """The run folder, for the processes that write: rank 0, and the first process of every machine with a disk of its own."""
     if folder is None:
@@ -462,103 +440,20 @@ def memory_of_images(cfg: Config, model, data: Annotations, images: int, frozen:
     return memory.training_memory(model, criterion, size, images, max(boxes, 1), cfg.amp, frozen_parts(cfg, frozen))
 
 
-def memory_of_a_step(cfg: Config, model, data: Annotations, ranks) -> int:
+def memory_of_a_step(cfg: Config, model, data: Annotations, plan: Plan, ranks) -> int:
     """Bytes that a step takes on each GPU after the thaw; says so now where they are not there."""
     gpus = torch.cuda.device_count() if ranks.all_gpus else ranks.world
     try:
         return memory_of_images(cfg, model, data, -(-cfg.batch_size // gpus))
     except torch.cuda.OutOfMemoryError as error:
-        raise SystemExit(f"CUDA out of memory after the thaw: {less_memory(cfg, 'batch_size')}") from error
+        cure = memory.less_memory(plan, cfg.accumulate)
+        raise SystemExit(f"CUDA out of memory after the thaw: {cure}") from error
 
 
-def less_memory(cfg: Config, name: str) -> str:
-    """Which constant to lower, and to what."""
-    if (size := getattr(cfg, name)) == 1:
-        return f"{name} is 1 already: lower image_size, or choose a smaller model"
-    other = "batch_size" if name == "freeze_batch_size" else "freeze_batch_size"
-    return (
-        f"lower {name}={size} to {size // 2}; for steps of as many images as before accumulate={2 * cfg.accumulate} "
-        f"(and {other}={max(1, getattr(cfg, other) // 2)})"
-    )
-
-
-def looked_at(run: Run, classes: tuple[str, ...], epoch: int, begun: int, steps: int, batches: tqdm) -> Iterator:
-    """The batches, unchanged; the first of a run go to its pages of samples, and the work on `steps` of them to a trace."""
-    if epoch == 0:
-        batches = shown(batches, classes, partial(show_sheet, run, step=0), begun)
-    if steps:
-        batches = traced(batches, steps, run.folder / f"profile_epoch_{epoch + 1:04}.json.gz", tqdm.write)
-    return iter(batches)
-
-
-def train_epoch(
-    cfg: Config, epoch: int, model, criterion, loader, updater: Updater, ranks, meter: Meter, pulse, look: Callable
-) -> dict:  # fmt: skip
-    """One epoch, or what is left of it, with a progress bar -> its row of the log. `look`: batches -> the same batches."""
-    begun, quiet = {"initial": meter.batches, "total": len(loader)}, {"disable": not ranks.is_main, "leave": False}
-    bar = tqdm(loader, f"epoch {epoch + 1}/{cfg.epochs}", dynamic_ncols=True, **begun, **quiet)
-    images = len(loader.dataset) / len(loader)  # a batch
-
-    def show_and_pulse(meter: Meter) -> None:
-        speed = images * meter.batches / meter.seconds
-        text = f"loss {meter.mean()['total']:.3f}, {speed:.1f} images/s, lr {updater.learning_rate:.2e}"
-        bar.set_postfix_str(text, refresh=False)
-        pulse(meter)
-
-    try:
-        fit_one_epoch(model, criterion, look(bar), updater, ranks, meter, show_and_pulse)
-    except NonFiniteLoss as error:
-        paths = [loader.dataset.annotations.path(i) for i in error.ids]
-        raise SystemExit(
-            f"{error}; training stops, last.pt and best.pt stay as they were. The {len(paths)} pictures of these "
-            f"steps, the last first: {', '.join(paths[:64])}. Try a lower learning_rate, or amp=bf16"
-        ) from error
-    except torch.cuda.OutOfMemoryError as error:
-        name = "freeze_batch_size" if epoch < updater.schedule.plan.freeze_epochs else "batch_size"
-        raise SystemExit(f"CUDA out of memory: {less_memory(cfg, name)}") from error
-    finally:
-        bar.close()
-    means = meter.mean()
-    row = {"epoch": epoch + 1, "loss": means.pop("total"), "positives": means.pop("positives")}
-    row |= {f"loss_{name}": value for name, value in means.items()}
-    rate = updater.schedule(updater.schedule.plan.before(epoch))
-    row |= {"learning_rate": rate, "skipped_steps": int(updater.skipped), "seconds": meter.seconds}
-    return row | {"images_per_second": len(loader.dataset) / meter.seconds}
-
-
-def validate(cfg: Config, updater: Updater, loader, ranks, run: Run | None, epoch: int, watch: Watch) -> dict:
-    """Figures on the validation pictures -> columns of the log; pictures and figures of the classes to TensorBoard."""
-    if not cfg.sync_bn:
-        updater.equalise_statistics(ranks)
-    model = updater.ema.model
-    bar = tqdm(total=len(loader), desc="evaluation", disable=not ranks.is_main, leave=False, dynamic_ncols=True)
-
-    criterion = nets.criterion(model, torch.ones_like)
-    try:
-        figures = evaluate(model, loader, ranks, criterion, progress=lambda _: bar.update(), stop=lambda: watch.asked)
-    finally:
-        bar.close()
-    if ranks.is_main:
-        with a_full_disk_is_said():
-            per_class = {name: c["AP"] for name, c in figures["per_class"].items() if c["AP"] >= 0}
-            run.scalars({f"AP_class/{name}": value for name, value in per_class.items()}, epoch)
-            show_sheet(run, "val_predictions", prediction_sheet(loader.dataset, figures["detections"]), epoch)
-    return {name: value for name, value in figures.items() if isinstance(value, float)}
-
-
-def epoch_text(row: dict, epochs: int, state: resume.State) -> str:
-    """A line for the console."""
-    parts = [f"epoch {row['epoch']:3}/{epochs}", f"loss {row['loss']:.3f}"]
-    if "AP" in row:
-        parts.append(f"val loss {row['val_loss']:.3f}  mAP50-95 {row['AP']:.4f}  mAP50 {row['AP50']:.4f}")
-    parts.append(f"{row['images_per_second']:.1f} images/s")
-    if row["skipped_steps"]:
-        parts.append(f"{row['skipped_steps']} steps so far skipped: gradients not finite")
-    return "  ".join(parts) + ("  (best)" if state.best_epoch == row["epoch"] else "")
-
-
-def finish(cfg: Config, run: Run | None, state: resume.State, ranks: distributed.Ranks, say: Callable) -> float:
-    """Closes the run, says what to do next, and leaves the group of processes."""
+def finish(cfg: Config, run: Run | None, state: resume.State, watch: Watch, ranks, say: Callable) -> float:
+    """Says what to do next, and leaves the group of processes."""
+    if not (watch.asked or state.done(cfg.epochs, cfg.patience)):
+        raise SystemExit("another process was asked to stop; all is saved, and torchrun may start this one again")
     if ranks.is_main and state.done(cfg.epochs, cfg.patience):
         say(f"\nlook at it:  tensorboard --logdir {cfg.output}      (or open {run.folder / 'curves.png'})")
         if state.best_epoch:

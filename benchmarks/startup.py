@@ -26,7 +26,7 @@ MOMENTS = {  # when this function is called for the first time (or, "after", has
     "train.nets.build": "data read and checked",
     "train.open_run": "model, optimiser, introduction",
     "train.open_run after": "run folder",
-    "train.fit_one_epoch": "loader",
+    "train.Training.train": "loader",
     "datasets.dataset.Batch.to": "first batch",
     "nets.losses.grid": "forward",
     "train.Updater.step": "assignment, loss",

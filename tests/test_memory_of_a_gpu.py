@@ -1,5 +1,7 @@
 """utils/memory.py: how many images fit. The measuring itself needs a GPU."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -8,6 +10,7 @@ import train
 from nets.losses import YOLOXCriterion
 from utils import memory
 from utils.config import ConfigError
+from utils.optim import Plan
 
 GIB = 2**30
 
@@ -46,6 +49,16 @@ def test_a_step_that_runs_out_of_memory_does_not_fit(gpu):
     assert memory.largest_batch(step, 100, gpu()) == 2
 
 
+def test_what_does_not_fit_names_the_constant_of_its_phase_and_what_keeps_the_step():
+    plan = Plan(epochs=3, freeze_epochs=1, frozen_steps=5, steps=9, frozen_images=64, images=32)
+    assert memory.less_memory(plan, accumulate=2) == (
+        "lower batch_size=16 to 8; for steps of as many images as before accumulate=4 (and freeze_batch_size=16)"
+    )
+    assert "lower freeze_batch_size=64 to 32;" in memory.less_memory(plan, 1, frozen=True)
+    single = replace(plan, images=1)
+    assert "batch_size is 1 already: lower image_size" in memory.less_memory(single, 1)
+
+
 @pytest.mark.parametrize("name", ["batch_size", "freeze_batch_size"])
 def test_on_a_cpu_the_user_must_choose(painted, tmp_path, name):
     data = str(painted(3))
@@ -61,7 +74,7 @@ def test_on_a_cpu_the_user_must_choose(painted, tmp_path, name):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("amp", ["none", "fp16"])
 def test_the_probe_is_right_within_10_percent(amp):
-    cfg = train.Config(weights=None, amp=amp, freeze_epochs=0, clip=10.0)
+    cfg = train.Config(weights=None, amp=amp, freeze_epochs=0)
     model = nets.build("yolox_s", 80).cuda().to(memory_format=torch.channels_last)
     criterion, size = YOLOXCriterion(model.strides), (416, 416)
     foretold = memory.training_memory(model, criterion, size, 16, 20, amp)

@@ -212,7 +212,7 @@ def test_2_a_run_of_non_finite_steps_stops_naming_pictures_and_keeps_the_checkpo
 
 
 def test_patience_stops_and_period_checkpoints_stay(pictures, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(train, "validate", lambda *_: {"AP": 0.1, "AP50": 0.2, "val_loss": 1.0})
+    monkeypatch.setattr(train.Training, "validate", lambda *_: {"AP": 0.1, "AP50": 0.2, "val_loss": 1.0})
     train.main(config(pictures, tmp_path, epochs=9, patience=2, save_every=2))
     assert "no better mAP for 2 epochs" in capsys.readouterr().out
     assert len(log_of(only_run(tmp_path))) == 3

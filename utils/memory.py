@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import nn
 
+from utils.optim import Plan
+
 SHARE = 0.8  # of the memory of a GPU that a batch may fill which is chosen for the user
 
 
@@ -60,3 +62,15 @@ def largest_batch(needed: Callable[[int], int], most: int, device: torch.device)
             break
         fits, images = images, 2 * images
     return fits
+
+
+def less_memory(plan: Plan, accumulate: int, frozen: bool = False) -> str:
+    """Which constant of train.py to lower, and to what, where a step of the thawed or frozen phase does not fit."""
+    sizes = {"freeze_batch_size": plan.frozen_images // accumulate, "batch_size": plan.images // accumulate}
+    name, other = ("freeze_batch_size", "batch_size") if frozen else ("batch_size", "freeze_batch_size")
+    if sizes[name] == 1:
+        return f"{name} is 1 already: lower image_size, or choose a smaller model"
+    return (
+        f"lower {name}={sizes[name]} to {sizes[name] // 2}; for steps of as many images as before "
+        f"accumulate={2 * accumulate} (and {other}={max(1, sizes[other] // 2)})"
+    )
