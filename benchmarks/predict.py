@@ -1,7 +1,7 @@
 """Prediction on a CPU, of JPEG files and of decoded pictures, beside Ultralytics; and a video: python -m benchmarks.predict
 
     python -m benchmarks.predict peers=PYTHON      of an environment with ultralytics; without, it is skipped
-    python -m benchmarks.predict "contenders=thaw yolox_s,compiled yolox_s,onnxruntime yolox_s" frames=0
+    python -m benchmarks.predict "contenders=thaw yolox_s,nms_free yolox_s,compiled yolox_s,onnxruntime yolox_s" frames=0
 
 A contender is one of KINDS and a model, with random weights whose batch norms know the pictures. All take turns, round by
 round, on the same pictures with as many threads. The confidence of each is such that `candidates` boxes a picture come
@@ -63,7 +63,7 @@ def limit(scores, candidates: int) -> float:
     return float(scores.flatten().sort(descending=True).values[candidates * len(scores)])
 
 
-def detector(cfg: Config, model: str, batch: int, images, exported: bool = False):
+def detector(cfg: Config, model: str, batch: int, images, exported: bool = False, nms_free: bool = False):
     """A Detector with random weights, and its network before batch norms were folded. `exported`: by onnxruntime."""
     import torch
 
@@ -72,10 +72,10 @@ def detector(cfg: Config, model: str, batch: int, images, exported: bool = False
     from utils import checkpoint
     from utils.detector import Detector, load
 
-    size, network = images.shape[-1], nets.build(model, 80)
+    size, network = images.shape[-1], nets.build(model, 80, nms_free=nms_free)
     settle(network, images)
     with torch.no_grad():
-        confidence = limit(network.decode(network(images), (size, size))[1], cfg.candidates)
+        confidence = limit(network.points(network(images), (size, size))[1], cfg.candidates)
     contents = {"config": {"model": model, "image_size": (size, size)}, "classes": [str(i) for i in range(80)]}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "random.pt"
@@ -88,9 +88,9 @@ def detector(cfg: Config, model: str, batch: int, images, exported: bool = False
         return Detector(path, device="cpu", confidence=confidence, batch_size=batch), network
 
 
-def thaw(cfg: Config, model: str, batch: int, images, compiled=False, exported=False) -> tuple[Predict, object]:
+def thaw(cfg: Config, model: str, batch: int, images, compiled=False, **kind) -> tuple[Predict, object]:
     """-> how it predicts, and the network whose FLOPs count. `images` float [8, 3, size, size] BGR, 0-255."""
-    found, network = detector(cfg, model, batch, images, exported)
+    found, network = detector(cfg, model, batch, images, **kind)
     if compiled:
         found.model.compile()
     return lambda source: sum(len(one.boxes) for one in found(source)), network
@@ -152,6 +152,8 @@ KINDS = {
     "network": network_alone,
     "compiled": lambda *args: thaw(*args, compiled=True),
     "onnxruntime": lambda *args: thaw(*args, exported=True),
+    "nms_free": lambda *args: thaw(*args, nms_free=True),
+    "nms_free_onnxruntime": lambda *args: thaw(*args, exported=True, nms_free=True),
     "ultralytics": ultralytics,
     "rect": lambda *args: ultralytics(*args, rect=True),
     "film": film,
