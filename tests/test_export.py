@@ -175,7 +175,7 @@ def test_claims_are_the_same_in_onnx(tmp_path):
     seen = torch.cat([towards, sides, x[None] * 0])[None] + 0.01 * torch.randn(2, 5, 8, 12, generator=generator)
     wanted = claim(seen, 16)
     assert (wanted.abs() < 10).sum() >= 3 and (wanted == 10).any() and (wanted == -10).any()
-    program = torch.onnx.export(Claims(), (seen,), opset_version=export.OPSET, dynamo=True, verbose=False)
+    program = torch.onnx.export(Claims().eval(), (seen,), opset_version=export.OPSET, dynamo=True, verbose=False)
     program.save(tmp_path / "claims.onnx")
     session = onnxruntime.InferenceSession(tmp_path / "claims.onnx", providers=["CPUExecutionProvider"])
     (found,) = session.run(None, {session.get_inputs()[0].name: seen.numpy()})
