@@ -44,6 +44,7 @@ class Config:
     model: str = "yolox_nano"
     weights: str | None = "coco"  # coco: official weights; a file; none: from nothing
     seed: int = 0
+    epochs: int = 0  # 0: as many as the table is about
     output: str = "runs"  # the run folder is made in it
 
 
@@ -53,13 +54,15 @@ def main(cfg: Config) -> None:
     chosen = {"model": cfg.model, "weights": cfg.weights, "seed": cfg.seed, "output": cfg.output, "name": "bccd"}
     if cfg.weights and cfg.model != "yolox_nano":
         raise ConfigError("the table of fine-tuned weights is that of yolox_nano; weights=none takes any model")
+    recipe = (RECIPE if cfg.weights else SCRATCH) | ({"epochs": cfg.epochs} if cfg.epochs else {})
     begin = time.perf_counter()
-    train.main(train.Config(**parts, **(RECIPE if cfg.weights else SCRATCH), **chosen))
+    train.main(train.Config(**parts, **recipe, **chosen))
     cells = {"seed": str(cfg.seed), **figures(cfg.output, "bccd", begin)}
+    other = f", epochs={cfg.epochs}" if cfg.epochs else ""
     if cfg.weights:
-        add_row("finetune_bccd", HEAD, cells)
+        add_row("finetune_bccd", HEAD, {**cells, "seed": cells["seed"] + other})
     else:
-        add_row("scratch_bccd", HEAD_SCRATCH, {"model": cfg.model, **cells})
+        add_row("scratch_bccd", HEAD_SCRATCH, {"model": cfg.model + other, **cells})
 
 
 def figures(output: str, name: str, begin: float) -> dict[str, str]:
