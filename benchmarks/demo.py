@@ -1,4 +1,4 @@
-"""How long `python train.py` takes on its demo without the official weights, and how good it gets: python -m benchmarks.demo"""
+"""Measures time and mAP of the demo of `python train.py` without official weights: python -m benchmarks.demo"""
 
 import re
 import subprocess
@@ -9,10 +9,10 @@ from pathlib import Path
 
 from benchmarks.table import add_row
 
-HEAD = """# The demo from nothing
+HEAD = """# The demo from scratch
 
-`python -m benchmarks.demo` runs `python train.py weights=http://127.0.0.1:9` (no weights to be had) in an empty folder:
-drawing, 32 epochs on 160 pictures of 224 pixels, an evaluation on 40 after each."""
+`python -m benchmarks.demo` runs `python train.py weights=http://127.0.0.1:9` (the weights are not available) in an empty
+folder: it draws the data set and trains 32 epochs on 160 images of 224 pixels, with an evaluation on 40 after each."""
 
 
 def main() -> None:
@@ -24,7 +24,7 @@ def main() -> None:
         done = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, text=True, check=True)
         minutes = (time.perf_counter() - begin) / 60
     best = re.search(r"best mAP50-95 ([\d.]+)", done.stdout.splitlines()[-1])[1]
-    add_row("demo", HEAD, {"minutes, all in all": f"{minutes:.1f}", "best mAP50-95": best})
+    add_row("demo", HEAD, {"minutes in total": f"{minutes:.1f}", "best mAP50-95": best})
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
-"""Trains on BCCD, 205 pictures, and writes down how good it gets.
+"""Measures training on BCCD, 205 images: fine-tuning from official weights, or training from scratch.
 
     python -m benchmarks.finetune data=BCCD weights=yolox_nano.pth          30 epochs at 416 from official weights
-    python -m benchmarks.finetune data=BCCD weights=none model=yolov9_t     50 epochs at 320 from nothing
+    python -m benchmarks.finetune data=BCCD weights=none model=yolov9_t     50 epochs at 320 from scratch
 
-BCCD (MIT): blood cells, VOC XML; trained on its part train, measured on its part test. `weights=coco` fetches the official file.
+BCCD (MIT): blood cells, VOC XML. Trains on its part train and evaluates on its part test. `weights=coco` downloads the
+official file.
 """
 
 import sys
@@ -13,14 +14,14 @@ from dataclasses import dataclass
 import train
 from benchmarks.table import add_row
 from utils.config import ConfigError, override, show
-from utils.run import newest, read_log
+from utils.run import read_log, runs
 
 RECIPE = {"epochs": 30, "freeze_epochs": 5, "freeze_batch_size": 16, "bad_boxes": "drop", "workers": 0}
 SCRATCH = {"epochs": 50, "freeze_epochs": 0, "image_size": (320, 320), "bad_boxes": "drop", "workers": 0}
 
 
 def words(recipe: dict) -> str:
-    """As on the command line."""
+    """Returns constants as they are written on the command line."""
     return " ".join(f"{name}={show(value)}" for name, value in recipe.items())
 
 
@@ -28,24 +29,24 @@ HEAD = f"""# YOLOX-nano on BCCD (train 205, test 72), 416 pixels, 30 epochs
 
 `python train.py train=BCCD/ImageSets/Main/train.txt val=BCCD/ImageSets/Main/test.txt weights=yolox_nano.pth
 {words(RECIPE)}`,
-which is what `python -m benchmarks.finetune data=BCCD weights=yolox_nano.pth` runs. The other constants as shipped.
+which is what `python -m benchmarks.finetune data=BCCD weights=yolox_nano.pth` runs. All other constants have their default.
 LibreYOLO 1.6 with the same weights and budget (batch 16, float32), as reported and not measured here: mAP50-95 .597,
 mAP50 .899."""
-HEAD_SCRATCH = f"""# From nothing on BCCD (train 205, test 72), 320 pixels, 50 epochs
+HEAD_SCRATCH = f"""# From scratch on BCCD (train 205, test 72), 320 pixels, 50 epochs
 
 `python train.py train=BCCD/ImageSets/Main/train.txt val=BCCD/ImageSets/Main/test.txt weights=none model=MODEL
 {words(SCRATCH)}`,
-which is what `python -m benchmarks.finetune data=BCCD weights=none model=MODEL` runs. The other constants as shipped."""
+which is what `python -m benchmarks.finetune data=BCCD weights=none model=MODEL` runs. All other constants have their default."""
 
 
 @dataclass(frozen=True)
 class Config:
     data: str = "BCCD"  # the folder with Annotations, ImageSets and JPEGImages
     model: str = "yolox_nano"
-    weights: str | None = "coco"  # coco: official weights; a file; none: from nothing
+    weights: str | None = "coco"  # coco: official weights; a file; none: from scratch
     seed: int = 0
-    epochs: int = 0  # 0: as many as the table is about
-    output: str = "runs"  # the run folder is made in it
+    epochs: int = 0  # 0: those of the recipe
+    output: str = "runs"  # folder of the run folder
 
 
 def main(cfg: Config) -> None:
@@ -53,11 +54,11 @@ def main(cfg: Config) -> None:
     parts = {"train": f"{cfg.data}/ImageSets/Main/train.txt", "val": f"{cfg.data}/ImageSets/Main/test.txt"}
     chosen = {"model": cfg.model, "weights": cfg.weights, "seed": cfg.seed, "output": cfg.output, "name": "bccd"}
     if cfg.weights and cfg.model != "yolox_nano":
-        raise ConfigError("the table of fine-tuned weights is that of yolox_nano; weights=none takes any model")
+        raise ConfigError("fine-tuning is measured with yolox_nano only; weights=none takes any model")
     recipe = (RECIPE if cfg.weights else SCRATCH) | ({"epochs": cfg.epochs} if cfg.epochs else {})
     begin = time.perf_counter()
     train.main(train.Config(**parts, **recipe, **chosen))
-    cells = {"seed": str(cfg.seed), **figures(cfg.output, "bccd", begin)}
+    cells = {"seed": str(cfg.seed), **results(cfg.output, "bccd", begin)}
     other = f", epochs={cfg.epochs}" if cfg.epochs else ""
     if cfg.weights:
         add_row("finetune_bccd", HEAD, {**cells, "seed": cells["seed"] + other})
@@ -65,10 +66,10 @@ def main(cfg: Config) -> None:
         add_row("scratch_bccd", HEAD_SCRATCH, {"model": cfg.model + other, **cells})
 
 
-def figures(output: str, name: str, begin: float) -> dict[str, str]:
-    """Column -> cell of the newest run of that name, which began at `begin`."""
+def results(output: str, name: str, begin: float) -> dict[str, str]:
+    """Returns the cells of the table, by column, for the newest run of that name, which began at `begin`."""
     minutes = (time.perf_counter() - begin) / 60
-    rows = read_log(newest(output, name) / "log.csv")
+    rows = read_log(runs(output, name)[-1][2] / "log.csv")
     best = max(rows, key=lambda row: float(row["AP"]))
     found = {
         "mAP50-95 last epoch": rows[-1]["AP"],

@@ -1,11 +1,11 @@
-"""Training samples a second of one core, beside other trainers, and what annotation files cost.
+"""Training samples per second of one core, compared with other trainers, and the time and memory of annotation files.
 
     python -m benchmarks.loader                     all parts; peers=PYTHON of an environment with ultralytics and libreyolo
-    python -m benchmarks.loader parts=workers       two worker processes against one, by the clock: needs two idle cores
+    python -m benchmarks.loader parts=workers       two worker processes compared with one, by the clock; needs 2 idle cores
     python -m benchmarks.loader parts=lines         seconds and memory for annotation files
 
-Every contender is a process of its own that makes batches when it is told to; all take turns, round by round, and count
-the seconds that their processor worked.
+Every contender is a process that makes batches on request. The contenders take turns, round by round, and report the CPU
+seconds of their process.
 """
 
 import json
@@ -22,8 +22,14 @@ from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 
-SEED, BATCH = 0, 32  # Ultralytics keeps 8 * BATCH = 256 pictures
-RANGES = {"flip": 0.5, "rotation": 0.0, "scale": (0.5, 1.5), "translate": 0.1, "shear": 0.0}  # Ultralytics' own
+SEED, BATCH = 0, 32  # Ultralytics keeps 8 * BATCH = 256 images
+RANGES = {
+    "flip": 0.5,
+    "rotation": 0.0,
+    "scale": (0.5, 1.5),
+    "translate": 0.1,
+    "shear": 0.0,
+}  # the defaults of Ultralytics
 RECIPES = {
     "mosaic": RANGES | {"mosaic": 1.0, "mixup": 0.0},
     "turned": RANGES | {"mosaic": 1.0, "mixup": 0.0, "rotation": 5.0, "shear": 2.0},
@@ -40,24 +46,25 @@ CONTENDERS = (
 class Config:
     data: str = "../shared/data/coco_val326"  # a folder with instances_*.json and images/; skipped where there is none
     size: int = 640  # of the network's input
-    copies: int = 3  # each picture under so many names: a data set larger than any bounded buffer
-    rounds: int = 5  # of all contenders in turn; medians are told
-    samples: int = 96  # of a contender and round
-    peers: str = ""  # the python of an environment with ultralytics and libreyolo; nothing: they are skipped
+    copies: int = 3  # names per image, for a data set larger than any buffer
+    rounds: int = 5  # of all contenders in turn; the table has the medians
+    samples: int = 96  # per contender and round
+    peers: str = ""  # python of an environment with ultralytics and libreyolo; empty: they are skipped
     parts: tuple[str, ...] = ("samples", "workers", "lines")
-    only: tuple[str, ...] = ()  # contenders that begin so; nothing: all of them
-    lines: tuple[int, ...] = (10_000, 100_000, 1_000_000)  # of annotation files
-    json: str = ""  # a file for the figures
-    child: str = ""  # what this process is, where another one started it
+    only: tuple[str, ...] = ()  # beginnings of contenders' names; empty: all
+    lines: tuple[int, ...] = (10_000, 100_000, 1_000_000)  # lines of the annotation files
+    json: str = ""  # a file for the results
+    child: str = ""  # the contender that this process is; set by the parent process
 
 
 def lay_out(cfg: Config, folder: Path) -> None:
-    """`copies` names for every picture in folder/images, boxes in folder/labels (YOLO) and folder/train.txt."""
+    """Writes the data set: `copies` links to every image in images/, boxes in labels/ (YOLO) and in train.txt."""
     import numpy as np
 
     from datasets.annotations import annotation_line
     from datasets.formats import read
-    from datasets.images import clipped_boxes, prepare
+    from datasets.scan import clipped_boxes, prepare
+    from utils.boxes import xyxy_to_cxcywh
 
     source = next(Path(cfg.data).glob("instances_*.json"))
     data, _ = prepare(read(str(source), "val", image_root=f"{cfg.data}/images", bad_boxes="drop"), bad_boxes="drop")
@@ -71,28 +78,27 @@ def lay_out(cfg: Config, folder: Path) -> None:
             boxes, labels, name = every[rows], data.labels[rows], f"{copy}_{i:05d}"
             os.symlink(os.path.abspath(data.path(i)), folder / "images" / f"{name}.jpg")
             lines.append(annotation_line(f"images/{name}.jpg", boxes, labels, data.crowd[rows]))
-            shares = np.column_stack([boxes[:, :2] + boxes[:, 2:], 2 * (boxes[:, 2:] - boxes[:, :2])])
-            shares = shares / (2 * width, 2 * height, 2 * width, 2 * height)
-            text = "".join(f"{c} {' '.join(f'{v:.6f}' for v in row)}\n" for c, row in zip(labels, shares, strict=True))
+            rows = xyxy_to_cxcywh(boxes) / (width, height, width, height)
+            text = "".join(f"{c} {' '.join(f'{v:.6f}' for v in row)}\n" for c, row in zip(labels, rows, strict=True))
             (folder / "labels" / f"{name}.txt").write_text(text)
     (folder / "train.txt").write_text("\n".join(lines) + "\n")
     (folder / "classes.txt").write_text("\n".join(data.classes) + "\n")
 
 
 def ours(folder: Path, size: int, recipe: str, memory: str) -> tuple[Callable, Callable, int]:
-    """-> sample(position), collate, number of samples; what is cached has been decoded before."""
-    from datasets.cache import Pictures
+    """-> sample(position), collate, number of samples. With memory="cached" all images are decoded in advance."""
+    from datasets.cache import ImageCache
     from datasets.dataset import DetectionDataset, Key, collate, epoch_order
     from datasets.formats import read
-    from datasets.images import prepare
     from datasets.mosaic import Augment
+    from datasets.scan import prepare
 
     data, _ = prepare(read(str(folder / "train.txt"), "train"))
     files, kept = {"cached": (64e9, None), "buffer": (0.0, None), "nothing": (0.0, 0.0)}[memory]
-    found = DetectionDataset(data, "corner", Augment(**RECIPES[recipe]), seed=SEED, pictures=Pictures(files, kept))
+    found = DetectionDataset(data, "corner", Augment(**RECIPES[recipe]), seed=SEED, cache=ImageCache(files, kept))
     if memory == "cached":
         for index in range(len(found)):
-            found.pictures.read(found.annotations.path(index), 1)
+            found.cache.read(found.annotations.path(index), 1)
     shape, count = (size, size), len(found)
 
     def sample(position: int):
@@ -103,7 +109,7 @@ def ours(folder: Path, size: int, recipe: str, memory: str) -> tuple[Callable, C
 
 
 def ultralytics(folder: Path, size: int) -> tuple[Callable, Callable, int]:
-    """Its training data set with its default augmentation; the buffer holds 8 * BATCH pictures."""
+    """The training data set of Ultralytics with its default augmentation and its buffer of 8 * BATCH images."""
     from ultralytics.cfg import get_cfg
     from ultralytics.data.dataset import YOLODataset
 
@@ -114,16 +120,16 @@ def ultralytics(folder: Path, size: int) -> tuple[Callable, Callable, int]:
 
 
 def libreyolo(folder: Path, size: int) -> tuple[Callable, Callable, int]:
-    """The data set that its YOLOX trainer builds, with the ranges of its YOLOX configuration; it keeps no pictures."""
+    """The data set of LibreYOLO's YOLOX trainer with its YOLOX configuration; it keeps no images."""
     from libreyolo.data.dataset import YOLODataset, yolox_collate_fn
     from libreyolo.training.augment import MosaicMixupDataset, TrainTransform
     from libreyolo.training.config import YOLOXConfig
 
     cfg = YOLOXConfig()
-    pictures = sorted((folder / "images").iterdir())
-    labels = [folder / "labels" / f"{path.stem}.txt" for path in pictures]
+    images = sorted((folder / "images").iterdir())
+    labels = [folder / "labels" / f"{path.stem}.txt" for path in images]
     preproc = TrainTransform(max_labels=50, flip_prob=cfg.flip_prob, hsv_prob=cfg.hsv_prob)
-    plain = YOLODataset(img_files=pictures, label_files=labels, img_size=(size, size), preproc=preproc)
+    plain = YOLODataset(img_files=images, label_files=labels, img_size=(size, size), preproc=preproc)
     names = ("degrees", "translate", "mosaic_scale", "mixup_scale", "shear", "mosaic_prob", "mixup_prob")
     ranges = {name: getattr(cfg, name) for name in names}
     found = MosaicMixupDataset(plain, (size, size), mosaic=True, preproc=preproc, enable_mixup=True, **ranges)
@@ -131,7 +137,7 @@ def libreyolo(folder: Path, size: int) -> tuple[Callable, Callable, int]:
 
 
 def in_random_order(data) -> Callable:
-    """position -> sample, in an order of its own each epoch."""
+    """-> sample(position), with another order in each epoch."""
     import numpy as np
 
     orders = {}
@@ -146,13 +152,13 @@ def in_random_order(data) -> Callable:
 
 
 def serve(cfg: Config) -> None:
-    """A contender: for every line with a number makes so many samples in batches -> {"wall", "cpu"} seconds."""
+    """A contender: reads numbers of samples from stdin, makes them in batches, and prints {"wall", "cpu"} seconds."""
     import cv2
     import torch
 
     cv2.setNumThreads(0)
     torch.set_num_threads(1)
-    out, sys.stdout = sys.stdout, sys.stderr  # whatever a library prints
+    out, sys.stdout = sys.stdout, sys.stderr  # libraries may print anything to stdout
     name, *how = cfg.child.split()
     makers = {"thaw": ours, "ultralytics": ultralytics, "libreyolo": libreyolo}
     sample, collate, _ = makers[name](Path(cfg.data), cfg.size, *how)
@@ -168,7 +174,7 @@ def serve(cfg: Config) -> None:
 
 
 class Contender:
-    """A process that makes samples when it is told to."""
+    """A process that makes samples on request."""
 
     def __init__(self, python: str, cfg: Config, folder: Path, child: str) -> None:
         command = [python, __file__, f"data={folder}", f"size={cfg.size}", f"child={child}"]
@@ -182,17 +188,19 @@ class Contender:
             raise RuntimeError(f"{child} does not start:\n{(folder / 'log').read_text()[-2000:]}")
 
     def round(self, samples: int) -> dict[str, float]:
+        """Requests samples -> the seconds that they took."""
         print(samples, file=self._process.stdin, flush=True)
         return json.loads(self._process.stdout.readline())
 
     def end(self) -> None:
+        """Ends the process."""
         self._process.stdin.close()
         self._process.wait()
 
 
 def race(cfg: Config, folder: Path) -> dict[str, dict]:
-    """-> "speeds": samples a second of processor time, of every round, by contender; "peers": their versions. The first
-    round warms up."""
+    """-> "speeds": samples per CPU second by contender and round; "peers": versions of the other trainers. The first round
+    is a warm-up and not counted."""
     children = [name for name in CONTENDERS if not cfg.only or name.startswith(cfg.only)]
     if not cfg.peers:
         print("peers: skipped; give peers=PYTHON of an environment with ultralytics and libreyolo", file=sys.stderr)
@@ -210,23 +218,23 @@ def race(cfg: Config, folder: Path) -> dict[str, dict]:
 
 
 def two_workers(cfg: Config) -> None:
-    """A contender: batches of the training loader, with as many workers as it is told -> seconds by the clock."""
+    """A contender: reads numbers of workers from stdin, runs an epoch of the training loader, prints wall seconds."""
     import torch
 
-    from datasets.cache import Pictures
+    from datasets.cache import ImageCache
     from datasets.dataset import DetectionDataset
     from datasets.formats import read
-    from datasets.images import prepare
     from datasets.loader import TrainSampler, build_loader
     from datasets.mosaic import Augment
+    from datasets.scan import prepare
 
     torch.set_num_threads(1)
     data, _ = prepare(read(f"{cfg.data}/train.txt", "train"))
-    found = DetectionDataset(data, "corner", Augment(**RECIPES["mosaic"]), seed=SEED, pictures=Pictures(64e9))
-    sampler = TrainSampler(len(data), BATCH // 2, (cfg.size, cfg.size), SEED)  # 16, as train.py has it
+    found = DetectionDataset(data, "corner", Augment(**RECIPES["mosaic"]), seed=SEED, cache=ImageCache(64e9))
+    sampler = TrainSampler(len(data), BATCH // 2, (cfg.size, cfg.size), SEED)  # 16, the default of train.py
     loaders = {n: build_loader(found, sampler, n) for n in (1, 2)}
     for loader in loaders.values():
-        for _ in loader:  # one epoch: the workers are started, the pictures decoded
+        for _ in loader:  # one epoch starts the workers and decodes the images
             pass
     print("ready", flush=True)
     for line in sys.stdin:
@@ -237,7 +245,7 @@ def two_workers(cfg: Config) -> None:
 
 
 def parse(cfg: Config) -> None:
-    """Reads an annotation file -> seconds, and the peak of this process' memory."""
+    """Reads an annotation file and prints the seconds and the peak memory of this process."""
     from datasets.formats import read
 
     before, begin = peak_mb(), time.process_time()
@@ -247,13 +255,13 @@ def parse(cfg: Config) -> None:
 
 
 def peak_mb() -> float:
-    """The most memory that this process has had, where Linux tells (getrusage tells that of its parent, where it had more)."""
+    """Peak memory of this process on Linux (getrusage may report that of the parent process)."""
     found = re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())
     return int(found[1]) / 1024
 
 
 def parsing(cfg: Config, folder: Path) -> list[dict]:
-    """A process for each file of `lines` lines with three boxes each."""
+    """Runs `parse` in a process for each number of lines, with three boxes per line."""
     found = []
     for count in cfg.lines:
         path = folder / f"{count}.txt"
@@ -270,76 +278,76 @@ def parsing(cfg: Config, folder: Path) -> list[dict]:
     return found
 
 
-def tables(figures: dict) -> str:
-    """The figures as Markdown."""
-    medians = {name: statistics.median(speeds) for name, speeds in figures["speeds"].items()}
+def tables(results: dict) -> str:
+    """The results as Markdown."""
+    medians = {name: statistics.median(speeds) for name, speeds in results["speeds"].items()}
     peers = [name for name in ("ultralytics", "libreyolo") if name in medians]
-    versions = "".join(f", {name} {number}" for name, number in figures["peers"].items())
-    lines = [f"{figures['machine']}{versions}, {figures['date']}; `{figures['command']}`"]
+    versions = "".join(f", {name} {number}" for name, number in results["peers"].items())
+    lines = [f"{results['hardware']}{versions}, {results['date']}; `{results['command']}`"]
     if medians:
-        head = ["made by", "samples a second of a core", "lowest - highest", *(f"times {p}" for p in peers)]
+        head = ["made by", "samples per second of a core", "lowest - highest", *(f"times {p}" for p in peers)]
         lines += ["", f"| {' | '.join(head)} |", "|---|" + "---:|" * (len(head) - 1)]
     for name, median in medians.items():
-        speeds = figures["speeds"][name]
+        speeds = results["speeds"][name]
         ratios = [f"{median / medians[peer]:.2f}" for peer in peers]
         row = [name, f"{median:.0f}", f"{min(speeds):.0f} - {max(speeds):.0f}", *ratios]
         lines.append(f"| {' | '.join(row)} |")
-    if figures["workers"]:
-        ratio = statistics.median(one / two for one, two in figures["workers"])
+    if results["workers"]:
+        ratio = statistics.median(one / two for one, two in results["workers"])
         lines += [
             "",
-            f"Two worker processes make {ratio:.2f} times the samples of one (by the clock, decoded pictures cached).",
+            f"Two worker processes make {ratio:.2f} times the samples of one (by the clock, decoded images cached).",
         ]
-    if figures["parsing"]:
-        lines += ["", "| lines, 3 boxes each | seconds | peak memory, MB | before, MB |", "|---:|---:|---:|---:|"]
-    for one in figures["parsing"]:
+    if results["parsing"]:
+        lines += ["", "| lines with 3 boxes | seconds | peak memory, MB | before, MB |", "|---:|---:|---:|---:|"]
+    for one in results["parsing"]:
         lines.append(f"| {one['lines']:,} | {one['seconds']:.2f} | {one['mb']:.0f} | {one['mb before']:.0f} |")
     return "\n".join(lines)
 
 
 def about() -> dict[str, str]:
-    """Machine, versions and command."""
+    """Hardware, versions and command."""
     import cv2
     import numpy as np
     import torch
 
     versions = f"Python {platform.python_version()}, torch {torch.__version__}, OpenCV {cv2.__version__}"
-    machine = f"{os.cpu_count()} cores {platform.machine()}, {versions}, NumPy {np.__version__}"
+    hardware = f"{os.cpu_count()} cores {platform.machine()}, {versions}, NumPy {np.__version__}"
     words = [word for word in sys.argv[1:] if not word.startswith(("peers=", "json="))]
     return {
-        "machine": machine,
+        "hardware": hardware,
         "date": time.strftime("%Y-%m-%d"),
         "command": " ".join(["python -m benchmarks.loader", *words]),
     }
 
 
 def main() -> None:
-    """Prints the tables, and writes the figures where `json` says."""
+    """Prints the tables, and writes the results to `json`."""
     from utils.config import override
 
     cfg = override(Config(), sys.argv[1:])
     if cfg.child:
         {"parse": parse, "workers": two_workers}.get(cfg.child, serve)(cfg)
         return
-    figures = about() | {"speeds": {}, "peers": {}, "workers": [], "parsing": []}
+    results = about() | {"speeds": {}, "peers": {}, "workers": [], "parsing": []}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         if Path(cfg.data).is_dir():
             lay_out(cfg, folder)
         else:
-            print(f"{cfg.data}: no such folder; samples a second are skipped", file=sys.stderr)
+            print(f"{cfg.data}: no such folder; samples per second are skipped", file=sys.stderr)
             cfg = replace(cfg, parts=tuple(part for part in cfg.parts if part == "lines"))
         if "samples" in cfg.parts:
-            figures |= race(cfg, folder)
+            results |= race(cfg, folder)
         if "workers" in cfg.parts:
             runner = Contender(sys.executable, cfg, folder, "workers")
-            figures["workers"] = [[runner.round(n)["wall"] for n in (1, 2)] for _ in range(cfg.rounds)]
+            results["workers"] = [[runner.round(n)["wall"] for n in (1, 2)] for _ in range(cfg.rounds)]
             runner.end()
         if "lines" in cfg.parts:
-            figures["parsing"] = parsing(cfg, folder)
-    print(tables(figures))
+            results["parsing"] = parsing(cfg, folder)
+    print(tables(results))
     if cfg.json:
-        Path(cfg.json).write_text(json.dumps(figures, indent=1))
+        Path(cfg.json).write_text(json.dumps(results, indent=1))
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""Prediction on a CPU, of JPEG files and of decoded pictures, beside Ultralytics; and a video: python -m benchmarks.predict
+"""Speed of prediction on a CPU compared with Ultralytics: JPEG files, decoded images, and a video.
 
-    python -m benchmarks.predict peers=PYTHON      of an environment with ultralytics; without, it is skipped
-    python -m benchmarks.predict "contenders=thaw yolox_s,nms_free yolox_s,compiled yolox_s,onnxruntime yolox_s" frames=0
+    python -m benchmarks.predict peers=PYTHON      the Python of an environment with ultralytics; without it, only Thaw runs
+    python -m benchmarks.predict "contenders=thaw yolox_s,compiled yolox_s,onnxruntime yolox_s" frames=0
 
-A contender is one of KINDS and a model, with random weights whose batch norms know the pictures. All take turns, round by
-round, on the same pictures with as many threads. The confidence of each is such that `candidates` boxes a picture come
-before its NMS. GFLOPs are those of the convolutions, counted by PyTorch in the same way for all, of a square input.
+A contender is one of KINDS and a model. Its weights are random, and its batch norms are adapted to the images. All contenders
+take turns, round by round, on the same images with the same number of threads. The confidence threshold of each lets
+`candidates` boxes per image through to NMS. GFLOPs are those of the convolutions for a square input, counted by PyTorch.
 """
 
 import json
@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[1]
 
 @dataclass(frozen=True)
 class Config:
-    data: str = "../shared/data/coco_val326/images"  # a folder of pictures
+    data: str = "../shared/data/coco_val326/images"  # a folder of JPEG files
     contenders: tuple[str, ...] = (
         *("thaw yolox_nano", "network yolox_nano", "thaw yolox_s", "network yolox_s"),
         *("ultralytics yolo11n", "ultralytics yolov8s"),
@@ -34,20 +34,20 @@ class Config:
     batches: tuple[int, ...] = (1, 8)
     sources: tuple[str, ...] = ("files", "arrays")
     threads: int = 2
-    pictures: int = 8
-    candidates: int = 50  # a picture
+    images: int = 8
+    candidates: int = 50  # boxes per image before NMS
     rounds: int = 3
     frames: int = 100  # of a video of 1280 x 720, for predict.py with YOLOX-nano at 416; 0: no video
-    peers: str = ""
-    json: str = ""  # a file for the figures
-    kind: str = ""  # what this process is, where another one started it
+    peers: str = ""  # the Python of an environment with ultralytics
+    json: str = ""  # a file for the measurements
+    kind: str = ""  # internal: the kind of contender that this process measures
 
 
-Predict = Callable[[list], int]  # pictures, or their paths -> how many boxes are found in them
+Predict = Callable[[list], int]  # images or their paths -> number of detections
 
 
-def settle(model, images) -> None:
-    """Gives the batch norms the statistics of `images`, so that random weights let something through."""
+def adapt_batch_norms(model, images) -> None:
+    """Sets the batch norms to the statistics of `images`, so that the outputs of random weights vary."""
     import torch
 
     for module in model.modules():
@@ -58,24 +58,24 @@ def settle(model, images) -> None:
     model.eval()
 
 
-def limit(scores, candidates: int) -> float:
-    """The score that `candidates` points of a picture reach, on average. Scores [B, A]."""
+def threshold(scores, candidates: int) -> float:
+    """The score that `candidates` anchor points per image reach on average. Scores [B, A]."""
     return float(scores.flatten().sort(descending=True).values[candidates * len(scores)])
 
 
-def detector(cfg: Config, model: str, batch: int, images, exported: bool = False, nms_free: bool = False):
-    """A Detector with random weights, and its network before batch norms were folded. `exported`: by onnxruntime."""
+def detector(cfg: Config, model: str, batch: int, images, exported: bool = False):
+    """Builds a Detector with random weights; also returns its network before fusing. `exported`: it runs in onnxruntime."""
     import torch
 
     import export
     import nets
+    from nets.detector import Detector, load
     from utils import checkpoint
-    from utils.detector import Detector, load
 
-    size, network = images.shape[-1], nets.build(model, 80, nms_free=nms_free)
-    settle(network, images)
+    size, network = images.shape[-1], nets.build(model, 80)
+    adapt_batch_norms(network, images)
     with torch.no_grad():
-        confidence = limit(network.points(network(images), (size, size))[1], cfg.candidates)
+        confidence = threshold(network.decode(network(images), (size, size))[1], cfg.candidates)
     contents = {"config": {"model": model, "image_size": (size, size)}, "classes": [str(i) for i in range(80)]}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "random.pt"
@@ -83,41 +83,44 @@ def detector(cfg: Config, model: str, batch: int, images, exported: bool = False
         if exported:
             loaded, file = load(path), path.with_suffix(".onnx")
             about = export.description(export.Config(), loaded)
-            export.write(file, loaded.model.fuse(), about, batch_size=batch, pictures_in=True)
+            export.write(file, loaded.model.fuse(), about, batch_size=batch, uint8_input=True)
             path = file
         return Detector(path, device="cpu", confidence=confidence, batch_size=batch), network
 
 
 def thaw(cfg: Config, model: str, batch: int, images, compiled=False, **kind) -> tuple[Predict, object]:
-    """-> how it predicts, and the network whose FLOPs count. `images` float [8, 3, size, size] BGR, 0-255."""
-    found, network = detector(cfg, model, batch, images, **kind)
+    """Thaw's Detector: returns its function, and the network whose FLOPs are counted.
+
+    `images`: float [8, 3, size, size] BGR, 0-255, to adapt the batch norms.
+    """
+    detect, network = detector(cfg, model, batch, images, **kind)
     if compiled:
-        found.model.compile()
-    return lambda source: sum(len(one.boxes) for one in found(source)), network
+        detect.model.compile()
+    return lambda source: sum(len(one.boxes) for one in detect(source)), network
 
 
 def network_alone(cfg: Config, model: str, batch: int, images) -> tuple[Predict, object]:
-    """The same without reading, fitting, NMS: the limit of `thaw`."""
-    found, network = detector(cfg, model, batch, images)
-    inputs, _ = found.prepare([images[0].permute(1, 2, 0).byte().numpy()] * batch)
+    """The network of the Detector without reading, letterbox and NMS: the upper limit of `thaw`."""
+    detect, network = detector(cfg, model, batch, images)
+    inputs, _ = detect.prepare([images[0].permute(1, 2, 0).byte().numpy()] * batch)
 
     def predict(source: list) -> int:
         for _ in range(0, len(source), batch):
-            found.network(inputs)
+            detect.network(inputs)
         return 0
 
     return predict, network
 
 
 def ultralytics(cfg: Config, model: str, batch: int, images, rect: bool = False) -> tuple[Predict, object]:
-    """The same. `rect`: as it does unasked, inputs are no higher than the picture where all of a batch have one size."""
+    """Ultralytics. `rect`: its default, inputs as high as the image needs where all images of a batch have one size."""
     import torch
     from ultralytics import YOLO
 
     yolo, images = YOLO(f"{model}.yaml"), images.flip(1) / 255
-    settle(yolo.model, images)
+    adapt_batch_norms(yolo.model, images)
     with torch.no_grad():
-        confidence = limit(yolo.model(images)[0][:, 4:].amax(1), cfg.candidates)
+        confidence = threshold(yolo.model(images)[0][:, 4:].amax(1), cfg.candidates)
     settings = {"imgsz": images.shape[-1], "conf": confidence, "iou": 0.5, "batch": batch, "rect": rect}
 
     def predict(source: list) -> int:
@@ -130,18 +133,18 @@ def ultralytics(cfg: Config, model: str, batch: int, images, rect: bool = False)
 
 
 def film(cfg: Config, how: str, batch: int, images) -> tuple[Predict, object]:
-    """The same for a video, predicted and written by predict.py. `how`: "threads" that read ahead and write behind, or not."""
+    """A video predicted and written by predict.py. `how`: "threads" read ahead and write behind the network, or "in-turn"."""
     import predict
     from utils import video
     from utils.results import Results
 
-    found, network = detector(cfg, "yolox_nano", batch, images)
+    detect, network = detector(cfg, "yolox_nano", batch, images)
 
     def predict_film(source: list) -> int:
-        video.FRAMES = 8 if how == "threads" else 0
+        video.AHEAD = predict.BEHIND = 8 if how == "threads" else 0
         with tempfile.TemporaryDirectory() as folder:
-            results = Results(Path(folder), found.classes, range(80), False, None, str)
-            predict.predict_video(found, str(Path(cfg.data, "video/film.mp4")), results, show=False, save=True)
+            results = Results(Path(folder), detect.classes, range(80))
+            predict.predict_video(detect, str(Path(cfg.data, "video/film.mp4")), results, show=False, save=True)
             return len(results.entries)
 
     return predict_film, network
@@ -152,8 +155,6 @@ KINDS = {
     "network": network_alone,
     "compiled": lambda *args: thaw(*args, compiled=True),
     "onnxruntime": lambda *args: thaw(*args, exported=True),
-    "nms_free": lambda *args: thaw(*args, nms_free=True),
-    "nms_free_onnxruntime": lambda *args: thaw(*args, exported=True, nms_free=True),
     "ultralytics": ultralytics,
     "rect": lambda *args: ultralytics(*args, rect=True),
     "film": film,
@@ -162,39 +163,39 @@ PEERS = ("ultralytics", "rect")
 
 
 def serve(cfg: Config) -> None:
-    """For every line [model, size, batch, source] predicts all pictures -> seconds, boxes found, GFLOPs of a picture."""
+    """Answers every line [model, size, batch, source] with the seconds for all images, the detections and the GFLOPs."""
     import cv2
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
-    out, sys.stdout = sys.stdout, sys.stderr  # whatever a library prints
-    names, made = sorted(map(str, Path(cfg.data).glob("*.jpg"))), {}
+    out, sys.stdout = sys.stdout, sys.stderr  # libraries may print
+    names, contenders = sorted(map(str, Path(cfg.data).glob("*.jpg"))), {}
     images = [cv2.imread(name) for name in names]
     print(version("ultralytics") if cfg.kind in PEERS else version("torch"), file=out, flush=True)
     for line in sys.stdin:
         *key, source = json.loads(line)
         model, size, batch = key
-        first = str(key) not in made
+        first = str(key) not in contenders
         if first:
             torch.manual_seed(0)
             some = torch.stack([torch.from_numpy(cv2.resize(image, (size, size))) for image in images[:8]])
             predict, network = KINDS[cfg.kind](cfg, model, batch, some.permute(0, 3, 1, 2).float())
             with torch.no_grad(), FlopCounterMode(display=False) as counter:
                 network(torch.zeros(1, 3, size, size))
-            made[str(key)] = predict, counter.get_total_flops() / 1e9
-        predict, count = made[str(key)]
+            contenders[str(key)] = predict, counter.get_total_flops() / 1e9
+        predict, count = contenders[str(key)]
         if first:
             predict(images[: max(batch, 2)])
-        torch.set_num_threads(cfg.threads)  # Ultralytics leaves one core to others
+        torch.set_num_threads(cfg.threads)  # Ultralytics uses one thread less than there are cores
         cv2.setNumThreads(0)
         begin, cpu = time.perf_counter(), time.process_time()
-        found = predict(names if source == "files" else images)
+        detections = predict(names if source == "files" else images)
         seconds = {"wall": time.perf_counter() - begin, "cpu": time.process_time() - cpu}
-        print(json.dumps(seconds | {"found": found, "gflops": count}), file=out, flush=True)
+        print(json.dumps(seconds | {"detections": detections, "gflops": count}), file=out, flush=True)
 
 
 class Server:
-    """A process for all contenders of a kind."""
+    """A process that measures all contenders of one kind."""
 
     def __init__(self, cfg: Config, folder: Path, kind: str):
         words = [f"{name}={','.join(map(str, getattr(cfg, name)))}" for name in ("sizes", "batches")]
@@ -225,13 +226,13 @@ class Server:
 
 
 def lay_out(cfg: Config, folder: Path) -> None:
-    """The pictures, and video/film.mp4: each of them moves for ten frames."""
+    """Links the images into the folder and writes video/film.mp4, in which each of them moves for ten frames."""
     import cv2
     import numpy as np
 
     from utils.video import open_writer
 
-    paths = sorted(Path(cfg.data).glob("*.jpg"))[: cfg.pictures]
+    paths = sorted(Path(cfg.data).glob("*.jpg"))[: cfg.images]
     for path in paths:
         (folder / path.name).symlink_to(path.resolve())
     if cfg.frames:
@@ -244,41 +245,41 @@ def lay_out(cfg: Config, folder: Path) -> None:
 
 
 def measure(cfg: Config, folder: Path) -> dict:
-    """-> "rounds": answers of every round, by (size, batch, source) and contender, as text; "versions" of kinds."""
-    pictures = folder / "pictures"
-    pictures.mkdir()
-    lay_out(cfg, pictures)
+    """Measures all contenders: "rounds" by (size, batch, source) and contender, and "versions" by kind."""
+    images = folder / "images"
+    images.mkdir()
+    lay_out(cfg, images)
     contenders = [c for c in cfg.contenders if cfg.peers or c.split()[0] not in PEERS]
     races = [((s, b, source), contenders) for s in cfg.sizes for b in cfg.batches for source in cfg.sources]
     if cfg.frames:
         races.append(((416, 8, "video"), ["film threads", "film in-turn"]))
-    servers = {kind: Server(cfg, pictures, kind) for kind in dict.fromkeys(c.split()[0] for _, r in races for c in r)}
-    found = {what: {contender: [] for contender in race} for what, race in races}
+    servers = {kind: Server(cfg, images, kind) for kind in dict.fromkeys(c.split()[0] for _, r in races for c in r)}
+    rounds = {what: {contender: [] for contender in race} for what, race in races}
     for _ in range(cfg.rounds):
-        for what, race in found.items():
+        for what, race in rounds.items():
             for contender, answers in race.items():
                 kind, model = contender.split()
                 answers.append(servers[kind].ask(model, *what))
     for server in servers.values():
         server.end()
-    return {"rounds": found, "versions": {kind: server.version for kind, server in servers.items()}}
+    return {"rounds": rounds, "versions": {kind: server.version for kind, server in servers.items()}}
 
 
-def tables(cfg: Config, figures: dict) -> str:
-    """The figures as Markdown: medians of the rounds."""
+def tables(cfg: Config, measured: dict) -> str:
+    """Formats the medians of the rounds as Markdown tables."""
     lines = []
-    for (size, batch, source), race in figures["rounds"].items():
-        count = cfg.frames if source == "video" else cfg.pictures
+    for (size, batch, source), race in measured["rounds"].items():
+        count = cfg.frames if source == "video" else cfg.images
         peers = [c for c in race if c.split()[0] in PEERS]
         title = f"{source} at {size}, batch {batch}"
-        head = [title, "images a second", "ms", "processor ms", "GFLOPs", "ms a GFLOP", "boxes found"]
-        head += [f"ms a GFLOP / that of {peer.split()[1]}" for peer in peers]
+        head = [title, "images per second", "ms", "CPU ms", "GFLOPs", "ms per GFLOP", "detections"]
+        head += [f"ms per GFLOP / that of {peer.split()[1]}" for peer in peers]
         lines += ["", f"| {' | '.join(head)} |", "|---|" + "---:|" * (len(head) - 1)]
         walls = {c: [1000 * one["wall"] / count / one["gflops"] for one in answers] for c, answers in race.items()}
         for contender, answers in race.items():
             wall, cpu = (statistics.median(1000 * one[clock] / count for one in answers) for clock in ("wall", "cpu"))
             row = [contender, f"{1000 / wall:.1f}", f"{wall:.1f}", f"{cpu:.1f}", f"{answers[0]['gflops']:.2f}"]
-            row += [f"{statistics.median(walls[contender]):.2f}", f"{answers[0]['found'] / count:.0f}"]
+            row += [f"{statistics.median(walls[contender]):.2f}", f"{answers[0]['detections'] / count:.0f}"]
             ratios = [[a / b for a, b in zip(walls[contender], walls[peer], strict=True)] for peer in peers]
             row += [f"{statistics.median(ratio):.2f}" for ratio in ratios]
             lines.append(f"| {' | '.join(row)} |")
@@ -286,24 +287,24 @@ def tables(cfg: Config, figures: dict) -> str:
 
 
 def main(cfg: Config) -> None:
-    """Prints the tables."""
+    """Measures and prints the tables."""
     if cfg.kind:
         serve(cfg)
         return
     if not cfg.peers:
-        print("peers: skipped; give peers=PYTHON of an environment with ultralytics", file=sys.stderr)
+        print("Ultralytics is skipped; give peers=PYTHON of an environment with ultralytics", file=sys.stderr)
     with tempfile.TemporaryDirectory() as name:
-        figures = measure(cfg, Path(name))
+        measured = measure(cfg, Path(name))
     from benchmarks.table import machine
 
     words = [word for word in sys.argv[1:] if not word.startswith(("peers=", "json="))]
     about = [f"{machine()}, OpenCV 0 threads, the network {cfg.threads}", f"load {os.getloadavg()[0]:.1f}"]
-    about += [f"{kind} {number}" for kind, number in figures["versions"].items() if kind in PEERS]
+    about += [f"{kind} {number}" for kind, number in measured["versions"].items() if kind in PEERS]
     about += [time.strftime("%Y-%m-%d"), f"`{' '.join(['python -m benchmarks.predict', *words])}`"]
-    print(f"{', '.join(about)}\n{tables(cfg, figures)}")
+    print(f"{', '.join(about)}\n{tables(cfg, measured)}")
     if cfg.json:
-        rounds = {" ".join(map(str, what)): race for what, race in figures["rounds"].items()}
-        Path(cfg.json).write_text(json.dumps({**figures, "rounds": rounds, "about": about}, indent=1))
+        rounds = {" ".join(map(str, what)): race for what, race in measured["rounds"].items()}
+        Path(cfg.json).write_text(json.dumps({**measured, "rounds": rounds, "about": about}, indent=1))
 
 
 if __name__ == "__main__":

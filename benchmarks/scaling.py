@@ -1,7 +1,7 @@
-"""What to expect from 1 to 64 GPUs, as arithmetic (nothing is measured here): python -m benchmarks.scaling
+"""Estimates the speed of 1 to 64 GPUs by arithmetic; nothing is measured here: python -m benchmarks.scaling
 
-Prints the Markdown tables of docs/distributed.md. Everything that is assumed stands in the constants below; put in what
-you know of your own machines, and run it again.
+Prints the Markdown tables of docs/distributed.md. The constants below hold all assumptions. Enter the values of your own
+hardware and run it again.
 """
 
 from collections.abc import Sequence
@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from torch import nn
 
 import nets
-from utils.report import gflops
+from utils.summary import gflops
 
 CLASSES = 80
-IMAGES = 16  # a GPU and step
-GPUS_A_MACHINE = 8
-PEAK = 312e12  # operations a second of one GPU in mixed precision: the data sheet of an A100
+IMAGES = 16  # per GPU and step
+GPUS_PER_NODE = 8
+PEAK = 312e12  # operations per second of one GPU in mixed precision, from the data sheet of an A100
 BACKWARD = 2  # times the operations of the forward pass
-SIZES = {  # model: (side of the input, share of PEAK that training reaches)
+SIZES = {  # model: (side of the input, fraction of PEAK that training reaches)
     "yolox_nano": (416, 0.015),  # depthwise convolutions wait for memory: a guess
     "yolox_tiny": (416, 0.05),
     "yolox_s": (640, 0.08),
@@ -29,49 +29,49 @@ SIZES = {  # model: (side of the input, share of PEAK that training reaches)
 
 @dataclass(frozen=True)
 class Link:
-    """The slowest link that a ring over all GPUs crosses. One network adapter a machine."""
+    """The slowest link of a ring over all GPUs. Each node has one network adapter."""
 
     name: str
-    gpus: int  # for the tables of one size
-    gigabytes: float  # a second, each way, that a collective gets
-    latency: float  # seconds of a collective of a few kilobytes, with the host's wait for it
+    gpus: int  # number of GPUs in the tables
+    gigabytes: float  # GB/s each way that a collective reaches
+    latency: float  # seconds of a collective of a few kilobytes, including the wait of the host
 
 
 LINKS = (
     Link("NVLink", 8, 240, 50e-6),  # generation 3: .8 of 300 GB/s
     Link("PCIe 4", 8, 16, 50e-6),  # x16: half of 32 GB/s, because GPUs share its switches
-    Link("400 Gbit IB", 64, 40, 100e-6),  # all networks: .8 of the line
+    Link("400 Gbit IB", 64, 40, 100e-6),  # all networks: .8 of the line rate
     Link("200 Gbit IB", 64, 20, 100e-6),
     Link("100 Gbit IB", 64, 10, 100e-6),
     Link("25 Gbit Eth", 64, 2.5, 500e-6),
     Link("10 Gbit Eth", 64, 1.0, 500e-6),
     Link("1 Gbit Eth", 64, 0.1, 500e-6),
 )
-SAMPLES_A_CORE = 107  # training samples a second of one core, shipped recipe, every picture decoded (results/loader.md)
-PICTURES_A_SAMPLE = 2.5  # mosaic=.5: half of the samples are made of four pictures
-PICTURE_BYTES = 163e3  # COCO train2017: 19.3 GB in 118,287 files
+SAMPLES_PER_CORE = 107  # training samples per second, default recipe, every image decoded (results/loader.md)
+IMAGES_PER_SAMPLE = 2.5  # mosaic=.5: half of the samples consist of four images
+IMAGE_BYTES = 163e3  # COCO train2017: 19.3 GB in 118,287 files
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What a step of a model costs on one GPU, and what it sends."""
+    """Cost of a training step of a model on one GPU, and the size of its gradients and batch norms."""
 
     name: str
     side: int
     parameters: int
-    thawed: int  # parameters without the backbone: those that are trained while it is frozen
+    thawed: int  # parameters outside of the backbone, which are trained while it is frozen
     norms: int  # batch norms
     thawed_norms: int
-    channels: int  # of all batch norms together
-    gflops: float  # forward pass, one picture
-    seconds: float  # of a step
+    channels: int  # of all batch norms
+    gflops: float  # forward pass of one image
+    seconds: float  # per step
 
     def reduce(self, gpus: int, link: Link) -> float:
-        """Seconds of the all-reduce of the gradients of a step, as a ring."""
+        """Seconds per step of the all-reduce of the gradients in a ring."""
         return 2 * (gpus - 1) / gpus * 4 * self.parameters / (link.gigabytes * 1e9)
 
     def norm(self, gpus: int, link: Link) -> float:
-        """Seconds of SyncBN a step: an all-gather forward and an all-reduce backward for each batch norm."""
+        """Seconds per step of SyncBN: an all-gather (forward) and an all-reduce (backward) for each batch norm."""
         if gpus == 1:
             return 0.0
         forward = (gpus - 1) * 4 * (2 * self.channels + self.norms)
@@ -79,45 +79,45 @@ class Cost:
         return 2 * self.norms * link.latency + (forward + backward) / (link.gigabytes * 1e9)
 
     def efficiency(self, gpus: int, link: Link, sync_bn: bool, hidden: bool) -> float:
-        """Share of the speed of `gpus` GPUs that remains. `hidden`: the all-reduce runs behind the whole backward pass."""
+        """Fraction of the speed of `gpus` GPUs that remains. `hidden`: the all-reduce overlaps with the backward pass."""
         behind = self.seconds * BACKWARD / (1 + BACKWARD) if hidden else 0.0
         waiting = max(0.0, self.reduce(gpus, link) - behind) + (self.norm(gpus, link) if sync_bn else 0.0)
         return self.seconds / (self.seconds + waiting)
 
 
 def cost(name: str) -> Cost:
-    """Builds the model and counts."""
-    side, share = SIZES[name]
+    """Builds a model and computes its cost."""
+    side, fraction = SIZES[name]
     model = nets.build(name, CLASSES)
     norms = [m for m in model.modules() if isinstance(m, nn.BatchNorm2d)]
     frozen_norms = sum(isinstance(m, nn.BatchNorm2d) for m in model.backbone.modules())
     parameters, frozen = (sum(p.numel() for p in part.parameters()) for part in (model, model.backbone))
     forward = gflops(model, (side, side))
-    seconds = IMAGES * (1 + BACKWARD) * forward * 1e9 / (PEAK * share)
+    seconds = IMAGES * (1 + BACKWARD) * forward * 1e9 / (PEAK * fraction)
     channels = sum(m.num_features for m in norms)
     counts = (parameters, parameters - frozen, len(norms), len(norms) - frozen_norms, channels)
     return Cost(name, side, *counts, forward, seconds)
 
 
 def table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Prints a heading and a Markdown table, all columns but the first to the right."""
+    """Prints a heading and a Markdown table; all columns but the first are right-aligned."""
     print(f"\n### {title}\n\n| {' | '.join(head)} |\n|---|{'---:|' * (len(head) - 1)}")
     for row in rows:
         print(f"| {' | '.join(row)} |")
 
 
 def percent(x: float) -> str:
-    """Whole percent."""
+    """A fraction as whole percent."""
     return f"{100 * x:.0f}"
 
 
 def short(x: float) -> str:
-    """Two digits of a small number, the whole part of a larger one."""
+    """Two significant digits of a number below 10, the whole part of a larger one."""
     return f"{x:.2g}" if x < 10 else f"{x:.0f}"
 
 
 def step_tables(costs: Sequence[Cost]) -> None:
-    """What a step computes and sends."""
+    """Prints the tables of computing and of gradients."""
     sizes = ("model", "input", "parameters, M", "GFLOPs forward")
     head = (*sizes, "step, ms", "images/s", "gradients, MB", "while frozen, MB")
     rows = []
@@ -125,7 +125,7 @@ def step_tables(costs: Sequence[Cost]) -> None:
         work = (f"{c.gflops:.1f}", f"{1e3 * c.seconds:.0f}", f"{IMAGES / c.seconds:.0f}")
         megabytes = (f"{4e-6 * c.parameters:.1f}", f"{4e-6 * c.thawed:.1f}")
         rows.append((c.name, str(c.side), f"{c.parameters / 1e6:.2f}", *work, *megabytes))
-    table(f"One GPU, {IMAGES} images a step", head, rows)
+    table(f"One GPU, {IMAGES} images per step", head, rows)
     head = ("model", *(f"{link.name}, {link.gpus}" for link in LINKS))
     rows = []
     for c in costs:
@@ -134,11 +134,11 @@ def step_tables(costs: Sequence[Cost]) -> None:
             ends = [percent(c.efficiency(link.gpus, link, False, hidden)) for hidden in (False, True)]
             cells.append(f"{short(1e3 * c.reduce(link.gpus, link))} ({'-'.join(dict.fromkeys(ends))})")
         rows.append((c.name, *cells))
-    table("Gradients: all-reduce, ms a step (efficiency without SyncBN, %)", head, rows)
+    table("Gradients: all-reduce, ms per step (efficiency without SyncBN, %)", head, rows)
 
 
 def norm_tables(costs: Sequence[Cost]) -> None:
-    """What SyncBN adds."""
+    """Prints the tables of SyncBN and of the total speed."""
     links = [link for link in LINKS if link.name in ("NVLink", "200 Gbit IB", "10 Gbit Eth")]
     names = [f"{link.name}, {link.gpus}" for link in links]
     head = ("model", "collectives", "frozen", *(f"{n}: ms" for n in names), *(f"{n}: images" for n in names))
@@ -148,39 +148,39 @@ def norm_tables(costs: Sequence[Cost]) -> None:
         images = [f"{-(-t // (0.1 * c.seconds / IMAGES)):.0f}" for t in times]
         counts = (str(2 * c.norms), str(2 * c.thawed_norms))
         rows.append((c.name, *counts, *(f"{1e3 * t:.0f}" for t in times), *images))
-    table("SyncBN: collectives and ms a step; images a GPU from which it costs less than a tenth", head, rows)
+    table("SyncBN: collectives and ms per step; images per GPU from which it costs less than a tenth", head, rows)
     inside, outside = LINKS[0], next(link for link in LINKS if link.name == "200 Gbit IB")
     numbers, rows = (1, 2, 4, 8, 16, 32, 64), []
     for c in costs:
         cells = []
         for n in numbers:
-            share = c.efficiency(n, inside if n <= GPUS_A_MACHINE else outside, True, True)
-            cells.append(f"{n * IMAGES / c.seconds * share:.0f} ({percent(share)})")
+            fraction = c.efficiency(n, inside if n <= GPUS_PER_NODE else outside, True, True)
+            cells.append(f"{n * IMAGES / c.seconds * fraction:.0f} ({percent(fraction)})")
         rows.append((c.name, *cells))
     head = ("model", *(f"{n} GPU{'s' * (n > 1)}" for n in numbers))
-    table("As shipped, with NVLink and 200 Gbit IB: images a second (efficiency, %)", head, rows)
+    table("As shipped, with NVLink and 200 Gbit IB: images per second (efficiency, %)", head, rows)
 
 
 def loader_table(costs: Sequence[Cost]) -> None:
-    """What feeds the GPUs."""
+    """Prints the table of the loader."""
     rows = []
     for c in costs:
         speed = IMAGES / c.seconds
-        cores = [-(-n * speed // SAMPLES_A_CORE) for n in (1, GPUS_A_MACHINE, 64)]
-        disk = [n * speed * PICTURES_A_SAMPLE * PICTURE_BYTES / 1e6 for n in (1, GPUS_A_MACHINE)]
+        cores = [-(-n * speed // SAMPLES_PER_CORE) for n in (1, GPUS_PER_NODE, 64)]
+        disk = [n * speed * IMAGES_PER_SAMPLE * IMAGE_BYTES / 1e6 for n in (1, GPUS_PER_NODE)]
         rows.append((c.name, f"{speed:.0f}", *(f"{n:.0f}" for n in cores), *(f"{d:.0f}" for d in disk)))
-    head = ("model", "images/s a GPU", "cores: 1 GPU", "8 GPUs", "64 GPUs", "MB/s: 1 GPU", "8 GPUs")
-    table("Feeding them: what the loader needs so that the GPUs never wait", head, rows)
+    head = ("model", "images/s per GPU", "cores: 1 GPU", "8 GPUs", "64 GPUs", "MB/s: 1 GPU", "8 GPUs")
+    table("Loader: cores and disk speed at which the GPUs never wait", head, rows)
 
 
 def rate_table() -> None:
-    """Learning rates for the images of a step."""
+    """Prints the table of learning rates by images per step."""
     head = (
-        "images a step",
-        "sgd (learning_rate=.01): of a step",
+        "images per step",
+        "sgd (learning_rate=.01): rate of a step",
         "adamw: learning_rate=",
-        "adamw: of a step",
-        "steps an epoch of COCO",
+        "adamw: rate of a step",
+        "steps per epoch of COCO",
     )
     rows = []
     for images in (16, 64, 256, 1024):

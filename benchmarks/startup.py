@@ -1,8 +1,8 @@
-"""Seconds from `python train.py` to the end of its first step, and where they go: python -m benchmarks.startup
+"""Measures the seconds from `python train.py` to the end of the first step, by part: python -m benchmarks.startup
 
-A data set of `lines` lines is laid out and started once, so that its pictures are looked through (a cold scan). Then it
-is started `rounds` times for each number of workers, in turn, with a warm scan, and without decoded pictures kept from
-before. Times are medians. Cores that other programs use make all of it slower: the load is told.
+Makes a data set of `lines` lines and starts a training once, which checks all images (a cold scan). Then it starts `rounds`
+trainings for each number of workers, alternating, with a warm scan and without a cache of decoded images. Times are
+medians. Other programs that use the cores slow everything down, so the load is printed.
 """
 
 import json
@@ -21,12 +21,12 @@ from itertools import pairwise
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-MOMENTS = {  # when this function is called for the first time (or, "after", has done its work): what is over then
+MOMENTS = {  # first call of this function (or, with "after", its first return) -> the part that ends there
     "train.main": "imports",
     "train.nets.build": "data read and checked",
-    "train.open_run": "model, optimiser, introduction",
+    "train.open_run": "model, optimizer, summary",
     "train.open_run after": "run folder",
-    "train.Training.train": "loader",
+    "train.fit_one_epoch": "loader",
     "datasets.dataset.Batch.to": "first batch",
     "nets.losses.grid": "forward",
     "train.Updater.step": "assignment, loss",
@@ -38,17 +38,17 @@ LAST = list(MOMENTS.values())[-1]
 @dataclass(frozen=True)
 class Config:
     data: str = "../shared/data/coco_val326"  # a folder with instances_*.json and images/
-    lines: int = 10_000  # of the annotation file: links to the pictures under other names
+    lines: int = 10_000  # of the annotation file: links to the images under other names
     model: str = "yolox_nano"
     size: int = 416
     batch_size: int = 16
     workers: tuple[int, ...] = (4, 0)
     rounds: int = 3
-    json: str = ""  # a file for the figures
+    json: str = ""  # a file for the measurements
 
 
 def lay_out(cfg: Config, folder: Path) -> None:
-    """train.txt of `lines` lines, and val.txt with a line for each picture."""
+    """Writes train.txt with `lines` lines, and val.txt with one line for each image."""
     from benchmarks import loader
 
     count = len(list(Path(cfg.data, "images").iterdir()))
@@ -59,7 +59,7 @@ def lay_out(cfg: Config, folder: Path) -> None:
 
 
 def stamp(place: str, note: Callable[[], None]) -> None:
-    """Makes the function at `place` call `note()` before it works, or after it."""
+    """Makes the function at `place` call `note()` when it is called, or when it returns."""
     path, _, after = place.partition(" ")
     *owners, name = path.split(".")
     owner = sys.modules[owners[0]]
@@ -79,16 +79,18 @@ def stamp(place: str, note: Callable[[], None]) -> None:
 
 
 def start(words: list[str]) -> None:
-    """Does what `python train.py WORDS` does, prints when each of MOMENTS was over, and ends after the first step."""
+    """Runs `python train.py WORDS` until the first step is done, and prints the times of MOMENTS."""
     marks, out = {}, os.dup(1)
 
     def note(what: str) -> None:
         marks.setdefault(what, [time.time(), time.process_time()])
         if what == LAST:
             os.write(out, b"\n" + json.dumps(marks).encode())
-            os.killpg(0, signal.SIGKILL)  # the workers as well: the next start must have the cores
+            os.killpg(0, signal.SIGKILL)  # also the workers: the next start needs the cores
 
-    compile((ROOT / "train.py").read_text(encoding="utf-8"), "train.py", "exec")  # a script is compiled at every start
+    compile(
+        (ROOT / "train.py").read_text(encoding="utf-8"), "train.py", "exec"
+    )  # as Python does at every start of a script
     import train
 
     for place, what in MOMENTS.items():
@@ -97,7 +99,7 @@ def start(words: list[str]) -> None:
 
 
 def first_step(cfg: Config, folder: Path, workers: int) -> dict[str, list[float]]:
-    """-> what was over when: seconds since the process was started, by the clock and of its own processor time."""
+    """Starts a training -> part -> its end in seconds since the start, wall time and processor time."""
     words = [f"train={folder}/train.txt", f"val={folder}/val.txt", f"output={folder}/runs", f"workers={workers}"]
     words += [f"model={cfg.model}", f"image_size={cfg.size}", f"batch_size={cfg.batch_size}", "weights=none"]
     command = [sys.executable, __file__, "child", *words, "freeze_epochs=0"]
@@ -111,13 +113,13 @@ def first_step(cfg: Config, folder: Path, workers: int) -> dict[str, list[float]
     try:
         marks = json.loads(done.stdout.rpartition("\n")[2])
     except ValueError:
-        said = done.stdout[-1000:] + (folder / "log").read_text()[-2000:]
-        raise RuntimeError(f"there was no first step:\n{said}") from None
+        output = done.stdout[-1000:] + (folder / "log").read_text()[-2000:]
+        raise RuntimeError(f"there was no first step:\n{output}") from None
     return {what: [when - begin, cpu] for what, (when, cpu) in marks.items()}
 
 
 def import_torch() -> list[float]:
-    """-> seconds of a process that does nothing else, by the clock and of its processor time."""
+    """Seconds of a process that only imports torch: wall time and processor time."""
     begin = time.time()
     code = "import time, torch; print(time.time(), time.process_time())"
     done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True)
@@ -126,7 +128,7 @@ def import_torch() -> list[float]:
 
 
 def measure(cfg: Config, folder: Path) -> dict:
-    """-> "cold": seconds of the first start; "torch": of every round; and for each number of workers [round][moment]."""
+    """Seconds of the first start ("cold"), of `import torch` per round, and per number of workers [round][moment]."""
     load = os.getloadavg()[0]
     lay_out(cfg, folder)
     first, torch, found = first_step(cfg, folder, 0), [], {str(n): [] for n in cfg.workers}
@@ -138,39 +140,39 @@ def measure(cfg: Config, folder: Path) -> dict:
     return {"cold": first[LAST], "torch": torch, "starts": found, "load": load}
 
 
-def table(figures: dict) -> str:
-    """The figures as Markdown: seconds by the clock (of processor time) of each part, medians."""
-    head = [f"workers={n}" for n in figures["starts"]]
-    lines = ["| seconds by the clock (processor) | " + " | ".join(head) + " |", "|---|" + "---:|" * len(head)]
-    parts = []  # [workers][moment] -> seconds by the clock, of the processor
-    for rounds in figures["starts"].values():
+def table(measured: dict) -> str:
+    """The measurements as Markdown: median seconds of wall time (of processor time) for each part."""
+    head = [f"workers={n}" for n in measured["starts"]]
+    lines = ["| seconds of wall time (processor) | " + " | ".join(head) + " |", "|---|" + "---:|" * len(head)]
+    parts = []  # [workers][moment] -> seconds of wall time and of processor time
+    for rounds in measured["starts"].values():
         over = [[0.0, 0.0]] + [[statistics.median(x) for x in zip(*m, strict=True)] for m in zip(*rounds, strict=True)]
         parts.append([[b - a for a, b in zip(*pair, strict=True)] for pair in pairwise(over)])
     for name, *cells in zip(MOMENTS.values(), *parts, strict=True):
         lines.append(f"| {name} | " + " | ".join(f"{wall:.2f} ({cpu:.2f})" for wall, cpu in cells) + " |")
     sums = [[sum(x) for x in zip(*cells, strict=True)] for cells in parts]
     lines.append("| all | " + " | ".join(f"**{wall:.2f}** ({cpu:.2f})" for wall, cpu in sums) + " |")
-    wall, cpu = (statistics.median(x) for x in zip(*figures["torch"], strict=True))
+    wall, cpu = (statistics.median(x) for x in zip(*measured["torch"], strict=True))
     lines.append(
-        f"\n`import torch` alone takes {wall:.2f} ({cpu:.2f}); the start with a cold scan {figures['cold'][0]:.1f}."
+        f"\n`import torch` alone takes {wall:.2f} ({cpu:.2f}); the start with a cold scan {measured['cold'][0]:.1f}."
     )
     return "\n".join(lines)
 
 
 def main(cfg: Config) -> None:
-    """Prints the table."""
+    """Measures and prints the table."""
     with tempfile.TemporaryDirectory() as name:
-        figures = measure(cfg, Path(name))
+        measured = measure(cfg, Path(name))
     import torch
 
-    figures["machine"] = (
+    measured["machine"] = (
         f"{os.cpu_count()} cores {platform.machine()}, Python {platform.python_version()}, torch {torch.__version__}"
     )
     words = [word for word in sys.argv[1:] if not word.startswith("json=")]
-    print(f"{figures['machine']}, load {figures['load']:.1f} at the start, {time.strftime('%Y-%m-%d')}; ", end="")
-    print(f"`{' '.join(['python -m benchmarks.startup', *words])}`\n\n{table(figures)}")
+    print(f"{measured['machine']}, load {measured['load']:.1f} at the start, {time.strftime('%Y-%m-%d')}; ", end="")
+    print(f"`{' '.join(['python -m benchmarks.startup', *words])}`\n\n{table(measured)}")
     if cfg.json:
-        Path(cfg.json).write_text(json.dumps(figures, indent=1))
+        Path(cfg.json).write_text(json.dumps(measured, indent=1))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Results as rows of a Markdown table, with date and machine."""
+"""Writes benchmark results as rows of a Markdown table, with the date and the hardware."""
 
 import os
 import platform
@@ -11,7 +11,7 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def machine() -> str:
-    """What the figures were measured on."""
+    """The hardware and the versions of a measurement."""
     device = (
         torch.cuda.get_device_name() if torch.cuda.is_available() else f"{os.cpu_count()} cores {platform.machine()}"
     )
@@ -19,7 +19,7 @@ def machine() -> str:
 
 
 def add_row(name: str, head: str, row: dict[str, str]) -> None:
-    """Appends `row` (column -> cell) with date and machine to results/NAME.md, which begins with `head` when it is new."""
+    """Appends `row` (column -> cell) with date and hardware to results/NAME.md; a new file begins with `head`."""
     path, row = RESULTS / f"{name}.md", {"date": time.strftime("%Y-%m-%d"), **row, "machine": machine()}
     if not path.exists():
         line = "|" + "---|" * len(row)

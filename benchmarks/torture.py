@@ -1,8 +1,9 @@
-"""Kills a small training again and again, and compares what it ends with to a run that was left alone, bit for bit.
+"""Kills a small training again and again, and compares its result bit by bit with that of an undisturbed training.
 
     python -m benchmarks.torture kills=22 seed=5
 
-Needs Linux: the processes of torchrun are found under /proc.
+The model is tiny, and steps, saves and evaluation sleep for some milliseconds, so that kills hit the place they are meant
+for. Needs Linux: the processes of torchrun are found under /proc.
 """
 
 import csv
@@ -18,7 +19,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -36,45 +37,47 @@ from utils.config import override
 ROOT = Path(__file__).parents[1]
 HEAD = """# Killed at least twenty times, the same bits
 
-`python -m benchmarks.torture kills=N seed=SEED note=true` starts a small training on CPUs (YOLOX-nano, 64 pixels, one
-thread a process), kills it, starts it again with `resume=true`, and so on; torchrun starts killed ranks by itself. Then
-weights, moving average, optimiser, best.pt, log.csv and TensorBoard are compared, bit for bit, with those of a run that
-nobody disturbed. Half of the runs save every 0.3 s, the others after epochs and signals only. Kinds of kills:
-SIGKILL, SIGTERM and SIGINT of one process at a step; SIGKILL in the middle of saving; SIGKILL and SIGTERM in evaluation;
-of two processes SIGKILL of either rank at a step, of rank 0 in the middle of saving, of rank 1 in evaluation, and SIGTERM
-of torchrun at a step. Only kills that hit what they should are counted."""
+`python -m benchmarks.torture kills=N seed=SEED note=true` starts a small training on CPUs (the tiny model of the tests, 64
+pixels, one thread per process), kills it, resumes it with `resume=true`, and so on; torchrun restarts killed ranks by itself.
+Then weights, moving average, optimizer, best.pt, log.csv and TensorBoard are compared, bit by bit, with those of an
+undisturbed run. Half of the runs save every 0.3 s, the others only after epochs and at signals. Kinds of kills:
+SIGKILL, SIGTERM and SIGINT of one process at a step; SIGKILL in the middle of a save; SIGKILL and SIGTERM in the evaluation;
+of two processes SIGKILL of either rank at a step, of rank 0 in the middle of a save, of rank 1 in the evaluation, and SIGTERM
+of torchrun at a step. A kill counts only if it hit the place it was meant for. The first two rows trained YOLOX-nano."""
 
-# The rates are so high that figures of the validation pictures, and with them best.pt, change within some dozen steps.
+# The learning rates are so high that the metrics, and with them best.pt, change within some dozen steps.
 TRAINING = {
-    **{"model": "yolox_nano", "weights": "none", "image_size": "64,64", "device": "cpu", "name": "torture"},
+    **{"model": "tiny_n", "weights": "none", "image_size": "64,64", "device": "cpu", "name": "torture"},
     **{"freeze_epochs": 1, "freeze_batch_size": 5, "mosaic": 0.5, "multi_scale": 0.5},
     **{"learning_rate": 0.2, "min_learning_rate": 0.1, "warmup_epochs": 0.5},
 }
-OF_PROCESSES = {  # their number -> more constants
-    1: {"epochs": 8, "plain_epochs": 2, "batch_size": 3, "accumulate": 1},
-    2: {"epochs": 4, "plain_epochs": 1, "batch_size": 5, "accumulate": 2},
+BY_PROCESSES = {  # number of processes -> more constants
+    1: {"epochs": 8, "no_aug_epochs": 2, "batch_size": 3, "accumulate": 1},
+    2: {"epochs": 4, "no_aug_epochs": 1, "batch_size": 5, "accumulate": 2},
 }
-PICTURES = {"train": range(24), "val": range(24, 36)}
-TIMING = ("seconds", "images_per_second")  # what no two runs share
-SILENCE = 180  # seconds without what is waited for: the training hangs
-DELAY = 0.03  # seconds, at most, between a place that was reached and the kill
+IMAGES = {"train": range(24), "val": range(24, 36)}
+TIMING = ("seconds", "images_per_second")  # differ between any two runs
+SLEEP = 0.05  # seconds per step, per batch of the evaluation and per flush of a save
+TIMEOUT = 180  # seconds after which the training is taken for hanging
+DELAY = 0.03  # maximum seconds between reaching a place and the kill
 LAUNCHERS = (("--master-port={port}",), ("--standalone",), ("--rdzv_backend=c10d", "--rdzv_endpoint=localhost:0"))
-NOWHERE = (0, 0)
+START = (0, 0)
 MISSING = "(missing)"
 TRIES = 10  # runs that a plan may take until all its kills have hit
+FILES = ("last.pt", "best.pt", "log.csv", "TensorBoard")
 
 
 @dataclass(frozen=True)
 class Config:
-    kills: int = 22  # that hit a running training; 22: every kind twice
-    seed: int | None = None  # decides what is killed and where; none: drawn anew
+    kills: int = 22  # kills that hit a running training; 22: every kind twice
+    seed: int | None = None  # decides what is killed and where; none: random
     note: bool = False  # adds a row to benchmarks/results/torture.md
-    folder: str | None = None  # where the runs go, and stay; none: a temporary folder
+    folder: str | None = None  # where the runs go and stay; none: a temporary folder
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What a kill hits: `where` is "step", "save" or "evaluation"; `rank`: one process of two, not all of them."""
+    """What a kill hits. `where`: "step", "save" or "evaluation"; `rank`: one of two processes instead of all of them."""
 
     signal: signal.Signals
     where: str
@@ -82,8 +85,8 @@ class Kind:
     rank: int | None = None
 
     def __str__(self) -> str:
-        whom = "torchrun" if self.processes > 1 else "the process"
-        return f"{self.signal.name} of {whom if self.rank is None else f'rank {self.rank}'}, {self.where}"
+        target = "torchrun" if self.processes > 1 else "the process"
+        return f"{self.signal.name} of {target if self.rank is None else f'rank {self.rank}'}, {self.where}"
 
 
 KILL, TERM, INT = signal.SIGKILL, signal.SIGTERM, signal.SIGINT
@@ -97,7 +100,7 @@ KINDS = (
 
 @dataclass(frozen=True)
 class Plan:
-    """The kills of one run, in their order, and how it is started."""
+    """The kills of one run in their order, and how it is started."""
 
     processes: int
     constants: tuple[str, ...]
@@ -106,74 +109,60 @@ class Plan:
     name: str = ""
 
     def batches(self, epoch: int) -> int:
-        """Batches of an epoch, counted from 1: whole steps."""
-        constants = {**TRAINING, **OF_PROCESSES[self.processes]}
+        """Batches of an epoch, counted from 1: whole optimizer steps."""
+        constants = {**TRAINING, **BY_PROCESSES[self.processes]}
         size, accumulate = constants["freeze_batch_size" if epoch == 1 else "batch_size"], constants["accumulate"]
-        return -(-len(PICTURES["train"]) // (size * accumulate)) * accumulate
-
-
-@dataclass(frozen=True)
-class Kill:
-    """A kill that hit. Places are (epoch counted from 1, batches of it that are done)."""
-
-    kind: Kind
-    plan: Plan
-    mark: tuple[int, int]  # no earlier than here
-    place: tuple[int, int]  # what the bar showed
-    seconds: float  # until the processes were gone
-    remark: str = ""
+        return -(-len(IMAGES["train"]) // (size * accumulate)) * accumulate
 
 
 @dataclass
 class Outcome:
-    """What a torture found: it is passed when there are no `faults`."""
+    """The result of all plans: passed if there are no `faults`."""
 
     seed: int
-    kills: list[Kill] = field(default_factory=list)
-    late: int = 0  # kills that hit another place than they should: not counted, tried again
+    kills: list[Kind] = field(default_factory=list)  # those that hit
+    late: int = 0  # kills that hit another place than they were meant for: not counted, tried again
     faults: list[str] = field(default_factory=list)
-    compared: dict[str, int] = field(default_factory=dict)  # part -> values, all runs together
-
-    def add(self, kill: Kill) -> None:
-        """Counts and prints a kill that hit."""
-        self.kills.append(kill)
-        print(line_of(len(self.kills), kill), flush=True)
+    compared: dict[str, int] = field(default_factory=dict)  # part -> number of values, all runs together
 
 
 class Broken(RuntimeError):
-    """The training did what it must not do: it failed, hung or lost what it had saved."""
+    """The training failed, hung or lost what it had saved."""
 
 
 def main(cfg: Config) -> Outcome:
-    """Tortures; prints every kill and a verdict."""
+    """Kills trainings by the schedule, prints every kill, and compares the results."""
     outcome = Outcome(random.SystemRandom().randrange(10**6) if cfg.seed is None else cfg.seed)
     print(f"seed={outcome.seed}", flush=True)
     folder = Path(cfg.folder or tempfile.mkdtemp(prefix="torture"))
     begin = time.perf_counter()
     try:
-        draw(folder / "pictures")
-        for processes in OF_PROCESSES:
+        draw(folder / "images", IMAGES)
+        for processes in BY_PROCESSES:
             plans = [plan for plan in schedule(cfg.kills, outcome.seed) if plan.processes == processes]
-            alone = left_alone(folder, processes) if plans else None
+            alone = run_undisturbed(folder, processes) if plans else None
             with ThreadPoolExecutor(max_workers=2 // processes) as pool:  # two processes at a time
                 list(pool.map(partial(torture, folder, alone=alone, outcome=outcome), plans))
     except Broken as error:
         outcome.faults.append(str(error))
     minutes = (time.perf_counter() - begin) / 60
-    verdict(outcome, minutes)
+    result = f"{len(outcome.faults)} faults" if outcome.faults else "all bits are the same"
+    print("\n".join(f"DIFFERENT  {fault}" for fault in outcome.faults[:40]))
+    print(
+        f"seed={outcome.seed}: {len(outcome.kills)} kills ({outcome.late} more hit another place), {minutes:.1f} minutes,"
+    )
+    print(f"{sum(outcome.compared.values())} values compared: {result}; runs in {folder}")
     if cfg.note and not outcome.faults:
         add_row("torture", HEAD, row_of(outcome, minutes))
     if not cfg.folder and not outcome.faults:
         shutil.rmtree(folder)
-    elif outcome.faults:
-        print(f"the runs are in {folder}")
     return outcome
 
 
-def draw(folder: Path) -> None:
-    """Pictures with one coloured box each, and the annotation files."""
+def draw(folder: Path, parts: Mapping[str, range]) -> None:
+    """Draws images with one colored box each, and writes the annotation files. `parts`: name of a file -> image numbers."""
     folder.mkdir(parents=True, exist_ok=True)
-    for part, numbers in PICTURES.items():
+    for part, numbers in parts.items():
         lines = []
         for number in numbers:
             rng = np.random.default_rng(number)
@@ -188,7 +177,7 @@ def draw(folder: Path) -> None:
 
 
 def schedule(kills: int, seed: int) -> list[Plan]:
-    """Which kills hit which run: every kind once a round; the last round may be incomplete."""
+    """Which kills hit which run: every kind once per round; the last round may be incomplete."""
     rng, plans = random.Random(f"{seed} kinds"), []
     for number in range(-(-kills // len(KINDS))):
         kinds = rng.sample(KINDS, min(len(KINDS), kills - number * len(KINDS)))
@@ -200,27 +189,45 @@ def schedule(kills: int, seed: int) -> list[Plan]:
     return plans
 
 
+def train_slowly(words: list[str]) -> None:
+    """What a killed process runs: train.py with the tiny model, and with a sleep in every step, flush and evaluation."""
+    import tiny
+
+    import train
+    from utils.optim import Updater
+
+    def slow(function: Callable) -> Callable:
+        def sleeping(*args, **kwargs):
+            time.sleep(SLEEP)
+            return function(*args, **kwargs)
+
+        return sleeping
+
+    torch.set_num_threads(1)
+    Updater.step, tiny.Tiny.detections, os.fsync = slow(Updater.step), slow(tiny.Tiny.detections), slow(os.fsync)
+    train.run_script(lambda: train.main(train.from_command_line(words)), stopped="stopped", memory_advice="")
+
+
 class Job:
-    """A training that runs: where it stands, by its bars and lines."""
+    """A running training. Its place is read from its progress bars and lines."""
 
     def __init__(self, folder: Path, output: Path, plan: Plan, resume: bool):
-        constants = {**TRAINING, **OF_PROCESSES[plan.processes], "output": output}
-        constants |= {part: folder / "pictures" / f"{part}.txt" for part in PICTURES}
-        command = [str(ROOT / "train.py"), *(f"{name}={value}" for name, value in constants.items())]
+        constants = {**TRAINING, **BY_PROCESSES[plan.processes], "output": output}
+        constants |= {part: folder / "images" / f"{part}.txt" for part in IMAGES}
+        command = [__file__, "train", *(f"{name}={value}" for name, value in constants.items())]
         command += [*plan.constants, *["resume=true"] * resume]
         if plan.processes > 1:
             launcher = [option.format(port=free_port()) for option in plan.launcher]
             restarts = f"--max-restarts={2 * len(plan.kinds)}"
             command = ["-m", "torch.distributed.run", *launcher, "--nproc_per_node=2", restarts, *command]
         own = {"OMP_NUM_THREADS": "1", "THAW_CACHE": str(folder / "cache"), "PYTHONUNBUFFERED": "1"}
+        own["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
         environment = {**os.environ, **own, "TQDM_MININTERVAL": "0", "TQDM_MINITERS": "1"}  # a bar shows every batch
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        self.process = subprocess.Popen(
-            [sys.executable, *command], cwd=folder, env=environment, start_new_session=True, **pipes
-        )
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "start_new_session": True}
+        self.process = subprocess.Popen([sys.executable, *command], cwd=folder, env=environment, **pipes)
         self.output, self.plan = output, plan
-        self.place = self.begun = NOWHERE  # what the bar shows; where it went on
-        self.evaluating, self.said, self.errors = False, "", ""
+        self.place = self.begun = START  # (epoch counted from 1, batches of it that are done), and where it resumed
+        self.evaluating, self.out, self.errors = False, "", ""
         self.left_over = set(temporary_files(output))
         self.threads = [threading.Thread(target=read, daemon=True) for read in (self._read_bars, self._read_lines)]
         for thread in self.threads:
@@ -229,31 +236,24 @@ class Job:
     def _read_bars(self) -> None:
         bar, rest = re.compile(r"epoch (\d+)/\d+: [^\r\n]*?\| *(\d+)/\d+ \[|(evaluation): "), ""
         while chunk := os.read(self.process.stderr.fileno(), 65536):
-            self._write(chunk)
-            rest += chunk.decode(errors="replace")
-            self.errors = (self.errors + chunk.decode(errors="replace"))[-30000:]
-            end = 0
+            text, end = chunk.decode(errors="replace"), 0
+            rest, self.errors = rest + text, (self.errors + text)[-30000:]
             for found in bar.finditer(rest):
                 self.evaluating, end = bool(found[3]), found.end()
                 self.place = max(self.place, self.begun) if self.evaluating else (int(found[1]), int(found[2]))
             rest = rest[end:][-1000:]
 
-    def _write(self, text: bytes) -> None:
-        with open(f"{self.output}.log", "ab") as file:
-            file.write(text)
-
     def _read_lines(self) -> None:
         for line in self.process.stdout:
-            self._write(line)
             text = line.decode(errors="replace")
-            self.said += text
-            if found := re.match(r"going on in .* after epoch (\d+), (\d+) batches", text):
+            self.out += text
+            if found := re.match(r"resuming .* after epoch (\d+) and (\d+) batches", text):
                 self.begun = int(found[1]) + 1, int(found[2])
             elif re.match(r"epoch +\d+/\d+  loss", text):
                 self.evaluating = False
 
-    def wait(self, what: str, condition: Callable[[], Any], seconds: float = SILENCE) -> bool:
-        """Whether `condition` came true while the process ran."""
+    def wait(self, what: str, condition: Callable[[], Any], seconds: float = TIMEOUT) -> bool:
+        """Whether `condition` became true while the process ran."""
         end = time.monotonic() + seconds
         while not condition():
             if self.process.poll() is not None:
@@ -261,66 +261,65 @@ class Job:
                 return bool(condition())
             if time.monotonic() > end:
                 raise Broken(f"waited {seconds} s for {what}, in epoch {self.place[0]} after {self.place[1]} batches")
-            time.sleep(0.001)
+            time.sleep(0.005)
         return True
 
     def join(self) -> int:
         """Waits for the end -> the exit code."""
         try:
-            code = self.process.wait(SILENCE)
+            code = self.process.wait(TIMEOUT)
         except subprocess.TimeoutExpired:
-            raise Broken(f"the process still runs after {SILENCE} s") from None
+            raise Broken(f"the process still runs after {TIMEOUT} s") from None
         for thread in self.threads:
-            thread.join(1)  # a data loader that was orphaned may hold the pipe for some seconds
+            thread.join(1)  # an orphaned data loader may hold the pipe for some seconds
         return code
 
     def reached(self, kind: Kind, mark: tuple[int, int]) -> bool:
-        """Whether the training is where a kill of this kind, no earlier than `mark`, should hit it."""
+        """Whether the training is at the place that a kill of this kind, not earlier than `mark`, should hit."""
         if kind.where == "save":
-            return self.place >= mark and bool(set(temporary_files(self.output)) - self.left_over)
+            return self.place >= mark and bool(self.unfinished())
         if kind.where == "evaluation":
             return self.evaluating and self.place[0] >= mark[0]
         return self.place >= mark and not self.evaluating
 
-    def was_hit(self, kind: Kind) -> str | None:
-        """A remark where a kill hit what it should, seen after the end of the processes; else None."""
-        if kind.where == "save":
-            unfinished = set(temporary_files(self.output)) - self.left_over
-            return ", ".join(f"{path.name} unfinished" for path in unfinished) or None
-        if kind.where == "evaluation":
-            return "in evaluation" if self.evaluating else None
-        return f"after {self.place[0]}:{self.place[1]}"
+    def was_hit(self, kind: Kind) -> bool:
+        """Whether a kill hit the place it was meant for; asked after the end of the processes."""
+        return {"save": bool(self.unfinished()), "evaluation": self.evaluating, "step": True}[kind.where]
+
+    def unfinished(self) -> set[Path]:
+        """Temporary files of saves that this start has not finished."""
+        return set(temporary_files(self.output)) - self.left_over
 
     def done(self) -> bool:
-        """Whether the training came to its end."""
-        last = re.search(r"best mAP50-95 [\d.]+\s*$", self.said)
+        """Whether the training came to its regular end."""
+        last = re.search(r"best mAP50-95 [\d.]+\s*$", self.out)
         return self.process.poll() is not None and last is not None and self.stopped() is None
 
     def stopped(self) -> tuple[int, int] | None:
-        """Where the training says that it was stopped."""
-        found = re.search(r"^stopped in epoch (\d+) after (\d+) of", self.said, re.MULTILINE)
+        """The place at which the training stopped on request, by its own message."""
+        found = re.search(r"^stopped in epoch (\d+) after (\d+) of", self.out, re.MULTILINE)
         return (int(found[1]), int(found[2])) if found else None
 
     def ranks(self) -> dict[int, int]:
-        """The processes that torchrun started, rank -> process id."""
+        """The processes that torchrun started: rank -> process id."""
         found = {}
         for process in Path("/proc").glob("[0-9]*"):
             try:
                 parent = int((process / "stat").read_text().rpartition(")")[2].split()[1])
                 rank = re.search(rb"\0RANK=(\d+)\0", (process / "environ").read_bytes())
-            except OSError:  # it ended meanwhile, or is another user's
+            except OSError:  # it ended in between, or belongs to another user
                 continue
             if parent == self.process.pid and rank:
                 found[int(rank[1])] = int(process.name)
         return found
 
     def text(self) -> str:
-        """What it said, without the bars."""
+        """The last output, without progress bars."""
         lines = [line for line in re.split(r"[\r\n]+", self.errors) if line.strip() and "it/s" not in line]
-        return "\n".join([*self.said.splitlines()[-8:], *lines[-30:]])
+        return "\n".join([*self.out.splitlines()[-8:], *lines[-30:]])
 
     def end(self) -> None:
-        """Ends whatever still runs."""
+        """Kills the processes that still run."""
         for pid in (*self.ranks().values(), self.process.pid):
             try:
                 os.kill(pid, KILL)
@@ -330,32 +329,31 @@ class Job:
 
 
 def free_port() -> int:
-    """A port that nobody uses just now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """A port that is not in use."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
 
 
 def temporary_files(output: Path) -> list[Path]:
-    """What saves have not finished, or have left over."""
+    """Files of saves that are not finished or were left over."""
     return list(output.glob("*/.*.pt.*.tmp"))
 
 
-def left_alone(folder: Path, processes: int) -> Path:
-    """The run folder of a training that nobody disturbs."""
+def run_undisturbed(folder: Path, processes: int) -> Path:
+    """The run folder of a training without kills."""
     plan = Plan(processes, ("workers=0", "save_minutes=0"), ("--standalone",), ())
     job = Job(folder, folder / f"alone{processes}", plan, resume=False)
     try:
-        job.wait("the end", lambda: False, 4 * SILENCE)
+        job.wait("the end", lambda: False, 4 * TIMEOUT)
         return finished(job)
     except Broken as error:
-        raise Broken(f"left alone, {processes} process(es): {error}\n{job.text()}") from None
+        raise Broken(f"undisturbed, {processes} process(es): {error}\n{job.text()}") from None
     finally:
         job.end()
 
 
 def finished(job: Job) -> Path:
-    """The run folder of a job that ended as it should; there is one only."""
+    """The only run folder of a job that ended regularly."""
     code, folders = job.join(), [path.parent for path in job.output.glob("*/last.pt")]
     if code or not job.done() or len(folders) != 1:
         raise Broken(f"ended with {code}; {len(folders)} folders with last.pt")
@@ -363,9 +361,9 @@ def finished(job: Job) -> Path:
 
 
 def torture(folder: Path, plan: Plan, *, alone: Path, outcome: Outcome) -> None:
-    """As many runs as it takes until every kill of the plan has hit, each compared with the one left alone.
+    """Runs trainings until every kill of the plan has hit, and compares each of them with the undisturbed one.
 
-    Nothing goes on in a folder whose first last.pt was not finished: it stays as the kill has left it.
+    A folder whose first last.pt was not finished is not resumed; its temporary files may stay.
     """
     kinds, rng = plan.kinds, random.Random(f"{outcome.seed} {plan.name}")
     for attempt in range(TRIES):
@@ -382,12 +380,12 @@ def torture(folder: Path, plan: Plan, *, alone: Path, outcome: Outcome) -> None:
     raise Broken(f"seed={outcome.seed}: {TRIES} runs ended before {', '.join(map(str, kinds))}")
 
 
-def one_run(
-    folder: Path, output: Path, plan: Plan, rng: random.Random, outcome: Outcome
-) -> tuple[tuple[Kind, ...], Path]:
-    """Kills a training in the order of `plan.kinds`, starting it again each time, and lets it end -> the kinds that came
-    too late, and the run folder."""
-    epochs = OF_PROCESSES[plan.processes]["epochs"]
+def one_run(folder: Path, output: Path, plan: Plan, rng: random.Random, outcome: Outcome) -> tuple[tuple, Path]:
+    """Kills a training in the order of `plan.kinds`, restarts it each time, and lets it end.
+
+    -> the kinds for which it ended too early, and the run folder.
+    """
+    epochs = BY_PROCESSES[plan.processes]["epochs"]
     places = [(epoch, b + 1) for epoch in range(1, epochs + 1) for b in range(plan.batches(epoch))]
     marks = sorted(rng.sample(places[:-4], len(plan.kinds)))
     todo, missed = list(zip(plan.kinds, marks, strict=True)), []
@@ -395,15 +393,15 @@ def one_run(
     try:
         while todo:
             kind, mark = todo[0]
-            kill = strike(job, kind, mark, rng.uniform(0, DELAY), outcome)
-            if kill:
-                outcome.add(kill)
+            hit = strike(job, kind, mark, rng.uniform(0, DELAY), outcome)
+            if hit:
+                outcome.kills.append(kind)
             elif job.done():
                 missed.append(kind)
-            if kill or job.done():
+            if hit or job.done():
                 del todo[0]
             if job.process.poll() is not None and not job.done():
-                job = again(job, folder, plan)
+                job = restart(job, folder, plan)
         job.wait("the end", lambda: False)
         return tuple(missed), finished(job)
     except (Broken, checkpoint.CheckpointError) as error:
@@ -412,99 +410,104 @@ def one_run(
         job.end()
 
 
-def strike(job: Job, kind: Kind, mark: tuple[int, int], delay: float, outcome: Outcome) -> Kill | None:
-    """Waits for the place, kills, waits until what was hit is gone -> the kill; None where it hit something else."""
+def strike(job: Job, kind: Kind, mark: tuple[int, int], delay: float, outcome: Outcome) -> bool:
+    """Waits for the place, kills, and waits until the killed processes are gone -> whether the right place was hit."""
     if not job.wait(f"{kind} from {mark} on", lambda: job.reached(kind, mark)):
         if not job.done():
             raise Broken(f"{kind} from {mark} on: the training ended by itself with {job.process.poll()}")
-        return None
+        return False
     time.sleep(delay)
     ranks, place = job.ranks(), job.place
     victim = job.process.pid if kind.rank is None else ranks.get(kind.rank)
     if job.process.poll() is not None or victim is None:
-        return None
-    begin = time.monotonic()
+        return False
     all_of_them = kind.processes == 1 and kind.where == "step"  # Ctrl-C and batch systems reach the data loader too
     (os.killpg if all_of_them else os.kill)(victim, kind.signal)
     if kind.rank is not None:
-        remark = after_rank(job, kind, ranks)
+        hit = after_rank(job, kind, ranks)
     else:
-        remark = after_kill(job, kind) if kind.signal == KILL else after_signal(job, kind, place)
-    seconds = time.monotonic() - begin
+        hit = after_kill(job, kind) if kind.signal == KILL else after_signal(job, kind, place)
     check_files(job)
-    if remark is None:
-        outcome.late += 1
-        return None
-    return Kill(kind, job.plan, mark, place, seconds, remark)
+    outcome.late += not hit
+    if hit:
+        how = " ".join((*job.plan.constants, *job.plan.launcher)).format(port="...")
+        print(
+            f"{len(outcome.kills) + 1:3}  {str(kind):34} in epoch {place[0]} after {place[1]:2} batches  {how}",
+            flush=True,
+        )
+    return hit
 
 
-def after_kill(job: Job, kind: Kind) -> str | None:
-    """A remark about what SIGKILL has left of the only process; None where it did not hit what it should."""
+def after_kill(job: Job, kind: Kind) -> bool:
+    """Waits for the end after SIGKILL of the only process -> whether the right place was hit."""
     code = job.join()
     if code != -KILL and not job.done():
         raise Broken(f"{kind}: ended with {code}")
-    return None if job.done() else job.was_hit(kind)
+    return not job.done() and job.was_hit(kind)
 
 
-def after_signal(job: Job, kind: Kind, place: tuple[int, int]) -> str | None:
-    """A remark about where SIGTERM or SIGINT has stopped the training; None where it did not hit what it should."""
+def after_signal(job: Job, kind: Kind, place: tuple[int, int]) -> bool:
+    """Waits for the end after SIGTERM or SIGINT -> whether the right place was hit. Nothing done before may be lost."""
     code, stopped = job.join(), job.stopped()
     if job.done():
-        return None
+        return False
     if stopped is None or (code and kind.processes == 1):
-        raise Broken(f"{kind}: ended with {code}, and {'not ' * (stopped is None)}with a line that says where")
+        raise Broken(f"{kind}: ended with {code}, and {'no' if stopped is None else 'a'} line tells where it stopped")
     if stopped < place:
-        raise Broken(f"{kind} at {place}: only what was done up to {stopped} is saved")
-    if kind.where == "evaluation" and stopped != (place[0], job.plan.batches(place[0])):
-        return None
-    return f"stopped at {stopped[0]}:{stopped[1]}, exit code {code}"
+        raise Broken(f"{kind} at {place}: only the batches up to {stopped} are saved")
+    return kind.where != "evaluation" or stopped == (place[0], job.plan.batches(place[0]))
 
 
-def after_rank(job: Job, kind: Kind, before: Mapping[int, int]) -> str | None:
-    """Waits until torchrun has replaced all ranks -> a remark; None where the kill did not hit what it should."""
-    fresh = lambda: len(now := job.ranks()) == len(before) and not set(now.values()) & set(before.values())  # noqa: E731
-    if not job.wait(f"new ranks after {kind}", fresh):
+def after_rank(job: Job, kind: Kind, before: Mapping[int, int]) -> bool:
+    """Waits until torchrun has replaced all ranks -> whether the right place was hit."""
+
+    def replaced() -> bool:
+        time.sleep(0.1)
+        now = job.ranks()
+        return len(now) == len(before) and not set(now.values()) & set(before.values())
+
+    if not job.wait(f"new ranks after {kind}", replaced):
         if not job.done():
             raise Broken(f"{kind}: torchrun ended with {job.process.poll()}")
-        return None
-    remark = job.was_hit(kind)
-    job.place = job.begun = NOWHERE
+        return False
+    hit = job.was_hit(kind)
+    job.place = job.begun = START
     job.evaluating, job.left_over = False, set(temporary_files(job.output))
-    return remark
+    return hit
 
 
-def again(job: Job, folder: Path, plan: Plan) -> Job:
-    """Starts the training once more. It must go on where it was stopped, or at what was saved last."""
+def restart(job: Job, folder: Path, plan: Plan) -> Job:
+    """Starts the training again. It must resume where it stopped, or at its last save."""
     saved, stopped = list(job.output.glob("*/last.pt")), job.stopped()
     after = Job(folder, job.output, plan, resume=True)
     try:
-        after.wait("the first line", lambda: re.search(r"^(going on in|run folder) ", after.said, re.MULTILINE))
-        found = re.search(r"^going on in .* after epoch (\d+), (\d+) batches", after.said, re.MULTILINE)
+        after.wait("the first line", lambda: re.search(r"^(resuming|run folder) ", after.out, re.MULTILINE))
+        found = re.search(r"^resuming .* after epoch (\d+) and (\d+) batches", after.out, re.MULTILINE)
         if bool(saved) != bool(found):
             raise Broken(
-                f"{len(saved)} run(s) with last.pt, but the next start {'goes' if found else 'does not go'} on"
+                f"{len(saved)} run(s) with last.pt, but the next start {'resumes' if found else 'is a new run'}"
             )
         if stopped and (int(found[1]) + 1, int(found[2])) != stopped:
             raise Broken(f"stopped at {stopped}, but {found[0]}")
     except Broken:
-        job.said, job.errors = after.said, after.errors  # for the message
+        job.out, job.errors = after.out, after.errors  # for the message
         after.end()
         raise
     return after
 
 
 def check_files(job: Job) -> None:
-    """Whatever was killed, the checkpoints can be read. What it has left over becomes old, so that it is cleared away."""
+    """Reads the checkpoints, which must be whole. Makes temporary files old, so that the next save removes them."""
     for path in (*job.output.glob("*/last.pt"), *job.output.glob("*/best.pt")):
         checkpoint.load(path)
     for path in temporary_files(job.output):
         os.utime(path, (0, 0))
 
 
-def differences(alone: Path, killed: Path) -> tuple[list[str], dict[str, int]]:
-    """What differs between two runs by name, and how many values of each part were compared."""
+def differences(alone: Path, killed: Path, files: Sequence[str] = FILES) -> tuple[list[str], dict[str, int]]:
+    """The differences of two run folders by name, and the number of compared values of each part."""
     faults, compared = [], {}
-    for name in ("last.pt", "best.pt", "log.csv", "TensorBoard"):
+    for name in files:
         left, right = (contents(folder, name) for folder in (alone, killed))
         for key in sorted(left.keys() | right.keys()):
             if why := difference(left.get(key, MISSING), right.get(key, MISSING)):
@@ -516,7 +519,7 @@ def differences(alone: Path, killed: Path) -> tuple[list[str], dict[str, int]]:
 
 
 def contents(folder: Path, name: str) -> dict[str, Any]:
-    """Name -> value of all that a file holds, without what no two runs share: times, and where and how they ran."""
+    """Name -> value of all that a file holds, without constants and times, in which any two runs differ."""
     if name == "log.csv":
         with open(folder / name, encoding="utf-8", newline="") as file:
             found = flat({"rows": list(csv.DictReader(file))})
@@ -528,17 +531,17 @@ def contents(folder: Path, name: str) -> dict[str, Any]:
 
 
 def scalars(folder: Path) -> dict[str, Any]:
-    """What TensorBoard shows, neither with gaps nor with doubles: tag/position -> step, number."""
+    """The scalars that TensorBoard shows, with gaps and duplicates if there are any: tag/index -> (step, value)."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # takes seconds to import
 
-    logging.getLogger("tensorboard").setLevel(logging.ERROR)  # it tells that it cuts what the next start repeats
+    logging.getLogger("tensorboard").setLevel(logging.ERROR)  # it reports that it cuts what the next start repeats
     events = EventAccumulator(str(folder), size_guidance={"scalars": 0}).Reload()
     found = {tag: [(one.step, one.value) for one in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
     return {f"{tag}/{i}": pair for tag, pairs in found.items() for i, pair in enumerate(pairs)}
 
 
 def flat(value: Any, name: str = "") -> dict[str, Any]:
-    """Nested containers as one dict, name/of/the/leaf -> leaf; an empty container is a leaf."""
+    """Nested containers as one dict: name/of/the/leaf -> leaf. An empty container is a leaf."""
     if isinstance(value, Mapping | list | tuple) and value:
         items = value.items() if isinstance(value, Mapping) else enumerate(value)
         return {k: v for key, item in items for k, v in flat(item, f"{name}/{key}" if name else str(key)).items()}
@@ -546,49 +549,20 @@ def flat(value: Any, name: str = "") -> dict[str, Any]:
 
 
 def difference(a: Any, b: Any) -> str | None:
-    """How two leaves differ; None where they have the same bits."""
+    """How two leaves differ; None if they have the same bits."""
     if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor) and a.dtype == b.dtype and a.shape == b.shape:
         if torch.equal(a.reshape(-1).view(torch.uint8), b.reshape(-1).view(torch.uint8)):
             return None
-        apart = (a.double() - b.double()).abs()
-        return f"{int((apart != 0).sum())} of {a.numel()} numbers differ, by up to {float(apart.max()):.3g}"
+        distance = (a.double() - b.double()).abs()
+        return f"{int((distance != 0).sum())} of {a.numel()} values differ, by up to {float(distance.max()):.3g}"
     same = type(a) is type(b) and not isinstance(a, torch.Tensor) and (a == b or a != a and b != b)
-    return None if same else f"{brief(a)} became {brief(b)}"
-
-
-def brief(value: Any) -> str:
-    """A leaf in a few words."""
-    return f"{value.dtype} {list(value.shape)}" if isinstance(value, torch.Tensor) else repr(value)[:200]
-
-
-def line_of(number: int, kill: Kill) -> str:
-    """A kill for the console."""
-    (epoch, batch), (first, least) = kill.place, kill.mark
-    how = " ".join((*kill.plan.constants, *kill.plan.launcher)).format(port="...")
-    return (
-        f"{number:3}  {str(kill.kind):34} from {first}:{least:<2} on, at {epoch}:{batch:<2} gone after "
-        f"{kill.seconds:4.1f} s  {kill.remark:34} {how}"
-    )
-
-
-def verdict(outcome: Outcome, minutes: float) -> None:
-    """Prints what was compared and what differs."""
-    print(f"{sum(outcome.compared.values())} values compared")
-    for fault in outcome.faults[:40]:
-        print(f"DIFFERENT  {fault}")
-    if len(outcome.faults) > 40:
-        print(f"... and {len(outcome.faults) - 40} more")
-    says = f"{len(outcome.faults)} faults" if outcome.faults else "all the same bits"
-    print(
-        f"seed={outcome.seed}: {len(outcome.kills)} kills ({outcome.late} more hit another place), {minutes:.1f} minutes: {says}"
-    )
+    return None if same else f"{str(a)[:200]!r} became {str(b)[:200]!r}"
 
 
 def row_of(outcome: Outcome, minutes: float) -> dict[str, str]:
     """The row of results/torture.md."""
-    counts = {kind: sum(kill.kind == kind for kill in outcome.kills) for kind in KINDS}
-    one = sum(count for kind, count in counts.items() if kind.processes == 1)
-    single = sum(count for kind, count in counts.items() if kind.rank is not None)
+    one = sum(kind.processes == 1 for kind in outcome.kills)
+    single = sum(kind.rank is not None for kind in outcome.kills)
     return {
         "seed": str(outcome.seed),
         "kills": str(len(outcome.kills)),
@@ -602,4 +576,7 @@ def row_of(outcome: Outcome, minutes: float) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    raise SystemExit(bool(main(override(Config(), sys.argv[1:])).faults))
+    if sys.argv[1:2] == ["train"]:
+        train_slowly(sys.argv[2:])
+    else:
+        raise SystemExit(bool(main(override(Config(), sys.argv[1:])).faults))

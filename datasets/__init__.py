@@ -1,3 +1,3 @@
-"""From files to batches. Knows nothing of models or processes."""
+"""From files to batches: annotations, images, augmentation, loading. Imports utils only."""
 
-import utils.boxes  # noqa: F401  first of all: it says what to do where OpenCV misses a library of the system
+import utils  # noqa: F401  before OpenCV: it explains a missing system library

@@ -1,7 +1,7 @@
 """The annotation file.
 
-A line is `path x1,y1,x2,y2,class x1,y1,x2,y2,class,crowd ...` in pixels of the picture as one sees it (after EXIF); a
-relative path is relative to the file; a picture without boxes is a background.
+A line is `path x1,y1,x2,y2,class x1,y1,x2,y2,class,crowd ...` in pixels of the image after EXIF rotation. A relative path
+starts at the folder of the file. An image without boxes is a background.
 """
 
 import json
@@ -13,25 +13,25 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from datasets.store import Annotations, DataError, Packer, check_path
+from datasets.errors import DataError, check_path
+from datasets.store import Annotations, Packer
+from utils.images import IMAGE_SUFFIXES
 
 __all__ = ["Annotations", "DataError", "Sample", "annotation_line", "read_annotation_file"]
 
-PICTURE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".jp2", ".ppm", ".pgm")
-
-_BEHIND_A_PICTURE = re.compile(r"\.(?:" + "|".join(s[1:] for s in PICTURE_SUFFIXES) + r")\s+(.*)", re.IGNORECASE)
+_TEXT_AFTER_IMAGE = re.compile(r"\.(?:" + "|".join(s[1:] for s in IMAGE_SUFFIXES) + r")\s+(.*)", re.IGNORECASE)
 
 
 class Sample(NamedTuple):
-    """A picture with its boxes."""
+    """An image with its boxes."""
 
     image: np.ndarray  # uint8 [H, W, 3] BGR
-    boxes: np.ndarray  # float32 [n, 4] xyxy, pixels of the picture
+    boxes: np.ndarray  # float32 [n, 4] xyxy, pixels of the image
     labels: np.ndarray  # int64 [n]
 
 
 def text_lines(path: str) -> Iterator[tuple[int, str]]:
-    """-> (number from 1, line) of a UTF-8 text, with or without a byte order mark."""
+    """Yields (line number from 1, line) of a UTF-8 file, with or without a byte order mark. Raises DataError."""
     with open(path, "rb") as file:
         for number, raw in enumerate(file, 1):
             try:
@@ -41,7 +41,7 @@ def text_lines(path: str) -> Iterator[tuple[int, str]]:
 
 
 def read_json(path: str) -> Any:
-    """The contents of a JSON file. Raises DataError naming file and line."""
+    """Returns the contents of a JSON file. Raises DataError naming file and line."""
     try:
         return json.loads(Path(path).read_bytes().decode("utf-8-sig"))
     except UnicodeDecodeError as error:
@@ -51,16 +51,18 @@ def read_json(path: str) -> Any:
 
 
 def split_line(line: str) -> tuple[str, list[str]]:
-    """`"my cat.jpg 1,2,3,4,0 5,6,7,8,1"` -> `("my cat.jpg", ["1,2,3,4,0", "5,6,7,8,1"])`."""
+    """Splits a line into path and boxes: `"my cat.jpg 1,2,3,4,0 5,6,7,8,1"` -> `("my cat.jpg", ["1,2,3,4,0", "5,6,7,8,1"])`.
+
+    Raises ValueError for a path with control characters and for text between the path and the boxes."""
     tokens = line.split()
     count = len(tokens)
-    while count and tokens[count - 1].count(",") >= 3 and not tokens[count - 1].lower().endswith(PICTURE_SUFFIXES):
+    while count and tokens[count - 1].count(",") >= 3 and not tokens[count - 1].lower().endswith(IMAGE_SUFFIXES):
         count -= 1
     if count < 2:
         return check_path("".join(tokens[:count])), tokens[count:]
     name = line.strip().rsplit(None, len(tokens) - count)[0]
-    stray = _BEHIND_A_PICTURE.search(name)
-    if stray and not name.lower().endswith(PICTURE_SUFFIXES):
+    stray = _TEXT_AFTER_IMAGE.search(name)
+    if stray and not name.lower().endswith(IMAGE_SUFFIXES):
         raise ValueError(f"{stray[1]!r} is not boxes: write x1,y1,x2,y2,class without blanks inside a box")
     return check_path(name), tokens[count:]
 
@@ -71,8 +73,10 @@ def read_annotation_file(
     bad_boxes: str = "error",
     names: tuple[str, ...] | None = None,
 ) -> Annotations:
-    """Reads an annotation file. `names` are the names of its own ids (a classes.txt beside it); without them the ids
-    count in `classes`, and without these the names are "0", "1", ... Raises DataError naming file and line."""
+    """Reads an annotation file. Raises DataError naming file and line.
+
+    `names` are the names of the file's class ids (from a classes.txt next to it). Without them the ids are positions in
+    `classes`, and without `classes` the names are "0", "1", ..."""
     pack = Packer(path, os.path.dirname(path), names, classes)
     if names is not None:
         pack.names_from = "classes.txt"
@@ -82,14 +86,14 @@ def read_annotation_file(
             if not name and not tokens:
                 continue
             if not name:
-                raise ValueError(f"no picture before the box {tokens[0]!r}: write path x1,y1,x2,y2,class ...")
+                raise ValueError(f"no image before the box {tokens[0]!r}: write path x1,y1,x2,y2,class ...")
         except ValueError as error:
             pack.complain(f"{path}:{number}", error)
             continue
-        pack.picture(name, line=number)
+        pack.add_image(name, line=number)
         for token in tokens:
             try:
-                pack.box(*_numbers(token))
+                pack.add_box(*_numbers(token))
             except ValueError as error:
                 pack.complain(f"{path}:{number}", error)
     return pack.finish(bad_boxes)
@@ -106,9 +110,11 @@ def _numbers(token: str) -> list[float]:
 
 
 def annotation_line(path: str, boxes: np.ndarray, labels: np.ndarray, crowd: np.ndarray) -> str:
-    """The line of a picture, without its end; boxes [n, 4] xyxy pixels. ValueError for a path that cannot come back."""
+    """Returns the line of an image, without the line end; `boxes` is [n, 4] xyxy in pixels.
+
+    Raises ValueError for a path that would not be read back unchanged."""
     if split_line(path) != (path, []):
-        raise ValueError(f"the path {path!r} cannot stand in an annotation file: rename the picture")
+        raise ValueError(f"the path {path!r} cannot be written to an annotation file: rename the image")
     rows = zip(boxes.tolist(), labels.tolist(), crowd.tolist(), strict=True)
     words = [",".join([*(f"{v:.6f}".rstrip("0").rstrip(".") for v in b), str(n)] + ["1"] * c) for b, n, c in rows]
     return " ".join([path, *words])

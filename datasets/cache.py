@@ -1,7 +1,7 @@
-"""Decoded pictures, kept: in files that all processes of a machine and later runs share, and in the memory of a process.
+"""Cache of decoded images: files, shared by all processes of a node and by later runs, and the memory of one process.
 
-Both change how fast a sample is made and never what it is: a picture is kept under the path, size and time of its file,
-its reduction and the version of OpenCV, and what does not agree is decoded again.
+The cache changes the speed only. An entry is valid for one path, file size, modification time, reduction and version of
+OpenCV; anything else is decoded again.
 """
 
 import hashlib
@@ -17,31 +17,34 @@ import cv2
 import numpy as np
 import torch
 
-from datasets.images import file_stamp, read_reduced
+from datasets.scan import file_stamp
+from utils.config import cache_folder
+from utils.images import read_reduced
 
-KEPT = 600  # pictures in the memory of a process: more than the 513 that a mosaic's partners come from
-UNUSED = 86_400.0  # seconds without use after which a file makes room for others
-SHARE = 0.25  # of the memory that is free, for all processes of a machine together; as much again for the files
+KEPT = 600  # images in the memory of a process: more than the 513 from which a mosaic's partners are drawn
+UNUSED = 86_400.0  # seconds without use after which a file may be removed
+FRACTION = 0.25  # of the free memory, for all processes of a node together; the same again for the files
 
 _HEAD = struct.Struct("<16siiiQ")  # digest of the key, height, width, reduction done, sum of the pixels
 
 
-class Pictures:
-    """`read(path, reduction)` as `images.read_reduced`. Picklable; what is in memory stays in its process.
+class ImageCache:
+    """`read(path, reduction)` returns the same as `images.read_reduced`, faster. Pickles without the images in memory.
 
-    `files` and `memory`: bytes at most; None: what $THAW_CACHE_GB says of the files, and a quarter of what is free.
+    `files` and `memory`: largest number of bytes. None: $THAW_CACHE_GB for the files if it is set, and otherwise a quarter
+    of the free memory.
     """
 
     def __init__(self, files: float | None = None, memory: float | None = None) -> None:
-        self._files, self._memory = _wanted() if files is None else files, memory
-        self._folder = Path(os.environ.get("THAW_CACHE") or Path.home() / ".cache" / "thaw") / "decoded-1"
+        self._files, self._memory = _files_limit() if files is None else files, memory
+        self._folder = cache_folder() / "decoded-1"
         self._kept, self._bytes, self._room = OrderedDict(), 0, None
 
     def __getstate__(self) -> dict:
         return self.__dict__ | {"_kept": OrderedDict(), "_bytes": 0, "_room": None}
 
     def read(self, path: str, reduction: int) -> tuple[np.ndarray, int]:
-        """-> uint8 [h, w, 3] BGR (not to be written to), and the reduction that was done. Raises ImageError."""
+        """Returns an image, read-only uint8 [h, w, 3] BGR, and the reduction that was applied. Raises ImageError."""
         path = os.path.abspath(path)
         key = (path, reduction, *file_stamp(path))
         if key in self._kept:
@@ -56,7 +59,7 @@ class Pictures:
 
     def _keep(self, key: tuple, found: tuple[np.ndarray, int]) -> None:
         if self._memory is None:
-            self._memory = SHARE * free_memory() / _processes()
+            self._memory = FRACTION * free_memory() / _processes()
         found[0].flags.writeable = False
         self._kept[key], self._bytes = found, self._bytes + found[0].nbytes
         while self._bytes > self._memory or len(self._kept) > KEPT:
@@ -82,11 +85,13 @@ class Pictures:
             return None
 
     def _save(self, key: tuple, image: np.ndarray, done: int) -> None:
-        """Writes a file beside its place, where there is room, and moves it there: others see all of it or nothing."""
+        """Writes a temporary file, if there is room, and renames it, so that other processes never read half of it.
+
+        Unlike `atomic_write` it does not wait for the disk: a file that a power cut damages is decoded again."""
         size, temporary = _HEAD.size + image.nbytes, None
         try:
             if self._room is None or 0 < self._room < size:
-                self._look()
+                self._make_room()
             if size > self._room:
                 return
             with tempfile.NamedTemporaryFile(dir=self._folder, delete=False) as file:
@@ -95,13 +100,14 @@ class Pictures:
                 file.write(image)
             os.replace(temporary, self._place(key))
             self._room -= size
-        except OSError:  # no place to write, a full disk, a file that another system holds open
+        except OSError:  # a read-only or full disk, a file that another process holds open
             self._room = 0.0
             if temporary:
                 Path(temporary).unlink(missing_ok=True)
 
-    def _look(self) -> None:
-        """Counts the files, removes what is over the limit and long unused, and takes a share of the room that is left."""
+    def _make_room(self) -> None:
+        """Removes long unused files if the limit is near, and sets the bytes that this process may write before the next
+        call."""
         if self._files == 0:
             self._room = 0.0
             return
@@ -109,36 +115,36 @@ class Pictures:
         found = sorted((s.st_mtime, s.st_size, f.path) for f in os.scandir(self._folder) for s in [f.stat()])
         used = sum(size for _, size, _ in found)
         if self._files is None:
-            self._files = SHARE * min(free_memory(), shutil.disk_usage(self._folder).free + used)
+            self._files = FRACTION * min(free_memory(), shutil.disk_usage(self._folder).free + used)
         for when, size, path in found:
             if used < self._files - self._files / 8 or time.time() - when < UNUSED:
                 break
             os.unlink(path)
             used -= size
-        room = self._files - used  # others may be writing too: half of it, and a look again
+        room = self._files - used  # other processes write too: use half of it before counting again
         self._room = room / 2 / _processes() if room > self._files / 50 else 0.0
 
 
-def _wanted() -> float | None:
-    """Bytes that $THAW_CACHE_GB allows for files; None: not set. Raises ValueError."""
+def _files_limit() -> float | None:
+    """Returns the limit of the files in bytes from $THAW_CACHE_GB; None: not set. Raises ValueError."""
     text = os.environ.get("THAW_CACHE_GB", "").strip()
     try:
-        wanted = float(text) * 1e9 if text else None
+        limit = float(text) * 1e9 if text else None
     except ValueError:
-        wanted = -1.0
-    if wanted is not None and not 0 <= wanted < float("inf"):
+        limit = -1.0
+    if limit is not None and not 0 <= limit < float("inf"):
         raise ValueError(f"THAW_CACHE_GB={text}: it must be a number of gigabytes; 0 keeps no files")
-    return wanted
+    return limit
 
 
 def _processes() -> int:
-    """How many processes of this machine read pictures for this run."""
+    """Returns the number of processes of this node that read images for this run."""
     info = torch.utils.data.get_worker_info()
     return (info.num_workers if info else 1) * max(int(os.environ.get("LOCAL_WORLD_SIZE", 1)), 1)
 
 
 def free_memory() -> float:
-    """Bytes that could be had without swapping, within the limit of a container; 4 GB where the system does not say."""
+    """Returns the bytes of memory available without swapping, within the limit of a container; 4 GB on systems without /proc."""
     found = 4e9
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()

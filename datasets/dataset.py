@@ -1,7 +1,10 @@
-"""The training and validation pictures as a data set of pure functions, and batches of them."""
+"""The data set, whose samples are pure functions of (seed, epoch, position), and batches of samples."""
 
+import hashlib
+import inspect
+from collections.abc import Callable
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -9,21 +12,20 @@ from torch import Tensor
 
 from datasets import slots
 from datasets.annotations import Annotations, Sample
-from datasets.cache import Pictures
-from datasets.images import read_image
+from datasets.cache import ImageCache
 from datasets.mosaic import MIXUP_SCALE, Augment, draw_sample
-from datasets.transforms import boxes_into, letterbox
+from utils.images import boxes_to_input, letterbox, read_image
 
-NO_PICTURE = -1  # the index that stands for an empty share of a batch
-PARTNER_REACH = 256  # partners of a mosaic lie so many positions away at most, so that a bounded cache is hit
+NO_IMAGE = -1  # index of the placeholder in a batch without images
+PARTNER_REACH = 256  # a mosaic's partners are at most this far away in the epoch's order: a small cache has them
 
 
 class Key(NamedTuple):
-    """What a sample is a pure function of, beside the seed."""
+    """Identifies a sample: with the seed, it determines every bit of it."""
 
     epoch: int
     position: int  # in the order of the epoch
-    index: int  # of the picture
+    index: int  # of the image
     size: tuple[int, int]  # height, width of the network's input
 
 
@@ -34,52 +36,54 @@ class Item(NamedTuple):
     boxes: np.ndarray  # float32 [n, 4] xyxy
     labels: np.ndarray  # int64 [n]
     index: int
-    frame: np.ndarray  # float32 [5]: original width, height, scale, left, top; zeros for an augmented sample
+    transform: np.ndarray  # float32 [5]: original width, height, scale, left, top; zeros for an augmented sample
 
 
 class Batch(NamedTuple):
+    """Images of one size with their padded boxes."""
+
     images: Tensor  # uint8 [B, 3, H, W] BGR
     boxes: Tensor  # float32 [B, M, 4] xyxy, pixels of the input
     labels: Tensor  # int64 [B, M], -1 where there is no box
-    ids: Tensor  # int64 [B] index of the picture in the data set; stays on the host
-    frames: Tensor  # float32 [B, 5]
+    ids: Tensor  # int64 [B] index of the image in the data set; stays on the CPU
+    transforms: Tensor  # float32 [B, 5] letterbox transforms, see Item.transform
 
     @property
     def size(self) -> tuple[int, int]:
-        """Height and width of the input."""
+        """Returns height and width of the input."""
         return tuple(self.images.shape[-2:])
 
     def __reduce__(self):
-        """From a worker only the pictures come through shared memory: each tensor there is a conversation of processes."""
-        return _batch_of, (slots.sent(self.images.permute(0, 2, 3, 1)), *(x.numpy() for x in self[1:]))
+        """Pickles for another process: only the images use shared memory, because every shared tensor costs a round trip."""
+        return _batch_of, (slots.pack(self.images.permute(0, 2, 3, 1)), *(x.numpy() for x in self[1:]))
 
     def pin_memory(self):
-        """Page-locked, so that the copy to a GPU does not wait."""
+        """Returns a copy in page-locked memory, from which a GPU copies without waiting."""
         return Batch(*(x.pin_memory() for x in self))
 
     def to(self, device: torch.device):
-        """On the device, but for the ids."""
-        names = ("images", "boxes", "labels", "frames")
-        in_passing = (
-            device.type == "cuda"
-        )  # from page-locked memory; elsewhere the copy could read what is freed already
-        return self._replace(**{name: getattr(self, name).to(device, non_blocking=in_passing) for name in names})
+        """Returns the batch on `device`, except the ids."""
+        names = ("images", "boxes", "labels", "transforms")
+        pinned = device.type == "cuda"  # without page-locked memory, the source could be freed before it is copied
+        return self._replace(**{name: getattr(self, name).to(device, non_blocking=pinned) for name in names})
 
 
 def _batch_of(images: tuple, *others: np.ndarray) -> Batch:
-    return Batch(slots.received(*images).permute(0, 3, 1, 2), *map(torch.from_numpy, others))
+    return Batch(slots.unpack(*images).permute(0, 3, 1, 2), *map(torch.from_numpy, others))
 
 
 @lru_cache(maxsize=4)
 def epoch_order(length: int, seed: int, epoch: int) -> np.ndarray:
-    """The order of the pictures in an epoch, a function of its arguments: a permutation `[length]`."""
+    """Returns the order of the images in an epoch: a permutation `[length]`, a function of its arguments."""
     return np.random.default_rng((seed, epoch)).permutation(length)
 
 
 class DetectionDataset(torch.utils.data.Dataset):
-    """Immutable: `dataset[Key]` -> Item depends on the key and on what is given here, on nothing else.
+    """Immutable data set: `dataset[Key]` -> Item is a function of the key and of the arguments below.
 
-    `letterbox`: "corner" or "centre"; `augment`: None for validation; from epoch `plain_from` on only flip and colour.
+    `letterbox`: "corner" or "center"; `augment`: None for validation; from epoch `no_aug_from` on, samples are letterboxed
+    single images with flip and color shifts; `extra_augment(image, boxes, labels, rng)`: the user's own augmentation of
+    finished training samples, except in these last epochs; `cache`: changes the speed only.
     """
 
     def __init__(
@@ -87,27 +91,30 @@ class DetectionDataset(torch.utils.data.Dataset):
         annotations: Annotations,
         letterbox: str,
         augment: Augment | None = None,
-        plain_from: int | None = None,
+        no_aug_from: int | None = None,
         seed: int = 0,
-        pictures: Pictures | None = None,
+        extra_augment: Callable | None = None,
+        cache: ImageCache | None = None,
     ):
         self.annotations, self.letterbox, self.augment = annotations, letterbox, augment
-        self.plain_from, self.seed = plain_from, seed
-        self.pictures = pictures or Pictures()
+        self.no_aug_from, self.seed = no_aug_from, seed
+        self.extra_augment = extra_augment
+        self.cache = cache or ImageCache()
 
     def __len__(self) -> int:
         return len(self.annotations)
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Names, by label."""
+        """Returns the class names by label."""
         return self.annotations.classes
 
     def read(self, index: int, reduction: int | None = None) -> Sample:
-        """The picture with its boxes, clipped to it; crowd regions are left out. `reduction` None: as it is in the file,
-        otherwise from what is kept, and a JPEG so many times smaller."""
+        """Reads an image with its boxes, clipped to the image and without crowd regions.
+
+        With a `reduction` (1, 2, 4, 8) the image comes from the cache, and a JPEG is decoded smaller by this factor."""
         path = self.annotations.path(index)
-        image, done = (read_image(path), 1) if reduction is None else self.pictures.read(path, reduction)
+        image, done = (read_image(path), 1) if reduction is None else self.cache.read(path, reduction)
         boxes, labels, crowd = self.annotations.boxes_of(index)
         height, width = image.shape[:2]
         boxes = np.minimum(np.maximum(boxes / done, 0), (width, height, width, height))
@@ -115,51 +122,90 @@ class DetectionDataset(torch.utils.data.Dataset):
         return Sample(image, boxes[keep].astype(np.float32), labels[keep].astype(np.int64))
 
     def _reduction(self, index: int, size: tuple[int, int], largest: float) -> int:
-        """How many times smaller a picture is decoded: as it will shrink anyway, drawn `largest` times as large as it
-        fits into `size`, or smaller."""
+        """Returns the factor by which an image may be decoded smaller; it is drawn up to `largest` times its letterboxed size."""
         height, width = self.annotations.sizes[index].tolist()
-        if not height or not width:  # nobody looked for its size
+        if not height or not width:  # the size is not known
             return 1
         scale = largest * min(size[0] / height, size[1] / width)
         return next(reduction for reduction in (8, 4, 2, 1) if reduction == 1 or reduction * scale <= 1)
 
     def __getitem__(self, key: Key) -> Item:
+        if key.index == NO_IMAGE:
+            no_boxes = np.zeros((0, 4), np.float32), np.zeros(0, np.int64)
+            return Item(np.zeros((*key.size, 3), np.uint8), *no_boxes, key.index, np.zeros(5, np.float32))
+        if self.augment is not None:
+            return Item(*self._training_sample(key), key.index, np.zeros(5, np.float32))
+        sample = self.read(key.index)
+        image, transform = letterbox(sample.image, key.size, self.letterbox)
+        boxes = boxes_to_input(sample.boxes, transform)
+        return Item(image, boxes, sample.labels, key.index, np.array(transform, np.float32))
+
+    def _training_sample(self, key: Key) -> Sample:
         epoch, position, index, size = key
-        if index == NO_PICTURE:
-            nothing = np.zeros((0, 4), np.float32), np.zeros(0, np.int64)
-            return Item(np.zeros((*size, 3), np.uint8), *nothing, index, np.zeros(5, np.float32))
-        if self.augment is None:
-            sample = self.read(index)
-            image, frame = letterbox(sample.image, size, self.letterbox)
-            boxes = boxes_into(sample.boxes, frame)
-            return Item(image, boxes, sample.labels, index, np.array(frame, np.float32))
-        augment = self.augment
-        if self.plain_from is not None and epoch >= self.plain_from:
-            augment = augment.plain()
+        no_aug = self.no_aug_from is not None and epoch >= self.no_aug_from
+        augment = self.augment.without_geometry() if no_aug else self.augment
         rng = np.random.default_rng((self.seed, epoch, position))
         largest = max(augment.scale[1], MIXUP_SCALE[1] if augment.mixup else 0)
-        exact = augment == augment.plain()  # the picture of evaluation
+        exact = augment == augment.without_geometry()  # then the pixels are those of evaluation
 
         def read(index: int) -> Sample:
             return self.read(index, 1 if exact else self._reduction(index, size, largest))
 
         def partner(rng: np.random.Generator) -> Sample:
-            away = int(rng.integers(-PARTNER_REACH, PARTNER_REACH + 1))
+            offset = int(rng.integers(-PARTNER_REACH, PARTNER_REACH + 1))
             order = epoch_order(len(self), self.seed, epoch)
-            return read(int(order[(position + away) % len(self)]))
+            return read(int(order[(position + offset) % len(self)]))
 
-        drawn = draw_sample(read, index, partner, rng, size, self.letterbox, augment)
-        return Item(*drawn, index, np.zeros(5, np.float32))
+        sample = draw_sample(read, index, partner, rng, size, self.letterbox, augment)
+        if self.extra_augment is not None and not no_aug:
+            sample = checked_sample(self.extra_augment(*sample, rng), size)
+        return sample
 
     def ground_truth(self) -> dict:
-        """The boxes as written in the data, crowd included, as the contents of a COCO file."""
+        """Returns all boxes as written in the data, crowd regions included, as the contents of a COCO file."""
         return self.annotations.coco()
 
 
+def checked_sample(result: Any, size: tuple[int, int]) -> Sample:
+    """Returns the result of `extra_augment` as a sample; boxes are clipped, and boxes without area are left out.
+
+    Raises ValueError for a result of another type or shape than documented.
+    """
+    try:
+        image, boxes, labels = result
+        boxes, labels = np.asarray(boxes, np.float32).reshape(-1, 4), np.asarray(labels, np.int64).reshape(-1)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"extra_augment must return image, boxes [n, 4] and labels [n]: {error}") from error
+    if not isinstance(image, np.ndarray) or image.dtype != np.uint8 or image.shape != (*size, 3):
+        what = f"{image.dtype} {list(image.shape)}" if isinstance(image, np.ndarray) else type(image).__name__
+        raise ValueError(f"extra_augment must return an image uint8 {[*size, 3]}, not {what}")
+    if len(boxes) != len(labels):
+        raise ValueError(f"extra_augment returned {len(boxes)} boxes, but {len(labels)} labels")
+    if not np.isfinite(boxes).all():
+        raise ValueError(f"extra_augment returned boxes that are not finite: {boxes.tolist()}")
+    boxes = boxes.clip(0, np.array(size[::-1] * 2, np.float32))
+    keep = (boxes[:, 2:] > boxes[:, :2]).all(1)
+    return Sample(np.ascontiguousarray(image), boxes[keep], labels[keep])
+
+
+def source_digest(function: Callable) -> str:
+    """Returns a digest of a function's source (or bytecode), by which a resumed run notices a change.
+
+    For an object with `__call__` it is the source of its class."""
+    function = function if inspect.isroutine(function) else type(function)
+    try:
+        source = inspect.getsource(function)
+    except (OSError, TypeError):
+        code = getattr(function, "__code__", None)
+        constants = [value for value in code.co_consts if not inspect.iscode(value)] if code else []
+        source = repr((code.co_code, code.co_names, constants)) if code else function.__qualname__
+    return hashlib.blake2b(source.encode(), digest_size=6).hexdigest()
+
+
 def collate(items: list[Item]) -> Batch:
-    """Items of one size -> a batch; boxes are padded to the largest number in it, labels with -1. NO_PICTURE: B = 0."""
+    """Collates items of one size into a batch; boxes are padded to the largest number per image, labels with -1."""
     height, width = items[0].image.shape[:2]
-    items = [item for item in items if item.index != NO_PICTURE]
+    items = [item for item in items if item.index != NO_IMAGE]
     if not items:
         return Batch(
             torch.zeros(0, 3, height, width, dtype=torch.uint8),
@@ -173,4 +219,4 @@ def collate(items: list[Item]) -> Batch:
         labels[b, : len(item.labels)] = torch.from_numpy(item.labels)
     images = slots.stack([item.image for item in items]).permute(0, 3, 1, 2)
     ids = torch.tensor([item.index for item in items])
-    return Batch(images, boxes, labels, ids, torch.from_numpy(np.stack([item.frame for item in items])))
+    return Batch(images, boxes, labels, ids, torch.from_numpy(np.stack([item.transform for item in items])))

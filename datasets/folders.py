@@ -1,67 +1,76 @@
-"""VOC and LabelMe: folders with a file of boxes for every picture."""
+"""VOC and LabelMe folders, with one label file per image -> Annotations."""
 
 import os
 import re
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from datasets.annotations import read_json, text_lines
-from datasets.images import pictures_under
-from datasets.store import Annotations, DataError, Packer
+from datasets.errors import DataError, check_names
+from datasets.store import Annotations, Packer
+from utils.images import images_under
 
 Classes = tuple[str, ...] | None
 
 
 class Box(NamedTuple):
-    """A box as it stands in a file of its own kind; `problem` instead of the corners where it cannot be understood."""
+    """One object of a label file; where it cannot be read, `problem` says why and there are no corners."""
 
     name: str
-    corners: tuple[float, ...]
+    corners: tuple[float, ...]  # x1, y1, x2, y2 in pixels
     crowd: bool = False
     problem: str = ""
 
 
 class LabelFile(NamedTuple):
-    """What one XML or JSON file says of one picture."""
+    """The contents of one XML or JSON file, which describes one image."""
 
-    picture: str  # the picture's name as the file has it
+    image: str  # name of the image as the file has it
     size: tuple[int, int] = (0, 0)  # height, width
-    boxes: list[Box] = []
+    boxes: Sequence[Box] = ()
     problem: str = ""
 
 
 def _pack(pack: Packer, names: tuple[str, ...], rows: list[tuple[str, str, LabelFile]], bad_boxes: str) -> Annotations:
-    """rows: (path of the picture, path of the label file, its contents)."""
+    """Packs `rows` (path of the image, path of the label file, its contents) into annotations with the class names `names`."""
     labels = {name: label for label, name in enumerate(names)}
-    for picture, path, contents in rows:
+    for image, path, contents in rows:
         if contents.problem:
             pack.complain(path, ValueError(contents.problem))
-        pack.picture(picture, file=path, size=contents.size)
+        pack.add_image(image, file=path, size=contents.size)
         for number, box in enumerate(contents.boxes, 1):
             try:
                 if box.problem:
                     raise ValueError(box.problem)
-                pack.box(*box.corners, labels[box.name], int(box.crowd))
+                pack.add_box(*box.corners, labels[box.name], int(box.crowd))
             except ValueError as error:
                 pack.complain(f"{path}: object {number}", error)
     return pack.finish(bad_boxes)
 
 
-def _names(files: list[LabelFile]) -> tuple[str, ...]:
-    return tuple(sorted({box.name for contents in files for box in contents.boxes}))
+def _names(files: Iterable[tuple[str, LabelFile]]) -> tuple[str, ...]:
+    """Returns the sorted class names of label files (path, contents). Raises DataError for a name that cannot be used."""
+    files = list(files)
+    for path, contents in files:
+        check_names((box.name for box in contents.boxes), path)
+    return tuple(sorted({box.name for _, contents in files for box in contents.boxes}))
 
 
 def has_xml(folder: Path) -> bool:
+    """Returns whether there are XML files in a folder."""
     return folder.is_dir() and next(folder.glob("*.xml"), None) is not None
 
 
 def read_voc(
     folder: Path, part: tuple[str, ...], classes: Classes, bad_boxes: str, listed: Path | None = None
 ) -> Annotations:
-    """A VOC folder: the pictures of the list `listed`, or of the first list ImageSets/Main/`part`.txt that is there, or
-    of all Annotations where there are no ImageSets or `part` is empty. A difficult object becomes a crowd region.
-    Without `classes` the names of all Annotations count, so that every part has the same. Raises DataError."""
+    """Reads the images of a VOC folder that the file `listed` names, or ImageSets/Main/NAME.txt with the first NAME of
+    `part` that exists. Without ImageSets, or with `part` empty, reads all Annotations.
+
+    Difficult objects become crowd regions. Without `classes` the names in all Annotations count, so that every part has
+    the same classes. Raises DataError."""
     xml = next(folder / name for name in ("Annotations", "annotations", "") if has_xml(folder / name))
     base = folder.parent if xml.name.lower() == "annotations" and xml == folder else folder
     lists = base / "ImageSets" / "Main"
@@ -75,29 +84,29 @@ def read_voc(
     every = sorted(path.relative_to(xml).as_posix()[:-4] for path in xml.rglob("*.xml"))
     stems, problems = (every, []) if listed is None else _listed(listed, set(every))
     files = {stem: _voc_file(xml / f"{stem}.xml") for stem in (every if classes is None else stems)}
-    names = _names(list(files.values()))
+    names = _names((str(xml / f"{stem}.xml"), contents) for stem, contents in files.items())
     pack = Packer(str(folder), str(base), names, classes)
     for where, problem in problems:
         pack.complain(where, ValueError(problem))
-    place, index = _picture_index(base, xml)
+    place, index = _image_index(base, xml)
     rows = [
-        (_voc_picture(stem, files[stem].picture, place, index), str(xml / f"{stem}.xml"), files[stem]) for stem in stems
+        (_voc_image(stem, files[stem].image, place, index), str(xml / f"{stem}.xml"), files[stem]) for stem in stems
     ]
-    left = len(set(index.values()) - {picture for picture, _, _ in rows})
+    left = len(set(index.values()) - {image for image, _, _ in rows})
     if listed is None and part:
-        pack.notes.append(f"{folder}: no ImageSets, so all pictures are taken, for training as for validation")
+        pack.notes.append(f"{folder}: no ImageSets, so training and validation use the same images")
     if listed is None and left:
-        pack.notes.append(f"{folder}: {left} pictures without an XML file are left out")
+        pack.notes.append(f"{folder}: {left} images without an XML file are left out")
     return _pack(pack, names, rows, bad_boxes)
 
 
 def _listed(path: Path, stems: set[str]) -> tuple[list[str], list[tuple[str, str]]]:
-    """-> (stems in a list of ImageSets, (where, problem) of those without an XML file)."""
+    """Returns (stems in a list of ImageSets, (where, problem) for each one without an XML file)."""
     found, problems = [], []
     for number, line in text_lines(str(path)):
         stem = line.strip()
         if stem not in stems:
-            stem = re.sub(r"\s+-?[01]$", "", stem)  # lists of a class have a flag behind the name
+            stem = re.sub(r"\s+-?[01]$", "", stem)  # lists of one class have a flag after the name
         if stem in stems:
             found.append(stem)
         elif stem:
@@ -109,10 +118,10 @@ def _voc_file(path: Path) -> LabelFile:
     try:
         root = ElementTree.parse(path).getroot()
     except (ElementTree.ParseError, ValueError, LookupError) as error:
-        return LabelFile("", problem=f"not XML that can be read ({error}): export the file again, as UTF-8")
+        return LabelFile("", problem=f"not valid XML ({error}): export the file again, as UTF-8")
     size = [root.findtext(f"size/{side}", "0").strip() for side in ("height", "width")]
     return LabelFile(
-        picture=root.findtext("filename", "").strip().replace("\\", "/").rpartition("/")[2],
+        image=root.findtext("filename", "").strip().replace("\\", "/").rpartition("/")[2],
         size=tuple(int(side) if side.isdecimal() else 0 for side in size),
         boxes=[_voc_box(node) for node in root.findall("object")],
     )
@@ -128,10 +137,10 @@ def _voc_box(node: ElementTree.Element) -> Box:
         return Box(name, (), problem=f"{name!r} needs a bndbox with numbers for xmin, ymin, xmax, ymax, not {words}")
 
 
-def _picture_index(base: Path, xml: Path) -> tuple[str, dict[str, str]]:
-    """-> (folder of the pictures, name with and without suffix -> path), all paths relative to `base`."""
+def _image_index(base: Path, xml: Path) -> tuple[str, dict[str, str]]:
+    """Returns (folder of the images, name with and without suffix -> path), all paths relative to `base`."""
     for place in ("JPEGImages", "images", "Images", xml.name if xml != base else "", ""):
-        names = pictures_under(str(base / place))
+        names = images_under(str(base / place))
         if names:
             break
     index = {}
@@ -141,31 +150,30 @@ def _picture_index(base: Path, xml: Path) -> tuple[str, dict[str, str]]:
     return place, index
 
 
-def _voc_picture(stem: str, name: str, place: str, index: dict[str, str]) -> str:
-    """The picture of an XML file: that of the same stem, with the suffix that the XML says where there are several."""
-    beside = os.path.dirname(stem)
-    keys = [stem, name, f"{beside}/{name}"]
+def _voc_image(stem: str, name: str, place: str, index: dict[str, str]) -> str:
+    """Returns the path of the image with the stem of the XML file; `name`, the file name in the XML, decides between suffixes."""
+    folder = os.path.dirname(stem)
+    keys = [stem, name, f"{folder}/{name}"]
     if os.path.splitext(name)[0] == os.path.basename(stem):
-        keys.insert(0, f"{beside}/{name}" if beside else name)
+        keys.insert(0, f"{folder}/{name}" if folder else name)
     return next((index[key] for key in keys if key in index), os.path.join(place, name or f"{stem}.jpg"))
 
 
 def read_labelme(folder: Path, files: list[Path], classes: Classes, bad_boxes: str) -> Annotations:
-    """A LabelMe folder: polygons, rectangles, circles and masks become the boxes around them. Raises DataError."""
+    """Reads a LabelMe folder with the JSON files `files`; every shape becomes its bounding box. Raises DataError."""
     rows = []
     for path in files:
         contents = _labelme_file(path)
-        picture = contents.picture or f"{path.stem}.jpg"
-        if not (folder / picture).exists():  # moved since, as a rule together with its file
-            picture = next(
-                (f.name for s in ("jpg", "jpeg", "png", "bmp") if (f := path.with_suffix(f".{s}")).exists()), picture
-            )
-        rows.append((picture, str(path), contents))
-    names = _names([contents for _, _, contents in rows])
+        image = contents.image or f"{path.stem}.jpg"
+        if not os.path.exists(folder / image):  # the files were moved: the image is next to its JSON file
+            near = (path.with_suffix(f".{suffix}") for suffix in ("jpg", "jpeg", "png", "bmp"))
+            image = next((file.name for file in near if file.exists()), image)
+        rows.append((image, str(path), contents))
+    names = _names((path, contents) for _, path, contents in rows)
     pack = Packer(str(folder), str(folder), names, classes)
-    left = len(set(pictures_under(str(folder))) - {picture for picture, _, _ in rows})
+    left = len(set(images_under(str(folder))) - {image for image, _, _ in rows})
     if left:
-        pack.notes.append(f"{folder}: {left} pictures without a JSON file are left out")
+        pack.notes.append(f"{folder}: {left} images without a JSON file are left out")
     return _pack(pack, names, rows, bad_boxes)
 
 
@@ -174,7 +182,7 @@ def _labelme_file(path: Path) -> LabelFile:
     if not isinstance(data, dict) or "shapes" not in data:
         return LabelFile("", problem="not a LabelMe file, it has no shapes: take it out of this folder")
     return LabelFile(
-        picture=str(data.get("imagePath") or "").replace("\\", "/"),
+        image=str(data.get("imagePath") or "").replace("\\", "/"),
         size=(int(data.get("imageHeight") or 0), int(data.get("imageWidth") or 0)),
         boxes=[_labelme_box(shape) for shape in data["shapes"]],
     )
@@ -190,7 +198,7 @@ def _labelme_box(shape: dict[str, Any]) -> Box:
         return Box(
             name, (), problem=f"{name!r} is a {kind}, which has no box: draw a rectangle or a polygon, or remove it"
         )
-    if kind == "circle" and len(xs) == 2:  # its centre and a point of it
+    if kind == "circle" and len(xs) == 2:  # its center and a point on it
         radius = ((xs[1] - xs[0]) ** 2 + (ys[1] - ys[0]) ** 2) ** 0.5
         return Box(name, (xs[0] - radius, ys[0] - radius, xs[0] + radius, ys[0] + radius))
     return Box(name, (min(xs), min(ys), max(xs), max(ys)))

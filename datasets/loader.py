@@ -1,4 +1,4 @@
-"""Samplers and loaders, for any number of processes. The order of an epoch is a function of (seed, epoch)."""
+"""Samplers and data loaders for any number of processes. The order of an epoch is a function of (seed, epoch)."""
 
 import os
 import signal
@@ -9,19 +9,19 @@ import cv2
 import numpy as np
 from torch.utils.data import DataLoader
 
-from datasets.dataset import NO_PICTURE, DetectionDataset, Key, collate, epoch_order
+from datasets.dataset import NO_IMAGE, DetectionDataset, Key, collate, epoch_order
 
-SIZE_STEP = 32  # the coarsest stride: sizes of the input are multiples of it
-SIZE_EVERY = 10  # steps between changes of the size (YOLOX)
-SAYS_WHO = hasattr(signal, "sigtimedwait")  # not macOS and Windows: a SIGTERM to all processes costs them the last step
+SIZE_STEP = 32  # the coarsest stride: input sizes are multiples of it
+SIZE_EVERY = 10  # steps between changes of the input size (YOLOX)
+KNOWS_SENDER = hasattr(signal, "sigtimedwait")  # not on macOS and Windows, where SIGTERM ends workers in any case
 
 
 class TrainSampler:
-    """Batches of keys for this process: its share of each global batch. `epoch` is set before each epoch, and `start` to
-    the number of its batches that an earlier start of the run has done; these are passed over without reading a picture.
+    """Batches of keys for one rank: its shard of every global batch.
 
-    The order is padded by wrapping to whole batches, and to whole optimiser steps of `accumulate` batches. A share may be
-    one sample smaller than another.
+    Set `epoch` before each epoch, and `start` to the number of batches of it that are already done: they are skipped
+    without reading an image. The order wraps around to fill the last optimizer step of `accumulate` batches. Shards may
+    differ by one sample.
     """
 
     def __init__(
@@ -36,15 +36,15 @@ class TrainSampler:
         accumulate: int = 1,
     ):
         self.length, self.batch_size, self.image_size, self.seed = length, batch_size, image_size, seed
-        self.multi_scale, self.rank, self.world, self.accumulate = multi_scale, rank, world, accumulate
+        self.multi_scale, self.rank, self.world_size, self.accumulate = multi_scale, rank, world, accumulate
         self.epoch = self.start = 0
 
     def __len__(self) -> int:
-        """Batches of a whole epoch, the same for all processes."""
+        """Returns the number of batches of a whole epoch, the same on all ranks."""
         return -(-self.length // (self.batch_size * self.accumulate)) * self.accumulate
 
     def size(self, step: int) -> tuple[int, int]:
-        """Height and width of the input at a step of the epoch; the same for all processes."""
+        """Returns height and width of the input at a step of the epoch, the same on all ranks."""
         reach = int(self.multi_scale * max(self.image_size) / SIZE_STEP)
         if reach == 0:
             return self.image_size
@@ -57,13 +57,13 @@ class TrainSampler:
         order = epoch_order(self.length, self.seed, self.epoch)
         for step in range(self.start, len(self)):
             size, first = self.size(step), step * self.batch_size
-            positions = range(first + self.rank, first + self.batch_size, self.world)
+            positions = range(first + self.rank, first + self.batch_size, self.world_size)
             keys = [Key(self.epoch, p, int(order[p % self.length]), size) for p in positions]
-            yield keys or [Key(self.epoch, first, NO_PICTURE, size)]  # a process without a share still takes the step
+            yield keys or [Key(self.epoch, first, NO_IMAGE, size)]  # a rank without images still takes the step
 
 
 class ValSampler:
-    """Every picture once, divided over the processes without padding."""
+    """Batches of keys for one rank: every image once over all ranks, without padding."""
 
     def __init__(self, length: int, batch_size: int, image_size: tuple[int, int], rank: int = 0, world: int = 1):
         self.indices = range(rank, length, world)
@@ -77,31 +77,33 @@ class ValSampler:
             yield [Key(0, i, i, self.image_size) for i in self.indices[first : first + self.batch_size]]
 
 
-def quiet_worker(_: int) -> None:
-    """Workers leave threads, Ctrl-C and a SIGTERM to the whole group to the main process, which needs them for its last
-    step. They end when it tells them to, or ends itself."""
+def init_worker(_: int) -> None:
+    """Makes a worker ignore Ctrl-C, and SIGTERM from anywhere but its parent, which needs the worker to finish its step.
+
+    The worker ends when the parent sends SIGTERM or has ended."""
     cv2.setNumThreads(0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if SAYS_WHO:
-        threading.Thread(target=_end_for_the_parent, daemon=True).start()
+    if KNOWS_SENDER:
+        threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
-def _end_for_the_parent(every: float = 0.5) -> None:
-    """Also without a word: sockets that a worker inherited would keep up the appearance of a process that was killed."""
+def _end_with_parent(interval: float = 0.5) -> None:
+    """Ends this process after SIGTERM from its parent, or when the parent is gone: the inherited sockets of an orphan would
+    make a killed process look alive to the other ranks."""
     parent = os.getppid()
     while os.getppid() == parent:
-        heard = signal.sigtimedwait({signal.SIGTERM}, every)
-        if heard is not None and heard.si_pid == parent:
+        received = signal.sigtimedwait({signal.SIGTERM}, interval)
+        if received is not None and received.si_pid == parent:
             break
     os._exit(0)
 
 
 class Loader(DataLoader):
-    """A DataLoader whose workers are born with SIGTERM blocked: torch may start a thread in a worker before
-    `worker_init_fn` is called, and the signal ends the process if any of its threads can take it."""
+    """A DataLoader that starts its workers with SIGTERM blocked: torch may start threads in a worker before it calls
+    `worker_init_fn`, and a signal that any thread does not block ends the process."""
 
     def __iter__(self):
-        if not SAYS_WHO:
+        if not KNOWS_SENDER:
             return super().__iter__()
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         try:
@@ -111,7 +113,7 @@ class Loader(DataLoader):
 
 
 def build_loader(dataset: DetectionDataset, sampler, workers: int, pin_memory: bool = False) -> Loader:
-    """Batches of the sampler, in its order."""
+    """Returns a loader of the sampler's batches, in its order, with `workers` processes (0: in this process)."""
     return Loader(
         dataset,
         batch_sampler=sampler,
@@ -119,5 +121,5 @@ def build_loader(dataset: DetectionDataset, sampler, workers: int, pin_memory: b
         collate_fn=collate,
         pin_memory=pin_memory,
         persistent_workers=workers > 0,
-        worker_init_fn=quiet_worker,
+        worker_init_fn=init_worker,
     )

@@ -1,75 +1,44 @@
-"""Several samples -> one: mosaic and mixup, and the draw that decides between them."""
+"""Mosaic and mixup, and the random choice between them."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 
 import cv2
 import numpy as np
 
 from datasets.annotations import Sample
-from datasets.transforms import FILL, augment, compose, fit, paint, placement, random_affine, shift_colours
+from datasets.transforms import Augment, Size, augment, compose, paint, placement, random_affine, shift_colors
+from utils.images import FILL, fit
 
-CENTRE = (
-    0.5,
-    1.5,
-)  # of the input's sides: where the four pictures of a mosaic meet on its canvas of twice the size (YOLOX)
-MIXUP_SCALE = (0.5, 1.5)  # of the letterboxed size: how large the second picture of a mixup is (YOLOX)
+CENTER = (0.5, 1.5)  # range of a mosaic's center on its canvas of twice the input size, in input sides (YOLOX)
+MIXUP_SCALE = (0.5, 1.5)  # range of the size of a mixup's second image, relative to its letterboxed size (YOLOX)
 
 
-@dataclass(frozen=True)
-class Augment:
-    """How the training samples of a phase are drawn. Probabilities are 0..1, angles degrees."""
+def mosaic(samples: list[Sample], size: Size, rng: np.random.Generator, settings: Augment) -> Sample:
+    """Combines four samples (top left, top right, bottom left, bottom right) into one of `size` = (height, width).
 
-    mosaic: float  # how often a sample is made of four pictures
-    mixup: float  # how often a second picture is laid over it, half and half
-    flip: float  # how often a picture is mirrored (each of a mosaic by itself)
-    rotation: float  # to either side
-    scale: tuple[float, float]  # from, to; of the letterboxed size
-    translate: float  # share of the input's sides, to either side
-    shear: float  # to either side
-    hsv: tuple[float, float, float] = (5, 30, 30)  # see transforms.shift_colours
-
-    def plain(self) -> "Augment":
-        """The same for the plain last epochs: single pictures, letterboxed as in evaluation; flip and colours stay."""
-        return replace(self, mosaic=0.0, mixup=0.0, rotation=0.0, scale=(1.0, 1.0), translate=0.0, shear=0.0)
-
-
-def mosaic(
-    samples: list[Sample],
-    size: tuple[int, int],
-    rng: np.random.Generator,
-    flip: float,
-    rotation: float,
-    scale: tuple[float, float],
-    translate: float,
-    shear: float,
-    hsv: tuple[float, float, float],
-) -> Sample:
-    """Four samples (top left, top right, bottom left, bottom right) -> one of `size` = (height, width).
-
-    Each is fitted into `size` and laid with a corner at the common centre of a canvas twice as large, which one random
-    affine then takes to the output, middle to middle. The canvas exists on paper only: each picture is resampled once,
-    into the rectangle of the output where it is seen.
+    Each image is fitted into `size` and placed with one corner at the center point of a canvas of twice that size; a random
+    affine map then takes the canvas to the output. The canvas is never drawn: each image is resampled once, directly into
+    the output.
     """
     height, width = size
-    centre_x, centre_y = rng.uniform(*CENTRE, 2) * (width, height)
-    affine = random_affine(rng, (2 * height, 2 * width), size, rotation, scale, translate, shear)
-    mirrored = rng.random(4) < flip
+    center_x, center_y = rng.uniform(*CENTER, 2) * (width, height)
+    affine = random_affine(rng, (2 * height, 2 * width), size, settings)
+    mirrored = rng.random(4) < settings.flip
     output = np.full((height, width, 3), FILL, np.uint8)
     parts = []
     for i, sample in enumerate(samples):
         high, wide = sample.image.shape[:2]
         ratio = min(height / high, width / wide)
-        left = centre_x - (wide * ratio if i % 2 == 0 else 0)
-        top = centre_y - (high * ratio if i < 2 else 0)
-        # what lies beyond the edge of the canvas is cut off, in pixels of the picture
+        left = center_x - (wide * ratio if i % 2 == 0 else 0)
+        top = center_y - (high * ratio if i < 2 else 0)
+        # the part inside the canvas, in pixels of the image
         x1, x2 = max(-left / ratio, 0), min((2 * width - left) / ratio, wide)
         y1, y2 = max(-top / ratio, 0), min((2 * height - top) / ratio, high)
         if mirrored[i]:
             x1, x2 = wide - x2, wide - x1
         matrix = compose(affine, placement(ratio, left, top, wide, mirrored[i]))
         parts.append(paint(output, sample, matrix, np.array([x1, y1, x2, y2])))
-    shift_colours(output, rng, hsv)
+    shift_colors(output, rng, settings.hsv)
     return Sample(
         output, np.concatenate([boxes for boxes, _ in parts]), np.concatenate([labels for _, labels in parts])
     )
@@ -78,15 +47,15 @@ def mosaic(
 def mixup(
     sample: Sample, second: Sample, rng: np.random.Generator, flip: float, hsv: tuple[float, float, float]
 ) -> Sample:
-    """Lays `second`, jittered in size, place and colour, over a finished `sample`, half and half, with its boxes."""
+    """Blends `second`, with random size, place and color, into a finished `sample`, half and half; keeps all boxes."""
     height, width = size = sample.image.shape[:2]
     high, wide = second.image.shape[:2]
     scale = fit(wide, high, size, "corner")[0].scale * rng.uniform(*MIXUP_SCALE)
-    # somewhere inside where it is smaller than the input, a random cut of it where it is larger
+    # anywhere inside the input; if it is larger than the input, a random part of it
     left, top = rng.random(2) * (width - wide * scale, height - high * scale)
     over = np.full((height, width, 3), FILL, np.uint8)
     boxes, labels = paint(over, second, placement(scale, left, top, wide, bool(rng.random() < flip)))
-    shift_colours(over, rng, hsv)
+    shift_colors(over, rng, hsv)
     image = cv2.addWeighted(sample.image, 0.5, over, 0.5, 0)
     return Sample(image, np.concatenate([sample.boxes, boxes]), np.concatenate([sample.labels, labels]))
 
@@ -96,20 +65,19 @@ def draw_sample(
     index: int,
     partner: Callable[[np.random.Generator], Sample],
     rng: np.random.Generator,
-    size: tuple[int, int],
+    size: Size,
     kind: str,
-    how: Augment,
+    settings: Augment,
 ) -> Sample:
-    """The training sample of picture `index`: what `rng`, that of (seed, epoch, position), makes of `how`.
+    """Draws the training sample of image `index` with `rng`, the generator of (seed, epoch, position).
 
-    read(index) gives a picture as it is on disk; partner(rng) chooses another one with that generator and reads it.
-    `kind` is the family's letterbox. The result depends on nothing else: workers and caches cannot change it.
+    `read(index)` returns an image as it is on disk; `partner(rng)` chooses another image with the generator and reads it;
+    `kind` is the letterbox of the model ("corner" or "center"). The sample depends on nothing else.
     """
-    with_mosaic, with_mixup = rng.random(2) < (how.mosaic, how.mixup)
-    changes = {name: getattr(how, name) for name in ("flip", "rotation", "scale", "translate", "shear", "hsv")}
+    with_mosaic, with_mixup = rng.random(2) < (settings.mosaic, settings.mixup)
     sample = read(index)
     if with_mosaic:
-        sample = mosaic([sample, *(partner(rng) for _ in range(3))], size, rng, **changes)
+        sample = mosaic([sample, *(partner(rng) for _ in range(3))], size, rng, settings)
     else:
-        sample = augment(sample, size, rng, kind, **changes)
-    return mixup(sample, partner(rng), rng, how.flip, how.hsv) if with_mixup else sample
+        sample = augment(sample, size, rng, kind, settings)
+    return mixup(sample, partner(rng), rng, settings.flip, settings.hsv) if with_mixup else sample

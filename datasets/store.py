@@ -1,10 +1,9 @@
-"""The packed store in which every form of data ends up, and the packer that fills it."""
+"""Annotations of a whole data set in flat arrays, and the packer with which every format reader fills them."""
 
 import difflib
 import hashlib
 import math
 import os
-import re
 from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -12,46 +11,17 @@ from typing import Any
 
 import numpy as np
 
+from datasets.errors import DataError, NoArea, Problems, check_names, check_path
 from utils.boxes import xyxy_to_xywh
 
-MAX_UNNAMED_CLASSES = 10_000  # without a list of names a larger id is a slip, not a class
-
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-
-
-class DataError(ValueError):
-    """The data are wrong; the message lists the first ten places as `file:line: what, and the cure`."""
-
-
-class NoArea(ValueError):
-    """A box without width or height: an error or left out, as `bad_boxes` says."""
-
-
-class Problems:
-    """Counts what is wrong and keeps the words of the first ten."""
-
-    def __init__(self) -> None:
-        self.count, self.first = 0, []
-
-    def add(self, text: str) -> None:
-        self.count += 1
-        if len(self.first) < 10:
-            self.first.append(text)
-
-    def __str__(self) -> str:
-        more = [f"... and {self.count - len(self.first)} more"] if self.count > len(self.first) else []
-        return "\n".join(f"  {text}" for text in self.first + more)
-
-    def raise_any(self, title: str) -> None:
-        if self.count:
-            raise DataError(f"{title}\n{self}")
+MAX_UNNAMED_CLASSES = 10_000  # without a list of names a larger id is a mistake, not a class
 
 
 @dataclass(frozen=True, eq=False)
 class Strings:
-    """Many texts in one buffer: a list of them would be copied page by page into every worker."""
+    """A list of texts in one buffer. The reference counts of a Python list would make every worker copy its memory."""
 
-    buffer: np.ndarray  # uint8, the texts one behind the other
+    buffer: np.ndarray  # uint8, the concatenated texts
     ends: np.ndarray  # int64 [N]
 
     @classmethod
@@ -72,60 +42,61 @@ class Strings:
 
 @dataclass(frozen=True, eq=False)
 class Annotations:
-    """N pictures with K boxes of C classes in flat arrays: cheap to pickle, and nothing grows in the workers."""
+    """N images with K boxes of C classes in flat arrays: cheap to pickle, and no memory grows in the workers."""
 
     source: str  # the file or folder that was read
     classes: tuple[str, ...]
     category_ids: np.ndarray  # int64 [C] the data's own ids; 0..C-1 for data without
     image_ids: np.ndarray  # int64 [N] COCO: own ids; otherwise 1..N
-    sizes: np.ndarray  # int32 [N, 2] height, width as one sees the picture (after EXIF); 0, 0: not known yet
-    starts: np.ndarray  # int64 [N + 1] picture i has the boxes starts[i]:starts[i + 1]
+    sizes: np.ndarray  # int32 [N, 2] height, width after EXIF rotation; 0, 0: not known yet
+    starts: np.ndarray  # int64 [N + 1] image i has the boxes starts[i]:starts[i + 1]
     boxes: np.ndarray  # float64 [K, 4] xyxy in pixels, as written: they may reach outside
     labels: np.ndarray  # int32 [K]
     crowd: np.ndarray  # bool [K] crowd or difficult: ignored in training, an ignore region in evaluation
     areas: np.ndarray  # float64 [K] the file's area where it has one, otherwise that of the box
-    root: str  # relative names start here
+    root: str  # folder of relative names
     names: Strings  # [N] paths as written
     lines: np.ndarray  # int32 [N] line in `source`, 0 where there is none
-    files: Strings | None = None  # [N] the file with the boxes, where every picture has its own
+    files: Strings | None = None  # [N] the file with the boxes, where every image has its own
     notes: tuple[str, ...] = ()  # what was left out while reading
 
     def __len__(self) -> int:
         return len(self.image_ids)
 
     def path(self, index: int) -> str:
+        """Returns the path of an image file."""
         return os.path.join(self.root, self.names[index])
 
     def where(self, index: int) -> str:
-        """Where the boxes of a picture are written: `train.txt:12`, `a.xml`, `coco.json: a.jpg`."""
+        """Returns the place of an image's boxes for messages: `train.txt:12`, `a.xml`, `coco.json: a.jpg`."""
         if self.files is not None:
             return self.files[index]
         return f"{self.source}:{self.lines[index]}" if self.lines[index] else f"{self.source}: {self.names[index]}"
 
     def digest(self) -> str:
-        """The same for the same pictures and boxes in the same order, wherever they lie on this machine."""
+        """Returns a digest of images and boxes, by which a resumed run notices other data. Folders do not count."""
         digest = hashlib.blake2b(digest_size=6)
         for name in ("sizes", "starts", "boxes", "labels", "crowd", "category_ids", "image_ids"):
             digest.update(np.ascontiguousarray(getattr(self, name)))
         for index in range(len(self)):
             digest.update(os.path.basename(self.names[index]).encode("utf-8", "surrogateescape"))
-        return f"{len(self)} pictures, {len(self.labels)} boxes, {digest.hexdigest()}"
+        return f"{len(self)} images, {len(self.labels)} boxes, {digest.hexdigest()}"
 
     def boxes_of(self, index: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """-> boxes float64 [n, 4] xyxy as written, labels int32 [n], crowd bool [n] (views of the store)."""
+        """Returns boxes float64 [n, 4] xyxy as written, labels int32 [n], crowd bool [n] (views, not copies)."""
         rows = slice(self.starts[index], self.starts[index + 1])
         return self.boxes[rows], self.labels[rows], self.crowd[rows]
 
-    def pictures_of_boxes(self) -> np.ndarray:
-        """-> int64 [K], the index of each box's picture."""
+    def image_of_boxes(self) -> np.ndarray:
+        """Returns the image index of each box, int64 [K]."""
         return np.repeat(np.arange(len(self)), np.diff(self.starts))
 
     def boxes_per_class(self) -> np.ndarray:
-        """-> int64 [C], crowd regions not counted."""
+        """Returns the number of boxes of each class without crowd regions, int64 [C]."""
         return np.bincount(self.labels[~self.crowd], minlength=len(self.classes))
 
     def select(self, indices: np.ndarray) -> "Annotations":
-        """The pictures `indices [n]` in that order."""
+        """Returns the images `indices [n]` in that order."""
         indices = np.asarray(indices, np.int64)
         counts = np.diff(self.starts)[indices]
         starts = np.concatenate([[0], np.cumsum(counts)])
@@ -140,7 +111,7 @@ class Annotations:
         )
 
     def keep_boxes(self, keep: np.ndarray) -> "Annotations":
-        """The same pictures, of the boxes only those with `keep bool [K]`."""
+        """Returns the same images with only the boxes where `keep` (bool [K]) is true."""
         return self._with_rows(keep, np.concatenate([[0], np.cumsum(keep)])[self.starts])
 
     def _with_rows(self, rows: np.ndarray, starts: np.ndarray) -> "Annotations":
@@ -148,9 +119,9 @@ class Annotations:
         return replace(self, starts=starts, **columns)
 
     def coco(self) -> dict[str, Any]:
-        """A COCO ground truth: images, annotations (boxes as written, xywh) and categories with the data's own ids."""
+        """Returns a COCO ground truth: images, annotations (boxes as written, xywh) and categories with the data's own ids."""
         columns = (
-            self.image_ids[self.pictures_of_boxes()],
+            self.image_ids[self.image_of_boxes()],
             self.category_ids[self.labels],
             xyxy_to_xywh(self.boxes),
             self.areas,
@@ -169,10 +140,11 @@ class Annotations:
 
 
 class Packer:
-    """Collects pictures and boxes in flat buffers; no Python object stays behind for a box.
+    """Collects images and boxes in flat buffers and checks every box; `finish` returns the Annotations.
 
-    `names` are the data's own names, by the label that `box` is given (None: the labels are ids without names),
-    `classes` the names wanted (None: the data's). A box of a class that is not wanted is an error.
+    `names` are the data's own class names, indexed by the label passed to `add_box` (None: labels have no names);
+    `classes` are the class names of the result (None: the data's own). A box of any other class is an error.
+    Raises DataError for class names that are repeated or cannot be drawn.
     """
 
     def __init__(self, source: str, root: str, names: tuple[str, ...] | None, classes: tuple[str, ...] | None) -> None:
@@ -181,10 +153,11 @@ class Packer:
         self.names_from = "the list of classes"
         self._names = classes if names is None else names
         self._classes = names if classes is None else classes
+        check_names((*(names or ()), *(classes or ())), source)
         twice = {name for name in self._names or () if self._names.count(name) > 1}
         if twice:
             raise DataError(f"{source}: two classes of the same name {brief(tuple(sorted(twice)))}: rename one of them")
-        self._table = None  # label in the data -> index in classes, -1: not wanted
+        self._table = None  # label in the data -> index in classes, -1: not in classes
         if self._names is not None:
             order = {name: index for index, name in enumerate(self._classes)}
             self._table = [order.get(name, -1) for name in self._names]
@@ -192,11 +165,14 @@ class Packer:
         self._starts, self._lines, self._image_ids, self._sizes = array("q"), array("i"), array("q"), array("i")
         self._boxes, self._labels, self._crowd, self._areas = array("d"), array("i"), bytearray(), array("d")
 
-    def picture(
+    def add_image(
         self, name: str, line: int = 0, file: str = "", image_id: int | None = None, size: tuple = (0, 0)
     ) -> None:
-        """Begins a picture; `size` is height, width. `image_id` None: numbered from 1."""
-        self._paths += name.encode("utf-8", "surrogateescape")
+        """Starts an image, to which the following boxes belong. `size` is height, width; image ids default to 1, 2, ..."""
+        try:
+            self._paths += check_path(name).encode("utf-8", "surrogateescape")
+        except ValueError as error:
+            self.complain(file or self.source, error)
         self._path_ends.append(len(self._paths))
         self._starts.append(len(self._labels))
         self._lines.append(line)
@@ -205,10 +181,10 @@ class Packer:
         if file:
             self._files.append(file)
 
-    def box(self, x1, y1, x2, y2, label, crowd=0.0, area=None) -> None:
-        """Adds a box of numbers to the picture begun last; ValueError (NoArea) says what is wrong with it."""
+    def add_box(self, x1, y1, x2, y2, label, crowd=0.0, area=None) -> None:
+        """Adds a box to the last image. Raises ValueError (NoArea) that says what is wrong with it."""
         if not math.isfinite(x1 + y1 + x2 + y2 + label):
-            raise ValueError(f"box {x1:g},{y1:g},{x2:g},{y2:g},{label:g} holds a value that is no number")
+            raise ValueError(f"box {x1:g},{y1:g},{x2:g},{y2:g},{label:g} holds a value that is not a number")
         if label != int(label) or crowd not in (0, 1):
             raise ValueError(f"class {label:g} must be a whole number, and crowd {crowd:g} must be 0 or 1")
         if not 0 <= label < (MAX_UNNAMED_CLASSES if self._table is None else len(self._table)):
@@ -223,15 +199,16 @@ class Packer:
         self._areas.append((x2 - x1) * (y2 - y1) if area is None else area)
 
     def complain(self, where: str, error: ValueError) -> None:
+        """Notes a problem; `finish` raises all of them together."""
         (self.without_area if isinstance(error, NoArea) else self.problems).add(f"{where}: {error}")
 
     def _out_of_range(self, label: int) -> str:
         if self._table is None:
-            return f"class {label} without a list of names: write classes.txt beside {self.source}, one name a line"
+            return f"class {label} without a list of names: write classes.txt next to {self.source}, one name per line"
         return f"class {label}, but {self.names_from} has {len(self._table)} names (0-{len(self._table) - 1})"
 
     def finish(self, bad_boxes: str, category_ids: list[int] | None = None) -> Annotations:
-        """-> the packed store. Raises DataError for every problem met, and for boxes without area if `bad_boxes` is
+        """Returns the annotations. Raises one DataError for all problems, which include boxes without area if `bad_boxes` is
         "error"; "drop" leaves those out and counts them in the notes."""
         if bad_boxes not in ("error", "drop"):
             raise DataError(f'bad_boxes is {bad_boxes!r}; it can be "error" or "drop"')
@@ -265,21 +242,12 @@ class Packer:
 
 
 def unknown_class(name: str, classes: tuple[str, ...]) -> str:
-    """What is wrong with a class that is not wanted, and the cure."""
+    """Returns the message for a class that is not in `classes`, with the nearest name."""
     near = difflib.get_close_matches(name, classes, n=1)
-    cure = f"did you mean {near[0]!r}? Rename it in the data" if near else "rename it in the data"
-    return (
-        f"class {name!r} is not in the list of classes {brief(classes)}; {cure}, or give classes= a file that names it"
-    )
+    hint = f"did you mean {near[0]!r}? Rename it in the data" if near else "rename it in the data"
+    return f"class {name!r} is not in the list of classes {brief(classes)}; {hint}, or add it to the file of classes="
 
 
 def brief(names: tuple[str, ...]) -> str:
-    """The first ten of many names."""
+    """Returns the first ten names, and the number of all."""
     return "(" + ", ".join(names[:10]) + (f", ... {len(names)} in all)" if len(names) > 10 else ")")
-
-
-def check_path(path: str) -> str:
-    r"""-> the path. ValueError for control characters: "C:\new" in Python or YAML is C:, a newline, ew."""
-    if _CONTROL.search(path):
-        raise ValueError(f'the path {path!r} holds a control character: write it with / or as r"C:\\new"')
-    return path

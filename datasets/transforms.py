@@ -1,112 +1,85 @@
-"""Pictures and their boxes, moved together. No sample passed in is changed; all chance comes from the `rng` passed in.
+"""Transforms of images together with their boxes. Inputs are never changed; all randomness comes from `rng`.
 
-Images are uint8 BGR [H, W, 3]; boxes float32 [n, 4] xyxy. Coordinates are continuous: pixel `i` covers `i .. i + 1`.
-A picture is resampled once: every change of its geometry is a matrix [2, 3] from the picture to the output, matrices
-are multiplied, and `paint` writes what can be seen of the picture straight into the output.
+Images are uint8 BGR [H, W, 3], boxes float32 [n, 4] xyxy. Coordinates are continuous: pixel `i` covers `i .. i + 1`.
+An image is resampled once: all geometry is composed into one matrix [2, 3] from the image to the output, and `paint`
+resamples the visible part of the image directly into the output.
 """
 
-from typing import NamedTuple
+from dataclasses import dataclass, replace
 
 import cv2
 import numpy as np
 
 from datasets.annotations import Sample
+from utils.images import FILL, fit, letterbox
 
-FILL = 114  # the gray of padding that the released YOLOX and YOLOv9 weights were trained with
-MIN_SIDE = 1.0  # pixels; a thinner box has no pixel of its own, and a loss on it is noise
-MIN_VISIBLE = 0.1  # of a box's area: of less than a tenth not even a person can tell what it belongs to
+Size = tuple[int, int]  # height, width
+Range = tuple[float, float]  # from, to
 
-
-class Frame(NamedTuple):
-    """Where a picture lies in the network's input: `x_in = x * scale + left`, `y_in = y * scale + top`."""
-
-    width: float  # of the original picture
-    height: float
-    scale: float
-    left: float
-    top: float
+MIN_SIDE = 1.0  # pixels; a thinner box covers no whole pixel, and its loss is noise
+MIN_VISIBLE = 0.1  # fraction of a box's area; from less of an object a person cannot tell its class
 
 
-def fit(width: int, height: int, size: tuple[int, int], kind: str) -> tuple[Frame, tuple[slice, slice]]:
-    """How a `width` x `height` picture is fitted into `size` = (height, width), aspect ratio kept.
+@dataclass(frozen=True)
+class Augment:
+    """Settings of the augmentation. Probabilities are in 0..1."""
 
-    Returns its frame, and the rows and columns it takes: cut, not rounded, to whole pixels, as released figures want.
-    `kind`: "corner" (padding right and below) or "centre" (padding on both sides); anything else is a ValueError.
-    """
-    if kind not in ("corner", "centre"):
-        raise ValueError(f'letterbox "{kind}": must be "corner" or "centre"')
-    scale = min(size[0] / height, size[1] / width)
-    new_width, new_height = max(int(width * scale), 1), max(int(height * scale), 1)
-    left, top = ((size[1] - new_width) // 2, (size[0] - new_height) // 2) if kind == "centre" else (0, 0)
-    place = slice(top, top + new_height), slice(left, left + new_width)
-    return Frame(float(width), float(height), scale, float(left), float(top)), place
+    mosaic: float  # probability that a sample is made of four images
+    mixup: float  # probability that a second image is blended in
+    flip: float  # probability that an image is mirrored (for each image of a mosaic)
+    rotation: float  # largest angle in degrees, in both directions
+    scale: Range  # range of the size, relative to the letterboxed size
+    translate: float  # largest shift in each direction, as a fraction of the input's sides
+    shear: float  # largest angle in degrees, in both directions
+    hsv: tuple[float, float, float] = (5, 30, 30)  # see transforms.shift_colors
 
-
-def letterbox(image: np.ndarray, size: tuple[int, int], kind: str, fill: int = FILL) -> tuple[np.ndarray, Frame]:
-    """Fits a picture [h, w, 3] into `size` = (height, width) -> new image [H, W, 3], padded with `fill`; its frame."""
-    frame, place = fit(image.shape[1], image.shape[0], size, kind)
-    output = np.full((*size, 3), fill, np.uint8)
-    inside = output[place]
-    cv2.resize(image, inside.shape[1::-1], dst=inside, interpolation=cv2.INTER_LINEAR)
-    return output, frame
-
-
-def boxes_into(boxes: np.ndarray, frame: Frame) -> np.ndarray:
-    """Boxes [n, 4] xyxy of the original picture -> float32 [n, 4] xyxy of the network's input (not clipped)."""
-    shift = np.array([frame.left, frame.top, frame.left, frame.top])
-    return (boxes * frame.scale + shift).astype(np.float32)
+    def without_geometry(self) -> "Augment":
+        """Returns the settings of the no-augmentation epochs: letterboxed single images with flip and color shifts."""
+        return replace(self, mosaic=0.0, mixup=0.0, rotation=0.0, scale=(1.0, 1.0), translate=0.0, shear=0.0)
 
 
 def compose(second: np.ndarray, first: np.ndarray) -> np.ndarray:
-    """The matrix [2, 3] that does `first` and then `second`."""
+    """Returns the matrix [2, 3] of `first` followed by `second`."""
     matrix = second[:, :2] @ first
     matrix[:, 2] += second[:, 2]
     return matrix
 
 
 def placement(scale: float, left: float, top: float, width: int, mirrored: bool) -> np.ndarray:
-    """The matrix [2, 3] of a picture `width` wide, put at `left`, `top`, `scale` times as large, mirrored or not."""
+    """Returns the matrix [2, 3] that scales an image of this width, mirrors it if wanted, and moves it to `left`, `top`."""
     if mirrored:
         return np.array([[-scale, 0, left + width * scale], [0, scale, top]])
     return np.array([[scale, 0, left], [0, scale, top]])
 
 
-def random_affine(
-    rng: np.random.Generator,
-    source: tuple[int, int],
-    target: tuple[int, int],
-    rotation: float,
-    scale: tuple[float, float],
-    translate: float,
-    shear: float,
-) -> np.ndarray:
-    """Draws the matrix float64 [2, 3] that takes the centre of `source` (height, width) near the centre of `target`.
+def random_affine(rng: np.random.Generator, source: Size, target: Size, settings: Augment) -> np.ndarray:
+    """Draws a matrix float64 [2, 3] that takes the center of an area of size `source` near that of one of size `target`.
 
-    `rotation` and `shear`: up to so many degrees to either side; `scale`: from, to; `translate`: up to this share of
-    the target. The number of draws is always the same, so that one range does not change what is drawn for another.
+    The number of random draws is fixed, so that one setting does not change the values drawn for another.
     """
-    angle, slant_x, slant_y = np.radians(rng.uniform(-1, 1, 3) * (rotation, shear, shear))
-    zoom = rng.uniform(*scale)
+    shear = settings.shear
+    angle, slant_x, slant_y = np.radians(rng.uniform(-1, 1, 3) * (settings.rotation, shear, shear))
+    zoom = rng.uniform(*settings.scale)
     cos, sin = zoom * np.cos(angle), zoom * np.sin(angle)
     linear = np.array([[cos, -sin], [sin, cos]]) @ [[1, np.tan(slant_x)], [np.tan(slant_y), 1]]
-    middle = (0.5 + rng.uniform(-1, 1, 2) * translate) * target[::-1]
+    middle = (0.5 + rng.uniform(-1, 1, 2) * settings.translate) * target[::-1]
     return np.column_stack([linear, middle - linear @ np.array(source[::-1]) / 2])
 
 
 def _around(first: np.ndarray, last: np.ndarray, matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Corners [..., 2] of the boxes around moved boxes, through their centres and the absolute linear part."""
-    centre = (first + last) / 2 @ matrix[:, :2].T + matrix[:, 2]
+    """Returns the corners [..., 2] of the bounding boxes of transformed boxes, by centers and absolute linear part."""
+    center = (first + last) / 2 @ matrix[:, :2].T + matrix[:, 2]
     half = (last - first) / 2 @ np.abs(matrix[:, :2]).T
-    return centre - half, centre + half
+    return center - half, center + half
 
 
 def move_boxes(
-    boxes: np.ndarray, labels: np.ndarray, matrix: np.ndarray, window: np.ndarray, size: tuple[int, int]
+    boxes: np.ndarray, labels: np.ndarray, matrix: np.ndarray, window: np.ndarray, size: Size
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Boxes [n, 4] and labels [n] of a picture after `matrix`, clipped: those still worth learning.
+    """Transforms boxes [n, 4] and labels [n] by `matrix` and clips them to the output of `size` = (height, width).
 
-    Only `window` (xyxy) of the picture and only `size` = (height, width) of the output are seen. A turned box gets the
-    box around its corners. Left out: sides of MIN_SIDE or less, and boxes of which no more than MIN_VISIBLE is left.
+    Only `window` (xyxy) of the image is visible. A rotated box becomes the bounding box of its corners. Boxes with a side of
+    MIN_SIDE or less, or of which at most MIN_VISIBLE is visible, are left out.
     """
     if not len(boxes):
         return np.zeros((0, 4), np.float32), labels
@@ -121,8 +94,8 @@ def move_boxes(
 
 
 def _snap(scale: float, shift: float, start: int, stop: int, limit: int) -> tuple[int, int, int, int]:
-    """One axis, `x' = x * scale + shift`, in whole pixels: from, to in the output, where source pixels start..stop
-    come to lie (nothing seen: to <= from), and from, to in the source, the nearest to what is seen there."""
+    """Rounds one axis of `x' = x * scale + shift` to whole pixels: source pixels start..stop -> (start, stop in the output;
+    start, stop in the source of the visible part). Nothing is visible if the output's stop <= start."""
     low, high = sorted((start * scale + shift, stop * scale + shift))
     to_start, to_stop = round(min(max(low, 0), limit)), round(min(max(high, 0), limit))
     low, high = sorted(((to_start - shift) / scale, (to_stop - shift) / scale))
@@ -131,7 +104,7 @@ def _snap(scale: float, shift: float, start: int, stop: int, limit: int) -> tupl
 
 
 def _resize_into(output: np.ndarray, image: np.ndarray, matrix: np.ndarray, window: np.ndarray) -> np.ndarray:
-    """`paint` without turning: a resize of the part seen, between whole pixels. Returns the matrix that it comes to."""
+    """`paint` without rotation and shear: resizes the visible part between whole pixels. Returns the exact matrix of that."""
     x1, x2, left, right = _snap(matrix[0, 0], matrix[0, 2], window[0], window[2], output.shape[1])
     y1, y2, top, bottom = _snap(matrix[1, 1], matrix[1, 2], window[1], window[3], output.shape[0])
     if x2 <= x1 or y2 <= y1:
@@ -147,7 +120,7 @@ def _resize_into(output: np.ndarray, image: np.ndarray, matrix: np.ndarray, wind
 
 
 def _warp_into(output: np.ndarray, image: np.ndarray, matrix: np.ndarray, window: np.ndarray) -> None:
-    """`paint` in general: a warp of the window into the rectangle around it; what it does not cover stays."""
+    """`paint` in general: warps the window into its bounding rectangle in the output; other pixels stay as they are."""
     low, high = _around(window[:2], window[2:], matrix)
     (x1, y1), (x2, y2) = (
         np.clip(corner, 0, output.shape[1::-1]).astype(int) for corner in (np.floor(low), np.ceil(high))
@@ -155,9 +128,9 @@ def _warp_into(output: np.ndarray, image: np.ndarray, matrix: np.ndarray, window
     if x2 <= x1 or y2 <= y1:
         return
     part = image[window[1] : window[3], window[0] : window[2]]
-    indices = matrix.copy()  # OpenCV counts from the middle of pixels: +.5 in the picture, -.5 in the output
+    indices = matrix.copy()  # OpenCV's coordinates are pixel centers: +.5 in the image, -.5 in the output
     indices[:, 2] += matrix[:, :2] @ (window[:2] + 0.5) - (x1 + 0.5, y1 + 0.5)
-    # OpenCV 5 warps four channels in half the time of three, to the same bits; conversion costs a tenth of that
+    # OpenCV 5 warps four channels twice as fast as three, with the same result; the conversion costs a tenth of that
     place = output[y1:y2, x1:x2]
     part, four = cv2.cvtColor(part, cv2.COLOR_BGR2BGRA), cv2.cvtColor(place, cv2.COLOR_BGR2BGRA)
     options = {"flags": cv2.INTER_LINEAR, "borderMode": cv2.BORDER_TRANSPARENT}
@@ -168,10 +141,10 @@ def _warp_into(output: np.ndarray, image: np.ndarray, matrix: np.ndarray, window
 def paint(
     output: np.ndarray, sample: Sample, matrix: np.ndarray, window: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Resamples a sample under `matrix` [2, 3] into `output`, IN PLACE -> its boxes and labels there.
+    """Resamples a sample by `matrix` [2, 3] into `output`, IN PLACE, and returns its boxes and labels there.
 
-    `window` (xyxy in the picture, rounded to whole pixels): the part that may be seen; None: all. Without rotation
-    and shear the picture's edges move to the nearest whole pixels, by up to half a pixel, and the boxes with them.
+    `window` (xyxy in the image, rounded to whole pixels) is the visible part; None: all of it. Without rotation and shear
+    the image's edges are rounded to whole pixels of the output, and the boxes follow.
     """
     height, width = sample.image.shape[:2]
     whole = np.array([0, 0, width, height])
@@ -184,8 +157,8 @@ def paint(
     return move_boxes(sample.boxes, sample.labels, matrix, window, output.shape[:2])
 
 
-def shift_colours(image: np.ndarray, rng: np.random.Generator, hsv: tuple[float, float, float]) -> None:
-    """Adds to hue, saturation and value of `image`, IN PLACE, each with probability 1/2, up to `hsv` to either side.
+def shift_colors(image: np.ndarray, rng: np.random.Generator, hsv: tuple[float, float, float]) -> None:
+    """Shifts hue, saturation and value of `image`, IN PLACE, each with probability 1/2 by at most `hsv` up or down.
 
     In OpenCV's 8-bit units: hue 0..179 wraps, saturation and value 0..255 are clipped. YOLOX: 5, 30, 30.
     """
@@ -201,34 +174,23 @@ def shift_colours(image: np.ndarray, rng: np.random.Generator, hsv: tuple[float,
     cv2.cvtColor(converted, cv2.COLOR_HSV2BGR, dst=image)
 
 
-def augment(
-    sample: Sample,
-    size: tuple[int, int],
-    rng: np.random.Generator,
-    kind: str,
-    flip: float,
-    rotation: float,
-    scale: tuple[float, float],
-    translate: float,
-    shear: float,
-    hsv: tuple[float, float, float],
-) -> Sample:
-    """One sample -> `size` = (height, width): letterboxed as `kind` says, then moved as `random_affine` draws.
+def augment(sample: Sample, size: Size, rng: np.random.Generator, kind: str, settings: Augment) -> Sample:
+    """Augments one sample: flip, letterbox of `kind` into `size` = (height, width), random affine map, color shifts.
 
-    `flip`: how often it is mirrored (before it is fitted, so that padding stays where the family has it). Where nothing
-    moves, the picture is exactly that of `letterbox`, and colours change inside it only: padding is as in evaluation.
+    The image is mirrored before it is padded. If the affine map is the identity, the result is
+    exactly `letterbox` of the image, and colors change inside the image only, so that padding is as in evaluation.
     """
-    mirrored = bool(rng.random() < flip)
-    affine = random_affine(rng, size, size, rotation, scale, translate, shear)
+    mirrored = bool(rng.random() < settings.flip)
+    affine = random_affine(rng, size, size, settings)
     height, width = sample.image.shape[:2]
-    frame, place = fit(width, height, size, kind)
-    matrix = compose(affine, placement(frame.scale, frame.left, frame.top, width, mirrored))
+    transform, place = fit(width, height, size, kind)
+    matrix = compose(affine, placement(transform.scale, transform.left, transform.top, width, mirrored))
     if np.array_equal(affine, np.eye(2, 3)):
         output, _ = letterbox(cv2.flip(sample.image, 1) if mirrored else sample.image, size, kind)
         boxes, labels = move_boxes(sample.boxes, sample.labels, matrix, np.array([0, 0, width, height]), size)
-        shift_colours(output[place], rng, hsv)
+        shift_colors(output[place], rng, settings.hsv)
     else:
         output = np.full((*size, 3), FILL, np.uint8)
         boxes, labels = paint(output, sample, matrix)
-        shift_colours(output, rng, hsv)
+        shift_colors(output, rng, settings.hsv)
     return Sample(output, boxes, labels)

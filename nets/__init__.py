@@ -1,64 +1,136 @@
-"""Models, their losses and their weights. Knows nothing of files, data sets or processes."""
+"""Detection models, their losses and their pretrained weights. This package imports `utils` only."""
 
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from nets import yolov9, yolox
-from nets.losses import SelectionCriterion, YOLOv9Criterion, YOLOXCriterion, at_least_one
+from nets import names, pretrained, yolov9, yolox
+from nets.losses import YOLOv9Criterion, YOLOXCriterion, local_normalizer
 from nets.model import DetectionModel
-from nets.yolov9 import YOLOv9
-from nets.yolox import YOLOX
+from nets.pretrained import OfficialFile
+from utils import checkpoint
+from utils.distributed import Ranks
+
+
+class Family(NamedTuple):
+    """Everything that belongs to one model family. A new family is one row in `MODELS`."""
+
+    model: type[DetectionModel]  # built as model(size, num_classes, **model.options(state))
+    sizes: Mapping[str, Any]  # size name -> what the model's constructor takes as its size
+    criterion: Callable  # built as criterion(strides, normalizer, no_aug); see YOLOXCriterion
+    weights: Mapping[str, OfficialFile]  # size name -> the official COCO weights; may be empty
+    rename: Callable[[str], str | None]  # official tensor name -> ours; None: our model does not have this tensor
+
 
 MODELS = {
-    "yolox_nano": partial(YOLOX, *yolox.SIZES["nano"]),
-    "yolox_tiny": partial(YOLOX, *yolox.SIZES["tiny"]),
-    "yolox_s": partial(YOLOX, *yolox.SIZES["s"]),
-    "yolox_m": partial(YOLOX, *yolox.SIZES["m"]),
-    "yolox_l": partial(YOLOX, *yolox.SIZES["l"]),
-    "yolox_x": partial(YOLOX, *yolox.SIZES["x"]),
-    "yolov9_t": partial(YOLOv9, yolov9.SIZES["t"]),
-    "yolov9_s": partial(YOLOv9, yolov9.SIZES["s"]),
-    "yolov9_m": partial(YOLOv9, yolov9.SIZES["m"]),
-    "yolov9_c": partial(YOLOv9, yolov9.SIZES["c"]),
+    "yolox": Family(yolox.YOLOX, yolox.SIZES, YOLOXCriterion, pretrained.YOLOX_FILES, names.of_yolox),
+    "yolov9": Family(yolov9.YOLOv9, yolov9.SIZES, YOLOv9Criterion, pretrained.YOLOV9_FILES, names.of_yolov9),
 }
 
 
-def build(
-    name: str, num_classes: int, like: Mapping[str, Tensor] | None = None, nms_free: bool | None = None
-) -> DetectionModel:
-    """A freshly initialised model. Raises ValueError with the known names for any other name.
+def model_names() -> list[str]:
+    """Lists the accepted values of the constant `model`: FAMILY_SIZE."""
+    return [f"{family}_{size}" for family, row in MODELS.items() for size in row.sizes]
 
-    `like`: a state dict with our names, for which there shall be room: it decides the width of the class branches of
-    YOLOv9, which depends on the number of classes it was made for, and, where `nms_free` is None, whether there is a selector.
+
+def family_of(name: str) -> tuple[Family, str]:
+    """Splits a model name into its family and its size. Raises ValueError that lists the known names."""
+    family, _, size = name.rpartition("_")
+    if family not in MODELS or size not in MODELS[family].sizes:
+        raise ValueError(f"model={name!r} is not known; choose one of: {', '.join(model_names())}")
+    return MODELS[family], size
+
+
+def build(name: str, num_classes: int, state: Mapping[str, Tensor] | None = None) -> DetectionModel:
+    """Builds a freshly initialized model.
+
+    `state`: a state dict to be loaded later. It sets layer widths that do not follow from the size and the number of classes
+    alone (the class branches of YOLOv9). Raises ValueError for an unknown name.
     """
-    if name not in MODELS:
-        raise ValueError(f"model={name!r} is not known; choose one of: {', '.join(MODELS)}")
-    like, options = like or {}, {}
-    if name.startswith("yolov9") and (branch := like.get("head.class_convs.0.0.conv.weight")) is not None:
-        options["class_width"] = len(branch)
-    model = MODELS[name](num_classes=num_classes, **options)
-    if nms_free or nms_free is None and any(key.startswith("selector.") for key in like):
-        model.add_selector()
-    return model
+    family, size = family_of(name)
+    return family.model(family.sizes[size], num_classes, **family.model.options(state or {}))
 
 
-def criterion(
-    model: DetectionModel, share: Callable[[Tensor], Tensor] = at_least_one, plain: bool = False
-) -> YOLOXCriterion | YOLOv9Criterion | SelectionCriterion:
-    """What the family of `model` minimises. `share`: see YOLOXCriterion; `plain`: in the last epochs, for YOLOX also L1."""
-    by_size = model.selector is not None  # whose claims go by size
-    if isinstance(model, YOLOv9):
-        family = YOLOv9Criterion(model.strides, share, by_size)
-    else:
-        family = YOLOXCriterion(model.strides, share, plain, by_size)
-    return SelectionCriterion(family, model, share) if by_size else family
+def criterion(model: DetectionModel, normalizer: Callable[[Tensor], Tensor] = local_normalizer, no_aug: bool = False):
+    """Builds the loss function of the model's family.
+
+    `normalizer`: local number of positives -> divisor of the loss (see YOLOXCriterion). `no_aug` is set in the no-augmentation
+    epochs, in which YOLOX adds an L1 loss.
+    """
+    criteria = {family.model: family.criterion for family in MODELS.values()}
+    return criteria[type(model)](model.strides, normalizer, no_aug)
+
+
+def fetch_weights(name: str, mirror: str | None = None) -> Path:
+    """Downloads the official COCO weights of a model once and returns the path; see `pretrained.fetch`."""
+    family, size = family_of(name)
+    return pretrained.fetch(name, family.weights.get(size), mirror)
+
+
+def read_weights(path: str | Path, name: str) -> tuple[dict[str, Tensor], tuple[str, ...] | None]:
+    """Reads a weights file -> a state dict with our tensor names, and its class names or None; see `pretrained.read`."""
+    return pretrained.read(path, family_of(name)[0].rename)
+
+
+def official_size(name: str) -> tuple[int, int]:
+    """Returns the input height and width that the official weights of a model were trained with."""
+    family, size = family_of(name)
+    return family.weights[size].image_size if size in family.weights else (640, 640)
+
+
+def build_pretrained(
+    name: str,
+    classes: Sequence[str],
+    weights: str | None,
+    ranks: Ranks,
+    log: Callable[[str], None],
+    optional: bool = False,
+) -> tuple[DetectionModel, bool]:
+    """Builds a model in all processes, loads pretrained weights in rank 0, and returns it and whether weights were loaded.
+
+    `weights`: "coco" (official weights), the address of a mirror of them, a file, or None (from scratch). Classes that the
+    weights know keep their rows, matched by name. With `optional`, training starts from scratch after a warning if the official
+    weights cannot be downloaded.
+    """
+    model = None
+
+    def load() -> tuple[bool, dict[str, Tensor]]:
+        nonlocal model
+        path = _weights_file(name, weights, log, optional)
+        if path is None:
+            model = build(name, len(classes))
+        else:
+            log(f"weights    {path}")
+            state, known = read_weights(path, name)
+            model = build(name, len(classes), state)
+            state = pretrained.adapt_classes(state, known, classes, model)
+            log(checkpoint.load_matching(model, state).require(backbone=0.8).text())
+        return path is not None, {key: value.to("meta") for key, value in model.state_dict().items()}
+
+    loaded, shapes = ranks.on_main(load)
+    return model or build(name, len(classes), shapes), loaded
+
+
+def _weights_file(name: str, weights: str | None, log: Callable[[str], None], optional: bool) -> str | Path | None:
+    """Returns the file that `weights` names, after downloading official weights; None: train from scratch."""
+    if weights is None or (weights != "coco" and "://" not in weights):
+        return weights
+    try:
+        return fetch_weights(name, mirror=None if weights == "coco" else weights)
+    except pretrained.PretrainedError as error:
+        if not optional:
+            raise
+        log(
+            f"\n*** {error}\n*** The demo trains FROM SCRATCH and without freezing. Use the weights for your own data.\n"
+        )
+        return None
 
 
 def check_size(size: tuple[int, int]) -> tuple[int, int]:
-    """Height and width of the input, as given. ValueError with the nearest that would do where no multiples of 32."""
+    """Returns the input height and width. Raises ValueError, with the nearest valid size, unless both are multiples of 32."""
     if any(side < 32 or side % 32 for side in size):
-        near = ",".join(str(max(round(side / 32), 1) * 32) for side in size)
-        raise ValueError(f"image_size={size[0]},{size[1]}: height and width must be multiples of 32, such as {near}")
+        nearest = ",".join(str(max(round(side / 32), 1) * 32) for side in size)
+        raise ValueError(f"image_size={size[0]},{size[1]}: height and width must be multiples of 32, such as {nearest}")
     return size

@@ -1,4 +1,4 @@
-"""The bricks of all families."""
+"""Building blocks shared by all model families."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ BN_EPS, BN_MOMENTUM = 1e-3, 0.03  # the released weights of both families were t
 
 
 class ConvNorm(nn.Module):
-    """Convolution without bias and batch norm; "same" padding. `[B, in, H, W]` -> `[B, out, H / stride, W / stride]`."""
+    """Convolution without bias, then batch norm; "same" padding. `[B, in, H, W]` -> `[B, out, H / stride, W / stride]`."""
 
     def __init__(self, in_channels: int, out_channels: int, kernel: int = 1, stride: int = 1, groups: int = 1):
         super().__init__()
@@ -22,13 +22,13 @@ class ConvNorm(nn.Module):
         return self.bn(self.conv(x))
 
     def fuse(self) -> None:
-        """Folds the batch norm into the convolution, in place. For inference only."""
+        """Folds the batch norm into the convolution, in place, for inference."""
         if isinstance(self.bn, nn.BatchNorm2d):
             self.conv, self.bn = fuse_conv_bn_eval(self.conv.eval(), self.bn.eval()), nn.Identity()
 
 
 class Conv(ConvNorm):
-    """The same, then SiLU."""
+    """Convolution, batch norm and SiLU."""
 
     def forward(self, x: Tensor) -> Tensor:
         return F.silu(super().forward(x), inplace=True)
@@ -47,7 +47,7 @@ class SeparableConv(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """1x1, then 3x3 (`conv`: Conv or SeparableConv), with a residual connection if asked for."""
+    """A 1x1 and a 3x3 convolution (`conv`: Conv or SeparableConv), with a residual connection if `shortcut` is set."""
 
     def __init__(self, channels: int, shortcut: bool, conv: type[nn.Module]):
         super().__init__()
@@ -76,7 +76,7 @@ class CSP(nn.Module):
 
 
 class SPP(nn.Module):
-    """Spatial pyramid pooling: max pools 5, 9 and 13 beside the identity (He et al. 2014; YOLOv3-SPP)."""
+    """Spatial pyramid pooling: max pools of 5, 9 and 13 pixels next to the identity (He et al. 2014; YOLOv3-SPP)."""
 
     def __init__(self, in_channels: int, out_channels: int):
         super().__init__()
@@ -85,7 +85,7 @@ class SPP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.conv1(x)
-        # Two chained 5-pools see 9 pixels and three see 13: the same numbers as separate pools, with less work.
+        # Two chained 5-pools cover 9 pixels and three cover 13: the same outputs as separate pools, with less work.
         pools = [x]
         for _ in range(3):
             pools.append(F.max_pool2d(pools[-1], 5, stride=1, padding=2))
@@ -93,7 +93,7 @@ class SPP(nn.Module):
 
 
 class RepConv(nn.Module):
-    """A 3x3 and a 1x1 convolution, each with batch norm, added, SiLU (RepVGG, Ding et al. 2021). For inference one 3x3."""
+    """The sum of a 3x3 and a 1x1 convolution, each with batch norm, then SiLU (RepVGG, Ding et al. 2021)."""
 
     def __init__(self, channels: int):
         super().__init__()
@@ -106,7 +106,7 @@ class RepConv(nn.Module):
 
     @torch.no_grad()
     def fuse(self) -> None:
-        """Makes both one convolution, in place. For inference only."""
+        """Merges both into one 3x3 convolution, in place, for inference."""
         if self.conv1x1 is None:
             return
         self.conv3x3.fuse()
@@ -117,7 +117,7 @@ class RepConv(nn.Module):
 
 
 class RepBottleneck(Bottleneck):
-    """RepConv, then 3x3, with a residual connection."""
+    """Bottleneck with a RepConv as its first convolution, and a residual connection."""
 
     def __init__(self, channels: int):
         super().__init__(channels, True, Conv)
@@ -125,7 +125,7 @@ class RepBottleneck(Bottleneck):
 
 
 class RepCSP(CSP):
-    """CSP with such bottlenecks."""
+    """CSP stage of RepBottlenecks."""
 
     def __init__(self, channels: int, depth: int):
         super().__init__(channels, channels, 0, True, Conv)
@@ -133,10 +133,10 @@ class RepCSP(CSP):
 
 
 class GELAN(nn.Module):
-    """Generalised efficient layer aggregation (YOLOv9, Wang et al. 2024, section 4.2): a 1x1 to `inside` channels, one half of
-    which goes through two inner stages; both halves and both results together through another 1x1.
+    """Generalized efficient layer aggregation network (YOLOv9, Wang et al. 2024, section 4.2).
 
-    An inner stage is a RepCSP of `depth` bottlenecks and a 3x3, or with depth 0 the 3x3 alone.
+    A 1x1 convolution gives `inside` channels. One half of them passes two inner stages in a row. Both halves and both outputs are
+    concatenated and pass another 1x1. An inner stage is a RepCSP of `depth` bottlenecks and a 3x3, or with depth 0 the 3x3 alone.
     """
 
     def __init__(self, in_channels: int, inside: int, out_channels: int, depth: int):
@@ -156,7 +156,7 @@ class GELAN(nn.Module):
 
 
 class AConv(nn.Module):
-    """Halves height and width: the mean of 2 x 2 neighbours, then a 3x3 of stride 2 (YOLOv9)."""
+    """Halves height and width: the mean of 2 x 2 neighbors, then a 3x3 convolution of stride 2 (YOLOv9)."""
 
     def __init__(self, in_channels: int, out_channels: int):
         super().__init__()
@@ -167,8 +167,8 @@ class AConv(nn.Module):
 
 
 class ADown(nn.Module):
-    """Halves height and width: the mean of 2 x 2 neighbours; then half of the channels through a 3x3 of stride 2, the others
-    through a max pool and a 1x1 (YOLOv9)."""
+    """Halves height and width (YOLOv9): the mean of 2 x 2 neighbors, then a 3x3 convolution of stride 2 for one half of the
+    channels, and a max pool with a 1x1 convolution for the other half."""
 
     def __init__(self, in_channels: int, out_channels: int):
         super().__init__()
@@ -180,6 +180,11 @@ class ADown(nn.Module):
         return torch.cat([self.conv1(first), self.conv2(F.max_pool2d(second, 3, stride=2, padding=1))], 1)
 
 
-def rows(levels: Sequence[Sequence[Tensor]]) -> Tensor:
-    """For each level its maps `[B, C, H, W]` -> `[B, A, all C]`: the points of the levels one after another, each row by row."""
+def upsample(x: Tensor) -> Tensor:
+    """Doubles height and width by nearest-neighbor interpolation."""
+    return F.interpolate(x, scale_factor=2.0, mode="nearest")
+
+
+def flatten_levels(levels: Sequence[Sequence[Tensor]]) -> Tensor:
+    """Concatenates maps `[B, C, H, W]` of each level -> `[B, A, sum of C]`, level by level and row by row."""
     return torch.cat([torch.cat(maps, 1).flatten(2) for maps in levels], 2).transpose(1, 2)

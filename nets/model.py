@@ -1,81 +1,60 @@
-"""What every detection model can do."""
+"""The base class of all detection models: freezing, prediction, fusing for inference."""
+
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from nets.blocks import ConvNorm, RepConv, rows
-from nets.coder import at_least_float32
+from nets.blocks import ConvNorm, RepConv
 from nets.postprocess import Detections, select
-from nets.selector import Selected, Selector
 
 
 class DetectionModel(nn.Module):
-    """What every family offers. A family sets `letterbox`, `strides`, `num_classes`, `backbone`, `neck`, `head`, and writes
-    `prepare` (images -> what the backbone takes) and `decode` (Predictions -> boxes, scores and labels a point). A head says
-    Predictions: as maps in `levels` (features -> for each stride Predictions of `[B, C, H, W]`), as points in `joined`
-    (these -> Predictions of `[B, A, ...]`), and `seen` makes of one of them what a selector shall know."""
+    """Base class of all families.
 
-    letterbox: str  # "corner" or "centre": where the picture lies in the network's input
+    A family sets `letterbox`, `strides`, `num_classes`, `backbone`, `neck` and `head`, and implements two methods: `prepare`
+    (images -> input of the backbone) and `decode` (Predictions, input size -> boxes, scores and labels per anchor point). Its
+    head implements `levels` (feature maps -> one Predictions of maps `[B, C, H, W]` per stride) and `flatten` (these maps ->
+    Predictions `[B, A, ...]`).
+    """
+
+    letterbox: str  # "corner" or "center": where the image lies in the network's input
     strides: tuple[int, ...]
     num_classes: int
     backbone: nn.Module
     neck: nn.Module
     head: nn.Module
-    frozen: tuple[str, ...] = ()
+    frozen = False
 
-    def __init__(self):
-        super().__init__()
-        self.selector: Selector | None = None  # of a model that needs no NMS
-
-    def freeze(self, *parts: str) -> None:
-        """No gradients for these of backbone, neck and head, and their batch norms in evaluation mode, also after `train()`."""
-        self.frozen = parts
-        for name, part in self.named_children():
-            part.requires_grad_(name not in parts)
-        self.train(self.training)
+    @classmethod
+    def options(cls, state: Mapping[str, Tensor]) -> dict[str, Any]:
+        """Returns constructor arguments that follow from a state dict, such as layer widths. There are none by default."""
+        return {}
 
     def freeze_backbone(self, frozen: bool) -> None:
-        """Freezes the backbone and nothing else, or nothing."""
-        self.freeze(*["backbone"] * frozen)
+        """Freezes or thaws the backbone. A frozen one has no gradients and stays in evaluation mode, also after `train()`."""
+        self.frozen = frozen
+        self.backbone.requires_grad_(not frozen)
+        self.train(self.training)
 
     def train(self, mode: bool = True):
+        """Sets training or evaluation mode; a frozen backbone stays in evaluation mode."""
         super().train(mode)
-        for name in self.frozen:
-            getattr(self, name).eval()
+        if self.frozen:
+            self.backbone.eval()
         return self
 
-    def add_selector(self) -> None:
-        """Makes the model one that needs no NMS."""
-        self.selector = Selector(self.head.channels, self.strides)
-
     def features(self, images: Tensor) -> tuple[Tensor, ...]:
-        """What the heads take."""
+        """Images -> the feature maps that the head takes, one per stride."""
         return self.neck(*self.backbone(self.prepare(images)))
 
-    def levels(self, images: Tensor) -> tuple[list, tuple[list[Tensor], ...]]:
-        """Images -> maps of each stride: what the head says; and of a model with a selector `chosen` and `claims`, else ()."""
-        features = self.features(images)
-        levels = self.head.levels(features)
-        if self.selector is None:
-            return levels, ()
-        return levels, self.selector(features, [self.head.seen(type(x)(*map(at_least_float32, x))) for x in levels])
-
     def forward(self, images: Tensor):
-        """Images `[B, 3, H, W]` BGR, 0-255, uint8 or float, height and width multiples of 32 -> the family's Predictions; of a
-        model with a selector Selected."""
-        levels, selected = self.levels(images)
-        said = self.head.joined(levels)
-        return Selected(said, *(rows([[x] for x in maps])[..., 0] for maps in selected)) if selected else said
-
-    def points(self, predictions, image_size: tuple[int, int]) -> tuple[Tensor, Tensor, Tensor]:
-        """As `decode`, also of Selected: a score is then that of the object and of the point to speak for it."""
-        if not isinstance(predictions, Selected):
-            return self.decode(predictions, image_size)
-        boxes, scores, labels = self.decode(predictions.said, image_size)
-        return boxes, scores * predictions.chosen.float().sigmoid(), labels
+        """Images `[B, 3, H, W]` BGR, 0-255, uint8 or float, sides multiples of 32 -> Predictions of the family."""
+        return self.head.flatten(self.head.levels(self.features(images)))
 
     def fuse(self):
-        """Folds batch norms and parallel convolutions into single ones, in place; for inference. Outputs stay up to rounding."""
+        """Folds batch norms and parallel convolutions, in place, for inference. Outputs change by rounding only."""
         for module in list(self.modules()):
             if isinstance(module, ConvNorm | RepConv):
                 module.fuse()
@@ -85,24 +64,24 @@ class DetectionModel(nn.Module):
         self,
         predictions,
         image_size: tuple[int, int],
-        frames: Tensor,
+        transforms: Tensor,
         confidence: float = 0.001,
         nms_iou: float = 0.65,
         max_detections: int = 300,
     ) -> list[Detections]:
-        """Predictions -> detections of each picture, boxes in pixels of the original picture and not clipped.
+        """Turns predictions into detections per image, with boxes in pixels of the original image, not clipped.
 
-        `image_size`: height and width of the network's input; `frames [B, 5]`: original width, height, scale, left, top.
+        `image_size`: height and width of the network's input; `transforms [B, 5]`: letterbox transforms (original width and
+        height, scale, left, top).
         """
-        boxes, scores, labels = self.points(predictions, image_size)
-        nms_iou = nms_iou if self.selector is None else None
-        return select(boxes, scores, labels, frames, confidence, nms_iou, max_detections)
+        boxes, scores, labels = self.decode(predictions, image_size)
+        return select(boxes, scores, labels, transforms, confidence, nms_iou, max_detections)
 
     @torch.no_grad()
-    def detect(self, images: Tensor, frames: Tensor, **limits) -> list[Detections]:
-        """Pictures `[B, 3, H, W]` -> detections, in evaluation mode whatever the mode is now. `limits`: see `detections`."""
+    def detect(self, images: Tensor, transforms: Tensor, **limits) -> list[Detections]:
+        """Runs the model in evaluation mode: images `[B, 3, H, W]` -> detections. `limits`: keyword arguments of `detections`."""
         was_training = self.training
         self.eval()
-        found = self.detections(self(images), tuple(images.shape[-2:]), frames, **limits)
+        detections = self.detections(self(images), tuple(images.shape[-2:]), transforms, **limits)
         self.train(was_training)
-        return found
+        return detections

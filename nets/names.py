@@ -1,4 +1,4 @@
-"""What official weights call the tensors of our models."""
+"""Maps the tensor names of official weights to ours."""
 
 import re
 
@@ -19,16 +19,16 @@ YOLOX_PREFIXES = {  # official -> ours
     "head.reg_preds.": "head.box_predictors.",
     "head.obj_preds.": "head.objectness_predictors.",
 }
-YOLOX_PARTS = {"m": "blocks", "dconv": "depthwise", "pconv": "pointwise"}  # names in the middle
+YOLOX_PARTS = {"m": "blocks", "dconv": "depthwise", "pconv": "pointwise"}  # parts of a name
 
-YOLOV9_LAYERS = {  # number in the official list -> ours; those between have no weights
+YOLOV9_LAYERS = {  # index in the official list of layers -> ours; layers without weights are left out
     **{0: "backbone.stem", 1: "backbone.stage2.0", 2: "backbone.stage2.1", 3: "backbone.stage3.0"},
     **{4: "backbone.stage3.1", 5: "backbone.stage4.0", 6: "backbone.stage4.1", 7: "backbone.stage5.0"},
     **{8: "backbone.stage5.1", 9: "backbone.stage5.2", 12: "neck.up_to_stride16", 15: "neck.up_to_stride8"},
     **{16: "neck.shrink_stride8", 18: "neck.down_to_stride16", 19: "neck.shrink_stride16", 21: "neck.down_to_stride32"},
     22: "head",
 }
-YOLOV9_PATTERNS = {  # what follows -> ours
+YOLOV9_PATTERNS = {  # regular expression -> replacement
     r"\.bottleneck\.(\d)\.conv1\.conv1\.": r".blocks.\1.conv1.conv3x3.",
     r"\.bottleneck\.(\d)\.conv1\.conv2\.": r".blocks.\1.conv1.conv1x1.",
     r"\.bottleneck\.": ".blocks.",
@@ -41,7 +41,7 @@ YOLOV9_PATTERNS = {  # what follows -> ours
 
 
 def of_yolox(official: str) -> str:
-    """The name in our YOLOX; names of ours stay as they are."""
+    """Official tensor name -> name in our YOLOX. Our own names stay unchanged."""
     name = official.removeprefix("module.")
     for theirs, ours in YOLOX_PREFIXES.items():
         if name.startswith(theirs):
@@ -51,7 +51,7 @@ def of_yolox(official: str) -> str:
 
 
 def of_yolov9(official: str) -> str | None:
-    """The name in our YOLOv9; names of ours stay as they are. None: a tensor of the auxiliary branch, or the constant 0-15."""
+    """Official tensor name -> name in our YOLOv9, or None: the auxiliary branch and a constant. Our own names stay unchanged."""
     name = re.sub(r"^((module|model)\.)+", "", official)
     number, _, rest = name.partition(".")
     if not number.isdigit():

@@ -1,29 +1,29 @@
-"""YOLOv9 (Wang et al. 2024, arXiv 2402.13616): GELAN, PAFPN, a head without anchors that says distributions of distances.
+"""YOLOv9 (Wang et al. 2024, arXiv 2402.13616): GELAN, PAFPN and an anchor-free head that predicts distributions of distances.
 
-Of the network of MultimediaTechLab (MIT) it is the main branch: the auxiliary one is used in training only.
+It is the main branch of the network of MultimediaTechLab (MIT), without the auxiliary branch that is used in training only.
 """
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nets.blocks import GELAN, SPP, AConv, ADown, Conv, rows
+from nets.blocks import GELAN, SPP, AConv, ADown, Conv, flatten_levels, upsample
 from nets.coder import BINS, decode_dfl, grid
 from nets.model import DetectionModel
 
 
 class Size(NamedTuple):
-    """Channels and depths of a network."""
+    """Channels and depths of a network size."""
 
     stem: int
-    stages: tuple[tuple[int, int, int], ...]  # of strides 4, 8, 16, 32: channels after the stride, inside GELAN, out
-    neck: tuple[int, int, int]  # channels of strides 8, 16, 32
-    shrink: tuple[int, int]  # channels on the way from stride 8 to 16 and from 16 to 32
-    first_depth: int  # bottlenecks of an inner stage of GELAN at stride 4, where 0 stands for a plain convolution
-    depth: int  # everywhere else
-    down: type[nn.Module]
+    stages: tuple[tuple[int, int, int], ...]  # strides 4, 8, 16, 32: channels after downsampling, inside GELAN, out
+    neck: tuple[int, int, int]  # channels of the strides 8, 16, 32
+    shrink: tuple[int, int]  # channels between the strides 8 and 16, and 16 and 32
+    first_depth: int  # bottlenecks per inner stage of GELAN at stride 4; 0: a single convolution
+    depth: int  # the same at the other strides
+    down: type[nn.Module]  # downsampling: AConv or ADown
 
 
 SIZES = {
@@ -32,18 +32,18 @@ SIZES = {
     "m": Size(32, ((64, 128, 128), (240,) * 3, (360,) * 3, (480,) * 3), (240, 360, 480), (184, 240), 1, 1, AConv),
     "c": Size(64, ((128, 128, 256), (256, 256, 512), (512,) * 3, (512,) * 3), (256, 512, 512), (256, 512), 1, 1, ADown),
 }
-BOX_CHANNELS = 4 * BINS  # of the whole box branch: it has a quarter of the narrowest level, but never fewer
+BOX_CHANNELS = 4 * BINS  # of the box branch; the official rule max(64, narrowest level / 4) gives 64 for all sizes
 
 
 class Predictions(NamedTuple):
-    """Raw outputs; the points of the strides 8, 16, 32 one after another, each level row by row."""
+    """Raw outputs: the anchor points of the strides 8, 16 and 32 one after another, each level row by row."""
 
-    boxes: Tensor  # [B, A, 64] logits of 16 distances to the left, then top, right, bottom
+    boxes: Tensor  # [B, A, 64] logits of 16 distances to the left side, then top, right, bottom
     classes: Tensor  # [B, A, C] logits
 
 
 class Backbone(nn.Module):
-    """RGB in 0..1 `[B, 3, H, W]` -> features of the strides 8, 16, 32."""
+    """GELAN backbone: images `[B, 3, H, W]` RGB, 0-1 -> feature maps of the strides 8, 16 and 32."""
 
     def __init__(self, size: Size):
         super().__init__()
@@ -61,7 +61,7 @@ class Backbone(nn.Module):
 
 
 class Neck(nn.Module):
-    """PAFPN (Liu et al. 2018) of GELANs: top-down, then bottom-up."""
+    """PAFPN (Liu et al. 2018) of GELAN stages: a top-down and a bottom-up path."""
 
     def __init__(self, size: Size):
         super().__init__()
@@ -75,22 +75,17 @@ class Neck(nn.Module):
         self.down_to_stride32 = GELAN(size.shrink[1] + in32, c32, c32, size.depth)
 
     def forward(self, stride8: Tensor, stride16: Tensor, stride32: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        middle = self.up_to_stride16(torch.cat([_double(stride32), stride16], 1))
-        out8 = self.up_to_stride8(torch.cat([_double(middle), stride8], 1))
+        middle = self.up_to_stride16(torch.cat([upsample(stride32), stride16], 1))
+        out8 = self.up_to_stride8(torch.cat([upsample(middle), stride8], 1))
         out16 = self.down_to_stride16(torch.cat([self.shrink_stride8(out8), middle], 1))
         return out8, out16, self.down_to_stride32(torch.cat([self.shrink_stride16(out16), stride32], 1))
 
 
-def _double(x: Tensor) -> Tensor:
-    return F.interpolate(x, scale_factor=2.0, mode="nearest")
-
-
 class Head(nn.Module):
-    """For each level a branch for the classes and one for the boxes, whose four sides are groups of their own."""
+    """Each level has a branch for classes and a branch for boxes, with one group of channels per side of the box."""
 
     def __init__(self, channels: tuple[int, ...], num_classes: int, class_width: int):
         super().__init__()
-        self.channels = channels
         self.class_convs = nn.ModuleList(
             nn.Sequential(Conv(c, class_width, 3), Conv(class_width, class_width, 3)) for c in channels
         )
@@ -99,36 +94,29 @@ class Head(nn.Module):
         )
         self.class_predictors = nn.ModuleList(nn.Conv2d(class_width, num_classes, 1) for _ in channels)
         self.box_predictors = nn.ModuleList(nn.Conv2d(BOX_CHANNELS, BOX_CHANNELS, 1, groups=4) for _ in channels)
-        for of_class, of_box in zip(self.class_predictors, self.box_predictors, strict=True):
-            nn.init.constant_(of_class.bias, -10.0)  # as in the official code, and the 1 below
-            nn.init.constant_(of_box.bias, 1.0)
+        for class_predictor, box_predictor in zip(self.class_predictors, self.box_predictors, strict=True):
+            nn.init.constant_(class_predictor.bias, -10.0)  # both as in the official code
+            nn.init.constant_(box_predictor.bias, 1.0)
 
     def levels(self, features: tuple[Tensor, ...]) -> list[Predictions]:
-        """Maps `[B, C, H, W]` of each stride."""
-        found = []
+        """Feature maps of each stride -> Predictions of maps `[B, C, H, W]` for each stride."""
+        levels = []
         for i, x in enumerate(features):
             boxes = self.box_predictors[i](self.box_convs[i](x))
-            found.append(Predictions(boxes, self.class_predictors[i](self.class_convs[i](x))))
-        return found
+            levels.append(Predictions(boxes, self.class_predictors[i](self.class_convs[i](x))))
+        return levels
 
-    def joined(self, levels: list[Predictions]) -> Predictions:
-        """Maps -> points."""
-        raw = rows(levels)  # [B, A, 64 + C]
+    def flatten(self, levels: list[Predictions]) -> Predictions:
+        """Maps of each stride -> Predictions `[B, A, ...]` of all anchor points."""
+        raw = flatten_levels(levels)  # [B, A, 64 + C]
         return Predictions(raw[..., :BOX_CHANNELS], raw[..., BOX_CHANNELS:])
-
-    def seen(self, level: Predictions) -> Tensor:
-        """See Selector."""
-        bins = torch.arange(BINS, device=level.boxes.device, dtype=level.boxes.dtype)[:, None, None]
-        sides = [(x.softmax(1) * bins).sum(1, keepdim=True) for x in level.boxes.split(BINS, 1)]
-        before, after = torch.cat(sides[:2], 1), torch.cat(sides[2:], 1)  # left and top, right and bottom
-        sizes = (before + after).clamp(min=0.01).log2()
-        return torch.cat([(after - before) / 2, sizes, level.classes.amax(1, keepdim=True) / 4], 1)
 
 
 class YOLOv9(DetectionModel):
-    """`class_width`: channels of the class branches; None: the official rule, from the narrowest level and the classes."""
+    """YOLOv9 of one size. `class_width`: channels of the class branches; None: the official rule, which depends on the narrowest
+    level and on the number of classes."""
 
-    letterbox = "centre"
+    letterbox = "center"
     strides = (8, 16, 32)
 
     def __init__(self, size: Size, num_classes: int, class_width: int | None = None):
@@ -138,11 +126,17 @@ class YOLOv9(DetectionModel):
         self.neck = Neck(size)
         self.head = Head(size.neck, num_classes, class_width or max(size.neck[0], min(2 * num_classes, 128)))
 
+    @classmethod
+    def options(cls, state: Mapping[str, Tensor]) -> dict[str, int]:
+        """Returns the width of the class branches in a state dict; it depends on the number of classes trained with."""
+        weight = state.get("head.class_convs.0.0.conv.weight")
+        return {} if weight is None else {"class_width": len(weight)}
+
     def prepare(self, images: Tensor) -> Tensor:
         return images.flip(1).to(self.head.box_predictors[0].weight.dtype) / 255
 
     def decode(self, predictions: Predictions, image_size: tuple[int, int]) -> tuple[Tensor, Tensor, Tensor]:
-        """-> boxes `[B, A, 4]` xyxy in pixels of the input, scores `[B, A]`, labels `[B, A]` of the best class."""
+        """Returns boxes `[B, A, 4]` xyxy in pixels of the input, and scores and labels `[B, A]` of the best class."""
         raw = predictions.boxes.float()
         best, labels = predictions.classes.float().max(-1)
         return decode_dfl(raw, *grid(image_size, self.strides, raw)), best.sigmoid(), labels

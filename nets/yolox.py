@@ -1,37 +1,45 @@
-"""YOLOX (Ge et al. 2021, arXiv 2107.08430): CSPDarknet, PAFPN, a decoupled head without anchors."""
+"""YOLOX (Ge et al. 2021, arXiv 2107.08430): CSPDarknet, PAFPN and an anchor-free decoupled head."""
 
 import math
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nets.blocks import CSP, SPP, Conv, SeparableConv, rows
+from nets.blocks import CSP, SPP, Conv, SeparableConv, flatten_levels, upsample
 from nets.coder import decode_yolox, grid
 from nets.model import DetectionModel
 
-SIZES = {  # depth, width, depthwise
-    "nano": (0.33, 0.25, True),
-    "tiny": (0.33, 0.375, False),
-    "s": (0.33, 0.50, False),
-    "m": (0.67, 0.75, False),
-    "l": (1.0, 1.0, False),
-    "x": (1.33, 1.25, False),
+
+class Size(NamedTuple):
+    """Multipliers of depth and width (YOLOX, table 3)."""
+
+    depth: float
+    width: float
+    depthwise: bool  # depthwise separable convolutions
+
+
+SIZES = {
+    "nano": Size(0.33, 0.25, True),
+    "tiny": Size(0.33, 0.375, False),
+    "s": Size(0.33, 0.50, False),
+    "m": Size(0.67, 0.75, False),
+    "l": Size(1.0, 1.0, False),
+    "x": Size(1.33, 1.25, False),
 }
-QUARTERS = ((0, 0), (1, 0), (0, 1), (1, 1))  # row and column of the pixels that Focus takes together
+FOCUS = ((0, 0), (1, 0), (0, 1), (1, 1))  # row and column offsets of the four pixels that become channels
 
 
 class Predictions(NamedTuple):
-    """Raw outputs; the points of the strides 8, 16, 32 one after another, each level row by row."""
+    """Raw outputs: the anchor points of the strides 8, 16 and 32 one after another, each level row by row."""
 
-    boxes: Tensor  # [B, A, 4] centre offset in cells, log of the size in cells
+    boxes: Tensor  # [B, A, 4] offset of the center in strides, log of the size in strides
     objectness: Tensor  # [B, A] logits
     classes: Tensor  # [B, A, C] logits
 
 
 class Backbone(nn.Module):
-    """CSPDarknet. Images 0-255 `[B, 3, H, W]` -> features of the strides 8, 16, 32."""
+    """CSPDarknet: images `[B, 3, H, W]` BGR, 0-255 -> feature maps of the strides 8, 16 and 32."""
 
     focus = True
 
@@ -46,21 +54,23 @@ class Backbone(nn.Module):
         self.stage5 = nn.Sequential(conv(c[3], c[4], 3, 2), SPP(c[4], c[4]), CSP(c[4], c[4], d, False, conv))
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        # Focus: every second pixel into channels of its own, top-left, bottom-left, top-right, bottom-right.
-        x = torch.cat([images[..., row::2, col::2] for row, col in QUARTERS], 1) if self.focus else images
+        # Focus: every 2 x 2 pixels become channels, in the order top-left, bottom-left, top-right, bottom-right.
+        x = torch.cat([images[..., row::2, col::2] for row, col in FOCUS], 1) if self.focus else images
         stride8 = self.stage3(self.stage2(self.stem(x)))
         stride16 = self.stage4(stride8)
         return stride8, stride16, self.stage5(stride16)
 
     @torch.no_grad()
     def fold_focus(self) -> None:
-        """Makes one convolution of Focus and the stem's, 6x6 of stride 2, with the same products; for inference. Some converters
-        know no slices with steps."""
+        """Merges Focus and the stem into one 6x6 convolution of stride 2 with the same products, in place, for inference.
+
+        Some converters do not support slices with steps.
+        """
         if not self.focus:
             return
         old, self.focus = self.stem.conv, False
         conv = nn.Conv2d(3, old.out_channels, 6, 2, 2, bias=old.bias is not None).to(old.weight)
-        for (row, col), weights in zip(QUARTERS, old.weight.split(3, 1), strict=True):
+        for (row, col), weights in zip(FOCUS, old.weight.split(3, 1), strict=True):
             conv.weight[..., row::2, col::2] = weights
         if old.bias is not None:
             conv.bias.copy_(old.bias)
@@ -68,7 +78,7 @@ class Backbone(nn.Module):
 
 
 class Neck(nn.Module):
-    """PAFPN (Liu et al. 2018): top-down, then bottom-up."""
+    """PAFPN (Liu et al. 2018): a top-down and a bottom-up path."""
 
     def __init__(self, depth: float, width: float, conv: type[nn.Module]):
         super().__init__()
@@ -85,70 +95,61 @@ class Neck(nn.Module):
 
     def forward(self, stride8: Tensor, stride16: Tensor, stride32: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         top = self.reduce_stride32(stride32)
-        middle = self.reduce_stride16(self.up_to_stride16(torch.cat([_double(top), stride16], 1)))
-        out8 = self.up_to_stride8(torch.cat([_double(middle), stride8], 1))
+        middle = self.reduce_stride16(self.up_to_stride16(torch.cat([upsample(top), stride16], 1)))
+        out8 = self.up_to_stride8(torch.cat([upsample(middle), stride8], 1))
         out16 = self.down_to_stride16(torch.cat([self.shrink_stride8(out8), middle], 1))
         out32 = self.down_to_stride32(torch.cat([self.shrink_stride16(out16), top], 1))
         return out8, out16, out32
 
 
-def _double(x: Tensor) -> Tensor:
-    return F.interpolate(x, scale_factor=2.0, mode="nearest")
-
-
 class Head(nn.Module):
-    """For each level a stem, a branch for the classes, and one for the boxes and the objectness."""
+    """Decoupled head. Each level has a stem, a branch for classes, and a branch for boxes and objectness."""
 
     def __init__(self, width: float, num_classes: int, conv: type[nn.Module]):
         super().__init__()
         inside = int(256 * width)
-        self.channels = tuple(int(c * width) for c in (256, 512, 1024))
-        self.stems = nn.ModuleList(Conv(c, inside) for c in self.channels)
+        channels = [int(c * width) for c in (256, 512, 1024)]
+        self.stems = nn.ModuleList(Conv(c, inside) for c in channels)
         self.class_convs, self.box_convs = (
-            nn.ModuleList(nn.Sequential(conv(inside, inside, 3), conv(inside, inside, 3)) for _ in self.channels)
+            nn.ModuleList(nn.Sequential(conv(inside, inside, 3), conv(inside, inside, 3)) for _ in channels)
             for _ in range(2)
         )
         self.class_predictors, self.box_predictors, self.objectness_predictors = (
-            nn.ModuleList(nn.Conv2d(inside, out, 1) for _ in self.channels) for out in (num_classes, 4, 1)
+            nn.ModuleList(nn.Conv2d(inside, out, 1) for _ in channels) for out in (num_classes, 4, 1)
         )
-        prior = -math.log((1 - 0.01) / 0.01)  # RetinaNet (Lin et al. 2017), 4.1: every point starts at a score of .01
+        prior = -math.log((1 - 0.01) / 0.01)  # RetinaNet (Lin et al. 2017), section 4.1: initial scores are .01
         for predictor in (*self.class_predictors, *self.objectness_predictors):
             nn.init.constant_(predictor.bias, prior)
 
     def levels(self, features: tuple[Tensor, ...]) -> list[Predictions]:
-        """Maps `[B, C, H, W]` of each stride."""
-        found = []
+        """Feature maps of each stride -> Predictions of maps `[B, C, H, W]` for each stride."""
+        levels = []
         for i, x in enumerate(features):
             x = self.stems[i](x)
-            of_class, of_box = self.class_convs[i](x), self.box_convs[i](x)
-            boxes, objectness = self.box_predictors[i](of_box), self.objectness_predictors[i](of_box)
-            found.append(Predictions(boxes, objectness, self.class_predictors[i](of_class)))
-        return found
+            class_features, box_features = self.class_convs[i](x), self.box_convs[i](x)
+            boxes, objectness = self.box_predictors[i](box_features), self.objectness_predictors[i](box_features)
+            levels.append(Predictions(boxes, objectness, self.class_predictors[i](class_features)))
+        return levels
 
-    def joined(self, levels: list[Predictions]) -> Predictions:
-        """Maps -> points."""
-        raw = rows(levels)  # [B, A, 4 + 1 + C]
+    def flatten(self, levels: list[Predictions]) -> Predictions:
+        """Maps of each stride -> Predictions `[B, A, ...]` of all anchor points."""
+        raw = flatten_levels(levels)  # [B, A, 4 + 1 + C]
         return Predictions(raw[..., :4], raw[..., 4], raw[..., 5:])
-
-    def seen(self, level: Predictions) -> Tensor:
-        """See Selector."""
-        score = torch.minimum(level.objectness, level.classes.amax(1, keepdim=True))
-        return torch.cat([level.boxes[:, :2] - 0.5, level.boxes[:, 2:] / math.log(2), score / 4], 1)
 
 
 class YOLOX(DetectionModel):
-    """`depth` and `width` scale the number of blocks and of channels; `depthwise`: separable convolutions (nano)."""
+    """YOLOX of one size."""
 
     letterbox = "corner"
     strides = (8, 16, 32)
 
-    def __init__(self, depth: float, width: float, depthwise: bool, num_classes: int):
+    def __init__(self, size: Size, num_classes: int):
         super().__init__()
-        conv = SeparableConv if depthwise else Conv
+        conv = SeparableConv if size.depthwise else Conv
         self.num_classes = num_classes
-        self.backbone = Backbone(depth, width, conv)
-        self.neck = Neck(depth, width, conv)
-        self.head = Head(width, num_classes, conv)
+        self.backbone = Backbone(size.depth, size.width, conv)
+        self.neck = Neck(size.depth, size.width, conv)
+        self.head = Head(size.width, num_classes, conv)
 
     def fuse(self):
         super().fuse()
@@ -159,7 +160,7 @@ class YOLOX(DetectionModel):
         return images.to(self.head.box_predictors[0].weight.dtype)
 
     def decode(self, predictions: Predictions, image_size: tuple[int, int]) -> tuple[Tensor, Tensor, Tensor]:
-        """-> boxes `[B, A, 4]` xyxy in pixels of the input, scores `[B, A]`, labels `[B, A]` of the best class."""
+        """Returns boxes `[B, A, 4]` xyxy in pixels of the input, and scores and labels `[B, A]` of the best class."""
         raw = predictions.boxes.float()
         best, labels = predictions.classes.float().max(-1)
         scores = predictions.objectness.float().sigmoid() * best.sigmoid()

@@ -1,52 +1,38 @@
-"""What the tests share: reference data, a cache of their own, small painted data sets."""
+"""Fixtures for all tests: real data, an empty cache folder, and small drawn data sets."""
 
-import ast
-import importlib.util
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # before torch, as in train.py
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # also for processes that tests start: two tests run at the same time
 
 import cv2
 import numpy as np
 import pytest
+import tiny  # noqa: F401  registers model="tiny_n"
 import torch
 from painted import drawn
+
+torch.set_num_threads(1)
+
+NO_SHARED = "no real data sets and weights (a folder `shared` next to the repository)"
+NO_GPU = "no CUDA device"
 
 
 @pytest.fixture(scope="session")
 def shared() -> Path:
-    """The folder `shared` beside the repository, with reference numbers, official weights and real pictures."""
+    """The folder `shared` next to the repository, with real data sets and official weights. Skips the test without it."""
     folder = Path(__file__).parents[2] / "shared"
     if not folder.is_dir():
-        pytest.skip("the reference data (a folder `shared` beside the repository) are not here")
+        pytest.skip(NO_SHARED)
     return folder
-
-
-@pytest.fixture(scope="session")
-def filler(shared):
-    """The rule by which the reference outputs were made."""
-    spec = importlib.util.spec_from_file_location("fill", shared / "parity" / "fill.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture(scope="session")
-def official_keys(shared) -> Callable[[str], dict[str, tuple[int, ...]]]:
-    """`official_keys("yolox_s")` -> names and shapes of all tensors of an official file."""
-
-    def read(name: str) -> dict[str, tuple[int, ...]]:
-        lines = (shared / "keys" / f"{name}.txt").read_text().splitlines()
-        return {key: ast.literal_eval(shape) for key, shape in (line.split(" ", 1) for line in lines)}
-
-    return read
 
 
 @pytest.fixture(scope="session", autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Tests neither read nor write the user's cache."""
+    """A temporary cache folder: tests neither read nor write the user's cache."""
     folder = tmp_path_factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("THAW_CACHE", str(folder))
@@ -54,30 +40,44 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests marked `gpu` need a CUDA device."""
+    """Skips tests marked `gpu` without a CUDA device."""
     if not torch.cuda.is_available():
         for item in items:
             if item.get_closest_marker("gpu"):
-                item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+                item.add_marker(pytest.mark.skip(reason=NO_GPU))
+
+
+def pytest_terminal_summary(terminalreporter) -> None:
+    """Prints one line with the number of skipped tests per reason."""
+    skipped = [report for report in terminalreporter.stats.get("skipped", []) if isinstance(report.longrepr, tuple)]
+    reasons = Counter(report.longrepr[2].removeprefix("Skipped: ") for report in skipped)
+    if reasons:
+        terminalreporter.write_line("skipped: " + "; ".join(f"{count} x {why}" for why, count in reasons.most_common()))
 
 
 @pytest.fixture(scope="module")
-def pictures(tmp_path_factory):
-    """Nine drawn pictures for training and five for validation, as annotation files with their classes."""
-    return drawn(tmp_path_factory.mktemp("pictures"), {"train": range(9), "val": range(9, 14)})
+def demo_images(tmp_path_factory) -> Path:
+    """A folder with nine drawn images for training (train.txt), five for validation (val.txt), and classes.txt."""
+    return drawn(tmp_path_factory.mktemp("demo"), {"train": range(9), "val": range(9, 14)})
+
+
+@pytest.fixture(scope="module")
+def pictures(demo_images: Path) -> Path:
+    """The old name of `demo_images`."""
+    return demo_images
 
 
 @pytest.fixture
 def painted(tmp_path: Path) -> Callable[..., Path]:
-    """`painted(pictures, name="train")` draws PNGs with filled rectangles -> the annotation file.
+    """`painted(count, name="train")` draws PNGs with filled rectangles and returns the annotation file.
 
-    Picture i is 64 x 48 pixels or the other way round and has i % 4 boxes of the classes 0 and 1 (red and blue), so
-    every fourth is a background. Its gray level tells the pictures apart.
+    Image i has 64 x 48 pixels or 48 x 64, and i % 4 boxes of the classes 0 (red) and 1 (blue): every fourth image is a
+    background. The gray level differs between images.
     """
 
-    def paint(pictures: int, name: str = "train") -> Path:
+    def paint(count: int, name: str = "train") -> Path:
         lines = []
-        for i in range(pictures):
+        for i in range(count):
             rng = np.random.default_rng((7, i))
             width, height = (64, 48) if i % 2 else (48, 64)
             image, words = np.full((height, width, 3), 40 + 5 * (i % 40), np.uint8), [f"{name}_{i}.png"]

@@ -1,69 +1,21 @@
-"""Random models that find something, of any family, and a small family for tests of what every family can do."""
+"""Untrained models that detect something: random weights whose outputs vary from one anchor point to the next."""
 
-from typing import NamedTuple
+from pathlib import Path
 
+import tiny  # noqa: F401  registers model="tiny_n", also in processes that a test starts
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.functional import interpolate
 
 import nets
-from nets.blocks import Conv, rows
-from nets.coder import grid
 from nets.model import DetectionModel
 from utils import checkpoint
 
 
-class ToyPredictions(NamedTuple):
-    sides: Tensor  # [B, A, 4, 2] two shares of each side's distance
-    classes: Tensor  # [B, A, C] logits
-
-
-class ToyHead(nn.Module):
-    def __init__(self, num_classes: int):
-        super().__init__()
-        self.out = nn.Conv2d(8, 8 + num_classes, 1)
-
-    def levels(self, features) -> list[ToyPredictions]:
-        return [ToyPredictions(out[:, :8], out[:, 8:]) for out in map(self.out, features)]
-
-    def joined(self, levels: list[ToyPredictions]) -> ToyPredictions:
-        raw = rows(levels)
-        return ToyPredictions(raw[..., :8].unflatten(2, (4, 2)), raw[..., 8:])
-
-
-class Toy(DetectionModel):
-    """All a family may do otherwise: RGB, 0-1, a centred letterbox, three-dimensional predictions, no objectness."""
-
-    letterbox, strides = "centre", (8, 16, 32)
-
-    def __init__(self, num_classes: int):
-        super().__init__()
-        self.num_classes = num_classes
-        self.backbone = nn.Sequential(Conv(3, 8, 3, 2), Conv(8, 8, 3, 2))
-        self.neck = nn.ModuleList(Conv(8, 8, 3, 2) for _ in self.strides)
-        self.head = ToyHead(num_classes)
-
-    def prepare(self, images: Tensor) -> Tensor:
-        return images.to(self.head.out.weight.dtype).flip(1) / 255
-
-    def features(self, images: Tensor) -> list[Tensor]:
-        levels = [self.backbone(self.prepare(images))]
-        for down in self.neck:
-            levels.append(down(levels[-1]))
-        return levels[1:]
-
-    def decode(self, predictions: ToyPredictions, image_size: tuple[int, int]) -> tuple[Tensor, Tensor, Tensor]:
-        sides = predictions.sides.float().softmax(-1)[..., 0] * 4
-        cells, strides = grid(image_size, self.strides, sides)
-        corners = torch.cat([cells + 0.5 - sides[..., :2], cells + 0.5 + sides[..., 2:]], -1) * strides[:, None]
-        scores, labels = predictions.classes.float().sigmoid().max(-1)
-        return corners, scores, labels
-
-
 @torch.no_grad()
 def lively(model: DetectionModel, image_size: tuple[int, int]) -> DetectionModel:
-    """Gives batch norms the statistics of noise and the last convolutions outputs of spread 1, so that boxes of all classes
-    come out for any picture."""
+    """Sets batch norms to the statistics of noise and rectangles, and scales the outputs, so that the model detects boxes of
+    all classes in any image. The weights depend on the model and the image size only."""
     generator = torch.Generator().manual_seed(0)
     for _, parameter in sorted(model.named_parameters()):
         if parameter.ndim > 1:
@@ -77,30 +29,34 @@ def lively(model: DetectionModel, image_size: tuple[int, int]) -> DetectionModel
     images[2:] = interpolate(images[2:, :, :4, :4].float(), image_size).byte()
     model.train()(images)
     for norm in norms:
-        norm.running_var.clamp_(min=norm.running_var.mean())  # no channel is so quiet that rounding counts
+        norm.running_var.clamp_(min=norm.running_var.mean())  # a nearly constant channel would amplify rounding
 
-    def settle(module, _, out):
-        scale = 1 / out.std()
-        module.weight *= scale
+    def scale(module, _, out):
+        factor = spread[module] / out.std()
+        module.weight *= factor
         module.bias.zero_()
-        return (out - out.mean()) * scale
+        return (out - out.mean()) * factor
 
-    last = [m for m in model.modules() if isinstance(m, nn.Conv2d) and m.bias is not None]
-    hooks = [module.register_forward_hook(settle) for module in last]
+    predictors = {n: m for n, m in model.named_modules() if isinstance(m, nn.Conv2d) and m.bias is not None}
+    spread = {module: 1.0 if "box" in name else 1.5 for name, module in predictors.items()}
+    hooks = [module.register_forward_hook(scale) for module in spread]
     model.eval()(images)
     for hook in hooks:
         hook.remove()
-    for predictor in model.selector.predictors if model.selector else ():
-        predictor.weight *= 10  # more than what random points say of themselves
     return model
 
 
 def lively_checkpoint(
-    path, name: str, classes=("red", "blue", "green"), image_size=(64, 96), metrics=None, nms_free=False, **config
-):
-    """A checkpoint of such a model."""
-    model = lively(nets.build(name, len(classes), nms_free=nms_free), image_size)
+    path, name="tiny_n", classes=("red", "blue", "green"), image_size=(64, 96), metrics=None, **config
+) -> Path:
+    """Writes a checkpoint of such a model; `config`: further constants of its training."""
+    model = lively(nets.build(name, len(classes)), image_size)
     contents = {"config": {"model": name, "image_size": image_size, "val": None, **config}, "classes": list(classes)}
     path.parent.mkdir(parents=True, exist_ok=True)
     checkpoint.save(path, contents | {"epoch": 1, "step": 1, "metrics": metrics or {}, "model": model.state_dict()})
     return path
+
+
+def tiny_checkpoint(path, classes=("red", "blue"), **config) -> Path:
+    """The same with two classes."""
+    return lively_checkpoint(path, classes=classes, **config)

@@ -1,3 +1,5 @@
+"""Annotation files: every line that is read, every mistake that is named, and the packed store."""
+
 import pickle
 import tracemalloc
 from pathlib import Path
@@ -26,7 +28,7 @@ def read(folder: Path, text: str | bytes, classes: tuple | None = NAMES, bad_box
     "name",
     ["a.jpg", "img (1).jpg", "my  two blanks.png", "猫/图 片.jpg", "a,b,c,d,e.jpg", "1,2,3,4,0.png", "no_suffix"],
 )
-def test_blanks_and_any_letters_in_paths(tmp_path: Path, name: str) -> None:
+def test_paths_may_contain_blanks_and_any_script(tmp_path: Path, name: str) -> None:
     found = read(tmp_path, f"{name} 1,2,30,40,0 5.5,6.25,7e1,80,1,1\n{name}\n")
     assert found.path(0) == found.path(1) == str(tmp_path / name)
     boxes, labels, crowd = found.boxes_of(0)
@@ -35,13 +37,13 @@ def test_blanks_and_any_letters_in_paths(tmp_path: Path, name: str) -> None:
     assert len(found.boxes_of(1)[0]) == 0
 
 
-def test_byte_order_mark_blank_lines_and_line_ends(tmp_path: Path) -> None:
+def test_byte_order_mark_blank_lines_and_line_ends_are_accepted(tmp_path: Path) -> None:
     found = read(tmp_path, b"\xef\xbb\xbfa.jpg 1,2,3,4,0 \r\n\r\n   \nb.jpg\t1,2,3,4,1\t\r\n")
     assert [found.names[i] for i in range(len(found))] == ["a.jpg", "b.jpg"]
     assert found.lines.tolist() == [1, 4] and found.where(1) == f"{tmp_path / 'train.txt'}:4"
 
 
-def test_absolute_paths_stay(tmp_path: Path) -> None:
+def test_absolute_paths_are_kept(tmp_path: Path) -> None:
     assert read(tmp_path, f"{tmp_path}/x/a.jpg 1,2,3,4,0").path(0) == f"{tmp_path}/x/a.jpg"
 
 
@@ -51,34 +53,34 @@ def test_absolute_paths_stay(tmp_path: Path) -> None:
         ("a.jpg 1,2,3,4", "five numbers"),
         ("a.jpg 1,2,3,4,0,1,7", "five numbers"),
         ("a.jpg 1,2,x,4,0", "five numbers"),
-        ("a.jpg 1,2,nan,4,0", "no number"),
-        ("a.jpg 1,2,inf,4,0", "no number"),
+        ("a.jpg 1,2,nan,4,0", "not a number"),
+        ("a.jpg 1,2,inf,4,0", "not a number"),
         ("a.jpg 1,2,3,4,0.5", "whole number"),
         ("a.jpg 1,2,3,4,0,2", "0 or 1"),
         ("a.jpg 1,2,3,4,2", "class 2, but the list of classes has 2 names (0-1)"),
         ("a.jpg 1,2,3,4,-1", "class -1"),
         ("a.jpg 1, 2, 3, 4, 0", "without blanks inside a box"),
         ("a.jpg 1 2 3 4 0", "without blanks inside a box"),
-        ("a.jpg,1,2,3,4,0", "no picture before the box"),
-        ("1,2,3,4,0", "no picture before the box"),
+        ("a.jpg,1,2,3,4,0", "no image before the box"),
+        ("1,2,3,4,0", "no image before the box"),
         ("C:\temp\a.jpg 1,2,3,4,0", "control character"),
         ("a.jpg 5,2,5,4,0", "has no area"),
         ("a.jpg 5,2,3,4,0", "has no area"),
     ],
 )
-def test_a_wrong_line_is_named_with_its_number(tmp_path: Path, line: str, words: str) -> None:
+def test_errors_name_the_line(tmp_path: Path, line: str, words: str) -> None:
     with pytest.raises(DataError, match="train.txt:2: ") as caught:
         read(tmp_path, f"a.jpg 1,2,3,4,0\n{line}\n")
     assert words in str(caught.value)
     assert "train.txt:1:" not in str(caught.value)
 
 
-def test_not_utf8_is_named_with_its_line(tmp_path: Path) -> None:
+def test_text_that_is_not_utf8_is_an_error_with_its_line(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"train.txt:2: .*save the file as UTF-8"):
         read(tmp_path, "a.jpg 1,2,3,4,0\n猫的图片.jpg 1,2,3,4,0\n".encode("gbk"))
 
 
-def test_ten_problems_are_listed_and_the_others_counted(tmp_path: Path) -> None:
+def test_ten_problems_are_listed_and_all_are_counted(tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:
         read(tmp_path, "a.jpg 1,2,3,4,9\n" * 25)
     lines = str(caught.value).splitlines()
@@ -86,7 +88,7 @@ def test_ten_problems_are_listed_and_the_others_counted(tmp_path: Path) -> None:
     assert "15 more" in lines[-1] and "25" in lines[0]
 
 
-def test_zero_and_inverted_boxes_are_rejected_or_dropped_and_counted(tmp_path: Path) -> None:
+def test_boxes_without_area_are_an_error_or_dropped_and_counted(tmp_path: Path) -> None:
     text = "a.jpg 1,2,1,9,0 1,2,3,4,1\nb.jpg 9,2,3,4,0\n"
     with pytest.raises(DataError, match='bad_boxes="drop"'):
         read(tmp_path, text)
@@ -97,20 +99,20 @@ def test_zero_and_inverted_boxes_are_rejected_or_dropped_and_counted(tmp_path: P
         read(tmp_path, text, bad_boxes="ignore")
 
 
-def test_names_without_a_list_are_the_ids(tmp_path: Path) -> None:
+def test_class_names_default_to_the_ids(tmp_path: Path) -> None:
     assert read(tmp_path, "a.jpg 1,2,3,4,2", classes=None).classes == ("0", "1", "2")
     with pytest.raises(DataError, match=r"class 1e\+09|class 1000000000"):
         read(tmp_path, "a.jpg 1,2,3,4,1000000000", classes=None)
 
 
-def test_labels_follow_the_names_into_the_wanted_order(tmp_path: Path) -> None:
+def test_labels_are_mapped_by_class_name(tmp_path: Path) -> None:
     path = write(tmp_path, "a.jpg 1,2,3,4,0 1,2,3,4,1\n")
     assert read_annotation_file(path, ("dog", "bird", "cat"), "error", NAMES).labels.tolist() == [2, 0]
     with pytest.raises(DataError, match=r"train.txt:1: class 'dog' is not in the list of classes \(cat, bird\)"):
         read_annotation_file(path, ("cat", "bird"), "error", NAMES)
 
 
-def test_select_takes_pictures_with_their_boxes(tmp_path: Path) -> None:
+def test_select_keeps_images_with_their_boxes(tmp_path: Path) -> None:
     lines = [f"p{i}.jpg" + "".join(f" {i},{k},{i + 1},{k + 1},{k % 2}" for k in range(i)) for i in range(5)]
     found = read(tmp_path, "\n".join(lines))
     chosen = found.select(np.array([3, 0, 4, 3]))
@@ -124,7 +126,7 @@ def test_select_takes_pictures_with_their_boxes(tmp_path: Path) -> None:
     assert kept.boxes_per_class().tolist() == [0, 4] and np.diff(kept.starts).tolist() == [0, 0, 1, 1, 2]
 
 
-def test_coco_ground_truth(tmp_path: Path) -> None:
+def test_coco_returns_all_boxes_with_ids(tmp_path: Path) -> None:
     found = read(tmp_path, "a.jpg 1,2,4,6,1 0,0,9.5,10,0,1\nb.jpg\n")
     truth = found.coco()
     assert [image["id"] for image in truth["images"]] == [1, 2]
@@ -139,13 +141,13 @@ def test_coco_ground_truth(tmp_path: Path) -> None:
     name=st.text(st.characters(categories=("L", "N", "P", "S"), include_characters=" "), min_size=1).map(str.strip),
     rows=st.lists(st.tuples(*[st.integers(0, 10**9)] * 4, st.integers(0, 1), st.booleans()), max_size=4),
 )
-def test_a_written_line_reads_back(name: str, rows: list[tuple]) -> None:
+def test_annotation_line_is_read_back_unchanged(name: str, rows: list[tuple]) -> None:
     boxes = np.array([row[:4] for row in rows], float).reshape(-1, 4) / 1000
     labels, crowd = np.array([row[4] for row in rows], int), np.array([row[5] for row in rows], bool)
     try:
         line = annotation_line(name, boxes, labels, crowd)
     except ValueError:
-        return  # a name that cannot stand in such a file is refused, not garbled
+        return  # a name that cannot be written is refused, never changed
     found, words = split_line(line)
     values = [[float(value) for value in word.split(",")] for word in words]
     assert found == name
@@ -153,16 +155,14 @@ def test_a_written_line_reads_back(name: str, rows: list[tuple]) -> None:
     assert [value[4] for value in values] == labels.tolist() and [len(v) == 6 for v in values] == crowd.tolist()
 
 
-def test_memory_is_packed_and_cost_linear(tmp_path: Path) -> None:
-    """PITFALLS 7: no Python object a box or a picture stays behind."""
+def test_annotations_use_at_most_220_bytes_per_line(tmp_path: Path) -> None:
+    """Arrays instead of Python objects: workers that share these pages never copy them."""
     path = write(tmp_path, "images/some folder/000000000001.jpg 1,2,30,40,0 5.5,6.5,70,80,1\n" * 20_000)
     tracemalloc.start()
     found = read_annotation_file(path, NAMES)
     size = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
-    assert (
-        len(found) == 20_000 and size < 20_000 * 220
-    )  # bytes a line: 2 * 45 for boxes, 34 for the path, 32 for the picture
+    assert len(found) == 20_000 and size < 20_000 * 220  # 2 * 45 for boxes, 34 for the path, 32 for the image
     again = pickle.loads(pickle.dumps(found))
     assert again.path(19_999) == found.path(19_999) and np.array_equal(again.boxes, found.boxes)
     assert not any(isinstance(value, list | dict) for value in vars(again).values())

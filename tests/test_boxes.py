@@ -1,4 +1,4 @@
-"""utils/boxes.py: the same arithmetic for tensors and arrays, without a case that gives NaN."""
+"""utils/boxes.py: box arithmetic equals its definition for tensors and arrays, and never gives NaN."""
 
 import numpy as np
 import pytest
@@ -9,14 +9,14 @@ from utils.boxes import area, ciou, clip, cxcywh_to_xyxy, iou, pairwise_iou, xyw
 
 
 def random_boxes(*shape, seed=0):
-    """float64 xyxy with sides of 1 to 60 pixels, some of them reaching below 0."""
+    """float64 xyxy with sides of 1 to 60 pixels; some reach below 0."""
     rng = np.random.default_rng(seed)
     first = rng.uniform(-20, 80, (*shape, 2))
     return np.concatenate([first, first + rng.uniform(1, 60, (*shape, 2))], -1)
 
 
 def slow_iou(a, c):
-    """By the definition, for two boxes."""
+    """The IoU of two boxes by its definition."""
     wide = max(0.0, min(a[2], c[2]) - max(a[0], c[0]))
     high = max(0.0, min(a[3], c[3]) - max(a[1], c[1]))
     both = wide * high
@@ -38,7 +38,7 @@ def test_conversions_are_inverse(there, back):
 
 
 @pytest.mark.parametrize("name", ["xyxy_to_xywh", "xywh_to_xyxy", "cxcywh_to_xyxy", "xyxy_to_cxcywh", "area"])
-def test_tensors_and_arrays_give_the_same_of_their_own_kind(name):
+def test_tensors_and_arrays_give_equal_results_of_their_own_type(name):
     function, boxes = getattr(b, name), random_boxes(4, 7).astype(np.float32)
     array, tensor = function(boxes), function(torch.from_numpy(boxes))
     assert isinstance(array, np.ndarray) and isinstance(tensor, torch.Tensor)
@@ -53,37 +53,37 @@ def test_iou_of_tensors_and_arrays_is_the_same():
     assert np.allclose(pairwise_iou(first, second), pairwise_iou(*tensors).numpy(), atol=1e-15)
 
 
-def test_pairwise_iou_is_the_definition_of_every_pair():
+def test_pairwise_iou_equals_the_definition():
     first, second = random_boxes(2, 30), random_boxes(2, 20, seed=1)
-    found = pairwise_iou(first, second)
-    assert found.shape == (2, 30, 20) and (found > 0.1).any() and (found == 0).any()
+    result = pairwise_iou(first, second)
+    assert result.shape == (2, 30, 20) and (result > 0.1).any() and (result == 0).any()
     for batch in range(2):
         for i in range(30):
             for j in range(20):
-                assert found[batch, i, j] == pytest.approx(slow_iou(first[batch, i], second[batch, j]), abs=1e-9)
+                assert result[batch, i, j] == pytest.approx(slow_iou(first[batch, i], second[batch, j]), abs=1e-9)
 
 
 def test_iou_is_symmetric_and_one_only_for_the_same_box():
     boxes = random_boxes(30)
-    found = pairwise_iou(boxes, boxes)
-    assert np.allclose(found, found.T, atol=0) and np.allclose(np.diag(found), 1, atol=1e-8)
-    assert (found[~np.eye(30, dtype=bool)] < 0.999).all() and (found >= 0).all()
+    result = pairwise_iou(boxes, boxes)
+    assert np.allclose(result, result.T, atol=0) and np.allclose(np.diag(result), 1, atol=1e-8)
+    assert (result[~np.eye(30, dtype=bool)] < 0.999).all() and (result >= 0).all()
 
 
 def test_degenerate_boxes_have_no_area_and_no_nan():
     bad = np.array([[5, 5, 5, 5], [5, 5, 5, 9], [9, 9, 5, 5], [9, 5, 5, 9], [0, 0, 10, 10]], np.float32)
     assert area(bad).tolist() == [0, 0, 0, 0, 100]
-    found = pairwise_iou(bad, bad)
-    assert np.isfinite(found).all() and found[:4].max() == 0 and found[4, 4] == pytest.approx(1)
+    result = pairwise_iou(bad, bad)
+    assert np.isfinite(result).all() and result[:4].max() == 0 and result[4, 4] == pytest.approx(1)
 
 
-def test_no_boxes_keep_their_shapes():
+def test_functions_accept_no_boxes():
     none, some = torch.zeros(0, 4), torch.zeros(3, 4)
     assert pairwise_iou(none, some).shape == (0, 3) and pairwise_iou(some, none).shape == (3, 0)
     assert iou(none, none).shape == (0,) and area(none).shape == (0,) and clip(none, 5, 5).shape == (0, 4)
 
 
-def test_clip_moves_corners_into_the_picture_and_nothing_else():
+def test_clip_moves_only_corners_outside_of_the_image():
     boxes = random_boxes(200)
     clipped = clip(boxes, 70, 50)
     assert clipped[:, [0, 2]].min() == 0 and clipped[:, [0, 2]].max() == 70
@@ -102,7 +102,7 @@ def test_iou_has_finite_gradients_everywhere():
 
 
 def test_ciou_by_hand():
-    """Boxes of 4 x 4 and 8 x 4 with a common corner: IoU .5, centres 2 apart, diagonal sqrt(80), angles 45 and 63.4 degrees."""
+    """Boxes of 4 x 4 and 8 x 4 with a common corner: IoU .5, centers 2 apart, diagonal sqrt(80), angles 45 and 63.4 degrees."""
     shape = 4 / np.pi**2 * (np.arctan(1) - np.arctan(2)) ** 2
     wanted = 0.5 - 4 / 80 - shape**2 / (0.5 + shape)
     assert ciou(np.array([0.0, 0, 4, 4]), np.array([0.0, 0, 8, 4])) == pytest.approx(wanted, abs=1e-8)
@@ -111,13 +111,13 @@ def test_ciou_by_hand():
 
 def test_ciou_is_at_most_the_iou_and_one_only_for_the_same_box():
     first, second = random_boxes(200), random_boxes(200, seed=1)
-    found = ciou(first, second)
-    assert (found < iou(first, second)).all() and np.allclose(ciou(first, first), 1, atol=1e-8)
-    assert np.allclose(found, ciou(second, first), atol=1e-12) and np.allclose(found, ciou(2 * first, 2 * second))
-    assert np.allclose(found, ciou(torch.from_numpy(first), torch.from_numpy(second)).numpy(), atol=1e-15)
+    result = ciou(first, second)
+    assert (result < iou(first, second)).all() and np.allclose(ciou(first, first), 1, atol=1e-8)
+    assert np.allclose(result, ciou(second, first), atol=1e-12) and np.allclose(result, ciou(2 * first, 2 * second))
+    assert np.allclose(result, ciou(torch.from_numpy(first), torch.from_numpy(second)).numpy(), atol=1e-15)
 
 
-def test_ciou_pulls_boxes_apart_towards_each_other_with_finite_gradients():
+def test_ciou_has_finite_gradients_that_pull_distant_boxes_together():
     other = torch.tensor([[0.0, 0, 10, 10]]).expand(4, 4)
     boxes = torch.tensor([[0.0, 0, 10, 10], [50, 50, 60, 60], [3, 3, 3, 3], [2, 2, 8, 12]], requires_grad=True)
     ciou(boxes, other).sum().backward()

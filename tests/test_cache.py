@@ -1,4 +1,4 @@
-"""datasets/cache.py: what is kept changes no bit of any sample, and stays within its bounds."""
+"""The cache of decoded images changes no sample, whatever happens to its files, and stays within its limits."""
 
 import multiprocessing as mp
 import os
@@ -8,14 +8,14 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-from painted import assert_under_its_box, picture
+from painted import assert_under_its_box, painted_sample
 
 import datasets.cache
 from datasets.annotations import annotation_line, read_annotation_file
-from datasets.cache import Pictures
+from datasets.cache import ImageCache
 from datasets.dataset import DetectionDataset, Key
-from datasets.images import read_image, read_reduced
 from datasets.mosaic import Augment
+from utils.images import read_image, read_reduced
 
 HOW = Augment(mosaic=0.6, mixup=0.3, flip=0.5, rotation=0, scale=(0.3, 0.6), translate=0.1, shear=0, hsv=(0, 0, 0))
 FOLDER = "decoded-1"
@@ -35,11 +35,11 @@ def jpeg(path: Path, seed: int, side: int = 120) -> str:
 
 
 def data(folder: Path, **options) -> DetectionDataset:
-    """Twelve painted pictures of 300 to 420 pixels as JPEGs, with sizes, as `prepare` leaves them."""
+    """Twelve painted images of 120 to 900 pixels as JPEGs, with known sizes."""
     lines, sizes = [], []
     for i in range(12):
         rng = np.random.default_rng(i)
-        one = picture(rng, i % 4)
+        one = painted_sample(rng, i % 4)
         image = cv2.resize(one.image, None, fx=3, fy=3, interpolation=cv2.INTER_NEAREST)
         path = folder / f"{i}.jpg"
         if not path.exists():
@@ -61,64 +61,64 @@ def assert_same(first: list, second: list) -> None:
 
 
 @pytest.mark.parametrize("files, memory", [(1e9, None), (1e9, 0.0), (3e5, 0.0), (0.0, 4e5), (None, None)])
-def test_caches_change_no_bit_of_a_sample(tmp_path: Path, cache: Path, files, memory) -> None:
-    expected = samples(data(tmp_path, pictures=Pictures(0.0, 0.0)))
-    kept = data(tmp_path, pictures=Pictures(files, memory))
+def test_caches_do_not_change_a_sample(tmp_path: Path, cache: Path, files, memory) -> None:
+    expected = samples(data(tmp_path, cache=ImageCache(0.0, 0.0)))
+    kept = data(tmp_path, cache=ImageCache(files, memory))
     assert_same(samples(kept), expected)
     assert_same(samples(kept), expected)
-    assert_same(samples(data(tmp_path, pictures=Pictures(files, memory))), expected)  # a later run
+    assert_same(samples(data(tmp_path, cache=ImageCache(files, memory))), expected)  # a later run
     assert any(cache.iterdir()) if files != 0 and cache.exists() else not cache.exists()
 
 
-def test_a_later_run_decodes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_later_run_decodes_no_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = jpeg(tmp_path / "a.jpg", 0)
-    first = [Pictures(1e9).read(path, reduction) for reduction in (1, 2, 4, 8)]
+    first = [ImageCache(1e9).read(path, reduction) for reduction in (1, 2, 4, 8)]
     monkeypatch.setattr(datasets.cache, "read_reduced", None)
     for reduction, (image, done) in zip((1, 2, 4, 8), first, strict=True):
-        again = Pictures(1e9).read(path, reduction)
+        again = ImageCache(1e9).read(path, reduction)
         assert again[1] == done == reduction and np.array_equal(again[0], image)
 
 
-@pytest.mark.parametrize("harm", ["cut", "empty", "zeroed", "one bit", "noise", "longer"])
-def test_a_damaged_file_is_decoded_again(tmp_path: Path, cache: Path, harm: str) -> None:
+@pytest.mark.parametrize("damage", ["cut", "empty", "zeroed", "one bit", "noise", "longer"])
+def test_a_damaged_cache_file_is_decoded_again(tmp_path: Path, cache: Path, damage: str) -> None:
     path = jpeg(tmp_path / "a.jpg", 0)
-    expected, _ = Pictures(1e9).read(path, 1)
+    expected, _ = ImageCache(1e9).read(path, 1)
     (file,) = cache.iterdir()
     raw = bytearray(file.read_bytes())
-    raw[5000] ^= 4 * (harm == "one bit")
-    raw = {"cut": raw[:-9], "empty": b"", "zeroed": bytes(len(raw)), "noise": os.urandom(len(raw))}.get(harm, raw)
-    file.write_bytes(bytes(raw) + b"x" * (harm == "longer"))
-    assert np.array_equal(Pictures(1e9).read(path, 1)[0], expected)
-    assert np.array_equal(Pictures(1e9).read(path, 1)[0], expected)
+    raw[5000] ^= 4 * (damage == "one bit")
+    raw = {"cut": raw[:-9], "empty": b"", "zeroed": bytes(len(raw)), "noise": os.urandom(len(raw))}.get(damage, raw)
+    file.write_bytes(bytes(raw) + b"x" * (damage == "longer"))
+    assert np.array_equal(ImageCache(1e9).read(path, 1)[0], expected)
+    assert np.array_equal(ImageCache(1e9).read(path, 1)[0], expected)
 
 
-def test_a_changed_picture_of_the_same_name_is_seen(tmp_path: Path) -> None:
-    path, kept = jpeg(tmp_path / "a.jpg", 0), Pictures(1e9)
+def test_a_changed_image_is_decoded_again(tmp_path: Path) -> None:
+    path, kept = jpeg(tmp_path / "a.jpg", 0), ImageCache(1e9)
     old, _ = kept.read(path, 1)
     jpeg(tmp_path / "a.jpg", 1)
     os.utime(path, ns=(5, 5))
-    for pictures in (kept, Pictures(1e9)):
-        assert np.array_equal(pictures.read(path, 1)[0], read_image(path)) and not np.array_equal(old, read_image(path))
+    for images in (kept, ImageCache(1e9)):
+        assert np.array_equal(images.read(path, 1)[0], read_image(path)) and not np.array_equal(old, read_image(path))
 
 
-def test_no_place_to_write_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_or_read_only_disk_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = jpeg(tmp_path / "a.jpg", 0)
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("THAW_CACHE", str(tmp_path / "file" / "inside"))
-    assert np.array_equal(Pictures(1e9).read(path, 1)[0], read_image(path))
+    assert np.array_equal(ImageCache(1e9).read(path, 1)[0], read_image(path))
 
     def full(*_):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setenv("THAW_CACHE", str(tmp_path / "other"))
     monkeypatch.setattr(datasets.cache.os, "replace", full)
-    assert np.array_equal(Pictures(1e9).read(path, 1)[0], read_image(path))
-    assert not list((tmp_path / "other" / FOLDER).iterdir())  # nothing half-written stays
+    assert np.array_equal(ImageCache(1e9).read(path, 1)[0], read_image(path))
+    assert not list((tmp_path / "other" / FOLDER).iterdir())  # no partial file is left
 
 
-def test_files_stay_within_their_limit_and_the_unused_make_room(tmp_path: Path, cache: Path) -> None:
+def test_files_stay_within_their_limit_and_unused_ones_are_removed(tmp_path: Path, cache: Path) -> None:
     paths = [jpeg(tmp_path / f"{i}.jpg", i) for i in range(40)]  # 45,720 bytes each, decoded
-    kept = Pictures(10 * 46_000.0, 0.0)
+    kept = ImageCache(10 * 46_000.0, 0.0)
     for path in paths:
         kept.read(path, 1)
     before = {f.name: f.stat().st_size for f in cache.iterdir()}
@@ -126,31 +126,31 @@ def test_files_stay_within_their_limit_and_the_unused_make_room(tmp_path: Path, 
     for file in cache.iterdir():
         os.utime(file, (1, 1))  # of 1970
     other = jpeg(tmp_path / "other.jpg", 99)
-    full = Pictures(sum(before.values()) + 1.0, 0.0)
+    full = ImageCache(sum(before.values()) + 1.0, 0.0)
     full.read(other, 1)
     after = {f.name: f.stat().st_size for f in cache.iterdir()}
     assert set(after) - set(before) and len(after) <= len(before)
 
 
-def test_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_stays_within_its_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     paths = [jpeg(tmp_path / f"{i}.jpg", i) for i in range(12)]
-    kept = Pictures(0.0, 5 * 46_000.0)
+    kept = ImageCache(0.0, 5 * 46_000.0)
     for path in paths * 2:
         kept.read(path, 1)
     assert len(kept._kept) == 5 and kept._bytes == sum(image.nbytes for image, _ in kept._kept.values()) <= 5 * 46_000
     monkeypatch.setattr(datasets.cache, "KEPT", 3)
     kept.read(paths[0], 1)
-    assert len(kept._kept) == 3 and not Pictures(0.0, 0.0)._kept
+    assert len(kept._kept) == 3 and not ImageCache(0.0, 0.0)._kept
     assert 0 < datasets.cache.free_memory() < 1e14
 
 
 def fill(paths: list[str]) -> None:
-    kept = Pictures(1e9, 0.0)
+    kept = ImageCache(1e9, 0.0)
     for path in paths * 3:
         assert np.array_equal(kept.read(path, 1)[0], read_image(path))
 
 
-def test_two_processes_may_write_at_once(tmp_path: Path, cache: Path) -> None:
+def test_several_processes_may_write_at_once(tmp_path: Path, cache: Path) -> None:
     paths = [jpeg(tmp_path / f"{i}.jpg", i) for i in range(15)]
     processes = [mp.get_context("fork").Process(target=fill, args=(paths,)) for _ in range(3)]
     for process in processes:
@@ -161,33 +161,35 @@ def test_two_processes_may_write_at_once(tmp_path: Path, cache: Path) -> None:
 
 
 @pytest.mark.parametrize("text, files", [("0", 0.0), ("1.5", 1.5e9), ("", None)])
-def test_the_limit_in_the_environment(monkeypatch: pytest.MonkeyPatch, text: str, files) -> None:
+def test_the_limit_of_the_files_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch, text: str, files) -> None:
     monkeypatch.setenv("THAW_CACHE_GB", text)
-    assert Pictures()._files == files
+    assert ImageCache()._files == files
 
 
 @pytest.mark.parametrize("text", ["much", "-1", "nan", "inf"])
-def test_a_wrong_limit_is_named(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+def test_a_wrong_limit_is_an_error(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setenv("THAW_CACHE_GB", text)
     with pytest.raises(ValueError, match=f"THAW_CACHE_GB={text}"):
-        Pictures()
+        ImageCache()
 
 
-def test_boxes_lie_over_their_objects_in_reduced_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-    monkeypatch.setattr(datasets.cache, "read_reduced", lambda *how: (asked.append(how[1]), read_reduced(*how))[1])
-    found, kept = data(tmp_path, pictures=Pictures(0.0, 0.0)), 0
+def test_boxes_stay_over_their_objects_in_images_that_are_decoded_smaller(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reductions = []
+    monkeypatch.setattr(datasets.cache, "read_reduced", lambda *how: (reductions.append(how[1]), read_reduced(*how))[1])
+    found, kept = data(tmp_path, cache=ImageCache(0.0, 0.0)), 0
     found.augment = replace(HOW, mosaic=0.5, mixup=0.0)
     for epoch in range(8):
         for i in range(12):
             item = found[Key(epoch, i, i, (160, 160))]
             kept += len(item.boxes)
             for label in set(item.labels.tolist()) if len(item.labels) == 1 else ():
-                assert_under_its_box(item.image, item.boxes, label, turned=True)
-    assert kept > 50 and {2, 4} & set(asked)
+                assert_under_its_box(item.image, item.boxes, label, rotated=True)
+    assert kept > 50 and {2, 4} & set(reductions)
 
 
-def test_a_picture_is_never_decoded_smaller_than_it_is_drawn(tmp_path: Path) -> None:
+def test_an_image_is_never_decoded_smaller_than_it_is_drawn(tmp_path: Path) -> None:
     found = data(tmp_path)
     for size in ((32, 32), (160, 160), (640, 640), (96, 416)):
         for largest in (0.5, 1.0, 1.5, 2.0):
@@ -199,13 +201,3 @@ def test_a_picture_is_never_decoded_smaller_than_it_is_drawn(tmp_path: Path) -> 
                 assert reduction == 8 or 2 * reduction * scale > 1
     found = DetectionDataset(replace(found.annotations, sizes=np.zeros((12, 2), np.int32)), "corner", HOW)
     assert found._reduction(0, (32, 32), 1.0) == 1  # of unknown size
-
-
-@pytest.mark.parametrize("side", [64, 121, 127])
-@pytest.mark.parametrize("reduction", [1, 2, 4, 8])
-def test_reduced_sides_are_divided_and_rounded_up(tmp_path: Path, side: int, reduction: int) -> None:
-    image, done = read_reduced(jpeg(tmp_path / "a.jpg", 0, side), reduction)
-    assert image.shape == (-(-side // reduction), -(-(side + 7) // reduction), 3) and done == reduction
-    cv2.imwrite(str(tmp_path / "a.png"), image)
-    again, done = read_reduced(str(tmp_path / "a.png"), reduction)
-    assert np.array_equal(again, image) and done == 1

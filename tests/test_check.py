@@ -1,3 +1,5 @@
+"""The data check finds every kind of problem in one pass, and its exit status says whether training would start."""
+
 import json
 from pathlib import Path
 
@@ -7,7 +9,8 @@ import pytest
 from PIL import Image
 
 from datasets.annotations import DataError
-from datasets.check import check, main, page, text_of
+from tools.check import check, main, page, text_of
+from utils.draw import GAP, color_of
 
 
 def paint(path: Path, level: int, width: int = 200, height: int = 100, orientation: int = 1) -> None:
@@ -40,10 +43,10 @@ def data(tmp_path: Path) -> tuple[str, str]:
     return str(tmp_path / "train.txt"), str(tmp_path / "val.txt")
 
 
-def test_everything_wrong_is_found(data: tuple[str, str]) -> None:
+def test_every_problem_is_found_in_one_pass(data: tuple[str, str]) -> None:
     report, good = check(*data, size=(50, 100))
     train = report["train"]
-    assert (train["pictures"], train["backgrounds"], train["boxes"], train["crowd"]) == (8, 1, 6, 1)
+    assert (train["images"], train["backgrounds"], train["boxes"], train["crowd"]) == (8, 1, 6, 1)
     assert train["classes"] == {"cat": 5, "dog": 1, "bird": 0}
     assert (
         len(train["unreadable"]) == 2
@@ -71,53 +74,60 @@ def test_everything_wrong_is_found(data: tuple[str, str]) -> None:
     assert len(good) == 6 and json.loads(json.dumps(report)) == report
 
 
-def test_the_text_says_it_too(data: tuple[str, str]) -> None:
+def test_the_text_has_everything_that_is_in_the_report(data: tuple[str, str]) -> None:
     words = text_of(check(*data)[0])
-    for part in ("pictures 8", "unreadable 2", "cut.png", "train.txt:4", "1.png = ", "bird", "errors:", "below 16 px"):
+    for part in ("images 8", "unreadable 2", "cut.png", "train.txt:4", "1.png = ", "bird", "errors:", "below 16 px"):
         assert part in words, part
 
 
-def test_clean_data_have_nothing_to_complain_about(data: tuple[str, str]) -> None:
+def test_clean_data_have_no_errors_and_notes(data: tuple[str, str]) -> None:
     report, _ = check(data[1], classes=("cat", "dog", "bird"))
     assert report["errors"] == [] and report["train"]["notes"] == []
 
 
-def test_imbalance_and_a_set_without_boxes(tmp_path: Path) -> None:
+def test_imbalanced_classes_are_a_warning_and_data_without_boxes_an_error(tmp_path: Path) -> None:
     paint(tmp_path / "a.png", 1)
     rows = " ".join(f"{i},0,{i + 9},9,0" for i in range(150))
     (tmp_path / "a.txt").write_text(f"a.png {rows} 1,1,30,30,1\n")
-    assert any("150 boxes for one" in warning for warning in check(str(tmp_path / "a.txt"))[0]["warnings"])
+    assert any("150 times the boxes" in warning for warning in check(str(tmp_path / "a.txt"))[0]["warnings"])
     (tmp_path / "b.txt").write_text("a.png\n")
     assert "no boxes at all" in check(str(tmp_path / "b.txt"))[0]["errors"][0]
 
 
-def test_data_that_nobody_can_use_raise(tmp_path: Path) -> None:
+def test_data_without_a_readable_line_are_an_error(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a.png 1,2,x,4,0\n")
     with pytest.raises(DataError, match="a.txt:1"):
         check(str(tmp_path / "a.txt"))
 
 
-def test_the_page_shows_boxes_where_they_are(tmp_path: Path) -> None:
-    paint(tmp_path / "a.png", 0, 640, 320)
-    (tmp_path / "a.txt").write_text("a.png 200,100,400,300,0\na.png\n")
+def test_the_contact_sheet_shows_boxes_in_different_colors_per_class(tmp_path: Path) -> None:
+    names = [f"c{i}" for i in range(6)]
+    (tmp_path / "classes.txt").write_text("\n".join(names))
+    paint(tmp_path / "a.png", 0, 640, 640)
+    boxes = " ".join(f"{100 * i + 10},200,{100 * i + 90},500,{i}" for i in range(6))
+    (tmp_path / "a.txt").write_text(f"a.png {boxes}\n")
     sheet = page(check(str(tmp_path / "a.txt"))[1])
-    assert sheet.shape == (320, 1280, 3) and sheet.dtype == np.uint8
-    background = sheet[5, 5]
-    changed = (sheet[:160, :320] != background).any(-1)
-    rows, columns = np.flatnonzero(changed.mean(1) > 0.25), np.flatnonzero(changed.mean(0) > 0.25)
-    assert rows[[0, -1]].tolist() == [50, 150] and columns[[0, -1]].tolist() == [100, 200]
-    assert not (sheet[:160, 320:640] != background).any()
+    assert sheet.shape == (320 + 2 * GAP, 320 + 2 * GAP, 3) and sheet.dtype == np.uint8
+    inside = sheet[GAP:-GAP, GAP:-GAP]
+    edges = [inside[175, 50 * i + 5].tolist() for i in range(6)]  # the left edge of each box, at half the size
+    assert edges == [list(color_of(i)) for i in range(6)]
+    assert len({tuple(edge) for edge in edges}) == 6
+    assert (inside[175, 10:40] == inside[5, 5]).all()  # nothing is drawn inside of a box
 
 
-def test_the_command(data: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_main_prints_and_writes_the_report(
+    data: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
     outputs = [f"json={tmp_path / 'r.json'}", f"page={tmp_path / '页.png'}"]
     with pytest.raises(SystemExit, match="1"):
         main([data[0], f"val={data[1]}", "size=50,100", *outputs])
     assert "unreadable 2" in capsys.readouterr().out
     assert json.loads((tmp_path / "r.json").read_text(encoding="utf-8"))["size"] == [50, 100]
-    assert cv2.imdecode(np.fromfile(tmp_path / "页.png", np.uint8), 1).shape == (640, 1280, 3)
+    assert cv2.imdecode(np.fromfile(tmp_path / "页.png", np.uint8), 1).shape[2] == 3
     with pytest.raises(SystemExit, match="0"):
         main([data[1]])
+    with pytest.raises(SystemExit, match="did you mean size"):
+        main([data[1], "sise=64"])
     for words, message in (
         ([str(tmp_path / "none.txt")], "no such file"),
         ([data[1], "size=0"], "give size=416"),
@@ -129,7 +139,7 @@ def test_the_command(data: tuple[str, str], tmp_path: Path, capsys: pytest.Captu
         assert message in json.loads((tmp_path / "r.json").read_text())["errors"][0]
 
 
-def test_real_data(shared: Path) -> None:
+def test_real_data_have_their_known_problems(shared: Path) -> None:
     report, _ = check(str(shared / "data" / "raccoon"))
     assert len(report["train"]["duplicates"]) == 4 and report["errors"] == []
     root = str(shared / "data" / "bccd" / "BCCD")

@@ -1,4 +1,4 @@
-"""utils/checkpoint.py: never half written, nothing but plain data, and a report of what fits."""
+"""utils/checkpoint.py: files are never half written, hold plain data only, and old ones can still be read and resumed."""
 
 import os
 import pickle
@@ -8,6 +8,7 @@ import sys
 import time
 import zipfile
 from collections import OrderedDict
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +17,9 @@ import pytest
 import torch
 from torch import nn
 
-from utils.checkpoint import CheckpointError, load, load_matching, plain, save, strip
+import train
+from utils import checkpoint
+from utils.checkpoint import CheckpointError, DiskError, atomic_write, load, load_matching, plain, save, strip
 
 ROOT = Path(__file__).parents[1]
 LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="uses Linux limits and signals")
@@ -34,7 +37,7 @@ def contents(value=1.0):
     }
 
 
-def test_what_is_saved_is_loaded(tmp_path):
+def test_a_saved_checkpoint_is_loaded_unchanged(tmp_path):
     save(tmp_path / "last.pt", contents())
     loaded = load(tmp_path / "last.pt")
     assert torch.equal(loaded["model"]["backbone.a"], torch.ones(3, 2)) and loaded["model"]["n"].item() == 7
@@ -45,7 +48,7 @@ def test_what_is_saved_is_loaded(tmp_path):
 
 
 @pytest.mark.parametrize("layout", ["plain", "channels_last", "bfloat16", "bool", "empty", "scalar"])
-def test_tensors_of_every_kind_survive_the_read_back(tmp_path, layout):
+def test_tensors_of_every_kind_are_saved_bit_for_bit(tmp_path, layout):
     tensor = {
         "plain": torch.randn(2, 3, 4, 5),
         "channels_last": torch.randn(2, 3, 4, 5).contiguous(memory_format=torch.channels_last),
@@ -59,7 +62,7 @@ def test_tensors_of_every_kind_survive_the_read_back(tmp_path, layout):
     assert torch.equal(again, tensor) and again.dtype == tensor.dtype and again.stride() == tensor.stride()
 
 
-def test_plain_values_only():
+def test_only_plain_values_are_saved():
     class Point(NamedTuple):
         x: int
 
@@ -85,7 +88,7 @@ def test_a_slice_is_saved_without_the_rest_of_its_storage(tmp_path):
 
 @pytest.mark.parametrize("place", ["model", "resume.model", "resume.updater"])
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_nan_weights_are_never_saved(tmp_path, place, bad):  # PITFALLS 2
+def test_weights_that_are_not_finite_are_never_saved(tmp_path, place, bad):
     save(tmp_path / "last.pt", contents(5.0))
     new = contents(6.0)
     holder = {"model": new, "resume.model": new["resume"], "resume.updater": new["resume"]}[place]
@@ -96,23 +99,53 @@ def test_nan_weights_are_never_saved(tmp_path, place, bad):  # PITFALLS 2
     assert os.listdir(tmp_path) == ["last.pt"]
 
 
-def test_an_error_of_the_disk_leaves_the_old_file(tmp_path, monkeypatch):
-    save(tmp_path / "last.pt", contents(5.0))
+def fail(error):
+    def failing(*_, **__):
+        raise error
 
-    def full(_):
-        raise OSError(28, "No space left on device")
+    return failing
 
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(CheckpointError, match=r"No space left on device.*the previous one is kept"):
-        save(tmp_path / "last.pt", contents(6.0))
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
+@pytest.mark.parametrize("step", ["write", "fsync", "replace"])
+def test_a_failed_write_keeps_the_old_file_and_leaves_no_temporary_file(tmp_path, monkeypatch, step, error):
+    path = tmp_path / "table.csv"
+    path.write_bytes(b"old")
+    if step != "write":
+        monkeypatch.setattr(os, step, fail(error))
+    with pytest.raises(type(error)), atomic_write(path) as file:
+        file.write(b"new")
+        if step == "write":
+            raise error
+    assert path.read_bytes() == b"old" and os.listdir(tmp_path) == ["table.csv"]
+
+
+def test_a_written_file_replaces_the_old_one(tmp_path):
+    for text in (b"old", b"new"):
+        with atomic_write(tmp_path / "table.csv") as file:
+            file.write(text)
+    assert (tmp_path / "table.csv").read_bytes() == b"new" and os.listdir(tmp_path) == ["table.csv"]
+
+
+def test_a_full_disk_is_a_disk_error_that_names_the_cause(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "fsync", fail(OSError(28, "No space left on device")))
+    with pytest.raises(DiskError, match=r"No space left on device.*there is no previous file"):
+        save(tmp_path / "last.pt", contents())
     monkeypatch.undo()
+    save(tmp_path / "last.pt", contents(5.0))
+    monkeypatch.setattr(os, "fsync", fail(OSError(28, "No space left on device")))
+    with pytest.raises(DiskError, match=r"No space left on device.*the previous file is kept"):
+        try:
+            raise KeyboardInterrupt  # a run that is stopped is saved while the signal is handled
+        except KeyboardInterrupt:
+            save(tmp_path / "last.pt", contents(6.0))
     assert load(tmp_path / "last.pt")["model"]["backbone.a"][0, 0] == 5
-    assert os.listdir(tmp_path) == ["last.pt"]
 
 
 @LINUX
-def test_a_full_disk_while_writing_leaves_the_old_file(tmp_path):
-    """The limit on file size makes write() fail in the middle, as a full disk does."""
+@pytest.mark.slow
+def test_a_disk_that_fills_up_while_writing_leaves_the_old_file(tmp_path):
+    """A limit on the file size makes write() fail halfway, as a full disk does."""
     program = f"""
 import resource, signal, torch
 from utils.checkpoint import save, CheckpointError
@@ -125,22 +158,29 @@ except CheckpointError as error:
     print(error)
 """
     out = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=120)
-    assert "File too large" in out.stdout and "previous one is kept" in out.stdout, out.stdout + out.stderr
+    assert "File too large" in out.stdout and "previous file is kept" in out.stdout, out.stdout + out.stderr
     assert torch.equal(load(tmp_path / "last.pt")["model"]["a"], torch.ones(3))
     assert os.listdir(tmp_path) == ["last.pt"]
 
 
-def test_a_write_that_went_wrong_is_noticed_by_reading_it_back(tmp_path, monkeypatch):
-    save(tmp_path / "last.pt", contents(5.0))
-    wrong = torch.save
-    monkeypatch.setattr(torch, "save", lambda _, file: wrong(plain({**contents(7.0), "format": 1}), file))
-    with pytest.raises(CheckpointError, match="differs"):
-        save(tmp_path / "last.pt", contents(6.0))
-    assert load(tmp_path / "last.pt")["model"]["backbone.a"][0, 0] == 5
+def test_a_damaged_write_is_found_by_reading_the_file_back(tmp_path, monkeypatch):
+    save(tmp_path / "last.pt", {"model": {"a": torch.ones(10_000)}})
+    write = torch.save
+
+    def damaged(data, file):
+        write(data, file)
+        file.seek(20_000)  # in the middle of the tensor
+        file.write(b"damage")
+
+    monkeypatch.setattr(torch, "save", damaged)
+    with pytest.raises(DiskError, match="damaged.*the previous file is kept"):
+        save(tmp_path / "last.pt", {"model": {"a": torch.zeros(10_000)}})
+    assert load(tmp_path / "last.pt")["model"]["a"].all()
 
 
 @LINUX
-def test_kill_during_save_leaves_a_whole_file(tmp_path):  # PITFALLS 40
+@pytest.mark.slow
+def test_kill_during_save_leaves_a_whole_file(tmp_path):
     program = f"""
 import torch
 from utils.checkpoint import save
@@ -159,8 +199,8 @@ for i in range(100000):
         assert (loaded["model"]["a"] == loaded["step"]).all()
 
 
-def test_what_killed_processes_left_is_removed_in_time(tmp_path):
-    """Also of a best.pt after which there was no better one."""
+def test_temporary_files_of_killed_processes_are_removed_later(tmp_path):
+    """Also those of best.pt, which may never be saved again."""
     old, older, young = (tmp_path / name for name in (".last.pt.a-1.tmp", ".best.pt.a-1.tmp", ".last.pt.a-2.tmp"))
     for file in (old, older, young):
         file.write_bytes(b"half")
@@ -176,7 +216,7 @@ class Hostile:
 
 
 @pytest.mark.parametrize("old_layout", [False, True])
-def test_a_hostile_pickle_is_refused(tmp_path, monkeypatch, old_layout):  # PITFALLS 33
+def test_a_hostile_pickle_is_refused(tmp_path, monkeypatch, old_layout):
     monkeypatch.chdir(tmp_path)
     if old_layout:
         Path("bad.pt").write_bytes(pickle.dumps({"format": 1, "model": Hostile()}, protocol=2))
@@ -187,29 +227,29 @@ def test_a_hostile_pickle_is_refused(tmp_path, monkeypatch, old_layout):  # PITF
     assert not Path("owned").exists()
 
 
-def test_files_that_are_no_checkpoints_say_so(tmp_path):
+def test_files_that_are_not_checkpoints_are_refused_by_name(tmp_path):
     file = tmp_path / "x.pt"
     for garbage in (b"", b"hello, this is text", b"PK\x03\x04 nearly a zip", os.urandom(5000)):
         file.write_bytes(garbage)
         with pytest.raises(CheckpointError, match="x.pt"):
             load(file)
     torch.save({"model": {"a": torch.ones(1)}}, file)
-    with pytest.raises(CheckpointError, match="no checkpoint of this project.*weights="):
+    with pytest.raises(CheckpointError, match="not a checkpoint of this project.*weights="):
         load(file)
     torch.save({"format": 2, "model": {}}, file)
-    with pytest.raises(CheckpointError, match="format 2, known is 1"):
+    with pytest.raises(CheckpointError, match="has format 2; this version reads format 1"):
         load(file)
 
 
-def test_a_missing_file_comes_with_the_cure(tmp_path):
-    with pytest.raises(CheckpointError, match="train.py writes them"):
+def test_the_message_for_a_missing_file_names_the_fix(tmp_path):
+    with pytest.raises(CheckpointError, match="train.py writes"):
         load(tmp_path / "best.pt")
     save(tmp_path / "best.pt", contents())
     with pytest.raises(CheckpointError, match="did you mean .*best.pt"):
         load(tmp_path)
 
 
-def test_damage_is_noticed(tmp_path):
+def test_damaged_files_are_refused(tmp_path):
     file = tmp_path / "a.pt"
     save(file, {"model": {"a": torch.arange(10_000.0)}})
     whole = file.read_bytes()
@@ -223,7 +263,7 @@ def test_damage_is_noticed(tmp_path):
             load(file)
 
 
-def test_prefixes_of_wrappers_are_stripped(tmp_path):  # PITFALLS 39
+def test_prefixes_of_wrappers_are_stripped(tmp_path):
     names = {"module.backbone.a": 1, "_orig_mod.module.neck.b": 2, "module._orig_mod.c": 3, "backbone._orig_mod.d": 4}
     assert strip(names) == {"backbone.a": 1, "neck.b": 2, "c": 3, "backbone.d": 4}
     state = {"module.backbone.a": torch.ones(2)}
@@ -239,7 +279,7 @@ class Model(nn.Module):
         self.head = nn.Conv2d(width, classes, 1)
 
 
-def test_load_matching_takes_what_fits_and_reports_the_rest():
+def test_load_matching_copies_tensors_that_fit_and_reports_the_others():
     model, other = Model(), Model(classes=5)
     nn.init.constant_(other.backbone[1].running_mean, 3.0)
     state = {f"module.{k}": v for k, v in other.state_dict().items()} | {"neck.x": torch.ones(1), "note": "text"}
@@ -252,37 +292,36 @@ def test_load_matching_takes_what_fits_and_reports_the_rest():
         "head.weight": "file [5, 4, 1, 1], model [3, 4, 1, 1]",
         "head.bias": "file [5], model [3]",
     }
-    assert report.tensors == {"backbone": (4, 5), "head": (0, 2)}
-    assert report.parameters == {"backbone": (108 + 12, 108 + 16), "head": (0, 15)}
+    assert report.counts("backbone") == (4, 5, 108 + 12, 108 + 16) and report.counts("head") == (0, 2, 0, 15)
     now = model.state_dict()
     for name in report.taken:
         assert torch.equal(now[name], other.state_dict()[name])
     for name in (*report.missing, *report.mismatched):
         assert torch.equal(now[name], fresh[name])
     text = report.text()
-    assert "4 of 5 tensors" in text and "96.8 %" in text
+    assert "4 of 5 tensors taken, 96.8% of 0.000 M values" in text
     assert "head.weight (file [5, 4, 1, 1], model [3, 4, 1, 1])" in text
     assert "not in the file: backbone.1.bias" in text and "not in the model: neck.x, note" in text
 
 
-def test_too_little_of_the_backbone_is_an_error():  # PITFALLS 17
+def test_weights_that_fit_too_little_of_the_backbone_are_refused():
     report = load_matching(Model(), Model().state_dict())
     assert report.require(backbone=1.0, head=1.0) is report
-    with pytest.raises(CheckpointError, match=r"only 0 % of the backbone fits, 80 % are wanted.*model="):
+    with pytest.raises(CheckpointError, match=r"only 0% of the backbone fits, but 80% must.*model="):
         load_matching(Model(width=4), Model(width=6).state_dict()).require(backbone=0.8)
 
 
 def test_matching_batch_norms_do_not_hide_missing_convolutions():
-    """Four of five tensors of a block belong to its batch norm: counted alone they would reach 80 %."""
+    """Four of the five tensors of a block belong to its batch norm: by tensors alone they would be 80 %."""
     state = Model().state_dict()
     del state["backbone.0.weight"]
     report = load_matching(Model(), state)
-    assert report.tensors["backbone"] == (4, 5) and report.share("backbone") == pytest.approx(16 / 124)
+    assert report.counts("backbone")[:2] == (4, 5) and report.fraction("backbone") == pytest.approx(16 / 124)
     with pytest.raises(CheckpointError, match="backbone"):
         report.require(backbone=0.8)
 
 
-def test_weights_that_are_not_finite_are_not_loaded():
+def test_weights_that_are_not_finite_are_never_loaded():
     state = Model().state_dict()
     state["head.bias"] = torch.tensor([1.0, float("inf"), 0.0])
     model = Model()
@@ -290,3 +329,37 @@ def test_weights_that_are_not_finite_are_not_loaded():
     with pytest.raises(CheckpointError, match=r"head\.bias"):
         load_matching(model, state)
     assert torch.equal(model.head.weight, before)
+
+
+def test_a_checkpoint_with_the_removed_head_without_nms_is_refused(tmp_path):
+    save(tmp_path / "best.pt", {"model": {"selector.predictors.0.weight": torch.ones(1)}})
+    with pytest.raises(CheckpointError, match="trained with nms_free=true, which is no longer supported"):
+        load(tmp_path / "best.pt")
+
+
+def test_constants_of_older_checkpoints_get_their_new_names(tmp_path):
+    old = {"plain_epochs": 3, "training data": "9 pictures, 21 boxes, 0123456789ab"}
+    new = {"no_aug_epochs": 3, "training data": "9 images, 21 boxes, 0123456789ab"}
+    save(tmp_path / "last.pt", contents() | {"config": {"plain_epochs": 3}, "resume": {"constants": old}})
+    loaded = load(tmp_path / "last.pt")
+    assert loaded["config"] == {"no_aug_epochs": 3} and loaded["resume"]["constants"] == new
+
+
+def test_a_run_of_an_older_version_can_be_resumed(painted, tmp_path):
+    """The checkpoint is written in the layout of the version before constants and data were renamed."""
+    cfg = train.Config(
+        **{"train": str(painted(6)), "val": str(painted(4, "val")), "output": str(tmp_path / "runs"), "device": "cpu"},
+        **{"model": "tiny_n", "weights": None, "image_size": (64, 64), "epochs": 1, "freeze_epochs": 0, "workers": 0},
+        **{"batch_size": 3, "freeze_batch_size": 3, "no_aug_epochs": 1},
+    )
+    train.main(cfg)
+    (file,) = (tmp_path / "runs").glob("*/last.pt")
+    old = checkpoint.read(file)
+    for constants in (old["config"], old["resume"]["constants"]):
+        constants["plain_epochs"] = constants.pop("no_aug_epochs")
+        constants["nms_free"] = False
+    constants["training data"] = constants["training data"].replace("images", "pictures")
+    del constants["extra_augment"]
+    save(file, old)
+    train.main(replace(cfg, epochs=2, resume=True))
+    assert load(file)["epoch"] == 2 and len(list((tmp_path / "runs").iterdir())) == 1

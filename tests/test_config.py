@@ -1,14 +1,24 @@
-"""utils/config.py: constants from the command line by their declared type, with cures for what users get wrong."""
+"""utils/config.py: constants read by their declared types, and scripts whose error messages name the fix."""
 
+import json
+import os
+import subprocess
+import sys
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
-from utils.config import ConfigError, check, help_text, override, show, table
+from utils import config
+from utils.config import ConfigError, check, override, require, run_script, show, table
+from utils.distributed import RemoteError
+
+ROOT = Path(__file__).parents[1]
 
 
 @dataclass(frozen=True)
@@ -27,14 +37,12 @@ class Config:
     sync_bn: bool = True
     steps: tuple[int, ...] = (8, 11)
     scale: tuple[float, float] = (0.5, 1.5)
-    colour: tuple[float, float, float] = (0.1, 0.7, 0.4)
+    color: tuple[float, float, float] = (0.1, 0.7, 0.4)
     patience: int | None = None
-
-    def not_a_constant(self) -> int:
-        return self.epochs
+    parts: tuple[str, ...] = ()
 
 
-def given_line(*argv):
+def parse(*argv):
     return override(Config(), argv)
 
 
@@ -50,7 +58,7 @@ def given_line(*argv):
         ("classes=None", None),
         ("classes=my classes.txt", "my classes.txt"),
         ("classes=a=b.txt", "a=b.txt"),
-        ("amp=none", "none"),  # a word of its own: the type admits no None
+        ("amp=none", "none"),  # text: the type does not allow None
         ("amp=fp16", "fp16"),
         ("patience=none", None),
         ("patience=5", 5),
@@ -72,12 +80,13 @@ def given_line(*argv):
         ("steps=3", (3,)),
         ("steps=1,2,3", (1, 2, 3)),
         ("steps=()", ()),
+        ("parts=[a, b c]", ("a", "b c")),
         ("train=C:\\new\\train.txt", "C:\\new\\train.txt"),
     ],
 )
 def test_values_are_read_by_the_declared_type(item, value):
     name = item.partition("=")[0]
-    cfg = given_line(item)
+    cfg = parse(item)
     assert getattr(cfg, name) == value
     assert type(getattr(cfg, name)) is type(value)
     assert {k: v for k, v in asdict(cfg).items() if k != name} == {
@@ -88,51 +97,53 @@ def test_values_are_read_by_the_declared_type(item, value):
 @pytest.mark.parametrize(
     "item",
     "epochs=ten epochs=1.5 epochs=inf epochs=nan epochs=true learning_rate=nan learning_rate=1,2 sync_bn=maybe "
-    "sync_bn=none sync_bn=2 epochs=none image_size=640,480,3 image_size=a,b image_size=1.5 colour=1 colour=1,2 "
+    "sync_bn=none sync_bn=2 epochs=none image_size=640,480,3 image_size=a,b image_size=1.5 color=1 color=1,2 "
     "steps=1,x ema=none".split(),
 )
 def test_values_that_do_not_fit_are_refused_with_name_and_type(item):
-    with pytest.raises(ConfigError, match=f"{item.partition('=')[0]} is .*(number|True|values)"):
-        given_line(item)
-
-
-def test_tuple_messages_show_how_many_values_are_wanted():
-    with pytest.raises(ConfigError, match=r"image_size=1,2,3: image_size is 2 values with commas between them"):
-        given_line("image_size=1,2,3")
+    with pytest.raises(
+        ConfigError, match=f"{item}: {item.partition('=')[0]} is (int|float|bool|tuple).*, for example "
+    ):
+        parse(item)
 
 
 @pytest.mark.parametrize(
-    ("item", "meant"), [("epoch=3", "epochs"), ("image-size=64", "image_size"), ("Learning_rate=1", "learning_rate")]
-)
-def test_an_unknown_name_says_which_was_meant(item, meant):
-    with pytest.raises(ConfigError, match=f"did you mean {meant}"):
-        given_line(item)
-
-
-def test_an_unknown_name_like_nothing_points_to_the_help():
-    with pytest.raises(ConfigError, match="--help"):
-        given_line("zzzzzz=3")
-
-
-@pytest.mark.parametrize(
-    ("argv", "cure"),
+    ("item", "hint"),
     [
-        (["--epochs=9"], "epochs=9"),
-        (["--sync-bn"], "sync_bn=value"),
-        (["epochs"], "epochs=value"),
-        (["epochs="], "VAL"),
+        ("epoch=3", "did you mean epochs"),
+        ("image-size=64", "did you mean image_size"),
+        ("Learning_rate=1", "did you mean learning_rate"),
+        ("zzzzzz=3", "--help"),
+        ("--epochs=9", "epochs=9"),
+        ("--sync-bn", "sync_bn=VALUE"),
+        ("epochs", "epochs=VALUE"),
+        ("epochs=", "epochs=VALUE"),
+        ("image_size=1,2,3", r"tuple\[int, int\], for example 416,416"),
     ],
 )
-def test_other_ways_of_writing_an_override_get_the_cure(argv, cure):
-    with pytest.raises(ConfigError, match=cure):
-        given_line(*argv)
+def test_an_invalid_override_gets_a_hint(item, hint):
+    with pytest.raises(ConfigError, match=hint):
+        parse(item)
 
 
-def test_the_last_of_two_wins():
-    assert given_line("epochs=3", "amp=bf16", "epochs=4") == replace(Config(), epochs=4, amp="bf16")
+def test_numbers_outside_of_the_limits_and_unknown_words_are_refused():
+    limits = {"epochs": 1, "scale": 0.1}, {"mosaic": 1}, {"amp": ("fp16", "none")}
+    require(Config(mosaic=None), *limits)
+    for wrong, message in (
+        ({"epochs": 0}, "epochs=0: it must be at least 1"),
+        ({"scale": (0.05, 2.0)}, "scale=0.05,2: it must be at least 0.1"),
+        ({"mosaic": 1.5}, "mosaic=1.5: it must be at most 1"),
+        ({"amp": "fp61"}, "amp=fp61: did you mean fp16.*fp16, none"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            require(Config(**wrong), *limits)
 
 
-def test_a_constant_without_a_type_is_refused_with_the_cure():
+def test_the_last_of_two_overrides_wins():
+    assert parse("epochs=3", "amp=bf16", "epochs=4") == replace(Config(), epochs=4, amp="bf16")
+
+
+def test_a_constant_without_a_type_is_refused_with_the_fix():
     @dataclass(frozen=True)
     class Forgot:
         epochs: int = 3
@@ -142,13 +153,10 @@ def test_a_constant_without_a_type_is_refused_with_the_cure():
         override(Forgot(), [])
 
 
-def test_control_characters_in_a_windows_path_are_refused_with_the_cure():
-    with pytest.raises(ConfigError) as error:
-        check(Config(train="C:\new\table.txt"))
-    assert r'r"C:\new\table.txt"' in str(error.value)
-    assert '"C:/new/table.txt"' in str(error.value)
-    with pytest.raises(ConfigError, match=r"\\x01"):
-        check(Config(classes="C:\1.txt"))
+def test_control_characters_in_a_windows_path_are_refused_with_the_fix():
+    for path in ("C:\new\table.txt", "C:\1.txt"):
+        with pytest.raises(ConfigError, match="control character.*r before the quotes"):
+            check(Config(train=path))
 
 
 def test_values_typed_into_the_file_get_their_declared_types():
@@ -190,32 +198,106 @@ numbers = st.floats(allow_nan=False, allow_infinity=False)
         amp=st.text("abc,/ =[]", min_size=1).map(str.strip).filter(bool),
     )
 )
-def test_what_is_shown_can_be_typed(cfg):
+def test_every_shown_value_can_be_typed(cfg):
     argv = [f"{name}={show(value)}" for name, value in asdict(cfg).items()]
     assert override(Config(), argv) == cfg
 
 
-def test_the_help_prints_the_constants_with_their_comments(capsys):
-    for flag in ("-h", "--help"):
-        with pytest.raises(SystemExit) as stop:
-            given_line("epochs=3", flag)
-        assert stop.value.code == 0
-        out = capsys.readouterr().out
-        assert "# height, width" in out and "learning_rate: float = 0.01" in out and "# data" in out
-        assert "not_a_constant" not in out
+@pytest.mark.parametrize("flag", ["-h", "--help"])
+def test_the_help_prints_the_constants_with_their_comments(flag, capsys):
+    with pytest.raises(SystemExit) as stop:
+        parse("epochs=3", flag)
+    out = capsys.readouterr().out
+    assert stop.value.code == 0
+    assert "# height, width" in out and "learning_rate: float = 0.01" in out and "# data" in out
 
 
-def test_the_help_works_without_a_source_file():
-    scope: dict = {"dataclass": dataclass}
-    exec("@dataclass(frozen=True)\nclass Config:\n    epochs: int = 7\n", scope)
-    assert "epochs  7" in help_text(scope["Config"]())
-
-
-def test_the_table_marks_what_was_changed_and_shows_derived_values():
-    lines = table(given_line("epochs=9", "image_size=64"), derived={"total_steps": 90}).splitlines()
+def test_the_table_marks_changed_values_and_shows_derived_ones():
+    lines = table(parse("epochs=9", "image_size=64"), derived={"total_steps": 90}).splitlines()
     (epochs,) = [line for line in lines if "epochs" in line]
     assert epochs.startswith("*") and "9" in epochs and "was 50" in epochs
     assert [line.split()[1] for line in lines if line.startswith("* ")] == ["image_size", "epochs"]
     assert lines[-2].strip() == "derived" and lines[-1].split() == ["total_steps", "90"]
     demo = replace(Config(), epochs=9)
     assert not any(line.startswith("*") for line in table(demo, defaults=demo).splitlines())
+
+
+def run(error):
+    def main():
+        raise error
+
+    run_script(main, stopped="continue with resume=true", memory_advice="lower batch_size=")
+
+
+@pytest.mark.parametrize(
+    "error, message",
+    [
+        (ValueError("wrong"), "ValueError: wrong"),
+        (PermissionError("no"), "PermissionError: no"),
+        (ConfigError("epochs=0"), "ConfigError: epochs=0"),
+        (KeyboardInterrupt(), "continue with resume=true"),
+        (torch.cuda.OutOfMemoryError("full"), "CUDA out of memory: lower batch_size="),
+    ],
+)
+def test_user_errors_end_a_script_in_one_line(error, message):
+    with pytest.raises(SystemExit, match=message):
+        run(error)
+
+
+def test_other_errors_keep_their_traceback():
+    with pytest.raises(TypeError):
+        run(TypeError("a bug"))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["train.py"], *(pytest.param(words, marks=pytest.mark.slow) for words in (
+        ["evaluate.py"], ["predict.py"], ["export.py"], ["-m", "tools.convert"], ["-m", "tools.check"]
+    ))],
+)  # fmt: skip
+def test_a_missing_system_library_is_reported_with_the_fix(tmp_path, words):
+    (tmp_path / "cv2.py").write_text("raise ImportError('libGL.so.1: cannot open shared object file')")
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
+    done = subprocess.run([sys.executable, *words], cwd=ROOT, env=env, capture_output=True, text=True)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert "libGL.so.1" in done.stderr and "apt-get install" in done.stderr
+
+
+def test_a_character_that_the_terminal_cannot_show_does_not_end_a_script():
+    program = "from utils.config import run_script; run_script(lambda: print('猫 done'), '', '')"
+    env = {**os.environ, "PYTHONIOENCODING": "cp1252", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, env=env, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.strip() == "? done"
+
+
+@pytest.fixture
+def rank_1(monkeypatch, tmp_path):
+    """This is rank 1, the second process of a node, under torchrun -> the file in which torchrun expects the error."""
+    monkeypatch.setattr(config, "PAUSE", 0.01)
+    file = tmp_path / "error.json"
+    for name, value in {"RANK": "1", "LOCAL_RANK": "1", "TORCHELASTIC_ERROR_FILE": str(file)}.items():
+        monkeypatch.setenv(name, value)
+    return file
+
+
+def test_a_failing_rank_prints_its_rank_and_reports_to_torchrun(rank_1):
+    for error in (ValueError("wrong"), SystemExit("in one sentence")):
+        with pytest.raises(SystemExit, match=f"rank 1: .*{error}"):
+            run(error)
+        assert str(error) in json.loads(rank_1.read_text())["message"]["message"]
+    with pytest.raises(TypeError):
+        run(TypeError("a bug"))
+    assert json.loads(rank_1.read_text())["message"]["message"] == "TypeError: a bug"
+
+
+@pytest.mark.parametrize("error", [RuntimeError("[gloo/pair.cc:1] Connection closed"), dist.DistError("NCCL timeout")])
+def test_a_rank_that_lost_the_others_prints_one_line(rank_1, error):
+    with pytest.raises(SystemExit, match="rank 1: lost the connection.*timeout_minutes") as raised:
+        run(error)
+    assert "\n" not in str(raised.value) and str(error) in json.loads(rank_1.read_text())["message"]["message"]
+
+
+def test_a_rank_that_ends_because_another_failed_prints_nothing(rank_1):
+    with pytest.raises(SystemExit) as raised:
+        run(RemoteError("rank 0 failed"))
+    assert raised.value.code == 1 and not rank_1.exists()

@@ -1,3 +1,5 @@
+"""Converted data are the same data, splits are disjoint and reproducible, and no file is overwritten."""
+
 import json
 import subprocess
 import sys
@@ -10,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from datasets.annotations import DataError
-from datasets.convert import arguments, convert, split_parts
 from datasets.formats import read
+from tools.convert import convert, main, split_parts
 
 ROOT = Path(__file__).parents[1]
 
@@ -23,7 +25,7 @@ def paint(path: Path, level: int) -> None:
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    """20 pictures of 15 contents in two folders with the same names, as COCO JSON with ids of its own."""
+    """20 images, 15 of them different, in two folders with the same names, as COCO JSON with its own ids."""
     images, annotations = [], []
     for i in range(20):
         name = f"{'ab'[i % 2]}/图 {i // 2}.png"
@@ -48,8 +50,8 @@ def content(path: Path | str) -> dict[str, tuple]:
     return rows
 
 
-def test_the_annotation_file_says_the_same(source: Path, tmp_path: Path) -> None:
-    """PITFALLS 11: equal names in two folders stay distinct; backgrounds and crowd survive."""
+def test_an_annotation_file_has_the_same_data(source: Path, tmp_path: Path) -> None:
+    """Equal names in two folders stay distinct; backgrounds and crowd regions are kept."""
     convert(str(source), str(tmp_path / "out" / "all.txt"))
     assert content(tmp_path / "out" / "all.txt") == content(source)
     assert len(content(source)) == 20
@@ -57,7 +59,7 @@ def test_the_annotation_file_says_the_same(source: Path, tmp_path: Path) -> None
     assert (tmp_path / "out" / "all.txt").read_text(encoding="utf-8").startswith("../set/a/图 0.png 0,1,5.25,7,0\n")
 
 
-def test_coco_json_keeps_all_ids(source: Path, tmp_path: Path) -> None:
+def test_a_coco_json_keeps_all_ids(source: Path, tmp_path: Path) -> None:
     convert(str(source), str(tmp_path / "out.json"))
     assert content(tmp_path / "out.json") == content(source)
     mine, theirs = (json.loads(path.read_text(encoding="utf-8")) for path in (tmp_path / "out.json", source))
@@ -68,7 +70,7 @@ def test_coco_json_keeps_all_ids(source: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "classes.txt").exists()
 
 
-def test_json_of_an_annotation_file_has_the_sizes_of_the_pictures(source: Path, tmp_path: Path) -> None:
+def test_a_coco_json_of_an_annotation_file_has_the_sizes_of_the_images(source: Path, tmp_path: Path) -> None:
     convert(str(source), str(tmp_path / "all.txt"))
     convert(str(tmp_path / "all.txt"), str(tmp_path / "back.json"))
     images = json.loads((tmp_path / "back.json").read_text(encoding="utf-8"))["images"]
@@ -76,16 +78,18 @@ def test_json_of_an_annotation_file_has_the_sizes_of_the_pictures(source: Path, 
     assert content(tmp_path / "back.json") == content(source)
 
 
-@pytest.mark.parametrize(("split", "names"), [(".7,.3", ("train", "val")), (".5,.25,.25", ("train", "val", "test"))])
-def test_split_is_seeded_disjoint_and_keeps_equal_pictures_together(
-    source: Path, tmp_path: Path, split: str, names: tuple
+@pytest.mark.parametrize(
+    ("split", "names"), [((0.7, 0.3), ("train", "val")), ((0.5, 0.25, 0.25), ("train", "val", "test"))]
+)
+def test_a_split_is_disjoint_reproducible_and_keeps_equal_images_together(
+    source: Path, tmp_path: Path, split: tuple, names: tuple
 ) -> None:
     convert(str(source), str(tmp_path / "out" / "x.txt"), split=split, seed=3)
     parts = [content(tmp_path / "out" / f"x_{name}.txt") for name in names]
     assert sorted(path for part in parts for path in part) == sorted(content(source))
     pixels = [{Path(path).read_bytes() for path in part} for part in parts]
     assert sum(map(len, pixels)) == len(set().union(*pixels)) == 15
-    assert all(abs(len(part) - 20 * float(share)) <= 2 for part, share in zip(parts, split.split(","), strict=True))
+    assert all(abs(len(part) - 20 * fraction) <= 2 for part, fraction in zip(parts, split, strict=True))
     written = {path.name for path in (tmp_path / "out").iterdir()}
     assert written == {"classes.txt", *(f"x_{name}.txt" for name in names)}
     convert(str(source), str(tmp_path / "again" / "x.txt"), split=split, seed=3)
@@ -99,75 +103,73 @@ def test_split_is_seeded_disjoint_and_keeps_equal_pictures_together(
     st.sampled_from([(0.9, 0.1), (0.6, 0.2, 0.2)]),
     st.integers(0, 99),
 )
-def test_split_parts_is_a_partition_of_groups(digests: list[int], shares: tuple, seed: int) -> None:
+def test_split_parts_is_a_partition_that_keeps_groups_together(digests: list[int], fractions: tuple, seed: int) -> None:
     keys = np.array(digests, np.int64)
-    parts = split_parts(keys, shares, seed)
+    parts = split_parts(keys, fractions, seed)
     assert sorted(np.concatenate(parts).tolist()) == list(range(len(keys)))
     for digest in set(digests) - {0}:
         assert sum(digest in keys[part] for part in parts) == 1
 
 
-def test_split_of_a_voc_folder_takes_every_part(shared: Path, tmp_path: Path) -> None:
-    convert(str(shared / "data" / "bccd" / "BCCD"), str(tmp_path / "b.txt"), split=".9,.1", bad_boxes="drop")
+def test_a_split_of_a_voc_folder_has_all_parts(shared: Path, tmp_path: Path) -> None:
+    convert(str(shared / "data" / "bccd" / "BCCD"), str(tmp_path / "b.txt"), split=(0.9, 0.1), bad_boxes="drop")
     sizes = [len(read(str(tmp_path / f"b_{part}.txt"), "train")) for part in ("train", "val")]
     assert sum(sizes) == 364 and abs(sizes[1] - 36) <= 1
     convert(str(shared / "data" / "bccd" / "BCCD"), str(tmp_path / "val.txt"), part="val", bad_boxes="drop")
     assert len(read(str(tmp_path / "val.txt"), "train")) == 87
 
 
-@pytest.mark.parametrize("split", ["1", ".9,.2", ".9,.1,0", "a,b", ".4,.3,.2,.1"])
-def test_wrong_shares_are_named(source: Path, tmp_path: Path, split: str) -> None:
-    with pytest.raises(DataError, match="two or three shares that add up to 1"):
+@pytest.mark.parametrize("split", [(1.0,), (0.9, 0.2), (0.9, 0.1, 0.0), (0.4, 0.3, 0.2, 0.1)])
+def test_fractions_must_add_up_to_one(source: Path, tmp_path: Path, split: tuple) -> None:
+    with pytest.raises(DataError, match="two or three fractions that add up to 1"):
         convert(str(source), str(tmp_path / "x.txt"), split=split)
 
 
 def test_an_empty_part_is_an_error(source: Path, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="give the empty part more"):
-        convert(str(source), str(tmp_path / "x.txt"), split=".999,.001")
+    with pytest.raises(DataError, match="enlarge the fraction"):
+        convert(str(source), str(tmp_path / "x.txt"), split=(0.999, 0.001))
 
 
-def test_nothing_is_overwritten(source: Path, tmp_path: Path) -> None:
+def test_no_file_is_overwritten(source: Path, tmp_path: Path) -> None:
     folder = tmp_path / "out"
     convert(str(source), str(folder / "x.txt"))
     before = {path: path.read_bytes() for path in folder.iterdir()}
-    with pytest.raises(DataError, match="x.txt: is there already: give another name"):
+    with pytest.raises(DataError, match="x.txt exists: give another name"):
         convert(str(source), str(folder / "x.txt"))
     convert(str(source), str(folder / "y.txt"))  # the same classes.txt may stay
     (folder / "y.txt").unlink()
     before[folder / "classes.txt"] = b"other\n"
     (folder / "classes.txt").write_bytes(b"other\n")
-    with pytest.raises(DataError, match="classes.txt: is there with other names: write into another folder"):
+    with pytest.raises(DataError, match="classes.txt exists with other names: write into another folder"):
         convert(str(source), str(folder / "z.txt"))
     assert {path: path.read_bytes() for path in folder.iterdir()} == before
     with pytest.raises(DataError, match="must end with"):
         convert(str(source), str(folder / "z.csv"))
 
 
-def test_paths_lead_out_of_the_real_folder(source: Path, tmp_path: Path) -> None:
+def test_relative_paths_start_at_the_real_folder_of_a_link(source: Path, tmp_path: Path) -> None:
     (tmp_path / "deep" / "er").mkdir(parents=True)
     (tmp_path / "link").symlink_to(tmp_path / "deep" / "er", target_is_directory=True)
     convert(str(source), str(tmp_path / "link" / "x.txt"))
     assert content(tmp_path / "link" / "x.txt") == content(source)
 
 
-def test_arguments_are_name_value_pairs() -> None:
-    assert arguments(["a", "x=1=2", "./b=c"], "usage", 2, ("x",)) == (["a", "./b=c"], {"x": "1=2"})
-    for words, message in ((["a", "b", "splt=1"], "split= is"), (["a"], "usage")):
+def test_main_converts_and_ends_with_the_error(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    command = [str(source), str(tmp_path / "out.txt"), "split=.8,.2", "seed=1"]
+    main(command)
+    assert "out_train.txt: " in capsys.readouterr().out
+    for words, message in (
+        (command, "out_train.txt exists"),
+        ([*command[:2], "splt=.8,.2"], "did you mean split"),
+        (command[:1], "python -m tools.convert SOURCE"),
+    ):
         with pytest.raises(SystemExit, match=message):
-            arguments(words, "usage", 2, ("split",))
+            main(words)
 
 
-def test_the_command(source: Path, tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "datasets.convert",
-        str(source),
-        str(tmp_path / "out.txt"),
-        "split=.8,.2",
-        "seed=1",
-    ]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert "out_train.txt: " in done.stdout and " boxes" in done.stdout
-    again = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert again.returncode == 1 and "is there already" in again.stderr and "Traceback" not in again.stderr
+@pytest.mark.parametrize("name", ["check", "convert"])
+def test_the_old_names_print_the_new_ones(name: str) -> None:
+    """`python -m datasets.check` and `python -m datasets.convert` were the names in earlier versions."""
+    command = [sys.executable, "-m", f"datasets.{name}"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2 and f"python -m tools.{name}" in done.stderr

@@ -1,3 +1,5 @@
+"""The demo: exact boxes, the same files every time, never a partial data set."""
+
 import hashlib
 import os
 
@@ -22,7 +24,7 @@ def digest(folder):
 
 
 @pytest.mark.parametrize(("part", "count"), [("train", 160), ("val", 40)])
-def test_the_demo_reads_as_an_annotation_file(folder, part, count):
+def test_the_demo_is_a_valid_data_set(folder, part, count):
     annotations = read(str(folder / f"{part}.txt"), part)
     assert annotations.classes == demo.CLASSES and len(annotations) == count
     per_class = annotations.boxes_per_class()
@@ -37,31 +39,31 @@ def test_the_demo_reads_as_an_annotation_file(folder, part, count):
     assert 1 <= empty <= 0.15 * count
 
 
-def test_it_is_small_and_alike_for_everyone(folder, tmp_path, monkeypatch):
+def test_the_demo_is_small_and_reproducible(folder, tmp_path, monkeypatch):
     images = list((folder / "images").iterdir())
     assert len(images) <= 200 and sum(path.stat().st_size for path in images) < 8e6
-    monkeypatch.setattr(demo, "PICTURES", {"train": 6, "val": 2})
+    monkeypatch.setattr(demo, "IMAGES", {"train": 6, "val": 2})
     demo.draw(tmp_path / "one")
     np.random.seed(1)
     demo.draw(tmp_path / "two")
     assert digest(tmp_path / "one") == digest(tmp_path / "two")
-    # the first picture does not depend on how many there are
+    # the first image does not depend on the number of images
     assert (tmp_path / "one/images/0000.jpg").read_bytes() == (folder / "images/0000.jpg").read_bytes()
 
 
-def test_boxes_are_the_extent_of_what_is_seen(monkeypatch):
-    """Without grain, clutter, light and shadow a shape's own colour fills its box to the edge and is nowhere else."""
-    monkeypatch.setattr(demo, "_ground", lambda rng, size: np.zeros((*size, 3), np.float32))
+def test_boxes_are_the_bounding_boxes_of_visible_pixels(monkeypatch):
+    """Without noise, clutter, light and shadow, the pixels of a shape's color fill its box and are nowhere else."""
+    monkeypatch.setattr(demo, "_background", lambda rng, size: np.zeros((*size, 3), np.float32))
     monkeypatch.setattr(demo, "NOISE", 0.0)
 
     def flat(canvas, mask, shape, rng):
-        canvas[mask >= 128] = 10 * next(colours)
+        canvas[mask >= 128] = 10 * next(colors)
 
     monkeypatch.setattr(demo, "_paint", flat)
     shapes = 0
     for number in range(30):
-        colours = iter(range(1, 26))
-        image, boxes, labels = demo.picture(number)
+        colors = iter(range(1, 26))
+        image, boxes, labels = demo.draw_image(number)
         assert len(boxes) == len(labels) and boxes.shape[1] == 4
         for i, box in enumerate(boxes):
             rows, columns = np.nonzero((image == 10 * (i + 1)).all(2))
@@ -70,28 +72,28 @@ def test_boxes_are_the_extent_of_what_is_seen(monkeypatch):
     assert shapes > 60
 
 
-def test_shapes_stay_recognisable(monkeypatch):
-    """MIN_SHOWN of every shape is in view, however many lie over it; where there is no room, none is drawn or named."""
+def test_at_least_the_minimum_of_every_shape_is_visible(monkeypatch):
+    """Where there is no room for a shape, none is drawn and there is no box."""
     monkeypatch.setattr(demo, "SHAPES", (40, 40))
     masks, kept = [], []
     original = demo._mask
     monkeypatch.setattr(demo, "_mask", lambda *a: masks.append(original(*a)) or masks[-1])
     monkeypatch.setattr(demo, "_paint", lambda canvas, mask, shape, rng: kept.append(mask >= 128))
-    _, boxes, _ = demo.picture(1)
+    _, boxes, _ = demo.draw_image(1)
     assert 5 < len(kept) == len(boxes) < len(masks)
     for i, mask in enumerate(kept):
         over = np.any(kept[i + 1 :], axis=0) if i + 1 < len(kept) else np.zeros_like(mask)
-        assert (mask & ~over).sum() >= demo.MIN_SHOWN * mask.sum()
+        assert (mask & ~over).sum() >= demo.MIN_VISIBLE * mask.sum()
 
 
-def test_what_is_there_is_left_alone(folder):
+def test_an_existing_demo_is_not_changed(folder):
     (folder / "train.txt").open("a").close()
     before = digest(folder), os.stat(folder / "train.txt").st_mtime_ns
     assert demo.draw(folder) is False
     assert (digest(folder), os.stat(folder / "train.txt").st_mtime_ns) == before
 
 
-def test_anything_else_in_its_place_is_not_overwritten(tmp_path):
+def test_other_files_are_not_overwritten(tmp_path):
     (tmp_path / "demo").mkdir()
     (tmp_path / "demo/train.txt").write_text("mine")
     with pytest.raises(FileExistsError, match="not a complete demo: move or delete it"):
@@ -99,19 +101,19 @@ def test_anything_else_in_its_place_is_not_overwritten(tmp_path):
     assert [path.name for path in tmp_path.rglob("*")] == ["demo", "train.txt"]
 
 
-def test_an_interrupted_drawing_is_not_taken_for_the_demo(tmp_path, monkeypatch):
-    monkeypatch.setattr(demo, "PICTURES", {"train": 4, "val": 2})
-    original = demo.picture
+def test_an_interrupted_drawing_leaves_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(demo, "IMAGES", {"train": 4, "val": 2})
+    original = demo.draw_image
 
     def interrupted(number):
         if number == 5:
             raise KeyboardInterrupt
         return original(number)
 
-    monkeypatch.setattr(demo, "picture", interrupted)
+    monkeypatch.setattr(demo, "draw_image", interrupted)
     with pytest.raises(KeyboardInterrupt):
         demo.draw(tmp_path / "data" / "demo")
     assert list((tmp_path / "data").iterdir()) == []
-    monkeypatch.setattr(demo, "picture", original)
+    monkeypatch.setattr(demo, "draw_image", original)
     assert demo.draw(tmp_path / "data" / "demo") is True
     assert len(list((tmp_path / "data/demo/images").iterdir())) == 6

@@ -1,27 +1,45 @@
-"""docs/deploy.md: its program runs without torch and finds what Detector finds."""
+"""docs/deploy.md: its program runs without torch and detects what Detector detects; the page is complete."""
 
 import re
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import cv2
 import numpy as np
+import onnx
 import pytest
-from lively import Toy, lively_checkpoint
+from lively import lively_checkpoint
 
-import nets
 from datasets import demo
 from export import Config, main
-from utils.detector import Detector
+from nets.detector import Detector
 
-ROOT = Path(__file__).parents[1]
-PAGE = (ROOT / "docs/deploy.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[1] / "docs/deploy.md").read_text(encoding="utf-8")
 
 
 def program():
     (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     return code
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory):
+    return lively_checkpoint(tmp_path_factory.mktemp("weights") / "best.pt", metrics={"confidence": 0.45})
+
+
+@pytest.fixture(scope="module")
+def file(weights):
+    return main(Config(str(weights), check_images=2))
+
+
+def with_corner_letterbox(file, path):
+    """A copy of the file whose metadata ask for padding on the right and at the bottom."""
+    proto = onnx.load(file)
+    next(entry for entry in proto.metadata_props if entry.key == "letterbox").value = '"corner"'
+    onnx.save(proto, path)
+    return path
 
 
 def test_the_program_is_short_and_needs_three_packages():
@@ -30,38 +48,33 @@ def test_the_program_is_short_and_needs_three_packages():
     assert packages == {"json", "sys", "cv2", "numpy", "onnxruntime"}
 
 
-@pytest.mark.parametrize(
-    ("name", "changes"),
-    [("yolox_nano", {}), ("toy", {"batch_size": 0}), ("toy", {"pictures_in": False})],
-    ids=["corner", "centred", "tensors"],
-)
-def test_the_program_finds_what_the_detector_finds_without_torch(tmp_path, monkeypatch, name, changes):
-    monkeypatch.setitem(nets.MODELS, "toy", Toy)
-    weights = lively_checkpoint(tmp_path / "best.pt", name, metrics={"confidence": 0.45})
-    file = main(Config(str(weights), check_pictures=2, **changes))
-    for trap in ("torch", "onnx"):
-        (tmp_path / "trap").mkdir(exist_ok=True)
-        (tmp_path / "trap" / f"{trap}.py").write_text("raise ImportError('not here')")
+@pytest.mark.parametrize("case", ["centered", "corner", "any number of float images"])
+def test_the_program_detects_what_the_detector_detects_without_torch(tmp_path, weights, file, case):
+    reference = weights
+    if case == "corner":
+        reference = file = with_corner_letterbox(file, tmp_path / "corner.onnx")
+    elif case != "centered":
+        output = str(tmp_path / "float.onnx")
+        file = main(Config(str(weights), output=output, check_images=2, uint8_input=False, batch_size=0))
+    (tmp_path / "without").mkdir()
+    for name in ("torch", "onnx"):
+        (tmp_path / f"without/{name}.py").write_text("raise ImportError('not here')")
     (tmp_path / "deploy.py").write_text(program(), encoding="utf-8")
-    image = demo.picture(3)[0]
+    image = demo.draw_image(3)[0]
     cv2.imwrite(str(tmp_path / "a.png"), image)
-    words = [sys.executable, "deploy.py", file.name, "a.png", "drawn.png"]
-    env = {"PYTHONPATH": str(tmp_path / "trap")}
+    words = [sys.executable, "deploy.py", str(file), "a.png", "drawn.png"]
+    env = {"PYTHONPATH": str(tmp_path / "without")}
     done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0 and done.stderr == "", done.stderr
     rows = [line.split() for line in done.stdout.splitlines()]
-    (found,) = Detector(weights, device="cpu")(image)
-    assert len(found.scores) > 5 and found.scores.min() >= 0.45
-    assert [row[0] for row in rows] == list(found.names)
-    np.testing.assert_allclose([float(row[1]) for row in rows], found.scores, atol=2e-4)
-    np.testing.assert_allclose(np.array([row[2:] for row in rows], float), found.boxes, atol=0.2)
+    (result,) = Detector(reference, device="cpu")(image)
+    assert len(result.scores) > 5 and result.scores.min() >= 0.45
+    assert [row[0] for row in rows] == list(result.names)
+    np.testing.assert_allclose([float(row[1]) for row in rows], result.scores, atol=2e-4)
+    np.testing.assert_allclose(np.array([row[2:] for row in rows], float), result.boxes, atol=0.2)
     assert (cv2.imread(str(tmp_path / "drawn.png")) != image).any()
 
 
-def test_the_page_names_all_metadata(tmp_path, monkeypatch):
-    import onnx
-
-    monkeypatch.setitem(nets.MODELS, "toy", Toy)
-    file = main(Config(str(lively_checkpoint(tmp_path / "best.pt", "toy")), check_pictures=2, outputs="raw"))
-    names = [entry.key for entry in onnx.load(file).metadata_props]
-    assert "shapes" in names and [name for name in names if f"`{name}`" not in PAGE] == []
+def test_the_page_explains_all_metadata_and_constants(file):
+    names = {entry.key for entry in onnx.load(file).metadata_props} | {"shapes"} | set(asdict(Config()))
+    assert len(names) > 15 and [name for name in sorted(names) if f"`{name}`" not in PAGE] == []

@@ -1,4 +1,4 @@
-"""utils/evaluate.py: the figures are those of the data, whatever the batch size and the number of processes."""
+"""utils/fit.py, evaluate: the metrics depend on the data alone, not on the batch size or the number of processes."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -7,29 +7,25 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from toys import FAMILIES, detector
 
 import nets
 from datasets.annotations import read_annotation_file
 from datasets.dataset import DetectionDataset
 from datasets.loader import ValSampler, build_loader
-from nets.losses import YOLOXCriterion
 from nets.postprocess import Detections, into_original
-from utils.distributed import Ranks
-from utils.evaluate import as_coco, evaluate, on_host
+from utils.distributed import Interrupted, Ranks
+from utils.fit import evaluate
+from utils.metrics import COCO_METRICS
 
 SIZE = (64, 96)
-FIGURES = ["AP", "AP50", "AP75", "AP_small", "AP_medium", "AP_large"]
-FIGURES += ["AR1", "AR10", "AR100", "AR_small", "AR_medium", "AR_large"]
 
 
 class Oracle:
-    """A model that knows the pictures of a data set and answers with what `answer(item)` says: boxes of the input, labels."""
+    """A model that knows the images of a data set. It predicts `answer(item)`: boxes in the network's input, and labels."""
 
     def __init__(self, dataset, answer=lambda item: (item.boxes, item.labels)):
-        self.items, self.answer = {}, answer
-        for key in next(iter(ValSampler(len(dataset), len(dataset), SIZE))):
-            self.items[dataset[key].image.tobytes()] = dataset[key]
+        items = [dataset[key] for key in next(iter(ValSampler(len(dataset), len(dataset), SIZE)))]
+        self.items, self.answer = {item.image.tobytes(): item for item in items}, answer
 
     def eval(self):
         return self
@@ -37,13 +33,14 @@ class Oracle:
     def __call__(self, images):
         return [self.items[image.permute(1, 2, 0).numpy().tobytes()] for image in images]
 
-    def detections(self, predictions, image_size, frames, **limits):
+    def detections(self, predictions, image_size, transforms, **limits):
         assert image_size == SIZE
-        found = []
-        for item, frame in zip(predictions, frames, strict=True):
+        results = []
+        for item, transform in zip(predictions, transforms, strict=True):
             boxes, labels = (torch.as_tensor(x) for x in self.answer(item))
-            found.append(Detections(into_original(boxes, frame), torch.linspace(0.9, 0.5, len(labels)), labels))
-        return found
+            scores = torch.linspace(0.9, 0.5, len(labels))
+            results.append(Detections(into_original(boxes, transform), scores, labels))
+        return results
 
 
 def data_set(file, kind="corner", **changes):
@@ -54,85 +51,66 @@ def loader_of(data, batch_size=4, rank=0, world=1):
     return build_loader(data, ValSampler(len(data), batch_size, SIZE, rank, world), 0)
 
 
+def tiny_model(classes=2):
+    torch.manual_seed(0)
+    return nets.build("tiny_n", classes)
+
+
 def nothing(item):
     return np.zeros((0, 4), np.float32), np.zeros(0, np.int64)
 
 
+def only_class_1(item):
+    return item.boxes[item.labels == 1], item.labels[item.labels == 1]
+
+
 def moved(item):
-    """Some right, some off, some of the wrong class."""
+    """Some boxes are correct, some shifted, some have the wrong class."""
     shift, wrong = 3 * (item.index % 3), item.index % 5 == 0
     return item.boxes + np.float32(shift), (item.labels + wrong) % 2
 
 
-@pytest.mark.parametrize("kind", ["corner", "centre"])
-def test_the_ground_truth_has_all_figures_at_one(painted, kind):
+@pytest.mark.parametrize("kind", ["corner", "center"])
+def test_predicting_the_ground_truth_gives_an_ap_of_one(painted, kind):
     data = data_set(painted(12), kind)
-    figures = evaluate(Oracle(data), loader_of(data), Ranks())
-    assert [figures[name] for name in FIGURES if name not in ("AR1", "AR10")] == pytest.approx(
+    metrics = evaluate(Oracle(data), loader_of(data), Ranks())
+    assert [metrics[name] for name in COCO_METRICS if name not in ("AR1", "AR10")] == pytest.approx(
         [1, 1, 1, 1, -1, -1, 1, 1, -1, -1]  # every box is small
     )
-    assert {name: row["AP"] for name, row in figures["per_class"].items()} == pytest.approx({"0": 1, "1": 1})
-    assert len(figures["detections"]) == len(data.annotations.labels) and "val_loss" not in figures
+    assert {name: row["AP"] for name, row in metrics["per_class"].items()} == pytest.approx({"0": 1, "1": 1})
+    assert len(metrics["detections"]) == len(data.annotations.labels) and "val_loss" not in metrics
 
 
-def test_pitfall_30_nothing_found_is_zero(painted):
+def test_no_detections_give_an_ap_of_zero(painted):
     data = data_set(painted(8))
-    figures = evaluate(Oracle(data, nothing), loader_of(data), Ranks())
-    assert [figures[name] for name in FIGURES] == [0, 0, 0, 0, -1, -1, 0, 0, 0, 0, -1, -1]
-    assert figures["detections"] == []
+    metrics = evaluate(Oracle(data, nothing), loader_of(data), Ranks())
+    assert [metrics[name] for name in COCO_METRICS] == [0, 0, 0, 0, -1, -1, 0, 0, 0, 0, -1, -1]
+    assert metrics["detections"] == []
 
 
-def test_one_of_two_classes_is_half(painted):
+def test_detecting_one_of_two_classes_gives_an_ap_of_one_half(painted):
     data = data_set(painted(12))
-    figures = evaluate(
-        Oracle(data, lambda item: (item.boxes[item.labels == 1], item.labels[item.labels == 1])),
-        loader_of(data),
-        Ranks(),
-    )
-    assert figures["AP"] == pytest.approx(0.5)
+    assert evaluate(Oracle(data, only_class_1), loader_of(data), Ranks())["AP"] == pytest.approx(0.5)
 
 
-def test_figures_do_not_depend_on_the_batch_size(painted):
+def test_metrics_do_not_depend_on_the_batch_size(painted):
     data = data_set(painted(13))
-    one, four, all_of_them = (evaluate(Oracle(data, moved), loader_of(data, n), Ranks()) for n in (1, 4, 100))
-    assert one == four == all_of_them
-    assert 0.2 < one["AP50"] < 0.95
+    one, four, whole = (evaluate(Oracle(data, moved), loader_of(data, n), Ranks()) for n in (1, 4, 100))
+    assert one == four == whole and 0.2 < one["AP50"] < 0.95
 
 
-def test_detections_carry_the_ids_of_the_data(painted):
-    """PITFALLS 11."""
-    file = painted(6)
+def test_detections_have_the_image_and_category_ids_of_the_data(painted):
     ids, categories = np.array([900, 7, 41, 3, 5000, 12]), np.array([90, 3])
-    data = data_set(file, image_ids=ids, category_ids=categories)
-    figures = evaluate(Oracle(data), loader_of(data), Ranks())
-    assert figures["AP"] == pytest.approx(1)
-    assert [d["image_id"] for d in figures["detections"]] == sorted(d["image_id"] for d in figures["detections"])
+    data = data_set(painted(6), image_ids=ids, category_ids=categories)
+    metrics = evaluate(Oracle(data), loader_of(data), Ranks())
+    assert metrics["AP"] == pytest.approx(1)
+    assert [d["image_id"] for d in metrics["detections"]] == sorted(d["image_id"] for d in metrics["detections"])
     truth = {(int(ids[i]), int(categories[c])) for i in range(6) for c in data.annotations.boxes_of(i)[1]}
-    assert {(d["image_id"], d["category_id"]) for d in figures["detections"]} == truth
+    assert {(d["image_id"], d["category_id"]) for d in metrics["detections"]} == truth
 
 
-def test_detections_as_coco_writes_them():
-    class Ids:
-        image_ids, category_ids = np.array([17, 5]), np.array([4, 8])
-
-    def one(x1, score, label):
-        return Detections(torch.tensor([[x1, 2, 11, 22]]), torch.tensor([score]), torch.tensor([label]))
-
-    nothing = Detections(torch.zeros(0, 4), torch.zeros(0), torch.zeros(0, dtype=torch.int64))
-    here, there = (
-        on_host([one(1.0, 0.25, 1), nothing], torch.tensor([0, 1])),
-        on_host([one(3.0, 0.5, 0)], torch.tensor([1])),
-    )
-    entries = as_coco([[part.numpy() for part in parts] for parts in (here, there)], Ids)
-    assert entries == [
-        {"image_id": 5, "category_id": 4, "bbox": [3.0, 2.0, 8.0, 20.0], "score": 0.5},
-        {"image_id": 17, "category_id": 8, "bbox": [1.0, 2.0, 10.0, 20.0], "score": 0.25},
-    ]
-    assert {type(v) for entry in entries for v in entry.values()} == {int, list, float} and as_coco([], Ids) == []
-
-
-class Together:
-    """The place where threads that stand for processes meet."""
+class Meeting:
+    """The place where threads that stand for processes exchange their values."""
 
     def __init__(self, world):
         self.values, self.barrier = [None] * world, threading.Barrier(world, timeout=30)
@@ -141,81 +119,93 @@ class Together:
 class Thread(Ranks):
     """`Ranks` whose processes are threads."""
 
-    def __init__(self, rank, together):
-        super().__init__(rank, len(together.values))
-        object.__setattr__(self, "together", together)
+    def __init__(self, rank, meeting):
+        super().__init__(rank, len(meeting.values))
+        object.__setattr__(self, "meeting", meeting)
 
     def gather(self, value):
-        self.together.values[self.rank] = value
-        self.together.barrier.wait()
-        values = list(self.together.values)
-        self.together.barrier.wait()
+        self.meeting.values[self.rank] = value
+        self.meeting.barrier.wait()
+        values = list(self.meeting.values)
+        self.meeting.barrier.wait()
         return values
 
     def sum(self, x):
         return torch.stack(self.gather(x)).sum(0)
 
 
-@pytest.mark.parametrize("pictures, world", [(21, 2), (21, 3), (2, 3)])
-def test_pitfall_8_figures_do_not_depend_on_the_number_of_processes(painted, pictures, world):
-    data = data_set(painted(pictures))
-    alone = evaluate(Oracle(data, moved), loader_of(data), Ranks())
-    together = Together(world)
-
-    def run(rank):
-        return evaluate(Oracle(data, moved), loader_of(data, 4, rank, world), Thread(rank, together))
-
+def in_threads(world, evaluation):
+    """The results of `evaluation(rank, ranks)` in each of `world` processes."""
+    meeting = Meeting(world)
     with ThreadPoolExecutor(world) as pool:
-        assert all(figures == alone for figures in pool.map(run, range(world)))
-    assert alone["detections"]
+        return list(pool.map(lambda rank: evaluation(rank, Thread(rank, meeting)), range(world)))
 
 
-def tiny_model():
-    return detector(num_classes=2)
+@pytest.mark.parametrize("images, world", [(21, 2), (2, 3)])
+def test_metrics_do_not_depend_on_the_number_of_processes(painted, images, world):
+    data = data_set(painted(images))
+    alone = evaluate(Oracle(data, moved), loader_of(data), Ranks())
+    results = in_threads(world, lambda n, ranks: evaluate(Oracle(data, moved), loader_of(data, 4, n, world), ranks))
+    assert all(metrics == alone for metrics in results) and alone["detections"]
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_validation_loss_is_that_of_all_pictures_at_once(painted, family):
-    data, model = data_set(painted(7)), detector(family, 2)
+def test_two_processes_with_a_network_give_the_metrics_and_the_loss_of_one(painted):
+    data, model = data_set(painted(9)), tiny_model()
     criterion = nets.criterion(model, torch.ones_like)
-    found = [evaluate(model, loader_of(data, n), Ranks(), criterion)["val_loss"] for n in (1, 3, 7)]
-    (batch,) = loader_of(data, 7)
+    alone = evaluate(model, loader_of(data, 1), Ranks(), criterion, confidence=0.0, max_detections=20)
+    results = in_threads(
+        2,
+        lambda n, ranks: evaluate(model, loader_of(data, 1, n, 2), ranks, criterion, confidence=0.0, max_detections=20),
+    )
+    losses = [metrics.pop("val_loss") for metrics in (alone, *results)]
+    assert results == [alone] * 2 and len(alone["detections"]) > 100
+    assert losses[1:] == pytest.approx(losses[:1] * 2, rel=1e-6)
+
+
+@pytest.mark.parametrize("name", ["tiny_n", "yolov9_t"])
+def test_the_validation_loss_is_that_of_all_images_in_one_batch(painted, name):
+    torch.manual_seed(0)
+    data, model = data_set(painted(5)), nets.build(name, 2)
+    criterion = nets.criterion(model, torch.ones_like)
+    losses = [evaluate(model, loader_of(data, n), Ranks(), criterion)["val_loss"] for n in (2, 5)]
+    (batch,) = loader_of(data, 5)
     with torch.no_grad():
         whole = nets.criterion(model)(model.eval()(batch.images), batch.boxes, batch.labels, batch.size)
-    assert found == pytest.approx([whole["total"].item()] * 3, rel=1e-5)
+    assert losses == pytest.approx([whole["total"].item()] * 2, rel=1e-5)
 
 
-def test_validation_loss_does_not_depend_on_the_number_of_processes(painted):
-    data, together = data_set(painted(7)), Together(2)
-    criterion = YOLOXCriterion((8, 16, 32), torch.ones_like)
-    alone = evaluate(tiny_model(), loader_of(data), Ranks(), criterion)["val_loss"]
-
-    models = [tiny_model(), tiny_model()]  # made here: threads share the generator of random numbers
-
-    def run(rank):
-        return evaluate(models[rank], loader_of(data, 4, rank, 2), Thread(rank, together), criterion)["val_loss"]
-
-    with ThreadPoolExecutor(2) as pool:
-        assert list(pool.map(run, range(2))) == pytest.approx([alone] * 2, rel=1e-5)
-
-
-def test_pictures_without_any_box_have_a_finite_validation_loss(painted):
+def test_images_without_boxes_have_a_finite_validation_loss(painted):
     data, model = data_set(painted(1)), tiny_model()
     data = DetectionDataset(replace(data.annotations, classes=("0", "1"), category_ids=np.array([0, 1])), "corner")
-    figures = evaluate(model, loader_of(data), Ranks(), YOLOXCriterion(model.strides, torch.ones_like))
-    assert 0 < figures["val_loss"] < 1e4 and figures["AP"] == -1
+    metrics = evaluate(model, loader_of(data), Ranks(), nets.criterion(model, torch.ones_like))
+    assert 0 < metrics["val_loss"] < 1e4 and metrics["AP"] == -1
 
 
-def test_evaluates_in_evaluation_mode_and_changes_no_weight(painted):
-    data, model, calls = data_set(painted(6)), tiny_model().train(), []
+def test_evaluation_uses_eval_mode_and_limits_and_changes_no_weight(painted):
+    data, model, seen = data_set(painted(6)), tiny_model().train(), []
     before = {k: v.clone() for k, v in model.state_dict().items()}
-    limits, seen = {"confidence": 0.0, "max_detections": 3}, []
 
     def criterion(predictions, boxes, labels, size):
         seen.append(predictions.boxes)
         return {"total": predictions.boxes.sum(), "positives": predictions.objectness.sum()}
 
-    figures = evaluate(model, loader_of(data, 2), Ranks(), criterion, progress=calls.append, **limits)
-    assert all(torch.equal(before[k], v) for k, v in model.state_dict().items())
-    assert not any(p.grad_fn for p in seen) and calls == [1, 2, 3] and len(figures["detections"]) == 18
+    limits = {"confidence": 0.0, "nms_iou": 1.0, "max_detections": 3}
+    metrics = evaluate(model, loader_of(data, 2), Ranks(), criterion, **limits)
+    assert all(torch.equal(before[k], v) for k, v in model.state_dict().items()) and not model.training
+    assert len(seen) == 3 and not any(p.requires_grad for p in seen) and len(metrics["detections"]) == 18
     assert evaluate(model, loader_of(data, 2), Ranks(), confidence=1.1)["detections"] == []
+
+
+def test_a_stop_in_one_process_interrupts_all_after_the_batch(painted):
+    data, calls = data_set(painted(12)), []
+
+    def evaluation(rank, ranks):
+        def stop():
+            calls.append(rank)
+            return rank == 1
+
+        with pytest.raises(Interrupted):
+            evaluate(Oracle(data), loader_of(data, 3, rank, 2), ranks, stop=stop)
+
+    in_threads(2, evaluation)
+    assert calls.count(1) == 1 and calls.count(0) == 2

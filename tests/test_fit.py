@@ -1,4 +1,4 @@
-"""utils/fit.py: an epoch trains on every batch, and stops with names after a run of bad steps."""
+"""utils/fit.py: an epoch trains on every batch, and stops with the names of images after too many bad steps."""
 
 import pytest
 import torch
@@ -8,11 +8,11 @@ from toys import assert_equal_bits, images, make_updater, snapshot, toy
 
 from utils.distributed import Ranks
 from utils.fit import Meter, NonFiniteLoss, fit_one_epoch
-from utils.optim import MOST_BAD_STEPS
+from utils.optim import MAX_BAD_STEPS
 
 
 class Batch:
-    """What the loop asks of a batch."""
+    """A batch as the loop needs it; a bad one has an image with NaN."""
 
     def __init__(self, step, bad=False):
         self.images, self.size = images(step), (8, 8)
@@ -35,11 +35,11 @@ def fit(updater, batches, meter=None, **options):
     return meter
 
 
-def test_an_epoch_trains_on_every_batch_and_means_the_losses():
+def test_epoch_trains_on_every_batch_and_averages_the_losses():
     updater, twin = make_updater(toy()), make_updater(toy())
     updater.model.eval()
     calls = []
-    meter = fit(updater, [Batch(s) for s in range(7)], pulse=lambda m: calls.append((m.batches, m.mean())))
+    meter = fit(updater, [Batch(s) for s in range(7)], on_log=[lambda m: calls.append((m.batches, m.mean()))])
     losses = []
     for step in range(7):
         losses.append(twin.model.train()(images(step)).square().mean())
@@ -48,17 +48,18 @@ def test_an_epoch_trains_on_every_batch_and_means_the_losses():
     means = meter.mean()
     assert updater.model.training and list(means) == ["total", "positives"]
     assert means["total"] == pytest.approx(torch.stack(losses).mean().item(), rel=1e-6)
-    assert [done for done, _ in calls] == [1, 2, 3, 4, 5, 6, 7] and calls[-1][1] == means  # a CPU looks after each step
+    assert [done for done, _ in calls] == [1, 2, 3, 4, 5, 6, 7] and calls[-1][1] == means  # a CPU logs every step
     assert calls[2][1]["total"] == pytest.approx(torch.stack(losses[:3]).mean().item())
 
 
-def test_the_pulse_comes_between_optimiser_steps_only():
-    updater, seen = make_updater(toy(), accumulate=3), []
-    fit(updater, [Batch(s) for s in range(9)], pulse=lambda m: seen.append((m.batches, updater.micro)))
-    assert seen == [(3, 0), (6, 0), (9, 0)]
+def test_functions_of_on_log_are_called_between_optimizer_steps_only():
+    updater, calls = make_updater(toy(), accumulate=3), []
+    functions = [lambda m: calls.append((m.batches, updater.micro)), lambda _: calls.append("second")]
+    fit(updater, [Batch(s) for s in range(6)], on_log=functions)
+    assert calls == [(3, 0), "second", (6, 0), "second"]
 
 
-def test_an_epoch_that_is_left_and_gone_on_with_is_one_epoch():
+def test_interrupted_and_resumed_epoch_equals_an_uninterrupted_one():
     whole, parts = make_updater(toy()), make_updater(toy())
     batches = [Batch(s) for s in range(7)]
     expected = fit(whole, batches)
@@ -69,14 +70,14 @@ def test_an_epoch_that_is_left_and_gone_on_with_is_one_epoch():
 
     meter = Meter()
     with pytest.raises(InterruptedError):
-        fit(parts, batches, meter, pulse=leave)
+        fit(parts, batches, meter, on_log=[leave])
     again = fit(parts, batches[4:], Meter(meter.state_dict()))
     assert again.mean() == expected.mean() and again.batches == 7  # to the bit
     assert_equal_bits(snapshot(parts), snapshot(whole))
-    assert fit(parts, [], Meter(again.state_dict())).mean() == expected.mean()  # left after its last batch
+    assert fit(parts, [], Meter(again.state_dict())).mean() == expected.mean()  # interrupted after its last batch
 
 
-def test_a_loss_that_appears_within_an_epoch_is_the_mean_of_its_batches():
+def test_loss_that_appears_within_an_epoch_is_averaged_over_its_own_batches():
     meter, ranks = Meter(), Ranks()
     meter.add({"total": torch.tensor(1.0)})
     meter.reduce(ranks)
@@ -85,11 +86,11 @@ def test_a_loss_that_appears_within_an_epoch_is_the_mean_of_its_batches():
     assert meter.mean() == {"total": 1.5, "l1": 5.0}
 
 
-def test_an_epoch_without_batches_has_no_means():
+def test_epoch_without_batches_has_no_means():
     assert fit(make_updater(toy()), []).mean() == {}
 
 
-def test_pitfall_2_a_run_of_bad_steps_stops_and_names_the_pictures():
+def test_too_many_bad_steps_in_a_row_stop_training_and_name_the_images():
     updater = make_updater(toy())
     batches = [Batch(s, bad=s >= 4) for s in range(60)]
     with pytest.raises(NonFiniteLoss, match="step 24") as caught:
@@ -98,9 +99,9 @@ def test_pitfall_2_a_run_of_bad_steps_stops_and_names_the_pictures():
     assert updater.ema.count == 4 and all(v.isfinite().all() for v in snapshot(updater).values())
 
 
-def test_pitfall_2_short_epochs_add_up():
+def test_bad_steps_in_a_row_are_counted_across_epochs():
     updater = make_updater(toy())
-    batches = [Batch(s, bad=True) for s in range(MOST_BAD_STEPS // 2)]
+    batches = [Batch(s, bad=True) for s in range(MAX_BAD_STEPS // 2)]
     fit(updater, batches)
     with pytest.raises(NonFiniteLoss):
         fit(updater, batches)
@@ -113,7 +114,7 @@ def test_single_bad_steps_do_not_stop_training():
     assert updater.skipped == 14 and updater.ema.count == 26
 
 
-def test_of_the_batches_that_make_a_step_only_the_last_sends_gradients():
+def test_only_the_last_batch_of_an_accumulated_step_sends_gradients():
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
         updater, alone, sent = make_updater(toy(), accumulate=3), make_updater(toy(), accumulate=3), []

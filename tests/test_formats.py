@@ -1,3 +1,5 @@
+"""Every accepted format of data gives the same annotations, and every mistake in it an error that names the place."""
+
 import json
 from pathlib import Path
 from typing import Any
@@ -5,10 +7,12 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from datasets.annotations import Annotations, DataError
 from datasets.formats import read, read_classes
-from datasets.images import prepare
+from datasets.scan import prepare
 
 
 def paint(path: Path, width: int = 40, height: int = 20) -> Path:
@@ -24,7 +28,7 @@ def text(path: Path, words: Any) -> Path:
 
 
 def boxes(found: Annotations) -> list[tuple]:
-    """(path, boxes, names of the classes, crowd) a picture."""
+    """(path, boxes, class names, crowd) of each image."""
     rows = []
     for i in range(len(found)):
         corners, labels, crowd = found.boxes_of(i)
@@ -32,10 +36,10 @@ def boxes(found: Annotations) -> list[tuple]:
     return rows
 
 
-# ---- which form of data it is
+# ---- recognizing the format
 
 
-def test_a_missing_source_and_an_unknown_one_say_what_to_do(tmp_path: Path) -> None:
+def test_missing_and_unknown_sources_are_errors_with_a_fix(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no such file or folder"):
         read(str(tmp_path / "none.txt"), "train")
     with pytest.raises(DataError, match="give an annotation file"):
@@ -46,17 +50,51 @@ def test_a_missing_source_and_an_unknown_one_say_what_to_do(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("path", ["C:\new\train.txt", "C:\train.txt", "data\b.json"])
-def test_control_characters_in_a_path_are_told_with_the_cure(path: str) -> None:
+def test_control_characters_in_a_path_are_errors_with_a_fix(path: str) -> None:
     with pytest.raises(DataError, match=r'control character: write it with / or as r"C:'):
         read(path, "train")
     with pytest.raises(DataError, match="control character"):
         read_classes(path)
 
 
+BAD_NAMES = {"surrogate": "cat\\ud800", "control": "a\\u0007b", "blank": " ", "long": "x" * 201}
+
+
+@pytest.mark.parametrize("kind", ["coco", "labelme", "yaml", "voc", "classes.txt", "classes"])
+@pytest.mark.parametrize("name", BAD_NAMES)
+def test_class_names_that_cannot_be_drawn_are_one_data_error(tmp_path: Path, kind: str, name: str) -> None:
+    """A lone surrogate in a class name once ended the process in cv2.putText; now no format lets such a name in."""
+    escaped = BAD_NAMES[name]
+    name = json.loads(f'"{escaped}"')
+    paint(tmp_path / "images" / "1.png"), text(tmp_path / "labels" / "1.txt", "0 .5 .5 .1 .1\n")
+    source, classes = tmp_path, None
+    if kind == "coco":
+        source = text(tmp_path / "x.json", json.dumps(coco(categories=[{"id": 1, "name": name}])))
+    elif kind == "labelme":
+        source = text(
+            tmp_path / "x" / "1.json", json.dumps({"imagePath": "1.png", "shapes": [shape(name, [[1, 2], [9, 8]])]})
+        )
+        source = source.parent
+    elif kind == "yaml":
+        source = text(tmp_path / "x.yaml", f'train: images\nnames: ["{escaped}", dog]\n')
+    elif kind == "classes":
+        classes = (name,)
+        source = text(tmp_path / "a.txt", "images/1.png 1,2,3,4,0\n")
+    elif "\\u" in escaped:  # neither UTF-8 text nor XML can hold these characters
+        return
+    elif kind == "voc":
+        source = voc(tmp_path / "x" / "1.xml", "1.png", (name, 0, 1, 2, 3, 4)).parent
+    else:
+        text(tmp_path / "classes.txt", f"cat\n{name}\ndog\n")
+    with pytest.raises(DataError, match="class name|blank line") as caught:
+        read(str(source), "train", classes)
+    str(caught.value).encode()  # the message can be printed anywhere
+
+
 # ---- classes file and annotation file
 
 
-def test_classes_file(tmp_path: Path) -> None:
+def test_classes_files_are_read_and_their_mistakes_named(tmp_path: Path) -> None:
     path = tmp_path / "classes.txt"
     path.write_bytes("\ufeffcat\r\n big dog \r\n鸟\r\n\r\n".encode())
     assert read_classes(str(path)) == ("cat", "big dog", "鸟")
@@ -71,15 +109,14 @@ def test_classes_file(tmp_path: Path) -> None:
         read_classes(str(tmp_path / "none.txt"))
 
 
-def test_class_ids_out_of_range_name_the_file_and_the_number_of_names(tmp_path: Path) -> None:
-    """PITFALLS 10."""
+def test_class_ids_out_of_range_are_errors_with_the_line(tmp_path: Path) -> None:
     text(tmp_path / "classes.txt", "".join(f"name{i}\n" for i in range(20)))
     path = text(tmp_path / "train.txt", "a.jpg 1,2,3,4,19\nb.jpg 1,2,3,4,20\n")
     with pytest.raises(DataError, match=r"train.txt:2: class 20, but classes.txt has 20 names \(0-19\)"):
         read(str(path), "train")
 
 
-def test_classes_txt_beside_the_file_names_its_ids(tmp_path: Path) -> None:
+def test_classes_txt_next_to_the_file_names_its_ids(tmp_path: Path) -> None:
     text(tmp_path / "classes.txt", "cat\ndog\n")
     path = text(tmp_path / "train.txt", "a.jpg 1,2,3,4,1\n")
     assert boxes(read(str(path), "train")) == boxes(read(str(path), "val", ("dog", "cat")))
@@ -106,8 +143,8 @@ def coco(**changes: Any) -> dict[str, Any]:
     return data | changes
 
 
-def test_coco_ids_areas_and_crowd_survive(tmp_path: Path) -> None:
-    """PITFALLS 11: ids {1, 3, 90}, and the same name in two folders."""
+def test_coco_ids_areas_and_crowd_are_kept(tmp_path: Path) -> None:
+    """Category ids with gaps, and two images of the same name in different folders."""
     paint(tmp_path / "one" / "1.png"), paint(tmp_path / "two" / "1.png")
     found, report = prepare(read(str(text(tmp_path / "x.json", coco())), "train"))
     assert found.classes == ("a", "m", "z") and found.category_ids.tolist() == [1, 3, 90] and report == []
@@ -125,7 +162,7 @@ def test_coco_ids_areas_and_crowd_survive(tmp_path: Path) -> None:
     ]
 
 
-def test_coco_pictures_are_looked_for_beside_in_images_and_in_image_root(tmp_path: Path) -> None:
+def test_coco_images_are_searched_next_to_the_file_in_images_and_in_image_root(tmp_path: Path) -> None:
     path = text(tmp_path / "set" / "x.json", coco())
     first = paint(tmp_path / "set" / "one" / "1.png")
     second = paint(tmp_path / "set" / "images" / "two" / "1.png")
@@ -138,7 +175,7 @@ def test_coco_pictures_are_looked_for_beside_in_images_and_in_image_root(tmp_pat
         prepare(read(str(path), "train"))
 
 
-def test_coco_with_other_classes_keeps_the_ids_of_its_own(tmp_path: Path) -> None:
+def test_coco_with_other_classes_keeps_its_own_ids(tmp_path: Path) -> None:
     path = str(text(tmp_path / "x.json", coco()))
     found = read(path, "val", ("m", "new", "z", "a"))
     assert found.category_ids.tolist() == [3, 91, 90, 1]
@@ -174,23 +211,26 @@ def test_coco_category_0_without_boxes_is_left_out(tmp_path: Path) -> None:
         ({"annotations": [{"id": 5, "image_id": 9, "category_id": 1, "bbox": [1, 1, 0, 2]}]}, "no area"),
         (
             {"annotations": [{"id": 5, "image_id": 8, "category_id": 1, "bbox": [1, 1, 2, 2]}]},
-            "8 that is not among the images",
+            "image 8, which is not among the images",
         ),
-        ({"images": [{"id": 9, "file_name": "a"}, {"id": 9, "file_name": "b"}]}, "no other picture has"),
+        ({"images": [{"id": 9, "file_name": "a"}, {"id": 9, "file_name": "b"}]}, "no other image has"),
         ({"categories": [{"id": 1, "name": "a"}, {"id": 2, "name": "a"}]}, "the same id or name"),
         ({"categories": [{"id": "1", "name": "a"}]}, "a whole number as id"),
         ({"categories": [{"id": 1}]}, "needs a name"),
+        ({"annotations": [3]}, "annotations must be a list of objects"),
+        ({"images": [{"id": 9, "file_name": "a\0.png"}], "annotations": []}, "control character"),
+        ({"images": [{"id": 9, "file_name": "a\ud800.png"}], "annotations": []}, "half of a surrogate pair"),
     ],
 )
-def test_wrong_coco_files_are_named(tmp_path: Path, change: dict, words: str) -> None:
+def test_mistakes_in_coco_files_are_errors_with_their_place(tmp_path: Path, change: dict, words: str) -> None:
     with pytest.raises(DataError, match="x.json") as caught:
-        read(str(text(tmp_path / "x.json", coco(**change))), "train")
+        read(str(text(tmp_path / "x.json", json.dumps(coco(**change)))), "train")
     assert words in str(caught.value)
 
 
-def test_json_of_another_kind_is_told_apart(tmp_path: Path) -> None:
+def test_other_json_files_are_errors_with_a_fix(tmp_path: Path) -> None:
     for words, message in (
-        ("[1]", "no COCO"),
+        ("[1]", "not a COCO"),
         ("{\n]", "x.json:2: not JSON"),
         ('{"shapes": []}', "a LabelMe file: give its folder"),
     ):
@@ -198,12 +238,42 @@ def test_json_of_another_kind_is_told_apart(tmp_path: Path) -> None:
             read(str(text(tmp_path / "x.json", words)), "train")
 
 
+JUNK = st.sampled_from([None, [], {}, [1], {"id": 1}, "x", "", "\ud800", -1, 0, 1e400, 10**30, True, 0.5, [["x"]]])
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(data=st.data(), kind=st.sampled_from(["coco", "labelme", "yaml"]))
+def test_any_damage_to_a_file_is_a_data_error(tmp_path: Path, data: st.DataObject, kind: str) -> None:
+    """One value of a valid file is replaced by junk: reading it succeeds or raises DataError, and nothing else."""
+    contents = {
+        "coco": coco(),
+        "labelme": {"imagePath": "1.png", "imageHeight": 9, "imageWidth": 9, "shapes": [shape("a", [[1, 2], [9, 8]])]},
+        "yaml": {"path": ".", "train": ["images"], "names": {"0": "cat"}, "nc": "1"},
+    }[kind]
+    node = contents
+    while True:
+        key = data.draw(st.sampled_from(sorted(node) if isinstance(node, dict) else range(len(node))))
+        if not isinstance(node[key], dict | list) or not node[key] or data.draw(st.booleans()):
+            break
+        node = node[key]
+    node[key] = data.draw(JUNK)
+    folder = tmp_path / kind
+    paint(folder / "images" / "1.png"), text(folder / "labels" / "1.txt", "0 .5 .5 .1 .1\n")
+    source = text(folder / ("x.yaml" if kind == "yaml" else "x.json"), json.dumps(contents))
+    try:
+        found = read(str(folder if kind == "labelme" else source), "train")
+        assert len(found.labels) == len(found.boxes) == found.starts[-1]
+    except DataError as error:
+        str(error).encode()
+        assert str(folder) in str(error)
+
+
 # ---- VOC
 
 OBJECT = "<object><name>{}</name><difficult>{}</difficult><bndbox>{}</bndbox></object>"
 
 
-def voc(path: Path, picture: str, *objects: tuple) -> Path:
+def voc(path: Path, image: str, *objects: tuple) -> Path:
     words = "".join(
         OBJECT.format(
             name,
@@ -213,7 +283,7 @@ def voc(path: Path, picture: str, *objects: tuple) -> Path:
         for name, difficult, *box in objects
     )
     size = "<size><width>40</width><height>20</height></size>"
-    return text(path, f"<annotation><filename>{picture}</filename>{size}{words}</annotation>")
+    return text(path, f"<annotation><filename>{image}</filename>{size}{words}</annotation>")
 
 
 def voc_folder(root: Path) -> Path:
@@ -225,7 +295,7 @@ def voc_folder(root: Path) -> Path:
     return root
 
 
-def test_voc_lists_and_difficult_objects(tmp_path: Path) -> None:
+def test_voc_lists_select_images_and_difficult_objects_are_crowd(tmp_path: Path) -> None:
     root = voc_folder(tmp_path)
     text(root / "ImageSets" / "Main" / "train.txt", "a.1\na.2  1\n")
     text(root / "ImageSets" / "Main" / "test.txt", "图 1\n")
@@ -244,28 +314,30 @@ def test_voc_lists_and_difficult_objects(tmp_path: Path) -> None:
         read(str(root), "train", ("dog", "bird"))
 
 
-def test_voc_without_image_sets_takes_everything(tmp_path: Path) -> None:
+def test_voc_without_image_sets_reads_all_images(tmp_path: Path) -> None:
     root = voc_folder(tmp_path / "x")
     paint(root / "JPEGImages" / "spare.png")
     found = read(str(root), "val")
-    assert len(found) == 3 and "no ImageSets" in found.notes[0] and "1 pictures without an XML" in found.notes[1]
+    assert len(found) == 3 and "no ImageSets" in found.notes[0] and "1 images without an XML" in found.notes[1]
     assert boxes(read(str(root / "Annotations"), "train")) == boxes(found)
 
 
-def test_voc_with_both_kinds_of_files_in_one_folder(tmp_path: Path) -> None:
+def test_voc_images_and_annotations_may_share_a_folder(tmp_path: Path) -> None:
     voc(tmp_path / "a.xml", "a.png", ("dog", 0, 1, 2, 3, 4))
     paint(tmp_path / "a.png")
     assert boxes(read(str(tmp_path), "train")) == [(str(tmp_path / "a.png"), [[1, 2, 3, 4]], ["dog"], [False])]
 
 
-def test_wrong_voc_files_are_named(tmp_path: Path) -> None:
+def test_mistakes_in_voc_files_are_errors_with_their_file(tmp_path: Path) -> None:
     root = voc_folder(tmp_path)
     text(root / "Annotations" / "bad.xml", "<annotation><object>")
     voc(root / "Annotations" / "words.xml", "words.png", ("dog", 0, 1, 2, "x", 4))
     voc(root / "Annotations" / "flat.xml", "flat.png", ("dog", 0, 1, 2, 1, 4))
     with pytest.raises(DataError) as caught:
         read(str(root), "train")
-    assert "bad.xml: not XML" in str(caught.value) and "words.xml: object 1: 'dog' needs a bndbox" in str(caught.value)
+    assert "bad.xml: not valid XML" in str(caught.value) and "words.xml: object 1: 'dog' needs a bndbox" in str(
+        caught.value
+    )
     text(root / "ImageSets" / "Main" / "train.txt", "a.1\nnone\n")
     with pytest.raises(DataError, match="train.txt:2: there is no none.xml"):
         read(str(root), "train")
@@ -296,7 +368,7 @@ def yolo(root: Path, yaml: str = "train: train/images\nval: val/images\nnames: [
         "train: train.txt\nval: val/images\nnames: [cat, dog]\n",
     ],
 )
-def test_one_yolo_yaml_serves_both_parts(tmp_path: Path, yaml: str) -> None:
+def test_one_yolo_yaml_has_both_parts(tmp_path: Path, yaml: str) -> None:
     text(tmp_path / "set" / "train.txt", "./train/images/a 1.png\ntrain/images/b.png\n")
     path = yolo(tmp_path / "set", yaml)
     for part, source in (("train", path), ("val", path), ("train", str(tmp_path / "set"))):
@@ -312,17 +384,17 @@ def test_one_yolo_yaml_serves_both_parts(tmp_path: Path, yaml: str) -> None:
     assert len(read(path, "all")) == 4
 
 
-def test_yolo_boxes_are_fractions_of_the_picture_as_one_sees_it(tmp_path: Path) -> None:
+def test_yolo_boxes_are_fractions_of_the_image_after_exif_rotation(tmp_path: Path) -> None:
     from PIL import Image
 
     path, exif = yolo(tmp_path), Image.Exif()
     exif[0x0112] = 6
-    Image.new("RGB", (40, 20)).save(tmp_path / "train/images/a 1.png", exif=exif)  # seen as 20 x 40
+    Image.new("RGB", (40, 20)).save(tmp_path / "train/images/a 1.png", exif=exif)  # 20 x 40 after rotation
     found = read(path, "train")
     assert found.sizes[0].tolist() == [40, 20] and np.allclose(found.boxes[0], [5, 10, 15, 30])
 
 
-def test_yolo_names_are_words_whatever_yaml_makes_of_them(tmp_path: Path) -> None:
+def test_yolo_names_stay_text(tmp_path: Path) -> None:
     assert read(yolo(tmp_path, "train: train/images\nnames: [no, 1e3]\n"), "train").classes == ("no", "1e3")
     assert read(yolo(tmp_path, "train: train/images\nnc: 3\n"), "train").classes == ("0", "1", "2")
 
@@ -337,11 +409,11 @@ def test_yolo_names_are_words_whatever_yaml_makes_of_them(tmp_path: Path) -> Non
         ('train: "C:\\new\\train"\nnames: [cat, dog]\n', "control character"),
         ('train: "C:\\data"\nnames: [cat, dog]\n', "write paths with /"),
         ("train: train/images\nnames: [cat, dog]\nkpt_shape: [17, 3]\n", "key points"),
-        ("train: train/labels\nnames: [cat, dog]\n", "no pictures in"),
-        ("just words", "no YOLO data file"),
+        ("train: train/labels\nnames: [cat, dog]\n", "no images in"),
+        ("just words", "not a YOLO data file"),
     ],
 )
-def test_wrong_yolo_yamls_are_named(tmp_path: Path, yaml: str, words: str) -> None:
+def test_mistakes_in_yolo_yamls_are_errors(tmp_path: Path, yaml: str, words: str) -> None:
     with pytest.raises(DataError, match="data.yaml") as caught:
         read(yolo(tmp_path, yaml), "train")
     assert words in str(caught.value)
@@ -353,12 +425,12 @@ def test_wrong_yolo_yamls_are_named(tmp_path: Path, yaml: str, words: str) -> No
         ("2 .5 .5 .1 .1", "class 2, but the list of classes has 2 names (0-1)"),
         ("0 .5 .5 .1", "4 numbers"),
         ("0 .5 .5 .1 .1 .9", "6 numbers"),
-        ("0 20 10 8 8", "no fraction"),
+        ("0 20 10 8 8", "not a fraction"),
         ("cat .5 .5 .1 .1", "not numbers"),
         ("0 .5 .5 0 .1", "no area"),
     ],
 )
-def test_wrong_yolo_labels_are_named_with_their_line(tmp_path: Path, label: str, words: str) -> None:
+def test_mistakes_in_yolo_labels_are_errors_with_their_line(tmp_path: Path, label: str, words: str) -> None:
     path = yolo(tmp_path)
     text(tmp_path / "train" / "labels" / "b.txt", f"0 .5 .5 .1 .1\n{label}\n")
     with pytest.raises(DataError, match="b.txt:2: ") as caught:
@@ -366,9 +438,9 @@ def test_wrong_yolo_labels_are_named_with_their_line(tmp_path: Path, label: str,
     assert words in str(caught.value)
 
 
-def test_yolo_pictures_that_cannot_be_read_are_left_to_prepare(tmp_path: Path) -> None:
+def test_unreadable_yolo_images_are_reported_by_prepare(tmp_path: Path) -> None:
     path = yolo(tmp_path)
-    (tmp_path / "train" / "images" / "a 1.png").write_bytes(b"no picture")
+    (tmp_path / "train" / "images" / "a 1.png").write_bytes(b"not an image")
     text(tmp_path / "train" / "labels" / "b.txt", "0 .5 .5 .1 .1\n")
     found = read(path, "train")
     with pytest.raises(DataError, match="a 1.png: cannot be decoded"):
@@ -376,17 +448,17 @@ def test_yolo_pictures_that_cannot_be_read_are_left_to_prepare(tmp_path: Path) -
     assert [row[2] for row in boxes(prepare(found, skip_bad_images=True)[0])] == [["cat"]]
 
 
-def test_yolo_without_any_label_file_says_where_it_looked(tmp_path: Path) -> None:
+def test_yolo_without_label_files_is_an_error_with_an_example(tmp_path: Path) -> None:
     path = yolo(tmp_path)
     (tmp_path / "train" / "labels" / "a 1.txt").unlink()
-    with pytest.raises(DataError, match=r"no label file for any of 2 pictures, for example .*labels.a 1.txt"):
+    with pytest.raises(DataError, match=r"no label file for any of 2 images, for example .*labels.a 1.txt"):
         read(path, "train")
 
 
-def test_yolo_folders_and_lists_without_a_yaml(tmp_path: Path) -> None:
+def test_yolo_folders_and_lists_need_no_yaml(tmp_path: Path) -> None:
     paint(tmp_path / "images" / "train" / "a.png")
     text(tmp_path / "labels" / "train" / "a.txt", "1 .5 .5 .5 .5\n")
-    with pytest.raises(DataError, match="no names of the classes"):
+    with pytest.raises(DataError, match="no class names"):
         read(str(tmp_path), "train")
     assert [row[2] for row in boxes(read(str(tmp_path), "train", ("x", "y")))] == [["y"]]
     text(tmp_path / "classes.txt", "cat\ndog\n")
@@ -402,32 +474,32 @@ def shape(label: str, points: list, kind: str | None = "polygon") -> dict[str, A
     return {"label": label, "points": points, "shape_type": kind}
 
 
-def labelme(path: Path, picture: str, *shapes: dict) -> Path:
-    return text(path, {"imagePath": picture, "imageHeight": 20, "imageWidth": 40, "shapes": shapes, "imageData": None})
+def labelme(path: Path, image: str, *shapes: dict) -> Path:
+    return text(path, {"imagePath": image, "imageHeight": 20, "imageWidth": 40, "shapes": shapes, "imageData": None})
 
 
-def test_labelme_shapes_become_boxes(tmp_path: Path) -> None:
+def test_labelme_shapes_become_bounding_boxes(tmp_path: Path) -> None:
     labelme(
         tmp_path / "a.json",
-        "..\\pictures\\a.png",
+        "..\\images\\a.png",
         shape("dog", [[9, 8], [1, 2]], "rectangle"),
         shape("猫", [[1, 1], [5.5, 3], [2, 7]]),
         shape("dog", [[10, 10], [13, 14]], "circle"),
         shape("dog", [[1, 1], [5, 3], [2, 7]], None),
     )
     labelme(tmp_path / "b.json", "moved.png")
-    picture = paint(tmp_path.parent / "pictures" / "a.png")
+    image = paint(tmp_path.parent / "images" / "a.png")
     paint(tmp_path / "b.png"), paint(tmp_path / "spare.png")
     found, report = prepare(read(str(tmp_path), "train"))
-    assert Path(found.path(0)).resolve() == picture.resolve() and found.path(1) == str(tmp_path / "b.png")
+    assert Path(found.path(0)).resolve() == image.resolve() and found.path(1) == str(tmp_path / "b.png")
     assert found.boxes.tolist() == [[1, 2, 9, 8], [1, 1, 5.5, 7], [5, 5, 15, 15], [1, 1, 5, 7]]
     assert found.classes == ("dog", "猫") and found.labels.tolist() == [0, 1, 0, 0]
-    assert report == [f"{tmp_path}: 1 pictures without a JSON file are left out"]
+    assert report == [f"{tmp_path}: 1 images without a JSON file are left out"]
     with pytest.raises(DataError, match="a.json: object 2: class '猫' is not in the list"):
         read(str(tmp_path), "train", ("dog",))
 
 
-def test_wrong_labelme_files_are_named(tmp_path: Path) -> None:
+def test_mistakes_in_labelme_files_are_errors_with_their_file(tmp_path: Path) -> None:
     labelme(
         tmp_path / "a.json", "a.png", shape("dog", [[1, 2]], "point"), shape("dog", [[1, 2], [1, 5]]), shape("x", [])
     )
@@ -448,8 +520,7 @@ def test_wrong_labelme_files_are_named(tmp_path: Path) -> None:
 # ---- real data
 
 
-def test_bccd_names_its_boxes_without_area(shared: Path) -> None:
-    """PITFALLS 20 on real data."""
+def test_boxes_without_area_in_bccd_are_named(shared: Path) -> None:
     root = str(shared / "data" / "bccd" / "BCCD")
     for part, name in (("train", "BloodImage_00343.xml"), ("val", "BloodImage_00338.xml")):
         with pytest.raises(DataError, match=f"{name}: object .* has no area"):
@@ -460,7 +531,7 @@ def test_bccd_names_its_boxes_without_area(shared: Path) -> None:
     assert {found.classes for found in parts.values()} == {("Platelets", "RBC", "WBC")}
 
 
-def test_raccoon_and_coco(shared: Path) -> None:
+def test_raccoon_and_coco_are_read_completely(shared: Path) -> None:
     found = read(str(shared / "data" / "raccoon"), "train")
     assert len(found) == 200 and found.boxes_per_class().tolist() == [217]
     path = shared / "data" / "coco_train337" / "instances_train2017_subset.json"

@@ -1,73 +1,65 @@
-import io
+"""utils/images.py: every file becomes the same pixels, the letterbox and its inverse agree, prefetching changes no result."""
+
 import os
+import threading
+from contextlib import closing
 from pathlib import Path
 
 import cv2
 import numpy as np
 import pytest
+import torch
+from painted import assert_under_its_box, painted_sample
 from PIL import Image, ImageOps
 
-import datasets.images
-from datasets.annotations import Annotations, DataError, read_annotation_file
-from datasets.images import ImageError, pictures_under, prepare, read_image, scan
+from utils.boxes import clip
+from utils.images import (
+    FILL,
+    ImageError,
+    batched,
+    boxes_to_input,
+    images_under,
+    into_original,
+    letterbox,
+    prefetch,
+    read_image,
+    read_reduced,
+)
 
-
-@pytest.fixture(autouse=True)
-def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("THAW_CACHE", str(tmp_path / "cache"))
+SIZES = [(160, 160), (96, 224), (256, 128)]
 
 
 def quarters(width: int = 48, height: int = 32) -> Image.Image:
-    """Four colours, so that every turn and mirror image differs."""
+    """Four colors, so that every rotation and mirror image differs."""
     pixels = np.zeros((height, width, 3), np.uint8)
-    for row, column, colour in (
-        (0, 0, (250, 10, 10)),
-        (0, 1, (10, 250, 10)),
-        (1, 0, (10, 10, 250)),
-        (1, 1, (200, 200, 10)),
-    ):
-        pixels[row * height // 2 :, column * width // 2 :] = colour
+    colors = ((0, 0, (250, 10, 10)), (0, 1, (10, 250, 10)), (1, 0, (10, 10, 250)), (1, 1, (200, 200, 10)))
+    for row, column, color in colors:
+        pixels[row * height // 2 :, column * width // 2 :] = color
     return Image.fromarray(pixels)
 
 
-@pytest.mark.parametrize("orientation", range(1, 9))
-@pytest.mark.parametrize("kind", ["jpg", "png", "webp", "tif"])
-def test_exif_orientation_is_applied_the_same_to_pictures_and_sizes(
-    tmp_path: Path, kind: str, orientation: int
-) -> None:
-    """PITFALLS 26."""
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    path = tmp_path / f"turned.{kind}"
-    quarters().save(path, exif=exif, quality=95)
-    image = read_image(str(path))
-    with Image.open(path) as picture:
-        expected = np.asarray(ImageOps.exif_transpose(picture).convert("RGB"))[:, :, ::-1]
-    assert image.shape == expected.shape == ((32, 48, 3) if orientation < 5 else (48, 32, 3))
-    assert np.abs(image.astype(int) - expected).mean() < 6
-    assert image.flags.c_contiguous
-    found = scan([str(path)])
-    assert found.sizes.tolist() == [list(image.shape[:2])]
-    assert found.orientations.tolist() == [orientation] and not found.problems
+# ---- reading
 
 
-@pytest.mark.filterwarnings("ignore:Corrupt EXIF")
-def test_damaged_exif_is_no_orientation(tmp_path: Path) -> None:
-    path = tmp_path / "a.jpg"
-    quarters().save(path, exif=b"Exif\0\0II*\0\xff\xff\xff\xff")
-    assert read_image(str(path)).shape == (32, 48, 3)
-    assert scan([str(path)]).sizes.tolist() == [[32, 48]]
-    exif = Image.Exif()
-    exif[0x0112] = 9  # no such orientation
-    quarters().save(path, exif=exif)
-    assert read_image(str(path)).shape == (32, 48, 3)
-    assert scan([str(path)]).sizes.tolist() == [[32, 48]]
+@pytest.mark.parametrize("suffix", ["jpg", "png", "webp", "tif"])
+def test_exif_orientation_is_applied(tmp_path: Path, suffix: str) -> None:
+    for orientation in range(1, 9):
+        exif = Image.Exif()
+        exif[0x0112] = orientation
+        path = tmp_path / f"{orientation}.{suffix}"
+        quarters().save(path, exif=exif, quality=95)
+        image = read_image(str(path))
+        with Image.open(path) as file:
+            expected = np.asarray(ImageOps.exif_transpose(file).convert("RGB"))[:, :, ::-1]
+        assert image.shape == expected.shape == ((32, 48, 3) if orientation < 5 else (48, 32, 3))
+        assert np.abs(image.astype(int) - expected).mean() < 6
+        assert image.flags.c_contiguous
 
 
-def test_every_mode_is_converted_in_its_defined_way(tmp_path: Path) -> None:
-    """PITFALLS 38: gray repeated, 16 bits: the upper eight, transparency ignored, palette resolved."""
+def test_every_mode_is_converted_to_bgr(tmp_path: Path) -> None:
+    """Gray is repeated, of 16 bits the upper eight are kept, transparency is ignored, palettes are resolved."""
     gray = np.arange(0, 256, dtype=np.uint8).reshape(16, 16)
-    colour = np.dstack([gray, gray.T, 255 - gray])  # RGB
+    color = np.dstack([gray, gray.T, 255 - gray])  # RGB
     alpha = np.where(gray > 100, 255, 7).astype(np.uint8)
     deep = gray.astype(np.uint16) * 256 + 200
     palette = Image.fromarray(gray).convert("P")
@@ -75,29 +67,27 @@ def test_every_mode_is_converted_in_its_defined_way(tmp_path: Path) -> None:
     expected = {
         "L": (Image.fromarray(gray), np.dstack([gray] * 3)),
         "LA": (Image.fromarray(np.dstack([gray, alpha])), np.dstack([gray] * 3)),
-        "RGB": (Image.fromarray(colour), colour[:, :, ::-1]),
-        "RGBA": (Image.fromarray(np.dstack([colour, alpha])), colour[:, :, ::-1]),
+        "RGB": (Image.fromarray(color), color[:, :, ::-1]),
+        "RGBA": (Image.fromarray(np.dstack([color, alpha])), color[:, :, ::-1]),
         "I16": (Image.fromarray(deep), np.dstack([gray] * 3)),
         "P": (palette, np.dstack([np.full_like(gray, 7), 255 - gray, gray])),
         "1": (Image.fromarray(gray > 100), np.dstack([(gray > 100).astype(np.uint8) * 255] * 3)),
     }
-    for name, (picture, pixels) in expected.items():
-        picture.save(tmp_path / f"{name}.png")
+    for name, (file, pixels) in expected.items():
+        file.save(tmp_path / f"{name}.png")
         image = read_image(str(tmp_path / f"{name}.png"))
         assert image.dtype == np.uint8 and np.array_equal(image, pixels), name
 
 
-def test_any_path_can_be_read(tmp_path: Path) -> None:
-    """PITFALLS 28."""
+def test_paths_in_any_script_can_be_read(tmp_path: Path) -> None:
     for name in ("图 片/猫 (1).png", "é.png"):
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
         quarters().save(path)
         assert read_image(str(path)).shape == (32, 48, 3)
-        assert not scan([str(path)]).problems
 
 
-def test_what_cannot_be_read_is_named_with_its_cure(tmp_path: Path) -> None:
+def test_unreadable_files_are_errors_with_a_fix(tmp_path: Path) -> None:
     (tmp_path / "empty.jpg").write_bytes(b"")
     (tmp_path / "text.jpg").write_text("hello")
     (tmp_path / "float.tif").write_bytes(cv2.imencode(".tif", np.zeros((8, 8), np.float32))[1].tobytes())
@@ -113,118 +103,134 @@ def test_what_cannot_be_read_is_named_with_its_cure(tmp_path: Path) -> None:
         assert name in str(caught.value)
 
 
-def truncated(folder: Path, name: str) -> str:
-    data = io.BytesIO()
-    noise = np.random.default_rng(0).integers(0, 255, (100, 120, 3), np.uint8)
-    Image.fromarray(noise).save(data, Path(name).suffix[1:].replace("jpg", "jpeg"))
-    (folder / name).write_bytes(data.getvalue()[: len(data.getvalue()) * 2 // 3])
-    return str(folder / name)
+@pytest.mark.parametrize("reduction", [1, 2, 4, 8])
+def test_reduced_sides_are_divided_and_rounded_up(tmp_path: Path, reduction: int) -> None:
+    for side in (64, 121, 127):
+        noise = np.random.default_rng(0).integers(0, 255, (side, side + 7, 3), np.uint8)
+        cv2.imwrite(str(tmp_path / "a.jpg"), noise)
+        image, done = read_reduced(str(tmp_path / "a.jpg"), reduction)
+        assert image.shape == (-(-side // reduction), -(-(side + 7) // reduction), 3) and done == reduction
+        cv2.imwrite(str(tmp_path / "a.png"), image)
+        again, done = read_reduced(str(tmp_path / "a.png"), reduction)
+        assert np.array_equal(again, image) and done == 1
 
 
-@pytest.mark.parametrize("kind", ["jpg", "png", "webp", "bmp"])
-def test_scan_finds_truncated_pictures(tmp_path: Path, kind: str) -> None:
-    """PITFALLS 29."""
-    found = scan([truncated(tmp_path, f"cut.{kind}")])
-    assert list(found.problems) == [0] and f"cut.{kind}" in found.problems[0]
-
-
-def test_scan_never_raises_and_keeps_the_order(tmp_path: Path) -> None:
-    paths = []
-    for i in range(1200):  # more than one block
-        paths.append(str(tmp_path / f"{i % 7}.png"))
-    for i in range(6):
-        quarters(10 + i, 20).save(paths[i])
-    found = scan(paths)  # 6.png is missing
-    assert set(found.problems) == {i for i in range(1200) if i % 7 == 6}
-    assert found.sizes[:7].tolist() == [[20, 10 + i] for i in range(6)] + [[0, 0]]
-    assert np.array_equal(found.sizes[7:14], found.sizes[:7])
-    assert len(scan([]).sizes) == 0
-
-
-def test_scan_is_cached_by_path_size_and_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "a.png"
-    quarters(40, 20).save(path)
-    bad = truncated(tmp_path, "bad.png")
-    first = scan([str(path), bad])
-    looked = []
-    examine = datasets.images._examine
-    monkeypatch.setattr(datasets.images, "_examine", lambda path: (looked.append(path), examine(path))[1])
-    again = scan([str(path), bad])
-    assert looked == [] and again.problems == first.problems
-    assert all(np.array_equal(mine, theirs) for mine, theirs in zip(first[:3], again[:3], strict=True))
-    quarters(60, 30).save(path)
-    os.utime(path, ns=(1, 1))
-    assert scan([str(path), bad]).sizes.tolist()[0] == [30, 60] and looked == [str(path)]
-
-
-def test_scan_works_without_a_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    quarters().save(tmp_path / "a.png")
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("THAW_CACHE", str(tmp_path / "file" / "inside"))
-    assert scan([str(tmp_path / "a.png")]).sizes.tolist() == [[32, 48]]
-    (tmp_path / "damaged").mkdir()
-    (tmp_path / "damaged" / "pictures-1.sqlite").write_bytes(b"no database" * 100)
-    monkeypatch.setenv("THAW_CACHE", str(tmp_path / "damaged"))
-    assert scan([str(tmp_path / "a.png")]).sizes.tolist() == [[32, 48]]
-
-
-def test_digests_tell_equal_content(tmp_path: Path) -> None:
-    for name, width in (("a", 40), ("b", 40), ("c", 42)):
-        quarters(width).save(tmp_path / f"{name}.png")
-    a, b, c = scan([str(tmp_path / f"{name}.png") for name in "abc"]).digests.tolist()
-    assert a == b != c and 0 not in (a, c)
-
-
-def test_pictures_under_a_folder(tmp_path: Path) -> None:
+def test_images_under_lists_all_images_of_a_folder(tmp_path: Path) -> None:
     for name in ("b.JPG", "a.png", "x/y/c.webp", "notes.txt", ".hidden.png", "x/._c.jpg"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(b"")
-    assert pictures_under(str(tmp_path)) == ["a.png", "b.JPG", "x/y/c.webp"]
+    assert images_under(str(tmp_path)) == ["a.png", "b.JPG", "x/y/c.webp"]
 
 
-def data(folder: Path, text: str) -> Annotations:
-    quarters().save(folder / "a.png")  # 48 x 32
-    (folder / "train.txt").write_text(text, encoding="utf-8")
-    return read_annotation_file(str(folder / "train.txt"), ("cat",))
-
-
-def test_pictures_that_cannot_be_read_stop_the_run_or_are_left_out(tmp_path: Path) -> None:
-    found = data(tmp_path, "a.png 1,2,3,4,0\nmissing.png 1,2,3,4,0\ncut.png 1,2,3,4,0 5,6,7,8,0\na.png 5,5,9,9,0\n")
-    truncated(tmp_path, "cut.png")
-    with pytest.raises(DataError, match="skip_bad_images=True") as caught:
-        prepare(found)
-    assert (
-        "train.txt:2: " in str(caught.value) and "train.txt:3: " in str(caught.value) and "2 of 4" in str(caught.value)
-    )
-    good, report = prepare(found, skip_bad_images=True)
-    assert good.lines.tolist() == [1, 4] and good.sizes.tolist() == [[32, 48]] * 2 and good.image_ids.tolist() == [1, 4]
-    assert good.boxes.tolist() == [[1, 2, 3, 4], [5, 5, 9, 9]]
-    assert "left out: 2" in report[0] and "missing.png" in report[0]
-
-
-def test_a_set_of_bad_pictures_only_is_an_error_anyway(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="1 of 1"):
-        prepare(data(tmp_path, "missing.png 1,2,3,4,0\n"), skip_bad_images=True)
-
-
-def test_boxes_reaching_outside_are_kept_and_counted(tmp_path: Path) -> None:
-    """PITFALLS 19."""
-    good, report = prepare(data(tmp_path, "a.png -3,2,20,20,0 1,1,48,32,0 40,20,60.5,32,0\n"))
-    assert len(good.boxes) == 3 and good.boxes[0].tolist() == [-3, 2, 20, 20]
-    assert len(report) == 1 and report[0].endswith("clipped: 2")
-
-
-def test_boxes_wholly_outside_obey_bad_boxes(tmp_path: Path) -> None:
-    """PITFALLS 20, after clipping."""
-    found = data(tmp_path, "a.png 1,1,5,5,0\na.png 48,2,60,20,0 2,2,6,6,0 -9,-9,0,0,0\n")
-    with pytest.raises(DataError, match="train.txt:2: box 48,2,60,20 lies outside its picture of 48x32") as caught:
-        prepare(found)
-    assert 'bad_boxes="drop"' in str(caught.value)
-    good, report = prepare(found, bad_boxes="drop")
-    assert good.boxes.tolist() == [[1, 1, 5, 5], [2, 2, 6, 6]] and good.starts.tolist() == [0, 1, 2]
-    assert "left out: 2" in report[0]
-
-
-def test_real_pictures_decode_as_opencv_does(shared: Path) -> None:
+def test_real_images_decode_as_with_opencv(shared: Path) -> None:
     for path in sorted((shared / "data" / "raccoon" / "images").iterdir())[:20]:
         assert np.array_equal(read_image(str(path)), cv2.imread(str(path))), path
+
+
+# ---- letterbox
+
+
+@pytest.mark.parametrize("kind", ["corner", "center"])
+@pytest.mark.parametrize("shape", [(480, 640), (333, 500), (100, 37), (1, 1), (1, 700), (700, 1)])
+def test_letterbox_keeps_the_aspect_ratio_and_pads(kind: str, shape: tuple[int, int]) -> None:
+    image = np.random.default_rng(0).integers(0, 256, (*shape, 3), dtype=np.uint8)
+    output, transform = letterbox(image, (96, 160), kind)
+    ratio = min(96 / shape[0], 160 / shape[1])
+    height, width = max(int(shape[0] * ratio), 1), max(int(shape[1] * ratio), 1)
+    left, top = int(transform.left), int(transform.top)
+    assert transform[:3] == (shape[1], shape[0], ratio)
+    assert (left, top) == ((0, 0) if kind == "corner" else ((160 - width) // 2, (96 - height) // 2))
+    inside = output[top : top + height, left : left + width].copy()
+    np.testing.assert_array_equal(inside, cv2.resize(image, (width, height)))
+    output[top : top + height, left : left + width] = FILL
+    assert output.shape == (96, 160, 3) and (output == FILL).all()
+
+
+def test_an_unknown_letterbox_is_an_error() -> None:
+    with pytest.raises(ValueError, match='"middle": must be "corner" or "center"'):
+        letterbox(np.zeros((4, 4, 3), np.uint8), (32, 32), "middle")
+
+
+@pytest.mark.parametrize("kind", ["corner", "center"])
+def test_boxes_to_input_stay_over_their_objects(kind: str) -> None:
+    for seed in range(40):
+        sample = painted_sample(np.random.default_rng(seed))
+        output, transform = letterbox(sample.image, SIZES[seed % 3], kind)
+        boxes = boxes_to_input(sample.boxes, transform)
+        assert boxes.dtype == np.float32
+        assert_under_its_box(output, clip(boxes, *output.shape[1::-1]), 0, rotated=False)
+
+
+@pytest.mark.parametrize("kind", ["corner", "center"])
+def test_into_original_is_the_inverse_of_boxes_to_input(kind: str) -> None:
+    rng = np.random.default_rng(0)
+    for height, width in rng.integers(20, 2000, (50, 2)):
+        boxes = np.sort(rng.uniform(0, (width, height), (5, 2, 2)), 1).reshape(5, 4)
+        transform = letterbox(np.zeros((height, width, 3), np.uint8), (96, 160), kind)[1]
+        moved = boxes_to_input(boxes, transform)
+        tensor = torch.tensor(transform, dtype=torch.float64)
+        np.testing.assert_allclose(into_original(torch.from_numpy(moved).double(), tensor), boxes, atol=1e-2, rtol=1e-5)
+        np.testing.assert_allclose(into_original(moved.astype(float), np.array(transform)), boxes, atol=1e-2, rtol=1e-5)
+
+
+# ---- prefetch
+
+
+@pytest.mark.parametrize("limit, threads", [(0, 1), (3, 1), (3, 4), (100, 4)])
+def test_prefetch_returns_the_results_of_map_in_order(limit: int, threads: int) -> None:
+    done = [threading.Event() for _ in range(20)]
+
+    def last_first(item):
+        if threads > 1 and item % 4 < 3:  # three of four wait for the next one
+            done[item + 1].wait(5)
+        done[item].set()
+        return item * item
+
+    assert list(prefetch(last_first, range(20), limit, threads)) == [i * i for i in range(20)]
+
+
+def test_one_thread_handles_the_items_in_order() -> None:
+    done = []
+    list(prefetch(lambda item: done.append((item, threading.get_ident())), range(20), 5))
+    assert [item for item, _ in done] == list(range(20))
+    assert len({thread for _, thread in done}) == 1 and done[0][1] != threading.get_ident()
+
+
+@pytest.mark.parametrize("limit", [0, 1, 7])
+def test_prefetch_computes_at_most_the_limit_in_advance(limit: int) -> None:
+    taken = []
+    results = prefetch(lambda item: item, (taken.append(i) or i for i in range(100)), limit, 4)
+    for count in range(1, 50):
+        next(results)
+        assert len(taken) == count + limit
+    results.close()
+    assert len(taken) == 49 + limit
+
+
+@pytest.mark.parametrize("limit", [0, 5])
+def test_errors_are_raised_in_the_place_of_their_result(limit: int) -> None:
+    found = []
+    with pytest.raises(ZeroDivisionError):
+        for result in prefetch(lambda item: 1 / (item - 3), range(10), limit):
+            found.append(result)
+    assert len(found) == 3
+
+
+def test_no_thread_is_left_after_ctrl_c_or_closing() -> None:
+    done, before = [], threading.active_count()
+
+    def items():
+        yield from range(5)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        list(prefetch(done.append, items(), 8))
+    assert done == list(range(5)) and threading.active_count() == before
+    done.clear()
+    with closing(prefetch(done.append, range(100), 8, 2)) as results:
+        next(results)
+    assert sorted(done) == list(range(9)) and threading.active_count() == before
+
+
+def test_batched_returns_lists_of_one_size_except_the_last() -> None:
+    assert list(batched(range(7), 3)) == [[0, 1, 2], [3, 4, 5], [6]] and list(batched([], 3)) == []

@@ -1,178 +1,106 @@
-"""nets/blocks.py and nets/__init__.py: what every detection model promises, for a small one of each family."""
+"""nets/__init__.py and nets/blocks.py: names, building with pretrained weights, and single layers."""
 
 import pytest
 import torch
 from torch import nn
-from toys import FAMILIES, detector
 
 import nets
-from nets.blocks import BN_EPS, ADown, Conv, RepConv
-from nets.losses import YOLOv9Criterion, YOLOXCriterion
-
-STRIDES = (8, 16, 32)
-IMAGE = torch.tensor([[96.0, 64, 1, 0, 0]])  # the frame of a picture of 64 x 96 pixels that fits as it is
-
-every_family = pytest.mark.parametrize("family", FAMILIES)
+from nets import pretrained
+from nets.blocks import BN_EPS, SPP, ADown, Conv, RepConv
+from utils import checkpoint
 
 
-def tiny(family, num_classes=3):
-    """Batch norms that do something, and outputs of about 1."""
-    model = detector(family, num_classes)
-    for module in model.modules():
-        if isinstance(module, nn.Conv2d):
-            nn.init.kaiming_normal_(module.weight, a=0 if module.bias is None else {"yolox": 40, "yolov9": 4}[family])
-        if isinstance(module, nn.BatchNorm2d):
-            nn.init.uniform_(module.weight, 0.5, 1.5)
-            nn.init.normal_(module.bias, 0, 0.1)
-            nn.init.normal_(module.running_mean, 0, 0.1)
-            nn.init.uniform_(module.running_var, 0.5, 1.5)
-    if family == "yolox":
-        model.backbone.stem.conv.weight.data /= 128  # it sees 0-255
-    return model
-
-
-def pictures(*shape, seed=0):
-    return torch.randint(0, 256, (shape[0], 3, *shape[1:]), generator=torch.Generator().manual_seed(seed)).byte()
-
-
-def test_every_name_of_the_list_builds_its_model():
+def test_every_model_name_builds_its_model():
     with torch.device("meta"):
-        models = {name: nets.build(name, 7) for name in nets.MODELS}
-    assert {name.partition("_")[0] for name in models} == FAMILIES.keys()
+        models = {name: nets.build(name, 7) for name in nets.model_names()}
+    assert {name.rpartition("_")[0] for name in models} == nets.MODELS.keys() and len(models) == 6 + 4 + 1
     for name, model in models.items():
-        assert type(model).__name__.lower() == name.partition("_")[0]
-        assert model.num_classes == 7 and model.strides == STRIDES and model.letterbox in ("corner", "centre")
+        assert type(model) is nets.MODELS[name.rpartition("_")[0]].model
+        assert model.num_classes == 7 and model.strides == (8, 16, 32) and model.letterbox in ("corner", "center")
 
 
-def test_unknown_model_names_the_known_ones():
-    with pytest.raises(ValueError, match=r"model='yolo_x'.*yolox_nano, yolox_tiny, yolox_s"):
-        nets.build("yolo_x", 80)
+@pytest.mark.parametrize("name", ["yolo_x", "yolox", "yolox_", "resnet"])
+def test_unknown_model_name_lists_all_names(name):
+    with pytest.raises(ValueError, match=f"model='{name}' is not known") as error:
+        nets.build(name, 80)
+    assert all(known in str(error.value) for known in nets.model_names())
 
 
-def test_the_criterion_is_that_of_the_family():
-    assert isinstance(nets.criterion(detector("yolov9")), YOLOv9Criterion)
-    late = nets.criterion(detector("yolox"), torch.ones_like, plain=True)
-    assert isinstance(late, YOLOXCriterion) and late.l1 and late.share is torch.ones_like
-    assert not nets.criterion(detector("yolox")).l1
+def test_criterion_of_an_unregistered_model_is_an_error():
+    with pytest.raises(KeyError, match="Linear"):
+        nets.criterion(nn.Linear(1, 1))
 
 
-@every_family
-@pytest.mark.parametrize("height, width, classes", [(96, 160, 3), (160, 96, 1), (32, 32, 80)])
-def test_any_input_of_multiples_of_32_and_any_number_of_classes(family, height, width, classes):
-    model = tiny(family, classes).eval()
-    out = model(pictures(2, height, width))
-    points = sum((height // s) * (width // s) for s in STRIDES)
-    assert all(x.shape[:2] == (2, points) for x in out) and out.classes.shape == (2, points, classes)
-    boxes, scores, labels = model.decode(out, (height, width))
-    assert boxes.shape == (2, points, 4) and scores.shape == labels.shape == (2, points)
+@pytest.mark.parametrize("size", [(64, 64), (32, 640)])
+def test_image_sizes_are_multiples_of_32(size):
+    assert nets.check_size(size) == size
+    with pytest.raises(ValueError, match="image_size=100,0: height and width must be multiples of 32, such as 96,32"):
+        nets.check_size((100, 0))
 
 
-@every_family
-def test_every_picture_of_a_batch_is_alone_in_evaluation_mode(family):
-    model, images = tiny(family).eval(), pictures(3, 64, 96)
-    whole, alone = model(images), model(images[1:2])
-    assert all(torch.allclose(w[1:2], a, atol=1e-4) for w, a in zip(whole, alone, strict=True))
-    assert not torch.allclose(whole.boxes[0], whole.boxes[1], atol=1e-3)
+class OneProcess:
+    """Ranks of a single process, without starting it."""
+
+    on_main = staticmethod(lambda work: work())
 
 
-@every_family
-def test_whole_numbers_and_floats_are_the_same_pictures(family):
-    model, images = tiny(family).eval(), pictures(2, 64, 64)
-    for from_bytes, from_floats in zip(model(images), model(images.float()), strict=True):
-        assert torch.equal(from_bytes, from_floats)
+def test_build_pretrained_keeps_rows_of_known_classes(tmp_path):
+    torch.manual_seed(0)
+    source, lines = nets.build("tiny_n", 3), []
+    path = tmp_path / "best.pt"
+    checkpoint.save(path, {"classes": ["cat", "dog", "bus"], "config": {}, "model": source.state_dict()})
+    model, loaded = nets.build_pretrained("tiny_n", ("Bus", "boat"), str(path), OneProcess(), lines.append)
+    assert loaded and lines[0] == f"weights    {path}" and "backbone" in lines[1]
+    for name, value in model.state_dict().items():
+        if "class_predictors" in name:
+            assert torch.equal(value[0], source.state_dict()[name][2])
+        else:
+            assert torch.equal(value, source.state_dict()[name])
 
 
-@every_family
-def test_fusing_changes_outputs_by_rounding_only(family):
-    model, images = tiny(family).eval(), pictures(2, 96, 64)
-    before, count = model(images), sum(p.numel() for p in model.parameters())
-    assert model.fuse() is model and not any(isinstance(m, nn.BatchNorm2d) for m in model.modules())
-    after = model.fuse()(images)  # twice does no harm
-    assert not torch.equal(before.classes, after.classes) and sum(p.numel() for p in model.parameters()) < count
-    for x, y in zip(before, after, strict=True):
-        assert torch.allclose(x, y, atol=1e-4)
+@pytest.mark.parametrize("optional", [False, True])
+def test_build_pretrained_without_weights_starts_from_scratch(optional):
+    lines = []
+    torch.manual_seed(0)
+    model, loaded = nets.build_pretrained("tiny_n", ("cat", "dog"), None, OneProcess(), lines.append, optional)
+    torch.manual_seed(0)
+    fresh = nets.build("tiny_n", 2).state_dict()
+    assert not loaded and lines == []
+    assert all(torch.equal(value, fresh[name]) for name, value in model.state_dict().items())
 
 
-@every_family
-def test_batch_norms_are_those_of_the_released_weights(family):
-    norms = [m for m in tiny(family).modules() if isinstance(m, nn.BatchNorm2d)]
-    assert norms and all(m.eps == 1e-3 and m.momentum == 0.03 for m in norms)
+@pytest.mark.parametrize("weights", ["coco", "http://127.0.0.1:1"])
+def test_weights_that_cannot_be_downloaded_are_optional_for_the_demo(weights, monkeypatch):
+    monkeypatch.setattr(pretrained, "HOST", "http://127.0.0.1:1")  # no server listens there
+    monkeypatch.setenv("no_proxy", "*")
+    lines = []
+    with pytest.raises(pretrained.PretrainedError, match="could not be downloaded"):
+        nets.build_pretrained("yolox_nano", ("cat",), weights, OneProcess(), lines.append)
+    model, loaded = nets.build_pretrained("yolox_nano", ("cat",), weights, OneProcess(), lines.append, optional=True)
+    assert not loaded and model.num_classes == 1
+    (line,) = lines
+    assert "could not be downloaded" in line and "weights=none" in line and "FROM SCRATCH and without freezing" in line
 
 
-@every_family
-def test_gradients_reach_every_parameter(family):
-    model = tiny(family).train()
-    sum(x.square().sum() for x in model(pictures(2, 64, 64))).backward()
-    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in model.parameters())
+def test_a_weights_file_is_never_optional(tmp_path):
+    (tmp_path / "bad.pth").write_bytes(b"text")
+    for path in ("missing.pth", str(tmp_path / "bad.pth")):
+        with pytest.raises(pretrained.PretrainedError, match=path):
+            nets.build_pretrained("tiny_n", ("cat",), path, OneProcess(), print, optional=True)
+    checkpoint.save(tmp_path / "other.pt", {"classes": ["cat"], "config": {}, "model": {"a": torch.ones(1)}})
+    with pytest.raises(checkpoint.CheckpointError, match="weights=none"):
+        nets.build_pretrained("tiny_n", ("cat",), str(tmp_path / "other.pt"), OneProcess(), print, optional=True)
 
 
-def train_a_little(model, steps=3):
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=0.1)
-    model.train()
-    for step in range(steps):
-        out = model(pictures(2, 64, 64, seed=step))
-        sum(x.square().mean() for x in out).backward()
-        optimizer.step()
-        optimizer.zero_grad()
+def test_other_ranks_build_the_model_with_the_layer_widths_of_the_weights():
+    shapes = {"head.class_convs.0.0.conv.weight": torch.empty(80, 64, 3, 3, device="meta")}
 
+    class OtherRank:
+        on_main = staticmethod(lambda work: (True, shapes))
 
-def copy_of(module):
-    return {name: value.clone() for name, value in module.state_dict().items()}
-
-
-@every_family
-def test_pitfall_5_a_frozen_backbone_keeps_every_bit(family):
-    model = tiny(family)
-    model.freeze_backbone(True)
-    backbone, neck = copy_of(model.backbone), copy_of(model.neck)
-    train_a_little(model)
-    assert model.training and not any(m.training for m in model.backbone.modules())
-    assert all(torch.equal(backbone[name], value) for name, value in model.backbone.state_dict().items())
-    assert not any(torch.equal(neck[name], value) for name, value in model.neck.state_dict().items())
-    model.eval().train()  # as after an evaluation
-    assert not model.backbone.training and model.neck.training
-
-
-@every_family
-def test_a_thawed_backbone_learns_again(family):
-    model = tiny(family)
-    model.freeze_backbone(True)
-    train_a_little(model, 1)
-    model.freeze_backbone(False)
-    assert model.backbone.training and all(p.requires_grad for p in model.parameters())
-    backbone = copy_of(model.backbone)
-    train_a_little(model, 1)
-    assert not any(torch.equal(backbone[name], value) for name, value in model.backbone.state_dict().items())
-
-
-@every_family
-def test_freezing_in_evaluation_mode_stays_there(family):
-    model = tiny(family).eval()
-    model.freeze_backbone(True)
-    model.freeze_backbone(False)
-    assert not any(m.training for m in model.modules())
-
-
-@every_family
-def test_detect_looks_in_evaluation_mode_and_leaves_no_trace(family):
-    model, images, frames = tiny(family).train(), pictures(2, 64, 96), IMAGE.expand(2, 5)
-    before = copy_of(model)
-    found = model.detect(images, frames, confidence=0.0, max_detections=5)
-    assert model.training and all(torch.equal(before[k], v) for k, v in model.state_dict().items())
-    again = model.eval().detections(model(images), (64, 96), frames, confidence=0.0, max_detections=5)
-    assert [len(f.scores) for f in found] == [5, 5] and not found[0].scores.requires_grad
-    assert all(torch.equal(f.boxes, a.boxes) for f, a in zip(found, again, strict=True))
-
-
-@every_family
-def test_data_parallel_gathers_predictions_along_the_pictures(family):
-    """nn.DataParallel itself needs GPUs; on a CPU its own pieces can be put together."""
-    model, images = tiny(family).eval(), pictures(5, 64, 64)
-    parts = [model(part) for part in images.chunk(3)]  # fewer pictures than GPUs are fewer parts
-    whole = model(images)
-    for field, gathered in zip(whole, map(torch.cat, zip(*parts, strict=True)), strict=True):
-        assert field.shape[0] == 5 and torch.allclose(field, gathered, atol=1e-4)
-    assert type(whole)._make(whole) == whole  # how DataParallel puts a named tuple together again
+    with torch.device("meta"):
+        model, loaded = nets.build_pretrained("yolov9_t", ("cat",), "coco", OtherRank(), print)
+    assert loaded and model.head.class_predictors[0].in_channels == 80
 
 
 def test_conv_keeps_the_size_of_its_input():
@@ -181,7 +109,15 @@ def test_conv_keeps_the_size_of_its_input():
     assert ADown(4, 6)(torch.zeros(2, 4, 10, 14)).shape == (2, 6, 5, 7)
 
 
-def test_repconv_is_a_3x3_and_a_1x1_side_by_side():
+def test_spp_equals_three_separate_pools():
+    torch.manual_seed(0)
+    spp, x = SPP(8, 6).eval(), torch.randn(2, 8, 17, 23)
+    inside = spp.conv1(x)
+    pools = [inside] + [nn.functional.max_pool2d(inside, k, stride=1, padding=k // 2) for k in (5, 9, 13)]
+    assert torch.equal(spp(x), spp.conv2(torch.cat(pools, 1)))
+
+
+def test_repconv_is_the_sum_of_a_3x3_and_a_1x1():
     torch.manual_seed(0)
     conv, x = RepConv(4).double().eval(), torch.randn(2, 4, 9, 7, dtype=torch.float64)
     with torch.no_grad():

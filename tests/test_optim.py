@@ -1,25 +1,41 @@
-"""utils/optim.py: schedules, groups of parameters, and the moving average. (The Updater: test_updater.py.)"""
+"""utils/optim.py: schedules, parameter groups, the EMA, and the Updater: accumulation, clipping, bad steps, mixed precision."""
 
 import copy
+import io
 import math
 
 import pytest
 import torch
 from torch import nn
-from toys import FLAT, detector, fit_detector, good_step, images, make_updater, toy
+from toys import (
+    FAMILIES,
+    FLAT,
+    assert_equal_bits,
+    bad_step,
+    detector,
+    fit_detector,
+    good_step,
+    images,
+    make_updater,
+    snapshot,
+    toy,
+)
 
-from utils.optim import EMA, Plan, Schedule, Updater, build_optimizer, parameter_groups
+import nets
+from utils.optim import EMA, MAX_BAD_STEPS, Plan, Schedule, Updater, build_optimizer, parameter_groups
 
 OPTIMIZERS = ["sgd", "adam", "adamw"]
 
 
-def test_plan_counts_steps_through_both_phases():
+def test_plan_counts_steps_of_both_phases():
     plan = Plan(epochs=10, freeze_epochs=3, frozen_steps=5, steps=8, frozen_images=32, images=16)
     assert [plan.before(e) for e in (0, 1, 3, 4, 10)] == [0, 5, 15, 23, 71]
     assert all(plan.position(plan.before(e)) == e for e in range(11))
     positions = [plan.position(s) for s in range(71)]
     assert all(a < b for a, b in zip(positions, positions[1:], strict=False))
     assert [plan.images_at(s) for s in (0, 14, 15, 70)] == [32, 32, 16, 16]
+    assert Plan.of(160, 10, 30, 16, 8, 2) == Plan(10, 10, 5, 10, 32, 16)  # at most all epochs are frozen
+    assert Plan.of(161, 10, 3, 32, 16, 1) == Plan(10, 3, 6, 11, 32, 16)  # the last batch is padded
 
 
 @pytest.mark.parametrize("kind", ["cosine", "step", "constant"])
@@ -34,10 +50,10 @@ def test_warm_up_is_quadratic_from_zero():
     schedule = Schedule(Plan(100, 0, 10, 10, 64, 64), "cosine", 0.02, 0.001, 5, 10)
     assert [schedule.at(e) for e in (0, 1, 2.5, 4)] == pytest.approx([0, 0.02 / 25, 0.02 / 4, 0.02 * 16 / 25])
     assert schedule.at(5) == pytest.approx(0.02) == max(schedule(s) for s in range(1000))
-    assert schedule(25) == schedule.at(2.5)  # 10 steps an epoch
+    assert schedule(25) == schedule.at(2.5)  # 10 steps per epoch
 
 
-def test_cosine_falls_to_the_minimum_and_stays_there():
+def test_cosine_schedule_falls_to_the_minimum_and_stays_there():
     schedule = Schedule(Plan(100, 0, 10, 10, 64, 64), "cosine", 0.02, 0.001, 5, 10)
     assert schedule.at(47.5) == pytest.approx((0.02 + 0.001) / 2)
     assert [schedule.at(e) for e in (90, 95, 99.9)] == pytest.approx([0.001] * 3)
@@ -45,7 +61,7 @@ def test_cosine_falls_to_the_minimum_and_stays_there():
     assert all(a > b for a, b in zip(falling, falling[1:], strict=False)) and falling[-1] > 0.001
 
 
-def test_steps_are_a_tenth_and_a_hundredth():
+def test_step_schedule_is_a_tenth_and_then_a_hundredth():
     schedule = Schedule(Plan(100, 0, 10, 10, 64, 64), "step", 0.01, 0.0, 0, 0)
     assert [schedule.at(e) for e in (0, 59.9, 60, 84.9, 85, 99)] == pytest.approx(
         [0.01, 0.01, 0.001, 0.001, 0.0001, 0.0001]
@@ -58,29 +74,29 @@ def test_learning_rate_zero_is_zero_everywhere(kind):
     assert not any(schedule(s) for s in range(74))
 
 
-def test_learning_rate_is_quoted_for_64_images():
+def test_learning_rate_scales_with_the_images_per_step():
     rates = [Schedule(Plan(10, 0, 5, 5, n, n), "constant", 0.01, 0.01, 0, 0)(7) for n in (64, 16, 128)]
     assert rates == pytest.approx([0.01, 0.0025, 0.02])
 
 
 @pytest.mark.parametrize("kind", ["cosine", "constant"])
 @pytest.mark.parametrize("warmup", [0, 1, 3.5])
-def test_pitfall_25_learning_rate_per_image_is_continuous_at_the_thaw(kind, warmup):
+def test_learning_rate_per_image_is_continuous_at_the_thaw(kind, warmup):
     plan = Plan(epochs=20, freeze_epochs=3, frozen_steps=50, steps=100, frozen_images=32, images=16)
     schedule = Schedule(plan, kind, 0.01, 0.0005, warmup, 4)
     per_image = [schedule(s) / plan.images_at(s) for s in range(plan.before(20))]
     jumps = [abs(a - b) for a, b in zip(per_image, per_image[1:], strict=False)]
     assert jumps[149] <= 1.01 * max(jumps[148], jumps[150]) < 0.01 / 64 / 25
-    assert schedule(150) == pytest.approx(schedule(149) / 2, rel=0.05)  # half the images a step
+    assert schedule(150) == pytest.approx(schedule(149) / 2, rel=0.05)  # half the images per step
 
 
-@pytest.mark.parametrize("epochs, freeze, warmup, plain", [(1, 0, 1, 10), (1, 1, 0, 0), (3, 3, 5, 3), (2, 0, 0, 2)])
-def test_short_runs_have_a_learning_rate(epochs, freeze, warmup, plain):
-    schedule = Schedule(Plan(epochs, freeze, 1, 1, 64, 64), "cosine", 0.01, 0.001, warmup, plain)
+@pytest.mark.parametrize("epochs, freeze, warmup, no_aug", [(1, 0, 1, 10), (1, 1, 0, 0), (3, 3, 5, 3), (2, 0, 0, 2)])
+def test_short_runs_have_a_learning_rate(epochs, freeze, warmup, no_aug):
+    schedule = Schedule(Plan(epochs, freeze, 1, 1, 64, 64), "cosine", 0.01, 0.001, warmup, no_aug)
     assert all(0 <= schedule(s) < 0.010001 for s in range(epochs + 1))
 
 
-def test_unknown_words_name_the_known_ones():
+def test_unknown_names_list_the_known_ones():
     with pytest.raises(ValueError, match="schedule='linear'.*cosine, step or constant"):
         Schedule(FLAT.plan, "linear", 0.01, 0.001, 1, 0)
     with pytest.raises(ValueError, match="optimizer='lion'.*sgd, adam or adamw"):
@@ -89,30 +105,30 @@ def test_unknown_words_name_the_known_ones():
         make_updater(toy(), amp="half")
 
 
-def test_weight_decay_is_for_weights_of_convolutions_and_linear_layers_only():
+def test_weight_decay_applies_to_convolution_and_linear_weights_only():
     for model in (detector(), nn.Sequential(toy(), nn.Flatten(), nn.Linear(4, 2), nn.LayerNorm(2))):
-        decayed, plain = parameter_groups(model, 0.05)
-        assert decayed["weight_decay"] == 0.05 and plain["weight_decay"] == 0
+        decayed, others = parameter_groups(model, 0.05)
+        assert decayed["weight_decay"] == 0.05 and others["weight_decay"] == 0
         layers = [m for m in model.modules() if isinstance(m, nn.Conv2d | nn.Linear)]
         assert {id(p) for p in decayed["params"]} == {id(m.weight) for m in layers}
-        both = [id(p) for p in decayed["params"] + plain["params"]]
-        assert sorted(both) == sorted(id(p) for p in model.parameters()) and plain["params"]
+        both = [id(p) for p in decayed["params"] + others["params"]]
+        assert sorted(both) == sorted(id(p) for p in model.parameters()) and others["params"]
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_a_step_is_that_of_the_plain_optimizer(optimizer):
-    """Neither the fused kernels nor the buffers made beforehand change what is computed."""
+def test_step_equals_that_of_the_unfused_torch_optimizer(optimizer):
+    """Neither the fused kernels nor the buffers made beforehand change the results."""
     model, twin = toy().double(), toy().double()
     kinds = {"sgd": (torch.optim.SGD, {"momentum": 0.9, "nesterov": True})}
     kinds |= {name: (kind, {}) for name, kind in (("adam", torch.optim.Adam), ("adamw", torch.optim.AdamW))}
     kind, options = kinds[optimizer]
-    plain = kind(parameter_groups(twin, 0.01), lr=0.01, foreach=False, fused=False, **options)
+    unfused = kind(parameter_groups(twin, 0.01), lr=0.01, foreach=False, fused=False, **options)
     updater = make_updater(model, optimizer)
     for step in range(4):
         updater.step(model(images(step).double()).square().mean())
-        plain.zero_grad()
+        unfused.zero_grad()
         twin(images(step).double()).square().mean().backward()
-        plain.step()
+        unfused.step()
     for p, q in zip(model.parameters(), twin.parameters(), strict=True):
         assert torch.allclose(p, q, rtol=1e-9, atol=1e-12)
     assert not torch.equal(model[0].weight, toy().double()[0].weight)
@@ -121,32 +137,31 @@ def test_a_step_is_that_of_the_plain_optimizer(optimizer):
 def test_ema_equals_the_formula():
     updater = make_updater(toy(), total_steps=400)
     assert updater.ema.decay == pytest.approx(0.95) and updater.ema.tau == 20
-    wanted = {k: v.double() for k, v in updater.model.named_parameters()}
-    wanted = {k: v.detach().clone() for k, v in wanted.items()}
+    expected = {k: v.detach().double().clone() for k, v in updater.model.named_parameters()}
     for n in range(1, 30):
         good_step(updater, n)
         decay = 0.95 * (1 - math.exp(-n / 20))
         for name, p in updater.model.named_parameters():
-            wanted[name] = decay * wanted[name] + (1 - decay) * p.detach().double()
+            expected[name] = decay * expected[name] + (1 - decay) * p.detach().double()
     for name, p in updater.ema.model.named_parameters():
-        assert torch.allclose(p.double(), wanted[name], atol=1e-6)
+        assert torch.allclose(p.double(), expected[name], atol=1e-6)
     assert not torch.allclose(updater.ema.model[3].weight, updater.model[3].weight, atol=1e-3)
 
 
-def test_ema_of_a_long_run_is_that_of_yolox_and_of_a_short_run_follows_closer():
+def test_ema_decay_depends_on_the_length_of_the_run():
     long, short = EMA(toy(), 10**6), EMA(toy(), 200)
     assert (long.decay, long.tau) == (pytest.approx(0.9998), 2000)
     assert (short.decay, short.tau) == (pytest.approx(0.9), 10)
 
 
-def test_ema_is_for_evaluation_and_shares_no_memory():
+def test_ema_is_in_evaluation_mode_and_shares_no_memory():
     model = toy().train()
     ema = EMA(model, 100)
     assert not ema.model.training and not any(p.requires_grad for p in ema.model.parameters())
     assert ema.model[0].weight.data_ptr() != model[0].weight.data_ptr()
 
 
-def test_ema_copies_the_statistics_of_batch_norm():
+def test_ema_copies_batch_norm_statistics():
     updater = make_updater(toy())
     good_step(updater, 0)
     for name, buffer in updater.model.named_buffers():
@@ -154,7 +169,7 @@ def test_ema_copies_the_statistics_of_batch_norm():
     assert updater.model[1].running_mean.any()
 
 
-def test_ema_switched_off_is_the_model():
+def test_disabled_ema_equals_the_model():
     model = toy()
     updater = Updater(model, build_optimizer("sgd", model, 0.0), FLAT, EMA(model, 1000, enabled=False))
     for step in range(5):
@@ -164,7 +179,7 @@ def test_ema_switched_off_is_the_model():
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
-def test_pitfall_5_ema_of_a_frozen_backbone_is_the_backbone(optimizer):
+def test_frozen_backbone_and_its_ema_keep_every_bit(optimizer):
     updater = make_updater(detector(), optimizer)
     start = copy.deepcopy(updater.model.state_dict())
     fit_detector(updater, 4, frozen=True)
@@ -174,3 +189,206 @@ def test_pitfall_5_ema_of_a_frozen_backbone_is_the_backbone(optimizer):
     assert not torch.equal(now["neck.reduce_stride32.conv.weight"], averaged["neck.reduce_stride32.conv.weight"])
     fit_detector(updater, 2, frozen=False)
     assert not torch.equal(start["backbone.stem.conv.weight"], updater.ema.model.backbone.stem.conv.weight)
+
+
+@pytest.mark.parametrize("kind", ["images", "loss"])
+@pytest.mark.parametrize("clip", [0.0, 10.0])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("steps_before", [0, 2])
+def test_step_with_non_finite_gradients_changes_nothing(optimizer, clip, kind, steps_before):
+    updater, twin = make_updater(toy(), optimizer, clip=clip), make_updater(toy(), optimizer, clip=clip)
+    for step in range(steps_before):
+        good_step(updater, step)
+        good_step(twin, step)
+    before = snapshot(updater)
+    bad_step(updater, kind)
+    assert_equal_bits(before, snapshot(updater))
+    assert (updater.skipped, updater.bad_in_a_row, updater.step_number) == (1, 1, steps_before + 1)
+    for step in range(5, 8):  # training continues as if the bad step had not happened
+        good_step(updater, step)
+        good_step(twin, step)
+    assert_equal_bits(snapshot(updater), snapshot(twin))
+    assert (updater.skipped, updater.bad_in_a_row, updater.ema.count) == (1, 0, steps_before + 3)
+    after = snapshot(updater)
+    assert not any(torch.equal(before[k], after[k]) for k in before if k.startswith(("model", "ema")))
+
+
+def unfused(name, model):
+    """An optimizer that does not know found_inf."""
+    if name == "rmsprop":
+        return torch.optim.RMSprop(parameter_groups(model, 0.01), lr=0.0, momentum=0.9)
+    return torch.optim.SGD(parameter_groups(model, 0.01), lr=0.0, momentum=0.9, fused=False)
+
+
+@pytest.mark.parametrize("amp", ["none", "fp16"])
+@pytest.mark.parametrize("name", ["rmsprop", "sgd"])
+def test_non_finite_step_of_an_unfused_optimizer_changes_nothing(name, amp):
+    first, second = toy(), toy()
+    updater = Updater(first, unfused(name, first), FLAT, EMA(first, 200), amp, clip=10.0)
+    twin = Updater(second, unfused(name, second), FLAT, EMA(second, 200), amp, clip=10.0)
+    for step in range(2):
+        good_step(updater, step)
+        good_step(twin, step)
+    before = snapshot(updater)
+    bad_step(updater)
+    assert_equal_bits(before, snapshot(updater))
+    assert updater.skipped == 1 and updater.step_number == 3
+    if amp == "none":  # the scaler lowers its scale, which changes rounding
+        good_step(updater, 3)
+        good_step(twin, 3)
+        assert_equal_bits(snapshot(updater), snapshot(twin))
+    assert all(value.isfinite().all() for value in snapshot(updater).values())
+
+
+@pytest.mark.parametrize("bad", [0, 1])
+def test_bad_batch_skips_its_accumulated_step_and_no_other(bad):
+    updater = make_updater(toy(), accumulate=2)
+    good_step(updater, 0)
+    good_step(updater, 1)
+    before = snapshot(updater)
+    for batch in range(2):
+        bad_step(updater) if batch == bad else good_step(updater, 2)
+    assert_equal_bits(before, snapshot(updater))
+    assert updater.skipped == 1 and updater.step_number == 2 and updater.micro == 0
+
+
+def test_check_is_false_after_too_many_bad_steps_in_a_row():
+    updater = make_updater(toy())
+    for _ in range(MAX_BAD_STEPS - 1):
+        bad_step(updater)
+    assert updater.check()
+    good_step(updater, 0)
+    for _ in range(MAX_BAD_STEPS - 1):
+        bad_step(updater)
+    assert updater.check() and updater.skipped == 2 * (MAX_BAD_STEPS - 1)
+    bad_step(updater)
+    assert not updater.check()
+
+
+def test_two_accumulated_half_batches_equal_the_whole_batch():
+    """With a loss that is a mean, and batch norms in evaluation mode."""
+    whole, halves = make_updater(toy().double(), clip=0.1), make_updater(toy().double(), clip=0.1, accumulate=2)
+    for updater in (whole, halves):
+        updater.model.eval()
+    for step in range(5):
+        batch = images(step).double()
+        whole.step(whole.model(batch).square().mean())
+        for part in batch.split(2):
+            halves.step(halves.model(part).square().mean())
+    assert whole.step_number == halves.step_number == 5
+    a, b = snapshot(whole), snapshot(halves)
+    assert all(torch.allclose(a[k], b[k], rtol=1e-9, atol=1e-12) for k in a)
+    assert not torch.equal(whole.model[0].weight, toy().double()[0].weight)
+
+
+def test_clipping_limits_the_norm_of_the_gradient():
+    model = nn.Sequential(nn.Linear(3, 1, bias=False), nn.BatchNorm1d(1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0, fused=True)
+    updater, weight = Updater(model, optimizer, FLAT, EMA(model, 10), clip=2.0), model[0].weight
+    for slope, move in (([300.0, 0, 400], [1.2, 0, 1.6]), ([0.3, 0, 0.4], [0.3, 0, 0.4])):
+        before = weight.clone()
+        updater.step((weight * torch.tensor(slope)).sum())
+        assert torch.allclose(before - weight, 0.01 * torch.tensor([move]), atol=1e-6)
+
+
+def test_step_uses_the_learning_rate_of_the_schedule():
+    model = nn.Sequential(nn.Linear(1, 1, bias=False), nn.BatchNorm1d(1))
+    schedule = Schedule(Plan(4, 1, 2, 3, 128, 64), "cosine", 0.1, 0.01, 1, 1)
+    updater = Updater(model, torch.optim.SGD(model.parameters(), lr=0.0, fused=True), schedule, EMA(model, 10))
+    for step in range(11):
+        assert updater.learning_rate == schedule(step)
+        before = model[0].weight.item()
+        updater.step(model[0].weight.sum())
+        assert before - model[0].weight.item() == pytest.approx(schedule(step), abs=1e-6)
+
+
+def test_bf16_autocast_keeps_weights_in_float32():
+    updater = make_updater(toy(), amp="bf16")
+    with updater.autocast():
+        out = updater.model(images(0))
+    assert out.dtype == torch.bfloat16
+    updater.step(out.float().square().mean())
+    assert all(p.dtype == torch.float32 and p.isfinite().all() for p in updater.model.parameters())
+    assert updater.skipped == 0 and not torch.equal(updater.model[0].weight, toy()[0].weight)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_fp16_scaler_skips_an_overflow_and_lowers_its_scale(optimizer):
+    updater = make_updater(toy(), optimizer, amp="fp16", clip=10.0)
+    good_step(updater, 0)
+    before, scale = snapshot(updater), updater.scaler.get_scale()
+    bad_step(updater)
+    assert_equal_bits(before, snapshot(updater))
+    assert updater.scaler.get_scale() == scale / 2 and updater.skipped == 1
+    good_step(updater, 1)
+    assert not torch.equal(before["model.0.weight"], updater.model[0].weight)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("frozen_before", [False, True])
+def test_resumed_training_equals_uninterrupted_training_bit_for_bit(optimizer, frozen_before):
+    schedule = Schedule(Plan(4, 2, 2, 2, 16, 8), "cosine", 0.05, 0.001, 1, 1)
+    updater = make_updater(detector(), optimizer, schedule, clip=10.0)
+    fit_detector(updater, 2, frozen_before)
+    updater.skipped, updater.bad_in_a_row = updater.skipped + 3, updater.bad_in_a_row + 2
+    file = io.BytesIO()
+    torch.save({"model": updater.model.state_dict(), "updater": updater.state_dict()}, file)
+    fit_detector(updater, 3, frozen=False)
+
+    file.seek(0)
+    saved = torch.load(file, weights_only=True)
+    torch.manual_seed(5)
+    again = make_updater(detector(), optimizer, schedule, clip=10.0)
+    again.model.load_state_dict(saved["model"])
+    again.load_state_dict(saved["updater"])
+    assert (again.step_number, again.skipped, again.bad_in_a_row) == (2, 3, 2)
+    fit_detector(again, 3, frozen=False)
+    assert_equal_bits(snapshot(updater), snapshot(again))
+    assert torch.equal(updater.good_statistics, again.good_statistics)
+    assert (again.step_number, again.learning_rate) == (5, updater.learning_rate)
+
+
+def test_bad_step_right_after_resuming_restores_the_loaded_statistics():
+    updater = make_updater(toy())
+    good_step(updater, 0)
+    saved = copy.deepcopy((updater.model.state_dict(), updater.state_dict()))
+    again = make_updater(toy(1))
+    again.model.load_state_dict(saved[0])
+    again.load_state_dict(saved[1])
+    bad_step(again)
+    assert_equal_bits(snapshot(updater), snapshot(again))
+
+
+@pytest.mark.parametrize("before, after", [("none", "fp16"), ("fp16", "none")])
+def test_run_may_be_resumed_on_a_device_with_or_without_a_scaler(before, after):
+    """amp=fp16 scales the loss on a GPU only, so a run that began on a CPU has an empty scaler state."""
+    updater = make_updater(toy(), amp=before)
+    good_step(updater, 0)
+    again = make_updater(toy(1), amp=after)
+    again.model.load_state_dict(copy.deepcopy(updater.model.state_dict()))
+    again.load_state_dict(copy.deepcopy(updater.state_dict()))
+    assert again.scaler.is_enabled() == (after == "fp16") and again.step_number == 1
+    assert_equal_bits(snapshot(updater), snapshot(again))
+    weights = snapshot(again)["model.0.weight"]
+    good_step(again, 1)
+    assert again.skipped == 0 and not torch.equal(weights, again.model[0].weight)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("amp", ["none", "fp16", "bf16"])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_no_step_waits_for_the_gpu(family, optimizer, amp):
+    model = detector(family).cuda()
+    updater, criterion = make_updater(model, optimizer, amp=amp, clip=10.0), nets.criterion(model, no_aug=True)
+    batch = torch.randint(0, 256, (2, 3, 64, 64), device="cuda", dtype=torch.uint8)
+    boxes, labels = torch.tensor([[[8.0, 8, 40, 48]]] * 2).cuda(), torch.tensor([[0], [2]]).cuda()
+    try:
+        for step in range(4):
+            torch.cuda.set_sync_debug_mode("error" if step else "default")  # the first step chooses kernels
+            with updater.autocast():
+                predictions = model(batch)
+            updater.step(criterion(predictions, boxes, labels, (64, 64))["total"])
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert updater.check() and updater.step_number == 4

@@ -1,147 +1,198 @@
-"""nets/postprocess.py: thresholds, class-wise NMS and the way back into the original picture."""
-
-import time
+"""nets/postprocess.py: confidence threshold, NMS per class, limits, and conversion to pixels of the original image."""
 
 import numpy as np
 import pytest
 import torch
+from torchvision.ops import batched_nms
+from toys import detector
 
-from datasets.transforms import boxes_into, letterbox
-from nets.coder import grid
-from nets.postprocess import MAX_CANDIDATES, into_original, select
-from nets.yolox import YOLOX, Predictions
+from nets import postprocess
+from nets.postprocess import MAX_CANDIDATES, select
+from nets.yolox import Predictions
+from utils.images import boxes_to_input, into_original, letterbox
 
-PLAIN = [1000.0, 1000, 1, 0, 0]  # the frame of a picture that fits as it is
+IDENTITY = [1000.0, 1000, 1, 0, 0]  # the letterbox transform of an image that already has the input size
 
 
-def slow_nms(boxes, scores, labels, limit):
-    """By the definition: the best first, and no second one of its class that overlaps it more than `limit`."""
+def slow_nms(boxes, scores, labels, threshold):
+    """By the definition: best first, without boxes that overlap a better one of the same class by more than the threshold."""
 
-    def overlap(a, b):
-        wide, high = min(a[2], b[2]) - max(a[0], b[0]), min(a[3], b[3]) - max(a[1], b[1])
-        both = max(wide, 0) * max(high, 0)
-        return both / ((a[2] - a[0]) * (a[3] - a[1]) + (b[2] - b[0]) * (b[3] - b[1]) - both)
+    def iou(a, b):
+        width, height = min(a[2], b[2]) - max(a[0], b[0]), min(a[3], b[3]) - max(a[1], b[1])
+        overlap = max(width, 0) * max(height, 0)
+        return overlap / ((a[2] - a[0]) * (a[3] - a[1]) + (b[2] - b[0]) * (b[3] - b[1]) - overlap)
 
     kept = []
     for i in sorted(range(len(scores)), key=lambda i: -scores[i]):
-        if all(labels[i] != labels[k] or overlap(boxes[i], boxes[k]) <= limit for k in kept):
+        if all(labels[i] != labels[k] or iou(boxes[i], boxes[k]) <= threshold for k in kept):
             kept.append(i)
     return kept
 
 
-def crowd(points, classes, seed=0, spread=100.0):
-    """Boxes that overlap a lot: `[1, points, 4]`, scores `[1, points]`, labels `[1, points]`."""
+def crowd(count, classes, seed=0, batch=1, spread=100.0):
+    """Overlapping boxes `[batch, count, 4]`, with scores and labels `[batch, count]`."""
     torch.manual_seed(seed)
-    corner = torch.rand(1, points, 2) * spread
-    boxes = torch.cat([corner, corner + 20 + 40 * torch.rand(1, points, 2)], -1)
-    return boxes, torch.rand(1, points), torch.randint(classes, (1, points))
+    corner = torch.rand(batch, count, 2) * spread
+    boxes = torch.cat([corner, corner + 20 + 40 * torch.rand(batch, count, 2)], -1)
+    return boxes, torch.rand(batch, count), torch.randint(classes, (batch, count))
 
 
-def select_one(boxes, scores, labels, confidence=0.0, nms_iou=0.65, max_detections=10_000, frame=PLAIN):
-    return select(boxes, scores, labels, torch.tensor([frame]), confidence, nms_iou, max_detections)[0]
+def detect(boxes, scores, labels, confidence=0.0, nms_iou=0.65, max_detections=10_000):
+    transforms = torch.tensor([IDENTITY] * len(boxes))
+    return select(boxes, scores, labels, transforms, confidence, nms_iou, max_detections)
 
 
-@pytest.mark.parametrize("kind", ["corner", "centre"])
+def detect_one(*scene, **limits):
+    (detections,) = detect(*scene, **limits)
+    return detections
+
+
+def assert_kept(detections, boxes, scores, labels, kept):
+    """The detections of one image are the rows `kept`, in this order."""
+    assert torch.equal(detections.boxes, boxes[kept]) and torch.equal(detections.scores, scores[kept])
+    assert torch.equal(detections.labels, labels[kept])
+
+
+@pytest.mark.parametrize("kind", ["corner", "center"])
 @pytest.mark.parametrize("width, height", [(640, 480), (101, 333), (50, 40)])
 def test_into_original_is_the_inverse_of_the_letterbox(kind, width, height):
-    _, frame = letterbox(np.zeros((height, width, 3), np.uint8), (96, 160), kind)
+    _, transform = letterbox(np.zeros((height, width, 3), np.uint8), (96, 160), kind)
     boxes = np.random.default_rng(0).uniform(-10, 500, (20, 4)).astype(np.float32)
-    inside = torch.from_numpy(boxes_into(boxes, frame))
-    assert np.abs(into_original(inside, torch.tensor(frame)).numpy() - boxes).max() < 1e-2
-    assert not torch.allclose(inside, torch.from_numpy(boxes), atol=1)
+    in_input = torch.from_numpy(boxes_to_input(boxes, transform))
+    assert np.abs(into_original(in_input, torch.tensor(transform)).numpy() - boxes).max() < 1e-2
+    assert not torch.allclose(in_input, torch.from_numpy(boxes), atol=1)
 
 
-@pytest.mark.parametrize("points, classes, limit", [(200, 1, 0.65), (200, 5, 0.65), (150, 80, 0.3), (1200, 3, 0.5)])
-def test_nms_a_class_equals_the_reference(points, classes, limit):
-    boxes, scores, labels = crowd(points, classes)
-    found = select_one(boxes, scores, labels, nms_iou=limit)
-    kept = slow_nms(boxes[0].tolist(), scores[0].tolist(), labels[0].tolist(), limit)
-    assert len(kept) < points
-    assert torch.equal(found.boxes, boxes[0, kept]) and torch.equal(found.scores, scores[0, kept])
-    assert torch.equal(found.labels, labels[0, kept])
+@pytest.mark.parametrize("count, classes, threshold", [(200, 1, 0.65), (150, 80, 0.3), (2500, 3, 0.5)])
+def test_nms_equals_torchvision_in_float64(count, classes, threshold):
+    """Image by image, class by class."""
+    batch = crowd(count, classes, batch=3)
+    for detections, boxes, scores, labels in zip(detect(*batch, nms_iou=threshold), *batch, strict=True):
+        kept = batched_nms(boxes.double(), scores.double(), labels, threshold)
+        assert 0 < len(kept) < count
+        assert_kept(detections, boxes, scores, labels, kept)
 
 
-@pytest.mark.parametrize("absurd", [1e9, 1e30])
-def test_an_absurdly_large_box_does_not_blur_the_others(absurd):
+@pytest.mark.parametrize("huge", [None, 1e9, 1e30])
+def test_nms_equals_the_definition_also_with_a_huge_box(huge):
+    """A box of any size does not cost the others digits."""
     boxes, scores, labels = crowd(200, 5)
-    boxes[0, 7], scores[0, 7] = torch.tensor([-absurd, -absurd, absurd, absurd]), 1.0
-    found = select_one(boxes, scores, labels)
+    if huge:
+        boxes[0, 7], scores[0, 7] = torch.tensor([-huge, -huge, huge, huge]), 1.0
     kept = slow_nms(boxes[0].tolist(), scores[0].tolist(), labels[0].tolist(), 0.65)
-    assert torch.equal(found.scores, scores[0, kept]) and torch.equal(found.boxes, boxes[0, kept])
+    assert_kept(detect_one(boxes, scores, labels), boxes[0], scores[0], labels[0], kept)
 
 
-def test_only_what_reaches_the_confidence_is_left():
-    boxes, scores, labels = crowd(300, 3)
-    found = select_one(boxes, scores, labels, confidence=0.8)
-    all_of_them = select_one(boxes, scores, labels)
-    count = int((all_of_them.scores >= 0.8).sum())
-    assert 0 < count < len(all_of_them.scores) and torch.equal(found.scores, all_of_them.scores[:count])
+def test_confidence_threshold_removes_lower_scores_only():
+    scene = crowd(300, 3)
+    above, everything = detect_one(*scene, confidence=0.8), detect_one(*scene)
+    count = int((everything.scores >= 0.8).sum())
+    assert 0 < count < len(everything.scores) and torch.equal(above.scores, everything.scores[:count])
 
 
-def test_nothing_found_gives_empty_tensors_of_the_right_shapes_and_types():
-    boxes, scores, labels = crowd(50, 3)
-    first, second = select(
-        boxes.expand(2, -1, -1),
-        torch.cat([scores * 0, scores]),
-        labels.expand(2, -1),
-        torch.tensor([PLAIN, PLAIN]),
-        0.001,
-        0.65,
-        300,
-    )
-    assert first.boxes.shape == (0, 4) and first.scores.shape == first.labels.shape == (0,)
-    assert [x.dtype for x in first] == [x.dtype for x in second] == [torch.float32, torch.float32, torch.int64]
-    assert len(second.scores) > 0
+@pytest.mark.parametrize("count, spread, limit", [(400, 100.0, 30), (400, 1.0, 3), (3000, 60.0, 50)])
+def test_detection_limit_keeps_exactly_the_best(count, spread, limit):
+    """Also if most of the boxes are suppressed, so that the best 3 * limit do not give enough."""
+    scene = crowd(count, 2, spread=spread)
+    limited, everything = detect_one(*scene, max_detections=limit), detect_one(*scene)
+    assert len(limited.scores) == min(limit, len(everything.scores)) and (limited.scores.diff() <= 0).all()
+    assert all(torch.equal(a, b[:limit]) for a, b in zip(limited, everything, strict=True))
 
 
-def test_best_first_and_no_more_than_asked_for():
-    boxes, scores, labels = crowd(400, 80)
-    found = select_one(boxes, scores, labels, max_detections=30)
-    assert found.boxes.shape == (30, 4) and (found.scores.diff() <= 0).all()
-    assert torch.equal(found.scores, select_one(boxes, scores, labels).scores[:30])
+def test_detection_limit_is_exact_if_the_best_boxes_suppress_each_other():
+    boxes = torch.tensor([[0.0, 0, 10, 10]]).repeat(100, 1)
+    boxes[90:] += torch.arange(10)[:, None] * 20 + 20  # ten separate boxes with the lowest scores
+    scores = torch.linspace(1, 0.5, 100)[None]
+    found = detect_one(boxes[None], scores, torch.zeros(1, 100, dtype=torch.int64), max_detections=5)
+    assert torch.equal(found.scores, scores[0, [0, 90, 91, 92, 93]])
 
 
-def test_no_more_than_the_best_candidates_reach_the_nms():
-    points = MAX_CANDIDATES + 500
-    corner = torch.arange(points)[:, None] * torch.tensor([[3.0, 0.0]])
-    boxes = torch.cat([corner, corner + 2], 1)[None]  # no two overlap
-    scores = torch.linspace(0.1, 1, points)[None]
-    found = select_one(boxes, scores, torch.zeros(1, points, dtype=torch.int64))
-    assert len(found.scores) == MAX_CANDIDATES
+def test_at_most_the_best_candidates_reach_nms():
+    count = MAX_CANDIDATES + 500
+    corner = torch.arange(count)[:, None] * torch.tensor([[3.0, 0.0]])
+    boxes = torch.cat([corner, corner + 2], 1)[None]  # no two boxes overlap
+    scores = torch.linspace(0.1, 1, count)[None]
+    found = detect_one(boxes, scores, torch.zeros(1, count, dtype=torch.int64))
     assert torch.equal(found.scores, scores[0].flip(0)[:MAX_CANDIDATES])
 
 
-def test_boxes_that_are_no_numbers_are_left_out():
+def test_equal_scores_keep_the_order_of_the_anchor_points_in_every_batch():
+    """As from an untrained model; the other image changes neither the choice nor the order."""
+    boxes, _, labels = crowd(5000, 80, spread=5000.0, batch=2)
+    scores = torch.full((2, 5000), 0.01)
+    alone = detect_one(boxes[:1], scores[:1], labels[:1], max_detections=300)
+    order = [(boxes[0] == box).all(1).nonzero()[0, 0].item() for box in alone.boxes]
+    assert len(order) == 300 and order == sorted(order) and order[0] == 0
+    scores[1, 100:] = 0.5
+    together, _ = detect(boxes, scores, labels, max_detections=300)
+    assert all(torch.equal(a, b) for a, b in zip(alone, together, strict=True))
+
+
+def test_boxes_and_scores_that_are_not_finite_are_left_out():
     boxes, scores, labels = crowd(20, 2)
     boxes[0, 3, 1], boxes[0, 4, 2], scores[0, 5] = torch.nan, torch.inf, torch.nan
-    found = select_one(boxes, scores, labels, nms_iou=1.0)
+    found = detect_one(boxes, scores, labels, nms_iou=1.0)
     assert len(found.scores) == 17 and found.boxes.isfinite().all() and found.scores.isfinite().all()
 
 
-def test_boxes_come_back_into_the_frame_of_their_own_picture_and_are_not_clipped():
+def assert_empty(detections):
+    assert detections.boxes.shape == (0, 4) and detections.scores.shape == detections.labels.shape == (0,)
+    assert [x.dtype for x in detections] == [torch.float32, torch.float32, torch.int64]
+
+
+def test_images_without_candidates_give_empty_tensors():
+    """No image of the batch has a candidate, one has none, the batch is empty, there are no anchor points."""
+    boxes, scores, labels = crowd(50, 3, batch=2)
+    for empty in detect(boxes, scores * 0, labels, confidence=0.001):
+        assert_empty(empty)
+    first, second = detect(boxes, scores * torch.tensor([[0.0], [1.0]]), labels, confidence=0.001)
+    assert_empty(first)
+    assert len(second.scores) > 0 and [x.dtype for x in second] == [x.dtype for x in first]
+    assert select(boxes[:0], scores[:0], labels[:0], torch.zeros(0, 5), 0.001, 0.65, 300) == []
+    assert_empty(detect_one(boxes[:1, :0], scores[:1, :0], labels[:1, :0]))
+
+
+@pytest.mark.parametrize("empty", [False, True])
+def test_devices_without_float64_give_the_same_detections(monkeypatch, empty):
+    """The only branch that depends on the device moves the tensors to the CPU."""
+    boxes, scores, labels = crowd(300, 4, batch=2)
+    expected = detect(boxes, scores * (not empty), labels, confidence=0.01)
+    monkeypatch.setattr(postprocess, "NO_FLOAT64", ("cpu",))
+    for ours, theirs in zip(detect(boxes, scores * (not empty), labels, confidence=0.01), expected, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True)) and (len(ours.scores) == 0) == empty
+
+
+@pytest.mark.gpu
+def test_a_gpu_gives_the_detections_of_the_cpu_also_for_empty_scenes():
+    for factor in (torch.tensor([[1.0], [1.0]]), torch.tensor([[1.0], [0.0]]), torch.zeros(2, 1)):
+        boxes, scores, labels = crowd(300, 4, batch=2)
+        transforms = torch.tensor([IDENTITY] * 2)
+        arguments = boxes, scores * factor, labels, transforms
+        on_gpu = select(*(x.cuda() for x in arguments), 0.01, 0.5, 100)
+        for ours, theirs in zip(on_gpu, select(*arguments, 0.01, 0.5, 100), strict=True):
+            assert all(torch.equal(a.cpu(), b) for a, b in zip(ours, theirs, strict=True))
+
+
+def test_boxes_are_converted_to_the_original_image_and_not_clipped():
     boxes = torch.tensor([[[-8.0, 16, 40, 48]]]).expand(2, 1, 4)
-    frames = torch.tensor([[640.0, 480, 0.25, 0, 0], [64.0, 48, 2, 10, 6]])
-    found = select(boxes, torch.ones(2, 1), torch.zeros(2, 1, dtype=torch.int64), frames, 0.1, 0.65, 300)
-    assert found[0].boxes.tolist() == [[-32, 64, 160, 192]]
-    assert found[1].boxes.tolist() == [[-9, 5, 15, 21]]
+    transforms = torch.tensor([[640.0, 480, 0.25, 0, 0], [64.0, 48, 2, 10, 6]])
+    first, second = select(boxes, torch.ones(2, 1), torch.zeros(2, 1, dtype=torch.int64), transforms, 0.1, 0.65, 300)
+    assert first.boxes.tolist() == [[-32, 64, 160, 192]]
+    assert second.boxes.tolist() == [[-9, 5, 15, 21]]
 
 
-def test_a_picture_has_the_same_detections_alone_and_in_a_batch():
-    parts = [crowd(300, 4, seed) for seed in range(3)]
-    batch = [torch.cat(x) for x in zip(*parts, strict=True)]
-    together = select(*batch, torch.tensor([PLAIN] * 3), 0.1, 0.5, 300)
-    for part, found in zip(parts, together, strict=True):
-        alone = select_one(*part, confidence=0.1, nms_iou=0.5, max_detections=300)
-        assert all(torch.equal(a, b) for a, b in zip(alone, found, strict=True))
+def test_an_image_has_the_same_detections_alone_and_in_a_batch():
+    batch = crowd(300, 4, batch=3)
+    for b, together in enumerate(detect(*batch, confidence=0.1, nms_iou=0.5, max_detections=300)):
+        alone = detect_one(*(x[b : b + 1] for x in batch), confidence=0.1, nms_iou=0.5, max_detections=300)
+        assert all(torch.equal(a, t) for a, t in zip(alone, together, strict=True))
 
 
-def test_pitfall_32_a_model_that_is_sure_of_everything_is_quick():
-    """8,400 points of 640 x 640 with high scores in 80 classes, four pictures: a second, not minutes."""
+def test_a_model_that_is_sure_of_everything_compares_a_bounded_number_of_boxes(monkeypatch):
+    """8,400 anchor points with high scores in 80 classes: time depends on the number of boxes that NMS compares."""
     torch.manual_seed(0)
-    model = YOLOX(0.33, 0.125, True, 80)
-    points = len(grid((640, 640), model.strides, torch.zeros(1))[0])
-    predictions = Predictions(torch.randn(4, points, 4), torch.full((4, points), 5.0), torch.randn(4, points, 80))
-    begin = time.perf_counter()
-    found = model.detections(predictions, (640, 640), torch.tensor([PLAIN] * 4))
-    assert time.perf_counter() - begin < 5
-    assert points == 8400 and [len(f.scores) for f in found] == [300] * 4
+    sizes, original = [], postprocess.nms
+    monkeypatch.setattr(postprocess, "nms", lambda boxes, *rest: sizes.append(len(boxes)) or original(boxes, *rest))
+    predictions = Predictions(torch.randn(2, 8400, 4), torch.full((2, 8400), 5.0), torch.randn(2, 8400, 80))
+    detections = detector("yolox", 80).detections(predictions, (640, 640), torch.tensor([IDENTITY] * 2))
+    assert sizes == [MAX_CANDIDATES] * 2 and [len(one.scores) for one in detections] == [300, 300]

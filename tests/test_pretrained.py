@@ -1,85 +1,90 @@
-"""nets/pretrained.py: the right file, loaded under our names; nothing here touches the real network."""
+"""nets/pretrained.py: downloads from a local server, damaged and foreign files, legacy weights, and matching of classes."""
 
 import hashlib
 import json
 import os
+import struct
 import threading
+import zipfile
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
+import official
 import pytest
 import torch
+from toys import detector as toy_detector
 
 import nets
-from nets import names, pretrained
+from nets import detector, pretrained
+from nets.names import of_yolox
 from nets.pretrained import (
     COCO_CATEGORY_IDS,
     COCO_CLASSES,
+    OfficialFile,
     PretrainedError,
     adapt_classes,
     fetch,
-    input_spread,
+    input_std,
     read,
     shared_classes,
 )
+from utils import checkpoint
 
 DATA = os.urandom(200_000)
+FILE = OfficialFile("owner/releases/model.pth", hashlib.sha256(DATA).hexdigest())
+UNKNOWN = OfficialFile("owner/releases/other.pt")  # without a digest
 
 
 @pytest.fixture
 def server(tmp_path, monkeypatch):
-    """A server on this machine: `.answer` is what it does, `.asked` what it was asked for."""
-    asked = []
+    """A local HTTP server. `.answer` selects its behavior, `.paths` lists the requested paths."""
+    paths = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):
-            asked.append(self.path)
-            how = state.answer
-            if how == "missing":
+            paths.append(self.path)
+            answer = state.answer
+            if answer == "missing":
                 return self.send_error(404)
-            if how == "slow":
-                return threading.Event().wait(3)
+            if answer == "slow":
+                return threading.Event().wait(2)
             self.send_response(200)
-            if how != "no length":
+            if answer != "no length":
                 self.send_header("Content-Length", str(len(DATA)))
             self.end_headers()
-            self.wfile.write({"cut": DATA[:70_000], "other": b"x" * len(DATA)}.get(how, DATA))
+            self.wfile.write({"cut": DATA[:70_000], "other": b"x" * len(DATA)}.get(answer, DATA))
 
         def log_message(self, *_):
             pass
 
     http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    state = SimpleNamespace(answer="ok", asked=asked, address=f"http://127.0.0.1:{http.server_port}")
+    state = SimpleNamespace(answer="ok", paths=paths, address=f"http://127.0.0.1:{http.server_port}")
     threading.Thread(target=http.serve_forever, args=(0.01,), daemon=True).start()
     for name in list(os.environ):
         if name.lower().endswith("_proxy"):
             monkeypatch.delenv(name)
     monkeypatch.setenv("THAW_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setitem(pretrained.DIGESTS, "yolox_nano", hashlib.sha256(DATA).hexdigest())
-    monkeypatch.setattr(pretrained, "HOST", "http://127.0.0.1:1")  # nobody listens there
+    monkeypatch.setattr(pretrained, "HOST", "http://127.0.0.1:1")  # no server listens there
     yield state
     http.shutdown()
     http.server_close()
 
 
-ASKED = "/Megvii-BaseDetection/YOLOX/releases/download/0.1.1rc0/yolox_nano.pth"
-
-
 @pytest.mark.parametrize("answer", ["ok", "no length"])
-def test_a_file_is_fetched_once(server, tmp_path, answer):
+def test_a_file_is_downloaded_once(server, tmp_path, answer):
     server.answer = answer
-    path = fetch("yolox_nano", mirror=server.address + "/")
-    assert path == tmp_path / "cache" / "yolox_nano.pth" and path.read_bytes() == DATA
-    assert fetch("yolox_nano", mirror=server.address) == path
-    assert server.asked == [ASKED]
-    assert os.listdir(path.parent) == ["yolox_nano.pth"]
+    path = fetch("toy", FILE, mirror=server.address + "/")
+    assert path == tmp_path / "cache" / "toy.pth" and path.read_bytes() == DATA
+    assert fetch("toy", FILE, mirror=server.address) == path
+    assert server.paths == ["/owner/releases/model.pth"] and os.listdir(path.parent) == ["toy.pth"]
 
 
-def test_without_a_mirror_the_official_host_is_asked(server, monkeypatch):
+def test_the_official_host_is_the_default(server, monkeypatch):
     monkeypatch.setattr(pretrained, "HOST", server.address)
-    fetch("yolox_nano")
-    assert server.asked == [ASKED]
+    fetch("toy", FILE)
+    assert server.paths == ["/owner/releases/model.pth"]
 
 
 @pytest.mark.parametrize(
@@ -91,171 +96,100 @@ def test_without_a_mirror_the_official_host_is_asked(server, monkeypatch):
         ("slow", "timed out"),
     ],
 )
-def test_what_goes_wrong_says_so_and_leaves_no_file(server, tmp_path, answer, why):
+def test_failed_downloads_name_the_fix_and_leave_no_file(server, tmp_path, answer, why):
     server.answer = answer
     with pytest.raises(PretrainedError) as error:
-        fetch("yolox_nano", mirror=server.address, timeout=0.5)
+        fetch("toy", FILE, mirror=server.address, timeout=0.3)
     message = str(error.value)
-    assert why in message and server.address + ASKED in message
-    assert str(tmp_path / "cache" / "yolox_nano.pth") in message and "weights=none" in message
+    assert why in message and f"{server.address}/owner/releases/model.pth" in message
+    assert str(tmp_path / "cache" / "toy.pth") in message and "weights=none" in message
     assert os.listdir(tmp_path / "cache") == []
     server.answer = "ok"
-    assert fetch("yolox_nano", mirror=server.address).read_bytes() == DATA  # the next try is not disturbed
+    assert fetch("toy", FILE, mirror=server.address).read_bytes() == DATA  # the next attempt succeeds
 
 
-def test_offline_the_message_says_what_to_put_where(server, tmp_path):
-    with pytest.raises(PretrainedError, match="by hand and put it to"):
-        fetch("yolox_nano", timeout=1)
-    with pytest.raises(PretrainedError, match="could not be fetched"):
-        fetch("yolox_nano", mirror="not an address")
+def test_without_a_connection_the_message_explains_the_download_by_hand(server):
+    with pytest.raises(PretrainedError, match=r"Download http://127.0.0.1:1/owner.*by hand to .*toy\.pth"):
+        fetch("toy", FILE, timeout=1)
+    with pytest.raises(PretrainedError, match="could not be downloaded"):
+        fetch("toy", FILE, mirror="not an address")
 
 
-def test_a_file_put_there_by_hand_is_checked(server, tmp_path):
-    path = tmp_path / "cache" / "yolox_nano.pth"
+def test_a_file_put_into_the_cache_by_hand_is_checked(server, tmp_path):
+    path = tmp_path / "cache" / "toy.pth"
     path.parent.mkdir()
     path.write_bytes(DATA)
-    assert fetch("yolox_nano") == path
+    assert fetch("toy", FILE) == path
     path.write_bytes(DATA[:-1])
     with pytest.raises(PretrainedError, match="not the official file.*Delete it"):
-        fetch("yolox_nano")
-    assert server.asked == []
+        fetch("toy", FILE)
+    assert server.paths == []
 
 
-def test_a_file_whose_digest_nobody_knows_is_taken_when_it_is_whole(server, tmp_path):
+def test_a_file_of_unknown_digest_is_checked_by_its_length(server, tmp_path):
     server.answer = "cut"
     with pytest.raises(PretrainedError, match="cut after 70000 of 200000 bytes"):
-        fetch("yolov9_t", mirror=server.address)
+        fetch("toy", UNKNOWN, mirror=server.address)
     server.answer = "ok"
-    assert fetch("yolov9_t", mirror=server.address) == fetch("yolov9_t") == tmp_path / "cache" / "yolov9_t.pth"
-    assert set(server.asked) == {"/MultimediaTechLab/YOLO/releases/download/v1.0-alpha/v9-t.pt"}
+    assert fetch("toy", UNKNOWN, mirror=server.address) == fetch("toy", UNKNOWN) == tmp_path / "cache" / "toy.pth"
 
 
-def test_a_proxy_of_the_environment_is_used(server, monkeypatch):
+def test_proxies_of_the_environment_are_used(server, monkeypatch):
     monkeypatch.setenv("http_proxy", server.address)
     monkeypatch.setenv("no_proxy", "")
-    fetch("yolox_nano", mirror="http://weights.invalid")
-    assert server.asked == ["http://weights.invalid" + ASKED]  # a proxy is asked for the whole address
+    fetch("toy", FILE, mirror="http://weights.invalid")
+    assert server.paths == ["http://weights.invalid/owner/releases/model.pth"]  # a proxy gets the whole address
 
 
-def test_every_model_has_an_address_and_a_digest_where_it_is_known():
-    for name in nets.MODELS:
-        if name.startswith("yolox"):
-            assert pretrained.ADDRESSES[name].endswith(f"/0.1.1rc0/{name}.pth")
-            assert len(bytes.fromhex(pretrained.DIGESTS[name])) == 32
-    assert pretrained.ADDRESSES["yolov9_t"] == "MultimediaTechLab/YOLO/releases/download/v1.0-alpha/v9-t.pt"
-    assert pretrained.ADDRESSES.keys() == nets.MODELS.keys() and len(set(pretrained.DIGESTS.values())) == 6
-    with pytest.raises(PretrainedError, match="no official weights for model=resnet"):
-        fetch("resnet")
+def test_official_models_have_an_address_and_a_digest_if_it_is_known():
+    for size, file in nets.MODELS["yolox"].weights.items():
+        assert file.path == f"Megvii-BaseDetection/YOLOX/releases/download/0.1.1rc0/yolox_{size}.pth"
+        assert len(bytes.fromhex(file.sha256)) == 32
+    assert nets.MODELS["yolov9"].weights["t"].path == "MultimediaTechLab/YOLO/releases/download/v1.0-alpha/v9-t.pt"
+    assert all(row.weights.keys() == row.sizes.keys() for name, row in nets.MODELS.items() if name != "tiny")
+    assert len({file.sha256 for file in nets.MODELS["yolox"].weights.values()}) == 6
+    assert nets.official_size("yolox_tiny") == (416, 416) and nets.official_size("yolox_s") == (640, 640)
+    with pytest.raises(PretrainedError, match="no official weights for model=tiny_n; give weights=FILE"):
+        nets.fetch_weights("tiny_n")
 
 
-def test_the_names_and_ids_of_coco(shared):
-    categories = json.loads((shared / "data/coco_val326/instances_val2017_core326.json").read_text())["categories"]
-    assert [c["name"] for c in categories] == list(COCO_CLASSES)
-    assert [c["id"] for c in categories] == list(COCO_CATEGORY_IDS)
+def tensor_bytes(path):
+    """Offsets of all bytes of tensors in a PyTorch file."""
+    offsets, data = [], path.read_bytes()
+    with zipfile.ZipFile(path) as archive:
+        for record in archive.infolist():
+            if "/data/" in record.filename:
+                lengths = struct.unpack_from("<HH", data, record.header_offset + 26)  # of the name and the extra field
+                start = record.header_offset + 30 + sum(lengths)
+                offsets.append(np.arange(start, start + record.file_size))
+    return np.concatenate(offsets)
 
 
-def test_coco_has_80_names_and_ids_up_to_90():
-    assert len(set(COCO_CLASSES)) == len(set(COCO_CATEGORY_IDS)) == 80
-    assert (COCO_CLASSES[0], COCO_CLASSES[-1]) == ("person", "toothbrush")
-    assert (COCO_CATEGORY_IDS[0], COCO_CATEGORY_IDS[-1]) == (1, 90)
-
-
-@pytest.mark.parametrize("size", ["nano", "tiny", "s", "m", "l", "x"])
-def test_official_names_are_ours_for_every_size(shared, size):
-    lines = (shared / f"keys/yolox_{size}.txt").read_text().splitlines()
-    official = {
-        line.split(" ", 1)[0]: tuple(map(int, line.split("(")[1].rstrip(")").replace(",", " ").split()))
-        for line in lines
+@pytest.mark.parametrize("flips", [1, 20])
+def test_flipped_bits_in_tensors_are_always_refused(tmp_path, flips):
+    """As official weights, as weights of another training, and by the detector, with and without model=."""
+    state = nets.build("tiny_n", 3).state_dict()
+    own = {
+        "format": 1,
+        "classes": ["a", "b", "c"],
+        "config": {"model": "tiny_n", "image_size": (64, 64)},
+        "model": state,
     }
-    with torch.device("meta"):
-        ours = {name: tuple(value.shape) for name, value in nets.build(f"yolox_{size}", 80).state_dict().items()}
-    assert {names.of_yolox(name): shape for name, shape in official.items()} == ours
-    assert len(official) == len(ours) == len(lines)
-    assert {names.of_yolox("module." + name) for name in official} == set(ours)
-
-
-def test_official_weights_are_read_and_fit(shared):
-    state, classes = read(shared / "weights/yolox_nano.pth", "yolox_nano")
-    model = nets.build("yolox_nano", 80)
-    model.load_state_dict(state)
-    assert classes == COCO_CLASSES
-
-
-@pytest.fixture
-def official():
-    """A state dict in our names whose stem has seen pictures like natural ones, 0-255."""
-    torch.manual_seed(0)
-    state = nets.build("yolox_nano", 80).state_dict()
-    # Most of the change is common to all colours and places of the window, the rest is noise.
-    pixels = 60 * torch.randn(4096, 1, 1, 1) + 10 * torch.randn(4096, 12, 3, 3) + 114
-    responses = pixels.flatten(1) @ state["backbone.stem.conv.weight"].flatten(1).T
-    state["backbone.stem.bn.running_var"] = responses.var(0)
-    state["backbone.stem.bn.running_mean"] = responses.mean(0)
-    return state
-
-
-def as_legacy(state):
-    """The same function of RGB pixels that are brought to a mean of 0 and a spread of 1: weights 58 times as large."""
-    state = dict(state)
-    weight = state["backbone.stem.conv.weight"]
-    state["backbone.stem.conv.weight"] = weight.unflatten(1, (4, 3)).flip(2).flatten(1, 2) * 58.0
-    state["backbone.stem.bn.running_mean"] = state["backbone.stem.bn.running_mean"] - 114 * weight.sum((1, 2, 3))
-    return state
-
-
-def test_legacy_weights_are_refused_with_the_cure(tmp_path, official):
-    torch.save({"model": official}, tmp_path / "new.pth")
-    assert read(tmp_path / "new.pth", "yolox_nano")[0].keys() == official.keys()
-    torch.save({"model": as_legacy(official)}, tmp_path / "old.pth")
-    with pytest.raises(PretrainedError, match=r"legacy preprocessing.*0\.1\.1rc0 \(weights=coco\)"):
-        read(tmp_path / "old.pth", "yolox_nano")
-
-
-def test_real_weights_made_legacy_are_told_from_the_real_ones(shared):
-    real, _ = read(shared / "weights/yolox_nano.pth", "yolox_nano")
-    assert 50 < input_spread(real) < 80
-    assert 0.8 < input_spread(as_legacy(real)) < 1.5
-
-
-def test_a_shift_of_the_data_is_not_mistaken_for_legacy_weights(official):
-    """Dim or low-contrast pictures and channels in another order change the spread by far less than 58."""
-    for factor in (0.3, 3.0):
-        state = dict(official)
-        state["backbone.stem.bn.running_var"] = state["backbone.stem.bn.running_var"] * factor**2
-        assert input_spread(state) > pretrained.LEAST_SPREAD
-        assert input_spread(as_legacy(state)) < pretrained.LEAST_SPREAD
-    flipped = official | {"backbone.stem.conv.weight": official["backbone.stem.conv.weight"].flip(1)}
-    assert input_spread(flipped) > pretrained.LEAST_SPREAD
-
-
-def test_weights_that_never_saw_a_picture_are_not_judged(tmp_path):
-    state = nets.build("yolox_nano", 3).state_dict()
-    torch.save({"model": state}, tmp_path / "fresh.pth")
-    assert input_spread(state) is None
-    assert read(tmp_path / "fresh.pth", "yolox_nano")[1] is None  # 3 rows: nobody knows of what
-
-
-def test_weights_filled_by_rule_are_not_refused(shared, tmp_path):
-    scope: dict = {}
-    exec((shared / "parity/fill.py").read_text(), scope)
-    lines = (shared / "keys/yolox_nano.txt").read_text().splitlines()
-    shapes = {line.split(" ", 1)[0]: eval(line.split(" ", 1)[1]) for line in lines}
-    torch.save({"model": {key: scope["fill"](key, shape) for key, shape in shapes.items()}}, tmp_path / "filled.pth")
-    assert read(tmp_path / "filled.pth", "yolox_nano")[1] == COCO_CLASSES
-
-
-def test_bare_state_dicts_are_read_with_either_names(tmp_path, official):
-    torch.save(official, tmp_path / "ours.pth")
-    assert read(tmp_path / "ours.pth", "yolox_nano")[0].keys() == official.keys()
-    torch.save({f"module.{name}": value for name, value in official.items()}, tmp_path / "ddp.pth")
-    assert read(tmp_path / "ddp.pth", "yolox_nano")[0].keys() == official.keys()
-
-
-def test_a_checkpoint_of_ours_names_its_classes(tmp_path):
-    state = nets.build("yolox_nano", 2).state_dict()
-    torch.save({"format": 1, "classes": ["cat", "dog"], "model": state}, tmp_path / "best.pt")
-    read_state, classes = read(tmp_path / "best.pt", "yolox_nano")
-    assert classes == ("cat", "dog") and all(torch.equal(read_state[name], state[name]) for name in state)
+    for name, contents in (("official.pth", {"model": state}), ("best.pt", own)):
+        path, damaged = tmp_path / name, tmp_path / f"damaged_{name}"
+        torch.save(contents, path)
+        assert nets.read_weights(path, "tiny_n")[0].keys() == state.keys()
+        offsets = tensor_bytes(path)
+        for seed in range(15):
+            rng, data = np.random.default_rng(seed), bytearray(path.read_bytes())
+            for offset in rng.choice(offsets, flips, replace=False):
+                data[offset] ^= 1 << rng.integers(8)
+            damaged.write_bytes(data)
+            with pytest.raises(PretrainedError, match=f"damaged_{name} is damaged"):
+                nets.read_weights(damaged, "tiny_n")
+            for arguments in ({}, {"model": "tiny_n"}, {"model": "tiny_n", "classes": ["a", "b", "c"]}):
+                with pytest.raises(checkpoint.CheckpointError, match=f"damaged_{name} is damaged"):
+                    detector.load(damaged, **arguments)
 
 
 class Hostile:
@@ -267,20 +201,96 @@ def test_other_files_are_refused_with_a_message(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     torch.save({"model": Hostile()}, "bad.pth")
     with pytest.raises(PretrainedError, match="Python objects"):
-        read("bad.pth", "yolox_nano")
+        read("bad.pth", of_yolox)
     assert not Path("owned").exists()
-    with pytest.raises(PretrainedError, match=r"weights=none\.pth: there is no such file"):
-        read("none.pth", "yolox_nano")
+    with pytest.raises(PretrainedError, match=r"weights=missing\.pth: there is no"):
+        read("missing.pth", of_yolox)
     for garbage in (b"", b"text, no weights", os.urandom(3000)):
         Path("bad.pth").write_bytes(garbage)
         with pytest.raises(PretrainedError, match=r"weights=bad\.pth"):
-            read("bad.pth", "yolox_nano")
-    for content in ([1, 2], {"epoch": 3}, {"model": {"a": 1}}):
-        torch.save(content, "bad.pth")
+            read("bad.pth", of_yolox)
+    for contents in ([1, 2], {"epoch": 3}, {"model": {"a": 1}}):
+        torch.save(contents, "bad.pth")
         with pytest.raises(PretrainedError, match="holds no weights"):
-            read("bad.pth", "yolox_nano")
-    with pytest.raises(PretrainedError, match="model=resnet"):
-        read("bad.pth", "resnet")
+            read("bad.pth", of_yolox)
+    with pytest.raises(ValueError, match="model='resnet' is not known"):
+        nets.read_weights("bad.pth", "resnet")
+
+
+def test_weights_of_the_nms_free_head_are_refused(tmp_path):
+    torch.save({"model": {"selector.weight": torch.ones(1)}}, tmp_path / "old.pt")
+    with pytest.raises(PretrainedError, match="nms_free=true, which is no longer supported"):
+        read(tmp_path / "old.pt", of_yolox)
+
+
+@pytest.fixture
+def state():
+    """A state dict of YOLOX with our names, whose stem has the statistics of natural images of 0-255."""
+    state = toy_detector("yolox", 80).state_dict()
+    # Most of the variance is common to all colors and pixels of the window, the rest is noise.
+    pixels = 60 * torch.randn(4096, 1, 1, 1) + 10 * torch.randn(4096, 12, 3, 3) + 114
+    responses = pixels.flatten(1) @ state["backbone.stem.conv.weight"].flatten(1).T
+    state["backbone.stem.bn.running_var"] = responses.var(0)
+    state["backbone.stem.bn.running_mean"] = responses.mean(0)
+    return state
+
+
+def as_legacy(state):
+    """The same function of RGB pixels normalized to a mean of 0 and a deviation of 1: weights 58 times as large."""
+    state = dict(state)
+    weight = state["backbone.stem.conv.weight"]
+    state["backbone.stem.conv.weight"] = weight.unflatten(1, (4, 3)).flip(2).flatten(1, 2) * 58.0
+    state["backbone.stem.bn.running_mean"] = state["backbone.stem.bn.running_mean"] - 114 * weight.sum((1, 2, 3))
+    return state
+
+
+def test_legacy_weights_are_refused_with_the_fix(tmp_path, state):
+    torch.save({"model": state}, tmp_path / "new.pth")
+    assert read(tmp_path / "new.pth", of_yolox)[0].keys() == state.keys()
+    torch.save({"model": as_legacy(state)}, tmp_path / "old.pth")
+    with pytest.raises(PretrainedError, match=r"release 0\.1\.0.*0\.1\.1rc0 \(weights=coco\)"):
+        read(tmp_path / "old.pth", of_yolox)
+
+
+def test_dim_or_recolored_images_are_not_mistaken_for_legacy_weights(state):
+    """Low contrast and another order of channels change the deviation by far less than 58."""
+    for factor in (0.3, 3.0):
+        dim = dict(state)
+        dim["backbone.stem.bn.running_var"] = dim["backbone.stem.bn.running_var"] * factor**2
+        assert input_std(dim) > pretrained.MIN_INPUT_STD > input_std(as_legacy(dim))
+    flipped = state | {"backbone.stem.conv.weight": state["backbone.stem.conv.weight"].flip(1)}
+    assert input_std(flipped) > pretrained.MIN_INPUT_STD
+
+
+def test_weights_that_were_never_trained_are_not_judged(tmp_path):
+    fresh = toy_detector("yolox", 3).state_dict()
+    torch.save({"model": fresh}, tmp_path / "fresh.pth")
+    assert input_std(fresh) is None and input_std({}) is None
+    assert read(tmp_path / "fresh.pth", of_yolox)[1] is None  # 3 rows: unknown classes
+
+
+def test_state_dicts_are_read_with_official_and_with_own_names(tmp_path, state):
+    torch.save(state, tmp_path / "own.pth")
+    torch.save({f"module.{name}": value for name, value in state.items()}, tmp_path / "ddp.pth")
+    filled = official.filled_state("yolox_nano")
+    torch.save({"state_dict": filled}, tmp_path / "official.pth")
+    assert read(tmp_path / "own.pth", of_yolox)[0].keys() == state.keys()
+    assert read(tmp_path / "ddp.pth", of_yolox)[0].keys() == state.keys()
+    translated, classes = read(tmp_path / "official.pth", of_yolox)
+    assert len(translated) == len(filled) and "backbone.stem.conv.weight" in translated and classes == COCO_CLASSES
+
+
+def test_own_checkpoints_name_their_classes(tmp_path):
+    state = nets.build("tiny_n", 2).state_dict()
+    checkpoint.save(tmp_path / "best.pt", {"classes": ["cat", "dog"], "model": state})
+    again, classes = nets.read_weights(tmp_path / "best.pt", "tiny_n")
+    assert classes == ("cat", "dog") and all(torch.equal(again[name], state[name]) for name in state)
+
+
+def test_coco_has_80_names_and_ids_up_to_90():
+    assert len(set(COCO_CLASSES)) == len(set(COCO_CATEGORY_IDS)) == 80
+    assert (COCO_CLASSES[0], COCO_CLASSES[-1]) == ("person", "toothbrush")
+    assert (COCO_CATEGORY_IDS[0], COCO_CATEGORY_IDS[-1]) == (1, 90)
 
 
 def test_classes_are_matched_by_name():
@@ -288,28 +298,32 @@ def test_classes_are_matched_by_name():
     assert shared_classes(["a", "A"], ["a"]) == {0: 0}
 
 
-@pytest.mark.parametrize("name", ["yolox_nano", "yolov9_t"])
-def test_rows_of_known_classes_are_taken_over_by_name(name):
-    torch.manual_seed(0)
-    source, model = (nets.build(name, count, nms_free=True) for count in (4, 3))
+@pytest.mark.parametrize("family", ["yolox", "yolov9"])
+def test_adapt_classes_moves_rows_by_name(family):
+    state, model = toy_detector(family, 4).state_dict(), toy_detector(family, 3)
+    before = {name: value.clone() for name, value in state.items()}
     fresh = {name: value.clone() for name, value in model.state_dict().items()}
-    state = source.state_dict()
     adapted = adapt_classes(state, ["cat", "dog", "person", "bus"], ["Person", "boat", "CAT"], model)
     assert adapted.keys() == state.keys()
     for name, value in adapted.items():
         if "class_predictors" in name:
-            rows = [state[name][2], fresh[name][1], state[name][0]]
-            assert torch.equal(value, torch.stack(rows)), name
+            assert torch.equal(value, torch.stack([state[name][2], fresh[name][1], state[name][0]])), name
         else:
             assert value is state[name]
     model.load_state_dict(adapted)
-    assert all(
-        torch.equal(value, state[name]) for name, value in source.state_dict().items()
-    )  # the source is untouched
+    assert all(torch.equal(value, before[name]) for name, value in state.items())  # the source is not changed
+    unknown = adapt_classes(state, None, ["a", "b", "c"], model)
+    assert all(unknown[name] is value for name, value in state.items())
 
 
-def test_without_names_the_rows_stay_as_they_are():
-    model = nets.build("yolox_nano", 3)
-    state = nets.build("yolox_nano", 3).state_dict()
-    adapted = adapt_classes(state, None, ["a", "b", "c"], model)
-    assert all(adapted[name] is value for name, value in state.items())
+def test_names_and_ids_equal_the_annotations_of_coco(shared):
+    categories = json.loads((shared / "data/coco_val326/instances_val2017_core326.json").read_text())["categories"]
+    assert [c["name"] for c in categories] == list(COCO_CLASSES)
+    assert [c["id"] for c in categories] == list(COCO_CATEGORY_IDS)
+
+
+def test_real_weights_are_read_and_told_apart_from_legacy_ones(shared):
+    state, classes = nets.read_weights(shared / "weights/yolox_nano.pth", "yolox_nano")
+    nets.build("yolox_nano", 80).load_state_dict(state)
+    assert classes == COCO_CLASSES
+    assert 50 < input_std(state) < 80 and 0.8 < input_std(as_legacy(state)) < 1.5

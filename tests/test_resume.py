@@ -1,200 +1,299 @@
-"""Runs that are stopped between any two steps, and how they are found again."""
+"""utils/resume.py: a run stopped anywhere and resumed ends with the same bits; what is saved, and how a run is found again."""
 
 import errno
 import os
 import signal
+import socket
+import subprocess
+import sys
+import time
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
-from small import assert_same_run, config, log_of, only_run
-from toys import FAMILIES, spawn
+from small import assert_same_run, config, log_of, only_run, same, train_quietly
+from toys import spawn
 
-import nets
 import train
+from nets.losses import YOLOXCriterion
 from utils import checkpoint, resume
 from utils.distributed import Ranks, start
 from utils.run import Run
 
+ROOT = Path(__file__).parents[1]
 RECIPES = {
-    "as shipped": {},
+    "default": {},
     "accumulation and sizes": {"accumulate": 2, "multi_scale": 0.5, "batch_size": 2},
-    "sgd, workers, several evaluations": {
-        "optimizer": "sgd",
-        "workers": 1,
-        "evaluate_every": 2,
-        "learning_rate": 0.001,
-    },
-    "yolov9": {"model": "yolov9_t"},
+    "sgd, workers, few evaluations": {"optimizer": "sgd", "workers": 1, "evaluate_every": 2, "learning_rate": 0.1},
 }
-
-
-class Criterion:
-    """Calls `now` when it is called for the `at`-th time, in training or in an evaluation."""
-
-    calls, at, now = 0, (), staticmethod(lambda: None)
-
-    def __call__(self, *args):
-        Criterion.calls += 1
-        if Criterion.calls in Criterion.at:
-            Criterion.now()
-        return super().__call__(*args)
-
-
-class OfYOLOX(Criterion, nets.YOLOXCriterion):
-    pass
-
-
-class OfYOLOv9(Criterion, nets.YOLOv9Criterion):
-    pass
 
 
 @pytest.fixture
 def at_call(monkeypatch):
-    """`at_call(numbers, what)`: what happens at the calls of the criterion with these numbers, counted from now."""
-    monkeypatch.setattr(nets, "YOLOXCriterion", OfYOLOX)
-    monkeypatch.setattr(nets, "YOLOv9Criterion", OfYOLOv9)
-    monkeypatch.setitem(nets.MODELS, "yolov9_t", FAMILIES["yolov9"])
+    """`at_call(number, action)` runs `action` at this call of the criterion, counted from now; calls are batches.
 
-    def arrange(numbers, what):
-        Criterion.calls, Criterion.at, Criterion.now = 0, numbers, staticmethod(what)
+    The default run has 9 images: 2 frozen batches in epoch 1, then 3 per epoch; 2 batches in each evaluation.
+    """
+    calls, todo, original = [0], {}, YOLOXCriterion.__call__
 
-    yield arrange
-    arrange((), lambda: None)
+    def call(self, *args):
+        calls[0] += 1
+        todo.pop(calls[0], lambda: None)()
+        return original(self, *args)
+
+    monkeypatch.setattr(YOLOXCriterion, "__call__", call)
+
+    def arrange(number, action):
+        calls[0] = 0
+        todo.clear()
+        todo[number] = action
+
+    return arrange
 
 
 @pytest.fixture(scope="module")
-def alone(pictures, tmp_path_factory):
-    """-> recipe -> the folder of a run of it that nobody disturbed."""
+def uninterrupted(demo_images, tmp_path_factory):
+    """`uninterrupted(recipe)` -> the folder of a run of it that was not interrupted."""
     folders = {}
 
     def run(recipe):
         if recipe not in folders:
-            output = tmp_path_factory.mktemp("alone")
-            train.main(config(pictures, output, **RECIPES[recipe]))
-            folders[recipe] = only_run(output)
+            output = tmp_path_factory.mktemp("uninterrupted")
+            folders[recipe], *_ = train_quietly(config(demo_images, output, **RECIPES[recipe]))
         return folders[recipe]
 
     return run
 
 
-# 9 pictures: 2 batches frozen, then 3 an epoch; 2 batches of an evaluation after each epoch
+class Died(Exception):
+    """Stands for kill -9 at a place that the test chooses."""
+
+
+def die():
+    raise Died
+
+
 @pytest.mark.parametrize(
     "recipe, calls",
-    [("as shipped", [n]) for n in (1, 2, 3, 5, 7, 8, 15)]  # 3, 8: evaluation; 5: after the thaw
-    + [
-        ("as shipped", [2, 4]),
+    [
+        ("default", [1, 2, 1, 1, 2, 2]),  # stopped six times: in the frozen epoch, in evaluations, after the thaw
+        ("default", [5]),  # the first thawed step
+        ("default", [15]),  # within the no-augmentation epoch
         ("accumulation and sizes", [1, 6]),
-        ("sgd, workers, several evaluations", [4]),
-        ("yolov9", [2, 7]),
+        ("sgd, workers, few evaluations", [4]),
     ],
 )
-def test_4_a_run_stopped_anywhere_has_the_bits_of_one_left_alone(
-    pictures, tmp_path, at_call, alone, capsys, recipe, calls
+def test_stopped_and_resumed_run_equals_an_uninterrupted_one(
+    demo_images, tmp_path, at_call, uninterrupted, recipe, calls
 ):
-    cfg = config(pictures, tmp_path, **RECIPES[recipe], resume=True)
-    expected = alone(recipe)
-    for call in calls:
-        number = signal.SIGTERM if call % 2 else signal.SIGINT
-        at_call([call], partial(signal.raise_signal, number))
-        train.main(cfg)
-        assert "the same command with resume=true goes on" in capsys.readouterr().out
+    cfg, expected = config(demo_images, tmp_path, **RECIPES[recipe], resume=True), uninterrupted(recipe)
+    for number, call in enumerate(calls):
+        at_call(call, partial(signal.raise_signal, signal.SIGINT if number % 2 else signal.SIGTERM))
+        *_, text = train_quietly(cfg)
+        assert "the same command with resume=true continues" in text
+        assert (only_run(tmp_path) / "curves.png").exists() == bool(log_of(only_run(tmp_path)))
     assert len(log_of(only_run(tmp_path))) < 4
-    at_call([], None)
-    train.main(cfg)
-    assert "going on in" in capsys.readouterr().out
+    *_, text = train_quietly(cfg)
+    assert "resuming" in text
     assert_same_run(only_run(tmp_path), expected)
 
 
-def test_4_a_run_that_dies_goes_on_from_the_last_save_within_the_epoch(pictures, tmp_path, at_call, alone):
-    class Died(Exception):
-        pass
-
-    def die():
-        raise Died
-
-    expected = alone("as shipped")
-    cfg = config(pictures, tmp_path, resume=True, save_minutes=1e-9)
-    at_call([7], die)
+@pytest.mark.parametrize(
+    "call, saved", [(7, (1, 2)), (8, (1, 3)), (13, (2, 3))]
+)  # (epochs, batches); 8, 13: evaluation
+def test_killed_run_resumes_from_the_last_save_within_the_epoch(
+    demo_images, tmp_path, at_call, uninterrupted, call, saved
+):
+    cfg, expected = config(demo_images, tmp_path, resume=True, save_minutes=1e-9), uninterrupted("default")
+    at_call(call, die)
     with pytest.raises(Died):
         train.main(cfg)
-    saved = checkpoint.load(only_run(tmp_path) / "last.pt")["resume"]
-    assert (len(saved["state"]["rows"]), saved["meter"]["batches"]) == (
-        1,
-        2,
-    )  # 2 + 2 calls, then 2 batches before the 7th
-    at_call([], None)
-    train.main(cfg)
+    found = checkpoint.load(only_run(tmp_path) / "last.pt")["resume"]
+    assert (len(found["state"]["rows"]), found["meter"]["batches"]) == saved
+    train_quietly(cfg)
     assert_same_run(only_run(tmp_path), expected)
 
 
-def test_a_process_that_was_not_asked_itself_saves_and_fails_so_that_torchrun_starts_it_again(
-    pictures, tmp_path, monkeypatch
+@pytest.mark.parametrize("name, epochs", [("log.csv", 2), ("last.pt", 2), ("best.pt", 3)])
+def test_run_killed_while_it_saves_an_epoch_resumes_with_the_same_bits(
+    demo_images, tmp_path, monkeypatch, uninterrupted, name, epochs
 ):
-    monkeypatch.setattr(Ranks, "any", lambda self, *wishes: [False] * (len(wishes) - 1) + [len(wishes) == 2])
+    """2 + 2 epochs equal 4. A kill between the log, best.pt and last.pt leaves neither gaps nor repeated epochs."""
+    expected, replace = uninterrupted("default"), os.replace
+
+    def killed(source, target):
+        replace(source, target)
+        if os.path.basename(target) == name and (only_run(tmp_path) / "log.csv").read_text().count("\n") == epochs + 1:
+            raise Died
+
+    monkeypatch.setattr(os, "replace", killed)
+    with pytest.raises(Died):
+        train.main(config(demo_images, tmp_path))
+    monkeypatch.setattr(os, "replace", replace)
+    train_quietly(config(demo_images, tmp_path, resume=True))
+    assert_same_run(only_run(tmp_path), expected)
+
+
+def test_run_may_be_resumed_with_fewer_epochs_within_an_epoch(demo_images, tmp_path, at_call):
+    at_call(14, partial(signal.raise_signal, signal.SIGTERM))
+    train_quietly(config(demo_images, tmp_path, epochs=6))
+    folder, *_ = train_quietly(
+        config(demo_images, tmp_path, epochs=3, resume=True)
+    )  # epoch 3 becomes a no-augmentation one
+    assert [row["epoch"] for row in log_of(folder)] == ["1", "2", "3"]
+
+
+def test_process_stopped_by_another_one_saves_and_fails_so_that_torchrun_restarts_it(
+    demo_images, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(Ranks, "any", lambda self, *flags: [False] * (len(flags) - 1) + [len(flags) == 2])
     with pytest.raises(SystemExit, match="another process was asked to stop"):
-        train.main(config(pictures, tmp_path))
+        train.main(config(demo_images, tmp_path))
     assert checkpoint.load(only_run(tmp_path) / "last.pt")["resume"]["meter"]["batches"] == 1
 
 
-def test_more_epochs_may_be_asked_for_within_an_epoch(pictures, tmp_path, at_call):
-    at_call([14], lambda: signal.raise_signal(signal.SIGTERM))
-    train.main(config(pictures, tmp_path, epochs=6, plain_epochs=1))
-    at_call([], None)
-    train.main(
-        config(pictures, tmp_path, epochs=3, plain_epochs=1, resume=True)
-    )  # epoch 3 becomes a plain one half-way
-    assert [row["epoch"] for row in log_of(only_run(tmp_path))] == ["1", "2", "3"]
+def test_process_whose_torchrun_has_ended_stops_training(demo_images, tmp_path, monkeypatch, at_call):
+    parent = os.getppid()
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "job")
+    at_call(2, lambda: monkeypatch.setattr(os, "getppid", lambda: parent + 1))
+    with pytest.raises(SystemExit, match="torchrun has ended"):
+        train.main(config(demo_images, tmp_path))
 
 
-def test_a_full_disk_is_said_and_training_goes_on(pictures, tmp_path, monkeypatch, alone, capsys):
-    expected, sync, calls = alone("as shipped"), os.fsync, []
+# --- writes that fail -------------------------------------------------------------------------------------------------
 
-    def fsync(file):
-        calls.append(file)
-        if len(calls) in (5, 6):  # after two epochs
-            raise OSError(errno.ENOSPC, "No space left on device")
-        sync(file)
-
-    monkeypatch.setattr(os, "fsync", fsync)
-    train.main(config(pictures, tmp_path))
-    said = capsys.readouterr().out
-    assert "No space left on device" in said and "training goes on and will try again" in said
-    assert_same_run(only_run(tmp_path), expected)
+a_thread_may_die = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 
 
-def test_a_full_disk_at_the_end_is_an_error(pictures, tmp_path, monkeypatch):
-    def fsync(file):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", fsync)
-    with pytest.raises(checkpoint.DiskError, match="there is no previous one"):
-        train.main(config(pictures, tmp_path, epochs=2))
+def no_space(*_, **__):
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def test_a_full_disk_at_a_stop_is_an_error_and_the_previous_checkpoint_stays(pictures, tmp_path, monkeypatch, at_call):
-    def full(file):
-        raise OSError(errno.ENOSPC, "No space left on device")
+@pytest.fixture
+def disk(monkeypatch):
+    """A disk that is full while `disk["full"]` is true: for files written atomically, and for TensorBoard's thread."""
+    from tensorboard.summary.writer.record_writer import RecordWriter
 
+    state, fsync, write = {"full": False}, os.fsync, RecordWriter.write
+    monkeypatch.setattr(os, "fsync", lambda file: no_space() if state["full"] else fsync(file))
+    monkeypatch.setattr(RecordWriter, "write", lambda *args: no_space() if state["full"] else write(*args))
+    return state
+
+
+@a_thread_may_die
+def test_full_disk_that_is_freed_later_loses_nothing(demo_images, tmp_path, at_call, disk, uninterrupted, monkeypatch):
+    """The checkpoints, the log and a new TensorBoard file are written after the disk is freed."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    expected = uninterrupted("default")
+    monkeypatch.setattr(
+        "torch.utils.tensorboard.SummaryWriter", partial(torch.utils.tensorboard.SummaryWriter, flush_secs=0)
+    )
+
+    def fill():
+        disk["full"] = True
+        at_call(6, lambda: disk.update(full=False))  # in the next epoch
+
+    at_call(5, fill)  # the first step of epoch 2
+    folder, _, text = train_quietly(config(demo_images, tmp_path))
+    assert "No space left on device" in text and "training continues" in text
+    assert_same_run(folder, expected)
+    steps = [event.step for event in EventAccumulator(str(folder)).Reload().Scalars("loss")]
+    assert steps[0] == 1 and steps[-1] == 4  # epochs written while the disk was full may be missing
+    assert (folder / "curves.png").exists()
+
+
+@a_thread_may_die
+def test_full_disk_at_the_end_is_an_error(demo_images, tmp_path, at_call, disk):
+    at_call(1, lambda: disk.update(full=True))
+    with pytest.raises(checkpoint.DiskError, match=r"last.pt was not saved .*No space left.*there is no previous file"):
+        train.main(config(demo_images, tmp_path, epochs=2))
+
+
+@a_thread_may_die
+def test_full_disk_at_a_stop_is_an_error_and_the_previous_checkpoint_stays(demo_images, tmp_path, at_call, disk):
     def stop():
-        monkeypatch.setattr(os, "fsync", full)
+        disk["full"] = True
         signal.raise_signal(signal.SIGTERM)
 
-    at_call([6], stop)
-    with pytest.raises(checkpoint.DiskError, match="previous one is kept"):
-        train.main(config(pictures, tmp_path))
+    at_call(6, stop)
+    with pytest.raises(checkpoint.DiskError, match=r"last.pt was not saved .*No space left.*previous file is kept"):
+        train.main(config(demo_images, tmp_path))
     assert checkpoint.load(only_run(tmp_path) / "last.pt")["epoch"] == 1
 
 
-def test_torchrun_finds_its_run_again_by_its_id(pictures, tmp_path, monkeypatch, at_call, capsys):
+def test_last_save_attempts_everything_before_it_raises(demo_images, tmp_path, monkeypatch):
+    """log.csv cannot be written in the last epoch; best.pt and last.pt are written all the same."""
+    log = Run.log
+    monkeypatch.setattr(Run, "log", lambda self, row: no_space() if row["epoch"] == 2 else log(self, row))
+    monkeypatch.setattr(train, "validate", lambda *args: {"AP": args[5] / 10, "AP50": 0.2, "val_loss": 1.0})
+    with pytest.raises(OSError, match="No space"):
+        train.main(config(demo_images, tmp_path, epochs=2))
+    assert {checkpoint.load(only_run(tmp_path) / name)["epoch"] for name in ("best.pt", "last.pt")} == {2}
+
+
+def fake_validate(*args):
+    """Epoch 2 is the best one."""
+    return {"AP": (0.1, 0.5, 0.2, 0.3)[args[5]], "AP50": 0.5, "val_loss": 1.0}
+
+
+def failing_save(monkeypatch, names, until):
+    """Makes writes of these checkpoints fail until `until(path)` is true; returns the names of the attempts."""
+    save, attempts = checkpoint.save, []
+
+    def write(path, contents):
+        attempts.append(path.name)
+        if path.name in names and not until(path):
+            raise checkpoint.DiskError(f"{path} was not saved (No space left on device)")
+        save(path, contents)
+
+    monkeypatch.setattr(checkpoint, "save", write)
+    return attempts
+
+
+def test_best_checkpoint_that_could_not_be_written_is_kept_and_written_later(demo_images, tmp_path, monkeypatch):
+    """best.pt and epoch_0002.pt of epoch 2 fail and are written within epoch 3, with the bits of epoch 2."""
+    monkeypatch.setattr(train, "validate", fake_validate)
+    expected, *_ = train_quietly(config(demo_images, tmp_path / "expected", save_every=2))
+    names, late = ("best.pt", "epoch_0002.pt"), []
+    within = resume.Saver.within_epoch
+
+    def within_epoch(self, state, meter, **options):
+        late.append((state.epoch, sorted(self.pending)))
+        within(self, state, meter, **options)
+
+    monkeypatch.setattr(resume.Saver, "within_epoch", within_epoch)
+    attempts = failing_save(monkeypatch, names, lambda path: len(late) > 0 and late[-1][0] >= 2)
+    cfg = config(demo_images, tmp_path / "late", save_every=2, save_minutes=1e-9)
+    folder, _, text = train_quietly(cfg)
+    assert "was not saved" in text and (2, ["best.pt", "epoch_0002.pt"]) in late
+    assert late[late.index((2, ["best.pt", "epoch_0002.pt"])) + 1] == (2, [])  # nothing is owed at the next save
+    for name in ("best.pt", "epoch_0002.pt", "epoch_0004.pt"):
+        ours, theirs = (checkpoint.load(run / name) for run in (folder, expected))
+        assert ours["epoch"] == theirs["epoch"] and same(ours["model"], theirs["model"])
+    assert attempts.count("epoch_0004.pt") == 1
+
+
+def test_best_checkpoint_that_is_still_missing_at_the_end_is_an_error(demo_images, tmp_path, monkeypatch, at_call):
+    """best.pt is a folder, so it can never be replaced by a file; last.pt is written all the same."""
+    monkeypatch.setattr(train, "validate", fake_validate)
+    at_call(1, lambda: (only_run(tmp_path) / "best.pt" / "x").mkdir(parents=True))
+    with pytest.raises(checkpoint.DiskError, match="best.pt was not saved"):
+        train.main(config(demo_images, tmp_path, epochs=3))
+    assert checkpoint.load(only_run(tmp_path) / "last.pt")["epoch"] == 3 and len(log_of(only_run(tmp_path))) == 3
+
+
+# --- finding a run ----------------------------------------------------------------------------------------------------
+
+
+def test_torchrun_finds_its_run_again_by_its_id(demo_images, tmp_path, monkeypatch, at_call, capsys):
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "job 7")
-    cfg = config(pictures, tmp_path)
-    at_call([6], lambda: signal.raise_signal(signal.SIGTERM))
-    train.main(cfg)
-    first = only_run(tmp_path)
-    at_call([], None)
+    cfg = config(demo_images, tmp_path)
+    at_call(6, partial(signal.raise_signal, signal.SIGTERM))
+    first, *_ = train_quietly(cfg)
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "another")
-    train.main(config(pictures, tmp_path, epochs=1))  # has nothing to do with it
+    train.main(config(demo_images, tmp_path, epochs=1))  # a new run
     assert len(list(tmp_path.iterdir())) == 2 and len(log_of(first)) == 1
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "job 7")
     train.main(cfg)
@@ -204,68 +303,74 @@ def test_torchrun_finds_its_run_again_by_its_id(pictures, tmp_path, monkeypatch,
     assert "nothing to do" in capsys.readouterr().out and len(list(tmp_path.iterdir())) == 2
 
 
-def test_without_an_id_only_a_restart_by_the_same_torchrun_goes_on(pictures, tmp_path, monkeypatch):
+def test_without_an_id_only_a_restart_by_the_same_torchrun_is_resumed(tmp_path, monkeypatch):
+    def find():
+        folder, _ = resume.find(False, str(tmp_path), "demo", {"seed": 0}, Ranks())
+        return folder
+
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
-    cfg = config(pictures, tmp_path, epochs=1)
-    train.main(cfg)
-    train.main(cfg)
-    assert len(list(tmp_path.iterdir())) == 2  # started by hand: two runs
+    folder = tmp_path / "demo-2026-01-31-1"
+    save_run(folder, 1, 0, run=resume.run_id())
+    assert find() is None  # started by hand: a new run
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
-    train.main(cfg)
-    assert len(list(tmp_path.iterdir())) == 2
+    assert find() == folder
     parent = os.getppid()
     monkeypatch.setattr(os, "getppid", lambda: parent + 1)
-    train.main(cfg)
-    assert len(list(tmp_path.iterdir())) == 3
+    assert find() is None
 
 
-def saved(folder, rows, batches, run="job"):
-    """A run folder that has got so far."""
+def save_run(folder, rows, batches, run="job"):
+    """Writes a run folder with checkpoints after `rows` epochs and `batches` batches."""
     folder.mkdir(parents=True)
     Run(folder, {}, run=run)
     state = {"rows": [{"epoch": 1 + n, "AP": 0.1} for n in range(rows)]}
-    going_on = {"state": state, "meter": {"batches": batches}, "constants": {"seed": 0}}
-    checkpoint.save(folder / "last.pt", {"model": {"where": torch.tensor([rows, batches])}, "resume": going_on})
+    rest = {"state": state, "meter": {"batches": batches}, "constants": {"seed": 0}}
+    checkpoint.save(folder / "last.pt", {"model": {"where": torch.tensor([rows, batches])}, "resume": rest})
     checkpoint.save(folder / "best.pt", {"model": {"where": torch.tensor([rows, batches])}})
 
 
-def machine(rank, store, outputs, results):
+def node(rank, port, outputs, results):
+    """One of two processes on nodes without a common disk."""
     os.environ.update(WORLD_SIZE="2", RANK=str(rank), LOCAL_RANK="0", GROUP_RANK=str(rank))
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=store, TORCHELASTIC_RUN_ID="job")
-    ranks = start("cpu", 1)
-    folder, earlier = resume.find(False, outputs[rank], "demo", {"seed": 0}, ranks)
-    found = resume.State(tuple(earlier["state"]["rows"])).epoch, earlier["meter"]["batches"]
-    torch.save((ranks.machine, str(folder), found), results[rank])
-    ranks.stop()
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port, TORCHELASTIC_RUN_ID="job")
+    found = []
+    for output in outputs:
+        ranks = start("cpu", 1)
+        folder, saved = resume.find(False, output[rank], "demo", {"seed": 0}, ranks)
+        progress = resume.State(tuple(saved["state"]["rows"])).epoch, saved["meter"]["batches"]
+        found.append((ranks.node_ranks, str(folder), progress))
+        ranks.stop()
+        os.environ["MASTER_PORT"] = str(int(os.environ["MASTER_PORT"]) + 1)
+    torch.save(found, results[rank])
 
 
 def free_port():
-    import socket
-
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         return str(s.getsockname()[1])
 
 
-@pytest.mark.parametrize("ahead", [0, 1])
-@pytest.mark.parametrize("other", ["behind", "empty"])
-def test_the_furthest_checkpoint_of_all_machines_is_brought_to_those_that_lack_it(tmp_path, ahead, other):
-    outputs = [str(tmp_path / name) for name in ("a", "b")]
-    name = "demo-2026-01-31-2"
-    saved(tmp_path / "ab"[ahead] / name, 3, 7)
-    saved(tmp_path / "ab"[ahead] / "demo-2026-01-31-3", 9, 9, run="not this one")
-    if other == "behind":
-        saved(tmp_path / "ab"[1 - ahead] / name, 3, 2)
+def test_checkpoint_with_the_most_progress_is_copied_to_the_nodes_that_lack_it(tmp_path):
+    name, outputs = "demo-2026-01-31-2", []
+    for case, (ahead, other) in enumerate([(0, "behind"), (1, "empty")]):
+        folders = [tmp_path / f"{case}{node}" for node in "ab"]
+        save_run(folders[ahead] / name, 3, 7)
+        save_run(folders[ahead] / "demo-2026-01-31-3", 9, 9, run="another run")
+        if other == "behind":
+            save_run(folders[1 - ahead] / name, 3, 2)
+        outputs.append([str(folder) for folder in folders])
     results = [str(tmp_path / f"{rank}.pt") for rank in range(2)]
-    spawn(machine, (free_port(), outputs, results), 2)
+    spawn(node, (free_port(), outputs, results), 2)
     for rank in range(2):
-        assert torch.load(results[rank]) == ((rank,), f"{outputs[rank]}/{name}", (3, 7))
-        for file in ("last.pt", "best.pt"):
-            assert checkpoint.load(f"{outputs[rank]}/{name}/{file}")["model"]["where"].tolist() == [3, 7]
-        assert not [path for path in os.listdir(f"{outputs[rank]}/{name}") if path.endswith(".tmp")]
+        assert torch.load(results[rank]) == [((rank,), f"{output[rank]}/{name}", (3, 7)) for output in outputs]
+        for output in outputs:
+            folder = Path(output[rank], name)
+            assert not list(folder.glob("*.tmp")) + list(folder.glob(".*"))
+            for file in ("last.pt", "best.pt"):
+                assert checkpoint.load(folder / file)["model"]["where"].tolist() == [3, 7]
 
 
-def test_the_state_is_what_the_log_says():
+def test_state_is_a_function_of_the_log():
     state = resume.State()
     assert (state.epoch, state.best, state.best_epoch) == (0, 0.0, 0)
     for epoch, ap in enumerate([0.2, 0.5, 0.4, None, 0.5], 1):
@@ -276,8 +381,33 @@ def test_the_state_is_what_the_log_says():
     assert (nothing.best, nothing.best_epoch) == (0.0, 2)
 
 
-def test_a_damaged_checkpoint_is_named(tmp_path):
-    saved(tmp_path / "demo-2026-01-31-1", 1, 0)
+def test_damaged_checkpoint_is_named(tmp_path):
+    save_run(tmp_path / "demo-2026-01-31-1", 1, 0)
     (tmp_path / "demo-2026-01-31-1" / "last.pt").write_bytes(b"half")
     with pytest.raises(checkpoint.CheckpointError, match="last.pt"):
         resume.find(True, str(tmp_path), "demo", {}, Ranks())
+
+
+@pytest.mark.slow
+def test_killed_process_of_yolox_nano_resumes_with_the_same_bits(demo_images, tmp_path):
+    """kill -9 at two moments that the clock chooses, with saves after every step."""
+    changes = {"model": "yolox_nano", "learning_rate": 0.01, "save_minutes": 1e-9}
+    expected, *_ = train_quietly(config(demo_images, tmp_path / "expected", **changes))
+    cfg = config(demo_images, tmp_path / "killed", **changes)
+    words = [f"{name}={train.show(value)}" for name, value in vars(cfg).items() if value != getattr(train.Config, name)]
+    command = [sys.executable, str(ROOT / "train.py"), *words, "resume=true"]
+    for kill in range(2):
+        process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        before, deadline = saved_at(tmp_path / "killed"), time.monotonic() + 120
+        while saved_at(tmp_path / "killed") <= before and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(0.3 * kill)
+        process.kill()
+        assert process.wait() == -signal.SIGKILL
+    subprocess.run(command, cwd=tmp_path, stdout=subprocess.DEVNULL, check=True)
+    assert_same_run(only_run(tmp_path / "killed"), expected)
+
+
+def saved_at(output: Path) -> float:
+    """When last.pt was last written; 0 if it was not."""
+    return max((path.stat().st_mtime for path in output.glob("*/last.pt")), default=0.0)

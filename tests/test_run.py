@@ -1,6 +1,8 @@
-"""utils/run.py: folders that are never shared, a log without gaps or doubles, and pictures of it."""
+"""utils/run.py: run folders that are never overwritten, a log without gaps, TensorBoard, curves and profiles."""
 
 import csv
+import errno
+import gzip
 import json
 import subprocess
 import sys
@@ -14,7 +16,20 @@ import torch
 
 from utils import run as run_module
 from utils.checkpoint import load
-from utils.run import Run, code, create, draw_curves, environment, last_number, newest, read_log, started
+from utils.plots import draw_curves
+from utils.run import (
+    PROFILE_WARM_UP,
+    Run,
+    check_name,
+    code,
+    create,
+    environment,
+    last_number,
+    profiled,
+    read_log,
+    runs,
+    started,
+)
 
 ROOT = Path(__file__).parents[1]
 
@@ -24,7 +39,7 @@ def rows_of(folder):
         return list(csv.DictReader(file))
 
 
-def test_folders_are_numbered_and_never_overwritten(tmp_path):
+def test_run_folders_are_numbered_and_never_overwritten(tmp_path):
     first = create(tmp_path / "runs", "demo")
     (first / "best.pt").write_text("precious")
     second = create(tmp_path / "runs", "demo")
@@ -32,35 +47,35 @@ def test_folders_are_numbered_and_never_overwritten(tmp_path):
     assert (first / "best.pt").read_text() == "precious" and not list(second.iterdir())
 
 
-def test_processes_that_start_together_get_folders_of_their_own(tmp_path):
+def test_runs_that_start_together_get_different_folders(tmp_path):
     with ThreadPoolExecutor(16) as pool:
         made = list(pool.map(lambda _: create(tmp_path, "demo"), range(64)))
     assert len(set(made)) == 64
     assert sorted(int(path.name.rpartition("-")[2]) for path in made) == list(range(1, 65))
 
 
-def test_the_newest_run_is_found_by_name_date_and_number(tmp_path):
-    assert newest(tmp_path / "nothing", "demo") is None
+def test_runs_are_sorted_by_date_and_number(tmp_path):
+    assert runs(tmp_path / "nothing", "demo") == []
     for name in ("demo-2026-01-31-9", "demo-2026-01-31-10", "demo-2025-12-31-11", "demo-a-2026-09-09-1", "demo-x"):
         (tmp_path / name).mkdir()
     (tmp_path / "demo-2026-12-31-1").write_text("a file, not a run")
-    assert newest(tmp_path, "demo") == tmp_path / "demo-2026-01-31-10"
-    assert newest(tmp_path, "demo-a") == tmp_path / "demo-a-2026-09-09-1"
-    assert newest(tmp_path, "dem") is None
+    assert [path.name[5:] for *_, path in runs(tmp_path, "demo")] == ["2025-12-31-11", "2026-01-31-9", "2026-01-31-10"]
+    assert [path.name for *_, path in runs(tmp_path, "demo-a")] == ["demo-a-2026-09-09-1"]
+    assert runs(tmp_path, "dem") == []
 
 
-def test_a_removed_run_does_not_give_its_number_to_a_newer_one(tmp_path):
+def test_removed_run_does_not_give_its_number_to_a_newer_one(tmp_path):
     first, second = create(tmp_path, "demo"), create(tmp_path, "demo")
     first.rmdir()
-    assert create(tmp_path, "demo").name.endswith("-3") and newest(tmp_path, "demo") != second
+    assert create(tmp_path, "demo").name.endswith("-3") and second.exists()
 
 
-def test_numbers_of_other_machines_are_passed_over(tmp_path):
+def test_numbers_used_on_other_nodes_are_skipped(tmp_path):
     assert last_number(tmp_path, "demo") == 0
     assert create(tmp_path, "demo", after=4).name.endswith("-5") and last_number(tmp_path, "demo") == 5
 
 
-def test_a_machine_that_keeps_no_log_leaves_one_alone(tmp_path):
+def test_node_that_keeps_no_log_leaves_an_existing_one_unchanged(tmp_path):
     Run(tmp_path, {}).log({"epoch": 1, "AP": 0.5})
     run = Run(tmp_path, {}, rows=None, run="job 7")
     assert rows_of(tmp_path) == [{"epoch": "1", "AP": "0.5"}]
@@ -68,7 +83,7 @@ def test_a_machine_that_keeps_no_log_leaves_one_alone(tmp_path):
     assert started(tmp_path / "nowhere", "run") is None
 
 
-def test_the_digest_of_the_code_changes_with_the_code_only(tmp_path):
+def test_digest_of_the_code_changes_with_the_code_only(tmp_path):
     (tmp_path / "nets").mkdir()
     (tmp_path / "nets" / "a.py").write_text("x = 1")
     first = code(tmp_path)
@@ -79,12 +94,12 @@ def test_the_digest_of_the_code_changes_with_the_code_only(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "..\\x", "C:x"])
-def test_names_that_are_no_folder_names_are_refused(tmp_path, name):
+def test_names_that_cannot_be_folder_names_are_refused(name):
     with pytest.raises(ValueError, match="name="):
-        create(tmp_path, name)
+        check_name(name)
 
 
-def test_the_log_begins_with_the_epoch_and_grows_columns(tmp_path):
+def test_log_starts_with_the_epoch_and_adds_new_columns(tmp_path):
     run = Run(tmp_path, {})
     run.log({"AP": 0.1, "epoch": 0, "total": 1 / 3})
     run.log({"epoch": 1, "AP": None, "total": 0.25, "l1": 7})
@@ -93,7 +108,7 @@ def test_the_log_begins_with_the_epoch_and_grows_columns(tmp_path):
     assert read_log(tmp_path / "log.csv")[1] == {"epoch": "1", "total": "0.25", "l1": "7"}
 
 
-def test_log_after_resume_has_neither_gaps_nor_doubles(tmp_path):
+def test_log_after_resume_has_neither_gaps_nor_repeated_epochs(tmp_path):
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     for folder in (whole, cut):
         folder.mkdir()
@@ -111,7 +126,7 @@ def test_log_after_resume_has_neither_gaps_nor_doubles(tmp_path):
     assert (cut / "log.csv").read_bytes() == (whole / "log.csv").read_bytes()
 
 
-def test_a_run_that_resumes_from_nothing_starts_its_log_anew(tmp_path):
+def test_run_that_had_saved_nothing_starts_its_log_again(tmp_path):
     Run(tmp_path, {}).log({"epoch": 0, "AP": 1.0})
     run = Run(tmp_path, {})
     assert rows_of(tmp_path) == []
@@ -119,7 +134,7 @@ def test_a_run_that_resumes_from_nothing_starts_its_log_anew(tmp_path):
     assert rows_of(tmp_path) == [{"epoch": "0", "AP": "0.5"}]
 
 
-def test_a_log_that_cannot_be_written_is_left_whole(tmp_path, monkeypatch):
+def test_log_that_cannot_be_written_keeps_its_previous_contents(tmp_path, monkeypatch):
     run = Run(tmp_path, {})
     run.log({"epoch": 0, "AP": 0.5})
     monkeypatch.setattr(run_module.os, "replace", lambda *_: (_ for _ in ()).throw(OSError("full")))
@@ -145,7 +160,7 @@ def test_config_and_environment_are_written(tmp_path):
     assert len(written["earlier_starts"]) == 2 and written["earlier_starts"][0]["torch"] == torch.__version__
 
 
-def test_the_commit_is_known_where_there_is_one(tmp_path, monkeypatch):
+def test_environment_holds_the_git_commit_if_there_is_one(tmp_path, monkeypatch):
     def git(*words):
         subprocess.run(["git", "-C", tmp_path, "-c", "user.name=a", "-c", "user.email=a@b", *words], check=True)
 
@@ -161,38 +176,80 @@ def test_the_commit_is_known_where_there_is_one(tmp_path, monkeypatch):
     assert environment("cpu")["uncommitted_changes"] is True
 
 
-def test_checkpoints_lie_in_the_folder(tmp_path):
-    path = Run(tmp_path, {}).save("best.pt", {"model": {"a": torch.ones(2)}})
-    assert path == tmp_path / "best.pt" and torch.equal(load(path)["model"]["a"], torch.ones(2))
+def test_checkpoints_are_written_to_the_folder(tmp_path):
+    Run(tmp_path, {}).save("best.pt", {"model": {"a": torch.ones(2)}})
+    assert torch.equal(load(tmp_path / "best.pt")["model"]["a"], torch.ones(2))
 
 
-def test_tensorboard_gets_numbers_and_pictures_in_their_colours_and_a_resumed_run_purges(tmp_path):
+def test_tensorboard_holds_numbers_and_images_and_a_resumed_run_hides_later_events(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     run = Run(tmp_path, {})
     for step in range(5):
         run.scalars({"loss/total": step / 4, "AP": 0.5}, step)
-    image = np.full((16, 32, 3), (200, 90, 20), np.uint8)  # a blue, which a JPEG keeps but for rounding
-    run.picture("batch", image, 0)
+    image = np.full((16, 32, 3), (200, 90, 20), np.uint8)  # blue; JPEG keeps a uniform color up to rounding
+    run.image("batch", image, 0)
     run.close()
     run = Run(tmp_path, {}, rows=[{"epoch": 2}])
     run.scalars({"loss/total": 9.0}, 3)
     run.close()
     events = EventAccumulator(str(tmp_path)).Reload()
     assert [(e.step, e.value) for e in events.Scalars("loss/total")] == [(0, 0.0), (1, 0.25), (2, 0.5), (3, 9.0)]
-    (picture,) = events.Images("batch")
-    decoded = cv2.imdecode(np.frombuffer(picture.encoded_image_string, np.uint8), cv2.IMREAD_COLOR)
+    (event,) = events.Images("batch")
+    decoded = cv2.imdecode(np.frombuffer(event.encoded_image_string, np.uint8), cv2.IMREAD_COLOR)
     assert decoded.shape == image.shape and np.abs(decoded.astype(int) - image).max() <= 2
+    assert np.abs(cv2.imread(str(tmp_path / "batch.jpg")).astype(int) - image).max() <= 2
 
 
-def test_importing_the_run_folder_does_not_import_heavy_parts():
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_tensorboard_writer_that_failed_is_replaced(tmp_path, monkeypatch, capsys):
+    """The thread of a writer ends at its first error, and every later call would raise that error again."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.summary.writer.record_writer import RecordWriter
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def epoch(number):
+        run.log({"epoch": number})
+        run.scalars({"AP": number / 10}, number)
+
+    run = Run(tmp_path, {})
+    epoch(1)
+    run._tensorboard.flush()
+    with monkeypatch.context() as patch:
+        patch.setattr(RecordWriter, "write", full)
+        epoch(2)
+        run._tensorboard.file_writer.event_writer._async_writer._worker.join(10)  # the thread ends
+        epoch(3)
+    for number in (4, 5, 6):
+        epoch(number)
+    run.close()
+    assert "WARNING: [Errno 28] No space left on device" in capsys.readouterr().out
+    steps = [event.step for event in EventAccumulator(str(tmp_path)).Reload().Scalars("AP")]
+    assert steps == [1, 4, 5, 6]
+
+
+def test_curves_that_cannot_be_drawn_are_a_warning(tmp_path, monkeypatch, capsys):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("utils.plots.draw_curves", full)
+    monkeypatch.setattr(run_module, "CURVES_EVERY", -1)
+    run = Run(tmp_path, {})
+    run.log({"epoch": 1, "AP": 0.5})
+    run.close()
+    assert capsys.readouterr().out.count("WARNING: [Errno 28]") == 2 and len(rows_of(tmp_path)) == 1
+
+
+def test_importing_run_does_not_import_tensorboard_or_matplotlib():
     program = "import sys, utils.run; print([m for m in ('tensorboard', 'matplotlib') if m in sys.modules])"
     out = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "[]"
 
 
 def test_curves_are_drawn_from_the_log(tmp_path):
-    run = Run(tmp_path, {}, marks={"thaw": 2, "plain": 5})
+    run = Run(tmp_path, {}, marks={"thaw": 2, "no augmentation": 5})
     run.close()
     assert not (tmp_path / "curves.png").exists()  # nothing was logged
     for epoch in range(7):
@@ -203,17 +260,49 @@ def test_curves_are_drawn_from_the_log(tmp_path):
     run.close()
     with_marks = cv2.imread(str(tmp_path / "curves.png"))
     assert min(with_marks.shape[:2]) > 600 and with_marks.std() > 5
-    draw_curves(read_log(tmp_path / "log.csv"), tmp_path / "again.png", {"thaw": 2, "plain": 5})  # from the file alone
+    draw_curves(
+        read_log(tmp_path / "log.csv"), tmp_path / "again.png", {"thaw": 2, "no augmentation": 5}
+    )  # from the file alone
     assert np.array_equal(cv2.imread(str(tmp_path / "again.png")), with_marks)
-    draw_curves(read_log(tmp_path / "log.csv"), tmp_path / "plain.png")
-    assert not np.array_equal(cv2.imread(str(tmp_path / "plain.png")), with_marks)
+    draw_curves(read_log(tmp_path / "log.csv"), tmp_path / "unmarked.png")
+    assert not np.array_equal(cv2.imread(str(tmp_path / "unmarked.png")), with_marks)
     assert not list(tmp_path.glob(".*"))
 
 
-def test_curves_appear_while_the_run_goes_on(tmp_path, monkeypatch):
+def test_curves_are_drawn_during_the_run(tmp_path, monkeypatch):
     run = Run(tmp_path, {})
     run.log({"epoch": 0, "AP": 0.1})
     assert not (tmp_path / "curves.png").exists()
     monkeypatch.setattr(run_module, "CURVES_EVERY", -1)
     run.log({"epoch": 1, "AP": 0.1})
     assert (tmp_path / "curves.png").exists()
+
+
+def sums(batches):
+    """Does some work on every batch."""
+    return [float((torch.ones(8) * batch).sum()) for batch in batches]
+
+
+def test_profile_holds_the_steps_asked_for_and_leaves_the_batches_unchanged(tmp_path):
+    path, messages = tmp_path / "profile_epoch_0001.json.gz", []
+    assert sums(profiled(range(12), 3, path, messages.append)) == sums(range(12))
+    events = json.loads(gzip.open(path).read())["traceEvents"]
+    assert sum(event.get("name") == "wait for data" for event in events if event.get("ph") == "X") == 3
+    assert sum(event.get("name") == "aten::ones" for event in events) == 3
+    assert "aten::" in (tmp_path / "profile_epoch_0001.txt").read_text() and "3 steps" in messages[0]
+
+
+def test_profile_of_a_short_epoch_is_shorter_or_missing(tmp_path):
+    messages, first = [], PROFILE_WARM_UP
+    assert list(profiled(range(first + 1), 5, tmp_path / "a.json.gz", messages.append)) == list(range(first + 1))
+    assert list(profiled(range(first), 5, tmp_path / "b.json.gz", messages.append)) == list(range(first))
+    assert "1 steps" in messages[0] and "no trace" in messages[1]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.json.gz", "a.txt"]
+
+
+def test_training_that_stops_during_a_profile_leaves_no_profiler_running(tmp_path):
+    batches = profiled(range(20), 10, tmp_path / "a.json.gz")
+    for _ in range(PROFILE_WARM_UP + 2):
+        next(batches)
+    batches.close()
+    assert sums(profiled(range(12), 3, tmp_path / "b.json.gz")) == sums(range(12))

@@ -1,6 +1,7 @@
-"""nets/yolov9.py: names, sizes and numbers of the official networks."""
+"""nets/yolov9.py: tensor names, sizes and outputs of the official networks."""
 
 import numpy as np
+import official
 import pytest
 import torch
 from toys import detector
@@ -13,31 +14,33 @@ FUSED = {"t": 2.408, "s": 7.106, "m": 19.979, "c": 25.289}  # millions of parame
 STRIDES = (8, 16, 32)
 
 
-@pytest.mark.parametrize("layout", ["{}", "model.model.{}", "model.{}", "module.{}"])
 @pytest.mark.parametrize("size", FUSED)
-def test_official_names_and_shapes_fit(official_keys, tmp_path, size, layout):
-    keys = official_keys(f"v9_{size}")
-    # one number behind every tensor: a file of all sizes takes no room
-    state = {k: torch.ones((), dtype=torch.int64 if "batches" in k else None).expand(s) for k, s in keys.items()}
-    state = {layout.format(name): value for name, value in state.items()}
-    torch.save(state if layout == "{}" else {"state_dict": state}, tmp_path / "official.pt")
-    read, classes = pretrained.read(tmp_path / "official.pt", f"yolov9_{size}")
+def test_names_and_shapes_equal_the_official_ones(size):
+    keys = official.empty_state(f"yolov9_{size}")
     main = [name for name in keys if int(name.partition(".")[0]) < 23 and "anc2vec" not in name]
-    assert len(read) == len(main) > 900 and classes == pretrained.COCO_CLASSES
+    state = {nets.names.of_yolov9(name): keys[name] for name in main}
+    for prefix in ("model.model.", "model.", "module."):
+        assert [nets.names.of_yolov9(prefix + name) for name in main] == list(state)
+    assert {nets.names.of_yolov9(name) for name in keys.keys() - set(main)} == {None}
     with torch.device("meta"):
         model = nets.build(f"yolov9_{size}", 80)
-    model.load_state_dict(read, strict=True, assign=True)  # raises for another name or shape
-    parts = [sum(name.startswith(part) for name in read) for part in ("backbone.", "neck.", "head.")]
-    assert sum(parts) == len(read) and min(parts) > 80
+    model.load_state_dict(state, strict=True, assign=True)  # raises for other names or shapes
+    parts = [sum(name.startswith(part) for name in state) for part in ("backbone.", "neck.", "head.")]
+    assert sum(parts) == len(state) == len(main) > 900 and min(parts) > 80
 
 
-@pytest.mark.parametrize("size", ["t", "s", "c"])
-def test_outputs_equal_the_official_code(shared, official_keys, filler, tmp_path, size):
-    reference = np.load(shared / "parity" / f"v9_{size}.npz")
-    torch.save({k: filler.fill(k, shape) for k, shape in official_keys(f"v9_{size}").items()}, tmp_path / "filled.pt")
-    model = nets.build(f"yolov9_{size}", 80).eval()
-    model.load_state_dict(pretrained.read(tmp_path / "filled.pt", f"yolov9_{size}")[0])
-    images = filler.picture(96, 160).flip(1)  # it was RGB there
+@pytest.mark.parametrize("size", ["t", "s", pytest.param("c", marks=pytest.mark.slow)])
+def test_outputs_equal_the_official_code(tmp_path, size):
+    """Class logits and box distances, with weights read through the reader of official files, before and after fusing."""
+    reference = official.reference(f"yolov9_{size}")
+    layout = {"s": lambda state: {"state_dict": state}}.get(size, lambda state: state)  # both occur
+    torch.save(layout(official.filled_state(f"yolov9_{size}")), tmp_path / "filled.pt")
+    state, classes = nets.read_weights(tmp_path / "filled.pt", f"yolov9_{size}")
+    assert classes == pretrained.COCO_CLASSES
+    with torch.device("meta"):
+        model = nets.build(f"yolov9_{size}", 80).eval()
+    model.load_state_dict(state, assign=True)
+    images = official.image(96, 160).flip(1)  # the reference took it as RGB
     with torch.no_grad():
         whole, fused = model(images), model.fuse()(images)
     for out in (whole, fused):
@@ -54,14 +57,15 @@ def test_outputs_equal_the_official_code(shared, official_keys, filler, tmp_path
 
 @pytest.mark.parametrize("size, millions, like", [(*pair, None) for pair in FUSED.items()] + [("t", 2.002, 40)])
 def test_parameter_counts_of_fused_models(size, millions, like):
-    """The model card of t says 2.0: with class branches of 80 channels, the width that the rule has for 40 classes."""
-    state = nets.build(f"yolov9_{size}", like).state_dict() if like else None
-    model = nets.build(f"yolov9_{size}", 80, state).fuse()
+    """The model card of t lists 2.0 million, for class branches of 80 channels: the official width for 40 classes."""
+    with torch.device("meta"):
+        state = nets.build(f"yolov9_{size}", like).state_dict() if like else None
+        model = nets.build(f"yolov9_{size}", 80, state).fuse()
     assert round(sum(p.numel() for p in model.parameters()) / 1e6, 3) == millions
 
 
 @pytest.mark.parametrize("classes, width", [(1, 64), (32, 64), (33, 66), (40, 80), (64, 128), (365, 128)])
-def test_class_branches_of_t_grow_with_the_classes_unless_weights_say_otherwise(classes, width):
+def test_class_branches_of_t_grow_with_the_classes_or_follow_the_weights(classes, width):
     with torch.device("meta"):
         model = nets.build("yolov9_t", classes)
         like = nets.build("yolov9_t", 3, nets.build("yolov9_t", 40).state_dict())
@@ -70,13 +74,13 @@ def test_class_branches_of_t_grow_with_the_classes_unless_weights_say_otherwise(
     assert all(p.in_channels == 80 and p.out_channels == 3 for p in like.head.class_predictors)
 
 
-def test_it_sees_rgb_between_0_and_1():
-    model, seen = detector("yolov9").eval(), []
-    model.backbone.stem.register_forward_pre_hook(lambda _, x: seen.append(x[0]))
+def test_backbone_gets_rgb_between_0_and_1():
+    model, inputs = detector("yolov9").eval(), []
+    model.backbone.stem.register_forward_pre_hook(lambda _, x: inputs.append(x[0]))
     images = torch.zeros(1, 3, 32, 32, dtype=torch.uint8)
     images[0, 2], images[0, 1] = 255, 51  # BGR: full red, a fifth of green
     model(images)
-    assert torch.allclose(seen[0][0, :, 0, 0], torch.tensor([1.0, 0.2, 0.0])) and seen[0].dtype == torch.float32
+    assert torch.allclose(inputs[0][0, :, 0, 0], torch.tensor([1.0, 0.2, 0.0])) and inputs[0].dtype == torch.float32
 
 
 def test_encode_is_the_inverse_of_decode():
@@ -88,9 +92,9 @@ def test_encode_is_the_inverse_of_decode():
     assert torch.allclose(encode_dfl(boxes, cells, strides), expected, atol=1e-9)
 
 
-def test_a_certain_distribution_is_its_distance():
+def test_a_certain_distribution_gives_its_distance():
     raw = torch.full((1, 1, 4 * BINS), -100.0)
     for side, distance in enumerate((1, 2, 3, 15)):
         raw[..., BINS * side + distance] = 100.0
-    box = decode_dfl(raw, torch.tensor([[4.0, 2.0]]), torch.tensor([16.0]))  # the centre is 72, 40
+    box = decode_dfl(raw, torch.tensor([[4.0, 2.0]]), torch.tensor([16.0]))  # the center is 72, 40
     assert box.tolist() == [[[72 - 16, 40 - 32, 72 + 48, 40 + 240]]]

@@ -1,19 +1,17 @@
-"""nets/yolox.py: names, sizes and numbers of the official networks."""
+"""nets/yolox.py: tensor names, sizes and outputs of the official networks."""
 
 import json
 
 import numpy as np
+import official
 import pytest
 import torch
-import torch.nn.functional as F
 
 import nets
-from datasets.images import read_image
-from datasets.transforms import letterbox
 from nets import pretrained
-from nets.blocks import SPP
 from nets.coder import decode_yolox, encode_yolox, grid
 from utils.boxes import xyxy_to_cxcywh, xyxy_to_xywh
+from utils.images import letterbox, read_image
 
 PARAMETERS = {"nano": 0.912, "tiny": 5.056, "s": 8.968, "m": 25.326, "l": 54.209, "x": 99.071}  # millions
 STRIDES = (8, 16, 32)
@@ -21,63 +19,43 @@ STRIDES = (8, 16, 32)
 
 @pytest.fixture(scope="module")
 def official_nano(shared):
-    model = nets.build("yolox_nano", 80)
-    state, classes = pretrained.read(shared / "weights" / "yolox_nano.pth", "yolox_nano")
+    state, classes = nets.read_weights(shared / "weights" / "yolox_nano.pth", "yolox_nano")
     assert classes == pretrained.COCO_CLASSES
+    model = nets.build("yolox_nano", 80)
     model.load_state_dict(state)
     return model.eval()
 
 
-@pytest.mark.parametrize("size", PARAMETERS)
-def test_official_names_and_shapes_fit(official_keys, tmp_path, size):
-    keys = official_keys(f"yolox_{size}")
-    # one number behind every tensor: a file of all sizes takes no room
-    state = {k: torch.ones((), dtype=torch.int64 if "batches" in k else None).expand(s) for k, s in keys.items()}
-    torch.save({"model": state}, tmp_path / "official.pth")
-    read, classes = pretrained.read(tmp_path / "official.pth", f"yolox_{size}")
-    assert len(read) == len(keys) and classes == pretrained.COCO_CLASSES
-    with torch.device("meta"):
-        model = nets.build(f"yolox_{size}", 80)
-    model.load_state_dict(read, strict=True, assign=True)  # raises for another name or shape
-
-
 @pytest.mark.parametrize("size, millions", PARAMETERS.items())
-def test_parameter_counts(size, millions):
+def test_names_shapes_and_parameter_counts_equal_the_official_ones(size, millions):
+    keys = official.empty_state(f"yolox_{size}")
+    state = {nets.names.of_yolox(name): value for name, value in keys.items()}
     with torch.device("meta"):
         model = nets.build(f"yolox_{size}", 80)
+    model.load_state_dict(state, strict=True, assign=True)  # raises for other names or shapes
+    assert len(state) == len(keys) and {nets.names.of_yolox(f"module.{name}") for name in keys} == state.keys()
     assert round(sum(p.numel() for p in model.parameters()) / 1e6, 3) == millions
 
 
-@pytest.mark.parametrize("size", ["nano", "s", "m"])
-def test_outputs_equal_the_official_code(shared, official_keys, filler, tmp_path, size):
-    reference = np.load(shared / "parity" / f"yolox_{size}.npz")
-    state = {k: filler.fill(k, shape) for k, shape in official_keys(f"yolox_{size}").items()}
-    torch.save({"model": state}, tmp_path / "filled.pth")
-    model = nets.build(f"yolox_{size}", 80).eval()
-    model.load_state_dict(pretrained.read(tmp_path / "filled.pth", f"yolox_{size}")[0])
+@pytest.mark.parametrize("size", ["nano", "s", pytest.param("m", marks=pytest.mark.slow)])
+def test_outputs_equal_the_official_code(tmp_path, size):
+    """Raw outputs, decoded boxes, scores and labels, with weights read through the reader of official files."""
+    reference = official.reference(f"yolox_{size}")
+    torch.save({"model": official.filled_state(f"yolox_{size}")}, tmp_path / "filled.pth")
+    state, classes = nets.read_weights(tmp_path / "filled.pth", f"yolox_{size}")
+    assert classes == pretrained.COCO_CLASSES
+    with torch.device("meta"):
+        model = nets.build(f"yolox_{size}", 80).eval()
+    model.load_state_dict(state, assign=True)
     with torch.no_grad():
-        out = model(filler.picture(96, 160))
+        out = model(official.image(96, 160))
     scores = [out.objectness.sigmoid()[..., None], out.classes.sigmoid()]
     assert np.abs(torch.cat([out.boxes, *scores], -1).numpy() - reference["raw"]).max() < 1e-4
     boxes, best, labels = model.decode(out, (96, 160))
-    assert np.abs(xyxy_to_cxcywh(boxes).numpy() - reference["decoded"][..., :4]).max() < 1e-4 * 160
-    product = reference["decoded"][..., 4:5] * reference["decoded"][..., 5:]
+    assert np.abs(xyxy_to_cxcywh(boxes).numpy() - reference["decoded"]).max() < 1e-4 * 160
+    product = reference["raw"][..., 4:5] * reference["raw"][..., 5:]
     assert np.abs(best.numpy() - product.max(-1)).max() < 1e-4
     assert (labels.numpy() == product.argmax(-1)).all()
-
-
-def test_raw_outputs_equal_the_official_onnx_on_real_pictures(shared, official_nano):
-    runtime = pytest.importorskip("onnxruntime")
-    session = runtime.InferenceSession(shared / "weights" / "yolox_nano.onnx", providers=["CPUExecutionProvider"])
-    paths = sorted((shared / "data" / "coco_val326" / "images").iterdir())[:60:12]
-    images = np.stack([letterbox(read_image(str(p)), (416, 416), "corner")[0].transpose(2, 0, 1) for p in paths])
-    with torch.no_grad():
-        out = official_nano(torch.from_numpy(images))
-    ours = torch.cat([out.boxes, out.objectness.sigmoid()[..., None], out.classes.sigmoid()], -1).numpy()
-    name = session.get_inputs()[0].name
-    theirs = np.concatenate([session.run(None, {name: i[None].astype(np.float32)})[0] for i in images])
-    assert theirs.shape == ours.shape == (5, 3549, 85) and theirs[..., 4].max() > 0.5
-    assert np.abs(ours - theirs).max() < 1e-3
 
 
 def test_grid_counts_columns_first():
@@ -95,7 +73,29 @@ def test_encode_is_the_inverse_of_decode():
     assert torch.allclose(boxes[0, 100, 2] - boxes[0, 100, 0], raw[0, 100, 2].exp() * 16)
 
 
-def test_fusing_official_weights_changes_outputs_by_rounding_only(official_nano):
+def test_new_models_start_at_scores_of_one_percent():
+    head = nets.build("yolox_nano", 5).head
+    for predictor in (*head.class_predictors, *head.objectness_predictors):
+        assert torch.allclose(predictor.bias.sigmoid(), torch.tensor(0.01))
+
+
+@pytest.mark.slow
+def test_raw_outputs_equal_the_official_onnx_file_on_real_images(shared, official_nano):
+    runtime = pytest.importorskip("onnxruntime")
+    session = runtime.InferenceSession(shared / "weights" / "yolox_nano.onnx", providers=["CPUExecutionProvider"])
+    paths = sorted((shared / "data" / "coco_val326" / "images").iterdir())[:60:12]
+    images = np.stack([letterbox(read_image(str(p)), (416, 416), "corner")[0].transpose(2, 0, 1) for p in paths])
+    with torch.no_grad():
+        out = official_nano(torch.from_numpy(images))
+    ours = torch.cat([out.boxes, out.objectness.sigmoid()[..., None], out.classes.sigmoid()], -1).numpy()
+    name = session.get_inputs()[0].name
+    theirs = np.concatenate([session.run(None, {name: i[None].astype(np.float32)})[0] for i in images])
+    assert theirs.shape == ours.shape == (5, 3549, 85) and theirs[..., 4].max() > 0.5
+    assert np.abs(ours - theirs).max() < 1e-3
+
+
+@pytest.mark.slow
+def test_fuse_changes_outputs_of_official_weights_by_rounding_only(official_nano):
     model = nets.build("yolox_nano", 80).eval()
     model.load_state_dict(official_nano.state_dict())
     images = torch.randint(0, 256, (2, 3, 96, 64), generator=torch.Generator().manual_seed(0)).byte()
@@ -105,32 +105,19 @@ def test_fusing_official_weights_changes_outputs_by_rounding_only(official_nano)
         assert torch.allclose(x, y, atol=1e-4)
 
 
-def test_spp_is_three_separate_pools():
-    torch.manual_seed(0)
-    spp, x = SPP(8, 6).eval(), torch.randn(2, 8, 17, 23)
-    inside = spp.conv1(x)
-    pools = [inside] + [F.max_pool2d(inside, k, stride=1, padding=k // 2) for k in (5, 9, 13)]
-    assert torch.equal(spp(x), spp.conv2(torch.cat(pools, 1)))
-
-
-def test_a_new_model_starts_at_scores_of_one_percent():
-    head = nets.build("yolox_nano", 5).head
-    for predictor in (*head.class_predictors, *head.objectness_predictors):
-        assert torch.allclose(predictor.bias.sigmoid(), torch.tensor(0.01))
-
-
+@pytest.mark.slow
 def test_detections_equal_those_of_the_official_network(shared, official_nano):
     folder = shared / "data" / "coco_val326"
     theirs = json.loads((folder / "yolox_nano_detections.json").read_text())
     truth = json.loads((folder / "instances_val2017_core326.json").read_text())
     names = {image["id"]: image["file_name"] for image in truth["images"]}
     for image_id in sorted(names)[:60:12]:
-        image, frame = letterbox(read_image(str(folder / "images" / names[image_id])), (416, 416), "corner")
-        (ours,) = official_nano.detect(torch.from_numpy(image.transpose(2, 0, 1))[None], torch.tensor([frame]))
-        sure = [d for d in theirs if d["image_id"] == image_id and d["score"] > 0.05]
-        sure.sort(key=lambda d: -d["score"])
-        count = len(sure)
+        image, transform = letterbox(read_image(str(folder / "images" / names[image_id])), (416, 416), "corner")
+        (ours,) = official_nano.detect(torch.from_numpy(image.transpose(2, 0, 1))[None], torch.tensor([transform]))
+        expected = [d for d in theirs if d["image_id"] == image_id and d["score"] > 0.05]
+        expected.sort(key=lambda d: -d["score"])
+        count = len(expected)
         assert count and (ours.scores > 0.05).sum() == count
-        assert [pretrained.COCO_CATEGORY_IDS[n] for n in ours.labels[:count]] == [d["category_id"] for d in sure]
+        assert [pretrained.COCO_CATEGORY_IDS[n] for n in ours.labels[:count]] == [d["category_id"] for d in expected]
         boxes = xyxy_to_xywh(ours.boxes[:count]).numpy()
-        assert np.abs(boxes - [d["bbox"] for d in sure]).max() < 0.1
+        assert np.abs(boxes - [d["bbox"] for d in expected]).max() < 0.1

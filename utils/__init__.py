@@ -1,9 +1,9 @@
-"""Everything that knows neither models nor data, each file one idea."""
+"""What needs no other package of the project: boxes, images, training, evaluation, checkpoints, processes. One idea per file."""
 
 try:
     import cv2  # noqa: F401
-except ImportError as missing:  # the usual one: libGL.so.1 on servers and in containers
+except ImportError as missing:  # mostly libGL.so.1, on servers and in containers
     raise SystemExit(
-        f"OpenCV cannot be imported ({missing}). Where a library of the system is missing: apt-get install libgl1 libglib2.0-0, "
+        f"OpenCV cannot be imported ({missing}). If a library of the system is missing: apt-get install libgl1 libglib2.0-0, "
         f"or pip uninstall opencv-python and pip install opencv-python-headless"
     ) from missing

@@ -1,120 +1,135 @@
-"""name=value overrides for a dataclass of constants, its help text, and the table printed at the start.
+"""Constants of the entry scripts: name=value overrides, checks, help, the printed table, and how a script reports errors.
 
 The class body at the top of an entry script is the block of constants that users edit. `override` reads the command
-line by the declared types, `check` also looks at values that were typed into the file or passed from a notebook.
+line by the declared types. `check` also covers values that were typed into the file or passed from a notebook.
 """
 
+import ast
 import difflib
 import inspect
 import math
 import numbers
 import os
 import sys
+import time
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import MISSING, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
-BOOL_WORDS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
-SHOWN = {"\a": r"\a", "\b": r"\b", "\f": r"\f", "\n": r"\n", "\r": r"\r", "\t": r"\t", "\v": r"\v"}
+MAX_NAME = 200  # characters of a class name; longer ones are a slip in a data file
+WORDS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False, "none": None}
+PAUSE = (
+    1.0  # seconds by which a process delays its error, so that the error of the process that failed first comes first
+)
 
 
 class ConfigError(ValueError):
-    """A constant that cannot be used; the message names it, its value and the cure."""
+    """A constant has an unusable value. The message names the constant, its value and the fix."""
+
+
+def cache_folder() -> Path:
+    """The folder for downloaded weights and decoded images: $THAW_CACHE, or ~/.cache/thaw."""
+    return Path(os.environ.get("THAW_CACHE") or Path.home() / ".cache" / "thaw")
 
 
 def override(cfg: T, argv: Sequence[str]) -> T:
-    """A copy of the dataclass `cfg` with the constants that `argv` names as name=value, read by their declared types.
+    """A copy of the dataclass `cfg` with the name=value overrides in `argv`, each read by its declared type.
 
-    Whole numbers may be written 1e3, pairs 640,640 or [640,640] or 640, nothing as none where the type admits None
-    (elsewhere none is a word). Later ones win. `-h` and `--help` print the constants with their comments and exit.
-    Raises ConfigError for unknown names, values that do not fit, and everything `check` refuses.
+    Whole numbers may be written as 1e3, pairs as 640,640 or [640,640] or 640, and None as none if the type allows it.
+    Of two overrides of one name the last one wins. `-h` and `--help` print the constants with their comments and exit.
+    Raises ConfigError for unknown names and for values that do not fit.
     """
     if any(item in ("-h", "--help", "help") for item in argv):
         print(help_text(cfg))
         raise SystemExit(0)
-    cfg, kinds, changes = check(cfg), _kinds(cfg), {}
+    cfg, kinds, changes = check(cfg), get_type_hints(type(cfg)), {}
     for item in argv:
-        name, equals, text = item.partition("=")
-        if not equals or name.startswith("-"):
+        name, _, text = item.partition("=")
+        if name.startswith("-") or not text.strip():
             word = name.lstrip("-").replace("-", "_") or "name"
-            raise ConfigError(f"{item!r}: write name=value without dashes or blanks, as in {word}={text or 'value'}")
+            raise ConfigError(f"{item!r}: write name=value without dashes or spaces, as in {word}={text or 'VALUE'}")
         if name not in kinds:
-            raise ConfigError(f"{item}: {_unknown(name, kinds)}")
-        if not text.strip():
-            raise ConfigError(f"{item}: nothing after '='. Write {name}=VALUE ({_say(kinds[name])})")
+            near = difflib.get_close_matches(name.lower().replace("-", "_"), kinds, n=3, cutoff=0.5)
+            hint = f"did you mean {' or '.join(near)}?" if near else "--help lists all of them"
+            raise ConfigError(f"{item}: there is no constant {name!r}; {hint}")
         try:
             changes[name] = _parse(text.strip(), kinds[name])
         except ValueError:
-            raise ConfigError(f"{item}: {name} is {_say(kinds[name])}") from None
+            raise ConfigError(f"{item}: {_expected(name, kinds[name], getattr(cfg, name))}") from None
     return check(replace(cfg, **changes))
 
 
 def check(cfg: T) -> T:
-    """A copy of `cfg` whose values have exactly their declared types (1 -> 1.0 for a float, a list -> a tuple, a Path
-    -> text). Raises ConfigError for a value of another type, a constant without a type and control characters in text.
+    """A copy of `cfg` whose values have exactly their declared types: 1 -> 1.0, a list -> a tuple, a Path -> text.
+
+    Raises ConfigError for a value of another type, for a constant without a type and for control characters in text.
     """
-    kinds = _kinds(cfg)
-    for cls in type(cfg).__mro__:
-        for name, value in vars(cls).items():
-            if not name.startswith("_") and name not in kinds and not callable(value) and not hasattr(value, "__get__"):
-                kind = type(value).__name__
-                raise ConfigError(f"{name} = {value!r} has no type. Write {name}: {kind} = {value!r} in {cls.__name__}")
-    values = {name: getattr(cfg, name) for name in kinds}
-    for name, value in values.items():
+    kinds = get_type_hints(type(cfg))
+    for name, value in vars(type(cfg)).items():
+        if not name.startswith("_") and name not in kinds and not callable(value) and not hasattr(value, "__get__"):
+            fixed = f"{name}: {type(value).__name__} = {value!r}"
+            raise ConfigError(f"{name} = {value!r} has no type. Write {fixed} in {type(cfg).__name__}")
+    values = {}
+    for name, kind in kinds.items():
+        value = getattr(cfg, name)
         try:
-            values[name] = _coerce(value, kinds[name])
+            values[name] = _convert(value, kind)
         except ValueError:
-            raise ConfigError(f"{name} = {value!r}: {name} is {_say(kinds[name])}") from None
-        for text in values[name] if isinstance(values[name], tuple) else [values[name]]:
-            _refuse_control_characters(name, text)
+            raise ConfigError(f"{name} = {value!r}: {_expected(name, kind, vars(type(cfg)).get(name))}") from None
+        if isinstance(values[name], str) and any(c < " " or c == "\x7f" for c in values[name]):
+            raise ConfigError(
+                f"{name} = {value!r} contains a control character: in quotes, Python replaces \\t, \\n and the like. "
+                f'Put an r before the quotes (r"C:\\new"), or write / instead of \\'
+            )
     return replace(cfg, **values)
 
 
 def require(cfg: Any, least: dict[str, float], most: dict[str, float], choices: dict[str, Sequence[str]]) -> None:
-    """Raises ConfigError naming the constant, its value and what would do: numbers (each of a pair) from `least` to
-    `most`, words out of `choices`. None is left alone."""
-    for limits, beyond, word in ((least, lambda a, b: a < b, "at least"), (most, lambda a, b: a > b, "at most")):
-        for name, limit in limits.items():
-            value = getattr(cfg, name)
-            numbers = value if isinstance(value, tuple) else () if value is None else (value,)
-            if any(beyond(number, limit) for number in numbers):
-                raise ConfigError(f"{name}={show(value)}: it must be {word} {show(limit)}")
+    """Raises ConfigError for a number (or one of a pair) outside of `least` and `most`, and for a word not in `choices`.
+
+    The keys are names of constants. A constant that is None passes the limits.
+    """
+    for name in {**least, **most}:
+        value = getattr(cfg, name)
+        low, high = least.get(name, -math.inf), most.get(name, math.inf)
+        for number in value if isinstance(value, tuple) else () if value is None else (value,):
+            if not low <= number <= high:
+                limit = f"at least {show(low)}" if number < low else f"at most {show(high)}"
+                raise ConfigError(f"{name}={show(value)}: it must be {limit}")
     for name, words in choices.items():
-        if getattr(cfg, name) not in words:
-            value, known = show(getattr(cfg, name)), [show(word) for word in words]
-            near = difflib.get_close_matches(value, known, n=1)
-            meant = f"did you mean {near[0]}? " if near else ""
-            raise ConfigError(f"{name}={value}: {meant}Choose one of: {', '.join(known)}")
+        value, known = getattr(cfg, name), [show(word) for word in words]
+        if value not in words:
+            near = difflib.get_close_matches(show(value), known, n=1)
+            hint = f"did you mean {near[0]}? " if near else ""
+            raise ConfigError(f"{name}={show(value)}: {hint}Choose one of: {', '.join(known)}")
 
 
 def help_text(cfg: Any) -> str:
-    """The constants of `cfg` with the comments beside them in the source; the plain table where there is no source."""
-    usage = f"usage: python {Path(sys.argv[0]).name} name=value ...    changes constants for this run:\n\n"
-    try:
-        lines = inspect.cleandoc("\n" + inspect.getsource(type(cfg))).splitlines()
-    except (OSError, TypeError):
-        return usage + table(cfg)
-    start = next(i for i, line in enumerate(lines) if line.startswith("class "))
-    methods = (i for i, line in enumerate(lines) if i > start and line.strip().startswith(("def ", "@")))
-    return usage + "\n".join(lines[start + 1 : next(methods, len(lines))]).rstrip()
+    """How to override constants, then the constants of `cfg` with their comments, from the source code."""
+    lines = inspect.cleandoc("\n" + inspect.getsource(type(cfg))).splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith("class ")) + 1
+    usage = f"usage: python {Path(sys.argv[0]).name} name=value ...    changes constants for this run:"
+    return "\n".join([usage, "", *lines[start:]])
 
 
 def table(cfg: Any, defaults: Any = None, derived: dict[str, Any] | None = None) -> str:
-    """Name and value of every constant, then the `derived` values. Lines start with `*` where the value differs from
-    that in `defaults` (None: the values in the class body), which stands beside it.
+    """Name and value of every constant, one per line, then the `derived` values.
+
+    `*` marks a value that differs from that in `defaults` (None: from the class body); the line also shows the default.
     """
     rows = []
     for field in fields(cfg):
         value = getattr(cfg, field.name)
-        usual = getattr(defaults, field.name) if defaults is not None else field.default
+        usual = field.default if defaults is None else getattr(defaults, field.name)
         changed = usual is not MISSING and usual != value
         rows.append(("*" if changed else " ", field.name, show(value), f"(was {show(usual)})" if changed else ""))
     rows += [(" ", name, show(value), "") for name, value in (derived or {}).items()]
-    wide = max((len(row[1]) for row in rows), default=0)
-    lines = [f"{mark} {name:{wide}}  {text:28}  {note}".rstrip() for mark, name, text, note in rows]
+    width = max(len(row[1]) for row in rows)
+    lines = [f"{mark} {name:{width}}  {text:28}  {note}".rstrip() for mark, name, text, note in rows]
     if derived:
         lines.insert(len(fields(cfg)), "derived")
     return "\n".join(["constants (* changed)", *lines])
@@ -129,58 +144,27 @@ def show(value: Any) -> str:
     return "none" if value is None else str(value)
 
 
-def _unknown(name: str, known: Any) -> str:
-    near = difflib.get_close_matches(name.lower().replace("-", "_"), known, n=3, cutoff=0.5)
-    meant = f"did you mean {' or '.join(near)}?" if near else "see --help for all."
-    return f"there is no constant {name!r}; {meant}"
-
-
-def _kinds(cfg: Any) -> dict[str, Any]:
-    hints = get_type_hints(type(cfg))
-    return {field.name: hints[field.name] for field in fields(cfg)}
-
-
 def _members(kind: Any) -> tuple[Any, ...]:
+    """The members of a union of types; otherwise the type alone."""
     return get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
 
 
 def _parse(text: str, kind: Any) -> Any:
-    """Text -> a value of one of the members of `kind`, the narrowest first. Raises ValueError."""
-    members = _members(kind)
-    lower = text.lower()
-    if type(None) in members and lower == "none":
-        return None
-    if bool in members and lower in BOOL_WORDS:
-        return BOOL_WORDS[lower]
-    if bool in members and lower in ("0", "1") and not {int, float} & set(members):
-        return lower == "1"
-    for number in (int, float):
-        if number in members:
-            try:
-                return _number(text, number)
-            except ValueError:
-                continue
-    for member in members:
-        if get_origin(member) is tuple:
-            parts = [part.strip(" '\"") for part in text.strip("()[] ").split(",")]
-            return tuple(_parse(part, of) for part, of in _items([p for p in parts if p], member))
-    if str in members:
-        return text
-    raise ValueError(text)
+    """Text -> a value of type `kind`: none, a truth value, a Python number or tuple, a list of words, or text."""
+    word = text.lower()
+    readings = [WORDS[word]] if word in WORDS else []
+    with suppress(ValueError, TypeError, SyntaxError):
+        literal = ast.literal_eval(text)
+        readings += [literal] if not isinstance(literal, str) else []
+    readings += [word == "1"] if word in ("0", "1") else []
+    for value in [*readings, [part.strip() for part in text.strip("()[]").split(",")]]:
+        with suppress(ValueError):
+            return _convert(value, kind)
+    return _convert(text, kind)
 
 
-def _number(text: str, kind: type) -> int | float:
-    try:
-        return kind(text)
-    except ValueError:
-        value = float(text)  # 1e3 and 64.0 are whole numbers
-        if not value.is_integer():
-            raise
-        return int(value)
-
-
-def _coerce(value: Any, kind: Any) -> Any:
-    """A Python value -> the same as a member of `kind`. Raises ValueError where it is of another type."""
+def _convert(value: Any, kind: Any) -> Any:
+    """A Python value as a member of the type `kind`. Raises ValueError if no member fits."""
     members = _members(kind)
     if value is None or isinstance(value, bool):
         if type(value) in members:
@@ -188,50 +172,112 @@ def _coerce(value: Any, kind: Any) -> Any:
     elif isinstance(value, str | os.PathLike):
         if str in members:
             return os.fspath(value)
-    elif isinstance(value, numbers.Integral) and int in members:
+    elif isinstance(value, numbers.Real) and int in members and value % 1 == 0:  # 1e3 and 64.0 are whole numbers
         return int(value)
-    elif isinstance(value, numbers.Real) and float in members and math.isfinite(value):
+    elif isinstance(value, numbers.Real) and float in members and abs(value) <= sys.float_info.max:
         return float(value)
     else:
         for member in members:
             if get_origin(member) is tuple:
                 items = list(value) if isinstance(value, Sequence) else [value]
-                return tuple(_coerce(item, of) for item, of in _items(items, member))
+                return tuple(_convert(item, of) for item, of in _pair_types(items, member))
     raise ValueError(value)
 
 
-def _items(items: list[Any], kind: Any) -> list[tuple[Any, Any]]:
-    """Items of a tuple, each with its declared type: `tuple[T, ...]` takes any number, a pair also a single one."""
+def _pair_types(items: list[Any], kind: Any) -> list[tuple[Any, Any]]:
+    """Each item of a tuple with its declared type. tuple[T, ...] takes any number of items; a pair also takes one."""
     of = get_args(kind)
     if of[-1] is Ellipsis:
         of = (of[0],) * len(items)
     elif len(items) == 1 and len(of) == 2:
         items = items * 2
-    if len(items) != len(of):
-        raise ValueError(items)
     return list(zip(items, of, strict=True))
 
 
-def _say(kind: Any) -> str:
-    words = {int: "a whole number", float: "a finite number", bool: "True or False", str: "text", type(None): "none"}
-    said = []
-    for member in _members(kind):
-        of = get_args(member)
-        if get_origin(member) is tuple:
-            count = "a list of" if of[-1] is Ellipsis else str(len(of))
-            said.append(f"{count} values with commas between them ({words.get(of[0], 'values')} each)")
+def _expected(name: str, kind: Any, example: Any) -> str:
+    """The type and an example, for messages: image_size is tuple[int, int], for example 416,416."""
+    return f"{name} is {inspect.formatannotation(kind)}, for example {show(example)}"
+
+
+def run_script(main: Callable[[], object], stopped: str, memory_advice: str) -> None:
+    """Runs an entry script. User errors end it with one message that names the fix; other errors keep their traceback.
+
+    `stopped` is printed after Ctrl-C; `memory_advice` names the constants that save memory. Of several processes only
+    those that failed by themselves print their error, so that the cause stays visible.
+    """
+    import torch
+
+    from utils.distributed import RemoteError, lost_connection
+
+    for stream in (sys.stdout, sys.stderr):  # a class name that the terminal cannot show must not end a training
+        stream.reconfigure(errors="replace")
+    try:
+        main()
+    except SystemExit as error:
+        if not isinstance(error.code, str):
+            raise
+        _end(error.code, error)
+    except torch.cuda.OutOfMemoryError as error:
+        _end(f"CUDA out of memory: {memory_advice}", error)
+    except (ValueError, OSError) as error:
+        _end(f"{type(error).__name__}: {error}", error)
+    except KeyboardInterrupt:
+        raise SystemExit(f"\n{stopped}") from None
+    except RemoteError:
+        time.sleep(2 * PAUSE)
+        raise SystemExit(1) from None
+    except Exception as error:
+        if not lost_connection(error):
+            _report_to_torchrun(error)
+            raise
+        time.sleep(2 * PAUSE)  # if torchrun saw another process fail, it has ended this one by now
+        why = str(error).partition("\n")[0]
+        _report_to_torchrun(error)
+        raise SystemExit(
+            f"{_rank_prefix()}lost the connection to the other processes; their messages tell why, or one of them took "
+            f"longer than timeout_minutes= ({why})"
+        ) from None
+
+
+def _end(message: str, error: BaseException) -> None:
+    """Ends the program with the message. Local rank 0 goes first, because it reports errors of the whole node."""
+    if os.environ.get("LOCAL_RANK", "0") != "0":
+        time.sleep(PAUSE)
+    _report_to_torchrun(error)
+    raise SystemExit(f"\n{_rank_prefix()}{message}") from error
+
+
+def _rank_prefix() -> str:
+    """The rank that reports an error; nothing for rank 0."""
+    rank = os.environ.get("RANK", "0")
+    return "" if rank == "0" else f"rank {rank}: "
+
+
+def _report_to_torchrun(error: BaseException) -> None:
+    """Writes the error to the file from which torchrun prints the root cause of a failure."""
+    if "TORCHELASTIC_ERROR_FILE" in os.environ:
+        from torch.distributed.elastic.multiprocessing.errors import get_error_handler
+
+        with suppress(OSError):  # the terminal shows the error as well
+            get_error_handler().record_exception(error)
+
+
+def check_class_names(names: Iterable[object], where: str) -> None:
+    """Raises ValueError for a class name that cannot be drawn or written to a file; the message starts with `where`.
+
+    A name is text of at most MAX_NAME characters, not blank, without control characters and lone surrogates (which a JSON
+    file can hold as "\\ud800", and which end the process in OpenCV).
+    """
+    for name in names:
+        if not isinstance(name, str):
+            problem = "is not text: put it in quotes"
+        elif not name.strip():
+            problem = "is blank: give the class a name"
+        elif len(name) > MAX_NAME:
+            problem = f"... has {len(name)} characters: use at most {MAX_NAME}"
+        elif any(ord(c) < 32 or 127 <= ord(c) < 160 or 0xD800 <= ord(c) < 0xE000 for c in name):
+            problem = "has a control character or half of a surrogate pair: rename the class in the data"
         else:
-            said.append(words.get(member, str(member)))
-    return " or ".join(said)
-
-
-def _refuse_control_characters(name: str, value: Any) -> None:
-    bad = [c for c in value if ord(c) < 32 or ord(c) == 127] if isinstance(value, str) else []
-    if bad:
-        escape = {c: SHOWN.get(c, f"\\x{ord(c):02x}") for c in bad}
-        typed = "".join(escape.get(c, c) for c in value)
-        slashes = typed.replace("\\", "/")
-        raise ConfigError(
-            f'{name} = "{typed}": inside quotes Python reads {escape[bad[0]]} as a control character. '
-            f'Write r"{typed}" or "{slashes}"'
-        )
+            continue
+        shown = name[:40] if isinstance(name, str) and len(name) > MAX_NAME else name
+        raise ValueError(f"{where}: class name {shown!r} {problem}")

@@ -1,28 +1,32 @@
-"""Boxes on pictures, readable at any size of the picture and in any script; pages of pictures; files under any path.
+"""Drawing of boxes with class names and scores in any language, contact sheets, and writing of image files.
 
-Images are uint8 BGR [H, W, 3]; nothing that is passed in is changed.
+Images are uint8 BGR [H, W, 3]. Functions return copies, except `put_text`.
 """
 
 import colorsys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 
 import cv2
 import numpy as np
 
-Colour = tuple[int, int, int]  # BGR
+from utils.boxes import xywh_to_xyxy
 
-TEXT = 1 / 36  # height of the letters to the mean side of the picture: 15 pixels at 640 x 480
-FEW = 10  # boxes; with more of them on a picture the letters shrink
-SMALLEST_TEXT = 11  # pixels; below it Chinese becomes a blot
+Color = tuple[int, int, int]  # BGR
+
+TEXT_SIZE = 1 / 36  # font size relative to the mean side of the image: 15 pixels at 640 x 480
+FEW_BOXES = 10  # with more boxes in an image the font shrinks
+MIN_TEXT_SIZE = 11  # pixels; smaller Chinese is unreadable
+MAX_TEXT = 50  # characters that are drawn of a text
 JPEG_QUALITY = 95
 FONTS = ("NotoSansCJK-Regular.ttc", "msyh.ttc", "simhei.ttf", "PingFang.ttc", "Arial Unicode.ttf", "DejaVuSans.ttf")
-GAP, PAPER = 8, 245  # contact sheet: pixels between pictures, gray of the page
+COLUMNS = 4  # of the contact sheets of a training
+GAP, PAPER = 8, 245  # contact sheet: pixels between images, gray level of the background
 
 
-def colour_of(label: int) -> Colour:
-    """A colour for each class: the same in every run, neighbours far apart (hues in steps of the golden ratio)."""
+def color_of(label: int) -> Color:
+    """The color of a class: the same in every run, far from that of the next class (hues in steps of the golden ratio)."""
     hue = (0.01 + label * 0.6180339887) % 1
     saturation, value = ((0.82, 1.0), (0.55, 1.0), (0.95, 0.78))[label // 8 % 3]
     red, green, blue = colorsys.hsv_to_rgb(hue, saturation, value)
@@ -30,47 +34,47 @@ def colour_of(label: int) -> Colour:
 
 
 def draw_boxes(image: np.ndarray, boxes, labels, classes: Sequence[str], scores=None) -> np.ndarray:
-    """A copy of the image with boxes [n, 4] xyxy in its pixels, and their class names and scores (best on top)."""
+    """Draws boxes [n, 4] xyxy with their class names and scores; the box with the highest score is on top."""
     labels = [int(label) for label in labels]
     texts = [classes[label] for label in labels]
     order = range(len(texts))
     if scores is not None:
         texts = [f"{text} {float(score):.2f}" for text, score in zip(texts, scores, strict=True)]
         order = sorted(order, key=lambda i: float(scores[i]))
-    return draw_labelled(image, boxes, texts, [colour_of(label) for label in labels], order)
+    return draw_labeled(image, boxes, texts, [color_of(label) for label in labels], order)
 
 
-def draw_labelled(image: np.ndarray, boxes, texts: Sequence[str], colours: Sequence[Colour], order=None) -> np.ndarray:
-    """A copy of the image with boxes [n, 4] xyxy, each with a text and a colour, in `order` (None: as they come).
+def draw_labeled(image: np.ndarray, boxes, texts: Sequence[str], colors: Sequence[Color], order=None) -> np.ndarray:
+    """Draws boxes [n, 4] xyxy, each with a text and a color, in `order` (None: that of the boxes).
 
-    An empty text has no plate.
+    The text stands on a plate above, inside or below its box, where it hides the least of other texts; an empty text has none.
     """
     image = np.ascontiguousarray(image).copy()
     height, width = image.shape[:2]
     side = (height * width) ** 0.5
-    boxes = np.asarray(boxes, np.float64).reshape(-1, 4)
-    size = max(round(side * TEXT * min(FEW / max(len(boxes), 1), 1) ** 0.4), SMALLEST_TEXT)
+    boxes, texts = np.asarray(boxes, np.float64).reshape(-1, 4), [drawable(text) for text in texts]
+    size = max(round(side * TEXT_SIZE * min(FEW_BOXES / max(len(boxes), 1), 1) ** 0.4), MIN_TEXT_SIZE)
     line = max(round(side / 260), 1)
     corners = np.round(np.clip(boxes, 0, [width - 1, height - 1] * 2)).astype(int).tolist()
     order = list(range(len(corners)) if order is None else order)
     for i in order:
         x1, y1, x2, y2 = corners[i]
-        cv2.rectangle(image, (x1, y1), (x2, y2), colours[i], line)
-    taken = np.zeros((0, 4), int)  # the best choose their place first and are painted last
+        cv2.rectangle(image, (x1, y1), (x2, y2), colors[i], line)
+    taken = np.zeros((0, 4), int)  # the last box gets its place first and is painted last
     plates = []
     for i in (i for i in reversed(order) if texts[i]):
         plate = _place(corners[i], text_width(texts[i], size) + size // 2, round(size * 1.35), line, taken, image.shape)
         taken = np.vstack([taken, plate])
         plates.append((i, plate))
     for i, (x1, y1, x2, y2) in reversed(plates):
-        cv2.rectangle(image, (x1, y1), (x2 - 1, y2 - 1), colours[i], -1)
-        light = np.dot(colours[i], (0.114, 0.587, 0.299)) > 130  # luma
+        cv2.rectangle(image, (x1, y1), (x2 - 1, y2 - 1), colors[i], -1)
+        light = np.dot(colors[i], (0.114, 0.587, 0.299)) > 130  # luma
         put_text(image, texts[i], x1 + size // 4, y2 - round(size * 0.35), size, (0, 0, 0) if light else (255,) * 3)
     return image
 
 
 def _place(box: list[int], width: int, height: int, line: int, taken: np.ndarray, shape: tuple) -> list[int]:
-    """xyxy of a plate for the text of a box: above it, inside or below, wherever it hides least of other plates."""
+    """The plate xyxy for the text of a box: above, inside or below the box, where it covers the least of `taken` plates."""
     x = min(max(box[0] - line // 2, 0), max(shape[1] - width, 0))
     least, best = np.inf, []
     for y in (box[1] - height, box[1], box[3], box[3] - height):
@@ -83,23 +87,29 @@ def _place(box: list[int], width: int, height: int, line: int, taken: np.ndarray
     return best
 
 
+def drawable(text: str) -> str:
+    """A text that every font renderer accepts: shortened to `MAX_TEXT` characters, without lone surrogates."""
+    text = text.encode("utf-8", errors="replace").decode()  # OpenCV crashes on a lone surrogate
+    return text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 1] + "…"
+
+
 def text_width(text: str, size: int) -> int:
-    """Pixels that a text takes in letters `size` pixels high."""
+    """The width of a text in pixels at a font size of `size` pixels."""
     if hasattr(cv2, "FontFace"):
         return cv2.getTextSize((0, 0), text, (0, 0), _opencv_font(), size)[2]
     return round(_pillow_font(size).getlength(text))
 
 
-def put_text(image: np.ndarray, text: str, x: int, baseline: int, size: int, colour: Colour) -> None:
-    """Writes into the image, in any script that the font has: OpenCV 5 brings one, for OpenCV 4 see FONTS."""
+def put_text(image: np.ndarray, text: str, x: int, baseline: int, size: int, color: Color) -> None:
+    """Writes a text into the image. OpenCV 5 contains a font for all languages, with OpenCV 4 one of FONTS is used."""
     if hasattr(cv2, "FontFace"):
-        cv2.putText(image, text, (x, baseline), colour, _opencv_font(), size)
+        cv2.putText(image, text, (x, baseline), color, _opencv_font(), size)
         return
     from PIL import Image, ImageDraw
 
-    picture = Image.fromarray(image)
-    ImageDraw.Draw(picture).text((x, baseline), text, fill=colour, font=_pillow_font(size), anchor="ls")
-    image[:] = np.asarray(picture)
+    canvas = Image.fromarray(image)
+    ImageDraw.Draw(canvas).text((x, baseline), text, fill=color, font=_pillow_font(size), anchor="ls")
+    image[:] = np.asarray(canvas)
 
 
 @lru_cache(1)
@@ -120,29 +130,29 @@ def _pillow_font(size: int):
 
 
 def contact_sheet(images: Sequence[np.ndarray], columns: int, longest: int = 640) -> np.ndarray:
-    """One page with all images, row by row, shrunk into cells of at most `longest` pixels. No images: ValueError."""
+    """Arranges images in a grid, row by row, each shrunk to at most `longest` pixels. Raises ValueError without images."""
     if not len(images):
-        raise ValueError("a contact sheet needs at least one picture")
+        raise ValueError("a contact sheet needs at least one image")
     columns = min(columns, len(images))
     height, width = (max(image.shape[axis] for image in images) for axis in (0, 1))
     shrink = min(longest / max(height, width), 1)
     height, width = max(round(height * shrink), 1), max(round(width * shrink), 1)
     rows = -(-len(images) // columns)
-    page = np.full((rows * (height + GAP) + GAP, columns * (width + GAP) + GAP, 3), PAPER, np.uint8)
+    sheet = np.full((rows * (height + GAP) + GAP, columns * (width + GAP) + GAP, 3), PAPER, np.uint8)
     for number, image in enumerate(images):
         scale = min(height / image.shape[0], width / image.shape[1], 1)
         h, w = max(round(image.shape[0] * scale), 1), max(round(image.shape[1] * scale), 1)
         row, column = divmod(number, columns)
         top = GAP + row * (height + GAP) + (height - h) // 2
         left = GAP + column * (width + GAP) + (width - w) // 2
-        page[top : top + h, left : left + w] = cv2.resize(image, (w, h), interpolation=cv2.INTER_AREA)
-    return page
+        sheet[top : top + h, left : left + w] = cv2.resize(image, (w, h), interpolation=cv2.INTER_AREA)
+    return sheet
 
 
 def write_image(path: str | Path, image: np.ndarray) -> None:
-    """Writes an image in the format of its ending, and makes the folder.
+    """Writes an image in the format of its file name extension, and creates the folder.
 
-    Any path will do, while cv2.imwrite needs ASCII on Windows. Raises ValueError for endings that OpenCV cannot write.
+    Unlike cv2.imwrite it accepts non-ASCII paths on Windows. Raises ValueError for a format that OpenCV cannot write.
     """
     path = Path(path)
     options = [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY] if path.suffix.lower() in (".jpg", ".jpeg") else []
@@ -151,6 +161,36 @@ def write_image(path: str | Path, image: np.ndarray) -> None:
     except cv2.error:
         written = False
     if not written:
-        raise ValueError(f"{path}: OpenCV cannot write {path.suffix or 'a file without an ending'}; use .jpg or .png")
+        raise ValueError(f"{path}: OpenCV cannot write {path.suffix or 'a file without extension'}; use .jpg or .png")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data.tobytes())
+
+
+def draw_batches(batches: Iterable, classes: Sequence[str], show: Callable, begun: int = 0, count: int = 3) -> Iterator:
+    """Yields training batches unchanged, and draws a contact sheet of each of the first `count` of a run.
+
+    `show(name, sheet, step)` gets 16 samples with their boxes. `begun` batches were done by an earlier start of the run.
+    """
+    for number, batch in enumerate(batches, begun + 1):
+        if number <= count:
+            images = batch.images[:16].permute(0, 2, 3, 1).numpy()
+            samples = zip(images, batch.boxes.numpy(), batch.labels.numpy(), strict=False)
+            drawn = [draw_boxes(i, boxes[labels >= 0], labels[labels >= 0], classes) for i, boxes, labels in samples]
+            show(f"train_batch_{number}", contact_sheet(drawn, COLUMNS), 0)
+        yield batch
+
+
+def prediction_sheet(dataset, detections: Iterable[dict], count: int = 8, confidence: float = 0.3) -> np.ndarray:
+    """A contact sheet of the first `count` images of a data set with their detections (entries of a COCO results file)."""
+    data = dataset.annotations
+    labels = {int(category): label for label, category in enumerate(data.category_ids)}
+    of_image = {int(image_id): [] for image_id in data.image_ids[:count]}
+    for one in detections:
+        if one["image_id"] in of_image and one["score"] >= confidence:
+            of_image[one["image_id"]].append((*one["bbox"], labels[one["category_id"]], one["score"]))
+    drawn = []
+    for index, rows in enumerate(of_image.values()):
+        rows = np.array(rows, np.float64).reshape(-1, 6)
+        image = dataset.read(index).image
+        drawn.append(draw_boxes(image, xywh_to_xyxy(rows[:, :4]), rows[:, 4], data.classes, rows[:, 5]))
+    return contact_sheet(drawn, COLUMNS)

@@ -1,66 +1,85 @@
-"""One epoch of training."""
+"""One epoch of training, and the evaluation of a whole data set."""
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from tqdm import tqdm
 
-from utils.distributed import Ranks
-from utils.optim import MOST_BAD_STEPS, Updater
+from utils.distributed import Interrupted, Ranks, StopSignal
+from utils.draw import draw_batches, prediction_sheet
+from utils.metrics import coco_metrics, to_coco
+from utils.optim import MAX_BAD_STEPS, Updater
+from utils.run import Run, profiled
 
-LOG_EVERY = 20  # optimiser steps between looks at the device, where a look makes a GPU wait; on a CPU every step
+LOG_EVERY = 20  # optimizer steps between two logs on a GPU, where a log waits for the device; on a CPU every step logs
 
 
 class NonFiniteLoss(RuntimeError):
-    """Too many steps in a row without finite gradients. `ids`: their pictures, as data-set indices, the last step first."""
+    """Too many optimizer steps in a row without finite gradients.
+
+    `ids`: indices of the images of these steps in the data set, those of the last step first.
+    """
 
     def __init__(self, ids: list[int], step: int):
-        super().__init__(f"the gradients of step {step} and before were not finite")
+        super().__init__(f"the gradients of step {step} and of the steps before it were not finite")
         self.ids = ids
+
+    def text(self, annotations) -> str:
+        """Returns a message that names the images of these steps and advises what to change."""
+        paths = [annotations.path(i) for i in self.ids]
+        return (
+            f"{self}; training stops, last.pt and best.pt stay as they were. The {len(paths)} images of these steps, the last "
+            f"first: {', '.join(paths[:64])}. Try a lower learning_rate, or amp=bf16"
+        )
 
 
 class Meter:
-    """Means of losses over the batches of an epoch. They stay on the device until `reduce`, which adds those of all
-    processes. A batch whose loss is not finite does not count. `state`: of an earlier start of the run."""
+    """Mean losses over the batches of an epoch.
+
+    The sums stay on the device until `reduce` adds up all processes. A batch with a loss that is not finite does not count.
+    `state`: the `state_dict` of a meter that began the epoch before the run was interrupted.
+    """
 
     def __init__(self, state: Mapping | None = None):
         state = state or {"batches": 0, "seconds": 0.0, "sums": {}}
-        self.batches: int = state["batches"]  # done, of the epoch
-        self.seconds: float = state["seconds"]  # that they took
+        self.batches: int = state["batches"]  # batches of the epoch done so far
+        self.seconds: float = state["seconds"]  # the time they took
         self.sums: dict[str, list[float]] = {name: list(pair) for name, pair in state["sums"].items()}  # sum, count
         self._names: list[str] = []
-        self._here: Tensor | None = None  # the same since the last reduction, of this process [2, names]
+        self._unreduced: Tensor | None = None  # [2, names] sums and counts of this process since the last reduction
         self._clock = time.perf_counter()
 
     def add(self, losses: dict[str, Tensor]) -> None:
-        """Adds the scalars of one batch, the same names in all that follow."""
+        """Adds the scalar losses of one batch; all batches have the same names."""
         values = torch.stack([value.detach() for value in losses.values()])
         finite = values.isfinite()
         pair = torch.stack([values.where(finite, 0), finite.to(values.dtype)])
-        self._here = pair if self._here is None else self._here + pair
+        self._unreduced = pair if self._unreduced is None else self._unreduced + pair
         self._names = list(losses)
         self.batches += 1
 
     def reduce(self, ranks: Ranks) -> None:
-        """Adds what all processes have seen since the last time: one reduction, one wait for the device."""
-        if self._here is not None:
-            sums, counts = ranks.sum(self._here).tolist()
+        """Adds up the processes since the last reduction: one all-reduce, one wait for the device."""
+        if self._unreduced is not None:
+            sums, counts = ranks.sum(self._unreduced).tolist()
             for name, value, count in zip(self._names, sums, counts, strict=True):
                 before = self.sums.get(name, (0.0, 0.0))
                 self.sums[name] = [before[0] + value, before[1] + count]
-            self._here = None
+            self._unreduced = None
         now = time.perf_counter()
         self.seconds, self._clock = self.seconds + now - self._clock, now
 
     def mean(self) -> dict[str, float]:
-        """Means over the batches and processes up to the last reduction. NaN where no batch was finite."""
+        """Returns the mean of each loss over batches and processes up to the last reduction; NaN if no batch was finite."""
         return {name: total / count if count else float("nan") for name, (total, count) in self.sums.items()}
 
     def state_dict(self) -> dict:
-        """Plain numbers, the same in all processes."""
+        """Returns Python numbers, which are the same in all processes."""
         return {"batches": self.batches, "seconds": self.seconds, "sums": self.sums}
 
 
@@ -71,46 +90,178 @@ def fit_one_epoch(
     updater: Updater,
     ranks: Ranks,
     meter: Meter,
-    pulse: Callable[[Meter], None] | None = None,
+    on_log: Sequence[Callable[[Meter], None]] = (),
     log_every: int = LOG_EVERY,
 ) -> None:
-    """Trains on the batches of the loader and adds their losses to the meter, which may have begun the epoch earlier.
+    """Trains on every batch of the loader and adds the losses to the meter.
 
-    After every `log_every` optimiser steps (on a CPU: every one) the meter is reduced and `pulse(meter)` called: the
-    only place that waits for the device, between two steps, where a run may be saved, and left by raising.
-    Raises NonFiniteLoss, in all processes, after a run of non-finite steps.
+    After every `log_every` optimizer steps (on a CPU after every step) the meter is reduced and the functions `on_log` are
+    called with it. This is the only place that waits for the device. It lies between two steps, so a function may save the
+    run, or end the epoch by raising. Raises NonFiniteLoss in all processes after `MAX_BAD_STEPS` non-finite steps in a row.
     """
     model.train()
     every = updater.accumulate * (1 if ranks.device.type == "cpu" else log_every)
-    recent: deque[Tensor] = deque(maxlen=MOST_BAD_STEPS * updater.accumulate)
+    recent: deque[Tensor] = deque(maxlen=MAX_BAD_STEPS * updater.accumulate)
     for batch in loader:
         batch = batch.to(ranks.device)
-        with _gradients_stay_here(model, updater):
-            with (
-                updater.autocast() if len(batch.images) else nullcontext()
-            ):  # PyTorch's SyncBN: an empty share is float32
+        with _gradient_sync(model, updater):
+            # PyTorch's SyncBN computes an empty shard in float32, so autocast must be off for it.
+            with updater.autocast() if len(batch.images) else nullcontext():
                 predictions = model(batch.images)
             losses = criterion(predictions, batch.boxes, batch.labels, batch.size)
             updater.step(losses["total"])
         meter.add(losses)
         recent.append(batch.ids)
         if meter.batches % every == 0:
-            _look(updater, ranks, meter, recent)
-            if pulse is not None:
-                pulse(meter)
-    _look(updater, ranks, meter, recent)
+            _log(updater, ranks, meter, recent)
+            for function in on_log:
+                function(meter)
+    _log(updater, ranks, meter, recent)
 
 
-def _gradients_stay_here(model: nn.Module, updater: Updater):
-    """Of the batches that make a step only the last one sends gradients to the other processes."""
+def epoch_row(epoch: int, meter: Meter, updater: Updater, images: int) -> dict[str, float]:
+    """Returns the row of log.csv for the training of an epoch (counted from 0) with `images` images."""
+    means = meter.mean()
+    row = {"epoch": epoch + 1, "loss": means.pop("total"), "positives": means.pop("positives")}
+    row |= {f"loss_{name}": value for name, value in means.items()}
+    row["learning_rate"] = updater.schedule(updater.schedule.plan.before(epoch))
+    row["skipped_steps"] = int(updater.skipped)
+    return row | {"seconds": meter.seconds, "images_per_second": images / meter.seconds}
+
+
+def epoch_text(row: Mapping[str, float], epochs: int, best: bool) -> str:
+    """Returns the console line of a finished epoch, from its row of log.csv."""
+    parts = [f"epoch {row['epoch']:3}/{epochs}", f"loss {row['loss']:.3f}"]
+    if "AP" in row:
+        parts.append(f"val loss {row['val_loss']:.3f}  mAP50-95 {row['AP']:.4f}  mAP50 {row['AP50']:.4f}")
+    parts.append(f"{row['images_per_second']:.1f} images/s")
+    if row["skipped_steps"]:
+        parts.append(f"{row['skipped_steps']} steps skipped so far: gradients not finite")
+    return "  ".join(parts) + ("  (best)" if best else "")
+
+
+def _gradient_sync(model: nn.Module, updater: Updater):
+    """With accumulation, only the last batch of an optimizer step sends its gradients to the other processes."""
     inside = isinstance(model, nn.parallel.DistributedDataParallel) and updater.micro + 1 < updater.accumulate
     return model.no_sync() if inside else nullcontext()
 
 
-def _look(updater: Updater, ranks: Ranks, meter: Meter, recent: Iterable[Tensor]) -> None:
-    """Waits for the device: are the gradients finite, what are the losses?"""
+def _log(updater: Updater, ranks: Ranks, meter: Meter, recent: Iterable[Tensor]) -> None:
+    """Waits for the device, reduces the meter, and checks that gradients were finite."""
     meter.reduce(ranks)
     if not updater.check():
-        shares = ranks.gather([ids.tolist() for ids in recent])
-        ids = [i for step in reversed(range(len(shares[0]))) for share in shares for i in share[step]]
+        shards = ranks.gather([ids.tolist() for ids in recent])
+        ids = [i for step in reversed(range(len(shards[0]))) for shard in shards for i in shard[step]]
         raise NonFiniteLoss(list(dict.fromkeys(ids)), updater.step_number)
+
+
+def progress_bar(batches: Any, title: str, visible: bool, begun: int = 0) -> tqdm:
+    """Returns a progress bar over batches, of which an earlier start of the run has done `begun`."""
+    total = len(batches)
+    return tqdm(batches, title, initial=begun, total=total, dynamic_ncols=True, leave=False, disable=not visible)
+
+
+class EpochProgress:
+    """Iterates over the batches of an epoch (counted from 0) with a progress bar.
+
+    The process that writes the log of `run` also saves contact sheets of the first three batches of the run, and profiles
+    `profile_steps` steps. `meter`: the meter of the epoch, which an earlier start of the run may have begun.
+    """
+
+    def __init__(
+        self, loader, epoch: int, epochs: int, meter: Meter, updater: Updater, run: Run | None, profile_steps: int = 0
+    ):
+        self.run = run if run and run.keeps_log else None
+        self.epoch, self.begun, self.updater, self.profile_steps = epoch, meter.batches, updater, profile_steps
+        self.classes, self.images_per_batch = loader.dataset.classes, len(loader.dataset) / len(loader)
+        self.bar = progress_bar(loader, f"epoch {epoch + 1}/{epochs}", self.run is not None, self.begun)
+
+    def __enter__(self) -> "EpochProgress":
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.bar.close()
+
+    def __iter__(self) -> Iterator:
+        batches = self.bar
+        if self.run and self.epoch == 0:
+            batches = draw_batches(batches, self.classes, self.run.image, self.begun)
+        if self.run and self.profile_steps:
+            path = self.run.folder / f"profile_epoch_{self.epoch + 1:04}.json.gz"
+            batches = profiled(batches, self.profile_steps, path, self.bar.write)
+        return iter(batches)
+
+    def show(self, meter: Meter) -> None:
+        """Shows the mean loss, the speed and the learning rate in the progress bar."""
+        speed = self.images_per_batch * meter.batches / meter.seconds
+        rate = self.updater.learning_rate
+        text = f"loss {meter.mean()['total']:.3f}, {speed:.1f} images/s, lr {rate:.2e}"
+        self.bar.set_postfix_str(text, refresh=False)
+
+
+@torch.no_grad()
+def evaluate(
+    model: nn.Module,
+    loader,
+    ranks: Ranks,
+    criterion=None,
+    confidence: float = 0.001,
+    nms_iou: float = 0.65,
+    max_detections: int = 300,
+    stop: Callable[[], bool] | None = None,
+) -> dict:
+    """Computes the metrics of `metrics.coco_metrics` on a data set, and "detections": COCO results by image id.
+
+    Every process works on its shard and returns the same result. With a criterion whose normalizer returns ones (so that it
+    gives sums), "val_loss" is the total loss over all images divided by the number of positives. When `stop()` is true in one
+    process, all processes raise Interrupted together after the batch.
+    """
+    model.eval()
+    exact = torch.float32 if ranks.device.type == "mps" else torch.float64
+    sums = torch.zeros(2, dtype=exact, device=ranks.device)  # loss, positives
+    found, stopped = [], False
+    limits = {"confidence": confidence, "nms_iou": nms_iou, "max_detections": max_detections}
+    for batch in progress_bar(loader, "evaluation", ranks.is_main):
+        batch = batch.to(ranks.device)
+        predictions = model(batch.images)
+        if criterion is not None:
+            losses = criterion(predictions, batch.boxes, batch.labels, batch.size)
+            sums += torch.stack([losses["total"], losses["positives"]])
+        found.append(_to_host(model.detections(predictions, batch.size, batch.transforms, **limits), batch.ids))
+        stopped = stop is not None and stop()
+        if stopped:
+            break
+    if any(ranks.any(stopped)):
+        raise Interrupted
+    if ranks.device.type == "cuda":
+        torch.cuda.synchronize(ranks.device)  # until the copies to the host have arrived
+    local = [torch.cat(part).numpy() for part in zip(*found, strict=True)]
+    detections = to_coco([part for part in ranks.gather(local) if part], loader.dataset.annotations)
+    metrics = coco_metrics(loader.dataset.ground_truth(), detections)
+    if criterion is not None:
+        total, positives = ranks.sum(sums).tolist()
+        metrics["val_loss"] = total / max(positives, 1)
+    return {**metrics, "detections": detections}
+
+
+def _to_host(detections: Sequence, ids: Tensor) -> tuple[Tensor, ...]:
+    """Concatenates the detections of a batch -> boxes `[n, 4]`, scores, labels and image indices `[n]`. `ids [B]`: image indices.
+
+    Copies from a GPU run in the background: synchronize before reading them.
+    """
+    parts = [torch.cat(part) for part in zip(*detections, strict=True)]
+    index = ids.repeat_interleave(torch.tensor([len(one.scores) for one in detections]))
+    return *(part.to("cpu", non_blocking=part.is_cuda) for part in parts), index
+
+
+def validate(updater: Updater, loader, criterion, ranks: Ranks, run, epoch: int, stop: StopSignal) -> dict[str, float]:
+    """Evaluates the EMA model after an epoch (counted from 0) and returns columns for log.csv.
+
+    Rank 0 also writes the AP of each class and a contact sheet of detections to `run`. `criterion`: see `evaluate`.
+    """
+    metrics = evaluate(updater.ema.model, loader, ranks, criterion, stop=lambda: stop.received)
+    if ranks.is_main:
+        per_class = {f"AP_class/{n}": row["AP"] for n, row in metrics["per_class"].items() if row["AP"] >= 0}
+        run.scalars(per_class, epoch + 1)
+        run.image("val_predictions", prediction_sheet(loader.dataset, metrics["detections"]), epoch + 1)
+    return {name: value for name, value in metrics.items() if isinstance(value, float)}

@@ -1,38 +1,38 @@
-"""Does a training step fit into the memory of the GPU, and how many images do? Asked at the start, so that a run does not
-die after the night."""
+"""GPU memory of a training step, measured at the start so that a run does not fail hours later, at the thaw."""
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 from torch import nn
 
+from utils.config import ConfigError
+from utils.distributed import Ranks
 from utils.optim import Plan
 
-SHARE = 0.8  # of the memory of a GPU that a batch may fill which is chosen for the user
+FILL = 0.8  # fraction of a GPU's memory that an automatically chosen batch may fill
 
 
 def training_memory(
     model: nn.Module,
     criterion,
     image_size: tuple[int, int],
-    batch_size: int,
     boxes: int,
     amp: str,
-    frozen: Sequence[str] = (),
+    batch_size: int,
+    frozen: bool = False,
 ) -> int:
-    """Bytes that a training step of `batch_size` images of height, width takes on the GPU at its peak. 0 on other devices.
+    """Measures the peak memory of a training step on a GPU, in bytes; 0 on other devices.
 
-    Runs a step of a copy of the model, which stands for the moving average that is not there yet, on empty images with
-    so many boxes each, with those parts `frozen`; the model and all random states stay as they are. Raises
-    torch.cuda.OutOfMemoryError.
+    Runs a step on `batch_size` empty images of height, width with `boxes` boxes each, on a copy of the model, which takes the
+    place of the EMA that is built later. The model and all random states stay unchanged. Raises torch.cuda.OutOfMemoryError.
     """
     device = next(model.parameters()).device
     if device.type != "cuda":
         return 0
     torch.cuda.reset_peak_memory_stats(device)
     trial = copy.deepcopy(model).train()
-    trial.freeze(*frozen)
+    trial.freeze_backbone(frozen)
     images = torch.zeros(batch_size, 3, *image_size, dtype=torch.uint8, device=device)
     targets = torch.tensor([32.0, 32.0, 96.0, 96.0], device=device).repeat(batch_size, boxes, 1)
     labels = torch.zeros(batch_size, boxes, dtype=torch.int64, device=device)
@@ -41,22 +41,24 @@ def training_memory(
         with torch.autocast("cuda", dtype, enabled=amp != "none"):
             predictions = trial(images)
         criterion(predictions, targets, labels, image_size)["total"].backward()
-        moments = 2 * sum(p.nbytes for p in model.parameters())  # Adam makes them at the first step
+        moments = 2 * sum(p.nbytes for p in model.parameters())  # Adam allocates them at the first step
         return torch.cuda.max_memory_allocated(device) + moments
     finally:
         del trial
         torch.cuda.empty_cache()
 
 
-def largest_batch(needed: Callable[[int], int], most: int, device: torch.device) -> int:
-    """The largest power of two up to `most` whose step, of `needed(images)` bytes, stays within 80 % of the memory of the
-    GPU, of which others may have taken some. 0: not even one image does."""
+def largest_batch(step_bytes: Callable[[int], int], limit: int, device: torch.device) -> int:
+    """Finds the largest power of two up to `limit` such that a step of that many images fits into 80 % of the GPU's memory.
+
+    `step_bytes`: images per step -> bytes. Memory that other programs use is not free. 0: not even one image fits.
+    """
     free, total = torch.cuda.mem_get_info(device)
-    limit = min(SHARE * total, free + torch.cuda.memory_reserved(device))
+    budget = min(FILL * total, free + torch.cuda.memory_reserved(device))
     fits, images = 0, 1
-    while images <= most:
+    while images <= limit:
         try:
-            if needed(images) > limit:
+            if step_bytes(images) > budget:
                 break
         except torch.cuda.OutOfMemoryError:
             break
@@ -64,13 +66,53 @@ def largest_batch(needed: Callable[[int], int], most: int, device: torch.device)
     return fits
 
 
+def choose_batch_sizes(
+    sizes: dict[str, int], before: dict[str, int] | None, step_bytes: Callable[..., int], length: int, ranks: Ranks
+) -> dict[str, int]:
+    """Returns `sizes` (freeze_batch_size, batch_size) with a number in place of each 0 (automatic).
+
+    A resumed run takes the numbers of `before`. A new run takes what fits the smallest GPU, times the number of GPUs.
+    `step_bytes(images, frozen)`: bytes of a step on one GPU; `length`: training images. Raises ConfigError without a GPU.
+    """
+    chosen, gpus = dict(sizes), number_of_gpus(ranks)
+    for name in (name for name, size in sizes.items() if size == 0):
+        if before:
+            chosen[name] = before[name]
+            continue
+        if ranks.device.type != "cuda":
+            raise ConfigError(
+                f"{name}=0 fits the batch to the memory of a GPU; on {ranks.device} set it, for example to 16"
+            )
+        frozen = name == "freeze_batch_size"
+        local = largest_batch(lambda n, frozen=frozen: step_bytes(n, frozen), -(-length // gpus), ranks.device)
+        smallest = min(ranks.gather(local))
+        if smallest == 0:
+            raise ConfigError(f"{name}=0: not even one image fits; lower image_size, or choose a smaller model")
+        chosen[name] = smallest * gpus
+    return chosen
+
+
+def check_thawed_step(step_bytes: Callable[..., int], plan: Plan, accumulate: int, ranks: Ranks) -> int:
+    """Returns the bytes that a step needs on each GPU after the thaw. Raises SystemExit with advice if it does not fit."""
+    batch_size = plan.images // accumulate
+    try:
+        return step_bytes(-(-batch_size // number_of_gpus(ranks)), False)
+    except torch.cuda.OutOfMemoryError as error:
+        raise SystemExit(f"CUDA out of memory after the thaw: {less_memory(plan, accumulate)}") from error
+
+
+def number_of_gpus(ranks: Ranks) -> int:
+    """Returns the number of GPUs that a batch is divided among."""
+    return torch.cuda.device_count() if ranks.all_gpus else ranks.world_size
+
+
 def less_memory(plan: Plan, accumulate: int, frozen: bool = False) -> str:
-    """Which constant of train.py to lower, and to what, where a step of the thawed or frozen phase does not fit."""
+    """Advises which batch size to lower, and to what, if a step of the frozen or of the thawed phase does not fit."""
     sizes = {"freeze_batch_size": plan.frozen_images // accumulate, "batch_size": plan.images // accumulate}
     name, other = ("freeze_batch_size", "batch_size") if frozen else ("batch_size", "freeze_batch_size")
     if sizes[name] == 1:
         return f"{name} is 1 already: lower image_size, or choose a smaller model"
     return (
-        f"lower {name}={sizes[name]} to {sizes[name] // 2}; for steps of as many images as before "
+        f"lower {name}={sizes[name]} to {sizes[name] // 2}; to keep the images per optimizer step, also set "
         f"accumulate={2 * accumulate} (and {other}={max(1, sizes[other] // 2)})"
     )

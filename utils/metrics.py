@@ -1,25 +1,24 @@
-"""How good detections are: the twelve figures of COCO, VOC's AP, and what each class adds to them.
+"""Detection metrics: the twelve of COCO, VOC's AP, and precision, recall and F1 per class.
 
-pycocotools is the reference. faster-coco-eval gives the same twelve decimals and is used where it can be imported;
-`BACKEND.name` says which one is in use, and `evaluate.py` prints it. A ground truth is a COCO dictionary with "images",
+pycocotools is the reference. faster-coco-eval gives the same twelve decimals and is used if it can be imported;
+`BACKEND.name` is the one in use, and `evaluate.py` prints it. A ground truth is a COCO dictionary with "images",
 "annotations" (boxes x, y, width, height) and "categories"; detections are the entries of a COCO results file.
 """
 
 import contextlib
-import importlib
 import io
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from importlib.metadata import version
 from typing import NamedTuple
 
 import numpy as np
 
-from utils.boxes import area, iou, xywh_to_xyxy
+from utils.boxes import area, iou, xywh_to_xyxy, xyxy_to_xywh
 
-MATCH_IOU = 0.5  # from this overlap on a detection is right, in VOC AP, curves and mistakes
-MAX_DETECTIONS = 100  # a picture and class, as COCO counts
-FIGURES = {  # name: (of precision or recall, IoU index, area index, index into 1, 10, 100 detections)
+MATCH_IOU = 0.5  # least IoU of a correct detection in VOC AP, in the curves and in the confusion matrix
+MAX_DETECTIONS = 100  # per image and class, as in COCO
+COCO_METRICS = {  # name: (precision or recall, IoU index, area index, index into 1, 10, 100 detections)
     "AP": ("precision", slice(None), 0, 2),
     "AP50": ("precision", 0, 0, 2),
     "AP75": ("precision", 5, 0, 2),
@@ -44,12 +43,14 @@ class Backend(NamedTuple):
 
 
 def load_backend(name: str) -> Backend:
-    """`name` is faster-coco-eval or pycocotools. Raises ImportError where it is not installed."""
+    """Imports faster-coco-eval or pycocotools. Raises ImportError if it is not installed."""
     if name == "faster-coco-eval":
-        module = importlib.import_module("faster_coco_eval")
-        return Backend(f"{name} {version(name)}", module.COCO, module.COCOeval_faster)
-    data, figures = (importlib.import_module(f"pycocotools.{part}") for part in ("coco", "cocoeval"))
-    return Backend(f"{name} {version(name)}", data.COCO, figures.COCOeval)
+        from faster_coco_eval import COCO
+        from faster_coco_eval import COCOeval_faster as COCOeval
+    else:
+        from pycocotools.coco import COCO
+        from pycocotools.cocoeval import COCOeval
+    return Backend(f"{name} {version(name)}", COCO, COCOeval)
 
 
 try:
@@ -59,156 +60,148 @@ except ImportError:
 
 
 class Curve(NamedTuple):
-    """One class over falling scores, at IoU .5. Detections of equal score are taken in together."""
+    """Precision and recall of one class at IoU 0.5 for each distinct score, highest score first."""
 
     precision: np.ndarray  # float64 [n]
     recall: np.ndarray  # float64 [n], rising; NaN without boxes
     scores: np.ndarray  # float64 [n], falling
-    boxes: int  # boxes to be found, crowd not counted
+    boxes: int  # boxes of the ground truth without crowd regions
 
     def f1(self) -> np.ndarray:
-        """float64 [n]."""
+        """F1 at each score: float64 [n]."""
         return 2 * self.precision * self.recall / np.maximum(self.precision + self.recall, 1e-12)
 
     def best(self) -> tuple[float, float, float, float]:
-        """Precision, recall, F1 and threshold where F1 is highest; zeros where nothing was found."""
+        """Precision, recall, F1 and score at the highest F1; zeros without detections."""
         if not len(self.scores):
             return 0.0, 0.0, 0.0, 0.0
         f1 = self.f1()
         at = int(np.argmax(f1))
         return float(self.precision[at]), float(self.recall[at]), float(f1[at]), float(self.scores[at])
 
+    def envelope(self) -> np.ndarray:
+        """Interpolated precision: the highest precision at this or a higher recall, float64 [n]."""
+        return np.maximum.accumulate(self.precision[::-1])[::-1]
+
     def average_precision(self) -> float:
-        """The area under the curve, precision made to fall with recall (all points, as VOC from 2010 on)."""
-        envelope = np.maximum.accumulate(self.precision[::-1])[::-1]
-        return float(np.sum(np.diff(self.recall, prepend=0.0) * envelope))
+        """The area under the interpolated curve (all points, as VOC from 2010 on)."""
+        return float(np.sum(np.diff(self.recall, prepend=0.0) * self.envelope()))
 
 
-def coco_figures(ground_truth: dict, detections: list[dict], backend: Backend = BACKEND) -> dict:
-    """The twelve COCO figures as plain floats, "VOC_AP50" (mean over classes), "confidence" and "per_class".
+def coco_metrics(ground_truth: dict, detections: list[dict], backend: Backend = BACKEND) -> dict:
+    """Computes the twelve COCO metrics as floats, "VOC_AP50" (mean over classes), "confidence" and "per_class".
 
-    per_class[name] holds AP, AP50, VOC_AP50, the precision, recall, f1 and threshold where F1 is best at IoU .5, and
-    the number of boxes. "confidence" is the threshold where the mean F1 of the classes is best. -1: there is nothing to
-    measure (no box of that class or size); no detections give 0. Raises ValueError for detections of pictures or
-    categories that the ground truth does not have.
+    per_class[name] holds AP, AP50, VOC_AP50, the precision, recall, f1 and threshold at the highest F1 at IoU 0.5, and the
+    number of boxes. "confidence" is the threshold with the highest mean F1 over classes. A metric without any box of its
+    class or size is -1; without detections it is 0. Raises ValueError for detections of images or categories that the
+    ground truth does not have.
     """
     _check_ids(ground_truth, detections)
     result = _accumulate(ground_truth, detections, backend)
-    figures = {name: _mean(_slice(result, spec)) for name, spec in FIGURES.items()}
+    metrics = {name: _mean(_values(result, name)) for name in COCO_METRICS}
     order = sorted(category["id"] for category in ground_truth["categories"])  # the evaluators sort the ids
-    names, arrays = class_names(ground_truth), (_arrays(ground_truth["annotations"]), _arrays(detections))
-    coco, voc = (_curves(names, *arrays, rule) for rule in ("coco", "voc"))
+    by_rule = curves(ground_truth, detections)
     per_class = {}
-    for category, name in names.items():
-        row = {key: _mean(_slice(result, FIGURES[key])[..., order.index(category)]) for key in ("AP", "AP50")}
-        numbers = [voc[name].average_precision(), *coco[name].best()] if coco[name].boxes else [-1.0] * 5
-        row |= zip(("VOC_AP50", "precision", "recall", "f1", "threshold"), numbers, strict=True)
-        per_class[name] = row | {"boxes": coco[name].boxes}
-    figures["VOC_AP50"] = _mean(np.array([row["VOC_AP50"] for row in per_class.values()]))
-    figures["confidence"] = best_confidence([curve for curve in coco.values() if curve.boxes])
-    return figures | {"per_class": per_class}
+    for category, name in class_names(ground_truth).items():
+        row = {key: _mean(_values(result, key)[..., order.index(category)]) for key in ("AP", "AP50")}
+        coco, voc = by_rule["coco"][name], by_rule["voc"][name]
+        values = (voc.average_precision(), *coco.best()) if coco.boxes else [-1.0] * 5
+        row |= zip(("VOC_AP50", "precision", "recall", "f1", "threshold"), values, strict=True)
+        per_class[name] = row | {"boxes": coco.boxes}
+    metrics["VOC_AP50"] = _mean(np.array([row["VOC_AP50"] for row in per_class.values()]))
+    metrics["confidence"] = best_confidence([curve for curve in by_rule["coco"].values() if curve.boxes])
+    return metrics | {"per_class": per_class}
 
 
 def best_confidence(curves: Sequence[Curve]) -> float:
-    """The threshold, in whole hundredths, at which the mean F1 of the classes is best; -1 where nothing is found."""
+    """The threshold, in whole hundredths, with the highest mean F1 over classes; -1 without a correct detection."""
     thresholds = np.arange(1, 100) / 100
     total = np.zeros(len(thresholds))
     for curve in curves:
-        last = np.searchsorted(-curve.scores, -thresholds, side="right")  # so many of its points lie above
-        total += np.append(0.0, curve.f1())[last]
+        above = np.searchsorted(-curve.scores, -thresholds, side="right")  # scores at or above each threshold
+        total += np.append(0.0, curve.f1())[above]
     return float(thresholds[total.argmax()]) if total.any() else -1.0
 
 
 def class_names(ground_truth: dict) -> dict[int, str]:
-    """Category id -> name, in the order of the data; the id is added where two categories share a name."""
-    times = Counter(category["name"] for category in ground_truth["categories"])
-    return {
-        c["id"]: c["name"] if times[c["name"]] == 1 else f"{c['name']} ({c['id']})" for c in ground_truth["categories"]
-    }
+    """Category id -> name, in the order of the data; the id is added if two categories have the same name."""
+    categories = {category["id"]: category["name"] for category in ground_truth["categories"]}
+    counts = Counter(categories.values())
+    return {i: name if counts[name] == 1 else f"{name} ({i})" for i, name in categories.items()}
 
 
-def curves(ground_truth: dict, detections: list[dict], rule: str = "coco") -> dict[str, Curve]:
-    """Class name -> its precision and recall over the score, at IoU .5.
+def curves(ground_truth: dict, detections: list[dict]) -> dict[str, dict[str, Curve]]:
+    """Precision-recall curves at IoU 0.5: matching rule ("coco" or "voc", see `match`) -> class name -> Curve.
 
-    rule "coco": a detection takes the free box it overlaps most; in a crowd region counts how much of the detection is
-    inside. rule "voc" (Everingham et al. 2010): it must be the first on the box it overlaps most, difficult or not.
+    A detection matched to a crowd region is ignored: it counts neither as correct nor as false.
     """
-    return _curves(class_names(ground_truth), _arrays(ground_truth["annotations"]), _arrays(detections), rule)
+    truths, detected = _group(ground_truth["annotations"]), _group(detections)
+    boxes: Counter = Counter()  # per category
+    for (category, _), entries in truths.items():
+        boxes[category] += sum(not entry.get("iscrowd", 0) for entry in entries)
+    scored = {rule: defaultdict(list) for rule in ("coco", "voc")}  # category -> (score, matched) of each detection
+    for (category, image), entries in detected.items():
+        top = sorted(entries, key=lambda entry: -entry["score"])[:MAX_DETECTIONS]
+        same = truths.get((category, image), [])
+        crowd = [bool(entry.get("iscrowd", 0)) for entry in same]
+        pair = (_boxes(top), _boxes(same), np.array(crowd)) if same else None
+        for rule, rows in scored.items():
+            owners = match(*pair, rule).tolist() if pair else [-1] * len(top)
+            rows[category] += [(e["score"], o >= 0) for e, o in zip(top, owners, strict=True) if o < 0 or not crowd[o]]
+    names = class_names(ground_truth).items()
+    return {rule: {name: _curve(rows[c], boxes[c]) for c, name in names} for rule, rows in scored.items()}
 
 
 def match(detected: np.ndarray, boxes: np.ndarray, crowd: np.ndarray, rule: str) -> np.ndarray:
-    """The box that each detection finds: xyxy [n, 4] (best first), xyxy [m, 4], bool [m] -> int64 [n], -1 for none.
+    """Matches detections, highest score first, to boxes of their class: xyxy [n, 4], xyxy [m, 4], bool [m] -> int64 [n].
 
-    A box is found once, a crowd region any number of times. The rules are those of `curves`.
+    The result is the index of a box, or -1. A box is matched once, a crowd region any number of times. Rule "coco": a
+    detection takes the unmatched box with the highest IoU, else a crowd region that contains half of it. Rule "voc"
+    (Everingham et al. 2010): only the box with the highest IoU counts, and the first detection on it takes it.
     """
-    owner = np.full(len(detected), -1)
+    owners = np.full(len(detected), -1)
     if not len(boxes):
-        return owner
+        return owners
     overlaps = overlap_matrix(detected, boxes, crowd & (rule == "coco"))
     free = np.ones(len(boxes), bool)
     for d in np.flatnonzero(overlaps.max(1) >= MATCH_IOU):
         row = overlaps[d]
         if rule == "coco":
-            open_to_it = np.where(free & ~crowd, row, -1)
-            row = open_to_it if open_to_it.max() >= MATCH_IOU else np.where(crowd, row, -1)
-        best = len(row) - 1 - int(np.argmax(row[::-1]))  # of equals the last, as pycocotools has it
+            unmatched = np.where(free & ~crowd, row, -1)
+            row = unmatched if unmatched.max() >= MATCH_IOU else np.where(crowd, row, -1)
+        best = len(row) - 1 - int(np.argmax(row[::-1]))  # the last of equals, as in pycocotools
         if row[best] >= MATCH_IOU and free[best]:
-            owner[d], free[best] = best, crowd[best]
-    return owner
+            owners[d], free[best] = best, crowd[best]
+    return owners
 
 
 def overlap_matrix(detected: np.ndarray, boxes: np.ndarray, crowd: np.ndarray) -> np.ndarray:
-    """xyxy [n, 4], xyxy [m, 4], bool [m] -> [n, m]: IoU; for a crowd region the share of the detection inside it."""
-    overlaps = iou(detected[:, None], boxes[None], eps=1e-300)  # no rounding at IoU .5, and no division by 0
+    """IoU, or for crowd regions the fraction of the detection inside: xyxy [n, 4], xyxy [m, 4], bool [m] -> [n, m]."""
+    overlaps = iou(detected[:, None], boxes[None], eps=1e-300)  # no rounding at IoU 0.5, and no division by 0
+    if not crowd.any():
+        return overlaps
     sizes = area(detected)[:, None]
     inside = overlaps / (1 + overlaps) * (sizes + area(boxes)[None]) / np.maximum(sizes, 1e-300)
     return np.where(crowd[None], inside, overlaps)
 
 
-class Arrays(NamedTuple):
-    """Annotations or detections by category, then picture, then falling score; equals in their own order."""
-
-    categories: np.ndarray  # int64 [n], rising
-    boxes: np.ndarray  # float64 [n, 4] xyxy
-    scores: np.ndarray  # float64 [n]; of annotations 0
-    crowd: np.ndarray  # bool [n]
-    places: dict[tuple[int, int], slice]  # category and picture -> where theirs are
+def _group(entries: list[dict]) -> dict[tuple[int, int], list[dict]]:
+    """Annotations or detections by category and image."""
+    groups = defaultdict(list)
+    for entry in entries:
+        groups[entry["category_id"], entry["image_id"]].append(entry)
+    return groups
 
 
-def _arrays(entries: list[dict]) -> Arrays:
-    boxes = xywh_to_xyxy(np.array([entry["bbox"] for entry in entries], np.float64).reshape(-1, 4))
-    scores = np.array([entry.get("score", 0) for entry in entries], np.float64)
-    crowd = np.array([entry.get("iscrowd", 0) for entry in entries], bool)
-    keys = np.array([[entry[key] for entry in entries] for key in ("category_id", "image_id")], np.int64)
-    order = np.lexsort((-scores, *keys[::-1]))
-    keys = keys[:, order]
-    starts = np.flatnonzero((np.diff(keys, prepend=keys[:, :1] - 1) != 0).any(0)).tolist()
-    places = map(slice, starts, [*starts[1:], len(entries)])
-    of_group = dict(zip(map(tuple, keys[:, starts].T.tolist()), places, strict=True))
-    return Arrays(keys[0], boxes[order], scores[order], crowd[order], of_group)
+def _boxes(entries: list[dict]) -> np.ndarray:
+    """float64 [n, 4] xyxy."""
+    return xywh_to_xyxy(np.array([entry["bbox"] for entry in entries], np.float64).reshape(-1, 4))
 
 
-def _curves(names: dict[int, str], truths: Arrays, found: Arrays, rule: str) -> dict[str, Curve]:
-    right, counted = np.zeros((2, len(found.scores)), bool)
-    for key, place in found.places.items():
-        best = slice(place.start, min(place.stop, place.start + MAX_DETECTIONS))
-        counted[best] = True
-        if there := truths.places.get(key):
-            owner = match(found.boxes[best], truths.boxes[there], truths.crowd[there], rule)
-            right[best] = owner >= 0
-            counted[best] = (owner < 0) | ~np.append(truths.crowd[there], False)[owner]
-    result = {}
-    for category, name in names.items():
-        rows = slice(*np.searchsorted(found.categories, [category, category + 1]))
-        use = counted[rows]
-        boxes = int((~truths.crowd[truths.categories == category]).sum())
-        result[name] = _curve(found.scores[rows][use], right[rows][use], boxes)
-    return result
-
-
-def _curve(scores: np.ndarray, right: np.ndarray, boxes: int) -> Curve:
-    order = np.argsort(-scores, kind="stable")
-    scores, hits = scores[order], np.cumsum(right[order])
+def _curve(rows: list[tuple[float, bool]], boxes: int) -> Curve:
+    """The curve of one class from the score of each detection and whether it is matched."""
+    scores, matched = np.array(sorted(rows, reverse=True), np.float64).reshape(-1, 2).T
+    hits = np.cumsum(matched)
     last = np.flatnonzero(np.diff(scores, append=-np.inf))  # a threshold cannot separate equal scores
     recall = hits[last] / boxes if boxes else np.full(len(last), np.nan)
     return Curve(hits[last] / (last + 1), recall, scores[last], boxes)
@@ -216,10 +209,10 @@ def _curve(scores: np.ndarray, right: np.ndarray, boxes: int) -> Curve:
 
 def _check_ids(ground_truth: dict, detections: list[dict]) -> None:
     for field, key in (("images", "image_id"), ("categories", "category_id")):
-        unknown = {d[key] for d in detections} - {entry["id"] for entry in ground_truth[field]}
+        unknown = {entry[key] for entry in detections} - {entry["id"] for entry in ground_truth[field]}
         if unknown:
             raise ValueError(
-                f"detections have {len(unknown)} values of {key} that the ground truth does not know, such as "
+                f"the detections have {len(unknown)} values of {key} that the ground truth does not have, such as "
                 f"{min(unknown)}; were they made from other data?"
             )
 
@@ -245,13 +238,29 @@ def _accumulate(ground_truth: dict, detections: list[dict], backend: Backend) ->
     return evaluator.eval
 
 
-def _slice(result: dict, spec: tuple) -> np.ndarray:
-    """The values behind a figure, classes last."""
-    kind, ious, size, limit = spec
+def _values(result: dict, name: str) -> np.ndarray:
+    """The values that a metric is the mean of, classes last."""
+    kind, ious, size, limit = COCO_METRICS[name]
     return np.asarray(result[kind])[ious][..., size, limit]
 
 
 def _mean(values: np.ndarray) -> float:
-    """The mean of what could be measured, -1 for nothing; beyond twelve decimals lies only the order of summing."""
+    """The mean of all values but -1, or -1; rounded, because only the order of summation changes the 13th decimal."""
     measured = values[values > -1]
     return round(float(measured.mean()), 12) if measured.size else -1.0
+
+
+def to_coco(parts: Sequence[Sequence[np.ndarray]], annotations) -> list[dict]:
+    """Converts boxes xyxy, scores, labels and image indices of each process to entries of a COCO results file.
+
+    The entries are sorted by image id. Boxes become x, y, width, height; ids are those of the data.
+    """
+    if not parts:
+        return []
+    boxes, scores, labels, index = (np.concatenate(part) for part in zip(*parts, strict=True))
+    image_ids = np.asarray(annotations.image_ids)[index]
+    order = np.argsort(image_ids, kind="stable")
+    boxes = xyxy_to_xywh(boxes.astype(np.float64))
+    columns = image_ids, np.asarray(annotations.category_ids)[labels], boxes, scores
+    rows = zip(*(column[order].tolist() for column in columns), strict=True)
+    return [{"image_id": i, "category_id": c, "bbox": box, "score": s} for i, c, box, s in rows]

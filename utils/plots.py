@@ -1,98 +1,228 @@
-"""Curves and tables as pictures. Drawn with the letters of `draw`, so that class names of any script can be read."""
+"""Plots of a training and an evaluation: training curves, precision-recall curves, confusion matrix, images with errors.
 
-from collections.abc import Sequence
+Import this module where a plot is drawn: matplotlib takes a second to import.
+"""
 
-import cv2
+import warnings
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
 import numpy as np
+from matplotlib import font_manager, rc_context
+from matplotlib.figure import Figure
 
-from utils.draw import colour_of, put_text, text_width
-from utils.metrics import Curve
+from utils.boxes import xywh_to_xyxy
+from utils.checkpoint import atomic_write
+from utils.draw import draw_labeled, drawable
+from utils.metrics import MATCH_IOU, Curve, overlap_matrix
 
-INK, PALE, GRID = (60, 50, 45), (150, 140, 135), (232, 230, 228)  # BGR
-SIZE = 16  # pixels of the letters
-SIDE, MARGIN = 640, 76  # pixels of the square of a curve, and beside it
-LEGEND = 24  # classes named beside the curves
-CELL, MOST_CELLS = 40, 1600  # pixels of a cell of the confusion matrix, and of all in a row at most
+INK, FAINT = "#33383d", "#d9dde1"
+CORRECT, MISSED, FALSE = (80, 175, 76), (0, 152, 255), (60, 20, 220)  # BGR green, orange, red
+FONTS = ("Noto Sans CJK SC", "Noto Sans CJK JP", "Microsoft YaHei", "SimHei", "PingFang SC", "Arial Unicode MS")
+MAX_COLORS = 10  # classes with a color of their own in the precision-recall plot
+MAX_COUNTS = 30  # classes up to which the confusion matrix shows its counts
+MAX_NAMES = 150  # classes up to which the confusion matrix shows their names
 
 
-def precision_recall(curves: dict[str, Curve]) -> np.ndarray:
-    """Curves by class name -> a picture [H, W, 3]: precision over recall at IoU .5, with the area under each as AP."""
+def draw_curves(rows: Sequence[Mapping[str, Any]], path: str | Path, marks: Mapping[str, int] | None = None) -> None:
+    """Draws the rows of log.csv: training losses, validation loss, AP and learning rate over the epochs.
+
+    `marks` adds vertical lines: name -> first epoch of a phase.
+    """
+    names = list(dict.fromkeys(key for row in rows for key in row))
+    panels = {
+        "Training losses": [n for n in names if n.startswith("loss")],
+        "Training and validation loss": [n for n in names if n in ("loss", "val_loss")],
+        "Average precision": [n for n in names if n in ("AP", "AP50", "AP75")],
+        "Learning rate": [n for n in names if n.startswith("learning_rate")],
+    }
+    last = max(int(row["epoch"]) for row in rows)
+    reached = {name: epoch for name, epoch in (marks or {}).items() if epoch <= last}
+    with _figure(path, 12, 7.5) as figure:
+        for axes, (title, columns) in zip(figure.subplots(2, 2).flat, panels.items(), strict=True):
+            for column in columns:
+                points = [(int(row["epoch"]), float(row[column])) for row in rows if column in row]
+                axes.plot(*zip(*points, strict=True), label=column, marker="o", markersize=3 if len(points) < 40 else 0)
+            _decorate(axes, title, "epoch", "")
+            axes.xaxis.get_major_locator().set_params(integer=True)
+            axes.set_xlim(0.5, last + 0.5)
+            axes.set_ylim(bottom=0, top=1 if title == "Average precision" else None)
+            for name, epoch in reached.items():
+                axes.axvline(epoch - 0.5, color=INK, linewidth=0.9, linestyle=(0, (4, 3)))
+                paper = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1}
+                text = axes.text(epoch - 0.5, 0.03, name, transform=axes.get_xaxis_transform(), rotation=90, bbox=paper)
+                text.set(fontsize=8, horizontalalignment="center")
+            if columns:
+                axes.legend()
+
+
+def draw_precision_recall(curves: dict[str, Curve], path: str | Path) -> None:
+    """Draws precision over recall at IoU 0.5 for each class and their mean; the legend shows the area under each curve.
+
+    With more than `MAX_COLORS` classes only the best and the worst have colors and names, the others are gray.
+    """
     curves = {name: curve for name, curve in curves.items() if curve.boxes}
     areas = {name: curve.average_precision() for name, curve in curves.items()}
     ranking = sorted(areas, key=areas.get, reverse=True)
-    named = ranking if len(ranking) <= LEGEND else ranking[: LEGEND // 2] + ranking[-LEGEND // 2 :]
-    legend = max([text_width(f"{name} 0.000", SIZE) for name in named] + [text_width("mean of 99 classes 0.000", SIZE)])
-    page = np.full((SIDE + 2 * MARGIN, SIDE + 2 * MARGIN + legend + 80, 3), 255, np.uint8)
-    _axes(page)
-    colours = {name: colour_of(label) for label, name in enumerate(curves)}
-    recalls = np.linspace(0, 1, 1001)
-    heights = [np.zeros(len(recalls))]
-    for name, curve in curves.items():
-        envelope = np.append(np.maximum.accumulate(curve.precision[::-1])[::-1], 0)
-        heights.append(envelope[np.searchsorted(curve.recall, recalls)])
-        if name in named:
-            _line(page, recalls, heights[-1], colours[name], 1 if len(named) > 6 else 2)
-    mean = np.mean(heights[1:] or heights, axis=0)
-    _line(page, recalls, mean, INK, 4)
-    x, y = SIDE + MARGIN + 30, MARGIN + SIZE
-    rows = [(f"mean of {len(curves)} classes", float(np.mean(list(areas.values()) or [0])), INK)]
-    rows += [(name, areas[name], colours[name]) for name in named]
-    for name, value, colour in rows:
-        cv2.line(page, (x, y - SIZE // 3), (x + 22, y - SIZE // 3), colour, 3, cv2.LINE_AA)
-        put_text(page, f"{name} {value:.3f}", x + 32, y, SIZE, INK)
-        y += 24
-    return page
+    named = ranking if len(ranking) <= MAX_COLORS else ranking[: MAX_COLORS // 2] + ranking[-MAX_COLORS // 2 :]
+    recalls, heights = np.linspace(0, 1, 1001), []
+    with _figure(path, 9.5, 6) as figure:
+        axes = figure.subplots()
+        for name in ranking:
+            height = np.append(curves[name].envelope(), 0)[np.searchsorted(curves[name].recall, recalls)]
+            heights.append(height)
+            if name not in named:
+                axes.plot(recalls, height, color=FAINT, linewidth=0.8, zorder=1)
+        for number, name in enumerate(named):
+            height, label = heights[ranking.index(name)], f"{areas[name]:.3f}  {drawable(name)}"
+            axes.plot(recalls, height, color=f"C{number}", linewidth=1.5, label=label)
+        label = f"{np.mean([*areas.values()] or 0):.3f}  mean of {len(curves)} classes"
+        axes.plot(recalls, np.mean(heights or [0 * recalls], axis=0), color=INK, linewidth=3, label=label)
+        _decorate(axes, "Precision and recall at IoU 0.5", "recall", "precision")
+        axes.set(xlim=(0, 1), ylim=(-0.01, 1.01))
+        title = "area under the curve" if named == ranking else "area under the curve, best and worst"
+        axes.legend(title=title, loc="upper left", bbox_to_anchor=(1.01, 1), alignment="left")
 
 
-def _axes(page: np.ndarray) -> None:
-    for tenth in range(11):
-        at = round(SIDE * tenth / 10)
-        cv2.line(page, (MARGIN + at, MARGIN), (MARGIN + at, MARGIN + SIDE), GRID, 1)
-        cv2.line(page, (MARGIN, MARGIN + at), (MARGIN + SIDE, MARGIN + at), GRID, 1)
-        if tenth % 2 == 0:
-            text = f"{tenth / 10:.1f}"
-            wide = text_width(text, SIZE)
-            put_text(page, text, MARGIN + at - wide // 2, MARGIN + SIDE + 24, SIZE, INK)
-            put_text(page, text, MARGIN - wide - 10, MARGIN + SIDE - at + SIZE // 3, SIZE, INK)
-    put_text(page, "precision", MARGIN, MARGIN - 16, SIZE, INK)
-    put_text(page, "recall", MARGIN + SIDE - text_width("recall", SIZE), MARGIN + SIDE + 52, SIZE, INK)
-    put_text(page, "at IoU 0.5", MARGIN + SIDE - text_width("at IoU 0.5", SIZE), MARGIN - 16, SIZE, PALE)
+def draw_confusion(matrix: np.ndarray, classes: Sequence[str], path: str | Path) -> None:
+    """Draws a confusion matrix of counts `[C + 1, C + 1]`, of which the last row and column are the background.
+
+    The color is the fraction of the row, that is of the true class.
+    """
+    names = [*map(drawable, classes), "background"]
+    fraction = matrix.astype(np.float32) / np.maximum(matrix.sum(1, keepdims=True), 1).astype(np.float32)
+    side = float(np.clip(0.22 * len(names) + 2.5, 5, 18))
+    with _figure(path, side, side) as figure:
+        axes = figure.subplots()
+        axes.imshow(fraction**0.5, cmap="Blues", vmin=0, vmax=1.1, interpolation="nearest")  # root: rare errors show
+        if len(names) <= MAX_NAMES:
+            axes.set_xticks(range(len(names)), names, rotation=90)
+            axes.set_yticks(range(len(names)), names)
+            axes.tick_params(length=0, labelsize=min(9, 900 / len(names)))
+        if len(names) <= MAX_COUNTS:
+            for row, column in np.argwhere(matrix):
+                color = "white" if fraction[row, column] > 0.3 else INK
+                text = {"ha": "center", "va": "center", "fontsize": 8 if len(names) < 15 else 7, "color": color}
+                axes.text(column, row, f"{matrix[row, column]}", **text)
+        for line in (axes.axhline, axes.axvline):
+            line(len(classes) - 0.5, color=INK, linewidth=0.8)
+        axes.set(xlabel="predicted class", ylabel="true class")
+        axes.set_title("Confusion matrix", loc="left")
 
 
-def _line(page: np.ndarray, x: np.ndarray, y: np.ndarray, colour: tuple, width: int) -> None:
-    points = np.stack([MARGIN + x * SIDE, MARGIN + (1 - y) * SIDE], 1)
-    cv2.polylines(page, [np.round(points * 16).astype(np.int32)], False, colour, width, cv2.LINE_AA, 4)
+class ImageComparison(NamedTuple):
+    """Boxes and detections of one image, matched one to one. Classes are numbers; C, that of all classes, is the background."""
+
+    boxes: np.ndarray  # float64 [m, 4] xyxy without crowd regions
+    labels: np.ndarray  # int64 [m]
+    predicted: np.ndarray  # int64 [m] the class of the detection on each box, or C
+    detected: np.ndarray  # float64 [n, 4] xyxy without detections inside a crowd region of their class
+    detected_labels: np.ndarray  # int64 [n]
+    true_labels: np.ndarray  # int64 [n] the class of the box under each detection, or C
+    scores: np.ndarray  # float64 [n]
+
+    @property
+    def missed(self) -> np.ndarray:
+        """Boxes without a detection of their class: bool [m]."""
+        return self.predicted != self.labels
+
+    @property
+    def false(self) -> np.ndarray:
+        """Detections that are not on a box of their class: bool [n]."""
+        return self.true_labels != self.detected_labels
+
+    @property
+    def errors(self) -> int:
+        """The number of missed boxes and false detections."""
+        return int(self.missed.sum() + self.false.sum())
 
 
-def confusion(matrix: np.ndarray, classes: Sequence[str]) -> np.ndarray:
-    """Counts [C + 1, C + 1] (`mistakes.confusion_matrix`) -> a picture [H, W, 3], shaded by the share of each row."""
-    names = [*classes, "background"]
-    cell = max(min(CELL, MOST_CELLS // len(names)), 12)
-    size = max(min(SIZE, cell * 3 // 4), 10)
-    left = max(text_width(name, size) for name in names) + 60
-    side = cell * len(names)
-    page = np.full((left + side + 40, left + side + 40, 3), 255, np.uint8)
-    share = matrix / np.maximum(matrix.sum(1, keepdims=True), 1)
-    turned = np.full((side, left - 12, 3), 255, np.uint8)  # names of the columns, before they are turned upright
-    for i, name in enumerate(names):
-        y = left + i * cell + (cell + size * 2 // 3) // 2
-        put_text(page, name, left - 10 - text_width(name, size), y, size, INK)
-        put_text(turned, name, 0, y - left, size, INK)
-        for j in range(len(names)):
-            _cell(page, left + j * cell, left + i * cell, cell, int(matrix[i, j]), share[i, j], i == j)
-    page[: left - 12, left : left + side] = np.rot90(turned)
-    put_text(page, "true", 12, left - 10, size, PALE)
-    put_text(page, "found", left - text_width("found", size) - 10, 24, size, PALE)
-    return page
+def compare_images(ground_truth: dict, detections: list[dict], confidence: float) -> list[ImageComparison]:
+    """Compares every image of a ground truth with its detections that score at least `confidence`."""
+    labels = {category["id"]: label for label, category in enumerate(ground_truth["categories"])}
+    truths, detected = defaultdict(list), defaultdict(list)
+    for entry in ground_truth["annotations"]:
+        truths[entry["image_id"]].append((*entry["bbox"], labels[entry["category_id"]], entry.get("iscrowd", 0)))
+    for entry in detections:
+        if entry["score"] >= confidence:
+            detected[entry["image_id"]].append((*entry["bbox"], labels[entry["category_id"]], entry["score"]))
+    comparisons = []
+    for image in ground_truth["images"]:
+        truth, of_image = (np.array(rows[image["id"]], np.float64).reshape(-1, 6) for rows in (truths, detected))
+        comparisons.append(match_all_classes(truth, of_image, len(labels)))
+    return comparisons
 
 
-def _cell(page: np.ndarray, x: int, y: int, side: int, count: int, share: float, right: bool) -> None:
-    """Green on the diagonal, red off it, deeper with the share."""
-    deep = np.array((90, 160, 40) if right else (60, 70, 225))
-    colour = np.round(255 - (255 - deep) * share**0.5).astype(int).tolist() if count else (250, 250, 250)
-    cv2.rectangle(page, (x + 1, y + 1), (x + side - 1, y + side - 1), colour, -1)
-    text = str(count) if count < 10_000 else f"{count // 1000}k"
-    size = min(side * 2 // 5, SIZE)
-    if count and size >= 8 and text_width(text, size) < side:
-        at = x + (side - text_width(text, size)) // 2, y + (side + size * 2 // 3) // 2
-        put_text(page, text, *at, size, (255, 255, 255) if share > 0.5 else INK)
+def match_all_classes(truth: np.ndarray, detections: np.ndarray, background: int) -> ImageComparison:
+    """Matches the boxes and detections of an image one to one: pairs of the same class first, then by falling IoU.
+
+    Both are rows of x, y, width, height, label, and crowd or score. `background`: the number of classes.
+    """
+    boxes, labels, crowd = xywh_to_xyxy(truth[:, :4]), truth[:, 4].astype(np.int64), truth[:, 5] > 0
+    detected, detected_labels = xywh_to_xyxy(detections[:, :4]), detections[:, 4].astype(np.int64)
+    predicted, true_labels = np.full(len(boxes), background), np.full(len(detected), background)
+    overlaps, same = overlap_matrix(detected, boxes, crowd), detected_labels[:, None] == labels
+    preference = np.where((overlaps >= MATCH_IOU) & ~crowd, overlaps + same, 0)
+    for pair in np.argsort(-preference, axis=None, kind="stable")[: np.count_nonzero(preference)]:
+        d, b = divmod(int(pair), len(boxes))
+        if true_labels[d] == predicted[b] == background:
+            predicted[b], true_labels[d] = detected_labels[d], labels[b]
+    ignored = (true_labels == background) & ((overlaps >= MATCH_IOU) & same & crowd).any(1)
+    of_boxes, of_detections = (boxes, labels, predicted), (detected, detected_labels, true_labels, detections[:, 5])
+    return ImageComparison(*(x[~crowd] for x in of_boxes), *(x[~ignored] for x in of_detections))
+
+
+def confusion_matrix(comparisons: list[ImageComparison], num_classes: int) -> np.ndarray:
+    """Counts of boxes by true class (row) and predicted class (column): int64 [C + 1, C + 1].
+
+    The last row counts detections on background, the last column missed boxes.
+    """
+    matrix = np.zeros((num_classes + 1, num_classes + 1), np.int64)
+    for one in comparisons:
+        np.add.at(matrix, (one.labels, one.predicted), 1)
+        np.add.at(matrix, (num_classes, one.detected_labels[one.true_labels == num_classes]), 1)
+    return matrix
+
+
+def draw_errors(image: np.ndarray, one: ImageComparison, classes: Sequence[str]) -> np.ndarray:
+    """Draws detected boxes in green, missed ones in orange with their class, and false detections in red."""
+    texts = [classes[label] if missed else "" for label, missed in zip(one.labels, one.missed, strict=True)]
+    false = zip(one.detected_labels[one.false], one.scores[one.false], strict=True)
+    texts += [f"{classes[label]} {score:.2f}" for label, score in false]
+    colors = [MISSED if missed else CORRECT for missed in one.missed] + [FALSE] * int(one.false.sum())
+    return draw_labeled(image, np.concatenate([one.boxes, one.detected[one.false]]), texts, colors)
+
+
+@lru_cache(1)
+def _fonts() -> list[str]:
+    """The installed fonts with Chinese characters after matplotlib's own, which has the other scripts."""
+    installed = set(font_manager.get_font_names())
+    return ["DejaVu Sans", *(name for name in FONTS if name in installed)]
+
+
+@contextmanager
+def _figure(path: str | Path, width: float, height: float) -> Iterator[Figure]:
+    """A matplotlib figure of `width` x `height` inches, without a window, that is written to `path` at the end."""
+    colors = {f"{part}.color": INK for part in ("xtick", "ytick")} | {"axes.labelcolor": INK, "text.color": INK}
+    lines = {"lines.linewidth": 1.8, "grid.color": FAINT, "grid.linewidth": 0.6, "axes.edgecolor": INK}
+    text = {"font.family": _fonts(), "font.size": 9, "axes.titlesize": 11, "text.parse_math": False}
+    with rc_context({**colors, **lines, **text, "legend.framealpha": 0.9, "legend.edgecolor": "none"}):
+        figure = Figure(figsize=(width, height), dpi=110, layout="constrained")
+        figure.get_layout_engine().set(w_pad=0.12, h_pad=0.12)
+        yield figure
+        with atomic_write(path) as file, warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Glyph .* missing")  # a script that no installed font has
+            figure.savefig(file, format="png")
+
+
+def _decorate(axes: Any, title: str, x: str, y: str) -> None:
+    """Adds the title and the names of the axes, and a grid instead of a frame."""
+    axes.set_title(title, loc="left")
+    axes.set(xlabel=x, ylabel=y)
+    axes.grid()
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)

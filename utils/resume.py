@@ -1,42 +1,53 @@
-"""Where a run stands, and how one that was interrupted is found, on whichever machine, and put back there."""
+"""Saving a run, and finding and restoring an interrupted one, on one node or several."""
 
+import copy
 import os
 import socket
-from collections.abc import Mapping
-from dataclasses import dataclass
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from utils import checkpoint
+from utils.checkpoint import warn_if_disk_fails
 from utils.config import ConfigError, show
-from utils.distributed import Ranks
+from utils.distributed import Interrupted, Ranks, StopSignal
+from utils.fit import Meter
 from utils.optim import Updater
-from utils.run import order, runs, started
+from utils.run import Run, order, runs, started
+
+NOTHING_SAVED = (-1, -1)  # progress of a run folder without last.pt
 
 
 @dataclass(frozen=True)
 class State:
-    """Where a run stands after its last whole epoch: the rows of its log. All else that a step depends on is either
-    saved with it (weights, optimiser, scaler, average, `Meter`) or a function of the step; no random state is."""
+    """Progress of a run after its last whole epoch, as the rows of its log.
+
+    Everything else that a step depends on is saved with it (weights, optimizer, scaler, EMA, `Meter`) or is a function of the
+    step. There is no random state to save.
+    """
 
     rows: tuple[dict[str, Any], ...] = ()
 
     @property
     def epoch(self) -> int:
-        """Epochs done."""
+        """Number of epochs done."""
         return self.rows[-1]["epoch"] if self.rows else 0
 
     @property
     def best(self) -> float:
-        """The best mAP50-95; 0 before the first, and where there is nothing to measure."""
+        """The best mAP50-95; 0 before the first evaluation, and if validation images have no boxes."""
         return max((0.0, *(row["AP"] for row in self.rows if "AP" in row)))
 
     @property
     def best_epoch(self) -> int:
-        """The epoch, counted from 1, that is the best: the first of the highest mAP; the last one where there is nothing to
-        measure (mAP -1). 0: none was evaluated."""
+        """The first epoch (counted from 1) with the highest mAP; 0 before the first evaluation.
+
+        If the validation images have no boxes (mAP -1), it is the last evaluated epoch.
+        """
         best = (0, 0.0)
         for row in self.rows:
             if "AP" in row and (row["AP"] > best[1] or best[0] == 0 or row["AP"] < 0):
@@ -44,11 +55,11 @@ class State:
         return best[0]
 
     def after(self, row: dict[str, Any]) -> "State":
-        """The state after the epoch of this row."""
+        """Returns the state after the epoch of this row."""
         return State((*self.rows, row))
 
     def done(self, epochs: int, patience: int) -> str | None:
-        """Why the run is over; None: it is not."""
+        """Returns why the run is finished, or None if it is not."""
         if self.epoch >= epochs:
             return f"all {epochs} epochs are done"
         if patience and self.best_epoch and self.epoch - self.best_epoch >= patience:
@@ -57,103 +68,168 @@ class State:
 
 
 def run_id() -> str | None:
-    """What torchrun knows a run by through all its starts: --rdzv_id, or without one its own process on this machine.
-    None without torchrun."""
+    """Identifies a run under torchrun through all its restarts: --rdzv_id, or else the torchrun process on this host.
+
+    None without torchrun.
+    """
     name = os.environ.get("TORCHELASTIC_RUN_ID")
     return f"{socket.gethostname()}-{os.getppid()}" if name == "none" else name
-
-
-def _started_before() -> bool:
-    """Whether torchrun has started this run before, or may have on another machine, which takes an id of its own."""
-    named = os.environ.get("TORCHELASTIC_RUN_ID", "none") != "none"
-    return named or os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
 
 
 def find(
     resume: bool | str, output: str, name: str, constants: Mapping[str, Any], ranks: Ranks
 ) -> tuple[Path | None, dict | None]:
-    """The folder to go on in and what its last.pt holds under "resume", or None where nothing was saved yet; None, None
-    for a new run.
+    """Finds the run to resume. Returns its folder, and the part "resume" of its last.pt or None if nothing was saved yet.
 
-    `resume`: True for the newest run of that name, or a folder. False: a new run, unless torchrun has started this one
-    again. Machines without a common disk: the furthest last.pt of all is copied to the others. `constants` decide what
-    is trained: raises ConfigError that names those that differ from the ones under "constants" there.
+    `resume`: True for the newest run of that name, or a folder. False for a new run (None, None), unless torchrun has
+    restarted this one. Without a common disk, the last.pt of the node with the most progress is copied to the others.
+    Raises ConfigError that names the `constants` (of what is trained) that differ from those of the earlier run.
     """
-    answers = ranks.gather(ranks.once_a_machine(lambda: _here(resume, output, name)))
+    answers = ranks.gather(ranks.once_per_node(lambda: _find_here(resume, output, name)))
     found = [(answer, rank) for rank, answer in enumerate(answers) if answer]
     if not found:
         if isinstance(resume, str):
-            checkpoint.load(_folder(resume) / "last.pt")  # says what is missing
+            checkpoint.load(_folder(resume) / "last.pt")  # raises the error that names the file
         return None, None
-    (furthest, chosen), source = max(found, key=lambda one: (one[0][0], -one[1]))
-    folder = _folder(resume) if isinstance(resume, str) else Path(output) / chosen
-    if furthest[-2:] == NOTHING:
+    (progress, folder_name), source = max(found, key=lambda pair: (pair[0][0], -pair[1]))
+    folder = _folder(resume) if isinstance(resume, str) else Path(output) / folder_name
+    if progress[-2:] == NOTHING_SAVED:
         return folder, None
-    lacking = ranks.is_first_here and answers[ranks.rank] != (furthest, chosen)
-    _bring(folder, ranks, source, lacking)
-    earlier = checkpoint.load(folder / "last.pt")["resume"]
-    _refuse_changes(folder, constants, earlier["constants"])
-    return folder, earlier
-
-
-NOTHING = (-1, -1)  # the progress of a run that has saved nothing
+    missing = ranks.is_node_main and answers[ranks.rank] != (progress, folder_name)
+    _copy_to_nodes(folder, ranks, source, missing)
+    saved = checkpoint.load(folder / "last.pt")["resume"]
+    before = saved["constants"]
+    changed = [key for key, value in constants.items() if key in before and show(before[key]) != show(value)]
+    if changed:
+        text = ", ".join(f"{key}={show(constants[key])} (was {show(before[key])})" for key in changed)
+        raise ConfigError(f"{folder} was trained with other constants: {text}. Set them back, or start a new run")
+    return folder, saved
 
 
 def _folder(resume: str) -> Path:
+    """Returns the run folder of `resume`, which may also name its last.pt."""
     path = Path(resume)
     if path.suffix == ".pt" and path.name != "last.pt":
-        raise ConfigError(f"resume={path}: of the checkpoints only last.pt can be resumed; name the run folder")
+        raise ConfigError(f"resume={path}: only last.pt can be resumed, no other checkpoint; name the run folder")
     return path.parent if path.name == "last.pt" else path
 
 
-def _here(resume: bool | str, output: str, name: str) -> tuple[tuple, str] | None:
-    """What this machine has of the run that is meant: its progress and the name of its folder."""
-    folder = _meant(resume, output, name)
-    return (_progress(folder), folder.name) if folder else None
-
-
-def _meant(resume: bool | str, output: str, name: str) -> Path | None:
+def _find_here(resume: bool | str, output: str, name: str) -> tuple[tuple, str] | None:
+    """Finds the run on this node. Returns its progress and the name of its folder."""
     if isinstance(resume, str):
-        return _folder(resume) if (_folder(resume) / "last.pt").exists() else None
-    candidates = [path for _, _, path in sorted(runs(output, name), reverse=True)]
-    if run_id() and _started_before():
-        mine = [path for path in candidates if started(path, "run") == run_id()]
-        if mine or not resume:
-            return mine[0] if mine else None
-    if not resume or not candidates:
-        return None
-    return candidates[0] if (candidates[0] / "last.pt").exists() else None
+        folder = _folder(resume)
+        return (_progress(folder), folder.name) if (folder / "last.pt").exists() else None
+    candidates = [path for _, _, path in reversed(runs(output, name))]
+    has_id = os.environ.get("TORCHELASTIC_RUN_ID", "none") != "none"
+    if run_id() and (has_id or os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"):
+        started_here = [path for path in candidates if started(path, "run") == run_id()]
+        if started_here or not resume:
+            return (_progress(started_here[0]), started_here[0].name) if started_here else None
+    if resume and candidates and (candidates[0] / "last.pt").exists():
+        return _progress(candidates[0]), candidates[0].name
+    return None
 
 
 def _progress(folder: Path) -> tuple:
-    """Sorts runs: date, number, epochs done, batches of the running epoch."""
+    """Returns a key that sorts runs: date, number, epochs done, batches done in the current epoch."""
     if not (folder / "last.pt").exists():
-        return (*order(folder), *NOTHING)
-    earlier = checkpoint.load(folder / "last.pt")["resume"]
-    return (*order(folder), State(**earlier["state"]).epoch, earlier["meter"]["batches"])
+        return (*order(folder), *NOTHING_SAVED)
+    saved = checkpoint.load(folder / "last.pt")["resume"]
+    return (*order(folder), State(**saved["state"]).epoch, saved["meter"]["batches"])
 
 
-def _bring(folder: Path, ranks: Ranks, source: int, lacking: bool) -> None:
-    """Copies what process `source` has saved to the machines that lack it."""
-    if any(ranks.gather(lacking)):
+def _copy_to_nodes(folder: Path, ranks: Ranks, source: int, missing: bool) -> None:
+    """Copies the checkpoints of rank `source` to the nodes where they are missing."""
+    if any(ranks.gather(missing)):
         folder.mkdir(parents=True, exist_ok=True)
-        saved = ranks.gather([name for name in ("last.pt", "best.pt") if (folder / name).exists()])[source]
-        for name in saved:
-            ranks.hand_out(folder / name, source, lacking)
-        ranks.gather(None)  # nobody reads before all is written
+        names = ranks.gather([name for name in ("last.pt", "best.pt") if (folder / name).exists()])[source]
+        for name in names:
+            ranks.broadcast_file(folder / name, source, missing)
+        ranks.gather(None)  # all files are written before any process reads them
 
 
-def _refuse_changes(folder: Path, constants: Mapping[str, Any], before: Mapping[str, Any]) -> None:
-    changed = [n for n, v in constants.items() if n in before and show(before[n]) != show(v)]
-    if changed:
-        says = ", ".join(f"{n}={show(constants[n])} (was {show(before[n])})" for n in changed)
-        raise ConfigError(f"{folder} was trained with other constants: {says}. Set them back, or start a new run")
-
-
-def restore(earlier: Mapping[str, Any] | None, model: nn.Module, updater: Updater) -> tuple[State, Mapping | None]:
-    """Puts model and updater where the earlier run was saved -> its state, and that of the meter of the running epoch."""
-    if earlier is None:
+def restore(saved: Mapping[str, Any] | None, model: nn.Module, updater: Updater) -> tuple[State, Mapping | None]:
+    """Loads a saved run into model and updater. Returns its state, and the meter state of the epoch that it had begun."""
+    if saved is None:
         return State(), None
-    model.load_state_dict(earlier["model"])
-    updater.load_state_dict(earlier["updater"])
-    return State(tuple(earlier["state"]["rows"])), earlier["meter"]
+    model.load_state_dict(saved["model"])
+    updater.load_state_dict(saved["updater"])
+    return State(tuple(saved["state"]["rows"])), saved["meter"]
+
+
+@dataclass
+class Saver:
+    """Writes the log, best.pt, a checkpoint every `save_every` epochs, and last.pt. All processes call it.
+
+    The order (log, best.pt, last.pt) makes a kill at any moment harmless. A file that cannot be written, for example because
+    the disk is full, never stops the others from being written: it is reported and tried again at every later save. If it
+    is still missing at the last save of a run, that is an error.
+    """
+
+    run: Run | None  # None in processes that write nothing
+    ranks: Ranks
+    updater: Updater
+    config: Mapping[str, Any]  # for every checkpoint
+    classes: list[str]  # for every checkpoint
+    resume: Mapping[str, Any]  # for last.pt: values that a resumed run needs and that no step changes
+    save_every: int = 0  # epochs
+    save_minutes: float = 0.0  # between saves within an epoch
+    average: bool = False  # average batch-norm statistics before a save: without SyncBN they differ between processes
+    pending: dict[str, dict] = field(default_factory=dict)  # checkpoints, by file name, that could not be written yet
+
+    def after_epoch(self, state: State, row: Mapping[str, Any], last: bool = False) -> None:
+        """Saves the end of an epoch: its row of the log, best.pt if it is the best, and last.pt. `last`: no save follows."""
+        names = ["best.pt"] * (state.best_epoch == state.epoch)
+        names += [f"epoch_{state.epoch:04}.pt"] * bool(self.save_every and state.epoch % self.save_every == 0)
+        self._save(state, Meter(), last, row, names)
+
+    def within_epoch(self, state: State, meter: Meter, last: bool = False) -> None:
+        """Saves last.pt within an epoch. `state`: after the last whole epoch; `meter`: that of the current epoch."""
+        self._save(state, meter, last)
+
+    def between_steps(self, state: State, stop: StopSignal, meter: Meter) -> None:
+        """Saves if `save_minutes` have passed. Raises Interrupted in all processes if one was asked to stop."""
+        if stop.orphaned():
+            raise SystemExit("torchrun has ended without its processes; training stops, what was saved remains")
+        due = self.ranks.is_main and 0 < 60 * self.save_minutes < time.monotonic() - self.run.saved
+        to_save, to_stop = self.ranks.any(due, stop.received)
+        if to_stop:
+            raise Interrupted
+        if to_save:
+            self.within_epoch(state, meter)
+
+    def _save(
+        self, state: State, meter: Meter, last: bool, row: Mapping | None = None, names: Sequence[str] = ()
+    ) -> None:
+        if self.average:
+            self.updater.average_statistics(self.ranks)
+        if self.run is None:
+            return
+        errors: list[Exception] = []
+        if row and self.ranks.is_main:
+            with warn_if_disk_fails(errors):
+                self.run.log(row)
+            self.run.scalars({name: value for name, value in row.items() if name != "epoch"}, state.epoch)
+        contents = self._contents(state)
+        self.pending |= dict.fromkeys(names, contents)
+        for name in list(self.pending):
+            with warn_if_disk_fails(errors):
+                self.run.save(name, self.pending[name])
+                del self.pending[name]
+        self.pending = copy.deepcopy(checkpoint.plain(self.pending))  # training will change the tensors
+        rest = {"model": self.updater.model.state_dict(), "updater": self.updater.state_dict()}
+        rest |= {"meter": meter.state_dict(), "state": asdict(state), "classes": self.classes, **self.resume}
+        with warn_if_disk_fails(errors):
+            self.run.save("last.pt", {**contents, "resume": rest})
+        if last and errors:
+            raise errors[-1]
+
+    def _contents(self, state: State) -> dict[str, Any]:
+        return {
+            "config": self.config,
+            "classes": self.classes,
+            "epoch": state.epoch,
+            "step": self.updater.step_number,
+            "metrics": {name: value for name, value in (state.rows or ({},))[-1].items() if name != "epoch"},
+            "model": self.updater.ema.model.state_dict(),
+        }

@@ -1,11 +1,9 @@
-"""The folder of a run, `runs/<name>-<date>-<n>`: constants, environment, log, curves, TensorBoard and checkpoints.
-
-One process of a run writes to it; on other machines, the first one there keeps the checkpoints in a folder of that name.
-"""
+"""The run folder, `runs/<name>-<date>-<number>`: constants, environment, log, curves, TensorBoard and checkpoints."""
 
 import csv
 import hashlib
 import io
+import itertools
 import json
 import os
 import platform
@@ -14,7 +12,8 @@ import secrets
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -22,61 +21,54 @@ from typing import Any
 import cv2
 import numpy as np
 import torch
+from torch.profiler import ProfilerActivity, profile, record_function
 
-from utils import checkpoint
+from utils import checkpoint, draw
+from utils.distributed import Ranks
 
-CURVES_EVERY = 60  # seconds between two drawings of curves.png
-INK, FAINT = "#33383d", "#d9dde1"
-COLOURS = ("#2a6fbb", "#e07b39", "#3a9d5d", "#b5465a", "#7a5ea8", "#8a7a5c")
+PROFILE_WARM_UP = 5  # steps before a profile: the first ones allocate memory and choose algorithms
+CURVES_EVERY = 60  # seconds between two updates of curves.png
 
 
 def create(output: str | Path, name: str, after: int = 0) -> Path:
-    """Makes the folder of a new run, `output/name-2026-01-31-1`; never one that exists, whoever else makes one now.
-    Its number is larger than `after`, the largest on other machines (`last_number`)."""
-    check_name(name)
+    """Makes and returns the folder of a new run, `output/name-2026-01-31-1`. Never returns an existing folder.
+
+    The number is larger than those of all runs of that name and date, and than `after`, the largest one on other nodes.
+    """
     output = Path(output)
     output.mkdir(parents=True, exist_ok=True)
-    number = max(after, last_number(output, name))
-    while True:
-        number += 1
-        try:
-            folder = output / f"{name}-{time.strftime('%Y-%m-%d')}-{number}"
+    for number in itertools.count(max(after, last_number(output, name)) + 1):
+        folder = output / f"{name}-{time.strftime('%Y-%m-%d')}-{number}"
+        with suppress(FileExistsError):  # another process has just made it
             folder.mkdir()
             return folder
-        except FileExistsError:
-            continue
 
 
 def check_name(name: str) -> None:
-    """Raises ValueError for a name that no folder can have."""
+    """Raises ValueError for a run name that cannot be part of a folder name."""
     if not name.strip() or re.search(r'[/\\:*?"<>|]', name):
         raise ValueError(f"name={name!r} becomes the name of a folder: use letters, digits, - and _")
 
 
 def last_number(output: str | Path, name: str) -> int:
-    """The largest number that a run of that name has today; 0: there is none."""
+    """Returns the largest number of today's runs of that name; 0 if there is none."""
     return max((n for day, n, _ in runs(output, name) if day == time.strftime("%Y-%m-%d")), default=0)
 
 
-def newest(output: str | Path, name: str) -> Path | None:
-    """The folder of the last run of that name, whether it has saved something or not; None where there is none."""
-    return max(runs(output, name), default=(None, None, None))[2]
-
-
 def runs(output: str | Path, name: str) -> list[tuple[str, int, Path]]:
-    """Date, number and folder of all runs of that name, in no order."""
-    found = [(order(path), path) for path in Path(output).glob("*") if path.is_dir()]
-    return [(*place, path) for place, path in found if path.name == f"{name}-{place[0]}-{place[1]}"]
+    """Returns date, number and folder of every run of that name, the oldest first."""
+    found = [(*order(path), path) for path in Path(output).glob("*") if path.is_dir()]
+    return sorted(run for run in found if run[2].name == f"{name}-{run[0]}-{run[1]}")
 
 
 def order(folder: Path) -> tuple[str, int]:
-    """Date and number of a run, by which runs of one name are sorted."""
+    """Returns date and number of a run folder, by which runs of one name are sorted."""
     match = re.fullmatch(r".*-(\d{4}-\d\d-\d\d)-(\d+)", folder.name)
     return (match[1], int(match[2])) if match else ("", 0)
 
 
 def started(folder: Path, what: str) -> str | None:
-    """What environment.json says of the last start: its "id", different for all, or the "run" that torchrun knows."""
+    """Reads environment.json of the last start: its unique "id", or the "run" id of torchrun. None if there is none."""
     try:
         return json.loads((folder / "environment.json").read_text(encoding="utf-8"))[what]
     except (OSError, ValueError, KeyError):
@@ -84,11 +76,13 @@ def started(folder: Path, what: str) -> str | None:
 
 
 class Run:
-    """Writes to the folder of a run.
+    """Writes the files of a run folder.
 
-    `rows`: the log so far, as the checkpoint has it that the run goes on from; what was logged after it is cut, so that
-    the log has neither gaps nor doubles. None: another machine keeps the log. `run`: what torchrun knows the run by.
-    `marks`: what the curves show as vertical lines, name -> first epoch (`{"thaw": 10, "plain": 35}`).
+    `rows`: the rows of the log up to the checkpoint that the run resumes from. Later rows are removed from log.csv, so that
+    it has neither gaps nor repeated epochs. None: another node writes the log. `run`: the id of the run under torchrun.
+    `marks`: vertical lines of the curves, name -> first epoch (`{"thaw": 10}`).
+
+    TensorBoard and curves are only for looking at: a full disk is a warning there, and the next call tries again.
     """
 
     def __init__(
@@ -101,55 +95,66 @@ class Run:
         run: str | None = None,
     ):
         self.folder, self.marks, self.rows = Path(folder), dict(marks or {}), list(rows or ())
-        self.id = secrets.token_hex(8)  # of this start
-        self._tensorboard, self._drawn = None, time.monotonic()
-        self.saved = time.monotonic()  # when it last tried to save
+        self.keeps_log = rows is not None
+        self.id = secrets.token_hex(8)  # unique for each start of the run
+        self.drawn = self.saved = time.monotonic()  # when the curves were drawn, and when a save was last attempted
+        self._tensorboard = None
         written, earlier = self.folder / "environment.json", []
         if written.exists():
             before = json.loads(written.read_text(encoding="utf-8"))
             earlier = [*before.pop("earlier_starts"), before]
-        _write(self.folder / "config.json", _json(config))
-        _write(written, _json({"id": self.id, "run": run, **environment(device), "earlier_starts": earlier}))
-        if rows is not None:
+        _write_json(self.folder / "config.json", config)
+        _write_json(written, {"id": self.id, "run": run, **environment(device), "earlier_starts": earlier})
+        if self.keeps_log:
             self._write_log()
 
     def log(self, row: Mapping[str, Any]) -> None:
-        """Adds the row of an epoch to log.csv: `epoch`, `AP` and whatever else; new columns are added to the header."""
+        """Adds the row of an epoch to log.csv: `epoch`, `AP` and any others. New columns are added to the header."""
         self.rows.append({"epoch": row["epoch"], **{key: value for key, value in row.items() if value is not None}})
         self._write_log()
-        if time.monotonic() - self._drawn > CURVES_EVERY:
+        if time.monotonic() - self.drawn > CURVES_EVERY:
             self.curves()
 
     def scalars(self, values: Mapping[str, float], step: int) -> None:
-        """Numbers for TensorBoard, tag -> value."""
-        for tag, value in values.items():
-            self._writer().add_scalar(tag, value, step)
+        """Writes numbers to TensorBoard, tag -> value."""
 
-    def picture(self, tag: str, image: np.ndarray, step: int) -> None:
-        """A picture uint8 BGR `[H, W, 3]` for TensorBoard."""
+        def write(writer) -> None:
+            for tag, value in values.items():
+                writer.add_scalar(tag, value, step)
+
+        self._to_tensorboard(write)
+
+    def image(self, name: str, image: np.ndarray, step: int) -> None:
+        """Writes an image, uint8 BGR `[H, W, 3]`, to the run folder as NAME.jpg and to TensorBoard."""
         from tensorboard.compat.proto.summary_pb2 import Summary
 
-        # a JPEG: the PNG of add_image takes half a second for a page of 16 samples
+        with checkpoint.warn_if_disk_fails():
+            draw.write_image(self.folder / f"{name}.jpg", image)
+        # As a JPEG: the PNG of `add_image` takes half a second for a contact sheet of 16 samples.
         size = {"height": image.shape[0], "width": image.shape[1], "colorspace": 3}
-        picture = Summary.Image(**size, encoded_image_string=cv2.imencode(".jpg", image)[1].tobytes())
-        self._writer().file_writer.add_summary(Summary(value=[Summary.Value(tag=tag, image=picture)]), step)
+        encoded = Summary.Image(**size, encoded_image_string=cv2.imencode(".jpg", image)[1].tobytes())
+        summary = Summary(value=[Summary.Value(tag=name, image=encoded)])
+        self._to_tensorboard(lambda writer: writer.file_writer.add_summary(summary, step))
 
-    def save(self, name: str, contents: Mapping[str, Any]) -> Path:
-        """A checkpoint `name` in the folder, atomically; see utils/checkpoint.py."""
+    def save(self, name: str, contents: Mapping[str, Any]) -> None:
+        """Writes the checkpoint `name` atomically; see checkpoint.save."""
         self.saved = time.monotonic()
         checkpoint.save(self.folder / name, contents)
-        return self.folder / name
 
     def curves(self) -> None:
         """Draws curves.png from the log."""
-        draw_curves(self.rows, self.folder / "curves.png", self.marks)
-        self._drawn = time.monotonic()
+        from utils import plots
+
+        self.drawn = time.monotonic()
+        with checkpoint.warn_if_disk_fails():
+            plots.draw_curves(self.rows, self.folder / "curves.png", self.marks)
 
     def close(self) -> None:
+        """Draws the final curves and closes TensorBoard."""
         if self.rows:
             self.curves()
         if self._tensorboard is not None:
-            self._tensorboard.close()
+            self._to_tensorboard(lambda writer: writer.close())
 
     def _write_log(self) -> None:
         columns = list(dict.fromkeys(["epoch", *(key for row in self.rows for key in row)]))
@@ -157,27 +162,32 @@ class Run:
         writer = csv.DictWriter(text, columns, lineterminator="\n")
         writer.writeheader()
         writer.writerows(self.rows)
-        _write(self.folder / "log.csv", text.getvalue())
+        with checkpoint.atomic_write(self.folder / "log.csv") as file:
+            file.write(text.getvalue().encode("utf-8"))
 
-    def _writer(self) -> Any:
-        if self._tensorboard is None:
-            from torch.utils.tensorboard import SummaryWriter  # takes seconds to import
+    def _to_tensorboard(self, write: Callable[[Any], object]) -> None:
+        """Calls `write(writer)`. A writer that failed is replaced: its thread has ended, and it would only repeat the error."""
+        with checkpoint.warn_if_disk_fails():
+            try:
+                if self._tensorboard is None:
+                    from torch.utils.tensorboard import SummaryWriter  # takes seconds to import
 
-            purge = self.rows[-1]["epoch"] + 1 if self.rows else 1  # what was written after the checkpoint
-            self._tensorboard = SummaryWriter(str(self.folder), purge_step=purge)
-        return self._tensorboard
+                    done = self.rows[-1]["epoch"] if self.rows else 0  # later events are from before a resume: hidden
+                    self._tensorboard = SummaryWriter(str(self.folder), purge_step=done + 1)
+                write(self._tensorboard)
+            except Exception:
+                self._tensorboard = None
+                raise
 
 
 def read_log(path: str | Path) -> list[dict[str, str]]:
-    """The rows of a log.csv as text, column -> value; cells that were not logged are left out. No file: no rows."""
-    if not Path(path).exists():
-        return []
+    """Reads the rows of log.csv as text, column -> value, without empty cells."""
     with open(path, encoding="utf-8", newline="") as file:
         return [{key: value for key, value in row.items() if value} for row in csv.DictReader(file)]
 
 
 def code(root: str | Path) -> str:
-    """A digest of the program in the folder `root`, whether committed or not."""
+    """Returns a digest of the program in the folder `root`, committed or not."""
     digest = hashlib.blake2b(digest_size=6)
     for pattern in ("train.py", "nets/*.py", "utils/*.py", "datasets/*.py"):
         for path in sorted(Path(root).glob(pattern)):
@@ -186,7 +196,7 @@ def code(root: str | Path) -> str:
 
 
 def environment(device: torch.device | str) -> dict[str, Any]:
-    """What else decides what a run computes: versions, device, threads, commit, command line."""
+    """Returns what else determines the results of a run: versions, device, threads, commit, command line."""
     device = torch.device(device)
     root = Path(__file__).resolve().parents[1]
     changed = _git(root, "status", "--porcelain", "--untracked-files=no")
@@ -197,7 +207,7 @@ def environment(device: torch.device | str) -> dict[str, Any]:
         "uncommitted_changes": None if changed is None else bool(changed),
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "torchvision": version("torchvision"),  # to import it takes a second
+        "torchvision": version("torchvision"),  # importing it takes a second
         "cv2": cv2.__version__,
         "numpy": np.__version__,
         "cuda": torch.version.cuda,
@@ -205,52 +215,6 @@ def environment(device: torch.device | str) -> dict[str, Any]:
         "machine": f"{platform.node()}, {platform.platform()}, {os.cpu_count()} cores",
         "threads": torch.get_num_threads(),
     }
-
-
-def draw_curves(rows: Sequence[Mapping[str, Any]], path: str | Path, marks: Mapping[str, int] | None = None) -> None:
-    """Rows of a log -> a picture: training losses, the loss on the validation pictures, AP, learning rate."""
-    from matplotlib.figure import Figure  # no pyplot: no window, no state outside this function
-
-    names = list(dict.fromkeys(key for row in rows for key in row))
-    losses = [n for n in names if n.startswith("loss")]
-    panels = {
-        "losses in training": losses,
-        "loss in training and on the validation pictures": [n for n in names if n in ("loss", "val_loss")],
-        "average precision": [n for n in names if n in ("AP", "AP50", "AP75")],
-        "learning rate": [n for n in names if n.startswith("learning_rate")],
-    }
-    figure = Figure(figsize=(12, 7.5), dpi=110, layout="constrained")
-    for axes, (title, columns) in zip(figure.subplots(2, 2).flat, panels.items(), strict=True):
-        for column, colour in zip(columns, COLOURS * len(columns), strict=False):
-            points = [(int(row["epoch"]), float(row[column])) for row in rows if column in row]
-            axes.plot(
-                *zip(*points, strict=True),
-                color=colour,
-                label=column,
-                lw=1.8,
-                marker="o",
-                ms=3 if len(points) < 40 else 0,
-            )
-        _decorate(axes, title, marks or {}, columns)
-    temporary = Path(path).with_name(f".{Path(path).name}.tmp")
-    figure.savefig(temporary, format="png")
-    os.replace(temporary, path)
-
-
-def _decorate(axes: Any, title: str, marks: Mapping[str, int], columns: Sequence[str]) -> None:
-    axes.set_title(title, loc="left", fontsize=11, color=INK)
-    axes.set_xlabel("epoch", color=INK)
-    axes.grid(color=FAINT, lw=0.6)
-    axes.tick_params(colors=INK, labelsize=9)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.xaxis.get_major_locator().set_params(integer=True)
-    for name, epoch in marks.items():
-        axes.axvline(epoch - 0.5, color=INK, lw=0.9, ls=(0, (4, 3)))
-        axes.annotate(f" {name}", (epoch - 0.5, 1), xycoords=("data", "axes fraction"), va="top", fontsize=8, color=INK)
-    if columns:
-        axes.legend(frameon=False, fontsize=9, labelcolor=INK)
-    if title.startswith("average"):
-        axes.set_ylim(0, 1)
 
 
 def _git(root: Path, *words: str) -> str | None:
@@ -261,12 +225,52 @@ def _git(root: Path, *words: str) -> str | None:
     return done.stdout.strip() if done.returncode == 0 else None
 
 
-def _json(value: Any) -> str:
-    return json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n"
+def _write_json(path: Path, value: Any) -> None:
+    with checkpoint.atomic_write(path) as file:
+        file.write((json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n").encode("utf-8"))
 
 
-def _write(path: Path, text: str) -> None:
-    """The old or the new text, never half of it."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(text, encoding="utf-8", newline="\n")
-    os.replace(temporary, path)
+def new_folder(output: str, name: str, ranks: Ranks) -> Path:
+    """Makes the folder of a new run on rank 0 and returns it; it has the same name on all nodes."""
+    after = max(ranks.gather(last_number(output, name)))
+    return Path(output) / ranks.on_main(lambda: create(output, name, after).name)
+
+
+def open_run(folder: Path, config: dict, ranks: Ranks, marks: dict, rows: tuple, run_id: str | None) -> Run | None:
+    """Opens a run folder and returns the Run in processes that write to it. For the arguments see `Run`.
+
+    Rank 0 writes. On a node that does not see the files of rank 0, because there is no common disk, the first process keeps
+    the checkpoints in a folder of the same name.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    run = Run(folder, config, ranks.device, marks, rows, run_id) if ranks.is_main else None
+    first = ranks.gather(run and run.id)[0]
+    if ranks.is_node_main and not ranks.is_main and started(folder, "id") != first:
+        run = Run(folder, config, ranks.device, marks, None, run_id)
+    return run
+
+
+def profiled(batches: Iterable, steps: int, path: Path, log: Callable[[str], None] = print) -> Iterator:
+    """Yields the batches unchanged, and profiles `steps` training steps after the first five.
+
+    Writes a trace for https://ui.perfetto.dev to `path` (.json.gz), and a table of the most expensive operations next to it.
+    """
+    batches, done = iter(batches), 0
+    yield from itertools.islice(batches, PROFILE_WARM_UP)
+    gpu = torch.cuda.is_available()
+    with profile(activities=[ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * gpu) as profiler:
+        while done < steps:
+            with record_function("wait for data"):
+                batch = next(batches, None)
+            if batch is None:
+                break
+            yield batch
+            done += 1
+    if done:
+        profiler.export_chrome_trace(str(path))
+        table = profiler.key_averages().table(f"self_{'device' if gpu else 'cpu'}_time_total", 40, 60)
+        path.with_suffix("").with_suffix(".txt").write_text(table, encoding="utf-8")
+        log(f"profile    {done} steps: {path} (open it at https://ui.perfetto.dev)")
+    else:
+        log(f"profile    no trace: the epoch has no more than {PROFILE_WARM_UP} steps")
+    yield from batches

@@ -1,74 +1,85 @@
-"""Videos, cameras and windows."""
+"""Video files, cameras and windows."""
 
 import itertools
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import cv2
 import numpy as np
 
-from utils.ahead import ahead
+from utils.images import prefetch
 
-VIDEOS = {".mp4", ".avi", ".mov", ".mkv", ".webm", ".m4v", ".mpg", ".mpeg", ".wmv", ".flv", ".ts"}
-WINDOW = 1280  # pixels of the longer side at most
-FRAMES = 8  # that are read ahead, and as many that wait to be written
-
-
-def is_stream(source: str) -> bool:
-    """Whether frames come one after another: a camera number, an address, or a video file."""
-    return is_live(source) or (Path(source).suffix.lower() in VIDEOS and not Path(source).is_dir())
-
-
-def is_live(source: str) -> bool:
-    """Whether it goes on until somebody stops it: a camera number or an address."""
-    return source.isdecimal() or "://" in source
+WINDOW = 1280  # pixels of the longer side of a window at most
+AHEAD = 8  # frames that are read ahead of the network
 
 
 def open_video(source: str) -> cv2.VideoCapture:
-    """Raises ValueError where OpenCV cannot read it."""
-    if not is_live(source) and not Path(source).is_file():
+    """Opens a video file, a camera (its number) or the address of a stream. Raises ValueError if OpenCV cannot read it."""
+    camera, address = source.isdecimal(), "://" in source
+    if not (camera or address or Path(source).is_file()):
         raise ValueError(f"source={source}: there is no such file")
-    video = cv2.VideoCapture(int(source) if source.isdecimal() else source)
+    video = cv2.VideoCapture(int(source) if camera else source)
     if not video.isOpened():
-        cure = "another number?" if source.isdecimal() else "convert it: ffmpeg -i SOURCE out.mp4"
-        raise ValueError(f"source={source}: OpenCV cannot open it; {cure}")
+        fix = "try another camera number" if camera else "convert it: ffmpeg -i SOURCE out.mp4"
+        raise ValueError(f"source={source}: OpenCV cannot open it; {fix}")
     return video
 
 
-def frames_of(video: cv2.VideoCapture, most: int = FRAMES) -> Iterator[np.ndarray]:
-    """uint8 [H, W, 3] BGR, until the end; a thread reads up to `most` ahead. At the end, or when it is closed, the video is
-    released."""
+def frames_of(video: cv2.VideoCapture, most: int) -> Iterator[np.ndarray]:
+    """Yields the frames uint8 [H, W, 3] BGR; a thread reads up to `most` frames ahead.
+
+    The video is released at its end or when the iterator is closed.
+    """
     try:
-        with closing(ahead(lambda _: video.read(), itertools.count(), most)) as reads:
-            for there, frame in reads:
-                if not there:
+        with closing(prefetch(lambda _: video.read(), itertools.count(), most)) as reads:
+            for complete, frame in reads:
+                if not complete:
                     return
                 yield frame
     finally:
         video.release()
 
 
-def length(video: cv2.VideoCapture) -> int:
-    """Frames in all; 0 or less where that is not known."""
-    return int(video.get(cv2.CAP_PROP_FRAME_COUNT))
+def length(video: cv2.VideoCapture) -> int | None:
+    """Number of frames; None if unknown, as for cameras."""
+    count = int(video.get(cv2.CAP_PROP_FRAME_COUNT))
+    return count if count > 0 else None
 
 
 def rate(video: cv2.VideoCapture) -> float:
-    """Frames a second; 25 where that is not known."""
+    """Frames per second; 25 if unknown."""
     return video.get(cv2.CAP_PROP_FPS) or 25
 
 
+@contextmanager
+def writing(path: Path, rate: float) -> Iterator[Callable[[str, np.ndarray], None]]:
+    """Yields a function `write(name, frame)` that appends frames to a video file, which the first frame opens."""
+    writer = None
+
+    def write(name: str, frame: np.ndarray) -> None:
+        nonlocal writer
+        if writer is None:
+            writer = open_writer(path, rate, frame.shape)
+        writer.write(frame)
+
+    try:
+        yield write
+    finally:
+        if writer is not None:
+            writer.release()
+
+
 def open_writer(path: Path, rate: float, shape: tuple[int, ...]) -> cv2.VideoWriter:
-    """A video file for frames of `shape` = (height, width, ...). Raises ValueError where OpenCV cannot write one."""
+    """Opens a video file for frames of `shape` = (height, width, ...). Raises ValueError if OpenCV cannot write it."""
     writer = cv2.VideoWriter(str(path), cv2.VideoWriter_fourcc(*"mp4v"), rate, shape[1::-1])
     if not writer.isOpened():
-        raise ValueError(f"{path}: this OpenCV cannot write videos; save=false goes without")
+        raise ValueError(f"{path}: this OpenCV cannot write videos; use save=false")
     return writer
 
 
 def show(image: np.ndarray, wait: int) -> bool:
-    """Shows an image for `wait` milliseconds, or until a key is pressed (0) -> False after q or Esc."""
+    """Shows an image for `wait` milliseconds (0: until a key is pressed). Returns False after q or Esc."""
     shrink = min(WINDOW / max(image.shape[:2]), 1)
     try:
         cv2.imshow("Thaw", cv2.resize(image, None, fx=shrink, fy=shrink, interpolation=cv2.INTER_AREA))

@@ -1,0 +1,59 @@
+"""Writes the images of docs/augmentation.md into docs/images: 16 training samples of each kind, with their boxes."""
+
+from pathlib import Path
+
+import numpy as np
+
+from datasets import demo
+from datasets.annotations import Sample
+from datasets.mosaic import Augment, draw_sample
+from utils.draw import contact_sheet, draw_boxes, write_image
+
+FOLDER = Path(__file__).parents[1] / "docs" / "images"
+SIDE = 192  # pixels of a sample; a contact sheet of 16 stays below 300 KB
+GEOMETRY = {
+    "rotation": 10,
+    "scale": (0.5, 1.5),
+    "translate": 0.1,
+    "shear": 4,
+}  # as in train.py, with twice the rotation
+SHEETS = {  # file: augmentation
+    "augment": Augment(mosaic=1.0, mixup=0.0, flip=0.5, **GEOMETRY),
+    "augment_single": Augment(mosaic=0.0, mixup=0.0, flip=0.5, **GEOMETRY),
+    "augment_mixup": Augment(mosaic=0.5, mixup=1.0, flip=0.5, **GEOMETRY),
+    "augment_no_aug": Augment(mosaic=0.5, mixup=1.0, flip=0.5, **GEOMETRY).without_geometry(),
+}
+
+
+def demo_samples(count: int) -> list[Sample]:
+    """The first images of the demo, drawn in memory."""
+    images = (demo.draw_image(number) for number in range(count))
+    return [Sample(image, boxes.astype(np.float32), labels) for image, boxes, labels in images]
+
+
+def augmented(samples: list[Sample], augment: Augment, size: tuple[int, int], count: int) -> list[np.ndarray]:
+    """The first `count` training samples with this augmentation, with their boxes drawn."""
+
+    def partner(rng: np.random.Generator) -> Sample:
+        return samples[rng.integers(len(samples))]
+
+    images = []
+    for position in range(count):
+        rng = np.random.default_rng((0, 0, position))
+        index = position % len(samples)
+        sample = draw_sample(samples.__getitem__, index, partner, rng, size, "corner", augment)
+        images.append(draw_boxes(sample.image, sample.boxes, sample.labels, demo.CLASSES))
+    return images
+
+
+def main() -> None:
+    """Writes the contact sheets and prints their paths."""
+    samples = demo_samples(48)
+    for name, augment in SHEETS.items():
+        path = FOLDER / f"{name}.jpg"  # JPEG: a tenth of the size of PNG, which would store the noise
+        write_image(path, contact_sheet(augmented(samples, augment, (SIDE, SIDE), 16), 4))
+        print(path.relative_to(FOLDER.parents[1]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,227 @@
+"""Detector: a trained model as a function from images to detections, for programs of your own.
+
+    from nets.detector import Detector
+    for result in Detector("runs/train-2026-01-31-1/best.pt")(["a.jpg", "b.jpg"]):
+        print(result.names, result.scores, result.boxes)
+
+predict.py uses the same class, and evaluate.py the same `load`, so all of them predict the same boxes.
+"""
+
+import ctypes
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import nets
+from nets import pretrained
+from utils import checkpoint
+from utils.config import check_class_names
+from utils.distributed import choose_device
+from utils.images import READERS, batched, letterbox, prefetch, read_image
+
+CONFIDENCE = 0.3  # the default threshold for files that do not store the confidence of their best F1
+
+
+class Result(NamedTuple):
+    """The detections in one image, best first. Without detections, all arrays have length 0."""
+
+    boxes: np.ndarray  # float32 [n, 4] xyxy, pixels of the image, not clipped to it
+    scores: np.ndarray  # float32 [n]
+    labels: np.ndarray  # int64 [n]
+    names: tuple[str, ...]  # class names of the labels
+
+
+class Loaded(NamedTuple):
+    """A model with its weights on the CPU, and the settings stored in its file."""
+
+    model: nets.DetectionModel  # of an ONNX file: an OnnxModel, which has the methods that prediction needs
+    classes: tuple[str, ...]
+    image_size: tuple[int, int]  # height, width
+    config: dict[str, Any]  # constants of the training run; empty for official weights and ONNX files
+    path: Path
+    confidence: float  # threshold of the best F1 in the validation, or CONFIDENCE
+
+
+class Detector:
+    """A trained model as a callable: `Detector(checkpoint)(images)` returns one `Result` per image.
+
+    An image is a path, or a uint8 array [H, W, 3] in BGR order as in OpenCV. `load` explains the arguments `checkpoint`,
+    `model`, `classes` and `image_size`; `confidence=None` takes the threshold stored in the file. The boxes are those of
+    evaluate.py with the same `confidence` and `nms_iou`, up to rounding, since batch norms are folded into the convolutions.
+    On a CPU the process keeps the memory that it frees (see `keep_memory`).
+    """
+
+    def __init__(
+        self,
+        checkpoint: str | Path | None = None,
+        model: str | None = None,
+        classes: Sequence[str] | None = None,
+        image_size: tuple[int, int] | None = None,
+        device: str = "auto",
+        confidence: float | None = None,
+        nms_iou: float = 0.5,
+        batch_size: int = 8,
+    ):
+        loaded = load(checkpoint, model, classes, image_size)
+        self.classes, self.image_size, self.config, self.path = loaded[1:5]
+        self.device, self.batch_size = choose_device(device_for(loaded.path, device)), batch_size
+        self.limits = {"confidence": loaded.confidence if confidence is None else confidence, "nms_iou": nms_iou}
+        self.model = loaded.model.fuse().to(self.device, memory_format=torch.channels_last)
+        if self.device.type == "cpu":
+            keep_memory()
+
+    def __call__(self, images: str | Path | np.ndarray | Sequence[str | Path | np.ndarray]) -> list[Result]:
+        """Detects objects in a list of images; a single image is a list of one. Raises ImageError for an unreadable file."""
+        if isinstance(images, str | Path) or getattr(images, "ndim", 4) < 4:
+            images = [images]
+        results = []
+        for batch in batched(read_images(images, 2 * self.batch_size), self.batch_size):
+            inputs, transforms = self.prepare(batch)
+            results += self.select(self.network(inputs), transforms)
+        return results
+
+    def prepare(self, images: Sequence[np.ndarray]) -> tuple[Tensor, Tensor]:
+        """Letterboxes images uint8 [H, W, 3] BGR -> network input uint8 [B, 3, H, W] and letterbox transforms float32 [B, 5],
+        both on the device of the model."""
+        for image in images:
+            if not isinstance(image, np.ndarray) or image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
+                what = f"{image.dtype} {list(image.shape)}" if isinstance(image, np.ndarray) else type(image).__name__
+                raise TypeError(f"an image must be a path or a uint8 array [H, W, 3] in BGR order, not {what}")
+        fitted = [letterbox(image, self.image_size, self.model.letterbox) for image in images]
+        inputs = torch.from_numpy(np.stack([image for image, _ in fitted])).permute(0, 3, 1, 2)
+        transforms = torch.tensor([transform for _, transform in fitted], dtype=torch.float32)
+        return inputs.to(self.device), transforms.to(self.device)
+
+    @torch.inference_mode()
+    def network(self, inputs: Tensor) -> NamedTuple:
+        """Runs the network: input [B, 3, H, W] -> the family's raw Predictions."""
+        return self.model(inputs)
+
+    @torch.inference_mode()
+    def select(self, predictions: NamedTuple, transforms: Tensor) -> list[Result]:
+        """Applies the confidence threshold and NMS to raw predictions -> Results in pixels of the original images."""
+        detections = self.model.detections(predictions, self.image_size, transforms, **self.limits)
+        ends = np.cumsum([len(one.scores) for one in detections])[:-1]
+        # One transfer from the device per field, not per image.
+        fields = (np.split(torch.cat(field).cpu().numpy(), ends) for field in zip(*detections, strict=True))
+        return [Result(*one, tuple(self.classes[label] for label in one[2])) for one in zip(*fields, strict=True)]
+
+
+def read_images(images: Sequence[str | Path | np.ndarray], most: int) -> Iterator[np.ndarray]:
+    """Yields the images in order; threads read up to `most` of the next files ahead."""
+
+    def read(image: str | Path | np.ndarray) -> np.ndarray:
+        return read_image(str(image)) if isinstance(image, str | Path) else image
+
+    if len(images) > 1 and any(isinstance(image, str | Path) for image in images):
+        return prefetch(read, images, most, READERS)
+    return map(read, images)
+
+
+def keep_memory() -> None:
+    """Makes glibc keep freed memory for this process. By default it returns the buffers of large layers to Linux and gets
+    them back page by page in every forward pass. Does nothing with other C libraries."""
+    libc = ctypes.CDLL(None) if sys.platform == "linux" else None
+    if hasattr(libc, "mallopt"):
+        libc.mallopt(-4, 0)  # M_MMAP_MAX: no allocation has a mapping of its own
+        libc.mallopt(-1, -1)  # M_TRIM_THRESHOLD: never return the end of the heap
+
+
+def device_for(path: str | Path | None, device: str) -> str:
+    """Returns `device`, except that "auto" means "cpu" for ONNX files, which run on the CPU only."""
+    return "cpu" if device == "auto" and Path(path or "").suffix == ".onnx" else device
+
+
+def load(
+    path: str | Path | None,
+    model: str | None = None,
+    classes: Sequence[str] | None = None,
+    image_size: tuple[int, int] | None = None,
+) -> Loaded:
+    """Loads a trained model: a checkpoint of this project, an ONNX file of export.py, or official weights.
+
+    `path=None` is the newest checkpoint in runs/. Official weights need `model`; they are a file, or "coco" to download them.
+    Weights with 80 classes are taken for COCO's. `classes` picks some of COCO's, or names the classes of other weights.
+    `image_size=None` is the size of the training. Raises CheckpointError, PretrainedError or ValueError with the fix.
+    """
+    path = newest_checkpoint() if path is None else path
+    if str(path) == "coco":
+        if model is None:
+            raise ValueError(f"checkpoint=coco needs model=, one of {', '.join(nets.model_names())}")
+        path = nets.fetch_weights(model)
+    if Path(path).suffix == ".onnx":
+        loaded = _load_exported(Path(path), model, classes, image_size)
+    elif model is not None and not checkpoint.is_own(checkpoint.read(path)):
+        loaded = _load_official(Path(path), model, classes, image_size)
+    else:
+        loaded = _load_checkpoint(Path(path), model, classes, image_size)
+    check_class_names(loaded.classes, str(path))
+    return loaded
+
+
+def _load_checkpoint(path: Path, model: str | None, classes: Sequence[str] | None, image_size: tuple | None) -> Loaded:
+    contents = checkpoint.load(path)
+    config, names = contents["config"], tuple(contents["classes"])
+    _refuse_other_settings(path, config["model"], names, model, classes)
+    network = nets.build(config["model"], len(names), contents["model"])
+    network.load_state_dict(contents["model"])
+    best = contents.get("metrics", {}).get("confidence", -1)
+    size = nets.check_size(image_size or tuple(config["image_size"]))
+    return Loaded(network.eval(), names, size, config, path, best if best > 0 else CONFIDENCE)
+
+
+def _load_exported(path: Path, model: str | None, classes: Sequence[str] | None, image_size: tuple | None) -> Loaded:
+    from nets.onnx import OnnxModel
+
+    network = OnnxModel(path)
+    about = network.about
+    names, own_size = tuple(about["classes"]), tuple(about["image_size"])
+    _refuse_other_settings(path, about["model"], names, model, classes)
+    size = nets.check_size(image_size or own_size)
+    if size != own_size and not about["dynamic_size"]:
+        own = ",".join(map(str, own_size))
+        raise ValueError(
+            f"{path} was exported for image_size={own} only: leave it out, or export with dynamic_size=true"
+        )
+    return Loaded(network, names, size, {}, path, about["confidence"])
+
+
+def _refuse_other_settings(
+    path: str | Path, own_model: str, own_classes: tuple, model: str | None, classes: Sequence[str] | None
+) -> None:
+    """Raises ValueError if the arguments `model` or `classes` contradict the file."""
+    if model not in (None, own_model) or (classes is not None and tuple(classes) != own_classes):
+        some = ", ".join(own_classes[:5]) + (", ..." if len(own_classes) > 5 else "")
+        raise ValueError(f"{path} is a {own_model} with the classes {some}: leave out model= and classes=")
+
+
+def _load_official(path: Path, model: str, classes: Sequence[str] | None, image_size: tuple | None) -> Loaded:
+    state, names = nets.read_weights(path, model)
+    rows = len(state.get("head.class_predictors.0.bias", ()))
+    wanted = tuple(classes or names or ())
+    if not wanted:
+        raise ValueError(f"{path} predicts {rows} classes without their names: give classes=FILE, one name per line")
+    known = names and set(pretrained.shared_classes(names, wanted)) == set(range(len(wanted)))
+    if not known and len(wanted) != rows:
+        raise ValueError(f"{path} predicts {rows} classes, classes= has {len(wanted)} names, and not all are COCO's")
+    network = nets.build(model, len(wanted), state)
+    state = pretrained.adapt_classes(state, names if known else None, wanted, network)
+    checkpoint.load_matching(network, state).require(backbone=1.0, neck=1.0, head=1.0)
+    size = nets.check_size(image_size or nets.official_size(model))
+    return Loaded(network.eval(), wanted, size, {}, path, CONFIDENCE)
+
+
+def newest_checkpoint(runs: str | Path = "runs") -> Path:
+    """Returns the most recently written best.pt of all run folders. Raises CheckpointError if there is none."""
+    paths = sorted(Path(runs).glob("*/best.pt"), key=lambda path: path.stat().st_mtime)
+    if not paths:
+        raise checkpoint.CheckpointError(
+            f"no {Path(runs) / '*' / 'best.pt'} here. Train one with `python train.py`, name one with checkpoint=FILE, "
+            f"or use the official weights with checkpoint=coco model=yolox_s"
+        )
+    return paths[-1]

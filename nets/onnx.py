@@ -1,0 +1,142 @@
+"""Exported models: ONNX files of export.py, run by onnxruntime with the interface of a DetectionModel."""
+
+import json
+from collections import namedtuple
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import nets
+from nets.postprocess import Detections
+from utils.checkpoint import CheckpointError
+from utils.images import into_original
+
+VERSION = 1  # of the metadata, and of the meaning of inputs and outputs
+REQUIRED = ("version", "model", "classes", "image_size", "dynamic_size", "letterbox", "outputs", "confidence")
+
+
+class OnnxModel:
+    """An ONNX file of export.py as a model that predicts on the CPU, with as many threads as torch has now.
+
+    `about` is the metadata of the file (docs/deploy.md). `decoder` decodes raw outputs, and may be given for a test of the
+    file; otherwise it is built without memory for its weights.
+    """
+
+    def __init__(self, path: str | Path, decoder: nets.DetectionModel | None = None):
+        self._session = _open(Path(path))
+        self.about = _about(Path(path), self._session.get_modelmeta().custom_metadata_map)
+        self.letterbox, self.num_classes = self.about["letterbox"], len(self.about["classes"])
+        self._input = self._session.get_inputs()[0]
+        self._decoder = None
+        if self.about["outputs"] == "raw":
+            with torch.device("meta"):
+                self._decoder = decoder or nets.build(self.about["model"], self.num_classes)
+
+    def __call__(self, images: Tensor) -> Any:
+        """Images `[B, 3, H, W]`, 0-255 -> raw Predictions. A file that contains NMS runs in `detections`, where its thresholds
+        are known: for it this method returns the images."""
+        if self._decoder is None:
+            return images
+        names = [output.name for output in self._session.get_outputs()]  # boxes_8, boxes_16, ...
+        levels = zip(names, self._run(images, {}), strict=True)
+        flat = [(name.rpartition("_")[0], level.flatten(2)) for name, level in levels]
+        fields = {}
+        for field, shape in self.about["shapes"].items():
+            raw = torch.cat([level for name, level in flat if name == field], 2).transpose(1, 2)
+            fields[field] = raw.reshape(*raw.shape[:2], *shape)
+        return namedtuple("Predictions", fields)(**fields)
+
+    def detections(
+        self,
+        predictions: Any,
+        image_size: tuple[int, int],
+        transforms: Tensor,
+        confidence: float = 0.001,
+        nms_iou: float = 0.65,
+        max_detections: int = 300,
+    ) -> list[Detections]:
+        """Turns predictions into detections per image, as `DetectionModel.detections` does; at most as many as the
+        `max_detections` of the export."""
+        if self._decoder is not None:
+            limits = {"confidence": confidence, "nms_iou": nms_iou, "max_detections": max_detections}
+            return self._decoder.detections(predictions, image_size, transforms.cpu(), **limits)
+        limits = {"confidence": np.array([confidence], np.float32), "nms_iou": np.array([nms_iou], np.float32)}
+        boxes, scores, labels = (x[:, :max_detections] for x in self._run(predictions, limits))
+        boxes = into_original(boxes, transforms.cpu()[:, None])
+        return [Detections(*(x[i][labels[i] >= 0] for x in (boxes, scores, labels))) for i in range(len(labels))]
+
+    def _run(self, images: Tensor, limits: Mapping[str, np.ndarray]) -> list[Tensor]:
+        """Runs the session on as many images at a time as the file takes; an incomplete batch is padded with black images."""
+        images = images.cpu()
+        if self._input.type == "tensor(uint8)":
+            inputs = images.to(torch.uint8).permute(0, 2, 3, 1).contiguous().numpy()
+        else:
+            inputs = images.float().contiguous().numpy()
+        fixed = self._input.shape[0]
+        batch_size = fixed if isinstance(fixed, int) else max(len(inputs), 1)
+        outputs = []
+        for start in range(0, len(inputs), batch_size):
+            batch = inputs[start : start + batch_size]
+            padding = np.zeros((batch_size - len(batch), *batch.shape[1:]), batch.dtype)
+            output = self._session.run(None, {self._input.name: np.concatenate([batch, padding]), **limits})
+            outputs.append([x[: len(batch)] for x in output])
+        return [torch.from_numpy(np.concatenate(parts)) for parts in zip(*outputs, strict=True)]
+
+    def to(self, device: torch.device, **_: Any) -> "OnnxModel":
+        """Returns the model. Raises ValueError for every device except the CPU."""
+        if torch.device(device).type != "cpu":
+            raise ValueError(f".onnx files run on the CPU only, not on {device}: give device=cpu, or the checkpoint")
+        return self
+
+    def eval(self) -> "OnnxModel":
+        """Returns the model: it is always in evaluation mode."""
+        return self
+
+    def fuse(self) -> "OnnxModel":
+        """Returns the model: its batch norms were folded at the export."""
+        return self
+
+
+def _open(path: Path):
+    """Opens a file in onnxruntime. Raises CheckpointError if it is missing or damaged, or if onnxruntime is."""
+    if not path.is_file():
+        raise CheckpointError(f"there is no {path}; python export.py checkpoint=FILE writes one")
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise CheckpointError(f"{path} needs onnxruntime ({error}): pip install onnxruntime") from error
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    options.log_severity_level = 3  # errors only: it warns that the thresholds are inputs with defaults
+    try:
+        return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # its errors have no common class
+        why = str(error).partition("\n")[0]
+        raise CheckpointError(
+            f"{path} is damaged or too new for onnxruntime {onnxruntime.__version__} ({why})"
+        ) from error
+
+
+def _about(path: Path, written: Mapping[str, str]) -> dict[str, Any]:
+    """Reads the metadata of a file. Raises CheckpointError if export.py did not write it or it is not supported."""
+    if written.get("version", str(VERSION)) != str(VERSION):
+        raise CheckpointError(f"{path} has version {written['version']}, supported is {VERSION}: export it again")
+    if missing := [name for name in REQUIRED if name not in written]:
+        raise CheckpointError(f"{path} has no {', '.join(missing)} in its metadata: export.py did not write it")
+    try:
+        about = {name: json.loads(value) for name, value in written.items()}
+    except ValueError as error:
+        raise CheckpointError(f"{path} has metadata that are not JSON ({error}): export it again") from error
+    if about.pop("nms_free", False):
+        raise CheckpointError(f"{path} was exported from a model with nms_free=true, which is no longer supported")
+    about["letterbox"] = {"centre": "center"}.get(about["letterbox"], about["letterbox"])  # spelling of older files
+    return about
+
+
+def metadata(values: Mapping[str, Any]) -> dict[str, str]:
+    """Encodes the description of a model as the metadata of its file: every value is JSON."""
+    return {name: json.dumps(value, ensure_ascii=False) for name, value in {"version": VERSION, **values}.items()}

@@ -1,0 +1,264 @@
+"""A sample is a pure function of (seed, epoch, position), with and without the user's own augmentation."""
+
+import pickle
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from datasets.annotations import read_annotation_file
+from datasets.dataset import (
+    NO_IMAGE,
+    PARTNER_REACH,
+    Batch,
+    DetectionDataset,
+    Item,
+    Key,
+    checked_sample,
+    collate,
+    epoch_order,
+    source_digest,
+)
+from datasets.loader import TrainSampler, ValSampler, build_loader
+from datasets.mosaic import Augment
+from utils.images import boxes_to_input, letterbox, read_image
+
+AUGMENT = Augment(mosaic=0.5, mixup=0.3, flip=0.5, rotation=5, scale=(0.5, 1.5), translate=0.1, shear=2)
+SIZE = (64, 96)
+
+
+def dataset_of(file, **options) -> DetectionDataset:
+    return DetectionDataset(read_annotation_file(str(file)), "corner", **options)
+
+
+def assert_same(first, second) -> None:
+    assert all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+# ---- samples
+
+
+def test_a_training_sample_is_a_function_of_its_key(painted):
+    data = dataset_of(painted(12), augment=AUGMENT, seed=5)
+    key = Key(2, 7, 4, SIZE)
+    assert_same(data[key], data[key])
+    assert_same(data[key], pickle.loads(pickle.dumps(data))[key])
+    assert data[key].image.shape == (*SIZE, 3) and data[key].index == 4
+
+
+def test_epochs_positions_and_seeds_give_different_samples(painted):
+    single = replace(AUGMENT, mosaic=0.0, mixup=0.0)  # the partners of a mosaic would differ anyway
+    data, other = (dataset_of(painted(5), augment=single, seed=seed) for seed in (5, 6))
+    keys = [Key(2, 7, 3, SIZE), Key(3, 7, 3, SIZE), Key(2, 8, 3, SIZE)]
+    images = [data[key].image for key in keys] + [other[keys[0]].image]
+    assert len({image.tobytes() for image in images}) == 4
+
+
+def test_partners_of_a_mosaic_are_near_in_the_order_of_the_epoch(painted):
+    file, read = painted(2), []
+    file.write_text(file.read_text(encoding="utf-8") * 1000, encoding="utf-8")
+
+    class Recording(DetectionDataset):
+        def read(self, index, *reduction):
+            read.append(index)
+            return super().read(index, *reduction)
+
+    data = Recording(dataset_of(file).annotations, "corner", replace(AUGMENT, mosaic=1.0, mixup=0.0), seed=3)
+    place = np.argsort(epoch_order(2000, 3, 1))  # position of each image in the order
+    offsets = []
+    for position in range(40):
+        read.clear()
+        data[Key(1, position, int(epoch_order(2000, 3, 1)[position]), SIZE)]
+        assert len(read) == 4
+        offsets += [(place[index] - position + 1000) % 2000 - 1000 for index in read[1:]]
+    assert max(map(abs, offsets)) <= PARTNER_REACH and min(offsets) < -100 and max(offsets) > 100
+    assert len(set(offsets)) > 80
+
+
+def test_no_augmentation_epochs_have_letterboxed_single_images(painted):
+    geometry_only = Augment(1.0, 1.0, 0.0, 20, (0.5, 2.0), 0.2, 5, hsv=(0, 0, 0))
+    data = dataset_of(painted(6), augment=geometry_only, no_aug_from=3)
+    image = letterbox(read_image(data.annotations.path(5)), SIZE, "corner")[0]
+    assert not np.array_equal(data[Key(2, 0, 5, SIZE)].image, image)
+    for epoch in (3, 4):
+        assert np.array_equal(data[Key(epoch, 0, 5, SIZE)].image, image)
+
+
+@pytest.mark.parametrize("kind", ["corner", "center"])
+def test_a_validation_sample_is_the_letterboxed_image(painted, kind):
+    data = DetectionDataset(read_annotation_file(str(painted(4))), kind)
+    item = data[Key(0, 3, 3, (64, 128))]
+    image, transform = letterbox(read_image(data.annotations.path(3)), (64, 128), kind)
+    assert np.array_equal(item.image, image) and item.transform.tolist() == pytest.approx(list(transform))
+    boxes, labels, _ = data.annotations.boxes_of(3)
+    assert len(boxes) == 3 and item.labels.tolist() == labels.tolist()
+    assert np.allclose(item.boxes, boxes_to_input(boxes, transform))
+    item = data[Key(0, 0, 1, (64, 128))]  # one box: its color is inside, gray is around it
+    ((x1, y1, x2, y2),) = item.boxes.astype(int).tolist()
+    color = item.image[..., 2 if item.labels[0] == 0 else 0]
+    assert color[(y1 + y2) // 2, (x1 + x2) // 2] > 250 and (color > 250).sum() < 1.3 * (x2 - x1) * (y2 - y1)
+
+
+def test_boxes_are_clipped_and_crowd_regions_left_out(painted):
+    file = painted(2)
+    file.write_text("train_1.png -9,-9,20,20,0 50,30,99,99,1 1,1,9,9,0,1\n", encoding="utf-8")  # 64 x 48
+    sample = dataset_of(file).read(0)
+    assert sample.boxes.tolist() == [[0, 0, 20, 20], [50, 30, 64, 48]] and sample.labels.tolist() == [0, 1]
+    assert len(dataset_of(file).ground_truth()["annotations"]) == 3
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_one_to_three_images_are_enough(painted, count):
+    data = dataset_of(painted(count + 1), augment=Augment(1.0, 1.0, 0.5, 5, (0.5, 1.5), 0.1, 2))
+    data = DetectionDataset(data.annotations.select(range(1, count + 1)), "corner", data.augment)  # with boxes
+    (batch,) = build_loader(data, TrainSampler(count, 4, SIZE, seed=3), 0)
+    assert batch.images.shape == (4, 3, *SIZE) and (batch.labels >= 0).any()
+    boxes = batch.boxes[batch.labels >= 0]
+    assert (boxes[:, 2:] > boxes[:, :2]).all() and boxes.min() >= 0 and boxes[:, 2].max() <= SIZE[1]
+
+
+# ---- the user's own augmentation
+
+
+def unchanged(image, boxes, labels, rng):
+    return image, boxes, labels
+
+
+def invert(image, boxes, labels, rng):
+    """Inverts a random part of the samples and adds a box at a random place."""
+    x, y = rng.uniform(0, 50, 2)
+    image = 255 - image if rng.random() < 0.5 else image
+    return image, np.vstack([boxes, [[x, y, x + 30, y + 90]]]), np.append(labels, 1)
+
+
+def keys(epoch: int, count: int = 8) -> list[Key]:
+    return [Key(epoch, position, position, SIZE) for position in range(count)]
+
+
+def test_extra_augment_is_applied_to_training_samples_only(painted):
+    data = {
+        f: dataset_of(painted(8), augment=AUGMENT, no_aug_from=3, extra_augment=f) for f in (None, unchanged, invert)
+    }
+    for epoch in range(5):
+        for key in keys(epoch):
+            without, same, changed = (data[f][key] for f in (None, unchanged, invert))
+            assert_same(without, same)
+            assert all(a.dtype == b.dtype for a, b in zip(without[:3], same[:3], strict=True))
+            if epoch >= 3:
+                assert_same(without, changed)
+                continue
+            assert len(changed.labels) == len(without.labels) + 1 and changed.labels[-1] == 1
+            assert np.array_equal(changed.boxes[:-1], without.boxes)
+            assert changed.boxes[-1, 3] <= SIZE[0]  # clipped
+            assert np.array_equal(changed.image, without.image) or np.array_equal(changed.image, 255 - without.image)
+    val = dataset_of(painted(8), extra_augment=invert)
+    assert_same(val[Key(0, 1, 1, SIZE)], dataset_of(painted(8))[Key(0, 1, 1, SIZE)])
+
+
+def test_samples_with_extra_augment_are_pure_functions_and_the_same_in_workers(painted):
+    data = dataset_of(painted(8), augment=AUGMENT, seed=4, extra_augment=invert)
+    first = [data[key] for key in keys(1)]
+    for key, item in list(zip(keys(1), first, strict=True))[::-1]:  # in another order
+        assert_same(data[key], item)
+    sampler = TrainSampler(8, 4, SIZE, seed=4)
+    alone, workers = (list(build_loader(data, sampler, count)) for count in (0, 2))
+    for a, b in zip(alone, workers, strict=True):
+        assert all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+    plain = list(build_loader(dataset_of(painted(8), augment=AUGMENT, seed=4), sampler, 0))
+    assert not torch.equal(plain[0].labels, alone[0].labels)  # it did reach the workers
+
+
+IMAGE, BOXES, LABELS = (
+    np.zeros((*SIZE, 3), np.uint8),
+    np.zeros((1, 4), np.float32) + (1, 2, 3, 4),
+    np.zeros(1, np.int64),
+)
+
+
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        (None, "must return image, boxes"),
+        ((IMAGE, BOXES), "must return image, boxes"),
+        ((IMAGE, [[1, 2, 3]], [0]), "must return image, boxes"),
+        ((IMAGE, BOXES, ["cat"]), "must return image, boxes"),
+        ((IMAGE[:32], BOXES, LABELS), r"uint8 \[64, 96, 3\], not uint8 \[32, 96, 3\]"),
+        ((IMAGE / 255, BOXES, LABELS), "not float64"),
+        ((torch.zeros(3, *SIZE), BOXES, LABELS), "not Tensor"),
+        ((IMAGE, BOXES, [0, 1]), "1 boxes, but 2 labels"),
+        ((IMAGE, BOXES * np.nan, LABELS), "boxes that are not finite"),
+    ],
+)
+def test_wrong_results_of_extra_augment_are_errors_that_name_it(result, message):
+    with pytest.raises(ValueError, match=f"extra_augment.*{message}"):
+        checked_sample(result, SIZE)
+
+
+def test_results_of_extra_augment_are_clipped_and_boxes_without_area_dropped():
+    boxes = [[-5, -5, 10, 10], [90, 60, 200, 200], [5, 5, 5, 9], [100, 0, 120, 9]]
+    sample = checked_sample((IMAGE[:, ::-1], boxes, [3, 4, 5, 6]), SIZE)
+    assert sample.boxes.tolist() == [[0, 0, 10, 10], [90, 60, 96, 64]] and sample.labels.tolist() == [3, 4]
+    assert sample.image.flags.c_contiguous and sample.boxes.dtype == np.float32
+
+
+class Shift:
+    def __call__(self, image, boxes, labels, rng):
+        return image, boxes + 1, labels
+
+
+def test_source_digest_changes_with_the_source_only():
+    functions = [
+        invert,
+        unchanged,
+        len,
+        Shift(),
+        *(eval(f"lambda *x: x[{i}:]") for i in range(2)),
+    ]  # the last have no source
+    digests = [source_digest(function) for function in functions]
+    assert len(set(digests)) == len(functions)
+    assert digests[3] == source_digest(Shift()) and digests[4] == source_digest(eval("lambda *x: x[0:]"))
+
+
+# ---- batches
+
+
+def item(count: int, index: int) -> Item:
+    boxes = np.arange(4 * count, dtype=np.float32).reshape(-1, 4)
+    image = np.full((32, 64, 3), index % 256, np.uint8)
+    return Item(image, boxes, np.arange(count), index, np.full(5, index, np.float32))
+
+
+def test_collate_pads_boxes_and_labels():
+    batch = collate([item(2, 7), item(0, 8), item(3, 9)])
+    assert batch.images.shape == (3, 3, 32, 64) and batch.images.dtype == torch.uint8 and batch.size == (32, 64)
+    assert batch.labels.tolist() == [[0, 1, -1], [-1, -1, -1], [0, 1, 2]] and batch.ids.tolist() == [7, 8, 9]
+    assert batch.boxes.shape == (3, 3, 4) and batch.boxes[0, :2].flatten().tolist() == list(range(8))
+    assert batch.boxes.dtype == batch.transforms.dtype == torch.float32 and not batch.boxes[1].any()
+    assert batch.images[:, 0, 0, 0].tolist() == [7, 8, 9] and batch.transforms[:, 0].tolist() == [7, 8, 9]
+    assert collate([item(0, 1)]).boxes.shape == (1, 1, 4)
+
+
+def test_a_rank_without_images_gets_an_empty_batch():
+    batch = collate([item(0, NO_IMAGE)])
+    assert [len(x) for x in batch] == [0] * 5 and batch.size == (32, 64)
+    assert [x.dtype for x in batch] == [x.dtype for x in collate([item(1, 0)])]
+
+
+def test_a_pickled_batch_is_the_same_batch():
+    batch = collate([item(2, 7), item(3, 9)])
+    again = pickle.loads(pickle.dumps(batch))
+    assert isinstance(again, Batch) and all(torch.equal(a, b) for a, b in zip(batch, again, strict=True))
+    assert again.images.stride() == batch.images.stride()  # channels last, as the network needs it
+
+
+def test_batches_go_to_a_device_without_their_ids():
+    batch = Batch(*(torch.zeros(2, 3) for _ in range(5))).to(torch.device("meta"))
+    assert {x.device.type for x in (batch.images, batch.boxes, batch.labels, batch.transforms)} == {"meta"}
+    assert batch.ids.device.type == "cpu"
+
+
+def test_validation_keeps_every_image(painted):
+    data = dataset_of(painted(5))
+    found = list(build_loader(data, ValSampler(5, 2, SIZE), 0))
+    assert [batch.ids.tolist() for batch in found] == [[0, 1], [2, 3], [4]]

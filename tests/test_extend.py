@@ -1,0 +1,187 @@
+"""The diffs of docs/extend.md: each applies to a copy of the program and has its effect in a short training."""
+
+import csv
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from utils import checkpoint
+
+ROOT = Path(__file__).parents[1]
+SECTIONS = re.findall(
+    r"^## (.*?)\n.*?^```diff\n(.*?)^```", (ROOT / "docs" / "extend.md").read_text("utf-8"), re.MULTILINE | re.DOTALL
+)
+DIFFS = dict(SECTIONS)  # heading -> unified diff
+SHORT = (
+    "weights=none epochs=2 freeze_epochs=0 no_aug_epochs=1 batch_size=4 image_size=64,64 workers=0 device=cpu "
+    "learning_rate=.01 warmup_epochs=0 mosaic=0"
+).split()
+
+
+def copy_of_the_program(folder: Path) -> Path:
+    """A copy of the scripts and packages, and of the tests' small model."""
+    for package in ("nets", "datasets", "utils", "tools"):
+        shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
+    (folder / "tests").mkdir()
+    for file in (*ROOT.glob("*.py"), ROOT / "tests" / "tiny.py"):
+        shutil.copy(file, folder / file.relative_to(ROOT))
+    return folder
+
+
+def apply(diff: str, folder: Path, *options: str) -> None:
+    """Applies a diff by `git apply`, which needs no repository. A parent folder that is one does not count."""
+    environment = {**os.environ, "GIT_CEILING_DIRECTORIES": str(folder.parent)}
+    command = ["git", "apply", "--verbose", *options, "-"]
+    done = subprocess.run(command, input=diff, cwd=folder, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0 and "Skipped" not in done.stderr, done.stderr
+
+
+def run(folder: Path, *words: str) -> str:
+    """Runs a script of the copy and returns its output."""
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run([sys.executable, *words], cwd=folder, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def trained(folder: Path, data: Path, *words: str, script: str = "tests/tiny.py") -> tuple[list[dict], Path]:
+    """Trains in the copy; returns the rows of log.csv and the run folder."""
+    model = () if script == "train.py" else ("model=tiny_n",)
+    parts = (f"train={data / 'train.txt'}", f"val={data / 'val.txt'}", f"output={folder / 'runs'}")
+    run(folder, script, *parts, *SHORT, *model, *words)
+    (run_folder,) = (folder / "runs").iterdir()
+    with open(run_folder / "log.csv", encoding="utf-8") as file:
+        return list(csv.DictReader(file)), run_folder
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Path:
+    """Eight colored squares on gray, as annotation files for training and validation."""
+    folder, rng = tmp_path_factory.mktemp("squares"), np.random.default_rng(0)
+    lines = []
+    for number in range(8):
+        image = np.full((64, 64, 3), 114, np.uint8)
+        x, y = rng.integers(0, 32, 2)
+        image[y : y + 28, x : x + 28] = (0, 0, 255) if number % 2 else (255, 0, 0)
+        cv2.imwrite(str(folder / f"{number}.png"), image)
+        lines.append(f"{number}.png {x},{y},{x + 28},{y + 28},{number % 2}\n")
+    for part in ("train", "val"):
+        (folder / f"{part}.txt").write_text("".join(lines))
+    (folder / "classes.txt").write_text("blue\nred\n")
+    return folder
+
+
+@pytest.fixture
+def program(tmp_path) -> Path:
+    """A copy of the program in a folder of its own."""
+    return copy_of_the_program(tmp_path)
+
+
+def test_the_page_has_five_changes_of_at_most_three_files():
+    assert list(DIFFS) == ["A loss term", "An augmentation", "A model", "An optimizer", "A metric"]
+    for name, diff in DIFFS.items():
+        assert 1 <= len(re.findall(r"^\+\+\+ b/", diff, re.MULTILINE)) <= 3, name
+
+
+def test_each_diff_applies(program):
+    for diff in DIFFS.values():
+        apply(diff, program, "--check")
+
+
+def test_all_diffs_together_train(program, data):
+    """One short training with all five changes: their columns are there and the optimizer is the new one."""
+    for diff in DIFFS.values():
+        apply(diff, program)
+    rows, folder = trained(program, data, "optimizer=nadam")
+    assert all(float(row["loss_center"]) > 0 and 0 <= float(row["F1"]) <= 1 for row in rows)
+    assert "mu_product" in optimizer_state(folder)
+
+
+@pytest.fixture(scope="module")
+def unchanged(tmp_path_factory, data) -> list[dict]:
+    """The log of the program without any change."""
+    return trained(copy_of_the_program(tmp_path_factory.mktemp("unchanged")), data)[0]
+
+
+def optimizer_state(folder: Path) -> dict:
+    """What the optimizer keeps for its first parameter."""
+    state = checkpoint.load(folder / "last.pt")["resume"]["updater"]["optimizer"]["state"]
+    return state[min(state)]
+
+
+@pytest.mark.slow
+def test_the_loss_term_is_part_of_the_total(program, data, unchanged):
+    apply(DIFFS["A loss term"], program)
+    rows, _ = trained(program, data)
+    assert "loss_center" not in unchanged[0]
+    for row in rows:
+        parts = sum(float(value) for name, value in row.items() if name.startswith("loss_") and value)
+        assert float(row["loss_center"]) > 0 and float(row["loss"]) == pytest.approx(parts, rel=1e-5)
+
+
+@pytest.mark.slow
+def test_the_augmentation_changes_training_but_not_the_no_augmentation_epochs(program, data, unchanged):
+    apply(DIFFS["An augmentation"], program)
+    rows, _ = trained(program, data)
+    assert rows[0]["loss"] != unchanged[0]["loss"]
+    code = """
+import numpy as np, train
+image = np.random.default_rng(0).integers(0, 256, (8, 8, 3), np.uint8)
+boxes, labels = np.array([[1, 1, 5, 5]], np.float32), np.array([0])
+gray = 0
+for seed in range(200):
+    changed, b, l = train.extra_augment(image, boxes, labels, np.random.default_rng(seed))
+    assert b is boxes and l is labels and changed.dtype == np.uint8 and changed.shape == image.shape
+    gray += int((changed[..., 0] == changed[..., 2]).all())
+print(gray)
+"""
+    assert 20 <= int(run(program, "-c", code)) <= 60
+
+
+@pytest.mark.slow
+def test_the_model_trains_freezes_and_predicts(program, data):
+    apply(DIFFS["A model"], program)
+    rows, folder = trained(program, data, "model=resnet_18", script="train.py")
+    assert rows[-1]["skipped_steps"] == "0" and float(rows[-1]["AP"]) >= 0
+    code = f"""
+import nets, torch
+from nets.detector import Detector
+from utils import checkpoint
+state = checkpoint.load({str(folder / "best.pt")!r})["model"]
+model = nets.build("resnet_18", 2)
+model.load_state_dict(state)
+images = torch.randint(0, 256, (2, 3, 64, 64), dtype=torch.uint8)
+expected = model.eval()(images)
+fused = Detector({str(folder / "best.pt")!r}, device="cpu").model(images)
+assert all(torch.allclose(a, b, atol=1e-3) for a, b in zip(expected, fused))
+model.freeze_backbone(True)
+model.train()(images).boxes.sum().backward()
+assert all(torch.equal(value, state["backbone." + name]) for name, value in model.backbone.state_dict().items())
+print(sum(p.grad is not None for p in model.backbone.parameters()), sum(p.grad is not None for p in model.parameters()))
+"""
+    frozen, trained_parameters = map(int, run(program, "-c", code).split())
+    assert frozen == 0 and trained_parameters > 0
+
+
+@pytest.mark.slow
+def test_the_optimizer_trains(program, data):
+    apply(DIFFS["An optimizer"], program)
+    rows, folder = trained(program, data, "optimizer=nadam", "epochs=10", "learning_rate=.2")
+    assert "mu_product" in optimizer_state(folder)
+    assert float(rows[-2]["loss"]) < float(rows[0]["loss"]) and rows[-1]["skipped_steps"] == "0"
+
+
+@pytest.mark.slow
+def test_the_metric_is_a_column_of_the_log(program, data, unchanged):
+    apply(DIFFS["A metric"], program)
+    rows, folder = trained(program, data)
+    assert "F1" not in unchanged[0] and all(0 <= float(row["F1"]) <= 1 for row in rows)
+    assert {name: value for name, value in rows[0].items() if name in unchanged[0]}.keys() == unchanged[0].keys()
+    assert rows[-1]["AP"] == unchanged[-1]["AP"]

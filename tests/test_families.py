@@ -1,0 +1,246 @@
+"""What every model family promises, for the smallest size of each: those of the package, and a third one (tests/tiny.py)."""
+
+import pytest
+import torch
+from tiny import Tiny
+from torch import nn
+from toys import SIZES
+
+import nets
+from nets.losses import YOLOv9Criterion, YOLOXCriterion
+from utils import checkpoint
+
+CRITERIA = {"yolox": YOLOXCriterion, "yolov9": YOLOv9Criterion, "tiny": YOLOXCriterion}
+STRIDES = (8, 16, 32)
+IDENTITY = torch.tensor([[96.0, 64, 1, 0, 0]])  # the letterbox transform of an image that already has the input size
+BOXES = torch.tensor([[[8.0, 8, 40, 48], [50, 20, 60, 30]], [[20.0, 4, 90, 60], [0, 0, 0, 0]]])
+LABELS = torch.tensor([[0, 2], [1, -1]])
+
+every_family = pytest.mark.parametrize("family", CRITERIA)
+
+
+@pytest.fixture(autouse=True)
+def toy_sizes(monkeypatch):
+    """Adds a very small size to the families of the package: yolox_toy, yolov9_toy."""
+    for family, size in SIZES.items():
+        row = nets.MODELS[family]
+        monkeypatch.setitem(nets.MODELS, family, row._replace(sizes={**row.sizes, "toy": size}))
+
+
+def name_of(family):
+    return "tiny_n" if family == "tiny" else f"{family}_toy"
+
+
+def random_model(family, num_classes=3):
+    """A model whose batch norms are not the identity, and whose outputs have a standard deviation of about 1."""
+    torch.manual_seed(0)
+    model = nets.build(name_of(family), num_classes)
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, a=0 if module.bias is None else {"yolov9": 4}.get(family, 40))
+        if isinstance(module, nn.BatchNorm2d):
+            nn.init.uniform_(module.weight, 0.5, 1.5)
+            nn.init.normal_(module.bias, 0, 0.1)
+            nn.init.normal_(module.running_mean, 0, 0.1)
+            nn.init.uniform_(module.running_var, 0.5, 1.5)
+    if family == "yolox":
+        model.backbone.stem.conv.weight.data /= 128  # its input is 0-255
+    return model
+
+
+def random_images(*shape, seed=0):
+    return torch.randint(0, 256, (shape[0], 3, *shape[1:]), generator=torch.Generator().manual_seed(seed)).byte()
+
+
+def train(model, steps):
+    """Takes AdamW steps on the same batch and returns the losses."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    images, criterion, losses = random_images(2, 64, 96), nets.criterion(model), []
+    model.train()
+    for _ in range(steps):
+        losses.append(criterion(model(images), BOXES, LABELS, (64, 96))["total"])
+        losses[-1].backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return losses
+
+
+def copy_of(module):
+    return {name: value.clone() for name, value in module.state_dict().items()}
+
+
+def changed(before, module):
+    return {name for name, value in module.state_dict().items() if not torch.equal(before[name], value)}
+
+
+def test_one_row_adds_a_family():
+    assert "tiny_n" in nets.model_names() and type(nets.build("tiny_n", 3)) is Tiny
+
+
+@every_family
+def test_criterion_is_that_of_the_family(family):
+    model = nets.build(name_of(family), 3)
+    assert type(nets.criterion(model)) is CRITERIA[family]
+    losses = nets.criterion(model, torch.ones_like, no_aug=True)(
+        model(random_images(2, 64, 96)), BOXES, LABELS, (64, 96)
+    )
+    assert ("l1" in losses) == (family != "yolov9") and losses["total"].isfinite()
+
+
+@every_family
+@pytest.mark.parametrize("height, width, classes", [(96, 160, 3), (32, 32, 80)])
+def test_inputs_are_multiples_of_32_with_any_number_of_classes(family, height, width, classes):
+    model = random_model(family, classes).eval()
+    out = model(random_images(2, height, width))
+    count = sum((height // s) * (width // s) for s in STRIDES)
+    assert all(x.shape[:2] == (2, count) for x in out) and out.classes.shape == (2, count, classes)
+    boxes, scores, labels = model.decode(out, (height, width))
+    assert boxes.shape == (2, count, 4) and scores.shape == labels.shape == (2, count)
+    assert scores.min() >= 0 and scores.max() <= 1 and labels.max() < classes
+
+
+@every_family
+def test_decoded_boxes_are_in_pixels(family):
+    """With equal outputs everywhere, boxes move by the stride from one grid cell to the next, and grow with the stride."""
+    model = random_model(family).eval()
+    out = model(random_images(1, 64, 96))
+    out = out._replace(boxes=out.boxes[:, :1].expand_as(out.boxes))
+    (boxes,), _, _ = model.decode(out, (64, 96))
+    maps = [level.unflatten(0, (64 // s, 96 // s)) for s, level in zip(STRIDES, boxes.split([96, 24, 6]), strict=True)]
+    for stride, level in zip(STRIDES, maps, strict=True):
+        shift = torch.tensor([stride, 0.0, stride, 0.0])
+        assert torch.allclose(level.diff(dim=1), shift.expand_as(level[:, 1:]), atol=1e-3)
+        assert torch.allclose(level.diff(dim=0), shift.roll(1).expand_as(level[1:]), atol=1e-3)
+        assert torch.allclose(level[0, 0] / stride, maps[0][0, 0] / 8, atol=1e-3)
+    assert (boxes[:, 2:] > boxes[:, :2]).all()
+
+
+@every_family
+def test_images_of_a_batch_are_independent_in_evaluation_mode(family):
+    model, images = random_model(family).eval(), random_images(3, 64, 96)
+    whole, alone = model(images), model(images[1:2])
+    assert all(torch.allclose(w[1:2], a, atol=1e-4) for w, a in zip(whole, alone, strict=True))
+    assert not torch.allclose(whole.boxes[0], whole.boxes[1], atol=1e-3)
+
+
+@every_family
+def test_uint8_and_float_images_give_equal_outputs(family):
+    model, images = random_model(family).eval(), random_images(2, 64, 64)
+    for from_bytes, from_floats in zip(model(images), model(images.float()), strict=True):
+        assert torch.equal(from_bytes, from_floats)
+
+
+@every_family
+def test_fuse_changes_outputs_by_rounding_only(family):
+    model, images = random_model(family).eval(), random_images(2, 96, 64)
+    before, count = model(images), sum(p.numel() for p in model.parameters())
+    assert model.fuse() is model and not any(isinstance(m, nn.BatchNorm2d) for m in model.modules())
+    after = model.fuse()(images)  # a second call changes nothing
+    assert not torch.equal(before.classes, after.classes) and sum(p.numel() for p in model.parameters()) < count
+    for x, y in zip(before, after, strict=True):
+        assert torch.allclose(x, y, atol=1e-4)
+
+
+@every_family
+def test_batch_norms_have_the_constants_of_the_released_weights(family):
+    norms = [m for m in random_model(family).modules() if isinstance(m, nn.BatchNorm2d)]
+    assert norms and all(m.eps == 1e-3 and m.momentum == 0.03 for m in norms)
+
+
+@every_family
+def test_gradients_reach_every_parameter(family):
+    model = random_model(family).train()
+    sum(x.square().sum() for x in model(random_images(2, 64, 64))).backward()
+    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in model.parameters())
+
+
+@every_family
+def test_training_reduces_a_finite_loss(family):
+    torch.manual_seed(0)
+    losses = train(nets.build(name_of(family), 3), 12)
+    assert all(loss.isfinite() for loss in losses) and losses[-1] < 0.8 * losses[0]
+
+
+@every_family
+def test_frozen_backbone_keeps_every_bit(family):
+    """Neither parameters nor buffers of the backbone change; the rest of the model learns."""
+    model = random_model(family)
+    model.freeze_backbone(True)
+    backbone, neck = copy_of(model.backbone), copy_of(model.neck)
+    train(model, 3)
+    assert model.training and not any(m.training for m in model.backbone.modules())
+    assert changed(backbone, model.backbone) == set() and changed(neck, model.neck) == neck.keys()
+    model.eval().train()  # as after an evaluation
+    assert not model.backbone.training and model.neck.training
+
+
+@every_family
+def test_thawed_backbone_learns_again(family):
+    model = random_model(family)
+    model.freeze_backbone(True)
+    train(model, 1)
+    model.freeze_backbone(False)
+    assert model.backbone.training and all(p.requires_grad for p in model.parameters())
+    backbone = copy_of(model.backbone)
+    train(model, 1)
+    assert changed(backbone, model.backbone) == backbone.keys()
+
+
+@every_family
+def test_freezing_keeps_evaluation_mode(family):
+    model = random_model(family).eval()
+    model.freeze_backbone(True)
+    model.freeze_backbone(False)
+    assert not any(m.training for m in model.modules())
+
+
+@every_family
+def test_detect_uses_evaluation_mode_and_changes_nothing(family):
+    model, images, transforms = random_model(family).train(), random_images(2, 64, 96), IDENTITY.expand(2, 5)
+    before = copy_of(model)
+    first = model.detect(images, transforms, confidence=0.0, max_detections=5)
+    assert model.training and changed(before, model) == set()
+    again = model.eval().detections(model(images), (64, 96), transforms, confidence=0.0, max_detections=5)
+    assert [len(one.scores) for one in first] == [5, 5] and not first[0].scores.requires_grad
+    assert all(torch.equal(a.boxes, b.boxes) for a, b in zip(first, again, strict=True))
+
+
+@every_family
+def test_outputs_of_data_parallel_parts_concatenate(family):
+    """nn.DataParallel needs GPUs, so the test does what it does: split, run, concatenate along the batch."""
+    model, images = random_model(family).eval(), random_images(5, 64, 64)
+    parts = [model(part) for part in images.chunk(3)]
+    whole = model(images)
+    for field, gathered in zip(whole, map(torch.cat, zip(*parts, strict=True)), strict=True):
+        assert field.shape[0] == 5 and torch.allclose(field, gathered, atol=1e-4)
+    assert type(whole)._make(whole) == whole  # how DataParallel rebuilds a named tuple
+
+
+@every_family
+def test_checkpoint_round_trip_keeps_every_bit(family, tmp_path):
+    model = random_model(family)
+    checkpoint.save(tmp_path / "best.pt", {"classes": ["a", "b", "c"], "config": {}, "model": model.state_dict()})
+    state = checkpoint.load(tmp_path / "best.pt")["model"]
+    again = nets.build(name_of(family), 3, state)
+    again.load_state_dict(state)
+    assert changed(copy_of(model), again) == set() and len(state) == len(model.state_dict())
+    renamed, classes = nets.read_weights(tmp_path / "best.pt", name_of(family))  # as weights of another training
+    assert renamed.keys() == state.keys() and classes == ("a", "b", "c")
+
+
+def test_a_new_family_is_exported_and_used_like_any_other(tmp_path, monkeypatch):
+    """Its checkpoint goes through export.py, which compares the ONNX file with PyTorch, and the file predicts the same boxes."""
+    pytest.importorskip("onnxruntime")
+    import export
+    from nets.detector import Detector
+
+    model = random_model("tiny")
+    for predictor in (*model.head.class_predictors, *model.head.objectness_predictors):
+        nn.init.zeros_(predictor.bias)  # scores of about .25
+    contents = {"config": {"model": "tiny_n", "image_size": (64, 96), "val": None}, "classes": ["a", "b", "c"]}
+    checkpoint.save(tmp_path / "best.pt", {**contents, "metrics": {}, "model": model.state_dict()})
+    path = export.main(export.Config(checkpoint=str(tmp_path / "best.pt"), check_images=2))
+    image = random_images(1, 64, 96)[0].permute(1, 2, 0).numpy()
+    ours, exported = (Detector(file, device="cpu", confidence=0.1)(image)[0] for file in (tmp_path / "best.pt", path))
+    assert len(ours.scores) > 0 and ours.names == exported.names
+    assert abs(ours.boxes - exported.boxes).max() < 0.1

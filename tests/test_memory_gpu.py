@@ -1,0 +1,146 @@
+"""utils/memory.py: the batch size that fits a GPU, and the advice if one does not. Measuring itself needs a GPU."""
+
+import inspect
+from dataclasses import replace
+
+import pytest
+import torch
+from small import config, only_run, train_quietly
+
+import nets
+import train
+from utils import checkpoint, memory
+from utils.config import ConfigError
+from utils.distributed import Ranks
+from utils.optim import EMA, MAX_GRADIENT_NORM, Plan, Schedule, Updater, build_optimizer
+
+GIB = 2**30
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """`gpu(free, reserved)`: a pretended GPU of 10 GiB."""
+
+    def build(free=10 * GIB, reserved=0):
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free, 10 * GIB))
+        monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: reserved)
+        return torch.device("cuda")
+
+    return build
+
+
+@pytest.mark.parametrize(
+    ("each", "limit", "fits"),
+    [(GIB, 1000, 8), (GIB * 1.01, 1000, 4), (GIB / 100, 1000, 512), (GIB / 100, 20, 16), (9 * GIB, 1000, 0)],
+)
+def test_largest_batch_is_a_power_of_two_that_fills_80_percent(gpu, each, limit, fits):
+    assert memory.largest_batch(lambda images: images * each, limit, gpu()) == fits
+
+
+def test_memory_of_other_programs_is_not_free_but_reserved_memory_is(gpu):
+    assert memory.largest_batch(lambda images: images * GIB, 100, gpu(free=3 * GIB)) == 2
+    assert memory.largest_batch(lambda images: images * GIB, 100, gpu(free=3 * GIB, reserved=1 * GIB)) == 4
+
+
+def test_step_that_runs_out_of_memory_does_not_fit(gpu):
+    def step(images):
+        if images > 2:
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+        return 0
+
+    assert memory.largest_batch(step, 100, gpu()) == 2
+
+
+def test_automatic_batch_sizes_of_both_phases_and_of_a_resumed_run(gpu):
+    def step_bytes(images, frozen):
+        return images * (GIB if frozen else 2 * GIB)
+
+    ranks, sizes = Ranks(device=gpu()), {"freeze_batch_size": 0, "batch_size": 0}
+    assert memory.choose_batch_sizes(sizes, None, step_bytes, 100, ranks) == {"freeze_batch_size": 8, "batch_size": 4}
+    assert memory.choose_batch_sizes({**sizes, "batch_size": 6}, None, step_bytes, 100, ranks)["batch_size"] == 6
+    before = {"freeze_batch_size": 3, "batch_size": 5}
+    assert memory.choose_batch_sizes(sizes, before, step_bytes, 100, ranks) == before
+    with pytest.raises(ConfigError, match="not even one image fits"):
+        memory.choose_batch_sizes(sizes, None, lambda *_: 100 * GIB, 100, ranks)
+
+
+def test_train_probes_both_phases_and_trains_with_the_batch_sizes_that_fit(demo_images, tmp_path, gpu, monkeypatch):
+    """A pretended GPU: the probe is called as train.py calls it, and asked about the right batches."""
+    probed = []
+
+    def training_memory(model, criterion, image_size, boxes, amp, batch_size, frozen=False):
+        probed.append((image_size, boxes, amp, batch_size, frozen))
+        return batch_size * (GIB if frozen else 2 * GIB)
+
+    def choose(sizes, before, step_bytes, length, ranks):
+        return choose_batch_sizes(sizes, before, step_bytes, length, replace(ranks, device=gpu()))
+
+    real, choose_batch_sizes = memory.training_memory, memory.choose_batch_sizes
+    assert list(inspect.signature(real).parameters) == list(inspect.signature(training_memory).parameters)
+    monkeypatch.setattr(memory, "training_memory", training_memory)
+    monkeypatch.setattr(memory, "choose_batch_sizes", choose)
+    cfg = config(
+        demo_images, tmp_path, batch_size=0, freeze_batch_size=0, multi_scale=0.5, epochs=2, learning_rate=0.01
+    )
+    *_, text = train_quietly(cfg)
+    assert [(size, frozen) for *_, size, frozen in probed[:4]] == [(1, True), (2, True), (4, True), (8, True)]
+    assert probed[-1][3:] == (4, False)  # the memory of a thawed step is printed at the start
+    assert {images[:1] + images[2:3] for images in probed} == {((96, 96), "fp16")}
+    assert all(isinstance(boxes, int) and boxes % 4 == 0 for _, boxes, *_ in probed)  # a mosaic has four images
+    assert "8.0 GiB for a thawed step" in text
+    saved = checkpoint.load(only_run(tmp_path) / "last.pt")
+    assert saved["resume"]["batch_sizes"] == (8, 4) and saved["config"]["batch_size"] == 4
+
+
+def test_memory_error_names_the_constant_of_its_phase_and_how_to_keep_the_step():
+    plan = Plan(epochs=3, freeze_epochs=1, frozen_steps=5, steps=9, frozen_images=64, images=32)
+    text = memory.less_memory(plan, accumulate=2)
+    assert text.startswith("lower batch_size=16 to 8;") and "accumulate=4 (and freeze_batch_size=16)" in text
+    assert "lower freeze_batch_size=64 to 32;" in memory.less_memory(plan, 1, frozen=True)
+    assert "batch_size is 1 already: lower image_size" in memory.less_memory(replace(plan, images=1), 1)
+
+
+def test_thawed_step_that_does_not_fit_ends_the_run_at_its_start(demo_images, tmp_path, monkeypatch):
+    def training_memory(*_, **__):
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(memory, "training_memory", training_memory)
+    with pytest.raises(SystemExit, match="CUDA out of memory after the thaw: lower batch_size=4 to 2"):
+        train.main(config(demo_images, tmp_path / "runs"))
+    assert not (tmp_path / "runs").exists()
+
+
+def test_step_that_runs_out_of_memory_ends_the_run_with_advice(demo_images, tmp_path, monkeypatch):
+    def fit_one_epoch(*_, **__):
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(train, "fit_one_epoch", fit_one_epoch)
+    with pytest.raises(SystemExit, match="CUDA out of memory: lower freeze_batch_size=6 to 3"):
+        train.main(config(demo_images, tmp_path))
+
+
+@pytest.mark.parametrize("name", ["batch_size", "freeze_batch_size"])
+def test_automatic_batch_size_needs_a_gpu(demo_images, tmp_path, name):
+    with pytest.raises(ConfigError, match=f"{name}=0.*16"):
+        train.main(config(demo_images, tmp_path / "runs", **{name: 0}))
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("amp", ["none", "fp16"])
+def test_probe_is_right_within_10_percent(amp):
+    model = nets.build("yolox_s", 80).cuda().to(memory_format=torch.channels_last)
+    criterion, size = nets.criterion(model), (416, 416)
+    expected = memory.training_memory(model, criterion, size, 20, amp, 16)
+    schedule = Schedule(Plan(50, 0, 10, 10, 16, 16), "cosine", 4e-3, 2e-4, 1, 10)
+    optimizer = build_optimizer("adamw", model.train(), 0.05)
+    updater = Updater(model, optimizer, schedule, EMA(model, 500), amp, clip=MAX_GRADIENT_NORM)
+    images = torch.randint(0, 256, (16, 3, *size), dtype=torch.uint8, device="cuda")
+    boxes = torch.tensor([32.0, 32.0, 96.0, 96.0], device="cuda").repeat(16, 20, 1)
+    labels = torch.zeros(16, 20, dtype=torch.int64, device="cuda")
+    torch.cuda.reset_peak_memory_stats()
+    for _ in range(3):
+        with updater.autocast():
+            predictions = model(images)
+        updater.step(criterion(predictions, boxes, labels, size)["total"])
+    assert abs(expected / torch.cuda.max_memory_allocated() - 1) < 0.1

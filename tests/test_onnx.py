@@ -1,0 +1,110 @@
+"""nets/onnx.py: exported files as models; files that are damaged, foreign, older or contradict the caller."""
+
+import json
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from lively import lively_checkpoint
+
+import export
+from datasets import demo
+from nets.detector import Detector, device_for
+from nets.onnx import OnnxModel
+from utils.checkpoint import CheckpointError
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory):
+    return lively_checkpoint(tmp_path_factory.mktemp("weights") / "best.pt")
+
+
+@pytest.fixture(scope="module")
+def file(weights):
+    """A file for two images at a time."""
+    return export.main(export.Config(str(weights), check_images=2, batch_size=2))
+
+
+def with_metadata(file, path, **changes):
+    """A copy of the file with other metadata (None: without this entry)."""
+    proto = onnx.load(file)
+    values = {entry.key: entry.value for entry in proto.metadata_props} | changes
+    del proto.metadata_props[:]
+    for name, value in values.items():
+        if value is not None:
+            proto.metadata_props.add(key=name, value=value)
+    onnx.save(proto, path)
+    return path
+
+
+def test_results_do_not_depend_on_the_number_of_images(file):
+    images = [demo.draw_image(number)[0] for number in range(5)]
+    model = OnnxModel(file)
+    inputs, transforms = Detector(file).prepare(images)
+    together = model.detections(model(inputs), (64, 96), transforms, confidence=0.3)
+    assert len(together) == 5 and min(len(one.scores) for one in together) > 5
+    for number in range(5):
+        one = slice(number, number + 1)
+        (alone,) = model.detections(model(inputs[one]), (64, 96), transforms[one], confidence=0.3)
+        assert all(torch.equal(a, b) for a, b in zip(alone, together[number], strict=True))
+
+
+def test_no_more_detections_than_wanted(file):
+    inputs, transforms = Detector(file).prepare([demo.draw_image(0)[0]])
+    all_of_them, some = (
+        OnnxModel(file).detections(inputs, (64, 96), transforms, confidence=0.1, max_detections=most)[0]
+        for most in (300, 7)
+    )
+    assert len(all_of_them.scores) > 7 and torch.equal(all_of_them.scores[:7], some.scores)
+
+
+def test_files_that_are_missing_damaged_or_foreign_are_refused(file, tmp_path):
+    with pytest.raises(CheckpointError, match="there is no .*none.onnx"):
+        Detector(tmp_path / "none.onnx")
+    (tmp_path / "bad.onnx").write_bytes(b"no network")
+    with pytest.raises(CheckpointError, match="damaged"):
+        Detector(tmp_path / "bad.onnx")
+    (tmp_path / "cut.onnx").write_bytes(file.read_bytes()[:5000])
+    with pytest.raises(CheckpointError, match="damaged"):
+        Detector(tmp_path / "cut.onnx")
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        (dict.fromkeys(("version", "model", "classes", "letterbox")), "has no version, .*export.py did not write it"),
+        ({"version": "9"}, "has version 9, supported is 1"),
+        ({"classes": "cat, dog"}, "metadata that are not JSON"),
+        ({"nms_free": "true"}, "a model with nms_free=true, which is no longer supported"),
+    ],
+    ids=["foreign", "newer", "no JSON", "nms_free"],
+)
+def test_metadata_that_are_not_supported_are_refused(file, tmp_path, changes, why):
+    with pytest.raises(CheckpointError, match=why):
+        Detector(with_metadata(file, tmp_path / "other.onnx", **changes))
+
+
+def test_class_names_that_cannot_be_drawn_are_refused(file, tmp_path):
+    other = with_metadata(file, tmp_path / "other.onnx", classes='["red", "cat\\ud800", "green"]')
+    with pytest.raises(ValueError, match="other.onnx: class name"):
+        Detector(other)
+
+
+def test_files_of_older_versions_are_read(file, tmp_path):
+    older = with_metadata(file, tmp_path / "older.onnx", letterbox='"centre"', nms_free="false")
+    assert json.loads({e.key: e.value for e in onnx.load(older).metadata_props}["letterbox"]) == "centre"
+    image = demo.draw_image(1)[0]
+    ours, theirs = (Detector(path, confidence=0.3)([image])[0] for path in (file, older))
+    assert len(ours.boxes) > 5 and np.array_equal(ours.boxes, theirs.boxes)
+
+
+def test_arguments_that_contradict_the_file_are_refused(file, weights):
+    with pytest.raises(ValueError, match="image_size=64,96 only"):
+        Detector(file, image_size=(96, 96))
+    with pytest.raises(ValueError, match="is a tiny_n with the classes red, blue, green"):
+        Detector(file, "yolox_s")
+    with pytest.raises(ValueError, match="run on the CPU only"):
+        OnnxModel(file).to("cuda:0")
+    assert device_for(file, "auto") == "cpu" and device_for(weights, "auto") == "auto"
+    assert device_for(file, "cuda") == "cuda"

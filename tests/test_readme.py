@@ -1,0 +1,179 @@
+"""The pages: the two READMEs agree, and every command, constant, file and link that a page names exists."""
+
+import ast
+import re
+import shlex
+from pathlib import Path
+from typing import get_args, get_origin, get_type_hints
+
+import pytest
+
+import nets
+import train
+from nets.pretrained import HOST
+from utils.config import override
+
+ROOT = Path(__file__).parents[1]
+ENGLISH, CHINESE = ROOT / "README.md", ROOT / "README.zh-CN.md"
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
+NUMBER = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?|\.\d+")
+
+
+def text_of(page: Path) -> str:
+    return page.read_text(encoding="utf-8")
+
+
+def without_code(text: str) -> str:
+    """The text of a page without its code blocks."""
+    return re.sub(r"^ *```.*?^ *```", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def code_lines(text: str, languages: str = r"\w*") -> list[str]:
+    """The lines of all code blocks, without comments; continued lines are joined."""
+    blocks = re.findall(rf"^ *```({languages})\n(.*?)^ *```", text, re.MULTILINE | re.DOTALL)
+    lines = "\n".join(block for _, block in blocks).replace("\\\n", " ").splitlines()
+    lines = [re.sub(r"(^|\s)#.*", "", line).strip() for line in lines]
+    return [line for line in lines if line]
+
+
+def tables(text: str) -> list[list[list[str]]]:
+    """The tables of a page: rows of cells, without the line below the head."""
+    blocks = re.findall(r"(?:^\|.*\|\n)+", without_code(text) + "\n", re.MULTILINE)
+    split = [[[c.strip() for c in line.strip("|").split("|")] for line in block.splitlines()] for block in blocks]
+    return [[row for row in table if not set("".join(row)) <= set("-: ")] for table in split]
+
+
+def spans(text: str) -> list[str]:
+    """The inline code of a text."""
+    return re.findall(r"`([^`\n]+)`", text)
+
+
+def constants_of(file: Path) -> set[str] | None:
+    """The names in the class Config of a script, or None if it has no such class."""
+    for node in ast.parse(text_of(file)).body:
+        if isinstance(node, ast.ClassDef) and node.name == "Config":
+            return {line.target.id for line in node.body if isinstance(line, ast.AnnAssign)}
+    return None
+
+
+def wrong_in(command: str) -> list[str]:
+    """What a shell command names that does not exist: scripts, modules, constants."""
+    wrong = []
+    for part in re.split(r"&&|;|\|", command):
+        words = shlex.split(part.replace("...", "x"))
+        script = next((ROOT / w for w in words if (ROOT / w).is_file() and w.endswith(".py")), None)
+        if "-m" in words and words[0] == "python":
+            module = words[words.index("-m") + 1]
+            script = ROOT / (module.replace(".", "/") + ".py")
+            if module.split(".")[0] in ("tools", "benchmarks", "datasets") and not script.is_file():
+                wrong.append(module)
+        if script is None or not script.is_file():
+            continue
+        names = [w.partition("=")[0] for w in words if re.match(r"[a-z_]+=", w)]
+        known = constants_of(script)
+        source = text_of(script)
+        wrong += [n for n in names if (n not in known if known is not None else f"{n}=" not in source)]
+    return wrong
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors that GitHub makes of the headings of a page."""
+    headings = re.findall(r"^#+ (.*)", without_code(text_of(page)), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", h.lower()).strip().replace(" ", "-") for h in headings}
+
+
+def test_readme_has_at_most_200_lines():
+    assert len(text_of(ENGLISH).splitlines()) <= 200
+
+
+def test_both_readmes_have_the_same_commands_and_code():
+    assert code_lines(text_of(ENGLISH)) == code_lines(text_of(CHINESE))
+
+
+def test_both_readmes_have_the_same_numbers_and_code_in_their_tables():
+    english, chinese = tables(text_of(ENGLISH)), tables(text_of(CHINESE))
+    assert len(chinese) == len(english) + 1  # the table of old constants
+    for ours, theirs in zip(english, chinese, strict=False):
+        assert len(ours) == len(theirs)
+        for row, other in zip(ours, theirs, strict=True):
+            for find in (NUMBER.findall, spans):
+                assert sorted(find(" ".join(row))) == sorted(find(" ".join(other))), (row, other)
+
+
+def test_weights_page_lists_every_official_file_with_its_digest():
+    text = text_of(ROOT / "WEIGHTS.md")
+    for family, row in nets.MODELS.items():
+        for size, file in row.weights.items():
+            line = next(line for line in text.splitlines() if f"`{family}_{size}`" in line)
+            assert f"{HOST}/{file.path}" in line and (file.sha256 or "not known") in line
+
+
+def test_old_constants_are_the_same_in_both_languages():
+    english = next(t for t in tables(text_of(ROOT / "docs" / "constants.md")) if t[0][0] == "there" and len(t[0]) == 3)
+    chinese = tables(text_of(CHINESE))[-1]
+    assert [spans(" ".join(row[:2])) for row in english] == [spans(" ".join(row[:2])) for row in chinese]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_and_images_exist(page):
+    for target in re.findall(r"\]\(([^)\s]+)\)", without_code(text_of(page))):
+        if "://" not in target:
+            path, _, anchor = target.partition("#")
+            file = page.parent / path if path else page
+            assert file.exists(), target
+            assert not anchor or anchor in anchors(file), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_name_existing_scripts_modules_and_constants(page):
+    text = text_of(page)
+    commands = code_lines(text, "bash") + [s for s in spans(without_code(text)) if re.match("(python|torchrun) ", s)]
+    wrong = {command: wrong_in(command) for command in commands}
+    assert not {command: names for command, names in wrong.items() if names}
+
+
+def test_a_wrong_command_is_noticed():
+    assert wrong_in("python train.py epochs=3 epoch=3") == ["epoch"]
+    assert wrong_in("python -m tools.chek train.txt") == ["tools.chek"]
+    assert wrong_in("python -m tools.check train.txt vals=x") == ["vals"]
+    assert wrong_in("torchrun --standalone train.py name=mine && python evaluate.py dta=x") == ["dta"]
+
+
+@pytest.mark.parametrize("name", ["README.md", "README.zh-CN.md", "docs/constants.md", "docs/extend.md"])
+def test_files_and_constants_that_a_page_names_exist(name):
+    known = set().union(*(constants_of(file) or set() for file in ROOT.glob("*.py")))
+    text = without_code(text_of(ROOT / name))
+    old = text.find("| `phi`")  # names of other programs follow
+    for span in spans(text[: old if old > 0 else None]):
+        if re.fullmatch(r"[\w/.]+\.(py|md)", span):
+            assert (ROOT / span).is_file(), span
+        is_call = span.startswith("python") or "(" in span
+        for constant in [] if is_call else re.findall(r"(?:^| )([a-z_]+)=", span):
+            assert constant in known, span
+
+
+def test_the_reading_order_has_the_length_that_the_readme_gives():
+    for page in (ENGLISH, CHINESE):
+        sentence = re.search(r"^.*\b8 (?:files|个文件).*\n.*\n.*", text_of(page), re.MULTILINE)[0]
+        files = re.findall(r"\]\(([\w/]+\.py)\)", sentence)
+        lines = sum(len(text_of(ROOT / file).splitlines()) for file in files)
+        given = int(re.search(r"([\d,]{4,})", sentence)[1].replace(",", ""))
+        assert len(files) == 8 and abs(given - lines) <= 0.05 * lines, lines
+
+
+def test_constants_page_lists_every_constant_with_its_type_and_default():
+    rows = [row for table in tables(text_of(ROOT / "docs" / "constants.md")) if len(table[0]) == 5 for row in table[1:]]
+    names = [spans(row[0])[0] for row in rows]
+    assert names == list(train.Config.__dataclass_fields__)
+    defaults = [f"{name}={spans(row[2])[0]}" for name, row in zip(names, rows, strict=True)]
+    assert override(train.Config(), defaults) == train.Config()
+    assert [row[1] for row in rows] == [type_text(kind) for kind in get_type_hints(train.Config).values()]
+    assert all(row[3] and row[4] for row in rows)
+
+
+def type_text(kind) -> str:
+    """A type as the constants page writes it: `str or none`, `int, int`."""
+    if kind is type(None):
+        return "none"
+    parts = list(map(type_text, get_args(kind)))
+    return (", " if get_origin(kind) is tuple else " or ").join(parts) if parts else kind.__name__

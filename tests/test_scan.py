@@ -1,0 +1,144 @@
+"""The scan of all images before training: sizes and orientations are right, and no bad image or box passes silently."""
+
+import io
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import datasets.scan
+from datasets.annotations import Annotations, DataError, read_annotation_file
+from datasets.scan import prepare, scan
+from utils.images import read_image
+
+
+@pytest.fixture(autouse=True)
+def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("THAW_CACHE", str(tmp_path / "cache"))
+
+
+def blank(width: int = 48, height: int = 32) -> Image.Image:
+    return Image.new("RGB", (width, height), (10, 200, 90))
+
+
+def truncated(folder: Path, name: str) -> str:
+    data = io.BytesIO()
+    noise = np.random.default_rng(0).integers(0, 255, (100, 120, 3), np.uint8)
+    Image.fromarray(noise).save(data, Path(name).suffix[1:].replace("jpg", "jpeg"))
+    (folder / name).write_bytes(data.getvalue()[: len(data.getvalue()) * 2 // 3])
+    return str(folder / name)
+
+
+@pytest.mark.parametrize("orientation", [1, 3, 6])
+@pytest.mark.parametrize("suffix", ["jpg", "png", "webp", "tif"])
+def test_sizes_are_those_of_the_upright_image(tmp_path: Path, suffix: str, orientation: int) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    path = tmp_path / f"a.{suffix}"
+    blank().save(path, exif=exif)
+    found = scan([str(path)])
+    assert found.sizes.tolist() == [list(read_image(str(path)).shape[:2])]
+    assert found.orientations.tolist() == [orientation] and not found.problems
+
+
+@pytest.mark.filterwarnings("ignore:Corrupt EXIF")
+def test_damaged_exif_data_are_ignored(tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 9  # no such orientation
+    for data in (b"Exif\0\0II*\0\xff\xff\xff\xff", exif):
+        blank().save(tmp_path / "a.jpg", exif=data)
+        assert read_image(str(tmp_path / "a.jpg")).shape == (32, 48, 3)
+        assert scan([str(tmp_path / "a.jpg")]).sizes.tolist() == [[32, 48]]
+
+
+@pytest.mark.parametrize("suffix", ["jpg", "png", "webp", "bmp"])
+def test_truncated_images_are_found(tmp_path: Path, suffix: str) -> None:
+    found = scan([truncated(tmp_path, f"cut.{suffix}")])
+    assert list(found.problems) == [0] and f"cut.{suffix}" in found.problems[0]
+
+
+def test_scan_keeps_the_order_and_raises_no_error(tmp_path: Path) -> None:
+    paths = [str(tmp_path / f"{i % 7}.png") for i in range(1200)]  # more than one block
+    for i in range(6):
+        blank(10 + i, 20).save(paths[i])
+    found = scan(paths)  # 6.png is missing
+    assert set(found.problems) == {i for i in range(1200) if i % 7 == 6}
+    assert found.sizes[:7].tolist() == [[20, 10 + i] for i in range(6)] + [[0, 0]]
+    assert np.array_equal(found.sizes[7:14], found.sizes[:7])
+    assert len(scan([]).sizes) == 0
+    assert list(scan(["a\0.png", "\udcff.png"]).problems) == [0, 1]  # names that the system or the cache cannot have
+
+
+def test_results_are_cached_by_path_size_and_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.png"
+    blank(40, 20).save(path)
+    bad = truncated(tmp_path, "bad.png")
+    first = scan([str(path), bad])
+    examined = []
+    examine = datasets.scan._examine
+    monkeypatch.setattr(datasets.scan, "_examine", lambda path: (examined.append(path), examine(path))[1])
+    again = scan([str(path), bad])
+    assert examined == [] and again.problems == first.problems
+    assert all(np.array_equal(a, b) for a, b in zip(first[:3], again[:3], strict=True))
+    blank(60, 30).save(path)
+    os.utime(path, ns=(1, 1))
+    assert scan([str(path), bad]).sizes.tolist()[0] == [30, 60] and examined == [str(path)]
+
+
+def test_scan_works_without_a_usable_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    blank().save(tmp_path / "a.png")
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("THAW_CACHE", str(tmp_path / "file" / "inside"))
+    assert scan([str(tmp_path / "a.png")]).sizes.tolist() == [[32, 48]]
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged" / "images-1.sqlite").write_bytes(b"no database" * 100)
+    monkeypatch.setenv("THAW_CACHE", str(tmp_path / "damaged"))
+    assert scan([str(tmp_path / "a.png")]).sizes.tolist() == [[32, 48]]
+
+
+def test_digests_are_equal_for_equal_content(tmp_path: Path) -> None:
+    for name, width in (("a", 40), ("b", 40), ("c", 42)):
+        blank(width).save(tmp_path / f"{name}.png")
+    a, b, c = scan([str(tmp_path / f"{name}.png") for name in "abc"]).digests.tolist()
+    assert a == b != c and 0 not in (a, c)
+
+
+def data(folder: Path, text: str) -> Annotations:
+    blank().save(folder / "a.png")  # 48 x 32
+    (folder / "train.txt").write_text(text, encoding="utf-8")
+    return read_annotation_file(str(folder / "train.txt"), ("cat",))
+
+
+def test_unreadable_images_are_an_error_or_left_out_and_listed(tmp_path: Path) -> None:
+    found = data(tmp_path, "a.png 1,2,3,4,0\nmissing.png 1,2,3,4,0\ncut.png 1,2,3,4,0 5,6,7,8,0\na.png 5,5,9,9,0\n")
+    truncated(tmp_path, "cut.png")
+    with pytest.raises(DataError, match="skip_bad_images=True") as caught:
+        prepare(found)
+    assert all(text in str(caught.value) for text in ("train.txt:2: ", "train.txt:3: ", "2 of 4"))
+    good, report = prepare(found, skip_bad_images=True)
+    assert good.lines.tolist() == [1, 4] and good.sizes.tolist() == [[32, 48]] * 2 and good.image_ids.tolist() == [1, 4]
+    assert good.boxes.tolist() == [[1, 2, 3, 4], [5, 5, 9, 9]]
+    assert "left out: 2" in report[0] and "missing.png" in report[0]
+
+
+def test_a_data_set_without_any_readable_image_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="1 of 1"):
+        prepare(data(tmp_path, "missing.png 1,2,3,4,0\n"), skip_bad_images=True)
+
+
+def test_boxes_partly_outside_are_kept_and_counted(tmp_path: Path) -> None:
+    good, report = prepare(data(tmp_path, "a.png -3,2,20,20,0 1,1,48,32,0 40,20,60.5,32,0\n"))
+    assert len(good.boxes) == 3 and good.boxes[0].tolist() == [-3, 2, 20, 20]
+    assert len(report) == 1 and report[0].endswith("clipped: 2")
+
+
+def test_boxes_wholly_outside_are_an_error_or_dropped(tmp_path: Path) -> None:
+    found = data(tmp_path, "a.png 1,1,5,5,0\na.png 48,2,60,20,0 2,2,6,6,0 -9,-9,0,0,0\n")
+    with pytest.raises(DataError, match="train.txt:2: box 48,2,60,20 lies outside its image of 48x32") as caught:
+        prepare(found)
+    assert 'bad_boxes="drop"' in str(caught.value)
+    good, report = prepare(found, bad_boxes="drop")
+    assert good.boxes.tolist() == [[1, 1, 5, 5], [2, 2, 6, 6]] and good.starts.tolist() == [0, 1, 2]
+    assert "left out: 2" in report[0]

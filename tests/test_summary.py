@@ -1,0 +1,94 @@
+"""utils/summary.py: what a run prints before it starts."""
+
+import dataclasses
+
+import pytest
+
+import nets
+from datasets.annotations import read_annotation_file
+from utils import summary
+from utils.optim import Plan
+
+
+def data(tmp_path, name, text, classes=("cat", "dog")):
+    """Reads an annotation file with this text."""
+    (tmp_path / name).write_text(text)
+    return read_annotation_file(str(tmp_path / name), classes)
+
+
+@pytest.mark.parametrize(
+    "name, size, card",
+    [("yolox_nano", (416, 416), 1.08), pytest.param("yolox_s", (640, 640), 26.8, marks=pytest.mark.slow)],
+)
+def test_gflops_of_yolox_are_those_of_the_model_cards_without_batch_norms(name, size, card):
+    model = nets.build(name, 80)
+    assert 0.96 * card < summary.gflops(model, size) <= card  # the cards also count batch norms, up to 4 %
+    assert model.training
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size, card", [("t", 7.7), ("s", 26.4)])
+def test_gflops_of_fused_yolov9_are_those_of_the_model_cards(size, card):
+    state = (
+        nets.build("yolov9_t", 40).state_dict() if size == "t" else None
+    )  # as released: class branches of 80 channels
+    assert abs(summary.gflops(nets.build(f"yolov9_{size}", 80, state).fuse(), (640, 640)) - card) < 0.05
+
+
+def test_model_text_lists_the_parameters_trained_in_each_phase():
+    model = nets.build("tiny_n", 80)
+    text = summary.model_text(model, "tiny_n", (64, 64), Plan(10, 3, 1, 1, 64, 64))
+    outside = sum(p.numel() for name, p in model.named_parameters() if not name.startswith("backbone"))
+    total = sum(p.numel() for p in model.parameters())
+    assert f"epochs 1-3: backbone frozen, {outside / 1e6:.3f} M" in text
+    assert f"epochs 4-10: all {total / 1e6:.3f} M" in text
+    assert "frozen" not in summary.model_text(model, "tiny_n", (64, 64), Plan(10, 0, 1, 1, 64, 64))
+    assert "thawed" not in summary.model_text(model, "tiny_n", (64, 64), Plan(10, 10, 1, 1, 64, 64))
+
+
+def test_learning_rate_is_printed_for_each_batch_size():
+    assert summary.rate_text(0.01, Plan(9, 3, 1, 1, 128, 32)) == "0.01 for 64 images = 0.02 for 128, then 0.005 for 32"
+    assert summary.rate_text(0.01, Plan(9, 0, 1, 1, 128, 64)) == "0.01 for 64 images = 0.01 for 64"
+
+
+def test_curves_are_marked_at_the_thaw_and_at_the_no_augmentation_epochs():
+    def marks(freeze_epochs, no_aug_epochs):
+        return summary.curve_marks(Plan(10, freeze_epochs, 1, 1, 64, 64), no_aug_epochs)
+
+    assert marks(3, 2) == {"thaw": 4, "no augmentation": 9}
+    assert marks(8, 2) == {"thaw, no augmentation": 9}
+    assert marks(0, 0) == {} == marks(10, 10)
+
+
+def test_data_table_counts_boxes_per_class(tmp_path):
+    train = data(tmp_path, "a.txt", "a.jpg 0,0,5,5,0 0,0,5,5,0\nb.jpg\n")
+    val = data(tmp_path, "b.txt", "c.jpg 0,0,5,5,1\n")
+    rows = {line.rsplit(maxsplit=2)[0]: line.split()[-2:] for line in summary.data_text(train, val).splitlines()}
+    assert rows["images"] == ["2", "1"] and rows["no boxes"] == ["1", "0"]
+    assert rows["cat"] == ["2", "0"] and rows["dog"] == ["0", "1"]
+
+
+def test_schedules_are_warned_about_only_if_they_leave_no_room():
+    assert summary.schedule_warnings(50, 10, 10) == []
+    assert ["never thawed" in text for text in summary.schedule_warnings(5, 5, 0)] == [True]
+    assert "no_aug_epochs=10" in summary.schedule_warnings(20, 10, 10)[0]
+
+
+def test_data_warnings_name_what_is_wrong(tmp_path):
+    train = data(tmp_path, "a.txt", "a.jpg 0,0,5,5,0\n")
+    val = data(tmp_path, "b.txt", "a.jpg\n")
+    text = " | ".join(summary.data_warnings(train, val))
+    assert "1 of 2 classes have no box" in text and "dog" in text
+    assert "has no boxes" in text and "only 1 training" in text and "1 images are in train and in val" in text
+    many = "".join(f"{i}.jpg 0,0,5,5,0 0,0,5,5,1\n" for i in range(60))
+    good = data(tmp_path, "c.txt", many)
+    assert summary.data_warnings(good, data(tmp_path, "d.txt", "x.jpg 0,0,5,5,0\n")) == []
+
+
+def test_too_little_shared_memory_is_a_warning(tmp_path, monkeypatch):
+    usage = dataclasses.make_dataclass("Usage", ["free"])
+    monkeypatch.setattr(summary.shutil, "disk_usage", lambda _: usage(64 * 2**20))
+    warning = summary.shared_memory_warning(4, 32, (640, 640), str(tmp_path))
+    assert "64 MiB free" in warning and "--shm-size" in warning
+    assert summary.shared_memory_warning(0, 32, (640, 640), str(tmp_path)) is None
+    assert summary.shared_memory_warning(1, 1, (64, 64), str(tmp_path)) is None

@@ -1,0 +1,191 @@
+"""Reading images, the same way for training, evaluation and prediction; the letterbox and its inverse.
+
+Every image becomes uint8 BGR: gray is repeated in three channels, of 16 bits the upper eight are kept, transparency is
+ignored, palettes are resolved, and the EXIF orientation is applied.
+"""
+
+import io
+import itertools
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+import cv2
+import numpy as np
+from PIL import Image
+
+A = TypeVar("A")
+B = TypeVar("B")
+
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".jp2", ".ppm", ".pgm")
+FILL = 114  # gray of the padding; the released YOLOX and YOLOv9 weights were trained with it
+READERS = 4  # threads that decode images while the network computes
+
+Image.MAX_IMAGE_PIXELS = None  # Pillow refuses large images as an attack; these are the user's own
+
+_JPEG_EXIF_MARK = b"Exif\0\0"
+_TIFF_MARKS = (b"II*\0", b"MM\0*")
+_JPEG_MARK = b"\xff\xd8\xff"
+_FLAGS = {  # by reduction
+    1: cv2.IMREAD_COLOR,
+    2: cv2.IMREAD_REDUCED_COLOR_2,
+    4: cv2.IMREAD_REDUCED_COLOR_4,
+    8: cv2.IMREAD_REDUCED_COLOR_8,
+}
+_TURNS = {  # by EXIF orientation: a function that returns the image upright
+    2: lambda image: image[:, ::-1],
+    3: lambda image: image[::-1, ::-1],
+    4: lambda image: image[::-1],
+    5: lambda image: image.transpose(1, 0, 2),
+    6: lambda image: np.rot90(image, -1),
+    7: lambda image: image[::-1, ::-1].transpose(1, 0, 2),
+    8: lambda image: np.rot90(image),
+}
+
+
+class ImageError(ValueError):
+    """An image cannot be read; the message names the file and the fix."""
+
+
+def read_image(path: str) -> np.ndarray:
+    """Reads an image file -> uint8 [H, W, 3] BGR, upright. Any path that the system can open. Raises ImageError."""
+    return decode_image(read_bytes(path), path)
+
+
+def read_reduced(path: str, reduction: int) -> tuple[np.ndarray, int]:
+    """Reads an image, a JPEG smaller by the factor `reduction` (1, 2, 4, 8), which is faster -> image, applied reduction.
+
+    The sides are divided and rounded up, so that coordinates are divided by exactly the reduction (up to a pixel for images
+    that EXIF mirrors or rotates). Other formats are read in full size, reduction 1.
+    """
+    data = read_bytes(path)
+    reduction = reduction if data.startswith(_JPEG_MARK) else 1
+    return decode_image(data, path, reduction), reduction
+
+
+def decode_image(data: bytes, path: str, reduction: int = 1) -> np.ndarray:
+    """Decodes the bytes of an image file -> uint8 [H, W, 3] BGR, upright. Raises ImageError naming `path`."""
+    tiff = data.startswith(_TIFF_MARKS)  # OpenCV ignores IMREAD_IGNORE_ORIENTATION for this format
+    flags = _FLAGS[reduction] if tiff else _FLAGS[reduction] | cv2.IMREAD_IGNORE_ORIENTATION
+    try:
+        image = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
+    except cv2.error:
+        image = None
+    if image is None:
+        raise ImageError(f"{path}: cannot be decoded: save it again as JPEG or PNG with 8 or 16 bits, or remove it")
+    orientation = 1 if tiff else read_orientation(data)
+    return image if orientation == 1 else np.ascontiguousarray(_TURNS[orientation](image))
+
+
+def read_bytes(path: str) -> bytes:
+    """Returns the contents of a file. Raises ImageError for files that are missing, empty or cannot be opened."""
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        missing = "there is no such file: correct the path"
+        hint = " (with / instead of \\)" if "\\" in path and os.sep == "/" else ""
+        what = missing + hint if isinstance(error, FileNotFoundError) else error.strerror
+        raise ImageError(f"{path}: {what}") from error
+    if not data:
+        raise ImageError(f"{path}: the file is empty: fetch it again, or remove it")
+    return data
+
+
+def read_orientation(data: bytes) -> int:
+    """Returns the EXIF orientation (1..8) of an image file with these contents; 1 is upright, and the default."""
+    marks = (_JPEG_EXIF_MARK,) if data.startswith(_JPEG_MARK) else (_JPEG_EXIF_MARK, b"eXIf", b"EXIF")  # PNG, WebP
+    if not data.startswith(_TIFF_MARKS) and not any(mark in data for mark in marks):
+        return 1
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            orientation = int(image.getexif().get(0x0112, 1))
+            return orientation if orientation in _TURNS else 1
+    except Exception:  # damaged EXIF data raise many kinds of errors
+        return 1
+
+
+def images_under(folder: str) -> list[str]:
+    """Returns the sorted paths of all images in a folder and its subfolders, relative to the folder and with "/"."""
+    found = []
+    for place, _, names in os.walk(folder, followlinks=True):
+        prefix = os.path.relpath(place, folder).replace(os.sep, "/") + "/"
+        found += [prefix.removeprefix("./") + name for name in names if name.lower().endswith(IMAGE_SUFFIXES)]
+    return sorted(name for name in found if not name.rpartition("/")[2].startswith("."))
+
+
+class LetterboxTransform(NamedTuple):
+    """Where an image is in the network's input: `x_in = x * scale + left`, `y_in = y * scale + top`."""
+
+    width: float  # of the original image
+    height: float
+    scale: float
+    left: float
+    top: float
+
+
+def fit(width: int, height: int, size: tuple[int, int], kind: str) -> tuple[LetterboxTransform, tuple[slice, slice]]:
+    """Returns the letterbox transform of a `width` x `height` image into `size` = (height, width), and its rows and columns.
+
+    The aspect ratio is kept; sides are truncated to whole pixels, as in the evaluation of the released weights. `kind`:
+    "corner" (padding right and below) or "center" (padding on both sides). Raises ValueError for another kind.
+    """
+    if kind not in ("corner", "center"):
+        raise ValueError(f'letterbox "{kind}": must be "corner" or "center"')
+    scale = min(size[0] / height, size[1] / width)
+    new_width, new_height = max(int(width * scale), 1), max(int(height * scale), 1)
+    left, top = ((size[1] - new_width) // 2, (size[0] - new_height) // 2) if kind == "center" else (0, 0)
+    place = slice(top, top + new_height), slice(left, left + new_width)
+    return LetterboxTransform(float(width), float(height), scale, float(left), float(top)), place
+
+
+def letterbox(
+    image: np.ndarray, size: tuple[int, int], kind: str, fill: int = FILL
+) -> tuple[np.ndarray, LetterboxTransform]:
+    """Fits an image [h, w, 3] into `size` = (height, width) -> new image [H, W, 3] padded with `fill`, its transform."""
+    transform, place = fit(image.shape[1], image.shape[0], size, kind)
+    output = np.full((*size, 3), fill, np.uint8)
+    inside = output[place]
+    cv2.resize(image, inside.shape[1::-1], dst=inside, interpolation=cv2.INTER_LINEAR)
+    return output, transform
+
+
+def boxes_to_input(boxes: np.ndarray, transform: LetterboxTransform) -> np.ndarray:
+    """Maps boxes [n, 4] xyxy of the original image into the network's input -> float32 [n, 4] (not clipped)."""
+    shift = np.array([transform.left, transform.top, transform.left, transform.top])
+    return (boxes * transform.scale + shift).astype(np.float32)
+
+
+def into_original(boxes, transform):
+    """Maps boxes `[..., 4]` xyxy of the network's input back into the original image; the inverse of `boxes_to_input`.
+
+    `transform [..., 5]` holds letterbox transforms (original width and height, scale, left, top) and broadcasts to the
+    boxes. Tensors or arrays.
+    """
+    shift = transform[..., [3, 4, 3, 4]]
+    return (boxes - shift) / transform[..., 2:3]
+
+
+def prefetch(function: Callable[[A], B], items: Iterable[A], limit: int, threads: int = 1) -> Iterator[B]:
+    """Yields `function(item)` for all items in order, while threads compute up to `limit` results in advance.
+
+    Only `function` runs in the threads; the items are read in the caller's thread. An exception of `function` is raised in
+    the place of its result. When the generator ends or is closed, started calls finish and no thread is left.
+    """
+    waiting: deque = deque()
+    with ThreadPoolExecutor(threads) as pool:
+        for item in items:
+            waiting.append(pool.submit(function, item))
+            if len(waiting) > limit:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+
+def batched(items: Iterable[A], size: int) -> Iterator[list[A]]:
+    """Yields lists of `size` items; the last one may be shorter."""
+    items = iter(items)
+    while block := list(itertools.islice(items, size)):
+        yield block

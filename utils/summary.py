@@ -1,0 +1,165 @@
+"""Text that a run logs at its start and end: the model, the data, the schedule, and warnings about what may go wrong."""
+
+import os
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from utils.distributed import Ranks
+from utils.optim import Plan, Updater
+
+FEW_IMAGES = 50  # training images below which a run gets a warning
+
+
+def derived(
+    rates: Mapping[str, float], batch_size: int, workers: int, updater: Updater, ranks: Ranks
+) -> dict[str, Any]:
+    """Returns values for the printed table that are computed from constants. `rates`: learning rates for 64 images per step."""
+    plan = updater.schedule.plan
+    local = -(-batch_size // ranks.world_size)
+    return {
+        "images per process": f"{local} of {batch_size}, {ranks.world_size} process(es)",
+        "steps per epoch": f"{plan.frozen_steps} frozen, {plan.steps} thawed" if plan.freeze_epochs else plan.steps,
+        **{name: rate_text(rate, plan) for name, rate in rates.items()},
+        "ema decay": f"{updater.ema.decay:.5f}, tau {updater.ema.tau:.0f} steps",
+        "mixed precision": updater.amp,
+        "device": f"{ranks.device}, {torch.get_num_threads()} thread(s), {workers} worker(s)",
+    }
+
+
+def rate_text(rate: float, plan: Plan) -> str:
+    """Describes a learning rate as configured, and as scaled to the batch size of each phase."""
+    sizes = ([plan.frozen_images] if plan.freeze_epochs else []) + [plan.images]
+    scaled = [f"{rate * size / 64:g} for {size}" for size in dict.fromkeys(sizes)]
+    return f"{rate:g} for 64 images = {', then '.join(scaled)}"
+
+
+def curve_marks(plan: Plan, no_aug_epochs: int) -> dict[str, int]:
+    """Returns the vertical lines of curves.png: name -> first epoch of a phase, counted from 1."""
+    thaw, no_aug = plan.freeze_epochs, max(plan.epochs - no_aug_epochs, 0)
+    marks = {"thaw, no augmentation": thaw} if thaw == no_aug else {"thaw": thaw, "no augmentation": no_aug}
+    return {name: epoch + 1 for name, epoch in marks.items() if 0 < epoch < plan.epochs}
+
+
+def next_steps(folder: Path, output: str, best: float, best_epoch: int) -> str:
+    """Returns the last lines of a finished run: where its results are, and how to use the model."""
+    lines = [f"\nlook at it:  tensorboard --logdir {output}      (or open {folder / 'curves.png'})"]
+    if best_epoch:
+        lines.append(f"try it:      python predict.py checkpoint={folder / 'best.pt'} source=IMAGES")
+    return "\n".join([*lines, f"{folder}  best mAP50-95 {best:.4f}"])
+
+
+def gflops(model: nn.Module, image_size: tuple[int, int]) -> float:
+    """Counts billions of floating-point operations for one image of height, width. A multiply-add counts as two."""
+    device = next(model.parameters()).device
+    was_training = model.training
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        model.eval()(torch.zeros(1, 3, *image_size, device=device))
+    model.train(was_training)
+    return counter.get_total_flops() / 1e9
+
+
+def model_text(model: nn.Module, name: str, image_size: tuple[int, int], plan: Plan) -> str:
+    """Describes the size and cost of the model, and the number of parameters that are trained in each phase."""
+    total = sum(p.numel() for p in model.parameters()) / 1e6
+    height, width = image_size
+    cost = f"{gflops(model, image_size):.2f} GFLOPs at {height} x {width}"
+    lines = [f"model      {name}: {total:.3f} M parameters, {cost}"]
+    rest = total - sum(p.numel() for p in model.backbone.parameters()) / 1e6
+    if plan.freeze_epochs:
+        lines.append(f"           epochs 1-{plan.freeze_epochs}: backbone frozen, {rest:.3f} M parameters are trained")
+    if plan.freeze_epochs < plan.epochs:
+        first = plan.freeze_epochs + 1
+        lines.append(f"           epochs {first}-{plan.epochs}: all {total:.3f} M parameters are trained")
+    return "\n".join(lines)
+
+
+def data_text(train, val) -> str:
+    """Returns a table of the numbers of images, of images without boxes, and of boxes per class (`train`, `val`: Annotations)."""
+    empty = [int((data.starts[1:] == data.starts[:-1]).sum()) for data in (train, val)]
+    rows = [("images", len(train), len(val)), ("no boxes", *empty)]
+    rows += zip(train.classes, train.boxes_per_class(), val.boxes_per_class(), strict=True)
+    width = max(9, *(len(name) for name, _, _ in rows))
+    lines = [f"{'data':{width}}  {'train':>8}  {'val':>8}"]
+    return "\n".join(lines + [f"{name:{width}}  {a:8}  {b:8}" for name, a, b in rows])
+
+
+def schedule_warnings(epochs: int, freeze_epochs: int, no_aug_epochs: int) -> list[str]:
+    """Returns warnings about numbers of epochs that leave no room for a phase of training."""
+    found = []
+    if 0 < epochs <= freeze_epochs:
+        found.append(
+            f"freeze_epochs={freeze_epochs} of epochs={epochs}: the backbone is never thawed; lower freeze_epochs"
+        )
+    if no_aug_epochs and no_aug_epochs >= epochs - freeze_epochs:
+        found.append(
+            f"no_aug_epochs={no_aug_epochs} of epochs={epochs}: after the thaw there is no mosaic or affine, and only the lowest "
+            f"learning rate; lower no_aug_epochs to about {max(1, epochs // 5)}, or train longer"
+        )
+    return found
+
+
+def data_warnings(train, val) -> list[str]:
+    """Returns warnings about data that are valid but train badly (`train`, `val`: Annotations)."""
+    found = []
+    missing = [n for n, count in zip(train.classes, train.boxes_per_class(), strict=True) if count == 0]
+    if missing:
+        found.append(
+            f"{len(missing)} of {len(train.classes)} classes have no box in the training data ({', '.join(missing[:5])}): "
+            f"they cannot be learned; leave them out of the classes, or add images"
+        )
+    if val.boxes_per_class().sum() == 0:
+        found.append(f"{val.source} has no boxes: there is no mAP, best.pt is the last; choose val= with boxes")
+    if len(train) < FEW_IMAGES:
+        found.append(f"only {len(train)} training images: enough for a try, too few to learn from; add images")
+    paths = ({data.path(i) for i in range(len(data))} for data in (train, val))
+    if shared := len(set.intersection(*paths)):
+        found.append(
+            f"{shared} images are in train and in val: the mAP is too high; "
+            f"python -m tools.convert SRC DST.txt split=.9,.1 divides them"
+        )
+    return found
+
+
+def hardware_warnings(workers: int, batch_size: int, image_size: tuple[int, int], ranks: Ranks) -> list[str]:
+    """Returns warnings about unused GPUs and too little shared memory."""
+    found = gpu_advice(sys.argv, ranks.all_gpus), shared_memory_warning(workers, batch_size, image_size)
+    return [text for text in found if text]
+
+
+def gpu_advice(command: Sequence[str] = (), all_gpus: bool = False) -> str | None:
+    """A hint if GPUs are idle: torch cannot use them, or one process uses one of several (`all_gpus`: DataParallel)."""
+    count = torch.cuda.device_count()
+    if not torch.cuda.is_available():
+        if os.path.exists("/proc/driver/nvidia/version") or os.path.exists("/dev/nvidia0"):
+            build = "the CPU build" if torch.version.cuda is None else f"built for CUDA {torch.version.cuda}"
+            return (
+                f"There is an NVIDIA GPU that torch {torch.__version__} ({build}) cannot use: install a matching torch."
+            )
+    elif count > 1 and "WORLD_SIZE" not in os.environ:
+        words = [word for word in command or ["train.py"] if not word.startswith("device=")]
+        start = f"torchrun --standalone --nproc_per_node={count} {' '.join(words)}"
+        if all_gpus:
+            return f"{count} GPUs in one process (DataParallel): {start} is faster."
+        return f"{count} GPUs, one in use: {start} uses all; device=cuda:all does too, more slowly, without torchrun."
+    return None
+
+
+def shared_memory_warning(
+    workers: int, batch_size: int, image_size: tuple[int, int], folder: str = "/dev/shm"
+) -> str | None:
+    """Returns a warning if the batches of the workers (three per worker, uint8) do not fit into the shared memory."""
+    needed = workers * 3 * batch_size * 3 * image_size[0] * image_size[1]
+    if not workers or not Path(folder).is_dir() or shutil.disk_usage(folder).free >= needed:
+        return None
+    free = shutil.disk_usage(folder).free
+    return (
+        f"{folder} has {free / 2**20:.0f} MiB free, {workers} workers need {needed / 2**20:.0f}: they would die with a bus "
+        f"error. Use fewer workers=, or start the container with --shm-size={max(1, round(2 * needed / 2**30))}g"
+    )
