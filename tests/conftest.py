@@ -61,12 +61,6 @@ def demo_images(tmp_path_factory) -> Path:
     return drawn(tmp_path_factory.mktemp("demo"), {"train": range(9), "val": range(9, 14)})
 
 
-@pytest.fixture(scope="module")
-def pictures(demo_images: Path) -> Path:
-    """The old name of `demo_images`."""
-    return demo_images
-
-
 @pytest.fixture
 def painted(tmp_path: Path) -> Callable[..., Path]:
     """`painted(count, name="train")` draws PNGs with filled rectangles and returns the annotation file.

