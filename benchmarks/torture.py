@@ -35,15 +35,16 @@ from utils import checkpoint
 from utils.config import override
 
 ROOT = Path(__file__).parents[1]
-HEAD = """# Killed at least twenty times, the same bits
+HEAD = """# A training that is killed again and again ends with the same bits
 
 `python -m benchmarks.torture kills=N seed=SEED note=true` starts a small training on CPUs (the tiny model of the tests, 64
 pixels, one thread per process), kills it, resumes it with `resume=true`, and so on; torchrun restarts killed ranks by itself.
 Then weights, moving average, optimizer, best.pt, log.csv and TensorBoard are compared, bit by bit, with those of an
-undisturbed run. Half of the runs save every 0.3 s, the others only after epochs and at signals. Kinds of kills:
+undisturbed run. Half of the runs save every 0.3 s, the others only after epochs and at signals. The kills:
 SIGKILL, SIGTERM and SIGINT of one process at a step; SIGKILL in the middle of a save; SIGKILL and SIGTERM in the evaluation;
 of two processes SIGKILL of either rank at a step, of rank 0 in the middle of a save, of rank 1 in the evaluation, and SIGTERM
-of torchrun at a step. A kill counts only if it hit the place it was meant for. The first two rows trained YOLOX-nano."""
+of torchrun at a step. A kill counts only if it hit the place it was meant for. A row is
+added only if no value differs. The first two rows trained YOLOX-nano."""
 
 # The learning rates are so high that the metrics, and with them best.pt, change within some dozen steps.
 TRAINING = {
@@ -570,7 +571,7 @@ def row_of(outcome: Outcome, minutes: float) -> dict[str, str]:
         "of a single rank of two": str(single),
         "of torchrun": str(len(outcome.kills) - one - single),
         "values compared": str(sum(outcome.compared.values())),
-        "that differ": str(len(outcome.faults)),
+        "values that differ": str(len(outcome.faults)),
         "minutes": f"{minutes:.1f}",
     }
 
