@@ -11,8 +11,9 @@ from benchmarks.table import add_row
 
 HEAD = """# The demo from scratch
 
-`python -m benchmarks.demo` runs `python train.py weights=http://127.0.0.1:9` (the weights are not available) in an empty
-folder: it draws the data set and trains 32 epochs on 160 images of 224 pixels, with an evaluation on 40 after each."""
+`python -m benchmarks.demo` runs `python train.py weights=http://127.0.0.1:9` in an empty folder. The weights cannot be
+downloaded from there, so the demo trains from scratch: 32 epochs on 160 drawn images of 224 pixels, with an evaluation on
+40 images after each epoch."""
 
 
 def main() -> None:

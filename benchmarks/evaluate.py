@@ -1,12 +1,12 @@
-"""Measures where the time of an evaluation goes: data, network, loss, decoding + NMS, entries, metrics.
+"""Measures where the time of an evaluation goes: data, network, loss, decoding + NMS, COCO results, metrics.
 
-    python -m benchmarks.evaluate                            YOLOX-nano at 416 on 326 images of COCO
+    python -m benchmarks.evaluate data=FOLDER                YOLOX-nano at 416
     python -m benchmarks.evaluate rounds=1 json=FILE         one round; the numbers also as JSON
 
 Cases: `trained` has the given weights, as in evaluate.py; `with loss` adds the loss, as in train.py; `untrained` has random
 weights, whose scores are all below the confidence; `confident` has random weights with biases of 0, whose scores are all above
-it. The cases take turns; the table shows medians over the rounds. On a CPU the seconds are processor time of one thread. On a
-GPU they are wall time with a synchronization after every part, so there is no overlap, unlike in a real evaluation.
+it. The cases take turns; the table shows medians over the rounds. On a CPU the seconds are CPU time of one thread. On a GPU
+they are wall time with a synchronization after every part, so there is no overlap, unlike in a real evaluation.
 """
 
 import json
@@ -32,14 +32,14 @@ from utils import fit, metrics
 from utils.config import override
 from utils.distributed import Ranks
 
-PARTS = ("data", "network", "loss", "decoding + NMS", "entries", "metrics")
+PARTS = ("data", "network", "loss", "decoding + NMS", "COCO results", "metrics")
 CASES = ("trained", "with loss", "untrained", "confident")
 
 
 @dataclass(frozen=True)
 class Config:
-    data: str = "../shared/data/coco_val326"  # a folder with instances_*.json and images/
-    weights: str = "../shared/weights/yolox_nano.pth"
+    data: str = "data/coco_val2017"  # a folder with instances_*.json and images/
+    weights: str = "coco"  # a file; coco: download the official one
     model: str = "yolox_nano"
     size: int = 416  # of the network's input
     batch_size: int = 16
@@ -49,7 +49,7 @@ class Config:
 
 
 class Clock:
-    """The seconds of each part. What is neither data nor timed counts as entries."""
+    """The seconds of each part. What is neither data nor timed counts as COCO results."""
 
     def __init__(self, device: torch.device):
         self.device, self.seconds = device, Counter()
@@ -80,7 +80,7 @@ class Clock:
 
     def parts(self) -> list[float]:
         """The seconds of each part, in the order of PARTS."""
-        self.seconds["entries"] = self.now() - self.start - sum(self.seconds.values())
+        self.seconds["COCO results"] = self.now() - self.start - sum(self.seconds.values())
         return [self.seconds[part] for part in PARTS]
 
 
@@ -117,7 +117,7 @@ def models(cfg: Config) -> dict[str, torch.nn.Module]:
 
 
 def one_evaluation(model, loader, device: torch.device, with_loss: bool) -> tuple[list[float], dict]:
-    """Times one evaluation -> the seconds of each part, and the metrics."""
+    """Times one evaluation and returns the seconds of each part, and the metrics."""
     clock = Clock(device)
     criterion = clock.timed("loss", nets.criterion(model, torch.ones_like)) if with_loss else None
     with patch.object(fit, "coco_metrics", clock.timed("metrics", metrics.coco_metrics)):
@@ -126,7 +126,7 @@ def one_evaluation(model, loader, device: torch.device, with_loss: bool) -> tupl
 
 
 def measure(cfg: Config) -> dict[str, dict]:
-    """Measures each case -> the median seconds of each part, the number of detections and AP."""
+    """Measures each case and returns the median seconds of each part, the number of detections and AP."""
     source, device = next(Path(cfg.data).glob("instances_*.json")), torch.device(cfg.device)
     data, _ = prepare(read(str(source), "val", image_root=f"{cfg.data}/images"))
     sampler, cases = ValSampler(len(data), cfg.batch_size, (cfg.size, cfg.size)), models(cfg)
@@ -148,7 +148,7 @@ def main(cfg: Config) -> None:
     torch.set_num_threads(1)
     cases = measure(cfg)
     print(f"{cfg.model} at {cfg.size}, batches of {cfg.batch_size}, {machine()}, {metrics.BACKEND.name}\n")
-    names = (*PARTS, "all", "without data and network", "detections", "AP")
+    names = (*PARTS, "total", "neither data nor network", "detections", "AP")
     print("| seconds | " + " | ".join(names) + " |\n|---|" + "---:|" * len(names))
     for name, case in cases.items():
         parts = case["seconds"]
@@ -156,7 +156,7 @@ def main(cfg: Config) -> None:
         print(f"| {name} | " + " | ".join([*cells, f"{case['detections']:,}", f"{case['AP']:.4f}"]) + " |")
     whole = {name: sum(case["seconds"]) for name, case in cases.items()}
     for name in ("untrained", "confident"):
-        print(f"\n{name}: {whole[name] / whole['trained']:.2f} times the seconds of the trained model")
+        print(f"\nThe {name} model takes {whole[name] / whole['trained']:.2f} times as long as the trained one.")
     if cfg.json:
         contents = {"parts": PARTS, "cases": cases, "machine": machine(), "evaluator": metrics.BACKEND.name}
         Path(cfg.json).write_text(json.dumps(contents, indent=2))

@@ -64,9 +64,9 @@ def main(cfg: Config) -> None:
             rows += [f"\n{name}: {in_openvino(file, cfg.images)}" for name, file in files.items()]
     text = f"""# Exported files
 
-`python -m benchmarks.exported weights={Path(cfg.weights).name} model={cfg.model} data={Path(cfg.data).name}`,
-{time.strftime("%Y-%m-%d")}, {machine()}, onnxruntime {onnxruntime.__version__}.
-The last column is the comparison of `export.py`, which a file must pass.
+`python -m benchmarks.exported weights={Path(cfg.weights).name} model={cfg.model} data={Path(cfg.data).name}
+images={Path(cfg.images).name}`, {time.strftime("%Y-%m-%d")}, {machine()}, onnxruntime {onnxruntime.__version__}.
+The last column is the comparison of `export.py` on the same images, which every exported file must pass.
 
 | | AP | AP50 | compared with PyTorch |
 |---|---:|---:|---|
@@ -76,7 +76,7 @@ The last column is the comparison of `export.py`, which a file must pass.
 
 
 def accuracy(cfg: Config, checkpoint: str, folder: str) -> str:
-    """Evaluates a checkpoint or a file -> AP and AP50 as table cells."""
+    """Evaluates a checkpoint or an exported file and returns AP and AP50 as table cells."""
     official = {"model": cfg.model} if not checkpoint.endswith(".onnx") else {}
     words = {"checkpoint": checkpoint, "data": cfg.data, "output": f"{folder}/evaluation", "workers": 0}
     metrics = evaluate.main(evaluate.Config(**words, **official, device="cpu"))

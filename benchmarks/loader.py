@@ -1,11 +1,11 @@
 """Training samples per second of one core, compared with other trainers, and the time and memory of annotation files.
 
-    python -m benchmarks.loader                     all parts; peers=PYTHON of an environment with ultralytics and libreyolo
-    python -m benchmarks.loader parts=workers       two worker processes compared with one, by the clock; needs 2 idle cores
-    python -m benchmarks.loader parts=lines         seconds and memory for annotation files
+    python -m benchmarks.loader data=FOLDER             all parts; FOLDER has instances_*.json and images/
+    python -m benchmarks.loader parts=workers           wall time of two worker processes and of one; needs 2 idle cores
+    python -m benchmarks.loader parts=lines             CPU seconds and memory for reading annotation files
 
-Every contender is a process that makes batches on request. The contenders take turns, round by round, and report the CPU
-seconds of their process.
+`peers` is the Python of an environment with ultralytics and libreyolo. Every contender is a process that makes batches on
+request. The contenders take turns, round by round, and report the CPU seconds of their process.
 """
 
 import json
@@ -32,19 +32,19 @@ RANGES = {
 }  # the defaults of Ultralytics
 RECIPES = {
     "mosaic": RANGES | {"mosaic": 1.0, "mixup": 0.0},
-    "turned": RANGES | {"mosaic": 1.0, "mixup": 0.0, "rotation": 5.0, "shear": 2.0},
-    "shipped": RANGES | {"mosaic": 0.5, "mixup": 0.0, "rotation": 5.0, "shear": 2.0},
+    "rotated": RANGES | {"mosaic": 1.0, "mixup": 0.0, "rotation": 5.0, "shear": 2.0},
+    "default": RANGES | {"mosaic": 0.5, "mixup": 0.0, "rotation": 5.0, "shear": 2.0},
     "yolox": RANGES | {"mosaic": 1.0, "mixup": 1.0, "rotation": 10.0, "shear": 2.0, "scale": (0.1, 2.0)},
 }
 CONTENDERS = (
-    *(f"thaw {recipe} {memory}" for memory in ("cached", "buffer", "nothing") for recipe in RECIPES),
+    *(f"thaw {recipe} {memory}" for memory in ("cached", "buffer", "uncached") for recipe in RECIPES),
     *("ultralytics", "libreyolo"),
 )
 
 
 @dataclass(frozen=True)
 class Config:
-    data: str = "../shared/data/coco_val326"  # a folder with instances_*.json and images/; skipped where there is none
+    data: str = "data/coco_val2017"  # a folder with instances_*.json and images/; without it only parts=lines runs
     size: int = 640  # of the network's input
     copies: int = 3  # names per image, for a data set larger than any buffer
     rounds: int = 5  # of all contenders in turn; the table has the medians
@@ -86,7 +86,7 @@ def lay_out(cfg: Config, folder: Path) -> None:
 
 
 def ours(folder: Path, size: int, recipe: str, memory: str) -> tuple[Callable, Callable, int]:
-    """-> sample(position), collate, number of samples. With memory="cached" all images are decoded in advance."""
+    """Returns sample(position), collate and the number of samples. With memory="cached" all images are decoded in advance."""
     from datasets.cache import ImageCache
     from datasets.dataset import DetectionDataset, Key, collate, epoch_order
     from datasets.formats import read
@@ -94,7 +94,7 @@ def ours(folder: Path, size: int, recipe: str, memory: str) -> tuple[Callable, C
     from datasets.scan import prepare
 
     data, _ = prepare(read(str(folder / "train.txt"), "train"))
-    files, kept = {"cached": (64e9, None), "buffer": (0.0, None), "nothing": (0.0, 0.0)}[memory]
+    files, kept = {"cached": (64e9, None), "buffer": (0.0, None), "uncached": (0.0, 0.0)}[memory]
     found = DetectionDataset(data, "corner", Augment(**RECIPES[recipe]), seed=SEED, cache=ImageCache(files, kept))
     if memory == "cached":
         for index in range(len(found)):
@@ -137,7 +137,7 @@ def libreyolo(folder: Path, size: int) -> tuple[Callable, Callable, int]:
 
 
 def in_random_order(data) -> Callable:
-    """-> sample(position), with another order in each epoch."""
+    """Returns sample(position), with another order in each epoch."""
     import numpy as np
 
     orders = {}
@@ -188,7 +188,7 @@ class Contender:
             raise RuntimeError(f"{child} does not start:\n{(folder / 'log').read_text()[-2000:]}")
 
     def round(self, samples: int) -> dict[str, float]:
-        """Requests samples -> the seconds that they took."""
+        """Requests samples and returns the seconds that they took."""
         print(samples, file=self._process.stdin, flush=True)
         return json.loads(self._process.stdout.readline())
 
@@ -199,8 +199,10 @@ class Contender:
 
 
 def race(cfg: Config, folder: Path) -> dict[str, dict]:
-    """-> "speeds": samples per CPU second by contender and round; "peers": versions of the other trainers. The first round
-    is a warm-up and not counted."""
+    """Returns "speeds", samples per CPU second by contender and round, and "peers", versions of the other trainers.
+
+    The first round is a warm-up and does not count.
+    """
     children = [name for name in CONTENDERS if not cfg.only or name.startswith(cfg.only)]
     if not cfg.peers:
         print("peers: skipped; give peers=PYTHON of an environment with ultralytics and libreyolo", file=sys.stderr)
@@ -285,7 +287,7 @@ def tables(results: dict) -> str:
     versions = "".join(f", {name} {number}" for name, number in results["peers"].items())
     lines = [f"{results['hardware']}{versions}, {results['date']}; `{results['command']}`"]
     if medians:
-        head = ["made by", "samples per second of a core", "lowest - highest", *(f"times {p}" for p in peers)]
+        head = ["contender", "samples per second of one core", "lowest - highest", *(f"relative to {p}" for p in peers)]
         lines += ["", f"| {' | '.join(head)} |", "|---|" + "---:|" * (len(head) - 1)]
     for name, median in medians.items():
         speeds = results["speeds"][name]
@@ -296,10 +298,10 @@ def tables(results: dict) -> str:
         ratio = statistics.median(one / two for one, two in results["workers"])
         lines += [
             "",
-            f"Two worker processes make {ratio:.2f} times the samples of one (by the clock, decoded images cached).",
+            f"Two worker processes make {ratio:.2f} times as many samples as one (wall time, decoded images cached).",
         ]
     if results["parsing"]:
-        lines += ["", "| lines with 3 boxes | seconds | peak memory, MB | before, MB |", "|---:|---:|---:|---:|"]
+        lines += ["", "| lines | CPU seconds | peak memory, MB | before reading, MB |", "|---:|---:|---:|---:|"]
     for one in results["parsing"]:
         lines.append(f"| {one['lines']:,} | {one['seconds']:.2f} | {one['mb']:.0f} | {one['mb before']:.0f} |")
     return "\n".join(lines)

@@ -1,11 +1,12 @@
 """Speed of prediction on a CPU compared with Ultralytics: JPEG files, decoded images, and a video.
 
-    python -m benchmarks.predict peers=PYTHON      the Python of an environment with ultralytics; without it, only Thaw runs
+    python -m benchmarks.predict data=FOLDER peers=PYTHON    JPEG files; the Python of an environment with ultralytics
     python -m benchmarks.predict "contenders=thaw yolox_s,compiled yolox_s,onnxruntime yolox_s" frames=0
 
-A contender is one of KINDS and a model. Its weights are random, and its batch norms are adapted to the images. All contenders
-take turns, round by round, on the same images with the same number of threads. The confidence threshold of each lets
-`candidates` boxes per image through to NMS. GFLOPs are those of the convolutions for a square input, counted by PyTorch.
+Without `peers` only Thaw is measured. A contender is one of KINDS and a model. Its weights are random, and its batch norms
+are adapted to the images. All contenders take turns, round by round, on the same images with the same number of threads. The
+confidence threshold of each lets `candidates` boxes per image through to NMS. GFLOPs are those of the convolutions for a
+square input, counted by PyTorch.
 """
 
 import json
@@ -25,7 +26,7 @@ ROOT = Path(__file__).parents[1]
 
 @dataclass(frozen=True)
 class Config:
-    data: str = "../shared/data/coco_val326/images"  # a folder of JPEG files
+    data: str = "data/coco_val2017/images"  # a folder of JPEG files
     contenders: tuple[str, ...] = (
         *("thaw yolox_nano", "network yolox_nano", "thaw yolox_s", "network yolox_s"),
         *("ultralytics yolo11n", "ultralytics yolov8s"),
@@ -113,7 +114,7 @@ def network_alone(cfg: Config, model: str, batch: int, images) -> tuple[Predict,
 
 
 def ultralytics(cfg: Config, model: str, batch: int, images, rect: bool = False) -> tuple[Predict, object]:
-    """Ultralytics. `rect`: its default, inputs as high as the image needs where all images of a batch have one size."""
+    """Ultralytics. `rect`: its default, inputs that are not square if all images of a batch have the same size."""
     import torch
     from ultralytics import YOLO
 
@@ -132,22 +133,22 @@ def ultralytics(cfg: Config, model: str, batch: int, images, rect: bool = False)
     return predict, yolo.model
 
 
-def film(cfg: Config, how: str, batch: int, images) -> tuple[Predict, object]:
-    """A video predicted and written by predict.py. `how`: "threads" read ahead and write behind the network, or "in-turn"."""
+def whole_video(cfg: Config, how: str, batch: int, images) -> tuple[Predict, object]:
+    """A video predicted and written by predict.py. `how`: "threads" (reading and writing in threads) or "sequential"."""
     import predict
     from utils import video
     from utils.results import Results
 
     detect, network = detector(cfg, "yolox_nano", batch, images)
 
-    def predict_film(source: list) -> int:
+    def predict_frames(source: list) -> int:
         video.AHEAD = predict.BEHIND = 8 if how == "threads" else 0
         with tempfile.TemporaryDirectory() as folder:
             results = Results(Path(folder), detect.classes, range(80))
-            predict.predict_video(detect, str(Path(cfg.data, "video/film.mp4")), results, show=False, save=True)
+            predict.predict_video(detect, str(Path(cfg.data, "video/frames.mp4")), results, show=False, save=True)
             return len(results.entries)
 
-    return predict_film, network
+    return predict_frames, network
 
 
 KINDS = {
@@ -157,7 +158,7 @@ KINDS = {
     "onnxruntime": lambda *args: thaw(*args, exported=True),
     "ultralytics": ultralytics,
     "rect": lambda *args: ultralytics(*args, rect=True),
-    "film": film,
+    "video": whole_video,
 }
 PEERS = ("ultralytics", "rect")
 
@@ -226,7 +227,7 @@ class Server:
 
 
 def lay_out(cfg: Config, folder: Path) -> None:
-    """Links the images into the folder and writes video/film.mp4, in which each of them moves for ten frames."""
+    """Links the images into the folder and writes video/frames.mp4, in which each of them moves for ten frames."""
     import cv2
     import numpy as np
 
@@ -237,7 +238,7 @@ def lay_out(cfg: Config, folder: Path) -> None:
         (folder / path.name).symlink_to(path.resolve())
     if cfg.frames:
         (folder / "video").mkdir()
-        writer = open_writer(folder / "video/film.mp4", 25, (720, 1280))
+        writer = open_writer(folder / "video/frames.mp4", 25, (720, 1280))
         for i in range(cfg.frames):
             image = cv2.resize(cv2.imread(str(paths[i // 10 % len(paths)])), (1280, 720))
             writer.write(np.roll(image, 5 * (i % 10), (0, 1)))
@@ -252,7 +253,7 @@ def measure(cfg: Config, folder: Path) -> dict:
     contenders = [c for c in cfg.contenders if cfg.peers or c.split()[0] not in PEERS]
     races = [((s, b, source), contenders) for s in cfg.sizes for b in cfg.batches for source in cfg.sources]
     if cfg.frames:
-        races.append(((416, 8, "video"), ["film threads", "film in-turn"]))
+        races.append(((416, 8, "video"), ["video threads", "video sequential"]))
     servers = {kind: Server(cfg, images, kind) for kind in dict.fromkeys(c.split()[0] for _, r in races for c in r)}
     rounds = {what: {contender: [] for contender in race} for what, race in races}
     for _ in range(cfg.rounds):
@@ -298,7 +299,10 @@ def main(cfg: Config) -> None:
     from benchmarks.table import machine
 
     words = [word for word in sys.argv[1:] if not word.startswith(("peers=", "json="))]
-    about = [f"{machine()}, OpenCV 0 threads, the network {cfg.threads}", f"load {os.getloadavg()[0]:.1f}"]
+    about = [
+        f"{machine()}, {cfg.threads} threads for the network and none for OpenCV",
+        f"load {os.getloadavg()[0]:.1f}",
+    ]
     about += [f"{kind} {number}" for kind, number in measured["versions"].items() if kind in PEERS]
     about += [time.strftime("%Y-%m-%d"), f"`{' '.join(['python -m benchmarks.predict', *words])}`"]
     print(f"{', '.join(about)}\n{tables(cfg, measured)}")

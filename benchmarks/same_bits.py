@@ -33,7 +33,7 @@ class Config:
 
 
 def run(model: str, weights: str | None, processes: int, folder: Path) -> str:
-    """Trains in a process of its own, as a user does -> losses and metrics as text, and the digest of the weights."""
+    """Trains in a process of its own, as a user does. Returns losses and metrics as text, and the digest of the weights."""
     no_aug = next(field.name for field in fields(train.Config) if field.name in ("no_aug_epochs", "plain_epochs"))
     constants = {
         **{"train": folder / "train.txt", "val": folder / "val.txt", "output": folder, "name": f"{model}-{processes}"},

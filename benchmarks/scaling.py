@@ -158,7 +158,7 @@ def norm_tables(costs: Sequence[Cost]) -> None:
             cells.append(f"{n * IMAGES / c.seconds * fraction:.0f} ({percent(fraction)})")
         rows.append((c.name, *cells))
     head = ("model", *(f"{n} GPU{'s' * (n > 1)}" for n in numbers))
-    table("As shipped, with NVLink and 200 Gbit IB: images per second (efficiency, %)", head, rows)
+    table("Default constants, with NVLink and 200 Gbit IB: images per second (efficiency, %)", head, rows)
 
 
 def loader_table(costs: Sequence[Cost]) -> None:
@@ -184,7 +184,7 @@ def rate_table() -> None:
     )
     rows = []
     for images in (16, 64, 256, 1024):
-        adamw = 1e-3 * (images / 16) ** 0.5  # 16 images get .001 as shipped; times the root
+        adamw = 1e-3 * (images / 16) ** 0.5  # 16 images get .001 by default; times the square root
         rates = (f"{0.01 * images / 64:.4f}", f"{adamw * 64 / images:.5f}", f"{adamw:.4f}")
         rows.append((str(images), *rates, str(-(-118287 // images))))
     table("Batch and learning rate", head, rows)

@@ -1,8 +1,8 @@
 """Measures the seconds from `python train.py` to the end of the first step, by part: python -m benchmarks.startup
 
-Makes a data set of `lines` lines and starts a training once, which checks all images (a cold scan). Then it starts `rounds`
-trainings for each number of workers, alternating, with a warm scan and without a cache of decoded images. Times are
-medians. Other programs that use the cores slow everything down, so the load is printed.
+Makes a data set of `lines` lines over the images of `data` and starts a training once, which scans all images. Then it
+starts `rounds` trainings for each number of workers, in turn, which reuse the scan but have no cache of decoded images.
+Times are medians. Other programs slow everything down, so the load is printed.
 """
 
 import json
@@ -37,7 +37,7 @@ LAST = list(MOMENTS.values())[-1]
 
 @dataclass(frozen=True)
 class Config:
-    data: str = "../shared/data/coco_val326"  # a folder with instances_*.json and images/
+    data: str = "data/coco_val2017"  # a folder with instances_*.json and images/
     lines: int = 10_000  # of the annotation file: links to the images under other names
     model: str = "yolox_nano"
     size: int = 416
@@ -99,7 +99,7 @@ def start(words: list[str]) -> None:
 
 
 def first_step(cfg: Config, folder: Path, workers: int) -> dict[str, list[float]]:
-    """Starts a training -> part -> its end in seconds since the start, wall time and processor time."""
+    """Starts a training and returns the end of each part: seconds since the start in wall time, and in CPU time."""
     words = [f"train={folder}/train.txt", f"val={folder}/val.txt", f"output={folder}/runs", f"workers={workers}"]
     words += [f"model={cfg.model}", f"image_size={cfg.size}", f"batch_size={cfg.batch_size}", "weights=none"]
     command = [sys.executable, __file__, "child", *words, "freeze_epochs=0"]
@@ -119,7 +119,7 @@ def first_step(cfg: Config, folder: Path, workers: int) -> dict[str, list[float]
 
 
 def import_torch() -> list[float]:
-    """Seconds of a process that only imports torch: wall time and processor time."""
+    """Seconds of a process that only imports torch: wall time and CPU time."""
     begin = time.time()
     code = "import time, torch; print(time.time(), time.process_time())"
     done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True)
@@ -141,9 +141,9 @@ def measure(cfg: Config, folder: Path) -> dict:
 
 
 def table(measured: dict) -> str:
-    """The measurements as Markdown: median seconds of wall time (of processor time) for each part."""
+    """The measurements as Markdown: median seconds of wall time (of CPU time) for each part."""
     head = [f"workers={n}" for n in measured["starts"]]
-    lines = ["| seconds of wall time (processor) | " + " | ".join(head) + " |", "|---|" + "---:|" * len(head)]
+    lines = ["| seconds of wall time (CPU time) | " + " | ".join(head) + " |", "|---|" + "---:|" * len(head)]
     parts = []  # [workers][moment] -> seconds of wall time and of processor time
     for rounds in measured["starts"].values():
         over = [[0.0, 0.0]] + [[statistics.median(x) for x in zip(*m, strict=True)] for m in zip(*rounds, strict=True)]
@@ -151,10 +151,11 @@ def table(measured: dict) -> str:
     for name, *cells in zip(MOMENTS.values(), *parts, strict=True):
         lines.append(f"| {name} | " + " | ".join(f"{wall:.2f} ({cpu:.2f})" for wall, cpu in cells) + " |")
     sums = [[sum(x) for x in zip(*cells, strict=True)] for cells in parts]
-    lines.append("| all | " + " | ".join(f"**{wall:.2f}** ({cpu:.2f})" for wall, cpu in sums) + " |")
+    lines.append("| total | " + " | ".join(f"**{wall:.2f}** ({cpu:.2f})" for wall, cpu in sums) + " |")
     wall, cpu = (statistics.median(x) for x in zip(*measured["torch"], strict=True))
     lines.append(
-        f"\n`import torch` alone takes {wall:.2f} ({cpu:.2f}); the start with a cold scan {measured['cold'][0]:.1f}."
+        f"\n`import torch` alone takes {wall:.2f} ({cpu:.2f}). "
+        f"The first start, which scans all images, takes {measured['cold'][0]:.1f}."
     )
     return "\n".join(lines)
 

@@ -115,14 +115,14 @@ def main(cfg: Config) -> None:
     times, fraction = measure(cfg), backbone_fraction(cfg)
     limit, speedup = 3 / (3 - 2 * fraction), sum(times["thawed"]) / sum(times["frozen"])
     print(f"{cfg.model} at {cfg.size}, batch {cfg.batch_size}, {cfg.boxes} boxes per image; {machine()}\n")
-    print("| ms per step | " + " | ".join(PARTS) + " | all | assignment + loss + optimizer + EMA |")
+    print("| ms per step | " + " | ".join(PARTS) + " | total | assignment + loss + optimizer + EMA |")
     print("|---|" + "---:|" * (len(PARTS) + 2))
     for phase, parts in times.items():
         overhead = (parts[2] + parts[4]) / sum(parts)
         cells = [f"{1000 * seconds:.1f}" for seconds in (*parts, sum(parts))]
         print(f"| {phase} | " + " | ".join(cells) + f" | {100 * overhead:.1f} % |")
-    print(f"\na frozen step is {speedup:.2f} times as fast as a thawed one; limit {limit:.2f}", end=" ")
-    print(f"(backbone {100 * fraction:.0f} % of the FLOPs)")
+    print(f"\nA frozen step is {speedup:.2f} times as fast as a thawed one; the limit is {limit:.2f}", end=" ")
+    print(f"(the backbone has {100 * fraction:.0f} % of the FLOPs).")
     if cfg.json:
         results = {"times": times, "parts": PARTS, "limit": limit, "reached": speedup, "machine": machine()}
         Path(cfg.json).write_text(json.dumps(results, indent=2), encoding="utf-8")

@@ -35,15 +35,16 @@ from utils import checkpoint
 from utils.config import override
 
 ROOT = Path(__file__).parents[1]
-HEAD = """# Killed at least twenty times, the same bits
+HEAD = """# A training that is killed again and again ends with the same bits
 
 `python -m benchmarks.torture kills=N seed=SEED note=true` starts a small training on CPUs (the tiny model of the tests, 64
 pixels, one thread per process), kills it, resumes it with `resume=true`, and so on; torchrun restarts killed ranks by itself.
 Then weights, moving average, optimizer, best.pt, log.csv and TensorBoard are compared, bit by bit, with those of an
-undisturbed run. Half of the runs save every 0.3 s, the others only after epochs and at signals. Kinds of kills:
+undisturbed run. Half of the runs save every 0.3 s, the others only after epochs and at signals. The kills:
 SIGKILL, SIGTERM and SIGINT of one process at a step; SIGKILL in the middle of a save; SIGKILL and SIGTERM in the evaluation;
 of two processes SIGKILL of either rank at a step, of rank 0 in the middle of a save, of rank 1 in the evaluation, and SIGTERM
-of torchrun at a step. A kill counts only if it hit the place it was meant for. The first two rows trained YOLOX-nano."""
+of torchrun at a step. A kill counts only if it hit the place it was meant for. A row is
+added only if no value differs. The first two rows trained YOLOX-nano."""
 
 # The learning rates are so high that the metrics, and with them best.pt, change within some dozen steps.
 TRAINING = {
@@ -177,7 +178,7 @@ def draw(folder: Path, parts: Mapping[str, range]) -> None:
 
 
 def schedule(kills: int, seed: int) -> list[Plan]:
-    """Which kills hit which run: every kind once per round; the last round may be incomplete."""
+    """Returns the plans: which kills hit which run. Every kind comes once per round; the last round may be incomplete."""
     rng, plans = random.Random(f"{seed} kinds"), []
     for number in range(-(-kills // len(KINDS))):
         kinds = rng.sample(KINDS, min(len(KINDS), kills - number * len(KINDS)))
@@ -190,7 +191,7 @@ def schedule(kills: int, seed: int) -> list[Plan]:
 
 
 def train_slowly(words: list[str]) -> None:
-    """What a killed process runs: train.py with the tiny model, and with a sleep in every step, flush and evaluation."""
+    """Runs train.py with the tiny model and a sleep in every step, flush and evaluation; the program that is killed."""
     import tiny
 
     import train
@@ -209,7 +210,7 @@ def train_slowly(words: list[str]) -> None:
 
 
 class Job:
-    """A running training. Its place is read from its progress bars and lines."""
+    """A running training. Its progress is read from its output."""
 
     def __init__(self, folder: Path, output: Path, plan: Plan, resume: bool):
         constants = {**TRAINING, **BY_PROCESSES[plan.processes], "output": output}
@@ -265,7 +266,7 @@ class Job:
         return True
 
     def join(self) -> int:
-        """Waits for the end -> the exit code."""
+        """Waits for the end and returns the exit code."""
         try:
             code = self.process.wait(TIMEOUT)
         except subprocess.TimeoutExpired:
@@ -340,7 +341,7 @@ def temporary_files(output: Path) -> list[Path]:
 
 
 def run_undisturbed(folder: Path, processes: int) -> Path:
-    """The run folder of a training without kills."""
+    """Trains without kills and returns the run folder."""
     plan = Plan(processes, ("workers=0", "save_minutes=0"), ("--standalone",), ())
     job = Job(folder, folder / f"alone{processes}", plan, resume=False)
     try:
@@ -353,7 +354,7 @@ def run_undisturbed(folder: Path, processes: int) -> Path:
 
 
 def finished(job: Job) -> Path:
-    """The only run folder of a job that ended regularly."""
+    """Returns the only run folder of a job that ended regularly."""
     code, folders = job.join(), [path.parent for path in job.output.glob("*/last.pt")]
     if code or not job.done() or len(folders) != 1:
         raise Broken(f"ended with {code}; {len(folders)} folders with last.pt")
@@ -383,7 +384,7 @@ def torture(folder: Path, plan: Plan, *, alone: Path, outcome: Outcome) -> None:
 def one_run(folder: Path, output: Path, plan: Plan, rng: random.Random, outcome: Outcome) -> tuple[tuple, Path]:
     """Kills a training in the order of `plan.kinds`, restarts it each time, and lets it end.
 
-    -> the kinds for which it ended too early, and the run folder.
+    Returns the kinds of kills for which it ended too early, and the run folder.
     """
     epochs = BY_PROCESSES[plan.processes]["epochs"]
     places = [(epoch, b + 1) for epoch in range(1, epochs + 1) for b in range(plan.batches(epoch))]
@@ -411,7 +412,7 @@ def one_run(folder: Path, output: Path, plan: Plan, rng: random.Random, outcome:
 
 
 def strike(job: Job, kind: Kind, mark: tuple[int, int], delay: float, outcome: Outcome) -> bool:
-    """Waits for the place, kills, and waits until the killed processes are gone -> whether the right place was hit."""
+    """Waits for the place, kills, and waits until the killed processes are gone. Returns whether the right place was hit."""
     if not job.wait(f"{kind} from {mark} on", lambda: job.reached(kind, mark)):
         if not job.done():
             raise Broken(f"{kind} from {mark} on: the training ended by itself with {job.process.poll()}")
@@ -439,7 +440,7 @@ def strike(job: Job, kind: Kind, mark: tuple[int, int], delay: float, outcome: O
 
 
 def after_kill(job: Job, kind: Kind) -> bool:
-    """Waits for the end after SIGKILL of the only process -> whether the right place was hit."""
+    """Waits for the end after SIGKILL of the only process. Returns whether the right place was hit."""
     code = job.join()
     if code != -KILL and not job.done():
         raise Broken(f"{kind}: ended with {code}")
@@ -447,7 +448,7 @@ def after_kill(job: Job, kind: Kind) -> bool:
 
 
 def after_signal(job: Job, kind: Kind, place: tuple[int, int]) -> bool:
-    """Waits for the end after SIGTERM or SIGINT -> whether the right place was hit. Nothing done before may be lost."""
+    """Waits for the end after SIGTERM or SIGINT. Returns whether the right place was hit. No finished step may be lost."""
     code, stopped = job.join(), job.stopped()
     if job.done():
         return False
@@ -459,7 +460,7 @@ def after_signal(job: Job, kind: Kind, place: tuple[int, int]) -> bool:
 
 
 def after_rank(job: Job, kind: Kind, before: Mapping[int, int]) -> bool:
-    """Waits until torchrun has replaced all ranks -> whether the right place was hit."""
+    """Waits until torchrun has replaced all ranks. Returns whether the right place was hit."""
 
     def replaced() -> bool:
         time.sleep(0.1)
@@ -505,7 +506,7 @@ def check_files(job: Job) -> None:
 
 
 def differences(alone: Path, killed: Path, files: Sequence[str] = FILES) -> tuple[list[str], dict[str, int]]:
-    """The differences of two run folders by name, and the number of compared values of each part."""
+    """Returns the differences of two run folders by name, and the number of compared values of each part."""
     faults, compared = [], {}
     for name in files:
         left, right = (contents(folder, name) for folder in (alone, killed))
@@ -519,7 +520,7 @@ def differences(alone: Path, killed: Path, files: Sequence[str] = FILES) -> tupl
 
 
 def contents(folder: Path, name: str) -> dict[str, Any]:
-    """Name -> value of all that a file holds, without constants and times, in which any two runs differ."""
+    """Returns the contents of a file as name -> value, without constants and times, in which any two runs differ."""
     if name == "log.csv":
         with open(folder / name, encoding="utf-8", newline="") as file:
             found = flat({"rows": list(csv.DictReader(file))})
@@ -531,7 +532,7 @@ def contents(folder: Path, name: str) -> dict[str, Any]:
 
 
 def scalars(folder: Path) -> dict[str, Any]:
-    """The scalars that TensorBoard shows, with gaps and duplicates if there are any: tag/index -> (step, value)."""
+    """Returns the scalars that TensorBoard shows, as tag/index -> (step, value), with gaps and duplicates if there are any."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # takes seconds to import
 
     logging.getLogger("tensorboard").setLevel(logging.ERROR)  # it reports that it cuts what the next start repeats
@@ -541,7 +542,7 @@ def scalars(folder: Path) -> dict[str, Any]:
 
 
 def flat(value: Any, name: str = "") -> dict[str, Any]:
-    """Nested containers as one dict: name/of/the/leaf -> leaf. An empty container is a leaf."""
+    """Flattens nested containers into one dict: name/of/the/leaf -> leaf. An empty container is a leaf."""
     if isinstance(value, Mapping | list | tuple) and value:
         items = value.items() if isinstance(value, Mapping) else enumerate(value)
         return {k: v for key, item in items for k, v in flat(item, f"{name}/{key}" if name else str(key)).items()}
@@ -549,7 +550,7 @@ def flat(value: Any, name: str = "") -> dict[str, Any]:
 
 
 def difference(a: Any, b: Any) -> str | None:
-    """How two leaves differ; None if they have the same bits."""
+    """Describes how two leaves differ; None if they have the same bits."""
     if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor) and a.dtype == b.dtype and a.shape == b.shape:
         if torch.equal(a.reshape(-1).view(torch.uint8), b.reshape(-1).view(torch.uint8)):
             return None
@@ -570,7 +571,7 @@ def row_of(outcome: Outcome, minutes: float) -> dict[str, str]:
         "of a single rank of two": str(single),
         "of torchrun": str(len(outcome.kills) - one - single),
         "values compared": str(sum(outcome.compared.values())),
-        "that differ": str(len(outcome.faults)),
+        "values that differ": str(len(outcome.faults)),
         "minutes": f"{minutes:.1f}",
     }
 
