@@ -1,0 +1,3 @@
+"""Programs that stand on the rest and that nothing imports: `python -m tools.check`, `python -m tools.convert`."""
+
+import utils  # noqa: F401  before OpenCV: it explains a missing system library
