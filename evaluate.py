@@ -175,8 +175,4 @@ def write_error_analysis(
 
 
 if __name__ == "__main__":
-    run_script(
-        lambda: main(override(Config(), sys.argv[1:])),
-        stopped="stopped",
-        memory_advice="lower batch_size=",
-    )
+    run_script(lambda: main(override(Config(), sys.argv[1:])), stopped="stopped", memory_advice="lower batch_size=")

@@ -20,7 +20,6 @@ from datasets.annotations import DataError
 from nets import detector
 from nets.agreement import Agreement, Tolerance, around, compare
 from nets.graph import TRANSLATIONS, DetectionGraph, RawGraph
-from nets.onnx import OnnxModel, metadata
 from nets.postprocess import MAX_CANDIDATES
 from utils import distributed, run
 from utils.checkpoint import atomic_write
@@ -75,7 +74,7 @@ def main(cfg: Config) -> Path:
         raise ExportError(f"export needs more packages than training: pip install {' '.join(missing)}")
     classes = formats.read_classes(cfg.classes) if cfg.classes else None
     loaded = detector.load(cfg.checkpoint, cfg.model, classes, cfg.image_size)
-    if isinstance(loaded.model, OnnxModel):
+    if loaded.path.suffix == ".onnx":
         raise ConfigError(f"checkpoint={cfg.checkpoint} is an exported file; export the checkpoint it was made from")
     distributed.set_threads(torch.device("cpu"), 0)
     about = description(cfg, loaded)
@@ -186,6 +185,8 @@ def finished(proto, limits: dict[str, float], about: dict[str, Any]):
     """Adds the metadata and the default thresholds to an ONNX model and checks it."""
     import onnx
 
+    from nets.onnx import metadata
+
     for part in (proto, proto.graph, *proto.graph.node):  # they would name the folders of this computer
         part.ClearField("metadata_props")
         part.ClearField("doc_string")
@@ -199,6 +200,8 @@ def finished(proto, limits: dict[str, float], about: dict[str, Any]):
 
 def verify(path: Path, model: torch.nn.Module, images: list[np.ndarray], about: dict[str, Any]) -> None:
     """Compares the file in onnxruntime with the PyTorch model. Raises ExportError if their detections differ."""
+    from nets.onnx import OnnxModel
+
     exported, tolerance = OnnxModel(path, model), HALF if about["half"] else EXACT
     height, width = about["image_size"]
     for size in [(height, width)] + [(height + 64, width + 32)] * about["dynamic_size"]:
@@ -215,24 +218,21 @@ def verify(path: Path, model: torch.nn.Module, images: list[np.ndarray], about: 
 
 @torch.no_grad()
 def agreement(
-    model: torch.nn.Module, exported: OnnxModel, images: Tensor, nms_iou: float, most: int, tolerance: Tolerance
+    model: torch.nn.Module, exported: Any, images: Tensor, nms_iou: float, most: int, tolerance: Tolerance
 ) -> Agreement:
-    """Compares the detections of both models on images uint8 [B, 3, H, W]: the first image alone, the others in fours."""
-    size, least = tuple(images.shape[-2:]), ABOVE - 2 * tolerance.scores
-    limits = around(nms_iou, tolerance)
-    ours, theirs = [[] for _ in limits], []
+    """Compares the detections of a model and an OnnxModel on images uint8 [B, 3, H, W], the first one alone, then in fours."""
+    size, thresholds = tuple(images.shape[-2:]), around(nms_iou, tolerance)
+    limits = {"confidence": ABOVE - 2 * tolerance.scores, "max_detections": most}
+    ours, theirs = [[] for _ in thresholds], []
     for batch in images[:1].split(1) + images[1:].split(4) * (len(images) > 1):
         transforms = torch.tensor([[size[1], size[0], 1.0, 0.0, 0.0]] * len(batch))
         predictions = model(batch)
-        for limit, detections in zip(limits, ours, strict=True):
-            detections += model.detections(predictions, size, transforms, least, limit, most)
-        theirs += exported.detections(exported(batch), size, transforms, least, nms_iou, most)
+        for threshold, detections in zip(thresholds, ours, strict=True):
+            detections += model.detections(predictions, size, transforms, nms_iou=threshold, **limits)
+        theirs += exported.detections(exported(batch), size, transforms, nms_iou=nms_iou, **limits)
     return compare(ours, theirs, ABOVE, most, tolerance)
 
 
 if __name__ == "__main__":
-    run_script(
-        lambda: main(override(Config(), sys.argv[1:])),
-        stopped="stopped; no file was written",
-        memory_advice="lower batch_size=",
-    )
+    stopped = "stopped; no file was written"
+    run_script(lambda: main(override(Config(), sys.argv[1:])), stopped, memory_advice="lower batch_size=")

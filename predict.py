@@ -232,8 +232,4 @@ def predict_all(
 
 
 if __name__ == "__main__":
-    run_script(
-        lambda: main(override(Config(), sys.argv[1:])),
-        stopped="stopped",
-        memory_advice="lower batch_size=",
-    )
+    run_script(lambda: main(override(Config(), sys.argv[1:])), stopped="stopped", memory_advice="lower batch_size=")

@@ -1,5 +1,4 @@
-"""Label assignment: which anchor point predicts which box. Pure functions over padded batches, without a loop over the images
-and without a synchronization with the device."""
+"""Label assignment: which anchor point predicts which box. Functions of padded batches, without synchronization."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -11,9 +10,7 @@ from torch import Tensor
 from utils.boxes import ciou, pairwise_iou
 
 CENTER_RADIUS = 1.5  # strides
-MAX_PAIRS = (
-    2**24
-)  # boxes times anchor points per chunk of images: 64 MiB per tensor, and ten to fourteen tensors are alive
+MAX_PAIRS = 2**24  # boxes times anchor points per chunk of images: up to fourteen tensors of 64 MiB are alive
 MAX_POSITIVES = 10  # anchor points per box
 
 

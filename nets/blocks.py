@@ -106,11 +106,9 @@ class RepConv(nn.Module):
 
     @torch.no_grad()
     def fuse(self) -> None:
-        """Merges both into one 3x3 convolution, in place, for inference."""
+        """Merges both into one 3x3 convolution, in place, for inference, after their batch norms are folded."""
         if self.conv1x1 is None:
             return
-        self.conv3x3.fuse()
-        self.conv1x1.fuse()
         self.conv3x3.conv.weight += F.pad(self.conv1x1.conv.weight, (1, 1, 1, 1))
         self.conv3x3.conv.bias += self.conv1x1.conv.bias
         self.conv1x1 = None

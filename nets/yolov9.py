@@ -100,11 +100,10 @@ class Head(nn.Module):
 
     def levels(self, features: tuple[Tensor, ...]) -> list[Predictions]:
         """Feature maps of each stride -> Predictions of maps `[B, C, H, W]` for each stride."""
-        levels = []
-        for i, x in enumerate(features):
-            boxes = self.box_predictors[i](self.box_convs[i](x))
-            levels.append(Predictions(boxes, self.class_predictors[i](self.class_convs[i](x))))
-        return levels
+        return [
+            Predictions(self.box_predictors[i](self.box_convs[i](x)), self.class_predictors[i](self.class_convs[i](x)))
+            for i, x in enumerate(features)
+        ]
 
     def flatten(self, levels: list[Predictions]) -> Predictions:
         """Maps of each stride -> Predictions `[B, A, ...]` of all anchor points."""
@@ -113,8 +112,7 @@ class Head(nn.Module):
 
 
 class YOLOv9(DetectionModel):
-    """YOLOv9 of one size. `class_width`: channels of the class branches; None: the official rule, which depends on the narrowest
-    level and on the number of classes."""
+    """YOLOv9 of one size. `class_width`: channels of the class branches; None: the official rule."""
 
     letterbox = "center"
     strides = (8, 16, 32)

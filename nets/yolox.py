@@ -61,20 +61,18 @@ class Backbone(nn.Module):
         return stride8, stride16, self.stage5(stride16)
 
     @torch.no_grad()
-    def fold_focus(self) -> None:
-        """Merges Focus and the stem into one 6x6 convolution of stride 2 with the same products, in place, for inference.
+    def fuse(self) -> None:
+        """Merges Focus and the stem, whose batch norm is folded, into one 6x6 convolution of stride 2 with the same products.
 
         Some converters do not support slices with steps.
         """
         if not self.focus:
             return
         old, self.focus = self.stem.conv, False
-        conv = nn.Conv2d(3, old.out_channels, 6, 2, 2, bias=old.bias is not None).to(old.weight)
+        self.stem.conv = nn.Conv2d(3, old.out_channels, 6, 2, 2).to(old.weight)
+        self.stem.conv.bias.copy_(old.bias)
         for (row, col), weights in zip(FOCUS, old.weight.split(3, 1), strict=True):
-            conv.weight[..., row::2, col::2] = weights
-        if old.bias is not None:
-            conv.bias.copy_(old.bias)
-        self.stem.conv = conv
+            self.stem.conv.weight[..., row::2, col::2] = weights
 
 
 class Neck(nn.Module):
@@ -150,11 +148,6 @@ class YOLOX(DetectionModel):
         self.backbone = Backbone(size.depth, size.width, conv)
         self.neck = Neck(size.depth, size.width, conv)
         self.head = Head(size.width, num_classes, conv)
-
-    def fuse(self):
-        super().fuse()
-        self.backbone.fold_focus()
-        return self
 
     def prepare(self, images: Tensor) -> Tensor:
         return images.to(self.head.box_predictors[0].weight.dtype)

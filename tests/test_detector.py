@@ -114,7 +114,8 @@ def test_the_detector_equals_the_evaluation(weights, painted):
     model, _, size, *_ = load(weights)
     loader = build_loader(DetectionDataset(data, model.letterbox), ValSampler(len(data), 4, size), 0)
     limits = {"confidence": 0.05, "nms_iou": 0.65}
-    evaluated = [one for batch in loader for one in model.detect(batch.images, batch.transforms, **limits)]
+    with torch.no_grad():
+        evaluated = [one for b in loader for one in model.detections(model(b.images), b.size, b.transforms, **limits)]
     results = Detector(weights, **LOW)([data.path(i) for i in range(len(data))])
     assert sum(len(one.boxes) for one in evaluated) > 20
     for a, b in zip(evaluated, results, strict=True):
