@@ -64,7 +64,7 @@ def main(cfg: Config) -> dict:
     distributed.set_threads(ranks.device, cfg.workers)
     log = print if ranks.is_main else lambda *_: None
     names = formats.read_classes(cfg.classes) if cfg.classes else None
-    model, classes, size, trained, path, _ = detector.load(cfg.checkpoint, cfg.model, names, cfg.image_size)
+    model, classes, size, trained, path, *_ = detector.load(cfg.checkpoint, cfg.model, names, cfg.image_size)
     options = {name: getattr(cfg, name) for name in ("image_root", "bad_boxes", "skip_bad_images")}
     options = {name: trained.get(name) if value is None else value for name, value in options.items()}
     data, notes = open_data(cfg.data or trained.get("val"), cfg.part, classes, **options)

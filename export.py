@@ -78,7 +78,7 @@ def main(cfg: Config) -> Path:
         raise ConfigError(f"checkpoint={cfg.checkpoint} is an exported file; export the checkpoint it was made from")
     distributed.set_threads(torch.device("cpu"), 0)
     about = description(cfg, loaded)
-    output = output_path(cfg.output, loaded.path, None if loaded.config else cfg.model)
+    output = output_path(cfg.output, loaded)
     images, source = find_images(cfg.images, loaded, cfg.check_images)
     derived = {"weights": loaded.path, "input": loaded.image_size, "default confidence": about["confidence"]}
     derived |= {"file": output, "opset": OPSET, "compared on": f"{len(images)} {source}"}
@@ -86,7 +86,7 @@ def main(cfg: Config) -> Path:
     with atomic_write(output) as file:
         write(file, copy.deepcopy(loaded.model).fuse(), about, cfg.batch_size, cfg.uint8_input)
         file.flush()
-        verify(Path(file.name), loaded.model, images, about)
+        verify(Path(file.name), loaded.model, images)
     print(f"{output}  {output.stat().st_size / 2**20:.1f} MiB")
     return output
 
@@ -94,7 +94,7 @@ def main(cfg: Config) -> Path:
 def description(cfg: Config, loaded: detector.Loaded) -> dict[str, Any]:
     """The metadata of the file: what a program needs to use it (docs/deploy.md)."""
     return {
-        "model": loaded.config.get("model", cfg.model),
+        "model": loaded.name,
         "classes": loaded.classes,
         "image_size": loaded.image_size,
         "dynamic_size": cfg.dynamic_size,
@@ -110,14 +110,14 @@ def description(cfg: Config, loaded: detector.Loaded) -> dict[str, Any]:
     }
 
 
-def output_path(output: str | None, checkpoint: Path, official: str | None) -> Path:
-    """Where the file is written. `official`: the model name of official weights, None for a checkpoint of this project."""
-    if output is None:
-        return Path(f"{official}.onnx") if official else checkpoint.with_suffix(".onnx")
-    if Path(output).suffix != ".onnx":
+def output_path(output: str | None, loaded: detector.Loaded) -> Path:
+    """Where the file is written: next to the checkpoint, or for official weights in this folder, unless `output` names it."""
+    usual = loaded.path.with_suffix(".onnx") if loaded.config else Path(f"{loaded.name}.onnx")
+    path = usual if output is None else Path(output)
+    if path.suffix != ".onnx":
         raise ConfigError(f"output={output}: its name must end with .onnx")
-    Path(output).parent.mkdir(parents=True, exist_ok=True)
-    return Path(output)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
 
 
 def find_images(folder: str | None, loaded: detector.Loaded, most: int) -> tuple[list[np.ndarray], str]:
@@ -198,16 +198,16 @@ def finished(proto, limits: dict[str, float], about: dict[str, Any]):
     return proto
 
 
-def verify(path: Path, model: torch.nn.Module, images: list[np.ndarray], about: dict[str, Any]) -> None:
+def verify(path: Path, model: torch.nn.Module, images: list[np.ndarray]) -> None:
     """Compares the file in onnxruntime with the PyTorch model. Raises ExportError if their detections differ."""
     from nets.onnx import OnnxModel
 
-    exported, tolerance = OnnxModel(path, model), HALF if about["half"] else EXACT
-    height, width = about["image_size"]
-    for size in [(height, width)] + [(height + 64, width + 32)] * about["dynamic_size"]:
+    exported = OnnxModel(path, model)
+    tolerance = HALF if exported.about["half"] else EXACT
+    height, width = exported.about["image_size"]
+    for size in [(height, width)] + [(height + 64, width + 32)] * exported.about["dynamic_size"]:
         inputs = torch.from_numpy(np.stack([letterbox(image, size, model.letterbox)[0] for image in images]))
-        limits = about["nms_iou"], about["max_detections"]
-        result = agreement(model, exported, inputs.permute(0, 3, 1, 2), *limits, tolerance)
+        result = agreement(model, exported, inputs.permute(0, 3, 1, 2), tolerance)
         print(f"onnxruntime and PyTorch at {size[0]} x {size[1]}, confidence {ABOVE} and more: {result.text()}")
         if not result.detections:
             raise ExportError("the model detects nothing in these images: give others to compare on, images=FOLDER")
@@ -217,12 +217,11 @@ def verify(path: Path, model: torch.nn.Module, images: list[np.ndarray], about: 
 
 
 @torch.no_grad()
-def agreement(
-    model: torch.nn.Module, exported: Any, images: Tensor, nms_iou: float, most: int, tolerance: Tolerance
-) -> Agreement:
+def agreement(model: torch.nn.Module, exported: Any, images: Tensor, tolerance: Tolerance) -> Agreement:
     """Compares the detections of a model and an OnnxModel on images uint8 [B, 3, H, W], the first one alone, then in fours."""
-    size, thresholds = tuple(images.shape[-2:]), around(nms_iou, tolerance)
+    size, most, nms_iou = tuple(images.shape[-2:]), exported.about["max_detections"], exported.about["nms_iou"]
     limits = {"confidence": ABOVE - 2 * tolerance.scores, "max_detections": most}
+    thresholds = around(nms_iou, tolerance)
     ours, theirs = [[] for _ in thresholds], []
     for batch in images[:1].split(1) + images[1:].split(4) * (len(images) > 1):
         transforms = torch.tensor([[size[1], size[0], 1.0, 0.0, 0.0]] * len(batch))

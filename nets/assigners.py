@@ -117,8 +117,7 @@ def task_aligned(
 ) -> Assignment:
     """Task-aligned label assignment (TOOD, Feng et al. 2021, section 3.2; exponents and CIoU as in YOLOv8 and YOLOv9).
 
-    `boxes [B, A, 4]`: decoded boxes, xyxy in pixels; `classes [B, A, C]`: logits; `centers [A, 2]`: anchor points in pixels,
-    with `strides [A]`; `targets [B, M, 4]`: xyxy in pixels, M at least 1; `labels [B, M]`: -1 for padding.
+    The arguments are those of `simota`, without the objectness.
 
     alignment = (class score)^0.5 * CIoU^6, with CIoU clamped at 0. A box takes the ten anchor points of highest alignment among
     those inside it. If none of them has a positive alignment, it takes the best anchor point anywhere, or if all alignments are

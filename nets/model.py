@@ -53,7 +53,7 @@ class DetectionModel(nn.Module):
 
     def fuse(self):
         """Calls `fuse` of every part that has it, which folds batch norms and the like for inference, up to rounding."""
-        for module in reversed(list(self.modules())[1:]):  # parts before the whole
+        for module in list(self.modules())[1:]:
             if hasattr(module, "fuse"):
                 module.fuse()
         return self.eval()

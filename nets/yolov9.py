@@ -84,15 +84,13 @@ class Neck(nn.Module):
 class Head(nn.Module):
     """Each level has a branch for classes and a branch for boxes, with one group of channels per side of the box."""
 
-    def __init__(self, channels: tuple[int, ...], num_classes: int, class_width: int):
+    def __init__(self, channels: tuple[int, ...], num_classes: int, width: int):
         super().__init__()
-        self.class_convs = nn.ModuleList(
-            nn.Sequential(Conv(c, class_width, 3), Conv(class_width, class_width, 3)) for c in channels
-        )
+        self.class_convs = nn.ModuleList(nn.Sequential(Conv(c, width, 3), Conv(width, width, 3)) for c in channels)
         self.box_convs = nn.ModuleList(
             nn.Sequential(Conv(c, BOX_CHANNELS, 3), Conv(BOX_CHANNELS, BOX_CHANNELS, 3, groups=4)) for c in channels
         )
-        self.class_predictors = nn.ModuleList(nn.Conv2d(class_width, num_classes, 1) for _ in channels)
+        self.class_predictors = nn.ModuleList(nn.Conv2d(width, num_classes, 1) for _ in channels)
         self.box_predictors = nn.ModuleList(nn.Conv2d(BOX_CHANNELS, BOX_CHANNELS, 1, groups=4) for _ in channels)
         for class_predictor, box_predictor in zip(self.class_predictors, self.box_predictors, strict=True):
             nn.init.constant_(class_predictor.bias, -10.0)  # both as in the official code

@@ -62,12 +62,13 @@ class Backbone(nn.Module):
 
     @torch.no_grad()
     def fuse(self) -> None:
-        """Merges Focus and the stem, whose batch norm is folded, into one 6x6 convolution of stride 2 with the same products.
+        """Merges Focus and the stem into one 6x6 convolution of stride 2 with the same products, in place, for inference.
 
         Some converters do not support slices with steps.
         """
         if not self.focus:
             return
+        self.stem.fuse()
         old, self.focus = self.stem.conv, False
         self.stem.conv = nn.Conv2d(3, old.out_channels, 6, 2, 2).to(old.weight)
         self.stem.conv.bias.copy_(old.bias)

@@ -154,8 +154,14 @@ def test_images_of_another_type_are_refused_with_their_type(weights):
 
 
 def test_a_checkpoint_stores_its_classes_size_and_confidence(weights, tmp_path):
-    model, classes, size, config, path, confidence = load(weights)
-    assert (classes, size, path, confidence) == (("red", "blue"), (64, 96), weights, 0.3) and not model.training
+    model, classes, size, config, path, confidence, name = load(weights)
+    assert (classes, size, path, confidence, name) == (
+        ("red", "blue"),
+        (64, 96),
+        weights,
+        0.3,
+        "tiny_n",
+    ) and not model.training
     assert config["model"] == "tiny_n"
     assert load(weights, image_size=(96, 64)).image_size == (96, 64)
     assert load(weights, "tiny_n", ["red", "blue"]).classes == classes
