@@ -192,8 +192,7 @@ def finished(proto, limits: dict[str, float], about: dict[str, Any]):
         part.ClearField("doc_string")
     for name, value in limits.items():  # an input with an initializer is optional
         proto.graph.initializer.append(onnx.numpy_helper.from_array(np.array([value], np.float32), name))
-    for name, text in metadata(about).items():
-        proto.metadata_props.add(key=name, value=text)
+    onnx.helper.set_model_props(proto, metadata(about))
     onnx.checker.check_model(proto)
     return proto
 

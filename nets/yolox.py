@@ -10,22 +10,13 @@ from nets.blocks import CSP, SPP, Conv, SeparableConv, flatten_levels, upsample
 from nets.coder import decode_yolox, grid
 from nets.model import DetectionModel
 
-
-class Size(NamedTuple):
-    """Multipliers of depth and width (YOLOX, table 3)."""
-
-    depth: float
-    width: float
-    depthwise: bool  # depthwise separable convolutions
-
-
-SIZES = {
-    "nano": Size(0.33, 0.25, True),
-    "tiny": Size(0.33, 0.375, False),
-    "s": Size(0.33, 0.50, False),
-    "m": Size(0.67, 0.75, False),
-    "l": Size(1.0, 1.0, False),
-    "x": Size(1.33, 1.25, False),
+SIZES = {  # multipliers of depth and width (YOLOX, table 3), and the convolution
+    "nano": (0.33, 0.25, SeparableConv),
+    "tiny": (0.33, 0.375, Conv),
+    "s": (0.33, 0.50, Conv),
+    "m": (0.67, 0.75, Conv),
+    "l": (1.0, 1.0, Conv),
+    "x": (1.33, 1.25, Conv),
 }
 FOCUS = ((0, 0), (1, 0), (0, 1), (1, 1))  # row and column offsets of the four pixels that become channels
 
@@ -137,18 +128,18 @@ class Head(nn.Module):
 
 
 class YOLOX(DetectionModel):
-    """YOLOX of one size."""
+    """YOLOX of one size: multipliers of depth and width, and the convolution, as in `SIZES`."""
 
     letterbox = "corner"
     strides = (8, 16, 32)
 
-    def __init__(self, size: Size, num_classes: int):
+    def __init__(self, size: tuple[float, float, type[nn.Module]], num_classes: int):
         super().__init__()
-        conv = SeparableConv if size.depthwise else Conv
+        depth, width, conv = size
         self.num_classes = num_classes
-        self.backbone = Backbone(size.depth, size.width, conv)
-        self.neck = Neck(size.depth, size.width, conv)
-        self.head = Head(size.width, num_classes, conv)
+        self.backbone = Backbone(depth, width, conv)
+        self.neck = Neck(depth, width, conv)
+        self.head = Head(width, num_classes, conv)
 
     def prepare(self, images: Tensor) -> Tensor:
         return images.to(self.head.box_predictors[0].weight.dtype)
