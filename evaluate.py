@@ -64,7 +64,7 @@ def main(cfg: Config) -> dict:
     distributed.set_threads(ranks.device, cfg.workers)
     log = print if ranks.is_main else lambda *_: None
     names = formats.read_classes(cfg.classes) if cfg.classes else None
-    model, classes, size, trained, path, _ = detector.load(cfg.checkpoint, cfg.model, names, cfg.image_size)
+    model, classes, size, trained, path, *_ = detector.load(cfg.checkpoint, cfg.model, names, cfg.image_size)
     options = {name: getattr(cfg, name) for name in ("image_root", "bad_boxes", "skip_bad_images")}
     options = {name: trained.get(name) if value is None else value for name, value in options.items()}
     data, notes = open_data(cfg.data or trained.get("val"), cfg.part, classes, **options)
@@ -82,7 +82,7 @@ def main(cfg: Config) -> dict:
         folder = open_output(cfg.output, path, bool(trained))
         settings = {"checkpoint": str(path), "data": data.source, "pictures": len(data), "image_size": size, **limits}
         write_results(folder, data, detections, metrics | {"evaluator": BACKEND.name, "settings": settings})
-        write_error_analysis(folder, data, detections, cfg.show_confidence, cfg.worst)
+        analyze_errors(folder, data, detections, cfg.show_confidence, cfg.worst)
         print(f"{folder}  mAP50-95 {metrics['AP']:.4f}  mAP50 {metrics['AP50']:.4f}  by {BACKEND.name}")
     ranks.stop()
     return metrics
@@ -153,9 +153,7 @@ def write_results(folder: Path, data: Annotations, detections: list[dict], metri
             file.write(text.encode("utf-8", errors="surrogateescape"))
 
 
-def write_error_analysis(
-    folder: Path, data: Annotations, detections: list[dict], confidence: float, worst: int
-) -> None:
+def analyze_errors(folder: Path, data: Annotations, detections: list[dict], confidence: float, worst: int) -> None:
     """Draws the precision-recall curves, the confusion matrix, and the `worst` images with the most errors."""
     from utils import plots
 
@@ -175,8 +173,4 @@ def write_error_analysis(
 
 
 if __name__ == "__main__":
-    run_script(
-        lambda: main(override(Config(), sys.argv[1:])),
-        stopped="stopped",
-        memory_advice="lower batch_size=",
-    )
+    run_script(lambda: main(override(Config(), sys.argv[1:])), stopped="stopped", memory_advice="lower batch_size=")

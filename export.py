@@ -20,7 +20,6 @@ from datasets.annotations import DataError
 from nets import detector
 from nets.agreement import Agreement, Tolerance, around, compare
 from nets.graph import TRANSLATIONS, DetectionGraph, RawGraph
-from nets.onnx import OnnxModel, metadata
 from nets.postprocess import MAX_CANDIDATES
 from utils import distributed, run
 from utils.checkpoint import atomic_write
@@ -75,11 +74,11 @@ def main(cfg: Config) -> Path:
         raise ExportError(f"export needs more packages than training: pip install {' '.join(missing)}")
     classes = formats.read_classes(cfg.classes) if cfg.classes else None
     loaded = detector.load(cfg.checkpoint, cfg.model, classes, cfg.image_size)
-    if isinstance(loaded.model, OnnxModel):
+    if loaded.path.suffix == ".onnx":
         raise ConfigError(f"checkpoint={cfg.checkpoint} is an exported file; export the checkpoint it was made from")
     distributed.set_threads(torch.device("cpu"), 0)
     about = description(cfg, loaded)
-    output = output_path(cfg.output, loaded.path, None if loaded.config else cfg.model)
+    output = output_path(cfg.output, loaded)
     images, source = find_images(cfg.images, loaded, cfg.check_images)
     derived = {"weights": loaded.path, "input": loaded.image_size, "default confidence": about["confidence"]}
     derived |= {"file": output, "opset": OPSET, "compared on": f"{len(images)} {source}"}
@@ -87,7 +86,7 @@ def main(cfg: Config) -> Path:
     with atomic_write(output) as file:
         write(file, copy.deepcopy(loaded.model).fuse(), about, cfg.batch_size, cfg.uint8_input)
         file.flush()
-        verify(Path(file.name), loaded.model, images, about)
+        verify(Path(file.name), loaded.model, images)
     print(f"{output}  {output.stat().st_size / 2**20:.1f} MiB")
     return output
 
@@ -95,7 +94,7 @@ def main(cfg: Config) -> Path:
 def description(cfg: Config, loaded: detector.Loaded) -> dict[str, Any]:
     """The metadata of the file: what a program needs to use it (docs/deploy.md)."""
     return {
-        "model": loaded.config.get("model", cfg.model),
+        "model": loaded.name,
         "classes": loaded.classes,
         "image_size": loaded.image_size,
         "dynamic_size": cfg.dynamic_size,
@@ -111,14 +110,14 @@ def description(cfg: Config, loaded: detector.Loaded) -> dict[str, Any]:
     }
 
 
-def output_path(output: str | None, checkpoint: Path, official: str | None) -> Path:
-    """Where the file is written. `official`: the model name of official weights, None for a checkpoint of this project."""
-    if output is None:
-        return Path(f"{official}.onnx") if official else checkpoint.with_suffix(".onnx")
-    if Path(output).suffix != ".onnx":
+def output_path(output: str | None, loaded: detector.Loaded) -> Path:
+    """Where the file is written: next to the checkpoint, or for official weights in this folder, unless `output` names it."""
+    usual = loaded.path.with_suffix(".onnx") if loaded.config else Path(f"{loaded.name}.onnx")
+    path = usual if output is None else Path(output)
+    if path.suffix != ".onnx":
         raise ConfigError(f"output={output}: its name must end with .onnx")
-    Path(output).parent.mkdir(parents=True, exist_ok=True)
-    return Path(output)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
 
 
 def find_images(folder: str | None, loaded: detector.Loaded, most: int) -> tuple[list[np.ndarray], str]:
@@ -186,25 +185,28 @@ def finished(proto, limits: dict[str, float], about: dict[str, Any]):
     """Adds the metadata and the default thresholds to an ONNX model and checks it."""
     import onnx
 
+    from nets.onnx import metadata
+
     for part in (proto, proto.graph, *proto.graph.node):  # they would name the folders of this computer
         part.ClearField("metadata_props")
         part.ClearField("doc_string")
     for name, value in limits.items():  # an input with an initializer is optional
         proto.graph.initializer.append(onnx.numpy_helper.from_array(np.array([value], np.float32), name))
-    for name, text in metadata(about).items():
-        proto.metadata_props.add(key=name, value=text)
+    onnx.helper.set_model_props(proto, metadata(about))
     onnx.checker.check_model(proto)
     return proto
 
 
-def verify(path: Path, model: torch.nn.Module, images: list[np.ndarray], about: dict[str, Any]) -> None:
+def verify(path: Path, model: torch.nn.Module, images: list[np.ndarray]) -> None:
     """Compares the file in onnxruntime with the PyTorch model. Raises ExportError if their detections differ."""
-    exported, tolerance = OnnxModel(path, model), HALF if about["half"] else EXACT
-    height, width = about["image_size"]
-    for size in [(height, width)] + [(height + 64, width + 32)] * about["dynamic_size"]:
+    from nets.onnx import OnnxModel
+
+    exported = OnnxModel(path, model)
+    tolerance = HALF if exported.about["half"] else EXACT
+    height, width = exported.about["image_size"]
+    for size in [(height, width)] + [(height + 64, width + 32)] * exported.about["dynamic_size"]:
         inputs = torch.from_numpy(np.stack([letterbox(image, size, model.letterbox)[0] for image in images]))
-        limits = about["nms_iou"], about["max_detections"]
-        result = agreement(model, exported, inputs.permute(0, 3, 1, 2), *limits, tolerance)
+        result = agreement(model, exported, inputs.permute(0, 3, 1, 2), tolerance)
         print(f"onnxruntime and PyTorch at {size[0]} x {size[1]}, confidence {ABOVE} and more: {result.text()}")
         if not result.detections:
             raise ExportError("the model detects nothing in these images: give others to compare on, images=FOLDER")
@@ -214,25 +216,21 @@ def verify(path: Path, model: torch.nn.Module, images: list[np.ndarray], about: 
 
 
 @torch.no_grad()
-def agreement(
-    model: torch.nn.Module, exported: OnnxModel, images: Tensor, nms_iou: float, most: int, tolerance: Tolerance
-) -> Agreement:
-    """Compares the detections of both models on images uint8 [B, 3, H, W]: the first image alone, the others in fours."""
-    size, least = tuple(images.shape[-2:]), ABOVE - 2 * tolerance.scores
-    limits = around(nms_iou, tolerance)
-    ours, theirs = [[] for _ in limits], []
+def agreement(model: torch.nn.Module, exported: Any, images: Tensor, tolerance: Tolerance) -> Agreement:
+    """Compares the detections of a model and an OnnxModel on images uint8 [B, 3, H, W], the first one alone, then in fours."""
+    size, most, nms_iou = tuple(images.shape[-2:]), exported.about["max_detections"], exported.about["nms_iou"]
+    limits = {"confidence": ABOVE - 2 * tolerance.scores, "max_detections": most}
+    thresholds = around(nms_iou, tolerance)
+    ours, theirs = [[] for _ in thresholds], []
     for batch in images[:1].split(1) + images[1:].split(4) * (len(images) > 1):
         transforms = torch.tensor([[size[1], size[0], 1.0, 0.0, 0.0]] * len(batch))
         predictions = model(batch)
-        for limit, detections in zip(limits, ours, strict=True):
-            detections += model.detections(predictions, size, transforms, least, limit, most)
-        theirs += exported.detections(exported(batch), size, transforms, least, nms_iou, most)
+        for threshold, detections in zip(thresholds, ours, strict=True):
+            detections += model.detections(predictions, size, transforms, nms_iou=threshold, **limits)
+        theirs += exported.detections(exported(batch), size, transforms, nms_iou=nms_iou, **limits)
     return compare(ours, theirs, ABOVE, most, tolerance)
 
 
 if __name__ == "__main__":
-    run_script(
-        lambda: main(override(Config(), sys.argv[1:])),
-        stopped="stopped; no file was written",
-        memory_advice="lower batch_size=",
-    )
+    stopped = "stopped; no file was written"
+    run_script(lambda: main(override(Config(), sys.argv[1:])), stopped, memory_advice="lower batch_size=")

@@ -122,10 +122,8 @@ def find_images(source: str | list[str], output: str | None) -> dict[str, str]:
         raise ValueError(f"output={output} holds the source images, which would be overwritten: name another folder")
     paths = [p for p in paths if target not in Path(p).resolve().parents]  # skips the drawn images of an earlier run
     if not paths:
-        suffixes = " ".join(IMAGE_SUFFIXES)
-        raise ValueError(
-            f"source={source}: no images there (current folder: {os.getcwd()}; known suffixes: {suffixes})"
-        )
+        known = " ".join(IMAGE_SUFFIXES)
+        raise ValueError(f"source={source}: no images there (current folder: {os.getcwd()}; known suffixes: {known})")
     return {os.path.relpath(path, root): path for path in paths}
 
 
@@ -232,8 +230,4 @@ def predict_all(
 
 
 if __name__ == "__main__":
-    run_script(
-        lambda: main(override(Config(), sys.argv[1:])),
-        stopped="stopped",
-        memory_advice="lower batch_size=",
-    )
+    run_script(lambda: main(override(Config(), sys.argv[1:])), stopped="stopped", memory_advice="lower batch_size=")

@@ -1,5 +1,4 @@
-"""Label assignment: which anchor point predicts which box. Pure functions over padded batches, without a loop over the images
-and without a synchronization with the device."""
+"""Label assignment: which anchor point predicts which box. Functions of padded batches, without synchronization."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -11,9 +10,7 @@ from torch import Tensor
 from utils.boxes import ciou, pairwise_iou
 
 CENTER_RADIUS = 1.5  # strides
-MAX_PAIRS = (
-    2**24
-)  # boxes times anchor points per chunk of images: 64 MiB per tensor, and ten to fourteen tensors are alive
+MAX_PAIRS = 2**24  # boxes times anchor points per chunk of images: up to fourteen tensors of 64 MiB are alive
 MAX_POSITIVES = 10  # anchor points per box
 
 
@@ -120,8 +117,7 @@ def task_aligned(
 ) -> Assignment:
     """Task-aligned label assignment (TOOD, Feng et al. 2021, section 3.2; exponents and CIoU as in YOLOv8 and YOLOv9).
 
-    `boxes [B, A, 4]`: decoded boxes, xyxy in pixels; `classes [B, A, C]`: logits; `centers [A, 2]`: anchor points in pixels,
-    with `strides [A]`; `targets [B, M, 4]`: xyxy in pixels, M at least 1; `labels [B, M]`: -1 for padding.
+    The arguments are those of `simota`, without the objectness.
 
     alignment = (class score)^0.5 * CIoU^6, with CIoU clamped at 0. A box takes the ten anchor points of highest alignment among
     those inside it. If none of them has a positive alignment, it takes the best anchor point anywhere, or if all alignments are

@@ -34,16 +34,13 @@ class Conv(ConvNorm):
         return F.silu(super().forward(x), inplace=True)
 
 
-class SeparableConv(nn.Module):
+class SeparableConv(nn.Sequential):
     """A depthwise convolution and a pointwise one, each with batch norm and SiLU."""
 
     def __init__(self, in_channels: int, out_channels: int, kernel: int = 3, stride: int = 1):
         super().__init__()
         self.depthwise = Conv(in_channels, in_channels, kernel, stride, groups=in_channels)
         self.pointwise = Conv(in_channels, out_channels)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.pointwise(self.depthwise(x))
 
 
 class Bottleneck(nn.Module):
@@ -61,15 +58,15 @@ class Bottleneck(nn.Module):
 
 
 class CSP(nn.Module):
-    """Cross-stage partial stage with three convolutions (CSPNet, Wang et al. 2020; the C3 of the YOLO line)."""
+    """Cross-stage partial stage: three convolutions and `depth` bottlenecks (CSPNet, Wang et al. 2020; C3 of the YOLO line)."""
 
-    def __init__(self, in_channels: int, out_channels: int, depth: int, shortcut: bool, conv: type[nn.Module]):
+    def __init__(self, in_channels: int, out_channels: int, depth: int, shortcut: bool, conv: type, block=Bottleneck):
         super().__init__()
         half = out_channels // 2
         self.conv1 = Conv(in_channels, half)
         self.conv2 = Conv(in_channels, half)
         self.conv3 = Conv(2 * half, out_channels)
-        self.blocks = nn.Sequential(*(Bottleneck(half, shortcut, conv) for _ in range(depth)))
+        self.blocks = nn.Sequential(*(block(half, shortcut, conv) for _ in range(depth)))
 
     def forward(self, x: Tensor) -> Tensor:
         return self.conv3(torch.cat([self.blocks(self.conv1(x)), self.conv2(x)], 1))
@@ -117,26 +114,18 @@ class RepConv(nn.Module):
 
 
 class RepBottleneck(Bottleneck):
-    """Bottleneck with a RepConv as its first convolution, and a residual connection."""
+    """Bottleneck with a RepConv as its first convolution."""
 
-    def __init__(self, channels: int):
-        super().__init__(channels, True, Conv)
+    def __init__(self, channels: int, shortcut: bool, conv: type[nn.Module]):
+        super().__init__(channels, shortcut, conv)
         self.conv1 = RepConv(channels)
-
-
-class RepCSP(CSP):
-    """CSP stage of RepBottlenecks."""
-
-    def __init__(self, channels: int, depth: int):
-        super().__init__(channels, channels, 0, True, Conv)
-        self.blocks = nn.Sequential(*(RepBottleneck(channels // 2) for _ in range(depth)))
 
 
 class GELAN(nn.Module):
     """Generalized efficient layer aggregation network (YOLOv9, Wang et al. 2024, section 4.2).
 
     A 1x1 convolution gives `inside` channels. One half of them passes two inner stages in a row. Both halves and both outputs are
-    concatenated and pass another 1x1. An inner stage is a RepCSP of `depth` bottlenecks and a 3x3, or with depth 0 the 3x3 alone.
+    concatenated and pass another 1x1. An inner stage is a CSP of `depth` bottlenecks and a 3x3, or with depth 0 the 3x3 alone.
     """
 
     def __init__(self, in_channels: int, inside: int, out_channels: int, depth: int):
@@ -144,7 +133,10 @@ class GELAN(nn.Module):
         half = inside // 2
         self.conv1 = Conv(in_channels, inside)
         self.conv2, self.conv3 = (
-            nn.Sequential(RepCSP(half, depth), Conv(half, half, 3)) if depth else Conv(half, half, 3) for _ in range(2)
+            nn.Sequential(CSP(half, half, depth, True, Conv, RepBottleneck), Conv(half, half, 3))
+            if depth
+            else Conv(half, half, 3)
+            for _ in range(2)
         )
         self.conv4 = Conv(2 * inside, out_channels)
 
@@ -155,15 +147,13 @@ class GELAN(nn.Module):
         return self.conv4(torch.cat(parts, 1))
 
 
-class AConv(nn.Module):
+class AConv(nn.Sequential):
     """Halves height and width: the mean of 2 x 2 neighbors, then a 3x3 convolution of stride 2 (YOLOv9)."""
 
     def __init__(self, in_channels: int, out_channels: int):
         super().__init__()
+        self.mean = nn.AvgPool2d(2, stride=1)
         self.conv = Conv(in_channels, out_channels, 3, 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.conv(F.avg_pool2d(x, 2, stride=1))
 
 
 class ADown(nn.Module):

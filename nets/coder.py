@@ -12,11 +12,10 @@ def grid(image_size: tuple[int, int], strides: tuple[int, ...], like: Tensor) ->
     """Grid cells `[A, 2]` (column, row) and strides `[A]` of an input (height, width), level by level and row by row."""
     cells, sizes = [], []
     for stride in strides:
-        rows, columns = image_size[0] // stride, image_size[1] // stride
-        y = torch.arange(rows, device=like.device, dtype=like.dtype)
-        x = torch.arange(columns, device=like.device, dtype=like.dtype)
-        cells.append(torch.stack([x.expand(rows, -1), y[:, None].expand(-1, columns)], 2).flatten(0, 1))
-        sizes.append(torch.full((rows * columns,), float(stride), device=like.device, dtype=like.dtype))
+        y, x = (torch.arange(side // stride, device=like.device, dtype=like.dtype) for side in image_size)
+        rows, columns = torch.meshgrid(y, x, indexing="ij")
+        cells.append(torch.stack([columns, rows], 2).flatten(0, 1))
+        sizes.append(torch.full_like(cells[-1][:, 0], stride))
     return torch.cat(cells), torch.cat(sizes)
 
 

@@ -45,6 +45,7 @@ class Loaded(NamedTuple):
     config: dict[str, Any]  # constants of the training run; empty for official weights and ONNX files
     path: Path
     confidence: float  # threshold of the best F1 in the validation, or CONFIDENCE
+    name: str  # of the model, such as yolox_s
 
 
 class Detector:
@@ -149,79 +150,67 @@ def load(
     Weights with 80 classes are taken for COCO's. `classes` picks some of COCO's, or names the classes of other weights.
     `image_size=None` is the size of the training. Raises CheckpointError, PretrainedError or ValueError with the fix.
     """
-    path = newest_checkpoint() if path is None else path
+    path = newest_checkpoint() if path is None else Path(path)
     if str(path) == "coco":
         if model is None:
             raise ValueError(f"checkpoint=coco needs model=, one of {', '.join(nets.model_names())}")
         path = nets.fetch_weights(model)
-    if Path(path).suffix == ".onnx":
-        loaded = _load_exported(Path(path), model, classes, image_size)
+    if path.suffix == ".onnx":
+        loaded = _load_exported(path, image_size)
     elif model is not None and not checkpoint.is_own(checkpoint.read(path)):
-        loaded = _load_official(Path(path), model, classes, image_size)
+        loaded = _load_official(path, model, classes)
     else:
-        loaded = _load_checkpoint(Path(path), model, classes, image_size)
+        loaded = _load_checkpoint(path)
     check_class_names(loaded.classes, str(path))
-    return loaded
+    if model not in (None, loaded.name) or (classes is not None and tuple(classes) != loaded.classes):
+        some = ", ".join(loaded.classes[:5]) + (", ..." if len(loaded.classes) > 5 else "")
+        raise ValueError(f"{path} is a {loaded.name} with the classes {some}: leave out model= and classes=")
+    return loaded._replace(image_size=nets.check_size(image_size or loaded.image_size))
 
 
-def _load_checkpoint(path: Path, model: str | None, classes: Sequence[str] | None, image_size: tuple | None) -> Loaded:
+def _load_checkpoint(path: Path) -> Loaded:
     contents = checkpoint.load(path)
     config, names = contents["config"], tuple(contents["classes"])
-    _refuse_other_settings(path, config["model"], names, model, classes)
     network = nets.build(config["model"], len(names), contents["model"])
     network.load_state_dict(contents["model"])
     best = contents.get("metrics", {}).get("confidence", -1)
-    size = nets.check_size(image_size or tuple(config["image_size"]))
-    return Loaded(network.eval(), names, size, config, path, best if best > 0 else CONFIDENCE)
+    confidence = best if best > 0 else CONFIDENCE
+    return Loaded(network.eval(), names, tuple(config["image_size"]), config, path, confidence, config["model"])
 
 
-def _load_exported(path: Path, model: str | None, classes: Sequence[str] | None, image_size: tuple | None) -> Loaded:
+def _load_exported(path: Path, image_size: tuple[int, int] | None) -> Loaded:
     from nets.onnx import OnnxModel
 
     network = OnnxModel(path)
-    about = network.about
-    names, own_size = tuple(about["classes"]), tuple(about["image_size"])
-    _refuse_other_settings(path, about["model"], names, model, classes)
-    size = nets.check_size(image_size or own_size)
-    if size != own_size and not about["dynamic_size"]:
-        own = ",".join(map(str, own_size))
+    about, size = network.about, tuple(network.about["image_size"])
+    if image_size not in (None, size) and not about["dynamic_size"]:
         raise ValueError(
-            f"{path} was exported for image_size={own} only: leave it out, or export with dynamic_size=true"
+            f"{path} was exported for image_size={size[0]},{size[1]} only: leave it out, or export with dynamic_size=true"
         )
-    return Loaded(network, names, size, {}, path, about["confidence"])
+    return Loaded(network, tuple(about["classes"]), size, {}, path, about["confidence"], about["model"])
 
 
-def _refuse_other_settings(
-    path: str | Path, own_model: str, own_classes: tuple, model: str | None, classes: Sequence[str] | None
-) -> None:
-    """Raises ValueError if the arguments `model` or `classes` contradict the file."""
-    if model not in (None, own_model) or (classes is not None and tuple(classes) != own_classes):
-        some = ", ".join(own_classes[:5]) + (", ..." if len(own_classes) > 5 else "")
-        raise ValueError(f"{path} is a {own_model} with the classes {some}: leave out model= and classes=")
-
-
-def _load_official(path: Path, model: str, classes: Sequence[str] | None, image_size: tuple | None) -> Loaded:
+def _load_official(path: Path, model: str, classes: Sequence[str] | None) -> Loaded:
     state, names = nets.read_weights(path, model)
     rows = len(state.get("head.class_predictors.0.bias", ()))
     wanted = tuple(classes or names or ())
     if not wanted:
         raise ValueError(f"{path} predicts {rows} classes without their names: give classes=FILE, one name per line")
-    known = names and set(pretrained.shared_classes(names, wanted)) == set(range(len(wanted)))
+    known = names and len(pretrained.shared_classes(names, wanted)) == len(wanted)
     if not known and len(wanted) != rows:
         raise ValueError(f"{path} predicts {rows} classes, classes= has {len(wanted)} names, and not all are COCO's")
     network = nets.build(model, len(wanted), state)
     state = pretrained.adapt_classes(state, names if known else None, wanted, network)
     checkpoint.load_matching(network, state).require(backbone=1.0, neck=1.0, head=1.0)
-    size = nets.check_size(image_size or nets.official_size(model))
-    return Loaded(network.eval(), wanted, size, {}, path, CONFIDENCE)
+    return Loaded(network.eval(), wanted, nets.official_size(model), {}, path, CONFIDENCE, model)
 
 
-def newest_checkpoint(runs: str | Path = "runs") -> Path:
+def newest_checkpoint() -> Path:
     """Returns the most recently written best.pt of all run folders. Raises CheckpointError if there is none."""
-    paths = sorted(Path(runs).glob("*/best.pt"), key=lambda path: path.stat().st_mtime)
-    if not paths:
-        raise checkpoint.CheckpointError(
-            f"no {Path(runs) / '*' / 'best.pt'} here. Train one with `python train.py`, name one with checkpoint=FILE, "
-            f"or use the official weights with checkpoint=coco model=yolox_s"
-        )
-    return paths[-1]
+    paths = Path("runs").glob("*/best.pt")
+    if newest := max(paths, key=lambda path: path.stat().st_mtime, default=None):
+        return newest
+    raise checkpoint.CheckpointError(
+        "no runs/*/best.pt here. Train one with `python train.py`, name one with checkpoint=FILE, or use the official "
+        "weights with checkpoint=coco model=yolox_s"
+    )

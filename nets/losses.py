@@ -4,6 +4,7 @@ Losses are dense and masked, because indexing by a mask would make the host wait
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +18,7 @@ from utils.boxes import ciou, iou
 BOX_WEIGHT = 5.0  # weight of the IoU loss in YOLOX
 YOLOV9_WEIGHTS = {"box": 7.5, "class": 0.5, "dfl": 1.5}  # as in the released training code
 Normalizer = Callable[[Tensor], Tensor]  # local count -> divisor of the loss
+_bce = partial(F.binary_cross_entropy_with_logits, reduction="none")
 
 
 def local_normalizer(count: Tensor) -> Tensor:
@@ -57,7 +59,8 @@ class YOLOXCriterion:
         # Replaced by 0 where there is no box: an overflow of exp would make all gradients NaN, although its loss is masked.
         boxes = decode_yolox(raw.where(positive[..., None], 0.0), cells, strides)
         overlap = iou(boxes, matched.where(positive[..., None], 1.0))
-        class_target = _one_hot(labels.gather(1, match.index), classes.shape[2], match.score)
+        label = labels.gather(1, match.index).clamp(min=0)
+        class_target = torch.zeros_like(classes).scatter(2, label[..., None], match.score[..., None])
         objectness_target = torch.zeros_like(objectness).scatter(1, candidate, positive.to(raw.dtype))
 
         normalizer = self.normalizer(positive.sum().to(raw.dtype))
@@ -87,10 +90,7 @@ class YOLOv9Criterion:
     def __call__(
         self, predictions: yolov9.Predictions, targets: Tensor, labels: Tensor, image_size: tuple[int, int]
     ) -> dict[str, Tensor]:
-        """`targets [B, M, 4]` xyxy in pixels of the input, `labels [B, M]` with -1 as padding, `image_size` (height, width).
-
-        Returns scalars: total (to minimize), box, class, dfl, and positives per box (not a loss), counted by their scores.
-        """
+        """As for YOLOX, with the scalars total, box, class, dfl, and positives per box, counted by their scores."""
         raw, classes = (at_least_float32(x) for x in predictions)
         targets, labels = _at_least_one_row(targets.to(raw.dtype), labels)
         cells, strides = grid(image_size, self.strides, raw)
@@ -140,14 +140,3 @@ def _dfl(raw: Tensor, distances: Tensor) -> Tensor:
 def _take(x: Tensor, index: Tensor) -> Tensor:
     """Gathers rows: `x [B, N, D]`, `index [B, K]` -> `[B, K, D]`."""
     return x.gather(1, index[..., None].expand(-1, -1, x.shape[2]))
-
-
-def _bce(logits: Tensor, target: Tensor) -> Tensor:
-    """Binary cross-entropy of every element."""
-    return F.binary_cross_entropy_with_logits(logits, target, reduction="none")
-
-
-def _one_hot(label: Tensor, num_classes: int, value: Tensor) -> Tensor:
-    """`label [B, A]` (-1: none) and `value [B, A]` -> `[B, A, C]` with the value at the label."""
-    zeros = torch.zeros(*label.shape, num_classes, dtype=value.dtype, device=value.device)
-    return zeros.scatter(2, label.clamp(min=0)[..., None], value[..., None])

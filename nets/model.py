@@ -3,10 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from nets.blocks import ConvNorm, RepConv
 from nets.postprocess import Detections, select
 
 
@@ -54,34 +52,16 @@ class DetectionModel(nn.Module):
         return self.head.flatten(self.head.levels(self.features(images)))
 
     def fuse(self):
-        """Folds batch norms and parallel convolutions, in place, for inference. Outputs change by rounding only."""
-        for module in list(self.modules()):
-            if isinstance(module, ConvNorm | RepConv):
+        """Calls `fuse` of every part that has it, which folds batch norms and the like for inference, up to rounding."""
+        for module in list(self.modules())[1:]:
+            if hasattr(module, "fuse"):
                 module.fuse()
         return self.eval()
 
-    def detections(
-        self,
-        predictions,
-        image_size: tuple[int, int],
-        transforms: Tensor,
-        confidence: float = 0.001,
-        nms_iou: float = 0.65,
-        max_detections: int = 300,
-    ) -> list[Detections]:
+    def detections(self, predictions, image_size: tuple[int, int], transforms: Tensor, **limits) -> list[Detections]:
         """Turns predictions into detections per image, with boxes in pixels of the original image, not clipped.
 
         `image_size`: height and width of the network's input; `transforms [B, 5]`: letterbox transforms (original width and
-        height, scale, left, top).
+        height, scale, left, top); `limits`: keyword arguments of `select`.
         """
-        boxes, scores, labels = self.decode(predictions, image_size)
-        return select(boxes, scores, labels, transforms, confidence, nms_iou, max_detections)
-
-    @torch.no_grad()
-    def detect(self, images: Tensor, transforms: Tensor, **limits) -> list[Detections]:
-        """Runs the model in evaluation mode: images `[B, 3, H, W]` -> detections. `limits`: keyword arguments of `detections`."""
-        was_training = self.training
-        self.eval()
-        detections = self.detections(self(images), tuple(images.shape[-2:]), transforms, **limits)
-        self.train(was_training)
-        return detections
+        return select(*self.decode(predictions, image_size), transforms, **limits)

@@ -2,7 +2,7 @@
 
 import re
 
-YOLOX_PREFIXES = {  # official -> ours
+YOLOX_NAMES = {  # official part of a name -> ours
     "backbone.backbone.stem.conv.": "backbone.stem.",
     "backbone.backbone.dark": "backbone.stage",
     "backbone.lateral_conv0.": "neck.reduce_stride32.",
@@ -18,8 +18,8 @@ YOLOX_PREFIXES = {  # official -> ours
     "head.cls_preds.": "head.class_predictors.",
     "head.reg_preds.": "head.box_predictors.",
     "head.obj_preds.": "head.objectness_predictors.",
+    **{".m.": ".blocks.", ".dconv.": ".depthwise.", ".pconv.": ".pointwise."},
 }
-YOLOX_PARTS = {"m": "blocks", "dconv": "depthwise", "pconv": "pointwise"}  # parts of a name
 
 YOLOV9_LAYERS = {  # index in the official list of layers -> ours; layers without weights are left out
     **{0: "backbone.stem", 1: "backbone.stage2.0", 2: "backbone.stage2.1", 3: "backbone.stage3.0"},
@@ -43,11 +43,9 @@ YOLOV9_PATTERNS = {  # regular expression -> replacement
 def of_yolox(official: str) -> str:
     """Official tensor name -> name in our YOLOX. Our own names stay unchanged."""
     name = official.removeprefix("module.")
-    for theirs, ours in YOLOX_PREFIXES.items():
-        if name.startswith(theirs):
-            name = ours + name.removeprefix(theirs)
-            break
-    return ".".join(YOLOX_PARTS.get(part, part) for part in name.split("."))
+    for theirs, ours in YOLOX_NAMES.items():
+        name = name.replace(theirs, ours)
+    return name
 
 
 def of_yolov9(official: str) -> str | None:

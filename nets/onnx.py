@@ -1,7 +1,6 @@
 """Exported models: ONNX files of export.py, run by onnxruntime with the interface of a DetectionModel."""
 
 import json
-from collections import namedtuple
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -41,14 +40,9 @@ class OnnxModel:
         are known: for it this method returns the images."""
         if self._decoder is None:
             return images
-        names = [output.name for output in self._session.get_outputs()]  # boxes_8, boxes_16, ...
-        levels = zip(names, self._run(images, {}), strict=True)
-        flat = [(name.rpartition("_")[0], level.flatten(2)) for name, level in levels]
-        fields = {}
-        for field, shape in self.about["shapes"].items():
-            raw = torch.cat([level for name, level in flat if name == field], 2).transpose(1, 2)
-            fields[field] = raw.reshape(*raw.shape[:2], *shape)
-        return namedtuple("Predictions", fields)(**fields)
+        maps, count = self._run(images, {}), len(self._decoder.strides)  # boxes_8, boxes_16, ...
+        fields = [maps[start : start + count] for start in range(0, len(maps), count)]
+        return self._decoder.head.flatten(list(zip(*fields, strict=True)))
 
     def detections(
         self,

@@ -24,9 +24,9 @@ def select(
     scores: Tensor,
     labels: Tensor,
     transforms: Tensor,
-    confidence: float,
-    nms_iou: float,
-    max_detections: int,
+    confidence: float = 0.001,
+    nms_iou: float = 0.65,
+    max_detections: int = 300,
 ) -> list[Detections]:
     """Applies the confidence threshold and NMS per class to boxes `[B, A, 4]` xyxy, scores and labels `[B, A]`.
 

@@ -75,17 +75,15 @@ def fetch(model: str, official: OfficialFile | None, mirror: str | None = None, 
         raise PretrainedError(f"there are no official weights for model={model}; give weights=FILE or weights=none")
     address = f"{(mirror or HOST).rstrip('/')}/{official.path}"
     path = cache_folder() / f"{model}.pth"
-    by_hand = (
-        f"Download {address} by hand to {path}, or give weights=FILE, weights=none or a mirror, weights=https://HOST"
-    )
+    hint = f"Download {address} by hand to {path}, or give weights=FILE, weights=none or a mirror, weights=https://HOST"
     if not path.exists():
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             _download(address, path, timeout, official.sha256)
         except (OSError, http.client.HTTPException, ValueError) as error:
-            raise PretrainedError(f"the weights of {model} could not be downloaded ({error}). {by_hand}") from error
+            raise PretrainedError(f"the weights of {model} could not be downloaded ({error}). {hint}") from error
     elif official.sha256 and _digest(path) != official.sha256:
-        raise PretrainedError(f"{path} is not the official file: its SHA-256 differs. Delete it. {by_hand}")
+        raise PretrainedError(f"{path} is not the official file: its SHA-256 differs. Delete it. {hint}")
     return path
 
 

@@ -84,15 +84,13 @@ class Neck(nn.Module):
 class Head(nn.Module):
     """Each level has a branch for classes and a branch for boxes, with one group of channels per side of the box."""
 
-    def __init__(self, channels: tuple[int, ...], num_classes: int, class_width: int):
+    def __init__(self, channels: tuple[int, ...], num_classes: int, width: int):
         super().__init__()
-        self.class_convs = nn.ModuleList(
-            nn.Sequential(Conv(c, class_width, 3), Conv(class_width, class_width, 3)) for c in channels
-        )
+        self.class_convs = nn.ModuleList(nn.Sequential(Conv(c, width, 3), Conv(width, width, 3)) for c in channels)
         self.box_convs = nn.ModuleList(
             nn.Sequential(Conv(c, BOX_CHANNELS, 3), Conv(BOX_CHANNELS, BOX_CHANNELS, 3, groups=4)) for c in channels
         )
-        self.class_predictors = nn.ModuleList(nn.Conv2d(class_width, num_classes, 1) for _ in channels)
+        self.class_predictors = nn.ModuleList(nn.Conv2d(width, num_classes, 1) for _ in channels)
         self.box_predictors = nn.ModuleList(nn.Conv2d(BOX_CHANNELS, BOX_CHANNELS, 1, groups=4) for _ in channels)
         for class_predictor, box_predictor in zip(self.class_predictors, self.box_predictors, strict=True):
             nn.init.constant_(class_predictor.bias, -10.0)  # both as in the official code
@@ -100,11 +98,10 @@ class Head(nn.Module):
 
     def levels(self, features: tuple[Tensor, ...]) -> list[Predictions]:
         """Feature maps of each stride -> Predictions of maps `[B, C, H, W]` for each stride."""
-        levels = []
-        for i, x in enumerate(features):
-            boxes = self.box_predictors[i](self.box_convs[i](x))
-            levels.append(Predictions(boxes, self.class_predictors[i](self.class_convs[i](x))))
-        return levels
+        return [
+            Predictions(self.box_predictors[i](self.box_convs[i](x)), self.class_predictors[i](self.class_convs[i](x)))
+            for i, x in enumerate(features)
+        ]
 
     def flatten(self, levels: list[Predictions]) -> Predictions:
         """Maps of each stride -> Predictions `[B, A, ...]` of all anchor points."""
@@ -113,8 +110,7 @@ class Head(nn.Module):
 
 
 class YOLOv9(DetectionModel):
-    """YOLOv9 of one size. `class_width`: channels of the class branches; None: the official rule, which depends on the narrowest
-    level and on the number of classes."""
+    """YOLOv9 of one size. `class_width`: channels of the class branches; None: the official rule."""
 
     letterbox = "center"
     strides = (8, 16, 32)

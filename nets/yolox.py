@@ -10,22 +10,13 @@ from nets.blocks import CSP, SPP, Conv, SeparableConv, flatten_levels, upsample
 from nets.coder import decode_yolox, grid
 from nets.model import DetectionModel
 
-
-class Size(NamedTuple):
-    """Multipliers of depth and width (YOLOX, table 3)."""
-
-    depth: float
-    width: float
-    depthwise: bool  # depthwise separable convolutions
-
-
-SIZES = {
-    "nano": Size(0.33, 0.25, True),
-    "tiny": Size(0.33, 0.375, False),
-    "s": Size(0.33, 0.50, False),
-    "m": Size(0.67, 0.75, False),
-    "l": Size(1.0, 1.0, False),
-    "x": Size(1.33, 1.25, False),
+SIZES = {  # multipliers of depth and width (YOLOX, table 3), and the convolution
+    "nano": (0.33, 0.25, SeparableConv),
+    "tiny": (0.33, 0.375, Conv),
+    "s": (0.33, 0.50, Conv),
+    "m": (0.67, 0.75, Conv),
+    "l": (1.0, 1.0, Conv),
+    "x": (1.33, 1.25, Conv),
 }
 FOCUS = ((0, 0), (1, 0), (0, 1), (1, 1))  # row and column offsets of the four pixels that become channels
 
@@ -61,20 +52,19 @@ class Backbone(nn.Module):
         return stride8, stride16, self.stage5(stride16)
 
     @torch.no_grad()
-    def fold_focus(self) -> None:
+    def fuse(self) -> None:
         """Merges Focus and the stem into one 6x6 convolution of stride 2 with the same products, in place, for inference.
 
         Some converters do not support slices with steps.
         """
         if not self.focus:
             return
+        self.stem.fuse()
         old, self.focus = self.stem.conv, False
-        conv = nn.Conv2d(3, old.out_channels, 6, 2, 2, bias=old.bias is not None).to(old.weight)
+        self.stem.conv = nn.Conv2d(3, old.out_channels, 6, 2, 2).to(old.weight)
+        self.stem.conv.bias.copy_(old.bias)
         for (row, col), weights in zip(FOCUS, old.weight.split(3, 1), strict=True):
-            conv.weight[..., row::2, col::2] = weights
-        if old.bias is not None:
-            conv.bias.copy_(old.bias)
-        self.stem.conv = conv
+            self.stem.conv.weight[..., row::2, col::2] = weights
 
 
 class Neck(nn.Module):
@@ -138,23 +128,18 @@ class Head(nn.Module):
 
 
 class YOLOX(DetectionModel):
-    """YOLOX of one size."""
+    """YOLOX of one size: multipliers of depth and width, and the convolution, as in `SIZES`."""
 
     letterbox = "corner"
     strides = (8, 16, 32)
 
-    def __init__(self, size: Size, num_classes: int):
+    def __init__(self, size: tuple[float, float, type[nn.Module]], num_classes: int):
         super().__init__()
-        conv = SeparableConv if size.depthwise else Conv
+        depth, width, conv = size
         self.num_classes = num_classes
-        self.backbone = Backbone(size.depth, size.width, conv)
-        self.neck = Neck(size.depth, size.width, conv)
-        self.head = Head(size.width, num_classes, conv)
-
-    def fuse(self):
-        super().fuse()
-        self.backbone.fold_focus()
-        return self
+        self.backbone = Backbone(depth, width, conv)
+        self.neck = Neck(depth, width, conv)
+        self.head = Head(width, num_classes, conv)
 
     def prepare(self, images: Tensor) -> Tensor:
         return images.to(self.head.box_predictors[0].weight.dtype)

@@ -114,7 +114,8 @@ def test_the_detector_equals_the_evaluation(weights, painted):
     model, _, size, *_ = load(weights)
     loader = build_loader(DetectionDataset(data, model.letterbox), ValSampler(len(data), 4, size), 0)
     limits = {"confidence": 0.05, "nms_iou": 0.65}
-    evaluated = [one for batch in loader for one in model.detect(batch.images, batch.transforms, **limits)]
+    with torch.no_grad():
+        evaluated = [one for b in loader for one in model.detections(model(b.images), b.size, b.transforms, **limits)]
     results = Detector(weights, **LOW)([data.path(i) for i in range(len(data))])
     assert sum(len(one.boxes) for one in evaluated) > 20
     for a, b in zip(evaluated, results, strict=True):
@@ -153,8 +154,14 @@ def test_images_of_another_type_are_refused_with_their_type(weights):
 
 
 def test_a_checkpoint_stores_its_classes_size_and_confidence(weights, tmp_path):
-    model, classes, size, config, path, confidence = load(weights)
-    assert (classes, size, path, confidence) == (("red", "blue"), (64, 96), weights, 0.3) and not model.training
+    model, classes, size, config, path, confidence, name = load(weights)
+    assert (classes, size, path, confidence, name) == (
+        ("red", "blue"),
+        (64, 96),
+        weights,
+        0.3,
+        "tiny_n",
+    ) and not model.training
     assert config["model"] == "tiny_n"
     assert load(weights, image_size=(96, 64)).image_size == (96, 64)
     assert load(weights, "tiny_n", ["red", "blue"]).classes == classes

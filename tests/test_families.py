@@ -195,13 +195,13 @@ def test_freezing_keeps_evaluation_mode(family):
 
 
 @every_family
-def test_detect_uses_evaluation_mode_and_changes_nothing(family):
-    model, images, transforms = random_model(family).train(), random_images(2, 64, 96), IDENTITY.expand(2, 5)
+def test_prediction_changes_nothing_and_gives_at_most_the_wanted_detections(family):
+    model, images, transforms = random_model(family).eval(), random_images(2, 64, 96), IDENTITY.expand(2, 5)
     before = copy_of(model)
-    first = model.detect(images, transforms, confidence=0.0, max_detections=5)
-    assert model.training and changed(before, model) == set()
-    again = model.eval().detections(model(images), (64, 96), transforms, confidence=0.0, max_detections=5)
-    assert [len(one.scores) for one in first] == [5, 5] and not first[0].scores.requires_grad
+    first, again = (
+        model.detections(model(images), (64, 96), transforms, confidence=0.0, max_detections=5) for _ in range(2)
+    )
+    assert changed(before, model) == set() and [len(one.scores) for one in first] == [5, 5]
     assert all(torch.equal(a.boxes, b.boxes) for a, b in zip(first, again, strict=True))
 
 

@@ -10,8 +10,8 @@ import torch.multiprocessing as mp
 from torch import nn
 
 import nets
-from nets import yolov9, yolox
-from nets.blocks import ADown
+from nets import yolov9
+from nets.blocks import ADown, SeparableConv
 from nets.losses import YOLOXCriterion
 from utils.optim import EMA, Plan, Schedule, Updater, build_optimizer
 
@@ -19,7 +19,7 @@ FLAT = Schedule(Plan(100, 0, 10, 10, 64, 64), "constant", 0.01, 0.01, 0, 0)
 
 # The smallest sizes with every kind of layer, and the models of these sizes: FAMILIES["yolox"](num_classes=3).
 SIZES = {
-    "yolox": yolox.Size(depth=0.33, width=0.125, depthwise=True),
+    "yolox": (0.33, 0.125, SeparableConv),
     "yolov9": yolov9.Size(8, ((8, 8, 16), *[(16, 16, 16)] * 3), (16, 16, 16), (16, 16), 0, 1, ADown),
 }
 FAMILIES = {family: partial(nets.MODELS[family].model, size) for family, size in SIZES.items()}
