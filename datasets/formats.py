@@ -30,11 +30,7 @@ def read(
     """
     source = os.fspath(source)
     try:
-        check_path(source)
-    except ValueError as error:
-        raise DataError(str(error)) from error
-    try:
-        return _read(source, part, classes, image_root, bad_boxes)
+        return _read(check_path(source), part, classes, image_root, bad_boxes)
     except DataError:
         raise
     except (
@@ -79,8 +75,8 @@ def read_classes(path: str) -> tuple[str, ...]:
     Raises DataError for blank lines between names, repeated or unusable names, and a file without names."""
     try:
         lines = [(number, line.strip()) for number, line in text_lines(check_path(os.fspath(path)))]
-    except (OSError, ValueError) as error:
-        raise error if isinstance(error, DataError) else DataError(f"{path}: {error}: correct the path") from error
+    except OSError as error:
+        raise DataError(f"{path}: {error}: correct the path") from error
     while lines and not lines[-1][1]:
         lines.pop()
     seen: dict[str, int] = {}

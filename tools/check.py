@@ -17,7 +17,7 @@ from typing import Any
 import cv2
 import numpy as np
 
-from datasets.errors import DataError, Problems
+from datasets.errors import DataError, first_ten
 from datasets.formats import read, read_classes
 from datasets.scan import clipped_boxes, prepare, scan
 from datasets.store import Annotations
@@ -177,10 +177,7 @@ def _part_lines(name: str, part: dict[str, Any], size: list[int]) -> list[str]:
 
 
 def _ten(places: list[str], title: str) -> list[str]:
-    found = Problems()
-    for place in places:
-        found.add(place)
-    return [f"  {title}: {found.count}", indent(str(found), "  ")] if places else []
+    return [f"  {title}: {len(places)}", indent(first_ten(places), "  ")] if places else []
 
 
 def page(annotations: Annotations, columns: int = 4, cell: int = 320) -> np.ndarray:
