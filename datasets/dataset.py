@@ -3,6 +3,7 @@
 import hashlib
 import inspect
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -78,28 +79,19 @@ def epoch_order(length: int, seed: int, epoch: int) -> np.ndarray:
     return np.random.default_rng((seed, epoch)).permutation(length)
 
 
+@dataclass(eq=False, repr=False)
 class DetectionDataset(torch.utils.data.Dataset):
-    """Immutable data set: `dataset[Key]` -> Item is a function of the key and of the arguments below.
+    """Immutable data set: `dataset[Key]` -> Item is a function of the key and of these fields."""
 
-    `letterbox`: "corner" or "center"; `augment`: None for validation; from epoch `no_aug_from` on, samples are letterboxed
-    single images with flip and color shifts; `extra_augment(image, boxes, labels, rng)`: the user's own augmentation of
-    finished training samples, except in these last epochs; `cache`: changes the speed only.
-    """
-
-    def __init__(
-        self,
-        annotations: Annotations,
-        letterbox: str,
-        augment: Augment | None = None,
-        no_aug_from: int | None = None,
-        seed: int = 0,
-        extra_augment: Callable | None = None,
-        cache: ImageCache | None = None,
-    ):
-        self.annotations, self.letterbox, self.augment = annotations, letterbox, augment
-        self.no_aug_from, self.seed = no_aug_from, seed
-        self.extra_augment = extra_augment
-        self.cache = cache or ImageCache()
+    annotations: Annotations
+    letterbox: str  # "corner" or "center"
+    augment: Augment | None = None  # None: for validation
+    no_aug_from: int | None = (
+        None  # from this epoch on, samples are letterboxed single images with flip and color shifts
+    )
+    seed: int = 0
+    extra_augment: Callable | None = None  # (image, boxes, labels, rng): the user's own, before epoch `no_aug_from`
+    cache: ImageCache = field(default_factory=ImageCache)  # changes the speed only
 
     def __len__(self) -> int:
         return len(self.annotations)
@@ -206,17 +198,12 @@ def collate(items: list[Item]) -> Batch:
     """Collates items of one size into a batch; boxes are padded to the largest number per image, labels with -1."""
     height, width = items[0].image.shape[:2]
     items = [item for item in items if item.index != NO_IMAGE]
-    if not items:
-        return Batch(
-            torch.zeros(0, 3, height, width, dtype=torch.uint8),
-            *(torch.zeros(0, 1, 4), torch.zeros(0, 1, dtype=torch.int64)),
-            *(torch.zeros(0, dtype=torch.int64), torch.zeros(0, 5)),
-        )
-    most = max(1, *(len(item.labels) for item in items))
+    most = max([1, *(len(item.labels) for item in items)])
     boxes, labels = torch.zeros(len(items), most, 4), torch.full((len(items), most), -1)
     for b, item in enumerate(items):
         boxes[b, : len(item.boxes)] = torch.from_numpy(item.boxes)
         labels[b, : len(item.labels)] = torch.from_numpy(item.labels)
-    images = slots.stack([item.image for item in items]).permute(0, 3, 1, 2)
-    ids = torch.tensor([item.index for item in items])
-    return Batch(images, boxes, labels, ids, torch.from_numpy(np.stack([item.transform for item in items])))
+    images = slots.stack([item.image for item in items]) if items else torch.zeros(0, height, width, 3).byte()
+    ids = torch.tensor([item.index for item in items], dtype=torch.int64)
+    transforms = torch.from_numpy(np.array([item.transform for item in items], np.float32).reshape(-1, 5))
+    return Batch(images.permute(0, 3, 1, 2), boxes, labels, ids, transforms)

@@ -14,7 +14,7 @@ from torch.utils.data import default_collate, get_worker_info
 SLOTS = 3  # per worker: one is written, one waits, one is in use; if none is free, fresh memory is taken
 HEAD = 64  # bytes before the images; the first one is 1 while the slot is in use
 
-_slots: list[Tensor] = []  # of this worker
+_slots = [torch.zeros(1, dtype=torch.uint8)] * SLOTS  # of this worker; each is replaced by a larger one when needed
 
 
 def stack(images: list[np.ndarray]) -> Tensor:
@@ -37,10 +37,7 @@ def _free_slot(size: int) -> Tensor | None:
             if len(slot) < HEAD + size:
                 _slots[i] = torch.zeros(HEAD + size, dtype=torch.uint8).share_memory_()
             return _slots[i]
-    if len(_slots) == SLOTS:
-        return None
-    _slots.append(torch.zeros(HEAD + size, dtype=torch.uint8).share_memory_())
-    return _slots[-1]
+    return None
 
 
 def _pixels(slot: Tensor, shape: tuple[int, ...]) -> np.ndarray:
