@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from datasets.errors import DataError, check_path
-from datasets.store import Annotations, Packer
+from datasets.store import Annotations, Classes, Packer
 from utils.images import IMAGE_SUFFIXES
 
 __all__ = ["Annotations", "DataError", "Sample", "annotation_line", "read_annotation_file"]
@@ -68,10 +68,7 @@ def split_line(line: str) -> tuple[str, list[str]]:
 
 
 def read_annotation_file(
-    path: str,
-    classes: tuple[str, ...] | None = None,
-    bad_boxes: str = "error",
-    names: tuple[str, ...] | None = None,
+    path: str, classes: Classes = None, bad_boxes: str = "error", names: Classes = None
 ) -> Annotations:
     """Reads an annotation file. Raises DataError naming file and line.
 

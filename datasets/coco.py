@@ -6,9 +6,7 @@ from itertools import count
 from typing import Any
 
 from datasets.errors import DataError, check_names
-from datasets.store import Annotations, Packer
-
-Classes = tuple[str, ...] | None
+from datasets.store import Annotations, Classes, Packer
 
 
 def read_coco(source: str, data: Any, classes: Classes, image_root: str | None, bad_boxes: str) -> Annotations:

@@ -86,9 +86,7 @@ class DetectionDataset(torch.utils.data.Dataset):
     annotations: Annotations
     letterbox: str  # "corner" or "center"
     augment: Augment | None = None  # None: for validation
-    no_aug_from: int | None = (
-        None  # from this epoch on, samples are letterboxed single images with flip and color shifts
-    )
+    no_aug_from: int | None = None  # first no-augmentation epoch: letterboxed single images, flip and color shifts only
     seed: int = 0
     extra_augment: Callable | None = None  # (image, boxes, labels, rng): the user's own, before epoch `no_aug_from`
     cache: ImageCache = field(default_factory=ImageCache)  # changes the speed only
@@ -143,12 +141,12 @@ class DetectionDataset(torch.utils.data.Dataset):
         def read(index: int) -> Sample:
             return self.read(index, 1 if exact else self._reduction(index, size, largest))
 
-        def partner(rng: np.random.Generator) -> Sample:
+        def partner() -> Sample:
             offset = int(rng.integers(-PARTNER_REACH, PARTNER_REACH + 1))
             order = epoch_order(len(self), self.seed, epoch)
             return read(int(order[(position + offset) % len(self)]))
 
-        sample = draw_sample(read, index, partner, rng, size, self.letterbox, augment)
+        sample = draw_sample(read(index), partner, rng, size, self.letterbox, augment)
         if self.extra_augment is not None and not no_aug:
             sample = checked_sample(self.extra_augment(*sample, rng), size)
         return sample
@@ -159,10 +157,7 @@ class DetectionDataset(torch.utils.data.Dataset):
 
 
 def checked_sample(result: Any, size: tuple[int, int]) -> Sample:
-    """Returns the result of `extra_augment` as a sample; boxes are clipped, and boxes without area are left out.
-
-    Raises ValueError for a result of another type or shape than documented.
-    """
+    """Returns the result of `extra_augment` as a sample with clipped boxes. Raises ValueError for a wrong type or shape."""
     try:
         image, boxes, labels = result
         boxes, labels = np.asarray(boxes, np.float32).reshape(-1, 4), np.asarray(labels, np.int64).reshape(-1)
@@ -181,9 +176,7 @@ def checked_sample(result: Any, size: tuple[int, int]) -> Sample:
 
 
 def source_digest(function: Callable) -> str:
-    """Returns a digest of a function's source (or bytecode), by which a resumed run notices a change.
-
-    For an object with `__call__` it is the source of its class."""
+    """Returns a digest of the source (or bytecode) of a function or of an object's class: a resumed run notices a change."""
     function = function if inspect.isroutine(function) else type(function)
     try:
         source = inspect.getsource(function)

@@ -9,10 +9,8 @@ from typing import Any, NamedTuple
 
 from datasets.annotations import read_json, text_lines
 from datasets.errors import DataError, check_names
-from datasets.store import Annotations, Packer
+from datasets.store import Annotations, Classes, Packer
 from utils.images import images_under
-
-Classes = tuple[str, ...] | None
 
 
 class Box(NamedTuple):
@@ -195,9 +193,8 @@ def _labelme_box(shape: dict[str, Any]) -> Box:
     except (KeyError, TypeError, ValueError):
         return Box(name, (), problem=f"{name!r} needs points [x, y]")
     if kind in ("point", "points", "line", "linestrip"):
-        return Box(
-            name, (), problem=f"{name!r} is a {kind}, which has no box: draw a rectangle or a polygon, or remove it"
-        )
+        problem = f"{name!r} is a {kind}, which has no box: draw a rectangle or a polygon, or remove it"
+        return Box(name, (), problem=problem)
     if kind == "circle" and len(xs) == 2:  # its center and a point on it
         radius = ((xs[1] - xs[0]) ** 2 + (ys[1] - ys[0]) ** 2) ** 0.5
         return Box(name, (xs[0] - radius, ys[0] - radius, xs[0] + radius, ys[0] + radius))

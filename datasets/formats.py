@@ -7,9 +7,7 @@ from pathlib import Path
 from datasets.annotations import read_annotation_file, read_json, text_lines
 from datasets.errors import DataError, check_names, check_path
 from datasets.scan import prepare
-from datasets.store import Annotations
-
-Classes = tuple[str, ...] | None
+from datasets.store import Annotations, Classes
 
 PARTS = {  # part -> its names in a data set; the first one that exists counts
     "train": ("train", "trainval"),
@@ -102,9 +100,7 @@ def _read_text(source: str, classes: Classes, bad_boxes: str) -> Annotations:
     from datasets.yolo import is_in_labels, read_yolo_images
 
     paths = [found.path(i) for i in range(len(found))]
-    if any(is_in_labels(path) for path in paths):
-        return read_yolo_images(source, paths, names, classes, bad_boxes)
-    return found
+    return read_yolo_images(source, paths, names, classes, bad_boxes) if any(map(is_in_labels, paths)) else found
 
 
 def _read_folder(

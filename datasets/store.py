@@ -14,6 +14,7 @@ import numpy as np
 from datasets.errors import DataError, NoArea, check_names, check_path, note_dropped, raise_any
 from utils.boxes import xyxy_to_xywh
 
+Classes = tuple[str, ...] | None  # class names; None: those of the data
 MAX_UNNAMED = 10_000  # classes; without a list of names a larger id is a mistake, not a class
 
 
@@ -113,22 +114,16 @@ class Annotations:
 
     def coco(self) -> dict[str, Any]:
         """Returns a COCO ground truth: images, annotations (boxes as written, xywh) and categories with the data's own ids."""
-        columns = (
-            self.image_ids[self.image_of_boxes()],
-            self.category_ids[self.labels],
-            xyxy_to_xywh(self.boxes),
-            self.areas,
-            self.crowd.astype(int),
-        )
+        image_ids, category_ids = self.image_ids[self.image_of_boxes()], self.category_ids[self.labels]
+        columns = (image_ids, category_ids, xyxy_to_xywh(self.boxes), self.areas, self.crowd.astype(int))
         keys = ("id", "image_id", "category_id", "bbox", "area", "iscrowd")
         rows = zip(range(1, len(self.labels) + 1), *(column.tolist() for column in columns), strict=True)
         images = zip(self.image_ids.tolist(), self.names, self.sizes.tolist(), strict=True)
+        categories = zip(self.category_ids.tolist(), self.classes, strict=True)
         return {
             "images": [{"id": i, "file_name": name, "height": h, "width": w} for i, name, (h, w) in images],
             "annotations": [dict(zip(keys, row, strict=True)) for row in rows],
-            "categories": [
-                {"id": i, "name": name} for i, name in zip(self.category_ids.tolist(), self.classes, strict=True)
-            ],
+            "categories": [{"id": i, "name": name} for i, name in categories],
         }
 
 
@@ -140,7 +135,7 @@ class Packer:
     Raises DataError for class names that are repeated or cannot be drawn.
     """
 
-    def __init__(self, source: str, root: str, names: tuple[str, ...] | None, classes: tuple[str, ...] | None) -> None:
+    def __init__(self, source: str, root: str, names: Classes, classes: Classes) -> None:
         self.source, self.root = source, root
         self.problems, self.without_area, self.notes = [], [], []
         self.names_from = "the list of classes"
@@ -157,9 +152,7 @@ class Packer:
         self._starts, self._lines, self._image_ids, self._sizes = array("q"), array("i"), array("q"), array("i")
         self._boxes, self._labels, self._crowd, self._areas = array("d"), array("i"), bytearray(), array("d")
 
-    def add_image(
-        self, name: str, line: int = 0, file: str = "", image_id: int | None = None, size: tuple = (0, 0)
-    ) -> None:
+    def add_image(self, name: str, line=0, file="", image_id: int | None = None, size: tuple = (0, 0)) -> None:
         """Starts an image, to which the following boxes belong. `size` is height, width; image ids default to 1, 2, ..."""
         try:
             self._paths.append(check_path(name))

@@ -13,10 +13,8 @@ import yaml
 from datasets.annotations import text_lines
 from datasets.errors import DataError, check_path
 from datasets.scan import scan
-from datasets.store import Annotations, Packer
+from datasets.store import Annotations, Classes, Packer
 from utils.images import images_under
-
-Classes = tuple[str, ...] | None
 
 
 def read_yolo_yaml(path: Path, part: tuple[str, ...], classes: Classes, bad_boxes: str) -> Annotations:

@@ -20,7 +20,7 @@ import numpy as np
 from datasets.errors import DataError, first_ten
 from datasets.formats import read, read_classes
 from datasets.scan import clipped_boxes, prepare, scan
-from datasets.store import Annotations
+from datasets.store import Annotations, Classes
 from utils.boxes import area
 from utils.config import override
 from utils.draw import contact_sheet, draw_boxes, write_image
@@ -32,7 +32,6 @@ SMALL = (8, 16, 32)  # pixels of the network's input; the finest stride of the n
 IMBALANCE = 100  # ratio of the boxes of the most frequent class and of the rarest
 
 Size = tuple[int, int]  # height, width
-Classes = tuple[str, ...] | None
 
 
 @dataclass(frozen=True)
