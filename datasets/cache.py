@@ -32,9 +32,7 @@ _HEAD = struct.Struct("<16siiiQ")  # digest of the key, height, width, reduction
 class ImageCache:
     """`read(path, reduction)` returns the same as `images.read_reduced`, faster. Pickles without the images in memory.
 
-    `files` and `memory`: largest number of bytes. None: $THAW_CACHE_GB for the files if it is set, and otherwise a quarter
-    of the free memory.
-    """
+    `files` and `memory`: largest number of bytes. None: a quarter of what is free; for the files $THAW_CACHE_GB, if set."""
 
     def __init__(self, files: float | None = None, memory: float | None = None) -> None:
         self._files, self._memory = _files_limit() if files is None else files, memory

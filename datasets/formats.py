@@ -68,9 +68,7 @@ def _read(source: str, part: str, classes: Classes, image_root: str | None, bad_
 
 
 def read_classes(path: str) -> tuple[str, ...]:
-    """Reads class names from a file, one per line.
-
-    Raises DataError for blank lines between names, repeated or unusable names, and a file without names."""
+    """Reads class names from a file, one per line. Raises DataError for names that are blank, repeated or unusable."""
     try:
         lines = [(number, line.strip()) for number, line in text_lines(check_path(os.fspath(path)))]
     except OSError as error:
@@ -140,9 +138,7 @@ def read_parts(
 ) -> tuple[Annotations, ...]:
     """Reads and checks the parts of a data set; `sources` maps a part ("train", "val") to its file or folder.
 
-    `classes` is a file of class names; without it the names of the first part are used. All parts have the same classes in
-    the same order. Logs what is left out. Raises DataError.
-    """
+    All parts have the classes of the file `classes`, or of the first part. Logs what is left out. Raises DataError."""
     names, parts = read_classes(classes) if classes else None, []
     for part, source in sources.items():
         data = read(source, part, names, image_root, bad_boxes)

@@ -71,9 +71,7 @@ class ValSampler:
 
 
 def init_worker(_: int) -> None:
-    """Makes a worker ignore Ctrl-C, and SIGTERM from anywhere but its parent, which needs the worker to finish its step.
-
-    The worker ends when the parent sends SIGTERM or has ended."""
+    """Makes a worker ignore Ctrl-C, and SIGTERM from anywhere but its parent, which needs the worker to finish its step."""
     cv2.setNumThreads(0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if KNOWS_SENDER:

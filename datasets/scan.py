@@ -34,11 +34,9 @@ class Scan(NamedTuple):
 
 
 def scan(paths: list[str]) -> Scan:
-    """Reads every image: size, EXIF orientation, digest of the content, and whether it decodes to its end.
+    """Reads every image: size, EXIF orientation, digest of the content, and whether it decodes to its end. Raises no error.
 
-    Results for files of the same path, size and time come from a cache in `utils.config.cache_folder`. An image that cannot
-    be read raises no error; it is listed in `problems`.
-    """
+    Results for files of the same path, size and time come from a cache."""
     count = len(paths)
     result = Scan(np.zeros((count, 2), np.int32), np.ones(count, np.uint8), np.zeros(count, np.int64), {})
     with (
@@ -122,9 +120,8 @@ def prepare(
 ) -> tuple[Annotations, list[str]]:
     """Scans the images and checks the boxes against them -> (annotations with sizes, lines of report).
 
-    Images that cannot be read are a DataError, or are left out with `skip_bad_images`. Boxes wholly outside their image are
-    a DataError, or are left out with `bad_boxes="drop"`. Boxes partly outside stay as written and are counted.
-    """
+    Images that cannot be read are a DataError, or left out with `skip_bad_images`; so are boxes wholly outside their image,
+    with `bad_boxes="drop"`. Boxes partly outside stay as written and are counted."""
     report = list(annotations.notes)
     found = scan([annotations.path(i) for i in range(len(annotations))])
     problems = [f"{annotations.where(index)}: {problem}" for index, problem in sorted(found.problems.items())]
@@ -133,7 +130,7 @@ def prepare(
         fix = "skip_bad_images=True leaves them out"
         fix += "; image_root names the folder of the images" if source.endswith(".json") else ""
         raise_any(f"{source}: {len(problems)} of {len(annotations)} images cannot be read; {fix}", problems)
-    report += _size_report(annotations, found.sizes)
+    report += _other_sizes(annotations, found.sizes)
     annotations = replace(annotations, sizes=found.sizes)
     if problems:
         report.append(f"{source}: images that cannot be read, left out: {len(problems)}\n{first_ten(problems)}")
@@ -142,15 +139,14 @@ def prepare(
     return annotations, report + notes
 
 
-def _size_report(annotations: Annotations, sizes: np.ndarray) -> list[str]:
+def _other_sizes(annotations: Annotations, sizes: np.ndarray) -> list[str]:
     differ = np.flatnonzero((annotations.sizes != sizes).any(1) & annotations.sizes.all(1) & sizes.all(1))
     if not len(differ):
         return []
     (old_height, old_width), (height, width) = annotations.sizes[differ[0]], sizes[differ[0]]
-    return [
-        f"{annotations.source}: images whose size differs from the one in the annotations, so that boxes may be off: "
-        f"{len(differ)}; {annotations.where(differ[0])}: {old_width}x{old_height}, but the image is {width}x{height}"
-    ]
+    text = "images whose size differs from the one in the annotations, so that boxes may be off"
+    first = f"{annotations.where(differ[0])}: {old_width}x{old_height}, but the image is {width}x{height}"
+    return [f"{annotations.source}: {text}: {len(differ)}; {first}"]
 
 
 def clipped_boxes(annotations: Annotations) -> np.ndarray:

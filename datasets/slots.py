@@ -1,7 +1,6 @@
 """Shared memory in which workers hand images to their process, reused when no tensor shows them any more.
 
-DataLoader takes fresh shared memory for every batch, and the system clears and unmaps each of its pages: with two workers
-and cached images that made 30 % fewer images per second.
+Fresh shared memory for every batch, which the system has to clear, makes 30 % fewer images per second (docs/decisions.md).
 """
 
 import weakref

@@ -130,9 +130,8 @@ class Annotations:
 class Packer:
     """Collects images and boxes in flat buffers and checks every box; `finish` returns the Annotations.
 
-    `names` are the data's own class names, indexed by the label passed to `add_box` (None: labels have no names);
-    `classes` are the class names of the result (None: the data's own). A box of any other class is an error.
-    Raises DataError for class names that are repeated or cannot be drawn.
+    `names` are the data's own class names by label (None: labels have no names), and `classes` those of the result. A box of
+    any other class is an error. Raises DataError for class names that are repeated or cannot be drawn.
     """
 
     def __init__(self, source: str, root: str, names: Classes, classes: Classes) -> None:
@@ -192,14 +191,12 @@ class Packer:
         return f"class {label}, but {self.names_from} has {len(self._table)} names (0-{len(self._table) - 1})"
 
     def finish(self, bad_boxes: str, category_ids: list[int] | None = None) -> Annotations:
-        """Returns the annotations. Raises one DataError for all problems, which include boxes without area if `bad_boxes` is
-        "error"; "drop" leaves those out and counts them in the notes."""
+        """Returns the annotations, or raises one DataError for all problems. `bad_boxes`: "error", or "drop" with a note."""
         if bad_boxes not in ("error", "drop"):
             raise DataError(f'bad_boxes is {bad_boxes!r}; it can be "error" or "drop"')
         raise_any(f"{self.source}: problems: {len(self.problems)}", self.problems)
         self.notes += note_dropped(f"{self.source}: boxes without area", self.without_area, bad_boxes)
-        labels = np.frombuffer(self._labels, np.int32)
-        classes = self._classes
+        labels, classes = np.frombuffer(self._labels, np.int32), self._classes
         if classes is None:
             classes = tuple(str(index) for index in range(labels.max(initial=-1) + 1))
         return Annotations(

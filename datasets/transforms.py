@@ -55,8 +55,7 @@ def placement(scale: float, left: float, top: float, width: int, mirrored: bool)
 def random_affine(rng: np.random.Generator, source: Size, target: Size, settings: Augment) -> np.ndarray:
     """Draws a matrix float64 [2, 3] that takes the center of an area of size `source` near that of one of size `target`.
 
-    The number of random draws is fixed, so that one setting does not change the values drawn for another.
-    """
+    The number of draws is fixed, so that one setting does not change the values drawn for another."""
     shear = settings.shear
     angle, slant_x, slant_y = np.radians(rng.uniform(-1, 1, 3) * (settings.rotation, shear, shear))
     zoom = rng.uniform(*settings.scale)
@@ -78,8 +77,7 @@ def move_boxes(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Transforms boxes [n, 4] and labels [n] by `matrix` and clips them to the output of `size` = (height, width).
 
-    Only `window` (xyxy) of the image is visible. A rotated box becomes the bounding box of its corners. Boxes with a side of
-    MIN_SIDE or less, or of which at most MIN_VISIBLE is visible, are left out.
+    Only `window` (xyxy) of the image is visible. Boxes that are too thin (MIN_SIDE) or too hidden (MIN_VISIBLE) are left out.
     """
     if not len(boxes):
         return np.zeros((0, 4), np.float32), labels
@@ -122,9 +120,8 @@ def _resize_into(output: np.ndarray, image: np.ndarray, matrix: np.ndarray, wind
 def _warp_into(output: np.ndarray, image: np.ndarray, matrix: np.ndarray, window: np.ndarray) -> None:
     """`paint` in general: warps the window into its bounding rectangle in the output; other pixels stay as they are."""
     low, high = _around(window[:2], window[2:], matrix)
-    (x1, y1), (x2, y2) = (
-        np.clip(corner, 0, output.shape[1::-1]).astype(int) for corner in (np.floor(low), np.ceil(high))
-    )
+    corners = np.clip([np.floor(low), np.ceil(high)], 0, output.shape[1::-1])
+    (x1, y1), (x2, y2) = corners.astype(int)
     if x2 <= x1 or y2 <= y1:
         return
     part = image[window[1] : window[3], window[0] : window[2]]
@@ -143,9 +140,7 @@ def paint(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Resamples a sample by `matrix` [2, 3] into `output`, IN PLACE, and returns its boxes and labels there.
 
-    `window` (xyxy in the image, rounded to whole pixels) is the visible part; None: all of it. Without rotation and shear
-    the image's edges are rounded to whole pixels of the output, and the boxes follow.
-    """
+    `window` (xyxy in the image, rounded to whole pixels) is the visible part; None: all of it."""
     height, width = sample.image.shape[:2]
     whole = np.array([0, 0, width, height])
     window = whole if window is None else np.rint(window).astype(int).clip(0, whole[[2, 3, 2, 3]])
@@ -177,9 +172,7 @@ def shift_colors(image: np.ndarray, rng: np.random.Generator, hsv: tuple[float, 
 def augment(sample: Sample, size: Size, rng: np.random.Generator, kind: str, settings: Augment) -> Sample:
     """Augments one sample: flip, letterbox of `kind` into `size` = (height, width), random affine map, color shifts.
 
-    The image is mirrored before it is padded. If the affine map is the identity, the result is
-    exactly `letterbox` of the image, and colors change inside the image only, so that padding is as in evaluation.
-    """
+    If the affine map is the identity, the result is exactly `letterbox` of the image, and the padding keeps its color."""
     mirrored = bool(rng.random() < settings.flip)
     affine = random_affine(rng, size, size, settings)
     height, width = sample.image.shape[:2]
