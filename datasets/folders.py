@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from datasets.annotations import read_json, text_lines
 from datasets.errors import DataError, check_names
-from datasets.store import Annotations, Classes, Packer
+from datasets.store import Annotations, Classes, Packer, Part
 from utils.images import images_under
 
 
@@ -61,9 +61,7 @@ def has_xml(folder: Path) -> bool:
     return folder.is_dir() and next(folder.glob("*.xml"), None) is not None
 
 
-def read_voc(
-    folder: Path, part: tuple[str, ...], classes: Classes, bad_boxes: str, listed: Path | None = None
-) -> Annotations:
+def read_voc(folder: Path, part: Part, classes: Classes, bad_boxes: str, listed: Path | None = None) -> Annotations:
     """Reads the images of a VOC folder that the file `listed` names, or ImageSets/Main/NAME.txt with the first NAME of
     `part` that exists; without ImageSets, or with `part` empty, all. Difficult objects become crowd regions.
 

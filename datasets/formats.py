@@ -7,9 +7,9 @@ from pathlib import Path
 from datasets.annotations import read_annotation_file, read_json, text_lines
 from datasets.errors import DataError, check_names, check_path
 from datasets.scan import prepare
-from datasets.store import Annotations, Classes
+from datasets.store import Annotations, Classes, Part
 
-PARTS = {  # part -> its names in a data set; the first one that exists counts
+PARTS: dict[str, Part] = {
     "train": ("train", "trainval"),
     "val": ("val", "valid", "validation", "test"),
     "test": ("test",),
@@ -101,9 +101,7 @@ def _read_text(source: str, classes: Classes, bad_boxes: str) -> Annotations:
     return read_yolo_images(source, paths, names, classes, bad_boxes) if any(map(is_in_labels, paths)) else found
 
 
-def _read_folder(
-    folder: Path, part: tuple[str, ...], classes: Classes, image_root: str | None, bad_boxes: str
-) -> Annotations:
+def _read_folder(folder: Path, part: Part, classes: Classes, image_root: str | None, bad_boxes: str) -> Annotations:
     from datasets.coco import read_coco
     from datasets.folders import has_xml, read_labelme, read_voc
     from datasets.yolo import read_yolo_folder, read_yolo_yaml

@@ -20,23 +20,16 @@ def stack(images: list[np.ndarray]) -> Tensor:
     """Stacks arrays of one shape `[H, W, 3]` -> `[B, H, W, 3]`, in a worker in a free slot of shared memory."""
     if get_worker_info() is None:
         return torch.from_numpy(np.stack(images))
-    slot = _free_slot(len(images) * images[0].nbytes)
-    if slot is None:
+    free = next((i for i, slot in enumerate(_slots) if slot[0] == 0), None)
+    if free is None:
         return default_collate([torch.from_numpy(image) for image in images])
-    slot[0] = 1
-    stacked = _pixels(slot, (len(images), *images[0].shape))
+    size = HEAD + len(images) * images[0].nbytes
+    if len(_slots[free]) < size:
+        _slots[free] = torch.zeros(size, dtype=torch.uint8).share_memory_()
+    _slots[free][0] = 1
+    stacked = _pixels(_slots[free], (len(images), *images[0].shape))
     np.stack(images, out=stacked)
     return torch.from_numpy(stacked)
-
-
-def _free_slot(size: int) -> Tensor | None:
-    """Returns a slot of at least `size` bytes that is not in use, or None if there is none."""
-    for i, slot in enumerate(_slots):
-        if slot[0] == 0:
-            if len(slot) < HEAD + size:
-                _slots[i] = torch.zeros(HEAD + size, dtype=torch.uint8).share_memory_()
-            return _slots[i]
-    return None
 
 
 def _pixels(slot: Tensor, shape: tuple[int, ...]) -> np.ndarray:

@@ -72,13 +72,12 @@ def _around(first: np.ndarray, last: np.ndarray, matrix: np.ndarray) -> tuple[np
     return center - half, center + half
 
 
-def move_boxes(
-    boxes: np.ndarray, labels: np.ndarray, matrix: np.ndarray, window: np.ndarray, size: Size
-) -> tuple[np.ndarray, np.ndarray]:
-    """Transforms boxes [n, 4] and labels [n] by `matrix` and clips them to the output of `size` = (height, width).
+def move_boxes(sample: Sample, matrix: np.ndarray, window: np.ndarray, size: Size) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the boxes [n, 4] and labels [n] of a sample moved by `matrix`, clipped to the output of `size`.
 
     Only `window` (xyxy) of the image is visible. Boxes that are too thin (MIN_SIDE) or too hidden (MIN_VISIBLE) are left out.
     """
+    _, boxes, labels = sample
     if not len(boxes):
         return np.zeros((0, 4), np.float32), labels
     first, last = (np.minimum(np.maximum(c, window[:2]), window[2:]) for c in (boxes[:, :2], boxes[:, 2:]))
@@ -149,7 +148,7 @@ def paint(
             matrix = _resize_into(output, sample.image, matrix, window)
         else:
             _warp_into(output, sample.image, matrix, window)
-    return move_boxes(sample.boxes, sample.labels, matrix, window, output.shape[:2])
+    return move_boxes(sample, matrix, window, output.shape[:2])
 
 
 def shift_colors(image: np.ndarray, rng: np.random.Generator, hsv: tuple[float, float, float]) -> None:
@@ -180,7 +179,7 @@ def augment(sample: Sample, size: Size, rng: np.random.Generator, kind: str, set
     matrix = compose(affine, placement(transform.scale, transform.left, transform.top, width, mirrored))
     if np.array_equal(affine, np.eye(2, 3)):
         output, _ = letterbox(cv2.flip(sample.image, 1) if mirrored else sample.image, size, kind)
-        boxes, labels = move_boxes(sample.boxes, sample.labels, matrix, np.array([0, 0, width, height]), size)
+        boxes, labels = move_boxes(sample, matrix, np.array([0, 0, width, height]), size)
         shift_colors(output[place], rng, settings.hsv)
     else:
         output = np.full((*size, 3), FILL, np.uint8)
