@@ -75,14 +75,13 @@ def read_annotation_file(
     for number, line in text_lines(path):
         try:
             name, tokens = split_line(line)
-            if not name and not tokens:
-                continue
-            if not name:
+            if tokens and not name:
                 raise ValueError(f"no image before the box {tokens[0]!r}: write path x1,y1,x2,y2,class ...")
         except ValueError as error:
             pack.complain(f"{path}:{number}", error)
             continue
-        pack.add_image(name, line=number)
+        if name:
+            pack.add_image(name, line=number)
         for token in tokens:
             try:
                 pack.add_box(*_numbers(token))

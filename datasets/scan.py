@@ -130,23 +130,20 @@ def prepare(
         fix = "skip_bad_images=True leaves them out"
         fix += "; image_root names the folder of the images" if source.endswith(".json") else ""
         raise_any(f"{source}: {len(problems)} of {len(annotations)} images cannot be read; {fix}", problems)
-    report += _other_sizes(annotations, found.sizes)
-    annotations = replace(annotations, sizes=found.sizes)
+    old, new = annotations.sizes, found.sizes
+    differ = np.flatnonzero((old != new).any(1) & old.all(1) & new.all(1))
+    if len(differ):
+        first = differ[0]
+        (old_height, old_width), (height, width) = old[first], new[first]
+        text = "images whose size differs from the one in the annotations, so that boxes may be off"
+        example = f"{annotations.where(first)}: {old_width}x{old_height}, but the image is {width}x{height}"
+        report.append(f"{source}: {text}: {len(differ)}; {example}")
+    annotations = replace(annotations, sizes=new)
     if problems:
         report.append(f"{source}: images that cannot be read, left out: {len(problems)}\n{first_ten(problems)}")
         annotations = annotations.select(good)
     annotations, notes = _check_boxes(annotations, bad_boxes)
     return annotations, report + notes
-
-
-def _other_sizes(annotations: Annotations, sizes: np.ndarray) -> list[str]:
-    differ = np.flatnonzero((annotations.sizes != sizes).any(1) & annotations.sizes.all(1) & sizes.all(1))
-    if not len(differ):
-        return []
-    (old_height, old_width), (height, width) = annotations.sizes[differ[0]], sizes[differ[0]]
-    text = "images whose size differs from the one in the annotations, so that boxes may be off"
-    first = f"{annotations.where(differ[0])}: {old_width}x{old_height}, but the image is {width}x{height}"
-    return [f"{annotations.source}: {text}: {len(differ)}; {first}"]
 
 
 def clipped_boxes(annotations: Annotations) -> np.ndarray:

@@ -112,22 +112,20 @@ def _boxes(annotations: Annotations, size: Size) -> dict[str, Any]:
     width, height = boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1]
     keys = np.column_stack([images, annotations.labels[rows], written])
     first, groups = np.unique(keys, axis=0, return_index=True, return_inverse=True)[1:]
-    suspicious = {
-        "covering": area(boxes) >= COVERING * shape.prod(1),
-        "thin": np.maximum(width / height, height / width) > THIN,
-        "twice": first[groups.reshape(-1)] != np.arange(len(rows)),
-    }
+
+    def places(mask: np.ndarray) -> list[str]:
+        text = [",".join(f"{value:g}" for value in box) for box in written[mask]]
+        return [f"{annotations.where(i)}: {box}" for i, box in zip(images[mask], text, strict=True)]
+
     return {
         "boxes": len(rows),
         "crowd": len(annotations.boxes) - len(rows),
         "smaller_than": {str(side): int((sides < side).sum()) for side in SMALL},
         "clipped": int((np.abs(boxes - written) > 0.01).any(1).sum()),
         "suspicious": {
-            kind: [
-                f"{annotations.where(images[i])}: {','.join(f'{value:g}' for value in written[i])}"
-                for i in np.flatnonzero(mask)
-            ]
-            for kind, mask in suspicious.items()
+            "covering": places(area(boxes) >= COVERING * shape.prod(1)),
+            "thin": places(np.maximum(width / height, height / width) > THIN),
+            "twice": places(first[groups.reshape(-1)] != np.arange(len(rows))),
         },
     }
 
