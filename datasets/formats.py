@@ -31,14 +31,8 @@ def read(
         return _read(check_path(source), part, classes, image_root, bad_boxes)
     except DataError:
         raise
-    except (
-        ArithmeticError,
-        AttributeError,
-        LookupError,
-        TypeError,
-        ValueError,
-    ) as error:  # a list instead of text, ...
-        what = f"{type(error).__name__}: {error}"
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        what = f"{type(error).__name__}: {error}"  # a list instead of text, ...
         raise DataError(f"{source}: not in the form of its format ({what}): export the data again") from error
 
 

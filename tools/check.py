@@ -49,9 +49,8 @@ def check(
 ) -> tuple[dict[str, Any], Annotations]:
     """Returns (report of plain values, the usable annotations of `data`). Raises DataError if there are none.
 
-    report["train"] and, with `val`, report["val"] are results of `examine`; "between" lists pairs of equal images in
-    both, "errors" what training refuses, "warnings" what may harm it.
-    """
+    "train" and "val" are results of `examine`; "between" lists pairs of equal images in both, "errors" what training
+    refuses, "warnings" what may harm it."""
     train, good, contents = examine(data, "train", size, classes, image_root)
     report = {"size": list(size), "train": train, "errors": list(train["errors"]), "warnings": _warnings(train)}
     if val is not None:
@@ -97,9 +96,8 @@ def _leniently(errors: list[str], work: Callable[[bool], Any]) -> Any:
     try:
         return work(True)
     except DataError as error:
-        result = work(False)
         errors.append(str(error).partition("\n")[0])
-        return result
+    return work(False)
 
 
 def _boxes(annotations: Annotations, size: Size) -> dict[str, Any]:
