@@ -33,15 +33,11 @@ def demo_samples(count: int) -> list[Sample]:
 
 def augmented(samples: list[Sample], augment: Augment, size: tuple[int, int], count: int) -> list[np.ndarray]:
     """The first `count` training samples with this augmentation, with their boxes drawn."""
-
-    def partner(rng: np.random.Generator) -> Sample:
-        return samples[rng.integers(len(samples))]
-
     images = []
     for position in range(count):
         rng = np.random.default_rng((0, 0, position))
-        index = position % len(samples)
-        sample = draw_sample(samples.__getitem__, index, partner, rng, size, "corner", augment)
+        sample = samples[position % len(samples)]
+        sample = draw_sample(sample, lambda rng=rng: samples[rng.integers(len(samples))], rng, size, "corner", augment)
         images.append(draw_boxes(sample.image, sample.boxes, sample.labels, demo.CLASSES))
     return images
 

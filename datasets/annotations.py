@@ -14,10 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from datasets.errors import DataError, check_path
-from datasets.store import Annotations, Packer
+from datasets.store import Annotations, Classes, Packer
 from utils.images import IMAGE_SUFFIXES
-
-__all__ = ["Annotations", "DataError", "Sample", "annotation_line", "read_annotation_file"]
 
 _TEXT_AFTER_IMAGE = re.compile(r"\.(?:" + "|".join(s[1:] for s in IMAGE_SUFFIXES) + r")\s+(.*)", re.IGNORECASE)
 
@@ -51,9 +49,7 @@ def read_json(path: str) -> Any:
 
 
 def split_line(line: str) -> tuple[str, list[str]]:
-    """Splits a line into path and boxes: `"my cat.jpg 1,2,3,4,0 5,6,7,8,1"` -> `("my cat.jpg", ["1,2,3,4,0", "5,6,7,8,1"])`.
-
-    Raises ValueError for a path with control characters and for text between the path and the boxes."""
+    """Splits a line: `"my cat.jpg 1,2,3,4,0 5,6,7,8,1"` -> `("my cat.jpg", ["1,2,3,4,0", "5,6,7,8,1"])`. Raises DataError."""
     tokens = line.split()
     count = len(tokens)
     while count and tokens[count - 1].count(",") >= 3 and not tokens[count - 1].lower().endswith(IMAGE_SUFFIXES):
@@ -63,34 +59,29 @@ def split_line(line: str) -> tuple[str, list[str]]:
     name = line.strip().rsplit(None, len(tokens) - count)[0]
     stray = _TEXT_AFTER_IMAGE.search(name)
     if stray and not name.lower().endswith(IMAGE_SUFFIXES):
-        raise ValueError(f"{stray[1]!r} is not boxes: write x1,y1,x2,y2,class without blanks inside a box")
+        raise DataError(f"{stray[1]!r} is not boxes: write x1,y1,x2,y2,class without blanks inside a box")
     return check_path(name), tokens[count:]
 
 
 def read_annotation_file(
-    path: str,
-    classes: tuple[str, ...] | None = None,
-    bad_boxes: str = "error",
-    names: tuple[str, ...] | None = None,
+    path: str, classes: Classes = None, bad_boxes: str = "error", names: Classes = None
 ) -> Annotations:
     """Reads an annotation file. Raises DataError naming file and line.
 
-    `names` are the names of the file's class ids (from a classes.txt next to it). Without them the ids are positions in
-    `classes`, and without `classes` the names are "0", "1", ..."""
+    `names`: those of the file's class ids (None: `classes`, and without these "0", "1", ...)."""
     pack = Packer(path, os.path.dirname(path), names, classes)
     if names is not None:
         pack.names_from = "classes.txt"
     for number, line in text_lines(path):
         try:
             name, tokens = split_line(line)
-            if not name and not tokens:
-                continue
-            if not name:
+            if tokens and not name:
                 raise ValueError(f"no image before the box {tokens[0]!r}: write path x1,y1,x2,y2,class ...")
         except ValueError as error:
             pack.complain(f"{path}:{number}", error)
             continue
-        pack.add_image(name, line=number)
+        if name:
+            pack.add_image(name, line=number)
         for token in tokens:
             try:
                 pack.add_box(*_numbers(token))
@@ -110,11 +101,9 @@ def _numbers(token: str) -> list[float]:
 
 
 def annotation_line(path: str, boxes: np.ndarray, labels: np.ndarray, crowd: np.ndarray) -> str:
-    """Returns the line of an image, without the line end; `boxes` is [n, 4] xyxy in pixels.
-
-    Raises ValueError for a path that would not be read back unchanged."""
+    """Returns the line of an image, without the line end. Raises DataError for a path that would be read back changed."""
     if split_line(path) != (path, []):
-        raise ValueError(f"the path {path!r} cannot be written to an annotation file: rename the image")
+        raise DataError(f"the path {path!r} cannot be written to an annotation file: rename the image")
     rows = zip(boxes.tolist(), labels.tolist(), crowd.tolist(), strict=True)
     words = [",".join([*(f"{v:.6f}".rstrip("0").rstrip(".") for v in b), str(n)] + ["1"] * c) for b, n, c in rows]
     return " ".join([path, *words])

@@ -11,6 +11,7 @@ import struct
 import tempfile
 import time
 from collections import OrderedDict
+from contextlib import suppress
 from pathlib import Path
 
 import cv2
@@ -31,9 +32,7 @@ _HEAD = struct.Struct("<16siiiQ")  # digest of the key, height, width, reduction
 class ImageCache:
     """`read(path, reduction)` returns the same as `images.read_reduced`, faster. Pickles without the images in memory.
 
-    `files` and `memory`: largest number of bytes. None: $THAW_CACHE_GB for the files if it is set, and otherwise a quarter
-    of the free memory.
-    """
+    `files` and `memory`: largest number of bytes. None: a quarter of what is free; for the files $THAW_CACHE_GB, if set."""
 
     def __init__(self, files: float | None = None, memory: float | None = None) -> None:
         self._files, self._memory = _files_limit() if files is None else files, memory
@@ -53,7 +52,8 @@ class ImageCache:
         found = self._load(key) if self._files != 0 else None
         if found is None:
             found = read_reduced(path, reduction)
-            self._save(key, *found)
+            if self._files != 0:
+                self._save(key, *found)
         self._keep(key, found)
         return found
 
@@ -106,11 +106,7 @@ class ImageCache:
                 Path(temporary).unlink(missing_ok=True)
 
     def _make_room(self) -> None:
-        """Removes long unused files if the limit is near, and sets the bytes that this process may write before the next
-        call."""
-        if self._files == 0:
-            self._room = 0.0
-            return
+        """Removes long unused files near the limit, and sets the bytes that this process may write before the next call."""
         self._folder.mkdir(parents=True, exist_ok=True)
         found = sorted((s.st_mtime, s.st_size, f.path) for f in os.scandir(self._folder) for s in [f.stat()])
         used = sum(size for _, size, _ in found)
@@ -128,13 +124,10 @@ class ImageCache:
 def _files_limit() -> float | None:
     """Returns the limit of the files in bytes from $THAW_CACHE_GB; None: not set. Raises ValueError."""
     text = os.environ.get("THAW_CACHE_GB", "").strip()
-    try:
-        limit = float(text) * 1e9 if text else None
-    except ValueError:
-        limit = -1.0
-    if limit is not None and not 0 <= limit < float("inf"):
-        raise ValueError(f"THAW_CACHE_GB={text}: it must be a number of gigabytes; 0 keeps no files")
-    return limit
+    with suppress(ValueError):
+        if not text or 0 <= float(text) < float("inf"):
+            return float(text) * 1e9 if text else None
+    raise ValueError(f"THAW_CACHE_GB={text}: it must be a number of gigabytes; 0 keeps no files")
 
 
 def _processes() -> int:
@@ -159,6 +152,5 @@ def _digest(key: tuple) -> bytes:
 
 
 def _sum(image: np.ndarray) -> int:
-    flat = image.reshape(-1)
-    whole = flat.size // 8 * 8
-    return (int(flat[:whole].view(np.uint64).sum()) + int(flat[whole:].sum())) % 2**64
+    words = np.frombuffer(image, np.uint64, image.size // 8)
+    return (int(words.sum()) + int(image.reshape(-1)[8 * len(words) :].sum())) % 2**64

@@ -6,9 +6,7 @@ from itertools import count
 from typing import Any
 
 from datasets.errors import DataError, check_names
-from datasets.store import Annotations, Packer
-
-Classes = tuple[str, ...] | None
+from datasets.store import Annotations, Classes, Packer
 
 
 def read_coco(source: str, data: Any, classes: Classes, image_root: str | None, bad_boxes: str) -> Annotations:
@@ -33,7 +31,7 @@ def read_coco(source: str, data: Any, classes: Classes, image_root: str | None, 
         id_, name = image.get("id"), str(image.get("file_name", "")).replace("\\", "/")
         if not isinstance(id_, int) or id_ in seen or not name:
             problem = "the id must be a whole number that no other image has, and file_name must be there"
-            pack.complain(source, ValueError(f"image {id_!r} {name!r}: {problem}"))
+            pack.problems.append(f"{source}: image {id_!r} {name!r}: {problem}")
             continue
         seen.add(id_)
         places = [os.path.join(root, name) for root in roots]
@@ -45,7 +43,7 @@ def read_coco(source: str, data: Any, classes: Classes, image_root: str | None, 
             except ValueError as error:
                 pack.complain(f"{source}: annotation {annotation.get('id')} of {name}", error)
     for id_, left in by_image.items():
-        pack.complain(source, ValueError(f"{len(left)} annotations of image {id_!r}, which is not among the images"))
+        pack.problems.append(f"{source}: {len(left)} annotations of image {id_!r}, which is not among the images")
     new_ids = count(max(categories.values(), default=0) + 1)
     names = categories if classes is None else classes
     return pack.finish(bad_boxes, [categories[name] if name in categories else next(new_ids) for name in names])

@@ -3,6 +3,7 @@
 import hashlib
 import inspect
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -78,28 +79,17 @@ def epoch_order(length: int, seed: int, epoch: int) -> np.ndarray:
     return np.random.default_rng((seed, epoch)).permutation(length)
 
 
+@dataclass(eq=False, repr=False)
 class DetectionDataset(torch.utils.data.Dataset):
-    """Immutable data set: `dataset[Key]` -> Item is a function of the key and of the arguments below.
+    """Immutable data set: `dataset[Key]` -> Item is a function of the key and of these fields."""
 
-    `letterbox`: "corner" or "center"; `augment`: None for validation; from epoch `no_aug_from` on, samples are letterboxed
-    single images with flip and color shifts; `extra_augment(image, boxes, labels, rng)`: the user's own augmentation of
-    finished training samples, except in these last epochs; `cache`: changes the speed only.
-    """
-
-    def __init__(
-        self,
-        annotations: Annotations,
-        letterbox: str,
-        augment: Augment | None = None,
-        no_aug_from: int | None = None,
-        seed: int = 0,
-        extra_augment: Callable | None = None,
-        cache: ImageCache | None = None,
-    ):
-        self.annotations, self.letterbox, self.augment = annotations, letterbox, augment
-        self.no_aug_from, self.seed = no_aug_from, seed
-        self.extra_augment = extra_augment
-        self.cache = cache or ImageCache()
+    annotations: Annotations
+    letterbox: str  # "corner" or "center"
+    augment: Augment | None = None  # None: for validation
+    no_aug_from: int | None = None  # first no-augmentation epoch: letterboxed single images, flip and color shifts only
+    seed: int = 0
+    extra_augment: Callable | None = None  # (image, boxes, labels, rng): the user's own, before epoch `no_aug_from`
+    cache: ImageCache = field(default_factory=ImageCache)  # changes the speed only
 
     def __len__(self) -> int:
         return len(self.annotations)
@@ -151,12 +141,12 @@ class DetectionDataset(torch.utils.data.Dataset):
         def read(index: int) -> Sample:
             return self.read(index, 1 if exact else self._reduction(index, size, largest))
 
-        def partner(rng: np.random.Generator) -> Sample:
+        def partner() -> Sample:
             offset = int(rng.integers(-PARTNER_REACH, PARTNER_REACH + 1))
             order = epoch_order(len(self), self.seed, epoch)
             return read(int(order[(position + offset) % len(self)]))
 
-        sample = draw_sample(read, index, partner, rng, size, self.letterbox, augment)
+        sample = draw_sample(read(index), partner, rng, size, self.letterbox, augment)
         if self.extra_augment is not None and not no_aug:
             sample = checked_sample(self.extra_augment(*sample, rng), size)
         return sample
@@ -167,10 +157,7 @@ class DetectionDataset(torch.utils.data.Dataset):
 
 
 def checked_sample(result: Any, size: tuple[int, int]) -> Sample:
-    """Returns the result of `extra_augment` as a sample; boxes are clipped, and boxes without area are left out.
-
-    Raises ValueError for a result of another type or shape than documented.
-    """
+    """Returns the result of `extra_augment` as a sample with clipped boxes. Raises ValueError for a wrong type or shape."""
     try:
         image, boxes, labels = result
         boxes, labels = np.asarray(boxes, np.float32).reshape(-1, 4), np.asarray(labels, np.int64).reshape(-1)
@@ -189,9 +176,7 @@ def checked_sample(result: Any, size: tuple[int, int]) -> Sample:
 
 
 def source_digest(function: Callable) -> str:
-    """Returns a digest of a function's source (or bytecode), by which a resumed run notices a change.
-
-    For an object with `__call__` it is the source of its class."""
+    """Returns a digest of the source (or bytecode) of a function or of an object's class: a resumed run notices a change."""
     function = function if inspect.isroutine(function) else type(function)
     try:
         source = inspect.getsource(function)
@@ -206,17 +191,12 @@ def collate(items: list[Item]) -> Batch:
     """Collates items of one size into a batch; boxes are padded to the largest number per image, labels with -1."""
     height, width = items[0].image.shape[:2]
     items = [item for item in items if item.index != NO_IMAGE]
-    if not items:
-        return Batch(
-            torch.zeros(0, 3, height, width, dtype=torch.uint8),
-            *(torch.zeros(0, 1, 4), torch.zeros(0, 1, dtype=torch.int64)),
-            *(torch.zeros(0, dtype=torch.int64), torch.zeros(0, 5)),
-        )
-    most = max(1, *(len(item.labels) for item in items))
+    most = max([1, *(len(item.labels) for item in items)])
     boxes, labels = torch.zeros(len(items), most, 4), torch.full((len(items), most), -1)
     for b, item in enumerate(items):
         boxes[b, : len(item.boxes)] = torch.from_numpy(item.boxes)
         labels[b, : len(item.labels)] = torch.from_numpy(item.labels)
-    images = slots.stack([item.image for item in items]).permute(0, 3, 1, 2)
-    ids = torch.tensor([item.index for item in items])
-    return Batch(images, boxes, labels, ids, torch.from_numpy(np.stack([item.transform for item in items])))
+    images = slots.stack([item.image for item in items]) if items else torch.zeros(0, height, width, 3).byte()
+    ids = torch.tensor([item.index for item in items], dtype=torch.int64)
+    transforms = torch.from_numpy(np.array([item.transform for item in items], np.float32).reshape(-1, 5))
+    return Batch(images.permute(0, 3, 1, 2), boxes, labels, ids, transforms)

@@ -4,8 +4,7 @@ Boxes are exact: the bounding box of the visible pixels of a shape. The constant
 the smallest model to learn it from scratch in minutes. The same version of OpenCV draws the same images.
 """
 
-import os
-import shutil
+import tempfile
 from pathlib import Path
 
 import cv2
@@ -158,11 +157,8 @@ def draw(folder: str | Path) -> bool:
         raise FileExistsError(
             f"{folder} exists, but is not a complete demo: move or delete it, and it will be drawn again"
         )
-    temporary = folder.with_name(f".{folder.name}-{os.getpid()}")
-    shutil.rmtree(temporary, ignore_errors=True)
-    try:
-        _write(temporary)
-        temporary.rename(folder)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as temporary:
+        _write(Path(temporary) / "demo")
+        (Path(temporary) / "demo").rename(folder)
     return True

@@ -20,25 +20,23 @@ class NoArea(ValueError):
     """A box without width or height, which `bad_boxes="drop"` leaves out."""
 
 
-class Problems:
-    """Counts problems and keeps the text of the first ten."""
+def first_ten(problems: list[str]) -> str:
+    """Returns the first ten problems, one per line, and the number of the others."""
+    more = [f"... and {len(problems) - 10} more"] if len(problems) > 10 else []
+    return "\n".join(f"  {text}" for text in problems[:10] + more)
 
-    def __init__(self) -> None:
-        self.count, self.first = 0, []
 
-    def add(self, text: str) -> None:
-        self.count += 1
-        if len(self.first) < 10:
-            self.first.append(text)
+def raise_any(title: str, problems: list[str]) -> None:
+    """Raises DataError with the title and the first ten problems, if there are any."""
+    if problems:
+        raise DataError(f"{title}\n{first_ten(problems)}")
 
-    def __str__(self) -> str:
-        more = [f"... and {self.count - len(self.first)} more"] if self.count > len(self.first) else []
-        return "\n".join(f"  {text}" for text in self.first + more)
 
-    def raise_any(self, title: str) -> None:
-        """Raises DataError with the title and the first ten problems, if there are any."""
-        if self.count:
-            raise DataError(f"{title}\n{self}")
+def note_dropped(title: str, problems: list[str], bad_boxes: str) -> list[str]:
+    """Returns a note about the boxes that are left out, if any. Raises DataError if `bad_boxes` is "error"."""
+    if bad_boxes == "error":
+        raise_any(f'{title}: {len(problems)}; bad_boxes="drop" leaves them out', problems)
+    return [f"{title}, left out: {len(problems)}\n{first_ten(problems)}"] if problems else []
 
 
 def check_names(names: Iterable[object], where: str) -> None:
@@ -50,10 +48,10 @@ def check_names(names: Iterable[object], where: str) -> None:
 
 
 def check_path(path: str) -> str:
-    r"""Returns the path. Raises ValueError for control characters ("C:\new" in Python is C:, a newline, ew)."""
+    r"""Returns the path. Raises DataError for control characters ("C:\new" in Python is C:, a newline, ew)."""
     found = _NOT_IN_PATHS.search(path)
     if found and found[0] >= "\ud800":
-        raise ValueError(f"the path {path!r} holds half of a surrogate pair: rename the image")
+        raise DataError(f"the path {path!r} holds half of a surrogate pair: rename the image")
     if found:
-        raise ValueError(f'the path {path!r} holds a control character: write it with / or as r"C:\\new"')
+        raise DataError(f'the path {path!r} holds a control character: write it with / or as r"C:\\new"')
     return path

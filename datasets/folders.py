@@ -3,16 +3,14 @@
 import os
 import re
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from datasets.annotations import read_json, text_lines
 from datasets.errors import DataError, check_names
-from datasets.store import Annotations, Packer
+from datasets.store import Annotations, Classes, Packer, Part
 from utils.images import images_under
-
-Classes = tuple[str, ...] | None
 
 
 class Box(NamedTuple):
@@ -27,35 +25,35 @@ class Box(NamedTuple):
 class LabelFile(NamedTuple):
     """The contents of one XML or JSON file, which describes one image."""
 
-    image: str  # name of the image as the file has it
+    path: str
+    image: str = ""  # name of the image as the file has it
     size: tuple[int, int] = (0, 0)  # height, width
     boxes: Sequence[Box] = ()
     problem: str = ""
 
 
-def _pack(pack: Packer, names: tuple[str, ...], rows: list[tuple[str, str, LabelFile]], bad_boxes: str) -> Annotations:
-    """Packs `rows` (path of the image, path of the label file, its contents) into annotations with the class names `names`."""
+def _pack(pack: Packer, names: tuple[str, ...], rows: list[tuple[str, LabelFile]], bad_boxes: str) -> Annotations:
+    """Packs `rows` (path of the image, its label file) into annotations with the class names `names`."""
     labels = {name: label for label, name in enumerate(names)}
-    for image, path, contents in rows:
-        if contents.problem:
-            pack.complain(path, ValueError(contents.problem))
-        pack.add_image(image, file=path, size=contents.size)
-        for number, box in enumerate(contents.boxes, 1):
+    for image, file in rows:
+        if file.problem:
+            pack.problems.append(f"{file.path}: {file.problem}")
+        pack.add_image(image, file=file.path, size=file.size)
+        for number, box in enumerate(file.boxes, 1):
             try:
                 if box.problem:
                     raise ValueError(box.problem)
                 pack.add_box(*box.corners, labels[box.name], int(box.crowd))
             except ValueError as error:
-                pack.complain(f"{path}: object {number}", error)
+                pack.complain(f"{file.path}: object {number}", error)
     return pack.finish(bad_boxes)
 
 
-def _names(files: Iterable[tuple[str, LabelFile]]) -> tuple[str, ...]:
-    """Returns the sorted class names of label files (path, contents). Raises DataError for a name that cannot be used."""
-    files = list(files)
-    for path, contents in files:
-        check_names((box.name for box in contents.boxes), path)
-    return tuple(sorted({box.name for _, contents in files for box in contents.boxes}))
+def _names(files: list[LabelFile]) -> tuple[str, ...]:
+    """Returns the sorted class names of label files. Raises DataError for a name that cannot be used."""
+    for file in files:
+        check_names((box.name for box in file.boxes), file.path)
+    return tuple(sorted({box.name for file in files for box in file.boxes}))
 
 
 def has_xml(folder: Path) -> bool:
@@ -63,14 +61,11 @@ def has_xml(folder: Path) -> bool:
     return folder.is_dir() and next(folder.glob("*.xml"), None) is not None
 
 
-def read_voc(
-    folder: Path, part: tuple[str, ...], classes: Classes, bad_boxes: str, listed: Path | None = None
-) -> Annotations:
+def read_voc(folder: Path, part: Part, classes: Classes, bad_boxes: str, listed: Path | None = None) -> Annotations:
     """Reads the images of a VOC folder that the file `listed` names, or ImageSets/Main/NAME.txt with the first NAME of
-    `part` that exists. Without ImageSets, or with `part` empty, reads all Annotations.
+    `part` that exists; without ImageSets, or with `part` empty, all. Difficult objects become crowd regions.
 
-    Difficult objects become crowd regions. Without `classes` the names in all Annotations count, so that every part has
-    the same classes. Raises DataError."""
+    Without `classes` the names in all Annotations count, so that every part has the same classes. Raises DataError."""
     xml = next(folder / name for name in ("Annotations", "annotations", "") if has_xml(folder / name))
     base = folder.parent if xml.name.lower() == "annotations" and xml == folder else folder
     lists = base / "ImageSets" / "Main"
@@ -78,21 +73,17 @@ def read_voc(
         listed = next((lists / f"{name}.txt" for name in part if (lists / f"{name}.txt").exists()), None)
         if listed is None:
             there = ", ".join(sorted(path.name for path in lists.glob("*.txt"))) or "nothing"
-            raise DataError(
-                f"{lists}: no {' or '.join(part)}.txt, only {there}: name the list itself, {lists}/NAME.txt"
-            )
+            missing = f"no {' or '.join(part)}.txt, only {there}"
+            raise DataError(f"{lists}: {missing}: name the list itself, {lists}/NAME.txt")
     every = sorted(path.relative_to(xml).as_posix()[:-4] for path in xml.rglob("*.xml"))
     stems, problems = (every, []) if listed is None else _listed(listed, set(every))
     files = {stem: _voc_file(xml / f"{stem}.xml") for stem in (every if classes is None else stems)}
-    names = _names((str(xml / f"{stem}.xml"), contents) for stem, contents in files.items())
+    names = _names(list(files.values()))
     pack = Packer(str(folder), str(base), names, classes)
-    for where, problem in problems:
-        pack.complain(where, ValueError(problem))
+    pack.problems += problems
     place, index = _image_index(base, xml)
-    rows = [
-        (_voc_image(stem, files[stem].image, place, index), str(xml / f"{stem}.xml"), files[stem]) for stem in stems
-    ]
-    left = len(set(index.values()) - {image for image, _, _ in rows})
+    rows = [(_voc_image(stem, files[stem].image, place, index), files[stem]) for stem in stems]
+    left = len(set(index.values()) - {image for image, _ in rows})
     if listed is None and part:
         pack.notes.append(f"{folder}: no ImageSets, so training and validation use the same images")
     if listed is None and left:
@@ -100,8 +91,8 @@ def read_voc(
     return _pack(pack, names, rows, bad_boxes)
 
 
-def _listed(path: Path, stems: set[str]) -> tuple[list[str], list[tuple[str, str]]]:
-    """Returns (stems in a list of ImageSets, (where, problem) for each one without an XML file)."""
+def _listed(path: Path, stems: set[str]) -> tuple[list[str], list[str]]:
+    """Returns (stems in a list of ImageSets, a problem for each one without an XML file)."""
     found, problems = [], []
     for number, line in text_lines(str(path)):
         stem = line.strip()
@@ -110,7 +101,7 @@ def _listed(path: Path, stems: set[str]) -> tuple[list[str], list[tuple[str, str
         if stem in stems:
             found.append(stem)
         elif stem:
-            problems.append((f"{path}:{number}", f"there is no {stem}.xml: add it (without objects for a background)"))
+            problems.append(f"{path}:{number}: there is no {stem}.xml: add it (without objects for a background)")
     return found, problems
 
 
@@ -118,9 +109,10 @@ def _voc_file(path: Path) -> LabelFile:
     try:
         root = ElementTree.parse(path).getroot()
     except (ElementTree.ParseError, ValueError, LookupError) as error:
-        return LabelFile("", problem=f"not valid XML ({error}): export the file again, as UTF-8")
+        return LabelFile(str(path), problem=f"not valid XML ({error}): export the file again, as UTF-8")
     size = [root.findtext(f"size/{side}", "0").strip() for side in ("height", "width")]
     return LabelFile(
+        path=str(path),
         image=root.findtext("filename", "").strip().replace("\\", "/").rpartition("/")[2],
         size=tuple(int(side) if side.isdecimal() else 0 for side in size),
         boxes=[_voc_box(node) for node in root.findall("object")],
@@ -163,15 +155,15 @@ def read_labelme(folder: Path, files: list[Path], classes: Classes, bad_boxes: s
     """Reads a LabelMe folder with the JSON files `files`; every shape becomes its bounding box. Raises DataError."""
     rows = []
     for path in files:
-        contents = _labelme_file(path)
-        image = contents.image or f"{path.stem}.jpg"
+        file = _labelme_file(path)
+        image = file.image or f"{path.stem}.jpg"
         if not os.path.exists(folder / image):  # the files were moved: the image is next to its JSON file
             near = (path.with_suffix(f".{suffix}") for suffix in ("jpg", "jpeg", "png", "bmp"))
-            image = next((file.name for file in near if file.exists()), image)
-        rows.append((image, str(path), contents))
-    names = _names((path, contents) for _, path, contents in rows)
+            image = next((place.name for place in near if place.exists()), image)
+        rows.append((image, file))
+    names = _names([file for _, file in rows])
     pack = Packer(str(folder), str(folder), names, classes)
-    left = len(set(images_under(str(folder))) - {image for image, _, _ in rows})
+    left = len(set(images_under(str(folder))) - {image for image, _ in rows})
     if left:
         pack.notes.append(f"{folder}: {left} images without a JSON file are left out")
     return _pack(pack, names, rows, bad_boxes)
@@ -180,8 +172,9 @@ def read_labelme(folder: Path, files: list[Path], classes: Classes, bad_boxes: s
 def _labelme_file(path: Path) -> LabelFile:
     data = read_json(str(path))
     if not isinstance(data, dict) or "shapes" not in data:
-        return LabelFile("", problem="not a LabelMe file, it has no shapes: take it out of this folder")
+        return LabelFile(str(path), problem="not a LabelMe file, it has no shapes: take it out of this folder")
     return LabelFile(
+        path=str(path),
         image=str(data.get("imagePath") or "").replace("\\", "/"),
         size=(int(data.get("imageHeight") or 0), int(data.get("imageWidth") or 0)),
         boxes=[_labelme_box(shape) for shape in data["shapes"]],
@@ -195,9 +188,8 @@ def _labelme_box(shape: dict[str, Any]) -> Box:
     except (KeyError, TypeError, ValueError):
         return Box(name, (), problem=f"{name!r} needs points [x, y]")
     if kind in ("point", "points", "line", "linestrip"):
-        return Box(
-            name, (), problem=f"{name!r} is a {kind}, which has no box: draw a rectangle or a polygon, or remove it"
-        )
+        problem = f"{name!r} is a {kind}, which has no box: draw a rectangle or a polygon, or remove it"
+        return Box(name, (), problem=problem)
     if kind == "circle" and len(xs) == 2:  # its center and a point on it
         radius = ((xs[1] - xs[0]) ** 2 + (ys[1] - ys[0]) ** 2) ** 0.5
         return Box(name, (xs[0] - radius, ys[0] - radius, xs[0] + radius, ys[0] + radius))

@@ -7,11 +7,9 @@ from pathlib import Path
 from datasets.annotations import read_annotation_file, read_json, text_lines
 from datasets.errors import DataError, check_names, check_path
 from datasets.scan import prepare
-from datasets.store import Annotations
+from datasets.store import Annotations, Classes, Part
 
-Classes = tuple[str, ...] | None
-
-PARTS = {  # part -> its names in a data set; the first one that exists counts
+PARTS: dict[str, Part] = {
     "train": ("train", "trainval"),
     "val": ("val", "valid", "validation", "test"),
     "test": ("test",),
@@ -30,21 +28,11 @@ def read(
     """
     source = os.fspath(source)
     try:
-        check_path(source)
-    except ValueError as error:
-        raise DataError(str(error)) from error
-    try:
-        return _read(source, part, classes, image_root, bad_boxes)
+        return _read(check_path(source), part, classes, image_root, bad_boxes)
     except DataError:
         raise
-    except (
-        ArithmeticError,
-        AttributeError,
-        LookupError,
-        TypeError,
-        ValueError,
-    ) as error:  # a list instead of text, ...
-        what = f"{type(error).__name__}: {error}"
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        what = f"{type(error).__name__}: {error}"  # a list instead of text, ...
         raise DataError(f"{source}: not in the form of its format ({what}): export the data again") from error
 
 
@@ -74,13 +62,11 @@ def _read(source: str, part: str, classes: Classes, image_root: str | None, bad_
 
 
 def read_classes(path: str) -> tuple[str, ...]:
-    """Reads class names from a file, one per line.
-
-    Raises DataError for blank lines between names, repeated or unusable names, and a file without names."""
+    """Reads class names from a file, one per line. Raises DataError for names that are blank, repeated or unusable."""
     try:
         lines = [(number, line.strip()) for number, line in text_lines(check_path(os.fspath(path)))]
-    except (OSError, ValueError) as error:
-        raise error if isinstance(error, DataError) else DataError(f"{path}: {error}: correct the path") from error
+    except OSError as error:
+        raise DataError(f"{path}: {error}: correct the path") from error
     while lines and not lines[-1][1]:
         lines.pop()
     seen: dict[str, int] = {}
@@ -106,14 +92,10 @@ def _read_text(source: str, classes: Classes, bad_boxes: str) -> Annotations:
     from datasets.yolo import is_in_labels, read_yolo_images
 
     paths = [found.path(i) for i in range(len(found))]
-    if any(is_in_labels(path) for path in paths):
-        return read_yolo_images(source, paths, names, classes, bad_boxes)
-    return found
+    return read_yolo_images(source, paths, names, classes, bad_boxes) if any(map(is_in_labels, paths)) else found
 
 
-def _read_folder(
-    folder: Path, part: tuple[str, ...], classes: Classes, image_root: str | None, bad_boxes: str
-) -> Annotations:
+def _read_folder(folder: Path, part: Part, classes: Classes, image_root: str | None, bad_boxes: str) -> Annotations:
     from datasets.coco import read_coco
     from datasets.folders import has_xml, read_labelme, read_voc
     from datasets.yolo import read_yolo_folder, read_yolo_yaml
@@ -148,9 +130,7 @@ def read_parts(
 ) -> tuple[Annotations, ...]:
     """Reads and checks the parts of a data set; `sources` maps a part ("train", "val") to its file or folder.
 
-    `classes` is a file of class names; without it the names of the first part are used. All parts have the same classes in
-    the same order. Logs what is left out. Raises DataError.
-    """
+    All parts have the classes of the file `classes`, or of the first part. Logs what is left out. Raises DataError."""
     names, parts = read_classes(classes) if classes else None, []
     for part, source in sources.items():
         data = read(source, part, names, image_root, bad_boxes)

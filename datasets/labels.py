@@ -47,8 +47,7 @@ class LabelFiles:
         folder.mkdir(exist_ok=True)
         (folder / "classes.txt").write_text("".join(f"{name}\n" for name in self.classes), encoding="utf-8")
         if self.kind == "txt":
-            text = "".join(self.lines)
-            (folder / "annotations.txt").write_text(text, encoding="utf-8", errors="surrogateescape")
+            (folder / "annotations.txt").write_text("".join(self.lines), encoding="utf-8", errors="surrogateescape")
 
 
 def yolo_text(boxes: np.ndarray, labels: Sequence[int], width: int, height: int) -> str:

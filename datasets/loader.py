@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import cv2
 import numpy as np
@@ -16,28 +17,20 @@ SIZE_EVERY = 10  # steps between changes of the input size (YOLOX)
 KNOWS_SENDER = hasattr(signal, "sigtimedwait")  # not on macOS and Windows, where SIGTERM ends workers in any case
 
 
+@dataclass
 class TrainSampler:
-    """Batches of keys for one rank: its shard of every global batch.
+    """Batches of keys for one rank: its shard of every global batch. Shards may differ by one sample."""
 
-    Set `epoch` before each epoch, and `start` to the number of batches of it that are already done: they are skipped
-    without reading an image. The order wraps around to fill the last optimizer step of `accumulate` batches. Shards may
-    differ by one sample.
-    """
-
-    def __init__(
-        self,
-        length: int,
-        batch_size: int,
-        image_size: tuple[int, int],
-        seed: int,
-        multi_scale: float = 0.0,
-        rank: int = 0,
-        world: int = 1,
-        accumulate: int = 1,
-    ):
-        self.length, self.batch_size, self.image_size, self.seed = length, batch_size, image_size, seed
-        self.multi_scale, self.rank, self.world_size, self.accumulate = multi_scale, rank, world, accumulate
-        self.epoch = self.start = 0
+    length: int
+    batch_size: int
+    image_size: tuple[int, int]
+    seed: int
+    multi_scale: float = 0.0
+    rank: int = 0
+    world: int = 1
+    accumulate: int = 1  # batches per optimizer step; the order wraps around to fill the last step
+    epoch: int = 0  # set it before each epoch
+    start: int = 0  # batches of the epoch that are already done: they are skipped without reading an image
 
     def __len__(self) -> int:
         """Returns the number of batches of a whole epoch, the same on all ranks."""
@@ -50,14 +43,13 @@ class TrainSampler:
             return self.image_size
         rng = np.random.default_rng((self.seed, self.epoch, step // SIZE_EVERY, SIZE_STEP))
         factor = 1 + rng.integers(-reach, reach + 1) * SIZE_STEP / max(self.image_size)
-        height, width = (max(1, round(side * factor / SIZE_STEP)) * SIZE_STEP for side in self.image_size)
-        return height, width
+        return tuple(max(1, round(side * factor / SIZE_STEP)) * SIZE_STEP for side in self.image_size)
 
     def __iter__(self) -> Iterator[list[Key]]:
         order = epoch_order(self.length, self.seed, self.epoch)
         for step in range(self.start, len(self)):
             size, first = self.size(step), step * self.batch_size
-            positions = range(first + self.rank, first + self.batch_size, self.world_size)
+            positions = range(first + self.rank, first + self.batch_size, self.world)
             keys = [Key(self.epoch, p, int(order[p % self.length]), size) for p in positions]
             yield keys or [Key(self.epoch, first, NO_IMAGE, size)]  # a rank without images still takes the step
 
@@ -78,9 +70,7 @@ class ValSampler:
 
 
 def init_worker(_: int) -> None:
-    """Makes a worker ignore Ctrl-C, and SIGTERM from anywhere but its parent, which needs the worker to finish its step.
-
-    The worker ends when the parent sends SIGTERM or has ended."""
+    """Makes a worker ignore Ctrl-C, and SIGTERM from anywhere but its parent, which needs the worker to finish its step."""
     cv2.setNumThreads(0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if KNOWS_SENDER:

@@ -16,9 +16,8 @@ MIXUP_SCALE = (0.5, 1.5)  # range of the size of a mixup's second image, relativ
 def mosaic(samples: list[Sample], size: Size, rng: np.random.Generator, settings: Augment) -> Sample:
     """Combines four samples (top left, top right, bottom left, bottom right) into one of `size` = (height, width).
 
-    Each image is fitted into `size` and placed with one corner at the center point of a canvas of twice that size; a random
-    affine map then takes the canvas to the output. The canvas is never drawn: each image is resampled once, directly into
-    the output.
+    Each image is fitted into `size` and placed with one corner at the center point of a canvas of twice that size, which a
+    random affine map takes to the output. The canvas is never drawn: each image is resampled once.
     """
     height, width = size
     center_x, center_y = rng.uniform(*CENTER, 2) * (width, height)
@@ -39,14 +38,11 @@ def mosaic(samples: list[Sample], size: Size, rng: np.random.Generator, settings
         matrix = compose(affine, placement(ratio, left, top, wide, mirrored[i]))
         parts.append(paint(output, sample, matrix, np.array([x1, y1, x2, y2])))
     shift_colors(output, rng, settings.hsv)
-    return Sample(
-        output, np.concatenate([boxes for boxes, _ in parts]), np.concatenate([labels for _, labels in parts])
-    )
+    boxes, labels = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    return Sample(output, boxes, labels)
 
 
-def mixup(
-    sample: Sample, second: Sample, rng: np.random.Generator, flip: float, hsv: tuple[float, float, float]
-) -> Sample:
+def mixup(sample: Sample, second: Sample, rng: np.random.Generator, settings: Augment) -> Sample:
     """Blends `second`, with random size, place and color, into a finished `sample`, half and half; keeps all boxes."""
     height, width = size = sample.image.shape[:2]
     high, wide = second.image.shape[:2]
@@ -54,30 +50,20 @@ def mixup(
     # anywhere inside the input; if it is larger than the input, a random part of it
     left, top = rng.random(2) * (width - wide * scale, height - high * scale)
     over = np.full((height, width, 3), FILL, np.uint8)
-    boxes, labels = paint(over, second, placement(scale, left, top, wide, bool(rng.random() < flip)))
-    shift_colors(over, rng, hsv)
+    boxes, labels = paint(over, second, placement(scale, left, top, wide, bool(rng.random() < settings.flip)))
+    shift_colors(over, rng, settings.hsv)
     image = cv2.addWeighted(sample.image, 0.5, over, 0.5, 0)
     return Sample(image, np.concatenate([sample.boxes, boxes]), np.concatenate([sample.labels, labels]))
 
 
 def draw_sample(
-    read: Callable[[int], Sample],
-    index: int,
-    partner: Callable[[np.random.Generator], Sample],
-    rng: np.random.Generator,
-    size: Size,
-    kind: str,
-    settings: Augment,
+    sample: Sample, partner: Callable[[], Sample], rng: np.random.Generator, size: Size, kind: str, settings: Augment
 ) -> Sample:
-    """Draws the training sample of image `index` with `rng`, the generator of (seed, epoch, position).
-
-    `read(index)` returns an image as it is on disk; `partner(rng)` chooses another image with the generator and reads it;
-    `kind` is the letterbox of the model ("corner" or "center"). The sample depends on nothing else.
-    """
+    """Augments an image as it is on disk with `rng`, the generator of (seed, epoch, position), from which `partner()` also
+    draws another image. `kind` is the letterbox of the model ("corner" or "center")."""
     with_mosaic, with_mixup = rng.random(2) < (settings.mosaic, settings.mixup)
-    sample = read(index)
     if with_mosaic:
-        sample = mosaic([sample, *(partner(rng) for _ in range(3))], size, rng, settings)
+        sample = mosaic([sample, *(partner() for _ in range(3))], size, rng, settings)
     else:
         sample = augment(sample, size, rng, kind, settings)
-    return mixup(sample, partner(rng), rng, settings.flip, settings.hsv) if with_mixup else sample
+    return mixup(sample, partner(), rng, settings) if with_mixup else sample

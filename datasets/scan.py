@@ -2,22 +2,26 @@
 
 import hashlib
 import io
-import itertools
 import os
 import sqlite3
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
 from PIL import Image
 from tqdm import tqdm
 
-from datasets.errors import Problems
+from datasets.errors import first_ten, note_dropped, raise_any
 from datasets.store import Annotations
 from utils.boxes import area, clip
 from utils.config import cache_folder
-from utils.images import ImageError, decode_image, read_bytes, read_orientation
+from utils.images import ImageError, batched, decode_image, read_bytes, read_orientation
+
+_CACHE_ERRORS = (OSError, sqlite3.Error, UnicodeError)  # a read-only or damaged file, a file name that is not text
 
 
 class Scan(NamedTuple):
@@ -30,35 +34,29 @@ class Scan(NamedTuple):
 
 
 def scan(paths: list[str]) -> Scan:
-    """Reads every image: size, EXIF orientation, digest of the content, and whether it decodes to its end.
+    """Reads every image: size, EXIF orientation, digest of the content, and whether it decodes to its end. Raises no error.
 
-    Results for files of the same path, size and time come from a cache in `utils.config.cache_folder`. An image that cannot
-    be read raises no error; it is listed in `problems`.
-    """
+    Results for files of the same path, size and time come from a cache."""
     count = len(paths)
     result = Scan(np.zeros((count, 2), np.int32), np.ones(count, np.uint8), np.zeros(count, np.int64), {})
-    cache = _Cache()
     with (
         ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool,
         tqdm(total=count, desc="scanning images", unit="", delay=1, leave=False, disable=None) as bar,
     ):
-        for start in range(0, count, 500):
-            block = [os.path.abspath(path) for path in paths[start : start + 500]]
-            groups = (block[i : i + 50] for i in range(0, len(block), 50))
-            stamps = list(itertools.chain.from_iterable(pool.map(lambda group: list(map(file_stamp, group)), groups)))
-            known = cache.read(block)
-            fresh = [i for i, path in enumerate(block) if known.get(path, ())[:2] != stamps[i]]
-            rows = dict(zip(fresh, pool.map(_examine, (block[i] for i in fresh)), strict=True))
+        for number, block in enumerate(batched(map(os.path.abspath, paths), 500)):
+            stamps = chain.from_iterable(pool.map(lambda group: list(map(file_stamp, group)), batched(block, 50)))
+            known = _read_cache(block)
+            fresh = {path: stamp for path, stamp in zip(block, stamps, strict=True) if known.get(path, ())[:2] != stamp}
+            rows = [(path, *fresh[path], *row) for path, row in zip(fresh, pool.map(_examine, fresh), strict=True)]
             # a file without a digest could not be opened, which may change without a new size and time
-            cache.write([(block[i], *stamps[i], *row) for i, row in rows.items() if row[3]])
-            for i, path in enumerate(block):
-                height, width, orientation, digest, problem = rows[i] if i in rows else known[path][2:]
-                result.sizes[start + i] = height, width
-                result.orientations[start + i], result.digests[start + i] = orientation, digest
+            _write_cache([row for row in rows if row[6]])
+            known |= {row[0]: row[1:] for row in rows}
+            for i, path in enumerate(block, 500 * number):
+                result.sizes[i] = known[path][2:4]
+                result.orientations[i], result.digests[i], problem = known[path][4:]
                 if problem:
-                    result.problems[start + i] = problem
+                    result.problems[i] = problem
             bar.update(len(block))
-    cache.close()
     return result
 
 
@@ -93,40 +91,28 @@ def _examine(path: str) -> tuple[int, int, int, int, str]:
     return height, width, orientation, digest, problem
 
 
-class _Cache:
-    """Results of `_examine` in an SQLite file; if it cannot be used, every image is examined again."""
+def _read_cache(paths: list[str]) -> dict[str, tuple]:
+    """Returns {path: (bytes, time, *result of `_examine`)} of the paths in the cache."""
+    query = f"SELECT * FROM images WHERE path IN ({','.join('?' * len(paths))})"
+    with suppress(*_CACHE_ERRORS), _open_cache() as cache:
+        return {row[0]: row[1:] for row in cache.execute(query, paths)}
+    return {}
 
-    def __init__(self) -> None:
-        folder = cache_folder()
-        self._connection = None
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            self._connection = sqlite3.connect(folder / "images-1.sqlite", timeout=60)
-            columns = "path TEXT PRIMARY KEY, bytes, time, height, width, orientation, digest, problem"
-            self._connection.execute(f"CREATE TABLE IF NOT EXISTS images ({columns}) WITHOUT ROWID")
-        except (OSError, sqlite3.Error):
-            self.close()
 
-    def read(self, paths: list[str]) -> dict[str, tuple]:
-        """Returns {path: (bytes, time, *result of _examine)} of the known paths."""
-        marks = ",".join("?" * len(paths))
-        rows = self._run(lambda c: c.execute(f"SELECT * FROM images WHERE path IN ({marks})", paths).fetchall())
-        return {row[0]: row[1:] for row in rows or []}
+def _write_cache(rows: list[tuple]) -> None:
+    with suppress(*_CACHE_ERRORS), _open_cache() as cache:
+        cache.executemany("INSERT OR REPLACE INTO images VALUES (?,?,?,?,?,?,?,?)", rows)
 
-    def write(self, rows: list[tuple]) -> None:
-        statement = "INSERT OR REPLACE INTO images VALUES (?,?,?,?,?,?,?,?)"
-        self._run(lambda c: (c.executemany(statement, rows), c.commit()) if rows else None)
 
-    def _run(self, work):
-        try:
-            return work(self._connection) if self._connection else None
-        except (sqlite3.Error, UnicodeError):  # a read-only or damaged cache, a file name that is not text
-            return None
-
-    def close(self) -> None:
-        if self._connection:
-            self._connection.close()
-        self._connection = None
+@contextmanager
+def _open_cache() -> Iterator[sqlite3.Connection]:
+    """Opens the SQLite file with results of `_examine`, and commits what is written to it."""
+    file = cache_folder() / "images-1.sqlite"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with closing(sqlite3.connect(file, timeout=60)) as connection, connection:
+        columns = "path TEXT PRIMARY KEY, bytes, time, height, width, orientation, digest, problem"
+        connection.execute(f"CREATE TABLE IF NOT EXISTS images ({columns}) WITHOUT ROWID")
+        yield connection
 
 
 def prepare(
@@ -134,38 +120,30 @@ def prepare(
 ) -> tuple[Annotations, list[str]]:
     """Scans the images and checks the boxes against them -> (annotations with sizes, lines of report).
 
-    Images that cannot be read are a DataError, or are left out with `skip_bad_images`. Boxes wholly outside their image are
-    a DataError, or are left out with `bad_boxes="drop"`. Boxes partly outside stay as written and are counted.
-    """
+    Images that cannot be read are a DataError, or left out with `skip_bad_images`; so are boxes wholly outside their image,
+    with `bad_boxes="drop"`. Boxes partly outside stay as written and are counted."""
     report = list(annotations.notes)
     found = scan([annotations.path(i) for i in range(len(annotations))])
-    problems = Problems()
-    for index, problem in sorted(found.problems.items()):
-        problems.add(f"{annotations.where(index)}: {problem}")
+    problems = [f"{annotations.where(index)}: {problem}" for index, problem in sorted(found.problems.items())]
     source, good = annotations.source, np.setdiff1d(np.arange(len(annotations)), list(found.problems))
-    if problems.count and (not skip_bad_images or not len(good)):
-        coco = "; image_root names the folder of the images" if source.endswith(".json") else ""
-        problems.raise_any(
-            f"{source}: {problems.count} of {len(annotations)} images cannot be read; "
-            f"skip_bad_images=True leaves them out{coco}"
-        )
-    report += _size_report(annotations, found.sizes)
-    annotations = replace(annotations, sizes=found.sizes)
-    if problems.count:
-        report.append(f"{source}: images that cannot be read, left out: {problems.count}\n{problems}")
+    if not skip_bad_images or not len(good):
+        fix = "skip_bad_images=True leaves them out"
+        fix += "; image_root names the folder of the images" if source.endswith(".json") else ""
+        raise_any(f"{source}: {len(problems)} of {len(annotations)} images cannot be read; {fix}", problems)
+    old, new = annotations.sizes, found.sizes
+    differ = np.flatnonzero((old != new).any(1) & old.all(1) & new.all(1))
+    if len(differ):
+        first = differ[0]
+        (old_height, old_width), (height, width) = old[first], new[first]
+        text = "images whose size differs from the one in the annotations, so that boxes may be off"
+        example = f"{annotations.where(first)}: {old_width}x{old_height}, but the image is {width}x{height}"
+        report.append(f"{source}: {text}: {len(differ)}; {example}")
+    annotations = replace(annotations, sizes=new)
+    if problems:
+        report.append(f"{source}: images that cannot be read, left out: {len(problems)}\n{first_ten(problems)}")
         annotations = annotations.select(good)
-    return _check_boxes(annotations, bad_boxes, report)
-
-
-def _size_report(annotations: Annotations, sizes: np.ndarray) -> list[str]:
-    differ = np.flatnonzero((annotations.sizes != sizes).any(1) & annotations.sizes.all(1) & sizes.all(1))
-    if not len(differ):
-        return []
-    (old_height, old_width), (height, width) = annotations.sizes[differ[0]], sizes[differ[0]]
-    return [
-        f"{annotations.source}: images whose size differs from the one in the annotations, so that boxes may be off: "
-        f"{len(differ)}; {annotations.where(differ[0])}: {old_width}x{old_height}, but the image is {width}x{height}"
-    ]
+    annotations, notes = _check_boxes(annotations, bad_boxes)
+    return annotations, report + notes
 
 
 def clipped_boxes(annotations: Annotations) -> np.ndarray:
@@ -174,21 +152,18 @@ def clipped_boxes(annotations: Annotations) -> np.ndarray:
     return clip(annotations.boxes, width, height)
 
 
-def _check_boxes(annotations: Annotations, bad_boxes: str, report: list[str]) -> tuple[Annotations, list[str]]:
+def _check_boxes(annotations: Annotations, bad_boxes: str) -> tuple[Annotations, list[str]]:
     clipped, images = clipped_boxes(annotations), annotations.image_of_boxes()
     outside = np.abs(clipped - annotations.boxes).max(1, initial=0) > 0.01  # pixels; less is rounding
     gone = area(clipped.astype(np.float32)) <= 0
-    problems = Problems()
+    problems = []
     for row in np.flatnonzero(gone):
         box, (height, width) = ",".join(f"{v:g}" for v in annotations.boxes[row]), annotations.sizes[images[row]]
-        problems.add(f"{annotations.where(images[row])}: box {box} lies outside its image of {width}x{height}")
-    title = f"{annotations.source}: boxes without area inside their images"
-    if problems.count and bad_boxes == "error":
-        problems.raise_any(f'{title}: {problems.count}; bad_boxes="drop" leaves them out')
-    if problems.count:
-        report.append(f"{title}, left out: {problems.count}\n{problems}")
+        problems.append(f"{annotations.where(images[row])}: box {box} lies outside its image of {width}x{height}")
+    notes = note_dropped(f"{annotations.source}: boxes without area inside their images", problems, bad_boxes)
+    if problems:
         annotations = annotations.keep_boxes(~gone)
     outside = int((outside & ~gone).sum())
     if outside:
-        report.append(f"{annotations.source}: boxes that reach outside their images and are clipped: {outside}")
-    return annotations, report
+        notes.append(f"{annotations.source}: boxes that reach outside their images and are clipped: {outside}")
+    return annotations, notes

@@ -1,7 +1,6 @@
 """Shared memory in which workers hand images to their process, reused when no tensor shows them any more.
 
-DataLoader takes fresh shared memory for every batch, and the system clears and unmaps each of its pages: with two workers
-and cached images that made 30 % fewer images per second.
+Fresh shared memory for every batch, which the system has to clear, makes 30 % fewer images per second (docs/decisions.md).
 """
 
 import weakref
@@ -14,33 +13,23 @@ from torch.utils.data import default_collate, get_worker_info
 SLOTS = 3  # per worker: one is written, one waits, one is in use; if none is free, fresh memory is taken
 HEAD = 64  # bytes before the images; the first one is 1 while the slot is in use
 
-_slots: list[Tensor] = []  # of this worker
+_slots = [torch.zeros(1, dtype=torch.uint8)] * SLOTS  # of this worker; each is replaced by a larger one when needed
 
 
 def stack(images: list[np.ndarray]) -> Tensor:
     """Stacks arrays of one shape `[H, W, 3]` -> `[B, H, W, 3]`, in a worker in a free slot of shared memory."""
     if get_worker_info() is None:
         return torch.from_numpy(np.stack(images))
-    slot = _free_slot(len(images) * images[0].nbytes)
-    if slot is None:
+    free = next((i for i, slot in enumerate(_slots) if slot[0] == 0), None)
+    if free is None:
         return default_collate([torch.from_numpy(image) for image in images])
-    slot[0] = 1
-    stacked = _pixels(slot, (len(images), *images[0].shape))
+    size = HEAD + len(images) * images[0].nbytes
+    if len(_slots[free]) < size:
+        _slots[free] = torch.zeros(size, dtype=torch.uint8).share_memory_()
+    _slots[free][0] = 1
+    stacked = _pixels(_slots[free], (len(images), *images[0].shape))
     np.stack(images, out=stacked)
     return torch.from_numpy(stacked)
-
-
-def _free_slot(size: int) -> Tensor | None:
-    """Returns a slot of at least `size` bytes that is not in use, or None if there is none."""
-    for i, slot in enumerate(_slots):
-        if slot[0] == 0:
-            if len(slot) < HEAD + size:
-                _slots[i] = torch.zeros(HEAD + size, dtype=torch.uint8).share_memory_()
-            return _slots[i]
-    if len(_slots) == SLOTS:
-        return None
-    _slots.append(torch.zeros(HEAD + size, dtype=torch.uint8).share_memory_())
-    return _slots[-1]
 
 
 def _pixels(slot: Tensor, shape: tuple[int, ...]) -> np.ndarray:

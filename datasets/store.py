@@ -11,33 +11,29 @@ from typing import Any
 
 import numpy as np
 
-from datasets.errors import DataError, NoArea, Problems, check_names, check_path
+from datasets.errors import DataError, NoArea, check_names, check_path, note_dropped, raise_any
 from utils.boxes import xyxy_to_xywh
 
-MAX_UNNAMED_CLASSES = 10_000  # without a list of names a larger id is a mistake, not a class
+Classes = tuple[str, ...] | None  # class names; None: those of the data
+Part = tuple[str, ...]  # names of a part of a data set, as ("val", "valid"): the first one that exists; (): all parts
+MAX_UNNAMED = 10_000  # classes; without a list of names a larger id is a mistake, not a class
 
 
-@dataclass(frozen=True, eq=False)
 class Strings:
     """A list of texts in one buffer. The reference counts of a Python list would make every worker copy its memory."""
 
-    buffer: np.ndarray  # uint8, the concatenated texts
-    ends: np.ndarray  # int64 [N]
-
-    @classmethod
-    def of(cls, texts: Iterable[str]) -> "Strings":
-        buffer, ends = bytearray(), array("q")
+    def __init__(self, texts: Iterable[str] = ()) -> None:
+        self._buffer, self._ends = bytearray(), array("q", [0])
         for text in texts:
-            buffer += text.encode("utf-8", "surrogateescape")
-            ends.append(len(buffer))
-        return cls(np.frombuffer(buffer, np.uint8), np.frombuffer(ends, np.int64))
+            self.append(text)
 
-    def __len__(self) -> int:
-        return len(self.ends)
+    def append(self, text: str) -> None:
+        self._buffer += text.encode("utf-8", "surrogateescape")
+        self._ends.append(len(self._buffer))
 
     def __getitem__(self, index: int) -> str:
-        start = self.ends[index - 1] if index else 0
-        return self.buffer[start : self.ends[index]].tobytes().decode("utf-8", "surrogateescape")
+        start, end = self._ends[index], self._ends[index + 1]
+        return self._buffer[start:end].decode("utf-8", "surrogateescape")
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +53,7 @@ class Annotations:
     root: str  # folder of relative names
     names: Strings  # [N] paths as written
     lines: np.ndarray  # int32 [N] line in `source`, 0 where there is none
-    files: Strings | None = None  # [N] the file with the boxes, where every image has its own
+    files: Strings  # [N] the file with the boxes, "" where it is `source`
     notes: tuple[str, ...] = ()  # what was left out while reading
 
     def __len__(self) -> int:
@@ -69,9 +65,8 @@ class Annotations:
 
     def where(self, index: int) -> str:
         """Returns the place of an image's boxes for messages: `train.txt:12`, `a.xml`, `coco.json: a.jpg`."""
-        if self.files is not None:
-            return self.files[index]
-        return f"{self.source}:{self.lines[index]}" if self.lines[index] else f"{self.source}: {self.names[index]}"
+        place = f":{self.lines[index]}" if self.lines[index] else f": {self.names[index]}"
+        return self.files[index] or self.source + place
 
     def digest(self) -> str:
         """Returns a digest of images and boxes, by which a resumed run notices other data. Folders do not count."""
@@ -105,9 +100,9 @@ class Annotations:
             self._with_rows(rows, starts),
             image_ids=self.image_ids[indices],
             sizes=self.sizes[indices],
-            names=Strings.of(self.names[i] for i in indices),
+            names=Strings(self.names[i] for i in indices),
             lines=self.lines[indices],
-            files=Strings.of(self.files[i] for i in indices) if self.files is not None else None,
+            files=Strings(self.files[i] for i in indices),
         )
 
     def keep_boxes(self, keep: np.ndarray) -> "Annotations":
@@ -120,36 +115,29 @@ class Annotations:
 
     def coco(self) -> dict[str, Any]:
         """Returns a COCO ground truth: images, annotations (boxes as written, xywh) and categories with the data's own ids."""
-        columns = (
-            self.image_ids[self.image_of_boxes()],
-            self.category_ids[self.labels],
-            xyxy_to_xywh(self.boxes),
-            self.areas,
-            self.crowd.astype(int),
-        )
+        image_ids, category_ids = self.image_ids[self.image_of_boxes()], self.category_ids[self.labels]
+        columns = (image_ids, category_ids, xyxy_to_xywh(self.boxes), self.areas, self.crowd.astype(int))
         keys = ("id", "image_id", "category_id", "bbox", "area", "iscrowd")
         rows = zip(range(1, len(self.labels) + 1), *(column.tolist() for column in columns), strict=True)
         images = zip(self.image_ids.tolist(), self.names, self.sizes.tolist(), strict=True)
+        categories = zip(self.category_ids.tolist(), self.classes, strict=True)
         return {
             "images": [{"id": i, "file_name": name, "height": h, "width": w} for i, name, (h, w) in images],
             "annotations": [dict(zip(keys, row, strict=True)) for row in rows],
-            "categories": [
-                {"id": i, "name": name} for i, name in zip(self.category_ids.tolist(), self.classes, strict=True)
-            ],
+            "categories": [{"id": i, "name": name} for i, name in categories],
         }
 
 
 class Packer:
     """Collects images and boxes in flat buffers and checks every box; `finish` returns the Annotations.
 
-    `names` are the data's own class names, indexed by the label passed to `add_box` (None: labels have no names);
-    `classes` are the class names of the result (None: the data's own). A box of any other class is an error.
-    Raises DataError for class names that are repeated or cannot be drawn.
+    `names` are the data's own class names by label (None: labels have no names), and `classes` those of the result. A box of
+    any other class is an error. Raises DataError for class names that are repeated or cannot be drawn.
     """
 
-    def __init__(self, source: str, root: str, names: tuple[str, ...] | None, classes: tuple[str, ...] | None) -> None:
+    def __init__(self, source: str, root: str, names: Classes, classes: Classes) -> None:
         self.source, self.root = source, root
-        self.problems, self.without_area, self.notes = Problems(), Problems(), []
+        self.problems, self.without_area, self.notes = [], [], []
         self.names_from = "the list of classes"
         self._names = classes if names is None else names
         self._classes = names if classes is None else classes
@@ -157,29 +145,24 @@ class Packer:
         twice = {name for name in self._names or () if self._names.count(name) > 1}
         if twice:
             raise DataError(f"{source}: two classes of the same name {brief(tuple(sorted(twice)))}: rename one of them")
-        self._table = None  # label in the data -> index in classes, -1: not in classes
-        if self._names is not None:
-            order = {name: index for index, name in enumerate(self._classes)}
-            self._table = [order.get(name, -1) for name in self._names]
-        self._paths, self._path_ends, self._files = bytearray(), array("q"), []
+        order = {name: index for index, name in enumerate(self._classes or ())}
+        # label in the data -> index in classes, -1: not in classes
+        self._table = range(MAX_UNNAMED) if self._names is None else [order.get(name, -1) for name in self._names]
+        self._paths, self._files = Strings(), Strings()
         self._starts, self._lines, self._image_ids, self._sizes = array("q"), array("i"), array("q"), array("i")
         self._boxes, self._labels, self._crowd, self._areas = array("d"), array("i"), bytearray(), array("d")
 
-    def add_image(
-        self, name: str, line: int = 0, file: str = "", image_id: int | None = None, size: tuple = (0, 0)
-    ) -> None:
+    def add_image(self, name: str, line=0, file="", image_id: int | None = None, size: tuple = (0, 0)) -> None:
         """Starts an image, to which the following boxes belong. `size` is height, width; image ids default to 1, 2, ..."""
         try:
-            self._paths += check_path(name).encode("utf-8", "surrogateescape")
+            self._paths.append(check_path(name))
         except ValueError as error:
             self.complain(file or self.source, error)
-        self._path_ends.append(len(self._paths))
         self._starts.append(len(self._labels))
         self._lines.append(line)
         self._image_ids.append(len(self._starts) if image_id is None else image_id)
         self._sizes.extend(size)
-        if file:
-            self._files.append(file)
+        self._files.append(file)
 
     def add_box(self, x1, y1, x2, y2, label, crowd=0.0, area=None) -> None:
         """Adds a box to the last image. Raises ValueError (NoArea) that says what is wrong with it."""
@@ -187,39 +170,34 @@ class Packer:
             raise ValueError(f"box {x1:g},{y1:g},{x2:g},{y2:g},{label:g} holds a value that is not a number")
         if label != int(label) or crowd not in (0, 1):
             raise ValueError(f"class {label:g} must be a whole number, and crowd {crowd:g} must be 0 or 1")
-        if not 0 <= label < (MAX_UNNAMED_CLASSES if self._table is None else len(self._table)):
+        if not 0 <= label < len(self._table):
             raise ValueError(self._out_of_range(int(label)))
-        if self._table is not None and self._table[int(label)] < 0:
+        index = self._table[int(label)]
+        if index < 0:
             raise ValueError(unknown_class(self._names[int(label)], self._classes))
         if not (x2 > x1 and y2 > y1):
             raise NoArea(f"box {x1:g},{y1:g},{x2:g},{y2:g} has no area (x1,y1,x2,y2 with x1 < x2 and y1 < y2)")
         self._boxes.extend((x1, y1, x2, y2))
-        self._labels.append(int(label) if self._table is None else self._table[int(label)])
+        self._labels.append(index)
         self._crowd.append(int(crowd))
         self._areas.append((x2 - x1) * (y2 - y1) if area is None else area)
 
     def complain(self, where: str, error: ValueError) -> None:
         """Notes a problem; `finish` raises all of them together."""
-        (self.without_area if isinstance(error, NoArea) else self.problems).add(f"{where}: {error}")
+        (self.without_area if isinstance(error, NoArea) else self.problems).append(f"{where}: {error}")
 
     def _out_of_range(self, label: int) -> str:
-        if self._table is None:
+        if self._names is None:
             return f"class {label} without a list of names: write classes.txt next to {self.source}, one name per line"
         return f"class {label}, but {self.names_from} has {len(self._table)} names (0-{len(self._table) - 1})"
 
     def finish(self, bad_boxes: str, category_ids: list[int] | None = None) -> Annotations:
-        """Returns the annotations. Raises one DataError for all problems, which include boxes without area if `bad_boxes` is
-        "error"; "drop" leaves those out and counts them in the notes."""
+        """Returns the annotations, or raises one DataError for all problems. `bad_boxes`: "error", or "drop" with a note."""
         if bad_boxes not in ("error", "drop"):
             raise DataError(f'bad_boxes is {bad_boxes!r}; it can be "error" or "drop"')
-        self.problems.raise_any(f"{self.source}: problems: {self.problems.count}")
-        count = self.without_area.count
-        if bad_boxes == "error":
-            self.without_area.raise_any(f'{self.source}: boxes without area: {count}; bad_boxes="drop" leaves them out')
-        if count:
-            self.notes.append(f"{self.source}: boxes without area, left out: {count}\n{self.without_area}")
-        labels = np.frombuffer(self._labels, np.int32)
-        classes = self._classes
+        raise_any(f"{self.source}: problems: {len(self.problems)}", self.problems)
+        self.notes += note_dropped(f"{self.source}: boxes without area", self.without_area, bad_boxes)
+        labels, classes = np.frombuffer(self._labels, np.int32), self._classes
         if classes is None:
             classes = tuple(str(index) for index in range(labels.max(initial=-1) + 1))
         return Annotations(
@@ -234,9 +212,9 @@ class Packer:
             crowd=np.frombuffer(self._crowd, bool),
             areas=np.frombuffer(self._areas, np.float64),
             root=self.root,
-            names=Strings(np.frombuffer(self._paths, np.uint8), np.frombuffer(self._path_ends, np.int64)),
+            names=self._paths,
             lines=np.frombuffer(self._lines, np.int32),
-            files=Strings.of(self._files) if self._files else None,
+            files=self._files,
             notes=tuple(self.notes),
         )
 

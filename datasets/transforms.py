@@ -55,8 +55,7 @@ def placement(scale: float, left: float, top: float, width: int, mirrored: bool)
 def random_affine(rng: np.random.Generator, source: Size, target: Size, settings: Augment) -> np.ndarray:
     """Draws a matrix float64 [2, 3] that takes the center of an area of size `source` near that of one of size `target`.
 
-    The number of random draws is fixed, so that one setting does not change the values drawn for another.
-    """
+    The number of draws is fixed, so that one setting does not change the values drawn for another."""
     shear = settings.shear
     angle, slant_x, slant_y = np.radians(rng.uniform(-1, 1, 3) * (settings.rotation, shear, shear))
     zoom = rng.uniform(*settings.scale)
@@ -73,14 +72,12 @@ def _around(first: np.ndarray, last: np.ndarray, matrix: np.ndarray) -> tuple[np
     return center - half, center + half
 
 
-def move_boxes(
-    boxes: np.ndarray, labels: np.ndarray, matrix: np.ndarray, window: np.ndarray, size: Size
-) -> tuple[np.ndarray, np.ndarray]:
-    """Transforms boxes [n, 4] and labels [n] by `matrix` and clips them to the output of `size` = (height, width).
+def move_boxes(sample: Sample, matrix: np.ndarray, window: np.ndarray, size: Size) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the boxes [n, 4] and labels [n] of a sample moved by `matrix`, clipped to the output of `size`.
 
-    Only `window` (xyxy) of the image is visible. A rotated box becomes the bounding box of its corners. Boxes with a side of
-    MIN_SIDE or less, or of which at most MIN_VISIBLE is visible, are left out.
+    Only `window` (xyxy) of the image is visible. Boxes that are too thin (MIN_SIDE) or too hidden (MIN_VISIBLE) are left out.
     """
+    _, boxes, labels = sample
     if not len(boxes):
         return np.zeros((0, 4), np.float32), labels
     first, last = (np.minimum(np.maximum(c, window[:2]), window[2:]) for c in (boxes[:, :2], boxes[:, 2:]))
@@ -122,9 +119,8 @@ def _resize_into(output: np.ndarray, image: np.ndarray, matrix: np.ndarray, wind
 def _warp_into(output: np.ndarray, image: np.ndarray, matrix: np.ndarray, window: np.ndarray) -> None:
     """`paint` in general: warps the window into its bounding rectangle in the output; other pixels stay as they are."""
     low, high = _around(window[:2], window[2:], matrix)
-    (x1, y1), (x2, y2) = (
-        np.clip(corner, 0, output.shape[1::-1]).astype(int) for corner in (np.floor(low), np.ceil(high))
-    )
+    corners = np.clip([np.floor(low), np.ceil(high)], 0, output.shape[1::-1])
+    (x1, y1), (x2, y2) = corners.astype(int)
     if x2 <= x1 or y2 <= y1:
         return
     part = image[window[1] : window[3], window[0] : window[2]]
@@ -143,9 +139,7 @@ def paint(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Resamples a sample by `matrix` [2, 3] into `output`, IN PLACE, and returns its boxes and labels there.
 
-    `window` (xyxy in the image, rounded to whole pixels) is the visible part; None: all of it. Without rotation and shear
-    the image's edges are rounded to whole pixels of the output, and the boxes follow.
-    """
+    `window` (xyxy in the image, rounded to whole pixels) is the visible part; None: all of it."""
     height, width = sample.image.shape[:2]
     whole = np.array([0, 0, width, height])
     window = whole if window is None else np.rint(window).astype(int).clip(0, whole[[2, 3, 2, 3]])
@@ -154,7 +148,7 @@ def paint(
             matrix = _resize_into(output, sample.image, matrix, window)
         else:
             _warp_into(output, sample.image, matrix, window)
-    return move_boxes(sample.boxes, sample.labels, matrix, window, output.shape[:2])
+    return move_boxes(sample, matrix, window, output.shape[:2])
 
 
 def shift_colors(image: np.ndarray, rng: np.random.Generator, hsv: tuple[float, float, float]) -> None:
@@ -177,9 +171,7 @@ def shift_colors(image: np.ndarray, rng: np.random.Generator, hsv: tuple[float, 
 def augment(sample: Sample, size: Size, rng: np.random.Generator, kind: str, settings: Augment) -> Sample:
     """Augments one sample: flip, letterbox of `kind` into `size` = (height, width), random affine map, color shifts.
 
-    The image is mirrored before it is padded. If the affine map is the identity, the result is
-    exactly `letterbox` of the image, and colors change inside the image only, so that padding is as in evaluation.
-    """
+    If the affine map is the identity, the result is exactly `letterbox` of the image, and the padding keeps its color."""
     mirrored = bool(rng.random() < settings.flip)
     affine = random_affine(rng, size, size, settings)
     height, width = sample.image.shape[:2]
@@ -187,7 +179,7 @@ def augment(sample: Sample, size: Size, rng: np.random.Generator, kind: str, set
     matrix = compose(affine, placement(transform.scale, transform.left, transform.top, width, mirrored))
     if np.array_equal(affine, np.eye(2, 3)):
         output, _ = letterbox(cv2.flip(sample.image, 1) if mirrored else sample.image, size, kind)
-        boxes, labels = move_boxes(sample.boxes, sample.labels, matrix, np.array([0, 0, width, height]), size)
+        boxes, labels = move_boxes(sample, matrix, np.array([0, 0, width, height]), size)
         shift_colors(output[place], rng, settings.hsv)
     else:
         output = np.full((*size, 3), FILL, np.uint8)

@@ -13,13 +13,11 @@ import yaml
 from datasets.annotations import text_lines
 from datasets.errors import DataError, check_path
 from datasets.scan import scan
-from datasets.store import Annotations, Packer
+from datasets.store import Annotations, Classes, Packer, Part
 from utils.images import images_under
 
-Classes = tuple[str, ...] | None
 
-
-def read_yolo_yaml(path: Path, part: tuple[str, ...], classes: Classes, bad_boxes: str) -> Annotations:
+def read_yolo_yaml(path: Path, part: Part, classes: Classes, bad_boxes: str) -> Annotations:
     """Reads the first part of a data yaml whose name is in `part` (empty: all parts together). Raises DataError."""
     try:
         config = yaml.load(path.read_bytes(), Loader=yaml.BaseLoader)  # only text: the class "no" is not False
@@ -84,9 +82,7 @@ def _images(path: Path, root: str | None, key: str, entry: str) -> list[str]:
     return found
 
 
-def read_yolo_folder(
-    folder: Path, part: tuple[str, ...], names: Classes, classes: Classes, bad_boxes: str
-) -> Annotations:
+def read_yolo_folder(folder: Path, part: Part, names: Classes, classes: Classes, bad_boxes: str) -> Annotations:
     """Reads a folder with images/ (possibly with train/ and val/ inside) and labels/, or with images and labels together."""
     top = folder / "images" if (folder / "images").is_dir() else folder
     place = next((top / name for name in part if (top / name).is_dir()), top)
@@ -115,17 +111,14 @@ def label_file(image: str) -> str:
 def read_yolo_images(source: str, images: list[str], names: Classes, classes: Classes, bad_boxes: str) -> Annotations:
     """Reads the label files of `images`; without `names` the labels are positions in `classes`. Raises DataError.
 
-    An image without a label file is a background; at least one image must have one. Pixels need the sizes of the images,
-    which `scan` reads; an image that cannot be read is kept without boxes, and `scan.prepare` reports it.
-    """
+    An image without a label file is a background; at least one image must have one. An image that cannot be read has no
+    size and is kept without boxes; `scan.prepare` reports it."""
     if names is None and classes is None:
         raise DataError(f"{source}: no class names: write classes.txt next to it, or give classes=FILE")
     labels = [label_file(image) for image in images]
     if not any(os.path.exists(path) for path in labels):
-        expected = f", for example {labels[0]}" if labels else ""
-        raise DataError(
-            f"{source}: no label file for any of {len(images)} images{expected}: put labels/ next to images/"
-        )
+        expected = f"{len(images)} images" + (f", for example {labels[0]}" if labels else "")
+        raise DataError(f"{source}: no label file for any of {expected}: put labels/ next to images/")
     pack = Packer(source, "", names, classes)
     for image, path, (height, width) in zip(images, labels, scan(images).sizes.tolist(), strict=True):
         known = os.path.exists(path)
@@ -146,9 +139,8 @@ def _label(line: str, width: int, height: int) -> tuple[float, ...]:
     except ValueError as error:
         raise ValueError(f"{line.strip()[:60]!r} is not numbers: write class x y width height") from error
     if len(values) != 4 and (len(values) < 6 or len(values) % 2):
-        raise ValueError(
-            f"{1 + len(values)} numbers: write class x y width height, or class and the corners of a polygon"
-        )
+        expected = "write class x y width height, or class and the corners of a polygon"
+        raise ValueError(f"{1 + len(values)} numbers: {expected}")
     if max(map(abs, values)) > 1.5:
         raise ValueError(f"{max(values, key=abs):g} is not a fraction of the image: divide by its width and height")
     if len(values) == 4:

@@ -1,6 +1,7 @@
 """Mosaic and mixup keep boxes over their objects, and samples are functions of their random generator."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -25,10 +26,8 @@ def noise_samples(count, seed=0):
 
 
 def draw(samples, index, key, how=HOW, size=(64, 96), kind="corner"):
-    def partner(rng):
-        return samples[rng.integers(len(samples))]
-
-    return draw_sample(samples.__getitem__, index, partner, np.random.default_rng(key), size, kind, how)
+    rng = np.random.default_rng(key)
+    return draw_sample(samples[index], lambda: samples[rng.integers(len(samples))], rng, size, kind, how)
 
 
 def same(a, b):
@@ -55,7 +54,7 @@ def test_boxes_of_a_mixup_stay_over_their_objects():
         rng = np.random.default_rng((2, seed))
         size = SIZES[seed % 3]
         blank = Sample(np.full((*size, 3), GRAY, np.uint8), np.zeros((0, 4), np.float32), np.zeros(0, np.int64))
-        mixed = mixup(blank, painted_sample(rng), rng, 0.5, (0, 0, 0))
+        mixed = mixup(blank, painted_sample(rng), rng, Augment(0, 1, **UPRIGHT))
         assert_under_its_box(mixed.image, mixed.boxes, 0, rotated=False, strength=0.5)
 
 
@@ -63,7 +62,7 @@ def test_a_mixup_averages_two_images_and_keeps_all_boxes():
     rng = np.random.default_rng(3)
     first = Sample(np.full((64, 64, 3), 40, np.uint8), np.array([[1, 2, 30, 40]], np.float32), np.array([5]))
     second = Sample(np.full((32, 32, 3), 200, np.uint8), np.array([[0, 0, 32, 32]], np.float32), np.array([7]))
-    mixed = mixup(first, second, rng, 0.5, (0, 0, 0))
+    mixed = mixup(first, second, rng, Augment(0, 1, **UPRIGHT))
     assert mixed.labels.tolist() == [5, 7]
     np.testing.assert_array_equal(mixed.boxes[0], first.boxes[0])
     x1, y1, x2, y2 = mixed.boxes[1].astype(int)
@@ -142,7 +141,7 @@ def test_random_draws_do_not_depend_on_the_pixels():
 
         for position in range(40):
             rng = np.random.default_rng((0, 0, position))
-            draw_sample(samples.__getitem__, 0, partner, rng, (64, 64), "corner", HOW)
+            draw_sample(samples[0], partial(partner, rng), rng, (64, 64), "corner", HOW)
             drawn[seed].append(rng.random())
     assert drawn[0] == drawn[1]
 
@@ -151,14 +150,13 @@ def test_mosaic_and_mixup_have_their_probabilities():
     samples = noise_samples(5)
     drawn = []
     for position in range(400):
-        fetched = []
+        fetched, rng = [], np.random.default_rng((0, 0, position))
 
-        def partner(rng, fetched=fetched):
+        def partner(rng=rng, fetched=fetched):
             fetched.append(1)
             return samples[rng.integers(5)]
 
-        rng = np.random.default_rng((0, 0, position))
-        draw_sample(samples.__getitem__, 0, partner, rng, (32, 32), "corner", replace(HOW, mosaic=0.7, mixup=0.2))
+        draw_sample(samples[0], partner, rng, (32, 32), "corner", replace(HOW, mosaic=0.7, mixup=0.2))
         drawn.append(len(fetched))
     counts = np.bincount(drawn, minlength=5) / 400  # 0: neither, 1: mixup, 3: mosaic, 4: both
     np.testing.assert_allclose(counts, [0.24, 0.06, 0, 0.56, 0.14], atol=0.08)
@@ -213,7 +211,8 @@ def test_flip_is_the_probability_of_mirrored_images(flip):
 def test_the_second_image_of_a_mixup_has_a_random_place_and_size():
     blank = Sample(np.zeros((100, 100, 3), np.uint8), np.zeros((0, 4), np.float32), np.zeros(0, np.int64))
     second = Sample(np.zeros((50, 50, 3), np.uint8), np.array([[24, 24, 26, 26]], np.float32), np.zeros(1, np.int64))
-    boxes = np.concatenate([mixup(blank, second, np.random.default_rng(s), 0.5, (0, 0, 0)).boxes for s in range(200)])
+    how = Augment(0, 1, **UPRIGHT)
+    boxes = np.concatenate([mixup(blank, second, np.random.default_rng(s), how).boxes for s in range(200)])
     middles, sides = (boxes[:, :2] + boxes[:, 2:]) / 2, boxes[:, 2:] - boxes[:, :2]
     assert (middles.std(0) > 8).all() and (abs(middles.mean(0) - 50) < 5).all()
     assert 1.9 <= sides.min() < 2.5 and 5.5 < sides.max() <= 6.5  # .5 to 1.5 of the letterboxed 4 pixels

@@ -107,13 +107,15 @@ def test_inputs_are_not_changed(moves):
 def test_boxes_that_are_hardly_visible_are_dropped():
     boxes = np.array([[10, 10, 10, 40], [10, 10, 30, 30], [0, 0, 100, 100], [92, 0, 192, 50], [80, 0, 180, 50]], float)
     matrix, window = np.eye(2, 3), np.array([0, 0, 200, 100])
-    kept, labels = move_boxes(boxes.astype(np.float32), np.arange(5), matrix, window, (100, 100))
+    kept, labels = move_boxes(Sample(None, boxes.astype(np.float32), np.arange(5)), matrix, window, (100, 100))
     assert labels.tolist() == [1, 2, 4]  # 3 has 8 % left, 4 has 20 %
     np.testing.assert_array_equal(kept, [[10, 10, 30, 30], [0, 0, 100, 100], [80, 0, 100, 50]])
     tilted = affine(np.random.default_rng(0), (100, 100), (100, 100), 45, (1, 1), 0, 0)
-    _, labels = move_boxes(boxes.astype(np.float32), np.arange(5), tilted, np.array([0, 0, 9, 9]), (100, 100))
+    _, labels = move_boxes(
+        Sample(None, boxes.astype(np.float32), np.arange(5)), tilted, np.array([0, 0, 9, 9]), (100, 100)
+    )
     assert labels.tolist() == []  # nothing outside of the window is visible, even if rotation gives a line an area
-    _, labels = move_boxes(boxes[1:2].astype(np.float32), np.arange(1), 0.05 * matrix, window, (100, 100))
+    _, labels = move_boxes(Sample(None, boxes[1:2].astype(np.float32), np.arange(1)), 0.05 * matrix, window, (100, 100))
     assert labels.tolist() == []  # one pixel
 
 
@@ -124,7 +126,7 @@ def test_a_rotated_box_becomes_the_bounding_box_of_its_corners():
         x1, y1 = rng.uniform(0, 60, 2)
         box = np.array([[x1, y1, x1 + 50, y1 + 15]])
         corners = box[0][[0, 1, 2, 1, 0, 3, 2, 3]].reshape(4, 2) @ matrix[:, :2].T + matrix[:, 2]
-        moved, _ = move_boxes(box, np.zeros(1, int), matrix, np.array([0, 0, 120, 80]), (400, 400))
+        moved, _ = move_boxes(Sample(None, box, np.zeros(1, int)), matrix, np.array([0, 0, 120, 80]), (400, 400))
         np.testing.assert_allclose(moved[0], np.concatenate([corners.min(0), corners.max(0)]).clip(0, 400), atol=1e-3)
 
 

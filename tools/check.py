@@ -17,10 +17,10 @@ from typing import Any
 import cv2
 import numpy as np
 
-from datasets.errors import DataError, Problems
+from datasets.errors import DataError, first_ten
 from datasets.formats import read, read_classes
 from datasets.scan import clipped_boxes, prepare, scan
-from datasets.store import Annotations
+from datasets.store import Annotations, Classes
 from utils.boxes import area
 from utils.config import override
 from utils.draw import contact_sheet, draw_boxes, write_image
@@ -32,7 +32,6 @@ SMALL = (8, 16, 32)  # pixels of the network's input; the finest stride of the n
 IMBALANCE = 100  # ratio of the boxes of the most frequent class and of the rarest
 
 Size = tuple[int, int]  # height, width
-Classes = tuple[str, ...] | None
 
 
 @dataclass(frozen=True)
@@ -50,9 +49,8 @@ def check(
 ) -> tuple[dict[str, Any], Annotations]:
     """Returns (report of plain values, the usable annotations of `data`). Raises DataError if there are none.
 
-    report["train"] and, with `val`, report["val"] are results of `examine`; "between" lists pairs of equal images in
-    both, "errors" what training refuses, "warnings" what may harm it.
-    """
+    "train" and "val" are results of `examine`; "between" lists pairs of equal images in both, "errors" what training
+    refuses, "warnings" what may harm it."""
     train, good, contents = examine(data, "train", size, classes, image_root)
     report = {"size": list(size), "train": train, "errors": list(train["errors"]), "warnings": _warnings(train)}
     if val is not None:
@@ -98,9 +96,8 @@ def _leniently(errors: list[str], work: Callable[[bool], Any]) -> Any:
     try:
         return work(True)
     except DataError as error:
-        result = work(False)
         errors.append(str(error).partition("\n")[0])
-        return result
+    return work(False)
 
 
 def _boxes(annotations: Annotations, size: Size) -> dict[str, Any]:
@@ -113,22 +110,20 @@ def _boxes(annotations: Annotations, size: Size) -> dict[str, Any]:
     width, height = boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1]
     keys = np.column_stack([images, annotations.labels[rows], written])
     first, groups = np.unique(keys, axis=0, return_index=True, return_inverse=True)[1:]
-    suspicious = {
-        "covering": area(boxes) >= COVERING * shape.prod(1),
-        "thin": np.maximum(width / height, height / width) > THIN,
-        "twice": first[groups.reshape(-1)] != np.arange(len(rows)),
-    }
+
+    def places(mask: np.ndarray) -> list[str]:
+        text = [",".join(f"{value:g}" for value in box) for box in written[mask]]
+        return [f"{annotations.where(i)}: {box}" for i, box in zip(images[mask], text, strict=True)]
+
     return {
         "boxes": len(rows),
         "crowd": len(annotations.boxes) - len(rows),
         "smaller_than": {str(side): int((sides < side).sum()) for side in SMALL},
         "clipped": int((np.abs(boxes - written) > 0.01).any(1).sum()),
         "suspicious": {
-            kind: [
-                f"{annotations.where(images[i])}: {','.join(f'{value:g}' for value in written[i])}"
-                for i in np.flatnonzero(mask)
-            ]
-            for kind, mask in suspicious.items()
+            "covering": places(area(boxes) >= COVERING * shape.prod(1)),
+            "thin": places(np.maximum(width / height, height / width) > THIN),
+            "twice": places(first[groups.reshape(-1)] != np.arange(len(rows))),
         },
     }
 
@@ -177,10 +172,7 @@ def _part_lines(name: str, part: dict[str, Any], size: list[int]) -> list[str]:
 
 
 def _ten(places: list[str], title: str) -> list[str]:
-    found = Problems()
-    for place in places:
-        found.add(place)
-    return [f"  {title}: {found.count}", indent(str(found), "  ")] if places else []
+    return [f"  {title}: {len(places)}", indent(first_ten(places), "  ")] if places else []
 
 
 def page(annotations: Annotations, columns: int = 4, cell: int = 320) -> np.ndarray:

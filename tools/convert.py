@@ -59,10 +59,8 @@ def _divide(annotations: Annotations, target: Path, fractions: tuple[float, ...]
     names = [target.with_name(f"{target.stem}_{part}{target.suffix}") for part in ("train", "val", "test")]
     parts = split_parts(digests, fractions, seed)
     if not all(map(len, parts)):
-        sizes = ", ".join(str(len(part)) for part in parts)
-        raise DataError(
-            f"{split} divides {len(annotations)} images into {sizes}: enlarge the fraction of the empty part"
-        )
+        into = f"{len(annotations)} images into {', '.join(str(len(part)) for part in parts)}"
+        raise DataError(f"{split} divides {into}: enlarge the fraction of the empty part")
     return {name: annotations.select(part) for name, part in zip(names, parts, strict=False)}
 
 
@@ -80,11 +78,8 @@ def _relative(path: str, folder: Path) -> str:
 
 def text_of(annotations: Annotations, folder: Path) -> str:
     """Returns the text of an annotation file in `folder`. Raises DataError for a path that it cannot hold."""
-    try:
-        paths = (_relative(annotations.path(i), folder) for i in range(len(annotations)))
-        return "".join(f"{annotation_line(path, *annotations.boxes_of(i))}\n" for i, path in enumerate(paths))
-    except ValueError as error:
-        raise DataError(str(error)) from error
+    paths = (_relative(annotations.path(i), folder) for i in range(len(annotations)))
+    return "".join(f"{annotation_line(path, *annotations.boxes_of(i))}\n" for i, path in enumerate(paths))
 
 
 def json_of(annotations: Annotations, folder: Path) -> str:
@@ -95,47 +90,33 @@ def json_of(annotations: Annotations, folder: Path) -> str:
     return json.dumps(data, ensure_ascii=False)
 
 
-def _classes_text(path: Path, classes: tuple[str, ...]) -> dict[Path, str]:
-    """Returns {path: text} of the classes file, {} if it exists with the same names. Raises DataError for other names."""
-    if not path.exists():
-        return {path: "".join(f"{name}\n" for name in classes)}
-    if read_classes(str(path)) != classes:
-        raise DataError(f"{path} exists with other names: write into another folder, or move it away")
-    return {}
-
-
-def convert(
-    source: str,
-    target: str,
-    split: tuple[float, ...] | None = None,
-    seed: int = 0,
-    part: str | None = None,
-    classes: str | None = None,
-    image_root: str | None = None,
-    bad_boxes: str = "error",
-) -> list[str]:
-    """Reads `source` and writes `target` (see Config) -> lines of report.
+def convert(source: str, target: str, **options) -> list[str]:
+    """Reads `source` and writes `target`; `options` are those of Config -> lines of report.
 
     Raises DataError, and writes nothing, if the data are wrong, a file exists, or classes.txt next to it has other names.
     """
-    goal = Path(target)
+    goal, cfg = Path(target), Config(**options)
     if goal.suffix.lower() not in (".txt", ".json"):
         raise DataError(f"{target}: the name must end with .txt (annotation file) or .json (COCO JSON)")
-    part = part or ("all" if split else "train")
+    part = cfg.part or ("all" if cfg.split else "train")
     if part not in PARTS:
         raise DataError(f"part={part}: choose one of {', '.join(PARTS)}")
-    found = read(source, part, read_classes(classes) if classes else None, image_root, bad_boxes)
+    found = read(source, part, read_classes(cfg.classes) if cfg.classes else None, cfg.image_root, cfg.bad_boxes)
     report = list(found.notes)
     write = json_of if goal.suffix.lower() == ".json" else text_of
     if write is json_of:
-        found, report = prepare(found, bad_boxes=bad_boxes)  # COCO JSON has the sizes of the images
-    outputs = _divide(found, goal, split, seed) if split else {goal: found}
+        found, report = prepare(found, bad_boxes=cfg.bad_boxes)  # COCO JSON has the sizes of the images
+    outputs = _divide(found, goal, cfg.split, cfg.seed) if cfg.split else {goal: found}
     existing = next((path for path in outputs if path.exists()), None)
     if existing:
         raise DataError(f"{existing} exists: give another name, or delete it")
     texts = {path: write(chosen, goal.parent) for path, chosen in outputs.items()}
     if write is text_of:
-        texts |= _classes_text(goal.with_name("classes.txt"), found.classes)
+        names = goal.with_name("classes.txt")
+        if not names.exists():
+            texts[names] = "".join(f"{name}\n" for name in found.classes)
+        elif read_classes(str(names)) != found.classes:
+            raise DataError(f"{names} exists with other names: write into another folder, or move it away")
     goal.parent.mkdir(parents=True, exist_ok=True)
     for path, text in texts.items():
         path.write_text(text, encoding="utf-8", errors="surrogateescape", newline="\n")
