@@ -20,7 +20,7 @@ from datasets.dataset import DetectionDataset, source_digest
 from datasets.formats import Annotations, read_parts
 from datasets.loader import TrainSampler, ValSampler, build_loader
 from datasets.mosaic import Augment
-from utils import distributed, memory, resume, summary
+from utils import distributed, resume, summary
 from utils.config import ConfigError, check, override, require, run_script, show, table
 from utils.distributed import Interrupted, Ranks, StopSignal
 from utils.fit import EpochProgress, Meter, NonFiniteLoss, epoch_row, epoch_text, fit_one_epoch, validate
@@ -140,7 +140,8 @@ def main(cfg: Config, extra_augment: Callable = extra_augment) -> float:
     ranks.check_same(constants | common_constants(cfg, val_data))
     folder, saved = resume.find(cfg.resume, cfg.output, cfg.name, constants, ranks)
     model, freeze_epochs = build_model(cfg, train_data.classes, saved, ranks, log)
-    cfg, plan, step_bytes = fit_to_memory(cfg, model, train_data, freeze_epochs, saved, ranks)
+    cfg, step_bytes = fit_to_memory(cfg, model, train_data, saved, ranks)
+    plan = Plan.of(len(train_data), cfg.epochs, freeze_epochs, *batch_sizes(cfg).values(), cfg.accumulate)
     updater = build_updater(cfg, model, plan)
     state, begun = resume.restore(saved, model, updater)
     train_set, val_loader = build_data(cfg, model.letterbox, train_data, val_data, extra_augment, ranks)
@@ -159,8 +160,8 @@ def main(cfg: Config, extra_augment: Callable = extra_augment) -> float:
         from utils.wrap import compile_forward
 
         log(compile_forward(model, cfg.multi_scale > 0, ranks.world_size))
-    for_resume = {"constants": constants, "freeze_epochs": freeze_epochs}
-    for_resume["batch_sizes"] = (cfg.freeze_batch_size, cfg.batch_size)
+    sizes = tuple(batch_sizes(cfg).values())
+    for_resume = {"constants": constants, "freeze_epochs": freeze_epochs, "batch_sizes": sizes}
     policy = {"save_every": cfg.save_every, "save_minutes": cfg.save_minutes, "average": not cfg.sync_bn}
     save = resume.Saver(run, ranks, updater, asdict(cfg), list(train_data.classes), for_resume, **policy)
     val_criterion = nets.criterion(model, torch.ones_like)
@@ -200,7 +201,9 @@ def main(cfg: Config, extra_augment: Callable = extra_augment) -> float:
         except NonFiniteLoss as error:
             raise SystemExit(error.text(train_data)) from error
         except torch.cuda.OutOfMemoryError as error:
-            advice = memory.less_memory(plan, cfg.accumulate, model.frozen)
+            from utils.measure import less_memory
+
+            advice = less_memory(batch_sizes(cfg), cfg.accumulate, model.frozen)
             raise SystemExit(f"CUDA out of memory: {advice}") from error
         finally:
             if run:
@@ -261,7 +264,8 @@ def build_model(cfg: Config, classes: tuple, saved: dict | None, ranks: Ranks, l
         model, freeze_epochs = nets.build(cfg.model, len(classes), saved["model"]), saved["freeze_epochs"]
     else:
         model, pretrained = nets.build_pretrained(cfg.model, classes, cfg.weights, ranks, log, optional=is_demo(cfg))
-        freeze_epochs = cfg.freeze_epochs if pretrained or not is_demo(cfg) else 0
+        unavailable = is_demo(cfg) and cfg.weights and not pretrained  # official weights could not be downloaded
+        freeze_epochs = 0 if unavailable else cfg.freeze_epochs
         if freeze_epochs and not pretrained:
             log(f"WARNING: freeze_epochs={freeze_epochs} without weights: a frozen random backbone learns nothing")
     model = model.to(ranks.device, memory_format=torch.channels_last)
@@ -269,18 +273,24 @@ def build_model(cfg: Config, classes: tuple, saved: dict | None, ranks: Ranks, l
     return model, freeze_epochs
 
 
-def fit_to_memory(
-    cfg: Config, model: nets.DetectionModel, data: Annotations, freeze_epochs: int, saved: dict | None, ranks: Ranks
-) -> tuple[Config, Plan, int]:
-    """Replaces automatic batch sizes. Returns the constants, the plan of the run, and the bytes of a thawed step on a GPU."""
+def batch_sizes(cfg: Config) -> dict[str, int]:
+    """Returns the images per batch of the frozen and of the thawed phase."""
+    return {"freeze_batch_size": cfg.freeze_batch_size, "batch_size": cfg.batch_size}
+
+
+def fit_to_memory(cfg: Config, model, data: Annotations, saved: dict | None, ranks: Ranks) -> tuple[Config, int]:
+    """Replaces automatic batch sizes. Returns the constants, and the bytes of a thawed step on a GPU (otherwise 0)."""
+    on_gpu, sizes = ranks.device.type == "cuda", batch_sizes(cfg)
+    if not on_gpu and all(sizes.values()):
+        return cfg, 0
+    from utils import measure
+
     largest = tuple(round(side * (1 + cfg.multi_scale) / 32) * 32 for side in cfg.image_size)
     boxes = int(np.diff(data.starts).max()) * (4 if cfg.mosaic else 1) * (2 if cfg.mixup else 1)
-    step_bytes = partial(memory.training_memory, model, nets.criterion(model), largest, max(boxes, 1), cfg.amp)
-    sizes = {"freeze_batch_size": cfg.freeze_batch_size, "batch_size": cfg.batch_size}
+    step_bytes = partial(measure.training_memory, model, nets.criterion(model), largest, max(boxes, 1), cfg.amp)
     before = dict(zip(sizes, saved["batch_sizes"], strict=True)) if saved else None
-    sizes = memory.choose_batch_sizes(sizes, before, step_bytes, len(data), ranks)
-    plan = Plan.of(len(data), cfg.epochs, freeze_epochs, *sizes.values(), cfg.accumulate)
-    return replace(cfg, **sizes), plan, memory.check_thawed_step(step_bytes, plan, cfg.accumulate, ranks)
+    sizes = measure.choose_batch_sizes(sizes, before, step_bytes, len(data), ranks)
+    return replace(cfg, **sizes), measure.check_thawed_step(step_bytes, sizes, cfg.accumulate, ranks) if on_gpu else 0
 
 
 def build_updater(cfg: Config, model: nets.DetectionModel, plan: Plan) -> Updater:

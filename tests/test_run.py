@@ -1,8 +1,7 @@
-"""utils/run.py: run folders that are never overwritten, a log without gaps, TensorBoard, curves and profiles."""
+"""utils/run.py: run folders that are never overwritten, a log without gaps, TensorBoard and curves."""
 
 import csv
 import errno
-import gzip
 import json
 import subprocess
 import sys
@@ -18,14 +17,12 @@ from utils import run as run_module
 from utils.checkpoint import load
 from utils.plots import draw_curves
 from utils.run import (
-    PROFILE_WARM_UP,
     Run,
     check_name,
     code,
     create,
     environment,
     last_number,
-    profiled,
     read_log,
     runs,
     started,
@@ -276,33 +273,3 @@ def test_curves_are_drawn_during_the_run(tmp_path, monkeypatch):
     monkeypatch.setattr(run_module, "CURVES_EVERY", -1)
     run.log({"epoch": 1, "AP": 0.1})
     assert (tmp_path / "curves.png").exists()
-
-
-def sums(batches):
-    """Does some work on every batch."""
-    return [float((torch.ones(8) * batch).sum()) for batch in batches]
-
-
-def test_profile_holds_the_steps_asked_for_and_leaves_the_batches_unchanged(tmp_path):
-    path, messages = tmp_path / "profile_epoch_0001.json.gz", []
-    assert sums(profiled(range(12), 3, path, messages.append)) == sums(range(12))
-    events = json.loads(gzip.open(path).read())["traceEvents"]
-    assert sum(event.get("name") == "wait for data" for event in events if event.get("ph") == "X") == 3
-    assert sum(event.get("name") == "aten::ones" for event in events) == 3
-    assert "aten::" in (tmp_path / "profile_epoch_0001.txt").read_text() and "3 steps" in messages[0]
-
-
-def test_profile_of_a_short_epoch_is_shorter_or_missing(tmp_path):
-    messages, first = [], PROFILE_WARM_UP
-    assert list(profiled(range(first + 1), 5, tmp_path / "a.json.gz", messages.append)) == list(range(first + 1))
-    assert list(profiled(range(first), 5, tmp_path / "b.json.gz", messages.append)) == list(range(first))
-    assert "1 steps" in messages[0] and "no trace" in messages[1]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.json.gz", "a.txt"]
-
-
-def test_training_that_stops_during_a_profile_leaves_no_profiler_running(tmp_path):
-    batches = profiled(range(20), 10, tmp_path / "a.json.gz")
-    for _ in range(PROFILE_WARM_UP + 2):
-        next(batches)
-    batches.close()
-    assert sums(profiled(range(12), 3, tmp_path / "b.json.gz")) == sums(range(12))

@@ -14,7 +14,7 @@ from utils.distributed import Interrupted, Ranks, StopSignal
 from utils.draw import draw_batches, prediction_sheet
 from utils.metrics import coco_metrics, to_coco
 from utils.optim import MAX_BAD_STEPS, Updater
-from utils.run import Run, profiled
+from utils.run import Run
 
 LOG_EVERY = 20  # optimizer steps between two logs on a GPU, where a log waits for the device; on a CPU every step logs
 
@@ -187,6 +187,8 @@ class EpochProgress:
         if self.run and self.epoch == 0:
             batches = draw_batches(batches, self.classes, self.run.image, self.begun)
         if self.run and self.profile_steps:
+            from utils.measure import profiled
+
             path = self.run.folder / f"profile_epoch_{self.epoch + 1:04}.json.gz"
             batches = profiled(batches, self.profile_steps, path, self.bar.write)
         return iter(batches)

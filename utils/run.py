@@ -12,7 +12,7 @@ import secrets
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
@@ -21,12 +21,10 @@ from typing import Any
 import cv2
 import numpy as np
 import torch
-from torch.profiler import ProfilerActivity, profile, record_function
 
 from utils import checkpoint, draw
 from utils.distributed import Ranks
 
-PROFILE_WARM_UP = 5  # steps before a profile: the first ones allocate memory and choose algorithms
 CURVES_EVERY = 60  # seconds between two updates of curves.png
 
 
@@ -248,29 +246,3 @@ def open_run(folder: Path, config: dict, ranks: Ranks, marks: dict, rows: tuple,
     if ranks.is_node_main and not ranks.is_main and started(folder, "id") != first:
         run = Run(folder, config, ranks.device, marks, None, run_id)
     return run
-
-
-def profiled(batches: Iterable, steps: int, path: Path, log: Callable[[str], None] = print) -> Iterator:
-    """Yields the batches unchanged, and profiles `steps` training steps after the first five.
-
-    Writes a trace for https://ui.perfetto.dev to `path` (.json.gz), and a table of the most expensive operations next to it.
-    """
-    batches, done = iter(batches), 0
-    yield from itertools.islice(batches, PROFILE_WARM_UP)
-    gpu = torch.cuda.is_available()
-    with profile(activities=[ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * gpu) as profiler:
-        while done < steps:
-            with record_function("wait for data"):
-                batch = next(batches, None)
-            if batch is None:
-                break
-            yield batch
-            done += 1
-    if done:
-        profiler.export_chrome_trace(str(path))
-        table = profiler.key_averages().table(f"self_{'device' if gpu else 'cpu'}_time_total", 40, 60)
-        path.with_suffix("").with_suffix(".txt").write_text(table, encoding="utf-8")
-        log(f"profile    {done} steps: {path} (open it at https://ui.perfetto.dev)")
-    else:
-        log(f"profile    no trace: the epoch has no more than {PROFILE_WARM_UP} steps")
-    yield from batches
