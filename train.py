@@ -154,7 +154,7 @@ def main(cfg: Config, extra_augment: Callable = extra_augment) -> float:
         log(f"resuming {folder} after epoch {state.epoch}" + (f" and {begun['batches']} batches" if begun else ""))
     marks = summary.curve_marks(plan, cfg.no_aug_epochs)
     folder = folder or new_folder(cfg.output, cfg.name, ranks)
-    run = open_run(folder, asdict(cfg), ranks, marks, state.rows, resume.run_id())
+    run = open_run(folder, asdict(cfg), ranks, marks, state.rows)
     log(f"run folder {folder}\n")
     if cfg.compile:
         from utils.wrap import compile_forward

@@ -23,7 +23,6 @@ from utils.run import (
     create,
     environment,
     last_number,
-    read_log,
     runs,
     started,
 )
@@ -32,8 +31,9 @@ ROOT = Path(__file__).parents[1]
 
 
 def rows_of(folder):
+    """The rows of log.csv without empty cells."""
     with open(folder / "log.csv", encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
+        return [{key: value for key, value in row.items() if value} for row in csv.DictReader(file)]
 
 
 def test_run_folders_are_numbered_and_never_overwritten(tmp_path):
@@ -56,8 +56,8 @@ def test_runs_are_sorted_by_date_and_number(tmp_path):
     for name in ("demo-2026-01-31-9", "demo-2026-01-31-10", "demo-2025-12-31-11", "demo-a-2026-09-09-1", "demo-x"):
         (tmp_path / name).mkdir()
     (tmp_path / "demo-2026-12-31-1").write_text("a file, not a run")
-    assert [path.name[5:] for *_, path in runs(tmp_path, "demo")] == ["2025-12-31-11", "2026-01-31-9", "2026-01-31-10"]
-    assert [path.name for *_, path in runs(tmp_path, "demo-a")] == ["demo-a-2026-09-09-1"]
+    assert [path.name[5:] for path in runs(tmp_path, "demo")] == ["2025-12-31-11", "2026-01-31-9", "2026-01-31-10"]
+    assert [path.name for path in runs(tmp_path, "demo-a")] == ["demo-a-2026-09-09-1"]
     assert runs(tmp_path, "dem") == []
 
 
@@ -102,7 +102,7 @@ def test_log_starts_with_the_epoch_and_adds_new_columns(tmp_path):
     run.log({"epoch": 1, "AP": None, "total": 0.25, "l1": 7})
     text = (tmp_path / "log.csv").read_text(encoding="utf-8")
     assert text.splitlines() == ["epoch,AP,total,l1", f"0,0.1,{1 / 3!r},", "1,,0.25,7"]
-    assert read_log(tmp_path / "log.csv")[1] == {"epoch": "1", "total": "0.25", "l1": "7"}
+    assert rows_of(tmp_path)[1] == {"epoch": "1", "total": "0.25", "l1": "7"}
 
 
 def test_log_after_resume_has_neither_gaps_nor_repeated_epochs(tmp_path):
@@ -239,6 +239,25 @@ def test_curves_that_cannot_be_drawn_are_a_warning(tmp_path, monkeypatch, capsys
     assert capsys.readouterr().out.count("WARNING: [Errno 28]") == 2 and len(rows_of(tmp_path)) == 1
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_full_disk_at_the_end_of_a_run_is_a_warning_for_tensorboard_and_the_curves(tmp_path, monkeypatch, capsys):
+    from tensorboard.summary.writer.record_writer import RecordWriter
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    run = Run(tmp_path, {})
+    run.log({"epoch": 1, "AP": 0.5})
+    run.scalars({"AP": 0.5}, 1)
+    for name in ("write", "flush", "close"):
+        monkeypatch.setattr(RecordWriter, name, full)
+    monkeypatch.setattr(run_module.os, "fsync", full)
+    run.close()
+    assert capsys.readouterr().out.count("WARNING: [Errno 28]") == 2 and not (tmp_path / "curves.png").exists()
+    run.close()  # a failed writer is not closed again
+    assert capsys.readouterr().out.count("WARNING: [Errno 28]") == 1
+
+
 def test_importing_run_does_not_import_tensorboard_or_matplotlib():
     program = "import sys, utils.run; print([m for m in ('tensorboard', 'matplotlib') if m in sys.modules])"
     out = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
@@ -257,11 +276,9 @@ def test_curves_are_drawn_from_the_log(tmp_path):
     run.close()
     with_marks = cv2.imread(str(tmp_path / "curves.png"))
     assert min(with_marks.shape[:2]) > 600 and with_marks.std() > 5
-    draw_curves(
-        read_log(tmp_path / "log.csv"), tmp_path / "again.png", {"thaw": 2, "no augmentation": 5}
-    )  # from the file alone
+    draw_curves(rows_of(tmp_path), tmp_path / "again.png", {"thaw": 2, "no augmentation": 5})  # from the file alone
     assert np.array_equal(cv2.imread(str(tmp_path / "again.png")), with_marks)
-    draw_curves(read_log(tmp_path / "log.csv"), tmp_path / "unmarked.png")
+    draw_curves(rows_of(tmp_path), tmp_path / "unmarked.png")
     assert not np.array_equal(cv2.imread(str(tmp_path / "unmarked.png")), with_marks)
     assert not list(tmp_path.glob(".*"))
 

@@ -2,7 +2,6 @@
 
 import copy
 import os
-import socket
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -17,7 +16,7 @@ from utils.config import ConfigError, show
 from utils.distributed import Interrupted, Ranks, StopSignal
 from utils.fit import Meter
 from utils.optim import Updater
-from utils.run import Run, order, runs, started
+from utils.run import Run, order, run_id, runs, started
 
 NOTHING_SAVED = (-1, -1)  # progress of a run folder without last.pt
 
@@ -67,15 +66,6 @@ class State:
         return None
 
 
-def run_id() -> str | None:
-    """Identifies a run under torchrun through all its restarts: --rdzv_id, or else the torchrun process on this host.
-
-    None without torchrun.
-    """
-    name = os.environ.get("TORCHELASTIC_RUN_ID")
-    return f"{socket.gethostname()}-{os.getppid()}" if name == "none" else name
-
-
 def find(
     resume: bool | str, output: str, name: str, constants: Mapping[str, Any], ranks: Ranks
 ) -> tuple[Path | None, dict | None]:
@@ -119,7 +109,7 @@ def _find_here(resume: bool | str, output: str, name: str) -> tuple[tuple, str] 
     if isinstance(resume, str):
         folder = _folder(resume)
         return (_progress(folder), folder.name) if (folder / "last.pt").exists() else None
-    candidates = [path for _, _, path in reversed(runs(output, name))]
+    candidates = runs(output, name)[::-1]
     has_id = os.environ.get("TORCHELASTIC_RUN_ID", "none") != "none"
     if run_id() and (has_id or os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"):
         started_here = [path for path in candidates if started(path, "run") == run_id()]
@@ -210,7 +200,14 @@ class Saver:
             with warn_if_disk_fails(errors):
                 self.run.log(row)
             self.run.scalars({name: value for name, value in row.items() if name != "epoch"}, state.epoch)
-        contents = self._contents(state)
+        contents = {
+            "config": self.config,
+            "classes": self.classes,
+            "epoch": state.epoch,
+            "step": self.updater.step_number,
+            "metrics": {name: value for name, value in (state.rows or ({},))[-1].items() if name != "epoch"},
+            "model": self.updater.ema.model.state_dict(),
+        }
         self.pending |= dict.fromkeys(names, contents)
         for name in list(self.pending):
             with warn_if_disk_fails(errors):
@@ -223,13 +220,3 @@ class Saver:
             self.run.save("last.pt", {**contents, "resume": rest})
         if last and errors:
             raise errors[-1]
-
-    def _contents(self, state: State) -> dict[str, Any]:
-        return {
-            "config": self.config,
-            "classes": self.classes,
-            "epoch": state.epoch,
-            "step": self.updater.step_number,
-            "metrics": {name: value for name, value in (state.rows or ({},))[-1].items() if name != "epoch"},
-            "model": self.updater.ema.model.state_dict(),
-        }

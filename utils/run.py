@@ -9,6 +9,7 @@ import os
 import platform
 import re
 import secrets
+import socket
 import subprocess
 import sys
 import time
@@ -50,19 +51,28 @@ def check_name(name: str) -> None:
 
 def last_number(output: str | Path, name: str) -> int:
     """Returns the largest number of today's runs of that name; 0 if there is none."""
-    return max((n for day, n, _ in runs(output, name) if day == time.strftime("%Y-%m-%d")), default=0)
+    return max((n for day, n in map(order, runs(output, name)) if day == time.strftime("%Y-%m-%d")), default=0)
 
 
-def runs(output: str | Path, name: str) -> list[tuple[str, int, Path]]:
-    """Returns date, number and folder of every run of that name, the oldest first."""
-    found = [(*order(path), path) for path in Path(output).glob("*") if path.is_dir()]
-    return sorted(run for run in found if run[2].name == f"{name}-{run[0]}-{run[1]}")
+def runs(output: str | Path, name: str) -> list[Path]:
+    """Returns the folders of every run of that name, the oldest first."""
+    folders = [path for path in Path(output).glob("*") if path.is_dir()]
+    return sorted((path for path in folders if path.name == "-".join([name, *map(str, order(path))])), key=order)
 
 
 def order(folder: Path) -> tuple[str, int]:
     """Returns date and number of a run folder, by which runs of one name are sorted."""
     match = re.fullmatch(r".*-(\d{4}-\d\d-\d\d)-(\d+)", folder.name)
     return (match[1], int(match[2])) if match else ("", 0)
+
+
+def run_id() -> str | None:
+    """Identifies a run under torchrun through all its restarts: --rdzv_id, or else the torchrun process on this host.
+
+    None without torchrun.
+    """
+    name = os.environ.get("TORCHELASTIC_RUN_ID")
+    return f"{socket.gethostname()}-{os.getppid()}" if name == "none" else name
 
 
 def started(folder: Path, what: str) -> str | None:
@@ -178,12 +188,6 @@ class Run:
                 raise
 
 
-def read_log(path: str | Path) -> list[dict[str, str]]:
-    """Reads the rows of log.csv as text, column -> value, without empty cells."""
-    with open(path, encoding="utf-8", newline="") as file:
-        return [{key: value for key, value in row.items() if value} for row in csv.DictReader(file)]
-
-
 def code(root: str | Path) -> str:
     """Returns a digest of the program in the folder `root`, committed or not."""
     digest = hashlib.blake2b(digest_size=6)
@@ -234,15 +238,15 @@ def new_folder(output: str, name: str, ranks: Ranks) -> Path:
     return Path(output) / ranks.on_main(lambda: create(output, name, after).name)
 
 
-def open_run(folder: Path, config: dict, ranks: Ranks, marks: dict, rows: tuple, run_id: str | None) -> Run | None:
+def open_run(folder: Path, config: dict, ranks: Ranks, marks: dict, rows: tuple) -> Run | None:
     """Opens a run folder and returns the Run in processes that write to it. For the arguments see `Run`.
 
     Rank 0 writes. On a node that does not see the files of rank 0, because there is no common disk, the first process keeps
     the checkpoints in a folder of the same name.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    run = Run(folder, config, ranks.device, marks, rows, run_id) if ranks.is_main else None
+    run = Run(folder, config, ranks.device, marks, rows, run_id()) if ranks.is_main else None
     first = ranks.gather(run and run.id)[0]
     if ranks.is_node_main and not ranks.is_main and started(folder, "id") != first:
-        run = Run(folder, config, ranks.device, marks, None, run_id)
+        run = Run(folder, config, ranks.device, marks, None, run_id())
     return run
