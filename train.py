@@ -162,8 +162,8 @@ def main(cfg: Config, extra_augment: Callable = extra_augment) -> float:
         log(compile_forward(model, cfg.multi_scale > 0, ranks.world_size))
     sizes = tuple(batch_sizes(cfg).values())
     for_resume = {"constants": constants, "freeze_epochs": freeze_epochs, "batch_sizes": sizes}
-    policy = {"save_every": cfg.save_every, "save_minutes": cfg.save_minutes, "average": not cfg.sync_bn}
-    save = resume.Saver(run, ranks, updater, asdict(cfg), list(train_data.classes), for_resume, **policy)
+    classes = list(train_data.classes)
+    save = resume.Saver(run, ranks, updater, asdict(cfg), classes, for_resume, cfg.save_every, cfg.save_minutes)
     val_criterion = nets.criterion(model, torch.ones_like)
 
     network, meter, first_epoch = None, Meter(begun), state.epoch
@@ -183,8 +183,6 @@ def main(cfg: Config, extra_augment: Callable = extra_augment) -> float:
                     fit_one_epoch(network, criterion, progress, updater, ranks, meter, on_log)
                 row = epoch_row(epoch, meter, updater, len(train_set))
                 if (epoch + 1) % cfg.evaluate_every == 0 or epoch + 1 == cfg.epochs:
-                    if not cfg.sync_bn:
-                        updater.average_statistics(ranks)
                     row |= validate(updater, val_loader, val_criterion, ranks, run, epoch, stop)
                 state, meter = state.after(row), Meter()
                 done = state.done(cfg.epochs, cfg.patience)

@@ -261,6 +261,7 @@ def validate(updater: Updater, loader, criterion, ranks: Ranks, run, epoch: int,
 
     Rank 0 also writes the AP of each class and a contact sheet of detections to `run`. `criterion`: see `evaluate`.
     """
+    updater.average_statistics(ranks)
     metrics = evaluate(updater.ema.model, loader, ranks, criterion, stop=lambda: stop.received)
     if ranks.is_main:
         per_class = {f"AP_class/{n}": row["AP"] for n, row in metrics["per_class"].items() if row["AP"] >= 0}

@@ -235,11 +235,11 @@ class Updater:
         torch._foreach_copy_(self.statistics, [part.view_as(b) for part, b in zip(parts, self.statistics, strict=True)])
 
     def average_statistics(self, ranks) -> None:
-        """Averages the batch-norm statistics over all processes (a collective of `ranks`).
+        """Averages the batch-norm statistics that differ between processes, those without SyncBN (a collective of `ranks`).
 
-        Without SyncBN they differ between processes, so this is needed before an evaluation or a save.
+        This is needed before an evaluation or a save.
         """
-        norms = [m for m in self.model.modules() if isinstance(m, nn.BatchNorm2d) and m.training]
+        norms = [m for m in self.model.modules() if type(m) is nn.BatchNorm2d and m.training]
         if ranks.world_size > 1 and norms:
             ranks.average_buffers([b for norm in norms for b in (norm.running_mean, norm.running_var)])
             self.good_statistics = self._flat_statistics()

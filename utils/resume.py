@@ -164,7 +164,6 @@ class Saver:
     resume: Mapping[str, Any]  # for last.pt: values that a resumed run needs and that no step changes
     save_every: int = 0  # epochs
     save_minutes: float = 0.0  # between saves within an epoch
-    average: bool = False  # average batch-norm statistics before a save: without SyncBN they differ between processes
     pending: dict[str, dict] = field(default_factory=dict)  # checkpoints, by file name, that could not be written yet
 
     def after_epoch(self, state: State, row: Mapping[str, Any], last: bool = False) -> None:
@@ -191,8 +190,7 @@ class Saver:
     def _save(
         self, state: State, meter: Meter, last: bool, row: Mapping | None = None, names: Sequence[str] = ()
     ) -> None:
-        if self.average:
-            self.updater.average_statistics(self.ranks)
+        self.updater.average_statistics(self.ranks)
         if self.run is None:
             return
         errors: list[Exception] = []
