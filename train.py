@@ -25,7 +25,7 @@ from utils.config import ConfigError, check, override, require, run_script, show
 from utils.distributed import Interrupted, Ranks, StopSignal
 from utils.fit import Meter, NonFiniteLoss, epoch_progress, epoch_row, epoch_text, fit_one_epoch, validate
 from utils.optim import EMA, MAX_GRADIENT_NORM, Plan, Schedule, Updater, build_optimizer
-from utils.run import check_name, code, new_folder, open_run
+from utils.run import check_name, code, create, open_run
 
 
 @dataclass(frozen=True)
@@ -117,9 +117,8 @@ CHOICES = {
 
 # A resumed run may change these constants; changing any other one would make it a different training.
 MAY_CHANGE = {
-    *("train", "val", "classes", "image_root", "epochs", "workers", "device", "output", "name", "resume"),
-    *("evaluate_every", "save_every", "save_minutes", "timeout_minutes", "patience", "weights"),
-    *("compile", "profile_steps"),
+    *("train", "val", "classes", "image_root", "epochs", "workers", "device", "output", "name", "resume", "compile"),
+    *("evaluate_every", "save_every", "save_minutes", "timeout_minutes", "patience", "weights", "profile_steps"),
 }
 
 # The nodes of one run may differ in these: where files are, and what the hardware can do.
@@ -153,7 +152,7 @@ def main(cfg: Config, extra_augment: Callable = extra_augment) -> float:
         return state.best
     if state.epoch or begun:
         log(f"resuming {folder} after epoch {state.epoch}" + (f" and {begun['batches']} batches" if begun else ""))
-    folder = folder or new_folder(cfg.output, cfg.name, ranks)
+    folder = folder or create(cfg.output, cfg.name, ranks)
     run = open_run(folder, asdict(cfg), ranks, summary.curve_marks(plan, cfg.no_aug_epochs), state.rows)
     log(f"run folder {folder}\n")
     if cfg.compile:

@@ -15,6 +15,7 @@ import torch
 
 from utils import run as run_module
 from utils.checkpoint import load
+from utils.distributed import Ranks
 from utils.plots import draw_curves
 from utils.run import (
     Run,
@@ -22,7 +23,6 @@ from utils.run import (
     code,
     create,
     environment,
-    last_number,
     runs,
     started,
 )
@@ -68,8 +68,12 @@ def test_removed_run_does_not_give_its_number_to_a_newer_one(tmp_path):
 
 
 def test_numbers_used_on_other_nodes_are_skipped(tmp_path):
-    assert last_number(tmp_path, "demo") == 0
-    assert create(tmp_path, "demo", after=4).name.endswith("-5") and last_number(tmp_path, "demo") == 5
+    class TwoNodes(Ranks):
+        def gather(self, value):
+            return [value, 4] if isinstance(value, int) and not isinstance(value, bool) else [value]
+
+    assert create(tmp_path, "demo", TwoNodes()).name.endswith("-5")
+    assert create(tmp_path, "demo", TwoNodes()).name.endswith("-6") and create(tmp_path, "x").name.endswith("-1")
 
 
 def test_node_that_keeps_no_log_leaves_an_existing_one_unchanged(tmp_path):

@@ -36,11 +36,10 @@ class DiskError(CheckpointError):
 
 
 def save(path: str | Path, contents: Mapping[str, Any]) -> None:
-    """Writes a checkpoint. At any moment, kill -9 and power cuts included, `path` is the whole old or the whole new file.
+    """Writes a checkpoint with `atomic_write`, after reading it back.
 
-    It is written to a temporary file in the same folder, flushed to the disk, read back and renamed. The old file stays
-    if an error is raised: DiskError if the disk is full, CheckpointError if `contents` holds more than plain containers
-    and tensors or if weights or the state of the updater are not finite.
+    The old file stays if an error is raised: DiskError if the disk is full, CheckpointError if `contents` holds more than
+    plain containers and tensors or if weights or the state of the updater are not finite.
     """
     path = Path(path)
     contents = plain({**contents, "format": FORMAT})
@@ -90,16 +89,15 @@ def atomic_write(path: str | Path) -> Iterator[BinaryIO]:
 
 
 @contextmanager
-def warn_if_disk_fails(errors: list[Exception] | None = None) -> Iterator[list[Exception]]:
+def warn_if_disk_fails(errors: list[Exception] | None = None) -> Iterator[None]:
     """Prints disk errors as warnings and appends them to `errors`, so that training continues and can save later."""
-    errors = [] if errors is None else errors
     try:
-        yield errors
+        yield
     except (OSError, DiskError) as error:
-        errors.append(error)
-        print(
-            f"WARNING: {error}\nWARNING: training continues and saves again later; make room on the disk before it ends"
-        )
+        if errors is not None:
+            errors.append(error)
+        print(f"WARNING: {error}")
+        print("WARNING: training continues and saves again later; make room on the disk before it ends")
 
 
 def load(path: str | Path) -> dict[str, Any]:

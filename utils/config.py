@@ -1,8 +1,4 @@
-"""Constants of the entry scripts: name=value overrides, checks, help, the printed table, and how a script reports errors.
-
-The class body at the top of an entry script is the block of constants that users edit. `override` reads the command
-line by the declared types. `check` also covers values that were typed into the file or passed from a notebook.
-"""
+"""Constants of the entry scripts: name=value overrides, checks, help, the printed table, and how a script reports errors."""
 
 import ast
 import difflib
@@ -65,7 +61,8 @@ def override(cfg: T, argv: Sequence[str]) -> T:
 def check(cfg: T) -> T:
     """A copy of `cfg` whose values have exactly their declared types: 1 -> 1.0, a list -> a tuple, a Path -> text.
 
-    Raises ConfigError for a value of another type, for a constant without a type and for control characters in text.
+    It covers values that were typed into the file or passed from a notebook. Raises ConfigError for a value of another type,
+    for a constant without a type and for control characters in text.
     """
     kinds = get_type_hints(type(cfg))
     for name, value in vars(type(cfg)).items():
@@ -109,10 +106,8 @@ def require(cfg: Any, least: dict[str, float], most: dict[str, float], choices: 
 
 def help_text(cfg: Any) -> str:
     """How to override constants, then the constants of `cfg` with their comments, from the source code."""
-    lines = inspect.cleandoc("\n" + inspect.getsource(type(cfg))).splitlines()
-    start = next(i for i, line in enumerate(lines) if line.startswith("class ")) + 1
-    usage = f"usage: python {Path(sys.argv[0]).name} name=value ...    changes constants for this run:"
-    return "\n".join([usage, "", *lines[start:]])
+    _, _, body = inspect.cleandoc("\n" + inspect.getsource(type(cfg))).partition(":\n")
+    return f"usage: python {Path(sys.argv[0]).name} name=value ...    changes constants for this run:\n\n{body}"
 
 
 def table(cfg: T, defaults: T, derived: dict[str, Any]) -> str:

@@ -161,8 +161,7 @@ def boxes_to_input(boxes: np.ndarray, transform: LetterboxTransform) -> np.ndarr
 def into_original(boxes, transform):
     """Maps boxes `[..., 4]` xyxy of the network's input back into the original image; the inverse of `boxes_to_input`.
 
-    `transform [..., 5]` holds letterbox transforms (original width and height, scale, left, top) and broadcasts to the
-    boxes. Tensors or arrays.
+    `transform [..., 5]` holds letterbox transforms and broadcasts to the boxes. Tensors or arrays.
     """
     shift = transform[..., [3, 4, 3, 4]]
     return (boxes - shift) / transform[..., 2:3]

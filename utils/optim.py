@@ -231,10 +231,7 @@ class Updater:
         torch._foreach_copy_(self.statistics, [part.view_as(b) for part, b in zip(parts, self.statistics, strict=True)])
 
     def average_statistics(self, ranks) -> None:
-        """Averages the batch-norm statistics that differ between processes, those without SyncBN (a collective of `ranks`).
-
-        This is needed before an evaluation or a save.
-        """
+        """Averages batch-norm statistics over the processes, before an evaluation or a save: without SyncBN they differ."""
         norms = [m for m in self.model.modules() if type(m) is nn.BatchNorm2d and m.training]
         if ranks.world_size > 1 and norms:
             ranks.average_buffers([b for norm in norms for b in (norm.running_mean, norm.running_var)])

@@ -23,11 +23,7 @@ NOTHING_SAVED = (-1, -1)  # progress of a run folder without last.pt
 
 @dataclass(frozen=True)
 class State:
-    """Progress of a run after its last whole epoch, as the rows of its log.
-
-    Everything else that a step depends on is saved with it (weights, optimizer, scaler, EMA, `Meter`) or is a function of the
-    step. There is no random state to save.
-    """
+    """Progress of a run after its last whole epoch, as the rows of its log. There is no random state to save."""
 
     rows: tuple[dict[str, Any], ...] = ()
 

@@ -29,29 +29,29 @@ from utils.distributed import Ranks
 CURVES_EVERY = 60  # seconds between two updates of curves.png
 
 
-def create(output: str | Path, name: str, after: int = 0) -> Path:
+def create(output: str | Path, name: str, ranks: Ranks | None = None) -> Path:
     """Makes and returns the folder of a new run, `output/name-2026-01-31-1`. Never returns an existing folder.
 
-    The number is larger than those of all runs of that name and date, and than `after`, the largest one on other nodes.
+    The number is larger than those of all runs of that name and date. With `ranks`, rank 0 makes the folder, and the number
+    is larger than those on all nodes.
     """
-    output = Path(output)
-    output.mkdir(parents=True, exist_ok=True)
-    for number in itertools.count(max(after, last_number(output, name)) + 1):
-        folder = output / f"{name}-{time.strftime('%Y-%m-%d')}-{number}"
-        with suppress(FileExistsError):  # another process has just made it
-            folder.mkdir()
-            return folder
+    ranks, output, today = ranks or Ranks(), Path(output), time.strftime("%Y-%m-%d")
+    used = max(ranks.gather(max((n for day, n in map(order, runs(output, name)) if day == today), default=0)))
+
+    def make() -> Path:
+        output.mkdir(parents=True, exist_ok=True)
+        for number in itertools.count(used + 1):
+            with suppress(FileExistsError):  # another process has just made it
+                (output / f"{name}-{today}-{number}").mkdir()
+                return output / f"{name}-{today}-{number}"
+
+    return output / ranks.on_main(make).name
 
 
 def check_name(name: str) -> None:
     """Raises ValueError for a run name that cannot be part of a folder name."""
     if not name.strip() or re.search(r'[/\\:*?"<>|]', name):
         raise ValueError(f"name={name!r} becomes the name of a folder: use letters, digits, - and _")
-
-
-def last_number(output: str | Path, name: str) -> int:
-    """Returns the largest number of today's runs of that name; 0 if there is none."""
-    return max((n for day, n in map(order, runs(output, name)) if day == time.strftime("%Y-%m-%d")), default=0)
 
 
 def runs(output: str | Path, name: str) -> list[Path]:
@@ -67,10 +67,7 @@ def order(folder: Path) -> tuple[str, int]:
 
 
 def run_id() -> str | None:
-    """Identifies a run under torchrun through all its restarts: --rdzv_id, or else the torchrun process on this host.
-
-    None without torchrun.
-    """
+    """Identifies a run under torchrun through all its restarts: --rdzv_id, or else the torchrun process of this host."""
     name = os.environ.get("TORCHELASTIC_RUN_ID")
     return f"{socket.gethostname()}-{os.getppid()}" if name == "none" else name
 
@@ -88,9 +85,8 @@ class Run:
 
     `rows`: the rows of the log up to the checkpoint that the run resumes from. Later rows are removed from log.csv, so that
     it has neither gaps nor repeated epochs. None: another node writes the log. `run`: the id of the run under torchrun.
-    `marks`: vertical lines of the curves, name -> first epoch (`{"thaw": 10}`).
-
-    TensorBoard and curves are only for looking at: a full disk is a warning there, and the next call tries again.
+    `marks`: vertical lines of the curves, name -> first epoch (`{"thaw": 10}`). TensorBoard and curves are only for looking
+    at: a full disk is a warning there, and the next call tries again.
     """
 
     def __init__(
@@ -229,12 +225,6 @@ def _git(root: Path, *words: str) -> str | None:
 def _write_json(path: Path, value: Any) -> None:
     with checkpoint.atomic_write(path) as file:
         file.write((json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n").encode("utf-8"))
-
-
-def new_folder(output: str, name: str, ranks: Ranks) -> Path:
-    """Makes the folder of a new run on rank 0 and returns it; it has the same name on all nodes."""
-    after = max(ranks.gather(last_number(output, name)))
-    return Path(output) / ranks.on_main(lambda: create(output, name, after).name)
 
 
 def open_run(folder: Path, config: dict, ranks: Ranks, marks: dict, rows: tuple) -> Run | None:
