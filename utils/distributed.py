@@ -7,7 +7,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TypeVar
@@ -136,15 +136,6 @@ class Ranks:
         if self.world_size > 1:
             for tensor in model.state_dict().values():
                 dist.broadcast(tensor, 0)
-
-    @torch.no_grad()
-    def average_buffers(self, tensors: Sequence[Tensor]) -> None:
-        """Replaces floating-point tensors by their mean over the ranks, in place: running statistics without SyncBN."""
-        if self.world_size > 1:
-            flat = torch.cat([t.flatten() for t in tensors])
-            mean = self.sum(flat) / self.world_size
-            for t, part in zip(tensors, mean.split([t.numel() for t in tensors]), strict=True):
-                t.copy_(part.view_as(t))
 
     def wrap(self, model: nn.Module, sync_bn: bool = True) -> nn.Module:
         """The model as the training loop calls it: unchanged, or inside DistributedDataParallel or DataParallel."""

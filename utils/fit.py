@@ -170,11 +170,8 @@ def epoch_progress(
     The process that writes the log of `run` also saves contact sheets of the first three batches of the run, and profiles
     `profile_steps` steps. `meter`: the meter of the epoch, which an earlier start of the run may have begun.
     """
-    writes, begun, images_per_batch = (
-        run is not None and run.keeps_log,
-        meter.batches,
-        len(loader.dataset) / len(loader),
-    )
+    writes = run is not None and run.keeps_log
+    begun, images_per_batch = meter.batches, len(loader.dataset) / len(loader)
     with progress_bar(loader, f"epoch {epoch + 1}/{epochs}", writes, begun) as bar:
         batches: Iterable = bar
         if writes and epoch == 0:

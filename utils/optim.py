@@ -234,7 +234,9 @@ class Updater:
         """Averages batch-norm statistics over the processes, before an evaluation or a save: without SyncBN they differ."""
         norms = [m for m in self.model.modules() if type(m) is nn.BatchNorm2d and m.training]
         if ranks.world_size > 1 and norms:
-            ranks.average_buffers([b for norm in norms for b in (norm.running_mean, norm.running_var)])
+            local = [b for norm in norms for b in (norm.running_mean, norm.running_var)]
+            mean = ranks.sum(torch.cat(local)) / ranks.world_size
+            torch._foreach_copy_(local, list(mean.split([len(b) for b in local])))
             self.good_statistics = self._flat_statistics()
             self.ema.copy_statistics(self.model)
 
