@@ -322,10 +322,9 @@ def log_summary(cfg: Config, model, train, val, updater: Updater, step_bytes: in
     log(table(cfg, Config(), summary.derived(cfg.batch_size, cfg.workers, updater, ranks)))
     log(summary.model_text(model, cfg.model, cfg.image_size, plan))
     log(summary.data_text(train, val))
-    of_schedule = summary.schedule_warnings(cfg.epochs, plan.freeze_epochs, cfg.no_aug_epochs)
-    largest_batch = max(cfg.batch_size, cfg.freeze_batch_size)
-    of_hardware = summary.hardware_warnings(cfg.workers, largest_batch, cfg.image_size, ranks)
-    for warning in (*of_schedule, *summary.data_warnings(train, val), *of_hardware):
+    schedule = summary.schedule_warnings(cfg.epochs, plan.freeze_epochs, cfg.no_aug_epochs)
+    hardware = summary.hardware_warnings(cfg.workers, max(cfg.batch_size, cfg.freeze_batch_size), cfg.image_size, ranks)
+    for warning in (*schedule, *summary.data_warnings(train, val), *hardware):
         log(f"WARNING: {warning}")
     if step_bytes:
         log(f"memory     {step_bytes / 2**30:.1f} GiB for a thawed step")

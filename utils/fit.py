@@ -246,7 +246,7 @@ def _to_host(detections: Sequence, ids: Tensor) -> tuple[Tensor, ...]:
 
 
 def validate(updater: Updater, loader, criterion, ranks: Ranks, run, epoch: int, stop: StopSignal) -> dict[str, float]:
-    """Evaluates the EMA model after an epoch (counted from 0) and returns columns for log.csv.
+    """Evaluates the EMA model after an epoch (counted from 0), with averaged statistics, and returns columns for log.csv.
 
     Rank 0 also writes the AP of each class and a contact sheet of detections to `run`. `criterion`: see `evaluate`.
     """
