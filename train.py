@@ -20,12 +20,12 @@ from datasets.dataset import DetectionDataset, source_digest
 from datasets.formats import Annotations, read_parts
 from datasets.loader import TrainSampler, ValSampler, build_loader
 from datasets.mosaic import Augment
-from utils import distributed, memory, resume, summary
+from utils import distributed, resume, summary
 from utils.config import ConfigError, check, override, require, run_script, show, table
 from utils.distributed import Interrupted, Ranks, StopSignal
-from utils.fit import EpochProgress, Meter, NonFiniteLoss, epoch_row, epoch_text, fit_one_epoch, validate
+from utils.fit import Meter, NonFiniteLoss, epoch_progress, epoch_row, epoch_text, fit_one_epoch, validate
 from utils.optim import EMA, MAX_GRADIENT_NORM, Plan, Schedule, Updater, build_optimizer
-from utils.run import check_name, code, new_folder, open_run
+from utils.run import check_name, code, create, open_run
 
 
 @dataclass(frozen=True)
@@ -117,9 +117,8 @@ CHOICES = {
 
 # A resumed run may change these constants; changing any other one would make it a different training.
 MAY_CHANGE = {
-    *("train", "val", "classes", "image_root", "epochs", "workers", "device", "output", "name", "resume"),
-    *("evaluate_every", "save_every", "save_minutes", "timeout_minutes", "patience", "weights"),
-    *("compile", "profile_steps"),
+    *("train", "val", "classes", "image_root", "epochs", "workers", "device", "output", "name", "resume", "compile"),
+    *("evaluate_every", "save_every", "save_minutes", "timeout_minutes", "patience", "weights", "profile_steps"),
 }
 
 # The nodes of one run may differ in these: where files are, and what the hardware can do.
@@ -140,7 +139,9 @@ def main(cfg: Config, extra_augment: Callable = extra_augment) -> float:
     ranks.check_same(constants | common_constants(cfg, val_data))
     folder, saved = resume.find(cfg.resume, cfg.output, cfg.name, constants, ranks)
     model, freeze_epochs = build_model(cfg, train_data.classes, saved, ranks, log)
-    cfg, plan, step_bytes = fit_to_memory(cfg, model, train_data, freeze_epochs, saved, ranks)
+    sizes, step_bytes = fit_to_memory(cfg, model, train_data, saved, ranks)
+    cfg = replace(cfg, **sizes)
+    plan = Plan.of(len(train_data), cfg.epochs, freeze_epochs, *sizes.values(), cfg.accumulate)
     updater = build_updater(cfg, model, plan)
     state, begun = resume.restore(saved, model, updater)
     train_set, val_loader = build_data(cfg, model.letterbox, train_data, val_data, extra_augment, ranks)
@@ -151,18 +152,16 @@ def main(cfg: Config, extra_augment: Callable = extra_augment) -> float:
         return state.best
     if state.epoch or begun:
         log(f"resuming {folder} after epoch {state.epoch}" + (f" and {begun['batches']} batches" if begun else ""))
-    marks = summary.curve_marks(plan, cfg.no_aug_epochs)
-    folder = folder or new_folder(cfg.output, cfg.name, ranks)
-    run = open_run(folder, asdict(cfg), ranks, marks, state.rows, resume.run_id())
+    folder = folder or create(cfg.output, cfg.name, ranks)
+    run = open_run(folder, asdict(cfg), ranks, summary.curve_marks(plan, cfg.no_aug_epochs), state.rows)
     log(f"run folder {folder}\n")
     if cfg.compile:
         from utils.wrap import compile_forward
 
         log(compile_forward(model, cfg.multi_scale > 0, ranks.world_size))
-    for_resume = {"constants": constants, "freeze_epochs": freeze_epochs}
-    for_resume["batch_sizes"] = (cfg.freeze_batch_size, cfg.batch_size)
-    policy = {"save_every": cfg.save_every, "save_minutes": cfg.save_minutes, "average": not cfg.sync_bn}
-    save = resume.Saver(run, ranks, updater, asdict(cfg), list(train_data.classes), for_resume, **policy)
+    for_resume = {"constants": constants, "freeze_epochs": freeze_epochs, "batch_sizes": tuple(sizes.values())}
+    policy = {"save_every": cfg.save_every, "save_minutes": cfg.save_minutes}
+    save = resume.Saver(run, ranks, updater, asdict(cfg), train_data.classes, for_resume, **policy)
     val_criterion = nets.criterion(model, torch.ones_like)
 
     network, meter, first_epoch = None, Meter(begun), state.epoch
@@ -177,13 +176,11 @@ def main(cfg: Config, extra_augment: Callable = extra_augment) -> float:
                 loader.batch_sampler.epoch, loader.batch_sampler.start = epoch, meter.batches
                 criterion = nets.criterion(model, ranks.normalizer, no_aug=epoch >= cfg.epochs - cfg.no_aug_epochs)
                 profile_steps = cfg.profile_steps if epoch == first_epoch else 0
-                with EpochProgress(loader, epoch, cfg.epochs, meter, updater, run, profile_steps) as progress:
-                    on_log = (progress.show, partial(save.between_steps, state, stop))
-                    fit_one_epoch(network, criterion, progress, updater, ranks, meter, on_log)
+                with epoch_progress(loader, epoch, cfg.epochs, meter, updater, run, profile_steps) as (batches, show):
+                    on_log = (show, partial(save.between_steps, state, stop))
+                    fit_one_epoch(network, criterion, batches, updater, ranks, meter, on_log)
                 row = epoch_row(epoch, meter, updater, len(train_set))
                 if (epoch + 1) % cfg.evaluate_every == 0 or epoch + 1 == cfg.epochs:
-                    if not cfg.sync_bn:
-                        updater.average_statistics(ranks)
                     row |= validate(updater, val_loader, val_criterion, ranks, run, epoch, stop)
                 state, meter = state.after(row), Meter()
                 done = state.done(cfg.epochs, cfg.patience)
@@ -200,8 +197,9 @@ def main(cfg: Config, extra_augment: Callable = extra_augment) -> float:
         except NonFiniteLoss as error:
             raise SystemExit(error.text(train_data)) from error
         except torch.cuda.OutOfMemoryError as error:
-            advice = memory.less_memory(plan, cfg.accumulate, model.frozen)
-            raise SystemExit(f"CUDA out of memory: {advice}") from error
+            from utils.measure import less_memory
+
+            raise SystemExit(f"CUDA out of memory: {less_memory(sizes, cfg.accumulate, model.frozen)}") from error
         finally:
             if run:
                 run.close()  # draws the curves, also of a run that was stopped
@@ -261,7 +259,8 @@ def build_model(cfg: Config, classes: tuple, saved: dict | None, ranks: Ranks, l
         model, freeze_epochs = nets.build(cfg.model, len(classes), saved["model"]), saved["freeze_epochs"]
     else:
         model, pretrained = nets.build_pretrained(cfg.model, classes, cfg.weights, ranks, log, optional=is_demo(cfg))
-        freeze_epochs = cfg.freeze_epochs if pretrained or not is_demo(cfg) else 0
+        unavailable = is_demo(cfg) and cfg.weights and not pretrained  # official weights could not be downloaded
+        freeze_epochs = 0 if unavailable else cfg.freeze_epochs
         if freeze_epochs and not pretrained:
             log(f"WARNING: freeze_epochs={freeze_epochs} without weights: a frozen random backbone learns nothing")
     model = model.to(ranks.device, memory_format=torch.channels_last)
@@ -269,18 +268,20 @@ def build_model(cfg: Config, classes: tuple, saved: dict | None, ranks: Ranks, l
     return model, freeze_epochs
 
 
-def fit_to_memory(
-    cfg: Config, model: nets.DetectionModel, data: Annotations, freeze_epochs: int, saved: dict | None, ranks: Ranks
-) -> tuple[Config, Plan, int]:
-    """Replaces automatic batch sizes. Returns the constants, the plan of the run, and the bytes of a thawed step on a GPU."""
+def fit_to_memory(cfg: Config, model, data: Annotations, saved: dict | None, ranks: Ranks) -> tuple[dict, int]:
+    """Returns the batch sizes, with numbers in place of automatic ones, and the bytes of a thawed step on a GPU."""
+    on_gpu = ranks.device.type == "cuda"
+    sizes = {"freeze_batch_size": cfg.freeze_batch_size, "batch_size": cfg.batch_size}
+    if not on_gpu and all(sizes.values()):
+        return sizes, 0
+    from utils import measure
+
     largest = tuple(round(side * (1 + cfg.multi_scale) / 32) * 32 for side in cfg.image_size)
     boxes = int(np.diff(data.starts).max()) * (4 if cfg.mosaic else 1) * (2 if cfg.mixup else 1)
-    step_bytes = partial(memory.training_memory, model, nets.criterion(model), largest, max(boxes, 1), cfg.amp)
-    sizes = {"freeze_batch_size": cfg.freeze_batch_size, "batch_size": cfg.batch_size}
+    step_bytes = partial(measure.training_memory, model, nets.criterion(model), largest, max(boxes, 1), cfg.amp)
     before = dict(zip(sizes, saved["batch_sizes"], strict=True)) if saved else None
-    sizes = memory.choose_batch_sizes(sizes, before, step_bytes, len(data), ranks)
-    plan = Plan.of(len(data), cfg.epochs, freeze_epochs, *sizes.values(), cfg.accumulate)
-    return replace(cfg, **sizes), plan, memory.check_thawed_step(step_bytes, plan, cfg.accumulate, ranks)
+    sizes = measure.choose_batch_sizes(sizes, before, step_bytes, len(data), ranks)
+    return sizes, measure.check_thawed_step(step_bytes, sizes, cfg.accumulate, ranks) if on_gpu else 0
 
 
 def build_updater(cfg: Config, model: nets.DetectionModel, plan: Plan) -> Updater:
@@ -318,14 +319,12 @@ def train_loader(cfg: Config, dataset: DetectionDataset, frozen: bool, ranks: Ra
 def log_summary(cfg: Config, model, train, val, updater: Updater, step_bytes: int, ranks: Ranks, log: Callable) -> None:
     """Logs what the run will do: constants, model, data, and warnings."""
     plan = updater.schedule.plan
-    rates = {"learning_rate": cfg.learning_rate, "min_learning_rate": cfg.min_learning_rate}
-    log(table(cfg, Config(), summary.derived(rates, cfg.batch_size, cfg.workers, updater, ranks)))
+    log(table(cfg, Config(), summary.derived(cfg.batch_size, cfg.workers, updater, ranks)))
     log(summary.model_text(model, cfg.model, cfg.image_size, plan))
     log(summary.data_text(train, val))
-    warnings = summary.schedule_warnings(cfg.epochs, plan.freeze_epochs, cfg.no_aug_epochs)
-    warnings += summary.data_warnings(train, val)
-    largest_batch = max(cfg.batch_size, cfg.freeze_batch_size)
-    for warning in warnings + summary.hardware_warnings(cfg.workers, largest_batch, cfg.image_size, ranks):
+    schedule = summary.schedule_warnings(cfg.epochs, plan.freeze_epochs, cfg.no_aug_epochs)
+    hardware = summary.hardware_warnings(cfg.workers, max(cfg.batch_size, cfg.freeze_batch_size), cfg.image_size, ranks)
+    for warning in (*schedule, *summary.data_warnings(train, val), *hardware):
         log(f"WARNING: {warning}")
     if step_bytes:
         log(f"memory     {step_bytes / 2**30:.1f} GiB for a thawed step")

@@ -7,6 +7,7 @@ BCCD (MIT): blood cells, VOC XML. Trains on its part train and evaluates on its 
 official file.
 """
 
+import csv
 import sys
 import time
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 import train
 from benchmarks.table import add_row
 from utils.config import ConfigError, override, show
-from utils.run import read_log, runs
+from utils.run import runs
 
 RECIPE = {"epochs": 30, "freeze_epochs": 5, "freeze_batch_size": 16, "bad_boxes": "drop", "workers": 0}
 SCRATCH = {"epochs": 50, "freeze_epochs": 0, "image_size": (320, 320), "bad_boxes": "drop", "workers": 0}
@@ -69,7 +70,8 @@ def main(cfg: Config) -> None:
 def results(output: str, name: str, begin: float) -> dict[str, str]:
     """Returns the cells of the table, by column, for the newest run of that name, which began at `begin`."""
     minutes = (time.perf_counter() - begin) / 60
-    rows = read_log(runs(output, name)[-1][2] / "log.csv")
+    with open(runs(output, name)[-1] / "log.csv", encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
     best = max(rows, key=lambda row: float(row["AP"]))
     found = {
         "mAP50-95 last epoch": rows[-1]["AP"],

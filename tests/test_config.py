@@ -213,13 +213,13 @@ def test_the_help_prints_the_constants_with_their_comments(flag, capsys):
 
 
 def test_the_table_marks_changed_values_and_shows_derived_ones():
-    lines = table(parse("epochs=9", "image_size=64"), derived={"total_steps": 90}).splitlines()
+    lines = table(parse("epochs=9", "image_size=64"), Config(), {"total_steps": 90}).splitlines()
     (epochs,) = [line for line in lines if "epochs" in line]
     assert epochs.startswith("*") and "9" in epochs and "was 50" in epochs
     assert [line.split()[1] for line in lines if line.startswith("* ")] == ["image_size", "epochs"]
     assert lines[-2].strip() == "derived" and lines[-1].split() == ["total_steps", "90"]
     demo = replace(Config(), epochs=9)
-    assert not any(line.startswith("*") for line in table(demo, defaults=demo).splitlines())
+    assert not any(line.startswith("*") for line in table(demo, demo, {}).splitlines())
 
 
 def run(error):
@@ -294,7 +294,7 @@ def test_a_failing_rank_prints_its_rank_and_reports_to_torchrun(rank_1):
 def test_a_rank_that_lost_the_others_prints_one_line(rank_1, error):
     with pytest.raises(SystemExit, match="rank 1: lost the connection.*timeout_minutes") as raised:
         run(error)
-    assert "\n" not in str(raised.value) and str(error) in json.loads(rank_1.read_text())["message"]["message"]
+    assert "\n" not in str(raised.value).strip() and str(error) in json.loads(rank_1.read_text())["message"]["message"]
 
 
 def test_a_rank_that_ends_because_another_failed_prints_nothing(rank_1):

@@ -1,8 +1,7 @@
-"""utils/run.py: run folders that are never overwritten, a log without gaps, TensorBoard, curves and profiles."""
+"""utils/run.py: run folders that are never overwritten, a log without gaps, TensorBoard and curves."""
 
 import csv
 import errno
-import gzip
 import json
 import subprocess
 import sys
@@ -16,17 +15,14 @@ import torch
 
 from utils import run as run_module
 from utils.checkpoint import load
+from utils.distributed import Ranks
 from utils.plots import draw_curves
 from utils.run import (
-    PROFILE_WARM_UP,
     Run,
     check_name,
     code,
     create,
     environment,
-    last_number,
-    profiled,
-    read_log,
     runs,
     started,
 )
@@ -35,8 +31,9 @@ ROOT = Path(__file__).parents[1]
 
 
 def rows_of(folder):
+    """The rows of log.csv without empty cells."""
     with open(folder / "log.csv", encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
+        return [{key: value for key, value in row.items() if value} for row in csv.DictReader(file)]
 
 
 def test_run_folders_are_numbered_and_never_overwritten(tmp_path):
@@ -59,8 +56,8 @@ def test_runs_are_sorted_by_date_and_number(tmp_path):
     for name in ("demo-2026-01-31-9", "demo-2026-01-31-10", "demo-2025-12-31-11", "demo-a-2026-09-09-1", "demo-x"):
         (tmp_path / name).mkdir()
     (tmp_path / "demo-2026-12-31-1").write_text("a file, not a run")
-    assert [path.name[5:] for *_, path in runs(tmp_path, "demo")] == ["2025-12-31-11", "2026-01-31-9", "2026-01-31-10"]
-    assert [path.name for *_, path in runs(tmp_path, "demo-a")] == ["demo-a-2026-09-09-1"]
+    assert [path.name[5:] for path in runs(tmp_path, "demo")] == ["2025-12-31-11", "2026-01-31-9", "2026-01-31-10"]
+    assert [path.name for path in runs(tmp_path, "demo-a")] == ["demo-a-2026-09-09-1"]
     assert runs(tmp_path, "dem") == []
 
 
@@ -71,8 +68,12 @@ def test_removed_run_does_not_give_its_number_to_a_newer_one(tmp_path):
 
 
 def test_numbers_used_on_other_nodes_are_skipped(tmp_path):
-    assert last_number(tmp_path, "demo") == 0
-    assert create(tmp_path, "demo", after=4).name.endswith("-5") and last_number(tmp_path, "demo") == 5
+    class TwoNodes(Ranks):
+        def gather(self, value):
+            return [value, 4] if isinstance(value, int) and not isinstance(value, bool) else [value]
+
+    assert create(tmp_path, "demo", TwoNodes()).name.endswith("-5")
+    assert create(tmp_path, "demo", TwoNodes()).name.endswith("-6") and create(tmp_path, "x").name.endswith("-1")
 
 
 def test_node_that_keeps_no_log_leaves_an_existing_one_unchanged(tmp_path):
@@ -105,7 +106,7 @@ def test_log_starts_with_the_epoch_and_adds_new_columns(tmp_path):
     run.log({"epoch": 1, "AP": None, "total": 0.25, "l1": 7})
     text = (tmp_path / "log.csv").read_text(encoding="utf-8")
     assert text.splitlines() == ["epoch,AP,total,l1", f"0,0.1,{1 / 3!r},", "1,,0.25,7"]
-    assert read_log(tmp_path / "log.csv")[1] == {"epoch": "1", "total": "0.25", "l1": "7"}
+    assert rows_of(tmp_path)[1] == {"epoch": "1", "total": "0.25", "l1": "7"}
 
 
 def test_log_after_resume_has_neither_gaps_nor_repeated_epochs(tmp_path):
@@ -242,6 +243,25 @@ def test_curves_that_cannot_be_drawn_are_a_warning(tmp_path, monkeypatch, capsys
     assert capsys.readouterr().out.count("WARNING: [Errno 28]") == 2 and len(rows_of(tmp_path)) == 1
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_full_disk_at_the_end_of_a_run_is_a_warning_for_tensorboard_and_the_curves(tmp_path, monkeypatch, capsys):
+    from tensorboard.summary.writer.record_writer import RecordWriter
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    run = Run(tmp_path, {})
+    run.log({"epoch": 1, "AP": 0.5})
+    run.scalars({"AP": 0.5}, 1)
+    for name in ("write", "flush", "close"):
+        monkeypatch.setattr(RecordWriter, name, full)
+    monkeypatch.setattr(run_module.os, "fsync", full)
+    run.close()
+    assert capsys.readouterr().out.count("WARNING: [Errno 28]") == 2 and not (tmp_path / "curves.png").exists()
+    run.close()  # a failed writer is not closed again
+    assert capsys.readouterr().out.count("WARNING: [Errno 28]") == 1
+
+
 def test_importing_run_does_not_import_tensorboard_or_matplotlib():
     program = "import sys, utils.run; print([m for m in ('tensorboard', 'matplotlib') if m in sys.modules])"
     out = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
@@ -260,11 +280,9 @@ def test_curves_are_drawn_from_the_log(tmp_path):
     run.close()
     with_marks = cv2.imread(str(tmp_path / "curves.png"))
     assert min(with_marks.shape[:2]) > 600 and with_marks.std() > 5
-    draw_curves(
-        read_log(tmp_path / "log.csv"), tmp_path / "again.png", {"thaw": 2, "no augmentation": 5}
-    )  # from the file alone
+    draw_curves(rows_of(tmp_path), tmp_path / "again.png", {"thaw": 2, "no augmentation": 5})  # from the file alone
     assert np.array_equal(cv2.imread(str(tmp_path / "again.png")), with_marks)
-    draw_curves(read_log(tmp_path / "log.csv"), tmp_path / "unmarked.png")
+    draw_curves(rows_of(tmp_path), tmp_path / "unmarked.png")
     assert not np.array_equal(cv2.imread(str(tmp_path / "unmarked.png")), with_marks)
     assert not list(tmp_path.glob(".*"))
 
@@ -276,33 +294,3 @@ def test_curves_are_drawn_during_the_run(tmp_path, monkeypatch):
     monkeypatch.setattr(run_module, "CURVES_EVERY", -1)
     run.log({"epoch": 1, "AP": 0.1})
     assert (tmp_path / "curves.png").exists()
-
-
-def sums(batches):
-    """Does some work on every batch."""
-    return [float((torch.ones(8) * batch).sum()) for batch in batches]
-
-
-def test_profile_holds_the_steps_asked_for_and_leaves_the_batches_unchanged(tmp_path):
-    path, messages = tmp_path / "profile_epoch_0001.json.gz", []
-    assert sums(profiled(range(12), 3, path, messages.append)) == sums(range(12))
-    events = json.loads(gzip.open(path).read())["traceEvents"]
-    assert sum(event.get("name") == "wait for data" for event in events if event.get("ph") == "X") == 3
-    assert sum(event.get("name") == "aten::ones" for event in events) == 3
-    assert "aten::" in (tmp_path / "profile_epoch_0001.txt").read_text() and "3 steps" in messages[0]
-
-
-def test_profile_of_a_short_epoch_is_shorter_or_missing(tmp_path):
-    messages, first = [], PROFILE_WARM_UP
-    assert list(profiled(range(first + 1), 5, tmp_path / "a.json.gz", messages.append)) == list(range(first + 1))
-    assert list(profiled(range(first), 5, tmp_path / "b.json.gz", messages.append)) == list(range(first))
-    assert "1 steps" in messages[0] and "no trace" in messages[1]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.json.gz", "a.txt"]
-
-
-def test_training_that_stops_during_a_profile_leaves_no_profiler_running(tmp_path):
-    batches = profiled(range(20), 10, tmp_path / "a.json.gz")
-    for _ in range(PROFILE_WARM_UP + 2):
-        next(batches)
-    batches.close()
-    assert sums(profiled(range(12), 3, tmp_path / "b.json.gz")) == sums(range(12))

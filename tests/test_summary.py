@@ -69,9 +69,9 @@ def test_data_table_counts_boxes_per_class(tmp_path):
 
 
 def test_schedules_are_warned_about_only_if_they_leave_no_room():
-    assert summary.schedule_warnings(50, 10, 10) == []
+    assert list(summary.schedule_warnings(50, 10, 10)) == []
     assert ["never thawed" in text for text in summary.schedule_warnings(5, 5, 0)] == [True]
-    assert "no_aug_epochs=10" in summary.schedule_warnings(20, 10, 10)[0]
+    assert "no_aug_epochs=10" in next(summary.schedule_warnings(20, 10, 10))
 
 
 def test_data_warnings_name_what_is_wrong(tmp_path):
@@ -82,13 +82,13 @@ def test_data_warnings_name_what_is_wrong(tmp_path):
     assert "has no boxes" in text and "only 1 training" in text and "1 images are in train and in val" in text
     many = "".join(f"{i}.jpg 0,0,5,5,0 0,0,5,5,1\n" for i in range(60))
     good = data(tmp_path, "c.txt", many)
-    assert summary.data_warnings(good, data(tmp_path, "d.txt", "x.jpg 0,0,5,5,0\n")) == []
+    assert list(summary.data_warnings(good, data(tmp_path, "d.txt", "x.jpg 0,0,5,5,0\n"))) == []
 
 
 def test_too_little_shared_memory_is_a_warning(tmp_path, monkeypatch):
     usage = dataclasses.make_dataclass("Usage", ["free"])
     monkeypatch.setattr(summary.shutil, "disk_usage", lambda _: usage(64 * 2**20))
-    warning = summary.shared_memory_warning(4, 32, (640, 640), str(tmp_path))
+    (warning,) = summary.shared_memory_warning(4, 32, (640, 640), str(tmp_path))
     assert "64 MiB free" in warning and "--shm-size" in warning
-    assert summary.shared_memory_warning(0, 32, (640, 640), str(tmp_path)) is None
-    assert summary.shared_memory_warning(1, 1, (64, 64), str(tmp_path)) is None
+    assert not list(summary.shared_memory_warning(0, 32, (640, 640), str(tmp_path)))
+    assert not list(summary.shared_memory_warning(1, 1, (64, 64), str(tmp_path)))

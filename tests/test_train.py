@@ -269,6 +269,9 @@ def test_demo_trains_from_scratch_without_weights_and_own_data_need_them(tmp_pat
     small = {"epochs": 1, "image_size": (64, 64), "weights": unreachable, "output": str(tmp_path / "runs")}
     *_, text = train_quietly(train.Config(**{**train.DEMO, **small}))
     assert "FROM SCRATCH" in text and "by hand" in text and "frozen," not in text
+    *_, text = train_quietly(train.Config(**{**train.DEMO, **small, "weights": None, "output": str(tmp_path / "none")}))
+    assert "FROM SCRATCH" not in text and "backbone frozen," in text  # the user asked for both
+    assert "WARNING: freeze_epochs=4 without weights" in text and "backbone is never thawed" in text
     own = str(tmp_path / "data/demo/val.txt")
     with pytest.raises(PretrainedError, match="by hand"):
         train.main(train.Config(train=own, val=own, weights=unreachable))

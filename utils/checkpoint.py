@@ -36,11 +36,10 @@ class DiskError(CheckpointError):
 
 
 def save(path: str | Path, contents: Mapping[str, Any]) -> None:
-    """Writes a checkpoint. At any moment, kill -9 and power cuts included, `path` is the whole old or the whole new file.
+    """Writes a checkpoint with `atomic_write`, after reading it back.
 
-    It is written to a temporary file in the same folder, flushed to the disk, read back and renamed. The old file stays
-    if an error is raised: DiskError if the disk is full, CheckpointError if `contents` holds more than plain containers
-    and tensors or if weights or the state of the updater are not finite.
+    The old file stays if an error is raised: DiskError if the disk is full, CheckpointError if `contents` holds more than
+    plain containers and tensors or if weights or the state of the updater are not finite.
     """
     path = Path(path)
     contents = plain({**contents, "format": FORMAT})
@@ -56,11 +55,12 @@ def save(path: str | Path, contents: Mapping[str, Any]) -> None:
             read(Path(file.name))  # compares the checksums
     except (OSError, RuntimeError, CheckpointError) as error:
         kept = "the previous file is kept" if path.exists() else "there is no previous file"
-        chain: list[BaseException] = [error]
-        while chain[-1].__context__:  # PyTorch's writer raises its own error after that of the disk
-            chain.append(chain[-1].__context__)
-        why = next((one for one in chain if isinstance(one, OSError)), error)
-        raise DiskError(f"{path} was not saved ({why}); {kept}. Is there space left in {path.parent}?") from error
+        why: BaseException | None = error
+        while why and not isinstance(why, OSError):  # PyTorch's writer raises its own error after that of the disk
+            why = why.__context__
+        raise DiskError(
+            f"{path} was not saved ({why or error}); {kept}. Is there space left in {path.parent}?"
+        ) from error
 
 
 @contextmanager
@@ -78,39 +78,32 @@ def atomic_write(path: str | Path) -> Iterator[BinaryIO]:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-        _sync_folder(path.parent)
+        if os.name != "nt":  # Windows cannot open folders; elsewhere the rename itself survives a power cut
+            folder = os.open(path.parent, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
     finally:
         temporary.unlink(missing_ok=True)
 
 
-def _sync_folder(folder: Path) -> None:
-    """Makes the rename itself survive a power cut, if folders can be opened (not on Windows)."""
-    if os.name != "nt":
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-
-
 @contextmanager
-def warn_if_disk_fails(errors: list[Exception] | None = None) -> Iterator[list[Exception]]:
+def warn_if_disk_fails(errors: list[Exception] | None = None) -> Iterator[None]:
     """Prints disk errors as warnings and appends them to `errors`, so that training continues and can save later."""
-    errors = [] if errors is None else errors
     try:
-        yield errors
+        yield
     except (OSError, DiskError) as error:
-        errors.append(error)
-        print(
-            f"WARNING: {error}\nWARNING: training continues and saves again later; make room on the disk before it ends"
-        )
+        if errors is not None:
+            errors.append(error)
+        print(f"WARNING: {error}")
+        print("WARNING: training continues and saves again later; make room on the disk before it ends")
 
 
 def load(path: str | Path) -> dict[str, Any]:
-    """Reads a checkpoint of this project: tensors on the CPU, names without the prefixes of wrappers.
+    """Reads a checkpoint of this project with `read`: names without the prefixes of wrappers, constants as named today.
 
-    Raises CheckpointError for a missing, damaged or foreign file, and for one that holds more than plain containers
-    and tensors (such a file could run code when it is loaded).
+    Raises CheckpointError also for the files of other projects.
     """
     contents = read(path)
     if not is_own(contents):
@@ -131,18 +124,12 @@ def load(path: str | Path) -> dict[str, Any]:
             f"{path} was trained with nms_free=true, which is no longer supported (docs/decisions.md explains why): train "
             f"the model again, or use the version of the program that wrote the file"
         )
-    for constants in (contents.get("config") or {}, resume.get("constants") or {}):
-        _update_constants(constants)
+    for constants in (contents.get("config") or {}, resume.get("constants") or {}):  # of older versions
+        for name in RENAMED_CONSTANTS.keys() & constants:
+            constants[RENAMED_CONSTANTS[name]] = constants.pop(name)
+        if "training data" in constants:  # 9 pictures, 21 boxes, 0123456789ab
+            constants["training data"] = re.sub(r"^(\d+) pictures", r"\1 images", constants["training data"])
     return contents
-
-
-def _update_constants(constants: dict[str, Any]) -> None:
-    """Renames, in place, what older versions wrote, so that their runs can be evaluated and resumed."""
-    for old, new in RENAMED_CONSTANTS.items():
-        if old in constants:
-            constants[new] = constants.pop(old)
-    if "training data" in constants:  # 9 pictures, 21 boxes, 0123456789ab
-        constants["training data"] = re.sub(r"^(\d+) pictures", r"\1 images", constants["training data"])
 
 
 def is_own(contents: Any) -> bool:

@@ -1,8 +1,4 @@
-"""Constants of the entry scripts: name=value overrides, checks, help, the printed table, and how a script reports errors.
-
-The class body at the top of an entry script is the block of constants that users edit. `override` reads the command
-line by the declared types. `check` also covers values that were typed into the file or passed from a notebook.
-"""
+"""Constants of the entry scripts: name=value overrides, checks, help, the printed table, and how a script reports errors."""
 
 import ast
 import difflib
@@ -15,16 +11,15 @@ import time
 import types
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import MISSING, fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
 MAX_NAME = 200  # characters of a class name; longer ones are a slip in a data file
-WORDS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False, "none": None}
-PAUSE = (
-    1.0  # seconds by which a process delays its error, so that the error of the process that failed first comes first
-)
+WORDS = {"none": None, "true": True, "yes": True, "on": True, "1": True}
+WORDS |= {"false": False, "no": False, "off": False, "0": False}
+PAUSE = 1.0  # seconds by which a process delays its error, so that the one that failed first prints first
 
 
 class ConfigError(ValueError):
@@ -66,7 +61,8 @@ def override(cfg: T, argv: Sequence[str]) -> T:
 def check(cfg: T) -> T:
     """A copy of `cfg` whose values have exactly their declared types: 1 -> 1.0, a list -> a tuple, a Path -> text.
 
-    Raises ConfigError for a value of another type, for a constant without a type and for control characters in text.
+    It covers values that were typed into the file or passed from a notebook. Raises ConfigError for a value of another type,
+    for a constant without a type and for control characters in text.
     """
     kinds = get_type_hints(type(cfg))
     for name, value in vars(type(cfg)).items():
@@ -110,29 +106,23 @@ def require(cfg: Any, least: dict[str, float], most: dict[str, float], choices: 
 
 def help_text(cfg: Any) -> str:
     """How to override constants, then the constants of `cfg` with their comments, from the source code."""
-    lines = inspect.cleandoc("\n" + inspect.getsource(type(cfg))).splitlines()
-    start = next(i for i, line in enumerate(lines) if line.startswith("class ")) + 1
-    usage = f"usage: python {Path(sys.argv[0]).name} name=value ...    changes constants for this run:"
-    return "\n".join([usage, "", *lines[start:]])
+    _, _, body = inspect.cleandoc("\n" + inspect.getsource(type(cfg))).partition(":\n")
+    return f"usage: python {Path(sys.argv[0]).name} name=value ...    changes constants for this run:\n\n{body}"
 
 
-def table(cfg: Any, defaults: Any = None, derived: dict[str, Any] | None = None) -> str:
+def table(cfg: T, defaults: T, derived: dict[str, Any]) -> str:
     """Name and value of every constant, one per line, then the `derived` values.
 
-    `*` marks a value that differs from that in `defaults` (None: from the class body); the line also shows the default.
+    `*` marks a value that differs from that in `defaults`; the line also shows the default.
     """
-    rows = []
-    for field in fields(cfg):
-        value = getattr(cfg, field.name)
-        usual = field.default if defaults is None else getattr(defaults, field.name)
-        changed = usual is not MISSING and usual != value
-        rows.append(("*" if changed else " ", field.name, show(value), f"(was {show(usual)})" if changed else ""))
-    rows += [(" ", name, show(value), "") for name, value in (derived or {}).items()]
-    width = max(len(row[1]) for row in rows)
-    lines = [f"{mark} {name:{width}}  {text:28}  {note}".rstrip() for mark, name, text, note in rows]
-    if derived:
-        lines.insert(len(fields(cfg)), "derived")
-    return "\n".join(["constants (* changed)", *lines])
+    width = max(map(len, [*vars(cfg), *derived]))
+    lines = ["constants (* changed)"]
+    for name, value in vars(cfg).items():
+        usual = getattr(defaults, name)
+        note = "" if value == usual else f"(was {show(usual)})"
+        lines.append(f"{'*' if note else ' '} {name:{width}}  {show(value):28}  {note}".rstrip())
+    lines += ["derived", *(f"  {name:{width}}  {show(value)}" for name, value in derived.items())]
+    return "\n".join(lines)
 
 
 def show(value: Any) -> str:
@@ -144,54 +134,39 @@ def show(value: Any) -> str:
     return "none" if value is None else str(value)
 
 
-def _members(kind: Any) -> tuple[Any, ...]:
-    """The members of a union of types; otherwise the type alone."""
-    return get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
-
-
 def _parse(text: str, kind: Any) -> Any:
-    """Text -> a value of type `kind`: none, a truth value, a Python number or tuple, a list of words, or text."""
-    word = text.lower()
-    readings = [WORDS[word]] if word in WORDS else []
+    """Text -> a value of type `kind`: a Python number or tuple, a word such as none or yes, a list of words, or text."""
+    readings = [WORDS.get(text.lower(), text), [part.strip() for part in text.strip("()[]").split(",")], text]
     with suppress(ValueError, TypeError, SyntaxError):
         literal = ast.literal_eval(text)
-        readings += [literal] if not isinstance(literal, str) else []
-    readings += [word == "1"] if word in ("0", "1") else []
-    for value in [*readings, [part.strip() for part in text.strip("()[]").split(",")]]:
+        readings[:0] = [] if isinstance(literal, str) else [literal]
+    for value in readings:
         with suppress(ValueError):
             return _convert(value, kind)
-    return _convert(text, kind)
+    raise ValueError(text)
 
 
 def _convert(value: Any, kind: Any) -> Any:
     """A Python value as a member of the type `kind`. Raises ValueError if no member fits."""
-    members = _members(kind)
-    if value is None or isinstance(value, bool):
-        if type(value) in members:
-            return value
-    elif isinstance(value, str | os.PathLike):
-        if str in members:
-            return os.fspath(value)
-    elif isinstance(value, numbers.Real) and int in members and value % 1 == 0:  # 1e3 and 64.0 are whole numbers
-        return int(value)
-    elif isinstance(value, numbers.Real) and float in members and abs(value) <= sys.float_info.max:
-        return float(value)
-    else:
-        for member in members:
-            if get_origin(member) is tuple:
-                items = list(value) if isinstance(value, Sequence) else [value]
-                return tuple(_convert(item, of) for item, of in _pair_types(items, member))
-    raise ValueError(value)
-
-
-def _pair_types(items: list[Any], kind: Any) -> list[tuple[Any, Any]]:
-    """Each item of a tuple with its declared type. tuple[T, ...] takes any number of items; a pair also takes one."""
-    of = get_args(kind)
+    members = get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
+    if type(value) in members and (value is None or isinstance(value, bool)):
+        return value
+    if isinstance(value, str | os.PathLike) and str in members:
+        return os.fspath(value)
+    if isinstance(value, numbers.Real) and not isinstance(value, bool):
+        if int in members and value % 1 == 0:  # 1e3 and 64.0 are whole numbers
+            return int(value)
+        if float in members and abs(value) <= sys.float_info.max:
+            return float(value)
+    of = next((get_args(member) for member in members if get_origin(member) is tuple), None)
+    if of is None or value is None or isinstance(value, bool | str | os.PathLike):
+        raise ValueError(value)
+    items = list(value) if isinstance(value, Sequence) else [value]
     if of[-1] is Ellipsis:
-        of = (of[0],) * len(items)
-    elif len(items) == 1 and len(of) == 2:
+        of = of[:1] * len(items)
+    elif len(items) == 1 and len(of) == 2:  # 640 for 640,640
         items = items * 2
-    return list(zip(items, of, strict=True))
+    return tuple(_convert(item, member) for item, member in zip(items, of, strict=True))
 
 
 def _expected(name: str, kind: Any, example: Any) -> str:
@@ -205,52 +180,51 @@ def run_script(main: Callable[[], object], stopped: str, memory_advice: str) -> 
     `stopped` is printed after Ctrl-C; `memory_advice` names the constants that save memory. Of several processes only
     those that failed by themselves print their error, so that the cause stays visible.
     """
-    import torch
-
-    from utils.distributed import RemoteError, lost_connection
+    from utils.distributed import RemoteError
 
     for stream in (sys.stdout, sys.stderr):  # a class name that the terminal cannot show must not end a training
         stream.reconfigure(errors="replace")
     try:
         main()
-    except SystemExit as error:
-        if not isinstance(error.code, str):
-            raise
-        _end(error.code, error)
-    except torch.cuda.OutOfMemoryError as error:
-        _end(f"CUDA out of memory: {memory_advice}", error)
-    except (ValueError, OSError) as error:
-        _end(f"{type(error).__name__}: {error}", error)
     except KeyboardInterrupt:
         raise SystemExit(f"\n{stopped}") from None
     except RemoteError:
         time.sleep(2 * PAUSE)
         raise SystemExit(1) from None
-    except Exception as error:
-        if not lost_connection(error):
-            _report_to_torchrun(error)
+    except (SystemExit, Exception) as error:
+        if isinstance(error, SystemExit) and not isinstance(error.code, str):
             raise
-        time.sleep(2 * PAUSE)  # if torchrun saw another process fail, it has ended this one by now
-        why = str(error).partition("\n")[0]
+        message, pause = _user_error(error, memory_advice)
+        time.sleep(pause)
         _report_to_torchrun(error)
-        raise SystemExit(
-            f"{_rank_prefix()}lost the connection to the other processes; their messages tell why, or one of them took "
-            f"longer than timeout_minutes= ({why})"
-        ) from None
+        if message is None:
+            raise
+        rank = os.environ.get("RANK", "0")
+        raise SystemExit("\n" + (f"rank {rank}: " if rank != "0" else "") + message) from error
 
 
-def _end(message: str, error: BaseException) -> None:
-    """Ends the program with the message. Local rank 0 goes first, because it reports errors of the whole node."""
-    if os.environ.get("LOCAL_RANK", "0") != "0":
-        time.sleep(PAUSE)
-    _report_to_torchrun(error)
-    raise SystemExit(f"\n{_rank_prefix()}{message}") from error
+def _user_error(error: BaseException, memory_advice: str) -> tuple[str | None, float]:
+    """The message of an error that a user can fix, or None, and the seconds after which it is printed.
 
+    Local rank 0 goes first, because it reports errors of the whole node. After a lost connection torchrun has time to end
+    this process, if it saw another one fail.
+    """
+    import torch
 
-def _rank_prefix() -> str:
-    """The rank that reports an error; nothing for rank 0."""
-    rank = os.environ.get("RANK", "0")
-    return "" if rank == "0" else f"rank {rank}: "
+    from utils.distributed import lost_connection
+
+    pause = 0 if os.environ.get("LOCAL_RANK", "0") == "0" else PAUSE
+    if isinstance(error, SystemExit):
+        return error.code, pause
+    if isinstance(error, torch.cuda.OutOfMemoryError):
+        return f"CUDA out of memory: {memory_advice}", pause
+    if isinstance(error, ValueError | OSError):
+        return f"{type(error).__name__}: {error}", pause
+    if lost_connection(error):
+        why = str(error).partition("\n")[0]
+        advice = "their messages tell why, or one of them took longer than timeout_minutes="
+        return f"lost the connection to the other processes; {advice} ({why})", 2 * PAUSE
+    return None, 0
 
 
 def _report_to_torchrun(error: BaseException) -> None:
@@ -274,10 +248,9 @@ def check_class_names(names: Iterable[object], where: str) -> None:
         elif not name.strip():
             problem = "is blank: give the class a name"
         elif len(name) > MAX_NAME:
-            problem = f"... has {len(name)} characters: use at most {MAX_NAME}"
+            name, problem = name[:40], f"... has {len(name)} characters: use at most {MAX_NAME}"
         elif any(ord(c) < 32 or 127 <= ord(c) < 160 or 0xD800 <= ord(c) < 0xE000 for c in name):
             problem = "has a control character or half of a surrogate pair: rename the class in the data"
         else:
             continue
-        shown = name[:40] if isinstance(name, str) and len(name) > MAX_NAME else name
-        raise ValueError(f"{where}: class name {shown!r} {problem}")
+        raise ValueError(f"{where}: class name {name!r} {problem}")

@@ -7,7 +7,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TypeVar
@@ -108,11 +108,10 @@ class Ranks:
 
     def check_same(self, facts: Mapping[str, object]) -> None:
         """Raises RankMismatchError, on all ranks, that names every fact whose value differs from that on rank 0."""
-        hosts = self.gather(socket.gethostname())
-        first, *others = self.gather(dict(facts))
+        (host, first), *others = self.gather((socket.gethostname(), dict(facts)))
         lines = [
-            f"{name}: {other.get(name)} on rank {rank} ({hosts[rank]}), {value} on rank 0 ({hosts[0]})"
-            for rank, other in enumerate(others, 1)
+            f"{name}: {other.get(name)} on rank {rank} ({other_host}), {value} on rank 0 ({host})"
+            for rank, (other_host, other) in enumerate(others, 1)
             for name, value in first.items()
             if other.get(name) != value
         ]
@@ -138,15 +137,6 @@ class Ranks:
             for tensor in model.state_dict().values():
                 dist.broadcast(tensor, 0)
 
-    @torch.no_grad()
-    def average_buffers(self, tensors: Sequence[Tensor]) -> None:
-        """Replaces floating-point tensors by their mean over the ranks, in place: running statistics without SyncBN."""
-        if self.world_size > 1:
-            flat = torch.cat([t.flatten() for t in tensors])
-            mean = self.sum(flat) / self.world_size
-            for t, part in zip(tensors, mean.split([t.numel() for t in tensors]), strict=True):
-                t.copy_(part.view_as(t))
-
     def wrap(self, model: nn.Module, sync_bn: bool = True) -> nn.Module:
         """The model as the training loop calls it: unchanged, or inside DistributedDataParallel or DataParallel."""
         if self.world_size == 1:
@@ -155,19 +145,17 @@ class Ranks:
             from utils.wrap import convert_sync_bn
 
             model = convert_sync_bn(model)
-        ddp = nn.parallel.DistributedDataParallel
-        options = {"device_ids": [self.device] if self.device.type == "cuda" else None, "gradient_as_bucket_view": True}
-        known = inspect.signature(ddp).parameters  # PyTorch renamed the option
-        options["forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"] = False
-        return ddp(model, **options)
+        ddp, devices = nn.parallel.DistributedDataParallel, [self.device] if self.device.type == "cuda" else None
+        names = ("forward_sync_buffers", "broadcast_buffers")  # PyTorch renamed the option
+        name = next(name for name in names if name in inspect.signature(ddp).parameters)
+        return ddp(model, device_ids=devices, gradient_as_bucket_view=True, **{name: False})
 
     def stop(self) -> None:
-        """Leaves the process group.
-
-        The pause lets gloo's threads drop the last tensors; torch < 2.8 could wait for that forever (pytorch#154976).
-        """
+        """Leaves the process group."""
         if self.world_size > 1:
-            time.sleep(0.1)
+            time.sleep(
+                0.1
+            )  # gloo's threads drop the last tensors; torch < 2.8 could wait for that forever (pytorch#154976)
             dist.destroy_process_group()
 
 

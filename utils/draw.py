@@ -35,17 +35,17 @@ def color_of(label: int) -> Color:
 
 def draw_boxes(image: np.ndarray, boxes, labels, classes: Sequence[str], scores=None) -> np.ndarray:
     """Draws boxes [n, 4] xyxy with their class names and scores; the box with the highest score is on top."""
-    labels = [int(label) for label in labels]
+    boxes, labels = np.asarray(boxes), np.asarray(labels, int)
     texts = [classes[label] for label in labels]
-    order = range(len(texts))
     if scores is not None:
-        texts = [f"{text} {float(score):.2f}" for text, score in zip(texts, scores, strict=True)]
-        order = sorted(order, key=lambda i: float(scores[i]))
-    return draw_labeled(image, boxes, texts, [color_of(label) for label in labels], order)
+        order = np.argsort(scores, kind="stable")
+        texts = [f"{texts[i]} {float(scores[i]):.2f}" for i in order]
+        boxes, labels = boxes[order], labels[order]
+    return draw_labeled(image, boxes, texts, [color_of(int(label)) for label in labels])
 
 
-def draw_labeled(image: np.ndarray, boxes, texts: Sequence[str], colors: Sequence[Color], order=None) -> np.ndarray:
-    """Draws boxes [n, 4] xyxy, each with a text and a color, in `order` (None: that of the boxes).
+def draw_labeled(image: np.ndarray, boxes, texts: Sequence[str], colors: Sequence[Color]) -> np.ndarray:
+    """Draws boxes [n, 4] xyxy, each with a text and a color; the last one is on top.
 
     The text stands on a plate above, inside or below its box, where it hides the least of other texts; an empty text has none.
     """
@@ -56,13 +56,11 @@ def draw_labeled(image: np.ndarray, boxes, texts: Sequence[str], colors: Sequenc
     size = max(round(side * TEXT_SIZE * min(FEW_BOXES / max(len(boxes), 1), 1) ** 0.4), MIN_TEXT_SIZE)
     line = max(round(side / 260), 1)
     corners = np.round(np.clip(boxes, 0, [width - 1, height - 1] * 2)).astype(int).tolist()
-    order = list(range(len(corners)) if order is None else order)
-    for i in order:
-        x1, y1, x2, y2 = corners[i]
-        cv2.rectangle(image, (x1, y1), (x2, y2), colors[i], line)
+    for (x1, y1, x2, y2), color in zip(corners, colors, strict=True):
+        cv2.rectangle(image, (x1, y1), (x2, y2), color, line)
     taken = np.zeros((0, 4), int)  # the last box gets its place first and is painted last
     plates = []
-    for i in (i for i in reversed(order) if texts[i]):
+    for i in (i for i in reversed(range(len(texts))) if texts[i]):
         plate = _place(corners[i], text_width(texts[i], size) + size // 2, round(size * 1.35), line, taken, image.shape)
         taken = np.vstack([taken, plate])
         plates.append((i, plate))

@@ -3,7 +3,7 @@
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from utils.distributed import Interrupted, Ranks, StopSignal
 from utils.draw import draw_batches, prediction_sheet
 from utils.metrics import coco_metrics, to_coco
 from utils.optim import MAX_BAD_STEPS, Updater
-from utils.run import Run, profiled
+from utils.run import Run
 
 LOG_EVERY = 20  # optimizer steps between two logs on a GPU, where a log waits for the device; on a CPU every step logs
 
@@ -161,42 +161,33 @@ def progress_bar(batches: Any, title: str, visible: bool, begun: int = 0) -> tqd
     return tqdm(batches, title, initial=begun, total=total, dynamic_ncols=True, leave=False, disable=not visible)
 
 
-class EpochProgress:
-    """Iterates over the batches of an epoch (counted from 0) with a progress bar.
+@contextmanager
+def epoch_progress(
+    loader, epoch: int, epochs: int, meter: Meter, updater: Updater, run: Run | None, profile_steps: int = 0
+) -> Iterator[tuple[Iterable, Callable[[Meter], None]]]:
+    """Gives the batches of an epoch (counted from 0) with a progress bar, and a function that shows a meter in the bar.
 
     The process that writes the log of `run` also saves contact sheets of the first three batches of the run, and profiles
     `profile_steps` steps. `meter`: the meter of the epoch, which an earlier start of the run may have begun.
     """
+    writes = run is not None and run.keeps_log
+    begun, images_per_batch = meter.batches, len(loader.dataset) / len(loader)
+    with progress_bar(loader, f"epoch {epoch + 1}/{epochs}", writes, begun) as bar:
+        batches: Iterable = bar
+        if writes and epoch == 0:
+            batches = draw_batches(batches, loader.dataset.classes, run.image, begun)
+        if writes and profile_steps:
+            from utils.measure import profiled
 
-    def __init__(
-        self, loader, epoch: int, epochs: int, meter: Meter, updater: Updater, run: Run | None, profile_steps: int = 0
-    ):
-        self.run = run if run and run.keeps_log else None
-        self.epoch, self.begun, self.updater, self.profile_steps = epoch, meter.batches, updater, profile_steps
-        self.classes, self.images_per_batch = loader.dataset.classes, len(loader.dataset) / len(loader)
-        self.bar = progress_bar(loader, f"epoch {epoch + 1}/{epochs}", self.run is not None, self.begun)
+            path = run.folder / f"profile_epoch_{epoch + 1:04}.json.gz"
+            batches = profiled(batches, profile_steps, path, bar.write)
 
-    def __enter__(self) -> "EpochProgress":
-        return self
+        def show(meter: Meter) -> None:
+            speed = images_per_batch * meter.batches / meter.seconds
+            text = f"loss {meter.mean()['total']:.3f}, {speed:.1f} images/s, lr {updater.learning_rate:.2e}"
+            bar.set_postfix_str(text, refresh=False)
 
-    def __exit__(self, *_) -> None:
-        self.bar.close()
-
-    def __iter__(self) -> Iterator:
-        batches = self.bar
-        if self.run and self.epoch == 0:
-            batches = draw_batches(batches, self.classes, self.run.image, self.begun)
-        if self.run and self.profile_steps:
-            path = self.run.folder / f"profile_epoch_{self.epoch + 1:04}.json.gz"
-            batches = profiled(batches, self.profile_steps, path, self.bar.write)
-        return iter(batches)
-
-    def show(self, meter: Meter) -> None:
-        """Shows the mean loss, the speed and the learning rate in the progress bar."""
-        speed = self.images_per_batch * meter.batches / meter.seconds
-        rate = self.updater.learning_rate
-        text = f"loss {meter.mean()['total']:.3f}, {speed:.1f} images/s, lr {rate:.2e}"
-        self.bar.set_postfix_str(text, refresh=False)
+        yield batches, show
 
 
 @torch.no_grad()
@@ -255,10 +246,11 @@ def _to_host(detections: Sequence, ids: Tensor) -> tuple[Tensor, ...]:
 
 
 def validate(updater: Updater, loader, criterion, ranks: Ranks, run, epoch: int, stop: StopSignal) -> dict[str, float]:
-    """Evaluates the EMA model after an epoch (counted from 0) and returns columns for log.csv.
+    """Evaluates the EMA model after an epoch (counted from 0), with averaged statistics, and returns columns for log.csv.
 
     Rank 0 also writes the AP of each class and a contact sheet of detections to `run`. `criterion`: see `evaluate`.
     """
+    updater.average_statistics(ranks)
     metrics = evaluate(updater.ema.model, loader, ranks, criterion, stop=lambda: stop.received)
     if ranks.is_main:
         per_class = {f"AP_class/{n}": row["AP"] for n, row in metrics["per_class"].items() if row["AP"] >= 0}

@@ -29,7 +29,7 @@ Image.MAX_IMAGE_PIXELS = None  # Pillow refuses large images as an attack; these
 _JPEG_EXIF_MARK = b"Exif\0\0"
 _TIFF_MARKS = (b"II*\0", b"MM\0*")
 _JPEG_MARK = b"\xff\xd8\xff"
-_FLAGS = {  # by reduction
+_FLAGS = {
     1: cv2.IMREAD_COLOR,
     2: cv2.IMREAD_REDUCED_COLOR_2,
     4: cv2.IMREAD_REDUCED_COLOR_4,
@@ -69,7 +69,7 @@ def read_reduced(path: str, reduction: int) -> tuple[np.ndarray, int]:
 def decode_image(data: bytes, path: str, reduction: int = 1) -> np.ndarray:
     """Decodes the bytes of an image file -> uint8 [H, W, 3] BGR, upright. Raises ImageError naming `path`."""
     tiff = data.startswith(_TIFF_MARKS)  # OpenCV ignores IMREAD_IGNORE_ORIENTATION for this format
-    flags = _FLAGS[reduction] if tiff else _FLAGS[reduction] | cv2.IMREAD_IGNORE_ORIENTATION
+    flags = _FLAGS[reduction] | (0 if tiff else cv2.IMREAD_IGNORE_ORIENTATION)
     try:
         image = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
     except cv2.error:
@@ -161,8 +161,7 @@ def boxes_to_input(boxes: np.ndarray, transform: LetterboxTransform) -> np.ndarr
 def into_original(boxes, transform):
     """Maps boxes `[..., 4]` xyxy of the network's input back into the original image; the inverse of `boxes_to_input`.
 
-    `transform [..., 5]` holds letterbox transforms (original width and height, scale, left, top) and broadcasts to the
-    boxes. Tensors or arrays.
+    `transform [..., 5]` holds letterbox transforms and broadcasts to the boxes. Tensors or arrays.
     """
     shift = transform[..., [3, 4, 3, 4]]
     return (boxes - shift) / transform[..., 2:3]

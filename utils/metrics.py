@@ -18,19 +18,14 @@ from utils.boxes import area, iou, xywh_to_xyxy, xyxy_to_xywh
 
 MATCH_IOU = 0.5  # least IoU of a correct detection in VOC AP, in the curves and in the confusion matrix
 MAX_DETECTIONS = 100  # per image and class, as in COCO
-COCO_METRICS = {  # name: (precision or recall, IoU index, area index, index into 1, 10, 100 detections)
-    "AP": ("precision", slice(None), 0, 2),
-    "AP50": ("precision", 0, 0, 2),
-    "AP75": ("precision", 5, 0, 2),
-    "AP_small": ("precision", slice(None), 1, 2),
-    "AP_medium": ("precision", slice(None), 2, 2),
-    "AP_large": ("precision", slice(None), 3, 2),
-    "AR1": ("recall", slice(None), 0, 0),
-    "AR10": ("recall", slice(None), 0, 1),
-    "AR100": ("recall", slice(None), 0, 2),
-    "AR_small": ("recall", slice(None), 1, 2),
-    "AR_medium": ("recall", slice(None), 2, 2),
-    "AR_large": ("recall", slice(None), 3, 2),
+SIZES = ("small", "medium", "large")  # boxes, as the evaluators number them after 0: all
+COCO_METRICS = {  # name: mean of the evaluator's "precision" or "recall", at [IoU, ..., class, area, 1 or 10 or 100 detections]
+    "AP": ("precision", np.s_[..., 0, 2]),
+    "AP50": ("precision", np.s_[0, ..., 0, 2]),
+    "AP75": ("precision", np.s_[5, ..., 0, 2]),
+    **{f"AP_{size}": ("precision", np.s_[..., index, 2]) for index, size in enumerate(SIZES, 1)},
+    **{f"AR{limit}": ("recall", np.s_[..., 0, index]) for index, limit in enumerate((1, 10, 100))},
+    **{f"AR_{size}": ("recall", np.s_[..., index, 2]) for index, size in enumerate(SIZES, 1)},
 }
 
 
@@ -98,15 +93,16 @@ def coco_metrics(ground_truth: dict, detections: list[dict], backend: Backend = 
     """
     _check_ids(ground_truth, detections)
     result = _accumulate(ground_truth, detections, backend)
-    metrics = {name: _mean(_values(result, name)) for name in COCO_METRICS}
+    values = {name: np.asarray(result[kind])[index] for name, (kind, index) in COCO_METRICS.items()}  # classes last
+    metrics = {name: _mean(of_classes) for name, of_classes in values.items()}
     order = sorted(category["id"] for category in ground_truth["categories"])  # the evaluators sort the ids
     by_rule = curves(ground_truth, detections)
     per_class = {}
     for category, name in class_names(ground_truth).items():
-        row = {key: _mean(_values(result, key)[..., order.index(category)]) for key in ("AP", "AP50")}
+        row = {key: _mean(values[key][..., order.index(category)]) for key in ("AP", "AP50")}
         coco, voc = by_rule["coco"][name], by_rule["voc"][name]
-        values = (voc.average_precision(), *coco.best()) if coco.boxes else [-1.0] * 5
-        row |= zip(("VOC_AP50", "precision", "recall", "f1", "threshold"), values, strict=True)
+        at_best = (voc.average_precision(), *coco.best()) if coco.boxes else [-1.0] * 5
+        row |= zip(("VOC_AP50", "precision", "recall", "f1", "threshold"), at_best, strict=True)
         per_class[name] = row | {"boxes": coco.boxes}
     metrics["VOC_AP50"] = _mean(np.array([row["VOC_AP50"] for row in per_class.values()]))
     metrics["confidence"] = best_confidence([curve for curve in by_rule["coco"].values() if curve.boxes])
@@ -236,12 +232,6 @@ def _accumulate(ground_truth: dict, detections: list[dict], backend: Backend) ->
         evaluator.evaluate()
         evaluator.accumulate()
     return evaluator.eval
-
-
-def _values(result: dict, name: str) -> np.ndarray:
-    """The values that a metric is the mean of, classes last."""
-    kind, ious, size, limit = COCO_METRICS[name]
-    return np.asarray(result[kind])[ious][..., size, limit]
 
 
 def _mean(values: np.ndarray) -> float:

@@ -3,6 +3,7 @@
 import copy
 import math
 from dataclasses import dataclass
+from itertools import compress
 
 import torch
 from torch import Tensor, nn
@@ -130,11 +131,8 @@ class EMA:
         """
         self.count += happened
         weight = (1 - self.decay * (1 - torch.exp(-self.count / self.tau))) * happened
-        ours, theirs = [], []
-        for mine, its in zip(self.model.parameters(), model.parameters(), strict=True):
-            if its.requires_grad:
-                ours.append(mine)
-                theirs.append(its)
+        trained = [p.requires_grad for p in model.parameters()]
+        ours, theirs = (list(compress(m.parameters(), trained)) for m in (self.model, model))
         if self.decay == 0:
             torch._foreach_copy_(ours, theirs)  # bitwise equal; a skipped step has left the weights unchanged
         elif weight.device.type == "cpu":  # .item() does not wait here, and allows one pass instead of three
@@ -143,14 +141,12 @@ class EMA:
             difference = torch._foreach_sub(theirs, ours)
             torch._foreach_mul_(difference, weight)
             torch._foreach_add_(ours, difference)
-        moving = [
-            (ours, theirs)
-            for mine, its in zip(self.model.modules(), model.modules(), strict=True)
-            if its.training  # frozen batch norms are in evaluation mode
-            for ours, theirs in zip(mine.buffers(recurse=False), its.buffers(recurse=False), strict=True)
-        ]
-        if moving:
-            torch._foreach_copy_(*map(list, zip(*moving, strict=True)))
+        self.copy_statistics(model)
+
+    @torch.no_grad()
+    def copy_statistics(self, model: nn.Module) -> None:
+        """Copies the batch-norm statistics, which have no average. Those of a frozen backbone are equal already."""
+        torch._foreach_copy_(list(self.model.buffers()), list(model.buffers()))
 
 
 class Updater:
@@ -235,15 +231,14 @@ class Updater:
         torch._foreach_copy_(self.statistics, [part.view_as(b) for part, b in zip(parts, self.statistics, strict=True)])
 
     def average_statistics(self, ranks) -> None:
-        """Averages the batch-norm statistics over all processes (a collective of `ranks`).
-
-        Without SyncBN they differ between processes, so this is needed before an evaluation or a save.
-        """
-        norms = [m for m in self.model.modules() if isinstance(m, nn.BatchNorm2d) and m.training]
+        """Averages batch-norm statistics over the processes, before an evaluation or a save: without SyncBN they differ."""
+        norms = [m for m in self.model.modules() if type(m) is nn.BatchNorm2d and m.training]
         if ranks.world_size > 1 and norms:
-            ranks.average_buffers([b for norm in norms for b in (norm.running_mean, norm.running_var)])
+            local = [b for norm in norms for b in (norm.running_mean, norm.running_var)]
+            mean = ranks.sum(torch.cat(local)) / ranks.world_size
+            torch._foreach_copy_(local, list(mean.split([len(b) for b in local])))
             self.good_statistics = self._flat_statistics()
-            torch._foreach_copy_(list(self.ema.model.buffers()), list(self.model.buffers()))
+            self.ema.copy_statistics(self.model)
 
     def check(self) -> bool:
         """Returns False after `MAX_BAD_STEPS` non-finite steps in a row. Waits for the device."""

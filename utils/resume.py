@@ -2,7 +2,6 @@
 
 import copy
 import os
-import socket
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -17,18 +16,14 @@ from utils.config import ConfigError, show
 from utils.distributed import Interrupted, Ranks, StopSignal
 from utils.fit import Meter
 from utils.optim import Updater
-from utils.run import Run, order, runs, started
+from utils.run import Run, order, run_id, runs, started
 
 NOTHING_SAVED = (-1, -1)  # progress of a run folder without last.pt
 
 
 @dataclass(frozen=True)
 class State:
-    """Progress of a run after its last whole epoch, as the rows of its log.
-
-    Everything else that a step depends on is saved with it (weights, optimizer, scaler, EMA, `Meter`) or is a function of the
-    step. There is no random state to save.
-    """
+    """Progress of a run after its last whole epoch, as the rows of its log. There is no random state to save."""
 
     rows: tuple[dict[str, Any], ...] = ()
 
@@ -67,15 +62,6 @@ class State:
         return None
 
 
-def run_id() -> str | None:
-    """Identifies a run under torchrun through all its restarts: --rdzv_id, or else the torchrun process on this host.
-
-    None without torchrun.
-    """
-    name = os.environ.get("TORCHELASTIC_RUN_ID")
-    return f"{socket.gethostname()}-{os.getppid()}" if name == "none" else name
-
-
 def find(
     resume: bool | str, output: str, name: str, constants: Mapping[str, Any], ranks: Ranks
 ) -> tuple[Path | None, dict | None]:
@@ -86,17 +72,16 @@ def find(
     Raises ConfigError that names the `constants` (of what is trained) that differ from those of the earlier run.
     """
     answers = ranks.gather(ranks.once_per_node(lambda: _find_here(resume, output, name)))
-    found = [(answer, rank) for rank, answer in enumerate(answers) if answer]
-    if not found:
+    if not any(answers):
         if isinstance(resume, str):
             checkpoint.load(_folder(resume) / "last.pt")  # raises the error that names the file
         return None, None
-    (progress, folder_name), source = max(found, key=lambda pair: (pair[0][0], -pair[1]))
-    folder = _folder(resume) if isinstance(resume, str) else Path(output) / folder_name
-    if progress[-2:] == NOTHING_SAVED:
+    newest = max(answer for answer in answers if answer)
+    folder = _folder(resume) if isinstance(resume, str) else Path(output) / newest[-1]
+    if newest[2:4] == NOTHING_SAVED:
         return folder, None
-    missing = ranks.is_node_main and answers[ranks.rank] != (progress, folder_name)
-    _copy_to_nodes(folder, ranks, source, missing)
+    missing = ranks.is_node_main and answers[ranks.rank] != newest
+    _copy_to_nodes(folder, ranks, answers.index(newest), missing)
     saved = checkpoint.load(folder / "last.pt")["resume"]
     before = saved["constants"]
     changed = [key for key, value in constants.items() if key in before and show(before[key]) != show(value)]
@@ -114,28 +99,29 @@ def _folder(resume: str) -> Path:
     return path.parent if path.name == "last.pt" else path
 
 
-def _find_here(resume: bool | str, output: str, name: str) -> tuple[tuple, str] | None:
-    """Finds the run on this node. Returns its progress and the name of its folder."""
+def _find_here(resume: bool | str, output: str, name: str) -> tuple | None:
+    """Finds the run on this node. Returns its `_progress`."""
     if isinstance(resume, str):
         folder = _folder(resume)
-        return (_progress(folder), folder.name) if (folder / "last.pt").exists() else None
-    candidates = [path for _, _, path in reversed(runs(output, name))]
+        return _progress(folder) if (folder / "last.pt").exists() else None
+    candidates = runs(output, name)[::-1]
     has_id = os.environ.get("TORCHELASTIC_RUN_ID", "none") != "none"
     if run_id() and (has_id or os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"):
         started_here = [path for path in candidates if started(path, "run") == run_id()]
         if started_here or not resume:
-            return (_progress(started_here[0]), started_here[0].name) if started_here else None
+            return _progress(started_here[0]) if started_here else None
     if resume and candidates and (candidates[0] / "last.pt").exists():
-        return _progress(candidates[0]), candidates[0].name
+        return _progress(candidates[0])
     return None
 
 
 def _progress(folder: Path) -> tuple:
-    """Returns a key that sorts runs: date, number, epochs done, batches done in the current epoch."""
-    if not (folder / "last.pt").exists():
-        return (*order(folder), *NOTHING_SAVED)
-    saved = checkpoint.load(folder / "last.pt")["resume"]
-    return (*order(folder), State(**saved["state"]).epoch, saved["meter"]["batches"])
+    """Returns a key that sorts runs: date, number, epochs done, batches done in the current epoch, name of the folder."""
+    done = NOTHING_SAVED
+    if (folder / "last.pt").exists():
+        saved = checkpoint.load(folder / "last.pt")["resume"]
+        done = State(**saved["state"]).epoch, saved["meter"]["batches"]
+    return (*order(folder), *done, folder.name)
 
 
 def _copy_to_nodes(folder: Path, ranks: Ranks, source: int, missing: bool) -> None:
@@ -170,11 +156,10 @@ class Saver:
     ranks: Ranks
     updater: Updater
     config: Mapping[str, Any]  # for every checkpoint
-    classes: list[str]  # for every checkpoint
+    classes: Sequence[str]  # for every checkpoint
     resume: Mapping[str, Any]  # for last.pt: values that a resumed run needs and that no step changes
     save_every: int = 0  # epochs
     save_minutes: float = 0.0  # between saves within an epoch
-    average: bool = False  # average batch-norm statistics before a save: without SyncBN they differ between processes
     pending: dict[str, dict] = field(default_factory=dict)  # checkpoints, by file name, that could not be written yet
 
     def after_epoch(self, state: State, row: Mapping[str, Any], last: bool = False) -> None:
@@ -201,8 +186,7 @@ class Saver:
     def _save(
         self, state: State, meter: Meter, last: bool, row: Mapping | None = None, names: Sequence[str] = ()
     ) -> None:
-        if self.average:
-            self.updater.average_statistics(self.ranks)
+        self.updater.average_statistics(self.ranks)
         if self.run is None:
             return
         errors: list[Exception] = []
@@ -210,7 +194,14 @@ class Saver:
             with warn_if_disk_fails(errors):
                 self.run.log(row)
             self.run.scalars({name: value for name, value in row.items() if name != "epoch"}, state.epoch)
-        contents = self._contents(state)
+        contents = {
+            "config": self.config,
+            "classes": list(self.classes),
+            "epoch": state.epoch,
+            "step": self.updater.step_number,
+            "metrics": {name: value for name, value in (state.rows or ({},))[-1].items() if name != "epoch"},
+            "model": self.updater.ema.model.state_dict(),
+        }
         self.pending |= dict.fromkeys(names, contents)
         for name in list(self.pending):
             with warn_if_disk_fails(errors):
@@ -218,18 +209,8 @@ class Saver:
                 del self.pending[name]
         self.pending = copy.deepcopy(checkpoint.plain(self.pending))  # training will change the tensors
         rest = {"model": self.updater.model.state_dict(), "updater": self.updater.state_dict()}
-        rest |= {"meter": meter.state_dict(), "state": asdict(state), "classes": self.classes, **self.resume}
+        rest |= {"meter": meter.state_dict(), "state": asdict(state), "classes": contents["classes"], **self.resume}
         with warn_if_disk_fails(errors):
             self.run.save("last.pt", {**contents, "resume": rest})
         if last and errors:
             raise errors[-1]
-
-    def _contents(self, state: State) -> dict[str, Any]:
-        return {
-            "config": self.config,
-            "classes": self.classes,
-            "epoch": state.epoch,
-            "step": self.updater.step_number,
-            "metrics": {name: value for name, value in (state.rows or ({},))[-1].items() if name != "epoch"},
-            "model": self.updater.ema.model.state_dict(),
-        }

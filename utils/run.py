@@ -9,10 +9,11 @@ import os
 import platform
 import re
 import secrets
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
@@ -21,27 +22,30 @@ from typing import Any
 import cv2
 import numpy as np
 import torch
-from torch.profiler import ProfilerActivity, profile, record_function
 
-from utils import checkpoint, draw
+from utils import checkpoint
 from utils.distributed import Ranks
 
-PROFILE_WARM_UP = 5  # steps before a profile: the first ones allocate memory and choose algorithms
 CURVES_EVERY = 60  # seconds between two updates of curves.png
 
 
-def create(output: str | Path, name: str, after: int = 0) -> Path:
+def create(output: str | Path, name: str, ranks: Ranks | None = None) -> Path:
     """Makes and returns the folder of a new run, `output/name-2026-01-31-1`. Never returns an existing folder.
 
-    The number is larger than those of all runs of that name and date, and than `after`, the largest one on other nodes.
+    The number is larger than those of all runs of that name and date. With `ranks`, rank 0 makes the folder, and the number
+    is larger than those on all nodes.
     """
-    output = Path(output)
-    output.mkdir(parents=True, exist_ok=True)
-    for number in itertools.count(max(after, last_number(output, name)) + 1):
-        folder = output / f"{name}-{time.strftime('%Y-%m-%d')}-{number}"
-        with suppress(FileExistsError):  # another process has just made it
-            folder.mkdir()
-            return folder
+    ranks, output, today = ranks or Ranks(), Path(output), time.strftime("%Y-%m-%d")
+    used = max(ranks.gather(max((n for day, n in map(order, runs(output, name)) if day == today), default=0)))
+
+    def make() -> Path:
+        output.mkdir(parents=True, exist_ok=True)
+        for number in itertools.count(used + 1):
+            with suppress(FileExistsError):  # another process has just made it
+                (output / f"{name}-{today}-{number}").mkdir()
+                return output / f"{name}-{today}-{number}"
+
+    return output / ranks.on_main(make).name
 
 
 def check_name(name: str) -> None:
@@ -50,21 +54,22 @@ def check_name(name: str) -> None:
         raise ValueError(f"name={name!r} becomes the name of a folder: use letters, digits, - and _")
 
 
-def last_number(output: str | Path, name: str) -> int:
-    """Returns the largest number of today's runs of that name; 0 if there is none."""
-    return max((n for day, n, _ in runs(output, name) if day == time.strftime("%Y-%m-%d")), default=0)
-
-
-def runs(output: str | Path, name: str) -> list[tuple[str, int, Path]]:
-    """Returns date, number and folder of every run of that name, the oldest first."""
-    found = [(*order(path), path) for path in Path(output).glob("*") if path.is_dir()]
-    return sorted(run for run in found if run[2].name == f"{name}-{run[0]}-{run[1]}")
+def runs(output: str | Path, name: str) -> list[Path]:
+    """Returns the folders of every run of that name, the oldest first."""
+    folders = [path for path in Path(output).glob("*") if path.is_dir()]
+    return sorted((path for path in folders if path.name == "-".join([name, *map(str, order(path))])), key=order)
 
 
 def order(folder: Path) -> tuple[str, int]:
     """Returns date and number of a run folder, by which runs of one name are sorted."""
     match = re.fullmatch(r".*-(\d{4}-\d\d-\d\d)-(\d+)", folder.name)
     return (match[1], int(match[2])) if match else ("", 0)
+
+
+def run_id() -> str | None:
+    """Identifies a run under torchrun through all its restarts: --rdzv_id, or else the torchrun process of this host."""
+    name = os.environ.get("TORCHELASTIC_RUN_ID")
+    return f"{socket.gethostname()}-{os.getppid()}" if name == "none" else name
 
 
 def started(folder: Path, what: str) -> str | None:
@@ -80,9 +85,8 @@ class Run:
 
     `rows`: the rows of the log up to the checkpoint that the run resumes from. Later rows are removed from log.csv, so that
     it has neither gaps nor repeated epochs. None: another node writes the log. `run`: the id of the run under torchrun.
-    `marks`: vertical lines of the curves, name -> first epoch (`{"thaw": 10}`).
-
-    TensorBoard and curves are only for looking at: a full disk is a warning there, and the next call tries again.
+    `marks`: vertical lines of the curves, name -> first epoch (`{"thaw": 10}`). TensorBoard and curves are only for looking
+    at: a full disk is a warning there, and the next call tries again.
     """
 
     def __init__(
@@ -128,11 +132,10 @@ class Run:
         """Writes an image, uint8 BGR `[H, W, 3]`, to the run folder as NAME.jpg and to TensorBoard."""
         from tensorboard.compat.proto.summary_pb2 import Summary
 
+        jpeg = cv2.imencode(".jpg", image)[1].tobytes()  # the PNG of `add_image` takes half a second for 16 samples
         with checkpoint.warn_if_disk_fails():
-            draw.write_image(self.folder / f"{name}.jpg", image)
-        # As a JPEG: the PNG of `add_image` takes half a second for a contact sheet of 16 samples.
-        size = {"height": image.shape[0], "width": image.shape[1], "colorspace": 3}
-        encoded = Summary.Image(**size, encoded_image_string=cv2.imencode(".jpg", image)[1].tobytes())
+            (self.folder / f"{name}.jpg").write_bytes(jpeg)
+        encoded = Summary.Image(height=len(image), width=len(image[0]), colorspace=3, encoded_image_string=jpeg)
         summary = Summary(value=[Summary.Value(tag=name, image=encoded)])
         self._to_tensorboard(lambda writer: writer.file_writer.add_summary(summary, step))
 
@@ -180,12 +183,6 @@ class Run:
                 raise
 
 
-def read_log(path: str | Path) -> list[dict[str, str]]:
-    """Reads the rows of log.csv as text, column -> value, without empty cells."""
-    with open(path, encoding="utf-8", newline="") as file:
-        return [{key: value for key, value in row.items() if value} for row in csv.DictReader(file)]
-
-
 def code(root: str | Path) -> str:
     """Returns a digest of the program in the folder `root`, committed or not."""
     digest = hashlib.blake2b(digest_size=6)
@@ -230,47 +227,15 @@ def _write_json(path: Path, value: Any) -> None:
         file.write((json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n").encode("utf-8"))
 
 
-def new_folder(output: str, name: str, ranks: Ranks) -> Path:
-    """Makes the folder of a new run on rank 0 and returns it; it has the same name on all nodes."""
-    after = max(ranks.gather(last_number(output, name)))
-    return Path(output) / ranks.on_main(lambda: create(output, name, after).name)
-
-
-def open_run(folder: Path, config: dict, ranks: Ranks, marks: dict, rows: tuple, run_id: str | None) -> Run | None:
+def open_run(folder: Path, config: dict, ranks: Ranks, marks: dict, rows: tuple) -> Run | None:
     """Opens a run folder and returns the Run in processes that write to it. For the arguments see `Run`.
 
     Rank 0 writes. On a node that does not see the files of rank 0, because there is no common disk, the first process keeps
     the checkpoints in a folder of the same name.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    run = Run(folder, config, ranks.device, marks, rows, run_id) if ranks.is_main else None
+    run = Run(folder, config, ranks.device, marks, rows, run_id()) if ranks.is_main else None
     first = ranks.gather(run and run.id)[0]
     if ranks.is_node_main and not ranks.is_main and started(folder, "id") != first:
-        run = Run(folder, config, ranks.device, marks, None, run_id)
+        run = Run(folder, config, ranks.device, marks, None, run_id())
     return run
-
-
-def profiled(batches: Iterable, steps: int, path: Path, log: Callable[[str], None] = print) -> Iterator:
-    """Yields the batches unchanged, and profiles `steps` training steps after the first five.
-
-    Writes a trace for https://ui.perfetto.dev to `path` (.json.gz), and a table of the most expensive operations next to it.
-    """
-    batches, done = iter(batches), 0
-    yield from itertools.islice(batches, PROFILE_WARM_UP)
-    gpu = torch.cuda.is_available()
-    with profile(activities=[ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * gpu) as profiler:
-        while done < steps:
-            with record_function("wait for data"):
-                batch = next(batches, None)
-            if batch is None:
-                break
-            yield batch
-            done += 1
-    if done:
-        profiler.export_chrome_trace(str(path))
-        table = profiler.key_averages().table(f"self_{'device' if gpu else 'cpu'}_time_total", 40, 60)
-        path.with_suffix("").with_suffix(".txt").write_text(table, encoding="utf-8")
-        log(f"profile    {done} steps: {path} (open it at https://ui.perfetto.dev)")
-    else:
-        log(f"profile    no trace: the epoch has no more than {PROFILE_WARM_UP} steps")
-    yield from batches

@@ -3,7 +3,7 @@
 import os
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +17,15 @@ from utils.optim import Plan, Updater
 FEW_IMAGES = 50  # training images below which a run gets a warning
 
 
-def derived(
-    rates: Mapping[str, float], batch_size: int, workers: int, updater: Updater, ranks: Ranks
-) -> dict[str, Any]:
-    """Returns values for the printed table that are computed from constants. `rates`: learning rates for 64 images per step."""
-    plan = updater.schedule.plan
+def derived(batch_size: int, workers: int, updater: Updater, ranks: Ranks) -> dict[str, Any]:
+    """Returns values for the printed table that are computed from constants."""
+    schedule, plan = updater.schedule, updater.schedule.plan
     local = -(-batch_size // ranks.world_size)
     return {
         "images per process": f"{local} of {batch_size}, {ranks.world_size} process(es)",
         "steps per epoch": f"{plan.frozen_steps} frozen, {plan.steps} thawed" if plan.freeze_epochs else plan.steps,
-        **{name: rate_text(rate, plan) for name, rate in rates.items()},
+        "learning_rate": rate_text(schedule.learning_rate, plan),
+        "min_learning_rate": rate_text(schedule.min_learning_rate, plan),
         "ema decay": f"{updater.ema.decay:.5f}, tau {updater.ema.tau:.0f} steps",
         "mixed precision": updater.amp,
         "device": f"{ranks.device}, {torch.get_num_threads()} thread(s), {workers} worker(s)",
@@ -90,76 +89,67 @@ def data_text(train, val) -> str:
     return "\n".join(lines + [f"{name:{width}}  {a:8}  {b:8}" for name, a, b in rows])
 
 
-def schedule_warnings(epochs: int, freeze_epochs: int, no_aug_epochs: int) -> list[str]:
-    """Returns warnings about numbers of epochs that leave no room for a phase of training."""
-    found = []
+def schedule_warnings(epochs: int, freeze_epochs: int, no_aug_epochs: int) -> Iterator[str]:
+    """Yields warnings about numbers of epochs that leave no room for a phase of training."""
     if 0 < epochs <= freeze_epochs:
-        found.append(
-            f"freeze_epochs={freeze_epochs} of epochs={epochs}: the backbone is never thawed; lower freeze_epochs"
-        )
+        yield f"freeze_epochs={freeze_epochs} of epochs={epochs}: the backbone is never thawed; lower freeze_epochs"
     if no_aug_epochs and no_aug_epochs >= epochs - freeze_epochs:
-        found.append(
+        yield (
             f"no_aug_epochs={no_aug_epochs} of epochs={epochs}: after the thaw there is no mosaic or affine, and only the lowest "
             f"learning rate; lower no_aug_epochs to about {max(1, epochs // 5)}, or train longer"
         )
-    return found
 
 
-def data_warnings(train, val) -> list[str]:
-    """Returns warnings about data that are valid but train badly (`train`, `val`: Annotations)."""
-    found = []
+def data_warnings(train, val) -> Iterator[str]:
+    """Yields warnings about data that are valid but train badly (`train`, `val`: Annotations)."""
     missing = [n for n, count in zip(train.classes, train.boxes_per_class(), strict=True) if count == 0]
     if missing:
-        found.append(
+        yield (
             f"{len(missing)} of {len(train.classes)} classes have no box in the training data ({', '.join(missing[:5])}): "
             f"they cannot be learned; leave them out of the classes, or add images"
         )
     if val.boxes_per_class().sum() == 0:
-        found.append(f"{val.source} has no boxes: there is no mAP, best.pt is the last; choose val= with boxes")
+        yield f"{val.source} has no boxes: there is no mAP, best.pt is the last; choose val= with boxes"
     if len(train) < FEW_IMAGES:
-        found.append(f"only {len(train)} training images: enough for a try, too few to learn from; add images")
+        yield f"only {len(train)} training images: enough for a try, too few to learn from; add images"
     paths = ({data.path(i) for i in range(len(data))} for data in (train, val))
     if shared := len(set.intersection(*paths)):
-        found.append(
+        yield (
             f"{shared} images are in train and in val: the mAP is too high; "
             f"python -m tools.convert SRC DST.txt split=.9,.1 divides them"
         )
-    return found
 
 
-def hardware_warnings(workers: int, batch_size: int, image_size: tuple[int, int], ranks: Ranks) -> list[str]:
-    """Returns warnings about unused GPUs and too little shared memory."""
-    found = gpu_advice(sys.argv, ranks.all_gpus), shared_memory_warning(workers, batch_size, image_size)
-    return [text for text in found if text]
+def hardware_warnings(workers: int, batch_size: int, image_size: tuple[int, int], ranks: Ranks) -> Iterator[str]:
+    """Yields warnings about unused GPUs and too little shared memory."""
+    yield from gpu_advice(sys.argv, ranks.all_gpus)
+    yield from shared_memory_warning(workers, batch_size, image_size)
 
 
-def gpu_advice(command: Sequence[str] = (), all_gpus: bool = False) -> str | None:
-    """A hint if GPUs are idle: torch cannot use them, or one process uses one of several (`all_gpus`: DataParallel)."""
+def gpu_advice(command: Sequence[str], all_gpus: bool = False) -> Iterator[str]:
+    """Yields a hint if GPUs are idle: torch cannot use them, or one process uses one of several (`all_gpus`: DataParallel)."""
     count = torch.cuda.device_count()
     if not torch.cuda.is_available():
         if os.path.exists("/proc/driver/nvidia/version") or os.path.exists("/dev/nvidia0"):
             build = "the CPU build" if torch.version.cuda is None else f"built for CUDA {torch.version.cuda}"
-            return (
-                f"There is an NVIDIA GPU that torch {torch.__version__} ({build}) cannot use: install a matching torch."
-            )
+            yield f"There is an NVIDIA GPU that torch {torch.__version__} ({build}) cannot use: install a matching torch."
     elif count > 1 and "WORLD_SIZE" not in os.environ:
-        words = [word for word in command or ["train.py"] if not word.startswith("device=")]
+        words = [word for word in command if not word.startswith("device=")]
         start = f"torchrun --standalone --nproc_per_node={count} {' '.join(words)}"
         if all_gpus:
-            return f"{count} GPUs in one process (DataParallel): {start} is faster."
-        return f"{count} GPUs, one in use: {start} uses all; device=cuda:all does too, more slowly, without torchrun."
-    return None
+            yield f"{count} GPUs in one process (DataParallel): {start} is faster."
+        else:
+            yield f"{count} GPUs, one in use: {start} uses all; device=cuda:all does too, more slowly, without torchrun."
 
 
 def shared_memory_warning(
     workers: int, batch_size: int, image_size: tuple[int, int], folder: str = "/dev/shm"
-) -> str | None:
-    """Returns a warning if the batches of the workers (three per worker, uint8) do not fit into the shared memory."""
+) -> Iterator[str]:
+    """Yields a warning if the batches of the workers (three per worker, uint8) do not fit into the shared memory."""
     needed = workers * 3 * batch_size * 3 * image_size[0] * image_size[1]
-    if not workers or not Path(folder).is_dir() or shutil.disk_usage(folder).free >= needed:
-        return None
-    free = shutil.disk_usage(folder).free
-    return (
-        f"{folder} has {free / 2**20:.0f} MiB free, {workers} workers need {needed / 2**20:.0f}: they would die with a bus "
-        f"error. Use fewer workers=, or start the container with --shm-size={max(1, round(2 * needed / 2**30))}g"
-    )
+    free = shutil.disk_usage(folder).free if Path(folder).is_dir() else needed
+    if free < needed:
+        yield (
+            f"{folder} has {free / 2**20:.0f} MiB free, {workers} workers need {needed / 2**20:.0f}: they would die with a bus "
+            f"error. Use fewer workers=, or start the container with --shm-size={max(1, round(2 * needed / 2**30))}g"
+        )

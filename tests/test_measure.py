@@ -1,6 +1,8 @@
-"""utils/memory.py: the batch size that fits a GPU, and the advice if one does not. Measuring itself needs a GPU."""
+"""utils/measure.py: the batch size that fits a GPU, the advice if one does not, and profiles. Measuring memory needs a GPU."""
 
+import gzip
 import inspect
+import json
 from dataclasses import replace
 
 import pytest
@@ -9,9 +11,10 @@ from small import config, only_run, train_quietly
 
 import nets
 import train
-from utils import checkpoint, memory
+from utils import checkpoint, measure
 from utils.config import ConfigError
 from utils.distributed import Ranks
+from utils.measure import PROFILE_WARM_UP, profiled
 from utils.optim import EMA, MAX_GRADIENT_NORM, Plan, Schedule, Updater, build_optimizer
 
 GIB = 2**30
@@ -34,12 +37,12 @@ def gpu(monkeypatch):
     [(GIB, 1000, 8), (GIB * 1.01, 1000, 4), (GIB / 100, 1000, 512), (GIB / 100, 20, 16), (9 * GIB, 1000, 0)],
 )
 def test_largest_batch_is_a_power_of_two_that_fills_80_percent(gpu, each, limit, fits):
-    assert memory.largest_batch(lambda images: images * each, limit, gpu()) == fits
+    assert measure.largest_batch(lambda images: images * each, limit, gpu()) == fits
 
 
 def test_memory_of_other_programs_is_not_free_but_reserved_memory_is(gpu):
-    assert memory.largest_batch(lambda images: images * GIB, 100, gpu(free=3 * GIB)) == 2
-    assert memory.largest_batch(lambda images: images * GIB, 100, gpu(free=3 * GIB, reserved=1 * GIB)) == 4
+    assert measure.largest_batch(lambda images: images * GIB, 100, gpu(free=3 * GIB)) == 2
+    assert measure.largest_batch(lambda images: images * GIB, 100, gpu(free=3 * GIB, reserved=1 * GIB)) == 4
 
 
 def test_step_that_runs_out_of_memory_does_not_fit(gpu):
@@ -48,23 +51,32 @@ def test_step_that_runs_out_of_memory_does_not_fit(gpu):
             raise torch.cuda.OutOfMemoryError("CUDA out of memory")
         return 0
 
-    assert memory.largest_batch(step, 100, gpu()) == 2
+    assert measure.largest_batch(step, 100, gpu()) == 2
 
 
 def test_automatic_batch_sizes_of_both_phases_and_of_a_resumed_run(gpu):
-    def step_bytes(images, frozen):
+    def step_bytes(images, frozen=False):
         return images * (GIB if frozen else 2 * GIB)
 
     ranks, sizes = Ranks(device=gpu()), {"freeze_batch_size": 0, "batch_size": 0}
-    assert memory.choose_batch_sizes(sizes, None, step_bytes, 100, ranks) == {"freeze_batch_size": 8, "batch_size": 4}
-    assert memory.choose_batch_sizes({**sizes, "batch_size": 6}, None, step_bytes, 100, ranks)["batch_size"] == 6
+    assert measure.choose_batch_sizes(sizes, None, step_bytes, 100, ranks) == {"freeze_batch_size": 8, "batch_size": 4}
+    assert measure.choose_batch_sizes({**sizes, "batch_size": 6}, None, step_bytes, 100, ranks)["batch_size"] == 6
     before = {"freeze_batch_size": 3, "batch_size": 5}
-    assert memory.choose_batch_sizes(sizes, before, step_bytes, 100, ranks) == before
+    assert measure.choose_batch_sizes(sizes, before, step_bytes, 100, ranks) == before
     with pytest.raises(ConfigError, match="not even one image fits"):
-        memory.choose_batch_sizes(sizes, None, lambda *_: 100 * GIB, 100, ranks)
+        measure.choose_batch_sizes(sizes, None, lambda *_, **__: 100 * GIB, 100, ranks)
 
 
-def test_train_probes_both_phases_and_trains_with_the_batch_sizes_that_fit(demo_images, tmp_path, gpu, monkeypatch):
+@pytest.fixture
+def probed_on_gpu(monkeypatch, gpu):
+    """train.py takes the CPU for the pretended GPU while it fits the batches to the memory."""
+    fit = train.fit_to_memory
+    monkeypatch.setattr(train, "fit_to_memory", lambda *args: fit(*args[:-1], replace(args[-1], device=gpu())))
+
+
+def test_train_probes_both_phases_and_trains_with_the_batch_sizes_that_fit(
+    demo_images, tmp_path, probed_on_gpu, monkeypatch
+):
     """A pretended GPU: the probe is called as train.py calls it, and asked about the right batches."""
     probed = []
 
@@ -72,13 +84,9 @@ def test_train_probes_both_phases_and_trains_with_the_batch_sizes_that_fit(demo_
         probed.append((image_size, boxes, amp, batch_size, frozen))
         return batch_size * (GIB if frozen else 2 * GIB)
 
-    def choose(sizes, before, step_bytes, length, ranks):
-        return choose_batch_sizes(sizes, before, step_bytes, length, replace(ranks, device=gpu()))
-
-    real, choose_batch_sizes = memory.training_memory, memory.choose_batch_sizes
+    real = measure.training_memory
     assert list(inspect.signature(real).parameters) == list(inspect.signature(training_memory).parameters)
-    monkeypatch.setattr(memory, "training_memory", training_memory)
-    monkeypatch.setattr(memory, "choose_batch_sizes", choose)
+    monkeypatch.setattr(measure, "training_memory", training_memory)
     cfg = config(
         demo_images, tmp_path, batch_size=0, freeze_batch_size=0, multi_scale=0.5, epochs=2, learning_rate=0.01
     )
@@ -93,18 +101,18 @@ def test_train_probes_both_phases_and_trains_with_the_batch_sizes_that_fit(demo_
 
 
 def test_memory_error_names_the_constant_of_its_phase_and_how_to_keep_the_step():
-    plan = Plan(epochs=3, freeze_epochs=1, frozen_steps=5, steps=9, frozen_images=64, images=32)
-    text = memory.less_memory(plan, accumulate=2)
+    sizes = {"freeze_batch_size": 32, "batch_size": 16}
+    text = measure.less_memory(sizes, accumulate=2)
     assert text.startswith("lower batch_size=16 to 8;") and "accumulate=4 (and freeze_batch_size=16)" in text
-    assert "lower freeze_batch_size=64 to 32;" in memory.less_memory(plan, 1, frozen=True)
-    assert "batch_size is 1 already: lower image_size" in memory.less_memory(replace(plan, images=1), 1)
+    assert "lower freeze_batch_size=32 to 16;" in measure.less_memory(sizes, 1, frozen=True)
+    assert "batch_size is 1 already: lower image_size" in measure.less_memory({**sizes, "batch_size": 1}, 1)
 
 
-def test_thawed_step_that_does_not_fit_ends_the_run_at_its_start(demo_images, tmp_path, monkeypatch):
+def test_thawed_step_that_does_not_fit_ends_the_run_at_its_start(demo_images, tmp_path, probed_on_gpu, monkeypatch):
     def training_memory(*_, **__):
         raise torch.cuda.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(memory, "training_memory", training_memory)
+    monkeypatch.setattr(measure, "training_memory", training_memory)
     with pytest.raises(SystemExit, match="CUDA out of memory after the thaw: lower batch_size=4 to 2"):
         train.main(config(demo_images, tmp_path / "runs"))
     assert not (tmp_path / "runs").exists()
@@ -131,7 +139,7 @@ def test_automatic_batch_size_needs_a_gpu(demo_images, tmp_path, name):
 def test_probe_is_right_within_10_percent(amp):
     model = nets.build("yolox_s", 80).cuda().to(memory_format=torch.channels_last)
     criterion, size = nets.criterion(model), (416, 416)
-    expected = memory.training_memory(model, criterion, size, 20, amp, 16)
+    expected = measure.training_memory(model, criterion, size, 20, amp, 16)
     schedule = Schedule(Plan(50, 0, 10, 10, 16, 16), "cosine", 4e-3, 2e-4, 1, 10)
     optimizer = build_optimizer("adamw", model.train(), 0.05)
     updater = Updater(model, optimizer, schedule, EMA(model, 500), amp, clip=MAX_GRADIENT_NORM)
@@ -144,3 +152,33 @@ def test_probe_is_right_within_10_percent(amp):
             predictions = model(images)
         updater.step(criterion(predictions, boxes, labels, size)["total"])
     assert abs(expected / torch.cuda.max_memory_allocated() - 1) < 0.1
+
+
+def sums(batches):
+    """Does some work on every batch."""
+    return [float((torch.ones(8) * batch).sum()) for batch in batches]
+
+
+def test_profile_holds_the_steps_asked_for_and_leaves_the_batches_unchanged(tmp_path):
+    path, messages = tmp_path / "profile_epoch_0001.json.gz", []
+    assert sums(profiled(range(12), 3, path, messages.append)) == sums(range(12))
+    events = json.loads(gzip.open(path).read())["traceEvents"]
+    assert sum(event.get("name") == "wait for data" for event in events if event.get("ph") == "X") == 3
+    assert sum(event.get("name") == "aten::ones" for event in events) == 3
+    assert "aten::" in (tmp_path / "profile_epoch_0001.txt").read_text() and "3 steps" in messages[0]
+
+
+def test_profile_of_a_short_epoch_is_shorter_or_missing(tmp_path):
+    messages, first = [], PROFILE_WARM_UP
+    assert list(profiled(range(first + 1), 5, tmp_path / "a.json.gz", messages.append)) == list(range(first + 1))
+    assert list(profiled(range(first), 5, tmp_path / "b.json.gz", messages.append)) == list(range(first))
+    assert "1 steps" in messages[0] and "no trace" in messages[1]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.json.gz", "a.txt"]
+
+
+def test_training_that_stops_during_a_profile_leaves_no_profiler_running(tmp_path):
+    batches = profiled(range(20), 10, tmp_path / "a.json.gz")
+    for _ in range(PROFILE_WARM_UP + 2):
+        next(batches)
+    batches.close()
+    assert sums(profiled(range(12), 3, tmp_path / "b.json.gz")) == sums(range(12))

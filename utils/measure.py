@@ -1,16 +1,23 @@
-"""GPU memory of a training step, measured at the start so that a run does not fail hours later, at the thaw."""
+"""What a training step costs: its GPU memory, measured before a run so that it does not fail at the thaw, and a profile.
+
+Import this module where something is measured: a run on a CPU with given batch sizes does not need it.
+"""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import islice
+from pathlib import Path
 
 import torch
 from torch import nn
+from torch.profiler import ProfilerActivity, profile, record_function
 
 from utils.config import ConfigError
 from utils.distributed import Ranks
-from utils.optim import Plan
 
 FILL = 0.8  # fraction of a GPU's memory that an automatically chosen batch may fill
+PROFILE_WARM_UP = 5  # steps before a profile: the first ones allocate memory and choose algorithms
 
 
 def training_memory(
@@ -22,14 +29,12 @@ def training_memory(
     batch_size: int,
     frozen: bool = False,
 ) -> int:
-    """Measures the peak memory of a training step on a GPU, in bytes; 0 on other devices.
+    """Measures the peak memory of a training step on a GPU, in bytes.
 
     Runs a step on `batch_size` empty images of height, width with `boxes` boxes each, on a copy of the model, which takes the
     place of the EMA that is built later. The model and all random states stay unchanged. Raises torch.cuda.OutOfMemoryError.
     """
     device = next(model.parameters()).device
-    if device.type != "cuda":
-        return 0
     torch.cuda.reset_peak_memory_stats(device)
     trial = copy.deepcopy(model).train()
     trial.freeze_backbone(frozen)
@@ -74,31 +79,29 @@ def choose_batch_sizes(
     A resumed run takes the numbers of `before`. A new run takes what fits the smallest GPU, times the number of GPUs.
     `step_bytes(images, frozen)`: bytes of a step on one GPU; `length`: training images. Raises ConfigError without a GPU.
     """
-    chosen, gpus = dict(sizes), number_of_gpus(ranks)
-    for name in (name for name, size in sizes.items() if size == 0):
-        if before:
-            chosen[name] = before[name]
+    chosen, gpus = {}, number_of_gpus(ranks)
+    for name, size in sizes.items():
+        if size or before:
+            chosen[name] = size or before[name]
             continue
         if ranks.device.type != "cuda":
             raise ConfigError(
                 f"{name}=0 fits the batch to the memory of a GPU; on {ranks.device} set it, for example to 16"
             )
-        frozen = name == "freeze_batch_size"
-        local = largest_batch(lambda n, frozen=frozen: step_bytes(n, frozen), -(-length // gpus), ranks.device)
-        smallest = min(ranks.gather(local))
+        of_phase = partial(step_bytes, frozen=name == "freeze_batch_size")
+        smallest = min(ranks.gather(largest_batch(of_phase, -(-length // gpus), ranks.device)))
         if smallest == 0:
             raise ConfigError(f"{name}=0: not even one image fits; lower image_size, or choose a smaller model")
         chosen[name] = smallest * gpus
     return chosen
 
 
-def check_thawed_step(step_bytes: Callable[..., int], plan: Plan, accumulate: int, ranks: Ranks) -> int:
+def check_thawed_step(step_bytes: Callable[..., int], sizes: dict[str, int], accumulate: int, ranks: Ranks) -> int:
     """Returns the bytes that a step needs on each GPU after the thaw. Raises SystemExit with advice if it does not fit."""
-    batch_size = plan.images // accumulate
     try:
-        return step_bytes(-(-batch_size // number_of_gpus(ranks)), False)
+        return step_bytes(-(-sizes["batch_size"] // number_of_gpus(ranks)))
     except torch.cuda.OutOfMemoryError as error:
-        raise SystemExit(f"CUDA out of memory after the thaw: {less_memory(plan, accumulate)}") from error
+        raise SystemExit(f"CUDA out of memory after the thaw: {less_memory(sizes, accumulate)}") from error
 
 
 def number_of_gpus(ranks: Ranks) -> int:
@@ -106,9 +109,8 @@ def number_of_gpus(ranks: Ranks) -> int:
     return torch.cuda.device_count() if ranks.all_gpus else ranks.world_size
 
 
-def less_memory(plan: Plan, accumulate: int, frozen: bool = False) -> str:
+def less_memory(sizes: dict[str, int], accumulate: int, frozen: bool = False) -> str:
     """Advises which batch size to lower, and to what, if a step of the frozen or of the thawed phase does not fit."""
-    sizes = {"freeze_batch_size": plan.frozen_images // accumulate, "batch_size": plan.images // accumulate}
     name, other = ("freeze_batch_size", "batch_size") if frozen else ("batch_size", "freeze_batch_size")
     if sizes[name] == 1:
         return f"{name} is 1 already: lower image_size, or choose a smaller model"
@@ -116,3 +118,29 @@ def less_memory(plan: Plan, accumulate: int, frozen: bool = False) -> str:
         f"lower {name}={sizes[name]} to {sizes[name] // 2}; to keep the images per optimizer step, also set "
         f"accumulate={2 * accumulate} (and {other}={max(1, sizes[other] // 2)})"
     )
+
+
+def profiled(batches: Iterable, steps: int, path: Path, log: Callable[[str], None] = print) -> Iterator:
+    """Yields the batches unchanged, and profiles `steps` training steps after the first five.
+
+    Writes a trace for https://ui.perfetto.dev to `path` (.json.gz), and a table of the most expensive operations next to it.
+    """
+    batches, done = iter(batches), 0
+    yield from islice(batches, PROFILE_WARM_UP)
+    gpu = torch.cuda.is_available()
+    with profile(activities=[ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * gpu) as profiler:
+        while done < steps:
+            with record_function("wait for data"):
+                batch = next(batches, None)
+            if batch is None:
+                break
+            yield batch
+            done += 1
+    if done:
+        profiler.export_chrome_trace(str(path))
+        table = profiler.key_averages().table(f"self_{'device' if gpu else 'cpu'}_time_total", 40, 60)
+        path.with_suffix("").with_suffix(".txt").write_text(table, encoding="utf-8")
+        log(f"profile    {done} steps: {path} (open it at https://ui.perfetto.dev)")
+    else:
+        log(f"profile    no trace: the epoch has no more than {PROFILE_WARM_UP} steps")
+    yield from batches
