@@ -18,7 +18,7 @@ from torch import Tensor
 from datasets import formats
 from datasets.annotations import DataError
 from nets import detector
-from nets.agreement import Agreement, Tolerance, around, compare
+from nets.agreement import Agreement, Tolerance, compare, nms_thresholds
 from nets.graph import TRANSLATIONS, DetectionGraph, RawGraph
 from nets.postprocess import MAX_CANDIDATES
 from utils import distributed, run
@@ -178,16 +178,16 @@ def write(
         optimize=True,
         verbose=False,
     )
-    onnx.save(finished(program.model_proto, limits, about), file)
+    onnx.save(add_metadata(program.model_proto, limits, about), file)
 
 
-def finished(proto, limits: dict[str, float], about: dict[str, Any]):
-    """Adds the metadata and the default thresholds to an ONNX model and checks it."""
+def add_metadata(proto, limits: dict[str, float], about: dict[str, Any]):
+    """Adds the metadata and the default thresholds to an ONNX model, checks it and returns it."""
     import onnx
 
     from nets.onnx import metadata
 
-    for part in (proto, proto.graph, *proto.graph.node):  # they would name the folders of this computer
+    for part in (proto, proto.graph, *proto.graph.node):  # torch writes the folders of this computer there
         part.ClearField("metadata_props")
         part.ClearField("doc_string")
     for name, value in limits.items():  # an input with an initializer is optional
@@ -220,7 +220,7 @@ def agreement(model: torch.nn.Module, exported: Any, images: Tensor, tolerance: 
     """Compares the detections of a model and an OnnxModel on images uint8 [B, 3, H, W], the first one alone, then in fours."""
     size, most, nms_iou = tuple(images.shape[-2:]), exported.about["max_detections"], exported.about["nms_iou"]
     limits = {"confidence": ABOVE - 2 * tolerance.scores, "max_detections": most}
-    thresholds = around(nms_iou, tolerance)
+    thresholds = nms_thresholds(nms_iou, tolerance)
     ours, theirs = [[] for _ in thresholds], []
     for batch in images[:1].split(1) + images[1:].split(4) * (len(images) > 1):
         transforms = torch.tensor([[size[1], size[0], 1.0, 0.0, 0.0]] * len(batch))
