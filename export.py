@@ -105,7 +105,7 @@ def description(cfg: Config, loaded: detector.Loaded) -> dict[str, Any]:
         "nms_iou": cfg.nms_iou,
         "max_detections": cfg.max_detections,
         "half": cfg.half,
-        "code": run.code(Path(__file__).parent),
+        "code": run.code_digest(Path(__file__).parent),
         "torch": torch.__version__,
     }
 

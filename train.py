@@ -25,7 +25,7 @@ from utils.config import ConfigError, check, override, require, run_script, show
 from utils.distributed import Interrupted, Ranks, StopSignal
 from utils.fit import Meter, NonFiniteLoss, epoch_progress, epoch_row, epoch_text, fit_one_epoch, validate
 from utils.optim import EMA, MAX_GRADIENT_NORM, Plan, Schedule, Updater, build_optimizer
-from utils.run import check_name, code, create, open_run
+from utils.run import check_name, code_digest, create, open_run
 
 
 @dataclass(frozen=True)
@@ -249,7 +249,7 @@ def fixed_constants(cfg: Config, data: Annotations, extra_augment: Callable) -> 
 def common_constants(cfg: Config, val: Annotations) -> dict[str, str]:
     """Returns what else the processes of one run must have in common, as text."""
     constants = {name: show(value) for name, value in asdict(cfg).items() if name not in PER_NODE}
-    versions = {"code": code(Path(__file__).parent), "torch": torch.__version__}
+    versions = {"code": code_digest(Path(__file__).parent), "torch": torch.__version__}
     return constants | versions | {"validation data": val.digest()}
 
 
