@@ -31,7 +31,9 @@ from utils.images import FILL, ImageError, images_under, letterbox, read_image
 class Config:
     # what most users set
     checkpoint: str | None = None  # a checkpoint or official weights; coco: download; none: the newest runs/*/best.pt
-    output: str | None = None  # the file to write; none: next to the checkpoint, for official weights in this folder
+    output: str | None = (
+        None  # the file to write; none: next to the checkpoint, or for official weights in the current folder
+    )
     # for official weights, which do not store these
     model: str | None = None  # yolox_nano, yolox_tiny, yolox_s, _m, _l, _x; yolov9_t, _s, _m, _c
     classes: str | None = None  # a file with one name per line; none: COCO's 80
@@ -111,7 +113,7 @@ def description(cfg: Config, loaded: detector.Loaded) -> dict[str, Any]:
 
 
 def output_path(output: str | None, loaded: detector.Loaded) -> Path:
-    """Where the file is written: next to the checkpoint, or for official weights in this folder, unless `output` names it."""
+    """Returns the file to write: `output`, or one next to the checkpoint, or for official weights in the current folder."""
     usual = loaded.path.with_suffix(".onnx") if loaded.config else Path(f"{loaded.name}.onnx")
     path = usual if output is None else Path(output)
     if path.suffix != ".onnx":
@@ -132,6 +134,8 @@ def find_images(folder: str | None, loaded: detector.Loaded, most: int) -> tuple
         try:
             bad_boxes = config.get("bad_boxes", "error")
             data = formats.read(config["val"], "val", loaded.classes, config.get("image_root"), bad_boxes)
+            if len(data) == 0:
+                raise DataError(f"{config['val']}: no images")
             return read_some([data.path(i) for i in range(len(data))], most), f"images of {config['val']}"
         except (DataError, ImageError, OSError) as error:
             print(f"note: the validation images of the training are missing ({error})")

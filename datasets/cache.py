@@ -32,8 +32,7 @@ _HEAD = struct.Struct("<16siiiQ")  # digest of the key, height, width, reduction
 class ImageCache:
     """Reads images like `images.read_reduced`, faster: from memory or from files. Pickles without the images in memory.
 
-    `files` and `memory`: largest number of bytes. None: a quarter of what is free; for the files $THAW_CACHE_GB, if set.
-    """
+    `files` and `memory`: largest number of bytes. None: a quarter of what is free; for the files $THAW_CACHE_GB, if set."""
 
     def __init__(self, files: float | None = None, memory: float | None = None) -> None:
         self._files, self._memory = _files_limit() if files is None else files, memory
@@ -96,8 +95,7 @@ class ImageCache:
     def _save(self, key: tuple, image: np.ndarray, done: int) -> None:
         """Writes a temporary file, if there is room, and renames it, so that other processes never read half of it.
 
-        Unlike `atomic_write` it does not wait for the disk: a file that a power cut damages is decoded again.
-        """
+        Unlike `atomic_write` it does not wait for the disk: a file that a power cut damages is decoded again."""
         size, temporary = _HEAD.size + image.nbytes, None
         try:
             if self._room is None or 0 < self._room < size:

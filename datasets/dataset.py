@@ -104,8 +104,7 @@ class DetectionDataset(torch.utils.data.Dataset):
     def read(self, index: int, reduction: int | None = None) -> Sample:
         """Reads an image with its boxes, clipped to the image and without crowd regions.
 
-        With a `reduction` (1, 2, 4, 8) the image comes from the cache, and a JPEG is decoded smaller by this factor.
-        """
+        With a `reduction` (1, 2, 4, 8) the image comes from the cache, and a JPEG is decoded smaller by this factor."""
         path = self.annotations.path(index)
         image, done = (read_image(path), 1) if reduction is None else self.cache.read(path, reduction)
         boxes, labels, crowd = self.annotations.boxes_of(index)

@@ -55,8 +55,7 @@ def placement(scale: float, left: float, top: float, width: int, mirrored: bool)
 def random_affine(rng: np.random.Generator, source: Size, target: Size, settings: Augment) -> np.ndarray:
     """Returns a random matrix float64 [2, 3] that takes the center of an area of size `source` near that of one of size `target`.
 
-    The number of random values is fixed, so that one setting does not change the values of another.
-    """
+    The number of random values is fixed, so that one setting does not change the values of another."""
     shear = settings.shear
     angle, slant_x, slant_y = np.radians(rng.uniform(-1, 1, 3) * (settings.rotation, shear, shear))
     zoom = rng.uniform(*settings.scale)
@@ -144,8 +143,7 @@ def paint(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Resamples a sample by `matrix` [2, 3] into `output`, IN PLACE, and returns its boxes and labels there.
 
-    `window` (xyxy in the image, rounded to whole pixels) is the visible part; None: all of it.
-    """
+    `window` (xyxy in the image, rounded to whole pixels) is the visible part; None: all of it."""
     height, width = sample.image.shape[:2]
     whole = np.array([0, 0, width, height])
     window = whole if window is None else np.rint(window).astype(int).clip(0, whole[[2, 3, 2, 3]])
@@ -177,8 +175,7 @@ def shift_colors(image: np.ndarray, rng: np.random.Generator, hsv: tuple[float, 
 def augment(sample: Sample, size: Size, rng: np.random.Generator, kind: str, settings: Augment) -> Sample:
     """Augments one sample: flip, letterbox of `kind` into `size` = (height, width), random affine map, color shifts.
 
-    If the affine map is the identity, the result is exactly `letterbox` of the image, and the padding keeps its color.
-    """
+    If the affine map is the identity, the result is exactly `letterbox` of the image, and the padding keeps its color."""
     mirrored = bool(rng.random() < settings.flip)
     affine = random_affine(rng, size, size, settings)
     height, width = sample.image.shape[:2]

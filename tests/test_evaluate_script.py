@@ -130,6 +130,12 @@ def test_data_without_boxes_are_reported(weights, painted, tmp_path, capsys):
     assert metrics["AP"] == -1 and "has no boxes: there is nothing to measure" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("changes", [{"worst": -1}, {"show_confidence": 1.5}])
+def test_limits_of_the_error_analysis_are_checked(weights, painted, tmp_path, changes):
+    with pytest.raises(ValueError, match="it must be at"):
+        run(weights, painted(1, "val"), tmp_path / "out", **changes)
+
+
 def test_without_output_every_evaluation_gets_a_folder_next_to_the_checkpoint(painted, tmp_path):
     weights, data = tiny_checkpoint(tmp_path / "runs/a/best.pt"), painted(2, "val")
     for _ in range(2):
@@ -144,8 +150,9 @@ def test_a_named_folder_keeps_files_that_are_not_results(weights, painted, tmp_p
     run(weights, data, out, worst=3)
     assert "replacing" not in capsys.readouterr().out
     (out / "notes.txt").write_text("mine")
+    (out / "worst_100.jpg").touch()  # of an evaluation with worst=100
     run(weights, data, out, worst=1)
-    assert "replacing 8 files" in capsys.readouterr().out
+    assert "replacing 9 files" in capsys.readouterr().out
     assert sorted(path.name for path in out.iterdir()) == sorted([*FILES, "notes.txt", "worst_01.jpg"])
 
 

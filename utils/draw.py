@@ -47,7 +47,7 @@ def draw_boxes(image: np.ndarray, boxes, labels, classes: Sequence[str], scores=
 def draw_labeled(image: np.ndarray, boxes, texts: Sequence[str], colors: Sequence[Color]) -> np.ndarray:
     """Draws boxes [n, 4] xyxy, each with a text and a color; the last one is on top.
 
-    A text fills a rectangle (plate) above, inside or below its box, where it hides the least of other plates. It may be empty.
+    A text fills a rectangle (plate) above, inside or below its box, where it hides the least of other plates. "" has no plate.
     """
     image = np.ascontiguousarray(image).copy()
     height, width = image.shape[:2]

@@ -1,4 +1,4 @@
-"""What a training step costs: its GPU memory, measured before the run so that the thaw does not run out, and a profile.
+"""What a training step costs: its GPU memory, measured before the run because the thaw needs more, and a profile.
 
 Import this module where something is measured: a run on a CPU with given batch sizes does not need it.
 """
@@ -31,8 +31,8 @@ def training_memory(
 ) -> int:
     """Measures the peak memory of a training step on a GPU, in bytes.
 
-    Runs a step of `batch_size` black images with `boxes` boxes each on a copy of the model, which stands for the later EMA in
-    the sum. The model and all random states stay unchanged. Raises torch.cuda.OutOfMemoryError.
+    Runs a step of `batch_size` black images with `boxes` boxes each on a copy of the model, which takes as much memory as the
+    later EMA. The model and all random states stay unchanged. Raises torch.cuda.OutOfMemoryError.
     """
     device = next(model.parameters()).device
     torch.cuda.reset_peak_memory_stats(device)

@@ -19,7 +19,7 @@ from utils.boxes import area, iou, xywh_to_xyxy, xyxy_to_xywh
 MATCH_IOU = 0.5  # least IoU of a correct detection in VOC AP, in the curves and in the confusion matrix
 MAX_DETECTIONS = 100  # per image and class, as in COCO
 SIZES = ("small", "medium", "large")  # numbers 1 to 3 of the evaluators; 0 is boxes of all sizes
-# Name -> array of the evaluator, and its part to average. Axes: IoU, recall (of "precision"), class, size, 1 or 10 or 100 boxes.
+# Name -> array of the evaluator, and its part to average. Axes: IoU, recall (of "precision"), class, size, limit (1, 10, 100).
 COCO_METRICS = {
     "AP": ("precision", np.s_[..., 0, 2]),
     "AP50": ("precision", np.s_[0, ..., 0, 2]),

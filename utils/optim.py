@@ -135,9 +135,7 @@ class EMA:
         trained = [p.requires_grad for p in model.parameters()]
         ours, theirs = (list(compress(m.parameters(), trained)) for m in (self.model, model))
         if self.decay == 0:
-            torch._foreach_copy_(
-                ours, theirs
-            )  # exact copies, also after a skipped step, which leaves the weights unchanged
+            torch._foreach_copy_(ours, theirs)  # bitwise equal, also after a skipped step
         elif weight.device.type == "cpu":  # .item() waits for nothing on a CPU, and allows one pass instead of three
             torch._foreach_lerp_(ours, theirs, weight.item())
         else:

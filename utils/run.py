@@ -57,10 +57,8 @@ def check_name(name: str) -> None:
 def runs(output: str | Path, name: str) -> list[Path]:
     """Returns the folders of every run of that name, the oldest first."""
     folders = [path for path in Path(output).glob("*") if path.is_dir()]
-    return sorted(
-        (path for path in folders if path.name == "-".join([name, *map(str, date_and_number(path))])),
-        key=date_and_number,
-    )
+    of_name = [path for path in folders if path.name == "-".join([name, *map(str, date_and_number(path))])]
+    return sorted(of_name, key=date_and_number)
 
 
 def date_and_number(folder: Path) -> tuple[str, int]:
