@@ -63,7 +63,7 @@ def main(cfg: Config) -> dict:
     cfg = check(cfg)
     require(cfg, LEAST, dict.fromkeys(("confidence", "nms_iou", "show_confidence"), 1), {})
     ranks = distributed.start(detector.device_for(cfg.checkpoint, cfg.device))
-    distributed.set_threads(ranks.device, cfg.workers)
+    distributed.set_threads(ranks.device, cfg.workers, len(ranks.node_ranks))
     log = print if ranks.is_main else lambda *_: None
     names = formats.read_classes(cfg.classes) if cfg.classes else None
     model, classes, size, trained, path, *_ = detector.load(cfg.checkpoint, cfg.model, names, cfg.image_size)

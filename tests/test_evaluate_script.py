@@ -19,6 +19,7 @@ from datasets.annotations import DataError
 from evaluate import Config, main
 from nets.detector import Detector
 from utils.config import override
+from utils.distributed import Ranks
 from utils.metrics import BACKEND, COCO_METRICS
 
 FILES = ["confusion_matrix.png", "detections.json", "ground_truth.json", "metrics.json", "precision_recall.png"]
@@ -128,6 +129,14 @@ def test_no_detections_give_zeros(weights, painted, tmp_path):
 def test_data_without_boxes_are_reported(weights, painted, tmp_path, capsys):
     metrics = run(weights, painted(1, "val"), tmp_path / "out")
     assert metrics["AP"] == -1 and "has no boxes: there is nothing to measure" in capsys.readouterr().out
+
+
+def test_the_processes_of_a_node_divide_its_cores(weights, painted, tmp_path, monkeypatch):
+    calls = []
+    monkeypatch.setattr(evaluate.distributed, "start", lambda device: Ranks(node_ranks=(0, 1)))
+    monkeypatch.setattr(evaluate.distributed, "set_threads", lambda *arguments: calls.append(arguments))
+    run(weights, painted(1, "val"), tmp_path / "out", worst=0)
+    assert calls == [(torch.device("cpu"), 0, 2)]
 
 
 @pytest.mark.parametrize("changes", [{"worst": -1}, {"show_confidence": 1.5}])
