@@ -82,13 +82,13 @@ def move_boxes(sample: Sample, matrix: np.ndarray, window: np.ndarray, size: Siz
         return np.zeros((0, 4), np.float32), labels
     first, last = (np.minimum(np.maximum(c, window[:2]), window[2:]) for c in (boxes[:, :2], boxes[:, 2:]))
     low, high = _around(first, last, matrix)
-    seen_low, seen_high = (np.minimum(np.maximum(corner, 0), size[::-1]) for corner in (low, high))
-    sides = seen_high - seen_low
+    visible_low, visible_high = (np.minimum(np.maximum(corner, 0), size[::-1]) for corner in (low, high))
+    sides = visible_high - visible_low
     # Visible fraction = (fraction inside the window) * (fraction of the moved box inside the output), without dividing.
-    seen = (last - first).prod(1) * sides.prod(1)
+    visible = (last - first).prod(1) * sides.prod(1)
     whole = (boxes[:, 2:] - boxes[:, :2]).prod(1) * (high - low).prod(1)
-    keep = (sides > MIN_SIDE).all(1) & (seen > MIN_VISIBLE * whole)
-    return np.concatenate([seen_low, seen_high], 1)[keep].astype(np.float32), labels[keep]
+    keep = (sides > MIN_SIDE).all(1) & (visible > MIN_VISIBLE * whole)
+    return np.concatenate([visible_low, visible_high], 1)[keep].astype(np.float32), labels[keep]
 
 
 def _snap(scale: float, shift: float, start: int, stop: int, limit: int) -> tuple[int, int, int, int]:

@@ -54,7 +54,7 @@ def training_memory(
 
 
 def largest_batch(step_bytes: Callable[[int], int], limit: int, device: torch.device) -> int:
-    """Finds the largest power of two up to `limit` such that a step of that many images fits into 80 % of the GPU's memory.
+    """Finds the largest power of two, up to `limit`, of images whose step fits into 80 % of the GPU's memory.
 
     `step_bytes`: images per step -> bytes. Memory that other programs use is not free. 0: not even one image fits.
     """

@@ -106,6 +106,7 @@ def _find_here(resume: bool | str, output: str, name: str) -> tuple | None:
         return _progress(folder) if (folder / "last.pt").exists() else None
     candidates = runs(output, name)[::-1]
     has_id = os.environ.get("TORCHELASTIC_RUN_ID", "none") != "none"  # of --rdzv_id; the same after a restart
+    # torchrun: a restart, or a start with the same --rdzv_id, resumes the run that was started under this id.
     if run_id() and (has_id or os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"):
         started_here = [path for path in candidates if read_start(path, "run") == run_id()]
         if started_here or not resume:
