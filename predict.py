@@ -50,7 +50,7 @@ class Config:
 
 
 VIDEO_SUFFIXES = {".mp4", ".avi", ".mov", ".mkv", ".webm", ".m4v", ".mpg", ".mpeg", ".wmv", ".flv", ".ts"}
-BEHIND = 8  # images that wait to be drawn and written while the network predicts
+BEHIND = 8  # predicted images that may wait to be drawn and written
 WRITABLE = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff"}  # images of other formats are drawn as PNG
 LEAST, MOST = {"batch_size": 1, "confidence": 0, "nms_iou": 0}, {"confidence": 1, "nms_iou": 1}
 EXAMPLES = 16  # number of validation images if there is no source
@@ -106,7 +106,7 @@ def is_stream(source: str) -> bool:
 
 
 def find_images(source: str | list[str], output: str | None) -> dict[str, str]:
-    """Finds the images of a source -> name in the results: path. Names keep the folders in which images of one name differ."""
+    """Finds the images of a source -> name in the results: path. Names contain the folders that tell equal file names apart."""
     root = None
     if not isinstance(source, str):
         paths = source
@@ -200,7 +200,7 @@ def predict_all(
     wait: int | None,
     bar: tqdm,
 ) -> None:
-    """Predicts all images, collects the results, and writes the drawn images by `write(name, image)` (None: does not).
+    """Predicts all images, collects the results, and writes the drawn images by `write(name, image)` (None: not at all).
 
     `wait`: milliseconds for which a window shows each image (0: until a key; None: no window). Without a window, a thread
     draws and writes while the network predicts the next images.

@@ -1,4 +1,4 @@
-"""The data set, whose samples are pure functions of (seed, epoch, position), and batches of samples."""
+"""The data set, whose samples are pure functions of (seed, epoch, position, index), and batches of samples."""
 
 import hashlib
 import inspect
@@ -14,11 +14,13 @@ from torch import Tensor
 from datasets import slots
 from datasets.annotations import Annotations, Sample
 from datasets.cache import ImageCache
-from datasets.mosaic import MIXUP_SCALE, Augment, draw_sample
+from datasets.mosaic import MIXUP_SCALE, Augment, make_sample
 from utils.images import boxes_to_input, letterbox, read_image
 
 NO_IMAGE = -1  # index of the placeholder in a batch without images
-PARTNER_REACH = 256  # a mosaic's partners are at most this far away in the epoch's order: a small cache has them
+PARTNER_REACH = (
+    256  # images of a mosaic are at most this far apart in the epoch's order, so that a small cache holds them
+)
 
 
 class Key(NamedTuple):
@@ -112,7 +114,7 @@ class DetectionDataset(torch.utils.data.Dataset):
         return Sample(image, boxes[keep].astype(np.float32), labels[keep].astype(np.int64))
 
     def _reduction(self, index: int, size: tuple[int, int], largest: float) -> int:
-        """Returns the factor by which an image may be decoded smaller; it is drawn up to `largest` times its letterboxed size."""
+        """Returns by how much to reduce an image that a sample shows at up to `largest` times its letterboxed size."""
         height, width = self.annotations.sizes[index].tolist()
         if not height or not width:  # the size is not known
             return 1
@@ -136,7 +138,7 @@ class DetectionDataset(torch.utils.data.Dataset):
         augment = self.augment.without_geometry() if no_aug else self.augment
         rng = np.random.default_rng((self.seed, epoch, position))
         largest = max(augment.scale[1], MIXUP_SCALE[1] if augment.mixup else 0)
-        exact = augment == augment.without_geometry()  # then the pixels are those of evaluation
+        exact = augment == augment.without_geometry()  # images are read in full size, as in an evaluation
 
         def read(index: int) -> Sample:
             return self.read(index, 1 if exact else self._reduction(index, size, largest))
@@ -146,7 +148,7 @@ class DetectionDataset(torch.utils.data.Dataset):
             order = epoch_order(len(self), self.seed, epoch)
             return read(int(order[(position + offset) % len(self)]))
 
-        sample = draw_sample(read(index), partner, rng, size, self.letterbox, augment)
+        sample = make_sample(read(index), partner, rng, size, self.letterbox, augment)
         if self.extra_augment is not None and not no_aug:
             sample = checked_sample(self.extra_augment(*sample, rng), size)
         return sample
@@ -176,7 +178,7 @@ def checked_sample(result: Any, size: tuple[int, int]) -> Sample:
 
 
 def source_digest(function: Callable) -> str:
-    """Returns a digest of the source (or bytecode) of a function or of an object's class: a resumed run notices a change."""
+    """Returns a digest of the source (or bytecode) of a function, or of the class of an object. It shows changes of the code."""
     function = function if inspect.isroutine(function) else type(function)
     try:
         source = inspect.getsource(function)

@@ -70,7 +70,7 @@ class ValSampler:
 
 
 def init_worker(_: int) -> None:
-    """Makes a worker ignore Ctrl-C, and SIGTERM from anywhere but its parent, which needs the worker to finish its step."""
+    """Makes a worker ignore Ctrl-C, and SIGTERM except from its parent: the parent needs the worker to finish its step."""
     cv2.setNumThreads(0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if KNOWS_SENDER:
@@ -78,8 +78,10 @@ def init_worker(_: int) -> None:
 
 
 def _end_with_parent(interval: float = 0.5) -> None:
-    """Ends this process after SIGTERM from its parent, or when the parent is gone: the inherited sockets of an orphan would
-    make a killed process look alive to the other ranks."""
+    """Ends this process after SIGTERM from its parent, or when the parent is gone.
+
+    An orphan would keep the sockets of its killed parent open, and the other ranks would wait for the dead process.
+    """
     parent = os.getppid()
     while os.getppid() == parent:
         received = signal.sigtimedwait({signal.SIGTERM}, interval)
@@ -89,8 +91,11 @@ def _end_with_parent(interval: float = 0.5) -> None:
 
 
 class Loader(DataLoader):
-    """A DataLoader that starts its workers with SIGTERM blocked: torch may start threads in a worker before it calls
-    `worker_init_fn`, and a signal that any thread does not block ends the process."""
+    """A DataLoader that starts its workers with SIGTERM blocked.
+
+    torch may start threads in a worker before it calls `worker_init_fn`, and one thread that does not block SIGTERM is enough
+    for the signal to end the worker.
+    """
 
     def __iter__(self):
         if not KNOWS_SENDER:

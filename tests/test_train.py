@@ -240,6 +240,7 @@ def test_patience_waits_for_the_first_evaluation(demo_images, tmp_path):
         ({"evaluate_every": 0}, "evaluate_every=0: it must be at least 1"),
         ({"mosaic": 50.0}, "mosaic=50: it must be at most 1"),
         ({"scale": (0.0, 1.0)}, "scale=0,1: it must be at least 0.01"),
+        ({"scale": (1.5, 0.5)}, "smallest size first: scale=0.5,1.5"),
         ({"optimizer": "adamx"}, "did you mean adam"),
         ({"model": "yolox_xl"}, "did you mean yolox_"),
         ({"val": train.Config.val}, "val= still names the demo"),

@@ -19,7 +19,7 @@ T = TypeVar("T")
 MAX_NAME = 200  # characters of a class name; longer ones are a slip in a data file
 WORDS = {"none": None, "true": True, "yes": True, "on": True, "1": True}
 WORDS |= {"false": False, "no": False, "off": False, "0": False}
-PAUSE = 1.0  # seconds by which a process delays its error, so that the one that failed first prints first
+PAUSE = 1.0  # seconds by which a process delays its error, so that the rank with the cause prints first
 
 
 class ConfigError(ValueError):
@@ -126,7 +126,7 @@ def table(cfg: T, defaults: T, derived: dict[str, Any]) -> str:
 
 
 def show(value: Any) -> str:
-    """A value as it can be typed after `name=`."""
+    """Returns a value as text, as it can be typed after `name=`."""
     if isinstance(value, tuple | list):
         return ",".join(map(show, value)) or "()"
     if isinstance(value, float):

@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from utils.distributed import Ranks
-from utils.optim import Plan, Updater
+from utils.optim import REFERENCE_BATCH, Plan, Updater
 
 FEW_IMAGES = 50  # training images below which a run gets a warning
 
@@ -35,8 +35,8 @@ def derived(batch_size: int, workers: int, updater: Updater, ranks: Ranks) -> di
 def rate_text(rate: float, plan: Plan) -> str:
     """Describes a learning rate as configured, and as scaled to the batch size of each phase."""
     sizes = ([plan.frozen_images] if plan.freeze_epochs else []) + [plan.images]
-    scaled = [f"{rate * size / 64:g} for {size}" for size in dict.fromkeys(sizes)]
-    return f"{rate:g} for 64 images = {', then '.join(scaled)}"
+    scaled = [f"{rate * size / REFERENCE_BATCH:g} for {size}" for size in dict.fromkeys(sizes)]
+    return f"{rate:g} for {REFERENCE_BATCH} images = {', then '.join(scaled)}"
 
 
 def curve_marks(plan: Plan, no_aug_epochs: int) -> dict[str, int]:
