@@ -46,6 +46,7 @@ class Config:
     # data
     image_root: str | None = None  # folder of the images of a COCO JSON, unless they are next to it
     bad_boxes: str = "error"  # boxes without area: "error" lists them, "drop" leaves them out and counts them
+    repeat: float = 0.0  # images of classes found in less than this fraction of all are drawn more often (LVIS: 0.001)
     skip_bad_images: bool = False  # unreadable images: false stops with a list, true leaves them out of the whole run
     # augmentation
     mosaic: float = 0.5  # probability; 1 for thousands of images and hundreds of epochs
@@ -101,12 +102,12 @@ DEMO = dict(
 MINIMUM = {
     **dict.fromkeys(("epochs", "accumulate", "evaluate_every"), 1),
     **dict.fromkeys(("batch_size", "freeze_batch_size", "freeze_epochs", "no_aug_epochs", "warmup_epochs"), 0),
-    **dict.fromkeys(("mosaic", "mixup", "flip", "rotation", "hsv", "multi_scale"), 0),
+    **dict.fromkeys(("mosaic", "mixup", "flip", "rotation", "hsv", "multi_scale", "repeat"), 0),
     **dict.fromkeys(("learning_rate", "min_learning_rate", "weight_decay", "seed", "workers"), 0),
     **dict.fromkeys(("save_every", "save_minutes", "patience", "profile_steps"), 0),
     **{"scale": 0.01, "timeout_minutes": 0.05},
 }
-MAXIMUM = dict.fromkeys(("mosaic", "mixup", "flip", "multi_scale"), 1)
+MAXIMUM = dict.fromkeys(("mosaic", "mixup", "flip", "multi_scale", "repeat"), 1)
 CHOICES = {
     "model": tuple(nets.model_names()),
     "bad_boxes": ("error", "drop"),
@@ -303,7 +304,7 @@ def build_data(
     affine = {"rotation": cfg.rotation, "scale": cfg.scale, "translate": 0.1 * moved, "shear": 0.4 * cfg.rotation}
     augment = Augment(cfg.mosaic, cfg.mixup, cfg.flip, hsv=cfg.hsv, **affine)
     first_no_aug = max(cfg.epochs - cfg.no_aug_epochs, 0)
-    train_set = DetectionDataset(train, letterbox, augment, first_no_aug, cfg.seed, extra_augment)
+    train_set = DetectionDataset(train, letterbox, augment, first_no_aug, cfg.seed, extra_augment, cfg.repeat)
     sampler = ValSampler(len(val), min(cfg.batch_size, 32), cfg.image_size, ranks.rank, ranks.world_size)
     return train_set, build_loader(DetectionDataset(val, letterbox), sampler, cfg.workers, ranks.device.type == "cuda")
 
@@ -311,7 +312,7 @@ def build_data(
 def train_loader(cfg: Config, dataset: DetectionDataset, frozen: bool, ranks: Ranks) -> DataLoader:
     """Builds the loader of this process's training batches in the frozen or the thawed phase."""
     batch_size = cfg.freeze_batch_size if frozen else cfg.batch_size
-    place = (ranks.rank, ranks.world_size, cfg.accumulate)
+    place = (ranks.rank, ranks.world_size, cfg.accumulate, dataset.repeats)
     sampler = TrainSampler(len(dataset), batch_size, cfg.image_size, cfg.seed, cfg.multi_scale, *place)
     return build_loader(dataset, sampler, cfg.workers, ranks.device.type == "cuda")
 
@@ -324,7 +325,7 @@ def log_summary(cfg: Config, model, train, val, updater: Updater, step_bytes: in
     log(summary.data_text(train, val))
     schedule = summary.schedule_warnings(cfg.epochs, plan.freeze_epochs, cfg.no_aug_epochs)
     hardware = summary.hardware_warnings(cfg.workers, max(cfg.batch_size, cfg.freeze_batch_size), cfg.image_size, ranks)
-    for warning in (*schedule, *summary.data_warnings(train, val), *hardware):
+    for warning in (*schedule, *summary.data_warnings(train, val, cfg.repeat), *hardware):
         log(f"WARNING: {warning}")
     if step_bytes:
         log(f"memory     {step_bytes / 2**30:.1f} GiB for a thawed step")

@@ -4,7 +4,7 @@ import hashlib
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +15,7 @@ from datasets import slots
 from datasets.annotations import Annotations, Sample
 from datasets.cache import ImageCache
 from datasets.mosaic import MIXUP_SCALE, Augment, draw_sample
+from datasets.order import Repeats, epoch_order, repeats_of
 from utils.images import boxes_to_input, letterbox, read_image
 
 NO_IMAGE = -1  # index of the placeholder in a batch without images
@@ -73,12 +74,6 @@ def _batch_of(images: tuple, *others: np.ndarray) -> Batch:
     return Batch(slots.unpack(*images).permute(0, 3, 1, 2), *map(torch.from_numpy, others))
 
 
-@lru_cache(maxsize=4)
-def epoch_order(length: int, seed: int, epoch: int) -> np.ndarray:
-    """Returns the order of the images in an epoch: a permutation `[length]`, a function of its arguments."""
-    return np.random.default_rng((seed, epoch)).permutation(length)
-
-
 @dataclass(eq=False, repr=False)
 class DetectionDataset(torch.utils.data.Dataset):
     """Immutable data set: `dataset[Key]` -> Item is a function of the key and of these fields."""
@@ -89,6 +84,7 @@ class DetectionDataset(torch.utils.data.Dataset):
     no_aug_from: int | None = None  # first no-augmentation epoch: letterboxed single images, flip and color shifts only
     seed: int = 0
     extra_augment: Callable | None = None  # (image, boxes, labels, rng): the user's own, before epoch `no_aug_from`
+    repeat: float = 0.0  # images of classes in less than this fraction of the images are drawn more often
     cache: ImageCache = field(default_factory=ImageCache)  # changes the speed only
 
     def __len__(self) -> int:
@@ -98,6 +94,11 @@ class DetectionDataset(torch.utils.data.Dataset):
     def classes(self) -> tuple[str, ...]:
         """Returns the class names by label."""
         return self.annotations.classes
+
+    @cached_property
+    def repeats(self) -> Repeats | None:
+        """Returns the repeat factors of the images, or None if all are drawn equally often."""
+        return repeats_of(self.annotations, self.repeat)
 
     def read(self, index: int, reduction: int | None = None) -> Sample:
         """Reads an image with its boxes, clipped to the image and without crowd regions.
@@ -143,7 +144,7 @@ class DetectionDataset(torch.utils.data.Dataset):
 
         def partner() -> Sample:
             offset = int(rng.integers(-PARTNER_REACH, PARTNER_REACH + 1))
-            order = epoch_order(len(self), self.seed, epoch)
+            order = epoch_order(len(self), self.seed, epoch, self.repeats)
             return read(int(order[(position + offset) % len(self)]))
 
         sample = draw_sample(read(index), partner, rng, size, self.letterbox, augment)

@@ -10,7 +10,8 @@ import cv2
 import numpy as np
 from torch.utils.data import DataLoader
 
-from datasets.dataset import NO_IMAGE, DetectionDataset, Key, collate, epoch_order
+from datasets.dataset import NO_IMAGE, DetectionDataset, Key, collate
+from datasets.order import Repeats, epoch_order
 
 SIZE_STEP = 32  # the coarsest stride: input sizes are multiples of it
 SIZE_EVERY = 10  # steps between changes of the input size (YOLOX)
@@ -29,6 +30,7 @@ class TrainSampler:
     rank: int = 0
     world: int = 1
     accumulate: int = 1  # batches per optimizer step; the order wraps around to fill the last step
+    repeats: Repeats | None = None  # of the data set
     epoch: int = 0  # set it before each epoch
     start: int = 0  # batches of the epoch that are already done: they are skipped without reading an image
 
@@ -46,7 +48,7 @@ class TrainSampler:
         return tuple(max(1, round(side * factor / SIZE_STEP)) * SIZE_STEP for side in self.image_size)
 
     def __iter__(self) -> Iterator[list[Key]]:
-        order = epoch_order(self.length, self.seed, self.epoch)
+        order = epoch_order(self.length, self.seed, self.epoch, self.repeats)
         for step in range(self.start, len(self)):
             size, first = self.size(step), step * self.batch_size
             positions = range(first + self.rank, first + self.batch_size, self.world)

@@ -90,6 +90,11 @@ class Annotations:
         """Returns the number of boxes of each class without crowd regions, int64 [C]."""
         return np.bincount(self.labels[~self.crowd], minlength=len(self.classes))
 
+    def images_per_class(self) -> np.ndarray:
+        """Returns the number of images with a box of each class without crowd regions, int64 [C]."""
+        pairs = (self.image_of_boxes() * len(self.classes) + self.labels)[~self.crowd]
+        return np.bincount(np.unique(pairs) % max(len(self.classes), 1), minlength=len(self.classes))
+
     def select(self, indices: np.ndarray) -> "Annotations":
         """Returns the images `indices [n]` in that order."""
         indices = np.asarray(indices, np.int64)
