@@ -46,8 +46,8 @@ class Config:
     # data
     image_root: str | None = None  # folder of the images of a COCO JSON, unless they are next to it
     bad_boxes: str = "error"  # boxes without area: "error" lists them, "drop" leaves them out and counts them
-    repeat: float = 0.0  # images of classes found in less than this fraction of all are drawn more often (LVIS: 0.001)
     skip_bad_images: bool = False  # unreadable images: false stops with a list, true leaves them out of the whole run
+    repeat: float = 0.0  # images of classes found in less than this fraction of all are drawn more often (LVIS: 0.001)
     # augmentation
     mosaic: float = 0.5  # probability; 1 for thousands of images and hundreds of epochs
     mixup: float = 0.0  # probability; helps only large models in long runs
