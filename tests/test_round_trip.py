@@ -29,8 +29,8 @@ FILES = {
     "datumaro/voc_detection": ("train val", None, 1e-3),
     "datumaro/yolo": ("train val", None, 1e-3),
     "datumaro/yolo_ultralytics": ("train val", None, 1e-3),
-    "label_studio/export.json": ("all", "images", 1e-3),
-    "label_studio/json_min/result.json": ("all", "../images", 1e-3),
+    "label_studio/json/export.json": ("all", None, 1e-3),
+    "label_studio/json_min/result.json": ("all", None, 1e-3),
     "label_studio/coco/result.json": ("all", None, 1e-3),
     "label_studio/yolo": ("all", None, 1e-3),
     "label_studio/voc": ("all", None, 1),
@@ -39,7 +39,7 @@ NOT_YET = {  # no reader yet
     *("supervision/yolo/data.yaml", "datumaro/cvat/train.xml", "datumaro/cvat/val.xml", "datumaro/yolo"),
     *("datumaro/coco_instances/annotations/instances_train.json", "datumaro/voc_detection"),
     *("datumaro/coco_instances/annotations/instances_val.json", "label_studio/yolo"),
-    *("label_studio/export.json", "label_studio/json_min/result.json", "label_studio/coco/result.json"),
+    *("label_studio/json/export.json", "label_studio/json_min/result.json", "label_studio/coco/result.json"),
 }
 
 

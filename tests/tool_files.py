@@ -102,15 +102,15 @@ def label_studio(folder: Path) -> None:
         annotation = {"id": index + 1, "result": regions, "was_cancelled": False, "completed_by": 1}
         data = {"image": f"/data/upload/1/{uploaded(name)}"}
         tasks.append({"id": index + 1, "data": data, "annotations": [annotation], "predictions": []})
-    folder.mkdir(parents=True, exist_ok=True)
-    file = folder / "export.json"
+    file = folder / "json" / "export.json"
+    file.parent.mkdir(parents=True)
     file.write_text(json.dumps(tasks, ensure_ascii=False, indent=1), encoding="utf-8")
     converter = Converter(label_studio_config(CLASSES), str(folder), download_resources=False)
     converter.convert_to_json_min(str(file), str(folder / "json_min"), is_dir=False)
     converter.convert_to_coco(str(file), str(folder / "coco"), is_dir=False)
     converter.convert_to_yolo(str(file), str(folder / "yolo"), is_dir=False)
     converter.convert_to_voc(str(file), str(folder / "voc"), is_dir=False)
-    for kind in ("", "coco", "yolo", "voc"):
+    for kind in ("json", "json_min", "coco", "yolo", "voc"):
         for path in write_images(folder / kind / "images"):
             Path(path).rename(Path(path).with_name(uploaded(Path(path).name)))
 
