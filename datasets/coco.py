@@ -6,6 +6,7 @@ from itertools import count
 from typing import Any
 
 from datasets.errors import DataError, check_names
+from datasets.find import image_roots
 from datasets.store import Annotations, Classes, Packer
 
 
@@ -26,7 +27,7 @@ def read_coco(source: str, data: Any, classes: Classes, image_root: str | None, 
     pack = Packer(source, folder, tuple(categories), classes)
     pack.notes += notes
     labels = {id_: label for label, id_ in enumerate(categories.values())}
-    roots, seen = ([os.path.abspath(image_root)] if image_root else []) + ["", "images"], set()
+    roots, seen = ([os.path.abspath(image_root)] if image_root else []) + image_roots(source), set()
     for image in images:
         id_, name = image.get("id"), str(image.get("file_name", "")).replace("\\", "/")
         if not isinstance(id_, int) or id_ in seen or not name:
