@@ -1,15 +1,13 @@
 """Reading a data set in any accepted format: `read` recognizes the format and calls its reader."""
 
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from datasets.annotations import read_annotation_file, read_json, text_lines
+from datasets.annotations import read_json, text_lines
 from datasets.errors import DataError, check_names, check_path
-from datasets.scan import prepare
-from datasets.store import Annotations, Classes, Part, Strings
-from utils.images import IMAGE_SUFFIXES
+from datasets.store import Annotations, Classes, Part
 
 PARTS: dict[str, Part] = {
     "train": ("train", "trainval"),
@@ -44,7 +42,7 @@ def read(
             from datasets.combine import choose_classes, parse_merge
 
             found = _read(check_path(source), part, None, image_root, bad_boxes)
-            found = choose_classes(found, classes, parse_merge(merge), select, complete=part == "train")
+            found = choose_classes(found, classes, parse_merge(merge), select, complete=part in ("train", "all"))
     except DataError:
         raise
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
@@ -68,16 +66,17 @@ def _read(source: str, part: str, classes: Classes, image_root: str | None, bad_
         folder = path.parents[0 if path.parent.name == "ImageSets" else 1].parent
         return read_voc(folder, (), *options, image_root, path)
     if kind == ".txt":
+        from datasets.lists import read_text
+
         return read_text(path, classes, image_root, bad_boxes)
     if kind == ".json":
         from datasets.coco import read_coco
 
         return read_coco(source, read_json(source), classes, image_root, bad_boxes)
     if kind in (".yaml", ".yml", ".data"):
-        from datasets.yolo import read_darknet, read_yolo_yaml
+        from datasets.yolo import read_config
 
-        read_config = read_darknet if kind == ".data" else read_yolo_yaml
-        return without_root(read_config(path, PARTS[part], *options), image_root)
+        return read_config(path, PARTS[part], *options, image_root)
     raise DataError(
         f"{source}: give an annotation file (.txt), COCO JSON, YOLO yaml, or a folder with any of these, "
         f"or with VOC, LabelMe or YOLO label files"
@@ -119,85 +118,12 @@ def read_classes(path: str) -> tuple[str, ...]:
     return tuple(seen)
 
 
-def read_text(path: Path, classes: Classes, image_root: str | None, bad_boxes: str) -> Annotations:
-    """Reads an annotation file, or a list of images, whose boxes are in label files of YOLO or VOC."""
-    file = path.with_name("classes.txt")
-    names = read_classes(str(file)) if file.exists() else None
-    found = read_annotation_file(str(path), classes, bad_boxes, names)
-    if image_root is not None:
-        found = _with_root(found, image_root)
-    if len(found.boxes) or not len(found):
-        return found
-    from datasets import find
-    from datasets.yolo import label_file, names_near, read_yolo_images
+def read_validation(
+    config: Mapping[str, Any], classes: tuple[str, ...], source: str | None = None, part: str = "val"
+) -> Annotations:
+    """Reads the validation data of a training with the constants `config`, or a part of `source`, in the same way.
 
-    listed = [found.names[i] for i in range(len(found))]
-    paths = find.locate_all(path, listed, [found.root])
-    if any(os.path.exists(label_file(place)) for place in paths if place.lower().endswith(IMAGE_SUFFIXES)):
-        images = read_yolo_images(str(path), paths, names or names_near(path.parent), classes, bad_boxes)
-        return without_root(images, image_root)
-    if not any(map(os.path.exists, paths)) and find.of_suffix(find.files_under(path.parent), ".xml"):
-        from datasets.voc import read_voc
-
-        return read_voc(path.parent, (), classes, bad_boxes, image_root, path)
-    return found
-
-
-def _with_root(found: Annotations, image_root: str) -> Annotations:
-    """Returns the annotations with the images that are in `image_root` taken from there."""
-    if not os.path.isdir(image_root):
-        raise DataError(f"image_root={image_root}: there is no such folder: correct the path")
-    places = [os.path.abspath(os.path.join(image_root, found.names[i])) for i in range(len(found))]
-    there = list(map(os.path.exists, places))
-    if not any(there):
-        return without_root(found, image_root)
-    names = (place if exists else found.names[i] for i, (place, exists) in enumerate(zip(places, there, strict=True)))
-    return replace(found, names=Strings(names))
-
-
-def without_root(found: Annotations, image_root: str | None) -> Annotations:
-    """Returns the annotations with a note that `image_root` is not used, if it is given."""
-    note = f"image_root={image_root} is not used: {found.source} tells by itself where its images are"
-    return found if image_root is None else replace(found, notes=(*found.notes, note))
-
-
-def read_parts(
-    sources: Mapping[str, str],
-    classes: str | None,
-    image_root: str | None,
-    bad_boxes: str,
-    skip_bad_images: bool,
-    log: Callable[[str], None],
-    merge: str | None = None,
-) -> tuple[Annotations, ...]:
-    """Reads and checks the parts of a data set; `sources` maps a part ("train", "val") to its file or folder.
-
-    All parts have the classes that `classes` names, or those of the first part. Logs what is left out. Raises DataError for
-    all problems of all parts together."""
-    from datasets.combine import similar_names
-
-    names, parts, errors = read_classes(classes) if classes else None, [], []
-    for part, source in sources.items():
-        try:
-            data = read(source, part, names, image_root, bad_boxes, merge, select=is_names(classes))
-            if len(data) == 0:
-                raise DataError(f"{source}: no images; {part}= names an annotation file or a folder with images")
-            if part == "train" and len(data.labels) == 0:
-                left = "".join(f"; {note}" for note in data.notes)
-                hint = "no boxes; a line is: path x1,y1,x2,y2,class ..."
-                raise DataError(f"{source}: {len(data)} images, but {hint}{left}")
-            names = data.classes
-            data, notes = prepare(data, skip_bad_images, bad_boxes)
-        except DataError as error:
-            errors.append(error)
-            continue
-        if not parts:
-            notes += similar_names(data.classes)
-        for note in notes:
-            log(f"note: {note}")
-        parts.append(data)
-    if len(errors) > 1:
-        raise DataError("\n".join(map(str, errors)))
-    if errors:
-        raise errors[0]
-    return tuple(parts)
+    `classes` are those of the model. Raises DataError."""
+    bad_boxes, select = config.get("bad_boxes") or "drop", is_names(config.get("classes"))
+    options = (config.get("image_root"), bad_boxes, config.get("merge"), select)
+    return read(source or config["val"], part, classes, *options)

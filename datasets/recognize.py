@@ -10,10 +10,10 @@ from datasets.coco import read_coco
 from datasets.combine import join
 from datasets.errors import DataError
 from datasets.folders import read_labelme
-from datasets.formats import read_text, without_root
+from datasets.lists import read_text, without_root
 from datasets.store import Annotations, Classes, Part
 from datasets.voc import read_voc
-from datasets.yolo import names_near, read_darknet, read_yolo_folder, read_yolo_yaml
+from datasets.yolo import names_near, read_config, read_yolo_folder
 
 
 def read_folder(folder: Path, part: Part, classes: Classes, image_root: str | None, bad_boxes: str) -> Annotations:
@@ -21,16 +21,17 @@ def read_folder(folder: Path, part: Part, classes: Classes, image_root: str | No
     options = (classes, bad_boxes)
     yamls = [folder / "data.yaml"] if (folder / "data.yaml").exists() else sorted(folder.glob("*.y*ml"))
     if len(yamls) == 1:
-        return without_root(read_yolo_yaml(yamls[0], part, *options), image_root)
+        return read_config(yamls[0], part, *options, image_root)
     if len(configs := sorted(folder.glob("*.data"))) == 1:
-        return without_root(read_darknet(configs[0], part, *options), image_root)
+        return read_config(configs[0], part, *options, image_root)
     files = find.files_under(folder)
     if find.of_suffix(files, ".xml"):
         return read_voc(folder, part, *options, image_root)
     jsons = [file for file in find.of_suffix(files, ".json") if not file.endswith("notes.json")]
-    cocos = [file for file in jsons if is_coco(folder / file)] if len(jsons) < 100 else []
+    cocos = _boxes_only([file for file in jsons if is_coco(folder / file)] if len(jsons) < 100 else [])
     if cocos:
-        paths = [str(folder / file) for file in _boxes_only(find.select_part(folder, cocos, part, by_name=True))]
+        cocos = find.select_part(folder, cocos, part, by_name=True) if len(cocos) > 1 else cocos
+        paths = [str(folder / file) for file in cocos]
         if part and len(paths) > 1:
             raise DataError(f"{folder}: {len(paths)} COCO files ({', '.join(paths[:5])}): name the one with the boxes")
         parts = []

@@ -15,6 +15,7 @@ import yaml
 from datasets import find
 from datasets.annotations import read_json, text_lines
 from datasets.errors import DataError, check_path
+from datasets.lists import without_root
 from datasets.scan import scan
 from datasets.store import Annotations, Classes, Packer, Part
 from utils.images import IMAGE_SUFFIXES
@@ -22,6 +23,12 @@ from utils.images import IMAGE_SUFFIXES
 PARTS = ("train", "val", "valid", "validation", "test")  # keys of a data file
 NOT_LABELS = ("classes", "train", "val", "valid", "test", "predefined_classes", "readme")  # .txt next to label files
 NO_NAMES = "no class names: write classes.txt next to it, with one name per line in the order of the class numbers"
+
+
+def read_config(path: Path, part: Part, classes: Classes, bad_boxes: str, image_root: str | None) -> Annotations:
+    """Reads a part of a data yaml, or of a darknet data file (obj.data). Raises DataError."""
+    read = read_darknet if path.suffix.lower() == ".data" else read_yolo_yaml
+    return without_root(read(path, part, classes, bad_boxes), image_root)
 
 
 def read_yolo_yaml(path: Path, part: Part, classes: Classes, bad_boxes: str) -> Annotations:
@@ -34,7 +41,7 @@ def read_yolo_yaml(path: Path, part: Part, classes: Classes, bad_boxes: str) -> 
         raise DataError(f"{path}: not a YOLO data file: train, val and names are expected")
     if "kpt_shape" in config:
         raise DataError(f"{path}: labels with key points (kpt_shape) are not boxes: export the data for detection")
-    return _read_config(path, config, part, classes, bad_boxes)
+    return _read_entries(path, config, part, classes, bad_boxes)
 
 
 def read_darknet(path: Path, part: Part, classes: Classes, bad_boxes: str) -> Annotations:
@@ -45,10 +52,10 @@ def read_darknet(path: Path, part: Part, classes: Classes, bad_boxes: str) -> An
     if not os.path.isfile(names):
         raise DataError(f"{path}: there is no {names}: write it, with one class name per line")
     config["names"] = [line.strip() for _, line in text_lines(names) if line.strip()]
-    return _read_config(path, config, part, classes, bad_boxes)
+    return _read_entries(path, config, part, classes, bad_boxes)
 
 
-def _read_config(path: Path, config: dict[str, Any], part: Part, classes: Classes, bad_boxes: str) -> Annotations:
+def _read_entries(path: Path, config: dict[str, Any], part: Part, classes: Classes, bad_boxes: str) -> Annotations:
     keys = [key for key in PARTS if config.get(key)]
     chosen = [key for key in part if key in keys][:1] if part else keys
     if not chosen:
