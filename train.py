@@ -19,7 +19,7 @@ import nets
 from datasets.dataset import DetectionDataset, source_digest
 from datasets.loader import TrainSampler, ValSampler, build_loader
 from datasets.mosaic import Augment
-from datasets.parts import Annotations, is_demo, read_train_and_val, val_source
+from datasets.parts import Annotations, is_demo, val_source
 from utils import distributed, resume, summary
 from utils.config import ConfigError, check, override, require, run_script, show, table
 from utils.distributed import Interrupted, Ranks, StopSignal
@@ -228,6 +228,8 @@ def checked(cfg: Config) -> Config:
 
 def read_data(cfg: Config, log: Callable) -> tuple[Annotations, Annotations]:
     """Reads and checks the training and the validation data. Draws the demo data set if it is missing."""
+    from datasets.train_val import read_train_and_val
+
     options = (cfg.classes, cfg.merge, cfg.image_root, cfg.bad_boxes, cfg.skip_bad_images)
     return read_train_and_val(cfg.train, cfg.val, cfg.seed, *options, log)
 

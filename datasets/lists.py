@@ -28,7 +28,7 @@ def read_text(path: Path, classes: Classes, image_root: str | None, bad_boxes: s
     if any(os.path.exists(label_file(place)) for place in paths if place.lower().endswith(IMAGE_SUFFIXES)):
         images = read_yolo_images(str(path), paths, names or names_near(path.parent), classes, bad_boxes)
         return without_root(images, image_root)
-    if not any(map(os.path.exists, paths)) and find.of_suffix(find.files_under(path.parent), ".xml"):
+    if find.of_suffix(find.files_under(path.parent), ".xml"):
         from datasets.voc import read_voc
 
         return read_voc(path.parent, (), classes, bad_boxes, image_root, path)

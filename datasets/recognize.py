@@ -13,7 +13,7 @@ from datasets.folders import read_labelme
 from datasets.lists import read_text, without_root
 from datasets.store import Annotations, Classes, Part
 from datasets.voc import read_voc
-from datasets.yolo import names_near, read_config, read_yolo_folder
+from datasets.yolo import label_file, names_near, read_config, read_yolo_folder
 
 
 def read_folder(folder: Path, part: Part, classes: Classes, image_root: str | None, bad_boxes: str) -> Annotations:
@@ -44,10 +44,12 @@ def read_folder(folder: Path, part: Part, classes: Classes, image_root: str | No
     texts = find.of_suffix(files, ".txt")
     if lists := [f"{name}.txt" for name in part if f"{name}.txt" in texts]:
         return read_text(folder / lists[0], classes, image_root, bad_boxes)
-    labeled = find.Stems(texts)
-    if any(labeled.nearest(image) for image in find.images_of(files)) or any("labels/" in text for text in texts):
+    images, labeled = find.images_of(files), find.Stems(texts)
+    near = any(os.path.exists(label_file(str(folder / image))) for image in images[:100])  # the user named images/train
+    if near or any(map(labeled.nearest, images)) or any(re.search("(^|/)labels/", text) for text in texts):
+        top = Path(os.path.abspath(folder))
         places = dict.fromkeys([folder, *(folder / os.path.dirname(text) for text in texts)])
-        names = next(filter(None, map(names_near, list(places)[:20])), None)
+        names = next(filter(None, map(names_near, [*list(places)[:20], *top.parents[:2]])), None)
         return without_root(read_yolo_folder(folder, files, part, names, *options), image_root)
     inside = ", ".join(sorted(path.name for path in folder.iterdir() if path.is_dir())[:5])
     raise DataError(

@@ -52,11 +52,12 @@ def override(cfg: T, argv: Sequence[str], positional: Mapping[str, Callable[[str
         name, equals, text = item.partition("=")
         if name.startswith("-") or not text.strip():
             word = name.lstrip("-").replace("-", "_") or "name"
+            if not equals and positional and name not in kinds and not name.startswith("-"):
+                names = " or ".join(f"{other}={item}" for other in positional)
+                raise ConfigError(f"{item!r}: there is no such file or folder in {os.getcwd()}; write {names}")
             what = f"; {_expected(word, kinds[word], getattr(cfg, word))}" if word in kinds else ""
-            line = "".join(f" {other}=..." for other in positional or ()) if not name.startswith("-") else ""
-            line = f", or the whole line:{line}" if line and not what else what
             raise ConfigError(
-                f"{item!r}: write name=value without dashes or spaces, as in {word}={text or 'VALUE'}{line}"
+                f"{item!r}: write name=value without dashes or spaces, as in {word}={text or 'VALUE'}{what}"
             )
         if name not in kinds:
             known = [other for other in SYNONYMS.get(name.lower(), ()) if other in kinds]
@@ -84,8 +85,7 @@ def _named(argv: Sequence[str], positional: Mapping[str, Callable[[str], bool]],
         name = next((name for name, accepts in positional.items() if accepts(item)), None) if is_word else None
         named.append(f"{name}={item}" if name else item)
         if name and sum(other.startswith(f"{name}=") for other in (*named, *argv)) > 1:
-            line = " ".join(f"{other}=..." for other in positional)
-            raise ConfigError(f"{item!r}: {name}= is given twice; write the names, as in {line}")
+            raise ConfigError(f"{item!r}: {name}= is given twice: write the name before each word, as in {name}={item}")
     return named
 
 
