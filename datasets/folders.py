@@ -1,59 +1,15 @@
-"""VOC and LabelMe folders, with one label file per image -> Annotations."""
+"""VOC folders, with one XML file per image -> Annotations."""
 
 import os
 import re
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
 
-from datasets.annotations import read_json, text_lines
-from datasets.errors import DataError, check_names
+from datasets.annotations import text_lines
+from datasets.errors import DataError
+from datasets.named import Box, LabelFile, names_of, pack_files
 from datasets.store import Annotations, Classes, Packer, Part
 from utils.images import images_under
-
-
-class Box(NamedTuple):
-    """One object of a label file; where it cannot be read, `problem` says why and there are no corners."""
-
-    name: str
-    corners: tuple[float, ...]  # x1, y1, x2, y2 in pixels
-    crowd: bool = False
-    problem: str = ""
-
-
-class LabelFile(NamedTuple):
-    """The contents of one XML or JSON file, which describes one image."""
-
-    path: str
-    image: str = ""  # name of the image as the file has it
-    size: tuple[int, int] = (0, 0)  # height, width
-    boxes: Sequence[Box] = ()
-    problem: str = ""
-
-
-def _pack(pack: Packer, names: tuple[str, ...], rows: list[tuple[str, LabelFile]], bad_boxes: str) -> Annotations:
-    """Packs `rows` (path of the image, its label file) into annotations with the class names `names`."""
-    labels = {name: label for label, name in enumerate(names)}
-    for image, file in rows:
-        if file.problem:
-            pack.problems.append(f"{file.path}: {file.problem}")
-        pack.add_image(image, file=file.path, size=file.size)
-        for number, box in enumerate(file.boxes, 1):
-            try:
-                if box.problem:
-                    raise ValueError(box.problem)
-                pack.add_box(*box.corners, labels[box.name], int(box.crowd))
-            except ValueError as error:
-                pack.complain(f"{file.path}: object {number}", error)
-    return pack.finish(bad_boxes)
-
-
-def _names(files: list[LabelFile]) -> tuple[str, ...]:
-    """Returns the sorted class names of label files. Raises DataError for a name that cannot be used."""
-    for file in files:
-        check_names((box.name for box in file.boxes), file.path)
-    return tuple(sorted({box.name for file in files for box in file.boxes}))
 
 
 def has_xml(folder: Path) -> bool:
@@ -78,7 +34,7 @@ def read_voc(folder: Path, part: Part, classes: Classes, bad_boxes: str, listed:
     every = sorted(path.relative_to(xml).as_posix()[:-4] for path in xml.rglob("*.xml"))
     stems, problems = (every, []) if listed is None else _listed(listed, set(every))
     files = {stem: _voc_file(xml / f"{stem}.xml") for stem in (every if classes is None else stems)}
-    names = _names(list(files.values()))
+    names = names_of(files.values())
     pack = Packer(str(folder), str(base), names, classes)
     pack.problems += problems
     place, index = _image_index(base, xml)
@@ -88,7 +44,7 @@ def read_voc(folder: Path, part: Part, classes: Classes, bad_boxes: str, listed:
         pack.notes.append(f"{folder}: no ImageSets, so training and validation use the same images")
     if listed is None and left:
         pack.notes.append(f"{folder}: {left} images without an XML file are left out")
-    return _pack(pack, names, rows, bad_boxes)
+    return pack_files(pack, names, rows, bad_boxes)
 
 
 def _listed(path: Path, stems: set[str]) -> tuple[list[str], list[str]]:
@@ -149,48 +105,3 @@ def _voc_image(stem: str, name: str, place: str, index: dict[str, str]) -> str:
     if os.path.splitext(name)[0] == os.path.basename(stem):
         keys.insert(0, f"{folder}/{name}" if folder else name)
     return next((index[key] for key in keys if key in index), os.path.join(place, name or f"{stem}.jpg"))
-
-
-def read_labelme(folder: Path, files: list[Path], classes: Classes, bad_boxes: str) -> Annotations:
-    """Reads a LabelMe folder with the JSON files `files`; every shape becomes its bounding box. Raises DataError."""
-    rows = []
-    for path in files:
-        file = _labelme_file(path)
-        image = file.image or f"{path.stem}.jpg"
-        if not os.path.exists(folder / image):  # the files were moved: the image is next to its JSON file
-            near = (path.with_suffix(f".{suffix}") for suffix in ("jpg", "jpeg", "png", "bmp"))
-            image = next((place.name for place in near if place.exists()), image)
-        rows.append((image, file))
-    names = _names([file for _, file in rows])
-    pack = Packer(str(folder), str(folder), names, classes)
-    left = len(set(images_under(str(folder))) - {image for image, _ in rows})
-    if left:
-        pack.notes.append(f"{folder}: {left} images without a JSON file are left out")
-    return _pack(pack, names, rows, bad_boxes)
-
-
-def _labelme_file(path: Path) -> LabelFile:
-    data = read_json(str(path))
-    if not isinstance(data, dict) or "shapes" not in data:
-        return LabelFile(str(path), problem="not a LabelMe file, it has no shapes: take it out of this folder")
-    return LabelFile(
-        path=str(path),
-        image=str(data.get("imagePath") or "").replace("\\", "/"),
-        size=(int(data.get("imageHeight") or 0), int(data.get("imageWidth") or 0)),
-        boxes=[_labelme_box(shape) for shape in data["shapes"]],
-    )
-
-
-def _labelme_box(shape: dict[str, Any]) -> Box:
-    name, kind = str(shape.get("label", "")), shape.get("shape_type") or "polygon"
-    try:
-        xs, ys = zip(*((float(x), float(y)) for x, y in shape["points"]), strict=True)
-    except (KeyError, TypeError, ValueError):
-        return Box(name, (), problem=f"{name!r} needs points [x, y]")
-    if kind in ("point", "points", "line", "linestrip"):
-        problem = f"{name!r} is a {kind}, which has no box: draw a rectangle or a polygon, or remove it"
-        return Box(name, (), problem=problem)
-    if kind == "circle" and len(xs) == 2:  # its center and a point on it
-        radius = ((xs[1] - xs[0]) ** 2 + (ys[1] - ys[0]) ** 2) ** 0.5
-        return Box(name, (xs[0] - radius, ys[0] - radius, xs[0] + radius, ys[0] + radius))
-    return Box(name, (min(xs), min(ys), max(xs), max(ys)))
