@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from datasets.annotations import read_annotation_file, read_json, text_lines
+from datasets.annotations import read_annotation_file, text_lines
 from datasets.errors import DataError, check_names, check_path
 from datasets.scan import prepare
 from datasets.store import Annotations, Classes, Part
@@ -51,9 +51,17 @@ def _read(source: str, part: str, classes: Classes, image_root: str | None, bad_
     if kind == ".txt":
         return _read_text(source, classes, bad_boxes)
     if kind == ".json":
-        from datasets.coco import read_coco
+        from datasets.typed import read_json_file
 
-        return read_coco(source, read_json(source), classes, image_root, bad_boxes)
+        return read_json_file(source, classes, image_root, bad_boxes)
+    if kind in (".csv", ".tsv"):
+        from datasets.tables import read_table
+
+        return read_table(source, classes, image_root, bad_boxes)
+    if kind == ".xml":
+        from datasets.cvat import read_cvat
+
+        return read_cvat(source, classes, image_root, bad_boxes)
     if kind in (".yaml", ".yml"):
         from datasets.yolo import read_yolo_yaml
 
@@ -96,20 +104,23 @@ def _read_text(source: str, classes: Classes, bad_boxes: str) -> Annotations:
 
 
 def _read_folder(folder: Path, part: Part, classes: Classes, image_root: str | None, bad_boxes: str) -> Annotations:
-    from datasets.coco import read_coco
-    from datasets.folders import has_xml, read_labelme, read_voc
+    from datasets.folders import has_xml, read_voc
+    from datasets.labelme import read_labelme
+    from datasets.typed import read_json_file
     from datasets.yolo import read_yolo_folder, read_yolo_yaml
 
     yamls = [folder / "data.yaml"] if (folder / "data.yaml").exists() else sorted(folder.glob("*.y*ml"))
     if len(yamls) == 1:
         return read_yolo_yaml(yamls[0], part, classes, bad_boxes)
+    if (folder / "annotations.xml").is_file():  # of CVAT
+        return _read(str(folder / "annotations.xml"), part[0] if part else "all", classes, image_root, bad_boxes)
     if any(has_xml(folder / name) for name in ("Annotations", "annotations", "")):
         return read_voc(folder, part, classes, bad_boxes)
     files = sorted(folder.glob("*.json"))
-    if len(files) == 1 and "images" in (data := read_json(str(files[0]))):
-        return read_coco(str(files[0]), data, classes, image_root, bad_boxes)
+    if len(files) == 1:
+        return read_json_file(str(files[0]), classes, image_root, bad_boxes)
     if files:
-        return read_labelme(folder, files, classes, bad_boxes)
+        return read_labelme(folder, files, classes, bad_boxes, image_root)
     file = next((path for path in (folder / "classes.txt", folder / "labels" / "classes.txt") if path.exists()), None)
     if file or (folder / "labels").is_dir():
         return read_yolo_folder(folder, part, read_classes(str(file)) if file else None, classes, bad_boxes)
