@@ -136,14 +136,3 @@ def locate_all(source: object, names: Sequence[str], folders: Sequence[str]) -> 
         if owner[place] != name:
             raise DataError(f"{source}: {name} and {owner[place]} are both {place}: correct the paths")
     return [found[name] for name in names]
-
-
-def image_roots(source: str) -> list[str]:
-    """Returns the folders, relative to that of the annotations `source`, where its images may be.
-
-    For annotations/instances_train2017.json these are also ../train2017 and ../images/train."""
-    stem = os.path.splitext(os.path.basename(source))[0]
-    words = [word for word in re.split(r"[_.\-]", stem) if part_of(word)]
-    names = dict.fromkeys([*words[:1], *filter(None, [part_of(stem)]), stem])
-    inside = [f"{root}{name}" for name in names for root in ("../", "../images/", "", "images/")]
-    return ["", "images", *inside, "../images", "..", *(f"../{name}" for name in ("JPEGImages", "img", "imgs"))]

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from datasets.annotations import read_json, text_lines
+from datasets.annotations import text_lines
 from datasets.errors import DataError, check_names, check_path
 from datasets.store import Annotations, Classes, Part
 
@@ -70,16 +70,24 @@ def _read(source: str, part: str, classes: Classes, image_root: str | None, bad_
 
         return read_text(path, classes, image_root, bad_boxes)
     if kind == ".json":
-        from datasets.coco import read_coco
+        from datasets.typed import read_json_file
 
-        return read_coco(source, read_json(source), classes, image_root, bad_boxes)
+        return read_json_file(source, classes, image_root, bad_boxes)
+    if kind in (".csv", ".tsv"):
+        from datasets.tables import read_table
+
+        return read_table(source, classes, image_root, bad_boxes)
+    if kind == ".xml":
+        from datasets.cvat import read_cvat
+
+        return read_cvat(source, classes, image_root, bad_boxes)
     if kind in (".yaml", ".yml", ".data"):
         from datasets.yolo import read_config
 
         return read_config(path, PARTS[part], *options, image_root)
     raise DataError(
-        f"{source}: give an annotation file (.txt), COCO JSON, YOLO yaml, or a folder with any of these, "
-        f"or with VOC, LabelMe or YOLO label files"
+        f"{source}: give an annotation file (.txt), JSON (COCO, Label Studio, VIA), CSV, YOLO yaml, CVAT XML, or a folder "
+        f"with any of these, or with VOC, LabelMe or YOLO label files"
     )
 
 

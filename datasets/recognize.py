@@ -2,16 +2,19 @@
 
 import os
 import re
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from datasets import find
-from datasets.annotations import read_json
-from datasets.coco import read_coco
 from datasets.combine import join
+from datasets.cvat import read_cvat
 from datasets.errors import DataError
-from datasets.folders import read_labelme
+from datasets.labelme import read_labelme
 from datasets.lists import read_text, without_root
 from datasets.store import Annotations, Classes, Part
+from datasets.tables import read_table
+from datasets.typed import read_json_file
 from datasets.voc import read_voc
 from datasets.yolo import label_file, names_near, read_config, read_yolo_folder
 
@@ -19,28 +22,23 @@ from datasets.yolo import label_file, names_near, read_config, read_yolo_folder
 def read_folder(folder: Path, part: Part, classes: Classes, image_root: str | None, bad_boxes: str) -> Annotations:
     """Reads a folder by what it holds: a YOLO data file, XML, JSON, lists, or YOLO label files, in this order."""
     options = (classes, bad_boxes)
+    kinds = {"classes": classes, "image_root": image_root, "bad_boxes": bad_boxes}
     yamls = [folder / "data.yaml"] if (folder / "data.yaml").exists() else sorted(folder.glob("*.y*ml"))
     if len(yamls) == 1:
         return read_config(yamls[0], part, *options, image_root)
     if len(configs := sorted(folder.glob("*.data"))) == 1:
         return read_config(configs[0], part, *options, image_root)
     files = find.files_under(folder)
-    if find.of_suffix(files, ".xml"):
+    if xmls := find.of_suffix(files, ".xml"):
+        if all(file.endswith("annotations.xml") for file in xmls):  # of CVAT, with all images
+            return _join(folder, xmls, part, partial(read_cvat, **kinds))
         return read_voc(folder, part, *options, image_root)
-    jsons = [file for file in find.of_suffix(files, ".json") if not file.endswith("notes.json")]
-    cocos = _boxes_only([file for file in jsons if is_coco(folder / file)] if len(jsons) < 100 else [])
-    if cocos:
-        cocos = find.select_part(folder, cocos, part, by_name=True) if len(cocos) > 1 else cocos
-        paths = [str(folder / file) for file in cocos]
-        if part and len(paths) > 1:
-            raise DataError(f"{folder}: {len(paths)} COCO files ({', '.join(paths[:5])}): name the one with the boxes")
-        parts = []
-        for path in paths:
-            parts.append(read_coco(path, read_json(path), classes, image_root, bad_boxes))
-            classes = parts[0].classes
-        return join(parts, str(folder))
+    jsons = {file: head for file in find.of_suffix(files, ".json") if _is_data(head := _head(folder / file))}
+    if any(b'"shapes"' in head for head in jsons.values()):
+        chosen = find.select_part(folder, find.of_suffix(files, ".json"), part)
+        return read_labelme(folder, [folder / file for file in chosen], *options, image_root)
     if jsons:
-        return read_labelme(folder, [folder / file for file in jsons if "/" not in file], *options)
+        return _join(folder, _boxes_only(list(jsons)), part, partial(read_json_file, **kinds))
     texts = find.of_suffix(files, ".txt")
     if lists := [f"{name}.txt" for name in part if f"{name}.txt" in texts]:
         return read_text(folder / lists[0], classes, image_root, bad_boxes)
@@ -51,18 +49,39 @@ def read_folder(folder: Path, part: Part, classes: Classes, image_root: str | No
         places = dict.fromkeys([folder, *(folder / os.path.dirname(text) for text in texts)])
         names = next(filter(None, map(names_near, [*list(places)[:20], *top.parents[:2]])), None)
         return without_root(read_yolo_folder(folder, files, part, names, *options), image_root)
+    if tables := find.of_suffix(files, (".csv", ".tsv")):
+        return _join(folder, tables, part, partial(read_table, **kinds))
     inside = ", ".join(sorted(path.name for path in folder.iterdir() if path.is_dir())[:5])
     raise DataError(
-        f"{folder}: neither data.yaml or label files (YOLO) nor *.xml (VOC) nor *.json (COCO, LabelMe) is in this folder: "
-        f"name the file, or the folder above or below it{f' ({inside})' if inside else ''}"
+        f"{folder}: neither data.yaml or label files (YOLO) nor *.xml (VOC, CVAT) nor *.json (COCO, LabelMe) nor *.csv is in "
+        f"this folder: name the file, or the folder above or below it{f' ({inside})' if inside else ''}"
     )
 
 
-def is_coco(path: Path) -> bool:
-    """Returns whether the beginning of a JSON file looks like COCO."""
+def _join(folder: Path, files: list[str], part: Part, read: Callable[..., Annotations]) -> Annotations:
+    """Returns the annotations in the file of a part; without a part, in all files together."""
+    chosen = find.select_part(folder, files, part, by_name=True) if len(files) > 1 else files
+    if part and len(chosen) > 1:
+        names = ", ".join(chosen[:5])
+        raise DataError(
+            f"{folder}: {len(chosen)} files may have the annotations ({names}): name the one with the boxes"
+        )
+    found: list[Annotations] = []
+    for file in chosen:
+        own = {"classes": found[0].classes} if found else {}
+        found.append(read(str(folder / file), **own))
+    return join(found, str(folder))
+
+
+def _head(path: Path) -> bytes:
     with open(path, "rb") as file:
-        head = file.read(1 << 16)
-    return head.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] == b"{" and b'"shapes"' not in head and b'"images"' in head
+        return file.read(1 << 16)
+
+
+def _is_data(head: bytes) -> bool:
+    """Returns whether a JSON file that begins with `head` looks like annotations, not like notes or settings."""
+    words = (b'"images"', b'"shapes"', b'"regions"', b'"_via_', b'"bbox"', b'"annotations"')
+    return any(word in head for word in words) or head.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] == b"["
 
 
 def _boxes_only(files: list[str]) -> list[str]:

@@ -15,19 +15,11 @@ import numpy as np
 
 from datasets.annotations import annotation_line, read_annotation_file
 from datasets.errors import DataError
-from datasets.scan import Scan, scan
+from datasets.scan import scan
+from datasets.similar import similar_groups
 from datasets.store import Annotations
 
 PARTS = ("train", "val", "test")
-
-
-def groups_of(found: Scan) -> np.ndarray:
-    """Returns the group of each image, int64 [N]: images of equal content are in one group."""
-    digests = np.where(
-        found.digests == 0, -np.arange(len(found.digests)) - 1, found.digests
-    )  # unread: equal to nothing
-    keys = np.stack([found.digests == 0, digests], -1)
-    return np.unique(keys, axis=0, return_inverse=True)[1].reshape(-1)
 
 
 def split_groups(groups: np.ndarray, digests: np.ndarray, fractions: Sequence[float], seed: int) -> list[np.ndarray]:
@@ -52,7 +44,8 @@ def split_groups(groups: np.ndarray, digests: np.ndarray, fractions: Sequence[fl
 def split(data: Annotations, fractions: Sequence[float], seed: int, option: str) -> list[Annotations]:
     """Divides annotations into one part per fraction. `option` is what the user wrote, for errors. Raises DataError."""
     found = scan([data.path(i) for i in range(len(data))])
-    parts = split_groups(groups_of(found), found.digests, fractions, seed)
+    groups = np.unique(similar_groups(found.digests, found.hashes), return_inverse=True)[1]
+    parts = split_groups(groups, found.digests, fractions, seed)
     if not all(map(len, parts)):
         into = f"{len(data)} images into {', '.join(str(len(part)) for part in parts)}"
         raise DataError(f"{option} divides {into}: enlarge the fraction of the empty part")

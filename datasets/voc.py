@@ -5,56 +5,13 @@ import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from datasets import find
 from datasets.annotations import text_lines
-from datasets.errors import DataError, check_names
+from datasets.errors import DataError
+from datasets.named import Box, LabelFile, names_of, pack_files
 from datasets.store import Annotations, Classes, Packer, Part
 from utils.images import IMAGE_SUFFIXES
-
-
-class Box(NamedTuple):
-    """One object of a label file; where it cannot be read, `problem` says why and there are no corners."""
-
-    name: str
-    corners: tuple[float, ...]  # x1, y1, x2, y2 in pixels
-    crowd: bool = False
-    problem: str = ""
-
-
-class LabelFile(NamedTuple):
-    """The contents of one XML or JSON file, which describes one image."""
-
-    path: str
-    image: str = ""  # name of the image as the file has it
-    size: tuple[int, int] = (0, 0)  # height, width
-    boxes: Sequence[Box] = ()
-    problem: str = ""
-
-
-def pack_files(pack: Packer, names: tuple[str, ...], rows: list[tuple[str, LabelFile]], bad_boxes: str) -> Annotations:
-    """Packs `rows` (path of the image, its label file) into annotations with the class names `names`."""
-    labels = {name: label for label, name in enumerate(names)}
-    for image, file in rows:
-        if file.problem:
-            pack.problems.append(f"{file.path}: {file.problem}")
-        pack.add_image(image, file=file.path, size=file.size)
-        for number, box in enumerate(file.boxes, 1):
-            try:
-                if box.problem:
-                    raise ValueError(box.problem)
-                pack.add_box(*box.corners, labels[box.name], int(box.crowd))
-            except ValueError as error:
-                pack.complain(f"{file.path}: object {number}", error)
-    return pack.finish(bad_boxes)
-
-
-def names_of(files: list[LabelFile]) -> tuple[str, ...]:
-    """Returns the sorted class names of label files. Raises DataError for a name that cannot be used."""
-    for file in files:
-        check_names((box.name for box in file.boxes), file.path)
-    return tuple(sorted({box.name for file in files for box in file.boxes}))
 
 
 def read_voc(
@@ -84,7 +41,7 @@ def read_voc(
     elif part:
         stems = find.select_part(folder, every, part)
     parsed = {stem: _voc_file(folder / f"{stem}.xml") for stem in (every if classes is None else stems)}
-    names = names_of(list(parsed.values()))
+    names = names_of(parsed.values())
     root, images = _images(folder, files, [parsed[stem] for stem in stems], image_root)
     pack = Packer(str(folder), root, names, classes)
     pack.problems += problems
