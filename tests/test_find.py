@@ -308,3 +308,28 @@ def test_problems_are_grouped_by_kind_whatever_names_and_numbers_they_hold() -> 
     lines = first_ten(problems).splitlines()
     assert lines[0].strip() == "30 x class ... is not in the list of classes ..." and len(lines) == 2 * 12
     assert len(first_ten([f"f: {'x' * i}" for i in range(1, 99)]).splitlines()) < 40
+
+
+def test_tables_and_other_json_are_found_in_folders(tmp_path: Path) -> None:
+    """CSV as TensorFlow's tutorials write it, and `_annotations.csv` of Roboflow; VIA; settings next to labels."""
+    header = "filename,width,height,class,xmin,ymin,xmax,ymax\n"
+    for part in ("train", "test"):
+        paint(tmp_path / "tf" / "images" / f"{part}.jpg")
+        text(tmp_path / "tf" / "data" / f"{part}_labels.csv", f"{header}{part}.jpg,40,20,cat,1,2,9,8\n")
+        paint(tmp_path / "rf" / part / "a.jpg")
+        text(tmp_path / "rf" / part / "_annotations.csv", f"{header}a.jpg,40,20,cat,1,2,9,8\n")
+    assert images(read(str(tmp_path / "rf"), "train"), tmp_path) == ["rf/train/a.jpg"]
+    assert images(read(str(tmp_path / "rf"), "val"), tmp_path) == ["rf/test/a.jpg"]
+    found = read(str(tmp_path / "tf"), "train")
+    assert len(found) == 1 and Path(found.path(0)).name == "train.jpg"
+    region = {"shape_attributes": {"name": "rect", "x": 1, "y": 2, "width": 8, "height": 6}}
+    via = {"a.jpg1": {"filename": "a.jpg", "regions": [region | {"region_attributes": {"class": "cat"}}]}}
+    paint(tmp_path / "via" / "a.jpg"), text(tmp_path / "via" / "via_region_data.json", via)
+    assert images(read(str(tmp_path / "via"), "train"), tmp_path) == ["via/a.jpg"]
+    (
+        paint(tmp_path / "yolo" / "a.jpg"),
+        text(tmp_path / "yolo" / "a.txt", LABEL),
+        text(tmp_path / "yolo" / "x.json", {"a": 1}),
+    )
+    text(tmp_path / "yolo" / "classes.txt", "cat")
+    assert images(read(str(tmp_path / "yolo"), "train"), tmp_path) == ["yolo/a.jpg"]
