@@ -1,7 +1,7 @@
 """JSON and JSON-MIN of Label Studio -> Annotations. Coordinates are in per cent of the image."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from msgspec import Raw, Struct, field
@@ -47,6 +47,9 @@ class Result(Struct):
     image_rotation: float = 0.0
 
 
+Numbered = list[tuple[int, Result]]  # with their indices
+
+
 class Work(Struct):
     """What one person annotated in a task."""
 
@@ -82,13 +85,13 @@ def read_labelstudio(
                 continue
             several += len(works) > 1
             truth = max(works, key=lambda work: work.ground_truth)
-            results = [result for _, result in rows(truth.result, Result, f"{place}: result", problems)]
+            results = list(rows(truth.result, Result, f"{place}: result", problems))
         else:
             data, results = _minimal(row, place, problems)
         image = _image(data or {})
         if not image:
             problems.append(f"{place}: there is no image: export the task again, or remove it")
-        size = next(((int(r.original_height), int(r.original_width)) for r in results if r.original_width), (0, 0))
+        size = next(((int(r.original_height), int(r.original_width)) for _, r in results if r.original_width), (0, 0))
         files.append(LabelFile(place, image, size, list(_boxes(results, place))))
     notes = [f"{source}: tasks without a submitted annotation, left out: {open_tasks}"] * bool(open_tasks)
     if several:
@@ -106,12 +109,15 @@ def _drawn(row: Mapping[str, Raw]) -> list[str]:
     return [key for key, value in row.items() if bytes(value).startswith(b"[{")]
 
 
-def _minimal(row: Mapping[str, Raw], place: str, problems: list[str]) -> tuple[dict[str, Any], list[Result]]:
+def _minimal(row: Mapping[str, Raw], place: str, problems: list[str]) -> tuple[dict[str, Any], Numbered]:
     """Returns (data, results) of a JSON-MIN task."""
-    regions = [region for key in _drawn(row) for _, region in rows(row[key], Region, f"{place}: {key}", problems)]
+    regions = [region for key in _drawn(row) for region in rows(row[key], Region, f"{place}: {key}", problems)]
     data = {key: parse(value, Any, place, problems) for key, value in row.items() if bytes(value).startswith(b'"')}
-    sized = [(region, region.original_width, region.original_height) for region in regions]
-    return data, [Result(value=region, original_width=width, original_height=height) for region, width, height in sized]
+    results = [
+        (index, Result(value=region, original_width=region.original_width, original_height=region.original_height))
+        for index, region in regions
+    ]
+    return data, results
 
 
 def _image(data: Mapping[str, Any]) -> str:
@@ -121,10 +127,10 @@ def _image(data: Mapping[str, Any]) -> str:
     return texts.get("image") or next(found, "")
 
 
-def _boxes(results: Sequence[Result], place: str) -> Iterator[Box]:
-    labeled = {str(result.id) for result in results if result.id is not None and result.value.names()}
-    for number, result in enumerate(results, 1):
-        names, where = result.value.names(), f"{place}, result {number}"
+def _boxes(results: Numbered, place: str) -> Iterator[Box]:
+    labeled = {str(result.id) for _, result in results if result.id is not None and result.value.names()}
+    for index, result in results:
+        names, where = result.value.names(), f"{place}, result {index + 1}"
         corners = _corners(result)
         if corners is None:
             yield Box(", ".join(names), (), no_box=result.type or "object without corners", place=where)

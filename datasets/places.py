@@ -24,37 +24,45 @@ class ImageFinder:
         words = dict.fromkeys(word for part in words for word in (part, part.rstrip("0123456789")) if word)
         inside = ["", "images", *words, *(f"images/{word}" for word in words)]
         above = [f"../{place}" for place in [*inside[2:], "images", ""]]
-        roots = [os.path.join(os.path.abspath(image_root), place) for place in inside] if image_root else []
-        self._wanted = Counter(short for name in set(names) for short in _short_names(name))
-        self._roots = [root for root in roots + inside + above if os.path.isdir(os.path.join(self.folder, root))]
+        groups = [inside + above]
+        if image_root:
+            groups.insert(0, [os.path.join(os.path.abspath(image_root), place) for place in inside])
+        self._groups = [[root for root in group if os.path.isdir(self._join(root))] for group in groups]
         self._default = os.path.abspath(image_root) if image_root else ""
+        self._wanted = Counter(short for name in set(names) for short in _short_names(name))
 
     def find(self, name: str) -> str:
         """Returns the path of an image relative to the folder of the annotation file.
 
         A name of another computer, or of a server, counts by its last part, where only one image has it."""
         name = name.replace("\\", "/")
-        for root in self._roots:
-            if os.path.exists(os.path.join(self.folder, root, name)):
-                return os.path.join(root, name)
-        for short in _short_names(name):
-            found = self._by_base.get(short, ())
-            if len(found) == 1 and self._wanted[short] == 1:
-                return found[0]
+        for group in self._groups:
+            for root in group:
+                if os.path.exists(self._join(root, name)):
+                    return os.path.join(root, name)
+        for images in self._by_base:
+            for short in _short_names(name):
+                if len(images.get(short, ())) == 1 and self._wanted[short] == 1:
+                    return next(iter(images[short].values()))
         return os.path.join(self._default, name)
 
+    def _join(self, *parts: str) -> str:
+        return os.path.join(self.folder, *parts)
+
     @cached_property
-    def _by_base(self) -> dict[str, list[str]]:
-        """Paths of all images in the folders by their last part. The folder above the file is not searched as a whole."""
-        index: dict[str, dict[str, str]] = {}
-        for root in self._roots:
-            if root != "../":
-                for name in images_under(os.path.join(self.folder, root)):
-                    path = os.path.join(root, name)
-                    index.setdefault(os.path.basename(name), {})[os.path.realpath(os.path.join(self.folder, path))] = (
-                        path
-                    )
-        return {base: list(paths.values()) for base, paths in index.items()}
+    def _by_base(self) -> list[dict[str, dict[str, str]]]:
+        """{last part: {real path: path}} of all images, in `image_root` and near the file.
+
+        The folder above the file is not searched as a whole: it may be the home of the user."""
+        found = []
+        for group in self._groups:
+            index: dict[str, dict[str, str]] = {}
+            for root in group:
+                real = os.path.realpath(self._join(root))
+                for name in images_under(real) if root != "../" else ():
+                    index.setdefault(os.path.basename(name), {}).setdefault(f"{real}/{name}", os.path.join(root, name))
+            found.append(index)
+        return found
 
 
 def _short_names(name: str) -> dict[str, None]:

@@ -54,6 +54,9 @@ def read_table(path: str, classes: Classes, image_root: str | None, bad_boxes: s
             problems.append(f"{path}:{number}: no image: write its path, or remove the line")
         if any(fields[name] for name in (*CORNERS, "class")):
             file.boxes.append(_box(fields, f"{path}:{number}"))
+    corners = [value for file in images.values() for box in file.boxes for value in box.corners]
+    if corners and 0 <= min(corners) < max(corners) <= 1:
+        raise DataError(f"{path}: the boxes are fractions of the image: multiply them by its width and height")
     return pack_source(path, list(images.values()), classes, image_root, bad_boxes, problems=problems)
 
 
