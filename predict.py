@@ -1,6 +1,6 @@
-"""Detects objects in images and videos: python predict.py checkpoint=runs/RUN/best.pt source=IMAGES
+"""Detects objects in images and videos: python predict.py runs/RUN/best.pt IMAGES
 
-SOURCE is an image, a folder, a pattern ("in/*.jpg"), a video file, a camera number, or the address of a stream.
+IMAGES is an image, a folder, a pattern ("in/*.jpg"), a video file, a camera number, or the address of a stream.
 """
 
 import glob
@@ -18,7 +18,7 @@ from datasets import formats
 from nets.detector import Detector, Result
 from nets.pretrained import COCO_CATEGORY_IDS, COCO_CLASSES
 from utils import distributed, run
-from utils.config import ConfigError, check, override, require, run_script
+from utils.config import ConfigError, check, is_weights, override, require, run_script
 from utils.draw import draw_boxes, write_image
 from utils.images import IMAGE_SUFFIXES, READERS, ImageError, batched, images_under, prefetch, read_image
 from utils.results import Results
@@ -98,6 +98,11 @@ def main(cfg: Config) -> Path | None:
     return folder
 
 
+def is_source(word: str) -> bool:
+    """Whether a word on the command line is the path or the address of images."""
+    return is_live(word) or os.path.exists(word) or bool(glob.glob(word))
+
+
 def is_live(source: str) -> bool:
     """Whether the source is a camera number or the address of a stream, which do not end by themselves."""
     return source.isdecimal() or "://" in source
@@ -134,8 +139,7 @@ def validation_images(detector: Detector) -> list[str]:
     """Paths of the first validation images of the training."""
     if not detector.config.get("val"):
         raise ValueError("source= is missing: an image, a folder, a pattern, a video or a camera number")
-    image_root, bad_boxes = detector.config.get("image_root"), detector.config.get("bad_boxes", "error")
-    data = formats.read(detector.config["val"], "val", detector.classes, image_root, bad_boxes)
+    data = formats.read_validation(detector.config, detector.classes)
     return [data.path(i) for i in range(min(len(data), EXAMPLES))]
 
 
@@ -233,4 +237,5 @@ def predict_all(
 
 
 if __name__ == "__main__":
-    run_script(lambda: main(override(Config(), sys.argv[1:])), stopped="stopped", memory_advice="lower batch_size=")
+    positional = {"checkpoint": is_weights, "source": is_source}
+    run_script(lambda: main(override(Config(), sys.argv[1:], positional)), "stopped", "lower batch_size=")

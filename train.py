@@ -17,9 +17,9 @@ from torch.utils.data import DataLoader
 
 import nets
 from datasets.dataset import DetectionDataset, source_digest
-from datasets.formats import Annotations, read_parts
 from datasets.loader import TrainSampler, ValSampler, build_loader
 from datasets.mosaic import Augment
+from datasets.parts import Annotations, is_demo, val_source
 from utils import distributed, resume, summary
 from utils.config import ConfigError, check, override, require, run_script, show, table
 from utils.distributed import Interrupted, Ranks, StopSignal
@@ -31,9 +31,11 @@ from utils.run import check_name, code, create, open_run
 @dataclass(frozen=True)
 class Config:
     # what everyone edits
-    train: str = "data/demo/train.txt"  # annotation file, COCO JSON, YOLO yaml, VOC or LabelMe folder
-    val: str = "data/demo/val.txt"  # the same; images that training never sees
-    classes: str | None = None  # a file with one class name per line; none: the names in the data
+    train: str = (
+        "data/demo/train.txt"  # annotation file, COCO JSON, YOLO yaml, or a folder, also one with train and val
+    )
+    val: str = "data/demo/val.txt"  # the same, images that training never sees; .2: a fifth of the training images
+    classes: str | None = None  # names that select: cat,dog; or a file, one name per line; none: the names in the data
     model: str = "yolox_nano"  # yolox_nano, yolox_tiny, yolox_s, _m, _l, _x; yolov9_t, _s, _m, _c
     weights: str | None = "coco"  # coco: official weights; https://HOST: a mirror of them; a file; none: from scratch
     image_size: tuple[int, int] = (416, 416)  # height, width; multiples of 32
@@ -44,8 +46,9 @@ class Config:
     learning_rate: float = 4e-3  # for 64 images per step; scaled with the images per step
     name: str = "train"  # the run folder is output/name-date-number
     # data
-    image_root: str | None = None  # folder of the images of a COCO JSON, unless they are next to it
-    bad_boxes: str = "error"  # boxes without area: "error" lists them, "drop" leaves them out and counts them
+    merge: str | None = None  # classes that become others: truck:car,van:car
+    image_root: str | None = None  # folder of the images, unless they are next to the annotations
+    bad_boxes: str = "drop"  # boxes without area: "drop" lists them and leaves them out, "error" stops
     skip_bad_images: bool = False  # unreadable images: false stops with a list, true leaves them out of the whole run
     repeat: float = 0.0  # images of classes found in less than this fraction of all are drawn more often (LVIS: 0.001)
     # augmentation
@@ -154,6 +157,7 @@ def main(cfg: Config, extra_augment: Callable = extra_augment) -> float:
     if state.epoch or begun:
         log(f"resuming {folder} after epoch {state.epoch}" + (f" and {begun['batches']} batches" if begun else ""))
     folder = folder or create(cfg.output, cfg.name, ranks)
+    cfg = replace(cfg, val=val_source(cfg.val, cfg.train, folder, (train_data, val_data), ranks.is_node_main))
     run = open_run(folder, asdict(cfg), ranks, summary.curve_marks(plan, cfg.no_aug_epochs), state.rows)
     log(f"run folder {folder}\n")
     if cfg.compile:
@@ -223,21 +227,12 @@ def checked(cfg: Config) -> Config:
     return cfg
 
 
-def is_demo(cfg: Config) -> bool:
-    """Returns whether the data are the drawn ones that `python train.py` starts with."""
-    return Path(cfg.train) == Path(Config.train)
-
-
 def read_data(cfg: Config, log: Callable) -> tuple[Annotations, Annotations]:
     """Reads and checks the training and the validation data. Draws the demo data set if it is missing."""
-    if is_demo(cfg):
-        from datasets import demo
+    from datasets.train_val import read_train_and_val
 
-        demo.draw(Path(cfg.train).parent)
-    elif cfg.val == Config.val:
-        raise ConfigError(f"train={cfg.train}, but val= still names the demo: set val= to images of your own")
-    sources = {"train": cfg.train, "val": cfg.val}
-    return read_parts(sources, cfg.classes, cfg.image_root, cfg.bad_boxes, cfg.skip_bad_images, log)
+    options = (cfg.classes, cfg.merge, cfg.image_root, cfg.bad_boxes, cfg.skip_bad_images)
+    return read_train_and_val(cfg.train, cfg.val, cfg.seed, *options, log)
 
 
 def fixed_constants(cfg: Config, data: Annotations, extra_augment: Callable) -> dict:
@@ -259,8 +254,10 @@ def build_model(cfg: Config, classes: tuple, saved: dict | None, ranks: Ranks, l
     if saved:
         model, freeze_epochs = nets.build(cfg.model, len(classes), saved["model"]), saved["freeze_epochs"]
     else:
-        model, pretrained = nets.build_pretrained(cfg.model, classes, cfg.weights, ranks, log, optional=is_demo(cfg))
-        unavailable = is_demo(cfg) and cfg.weights and not pretrained  # official weights could not be downloaded
+        model, pretrained = nets.build_pretrained(
+            cfg.model, classes, cfg.weights, ranks, log, optional=is_demo(cfg.train)
+        )
+        unavailable = is_demo(cfg.train) and cfg.weights and not pretrained  # official weights could not be downloaded
         freeze_epochs = 0 if unavailable else cfg.freeze_epochs
         if freeze_epochs and not pretrained:
             log(f"WARNING: freeze_epochs={freeze_epochs} without weights: a frozen random backbone learns nothing")
@@ -333,9 +330,9 @@ def log_summary(cfg: Config, model, train, val, updater: Updater, step_bytes: in
 
 def from_command_line(argv: list[str]) -> Config:
     """Returns the constants with the overrides of DEMO (only for the demo) and of the command line."""
-    cfg = override(Config(), argv)
-    if is_demo(cfg):  # the command line overrides DEMO
-        cfg = override(replace(Config(), **DEMO), argv)
+    cfg = override(Config(), argv, {"train": os.path.exists})
+    if is_demo(cfg.train):  # the command line overrides DEMO
+        cfg = override(replace(Config(), **DEMO), argv, {"train": os.path.exists})
         if os.environ.get("RANK", "0") == "0":
             text = ", ".join(f"{name}={show(value)}" for name, value in DEMO.items())
             print(f"demo: {text} (DEMO in train.py; not for your own data)")

@@ -200,7 +200,8 @@ class Packer:
         """Returns the annotations, or raises one DataError for all problems. `bad_boxes`: "error", or "drop" with a note."""
         if bad_boxes not in ("error", "drop"):
             raise DataError(f'bad_boxes is {bad_boxes!r}; it can be "error" or "drop"')
-        raise_any(f"{self.source}: problems: {len(self.problems)}", self.problems)
+        problems = self.problems + (self.without_area if self.problems and bad_boxes == "error" else [])
+        raise_any(f"{self.source}: problems: {len(problems)}", problems)
         self.notes += note_dropped(f"{self.source}: boxes without area", self.without_area, bad_boxes)
         labels, classes = np.frombuffer(self._labels, np.int32), self._classes
         if classes is None:
