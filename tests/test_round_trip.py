@@ -35,12 +35,7 @@ FILES = {
     "label_studio/yolo": ("all", None, 1e-3),
     "label_studio/voc": ("all", None, 1),
 }
-NOT_YET = {  # no reader yet
-    *("supervision/yolo/data.yaml", "datumaro/cvat/train.xml", "datumaro/cvat/val.xml", "datumaro/yolo"),
-    *("datumaro/coco_instances/annotations/instances_train.json", "datumaro/voc_detection"),
-    *("datumaro/coco_instances/annotations/instances_val.json", "label_studio/yolo"),
-    *("label_studio/json/export.json", "label_studio/json_min/result.json", "label_studio/coco/result.json"),
-}
+NOT_YET = {"supervision/yolo/data.yaml", "datumaro/voc_detection"}  # no reader yet
 
 
 def check_file(folder: Path, file: str) -> None:
