@@ -35,7 +35,7 @@ FILES = {
     "label_studio/yolo": ("all", None, 1e-3),
     "label_studio/voc": ("all", None, 1),
 }
-NOT_YET = {"supervision/yolo/data.yaml", "datumaro/voc_detection"}  # no reader yet
+NOT_YET = {"datumaro/voc_detection"}  # no reader yet
 
 
 def check_file(folder: Path, file: str) -> None:
