@@ -35,7 +35,6 @@ FILES = {
     "label_studio/yolo": ("all", None, 1e-3),
     "label_studio/voc": ("all", None, 1),
 }
-NOT_YET = {"datumaro/voc_detection"}  # no reader yet
 
 
 def check_file(folder: Path, file: str) -> None:
@@ -60,7 +59,7 @@ def check_file(folder: Path, file: str) -> None:
             assert found[name][1].tolist() == labels.tolist()
 
 
-@pytest.mark.parametrize("file", [pytest.param(f, marks=[pytest.mark.xfail] * (f in NOT_YET)) for f in FILES])
+@pytest.mark.parametrize("file", FILES)
 def test_files_of_other_tools_are_read(file):
     check_file(TOOLS, file)
 
@@ -71,7 +70,7 @@ def test_files_that_the_installed_tools_write_are_read(tool, tmp_path):
     pytest.importorskip(tool_files.PACKAGES[tool].replace("-", "_"))
     getattr(tool_files, tool)(tmp_path / tool)
     for file in FILES:
-        if file.startswith(tool) and file not in NOT_YET:
+        if file.startswith(tool):
             check_file(tmp_path, file)
 
 
