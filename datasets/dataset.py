@@ -4,7 +4,7 @@ import hashlib
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +15,6 @@ from datasets import slots
 from datasets.annotations import Annotations, Sample
 from datasets.cache import ImageCache
 from datasets.mosaic import MIXUP_SCALE, Augment, draw_sample
-from datasets.order import Repeats, epoch_order, repeats_of
 from utils.images import boxes_to_input, letterbox, read_image
 
 NO_IMAGE = -1  # index of the placeholder in a batch without images
@@ -74,6 +73,13 @@ def _batch_of(images: tuple, *others: np.ndarray) -> Batch:
     return Batch(slots.unpack(*images).permute(0, 3, 1, 2), *map(torch.from_numpy, others))
 
 
+@lru_cache(maxsize=4)
+def epoch_order(length: int, seed: int, epoch: int, repeats: Any = None) -> np.ndarray:
+    """Returns the indices `[length]` of the images of an epoch: a permutation, or with `repeats` a weighted draw."""
+    rng = np.random.default_rng((seed, epoch))
+    return rng.permutation(length) if repeats is None else repeats.draw(rng)
+
+
 @dataclass(eq=False, repr=False)
 class DetectionDataset(torch.utils.data.Dataset):
     """Immutable data set: `dataset[Key]` -> Item is a function of the key and of these fields."""
@@ -96,8 +102,12 @@ class DetectionDataset(torch.utils.data.Dataset):
         return self.annotations.classes
 
     @cached_property
-    def repeats(self) -> Repeats | None:
-        """Returns the repeat factors of the images, or None if all are drawn equally often."""
+    def repeats(self):
+        """Returns the `datasets.repeat.Repeats` of the images, or None if all are drawn equally often."""
+        if not self.repeat:
+            return None
+        from datasets.repeat import repeats_of
+
         return repeats_of(self.annotations, self.repeat)
 
     def read(self, index: int, reduction: int | None = None) -> Sample:

@@ -5,13 +5,13 @@ import signal
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import cv2
 import numpy as np
 from torch.utils.data import DataLoader
 
-from datasets.dataset import NO_IMAGE, DetectionDataset, Key, collate
-from datasets.order import Repeats, epoch_order
+from datasets.dataset import NO_IMAGE, DetectionDataset, Key, collate, epoch_order
 
 SIZE_STEP = 32  # the coarsest stride: input sizes are multiples of it
 SIZE_EVERY = 10  # steps between changes of the input size (YOLOX)
@@ -30,7 +30,7 @@ class TrainSampler:
     rank: int = 0
     world: int = 1
     accumulate: int = 1  # batches per optimizer step; the order wraps around to fill the last step
-    repeats: Repeats | None = None  # of the data set
+    repeats: Any = None  # of the data set
     epoch: int = 0  # set it before each epoch
     start: int = 0  # batches of the epoch that are already done: they are skipped without reading an image
 

@@ -1,14 +1,13 @@
-"""The order of the images in an epoch: a function of (seed, epoch). Images of rare classes may repeat in it."""
+"""Repeat-factor sampling: the images of rare classes are drawn more often, in an epoch of the same length."""
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 
 from datasets.store import Annotations
 
 
-@dataclass(frozen=True, eq=False)  # hashed by identity, for the cache of epoch_order
+@dataclass(frozen=True, eq=False)  # hashed by identity, for the cache of dataset.epoch_order
 class Repeats:
     """Repeat-factor sampling (Gupta et al. 2019, LVIS, section 4.2) with the length of an epoch unchanged."""
 
@@ -32,17 +31,8 @@ def repeats_of(data: Annotations, threshold: float) -> Repeats | None:
     """Returns the repeat factors of the images: the largest `max(1, sqrt(threshold / f))` of the classes in an image.
 
     `f` is the fraction of images with a box of the class. Without boxes the factor is 1. None if all factors are 1."""
-    if threshold <= 0:
-        return None
     frequency = data.images_per_class().clip(1) / len(data)
     of_class = np.sqrt(threshold / frequency).clip(1)
     factors = np.ones(len(data))
     np.maximum.at(factors, data.image_of_boxes()[~data.crowd], of_class[data.labels[~data.crowd]])
     return Repeats(factors) if factors.max() > 1 else None
-
-
-@lru_cache(maxsize=4)
-def epoch_order(length: int, seed: int, epoch: int, repeats: Repeats | None = None) -> np.ndarray:
-    """Returns the indices `[length]` of the images of an epoch: a permutation, or with `repeats` a weighted draw."""
-    rng = np.random.default_rng((seed, epoch))
-    return rng.permutation(length) if repeats is None else repeats.draw(rng)
