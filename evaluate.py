@@ -1,13 +1,15 @@
-"""Evaluates a checkpoint on a data set: python evaluate.py checkpoint=runs/RUN/best.pt data=data/val.txt
+"""Evaluates a checkpoint on a data set: python evaluate.py runs/RUN/best.pt [data=data/val.txt]
 
 Official weights: python evaluate.py checkpoint=yolox_s.pth model=yolox_s data=instances_val2017.json
 """
 
 import json
+import os
 import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,7 +22,7 @@ from datasets.scan import prepare
 from nets import detector
 from utils import distributed, draw, run
 from utils.checkpoint import atomic_write
-from utils.config import check, override, require, run_script, table
+from utils.config import check, is_weights, override, require, run_script, table
 from utils.fit import evaluate
 from utils.images import read_image
 from utils.metrics import BACKEND, COCO_METRICS, curves
@@ -30,7 +32,7 @@ from utils.metrics import BACKEND, COCO_METRICS, curves
 class Config:
     # what everyone sets
     checkpoint: str | None = None  # checkpoint, .onnx or official weights; coco: download; none: newest runs/*/best.pt
-    data: str | None = None  # annotation file, COCO JSON, YOLO yaml, VOC or LabelMe folder; none: val of the training
+    data: str | None = None  # annotation file, COCO JSON, YOLO yaml, or a folder; none: val of the training
     output: str | None = None  # a folder; none: a new one next to the checkpoint (.onnx, official weights: in runs)
     # for official weights, which do not contain it
     model: str | None = None  # yolox_nano, yolox_tiny, yolox_s, _m, _l, _x; yolov9_t, _s, _m, _c
@@ -42,7 +44,7 @@ class Config:
     batch_size: int = 16  # images per step of one process
     # data; none: as in the training
     part: str = "val"  # of data with several parts: train, val, test, all
-    image_root: str | None = None  # the folder of the images of a COCO JSON, if they are not next to it
+    image_root: str | None = None  # the folder of the images, if they are not next to the annotations
     bad_boxes: str | None = None  # boxes without area: "error" stops and names them, "drop" leaves them out
     skip_bad_images: bool | None = None  # images that cannot be read: an error, or left out
     # error analysis
@@ -67,9 +69,9 @@ def main(cfg: Config) -> dict:
     log = print if ranks.is_main else lambda *_: None
     names = formats.read_classes(cfg.classes) if cfg.classes else None
     model, classes, size, trained, path, *_ = detector.load(cfg.checkpoint, cfg.model, names, cfg.image_size)
-    options = {name: getattr(cfg, name) for name in ("image_root", "bad_boxes", "skip_bad_images")}
-    options = {name: trained.get(name) if value is None else value for name, value in options.items()}
-    data, notes = open_data(cfg.data or trained.get("val"), cfg.part, classes, **options)
+    own = {name: getattr(cfg, name) for name in ("image_root", "bad_boxes", "skip_bad_images")}
+    options = trained | {name: value for name, value in own.items() if value is not None}
+    data, notes = open_data(cfg.data or trained.get("val"), cfg.part, classes, options)
     log(table(cfg, Config(), {"weights": path, "source": data.source, "images": len(data), "input size": size}))
     for note in notes:
         log(f"note: {note}")
@@ -91,16 +93,17 @@ def main(cfg: Config) -> dict:
 
 
 def open_data(
-    source: str | None, part: str, classes: tuple[str, ...], image_root: str | None, bad_boxes: str | None,
-    skip_bad_images: bool | None,
-) -> tuple[Annotations, list[str]]:  # fmt: skip
-    """Reads and checks the data with the classes of the model -> (annotations, notes to print)."""
+    source: str | None, part: str, classes: tuple[str, ...], config: dict[str, Any]
+) -> tuple[Annotations, list[str]]:
+    """Reads and checks the data with the classes of the model, and the constants of its training where they are about data.
+
+    Returns (annotations, notes to print)."""
     if source is None:
-        raise DataError("data= is missing: an annotation file, COCO JSON, YOLO yaml, VOC or LabelMe folder")
-    data = formats.read(source, part, classes, image_root, bad_boxes or "error")
+        raise DataError("data= is missing: an annotation file, COCO JSON, YOLO yaml, or a folder")
+    data = formats.read_validation(config, classes, source, part)
     if len(data) == 0:
         raise DataError(f"{source}: no images in its part {part!r}; part= may be train, val, test or all")
-    data, notes = prepare(data, bool(skip_bad_images), bad_boxes or "error")
+    data, notes = prepare(data, bool(config.get("skip_bad_images")), config.get("bad_boxes") or "drop")
     if not data.boxes_per_class().sum():
         notes.append(f"{source} has no boxes: there is nothing to measure, and the metrics are -1")
     return data, notes
@@ -175,4 +178,5 @@ def analyze_errors(folder: Path, data: Annotations, detections: list[dict], conf
 
 
 if __name__ == "__main__":
-    run_script(lambda: main(override(Config(), sys.argv[1:])), stopped="stopped", memory_advice="lower batch_size=")
+    positional = {"checkpoint": is_weights, "data": os.path.exists}
+    run_script(lambda: main(override(Config(), sys.argv[1:], positional)), "stopped", "lower batch_size=")

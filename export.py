@@ -1,4 +1,4 @@
-"""Exports a checkpoint to ONNX: python export.py checkpoint=runs/RUN/best.pt
+"""Exports a checkpoint to ONNX: python export.py runs/RUN/best.pt
 
 The exported file is compared with PyTorch on real images before it gets its name. docs/deploy.md describes its contents.
 """
@@ -23,7 +23,7 @@ from nets.graph import TRANSLATIONS, DetectionGraph, RawGraph
 from nets.postprocess import MAX_CANDIDATES
 from utils import distributed, run
 from utils.checkpoint import atomic_write
-from utils.config import ConfigError, check, override, require, run_script, table
+from utils.config import ConfigError, check, is_weights, override, require, run_script, table
 from utils.images import FILL, ImageError, images_under, letterbox, read_image
 
 
@@ -132,8 +132,7 @@ def find_images(folder: str | None, loaded: detector.Loaded, most: int) -> tuple
     config = loaded.config
     if config.get("val"):
         try:
-            bad_boxes = config.get("bad_boxes", "error")
-            data = formats.read(config["val"], "val", loaded.classes, config.get("image_root"), bad_boxes)
+            data = formats.read_validation(config, loaded.classes)
             if len(data) == 0:
                 raise DataError(f"{config['val']}: no images")
             return read_some([data.path(i) for i in range(len(data))], most), f"images of {config['val']}"
@@ -236,5 +235,5 @@ def agreement(model: torch.nn.Module, exported: Any, images: Tensor, tolerance: 
 
 
 if __name__ == "__main__":
-    stopped = "stopped; no file was written"
-    run_script(lambda: main(override(Config(), sys.argv[1:])), stopped, memory_advice="lower batch_size=")
+    stopped, positional = "stopped; no file was written", {"checkpoint": is_weights}
+    run_script(lambda: main(override(Config(), sys.argv[1:], positional)), stopped, memory_advice="lower batch_size=")

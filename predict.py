@@ -1,6 +1,6 @@
-"""Detects objects in images and videos: python predict.py checkpoint=runs/RUN/best.pt source=IMAGES
+"""Detects objects in images and videos: python predict.py runs/RUN/best.pt IMAGES
 
-SOURCE is an image, a folder, a pattern ("in/*.jpg"), a video file, a camera number, or the address of a stream.
+IMAGES is an image, a folder, a pattern ("in/*.jpg"), a video file, a camera number, or the address of a stream.
 """
 
 import glob
@@ -18,7 +18,7 @@ from datasets import formats
 from nets.detector import Detector, Result
 from nets.pretrained import COCO_CATEGORY_IDS, COCO_CLASSES
 from utils import distributed, run
-from utils.config import ConfigError, check, override, require, run_script
+from utils.config import ConfigError, check, is_weights, override, require, run_script
 from utils.draw import draw_boxes, write_image
 from utils.images import IMAGE_SUFFIXES, READERS, ImageError, batched, images_under, prefetch, read_image
 from utils.results import Results
@@ -41,7 +41,9 @@ class Config:
     show: bool = False  # in a window; any key shows the next image, q ends
     save: bool = True  # images or video with drawn boxes
     crops: bool = False  # every object as an image of its own, in a folder per class
-    labels: str | None = None  # label files to correct by hand: yolo, voc, or txt (annotation file)
+    labels: str | None = (
+        None  # files to correct: labelstudio, cvat, coco, yolo, yolo_scores, voc, txt (annotation file)
+    )
     speed: bool = False  # only measure the speed of decoding, preprocessing, network and post-processing
     # hardware
     image_size: tuple[int, int] | None = None  # height, width; none: that of the training
@@ -53,13 +55,14 @@ VIDEO_SUFFIXES = {".mp4", ".avi", ".mov", ".mkv", ".webm", ".m4v", ".mpg", ".mpe
 BEHIND = 8  # predicted images that may wait to be drawn and written
 WRITABLE = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff"}  # images of other formats are drawn as PNG
 LEAST, MOST = {"batch_size": 1, "confidence": 0, "nms_iou": 0}, {"confidence": 1, "nms_iou": 1}
+LABELS = ("labelstudio", "cvat", "coco", "yolo", "yolo_scores", "voc", "txt")
 EXAMPLES = 16  # number of validation images if there is no source
 
 
 def main(cfg: Config) -> Path | None:
     """Predicts and returns the folder with the results, or None if only the speed was measured."""
     cfg = check(cfg)
-    require(cfg, LEAST, MOST, {"labels": (None, "yolo", "voc", "txt")})
+    require(cfg, LEAST, MOST, {"labels": (None, *LABELS)})
     classes = formats.read_classes(cfg.classes) if cfg.classes else None
     limits = {"confidence": cfg.confidence, "nms_iou": cfg.nms_iou, "batch_size": cfg.batch_size}
     detector = Detector(cfg.checkpoint, cfg.model, classes, cfg.image_size, cfg.device, **limits)
@@ -80,7 +83,7 @@ def main(cfg: Config) -> Path | None:
     if cfg.labels:
         from datasets.labels import LabelFiles
 
-        label_files = LabelFiles(cfg.labels, detector.classes, images)
+        label_files = LabelFiles(cfg.labels, detector.classes, images, "/".join(Path(detector.path).parts[-2:]))
     folder = open_output(cfg.output)
     ids = COCO_CATEGORY_IDS if detector.classes == COCO_CLASSES else range(len(detector.classes))
     results = Results(folder, detector.classes, ids, cfg.crops, label_files)
@@ -93,6 +96,11 @@ def main(cfg: Config) -> Path | None:
         print("stopped; the results up to here are kept")
     print(results.finish())
     return folder
+
+
+def is_source(word: str) -> bool:
+    """Whether a word on the command line is the path or the address of images."""
+    return is_live(word) or os.path.exists(word) or bool(glob.glob(word))
 
 
 def is_live(source: str) -> bool:
@@ -131,8 +139,7 @@ def validation_images(detector: Detector) -> list[str]:
     """Paths of the first validation images of the training."""
     if not detector.config.get("val"):
         raise ValueError("source= is missing: an image, a folder, a pattern, a video or a camera number")
-    image_root, bad_boxes = detector.config.get("image_root"), detector.config.get("bad_boxes", "error")
-    data = formats.read(detector.config["val"], "val", detector.classes, image_root, bad_boxes)
+    data = formats.read_validation(detector.config, detector.classes)
     return [data.path(i) for i in range(min(len(data), EXAMPLES))]
 
 
@@ -230,4 +237,5 @@ def predict_all(
 
 
 if __name__ == "__main__":
-    run_script(lambda: main(override(Config(), sys.argv[1:])), stopped="stopped", memory_advice="lower batch_size=")
+    positional = {"checkpoint": is_weights, "source": is_source}
+    run_script(lambda: main(override(Config(), sys.argv[1:], positional)), "stopped", "lower batch_size=")

@@ -17,9 +17,9 @@ from torch.utils.data import DataLoader
 
 import nets
 from datasets.dataset import DetectionDataset, source_digest
-from datasets.formats import Annotations, read_parts
 from datasets.loader import TrainSampler, ValSampler, build_loader
 from datasets.mosaic import Augment
+from datasets.parts import Annotations, is_demo, val_source
 from utils import distributed, resume, summary
 from utils.config import ConfigError, check, override, require, run_script, show, table
 from utils.distributed import Interrupted, Ranks, StopSignal
@@ -31,9 +31,11 @@ from utils.run import check_name, code_digest, create, open_run
 @dataclass(frozen=True)
 class Config:
     # what everyone edits
-    train: str = "data/demo/train.txt"  # annotation file, COCO JSON, YOLO yaml, VOC or LabelMe folder
-    val: str = "data/demo/val.txt"  # the same; images that training never sees
-    classes: str | None = None  # a file with one class name per line; none: the names in the data
+    train: str = (
+        "data/demo/train.txt"  # annotation file, COCO JSON, YOLO yaml, or a folder, also one with train and val
+    )
+    val: str = "data/demo/val.txt"  # the same, images that training never sees; .2: a fifth of the training images
+    classes: str | None = None  # names that select: cat,dog; or a file, one name per line; none: the names in the data
     model: str = "yolox_nano"  # yolox_nano, yolox_tiny, yolox_s, _m, _l, _x; yolov9_t, _s, _m, _c
     weights: str | None = "coco"  # coco: official weights; https://HOST: a mirror of them; a file; none: from scratch
     image_size: tuple[int, int] = (416, 416)  # height, width; multiples of 32
@@ -44,9 +46,11 @@ class Config:
     learning_rate: float = 4e-3  # for 64 images per step; scaled with the images per step
     name: str = "train"  # the run folder is output/name-date-number
     # data
-    image_root: str | None = None  # folder of the images of a COCO JSON, unless they are next to it
-    bad_boxes: str = "error"  # boxes without area: "error" lists them, "drop" leaves them out and counts them
+    merge: str | None = None  # classes that become others: truck:car,van:car
+    image_root: str | None = None  # folder of the images, unless they are next to the annotations
+    bad_boxes: str = "drop"  # boxes without area: "drop" lists them and leaves them out, "error" stops
     skip_bad_images: bool = False  # unreadable images: false stops with a list, true leaves them out of the whole run
+    repeat: float = 0.0  # images of classes found in less than this fraction of all are drawn more often (LVIS: 0.001)
     # augmentation
     mosaic: float = 0.5  # probability; 1 for thousands of images and hundreds of epochs
     mixup: float = 0.0  # probability; helps only large models in long runs
@@ -101,12 +105,12 @@ DEMO = dict(
 MINIMUM = {
     **dict.fromkeys(("epochs", "accumulate", "evaluate_every"), 1),
     **dict.fromkeys(("batch_size", "freeze_batch_size", "freeze_epochs", "no_aug_epochs", "warmup_epochs"), 0),
-    **dict.fromkeys(("mosaic", "mixup", "flip", "rotation", "hsv", "multi_scale"), 0),
+    **dict.fromkeys(("mosaic", "mixup", "flip", "rotation", "hsv", "multi_scale", "repeat"), 0),
     **dict.fromkeys(("learning_rate", "min_learning_rate", "weight_decay", "seed", "workers"), 0),
     **dict.fromkeys(("save_every", "save_minutes", "patience", "profile_steps"), 0),
     **{"scale": 0.01, "timeout_minutes": 0.05},
 }
-MAXIMUM = dict.fromkeys(("mosaic", "mixup", "flip", "multi_scale"), 1)
+MAXIMUM = dict.fromkeys(("mosaic", "mixup", "flip", "multi_scale", "repeat"), 1)
 CHOICES = {
     "model": tuple(nets.model_names()),
     "bad_boxes": ("error", "drop"),
@@ -153,6 +157,7 @@ def main(cfg: Config, extra_augment: Callable = extra_augment) -> float:
     if begun_epoch:
         log(f"resuming {folder} after epoch {state.epoch} and {begun_epoch['batches']} batches")
     folder = folder or create(cfg.output, cfg.name, ranks)
+    cfg = replace(cfg, val=val_source(cfg.val, cfg.train, folder, (train_data, val_data), ranks.is_node_main))
     run = open_run(folder, asdict(cfg), ranks, summary.curve_marks(plan, cfg.no_aug_epochs), state.rows)
     log(f"run folder {folder}\n")
     if cfg.compile:
@@ -224,21 +229,12 @@ def checked(cfg: Config) -> Config:
     return cfg
 
 
-def is_demo(cfg: Config) -> bool:
-    """Returns whether the training data are the drawn demo images, the default of `train`."""
-    return Path(cfg.train) == Path(Config.train)
-
-
 def read_data(cfg: Config, log: Callable) -> tuple[Annotations, Annotations]:
     """Reads and checks the training and the validation data. Draws the demo data set if it is missing."""
-    if is_demo(cfg):
-        from datasets import demo
+    from datasets.train_val import read_train_and_val
 
-        demo.draw(Path(cfg.train).parent)
-    elif cfg.val == Config.val:
-        raise ConfigError(f"train={cfg.train}, but val= still names the demo: set val= to images of your own")
-    sources = {"train": cfg.train, "val": cfg.val}
-    return read_parts(sources, cfg.classes, cfg.image_root, cfg.bad_boxes, cfg.skip_bad_images, log)
+    options = (cfg.classes, cfg.merge, cfg.image_root, cfg.bad_boxes, cfg.skip_bad_images)
+    return read_train_and_val(cfg.train, cfg.val, cfg.seed, *options, log)
 
 
 def fixed_constants(cfg: Config, data: Annotations, extra_augment: Callable) -> dict:
@@ -260,8 +256,10 @@ def build_model(cfg: Config, classes: tuple, saved: dict | None, ranks: Ranks, l
     if saved:
         model, freeze_epochs = nets.build(cfg.model, len(classes), saved["model"]), saved["freeze_epochs"]
     else:
-        model, pretrained = nets.build_pretrained(cfg.model, classes, cfg.weights, ranks, log, optional=is_demo(cfg))
-        unavailable = is_demo(cfg) and cfg.weights and not pretrained  # official weights could not be downloaded
+        model, pretrained = nets.build_pretrained(
+            cfg.model, classes, cfg.weights, ranks, log, optional=is_demo(cfg.train)
+        )
+        unavailable = is_demo(cfg.train) and cfg.weights and not pretrained  # official weights could not be downloaded
         freeze_epochs = 0 if unavailable else cfg.freeze_epochs
         if freeze_epochs and not pretrained:
             log(f"WARNING: freeze_epochs={freeze_epochs} without weights: a frozen random backbone learns nothing")
@@ -304,7 +302,7 @@ def build_data(
     affine = {"rotation": cfg.rotation, "scale": cfg.scale, "translate": 0.1 * moved, "shear": 0.4 * cfg.rotation}
     augment = Augment(cfg.mosaic, cfg.mixup, cfg.flip, hsv=cfg.hsv, **affine)
     first_no_aug = max(cfg.epochs - cfg.no_aug_epochs, 0)
-    train_set = DetectionDataset(train, letterbox, augment, first_no_aug, cfg.seed, extra_augment)
+    train_set = DetectionDataset(train, letterbox, augment, first_no_aug, cfg.seed, extra_augment, cfg.repeat)
     sampler = ValSampler(len(val), min(cfg.batch_size, 32), cfg.image_size, ranks.rank, ranks.world_size)
     return train_set, build_loader(DetectionDataset(val, letterbox), sampler, cfg.workers, ranks.device.type == "cuda")
 
@@ -312,7 +310,7 @@ def build_data(
 def train_loader(cfg: Config, dataset: DetectionDataset, frozen: bool, ranks: Ranks) -> DataLoader:
     """Builds the loader of this process's training batches in the frozen or the thawed phase."""
     batch_size = cfg.freeze_batch_size if frozen else cfg.batch_size
-    place = (ranks.rank, ranks.world_size, cfg.accumulate)
+    place = (ranks.rank, ranks.world_size, cfg.accumulate, dataset.repeats)
     sampler = TrainSampler(len(dataset), batch_size, cfg.image_size, cfg.seed, cfg.multi_scale, *place)
     return build_loader(dataset, sampler, cfg.workers, ranks.device.type == "cuda")
 
@@ -325,7 +323,7 @@ def log_summary(cfg: Config, model, train, val, updater: Updater, step_bytes: in
     log(summary.data_text(train, val))
     schedule = summary.schedule_warnings(cfg.epochs, plan.freeze_epochs, cfg.no_aug_epochs)
     hardware = summary.hardware_warnings(cfg.workers, max(cfg.batch_size, cfg.freeze_batch_size), cfg.image_size, ranks)
-    for warning in (*schedule, *summary.data_warnings(train, val), *hardware):
+    for warning in (*schedule, *summary.data_warnings(train, val, cfg.repeat), *hardware):
         log(f"WARNING: {warning}")
     if step_bytes:
         log(f"memory     {step_bytes / 2**30:.1f} GiB for a thawed step")
@@ -333,9 +331,9 @@ def log_summary(cfg: Config, model, train, val, updater: Updater, step_bytes: in
 
 def from_command_line(argv: list[str]) -> Config:
     """Returns the constants with the overrides of DEMO (only for the demo) and of the command line."""
-    cfg = override(Config(), argv)
-    if is_demo(cfg):  # the command line overrides DEMO
-        cfg = override(replace(Config(), **DEMO), argv)
+    cfg = override(Config(), argv, {"train": os.path.exists})
+    if is_demo(cfg.train):  # the command line overrides DEMO
+        cfg = override(replace(Config(), **DEMO), argv, {"train": os.path.exists})
         if os.environ.get("RANK", "0") == "0":
             text = ", ".join(f"{name}={show(value)}" for name, value in DEMO.items())
             print(f"demo: {text} (DEMO in train.py; not for your own data)")

@@ -1,90 +1,180 @@
 """COCO JSON -> Annotations."""
 
-import os
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable
 from itertools import count
-from typing import Any
+from typing import Annotated, Any
 
-from datasets.errors import DataError, check_names
-from datasets.store import Annotations, Classes, Packer
+from msgspec import Meta, Raw, Struct
+
+from datasets.errors import DataError
+from datasets.places import ImageFinder
+from datasets.store import Annotations, Classes, Packer, brief
+from datasets.typed import ABSENT, Side, parse, rows
+
+Id = int | float | str
+Length = Annotated[int, Meta(gt=0, lt=2**31)]
+MAX_ID = 2**53  # larger whole numbers are not exact in every program that reads JSON
 
 
-def read_coco(source: str, data: Any, classes: Classes, image_root: str | None, bad_boxes: str) -> Annotations:
-    """Returns the annotations in `data`, the contents of the COCO file `source`. Raises DataError.
+class Image(Struct, gc=False):
+    id: Id
+    file_name: Annotated[str, Meta(min_length=1)]
+    width: Side | None = None
+    height: Side | None = None
 
-    Images are searched in `image_root`, in the folder of the file and in images/ there.
-    """
-    if not isinstance(data, dict) or "images" not in data:
-        kind = "a LabelMe file: give its folder" if "shapes" in data else "not a COCO ground truth: it has no images"
-        raise DataError(f"{source}: {kind}")
-    images, annotations, rows = (_rows(source, data, key) for key in ("images", "annotations", "categories"))
-    by_image = defaultdict(list)
-    for annotation in annotations:
-        by_image[annotation.get("image_id")].append(annotation)
-    folder = os.path.dirname(source)
-    categories, notes = _categories(source, rows, {annotation.get("category_id") for annotation in annotations})
-    pack = Packer(source, folder, tuple(categories), classes)
-    pack.notes += notes
-    labels = {id_: label for label, id_ in enumerate(categories.values())}
-    roots, seen = ([os.path.abspath(image_root)] if image_root else []) + ["", "images"], set()
+
+class Category(Struct, gc=False):
+    id: Id
+    name: str | int | float
+    supercategory: Any = None
+
+
+class Annotation(Struct, gc=False):
+    image_id: Id
+    category_id: Id
+    id: Any = None
+    bbox: list[float] | None = None
+    area: Annotated[float, Meta(ge=0, lt=1e300)] | None = None
+    iscrowd: int | bool | None = None
+    segmentation: Raw = ABSENT  # parsed only without bbox
+
+
+class RunLengths(Struct):
+    """A mask as lengths of runs, compressed (text) or not."""
+
+    size: tuple[Length, Length]
+    counts: str | list[Annotated[int, Meta(ge=0, lt=2**31)]]
+
+
+def read_coco(
+    source: str, contents: dict[str, Raw], classes: Classes, image_root: str | None, bad_boxes: str
+) -> Annotations:
+    """Returns the annotations in `contents`, the top level of the COCO file `source`. Raises DataError.
+
+    Ids that are not whole numbers are numbered. A box that is missing is that of the segmentation."""
+    problems: list[str] = []
+    categories = [row for _, row in _rows(source, contents, "categories", Category, problems)]
+    images = [row for _, row in _rows(source, contents, "images", Image, problems)]
+    by_image, used, outlined = defaultdict(list), set(), 0
+    for index, annotation in _rows(source, contents, "annotations", Annotation, problems):
+        used.add(_key(annotation.category_id))
+        by_image[_key(annotation.image_id)].append(annotation)
+        if not annotation.bbox:
+            outlined += 1
+            place = f"{source}: annotations[{index}].segmentation (id {annotation.id})"
+            annotation.bbox = outline_box(annotation.segmentation, place, problems)
+        annotation.segmentation = ABSENT
+    names, ids, notes = _categories(source, categories, used, classes)
+    finder = ImageFinder(source, (image.file_name for image in images), image_root)
+    pack = Packer(source, finder.folder, tuple(names), classes)
+    pack.problems, pack.notes = problems, notes
+    labels = {key: label for label, key in enumerate(names.values())}
+    image_ids, seen = whole_ids(_key(image.id) for image in images), set()
     for image in images:
-        id_, name = image.get("id"), str(image.get("file_name", "")).replace("\\", "/")
-        if not isinstance(id_, int) or id_ in seen or not name:
-            problem = "the id must be a whole number that no other image has, and file_name must be there"
-            pack.problems.append(f"{source}: image {id_!r} {name!r}: {problem}")
+        key = _key(image.id)
+        if key in seen:
+            problem = "the id must be one that no other image has: export the file again"
+            pack.problems.append(f"{source}: image {image.id!r} {image.file_name!r}: {problem}")
             continue
-        seen.add(id_)
-        places = [os.path.join(root, name) for root in roots]
-        place = next((place for place in places if os.path.exists(os.path.join(folder, place))), places[0])
-        pack.add_image(place, image_id=id_, size=(int(image.get("height") or 0), int(image.get("width") or 0)))
-        for annotation in by_image.pop(id_, ()):
+        seen.add(key)
+        size = int(image.height or 0), int(image.width or 0)
+        pack.add_image(finder.find(image.file_name), image_id=image_ids[key], size=size)
+        for annotation in by_image.pop(key, ()):
             try:
-                pack.add_box(*_box(annotation, labels))
+                _add_box(pack, annotation, labels)
             except ValueError as error:
-                pack.complain(f"{source}: annotation {annotation.get('id')} of {name}", error)
-    for id_, left in by_image.items():
-        pack.problems.append(f"{source}: {len(left)} annotations of image {id_!r}, which is not among the images")
-    new_ids = count(max(categories.values(), default=0) + 1)
-    names = categories if classes is None else classes
-    return pack.finish(bad_boxes, [categories[name] if name in categories else next(new_ids) for name in names])
+                pack.complain(f"{source}: annotation {annotation.id} of {image.file_name}", error)
+    for key, left in by_image.items():
+        pack.problems.append(f"{source}: {len(left)} annotations of image {key!r}, which is not among the images")
+    if outlined:
+        pack.notes.append(f"{source}: boxes without bbox, which are those of their segmentation: {outlined}")
+    for kind, keys in (("images", seen), ("categories", labels)):
+        changed = sum(not isinstance(key, int) for key in keys)
+        if changed:
+            pack.notes.append(f"{source}: {kind} whose id is not a whole number, which are numbered: {changed}")
+    new_ids = count(max(ids.values(), default=0) + 1)
+    final = names if classes is None else classes
+    return pack.finish(bad_boxes, [ids[names[name]] if name in names else next(new_ids) for name in final])
 
 
-def _rows(source: str, data: dict[str, Any], key: str) -> list[dict[str, Any]]:
-    rows = data.get(key) or []
-    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise DataError(f"{source}: {key} must be a list of objects: export the file again")
-    return rows
+def _rows(source: str, contents: dict[str, Raw], key: str, kind: type, problems: list[str]):
+    return rows(contents.get(key, ABSENT), kind, f"{source}: {key}", problems)
 
 
-def _categories(source: str, rows: list[dict[str, Any]], used: set) -> tuple[dict[str, int], list[str]]:
-    """Returns (category id by name in the order of ids, notes). `used` are the category ids of the annotations.
-
-    Some services export an unused category 0 that names the group of all others; it is left out.
-    """
-    if not all(isinstance(row.get("id"), int) and row.get("name") for row in rows):
-        raise DataError(f"{source}: every category needs a name and a whole number as id")
-    rows = sorted(rows, key=lambda row: row["id"])
-    ids = {row["id"]: str(row["name"]) for row in rows}
-    check_names(ids.values(), source)
-    if len(ids) < len(rows) or len(set(ids.values())) < len(rows):
-        raise DataError(f"{source}: two categories have the same id or name: rename one of them")
-    groups = {row.get("supercategory") for row in rows if row["id"]}
-    heads = [row for row in rows if row["id"] == 0 and row.get("supercategory") in (None, "", "none", row["name"])]
-    notes = []
-    if heads and 0 not in used and used and (ids[0] in groups or groups <= {None, "", "none"}):
-        notes.append(f"{source}: category 0 {ids.pop(0)!r} has no box and is left out")
-    return {name: id_ for id_, name in ids.items()}, notes
+def _key(id_: Id) -> Id:
+    """Returns an id in the form by which images, categories and annotations are compared: 5, 5.0 and "5" are equal."""
+    if type(id_) is int:
+        return id_ if abs(id_) < MAX_ID else str(id_)
+    if isinstance(id_, float):
+        return int(id_) if abs(id_) < MAX_ID and id_.is_integer() else id_
+    whole = id_.isascii() and id_.isdigit() and len(id_) < 16 and (id_ == "0" or id_[0] != "0")
+    return int(id_) if whole else id_
 
 
-def _box(annotation: dict[str, Any], labels: dict[int, int]) -> tuple[float, ...]:
-    """Returns x1, y1, x2, y2, label, crowd, area of an annotation. Raises ValueError."""
-    label = labels.get(annotation.get("category_id"))
+def whole_ids(keys: Iterable[Hashable]) -> dict[Hashable, int]:
+    """Returns {key: id}: whole numbers stay as they are, other keys get those after the largest one."""
+    keys = list(dict.fromkeys(keys))
+    ids = {key: key for key in keys if isinstance(key, int)}
+    new_ids = count(max(ids.values(), default=0) + 1)
+    return {key: ids[key] if key in ids else next(new_ids) for key in keys}
+
+
+def _categories(
+    source: str, categories: list[Category], used: set[Id], classes: Classes
+) -> tuple[dict[str, Id], dict[Id, int], list[str]]:
+    """Returns (key of each name in the order of ids, id of each key, notes). `used` are the keys of the annotations.
+
+    Some services export an unused category 0 that names the group of all others; it is left out."""
+    rows, notes = [(_key(row.id), str(row.name)) for row in categories], []
+    counts = Counter(name for _, name in rows)
+    groups = [row.supercategory if isinstance(row.supercategory, str) else "" for row in categories]
+    for (key, name), group in zip(rows, groups, strict=True):
+        is_group = key == 0 and group in ("", "none", name) and groups.count(name) > (group == name)
+        if is_group and used and 0 not in used and (counts[name] > 1 or name not in (classes or ())):
+            rows.remove((key, name))
+            notes.append(f"{source}: category 0 {name!r} has no box and is left out")
+            break
+    ids = whole_ids(key for key, _ in rows)
+    names = {name: key for key, name in sorted(rows, key=lambda row: ids[row[0]])}
+    if len(ids) < len(rows) or len(names) < len(rows):
+        twice = tuple(sorted({name for key, name in rows if names[name] != key})) or tuple(names)
+        raise DataError(f"{source}: two categories have the same id or name {brief(twice)}: rename one of them")
+    return names, ids, notes
+
+
+def _add_box(pack: Packer, annotation: Annotation, labels: dict[Id, int]) -> None:
+    """Adds the box of an annotation. Raises ValueError."""
+    label = labels.get(_key(annotation.category_id))
     if label is None:
-        raise ValueError(f"category {annotation.get('category_id')!r} is not among the categories")
-    try:
-        x, y, width, height = (float(value) for value in annotation["bbox"])
-        area = annotation.get("area")
-        area = width * height if area is None else float(area)
-        return x, y, x + width, y + height, label, int(annotation.get("iscrowd") or 0), area
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"bbox {annotation.get('bbox')!r} must be x, y, width, height") from error
+        raise ValueError(f"category {annotation.category_id!r} is not among the categories")
+    if not annotation.bbox:
+        return  # reported where it was read
+    if len(annotation.bbox) != 4:
+        raise ValueError(f"bbox {annotation.bbox} must be x, y, width, height")
+    x, y, width, height = annotation.bbox
+    area = width * height if annotation.area is None else annotation.area
+    pack.add_box(x, y, x + width, y + height, label, int(annotation.iscrowd or 0), area)
+
+
+def outline_box(segmentation: Raw, place: str, problems: list[str]) -> list[float]:
+    """Returns x, y, width, height of the polygons or of the mask of a segmentation, or [] with a problem."""
+    if bytes(segmentation).startswith(b"{"):
+        found = parse(segmentation, RunLengths, place, problems)
+        return [] if found is None else _mask_box(found)
+    known = len(problems)
+    polygons = parse(segmentation, list[list[float]] | None, place, problems)
+    if len(problems) > known:
+        return []
+    xs, ys = ([value for polygon in polygons or () for value in polygon[side::2]] for side in (0, 1))
+    if not xs or any(len(polygon) % 2 for polygon in polygons):
+        problems.append(f"{place} has no points x, y, and there is no bbox: draw the object again, or remove it")
+        return []
+    return [min(xs), min(ys), max(xs) - min(xs), max(ys) - min(ys)]
+
+
+def _mask_box(runs: RunLengths) -> list[float]:
+    from pycocotools import mask
+
+    rle = {"size": list(runs.size), "counts": runs.counts}
+    return mask.toBbox(mask.frPyObjects(rle, *runs.size) if isinstance(runs.counts, list) else rle).tolist()

@@ -4,7 +4,7 @@ import hashlib
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -76,9 +76,10 @@ def _batch_of(images: tuple, *others: np.ndarray) -> Batch:
 
 
 @lru_cache(maxsize=4)
-def epoch_order(length: int, seed: int, epoch: int) -> np.ndarray:
-    """Returns the order of the images in an epoch: a permutation `[length]`, a function of its arguments."""
-    return np.random.default_rng((seed, epoch)).permutation(length)
+def epoch_order(length: int, seed: int, epoch: int, repeats: Any = None) -> np.ndarray:
+    """Returns the indices `[length]` of the images of an epoch: a permutation, or with `repeats` a weighted draw."""
+    rng = np.random.default_rng((seed, epoch))
+    return rng.permutation(length) if repeats is None else repeats.draw(rng)
 
 
 @dataclass(eq=False, repr=False)
@@ -91,6 +92,7 @@ class DetectionDataset(torch.utils.data.Dataset):
     no_aug_from: int | None = None  # first no-augmentation epoch: letterboxed single images, flip and color shifts only
     seed: int = 0
     extra_augment: Callable | None = None  # (image, boxes, labels, rng): the user's own, before epoch `no_aug_from`
+    repeat: float = 0.0  # images of classes in less than this fraction of the images are drawn more often
     cache: ImageCache = field(default_factory=ImageCache)  # changes the speed only
 
     def __len__(self) -> int:
@@ -100,6 +102,15 @@ class DetectionDataset(torch.utils.data.Dataset):
     def classes(self) -> tuple[str, ...]:
         """Returns the class names by label."""
         return self.annotations.classes
+
+    @cached_property
+    def repeats(self):
+        """Returns the `datasets.repeat.Repeats` of the images, or None if all are drawn equally often."""
+        if not self.repeat:
+            return None
+        from datasets.repeat import repeats_of
+
+        return repeats_of(self.annotations, self.repeat)
 
     def read(self, index: int, reduction: int | None = None) -> Sample:
         """Reads an image with its boxes, clipped to the image and without crowd regions.
@@ -145,7 +156,7 @@ class DetectionDataset(torch.utils.data.Dataset):
 
         def partner() -> Sample:
             offset = int(rng.integers(-PARTNER_REACH, PARTNER_REACH + 1))
-            order = epoch_order(len(self), self.seed, epoch)
+            order = epoch_order(len(self), self.seed, epoch, self.repeats)
             return read(int(order[(position + offset) % len(self)]))
 
         sample = make_sample(read(index), partner, rng, size, self.letterbox, augment)

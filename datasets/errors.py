@@ -8,6 +8,9 @@ from utils.config import check_class_names
 # control characters and lone surrogates, except DC80 to DCFF, by which Python writes bytes of file names that are not UTF-8
 _NOT_IN_PATHS = re.compile(r"[\x00-\x1f\x7f\ud800-\udc7f\udd00-\udfff]")
 
+MAX_KINDS = 10  # of problems in one message
+_VALUES = re.compile(r"'[^']*'|\([^)]*\)|-?\d[\d.,e+-]*\S*|[^\s]*[/\\]\S*")
+
 
 class DataError(ValueError):
     """The data are wrong; the message lists the first ten places as `file:line: problem, and the fix`."""
@@ -21,9 +24,16 @@ class NoArea(ValueError):
 
 
 def first_ten(problems: list[str]) -> str:
-    """Returns the first ten problems, one per line, and the number of the others."""
-    more = [f"... and {len(problems) - 10} more"] if len(problems) > 10 else []
-    return "\n".join(f"  {text}" for text in problems[:10] + more)
+    """Returns the first ten problems of each kind, one per line, and the number of the others."""
+    groups: dict[str, list[str]] = {}
+    for text in problems:  # the kind is the message without place, names, numbers and the rest after a semicolon
+        kind = _VALUES.sub("...", text.rpartition(": ")[2].partition(";")[0])
+        groups.setdefault(kind if kind in groups or len(groups) < MAX_KINDS else "other problems", []).append(text)
+    lines = []
+    for kind, group in groups.items():
+        lines += [f"{len(group)} x {kind}"] if len(groups) > 1 else []
+        lines += group[:10] + ([f"... and {len(group) - 10} more"] if len(group) > 10 else [])
+    return "\n".join(f"  {line}" for line in lines)
 
 
 def raise_any(title: str, problems: list[str]) -> None:

@@ -5,6 +5,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import cv2
 import numpy as np
@@ -29,6 +30,7 @@ class TrainSampler:
     rank: int = 0
     world: int = 1
     accumulate: int = 1  # batches per optimizer step; the order wraps around to fill the last step
+    repeats: Any = None  # of the data set
     epoch: int = 0  # set it before each epoch
     start: int = 0  # batches of the epoch that are already done: they are skipped without reading an image
 
@@ -46,7 +48,7 @@ class TrainSampler:
         return tuple(max(1, round(side * factor / SIZE_STEP)) * SIZE_STEP for side in self.image_size)
 
     def __iter__(self) -> Iterator[list[Key]]:
-        order = epoch_order(self.length, self.seed, self.epoch)
+        order = epoch_order(self.length, self.seed, self.epoch, self.repeats)
         for step in range(self.start, len(self)):
             size, first = self.size(step), step * self.batch_size
             positions = range(first + self.rank, first + self.batch_size, self.world)

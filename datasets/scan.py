@@ -11,16 +11,19 @@ from dataclasses import replace
 from itertools import chain
 from typing import NamedTuple
 
+import cv2
 import numpy as np
 from PIL import Image
 from tqdm import tqdm
 
 from datasets.errors import first_ten, note_dropped, raise_any
+from datasets.similar import image_hash
 from datasets.store import Annotations
 from utils.boxes import area, clip
 from utils.config import cache_folder
-from utils.images import ImageError, batched, decode_image, read_bytes, read_orientation
+from utils.images import TURNS, ImageError, batched, decode_image, read_bytes, read_orientation
 
+LEAST = 32  # pixels of the shorter side of the reduced image that is hashed
 _CACHE_ERRORS = (OSError, sqlite3.Error, UnicodeError)  # a read-only or damaged file, a file name that is not text
 
 
@@ -30,15 +33,19 @@ class Scan(NamedTuple):
     sizes: np.ndarray  # int32 [N, 2] height, width after EXIF; 0, 0 where unknown
     orientations: np.ndarray  # uint8 [N] EXIF orientation, 1: upright
     digests: np.ndarray  # int64 [N] equal for files of equal content; 0 for files that cannot be read
+    hashes: (
+        np.ndarray
+    )  # uint64 [N, 4] alike for images that look alike (see datasets/similar.py); 0 where there is none
     problems: dict[int, str]  # index -> what is wrong
 
 
 def scan(paths: list[str]) -> Scan:
-    """Reads every image: size, EXIF orientation, digest of the content, and whether it decodes to its end. Raises no error.
+    """Reads every image: size, EXIF orientation, digest, hash, and whether it decodes to its end. Raises no error.
 
     Results for files of the same path, size and time come from a cache."""
     count = len(paths)
-    result = Scan(np.zeros((count, 2), np.int32), np.ones(count, np.uint8), np.zeros(count, np.int64), {})
+    sizes, hashes = np.zeros((count, 2), np.int32), np.zeros((count, 4), np.uint64)
+    result = Scan(sizes, np.ones(count, np.uint8), np.zeros(count, np.int64), hashes, {})
     with (
         ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool,
         tqdm(total=count, desc="scanning images", unit="", delay=1, leave=False, disable=None) as bar,
@@ -53,7 +60,9 @@ def scan(paths: list[str]) -> Scan:
             known |= {row[0]: row[1:] for row in rows}
             for i, path in enumerate(block, 500 * number):
                 result.sizes[i] = known[path][2:4]
-                result.orientations[i], result.digests[i], problem = known[path][4:]
+                result.orientations[i], result.digests[i], looks, problem = known[path][4:]
+                if looks:
+                    result.hashes[i] = np.frombuffer(looks, np.uint64)
                 if problem:
                     result.problems[i] = problem
             bar.update(len(block))
@@ -69,26 +78,35 @@ def file_stamp(path: str) -> tuple[int, int]:
     return status.st_size, status.st_mtime_ns
 
 
-def _examine(path: str) -> tuple[int, int, int, int, str]:
-    """Reads one image -> height, width, EXIF orientation, digest, problem ("" for none)."""
+def _examine(path: str) -> tuple[int, int, int, int, bytes, str]:
+    """Reads one image -> height, width, EXIF orientation, digest, hash (b"" for none), problem ("" for none)."""
     height = width = digest = 0
-    orientation, problem = 1, ""
+    orientation, looks, problem = 1, b"", ""
     try:
         data = read_bytes(path)
         digest = int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big", signed=True)
         orientation = read_orientation(data)
         with Image.open(io.BytesIO(data)) as image:
             width, height = image.size[::-1] if orientation >= 5 else image.size
-            jpeg = image.format in ("JPEG", "MPO")
-            image.draft(None, (max(width // 8, 1), max(height // 8, 1)))
-            image.load()  # of a JPEG it reads all and decodes an eighth of the size
-        if not jpeg:
-            height, width = decode_image(data, path).shape[:2]
+            mode = "L" if image.mode == "RGB" else None
+            drafted = image.draft(mode, tuple(max(side // 8, LEAST) for side in image.size))
+            image.load()  # of a JPEG it reads all and decodes down to an eighth of the size
+            if jpeg := image.format in ("JPEG", "MPO"):
+                gray = np.asarray(image.convert("L"))
+        if jpeg:
+            gray = TURNS[orientation](gray[..., None])[..., 0] if orientation > 1 else gray
+            shrink = max(height, width) / max(drafted[1]) if drafted else 1
+        else:
+            pixels = decode_image(data, path)
+            height, width = pixels.shape[:2]
+            shrink = max(min(height, width) // (2 * LEAST), 1)
+            gray = np.asarray(Image.fromarray(cv2.cvtColor(pixels, cv2.COLOR_BGR2GRAY)).reduce(shrink))
+        looks = image_hash(gray, height / shrink, width / shrink)
     except ImageError as error:
         problem = str(error)
     except Exception as error:  # Pillow raises many kinds of errors for damaged files
         problem = f"{path}: cannot be decoded ({error}): fetch or save it again, or remove it"
-    return height, width, orientation, digest, problem
+    return height, width, orientation, digest, looks, problem
 
 
 def _read_cache(paths: list[str]) -> dict[str, tuple]:
@@ -101,16 +119,16 @@ def _read_cache(paths: list[str]) -> dict[str, tuple]:
 
 def _write_cache(rows: list[tuple]) -> None:
     with suppress(*_CACHE_ERRORS), _open_cache() as cache:
-        cache.executemany("INSERT OR REPLACE INTO images VALUES (?,?,?,?,?,?,?,?)", rows)
+        cache.executemany("INSERT OR REPLACE INTO images VALUES (?,?,?,?,?,?,?,?,?)", rows)
 
 
 @contextmanager
 def _open_cache() -> Iterator[sqlite3.Connection]:
     """Opens the SQLite file with results of `_examine`, and commits what is written to it."""
-    file = cache_folder() / "images-1.sqlite"
+    file = cache_folder() / "images-2.sqlite"
     file.parent.mkdir(parents=True, exist_ok=True)
     with closing(sqlite3.connect(file, timeout=60)) as connection, connection:
-        columns = "path TEXT PRIMARY KEY, bytes, time, height, width, orientation, digest, problem"
+        columns = "path TEXT PRIMARY KEY, bytes, time, height, width, orientation, digest, hash, problem"
         connection.execute(f"CREATE TABLE IF NOT EXISTS images ({columns}) WITHOUT ROWID")
         yield connection
 

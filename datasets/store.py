@@ -92,6 +92,11 @@ class Annotations:
         """Returns the number of boxes of each class without crowd regions, int64 [C]."""
         return np.bincount(self.labels[~self.crowd], minlength=len(self.classes))
 
+    def images_per_class(self) -> np.ndarray:
+        """Returns the number of images with a box of each class without crowd regions, int64 [C]."""
+        pairs = (self.image_of_boxes() * len(self.classes) + self.labels)[~self.crowd]
+        return np.bincount(np.unique(pairs) % max(len(self.classes), 1), minlength=len(self.classes))
+
     def select(self, indices: np.ndarray) -> "Annotations":
         """Returns the images `indices [n]` in that order."""
         indices = np.asarray(indices, np.int64)
@@ -197,7 +202,8 @@ class Packer:
         """Returns the annotations, or raises one DataError for all problems. `bad_boxes`: "error", or "drop" with a note."""
         if bad_boxes not in ("error", "drop"):
             raise DataError(f'bad_boxes is {bad_boxes!r}; it can be "error" or "drop"')
-        raise_any(f"{self.source}: problems: {len(self.problems)}", self.problems)
+        problems = self.problems + (self.without_area if self.problems and bad_boxes == "error" else [])
+        raise_any(f"{self.source}: problems: {len(problems)}", problems)
         self.notes += note_dropped(f"{self.source}: boxes without area", self.without_area, bad_boxes)
         labels, classes = np.frombuffer(self._labels, np.int32), self._classes
         if classes is None:

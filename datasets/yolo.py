@@ -5,16 +5,30 @@ bounding box), in fractions of the image's width and height.
 """
 
 import os
+from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from datasets.annotations import text_lines
+from datasets import find
+from datasets.annotations import read_json, text_lines
 from datasets.errors import DataError, check_path
+from datasets.lists import without_root
 from datasets.scan import scan
 from datasets.store import Annotations, Classes, Packer, Part
-from utils.images import images_under
+from utils.images import IMAGE_SUFFIXES
+
+PARTS = ("train", "val", "valid", "validation", "test")  # keys of a data file
+NOT_LABELS = ("classes", "train", "val", "valid", "test", "predefined_classes", "readme")  # .txt next to label files
+NO_NAMES = "no class names: write classes.txt next to it, with one name per line in the order of the class numbers"
+
+
+def read_config(path: Path, part: Part, classes: Classes, bad_boxes: str, image_root: str | None) -> Annotations:
+    """Reads a part of a data yaml, or of a darknet data file (obj.data). Raises DataError."""
+    read = read_darknet if path.suffix.lower() == ".data" else read_yolo_yaml
+    return without_root(read(path, part, classes, bad_boxes), image_root)
 
 
 def read_yolo_yaml(path: Path, part: Part, classes: Classes, bad_boxes: str) -> Annotations:
@@ -27,16 +41,38 @@ def read_yolo_yaml(path: Path, part: Part, classes: Classes, bad_boxes: str) -> 
         raise DataError(f"{path}: not a YOLO data file: train, val and names are expected")
     if "kpt_shape" in config:
         raise DataError(f"{path}: labels with key points (kpt_shape) are not boxes: export the data for detection")
-    keys = [key for key in ("train", "val", "valid", "test") if config.get(key)]
+    return _read_entries(path, config, part, classes, bad_boxes)
+
+
+def read_darknet(path: Path, part: Part, classes: Classes, bad_boxes: str) -> Annotations:
+    """Reads a part of a darknet data file (obj.data), which CVAT calls YOLO 1.1. Raises DataError."""
+    pairs = (line.partition("=") for _, line in text_lines(str(path)))
+    config: dict[str, Any] = {key.strip(): value.strip() for key, equals, value in pairs if equals}
+    names = find.locate(config.get("names", "obj.names"), [str(path.parent)])
+    if not os.path.isfile(names):
+        raise DataError(f"{path}: there is no {names}: write it, with one class name per line")
+    config["names"] = [line.strip() for _, line in text_lines(names) if line.strip()]
+    return _read_entries(path, config, part, classes, bad_boxes)
+
+
+def _read_entries(path: Path, config: dict[str, Any], part: Part, classes: Classes, bad_boxes: str) -> Annotations:
+    keys = [key for key in PARTS if config.get(key)]
+    if not keys and "val" not in part and (path.parent / "images").is_dir():  # supervision writes the names only
+        config, keys = config | {"train": "images"}, ["train"]
     chosen = [key for key in part if key in keys][:1] if part else keys
     if not chosen:
-        raise DataError(f"{path}: no entry {' or '.join(part) or 'train'}: add it, with a folder or a list of images")
-    images = []
+        missing = " or ".join(name for name in part if name in PARTS) or "train"
+        fix = ", or val=.2 splits off a fifth of the training images" if "val" in part else ""
+        raise DataError(f"{path}: no entry {missing}: add it, with a folder or a list of images{fix}")
+    images, notes = [], []
     for key in chosen:
         entries = config[key] if isinstance(config[key], list) else [config[key]]
         for entry in entries:
-            images += _images(path, config.get("path"), key, entry)
-    return read_yolo_images(str(path), images, _yaml_names(path, config), classes, bad_boxes)
+            found, unread = _images(path, config.get("path"), key, entry)
+            images += found
+            notes += unread
+    names = _yaml_names(path, config)
+    return read_yolo_images(str(path), images, names, classes, bad_boxes, notes)
 
 
 def _yaml_names(path: Path, config: dict[str, Any]) -> tuple[str, ...]:
@@ -51,10 +87,10 @@ def _yaml_names(path: Path, config: dict[str, Any]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _images(path: Path, root: str | None, key: str, entry: str) -> list[str]:
-    """Returns the paths of the images of one entry: a folder, a list of images, or one image.
+def _images(path: Path, root: str | None, key: str, entry: str) -> tuple[list[str], list[str]]:
+    """Returns (images of one entry, notes). An entry is a folder, a list of images, or one image.
 
-    Some labeling services export `../train/images` for `train/images`."""
+    Some labeling services export `../train/images` for `train/images`, or `data/train.txt` for `train.txt`."""
     try:
         bare = check_path(entry).replace("\\", "/")
         check_path(root or "")
@@ -64,36 +100,61 @@ def _images(path: Path, root: str | None, key: str, entry: str) -> list[str]:
         bare = bare[3:]
     bases = [path.parent / root, path.parent] if root else [path.parent]
     places = [base / name for base in bases for name in (entry, bare)]
-    place = next((place for place in places if place.exists()), None)
-    if place is None:
+    place = next((place for place in places if place.exists()), Path(find.locate(bare, list(map(str, bases)))))
+    if not place.exists():
         raise DataError(f"{path}: {key}: there is no {places[0]}: correct the entry or `path`")
     if place.is_dir():
-        names = images_under(str(place))
+        files = find.files_under(place)
+        notes = find.unread_notes(place, files)
+        names = find.images_of(files)
         if not names:
-            raise DataError(f"{path}: {key}: no images in {place}: correct the entry")
-        return [os.path.join(place, name) for name in names]
+            why = "".join(f" ({note})" for note in notes)
+            raise DataError(f"{path}: {key}: no images in {place}: correct the entry{why}")
+        return [os.path.join(place, name) for name in names], notes
     if place.suffix.lower() != ".txt":
-        return [str(place)]
-    found = []
-    for line in (line.strip() for _, line in text_lines(str(place))):
-        if line:
-            here, there = os.path.join(place.parent, line), os.path.join(bases[0], line)
-            found.append(there if not os.path.exists(here) and os.path.exists(there) else here)
-    return found
+        return [str(place)], []
+    lines = [line.strip() for _, line in text_lines(str(place))]
+    folders = [str(place.parent), *map(str, bases)]
+    return find.locate_all(place, [line for line in lines if line], folders), []
 
 
-def read_yolo_folder(folder: Path, part: Part, names: Classes, classes: Classes, bad_boxes: str) -> Annotations:
-    """Reads a folder with images/ (possibly with train/ and val/ inside) and labels/, or with images and labels together."""
-    top = folder / "images" if (folder / "images").is_dir() else folder
-    place = next((top / name for name in part if (top / name).is_dir()), top)
-    images = [os.path.join(place, name) for name in images_under(str(place))]
-    return read_yolo_images(str(folder), images, names, classes, bad_boxes)
+def read_yolo_folder(
+    folder: Path, files: Sequence[str], part: Part, names: Classes, classes: Classes, bad_boxes: str
+) -> Annotations:
+    """Reads the images of a folder with `files`, and their label files, which may be anywhere in it.
+
+    A part is a folder of its name; without such folders all images belong to every part."""
+    images = find.select_part(folder, find.images_of(files), part)
+    notes = find.unread_notes(folder, files)
+    if not images:
+        raise DataError(f"{folder}: label files, but no images: copy them to {folder}{os.sep}images" + "".join(notes))
+    labels = find.of_suffix(files, ".txt")
+    paths = [os.path.join(folder, image) for image in images]
+    if any(os.path.exists(label_file(path)) for path in paths):
+        return read_yolo_images(str(folder), paths, names, classes, bad_boxes, notes)
+    index = find.Stems(labels)
+    nearest = [index.nearest(image) or f"{os.path.splitext(image)[0]}.txt" for image in images]
+    nearest = [os.path.join(folder, label) for label in nearest]
+    return read_yolo_images(str(folder), paths, names, classes, bad_boxes, notes, nearest)
 
 
-def is_in_labels(image: str) -> bool:
-    """Returns whether an image in images/ has a label file in labels/."""
-    path = label_file(image)
-    return os.path.dirname(path) != os.path.dirname(image) and os.path.exists(path)
+def names_near(folder: Path) -> tuple[str, ...] | None:
+    """Returns the class names of label files in a folder: those of classes.txt, obj.names, notes.json (Label Studio) or
+    data.yaml in it, in labels/ or in the folder above. None if there is none."""
+    from datasets.formats import read_classes
+
+    for place in (folder, folder / "labels", Path(os.path.abspath(folder)).parent):
+        lists = [place / "classes.txt", *sorted(place.glob("*.names")), place / "_darknet.labels"]
+        if file := next((file for file in lists if file.is_file()), None):
+            return read_classes(str(file))
+        if (place / "notes.json").is_file():
+            rows = read_json(str(place / "notes.json"))["categories"]
+            return tuple(row["name"] for row in sorted(rows, key=lambda row: row["id"]))
+        if (place / "data.yaml").is_file():
+            return _yaml_names(
+                place / "data.yaml", yaml.load((place / "data.yaml").read_bytes(), Loader=yaml.BaseLoader)
+            )
+    return None
 
 
 def label_file(image: str) -> str:
@@ -108,28 +169,65 @@ def label_file(image: str) -> str:
     return f"{stem}.txt"
 
 
-def read_yolo_images(source: str, images: list[str], names: Classes, classes: Classes, bad_boxes: str) -> Annotations:
-    """Reads the label files of `images`; without `names` the labels are positions in `classes`. Raises DataError.
+def read_yolo_images(
+    source: str,
+    images: list[str],
+    names: Classes,
+    classes: Classes,
+    bad_boxes: str,
+    notes: Sequence[str] = (),
+    labels: list[str] | None = None,
+) -> Annotations:
+    """Reads the label files of `images` (None: those of `label_file`); without `names` the labels are positions in `classes`.
 
-    An image without a label file is a background; at least one image must have one. An image that cannot be read has no
-    size and is kept without boxes; `scan.prepare` reports it."""
-    if names is None and classes is None:
-        raise DataError(f"{source}: no class names: write classes.txt next to it, or give classes=FILE")
-    labels = [label_file(image) for image in images]
-    if not any(os.path.exists(path) for path in labels):
+    An image without a label file is a background; at least one image must have one. Both are counted in a note. An image
+    that cannot be read has no size and is kept without boxes; `scan.prepare` reports it. Raises DataError."""
+    labels = [label_file(image) for image in images] if labels is None else labels
+    known = [os.path.exists(path) for path in labels]
+    if not any(known):
         expected = f"{len(images)} images" + (f", for example {labels[0]}" if labels else "")
         raise DataError(f"{source}: no label file for any of {expected}: put labels/ next to images/")
+    if names is None and classes is None:
+        raise DataError(f"{source}: {NO_NAMES}; or give classes=FILE")
     pack = Packer(source, "", names, classes)
-    for image, path, (height, width) in zip(images, labels, scan(images).sizes.tolist(), strict=True):
-        known = os.path.exists(path)
-        pack.add_image(image, file=path if known else image, size=(height, width))
-        for number, line in text_lines(path) if known and width else ():
+    pack.notes += [*notes, *_unpaired(source, images, labels, known)]
+    sizes = scan(images).sizes.tolist()
+    for image, path, exists, (height, width) in zip(images, labels, known, sizes, strict=True):
+        pack.add_image(image, file=path if exists else image, size=(height, width))
+        for number, line in text_lines(path) if exists and width else ():
             if line.strip():
                 try:
                     pack.add_box(*_label(line, width, height))
                 except ValueError as error:
                     pack.complain(f"{path}:{number}", error)
     return pack.finish(bad_boxes)
+
+
+def _unpaired(source: str, images: list[str], labels: list[str], known: list[bool]) -> list[str]:
+    """Returns notes about images without a label file, and about label files without an image in the folder of images."""
+    notes, folders, used = [], defaultdict(set), set(labels)
+    for image, label in zip(images, labels, strict=True):
+        folders[os.path.dirname(label)].add(os.path.dirname(image))
+    alone = [image for image, exists in zip(images, known, strict=True) if not exists]
+    if alone:
+        text = f"images without a label file, which count as backgrounds: {len(alone)}, for example {alone[0]}"
+        notes.append(f"{source}: {text}")
+    lost = []
+    for place, image_folders in folders.items():
+        there = [name for folder in image_folders for name in _listing(folder)]
+        stems = {os.path.splitext(name)[0] for name in there if name.lower().endswith(IMAGE_SUFFIXES)}
+        for name in _listing(place):
+            stem, suffix = os.path.splitext(name)
+            path = os.path.join(place, name)
+            if suffix == ".txt" and path not in used and stem not in stems and stem.lower() not in NOT_LABELS:
+                lost.append(path)
+    if lost:
+        notes.append(f"{source}: label files without an image, left out: {len(lost)}, for example {lost[0]}")
+    return notes
+
+
+def _listing(folder: str) -> list[str]:
+    return sorted(os.listdir(folder or ".")) if os.path.isdir(folder or ".") else []
 
 
 def _label(line: str, width: int, height: int) -> tuple[float, ...]:

@@ -170,8 +170,8 @@ def test_options_follow_the_training_unless_given(painted, tmp_path, capsys):
     text = val.read_text().splitlines()
     val.write_text("\n".join([text[0], text[1] + " 5,5,5,9,0", *text[2:]]))
     with pytest.raises(DataError, match="no area"):
-        run(tiny_checkpoint(tmp_path / "a/best.pt", val=str(val)), val, tmp_path / "out")
-    weights = tiny_checkpoint(tmp_path / "b/best.pt", val=str(val), bad_boxes="drop")
+        run(tiny_checkpoint(tmp_path / "a/best.pt", val=str(val), bad_boxes="error"), val, tmp_path / "out")
+    weights = tiny_checkpoint(tmp_path / "b/best.pt", val=str(val))
     main(Config(checkpoint=str(weights), output=str(tmp_path / "out"), workers=0, device="cpu"))
     assert read(tmp_path / "out", "metrics")["settings"]["data"] == str(val)
     assert read(tmp_path / "out", "metrics")["settings"]["image_size"] == [64, 96]

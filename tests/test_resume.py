@@ -24,7 +24,7 @@ from utils.run import Run
 ROOT = Path(__file__).parents[1]
 RECIPES = {
     "default": {},
-    "accumulation and sizes": {"accumulate": 2, "multi_scale": 0.5, "batch_size": 2},
+    "accumulation, sizes and repeats": {"accumulate": 2, "multi_scale": 0.5, "batch_size": 2, "repeat": 1.0},
     "sgd, workers, few evaluations": {"optimizer": "sgd", "workers": 1, "evaluate_every": 2, "learning_rate": 0.1},
 }
 
@@ -80,7 +80,7 @@ def die():
         ("default", [1, 2, 1, 1, 2, 2]),  # stopped six times: in the frozen epoch, in evaluations, after the thaw
         ("default", [5]),  # the first thawed step
         ("default", [15]),  # within the no-augmentation epoch
-        ("accumulation and sizes", [1, 6]),
+        ("accumulation, sizes and repeats", [1, 6]),
         ("sgd, workers, few evaluations", [4]),
     ],
 )

@@ -93,7 +93,7 @@ def test_scan_works_without_a_usable_cache(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("THAW_CACHE", str(tmp_path / "file" / "inside"))
     assert scan([str(tmp_path / "a.png")]).sizes.tolist() == [[32, 48]]
     (tmp_path / "damaged").mkdir()
-    (tmp_path / "damaged" / "images-1.sqlite").write_bytes(b"no database" * 100)
+    (tmp_path / "damaged" / "images-2.sqlite").write_bytes(b"no database" * 100)
     monkeypatch.setenv("THAW_CACHE", str(tmp_path / "damaged"))
     assert scan([str(tmp_path / "a.png")]).sizes.tolist() == [[32, 48]]
 

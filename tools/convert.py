@@ -1,25 +1,23 @@
 """Converts a data set of any accepted format to an annotation file with classes.txt, or to COCO JSON.
 
-    python -m tools.convert SOURCE TARGET.txt [split=.9,.1] [seed=0] [part=train] [classes=FILE] [image_root=DIR] \
-[bad_boxes=drop]
+    python -m tools.convert SOURCE TARGET.txt [split=.9,.1] [seed=0] [part=train] [classes=FILE] [merge=truck:car] \
+[image_root=DIR] [bad_boxes=error]
 
 TARGET.txt is an annotation file, TARGET.json is COCO JSON. With split, TARGET_train.txt, TARGET_val.txt and, for three
-fractions, TARGET_test.txt are written; images of equal content stay in one part.
+fractions, TARGET_test.txt are written; same and similar images stay in one part.
 """
 
 import json
 import os
 import sys
 from dataclasses import asdict, dataclass
-from functools import lru_cache
+from functools import partial
 from pathlib import Path
 
-import numpy as np
-
-from datasets.annotations import annotation_line
-from datasets.errors import DataError
-from datasets.formats import PARTS, read, read_classes
-from datasets.scan import prepare, scan
+from datasets import split
+from datasets.errors import DataError, raise_any
+from datasets.formats import PARTS, is_names, read, read_classes
+from datasets.scan import prepare
 from datasets.store import Annotations
 from utils.config import override
 
@@ -29,64 +27,26 @@ class Config:
     split: tuple[float, ...] | None = None  # fractions of the images for train, val and test, as .9,.1 or .8,.1,.1
     seed: int = 0  # of the split
     part: str | None = None  # train, val, test or all, of a source with several parts; none: train, or all with split
-    classes: str | None = None  # a file of class names; none: those of the data
-    image_root: str | None = None  # the folder of the images of a COCO JSON
-    bad_boxes: str = "error"  # drop: leave out boxes without area
-
-
-def split_parts(digests: np.ndarray, fractions: tuple[float, ...], seed: int) -> list[np.ndarray]:
-    """Divides images at random into one part per fraction -> sorted indices of each part, a function of the seed.
-
-    `digests [N]`: images with equal digests stay in one part; 0 (not readable) is equal to nothing.
-    """
-    unread = digests == 0
-    keys = np.stack([np.where(unread, np.arange(len(digests)), -1), digests], -1)
-    groups = np.unique(keys, axis=0, return_inverse=True)[1].reshape(-1)
-    sizes = np.bincount(groups)
-    order = np.random.default_rng(seed).permutation(len(sizes))
-    middles = np.cumsum(sizes[order]) - sizes[order] / 2
-    part_of_group = np.empty(len(sizes), int)
-    part_of_group[order] = np.searchsorted(np.cumsum(fractions)[:-1] * len(digests), middles, side="right")
-    return [np.flatnonzero(part_of_group[groups] == part) for part in range(len(fractions))]
+    classes: str | None = None  # a file of class names, or names, which select: cat,dog; none: those of the data
+    merge: str | None = None  # classes that become others: truck:car,van:car
+    image_root: str | None = None  # the folder of the images, unless they are next to the annotations
+    bad_boxes: str = "drop"  # boxes without area: drop lists them and leaves them out, error stops
 
 
 def _divide(annotations: Annotations, target: Path, fractions: tuple[float, ...], seed: int) -> dict[Path, Annotations]:
     """Splits the images -> {path of the file: its part}. Raises DataError."""
-    split = "split=" + ",".join(f"{fraction:g}" for fraction in fractions)
+    option = "split=" + ",".join(f"{fraction:g}" for fraction in fractions)
     if len(fractions) not in (2, 3) or min(fractions) <= 0 or abs(sum(fractions) - 1) > 1e-6:
-        raise DataError(f"{split}: give two or three fractions that add up to 1, as in split=.9,.1 or split=.8,.1,.1")
-    digests = scan([annotations.path(i) for i in range(len(annotations))]).digests
-    names = [target.with_name(f"{target.stem}_{part}{target.suffix}") for part in ("train", "val", "test")]
-    parts = split_parts(digests, fractions, seed)
-    if not all(map(len, parts)):
-        into = f"{len(annotations)} images into {', '.join(str(len(part)) for part in parts)}"
-        raise DataError(f"{split} divides {into}: enlarge the fraction of the empty part")
-    return {name: annotations.select(part) for name, part in zip(names, parts, strict=False)}
-
-
-_real = lru_cache(maxsize=1000)(os.path.realpath)  # ".." leads out of the real folder, not out of a link to it
-
-
-def _relative(path: str, folder: Path) -> str:
-    """Returns the path relative to `folder`, with "/"; the absolute path if it is on another drive."""
-    place, name = os.path.split(path)
-    try:
-        return os.path.join(os.path.relpath(_real(place), _real(folder)), name).replace(os.sep, "/").removeprefix("./")
-    except ValueError:
-        return os.path.abspath(path)
-
-
-def text_of(annotations: Annotations, folder: Path) -> str:
-    """Returns the text of an annotation file in `folder`. Raises DataError for a path that it cannot hold."""
-    paths = (_relative(annotations.path(i), folder) for i in range(len(annotations)))
-    return "".join(f"{annotation_line(path, *annotations.boxes_of(i))}\n" for i, path in enumerate(paths))
+        raise DataError(f"{option}: give two or three fractions that add up to 1, as in split=.9,.1 or split=.8,.1,.1")
+    names = [target.with_name(f"{target.stem}_{part}{target.suffix}") for part in split.PARTS]
+    return dict(zip(names, split.split(annotations, fractions, seed, option), strict=False))
 
 
 def json_of(annotations: Annotations, folder: Path) -> str:
     """Returns the text of a COCO JSON in `folder`, with the ids of categories and images of the data."""
     data = annotations.coco()
     for index, image in enumerate(data["images"]):
-        image["file_name"] = _relative(annotations.path(index), folder)
+        image["file_name"] = split.relative(annotations.path(index), folder)
     return json.dumps(data, ensure_ascii=False)
 
 
@@ -101,17 +61,24 @@ def convert(source: str, target: str, **options) -> list[str]:
     part = cfg.part or ("all" if cfg.split else "train")
     if part not in PARTS:
         raise DataError(f"part={part}: choose one of {', '.join(PARTS)}")
-    found = read(source, part, read_classes(cfg.classes) if cfg.classes else None, cfg.image_root, cfg.bad_boxes)
+    classes = read_classes(cfg.classes) if cfg.classes else None
+    found = read(source, part, classes, cfg.image_root, cfg.bad_boxes, cfg.merge, select=is_names(cfg.classes))
     report = list(found.notes)
-    write = json_of if goal.suffix.lower() == ".json" else text_of
-    if write is json_of:
+    to_json = goal.suffix.lower() == ".json"
+    missing = [path for path in map(found.path, range(len(found))) if not os.path.exists(path)]
+    raise_any(
+        f"{source}: images that do not exist: {len(missing)} of {len(found)}; image_root= names their folder", missing
+    )
+    if to_json:
         found, report = prepare(found, bad_boxes=cfg.bad_boxes)  # COCO JSON has the sizes of the images
     outputs = _divide(found, goal, cfg.split, cfg.seed) if cfg.split else {goal: found}
     existing = next((path for path in outputs if path.exists()), None)
     if existing:
         raise DataError(f"{existing} exists: give another name, or delete it")
-    texts = {path: write(chosen, goal.parent) for path, chosen in outputs.items()}
-    if write is text_of:
+    write = json_of if to_json else split.text_of
+    place = goal.parent if to_json else partial(split.relative, folder=goal.parent)
+    texts = {path: write(chosen, place) for path, chosen in outputs.items()}
+    if not to_json:
         names = goal.with_name("classes.txt")
         if not names.exists():
             texts[names] = "".join(f"{name}\n" for name in found.classes)

@@ -9,7 +9,7 @@ import os
 import sys
 import time
 import types
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +19,11 @@ T = TypeVar("T")
 MAX_NAME = 200  # characters of a class name; longer ones are a slip in a data file
 WORDS = {"none": None, "true": True, "yes": True, "on": True, "1": True}
 WORDS |= {"false": False, "no": False, "off": False, "0": False}
+SYNONYMS = {  # names of other programs, and of other scripts of this one
+    **{"data": ("train", "data", "source"), "source": ("data", "images"), "weights": ("checkpoint",)},
+    **{"lr": ("learning_rate",), "batch": ("batch_size",), "imgsz": ("image_size",), "size": ("image_size",)},
+    **{"conf": ("confidence",), "iou": ("nms_iou",), "names": ("classes",)},
+}
 PAUSE = 1.0  # seconds by which a process delays its error, so that the rank with the cause prints first
 
 
@@ -31,31 +36,57 @@ def cache_folder() -> Path:
     return Path(os.environ.get("THAW_CACHE") or Path.home() / ".cache" / "thaw")
 
 
-def override(cfg: T, argv: Sequence[str]) -> T:
+def override(cfg: T, argv: Sequence[str], positional: Mapping[str, Callable[[str], bool]] | None = None) -> T:
     """A copy of the dataclass `cfg` with the name=value overrides in `argv`, each read by its declared type.
 
     Whole numbers may be written as 1e3, pairs as 640,640 or [640,640] or 640, and None as none if the type allows it.
-    Of two overrides of one name the last one wins. `-h` and `--help` print the constants with their comments and exit.
+    Of two overrides of one name the last one wins. A word without a name is the value of the first constant in `positional`
+    whose function accepts it, if only one word is. `-h` and `--help` print the constants with their comments and exit.
     Raises ConfigError for unknown names and for values that do not fit.
     """
     if any(item in ("-h", "--help", "help") for item in argv):
         print(help_text(cfg))
         raise SystemExit(0)
     cfg, kinds, changes = check(cfg), get_type_hints(type(cfg)), {}
-    for item in argv:
-        name, _, text = item.partition("=")
+    for item in _named(argv, positional or {}, kinds):
+        name, equals, text = item.partition("=")
         if name.startswith("-") or not text.strip():
             word = name.lstrip("-").replace("-", "_") or "name"
-            raise ConfigError(f"{item!r}: write name=value without dashes or spaces, as in {word}={text or 'VALUE'}")
+            if not equals and positional and name not in kinds and not name.startswith("-"):
+                names = " or ".join(f"{other}={item}" for other in positional)
+                raise ConfigError(f"{item!r}: there is no such file or folder in {os.getcwd()}; write {names}")
+            what = f"; {_expected(word, kinds[word], getattr(cfg, word))}" if word in kinds else ""
+            raise ConfigError(
+                f"{item!r}: write name=value without dashes or spaces, as in {word}={text or 'VALUE'}{what}"
+            )
         if name not in kinds:
-            near = difflib.get_close_matches(name.lower().replace("-", "_"), kinds, n=3, cutoff=0.5)
-            hint = f"did you mean {' or '.join(near)}?" if near else "--help lists all of them"
+            known = [other for other in SYNONYMS.get(name.lower(), ()) if other in kinds]
+            near = known or difflib.get_close_matches(name.lower().replace("-", "_"), kinds, n=3, cutoff=0.5)
+            hint = f"did you mean {' or '.join(f'{other}={text}' for other in near)}?" if near else "--help lists all"
             raise ConfigError(f"{item}: there is no constant {name!r}; {hint}")
         try:
             changes[name] = _parse(text.strip(), kinds[name])
         except ValueError:
             raise ConfigError(f"{item}: {_expected(name, kinds[name], getattr(cfg, name))}") from None
     return check(replace(cfg, **changes))
+
+
+def is_weights(word: str) -> bool:
+    """Whether a word on the command line is the path of a checkpoint or of weights."""
+    return word.endswith((".pt", ".pth", ".onnx"))
+
+
+def _named(argv: Sequence[str], positional: Mapping[str, Callable[[str], bool]], kinds: Mapping) -> list[str]:
+    """The arguments with a name before each word that can be the value of only one constant."""
+    named = []
+    for item in argv:
+        name, equals, _ = item.partition("=")
+        is_word = (not equals and name not in kinds or name not in kinds and Path(item).exists()) and item[:1] != "-"
+        name = next((name for name, accepts in positional.items() if accepts(item)), None) if is_word else None
+        named.append(f"{name}={item}" if name else item)
+        if name and sum(other.startswith(f"{name}=") for other in (*named, *argv)) > 1:
+            raise ConfigError(f"{item!r}: {name}= is given twice: write the name before each word, as in {name}={item}")
+    return named
 
 
 def check(cfg: T) -> T:

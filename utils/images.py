@@ -20,7 +20,7 @@ from PIL import Image
 A = TypeVar("A")
 B = TypeVar("B")
 
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".jp2", ".ppm", ".pgm")
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".jfif", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".jp2", ".ppm", ".pgm")
 FILL = 114  # gray of the padding; the released YOLOX and YOLOv9 weights were trained with it
 READERS = 4  # threads that decode images while the network computes
 
@@ -35,7 +35,7 @@ _FLAGS = {
     4: cv2.IMREAD_REDUCED_COLOR_4,
     8: cv2.IMREAD_REDUCED_COLOR_8,
 }
-_TURNS = {  # EXIF orientation -> function that returns the image upright
+TURNS = {  # EXIF orientation -> function that returns the image upright
     2: lambda image: image[:, ::-1],
     3: lambda image: image[::-1, ::-1],
     4: lambda image: image[::-1],
@@ -77,7 +77,7 @@ def decode_image(data: bytes, path: str, reduction: int = 1) -> np.ndarray:
     if image is None:
         raise ImageError(f"{path}: cannot be decoded: save it again as JPEG or PNG with 8 or 16 bits, or remove it")
     orientation = 1 if tiff else read_orientation(data)
-    return image if orientation == 1 else np.ascontiguousarray(_TURNS[orientation](image))
+    return image if orientation == 1 else np.ascontiguousarray(TURNS[orientation](image))
 
 
 def read_bytes(path: str) -> bytes:
@@ -102,7 +102,7 @@ def read_orientation(data: bytes) -> int:
     try:
         with Image.open(io.BytesIO(data)) as image:
             orientation = int(image.getexif().get(0x0112, 1))
-            return orientation if orientation in _TURNS else 1
+            return orientation if orientation in TURNS else 1
     except Exception:  # damaged EXIF data raise many kinds of errors
         return 1
 

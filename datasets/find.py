@@ -1,0 +1,138 @@
+"""What a folder holds: its files, which of them belong together, and to which part of a data set they belong.
+
+Folders are recognized by what they hold. Their names only decide between files of the same name.
+"""
+
+import os
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import PurePosixPath
+
+from datasets.errors import DataError
+from datasets.store import Part
+from utils.images import IMAGE_SUFFIXES
+
+PART_NAMES = {
+    **dict.fromkeys(("train", "training", "trainval"), "train"),
+    **dict.fromkeys(("val", "valid", "validation", "dev"), "val"),
+    **dict.fromkeys(("test", "testing"), "test"),
+}
+IMAGE_FOLDERS = ("jpegimages", "images", "image", "imgs", "img", "photos")
+UNREAD_SUFFIXES = (".heic", ".heif", ".avif", ".jxl", ".svg", ".psd", ".dng", ".cr2", ".nef", ".arw", ".raw")
+
+
+def files_under(folder: str | os.PathLike) -> list[str]:
+    """Returns the sorted paths of all files in a folder and its subfolders, relative to it and with "/".
+
+    Hidden files are left out; a folder that links lead to twice is listed once."""
+    found, seen = [], set()
+    for place, folders, names in os.walk(folder, followlinks=True):
+        real = os.path.realpath(place)
+        if real in seen:
+            folders.clear()
+            continue
+        seen.add(real)
+        folders[:] = sorted(name for name in folders if not name.startswith((".", "__MACOSX")))
+        prefix = os.path.relpath(place, folder).replace(os.sep, "/") + "/"
+        found += [prefix.removeprefix("./") + name for name in names if not name.startswith(".")]
+    return sorted(found)
+
+
+def of_suffix(files: Iterable[str], suffixes: str | tuple[str, ...]) -> list[str]:
+    """Returns the files that end with one of `suffixes`, in upper or lower case."""
+    return [file for file in files if file.lower().endswith(suffixes)]
+
+
+def images_of(files: Iterable[str]) -> list[str]:
+    """Returns the images among `files` that can be read."""
+    return of_suffix(files, IMAGE_SUFFIXES)
+
+
+def unread_notes(source: object, files: Iterable[str]) -> list[str]:
+    """Returns a note about images in formats that are not read, if there are any."""
+    unread = of_suffix(files, UNREAD_SUFFIXES)
+    if not unread:
+        return []
+    count = f"images in a format that is not read: {len(unread)}, for example {unread[0]}"
+    return [f"{source}: {count}: convert them to JPEG or PNG"]
+
+
+def part_of(name: str) -> str | None:
+    """Returns the part that a file or folder name contains: "instances_val2017" -> "val"; None if there is none."""
+    words = re.findall(r"[a-z]+", name.lower())
+    return next((PART_NAMES[word] for word in words if word in PART_NAMES), None)
+
+
+def part_in(path: str) -> str | None:
+    """Returns the part to which a folder in a path belongs: "train/images/a.jpg" -> "train"; None if there is none."""
+    return next((PART_NAMES[name] for name in path.lower().split("/")[:-1] if name in PART_NAMES), None)
+
+
+def select_part(source: object, files: Sequence[str], part: Part, by_name: bool = False) -> list[str]:
+    """Returns the files of the first part in `part` that has any; all of them if they are not divided into parts.
+
+    The part is that of a folder or, with `by_name`, of the file's name. Raises DataError if there are other parts only."""
+    parts = [part_in(file) or (part_of(PurePosixPath(file).stem) if by_name else None) for file in files]
+    there = {name for name in parts if name}
+    if not part or not there:
+        return list(files)
+    chosen = next((PART_NAMES[name] for name in part if PART_NAMES[name] in there), None)
+    if chosen is None:
+        raise DataError(f"{source}: no part {part[0]}, only {', '.join(sorted(there))}: {fix_of(part)}")
+    return [file for file, name in zip(files, parts, strict=True) if name == chosen]
+
+
+def fix_of(part: Part) -> str:
+    """Returns what to write where a part is missing."""
+    return "name its data, or val=.2 splits off a fifth of the training images" if "val" in part else "name its data"
+
+
+class Stems:
+    """Finds the file that belongs to another one: the same name without suffix, in the most similar place."""
+
+    def __init__(self, files: Iterable[str]) -> None:
+        self._files = defaultdict(list)
+        for file in files:
+            self._files[_stem(file)].append(file)
+
+    def nearest(self, path: str, name: str = "") -> str | None:
+        """Returns the file with the stem of `path` that shares most folder names with it, or else a file `name`.
+
+        `name`, a file name that belongs to `path`, also decides between suffixes."""
+        candidates = self._files.get(_stem(path)) or [file for file in self._files.get(_stem(name), ()) if name]
+        folders = set(path.lower().split("/")[:-1])
+
+        def fits(file: str) -> tuple:
+            *places, own = file.lower().split("/")
+            image_folder = any(place in IMAGE_FOLDERS for place in places)
+            return len(folders.intersection(places)), own == name.lower(), image_folder, -len(places)
+
+        return max(candidates, key=fits, default=None)
+
+
+def _stem(path: str) -> str:
+    return os.path.splitext(path.rpartition("/")[2])[0]
+
+
+def locate(name: str, folders: Sequence[str]) -> str:
+    """Returns the path of the file `name` in the first of `folders` that has it, or else in the first one.
+
+    The first folders of `name` may be those of another computer or of an export: data/, C:\\pets\\."""
+    parts = name.replace("\\", "/").split("/")
+    for cut in range(len(parts)):
+        for folder in folders:
+            place = os.path.join(folder, name if cut == 0 else "/".join(parts[cut:]))
+            if os.path.exists(place):
+                return place
+    return os.path.join(folders[0], name)
+
+
+def locate_all(source: object, names: Sequence[str], folders: Sequence[str]) -> list[str]:
+    """Returns `locate` of each name. Raises DataError if two different names would be one file."""
+    found = {name: locate(name, folders) for name in names}
+    owner = {place: name for name, place in found.items()}
+    for name, place in found.items():
+        if owner[place] != name:
+            raise DataError(f"{source}: {name} and {owner[place]} are both {place}: correct the paths")
+    return [found[name] for name in names]

@@ -1,0 +1,81 @@
+"""LabelMe folders, with one JSON file per image -> Annotations."""
+
+import math
+import os
+from pathlib import Path
+
+from msgspec import Struct
+
+from datasets.named import Box, LabelFile, names_of, pack_files
+from datasets.places import ImageFinder
+from datasets.store import Annotations, Classes, Packer
+from datasets.typed import ABSENT, Side, open_json, parse, rows
+from utils.images import images_under
+
+NO_BOX = ("point", "points", "line", "linestrip")
+
+
+class Shape(Struct):
+    label: str | int | float | None
+    points: list[tuple[float, float]]
+    shape_type: str | None = None
+
+
+def read_labelme(
+    folder: Path, files: list[Path], classes: Classes, bad_boxes: str, image_root: str | None = None
+) -> Annotations:
+    """Reads a LabelMe folder with the JSON files `files`; every shape becomes its bounding box. Raises DataError.
+
+    Points and lines are left out with a note. An image is where its file says, next to the file, or in `image_root`."""
+    problems: list[str] = []
+    labeled = [_label_file(path, problems) for path in files]
+    near: dict[str, str] = {}  # path without suffix -> image
+    images = images_under(str(folder))
+    for image in images:
+        near.setdefault(os.path.splitext(image)[0], image)
+    finder = ImageFinder(str(folder / "labels.json"), (file.image for file in labeled), image_root)
+    pairs = []
+    for path, file in zip(files, labeled, strict=True):
+        own = path.relative_to(folder)
+        named = os.path.join(own.parent, file.image)
+        image = named if file.image and (folder / named).is_file() else near.get(own.with_suffix("").as_posix())
+        pairs.append((image or finder.find(file.image or own.with_suffix(".jpg").as_posix()), file))
+    names = names_of(labeled)
+    pack = Packer(str(folder), str(folder), names, classes)
+    pack.problems += problems
+    left = set(images) - {Path(os.path.normpath(image)).as_posix() for image, _ in pairs}
+    if left:
+        pack.notes.append(f"{folder}: {len(left)} images without a JSON file are left out")
+    return pack_files(pack, names, pairs, bad_boxes)
+
+
+def _label_file(path: Path, problems: list[str]) -> LabelFile:
+    contents = open_json(str(path))
+    if not isinstance(contents, dict) or "shapes" not in contents:
+        return LabelFile(str(path), problem="not a LabelMe file, it has no shapes: take it out of this folder")
+    image, height, width = (
+        parse(contents.get(key, ABSENT), kind, f"{path}: {key}", problems)
+        for key, kind in (("imagePath", str | None), ("imageHeight", Side | None), ("imageWidth", Side | None))
+    )
+    shapes = rows(contents["shapes"], Shape, f"{path}: shapes", problems)
+    return LabelFile(
+        path=str(path),
+        image=(image or "").replace("\\", "/"),
+        size=(int(height or 0), int(width or 0)),
+        boxes=[_box(shape)._replace(place=f"{path}: object {index + 1}") for index, shape in shapes],
+    )
+
+
+def _box(shape: Shape) -> Box:
+    name, kind = "" if shape.label is None else str(shape.label), shape.shape_type or "polygon"
+    if kind in NO_BOX:
+        return Box(name, (), no_box=kind)
+    if shape.label is None:
+        return Box(name, (), problem="the label is null: give the shape a label in LabelMe, or remove it")
+    if not shape.points:
+        return Box(name, (), problem=f"{name!r} needs points [x, y]: draw it again, or remove it")
+    xs, ys = zip(*shape.points, strict=True)
+    if kind == "circle" and len(xs) == 2:  # its center and a point on it
+        radius = math.hypot(xs[1] - xs[0], ys[1] - ys[0])
+        return Box(name, (xs[0] - radius, ys[0] - radius, xs[0] + radius, ys[0] + radius))
+    return Box(name, (min(xs), min(ys), max(xs), max(ys)))

@@ -1,0 +1,90 @@
+"""Boxes with class names, image by image -> Annotations. Shared by the formats that have no class ids."""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from datasets.errors import first_ten
+from datasets.places import ImageFinder
+from datasets.store import Annotations, Classes, Packer
+from utils.config import check_class_names
+
+
+class Box(NamedTuple):
+    """One object of a label file; where it cannot be read, `problem` says why and there are no corners."""
+
+    name: str
+    corners: tuple[float, ...]  # x1, y1, x2, y2 in pixels
+    crowd: bool = False
+    problem: str = ""
+    no_box: str = ""  # kind of an object that is not an area, such as a point: it is left out and counted
+    place: str = ""  # for messages; "": its number in the file
+
+
+class LabelFile(NamedTuple):
+    """The boxes of one image, from a file of its own or a part of a file."""
+
+    path: str  # of the label file, or its part for messages; "" with `line`
+    image: str = ""  # name of the image as the file has it
+    size: tuple[int, int] = (0, 0)  # height, width
+    boxes: Sequence[Box] = ()
+    problem: str = ""
+    line: int = 0  # in a file with many images
+
+
+def pack_files(pack: Packer, names: tuple[str, ...], rows: list[tuple[str, LabelFile]], bad_boxes: str) -> Annotations:
+    """Packs `rows` (path of the image, its label file) into annotations with the class names `names`."""
+    labels = {name: label for label, name in enumerate(names)}
+    left_out = []
+    for image, file in rows:
+        if file.problem:
+            pack.problems.append(f"{file.path}: {file.problem}")
+        pack.add_image(image, file=file.path, size=file.size, line=file.line)
+        for number, box in enumerate(file.boxes, 1):
+            place = box.place or f"{file.path}: object {number}"
+            if box.no_box:
+                left_out.append(f"{place}: {box.name!r} is a {box.no_box}")
+                continue
+            try:
+                problem = box.problem or ("" if box.name in labels else name_problem(box.name))
+                if problem:
+                    raise ValueError(problem)
+                pack.add_box(*box.corners, labels[box.name], int(box.crowd))
+            except ValueError as error:
+                pack.complain(place, error)
+    if left_out:
+        pack.notes.append(f"{pack.source}: objects without a box, left out: {len(left_out)}\n{first_ten(left_out)}")
+    return pack.finish(bad_boxes)
+
+
+def pack_source(
+    source: str,
+    files: list[LabelFile],
+    classes: Classes,
+    image_root: str | None,
+    bad_boxes: str,
+    names: tuple[str, ...] | None = None,
+    problems: Iterable[str] = (),
+    notes: Iterable[str] = (),
+) -> Annotations:
+    """Packs the images that one file describes. `names`: its classes (None: those of the boxes)."""
+    names = names_of(files) if names is None else names
+    finder = ImageFinder(source, (file.image for file in files), image_root)
+    pack = Packer(source, finder.folder, names, classes)
+    pack.problems += problems
+    pack.notes += notes
+    return pack_files(pack, names, [(finder.find(file.image), file) for file in files], bad_boxes)
+
+
+def names_of(files: Iterable[LabelFile]) -> tuple[str, ...]:
+    """Returns the sorted class names of label files, without those that cannot be used."""
+    names = {box.name for file in files for box in file.boxes if not (box.problem or box.no_box)}
+    return tuple(sorted(name for name in names if not name_problem(name)))
+
+
+def name_problem(name: str) -> str:
+    """Returns what is wrong with a class name, "" for nothing."""
+    try:
+        check_class_names([name], "")
+    except ValueError as error:
+        return str(error).removeprefix(": ")
+    return ""

@@ -1,0 +1,73 @@
+"""Groups of images that show the same: equal files, and copies that were rescaled, saved again or made a bit brighter."""
+
+from functools import lru_cache
+
+import numpy as np
+
+NEAR = 7  # bits of 256 by which nearly same images differ at most: less than the 8 bands, so that one band is equal
+FLAT = 1.0  # gray levels; the frequencies of an image with less contrast are noise
+CROWD = 64  # of the images that are equal in a band, each is compared with so many neighbors in sorted order
+
+_ONES = np.unpackbits(np.arange(65536, dtype=np.uint16).view(np.uint8)).reshape(-1, 16).sum(1, dtype=np.uint8)
+
+
+def image_hash(gray: np.ndarray, height: float, width: float) -> bytes:
+    """Returns the 32 bytes of the perceptual hash of an image [h, w], b"" for an image without contrast.
+
+    The bits are the signs of its lowest frequencies (DCT), which scale, compression and brightness hardly change. `height` and
+    `width` may be smaller than h and w by a part of a pixel, where the last row and column reach outside of the image."""
+    centered = gray - gray.mean(dtype=np.float32)
+    if np.vdot(centered, centered) < FLAT**2 * gray.size:
+        return b""
+    frequencies = _cosines(gray.shape[0], height) @ centered @ _cosines(gray.shape[1], width)[:16].T
+    return np.packbits(frequencies.ravel()[1:257] > 0).tobytes()
+
+
+@lru_cache(1000)
+def _cosines(count: int, length: float) -> np.ndarray:
+    """The 17 lowest cosine waves over `length`, float32 [17, count], one value for each pixel, of which the last may be cut."""
+    edges = np.arange(count + 1).clip(max=length)
+    centers, sides = (edges[1:] + edges[:-1]) / 2, np.diff(edges)
+    return (np.cos(np.pi / length * np.arange(17)[:, None] * centers) * sides).astype(np.float32)
+
+
+def similar_groups(digests: np.ndarray, hashes: np.ndarray) -> np.ndarray:
+    """Returns the group of each image, int64 [N]: the index of the first image that is the same or nearly the same.
+
+    `digests` [N] and `hashes` [N, 4] come from `datasets.scan.scan`. Groups are closed: an image that is near to one of a group
+    belongs to it. Images that cannot be read are alone."""
+    groups = np.arange(len(digests))
+    order = np.argsort(digests, kind="stable")
+    same = (digests[order[1:]] == digests[order[:-1]]) & (digests[order[1:]] != 0)
+    groups = _join(groups, order[:-1][same], order[1:][same])
+    hashed = np.flatnonzero(hashes.any(1))
+    words = np.ascontiguousarray(hashes[hashed]).view(np.uint32)
+    for band in range(words.shape[1]):
+        order = np.lexsort(np.roll(words, -band, 1).T[::-1])  # by this band, then by the others
+        rows = words[order]
+        first = np.arange(len(rows))
+        for step in range(1, CROWD + 1):
+            first = first[first + step < len(rows)]
+            first = first[rows[first, band] == rows[first + step, band]]
+            if not len(first):
+                break
+            near = first[bits_apart(rows[first], rows[first + step]) <= NEAR]
+            groups = _join(groups, hashed[order[near]], hashed[order[near + step]])
+    return groups
+
+
+def bits_apart(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Returns the number of bits in which the rows of two arrays of whole numbers differ."""
+    return _ONES[(a ^ b).view(np.uint16)].sum(-1, dtype=np.int64)
+
+
+def _join(groups: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Returns the groups after the images a[i] and b[i] became one group, for all i."""
+    while len(a):
+        low, high = np.minimum(groups[a], groups[b]), np.maximum(groups[a], groups[b])
+        apart = low < high
+        a, b = a[apart], b[apart]
+        np.minimum.at(groups, high[apart], low[apart])
+        while (groups != groups[groups]).any():
+            groups = groups[groups]
+    return groups

@@ -1,0 +1,93 @@
+"""Divides images at random into parts, with same and similar images in one part, and writes the parts as annotation files.
+
+What is divided is decided by the contents of the files and a seed alone, not by their order, names or place.
+"""
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from datasets.annotations import annotation_line, read_annotation_file
+from datasets.errors import DataError
+from datasets.scan import scan
+from datasets.similar import similar_groups
+from datasets.store import Annotations
+
+PARTS = ("train", "val", "test")
+
+
+def split_groups(groups: np.ndarray, digests: np.ndarray, fractions: Sequence[float], seed: int) -> list[np.ndarray]:
+    """Divides images at random into one part per fraction -> sorted indices of each part.
+
+    `groups [N]`: images of one group stay in one part. The order of the groups is that of a hash of the seed and their
+    `digests [N]`, so that it does not depend on the order of the images, and new images move few others."""
+    salt = seed.to_bytes(8, "big")
+    keys = [hashlib.blake2b(digest.tobytes(), digest_size=8, salt=salt).digest() for digest in digests]
+    count = int(groups.max(initial=-1)) + 1
+    first = [b"\xff" * 8] * count
+    for group, key in zip(groups.tolist(), keys, strict=True):
+        first[group] = min(first[group], key)
+    order = sorted(range(count), key=first.__getitem__)
+    sizes = np.bincount(groups, minlength=count)[order]
+    middles = np.cumsum(sizes) - sizes / 2
+    part_of_group = np.empty(count, int)
+    part_of_group[order] = np.searchsorted(np.cumsum(fractions)[:-1] * len(groups), middles, side="right")
+    return [np.flatnonzero(part_of_group[groups] == part) for part in range(len(fractions))]
+
+
+def split(data: Annotations, fractions: Sequence[float], seed: int, option: str) -> list[Annotations]:
+    """Divides annotations into one part per fraction. `option` is what the user wrote, for errors. Raises DataError."""
+    found = scan([data.path(i) for i in range(len(data))])
+    groups = np.unique(similar_groups(found.digests, found.hashes), return_inverse=True)[1]
+    parts = split_groups(groups, found.digests, fractions, seed)
+    if not all(map(len, parts)):
+        into = f"{len(data)} images into {', '.join(str(len(part)) for part in parts)}"
+        raise DataError(f"{option} divides {into}: enlarge the fraction of the empty part")
+    return [data.select(part) for part in parts]
+
+
+def train_and_val(data: Annotations, fraction: float, seed: int) -> tuple[Annotations, Annotations]:
+    """Splits the fraction val=.2 off the training data -> (training data, validation data).
+
+    Both are exactly what `write` writes and an annotation file holds: evaluation of the files gives the same numbers."""
+    train, val = split(data, (1 - fraction, fraction), seed, f"val={fraction:g}")
+    return _as_written(train), _as_written(val)
+
+
+def _as_written(data: Annotations) -> Annotations:
+    with tempfile.TemporaryDirectory() as folder:
+        write(folder, {"all": data})
+        read = read_annotation_file(os.path.join(folder, "all.txt"), names=data.classes)
+    return replace(read, source=data.source, sizes=data.sizes, lines=data.lines, files=data.files)
+
+
+def write(folder: str | os.PathLike, parts: Mapping[str, Annotations]) -> None:
+    """Writes an annotation file per part, as NAME.txt with absolute paths, and classes.txt."""
+    texts = {name: text_of(data, os.path.abspath) for name, data in parts.items()}
+    texts["classes"] = "".join(f"{name}\n" for name in next(iter(parts.values())).classes)
+    for name, text in texts.items():
+        Path(folder, f"{name}.txt").write_bytes(text.encode("utf-8", "surrogateescape"))
+
+
+def text_of(data: Annotations, path_in_file: Callable[[str], str]) -> str:
+    """Returns the text of an annotation file. Raises DataError for a path that it cannot hold."""
+    paths = (path_in_file(data.path(i)) for i in range(len(data)))
+    return "".join(f"{annotation_line(path, *data.boxes_of(i))}\n" for i, path in enumerate(paths))
+
+
+_real = lru_cache(maxsize=1000)(os.path.realpath)  # ".." leads out of the real folder, not out of a link to it
+
+
+def relative(path: str, folder: str | os.PathLike) -> str:
+    """Returns the path relative to `folder`, with "/"; the absolute path if it is on another drive."""
+    place, name = os.path.split(path)
+    try:
+        return os.path.join(os.path.relpath(_real(place), _real(folder)), name).replace(os.sep, "/").removeprefix("./")
+    except ValueError:
+        return os.path.abspath(path)

@@ -1,0 +1,130 @@
+"""Typed reading of JSON: what does not fit its type is a problem that names file, place, value and fix.
+
+A type lists only what is needed; the rest of the file is skipped, not stored.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from msgspec import Raw
+
+from datasets.errors import DataError
+from datasets.store import Annotations, Classes
+
+T = TypeVar("T")
+Contents = dict[str, Raw] | list[Raw]  # of a JSON file, not yet parsed below the top level
+
+ABSENT = Raw(b"")  # of a field that is not there
+Side = Annotated[float, msgspec.Meta(ge=0, lt=2**31)]  # width or height of an image in pixels
+
+_STEP = re.compile(r"\.(\w+)|\[(\d+)\]")
+_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
+def open_json(path: str) -> Contents:
+    """Returns the top level of a JSON file, an object or a list. Raises DataError naming file and line."""
+    data = Path(path).read_bytes().removeprefix(b"\xef\xbb\xbf")
+    try:
+        try:
+            return msgspec.json.decode(data, type=Contents)
+        except msgspec.ValidationError as error:
+            raise DataError(f"{path}: a number or text, not an object or a list: export the file again") from error
+        except msgspec.DecodeError:
+            return msgspec.json.decode(_standard(path, data), type=Contents)
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: not UTF-8 text: save the file as UTF-8") from error
+    except RecursionError as error:
+        raise DataError(f"{path}: lists or objects are nested too deeply: export the file again") from error
+
+
+def _standard(path: str, data: bytes) -> bytes:
+    """Returns the JSON that Python accepts beyond the standard, such as NaN, as JSON of the standard. Raises DataError."""
+    try:
+        contents = json.loads(data.decode(), parse_constant=str)
+    except json.JSONDecodeError as error:
+        raise DataError(f"{path}:{error.lineno}: not JSON ({error.msg}): export the file again") from error
+    except UnicodeDecodeError:
+        raise
+    except ValueError as error:  # a number of more than 4,300 digits
+        raise DataError(f"{path}: not JSON ({error}): export the file again") from error
+    return json.dumps(contents, ensure_ascii=False).encode("utf-8", "surrogatepass")
+
+
+def parse(raw: Raw, kind: type[T], place: str, problems: list[str]) -> T | None:
+    """Returns the JSON text `raw` as `kind`, or None with a problem that starts with `place`. `ABSENT` is null."""
+    try:
+        return msgspec.json.decode(raw if memoryview(raw).nbytes else b"null", type=kind, strict=False)
+    except _ERRORS as error:
+        problems.append(explain(raw, place, error))
+        return None
+
+
+def rows(raw: Raw, kind: type[T], place: str, problems: list[str]) -> Iterator[tuple[int, T]]:
+    """Yields (index, row) of a list whose rows fit `kind`; the others become problems. `ABSENT` has no rows."""
+    decoder = msgspec.json.Decoder(kind, strict=False)
+    for index, row in enumerate(parse(raw, list[Raw] | None, place, problems) or ()):
+        try:
+            yield index, decoder.decode(row)
+        except _ERRORS as error:
+            problems.append(explain(row, f"{place}[{index}]", error))
+
+
+def explain(raw: Raw, place: str, error: Exception) -> str:
+    """Returns the message for `raw`, which does not fit its type: place, value and fix."""
+    if isinstance(error, RecursionError):
+        return f"{place}: lists or objects are nested too deeply: export the file again"
+    try:
+        value = json.loads(bytes(raw).decode("utf-8", "surrogatepass"))
+    except ValueError:
+        return f"{place}: not UTF-8 text: save the file as UTF-8"
+    if not isinstance(error, msgspec.ValidationError):
+        return f"{place}: a class name, file name or other text holds half of a surrogate pair: rename it"
+    name = f" (id {brief(value['id'])})" if isinstance(value, dict) and "id" in value else ""
+    problem, _, path = str(error).partition(" - at `$")
+    path = path.removesuffix("`")
+    for key, index in _STEP.findall(path):
+        value = value[key or int(index)] if isinstance(value, dict if key else list) else value
+    problem = f"{problem[:1].lower()}{problem[1:]}; correct it, or export the file again"
+    return f"{place}{path}{name} is {brief(value)}: {problem}"
+
+
+def brief(value: Any) -> str:
+    """Returns a value as JSON of at most 60 characters."""
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def read_json_file(path: str, classes: Classes, image_root: str | None, bad_boxes: str) -> Annotations:
+    """Returns the annotations of a file of COCO, LabelMe, Label Studio or VIA, recognized by its keys. Raises DataError."""
+    contents = open_json(path)
+    if isinstance(contents, list):
+        from datasets.labelstudio import read_labelstudio
+
+        return read_labelstudio(path, contents, classes, image_root, bad_boxes)
+    if "shapes" in contents:
+        from datasets.labelme import read_labelme
+
+        return read_labelme(Path(path).parent, [Path(path)], classes, bad_boxes, image_root)
+    if "images" in contents:
+        from datasets.coco import read_coco
+
+        return read_coco(path, contents, classes, image_root, bad_boxes)
+    if is_via(contents):
+        from datasets.via import read_via
+
+        return read_via(path, contents, classes, image_root, bad_boxes)
+    there = ", ".join(list(contents)[:5]) or "nothing"
+    raise DataError(
+        f"{path}: not a COCO ground truth, it has no images, nor a file of LabelMe, Label Studio or VIA (2), but {there}: "
+        "export the boxes as COCO"
+    )
+
+
+def is_via(contents: dict[str, Raw]) -> bool:
+    """Returns whether an object is a project of VIA 2 or its annotations."""
+    first = next(iter(contents.values()), Raw(b""))
+    return "_via_img_metadata" in contents or b'"regions"' in bytes(first)

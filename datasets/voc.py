@@ -1,0 +1,163 @@
+"""VOC folders, with one XML file per image -> Annotations."""
+
+import os
+import re
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Sequence
+from pathlib import Path
+
+from datasets import find
+from datasets.annotations import text_lines
+from datasets.errors import DataError
+from datasets.named import Box, LabelFile, names_of, pack_files
+from datasets.store import Annotations, Classes, Packer, Part
+from utils.images import IMAGE_SUFFIXES
+
+
+def read_voc(
+    folder: Path,
+    part: Part,
+    classes: Classes,
+    bad_boxes: str,
+    image_root: str | None = None,
+    listed: Path | None = None,
+) -> Annotations:
+    """Reads the images of a VOC folder that the file `listed` names, or the list of ImageSets for the first name of `part`
+    that exists, or the files in folders of that name; without both, or with `part` empty, all.
+
+    The XML files and the images may be anywhere in the folder; images also next to it, or in `image_root`. Difficult
+    objects become crowd regions. Without `classes` the names in all XML files count, so that every part has the same
+    classes. Raises DataError."""
+    files = find.files_under(folder)
+    if not find.images_of(files) and (Path(os.path.abspath(folder)).parent / "ImageSets").is_dir():
+        folder = folder.parent  # the user named Annotations
+        files = find.files_under(folder)
+    every = [file[:-4] for file in find.of_suffix(files, ".xml")]
+    if listed is None and part:
+        listed = _list_of(folder, files, part, set(every))
+    stems, missing = every, {}
+    if listed is not None:
+        stems, missing = _listed(listed, every)
+    elif part:
+        stems = find.select_part(folder, every, part)
+    parsed = {stem: _voc_file(folder / f"{stem}.xml") for stem in (every if classes is None else stems)}
+    names = names_of(parsed.values())
+    root, images = _images(folder, files, [parsed[stem] for stem in stems], image_root)
+    pack = Packer(str(folder), root, names, classes)
+    rows, used = [], set()
+    index = find.Stems(images)
+    for stem in stems:
+        image = index.nearest(f"{stem}.xml", parsed[stem].image)
+        used.add(image)
+        rows.append((image or parsed[stem].image or f"{os.path.basename(stem)}.jpg", parsed[stem]))
+    backgrounds = {name: index.nearest(f"{name}.xml") or index.nearest(name) for name in missing if stems}
+    pack.problems += [problem for name, problem in missing.items() if not backgrounds.get(name)]
+    backgrounds = [image for image in backgrounds.values() if image]  # CVAT writes no XML for an image without boxes
+    if backgrounds:
+        number = f"{len(backgrounds)} listed images without an XML file"
+        pack.notes.append(f"{listed}: {number} have no boxes, for example {backgrounds[0]}")
+    if rows and used == {None}:
+        problem = f"no image for any of {len(rows)} XML files, for example {rows[0][0]} for {rows[0][1].path}"
+        pack.problems.append(f"{folder}: {problem}: image_root=FOLDER names the folder of the images")
+    if listed is None and part and len(stems) == len(every):
+        pack.notes.append(f"{folder}: no ImageSets and no folders of parts: all images belong to every part")
+    folders = {os.path.dirname(image) for image in used if image}
+    left = [image for image in find.images_of(images) if os.path.dirname(image) in folders and image not in used]
+    if listed is None and left:
+        pack.notes.append(f"{folder}: {len(left)} images without an XML file are left out, for example {left[0]}")
+    pack.notes += find.unread_notes(folder, (image for image in images if os.path.dirname(image) in folders))
+    rows += [(image, LabelFile(str(folder / image))) for image in backgrounds]
+    return pack_files(pack, names, rows, bad_boxes)
+
+
+def _list_of(folder: Path, files: list[str], part: Part, stems: set[str]) -> Path | None:
+    """Returns the list of images for the first name of `part` that has one, in ImageSets/Main, ImageSets or the folder."""
+    texts = find.of_suffix(files, ".txt")
+    places = ("ImageSets/Main/", "ImageSets/", "")
+    lists = next((found for place in places if (found := [t for t in texts if re.fullmatch(f"{place}[^/]+", t)])), [])
+    if lists and "/" not in lists[0]:  # not every text is a list
+        lists = [text for text in lists if _listed(folder / text, list(stems))[0]]
+    chosen = next((f for name in part for f in lists if Path(f).stem.lower() == name), None)
+    if lists and chosen is None:
+        there = ", ".join(Path(text).name for text in lists)
+        missing = f"no {' or '.join(part)}.txt, only {there}"
+        place = (folder / lists[0]).parent
+        raise DataError(f"{place}: {missing}: name the list itself, {place}/NAME.txt")
+    return folder / chosen if chosen else None
+
+
+def _listed(path: Path, stems: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """Returns (stems in a list of images, name -> problem for each one without an XML file).
+
+    A line is a name with or without folder and suffix; lists of one class have a flag after the name."""
+    by_name = {os.path.basename(stem): stem for stem in stems} | {stem: stem for stem in stems}
+    found, problems = [], {}
+    for number, line in text_lines(str(path)):
+        name = line.strip().replace("\\", "/")
+        bare = re.sub(r"\s+-?[01]$", "", name)
+        readings = [word for text in (name, bare) for word in (text, text.rpartition("/")[2])]
+        readings += [os.path.splitext(word)[0] for word in readings if word.lower().endswith((*IMAGE_SUFFIXES, ".xml"))]
+        stem = next((by_name[word] for word in readings if word in by_name), None)
+        if stem is not None:
+            found.append(stem)
+        elif name:
+            problem = f"there is no {bare}.xml and no such image: add both, or remove the line"
+            problems[bare] = f"{path}:{number}: {problem}"
+    return found, problems
+
+
+def _images(
+    folder: Path, files: list[str], labels: Sequence[LabelFile], image_root: str | None
+) -> tuple[str, list[str]]:
+    """Returns (folder of the images, images relative to it): in `image_root`, or in the folder, or next to it or above."""
+    suffixes = (*IMAGE_SUFFIXES, *find.UNREAD_SUFFIXES)
+    if image_root is not None:
+        return image_root, find.of_suffix(find.files_under(image_root), suffixes)
+    images = find.of_suffix(files, suffixes)
+    index = find.Stems(images)
+    some = labels[:: max(len(labels) // 50, 1)]
+    if any(index.nearest(label.path, label.image) for label in some):
+        return str(folder), images
+    top = Path(os.path.abspath(folder))
+    for place in (top.parent, top.parent.parent):  # of Annotations/train, and of Annotations
+        inside = [entry for entry in sorted(place.iterdir()) if entry.is_dir() and entry not in (top, top.parent)]
+        for near in [place / entry.name / top.name for entry in inside] + inside + [place]:
+            if any(_has_image(near, label) for label in some):
+                names = os.listdir(near) if near == place else find.files_under(near)
+                return str(near), find.of_suffix(sorted(names), suffixes)
+    return str(folder), images
+
+
+def _has_image(folder: Path, label: LabelFile) -> bool:
+    stem = Path(label.path).stem
+    names = [label.image, *(stem + suffix for suffix in (".jpg", ".png", ".jpeg", ".JPG", ".PNG", ".JPEG", ".bmp"))]
+    return any(name and (folder / name).is_file() for name in names)
+
+
+def _voc_file(path: Path) -> LabelFile:
+    try:
+        root = ElementTree.parse(path).getroot()
+    except (ElementTree.ParseError, ValueError, LookupError) as error:
+        return LabelFile(str(path), problem=f"not valid XML ({error}): export the file again, as UTF-8")
+    for node in root.iter():
+        node.tag = str(node.tag).rpartition("}")[2]  # without the namespace
+    if root.tag != "annotation":
+        problem = f"<{root.tag}> is not a VOC file: export the data as Pascal VOC, COCO or YOLO, or take the file out"
+        return LabelFile(str(path), problem=problem)
+    size = [root.findtext(f"size/{side}", "0").strip() for side in ("height", "width")]
+    return LabelFile(
+        path=str(path),
+        image=root.findtext("filename", "").strip().replace("\\", "/").rpartition("/")[2],
+        size=tuple(int(side) if side.isdecimal() else 0 for side in size),
+        boxes=[_voc_box(node) for node in root.findall("object")],
+    )
+
+
+def _voc_box(node: ElementTree.Element) -> Box:
+    name = node.findtext("name", "").strip()
+    crowd = node.findtext("difficult", "0").strip() == "1"
+    words = [node.findtext(f"bndbox/{side}") for side in ("xmin", "ymin", "xmax", "ymax")]
+    try:
+        return Box(name, tuple(float(word) for word in words), crowd)
+    except (TypeError, ValueError):
+        return Box(name, (), problem=f"{name!r} needs a bndbox with numbers for xmin, ymin, xmax, ymax, not {words}")

@@ -1,0 +1,335 @@
+"""Folders that real tools write are recognized by what they hold, or refused with the exact fix; nothing is dropped silently."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+
+from datasets import find
+from datasets.errors import DataError, first_ten
+from datasets.formats import read
+from datasets.scan import prepare
+from datasets.store import Annotations
+from tools.convert import convert
+
+VOC_OBJECT = "<object><name>{}</name><bndbox><xmin>1</xmin><ymin>2</ymin><xmax>9</xmax><ymax>8</ymax></bndbox></object>"
+LABEL = "0 .125 .25 .2 .3\n"  # the box 1,2,9,8 of an image of 40 x 20
+
+
+def paint(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    level = sum(map(ord, path.name)) % 200
+    kind = {".jfif": ".jpg", ".heic": ".png"}.get(path.suffix, path.suffix)
+    path.write_bytes(cv2.imencode(kind, np.full((20, 40, 3), level, np.uint8))[1].tobytes())
+    return path
+
+
+def text(path: Path, words: Any) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(words if isinstance(words, str) else json.dumps(words), encoding="utf-8")
+    return path
+
+
+def xml(path: Path, image: str = "", name: str = "cat") -> Path:
+    return text(path, f"<annotation><filename>{image}</filename>{VOC_OBJECT.format(name)}</annotation>")
+
+
+def coco(*images: str) -> dict[str, Any]:
+    annotations = [{"id": i, "image_id": i, "category_id": 1, "bbox": [1, 2, 8, 6]} for i in range(len(images))]
+    rows = [{"id": i, "file_name": name, "height": 20, "width": 40} for i, name in enumerate(images)]
+    return {"images": rows, "annotations": annotations, "categories": [{"id": 1, "name": "cat"}]}
+
+
+def images(found: Annotations, root: Path) -> list[str]:
+    """Paths of the images relative to `root`; each must be readable and have the one box of class cat."""
+    found, _ = prepare(found)
+    assert np.allclose(found.boxes, [[1, 2, 9, 8]] * len(found)) and found.classes == ("cat",)
+    assert len(found.boxes) == len(found)
+    return [str(Path(found.path(i)).resolve().relative_to(root)) for i in range(len(found))]
+
+
+# ---- VOC
+
+
+@pytest.mark.parametrize("labels", ["annots", "xmls", "Annotation", "labels", "data/xml"])
+@pytest.mark.parametrize("place", ["img", "imgs", "images", "JPEGImages", "my photos", ""])
+def test_voc_folders_may_have_any_names(tmp_path: Path, labels: str, place: str) -> None:
+    """Table: VOC in folders named annots, xmls, Annotation; images in img, imgs; the label folder itself is named."""
+    xml(tmp_path / labels / "a.xml", "a.jpg"), paint(tmp_path / place / "a.jpg")
+    name = str(Path(place, "a.jpg"))
+    assert images(read(str(tmp_path), "all"), tmp_path) == [name]
+    assert images(read(str(tmp_path / labels), "all"), tmp_path) == [name]
+
+
+@pytest.mark.parametrize(
+    ("labels", "place"),
+    [
+        ("annotations/{}", "images/{}"),
+        ("{}/annotations", "{}/images"),
+        ("{}", "{}"),
+        ("Annotations/{}", "JPEGImages/{}"),
+    ],
+)
+def test_voc_parts_are_folders_anywhere_in_the_path(tmp_path: Path, labels: str, place: str) -> None:
+    """Table: images/train and annotations/train. Images of one name in two parts stay apart."""
+    for part in ("train", "val"):
+        xml(tmp_path / labels.format(part) / "a.xml", "a.jpg"), paint(tmp_path / place.format(part) / "a.jpg")
+    for part in ("train", "val"):
+        assert images(read(str(tmp_path), part), tmp_path) == [f"{place.format(part)}/a.jpg"]
+        own = read(str(tmp_path / labels.format(part)), "train")
+        assert images(own, tmp_path) == [f"{place.format(part)}/a.jpg"]
+    assert len(read(str(tmp_path), "all")) == 2
+    assert len(read(str(tmp_path), "test" if False else "val")) == 1
+
+
+@pytest.mark.parametrize("place", ["ImageSets/Main", "ImageSets", ""])
+@pytest.mark.parametrize("line", ["{}", "{}.jpg", "JPEGImages/{}.jpg", "{} 1", "{}.xml"])
+def test_voc_lists_may_be_without_main_and_with_suffixes(tmp_path: Path, place: str, line: str) -> None:
+    """Table: ImageSets without Main; lists with suffixes."""
+    for name in ("a.1", "b"):
+        xml(tmp_path / "Annotations" / f"{name}.xml"), paint(tmp_path / "JPEGImages" / f"{name}.jpg")
+    for part, name in (("train", "a.1"), ("val", "b")):
+        listed = text(tmp_path / place / f"{part}.txt", line.format(name) + "\n")
+        assert images(read(str(listed), "train"), tmp_path) == [f"JPEGImages/{name}.jpg"]
+    assert images(read(str(tmp_path), "train"), tmp_path) == ["JPEGImages/a.1.jpg"]
+    assert images(read(str(tmp_path / "Annotations"), "val"), tmp_path)[-1] == "JPEGImages/b.jpg"
+
+
+def test_voc_images_may_be_in_image_root(tmp_path: Path) -> None:
+    """Table: `image_root` ignored silently; files that do not exist are converted."""
+    xml(tmp_path / "set" / "annots" / "a.xml", "a.jpg"), paint(tmp_path / "far" / "away" / "a.jpg")
+    with pytest.raises(DataError, match="no image for any of 1 XML files.*image_root=FOLDER"):
+        convert(str(tmp_path / "set"), str(tmp_path / "out.txt"))
+    found = read(str(tmp_path / "set"), "train", image_root=str(tmp_path / "far"))
+    assert images(found, tmp_path) == ["far/away/a.jpg"]
+
+
+def test_conversion_never_writes_images_that_do_not_exist(tmp_path: Path) -> None:
+    source = text(tmp_path / "a.txt", "none.jpg 1,2,3,4,0\n")
+    with pytest.raises(DataError, match="images that do not exist: 1 of 1"):
+        convert(str(source), str(tmp_path / "out.txt"))
+    assert not (tmp_path / "out.txt").exists()
+
+
+def test_xml_namespaces_are_read_and_other_xml_is_refused(tmp_path: Path) -> None:
+    """Table: XML namespaces give 0 boxes."""
+    path = xml(tmp_path / "a.xml", "a.jpg")
+    path.write_text(path.read_text().replace("<annotation>", '<annotation xmlns="http://x.org/voc">'))
+    paint(tmp_path / "a.jpg")
+    assert images(read(str(tmp_path), "train"), tmp_path) == ["a.jpg"]
+    text(tmp_path / "b.xml", "<annotations><image/></annotations>")
+    with pytest.raises(DataError, match="b.xml: <annotations> is not a VOC file: export the data as Pascal VOC"):
+        read(str(tmp_path), "train")
+
+
+# ---- YOLO
+
+
+@pytest.mark.parametrize("names", ["classes.txt", "obj.names", "notes.json", "_darknet.labels"])
+def test_yolo_images_and_labels_may_be_side_by_side(tmp_path: Path, names: str) -> None:
+    """Table: flat YOLO folder; a list of images with labels beside."""
+    paint(tmp_path / "a.jpg"), text(tmp_path / "a.txt", LABEL)
+    with pytest.raises(DataError, match=r"no class names: write classes\.txt next to it"):
+        read(str(tmp_path), "train")
+    words = {"notes.json": {"categories": [{"id": 0, "name": "cat"}], "info": {}}}
+    text(tmp_path / names, words.get(names, "cat\n"))
+    assert images(read(str(tmp_path), "train"), tmp_path) == ["a.jpg"]
+    listed = text(tmp_path / "list.txt", "a.jpg\n")
+    assert images(read(str(listed), "train"), tmp_path) == ["a.jpg"]
+
+
+def test_a_list_of_images_with_labels_beside_needs_classes_txt(tmp_path: Path) -> None:
+    paint(tmp_path / "a.jpg"), text(tmp_path / "a.txt", LABEL)
+    with pytest.raises(DataError, match=r"list.txt: no class names: write classes\.txt next to it"):
+        read(str(text(tmp_path / "list.txt", "a.jpg\n")), "train")
+
+
+def test_cvat_yolo_1_1_is_read(tmp_path: Path) -> None:
+    """Table: CVAT YOLO 1.1, lists with a `data/` prefix."""
+    lines = "classes = 1\ntrain = data/train.txt\nvalid = data/valid.txt\nnames = data/obj.names\nbackup = backup/\n"
+    text(tmp_path / "obj.data", lines), text(tmp_path / "obj.names", "cat\n")
+    for part, name in (("train", "a 1"), ("valid", "b")):
+        place = tmp_path / f"obj_{part}_data"
+        paint(place / f"{name}.jpg"), text(place / f"{name}.txt", LABEL)
+        text(tmp_path / f"{part}.txt", f"data/obj_{part}_data/{name}.jpg\n")
+    for source in (tmp_path, tmp_path / "obj.data"):
+        assert images(read(str(source), "train"), tmp_path) == ["obj_train_data/a 1.jpg"]
+        assert images(read(str(source), "val"), tmp_path) == ["obj_valid_data/b.jpg"]
+    (tmp_path / "obj.data").write_text(lines.replace("valid", "other"))
+    with pytest.raises(DataError, match=r"obj.data: no entry val.*val=\.2 splits off"):
+        read(str(tmp_path), "val")
+    (tmp_path / "obj.names").unlink()
+    with pytest.raises(DataError, match="obj.names: write it, with one class name per line"):
+        read(str(tmp_path), "train")
+
+
+def test_a_path_without_its_first_folders_is_never_the_wrong_image(tmp_path: Path) -> None:
+    paint(tmp_path / "1.jpg")
+    with pytest.raises(DataError, match="x/1.jpg and y/1.jpg are both|y/1.jpg and x/1.jpg are both"):
+        find.locate_all("list", ["x/1.jpg", "y/1.jpg"], [str(tmp_path)])
+    assert find.locate("C:\\pets\\1.jpg", [str(tmp_path)]) == str(tmp_path / "1.jpg")
+
+
+def test_label_studio_yolo_is_read(tmp_path: Path) -> None:
+    """Table: Label Studio YOLO folder with notes.json; without images the message tells where to put them."""
+    text(tmp_path / "notes.json", {"categories": [{"id": 0, "name": "cat"}], "info": {"version": "1.0"}})
+    text(tmp_path / "labels" / "1f-a.txt", LABEL)
+    with pytest.raises(DataError, match="label files, but no images: copy them to"):
+        read(str(tmp_path), "train")
+    paint(tmp_path / "images" / "1f-a.jpg")
+    assert images(read(str(tmp_path), "train"), tmp_path) == ["images/1f-a.jpg"]
+
+
+@pytest.mark.parametrize("place", ["train/images", "images/train"])
+def test_yolo_parts_share_the_names_of_the_folder(tmp_path: Path, place: str) -> None:
+    """Table: Roboflow; yaml key `validation:`. A part that is missing is an error, not all images."""
+    text(tmp_path / "classes.txt", "cat\n")
+    for part in ("train", "valid"):
+        here = place.replace("train", part)
+        paint(tmp_path / here / "a.jpg"), text(tmp_path / here.replace("images", "labels") / "a.txt", LABEL)
+    assert images(read(str(tmp_path), "train"), tmp_path) == [f"{place}/a.jpg"]
+    assert images(read(str(tmp_path), "val"), tmp_path) == [f"{place.replace('train', 'valid')}/a.jpg"]
+    with pytest.raises(DataError, match="no part test, only train, val"):
+        read(str(tmp_path), "test")
+    text(tmp_path / "data.yaml", f"train: {place}\nvalidation: {place.replace('train', 'valid')}\nnames: [cat]\n")
+    assert images(read(str(tmp_path), "val"), tmp_path) == [f"{place.replace('train', 'valid')}/a.jpg"]
+    assert images(read(str(tmp_path / place), "train"), tmp_path) == [f"{place}/a.jpg"]  # names of the folder above
+
+
+def test_yolo_label_folders_may_have_any_name(tmp_path: Path) -> None:
+    paint(tmp_path / "photos" / "a.jpg"), text(tmp_path / "txt" / "a.txt", LABEL), text(tmp_path / "obj.names", "cat")
+    assert images(read(str(tmp_path), "train"), tmp_path) == ["photos/a.jpg"]
+
+
+def test_images_and_labels_without_the_other_are_counted(tmp_path: Path) -> None:
+    """Table: .jfif, .heic, .avif in a YOLO folder; a label without image."""
+    text(tmp_path / "classes.txt", "cat\n")
+    for name in ("a.jfif", "b.heic", "c.jpg"):
+        paint(tmp_path / "images" / name)
+    for name in ("a", "b", "lost", "lost2"):
+        text(tmp_path / "labels" / f"{name}.txt", LABEL)
+    found = read(str(tmp_path), "train")
+    assert [Path(found.path(i)).name for i in range(len(found))] == ["a.jfif", "c.jpg"]
+    notes = "\n".join(found.notes)
+    assert "in a format that is not read: 1, for example images/b.heic: convert them to JPEG or PNG" in notes
+    assert "images without a label file, which count as backgrounds: 1, for example" in notes and "c.jpg" in notes
+    assert "label files without an image, left out: 3, for example" in notes
+    prepare(found)
+
+
+# ---- COCO and annotation files
+
+
+def test_the_official_coco_layout_needs_no_image_root(tmp_path: Path) -> None:
+    """Table: annotations/, train2017/, val2017/, by naming the JSON files or the folder."""
+    for part in ("train2017", "val2017"):
+        (
+            text(tmp_path / "annotations" / f"instances_{part}.json", coco(f"{part}.jpg")),
+            paint(tmp_path / part / f"{part}.jpg"),
+        )
+    text(tmp_path / "annotations" / "captions_val2017.json", {"images": [], "annotations": []})
+    for part, folder in (("train", "train2017"), ("val", "val2017")):
+        for source in (tmp_path, tmp_path / "annotations", tmp_path / "annotations" / f"instances_{folder}.json"):
+            assert images(read(str(source), part), tmp_path) == [f"{folder}/{folder}.jpg"]
+    assert len(read(str(tmp_path), "all")) == 2
+
+
+@pytest.mark.parametrize("place", ["images/val", "images/val2017", "images", "val"])
+def test_coco_images_are_found_near_the_annotations(tmp_path: Path, place: str) -> None:
+    path = text(tmp_path / "annotations" / "instances_val2017.json", coco("a.jpg"))
+    paint(tmp_path / place / "a.jpg")
+    assert images(read(str(path), "val"), tmp_path) == [f"{place}/a.jpg"]
+
+
+def test_roboflow_coco_parts_are_read_from_one_folder(tmp_path: Path) -> None:
+    for part in ("train", "valid", "test"):
+        text(tmp_path / part / "_annotations.coco.json", coco(f"{part}.jpg")), paint(tmp_path / part / f"{part}.jpg")
+    for part, name in (("train", "train"), ("val", "valid"), ("test", "test")):
+        assert images(read(str(tmp_path), part), tmp_path) == [f"{name}/{name}.jpg"]
+    joined = read(str(tmp_path), "all")
+    assert len(images(joined, tmp_path)) == 3 and joined.image_ids.tolist() == [1, 2, 3]
+    assert joined.where(1).endswith("_annotations.coco.json")
+
+
+def test_a_folder_with_annotation_files_is_read_by_its_name(tmp_path: Path) -> None:
+    text(tmp_path / "classes.txt", "cat\n")
+    for part in ("train", "val"):
+        paint(tmp_path / f"{part}.jpg"), text(tmp_path / f"{part}.txt", f"{part}.jpg 1,2,9,8,0\n")
+    for part in ("train", "val"):
+        assert images(read(str(tmp_path), part), tmp_path) == [f"{part}.jpg"]
+
+
+def test_image_root_is_used_or_reported(tmp_path: Path) -> None:
+    text(tmp_path / "classes.txt", "cat\n"), paint(tmp_path / "far" / "a.jpg")
+    source = str(text(tmp_path / "train.txt", "a.jpg 1,2,9,8,0\n"))
+    assert images(read(source, "train", image_root=str(tmp_path / "far")), tmp_path) == ["far/a.jpg"]
+    assert "is not used" in read(source, "train", image_root=str(tmp_path)).notes[0]
+    with pytest.raises(DataError, match="image_root=.*there is no such folder"):
+        read(source, "train", image_root=str(tmp_path / "none"))
+    paint(tmp_path / "images" / "a.jpg"), text(tmp_path / "labels" / "a.txt", LABEL), (tmp_path / "train.txt").unlink()
+    assert "is not used" in read(str(tmp_path), "train", image_root=str(tmp_path / "far")).notes[-1]
+
+
+def test_folders_that_links_lead_to_twice_are_listed_once(tmp_path: Path) -> None:
+    paint(tmp_path / "a" / "1.jpg"), (tmp_path / "a" / "again").symlink_to(tmp_path, target_is_directory=True)
+    paint(tmp_path / ".hidden" / "2.jpg")
+    assert find.files_under(tmp_path) == ["a/1.jpg"]
+
+
+# ---- problems
+
+
+def test_problems_of_several_kinds_are_reported_together(tmp_path: Path) -> None:
+    """Table: several bad lines of different kinds in one file: only the first kind is reported."""
+    lines = ["a.jpg 1,2,3,4,7\n"] * 12 + ["a.jpg 1,2,3,4\n", "a.jpg 1,2,nan,4,0\n", "a.jpg 3,2,3,4,0\n"]
+    text(tmp_path / "classes.txt", "cat\n")
+    with pytest.raises(DataError) as caught:
+        read(str(text(tmp_path / "train.txt", "".join(lines))), "train")
+    message = str(caught.value)
+    assert "problems: 15" in message.splitlines()[0] and "... and 2 more" in message
+    for words in (
+        "12 x class ...",
+        "train.txt:10: class 7",
+        "train.txt:13: box",
+        "train.txt:14: box",
+        ":15: box 3,2,3,4 has no",
+    ):
+        assert words in message
+    assert "train.txt:11: class" not in message
+
+
+def test_problems_are_grouped_by_kind_whatever_names_and_numbers_they_hold() -> None:
+    kinds = ["f.json: annotation {} of x/{}.png: class 'n{}' is not in the list of classes (a, b); did you mean 'a'?"]
+    kinds += ["dir {}/l.txt:{}: {} numbers: write class x y width height"]
+    problems = [kind.format(*[i] * 3) for i in range(30) for kind in kinds]
+    lines = first_ten(problems).splitlines()
+    assert lines[0].strip() == "30 x class ... is not in the list of classes ..." and len(lines) == 2 * 12
+    assert len(first_ten([f"f: {'x' * i}" for i in range(1, 99)]).splitlines()) < 40
+
+
+def test_tables_and_other_json_are_found_in_folders(tmp_path: Path) -> None:
+    """CSV as TensorFlow's tutorials write it, and `_annotations.csv` of Roboflow; VIA; settings next to labels."""
+    header = "filename,width,height,class,xmin,ymin,xmax,ymax\n"
+    for part in ("train", "test"):
+        paint(tmp_path / "tf" / "images" / f"{part}.jpg")
+        text(tmp_path / "tf" / "data" / f"{part}_labels.csv", f"{header}{part}.jpg,40,20,cat,1,2,9,8\n")
+        paint(tmp_path / "rf" / part / "a.jpg")
+        text(tmp_path / "rf" / part / "_annotations.csv", f"{header}a.jpg,40,20,cat,1,2,9,8\n")
+    assert images(read(str(tmp_path / "rf"), "train"), tmp_path) == ["rf/train/a.jpg"]
+    assert images(read(str(tmp_path / "rf"), "val"), tmp_path) == ["rf/test/a.jpg"]
+    found = read(str(tmp_path / "tf"), "train")
+    assert len(found) == 1 and Path(found.path(0)).name == "train.jpg"
+    region = {"shape_attributes": {"name": "rect", "x": 1, "y": 2, "width": 8, "height": 6}}
+    via = {"a.jpg1": {"filename": "a.jpg", "regions": [region | {"region_attributes": {"class": "cat"}}]}}
+    paint(tmp_path / "via" / "a.jpg"), text(tmp_path / "via" / "via_region_data.json", via)
+    assert images(read(str(tmp_path / "via"), "train"), tmp_path) == ["via/a.jpg"]
+    (
+        paint(tmp_path / "yolo" / "a.jpg"),
+        text(tmp_path / "yolo" / "a.txt", LABEL),
+        text(tmp_path / "yolo" / "x.json", {"a": 1}),
+    )
+    text(tmp_path / "yolo" / "classes.txt", "cat")
+    assert images(read(str(tmp_path / "yolo"), "train"), tmp_path) == ["yolo/a.jpg"]

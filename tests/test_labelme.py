@@ -1,0 +1,74 @@
+"""LabelMe: where images are found, what is left out, and damaged files."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from files import boxes, paint, text
+
+from datasets.errors import DataError
+from datasets.formats import read
+
+
+def shape(label: Any, points: Any, kind: str | None = "polygon") -> dict[str, Any]:
+    return {"label": label, "points": points, "shape_type": kind, "flags": {}}
+
+
+def labelme(path: Path, image: Any, *shapes: Any, **changes: Any) -> Path:
+    return text(path, {"imagePath": image, "imageHeight": 20, "imageWidth": 40, "shapes": shapes, **changes})
+
+
+BOX = shape("dog", [[1, 2], [9, 8]], "rectangle")
+
+
+@pytest.mark.parametrize("image", [None, "", "C:\\phone\\other.jpg", "/home/me/else.jpeg", "gone.png"])
+@pytest.mark.parametrize("suffix", [".JPG", ".tif", ".WebP"])
+def test_an_image_next_to_its_file_is_found_whatever_the_file_says(tmp_path: Path, image: Any, suffix: str) -> None:
+    labelme(tmp_path / "a.1.json", image, BOX)
+    paint(tmp_path / f"a.1{suffix}"), paint(tmp_path / "a.png")
+    found = read(str(tmp_path), "train")
+    assert boxes(found) == [(str(tmp_path / f"a.1{suffix}"), [[1, 2, 9, 8]], ["dog"], [False])]
+    assert found.notes == (f"{tmp_path}: 1 images without a JSON file are left out",)
+    assert boxes(read(str(tmp_path / "a.1.json"), "train")) == boxes(found)
+
+
+def test_images_may_be_in_a_folder_next_to_that_of_the_files(tmp_path: Path) -> None:
+    labelme(tmp_path / "labels" / "a.json", "C:\\phone\\a.png", BOX)
+    image = paint(tmp_path / "images" / "a.png")
+    assert Path(read(str(tmp_path / "labels"), "train").path(0)).resolve() == image
+    root = paint(tmp_path / "root" / "a.png")
+    assert read(str(tmp_path / "labels"), "train", image_root=str(root.parent)).path(0) == str(root)
+
+
+def test_points_and_lines_are_left_out_and_counted(tmp_path: Path) -> None:
+    others = [shape("tip", [[n, 2], [n, 3]], kind) for n, kind in enumerate(["point", "line", "linestrip", "points"])]
+    labelme(tmp_path / "a.json", "a.png", *others, BOX)
+    found = read(str(tmp_path), "train")
+    assert found.classes == ("dog",) and found.boxes.tolist() == [[1, 2, 9, 8]]
+    assert "objects without a box, left out: 4" in found.notes[0]
+    assert "a.json: object 2: 'tip' is a line" in found.notes[0]
+
+
+def test_all_mistakes_are_reported_in_one_pass(tmp_path: Path) -> None:
+    wrong = [shape(None, [[1, 2], [3, 4]]), shape(" ", [[1, 2], [3, 4]]), shape("x", []), shape("x", [[1, "a"]]), 7]
+    labelme(tmp_path / "a.json", ["a.png"], BOX, *wrong, imageHeight="64px")
+    text(tmp_path / "b.json", {"shapes": 5})
+    with pytest.raises(DataError) as caught:
+        read(str(tmp_path), "train")
+    for words in (
+        "problems: 8",
+        'a.json: imagePath is ["a.png"]: expected `str',
+        'a.json: imageHeight is "64px"',
+        "a.json: object 2: the label is null: give the shape a label",
+        "a.json: object 3: class name ' ' is blank",
+        "a.json: object 4: 'x' needs points",
+        'a.json: shapes[4].points[0][1] is "a"',
+        "a.json: shapes[5] is 7",
+        "b.json: shapes is 5",
+    ):
+        assert words in str(caught.value)
+
+
+def test_a_circle_of_any_size_is_read_or_refused(tmp_path: Path) -> None:
+    labelme(tmp_path / "a.json", "a.png", shape("sun", [[10, 10], [1e200, 14]], "circle"))
+    assert read(str(tmp_path), "train").boxes[0, 2] == 1e200

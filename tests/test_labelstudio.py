@@ -1,0 +1,107 @@
+"""Label Studio: JSON and JSON-MIN."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from files import boxes, paint, text
+
+from datasets.errors import DataError
+from datasets.formats import read
+
+SIZE = {"original_width": 40, "original_height": 20}
+RECTANGLE = {"x": 10.0, "y": 20.0, "width": 25, "height": 30, "rotation": 0}  # 4, 4, 14, 10 in pixels
+
+
+def result(label: str | None = "cat", kind: str = "rectanglelabels", id_: str = "a", **changes: Any) -> dict:
+    value = RECTANGLE | changes | ({kind: [label]} if label else {})
+    return {
+        "id": id_,
+        "type": kind,
+        "from_name": "label",
+        "to_name": "image",
+        "image_rotation": 0,
+        "value": value,
+    } | SIZE
+
+
+def task(image: str, *results: Any, **changes: Any) -> dict:
+    work = {"id": 1, "was_cancelled": False, "completed_by": 3, "result": list(results)}
+    return {"id": 7, "data": {"text": "any", "image": image}, "annotations": [work], "predictions": []} | changes
+
+
+def test_tasks_become_images_with_boxes(tmp_path: Path) -> None:
+    paint(tmp_path / "images" / "3f2a9c1d-a.png"), paint(tmp_path / "b.png")
+    shapes = [
+        result(),
+        result("dog", "polygonlabels", points=[[0, 0], [50, 10], [25, 100]]),
+        result("dog", "ellipselabels", x=50, y=50, radiusX=10, radiusY=10),
+        result("tip", "keypointlabels", height=None),
+        {"type": "choices", "value": {"choices": ["good"]}},
+    ]
+    path = text(tmp_path / "x.json", [task("/data/upload/1/3f2a9c1d-a.png", *shapes), task("b.png")])
+    found = read(str(path), "train")
+    assert boxes(found) == [
+        (
+            str(tmp_path / "images" / "3f2a9c1d-a.png"),
+            [[4, 4, 14, 10], [0, 0, 20, 20], [16, 8, 24, 12]],
+            ["cat", "dog", "dog"],
+            [False] * 3,
+        ),
+        (str(tmp_path / "b.png"), [], [], []),
+    ]
+    assert found.sizes.tolist() == [[20, 40], [0, 0]] and found.where(0) == f"{path}: task 7"
+    assert "objects without a box, left out: 2" in found.notes[0] and "task 7, result 5" in found.notes[0]
+
+
+def test_a_rotated_rectangle_becomes_its_bounding_box(tmp_path: Path) -> None:
+    path = text(tmp_path / "x.json", [task("a.png", result(rotation=90), result(rotation=45))])
+    first, second = read(str(path), "train").boxes
+    assert np.allclose(first, [4 - 6, 4, 4, 4 + 10])  # around its upper left corner, clockwise
+    side = 0.5**0.5
+    assert np.allclose(second, [4 - 6 * side, 4, 4 + 10 * side, 4 + 16 * side])
+
+
+def test_the_label_may_be_an_entry_of_its_own(tmp_path: Path) -> None:
+    entries = [result(None, "rectangle", "r1"), result("cat", "labels", "r1")]
+    found = read(str(text(tmp_path / "x.json", [task("a.png", *entries)])), "train")
+    assert found.boxes.tolist() == [[4, 4, 14, 10]] and found.classes == ("cat",)
+
+
+def test_json_min_is_read(tmp_path: Path) -> None:
+    region = RECTANGLE | SIZE | {"rectanglelabels": ["cat"]}
+    rows = [{"image": "/data/upload/a.png", "id": 1, "label": [region], "annotator": 1}, {"image": "b.png", "id": 2}]
+    found = read(str(text(tmp_path / "x.json", rows)), "train")
+    assert [row[1:3] for row in boxes(found)] == [([[4, 4, 14, 10]], ["cat"]), ([], [])]
+
+
+def test_open_and_cancelled_tasks_are_left_out_and_the_ground_truth_counts(tmp_path: Path) -> None:
+    works = [{"result": [result("cat")]}, {"result": [result("dog")], "ground_truth": True}]
+    rows = [task("a.png", annotations=works), task("b.png", annotations=[])]
+    rows.append(task("c.png", annotations=[{"result": [], "was_cancelled": True}]))
+    found = read(str(text(tmp_path / "x.json", rows)), "train")
+    assert len(found) == 1 and found.classes == ("dog",)
+    assert "tasks without a submitted annotation, left out: 2" in found.notes[0]
+    assert "tasks with several annotations, of which one counts: 1" in found.notes[1]
+
+
+def test_all_mistakes_are_reported_in_one_pass(tmp_path: Path) -> None:
+    no_size = {"type": "rectanglelabels", "value": RECTANGLE | {"rectanglelabels": ["cat"]}}
+    turned = result() | {"image_rotation": 90}
+    wrong = [result(None, id_="z"), no_size, turned, result(width="wide"), {"value": 5}, result("a\nb")]
+    rows = [task("a.png", *wrong), task("b.png", data={"text": "no image"}), 5]
+    with pytest.raises(DataError) as caught:
+        read(str(text(tmp_path / "x.json", rows)), "train")
+    for words in (
+        "problems: 8",
+        "task 7, result 1: the object has no label",
+        "task 7, result 2: original_width and original_height are missing",
+        "task 7, result 3: the image is rotated in Label Studio",
+        'task 7: result[3].value.width (id "a") is "wide"',
+        "task 7: result[4].value is 5",
+        "class name 'a\\nb' has a control character",
+        "task 7: there is no image",
+        "[2] is 5: expected `object`",
+    ):
+        assert words in str(caught.value)

@@ -1,0 +1,82 @@
+"""Tables with one box per line."""
+
+from pathlib import Path
+
+import pytest
+from files import boxes, paint, text
+
+from datasets.errors import DataError
+from datasets.formats import read
+from datasets.scan import prepare
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "filename,width,height,class,xmin,ymin,xmax,ymax\na.png,40,20,cat,1,2,3.5,4\nb.png,40,20,dog,5,6,7,8\n"
+        "a.png,40,20,dog,1,2,9,9\n",
+        "a.png,40,20,cat,1,2,3.5,4\nb.png,40,20,dog,5,6,7,8\na.png,40,20,dog,1,2,9,9\n",
+        "\ufeffpath,x1,y1,x2,y2,class\r\na.png,1,2,3.5,4,cat\r\n\r\nb.png,5,6,7,8,dog\r\na.png,1,2,9,9,dog\r\n",
+        "a.png,1,2,3.5,4,cat\nb.png,5,6,7,8,dog\na.png,1,2,9,9,dog\n",
+        "Image_Path;Label;X_Min;Y_Min;X_Max;Y_Max;score\na.png;cat;1;2;3.5;4;\nb.png;dog;5;6;7;8;\na.png;dog;1;2;9;9;\n",
+    ],
+)
+@pytest.mark.parametrize("place", ["", "images", "../images"])
+def test_both_common_forms_are_read(tmp_path: Path, lines: str, place: str) -> None:
+    path = text(tmp_path / "data" / "train_labels.csv", lines)
+    images = [paint(tmp_path / "data" / place / name).resolve() for name in ("a.png", "b.png")]
+    found, _ = prepare(read(str(path), "train"))
+    rows = boxes(found)
+    assert [Path(row[0]).resolve() for row in rows] == images
+    assert [row[1:3] for row in rows] == [([[1, 2, 3.5, 4], [1, 2, 9, 9]], ["cat", "dog"]), ([[5, 6, 7, 8]], ["dog"])]
+    assert found.where(1) == f"{path}:{found.lines[1]}"
+
+
+def test_empty_fields_are_a_background(tmp_path: Path) -> None:
+    found = read(str(text(tmp_path / "x.csv", "a.png,,,,,\nb.png,1,2,3,4,cat\nb.png,,,,,\n")), "train")
+    assert [row[1] for row in boxes(found)] == [[], [[1, 2, 3, 4]]]
+
+
+def test_image_root_is_the_folder_of_the_images(tmp_path: Path) -> None:
+    image = paint(tmp_path / "far" / "a.png")
+    path = text(tmp_path / "x.csv", '"C:\\me\\a.png",1,2,3,4,"cat, big"\n')
+    found = read(str(path), "train", image_root=str(image.parent))
+    assert found.path(0) == str(image) and found.classes == ("cat, big",)
+
+
+def test_all_mistakes_are_reported_in_one_pass(tmp_path: Path) -> None:
+    lines = "path,x1,y1,x2,y2,class\na.png,1,2,3,4,cat\na.png,1,b,3,4,cat\na.png,1,2\n,1,2,3,4,cat\na.png,1,2,3,4,\n"
+    with pytest.raises(DataError) as caught:
+        read(str(text(tmp_path / "x.csv", lines + "a.png,1,2,nan,4,cat\n")), "train")
+    for words in (
+        "problems: 5",
+        "x.csv:3: '1,b,3,4' is not a box: write x1,y1,x2,y2 as numbers",
+        "x.csv:4: 3 fields: a line needs 6",
+        "x.csv:5: no image",
+        "x.csv:6: class name '' is blank",
+        "x.csv:7: box 1,2,nan,4",
+    ):
+        assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        ("", "0 columns without a known header: write filename,width"),
+        ("a,b\n", "2 columns without a known header"),
+        ("path,x1,y1,x2,class\n", "x.csv:1: the header has no column for y2"),
+        ("a.png,1,2,3,4,cat\n" + "x" * 200_000 + ",1,2,3,4,cat\n", "x.csv:2: not CSV"),
+        ("path,x1,y1,x2,y2,class\na.png,0.1,0.2,0.3,0.4,cat\n", "fractions"),
+    ],
+)
+def test_other_tables_are_errors_with_a_fix(tmp_path: Path, lines: str, words: str) -> None:
+    with pytest.raises(DataError, match="x.csv") as caught:
+        read(str(text(tmp_path / "x.csv", lines)), "train")
+    assert words in str(caught.value)
+
+
+def test_the_tables_of_raccoon_are_its_parts(shared: Path) -> None:
+    folder = shared / "data" / "raccoon" / "data"
+    train, val = (read(str(folder / f"{part}_labels.csv"), part) for part in ("train", "test"))
+    assert (len(train), len(train.boxes), len(val), len(val.boxes)) == (160, 173, 40, 44)
+    assert train.classes == ("raccoon",) and all(Path(val.path(i)).exists() for i in range(40))
