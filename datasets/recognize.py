@@ -40,9 +40,15 @@ def read_folder(folder: Path, part: Part, classes: Classes, image_root: str | No
     if jsons:
         return _join(folder, _boxes_only(list(jsons)), part, partial(read_json_file, **kinds))
     texts = find.of_suffix(files, ".txt")
-    if lists := [f"{name}.txt" for name in part if f"{name}.txt" in texts]:
-        return read_text(folder / lists[0], classes, image_root, bad_boxes)
     images, labeled = find.images_of(files), find.Stems(texts)
+    paired = find.Stems(images)
+    lists = [t for t in texts if "/" not in t and t not in ("classes.txt", "labels.txt") and not paired.nearest(t)]
+    if len(lists) > 1:
+        lists = [text for text in lists if find.part_of(text)]
+    if lists and (part or len(lists) == 1):
+        exact = [f"{name}.txt" for name in part if f"{name}.txt" in lists]
+        chosen = exact or find.select_part(folder, lists, part, by_name=True)
+        return read_text(folder / chosen[0], classes, image_root, bad_boxes)
     near = any(os.path.exists(label_file(str(folder / image))) for image in images[:100])  # the user named images/train
     if near or any(map(labeled.nearest, images)) or any(re.search("(^|/)labels/", text) for text in texts):
         top = Path(os.path.abspath(folder))
