@@ -21,11 +21,11 @@ def read_text(path: Path, classes: Classes, image_root: str | None, bad_boxes: s
     if len(found.boxes) or not len(found):
         return found
     from datasets import find
-    from datasets.yolo import label_file, names_near, read_yolo_images
+    from datasets.yolo import has_label, names_near, read_yolo_images
 
     listed = [found.names[i] for i in range(len(found))]
     paths = find.locate_all(path, listed, [found.root])
-    if any(os.path.exists(label_file(place)) for place in paths if place.lower().endswith(IMAGE_SUFFIXES)):
+    if any(has_label(place) for place in paths if place.lower().endswith(IMAGE_SUFFIXES)):
         images = read_yolo_images(str(path), paths, names or names_near(path.parent), classes, bad_boxes)
         return without_root(images, image_root)
     if find.of_suffix(find.files_under(path.parent), ".xml"):

@@ -16,7 +16,7 @@ from datasets.store import Annotations, Classes, Part
 from datasets.tables import read_table
 from datasets.typed import read_json_file
 from datasets.voc import read_voc
-from datasets.yolo import label_file, names_near, read_config, read_yolo_folder
+from datasets.yolo import has_label, names_near, read_config, read_yolo_folder
 
 
 def read_folder(folder: Path, part: Part, classes: Classes, image_root: str | None, bad_boxes: str) -> Annotations:
@@ -49,7 +49,7 @@ def read_folder(folder: Path, part: Part, classes: Classes, image_root: str | No
         exact = [f"{name}.txt" for name in part if f"{name}.txt" in lists]
         chosen = exact or find.select_part(folder, lists, part, by_name=True)
         return read_text(folder / chosen[0], classes, image_root, bad_boxes)
-    near = any(os.path.exists(label_file(str(folder / image))) for image in images[:100])  # the user named images/train
+    near = any(has_label(str(folder / image)) for image in images[:100])  # the user named images/train
     if near or any(map(labeled.nearest, images)) or any(re.search("(^|/)labels/", text) for text in texts):
         top = Path(os.path.abspath(folder))
         places = dict.fromkeys([folder, *(folder / os.path.dirname(text) for text in texts)])
