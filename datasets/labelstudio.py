@@ -73,7 +73,7 @@ def read_labelstudio(
         row = parse(raw, dict[str, Raw], f"{source}: [{index}]", problems)
         if row is None:
             continue
-        place = f"{source}: task {bytes(row['id']).decode() if 'id' in row else index + 1}"
+        place = f"{source}: task {bytes(row['id']).decode(errors='replace')[:40] if 'id' in row else index + 1}"
         if "data" in row:
             data = parse(row["data"], dict[str, Any], f"{place}: data", problems)
             listed = rows(

@@ -166,7 +166,8 @@ class Packer:
 
     def add_box(self, x1, y1, x2, y2, label, crowd=0.0, area=None) -> None:
         """Adds a box to the last image. Raises ValueError (NoArea) that says what is wrong with it."""
-        if not math.isfinite(x1 + y1 + x2 + y2 + label):
+        area = (x2 - x1) * (y2 - y1) if area is None else area
+        if not math.isfinite(x1 + y1 + x2 + y2 + label + area):
             raise ValueError(f"box {x1:g},{y1:g},{x2:g},{y2:g},{label:g} holds a value that is not a number")
         if label != int(label) or crowd not in (0, 1):
             raise ValueError(f"class {label:g} must be a whole number, and crowd {crowd:g} must be 0 or 1")
@@ -180,7 +181,7 @@ class Packer:
         self._boxes.extend((x1, y1, x2, y2))
         self._labels.append(index)
         self._crowd.append(int(crowd))
-        self._areas.append((x2 - x1) * (y2 - y1) if area is None else area)
+        self._areas.append(area)
 
     def complain(self, where: str, error: ValueError) -> None:
         """Notes a problem; `finish` raises all of them together."""
