@@ -157,6 +157,7 @@ class Packer:
         try:
             self._paths.append(check_path(name))
         except ValueError as error:
+            self._paths.append("")
             self.complain(file or self.source, error)
         self._starts.append(len(self._labels))
         self._lines.append(line)
@@ -196,13 +197,10 @@ class Packer:
         """Returns the annotations, or raises one DataError for all problems. `bad_boxes`: "error", or "drop" with a note."""
         if bad_boxes not in ("error", "drop"):
             raise DataError(f'bad_boxes is {bad_boxes!r}; it can be "error" or "drop"')
-        problems = self.problems + (self.without_area if self.problems and bad_boxes == "error" else [])
-        raise_any(f"{self.source}: problems: {len(problems)}", problems)
-        self.notes += note_dropped(f"{self.source}: boxes without area", self.without_area, bad_boxes)
         labels, classes = np.frombuffer(self._labels, np.int32), self._classes
         if classes is None:
             classes = tuple(str(index) for index in range(labels.max(initial=-1) + 1))
-        return Annotations(
+        found = Annotations(
             source=self.source,
             classes=classes,
             category_ids=np.array(range(len(classes)) if category_ids is None else category_ids, np.int64),
@@ -217,8 +215,15 @@ class Packer:
             names=self._paths,
             lines=np.frombuffer(self._lines, np.int32),
             files=self._files,
-            notes=tuple(self.notes),
         )
+        try:
+            problems = self.problems + (self.without_area if self.problems and bad_boxes == "error" else [])
+            raise_any(f"{self.source}: problems: {len(problems)}", problems)
+            notes = [*self.notes, *note_dropped(f"{self.source}: boxes without area", self.without_area, bad_boxes)]
+        except DataError as error:
+            error.rest = found.select([i for i in range(len(found)) if found.names[i]])
+            raise
+        return replace(found, notes=tuple(notes))
 
 
 def unknown_class(name: str, classes: tuple[str, ...]) -> str:

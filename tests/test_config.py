@@ -143,6 +143,7 @@ def test_words_without_a_name_are_constants_where_only_one_fits(tmp_path, monkey
         (["train=x", "data"], "train= is given twice"),
         (["train="], "train=VALUE; train is str, for example data/train.txt"),
         (["data=x"], "did you mean train=x"),
+        (["data="], "did you mean train=VALUE"),
         (["imgsz=640"], "did you mean image_size=640"),
         (["epochs"], "epochs=VALUE; epochs is int, for example 50"),
     ):
