@@ -10,8 +10,8 @@ from datasets import find
 from datasets.combine import join
 from datasets.cvat import read_cvat
 from datasets.errors import DataError
+from datasets.files import read_text, without_root
 from datasets.labelme import read_labelme
-from datasets.lists import read_text, without_root
 from datasets.store import Annotations, Classes, Part
 from datasets.tables import read_table
 from datasets.typed import read_json_file

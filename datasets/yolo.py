@@ -16,7 +16,7 @@ import yaml
 from datasets import find
 from datasets.annotations import read_json, text_lines
 from datasets.errors import DataError, check_path
-from datasets.lists import without_root
+from datasets.files import without_root
 from datasets.scan import scan
 from datasets.store import Annotations, Classes, Packer, Part
 from utils.images import IMAGE_SUFFIXES
