@@ -104,7 +104,7 @@ def _box(region: Region, attribute: str | None, classes: Classes, place: str) ->
     elif shape.name == "ellipse":
         corners = ellipse_box(shape.cx, shape.cy, shape.rx, shape.ry, shape.theta)
     elif shape.name != "polygon":
-        return Box(name, (), no_box=shape.name, place=place)
+        return Box(name, (), no_box=shape.name or "shape without a name", place=place)
     elif not shape.all_points_x or len(shape.all_points_x) != len(shape.all_points_y):
         return Box(name, (), problem="the polygon needs as many x as y: draw it again, or remove it", place=place)
     else:
