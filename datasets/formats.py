@@ -104,6 +104,7 @@ def _read_text(source: str, classes: Classes, bad_boxes: str) -> Annotations:
 
 
 def _read_folder(folder: Path, part: Part, classes: Classes, image_root: str | None, bad_boxes: str) -> Annotations:
+    from datasets.cvat import is_cvat, read_cvat
     from datasets.folders import has_xml, read_voc
     from datasets.labelme import read_labelme
     from datasets.typed import read_json_file
@@ -112,8 +113,8 @@ def _read_folder(folder: Path, part: Part, classes: Classes, image_root: str | N
     yamls = [folder / "data.yaml"] if (folder / "data.yaml").exists() else sorted(folder.glob("*.y*ml"))
     if len(yamls) == 1:
         return read_yolo_yaml(yamls[0], part, classes, bad_boxes)
-    if (folder / "annotations.xml").is_file():  # of CVAT
-        return _read(str(folder / "annotations.xml"), part[0] if part else "all", classes, image_root, bad_boxes)
+    if (folder / "annotations.xml").is_file() and is_cvat(folder / "annotations.xml"):
+        return read_cvat(str(folder / "annotations.xml"), classes, image_root, bad_boxes)
     if any(has_xml(folder / name) for name in ("Annotations", "annotations", "")):
         return read_voc(folder, part, classes, bad_boxes)
     files = sorted(folder.glob("*.json"))
