@@ -27,7 +27,7 @@ class ImageFinder:
         groups = [inside + above]
         if image_root:
             groups.insert(0, [os.path.join(os.path.abspath(image_root), place) for place in inside])
-        self._groups = [[root for root in group if os.path.isdir(self._join(root))] for group in groups]
+        self._groups = [[root for root in group if os.path.isdir(self._join(root) or ".")] for group in groups]
         self._default = os.path.abspath(image_root) if image_root else ""
         self._names = set(names)
 
