@@ -24,11 +24,11 @@ in a new process: wall and CPU time of `datasets.formats.read`, and the largest 
 READ = """
 import resource, sys, time
 from datasets.formats import read
-base, begin, cpu = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.perf_counter(), time.process_time()
+begin, cpu = time.perf_counter(), time.process_time()
 found = read(sys.argv[1], "train")
 seconds, cpu = time.perf_counter() - begin, time.process_time() - cpu
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-print(len(found), len(found.boxes), seconds, cpu, peak / 1024, base / 1024)
+print(len(found), len(found.boxes), seconds, cpu, peak / 1024)
 """
 
 
@@ -68,7 +68,7 @@ def write_coco(folder: Path, images: int, annotations: int, points: int) -> Path
 
 
 def measure(path: Path) -> list[float]:
-    """Reads a COCO JSON in a new process -> images, boxes, seconds, CPU seconds, MB of memory at most, MB before reading."""
+    """Reads a COCO JSON in a new process -> images, boxes, seconds, CPU seconds, MB of memory at most."""
     done = subprocess.run([sys.executable, "-c", READ, str(path)], stdout=subprocess.PIPE, text=True, check=True)
     return [float(word) for word in done.stdout.split()]
 
@@ -79,13 +79,13 @@ def main(words: list[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = write_coco(Path(folder), cfg.images, cfg.annotations, cfg.points)
         size = path.stat().st_size
-        images, boxes, seconds, cpu, peak, base = measure(path)
+        images, boxes, seconds, cpu, peak = measure(path)
     row = {
         "images": f"{images:,.0f}",
         "boxes": f"{boxes:,.0f}",
         "size of the file": f"{size / 1e6:.0f} MB",
         "seconds (CPU time)": f"{seconds:.1f} ({cpu:.1f})",
-        "memory": f"{peak:.0f} MB ({base:.0f} before reading)",
+        "memory": f"{peak:.0f} MB",
     }
     add_row("read_json", HEAD, row)
 

@@ -2,6 +2,7 @@
 
 import math
 import xml.etree.ElementTree as ElementTree
+from pathlib import Path
 
 from datasets.errors import DataError
 from datasets.named import Box, LabelFile, names_of, pack_source, side
@@ -9,6 +10,12 @@ from datasets.shapes import Corners, ellipse_box, points_box, rotated_box
 from datasets.store import Annotations, Classes
 
 NO_AREA = ("attribute", "polyline", "points", "cuboid", "skeleton", "tag")  # elements without a box
+
+
+def is_cvat(path: Path) -> bool:
+    """Returns whether the beginning of an XML file looks like CVAT's, with many images."""
+    with open(path, "rb") as file:
+        return b"<annotations>" in file.read(1000)
 
 
 def read_cvat(path: str, classes: Classes, image_root: str | None, bad_boxes: str) -> Annotations:

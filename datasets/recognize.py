@@ -8,7 +8,7 @@ from pathlib import Path
 
 from datasets import find
 from datasets.combine import join
-from datasets.cvat import read_cvat
+from datasets.cvat import is_cvat, read_cvat
 from datasets.errors import DataError
 from datasets.files import read_text, without_root
 from datasets.labelme import read_labelme
@@ -30,7 +30,7 @@ def read_folder(folder: Path, part: Part, classes: Classes, image_root: str | No
         return read_config(configs[0], part, *options, image_root)
     files = find.files_under(folder)
     if xmls := find.of_suffix(files, ".xml"):
-        if all(file.endswith("annotations.xml") for file in xmls):  # of CVAT, with all images
+        if len(xmls) < 100 and all(is_cvat(folder / file) for file in xmls):
             return _join(folder, xmls, part, partial(read_cvat, **kinds))
         return read_voc(folder, part, *options, image_root)
     jsons = {file: head for file in find.of_suffix(files, ".json") if _is_data(head := _head(folder / file))}
