@@ -17,7 +17,6 @@ from datasets.errors import DataError, first_ten
 from datasets.formats import read_classes
 from tools.check_page import contact_page, html_page
 from tools.check_report import SUSPICIOUS, Size, check
-from utils.checkpoint import atomic_write
 from utils.config import override
 from utils.draw import write_image
 
@@ -93,11 +92,10 @@ def main(words: list[str]) -> None:
         report, parts = check(words[0], cfg.val, cfg.size, classes, cfg.image_root)
         print(text_of(report))
         if cfg.page and cfg.page.lower().endswith(".html"):
-            with atomic_write(cfg.page) as file:
-                file.write(html_page(report, parts).encode("utf-8", "backslashreplace"))
+            Path(cfg.page).write_bytes(html_page(report, parts).encode("utf-8", "backslashreplace"))
         elif cfg.page:
             write_image(cfg.page, contact_page(parts["train"].good))
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         report = {"errors": [str(error)]}
         print(error)
     if cfg.json:

@@ -78,7 +78,7 @@ def _head(report: dict[str, Any], parts: dict[str, Part]) -> str:
 
 def _classes(report: dict[str, Any], parts: dict[str, Part]) -> str:
     """A table of the classes with a bar, the boxes and images, and the median size of the boxes, in each part."""
-    heads = "".join(f"<th class="wide">{name} boxes<th>images<th>median px" for name in parts)
+    heads = "".join(f'<th class="wide">{name} boxes<th>images<th>median px' for name in parts)
     most = max([1, *(count for name in parts for count in report[name]["classes"].values())])
     rows = []
     for label, name in enumerate(list(report["train"]["classes"])[:ROWS]):
