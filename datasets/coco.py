@@ -1,7 +1,7 @@
 """COCO JSON -> Annotations."""
 
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable
+from collections.abc import Iterable
 from itertools import count
 from typing import Annotated, Any
 
@@ -34,7 +34,7 @@ class Annotation(Struct, gc=False):
     image_id: Id
     category_id: Id
     id: Any = None
-    bbox: list[float] | None = None
+    bbox: tuple[float, ...] | None = None
     area: Annotated[float, Meta(ge=0, lt=1e300)] | None = None
     iscrowd: int | bool | None = None
     segmentation: Raw = ABSENT  # parsed only without bbox
@@ -56,26 +56,18 @@ def read_coco(
     problems: list[str] = []
     categories = [row for _, row in _rows(source, contents, "categories", Category, problems)]
     images = [row for _, row in _rows(source, contents, "images", Image, problems)]
-    by_image, used, outlined = defaultdict(list), set(), 0
-    for index, annotation in _rows(source, contents, "annotations", Annotation, problems):
-        used.add(_key(annotation.category_id))
-        by_image[_key(annotation.image_id)].append(annotation)
-        if not annotation.bbox:
-            outlined += 1
-            place = f"{source}: annotations[{index}].segmentation (id {annotation.id})"
-            annotation.bbox = outline_box(annotation.segmentation, place, problems)
-        annotation.segmentation = ABSENT
-    names, ids, notes = _categories(source, categories, used, classes)
+    by_image, used, notes = _annotations(source, contents, problems)
+    names, category_ids = _categories(source, categories, used, classes, notes)
     finder = ImageFinder(source, (image.file_name for image in images), image_root)
     pack = Packer(source, finder.folder, tuple(names), classes)
     pack.problems, pack.notes = problems, notes
     labels = {key: label for label, key in enumerate(names.values())}
-    image_ids, seen = whole_ids(_key(image.id) for image in images), set()
+    image_ids, seen = whole_ids("images", (_key(image.id) for image in images), source, notes), set()
     for image in images:
         key = _key(image.id)
         if key in seen:
             problem = "the id must be one that no other image has: export the file again"
-            pack.problems.append(f"{source}: image {image.id!r} {image.file_name!r}: {problem}")
+            problems.append(f"{source}: image {image.id!r} {image.file_name!r}: {problem}")
             continue
         seen.add(key)
         size = int(image.height or 0), int(image.width or 0)
@@ -86,16 +78,27 @@ def read_coco(
             except ValueError as error:
                 pack.complain(f"{source}: annotation {annotation.id} of {image.file_name}", error)
     for key, left in by_image.items():
-        pack.problems.append(f"{source}: {len(left)} annotations of image {key!r}, which is not among the images")
-    if outlined:
-        pack.notes.append(f"{source}: boxes without bbox, which are those of their segmentation: {outlined}")
-    for kind, keys in (("images", seen), ("categories", labels)):
-        changed = sum(not isinstance(key, int) for key in keys)
-        if changed:
-            pack.notes.append(f"{source}: {kind} whose id is not a whole number, which are numbered: {changed}")
-    new_ids = count(max(ids.values(), default=0) + 1)
+        problems.append(f"{source}: {len(left)} annotations of image {key!r}, which is not among the images")
+    new_ids = count(max(category_ids.values(), default=0) + 1)
     final = names if classes is None else classes
-    return pack.finish(bad_boxes, [ids[names[name]] if name in names else next(new_ids) for name in final])
+    return pack.finish(bad_boxes, [category_ids[names[n]] if n in names else next(new_ids) for n in final])
+
+
+def _annotations(
+    source: str, contents: dict[str, Raw], problems: list[str]
+) -> tuple[dict[Id, list[Annotation]], set[Id], list[str]]:
+    """Returns (annotations by the key of their image, keys of their categories, notes)."""
+    by_image, used, outlined = defaultdict(list), set(), 0
+    for index, annotation in _rows(source, contents, "annotations", Annotation, problems):
+        used.add(_key(annotation.category_id))
+        by_image[_key(annotation.image_id)].append(annotation)
+        if not annotation.bbox:
+            outlined += 1
+            place = f"{source}: annotations[{index}].segmentation (id {annotation.id})"
+            annotation.bbox = outline_box(annotation.segmentation, place, problems)
+        annotation.segmentation = ABSENT
+    text = f"{source}: boxes without bbox, which are those of their segmentation: {outlined}"
+    return by_image, used, [text] * bool(outlined)
 
 
 def _rows(source: str, contents: dict[str, Raw], key: str, kind: type, problems: list[str]):
@@ -112,21 +115,23 @@ def _key(id_: Id) -> Id:
     return int(id_) if whole else id_
 
 
-def whole_ids(keys: Iterable[Hashable]) -> dict[Hashable, int]:
-    """Returns {key: id}: whole numbers stay as they are, other keys get those after the largest one."""
+def whole_ids(kind: str, keys: Iterable[Id], source: str, notes: list[str]) -> dict[Id, int]:
+    """Returns {key: id}: whole numbers stay as they are, other keys get those after the largest one, with a note."""
     keys = list(dict.fromkeys(keys))
     ids = {key: key for key in keys if isinstance(key, int)}
+    if len(ids) < len(keys):
+        notes.append(f"{source}: {kind} whose id is not a whole number, which are numbered: {len(keys) - len(ids)}")
     new_ids = count(max(ids.values(), default=0) + 1)
     return {key: ids[key] if key in ids else next(new_ids) for key in keys}
 
 
 def _categories(
-    source: str, categories: list[Category], used: set[Id], classes: Classes
-) -> tuple[dict[str, Id], dict[Id, int], list[str]]:
-    """Returns (key of each name in the order of ids, id of each key, notes). `used` are the keys of the annotations.
+    source: str, categories: list[Category], used: set[Id], classes: Classes, notes: list[str]
+) -> tuple[dict[str, Id], dict[Id, int]]:
+    """Returns (key of each name in the order of ids, id of each key). `used` are the keys of the annotations.
 
     Some services export an unused category 0 that names the group of all others; it is left out."""
-    rows, notes = [(_key(row.id), str(row.name)) for row in categories], []
+    rows = [(_key(row.id), str(row.name)) for row in categories]
     counts = Counter(name for _, name in rows)
     groups = [row.supercategory if isinstance(row.supercategory, str) else "" for row in categories]
     for (key, name), group in zip(rows, groups, strict=True):
@@ -135,12 +140,12 @@ def _categories(
             rows.remove((key, name))
             notes.append(f"{source}: category 0 {name!r} has no box and is left out")
             break
-    ids = whole_ids(key for key, _ in rows)
+    ids = whole_ids("categories", (key for key, _ in rows), source, notes)
     names = {name: key for key, name in sorted(rows, key=lambda row: ids[row[0]])}
     if len(ids) < len(rows) or len(names) < len(rows):
         twice = tuple(sorted({name for key, name in rows if names[name] != key})) or tuple(names)
         raise DataError(f"{source}: two categories have the same id or name {brief(twice)}: rename one of them")
-    return names, ids, notes
+    return names, ids
 
 
 def _add_box(pack: Packer, annotation: Annotation, labels: dict[Id, int]) -> None:
@@ -151,30 +156,30 @@ def _add_box(pack: Packer, annotation: Annotation, labels: dict[Id, int]) -> Non
     if not annotation.bbox:
         return  # reported where it was read
     if len(annotation.bbox) != 4:
-        raise ValueError(f"bbox {annotation.bbox} must be x, y, width, height")
+        raise ValueError(f"bbox {list(annotation.bbox)} must be x, y, width, height")
     x, y, width, height = annotation.bbox
     area = width * height if annotation.area is None else annotation.area
     pack.add_box(x, y, x + width, y + height, label, int(annotation.iscrowd or 0), area)
 
 
-def outline_box(segmentation: Raw, place: str, problems: list[str]) -> list[float]:
-    """Returns x, y, width, height of the polygons or of the mask of a segmentation, or [] with a problem."""
+def outline_box(segmentation: Raw, place: str, problems: list[str]) -> tuple[float, ...]:
+    """Returns x, y, width, height of the polygons or of the mask of a segmentation, or () with a problem."""
     if bytes(segmentation).startswith(b"{"):
         found = parse(segmentation, RunLengths, place, problems)
-        return [] if found is None else _mask_box(found)
+        return () if found is None else _mask_box(found)
     known = len(problems)
     polygons = parse(segmentation, list[list[float]] | None, place, problems)
     if len(problems) > known:
-        return []
+        return ()
     xs, ys = ([value for polygon in polygons or () for value in polygon[side::2]] for side in (0, 1))
     if not xs or any(len(polygon) % 2 for polygon in polygons):
         problems.append(f"{place} has no points x, y, and there is no bbox: draw the object again, or remove it")
-        return []
-    return [min(xs), min(ys), max(xs) - min(xs), max(ys) - min(ys)]
+        return ()
+    return min(xs), min(ys), max(xs) - min(xs), max(ys) - min(ys)
 
 
-def _mask_box(runs: RunLengths) -> list[float]:
+def _mask_box(runs: RunLengths) -> tuple[float, ...]:
     from pycocotools import mask
 
     rle = {"size": list(runs.size), "counts": runs.counts}
-    return mask.toBbox(mask.frPyObjects(rle, *runs.size) if isinstance(runs.counts, list) else rle).tolist()
+    return tuple(mask.toBbox(mask.frPyObjects(rle, *runs.size) if isinstance(runs.counts, list) else rle).tolist())

@@ -2,13 +2,20 @@
 
 import math
 import xml.etree.ElementTree as ElementTree
+from pathlib import Path
 
 from datasets.errors import DataError
-from datasets.named import Box, LabelFile, names_of, pack_source
+from datasets.named import Box, LabelFile, names_of, pack_source, side
 from datasets.shapes import Corners, ellipse_box, points_box, rotated_box
 from datasets.store import Annotations, Classes
 
 NO_AREA = ("attribute", "polyline", "points", "cuboid", "skeleton", "tag")  # elements without a box
+
+
+def is_cvat(path: Path) -> bool:
+    """Returns whether the beginning of an XML file looks like CVAT's, with many images."""
+    with open(path, "rb") as file:
+        return b"<annotations>" in file.read(1000)
 
 
 def read_cvat(path: str, classes: Classes, image_root: str | None, bad_boxes: str) -> Annotations:
@@ -33,7 +40,7 @@ def read_cvat(path: str, classes: Classes, image_root: str | None, bad_boxes: st
 
 def _label_file(path: str, node: ElementTree.Element) -> LabelFile:
     name = node.get("name", "")
-    size = tuple(int(side) if side.isdecimal() else 0 for side in (node.get("height", ""), node.get("width", "")))
+    size = side(node.get("height", "")), side(node.get("width", ""))
     boxes = [_box(shape, f"{path}: {name}, object {number}") for number, shape in enumerate(node, 1)]
     return LabelFile(f"{path}: {name}", name, size, boxes, "" if name else "an image without a name: export it again")
 
@@ -64,5 +71,5 @@ def _corners(shape: ElementTree.Element) -> Corners:
     if shape.tag == "mask":
         left, top, width, height = numbers("left", "top", "width", "height")
         return left, top, left + width, top + height
-    points = [tuple(map(float, point.split(","))) for point in shape.get("points").split(";")]
+    points = [tuple(map(float, point.split(","))) for point in shape.get("points", "").split(";")]
     return points_box((x, y) for x, y in points)

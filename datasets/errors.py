@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable
+from typing import Any
 
 from utils.config import check_class_names
 
@@ -13,7 +14,12 @@ _VALUES = re.compile(r"'[^']*'|\([^)]*\)|-?\d[\d.,e+-]*\S*|[^\s]*[/\\]\S*")
 
 
 class DataError(ValueError):
-    """The data are wrong; the message lists the first ten places as `file:line: problem, and the fix`."""
+    """The data are wrong; the message lists the first ten places as `file:line: problem, and the fix`.
+
+    `rest`: the annotations without what is wrong, if there are any, so that a reader can report problems of their images too.
+    """
+
+    rest: Any = None
 
     def __init__(self, message: str) -> None:
         super().__init__(message.encode("utf-8", "backslashreplace").decode())  # any terminal and file can hold it

@@ -55,40 +55,11 @@ def _read(source: str, part: str, classes: Classes, image_root: str | None, bad_
     path = Path(source)
     if not path.exists():
         raise DataError(f"{source}: no such file or folder in {os.getcwd()}: correct the path")
-    kind, options = path.suffix.lower(), (classes, bad_boxes)
     if path.is_dir():
-        from datasets.recognize import read_folder
-
-        return read_folder(path, PARTS[part], classes, image_root, bad_boxes)
-    if kind == ".txt" and "ImageSets" in path.parts[-3:-1]:
-        from datasets.voc import read_voc
-
-        folder = path.parents[0 if path.parent.name == "ImageSets" else 1].parent
-        return read_voc(folder, (), *options, image_root, path)
-    if kind == ".txt":
-        from datasets.lists import read_text
-
-        return read_text(path, classes, image_root, bad_boxes)
-    if kind == ".json":
-        from datasets.typed import read_json_file
-
-        return read_json_file(source, classes, image_root, bad_boxes)
-    if kind in (".csv", ".tsv"):
-        from datasets.tables import read_table
-
-        return read_table(source, classes, image_root, bad_boxes)
-    if kind == ".xml":
-        from datasets.cvat import read_cvat
-
-        return read_cvat(source, classes, image_root, bad_boxes)
-    if kind in (".yaml", ".yml", ".data"):
-        from datasets.yolo import read_config
-
-        return read_config(path, PARTS[part], *options, image_root)
-    raise DataError(
-        f"{source}: give an annotation file (.txt), JSON (COCO, Label Studio, VIA), CSV, YOLO yaml, CVAT XML, or a folder "
-        f"with any of these, or with VOC, LabelMe or YOLO label files"
-    )
+        from datasets.recognize import read_folder as read_path
+    else:
+        from datasets.files import read_file as read_path
+    return read_path(path, PARTS[part], classes, image_root, bad_boxes)
 
 
 def is_names(classes: str | None) -> bool:

@@ -1,28 +1,31 @@
 """JSON and JSON-MIN of Label Studio -> Annotations. Coordinates are in per cent of the image."""
 
 import math
+import os
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import Raw, Struct, field
 
 from datasets.errors import DataError
 from datasets.named import Box, LabelFile, pack_source
+from datasets.places import ImageFinder
+from datasets.scan import scan
 from datasets.shapes import Corners, ellipse_box, points_box, rotated_box
 from datasets.store import Annotations, Classes
-from datasets.typed import ABSENT, Side, parse, rows
+from datasets.typed import ABSENT, Angle, Side, parse, rows
 from utils.images import IMAGE_SUFFIXES
 
 
-class Region(Struct):
+class Region(Struct, frozen=True):
     """A drawn object; its labels have the name of the tool."""
 
     x: float | None = None
     y: float | None = None
     width: float | None = None
     height: float | None = None
-    rotation: float = 0.0  # degrees around the corner x, y
+    rotation: Angle = 0.0  # degrees around the corner x, y
     points: list[tuple[float, float]] | None = None
     radius_x: float | None = field(name="radiusX", default=None)
     radius_y: float | None = field(name="radiusY", default=None)
@@ -40,7 +43,7 @@ class Region(Struct):
 class Result(Struct):
     """One entry of an annotation: a drawn object, or an answer about the image or about an object."""
 
-    value: Region
+    value: Region = Region()
     id: Any = None
     type: str = ""
     original_width: Side = 0.0
@@ -59,6 +62,12 @@ class Work(Struct):
     ground_truth: bool = False
 
 
+class Task(NamedTuple):
+    place: str  # for messages
+    image: str
+    results: Numbered
+
+
 def read_labelstudio(
     source: str, contents: list[Raw], classes: Classes, image_root: str | None, bad_boxes: str
 ) -> Annotations:
@@ -69,12 +78,12 @@ def read_labelstudio(
     if not any(map(_is_task, contents[:100])):
         problem = "not a COCO ground truth, but a list; detections are not labels"
         raise DataError(f"{source}: {problem}: export the boxes as COCO, or as JSON from Label Studio")
-    files, open_tasks, several = [], 0, 0
+    tasks, open_tasks, several = [], 0, 0
     for index, raw in enumerate(contents):
         row = parse(raw, dict[str, Raw], f"{source}: [{index}]", problems)
         if row is None:
             continue
-        place = f"{source}: task {bytes(row['id']).decode() if 'id' in row else index + 1}"
+        place = f"{source}: task {bytes(row['id']).decode(errors='replace')[:40] if 'id' in row else index + 1}"
         if "data" in row:
             data = parse(row["data"], dict[str, Any], f"{place}: data", problems)
             listed = rows(
@@ -92,12 +101,40 @@ def read_labelstudio(
         image = _image(data or {})
         if not image:
             problems.append(f"{place}: there is no image: export the task again, or remove it")
-        size = next(((int(r.original_height), int(r.original_width)) for _, r in results if r.original_width), (0, 0))
-        files.append(LabelFile(place, image, size, list(_boxes(results, place))))
+        tasks.append(Task(place, image, results))
+    if open_tasks and not tasks:
+        raise DataError(
+            f"{source}: none of {open_tasks} tasks has a submitted annotation: label them, and export again"
+        )
     notes = [f"{source}: tasks without a submitted annotation, left out: {open_tasks}"] * bool(open_tasks)
     if several:
         notes.append(f"{source}: tasks with several annotations, of which one counts: {several}")
+    sizes = _sizes(source, tasks, image_root)
+    files = [
+        LabelFile(place, image, (height, width), list(_boxes(results, place, width, height)))
+        for (place, image, results), (height, width) in zip(tasks, sizes, strict=True)
+    ]
     return pack_source(source, files, classes, image_root, bad_boxes, problems=problems, notes=notes)
+
+
+def _sizes(source: str, tasks: list[Task], image_root: str | None) -> list[tuple[int, int]]:
+    """Returns height, width of each image: those in the results, or those of the image; 0, 0 where it cannot be read."""
+    sizes = [_written_size(task.results) for task in tasks]
+    missing = [index for index, task in enumerate(tasks) if task.results and not all(sizes[index])]
+    if missing:
+        finder = ImageFinder(source, (task.image for task in tasks), image_root)
+        paths = [os.path.join(finder.folder, finder.find(tasks[index].image)) for index in missing]
+        for index, size in zip(missing, scan(paths).sizes.tolist(), strict=True):
+            sizes[index] = tuple(size)
+    return sizes
+
+
+def _written_size(results: Numbered) -> tuple[int, int]:
+    for _, result in results:
+        sized = result if result.original_width else result.value
+        if sized.original_width and sized.original_height:
+            return int(sized.original_height), int(sized.original_width)
+    return 0, 0
 
 
 def _is_task(raw: Raw) -> bool:
@@ -114,11 +151,7 @@ def _minimal(row: Mapping[str, Raw], place: str, problems: list[str]) -> tuple[d
     """Returns (data, results) of a JSON-MIN task."""
     regions = [region for key in _drawn(row) for region in rows(row[key], Region, f"{place}: {key}", problems)]
     data = {key: parse(value, Any, place, problems) for key, value in row.items() if bytes(value).startswith(b'"')}
-    results = [
-        (index, Result(value=region, original_width=region.original_width, original_height=region.original_height))
-        for index, region in regions
-    ]
-    return data, results
+    return data, [(index, Result(value=region)) for index, region in regions]
 
 
 def _image(data: Mapping[str, Any]) -> str:
@@ -128,35 +161,38 @@ def _image(data: Mapping[str, Any]) -> str:
     return texts.get("image") or next(found, "")
 
 
-def _boxes(results: Numbered, place: str) -> Iterator[Box]:
+def _boxes(results: Numbered, place: str, width: int, height: int) -> Iterator[Box]:
     labeled = {str(result.id) for _, result in results if result.id is not None and result.value.names()}
     for index, result in results:
         names, where = result.value.names(), f"{place}, result {index + 1}"
-        corners = _corners(result)
+        corners = _corners(result.value, width / 100, height / 100)
+        problem = ""
+        if not names and str(result.id) in labeled:
+            continue  # another result has the label of this object
         if corners is None:
             yield Box(", ".join(names), (), no_box=result.type or "object without corners", place=where)
-        elif result.image_rotation:
-            yield Box(
-                "", (), problem="the image is rotated in Label Studio: rotate the file, and draw again", place=where
-            )
-        elif not result.original_width or not result.original_height:
-            yield Box("", (), problem="original_width and original_height are missing: export it again", place=where)
-        elif names:
-            yield from (Box(name, corners, place=where) for name in names)
-        elif str(result.id) not in labeled:  # otherwise another entry has the label of this object
-            yield Box("", (), problem="the object has no label: choose one, or remove it", place=where)
+            continue
+        if result.image_rotation:
+            problem = "the image is rotated in Label Studio: rotate the file, and draw again"
+        elif not width or not height:
+            problem = "the size of the image is not known: export with original_width, or give image_root=FOLDER"
+        elif not names:
+            problem = "the object has no label: choose one, or remove it"
+        for name in names or [""]:
+            yield Box(name, corners, problem=problem, place=where)
 
 
-def _corners(result: Result) -> Corners | None:
-    """Returns the bounding box of an object in pixels, None for an object without area, such as a point."""
-    value, wide, high = result.value, result.original_width / 100, result.original_height / 100
-    if value.points:
-        return points_box((x * wide, y * high) for x, y in value.points)
-    if value.x is None or value.y is None:
+def _corners(region: Region, wide: float, high: float) -> Corners | None:
+    """Returns the bounding box of an object in pixels, None for an object without area, such as a point.
+
+    `wide` and `high` are the pixels of a per cent of the image."""
+    if region.points:
+        return points_box((x * wide, y * high) for x, y in region.points)
+    if region.x is None or region.y is None:
         return None
-    x, y, angle = value.x * wide, value.y * high, math.radians(value.rotation)
-    if value.radius_x is not None and value.radius_y is not None:
-        return ellipse_box(x, y, value.radius_x * wide, value.radius_y * high, angle)
-    if value.width is None or value.height is None:
+    x, y, angle = region.x * wide, region.y * high, math.radians(region.rotation)
+    if region.radius_x is not None and region.radius_y is not None:
+        return ellipse_box(x, y, region.radius_x * wide, region.radius_y * high, angle)
+    if region.width is None or region.height is None:
         return None
-    return rotated_box(x, y, x + value.width * wide, y + value.height * high, angle, (x, y))
+    return rotated_box(x, y, x + region.width * wide, y + region.height * high, angle, (x, y))

@@ -88,3 +88,8 @@ def name_problem(name: str) -> str:
     except ValueError as error:
         return str(error).removeprefix(": ")
     return ""
+
+
+def side(text: str) -> int:
+    """Returns the width or height of an image in pixels, 0 if the text is not one."""
+    return int(text) if text.isdecimal() and len(text) < 10 else 0

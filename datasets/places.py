@@ -27,9 +27,9 @@ class ImageFinder:
         groups = [inside + above]
         if image_root:
             groups.insert(0, [os.path.join(os.path.abspath(image_root), place) for place in inside])
-        self._groups = [[root for root in group if os.path.isdir(self._join(root))] for group in groups]
+        self._groups = [[root for root in group if os.path.isdir(self._join(root) or ".")] for group in groups]
         self._default = os.path.abspath(image_root) if image_root else ""
-        self._wanted = Counter(short for name in set(names) for short in _short_names(name))
+        self._names = set(names)
 
     def find(self, name: str) -> str:
         """Returns the path of an image relative to the folder of the annotation file.
@@ -42,12 +42,16 @@ class ImageFinder:
                     return os.path.join(root, name)
         for images in self._by_base:
             for short in _short_names(name):
-                if len(images.get(short, ())) == 1 and self._wanted[short] == 1:
+                if len(images.get(short, ())) == 1 and self._wanted[short] == 1:  # two images never become one
                     return next(iter(images[short].values()))
         return os.path.join(self._default, name)
 
     def _join(self, *parts: str) -> str:
         return os.path.join(self.folder, *parts)
+
+    @cached_property
+    def _wanted(self) -> Counter[str]:
+        return Counter(short for name in self._names for short in _short_names(name))
 
     @cached_property
     def _by_base(self) -> list[dict[str, dict[str, str]]]:

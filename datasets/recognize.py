@@ -8,15 +8,15 @@ from pathlib import Path
 
 from datasets import find
 from datasets.combine import join
-from datasets.cvat import read_cvat
+from datasets.cvat import is_cvat, read_cvat
 from datasets.errors import DataError
+from datasets.files import read_text, without_root
 from datasets.labelme import read_labelme
-from datasets.lists import read_text, without_root
 from datasets.store import Annotations, Classes, Part
 from datasets.tables import read_table
 from datasets.typed import read_json_file
 from datasets.voc import read_voc
-from datasets.yolo import label_file, names_near, read_config, read_yolo_folder
+from datasets.yolo import has_label, names_near, read_config, read_yolo_folder
 
 
 def read_folder(folder: Path, part: Part, classes: Classes, image_root: str | None, bad_boxes: str) -> Annotations:
@@ -30,7 +30,7 @@ def read_folder(folder: Path, part: Part, classes: Classes, image_root: str | No
         return read_config(configs[0], part, *options, image_root)
     files = find.files_under(folder)
     if xmls := find.of_suffix(files, ".xml"):
-        if all(file.endswith("annotations.xml") for file in xmls):  # of CVAT, with all images
+        if len(xmls) < 100 and all(is_cvat(folder / file) for file in xmls):
             return _join(folder, xmls, part, partial(read_cvat, **kinds))
         return read_voc(folder, part, *options, image_root)
     jsons = {file: head for file in find.of_suffix(files, ".json") if _is_data(head := _head(folder / file))}
@@ -40,10 +40,16 @@ def read_folder(folder: Path, part: Part, classes: Classes, image_root: str | No
     if jsons:
         return _join(folder, _boxes_only(list(jsons)), part, partial(read_json_file, **kinds))
     texts = find.of_suffix(files, ".txt")
-    if lists := [f"{name}.txt" for name in part if f"{name}.txt" in texts]:
-        return read_text(folder / lists[0], classes, image_root, bad_boxes)
     images, labeled = find.images_of(files), find.Stems(texts)
-    near = any(os.path.exists(label_file(str(folder / image))) for image in images[:100])  # the user named images/train
+    paired = find.Stems(images)
+    lists = [t for t in texts if "/" not in t and t not in ("classes.txt", "labels.txt") and not paired.nearest(t)]
+    if len(lists) > 1:
+        lists = [text for text in lists if find.part_of(text)]
+    if lists and (part or len(lists) == 1):
+        exact = [f"{name}.txt" for name in part if f"{name}.txt" in lists]
+        chosen = exact or find.select_part(folder, lists, part, by_name=True)
+        return read_text(folder / chosen[0], classes, image_root, bad_boxes)
+    near = any(has_label(str(folder / image)) for image in images[:100])  # the user named images/train
     if near or any(map(labeled.nearest, images)) or any(re.search("(^|/)labels/", text) for text in texts):
         top = Path(os.path.abspath(folder))
         places = dict.fromkeys([folder, *(folder / os.path.dirname(text) for text in texts)])

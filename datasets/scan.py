@@ -4,7 +4,7 @@ import hashlib
 import io
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
@@ -51,10 +51,13 @@ def scan(paths: list[str]) -> Scan:
         tqdm(total=count, desc="scanning images", unit="", delay=1, leave=False, disable=None) as bar,
     ):
         for number, block in enumerate(batched(map(os.path.abspath, paths), 500)):
-            stamps = chain.from_iterable(pool.map(lambda group: list(map(file_stamp, group)), batched(block, 50)))
+            stamps = _in_groups(pool, file_stamp, block, 50)
             known = _read_cache(block)
             fresh = {path: stamp for path, stamp in zip(block, stamps, strict=True) if known.get(path, ())[:2] != stamp}
-            rows = [(path, *fresh[path], *row) for path, row in zip(fresh, pool.map(_examine, fresh), strict=True)]
+            rows = [
+                (path, *fresh[path], *row)
+                for path, row in zip(fresh, _in_groups(pool, _examine, fresh, 10), strict=True)
+            ]
             # a file without a digest could not be opened, which may change without a new size and time
             _write_cache([row for row in rows if row[6]])
             known |= {row[0]: row[1:] for row in rows}
@@ -67,6 +70,11 @@ def scan(paths: list[str]) -> Scan:
                     result.problems[i] = problem
             bar.update(len(block))
     return result
+
+
+def _in_groups(pool: ThreadPoolExecutor, work: Callable, items: Iterable[str], size: int) -> Iterator:
+    """Yields work(item) for all items in order; a call in a thread is for `size` items, because each call has a price."""
+    return chain.from_iterable(pool.map(lambda group: list(map(work, group)), batched(items, size)))
 
 
 def file_stamp(path: str) -> tuple[int, int]:
@@ -92,7 +100,7 @@ def _examine(path: str) -> tuple[int, int, int, int, bytes, str]:
             drafted = image.draft(mode, tuple(max(side // 8, LEAST) for side in image.size))
             image.load()  # of a JPEG it reads all and decodes down to an eighth of the size
             if jpeg := image.format in ("JPEG", "MPO"):
-                gray = np.asarray(image.convert("L"))
+                gray = np.asarray(image if image.mode == "L" else image.convert("L"))
         if jpeg:
             gray = TURNS[orientation](gray[..., None])[..., 0] if orientation > 1 else gray
             shrink = max(height, width) / max(drafted[1]) if drafted else 1

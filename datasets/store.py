@@ -164,6 +164,7 @@ class Packer:
         try:
             self._paths.append(check_path(name))
         except ValueError as error:
+            self._paths.append("")
             self.complain(file or self.source, error)
         self._starts.append(len(self._labels))
         self._lines.append(line)
@@ -173,7 +174,8 @@ class Packer:
 
     def add_box(self, x1, y1, x2, y2, label, crowd=0.0, area=None) -> None:
         """Adds a box to the last image. Raises ValueError (NoArea) that says what is wrong with it."""
-        if not math.isfinite(x1 + y1 + x2 + y2 + label):
+        area = (x2 - x1) * (y2 - y1) if area is None else area
+        if not math.isfinite(x1 + y1 + x2 + y2 + label + area):
             raise ValueError(f"box {x1:g},{y1:g},{x2:g},{y2:g},{label:g} holds a value that is not a number")
         if label != int(label) or crowd not in (0, 1):
             raise ValueError(f"class {label:g} must be a whole number, and crowd {crowd:g} must be 0 or 1")
@@ -187,7 +189,7 @@ class Packer:
         self._boxes.extend((x1, y1, x2, y2))
         self._labels.append(index)
         self._crowd.append(int(crowd))
-        self._areas.append((x2 - x1) * (y2 - y1) if area is None else area)
+        self._areas.append(area)
 
     def complain(self, where: str, error: ValueError) -> None:
         """Notes a problem; `finish` raises all of them together."""
@@ -202,13 +204,10 @@ class Packer:
         """Returns the annotations, or raises one DataError for all problems. `bad_boxes`: "error", or "drop" with a note."""
         if bad_boxes not in ("error", "drop"):
             raise DataError(f'bad_boxes is {bad_boxes!r}; it can be "error" or "drop"')
-        problems = self.problems + (self.without_area if self.problems and bad_boxes == "error" else [])
-        raise_any(f"{self.source}: problems: {len(problems)}", problems)
-        self.notes += note_dropped(f"{self.source}: boxes without area", self.without_area, bad_boxes)
         labels, classes = np.frombuffer(self._labels, np.int32), self._classes
         if classes is None:
             classes = tuple(str(index) for index in range(labels.max(initial=-1) + 1))
-        return Annotations(
+        found = Annotations(
             source=self.source,
             classes=classes,
             category_ids=np.array(range(len(classes)) if category_ids is None else category_ids, np.int64),
@@ -223,8 +222,15 @@ class Packer:
             names=self._paths,
             lines=np.frombuffer(self._lines, np.int32),
             files=self._files,
-            notes=tuple(self.notes),
         )
+        try:
+            problems = self.problems + (self.without_area if self.problems and bad_boxes == "error" else [])
+            raise_any(f"{self.source}: problems: {len(problems)}", problems)
+            notes = [*self.notes, *note_dropped(f"{self.source}: boxes without area", self.without_area, bad_boxes)]
+        except DataError as error:
+            error.rest = found.select([i for i in range(len(found)) if found.names[i]])
+            raise
+        return replace(found, notes=tuple(notes))
 
 
 def unknown_class(name: str, classes: tuple[str, ...]) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 
 from datasets.annotations import text_lines
 from datasets.errors import DataError
-from datasets.named import Box, LabelFile, pack_source
+from datasets.named import Box, LabelFile, pack_source, side
 from datasets.store import Annotations, Classes
 
 CORNERS = ("x1", "y1", "x2", "y2")
@@ -47,8 +47,7 @@ def read_table(path: str, classes: Classes, image_root: str | None, bad_boxes: s
         fields = {name: row[index].strip() for name, index in columns.items()}
         file = images.get(fields["image"])
         if file is None:
-            sides = (fields.get("height", ""), fields.get("width", ""))
-            size = tuple(int(side) if side.isdecimal() else 0 for side in sides)
+            size = side(fields.get("height", "")), side(fields.get("width", ""))
             file = images[fields["image"]] = LabelFile("", fields["image"], size, [], line=number)
         if not fields["image"]:
             problems.append(f"{path}:{number}: no image: write its path, or remove the line")
@@ -90,9 +89,8 @@ def _header(path: str, row: list[str]) -> dict[str, int] | None:
 
 
 def _box(fields: Mapping[str, str], place: str) -> Box:
-    name = fields["class"]
     try:
-        return Box(name, tuple(float(fields[side]) for side in CORNERS), place=place)
+        return Box(fields["class"], tuple(float(fields[name]) for name in CORNERS), place=place)
     except ValueError:
-        values = ",".join(fields[side] for side in CORNERS)
-        return Box(name, (), problem=f"{values!r} is not a box: write x1,y1,x2,y2 as numbers", place=place)
+        values = ",".join(fields[name] for name in CORNERS)
+        return Box(fields["class"], (), problem=f"{values!r} is not a box: write x1,y1,x2,y2 as numbers", place=place)

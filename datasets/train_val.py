@@ -81,6 +81,11 @@ def read_parts(
             data, notes = prepare(data, skip_bad_images, bad_boxes)
         except DataError as error:
             errors.append(error)
+            if error.rest is not None:  # the images of what could be read are checked too
+                try:
+                    prepare(error.rest, skip_bad_images, bad_boxes)
+                except DataError as more:
+                    errors.append(more)
             continue
         for note in notes + ([] if found else similar_names(names)):
             log(f"note: {note}")

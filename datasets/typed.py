@@ -20,6 +20,7 @@ Contents = dict[str, Raw] | list[Raw]  # of a JSON file, not yet parsed below th
 
 ABSENT = Raw(b"")  # of a field that is not there
 Side = Annotated[float, msgspec.Meta(ge=0, lt=2**31)]  # width or height of an image in pixels
+Angle = Annotated[float, msgspec.Meta(ge=-1e6, le=1e6)]
 
 _STEP = re.compile(r"\.(\w+)|\[(\d+)\]")
 _ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)

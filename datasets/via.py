@@ -9,7 +9,7 @@ from datasets.errors import DataError
 from datasets.named import Box, LabelFile, pack_source
 from datasets.shapes import ellipse_box, points_box
 from datasets.store import Annotations, Classes
-from datasets.typed import ABSENT, brief, parse, rows
+from datasets.typed import ABSENT, Angle, brief, parse, rows
 
 NAMES = ("class", "label", "name", "type")  # of the attribute with the class, where there are several
 
@@ -25,7 +25,7 @@ class Shape(Struct):
     r: float = 0.0
     rx: float = 0.0
     ry: float = 0.0
-    theta: float = 0.0
+    theta: Angle = 0.0
     all_points_x: list[float] = []
     all_points_y: list[float] = []
 
@@ -104,7 +104,7 @@ def _box(region: Region, attribute: str | None, classes: Classes, place: str) ->
     elif shape.name == "ellipse":
         corners = ellipse_box(shape.cx, shape.cy, shape.rx, shape.ry, shape.theta)
     elif shape.name != "polygon":
-        return Box(name, (), no_box=shape.name, place=place)
+        return Box(name, (), no_box=shape.name or "shape without a name", place=place)
     elif not shape.all_points_x or len(shape.all_points_x) != len(shape.all_points_y):
         return Box(name, (), problem="the polygon needs as many x as y: draw it again, or remove it", place=place)
     else:

@@ -59,7 +59,7 @@ def read_voc(
     if rows and used == {None}:
         problem = f"no image for any of {len(rows)} XML files, for example {rows[0][0]} for {rows[0][1].path}"
         pack.problems.append(f"{folder}: {problem}: image_root=FOLDER names the folder of the images")
-    if listed is None and part and len(stems) == len(every):
+    if listed is None and "val" in part and len(stems) == len(every):
         pack.notes.append(f"{folder}: no ImageSets and no folders of parts: all images belong to every part")
     folders = {os.path.dirname(image) for image in used if image}
     left = [image for image in find.images_of(images) if os.path.dirname(image) in folders and image not in used]

@@ -5,6 +5,7 @@ bounding box), in fractions of the image's width and height.
 """
 
 import os
+import re
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ import yaml
 from datasets import find
 from datasets.annotations import read_json, text_lines
 from datasets.errors import DataError, check_path
-from datasets.lists import without_root
+from datasets.files import without_root
 from datasets.scan import scan
 from datasets.store import Annotations, Classes, Packer, Part
 from utils.images import IMAGE_SUFFIXES
@@ -167,6 +168,15 @@ def label_file(image: str) -> str:
         if os.path.exists(path) or not os.path.exists(f"{stem}.txt"):
             return path
     return f"{stem}.txt"
+
+
+def has_label(image: str) -> bool:
+    """Returns whether an image has a label file: in labels/, or next to it, where other texts of that name may be."""
+    path = label_file(image)
+    if not os.path.exists(path) or os.path.dirname(path) != os.path.dirname(image):
+        return os.path.exists(path)
+    with open(path, "rb") as file:
+        return all(re.fullmatch(rb"[-+.\deE]+", word) for word in file.readline(1000).split())
 
 
 def read_yolo_images(

@@ -9,7 +9,8 @@ import pytest
 from PIL import Image
 
 from datasets.annotations import DataError
-from tools.check import check, main, page, text_of
+from tools.check import check, main, text_of
+from tools.check_page import contact_page
 from utils.draw import GAP, color_of
 
 
@@ -44,7 +45,7 @@ def data(tmp_path: Path) -> tuple[str, str]:
 
 
 def test_every_problem_is_found_in_one_pass(data: tuple[str, str]) -> None:
-    report, good = check(*data, size=(50, 100))
+    report, parts = check(*data, size=(50, 100))
     train = report["train"]
     assert (train["images"], train["backgrounds"], train["boxes"], train["crowd"]) == (8, 1, 6, 1)
     assert train["classes"] == {"cat": 5, "dog": 1, "bird": 0}
@@ -62,16 +63,14 @@ def test_every_problem_is_found_in_one_pass(data: tuple[str, str]) -> None:
         "covering": ["train.txt:2: 0,0,200,100"],
         "thin": ["train.txt:4: 0,10,180,15"],
         "twice": ["train.txt:1: 10,10,20,20"],
+        "outside": ["train.txt:5: -20,10,60,60"],
     }
     assert [[Path(path).name for path in pair] for pair in report["between"]] == [["2.png", "2.png"]]
-    assert (
-        len(report["errors"]) == 2
-        and "boxes without area: 1" in report["errors"][0]
-        and "2 of 8" in report["errors"][1]
-    )
+    assert len(report["errors"]) == 1 and "2 of 8" in report["errors"][0]
+    assert any("boxes without area, left out: 1" in note and "train.txt:5" in note for note in train["notes"])
     for words in ("classes without a box: bird", "equal content: 1", "train and val: 1"):
         assert any(words in warning for warning in report["warnings"]), words
-    assert len(good) == 6 and json.loads(json.dumps(report)) == report
+    assert len(parts["train"].good) == 6 and json.loads(json.dumps(report)) == report
 
 
 def test_the_text_has_everything_that_is_in_the_report(data: tuple[str, str]) -> None:
@@ -106,7 +105,7 @@ def test_the_contact_sheet_shows_boxes_in_different_colors_per_class(tmp_path: P
     paint(tmp_path / "a.png", 0, 640, 640)
     boxes = " ".join(f"{100 * i + 10},200,{100 * i + 90},500,{i}" for i in range(6))
     (tmp_path / "a.txt").write_text(f"a.png {boxes}\n")
-    sheet = page(check(str(tmp_path / "a.txt"))[1])
+    sheet = contact_page(check(str(tmp_path / "a.txt"))[1]["train"].good)
     assert sheet.shape == (320 + 2 * GAP, 320 + 2 * GAP, 3) and sheet.dtype == np.uint8
     inside = sheet[GAP:-GAP, GAP:-GAP]
     edges = [inside[175, 50 * i + 5].tolist() for i in range(6)]  # the left edge of each box, at half the size
@@ -131,7 +130,7 @@ def test_main_prints_and_writes_the_report(
     for words, message in (
         ([str(tmp_path / "none.txt")], "no such file"),
         ([data[1], "size=0"], "give size=416"),
-        ([data[1], "page=a.doc"], "ends with .png"),
+        ([data[1], "page=a.doc"], "ends with .html, .png"),
     ):
         with pytest.raises(SystemExit, match="1"):
             main([*words, outputs[0]])
@@ -144,4 +143,5 @@ def test_real_data_have_their_known_problems(shared: Path) -> None:
     assert len(report["train"]["duplicates"]) == 4 and report["errors"] == []
     root = str(shared / "data" / "bccd" / "BCCD")
     report, _ = check(root, root)
-    assert len(report["errors"]) == 2 and report["between"] == [] and report["val"]["classes"]["RBC"] == 967
+    assert report["errors"] == report["between"] == [] and report["val"]["classes"]["RBC"] == 967
+    assert all("BloodImage_003" in report[part]["notes"][0] for part in ("train", "val"))  # a box without area in each

@@ -118,6 +118,13 @@ def test_images_are_found_where_tools_put_them(tmp_path: Path, file: str, place:
     assert Path(found.path(0)).resolve() == (tmp_path / place).resolve()
 
 
+def test_images_are_found_from_the_folder_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, [image(1, "/data/upload/a.png")])
+    paint(tmp_path / "deep" / "a.png")
+    monkeypatch.chdir(tmp_path)
+    assert read("x.json", "train").path(0) == "deep/a.png"
+
+
 def test_image_root_serves_both_official_parts(tmp_path: Path) -> None:
     for part in ("train", "val"):
         paint(tmp_path / "pixels" / f"{part}2017" / "a.png")

@@ -126,6 +126,31 @@ def test_an_invalid_override_gets_a_hint(item, hint):
         parse(item)
 
 
+def test_words_without_a_name_are_constants_where_only_one_fits(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("a=b.txt").write_text("")
+    Path("data").mkdir()
+    positional = {"classes": config.is_weights, "train": os.path.exists}
+    for argv, changes in (
+        (["data"], {"train": "data"}),
+        (["a=b.txt", "epochs=3"], {"train": "a=b.txt", "epochs": 3}),
+        (["best.pt", "data"], {"classes": "best.pt", "train": "data"}),
+    ):
+        assert override(Config(), argv, positional) == replace(Config(), **changes)
+    for argv, message in (
+        (["none.txt"], r"none.txt': there is no such file or folder in .*; write classes=none.txt or train=none.txt"),
+        (["data", "data"], "train= is given twice: write the name before each word, as in train=data"),
+        (["train=x", "data"], "train= is given twice"),
+        (["train="], "train=VALUE; train is str, for example data/train.txt"),
+        (["data=x"], "did you mean train=x"),
+        (["data="], "did you mean train=VALUE"),
+        (["imgsz=640"], "did you mean image_size=640"),
+        (["epochs"], "epochs=VALUE; epochs is int, for example 50"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            override(Config(), argv, positional)
+
+
 def test_numbers_outside_of_the_limits_and_unknown_words_are_refused():
     limits = {"epochs": 1, "scale": 0.1}, {"mosaic": 1}, {"amp": ("fp16", "none")}
     require(Config(mosaic=None), *limits)

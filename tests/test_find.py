@@ -257,9 +257,9 @@ def test_roboflow_coco_parts_are_read_from_one_folder(tmp_path: Path) -> None:
 def test_a_folder_with_annotation_files_is_read_by_its_name(tmp_path: Path) -> None:
     text(tmp_path / "classes.txt", "cat\n")
     for part in ("train", "val"):
-        paint(tmp_path / f"{part}.jpg"), text(tmp_path / f"{part}.txt", f"{part}.jpg 1,2,9,8,0\n")
+        paint(tmp_path / f"{part} 1.jpg"), text(tmp_path / f"{part}.txt", f"{part} 1.jpg 1,2,9,8,0\n")
     for part in ("train", "val"):
-        assert images(read(str(tmp_path), part), tmp_path) == [f"{part}.jpg"]
+        assert images(read(str(tmp_path), part), tmp_path) == [f"{part} 1.jpg"]
 
 
 def test_image_root_is_used_or_reported(tmp_path: Path) -> None:

@@ -222,13 +222,41 @@ def test_other_json_files_are_errors_with_a_fix(tmp_path: Path) -> None:
 JUNK = st.sampled_from([None, [], {}, [1], {"id": 1}, "x", "", "\ud800", -1, 0, 1e400, 10**30, True, 0.5, [["x"]]])
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-@given(data=st.data(), kind=st.sampled_from(["coco", "labelme", "yaml"]))
+@settings(max_examples=250, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(data=st.data(), kind=st.sampled_from(["coco", "labelme", "yaml", "labelstudio", "via"]))
 def test_any_damage_to_a_file_is_a_data_error(tmp_path: Path, data: st.DataObject, kind: str) -> None:
     """One value of a valid file is replaced by junk: reading it succeeds or raises DataError, and nothing else."""
     contents = {
         "coco": coco(),
         "labelme": {"imagePath": "1.png", "imageHeight": 9, "imageWidth": 9, "shapes": [shape("a", [[1, 2], [9, 8]])]},
+        "labelstudio": [
+            {
+                "data": {"image": "1.png"},
+                "annotations": [
+                    {
+                        "result": [
+                            {
+                                "id": "a",
+                                "original_width": 9,
+                                "original_height": 9,
+                                "value": {"x": 1, "y": 2, "width": 3, "height": 4, "rotation": 5, "labels": ["a"]},
+                            }
+                        ]
+                    }
+                ],
+            }
+        ],
+        "via": {
+            "1.png9": {
+                "filename": "1.png",
+                "regions": [
+                    {
+                        "shape_attributes": {"name": "circle", "cx": 5, "cy": 5, "r": 2},
+                        "region_attributes": {"class": "a"},
+                    }
+                ],
+            }
+        },
         "yaml": {"path": ".", "train": ["images"], "names": {"0": "cat"}, "nc": "1"},
     }[kind]
     node = contents

@@ -37,7 +37,7 @@ def test_tasks_become_images_with_boxes(tmp_path: Path) -> None:
         result(),
         result("dog", "polygonlabels", points=[[0, 0], [50, 10], [25, 100]]),
         result("dog", "ellipselabels", x=50, y=50, radiusX=10, radiusY=10),
-        result("tip", "keypointlabels", height=None),
+        result("tip", "keypointlabels", "k", height=None),
         {"type": "choices", "value": {"choices": ["good"]}},
     ]
     path = text(tmp_path / "x.json", [task("/data/upload/1/3f2a9c1d-a.png", *shapes), task("b.png")])
@@ -69,6 +69,23 @@ def test_the_label_may_be_an_entry_of_its_own(tmp_path: Path) -> None:
     assert found.boxes.tolist() == [[4, 4, 14, 10]] and found.classes == ("cat",)
 
 
+def test_answers_about_an_object_and_missing_sizes_are_understood(tmp_path: Path) -> None:
+    """Programs that write tasks leave out the sizes of the images; they are read from the images."""
+    paint(tmp_path / "a.png")
+    bare = {key: value for key, value in result().items() if not key.startswith("original")}
+    answer = {"id": "a", "type": "choices", "value": RECTANGLE | {"choices": ["clear"]}}
+    relation = {"type": "relation", "from_id": "a", "to_id": "b"}
+    found = read(str(text(tmp_path / "x.json", [task("a.png", bare, answer, relation)])), "train")
+    assert found.boxes.tolist() == [[4, 4, 14, 10]] and found.sizes.tolist() == [[20, 40]]
+    assert "result 3: '' is a relation" in found.notes[0]
+
+
+def test_tasks_that_nobody_labeled_are_an_error(tmp_path: Path) -> None:
+    rows = [{"data": {"image": "a.png"}, "predictions": [{"result": [result()]}]}] * 2
+    with pytest.raises(DataError, match="none of 2 tasks has a submitted annotation: label them"):
+        read(str(text(tmp_path / "x.json", rows)), "train")
+
+
 def test_json_min_is_read(tmp_path: Path) -> None:
     region = RECTANGLE | SIZE | {"rectanglelabels": ["cat"]}
     rows = [{"image": "/data/upload/a.png", "id": 1, "label": [region], "annotator": 1}, {"image": "b.png", "id": 2}]
@@ -89,17 +106,17 @@ def test_open_and_cancelled_tasks_are_left_out_and_the_ground_truth_counts(tmp_p
 def test_all_mistakes_are_reported_in_one_pass(tmp_path: Path) -> None:
     no_size = {"type": "rectanglelabels", "value": RECTANGLE | {"rectanglelabels": ["cat"]}}
     turned = result() | {"image_rotation": 90}
-    wrong = [result(None, id_="z"), no_size, turned, result(width="wide"), {"value": 5}, result("a\nb")]
-    rows = [task("a.png", *wrong), task("b.png", data={"text": "no image"}), 5]
+    wrong = [result(None, id_="z"), turned, result(width="wide"), {"value": 5}, result("a\nb")]
+    rows = [task("a.png", *wrong), task("b.png", data={"text": "no image"}), 5, task("gone.png", no_size, id=8)]
     with pytest.raises(DataError) as caught:
         read(str(text(tmp_path / "x.json", rows)), "train")
     for words in (
         "problems: 8",
         "task 7, result 1: the object has no label",
-        "task 7, result 2: original_width and original_height are missing",
-        "task 7, result 3: the image is rotated in Label Studio",
-        'task 7: result[3].value.width (id "a") is "wide"',
-        "task 7: result[4].value is 5",
+        "task 8, result 1: the size of the image is not known",
+        "task 7, result 2: the image is rotated in Label Studio",
+        'task 7: result[2].value.width (id "a") is "wide"',
+        "task 7: result[3].value is 5",
         "class name 'a\\nb' has a control character",
         "task 7: there is no image",
         "[2] is 5: expected `object`",

@@ -50,20 +50,20 @@ def override(cfg: T, argv: Sequence[str], positional: Mapping[str, Callable[[str
     cfg, kinds, changes = check(cfg), get_type_hints(type(cfg)), {}
     for item in _named(argv, positional or {}, kinds):
         name, equals, text = item.partition("=")
-        if name.startswith("-") or not text.strip():
-            word = name.lstrip("-").replace("-", "_") or "name"
-            if not equals and positional and name not in kinds and not name.startswith("-"):
-                names = " or ".join(f"{other}={item}" for other in positional)
-                raise ConfigError(f"{item!r}: there is no such file or folder in {os.getcwd()}; write {names}")
-            what = f"; {_expected(word, kinds[word], getattr(cfg, word))}" if word in kinds else ""
-            raise ConfigError(
-                f"{item!r}: write name=value without dashes or spaces, as in {word}={text or 'VALUE'}{what}"
-            )
-        if name not in kinds:
+        given, dashed = text.strip() or "VALUE", name.startswith("-")
+        if equals and name not in kinds and not dashed:
             known = [other for other in SYNONYMS.get(name.lower(), ()) if other in kinds]
             near = known or difflib.get_close_matches(name.lower().replace("-", "_"), kinds, n=3, cutoff=0.5)
-            hint = f"did you mean {' or '.join(f'{other}={text}' for other in near)}?" if near else "--help lists all"
+            lines = " or ".join(f"{other}={given}" for other in near)
+            hint = f"did you mean {lines}?" if near else "--help lists all of them"
             raise ConfigError(f"{item}: there is no constant {name!r}; {hint}")
+        if positional and not (equals or dashed or name in kinds):
+            names = " or ".join(f"{other}={item}" for other in positional)
+            raise ConfigError(f"{item!r}: there is no such file or folder in {os.getcwd()}; write {names}")
+        if dashed or given != text.strip():
+            word = name.lstrip("-").replace("-", "_") or "name"
+            what = f"; {_expected(word, kinds[word], getattr(cfg, word))}" if word in kinds else ""
+            raise ConfigError(f"{item!r}: write name=value without dashes or spaces, as in {word}={given}{what}")
         try:
             changes[name] = _parse(text.strip(), kinds[name])
         except ValueError:

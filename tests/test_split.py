@@ -1,0 +1,209 @@
+"""A fraction for validation: same and similar images stay together, and the contents of the files alone decide."""
+
+import random
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from files import boxes, text
+from small import config, train_quietly
+
+import evaluate
+import train
+from datasets import demo, parts
+from datasets.errors import DataError
+from datasets.formats import read
+from datasets.split import split_groups, train_and_val
+from datasets.train_val import read_train_and_val
+from utils import checkpoint
+from utils.config import ConfigError
+
+
+def scene(number: int) -> np.ndarray:
+    return demo.draw_image(number)[0]
+
+
+def write(folder: Path, images: dict[str, bytes]) -> str:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, data in images.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(data)
+    text(folder / "classes.txt", "cat\n")
+    return str(text(folder / "all.txt", "".join(f"{name} 1.23456789,2,30,40,0\n" for name in images)))
+
+
+def jpeg(image: np.ndarray, quality: int = 95) -> bytes:
+    return cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, quality])[1].tobytes()
+
+
+@pytest.fixture(scope="module")
+def scenes() -> dict[str, bytes]:
+    """Ten scenes as JPEG; the first two also as a copy, a smaller image and one of lower quality."""
+    images = {f"{i}.jpg": jpeg(scene(i)) for i in range(10)}
+    for i in range(2):
+        height, width = scene(i).shape[:2]
+        images[f"copy of {i}.jpg"] = images[f"{i}.jpg"]
+        images[f"small {i}.jpg"] = jpeg(
+            cv2.resize(scene(i), (width * 3 // 4, height * 3 // 4), None, 0, 0, cv2.INTER_AREA)
+        )
+        images[f"poor {i}.jpg"] = jpeg(scene(i), 60)
+    return images
+
+
+def test_the_split_depends_on_contents_and_seed_only(scenes: dict[str, bytes], tmp_path: Path) -> None:
+    """Neither order, names nor place matter; same and nearly same images are in one part."""
+    found = train_and_val(read(write(tmp_path / "a", scenes), "all"), 0.3, 0)
+    names = [{Path(data.path(i)).name for i in range(len(data))} for data in found]
+    assert sorted(map(len, names)) == sorted([len(scenes) - len(names[1]), len(names[1])]) and 2 <= len(names[1]) <= 8
+    for part in names:
+        for i in range(2):
+            assert len({f"{i}.jpg", f"copy of {i}.jpg", f"small {i}.jpg", f"poor {i}.jpg"} & part) in (0, 4)
+    shuffled = list(scenes)
+    random.Random(1).shuffle(shuffled)
+    renamed = {f"deep/{hash(name) % 10**9}.jpg": scenes[name] for name in shuffled}
+    again = train_and_val(read(write(tmp_path / "b", renamed), "all"), 0.3, 0)
+    contents = [{Path(data.path(i)).read_bytes() for i in range(len(data))} for data in again]
+    assert contents == [{scenes[name] for name in part} for part in names]
+    others = [train_and_val(read(str(tmp_path / "a/all.txt"), "all"), 0.3, seed)[1] for seed in range(1, 4)]
+    assert any({Path(data.path(i)).name for i in range(len(data))} != names[1] for data in others)
+
+
+def test_new_images_move_few_others() -> None:
+    digests = np.random.default_rng(0).integers(-(2**62), 2**62, 1000)
+    before = set(split_groups(np.arange(900), digests[:900], (0.8, 0.2), 0)[1].tolist())
+    after = set(split_groups(np.arange(1000), digests, (0.8, 0.2), 0)[1].tolist())
+    assert len(before) == 180 and len(after) == 200 and len(before & after) > 150
+
+
+def test_a_run_keeps_its_split_as_annotation_files(demo_images: Path, tmp_path: Path) -> None:
+    """The checkpoint names val.txt of the run folder, on which evaluation gives the same mAP; resuming splits again."""
+    source = str(
+        text(
+            demo_images / "all.txt",
+            (demo_images / "train.txt").read_text() + "\n" + (demo_images / "val.txt").read_text(),
+        )
+    )
+    cfg = config(demo_images, tmp_path / "runs", train=source, val=".3", epochs=2)
+    folder, best, _ = train_quietly(cfg)
+    written = [read(str(folder / f"{part}.txt"), "train") for part in ("train", "val")]
+    assert [len(data) for data in written] == [10, 4] and written[0].classes == demo.CLASSES
+    paths = [{row[0] for row in boxes(data)} for data in written]
+    assert not paths[0] & paths[1] and len(paths[0] | paths[1]) == 14
+    config_of_run = checkpoint.load(folder / "best.pt")["config"]
+    assert config_of_run["val"] == str(folder / "val.txt") and config_of_run["train"] == source
+    options = {"output": str(tmp_path / "out"), "workers": 0, "device": "cpu"}
+    assert evaluate.main(evaluate.Config(checkpoint=str(folder / "best.pt"), **options))["AP"] == best
+    lines = (folder / "val.txt").read_text()
+    train.main(config(demo_images, tmp_path / "runs", train=source, val=".3", epochs=3, resume=str(folder)))
+    assert (folder / "val.txt").read_text() == lines and len(list((tmp_path / "runs").iterdir())) == 1
+
+
+def read_both(source: Path | str, val: str = parts.DEMO[1], classes=None, merge=None, log=lambda _: None, **options):
+    options = {"image_root": None, "bad_boxes": "drop", "skip_bad_images": False, **options}
+    return read_train_and_val(str(source), val, 0, classes, merge, log=log, **options)
+
+
+def test_the_default_data_are_those_of_the_constants() -> None:
+    assert (train.Config.train, train.Config.val) == parts.DEMO
+
+
+def test_train_alone_needs_a_part_for_validation(scenes: dict[str, bytes], tmp_path: Path) -> None:
+    """Table: a folder with train and valid; a folder without any split; the message tells both ways out."""
+    source = write(tmp_path / "a", scenes)
+    for alone in (source, tmp_path / "a"):
+        with pytest.raises(ConfigError, match=r"val= still names the demo.*val=\.2"):
+            read_both(alone)
+    Path(source).rename(tmp_path / "a" / "train.txt")
+    with pytest.raises(DataError, match=r"no part val, only train: name its data, or val=\.2 splits off a fifth"):
+        read_both(tmp_path / "a")
+    text(tmp_path / "a" / "train.txt", "0.jpg 1,2,3,4,0\n"), text(tmp_path / "a" / "val.txt", "1.jpg 1,2,3,4,0\n")
+    train_data, val_data = read_both(tmp_path / "a")
+    assert [Path(data.path(0)).name for data in (train_data, val_data)] == ["0.jpg", "1.jpg"]
+    assert parts.val_source(parts.DEMO[1], str(tmp_path), tmp_path / "run", (train_data, val_data), True) == str(
+        tmp_path
+    )
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("val", ["0", "1", "20", "-.2", "nan"])
+def test_a_fraction_outside_of_0_to_1_is_refused(val: str) -> None:
+    with pytest.raises(ConfigError, match=f"val={val}: a fraction of the training images is between 0 and 1"):
+        parts.fraction_of(val)
+
+
+def test_a_fraction_without_images_is_refused(scenes: dict[str, bytes], tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="val=0.001 divides 16 images into 16, 0: enlarge the fraction"):
+        read_both(write(tmp_path, scenes), ".001")
+
+
+# ---- classes
+
+
+def vehicles(folder: Path) -> Path:
+    images = {"a.jpg": jpeg(scene(0)), "b.jpg": jpeg(scene(1))}
+    write(folder, images)
+    text(folder / "classes.txt", "cat\ncar\ntruck\ndog\nVan\nvan\n")
+    text(folder / "train.txt", "a.jpg 1,2,3,4,0 1,2,3,5,1 1,2,3,6,2 1,2,3,7,3\n"), (folder / "all.txt").unlink()
+    text(folder / "val.txt", "b.jpg 1,2,3,4,3 1,2,3,5,2 1,2,3,6,5\n")
+    return folder
+
+
+def test_names_select_and_order_classes(tmp_path: Path) -> None:
+    notes: list[str] = []
+    found = read_both(vehicles(tmp_path), classes="dog, cat", log=notes.append)
+    assert [data.classes for data in found] == [("dog", "cat")] * 2
+    assert [[row[2] for row in boxes(data)] for data in found] == [[["cat", "dog"]], [["dog"]]]
+    assert any("boxes of other classes, left out: 2 (car 1, truck 1)" in note for note in notes)
+    assert any("boxes of other classes, left out: 2 (truck 1, van 1)" in note for note in notes)
+    with pytest.raises(DataError, match="classes=: there is no class 'bird' in .*, only .cat, car"):
+        read_both(tmp_path, classes="dog,bird")
+    with pytest.raises(DataError, match="named twice"):
+        read_both(tmp_path, classes="dog,dog")
+    text(tmp_path / "names.txt", "dog\ncat\n")
+    with pytest.raises(DataError, match="class 'car' is not in the list"):  # a file lists all classes
+        read_both(tmp_path, classes=str(tmp_path / "names.txt"))
+
+
+def test_classes_are_merged_before_they_are_selected(tmp_path: Path) -> None:
+    notes: list[str] = []
+    found = read_both(vehicles(tmp_path), merge="truck:car,van:car,Van:car", classes="car", log=notes.append)
+    assert [[row[2] for row in boxes(data)] for data in found] == [[["car", "car"]], [["car", "car"]]]
+    (merged, _) = read_both(tmp_path, merge="truck:vehicle,car:vehicle")
+    assert merged.classes == ("cat", "vehicle", "dog", "Van", "van")
+    assert merged.labels.tolist() == [0, 1, 1, 2]
+    for merge, message in (
+        ("trck:car", "there is no class 'trck'"),
+        ("truck", "as in merge=truck:car"),
+        ("a:", "as in"),
+    ):
+        with pytest.raises(DataError, match=message):
+            read_both(tmp_path, merge=merge)
+
+
+def test_names_that_differ_in_case_or_blanks_are_noted(tmp_path: Path) -> None:
+    notes: list[str] = []
+    read_both(vehicles(tmp_path), log=notes.append)
+    assert "classes that differ in case or blanks only: 'Van', 'van'; merge=van:Van makes them one" in notes[-1]
+
+
+def test_problems_of_both_parts_are_reported_together(tmp_path: Path) -> None:
+    vehicles(tmp_path)
+    text(tmp_path / "train.txt", "a.jpg 1,2,3,4,9\nnone.jpg 1,2,3,4,0\n"), text(tmp_path / "val.txt", "a.jpg 1,2,3\n")
+    with pytest.raises(DataError, match=r"(?s)train.txt:1: class 9.*train.txt:2: .*no such file.*val.txt:1: "):
+        read_both(tmp_path)
+
+
+def test_a_checkpoint_is_evaluated_with_the_classes_of_its_training(tmp_path: Path) -> None:
+    vehicles(tmp_path)
+    trained = {"classes": "dog", "merge": "truck:car", "bad_boxes": "drop"}
+    data, notes = evaluate.open_data(str(tmp_path / "val.txt"), "val", ("dog",), trained)
+    assert data.labels.tolist() == [0] and data.classes == ("dog",) and "other classes" in notes[0]
+
+
+def test_bccd_trains_at_the_first_try(shared: Path) -> None:
+    """Table: zero-area boxes stop the first training of BCCD."""
+    notes: list[str] = []
+    found = read_both(shared / "data" / "bccd" / "BCCD", log=notes.append)
+    assert [len(data) for data in found] == [205, 87]
+    assert sum("boxes without area, left out: 1" in note and ".xml: object" in note for note in notes) == 2

@@ -1,0 +1,208 @@
+"""The report of the data check: counts, sizes and copies of images, and where suspicious boxes are."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from datasets.errors import DataError
+from datasets.formats import read
+from datasets.scan import Scan, clipped_boxes, prepare, scan
+from datasets.similar import similar_groups
+from datasets.store import Annotations, Classes
+from utils.boxes import area
+
+COVERING = 0.98  # fraction of the image's area; such a box labels the image rather than an object
+THIN = 20  # ratio of the sides
+SMALL = (8, 16, 32)  # pixels of the network's input; the finest stride of the networks is 8
+HARD = 12  # pixels of the network's input; smaller objects are hard to find
+EASY = 48  # objects of this size are found in a smaller input too
+EDGES = (0, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384)  # pixels: bins of the histogram; the last one is open
+LARGEST_INPUT = 1280  # pixels; the advice goes no further
+IMBALANCE = 100  # ratio of the boxes of the most frequent class and of the rarest
+EXTREMES = 6  # images with the most boxes, and with the smallest
+SUSPICIOUS = {
+    "covering": "boxes that cover their whole image",
+    "thin": f"boxes more than {THIN} times longer than wide",
+    "twice": "repeated boxes",
+    "outside": "boxes that reach outside their images and are clipped",
+}
+
+Size = tuple[int, int]  # height, width
+
+
+class Part(NamedTuple):
+    """One part of the data, "train" or "val", and where its images of interest are."""
+
+    report: dict[str, Any]
+    good: Annotations  # what training would use
+    paths: list[str]  # of all images, also those that cannot be read
+    scanned: Scan  # of `paths`
+    rows: dict[
+        str, np.ndarray
+    ]  # kind of SUSPICIOUS, or "smallest" -> boxes of `good`; "most_boxes" -> images of `good`
+
+
+def check(
+    data: str, val: str | None = None, size: Size = (416, 416), classes: Classes = None, image_root: str | None = None
+) -> tuple[dict[str, Any], dict[str, Part]]:
+    """Returns (report of plain values, the parts "train" and "val" with their images). Raises DataError if there are none.
+
+    "train" and "val" are reports of `examine`; "between" lists pairs of equal images in both, "similar" groups of nearly same
+    images, "errors" what training refuses, "warnings" what may harm it."""
+    parts = {"train": examine(data, "train", size, classes, image_root)}
+    if val is not None:
+        parts["val"] = examine(val, "val", size, parts["train"].good.classes, image_root)
+    report: dict[str, Any] = {"size": list(size), **{name: part.report for name, part in parts.items()}}
+    report |= _find_copies(parts)
+    report["errors"] = [error for part in parts.values() for error in part.report["errors"]]
+    report["warnings"] = [warning for part in parts.values() for warning in _warnings(part.report)]
+    for key, what in (("between", "images of equal content"), ("similar_between", "groups of nearly same images")):
+        if report.get(key):
+            report["warnings"].append(f"{what} in train and val: {len(report[key])}")
+    return report, parts
+
+
+def examine(source: str, part: str, size: Size, classes: Classes, image_root: str | None) -> Part:
+    """Examines one part of the data. Raises DataError if nothing can be read."""
+    found = read(source, part, classes, image_root, "drop")
+    paths = [found.path(i) for i in range(len(found))]
+    scanned, errors = scan(paths), []
+    try:
+        good, notes = prepare(found, False, "drop")
+    except DataError as error:
+        errors.append(str(error).partition("\n")[0])
+        good, notes = prepare(found, True, "drop")
+    boxes, rows = _boxes(good, size)
+    report = {
+        "source": source,
+        "images": len(found),
+        "unreadable": [scanned.problems[i] for i in sorted(scanned.problems)],
+        "turned_by_exif": int((scanned.orientations > 1).sum()),
+        "backgrounds": int((np.diff(good.starts) == 0).sum()),
+        "classes": dict(zip(good.classes, good.boxes_per_class().tolist(), strict=True)),
+        **boxes,
+        "notes": notes,  # what was left out, and what is unusual
+        "errors": errors if len(good.boxes) else [*errors, f"{source}: no boxes at all: is it the right file?"],
+    }
+    return Part(report, good, paths, scanned, rows)
+
+
+def _find_copies(parts: dict[str, Part]) -> dict[str, Any]:
+    """Adds groups of equal ("duplicates") and of nearly same images ("similar") to the reports of the parts.
+
+    Returns those that are in both parts. Of equal images, a group of nearly same ones names the first."""
+    paths = [path for part in parts.values() for path in part.paths]
+    owner = np.repeat(list(parts), [len(part.paths) for part in parts.values()])
+    digests, hashes = (
+        np.concatenate([getattr(part.scanned, key) for part in parts.values()]) for key in ("digests", "hashes")
+    )
+    equal, similar = similar_groups(digests, np.zeros_like(hashes)), similar_groups(digests, hashes)
+
+    def groups_in(name: str, groups: np.ndarray, rows: np.ndarray) -> list[np.ndarray]:
+        rows = rows[owner[rows] == name]
+        rows = rows[np.argsort(groups[rows], kind="stable")]
+        return np.split(rows, np.flatnonzero(np.diff(groups[rows])) + 1)
+
+    everything = np.arange(len(paths))
+    firsts = {name: np.unique(equal[owner == name], return_index=True)[1] + np.argmax(owner == name) for name in parts}
+    for name, part in parts.items():
+        for key, groups, rows in (("duplicates", equal, everything), ("similar", similar, np.sort(firsts[name]))):
+            found = [group for group in groups_in(name, groups, rows) if len(group) > 1]
+            part.report[key] = [[paths[i] for i in group] for group in found]
+    if len(parts) == 1:
+        return {}
+    sides = [{similar[group[0]]: group for group in groups_in(name, similar, firsts[name])} for name in parts]
+    shared: dict[str, Any] = {"between": [], "similar_between": []}
+    for key in sorted(sides[0].keys() & sides[1].keys()):
+        train, val = sides[0][key], sides[1][key]
+        both = {equal[i]: i for i in val}
+        shared["between"] += [[paths[i], paths[both[equal[i]]]] for i in train if equal[i] in both]
+        if len({*equal[train], *equal[val]}) > 1:
+            shared["similar_between"].append({"train": [paths[i] for i in train], "val": [paths[i] for i in val]})
+    return shared
+
+
+def _boxes(annotations: Annotations, size: Size) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Counts and sizes of all boxes except crowd regions, and the rows of suspicious and small ones, by kind."""
+    rows = np.flatnonzero(~annotations.crowd)
+    boxes, written = clipped_boxes(annotations)[rows], annotations.boxes[rows]
+    images, labels = annotations.image_of_boxes()[rows], annotations.labels[rows]
+    shape = annotations.sizes[images].astype(float)  # height, width
+    sides = np.sqrt(area(boxes)) * (np.array(size) / shape).min(1)
+    width, height = boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1]
+    keys = np.column_stack([images, labels, written])
+    first, groups = np.unique(keys, axis=0, return_index=True, return_inverse=True)[1:]
+    masks = {
+        "covering": area(boxes) >= COVERING * shape.prod(1),
+        "thin": np.maximum(width / height, height / width) > THIN,
+        "twice": first[groups.reshape(-1)] != np.arange(len(rows)),
+        "outside": (np.abs(boxes - written) > 0.01).any(1),
+    }
+    found = {kind: rows[mask] for kind, mask in masks.items()}
+    counts = np.bincount(images, minlength=len(annotations))
+    found["most_boxes"] = np.argsort(-counts, kind="stable")[:EXTREMES]
+    by_size = np.argsort(sides, kind="stable")
+    smallest = by_size[np.sort(np.unique(images[by_size], return_index=True)[1])[:EXTREMES]]  # one per image
+    found["smallest"] = rows[smallest]
+
+    def place(row: int) -> str:
+        where = annotations.where(np.searchsorted(annotations.starts, row, "right") - 1)
+        return f"{where}: " + ",".join(f"{value:g}" for value in annotations.boxes[row])
+
+    report = {
+        "boxes": len(rows),
+        "crowd": len(annotations.boxes) - len(rows),
+        "class_images": [len(np.unique(images[labels == label])) for label in range(len(annotations.classes))],
+        "class_sides": [_median(sides[labels == label]) for label in range(len(annotations.classes))],
+        "smaller_than": {str(side): int((sides < side).sum()) for side in SMALL},
+        "histogram": np.histogram(sides, (*EDGES, np.inf))[0].tolist(),
+        "median_side": _median(sides),
+        "advice": _advice(sides, size),
+        "clipped": len(found["outside"]),
+        "suspicious": {kind: [place(row) for row in found[kind]] for kind in SUSPICIOUS},
+        "most_boxes": [[annotations.path(i), int(counts[i])] for i in found["most_boxes"]],
+        "smallest": [
+            [place(row), round(float(sides[i]), 1)] for row, i in zip(found["smallest"], smallest, strict=True)
+        ],
+    }
+    return report, found
+
+
+def _median(values: np.ndarray) -> float:
+    return round(float(np.median(values)), 1) if len(values) else 0.0
+
+
+def _advice(sides: np.ndarray, size: Size) -> str:
+    """Returns in words whether the network's input fits the sizes of the boxes."""
+    at = f"{size[0]}x{size[1]}" if size[0] != size[1] else f"{size[0]}"
+    if not len(sides):
+        return ""
+    for fraction, words in ((0.5, "half"), (0.25, "a quarter"), (0.1, "a tenth")):
+        limit = float(np.quantile(sides, fraction))
+        if limit < HARD:
+            factor = min(HARD / max(limit, 1e-6), LARGEST_INPUT / max(size))
+            height, width = (-(-int(side * factor) // 32) * 32 for side in size)
+            more = "" if factor * limit >= HARD else ", and tiles of the images are better still"
+            fix = f"image_size={height},{width}" if factor > 1 else "cut the images into tiles"
+            return f"{words} of the boxes are below {HARD} pixels at {at}: {fix}{more}"
+    if np.quantile(sides, 0.05) > EASY and max(size) > 320:
+        return f"nearly all boxes are above {EASY} pixels at {at}: a smaller image_size= is faster and may do as well"
+    return f"the boxes are large enough at {at}"
+
+
+def _warnings(part: dict[str, Any]) -> list[str]:
+    source, counts = part["source"], part["classes"]
+    empty = [name for name, number in counts.items() if not number]
+    present = [number for number in counts.values() if number]
+    found = [f"{source}: classes without a box: {', '.join(empty)}"] if empty else []
+    if present and max(present) > IMBALANCE * min(present):
+        ratio = max(present) / min(present)
+        found.append(f"{source}: the most frequent class has {ratio:.0f} times the boxes of the rarest one")
+    alike: dict[str, list[str]] = {}
+    for name in counts:
+        alike.setdefault("".join(name.casefold().split()), []).append(name)
+    groups = [" = ".join(map(repr, names)) for names in alike.values() if len(names) > 1]
+    found += [f"{source}: class names that differ only in case or blanks: {group}" for group in groups]
+    for key, what in (("duplicates", "images of equal content"), ("similar", "nearly same images")):
+        found += [f"{source}: groups of {what}: {len(part[key])}"] if part[key] else []
+    return found
