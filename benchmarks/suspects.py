@@ -122,7 +122,7 @@ def detections(cfg: Config, data: Annotations, folder: Path) -> tuple[list[tuple
         folder.mkdir(parents=True, exist_ok=True)
         chosen = {name: getattr(cfg, name) for name in ("model", "weights", "epochs", "image_size", "seed")}
         results = suspects.judge_halves(suspects.Config(data=cfg.data, **chosen), data, folder)
-        fields = {f"{i}_{name}": getattr(result, name) for i, result in enumerate(results) for name in FIELDS}
+        fields = {f"{i}_{name}": part for i, one in enumerate(results) for name, part in zip(FIELDS, one, strict=True)}
         np.savez(file, minutes=(time.perf_counter() - begin) / 60, **fields)
     with np.load(file) as saved:
         return [tuple(saved[f"{i}_{name}"] for name in FIELDS) for i in range(len(data))], float(saved["minutes"])

@@ -3,16 +3,17 @@
 Four kinds, each with one score from 0 to 1 that is comparable within the kind only. As in confident learning (Northcutt et al.
 2021), a confidence counts in relation to what is usual: usual[c, k] is the mean confidence with which class k is detected on
 labels of class c. A detection matches a label at IoU 0.5, and is explained if it matches a label of its own class; only
-others are evidence. `certainty` of a detection with confidence s of class k is s / (s + usual[k, k]): 0.5 is as sure as on the
-average label of that class, because after a short training the confidences of a rare or difficult class are all low.
+others are evidence. s is the confidence of a detection.
 
-- missing: certainty * (1 - overlap), of a detection that matches no label. `overlap` is its largest IoU with any label: what
-  half covers a label is more likely a bad box than a forgotten object.
+- missing: s * (1 - overlap) * 0.9^n, of a detection that matches no label. `overlap` is its largest IoU with any label: what
+  half covers a label is more likely a bad box than a forgotten object. n better ones are in the same image: whoever opens
+  the image sees them all, and an image of which most was never labeled does not fill the list.
 - wrong: s * (1 - own) * usual[k, k] / (usual[k, k] + 10 * usual[c, k]), of a detection of another class k that matches a label
   of class c. `own` is the confidence of class c there. The fraction is Bayes' rule for "the object is a k" against "it is a c
   that looks like a k", if one of eleven such labels is wrong: models that often take a c for a k are weak witnesses.
-- loose: certainty * (1 - IoU / usual IoU of the class), of the detection that belongs to the label. A class that is never
-  localized well has a low usual IoU, so its labels are not reported.
+- loose: s / (s + usual[c, c]) * (1 - IoU / usual IoU of the class), of the detection that belongs to the label: how sure the
+  model is compared with other labels of this class, and how far off. A class that is never localized well has a low usual
+  IoU, so its labels are not reported.
 - doubled: the IoU of two labels. The one that the detections support less is the suspect.
 """
 
@@ -28,6 +29,7 @@ CONFIDENCE = 0.02  # detections with less are not needed
 MATCH = 0.5  # IoU at which a detection and a label mean the same object
 LOOSE = 0.2  # smallest IoU of a loose box with its detection
 DOUBLED = 0.7  # IoU of two labels; in dense images, labels of two objects rarely overlap more
+DISCOUNT = 0.9  # of the next missing box in one image
 ODDS = 10  # right labels per wrong one, among those on which another class is detected
 PRIOR = 5  # labels of the average class that are added to each class, so that a rare one has a stable usual confidence
 
@@ -71,12 +73,10 @@ def rank(truth: Sequence[Labeled], detections: Sequence[Detected], num_classes: 
     """Returns all suspects in all images, those with the highest score first."""
     pairs = [compare(*both) for both in zip(truth, detections, strict=True)]
     usual, usual_iou = usual_values(pairs, num_classes)
-    average = usual.diagonal()
     suspects = []
     for image, pair in enumerate(pairs):
-        certainty = pair.scores / (pair.scores + average[pair.classes])
-        loose = loose_boxes(pair, certainty, usual_iou)
-        found = loose + missing_boxes(pair, certainty, loose) + wrong_classes(pair, usual) + doubled_boxes(pair)
+        loose = loose_boxes(pair, usual.diagonal(), usual_iou)
+        found = loose + missing_boxes(pair, loose) + wrong_classes(pair, usual) + doubled_boxes(pair)
         suspects += [one._replace(image=image) for one in found if one.row < 0 or not pair.crowd[one.row]]
     return sorted(suspects, key=lambda one: -one.score)
 
@@ -117,20 +117,21 @@ def explained(pair: Pair) -> np.ndarray:
     return (pair.same & (pair.iou >= MATCH)).any(0)
 
 
-def missing_boxes(pair: Pair, certainty: np.ndarray, loose: list[Suspect]) -> list[Suspect]:
+def missing_boxes(pair: Pair, loose: list[Suspect]) -> list[Suspect]:
     """Detections without a label: not on any label, not that of a loose box, not in the middle of a crowd region."""
     overlap = pair.iou.max(0, initial=0)
     centers = (pair.detected[:, :2] + pair.detected[:, 2:]) / 2
     regions = pair.boxes[pair.crowd][:, None]
     in_crowd = ((regions[..., :2] <= centers) & (centers <= regions[..., 2:])).all(-1).any(0)
     taken = [one.proposal.box for one in loose]
-    score, found = certainty * (1 - overlap), []
+    score, found = pair.scores * (1 - overlap), []
     for d in np.argsort(-score, kind="stable"):
         box = pair.detected[d]
         free = overlap[d] < MATCH and not in_crowd[d]
         if free and (not taken or pairwise_iou(np.array(taken), box[None]).max() < MATCH):
-            taken.append(box)  # of the classes that are detected at one place, the most certain one
-            found.append(Suspect("missing", float(score[d]), 0, -1, None, Box(box, int(pair.classes[d]))))
+            taken.append(box)  # of the classes that are detected at one place, the most confident one
+            discounted = float(score[d] * DISCOUNT ** len(found))
+            found.append(Suspect("missing", discounted, 0, -1, None, Box(box, int(pair.classes[d]))))
     return found
 
 
@@ -149,10 +150,11 @@ def wrong_classes(pair: Pair, usual: np.ndarray) -> list[Suspect]:
     return found
 
 
-def loose_boxes(pair: Pair, certainty: np.ndarray, usual_iou: np.ndarray) -> list[Suspect]:
+def loose_boxes(pair: Pair, average: np.ndarray, usual_iou: np.ndarray) -> list[Suspect]:
     """Labels whose own detection has a lower IoU than usual. A detection belongs to the label that it overlaps most."""
     if not pair.iou.size:
         return []
+    certainty = pair.scores / (pair.scores + average[pair.classes])
     iou = np.where(pair.same, pair.iou, 0)
     belongs = (iou >= LOOSE) & (iou == iou.max(0))
     found = []
