@@ -15,6 +15,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from datasets.annotations import annotation_line
 from datasets.errors import DataError
@@ -28,10 +29,11 @@ from tools.suspects_page import TITLES, write_page
 from utils.config import ConfigError, check, override, require, run_script, show
 from utils.run import create, runs
 
-# The short training of each half: the backbone stays frozen, which halves the time and suits a few hundred images.
+# The short training of each half. The backbone stays frozen, which halves the time and suits a few hundred images.
 RECIPE = {
     **{"batch_size": 8, "freeze_batch_size": 8, "learning_rate": 0.012, "no_aug_epochs": 3, "bad_boxes": "drop"},
-    **{"mosaic": 0.0, "rotation": 0.0, "scale": (0.8, 1.2), "workers": 0, "save_minutes": 0.0},
+    **{"mosaic": 0.0, "rotation": 0.0, "scale": (0.8, 1.2), "save_minutes": 0.0},
+    "workers": 4 if torch.cuda.is_available() else 0,
 }
 TRAINING = (sys.executable, str(Path(__file__).parents[1] / "train.py"))
 WEAK = "WARNING: models that find less than half of the labels judge badly: more epochs=, or a larger image_size="
