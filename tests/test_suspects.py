@@ -196,7 +196,7 @@ def test_thumbnails_of_tiny_and_outside_boxes_are_drawn() -> None:
     detected[0][0][-1] = [-30, -30, 3, 3]
     detected[0][1][-1] = 0.9
     one = of_kind("missing", truth, detected)[0]
-    jpeg = thumbnail(np.zeros((40, 60, 3), np.uint8), one, ("a", "b", "c"))
+    jpeg = thumbnail(np.zeros((40, 60, 3), np.uint8), one, truth[0][0], ("a", "b", "c"))
     assert jpeg.startswith(b"\xff\xd8") and len(jpeg) < 30_000
 
 
