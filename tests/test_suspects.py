@@ -189,6 +189,13 @@ def test_errors_name_the_fix(small: Path, tmp_path: Path) -> None:
     (tmp_path / "one.txt").write_text(f"{line}\n{line}\n")
     with pytest.raises(DataError, match="no two halves .* checkpoint="):
         suspects.main(suspects.Config(data=str(tmp_path / "one.txt"), output=str(tmp_path / "out")))
+    (tmp_path / "one.txt").write_text(line.split()[0] + "\n")
+    with pytest.raises(DataError, match="no labels to judge"):
+        suspects.main(suspects.Config(data=str(tmp_path / "one.txt")))
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "classes.txt").write_text("a\nb\n")
+    with pytest.raises(DataError, match="classes.txt exists with other names: give another output="):
+        suspects.main(suspects.Config(data=str(small), output=str(tmp_path / "other")))
 
 
 def test_thumbnails_of_tiny_and_outside_boxes_are_drawn() -> None:
@@ -201,16 +208,17 @@ def test_thumbnails_of_tiny_and_outside_boxes_are_drawn() -> None:
 
 
 @pytest.mark.slow
-def test_two_trainings_on_the_demo_find_labels_of_another_class(tmp_path: Path) -> None:
-    """End to end from scratch: every image is judged by the model of the other half, and wrong classes rank first."""
-    source = drawn(tmp_path / "data", {"train": range(120), "val": range(120, 122)}) / "train.txt"
+def test_two_trainings_on_the_demo_find_wrong_classes(tmp_path: Path, shared: Path) -> None:
+    """End to end: each image is judged by the model of the other half, and labels of another class rank first."""
+    source = drawn(tmp_path / "data", {"train": range(100), "val": range(100, 101)}) / "train.txt"
     data, _ = prepare(read(str(source), "train"))
     corrupted = Corrupted(data, "wrong", seed=0)
     suspects.write_annotations(source.parent, {"train.txt": corrupted.data})
-    options = {"weights": None, "epochs": 40, "image_size": (160, 160)}
-    folder = suspects.main(suspects.Config(data=str(source), output=str(tmp_path / "out"), **options))
+    weights = str(shared / "weights" / "yolox_nano.pth")
+    cfg = suspects.Config(data=str(source), weights=weights, epochs=15, image_size=(224, 224), output=str(tmp_path))
+    folder = suspects.main(cfg)
     halves = [{line.split()[0] for line in (folder / f"half{i}.txt").read_text().splitlines()} for i in (0, 1)]
-    assert not halves[0] & halves[1] and len(halves[0] | halves[1]) == 120
+    assert not halves[0] & halves[1] and len(halves[0] | halves[1]) == 100
     with open(folder / "suspects.csv", encoding="utf-8", newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["kind"] == "wrong"]
     places = {Path(data.path(image)).name for image, _ in corrupted.places}

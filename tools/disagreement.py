@@ -91,7 +91,7 @@ def found_fraction(truth: Sequence[Labeled], detections: Sequence[Detected]) -> 
     """Returns the fraction of the labels, without crowd regions, that a detection of their class explains."""
     pairs = [compare(*both) for both in zip(truth, detections, strict=True)]
     found = [(pair.same & (pair.iou >= MATCH)).any(1)[~pair.crowd] for pair in pairs]
-    return float(np.concatenate(found).mean())
+    return sum(one.sum() for one in found) / max(sum(map(len, found)), 1)
 
 
 def usual_values(pairs: list[Pair], num_classes: int) -> tuple[np.ndarray, np.ndarray]:

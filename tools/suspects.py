@@ -62,22 +62,19 @@ def judge_halves(cfg: Config, data: Annotations, folder: Path) -> list[Detected]
     digests = scan([data.path(i) for i in range(len(data))]).digests
     halves = split_parts(digests, (0.5, 0.5), cfg.seed)
     if not all(len(data.select(half).labels) for half in halves):
-        raise DataError(
-            f"{data.source}: no two halves with labels in different images: add images, or give checkpoint="
-        )
+        raise DataError(f"{data.source}: no two halves with labels: add labeled images, or give checkpoint=")
     write_annotations(folder, {f"half{number}.txt": data.select(half) for number, half in enumerate(halves)})
     detected: list = [None] * len(data)
     for number, half in enumerate(halves):
         sources = {"train": folder / f"half{1 - number}.txt", "val": folder / f"half{number}.txt"}
-        constants = {name: getattr(cfg, name) for name in ("weights", "epochs", "image_size")}
-        constants |= {"model": cfg.model or "yolox_nano", "evaluate_every": cfg.epochs}
-        constants |= {"freeze_epochs": cfg.epochs if cfg.weights else 0}
-        constants |= {"output": folder, "name": f"without_half{number}"}
+        name, model = f"without_half{number}", cfg.model or "yolox_nano"
+        epochs = {"epochs": cfg.epochs, "freeze_epochs": cfg.epochs if cfg.weights else 0, "evaluate_every": cfg.epochs}
+        chosen = {"model": model, "weights": cfg.weights, "image_size": cfg.image_size, "output": folder, "name": name}
         print(f"training without half {number}: {len(data) - len(half)} images", flush=True)
-        words = [f"{name}={show(value)}" for name, value in (sources | RECIPE | constants).items()]
+        words = [f"{constant}={show(value)}" for constant, value in (sources | RECIPE | epochs | chosen).items()]
         if subprocess.run([*TRAINING, *words]).returncode:
             raise ChildProcessError(f"the training without half {number} failed: its message is above")
-        checkpoint = runs(folder, f"without_half{number}")[-1] / "best.pt"
+        checkpoint = runs(folder, name)[-1] / "best.pt"
         for index, result in zip(half.tolist(), detect(checkpoint, data.select(half)), strict=True):
             detected[index] = result
     return detected
@@ -132,8 +129,13 @@ def main(cfg: Config) -> Path:
     data, notes = prepare(read(cfg.data, cfg.part, names, cfg.image_root, "drop"), True, "drop")
     for note in notes:
         print(f"note: {note}")
+    if data.crowd.all():
+        raise DataError(f"{cfg.data}: no labels to judge: is it the right file?")
     folder = Path(cfg.output) if cfg.output else create("runs", "suspects")
     folder.mkdir(parents=True, exist_ok=True)
+    names = folder / "classes.txt"
+    if names.exists() and read_classes(str(names)) != data.classes:
+        raise DataError(f"{names} exists with other names: give another output=")
     detected = detect(cfg.checkpoint, data, cfg.model) if cfg.checkpoint else judge_halves(cfg, data, folder)
     truth = [data.boxes_of(i) for i in range(len(data))]
     suspects = rank(truth, detected, len(data.classes))
