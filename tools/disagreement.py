@@ -8,9 +8,11 @@ others are evidence. s is the confidence of a detection.
 - missing: s * (1 - overlap) * 0.9^n, of a detection that matches no label. `overlap` is its largest IoU with any label: what
   half covers a label is more likely a bad box than a forgotten object. n better ones are in the same image: whoever opens
   the image sees them all, and an image of which most was never labeled does not fill the list.
-- wrong: s * (1 - own) * usual[k, k] / (usual[k, k] + 10 * usual[c, k]), of a detection of another class k that matches a label
-  of class c. `own` is the confidence of class c there. The fraction is Bayes' rule for "the object is a k" against "it is a c
-  that looks like a k", if one of eleven such labels is wrong: models that often take a c for a k are weak witnesses.
+- wrong: (s - own) / (1 + 10 * confusion), of a detection of another class k that matches a label of class c. `own` is the
+  confidence of class c there. `confusion` is how often the models take the classes for each other: the geometric mean of
+  usual[c, k] / usual[k, k] and usual[k, c] / usual[c, c]. Models confuse two similar classes both ways, while wrong labels, most
+  of which belong to objects of a frequent class, raise only the first ratio. The form is Bayes' rule for "the object is a k"
+  against "it is a c that looks like a k", if one of eleven such labels is wrong.
 - loose: s / (s + usual[c, c]) * (1 - IoU / usual IoU of the class), of the detection that belongs to the label: how sure the
   model is compared with other labels of this class, and how far off. A class that is never localized well has a low usual
   IoU, so its labels are not reported.
@@ -139,11 +141,11 @@ def wrong_classes(pair: Pair, usual: np.ndarray) -> list[Suspect]:
     """Labels that match a detection of another class, which no label explains."""
     matched = pair.iou >= MATCH
     own = np.where(matched & pair.same, pair.scores, 0).max(1, initial=0)
-    right, confused = usual.diagonal()[pair.classes], usual[pair.labels[:, None], pair.classes]
-    weight = right / (right + ODDS * confused) * (1 - own[:, None])
-    score = np.where(matched & ~explained(pair), pair.scores * weight, 0)
+    relative = usual / usual.diagonal()
+    confusion = np.sqrt(relative * relative.T)[pair.labels[:, None], pair.classes]
+    score = np.where(matched & ~explained(pair), pair.scores - own[:, None], 0) / (1 + ODDS * confusion)
     found = []
-    for n in np.flatnonzero(score.max(1, initial=0)):
+    for n in np.flatnonzero(score.max(1, initial=0) > 0):
         d = score[n].argmax()
         label = Box(pair.boxes[n], int(pair.labels[n]))
         found.append(Suspect("wrong", float(score[n, d]), 0, int(n), label, Box(label.box, int(pair.classes[d]))))
