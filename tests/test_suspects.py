@@ -211,12 +211,14 @@ def test_thumbnails_of_tiny_and_outside_boxes_are_drawn() -> None:
 @pytest.mark.slow
 def test_two_trainings_on_the_demo_find_wrong_classes(tmp_path: Path, shared: Path) -> None:
     """End to end: each image is judged by the model of the other half, and labels of another class rank first."""
-    source = drawn(tmp_path / "data", {"train": range(100), "val": range(100, 101)}) / "train.txt"
+    source = drawn(tmp_path, {"train": range(100), "val": range(100, 101)}) / "train.txt"
     data, _ = prepare(read(str(source), "train"))
     corrupted = Corrupted(data, "wrong", seed=0)
     suspects.write_annotations(source.parent, {"train.txt": corrupted.data})
     weights = str(shared / "weights" / "yolox_nano.pth")
-    cfg = suspects.Config(data=str(source), weights=weights, epochs=15, image_size=(224, 224), output=str(tmp_path))
+    cfg = suspects.Config(
+        data=str(source), weights=weights, epochs=15, image_size=(224, 224), output=str(tmp_path / "out")
+    )
     folder = suspects.main(cfg)
     halves = [{line.split()[0] for line in (folder / f"half{i}.txt").read_text().splitlines()} for i in (0, 1)]
     assert not halves[0] & halves[1] and len(halves[0] | halves[1]) == 100
