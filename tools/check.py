@@ -55,7 +55,7 @@ def _chain(paths: list[str], sign: str) -> str:
 
 
 def _part_lines(name: str, part: dict[str, Any], size: list[int]) -> list[str]:
-    width = max([5, *(len(name) for name in part["classes"])])
+    width = min(max([5, *(len(name) for name in part["classes"])]), 40)
     smaller = ", ".join(f"{count} below {side} px" for side, count in part["smaller_than"].items())
     rows = zip(part["classes"].items(), part["class_images"], part["class_sides"], strict=True)
     return [
