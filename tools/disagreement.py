@@ -5,7 +5,7 @@ Four kinds, each with one score from 0 to 1 that is comparable within the kind o
 labels of class c. A detection matches a label at IoU 0.5, and is explained if it matches a label of its own class; only
 others are evidence. s is the confidence of a detection.
 
-- missing: s * (1 - overlap) * 0.9^n, of a detection that matches no label. `overlap` is its largest IoU with any label: what
+- missing: s * (1 - overlap) * 0.8^n, of a detection that matches no label. `overlap` is its largest IoU with any label: what
   half covers a label is more likely a bad box than a forgotten object. n better ones are in the same image: whoever opens
   the image sees them all, and an image of which most was never labeled does not fill the list.
 - wrong: (s - own) / (1 + 10 * confusion), of a detection of another class k that matches a label of class c. `own` is the
@@ -31,7 +31,7 @@ CONFIDENCE = 0.02  # detections with less are not needed
 MATCH = 0.5  # IoU at which a detection and a label mean the same object
 LOOSE = 0.2  # smallest IoU of a loose box with its detection
 DOUBLED = 0.7  # IoU of two labels; in dense images, labels of two objects rarely overlap more
-DISCOUNT = 0.9  # of the next missing box in one image
+DISCOUNT = 0.8  # of the next missing box in one image
 ODDS = 10  # right labels per wrong one, among those on which another class is detected
 PRIOR = 5  # labels of the average class that are added to each class, so that a rare one has a stable usual confidence
 
