@@ -41,9 +41,7 @@ class Config:
     show: bool = False  # in a window; any key shows the next image, q ends
     save: bool = True  # images or video with drawn boxes
     crops: bool = False  # every object as an image of its own, in a folder per class
-    labels: str | None = (
-        None  # files to correct: labelstudio, cvat, coco, yolo, yolo_scores, voc, txt (annotation file)
-    )
+    labels: str | None = None  # files to correct by hand: labelstudio, cvat, coco, yolo, yolo_scores, voc or txt
     speed: bool = False  # only measure the speed of decoding, preprocessing, network and post-processing
     # hardware
     image_size: tuple[int, int] | None = None  # height, width; none: that of the training

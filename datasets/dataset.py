@@ -18,9 +18,7 @@ from datasets.mosaic import MIXUP_SCALE, Augment, make_sample
 from utils.images import boxes_to_input, letterbox, read_image
 
 NO_IMAGE = -1  # index of the placeholder in a batch without images
-PARTNER_REACH = (
-    256  # images of a mosaic are at most this far apart in the epoch's order, so that a small cache holds them
-)
+PARTNER_REACH = 256  # how far apart the images of a mosaic are at most in the epoch's order: a small cache holds them
 
 
 class Key(NamedTuple):

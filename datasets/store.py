@@ -15,9 +15,7 @@ from datasets.errors import DataError, NoArea, check_names, check_path, note_dro
 from utils.boxes import xyxy_to_xywh
 
 Classes = tuple[str, ...] | None  # class names; None: those of the data
-Part = tuple[
-    str, ...
-]  # possible names of a part, such as ("val", "valid"), of which the first one that exists is read; (): all parts
+Part = tuple[str, ...]  # names of a part, such as ("val", "valid"): the first one that exists counts; (): all parts
 MAX_UNNAMED = 10_000  # classes; without a list of names a larger id is a mistake, not a class
 
 

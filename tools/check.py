@@ -15,8 +15,7 @@ from typing import Any
 
 from datasets.errors import DataError, first_ten
 from datasets.formats import read_classes
-from tools.check_page import contact_page, html_page
-from tools.check_report import SUSPICIOUS, Size, check
+from tools.check_report import SUSPICIOUS, Part, Size, check
 from utils.config import override
 from utils.draw import write_image
 
@@ -79,6 +78,16 @@ def _ten(places: list[str], title: str) -> list[str]:
     return [f"  {title}: {len(places)}", indent(first_ten(places), "  ")] if places else []
 
 
+def write_page(path: str, report: dict[str, Any], parts: dict[str, Part]) -> None:
+    """Writes the page: HTML, or a contact sheet of images with their boxes if the name ends like that of an image."""
+    from tools.check_page import contact_page, html_page
+
+    if path.lower().endswith(".html"):
+        Path(path).write_bytes(html_page(report, parts).encode("utf-8", "backslashreplace"))
+    else:
+        write_image(path, contact_page(parts["train"].good))
+
+
 def main(words: list[str]) -> None:
     """Runs the check with the arguments `words`; exits with status 1 if there are errors."""
     if not words or words[0].startswith("-"):
@@ -95,10 +104,8 @@ def main(words: list[str]) -> None:
         classes = read_classes(cfg.classes) if cfg.classes else None
         report, parts = check(words[0], cfg.val, cfg.size, classes, cfg.image_root)
         print(text_of(report))
-        if cfg.page and cfg.page.lower().endswith(".html"):
-            Path(cfg.page).write_bytes(html_page(report, parts).encode("utf-8", "backslashreplace"))
-        elif cfg.page:
-            write_image(cfg.page, contact_page(parts["train"].good))
+        if cfg.page:
+            write_page(cfg.page, report, parts)
     except (OSError, ValueError) as error:
         report = {"errors": [str(error)]}
         print(error)

@@ -11,6 +11,7 @@ import csv
 import subprocess
 import sys
 from dataclasses import dataclass
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 
@@ -21,9 +22,10 @@ from datasets.annotations import annotation_line
 from datasets.errors import DataError
 from datasets.formats import PARTS, read, read_classes
 from datasets.scan import prepare, scan
+from datasets.similar import similar_groups
+from datasets.split import relative, split_groups, text_of
 from datasets.store import Annotations
 from nets.detector import Detector
-from tools.convert import split_parts, text_of
 from tools.disagreement import CONFIDENCE, KINDS, Box, Detected, Suspect, found_fraction, rank
 from tools.suspects_page import TITLES, write_page
 from utils.config import ConfigError, check, override, require, run_script, show
@@ -58,9 +60,10 @@ class Config:
 def judge_halves(cfg: Config, data: Annotations, folder: Path) -> list[Detected]:
     """Trains a model on each half of the images -> for each image the detections of the model that did not see it.
 
-    Images of equal content are in one half. The halves depend on the images and the seed only."""
-    digests = scan([data.path(i) for i in range(len(data))]).digests
-    halves = split_parts(digests, (0.5, 0.5), cfg.seed)
+    Same and nearly same images are in one half. The halves depend on the images and the seed only."""
+    found = scan([data.path(i) for i in range(len(data))])
+    groups = np.unique(similar_groups(found.digests, found.hashes), return_inverse=True)[1]
+    halves = split_groups(groups, found.digests, (0.5, 0.5), cfg.seed)
     if not all(len(data.select(half).labels) for half in halves):
         raise DataError(f"{data.source}: no two halves with labels: add labeled images, or give checkpoint=")
     write_annotations(folder, {f"half{number}.txt": data.select(half) for number, half in enumerate(halves)})
@@ -97,7 +100,8 @@ def detect(checkpoint: str | Path, data: Annotations, model: str | None = None) 
 def write_annotations(folder: Path, files: dict[str, Annotations]) -> None:
     """Writes annotation files of the same classes, and classes.txt."""
     for name, data in files.items():
-        (folder / name).write_text(text_of(data, folder), "utf-8", "surrogateescape", "\n")
+        text = text_of(data, partial(relative, folder=folder))
+        (folder / name).write_text(text, "utf-8", "surrogateescape", "\n")
     (folder / "classes.txt").write_text("".join(f"{name}\n" for name in data.classes), "utf-8", newline="\n")
 
 

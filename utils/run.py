@@ -176,9 +176,8 @@ class Run:
                 if self._tensorboard is None:
                     from torch.utils.tensorboard import SummaryWriter  # takes seconds to import
 
-                    done = (
-                        self.rows[-1]["epoch"] if self.rows else 0
-                    )  # hides the events that an earlier start wrote after its last save
+                    # Events that an earlier start wrote after its last save are hidden.
+                    done = self.rows[-1]["epoch"] if self.rows else 0
                     self._tensorboard = SummaryWriter(str(self.folder), purge_step=done + 1)
                 write(self._tensorboard)
             except Exception:
