@@ -18,13 +18,21 @@ from datasets.typed import read_json_file
 from datasets.voc import read_voc
 from datasets.yolo import has_label, names_near, read_config, read_yolo_folder
 
+_YOLO = re.compile(rb"^(train|val|valid|validation|test) *:", re.IGNORECASE | re.MULTILINE)
+
 
 def read_folder(folder: Path, part: Part, classes: Classes, image_root: str | None, bad_boxes: str) -> Annotations:
     """Reads a folder by what it holds: a YOLO data file, XML, JSON, lists, or YOLO label files, in this order."""
     options = (classes, bad_boxes)
     kinds = {"classes": classes, "image_root": image_root, "bad_boxes": bad_boxes}
-    yamls = [folder / "data.yaml"] if (folder / "data.yaml").exists() else sorted(folder.glob("*.y*ml"))
-    if len(yamls) == 1:
+    yamls = [folder / "data.yaml"]
+    if not yamls[0].exists():
+        yamls = [path for path in sorted(folder.glob("*.y*ml")) if _YOLO.search(_head(path))]
+    if len(yamls) > 1:
+        raise DataError(
+            f"{folder}: several data files ({', '.join(path.name for path in yamls[:5])}): name one of them"
+        )
+    if yamls:
         return read_config(yamls[0], part, *options, image_root)
     if len(configs := sorted(folder.glob("*.data"))) == 1:
         return read_config(configs[0], part, *options, image_root)

@@ -33,13 +33,11 @@ def read_voc(
         folder = folder.parent  # the user named Annotations
         files = find.files_under(folder)
     every = [file[:-4] for file in find.of_suffix(files, ".xml")]
-    if listed is None and part:
-        listed = _list_of(folder, files, part, set(every))
-    stems, missing = every, {}
-    if listed is not None:
-        stems, missing = _listed(listed, every)
-    elif part:
-        stems = find.select_part(folder, every, part)
+    lists = [listed] if listed else _lists_of(folder, files, part, set(every)) if part else []
+    stems, missing = [] if lists else find.select_part(folder, every, part) if part else every, {}
+    for path in lists:
+        found, without = _listed(path, every)
+        stems, missing = stems + found, missing | without
     parsed = {stem: _voc_file(folder / f"{stem}.xml") for stem in (every if classes is None else stems)}
     names = names_of(parsed.values())
     root, images = _images(folder, files, [parsed[stem] for stem in stems], image_root)
@@ -55,35 +53,35 @@ def read_voc(
     backgrounds = [image for image in backgrounds.values() if image]  # CVAT writes no XML for an image without boxes
     if backgrounds:
         number = f"{len(backgrounds)} listed images without an XML file"
-        pack.notes.append(f"{listed}: {number} have no boxes, for example {backgrounds[0]}")
+        pack.notes.append(f"{lists[0]}: {number} have no boxes, for example {backgrounds[0]}")
     if rows and used == {None}:
         problem = f"no image for any of {len(rows)} XML files, for example {rows[0][0]} for {rows[0][1].path}"
         pack.problems.append(f"{folder}: {problem}: image_root=FOLDER names the folder of the images")
-    if listed is None and "val" in part and len(stems) == len(every):
+    if not lists and "val" in part and len(stems) == len(every):
         pack.notes.append(f"{folder}: no ImageSets and no folders of parts: all images belong to every part")
     folders = {os.path.dirname(image) for image in used if image}
     left = [image for image in find.images_of(images) if os.path.dirname(image) in folders and image not in used]
-    if listed is None and left:
+    if not lists and left:
         pack.notes.append(f"{folder}: {len(left)} images without an XML file are left out, for example {left[0]}")
     pack.notes += find.unread_notes(folder, (image for image in images if os.path.dirname(image) in folders))
     rows += [(image, LabelFile(str(folder / image))) for image in backgrounds]
     return pack_files(pack, names, rows, bad_boxes)
 
 
-def _list_of(folder: Path, files: list[str], part: Part, stems: set[str]) -> Path | None:
-    """Returns the list of images for the first name of `part` that has one, in ImageSets/Main, ImageSets or the folder."""
+def _lists_of(folder: Path, files: list[str], part: Part, stems: set[str]) -> list[Path]:
+    """Returns the lists of images for the first name of `part` that has any, in ImageSets/Main, ImageSets or the folder."""
     texts = find.of_suffix(files, ".txt")
-    places = ("ImageSets/Main/", "ImageSets/", "")
+    places = ("(.*/)?ImageSets/Main/", "(.*/)?ImageSets/", "")
     lists = next((found for place in places if (found := [t for t in texts if re.fullmatch(f"{place}[^/]+", t)])), [])
     if lists and "/" not in lists[0]:  # not every text is a list
         lists = [text for text in lists if _listed(folder / text, list(stems))[0]]
-    chosen = next((f for name in part for f in lists if Path(f).stem.lower() == name), None)
-    if lists and chosen is None:
+    chosen = next(filter(None, ([f for f in lists if Path(f).stem.lower() == name] for name in part)), [])
+    if lists and not chosen:
         there = ", ".join(Path(text).name for text in lists)
         missing = f"no {' or '.join(part)}.txt, only {there}"
         place = (folder / lists[0]).parent
         raise DataError(f"{place}: {missing}: name the list itself, {place}/NAME.txt")
-    return folder / chosen if chosen else None
+    return [folder / text for text in chosen]
 
 
 def _listed(path: Path, stems: Sequence[str]) -> tuple[list[str], dict[str, str]]:

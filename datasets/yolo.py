@@ -40,6 +40,7 @@ def read_yolo_yaml(path: Path, part: Part, classes: Classes, bad_boxes: str) -> 
         raise DataError(f"{path}: {error}: write paths with / and without quotes") from error
     if not isinstance(config, dict):
         raise DataError(f"{path}: not a YOLO data file: train, val and names are expected")
+    config = {str(key).lower(): value for key, value in config.items()}  # CVAT writes Train and Validation
     if "kpt_shape" in config:
         raise DataError(f"{path}: labels with key points (kpt_shape) are not boxes: export the data for detection")
     return _read_entries(path, config, part, classes, bad_boxes)

@@ -333,3 +333,26 @@ def test_tables_and_other_json_are_found_in_folders(tmp_path: Path) -> None:
     )
     text(tmp_path / "yolo" / "classes.txt", "cat")
     assert images(read(str(tmp_path / "yolo"), "train"), tmp_path) == ["yolo/a.jpg"]
+
+
+def test_settings_and_several_data_sets_in_a_folder(tmp_path: Path) -> None:
+    """A yaml with settings is no data set; CVAT writes Train; a VOCdevkit has its lists in a folder below."""
+    (
+        xml(tmp_path / "voc" / "xml" / "a.xml"),
+        paint(tmp_path / "voc" / "img" / "a.jpg"),
+        text(tmp_path / "voc" / "c.yaml", "a: 1"),
+    )
+    assert images(read(str(tmp_path / "voc"), "train"), tmp_path) == ["voc/img/a.jpg"]
+    place = tmp_path / "cvat"
+    paint(place / "images" / "Train" / "a.jpg"), text(place / "labels" / "Train" / "a.txt", LABEL)
+    text(place / "Train.txt", "data/images/Train/a.jpg\n")
+    text(place / "pets.yaml", "path: ./\nTrain: Train.txt\nnames:\n  0: cat\n")
+    assert images(read(str(place), "train"), tmp_path) == ["cvat/images/Train/a.jpg"]
+    text(place / "other.yaml", "train: x")
+    with pytest.raises(DataError, match="several data files .other.yaml, pets.yaml.: name one of them"):
+        read(str(place), "train")
+    year = tmp_path / "VOCdevkit" / "VOC2007"
+    for name, part in (("a", "train"), ("b", "val")):
+        xml(year / "Annotations" / f"{name}.xml"), paint(year / "JPEGImages" / f"{name}.jpg")
+        text(year / "ImageSets" / "Main" / f"{part}.txt", f"{name}\n")
+    assert images(read(str(year.parent), "val"), tmp_path) == ["VOCdevkit/VOC2007/JPEGImages/b.jpg"]
