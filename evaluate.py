@@ -5,6 +5,7 @@ Official weights: python evaluate.py checkpoint=yolox_s.pth model=yolox_s data=i
 
 import json
 import os
+import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,7 +48,7 @@ class Config:
     bad_boxes: str | None = None  # boxes without area: "error" stops and names them, "drop" leaves them out
     skip_bad_images: bool | None = None  # images that cannot be read: an error, or left out
     # error analysis
-    show_confidence: float = 0.3  # detections with lower scores are not counted as errors
+    show_confidence: float = 0.3  # the error analysis leaves out detections with lower scores
     worst: int = 16  # number of images drawn, those with the most errors
     # hardware
     device: str = "auto"  # auto: CUDA, MPS, CPU; or cpu, cuda, cuda:1, mps
@@ -55,15 +56,16 @@ class Config:
 
 
 RESULTS = ("metrics.json", "detections.json", "ground_truth.json", "precision_recall.png", "confusion_matrix.png")
+LEAST = {"batch_size": 1, **dict.fromkeys(("confidence", "nms_iou", "show_confidence", "worst", "workers"), 0)}
 CLASS_COLUMNS = ("AP", "AP50", "VOC_AP50", "precision", "recall", "f1", "threshold")
 
 
 def main(cfg: Config) -> dict:
     """Evaluates a checkpoint, writes the results to a folder and returns the metrics."""
     cfg = check(cfg)
-    require(cfg, {"batch_size": 1, "confidence": 0, "nms_iou": 0, "workers": 0}, {"confidence": 1, "nms_iou": 1}, {})
+    require(cfg, LEAST, dict.fromkeys(("confidence", "nms_iou", "show_confidence"), 1), {})
     ranks = distributed.start(detector.device_for(cfg.checkpoint, cfg.device))
-    distributed.set_threads(ranks.device, cfg.workers)
+    distributed.set_threads(ranks.device, cfg.workers, len(ranks.node_ranks))
     log = print if ranks.is_main else lambda *_: None
     names = formats.read_classes(cfg.classes) if cfg.classes else None
     model, classes, size, trained, path, *_ = detector.load(cfg.checkpoint, cfg.model, names, cfg.image_size)
@@ -134,12 +136,12 @@ def four_decimals(value: float) -> str:
 
 
 def open_output(output: str | None, checkpoint: Path, of_a_run: bool) -> Path:
-    """A folder for the results: a new numbered one, or `output`, from which the results of an earlier evaluation go."""
+    """Returns a folder for the results: a new numbered one, or `output` without the results of an earlier evaluation."""
     if output is None:
         return run.create(checkpoint.parent if of_a_run else "runs", "evaluation")
     folder = Path(output)
     folder.mkdir(parents=True, exist_ok=True)
-    older = [path for path in folder.iterdir() if path.name in RESULTS or path.match("worst_[0-9][0-9].jpg")]
+    older = [path for path in folder.iterdir() if path.name in RESULTS or re.fullmatch(r"worst_\d\d+\.jpg", path.name)]
     if older:
         print(f"replacing {len(older)} files of an earlier evaluation in {folder}")
     for path in older:

@@ -18,7 +18,7 @@ from torch import Tensor
 from datasets import formats
 from datasets.annotations import DataError
 from nets import detector
-from nets.agreement import Agreement, Tolerance, around, compare
+from nets.agreement import Agreement, Tolerance, compare, nms_thresholds
 from nets.graph import TRANSLATIONS, DetectionGraph, RawGraph
 from nets.postprocess import MAX_CANDIDATES
 from utils import distributed, run
@@ -31,7 +31,9 @@ from utils.images import FILL, ImageError, images_under, letterbox, read_image
 class Config:
     # what most users set
     checkpoint: str | None = None  # a checkpoint or official weights; coco: download; none: the newest runs/*/best.pt
-    output: str | None = None  # the file to write; none: next to the checkpoint, for official weights in this folder
+    output: str | None = (
+        None  # the file to write; none: next to the checkpoint, or for official weights in the current folder
+    )
     # for official weights, which do not store these
     model: str | None = None  # yolox_nano, yolox_tiny, yolox_s, _m, _l, _x; yolov9_t, _s, _m, _c
     classes: str | None = None  # a file with one name per line; none: COCO's 80
@@ -105,13 +107,13 @@ def description(cfg: Config, loaded: detector.Loaded) -> dict[str, Any]:
         "nms_iou": cfg.nms_iou,
         "max_detections": cfg.max_detections,
         "half": cfg.half,
-        "code": run.code(Path(__file__).parent),
+        "code": run.code_digest(Path(__file__).parent),
         "torch": torch.__version__,
     }
 
 
 def output_path(output: str | None, loaded: detector.Loaded) -> Path:
-    """Where the file is written: next to the checkpoint, or for official weights in this folder, unless `output` names it."""
+    """Returns the file to write: `output`, or one next to the checkpoint, or for official weights in the current folder."""
     usual = loaded.path.with_suffix(".onnx") if loaded.config else Path(f"{loaded.name}.onnx")
     path = usual if output is None else Path(output)
     if path.suffix != ".onnx":
@@ -131,6 +133,8 @@ def find_images(folder: str | None, loaded: detector.Loaded, most: int) -> tuple
     if config.get("val"):
         try:
             data = formats.read_validation(config, loaded.classes)
+            if len(data) == 0:
+                raise DataError(f"{config['val']}: no images")
             return read_some([data.path(i) for i in range(len(data))], most), f"images of {config['val']}"
         except (DataError, ImageError, OSError) as error:
             print(f"note: the validation images of the training are missing ({error})")
@@ -177,16 +181,16 @@ def write(
         optimize=True,
         verbose=False,
     )
-    onnx.save(finished(program.model_proto, limits, about), file)
+    onnx.save(add_metadata(program.model_proto, limits, about), file)
 
 
-def finished(proto, limits: dict[str, float], about: dict[str, Any]):
-    """Adds the metadata and the default thresholds to an ONNX model and checks it."""
+def add_metadata(proto, limits: dict[str, float], about: dict[str, Any]):
+    """Adds the metadata and the default thresholds to an ONNX model, checks it and returns it."""
     import onnx
 
     from nets.onnx import metadata
 
-    for part in (proto, proto.graph, *proto.graph.node):  # they would name the folders of this computer
+    for part in (proto, proto.graph, *proto.graph.node):  # torch writes the folders of this computer there
         part.ClearField("metadata_props")
         part.ClearField("doc_string")
     for name, value in limits.items():  # an input with an initializer is optional
@@ -219,7 +223,7 @@ def agreement(model: torch.nn.Module, exported: Any, images: Tensor, tolerance: 
     """Compares the detections of a model and an OnnxModel on images uint8 [B, 3, H, W], the first one alone, then in fours."""
     size, most, nms_iou = tuple(images.shape[-2:]), exported.about["max_detections"], exported.about["nms_iou"]
     limits = {"confidence": ABOVE - 2 * tolerance.scores, "max_detections": most}
-    thresholds = around(nms_iou, tolerance)
+    thresholds = nms_thresholds(nms_iou, tolerance)
     ours, theirs = [[] for _ in thresholds], []
     for batch in images[:1].split(1) + images[1:].split(4) * (len(images) > 1):
         transforms = torch.tensor([[size[1], size[0], 1.0, 0.0, 0.0]] * len(batch))

@@ -41,7 +41,7 @@ class Config:
     show: bool = False  # in a window; any key shows the next image, q ends
     save: bool = True  # images or video with drawn boxes
     crops: bool = False  # every object as an image of its own, in a folder per class
-    labels: str | None = None  # label files to correct by hand: yolo, voc, or txt (annotation file)
+    labels: str | None = None  # files to correct by hand: labelstudio, cvat, coco, yolo, yolo_scores, voc or txt
     speed: bool = False  # only measure the speed of decoding, preprocessing, network and post-processing
     # hardware
     image_size: tuple[int, int] | None = None  # height, width; none: that of the training
@@ -50,16 +50,17 @@ class Config:
 
 
 VIDEO_SUFFIXES = {".mp4", ".avi", ".mov", ".mkv", ".webm", ".m4v", ".mpg", ".mpeg", ".wmv", ".flv", ".ts"}
-BEHIND = 8  # images that wait to be drawn and written while the network predicts
+BEHIND = 8  # predicted images that may wait to be drawn and written
 WRITABLE = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff"}  # images of other formats are drawn as PNG
 LEAST, MOST = {"batch_size": 1, "confidence": 0, "nms_iou": 0}, {"confidence": 1, "nms_iou": 1}
+LABELS = ("labelstudio", "cvat", "coco", "yolo", "yolo_scores", "voc", "txt")
 EXAMPLES = 16  # number of validation images if there is no source
 
 
 def main(cfg: Config) -> Path | None:
     """Predicts and returns the folder with the results, or None if only the speed was measured."""
     cfg = check(cfg)
-    require(cfg, LEAST, MOST, {"labels": (None, "yolo", "voc", "txt")})
+    require(cfg, LEAST, MOST, {"labels": (None, *LABELS)})
     classes = formats.read_classes(cfg.classes) if cfg.classes else None
     limits = {"confidence": cfg.confidence, "nms_iou": cfg.nms_iou, "batch_size": cfg.batch_size}
     detector = Detector(cfg.checkpoint, cfg.model, classes, cfg.image_size, cfg.device, **limits)
@@ -80,7 +81,7 @@ def main(cfg: Config) -> Path | None:
     if cfg.labels:
         from datasets.labels import LabelFiles
 
-        label_files = LabelFiles(cfg.labels, detector.classes, images)
+        label_files = LabelFiles(cfg.labels, detector.classes, images, "/".join(Path(detector.path).parts[-2:]))
     folder = open_output(cfg.output)
     ids = COCO_CATEGORY_IDS if detector.classes == COCO_CLASSES else range(len(detector.classes))
     results = Results(folder, detector.classes, ids, cfg.crops, label_files)
@@ -111,7 +112,7 @@ def is_stream(source: str) -> bool:
 
 
 def find_images(source: str | list[str], output: str | None) -> dict[str, str]:
-    """Finds the images of a source -> name in the results: path. Names keep the folders in which images of one name differ."""
+    """Finds the images of a source -> name in the results: path. Names contain the folders that tell equal file names apart."""
     root = None
     if not isinstance(source, str):
         paths = source
@@ -204,7 +205,7 @@ def predict_all(
     wait: int | None,
     bar: tqdm,
 ) -> None:
-    """Predicts all images, collects the results, and writes the drawn images by `write(name, image)` (None: does not).
+    """Predicts all images, collects the results, and writes the drawn images by `write(name, image)` (None: not at all).
 
     `wait`: milliseconds for which a window shows each image (0: until a key; None: no window). Without a window, a thread
     draws and writes while the network predicts the next images.

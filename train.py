@@ -3,7 +3,7 @@
 import os
 import sys
 
-# Before torch is imported: threads that wait spinning can starve each other when other programs need the cores.
+# Before torch is imported: threads that wait in a busy loop starve each other when other programs need the cores.
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ from utils.config import ConfigError, check, override, require, run_script, show
 from utils.distributed import Interrupted, Ranks, StopSignal
 from utils.fit import Meter, NonFiniteLoss, epoch_progress, epoch_row, epoch_text, fit_one_epoch, validate
 from utils.optim import EMA, MAX_GRADIENT_NORM, Plan, Schedule, Updater, build_optimizer
-from utils.run import check_name, code, create, open_run
+from utils.run import check_name, code_digest, create, open_run
 
 
 @dataclass(frozen=True)
@@ -50,12 +50,13 @@ class Config:
     image_root: str | None = None  # folder of the images, unless they are next to the annotations
     bad_boxes: str = "drop"  # boxes without area: "drop" lists them and leaves them out, "error" stops
     skip_bad_images: bool = False  # unreadable images: false stops with a list, true leaves them out of the whole run
+    repeat: float = 0.0  # images of classes found in less than this fraction of all are drawn more often (LVIS: 0.001)
     # augmentation
     mosaic: float = 0.5  # probability; 1 for thousands of images and hundreds of epochs
     mixup: float = 0.0  # probability; helps only large models in long runs
     flip: float = 0.5  # probability; 0 where left and right or text matter
     rotation: float = 5.0  # degrees to either side, and 0.4 times as much shear
-    scale: tuple[float, float] = (0.5, 1.5)  # smallest, largest
+    scale: tuple[float, float] = (0.5, 1.5)  # smallest, largest size of the image, relative to the letterboxed one
     hsv: tuple[float, float, float] = (5.0, 30.0, 30.0)  # largest change of hue (of 180), saturation and value (of 255)
     multi_scale: float = 0.0  # the input size changes by up to this fraction every 10 steps
     no_aug_epochs: int = 10  # last epochs: no mosaic, mixup or affine, L1 loss (YOLOX), lowest learning rate
@@ -67,7 +68,7 @@ class Config:
     weight_decay: float = 0.05  # on convolution weights only
     accumulate: int = 1  # batches per optimizer step
     ema: bool = True  # evaluate and save the moving average of the weights
-    amp: str = "fp16"  # fp16 or bf16 on a GPU, none; on a CPU fp16 becomes none
+    amp: str = "fp16"  # mixed precision: fp16, bf16 or none; on a CPU fp16 becomes none
     # hardware
     device: str = "auto"  # auto: CUDA, MPS, CPU; or cpu, cuda:1, mps; cuda:all: DataParallel (torchrun is faster)
     workers: int = 4  # processes that load images; on a CPU they take cores from the network
@@ -104,12 +105,12 @@ DEMO = dict(
 MINIMUM = {
     **dict.fromkeys(("epochs", "accumulate", "evaluate_every"), 1),
     **dict.fromkeys(("batch_size", "freeze_batch_size", "freeze_epochs", "no_aug_epochs", "warmup_epochs"), 0),
-    **dict.fromkeys(("mosaic", "mixup", "flip", "rotation", "hsv", "multi_scale"), 0),
+    **dict.fromkeys(("mosaic", "mixup", "flip", "rotation", "hsv", "multi_scale", "repeat"), 0),
     **dict.fromkeys(("learning_rate", "min_learning_rate", "weight_decay", "seed", "workers"), 0),
     **dict.fromkeys(("save_every", "save_minutes", "patience", "profile_steps"), 0),
     **{"scale": 0.01, "timeout_minutes": 0.05},
 }
-MAXIMUM = dict.fromkeys(("mosaic", "mixup", "flip", "multi_scale"), 1)
+MAXIMUM = dict.fromkeys(("mosaic", "mixup", "flip", "multi_scale", "repeat"), 1)
 CHOICES = {
     "model": tuple(nets.model_names()),
     "bad_boxes": ("error", "drop"),
@@ -118,7 +119,7 @@ CHOICES = {
     "amp": ("fp16", "bf16", "none"),
 }
 
-# A resumed run may change these constants; changing any other one would make it a different training.
+# A resumed run may change these constants. A change of any other constant would make it a different training.
 MAY_CHANGE = {
     *("train", "val", "classes", "image_root", "epochs", "workers", "device", "output", "name", "resume", "compile"),
     *("evaluate_every", "save_every", "save_minutes", "timeout_minutes", "patience", "weights", "profile_steps"),
@@ -144,17 +145,17 @@ def main(cfg: Config, extra_augment: Callable = extra_augment) -> float:
     model, freeze_epochs = build_model(cfg, train_data.classes, saved, ranks, log)
     sizes, step_bytes = fit_to_memory(cfg, model, train_data, saved, ranks)
     cfg = replace(cfg, **sizes)
-    plan = Plan.of(len(train_data), cfg.epochs, freeze_epochs, *sizes.values(), cfg.accumulate)
+    plan = Plan.of(len(train_data), cfg.epochs, freeze_epochs, cfg.freeze_batch_size, cfg.batch_size, cfg.accumulate)
     updater = build_updater(cfg, model, plan)
-    state, begun = resume.restore(saved, model, updater)
+    state, begun_epoch = resume.restore(saved, model, updater)
     train_set, val_loader = build_data(cfg, model.letterbox, train_data, val_data, extra_augment, ranks)
     log_summary(cfg, model, train_data, val_data, updater, step_bytes, ranks, log)
     if done := state.done(cfg.epochs, cfg.patience):
         log(f"nothing to do: {done}\n{folder}  best mAP50-95 {state.best:.4f}")
         ranks.stop()
         return state.best
-    if state.epoch or begun:
-        log(f"resuming {folder} after epoch {state.epoch}" + (f" and {begun['batches']} batches" if begun else ""))
+    if begun_epoch:
+        log(f"resuming {folder} after epoch {state.epoch} and {begun_epoch['batches']} batches")
     folder = folder or create(cfg.output, cfg.name, ranks)
     cfg = replace(cfg, val=val_source(cfg.val, cfg.train, folder, (train_data, val_data), ranks.is_node_main))
     run = open_run(folder, asdict(cfg), ranks, summary.curve_marks(plan, cfg.no_aug_epochs), state.rows)
@@ -166,9 +167,9 @@ def main(cfg: Config, extra_augment: Callable = extra_augment) -> float:
     for_resume = {"constants": constants, "freeze_epochs": freeze_epochs, "batch_sizes": tuple(sizes.values())}
     policy = {"save_every": cfg.save_every, "save_minutes": cfg.save_minutes}
     save = resume.Saver(run, ranks, updater, asdict(cfg), train_data.classes, for_resume, **policy)
-    val_criterion = nets.criterion(model, torch.ones_like)
+    val_criterion = nets.criterion(model, torch.ones_like)  # sums: `evaluate` divides them
 
-    network, meter, first_epoch = None, Meter(begun), state.epoch
+    network, meter, first_epoch = None, Meter(begun_epoch), state.epoch
     with StopSignal() as stop:
         try:
             for epoch in range(first_epoch, cfg.epochs):
@@ -179,9 +180,9 @@ def main(cfg: Config, extra_augment: Callable = extra_augment) -> float:
                     loader = train_loader(cfg, train_set, frozen, ranks)
                 loader.batch_sampler.epoch, loader.batch_sampler.start = epoch, meter.batches
                 criterion = nets.criterion(model, ranks.normalizer, no_aug=epoch >= cfg.epochs - cfg.no_aug_epochs)
-                profile_steps = cfg.profile_steps if epoch == first_epoch else 0
-                with epoch_progress(loader, epoch, cfg.epochs, meter, updater, run, profile_steps) as (batches, show):
-                    on_log = (show, partial(save.between_steps, state, stop))
+                profile = cfg.profile_steps if epoch == first_epoch else 0
+                with epoch_progress(loader, epoch, cfg.epochs, meter, updater, run, profile) as (batches, update_bar):
+                    on_log = (update_bar, partial(save.between_steps, state, stop))
                     fit_one_epoch(network, criterion, batches, updater, ranks, meter, on_log)
                 row = epoch_row(epoch, meter, updater, len(train_set))
                 if (epoch + 1) % cfg.evaluate_every == 0 or epoch + 1 == cfg.epochs:
@@ -221,6 +222,8 @@ def checked(cfg: Config) -> Config:
     require(cfg, MINIMUM, MAXIMUM, CHOICES)
     nets.check_size(cfg.image_size)
     check_name(cfg.name)
+    if cfg.scale[0] > cfg.scale[1]:
+        raise ConfigError(f"scale={show(cfg.scale)}: write the smallest size first: scale={show(cfg.scale[::-1])}")
     if cfg.device == "cuda:all" and cfg.amp == "bf16":  # autocast in the threads of DataParallel supports fp16 only
         raise ConfigError("amp=bf16 does not work with device=cuda:all: use torchrun, or amp=fp16")
     return cfg
@@ -242,9 +245,9 @@ def fixed_constants(cfg: Config, data: Annotations, extra_augment: Callable) -> 
 
 
 def common_constants(cfg: Config, val: Annotations) -> dict[str, str]:
-    """Returns what else the processes of one run must have in common, as text."""
+    """Returns what the processes of one run must have in common besides `fixed_constants`, as text."""
     constants = {name: show(value) for name, value in asdict(cfg).items() if name not in PER_NODE}
-    versions = {"code": code(Path(__file__).parent), "torch": torch.__version__}
+    versions = {"code": code_digest(Path(__file__).parent), "torch": torch.__version__}
     return constants | versions | {"validation data": val.digest()}
 
 
@@ -283,12 +286,11 @@ def fit_to_memory(cfg: Config, model, data: Annotations, saved: dict | None, ran
 
 def build_updater(cfg: Config, model: nets.DetectionModel, plan: Plan) -> Updater:
     """Builds optimizer, schedule and EMA for the whole run."""
-    rates = (cfg.learning_rate, cfg.min_learning_rate, cfg.warmup_epochs, cfg.no_aug_epochs)
-    schedule = Schedule(plan, cfg.schedule, *rates)
+    rates = (cfg.learning_rate, cfg.min_learning_rate)
+    schedule = Schedule(plan, cfg.schedule, *rates, cfg.warmup_epochs, cfg.no_aug_epochs)
     optimizer = build_optimizer(cfg.optimizer, model, cfg.weight_decay)
     ema = EMA(model, plan.before(cfg.epochs), cfg.ema)
-    on_gpu = next(model.parameters()).device.type == "cuda"
-    amp = "none" if cfg.amp == "fp16" and not on_gpu else cfg.amp
+    amp = "none" if cfg.amp == "fp16" and next(model.parameters()).device.type != "cuda" else cfg.amp
     return Updater(model, optimizer, schedule, ema, amp, cfg.accumulate, clip=MAX_GRADIENT_NORM)
 
 
@@ -296,11 +298,11 @@ def build_data(
     cfg: Config, letterbox: str, train: Annotations, val: Annotations, extra_augment: Callable, ranks: Ranks
 ) -> tuple[DetectionDataset, DataLoader]:
     """Builds the training data set, and the loader of this process's shard of the validation images."""
-    moved = cfg.rotation > 0 or cfg.scale != (1.0, 1.0)  # otherwise single images stay where they are
+    moved = cfg.rotation > 0 or cfg.scale != (1.0, 1.0)  # if neither, single images are not shifted either
     affine = {"rotation": cfg.rotation, "scale": cfg.scale, "translate": 0.1 * moved, "shear": 0.4 * cfg.rotation}
     augment = Augment(cfg.mosaic, cfg.mixup, cfg.flip, hsv=cfg.hsv, **affine)
     first_no_aug = max(cfg.epochs - cfg.no_aug_epochs, 0)
-    train_set = DetectionDataset(train, letterbox, augment, first_no_aug, cfg.seed, extra_augment)
+    train_set = DetectionDataset(train, letterbox, augment, first_no_aug, cfg.seed, extra_augment, cfg.repeat)
     sampler = ValSampler(len(val), min(cfg.batch_size, 32), cfg.image_size, ranks.rank, ranks.world_size)
     return train_set, build_loader(DetectionDataset(val, letterbox), sampler, cfg.workers, ranks.device.type == "cuda")
 
@@ -308,7 +310,7 @@ def build_data(
 def train_loader(cfg: Config, dataset: DetectionDataset, frozen: bool, ranks: Ranks) -> DataLoader:
     """Builds the loader of this process's training batches in the frozen or the thawed phase."""
     batch_size = cfg.freeze_batch_size if frozen else cfg.batch_size
-    place = (ranks.rank, ranks.world_size, cfg.accumulate)
+    place = (ranks.rank, ranks.world_size, cfg.accumulate, dataset.repeats)
     sampler = TrainSampler(len(dataset), batch_size, cfg.image_size, cfg.seed, cfg.multi_scale, *place)
     return build_loader(dataset, sampler, cfg.workers, ranks.device.type == "cuda")
 
@@ -321,7 +323,7 @@ def log_summary(cfg: Config, model, train, val, updater: Updater, step_bytes: in
     log(summary.data_text(train, val))
     schedule = summary.schedule_warnings(cfg.epochs, plan.freeze_epochs, cfg.no_aug_epochs)
     hardware = summary.hardware_warnings(cfg.workers, max(cfg.batch_size, cfg.freeze_batch_size), cfg.image_size, ranks)
-    for warning in (*schedule, *summary.data_warnings(train, val), *hardware):
+    for warning in (*schedule, *summary.data_warnings(train, val, cfg.repeat), *hardware):
         log(f"WARNING: {warning}")
     if step_bytes:
         log(f"memory     {step_bytes / 2**30:.1f} GiB for a thawed step")

@@ -6,7 +6,7 @@ import numpy as np
 
 from datasets import demo
 from datasets.annotations import Sample
-from datasets.mosaic import Augment, draw_sample
+from datasets.mosaic import Augment, make_sample
 from utils.draw import contact_sheet, draw_boxes, write_image
 
 FOLDER = Path(__file__).parents[1] / "docs" / "images"
@@ -37,7 +37,7 @@ def augmented(samples: list[Sample], augment: Augment, size: tuple[int, int], co
     for position in range(count):
         rng = np.random.default_rng((0, 0, position))
         sample = samples[position % len(samples)]
-        sample = draw_sample(sample, lambda rng=rng: samples[rng.integers(len(samples))], rng, size, "corner", augment)
+        sample = make_sample(sample, lambda rng=rng: samples[rng.integers(len(samples))], rng, size, "corner", augment)
         images.append(draw_boxes(sample.image, sample.boxes, sample.labels, demo.CLASSES))
     return images
 

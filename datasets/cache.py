@@ -30,14 +30,16 @@ _HEAD = struct.Struct("<16siiiQ")  # digest of the key, height, width, reduction
 
 
 class ImageCache:
-    """`read(path, reduction)` returns the same as `images.read_reduced`, faster. Pickles without the images in memory.
+    """Reads images like `images.read_reduced`, faster: from memory or from files. Pickles without the images in memory.
 
     `files` and `memory`: largest number of bytes. None: a quarter of what is free; for the files $THAW_CACHE_GB, if set."""
 
     def __init__(self, files: float | None = None, memory: float | None = None) -> None:
         self._files, self._memory = _files_limit() if files is None else files, memory
         self._folder = cache_folder() / "decoded-1"
-        self._kept, self._bytes, self._room = OrderedDict(), 0, None
+        self._kept = OrderedDict()  # key -> (image, reduction), the one unused for longest first
+        self._bytes = 0  # of the images in memory
+        self._room: float | None = None  # bytes that this process may still write; None: not counted yet
 
     def __getstate__(self) -> dict:
         return self.__dict__ | {"_kept": OrderedDict(), "_bytes": 0, "_room": None}
@@ -58,19 +60,25 @@ class ImageCache:
         return found
 
     def _keep(self, key: tuple, found: tuple[np.ndarray, int]) -> None:
+        """Keeps an image in memory, and removes those that were not used for longest."""
         if self._memory is None:
             self._memory = FRACTION * free_memory() / _processes()
-        found[0].flags.writeable = False
-        self._kept[key], self._bytes = found, self._bytes + found[0].nbytes
+        image, _ = found
+        image.flags.writeable = False
+        self._kept[key] = found
+        self._bytes += image.nbytes
         while self._bytes > self._memory or len(self._kept) > KEPT:
-            self._bytes -= self._kept.popitem(last=False)[1][0].nbytes
+            _, (oldest, _) = self._kept.popitem(last=False)
+            self._bytes -= oldest.nbytes
 
-    def _place(self, key: tuple) -> Path:
+    def _file(self, key: tuple) -> Path:
+        """Returns the file of an entry: one for each path and reduction, whichever version of the image it holds."""
         return self._folder / hashlib.blake2b(repr(key[:2]).encode(), digest_size=16).hexdigest()
 
     def _load(self, key: tuple) -> tuple[np.ndarray, int] | None:
+        """Reads the file of an entry; None if it is missing, damaged or of another version of the image."""
         try:
-            with open(self._place(key), "rb", buffering=0) as file:
+            with open(self._file(key), "rb", buffering=0) as file:
                 status = os.fstat(file.fileno())
                 digest, height, width, done, total = _HEAD.unpack(file.read(_HEAD.size))
                 if digest != _digest(key) or status.st_size != _HEAD.size + 3 * height * width:
@@ -79,7 +87,7 @@ class ImageCache:
                 if file.readinto(image) != image.nbytes or _sum(image) != total:
                     return None
                 if time.time() - status.st_mtime > UNUSED / 24:
-                    os.utime(self._place(key))
+                    os.utime(self._file(key))  # marks it as used
                 return image, done
         except (OSError, ValueError, struct.error):
             return None
@@ -98,7 +106,7 @@ class ImageCache:
                 temporary = file.name
                 file.write(_HEAD.pack(_digest(key), *image.shape[:2], done, _sum(image)))
                 file.write(image)
-            os.replace(temporary, self._place(key))
+            os.replace(temporary, self._file(key))
             self._room -= size
         except OSError:  # a read-only or full disk, a file that another process holds open
             self._room = 0.0
@@ -106,18 +114,23 @@ class ImageCache:
                 Path(temporary).unlink(missing_ok=True)
 
     def _make_room(self) -> None:
-        """Removes long unused files near the limit, and sets the bytes that this process may write before the next call."""
+        """Counts the files, removes unused ones if they fill most of the limit, and sets how much this process may write."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        found = sorted((s.st_mtime, s.st_size, f.path) for f in os.scandir(self._folder) for s in [f.stat()])
+        found = []
+        for entry in os.scandir(self._folder):
+            with suppress(FileNotFoundError):  # another process has just renamed or removed it
+                status = entry.stat()
+                found.append((status.st_mtime, status.st_size, entry.path))
+        found.sort()  # the one unused for longest first
         used = sum(size for _, size, _ in found)
         if self._files is None:
             self._files = FRACTION * min(free_memory(), shutil.disk_usage(self._folder).free + used)
         for when, size, path in found:
             if used < self._files - self._files / 8 or time.time() - when < UNUSED:
                 break
-            os.unlink(path)
+            Path(path).unlink(missing_ok=True)
             used -= size
-        room = self._files - used  # other processes write too: use half of it before counting again
+        room = self._files - used  # other processes write too: all together use half of it before they count again
         self._room = room / 2 / _processes() if room > self._files / 50 else 0.0
 
 
@@ -148,9 +161,11 @@ def free_memory() -> float:
 
 
 def _digest(key: tuple) -> bytes:
+    """Returns what identifies the contents of a file: the key with size and time of the image, and OpenCV's version."""
     return hashlib.blake2b(repr((cv2.__version__, *key)).encode(), digest_size=16).digest()
 
 
 def _sum(image: np.ndarray) -> int:
+    """Returns a checksum of the pixels, which is fast to compute: their sum in words of 8 bytes."""
     words = np.frombuffer(image, np.uint64, image.size // 8)
     return (int(words.sum()) + int(image.reshape(-1)[8 * len(words) :].sum())) % 2**64

@@ -1,10 +1,10 @@
-"""The data set, whose samples are pure functions of (seed, epoch, position), and batches of samples."""
+"""The data set, whose samples are pure functions of (seed, epoch, position, index), and batches of samples."""
 
 import hashlib
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,11 +14,11 @@ from torch import Tensor
 from datasets import slots
 from datasets.annotations import Annotations, Sample
 from datasets.cache import ImageCache
-from datasets.mosaic import MIXUP_SCALE, Augment, draw_sample
+from datasets.mosaic import MIXUP_SCALE, Augment, make_sample
 from utils.images import boxes_to_input, letterbox, read_image
 
 NO_IMAGE = -1  # index of the placeholder in a batch without images
-PARTNER_REACH = 256  # a mosaic's partners are at most this far away in the epoch's order: a small cache has them
+PARTNER_REACH = 256  # how far apart the images of a mosaic are at most in the epoch's order: a small cache holds them
 
 
 class Key(NamedTuple):
@@ -74,9 +74,10 @@ def _batch_of(images: tuple, *others: np.ndarray) -> Batch:
 
 
 @lru_cache(maxsize=4)
-def epoch_order(length: int, seed: int, epoch: int) -> np.ndarray:
-    """Returns the order of the images in an epoch: a permutation `[length]`, a function of its arguments."""
-    return np.random.default_rng((seed, epoch)).permutation(length)
+def epoch_order(length: int, seed: int, epoch: int, repeats: Any = None) -> np.ndarray:
+    """Returns the indices `[length]` of the images of an epoch: a permutation, or with `repeats` a weighted draw."""
+    rng = np.random.default_rng((seed, epoch))
+    return rng.permutation(length) if repeats is None else repeats.draw(rng)
 
 
 @dataclass(eq=False, repr=False)
@@ -89,6 +90,7 @@ class DetectionDataset(torch.utils.data.Dataset):
     no_aug_from: int | None = None  # first no-augmentation epoch: letterboxed single images, flip and color shifts only
     seed: int = 0
     extra_augment: Callable | None = None  # (image, boxes, labels, rng): the user's own, before epoch `no_aug_from`
+    repeat: float = 0.0  # images of classes in less than this fraction of the images are drawn more often
     cache: ImageCache = field(default_factory=ImageCache)  # changes the speed only
 
     def __len__(self) -> int:
@@ -98,6 +100,15 @@ class DetectionDataset(torch.utils.data.Dataset):
     def classes(self) -> tuple[str, ...]:
         """Returns the class names by label."""
         return self.annotations.classes
+
+    @cached_property
+    def repeats(self):
+        """Returns the `datasets.repeat.Repeats` of the images, or None if all are drawn equally often."""
+        if not self.repeat:
+            return None
+        from datasets.repeat import repeats_of
+
+        return repeats_of(self.annotations, self.repeat)
 
     def read(self, index: int, reduction: int | None = None) -> Sample:
         """Reads an image with its boxes, clipped to the image and without crowd regions.
@@ -112,7 +123,7 @@ class DetectionDataset(torch.utils.data.Dataset):
         return Sample(image, boxes[keep].astype(np.float32), labels[keep].astype(np.int64))
 
     def _reduction(self, index: int, size: tuple[int, int], largest: float) -> int:
-        """Returns the factor by which an image may be decoded smaller; it is drawn up to `largest` times its letterboxed size."""
+        """Returns by how much to reduce an image that a sample shows at up to `largest` times its letterboxed size."""
         height, width = self.annotations.sizes[index].tolist()
         if not height or not width:  # the size is not known
             return 1
@@ -136,17 +147,17 @@ class DetectionDataset(torch.utils.data.Dataset):
         augment = self.augment.without_geometry() if no_aug else self.augment
         rng = np.random.default_rng((self.seed, epoch, position))
         largest = max(augment.scale[1], MIXUP_SCALE[1] if augment.mixup else 0)
-        exact = augment == augment.without_geometry()  # then the pixels are those of evaluation
+        exact = augment == augment.without_geometry()  # images are read in full size, as in an evaluation
 
         def read(index: int) -> Sample:
             return self.read(index, 1 if exact else self._reduction(index, size, largest))
 
         def partner() -> Sample:
             offset = int(rng.integers(-PARTNER_REACH, PARTNER_REACH + 1))
-            order = epoch_order(len(self), self.seed, epoch)
+            order = epoch_order(len(self), self.seed, epoch, self.repeats)
             return read(int(order[(position + offset) % len(self)]))
 
-        sample = draw_sample(read(index), partner, rng, size, self.letterbox, augment)
+        sample = make_sample(read(index), partner, rng, size, self.letterbox, augment)
         if self.extra_augment is not None and not no_aug:
             sample = checked_sample(self.extra_augment(*sample, rng), size)
         return sample
@@ -176,7 +187,7 @@ def checked_sample(result: Any, size: tuple[int, int]) -> Sample:
 
 
 def source_digest(function: Callable) -> str:
-    """Returns a digest of the source (or bytecode) of a function or of an object's class: a resumed run notices a change."""
+    """Returns a digest of the source (or bytecode) of a function, or of the class of an object. It shows changes of the code."""
     function = function if inspect.isroutine(function) else type(function)
     try:
         source = inspect.getsource(function)

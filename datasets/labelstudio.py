@@ -2,6 +2,7 @@
 
 import math
 import os
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -143,7 +144,7 @@ def _is_task(raw: Raw) -> bool:
 
 def _drawn(row: Mapping[str, Raw]) -> list[str]:
     """Returns the keys of a JSON-MIN task that hold drawn objects."""
-    return [key for key, value in row.items() if bytes(value).startswith(b"[{")]
+    return [key for key, value in row.items() if re.match(rb"\[\s*\{", bytes(value))]
 
 
 def _minimal(row: Mapping[str, Raw], place: str, problems: list[str]) -> tuple[dict[str, Any], Numbered]:

@@ -5,6 +5,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import cv2
 import numpy as np
@@ -29,6 +30,7 @@ class TrainSampler:
     rank: int = 0
     world: int = 1
     accumulate: int = 1  # batches per optimizer step; the order wraps around to fill the last step
+    repeats: Any = None  # of the data set
     epoch: int = 0  # set it before each epoch
     start: int = 0  # batches of the epoch that are already done: they are skipped without reading an image
 
@@ -46,7 +48,7 @@ class TrainSampler:
         return tuple(max(1, round(side * factor / SIZE_STEP)) * SIZE_STEP for side in self.image_size)
 
     def __iter__(self) -> Iterator[list[Key]]:
-        order = epoch_order(self.length, self.seed, self.epoch)
+        order = epoch_order(self.length, self.seed, self.epoch, self.repeats)
         for step in range(self.start, len(self)):
             size, first = self.size(step), step * self.batch_size
             positions = range(first + self.rank, first + self.batch_size, self.world)
@@ -70,7 +72,7 @@ class ValSampler:
 
 
 def init_worker(_: int) -> None:
-    """Makes a worker ignore Ctrl-C, and SIGTERM from anywhere but its parent, which needs the worker to finish its step."""
+    """Makes a worker ignore Ctrl-C, and SIGTERM except from its parent: the parent needs the worker to finish its step."""
     cv2.setNumThreads(0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if KNOWS_SENDER:
@@ -78,8 +80,10 @@ def init_worker(_: int) -> None:
 
 
 def _end_with_parent(interval: float = 0.5) -> None:
-    """Ends this process after SIGTERM from its parent, or when the parent is gone: the inherited sockets of an orphan would
-    make a killed process look alive to the other ranks."""
+    """Ends this process after SIGTERM from its parent, or when the parent is gone.
+
+    An orphan would keep the sockets of its killed parent open, and the other ranks would wait for the dead process.
+    """
     parent = os.getppid()
     while os.getppid() == parent:
         received = signal.sigtimedwait({signal.SIGTERM}, interval)
@@ -89,8 +93,11 @@ def _end_with_parent(interval: float = 0.5) -> None:
 
 
 class Loader(DataLoader):
-    """A DataLoader that starts its workers with SIGTERM blocked: torch may start threads in a worker before it calls
-    `worker_init_fn`, and a signal that any thread does not block ends the process."""
+    """A DataLoader that starts its workers with SIGTERM blocked.
+
+    torch may start threads in a worker before it calls `worker_init_fn`, and one thread that does not block SIGTERM is enough
+    for the signal to end the worker.
+    """
 
     def __iter__(self):
         if not KNOWS_SENDER:

@@ -1,4 +1,4 @@
-"""Mosaic and mixup, and the random choice between them."""
+"""Mosaic and mixup, and the random choice among them that makes a training sample."""
 
 from collections.abc import Callable
 
@@ -16,8 +16,8 @@ MIXUP_SCALE = (0.5, 1.5)  # range of the size of a mixup's second image, relativ
 def mosaic(samples: list[Sample], size: Size, rng: np.random.Generator, settings: Augment) -> Sample:
     """Combines four samples (top left, top right, bottom left, bottom right) into one of `size` = (height, width).
 
-    Each image is fitted into `size` and placed with one corner at the center point of a canvas of twice that size, which a
-    random affine map takes to the output. The canvas is never drawn: each image is resampled once.
+    Each image is fitted into `size` and placed with one corner at the center point of a canvas of twice that size. A random
+    affine map takes the canvas to the output. The canvas itself is never painted: each image is resampled once.
     """
     height, width = size
     center_x, center_y = rng.uniform(*CENTER, 2) * (width, height)
@@ -56,11 +56,13 @@ def mixup(sample: Sample, second: Sample, rng: np.random.Generator, settings: Au
     return Sample(image, np.concatenate([sample.boxes, boxes]), np.concatenate([sample.labels, labels]))
 
 
-def draw_sample(
+def make_sample(
     sample: Sample, partner: Callable[[], Sample], rng: np.random.Generator, size: Size, kind: str, settings: Augment
 ) -> Sample:
-    """Augments an image as it is on disk with `rng`, the generator of (seed, epoch, position), from which `partner()` also
-    draws another image. `kind` is the letterbox of the model ("corner" or "center")."""
+    """Makes a training sample from an image as it is on disk: a mosaic or an `augment`ed image, then perhaps a mixup.
+
+    `partner()` returns another image, which it also chooses by `rng`. `kind`: letterbox of the model, "corner" or "center".
+    """
     with_mosaic, with_mixup = rng.random(2) < (settings.mosaic, settings.mixup)
     if with_mosaic:
         sample = mosaic([sample, *(partner() for _ in range(3))], size, rng, settings)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
+from functools import lru_cache
 from itertools import chain
 from typing import NamedTuple
 
@@ -17,13 +18,13 @@ from PIL import Image
 from tqdm import tqdm
 
 from datasets.errors import first_ten, note_dropped, raise_any
-from datasets.similar import image_hash
 from datasets.store import Annotations
 from utils.boxes import area, clip
 from utils.config import cache_folder
 from utils.images import TURNS, ImageError, batched, decode_image, read_bytes, read_orientation
 
 LEAST = 32  # pixels of the shorter side of the reduced image that is hashed
+FLAT = 0.05  # gray levels; an image in which no wave is stronger shows nothing but noise
 _CACHE_ERRORS = (OSError, sqlite3.Error, UnicodeError)  # a read-only or damaged file, a file name that is not text
 
 
@@ -33,9 +34,7 @@ class Scan(NamedTuple):
     sizes: np.ndarray  # int32 [N, 2] height, width after EXIF; 0, 0 where unknown
     orientations: np.ndarray  # uint8 [N] EXIF orientation, 1: upright
     digests: np.ndarray  # int64 [N] equal for files of equal content; 0 for files that cannot be read
-    hashes: (
-        np.ndarray
-    )  # uint64 [N, 4] alike for images that look alike (see datasets/similar.py); 0 where there is none
+    hashes: np.ndarray  # uint64 [N, 4] perceptual hash, see `image_hash`; 0 where there is none
     problems: dict[int, str]  # index -> what is wrong
 
 
@@ -54,10 +53,8 @@ def scan(paths: list[str]) -> Scan:
             stamps = _in_groups(pool, file_stamp, block, 50)
             known = _read_cache(block)
             fresh = {path: stamp for path, stamp in zip(block, stamps, strict=True) if known.get(path, ())[:2] != stamp}
-            rows = [
-                (path, *fresh[path], *row)
-                for path, row in zip(fresh, _in_groups(pool, _examine, fresh, 10), strict=True)
-            ]
+            examined = _in_groups(pool, _examine, fresh, 10)
+            rows = [(path, *fresh[path], *row) for path, row in zip(fresh, examined, strict=True)]
             # a file without a digest could not be opened, which may change without a new size and time
             _write_cache([row for row in rows if row[6]])
             known |= {row[0]: row[1:] for row in rows}
@@ -115,6 +112,26 @@ def _examine(path: str) -> tuple[int, int, int, int, bytes, str]:
     except Exception as error:  # Pillow raises many kinds of errors for damaged files
         problem = f"{path}: cannot be decoded ({error}): fetch or save it again, or remove it"
     return height, width, orientation, digest, looks, problem
+
+
+def image_hash(gray: np.ndarray, height: float, width: float) -> bytes:
+    """Returns the 32 bytes of the perceptual hash of an image [h, w], b"" for an image without contrast.
+
+    The bits are the signs of its lowest frequencies (DCT), which scale, compression and brightness hardly change. `height` and
+    `width` may be smaller than h and w by a part of a pixel, where the last row and column reach outside of the image."""
+    frequencies = _cosines(gray.shape[0], height) @ gray.astype(np.float32) @ _cosines(gray.shape[1], width)[:16].T
+    waves = frequencies.ravel()[1:257]  # without the mean
+    return np.packbits(waves > 0).tobytes() if np.abs(waves).max() > FLAT * gray.size else b""
+
+
+@lru_cache(1000)
+def _cosines(count: int, length: float) -> np.ndarray:
+    """The 17 lowest cosine waves over `length`, float32 [17, count], one value for each pixel, of which the last may be cut."""
+    edges = np.arange(count + 1).clip(max=length)
+    centers, sides = (edges[1:] + edges[:-1]) / 2, np.diff(edges)
+    waves = np.cos(np.pi / length * np.arange(17)[:, None] * centers) * sides
+    waves[1:] -= waves[1:].sum(1, keepdims=True) / length * sides  # the mean of the image adds nothing
+    return waves.astype(np.float32)
 
 
 def _read_cache(paths: list[str]) -> dict[str, tuple]:

@@ -1,34 +1,11 @@
 """Groups of images that show the same: equal files, and copies that were rescaled, saved again or made a bit brighter."""
 
-from functools import lru_cache
-
 import numpy as np
 
 NEAR = 7  # bits of 256 by which nearly same images differ at most: less than the 8 bands, so that one band is equal
-FLAT = 0.05  # gray levels; an image in which no wave is stronger shows nothing but noise
 CROWD = 64  # of the images that are equal in a band, each is compared with so many neighbors in sorted order
 
 _ONES = np.unpackbits(np.arange(65536, dtype=np.uint16).view(np.uint8)).reshape(-1, 16).sum(1, dtype=np.uint8)
-
-
-def image_hash(gray: np.ndarray, height: float, width: float) -> bytes:
-    """Returns the 32 bytes of the perceptual hash of an image [h, w], b"" for an image without contrast.
-
-    The bits are the signs of its lowest frequencies (DCT), which scale, compression and brightness hardly change. `height` and
-    `width` may be smaller than h and w by a part of a pixel, where the last row and column reach outside of the image."""
-    frequencies = _cosines(gray.shape[0], height) @ gray.astype(np.float32) @ _cosines(gray.shape[1], width)[:16].T
-    waves = frequencies.ravel()[1:257]  # without the mean
-    return np.packbits(waves > 0).tobytes() if np.abs(waves).max() > FLAT * gray.size else b""
-
-
-@lru_cache(1000)
-def _cosines(count: int, length: float) -> np.ndarray:
-    """The 17 lowest cosine waves over `length`, float32 [17, count], one value for each pixel, of which the last may be cut."""
-    edges = np.arange(count + 1).clip(max=length)
-    centers, sides = (edges[1:] + edges[:-1]) / 2, np.diff(edges)
-    waves = np.cos(np.pi / length * np.arange(17)[:, None] * centers) * sides
-    waves[1:] -= waves[1:].sum(1, keepdims=True) / length * sides  # the mean of the image adds nothing
-    return waves.astype(np.float32)
 
 
 def similar_groups(digests: np.ndarray, hashes: np.ndarray) -> np.ndarray:

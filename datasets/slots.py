@@ -1,4 +1,4 @@
-"""Shared memory in which workers hand images to their process, reused when no tensor shows them any more.
+"""Shared memory in which workers hand images to their process, reused when no tensor uses them any more.
 
 Fresh shared memory for every batch, which the system has to clear, makes 30 % fewer images per second (docs/decisions.md).
 """
@@ -11,13 +11,13 @@ from torch import Tensor
 from torch.utils.data import default_collate, get_worker_info
 
 SLOTS = 3  # per worker: one is written, one waits, one is in use; if none is free, fresh memory is taken
-HEAD = 64  # bytes before the images; the first one is 1 while the slot is in use
+HEAD = 64  # bytes before the images; the first byte is 1 while the slot is in use
 
 _slots = [torch.zeros(1, dtype=torch.uint8)] * SLOTS  # of this worker; each is replaced by a larger one when needed
 
 
 def stack(images: list[np.ndarray]) -> Tensor:
-    """Stacks arrays of one shape `[H, W, 3]` -> `[B, H, W, 3]`, in a worker in a free slot of shared memory."""
+    """Stacks arrays of one shape `[H, W, 3]` -> `[B, H, W, 3]`. A worker stacks them in a free slot of shared memory."""
     if get_worker_info() is None:
         return torch.from_numpy(np.stack(images))
     free = next((i for i, slot in enumerate(_slots) if slot[0] == 0), None)
@@ -37,7 +37,7 @@ def _pixels(slot: Tensor, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def pack(images: Tensor) -> tuple[Tensor, tuple[int, ...] | None]:
-    """Returns what to pickle for a result of `stack`, the arguments of `unpack`: slot and shape, or the images and None."""
+    """Returns what to pickle for a result of `stack`: slot and shape, or the images and None. `unpack` takes both."""
     for slot in _slots:
         if slot.data_ptr() + HEAD == images.data_ptr():
             return slot, tuple(images.shape)
@@ -45,7 +45,7 @@ def pack(images: Tensor) -> tuple[Tensor, tuple[int, ...] | None]:
 
 
 def unpack(slot: Tensor, shape: tuple[int, ...] | None) -> Tensor:
-    """Returns the images in the receiving process. The slot is free again when no tensor or array shows them any more."""
+    """Returns the images in the receiving process. The slot is free again when no tensor or array uses them any more."""
     if shape is None:
         return slot
     pixels = _pixels(slot, shape)

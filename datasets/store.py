@@ -15,12 +15,12 @@ from datasets.errors import DataError, NoArea, check_names, check_path, note_dro
 from utils.boxes import xyxy_to_xywh
 
 Classes = tuple[str, ...] | None  # class names; None: those of the data
-Part = tuple[str, ...]  # names of a part of a data set, as ("val", "valid"): the first one that exists; (): all parts
+Part = tuple[str, ...]  # names of a part, such as ("val", "valid"): the first one that exists counts; (): all parts
 MAX_UNNAMED = 10_000  # classes; without a list of names a larger id is a mistake, not a class
 
 
 class Strings:
-    """A list of texts in one buffer. The reference counts of a Python list would make every worker copy its memory."""
+    """A list of texts in one buffer. Workers share it: reading a Python list changes reference counts, which copies it."""
 
     def __init__(self, texts: Iterable[str] = ()) -> None:
         self._buffer, self._ends = bytearray(), array("q", [0])
@@ -38,7 +38,7 @@ class Strings:
 
 @dataclass(frozen=True, eq=False)
 class Annotations:
-    """N images with K boxes of C classes in flat arrays: cheap to pickle, and no memory grows in the workers."""
+    """N images with K boxes of C classes in flat arrays, which are cheap to pickle and which workers share."""
 
     source: str  # the file or folder that was read
     classes: tuple[str, ...]
@@ -69,7 +69,7 @@ class Annotations:
         return self.files[index] or self.source + place
 
     def digest(self) -> str:
-        """Returns a digest of images and boxes, by which a resumed run notices other data. Folders do not count."""
+        """Returns a digest of images and boxes. It shows whether a resumed run has the same data. Folders do not count."""
         digest = hashlib.blake2b(digest_size=6)
         for name in ("sizes", "starts", "boxes", "labels", "crowd", "category_ids", "image_ids"):
             digest.update(np.ascontiguousarray(getattr(self, name)))
@@ -89,6 +89,11 @@ class Annotations:
     def boxes_per_class(self) -> np.ndarray:
         """Returns the number of boxes of each class without crowd regions, int64 [C]."""
         return np.bincount(self.labels[~self.crowd], minlength=len(self.classes))
+
+    def images_per_class(self) -> np.ndarray:
+        """Returns the number of images with a box of each class without crowd regions, int64 [C]."""
+        pairs = (self.image_of_boxes() * len(self.classes) + self.labels)[~self.crowd]
+        return np.bincount(np.unique(pairs) % max(len(self.classes), 1), minlength=len(self.classes))
 
     def select(self, indices: np.ndarray) -> "Annotations":
         """Returns the images `indices [n]` in that order."""
@@ -131,8 +136,8 @@ class Annotations:
 class Packer:
     """Collects images and boxes in flat buffers and checks every box; `finish` returns the Annotations.
 
-    `names` are the data's own class names by label (None: labels have no names), and `classes` those of the result. A box of
-    any other class is an error. Raises DataError for class names that are repeated or cannot be drawn.
+    `names`: the data's own class names by label (None: labels have no names). `classes`: those of the result (None: the same).
+    A box of any other class is an error. Raises DataError for class names that are repeated or cannot be drawn.
     """
 
     def __init__(self, source: str, root: str, names: Classes, classes: Classes) -> None:

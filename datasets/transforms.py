@@ -22,7 +22,7 @@ MIN_VISIBLE = 0.1  # fraction of a box's area; from less of an object a person c
 
 @dataclass(frozen=True)
 class Augment:
-    """Settings of the augmentation. Probabilities are in 0..1."""
+    """Settings of the augmentation, which `augment`, `mosaic` and `mixup` apply. Probabilities are in 0..1."""
 
     mosaic: float  # probability that a sample is made of four images
     mixup: float  # probability that a second image is blended in
@@ -53,9 +53,9 @@ def placement(scale: float, left: float, top: float, width: int, mirrored: bool)
 
 
 def random_affine(rng: np.random.Generator, source: Size, target: Size, settings: Augment) -> np.ndarray:
-    """Draws a matrix float64 [2, 3] that takes the center of an area of size `source` near that of one of size `target`.
+    """Returns a random matrix float64 [2, 3] that takes the center of an area of size `source` near that of one of size `target`.
 
-    The number of draws is fixed, so that one setting does not change the values drawn for another."""
+    The number of random values is fixed, so that one setting does not change the values of another."""
     shear = settings.shear
     angle, slant_x, slant_y = np.radians(rng.uniform(-1, 1, 3) * (settings.rotation, shear, shear))
     zoom = rng.uniform(*settings.scale)
@@ -66,7 +66,7 @@ def random_affine(rng: np.random.Generator, source: Size, target: Size, settings
 
 
 def _around(first: np.ndarray, last: np.ndarray, matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the corners [..., 2] of the bounding boxes of transformed boxes, by centers and absolute linear part."""
+    """Returns the first and last corners [..., 2] of the bounding boxes of boxes that `matrix` transforms."""
     center = (first + last) / 2 @ matrix[:, :2].T + matrix[:, 2]
     half = (last - first) / 2 @ np.abs(matrix[:, :2]).T
     return center - half, center + half
@@ -82,17 +82,21 @@ def move_boxes(sample: Sample, matrix: np.ndarray, window: np.ndarray, size: Siz
         return np.zeros((0, 4), np.float32), labels
     first, last = (np.minimum(np.maximum(c, window[:2]), window[2:]) for c in (boxes[:, :2], boxes[:, 2:]))
     low, high = _around(first, last, matrix)
-    seen_low, seen_high = (np.minimum(np.maximum(corner, 0), size[::-1]) for corner in (low, high))
-    sides = seen_high - seen_low
-    seen = (last - first).prod(1) * sides.prod(1)
+    visible_low, visible_high = (np.minimum(np.maximum(corner, 0), size[::-1]) for corner in (low, high))
+    sides = visible_high - visible_low
+    # Visible fraction = (fraction inside the window) * (fraction of the moved box inside the output), without dividing.
+    visible = (last - first).prod(1) * sides.prod(1)
     whole = (boxes[:, 2:] - boxes[:, :2]).prod(1) * (high - low).prod(1)
-    keep = (sides > MIN_SIDE).all(1) & (seen > MIN_VISIBLE * whole)
-    return np.concatenate([seen_low, seen_high], 1)[keep].astype(np.float32), labels[keep]
+    keep = (sides > MIN_SIDE).all(1) & (visible > MIN_VISIBLE * whole)
+    return np.concatenate([visible_low, visible_high], 1)[keep].astype(np.float32), labels[keep]
 
 
 def _snap(scale: float, shift: float, start: int, stop: int, limit: int) -> tuple[int, int, int, int]:
-    """Rounds one axis of `x' = x * scale + shift` to whole pixels: source pixels start..stop -> (start, stop in the output;
-    start, stop in the source of the visible part). Nothing is visible if the output's stop <= start."""
+    """Rounds one axis of a resize, `output = source * scale + shift`, to whole pixels.
+
+    Takes source pixels start..stop to an output of `limit` pixels. Returns start and stop of the visible part in the output,
+    then in the source. Nothing is visible if the output's stop <= start.
+    """
     low, high = sorted((start * scale + shift, stop * scale + shift))
     to_start, to_stop = round(min(max(low, 0), limit)), round(min(max(high, 0), limit))
     low, high = sorted(((to_start - shift) / scale, (to_stop - shift) / scale))
@@ -101,7 +105,7 @@ def _snap(scale: float, shift: float, start: int, stop: int, limit: int) -> tupl
 
 
 def _resize_into(output: np.ndarray, image: np.ndarray, matrix: np.ndarray, window: np.ndarray) -> np.ndarray:
-    """`paint` without rotation and shear: resizes the visible part between whole pixels. Returns the exact matrix of that."""
+    """`paint` without rotation and shear: resizes the visible part, rounded to whole pixels. Returns the rounded matrix."""
     x1, x2, left, right = _snap(matrix[0, 0], matrix[0, 2], window[0], window[2], output.shape[1])
     y1, y2, top, bottom = _snap(matrix[1, 1], matrix[1, 2], window[1], window[3], output.shape[0])
     if x2 <= x1 or y2 <= y1:

@@ -4,7 +4,6 @@ import os
 import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Sequence
-from itertools import chain
 from pathlib import Path
 
 from datasets import find
@@ -35,23 +34,31 @@ def read_voc(
         files = find.files_under(folder)
     every = [file[:-4] for file in find.of_suffix(files, ".xml")]
     lists = [listed] if listed else _lists_of(folder, files, part, set(every)) if part else []
-    stems, problems = every, []
+    stems, missing = every, {}
     if lists:
-        found = [_listed(path, every) for path in lists]
-        stems, problems = (list(chain.from_iterable(column)) for column in zip(*found, strict=True))
+        stems = []
+        for path in lists:
+            found, without = _listed(path, every)
+            stems += found
+            missing |= without
     elif part:
         stems = find.select_part(folder, every, part)
     parsed = {stem: _voc_file(folder / f"{stem}.xml") for stem in (every if classes is None else stems)}
     names = names_of(parsed.values())
     root, images = _images(folder, files, [parsed[stem] for stem in stems], image_root)
     pack = Packer(str(folder), root, names, classes)
-    pack.problems += problems
     rows, used = [], set()
     index = find.Stems(images)
     for stem in stems:
         image = index.nearest(f"{stem}.xml", parsed[stem].image)
         used.add(image)
         rows.append((image or parsed[stem].image or f"{os.path.basename(stem)}.jpg", parsed[stem]))
+    backgrounds = {name: index.nearest(f"{name}.xml") or index.nearest(name) for name in missing if stems}
+    pack.problems += [problem for name, problem in missing.items() if not backgrounds.get(name)]
+    backgrounds = [image for image in backgrounds.values() if image]  # CVAT writes no XML for an image without boxes
+    if backgrounds:
+        number = f"{len(backgrounds)} listed images without an XML file"
+        pack.notes.append(f"{lists[0]}: {number} have no boxes, for example {backgrounds[0]}")
     if rows and used == {None}:
         problem = f"no image for any of {len(rows)} XML files, for example {rows[0][0]} for {rows[0][1].path}"
         pack.problems.append(f"{folder}: {problem}: image_root=FOLDER names the folder of the images")
@@ -62,6 +69,7 @@ def read_voc(
     if not lists and left:
         pack.notes.append(f"{folder}: {len(left)} images without an XML file are left out, for example {left[0]}")
     pack.notes += find.unread_notes(folder, (image for image in images if os.path.dirname(image) in folders))
+    rows += [(image, LabelFile(str(folder / image))) for image in backgrounds]
     return pack_files(pack, names, rows, bad_boxes)
 
 
@@ -81,12 +89,12 @@ def _lists_of(folder: Path, files: list[str], part: Part, stems: set[str]) -> li
     return [folder / text for text in chosen]
 
 
-def _listed(path: Path, stems: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Returns (stems in a list of images, a problem for each one without an XML file).
+def _listed(path: Path, stems: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """Returns (stems in a list of images, name -> problem for each one without an XML file).
 
     A line is a name with or without folder and suffix; lists of one class have a flag after the name."""
     by_name = {os.path.basename(stem): stem for stem in stems} | {stem: stem for stem in stems}
-    found, problems = [], []
+    found, problems = [], {}
     for number, line in text_lines(str(path)):
         name = line.strip().replace("\\", "/")
         bare = re.sub(r"\s+-?[01]$", "", name)
@@ -96,7 +104,8 @@ def _listed(path: Path, stems: Sequence[str]) -> tuple[list[str], list[str]]:
         if stem is not None:
             found.append(stem)
         elif name:
-            problems.append(f"{path}:{number}: there is no {bare}.xml: add it (without objects for a background)")
+            problem = f"there is no {bare}.xml and no such image: add both, or remove the line"
+            problems[bare] = f"{path}:{number}: {problem}"
     return found, problems
 
 

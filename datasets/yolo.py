@@ -59,6 +59,8 @@ def read_darknet(path: Path, part: Part, classes: Classes, bad_boxes: str) -> An
 
 def _read_entries(path: Path, config: dict[str, Any], part: Part, classes: Classes, bad_boxes: str) -> Annotations:
     keys = [key for key in PARTS if config.get(key)]
+    if not keys and "val" not in part and (path.parent / "images").is_dir():  # supervision writes the names only
+        config, keys = config | {"train": "images"}, ["train"]
     chosen = [key for key in part if key in keys][:1] if part else keys
     if not chosen:
         missing = " or ".join(name for name in part if name in PARTS) or "train"

@@ -46,8 +46,8 @@ def family_of(name: str) -> tuple[Family, str]:
 def build(name: str, num_classes: int, state: Mapping[str, Tensor] | None = None) -> DetectionModel:
     """Builds a freshly initialized model.
 
-    `state`: a state dict to be loaded later. It sets layer widths that do not follow from the size and the number of classes
-    alone (the class branches of YOLOv9). Raises ValueError for an unknown name.
+    `state`: the state dict that the caller will load. Only its shapes are used here: they give layer widths that do not follow
+    from the size and the number of classes (the class branches of YOLOv9). Raises ValueError for an unknown name.
     """
     family, size = family_of(name)
     return family.model(family.sizes[size], num_classes, **family.model.options(state or {}))
@@ -88,11 +88,12 @@ def build_pretrained(
     log: Callable[[str], None],
     optional: bool = False,
 ) -> tuple[DetectionModel, bool]:
-    """Builds a model in all processes, loads pretrained weights in rank 0, and returns it and whether weights were loaded.
+    """Builds a model, loads pretrained weights, and returns it and whether weights were loaded.
 
+    Only rank 0 loads them; the caller broadcasts the model.
     `weights`: "coco" (official weights), the address of a mirror of them, a file, or None (from scratch). Classes that the
-    weights know keep their rows, matched by name. With `optional`, training starts from scratch after a warning if the official
-    weights cannot be downloaded.
+    weights know keep their rows of the class predictors, matched by name. With `optional`, training starts from scratch after
+    a warning if the official weights cannot be downloaded.
     """
     model = None
 

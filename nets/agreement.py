@@ -24,7 +24,7 @@ class Agreement(NamedTuple):
     unpaired: tuple[str, ...]  # descriptions of the detections that only one implementation has
 
     def within(self, tolerance: Tolerance) -> bool:
-        """Whether few enough detections are without a partner. Pairs are within the tolerance by construction."""
+        """Whether few enough detections are without a partner. `compare` pairs only detections within the tolerance."""
         return len(self.unpaired) <= tolerance.unpaired * self.detections
 
     def text(self) -> str:
@@ -35,8 +35,8 @@ class Agreement(NamedTuple):
         )
 
 
-def around(nms_iou: float, tolerance: Tolerance) -> tuple[float, float, float]:
-    """The NMS thresholds at which `compare` needs the detections of the first implementation."""
+def nms_thresholds(nms_iou: float, tolerance: Tolerance) -> tuple[float, float, float]:
+    """The NMS thresholds for the first implementation in `compare`: the exact one, a lower and a higher one."""
     return nms_iou, max(nms_iou - tolerance.nms_iou, 0.0), min(nms_iou + tolerance.nms_iou, 1.0)
 
 
@@ -45,7 +45,7 @@ def compare(
 ) -> Agreement:
     """Pairs the detections of two implementations on the same images.
 
-    `first[i]` holds the detections per image at the i-th threshold of `around`, `second` those at the first of these; both
+    `first[i]` holds the detections per image at the i-th of `nms_thresholds`, `second` those at the exact threshold; both
     down to the score `confidence - 2 * tolerance.scores`, at most `most` per image, as tuples (boxes, scores, labels).
     Every detection above the confidence needs a partner of its own with the same label, within the tolerance. Detections
     that depend on the exact NMS threshold, or that are near the end of a full list, may have none.
@@ -53,10 +53,11 @@ def compare(
     unpaired, differences, count = [], [(0.0, 0.0)], 0
     for number, (*of_first, of_second) in enumerate(zip(*first, second, strict=True), 1):
         usual, *others = ({row.tobytes(): row for row in rows(one)} for one in of_first)
-        certain = usual.keys() & others[0].keys() & others[1].keys()
-        possible = {**usual, **others[0], **others[1]}
+        certain = usual.keys() & others[0].keys() & others[1].keys()  # kept at all three thresholds
+        possible = {**usual, **others[0], **others[1]}  # kept at one of them: may have a partner
         theirs = rows(of_second)
-        free = np.ones(len(theirs), bool)
+        free = np.ones(len(theirs), bool)  # without a partner so far
+        # A full list was cut at its last score: near it, either implementation may have dropped a detection.
         last_scores = [one[-1, 4] for one in (*map(rows, of_first), theirs) if len(one) >= most]
         least = max([confidence, *(score + 2 * tolerance.scores for score in last_scores)])
         for key, row in sorted(possible.items(), key=lambda item: -item[1][4]):

@@ -10,7 +10,7 @@ from torch import Tensor
 from utils.boxes import ciou, pairwise_iou
 
 CENTER_RADIUS = 1.5  # strides
-MAX_PAIRS = 2**24  # boxes times anchor points per chunk of images: up to fourteen tensors of 64 MiB are alive
+MAX_PAIRS = 2**24  # boxes times anchor points per chunk of images: up to fourteen tensors of 64 MiB exist at once
 MAX_POSITIVES = 10  # anchor points per box
 
 
@@ -122,8 +122,8 @@ def task_aligned(
     alignment = (class score)^0.5 * CIoU^6, with CIoU clamped at 0. A box takes the ten anchor points of highest alignment among
     those inside it. If none of them has a positive alignment, it takes the best anchor point anywhere, or if all alignments are
     0 the nearest one of the finest level. An anchor point that several boxes take is matched with the box of highest CIoU.
-    Unlike in YOLOv8 and YOLOv9, a box for which the anchor point is the first choice takes precedence. So a small box inside a
-    large one keeps an anchor point, and every box does unless two boxes have the same first choice.
+    Unlike in YOLOv8 and YOLOv9, it is matched with a box whose first choice it is, if there is one. So a small box inside a
+    large one keeps an anchor point. Only a box that shares its first choice with another box can end without any.
     The score of an anchor point is alignment / (highest alignment of its box) * (highest CIoU of its box), where "highest" goes
     over the anchor points matched with the box.
     """
@@ -137,7 +137,7 @@ def task_aligned(
     best = alignment.where(inside, 0).topk(min(MAX_POSITIVES, boxes.shape[1]))
     found = best.values > 0
     missing = ~found.any(-1, keepdim=True)
-    # In the image the nearest anchor point is at most .71 strides away: with the stride added, the finest level is nearest.
+    # The nearest anchor point of a level is at most .71 strides away, so adding the stride makes the finest level the nearest.
     nearest = (distance.norm(dim=-1) + strides[:, None]).where(real, torch.inf).argmin(-1, keepdim=True)
     highest = alignment.where(real, 0).max(-1, keepdim=True)
     chosen = torch.where(missing, torch.where(highest.values > 0, highest.indices, nearest), best.indices)

@@ -87,8 +87,10 @@ class Detector:
         return results
 
     def prepare(self, images: Sequence[np.ndarray]) -> tuple[Tensor, Tensor]:
-        """Letterboxes images uint8 [H, W, 3] BGR -> network input uint8 [B, 3, H, W] and letterbox transforms float32 [B, 5],
-        both on the device of the model."""
+        """Letterboxes images uint8 [H, W, 3] BGR for the network.
+
+        Returns its input uint8 [B, 3, H, W] and letterbox transforms float32 [B, 5], on the device of the model.
+        """
         for image in images:
             if not isinstance(image, np.ndarray) or image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
                 what = f"{image.dtype} {list(image.shape)}" if isinstance(image, np.ndarray) else type(image).__name__
@@ -125,8 +127,10 @@ def read_images(images: Sequence[str | Path | np.ndarray], most: int) -> Iterato
 
 
 def keep_memory() -> None:
-    """Makes glibc keep freed memory for this process. By default it returns the buffers of large layers to Linux and gets
-    them back page by page in every forward pass. Does nothing with other C libraries."""
+    """Makes glibc keep freed memory for this process; does nothing with other C libraries.
+
+    By default glibc returns the buffers of large layers to Linux, and gets them back page by page in every forward pass.
+    """
     libc = ctypes.CDLL(None) if sys.platform == "linux" else None
     if hasattr(libc, "mallopt"):
         libc.mallopt(-4, 0)  # M_MMAP_MAX: no allocation has a mapping of its own
@@ -169,6 +173,7 @@ def load(
 
 
 def _load_checkpoint(path: Path) -> Loaded:
+    """Loads best.pt, last.pt or another checkpoint of train.py."""
     contents = checkpoint.load(path)
     config, names = contents["config"], tuple(contents["classes"])
     network = nets.build(config["model"], len(names), contents["model"])
@@ -179,6 +184,7 @@ def _load_checkpoint(path: Path) -> Loaded:
 
 
 def _load_exported(path: Path, image_size: tuple[int, int] | None) -> Loaded:
+    """Loads an ONNX file of export.py. Raises ValueError if it does not accept `image_size`."""
     from nets.onnx import OnnxModel
 
     network = OnnxModel(path)
@@ -191,6 +197,7 @@ def _load_exported(path: Path, image_size: tuple[int, int] | None) -> Loaded:
 
 
 def _load_official(path: Path, model: str, classes: Sequence[str] | None) -> Loaded:
+    """Loads weights of other programs, with all their classes or with the rows of `classes`. Raises ValueError."""
     state, names = nets.read_weights(path, model)
     rows = len(state.get("head.class_predictors.0.bias", ()))
     wanted = tuple(classes or names or ())

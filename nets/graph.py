@@ -7,12 +7,12 @@ from torch import Tensor, nn
 from nets.model import DetectionModel
 from nets.postprocess import FAR, MAX_CANDIDATES
 
-NOTHING = -1.0  # score of a place without a candidate, below every threshold
+NOTHING = -1.0  # score that means "no box", below every threshold
 
 
 @torch.library.custom_op("thaw::suppress", mutates_args=())
 def suppress(boxes: Tensor, scores: Tensor, nms_iou: Tensor, most: int) -> Tensor:
-    """NMS per class as an operator that exists in exported files only; `suppress_in_onnx` translates it.
+    """NMS per class as an operator that PyTorch cannot run: the export replaces it by `suppress_in_onnx`.
 
     Boxes `[B, K, 4]` xyxy; scores `[B, C, K]`, NOTHING for classes that a box does not have; `nms_iou [1]`. Returns `[B, K]`
     with 1 for boxes that are kept, at most `most` per class, and 0 for the others.
@@ -26,7 +26,7 @@ def _(boxes: Tensor, scores: Tensor, nms_iou: Tensor, most: int) -> Tensor:
 
 
 def suppress_in_onnx(boxes, scores, nms_iou, most: int):
-    """`suppress` in operators of ONNX."""
+    """Builds `suppress` from operators of ONNX."""
     from onnxscript import opset18 as op
 
     limits = op.Constant(value_ints=[most]), nms_iou, op.Constant(value_floats=[NOTHING / 2])

@@ -40,8 +40,9 @@ class YOLOXCriterion:
     def __call__(
         self, predictions: yolox.Predictions, targets: Tensor, labels: Tensor, image_size: tuple[int, int]
     ) -> dict[str, Tensor]:
-        """`targets [B, M, 4]` xyxy in pixels of the input, `labels [B, M]` with -1 as padding, `image_size` (height, width).
+        """Computes the losses of a batch from the predictions and the boxes.
 
+        `targets [B, M, 4]`: xyxy in pixels of the input; `labels [B, M]`: -1 is padding; `image_size`: height, width.
         Returns scalars: total (to minimize), box, objectness, class, l1 (if it is on), and positives per box (not a loss).
         """
         raw, objectness, classes = (at_least_float32(x) for x in predictions)
@@ -90,7 +91,7 @@ class YOLOv9Criterion:
     def __call__(
         self, predictions: yolov9.Predictions, targets: Tensor, labels: Tensor, image_size: tuple[int, int]
     ) -> dict[str, Tensor]:
-        """As for YOLOX, with the scalars total, box, class, dfl, and positives per box, counted by their scores."""
+        """Computes the losses as for YOLOX: total, box, class, dfl, and positives per box, counted by their target scores."""
         raw, classes = (at_least_float32(x) for x in predictions)
         targets, labels = _at_least_one_row(targets.to(raw.dtype), labels)
         cells, strides = grid(image_size, self.strides, raw)

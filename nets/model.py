@@ -1,4 +1,4 @@
-"""The base class of all detection models: freezing, prediction, fusing for inference."""
+"""The base class of all detection models: freezing, prediction, fusing layers for inference."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -52,7 +52,7 @@ class DetectionModel(nn.Module):
         return self.head.flatten(self.head.levels(self.features(images)))
 
     def fuse(self):
-        """Calls `fuse` of every part that has it, which folds batch norms and the like for inference, up to rounding."""
+        """Merges layers for inference, such as batch norms into convolutions, by the `fuse` of every part that has it."""
         for module in list(self.modules())[1:]:
             if hasattr(module, "fuse"):
                 module.fuse()

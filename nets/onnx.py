@@ -36,8 +36,10 @@ class OnnxModel:
                 self._decoder = decoder or nets.build(self.about["model"], self.num_classes)
 
     def __call__(self, images: Tensor) -> Any:
-        """Images `[B, 3, H, W]`, 0-255 -> raw Predictions. A file that contains NMS runs in `detections`, where its thresholds
-        are known: for it this method returns the images."""
+        """Images `[B, 3, H, W]`, 0-255 -> raw Predictions.
+
+        For a file that contains NMS this returns the images: the file runs in `detections`, which knows the thresholds.
+        """
         if self._decoder is None:
             return images
         maps, count = self._run(images, {}), len(self._decoder.strides)  # boxes_8, boxes_16, ...
@@ -53,8 +55,10 @@ class OnnxModel:
         nms_iou: float = 0.65,
         max_detections: int = 300,
     ) -> list[Detections]:
-        """Turns predictions into detections per image, as `DetectionModel.detections` does; at most as many as the
-        `max_detections` of the export."""
+        """Turns predictions into detections per image, as `DetectionModel.detections` does.
+
+        An image has at most as many as the `max_detections` of the export.
+        """
         if self._decoder is not None:
             limits = {"confidence": confidence, "nms_iou": nms_iou, "max_detections": max_detections}
             return self._decoder.detections(predictions, image_size, transforms.cpu(), **limits)
@@ -105,7 +109,7 @@ def _open(path: Path):
         raise CheckpointError(f"{path} needs onnxruntime ({error}): pip install onnxruntime") from error
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
-    options.log_severity_level = 3  # errors only: it warns that the thresholds are inputs with defaults
+    options.log_severity_level = 3  # errors only, without the warning that the thresholds are inputs with defaults
     try:
         return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # its errors have no common class

@@ -145,8 +145,8 @@ def input_std(state: Mapping[str, Tensor]) -> float | None:
     """Estimates the standard deviation of the pixels that a YOLOX stem was trained on, from its weights and batch norm.
 
     In natural images the correlation of two pixels falls as exp(-distance / 20), and that of two colors is about .9. Let S be
-    this correlation matrix of the stem's inputs. Then filter w has the output variance w'Sw for pixels of variance 1, and the
-    running variance of its batch norm for the true pixels. The variance of the pixels is the ratio of both.
+    this correlation matrix of the stem's inputs. For pixels of variance 1, the output of filter w has the variance w'Sw. For
+    the pixels of the training it has the running variance of the batch norm. The ratio of both is the variance of the pixels.
     Returns None if there is no YOLOX stem, or if its batch norm was never updated.
     """
     weight, variance = state.get("backbone.stem.conv.weight"), state.get("backbone.stem.bn.running_var")

@@ -15,7 +15,7 @@ IMAGES, SECONDS = 200, 10.0  # the measurement ends at whichever comes first
 
 
 def decoded(source: str | None, paths: Collection[str]) -> Iterator[np.ndarray]:
-    """Decodes image files again and again, or the frames of a stream if there are no files; each one when it is needed."""
+    """Yields decoded images: of the files again and again, or if there are none, the frames of a stream."""
     if paths:
         return map(read_image, itertools.cycle(paths))
     from utils import video

@@ -82,7 +82,7 @@ class Neck(nn.Module):
 
 
 class Head(nn.Module):
-    """Each level has a branch for classes and a branch for boxes, with one group of channels per side of the box."""
+    """Decoupled head. Each level has a branch for classes, and one for boxes with a group of channels per side of the box."""
 
     def __init__(self, channels: tuple[int, ...], num_classes: int, width: int):
         super().__init__()
@@ -129,6 +129,7 @@ class YOLOv9(DetectionModel):
         return {} if weight is None else {"class_width": len(weight)}
 
     def prepare(self, images: Tensor) -> Tensor:
+        """Images -> input of the backbone: RGB, 0-1, in the dtype of the weights."""
         return images.flip(1).to(self.head.box_predictors[0].weight.dtype) / 255
 
     def decode(self, predictions: Predictions, image_size: tuple[int, int]) -> tuple[Tensor, Tensor, Tensor]:

@@ -32,7 +32,7 @@ class Predictions(NamedTuple):
 class Backbone(nn.Module):
     """CSPDarknet: images `[B, 3, H, W]` BGR, 0-255 -> feature maps of the strides 8, 16 and 32."""
 
-    focus = True
+    focus = True  # False after `fuse`
 
     def __init__(self, depth: float, width: float, conv: type[nn.Module]):
         super().__init__()
@@ -53,7 +53,7 @@ class Backbone(nn.Module):
 
     @torch.no_grad()
     def fuse(self) -> None:
-        """Merges Focus and the stem into one 6x6 convolution of stride 2 with the same products, in place, for inference.
+        """Merges Focus and the stem into one 6x6 convolution of stride 2, in place, for inference; same outputs up to rounding.
 
         Some converters do not support slices with steps.
         """
@@ -142,6 +142,7 @@ class YOLOX(DetectionModel):
         self.head = Head(width, num_classes, conv)
 
     def prepare(self, images: Tensor) -> Tensor:
+        """Images -> input of the backbone: BGR, 0-255, in the dtype of the weights."""
         return images.to(self.head.box_predictors[0].weight.dtype)
 
     def decode(self, predictions: Predictions, image_size: tuple[int, int]) -> tuple[Tensor, Tensor, Tensor]:

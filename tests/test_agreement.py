@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from nets.agreement import Tolerance, around, compare
+from nets.agreement import Tolerance, compare, nms_thresholds
 
 EXACT = Tolerance(0.5, 1e-3, 1e-3, 0.0)
 BOX = (10.0, 20.0, 50.0, 60.0)
@@ -64,7 +64,7 @@ def test_detections_that_depend_on_the_exact_nms_threshold_need_no_partner():
         for theirs in (one, both):
             assert agree([usual, usual, other], theirs).within(EXACT)
     assert not agree([one, one, one], both).within(EXACT)
-    assert around(0.5, EXACT) == (0.5, 0.499, 0.501) and around(1.0, EXACT)[2] == 1.0
+    assert nms_thresholds(0.5, EXACT) == (0.5, 0.499, 0.501) and nms_thresholds(1.0, EXACT)[2] == 1.0
 
 
 def test_the_last_detections_of_a_full_list_need_no_partner():

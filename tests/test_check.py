@@ -93,6 +93,31 @@ def test_imbalanced_classes_are_a_warning_and_data_without_boxes_an_error(tmp_pa
     assert "no boxes at all" in check(str(tmp_path / "b.txt"))[0]["errors"][0]
 
 
+@pytest.mark.parametrize(
+    "side, size, words",
+    [
+        (9.5, "416", "half of the boxes are below 12 pixels at 416: image_size=544,544"),
+        (
+            5,
+            "384,640",
+            "half of the boxes are below 12 pixels at 384x640: image_size=768,1280, or cut the images into tiles",
+        ),
+        (9, "1280", "half of the boxes are below 12 pixels at 1280: cut the images into tiles"),
+        (20, "416", "the boxes are large enough at 416"),
+        (90, "416", "nearly all boxes are above 48 pixels at 416"),
+    ],
+)
+def test_box_sizes_come_with_advice(tmp_path: Path, side: float, size: str, words: str) -> None:
+    shape = [int(number) for number in size.split(",")]
+    paint(tmp_path / "a.png", 1, shape[-1], shape[0])  # as large as the input
+    rows = " ".join(f"{i},0,{i + side},{side},0" for i in range(9))
+    (tmp_path / "a.txt").write_text(f"a.png {rows} 1,1,200,200,0\n")
+    report, _ = check(str(tmp_path / "a.txt"), size=(shape[0], shape[-1]))
+    assert report["train"]["advice"].startswith(words)
+    assert sum(report["train"]["histogram"]) == report["train"]["boxes"] == 10
+    assert report["train"]["median_side"] == side and report["train"]["class_sides"] == [side]
+
+
 def test_data_without_a_readable_line_are_an_error(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a.png 1,2,x,4,0\n")
     with pytest.raises(DataError, match="a.txt:1"):

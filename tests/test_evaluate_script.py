@@ -19,6 +19,7 @@ from datasets.annotations import DataError
 from evaluate import Config, main
 from nets.detector import Detector
 from utils.config import override
+from utils.distributed import Ranks
 from utils.metrics import BACKEND, COCO_METRICS
 
 FILES = ["confusion_matrix.png", "detections.json", "ground_truth.json", "metrics.json", "precision_recall.png"]
@@ -130,6 +131,20 @@ def test_data_without_boxes_are_reported(weights, painted, tmp_path, capsys):
     assert metrics["AP"] == -1 and "has no boxes: there is nothing to measure" in capsys.readouterr().out
 
 
+def test_the_processes_of_a_node_divide_its_cores(weights, painted, tmp_path, monkeypatch):
+    calls = []
+    monkeypatch.setattr(evaluate.distributed, "start", lambda device: Ranks(node_ranks=(0, 1)))
+    monkeypatch.setattr(evaluate.distributed, "set_threads", lambda *arguments: calls.append(arguments))
+    run(weights, painted(1, "val"), tmp_path / "out", worst=0)
+    assert calls == [(torch.device("cpu"), 0, 2)]
+
+
+@pytest.mark.parametrize("changes", [{"worst": -1}, {"show_confidence": 1.5}])
+def test_limits_of_the_error_analysis_are_checked(weights, painted, tmp_path, changes):
+    with pytest.raises(ValueError, match="it must be at"):
+        run(weights, painted(1, "val"), tmp_path / "out", **changes)
+
+
 def test_without_output_every_evaluation_gets_a_folder_next_to_the_checkpoint(painted, tmp_path):
     weights, data = tiny_checkpoint(tmp_path / "runs/a/best.pt"), painted(2, "val")
     for _ in range(2):
@@ -144,8 +159,9 @@ def test_a_named_folder_keeps_files_that_are_not_results(weights, painted, tmp_p
     run(weights, data, out, worst=3)
     assert "replacing" not in capsys.readouterr().out
     (out / "notes.txt").write_text("mine")
+    (out / "worst_100.jpg").touch()  # of an evaluation with worst=100
     run(weights, data, out, worst=1)
-    assert "replacing 8 files" in capsys.readouterr().out
+    assert "replacing 9 files" in capsys.readouterr().out
     assert sorted(path.name for path in out.iterdir()) == sorted([*FILES, "notes.txt", "worst_01.jpg"])
 
 

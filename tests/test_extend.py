@@ -2,6 +2,7 @@
 
 import csv
 import os
+import random
 import re
 import shutil
 import subprocess
@@ -12,6 +13,10 @@ import cv2
 import numpy as np
 import pytest
 
+from datasets.annotations import read_annotation_file
+from datasets.dataset import DetectionDataset, checked_sample
+from datasets.loader import TrainSampler, build_loader
+from datasets.mosaic import Augment
 from utils import checkpoint
 
 ROOT = Path(__file__).parents[1]
@@ -185,3 +190,60 @@ def test_the_metric_is_a_column_of_the_log(program, data, unchanged):
     assert "F1" not in unchanged[0] and all(0 <= float(row["F1"]) <= 1 for row in rows)
     assert {name: value for name, value in rows[0].items() if name in unchanged[0]}.keys() == unchanged[0].keys()
     assert rows[-1]["AP"] == unchanged[-1]["AP"]
+
+
+# ---- Albumentations
+
+
+@pytest.fixture
+def with_albumentations(tmp_path):
+    """`extra_augment` of the page."""
+    pytest.importorskip("albumentations")
+    blocks = re.findall(
+        r"^```python\n(.*?)^```", (ROOT / "docs" / "extend.md").read_text("utf-8"), re.MULTILINE | re.DOTALL
+    )
+    (block,) = (block for block in blocks if "albumentations" in block)
+    names = {}
+    exec(block, names)
+    return names["extra_augment"]
+
+
+def test_albumentations_take_all_randomness_from_rng(with_albumentations):
+    image = np.random.default_rng(0).integers(0, 256, (96, 128, 3), np.uint8)
+    boxes, labels = np.array([[0, 0, 128, 96], [3.5, 4, 50.25, 60]], np.float32), np.array([3, 1])
+    before = image.copy()
+
+    def sample(seed):
+        random.seed(seed % 3)  # the states of others have no influence
+        np.random.seed(seed % 2)
+        return checked_sample(with_albumentations(image, boxes, labels, np.random.default_rng(seed)), (96, 128))
+
+    first = [sample(seed) for seed in range(30)]
+    random.seed(99)
+    for one, seed in zip(first, range(30), strict=True):
+        again = checked_sample(with_albumentations(image, boxes, labels, np.random.default_rng(seed)), (96, 128))
+        assert all((a == b).all() for a, b in zip(one, again, strict=True))
+        assert one.labels.tolist() == [3, 1]
+    assert len({one.image.tobytes() for one in first}) > 18 and len({one.boxes.tobytes() for one in first}) > 5
+    assert (image == before).all()
+
+
+def test_albumentations_keep_boxes_over_their_objects(with_albumentations):
+    image = np.full((96, 128, 3), 30, np.uint8)
+    image[40:70, 20:60] = 220
+    boxes, labels = np.array([[20, 40, 60, 70], [0, 0, 1, 1]], np.float32), np.array([5, 6])  # the second is too small
+    for seed in range(60):
+        found = checked_sample(with_albumentations(image, boxes, labels, np.random.default_rng(seed)), (96, 128))
+        ys, xs = np.nonzero(found.image[..., 0] > 125)
+        np.testing.assert_allclose(found.boxes, [[xs.min(), ys.min(), xs.max() + 1, ys.max() + 1]], atol=3)
+        assert found.labels.tolist() == [5]
+    none = with_albumentations(image, boxes[:0], labels[:0], np.random.default_rng(0))
+    assert len(checked_sample(none, (96, 128)).boxes) == 0
+
+
+def test_albumentations_give_the_same_batches_for_any_number_of_workers(with_albumentations, painted):
+    augment = Augment(mosaic=0.5, mixup=0, flip=0.5, rotation=5, scale=(0.5, 1.5), translate=0.1, shear=2)
+    data = DetectionDataset(read_annotation_file(str(painted(6))), "corner", augment, extra_augment=with_albumentations)
+    loaders = [build_loader(data, TrainSampler(6, 2, (64, 64), 0), workers) for workers in (0, 2)]
+    for alone, worker in zip(*loaders, strict=True):
+        assert (alone.images == worker.images).all() and (alone.boxes == worker.boxes).all()

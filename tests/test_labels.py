@@ -1,15 +1,28 @@
 """datasets/labels.py: label files that are written can be read again, with the boxes that were detected."""
 
+import json
+import xml.etree.ElementTree as ET
+
 import numpy as np
 import pytest
 from test_results import CLASSES, collect
 
+import predict
+from datasets.annotations import DataError
 from datasets.formats import read, read_classes
-from datasets.labels import KINDS, LabelFiles, voc_text, yolo_text
+from datasets.labels import KINDS, ONE_FILE, Labeled, LabelFiles, label_studio_task, voc_text, yolo_text
 
 
 def write(folder, kind):
-    collect(folder, LabelFiles(kind, CLASSES, ["x/pic.png", "y/pic.png"])).finish()
+    collect(
+        folder,
+        LabelFiles(
+            kind,
+            CLASSES,
+            {f"{place}/pic.png": str(folder / "images" / place / "pic.png") for place in "xy"},
+            "run/best.pt",
+        ),
+    ).finish()
 
 
 def test_the_annotation_file_can_be_read_again(tmp_path):
@@ -45,14 +58,86 @@ def test_voc_labels_can_be_read_again(tmp_path):
 
 def test_label_files_without_boxes():
     none = np.zeros((0, 4))
-    assert yolo_text(none, [], 10, 10) == "" and "<object>" not in voc_text("a.jpg", none, [], 9, 9)
+    empty = Labeled("a.jpg", "a.jpg", (9, 9), none, none[:, 0].astype(int), none[:, 0])
+    assert yolo_text(none, [], 10, 10) == "" and "<object>" not in voc_text(empty, CLASSES)
+    (prediction,) = label_studio_task(empty, CLASSES, "")["predictions"]
+    assert prediction["result"] == [] and prediction["score"] == 0
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_images_that_would_share_a_label_file_are_refused(kind):
     for images in (["a.jpg", "a.png"], ["classes.jpg"]):
-        if kind == "txt":
+        images = {name: name for name in images}
+        if kind in ONE_FILE:
             LabelFiles(kind, CLASSES, images)
         else:
             with pytest.raises(ValueError, match="would share (a|classes)"):
                 LabelFiles(kind, CLASSES, images)
+
+
+def test_the_script_offers_every_kind():
+    assert sorted(predict.LABELS) == sorted(KINDS)
+
+
+def test_yolo_scores_are_a_sixth_column(tmp_path):
+    write(tmp_path, "yolo_scores")
+    lines = (tmp_path / "out/labels/x/pic.txt").read_text().splitlines()
+    assert [line.split()[5] for line in lines] == ["0.900000", "0.500000"]
+    (tmp_path / "out").rename(tmp_path / "with")
+    write(tmp_path, "yolo")
+    without = (tmp_path / "out/labels/x/pic.txt").read_text().splitlines()
+    assert [line.rsplit(maxsplit=1)[0] for line in lines] == without
+
+
+def test_a_coco_file_has_scores_and_can_be_read_again(tmp_path):
+    write(tmp_path, "coco")
+    file = tmp_path / "out/labels/coco.json"
+    contents = json.loads(file.read_text(encoding="utf-8"))
+    assert [image["file_name"] for image in contents["images"]] == ["x/pic.png", "y/pic.png"]
+    assert [annotation["score"] for annotation in contents["annotations"]] == [0.9, 0.5]
+    data = read(str(file), "train", image_root=str(tmp_path / "images"))
+    np.testing.assert_allclose(data.boxes_of(0)[0], [[10.25, 20, 30, 50.5], [0, 0, 80, 9]], atol=1e-4)
+    assert data.classes == CLASSES and data.labels.tolist() == [0, 1] and len(data) == 2
+    assert data.path(0) == str(tmp_path / "images/x/pic.png")
+
+
+def test_cvat_xml_has_labels_images_and_boxes(tmp_path):
+    write(tmp_path, "cvat")
+    root = ET.parse(tmp_path / "out/labels/cvat.xml").getroot()
+    assert [node.text for node in root.findall("meta/task/labels/label/name")] == list(CLASSES)
+    images = root.findall("image")
+    assert [dict(image.attrib) for image in images] == [
+        {"id": str(number), "name": f"{place}/pic.png", "width": "80", "height": "60"}
+        for number, place in enumerate("xy")
+    ]
+    boxes = [[float(box.get(key)) for key in ("xtl", "ytl", "xbr", "ybr")] for box in images[0].findall("box")]
+    assert boxes == [[10.25, 20, 30, 50.5], [0, 0, 80, 9]] and not images[1].findall("box")
+    assert [box.get("label") for box in images[0].findall("box")] == list(CLASSES)
+
+
+def test_label_studio_gets_predictions_in_per_cent_with_scores(tmp_path):
+    write(tmp_path, "labelstudio")
+    tasks = json.loads((tmp_path / "out/labels/labelstudio.json").read_text(encoding="utf-8"))
+    assert [task["data"]["image"] for task in tasks] == [
+        f"/data/local-files/?d={str(tmp_path)[1:]}/images/{place}/pic.png" for place in "xy"
+    ]
+    (prediction,) = tasks[0]["predictions"]
+    assert prediction["model_version"] == "run/best.pt" and prediction["score"] == 0.7
+    values = [[region["value"][key] for key in ("x", "y", "width", "height")] for region in prediction["result"]]
+    percent = [[12.8125, 33.3333, 24.6875, 50.8333], [0, 0, 100, 15]]
+    np.testing.assert_allclose(values, percent, atol=1e-4)
+    assert [region["value"]["rectanglelabels"] for region in prediction["result"]] == [[name] for name in CLASSES]
+    assert [region["score"] for region in prediction["result"]] == [0.9, 0.5]
+    view = ET.parse(tmp_path / "out/labels/labelstudio.xml").getroot()
+    assert [label.get("value") for label in view.findall("RectangleLabels/Label")] == list(CLASSES)
+
+
+def test_names_that_a_format_cannot_hold_are_refused_before_the_first_image():
+    for kind, name, error in (
+        ("cvat", "a\x01.jpg", ValueError),
+        ("voc", "a\udc80.jpg", ValueError),
+        ("txt", "a\n.jpg", DataError),
+    ):
+        with pytest.raises(error, match="rename|control character"):
+            LabelFiles(kind, CLASSES, {name: name})
+    LabelFiles("coco", CLASSES, {"a\x01\udc80.jpg": "a\x01\udc80.jpg"})

@@ -8,7 +8,7 @@ import pytest
 from painted import GRAY, assert_under_its_box, painted_sample
 
 from datasets.annotations import Sample
-from datasets.mosaic import Augment, draw_sample, mixup, mosaic
+from datasets.mosaic import Augment, make_sample, mixup, mosaic
 from utils.images import FILL, letterbox
 
 ROTATED = {"flip": 0.5, "rotation": 10.0, "scale": (0.4, 1.6), "translate": 0.1, "shear": 2.0, "hsv": (0, 0, 0)}
@@ -27,7 +27,7 @@ def noise_samples(count, seed=0):
 
 def draw(samples, index, key, how=HOW, size=(64, 96), kind="corner"):
     rng = np.random.default_rng(key)
-    return draw_sample(samples[index], lambda: samples[rng.integers(len(samples))], rng, size, kind, how)
+    return make_sample(samples[index], lambda: samples[rng.integers(len(samples))], rng, size, kind, how)
 
 
 def same(a, b):
@@ -141,7 +141,7 @@ def test_random_draws_do_not_depend_on_the_pixels():
 
         for position in range(40):
             rng = np.random.default_rng((0, 0, position))
-            draw_sample(samples[0], partial(partner, rng), rng, (64, 64), "corner", HOW)
+            make_sample(samples[0], partial(partner, rng), rng, (64, 64), "corner", HOW)
             drawn[seed].append(rng.random())
     assert drawn[0] == drawn[1]
 
@@ -156,7 +156,7 @@ def test_mosaic_and_mixup_have_their_probabilities():
             fetched.append(1)
             return samples[rng.integers(5)]
 
-        draw_sample(samples[0], partner, rng, (32, 32), "corner", replace(HOW, mosaic=0.7, mixup=0.2))
+        make_sample(samples[0], partner, rng, (32, 32), "corner", replace(HOW, mosaic=0.7, mixup=0.2))
         drawn.append(len(fetched))
     counts = np.bincount(drawn, minlength=5) / 400  # 0: neither, 1: mixup, 3: mosaic, 4: both
     np.testing.assert_allclose(counts, [0.24, 0.06, 0, 0.56, 0.14], atol=0.08)

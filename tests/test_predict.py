@@ -218,11 +218,13 @@ def test_crops_and_an_annotation_file_are_written(weights, tmp_path):
     assert len(crops) == len(data.boxes) > 0
 
 
-@pytest.mark.parametrize("kind, name", [("yolo", "labels/a.txt"), ("voc", "labels/a.xml")])
+@pytest.mark.parametrize(
+    "kind, name", [("yolo", "a.txt"), ("voc", "a.xml"), ("coco", "coco.json"), ("cvat", "cvat.xml")]
+)
 def test_label_files_are_named_after_their_images(weights, tmp_path, kind, name):
     write_noise(tmp_path / "in/a.png")
     run(weights, tmp_path / "in", tmp_path / "out", labels=kind)
-    assert files(tmp_path / "out") == sorted(["a.png", "detections.json", "labels/classes.txt", name])
+    assert files(tmp_path / "out") == sorted(["a.png", "detections.json", "labels/classes.txt", f"labels/{name}"])
 
 
 def test_images_that_would_share_a_label_file_are_refused(weights, tmp_path):
@@ -230,8 +232,8 @@ def test_images_that_would_share_a_label_file_are_refused(weights, tmp_path):
         write_noise(tmp_path / "in" / name)
     with pytest.raises(ValueError, match=r"share a\.\*"):
         run(weights, tmp_path / "in", tmp_path / "out", labels="yolo")
-    with pytest.raises(ConfigError, match="none, yolo, voc, txt"):
-        run(weights, tmp_path / "in", tmp_path / "out", labels="coco")
+    with pytest.raises(ConfigError, match="none, labelstudio, cvat, coco, yolo, yolo_scores, voc, txt"):
+        run(weights, tmp_path / "in", tmp_path / "out", labels="csv")
     assert not (tmp_path / "out").exists()
 
 

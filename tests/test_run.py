@@ -20,11 +20,11 @@ from utils.plots import draw_curves
 from utils.run import (
     Run,
     check_name,
-    code,
+    code_digest,
     create,
     environment,
+    read_start,
     runs,
-    started,
 )
 
 ROOT = Path(__file__).parents[1]
@@ -80,18 +80,18 @@ def test_node_that_keeps_no_log_leaves_an_existing_one_unchanged(tmp_path):
     Run(tmp_path, {}).log({"epoch": 1, "AP": 0.5})
     run = Run(tmp_path, {}, rows=None, run="job 7")
     assert rows_of(tmp_path) == [{"epoch": "1", "AP": "0.5"}]
-    assert started(tmp_path, "run") == "job 7" and started(tmp_path, "id") == run.id
-    assert started(tmp_path / "nowhere", "run") is None
+    assert read_start(tmp_path, "run") == "job 7" and read_start(tmp_path, "id") == run.id
+    assert read_start(tmp_path / "nowhere", "run") is None
 
 
 def test_digest_of_the_code_changes_with_the_code_only(tmp_path):
     (tmp_path / "nets").mkdir()
     (tmp_path / "nets" / "a.py").write_text("x = 1")
-    first = code(tmp_path)
+    first = code_digest(tmp_path)
     (tmp_path / "nets" / "notes.txt").write_text("y")
-    assert code(tmp_path) == first
+    assert code_digest(tmp_path) == first
     (tmp_path / "nets" / "a.py").write_text("x = 2")
-    assert code(tmp_path) != first
+    assert code_digest(tmp_path) != first
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "..\\x", "C:x"])

@@ -92,3 +92,13 @@ def test_too_little_shared_memory_is_a_warning(tmp_path, monkeypatch):
     assert "64 MiB free" in warning and "--shm-size" in warning
     assert not list(summary.shared_memory_warning(0, 32, (640, 640), str(tmp_path)))
     assert not list(summary.shared_memory_warning(1, 1, (64, 64), str(tmp_path)))
+
+
+def test_rare_classes_are_named_with_a_fix(tmp_path):
+    lines = [f"{i}.jpg 0,0,5,5,0 0,0,5,5,0" + (" 0,0,5,5,1" if i < 3 else "") + "\n" for i in range(100)]
+    train = data(tmp_path, "a.txt", "".join(lines))
+    val = data(tmp_path, "b.txt", "x.jpg 0,0,5,5,0\n")
+    (warning,) = summary.data_warnings(train, val)
+    assert "1 of 2 classes are rare (images with dog: 3; mean 52)" in warning and "repeat=0.5" in warning
+    (warning,) = summary.data_warnings(train, val, repeat=0.5)
+    assert "dog: 3" in warning and "repeat=" not in warning

@@ -15,8 +15,7 @@ from typing import Any
 
 from datasets.errors import DataError, first_ten
 from datasets.formats import read_classes
-from tools.check_page import contact_page, html_page
-from tools.check_report import SUSPICIOUS, Size, check
+from tools.check_report import SUSPICIOUS, Part, Size, check
 from utils.config import override
 from utils.draw import write_image
 
@@ -37,21 +36,25 @@ def text_of(report: dict[str, Any]) -> str:
     for name in ("train", "val"):
         lines += _part_lines(name, report[name], report["size"]) if name in report else []
     lines += _ten([" = ".join(pair) for pair in report.get("between", ())], "images of equal content in both")
-    lines += _ten([_similar_line(group) for group in report.get("similar_between", ())], "nearly same images in both")
+    lines += _ten(
+        [
+            f"train {_chain(pair['train'], ' ~ ')} ~ val {_chain(pair['val'], ' ~ ')}"
+            for pair in report.get("similar_between", ())
+        ],
+        "nearly same images in both",
+    )
     for kind in ("warnings", "errors"):
         lines += [f"\n{kind}:", *(f"  {line}" for line in report[kind])] if report[kind] else []
     return "\n".join(lines)
 
 
-def _similar_line(group: dict[str, list[str]]) -> str:
-    """Returns the line of a group of nearly same images in train and val."""
-    return " ~ ".join(
-        f"{name} {', '.join(paths[:3])}{', ...' if len(paths) > 3 else ''}" for name, paths in group.items()
-    )
+def _chain(paths: list[str], sign: str) -> str:
+    """Returns the first four paths of a group of copies, and the number of the others."""
+    return sign.join(paths[:4]) + (f" and {len(paths) - 4} more" if len(paths) > 4 else "")
 
 
 def _part_lines(name: str, part: dict[str, Any], size: list[int]) -> list[str]:
-    width = max([5, *(len(name) for name in part["classes"])])
+    width = min(max([5, *(len(name) for name in part["classes"])]), 40)
     smaller = ", ".join(f"{count} below {side} px" for side, count in part["smaller_than"].items())
     rows = zip(part["classes"].items(), part["class_images"], part["class_sides"], strict=True)
     return [
@@ -63,8 +66,8 @@ def _part_lines(name: str, part: dict[str, Any], size: list[int]) -> list[str]:
         *([f"  {part['advice']}"] if part["advice"] else []),
         f"  {'class':{width}}  {'boxes':>8}  {'images':>8}  {'median px':>9}",
         *(f"  {name:{width}}  {count:8}  {images:8}  {side:9g}" for (name, count), images, side in rows),
-        *_ten([" = ".join(group) for group in part["duplicates"]], "images of equal content"),
-        *_ten([" ~ ".join(group) for group in part["similar"]], "nearly same images"),
+        *_ten([_chain(group, " = ") for group in part["duplicates"]], "images of equal content"),
+        *_ten([_chain(group, " ~ ") for group in part["similar"]], "nearly same images"),
         *(line for kind, title in SUSPICIOUS.items() for line in _ten(part["suspicious"][kind], title)),
         *_ten(part["unreadable"], "images that cannot be read"),
         *(indent(note, "  ") for note in part["notes"]),
@@ -73,6 +76,16 @@ def _part_lines(name: str, part: dict[str, Any], size: list[int]) -> list[str]:
 
 def _ten(places: list[str], title: str) -> list[str]:
     return [f"  {title}: {len(places)}", indent(first_ten(places), "  ")] if places else []
+
+
+def write_page(path: str, report: dict[str, Any], parts: dict[str, Part]) -> None:
+    """Writes the page: HTML, or a contact sheet of images with their boxes if the name ends like that of an image."""
+    from tools.check_page import contact_page, html_page
+
+    if path.lower().endswith(".html"):
+        Path(path).write_bytes(html_page(report, parts).encode("utf-8", "backslashreplace"))
+    else:
+        write_image(path, contact_page(parts["train"].good))
 
 
 def main(words: list[str]) -> None:
@@ -91,10 +104,8 @@ def main(words: list[str]) -> None:
         classes = read_classes(cfg.classes) if cfg.classes else None
         report, parts = check(words[0], cfg.val, cfg.size, classes, cfg.image_root)
         print(text_of(report))
-        if cfg.page and cfg.page.lower().endswith(".html"):
-            Path(cfg.page).write_bytes(html_page(report, parts).encode("utf-8", "backslashreplace"))
-        elif cfg.page:
-            write_image(cfg.page, contact_page(parts["train"].good))
+        if cfg.page:
+            write_page(cfg.page, report, parts)
     except (OSError, ValueError) as error:
         report = {"errors": [str(error)]}
         print(error)

@@ -180,11 +180,11 @@ def _advice(sides: np.ndarray, size: Size) -> str:
     for fraction, words in ((0.5, "half"), (0.25, "a quarter"), (0.1, "a tenth")):
         limit = float(np.quantile(sides, fraction))
         if limit < HARD:
-            factor = min(HARD / max(limit, 1e-6), LARGEST_INPUT / max(size))
-            height, width = (-(-int(side * factor) // 32) * 32 for side in size)
-            more = "" if factor * limit >= HARD else ", and tiles of the images are better still"
-            fix = f"image_size={height},{width}" if factor > 1 else "cut the images into tiles"
-            return f"{words} of the boxes are below {HARD} pixels at {at}: {fix}{more}"
+            needed, most = HARD / max(limit, 1e-6), LARGEST_INPUT / max(size)
+            height, width = (-(-int(side * min(needed, most)) // 32) * 32 for side in size)
+            fixes = [f"image_size={height},{width}"] if most > 1 else []
+            fixes += ["cut the images into tiles"] if needed > most else []
+            return f"{words} of the boxes are below {HARD} pixels at {at}: {', or '.join(fixes)}"
     if np.quantile(sides, 0.05) > EASY and max(size) > 320:
         return f"nearly all boxes are above {EASY} pixels at {at}: a smaller image_size= is faster and may do as well"
     return f"the boxes are large enough at {at}"

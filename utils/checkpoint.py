@@ -36,7 +36,7 @@ class DiskError(CheckpointError):
 
 
 def save(path: str | Path, contents: Mapping[str, Any]) -> None:
-    """Writes a checkpoint with `atomic_write`, after reading it back.
+    """Writes a checkpoint by `atomic_write`, and reads it back before it replaces the old file.
 
     The old file stays if an error is raised: DiskError if the disk is full, CheckpointError if `contents` holds more than
     plain containers and tensors or if weights or the state of the updater are not finite.
@@ -101,7 +101,7 @@ def warn_if_disk_fails(errors: list[Exception] | None = None) -> Iterator[None]:
 
 
 def load(path: str | Path) -> dict[str, Any]:
-    """Reads a checkpoint of this project with `read`: names without the prefixes of wrappers, constants as named today.
+    """Reads a checkpoint of this project by `read`. Tensor names lose the prefixes of wrappers, old constants get new names.
 
     Raises CheckpointError also for the files of other projects.
     """
@@ -178,7 +178,7 @@ class MatchReport:
     unused: tuple[str, ...]  # in the file but not in the model
 
     def counts(self, part: str) -> tuple[int, int, int, int]:
-        """Tensors taken, all tensors, values taken and all values of a part."""
+        """Counts of a part: tensors taken, all tensors, values taken and all values."""
         names = [name for name in self.sizes if name.startswith(f"{part}.")]
         taken = [name for name in names if name in self.taken]
         return len(taken), len(names), sum(self.sizes[name] for name in taken), sum(self.sizes[name] for name in names)

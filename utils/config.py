@@ -24,7 +24,7 @@ SYNONYMS = {  # names of other programs, and of other scripts of this one
     **{"lr": ("learning_rate",), "batch": ("batch_size",), "imgsz": ("image_size",), "size": ("image_size",)},
     **{"conf": ("confidence",), "iou": ("nms_iou",), "names": ("classes",)},
 }
-PAUSE = 1.0  # seconds by which a process delays its error, so that the one that failed first prints first
+PAUSE = 1.0  # seconds by which a process delays its error, so that the rank with the cause prints first
 
 
 class ConfigError(ValueError):
@@ -157,7 +157,7 @@ def table(cfg: T, defaults: T, derived: dict[str, Any]) -> str:
 
 
 def show(value: Any) -> str:
-    """A value as it can be typed after `name=`."""
+    """Returns a value as text, as it can be typed after `name=`."""
     if isinstance(value, tuple | list):
         return ",".join(map(show, value)) or "()"
     if isinstance(value, float):

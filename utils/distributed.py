@@ -33,12 +33,12 @@ class RankMismatchError(ValueError):
 
 
 class Interrupted(Exception):
-    """The program was asked to stop. All ranks raise it together, between two steps or in an evaluation."""
+    """The program was asked to stop. All ranks raise it together, between two steps or at the end of an evaluation."""
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process among all processes of the run. Every method is a collective: all ranks call it in the same order."""
+    """This process (rank) and what it exchanges with the others. Methods are collectives: all ranks call them in one order."""
 
     rank: int = 0
     world_size: int = 1
@@ -85,7 +85,7 @@ class Ranks:
         return self._broadcast_result(work, 0, None)
 
     def once_per_node(self, work: Callable[[], T]) -> T:
-        """Runs `work` on the first rank of each node and returns its result on all ranks of the node; else as `on_main`."""
+        """Runs `work` on the first rank of each node and returns its result on all ranks of the node. Errors: see `on_main`."""
         return self._broadcast_result(work, self.node_ranks[0], self.node_group)
 
     def _broadcast_result(self, work: Callable[[], T], source: int, group: dist.ProcessGroup | None) -> T:
@@ -153,9 +153,8 @@ class Ranks:
     def stop(self) -> None:
         """Leaves the process group."""
         if self.world_size > 1:
-            time.sleep(
-                0.1
-            )  # gloo's threads drop the last tensors; torch < 2.8 could wait for that forever (pytorch#154976)
+            # Time for gloo's threads to drop the last tensors; torch < 2.8 could wait for them forever (pytorch#154976).
+            time.sleep(0.1)
             dist.destroy_process_group()
 
 
@@ -234,9 +233,9 @@ def choose_device(device: str = "auto", local_rank: int = 0) -> torch.device:
 
 
 def set_threads(device: torch.device, workers: int, processes: int = 1) -> None:
-    """Gives the network on a CPU its part of the node's cores, less those of the workers, and OpenCV one thread."""
+    """Sets the threads of this process: the cores of the node divided by its processes, minus the workers; OpenCV gets one."""
     cv2.setNumThreads(0)
-    if device.type == "cpu" and "OMP_NUM_THREADS" not in os.environ:
+    if device.type == "cpu" and "OMP_NUM_THREADS" not in os.environ:  # the user's own number takes precedence
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         torch.set_num_threads(max(1, cores // processes - workers))
 

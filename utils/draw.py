@@ -47,7 +47,7 @@ def draw_boxes(image: np.ndarray, boxes, labels, classes: Sequence[str], scores=
 def draw_labeled(image: np.ndarray, boxes, texts: Sequence[str], colors: Sequence[Color]) -> np.ndarray:
     """Draws boxes [n, 4] xyxy, each with a text and a color; the last one is on top.
 
-    The text stands on a plate above, inside or below its box, where it hides the least of other texts; an empty text has none.
+    A text fills a rectangle (plate) above, inside or below its box, where it hides the least of other plates. "" has no plate.
     """
     image = np.ascontiguousarray(image).copy()
     height, width = image.shape[:2]
@@ -72,7 +72,7 @@ def draw_labeled(image: np.ndarray, boxes, texts: Sequence[str], colors: Sequenc
 
 
 def _place(box: list[int], width: int, height: int, line: int, taken: np.ndarray, shape: tuple) -> list[int]:
-    """The plate xyxy for the text of a box: above, inside or below the box, where it covers the least of `taken` plates."""
+    """Returns the plate xyxy of a text: above, inside or below its box, where it covers the least of the plates `taken`."""
     x = min(max(box[0] - line // 2, 0), max(shape[1] - width, 0))
     least, best = np.inf, []
     for y in (box[1] - height, box[1], box[3], box[3] - height):

@@ -64,7 +64,7 @@ class Meter:
         self.batches += 1
 
     def reduce(self, ranks: Ranks) -> None:
-        """Adds up the processes since the last reduction: one all-reduce, one wait for the device."""
+        """Adds the sums of all processes since the last reduction, by one all-reduce. Waits for the device once."""
         if self._unreduced is not None:
             sums, counts = ranks.sum(self._unreduced).tolist()
             for name, value, count in zip(self._names, sums, counts, strict=True):
@@ -113,10 +113,10 @@ def fit_one_epoch(
         meter.add(losses)
         recent.append(batch.ids)
         if meter.batches % every == 0:
-            _log(updater, ranks, meter, recent)
+            _reduce_and_check(updater, ranks, meter, recent)
             for function in on_log:
                 function(meter)
-    _log(updater, ranks, meter, recent)
+    _reduce_and_check(updater, ranks, meter, recent)
 
 
 def epoch_row(epoch: int, meter: Meter, updater: Updater, images: int) -> dict[str, float]:
@@ -141,13 +141,13 @@ def epoch_text(row: Mapping[str, float], epochs: int, best: bool) -> str:
 
 
 def _gradient_sync(model: nn.Module, updater: Updater):
-    """With accumulation, only the last batch of an optimizer step sends its gradients to the other processes."""
+    """Returns the context of a backward pass: only the last batch of an optimizer step averages gradients over processes."""
     inside = isinstance(model, nn.parallel.DistributedDataParallel) and updater.micro + 1 < updater.accumulate
     return model.no_sync() if inside else nullcontext()
 
 
-def _log(updater: Updater, ranks: Ranks, meter: Meter, recent: Iterable[Tensor]) -> None:
-    """Waits for the device, reduces the meter, and checks that gradients were finite."""
+def _reduce_and_check(updater: Updater, ranks: Ranks, meter: Meter, recent: Iterable[Tensor]) -> None:
+    """Reduces the meter, and raises NonFiniteLoss if the gradients of too many steps were not finite. Waits for the device."""
     meter.reduce(ranks)
     if not updater.check():
         shards = ranks.gather([ids.tolist() for ids in recent])
@@ -165,7 +165,7 @@ def progress_bar(batches: Any, title: str, visible: bool, begun: int = 0) -> tqd
 def epoch_progress(
     loader, epoch: int, epochs: int, meter: Meter, updater: Updater, run: Run | None, profile_steps: int = 0
 ) -> Iterator[tuple[Iterable, Callable[[Meter], None]]]:
-    """Gives the batches of an epoch (counted from 0) with a progress bar, and a function that shows a meter in the bar.
+    """Yields the batches of an epoch (counted from 0) with a progress bar, and a function that shows a meter in the bar.
 
     The process that writes the log of `run` also saves contact sheets of the first three batches of the run, and profiles
     `profile_steps` steps. `meter`: the meter of the epoch, which an earlier start of the run may have begun.
@@ -201,11 +201,11 @@ def evaluate(
     max_detections: int = 300,
     stop: Callable[[], bool] | None = None,
 ) -> dict:
-    """Computes the metrics of `metrics.coco_metrics` on a data set, and "detections": COCO results by image id.
+    """Computes the metrics of `metrics.coco_metrics` on a data set. "detections" holds the COCO results, sorted by image id.
 
     Every process works on its shard and returns the same result. With a criterion whose normalizer returns ones (so that it
     gives sums), "val_loss" is the total loss over all images divided by the number of positives. When `stop()` is true in one
-    process, all processes raise Interrupted together after the batch.
+    process, it leaves out the rest of its shard; all processes raise Interrupted together when the others are done with theirs.
     """
     model.eval()
     exact = torch.float32 if ranks.device.type == "mps" else torch.float64
@@ -236,9 +236,9 @@ def evaluate(
 
 
 def _to_host(detections: Sequence, ids: Tensor) -> tuple[Tensor, ...]:
-    """Concatenates the detections of a batch -> boxes `[n, 4]`, scores, labels and image indices `[n]`. `ids [B]`: image indices.
+    """Concatenates the detections of a batch on the CPU -> boxes `[n, 4]`, scores, labels and image indices `[n]`.
 
-    Copies from a GPU run in the background: synchronize before reading them.
+    `ids [B]`: image indices. Copies from a GPU run in the background: synchronize before reading them.
     """
     parts = [torch.cat(part) for part in zip(*detections, strict=True)]
     index = ids.repeat_interleave(torch.tensor([len(one.scores) for one in detections]))
@@ -246,9 +246,10 @@ def _to_host(detections: Sequence, ids: Tensor) -> tuple[Tensor, ...]:
 
 
 def validate(updater: Updater, loader, criterion, ranks: Ranks, run, epoch: int, stop: StopSignal) -> dict[str, float]:
-    """Evaluates the EMA model after an epoch (counted from 0), with averaged statistics, and returns columns for log.csv.
+    """Evaluates the EMA model after an epoch (counted from 0) and returns columns for log.csv.
 
-    Rank 0 also writes the AP of each class and a contact sheet of detections to `run`. `criterion`: see `evaluate`.
+    Batch-norm statistics are averaged over the processes before. Rank 0 also writes the AP of each class and a contact sheet of
+    detections to `run`. `criterion`: see `evaluate`.
     """
     updater.average_statistics(ranks)
     metrics = evaluate(updater.ema.model, loader, ranks, criterion, stop=lambda: stop.received)

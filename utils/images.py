@@ -35,7 +35,7 @@ _FLAGS = {
     4: cv2.IMREAD_REDUCED_COLOR_4,
     8: cv2.IMREAD_REDUCED_COLOR_8,
 }
-TURNS = {  # by EXIF orientation: a function that returns the image upright
+TURNS = {  # EXIF orientation -> function that returns the image upright
     2: lambda image: image[:, ::-1],
     3: lambda image: image[::-1, ::-1],
     4: lambda image: image[::-1],
@@ -108,7 +108,7 @@ def read_orientation(data: bytes) -> int:
 
 
 def images_under(folder: str) -> list[str]:
-    """Returns the sorted paths of all images in a folder and its subfolders, relative to the folder and with "/"."""
+    """Returns the sorted paths of all images in a folder and its subfolders, relative to it, with "/", without hidden files."""
     found = []
     for place, _, names in os.walk(folder, followlinks=True):
         prefix = os.path.relpath(place, folder).replace(os.sep, "/") + "/"

@@ -1,4 +1,4 @@
-"""What a training step costs: its GPU memory, measured before a run so that it does not fail at the thaw, and a profile.
+"""What a training step costs: its GPU memory, measured before the run because the thaw needs more, and a profile.
 
 Import this module where something is measured: a run on a CPU with given batch sizes does not need it.
 """
@@ -31,8 +31,8 @@ def training_memory(
 ) -> int:
     """Measures the peak memory of a training step on a GPU, in bytes.
 
-    Runs a step on `batch_size` empty images of height, width with `boxes` boxes each, on a copy of the model, which takes the
-    place of the EMA that is built later. The model and all random states stay unchanged. Raises torch.cuda.OutOfMemoryError.
+    Runs a step of `batch_size` black images with `boxes` boxes each on a copy of the model, which takes as much memory as the
+    later EMA. The model and all random states stay unchanged. Raises torch.cuda.OutOfMemoryError.
     """
     device = next(model.parameters()).device
     torch.cuda.reset_peak_memory_stats(device)
@@ -54,7 +54,7 @@ def training_memory(
 
 
 def largest_batch(step_bytes: Callable[[int], int], limit: int, device: torch.device) -> int:
-    """Finds the largest power of two up to `limit` such that a step of that many images fits into 80 % of the GPU's memory.
+    """Finds the largest power of two, up to `limit`, of images whose step fits into 80 % of the GPU's memory.
 
     `step_bytes`: images per step -> bytes. Memory that other programs use is not free. 0: not even one image fits.
     """

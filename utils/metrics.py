@@ -18,8 +18,9 @@ from utils.boxes import area, iou, xywh_to_xyxy, xyxy_to_xywh
 
 MATCH_IOU = 0.5  # least IoU of a correct detection in VOC AP, in the curves and in the confusion matrix
 MAX_DETECTIONS = 100  # per image and class, as in COCO
-SIZES = ("small", "medium", "large")  # boxes, as the evaluators number them after 0: all
-COCO_METRICS = {  # name: mean of the evaluator's "precision" or "recall", at [IoU, ..., class, area, 1 or 10 or 100 detections]
+SIZES = ("small", "medium", "large")  # numbers 1 to 3 of the evaluators; 0 is boxes of all sizes
+# Name -> array of the evaluator, and its part to average. Axes: IoU, recall (of "precision"), class, size, limit (1, 10, 100).
+COCO_METRICS = {
     "AP": ("precision", np.s_[..., 0, 2]),
     "AP50": ("precision", np.s_[0, ..., 0, 2]),
     "AP75": ("precision", np.s_[5, ..., 0, 2]),
@@ -110,7 +111,7 @@ def coco_metrics(ground_truth: dict, detections: list[dict], backend: Backend = 
 
 
 def best_confidence(curves: Sequence[Curve]) -> float:
-    """The threshold, in whole hundredths, with the highest mean F1 over classes; -1 without a correct detection."""
+    """The threshold from .01 to .99 with the highest mean F1 over classes; -1 without a correct detection."""
     thresholds = np.arange(1, 100) / 100
     total = np.zeros(len(thresholds))
     for curve in curves:
@@ -195,7 +196,7 @@ def _boxes(entries: list[dict]) -> np.ndarray:
 
 
 def _curve(rows: list[tuple[float, bool]], boxes: int) -> Curve:
-    """The curve of one class from the score of each detection and whether it is matched."""
+    """Computes the curve of one class from the score of each detection and whether it is matched."""
     scores, matched = np.array(sorted(rows, reverse=True), np.float64).reshape(-1, 2).T
     hits = np.cumsum(matched)
     last = np.flatnonzero(np.diff(scores, append=-np.inf))  # a threshold cannot separate equal scores
@@ -235,7 +236,7 @@ def _accumulate(ground_truth: dict, detections: list[dict], backend: Backend) ->
 
 
 def _mean(values: np.ndarray) -> float:
-    """The mean of all values but -1, or -1; rounded, because only the order of summation changes the 13th decimal."""
+    """The mean of all values but -1; -1 without any. Rounded, because the 13th decimal depends on the order of summation."""
     measured = values[values > -1]
     return round(float(measured.mean()), 12) if measured.size else -1.0
 

@@ -33,19 +33,19 @@ class Plan:
         return cls(epochs, min(freeze_epochs, epochs), *steps, frozen_images, images)
 
     def before(self, epoch: int) -> int:
-        """Number of optimizer steps before an epoch (counted from 0)."""
+        """Returns the number of optimizer steps before an epoch (counted from 0)."""
         frozen = min(epoch, self.freeze_epochs)
         return frozen * self.frozen_steps + (epoch - frozen) * self.steps
 
     def position(self, step: int) -> float:
-        """Converts a step to the number of epochs done, as a fraction."""
+        """Converts a step to epochs: 2.5 is the middle of the third epoch."""
         frozen = self.freeze_epochs * self.frozen_steps
         if step < frozen:
             return step / self.frozen_steps
         return self.freeze_epochs + (step - frozen) / self.steps
 
     def images_at(self, step: int) -> int:
-        """Number of images in an optimizer step."""
+        """Returns the number of images in an optimizer step."""
         return self.frozen_images if step < self.freeze_epochs * self.frozen_steps else self.images
 
 
@@ -88,7 +88,8 @@ class Schedule:
 
 def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict]:
     """Splits parameters into two groups: weight decay for convolution and linear weights, none for norms and biases."""
-    decayed, others = ([p for p in model.parameters() if (p.ndim > 1) == weights] for weights in (True, False))
+    decayed = [p for p in model.parameters() if p.ndim > 1]
+    others = [p for p in model.parameters() if p.ndim <= 1]
     groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]
     return [group for group in groups if group["params"]]
 
@@ -111,7 +112,7 @@ def build_optimizer(name: str, model: nn.Module, weight_decay: float) -> torch.o
 
 
 class EMA:
-    """Exponential moving average of the weights. Batch-norm statistics are copied.
+    """Exponential moving average (EMA) of the weights. Batch-norm statistics are copied.
 
     The decay after n steps is decay * (1 - exp(-n / tau)). Both constants depend on the length of the run: 0.9998 and 2000 as
     in YOLOX for long runs, less for runs of a few hundred steps, whose average would otherwise lag behind.
@@ -134,8 +135,8 @@ class EMA:
         trained = [p.requires_grad for p in model.parameters()]
         ours, theirs = (list(compress(m.parameters(), trained)) for m in (self.model, model))
         if self.decay == 0:
-            torch._foreach_copy_(ours, theirs)  # bitwise equal; a skipped step has left the weights unchanged
-        elif weight.device.type == "cpu":  # .item() does not wait here, and allows one pass instead of three
+            torch._foreach_copy_(ours, theirs)  # bitwise equal, also after a skipped step
+        elif weight.device.type == "cpu":  # .item() waits for nothing on a CPU, and allows one pass instead of three
             torch._foreach_lerp_(ours, theirs, weight.item())
         else:
             difference = torch._foreach_sub(theirs, ours)
@@ -201,6 +202,7 @@ class Updater:
 
     @torch.no_grad()
     def _update(self) -> None:
+        """Runs the optimizer step and updates the EMA, unless the gradients are not finite."""
         for group in self.optimizer.param_groups:
             group["lr"] = self.schedule(self.step_number)
         self.scaler.unscale_(self.optimizer)
@@ -223,9 +225,11 @@ class Updater:
         self.micro = 0
 
     def _flat_statistics(self) -> Tensor:
+        """Returns a copy of all batch-norm statistics in one vector."""
         return torch.cat([b.flatten() for b in self.statistics])
 
     def _keep_good_statistics(self, happened: Tensor) -> None:
+        """Remembers the batch-norm statistics after a step, or restores the remembered ones if the step was skipped."""
         self.good_statistics = torch.where(happened > 0, self._flat_statistics(), self.good_statistics)
         parts = self.good_statistics.split([b.numel() for b in self.statistics])
         torch._foreach_copy_(self.statistics, [part.view_as(b) for part, b in zip(parts, self.statistics, strict=True)])
@@ -245,7 +249,7 @@ class Updater:
         return int(self.bad_in_a_row) < MAX_BAD_STEPS
 
     def state_dict(self) -> dict:
-        """Everything but the raw weights that the next step depends on, as plain containers and tensors."""
+        """Returns all state that the next step depends on, except the raw weights, as plain containers and tensors."""
         return {
             "optimizer": self.optimizer.state_dict(),
             "scaler": self.scaler.state_dict(),

@@ -45,11 +45,11 @@ class Results:
         height, width = image.shape[:2]
         boxes = clip(boxes, width, height)
         inside = area(boxes) > 0
-        boxes, labels = boxes[inside], result.labels[inside]
+        boxes, labels, scores = boxes[inside], result.labels[inside], result.scores[inside]
         if self.crops:
             self._write_crops(Path(name if frame is None else f"{name}_{frame:06}"), image, boxes, labels)
         if self.label_files is not None:
-            self.label_files.add(self.folder / "labels", name, path, boxes, labels, (width, height))
+            self.label_files.add(self.folder / "labels", name, path, boxes, labels, scores, (width, height))
 
     def _write_crops(self, name: Path, image: np.ndarray, boxes: np.ndarray, labels: np.ndarray) -> None:
         for number, (box, label) in enumerate(zip(boxes, labels, strict=True), 1):

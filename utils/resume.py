@@ -16,7 +16,7 @@ from utils.config import ConfigError, show
 from utils.distributed import Interrupted, Ranks, StopSignal
 from utils.fit import Meter
 from utils.optim import Updater
-from utils.run import Run, order, run_id, runs, started
+from utils.run import Run, date_and_number, read_start, run_id, runs
 
 NOTHING_SAVED = (-1, -1)  # progress of a run folder without last.pt
 
@@ -105,9 +105,10 @@ def _find_here(resume: bool | str, output: str, name: str) -> tuple | None:
         folder = _folder(resume)
         return _progress(folder) if (folder / "last.pt").exists() else None
     candidates = runs(output, name)[::-1]
-    has_id = os.environ.get("TORCHELASTIC_RUN_ID", "none") != "none"
+    has_id = os.environ.get("TORCHELASTIC_RUN_ID", "none") != "none"  # of --rdzv_id; the same after a restart
+    # torchrun: a restart, or a start with the same --rdzv_id, resumes the run that was started under this id.
     if run_id() and (has_id or os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"):
-        started_here = [path for path in candidates if started(path, "run") == run_id()]
+        started_here = [path for path in candidates if read_start(path, "run") == run_id()]
         if started_here or not resume:
             return _progress(started_here[0]) if started_here else None
     if resume and candidates and (candidates[0] / "last.pt").exists():
@@ -121,7 +122,7 @@ def _progress(folder: Path) -> tuple:
     if (folder / "last.pt").exists():
         saved = checkpoint.load(folder / "last.pt")["resume"]
         done = State(**saved["state"]).epoch, saved["meter"]["batches"]
-    return (*order(folder), *done, folder.name)
+    return (*date_and_number(folder), *done, folder.name)
 
 
 def _copy_to_nodes(folder: Path, ranks: Ranks, source: int, missing: bool) -> None:
@@ -135,7 +136,7 @@ def _copy_to_nodes(folder: Path, ranks: Ranks, source: int, missing: bool) -> No
 
 
 def restore(saved: Mapping[str, Any] | None, model: nn.Module, updater: Updater) -> tuple[State, Mapping | None]:
-    """Loads a saved run into model and updater. Returns its state, and the meter state of the epoch that it had begun."""
+    """Loads a saved run into model and updater. Returns its state, and the `Meter.state_dict` of the epoch that it had begun."""
     if saved is None:
         return State(), None
     model.load_state_dict(saved["model"])

@@ -36,7 +36,7 @@ def create(output: str | Path, name: str, ranks: Ranks | None = None) -> Path:
     is larger than those on all nodes.
     """
     ranks, output, today = ranks or Ranks(), Path(output), time.strftime("%Y-%m-%d")
-    used = max(ranks.gather(max((n for day, n in map(order, runs(output, name)) if day == today), default=0)))
+    used = max(ranks.gather(max((n for day, n in map(date_and_number, runs(output, name)) if day == today), default=0)))
 
     def make() -> Path:
         output.mkdir(parents=True, exist_ok=True)
@@ -57,10 +57,11 @@ def check_name(name: str) -> None:
 def runs(output: str | Path, name: str) -> list[Path]:
     """Returns the folders of every run of that name, the oldest first."""
     folders = [path for path in Path(output).glob("*") if path.is_dir()]
-    return sorted((path for path in folders if path.name == "-".join([name, *map(str, order(path))])), key=order)
+    of_name = [path for path in folders if path.name == "-".join([name, *map(str, date_and_number(path))])]
+    return sorted(of_name, key=date_and_number)
 
 
-def order(folder: Path) -> tuple[str, int]:
+def date_and_number(folder: Path) -> tuple[str, int]:
     """Returns date and number of a run folder, by which runs of one name are sorted."""
     match = re.fullmatch(r".*-(\d{4}-\d\d-\d\d)-(\d+)", folder.name)
     return (match[1], int(match[2])) if match else ("", 0)
@@ -72,7 +73,7 @@ def run_id() -> str | None:
     return f"{socket.gethostname()}-{os.getppid()}" if name == "none" else name
 
 
-def started(folder: Path, what: str) -> str | None:
+def read_start(folder: Path, what: str) -> str | None:
     """Reads environment.json of the last start: its unique "id", or the "run" id of torchrun. None if there is none."""
     try:
         return json.loads((folder / "environment.json").read_text(encoding="utf-8"))[what]
@@ -175,7 +176,8 @@ class Run:
                 if self._tensorboard is None:
                     from torch.utils.tensorboard import SummaryWriter  # takes seconds to import
 
-                    done = self.rows[-1]["epoch"] if self.rows else 0  # later events are from before a resume: hidden
+                    # Events that an earlier start wrote after its last save are hidden.
+                    done = self.rows[-1]["epoch"] if self.rows else 0
                     self._tensorboard = SummaryWriter(str(self.folder), purge_step=done + 1)
                 write(self._tensorboard)
             except Exception:
@@ -183,7 +185,7 @@ class Run:
                 raise
 
 
-def code(root: str | Path) -> str:
+def code_digest(root: str | Path) -> str:
     """Returns a digest of the program in the folder `root`, committed or not."""
     digest = hashlib.blake2b(digest_size=6)
     for pattern in ("train.py", "nets/*.py", "utils/*.py", "datasets/*.py"):
@@ -193,7 +195,7 @@ def code(root: str | Path) -> str:
 
 
 def environment(device: torch.device | str) -> dict[str, Any]:
-    """Returns what else determines the results of a run: versions, device, threads, commit, command line."""
+    """Returns what determines the results of a run besides the constants: versions, device, threads, commit, command line."""
     device = torch.device(device)
     root = Path(__file__).resolve().parents[1]
     changed = _git(root, "status", "--porcelain", "--untracked-files=no")
@@ -215,6 +217,7 @@ def environment(device: torch.device | str) -> dict[str, Any]:
 
 
 def _git(root: Path, *words: str) -> str | None:
+    """Returns the output of a git command; None without git or without a repository."""
     try:
         done = subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.TimeoutExpired):
@@ -236,6 +239,6 @@ def open_run(folder: Path, config: dict, ranks: Ranks, marks: dict, rows: tuple)
     folder.mkdir(parents=True, exist_ok=True)
     run = Run(folder, config, ranks.device, marks, rows, run_id()) if ranks.is_main else None
     first = ranks.gather(run and run.id)[0]
-    if ranks.is_node_main and not ranks.is_main and started(folder, "id") != first:
+    if ranks.is_node_main and not ranks.is_main and read_start(folder, "id") != first:
         run = Run(folder, config, ranks.device, marks, None, run_id())
     return run

@@ -12,9 +12,10 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from utils.distributed import Ranks
-from utils.optim import Plan, Updater
+from utils.optim import REFERENCE_BATCH, Plan, Updater
 
 FEW_IMAGES = 50  # training images below which a run gets a warning
+RARE = 0.1  # a class is rare in fewer images than this fraction of the mean over the classes
 
 
 def derived(batch_size: int, workers: int, updater: Updater, ranks: Ranks) -> dict[str, Any]:
@@ -35,8 +36,8 @@ def derived(batch_size: int, workers: int, updater: Updater, ranks: Ranks) -> di
 def rate_text(rate: float, plan: Plan) -> str:
     """Describes a learning rate as configured, and as scaled to the batch size of each phase."""
     sizes = ([plan.frozen_images] if plan.freeze_epochs else []) + [plan.images]
-    scaled = [f"{rate * size / 64:g} for {size}" for size in dict.fromkeys(sizes)]
-    return f"{rate:g} for 64 images = {', then '.join(scaled)}"
+    scaled = [f"{rate * size / REFERENCE_BATCH:g} for {size}" for size in dict.fromkeys(sizes)]
+    return f"{rate:g} for {REFERENCE_BATCH} images = {', then '.join(scaled)}"
 
 
 def curve_marks(plan: Plan, no_aug_epochs: int) -> dict[str, int]:
@@ -100,14 +101,20 @@ def schedule_warnings(epochs: int, freeze_epochs: int, no_aug_epochs: int) -> It
         )
 
 
-def data_warnings(train, val) -> Iterator[str]:
-    """Yields warnings about data that are valid but train badly (`train`, `val`: Annotations)."""
+def data_warnings(train, val, repeat: float = 0.0) -> Iterator[str]:
+    """Yields warnings about data that are valid but train badly (`train`, `val`: Annotations; `repeat`: the constant)."""
     missing = [n for n, count in zip(train.classes, train.boxes_per_class(), strict=True) if count == 0]
     if missing:
         yield (
             f"{len(missing)} of {len(train.classes)} classes have no box in the training data ({', '.join(missing[:5])}): "
             f"they cannot be learned; leave them out of the classes, or add images"
         )
+    counts = train.images_per_class()
+    mean = counts.sum() / max((counts > 0).sum(), 1)
+    if rare := [label for label in counts.argsort(kind="stable") if 0 < counts[label] < RARE * mean]:
+        shown = ", ".join(f"{train.classes[label]}: {counts[label]}" for label in rare[:5])
+        fix = "" if repeat else f", or repeat={mean / len(train):.1g} draws their images more often"
+        yield f"{len(rare)} of {len(counts)} classes are rare (images with {shown}; mean {mean:.0f}): add images{fix}"
     if val.boxes_per_class().sum() == 0:
         yield f"{val.source} has no boxes: there is no mAP, best.pt is the last; choose val= with boxes"
     if len(train) < FEW_IMAGES:

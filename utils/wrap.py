@@ -1,4 +1,4 @@
-"""How a model is changed for training: batch norms over all ranks on CPUs, and torch.compile. The tensors keep their names."""
+"""Changes a model for training: batch norms over all ranks, and torch.compile. The tensors keep their names."""
 
 import torch
 import torch.distributed as dist
@@ -70,7 +70,7 @@ def convert_sync_bn(model: nn.Module) -> nn.Module:
 
 
 def compile_forward(model: nn.Module, sizes_vary: bool, processes: int = 1) -> str:
-    """Makes torch.compile compile the model at its first call, in place -> a line that tells whether it will.
+    """Makes torch.compile compile the model at its first call, in place -> a line to print: whether it will.
 
     The tensors keep their names, so that checkpoints are the same. `sizes_vary`: compile once for all input sizes instead
     of once for each. If torch.compile does not work here, the model stays as it is.

@@ -1,0 +1,229 @@
+"""Wrong labels rank first: of each kind, among synthetic detections; the page and the files name them; halves are honest."""
+
+import csv
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from lively import lively_checkpoint
+from painted import drawn
+
+from benchmarks.suspects import Corrupted
+from datasets.annotations import DataError
+from datasets.formats import read
+from datasets.scan import prepare
+from tools import suspects
+from tools.disagreement import KINDS, Suspect, found_fraction, rank
+from tools.suspects_page import thumbnail
+from utils.config import ConfigError
+
+CLASSES = 3
+
+
+def scene(count: int = 40, boxes: int = 4) -> tuple[list, list]:
+    """Correct labels of images with separate boxes, and detections of them with usual errors: noise and low confidences."""
+    rng = np.random.default_rng(1)
+    truth, detected = [], []
+    for _ in range(count):
+        corners = np.stack([100 * np.arange(boxes), rng.integers(0, 50, boxes)], -1) + rng.integers(0, 20, (boxes, 2))
+        box = np.concatenate([corners, corners + rng.integers(40, 70, (boxes, 2))], -1).astype(float)
+        labels = rng.integers(0, CLASSES, boxes)
+        truth.append((box, labels, np.zeros(boxes, bool)))
+        stray = np.array([[500.0, 300, 540, 340]])  # a weak false detection
+        places = np.concatenate([box + rng.normal(0, 1.5, box.shape), stray]).astype(np.float32)
+        scores = np.append(rng.uniform(0.3, 0.9, boxes), 0.1).astype(np.float32)
+        detected.append((places, scores, np.append(labels, 0)))
+    return truth, detected
+
+
+def of_kind(kind: str, truth: list, detected: list) -> list[Suspect]:
+    return [one for one in rank(truth, detected, CLASSES) if one.kind == kind]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_corrupted_labels_of_each_kind_rank_first(kind: str) -> None:
+    truth, detected = scene()
+    for image in (3, 17, 30):
+        boxes, labels, crowd = (part.copy() for part in truth[image])
+        if kind == "missing":
+            boxes, labels, crowd = boxes[1:], labels[1:], crowd[1:]
+        elif kind == "wrong":
+            labels[0] = (labels[0] + 1) % CLASSES
+        elif kind == "loose":
+            boxes[0] += 0.25 * (boxes[0, 2:] - boxes[0, :2]).repeat(2)[[0, 2, 1, 3]] * [1, 0, 1, 0]
+        else:
+            boxes, labels, crowd = (
+                np.concatenate([boxes, boxes[:1] + 2]),
+                np.append(labels, labels[0]),
+                np.append(crowd, False),
+            )
+        truth[image] = boxes, labels, crowd
+    first = of_kind(kind, truth, detected)[:3]
+    assert {one.image for one in first} == {3, 17, 30}
+    assert all(0 < one.score <= 1 for one in first)
+    rows = {"missing": {-1}, "doubled": {0, 4}}.get(kind, {0})
+    assert {one.row for one in first} <= rows
+    for one in first:
+        clean = scene()[0][one.image]
+        if kind in ("missing", "wrong"):
+            assert one.proposal.label == clean[1][0]
+        if kind != "doubled":
+            np.testing.assert_allclose(
+                one.proposal.box, clean[0][0], atol=6 if one.row < 0 or kind == "loose" else 1e-9
+            )
+
+
+def test_correct_labels_raise_no_strong_suspicion() -> None:
+    truth, detected = scene()
+    assert not of_kind("wrong", truth, detected) and not of_kind("doubled", truth, detected)
+    assert max(one.score for one in of_kind("missing", truth, detected)) < 0.2  # the weak detections
+    assert max(one.score for one in of_kind("loose", truth, detected)) < 0.1
+    assert found_fraction(truth, detected) == 1
+
+
+def test_a_class_pair_that_the_models_confuse_often_counts_less() -> None:
+    truth, detected = scene()
+    for image in range(0, 40, 2):  # the classes 0 and 1 are detected as each other in half of the images
+        labels = truth[image][1]
+        detected[image][2][:-1] = np.where(labels < 2, 1 - labels, labels)
+    image = next(i for i in range(1, 40, 2) if (truth[i][1] == 2).any())
+    truth[image][1][truth[image][1] == 2] = 0  # the only 0 that is detected as 2
+    detected[image][1][:] = 0.3
+    first = of_kind("wrong", truth, detected)[0]
+    assert first.image == image and first.proposal.label == 2
+
+
+def test_objects_that_overlap_are_not_suspects() -> None:
+    """A detection that its own label explains says nothing about a label of another class around it."""
+    box = np.array([[0.0, 0, 50, 50], [0, 0, 50, 40]])
+    truth = [(box, np.array([0, 1]), np.zeros(2, bool))] * 9
+    detected = [(box.astype(np.float32), np.array([0.8, 0.7], np.float32), np.array([0, 1]))] * 9
+    assert {one.kind for one in rank(truth, detected, 2)} == {"doubled"}
+    detected = [(box[1:].astype(np.float32), np.array([0.8], np.float32), np.array([1]))] * 9
+    assert {one.kind for one in rank(truth, detected, 2)} == {"doubled"}
+    assert {one.row for one in rank(truth, detected, 2)} == {0}  # no detection supports the class 0
+
+
+def test_crowd_regions_and_empty_images_are_no_suspects() -> None:
+    none = np.zeros((0, 4))
+    region = (np.array([[0.0, 0, 200, 200]]), np.array([0]), np.ones(1, bool))
+    inside = (np.array([[50, 50, 90, 90]], np.float32), np.array([0.9], np.float32), np.array([1]))
+    empty = (none, np.zeros(0, int), np.zeros(0, bool))
+    nothing = (none.astype(np.float32), np.zeros(0, np.float32), np.zeros(0, int))
+    assert rank([region, empty, region], [inside, nothing, nothing], 2) == []
+    (one,) = rank([empty], [inside], 2)
+    assert (one.kind, one.label, one.proposal.label) == ("missing", None, 1)
+    one = (np.array([[0.0, 0, 9, 9]]), np.array([0]), np.zeros(1, bool))
+    assert rank([one], [nothing], 2) == [] and found_fraction([one], [nothing]) == 0
+
+
+def test_one_place_is_missing_once() -> None:
+    """Detections of two classes at one place are one missing box, of the class that is more certain."""
+    truth, detected = scene()
+    boxes, scores, labels = detected[0]
+    place = np.array([[400, 200, 450, 250], [401, 200, 450, 251]], np.float32)
+    detected[0] = np.concatenate([boxes, place]), np.append(scores, [0.6, 0.9]), np.append(labels, [1, 2])
+    found = [one for one in of_kind("missing", truth, detected) if one.image == 0]
+    assert [one.proposal.label for one in found] == [2, 0]  # the other one is the weak detection
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_benchmark_corrupts_and_recognizes(kind: str, painted) -> None:
+    data, _ = prepare(read(str(painted(60)), "train"))
+    corrupted = Corrupted(data, kind, seed=0)
+    places = len(corrupted.places)
+    assert places == round(0.05 * len(data.labels)) > 2
+    change = len(corrupted.data.labels) - len(data.labels)
+    assert change == {"missing": -places, "doubled": places}.get(kind, 0)
+    truth = [corrupted.data.boxes_of(i) for i in range(len(data))]
+    clean = [data.boxes_of(i) for i in range(len(data))]
+    detected = [(boxes.astype(np.float32), np.full(len(boxes), 0.8, np.float32), labels) for boxes, labels, _ in clean]
+    found = [one for one in rank(truth, detected, 2) if one.kind == kind]
+    hits = corrupted.hits(found)
+    assert hits[:places].all() and not hits[places:].any()
+    assert Corrupted(data, kind, seed=0).data.digest() == corrupted.data.digest() != data.digest()
+
+
+@pytest.fixture
+def small(painted, tmp_path: Path) -> Path:
+    """Painted images and classes.txt with names that need escaping."""
+    (tmp_path / "classes.txt").write_text("<b>red</b>\nblue & 蓝\n", encoding="utf-8")
+    return painted(12)
+
+
+def test_a_checkpoint_gives_a_page_a_table_and_a_file_to_correct(small: Path, tmp_path: Path, capsys) -> None:
+    checkpoint = lively_checkpoint(tmp_path / "best.pt", classes=("green", "blue & 蓝", "<b>red</b>"))
+    cfg = suspects.Config(data=str(small), checkpoint=str(checkpoint), output=str(tmp_path / "out"), most=7)
+    folder = suspects.main(cfg)
+    page = (folder / "suspects.html").read_text(encoding="utf-8")
+    assert "&lt;b&gt;red&lt;/b&gt;" in page and "<b>red" not in page and "blue &amp; 蓝" in page
+    assert not re.search(r"https?://|<script|src=\"(?!data:)", page)
+    with open(folder / "suspects.csv", encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert rows and page.count("<li ") == page.count("<img ") == len(rows)
+    ranks = [(row["kind"], int(row["rank"])) for row in rows]
+    assert len(set(ranks)) == len(ranks) and max(number for _, number in ranks) == 7
+    before, after = read(str(small), "train"), read(str(folder / "suspects.txt"), "train")
+    assert after.classes == before.classes and len(after) == len(before)
+    boxes = {before.path(i): before.boxes_of(i)[0].tolist() for i in range(len(before))}
+    assert {str((folder / after.names[i]).resolve()): after.boxes_of(i)[0].tolist() for i in range(len(after))} == boxes
+    text = (folder / "suspects.txt").read_text(encoding="utf-8").splitlines()
+    for row in rows:
+        line = text[int(row["line"]) - 1]
+        assert Path(row["image"]).name in line and (not row["box"] or row["box"] in line)
+        assert row["proposal"] == "remove" or re.fullmatch(r"(-?[\d.]+,){4}[01]", row["proposal"])
+        assert row["source"].startswith(f"{small}:")
+    lines = {int(row["line"]) for row in rows}
+    assert lines == set(range(1, len(lines) + 1))  # the images with suspects come first
+    out = capsys.readouterr().out
+    assert "of 18 labels in 12 images" in out and "suspects.html" in out and "WARNING" in out
+
+
+def test_errors_name_the_fix(small: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="data= is missing"):
+        suspects.main(suspects.Config())
+    checkpoint = lively_checkpoint(tmp_path / "best.pt", classes=("cat",))
+    with pytest.raises(DataError, match="has no class <b>red</b>, blue"):
+        suspects.main(suspects.Config(data=str(small), checkpoint=str(checkpoint), output=str(tmp_path / "out")))
+    line = small.read_text().splitlines()[1]
+    (tmp_path / "one.txt").write_text(f"{line}\n{line}\n")
+    with pytest.raises(DataError, match="no two halves .* checkpoint="):
+        suspects.main(suspects.Config(data=str(tmp_path / "one.txt"), output=str(tmp_path / "out")))
+    (tmp_path / "one.txt").write_text(line.split()[0] + "\n")
+    with pytest.raises(DataError, match="no labels to judge"):
+        suspects.main(suspects.Config(data=str(tmp_path / "one.txt")))
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "classes.txt").write_text("a\nb\n")
+    with pytest.raises(DataError, match="classes.txt exists with other names: give another output="):
+        suspects.main(suspects.Config(data=str(small), output=str(tmp_path / "other")))
+
+
+def test_thumbnails_of_tiny_and_outside_boxes_are_drawn() -> None:
+    truth, detected = scene(1)
+    detected[0][0][-1] = [-30, -30, 3, 3]
+    detected[0][1][-1] = 0.9
+    one = of_kind("missing", truth, detected)[0]
+    jpeg = thumbnail(np.zeros((40, 60, 3), np.uint8), one, truth[0][0], ("a", "b", "c"))
+    assert jpeg.startswith(b"\xff\xd8") and len(jpeg) < 30_000
+
+
+@pytest.mark.slow
+def test_two_trainings_on_the_demo_find_wrong_classes(tmp_path: Path, shared: Path) -> None:
+    """End to end: each image is judged by the model of the other half, and labels of another class rank first."""
+    source = drawn(tmp_path, {"train": range(100), "val": range(100, 101)}) / "train.txt"
+    data, _ = prepare(read(str(source), "train"))
+    corrupted = Corrupted(data, "wrong", seed=0)
+    suspects.write_annotations(source.parent, {"train.txt": corrupted.data})
+    weights = str(shared / "weights" / "yolox_nano.pth")
+    cfg = suspects.Config(
+        data=str(source), weights=weights, epochs=15, image_size=(224, 224), output=str(tmp_path / "out")
+    )
+    folder = suspects.main(cfg)
+    halves = [{line.split()[0] for line in (folder / f"half{i}.txt").read_text().splitlines()} for i in (0, 1)]
+    assert not halves[0] & halves[1] and len(halves[0] | halves[1]) == 100
+    with open(folder / "suspects.csv", encoding="utf-8", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["kind"] == "wrong"]
+    places = {Path(data.path(image)).name for image, _ in corrupted.places}
+    first = [Path(row["image"]).name in places for row in rows[: len(corrupted.places)]]
+    assert np.mean(first) >= 0.6

@@ -1,0 +1,180 @@
+"""Ranks labels by their disagreement with detections of models that did not see them. Pure functions of arrays.
+
+Four kinds, each with one score from 0 to 1 that is comparable within the kind only. As in confident learning (Northcutt et al.
+2021), a confidence counts in relation to what is usual: usual[c, k] is the mean confidence with which class k is detected on
+labels of class c. A detection matches a label at IoU 0.5, and is explained if it matches a label of its own class; only
+others are evidence. s is the confidence of a detection.
+
+- missing: s * (1 - overlap) * 0.8^n, of a detection that matches no label. `overlap` is its largest IoU with any label: what
+  half covers a label is more likely a bad box than a forgotten object. n better ones are in the same image: whoever opens
+  the image sees them all, and an image of which most was never labeled does not fill the list.
+- wrong: (s - own) / (1 + 10 * confusion), of a detection of another class k that matches a label of class c. `own` is the
+  confidence of class c there. `confusion` is how often the models take the classes for each other: the geometric mean of
+  usual[c, k] / usual[k, k] and usual[k, c] / usual[c, c]. Models confuse two similar classes both ways, while wrong labels, most
+  of which belong to objects of a frequent class, raise only the first ratio. The form is Bayes' rule for "the object is a k"
+  against "it is a c that looks like a k", if one of eleven such labels is wrong.
+- loose: s / (s + usual[c, c]) * (1 - IoU / usual IoU of the class), of the detection that belongs to the label: how sure the
+  model is compared with other labels of this class, and how far off. A class that is never localized well has a low usual
+  IoU, so its labels are not reported.
+- doubled: the IoU of two labels. The one that the detections support less is the suspect.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from utils.boxes import pairwise_iou
+
+KINDS = ("missing", "wrong", "loose", "doubled")
+CONFIDENCE = 0.02  # detections with less are not needed
+MATCH = 0.5  # IoU at which a detection and a label mean the same object
+LOOSE = 0.2  # smallest IoU of a loose box with its detection
+DOUBLED = 0.7  # IoU of two labels; in dense images, labels of two objects rarely overlap more
+DISCOUNT = 0.8  # of the next missing box in one image
+ODDS = 10  # right labels per wrong one, among those on which another class is detected
+PRIOR = 5  # labels of the average class that are added to each class, so that a rare one has a stable usual confidence
+
+
+Labeled = tuple[np.ndarray, np.ndarray, np.ndarray]  # boxes [n, 4] xyxy, labels [n], crowd [n] of an image
+Detected = tuple[np.ndarray, np.ndarray, np.ndarray]  # boxes [m, 4] xyxy, scores [m], labels [m] of an image
+
+
+class Box(NamedTuple):
+    """A labeled box."""
+
+    box: np.ndarray  # [4] xyxy
+    label: int
+
+
+class Suspect(NamedTuple):
+    """A label that is probably wrong, or a place where one is probably missing."""
+
+    kind: str
+    score: float
+    image: int
+    row: int  # of the label among those of the image; -1: missing
+    label: Box | None  # None: missing
+    proposal: Box | None  # what the detections propose; None: to remove the label
+
+
+class Pair(NamedTuple):
+    """Labels and detections of one image, and how they overlap."""
+
+    boxes: np.ndarray  # [n, 4] xyxy of the labels
+    labels: np.ndarray  # [n]
+    crowd: np.ndarray  # bool [n]
+    detected: np.ndarray  # [m, 4] xyxy
+    scores: np.ndarray  # [m]
+    classes: np.ndarray  # [m]
+    iou: np.ndarray  # [n, m]
+    same: np.ndarray  # bool [n, m] of one class
+
+
+def rank(truth: Sequence[Labeled], detections: Sequence[Detected], num_classes: int) -> list[Suspect]:
+    """Returns all suspects in all images, those with the highest score first."""
+    pairs = [compare(*both) for both in zip(truth, detections, strict=True)]
+    usual, usual_iou = usual_values(pairs, num_classes)
+    suspects = []
+    for image, pair in enumerate(pairs):
+        loose = loose_boxes(pair, usual.diagonal(), usual_iou)
+        found = loose + missing_boxes(pair, loose) + wrong_classes(pair, usual) + doubled_boxes(pair)
+        suspects += [one._replace(image=image) for one in found if one.row < 0 or not pair.crowd[one.row]]
+    return sorted(suspects, key=lambda one: -one.score)
+
+
+def compare(truth: Labeled, detections: Detected) -> Pair:
+    """Returns the labels and the detections of an image with their IoU."""
+    overlap = pairwise_iou(truth[0], detections[0].astype(float))
+    return Pair(*truth, *detections, overlap, truth[1][:, None] == detections[2])
+
+
+def found_fraction(truth: Sequence[Labeled], detections: Sequence[Detected]) -> float:
+    """Returns the fraction of the labels, without crowd regions, that a detection of their class explains."""
+    pairs = [compare(*both) for both in zip(truth, detections, strict=True)]
+    found = [(pair.same & (pair.iou >= MATCH)).any(1)[~pair.crowd] for pair in pairs]
+    return sum(one.sum() for one in found) / max(sum(map(len, found)), 1)
+
+
+def usual_values(pairs: list[Pair], num_classes: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns usual [C, C], and for each class the median IoU [C] of its labels with their detections."""
+    sums, counts = np.zeros((num_classes, num_classes)), np.zeros(num_classes)
+    overlaps: list[list[float]] = [[] for _ in range(num_classes)]
+    for pair in pairs:
+        matched = (pair.iou >= MATCH) & ~pair.crowd[:, None]
+        own = np.where(matched & pair.same, pair.scores, 0).max(1, initial=0)
+        np.add.at(sums, (pair.labels, pair.labels), own)
+        np.add.at(counts, pair.labels[~pair.crowd], 1)
+        n, d = np.nonzero(matched & ~explained(pair))
+        np.add.at(sums, (pair.labels[n], pair.classes[d]), pair.scores[d])
+        for n in np.flatnonzero(own):
+            overlaps[pair.labels[n]].append(pair.iou[n][pair.same[n]].max())
+    sums[np.diag_indices(num_classes)] += PRIOR * sums.trace() / max(counts.sum(), 1)
+    usual = np.maximum(sums / (counts + PRIOR)[:, None], 1e-6)
+    return usual, np.array([np.median(values) if values else 0 for values in overlaps])
+
+
+def explained(pair: Pair) -> np.ndarray:
+    """Returns which detections match a label of their own class, bool [m]."""
+    return (pair.same & (pair.iou >= MATCH)).any(0)
+
+
+def missing_boxes(pair: Pair, loose: list[Suspect]) -> list[Suspect]:
+    """Detections without a label: not on any label, not that of a loose box, not in the middle of a crowd region."""
+    overlap = pair.iou.max(0, initial=0)
+    centers = (pair.detected[:, :2] + pair.detected[:, 2:]) / 2
+    regions = pair.boxes[pair.crowd][:, None]
+    in_crowd = ((regions[..., :2] <= centers) & (centers <= regions[..., 2:])).all(-1).any(0)
+    taken = [one.proposal.box for one in loose]
+    score, found = pair.scores * (1 - overlap), []
+    for d in np.argsort(-score, kind="stable"):
+        box = pair.detected[d]
+        free = overlap[d] < MATCH and not in_crowd[d]
+        if free and (not taken or pairwise_iou(np.array(taken), box[None]).max() < MATCH):
+            taken.append(box)  # of the classes that are detected at one place, the most confident one
+            discounted = float(score[d] * DISCOUNT ** len(found))
+            found.append(Suspect("missing", discounted, 0, -1, None, Box(box, int(pair.classes[d]))))
+    return found
+
+
+def wrong_classes(pair: Pair, usual: np.ndarray) -> list[Suspect]:
+    """Labels that match a detection of another class, which no label explains."""
+    matched = pair.iou >= MATCH
+    own = np.where(matched & pair.same, pair.scores, 0).max(1, initial=0)
+    relative = usual / usual.diagonal()
+    confusion = np.sqrt(relative * relative.T)[pair.labels[:, None], pair.classes]
+    score = np.where(matched & ~explained(pair), pair.scores - own[:, None], 0) / (1 + ODDS * confusion)
+    found = []
+    for n in np.flatnonzero(score.max(1, initial=0) > 0):
+        d = score[n].argmax()
+        label = Box(pair.boxes[n], int(pair.labels[n]))
+        found.append(Suspect("wrong", float(score[n, d]), 0, int(n), label, Box(label.box, int(pair.classes[d]))))
+    return found
+
+
+def loose_boxes(pair: Pair, average: np.ndarray, usual_iou: np.ndarray) -> list[Suspect]:
+    """Labels whose own detection has a lower IoU than usual. A detection belongs to the label that it overlaps most."""
+    if not pair.iou.size:
+        return []
+    certainty = pair.scores / (pair.scores + average[pair.classes])
+    iou = np.where(pair.same, pair.iou, 0)
+    belongs = (iou >= LOOSE) & (iou == iou.max(0))
+    found = []
+    for n in np.flatnonzero(belongs.any(1)):
+        d = np.where(belongs[n], certainty * iou[n], 0).argmax()
+        label = Box(pair.boxes[n], int(pair.labels[n]))
+        score = certainty[d] * (1 - iou[n, d] / max(usual_iou[label.label], LOOSE))
+        if score > 0:
+            found.append(Suspect("loose", float(score), 0, int(n), label, Box(pair.detected[d], label.label)))
+    return found
+
+
+def doubled_boxes(pair: Pair) -> list[Suspect]:
+    """Labels that repeat another one: of each pair, the label with less support (confidence * IoU of a detection)."""
+    support = np.where(pair.same, pair.scores * pair.iou, 0).max(1, initial=0)
+    iou = np.triu(pairwise_iou(pair.boxes, pair.boxes), 1)
+    best: dict[int, float] = {}
+    for a, b in np.argwhere((iou >= DOUBLED) & ~pair.crowd & ~pair.crowd[:, None]):
+        n = int(a if support[a] < support[b] else b)
+        best[n] = max(best.get(n, 0), float(iou[a, b]))
+    return [Suspect("doubled", s, 0, n, Box(pair.boxes[n], int(pair.labels[n])), None) for n, s in best.items()]

@@ -1,0 +1,162 @@
+"""Ranks labels that are probably wrong, by their disagreement with models that did not see them.
+
+    python -m tools.suspects data=FOLDER [checkpoint=FILE] [model=yolox_nano] [weights=coco] [output=FOLDER]
+
+The images are divided into two halves. A short training on each half gives a model that judges the labels of the other
+one; with `checkpoint=` a trained model judges all of them, which must not have seen them. `output` gets suspects.html (to
+look at), suspects.csv, and suspects.txt: all images as an annotation file to correct, those with suspects first.
+"""
+
+import csv
+import subprocess
+import sys
+from dataclasses import dataclass
+from functools import partial
+from itertools import zip_longest
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from datasets.annotations import annotation_line
+from datasets.errors import DataError
+from datasets.formats import PARTS, read, read_classes
+from datasets.scan import prepare, scan
+from datasets.similar import similar_groups
+from datasets.split import relative, split_groups, text_of
+from datasets.store import Annotations
+from nets.detector import Detector
+from tools.disagreement import CONFIDENCE, KINDS, Box, Detected, Suspect, found_fraction, rank
+from tools.suspects_page import TITLES, write_page
+from utils.config import ConfigError, check, override, require, run_script, show
+from utils.run import create, runs
+
+# The short training of each half. The backbone stays frozen, which halves the time and suits a few hundred images.
+RECIPE = {
+    **{"batch_size": 8, "freeze_batch_size": 8, "learning_rate": 0.012, "no_aug_epochs": 3, "bad_boxes": "drop"},
+    **{"mosaic": 0.0, "rotation": 0.0, "scale": (0.8, 1.2), "save_minutes": 0.0},
+    "workers": 4 if torch.cuda.is_available() else 0,
+}
+TRAINING = (sys.executable, str(Path(__file__).parents[1] / "train.py"))
+WEAK = "WARNING: models that find less than half of the labels judge badly: more epochs=, or a larger image_size="
+
+
+@dataclass(frozen=True)
+class Config:
+    data: str | None = None  # annotation file, COCO JSON, YOLO yaml, VOC or LabelMe folder
+    checkpoint: str | None = None  # a model that did not see these labels; none: two short trainings
+    model: str | None = None  # of the trainings: yolox_nano, unless given; of official weights in checkpoint=
+    weights: str | None = "coco"  # the trainings start from them, as in train.py
+    epochs: int = 20  # of each training
+    image_size: tuple[int, int] = (320, 320)  # height, width; larger for small objects
+    most: int = 100  # suspects per kind
+    output: str | None = None  # a folder; none: a new one in runs
+    part: str = "train"  # of data with several parts: train, val, test, all
+    classes: str | None = None  # a file with one class name per line; none: the names in the data
+    image_root: str | None = None  # folder of the images of a COCO JSON, unless they are next to it
+    seed: int = 0  # of the halves
+
+
+def judge_halves(cfg: Config, data: Annotations, folder: Path) -> list[Detected]:
+    """Trains a model on each half of the images -> for each image the detections of the model that did not see it.
+
+    Same and nearly same images are in one half. The halves depend on the images and the seed only."""
+    found = scan([data.path(i) for i in range(len(data))])
+    groups = np.unique(similar_groups(found.digests, found.hashes), return_inverse=True)[1]
+    halves = split_groups(groups, found.digests, (0.5, 0.5), cfg.seed)
+    if not all(len(data.select(half).labels) for half in halves):
+        raise DataError(f"{data.source}: no two halves with labels: add labeled images, or give checkpoint=")
+    write_annotations(folder, {f"half{number}.txt": data.select(half) for number, half in enumerate(halves)})
+    detected: list = [None] * len(data)
+    for number, half in enumerate(halves):
+        sources = {"train": folder / f"half{1 - number}.txt", "val": folder / f"half{number}.txt"}
+        name, model = f"without_half{number}", cfg.model or "yolox_nano"
+        epochs = {"epochs": cfg.epochs, "freeze_epochs": cfg.epochs if cfg.weights else 0, "evaluate_every": cfg.epochs}
+        chosen = {"model": model, "weights": cfg.weights, "image_size": cfg.image_size, "output": folder, "name": name}
+        print(f"training without half {number}: {len(data) - len(half)} images", flush=True)
+        words = [f"{constant}={show(value)}" for constant, value in (sources | RECIPE | epochs | chosen).items()]
+        if subprocess.run([*TRAINING, *words]).returncode:
+            raise ChildProcessError(f"the training without half {number} failed: its message is above")
+        checkpoint = runs(folder, name)[-1] / "best.pt"
+        for index, result in zip(half.tolist(), detect(checkpoint, data.select(half)), strict=True):
+            detected[index] = result
+    return detected
+
+
+def detect(checkpoint: str | Path, data: Annotations, model: str | None = None) -> list[Detected]:
+    """Returns boxes [n, 4], scores [n] and labels of the data [n] that a checkpoint detects in each image."""
+    detector = Detector(checkpoint, model, confidence=CONFIDENCE)
+    unknown = [name for name in data.classes if name not in detector.classes]
+    if unknown:
+        raise DataError(f"{checkpoint} has no class {', '.join(unknown)}: give a checkpoint that was trained with it")
+    label_of = np.array([data.classes.index(name) if name in data.classes else -1 for name in detector.classes])
+    detected = []
+    for boxes, scores, labels, _ in detector([data.path(i) for i in range(len(data))]):
+        known = label_of[labels] >= 0
+        detected.append((boxes[known], scores[known], label_of[labels[known]]))
+    return detected
+
+
+def write_annotations(folder: Path, files: dict[str, Annotations]) -> None:
+    """Writes annotation files of the same classes, and classes.txt."""
+    for name, data in files.items():
+        text = text_of(data, partial(relative, folder=folder))
+        (folder / name).write_text(text, "utf-8", "surrogateescape", "\n")
+    (folder / "classes.txt").write_text("".join(f"{name}\n" for name in data.classes), "utf-8", newline="\n")
+
+
+def write_csv(path: Path, data: Annotations, groups: dict[str, list[Suspect]], lines: dict[int, int]) -> None:
+    """Writes one row per suspect. `proposal` is a box as in the annotation file, or the word remove."""
+    with open(path, "w", encoding="utf-8", errors="surrogateescape", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["rank", "kind", "score", "image", "line", "source", "box", "class", "proposal"])
+        for kind, group in groups.items():
+            for number, one in enumerate(group, 1):
+                box, name = (word(one.label), data.classes[one.label.label]) if one.label else ("", "")
+                place = [data.path(one.image), lines[one.image], data.where(one.image)]
+                proposal = word(one.proposal) if one.proposal else "remove"
+                rows.writerow([number, kind, f"{one.score:.4f}", *place, box, name, proposal])
+
+
+def word(box: Box) -> str:
+    """Returns a labeled box as it stands in an annotation file."""
+    return annotation_line("image.jpg", np.round(box.box, 1)[None], np.array([box.label]), np.zeros(1, bool)).split()[1]
+
+
+def main(cfg: Config) -> Path:
+    """Ranks the labels, writes the three files and returns their folder."""
+    cfg = check(cfg)
+    require(cfg, {"epochs": 1, "most": 1, "seed": 0}, {}, {"part": tuple(PARTS)})
+    if cfg.data is None:
+        raise ConfigError("data= is missing: an annotation file or the folder of a data set")
+    names = read_classes(cfg.classes) if cfg.classes else None
+    data, notes = prepare(read(cfg.data, cfg.part, names, cfg.image_root, "drop"), True, "drop")
+    for note in notes:
+        print(f"note: {note}")
+    if data.crowd.all():
+        raise DataError(f"{cfg.data}: no labels to judge: is it the right file?")
+    folder = Path(cfg.output) if cfg.output else create("runs", "suspects")
+    folder.mkdir(parents=True, exist_ok=True)
+    names = folder / "classes.txt"
+    if names.exists() and read_classes(str(names)) != data.classes:
+        raise DataError(f"{names} exists with other names: give another output=")
+    detected = detect(cfg.checkpoint, data, cfg.model) if cfg.checkpoint else judge_halves(cfg, data, folder)
+    truth = [data.boxes_of(i) for i in range(len(data))]
+    suspects = rank(truth, detected, len(data.classes))
+    groups = {kind: [one for one in suspects if one.kind == kind][: cfg.most] for kind in KINDS}
+    order = list(dict.fromkeys(one.image for ones in zip_longest(*groups.values()) for one in ones if one))
+    order += sorted(set(range(len(data))) - set(order))
+    write_annotations(folder, {"suspects.txt": data.select(np.array(order))})
+    lines = {image: number for number, image in enumerate(order, 1)}
+    write_csv(folder / "suspects.csv", data, groups, lines)
+    found = found_fraction(truth, detected)
+    quality = f"The models find {found:.0%} of {len(data.labels)} labels in {len(data)} images."
+    write_page(folder / "suspects.html", data, groups, lines, quality)
+    print(f"\n{quality}" + (f" {WEAK}" if found < 0.5 else ""))
+    print("\n".join(f"{TITLES[kind]}: {len(group)}" for kind, group in groups.items()))
+    print(f"look at {folder / 'suspects.html'}, correct {folder / 'suspects.txt'}")
+    return folder
+
+
+if __name__ == "__main__":
+    run_script(lambda: main(override(Config(), sys.argv[1:])), stopped="stopped", memory_advice="lower image_size=")
