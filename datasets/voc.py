@@ -34,10 +34,15 @@ def read_voc(
         files = find.files_under(folder)
     every = [file[:-4] for file in find.of_suffix(files, ".xml")]
     lists = [listed] if listed else _lists_of(folder, files, part, set(every)) if part else []
-    stems, missing = [] if lists else find.select_part(folder, every, part) if part else every, {}
-    for path in lists:
-        found, without = _listed(path, every)
-        stems, missing = stems + found, missing | without
+    stems, missing = every, {}
+    if lists:
+        stems = []
+        for path in lists:
+            found, without = _listed(path, every)
+            stems += found
+            missing |= without
+    elif part:
+        stems = find.select_part(folder, every, part)
     parsed = {stem: _voc_file(folder / f"{stem}.xml") for stem in (every if classes is None else stems)}
     names = names_of(parsed.values())
     root, images = _images(folder, files, [parsed[stem] for stem in stems], image_root)
@@ -107,7 +112,8 @@ def _listed(path: Path, stems: Sequence[str]) -> tuple[list[str], dict[str, str]
 def _images(
     folder: Path, files: list[str], labels: Sequence[LabelFile], image_root: str | None
 ) -> tuple[str, list[str]]:
-    """Returns (folder of the images, images relative to it): in `image_root`, or in the folder, or next to it or above."""
+    """Returns (folder of the images, images relative to it): in `image_root`, or in the folder, or next to a folder that
+    holds nothing but XML files, such as Annotations or Annotations/train."""
     suffixes = (*IMAGE_SUFFIXES, *find.UNREAD_SUFFIXES)
     if image_root is not None:
         return image_root, find.of_suffix(find.files_under(image_root), suffixes)
@@ -117,7 +123,11 @@ def _images(
     if any(index.nearest(label.path, label.image) for label in some):
         return str(folder), images
     top = Path(os.path.abspath(folder))
-    for place in (top.parent, top.parent.parent):  # of Annotations/train, and of Annotations
+    only_xml = all("/" not in file or find.part_in(file) for file in find.of_suffix(files, ".xml"))
+    alone = (
+        find.part_of(top.name) or len(os.listdir(top.parent)) == 1
+    )  # otherwise other data sets lie two folders above
+    for place in (top.parent, top.parent.parent)[: 2 if alone else 1] if only_xml else ():
         inside = [entry for entry in sorted(place.iterdir()) if entry.is_dir() and entry not in (top, top.parent)]
         for near in [place / entry.name / top.name for entry in inside] + inside + [place]:
             if any(_has_image(near, label) for label in some):

@@ -10,6 +10,7 @@ from files import boxes, text
 from small import config, train_quietly
 
 import evaluate
+import predict
 import train
 from datasets import demo, parts
 from datasets.errors import DataError
@@ -17,7 +18,7 @@ from datasets.formats import read
 from datasets.split import split_groups, train_and_val
 from datasets.train_val import read_train_and_val
 from utils import checkpoint
-from utils.config import ConfigError
+from utils.config import ConfigError, is_weights, override
 
 
 def scene(number: int) -> np.ndarray:
@@ -207,3 +208,14 @@ def test_bccd_trains_at_the_first_try(shared: Path) -> None:
     found = read_both(shared / "data" / "bccd" / "BCCD", log=notes.append)
     assert [len(data) for data in found] == [205, 87]
     assert sum("boxes without area, left out: 1" in note and ".xml: object" in note for note in notes) == 2
+
+
+def test_scripts_take_words_without_a_name(tmp_path: Path) -> None:
+    """Table: `train.py data.yaml`, `predict.py best.pt photo.jpg`, `train.py data=` are not understood."""
+    source = str(text(tmp_path / "data.yaml", "train: x\n"))
+    assert train.from_command_line([source, "epochs=3"]) == train.Config(train=source, epochs=3)
+    with pytest.raises(ConfigError, match="did you mean train=VALUE"):
+        train.from_command_line(["data="])
+    words = {"checkpoint": is_weights, "source": predict.is_source}
+    assert override(predict.Config(), ["best.pt", source], words) == predict.Config("best.pt", source)
+    assert override(predict.Config(), ["rtsp://host/1"], words).source == "rtsp://host/1"
