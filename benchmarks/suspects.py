@@ -39,11 +39,11 @@ count as false alarms here, so the precision is a lower bound.
 Precision is among the first 50 suspects of the kind (or as many as were corrupted), recall among the first 5 % of the labels.
 Minutes are those of both trainings, and long where other programs used the cores.
 
-How the formulas were chosen: their constants on 160 images of a chess data set (CC0), which is not in this table
-(precision .95 for missing boxes, .92 for wrong classes). Three rules came from looking at lists of suspects of this table: among
-missing boxes of one image the later ones count less, and plain confidences order them (BCCD: most of the first false alarms were
-cells that nobody had labeled, .46 before); confusion of classes is measured in both directions (dental_xray: .36 before, when it
-was measured in one). deep_pcb missing and dental_xray missing were measured once, after these choices."""
+How the formulas were chosen: their form and most constants on 160 images of a chess data set (CC0), which is not in this table
+(precision .96 for missing boxes, .92 for wrong classes). Three choices came from looking at lists of suspects of this table, so
+its rows are a little optimistic: plain confidences order the missing boxes, and the later ones of an image count less (BCCD: most
+of the first false alarms were cells that nobody had labeled, .46 before; deep_pcb: regular holes of a board that look like
+defects); confusion of classes is measured in both directions (dental_xray: .36 before, when it was measured in one)."""
 
 
 @dataclass(frozen=True)
