@@ -27,7 +27,6 @@ from datasets.split import relative, split_groups, text_of
 from datasets.store import Annotations
 from nets.detector import Detector
 from tools.disagreement import CONFIDENCE, KINDS, Box, Detected, Suspect, found_fraction, rank
-from tools.suspects_page import TITLES, write_page
 from utils.config import ConfigError, check, override, require, run_script, show
 from utils.run import create, runs
 
@@ -151,6 +150,8 @@ def main(cfg: Config) -> Path:
     write_csv(folder / "suspects.csv", data, groups, lines)
     found = found_fraction(truth, detected)
     quality = f"The models find {found:.0%} of {len(data.labels)} labels in {len(data)} images."
+    from tools.suspects_page import TITLES, write_page
+
     write_page(folder / "suspects.html", data, groups, lines, quality)
     print(f"\n{quality}" + (f" {WEAK}" if found < 0.5 else ""))
     print("\n".join(f"{TITLES[kind]}: {len(group)}" for kind, group in groups.items()))
