@@ -1,6 +1,6 @@
 """Measures tools.check on many generated images, the first time and with the cached scan: python -m benchmarks.check
 
-The images are photographs of nobody: smooth blots with noise, 640 x 480, 5 boxes each; a tenth are copies of others in
+The images show smooth blots with noise, 640 x 480, with 5 boxes each. A tenth of the images are copies of others in
 another size. The seconds are those of the whole command, page included. Other programs slow everything down, so the load
 is printed.
 """

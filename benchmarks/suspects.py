@@ -42,7 +42,7 @@ Minutes are those of both trainings, and long where other programs used the core
 How the formulas were chosen: their form and most constants on 160 images of a chess data set (CC0), which is not in this table
 (precision .96 for missing boxes, .92 for wrong classes). Three choices came from looking at lists of suspects of this table, so
 its rows are a little optimistic: plain confidences order the missing boxes, and the later ones of an image count less (BCCD: most
-of the first false alarms were cells that nobody had labeled, .46 before; deep_pcb: regular holes of a board that look like
+of the first false alarms were unlabeled cells, .46 before; deep_pcb: regular holes of a board that look like
 defects); confusion of classes is measured in both directions (dental_xray: .36 before, when it was measured in one)."""
 
 
