@@ -12,8 +12,8 @@ import pytest
 import torch
 import torch.distributed as dist
 from lively import lively_checkpoint
+from small import TINY_WEIGHTS, only_run
 from small import config as training
-from small import only_run
 from torch import nn
 from toys import spawn
 
@@ -370,12 +370,12 @@ def test_the_confidence_of_the_best_f1_is_used_by_every_program(exported, weight
 
 
 def test_evaluate_and_predict_give_the_same_with_the_file_and_the_checkpoint(demo_images, tmp_path):
-    weights, evaluated, predicted = lively_checkpoint(tmp_path / "a.pt", "tiny_n", demo.CLASSES), [], []
-    for one in (weights, run(weights, batch_size=2)):
+    evaluated, predicted = [], []
+    for one in (TINY_WEIGHTS, run(TINY_WEIGHTS, batch_size=2, output=str(tmp_path / "tiny.onnx"))):
         options = {"data": str(demo_images / "val.txt"), "output": str(tmp_path / f"of{one.suffix}"), "workers": 0}
         evaluate.main(evaluate.Config(str(one), device="cpu", **options))
         evaluated.append(json.loads((tmp_path / f"of{one.suffix}" / "detections.json").read_text()))
-        options = {"source": str(demo_images / "*.png"), "device": "cpu", "confidence": 0.4}
+        options = {"source": str(demo_images / "*.png"), "device": "cpu", "confidence": 0.05}
         predict.main(predict.Config(str(one), output=str(tmp_path / f"drawn{one.suffix}"), **options))
         predicted.append(json.loads((tmp_path / f"drawn{one.suffix}" / "detections.json").read_text()))
     for ours, theirs in (evaluated, predicted):
