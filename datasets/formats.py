@@ -1,4 +1,6 @@
-"""Reading a data set in any accepted format: `read` recognizes the format and calls its reader."""
+"""Reading of data sets in any accepted format: `read`.
+
+recognition.py recognizes the format; its reader is in the module of its name, such as coco.py."""
 
 import os
 from collections.abc import Mapping
@@ -39,7 +41,7 @@ def read(
         if not (merge or select):
             found = _read(check_path(source), part, classes, image_root, bad_boxes)
         else:
-            from datasets.combine import choose_classes, parse_merge
+            from datasets.classes import choose_classes, parse_merge
 
             found = _read(check_path(source), part, None, image_root, bad_boxes)
             found = choose_classes(found, classes, parse_merge(merge), select, complete=part in ("train", "all"))
@@ -55,10 +57,9 @@ def _read(source: str, part: str, classes: Classes, image_root: str | None, bad_
     path = Path(source)
     if not path.exists():
         raise DataError(f"{source}: no such file or folder in {os.getcwd()}: correct the path")
-    if path.is_dir():
-        from datasets.recognize import read_folder as read_path
-    else:
-        from datasets.files import read_file as read_path
+    from datasets.recognition import read_file, read_folder
+
+    read_path = read_folder if path.is_dir() else read_file
     return read_path(path, PARTS[part], classes, image_root, bad_boxes)
 
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import yaml
 
-from datasets import find
+from datasets import image_paths, listing
 from datasets.annotations import read_json, text_lines
 from datasets.errors import DataError, check_path
-from datasets.files import without_root
+from datasets.image_paths import without_root
 from datasets.scan import scan
 from datasets.store import Annotations, Classes, Packer, Part
 from utils.images import IMAGE_SUFFIXES
@@ -50,7 +50,7 @@ def read_darknet(path: Path, part: Part, classes: Classes, bad_boxes: str) -> An
     """Reads a part of a darknet data file (obj.data), which CVAT calls YOLO 1.1. Raises DataError."""
     pairs = (line.partition("=") for _, line in text_lines(str(path)))
     config: dict[str, Any] = {key.strip(): value.strip() for key, equals, value in pairs if equals}
-    names = find.locate(config.get("names", "obj.names"), [str(path.parent)])
+    names = image_paths.locate(config.get("names", "obj.names"), [str(path.parent)])
     if not os.path.isfile(names):
         raise DataError(f"{path}: there is no {names}: write it, with one class name per line")
     config["names"] = [line.strip() for _, line in text_lines(names) if line.strip()]
@@ -102,13 +102,13 @@ def _images(path: Path, root: str | None, key: str, entry: str) -> tuple[list[st
         bare = bare[3:]
     bases = [path.parent / root, path.parent] if root else [path.parent]
     places = [base / name for base in bases for name in (entry, bare)]
-    place = next((place for place in places if place.exists()), Path(find.locate(bare, list(map(str, bases)))))
+    place = next((place for place in places if place.exists()), Path(image_paths.locate(bare, list(map(str, bases)))))
     if not place.exists():
         raise DataError(f"{path}: {key}: there is no {places[0]}: correct the entry or `path`")
     if place.is_dir():
-        files = find.files_under(place)
-        notes = find.unread_notes(place, files)
-        names = find.images_of(files)
+        files = listing.files_under(place)
+        notes = listing.unread_notes(place, files)
+        names = listing.images_of(files)
         if not names:
             why = "".join(f" ({note})" for note in notes)
             raise DataError(f"{path}: {key}: no images in {place}: correct the entry{why}")
@@ -117,7 +117,7 @@ def _images(path: Path, root: str | None, key: str, entry: str) -> tuple[list[st
         return [str(place)], []
     lines = [line.strip() for _, line in text_lines(str(place))]
     folders = [str(place.parent), *map(str, bases)]
-    return find.locate_all(place, [line for line in lines if line], folders), []
+    return image_paths.locate_all(place, [line for line in lines if line], folders), []
 
 
 def read_yolo_folder(
@@ -126,15 +126,15 @@ def read_yolo_folder(
     """Reads the images of a folder with `files`, and their label files, which may be anywhere in it.
 
     A part is a folder of its name; without such folders all images belong to every part."""
-    images = find.select_part(folder, find.images_of(files), part)
-    notes = find.unread_notes(folder, files)
+    images = listing.select_part(folder, listing.images_of(files), part)
+    notes = listing.unread_notes(folder, files)
     if not images:
         raise DataError(f"{folder}: label files, but no images: copy them to {folder}{os.sep}images" + "".join(notes))
-    labels = find.of_suffix(files, ".txt")
+    labels = listing.of_suffix(files, ".txt")
     paths = [os.path.join(folder, image) for image in images]
     if any(os.path.exists(label_file(path)) for path in paths):
         return read_yolo_images(str(folder), paths, names, classes, bad_boxes, notes)
-    index = find.Stems(labels)
+    index = image_paths.Stems(labels)
     nearest = [index.nearest(image) or f"{os.path.splitext(image)[0]}.txt" for image in images]
     nearest = [os.path.join(folder, label) for label in nearest]
     return read_yolo_images(str(folder), paths, names, classes, bad_boxes, notes, nearest)

@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 import pytest
 
-from datasets import find
+from datasets import image_paths, listing
 from datasets.errors import DataError, first_ten
 from datasets.formats import read
 from datasets.scan import prepare
@@ -169,8 +169,8 @@ def test_cvat_yolo_1_1_is_read(tmp_path: Path) -> None:
 def test_a_path_without_its_first_folders_is_never_the_wrong_image(tmp_path: Path) -> None:
     paint(tmp_path / "1.jpg")
     with pytest.raises(DataError, match="x/1.jpg and y/1.jpg are both|y/1.jpg and x/1.jpg are both"):
-        find.locate_all("list", ["x/1.jpg", "y/1.jpg"], [str(tmp_path)])
-    assert find.locate("C:\\pets\\1.jpg", [str(tmp_path)]) == str(tmp_path / "1.jpg")
+        image_paths.locate_all("list", ["x/1.jpg", "y/1.jpg"], [str(tmp_path)])
+    assert image_paths.locate("C:\\pets\\1.jpg", [str(tmp_path)]) == str(tmp_path / "1.jpg")
 
 
 def test_label_studio_yolo_is_read(tmp_path: Path) -> None:
@@ -276,7 +276,7 @@ def test_image_root_is_used_or_reported(tmp_path: Path) -> None:
 def test_folders_that_links_lead_to_twice_are_listed_once(tmp_path: Path) -> None:
     paint(tmp_path / "a" / "1.jpg"), (tmp_path / "a" / "again").symlink_to(tmp_path, target_is_directory=True)
     paint(tmp_path / ".hidden" / "2.jpg")
-    assert find.files_under(tmp_path) == ["a/1.jpg"]
+    assert listing.files_under(tmp_path) == ["a/1.jpg"]
 
 
 # ---- problems
