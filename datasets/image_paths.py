@@ -137,12 +137,7 @@ def with_root(found: Annotations, image_root: str) -> Annotations:
     places = [os.path.abspath(os.path.join(image_root, found.names[i])) for i in range(len(found))]
     there = list(map(os.path.exists, places))
     if not any(there):
-        return without_root(found, image_root)
+        note = f"image_root={image_root} is not used: {found.source} tells by itself where its images are"
+        return replace(found, notes=(*found.notes, note))
     names = (place if exists else found.names[i] for i, (place, exists) in enumerate(zip(places, there, strict=True)))
     return replace(found, names=Strings(names))
-
-
-def without_root(found: Annotations, image_root: str | None) -> Annotations:
-    """Returns the annotations with a note that `image_root` is not used, if it is given."""
-    note = f"image_root={image_root} is not used: {found.source} tells by itself where its images are"
-    return found if image_root is None else replace(found, notes=(*found.notes, note))

@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from datasets.coco import read_coco
 from datasets.cvat import is_cvat, read_cvat
 from datasets.errors import DataError
 from datasets.formats import read_classes
-from datasets.image_paths import with_root, without_root
+from datasets.image_paths import with_root
 from datasets.labelme import read_labelme
 from datasets.labelstudio import read_labelstudio
 from datasets.store import Annotations, Classes, Part
@@ -27,8 +28,10 @@ from utils.images import IMAGE_SUFFIXES
 _YOLO = re.compile(rb"^(train|val|valid|validation|test) *:", re.IGNORECASE | re.MULTILINE)
 
 
-def read_file(path: Path, part: Part, classes: Classes, image_root: str | None, bad_boxes: str) -> Annotations:
-    """Reads a file by its suffix. Raises DataError."""
+def read_path(path: Path, part: Part, classes: Classes, image_root: str | None, bad_boxes: str) -> Annotations:
+    """Reads a folder, or a file by its suffix. Raises DataError."""
+    if path.is_dir():
+        return read_folder(path, part, classes, image_root, bad_boxes)
     kind = path.suffix.lower()
     if kind == ".txt":
         return read_text(path, classes, image_root, bad_boxes)
@@ -62,7 +65,7 @@ def read_text(path: Path, classes: Classes, image_root: str | None, bad_boxes: s
     paths = image_paths.locate_all(path, listed, [found.root])
     if any(has_label(place) for place in paths if place.lower().endswith(IMAGE_SUFFIXES)):
         images = read_yolo_images(str(path), paths, names or names_near(path.parent), classes, bad_boxes)
-        return without_root(images, image_root)
+        return replace(images, notes=(*found.notes, *images.notes))
     if listing.of_suffix(listing.files_under(path.parent), ".xml"):
         return read_voc(path.parent, (), classes, bad_boxes, image_root, path)
     return found
@@ -72,6 +75,7 @@ def read_json_file(path: str, classes: Classes, image_root: str | None, bad_boxe
     """Returns the annotations of a file of COCO, LabelMe, Label Studio or VIA, recognized by its keys. Raises DataError."""
     contents = open_json(path)
     if isinstance(contents, list):
+        _refuse_createml(path, b"".join(map(bytes, contents[:10])))
         return read_labelstudio(path, contents, classes, image_root, bad_boxes)
     if "shapes" in contents:
         return read_labelme(Path(path).parent, [Path(path)], classes, bad_boxes, image_root)
@@ -107,6 +111,8 @@ def read_folder(folder: Path, part: Part, classes: Classes, image_root: str | No
             return _join(folder, xmls, part, partial(read_cvat, **kinds))
         return read_voc(folder, part, *options, image_root)
     jsons = {file: head for file in listing.of_suffix(files, ".json") if _is_data(head := _head(folder / file))}
+    for file, head in jsons.items():
+        _refuse_createml(folder / file, head)
     if any(b'"shapes"' in head for head in jsons.values()):
         chosen = listing.select_part(folder, listing.of_suffix(files, ".json"), part)
         return read_labelme(folder, [folder / file for file in chosen], *options, image_root)
@@ -114,6 +120,7 @@ def read_folder(folder: Path, part: Part, classes: Classes, image_root: str | No
         return _join(folder, _boxes_only(list(jsons)), part, partial(read_json_file, **kinds))
     texts = listing.of_suffix(files, ".txt")
     images, labeled = listing.images_of(files), image_paths.Stems(texts)
+    images += listing.images_of(listing.files_under(image_root)) if image_root else []
     paired = image_paths.Stems(images)
     lists = [t for t in texts if "/" not in t and t not in ("classes.txt", "labels.txt") and not paired.nearest(t)]
     if len(lists) > 1:
@@ -127,7 +134,7 @@ def read_folder(folder: Path, part: Part, classes: Classes, image_root: str | No
         top = Path(os.path.abspath(folder))
         places = dict.fromkeys([folder, *(folder / os.path.dirname(text) for text in texts)])
         names = next(filter(None, map(names_near, [*list(places)[:20], *top.parents[:2]])), None)
-        return without_root(read_yolo_folder(folder, files, part, names, *options), image_root)
+        return read_yolo_folder(folder, files, part, names, *options, image_root)
     if tables := listing.of_suffix(files, (".csv", ".tsv")):
         return _join(folder, tables, part, partial(read_table, **kinds))
     inside = ", ".join(sorted(path.name for path in folder.iterdir() if path.is_dir())[:5])
@@ -161,6 +168,12 @@ def _is_data(head: bytes) -> bool:
     """Returns whether a JSON file that begins with `head` looks like annotations, not like notes or settings."""
     words = (b'"images"', b'"shapes"', b'"regions"', b'"_via_', b'"bbox"', b'"annotations"')
     return any(word in head for word in words) or head.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] == b"["
+
+
+def _refuse_createml(path: str | Path, head: bytes) -> None:
+    """Raises DataError if a JSON file that begins with `head` is of CreateML, with a list like that of Label Studio."""
+    if re.search(rb'"coordinates"\s*:\s*\{', head) and b'"images"' not in head:
+        raise DataError(f"{path}: CreateML, which is not read: export the boxes as COCO, VOC or YOLO")
 
 
 def _boxes_only(files: list[str]) -> list[str]:
