@@ -19,7 +19,7 @@ import nets
 from datasets.dataset import DetectionDataset, source_digest
 from datasets.loader import TrainSampler, ValSampler, build_loader
 from datasets.mosaic import Augment
-from datasets.parts import Annotations, is_demo, val_source
+from datasets.sources import Annotations, is_demo, val_source
 from utils import distributed, resume, summary
 from utils.config import ConfigError, check, override, require, run_script, show, table
 from utils.distributed import Interrupted, Ranks, StopSignal

@@ -4,12 +4,10 @@ A line is `path x1,y1,x2,y2,class x1,y1,x2,y2,class,crowd ...` in pixels of the 
 starts at the folder of the file. An image without boxes is a background.
 """
 
-import json
 import os
 import re
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -36,16 +34,6 @@ def text_lines(path: str) -> Iterator[tuple[int, str]]:
                 yield number, raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
             except UnicodeDecodeError as error:
                 raise DataError(f"{path}:{number}: not UTF-8 text: save the file as UTF-8") from error
-
-
-def read_json(path: str) -> Any:
-    """Returns the contents of a JSON file. Raises DataError naming file and line."""
-    try:
-        return json.loads(Path(path).read_bytes().decode("utf-8-sig"))
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: not UTF-8 text: save the file as UTF-8") from error
-    except json.JSONDecodeError as error:
-        raise DataError(f"{path}:{error.lineno}: not JSON ({error.msg}): export the file again") from error
 
 
 def split_line(line: str) -> tuple[str, list[str]]:

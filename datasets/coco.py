@@ -8,9 +8,9 @@ from typing import Annotated, Any
 from msgspec import Meta, Raw, Struct
 
 from datasets.errors import DataError
-from datasets.places import ImageFinder
+from datasets.image_paths import ImageFinder
 from datasets.store import Annotations, Classes, Packer, brief
-from datasets.typed import ABSENT, Side, parse, rows
+from datasets.typed_json import ABSENT, Side, parse, rows
 
 Id = int | float | str
 Length = Annotated[int, Meta(gt=0, lt=2**31)]

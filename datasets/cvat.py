@@ -5,8 +5,17 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 from datasets.errors import DataError
-from datasets.named import Box, LabelFile, names_of, pack_source, side
-from datasets.shapes import Corners, ellipse_box, points_box, rotated_box
+from datasets.named_boxes import (
+    Box,
+    Corners,
+    LabelFile,
+    ellipse_box,
+    names_of,
+    pack_source,
+    points_box,
+    rotated_box,
+    side,
+)
 from datasets.store import Annotations, Classes
 
 NO_AREA = ("attribute", "polyline", "points", "cuboid", "skeleton", "tag")  # elements without a box

@@ -1,4 +1,6 @@
-"""Reading a data set in any accepted format: `read` recognizes the format and calls its reader."""
+"""Reading of data sets in any accepted format: `read`.
+
+recognition.py recognizes the format; its reader is in the module of its name, such as coco.py."""
 
 import os
 from collections.abc import Mapping
@@ -34,32 +36,23 @@ def read(
     classes before that; `image_root` is the folder of the images, unless they are next to the annotations; `bad_boxes`
     ("error", "drop") decides about boxes without area. Raises DataError.
     """
-    source = os.fspath(source)
-    try:
-        if not (merge or select):
-            found = _read(check_path(source), part, classes, image_root, bad_boxes)
-        else:
-            from datasets.combine import choose_classes, parse_merge
+    from datasets.recognition import read_path
 
-            found = _read(check_path(source), part, None, image_root, bad_boxes)
+    source, chosen = check_path(os.fspath(source)), bool(merge) or select
+    if not os.path.exists(source):
+        raise DataError(f"{source}: no such file or folder in {os.getcwd()}: correct the path")
+    try:
+        found = read_path(Path(source), PARTS[part], None if chosen else classes, image_root, bad_boxes)
+        if chosen:
+            from datasets.classes import choose_classes, parse_merge
+
             found = choose_classes(found, classes, parse_merge(merge), select, complete=part in ("train", "all"))
+        return found
     except DataError:
         raise
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         what = f"{type(error).__name__}: {error}"  # a list instead of text, ...
         raise DataError(f"{source}: not in the form of its format ({what}): export the data again") from error
-    return found
-
-
-def _read(source: str, part: str, classes: Classes, image_root: str | None, bad_boxes: str) -> Annotations:
-    path = Path(source)
-    if not path.exists():
-        raise DataError(f"{source}: no such file or folder in {os.getcwd()}: correct the path")
-    if path.is_dir():
-        from datasets.recognize import read_folder as read_path
-    else:
-        from datasets.files import read_file as read_path
-    return read_path(path, PARTS[part], classes, image_root, bad_boxes)
 
 
 def is_names(classes: str | None) -> bool:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from datasets.named import Box, LabelFile, names_of, pack_files
-from datasets.places import ImageFinder
+from datasets.image_paths import ImageFinder
+from datasets.named_boxes import Box, LabelFile, names_of, pack_files
 from datasets.store import Annotations, Classes, Packer
-from datasets.typed import ABSENT, Side, open_json, parse, rows
+from datasets.typed_json import ABSENT, Side, open_json, parse, rows
 from utils.images import images_under
 
 NO_BOX = ("point", "points", "line", "linestrip")

@@ -9,12 +9,11 @@ from typing import Any, NamedTuple
 from msgspec import Raw, Struct, field
 
 from datasets.errors import DataError
-from datasets.named import Box, LabelFile, pack_source
-from datasets.places import ImageFinder
+from datasets.image_paths import ImageFinder
+from datasets.named_boxes import Box, Corners, LabelFile, ellipse_box, pack_source, points_box, rotated_box
 from datasets.scan import scan
-from datasets.shapes import Corners, ellipse_box, points_box, rotated_box
 from datasets.store import Annotations, Classes
-from datasets.typed import ABSENT, Angle, Side, parse, rows
+from datasets.typed_json import ABSENT, Angle, Side, parse, rows
 from utils.images import IMAGE_SUFFIXES
 
 

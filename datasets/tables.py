@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 
 from datasets.annotations import text_lines
 from datasets.errors import DataError
-from datasets.named import Box, LabelFile, pack_source, side
+from datasets.named_boxes import Box, LabelFile, pack_source, side
 from datasets.store import Annotations, Classes
 
 CORNERS = ("x1", "y1", "x2", "y2")

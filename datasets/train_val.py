@@ -4,11 +4,11 @@ import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from datasets.combine import similar_names
+from datasets.classes import similar_names
 from datasets.errors import DataError
 from datasets.formats import is_names, read, read_classes
-from datasets.parts import fraction_of, is_demo, val_of
 from datasets.scan import prepare
+from datasets.sources import fraction_of, is_demo, val_of
 from datasets.store import Annotations
 from utils.config import ConfigError
 

@@ -6,10 +6,9 @@ from typing import Any
 from msgspec import Raw, Struct
 
 from datasets.errors import DataError
-from datasets.named import Box, LabelFile, pack_source
-from datasets.shapes import ellipse_box, points_box
+from datasets.named_boxes import Box, LabelFile, ellipse_box, pack_source, points_box
 from datasets.store import Annotations, Classes
-from datasets.typed import ABSENT, Angle, brief, parse, rows
+from datasets.typed_json import ABSENT, Angle, brief, parse, rows
 
 NAMES = ("class", "label", "name", "type")  # of the attribute with the class, where there are several
 
@@ -38,6 +37,12 @@ class Region(Struct):
 class Image(Struct):
     filename: str
     regions: Raw = ABSENT  # a list; in VIA 1 an object with the keys "0", "1", ...
+
+
+def is_via(contents: dict[str, Raw]) -> bool:
+    """Returns whether an object is a project of VIA 2 or its annotations."""
+    first = next(iter(contents.values()), Raw(b""))
+    return "_via_img_metadata" in contents or b'"regions"' in bytes(first)
 
 
 def read_via(

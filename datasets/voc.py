@@ -6,10 +6,10 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import Sequence
 from pathlib import Path
 
-from datasets import find
+from datasets import image_paths, listing
 from datasets.annotations import text_lines
 from datasets.errors import DataError
-from datasets.named import Box, LabelFile, names_of, pack_files
+from datasets.named_boxes import Box, LabelFile, names_of, pack_files
 from datasets.store import Annotations, Classes, Packer, Part
 from utils.images import IMAGE_SUFFIXES
 
@@ -28,11 +28,11 @@ def read_voc(
     The XML files and the images may be anywhere in the folder; images also next to it, or in `image_root`. Difficult
     objects become crowd regions. Without `classes` the names in all XML files count, so that every part has the same
     classes. Raises DataError."""
-    files = find.files_under(folder)
-    if not find.images_of(files) and (Path(os.path.abspath(folder)).parent / "ImageSets").is_dir():
+    files = listing.files_under(folder)
+    if not listing.images_of(files) and (Path(os.path.abspath(folder)).parent / "ImageSets").is_dir():
         folder = folder.parent  # the user named Annotations
-        files = find.files_under(folder)
-    every = [file[:-4] for file in find.of_suffix(files, ".xml")]
+        files = listing.files_under(folder)
+    every = [file[:-4] for file in listing.of_suffix(files, ".xml")]
     lists = [listed] if listed else _lists_of(folder, files, part, set(every)) if part else []
     stems, missing = every, {}
     if lists:
@@ -42,13 +42,13 @@ def read_voc(
             stems += found
             missing |= without
     elif part:
-        stems = find.select_part(folder, every, part)
+        stems = listing.select_part(folder, every, part)
     parsed = {stem: _voc_file(folder / f"{stem}.xml") for stem in (every if classes is None else stems)}
     names = names_of(parsed.values())
     root, images = _images(folder, files, [parsed[stem] for stem in stems], image_root)
     pack = Packer(str(folder), root, names, classes)
     rows, used = [], set()
-    index = find.Stems(images)
+    index = image_paths.Stems(images)
     for stem in stems:
         image = index.nearest(f"{stem}.xml", parsed[stem].image)
         used.add(image)
@@ -65,17 +65,17 @@ def read_voc(
     if not lists and "val" in part and len(stems) == len(every):
         pack.notes.append(f"{folder}: no ImageSets and no folders of parts: all images belong to every part")
     folders = {os.path.dirname(image) for image in used if image}
-    left = [image for image in find.images_of(images) if os.path.dirname(image) in folders and image not in used]
+    left = [image for image in listing.images_of(images) if os.path.dirname(image) in folders and image not in used]
     if not lists and left:
         pack.notes.append(f"{folder}: {len(left)} images without an XML file are left out, for example {left[0]}")
-    pack.notes += find.unread_notes(folder, (image for image in images if os.path.dirname(image) in folders))
+    pack.notes += listing.unread_notes(folder, (image for image in images if os.path.dirname(image) in folders))
     rows += [(image, LabelFile(str(folder / image))) for image in backgrounds]
     return pack_files(pack, names, rows, bad_boxes)
 
 
 def _lists_of(folder: Path, files: list[str], part: Part, stems: set[str]) -> list[Path]:
     """Returns the lists of images for the first name of `part` that has any, in ImageSets/Main, ImageSets or the folder."""
-    texts = find.of_suffix(files, ".txt")
+    texts = listing.of_suffix(files, ".txt")
     places = ("(.*/)?ImageSets/Main/", "(.*/)?ImageSets/", "")
     lists = next((found for place in places if (found := [t for t in texts if re.fullmatch(f"{place}[^/]+", t)])), [])
     if lists and "/" not in lists[0]:  # not every text is a list
@@ -114,25 +114,25 @@ def _images(
 ) -> tuple[str, list[str]]:
     """Returns (folder of the images, images relative to it): in `image_root`, or in the folder, or next to a folder that
     holds nothing but XML files, such as Annotations or Annotations/train."""
-    suffixes = (*IMAGE_SUFFIXES, *find.UNREAD_SUFFIXES)
+    suffixes = (*IMAGE_SUFFIXES, *listing.UNREAD_SUFFIXES)
     if image_root is not None:
-        return image_root, find.of_suffix(find.files_under(image_root), suffixes)
-    images = find.of_suffix(files, suffixes)
-    index = find.Stems(images)
+        return image_root, listing.of_suffix(listing.files_under(image_root), suffixes)
+    images = listing.of_suffix(files, suffixes)
+    index = image_paths.Stems(images)
     some = labels[:: max(len(labels) // 50, 1)]
     if any(index.nearest(label.path, label.image) for label in some):
         return str(folder), images
     top = Path(os.path.abspath(folder))
-    only_xml = all("/" not in file or find.part_in(file) for file in find.of_suffix(files, ".xml"))
+    only_xml = all("/" not in file or listing.part_in(file) for file in listing.of_suffix(files, ".xml"))
     alone = (
-        find.part_of(top.name) or len(os.listdir(top.parent)) == 1
+        listing.part_of(top.name) or len(os.listdir(top.parent)) == 1
     )  # otherwise other data sets lie two folders above
     for place in (top.parent, top.parent.parent)[: 2 if alone else 1] if only_xml else ():
         inside = [entry for entry in sorted(place.iterdir()) if entry.is_dir() and entry not in (top, top.parent)]
         for near in [place / entry.name / top.name for entry in inside] + inside + [place]:
             if any(_has_image(near, label) for label in some):
-                names = os.listdir(near) if near == place else find.files_under(near)
-                return str(near), find.of_suffix(sorted(names), suffixes)
+                names = os.listdir(near) if near == place else listing.files_under(near)
+                return str(near), listing.of_suffix(sorted(names), suffixes)
     return str(folder), images
 
 

@@ -4,6 +4,7 @@ A label is `class x y width height` (center and size) or `class x1 y1 x2 y2 x3 y
 bounding box), in fractions of the image's width and height.
 """
 
+import json
 import os
 import re
 from collections import defaultdict
@@ -13,12 +14,12 @@ from typing import Any
 
 import yaml
 
-from datasets import find
-from datasets.annotations import read_json, text_lines
+from datasets import image_paths, listing
+from datasets.annotations import text_lines
 from datasets.errors import DataError, check_path
-from datasets.files import without_root
 from datasets.scan import scan
 from datasets.store import Annotations, Classes, Packer, Part
+from datasets.typed_json import open_json
 from utils.images import IMAGE_SUFFIXES
 
 PARTS = ("train", "val", "valid", "validation", "test")  # keys of a data file
@@ -27,37 +28,10 @@ NO_NAMES = "no class names: write classes.txt next to it, with one name per line
 
 
 def read_config(path: Path, part: Part, classes: Classes, bad_boxes: str, image_root: str | None) -> Annotations:
-    """Reads a part of a data yaml, or of a darknet data file (obj.data). Raises DataError."""
-    read = read_darknet if path.suffix.lower() == ".data" else read_yolo_yaml
-    return without_root(read(path, part, classes, bad_boxes), image_root)
+    """Reads the first part of a data file, yaml or darknet, whose name is in `part` (empty: all parts). Raises DataError.
 
-
-def read_yolo_yaml(path: Path, part: Part, classes: Classes, bad_boxes: str) -> Annotations:
-    """Reads the first part of a data yaml whose name is in `part` (empty: all parts together). Raises DataError."""
-    try:
-        config = yaml.load(path.read_bytes(), Loader=yaml.BaseLoader)  # only text: the class "no" is not False
-    except yaml.YAMLError as error:
-        raise DataError(f"{path}: {error}: write paths with / and without quotes") from error
-    if not isinstance(config, dict):
-        raise DataError(f"{path}: not a YOLO data file: train, val and names are expected")
-    config = {str(key).lower(): value for key, value in config.items()}  # CVAT writes Train and Validation
-    if "kpt_shape" in config:
-        raise DataError(f"{path}: labels with key points (kpt_shape) are not boxes: export the data for detection")
-    return _read_entries(path, config, part, classes, bad_boxes)
-
-
-def read_darknet(path: Path, part: Part, classes: Classes, bad_boxes: str) -> Annotations:
-    """Reads a part of a darknet data file (obj.data), which CVAT calls YOLO 1.1. Raises DataError."""
-    pairs = (line.partition("=") for _, line in text_lines(str(path)))
-    config: dict[str, Any] = {key.strip(): value.strip() for key, equals, value in pairs if equals}
-    names = find.locate(config.get("names", "obj.names"), [str(path.parent)])
-    if not os.path.isfile(names):
-        raise DataError(f"{path}: there is no {names}: write it, with one class name per line")
-    config["names"] = [line.strip() for _, line in text_lines(names) if line.strip()]
-    return _read_entries(path, config, part, classes, bad_boxes)
-
-
-def _read_entries(path: Path, config: dict[str, Any], part: Part, classes: Classes, bad_boxes: str) -> Annotations:
+    `image_root` replaces the folder `path` of the file."""
+    config = _darknet_config(path) if path.suffix.lower() == ".data" else _yaml_config(path)
     keys = [key for key in PARTS if config.get(key)]
     if not keys and "val" not in part and (path.parent / "images").is_dir():  # supervision writes the names only
         config, keys = config | {"train": "images"}, ["train"]
@@ -70,11 +44,34 @@ def _read_entries(path: Path, config: dict[str, Any], part: Part, classes: Class
     for key in chosen:
         entries = config[key] if isinstance(config[key], list) else [config[key]]
         for entry in entries:
-            found, unread = _images(path, config.get("path"), key, entry)
+            found, unread = _images(path, config.get("path"), key, entry, image_root)
             images += found
             notes += unread
-    names = _yaml_names(path, config)
-    return read_yolo_images(str(path), images, names, classes, bad_boxes, notes)
+    return read_yolo_images(str(path), images, _yaml_names(path, config), classes, bad_boxes, notes)
+
+
+def _yaml_config(path: Path) -> dict[str, Any]:
+    try:
+        config = yaml.load(path.read_bytes(), Loader=yaml.BaseLoader)  # only text: the class "no" is not False
+    except yaml.YAMLError as error:
+        raise DataError(f"{path}: {error}: write paths with / and without quotes") from error
+    if not isinstance(config, dict):
+        raise DataError(f"{path}: not a YOLO data file: train, val and names are expected")
+    config = {str(key).lower(): value for key, value in config.items()}  # CVAT writes Train and Validation
+    if "kpt_shape" in config:
+        raise DataError(f"{path}: labels with key points (kpt_shape) are not boxes: export the data for detection")
+    return config
+
+
+def _darknet_config(path: Path) -> dict[str, Any]:
+    """Returns the contents of a darknet data file (obj.data), which CVAT calls YOLO 1.1. Raises DataError."""
+    pairs = (line.partition("=") for _, line in text_lines(str(path)))
+    config: dict[str, Any] = {key.strip(): value.strip() for key, equals, value in pairs if equals}
+    names = image_paths.locate(config.get("names", "obj.names"), [str(path.parent)])
+    if not os.path.isfile(names):
+        raise DataError(f"{path}: there is no {names}: write it, with one class name per line")
+    config["names"] = [line.strip() for _, line in text_lines(names) if line.strip()]
+    return config
 
 
 def _yaml_names(path: Path, config: dict[str, Any]) -> tuple[str, ...]:
@@ -89,7 +86,7 @@ def _yaml_names(path: Path, config: dict[str, Any]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _images(path: Path, root: str | None, key: str, entry: str) -> tuple[list[str], list[str]]:
+def _images(path: Path, root: str | None, key: str, entry: str, image_root: str | None) -> tuple[list[str], list[str]]:
     """Returns (images of one entry, notes). An entry is a folder, a list of images, or one image.
 
     Some labeling services export `../train/images` for `train/images`, or `data/train.txt` for `train.txt`."""
@@ -101,14 +98,17 @@ def _images(path: Path, root: str | None, key: str, entry: str) -> tuple[list[st
     while bare.startswith("../"):
         bare = bare[3:]
     bases = [path.parent / root, path.parent] if root else [path.parent]
+    if image_root:
+        bases = [Path(os.path.abspath(image_root))]
     places = [base / name for base in bases for name in (entry, bare)]
-    place = next((place for place in places if place.exists()), Path(find.locate(bare, list(map(str, bases)))))
+    place = next((place for place in places if place.exists()), Path(image_paths.locate(bare, list(map(str, bases)))))
     if not place.exists():
-        raise DataError(f"{path}: {key}: there is no {places[0]}: correct the entry or `path`")
+        fix = "image_root=" if image_root else "`path`"
+        raise DataError(f"{path}: {key}: there is no {places[0]}: correct the entry or {fix}")
     if place.is_dir():
-        files = find.files_under(place)
-        notes = find.unread_notes(place, files)
-        names = find.images_of(files)
+        files = listing.files_under(place)
+        notes = listing.unread_notes(place, files)
+        names = listing.images_of(files)
         if not names:
             why = "".join(f" ({note})" for note in notes)
             raise DataError(f"{path}: {key}: no images in {place}: correct the entry{why}")
@@ -117,24 +117,33 @@ def _images(path: Path, root: str | None, key: str, entry: str) -> tuple[list[st
         return [str(place)], []
     lines = [line.strip() for _, line in text_lines(str(place))]
     folders = [str(place.parent), *map(str, bases)]
-    return find.locate_all(place, [line for line in lines if line], folders), []
+    return image_paths.locate_all(place, [line for line in lines if line], folders), []
 
 
 def read_yolo_folder(
-    folder: Path, files: Sequence[str], part: Part, names: Classes, classes: Classes, bad_boxes: str
+    folder: Path,
+    files: Sequence[str],
+    part: Part,
+    names: Classes,
+    classes: Classes,
+    bad_boxes: str,
+    image_root: str | None,
 ) -> Annotations:
-    """Reads the images of a folder with `files`, and their label files, which may be anywhere in it.
+    """Reads the images of a folder with `files`, or of `image_root`, and their label files, which may be anywhere in it.
 
     A part is a folder of its name; without such folders all images belong to every part."""
-    images = find.select_part(folder, find.images_of(files), part)
-    notes = find.unread_notes(folder, files)
+    there = listing.images_of(files if image_root is None else listing.files_under(image_root))
+    if image_root and not there:
+        raise DataError(f"image_root={image_root}: there are no images: correct the path")
+    images = listing.select_part(folder, there, part)
+    notes = listing.unread_notes(folder, files)
     if not images:
         raise DataError(f"{folder}: label files, but no images: copy them to {folder}{os.sep}images" + "".join(notes))
-    labels = find.of_suffix(files, ".txt")
-    paths = [os.path.join(folder, image) for image in images]
-    if any(os.path.exists(label_file(path)) for path in paths):
+    labels = listing.of_suffix(files, ".txt")
+    paths = [os.path.join(os.path.abspath(image_root) if image_root else folder, image) for image in images]
+    if image_root is None and any(os.path.exists(label_file(path)) for path in paths):
         return read_yolo_images(str(folder), paths, names, classes, bad_boxes, notes)
-    index = find.Stems(labels)
+    index = image_paths.Stems(labels)
     nearest = [index.nearest(image) or f"{os.path.splitext(image)[0]}.txt" for image in images]
     nearest = [os.path.join(folder, label) for label in nearest]
     return read_yolo_images(str(folder), paths, names, classes, bad_boxes, notes, nearest)
@@ -150,7 +159,7 @@ def names_near(folder: Path) -> tuple[str, ...] | None:
         if file := next((file for file in lists if file.is_file()), None):
             return read_classes(str(file))
         if (place / "notes.json").is_file():
-            rows = read_json(str(place / "notes.json"))["categories"]
+            rows = json.loads(bytes(open_json(str(place / "notes.json"))["categories"]))
             return tuple(row["name"] for row in sorted(rows, key=lambda row: row["id"]))
         if (place / "data.yaml").is_file():
             return _yaml_names(

@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 import pytest
 
-from datasets import find
+from datasets import image_paths, listing
 from datasets.errors import DataError, first_ten
 from datasets.formats import read
 from datasets.scan import prepare
@@ -169,8 +169,8 @@ def test_cvat_yolo_1_1_is_read(tmp_path: Path) -> None:
 def test_a_path_without_its_first_folders_is_never_the_wrong_image(tmp_path: Path) -> None:
     paint(tmp_path / "1.jpg")
     with pytest.raises(DataError, match="x/1.jpg and y/1.jpg are both|y/1.jpg and x/1.jpg are both"):
-        find.locate_all("list", ["x/1.jpg", "y/1.jpg"], [str(tmp_path)])
-    assert find.locate("C:\\pets\\1.jpg", [str(tmp_path)]) == str(tmp_path / "1.jpg")
+        image_paths.locate_all("list", ["x/1.jpg", "y/1.jpg"], [str(tmp_path)])
+    assert image_paths.locate("C:\\pets\\1.jpg", [str(tmp_path)]) == str(tmp_path / "1.jpg")
 
 
 def test_label_studio_yolo_is_read(tmp_path: Path) -> None:
@@ -270,13 +270,46 @@ def test_image_root_is_used_or_reported(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="image_root=.*there is no such folder"):
         read(source, "train", image_root=str(tmp_path / "none"))
     paint(tmp_path / "images" / "a.jpg"), text(tmp_path / "labels" / "a.txt", LABEL), (tmp_path / "train.txt").unlink()
-    assert "is not used" in read(str(tmp_path), "train", image_root=str(tmp_path / "far")).notes[-1]
+    found = read(str(tmp_path), "train", image_root=str(tmp_path / "far"))
+    assert images(found, tmp_path) == ["far/a.jpg"] and len(found.labels) == 1
+    with pytest.raises(DataError, match="image_root=.*none: there are no images: correct the path"):
+        read(str(tmp_path), "train", image_root=str(tmp_path / "none"))
+
+
+def test_image_root_replaces_the_path_of_a_yolo_file(tmp_path: Path) -> None:
+    yaml = text(tmp_path / "data.yaml", "path: /gone\ntrain: images\nnames: [cat]\n")
+    for folder in (tmp_path, tmp_path / "far"):
+        paint(folder / "images" / "a.jpg"), text(folder / "labels" / "a.txt", LABEL)
+    for source in (yaml, tmp_path):
+        found = read(str(source), "train", image_root=str(tmp_path / "far"))
+        assert images(found, tmp_path) == ["far/images/a.jpg"] and not found.notes
+    with pytest.raises(DataError, match="train: there is no .*none.images: correct the entry or image_root="):
+        read(str(yaml), "train", image_root=str(tmp_path / "none"))
+
+
+@pytest.mark.parametrize("names", [["_annotations.createml.json"], ["a.json", "b.json"]])
+def test_createml_is_refused_by_its_name(tmp_path: Path, names: list[str]) -> None:
+    box = {"label": "cat", "coordinates": {"x": 5, "y": 5, "width": 8, "height": 6}}
+    for name in names:
+        path = text(tmp_path / name, [{"image": f"{name}.jpg", "annotations": [box]}])
+        paint(tmp_path / f"{name}.jpg")
+        for source in (path, tmp_path):
+            with pytest.raises(DataError, match="json: CreateML, which is not read: export the boxes as COCO"):
+                read(str(source), "train")
+
+
+def test_label_files_without_images_next_to_them_need_image_root(tmp_path: Path) -> None:
+    text(tmp_path / "set" / "classes.txt", "cat\n")
+    for name in ("a", "b"):
+        paint(tmp_path / "far" / f"{name}.jpg"), text(tmp_path / "set" / f"{name}.txt", LABEL)
+    found = read(str(tmp_path / "set"), "train", image_root=str(tmp_path / "far"))
+    assert images(found, tmp_path) == ["far/a.jpg", "far/b.jpg"] and len(found.labels) == 2
 
 
 def test_folders_that_links_lead_to_twice_are_listed_once(tmp_path: Path) -> None:
     paint(tmp_path / "a" / "1.jpg"), (tmp_path / "a" / "again").symlink_to(tmp_path, target_is_directory=True)
     paint(tmp_path / ".hidden" / "2.jpg")
-    assert find.files_under(tmp_path) == ["a/1.jpg"]
+    assert listing.files_under(tmp_path) == ["a/1.jpg"]
 
 
 # ---- problems

@@ -488,6 +488,7 @@ def labelme(path: Path, image: str, *shapes: dict) -> Path:
 
 
 def test_labelme_shapes_become_bounding_boxes(tmp_path: Path) -> None:
+    tmp_path = tmp_path / "set"
     labelme(
         tmp_path / "a.json",
         "..\\images\\a.png",

@@ -12,7 +12,7 @@ from small import config, train_quietly
 import evaluate
 import predict
 import train
-from datasets import demo, parts
+from datasets import demo, sources
 from datasets.errors import DataError
 from datasets.formats import read
 from datasets.split import split_groups, train_and_val
@@ -100,13 +100,13 @@ def test_a_run_keeps_its_split_as_annotation_files(demo_images: Path, tmp_path: 
     assert (folder / "val.txt").read_text() == lines and len(list((tmp_path / "runs").iterdir())) == 1
 
 
-def read_both(source: Path | str, val: str = parts.DEMO[1], classes=None, merge=None, log=lambda _: None, **options):
+def read_both(source: Path | str, val: str = sources.DEMO[1], classes=None, merge=None, log=lambda _: None, **options):
     options = {"image_root": None, "bad_boxes": "drop", "skip_bad_images": False, **options}
     return read_train_and_val(str(source), val, 0, classes, merge, log=log, **options)
 
 
 def test_the_default_data_are_those_of_the_constants() -> None:
-    assert (train.Config.train, train.Config.val) == parts.DEMO
+    assert (train.Config.train, train.Config.val) == sources.DEMO
 
 
 def test_train_alone_needs_a_part_for_validation(scenes: dict[str, bytes], tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_train_alone_needs_a_part_for_validation(scenes: dict[str, bytes], tmp_p
     text(tmp_path / "a" / "train.txt", "0.jpg 1,2,3,4,0\n"), text(tmp_path / "a" / "val.txt", "1.jpg 1,2,3,4,0\n")
     train_data, val_data = read_both(tmp_path / "a")
     assert [Path(data.path(0)).name for data in (train_data, val_data)] == ["0.jpg", "1.jpg"]
-    assert parts.val_source(parts.DEMO[1], str(tmp_path), tmp_path / "run", (train_data, val_data), True) == str(
+    assert sources.val_source(sources.DEMO[1], str(tmp_path), tmp_path / "run", (train_data, val_data), True) == str(
         tmp_path
     )
     assert not (tmp_path / "run").exists()
@@ -130,7 +130,7 @@ def test_train_alone_needs_a_part_for_validation(scenes: dict[str, bytes], tmp_p
 @pytest.mark.parametrize("val", ["0", "1", "20", "-.2", "nan"])
 def test_a_fraction_outside_of_0_to_1_is_refused(val: str) -> None:
     with pytest.raises(ConfigError, match=f"val={val}: a fraction of the training images is between 0 and 1"):
-        parts.fraction_of(val)
+        sources.fraction_of(val)
 
 
 def test_a_fraction_without_images_is_refused(scenes: dict[str, bytes], tmp_path: Path) -> None:

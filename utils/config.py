@@ -81,7 +81,7 @@ def _named(argv: Sequence[str], positional: Mapping[str, Callable[[str], bool]],
     named = []
     for item in argv:
         name, equals, _ = item.partition("=")
-        is_word = (not equals and name not in kinds or name not in kinds and Path(item).exists()) and item[:1] != "-"
+        is_word = name not in kinds and not item.startswith("-") and (not equals or Path(item).exists())
         name = next((name for name, accepts in positional.items() if accepts(item)), None) if is_word else None
         named.append(f"{name}={item}" if name else item)
         if name and sum(other.startswith(f"{name}=") for other in (*named, *argv)) > 1:

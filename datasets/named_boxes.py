@@ -1,12 +1,18 @@
-"""Boxes with class names, image by image -> Annotations. Shared by the formats that have no class ids."""
+"""Boxes with class names, image by image -> Annotations; and the bounding boxes of drawn shapes.
 
+The formats without class ids share it. Angles are in radians and turn clockwise on the screen.
+"""
+
+import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from datasets.errors import first_ten
-from datasets.places import ImageFinder
+from datasets.image_paths import ImageFinder
 from datasets.store import Annotations, Classes, Packer
 from utils.config import check_class_names
+
+Corners = tuple[float, float, float, float]  # x1, y1, x2, y2
 
 
 class Box(NamedTuple):
@@ -93,3 +99,25 @@ def name_problem(name: str) -> str:
 def side(text: str) -> int:
     """Returns the width or height of an image in pixels, 0 if the text is not one."""
     return int(text) if text.isdecimal() and len(text) < 10 else 0
+
+
+def points_box(points: Iterable[tuple[float, float]]) -> Corners:
+    """Returns the bounding box of points x, y. Raises ValueError if there are none."""
+    xs, ys = zip(*points, strict=True)
+    return min(xs), min(ys), max(xs), max(ys)
+
+
+def rotated_box(x1: float, y1: float, x2: float, y2: float, angle: float, pivot: tuple[float, float]) -> Corners:
+    """Returns the bounding box of a rectangle that is rotated around the point `pivot`."""
+    if not angle:
+        return x1, y1, x2, y2
+    sine, cosine = math.sin(angle), math.cos(angle)
+    moved = [(x - pivot[0], y - pivot[1]) for x in (x1, x2) for y in (y1, y2)]
+    return points_box((pivot[0] + x * cosine - y * sine, pivot[1] + x * sine + y * cosine) for x, y in moved)
+
+
+def ellipse_box(x: float, y: float, radius_x: float, radius_y: float, angle: float = 0.0) -> Corners:
+    """Returns the bounding box of an ellipse around x, y."""
+    sine, cosine = math.sin(angle), math.cos(angle)
+    width, height = math.hypot(radius_x * cosine, radius_y * sine), math.hypot(radius_x * sine, radius_y * cosine)
+    return x - width, y - height, x + width, y + height

@@ -1,11 +1,7 @@
-"""What a folder holds: its files, which of them belong together, and to which part of a data set they belong.
-
-Folders are recognized by what they hold. Their names only decide between files of the same name.
-"""
+"""The files of a folder, and the part of a data set (train, val, test) to which each of them belongs."""
 
 import os
 import re
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import PurePosixPath
 
@@ -18,7 +14,6 @@ PART_NAMES = {
     **dict.fromkeys(("val", "valid", "validation", "dev"), "val"),
     **dict.fromkeys(("test", "testing"), "test"),
 }
-IMAGE_FOLDERS = ("jpegimages", "images", "image", "imgs", "img", "photos")
 UNREAD_SUFFIXES = (".heic", ".heif", ".avif", ".jxl", ".svg", ".psd", ".dng", ".cr2", ".nef", ".arw", ".raw")
 
 
@@ -86,53 +81,3 @@ def select_part(source: object, files: Sequence[str], part: Part, by_name: bool 
 def fix_of(part: Part) -> str:
     """Returns what to write where a part is missing."""
     return "name its data, or val=.2 splits off a fifth of the training images" if "val" in part else "name its data"
-
-
-class Stems:
-    """Finds the file that belongs to another one: the same name without suffix, in the most similar place."""
-
-    def __init__(self, files: Iterable[str]) -> None:
-        self._files = defaultdict(list)
-        for file in files:
-            self._files[_stem(file)].append(file)
-
-    def nearest(self, path: str, name: str = "") -> str | None:
-        """Returns the file with the stem of `path` that shares most folder names with it, or else a file `name`.
-
-        `name`, a file name that belongs to `path`, also decides between suffixes."""
-        candidates = self._files.get(_stem(path)) or [file for file in self._files.get(_stem(name), ()) if name]
-        folders = set(path.lower().split("/")[:-1])
-
-        def fits(file: str) -> tuple:
-            *places, own = file.lower().split("/")
-            image_folder = any(place in IMAGE_FOLDERS for place in places)
-            return len(folders.intersection(places)), own == name.lower(), image_folder, -len(places)
-
-        return max(candidates, key=fits, default=None)
-
-
-def _stem(path: str) -> str:
-    return os.path.splitext(path.rpartition("/")[2])[0]
-
-
-def locate(name: str, folders: Sequence[str]) -> str:
-    """Returns the path of the file `name` in the first of `folders` that has it, or else in the first one.
-
-    The first folders of `name` may be those of another computer or of an export: data/, C:\\pets\\."""
-    parts = name.replace("\\", "/").split("/")
-    for cut in range(len(parts)):
-        for folder in folders:
-            place = os.path.join(folder, name if cut == 0 else "/".join(parts[cut:]))
-            if os.path.exists(place):
-                return place
-    return os.path.join(folders[0], name)
-
-
-def locate_all(source: object, names: Sequence[str], folders: Sequence[str]) -> list[str]:
-    """Returns `locate` of each name. Raises DataError if two different names would be one file."""
-    found = {name: locate(name, folders) for name in names}
-    owner = {place: name for name, place in found.items()}
-    for name, place in found.items():
-        if owner[place] != name:
-            raise DataError(f"{source}: {name} and {owner[place]} are both {place}: correct the paths")
-    return [found[name] for name in names]

@@ -13,7 +13,6 @@ import msgspec
 from msgspec import Raw
 
 from datasets.errors import DataError
-from datasets.store import Annotations, Classes
 
 T = TypeVar("T")
 Contents = dict[str, Raw] | list[Raw]  # of a JSON file, not yet parsed below the top level
@@ -97,35 +96,3 @@ def brief(value: Any) -> str:
     """Returns a value as JSON of at most 60 characters."""
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-def read_json_file(path: str, classes: Classes, image_root: str | None, bad_boxes: str) -> Annotations:
-    """Returns the annotations of a file of COCO, LabelMe, Label Studio or VIA, recognized by its keys. Raises DataError."""
-    contents = open_json(path)
-    if isinstance(contents, list):
-        from datasets.labelstudio import read_labelstudio
-
-        return read_labelstudio(path, contents, classes, image_root, bad_boxes)
-    if "shapes" in contents:
-        from datasets.labelme import read_labelme
-
-        return read_labelme(Path(path).parent, [Path(path)], classes, bad_boxes, image_root)
-    if "images" in contents:
-        from datasets.coco import read_coco
-
-        return read_coco(path, contents, classes, image_root, bad_boxes)
-    if is_via(contents):
-        from datasets.via import read_via
-
-        return read_via(path, contents, classes, image_root, bad_boxes)
-    there = ", ".join(list(contents)[:5]) or "nothing"
-    raise DataError(
-        f"{path}: not a COCO ground truth, it has no images, nor a file of LabelMe, Label Studio or VIA (2), but {there}: "
-        "export the boxes as COCO"
-    )
-
-
-def is_via(contents: dict[str, Raw]) -> bool:
-    """Returns whether an object is a project of VIA 2 or its annotations."""
-    first = next(iter(contents.values()), Raw(b""))
-    return "_via_img_metadata" in contents or b'"regions"' in bytes(first)

@@ -1,0 +1,182 @@
+"""Recognition of formats: a file by its suffix and keys, a folder by what it holds; their readers do the rest."""
+
+import os
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from datasets import image_paths, listing
+from datasets.annotations import read_annotation_file
+from datasets.classes import join
+from datasets.coco import read_coco
+from datasets.cvat import is_cvat, read_cvat
+from datasets.errors import DataError
+from datasets.formats import read_classes
+from datasets.image_paths import with_root
+from datasets.labelme import read_labelme
+from datasets.labelstudio import read_labelstudio
+from datasets.store import Annotations, Classes, Part
+from datasets.tables import read_table
+from datasets.typed_json import open_json
+from datasets.via import is_via, read_via
+from datasets.voc import read_voc
+from datasets.yolo import has_label, names_near, read_config, read_yolo_folder, read_yolo_images
+from utils.images import IMAGE_SUFFIXES
+
+_YOLO = re.compile(rb"^(train|val|valid|validation|test) *:", re.IGNORECASE | re.MULTILINE)
+
+
+def read_path(path: Path, part: Part, classes: Classes, image_root: str | None, bad_boxes: str) -> Annotations:
+    """Reads a folder, or a file by its suffix. Raises DataError."""
+    if path.is_dir():
+        return read_folder(path, part, classes, image_root, bad_boxes)
+    kind = path.suffix.lower()
+    if kind == ".txt":
+        return read_text(path, classes, image_root, bad_boxes)
+    if kind == ".json":
+        return read_json_file(str(path), classes, image_root, bad_boxes)
+    if kind in (".csv", ".tsv"):
+        return read_table(str(path), classes, image_root, bad_boxes)
+    if kind == ".xml":
+        return read_cvat(str(path), classes, image_root, bad_boxes)
+    if kind in (".yaml", ".yml", ".data"):
+        return read_config(path, part, classes, bad_boxes, image_root)
+    raise DataError(
+        f"{path}: give an annotation file (.txt), JSON (COCO, Label Studio, VIA), CSV, YOLO yaml, CVAT XML, or a folder "
+        f"with any of these, or with VOC, LabelMe or YOLO label files"
+    )
+
+
+def read_text(path: Path, classes: Classes, image_root: str | None, bad_boxes: str) -> Annotations:
+    """Reads an annotation file, or a list of images, whose boxes are in label files of YOLO or VOC."""
+    if "ImageSets" in path.parts[-3:-1]:
+        folder = path.parents[0 if path.parent.name == "ImageSets" else 1].parent
+        return read_voc(folder, (), classes, bad_boxes, image_root, path)
+    file = path.with_name("classes.txt")
+    names = read_classes(str(file)) if file.exists() else None
+    found = read_annotation_file(str(path), classes, bad_boxes, names)
+    if image_root is not None:
+        found = with_root(found, image_root)
+    if len(found.boxes) or not len(found):
+        return found
+    listed = [found.names[i] for i in range(len(found))]
+    paths = image_paths.locate_all(path, listed, [found.root])
+    if any(has_label(place) for place in paths if place.lower().endswith(IMAGE_SUFFIXES)):
+        images = read_yolo_images(str(path), paths, names or names_near(path.parent), classes, bad_boxes)
+        return replace(images, notes=(*found.notes, *images.notes))
+    if listing.of_suffix(listing.files_under(path.parent), ".xml"):
+        return read_voc(path.parent, (), classes, bad_boxes, image_root, path)
+    return found
+
+
+def read_json_file(path: str, classes: Classes, image_root: str | None, bad_boxes: str) -> Annotations:
+    """Returns the annotations of a file of COCO, LabelMe, Label Studio or VIA, recognized by its keys. Raises DataError."""
+    contents = open_json(path)
+    if isinstance(contents, list):
+        _refuse_createml(path, b"".join(map(bytes, contents[:10])))
+        return read_labelstudio(path, contents, classes, image_root, bad_boxes)
+    if "shapes" in contents:
+        return read_labelme(Path(path).parent, [Path(path)], classes, bad_boxes, image_root)
+    if "images" in contents:
+        return read_coco(path, contents, classes, image_root, bad_boxes)
+    if is_via(contents):
+        return read_via(path, contents, classes, image_root, bad_boxes)
+    there = ", ".join(list(contents)[:5]) or "nothing"
+    raise DataError(
+        f"{path}: not a COCO ground truth, it has no images, nor a file of LabelMe, Label Studio or VIA (2), but {there}: "
+        "export the boxes as COCO"
+    )
+
+
+def read_folder(folder: Path, part: Part, classes: Classes, image_root: str | None, bad_boxes: str) -> Annotations:
+    """Reads a folder by what it holds: a YOLO data file, XML, JSON, lists, or YOLO label files, in this order."""
+    options = (classes, bad_boxes)
+    kinds = {"classes": classes, "image_root": image_root, "bad_boxes": bad_boxes}
+    yamls = [folder / "data.yaml"]
+    if not yamls[0].exists():
+        yamls = [path for path in sorted(folder.glob("*.y*ml")) if _YOLO.search(_head(path))]
+    if len(yamls) > 1:
+        raise DataError(
+            f"{folder}: several data files ({', '.join(path.name for path in yamls[:5])}): name one of them"
+        )
+    if yamls:
+        return read_config(yamls[0], part, *options, image_root)
+    if len(configs := sorted(folder.glob("*.data"))) == 1:
+        return read_config(configs[0], part, *options, image_root)
+    files = listing.files_under(folder)
+    if xmls := listing.of_suffix(files, ".xml"):
+        if len(xmls) < 100 and all(is_cvat(folder / file) for file in xmls):
+            return _join(folder, xmls, part, partial(read_cvat, **kinds))
+        return read_voc(folder, part, *options, image_root)
+    jsons = {file: head for file in listing.of_suffix(files, ".json") if _is_data(head := _head(folder / file))}
+    for file, head in jsons.items():
+        _refuse_createml(folder / file, head)
+    if any(b'"shapes"' in head for head in jsons.values()):
+        chosen = listing.select_part(folder, listing.of_suffix(files, ".json"), part)
+        return read_labelme(folder, [folder / file for file in chosen], *options, image_root)
+    if jsons:
+        return _join(folder, _boxes_only(list(jsons)), part, partial(read_json_file, **kinds))
+    texts = listing.of_suffix(files, ".txt")
+    images, labeled = listing.images_of(files), image_paths.Stems(texts)
+    images += listing.images_of(listing.files_under(image_root)) if image_root else []
+    paired = image_paths.Stems(images)
+    lists = [t for t in texts if "/" not in t and t not in ("classes.txt", "labels.txt") and not paired.nearest(t)]
+    if len(lists) > 1:
+        lists = [text for text in lists if listing.part_of(text)]
+    if lists and (part or len(lists) == 1):
+        exact = [f"{name}.txt" for name in part if f"{name}.txt" in lists]
+        chosen = exact or listing.select_part(folder, lists, part, by_name=True)
+        return read_text(folder / chosen[0], classes, image_root, bad_boxes)
+    near = any(has_label(str(folder / image)) for image in images[:100])  # the user named images/train
+    if near or any(map(labeled.nearest, images)) or any(re.search("(^|/)labels/", text) for text in texts):
+        top = Path(os.path.abspath(folder))
+        places = dict.fromkeys([folder, *(folder / os.path.dirname(text) for text in texts)])
+        names = next(filter(None, map(names_near, [*list(places)[:20], *top.parents[:2]])), None)
+        return read_yolo_folder(folder, files, part, names, *options, image_root)
+    if tables := listing.of_suffix(files, (".csv", ".tsv")):
+        return _join(folder, tables, part, partial(read_table, **kinds))
+    inside = ", ".join(sorted(path.name for path in folder.iterdir() if path.is_dir())[:5])
+    raise DataError(
+        f"{folder}: neither data.yaml or label files (YOLO) nor *.xml (VOC, CVAT) nor *.json (COCO, LabelMe) nor *.csv is in "
+        f"this folder: name the file, or the folder above or below it{f' ({inside})' if inside else ''}"
+    )
+
+
+def _join(folder: Path, files: list[str], part: Part, read: Callable[..., Annotations]) -> Annotations:
+    """Returns the annotations in the file of a part; without a part, in all files together."""
+    chosen = listing.select_part(folder, files, part, by_name=True) if len(files) > 1 else files
+    if part and len(chosen) > 1:
+        names = ", ".join(chosen[:5])
+        raise DataError(
+            f"{folder}: {len(chosen)} files may have the annotations ({names}): name the one with the boxes"
+        )
+    found: list[Annotations] = []
+    for file in chosen:
+        own = {"classes": found[0].classes} if found else {}
+        found.append(read(str(folder / file), **own))
+    return join(found, str(folder))
+
+
+def _head(path: Path) -> bytes:
+    with open(path, "rb") as file:
+        return file.read(1 << 16)
+
+
+def _is_data(head: bytes) -> bool:
+    """Returns whether a JSON file that begins with `head` looks like annotations, not like notes or settings."""
+    words = (b'"images"', b'"shapes"', b'"regions"', b'"_via_', b'"bbox"', b'"annotations"')
+    return any(word in head for word in words) or head.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] == b"["
+
+
+def _refuse_createml(path: str | Path, head: bytes) -> None:
+    """Raises DataError if a JSON file that begins with `head` is of CreateML, with a list like that of Label Studio."""
+    if re.search(rb'"coordinates"\s*:\s*\{', head) and b'"images"' not in head:
+        raise DataError(f"{path}: CreateML, which is not read: export the boxes as COCO, VOC or YOLO")
+
+
+def _boxes_only(files: list[str]) -> list[str]:
+    """Returns the files of COCO with boxes: not those with captions or key points next to them."""
+    others = re.compile(r"captions|keypoints|panoptic|stuff|image_info", re.IGNORECASE)
+    return [file for file in files if not others.search(os.path.basename(file))] or files
