@@ -14,8 +14,10 @@ from datasets.annotations import DataError
 from datasets.formats import read
 from datasets.scan import prepare
 from tools import suspects
-from tools.disagreement import KINDS, Suspect, found_fraction, rank
+from tools.disagreement import KINDS, Box, Suspect, found_fraction, rank
+from tools.suspects import word
 from tools.suspects_page import thumbnail
+from utils.boxes import clip
 from utils.config import ConfigError
 
 CLASSES = 3
@@ -227,3 +229,8 @@ def test_two_trainings_on_the_demo_find_wrong_classes(tmp_path: Path, shared: Pa
     places = {Path(data.path(image)).name for image, _ in corrupted.places}
     first = [Path(row["image"]).name in places for row in rows[: len(corrupted.places)]]
     assert np.mean(first) >= 0.6
+
+
+def test_boxes_are_written_with_one_decimal_and_proposals_within_the_image():
+    box = Box(np.float32([-1.4, 2.25, 244.7, 9]), 3)
+    assert word(box) == "-1.4,2.2,244.7,9,3" and word(box, clip(box.box, 240, 8)) == "0,2.2,240,8,3"

@@ -27,6 +27,7 @@ from datasets.split import relative, split_groups, text_of
 from datasets.store import Annotations
 from nets.detector import Detector
 from tools.disagreement import CONFIDENCE, KINDS, Box, Detected, Suspect, found_fraction, rank
+from utils.boxes import clip
 from utils.config import ConfigError, check, override, require, run_script, show
 from utils.run import create, runs
 
@@ -113,13 +114,15 @@ def write_csv(path: Path, data: Annotations, groups: dict[str, list[Suspect]], l
             for number, one in enumerate(group, 1):
                 box, name = (word(one.label), data.classes[one.label.label]) if one.label else ("", "")
                 place = [data.path(one.image), lines[one.image], data.where(one.image)]
-                proposal = word(one.proposal) if one.proposal else "remove"
+                height, width = data.sizes[one.image]
+                proposal = word(one.proposal, clip(one.proposal.box, width, height)) if one.proposal else "remove"
                 rows.writerow([number, kind, f"{one.score:.4f}", *place, box, name, proposal])
 
 
-def word(box: Box) -> str:
-    """Returns a labeled box as it stands in an annotation file."""
-    return annotation_line("image.jpg", np.round(box.box, 1)[None], np.array([box.label]), np.zeros(1, bool)).split()[1]
+def word(box: Box, corners: np.ndarray | None = None) -> str:
+    """Returns a labeled box as it stands in an annotation file, with one decimal; `corners` take the place of the box's own."""
+    corners = np.round(np.asarray(box.box if corners is None else corners, np.float64), 1)
+    return annotation_line("image.jpg", corners[None], np.array([box.label]), np.zeros(1, bool)).split()[1]
 
 
 def main(cfg: Config) -> Path:
