@@ -34,7 +34,7 @@ def read_path(path: Path, part: Part, classes: Classes, image_root: str | None, 
         return read_folder(path, part, classes, image_root, bad_boxes)
     kind = path.suffix.lower()
     if kind == ".txt":
-        return read_text(path, classes, image_root, bad_boxes)
+        return read_text(str(path), classes, image_root, bad_boxes)
     if kind == ".json":
         return read_json_file(str(path), classes, image_root, bad_boxes)
     if kind in (".csv", ".tsv"):
@@ -49,14 +49,15 @@ def read_path(path: Path, part: Part, classes: Classes, image_root: str | None, 
     )
 
 
-def read_text(path: Path, classes: Classes, image_root: str | None, bad_boxes: str) -> Annotations:
+def read_text(source: str, classes: Classes, image_root: str | None, bad_boxes: str) -> Annotations:
     """Reads an annotation file, or a list of images, whose boxes are in label files of YOLO or VOC."""
+    path = Path(source)
     if "ImageSets" in path.parts[-3:-1]:
         folder = path.parents[0 if path.parent.name == "ImageSets" else 1].parent
         return read_voc(folder, (), classes, bad_boxes, image_root, path)
-    file = path.with_name("classes.txt")
-    names = read_classes(str(file)) if file.exists() else None
-    found = read_annotation_file(str(path), classes, bad_boxes, names)
+    files = [file for file in (path.with_name("classes.txt"), path.with_name("_classes.txt")) if file.exists()]
+    names = read_classes(str(files[0])) if files else None
+    found = read_annotation_file(source, classes, bad_boxes, names)
     if image_root is not None:
         found = with_root(found, image_root)
     if len(found.boxes) or not len(found):
@@ -64,7 +65,7 @@ def read_text(path: Path, classes: Classes, image_root: str | None, bad_boxes: s
     listed = [found.names[i] for i in range(len(found))]
     paths = image_paths.locate_all(path, listed, [found.root])
     if any(has_label(place) for place in paths if place.lower().endswith(IMAGE_SUFFIXES)):
-        images = read_yolo_images(str(path), paths, names or names_near(path.parent), classes, bad_boxes)
+        images = read_yolo_images(source, paths, names or names_near(path.parent), classes, bad_boxes)
         return replace(images, notes=(*found.notes, *images.notes))
     if listing.of_suffix(listing.files_under(path.parent), ".xml"):
         return read_voc(path.parent, (), classes, bad_boxes, image_root, path)
@@ -121,6 +122,8 @@ def read_folder(folder: Path, part: Part, classes: Classes, image_root: str | No
     texts = listing.of_suffix(files, ".txt")
     images, labeled = listing.images_of(files), image_paths.Stems(texts)
     images += listing.images_of(listing.files_under(image_root)) if image_root else []
+    if exported := [text for text in texts if os.path.basename(text) == "_annotations.txt"]:  # Roboflow's YOLOv4
+        return _join(folder, exported, part, partial(read_text, **kinds))
     paired = image_paths.Stems(images)
     lists = [t for t in texts if "/" not in t and t not in ("classes.txt", "labels.txt") and not paired.nearest(t)]
     if len(lists) > 1:
@@ -128,7 +131,7 @@ def read_folder(folder: Path, part: Part, classes: Classes, image_root: str | No
     if lists and (part or len(lists) == 1):
         exact = [f"{name}.txt" for name in part if f"{name}.txt" in lists]
         chosen = exact or listing.select_part(folder, lists, part, by_name=True)
-        return read_text(folder / chosen[0], classes, image_root, bad_boxes)
+        return read_text(str(folder / chosen[0]), classes, image_root, bad_boxes)
     near = any(has_label(str(folder / image)) for image in images[:100])  # the user named images/train
     if near or any(map(labeled.nearest, images)) or any(re.search("(^|/)labels/", text) for text in texts):
         top = Path(os.path.abspath(folder))

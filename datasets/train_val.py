@@ -91,7 +91,7 @@ def read_parts(
             log(f"note: {note}")
         found.append(data)
     if len(errors) > 1:
-        raise DataError("\n".join(map(str, errors)))
+        raise DataError("\n".join(dict.fromkeys(map(str, errors))))
     if errors:
         raise errors[0]
     return tuple(found)

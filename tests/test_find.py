@@ -298,6 +298,15 @@ def test_createml_is_refused_by_its_name(tmp_path: Path, names: list[str]) -> No
                 read(str(source), "train")
 
 
+def test_annotation_files_of_roboflow_are_read_by_part(tmp_path: Path) -> None:
+    for part in ("train", "valid"):
+        text(tmp_path / part / "_classes.txt", "cat\n"), paint(tmp_path / part / f"{part} 1.jpg")
+        text(tmp_path / part / "_annotations.txt", f"{part} 1.jpg 1,2,9,8,0\n")
+    assert images(read(str(tmp_path), "train"), tmp_path) == ["train/train 1.jpg"]
+    assert images(read(str(tmp_path), "val"), tmp_path) == ["valid/valid 1.jpg"]
+    assert images(read(str(tmp_path / "valid"), "val"), tmp_path) == ["valid/valid 1.jpg"]
+
+
 def test_label_files_without_images_next_to_them_need_image_root(tmp_path: Path) -> None:
     text(tmp_path / "set" / "classes.txt", "cat\n")
     for name in ("a", "b"):
