@@ -22,7 +22,7 @@ from datasets.tables import read_table
 from datasets.typed_json import open_json
 from datasets.via import is_via, read_via
 from datasets.voc import read_voc
-from datasets.yolo import has_label, names_near, read_config, read_yolo_folder, read_yolo_images
+from datasets.yolo import has_label, is_label, names_near, read_config, read_yolo_folder, read_yolo_images
 from utils.images import IMAGE_SUFFIXES
 
 _BLANKS = b"\xef\xbb\xbf \t\r\n"  # before JSON, with a byte order mark
@@ -144,6 +144,7 @@ def _read_texts(
         return _join(folder, exported, part, read)
     paired = image_paths.Stems(images)
     lists = [t for t in texts if "/" not in t and t not in ("classes.txt", "labels.txt") and not paired.nearest(t)]
+    lists = [text for text in lists if not is_label(folder / text, least=5)]  # the user named labels/train
     if len(lists) > 1:
         lists = [text for text in lists if listing.part_of(text)]
     if lists and (part or len(lists) == 1):

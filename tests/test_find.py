@@ -307,6 +307,13 @@ def test_annotation_files_of_roboflow_are_read_by_part(tmp_path: Path) -> None:
     assert images(read(str(tmp_path / "valid"), "val"), tmp_path) == ["valid/valid 1.jpg"]
 
 
+def test_label_files_are_not_taken_for_lists_of_images(tmp_path: Path) -> None:
+    for name in ("train1", "train2"):
+        paint(tmp_path / "images" / f"{name}.jpg"), text(tmp_path / "labels" / f"{name}.txt", LABEL)
+    with pytest.raises(DataError, match="name the file, or the folder above"):
+        read(str(tmp_path / "labels"), "train")
+
+
 def test_label_files_without_images_next_to_them_need_image_root(tmp_path: Path) -> None:
     text(tmp_path / "set" / "classes.txt", "cat\n")
     for name in ("a", "b"):
