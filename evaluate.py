@@ -15,10 +15,11 @@ import numpy as np
 import torch
 
 from datasets import formats
-from datasets.annotations import Annotations, DataError
 from datasets.dataset import DetectionDataset
+from datasets.errors import DataError
 from datasets.loader import ValSampler, build_loader
 from datasets.scan import prepare
+from datasets.store import Annotations
 from nets import detector
 from utils import distributed, draw, run
 from utils.checkpoint import atomic_write

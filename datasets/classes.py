@@ -1,7 +1,7 @@
 """Selects, orders and merges the classes of annotations, and joins the parts of a data set."""
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 
@@ -50,16 +50,20 @@ def choose_classes(
     return replace(data, classes=final, category_ids=np.array(category_ids, np.int64), notes=tuple(notes))
 
 
-def similar_names(names: Sequence[str]) -> list[str]:
-    """Returns a note for each group of class names that differ in case or blanks only."""
+def similar_names(names: Iterable[str]) -> list[list[str]]:
+    """Returns the groups of class names that differ in case or blanks only."""
     groups = defaultdict(list)
     for name in names:
         groups["".join(name.casefold().split())].append(name)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def merge_notes(names: Iterable[str]) -> list[str]:
+    """Returns a note for each group of `similar_names`, with the fix."""
     return [
         f"classes that differ in case or blanks only: {', '.join(map(repr, group))}; "
         f"merge={','.join(f'{name}:{group[0]}' for name in group[1:])} makes them one"
-        for group in groups.values()
-        if len(group) > 1
+        for group in similar_names(names)
     ]
 
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from utils.config import check_class_names
+from utils.config import class_name_problem
 
 # control characters and lone surrogates, except DC80 to DCFF, by which Python writes bytes of file names that are not UTF-8
 _NOT_IN_PATHS = re.compile(r"[\x00-\x1f\x7f\ud800-\udc7f\udd00-\udfff]")
@@ -56,11 +56,10 @@ def note_dropped(title: str, problems: list[str], bad_boxes: str) -> list[str]:
 
 
 def check_names(names: Iterable[object], where: str) -> None:
-    """Raises DataError for class names that cannot be drawn or written (see `utils.config.check_class_names`)."""
-    try:
-        check_class_names(names, where)
-    except ValueError as error:
-        raise DataError(str(error)) from error
+    """Raises DataError for class names that cannot be drawn or written."""
+    for name in names:
+        if problem := class_name_problem(name):
+            raise DataError(f"{where}: {problem}")
 
 
 def check_path(path: str) -> str:

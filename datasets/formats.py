@@ -28,13 +28,11 @@ def read(
     merge: str | None = None,
     select: bool = False,
 ) -> Annotations:
-    """Reads an annotation file, COCO JSON, YOLO data file, VOC or LabelMe folder, a list in a VOC ImageSets, or a folder
-    that holds any of these.
+    """Reads a data set: a file or a folder in any format that `datasets.recognition` knows. Raises DataError.
 
-    `part` ("train", "val", "test", "all") selects a part of a source that has several; `classes` are the class names of
-    the result (None: those of the data), and with `select` boxes of other classes are left out; `merge` ("truck:car") merges
-    classes before that; `image_root` is the folder of the images, unless they are next to the annotations; `bad_boxes`
-    ("error", "drop") decides about boxes without area. Raises DataError.
+    `part`: train, val, test or all, if the source has parts. `classes`: the class names of the result (None: those of the
+    data); with `select` boxes of other classes are left out. `merge` ("truck:car") merges classes before that. `image_root`:
+    the folder of the images, if they are not next to the annotations. `bad_boxes`: "error" or "drop", for boxes without area.
     """
     from datasets.recognition import read_path
 

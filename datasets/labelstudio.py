@@ -85,10 +85,7 @@ def read_labelstudio(
         place = f"{source}: task {bytes(row['id']).decode(errors='replace')[:40] if 'id' in row else index + 1}"
         if "data" in row:
             data = parse(row["data"], dict[str, Any], f"{place}: data", problems)
-            listed = rows(
-                row.get("annotations", row.get("completions", ABSENT)), Work, f"{place}: annotations", problems
-            )
-            works = [work for _, work in listed if not work.was_cancelled]
+            works = _works(row, place, problems)
             if not works:
                 open_tasks += 1
                 continue
@@ -114,6 +111,12 @@ def read_labelstudio(
         for (place, image, results), (height, width) in zip(tasks, sizes, strict=True)
     ]
     return pack_source(source, files, classes, image_root, bad_boxes, problems=problems, notes=notes)
+
+
+def _works(row: Mapping[str, Raw], place: str, problems: list[str]) -> list[Work]:
+    """Returns the annotations of a task that were submitted."""
+    listed = row.get("annotations", row.get("completions", ABSENT))
+    return [work for _, work in rows(listed, Work, f"{place}: annotations", problems) if not work.was_cancelled]
 
 
 def _sizes(source: str, tasks: list[Task], image_root: str | None) -> list[tuple[int, int]]:

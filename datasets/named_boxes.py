@@ -10,7 +10,7 @@ from typing import NamedTuple
 from datasets.errors import first_ten
 from datasets.image_paths import ImageFinder
 from datasets.store import Annotations, Classes, Packer
-from utils.config import check_class_names
+from utils.config import class_name_problem
 
 Corners = tuple[float, float, float, float]  # x1, y1, x2, y2
 
@@ -51,7 +51,7 @@ def pack_files(pack: Packer, names: tuple[str, ...], rows: list[tuple[str, Label
                 left_out.append(f"{place}: {box.name!r} is a {box.no_box}")
                 continue
             try:
-                problem = box.problem or ("" if box.name in labels else name_problem(box.name))
+                problem = box.problem or ("" if box.name in labels else class_name_problem(box.name))
                 if problem:
                     raise ValueError(problem)
                 pack.add_box(*box.corners, labels[box.name], int(box.crowd))
@@ -84,16 +84,7 @@ def pack_source(
 def names_of(files: Iterable[LabelFile]) -> tuple[str, ...]:
     """Returns the sorted class names of label files, without those that cannot be used."""
     names = {box.name for file in files for box in file.boxes if not (box.problem or box.no_box)}
-    return tuple(sorted(name for name in names if not name_problem(name)))
-
-
-def name_problem(name: str) -> str:
-    """Returns what is wrong with a class name, "" for nothing."""
-    try:
-        check_class_names([name], "")
-    except ValueError as error:
-        return str(error).removeprefix(": ")
-    return ""
+    return tuple(sorted(name for name in names if not class_name_problem(name)))
 
 
 def side(text: str) -> int:

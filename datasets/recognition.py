@@ -22,9 +22,10 @@ from datasets.tables import read_table
 from datasets.typed_json import open_json
 from datasets.via import is_via, read_via
 from datasets.voc import read_voc
-from datasets.yolo import has_label, names_near, read_config, read_yolo_folder, read_yolo_images
+from datasets.yolo import has_label, is_label, names_near, read_config, read_yolo_folder, read_yolo_images
 from utils.images import IMAGE_SUFFIXES
 
+_BLANKS = b"\xef\xbb\xbf \t\r\n"  # before JSON, with a byte order mark
 _YOLO = re.compile(rb"^(train|val|valid|validation|test) *:", re.IGNORECASE | re.MULTILINE)
 
 
@@ -34,7 +35,7 @@ def read_path(path: Path, part: Part, classes: Classes, image_root: str | None, 
         return read_folder(path, part, classes, image_root, bad_boxes)
     kind = path.suffix.lower()
     if kind == ".txt":
-        return read_text(path, classes, image_root, bad_boxes)
+        return read_text(str(path), classes, image_root, bad_boxes)
     if kind == ".json":
         return read_json_file(str(path), classes, image_root, bad_boxes)
     if kind in (".csv", ".tsv"):
@@ -49,14 +50,15 @@ def read_path(path: Path, part: Part, classes: Classes, image_root: str | None, 
     )
 
 
-def read_text(path: Path, classes: Classes, image_root: str | None, bad_boxes: str) -> Annotations:
+def read_text(source: str, classes: Classes, image_root: str | None, bad_boxes: str) -> Annotations:
     """Reads an annotation file, or a list of images, whose boxes are in label files of YOLO or VOC."""
+    path = Path(source)
     if "ImageSets" in path.parts[-3:-1]:
         folder = path.parents[0 if path.parent.name == "ImageSets" else 1].parent
         return read_voc(folder, (), classes, bad_boxes, image_root, path)
-    file = path.with_name("classes.txt")
-    names = read_classes(str(file)) if file.exists() else None
-    found = read_annotation_file(str(path), classes, bad_boxes, names)
+    files = [file for file in (path.with_name("classes.txt"), path.with_name("_classes.txt")) if file.exists()]
+    names = read_classes(str(files[0])) if files else None
+    found = read_annotation_file(source, classes, bad_boxes, names)
     if image_root is not None:
         found = with_root(found, image_root)
     if len(found.boxes) or not len(found):
@@ -64,7 +66,7 @@ def read_text(path: Path, classes: Classes, image_root: str | None, bad_boxes: s
     listed = [found.names[i] for i in range(len(found))]
     paths = image_paths.locate_all(path, listed, [found.root])
     if any(has_label(place) for place in paths if place.lower().endswith(IMAGE_SUFFIXES)):
-        images = read_yolo_images(str(path), paths, names or names_near(path.parent), classes, bad_boxes)
+        images = read_yolo_images(source, paths, names or names_near(path.parent), classes, bad_boxes)
         return replace(images, notes=(*found.notes, *images.notes))
     if listing.of_suffix(listing.files_under(path.parent), ".xml"):
         return read_voc(path.parent, (), classes, bad_boxes, image_root, path)
@@ -75,7 +77,7 @@ def read_json_file(path: str, classes: Classes, image_root: str | None, bad_boxe
     """Returns the annotations of a file of COCO, LabelMe, Label Studio or VIA, recognized by its keys. Raises DataError."""
     contents = open_json(path)
     if isinstance(contents, list):
-        _refuse_createml(path, b"".join(map(bytes, contents[:10])))
+        _refuse_createml(path, b"[" + b"".join(map(bytes, contents[:10])))
         return read_labelstudio(path, contents, classes, image_root, bad_boxes)
     if "shapes" in contents:
         return read_labelme(Path(path).parent, [Path(path)], classes, bad_boxes, image_root)
@@ -118,23 +120,9 @@ def read_folder(folder: Path, part: Part, classes: Classes, image_root: str | No
         return read_labelme(folder, [folder / file for file in chosen], *options, image_root)
     if jsons:
         return _join(folder, _boxes_only(list(jsons)), part, partial(read_json_file, **kinds))
-    texts = listing.of_suffix(files, ".txt")
-    images, labeled = listing.images_of(files), image_paths.Stems(texts)
-    images += listing.images_of(listing.files_under(image_root)) if image_root else []
-    paired = image_paths.Stems(images)
-    lists = [t for t in texts if "/" not in t and t not in ("classes.txt", "labels.txt") and not paired.nearest(t)]
-    if len(lists) > 1:
-        lists = [text for text in lists if listing.part_of(text)]
-    if lists and (part or len(lists) == 1):
-        exact = [f"{name}.txt" for name in part if f"{name}.txt" in lists]
-        chosen = exact or listing.select_part(folder, lists, part, by_name=True)
-        return read_text(folder / chosen[0], classes, image_root, bad_boxes)
-    near = any(has_label(str(folder / image)) for image in images[:100])  # the user named images/train
-    if near or any(map(labeled.nearest, images)) or any(re.search("(^|/)labels/", text) for text in texts):
-        top = Path(os.path.abspath(folder))
-        places = dict.fromkeys([folder, *(folder / os.path.dirname(text) for text in texts)])
-        names = next(filter(None, map(names_near, [*list(places)[:20], *top.parents[:2]])), None)
-        return read_yolo_folder(folder, files, part, names, *options, image_root)
+    found = _read_texts(folder, files, part, classes, image_root, bad_boxes)
+    if found is not None:
+        return found
     if tables := listing.of_suffix(files, (".csv", ".tsv")):
         return _join(folder, tables, part, partial(read_table, **kinds))
     inside = ", ".join(sorted(path.name for path in folder.iterdir() if path.is_dir())[:5])
@@ -142,6 +130,34 @@ def read_folder(folder: Path, part: Part, classes: Classes, image_root: str | No
         f"{folder}: neither data.yaml or label files (YOLO) nor *.xml (VOC, CVAT) nor *.json (COCO, LabelMe) nor *.csv is in "
         f"this folder: name the file, or the folder above or below it{f' ({inside})' if inside else ''}"
     )
+
+
+def _read_texts(
+    folder: Path, files: list[str], part: Part, classes: Classes, image_root: str | None, bad_boxes: str
+) -> Annotations | None:
+    """Reads a folder with annotation files, lists of images or YOLO label files. None if it has none of these."""
+    texts = listing.of_suffix(files, ".txt")
+    images, labeled = listing.images_of(files), image_paths.Stems(texts)
+    images += listing.images_of(listing.files_under(image_root)) if image_root else []
+    read = partial(read_text, classes=classes, image_root=image_root, bad_boxes=bad_boxes)
+    if exported := [text for text in texts if os.path.basename(text) == "_annotations.txt"]:  # Roboflow's YOLOv4
+        return _join(folder, exported, part, read)
+    paired = image_paths.Stems(images)
+    lists = [t for t in texts if "/" not in t and t not in ("classes.txt", "labels.txt") and not paired.nearest(t)]
+    lists = [text for text in lists if not is_label(folder / text, least=5)]  # the user named labels/train
+    if len(lists) > 1:
+        lists = [text for text in lists if listing.part_of(text)]
+    if lists and (part or len(lists) == 1):
+        exact = [f"{name}.txt" for name in part if f"{name}.txt" in lists]
+        chosen = exact or listing.select_part(folder, lists, part, by_name=True)
+        return read(str(folder / chosen[0]))
+    near = any(has_label(str(folder / image)) for image in images[:100])  # the user named images/train
+    if near or any(map(labeled.nearest, images)) or any(re.search("(^|/)labels/", text) for text in texts):
+        top = Path(os.path.abspath(folder))
+        places = dict.fromkeys([folder, *(folder / os.path.dirname(text) for text in texts)])
+        names = next(filter(None, map(names_near, [*list(places)[:20], *top.parents[:2]])), None)
+        return read_yolo_folder(folder, files, part, names, classes, bad_boxes, image_root)
+    return None
 
 
 def _join(folder: Path, files: list[str], part: Part, read: Callable[..., Annotations]) -> Annotations:
@@ -167,12 +183,13 @@ def _head(path: Path) -> bytes:
 def _is_data(head: bytes) -> bool:
     """Returns whether a JSON file that begins with `head` looks like annotations, not like notes or settings."""
     words = (b'"images"', b'"shapes"', b'"regions"', b'"_via_', b'"bbox"', b'"annotations"')
-    return any(word in head for word in words) or head.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] == b"["
+    return any(word in head for word in words) or head.lstrip(_BLANKS)[:1] == b"["
 
 
 def _refuse_createml(path: str | Path, head: bytes) -> None:
     """Raises DataError if a JSON file that begins with `head` is of CreateML, with a list like that of Label Studio."""
-    if re.search(rb'"coordinates"\s*:\s*\{', head) and b'"images"' not in head:
+    is_list = head.lstrip(_BLANKS)[:1] == b"["
+    if is_list and b'"data"' not in head and re.search(rb'"annotations?".*"coordinates"\s*:\s*\{', head, re.DOTALL):
         raise DataError(f"{path}: CreateML, which is not read: export the boxes as COCO, VOC or YOLO")
 
 

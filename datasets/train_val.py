@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from datasets.classes import similar_names
+from datasets.classes import merge_notes
 from datasets.errors import DataError
 from datasets.formats import is_names, read, read_classes
 from datasets.scan import prepare
@@ -87,11 +87,11 @@ def read_parts(
                 except DataError as more:
                     errors.append(more)
             continue
-        for note in notes + ([] if found else similar_names(names)):
+        for note in notes + ([] if found else merge_notes(names)):
             log(f"note: {note}")
         found.append(data)
     if len(errors) > 1:
-        raise DataError("\n".join(map(str, errors)))
+        raise DataError("\n".join(dict.fromkeys(map(str, errors))))
     if errors:
         raise errors[0]
     return tuple(found)

@@ -22,55 +22,52 @@ def read_voc(
     image_root: str | None = None,
     listed: Path | None = None,
 ) -> Annotations:
-    """Reads the images of a VOC folder that the file `listed` names, or the list of ImageSets for the first name of `part`
-    that exists, or the files in folders of that name; without both, or with `part` empty, all.
+    """Reads a VOC folder: the images in the list `listed`, or those of a part. Raises DataError.
 
+    A part is a list in ImageSets, or a folder; the first name in `part` that exists counts. An empty `part` is all images.
     The XML files and the images may be anywhere in the folder; images also next to it, or in `image_root`. Difficult
-    objects become crowd regions. Without `classes` the names in all XML files count, so that every part has the same
-    classes. Raises DataError."""
+    objects become crowd regions. Without `classes` the names in all XML files count, so that all parts have the same."""
     files = listing.files_under(folder)
     if not listing.images_of(files) and (Path(os.path.abspath(folder)).parent / "ImageSets").is_dir():
-        folder = folder.parent  # the user named Annotations
+        folder = Path(os.path.normpath(folder / ".."))  # the user named Annotations
         files = listing.files_under(folder)
     every = [file[:-4] for file in listing.of_suffix(files, ".xml")]
     lists = [listed] if listed else _lists_of(folder, files, part, set(every)) if part else []
-    stems, missing = every, {}
+    stems, missing = listing.select_part(folder, every, () if lists else part), {}
     if lists:
-        stems = []
-        for path in lists:
-            found, without = _listed(path, every)
-            stems += found
-            missing |= without
-    elif part:
-        stems = listing.select_part(folder, every, part)
+        stems, missing = _listed(lists, every)
     parsed = {stem: _voc_file(folder / f"{stem}.xml") for stem in (every if classes is None else stems)}
     names = names_of(parsed.values())
     root, images = _images(folder, files, [parsed[stem] for stem in stems], image_root)
     pack = Packer(str(folder), root, names, classes)
-    rows, used = [], set()
     index = image_paths.Stems(images)
-    for stem in stems:
-        image = index.nearest(f"{stem}.xml", parsed[stem].image)
-        used.add(image)
-        rows.append((image or parsed[stem].image or f"{os.path.basename(stem)}.jpg", parsed[stem]))
+    image_of = {stem: index.nearest(f"{stem}.xml", parsed[stem].image) for stem in stems}
+    rows = [(image_of[s] or parsed[s].image or f"{os.path.basename(s)}.jpg", parsed[s]) for s in stems]
     backgrounds = {name: index.nearest(f"{name}.xml") or index.nearest(name) for name in missing if stems}
     pack.problems += [problem for name, problem in missing.items() if not backgrounds.get(name)]
     backgrounds = [image for image in backgrounds.values() if image]  # CVAT writes no XML for an image without boxes
     if backgrounds:
         number = f"{len(backgrounds)} listed images without an XML file"
         pack.notes.append(f"{lists[0]}: {number} have no boxes, for example {backgrounds[0]}")
-    if rows and used == {None}:
+    if rows and not any(image_of.values()):
         problem = f"no image for any of {len(rows)} XML files, for example {rows[0][0]} for {rows[0][1].path}"
         pack.problems.append(f"{folder}: {problem}: image_root=FOLDER names the folder of the images")
     if not lists and "val" in part and len(stems) == len(every):
         pack.notes.append(f"{folder}: no ImageSets and no folders of parts: all images belong to every part")
-    folders = {os.path.dirname(image) for image in used if image}
-    left = [image for image in listing.images_of(images) if os.path.dirname(image) in folders and image not in used]
-    if not lists and left:
-        pack.notes.append(f"{folder}: {len(left)} images without an XML file are left out, for example {left[0]}")
-    pack.notes += listing.unread_notes(folder, (image for image in images if os.path.dirname(image) in folders))
+    pack.notes += _left_out(folder, images, set(filter(None, image_of.values())), bool(lists))
     rows += [(image, LabelFile(str(folder / image))) for image in backgrounds]
     return pack_files(pack, names, rows, bad_boxes)
+
+
+def _left_out(folder: Path, images: list[str], used: set[str], has_list: bool) -> list[str]:
+    """Returns notes about images next to the `used` ones: those without an XML file, and those that cannot be read."""
+    folders = {os.path.dirname(image) for image in used}
+    near = [image for image in images if os.path.dirname(image) in folders]
+    left = [image for image in listing.images_of(near) if image not in used]
+    notes = []
+    if not has_list and left:
+        notes.append(f"{folder}: {len(left)} images without an XML file are left out, for example {left[0]}")
+    return notes + listing.unread_notes(folder, near)
 
 
 def _lists_of(folder: Path, files: list[str], part: Part, stems: set[str]) -> list[Path]:
@@ -79,7 +76,7 @@ def _lists_of(folder: Path, files: list[str], part: Part, stems: set[str]) -> li
     places = ("(.*/)?ImageSets/Main/", "(.*/)?ImageSets/", "")
     lists = next((found for place in places if (found := [t for t in texts if re.fullmatch(f"{place}[^/]+", t)])), [])
     if lists and "/" not in lists[0]:  # not every text is a list
-        lists = [text for text in lists if _listed(folder / text, list(stems))[0]]
+        lists = [text for text in lists if _listed([folder / text], list(stems))[0]]
     chosen = next(filter(None, ([f for f in lists if Path(f).stem.lower() == name] for name in part)), [])
     if lists and not chosen:
         there = ", ".join(Path(text).name for text in lists)
@@ -89,13 +86,14 @@ def _lists_of(folder: Path, files: list[str], part: Part, stems: set[str]) -> li
     return [folder / text for text in chosen]
 
 
-def _listed(path: Path, stems: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """Returns (stems in a list of images, name -> problem for each one without an XML file).
+def _listed(lists: Sequence[Path], stems: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """Returns (stems in lists of images, name -> problem for each one without an XML file).
 
     A line is a name with or without folder and suffix; lists of one class have a flag after the name."""
     by_name = {os.path.basename(stem): stem for stem in stems} | {stem: stem for stem in stems}
     found, problems = [], {}
-    for number, line in text_lines(str(path)):
+    lines = ((f"{path}:{number}", line) for path in lists for number, line in text_lines(str(path)))
+    for place, line in lines:
         name = line.strip().replace("\\", "/")
         bare = re.sub(r"\s+-?[01]$", "", name)
         readings = [word for text in (name, bare) for word in (text, text.rpartition("/")[2])]
@@ -105,7 +103,7 @@ def _listed(path: Path, stems: Sequence[str]) -> tuple[list[str], dict[str, str]
             found.append(stem)
         elif name:
             problem = f"there is no {bare}.xml and no such image: add both, or remove the line"
-            problems[bare] = f"{path}:{number}: {problem}"
+            problems[bare] = f"{place}: {problem}"
     return found, problems
 
 

@@ -185,8 +185,14 @@ def has_label(image: str) -> bool:
     path = label_file(image)
     if not os.path.exists(path) or os.path.dirname(path) != os.path.dirname(image):
         return os.path.exists(path)
+    return is_label(path)
+
+
+def is_label(path: str | Path, least: int = 0) -> bool:
+    """Returns whether the first line of a text holds nothing but numbers, at least `least`."""
     with open(path, "rb") as file:
-        return all(re.fullmatch(rb"[-+.\deE]+", word) for word in file.readline(1000).split())
+        words = file.readline(1000).split()
+    return len(words) >= least and all(re.fullmatch(rb"[-+.\deE]+", word) for word in words)
 
 
 def read_yolo_images(

@@ -84,6 +84,13 @@ def test_clean_data_have_no_errors_and_notes(data: tuple[str, str]) -> None:
     assert report["errors"] == [] and report["train"]["notes"] == []
 
 
+def test_names_of_classes_select_as_in_training(data: tuple[str, str], capsys: pytest.CaptureFixture) -> None:
+    with pytest.raises(SystemExit) as end:
+        main([data[1], "classes=dog"])
+    printed = capsys.readouterr().out
+    assert end.value.code == 0 and "boxes of other classes, left out: 1 (cat 1)" in printed and "errors:" not in printed
+
+
 def test_imbalanced_classes_are_a_warning_and_data_without_boxes_an_error(tmp_path: Path) -> None:
     paint(tmp_path / "a.png", 1)
     rows = " ".join(f"{i},0,{i + 9},9,0" for i in range(150))

@@ -130,7 +130,7 @@ def test_xml_namespaces_are_read_and_other_xml_is_refused(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("names", ["classes.txt", "obj.names", "notes.json", "_darknet.labels"])
 def test_yolo_images_and_labels_may_be_side_by_side(tmp_path: Path, names: str) -> None:
-    """Table: flat YOLO folder; a list of images with labels beside."""
+    """Table: flat YOLO folder; a list of images with labels next to them."""
     paint(tmp_path / "a.jpg"), text(tmp_path / "a.txt", LABEL)
     with pytest.raises(DataError, match=r"no class names: write classes\.txt next to it"):
         read(str(tmp_path), "train")
@@ -296,6 +296,22 @@ def test_createml_is_refused_by_its_name(tmp_path: Path, names: list[str]) -> No
         for source in (path, tmp_path):
             with pytest.raises(DataError, match="json: CreateML, which is not read: export the boxes as COCO"):
                 read(str(source), "train")
+
+
+def test_annotation_files_of_roboflow_are_read_by_part(tmp_path: Path) -> None:
+    for part in ("train", "valid"):
+        text(tmp_path / part / "_classes.txt", "cat\n"), paint(tmp_path / part / f"{part} 1.jpg")
+        text(tmp_path / part / "_annotations.txt", f"{part} 1.jpg 1,2,9,8,0\n")
+    assert images(read(str(tmp_path), "train"), tmp_path) == ["train/train 1.jpg"]
+    assert images(read(str(tmp_path), "val"), tmp_path) == ["valid/valid 1.jpg"]
+    assert images(read(str(tmp_path / "valid"), "val"), tmp_path) == ["valid/valid 1.jpg"]
+
+
+def test_label_files_are_not_taken_for_lists_of_images(tmp_path: Path) -> None:
+    for name in ("train1", "train2"):
+        paint(tmp_path / "images" / f"{name}.jpg"), text(tmp_path / "labels" / f"{name}.txt", LABEL)
+    with pytest.raises(DataError, match="name the file, or the folder above"):
+        read(str(tmp_path / "labels"), "train")
 
 
 def test_label_files_without_images_next_to_them_need_image_root(tmp_path: Path) -> None:

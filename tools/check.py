@@ -14,7 +14,7 @@ from textwrap import indent
 from typing import Any
 
 from datasets.errors import DataError, first_ten
-from datasets.formats import read_classes
+from datasets.formats import is_names, read_classes
 from tools.check_report import SUSPICIOUS, Part, Size, check
 from utils.config import override
 from utils.draw import write_image
@@ -24,7 +24,7 @@ from utils.draw import write_image
 class Config:
     val: str | None = None  # validation data, checked too and compared with DATA
     size: Size = (416, 416)  # height, width of the network's input, or one number for both
-    classes: str | None = None  # a file of class names; none: those of the data
+    classes: str | None = None  # a file of class names, or names, which select: cat,dog; none: those of the data
     image_root: str | None = None  # the folder of the images of a COCO JSON
     json: str | None = None  # a file for the report
     page: str | None = None  # a file to look at: .html with everything, or a contact sheet, .png or .jpg
@@ -102,7 +102,7 @@ def main(words: list[str]) -> None:
         if cfg.page and not cfg.page.lower().endswith((".html", ".png", ".jpg", ".jpeg")):
             raise DataError(f"page={cfg.page}: give a name that ends with .html, .png or .jpg")
         classes = read_classes(cfg.classes) if cfg.classes else None
-        report, parts = check(words[0], cfg.val, cfg.size, classes, cfg.image_root)
+        report, parts = check(words[0], cfg.val, cfg.size, classes, cfg.image_root, is_names(cfg.classes))
         print(text_of(report))
         if cfg.page:
             write_page(cfg.page, report, parts)

@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from datasets.classes import similar_names
 from datasets.errors import DataError
 from datasets.formats import read
 from datasets.scan import Scan, clipped_boxes, prepare, scan
@@ -37,21 +38,25 @@ class Part(NamedTuple):
     good: Annotations  # what training would use
     paths: list[str]  # of all images, also those that cannot be read
     scanned: Scan  # of `paths`
-    rows: dict[
-        str, np.ndarray
-    ]  # kind of SUSPICIOUS, or "smallest" -> boxes of `good`; "most_boxes" -> images of `good`
+    rows: dict[str, np.ndarray]  # kind of SUSPICIOUS or "smallest" -> boxes of `good`; "most_boxes" -> images of it
 
 
 def check(
-    data: str, val: str | None = None, size: Size = (416, 416), classes: Classes = None, image_root: str | None = None
+    data: str,
+    val: str | None = None,
+    size: Size = (416, 416),
+    classes: Classes = None,
+    image_root: str | None = None,
+    select: bool = False,
 ) -> tuple[dict[str, Any], dict[str, Part]]:
     """Returns (report of plain values, the parts "train" and "val" with their images). Raises DataError if there are none.
 
-    "train" and "val" are reports of `examine`; "between" lists pairs of equal images in both, "similar" groups of nearly same
-    images, "errors" what training refuses, "warnings" what may harm it."""
-    parts = {"train": examine(data, "train", size, classes, image_root)}
+    With `select` boxes of other classes than `classes` are left out. "train" and "val" are reports of `examine`; "between"
+    lists pairs of equal images in both, "similar_between" groups of nearly same ones, "errors" what training refuses,
+    "warnings" what may harm it."""
+    parts = {"train": examine(data, "train", size, classes, image_root, select)}
     if val is not None:
-        parts["val"] = examine(val, "val", size, parts["train"].good.classes, image_root)
+        parts["val"] = examine(val, "val", size, parts["train"].good.classes, image_root, select)
     report: dict[str, Any] = {"size": list(size), **{name: part.report for name, part in parts.items()}}
     report |= _find_copies(parts)
     report["errors"] = [error for part in parts.values() for error in part.report["errors"]]
@@ -62,9 +67,9 @@ def check(
     return report, parts
 
 
-def examine(source: str, part: str, size: Size, classes: Classes, image_root: str | None) -> Part:
+def examine(source: str, part: str, size: Size, classes: Classes, image_root: str | None, select: bool) -> Part:
     """Examines one part of the data. Raises DataError if nothing can be read."""
-    found = read(source, part, classes, image_root, "drop")
+    found = read(source, part, classes, image_root, "drop", select=select)
     paths = [found.path(i) for i in range(len(found))]
     scanned, errors = scan(paths), []
     try:
@@ -198,10 +203,7 @@ def _warnings(part: dict[str, Any]) -> list[str]:
     if present and max(present) > IMBALANCE * min(present):
         ratio = max(present) / min(present)
         found.append(f"{source}: the most frequent class has {ratio:.0f} times the boxes of the rarest one")
-    alike: dict[str, list[str]] = {}
-    for name in counts:
-        alike.setdefault("".join(name.casefold().split()), []).append(name)
-    groups = [" = ".join(map(repr, names)) for names in alike.values() if len(names) > 1]
+    groups = [" = ".join(map(repr, names)) for names in similar_names(counts)]
     found += [f"{source}: class names that differ only in case or blanks: {group}" for group in groups]
     for key, what in (("duplicates", "images of equal content"), ("similar", "nearly same images")):
         found += [f"{source}: groups of {what}: {len(part[key])}"] if part[key] else []

@@ -20,7 +20,7 @@ import torch
 
 from datasets.annotations import annotation_line
 from datasets.errors import DataError
-from datasets.formats import PARTS, read, read_classes
+from datasets.formats import PARTS, is_names, read, read_classes
 from datasets.scan import prepare, scan
 from datasets.similar import similar_groups
 from datasets.split import relative, split_groups, text_of
@@ -52,7 +52,7 @@ class Config:
     most: int = 100  # suspects per kind
     output: str | None = None  # a folder; none: a new one in runs
     part: str = "train"  # of data with several parts: train, val, test, all
-    classes: str | None = None  # a file with one class name per line; none: the names in the data
+    classes: str | None = None  # a file of class names, or names, which select: cat,dog; none: those of the data
     image_root: str | None = None  # folder of the images of a COCO JSON, unless they are next to it
     seed: int = 0  # of the halves
 
@@ -132,7 +132,9 @@ def main(cfg: Config) -> Path:
     if cfg.data is None:
         raise ConfigError("data= is missing: an annotation file or the folder of a data set")
     names = read_classes(cfg.classes) if cfg.classes else None
-    data, notes = prepare(read(cfg.data, cfg.part, names, cfg.image_root, "drop"), True, "drop")
+    data, notes = prepare(
+        read(cfg.data, cfg.part, names, cfg.image_root, "drop", select=is_names(cfg.classes)), True, "drop"
+    )
     for note in notes:
         print(f"note: {note}")
     if data.crowd.all():

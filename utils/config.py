@@ -268,20 +268,23 @@ def _report_to_torchrun(error: BaseException) -> None:
 
 
 def check_class_names(names: Iterable[object], where: str) -> None:
-    """Raises ValueError for a class name that cannot be drawn or written to a file; the message starts with `where`.
+    """Raises ValueError for a class name with a problem; the message starts with `where`."""
+    for name in names:
+        if problem := class_name_problem(name):
+            raise ValueError(f"{where}: {problem}")
+
+
+def class_name_problem(name: object) -> str:
+    """Returns why a class name cannot be drawn or written to a file, "" for a good one.
 
     A name is text of at most MAX_NAME characters, not blank, without control characters and lone surrogates (which a JSON
-    file can hold as "\\ud800", and which end the process in OpenCV).
-    """
-    for name in names:
-        if not isinstance(name, str):
-            problem = "is not text: put it in quotes"
-        elif not name.strip():
-            problem = "is blank: give the class a name"
-        elif len(name) > MAX_NAME:
-            name, problem = name[:40], f"... has {len(name)} characters: use at most {MAX_NAME}"
-        elif any(ord(c) < 32 or 127 <= ord(c) < 160 or 0xD800 <= ord(c) < 0xE000 for c in name):
-            problem = "has a control character or half of a surrogate pair: rename the class in the data"
-        else:
-            continue
-        raise ValueError(f"{where}: class name {name!r} {problem}")
+    file can hold as "\\ud800", and which end the process in OpenCV)."""
+    if not isinstance(name, str):
+        return f"class name {name!r} is not text: put it in quotes"
+    if not name.strip():
+        return f"class name {name!r} is blank: give the class a name"
+    if len(name) > MAX_NAME:
+        return f"class name {name[:40]!r} ... has {len(name)} characters: use at most {MAX_NAME}"
+    if any(ord(c) < 32 or 127 <= ord(c) < 160 or 0xD800 <= ord(c) < 0xE000 for c in name):
+        return f"class name {name!r} has a control character or half of a surrogate pair: rename the class in the data"
+    return ""
