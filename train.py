@@ -31,9 +31,7 @@ from utils.run import check_name, code_digest, create, open_run
 @dataclass(frozen=True)
 class Config:
     # what everyone edits
-    train: str = (
-        "data/demo/train.txt"  # annotation file, COCO JSON, YOLO yaml, or a folder, also one with train and val
-    )
+    train: str = "data/demo/train.txt"  # annotation file, COCO JSON, YOLO yaml, or the folder of a data set
     val: str = "data/demo/val.txt"  # the same, images that training never sees; .2: a fifth of the training images
     classes: str | None = None  # names that select: cat,dog; or a file, one name per line; none: the names in the data
     model: str = "yolox_nano"  # yolox_nano, yolox_tiny, yolox_s, _m, _l, _x; yolov9_t, _s, _m, _c
@@ -256,10 +254,9 @@ def build_model(cfg: Config, classes: tuple, saved: dict | None, ranks: Ranks, l
     if saved:
         model, freeze_epochs = nets.build(cfg.model, len(classes), saved["model"]), saved["freeze_epochs"]
     else:
-        model, pretrained = nets.build_pretrained(
-            cfg.model, classes, cfg.weights, ranks, log, optional=is_demo(cfg.train)
-        )
-        unavailable = is_demo(cfg.train) and cfg.weights and not pretrained  # official weights could not be downloaded
+        demo = is_demo(cfg.train)
+        model, pretrained = nets.build_pretrained(cfg.model, classes, cfg.weights, ranks, log, optional=demo)
+        unavailable = demo and cfg.weights and not pretrained  # the official weights could not be downloaded
         freeze_epochs = 0 if unavailable else cfg.freeze_epochs
         if freeze_epochs and not pretrained:
             log(f"WARNING: freeze_epochs={freeze_epochs} without weights: a frozen random backbone learns nothing")
