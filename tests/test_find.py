@@ -57,7 +57,7 @@ def images(found: Annotations, root: Path) -> list[str]:
 @pytest.mark.parametrize("labels", ["annots", "xmls", "Annotation", "labels", "data/xml"])
 @pytest.mark.parametrize("place", ["img", "imgs", "images", "JPEGImages", "my photos", ""])
 def test_voc_folders_may_have_any_names(tmp_path: Path, labels: str, place: str) -> None:
-    """Table: VOC in folders named annots, xmls, Annotation; images in img, imgs; the label folder itself is named."""
+    """VOC in folders named annots, xmls, Annotation; images in img, imgs; the label folder itself is named."""
     xml(tmp_path / labels / "a.xml", "a.jpg"), paint(tmp_path / place / "a.jpg")
     name = str(Path(place, "a.jpg"))
     assert images(read(str(tmp_path), "all"), tmp_path) == [name]
@@ -74,7 +74,7 @@ def test_voc_folders_may_have_any_names(tmp_path: Path, labels: str, place: str)
     ],
 )
 def test_voc_parts_are_folders_anywhere_in_the_path(tmp_path: Path, labels: str, place: str) -> None:
-    """Table: images/train and annotations/train. Images of one name in two parts stay apart."""
+    """Images/train and annotations/train. Images of one name in two parts stay apart."""
     for part in ("train", "val"):
         xml(tmp_path / labels.format(part) / "a.xml", "a.jpg"), paint(tmp_path / place.format(part) / "a.jpg")
     for part in ("train", "val"):
@@ -88,7 +88,7 @@ def test_voc_parts_are_folders_anywhere_in_the_path(tmp_path: Path, labels: str,
 @pytest.mark.parametrize("place", ["ImageSets/Main", "ImageSets", ""])
 @pytest.mark.parametrize("line", ["{}", "{}.jpg", "JPEGImages/{}.jpg", "{} 1", "{}.xml"])
 def test_voc_lists_may_be_without_main_and_with_suffixes(tmp_path: Path, place: str, line: str) -> None:
-    """Table: ImageSets without Main; lists with suffixes."""
+    """ImageSets without Main; lists with suffixes."""
     for name in ("a.1", "b"):
         xml(tmp_path / "Annotations" / f"{name}.xml"), paint(tmp_path / "JPEGImages" / f"{name}.jpg")
     for part, name in (("train", "a.1"), ("val", "b")):
@@ -99,7 +99,7 @@ def test_voc_lists_may_be_without_main_and_with_suffixes(tmp_path: Path, place: 
 
 
 def test_voc_images_may_be_in_image_root(tmp_path: Path) -> None:
-    """Table: `image_root` ignored silently; files that do not exist are converted."""
+    """`image_root` is never ignored silently, and images that do not exist are never converted."""
     xml(tmp_path / "set" / "annots" / "a.xml", "a.jpg"), paint(tmp_path / "far" / "away" / "a.jpg")
     with pytest.raises(DataError, match="no image for any of 1 XML files.*image_root=FOLDER"):
         convert(str(tmp_path / "set"), str(tmp_path / "out.txt"))
@@ -115,7 +115,7 @@ def test_conversion_never_writes_images_that_do_not_exist(tmp_path: Path) -> Non
 
 
 def test_xml_namespaces_are_read_and_other_xml_is_refused(tmp_path: Path) -> None:
-    """Table: XML namespaces give 0 boxes."""
+    """XML with a namespace is read as without."""
     path = xml(tmp_path / "a.xml", "a.jpg")
     path.write_text(path.read_text().replace("<annotation>", '<annotation xmlns="http://x.org/voc">'))
     paint(tmp_path / "a.jpg")
@@ -130,7 +130,7 @@ def test_xml_namespaces_are_read_and_other_xml_is_refused(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("names", ["classes.txt", "obj.names", "notes.json", "_darknet.labels"])
 def test_yolo_images_and_labels_may_be_side_by_side(tmp_path: Path, names: str) -> None:
-    """Table: flat YOLO folder; a list of images with labels next to them."""
+    """Flat YOLO folder; a list of images with labels next to them."""
     paint(tmp_path / "a.jpg"), text(tmp_path / "a.txt", LABEL)
     with pytest.raises(DataError, match=r"no class names: write classes\.txt next to it"):
         read(str(tmp_path), "train")
@@ -141,14 +141,14 @@ def test_yolo_images_and_labels_may_be_side_by_side(tmp_path: Path, names: str) 
     assert images(read(str(listed), "train"), tmp_path) == ["a.jpg"]
 
 
-def test_a_list_of_images_with_labels_beside_needs_classes_txt(tmp_path: Path) -> None:
+def test_a_list_of_images_with_labels_next_to_them_needs_classes_txt(tmp_path: Path) -> None:
     paint(tmp_path / "a.jpg"), text(tmp_path / "a.txt", LABEL)
     with pytest.raises(DataError, match=r"list.txt: no class names: write classes\.txt next to it"):
         read(str(text(tmp_path / "list.txt", "a.jpg\n")), "train")
 
 
 def test_cvat_yolo_1_1_is_read(tmp_path: Path) -> None:
-    """Table: CVAT YOLO 1.1, lists with a `data/` prefix."""
+    """CVAT YOLO 1.1, lists with a `data/` prefix."""
     lines = "classes = 1\ntrain = data/train.txt\nvalid = data/valid.txt\nnames = data/obj.names\nbackup = backup/\n"
     text(tmp_path / "obj.data", lines), text(tmp_path / "obj.names", "cat\n")
     for part, name in (("train", "a 1"), ("valid", "b")):
@@ -174,7 +174,7 @@ def test_a_path_without_its_first_folders_is_never_the_wrong_image(tmp_path: Pat
 
 
 def test_label_studio_yolo_is_read(tmp_path: Path) -> None:
-    """Table: Label Studio YOLO folder with notes.json; without images the message tells where to put them."""
+    """Label Studio YOLO folder with notes.json; without images the message tells where to put them."""
     text(tmp_path / "notes.json", {"categories": [{"id": 0, "name": "cat"}], "info": {"version": "1.0"}})
     text(tmp_path / "labels" / "1f-a.txt", LABEL)
     with pytest.raises(DataError, match="label files, but no images: copy them to"):
@@ -185,7 +185,7 @@ def test_label_studio_yolo_is_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("place", ["train/images", "images/train"])
 def test_yolo_parts_share_the_names_of_the_folder(tmp_path: Path, place: str) -> None:
-    """Table: Roboflow; yaml key `validation:`. A part that is missing is an error, not all images."""
+    """Roboflow; yaml key `validation:`. A part that is missing is an error, not all images."""
     text(tmp_path / "classes.txt", "cat\n")
     for part in ("train", "valid"):
         here = place.replace("train", part)
@@ -205,7 +205,7 @@ def test_yolo_label_folders_may_have_any_name(tmp_path: Path) -> None:
 
 
 def test_images_and_labels_without_the_other_are_counted(tmp_path: Path) -> None:
-    """Table: .jfif, .heic, .avif in a YOLO folder; a label without image."""
+    """.jfif, .heic, .avif in a YOLO folder; a label without image."""
     text(tmp_path / "classes.txt", "cat\n")
     for name in ("a.jfif", "b.heic", "c.jpg"):
         paint(tmp_path / "images" / name)
@@ -224,7 +224,7 @@ def test_images_and_labels_without_the_other_are_counted(tmp_path: Path) -> None
 
 
 def test_the_official_coco_layout_needs_no_image_root(tmp_path: Path) -> None:
-    """Table: annotations/, train2017/, val2017/, by naming the JSON files or the folder."""
+    """Annotations/, train2017/, val2017/, by naming the JSON files or the folder."""
     for part in ("train2017", "val2017"):
         (
             text(tmp_path / "annotations" / f"instances_{part}.json", coco(f"{part}.jpg")),
@@ -332,7 +332,7 @@ def test_folders_that_links_lead_to_twice_are_listed_once(tmp_path: Path) -> Non
 
 
 def test_problems_of_several_kinds_are_reported_together(tmp_path: Path) -> None:
-    """Table: several bad lines of different kinds in one file: only the first kind is reported."""
+    """Bad lines of different kinds in one file are all reported."""
     lines = ["a.jpg 1,2,3,4,7\n"] * 12 + ["a.jpg 1,2,3,4\n", "a.jpg 1,2,nan,4,0\n", "a.jpg 3,2,3,4,0\n"]
     text(tmp_path / "classes.txt", "cat\n")
     with pytest.raises(DataError) as caught:

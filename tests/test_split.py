@@ -110,7 +110,7 @@ def test_the_default_data_are_those_of_the_constants() -> None:
 
 
 def test_train_alone_needs_a_part_for_validation(scenes: dict[str, bytes], tmp_path: Path) -> None:
-    """Table: a folder with train and valid; a folder without any split; the message tells both ways out."""
+    """A folder with train and valid; a folder without any split; the message tells both ways out."""
     source = write(tmp_path / "a", scenes)
     for alone in (source, tmp_path / "a"):
         with pytest.raises(ConfigError, match=r"val= still names the demo.*val=\.2"):
@@ -203,7 +203,7 @@ def test_a_checkpoint_is_evaluated_with_the_classes_of_its_training(tmp_path: Pa
 
 
 def test_bccd_trains_at_the_first_try(shared: Path) -> None:
-    """Table: zero-area boxes stop the first training of BCCD."""
+    """Boxes without area, as BCCD has them, do not stop a first training."""
     notes: list[str] = []
     found = read_both(shared / "data" / "bccd" / "BCCD", log=notes.append)
     assert [len(data) for data in found] == [205, 87]
@@ -211,7 +211,7 @@ def test_bccd_trains_at_the_first_try(shared: Path) -> None:
 
 
 def test_scripts_take_words_without_a_name(tmp_path: Path) -> None:
-    """Table: `train.py data.yaml`, `predict.py best.pt photo.jpg`, `train.py data=` are not understood."""
+    """`train.py data.yaml`, `predict.py best.pt photo.jpg`, `train.py data=` are not understood."""
     source = str(text(tmp_path / "data.yaml", "train: x\n"))
     assert train.from_command_line([source, "epochs=3"]) == train.Config(train=source, epochs=3)
     with pytest.raises(ConfigError, match="did you mean train=VALUE"):
