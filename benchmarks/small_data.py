@@ -232,6 +232,9 @@ def main(cfg: Config, measure: Callable[[Job], dict[str, Any]] = in_own_process)
         add(Path(cfg.results), key, job, result)
         outcome = result.get("error") or f"mAP50-95 {result['AP']:.4f} in {result['minutes']:.1f} minutes"
         print(f"{number}/{len(missing)} {key['data']} seed {key['seed']} {key['recipe']}: {outcome}", flush=True)
+    from benchmarks import small_data_page
+
+    print(small_data_page.write(Path(cfg.results)))
 
 
 def checked(cfg: Config) -> Config:
@@ -254,14 +257,15 @@ def replace_empty(cfg: Config, values: dict[str, tuple]) -> Config:
 
 def plan(cfg: Config) -> Iterator[tuple[dict[str, Any], Job]]:
     """Yields the key (see KEY) and the job of each run. All data sets of a recipe come before the next recipe."""
-    stage = STAGES[cfg.stage]
+    stage, own = STAGES[cfg.stage], {name: getattr(cfg, name) for name in ("epochs", "image_size")}
+    label = " ".join([cfg.stage, *(f"{name}={value}" for name, value in own.items() if value)])
     for seed, name, data in itertools.product(cfg.seeds, cfg.recipes, cfg.only):
         recipe = (RECIPES | FROM_SCRATCH)[name]
         epochs, pixels = stage.length or DATA[data].screen
         pixels = cfg.image_size or pixels
         base = {"epochs": cfg.epochs or epochs, "image_size": (pixels, pixels), "weights": cfg.weights, "seed": seed}
         job = Job(constants(base | SHIPPED, recipe.changes) | sources(cfg.data, DATA[data]), recipe.hooks)
-        key = {"stage": cfg.stage, "data": data, "seed": seed, "recipe": name, "overrides": overrides(recipe)}
+        key = {"stage": label, "data": data, "seed": seed, "recipe": name, "overrides": overrides(recipe)}
         yield key | {"image_size": job.constants["image_size"][0], "epochs": job.constants["epochs"]}, job
 
 

@@ -11,7 +11,7 @@ from small import config as small_config
 
 import nets
 import train
-from benchmarks import small_data, small_data_hooks
+from benchmarks import small_data, small_data_hooks, small_data_page
 from benchmarks.small_data import Config, DataSet, Recipe, plan, read
 from benchmarks.small_data_run import Job, attempt, cells, in_own_process, train_once
 from utils import checkpoint
@@ -210,3 +210,50 @@ def test_pasted_copies_lie_inside_the_image_and_beside_other_boxes():
     source = boxes[labels[2]].astype(int)
     part = image[source[1] : source[3], source[0] : source[2]]
     assert any(np.array_equal(pasted[y1:y2, x1:x2], one) for one in (part, part[:, ::-1]))
+
+
+def test_quantiles_of_t():
+    """Values of printed tables."""
+    known = {1: 12.706, 2: 4.303, 3: 3.182, 8: 2.306, 23: 2.069, 120: 1.980}
+    for degrees, value in known.items():
+        assert small_data_page.t_quantile(degrees) == pytest.approx(value, abs=6e-4)
+
+
+def rows_of(**maps: dict[tuple[str, int], float]) -> list[dict[str, str]]:
+    """Rows of the CSV file: recipe -> {(data, seed): mAP}."""
+    blank = dict.fromkeys(small_data.COLUMNS, "") | {"stage": "screen", "images_seen": "36", "epochs": "20"}
+    cells = [(recipe, pair, value) for recipe, values in maps.items() for pair, value in values.items()]
+    return [blank | {"recipe": r, "data": d, "seed": str(s), "AP": str(v)} for r, (d, s), v in cells]
+
+
+def test_the_paired_interval_is_that_computed_by_hand():
+    shipped = {("bccd", 1): 0.50, ("bccd", 2): 0.52, ("chess", 1): 0.30, ("chess", 2): 0.34}
+    other = {("chess", 2): 0.37, ("bccd", 1): 0.51, ("bccd", 2): 0.54, ("chess", 1): 0.36, ("deep_pcb", 1): 0.9}
+    runs = small_data_page.Runs(rows_of(shipped=shipped, other=other))
+    # differences 1, 2, 6 and 3 points: mean 3, squared deviations 4, 1, 9 and 0, so sd = sqrt(14 / 3) and
+    # half = 3.1824 * 2.1602 / 2 = 3.4374
+    found = runs.difference("other")
+    assert found.count == 4 and found.mean == pytest.approx(3) and found.half == pytest.approx(3.4374, abs=1e-3)
+    assert str(found) == "+3.0 [-0.4, +6.4]"
+    assert str(runs.difference("other", "deep_pcb")) == "-"
+    assert runs.spread("shipped") == pytest.approx(np.sqrt((2.0 + 8.0) / 2))  # variances 2 and 8 points squared
+    assert np.isnan(small_data_page.Runs(rows_of(shipped={("bccd", 1): 0.5})).spread("shipped"))
+
+
+def test_the_page_shows_each_question_with_the_shipped_recipe_first(tmp_path):
+    shipped = {("bccd", 0): 0.5, ("chess", 0): 0.3}
+    rows = rows_of(shipped=shipped, freeze_0={("bccd", 0): 0.55}, **{"rate_0.5": shipped, "libreyolo": shipped})
+    numbers = {"frozen_AP": "0.4", "thawed_AP_1": "0.38", "thawed_AP_2": "0.3", "machine": "2 cores"}
+    for name in (*small_data.COLUMNS[8:], "minutes"):
+        numbers.setdefault(name, "1.5")
+    rows = [row | {name: row[name] or numbers[name] for name in numbers} | {"error": ""} for row in rows]
+    rows.append(rows[0] | {"recipe": "rate_0.25", "error": "ValueError: too bad"})
+    for row in rows:
+        small_data.append(tmp_path / "small_data.csv", small_data.COLUMNS, row)
+        curve = {name: row[name] for name in small_data.KEY} | {"minutes": "1 2", "AP": "0.1 0.2"}
+        small_data.append(tmp_path / "small_data_curves.csv", small_data.CURVE_COLUMNS, curve)
+    text = small_data_page.write(tmp_path).read_text(encoding="utf-8")
+    assert "- bccd, seed 0, rate_0.25: ValueError: too bad" in text
+    assert text.count("| shipped |") == 3 and "| freeze_0 |" in text and "| libreyolo |" in text  # three questions
+    assert "| 0.75 |" in text  # .3 of .4 at the thaw
+    assert (tmp_path / "small_data.png").stat().st_size > 1000
