@@ -15,14 +15,16 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
 from benchmarks import small_data_hooks as hook
-from benchmarks.small_data_run import Job, in_own_process
+from benchmarks import small_data_peers
+from benchmarks.small_data_run import Job, attempt, in_own_process
 from benchmarks.table import RESULTS, machine
 from utils.config import ConfigError, override, require, run_script, show
 from utils.run import environment
@@ -70,6 +72,7 @@ class Recipe(NamedTuple):
     question: str
     changes: dict[str, Any]  # constants of train.py, and the fractions of FRACTIONS
     hooks: tuple[hook.Hook, ...] = ()
+    peer: str | None = None  # another trainer with its own defaults
 
 
 # The constants of train.py before this benchmark, written down so that rows stay comparable when a default changes. Numbers of
@@ -174,6 +177,7 @@ FROM_SCRATCH = {
     "scratch_yolox_nano": Recipe(SCRATCH, {"weights": None, "freeze": 0}),
     "scratch_yolov9_t": Recipe(SCRATCH, {"weights": None, "freeze": 0, "model": "yolov9_t"}),
 }
+PEERS = {name: Recipe(SCRATCH, {}, peer=name) for name in small_data_peers.PEERS}
 FINALISTS = ("shipped", "rate_0.5", "freeze_0")  # the shipped recipe and the best two of the search
 
 
@@ -190,7 +194,7 @@ STAGES = {
     "screen": Stage((True,), (0,), tuple(RECIPES), None),
     "confirm": Stage((True,), (1, 2, 3), FINALISTS, (50, 320)),
     "report": Stage((False,), (1, 2, 3), FINALISTS, (50, 320)),
-    "peers": Stage((True, False), (1,), ("shipped", *FROM_SCRATCH), (50, 320)),
+    "peers": Stage((True, False), (1,), ("shipped", *FROM_SCRATCH, *PEERS), (50, 320)),
 }
 KEY = ("stage", "data", "seed", "recipe", "overrides", "image_size", "epochs")  # identifies a run
 COLUMNS = (
@@ -228,7 +232,7 @@ def main(cfg: Config, measure: Callable[[Job], dict[str, Any]] = in_own_process)
         if cfg.minutes and time.monotonic() - begin > 60 * cfg.minutes:
             print(f"minutes={show(cfg.minutes)} are over: {len(missing) - number + 1} runs are left")
             break
-        result = measure(job)
+        result = attempt(job, partial(small_data_peers.measure, cfg.peers)) if job.peer else measure(job)
         add(Path(cfg.results), key, job, result)
         outcome = result.get("error") or f"mAP50-95 {result['AP']:.4f} in {result['minutes']:.1f} minutes"
         print(f"{number}/{len(missing)} {key['data']} seed {key['seed']} {key['recipe']}: {outcome}", flush=True)
@@ -243,16 +247,21 @@ def checked(cfg: Config) -> Config:
     stage = STAGES[cfg.stage]
     if not cfg.data or not Path(cfg.data).is_dir():
         raise ConfigError(f"data={show(cfg.data)}: give the folder of the data sets {', '.join(DATA)}")
-    for name, known in (("only", DATA), ("recipes", RECIPES | FROM_SCRATCH)):
+    for name, known in (("only", DATA), ("recipes", recipes())):
         if unknown := [word for word in getattr(cfg, name) if word not in known]:
             raise ConfigError(f"{name}={show(tuple(unknown))}: choose from {', '.join(known)}")
     sets = tuple(name for name, data in DATA.items() if data.choice in stage.choice)
-    return replace_empty(cfg, {"only": sets, "seeds": stage.seeds, "recipes": stage.recipes})
+    defaults = {"only": sets, "seeds": stage.seeds, "recipes": stage.recipes}
+    cfg = replace(cfg, **{name: value for name, value in defaults.items() if not getattr(cfg, name)})
+    if not cfg.peers and set(cfg.recipes) & set(PEERS):
+        print("other trainers are skipped; give peers=PYTHON of an environment with libreyolo and ultralytics")
+        cfg = replace(cfg, recipes=tuple(name for name in cfg.recipes if name not in PEERS))
+    return cfg
 
 
-def replace_empty(cfg: Config, values: dict[str, tuple]) -> Config:
-    """Returns the constants with `values` in place of those that are empty."""
-    return type(cfg)(**vars(cfg) | {name: value for name, value in values.items() if not getattr(cfg, name)})
+def recipes() -> dict[str, Recipe]:
+    """Returns all recipes, also those of other trainers, by name."""
+    return RECIPES | FROM_SCRATCH | PEERS
 
 
 def plan(cfg: Config) -> Iterator[tuple[dict[str, Any], Job]]:
@@ -260,11 +269,11 @@ def plan(cfg: Config) -> Iterator[tuple[dict[str, Any], Job]]:
     stage, own = STAGES[cfg.stage], {name: getattr(cfg, name) for name in ("epochs", "image_size")}
     label = " ".join([cfg.stage, *(f"{name}={value}" for name, value in own.items() if value)])
     for seed, name, data in itertools.product(cfg.seeds, cfg.recipes, cfg.only):
-        recipe = (RECIPES | FROM_SCRATCH)[name]
+        recipe = recipes()[name]
         epochs, pixels = stage.length or DATA[data].screen
         pixels = cfg.image_size or pixels
         base = {"epochs": cfg.epochs or epochs, "image_size": (pixels, pixels), "weights": cfg.weights, "seed": seed}
-        job = Job(constants(base | SHIPPED, recipe.changes) | sources(cfg.data, DATA[data]), recipe.hooks)
+        job = Job(constants(base | SHIPPED, recipe.changes) | sources(cfg.data, DATA[data]), recipe.hooks, recipe.peer)
         key = {"stage": label, "data": data, "seed": seed, "recipe": name, "overrides": overrides(recipe)}
         yield key | {"image_size": job.constants["image_size"][0], "epochs": job.constants["epochs"]}, job
 

@@ -14,14 +14,14 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from benchmarks import small_data
-from benchmarks.small_data import SCRATCH, read
+from benchmarks.small_data import read
 from benchmarks.table import RESULTS
 from utils.config import override
 
 REFERENCE = "shipped"
 LEVEL = 0.95  # of the intervals
 PLOTTED = tuple(
-    dict.fromkeys((*small_data.FINALISTS, "freeze_0", "freeze_all", *small_data.FROM_SCRATCH))
+    dict.fromkeys((*small_data.FINALISTS, "freeze_0", "freeze_all", *small_data.FROM_SCRATCH, *small_data.PEERS))
 )  # and the peers
 
 HEAD = """# What freezing and the other choices of a training are worth on small data
@@ -151,11 +151,9 @@ def question_tables(runs: Runs) -> list[str]:
     """Returns the heading and the table of each question with at least one run; each begins with the shipped recipe."""
     left, right = ["recipe", "changes", "runs"], ["images seen", "images/s", "minutes", "CPU minutes", "MiB"]
     head = [*left, *runs.data(), "mean", "sd", "difference to shipped", "thaw", *right]
-    known, parts = small_data.RECIPES | small_data.FROM_SCRATCH, []
-    for question in dict.fromkeys([*(recipe.question for recipe in known.values()), SCRATCH]):
+    known, parts = small_data.recipes(), []
+    for question in dict.fromkeys(recipe.question for recipe in known.values()):
         names = [name for name in known if known[name].question == question and runs.of.get(name)]
-        if question == SCRATCH:
-            names += [name for name in runs.of if name not in known]  # peers
         names = [name for name in names if name != REFERENCE]
         if names:
             rows = [recipe_row(runs, name) for name in [REFERENCE, *names] if runs.of.get(name)]
@@ -205,8 +203,7 @@ def draw(curves: list[dict[str, str]], path: Path) -> None:
     stage = max((row["stage"] for row in curves), key=lambda name: list(small_data.STAGES).index(name.split()[0]))
     curves = [row for row in curves if row["stage"] == stage]
     names = [name for name in small_data.DATA if any(row["data"] == name for row in curves)]
-    others = [row["recipe"] for row in curves if row["recipe"] not in small_data.RECIPES | small_data.FROM_SCRATCH]
-    recipes = [name for name in dict.fromkeys([*PLOTTED, *others]) if any(row["recipe"] == name for row in curves)]
+    recipes = [name for name in PLOTTED if any(row["recipe"] == name for row in curves)]
     columns = min(len(names), 4)
     lines = -(-len(names) // columns)
     figure = Figure(figsize=(4 * columns, 3.2 * lines), dpi=110, layout="constrained")
@@ -217,7 +214,7 @@ def draw(curves: list[dict[str, str]], path: Path) -> None:
                 minutes, maps = (
                     np.mean([np.array(row[name].split(), float) for row in found], 0) for name in ("minutes", "AP")
                 )
-                axes.plot(minutes, 100 * maps, label=recipe, color=f"C{place}")
+                axes.plot(minutes, 100 * maps, label=recipe, color=f"C{place}", marker="" if len(maps) > 1 else "o")
         axes.set(title=data, xlabel="minutes of training", ylabel="mAP50-95, points", xlim=(0, None), ylim=(0, None))
         axes.grid(color="#d9dde1", linewidth=0.6)
         axes.spines[["top", "right"]].set_visible(False)

@@ -24,6 +24,7 @@ class Job(NamedTuple):
 
     constants: dict[str, Any]
     hooks: tuple[Hook, ...] = ()
+    peer: str | None = None  # another trainer: a name of small_data_peers.PEERS
 
 
 class Stopped(Exception):

@@ -1,8 +1,10 @@
 """benchmarks/small_data.py: runs have one row each, failures are rows too, and the hooks change what they say."""
 
 import os
+import sys
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
 import torch
@@ -11,7 +13,7 @@ from small import config as small_config
 
 import nets
 import train
-from benchmarks import small_data, small_data_hooks, small_data_page
+from benchmarks import small_data, small_data_hooks, small_data_page, small_data_peers
 from benchmarks.small_data import Config, DataSet, Recipe, plan, read
 from benchmarks.small_data_run import Job, attempt, cells, in_own_process, train_once
 from utils import checkpoint
@@ -103,8 +105,8 @@ def test_numbers_of_epochs_are_fractions_unless_a_recipe_sets_them():
 
 def test_every_recipe_is_a_training_of_its_own(tmp_path):
     """All recipes have constants that train.py takes; no two of them are the same run."""
-    recipes = tuple(small_data.RECIPES) + tuple(small_data.FROM_SCRATCH)
-    runs = list(plan(small_data.checked(Config(str(tmp_path), only=("bccd",), recipes=recipes))))
+    recipes = tuple(small_data.recipes())
+    runs = list(plan(small_data.checked(Config(str(tmp_path), only=("bccd",), recipes=recipes, peers="python"))))
     assert len({repr(job) for _, job in runs}) == len(runs) == len(recipes)
     for _, job in runs:
         train.checked(train.Config(**job.constants))
@@ -242,7 +244,9 @@ def test_the_paired_interval_is_that_computed_by_hand():
 
 def test_the_page_shows_each_question_with_the_shipped_recipe_first(tmp_path):
     shipped = {("bccd", 0): 0.5, ("chess", 0): 0.3}
-    rows = rows_of(shipped=shipped, freeze_0={("bccd", 0): 0.55}, **{"rate_0.5": shipped, "libreyolo": shipped})
+    rows = rows_of(
+        shipped=shipped, freeze_0={("bccd", 0): 0.55}, **{"rate_0.5": shipped, "libreyolo_yolox_nano": shipped}
+    )
     numbers = {"frozen_AP": "0.4", "thawed_AP_1": "0.38", "thawed_AP_2": "0.3", "machine": "2 cores"}
     for name in (*small_data.COLUMNS[8:], "minutes"):
         numbers.setdefault(name, "1.5")
@@ -254,6 +258,48 @@ def test_the_page_shows_each_question_with_the_shipped_recipe_first(tmp_path):
         small_data.append(tmp_path / "small_data_curves.csv", small_data.CURVE_COLUMNS, curve)
     text = small_data_page.write(tmp_path).read_text(encoding="utf-8")
     assert "- bccd, seed 0, rate_0.25: ValueError: too bad" in text
-    assert text.count("| shipped |") == 3 and "| freeze_0 |" in text and "| libreyolo |" in text  # three questions
+    assert (
+        text.count("| shipped |") == 3 and "| freeze_0 |" in text and "| libreyolo_yolox_nano |" in text
+    )  # three questions
     assert "| 0.75 |" in text  # .3 of .4 at the thaw
     assert (tmp_path / "small_data.png").stat().st_size > 1000
+
+
+PERFECT = """
+import json, sys
+from pathlib import Path
+
+task = json.load(open(sys.argv[1]))
+assert "train: images/train" in open(task["data"]).read() and task["peer"] == "libreyolo"
+found = {"numbers": [], "boxes": [], "scores": [], "labels": []}
+labels = sorted((Path(task["folder"]) / "labels" / "val").iterdir())
+links = sorted((Path(task["folder"]) / "images" / "val").iterdir())
+assert [str(link.resolve()) for link in links] == task["images"]
+sizes = SIZES
+for number, path in enumerate(labels):
+    for line in path.read_text().splitlines():
+        label, x, y, w, h = map(float, line.split())
+        width, height = sizes[number]
+        box = [(x - w / 2) * width, (y - h / 2) * height, (x + w / 2) * width, (y + h / 2) * height]
+        for name, value in zip(found, (number, box, 0.9, int(label))):
+            found[name].append(value)
+print("a line of the peer")
+if task["epochs"] == 9:
+    sys.exit(3)
+json.dump({**found, "version": "1.2", "minutes": 2.0}, open(task["result"], "w"))
+"""
+
+
+def test_detections_of_a_peer_are_judged_by_our_evaluator(demo_images, tmp_path, monkeypatch):
+    paths = [demo_images / line.split()[0] for line in (demo_images / "val.txt").read_text().splitlines()]
+    script = tmp_path / "peer.py"
+    sizes = [cv2.imread(str(path)).shape[1::-1] for path in paths]
+    script.write_text(PERFECT.replace("SIZES", str(sizes)), encoding="utf-8")
+    monkeypatch.setattr(small_data_peers, "SCRIPT", script)
+    parts = {part: str(demo_images / f"{part}.txt") for part in ("train", "val")}
+    constants = {**parts, "image_root": None, "epochs": 4, "image_size": (64, 64), "seed": 0, "weights": None}
+    result = small_data_peers.measure(sys.executable, Job(constants, peer="libreyolo_yolox_nano"))
+    assert result["AP"] == 1 and result["images_seen"] == 36 and result["images_per_second"] == pytest.approx(0.3)
+    assert result["torch"].endswith(", libreyolo 1.2") and result["curve_minutes"] == [2.0]
+    with pytest.raises(RuntimeError, match="libreyolo ended with exit code 3: a line of the peer"):
+        small_data_peers.measure(sys.executable, Job({**constants, "epochs": 9}, peer="libreyolo_yolox_nano"))
