@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
-from benchmarks import small_data
+from benchmarks import small_data_recipes as tables
 from benchmarks.small_data import read
 from benchmarks.table import RESULTS
 from utils.config import override
@@ -21,7 +21,7 @@ from utils.config import override
 REFERENCE = "shipped"
 LEVEL = 0.95  # of the intervals
 PLOTTED = tuple(
-    dict.fromkeys((*small_data.FINALISTS, "freeze_0", "freeze_all", *small_data.FROM_SCRATCH, *small_data.PEERS))
+    dict.fromkeys((*tables.FINALISTS, "freeze_0", "freeze_all", *tables.FROM_SCRATCH, *tables.PEERS))
 )  # and the peers
 
 HEAD = """# What freezing and the other choices of a training are worth on small data
@@ -92,7 +92,7 @@ class Runs:
     def data(self) -> list[str]:
         """Returns the names of the data sets that the runs use, in the order of DATA."""
         used = {data for runs in self.of.values() for data, _ in runs}
-        return [name for name in small_data.DATA if name in used]
+        return [name for name in tables.DATA if name in used]
 
     def values(self, recipe: str, column: str, data: str | None = None) -> list[float]:
         """Returns the numbers of a column, of one data set or of all."""
@@ -151,7 +151,7 @@ def question_tables(runs: Runs) -> list[str]:
     """Returns the heading and the table of each question with at least one run; each begins with the shipped recipe."""
     left, right = ["recipe", "changes", "runs"], ["images seen", "images/s", "minutes", "CPU minutes", "MiB"]
     head = [*left, *runs.data(), "mean", "sd", "difference to shipped", "thaw", *right]
-    known, parts = small_data.recipes(), []
+    known, parts = tables.recipes(), []
     for question in dict.fromkeys(recipe.question for recipe in known.values()):
         names = [name for name in known if known[name].question == question and runs.of.get(name)]
         names = [name for name in names if name != REFERENCE]
@@ -176,9 +176,9 @@ def data_table() -> str:
             "choice" if data.choice else "report",
             *map(str, data.images),
             str(data.side),
-            "{}, {} px".format(*data.screen),
+            "{} epochs, {} px".format(*data.screen),
         ]
-        for name, data in small_data.DATA.items()
+        for name, data in tables.DATA.items()
     ]
     head = ["data set", "used for", "training images", "evaluated images", "median side of a box, image of 640 px"]
     return table([*head, "length of a run in the search"], rows)
@@ -187,7 +187,8 @@ def data_table() -> str:
 def stage_parts(stage: str, rows: list[dict[str, str]]) -> list[str]:
     """Returns the headings and tables of a stage."""
     runs = Runs(rows)
-    sizes = sorted({f"{row['epochs']} epochs at {row['image_size']} px" for row in runs.of[REFERENCE].values()})
+    known = [row for row in rows if row["recipe"] == REFERENCE] or rows
+    sizes = sorted({f"{row['epochs']} epochs at {row['image_size']} px" for row in known})
     where = sorted({row["machine"] for row in rows})
     seeds = sorted({int(row["seed"]) for row in rows})
     text = f"Seeds {', '.join(map(str, seeds))}; {', '.join(sizes)}. Measured on {'; '.join(where)}."
@@ -200,9 +201,9 @@ def stage_parts(stage: str, rows: list[dict[str, str]]) -> list[str]:
 
 def draw(curves: list[dict[str, str]], path: Path) -> None:
     """Draws mAP over the minutes of training for the last stage with curves: a panel per data set, means over seeds."""
-    stage = max((row["stage"] for row in curves), key=lambda name: list(small_data.STAGES).index(name.split()[0]))
+    stage = max((row["stage"] for row in curves), key=lambda name: list(tables.STAGES).index(name.split()[0]))
     curves = [row for row in curves if row["stage"] == stage]
-    names = [name for name in small_data.DATA if any(row["data"] == name for row in curves)]
+    names = [name for name in tables.DATA if any(row["data"] == name for row in curves)]
     recipes = [name for name in PLOTTED if any(row["recipe"] == name for row in curves)]
     columns = min(len(names), 4)
     lines = -(-len(names) // columns)
@@ -232,7 +233,7 @@ def write(folder: Path) -> Path | None:
         draw(curves, folder / "small_data.png")
         parts.append("![mAP over the minutes of training](small_data.png)")
     stages = sorted(
-        {row["stage"] for row in rows}, key=lambda name: (-list(small_data.STAGES).index(name.split()[0]), name)
+        {row["stage"] for row in rows}, key=lambda name: (-list(tables.STAGES).index(name.split()[0]), name)
     )
     for stage in stages:
         parts += stage_parts(stage, [row for row in rows if row["stage"] == stage])

@@ -18,7 +18,6 @@ from datasets.store import Annotations
 from datasets.train_val import read_parts
 from utils.metrics import coco_metrics, to_coco
 
-PEERS = {"libreyolo_yolox_nano": "libreyolo", "ultralytics_yolo11n_scratch": "ultralytics"}
 SCRIPT = Path(__file__).with_name("small_data_peer.py")
 
 
@@ -42,7 +41,7 @@ def measure(python: str, job: Job) -> dict[str, Any]:
         **{"minutes": result["minutes"], "images_per_second": images / (60 * result["minutes"])},
         **{"cpu_minutes": seconds / 60, "peak_MiB": round(peak_bytes(usage.ru_maxrss) / 2**20)},
         **{"curve_minutes": [result["minutes"]], "curve_AP": [metrics["AP"]]},
-        "torch": f"{torch.__version__}, {PEERS[job.peer]} {result['version']}",
+        "torch": f"{torch.__version__}, {job.peer} {result['version']}",
     }
 
 
@@ -55,7 +54,7 @@ def write_task(folder: Path, train: Annotations, val: Annotations, job: Job) -> 
     (folder / "data.yaml").write_text(text, encoding="utf-8")
     constants = job.constants
     task = {
-        **{"peer": PEERS[job.peer], "data": str(folder / "data.yaml"), "folder": str(folder)},
+        **{"peer": job.peer, "data": str(folder / "data.yaml"), "folder": str(folder)},
         **{"epochs": constants["epochs"], "imgsz": constants["image_size"][0], "seed": constants["seed"]},
         **{"weights": constants["weights"], "images": [val.path(i) for i in range(len(val))]},
         "result": str(folder / "result.json"),

@@ -24,7 +24,7 @@ class Job(NamedTuple):
 
     constants: dict[str, Any]
     hooks: tuple[Hook, ...] = ()
-    peer: str | None = None  # another trainer: a name of small_data_peers.PEERS
+    peer: str | None = None  # another trainer: libreyolo or ultralytics
 
 
 class Stopped(Exception):

@@ -14,9 +14,14 @@ from small import config as small_config
 import nets
 import train
 from benchmarks import small_data, small_data_hooks, small_data_page, small_data_peers
-from benchmarks.small_data import Config, DataSet, Recipe, plan, read
+from benchmarks import small_data_recipes as tables
+from benchmarks.small_data import Config, plan, read
+from benchmarks.small_data_recipes import DataSet, Recipe
 from benchmarks.small_data_run import Job, attempt, cells, in_own_process, train_once
+from datasets.scan import clipped_boxes
+from datasets.train_val import read_parts
 from utils import checkpoint
+from utils.boxes import area
 from utils.config import ConfigError
 from utils.optim import Plan, Schedule
 
@@ -44,10 +49,10 @@ def finished(job: Job) -> dict:
 @pytest.fixture
 def tiny_table(monkeypatch, demo_images):
     """Three recipes and one data set of drawn images, for all stages."""
-    monkeypatch.setattr(small_data, "RECIPES", TABLE)
-    monkeypatch.setattr(small_data, "DATA", {"drawn": DataSet(True, "train.txt", "val.txt", (9, 5), 10, (4, 64))})
-    stage = small_data.STAGES["screen"]._replace(recipes=tuple(TABLE))
-    monkeypatch.setattr(small_data, "STAGES", {"screen": stage})
+    monkeypatch.setattr(tables, "RECIPES", TABLE)
+    monkeypatch.setattr(tables, "DATA", {"drawn": DataSet(True, "train.txt", "val.txt", (9, 5), 10, (4, 64))})
+    stage = tables.STAGES["screen"]._replace(recipes=tuple(TABLE))
+    monkeypatch.setattr(tables, "STAGES", {"screen": stage})
     return lambda output, **changes: Config(str(demo_images), str(TINY_WEIGHTS), results=str(output), **changes)
 
 
@@ -89,11 +94,11 @@ def test_no_run_begins_after_the_given_minutes(tiny_table, tmp_path, monkeypatch
 
 
 def test_numbers_of_epochs_are_fractions_unless_a_recipe_sets_them():
-    base = {"epochs": 20, **small_data.SHIPPED}
+    base = {"epochs": 20, **tables.SHIPPED}
     names = ("freeze_epochs", "no_aug_epochs", "warmup_epochs")
 
     def epochs(**changes) -> list[float]:
-        result = small_data.constants(base, changes)
+        result = tables.constants(base, changes)
         train.checked(train.Config(**result))
         return [result[name] for name in names]
 
@@ -105,7 +110,7 @@ def test_numbers_of_epochs_are_fractions_unless_a_recipe_sets_them():
 
 def test_every_recipe_is_a_training_of_its_own(tmp_path):
     """All recipes have constants that train.py takes; no two of them are the same run."""
-    recipes = tuple(small_data.recipes())
+    recipes = tuple(tables.recipes())
     runs = list(plan(small_data.checked(Config(str(tmp_path), only=("bccd",), recipes=recipes, peers="python"))))
     assert len({repr(job) for _, job in runs}) == len(runs) == len(recipes)
     for _, job in runs:
@@ -115,7 +120,7 @@ def test_every_recipe_is_a_training_of_its_own(tmp_path):
 
 
 def test_shipped_equals_the_defaults_of_train_at_their_length():
-    ours = small_data.constants({"epochs": 50, **small_data.SHIPPED}, {})
+    ours = tables.constants({"epochs": 50, **tables.SHIPPED}, {})
     defaults = vars(train.Config())
     assert {name: defaults[name] for name in ours if name != "workers"} == {
         n: v for n, v in ours.items() if n != "workers"
@@ -298,8 +303,19 @@ def test_detections_of_a_peer_are_judged_by_our_evaluator(demo_images, tmp_path,
     monkeypatch.setattr(small_data_peers, "SCRIPT", script)
     parts = {part: str(demo_images / f"{part}.txt") for part in ("train", "val")}
     constants = {**parts, "image_root": None, "epochs": 4, "image_size": (64, 64), "seed": 0, "weights": None}
-    result = small_data_peers.measure(sys.executable, Job(constants, peer="libreyolo_yolox_nano"))
+    result = small_data_peers.measure(sys.executable, Job(constants, peer="libreyolo"))
     assert result["AP"] == 1 and result["images_seen"] == 36 and result["images_per_second"] == pytest.approx(0.3)
     assert result["torch"].endswith(", libreyolo 1.2") and result["curve_minutes"] == [2.0]
     with pytest.raises(RuntimeError, match="libreyolo ended with exit code 3: a line of the peer"):
-        small_data_peers.measure(sys.executable, Job({**constants, "epochs": 9}, peer="libreyolo_yolox_nano"))
+        small_data_peers.measure(sys.executable, Job({**constants, "epochs": 9}, peer="libreyolo"))
+
+
+@pytest.mark.slow  # reads the heads of 3,000 images
+@pytest.mark.parametrize("name", tables.DATA)
+def test_the_table_of_data_sets_is_true(name, shared):
+    expected, parts = tables.DATA[name], tables.sources(str(shared / "data"), tables.DATA[name])
+    root = parts.pop("image_root")
+    found = read_parts(parts, None, None, root, "drop", False, lambda note: None)
+    assert tuple(map(len, found)) == expected.images
+    boxes, sizes = clipped_boxes(found[0]), found[0].sizes[found[0].image_of_boxes()]
+    assert round(np.median(np.sqrt(area(boxes)) * 640 / sizes.max(1))) == expected.side
