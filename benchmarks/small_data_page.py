@@ -142,7 +142,8 @@ def recipe_row(runs: Runs, recipe: str) -> list[str]:
     numbers = [number(value) for value in (*maps, float(np.mean(maps)))]
     speed = [runs.mean(recipe, name) for name in ("images_per_second", "minutes", "cpu_minutes")]
     seen, memory = (f"{runs.mean(recipe, name):,.0f}" for name in ("images_seen", "peak_MiB"))
-    spread, difference, thaw = number(runs.spread(recipe)), str(runs.difference(recipe)), number(runs.thaw(recipe), 2)
+    difference = "-" if recipe == REFERENCE else str(runs.difference(recipe))
+    spread, thaw = number(runs.spread(recipe)), number(runs.thaw(recipe), 2)
     left = [recipe, f"`{changed}`" if changed else "", str(len(rows))]
     return [*left, *numbers, spread, difference, thaw, seen, *map(number, speed), memory]
 
@@ -152,7 +153,7 @@ def question_tables(runs: Runs) -> list[str]:
     left, right = ["recipe", "changes", "runs"], ["images seen", "images/s", "minutes", "CPU minutes", "MiB"]
     head = [*left, *runs.data(), "mean", "sd", "difference to shipped", "thaw", *right]
     known, parts = tables.recipes(), []
-    for question in dict.fromkeys(recipe.question for recipe in known.values()):
+    for question in sorted({recipe.question for recipe in known.values()}):
         names = [name for name in known if known[name].question == question and runs.of.get(name)]
         names = [name for name in names if name != REFERENCE]
         if names:
@@ -208,7 +209,8 @@ def draw(curves: list[dict[str, str]], path: Path) -> None:
     columns = min(len(names), 4)
     lines = -(-len(names) // columns)
     figure = Figure(figsize=(4 * columns, 3.2 * lines), dpi=110, layout="constrained")
-    for axes, data in zip(figure.subplots(lines, columns, squeeze=False).flat, names, strict=False):
+    for panel, data in enumerate(names, 1):
+        axes = figure.add_subplot(lines, columns, panel)
         for place, recipe in enumerate(recipes):
             found = [row for row in curves if (row["data"], row["recipe"]) == (data, recipe)]
             if found:

@@ -5,6 +5,7 @@ import csv
 import multiprocessing
 import os
 import resource
+import signal
 import sys
 import tempfile
 import time
@@ -86,6 +87,7 @@ def in_own_process(job: Job, work: Callable[[Job], dict] = train_once) -> dict[s
 
 def _child(job: Job, work: Callable[[Job], dict], pipe) -> None:
     """Sends the result of `work(job)` through the pipe."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # before and after training: removes the folder
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
         result = attempt(job, work)
     if "error" not in result:
