@@ -1,0 +1,248 @@
+"""Writes the page of benchmarks.small_data from its CSV files: python -m benchmarks.small_data_page [results=FOLDER]
+
+benchmarks/results/small_data.md holds a table per question and stage, small_data.png the mAP over the minutes of training.
+"""
+
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from benchmarks import small_data_recipes as tables
+from benchmarks.small_data import read
+from benchmarks.table import RESULTS
+from utils.config import override
+
+REFERENCE = "shipped"
+LEVEL = 0.95  # of the intervals
+PLOTTED = tuple(
+    dict.fromkeys((*tables.FINALISTS, "freeze_0", "freeze_all", *tables.FROM_SCRATCH, *tables.PEERS))
+)  # and the peers
+
+HEAD = """# What freezing and the other choices of a training are worth on small data
+
+`python -m benchmarks.small_data data=FOLDER weights=yolox_nano.pth stage=STAGE` measures, `python -m benchmarks.small_data_page`
+writes this page from [small_data.csv](small_data.csv), which holds every run. YOLOX-nano starts from the COCO weights described
+in [official.md](official.md). mAP is mAP50-95 of the last epoch in points: 1 point is .01.
+
+The shipped recipe is that of `train.py` before this benchmark, with its epochs scaled: a fifth of them frozen, a fifth without
+augmentation, as in its 50 epochs. Each recipe differs from it only in what the second column shows. A name with parentheses is
+a function of `benchmarks/small_data_hooks.py`.
+
+The difference is to the shipped recipe on the same data set with the same seed. Its 95 % interval is that of Student's t over
+all pairs of data set and seed. "sd" is the standard deviation over seeds, the root of the mean of the variances on the data
+sets. "thaw" is the lower mAP of the first two thawed epochs divided by that of the last frozen epoch. Minutes are those of
+training without evaluations, CPU minutes those of the whole process; other programs used the cores at the same time, so that
+CPU minutes say more. Means are over data sets and seeds.
+
+Choices are made on the data sets marked "choice". No choice has seen the others."""
+
+
+@dataclass(frozen=True)
+class Config:
+    results: str = str(RESULTS)  # folder of the CSV files and of the page
+
+
+class Interval(NamedTuple):
+    """A mean and half the width of its interval (NaN for fewer than two values)."""
+
+    mean: float
+    half: float
+    count: int
+
+    def __str__(self) -> str:
+        if not self.count:
+            return "-"
+        ends = f" [{self.mean - self.half:+.1f}, {self.mean + self.half:+.1f}]" if self.count > 1 else ""
+        return f"{self.mean:+.1f}{ends}"
+
+
+def t_quantile(degrees: int, level: float = LEVEL) -> float:
+    """Returns t such that Student's t with these degrees of freedom lies in [-t, t] with the probability `level`.
+
+    With t = sqrt(degrees) * tan(a), the density over the angle a is proportional to cos(a) ** (degrees - 1)."""
+    angles = np.linspace(0, np.pi / 2, 200_001)
+    density = np.cos(angles) ** (degrees - 1)
+    mass = np.cumsum(density[1:] + density[:-1])
+    return float(np.sqrt(degrees) * np.tan(np.interp(level, mass / mass[-1], angles[1:])))
+
+
+def interval(values: Sequence[float]) -> Interval:
+    """Returns the mean of differences and its interval."""
+    if len(values) < 2:
+        return Interval(float(np.mean(values)) if len(values) else np.nan, np.nan, len(values))
+    half = t_quantile(len(values) - 1) * np.std(values, ddof=1) / np.sqrt(len(values))
+    return Interval(float(np.mean(values)), float(half), len(values))
+
+
+class Runs:
+    """The runs of one stage: `runs[recipe][data, seed]` is a row of the CSV file."""
+
+    def __init__(self, rows: Iterable[dict[str, str]]):
+        self.of: dict[str, dict[tuple[str, str], dict[str, str]]] = defaultdict(dict)
+        for row in rows:
+            if not row["error"]:
+                self.of[row["recipe"]][row["data"], row["seed"]] = row
+
+    def data(self) -> list[str]:
+        """Returns the names of the data sets that the runs use, in the order of DATA."""
+        used = {data for runs in self.of.values() for data, _ in runs}
+        return [name for name in tables.DATA if name in used]
+
+    def values(self, recipe: str, column: str, data: str | None = None) -> list[float]:
+        """Returns the numbers of a column, of one data set or of all."""
+        runs = self.of[recipe].items()
+        return [float(row[column]) for (name, _), row in runs if row[column] and data in (None, name)]
+
+    def mean(self, recipe: str, column: str, data: str | None = None) -> float:
+        """Returns the mean of `values`, NaN without values."""
+        values = self.values(recipe, column, data)
+        return float(np.mean(values)) if values else np.nan
+
+    def spread(self, recipe: str) -> float:
+        """Returns the standard deviation of mAP over seeds in points, pooled over the data sets; NaN with one seed."""
+        maps = [self.values(recipe, "AP", data) for data in self.data()]
+        variances = [np.var(values, ddof=1) for values in maps if len(values) > 1]
+        return 100 * float(np.sqrt(np.mean(variances))) if variances else np.nan
+
+    def difference(self, recipe: str, data: str | None = None) -> Interval:
+        """Returns the paired difference of mAP to the reference in points, on one data set or on all."""
+        ours, theirs = self.of[recipe], self.of[REFERENCE]
+        pairs = [pair for pair in ours if pair in theirs and data in (None, pair[0])]
+        return interval([100 * (float(ours[pair]["AP"]) - float(theirs[pair]["AP"])) for pair in pairs])
+
+    def thaw(self, recipe: str) -> float:
+        """Returns the mean over runs of the lower mAP of the first two thawed epochs, relative to the last frozen one."""
+        names = ("frozen_AP", "thawed_AP_1", "thawed_AP_2")
+        rows = [[float(row[name]) for name in names] for row in self.of[recipe].values() if all(map(row.get, names))]
+        ratios = [min(first, second) / frozen for frozen, first, second in rows if frozen]
+        return float(np.mean(ratios)) if ratios else np.nan
+
+
+def number(value: float, digits: int = 1) -> str:
+    """Returns a number as text, - for NaN."""
+    return "-" if np.isnan(value) else f"{value:.{digits}f}"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Returns a table in Markdown."""
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows))
+
+
+def recipe_row(runs: Runs, recipe: str) -> list[str]:
+    """Returns the cells of a recipe."""
+    rows = list(runs.of[recipe].values())
+    changed = rows[0]["overrides"]
+    maps = [100 * runs.mean(recipe, "AP", data) for data in runs.data()]
+    numbers = [number(value) for value in (*maps, float(np.mean(maps)))]
+    speed = [runs.mean(recipe, name) for name in ("images_per_second", "minutes", "cpu_minutes")]
+    seen, memory = (f"{runs.mean(recipe, name):,.0f}" for name in ("images_seen", "peak_MiB"))
+    difference = "-" if recipe == REFERENCE else str(runs.difference(recipe))
+    spread, thaw = number(runs.spread(recipe)), number(runs.thaw(recipe), 2)
+    left = [recipe, f"`{changed}`" if changed else "", str(len(rows))]
+    return [*left, *numbers, spread, difference, thaw, seen, *map(number, speed), memory]
+
+
+def question_tables(runs: Runs) -> list[str]:
+    """Returns the heading and the table of each question with at least one run; each begins with the shipped recipe."""
+    left, right = ["recipe", "changes", "runs"], ["images seen", "images/s", "minutes", "CPU minutes", "MiB"]
+    head = [*left, *runs.data(), "mean", "sd", "difference to shipped", "thaw", *right]
+    known, parts = tables.recipes(), []
+    for question in sorted({recipe.question for recipe in known.values()}):
+        names = [name for name in known if known[name].question == question and runs.of.get(name)]
+        names = [name for name in names if name != REFERENCE]
+        if names:
+            rows = [recipe_row(runs, name) for name in [REFERENCE, *names] if runs.of.get(name)]
+            parts += [f"### {question}", table(head, rows)]
+    return parts
+
+
+def set_table(runs: Runs) -> str:
+    """Returns the differences to the shipped recipe on each data set, with intervals over seeds."""
+    names = [name for name in runs.of if name != REFERENCE]
+    rows = [[name, *(str(runs.difference(name, data)) for data in runs.data())] for name in names]
+    return table(["difference to shipped, points", *runs.data()], rows)
+
+
+def data_table() -> str:
+    """Returns the table of data sets."""
+    rows = [
+        [
+            name,
+            "choice" if data.choice else "report",
+            *map(str, data.images),
+            str(data.side),
+            "{} epochs, {} px".format(*data.screen),
+        ]
+        for name, data in tables.DATA.items()
+    ]
+    head = ["data set", "used for", "training images", "evaluated images", "median side of a box, image of 640 px"]
+    return table([*head, "length of a run in the search"], rows)
+
+
+def stage_parts(stage: str, rows: list[dict[str, str]]) -> list[str]:
+    """Returns the headings and tables of a stage."""
+    runs = Runs(rows)
+    known = [row for row in rows if row["recipe"] == REFERENCE] or rows
+    sizes = sorted({f"{row['epochs']} epochs at {row['image_size']} px" for row in known})
+    where = sorted({row["machine"] for row in rows})
+    seeds = sorted({int(row["seed"]) for row in rows})
+    text = f"Seeds {', '.join(map(str, seeds))}; {', '.join(sizes)}. Measured on {'; '.join(where)}."
+    parts = [f"## Stage {stage}", text, *question_tables(runs)]
+    if len(seeds) > 1:
+        parts += ["### Each data set", set_table(runs)]
+    failed = [f"- {row['data']}, seed {row['seed']}, {row['recipe']}: {row['error']}" for row in rows if row["error"]]
+    return parts + (["### Runs that failed", "\n".join(failed)] if failed else [])
+
+
+def draw(curves: list[dict[str, str]], path: Path) -> None:
+    """Draws mAP over the minutes of training for the last stage with curves: a panel per data set, means over seeds."""
+    stage = max((row["stage"] for row in curves), key=lambda name: list(tables.STAGES).index(name.split()[0]))
+    curves = [row for row in curves if row["stage"] == stage]
+    names = [name for name in tables.DATA if any(row["data"] == name for row in curves)]
+    recipes = [name for name in PLOTTED if any(row["recipe"] == name for row in curves)]
+    columns = min(len(names), 4)
+    lines = -(-len(names) // columns)
+    figure = Figure(figsize=(4 * columns, 3.2 * lines), dpi=110, layout="constrained")
+    for panel, data in enumerate(names, 1):
+        axes = figure.add_subplot(lines, columns, panel)
+        for place, recipe in enumerate(recipes):
+            found = [row for row in curves if (row["data"], row["recipe"]) == (data, recipe)]
+            if found:
+                minutes, maps = (
+                    np.mean([np.array(row[name].split(), float) for row in found], 0) for name in ("minutes", "AP")
+                )
+                axes.plot(minutes, 100 * maps, label=recipe, color=f"C{place}", marker="" if len(maps) > 1 else "o")
+        axes.set(title=data, xlabel="minutes of training", ylabel="mAP50-95, points", xlim=(0, None), ylim=(0, None))
+        axes.grid(color="#d9dde1", linewidth=0.6)
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.axes[0].legend(fontsize=8, title=f"stage {stage}")
+    figure.savefig(path)
+
+
+def write(folder: Path) -> Path | None:
+    """Writes small_data.md and small_data.png, and returns the path of the page; None without runs."""
+    rows, curves = read(folder / "small_data.csv"), read(folder / "small_data_curves.csv")
+    if not rows:
+        return None
+    parts = [HEAD, data_table()]
+    if curves:
+        draw(curves, folder / "small_data.png")
+        parts.append("![mAP over the minutes of training](small_data.png)")
+    stages = sorted(
+        {row["stage"] for row in rows}, key=lambda name: (-list(tables.STAGES).index(name.split()[0]), name)
+    )
+    for stage in stages:
+        parts += stage_parts(stage, [row for row in rows if row["stage"] == stage])
+    page = folder / "small_data.md"
+    page.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    return page
+
+
+if __name__ == "__main__":
+    print(write(Path(override(Config(), sys.argv[1:]).results)))

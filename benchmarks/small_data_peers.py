@@ -1,0 +1,98 @@
+"""Other trainers in benchmarks.small_data: same images, same epochs, their own defaults, judged by our evaluator."""
+
+import json
+import os
+import resource
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.small_data_run import Job, peak_bytes
+from datasets.labels import yolo_text
+from datasets.scan import clipped_boxes
+from datasets.store import Annotations
+from datasets.train_val import read_parts
+from utils.metrics import coco_metrics, to_coco
+
+SCRIPT = Path(__file__).with_name("small_data_peer.py")
+
+
+def measure(python: str, job: Job) -> dict[str, Any]:
+    """Trains the peer `job.peer` with the Python of its environment -> the cells of the row, as `train_once`."""
+    constants = job.constants
+    parts = {"train": constants["train"], "val": constants["val"]}
+    train, val = read_parts(parts, None, None, constants["image_root"], "drop", False, lambda note: None)
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    with tempfile.TemporaryDirectory(prefix="small_data_") as name:
+        folder = Path(name)
+        task = write_task(folder, train, val, job)
+        run(python, folder, task)
+        result = json.loads(Path(task["result"]).read_text(encoding="utf-8"))
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    seconds = usage.ru_utime + usage.ru_stime - before.ru_utime - before.ru_stime
+    images = len(train) * constants["epochs"]
+    metrics = judge(result, val)
+    return {
+        **{"images_seen": images, "AP": metrics["AP"], "AP50": metrics["AP50"]},
+        **{"minutes": result["minutes"], "images_per_second": images / (60 * result["minutes"])},
+        **{"cpu_minutes": seconds / 60, "peak_MiB": round(peak_bytes(usage.ru_maxrss) / 2**20)},
+        **{"curve_minutes": [result["minutes"]], "curve_AP": [metrics["AP"]]},
+        "torch": f"{torch.__version__}, {job.peer} {result['version']}",
+    }
+
+
+def write_task(folder: Path, train: Annotations, val: Annotations, job: Job) -> dict[str, Any]:
+    """Writes the data as YOLO label files and task.json, and returns the task."""
+    for part, data in (("train", train), ("val", val)):
+        write_yolo(folder, part, data)
+    names = "".join(f"  {number}: {json.dumps(name)}\n" for number, name in enumerate(train.classes))
+    text = f"path: {folder}\ntrain: images/train\nval: images/val\nnc: {len(train.classes)}\nnames:\n{names}"
+    (folder / "data.yaml").write_text(text, encoding="utf-8")
+    constants = job.constants
+    task = {
+        **{"peer": job.peer, "data": str(folder / "data.yaml"), "folder": str(folder)},
+        **{"epochs": constants["epochs"], "imgsz": constants["image_size"][0], "seed": constants["seed"]},
+        **{"weights": constants["weights"], "images": [val.path(i) for i in range(len(val))]},
+        "result": str(folder / "result.json"),
+    }
+    (folder / "task.json").write_text(json.dumps(task), encoding="utf-8")
+    return task
+
+
+def write_yolo(folder: Path, part: str, data: Annotations) -> None:
+    """Writes label files, and links to the images, named by the number of the image. Crowd regions are left out."""
+    images, labels = (folder / kind / part for kind in ("images", "labels"))
+    boxes = clipped_boxes(data)
+    for place in (images, labels):
+        place.mkdir(parents=True)
+    for index in range(len(data)):
+        rows = np.arange(data.starts[index], data.starts[index + 1])
+        rows = rows[~data.crowd[rows]]
+        height, width = data.sizes[index].tolist()
+        text = yolo_text(boxes[rows], data.labels[rows].tolist(), width, height)
+        (labels / f"{index:06}.txt").write_text(text, encoding="utf-8")
+        path = Path(data.path(index)).absolute()
+        (images / f"{index:06}{path.suffix}").symlink_to(path)
+
+
+def run(python: str, folder: Path, task: dict[str, Any]) -> None:
+    """Runs small_data_peer.py. Raises RuntimeError with the end of its output if it fails."""
+    environment = {**os.environ, "YOLO_OFFLINE": "1", "YOLO_VERBOSE": "false"}
+    command = [python, str(SCRIPT), str(folder / "task.json")]
+    with open(folder / "output.txt", "w+", encoding="utf-8", errors="replace") as output:
+        streams = {"stdout": output, "stderr": subprocess.STDOUT, "cwd": folder, "env": environment}
+        done = subprocess.run(command, check=False, **streams)
+    if done.returncode or not Path(task["result"]).exists():
+        end = (folder / "output.txt").read_text(encoding="utf-8", errors="replace").strip()[-250:]
+        raise RuntimeError(f"{task['peer']} ended with exit code {done.returncode}: {end}")
+
+
+def judge(result: dict[str, list], val: Annotations) -> dict[str, Any]:
+    """Returns the metrics of detections as small_data_peer.py writes them."""
+    boxes, labels = np.array(result["boxes"], np.float64).reshape(-1, 4), np.array(result["labels"], np.int64)
+    columns = (boxes, np.array(result["scores"], np.float64), labels, np.array(result["numbers"], np.int64))
+    return coco_metrics(val.coco(), to_coco([columns], val))

@@ -1,0 +1,205 @@
+"""The tables of benchmarks.small_data: data sets, recipes and stages. A recipe is a row of a question's table on the page."""
+
+from typing import Any, NamedTuple
+
+from benchmarks import small_data_hooks as hook
+from utils.config import show
+
+
+class DataSet(NamedTuple):
+    """A data set in the folder `data`, and how it is used."""
+
+    choice: bool  # choices are made on it; otherwise it is only reported
+    train: str
+    val: str
+    images: tuple[int, int]  # for training, for evaluation
+    side: int  # median side of a box in pixels, if the longer side of the image has 640
+    screen: tuple[int, int]  # epochs and pixels in the stage "screen": about 5,000 images seen
+    image_root: str | None = None
+
+
+BCCD = "bccd/BCCD/ImageSets/Main"
+COCO = ("coco_train337/instances_train2017_subset.json", "coco_val326/instances_val2017_core326.json")
+DATA = {
+    "bccd": DataSet(True, f"{BCCD}/train.txt", f"{BCCD}/val.txt", (205, 87), 102, (20, 224)),
+    "chess": DataSet(True, "more/chess/train.txt", "more/chess/val.txt", (230, 58), 45, (20, 256)),
+    "deep_pcb": DataSet(True, "more/deep_pcb/train.txt", "more/deep_pcb/val.txt", (400, 100), 34, (15, 256)),
+    "bccd_test": DataSet(False, f"{BCCD}/train.txt", f"{BCCD}/test.txt", (205, 72), 102, (20, 224)),
+    "raccoon": DataSet(
+        False,
+        "raccoon/data/train_labels.csv",
+        "raccoon/data/test_labels.csv",
+        (160, 40),
+        376,
+        (20, 224),
+        "raccoon/images",
+    ),
+    "hemocytometer": DataSet(
+        False, "more/hemocytometer/train.txt", "more/hemocytometer/val.txt", (168, 42), 18, (20, 320)
+    ),
+    "dental_xray": DataSet(False, "more/dental_xray/train.txt", "more/dental_xray/val.txt", (400, 100), 55, (15, 256)),
+    "coco337": DataSet(False, *COCO, (337, 326), 54, (15, 320)),
+}
+
+
+class Recipe(NamedTuple):
+    """One row of a question's table: what differs from the shipped recipe."""
+
+    question: str
+    changes: dict[str, Any]  # constants of train.py, and the fractions of FRACTIONS
+    hooks: tuple[hook.Hook, ...] = ()
+    peer: str | None = None  # another trainer: libreyolo or ultralytics
+
+
+# The constants of train.py before this benchmark, written down so that rows stay comparable when a default changes. Numbers of
+# epochs are fractions of all epochs, so that short runs show what the default of 50 epochs does: 10 frozen epochs, and 10
+# without augmentation.
+SHIPPED = {
+    **{"model": "yolox_nano", "freeze": 0.2, "no_aug": 0.2, "warmup_epochs": 1.0},
+    **{"batch_size": 16, "freeze_batch_size": 32, "optimizer": "adamw", "weight_decay": 0.05},
+    **{"learning_rate": 4e-3, "min_learning_rate": 2e-4, "schedule": "cosine", "multi_scale": 0.0},
+    **{"mosaic": 0.5, "mixup": 0.0, "flip": 0.5, "rotation": 5.0, "scale": (0.5, 1.5), "hsv": (5.0, 30.0, 30.0)},
+    **{"repeat": 0.0, "accumulate": 1, "ema": True},
+}
+FRACTIONS = {"freeze": "freeze_epochs", "no_aug": "no_aug_epochs", "warmup": "warmup_epochs"}
+FREEZING = "1. Freezing, the batch norms of the backbone after the thaw, and its learning rate"
+NORMS = "2. Stem, batch norms and a second warm-up"
+LENGTH = "3. Length"
+SIZE = "4. Input size"
+OPTIMIZER = "5. Optimizer, learning rate, batch, weight decay and no-augmentation epochs"
+AUGMENTATION = "6. Augmentation"
+SCRATCH = "From scratch, and other trainers"
+
+
+def rates(factor: float, lowest: float | None = None) -> dict[str, float]:
+    """Returns the learning rates of the shipped recipe times `factor`, the lowest one times `lowest` if given."""
+    return {"learning_rate": 4e-3 * factor, "min_learning_rate": 2e-4 * (factor if lowest is None else lowest)}
+
+
+def sgd(factor: float) -> dict[str, Any]:
+    """Returns the constants of SGD with `factor` times the learning rate of YOLOX."""
+    rate = {"learning_rate": 0.01 * factor, "min_learning_rate": 5e-4 * factor}
+    return {"optimizer": "sgd", "weight_decay": 5e-4, **rate}
+
+
+def batch(images: int) -> dict[str, int]:
+    """Returns the batch sizes with `images` per step after the thaw and twice as many before."""
+    return {"batch_size": images, "freeze_batch_size": 2 * images}
+
+
+# In the order of expected worth: a search that is cut off has measured the first ones on all data sets.
+RECIPES = {
+    "shipped": Recipe("0. The shipped recipe", {}),
+    "rate_0.5": Recipe(OPTIMIZER, rates(0.5)),
+    "rate_0.25": Recipe(OPTIMIZER, rates(0.25)),
+    "freeze_0": Recipe(FREEZING, {"freeze": 0}),
+    "freeze_0.1": Recipe(FREEZING, {"freeze": 0.1}),
+    "freeze_all": Recipe(FREEZING, {"freeze": 1.0}),
+    "backbone_0.3": Recipe(FREEZING, {}, ((hook.backbone_rate, 0.3),)),
+    "backbone_0.1": Recipe(FREEZING, {}, ((hook.backbone_rate, 0.1),)),
+    "momentum_0.1": Recipe(NORMS, {}, ((hook.norm_momentum, 0.1),)),
+    "no_aug_0.4": Recipe(OPTIMIZER, {"no_aug": 0.4}),
+    "no_aug_0.1": Recipe(OPTIMIZER, {"no_aug": 0.1}),
+    "second_warmup_1": Recipe(NORMS, {}, ((hook.second_warmup, 1.0),)),
+    "rotation_0": Recipe(AUGMENTATION, {"rotation": 0.0}),
+    "mosaic_1": Recipe(AUGMENTATION, {"mosaic": 1.0}),
+    # the rest of the questions
+    "rate_0.5_freeze_0": Recipe(OPTIMIZER, {"freeze": 0, **rates(0.5)}),
+    "warmup_0.1_freeze_0": Recipe(NORMS, {"freeze": 0, "warmup": 0.1}),
+    "batch_8": Recipe(OPTIMIZER, batch(8)),
+    "batch_frozen_16": Recipe(OPTIMIZER, {"freeze_batch_size": 16}),
+    "unscaled": Recipe("0. The shipped recipe", {"freeze_epochs": 10, "no_aug_epochs": 10}),
+    "eval_norms": Recipe(FREEZING, {}, ((hook.eval_norms,),)),
+    "freeze_0_backbone_0.3": Recipe(FREEZING, {"freeze": 0}, ((hook.backbone_rate, 0.3),)),
+    "freeze_0_backbone_0.1": Recipe(FREEZING, {"freeze": 0}, ((hook.backbone_rate, 0.1),)),
+    "freeze_0_eval_norms": Recipe(FREEZING, {"freeze": 0}, ((hook.eval_norms,),)),
+    "eval_norms_backbone_0.3": Recipe(FREEZING, {}, ((hook.eval_norms,), (hook.backbone_rate, 0.3))),
+    "eval_norms_backbone_0.1": Recipe(FREEZING, {}, ((hook.eval_norms,), (hook.backbone_rate, 0.1))),
+    "freeze_0_eval_norms_backbone_0.3": Recipe(
+        FREEZING, {"freeze": 0}, ((hook.eval_norms,), (hook.backbone_rate, 0.3))
+    ),
+    "freeze_0.5": Recipe(FREEZING, {"freeze": 0.5}),
+    "frozen_stem": Recipe(NORMS, {}, ((hook.frozen_stem,),)),
+    "second_warmup_3": Recipe(NORMS, {}, ((hook.second_warmup, 3.0),)),
+    "new_statistics": Recipe(NORMS, {}, ((hook.new_statistics, 128),)),
+    "warmup_0.1": Recipe(NORMS, {"warmup": 0.1}),
+    "rate_0.25_same_lowest": Recipe(OPTIMIZER, rates(0.25, 1.0)),
+    "rate_1_lowest_0.2": Recipe(OPTIMIZER, rates(1.0, 0.2)),
+    "rate_2": Recipe(OPTIMIZER, rates(2.0)),
+    "sgd_1": Recipe(OPTIMIZER, sgd(1.0)),
+    "sgd_0.5": Recipe(OPTIMIZER, sgd(0.5)),
+    "sgd_2": Recipe(OPTIMIZER, sgd(2.0)),
+    "sgd_0.25": Recipe(OPTIMIZER, sgd(0.25)),
+    "sgd_1_no_clipping": Recipe(OPTIMIZER, sgd(1.0), ((hook.no_clipping,),)),
+    "batch_32": Recipe(OPTIMIZER, batch(32)),
+    "batch_32_square_root": Recipe(OPTIMIZER, batch(32), ((hook.rescaled_rate, 0.5),)),
+    "batch_8_square_root": Recipe(OPTIMIZER, batch(8), ((hook.rescaled_rate, 0.5),)),
+    "decay_0.01": Recipe(OPTIMIZER, {"weight_decay": 0.01}),
+    "decay_0.2": Recipe(OPTIMIZER, {"weight_decay": 0.2}),
+    "no_aug_0": Recipe(OPTIMIZER, {"no_aug": 0}),
+    "mosaic_0": Recipe(AUGMENTATION, {"mosaic": 0.0}),
+    "mixup_0.5": Recipe(AUGMENTATION, {"mixup": 0.5}),
+    "copy_paste_0.5": Recipe(AUGMENTATION, {}, ((hook.copy_paste, 0.5),)),
+    "repeat_0.5": Recipe(AUGMENTATION, {"repeat": 0.5}),
+    "size_320": Recipe(SIZE, {"image_size": (320, 320)}),
+    "size_416": Recipe(SIZE, {"image_size": (416, 416)}),
+    "epochs_30": Recipe(LENGTH, {"epochs": 30}),
+    "epochs_60": Recipe(LENGTH, {"epochs": 60}),
+    "epochs_100": Recipe(LENGTH, {"epochs": 100}),
+    "size_640": Recipe(SIZE, {"image_size": (640, 640)}),
+    "epochs_200": Recipe(LENGTH, {"epochs": 200}),
+}
+FROM_SCRATCH = {
+    "scratch_yolox_nano": Recipe(SCRATCH, {"weights": None, "freeze": 0}),
+    "scratch_yolov9_t": Recipe(SCRATCH, {"weights": None, "freeze": 0, "model": "yolov9_t"}),
+}
+PEERS = {  # each with its own defaults; LibreYOLO starts from the weights of our YOLOX-nano
+    "libreyolo_yolox_nano": Recipe(SCRATCH, {}, peer="libreyolo"),
+    "ultralytics_yolo11n_scratch": Recipe(SCRATCH, {}, peer="ultralytics"),
+}
+FINALISTS = ("shipped", "rate_0.5", "freeze_0")  # the shipped recipe and the best two of the search
+
+
+class Stage(NamedTuple):
+    """Which runs belong together. Differences between recipes are taken within a stage."""
+
+    choice: tuple[bool, ...]  # of its data sets
+    seeds: tuple[int, ...]
+    recipes: tuple[str, ...]
+    length: tuple[int, int] | None  # epochs and pixels; None: those of the data set
+
+
+STAGES = {
+    "screen": Stage((True,), (0,), tuple(RECIPES), None),
+    "confirm": Stage((True,), (1, 2, 3), FINALISTS, (50, 320)),
+    "report": Stage((False,), (1, 2, 3), FINALISTS, (50, 320)),
+    "peers": Stage((True, False), (1,), ("shipped", *FROM_SCRATCH, *PEERS), (50, 320)),
+}
+
+
+def recipes() -> dict[str, Recipe]:
+    """Returns all recipes, also those of other trainers, by name."""
+    return RECIPES | FROM_SCRATCH | PEERS
+
+
+def constants(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """Returns constants of train.py: `changes` replace `base`, and fractions of the epochs become numbers of epochs.
+
+    A constant and its fraction replace each other."""
+    other = FRACTIONS | {target: name for name, target in FRACTIONS.items()}
+    settings = {name: value for name, value in base.items() if other.get(name) not in changes} | changes
+    result = {name: value for name, value in settings.items() if name not in FRACTIONS}
+    epochs = {FRACTIONS[name]: round(settings[name] * settings["epochs"]) for name in FRACTIONS if name in settings}
+    return result | epochs | {"bad_boxes": "drop", "workers": 0}
+
+
+def sources(folder: str, data: DataSet) -> dict[str, str | None]:
+    """Returns the constants that name the images and the annotations."""
+    root = data.image_root and f"{folder}/{data.image_root}"
+    return {"train": f"{folder}/{data.train}", "val": f"{folder}/{data.val}", "image_root": root}
+
+
+def overrides(recipe: Recipe) -> str:
+    """Returns what differs from the shipped recipe, as text: changed constants and fractions, then hooks."""
+    words = [f"{name}={show(value)}" for name, value in recipe.changes.items()]
+    return " ".join([*words, *filter(None, [hook.text(recipe.hooks)])])

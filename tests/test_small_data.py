@@ -1,0 +1,321 @@
+"""benchmarks/small_data.py: runs have one row each, failures are rows too, and the hooks change what they say."""
+
+import os
+import sys
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from small import SMALL, TINY_WEIGHTS, only_run, train_quietly
+from small import config as small_config
+
+import nets
+import train
+from benchmarks import small_data, small_data_hooks, small_data_page, small_data_peers
+from benchmarks import small_data_recipes as tables
+from benchmarks.small_data import Config, plan, read
+from benchmarks.small_data_recipes import DataSet, Recipe
+from benchmarks.small_data_run import Job, attempt, cells, in_own_process, train_once
+from datasets.scan import clipped_boxes
+from datasets.train_val import read_parts
+from utils import checkpoint
+from utils.boxes import area
+from utils.config import ConfigError
+from utils.optim import Plan, Schedule
+
+
+def broken() -> dict:
+    """A hook that fails when the run begins."""
+    raise ValueError("no such\nthing")
+
+
+SETTINGS = {name: SMALL[name] for name in ("model", "learning_rate", "batch_size", "freeze_batch_size")}
+TABLE = {
+    "shipped": Recipe("0", SETTINGS),
+    "broken": Recipe("1", SETTINGS, ((broken,),)),
+    "slow": Recipe("1", {**SETTINGS, "freeze": 0, "learning_rate": 0.001}),
+}
+
+
+def finished(job: Job) -> dict:
+    """Applies the hooks, and returns the result of a run without training."""
+    with small_data_hooks.hooked(job.hooks):
+        row = {"AP": "0.25", "AP50": "0.5", "seconds": "30", "images_per_second": "2"}
+        return cells([row] * 2, job.constants["freeze_epochs"])
+
+
+@pytest.fixture
+def tiny_table(monkeypatch, demo_images):
+    """Three recipes and one data set of drawn images, for all stages."""
+    monkeypatch.setattr(tables, "RECIPES", TABLE)
+    monkeypatch.setattr(tables, "DATA", {"drawn": DataSet(True, "train.txt", "val.txt", (9, 5), 10, (4, 64))})
+    stage = tables.STAGES["screen"]._replace(recipes=tuple(TABLE))
+    monkeypatch.setattr(tables, "STAGES", {"screen": stage})
+    return lambda output, **changes: Config(str(demo_images), str(TINY_WEIGHTS), results=str(output), **changes)
+
+
+def test_each_run_has_one_row_and_a_failed_one_does_not_end_the_rest(tiny_table, tmp_path, capfd):
+    jobs = []
+
+    def measure(job: Job) -> dict:  # the first run is real
+        jobs.append(job)
+        return attempt(job, train_once if len(jobs) == 1 else finished)
+
+    small_data.main(tiny_table(tmp_path), measure)
+    rows = read(tmp_path / "small_data.csv")
+    assert [row["recipe"] for row in rows] == ["shipped", "broken", "slow"] and len(jobs) == 3
+    assert [row["error"] for row in rows] == ["", "ValueError: no such thing", ""]
+    assert [row["overrides"].split()[-1] for row in rows] == ["freeze_batch_size=6", "broken()", "freeze=0"]
+    first, _, last = rows
+    assert first["epochs"] == "4" and first["images_seen"] == "36" and first["image_size"] == "64"
+    curves = read(tmp_path / "small_data_curves.csv")
+    assert [curve["recipe"] for curve in curves] == ["shipped", "slow"]
+    maps = curves[0]["AP"].split()
+    assert len(maps) == 4 == len(curves[0]["minutes"].split()) and float(first["AP"]) > 0
+    names = ("frozen_AP", "thawed_AP_1", "thawed_AP_2", "AP", "best_AP")
+    assert [first[name] for name in names] == [*maps, max(maps)][:3] + [maps[-1], max(maps)]
+    assert last["frozen_AP"] == last["thawed_AP_1"] == ""  # it was never frozen
+    before = (tmp_path / "small_data.csv").read_bytes()
+    small_data.main(tiny_table(tmp_path), measure)
+    assert len(jobs) == 3 and (tmp_path / "small_data.csv").read_bytes() == before
+    small_data.main(tiny_table(tmp_path, seeds=(0, 1), recipes=("slow",)), measure)
+    assert len(jobs) == 4 and jobs[-1].constants["seed"] == 1
+    capfd.readouterr()
+
+
+def test_no_run_begins_after_the_given_minutes(tiny_table, tmp_path, monkeypatch, capsys):
+    clock = iter([0.0, 0.0, 61.0, 122.0])
+    monkeypatch.setattr(small_data.time, "monotonic", lambda: next(clock))
+    small_data.main(tiny_table(tmp_path, minutes=1), lambda job: {"error": "none"})
+    assert len(read(tmp_path / "small_data.csv")) == 1
+    assert "2 runs are left" in capsys.readouterr().out
+
+
+def test_numbers_of_epochs_are_fractions_unless_a_recipe_sets_them():
+    base = {"epochs": 20, **tables.SHIPPED}
+    names = ("freeze_epochs", "no_aug_epochs", "warmup_epochs")
+
+    def epochs(**changes) -> list[float]:
+        result = tables.constants(base, changes)
+        train.checked(train.Config(**result))
+        return [result[name] for name in names]
+
+    assert epochs() == [4, 4, 1]
+    assert epochs(epochs=50) == [10, 10, 1]  # the defaults of train.py
+    assert epochs(freeze_epochs=10, no_aug_epochs=7) == [10, 7, 1]
+    assert epochs(freeze=1.0, no_aug=0, warmup=0.1) == [20, 0, 2]
+
+
+def test_every_recipe_is_a_training_of_its_own(tmp_path):
+    """All recipes have constants that train.py takes; no two of them are the same run."""
+    recipes = tuple(tables.recipes())
+    runs = list(plan(small_data.checked(Config(str(tmp_path), only=("bccd",), recipes=recipes, peers="python"))))
+    assert len({repr(job) for _, job in runs}) == len(runs) == len(recipes)
+    for _, job in runs:
+        train.checked(train.Config(**job.constants))
+    with pytest.raises(ConfigError, match="recipes=freze_0: choose from shipped"):
+        small_data.checked(Config(str(tmp_path), recipes=("freze_0",)))
+
+
+def test_shipped_equals_the_defaults_of_train_at_their_length():
+    ours = tables.constants({"epochs": 50, **tables.SHIPPED}, {})
+    defaults = vars(train.Config())
+    assert {name: defaults[name] for name in ours if name != "workers"} == {
+        n: v for n, v in ours.items() if n != "workers"
+    }
+
+
+def test_a_run_that_fails_in_its_own_process_is_an_error(tmp_path):
+    row = {"AP": "0.5", "AP50": "0.7", "seconds": "30", "images_per_second": "2"}
+    rows = [{**row, "AP": str(value)} for value in (0.1, 0.2, 0.4, 0.3)]
+    result = cells(rows, 2)
+    assert (result["frozen_AP"], result["thawed_AP_1"], result["thawed_AP_2"]) == (0.2, 0.4, 0.3)
+    assert (result["AP"], result["best_AP"], result["minutes"], result["images_seen"]) == (0.3, 0.4, 2.0, 240)
+    assert cells(rows, 4)["frozen_AP"] is cells(rows, 0)["frozen_AP"] is None
+
+
+def end(job: Job) -> dict:
+    """Work that ends the process."""
+    os._exit(job.constants["code"])
+
+
+@pytest.mark.slow  # a new process imports torch
+def test_a_process_that_ends_is_an_error():
+    assert in_own_process(Job({"code": 7}), end) == {"error": "the process ended with exit code 7"}
+
+
+def weights_after(demo_images, folder: Path, *hooks, **changes) -> tuple[dict, dict]:
+    """Returns the weights before and after a short training with hooks."""
+    with small_data_hooks.hooked(hooks):
+        train_quietly(small_config(demo_images, folder, epochs=2, no_aug_epochs=0, **changes))
+    return checkpoint.load(TINY_WEIGHTS)["model"], checkpoint.load(only_run(folder) / "last.pt")["resume"]["model"]
+
+
+def changed(before: dict, after: dict, part: str) -> bool:
+    return any(not torch.equal(before[name], after[name]) for name in before if part in name and "batches" not in name)
+
+
+def test_hooks_change_the_training_and_leave_train_as_it_was(demo_images, tmp_path):
+    names = ("build_model", "build_optimizer", "Schedule", "validate", "build_data", "MAX_GRADIENT_NORM")
+    originals = [getattr(train, name) for name in names]
+    frozen = {"freeze_epochs": 0}
+    before, after = weights_after(demo_images, tmp_path / "a", **frozen)
+    assert all(changed(before, after, part) for part in ("backbone.stem", "backbone.downs", "running_mean", "head"))
+    rate = (small_data_hooks.backbone_rate, 0.0)
+    before, after = weights_after(demo_images, tmp_path / "b", rate, (small_data_hooks.no_clipping,), **frozen)
+    weights = [name for name in before if name.startswith("backbone") and name.endswith(("weight", "bias"))]
+    assert weights and all(torch.equal(before[name], after[name]) for name in weights)
+    assert changed(before, after, "neck") and changed(before, after, "backbone.stem.0.bn.running_mean")
+    norms, stem = (small_data_hooks.eval_norms,), (small_data_hooks.frozen_stem,)
+    before, after = weights_after(demo_images, tmp_path / "c", norms, **frozen)
+    assert changed(before, after, "backbone.stem.0.conv") and changed(before, after, "neck.0.bn.running_mean")
+    assert not changed(before, after, "backbone.stem.0.bn.running") and changed(
+        before, after, "backbone.stem.0.bn.weight"
+    )
+    before, after = weights_after(demo_images, tmp_path / "d", stem, (small_data_hooks.new_statistics, 4))
+    assert not changed(before, after, "backbone.stem") and changed(before, after, "backbone.downs.0.bn.running_mean")
+    assert [getattr(train, name) for name in names] == originals
+
+
+def test_statistics_are_the_means_over_the_batches():
+    model = nets.build("tiny_n", 2)
+    batches = [torch.randint(0, 255, (4, 3, 64, 64), dtype=torch.uint8) for _ in range(3)]
+    loader = [type("Batch", (), {"images": images, "to": lambda self, device: self})() for images in batches]
+    inputs = []
+    model.backbone.stem[0].conv.register_forward_hook(lambda *args: inputs.append(args[2]))
+    small_data_hooks.estimate_statistics(model, loader, frozen=True)
+    assert not model.backbone.stem[0].bn.running_mean.any() and model.neck[0].bn.running_mean.any()
+    small_data_hooks.estimate_statistics(model, loader, frozen=False)
+    norm = model.backbone.stem[0].bn
+    mean = torch.stack([x.mean((0, 2, 3)) for x in inputs[3:]]).mean(0)
+    torch.testing.assert_close(norm.running_mean, mean)
+    assert norm.momentum == 0.03 and not norm.training
+
+
+def test_schedules_of_the_hooks():
+    plan = Plan.of(160, 20, 5, 32, 16, 1)
+    plain = Schedule(plan, "cosine", 4e-3, 2e-4, 1.0, 4)
+    again = small_data_hooks.second_warmup(2.0)["Schedule"](Schedule)(plan, "cosine", 4e-3, 2e-4, 1.0, 4)
+    for epoch, factor in ((0.5, 1), (4.9, 1), (5, 0), (6, 0.25), (7, 1), (15, 1)):
+        assert again.at(epoch) == pytest.approx(plain.at(epoch) * factor)
+    root = small_data_hooks.rescaled_rate(0.5)["Schedule"](Schedule)(plan, "cosine", 4e-3, 2e-4, 1.0, 4)
+    assert root(100) == plain(100)  # 16 images per step
+    assert root(20) == pytest.approx(plain(20) / 2**0.5)  # 32
+
+
+def test_pasted_copies_lie_inside_the_image_and_beside_other_boxes():
+    rng = np.random.default_rng(0)
+    image = rng.integers(0, 255, (64, 96, 3)).astype(np.uint8)
+    boxes = np.array([[2, 3, 20, 21], [40, 5, 60, 30]], np.float32)
+    kept = image.copy()
+    pasted, more, labels = small_data_hooks.CopyPaste(1.0)(image, boxes, np.array([0, 1]), rng)
+    assert np.array_equal(image, kept) and len(more) == len(labels) > 2
+    assert (more >= 0).all() and (more <= [96, 64, 96, 64]).all() and np.array_equal(more[:2], boxes)
+    x1, y1, x2, y2 = more[2].astype(int)
+    source = boxes[labels[2]].astype(int)
+    part = image[source[1] : source[3], source[0] : source[2]]
+    assert any(np.array_equal(pasted[y1:y2, x1:x2], one) for one in (part, part[:, ::-1]))
+
+
+def test_quantiles_of_t():
+    """Values of printed tables."""
+    known = {1: 12.706, 2: 4.303, 3: 3.182, 8: 2.306, 23: 2.069, 120: 1.980}
+    for degrees, value in known.items():
+        assert small_data_page.t_quantile(degrees) == pytest.approx(value, abs=6e-4)
+
+
+def rows_of(**maps: dict[tuple[str, int], float]) -> list[dict[str, str]]:
+    """Rows of the CSV file: recipe -> {(data, seed): mAP}."""
+    blank = dict.fromkeys(small_data.COLUMNS, "") | {"stage": "screen", "images_seen": "36", "epochs": "20"}
+    cells = [(recipe, pair, value) for recipe, values in maps.items() for pair, value in values.items()]
+    return [blank | {"recipe": r, "data": d, "seed": str(s), "AP": str(v)} for r, (d, s), v in cells]
+
+
+def test_the_paired_interval_is_that_computed_by_hand():
+    shipped = {("bccd", 1): 0.50, ("bccd", 2): 0.52, ("chess", 1): 0.30, ("chess", 2): 0.34}
+    other = {("chess", 2): 0.37, ("bccd", 1): 0.51, ("bccd", 2): 0.54, ("chess", 1): 0.36, ("deep_pcb", 1): 0.9}
+    runs = small_data_page.Runs(rows_of(shipped=shipped, other=other))
+    # differences 1, 2, 6 and 3 points: mean 3, squared deviations 4, 1, 9 and 0, so sd = sqrt(14 / 3) and
+    # half = 3.1824 * 2.1602 / 2 = 3.4374
+    found = runs.difference("other")
+    assert found.count == 4 and found.mean == pytest.approx(3) and found.half == pytest.approx(3.4374, abs=1e-3)
+    assert str(found) == "+3.0 [-0.4, +6.4]"
+    assert str(runs.difference("other", "deep_pcb")) == "-"
+    assert runs.spread("shipped") == pytest.approx(np.sqrt((2.0 + 8.0) / 2))  # variances 2 and 8 points squared
+    assert np.isnan(small_data_page.Runs(rows_of(shipped={("bccd", 1): 0.5})).spread("shipped"))
+
+
+def test_the_page_shows_each_question_with_the_shipped_recipe_first(tmp_path):
+    shipped = {("bccd", 0): 0.5, ("chess", 0): 0.3}
+    rows = rows_of(
+        shipped=shipped, freeze_0={("bccd", 0): 0.55}, **{"rate_0.5": shipped, "libreyolo_yolox_nano": shipped}
+    )
+    numbers = {"frozen_AP": "0.4", "thawed_AP_1": "0.38", "thawed_AP_2": "0.3", "machine": "2 cores"}
+    for name in (*small_data.COLUMNS[8:], "minutes"):
+        numbers.setdefault(name, "1.5")
+    rows = [row | {name: row[name] or numbers[name] for name in numbers} | {"error": ""} for row in rows]
+    rows.append(rows[0] | {"recipe": "rate_0.25", "error": "ValueError: too bad"})
+    for row in rows:
+        small_data.append(tmp_path / "small_data.csv", small_data.COLUMNS, row)
+        curve = {name: row[name] for name in small_data.KEY} | {"minutes": "1 2", "AP": "0.1 0.2"}
+        small_data.append(tmp_path / "small_data_curves.csv", small_data.CURVE_COLUMNS, curve)
+    text = small_data_page.write(tmp_path).read_text(encoding="utf-8")
+    assert "- bccd, seed 0, rate_0.25: ValueError: too bad" in text
+    assert (
+        text.count("| shipped |") == 3 and "| freeze_0 |" in text and "| libreyolo_yolox_nano |" in text
+    )  # three questions
+    assert "| 0.75 |" in text  # .3 of .4 at the thaw
+    assert (tmp_path / "small_data.png").stat().st_size > 1000
+
+
+PERFECT = """
+import json, sys
+from pathlib import Path
+
+task = json.load(open(sys.argv[1]))
+assert "train: images/train" in open(task["data"]).read() and task["peer"] == "libreyolo"
+found = {"numbers": [], "boxes": [], "scores": [], "labels": []}
+labels = sorted((Path(task["folder"]) / "labels" / "val").iterdir())
+links = sorted((Path(task["folder"]) / "images" / "val").iterdir())
+assert [str(link.resolve()) for link in links] == task["images"]
+sizes = SIZES
+for number, path in enumerate(labels):
+    for line in path.read_text().splitlines():
+        label, x, y, w, h = map(float, line.split())
+        width, height = sizes[number]
+        box = [(x - w / 2) * width, (y - h / 2) * height, (x + w / 2) * width, (y + h / 2) * height]
+        for name, value in zip(found, (number, box, 0.9, int(label))):
+            found[name].append(value)
+print("a line of the peer")
+if task["epochs"] == 9:
+    sys.exit(3)
+json.dump({**found, "version": "1.2", "minutes": 2.0}, open(task["result"], "w"))
+"""
+
+
+def test_detections_of_a_peer_are_judged_by_our_evaluator(demo_images, tmp_path, monkeypatch):
+    paths = [demo_images / line.split()[0] for line in (demo_images / "val.txt").read_text().splitlines()]
+    script = tmp_path / "peer.py"
+    sizes = [cv2.imread(str(path)).shape[1::-1] for path in paths]
+    script.write_text(PERFECT.replace("SIZES", str(sizes)), encoding="utf-8")
+    monkeypatch.setattr(small_data_peers, "SCRIPT", script)
+    parts = {part: str(demo_images / f"{part}.txt") for part in ("train", "val")}
+    constants = {**parts, "image_root": None, "epochs": 4, "image_size": (64, 64), "seed": 0, "weights": None}
+    result = small_data_peers.measure(sys.executable, Job(constants, peer="libreyolo"))
+    assert result["AP"] == 1 and result["images_seen"] == 36 and result["images_per_second"] == pytest.approx(0.3)
+    assert result["torch"].endswith(", libreyolo 1.2") and result["curve_minutes"] == [2.0]
+    with pytest.raises(RuntimeError, match="libreyolo ended with exit code 3: a line of the peer"):
+        small_data_peers.measure(sys.executable, Job({**constants, "epochs": 9}, peer="libreyolo"))
+
+
+@pytest.mark.slow  # reads the heads of 3,000 images
+@pytest.mark.parametrize("name", tables.DATA)
+def test_the_table_of_data_sets_is_true(name, shared):
+    expected, parts = tables.DATA[name], tables.sources(str(shared / "data"), tables.DATA[name])
+    root = parts.pop("image_root")
+    found = read_parts(parts, None, None, root, "drop", False, lambda note: None)
+    assert tuple(map(len, found)) == expected.images
+    boxes, sizes = clipped_boxes(found[0]), found[0].sizes[found[0].image_of_boxes()]
+    assert round(np.median(np.sqrt(area(boxes)) * 640 / sizes.max(1))) == expected.side
