@@ -12,7 +12,7 @@ Boxes: TypeAlias = "torch.Tensor | np.ndarray"  # noqa: F821
 
 def _library(boxes: Boxes):
     """NumPy or torch. torch is imported only for tensors: the import takes seconds, and reading annotations does not need it."""
-    if isinstance(boxes, np.ndarray | np.generic):
+    if isinstance(boxes, (np.ndarray, np.generic)):
         return np
     import torch
 
