@@ -33,7 +33,7 @@ aten = torch.ops.aten
 # Operations for which CUDA returns values or sizes to the host. Indices that are masks, and copies, are found apart.
 WAITING = {
     *("_local_scalar_dense", "nonzero", "masked_select", "equal", "is_nonzero", "_unique2", "unique_dim", "bincount"),
-    *("unique_consecutive", "repeat_interleave.Tensor", "nms", "_linalg_check_errors", "_assert_async.to_host"),
+    *("unique_consecutive", "repeat_interleave.Tensor", "nms"),
 }
 COPIES = {aten._to_copy.default, aten.copy_.default, aten._foreach_copy_.default}
 INDEXING = {aten.index.Tensor, aten.index_put.default, aten.index_put_.default, aten._index_put_impl_.default}
@@ -143,51 +143,50 @@ class SimulatedGPU(TorchDispatchMode):
         self._arriving.clear()
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
-        if _is_composite(func):  # in inference mode these arrive whole
+        kwargs, facts = kwargs or {}, _facts(func)
+        if facts.composite:  # in inference mode these arrive whole
             with self:
                 return func.decompose(*args, **kwargs)
         ours, theirs = _split(args, kwargs)
         device = kwargs.get("device")
-        if device is not None and device.type == "cuda":
-            kwargs = {**kwargs, "device": torch.device("cpu")}
         in_backward = torch._C._current_graph_task_id() != -1
-        on_gpu = bool(ours) or (device is not None and device.type == "cuda") or in_backward
-        if not on_gpu:
+        if not (ours or in_backward or (device is not None and device.type == "cuda")):
             return func(*args, **kwargs)
+        if device is not None:
+            kwargs = {**kwargs, "device": torch.device("cpu")}
         if func in COPIES:
-            return self._copy(func, args, kwargs, device if not in_backward else None)
-        self._check(func, args, ours, theirs)
+            return self._copy(func, args, kwargs, None if in_backward else device)
+        self._check(func, facts, args, ours, theirs)
         return self._run(func, args, kwargs, ours)
 
-    def _check(self, func, args: tuple, ours: list[GPUTensor], theirs: list[Tensor]) -> None:
+    def _check(self, func, facts: "Facts", args: tuple, ours: list[GPUTensor], theirs: list[Tensor]) -> None:
         """Raises for a mix of devices, and records whether the host waits."""
-        name = func._schema.name.partition("::")[2]
+        if facts.waits:
+            self.wait(facts.name)
         if func in INDEXING and ours:
             if theirs and isinstance(args[0], GPUTensor):
-                self.wait(f"{func} with indices on the CPU")
+                self.wait(f"{facts.name} with indices on the CPU")
                 theirs = []
             masks = [i for i in args[1] if i is not None and i.dtype in (torch.bool, torch.uint8)]
             if masks and (func is aten.index.Tensor or args[2].numel() != 1):
-                self.wait(f"{func} with a mask")
-        if name in WAITING or f"{name}.{func._overloadname}" in WAITING:
-            self.wait(str(func))
-        numbers = torch.Tag.pointwise in func.tags or name.startswith("_foreach")
-        if wrong := [x for x in theirs if ours and not (numbers and x.dim() == 0)]:
+                self.wait(f"{facts.name} with a mask")
+        if theirs and ours and (wrong := [x for x in theirs if x.dim() > 0 or not facts.takes_numbers]):
             shapes = ", ".join(str(list(x.shape)) for x in wrong)
             where = "{}:{} in {}".format(*_place())
             raise RuntimeError(
-                f"Expected all tensors to be on the same device, but {func} got cuda:0 and cpu (shape {shapes}), at {where}"
+                f"Expected all tensors to be on the same device, but {facts.name} got cuda:0 and cpu (shape {shapes}), "
+                f"at {where}"
             )
 
-    def _run(self, func, args: tuple, kwargs: Mapping, ours: Iterable[GPUTensor]):
+    def _run(self, func, args: tuple, kwargs: Mapping, ours: list[GPUTensor]):
         """Runs an operation on the CPU tensors inside, and puts its results on the device."""
-        self.operations[str(func)] += 1
-        results = func(*_unwrap(args), **{name: _unwrap(value) for name, value in kwargs.items()})
+        facts = _facts(func)
+        self.operations[facts.name] += 1
+        results = func(*_unwrap(args), **(kwargs and {name: _unwrap(value) for name, value in kwargs.items()}))
         known = {id(x.inner): x for x in ours}
-        if func._schema.is_mutable and any(x.shape != x.inner.shape for x in ours):
+        if facts.mutable and any(x.shape != x.inner.shape for x in ours):
             raise NotImplementedError(f"{func} changes the shape of a tensor in place")
-        shared = next(iter(ours)).allocation if ours and _is_view(func) else None
+        shared = ours[0].allocation if ours and facts.view else None
         if isinstance(results, list | tuple):
             return type(results)(self._wrap(x, known, shared) for x in results)
         return self._wrap(results, known, shared)
@@ -235,13 +234,22 @@ def _place() -> tuple[str, int, str]:
     """Returns file, line and function of the project that called the current operation; a test's only if there is no other."""
     frame, found = sys._getframe(1), ("?", 0, "?")
     while frame is not None:
-        path = Path(frame.f_code.co_filename)
-        if path.is_relative_to(ROOT) and path != Path(__file__):
-            found = path.relative_to(ROOT).as_posix(), frame.f_lineno, frame.f_code.co_name
-            if path.parent != Path(__file__).parent:
+        path = _in_project(frame.f_code.co_filename)
+        if path:
+            found = path, frame.f_lineno, frame.f_code.co_name
+            if not path.startswith("tests/"):
                 break
         frame = frame.f_back
     return found
+
+
+@cache
+def _in_project(file: str) -> str:
+    """Returns the path of a source file relative to the project, "" for this file and those of packages."""
+    path = Path(file)
+    if path == Path(__file__) or not path.is_relative_to(ROOT) or "site-packages" in path.parts:
+        return ""
+    return path.relative_to(ROOT).as_posix()
 
 
 def _garbage(dtype: torch.dtype) -> float | int | bool:
@@ -249,17 +257,26 @@ def _garbage(dtype: torch.dtype) -> float | int | bool:
     return float("nan") if dtype.is_floating_point else dtype != torch.bool and torch.iinfo(dtype).max
 
 
+class Facts(NamedTuple):
+    """What the simulation knows about an operation."""
+
+    name: str
+    composite: bool  # it consists of others, which autograd would see one by one
+    waits: bool  # the host waits for its result
+    mutable: bool  # it changes an argument
+    view: bool  # its results share the memory of its first argument
+    takes_numbers: bool  # it takes tensors without dimensions from the CPU
+
+
 @cache
-def _is_composite(func) -> bool:
-    """Whether an operation consists of others, which autograd would see one by one."""
+def _facts(func) -> Facts:
     key = torch._C.DispatchKey.CompositeImplicitAutograd
-    return func.namespace == "aten" and func.has_kernel_for_dispatch_key(key)
-
-
-@cache
-def _is_view(func) -> bool:
-    """Whether the results of an operation share the memory of its first argument."""
-    return any(a.alias_info is not None and not a.alias_info.is_write for a in func._schema.arguments)
+    composite = func.namespace == "aten" and func.has_kernel_for_dispatch_key(key)
+    base, aliases = func._schema.name.partition("::")[2], [a.alias_info for a in func._schema.arguments]
+    waits = base in WAITING or f"{base}.{func._overloadname}" in WAITING
+    view = any(alias is not None and not alias.is_write for alias in aliases)
+    numbers = torch.Tag.pointwise in func.tags or base.startswith("_foreach")
+    return Facts(str(func), composite, waits, func._schema.is_mutable, view, numbers)
 
 
 def _tensors(values: Iterable) -> Iterator[Tensor]:
@@ -274,14 +291,14 @@ def _tensors(values: Iterable) -> Iterator[Tensor]:
 def _split(args: tuple, kwargs: Mapping) -> tuple[list[GPUTensor], list[Tensor]]:
     """Returns the tensors on the GPU and those on the CPU."""
     ours, theirs = [], []
-    for x in (*_tensors(args), *_tensors(kwargs.values())):
-        (ours if isinstance(x, GPUTensor) else theirs).append(x)
+    for x in _tensors((*args, *kwargs.values()) if kwargs else args):
+        (ours if type(x) is GPUTensor else theirs).append(x)
     return ours, theirs
 
 
 def _unwrap(value: Any) -> Any:
     """Returns the CPU tensors inside of arguments."""
-    if isinstance(value, GPUTensor):
+    if type(value) is GPUTensor:
         return value.inner
     return type(value)(map(_unwrap, value)) if isinstance(value, list | tuple) else value
 
@@ -359,7 +376,8 @@ def simulated_gpu(memory: int = 8 * GIB) -> Iterator[SimulatedGPU]:
         stack.enter_context(patch.object(foreach, "_foreach_supported_types", types))
         stack.callback(torch._C._set_only_lift_cpu_tensors, only_cpu)
         stack.callback(torch.__future__.set_overwrite_module_params_on_conversion, overwrite)
-        torch._C._ensureCUDADeviceGuardSet()  # without it C++ asks the driver which device "cuda" is
+        if hasattr(torch._C, "_ensureCUDADeviceGuardSet"):  # else "cuda" without an index needs a driver
+            torch._C._ensureCUDADeviceGuardSet()
         torch._C._set_only_lift_cpu_tensors(True)
         torch.__future__.set_overwrite_module_params_on_conversion(True)
         with gpu:
