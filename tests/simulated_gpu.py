@@ -121,6 +121,14 @@ class GPUTensor(torch.Tensor):
     def data_ptr(self) -> int:
         return self.inner.data_ptr()
 
+    def backward(self, *args, **kwargs) -> None:
+        gpu = self.allocation.gpu
+        gpu.in_backward = True  # where C++ makes new tensors "on the device" of others, which is the CPU for it
+        try:
+            super().backward(*args, **kwargs)
+        finally:
+            gpu.in_backward = False
+
 
 class SimulatedGPU(TorchDispatchMode):
     """The mode that runs the operations of the simulated GPU, and what it records.
@@ -133,6 +141,7 @@ class SimulatedGPU(TorchDispatchMode):
         self.memory, self.allocated, self.peak = memory, 0, 0
         self.waits: list[Wait] = []
         self.operations: Counter[str] = Counter()
+        self.in_backward = False
         self._arriving: list[tuple[Tensor, Tensor]] = []  # copies to the host that nobody has waited for
 
     def wait(self, operation: str) -> None:
@@ -149,13 +158,12 @@ class SimulatedGPU(TorchDispatchMode):
                 return func.decompose(*args, **kwargs)
         ours, theirs = _split(args, kwargs)
         device = kwargs.get("device")
-        in_backward = torch._C._current_graph_task_id() != -1
-        if not (ours or in_backward or (device is not None and device.type == "cuda")):
+        if not (ours or self.in_backward or (device is not None and device.type == "cuda")):
             return func(*args, **kwargs)
         if device is not None:
             kwargs = {**kwargs, "device": torch.device("cpu")}
         if func in COPIES:
-            return self._copy(func, args, kwargs, None if in_backward else device)
+            return self._copy(func, args, kwargs, None if self.in_backward else device)
         self._check(func, facts, args, ours, theirs)
         return self._run(func, args, kwargs, ours)
 
@@ -215,7 +223,7 @@ class SimulatedGPU(TorchDispatchMode):
         to_gpu = isinstance(target, GPUTensor) if target is not None else device is None or device.type == "cuda"
         from_gpu = isinstance(source, GPUTensor)
         blocks = not (kwargs.get("non_blocking", False) or (target is not None and len(args) > 2 and args[2]))
-        if to_gpu and not from_gpu and source.dim() + source.numel() > 0 and torch._C._current_graph_task_id() == -1:
+        if to_gpu and not from_gpu and not self.in_backward:
             if blocks:
                 self.wait(f"{func} from the host, blocking")
             elif not getattr(source, "pinned", False):
