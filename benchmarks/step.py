@@ -3,7 +3,8 @@
     python -m benchmarks.step                                         YOLOX-nano at 416
     python -m benchmarks.step model=yolox_s size=640 batch_size=4     another model; json=FILE writes the times
 
-Random images with `boxes` boxes each. Prints medians over `rounds` rounds, each with a frozen and a thawed step.
+Random images with `boxes` boxes each. Prints medians over `rounds` rounds, each with a frozen and a thawed step, and how many
+operations a step dispatches: on a GPU, small models wait for the host to launch them.
 
 The limit of freezing: a step costs three passes through the network, two of them backward, and the frozen backbone needs no
 backward pass. With the backbone's fraction f of the FLOPs, the limit is 3 / (3 - 2 f).
@@ -13,10 +14,13 @@ import json
 import statistics
 import sys
 import time
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 import nets
@@ -81,20 +85,60 @@ def time_step(cfg: Config, updater: Updater, batch: tuple, criterion, clock: Clo
     return [*times, clock()]
 
 
-def measure(cfg: Config) -> dict[str, list[float]]:
-    """Returns the median seconds of each part of a frozen and of a thawed step."""
+class Operations(TorchDispatchMode):
+    """Counts the dispatched operations, and apart from them the views, which launch no kernel.
+
+    `mixed`: foreach operations on several dtypes. On a GPU they launch one kernel per tensor.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.count, self.views, self.mixed = 0, 0, []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        aliases = [value.alias_info for value in function._schema.returns]
+        if any(alias is not None and not alias.is_write for alias in aliases):
+            self.views += 1
+        else:
+            self.count += 1
+        if "_foreach_" in str(function) and len({tensor.dtype for tensor in args[0]}) > 1:
+            self.mixed.append(str(function))
+        return function(*args, **(kwargs or {}))
+
+
+def start(cfg: Config) -> tuple[Updater, Callable]:
+    """Returns the updater of a model with random weights, and its criterion."""
     torch.manual_seed(0)
     device = torch.device(cfg.device)
     model = nets.build(cfg.model, 80).to(device, memory_format=torch.channels_last).train()
     schedule = Schedule(Plan(100, 0, 100, 100, 64, 64), "constant", 1e-4, 1e-4, 0, 0)
     optimizer = build_optimizer(cfg.optimizer, model, 0.05)
     updater = Updater(model, optimizer, schedule, EMA(model, 10000), cfg.amp, clip=MAX_GRADIENT_NORM)
-    criterion, batch, clock = nets.criterion(model), random_batch(cfg), Clock(device)
+    return updater, nets.criterion(model)
+
+
+def operations(cfg: Config) -> dict[str, Operations]:
+    """Counts the operations of a frozen and of a thawed step."""
+    updater, criterion = start(cfg)
+    counts = {"frozen": Operations(), "thawed": Operations()}
+    for phase, counter in counts.items():
+        updater.model.freeze_backbone(phase == "frozen")
+        updater.model.train()
+        for context in (nullcontext(), counter):  # the optimizer makes its state in the first step
+            with context:
+                time_step(cfg, updater, random_batch(cfg), criterion, Clock(updater.device))
+    return counts
+
+
+def measure(cfg: Config) -> dict[str, list[float]]:
+    """Returns the median seconds of each part of a frozen and of a thawed step."""
+    updater, criterion = start(cfg)
+    batch, clock = random_batch(cfg), Clock(updater.device)
     rounds: dict[str, list] = {"frozen": [], "thawed": []}
     for number in range(cfg.rounds + WARM_UP):
         for phase, measured in rounds.items():
-            model.freeze_backbone(phase == "frozen")
-            model.train()
+            updater.model.freeze_backbone(phase == "frozen")
+            updater.model.train()
             times = time_step(cfg, updater, batch, criterion, clock)
             if number >= WARM_UP:
                 measured.append(times)
@@ -123,8 +167,17 @@ def main(cfg: Config) -> None:
         print(f"| {phase} | " + " | ".join(cells) + f" | {100 * overhead:.1f} % |")
     print(f"\nA frozen step is {speedup:.2f} times as fast as a thawed one; the limit is {limit:.2f}", end=" ")
     print(f"(the backbone has {100 * fraction:.0f} % of the FLOPs).")
+    counts = {phase: (counter.count, counter.views) for phase, counter in operations(cfg).items()}
+    print("Operations per step: " + ", ".join(f"{phase} {n} and {views} views" for phase, (n, views) in counts.items()))
     if cfg.json:
-        results = {"times": times, "parts": PARTS, "limit": limit, "reached": speedup, "machine": machine()}
+        results = {
+            "times": times,
+            "parts": PARTS,
+            "limit": limit,
+            "reached": speedup,
+            "operations": counts,
+            "machine": machine(),
+        }
         Path(cfg.json).write_text(json.dumps(results, indent=2), encoding="utf-8")
 
 

@@ -45,7 +45,9 @@ def candidates(centers: Tensor, strides: Tensor, num_levels: int, targets: Tenso
     3 x 3 anchor points per level. K depends on shapes only. The arguments are those of `simota`.
     """
     count = min(len(centers), 9 * num_levels * targets.shape[1])
-    inside = _in_center_region(centers, strides, targets, labels).any(1)
+    size = max(1, MAX_PAIRS // (targets.shape[1] * len(centers)))  # images at a time, as in `_in_chunks`
+    chunks = zip(targets.split(size), labels.split(size), strict=True)
+    inside = torch.cat([_in_center_region(centers, strides, *chunk).any(1) for chunk in chunks])
     return inside.byte().sort(descending=True, stable=True).indices[:, :count]
 
 

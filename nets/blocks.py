@@ -31,7 +31,7 @@ class Conv(ConvNorm):
     """Convolution, batch norm and SiLU."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.silu(super().forward(x), inplace=True)
+        return silu(super().forward(x))
 
 
 class SeparableConv(nn.Sequential):
@@ -99,7 +99,7 @@ class RepConv(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.conv3x3(x)
-        return F.silu(y if self.conv1x1 is None else y + self.conv1x1(x), inplace=True)
+        return silu(y if self.conv1x1 is None else y + self.conv1x1(x))
 
     @torch.no_grad()
     def fuse(self) -> None:
@@ -168,6 +168,11 @@ class ADown(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         first, second = F.avg_pool2d(x, 2, stride=1).chunk(2, 1)
         return torch.cat([self.conv1(first), self.conv2(F.max_pool2d(second, 3, stride=2, padding=1))], 1)
+
+
+def silu(x: Tensor) -> Tensor:
+    """SiLU, in place where `x` needs no gradient. Autograd would copy the input of an in-place SiLU."""
+    return F.silu(x, inplace=not x.requires_grad)
 
 
 def upsample(x: Tensor) -> Tensor:

@@ -59,23 +59,20 @@ class YOLOXCriterion:
         positive, matched = match.positive, _take(targets, match.index)
         # Replaced by 0 where there is no box: an overflow of exp would make all gradients NaN, although its loss is masked.
         boxes = decode_yolox(raw.where(positive[..., None], 0.0), cells, strides)
-        overlap = iou(boxes, matched.where(positive[..., None], 1.0))
+        matched = matched.where(positive[..., None], 1.0)
+        overlap = iou(boxes, matched)
         label = labels.gather(1, match.index).clamp(min=0)
         class_target = torch.zeros_like(classes).scatter(2, label[..., None], match.score[..., None])
         objectness_target = torch.zeros_like(objectness).scatter(1, candidate, positive.to(raw.dtype))
 
-        normalizer = self.normalizer(positive.sum().to(raw.dtype))
-        losses = {
-            "box": BOX_WEIGHT * ((1 - overlap.square()) * positive).sum() / normalizer,
-            "objectness": _bce(objectness, objectness_target).sum() / normalizer,
-            "class": (_bce(classes, class_target).sum(-1) * positive).sum() / normalizer,
+        sums = {
+            "box": BOX_WEIGHT * ((1 - overlap.square()) * positive).sum(),
+            "objectness": _bce(objectness, objectness_target).sum(),
+            "class": (_bce(classes, class_target).sum(-1) * positive).sum(),
         }
         if self.l1:
-            box_target = encode_yolox(matched.where(positive[..., None], 1.0), cells, strides)
-            losses["l1"] = ((raw - box_target).abs().sum(-1) * positive).sum() / normalizer
-        total = torch.stack(list(losses.values())).sum()
-        num_boxes = self.normalizer((labels >= 0).sum().to(raw.dtype))
-        return {"total": total, **losses, "positives": positive.sum() / num_boxes}
+            sums["l1"] = ((raw - encode_yolox(matched, cells, strides)).abs().sum(-1) * positive).sum()
+        return _normalized(sums, positive.sum(), labels, self.normalizer)
 
 
 class YOLOv9Criterion:
@@ -110,11 +107,17 @@ class YOLOv9Criterion:
             "class": F.softplus(classes).sum() - (logits * score).sum(),  # BCE, without a dense tensor of targets
             "dfl": (_dfl(raw, encode_dfl(matched, cells, strides)) * score).sum(),
         }
-        normalizer = self.normalizer(match.score.sum())
-        losses = {name: YOLOV9_WEIGHTS[name] * value / normalizer for name, value in sums.items()}
-        total = torch.stack(list(losses.values())).sum()
-        num_boxes = self.normalizer((labels >= 0).sum().to(raw.dtype))
-        return {"total": total, **losses, "positives": match.score.sum() / num_boxes}
+        weighted = {name: YOLOV9_WEIGHTS[name] * value for name, value in sums.items()}
+        return _normalized(weighted, match.score.sum(), labels, self.normalizer)
+
+
+def _normalized(sums: dict[str, Tensor], positives: Tensor, labels: Tensor, normalizer: Normalizer) -> dict:
+    """Divides summed losses by the normalizer -> scalars: total, losses, positives per box. Processes sum both counts at once."""
+    values = torch.stack(list(sums.values()))
+    counts = torch.stack([positives, (labels >= 0).sum()]).to(values.dtype)
+    positive_divisor, box_divisor = normalizer(counts)
+    losses = values / positive_divisor
+    return {"total": losses.sum(), **dict(zip(sums, losses, strict=True)), "positives": counts[0] / box_divisor}
 
 
 def _at_least_one_row(targets: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:

@@ -6,6 +6,8 @@ import numpy as np
 import official
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from nets import assigners
 from nets.assigners import Assignment, candidates, simota, task_aligned
@@ -270,6 +272,36 @@ def test_images_are_independent_and_processed_in_chunks(monkeypatch, max_pairs, 
         assert all(torch.equal(w[b : b + 1], a) for w, a in zip(whole, run(name, *one), strict=True))
     monkeypatch.setattr(assigners, "MAX_PAIRS", max_pairs)  # an image has 12 boxes and 126 anchor points
     assert all(torch.equal(a, b) for a, b in zip(whole, run(name, *inputs), strict=True))
+
+
+class LargestTensor(TorchDispatchMode):
+    """Records the number of elements of the largest tensor that an operation returns."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        for tensor in tree_leaves(result):
+            self.elements = max(self.elements, tensor.numel() if isinstance(tensor, torch.Tensor) else 0)
+        return result
+
+
+@pytest.mark.parametrize("name", ["candidates", *SLOW])
+def test_memory_is_bounded_for_any_number_of_boxes(monkeypatch, name):
+    """The largest tensors have x and y of every pair of a box and an anchor point, for one chunk of images."""
+    boxes, objectness, classes, *others = scene(*random_targets(8, 12, 3), good=0.5)
+
+    def assign():
+        if name == "candidates":
+            return candidates(*others[:2], len(STRIDES), *others[2:])
+        return run(name, boxes, objectness, classes, *others)
+
+    whole = assign()
+    monkeypatch.setattr(assigners, "MAX_PAIRS", 3 * 12 * 126)  # three images
+    with LargestTensor() as largest:
+        parts = assign()
+    assert largest.elements <= 2 * assigners.MAX_PAIRS
+    assert all(torch.equal(a, b) for a, b in zip(whole, parts, strict=True))
 
 
 @pytest.mark.parametrize("max_boxes", [1, 4, 50])

@@ -12,50 +12,50 @@ Boxes: TypeAlias = "torch.Tensor | np.ndarray"  # noqa: F821
 
 def _library(boxes: Boxes):
     """NumPy or torch. torch is imported only for tensors: the import takes seconds, and reading annotations does not need it."""
-    if isinstance(boxes, np.ndarray | np.generic):
+    if isinstance(boxes, (np.ndarray, np.generic)):
         return np
     import torch
 
     return torch
 
 
-def _stack(parts: list[Boxes]) -> Boxes:
-    return _library(parts[0]).stack(parts, -1)
+def _pair(first: Boxes, second: Boxes) -> Boxes:
+    """Concatenates two halves of a box."""
+    return _library(first).concatenate([first, second], -1)
 
 
 def xyxy_to_xywh(boxes: Boxes) -> Boxes:
     """Converts corners to left, top, width, height (the format of COCO files)."""
-    x1, y1, x2, y2 = (boxes[..., i] for i in range(4))
-    return _stack([x1, y1, x2 - x1, y2 - y1])
+    return _pair(boxes[..., :2], boxes[..., 2:] - boxes[..., :2])
 
 
 def xywh_to_xyxy(boxes: Boxes) -> Boxes:
     """Converts left, top, width, height to corners."""
-    x, y, w, h = (boxes[..., i] for i in range(4))
-    return _stack([x, y, x + w, y + h])
+    return _pair(boxes[..., :2], boxes[..., :2] + boxes[..., 2:])
 
 
 def cxcywh_to_xyxy(boxes: Boxes) -> Boxes:
     """Converts center and size to corners."""
-    x, y, w, h = (boxes[..., i] for i in range(4))
-    return _stack([x - w / 2, y - h / 2, x + w / 2, y + h / 2])
+    center, half = boxes[..., :2], boxes[..., 2:] / 2
+    return _pair(center - half, center + half)
 
 
 def xyxy_to_cxcywh(boxes: Boxes) -> Boxes:
     """Converts corners to center and size."""
-    x1, y1, x2, y2 = (boxes[..., i] for i in range(4))
-    return _stack([(x1 + x2) / 2, (y1 + y2) / 2, x2 - x1, y2 - y1])
+    return _pair((boxes[..., :2] + boxes[..., 2:]) / 2, boxes[..., 2:] - boxes[..., :2])
 
 
 def area(boxes: Boxes) -> Boxes:
     """The area of boxes, 0 for inverted ones: `[..., 4]` -> `[...]`."""
-    return (boxes[..., 2] - boxes[..., 0]).clip(0) * (boxes[..., 3] - boxes[..., 1]).clip(0)
+    sides = (boxes[..., 2:] - boxes[..., :2]).clip(0)
+    return sides[..., 0] * sides[..., 1]
 
 
 def clip(boxes: Boxes, width: float, height: float) -> Boxes:
     """Clips boxes to the image `[0, width] x [0, height]`."""
     x1, y1, x2, y2 = (boxes[..., i] for i in range(4))
-    return _stack([x1.clip(0, width), y1.clip(0, height), x2.clip(0, width), y2.clip(0, height)])
+    sides = [x1.clip(0, width), y1.clip(0, height), x2.clip(0, width), y2.clip(0, height)]
+    return _library(boxes).stack(sides, -1)
 
 
 def iou(a: Boxes, b: Boxes, eps: float = 1e-9) -> Boxes:

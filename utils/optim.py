@@ -112,7 +112,7 @@ def build_optimizer(name: str, model: nn.Module, weight_decay: float) -> torch.o
 
 
 class EMA:
-    """Exponential moving average (EMA) of the weights. Batch-norm statistics are copied.
+    """Exponential moving average (EMA) of the weights. Batch-norm statistics have no average: both models share them.
 
     The decay after n steps is decay * (1 - exp(-n / tau)). Both constants depend on the length of the run: 0.9998 and 2000 as
     in YOLOX for long runs, less for runs of a few hundred steps, whose average would otherwise lag behind.
@@ -120,20 +120,24 @@ class EMA:
 
     def __init__(self, model: nn.Module, total_steps: int, enabled: bool = True):
         self.model = copy.deepcopy(model).eval().requires_grad_(False)
+        # Listed once: the walk through all modules takes milliseconds of every step.
+        self.parameters = list(self.model.parameters()), list(model.parameters())
+        for ours, theirs in zip(self.model.modules(), model.modules(), strict=True):
+            ours._buffers = theirs._buffers
         self.decay = 1 - 1 / min(5000, max(total_steps / 20, 1)) if enabled else 0.0
         self.tau = min(2000.0, max(total_steps / 20, 1))
         self.count = torch.zeros((), device=next(model.parameters()).device)
 
     @torch.no_grad()
-    def update(self, model: nn.Module, happened: Tensor) -> None:
+    def update(self, happened: Tensor) -> None:
         """Updates the average after a step. `happened` (0-dim) is 1, or 0 for a skipped step, which leaves the EMA unchanged.
 
         Frozen weights need no update: they are equal to those of the model.
         """
         self.count += happened
-        weight = (1 - self.decay * (1 - torch.exp(-self.count / self.tau))) * happened
-        trained = [p.requires_grad for p in model.parameters()]
-        ours, theirs = (list(compress(m.parameters(), trained)) for m in (self.model, model))
+        weight = (1 - self.decay * (1 - torch.exp(self.count / -self.tau))) * happened
+        trained = [p.requires_grad for p in self.parameters[1]]
+        ours, theirs = (list(compress(parameters, trained)) for parameters in self.parameters)
         if self.decay == 0:
             torch._foreach_copy_(ours, theirs)  # bitwise equal, also after a skipped step
         elif weight.device.type == "cpu":  # .item() waits for nothing on a CPU, and allows one pass instead of three
@@ -142,12 +146,6 @@ class EMA:
             difference = torch._foreach_sub(theirs, ours)
             torch._foreach_mul_(difference, weight)
             torch._foreach_add_(ours, difference)
-        self.copy_statistics(model)
-
-    @torch.no_grad()
-    def copy_statistics(self, model: nn.Module) -> None:
-        """Copies the batch-norm statistics, which have no average. Those of a frozen backbone are equal already."""
-        torch._foreach_copy_(list(self.model.buffers()), list(model.buffers()))
 
 
 class Updater:
@@ -178,6 +176,8 @@ class Updater:
         self.parameters = [p for group in optimizer.param_groups for p in group["params"]]
         self.statistics = [b for b in model.buffers() if b.is_floating_point()]
         self.good_statistics = self._flat_statistics()
+        parts = self.good_statistics.split([b.numel() for b in self.statistics])
+        self.good_parts = [part.view_as(b) for part, b in zip(parts, self.statistics, strict=True)]
         self.step_number = 0  # optimizer steps attempted
         self.micro = 0  # batches since the last optimizer step
         self.skipped = torch.zeros((), device=self.device)
@@ -209,18 +209,19 @@ class Updater:
         gradients = [p.grad for p in self.parameters if p.grad is not None]
         norm = nn.utils.get_total_norm(gradients)
         happened = norm.isfinite().float()
+        failed = 1 - happened
         if self.clip > 0:
             nn.utils.clip_grads_with_norm_([p for p in self.parameters if p.grad is not None], self.clip, norm)
         if self.fused and not self.scaler.is_enabled():  # an enabled scaler sets found_inf itself
-            self.optimizer.found_inf = 1 - happened
+            self.optimizer.found_inf = failed
         if self.fused or self.scaler.is_enabled() or bool(happened):  # bool() waits for the device
             self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
         self._keep_good_statistics(happened)
-        self.ema.update(self.model, happened)
-        self.skipped += 1 - happened
-        self.bad_in_a_row = (self.bad_in_a_row + 1) * (1 - happened)
+        self.ema.update(happened)
+        self.skipped += failed
+        self.bad_in_a_row = (self.bad_in_a_row + 1) * failed
         self.step_number += 1
         self.micro = 0
 
@@ -230,9 +231,8 @@ class Updater:
 
     def _keep_good_statistics(self, happened: Tensor) -> None:
         """Remembers the batch-norm statistics after a step, or restores the remembered ones if the step was skipped."""
-        self.good_statistics = torch.where(happened > 0, self._flat_statistics(), self.good_statistics)
-        parts = self.good_statistics.split([b.numel() for b in self.statistics])
-        torch._foreach_copy_(self.statistics, [part.view_as(b) for part, b in zip(parts, self.statistics, strict=True)])
+        self.good_statistics.copy_(self._flat_statistics().where(happened > 0, self.good_statistics))
+        torch._foreach_copy_(self.statistics, self.good_parts)
 
     def average_statistics(self, ranks) -> None:
         """Averages batch-norm statistics over the processes, before an evaluation or a save: without SyncBN they differ."""
@@ -241,8 +241,7 @@ class Updater:
             local = [b for norm in norms for b in (norm.running_mean, norm.running_var)]
             mean = ranks.sum(torch.cat(local)) / ranks.world_size
             torch._foreach_copy_(local, list(mean.split([len(b) for b in local])))
-            self.good_statistics = self._flat_statistics()
-            self.ema.copy_statistics(self.model)
+            self.good_statistics.copy_(self._flat_statistics())
 
     def check(self) -> bool:
         """Returns False after `MAX_BAD_STEPS` non-finite steps in a row. Waits for the device."""
@@ -270,4 +269,4 @@ class Updater:
         self.step_number = state["step_number"]
         self.skipped.copy_(state["skipped"])
         self.bad_in_a_row.copy_(state["bad_in_a_row"])
-        self.good_statistics = self._flat_statistics()
+        self.good_statistics.copy_(self._flat_statistics())
