@@ -195,6 +195,9 @@ class SimulatedGPU(TorchDispatchMode):
         if facts.mutable and any(x.shape != x.inner.shape for x in ours):
             raise NotImplementedError(f"{func} changes the shape of a tensor in place")
         shared = ours[0].allocation if ours and facts.view else None
+        if shared and torch.is_inference_mode_enabled() and not ours[0].is_inference():
+            with torch.inference_mode(False):  # a view is an inference tensor only if its base is one
+                return self._wrap(results, known, shared)
         if isinstance(results, list | tuple):
             return type(results)(self._wrap(x, known, shared) for x in results)
         return self._wrap(results, known, shared)
@@ -244,11 +247,18 @@ def _place() -> tuple[str, int, str]:
     while frame is not None:
         path = _in_project(frame.f_code.co_filename)
         if path:
-            found = path, frame.f_lineno, frame.f_code.co_name
+            found = path, frame.f_lineno, _function(frame)
             if not path.startswith("tests/"):
                 break
         frame = frame.f_back
     return found
+
+
+def _function(frame) -> str:
+    """Returns the name of the function of a frame, also from inside of a generator or lambda expression."""
+    while frame.f_code.co_name in ("<genexpr>", "<listcomp>", "<dictcomp>", "<lambda>"):
+        frame = frame.f_back
+    return frame.f_code.co_name
 
 
 @cache
