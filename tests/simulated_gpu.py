@@ -346,11 +346,11 @@ def _pin_memory(x: Tensor, *_) -> Tensor:
     return pinned
 
 
-def _cuda_functions(gpu: SimulatedGPU) -> dict[str, Any]:
+def _cuda_functions(gpu: SimulatedGPU, count: int) -> dict[str, Any]:
     """Returns what takes the place of the functions of torch.cuda."""
     return {
         "is_available": lambda: True,
-        "device_count": lambda: 1,
+        "device_count": lambda: count,
         "current_device": lambda: 0,
         "set_device": lambda _: None,
         "get_device_name": lambda *_: "simulated GPU",
@@ -376,13 +376,13 @@ ACCELERATOR = {
 
 
 @contextmanager
-def simulated_gpu(memory: int = 8 * GIB) -> Iterator[SimulatedGPU]:
-    """Context in which torch finds one GPU with `memory` bytes. Yields what it records."""
+def simulated_gpu(memory: int = 8 * GIB, count: int = 1) -> Iterator[SimulatedGPU]:
+    """Context in which torch finds `count` GPUs with `memory` bytes, of which only the first works. Yields what it records."""
     gpu, foreach = SimulatedGPU(memory), torch.utils._foreach_utils
     only_cpu = torch._C._only_lift_cpu_tensors()
     overwrite = torch.__future__.get_overwrite_module_params_on_conversion()
     with ExitStack() as stack:
-        for name, function in _cuda_functions(gpu).items():
+        for name, function in _cuda_functions(gpu, count).items():
             stack.enter_context(patch.object(torch.cuda, name, function))
         for name, function in ACCELERATOR.items():
             stack.enter_context(patch.object(torch.accelerator, name, function))

@@ -371,8 +371,7 @@ def test_ranks_that_share_a_gpu_communicate_through_gloo(monkeypatch, gpus, back
     monkeypatch.setattr(dist, "init_process_group", lambda backend, **_: joined.append(backend))
     monkeypatch.setattr(Ranks, "gather", lambda *_: [0, 0])
     monkeypatch.setattr(dist, "new_subgroups_by_enumeration", lambda *_, **__: (None, None))
-    with simulated_gpu():
-        monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    with simulated_gpu(count=gpus):
         assert distributed.start().device == torch.device("cuda:0")
     assert joined == [backend]
 

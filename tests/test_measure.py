@@ -113,12 +113,11 @@ def test_other_errors_of_the_probe_are_not_taken_for_a_lack_of_memory():
     assert not isinstance(raised.value, torch.cuda.OutOfMemoryError)
 
 
-def test_data_parallel_counts_the_loss_of_the_images_of_all_gpus(monkeypatch):
+def test_data_parallel_counts_the_loss_of_the_images_of_all_gpus():
     """The criterion runs on the first GPU, for the gathered predictions of all."""
-    with simulated_gpu():
-        monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    with simulated_gpu(count=4):
         model = nets.build("tiny_n", 3).to("cuda:0")
-        probe = (model, nets.criterion(model), (64, 64), 20, "none", 4)
+        probe = (model, nets.criterion(model), (64, 64), 100, "none", 4)
         one, four = (measure.training_memory(*probe, all_gpus=all_gpus) for all_gpus in (False, True))
     assert four > 1.5 * one
 
