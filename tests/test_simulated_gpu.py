@@ -9,10 +9,11 @@ from small import config, log_of, only_run, train_quietly
 from tiny import Tiny
 from toys import FAMILIES, make_updater
 
+import export
 import nets
 import predict
 from datasets.dataset import Batch
-from nets.detector import Detector
+from nets.detector import Detector, load
 from utils import checkpoint
 from utils.config import ConfigError
 from utils.distributed import Interrupted, Ranks, StopSignal
@@ -256,3 +257,19 @@ def test_what_the_simulation_finds():
         with simulated_gpu():
             y = torch.ones(2, device="cuda")
         y + 1
+
+
+def test_model_on_a_gpu_reaches_the_exporter_on_the_cpu(runs, tmp_path, monkeypatch):
+    """The exporter itself asks for the driver of a real GPU, so this test ends where it begins."""
+    pytest.importorskip("onnx", reason="the export needs onnx")
+    exported = []
+    monkeypatch.setattr(torch.onnx, "export", lambda *arguments, **_: exported.extend(arguments[:2]) or [])
+    (checkpoint_of_gpu, _), _ = runs
+    with simulated_gpu():
+        loaded = load(checkpoint_of_gpu / "best.pt")
+        model = loaded.model.fuse().to(DEVICE)
+        assert next(model.parameters()).is_cuda
+        with pytest.raises(AttributeError):  # there is no program to save
+            export.write(tmp_path / "a.onnx", model, export.description(export.Config(), loaded), 1, True)
+    graph, inputs = exported
+    assert {x.device.type for x in (*graph.state_dict().values(), *inputs)} == {"cpu"}
