@@ -378,6 +378,8 @@ ACCELERATOR = {
 @contextmanager
 def simulated_gpu(memory: int = 8 * GIB, count: int = 1) -> Iterator[SimulatedGPU]:
     """Context in which torch finds `count` GPUs with `memory` bytes, of which only the first works. Yields what it records."""
+    if torch.cuda.is_available():
+        torch.cuda.init()  # a real GPU: C++ would remember that the simulated one was initialized
     gpu, foreach = SimulatedGPU(memory), torch.utils._foreach_utils
     only_cpu = torch._C._only_lift_cpu_tensors()
     overwrite = torch.__future__.get_overwrite_module_params_on_conversion()

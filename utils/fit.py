@@ -213,9 +213,7 @@ def evaluate(
     process, it leaves out the rest of its shard; all processes raise Interrupted together when the others are done with theirs.
     """
     model.eval()
-    torch.backends.cudnn.allow_tf32 = (
-        False  # its convolutions round to 10 bits: the metrics would not be those of a CPU
-    )
+    torch.backends.cudnn.allow_tf32 = False  # it rounds to 10 bits, and the metrics should be those of a CPU
     exact = torch.float32 if ranks.device.type == "mps" else torch.float64
     sums = torch.zeros(2, dtype=exact, device=ranks.device)  # loss, positives
     found, stopped = [], False
