@@ -151,7 +151,7 @@ def read_some(paths: list[str], most: int) -> list[np.ndarray]:
 def write(
     file: BinaryIO | Path, model: torch.nn.Module, about: dict[str, Any], batch_size: int, uint8_input: bool
 ) -> None:
-    """Writes a model as an ONNX file. The batch norms of `model` must be folded; it moves to the CPU, and with half=true it is converted."""
+    """Writes a model as an ONNX file. Its batch norms must be folded. It moves to the CPU, and half=true converts it."""
     import onnx
 
     model = (model.half() if about["half"] else model).cpu()
