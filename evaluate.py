@@ -23,7 +23,7 @@ from datasets.store import Annotations
 from nets import detector
 from utils import distributed, draw, run
 from utils.checkpoint import atomic_write
-from utils.config import check, is_weights, override, require, run_script, table
+from utils.config import ConfigError, check, is_weights, override, require, run_script, table
 from utils.fit import evaluate
 from utils.images import read_image
 from utils.metrics import BACKEND, COCO_METRICS, curves
@@ -65,6 +65,8 @@ def main(cfg: Config) -> dict:
     """Evaluates a checkpoint, writes the results to a folder and returns the metrics."""
     cfg = check(cfg)
     require(cfg, LEAST, dict.fromkeys(("confidence", "nms_iou", "show_confidence"), 1), {})
+    if cfg.device == "cuda:all":
+        raise ConfigError("device=cuda:all is for training: use torchrun, or device=cuda for one GPU")
     ranks = distributed.start(detector.device_for(cfg.checkpoint, cfg.device))
     distributed.set_threads(ranks.device, cfg.workers, len(ranks.node_ranks))
     log = print if ranks.is_main else lambda *_: None

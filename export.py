@@ -151,10 +151,10 @@ def read_some(paths: list[str], most: int) -> list[np.ndarray]:
 def write(
     file: BinaryIO | Path, model: torch.nn.Module, about: dict[str, Any], batch_size: int, uint8_input: bool
 ) -> None:
-    """Writes a model as an ONNX file. The batch norms of `model` must be folded; with half=true it is converted in place."""
+    """Writes a model as an ONNX file. Its batch norms must be folded. It moves to the CPU, and half=true converts it."""
     import onnx
 
-    model = model.half() if about["half"] else model
+    model = (model.half() if about["half"] else model).cpu()
     limits = {name: about[name] for name in ("confidence", "nms_iou")} if about["outputs"] == "detections" else {}
     if limits:
         graph = DetectionGraph(model, uint8_input, about["max_detections"])

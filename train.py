@@ -154,14 +154,14 @@ def main(cfg: Config, extra_augment: Callable = extra_augment) -> float:
         return state.best
     if begun_epoch:
         log(f"resuming {folder} after epoch {state.epoch} and {begun_epoch['batches']} batches")
+    if cfg.compile:
+        from utils.wrap import compile_forward
+
+        log(compile_forward(model, cfg.multi_scale > 0, ranks, cfg.sync_bn))
     folder = folder or create(cfg.output, cfg.name, ranks)
     cfg = replace(cfg, val=val_source(cfg.val, cfg.train, folder, (train_data, val_data), ranks.is_node_main))
     run = open_run(folder, asdict(cfg), ranks, summary.curve_marks(plan, cfg.no_aug_epochs), state.rows)
     log(f"run folder {folder}\n")
-    if cfg.compile:
-        from utils.wrap import compile_forward
-
-        log(compile_forward(model, cfg.multi_scale > 0, ranks.world_size))
     for_resume = {"constants": constants, "freeze_epochs": freeze_epochs, "batch_sizes": tuple(sizes.values())}
     policy = {"save_every": cfg.save_every, "save_minutes": cfg.save_minutes}
     save = resume.Saver(run, ranks, updater, asdict(cfg), train_data.classes, for_resume, **policy)
@@ -181,7 +181,7 @@ def main(cfg: Config, extra_augment: Callable = extra_augment) -> float:
                 profile = cfg.profile_steps if epoch == first_epoch else 0
                 with epoch_progress(loader, epoch, cfg.epochs, meter, updater, run, profile) as (batches, update_bar):
                     on_log = (update_bar, partial(save.between_steps, state, stop))
-                    fit_one_epoch(network, criterion, batches, updater, ranks, meter, on_log)
+                    fit_one_epoch(network, criterion, batches, updater, ranks, meter, on_log, stop)
                 row = epoch_row(epoch, meter, updater, len(train_set))
                 if (epoch + 1) % cfg.evaluate_every == 0 or epoch + 1 == cfg.epochs:
                     row |= validate(updater, val_loader, val_criterion, ranks, run, epoch, stop)
@@ -275,7 +275,8 @@ def fit_to_memory(cfg: Config, model, data: Annotations, saved: dict | None, ran
 
     largest = tuple(round(side * (1 + cfg.multi_scale) / 32) * 32 for side in cfg.image_size)
     boxes = int(np.diff(data.starts).max()) * (4 if cfg.mosaic else 1) * (2 if cfg.mixup else 1)
-    step_bytes = partial(measure.training_memory, model, nets.criterion(model), largest, max(boxes, 1), cfg.amp)
+    step = (model, nets.criterion(model), largest, max(boxes, 1), cfg.amp)
+    step_bytes = partial(measure.training_memory, *step, all_gpus=ranks.all_gpus)
     before = dict(zip(sizes, saved["batch_sizes"], strict=True)) if saved else None
     sizes = measure.choose_batch_sizes(sizes, before, step_bytes, len(data), ranks)
     return sizes, measure.check_thawed_step(step_bytes, sizes, cfg.accumulate, ranks) if on_gpu else 0

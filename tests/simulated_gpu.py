@@ -195,6 +195,9 @@ class SimulatedGPU(TorchDispatchMode):
         if facts.mutable and any(x.shape != x.inner.shape for x in ours):
             raise NotImplementedError(f"{func} changes the shape of a tensor in place")
         shared = ours[0].allocation if ours and facts.view else None
+        if shared and torch.is_inference_mode_enabled() and not ours[0].is_inference():
+            with torch.inference_mode(False):  # a view is an inference tensor only if its base is one
+                return self._wrap(results, known, shared)
         if isinstance(results, list | tuple):
             return type(results)(self._wrap(x, known, shared) for x in results)
         return self._wrap(results, known, shared)
@@ -244,11 +247,18 @@ def _place() -> tuple[str, int, str]:
     while frame is not None:
         path = _in_project(frame.f_code.co_filename)
         if path:
-            found = path, frame.f_lineno, frame.f_code.co_name
+            found = path, frame.f_lineno, _function(frame)
             if not path.startswith("tests/"):
                 break
         frame = frame.f_back
     return found
+
+
+def _function(frame) -> str:
+    """Returns the name of the function of a frame, also from inside of a generator or lambda expression."""
+    while frame.f_code.co_name in ("<genexpr>", "<listcomp>", "<dictcomp>", "<lambda>"):
+        frame = frame.f_back
+    return frame.f_code.co_name
 
 
 @cache
@@ -336,11 +346,11 @@ def _pin_memory(x: Tensor, *_) -> Tensor:
     return pinned
 
 
-def _cuda_functions(gpu: SimulatedGPU) -> dict[str, Any]:
+def _cuda_functions(gpu: SimulatedGPU, count: int) -> dict[str, Any]:
     """Returns what takes the place of the functions of torch.cuda."""
     return {
         "is_available": lambda: True,
-        "device_count": lambda: 1,
+        "device_count": lambda: count,
         "current_device": lambda: 0,
         "set_device": lambda _: None,
         "get_device_name": lambda *_: "simulated GPU",
@@ -366,13 +376,15 @@ ACCELERATOR = {
 
 
 @contextmanager
-def simulated_gpu(memory: int = 8 * GIB) -> Iterator[SimulatedGPU]:
-    """Context in which torch finds one GPU with `memory` bytes. Yields what it records."""
+def simulated_gpu(memory: int = 8 * GIB, count: int = 1) -> Iterator[SimulatedGPU]:
+    """Context in which torch finds `count` GPUs with `memory` bytes, of which only the first works. Yields what it records."""
+    if torch.cuda.is_available():
+        torch.cuda.init()  # a real GPU: C++ would remember that the simulated one was initialized
     gpu, foreach = SimulatedGPU(memory), torch.utils._foreach_utils
     only_cpu = torch._C._only_lift_cpu_tensors()
     overwrite = torch.__future__.get_overwrite_module_params_on_conversion()
     with ExitStack() as stack:
-        for name, function in _cuda_functions(gpu).items():
+        for name, function in _cuda_functions(gpu, count).items():
             stack.enter_context(patch.object(torch.cuda, name, function))
         for name, function in ACCELERATOR.items():
             stack.enter_context(patch.object(torch.accelerator, name, function))

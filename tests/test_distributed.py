@@ -13,7 +13,9 @@ import numpy as np
 import pytest
 import tiny  # noqa: F401  registers model="tiny_n", also in spawned processes
 import torch
+import torch.distributed as dist
 import torch.multiprocessing as mp
+from simulated_gpu import simulated_gpu
 from small import log_of
 from torch import nn
 from torch._dynamo.testing import CompileCounter
@@ -342,8 +344,36 @@ def test_data_parallel_is_for_one_process_and_not_for_bf16(monkeypatch):
     with pytest.raises(ConfigError, match="amp=bf16"):
         train.main(train.Config(device="cuda:all", amp="bf16"))
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(SystemExit, match="without torchrun"):
-        distributed.start("cuda:all")
+    for device in ("cuda:all", "cuda:1"):  # cuda:1 would put all processes on one GPU
+        with pytest.raises(SystemExit, match=f"device={device} .* without torchrun; under torchrun leave device=auto"):
+            distributed.start(device)
+
+
+def test_compile_is_refused_where_it_would_only_seem_to_work():
+    """Replicas of DataParallel compute with the weights of the first GPU, and SyncBN interrupts the graph 51 times."""
+    model = network(dtype=torch.float32)
+    with pytest.raises(ConfigError, match="compile=true does not work with device=cuda:all"):
+        compile_forward(model, False, Ranks(all_gpus=True))
+    two = Ranks(world_size=2, device=torch.device("cuda:0"))
+    with simulated_gpu(), pytest.raises(ConfigError, match="sync_bn=true on several GPUs: set sync_bn=false"):
+        compile_forward(network(dtype=torch.float32).to("cuda:0"), False, two)
+    assert "NOT active" in compile_forward(model, False, Ranks(world_size=2))
+
+
+@pytest.mark.parametrize(("gpus", "backend"), [(1, "gloo"), (2, "cpu:gloo,cuda:nccl")])
+def test_ranks_that_share_a_gpu_communicate_through_gloo(monkeypatch, gpus, backend):
+    """NCCL refuses two ranks on one GPU."""
+    for name, value in {"WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "RANK": 0, "LOCAL_RANK": 0}.items():
+        monkeypatch.setenv(name, str(value))
+    joined = []
+    monkeypatch.setattr(dist, "rendezvous", lambda *_, **__: iter([(dist.HashStore(), 0, 2)]))
+    monkeypatch.setattr(distributed, "_agree_on_prefix", lambda *_, **__: "prefix")
+    monkeypatch.setattr(dist, "init_process_group", lambda backend, **_: joined.append(backend))
+    monkeypatch.setattr(Ranks, "gather", lambda *_: [0, 0])
+    monkeypatch.setattr(dist, "new_subgroups_by_enumeration", lambda *_, **__: (None, None))
+    with simulated_gpu(count=gpus):
+        assert distributed.start().device == torch.device("cuda:0")
+    assert joined == [backend]
 
 
 def test_training_continues_where_torch_compile_does_not_work(monkeypatch):
@@ -352,7 +382,7 @@ def test_training_continues_where_torch_compile_does_not_work(monkeypatch):
 
     monkeypatch.setattr(torch, "compile", broken)
     model = network(dtype=torch.float32)
-    text = compile_forward(model, False)
+    text = compile_forward(model, False, Ranks())
     assert "NOT active" in text and "no compiler here" in text and "story" not in text
     assert model(torch.zeros(1, 3, 64, 64)).boxes.shape[:2] == (1, 84)
 
@@ -363,7 +393,7 @@ def test_few_compilations_serve_all_input_sizes_and_the_thaw(monkeypatch):
     counter, model, compile_now = CompileCounter(), FAMILIES["yolox"](num_classes=3), torch.compile
     names = list(model.state_dict())
     monkeypatch.setattr(torch, "compile", lambda what, **how: compile_now(what, backend=counter, **how))
-    assert " active" in compile_forward(model, True) and list(model.state_dict()) == names
+    assert " active" in compile_forward(model, True, Ranks()) and list(model.state_dict()) == names
     counter.clear()
     counts = []
     for frozen in (True, False):
@@ -382,7 +412,7 @@ def test_a_compiled_model_computes_the_same():
     model = network(dtype=torch.float32).eval()
     images = torch.randint(0, 256, (2, 3, 96, 96), dtype=torch.uint8)
     expected = model(images)
-    text = compile_forward(model, False)
+    text = compile_forward(model, False, Ranks())
     assert " active" in text, text
     for one, other in zip(expected, model(images), strict=True):
         assert torch.allclose(one, other, rtol=1e-4, atol=1e-4)

@@ -18,7 +18,7 @@ import nets
 from datasets.annotations import DataError
 from evaluate import Config, main
 from nets.detector import Detector
-from utils.config import override
+from utils.config import ConfigError, override
 from utils.distributed import Ranks
 from utils.metrics import BACKEND, COCO_METRICS
 
@@ -33,6 +33,11 @@ def weights(tmp_path_factory):
 def run(weights, data, output, **more):
     more = {"workers": 0, "device": "cpu", "confidence": 0.01, "show_confidence": 0.4, **more}
     return main(Config(checkpoint=str(weights), data=str(data), output=output and str(output), **more))
+
+
+def test_all_gpus_are_refused_and_not_left_idle(weights):
+    with pytest.raises(ConfigError, match="device=cuda:all is for training: use torchrun, or device=cuda for one GPU"):
+        main(Config(checkpoint=str(weights), device="cuda:all"))
 
 
 def read(folder, name):

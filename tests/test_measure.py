@@ -7,7 +7,9 @@ from dataclasses import replace
 
 import pytest
 import torch
+from simulated_gpu import simulated_gpu
 from small import config, only_run, train_quietly
+from toys import toy
 
 import nets
 import train
@@ -67,6 +69,70 @@ def test_automatic_batch_sizes_of_both_phases_and_of_a_resumed_run(gpu):
         measure.choose_batch_sizes(sizes, None, lambda *_, **__: 100 * GIB, 100, ranks)
 
 
+@pytest.mark.parametrize(
+    ("length", "gpus", "batch_size"),
+    [(100_000, 1, 128), (100_000, 4, 512), (5000, 1, 64), (5000, 4, 64), (200, 1, 16), (200, 8, 16), (9, 1, 8)],
+)
+def test_automatic_batch_leaves_fifty_steps_per_epoch_and_has_at_most_128_images_per_gpu(
+    gpu, length, gpus, batch_size, monkeypatch
+):
+    """With a model so small that thousands of images fit. Few images: the default batch size is not undercut."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    ranks = Ranks(device=gpu(), all_gpus=gpus > 1)
+    sizes = {"freeze_batch_size": 0, "batch_size": 0}
+    chosen = measure.choose_batch_sizes(sizes, None, lambda images, frozen: images, length, ranks)
+    assert chosen == dict.fromkeys(sizes, batch_size)
+
+
+def too_large(message, error=RuntimeError):
+    """A model whose forward pass fails with this message."""
+    model = toy()
+    model.freeze_backbone = lambda frozen: None
+    model.register_forward_pre_hook(lambda *_: (_ for _ in ()).throw(error(message)))
+    return model
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "cuDNN error: CUDNN_STATUS_NOT_SUPPORTED",
+        "Unable to find a valid cuDNN algorithm to run convolution",
+        "Expected canUse32BitIndexMath(input) && canUse32BitIndexMath(output) to be true, but got false",
+        "upsample_nearest2d only supports output tensors with less than INT_MAX elements",
+        "CUDA error: out of memory",
+    ],
+)
+def test_step_that_is_too_large_for_a_kernel_counts_as_out_of_memory(message):
+    with simulated_gpu(), pytest.raises(torch.cuda.OutOfMemoryError, match="."):
+        measure.training_memory(too_large(message).to("cuda:0"), None, (64, 64), 1, "none", 4)
+
+
+def test_other_errors_of_the_probe_are_not_taken_for_a_lack_of_memory():
+    with simulated_gpu(), pytest.raises(RuntimeError, match="shapes cannot be multiplied") as raised:
+        measure.training_memory(too_large("shapes cannot be multiplied").to("cuda:0"), None, (64, 64), 1, "none", 4)
+    assert not isinstance(raised.value, torch.cuda.OutOfMemoryError)
+
+
+def test_data_parallel_counts_the_loss_of_the_images_of_all_gpus():
+    """The criterion runs on the first GPU, for the gathered predictions of all."""
+    with simulated_gpu(count=4):
+        model = nets.build("tiny_n", 3).to("cuda:0")
+        probe = (model, nets.criterion(model), (64, 64), 100, "none", 4)
+        one, four = (measure.training_memory(*probe, all_gpus=all_gpus) for all_gpus in (False, True))
+    assert four > 1.5 * one
+
+
+def test_gpu_logs_every_20_steps_or_2_seconds_and_ranks_agree():
+    assert [measure.batches_to_log(pace, 1, Ranks()) for pace in (100.0, 5.0, 0.4, 0.01)] == [20, 10, 0, 0]
+    assert measure.batches_to_log(100.0, 4, Ranks()) == 80
+
+    class Two(Ranks):
+        def sum(self, x):
+            return x + 6  # the other rank measured 3 batches per second
+
+    assert measure.batches_to_log(5.0, 1, Two(world_size=2)) == 8
+
+
 @pytest.fixture
 def probed_on_gpu(monkeypatch, gpu):
     """train.py takes the CPU for the pretended GPU while it fits the batches to the memory."""
@@ -80,7 +146,7 @@ def test_train_probes_both_phases_and_trains_with_the_batch_sizes_that_fit(
     """A pretended GPU: the probe is called as train.py calls it, and asked about the right batches."""
     probed = []
 
-    def training_memory(model, criterion, image_size, boxes, amp, batch_size, frozen=False):
+    def training_memory(model, criterion, image_size, boxes, amp, batch_size, frozen=False, all_gpus=False):
         probed.append((image_size, boxes, amp, batch_size, frozen))
         return batch_size * (GIB if frozen else 2 * GIB)
 

@@ -166,8 +166,8 @@ def start(device: str = "auto", timeout_minutes: float = 30) -> Ranks:
     """
     world_size, local_rank = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("LOCAL_RANK", 0))
     all_gpus = device == "cuda:all"
-    if all_gpus and world_size > 1:
-        raise SystemExit("device=cuda:all is for one process without torchrun; under torchrun leave device=auto")
+    if world_size > 1 and device.startswith("cuda:"):
+        raise SystemExit(f"device={device} is for one process without torchrun; under torchrun leave device=auto")
     chosen = choose_device("cuda" if all_gpus else device, local_rank)
     if world_size == 1:
         return Ranks(device=chosen, all_gpus=all_gpus)

@@ -16,8 +16,6 @@ from utils.metrics import coco_metrics, to_coco
 from utils.optim import MAX_BAD_STEPS, Updater
 from utils.run import Run
 
-LOG_EVERY = 20  # optimizer steps between two logs on a GPU, where a log waits for the device; on a CPU every step logs
-
 
 class NonFiniteLoss(RuntimeError):
     """Too many optimizer steps in a row without finite gradients.
@@ -91,16 +89,18 @@ def fit_one_epoch(
     ranks: Ranks,
     meter: Meter,
     on_log: Sequence[Callable[[Meter], None]] = (),
-    log_every: int = LOG_EVERY,
+    stop: StopSignal | None = None,
 ) -> None:
     """Trains on every batch of the loader and adds the losses to the meter.
 
-    After every `log_every` optimizer steps (on a CPU after every step) the meter is reduced and the functions `on_log` are
-    called with it. This is the only place that waits for the device. It lies between two steps, so a function may save the
-    run, or end the epoch by raising. Raises NonFiniteLoss in all processes after `MAX_BAD_STEPS` non-finite steps in a row.
+    After some optimizer steps (on a CPU after each, on a GPU see `batches_to_log`; in a single process also after a `stop`
+    signal) the meter is reduced and the functions `on_log` are called with it. This is the only place that waits for the
+    device. It lies between two steps, so a function may save the run, or end the epoch by raising. Raises NonFiniteLoss in
+    all processes after `MAX_BAD_STEPS` non-finite steps in a row.
     """
     model.train()
-    every = updater.accumulate * (1 if ranks.device.type == "cpu" else log_every)
+    torch.backends.cudnn.allow_tf32 = True  # faster, and precise enough to train; `evaluate` turns it off
+    log_at = 0  # batches of the epoch: the first step logs
     recent: deque[Tensor] = deque(maxlen=MAX_BAD_STEPS * updater.accumulate)
     for batch in loader:
         batch = batch.to(ranks.device)
@@ -112,10 +112,15 @@ def fit_one_epoch(
             updater.step(losses["total"])
         meter.add(losses)
         recent.append(batch.ids)
-        if meter.batches % every == 0:
+        asked_to_stop = ranks.world_size == 1 and stop is not None and stop.received
+        if updater.micro == 0 and (meter.batches >= log_at or asked_to_stop):
             _reduce_and_check(updater, ranks, meter, recent)
             for function in on_log:
                 function(meter)
+            if ranks.device.type != "cpu":
+                from utils.measure import batches_to_log
+
+                log_at = meter.batches + batches_to_log(meter.batches / meter.seconds, updater.accumulate, ranks)
     _reduce_and_check(updater, ranks, meter, recent)
 
 
@@ -208,6 +213,7 @@ def evaluate(
     process, it leaves out the rest of its shard; all processes raise Interrupted together when the others are done with theirs.
     """
     model.eval()
+    torch.backends.cudnn.allow_tf32 = False  # it rounds to 10 bits, and the metrics should be those of a CPU
     exact = torch.float32 if ranks.device.type == "mps" else torch.float64
     sums = torch.zeros(2, dtype=exact, device=ranks.device)  # loss, positives
     found, stopped = [], False
@@ -218,14 +224,14 @@ def evaluate(
         if criterion is not None:
             losses = criterion(predictions, batch.boxes, batch.labels, batch.size)
             sums += torch.stack([losses["total"], losses["positives"]])
-        found.append(_to_host(model.detections(predictions, batch.size, batch.transforms, **limits), batch.ids))
+        detections = model.detections(predictions, batch.size, batch.transforms, **limits)
+        index = batch.ids.repeat_interleave(torch.tensor([len(one.scores) for one in detections]))
+        found.append((*(torch.cat(field).cpu() for field in zip(*detections, strict=True)), index))
         stopped = stop is not None and stop()
         if stopped:
             break
     if any(ranks.any(stopped)):
         raise Interrupted
-    if ranks.device.type == "cuda":
-        torch.cuda.synchronize(ranks.device)  # until the copies to the host have arrived
     local = [torch.cat(part).numpy() for part in zip(*found, strict=True)]
     detections = to_coco([part for part in ranks.gather(local) if part], loader.dataset.annotations)
     metrics = coco_metrics(loader.dataset.ground_truth(), detections)
@@ -233,16 +239,6 @@ def evaluate(
         total, positives = ranks.sum(sums).tolist()
         metrics["val_loss"] = total / max(positives, 1)
     return {**metrics, "detections": detections}
-
-
-def _to_host(detections: Sequence, ids: Tensor) -> tuple[Tensor, ...]:
-    """Concatenates the detections of a batch on the CPU -> boxes `[n, 4]`, scores, labels and image indices `[n]`.
-
-    `ids [B]`: image indices. Copies from a GPU run in the background: synchronize before reading them.
-    """
-    parts = [torch.cat(part) for part in zip(*detections, strict=True)]
-    index = ids.repeat_interleave(torch.tensor([len(one.scores) for one in detections]))
-    return *(part.to("cpu", non_blocking=part.is_cuda) for part in parts), index
 
 
 def validate(updater: Updater, loader, criterion, ranks: Ranks, run, epoch: int, stop: StopSignal) -> dict[str, float]:

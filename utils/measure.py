@@ -1,9 +1,10 @@
-"""What a training step costs: its GPU memory, measured before the run because the thaw needs more, and a profile.
+"""What a training step costs: its GPU memory, measured before the run because the thaw needs more, its time, and a profile.
 
 Import this module where something is measured: a run on a CPU with given batch sizes does not need it.
 """
 
 import copy
+import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import islice
@@ -17,6 +18,12 @@ from utils.config import ConfigError
 from utils.distributed import Ranks
 
 FILL = 0.8  # fraction of a GPU's memory that an automatically chosen batch may fill
+MOST_IMAGES = 128  # images on a GPU, above which an automatically chosen batch gains no speed
+MIN_STEPS = 50  # steps per epoch that an automatically chosen batch leaves, unless it has fewer images than MIN_IMAGES
+MIN_IMAGES = 16  # images per step, the default of train.py
+TOO_LARGE = re.compile("out of memory|cudnn|cublas|32-?bit ?index|INT_MAX|invalid configuration argument", re.I)
+LOG_EVERY = 20  # optimizer steps between two logs on a GPU, where a log waits for the device
+LOG_SECONDS = 2.0  # the same in seconds, so that slow steps do not delay the answer to a signal
 PROFILE_WARM_UP = 5  # steps before a profile: the first ones allocate memory and choose algorithms
 
 
@@ -28,26 +35,35 @@ def training_memory(
     amp: str,
     batch_size: int,
     frozen: bool = False,
+    all_gpus: bool = False,
 ) -> int:
     """Measures the peak memory of a training step on a GPU, in bytes.
 
     Runs a step of `batch_size` black images with `boxes` boxes each on a copy of the model, which takes as much memory as the
-    later EMA. The model and all random states stay unchanged. Raises torch.cuda.OutOfMemoryError.
+    later EMA. With `all_gpus` (nn.DataParallel) this GPU also computes the loss of the images of the others. The model and all
+    random states stay unchanged. Raises torch.cuda.OutOfMemoryError, also where cuDNN or a kernel refuses so large a batch.
     """
+    gathered = torch.cuda.device_count() if all_gpus else 1
     device = next(model.parameters()).device
     torch.cuda.reset_peak_memory_stats(device)
     trial = copy.deepcopy(model).train()
     trial.freeze_backbone(frozen)
     images = torch.zeros(batch_size, 3, *image_size, dtype=torch.uint8, device=device)
-    targets = torch.tensor([32.0, 32.0, 96.0, 96.0], device=device).repeat(batch_size, boxes, 1)
-    labels = torch.zeros(batch_size, boxes, dtype=torch.int64, device=device)
+    targets = torch.tensor([32.0, 32.0, 96.0, 96.0], device=device).repeat(gathered * batch_size, boxes, 1)
+    labels = torch.zeros(gathered * batch_size, boxes, dtype=torch.int64, device=device)
     dtype = torch.float16 if amp == "fp16" else torch.bfloat16
     try:
         with torch.autocast("cuda", dtype, enabled=amp != "none"):
             predictions = trial(images)
+        if gathered > 1:
+            predictions = type(predictions)(*(torch.cat([x] * gathered) for x in predictions))
         criterion(predictions, targets, labels, image_size)["total"].backward()
         moments = 2 * sum(p.nbytes for p in model.parameters())  # Adam allocates them at the first step
         return torch.cuda.max_memory_allocated(device) + moments
+    except RuntimeError as error:
+        if not TOO_LARGE.search(str(error)):
+            raise
+        raise torch.cuda.OutOfMemoryError(str(error)) from error
     finally:
         del trial
         torch.cuda.empty_cache()
@@ -76,10 +92,12 @@ def choose_batch_sizes(
 ) -> dict[str, int]:
     """Returns `sizes` (freeze_batch_size, batch_size) with a number in place of each 0 (automatic).
 
-    A resumed run takes the numbers of `before`. A new run takes what fits the smallest GPU, times the number of GPUs.
+    A resumed run takes the numbers of `before`. A new run takes what fits the smallest GPU, times the number of GPUs, but
+    leaves enough steps per epoch: the learning rate grows with the batch, and few large steps train worse than many.
     `step_bytes(images, frozen)`: bytes of a step on one GPU; `length`: training images. Raises ConfigError without a GPU.
     """
     chosen, gpus = {}, number_of_gpus(ranks)
+    limit = min(MOST_IMAGES, -(-min(length, max(length // MIN_STEPS, MIN_IMAGES)) // gpus))
     for name, size in sizes.items():
         if size or before:
             chosen[name] = size or before[name]
@@ -89,7 +107,7 @@ def choose_batch_sizes(
                 f"{name}=0 fits the batch to the memory of a GPU; on {ranks.device} set it, for example to 16"
             )
         of_phase = partial(step_bytes, frozen=name == "freeze_batch_size")
-        smallest = min(ranks.gather(largest_batch(of_phase, -(-length // gpus), ranks.device)))
+        smallest = min(ranks.gather(largest_batch(of_phase, limit, ranks.device)))
         if smallest == 0:
             raise ConfigError(f"{name}=0: not even one image fits; lower image_size, or choose a smaller model")
         chosen[name] = smallest * gpus
@@ -118,6 +136,12 @@ def less_memory(sizes: dict[str, int], accumulate: int, frozen: bool = False) ->
         f"lower {name}={sizes[name]} to {sizes[name] // 2}; to keep the images per optimizer step, also set "
         f"accumulate={2 * accumulate} (and {other}={max(1, sizes[other] // 2)})"
     )
+
+
+def batches_to_log(batches_per_second: float, accumulate: int, ranks: Ranks) -> int:
+    """Returns after how many batches training on a GPU logs again: every 20 steps or 2 seconds. All ranks agree on it."""
+    count = min(LOG_EVERY * accumulate, int(LOG_SECONDS * batches_per_second))
+    return int(ranks.sum(torch.tensor(count))) // ranks.world_size
 
 
 def profiled(batches: Iterable, steps: int, path: Path, log: Callable[[str], None] = print) -> Iterator:

@@ -4,6 +4,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from utils.config import ConfigError
+from utils.distributed import Ranks
+
 
 class _Normalize(torch.autograd.Function):
     """Batch normalization over all ranks: x [B, C, H, W] -> (x - mean) / sqrt(variance + eps), mean, biased variance, count.
@@ -69,14 +72,21 @@ def convert_sync_bn(model: nn.Module) -> nn.Module:
     return model
 
 
-def compile_forward(model: nn.Module, sizes_vary: bool, processes: int = 1) -> str:
+def compile_forward(model: nn.Module, sizes_vary: bool, ranks: Ranks, sync_bn: bool = True) -> str:
     """Makes torch.compile compile the model at its first call, in place -> a line to print: whether it will.
 
     The tensors keep their names, so that checkpoints are the same. `sizes_vary`: compile once for all input sizes instead
-    of once for each. If torch.compile does not work here, the model stays as it is.
+    of once for each. If torch.compile does not work here, the model stays as it is. Raises ConfigError where it would only
+    seem to work.
     """
+    if ranks.all_gpus:  # the replicas of DataParallel would compute with the weights of the first GPU
+        raise ConfigError("compile=true does not work with device=cuda:all: use torchrun, or compile=false")
     device = next(model.parameters()).device
-    if device.type == "cpu" and processes > 1:  # SyncBatchNorm2d was never tested with it
+    if device.type == "cuda" and ranks.world_size > 1 and sync_bn:  # each batch norm interrupts the compiled graph
+        raise ConfigError(
+            "compile=true does not work with sync_bn=true on several GPUs: set sync_bn=false or compile=false"
+        )
+    if device.type == "cpu" and ranks.world_size > 1:  # SyncBatchNorm2d was never tested with it
         return "compile=true is NOT active: on CPUs it works in a single process only"
     try:
         torch.compile(nn.functional.silu)(torch.zeros(8, device=device))
