@@ -7,6 +7,8 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from msgspec import Raw
+
 from datasets import image_paths, listing
 from datasets.annotations import read_annotation_file
 from datasets.classes import join
@@ -17,14 +19,16 @@ from datasets.formats import read_classes
 from datasets.image_paths import with_root
 from datasets.labelme import read_labelme
 from datasets.labelstudio import read_labelstudio
+from datasets.record_files import is_supervisely, read_datumaro, read_lines, read_scalabel, read_supervisely
 from datasets.store import Annotations, Classes, Part
-from datasets.tables import read_table
-from datasets.typed_json import open_json
+from datasets.tables import is_table, read_table
+from datasets.typed_json import open_json, parse
 from datasets.via import is_via, read_via
 from datasets.voc import read_voc
 from datasets.yolo import has_label, is_label, names_near, read_config, read_yolo_folder, read_yolo_images
 from utils.images import IMAGE_SUFFIXES
 
+JSON_LINES = (".jsonl", ".ndjson", ".odgt", ".manifest")
 _BLANKS = b"\xef\xbb\xbf \t\r\n"  # before JSON, with a byte order mark
 _YOLO = re.compile(rb"^(train|val|valid|validation|test) *:", re.IGNORECASE | re.MULTILINE)
 
@@ -40,6 +44,8 @@ def read_path(path: Path, part: Part, classes: Classes, image_root: str | None, 
         return read_json_file(str(path), classes, image_root, bad_boxes)
     if kind in (".csv", ".tsv"):
         return read_table(str(path), classes, image_root, bad_boxes)
+    if kind in JSON_LINES:
+        return read_lines(str(path), part, classes, image_root, bad_boxes)
     if kind == ".xml":
         return read_cvat(str(path), classes, image_root, bad_boxes)
     if kind in (".yaml", ".yml", ".data"):
@@ -77,12 +83,20 @@ def read_json_file(path: str, classes: Classes, image_root: str | None, bad_boxe
     """Returns the annotations of a file of COCO, LabelMe, Label Studio or VIA, recognized by its keys. Raises DataError."""
     contents = open_json(path)
     if isinstance(contents, list):
-        _refuse_createml(path, b"[" + b"".join(map(bytes, contents[:10])))
+        head = b"[" + b"".join(map(bytes, contents[:10]))
+        _refuse_createml(path, head)
+        if b'"box2d"' in head:
+            return read_scalabel(path, contents, classes, image_root, bad_boxes)
         return read_labelstudio(path, contents, classes, image_root, bad_boxes)
     if "shapes" in contents:
         return read_labelme(Path(path).parent, [Path(path)], classes, bad_boxes, image_root)
     if "images" in contents:
         return read_coco(path, contents, classes, image_root, bad_boxes)
+    if {"items", "categories"} <= contents.keys():
+        return read_datumaro(path, contents, classes, image_root, bad_boxes)
+    if "frames" in contents:
+        frames = parse(contents["frames"], list[Raw], f"{path}: frames", []) or []
+        return read_scalabel(path, frames, classes, image_root, bad_boxes)
     if is_via(contents):
         return read_via(path, contents, classes, image_root, bad_boxes)
     there = ", ".join(list(contents)[:5]) or "nothing"
@@ -112,6 +126,8 @@ def read_folder(folder: Path, part: Part, classes: Classes, image_root: str | No
         if len(xmls) < 100 and all(is_cvat(folder / file) for file in xmls):
             return _join(folder, xmls, part, partial(read_cvat, **kinds))
         return read_voc(folder, part, *options, image_root)
+    if any(map(is_supervisely, files)):
+        return read_supervisely(folder, files, part, *options, image_root)
     jsons = {file: head for file in listing.of_suffix(files, ".json") if _is_data(head := _head(folder / file))}
     for file, head in jsons.items():
         _refuse_createml(folder / file, head)
@@ -120,10 +136,13 @@ def read_folder(folder: Path, part: Part, classes: Classes, image_root: str | No
         return read_labelme(folder, [folder / file for file in chosen], *options, image_root)
     if jsons:
         return _join(folder, _boxes_only(list(jsons)), part, partial(read_json_file, **kinds))
+    if lines := listing.of_suffix(files, JSON_LINES):
+        return _join(folder, lines, part, partial(read_lines, part=part, **kinds))
     found = _read_texts(folder, files, part, classes, image_root, bad_boxes)
     if found is not None:
         return found
     if tables := listing.of_suffix(files, (".csv", ".tsv")):
+        tables = [table for table in tables if is_table(str(folder / table))] or tables
         return _join(folder, tables, part, partial(read_table, **kinds))
     inside = ", ".join(sorted(path.name for path in folder.iterdir() if path.is_dir())[:5])
     raise DataError(
@@ -182,7 +201,7 @@ def _head(path: Path) -> bytes:
 
 def _is_data(head: bytes) -> bool:
     """Returns whether a JSON file that begins with `head` looks like annotations, not like notes or settings."""
-    words = (b'"images"', b'"shapes"', b'"regions"', b'"_via_', b'"bbox"', b'"annotations"')
+    words = (b'"images"', b'"shapes"', b'"regions"', b'"_via_', b'"bbox"', b'"annotations"', b'"frames"')
     return any(word in head for word in words) or head.lstrip(_BLANKS)[:1] == b"["
 
 
