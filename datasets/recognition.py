@@ -83,10 +83,9 @@ def read_text(source: str, classes: Classes, image_root: str | None, bad_boxes: 
 def read_json_file(path: str, classes: Classes, image_root: str | None, bad_boxes: str) -> Annotations:
     """Returns the annotations of a file of COCO, LabelMe, Label Studio or VIA, recognized by its keys. Raises DataError."""
     contents = open_json(path)
+    refuse_json(path, _head(Path(path)))
     if isinstance(contents, list):
-        head = b"[" + b"".join(map(bytes, contents[:10]))
-        refuse_json(path, head)
-        if b'"box2d"' in head:
+        if b'"box2d"' in b"".join(map(bytes, contents[:10])):
             return read_scalabel(path, contents, classes, image_root, bad_boxes)
         return read_labelstudio(path, contents, classes, image_root, bad_boxes)
     if "shapes" in contents:
@@ -100,7 +99,6 @@ def read_json_file(path: str, classes: Classes, image_root: str | None, bad_boxe
         return read_scalabel(path, frames, classes, image_root, bad_boxes)
     if is_via(contents):
         return read_via(path, contents, classes, image_root, bad_boxes)
-    refuse_json(path, _head(Path(path)))
     there = ", ".join(list(contents)[:5]) or "nothing"
     raise DataError(
         f"{path}: not a COCO ground truth, it has no images, nor a file of LabelMe, Label Studio or VIA (2), but {there}: "
@@ -223,6 +221,7 @@ def _is_data(head: bytes) -> bool:
 
 
 def _boxes_only(files: list[str]) -> list[str]:
-    """Returns the files of COCO with boxes: not those with captions or key points next to them."""
+    """Returns the files of COCO with boxes: instances, or those that are not captions, key points or other tasks."""
+    instances = [file for file in files if os.path.basename(file).startswith("instances")]
     others = re.compile(r"captions|keypoints|panoptic|stuff|image_info", re.IGNORECASE)
-    return [file for file in files if not others.search(os.path.basename(file))] or files
+    return instances or [file for file in files if not others.search(os.path.basename(file))] or files

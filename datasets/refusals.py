@@ -9,10 +9,13 @@ from datasets.errors import DataError
 
 BLANKS = b"\xef\xbb\xbf \t\r\n"  # before JSON, with a byte order mark
 EXPORT = "export the boxes as COCO, VOC or YOLO"
-_DATUM = "datum convert -if {} -i FOLDER -f coco -o NEW_FOLDER -- --save-media, of the package datumaro, makes it COCO"
+_DATUM = (
+    'pip install datumaro, and python -c "import datumaro; '
+    "datumaro.Dataset.import_from('FOLDER', '{}').export('NEW_FOLDER', 'coco', save_media=True)\" makes it COCO"
+)
 _NUMBER = rb"-?\d+(\.\d+)?"
 _JSON = (  # what the beginning of a file matches, and the name with the fix
-    (rb'^\[.*"annotations?".*"coordinates"\s*:\s*\{', "CreateML, which is not read: " + EXPORT),
+    XX?".*"coordinates"\s*:\s*\{', "CreateML, which is not read: " + EXPORT),
     (rb'"detection_categories"', "detections of MegaDetector, which are not labels: correct them in a labeling tool first"),
     (rb'"classes".*"labels".*"bounding_box"|"samples".*"bounding_box"', "a data set of FiftyOne, which is not read: "
      "export it with dataset_type=fiftyone.types.COCODetectionDataset"),
@@ -28,8 +31,8 @@ _TEXTS = (
     (rb"^(imagesource|gsd):|^(" + _NUMBER + rb" ){8}\S*[A-Za-z]\S* [0-2]\s", "rotated boxes of DOTA, which are not read: "
      "write them as COCO or YOLO"),
     (rb"^" + rb",".join([rb"-?\d+"] * 8) + rb",?\s", "boxes of VisDrone, which are not read: write them as YOLO or COCO"),
-    (rb"^\d+,-?\d+(," + _NUMBER + rb"){5,8}\s", "tracks of MOT, which are not read: " + _DATUM.format("mot_seq")),
-    (rb"^[^\n]+\.jpg\s+\d+\s+(" + _NUMBER + rb" ){9}", "WIDER FACE, which is not read: " + _DATUM.format("wider_face")),
+    (rb"^\d+,-?\d+(," + _NUMBER + rb"){5,8}\s", "tracks of MOT, which are not read: write the boxes as COCO or CSV"),
+    (rb"^[^\n]+\.jpg\s+\d+\s+(" + _NUMBER + rb" ){4}", "WIDER FACE, which is not read: " + _DATUM.format("wider_face")),
     (rb"^[^\n;]+\.(ppm|png|jpg);\d+;\d+;\d+;\d+;", "a table with semicolons: name it .csv, with class as sixth column"),
     (rb"^[A-Za-z]\S*( [01]?\.\d+){4}\s", "YOLO labels with class names: write the numbers of the classes, from 0"),
     (rb"^[A-Za-z][A-Za-z ]*( \d+(\.\d+)?){4}\s", "labels of the OIDv4 toolkit, which are not read: use the CSV of Open Images"),
