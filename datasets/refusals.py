@@ -15,7 +15,7 @@ _DATUM = (
 )
 _NUMBER = rb"-?\d+(\.\d+)?"
 _JSON = (  # what the beginning of a file matches, and the name with the fix
-    XX?".*"coordinates"\s*:\s*\{', "CreateML, which is not read: " + EXPORT),
+    (rb'^\[(?!.*"data"\s*:).*"annotations?".*"coordinates"\s*:\s*\{', "CreateML, which is not read: " + EXPORT),
     (rb'"detection_categories"', "detections of MegaDetector, which are not labels: correct them in a labeling tool first"),
     (rb'"classes".*"labels".*"bounding_box"|"samples".*"bounding_box"', "a data set of FiftyOne, which is not read: "
      "export it with dataset_type=fiftyone.types.COCODetectionDataset"),
@@ -66,8 +66,8 @@ def refuse_folder(folder: Path, files: list[str]) -> None:
         if found := listing.of_suffix(files, suffixes):
             raise DataError(f"{folder / found[0]}: {what}")
     if images := listing.images_of(files):
-        what = f"{len(images)} images, for example {images[0]}, but no file with boxes"
-        raise DataError(f"{folder}: {what}: name the file or the folder that has them, or label the images first")
+        what = f"no file with boxes, only images ({len(images)}), for example {images[0]}"
+        raise DataError(f"{folder}: {what}: name the file or the folder with the boxes, or label the images first")
 
 
 def _refuse(path: str | Path, head: bytes, forms: tuple) -> None:

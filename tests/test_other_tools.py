@@ -314,3 +314,14 @@ def test_instances_are_chosen_among_the_files_of_coco(tmp_path: Path) -> None:
     paint(tmp_path / "images" / "train" / "a.png")
     assert read(str(tmp_path), "train").source.endswith("instances_train.json")
     assert len(read_json_file(str(tmp_path / "annotations" / "labels_train.json"), None, None, "drop")) == 1
+
+
+def test_images_that_are_labeled_twice_are_reported(tmp_path: Path) -> None:
+    """LabelMe: a copy of a file with labels, next to the original; each would train as if the other did not exist."""
+    paint(tmp_path / "a.png")
+    shapes = [{"label": "cat", "points": [[1, 2], [9, 8]], "shape_type": "rectangle"}]
+    for name in ("a", "a (copy)"):
+        text(tmp_path / f"{name}.json", {"imagePath": "a.png", "shapes": shapes})
+    (note,) = read(str(tmp_path), "train").notes
+    assert "images that are labeled several times, of which each counts as an image: 1; keep one" in note
+    assert f"a.png: {tmp_path / 'a (copy).json'} and {tmp_path / 'a.json'}" in note
