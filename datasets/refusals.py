@@ -65,7 +65,7 @@ def refuse_folder(folder: Path, files: list[str]) -> None:
     for suffixes, what in _SUFFIXES.items():
         if found := listing.of_suffix(files, suffixes):
             raise DataError(f"{folder / found[0]}: {what}")
-    if images := listing.images_of(files):
+    if (images := listing.images_of(files)) and not listing.of_suffix(files, ".txt"):
         what = f"no file with boxes, only images ({len(images)}), for example {images[0]}"
         raise DataError(f"{folder}: {what}: name the file or the folder with the boxes, or label the images first")
 

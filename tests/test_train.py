@@ -355,7 +355,7 @@ def test_demo_reaches_the_same_map_with_one_process_and_with_two(tmp_path, share
 def test_a_minimum_above_the_learning_rate_is_refused():
     """The learning rate would grow during the decay."""
     with pytest.raises(
-        ConfigError, match="min_learning_rate=0.0002 is above learning_rate=0.0001: lower it too, as in min"
+        ValueError, match="min_learning_rate=0.0002 is above learning_rate=0.0001: lower it too, as in min"
     ):
         train.checked(train.Config(learning_rate=1e-4))
     train.checked(train.Config(learning_rate=1e-4, schedule="constant"))
