@@ -114,9 +114,8 @@ def _pack(
         )
     found, notes = names_of(files), []
     if not names and found and all(map(str.isdecimal, found)):  # only numbers
-        count = max(map(int, found)) + 1
-        found = classes or tuple(map(str, range(count)))
-        names = {str(index): name for index, name in enumerate(found)}
+        found = classes or tuple(sorted(found, key=int))
+        names = {str(index): name for index, name in enumerate(classes or ())} or {name: name for name in found}
         files = [_renamed(file, names) for file in files]
         notes = [] if classes else [f"{source}: the classes are numbers; classes=FILE names them, one per line"]
     order = tuple(dict.fromkeys(names.values())) if names else found
