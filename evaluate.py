@@ -72,8 +72,10 @@ def main(cfg: Config) -> dict:
     log = print if ranks.is_main else lambda *_: None
     names = formats.read_classes(cfg.classes) if cfg.classes else None
     model, classes, size, trained, path, *_ = detector.load(cfg.checkpoint, cfg.model, names, cfg.image_size)
-    own = {name: getattr(cfg, name) for name in ("image_root", "bad_boxes", "skip_bad_images")}
-    options = trained | {name: value for name, value in own.items() if value is not None}
+    given = {name: getattr(cfg, name) for name in ("image_root", "bad_boxes", "skip_bad_images")}
+    options = trained | {name: value for name, value in given.items() if value is not None}
+    if cfg.data not in (None, trained.get("train"), trained.get("val")):  # their images are not those of the training
+        options["image_root"] = cfg.image_root
     data, notes = open_data(cfg.data or trained.get("val"), cfg.part, classes, options)
     log(table(cfg, Config(), {"weights": path, "source": data.source, "images": len(data), "input size": size}))
     for note in notes:
@@ -90,7 +92,9 @@ def main(cfg: Config) -> dict:
         settings = {"checkpoint": str(path), "data": data.source, "pictures": len(data), "image_size": size, **limits}
         write_results(folder, data, detections, metrics | {"evaluator": BACKEND.name, "settings": settings})
         analyze_errors(folder, data, detections, cfg.show_confidence, cfg.worst)
-        print(f"{folder}  mAP50-95 {metrics['AP']:.4f}  mAP50 {metrics['AP50']:.4f}  by {BACKEND.name}")
+        print(
+            f"{folder}  mAP50-95 {four_decimals(metrics['AP'])}  mAP50 {four_decimals(metrics['AP50'])}  by {BACKEND.name}"
+        )
     ranks.stop()
     return metrics
 
@@ -180,6 +184,12 @@ def analyze_errors(folder: Path, data: Annotations, detections: list[dict], conf
         print(f"  worst_{number:02}.jpg  {one.missed.sum():3} missed  {one.false.sum():3} false  {path}")
 
 
+def command(words: list[str]) -> None:
+    """Evaluates with the arguments `words`; exits with status 1 if the data have no boxes, so that scripts notice it."""
+    metrics = main(override(Config(), words, {"checkpoint": is_weights, "data": os.path.exists}))
+    if metrics["AP"] < 0:
+        raise SystemExit("nothing was measured: the data have no boxes of the classes of the model")
+
+
 if __name__ == "__main__":
-    positional = {"checkpoint": is_weights, "data": os.path.exists}
-    run_script(lambda: main(override(Config(), sys.argv[1:], positional)), "stopped", "lower batch_size=")
+    run_script(lambda: command(sys.argv[1:]), "stopped", "lower batch_size=")

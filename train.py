@@ -222,6 +222,9 @@ def checked(cfg: Config) -> Config:
     check_name(cfg.name)
     if cfg.scale[0] > cfg.scale[1]:
         raise ConfigError(f"scale={show(cfg.scale)}: write the smallest size first: scale={show(cfg.scale[::-1])}")
+    if cfg.schedule != "constant" and cfg.min_learning_rate > cfg.learning_rate:
+        rates = f"min_learning_rate={show(cfg.min_learning_rate)} is above learning_rate={show(cfg.learning_rate)}"
+        raise ConfigError(f"{rates}: lower it too, as in min_learning_rate={show(cfg.learning_rate / 20)}")
     if cfg.device == "cuda:all" and cfg.amp == "bf16":  # autocast in the threads of DataParallel supports fp16 only
         raise ConfigError("amp=bf16 does not work with device=cuda:all: use torchrun, or amp=fp16")
     return cfg

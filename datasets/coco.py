@@ -19,9 +19,16 @@ MAX_ID = 2**53  # larger whole numbers are not exact in every program that reads
 
 class Image(Struct, gc=False):
     id: Id
-    file_name: Annotated[str, Meta(min_length=1)]
+    file_name: Annotated[str, Meta(min_length=1)] | None = None
     width: Side | None = None
     height: Side | None = None
+    coco_url: str | None = None
+
+    def __post_init__(self) -> None:
+        """LVIS has only the address of an image, which ends with its folder and name."""
+        self.file_name = self.file_name or "/".join((self.coco_url or "").split("/")[-2:])
+        if not self.file_name:
+            raise ValueError("Object missing required field `file_name`")
 
 
 class Category(Struct, gc=False):

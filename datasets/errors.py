@@ -1,10 +1,10 @@
 """Errors in data: what is wrong, where, and the fix."""
 
 import re
-from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
-from utils.config import class_name_problem
+from utils.config import check_class_names
 
 # control characters and lone surrogates, except DC80 to DCFF, by which Python writes bytes of file names that are not UTF-8
 _NOT_IN_PATHS = re.compile(r"[\x00-\x1f\x7f\ud800-\udc7f\udd00-\udfff]")
@@ -23,6 +23,9 @@ class DataError(ValueError):
 
     def __init__(self, message: str) -> None:
         super().__init__(message.encode("utf-8", "backslashreplace").decode())  # any terminal and file can hold it
+
+
+check_names = partial(check_class_names, error=DataError)
 
 
 class NoArea(ValueError):
@@ -53,13 +56,6 @@ def note_dropped(title: str, problems: list[str], bad_boxes: str) -> list[str]:
     if bad_boxes == "error":
         raise_any(f'{title}: {len(problems)}; bad_boxes="drop" leaves them out', problems)
     return [f"{title}, left out: {len(problems)}\n{first_ten(problems)}"] if problems else []
-
-
-def check_names(names: Iterable[object], where: str) -> None:
-    """Raises DataError for class names that cannot be drawn or written."""
-    for name in names:
-        if problem := class_name_problem(name):
-            raise DataError(f"{where}: {problem}")
 
 
 def check_path(path: str) -> str:

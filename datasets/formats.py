@@ -55,8 +55,7 @@ def read(
 
 def is_names(classes: str | None) -> bool:
     """Returns whether classes= holds names (cat,dog) and not the path of a file."""
-    is_path = bool(classes) and (os.path.exists(classes) or "/" in classes or classes.endswith((".txt", ".names")))
-    return bool(classes) and not is_path
+    return bool(classes) and not (os.path.exists(classes) or "/" in classes or classes.endswith((".txt", ".names")))
 
 
 def read_classes(path: str) -> tuple[str, ...]:
@@ -94,6 +93,6 @@ def read_validation(
     """Reads the validation data of a training with the constants `config`, or a part of `source`, in the same way.
 
     `classes` are those of the model. Raises DataError."""
-    bad_boxes, select = config.get("bad_boxes") or "drop", is_names(config.get("classes"))
-    options = (config.get("image_root"), bad_boxes, config.get("merge"), select)
+    bad_boxes = config.get("bad_boxes") or "drop"
+    options = (config.get("image_root"), bad_boxes, config.get("merge"), is_names(config.get("classes")))
     return read(source or config["val"], part, classes, *options)

@@ -68,7 +68,9 @@ class ImageFinder:
             for root in group:
                 real = os.path.realpath(self._join(root))
                 for name in images_under(real) if root != "../" else ():
-                    index.setdefault(os.path.basename(name), {}).setdefault(f"{real}/{name}", os.path.join(root, name))
+                    base = os.path.basename(name)
+                    for short in (base, os.path.splitext(base)[0]):  # some tables have names without suffix
+                        index.setdefault(short, {}).setdefault(f"{real}/{name}", os.path.join(root, name))
             found.append(index)
         return found
 

@@ -45,7 +45,7 @@ def read_labelme(
     pack.problems += problems
     left = set(images) - {Path(os.path.normpath(image)).as_posix() for image, _ in pairs}
     if left:
-        pack.notes.append(f"{folder}: {len(left)} images without a JSON file are left out")
+        pack.notes.append(f"{folder}: images without a JSON file, left out: {len(left)}")
     return pack_files(pack, names, pairs, bad_boxes)
 
 

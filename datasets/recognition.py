@@ -7,6 +7,8 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from msgspec import Raw
+
 from datasets import image_paths, listing
 from datasets.annotations import read_annotation_file
 from datasets.classes import join
@@ -17,15 +19,17 @@ from datasets.formats import read_classes
 from datasets.image_paths import with_root
 from datasets.labelme import read_labelme
 from datasets.labelstudio import read_labelstudio
+from datasets.record_files import is_supervisely, read_datumaro, read_lines, read_scalabel, read_supervisely
+from datasets.refusals import BLANKS, refuse_folder, refuse_json, refuse_texts
 from datasets.store import Annotations, Classes, Part
-from datasets.tables import read_table
-from datasets.typed_json import open_json
+from datasets.tables import is_table, read_table
+from datasets.typed_json import open_json, parse
 from datasets.via import is_via, read_via
 from datasets.voc import read_voc
 from datasets.yolo import has_label, is_label, names_near, read_config, read_yolo_folder, read_yolo_images
 from utils.images import IMAGE_SUFFIXES
 
-_BLANKS = b"\xef\xbb\xbf \t\r\n"  # before JSON, with a byte order mark
+JSON_LINES = (".jsonl", ".ndjson", ".odgt", ".manifest")
 _YOLO = re.compile(rb"^(train|val|valid|validation|test) *:", re.IGNORECASE | re.MULTILINE)
 
 
@@ -40,6 +44,8 @@ def read_path(path: Path, part: Part, classes: Classes, image_root: str | None, 
         return read_json_file(str(path), classes, image_root, bad_boxes)
     if kind in (".csv", ".tsv"):
         return read_table(str(path), classes, image_root, bad_boxes)
+    if kind in JSON_LINES:
+        return read_lines(str(path), part, classes, image_root, bad_boxes)
     if kind == ".xml":
         return read_cvat(str(path), classes, image_root, bad_boxes)
     if kind in (".yaml", ".yml", ".data"):
@@ -57,6 +63,7 @@ def read_text(source: str, classes: Classes, image_root: str | None, bad_boxes: 
         folder = path.parents[0 if path.parent.name == "ImageSets" else 1].parent
         return read_voc(folder, (), classes, bad_boxes, image_root, path)
     files = [file for file in (path.with_name("classes.txt"), path.with_name("_classes.txt")) if file.exists()]
+    refuse_texts([path])
     names = read_classes(str(files[0])) if files else None
     found = read_annotation_file(source, classes, bad_boxes, names)
     if image_root is not None:
@@ -76,13 +83,20 @@ def read_text(source: str, classes: Classes, image_root: str | None, bad_boxes: 
 def read_json_file(path: str, classes: Classes, image_root: str | None, bad_boxes: str) -> Annotations:
     """Returns the annotations of a file of COCO, LabelMe, Label Studio or VIA, recognized by its keys. Raises DataError."""
     contents = open_json(path)
+    refuse_json(path, _head(Path(path)))
     if isinstance(contents, list):
-        _refuse_createml(path, b"[" + b"".join(map(bytes, contents[:10])))
+        if b'"box2d"' in b"".join(map(bytes, contents[:10])):
+            return read_scalabel(path, contents, classes, image_root, bad_boxes)
         return read_labelstudio(path, contents, classes, image_root, bad_boxes)
     if "shapes" in contents:
         return read_labelme(Path(path).parent, [Path(path)], classes, bad_boxes, image_root)
     if "images" in contents:
         return read_coco(path, contents, classes, image_root, bad_boxes)
+    if {"items", "categories"} <= contents.keys():
+        return read_datumaro(path, contents, classes, image_root, bad_boxes)
+    if "frames" in contents:
+        frames = parse(contents["frames"], list[Raw], f"{path}: frames", []) or []
+        return read_scalabel(path, frames, classes, image_root, bad_boxes)
     if is_via(contents):
         return read_via(path, contents, classes, image_root, bad_boxes)
     there = ", ".join(list(contents)[:5]) or "nothing"
@@ -112,19 +126,22 @@ def read_folder(folder: Path, part: Part, classes: Classes, image_root: str | No
         if len(xmls) < 100 and all(is_cvat(folder / file) for file in xmls):
             return _join(folder, xmls, part, partial(read_cvat, **kinds))
         return read_voc(folder, part, *options, image_root)
-    jsons = {file: head for file in listing.of_suffix(files, ".json") if _is_data(head := _head(folder / file))}
-    for file, head in jsons.items():
-        _refuse_createml(folder / file, head)
-    if any(b'"shapes"' in head for head in jsons.values()):
-        chosen = listing.select_part(folder, listing.of_suffix(files, ".json"), part)
-        return read_labelme(folder, [folder / file for file in chosen], *options, image_root)
-    if jsons:
+    if any(map(is_supervisely, files)):
+        return read_supervisely(folder, files, part, *options, image_root)
+    if jsons := _jsons(folder, files):
+        if any(jsons.values()):
+            chosen = listing.select_part(folder, listing.of_suffix(files, ".json"), part)
+            return read_labelme(folder, [folder / file for file in chosen], *options, image_root)
         return _join(folder, _boxes_only(list(jsons)), part, partial(read_json_file, **kinds))
+    if lines := listing.of_suffix(files, JSON_LINES):
+        return _join(folder, lines, part, partial(read_lines, part=part, **kinds))
     found = _read_texts(folder, files, part, classes, image_root, bad_boxes)
     if found is not None:
         return found
     if tables := listing.of_suffix(files, (".csv", ".tsv")):
+        tables = [table for table in tables if is_table(str(folder / table))] or tables
         return _join(folder, tables, part, partial(read_table, **kinds))
+    refuse_folder(folder, files)
     inside = ", ".join(sorted(path.name for path in folder.iterdir() if path.is_dir())[:5])
     raise DataError(
         f"{folder}: neither data.yaml or label files (YOLO) nor *.xml (VOC, CVAT) nor *.json (COCO, LabelMe) nor *.csv is in "
@@ -142,6 +159,7 @@ def _read_texts(
     read = partial(read_text, classes=classes, image_root=image_root, bad_boxes=bad_boxes)
     if exported := [text for text in texts if os.path.basename(text) == "_annotations.txt"]:  # Roboflow's YOLOv4
         return _join(folder, exported, part, read)
+    refuse_texts(folder / text for text in texts[:: max(len(texts) // 10, 1)])
     paired = image_paths.Stems(images)
     lists = [t for t in texts if "/" not in t and t not in ("classes.txt", "labels.txt") and not paired.nearest(t)]
     lists = [text for text in lists if not is_label(folder / text, least=5)]  # the user named labels/train
@@ -175,6 +193,22 @@ def _join(folder: Path, files: list[str], part: Part, read: Callable[..., Annota
     return join(found, str(folder))
 
 
+def _jsons(folder: Path, files: list[str]) -> dict[str, bool]:
+    """Returns {file: whether it is of LabelMe} of the JSON files that look like annotations. Raises DataError for others,
+    of a known form that is not read."""
+    found, others = {}, []
+    for file in listing.of_suffix(files, ".json"):
+        head = _head(folder / file)
+        if _is_data(head):
+            refuse_json(folder / file, head)
+            found[file] = b'"shapes"' in head
+        elif len(others) < 20:
+            others.append((folder / file, head))
+    for path, head in others if not found else ():
+        refuse_json(path, head)
+    return found
+
+
 def _head(path: Path) -> bytes:
     with open(path, "rb") as file:
         return file.read(1 << 16)
@@ -182,18 +216,12 @@ def _head(path: Path) -> bytes:
 
 def _is_data(head: bytes) -> bool:
     """Returns whether a JSON file that begins with `head` looks like annotations, not like notes or settings."""
-    words = (b'"images"', b'"shapes"', b'"regions"', b'"_via_', b'"bbox"', b'"annotations"')
-    return any(word in head for word in words) or head.lstrip(_BLANKS)[:1] == b"["
-
-
-def _refuse_createml(path: str | Path, head: bytes) -> None:
-    """Raises DataError if a JSON file that begins with `head` is of CreateML, with a list like that of Label Studio."""
-    is_list = head.lstrip(_BLANKS)[:1] == b"["
-    if is_list and b'"data"' not in head and re.search(rb'"annotations?".*"coordinates"\s*:\s*\{', head, re.DOTALL):
-        raise DataError(f"{path}: CreateML, which is not read: export the boxes as COCO, VOC or YOLO")
+    words = (b'"images"', b'"shapes"', b'"regions"', b'"_via_', b'"bbox"', b'"annotations"', b'"frames"')
+    return any(word in head for word in words) or head.lstrip(BLANKS)[:1] == b"["
 
 
 def _boxes_only(files: list[str]) -> list[str]:
-    """Returns the files of COCO with boxes: not those with captions or key points next to them."""
+    """Returns the files of COCO with boxes: instances, or those that are not captions, key points or other tasks."""
+    instances = [file for file in files if os.path.basename(file).startswith("instances")]
     others = re.compile(r"captions|keypoints|panoptic|stuff|image_info", re.IGNORECASE)
-    return [file for file in files if not others.search(os.path.basename(file))] or files
+    return instances or [file for file in files if not others.search(os.path.basename(file))] or files

@@ -47,7 +47,7 @@ def split(data: Annotations, fractions: Sequence[float], seed: int, option: str)
     groups = np.unique(similar_groups(found.digests, found.hashes), return_inverse=True)[1]
     parts = split_groups(groups, found.digests, fractions, seed)
     if not all(map(len, parts)):
-        into = f"{len(data)} images into {', '.join(str(len(part)) for part in parts)}"
+        into = f"{len(data)} image{'s' * (len(data) > 1)} into {', '.join(str(len(part)) for part in parts)}"
         raise DataError(f"{option} divides {into}: enlarge the fraction of the empty part")
     return [data.select(part) for part in parts]
 

@@ -1,67 +1,90 @@
 """Tables (CSV) with one box per line -> Annotations."""
 
 import csv
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
 
 from datasets.annotations import text_lines
+from datasets.columns import ONE_CLASS, Columns, columns_of
 from datasets.errors import DataError
+from datasets.image_paths import ImageFinder
 from datasets.named_boxes import Box, LabelFile, pack_source, side
+from datasets.scan import scan
 from datasets.store import Annotations, Classes
-
-CORNERS = ("x1", "y1", "x2", "y2")
-NAMES = {  # of the columns in headers, without case, blanks and "_"
-    "image": ("filename", "file", "path", "filepath", "image", "imagename", "imagepath", "imageid", "img", "imgpath"),
-    "class": ("class", "label", "classname", "labelname", "category", "name", "categoryname"),
-    "x1": ("x1", "xmin", "left", "bboxxmin"),
-    "y1": ("y1", "ymin", "top", "bboxymin"),
-    "x2": ("x2", "xmax", "right", "bboxxmax"),
-    "y2": ("y2", "ymax", "bottom", "bboxymax"),
-    "width": ("width", "imagewidth", "imgwidth"),
-    "height": ("height", "imageheight", "imgheight"),
-}
-ORDERS = {  # of the columns without a header
-    6: ("image", *CORNERS, "class"),
-    8: ("image", "width", "height", "class", *CORNERS),
-}
-FORMS = "filename,width,height,class,xmin,ymin,xmax,ymax or path,x1,y1,x2,y2,class"
 
 
 def read_table(path: str, classes: Classes, image_root: str | None, bad_boxes: str) -> Annotations:
     """Reads a CSV file with one box per line, with or without a header. Raises DataError.
 
-    A line with empty fields instead of a box makes its image a background, unless other lines have boxes of it."""
+    A line with empty fields instead of a box makes its image a background, unless other lines have boxes of it. Boxes that
+    are fractions of the image (Open Images) are multiplied by its size."""
     lines = _rows(path)
     number, first = next(lines, (0, []))
-    columns = _header(path, first)
-    if columns is None:
-        columns = dict(zip(ORDERS.get(len(first), ()), range(len(first)), strict=False))
-        if not columns:
-            raise DataError(f"{path}:{number}: {len(first)} columns without a known header: write {FORMS}")
-        lines = _with_first((number, first), lines)
+    columns = columns_of(f"{path}:{number}", first)
     problems: list[str] = []
     images: dict[str, LabelFile] = {}
+    if not columns.is_header:
+        lines = chain([(number, first)], lines)
     for number, row in lines:
-        if len(row) <= max(columns.values()):
-            problems.append(f"{path}:{number}: {len(row)} fields: a line needs {max(columns.values()) + 1}")
+        if len(row) <= max(columns.at.values()):
+            problems.append(f"{path}:{number}: {len(row)} fields: a line needs {max(columns.at.values()) + 1}")
             continue
-        fields = {name: row[index].strip() for name, index in columns.items()}
+        fields = columns.fields(row)
         file = images.get(fields["image"])
         if file is None:
             size = side(fields.get("height", "")), side(fields.get("width", ""))
             file = images[fields["image"]] = LabelFile("", fields["image"], size, [], line=number)
         if not fields["image"]:
             problems.append(f"{path}:{number}: no image: write its path, or remove the line")
-        if any(fields[name] for name in (*CORNERS, "class")):
-            file.boxes.append(_box(fields, f"{path}:{number}"))
-    corners = [value for file in images.values() for box in file.boxes for value in box.corners]
-    if corners and 0 <= min(corners) < max(corners) <= 1:
-        raise DataError(f"{path}: the boxes are fractions of the image: multiply them by its width and height")
-    return pack_source(path, list(images.values()), classes, image_root, bad_boxes, problems=problems)
+        if any(fields[name] for name in columns.box):
+            file.boxes.append(_box(columns, fields, f"{path}:{number}"))
+    files = _named(path, _in_pixels(path, list(images.values()), image_root))
+    notes = [f"{path}: {columns.note}"] * bool(columns.note)
+    return pack_source(path, files, classes, image_root, bad_boxes, problems=problems, notes=notes)
 
 
-def _with_first(first: tuple, others: Iterator[tuple]) -> Iterator[tuple]:
-    yield first
-    yield from others
+def is_table(path: str) -> bool:
+    """Returns whether a file is a table with boxes, not one of class names or of predictions."""
+    try:
+        number, first = next(_rows(path), (0, []))
+        columns_of(f"{path}:{number}", first)
+    except DataError:
+        return False
+    return True
+
+
+def _in_pixels(path: str, files: list[LabelFile], image_root: str | None) -> list[LabelFile]:
+    """Returns the files with boxes in pixels: those that are fractions of the image are multiplied by its size."""
+    corners = [value for file in files for box in file.boxes for value in box.corners]
+    if not corners or not 0 <= min(corners) < max(corners) <= 1:
+        return files
+    finder = ImageFinder(path, (file.image for file in files), image_root)
+    sizes = scan([os.path.join(finder.folder, finder.find(file.image)) for file in files]).sizes.tolist()
+    if not any(map(all, sizes)):
+        fix = "multiply them by its width and height, or give image_root=FOLDER with the images"
+        raise DataError(f"{path}: the boxes are fractions of the image: {fix}")
+    scaled = []
+    for file, (height, width) in zip(files, sizes, strict=True):
+        factors = (width or 1, height or 1, width or 1, height or 1)
+        boxes = [
+            box._replace(corners=tuple(value * factor for value, factor in zip(box.corners, factors, strict=False)))
+            for box in file.boxes
+        ]
+        scaled.append(file._replace(size=(height, width), boxes=boxes))
+    return scaled
+
+
+def _named(path: str, files: list[LabelFile]) -> list[LabelFile]:
+    """Returns the files with the class names of Open Images, whose boxes have codes such as /m/01yrx."""
+    if not any(box.name.startswith("/m/") for file in files[:100] for box in file.boxes):
+        return files
+    lists = sorted(Path(path).parent.glob("*class-descriptions*.csv"))
+    names = {row[0]: row[1] for text in lists for _, row in _rows(str(text)) if len(row) == 2}
+    return [
+        file._replace(boxes=[box._replace(name=names.get(box.name, box.name)) for box in file.boxes]) for file in files
+    ]
 
 
 def _rows(path: str) -> Iterator[tuple[int, list[str]]]:
@@ -76,21 +99,9 @@ def _rows(path: str) -> Iterator[tuple[int, list[str]]]:
         raise DataError(f"{path}:{reader.line_num}: not CSV ({error}): export the table again") from error
 
 
-def _header(path: str, row: list[str]) -> dict[str, int] | None:
-    """Returns {column: its position} of a header, None for a row of values. Raises DataError if a column is missing."""
-    words = ["".join(word.lower().replace("_", " ").split()) for word in row]
-    found = {name: next((words.index(word) for word in known if word in words), -1) for name, known in NAMES.items()}
-    missing = [name for name in ("image", "class", *CORNERS) if found[name] < 0]
-    if len(missing) > 3:
-        return None
-    if missing:
-        raise DataError(f"{path}:1: the header has no column for {', '.join(missing)}: write {FORMS}")
-    return {name: index for name, index in found.items() if index >= 0}
-
-
-def _box(fields: Mapping[str, str], place: str) -> Box:
+def _box(columns: Columns, fields: dict[str, str], place: str) -> Box:
+    name = fields.get("class", ONE_CLASS)
     try:
-        return Box(fields["class"], tuple(float(fields[name]) for name in CORNERS), place=place)
-    except ValueError:
-        values = ",".join(fields[name] for name in CORNERS)
-        return Box(fields["class"], (), problem=f"{values!r} is not a box: write x1,y1,x2,y2 as numbers", place=place)
+        return Box(name, columns.corners(fields), fields.get("crowd") == "1", place=place)
+    except ValueError as error:
+        return Box(name, (), problem=str(error), place=place)

@@ -7,6 +7,7 @@ from pathlib import Path
 from datasets.classes import merge_notes
 from datasets.errors import DataError
 from datasets.formats import is_names, read, read_classes
+from datasets.recognition import JSON_LINES
 from datasets.scan import prepare
 from datasets.sources import fraction_of, is_demo, val_of
 from datasets.store import Annotations
@@ -35,7 +36,7 @@ def read_train_and_val(
     fraction, source = fraction_of(val), val_of(val, train)
     inside = source != val
     sources = {"train": train} | ({} if fraction else {"val": source})
-    if inside and os.path.isfile(train) and not train.lower().endswith((".yaml", ".yml", ".data")):
+    if inside and os.path.isfile(train) and not train.lower().endswith((".yaml", ".yml", ".data", *JSON_LINES)):
         raise ConfigError(_no_val(train))
     found = read_parts(sources, classes, merge, image_root, bad_boxes, skip_bad_images, log)
     if fraction:
@@ -67,7 +68,7 @@ def read_parts(
 
     All parts have the classes that `classes` names, or those of the first part. Logs what is left out. Raises DataError for
     the problems of all parts together."""
-    names, found, errors = read_classes(classes) if classes else None, [], []
+    names, found, errors, noted = read_classes(classes) if classes else None, [], [], set()
     for part, source in sources.items():
         try:
             data = read(source, part, names, image_root, bad_boxes, merge, select=is_names(classes))
@@ -75,8 +76,8 @@ def read_parts(
                 raise DataError(f"{source}: no images; {part}= names an annotation file or a folder with images")
             if part == "train" and len(data.labels) == 0:
                 left = "".join(f"; {note}" for note in data.notes)
-                hint = "no boxes; a line is: path x1,y1,x2,y2,class ..."
-                raise DataError(f"{source}: {len(data)} images, but {hint}{left}")
+                hint = "; a line is: path x1,y1,x2,y2,class ..." if source.lower().endswith(".txt") else ""
+                raise DataError(f"{source}: no boxes in any of the images ({len(data)}){hint}{left}")
             names = data.classes
             data, notes = prepare(data, skip_bad_images, bad_boxes)
         except DataError as error:
@@ -87,8 +88,10 @@ def read_parts(
                 except DataError as more:
                     errors.append(more)
             continue
-        for note in notes + ([] if found else merge_notes(names)):
+        notes += [] if found else merge_notes(names)
+        for note in (note for note in notes if note not in noted):  # both parts may be in one file
             log(f"note: {note}")
+        noted.update(notes)
         found.append(data)
     if len(errors) > 1:
         raise DataError("\n".join(dict.fromkeys(map(str, errors))))

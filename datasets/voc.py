@@ -47,8 +47,8 @@ def read_voc(
     pack.problems += [problem for name, problem in missing.items() if not backgrounds.get(name)]
     backgrounds = [image for image in backgrounds.values() if image]  # CVAT writes no XML for an image without boxes
     if backgrounds:
-        number = f"{len(backgrounds)} listed images without an XML file"
-        pack.notes.append(f"{lists[0]}: {number} have no boxes, for example {backgrounds[0]}")
+        text = f"listed images without an XML file, which have no boxes: {len(backgrounds)}"
+        pack.notes.append(f"{lists[0]}: {text}, for example {backgrounds[0]}")
     if rows and not any(image_of.values()):
         problem = f"no image for any of {len(rows)} XML files, for example {rows[0][0]} for {rows[0][1].path}"
         pack.problems.append(f"{folder}: {problem}: image_root=FOLDER names the folder of the images")
@@ -66,7 +66,7 @@ def _left_out(folder: Path, images: list[str], used: set[str], has_list: bool) -
     left = [image for image in listing.images_of(near) if image not in used]
     notes = []
     if not has_list and left:
-        notes.append(f"{folder}: {len(left)} images without an XML file are left out, for example {left[0]}")
+        notes.append(f"{folder}: images without an XML file, left out: {len(left)}, for example {left[0]}")
     return notes + listing.unread_notes(folder, near)
 
 

@@ -23,7 +23,16 @@ from datasets.typed_json import open_json
 from utils.images import IMAGE_SUFFIXES
 
 PARTS = ("train", "val", "valid", "validation", "test")  # keys of a data file
-NOT_LABELS = ("classes", "train", "val", "valid", "test", "predefined_classes", "readme")  # .txt next to label files
+NOT_LABELS = (
+    "classes",
+    "train",
+    "val",
+    "valid",
+    "test",
+    "labels",
+    "predefined_classes",
+    "readme",
+)  # .txt next to label files
 NO_NAMES = "no class names: write classes.txt next to it, with one name per line in the order of the class numbers"
 
 
@@ -155,7 +164,7 @@ def names_near(folder: Path) -> tuple[str, ...] | None:
     from datasets.formats import read_classes
 
     for place in (folder, folder / "labels", Path(os.path.abspath(folder)).parent):
-        lists = [place / "classes.txt", *sorted(place.glob("*.names")), place / "_darknet.labels"]
+        lists = [place / "classes.txt", *sorted(place.glob("*.names")), place / "_darknet.labels", place / "labels.txt"]
         if file := next((file for file in lists if file.is_file()), None):
             return read_classes(str(file))
         if (place / "notes.json").is_file():

@@ -233,3 +233,30 @@ def test_official_yolox_nano_on_real_images_has_its_published_ap(shared, tmp_pat
     data, weights = shared / "data/coco_val326/instances_val2017_core326.json", shared / "weights/yolox_nano.pth"
     metrics = run(weights, data, tmp_path / "out", model="yolox_nano", confidence=0.001)
     assert metrics["AP"] == pytest.approx(0.2880, abs=5e-4) and metrics["AP50"] == pytest.approx(0.4480, abs=5e-4)
+
+
+def test_other_data_have_other_folders_of_images(painted, tmp_path):
+    """image_root= of the training is for its own data: data= elsewhere has its images next to it."""
+    val = painted(3, "val")
+    elsewhere = tmp_path / "elsewhere" / "coco.json"
+    elsewhere.parent.mkdir()
+    images = [{"id": 1, "file_name": "val_1.png", "width": 64, "height": 48}]
+    box = {"id": 1, "image_id": 1, "category_id": 1, "bbox": [5, 5, 20, 20], "area": 400, "iscrowd": 0}
+    names = [{"id": 1, "name": "red"}, {"id": 2, "name": "blue"}]
+    elsewhere.write_text(json.dumps({"images": images, "annotations": [box], "categories": names}))
+    own = elsewhere.parent / "val_1.png"
+    own.write_bytes((tmp_path / "val_2.png").read_bytes())
+    weights = tiny_checkpoint(tmp_path / "a/best.pt", val=str(val), image_root=str(tmp_path))
+    run(weights, elsewhere, tmp_path / "out")
+    assert read(tmp_path / "out", "ground_truth")["images"][0]["file_name"] == "val_1.png"
+    run(weights, elsewhere, tmp_path / "out", image_root=str(tmp_path))
+    assert read(tmp_path / "out", "ground_truth")["images"][0]["file_name"] == str(tmp_path / "val_1.png")
+    run(weights, val, tmp_path / "out")
+
+
+def test_the_command_fails_if_nothing_is_measured(weights, painted, tmp_path, capsys):
+    words = [f"checkpoint={weights}", f"output={tmp_path / 'out'}", "workers=0", "device=cpu"]
+    with pytest.raises(SystemExit, match="nothing was measured: the data have no boxes"):
+        evaluate.command([*words, f"data={painted(1, 'val')}"])
+    assert "mAP50-95 -  mAP50 -  by" in capsys.readouterr().out and (tmp_path / "out" / "metrics.json").exists()
+    evaluate.command([*words, f"data={painted(3, 'val')}"])

@@ -327,7 +327,11 @@ def test_voc_without_image_sets_reads_all_images(tmp_path: Path) -> None:
     root = voc_folder(tmp_path / "x")
     paint(root / "JPEGImages" / "spare.png")
     found = read(str(root), "val")
-    assert len(found) == 3 and "no ImageSets" in found.notes[0] and "1 images without an XML" in found.notes[1]
+    assert (
+        len(found) == 3
+        and "no ImageSets" in found.notes[0]
+        and "images without an XML file, left out: 1" in found.notes[1]
+    )
     assert boxes(read(str(root / "Annotations"), "train")) == boxes(found)
 
 
@@ -504,7 +508,7 @@ def test_labelme_shapes_become_bounding_boxes(tmp_path: Path) -> None:
     assert Path(found.path(0)).resolve() == image.resolve() and found.path(1) == str(tmp_path / "b.png")
     assert found.boxes.tolist() == [[1, 2, 9, 8], [1, 1, 5.5, 7], [5, 5, 15, 15], [1, 1, 5, 7]]
     assert found.classes == ("dog", "猫") and found.labels.tolist() == [0, 1, 0, 0]
-    assert report == [f"{tmp_path}: 1 images without a JSON file are left out"]
+    assert report == [f"{tmp_path}: images without a JSON file, left out: 1"]
     with pytest.raises(DataError, match="a.json: object 2: class '猫' is not in the list"):
         read(str(tmp_path), "train", ("dog",))
 

@@ -28,7 +28,7 @@ def test_an_image_next_to_its_file_is_found_whatever_the_file_says(tmp_path: Pat
     paint(tmp_path / f"a.1{suffix}"), paint(tmp_path / "a.png")
     found = read(str(tmp_path), "train")
     assert boxes(found) == [(str(tmp_path / f"a.1{suffix}"), [[1, 2, 9, 8]], ["dog"], [False])]
-    assert found.notes == (f"{tmp_path}: 1 images without a JSON file are left out",)
+    assert found.notes == (f"{tmp_path}: images without a JSON file, left out: 1",)
     assert boxes(read(str(tmp_path / "a.1.json"), "train")) == boxes(found)
 
 

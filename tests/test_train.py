@@ -350,3 +350,13 @@ def test_demo_reaches_the_same_map_with_one_process_and_with_two(tmp_path, share
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2")
     two = run_demo(tmp_path / "two", *words, launcher=launcher)
     assert min(one, two) > 0.7 and abs(two - one) <= 0.03
+
+
+def test_a_minimum_above_the_learning_rate_is_refused():
+    """The learning rate would grow during the decay."""
+    with pytest.raises(
+        ValueError, match="min_learning_rate=0.0002 is above learning_rate=0.0001: lower it too, as in min"
+    ):
+        train.checked(train.Config(learning_rate=1e-4))
+    train.checked(train.Config(learning_rate=1e-4, schedule="constant"))
+    train.checked(train.Config(learning_rate=0, min_learning_rate=0))

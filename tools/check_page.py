@@ -120,7 +120,11 @@ def _samples(shown: "_Thumbnails", name: str) -> str:
 
 def _extremes(shown: "_Thumbnails", name: str) -> str:
     part = shown.parts[name]
-    most = (shown.figure(name, path, f"{count} boxes") for path, count in part.report["most_boxes"] if count)
+    most = (
+        shown.figure(name, path, f"{count} box{'es' * (count > 1)}")
+        for path, count in part.report["most_boxes"]
+        if count
+    )
     small = zip(part.report["smallest"], part.rows["smallest"].tolist(), strict=True)
     least = (shown.box(name, row, f"{side:g} px") for (_, side), row in small)
     return f"<h3>{name}: most boxes</h3>{_grid(most)}<h3>{name}: smallest boxes</h3>{_grid(least)}"
@@ -144,7 +148,7 @@ def _copies(shown: "_Thumbnails", report: dict[str, Any]) -> str:
         more = f"<p class=faint>and {len(found) - PAIRS:,} more groups</p>" if len(found) > PAIRS else ""
         opened = " open" if "val:" in title else ""
         html += f"<details{opened}>{_summary(title, len(found))}{''.join(pairs)}{more}</details>" if found else ""
-    return html or '<p class="faint">No image is there twice, nor nearly.</p>'
+    return html or '<p class="faint">No two images are equal or nearly the same.</p>'
 
 
 def _problems(shown: "_Thumbnails", report: dict[str, Any]) -> str:
@@ -201,7 +205,8 @@ class _Thumbnails:
         labels = np.where(good.crowd[rows], -1, good.labels[rows]).tolist()
         counts = Counter(labels).most_common()
         chips = "".join(f"<span>{_dot(label)}{_name(good, label)} {count}</span>" for label, count in counts[:NAMES])
-        chips += f"<span>+{len(counts) - NAMES} classes</span>" if len(counts) > NAMES else ""
+        more = len(counts) - NAMES
+        chips += f"<span>+{more} class{'es' * (more > 1)}</span>" if more > 0 else ""
         words = f"<b>{_text(caption)}</b>" if caption else ""
         words += f'<span class="file" title="{_text(path)}">{_text(Path(path).name)}</span>'
         image = self._image(path, list(zip(good.boxes[rows].tolist(), labels, strict=True)), good)

@@ -267,11 +267,11 @@ def _report_to_torchrun(error: BaseException) -> None:
             get_error_handler().record_exception(error)
 
 
-def check_class_names(names: Iterable[object], where: str) -> None:
-    """Raises ValueError for a class name with a problem; the message starts with `where`."""
+def check_class_names(names: Iterable[object], where: str, error: type[ValueError] = ValueError) -> None:
+    """Raises `error` for a class name with a problem; the message starts with `where`."""
     for name in names:
         if problem := class_name_problem(name):
-            raise ValueError(f"{where}: {problem}")
+            raise error(f"{where}: {problem}")
 
 
 def class_name_problem(name: object) -> str:

@@ -1,0 +1,136 @@
+"""The columns of tables (CSV) with boxes, by their header or by the kinds of their values."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from datasets.errors import DataError
+from datasets.named_boxes import Corners, points_box
+from utils.images import IMAGE_SUFFIXES
+
+CORNERS, EXTENT = ("x1", "y1", "x2", "y2"), ("x1", "y1", "w", "h")
+NAMES = {  # of the columns in headers, without case, blanks and "_"
+    "image": ("filename", "file", "path", "filepath", "image", "imagename", "imagepath", "imageid", "img", "imgpath")
+    + ("imgfilename", "patientid"),
+    "class": (
+        "class",
+        "label",
+        "classname",
+        "labelname",
+        "category",
+        "name",
+        "categoryname",
+        "catname",
+        "annotationtag",
+    ),
+    "x1": ("x1", "xmin", "left", "bboxxmin", "annbboxxmin", "upperleftcornerx", "roi.x1", "x", "bboxx"),
+    "y1": ("y1", "ymin", "top", "bboxymin", "annbboxymin", "upperleftcornery", "roi.y1", "y", "bboxy"),
+    "x2": ("x2", "xmax", "right", "bboxxmax", "annbboxxmax", "lowerrightcornerx", "roi.x2"),
+    "y2": ("y2", "ymax", "bottom", "bboxymax", "annbboxymax", "lowerrightcornery", "roi.y2"),
+    "w": ("w", "bboxwidth", "bboxw", "width"),
+    "h": ("h", "bboxheight", "bboxh", "height"),
+    "width": ("imagewidth", "imgwidth", "width"),
+    "height": ("imageheight", "imgheight", "height"),
+    "bbox": ("bbox", "boundingbox", "geometry"),  # one field such as "[10, 20, 30, 40]"
+    "crowd": ("isgroupof", "iscrowd"),
+}
+ORDERS = {  # of the columns without a header, by their number and the position of the image
+    (6, 0): ("image", *CORNERS, "class"),
+    (8, 0): ("image", "width", "height", "class", *CORNERS),
+    (8, 5): ("class", *EXTENT, "image", "width", "height"),  # Make Sense
+}
+SKU = ("image", *CORNERS, "class", "width", "height")  # SKU-110K, also 8 columns
+FORMS = "filename,width,height,class,xmin,ymin,xmax,ymax or path,x1,y1,x2,y2,class"
+ONE_CLASS = "object"  # of a table without a column for the class
+
+
+class Columns(NamedTuple):
+    """Which field of a row is what."""
+
+    at: dict[str, int]  # name -> position
+    box: tuple[str, ...]  # names of the fields with the box: CORNERS, EXTENT or ("bbox",)
+    is_header: bool = False  # the first row is no data
+    note: str = ""  # what a user should check
+
+    def fields(self, row: Sequence[str]) -> dict[str, str]:
+        """Returns {name: text} of a row. Raises IndexError if it is too short."""
+        return {name: row[index].strip() for name, index in self.at.items()}
+
+    def corners(self, fields: Mapping[str, str]) -> Corners:
+        """Returns x1, y1, x2, y2 of the box in a row. Raises ValueError that tells what to write."""
+        words = [fields[name] for name in self.box]
+        try:
+            values = [float(word) for word in (_numbers(words[0]) if len(words) == 1 else words)]
+        except ValueError as error:
+            what = "x1,y1,x2,y2" if self.box == CORNERS else "x,y,width,height"
+            raise ValueError(f"{','.join(words)!r} is not a box: write {what} as numbers") from error
+        if self.box == CORNERS:
+            return tuple(values)
+        if len(values) == 4:
+            x, y, width, height = values
+            return x, y, x + width, y + height
+        if len(values) < 6 or len(values) % 2:
+            raise ValueError(f"{words[0][:60]!r} is not a box: write [x, y, width, height], or the points of a polygon")
+        return points_box(zip(values[::2], values[1::2], strict=True))
+
+
+def _numbers(word: str) -> list[str]:
+    if not re.fullmatch(r"[\[(][-+\d.,eE\s()\[\]]*[\])]", word):
+        raise ValueError(word)
+    return re.findall(r"[-+\d.eE]+", word)
+
+
+def columns_of(place: str, row: Sequence[str]) -> Columns:
+    """Returns the columns of a table by its first row. Raises DataError, which starts with `place`, with the fix."""
+    words = ["".join(word.lower().replace("_", " ").split()) for word in row]
+    at = {name: next((words.index(word) for word in known if word in words), -1) for name, known in NAMES.items()}
+    at = {name: index for name, index in at.items() if index >= 0}
+    found = len({"image", "class", "bbox", *CORNERS} & at.keys())
+    if found >= 3 or {"image", "bbox"} <= at.keys():
+        return _of_header(place, row, at)
+    _refuse(place, words)
+    images = [index for index, word in enumerate(words) if word.endswith(IMAGE_SUFFIXES)]
+    order = ORDERS.get((len(row), images[0] if images else 0), ())
+    if len(row) == 8 and order[:1] == ("image",) and _is_number(row[3]):
+        order = SKU
+    if not order:
+        raise DataError(f"{place}: {len(row)} columns without a known header: write {FORMS}")
+    return Columns({name: index for index, name in enumerate(order)}, CORNERS if "x2" in order else EXTENT)
+
+
+def _of_header(place: str, row: Sequence[str], at: dict[str, int]) -> Columns:
+    boxes = (box for box in (CORNERS, EXTENT, ("bbox",)) if set(box) <= at.keys())
+    box = CORNERS if at.keys() & {"x2", "y2"} else next(boxes, CORNERS)
+    missing = [name for name in ("image", *box) if name not in at]
+    if missing:
+        raise DataError(f"{place}: the header has no column for {', '.join(missing)}: write {FORMS}")
+    keep = {"image", "class", "crowd", *box, *({"width", "height"} - ({"width", "height"} if box == EXTENT else set()))}
+    at = {name: index for name, index in at.items() if name in keep}
+    notes = []
+    if box == ("bbox",):
+        notes.append(f"the column {row[at['bbox']]} is read as x, y, width, height, or as the points of a polygon")
+    if "class" not in at:
+        others = ", ".join(word for index, word in enumerate(row) if index not in at.values()) or "none"
+        fix = f"if one of them holds the class, rename it to class; merge={ONE_CLASS}:NAME renames the class"
+        notes.append(
+            f"no column for the class, so all boxes are {ONE_CLASS!r}; columns that are not read: {others}; {fix}"
+        )
+    return Columns(at, box, True, "; ".join(notes))
+
+
+def _is_number(word: str) -> bool:
+    return re.fullmatch(r"\s*-?\d+(\.\d*)?\s*", word) is not None
+
+
+def _refuse(place: str, words: Sequence[str]) -> None:
+    """Raises DataError for tables with boxes in another form, by its name."""
+    if words[:1] and words[0] in ("train", "validation", "test", "unassigned") and len(words) >= 9:
+        raise DataError(f"{place}: CSV of Vertex AI (AutoML), which is not read: write {FORMS}")
+    if {"annotationid", "leadtime"} <= set(words):
+        raise DataError(f"{place}: Label Studio's CSV, which is not read: export the project as JSON")
+    if "annotations" in words and {"imageid", "videoid"} & set(words):
+        raise DataError(
+            f"{place}: a list of boxes in the column annotations is not read: write {FORMS}, one box per line"
+        )
+    if "predictionstring" in words:
+        raise DataError(f"{place}: predictions for a competition are not labels: name the file with the boxes")

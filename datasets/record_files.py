@@ -1,0 +1,151 @@
+"""JSON and JSON Lines with one record per image -> Annotations. The types of the records are in records.py."""
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from msgspec import Raw, Struct
+
+from datasets import image_paths, listing
+from datasets.annotations import text_lines
+from datasets.errors import DataError
+from datasets.named_boxes import LabelFile, names_of, pack_files, pack_source
+from datasets.records import CrowdHuman, Datumaro, Grounding, HuggingFace, Record, Scalabel, Supervisely, Ultralytics
+from datasets.store import Annotations, Classes, Packer, Part
+from datasets.typed_json import parse
+
+
+def read_lines(path: str, part: Part, classes: Classes, image_root: str | None, bad_boxes: str) -> Annotations:
+    """Reads a file of JSON Lines, whose format its first lines tell. Raises DataError."""
+    lines = [(f"{path}:{number}", Raw(line.encode())) for number, line in text_lines(path) if line.strip()]
+    kind, names, problems = _kind_of_lines(path, b"".join(bytes(raw) for _, raw in lines[:2])), {}, []
+    if kind is Ultralytics and lines:
+        head = parse(lines.pop(0)[1], _Dataset, f"{path}:1", problems)
+        names = head.class_names if head else {}
+    return _pack(path, kind, lines, part, names, classes, image_root, bad_boxes, problems)
+
+
+class _Dataset(Struct, frozen=True):
+    """The first line of Ultralytics' NDJSON."""
+
+    class_names: dict[str, str] = {}
+
+
+def _kind_of_lines(path: str, head: bytes) -> type[Record]:
+    """Returns the record type of JSON Lines that begin with `head`. Raises DataError for other forms, by their name."""
+    kinds = {
+        (b'"gtboxes"',): CrowdHuman,
+        (b'"class_names"', b'"dataset"'): Ultralytics,
+        (b'"detection"', b'"instances"'): Grounding,
+        (b'"file_name"', b'"objects"'): HuggingFace,
+    }
+    for words, kind in kinds.items():
+        if all(word in head for word in words):
+            return kind
+    others = {
+        b'"source-ref"': "a manifest of SageMaker Ground Truth",
+        b'"image_url"': "JSON Lines of Azure ML",
+        b'"data_row"': "an export of Labelbox",
+        b'"suffix"': "JSON Lines of PaliGemma or Florence",
+    }
+    what = next((name for word, name in others.items() if word in head), "JSON Lines in a form that is not known")
+    raise DataError(f"{path}: {what}, which is not read: export the boxes as COCO or YOLO")
+
+
+def read_scalabel(
+    source: str, rows: list[Raw], classes: Classes, image_root: str | None, bad_boxes: str
+) -> Annotations:
+    """Returns the annotations in `rows`, the frames in a JSON file of Scalabel or BDD100K. Raises DataError."""
+    places = [(f"{source}: [{index}]", raw) for index, raw in enumerate(rows)]
+    return _pack(source, Scalabel, places, (), {}, classes, image_root, bad_boxes, [])
+
+
+class _Label(Struct, frozen=True):
+    name: str
+
+
+class _Labels(Struct, frozen=True):
+    labels: list[_Label] = []
+
+
+class _Categories(Struct, frozen=True):
+    label: _Labels = _Labels()
+
+
+def read_datumaro(
+    source: str, contents: dict[str, Raw], classes: Classes, image_root: str | None, bad_boxes: str
+) -> Annotations:
+    """Returns the annotations in `contents`, the top level of a JSON file of Datumaro. Raises DataError."""
+    problems: list[str] = []
+    categories = parse(contents["categories"], _Categories, f"{source}: categories", problems) or _Categories()
+    names = {str(index): label.name for index, label in enumerate(categories.label.labels)}
+    rows = parse(contents["items"], list[Raw], f"{source}: items", problems) or []
+    places = [(f"{source}: items[{index}]", raw) for index, raw in enumerate(rows)]
+    return _pack(source, Datumaro, places, (), names, classes, image_root, bad_boxes, problems)
+
+
+def _pack(
+    source: str,
+    kind: type[Record],
+    rows: Iterable[tuple[str, Raw]],
+    part: Part,
+    names: dict[str, str],
+    classes: Classes,
+    image_root: str | None,
+    bad_boxes: str,
+    problems: list[str],
+) -> Annotations:
+    """Packs the records in `rows` (place, JSON) that belong to `part`. `names`: {number in the file: class name}."""
+    records = [(place, record) for place, raw in rows if (record := parse(raw, kind, place, problems)) is not None]
+    splits = {str(record.split).lower() for _, record in records} - {""}
+    if part and splits:
+        chosen = next((name for name in part if name in splits), None)
+        if chosen is None:
+            there = ", ".join(sorted(splits))
+            raise DataError(f"{source}: no part {part[0]}, only {there}: {listing.fix_of(part)}")
+        records = [(place, record) for place, record in records if str(record.split).lower() == chosen]
+    files = []
+    for place, record in records:
+        height, width = record.size()
+        boxes = [box._replace(name=names.get(box.name, box.name)) for box in record.boxes()]
+        name = record.image()
+        files.append(
+            LabelFile(place, name, (int(height), int(width)), boxes, "" if name else "no image: export it again")
+        )
+    found, notes = names_of(files), []
+    if not names and found and all(map(str.isdecimal, found)):  # only numbers
+        found = classes or tuple(sorted(found, key=int))
+        names = {str(index): name for index, name in enumerate(classes or ())} or {name: name for name in found}
+        files = [_renamed(file, names) for file in files]
+        notes = [] if classes else [f"{source}: the classes are numbers; classes=FILE names them, one per line"]
+    order = tuple(dict.fromkeys(names.values())) if names else found
+    return pack_source(source, files, classes, image_root, bad_boxes, names=order, problems=problems, notes=notes)
+
+
+def _renamed(file: LabelFile, names: dict[str, str]) -> LabelFile:
+    return file._replace(boxes=[box._replace(name=names.get(box.name, box.name)) for box in file.boxes])
+
+
+def read_supervisely(
+    folder: Path, files: list[str], part: Part, classes: Classes, bad_boxes: str, image_root: str | None = None
+) -> Annotations:
+    """Reads a project of Supervisely: one JSON file per image, in folders named ann. Raises DataError."""
+    problems: list[str] = []
+    chosen = listing.select_part(folder, [file for file in files if is_supervisely(file)], part)
+    root = image_root or str(folder)
+    index = image_paths.Stems(listing.images_of(listing.files_under(root)))
+    pairs = []
+    for file in chosen:
+        place, image = str(folder / file), file.removesuffix(".json")
+        record = parse(Raw(Path(place).read_bytes()), Supervisely, place, problems) or Supervisely()
+        found = index.nearest(image, image.rpartition("/")[2]) or image.replace("ann/", "img/")
+        pairs.append((found, LabelFile(place, image, boxes=list(record.boxes()))))
+    names = names_of(file for _, file in pairs)
+    pack = Packer(str(folder), root, names, classes)
+    pack.problems += problems
+    return pack_files(pack, names, pairs, bad_boxes)
+
+
+def is_supervisely(file: str) -> bool:
+    """Returns whether the name of a file is that of an annotation of Supervisely, such as ds0/ann/a.jpg.json."""
+    return re.search(r"(^|/)ann/[^/]+\.json$", file) is not None

@@ -1,0 +1,218 @@
+"""One image with its boxes, as the JSON of other tools has it: a type per tool, which holds only what is needed.
+
+record_files.py reads the files.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from msgspec import Struct, field
+
+from datasets.named_boxes import Box, points_box
+from datasets.typed_json import Side
+
+Four = tuple[float, float, float, float]
+Points = list[tuple[float, float]]
+
+
+class Record(Struct):
+    """One image with its boxes."""
+
+    split: Any = ""  # its part of the data, where all parts are in one file
+
+    def image(self) -> str:
+        raise NotImplementedError
+
+    def size(self) -> tuple[float, float]:
+        return 0, 0
+
+    def boxes(self) -> Iterator[Box]:
+        raise NotImplementedError
+
+
+def _box(name: Any, x: float, y: float, width: float, height: float, crowd: bool = False) -> Box:
+    return Box(str(name), (x, y, x + width, y + height), crowd)
+
+
+# ---- JSON Lines
+
+
+class _Objects(Struct, frozen=True):
+    bbox: list[Four] = []
+    category: list[int | str] | None = None
+    categories: list[int | str] | None = None
+    label: list[int | str] | None = None
+    labels: list[int | str] | None = None
+
+
+class HuggingFace(Record):
+    """A line of metadata.jsonl: the boxes are x, y, width, height in pixels, as its guides have them."""
+
+    file_name: str = ""
+    objects: _Objects = _Objects()
+
+    def image(self) -> str:
+        return self.file_name
+
+    def boxes(self) -> Iterator[Box]:
+        found = self.objects
+        names = next((n for n in (found.category, found.categories, found.label, found.labels) if n is not None), [])
+        if len(names) != len(found.bbox):
+            yield Box("", (), problem=f"{len(found.bbox)} boxes, but {len(names)} categories: give each box one")
+            return
+        yield from (_box(name, *bbox) for name, bbox in zip(names, found.bbox, strict=True))
+
+
+class _Human(Struct, frozen=True):
+    tag: str
+    fbox: Four
+    extra: dict[str, Any] = {}
+
+
+class CrowdHuman(Record):
+    """A line of an .odgt file: full bodies are boxes; ignored ones and masks are crowd regions of the class person."""
+
+    id: str = field(name="ID", default="")
+    gtboxes: list[_Human] = []
+
+    def image(self) -> str:
+        return self.id
+
+    def boxes(self) -> Iterator[Box]:
+        for human in self.gtboxes:
+            ignored = human.tag == "mask" or bool(human.extra.get("ignore"))
+            yield _box("person" if human.tag == "mask" else human.tag, *human.fbox, crowd=ignored)
+
+
+class _Fractions(Struct, frozen=True):
+    boxes: list[tuple[int, float, float, float, float]] = []
+
+
+class Ultralytics(Record):
+    """A line of Ultralytics' NDJSON: class, center and size in fractions of the image."""
+
+    file: str = ""
+    width: Side = 0.0
+    height: Side = 0.0
+    annotations: _Fractions = _Fractions()
+
+    def image(self) -> str:
+        return self.file
+
+    def size(self) -> tuple[float, float]:
+        return self.height, self.width
+
+    def boxes(self) -> Iterator[Box]:
+        for label, x, y, width, height in self.annotations.boxes:
+            left, top = (x - width / 2) * self.width, (y - height / 2) * self.height
+            yield _box(label, left, top, width * self.width, height * self.height)
+
+
+class _Instance(Struct, frozen=True):
+    bbox: Four
+    category: str
+
+
+class _Detection(Struct, frozen=True):
+    instances: list[_Instance] = []
+
+
+class Grounding(Record):
+    """A line of ODVG, the training data of Grounding DINO."""
+
+    filename: str = ""
+    detection: _Detection = _Detection()
+
+    def image(self) -> str:
+        return self.filename
+
+    def boxes(self) -> Iterator[Box]:
+        return (Box(instance.category, instance.bbox) for instance in self.detection.instances)
+
+
+# ---- a list in one JSON file
+
+
+class _Corners(Struct, frozen=True):
+    x1: float
+    y1: float
+    x2: float
+    y2: float
+
+
+class _Scalabel(Struct, frozen=True):
+    category: str
+    box2d: _Corners | None = None
+
+
+class Scalabel(Record):
+    """A frame of Scalabel and BDD100K; labels without box2d are lanes and areas."""
+
+    name: str = ""
+    labels: list[_Scalabel] | None = None
+
+    def image(self) -> str:
+        return self.name
+
+    def boxes(self) -> Iterator[Box]:
+        for label in self.labels or ():
+            box = label.box2d
+            corners = (box.x1, box.y1, box.x2, box.y2) if box else ()
+            yield Box(label.category, corners, no_box="" if box else "label without box2d")
+
+
+class _Item(Struct, frozen=True):
+    type: str
+    label_id: int | None = None
+    bbox: Four | None = None
+    points: list[float] = []
+
+
+class _File(Struct, frozen=True):
+    path: str = ""
+
+
+class Datumaro(Record):
+    """An item of Datumaro: boxes and polygons."""
+
+    id: str = ""
+    file: _File = field(name="image", default=_File())
+    annotations: list[_Item] = []
+
+    def image(self) -> str:
+        return self.file.path or self.id
+
+    def boxes(self) -> Iterator[Box]:
+        for item in self.annotations:
+            name = "" if item.label_id is None else str(item.label_id)
+            if item.bbox:
+                yield _box(name, *item.bbox)
+            elif item.type == "polygon" and item.points:
+                yield Box(name, points_box(zip(item.points[::2], item.points[1::2], strict=True)))
+            else:
+                yield Box(name, (), no_box=item.type)
+
+
+# ---- one JSON file per image
+
+
+class _Exterior(Struct, frozen=True):
+    exterior: Points = []
+
+
+class _Figure(Struct, frozen=True):
+    name: str = field(name="classTitle")
+    kind: str = field(name="geometryType", default="rectangle")
+    points: _Exterior = _Exterior()
+
+
+class Supervisely(Record):
+    """An annotation file of Supervisely, NAME.jpg.json in the folder ann, with the images in img."""
+
+    objects: list[_Figure] = []
+
+    def boxes(self) -> Iterator[Box]:
+        for figure in self.objects:
+            is_area = figure.kind in ("rectangle", "polygon") and len(figure.points.exterior) > 1
+            corners = points_box(figure.points.exterior) if is_area else ()
+            yield Box(figure.name, corners, no_box="" if is_area else figure.kind)

@@ -1,0 +1,327 @@
+"""Data sets in the layouts of many tools and downloads are read, or refused by their names with the fix."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+from files import boxes, text
+
+from datasets import refusals
+from datasets.errors import DataError
+from datasets.formats import read
+from datasets.recognition import read_json_file
+from datasets.scan import prepare
+
+WIDTH, HEIGHT = 200, 100
+BOXES = [("cat", 20, 10, 60, 50), ("dog", 100, 20, 180, 90)]  # of every image
+XYWH = [(x1, y1, x2 - x1, y2 - y1) for _, x1, y1, x2, y2 in BOXES]
+HEADER = "filename,width,height,class,xmin,ymin,xmax,ymax"
+
+
+def paint(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    level = sum(map(ord, path.stem)) % 200
+    path.write_bytes(cv2.imencode(path.suffix, np.full((HEIGHT, WIDTH, 3), level, np.uint8))[1].tobytes())
+
+
+def lines(*rows: Any) -> str:
+    return "".join(f"{row if isinstance(row, str) else json.dumps(row)}\n" for row in rows)
+
+
+def each(form: str) -> Iterator[str]:
+    """The form of a line, filled for both boxes of the images a and b."""
+    for image in ("a", "b"):
+        for name, x1, y1, x2, y2 in BOXES:
+            fractions = {f"f{key}": value / side for key, value, side in _fractions(x1, y1, x2, y2)}
+            yield form.format(image=image, name=name, x1=x1, y1=y1, x2=x2, y2=y2, w=x2 - x1, h=y2 - y1, **fractions)
+
+
+def _fractions(*corners: int) -> Iterator[tuple[str, int, int]]:
+    return zip(("x1", "y1", "x2", "y2"), corners, (WIDTH, HEIGHT) * 2, strict=True)
+
+
+TABLES = {
+    "Kaggle wheat": ("image_id,width,height,bbox,source", '{image},200,100,"[{x1}.0, {y1}.0, {w}.0, {h}.0]",usask'),
+    "Kaggle cars": ("image,xmin,ymin,xmax,ymax", "{image}.png,{x1}.25,{y1},{x2}.25,{y2}"),
+    "Kaggle chest": ("image_id,class_name,class_id,x_min,y_min,x_max,y_max", "{image},{name},7,{x1},{y1},{x2},{y2}"),
+    "Kaggle airplanes": (
+        "id,image_id,geometry,class",
+        '1,{image}.png,"[({x1}, {y1}), ({x2}, {y1}), ({x2}, {y2}), ({x1}, {y2}), ({x1}, {y1})]",{name}',
+    ),
+    "extent": ("filename,label,x,y,width,height", "{image}.png,{name},{x1},{y1},{w},{h}"),
+    "extent and sizes": ("img_width,img_height,image,x,y,w,h,class", "200,100,{image}.png,{x1},{y1},{w},{h},{name}"),
+    "SKU-110K": ("", "{image}.png,{x1},{y1},{x2},{y2},{name},200,100"),
+    "Make Sense": ("", "{name},{x1},{y1},{w},{h},{image}.png,200,100"),
+    "VoTT": ('"image","xmin","ymin","xmax","ymax","label"', '"{image}.png",{x1},{y1},{x2},{y2},"{name}"'),
+    "LISA": (
+        "Filename;Annotation tag;Upper left corner X;Upper left corner Y;Lower right corner X;Lower right corner Y;Origin",
+        "{image}.png;{name};{x1};{y1};{x2};{y2};a.avi",
+    ),
+    "PyLabel": (
+        "img_filename;img_width;img_height;ann_bbox_xmin;ann_bbox_ymin;ann_bbox_xmax;ann_bbox_ymax;cat_id;cat_name",
+        "{image}.png;200;100;{x1};{y1};{x2};{y2};4;{name}",
+    ),
+    "Open Images": (
+        "ImageID,Source,LabelName,Confidence,XMin,XMax,YMin,YMax,IsOccluded,IsGroupOf",
+        "{image},xclick,/m/{name},1,{fx1},{fx2},{fy1},{fy2},0,0",
+    ),
+}
+
+
+@pytest.mark.parametrize("tool", TABLES)
+def test_tables_of_many_kinds_are_read(tmp_path: Path, tool: str) -> None:
+    """Tables next to them that hold no boxes do not matter: names of classes, and what a competition wants back."""
+    header, form = TABLES[tool]
+    for name in ("a", "b"):
+        paint(tmp_path / "train" / f"{name}.png")
+    text(tmp_path / "labels.csv", lines(*filter(None, [header]), *each(form)))
+    text(tmp_path / "classes.csv", "cat,0\ndog,1\n"), text(tmp_path / "sample_submission.csv", "id,PredictionString\n")
+    text(tmp_path / "class-descriptions-boxable.csv", "/m/cat,cat\n/m/dog,dog\n")
+    found, notes = prepare(read(str(tmp_path), "train"))
+    assert np.allclose(found.boxes, [box[1:] for box in BOXES] * 2, atol=0.26) and len(found) == 2
+    if "cat" in found.classes:
+        assert [row[2] for row in boxes(found)] == [["cat", "dog"]] * 2
+    else:
+        assert (
+            found.classes == ("object",) and "no column for the class" in notes[0] and "merge=object:NAME" in notes[0]
+        )
+        assert read(str(tmp_path), "train", merge="object:car").classes == ("car",)
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ("TRAIN,gs://b/a.jpg,cat,0.1,0.2,,,0.3,0.4,,", "CSV of Vertex AI"),
+        ("annotation_id,annotator,created_at,id,image,label,lead_time,updated_at", "export the project as JSON"),
+        ("video_id,sequence,image_id,annotations", "a list of boxes in the column annotations"),
+        ("image_id,PredictionString", "predictions for a competition are not labels"),
+        ("image,class,bbox\na.png,cat,[1 2]", "write [x, y, width, height], or the points of a polygon"),
+        ("image,class,bbox\na.png,cat,left", "'left' is not a box: write x,y,width,height as numbers"),
+    ],
+)
+def test_tables_that_are_not_read_tell_why(tmp_path: Path, row: str, words: str) -> None:
+    with pytest.raises(DataError, match="x.csv:[12]: ") as caught:
+        read(str(text(tmp_path / "x.csv", row + "\n")), "train")
+    assert words in str(caught.value)
+
+
+def per_image(record: Callable[[str], Any]) -> list[Any]:
+    return [record(image) for image in ("a", "b")]
+
+
+def _figure(name: str, x1: int, y1: int, x2: int, y2: int) -> dict:
+    points = {"exterior": [[x1, y1], [x2, y2]], "interior": []}
+    return {"classTitle": name, "geometryType": "rectangle", "points": points}
+
+
+def _human(box: tuple, tag: str = "cat", **extra: int) -> dict:
+    return {"tag": tag, "fbox": box, "hbox": [0, 0, 1, 1], "extra": extra}
+
+
+FRAMES = per_image(
+    lambda image: {
+        "name": f"{image}.png",
+        "labels": [{"category": n, "box2d": {"x1": a, "y1": b, "x2": c, "y2": d}} for n, a, b, c, d in BOXES]
+        + [{"category": "lane", "poly2d": []}],
+    }
+)
+DATUMARO = {
+    "categories": {"label": {"labels": [{"name": "cat"}, {"name": "dog"}]}},
+    "items": per_image(
+        lambda image: {
+            "id": image,
+            "image": {"path": f"{image}.png", "size": [100, 200]},
+            "annotations": [
+                {"type": "bbox", "label_id": 0, "bbox": XYWH[0]},
+                {"type": "polygon", "label_id": 1, "points": [100, 20, 180, 20, 180, 90]},
+            ],
+        }
+    ),
+}
+JSON = {
+    "Hugging Face": lines(
+        *per_image(lambda i: {"file_name": f"{i}.png", "objects": {"bbox": XYWH, "category": ["cat", "dog"]}})
+    ),
+    "CrowdHuman": lines(
+        *per_image(lambda i: {"ID": i, "gtboxes": [_human(XYWH[0], extra=0), _human(XYWH[1], tag="dog")]})
+    ),
+    "Ultralytics": lines(
+        {"type": "dataset", "task": "detect", "class_names": {"0": "cat", "1": "dog"}},
+        *per_image(
+            lambda image: {
+                "type": "image",
+                "file": f"{image}.png",
+                "width": WIDTH,
+                "height": HEIGHT,
+                "split": "train",
+                "annotations": {"boxes": [[0, 0.2, 0.3, 0.2, 0.4], [1, 0.7, 0.55, 0.4, 0.7]]},
+            }
+        ),
+    ),
+    "Grounding DINO": lines(
+        *per_image(
+            lambda image: {
+                "filename": f"{image}.png",
+                "detection": {"instances": [{"bbox": box, "label": 0, "category": name} for name, *box in BOXES]},
+            }
+        )
+    ),
+    "BDD100K": FRAMES,
+    "Scalabel": {"frames": FRAMES, "config": {}},
+    "Datumaro": DATUMARO,
+}
+SUFFIXES = {"Hugging Face": ".jsonl", "CrowdHuman": ".odgt", "Ultralytics": ".ndjson", "Grounding DINO": ".jsonl"}
+
+
+@pytest.mark.parametrize("tool", JSON)
+def test_json_of_many_tools_is_read(tmp_path: Path, tool: str) -> None:
+    path = text(tmp_path / "annotations" / f"all{SUFFIXES.get(tool, '.json')}", JSON[tool])
+    for name in ("a", "b"):
+        paint(tmp_path / "images" / f"{name}.png")
+    for source in (path, tmp_path):
+        found, notes = prepare(read(str(source), "train"))
+        assert np.allclose(found.boxes, [box[1:] for box in BOXES] * 2) and found.classes == ("cat", "dog")
+        assert [row[2] for row in boxes(found)] == [["cat", "dog"]] * 2
+        assert len(notes) == (tool in ("BDD100K", "Scalabel")) and all(
+            "'lane' is a label without box2d" in n for n in notes
+        )
+
+
+def test_supervisely_projects_are_read(tmp_path: Path) -> None:
+    text(tmp_path / "meta.json", {"classes": [{"title": "cat"}], "tags": [], "projectType": "images"})
+    for folder in ("ds0", "ds1"):  # images of one name stay apart
+        paint(tmp_path / folder / "img" / "a.png")
+        objects = [_figure(*box) for box in BOXES] + [{"classTitle": "cat", "geometryType": "bitmap"}]
+        text(tmp_path / folder / "ann" / "a.png.json", {"size": {"height": 100, "width": 200}, "objects": objects})
+    found, notes = prepare(read(str(tmp_path), "train"))
+    assert [Path(row[0]).relative_to(tmp_path).as_posix() for row in boxes(found)] == ["ds0/img/a.png", "ds1/img/a.png"]
+    assert np.allclose(found.boxes, [box[1:] for box in BOXES] * 2) and "'cat' is a bitmap" in notes[0]
+
+
+def test_ignored_people_of_crowdhuman_are_crowd_regions(tmp_path: Path) -> None:
+    people = [_human(XYWH[0], "person"), _human(XYWH[1], "person", ignore=1), _human((1, 1, 9, 9), "mask", ignore=1)]
+    text(tmp_path / "annotation_train.odgt", lines({"ID": "a", "gtboxes": people})), paint(tmp_path / "a.png")
+    found = read(str(tmp_path), "train")
+    assert found.classes == ("person",) and found.crowd.tolist() == [False, True, True]
+
+
+def test_parts_in_one_file_of_json_lines_are_read(tmp_path: Path) -> None:
+    head, *rows = JSON["Ultralytics"].splitlines()
+    path = text(tmp_path / "pets.ndjson", lines(head, rows[0], rows[1].replace('"train"', '"val"')))
+    names = {part: [Path(r[0]).name for r in boxes(read(str(path), part))] for part in ("train", "val", "all")}
+    assert names == {"train": ["a.png"], "val": ["b.png"], "all": ["a.png", "b.png"]}
+    with pytest.raises(DataError, match="pets.ndjson: no part test, only train, val: name its data"):
+        read(str(path), "test")
+
+
+def test_numbers_of_classes_are_named_by_a_file(tmp_path: Path) -> None:
+    """Hugging Face's guides show files with numbers only."""
+    record = {"file_name": "a.png", "objects": {"bbox": XYWH, "categories": [0, 11]}}
+    path = text(tmp_path / "train" / "metadata.jsonl", lines(record))
+    found = read(str(tmp_path), "train")
+    assert found.classes == ("0", "11") and "classes=FILE names them" in found.notes[0]
+    huge = {"file_name": "a.png", "objects": {"bbox": XYWH, "categories": [9, 10**20]}}
+    assert read(str(text(tmp_path / "huge.jsonl", lines(huge))), "train").classes == ("9", str(10**20))
+    names = tuple(f"name{i}" for i in range(12))
+    assert [row[2] for row in boxes(read(str(path), "train", names))] == [["name0", "name11"]]
+
+
+def test_mistakes_in_records_are_reported_in_one_pass(tmp_path: Path) -> None:
+    rows = [
+        {"file_name": "a.png", "objects": {"bbox": [[1, 2, 3]], "category": ["cat"]}},
+        {"file_name": "b.png", "objects": {"bbox": XYWH, "category": ["cat"]}},
+        {"file_name": "", "objects": {"bbox": [], "category": []}},
+    ]
+    with pytest.raises(DataError) as caught:
+        read(str(text(tmp_path / "metadata.jsonl", lines(*rows))), "train")
+    for words in (
+        "metadata.jsonl:1.objects.bbox[0]",
+        "metadata.jsonl:2: object 1: 2 boxes, but 1 categories",
+        ":3: no image",
+    ):
+        assert words in str(caught.value)
+
+
+def test_lvis_has_addresses_instead_of_file_names(tmp_path: Path) -> None:
+    paint(tmp_path / "train2017" / "1.png")
+    image = {"id": 1, "coco_url": "http://images.cocodataset.org/train2017/1.png", "width": WIDTH, "height": HEIGHT}
+    annotation = {"id": 1, "image_id": 1, "category_id": 1, "bbox": XYWH[0]}
+    data = {"images": [image], "annotations": [annotation], "categories": [{"id": 1, "name": "cat"}]}
+    found, _ = prepare(read(str(text(tmp_path / "lvis_v1_train.json", data)), "train"))
+    assert found.path(0) == str(tmp_path / "train2017" / "1.png")
+
+
+REFUSED = {
+    "KITTI": ("label_2/a.txt", "Car 0.00 0 -1.58 20.0 10.0 60.0 50.0 1.65 1.67 3.64 -0.65 1.71 46.70 -1.59\n"),
+    "MOT": ("gt/gt.txt", "1,1,20,10,40,40,1,1,0.86\n"),
+    "WIDER FACE": ("wider_face_train_bbx_gt.txt", "0--Parade/a.jpg\n1\n20 10 40 40 0 0 0 0 0 0 \n"),
+    "VisDrone": ("annotations/a.txt", "20,10,40,40,1,4,0,0\n"),
+    "DOTA": ("labelTxt/a.txt", "imagesource:GoogleEarth\ngsd:0.1\n1 2 3 4 5 6 7 8 plane 0\n"),
+    "rotated boxes of DOTA": ("labelTxt/a.txt", "1.0 2.0 3.0 4.0 5.0 6.0 7.0 8.0 small-vehicle 1\n"),
+    "OIDv4 toolkit": ("Cat/Label/a.txt", "Domestic cat 20.5 10.0 60.2 50.1\n"),
+    "class names": ("labels/a.txt", "cat 0.5 0.5 .25 0.1\n"),
+    "PASCAL 1.00": ("Annotation/a.txt", "# Compatible with PASCAL Annotation Version 1.00\n"),
+    "semicolons": ("gt.txt", "00000.ppm;774;411;815;446;11\n"),
+    "CreateML": ("a.json", [{"image": "a.png", "annotations": [{"label": "c", "coordinates": {"x": 1}}]}]),
+    "FiftyOne": ("labels.json", {"classes": ["cat"], "labels": {"a": [{"label": 0, "bounding_box": [0, 0, 1, 1]}]}}),
+    "VoTT": ("a.json", {"assets": {"1": {"asset": {"name": "a.png"}, "regions": []}}}),
+    "SuperAnnotate": ("a.png.json", {"metadata": {}, "instances": [{"type": "bbox", "className": "cat"}]}),
+    "Darwin": ("a.json", {"version": "2.0", "item": {"name": "a.png", "slots": []}, "annotations": []}),
+    "Cityscapes": ("a_polygons.json", {"imgHeight": 9, "imgWidth": 9, "objects": [{"label": "car", "polygon": []}]}),
+    "DeepFashion2": ("annos/a.json", {"source": "user", "item1": {"bounding_box": [1, 2, 3, 4]}}),
+    "MegaDetector": ("md.json", {"images": [{"file": "a.png", "detections": []}], "detection_categories": {}}),
+    "SageMaker": ("output.manifest", lines({"source-ref": "s3://b/a.png"})),
+    "Labelbox": ("x.ndjson", lines({"data_row": {"id": "c"}})),
+    "Azure ML": ("x.jsonl", lines({"image_url": "azureml://a.png", "label": []})),
+    "PaliGemma": ("_annotations.train.jsonl", lines({"image": "a.png", "prefix": "detect", "suffix": "<loc0001>"})),
+    "form that is not known": ("x.jsonl", lines({"a": 1})),
+    "TFRecord": ("train/pets.tfrecord", "x"),
+    "Hugging Face": ("data/train-0.parquet", "x"),
+    "MATLAB": ("digitStruct.mat", "x"),
+    "unpack": ("pets.zip", "x"),
+    "no file with boxes": ("notes.md", "x"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_forms_that_are_not_read_are_refused_by_their_names(tmp_path: Path, name: str) -> None:
+    file, contents = REFUSED[name]
+    path = text(tmp_path / file, contents)
+    paint(tmp_path / "images" / "a.png")
+    sources = [tmp_path, path] if path.suffix in (".json", ".jsonl", ".ndjson", ".manifest") else [tmp_path]
+    for source in sources:
+        with pytest.raises(DataError, match=name) as caught:
+            read(str(source), "train")
+        assert str(path if name != "no file with boxes" else tmp_path) in str(caught.value)
+
+
+def test_label_files_of_yolo_are_never_refused(tmp_path: Path) -> None:
+    rows = ["0 .5 .5 .2 .2", "0 0.1 0.1 0.9 0.1 0.9 0.9 0.1 0.9", "", "1 1 1 1 1", "a.jpg 1,2,3,4,0", "00001", "a 1"]
+    for number, row in enumerate(rows):
+        refusals.refuse_texts([text(tmp_path / f"{number}.txt", f"{row}\n{row}\n")])
+
+
+def test_instances_are_chosen_among_the_files_of_coco(tmp_path: Path) -> None:
+    """Datumaro writes labels_train.json, without boxes, next to instances_train.json."""
+    image = {"id": 1, "file_name": "a.png", "width": WIDTH, "height": HEIGHT}
+    data = {"images": [image], "annotations": [], "categories": [{"id": 1, "name": "cat"}]}
+    for name in ("instances", "labels", "image_info"):
+        text(tmp_path / "annotations" / f"{name}_train.json", data)
+    paint(tmp_path / "images" / "train" / "a.png")
+    assert read(str(tmp_path), "train").source.endswith("instances_train.json")
+    assert len(read_json_file(str(tmp_path / "annotations" / "labels_train.json"), None, None, "drop")) == 1
+
+
+def test_images_that_are_labeled_twice_are_reported(tmp_path: Path) -> None:
+    """LabelMe: a copy of a file with labels, next to the original; each would train as if the other did not exist."""
+    paint(tmp_path / "a.png")
+    shapes = [{"label": "cat", "points": [[1, 2], [9, 8]], "shape_type": "rectangle"}]
+    for name in ("a", "a (copy)"):
+        text(tmp_path / f"{name}.json", {"imagePath": "a.png", "shapes": shapes})
+    (note,) = read(str(tmp_path), "train").notes
+    assert "images that are labeled several times, of which each counts as an image: 1; keep one" in note
+    assert f"a.png: {tmp_path / 'a (copy).json'} and {tmp_path / 'a.json'}" in note
