@@ -94,7 +94,8 @@ def _child(job: Job, work: Callable[[Job], dict], pipe) -> None:
         usage = resource.getrusage(resource.RUSAGE_SELF)
         result["cpu_minutes"] = (usage.ru_utime + usage.ru_stime) / 60
         result["peak_MiB"] = round(peak_bytes(usage.ru_maxrss) / 2**20)
-    pipe.send(result)
+    with contextlib.suppress(BrokenPipeError):  # the program was stopped
+        pipe.send(result)
 
 
 def attempt(job: Job, work: Callable[[Job], dict] = train_once) -> dict[str, Any]:
