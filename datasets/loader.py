@@ -72,9 +72,10 @@ class ValSampler:
 
 
 def init_worker(_: int) -> None:
-    """Makes a worker ignore Ctrl-C, and SIGTERM except from its parent: the parent needs the worker to finish its step."""
+    """Makes a worker ignore Ctrl-C, a closed terminal, and SIGTERM except from its parent, which needs it to finish a step."""
     cv2.setNumThreads(0)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for name in {"SIGINT", "SIGHUP"} & set(dir(signal)):
+        signal.signal(getattr(signal, name), signal.SIG_IGN)
     if KNOWS_SENDER:
         threading.Thread(target=_end_with_parent, daemon=True).start()
 

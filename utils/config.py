@@ -3,6 +3,7 @@
 import ast
 import difflib
 import inspect
+import io
 import math
 import numbers
 import os
@@ -205,6 +206,30 @@ def _expected(name: str, kind: Any, example: Any) -> str:
     return f"{name} is {inspect.formatannotation(kind)}, for example {show(example)}"
 
 
+class _Console(io.FileIO):
+    """Standard output that drops what cannot be written: the disk is full, or the reader of a pipe has ended."""
+
+    def write(self, data) -> int:
+        with suppress(OSError):
+            return super().write(data) or len(data)
+        return len(data)
+
+
+def _patient(stream: Any, original: Any) -> Any:
+    """Returns standard output or error in a form whose errors never end a program: neither of the disk nor of a character."""
+    if stream is None:  # closed by the caller
+        return open(os.devnull, "w")
+    stream.reconfigure(errors="replace")
+    if (
+        stream is not original or os.name == "nt"
+    ):  # that of a notebook or a test; Windows has its own kind for a console
+        return stream
+    raw = _Console(stream.fileno(), "wb", closefd=False)
+    options = {"line_buffering": stream.line_buffering, "write_through": stream.write_through}
+    buffer = raw if stream.write_through else io.BufferedWriter(raw)
+    return io.TextIOWrapper(buffer, stream.encoding, "replace", **options)
+
+
 def run_script(main: Callable[[], object], stopped: str, memory_advice: str) -> None:
     """Runs an entry script. User errors end it with one message that names the fix; other errors keep their traceback.
 
@@ -213,8 +238,8 @@ def run_script(main: Callable[[], object], stopped: str, memory_advice: str) -> 
     """
     from utils.distributed import RemoteError
 
-    for stream in (sys.stdout, sys.stderr):  # a class name that the terminal cannot show must not end a training
-        stream.reconfigure(errors="replace")
+    for name in ("stdout", "stderr"):
+        setattr(sys, name, _patient(getattr(sys, name), getattr(sys, f"__{name}__")))
     try:
         main()
     except KeyboardInterrupt:
@@ -225,7 +250,7 @@ def run_script(main: Callable[[], object], stopped: str, memory_advice: str) -> 
     except (SystemExit, Exception) as error:
         if isinstance(error, SystemExit) and not isinstance(error.code, str):
             raise
-        message, pause = _user_error(error, memory_advice)
+        message, pause = _user_error(error, memory_advice, stopped)
         time.sleep(pause)
         _report_to_torchrun(error)
         if message is None:
@@ -234,7 +259,7 @@ def run_script(main: Callable[[], object], stopped: str, memory_advice: str) -> 
         raise SystemExit("\n" + (f"rank {rank}: " if rank != "0" else "") + message) from error
 
 
-def _user_error(error: BaseException, memory_advice: str) -> tuple[str | None, float]:
+def _user_error(error: BaseException, memory_advice: str, stopped: str) -> tuple[str | None, float]:
     """The message of an error that a user can fix, or None, and the seconds after which it is printed.
 
     Local rank 0 goes first, because it reports errors of the whole node. After a lost connection torchrun has time to end
@@ -251,6 +276,10 @@ def _user_error(error: BaseException, memory_advice: str) -> tuple[str | None, f
         return f"CUDA out of memory: {memory_advice}", pause
     if isinstance(error, ValueError | OSError):
         return f"{type(error).__name__}: {error}", pause
+    if isinstance(error, RuntimeError) and "DataLoader worker" in str(error):
+        why = str(error).partition("\n")[0]
+        advice = "if its memory or shared memory was full, lower workers= or batch_size= (dmesg shows kills for memory)"
+        return f"a process that loads images was ended: {why} {advice}; {stopped}", pause
     if lost_connection(error):
         why = str(error).partition("\n")[0]
         advice = "their messages tell why, or one of them took longer than timeout_minutes="

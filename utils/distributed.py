@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TypeVar
@@ -22,6 +23,7 @@ from utils.checkpoint import atomic_write
 T = TypeVar("T")
 CHUNK = 64 * 2**20  # bytes per broadcast of a file
 PATIENCE = 15.0  # seconds from a signal to the start of the save; batch systems and torchrun kill soon after that
+PARENT = os.getppid()  # at import: torchrun may be killed while its processes read the data
 
 
 class RemoteError(RuntimeError):
@@ -110,10 +112,10 @@ class Ranks:
         """Raises RankMismatchError, on all ranks, that names every fact whose value differs from that on rank 0."""
         (host, first), *others = self.gather((socket.gethostname(), dict(facts)))
         lines = [
-            f"{name}: {other.get(name)} on rank {rank} ({other_host}), {value} on rank 0 ({host})"
+            f"{name}: {other.get(name)} on rank {rank} ({other_host}), {first.get(name)} on rank 0 ({host})"
             for rank, (other_host, other) in enumerate(others, 1)
-            for name, value in first.items()
-            if other.get(name) != value
+            for name in first | other
+            if other.get(name) != first.get(name)
         ]
         if lines:
             advice = "the processes were started differently; use the same code, constants and data everywhere"
@@ -241,46 +243,52 @@ def set_threads(device: torch.device, workers: int, processes: int = 1) -> None:
 
 
 class StopSignal:
-    """Context manager in which SIGINT and SIGTERM only set `received`, so that the step ends and the run is saved.
+    """Context manager in which SIGINT, SIGTERM and SIGHUP only set `received`, so that the step ends and the run is saved.
 
-    A second signal ends the program at once, except under torchrun, which repeats a Ctrl-C of the terminal. If `saving` is
-    not called within `patience` seconds after the signal, a thread ends the program with status 1.
+    SIGHUP (a closed terminal) stays ignored where it is, under nohup. A second signal ends the program at once, except under
+    torchrun, which repeats a Ctrl-C of the terminal. After a signal, a thread ends the program with status 1 as soon as
+    `patience` seconds pass without a save. A save sets `saving`, and may take as long as it needs.
     """
 
     def __init__(self, patience: float = PATIENCE):
-        self.received = False
-        self._parent = os.getppid()
+        self.received = self.saving = False
+        self._patience = patience
         self._handlers: dict = {}
-        self._timer = threading.Timer(patience, self._give_up)
-        self._timer.daemon = True
+        self._ended = threading.Event()
 
     def __enter__(self) -> "StopSignal":
         if threading.current_thread() is threading.main_thread():  # Python allows signal handlers only there
-            self._handlers = {n: signal.signal(n, self._handle) for n in (signal.SIGINT, signal.SIGTERM)}
+            numbers = {signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}
+            wanted = [n for n in numbers if n == signal.SIGINT or signal.getsignal(n) != signal.SIG_IGN]
+            self._handlers = {n: signal.signal(n, self._handle) for n in wanted}
         return self
 
     def __exit__(self, *_) -> None:
-        self._timer.cancel()
+        self._ended.set()
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
 
-    def orphaned(self) -> bool:
+    @staticmethod
+    def orphaned() -> bool:
         """Whether torchrun was killed and left this process behind, which must not write next to a restarted run."""
-        return "TORCHELASTIC_RUN_ID" in os.environ and os.getppid() != self._parent
-
-    def saving(self) -> None:
-        """Stops the timer: the step is done, and the save may take as long as it needs."""
-        self._timer.cancel()
+        return "TORCHELASTIC_RUN_ID" in os.environ and os.getppid() != PARENT
 
     def _handle(self, number: int, _) -> None:
         if not self.received:
             self.received = True
-            self._timer.start()
+            threading.Thread(target=self._give_up, daemon=True).start()
         elif "TORCHELASTIC_RUN_ID" not in os.environ:
-            os.write(2, b"\nstopped at once; what was saved before remains\n")
-            os._exit(128 + number)
+            _end_at_once("stopped at once", 128 + number)
 
-    @staticmethod
-    def _give_up() -> None:
-        os.write(2, b"\nstopped: the step did not end in time; what was saved before remains\n")
-        os._exit(1)
+    def _give_up(self, tick: float = 0.1) -> None:
+        waited = 0.0
+        while waited < self._patience and not self._ended.wait(tick):
+            waited = 0.0 if self.saving else waited + tick
+        if not self._ended.is_set():
+            _end_at_once("stopped: the step did not end in time", 1)
+
+
+def _end_at_once(why: str, status: int) -> None:
+    with suppress(OSError):  # standard error may be closed
+        os.write(2, f"\n{why}; what was saved before remains\n".encode())
+    os._exit(status)

@@ -75,6 +75,8 @@ def find(
     if not any(answers):
         if isinstance(resume, str):
             checkpoint.load(_folder(resume) / "last.pt")  # raises the error that names the file
+        if resume and ranks.is_main:
+            print(f"resume=true: no last.pt in the newest run of name={name} in output={output}; a new run starts")
         return None, None
     newest = max(answer for answer in answers if answer)
     folder = _folder(resume) if isinstance(resume, str) else Path(output) / newest[-1]
@@ -82,12 +84,17 @@ def find(
         return folder, None
     missing = ranks.is_node_main and answers[ranks.rank] != newest
     _copy_to_nodes(folder, ranks, answers.index(newest), missing)
-    saved = checkpoint.load(folder / "last.pt")["resume"]
+    last = checkpoint.load(folder / "last.pt")
+    saved = last["resume"]
     before = saved["constants"]
     changed = [key for key, value in constants.items() if key in before and show(before[key]) != show(value)]
     if changed:
         text = ", ".join(f"{key}={show(constants[key])} (was {show(before[key])})" for key in changed)
         raise ConfigError(f"{folder} was trained with other constants: {text}. Set them back, or start a new run")
+    if ranks.is_node_main and not (folder / "best.pt").exists():
+        from utils import faults
+
+        faults.restore_best(folder, last, State(**saved["state"]).best_epoch)
     return folder, saved
 
 
@@ -129,7 +136,8 @@ def _copy_to_nodes(folder: Path, ranks: Ranks, source: int, missing: bool) -> No
     """Copies the checkpoints of rank `source` to the nodes where they are missing."""
     if any(ranks.gather(missing)):
         folder.mkdir(parents=True, exist_ok=True)
-        names = ranks.gather([name for name in ("last.pt", "best.pt") if (folder / name).exists()])[source]
+        # last.pt comes last: a node that has it has best.pt too, also if a process died in between.
+        names = ranks.gather([name for name in ("best.pt", "last.pt") if (folder / name).exists()])[source]
         for name in names:
             ranks.broadcast_file(folder / name, source, missing)
         ranks.gather(None)  # all files are written before any process reads them
@@ -156,6 +164,7 @@ class Saver:
     run: Run | None  # None in processes that write nothing
     ranks: Ranks
     updater: Updater
+    stop: StopSignal
     config: Mapping[str, Any]  # for every checkpoint
     classes: Sequence[str]  # for every checkpoint
     resume: Mapping[str, Any]  # for last.pt: values that a resumed run needs and that no step changes
@@ -173,12 +182,12 @@ class Saver:
         """Saves last.pt within an epoch. `state`: after the last whole epoch; `meter`: that of the current epoch."""
         self._save(state, meter, last)
 
-    def between_steps(self, state: State, stop: StopSignal, meter: Meter) -> None:
+    def between_steps(self, state: State, meter: Meter) -> None:
         """Saves if `save_minutes` have passed. Raises Interrupted in all processes if one was asked to stop."""
-        if stop.orphaned():
+        if self.stop.orphaned():
             raise SystemExit("torchrun has ended without its processes; training stops, what was saved remains")
         due = self.ranks.is_main and 0 < 60 * self.save_minutes < time.monotonic() - self.run.saved
-        to_save, to_stop = self.ranks.any(due, stop.received)
+        to_save, to_stop = self.ranks.any(due, self.stop.received)
         if to_stop:
             raise Interrupted
         if to_save:
@@ -187,10 +196,20 @@ class Saver:
     def _save(
         self, state: State, meter: Meter, last: bool, row: Mapping | None = None, names: Sequence[str] = ()
     ) -> None:
+        """Saves while the timer of `stop` waits, in all processes until the slowest has written its files."""
+        self.stop.saving = True
         self.updater.average_statistics(self.ranks)
-        if self.run is None:
-            return
+        errors = self._write(state, meter, row, names) if self.run else []
+        self.ranks.gather(None)
+        self.stop.saving = last
+        if last and errors:
+            raise errors[-1]
+
+    def _write(self, state: State, meter: Meter, row: Mapping | None, names: Sequence[str]) -> list[Exception]:
+        """Writes the row of the log and the checkpoints. Returns the errors of files that could not be written."""
         errors: list[Exception] = []
+        with warn_if_disk_fails(errors):
+            self.run.check_folder()
         if row and self.ranks.is_main:
             with warn_if_disk_fails(errors):
                 self.run.log(row)
@@ -213,5 +232,4 @@ class Saver:
         rest |= {"meter": meter.state_dict(), "state": asdict(state), "classes": contents["classes"], **self.resume}
         with warn_if_disk_fails(errors):
             self.run.save("last.pt", {**contents, "resume": rest})
-        if last and errors:
-            raise errors[-1]
+        return errors
