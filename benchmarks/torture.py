@@ -12,6 +12,7 @@ import logging
 import os
 import random
 import re
+import select
 import shutil
 import signal
 import socket
@@ -220,6 +221,8 @@ def train_slowly(words: list[str]) -> None:
         return sleeping
 
     torch.set_num_threads(1)
+    if "FAKETIME_TIMESTAMP_FILE" in os.environ:  # libfaketime 0.9 breaks the system call of time.sleep
+        time.sleep = lambda seconds: select.select([], [], [], seconds) and None
     Updater.step, tiny.Tiny.detections, os.fsync = slow(Updater.step), slow(tiny.Tiny.detections), slow(os.fsync)
     train.run_script(lambda: train.main(train.from_command_line(words)), stopped="stopped", memory_advice="")
 

@@ -97,7 +97,8 @@ def warn_if_disk_fails(errors: list[Exception] | None = None) -> Iterator[None]:
         if errors is not None:
             errors.append(error)
         print(f"WARNING: {error}")
-        print("WARNING: training continues and saves again later; make room on the disk before it ends")
+        hint = "" if isinstance(error, FileNotFoundError) else "; make room on the disk before it ends"
+        print(f"WARNING: training continues and saves again later{hint}")
 
 
 def load(path: str | Path) -> dict[str, Any]:
@@ -245,10 +246,18 @@ def read(path: str | Path) -> Any:
     (such a file could run code when it is loaded).
     """
     path = Path(path)
+    if path.suffix == ".pt" and (path.is_dir() or path.is_file() and not path.stat().st_size):
+        raise CheckpointError(
+            f"{path} {'is a folder, not a file' if path.is_dir() else 'is empty'}; use another checkpoint"
+        )
     if not path.is_file():
         inside = next((path / name for name in ("last.pt", "best.pt") if (path / name).is_file()), None)
         hint = f"did you mean {inside}?" if inside else "train.py writes runs/NAME/best.pt and last.pt"
         raise CheckpointError(f"there is no checkpoint {path}; {hint}")
+    with open(path, "rb") as file:
+        if not any(file.read(4096)):
+            what = "holds only zeros, as after a power failure" if path.stat().st_size else "is empty"
+            raise CheckpointError(f"{path} {what}; use another checkpoint")
     zipped = zipfile.is_zipfile(path)
     try:
         if zipped:
@@ -257,6 +266,10 @@ def read(path: str | Path) -> Any:
                     raise zipfile.BadZipFile("checksums differ")
         return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
+        if not any(path.read_bytes()[:4096]):
+            raise CheckpointError(
+                f"{path} holds only zeros, as after a power failure; use another checkpoint"
+            ) from error
         what = "holds Python objects" if zipped else "is not a PyTorch file, or an old one with Python objects"
         raise CheckpointError(f"{path} {what}; they could run code when loaded: refused") from error
     except Exception as error:  # damaged bytes can raise any kind of error

@@ -279,7 +279,7 @@ def _user_error(error: BaseException, memory_advice: str, stopped: str) -> tuple
     if isinstance(error, RuntimeError) and "DataLoader worker" in str(error):
         why = str(error).partition("\n")[0]
         advice = "if its memory or shared memory was full, lower workers= or batch_size= (dmesg shows kills for memory)"
-        return f"a process that loads images was ended: {why} {advice}; {stopped}", pause
+        return f"a process that loads images was ended ({why}); {advice}; {stopped}", pause
     if lost_connection(error):
         why = str(error).partition("\n")[0]
         advice = "their messages tell why, or one of them took longer than timeout_minutes="
