@@ -211,6 +211,7 @@ def train_slowly(words: list[str]) -> None:
     import tiny
 
     import train
+    from utils.distributed import StopSignal
     from utils.optim import Updater
 
     def slow(function: Callable) -> Callable:
@@ -221,6 +222,7 @@ def train_slowly(words: list[str]) -> None:
         return sleeping
 
     torch.set_num_threads(1)
+    StopSignal.__init__.__defaults__ = (TIMEOUT / 3,)  # the machine may be busy
     if "FAKETIME_TIMESTAMP_FILE" in os.environ:  # libfaketime 0.9 breaks the system call of time.sleep
         time.sleep = lambda seconds: select.select([], [], [], seconds) and None
     Updater.step, tiny.Tiny.detections, os.fsync = slow(Updater.step), slow(tiny.Tiny.detections), slow(os.fsync)

@@ -94,16 +94,16 @@ def _end_with_parent(interval: float = 0.5) -> None:
 
 
 class Loader(DataLoader):
-    """A DataLoader that starts its workers with SIGTERM blocked.
+    """A DataLoader that starts its workers with the signals blocked that ask the parent to stop.
 
     torch may start threads in a worker before it calls `worker_init_fn`, and one thread that does not block SIGTERM is enough
-    for the signal to end the worker.
+    for the signal to end the worker. Until that call, a worker also has the parent's own handlers.
     """
 
     def __iter__(self):
         if not KNOWS_SENDER:
             return super().__iter__()
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
         try:
             return super().__iter__()
         finally:

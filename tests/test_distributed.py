@@ -25,7 +25,7 @@ from datasets import formats
 from datasets.dataset import DetectionDataset
 from datasets.loader import TrainSampler, ValSampler, build_loader
 from datasets.mosaic import Augment
-from utils import distributed, summary
+from utils import distributed, summary, wrap
 from utils.config import ConfigError
 from utils.distributed import RankMismatchError, Ranks, RemoteError, choose_device
 from utils.fit import Meter, evaluate, fit_one_epoch
@@ -131,8 +131,8 @@ def collectives(ranks, folder):
     file = folder / str(ranks.rank) / "last.pt"
     if ranks.is_main:
         file.write_bytes(bytes(range(256)) * 10)
-    distributed.CHUNK = 1000
-    ranks.broadcast_file(file, 0, wanted=not ranks.is_main)
+    wrap.CHUNK = 1000
+    wrap.broadcast_file(ranks, file, 0, wanted=not ranks.is_main)
     model = nn.Linear(2, 2)
     nn.init.constant_(model.weight, ranks.rank)
     ranks.broadcast_model(model)
@@ -151,12 +151,12 @@ def collectives(ranks, folder):
     }
 
 
-def training(folder, name, **changes):
+def training(folder, output, **changes):
     """The constants of a training whose learning rate is 0, so that rounding does not grow."""
     rates = {"learning_rate": 0.0, "min_learning_rate": 0.0, "timeout_minutes": 1}
     sizes = {"image_size": SIZE, "batch_size": 3, "freeze_batch_size": 4, "epochs": 2, "freeze_epochs": 1}
     data = {"train": str(folder / "train.txt"), "val": str(folder / "val.txt"), "no_aug_epochs": 1}
-    run = {"model": "tiny_n", "weights": None, "workers": 0, "device": "cpu", "output": str(folder / name)}
+    run = {"model": "tiny_n", "weights": None, "workers": 0, "device": "cpu", "output": str(folder / output)}
     return train.Config(**{**data, **sizes, **rates, **run, **changes})
 
 

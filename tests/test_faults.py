@@ -28,7 +28,8 @@ from nets.losses import YOLOXCriterion
 from utils import checkpoint, distributed, faults, resume, summary
 from utils.config import ConfigError, run_script
 from utils.distributed import Ranks, StopSignal
-from utils.run import Run, RunInUse, read_start, run_id
+from utils.faults import RunInUse
+from utils.run import Run, last_start, run_id
 
 ROOT = Path(__file__).parents[1]
 a_thread_may_die = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -205,7 +206,7 @@ def test_a_damaged_environment_counts_as_no_earlier_start(tmp_path, contents):
         (tmp_path / "environment.json").write_text(contents)
     run = Run(tmp_path, {})
     assert json.loads((tmp_path / "environment.json").read_text())["earlier_starts"] == []
-    assert read_start(tmp_path, "id") == run.id
+    assert last_start(tmp_path).get("id") == run.id
 
 
 def test_resume_without_a_run_says_where_it_looked(demo_images, tmp_path, at_call):
@@ -259,7 +260,7 @@ def test_a_run_whose_folder_was_moved_saves_to_a_new_one(demo_images, tmp_path, 
     assert same(checkpoint.load(folder / "last.pt")["model"], checkpoint.load(undisturbed / "last.pt")["model"])
     assert log_of(folder) == log_of(undisturbed) and len(log_of(moved)) == 1
     assert {"config.json", "environment.json", "curves.png"} <= {path.name for path in folder.iterdir()}
-    assert list(folder.glob("events*")) and read_start(folder, "id") == read_start(moved, "id")
+    assert list(folder.glob("events*")) and last_start(folder).get("id") == last_start(moved).get("id")
 
 
 def test_images_that_were_replaced_are_noticed_by_a_resumed_run(demo_images, tmp_path, at_call):
@@ -309,11 +310,11 @@ def test_a_run_folder_in_use_is_refused_and_kill_9_frees_it(holder, tmp_path, mo
     monkeypatch.setattr(faults, "LOCK_PATIENCE", 0.2)
     with pytest.raises(RunInUse, match=rf"process {holder.pid} on node-3, which started at 2026-01-31 12:00:00"):
         Run(tmp_path, {})
-    assert read_start(tmp_path, "id") == "1" and not (tmp_path / "config.json").exists()  # nothing was changed
+    assert last_start(tmp_path).get("id") == "1" and not (tmp_path / "config.json").exists()  # nothing was changed
     holder.kill()  # its child lives on
     holder.wait()
     run = Run(tmp_path, {})
-    assert read_start(tmp_path, "id") == run.id
+    assert last_start(tmp_path).get("id") == run.id
 
 
 @posix
@@ -427,22 +428,31 @@ def test_the_timer_waits_during_every_save(demo_images, tmp_path, monkeypatch):
     assert all(seen[i + 1] == "gather" for i, flag in enumerate(seen) if flag is True)
 
 
-def test_best_pt_reaches_a_node_before_last_pt(tmp_path):
-    """A process that dies in between is a node that lacks last.pt, which gets both at the next start."""
-    received = []
-
-    class Node(Ranks):
-        def gather(self, value):
-            return [["best.pt", "last.pt"] if isinstance(value, list) else value]
-
-        def broadcast_file(self, path, source, wanted):
-            received.append(path.name)
-
+def test_best_pt_reaches_a_node_before_last_pt(tmp_path, monkeypatch):
+    """A process that dies in between is one of a node that lacks last.pt, and that gets both at the next start."""
+    folders = tmp_path / "ours/small-2026-01-31-1", tmp_path / "theirs/small-2026-01-31-1"
+    for folder in folders:
+        folder.mkdir(parents=True)
     for name in ("last.pt", "best.pt"):
-        (tmp_path / name).touch()
-    resume._copy_to_nodes(tmp_path, Node(), 0, True)
-    source = Path(resume.__file__).read_text()
-    assert received == ["best.pt", "last.pt"] and '("best.pt", "last.pt") if (folder / name)' in source
+        rest = {"state": {"rows": []}, "meter": {"batches": 1}, "constants": {}}
+        checkpoint.save(folders[1] / name, {"model": {}, "resume": rest})
+
+    class Second(Ranks):
+        """The answers of two nodes; the other one has all files."""
+
+        def gather(self, value):
+            theirs = resume._progress(folders[1]) if value is None or isinstance(value, tuple) else value
+            theirs = ["best.pt", "last.pt"] if isinstance(value, list) else theirs
+            return [theirs, value]
+
+        def once_per_node(self, work):
+            return work()
+
+    received = []
+    monkeypatch.setattr("utils.wrap.broadcast_file", lambda ranks, path, source, wanted: received.append(path.name))
+    with pytest.raises(checkpoint.CheckpointError):  # the files were not really copied
+        resume.find(True, str(tmp_path / "ours"), "small", {}, Second(1, 1, node_ranks=(1,)))
+    assert received == ["best.pt", "last.pt"]
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="there is no SIGKILL")

@@ -254,11 +254,11 @@ def read(path: str | Path) -> Any:
         inside = next((path / name for name in ("last.pt", "best.pt") if (path / name).is_file()), None)
         hint = f"did you mean {inside}?" if inside else "train.py writes runs/NAME/best.pt and last.pt"
         raise CheckpointError(f"there is no checkpoint {path}; {hint}")
-    with open(path, "rb") as file:
-        if not any(file.read(4096)):
-            what = "holds only zeros, as after a power failure" if path.stat().st_size else "is empty"
-            raise CheckpointError(f"{path} {what}; use another checkpoint")
     zipped = zipfile.is_zipfile(path)
+    if not zipped:
+        from utils import faults
+
+        faults.refuse_blank(path)
     try:
         if zipped:
             with zipfile.ZipFile(path) as archive:  # PyTorch's own reader does not compare the checksums

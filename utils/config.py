@@ -250,50 +250,15 @@ def run_script(main: Callable[[], object], stopped: str, memory_advice: str) -> 
     except (SystemExit, Exception) as error:
         if isinstance(error, SystemExit) and not isinstance(error.code, str):
             raise
-        message, pause = _user_error(error, memory_advice, stopped)
+        from utils import faults
+
+        message, pause = faults.user_error(error, memory_advice, stopped)
         time.sleep(pause)
-        _report_to_torchrun(error)
+        faults.report_to_torchrun(error)
         if message is None:
             raise
         rank = os.environ.get("RANK", "0")
         raise SystemExit("\n" + (f"rank {rank}: " if rank != "0" else "") + message) from error
-
-
-def _user_error(error: BaseException, memory_advice: str, stopped: str) -> tuple[str | None, float]:
-    """The message of an error that a user can fix, or None, and the seconds after which it is printed.
-
-    Local rank 0 goes first, because it reports errors of the whole node. After a lost connection torchrun has time to end
-    this process, if it saw another one fail.
-    """
-    import torch
-
-    from utils.distributed import lost_connection
-
-    pause = 0 if os.environ.get("LOCAL_RANK", "0") == "0" else PAUSE
-    if isinstance(error, SystemExit):
-        return error.code, pause
-    if isinstance(error, torch.cuda.OutOfMemoryError):
-        return f"CUDA out of memory: {memory_advice}", pause
-    if isinstance(error, ValueError | OSError):
-        return f"{type(error).__name__}: {error}", pause
-    if isinstance(error, RuntimeError) and "DataLoader worker" in str(error):
-        why = str(error).partition("\n")[0]
-        advice = "if its memory or shared memory was full, lower workers= or batch_size= (dmesg shows kills for memory)"
-        return f"a process that loads images was ended ({why}); {advice}; {stopped}", pause
-    if lost_connection(error):
-        why = str(error).partition("\n")[0]
-        advice = "their messages tell why, or one of them took longer than timeout_minutes="
-        return f"lost the connection to the other processes; {advice} ({why})", 2 * PAUSE
-    return None, 0
-
-
-def _report_to_torchrun(error: BaseException) -> None:
-    """Writes the error to the file from which torchrun prints the root cause of a failure."""
-    if "TORCHELASTIC_ERROR_FILE" in os.environ:
-        from torch.distributed.elastic.multiprocessing.errors import get_error_handler
-
-        with suppress(OSError):  # the terminal shows the error as well
-            get_error_handler().record_exception(error)
 
 
 def check_class_names(names: Iterable[object], where: str) -> None:

@@ -1,15 +1,12 @@
 """The processes of a run: how they start, what they exchange, and how they stop on request. One process needs no setup."""
 
-import inspect
 import os
-import secrets
 import signal
-import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import TypeVar
 
@@ -18,10 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from utils.checkpoint import atomic_write
-
 T = TypeVar("T")
-CHUNK = 64 * 2**20  # bytes per broadcast of a file
 PATIENCE = 15.0  # seconds from a signal to the start of the save; batch systems and torchrun kill soon after that
 PARENT = os.getppid()  # at import: torchrun may be killed while its processes read the data
 
@@ -110,27 +104,10 @@ class Ranks:
 
     def check_same(self, facts: Mapping[str, object]) -> None:
         """Raises RankMismatchError, on all ranks, that names every fact whose value differs from that on rank 0."""
-        (host, first), *others = self.gather((socket.gethostname(), dict(facts)))
-        lines = [
-            f"{name}: {other.get(name)} on rank {rank} ({other_host}), {first.get(name)} on rank 0 ({host})"
-            for rank, (other_host, other) in enumerate(others, 1)
-            for name in first | other
-            if other.get(name) != first.get(name)
-        ]
-        if lines:
-            advice = "the processes were started differently; use the same code, constants and data everywhere"
-            raise RankMismatchError("\n  ".join([advice, *lines]))
+        if self.world_size > 1:
+            from utils.wrap import check_same
 
-    def broadcast_file(self, path: str | os.PathLike, source: int, wanted: bool) -> None:
-        """Copies a file of rank `source` to `path` on the ranks where `wanted` is true, completely or not at all."""
-        size = self.gather(os.path.getsize(path) if self.rank == source else 0)[source]
-        data = torch.from_file(str(path), size=size, dtype=torch.uint8) if self.rank == source else None
-        with atomic_write(path) if wanted else open(os.devnull, "wb") as file:
-            for start in range(0, size, CHUNK):
-                length = min(CHUNK, size - start)
-                chunk = torch.empty(length, dtype=torch.uint8) if data is None else data[start : start + length]
-                dist.broadcast(chunk, source)
-                file.write(chunk.numpy())
+            check_same(self, facts)
 
     @torch.no_grad()
     def broadcast_model(self, model: nn.Module) -> None:
@@ -143,14 +120,9 @@ class Ranks:
         """The model as the training loop calls it: unchanged, or inside DistributedDataParallel or DataParallel."""
         if self.world_size == 1:
             return nn.DataParallel(model) if self.all_gpus else model
-        if sync_bn:
-            from utils.wrap import convert_sync_bn
+        from utils.wrap import wrap
 
-            model = convert_sync_bn(model)
-        ddp, devices = nn.parallel.DistributedDataParallel, [self.device] if self.device.type == "cuda" else None
-        names = ("forward_sync_buffers", "broadcast_buffers")  # PyTorch renamed the option
-        name = next(name for name in names if name in inspect.signature(ddp).parameters)
-        return ddp(model, device_ids=devices, gradient_as_bucket_view=True, **{name: False})
+        return wrap(model, self.device, sync_bn)
 
     def stop(self) -> None:
         """Leaves the process group."""
@@ -173,51 +145,9 @@ def start(device: str = "auto", timeout_minutes: float = 30) -> Ranks:
     chosen = choose_device("cuda" if all_gpus else device, local_rank)
     if world_size == 1:
         return Ranks(device=chosen, all_gpus=all_gpus)
-    backend = "gloo"  # also for ranks that share a GPU, which NCCL refuses
-    if chosen.type == "cuda":
-        torch.cuda.set_device(chosen)
-        if torch.cuda.device_count() >= int(os.environ.get("LOCAL_WORLD_SIZE", 1)):
-            backend = "cpu:gloo,cuda:nccl"
-    timeout = timedelta(minutes=timeout_minutes)
-    store, rank, world_size = next(dist.rendezvous("env://", timeout=timeout))
-    store = dist.PrefixStore(_agree_on_prefix(store, rank, world_size, timeout), store)
-    dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=timeout)
-    ranks = Ranks(rank, world_size, chosen)
-    places = ranks.gather(os.environ.get("GROUP_RANK", socket.gethostname()))  # torchrun: one group rank per node
-    nodes = [tuple(r for r in range(world_size) if places[r] == place) for place in dict.fromkeys(places)]
-    group, _ = dist.new_subgroups_by_enumeration([list(node) for node in nodes], timeout=timeout)
-    return replace(ranks, node_ranks=next(node for node in nodes if rank in node), node_group=group)
+    from utils.wrap import join
 
-
-def _agree_on_prefix(store: dist.Store, rank: int, world_size: int, timeout: timedelta) -> str:
-    """A prefix for the keys of this start in the store, which all ranks share and no earlier start used.
-
-    torchrun gives the same store to every restart (pytorch#135712), with the addresses of processes that are dead. Every
-    rank asks rank 0 with a random token of its own, so that it cannot mistake an answer to a dead rank for its own.
-    """
-    token, end, missing = secrets.token_hex(8), time.monotonic() + timeout.total_seconds(), set(range(1, world_size))
-    if rank:
-        store.set(f"ask/{rank}", token)
-        prefix = store.get(f"answer/{token}").decode()
-        store.set(f"{prefix}/{rank}", "received")
-        return prefix
-    while missing:
-        for other in sorted(missing):
-            if store.check([f"ask/{other}"]):  # perhaps the token of a dead rank: answer every one
-                store.set(f"answer/{store.get(f'ask/{other}').decode()}", token)
-            if store.check([f"{token}/{other}"]):
-                missing.discard(other)
-        if time.monotonic() > end:
-            raise TimeoutError(f"ranks {sorted(missing)} did not start within timeout_minutes=")
-        time.sleep(0.01)
-    return token
-
-
-def lost_connection(error: BaseException) -> bool:
-    """Whether a collective failed because another rank ended, cannot be reached, or took too long."""
-    return dist.is_available() and (
-        isinstance(error, dist.DistError) or isinstance(error, RuntimeError) and "gloo" in str(error).lower()
-    )
+    return join(chosen, timedelta(minutes=timeout_minutes))
 
 
 def choose_device(device: str = "auto", local_rank: int = 0) -> torch.device:

@@ -16,7 +16,7 @@ from utils.config import ConfigError, show
 from utils.distributed import Interrupted, Ranks, StopSignal
 from utils.fit import Meter
 from utils.optim import Updater
-from utils.run import Run, date_and_number, read_start, run_id, runs
+from utils.run import Run, date_and_number, last_start, run_id, runs
 
 NOTHING_SAVED = (-1, -1)  # progress of a run folder without last.pt
 
@@ -83,7 +83,11 @@ def find(
     if newest[2:4] == NOTHING_SAVED:
         return folder, None
     missing = ranks.is_node_main and answers[ranks.rank] != newest
-    _copy_to_nodes(folder, ranks, answers.index(newest), missing)
+    if any(ranks.gather(missing)):
+        from utils.wrap import copy_files
+
+        # last.pt comes last: a node that has it has best.pt too, also if a process died in between.
+        copy_files(ranks, folder, ("best.pt", "last.pt"), answers.index(newest), missing)
     last = checkpoint.load(folder / "last.pt")
     saved = last["resume"]
     before = saved["constants"]
@@ -115,7 +119,7 @@ def _find_here(resume: bool | str, output: str, name: str) -> tuple | None:
     has_id = os.environ.get("TORCHELASTIC_RUN_ID", "none") != "none"  # of --rdzv_id; the same after a restart
     # torchrun: a restart, or a start with the same --rdzv_id, resumes the run that was started under this id.
     if run_id() and (has_id or os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"):
-        started_here = [path for path in candidates if read_start(path, "run") == run_id()]
+        started_here = [path for path in candidates if last_start(path).get("run") == run_id()]
         if started_here or not resume:
             return _progress(started_here[0]) if started_here else None
     if resume and candidates and (candidates[0] / "last.pt").exists():
@@ -130,17 +134,6 @@ def _progress(folder: Path) -> tuple:
         saved = checkpoint.load(folder / "last.pt")["resume"]
         done = State(**saved["state"]).epoch, saved["meter"]["batches"]
     return (*date_and_number(folder), *done, folder.name)
-
-
-def _copy_to_nodes(folder: Path, ranks: Ranks, source: int, missing: bool) -> None:
-    """Copies the checkpoints of rank `source` to the nodes where they are missing."""
-    if any(ranks.gather(missing)):
-        folder.mkdir(parents=True, exist_ok=True)
-        # last.pt comes last: a node that has it has best.pt too, also if a process died in between.
-        names = ranks.gather([name for name in ("best.pt", "last.pt") if (folder / name).exists()])[source]
-        for name in names:
-            ranks.broadcast_file(folder / name, source, missing)
-        ranks.gather(None)  # all files are written before any process reads them
 
 
 def restore(saved: Mapping[str, Any] | None, model: nn.Module, updater: Updater) -> tuple[State, Mapping | None]:

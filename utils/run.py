@@ -90,20 +90,11 @@ def last_start(folder: Path) -> dict[str, Any]:
         return {}
 
 
-def read_start(folder: Path, what: str) -> Any:
-    """Returns a value of `last_start`, None if there is none."""
-    return last_start(folder).get(what)
-
-
-class RunInUse(ValueError):
-    """Another process writes to the run folder. The message names it."""
-
-
 def lock(folder: Path) -> BinaryIO:
     """Locks a run folder, and returns the open file that holds the lock. The system frees it when this process ends.
 
     A record lock works on network disks too, and unlike flock, processes that load images do not inherit it. Closing any
-    file object of that file would free it. Raises RunInUse if another process keeps the lock for some seconds.
+    file object of that file would free it. Raises faults.RunInUse if another process keeps the lock for some seconds.
     """
     file = open(folder / "lock", "ab")
     if os.name != "nt":
@@ -140,11 +131,11 @@ class Run:
         self.keeps_log = rows is not None
         self.id = secrets.token_hex(8)  # unique for each start of the run
         self.drawn = self.saved = time.monotonic()  # when the curves were drawn, and when a save was last attempted
-        self._tensorboard = None
         self.config, self.start = config, {"id": self.id, "run": run, **environment(device)}
         self._open()
 
     def _open(self) -> None:
+        self._tensorboard = None
         self.folder.mkdir(parents=True, exist_ok=True)
         self._lock = lock(self.folder)
         before = last_start(self.folder)
@@ -155,17 +146,11 @@ class Run:
             self._write_log()
 
     def check_folder(self) -> None:
-        """Makes the folder again if it is gone. Raises RunInUse if another process has opened it after this one."""
-        if read_start(self.folder, "id") not in (None, self.id):
+        """Makes the folder again if it is gone. Raises faults.RunInUse if another process has opened it after this one."""
+        if last_start(self.folder).get("id") != self.id:
             from utils import faults
 
-            raise RunInUse(f"{faults.in_use(self.folder)}; this process ends without a save")
-        if not self.folder.is_dir():
-            print(
-                f"WARNING: {self.folder} was moved or deleted: a new folder of that name gets what is saved from now on"
-            )
-            self._tensorboard = None
-            self._open()
+            faults.check_folder(self.folder, self._open)
 
     def log(self, row: Mapping[str, Any]) -> None:
         """Adds the row of an epoch to log.csv: `epoch`, `AP` and any others. New columns are added to the header."""
@@ -301,6 +286,6 @@ def open_run(folder: Path, config: dict, ranks: Ranks, marks: dict, rows: tuple)
         return run.id
 
     first = ranks.on_main(lambda: opened(rows))
-    if ranks.is_node_main and not ranks.is_main and read_start(folder, "id") != first:
+    if ranks.is_node_main and not ranks.is_main and last_start(folder).get("id") != first:
         opened(None)
     return run
