@@ -28,6 +28,7 @@ from benchmarks import torture
 from benchmarks.torture import Broken, Job, Plan, check_files, contents, differences, draw, run_undisturbed
 from utils.checkpoint import CheckpointError
 
+ENOUGH = 40  # differences after which the torture ends
 DISK = 32 * 2**20  # bytes of the disk that is filled
 NEAR = 1e-3  # relative difference of the losses of three processes
 FAKETIME = ("/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1", "/usr/lib/faketime/libfaketimeMT.so.1")
@@ -234,11 +235,15 @@ def main(cfg: torture.Config) -> torture.Outcome:
         alone = {processes: run_undisturbed(base, processes) for processes in torture.BY_PROCESSES}
         end = time.monotonic() + 60 * cfg.minutes
         with small_disk(base / "disk") as disk:
-            while time.monotonic() < end and not outcome.faults:
+            while time.monotonic() < end and len(outcome.faults) < ENOUGH:
                 number += 1
                 rng = random.Random(f"{seed} {number}")
                 plan = plan_of(number, rng, base)
-                outcome.faults += one_run(base, disk, plan, rng, alone[plan.processes], outcome.compared, counts)
+                try:
+                    outcome.faults += one_run(base, disk, plan, rng, alone[plan.processes], outcome.compared, counts)
+                except Broken as error:
+                    print(f"BROKEN  {error}", flush=True)
+                    outcome.faults.append(str(error).partition("\n")[0])
     except Broken as error:
         outcome.faults.append(str(error))
     print("\n".join(f"{count:5}  {name}" for name, count in counts.most_common()))
