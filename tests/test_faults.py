@@ -247,7 +247,7 @@ def test_best_pt_that_was_deleted_is_written_again_or_reported(
             assert same(checkpoint.load(folder / "best.pt")["model"], before["model"])
             continue
         *_, text = train_quietly(cfg)
-        assert message in text and "WARNING: best.pt, of epoch 2, was moved or deleted" in text
+        assert message in text and "best.pt, of epoch 2, is missing" in text
         assert "checkpoint=" + str(folder / "last.pt") in text
     assert checkpoint.load(expected / "best.pt")["epoch"] == 2
 

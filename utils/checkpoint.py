@@ -54,13 +54,9 @@ def save(path: str | Path, contents: Mapping[str, Any]) -> None:
             file.flush()
             read(Path(file.name))  # compares the checksums
     except (OSError, RuntimeError, CheckpointError) as error:
-        kept = "the previous file is kept" if path.exists() else "there is no previous file"
-        why: BaseException | None = error
-        while why and not isinstance(why, OSError):  # PyTorch's writer raises its own error after that of the disk
-            why = why.__context__
-        raise DiskError(
-            f"{path} was not saved ({why or error}); {kept}. Is there space left in {path.parent}?"
-        ) from error
+        from utils import faults
+
+        raise faults.not_saved(path, error) from error
 
 
 @contextmanager
@@ -246,14 +242,10 @@ def read(path: str | Path) -> Any:
     (such a file could run code when it is loaded).
     """
     path = Path(path)
-    if path.suffix == ".pt" and (path.is_dir() or path.is_file() and not path.stat().st_size):
-        raise CheckpointError(
-            f"{path} {'is a folder, not a file' if path.is_dir() else 'is empty'}; use another checkpoint"
-        )
     if not path.is_file():
-        inside = next((path / name for name in ("last.pt", "best.pt") if (path / name).is_file()), None)
-        hint = f"did you mean {inside}?" if inside else "train.py writes runs/NAME/best.pt and last.pt"
-        raise CheckpointError(f"there is no checkpoint {path}; {hint}")
+        from utils import faults
+
+        raise CheckpointError(faults.no_checkpoint(path))
     zipped = zipfile.is_zipfile(path)
     if not zipped:
         from utils import faults
@@ -266,10 +258,6 @@ def read(path: str | Path) -> Any:
                     raise zipfile.BadZipFile("checksums differ")
         return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        if not any(path.read_bytes()[:4096]):
-            raise CheckpointError(
-                f"{path} holds only zeros, as after a power failure; use another checkpoint"
-            ) from error
         what = "holds Python objects" if zipped else "is not a PyTorch file, or an old one with Python objects"
         raise CheckpointError(f"{path} {what}; they could run code when loaded: refused") from error
     except Exception as error:  # damaged bytes can raise any kind of error

@@ -189,7 +189,7 @@ class StopSignal:
     def __enter__(self) -> "StopSignal":
         if threading.current_thread() is threading.main_thread():  # Python allows signal handlers only there
             numbers = {signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}
-            wanted = [n for n in numbers if n == signal.SIGINT or signal.getsignal(n) != signal.SIG_IGN]
+            wanted = [n for n in numbers if n.name != "SIGHUP" or signal.getsignal(n) != signal.SIG_IGN]
             self._handlers = {n: signal.signal(n, self._handle) for n in wanted}
         return self
 

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from utils import checkpoint
-from utils.config import PAUSE
+from utils.config import PAUSE, ConfigError, show
 from utils.run import last_start, run_id
 
 LOCK_PATIENCE = 3.0  # seconds to wait for the lock of a run folder
@@ -67,6 +67,31 @@ def check_folder(folder: Path, reopen: Callable[[], None]) -> None:
         reopen()
     elif last_start(folder):  # else environment.json was deleted
         raise RunInUse(f"{in_use(folder)}; this process ends without a save")
+
+
+def not_saved(path: Path, error: BaseException) -> checkpoint.DiskError:
+    """Returns the error of a checkpoint that could not be written."""
+    kept = "the previous file is kept" if path.exists() else "there is no previous file"
+    why: BaseException | None = error
+    while why and not isinstance(why, OSError):  # PyTorch's writer raises its own error after that of the disk
+        why = why.__context__
+    return checkpoint.DiskError(f"{path} was not saved ({why or error}); {kept}. Is there space left in {path.parent}?")
+
+
+def no_checkpoint(path: Path) -> str:
+    """Returns the message for a path without a file."""
+    inside = next((path / name for name in ("last.pt", "best.pt") if (path / name).is_file()), None)
+    if path.is_dir() and not inside:
+        return f"{path} is a folder without a checkpoint, not a file; use another checkpoint"
+    hint = f"did you mean {inside}?" if inside else "train.py writes runs/NAME/best.pt and last.pt"
+    return f"there is no checkpoint {path}; {hint}"
+
+
+def refuse_constants(folder: Path, before: Mapping[str, Any], constants: Mapping[str, Any]) -> None:
+    """Raises ConfigError that names the constants whose values differ from those of `before`."""
+    changed = [key for key, value in constants.items() if key in before and show(before[key]) != show(value)]
+    text = ", ".join(f"{key}={show(constants[key])} (was {show(before[key])})" for key in changed)
+    raise ConfigError(f"{folder} was trained with other constants: {text}. Set them back, or start a new run")
 
 
 def refuse_blank(path: Path) -> None:

@@ -91,10 +91,10 @@ def find(
     last = checkpoint.load(folder / "last.pt")
     saved = last["resume"]
     before = saved["constants"]
-    changed = [key for key, value in constants.items() if key in before and show(before[key]) != show(value)]
-    if changed:
-        text = ", ".join(f"{key}={show(constants[key])} (was {show(before[key])})" for key in changed)
-        raise ConfigError(f"{folder} was trained with other constants: {text}. Set them back, or start a new run")
+    if any(key in before and show(before[key]) != show(value) for key, value in constants.items()):
+        from utils import faults
+
+        faults.refuse_constants(folder, before, constants)
     if ranks.is_node_main and not (folder / "best.pt").exists():
         from utils import faults
 

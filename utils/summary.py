@@ -52,9 +52,8 @@ def next_steps(folder: Path, output: str, best: float, best_epoch: int) -> str:
     lines = [f"\nlook at it:  tensorboard --logdir {output}      (or open {folder / 'curves.png'})"]
     if best_epoch:
         found = next((name for name in ("best.pt", "last.pt") if (folder / name).exists()), "best.pt")
-        lines.append(f"try it:      python predict.py checkpoint={folder / found} source=IMAGES")
-        if found != "best.pt":
-            lines.append(f"WARNING: best.pt, of epoch {best_epoch}, was moved or deleted; {found} is of the last epoch")
+        note = "" if found == "best.pt" else f"   # of the last epoch: best.pt, of epoch {best_epoch}, is missing"
+        lines.append(f"try it:      python predict.py checkpoint={folder / found} source=IMAGES{note}")
     return "\n".join([*lines, f"{folder}  best mAP50-95 {best:.4f}"])
 
 
