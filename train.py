@@ -5,6 +5,7 @@ import sys
 
 # Before torch is imported: threads that wait in a busy loop starve each other when other programs need the cores.
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+os.environ["THAW_PROCESS"] = f"{os.getpid()} {os.getppid()}"  # torchrun may be killed while this process starts
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace

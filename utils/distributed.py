@@ -17,7 +17,10 @@ from torch import Tensor, nn
 
 T = TypeVar("T")
 PATIENCE = 15.0  # seconds from a signal to the start of the save; batch systems and torchrun kill soon after that
-PARENT = os.getppid()  # at import: torchrun may be killed while its processes read the data
+_process, _parent = map(
+    int, os.environ.get("THAW_PROCESS", "0 0").split()
+)  # of train.py, noted before torch is imported
+PARENT = _parent if _process == os.getpid() else os.getppid()
 
 
 class RemoteError(RuntimeError):
@@ -208,17 +211,18 @@ class StopSignal:
             self.received = True
             threading.Thread(target=self._give_up, daemon=True).start()
         elif "TORCHELASTIC_RUN_ID" not in os.environ:
-            _end_at_once("stopped at once", 128 + number)
+            end_at_once("stopped at once", 128 + number)
 
     def _give_up(self, tick: float = 0.1) -> None:
         waited = 0.0
         while waited < self._patience and not self._ended.wait(tick):
             waited = 0.0 if self.saving else waited + tick
         if not self._ended.is_set():
-            _end_at_once("stopped: the step did not end in time", 1)
+            end_at_once("stopped: the step did not end in time", 1)
 
 
-def _end_at_once(why: str, status: int) -> None:
+def end_at_once(why: str, status: int) -> None:
+    """Ends the process without waiting for anything."""
     with suppress(OSError):  # standard error may be closed
         os.write(2, f"\n{why}; what was saved before remains\n".encode())
     os._exit(status)

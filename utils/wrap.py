@@ -4,6 +4,7 @@ import inspect
 import os
 import secrets
 import socket
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -15,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from utils.checkpoint import atomic_write
-from utils.distributed import RankMismatchError, Ranks
+from utils.distributed import RankMismatchError, Ranks, StopSignal, end_at_once
 
 CHUNK = 64 * 2**20  # bytes per broadcast of a file
 
@@ -114,6 +115,7 @@ def compile_forward(model: nn.Module, sizes_vary: bool, processes: int = 1) -> s
 
 def join(device: torch.device, timeout: timedelta) -> Ranks:
     """Joins the processes that torchrun started: NCCL between GPUs, gloo between CPUs. `device`: that of this process."""
+    threading.Thread(target=_end_with_torchrun, daemon=True).start()
     backend = "gloo"  # also for ranks that share a GPU, which NCCL refuses
     if device.type == "cuda":
         torch.cuda.set_device(device)
@@ -127,6 +129,13 @@ def join(device: torch.device, timeout: timedelta) -> Ranks:
     nodes = [tuple(r for r in range(world_size) if places[r] == place) for place in dict.fromkeys(places)]
     group, _ = dist.new_subgroups_by_enumeration([list(node) for node in nodes], timeout=timeout)
     return replace(ranks, node_ranks=next(node for node in nodes if rank in node), node_group=group)
+
+
+def _end_with_torchrun() -> None:
+    """Ends this process soon after its torchrun was killed: it would wait for a dead rendezvous, or for other ranks."""
+    while not StopSignal.orphaned():
+        time.sleep(1)
+    end_at_once("torchrun has ended without its processes", 1)
 
 
 def _agree_on_prefix(store: dist.Store, rank: int, world_size: int, timeout: timedelta) -> str:
