@@ -17,11 +17,11 @@ from tqdm import tqdm
 from datasets import formats
 from nets.detector import Detector, Result
 from nets.pretrained import COCO_CATEGORY_IDS, COCO_CLASSES
+from nets.results import Results
 from utils import distributed, run
 from utils.config import ConfigError, check, is_weights, override, require, run_script
 from utils.draw import draw_boxes, write_image
 from utils.images import IMAGE_SUFFIXES, READERS, ImageError, batched, images_under, prefetch, read_image
-from utils.results import Results
 
 Origin = tuple[str, str, int | None]  # of an image: name in the results, path, and number of the frame in a video
 

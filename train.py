@@ -5,6 +5,7 @@ import sys
 
 # Before torch is imported: threads that wait in a busy loop starve each other when other programs need the cores.
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+os.environ["THAW_PROCESS"] = f"{os.getpid()} {os.getppid()}"  # torchrun may be killed while this process starts
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -164,11 +165,12 @@ def main(cfg: Config, extra_augment: Callable = extra_augment) -> float:
     log(f"run folder {folder}\n")
     for_resume = {"constants": constants, "freeze_epochs": freeze_epochs, "batch_sizes": tuple(sizes.values())}
     policy = {"save_every": cfg.save_every, "save_minutes": cfg.save_minutes}
-    save = resume.Saver(run, ranks, updater, asdict(cfg), train_data.classes, for_resume, **policy)
+    stop = StopSignal()
+    save = resume.Saver(run, ranks, updater, stop, asdict(cfg), train_data.classes, for_resume, **policy)
     val_criterion = nets.criterion(model, torch.ones_like)  # sums: `evaluate` divides them
 
     network, meter, first_epoch = None, Meter(begun_epoch), state.epoch
-    with StopSignal() as stop:
+    with stop:
         try:
             for epoch in range(first_epoch, cfg.epochs):
                 frozen = epoch < plan.freeze_epochs
@@ -180,7 +182,7 @@ def main(cfg: Config, extra_augment: Callable = extra_augment) -> float:
                 criterion = nets.criterion(model, ranks.normalizer, no_aug=epoch >= cfg.epochs - cfg.no_aug_epochs)
                 profile = cfg.profile_steps if epoch == first_epoch else 0
                 with epoch_progress(loader, epoch, cfg.epochs, meter, updater, run, profile) as (batches, update_bar):
-                    on_log = (update_bar, partial(save.between_steps, state, stop))
+                    on_log = (update_bar, partial(save.between_steps, state))
                     fit_one_epoch(network, criterion, batches, updater, ranks, meter, on_log, stop)
                 row = epoch_row(epoch, meter, updater, len(train_set))
                 if (epoch + 1) % cfg.evaluate_every == 0 or epoch + 1 == cfg.epochs:
@@ -193,7 +195,6 @@ def main(cfg: Config, extra_augment: Callable = extra_augment) -> float:
                     log(f"done: {done}")
                     break
         except Interrupted:
-            stop.saving()
             save.within_epoch(state, meter, last=True)
             where = f"epoch {state.epoch + 1} after {meter.batches} of {len(loader)} batches"
             log(f"\nstopped in {where}; everything is saved, and the same command with resume=true continues")
@@ -242,6 +243,7 @@ def fixed_constants(cfg: Config, data: Annotations, extra_augment: Callable) -> 
     """Returns what a resumed run must have in common with the run before: constants, data and extra_augment."""
     constants = {name: value for name, value in asdict(cfg).items() if name not in MAY_CHANGE}
     data_and_code = {"training data": data.digest(), "extra_augment": source_digest(extra_augment)}
+    data_and_code["contents of the images"] = data.image_digest()
     return constants | data_and_code | {"classes": list(data.classes)}
 
 

@@ -136,8 +136,8 @@ def ultralytics(cfg: Config, model: str, batch: int, images, rect: bool = False)
 def whole_video(cfg: Config, how: str, batch: int, images) -> tuple[Predict, object]:
     """A video predicted and written by predict.py. `how`: "threads" (reading and writing in threads) or "sequential"."""
     import predict
+    from nets.results import Results
     from utils import video
-    from utils.results import Results
 
     detect, network = detector(cfg, "yolox_nano", batch, images)
 

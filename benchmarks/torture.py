@@ -1,6 +1,7 @@
 """Kills a small training again and again, and compares its result bit by bit with that of an undisturbed training.
 
     python -m benchmarks.torture kills=22 seed=5
+    python -m benchmarks.torture minutes=60        # faults of every kind, see benchmarks/faults.py
 
 The model is tiny, and steps, saves and evaluation sleep for some milliseconds, so that kills hit the place they are meant
 for. Needs Linux: the processes of torchrun are found under /proc.
@@ -11,6 +12,7 @@ import logging
 import os
 import random
 import re
+import select
 import shutil
 import signal
 import socket
@@ -25,6 +27,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+os.environ["THAW_PROCESS"] = f"{os.getpid()} {os.getppid()}"  # torchrun may be killed while this process starts
 
 import cv2
 import numpy as np
@@ -55,6 +59,14 @@ TRAINING = {
 BY_PROCESSES = {  # number of processes -> more constants
     1: {"epochs": 8, "no_aug_epochs": 2, "batch_size": 3, "accumulate": 1},
     2: {"epochs": 4, "no_aug_epochs": 1, "batch_size": 5, "accumulate": 2},
+    3: {
+        "epochs": 4,
+        "no_aug_epochs": 1,
+        "batch_size": 5,
+        "accumulate": 1,
+        "learning_rate": 1e-3,
+        "min_learning_rate": 1e-3,
+    },
 }
 IMAGES = {"train": range(24), "val": range(24, 36)}
 TIMING = ("seconds", "images_per_second")  # differ between any two runs
@@ -70,6 +82,7 @@ FILES = ("last.pt", "best.pt", "log.csv", "TensorBoard")
 
 @dataclass(frozen=True)
 class Config:
+    minutes: float = 0.0  # faults of every kind at random moments for so long (benchmarks/faults.py); 0: the kills
     kills: int = 22  # kills that hit a running training; 22: every kind twice
     seed: int | None = None  # decides what is killed and where; none: random
     note: bool = False  # adds a row to benchmarks/results/torture.md
@@ -108,6 +121,7 @@ class Plan:
     launcher: tuple[str, ...]
     kinds: tuple[Kind, ...]
     name: str = ""
+    environment: tuple[tuple[str, str], ...] = ()  # more variables
 
     def batches(self, epoch: int) -> int:
         """Batches of an epoch, counted from 1: whole optimizer steps."""
@@ -133,6 +147,10 @@ class Broken(RuntimeError):
 
 def main(cfg: Config) -> Outcome:
     """Kills trainings by the schedule, prints every kill, and compares the results."""
+    if cfg.minutes:
+        from benchmarks import faults
+
+        return faults.main(cfg)
     outcome = Outcome(random.SystemRandom().randrange(10**6) if cfg.seed is None else cfg.seed)
     print(f"seed={outcome.seed}", flush=True)
     folder = Path(cfg.folder or tempfile.mkdtemp(prefix="torture"))
@@ -142,7 +160,7 @@ def main(cfg: Config) -> Outcome:
         for processes in BY_PROCESSES:
             plans = [plan for plan in schedule(cfg.kills, outcome.seed) if plan.processes == processes]
             alone = run_undisturbed(folder, processes) if plans else None
-            with ThreadPoolExecutor(max_workers=2 // processes) as pool:  # two processes at a time
+            with ThreadPoolExecutor(max_workers=max(2 // processes, 1)) as pool:  # two processes at a time
                 list(pool.map(partial(torture, folder, alone=alone, outcome=outcome), plans))
     except Broken as error:
         outcome.faults.append(str(error))
@@ -195,6 +213,7 @@ def train_slowly(words: list[str]) -> None:
     import tiny
 
     import train
+    from utils.distributed import StopSignal
     from utils.optim import Updater
 
     def slow(function: Callable) -> Callable:
@@ -205,6 +224,9 @@ def train_slowly(words: list[str]) -> None:
         return sleeping
 
     torch.set_num_threads(1)
+    StopSignal.__init__.__defaults__ = (TIMEOUT / 3,)  # the machine may be busy
+    if "FAKETIME_TIMESTAMP_FILE" in os.environ:  # libfaketime 0.9 breaks the system call of time.sleep
+        time.sleep = lambda seconds: select.select([], [], [], seconds) and None
     Updater.step, tiny.Tiny.detections, os.fsync = slow(Updater.step), slow(tiny.Tiny.detections), slow(os.fsync)
     train.run_script(lambda: train.main(train.from_command_line(words)), stopped="stopped", memory_advice="")
 
@@ -219,13 +241,14 @@ class Job:
         command += [*plan.constants, *["resume=true"] * resume]
         if plan.processes > 1:
             launcher = [option.format(port=free_port()) for option in plan.launcher]
-            restarts = f"--max-restarts={2 * len(plan.kinds)}"
-            command = ["-m", "torch.distributed.run", *launcher, "--nproc_per_node=2", restarts, *command]
+            flags = [f"--nproc_per_node={plan.processes}", f"--max-restarts={2 * len(plan.kinds)}"]
+            command = ["-m", "torch.distributed.run", *launcher, *flags, *command]
         own = {"OMP_NUM_THREADS": "1", "THAW_CACHE": str(folder / "cache"), "PYTHONUNBUFFERED": "1"}
         own["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
-        environment = {**os.environ, **own, "TQDM_MININTERVAL": "0", "TQDM_MINITERS": "1"}  # a bar shows every batch
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "start_new_session": True}
-        self.process = subprocess.Popen([sys.executable, *command], cwd=folder, env=environment, **pipes)
+        own |= {"TQDM_MININTERVAL": "0", "TQDM_MINITERS": "1"}  # a bar shows every batch
+        self.command = {"args": [sys.executable, *command], "cwd": folder, "start_new_session": True}
+        self.command["env"] = {**os.environ, **own, **dict(plan.environment)}
+        self.process = subprocess.Popen(**self.command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         self.output, self.plan = output, plan
         self.place = self.begun = START  # (epoch counted from 1, batches of it that are done), and where it resumed
         self.evaluating, self.out, self.errors = False, "", ""

@@ -72,9 +72,10 @@ class ValSampler:
 
 
 def init_worker(_: int) -> None:
-    """Makes a worker ignore Ctrl-C, and SIGTERM except from its parent: the parent needs the worker to finish its step."""
+    """Makes a worker ignore Ctrl-C, a closed terminal, and SIGTERM except from its parent, which needs it to finish a step."""
     cv2.setNumThreads(0)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for name in {"SIGINT", "SIGHUP"} & set(dir(signal)):
+        signal.signal(getattr(signal, name), signal.SIG_IGN)
     if KNOWS_SENDER:
         threading.Thread(target=_end_with_parent, daemon=True).start()
 
@@ -93,16 +94,16 @@ def _end_with_parent(interval: float = 0.5) -> None:
 
 
 class Loader(DataLoader):
-    """A DataLoader that starts its workers with SIGTERM blocked.
+    """A DataLoader that starts its workers with the signals blocked that ask the parent to stop.
 
     torch may start threads in a worker before it calls `worker_init_fn`, and one thread that does not block SIGTERM is enough
-    for the signal to end the worker.
+    for the signal to end the worker. Until that call, a worker also has the parent's own handlers.
     """
 
     def __iter__(self):
         if not KNOWS_SENDER:
             return super().__iter__()
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
         try:
             return super().__iter__()
         finally:

@@ -181,7 +181,7 @@ def prepare(
         text = "images whose size differs from the one in the annotations, so that boxes may be off"
         example = f"{annotations.where(first)}: {old_width}x{old_height}, but the image is {width}x{height}"
         report.append(f"{source}: {text}: {len(differ)}; {example}")
-    annotations = replace(annotations, sizes=new)
+    annotations = replace(annotations, sizes=new, digests=found.digests)
     if problems:
         report.append(f"{source}: images that cannot be read, left out: {len(problems)}\n{first_ten(problems)}")
         annotations = annotations.select(good)

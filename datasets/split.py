@@ -64,7 +64,8 @@ def _as_written(data: Annotations) -> Annotations:
     with tempfile.TemporaryDirectory() as folder:
         write(folder, {"all": data})
         read = read_annotation_file(os.path.join(folder, "all.txt"), names=data.classes)
-    return replace(read, source=data.source, sizes=data.sizes, lines=data.lines, files=data.files)
+    kept = {name: getattr(data, name) for name in ("source", "sizes", "lines", "files", "digests")}
+    return replace(read, **kept)
 
 
 def write(folder: str | os.PathLike, parts: Mapping[str, Annotations]) -> None:

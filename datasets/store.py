@@ -55,6 +55,7 @@ class Annotations:
     lines: np.ndarray  # int32 [N] line in `source`, 0 where there is none
     files: Strings  # [N] the file with the boxes, "" where it is `source`
     notes: tuple[str, ...] = ()  # what was left out while reading
+    digests: np.ndarray | None = None  # int64 [N] of the contents of the image files; None: not scanned yet
 
     def __len__(self) -> int:
         return len(self.image_ids)
@@ -76,6 +77,10 @@ class Annotations:
         for index in range(len(self)):
             digest.update(os.path.basename(self.names[index]).encode("utf-8", "surrogateescape"))
         return f"{len(self)} images, {len(self.labels)} boxes, {digest.hexdigest()}"
+
+    def image_digest(self) -> str | None:
+        """Returns a digest of the contents of the image files in their order, None before they were scanned."""
+        return None if self.digests is None else hashlib.blake2b(self.digests.tobytes(), digest_size=6).hexdigest()
 
     def boxes_of(self, index: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Returns boxes float64 [n, 4] xyxy as written, labels int32 [n], crowd bool [n] (views, not copies)."""
@@ -108,6 +113,7 @@ class Annotations:
             names=Strings(self.names[i] for i in indices),
             lines=self.lines[indices],
             files=Strings(self.files[i] for i in indices),
+            digests=None if self.digests is None else self.digests[indices],
         )
 
     def keep_boxes(self, keep: np.ndarray) -> "Annotations":

@@ -27,7 +27,7 @@ from datasets import formats
 from datasets.dataset import DetectionDataset
 from datasets.loader import TrainSampler, ValSampler, build_loader
 from datasets.mosaic import Augment
-from utils import distributed, summary
+from utils import distributed, summary, wrap
 from utils.config import ConfigError
 from utils.distributed import RankMismatchError, Ranks, RemoteError, choose_device
 from utils.fit import Meter, evaluate, fit_one_epoch
@@ -35,6 +35,7 @@ from utils.optim import EMA, Plan, Schedule, Updater, build_optimizer
 from utils.wrap import compile_forward, convert_sync_bn
 
 SIZE = (64, 64)
+TRAININGS = ({"name": "plain"}, {"name": "more", "repeat": 0.9, "val": ".3", "batch_size": 2})  # by two processes
 CASES = {"even shards": (4, False), "a frozen backbone": (4, True), "an empty shard": (1, False)}  # batch size, frozen
 
 
@@ -132,8 +133,8 @@ def collectives(ranks, folder):
     file = folder / str(ranks.rank) / "last.pt"
     if ranks.is_main:
         file.write_bytes(bytes(range(256)) * 10)
-    distributed.CHUNK = 1000
-    ranks.broadcast_file(file, 0, wanted=not ranks.is_main)
+    wrap.CHUNK = 1000
+    wrap.broadcast_file(ranks, file, 0, wanted=not ranks.is_main)
     model = nn.Linear(2, 2)
     nn.init.constant_(model.weight, ranks.rank)
     ranks.broadcast_model(model)
@@ -148,16 +149,17 @@ def collectives(ranks, folder):
         "a failure": error_of(ranks.once_per_node, fail),
         "the same facts": error_of(ranks.check_same, {"seed": 0}),
         "different facts": error_of(ranks.check_same, {"seed": 0, "batch_size": 16 + ranks.rank}),
+        "more facts": error_of(ranks.check_same, {"seed": 0} | ({"repeat": 1} if ranks.rank else {})),
     }
 
 
-def training(folder, name):
+def training(folder, output, **changes):
     """The constants of a training whose learning rate is 0, so that rounding does not grow."""
     rates = {"learning_rate": 0.0, "min_learning_rate": 0.0, "timeout_minutes": 1}
     sizes = {"image_size": SIZE, "batch_size": 3, "freeze_batch_size": 4, "epochs": 2, "freeze_epochs": 1}
     data = {"train": str(folder / "train.txt"), "val": str(folder / "val.txt"), "no_aug_epochs": 1}
-    run = {"model": "tiny_n", "weights": None, "workers": 0, "device": "cpu", "output": str(folder / name)}
-    return train.Config(**data, **sizes, **rates, **run)
+    run = {"model": "tiny_n", "weights": None, "workers": 0, "device": "cpu", "output": str(folder / output)}
+    return train.Config(**{**data, **sizes, **rates, **run, **changes})
 
 
 def free_ports(count: int) -> list[int]:
@@ -168,8 +170,8 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
-def rank_of(rank, world_size, ports, folder, work, arguments, config):
-    """A process as torchrun starts it: stores what `work(ranks, *arguments)` returns, starts again and trains."""
+def rank_of(rank, world_size, ports, folder, work, arguments, configs):
+    """A process as torchrun starts it: stores what `work(ranks, *arguments)` returns, then starts again for each training."""
     torch.set_num_threads(1)
     names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size}
     os.environ.update({name: str(value) for name, value in names.items()}, MASTER_ADDR="127.0.0.1")
@@ -177,14 +179,14 @@ def rank_of(rank, world_size, ports, folder, work, arguments, config):
     ranks = distributed.start("cpu", timeout_minutes=1)
     torch.save(work(ranks, *arguments), folder / f"rank{rank}.pt")
     ranks.stop()
-    if config:
-        os.environ["MASTER_PORT"] = str(ports[1])
+    for port, config in zip(ports[1:], configs, strict=True):
+        os.environ["MASTER_PORT"] = str(port)
         train.main(config)
 
 
-def run_ranks(world_size, folder, work, *arguments, config=None):
-    """What `work(ranks, *arguments)` returns on each of several ranks, which then train with `config`."""
-    mp.spawn(rank_of, (world_size, free_ports(2), folder, work, arguments, config), world_size)
+def run_ranks(world_size, folder, work, *arguments, configs=()):
+    """What `work(ranks, *arguments)` returns on each of several ranks, which then train with each of `configs`."""
+    mp.spawn(rank_of, (world_size, free_ports(1 + len(configs)), folder, work, arguments, configs), world_size)
     return [torch.load(folder / f"rank{rank}.pt", weights_only=False) for rank in range(world_size)]
 
 
@@ -205,7 +207,8 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def two(folder):
     """The results of each of two processes, which then train."""
-    return run_ranks(2, folder, everything, folder, str(folder / "train.txt"), config=training(folder, "two"))
+    configs = [training(folder, "two", **changes) for changes in TRAININGS]
+    return run_ranks(2, folder, everything, folder, str(folder / "train.txt"), configs=configs)
 
 
 @pytest.fixture(scope="module")
@@ -263,14 +266,19 @@ def test_differences_between_ranks_are_named_on_all_ranks(two):
         message = rank["collectives"]["different facts"]
         assert message.startswith(f"{RankMismatchError.__name__}: ") and "seed" not in message
         assert "batch_size: 17 on rank 1" in message and "16 on rank 0" in message
+        assert "repeat: 1 on rank 1" in rank["collectives"]["more facts"]  # rank 0 does not have it
 
 
-def test_a_training_by_two_processes_logs_what_one_process_logs(folder, two):
-    train.main(training(folder, "one"))
-    logs = []
-    for name in ("one", "two"):
-        (run,) = (folder / name).iterdir()  # only one process writes
-        logs.append(log_of(run))
+@pytest.mark.parametrize("changes", TRAININGS, ids=["plain", "repeats and a fraction for validation"])
+def test_a_training_by_two_processes_logs_what_one_process_logs(folder, two, changes):
+    """Only one of the processes writes, also the files of val=.3: both have the same split."""
+    train.main(training(folder, "one", **changes))
+    runs = [next((folder / name).glob(f"{changes['name']}-*")) for name in ("one", "two")]
+    assert len(list((folder / "two").iterdir())) == len(TRAININGS)
+    assert sorted(path.name for path in runs[0].glob("*.txt")) == sorted(path.name for path in runs[1].glob("*.txt"))
+    for file in runs[0].glob("*.txt"):
+        assert file.read_bytes() == (runs[1] / file.name).read_bytes()
+    logs = [log_of(run) for run in runs]
     assert len(logs[0]) == 2
     for ours, theirs in zip(*logs, strict=True):
         for column, value in ours.items():

@@ -1,4 +1,4 @@
-"""utils/results.py: the JSON and the crops of detections."""
+"""nets/results.py: the JSON and the crops of detections."""
 
 import json
 
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from nets.detector import Result
-from utils.results import Results
+from nets.results import Results
 
 CLASSES = ("红细胞", "a/b")
 

@@ -23,7 +23,7 @@ from utils.run import (
     code_digest,
     create,
     environment,
-    read_start,
+    last_start,
     runs,
 )
 
@@ -80,8 +80,8 @@ def test_node_that_keeps_no_log_leaves_an_existing_one_unchanged(tmp_path):
     Run(tmp_path, {}).log({"epoch": 1, "AP": 0.5})
     run = Run(tmp_path, {}, rows=None, run="job 7")
     assert rows_of(tmp_path) == [{"epoch": "1", "AP": "0.5"}]
-    assert read_start(tmp_path, "run") == "job 7" and read_start(tmp_path, "id") == run.id
-    assert read_start(tmp_path / "nowhere", "run") is None
+    assert last_start(tmp_path).get("run") == "job 7" and last_start(tmp_path).get("id") == run.id
+    assert last_start(tmp_path / "nowhere").get("run") is None
 
 
 def test_digest_of_the_code_changes_with_the_code_only(tmp_path):

@@ -42,7 +42,7 @@ CASES = {
     "a second signal": ("send(); send(); time.sleep(0.3); os._exit(7)", {}),
     "a second signal under torchrun": ("send(); send(); time.sleep(0.3); os._exit(7)", {"TORCHELASTIC_RUN_ID": "job"}),
     "a step that does not end": ("send(); time.sleep(3); os._exit(7)", {}),
-    "a slow save": ("send(); stop.saving(); time.sleep(1.5); os._exit(7)", {}),
+    "a slow save": ("send(); stop.saving = True; time.sleep(1.5); os._exit(7)", {}),
 }
 
 

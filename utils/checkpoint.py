@@ -54,13 +54,9 @@ def save(path: str | Path, contents: Mapping[str, Any]) -> None:
             file.flush()
             read(Path(file.name))  # compares the checksums
     except (OSError, RuntimeError, CheckpointError) as error:
-        kept = "the previous file is kept" if path.exists() else "there is no previous file"
-        why: BaseException | None = error
-        while why and not isinstance(why, OSError):  # PyTorch's writer raises its own error after that of the disk
-            why = why.__context__
-        raise DiskError(
-            f"{path} was not saved ({why or error}); {kept}. Is there space left in {path.parent}?"
-        ) from error
+        from utils import faults
+
+        raise faults.not_saved(path, error) from error
 
 
 @contextmanager
@@ -97,7 +93,8 @@ def warn_if_disk_fails(errors: list[Exception] | None = None) -> Iterator[None]:
         if errors is not None:
             errors.append(error)
         print(f"WARNING: {error}")
-        print("WARNING: training continues and saves again later; make room on the disk before it ends")
+        hint = "" if isinstance(error, FileNotFoundError) else "; make room on the disk before it ends"
+        print(f"WARNING: training continues and saves again later{hint}")
 
 
 def load(path: str | Path) -> dict[str, Any]:
@@ -246,10 +243,14 @@ def read(path: str | Path) -> Any:
     """
     path = Path(path)
     if not path.is_file():
-        inside = next((path / name for name in ("last.pt", "best.pt") if (path / name).is_file()), None)
-        hint = f"did you mean {inside}?" if inside else "train.py writes runs/NAME/best.pt and last.pt"
-        raise CheckpointError(f"there is no checkpoint {path}; {hint}")
+        from utils import faults
+
+        raise CheckpointError(faults.no_checkpoint(path))
     zipped = zipfile.is_zipfile(path)
+    if not zipped:
+        from utils import faults
+
+        faults.refuse_blank(path)
     try:
         if zipped:
             with zipfile.ZipFile(path) as archive:  # PyTorch's own reader does not compare the checksums

@@ -3,6 +3,7 @@
 import ast
 import difflib
 import inspect
+import io
 import math
 import numbers
 import os
@@ -205,6 +206,30 @@ def _expected(name: str, kind: Any, example: Any) -> str:
     return f"{name} is {inspect.formatannotation(kind)}, for example {show(example)}"
 
 
+class _Console(io.FileIO):
+    """Standard output that drops what cannot be written: the disk is full, or the reader of a pipe has ended."""
+
+    def write(self, data) -> int:
+        with suppress(OSError):
+            return super().write(data) or len(data)
+        return len(data)
+
+
+def _patient(stream: Any, original: Any) -> Any:
+    """Returns standard output or error in a form whose errors never end a program: neither of the disk nor of a character."""
+    if stream is None:  # closed by the caller
+        return open(os.devnull, "w")
+    stream.reconfigure(errors="replace")
+    if (
+        stream is not original or os.name == "nt"
+    ):  # that of a notebook or a test; Windows has its own kind for a console
+        return stream
+    raw = _Console(stream.fileno(), "wb", closefd=False)
+    options = {"line_buffering": stream.line_buffering, "write_through": stream.write_through}
+    buffer = raw if stream.write_through else io.BufferedWriter(raw)
+    return io.TextIOWrapper(buffer, stream.encoding, "replace", **options)
+
+
 def run_script(main: Callable[[], object], stopped: str, memory_advice: str) -> None:
     """Runs an entry script. User errors end it with one message that names the fix; other errors keep their traceback.
 
@@ -213,8 +238,8 @@ def run_script(main: Callable[[], object], stopped: str, memory_advice: str) -> 
     """
     from utils.distributed import RemoteError
 
-    for stream in (sys.stdout, sys.stderr):  # a class name that the terminal cannot show must not end a training
-        stream.reconfigure(errors="replace")
+    for name in ("stdout", "stderr"):
+        setattr(sys, name, _patient(getattr(sys, name), getattr(sys, f"__{name}__")))
     try:
         main()
     except KeyboardInterrupt:
@@ -225,46 +250,15 @@ def run_script(main: Callable[[], object], stopped: str, memory_advice: str) -> 
     except (SystemExit, Exception) as error:
         if isinstance(error, SystemExit) and not isinstance(error.code, str):
             raise
-        message, pause = _user_error(error, memory_advice)
+        from utils import faults
+
+        message, pause = faults.user_error(error, memory_advice, stopped)
         time.sleep(pause)
-        _report_to_torchrun(error)
+        faults.report_to_torchrun(error)
         if message is None:
             raise
         rank = os.environ.get("RANK", "0")
         raise SystemExit("\n" + (f"rank {rank}: " if rank != "0" else "") + message) from error
-
-
-def _user_error(error: BaseException, memory_advice: str) -> tuple[str | None, float]:
-    """The message of an error that a user can fix, or None, and the seconds after which it is printed.
-
-    Local rank 0 goes first, because it reports errors of the whole node. After a lost connection torchrun has time to end
-    this process, if it saw another one fail.
-    """
-    import torch
-
-    from utils.distributed import lost_connection
-
-    pause = 0 if os.environ.get("LOCAL_RANK", "0") == "0" else PAUSE
-    if isinstance(error, SystemExit):
-        return error.code, pause
-    if isinstance(error, torch.cuda.OutOfMemoryError):
-        return f"CUDA out of memory: {memory_advice}", pause
-    if isinstance(error, ValueError | OSError):
-        return f"{type(error).__name__}: {error}", pause
-    if lost_connection(error):
-        why = str(error).partition("\n")[0]
-        advice = "their messages tell why, or one of them took longer than timeout_minutes="
-        return f"lost the connection to the other processes; {advice} ({why})", 2 * PAUSE
-    return None, 0
-
-
-def _report_to_torchrun(error: BaseException) -> None:
-    """Writes the error to the file from which torchrun prints the root cause of a failure."""
-    if "TORCHELASTIC_ERROR_FILE" in os.environ:
-        from torch.distributed.elastic.multiprocessing.errors import get_error_handler
-
-        with suppress(OSError):  # the terminal shows the error as well
-            get_error_handler().record_exception(error)
 
 
 def check_class_names(names: Iterable[object], where: str, error: type[ValueError] = ValueError) -> None:

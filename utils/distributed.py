@@ -1,14 +1,12 @@
 """The processes of a run: how they start, what they exchange, and how they stop on request. One process needs no setup."""
 
-import inspect
 import os
-import secrets
 import signal
-import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import TypeVar
 
@@ -17,11 +15,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from utils.checkpoint import atomic_write
-
 T = TypeVar("T")
-CHUNK = 64 * 2**20  # bytes per broadcast of a file
 PATIENCE = 15.0  # seconds from a signal to the start of the save; batch systems and torchrun kill soon after that
+_process, _parent = map(
+    int, os.environ.get("THAW_PROCESS", "0 0").split()
+)  # of train.py, noted before torch is imported
+PARENT = _parent if _process == os.getpid() else os.getppid()
 
 
 class RemoteError(RuntimeError):
@@ -108,27 +107,10 @@ class Ranks:
 
     def check_same(self, facts: Mapping[str, object]) -> None:
         """Raises RankMismatchError, on all ranks, that names every fact whose value differs from that on rank 0."""
-        (host, first), *others = self.gather((socket.gethostname(), dict(facts)))
-        lines = [
-            f"{name}: {other.get(name)} on rank {rank} ({other_host}), {value} on rank 0 ({host})"
-            for rank, (other_host, other) in enumerate(others, 1)
-            for name, value in first.items()
-            if other.get(name) != value
-        ]
-        if lines:
-            advice = "the processes were started differently; use the same code, constants and data everywhere"
-            raise RankMismatchError("\n  ".join([advice, *lines]))
+        if self.world_size > 1:
+            from utils.wrap import check_same
 
-    def broadcast_file(self, path: str | os.PathLike, source: int, wanted: bool) -> None:
-        """Copies a file of rank `source` to `path` on the ranks where `wanted` is true, completely or not at all."""
-        size = self.gather(os.path.getsize(path) if self.rank == source else 0)[source]
-        data = torch.from_file(str(path), size=size, dtype=torch.uint8) if self.rank == source else None
-        with atomic_write(path) if wanted else open(os.devnull, "wb") as file:
-            for start in range(0, size, CHUNK):
-                length = min(CHUNK, size - start)
-                chunk = torch.empty(length, dtype=torch.uint8) if data is None else data[start : start + length]
-                dist.broadcast(chunk, source)
-                file.write(chunk.numpy())
+            check_same(self, facts)
 
     @torch.no_grad()
     def broadcast_model(self, model: nn.Module) -> None:
@@ -141,14 +123,9 @@ class Ranks:
         """The model as the training loop calls it: unchanged, or inside DistributedDataParallel or DataParallel."""
         if self.world_size == 1:
             return nn.DataParallel(model) if self.all_gpus else model
-        if sync_bn:
-            from utils.wrap import convert_sync_bn
+        from utils.wrap import wrap
 
-            model = convert_sync_bn(model)
-        ddp, devices = nn.parallel.DistributedDataParallel, [self.device] if self.device.type == "cuda" else None
-        names = ("forward_sync_buffers", "broadcast_buffers")  # PyTorch renamed the option
-        name = next(name for name in names if name in inspect.signature(ddp).parameters)
-        return ddp(model, device_ids=devices, gradient_as_bucket_view=True, **{name: False})
+        return wrap(model, self.device, sync_bn)
 
     def stop(self) -> None:
         """Leaves the process group."""
@@ -171,51 +148,9 @@ def start(device: str = "auto", timeout_minutes: float = 30) -> Ranks:
     chosen = choose_device("cuda" if all_gpus else device, local_rank)
     if world_size == 1:
         return Ranks(device=chosen, all_gpus=all_gpus)
-    backend = "gloo"  # also for ranks that share a GPU, which NCCL refuses
-    if chosen.type == "cuda":
-        torch.cuda.set_device(chosen)
-        if torch.cuda.device_count() >= int(os.environ.get("LOCAL_WORLD_SIZE", 1)):
-            backend = "cpu:gloo,cuda:nccl"
-    timeout = timedelta(minutes=timeout_minutes)
-    store, rank, world_size = next(dist.rendezvous("env://", timeout=timeout))
-    store = dist.PrefixStore(_agree_on_prefix(store, rank, world_size, timeout), store)
-    dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=timeout)
-    ranks = Ranks(rank, world_size, chosen)
-    places = ranks.gather(os.environ.get("GROUP_RANK", socket.gethostname()))  # torchrun: one group rank per node
-    nodes = [tuple(r for r in range(world_size) if places[r] == place) for place in dict.fromkeys(places)]
-    group, _ = dist.new_subgroups_by_enumeration([list(node) for node in nodes], timeout=timeout)
-    return replace(ranks, node_ranks=next(node for node in nodes if rank in node), node_group=group)
+    from utils.wrap import join
 
-
-def _agree_on_prefix(store: dist.Store, rank: int, world_size: int, timeout: timedelta) -> str:
-    """A prefix for the keys of this start in the store, which all ranks share and no earlier start used.
-
-    torchrun gives the same store to every restart (pytorch#135712), with the addresses of processes that are dead. Every
-    rank asks rank 0 with a random token of its own, so that it cannot mistake an answer to a dead rank for its own.
-    """
-    token, end, missing = secrets.token_hex(8), time.monotonic() + timeout.total_seconds(), set(range(1, world_size))
-    if rank:
-        store.set(f"ask/{rank}", token)
-        prefix = store.get(f"answer/{token}").decode()
-        store.set(f"{prefix}/{rank}", "received")
-        return prefix
-    while missing:
-        for other in sorted(missing):
-            if store.check([f"ask/{other}"]):  # perhaps the token of a dead rank: answer every one
-                store.set(f"answer/{store.get(f'ask/{other}').decode()}", token)
-            if store.check([f"{token}/{other}"]):
-                missing.discard(other)
-        if time.monotonic() > end:
-            raise TimeoutError(f"ranks {sorted(missing)} did not start within timeout_minutes=")
-        time.sleep(0.01)
-    return token
-
-
-def lost_connection(error: BaseException) -> bool:
-    """Whether a collective failed because another rank ended, cannot be reached, or took too long."""
-    return dist.is_available() and (
-        isinstance(error, dist.DistError) or isinstance(error, RuntimeError) and "gloo" in str(error).lower()
-    )
+    return join(chosen, timedelta(minutes=timeout_minutes))
 
 
 def choose_device(device: str = "auto", local_rank: int = 0) -> torch.device:
@@ -241,46 +176,53 @@ def set_threads(device: torch.device, workers: int, processes: int = 1) -> None:
 
 
 class StopSignal:
-    """Context manager in which SIGINT and SIGTERM only set `received`, so that the step ends and the run is saved.
+    """Context manager in which SIGINT, SIGTERM and SIGHUP only set `received`, so that the step ends and the run is saved.
 
-    A second signal ends the program at once, except under torchrun, which repeats a Ctrl-C of the terminal. If `saving` is
-    not called within `patience` seconds after the signal, a thread ends the program with status 1.
+    SIGHUP (a closed terminal) stays ignored where it is, under nohup. A second signal ends the program at once, except under
+    torchrun, which repeats a Ctrl-C of the terminal. After a signal, a thread ends the program with status 1 as soon as
+    `patience` seconds pass without a save. A save sets `saving`, and may take as long as it needs.
     """
 
     def __init__(self, patience: float = PATIENCE):
-        self.received = False
-        self._parent = os.getppid()
+        self.received = self.saving = False
+        self._patience = patience
         self._handlers: dict = {}
-        self._timer = threading.Timer(patience, self._give_up)
-        self._timer.daemon = True
+        self._ended = threading.Event()
 
     def __enter__(self) -> "StopSignal":
         if threading.current_thread() is threading.main_thread():  # Python allows signal handlers only there
-            self._handlers = {n: signal.signal(n, self._handle) for n in (signal.SIGINT, signal.SIGTERM)}
+            numbers = {signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}
+            wanted = [n for n in numbers if n.name != "SIGHUP" or signal.getsignal(n) != signal.SIG_IGN]
+            self._handlers = {n: signal.signal(n, self._handle) for n in wanted}
         return self
 
     def __exit__(self, *_) -> None:
-        self._timer.cancel()
+        self._ended.set()
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
 
-    def orphaned(self) -> bool:
+    @staticmethod
+    def orphaned() -> bool:
         """Whether torchrun was killed and left this process behind, which must not write next to a restarted run."""
-        return "TORCHELASTIC_RUN_ID" in os.environ and os.getppid() != self._parent
-
-    def saving(self) -> None:
-        """Stops the timer: the step is done, and the save may take as long as it needs."""
-        self._timer.cancel()
+        return "TORCHELASTIC_RUN_ID" in os.environ and os.getppid() != PARENT
 
     def _handle(self, number: int, _) -> None:
         if not self.received:
             self.received = True
-            self._timer.start()
+            threading.Thread(target=self._give_up, daemon=True).start()
         elif "TORCHELASTIC_RUN_ID" not in os.environ:
-            os.write(2, b"\nstopped at once; what was saved before remains\n")
-            os._exit(128 + number)
+            end_at_once("stopped at once", 128 + number)
 
-    @staticmethod
-    def _give_up() -> None:
-        os.write(2, b"\nstopped: the step did not end in time; what was saved before remains\n")
-        os._exit(1)
+    def _give_up(self, tick: float = 0.1) -> None:
+        waited = 0.0
+        while waited < self._patience and not self._ended.wait(tick):
+            waited = 0.0 if self.saving else waited + tick
+        if not self._ended.is_set():
+            end_at_once("stopped: the step did not end in time", 1)
+
+
+def end_at_once(why: str, status: int) -> None:
+    """Ends the process without waiting for anything."""
+    with suppress(OSError):  # standard error may be closed
+        os.write(2, f"\n{why}; what was saved before remains\n".encode())
+    os._exit(status)

@@ -16,7 +16,7 @@ from utils.config import ConfigError, show
 from utils.distributed import Interrupted, Ranks, StopSignal
 from utils.fit import Meter
 from utils.optim import Updater
-from utils.run import Run, date_and_number, read_start, run_id, runs
+from utils.run import Run, date_and_number, last_start, run_id, runs
 
 NOTHING_SAVED = (-1, -1)  # progress of a run folder without last.pt
 
@@ -75,19 +75,30 @@ def find(
     if not any(answers):
         if isinstance(resume, str):
             checkpoint.load(_folder(resume) / "last.pt")  # raises the error that names the file
+        if resume and ranks.is_main:
+            print(f"resume=true: no last.pt in the newest run of name={name} in output={output}; a new run starts")
         return None, None
     newest = max(answer for answer in answers if answer)
     folder = _folder(resume) if isinstance(resume, str) else Path(output) / newest[-1]
     if newest[2:4] == NOTHING_SAVED:
         return folder, None
     missing = ranks.is_node_main and answers[ranks.rank] != newest
-    _copy_to_nodes(folder, ranks, answers.index(newest), missing)
-    saved = checkpoint.load(folder / "last.pt")["resume"]
+    if any(ranks.gather(missing)):
+        from utils.wrap import copy_files
+
+        # last.pt comes last: a node that has it has best.pt too, also if a process died in between.
+        copy_files(ranks, folder, ("best.pt", "last.pt"), answers.index(newest), missing)
+    last = checkpoint.load(folder / "last.pt")
+    saved = last["resume"]
     before = saved["constants"]
-    changed = [key for key, value in constants.items() if key in before and show(before[key]) != show(value)]
-    if changed:
-        text = ", ".join(f"{key}={show(constants[key])} (was {show(before[key])})" for key in changed)
-        raise ConfigError(f"{folder} was trained with other constants: {text}. Set them back, or start a new run")
+    if any(key in before and show(before[key]) != show(value) for key, value in constants.items()):
+        from utils import faults
+
+        faults.refuse_constants(folder, before, constants)
+    if ranks.is_node_main and not (folder / "best.pt").exists():
+        from utils import faults
+
+        faults.restore_best(folder, last, State(**saved["state"]).best_epoch)
     return folder, saved
 
 
@@ -108,7 +119,7 @@ def _find_here(resume: bool | str, output: str, name: str) -> tuple | None:
     has_id = os.environ.get("TORCHELASTIC_RUN_ID", "none") != "none"  # of --rdzv_id; the same after a restart
     # torchrun: a restart, or a start with the same --rdzv_id, resumes the run that was started under this id.
     if run_id() and (has_id or os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"):
-        started_here = [path for path in candidates if read_start(path, "run") == run_id()]
+        started_here = [path for path in candidates if last_start(path).get("run") == run_id()]
         if started_here or not resume:
             return _progress(started_here[0]) if started_here else None
     if resume and candidates and (candidates[0] / "last.pt").exists():
@@ -123,16 +134,6 @@ def _progress(folder: Path) -> tuple:
         saved = checkpoint.load(folder / "last.pt")["resume"]
         done = State(**saved["state"]).epoch, saved["meter"]["batches"]
     return (*date_and_number(folder), *done, folder.name)
-
-
-def _copy_to_nodes(folder: Path, ranks: Ranks, source: int, missing: bool) -> None:
-    """Copies the checkpoints of rank `source` to the nodes where they are missing."""
-    if any(ranks.gather(missing)):
-        folder.mkdir(parents=True, exist_ok=True)
-        names = ranks.gather([name for name in ("last.pt", "best.pt") if (folder / name).exists()])[source]
-        for name in names:
-            ranks.broadcast_file(folder / name, source, missing)
-        ranks.gather(None)  # all files are written before any process reads them
 
 
 def restore(saved: Mapping[str, Any] | None, model: nn.Module, updater: Updater) -> tuple[State, Mapping | None]:
@@ -156,6 +157,7 @@ class Saver:
     run: Run | None  # None in processes that write nothing
     ranks: Ranks
     updater: Updater
+    stop: StopSignal
     config: Mapping[str, Any]  # for every checkpoint
     classes: Sequence[str]  # for every checkpoint
     resume: Mapping[str, Any]  # for last.pt: values that a resumed run needs and that no step changes
@@ -173,12 +175,12 @@ class Saver:
         """Saves last.pt within an epoch. `state`: after the last whole epoch; `meter`: that of the current epoch."""
         self._save(state, meter, last)
 
-    def between_steps(self, state: State, stop: StopSignal, meter: Meter) -> None:
+    def between_steps(self, state: State, meter: Meter) -> None:
         """Saves if `save_minutes` have passed. Raises Interrupted in all processes if one was asked to stop."""
-        if stop.orphaned():
+        if self.stop.orphaned():
             raise SystemExit("torchrun has ended without its processes; training stops, what was saved remains")
         due = self.ranks.is_main and 0 < 60 * self.save_minutes < time.monotonic() - self.run.saved
-        to_save, to_stop = self.ranks.any(due, stop.received)
+        to_save, to_stop = self.ranks.any(due, self.stop.received)
         if to_stop:
             raise Interrupted
         if to_save:
@@ -187,10 +189,20 @@ class Saver:
     def _save(
         self, state: State, meter: Meter, last: bool, row: Mapping | None = None, names: Sequence[str] = ()
     ) -> None:
+        """Saves while the timer of `stop` waits, in all processes until the slowest has written its files."""
+        self.stop.saving = True
         self.updater.average_statistics(self.ranks)
-        if self.run is None:
-            return
+        errors = self._write(state, meter, row, names) if self.run else []
+        self.ranks.gather(None)
+        self.stop.saving = last
+        if last and errors:
+            raise errors[-1]
+
+    def _write(self, state: State, meter: Meter, row: Mapping | None, names: Sequence[str]) -> list[Exception]:
+        """Writes the row of the log and the checkpoints. Returns the errors of files that could not be written."""
         errors: list[Exception] = []
+        with warn_if_disk_fails(errors):
+            self.run.check_folder()
         if row and self.ranks.is_main:
             with warn_if_disk_fails(errors):
                 self.run.log(row)
@@ -213,5 +225,4 @@ class Saver:
         rest |= {"meter": meter.state_dict(), "state": asdict(state), "classes": contents["classes"], **self.resume}
         with warn_if_disk_fails(errors):
             self.run.save("last.pt", {**contents, "resume": rest})
-        if last and errors:
-            raise errors[-1]
+        return errors

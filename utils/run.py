@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import cv2
 import numpy as np
@@ -68,17 +68,45 @@ def date_and_number(folder: Path) -> tuple[str, int]:
 
 
 def run_id() -> str | None:
-    """Identifies a run under torchrun through all its restarts: --rdzv_id, or else the torchrun process of this host."""
+    """Identifies a run under torchrun through all its restarts: --rdzv_id, or else the torchrun process of this host.
+
+    Containers share host names and process ids, so the boot of the system and the start of the process are part of it.
+    """
     name = os.environ.get("TORCHELASTIC_RUN_ID")
-    return f"{socket.gethostname()}-{os.getppid()}" if name == "none" else name
+    if name != "none":
+        return name
+    parent, since = os.getppid(), ""
+    with suppress(OSError):  # where there is no /proc
+        started = Path(f"/proc/{parent}/stat").read_text().rpartition(")")[2].split()[19]
+        since = f"-{Path('/proc/sys/kernel/random/boot_id').read_text().strip()}-{started}"
+    return f"{socket.gethostname()}-{parent}{since}"
 
 
-def read_start(folder: Path, what: str) -> str | None:
-    """Reads environment.json of the last start: its unique "id", or the "run" id of torchrun. None if there is none."""
+def last_start(folder: Path) -> dict[str, Any]:
+    """Returns the contents of environment.json, {} if it is missing or damaged: "id" of a start, "run" id of torchrun, ..."""
     try:
-        return json.loads((folder / "environment.json").read_text(encoding="utf-8"))[what]
-    except (OSError, ValueError, KeyError):
-        return None
+        return dict(json.loads((folder / "environment.json").read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return {}
+
+
+def lock(folder: Path) -> BinaryIO:
+    """Locks a run folder, and returns the open file that holds the lock. The system frees it when this process ends.
+
+    A record lock works on network disks too, and unlike flock, processes that load images do not inherit it. Closing any
+    file object of that file would free it. Raises faults.RunInUse if another process keeps the lock for some seconds.
+    """
+    file = open(folder / "lock", "ab")
+    if os.name != "nt":
+        from fcntl import LOCK_EX, LOCK_NB, lockf
+
+        try:
+            lockf(file, LOCK_EX | LOCK_NB)
+        except OSError as error:
+            from utils import faults
+
+            return faults.wait_for_lock(file, folder, error)
+    return file
 
 
 class Run:
@@ -103,15 +131,26 @@ class Run:
         self.keeps_log = rows is not None
         self.id = secrets.token_hex(8)  # unique for each start of the run
         self.drawn = self.saved = time.monotonic()  # when the curves were drawn, and when a save was last attempted
+        self.config, self.start = config, {"id": self.id, "run": run, **environment(device)}
+        self._open()
+
+    def _open(self) -> None:
         self._tensorboard = None
-        written, earlier = self.folder / "environment.json", []
-        if written.exists():
-            before = json.loads(written.read_text(encoding="utf-8"))
-            earlier = [*before.pop("earlier_starts"), before]
-        _write_json(self.folder / "config.json", config)
-        _write_json(written, {"id": self.id, "run": run, **environment(device), "earlier_starts": earlier})
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._lock = lock(self.folder)
+        before = last_start(self.folder)
+        earlier = [*before.pop("earlier_starts", []), *[before] * bool(before)]
+        _write_json(self.folder / "config.json", self.config)
+        _write_json(self.folder / "environment.json", {**self.start, "earlier_starts": earlier})
         if self.keeps_log:
             self._write_log()
+
+    def check_folder(self) -> None:
+        """Makes the folder again if it is gone. Raises faults.RunInUse if another process has opened it after this one."""
+        if last_start(self.folder).get("id") != self.id:
+            from utils import faults
+
+            faults.check_folder(self.folder, self._open)
 
     def log(self, row: Mapping[str, Any]) -> None:
         """Adds the row of an epoch to log.csv: `epoch`, `AP` and any others. New columns are added to the header."""
@@ -154,11 +193,12 @@ class Run:
             plots.draw_curves(self.rows, self.folder / "curves.png", self.marks)
 
     def close(self) -> None:
-        """Draws the final curves and closes TensorBoard."""
+        """Draws the final curves, closes TensorBoard and frees the lock of the folder."""
         if self.rows:
             self.curves()
         if self._tensorboard is not None:
             self._to_tensorboard(lambda writer: writer.close())
+        self._lock.close()
 
     def _write_log(self) -> None:
         columns = list(dict.fromkeys(["epoch", *(key for row in self.rows for key in row)]))
@@ -201,6 +241,8 @@ def environment(device: torch.device | str) -> dict[str, Any]:
     changed = _git(root, "status", "--porcelain", "--untracked-files=no")
     return {
         "started": time.strftime("%Y-%m-%d %H:%M:%S %z"),
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
         "command": [sys.executable, *sys.argv],
         "commit": _git(root, "rev-parse", "HEAD"),
         "uncommitted_changes": None if changed is None else bool(changed),
@@ -236,9 +278,14 @@ def open_run(folder: Path, config: dict, ranks: Ranks, marks: dict, rows: tuple)
     Rank 0 writes. On a node that does not see the files of rank 0, because there is no common disk, the first process keeps
     the checkpoints in a folder of the same name.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    run = Run(folder, config, ranks.device, marks, rows, run_id()) if ranks.is_main else None
-    first = ranks.gather(run and run.id)[0]
-    if ranks.is_node_main and not ranks.is_main and read_start(folder, "id") != first:
-        run = Run(folder, config, ranks.device, marks, None, run_id())
+    run = None
+
+    def opened(rows: tuple | None) -> str:
+        nonlocal run
+        run = Run(folder, config, ranks.device, marks, rows, run_id())
+        return run.id
+
+    first = ranks.on_main(lambda: opened(rows))
+    if ranks.is_node_main and not ranks.is_main and last_start(folder).get("id") != first:
+        opened(None)
     return run

@@ -51,7 +51,9 @@ def next_steps(folder: Path, output: str, best: float, best_epoch: int) -> str:
     """Returns the last lines of a finished run: where its results are, and how to use the model."""
     lines = [f"\nlook at it:  tensorboard --logdir {output}      (or open {folder / 'curves.png'})"]
     if best_epoch:
-        lines.append(f"try it:      python predict.py checkpoint={folder / 'best.pt'} source=IMAGES")
+        found = next((name for name in ("best.pt", "last.pt") if (folder / name).exists()), "best.pt")
+        note = "" if found == "best.pt" else f"   # of the last epoch: best.pt, of epoch {best_epoch}, is missing"
+        lines.append(f"try it:      python predict.py checkpoint={folder / found} source=IMAGES{note}")
     return "\n".join([*lines, f"{folder}  best mAP50-95 {best:.4f}"])
 
 
@@ -156,7 +158,8 @@ def shared_memory_warning(
     needed = workers * 3 * batch_size * 3 * image_size[0] * image_size[1]
     free = shutil.disk_usage(folder).free if Path(folder).is_dir() else needed
     if free < needed:
+        unit, name = (2**20, "MiB") if needed >= 10 * 2**20 else (2**10, "KiB")
         yield (
-            f"{folder} has {free / 2**20:.0f} MiB free, {workers} workers need {needed / 2**20:.0f}: they would die with a bus "
+            f"{folder} has {free / unit:.0f} {name} free, {workers} workers need {needed / unit:.0f}: they would die with a bus "
             f"error. Use fewer workers=, or start the container with --shm-size={max(1, round(2 * needed / 2**30))}g"
         )

@@ -1,11 +1,25 @@
-"""Changes a model for training: batch norms over all ranks, and torch.compile. The tensors keep their names."""
+"""What only several processes or torch.compile need. Batch norms over all ranks, a compiled model; joining, copying files."""
+
+import inspect
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from utils.checkpoint import atomic_write
 from utils.config import ConfigError
-from utils.distributed import Ranks
+from utils.distributed import RankMismatchError, Ranks, StopSignal, end_at_once
+
+CHUNK = 64 * 2**20  # bytes per broadcast of a file
 
 
 class _Normalize(torch.autograd.Function):
@@ -72,6 +86,16 @@ def convert_sync_bn(model: nn.Module) -> nn.Module:
     return model
 
 
+def wrap(model: nn.Module, device: torch.device, sync_bn: bool) -> nn.Module:
+    """Returns the model inside of DistributedDataParallel."""
+    if sync_bn:
+        model = convert_sync_bn(model)
+    ddp, devices = nn.parallel.DistributedDataParallel, [device] if device.type == "cuda" else None
+    names = ("forward_sync_buffers", "broadcast_buffers")  # PyTorch renamed the option
+    name = next(name for name in names if name in inspect.signature(ddp).parameters)
+    return ddp(model, device_ids=devices, gradient_as_bucket_view=True, **{name: False})
+
+
 def compile_forward(model: nn.Module, sizes_vary: bool, ranks: Ranks, sync_bn: bool = True) -> str:
     """Makes torch.compile compile the model at its first call, in place -> a line to print: whether it will.
 
@@ -95,3 +119,86 @@ def compile_forward(model: nn.Module, sizes_vary: bool, ranks: Ranks, sync_bn: b
         return f"compile=true is NOT active, training continues without it: {type(error).__name__}: {why}"
     model.compile(dynamic=sizes_vary)
     return "compile    active: the first step of each phase takes some minutes, later steps are faster"
+
+
+def join(device: torch.device, timeout: timedelta) -> Ranks:
+    """Joins the processes that torchrun started: NCCL between GPUs, gloo between CPUs. `device`: that of this process."""
+    threading.Thread(target=_end_with_torchrun, daemon=True).start()
+    backend = "gloo"  # also for ranks that share a GPU, which NCCL refuses
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+        if torch.cuda.device_count() >= int(os.environ.get("LOCAL_WORLD_SIZE", 1)):
+            backend = "cpu:gloo,cuda:nccl"
+    store, rank, world_size = next(dist.rendezvous("env://", timeout=timeout))
+    store = dist.PrefixStore(_agree_on_prefix(store, rank, world_size, timeout), store)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=timeout)
+    ranks = Ranks(rank, world_size, device)
+    places = ranks.gather(os.environ.get("GROUP_RANK", socket.gethostname()))  # torchrun: one group rank per node
+    nodes = [tuple(r for r in range(world_size) if places[r] == place) for place in dict.fromkeys(places)]
+    group, _ = dist.new_subgroups_by_enumeration([list(node) for node in nodes], timeout=timeout)
+    return replace(ranks, node_ranks=next(node for node in nodes if rank in node), node_group=group)
+
+
+def _end_with_torchrun() -> None:
+    """Ends this process soon after its torchrun was killed: it would wait for a dead rendezvous, or for other ranks."""
+    while not StopSignal.orphaned():
+        time.sleep(1)
+    end_at_once("torchrun has ended without its processes", 1)
+
+
+def _agree_on_prefix(store: dist.Store, rank: int, world_size: int, timeout: timedelta) -> str:
+    """A prefix for the keys of this start in the store, which all ranks share and no earlier start used.
+
+    torchrun gives the same store to every restart (pytorch#135712), with the addresses of processes that are dead. Every
+    rank asks rank 0 with a random token of its own, so that it cannot mistake an answer to a dead rank for its own.
+    """
+    token, end, missing = secrets.token_hex(8), time.monotonic() + timeout.total_seconds(), set(range(1, world_size))
+    if rank:
+        store.set(f"ask/{rank}", token)
+        prefix = store.get(f"answer/{token}").decode()
+        store.set(f"{prefix}/{rank}", "received")
+        return prefix
+    while missing:
+        for other in sorted(missing):
+            if store.check([f"ask/{other}"]):  # perhaps the token of a dead rank: answer every one
+                store.set(f"answer/{store.get(f'ask/{other}').decode()}", token)
+            if store.check([f"{token}/{other}"]):
+                missing.discard(other)
+        if time.monotonic() > end:
+            raise TimeoutError(f"ranks {sorted(missing)} did not start within timeout_minutes=")
+        time.sleep(0.01)
+    return token
+
+
+def copy_files(ranks: Ranks, folder: Path, names: Sequence[str], source: int, missing: bool) -> None:
+    """Copies files of rank `source` to the ranks where they are `missing`, each completely or not at all, in their order."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in ranks.gather([name for name in names if (folder / name).exists()])[source]:
+        broadcast_file(ranks, folder / name, source, missing)
+    ranks.gather(None)  # all files are written before any process reads them
+
+
+def broadcast_file(ranks: Ranks, path: str | os.PathLike, source: int, wanted: bool) -> None:
+    """Copies a file of rank `source` to `path` on the ranks where `wanted` is true, completely or not at all."""
+    size = ranks.gather(os.path.getsize(path) if ranks.rank == source else 0)[source]
+    data = torch.from_file(str(path), size=size, dtype=torch.uint8) if ranks.rank == source else None
+    with atomic_write(path) if wanted else open(os.devnull, "wb") as file:
+        for start in range(0, size, CHUNK):
+            length = min(CHUNK, size - start)
+            chunk = torch.empty(length, dtype=torch.uint8) if data is None else data[start : start + length]
+            dist.broadcast(chunk, source)
+            file.write(chunk.numpy())
+
+
+def check_same(ranks: Ranks, facts: Mapping[str, object]) -> None:
+    """Raises RankMismatchError, on all ranks, that names every fact whose value differs from that on rank 0."""
+    (host, first), *others = ranks.gather((socket.gethostname(), dict(facts)))
+    lines = [
+        f"{name}: {other.get(name)} on rank {rank} ({other_host}), {first.get(name)} on rank 0 ({host})"
+        for rank, (other_host, other) in enumerate(others, 1)
+        for name in first | other
+        if other.get(name) != first.get(name)
+    ]
+    if lines:
+        advice = "the processes were started differently; use the same code, constants and data everywhere"
+        raise RankMismatchError("\n  ".join([advice, *lines]))

@@ -1,0 +1,153 @@
+"""What a program does after a fault: errors as messages, a run folder that is in use or gone, files that are missing.
+
+Imported only then.
+"""
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+import torch.distributed as dist
+
+from utils import checkpoint
+from utils.config import PAUSE, ConfigError, show
+from utils.run import last_start, run_id
+
+LOCK_PATIENCE = 3.0  # seconds to wait for the lock of a run folder
+RESTART_PATIENCE = 20.0  # the same under torchrun: processes of an earlier start may be about to end
+
+
+class RunInUse(ValueError):
+    """Another process writes to the run folder. The message names it."""
+
+
+def wait_for_lock(file: BinaryIO, folder: Path, error: OSError) -> BinaryIO:
+    """Waits for the lock of a run folder, and returns the open file that holds it. `error`: why the first attempt failed.
+
+    A process of the same torchrun job that keeps the lock is lost: its node was cut off, and torchrun has started another one
+    in its place. It loses the folder: before its next save it finds another start in environment.json, and ends.
+    """
+    from fcntl import LOCK_EX, LOCK_NB, lockf
+
+    end = time.monotonic() + (RESTART_PATIENCE if run_id() else LOCK_PATIENCE)
+    while isinstance(error, BlockingIOError | PermissionError):
+        if time.monotonic() > end:
+            if run_id() is None or last_start(folder).get("run") != run_id():
+                raise RunInUse(in_use(folder)) from error
+            print(f"WARNING: {in_use(folder)}; it belongs to an earlier start of this job and is replaced")
+            os.unlink(folder / "lock")
+            file = open(folder / "lock", "ab")
+        time.sleep(0.1)
+        try:
+            lockf(file, LOCK_EX | LOCK_NB)
+            return file
+        except OSError as again:
+            error = again
+    print(
+        f"note: {folder} cannot be locked ({error}); a second start of this run would be noticed at the next save only"
+    )
+    return file
+
+
+def in_use(folder: Path) -> str:
+    """Returns a message that names the process which has opened a run folder last."""
+    host, pid, since = map(last_start(folder).get, ("host", "pid", "started"))
+    which = f"process {pid} on {host}, which started at {since}" if pid else "another process"
+    return f"{folder} is in use by {which}; end that process first, or start a new run with resume=false"
+
+
+def check_folder(folder: Path, reopen: Callable[[], None]) -> None:
+    """Reopens a run folder that is gone. Raises RunInUse if another process has opened it."""
+    if not folder.is_dir():
+        print(f"WARNING: {folder} was moved or deleted: a new folder of that name gets what is saved from now on")
+        reopen()
+    elif last_start(folder):  # else environment.json was deleted
+        raise RunInUse(f"{in_use(folder)}; this process ends without a save")
+
+
+def not_saved(path: Path, error: BaseException) -> checkpoint.DiskError:
+    """Returns the error of a checkpoint that could not be written."""
+    kept = "the previous file is kept" if path.exists() else "there is no previous file"
+    why: BaseException | None = error
+    while why and not isinstance(why, OSError):  # PyTorch's writer raises its own error after that of the disk
+        why = why.__context__
+    return checkpoint.DiskError(f"{path} was not saved ({why or error}); {kept}. Is there space left in {path.parent}?")
+
+
+def no_checkpoint(path: Path) -> str:
+    """Returns the message for a path without a file."""
+    inside = next((path / name for name in ("last.pt", "best.pt") if (path / name).is_file()), None)
+    if path.is_dir() and not inside:
+        return f"{path} is a folder without a checkpoint, not a file; use another checkpoint"
+    hint = f"did you mean {inside}?" if inside else "train.py writes runs/NAME/best.pt and last.pt"
+    return f"there is no checkpoint {path}; {hint}"
+
+
+def refuse_constants(folder: Path, before: Mapping[str, Any], constants: Mapping[str, Any]) -> None:
+    """Raises ConfigError that names the constants whose values differ from those of `before`."""
+    changed = [key for key, value in constants.items() if key in before and show(before[key]) != show(value)]
+    text = ", ".join(f"{key}={show(constants[key])} (was {show(before[key])})" for key in changed)
+    raise ConfigError(f"{folder} was trained with other constants: {text}. Set them back, or start a new run")
+
+
+def refuse_blank(path: Path) -> None:
+    """Raises CheckpointError for a file that is empty or begins with zeros only."""
+    with open(path, "rb") as file:
+        if not any(file.read(4096)):
+            what = "holds only zeros, as after a power failure" if path.stat().st_size else "is empty"
+            raise checkpoint.CheckpointError(f"{path} {what}; use another checkpoint")
+
+
+def restore_best(folder: Path, last: Mapping[str, Any], best_epoch: int) -> None:
+    """Writes a missing best.pt from last.pt, whose contents are `last`, if both are of the same epoch; else prints a warning."""
+    if best_epoch and best_epoch == last["epoch"]:
+        checkpoint.save(folder / "best.pt", {key: value for key, value in last.items() if key != "resume"})
+        print(f"{folder / 'best.pt'} was missing: written again from last.pt")
+    elif best_epoch:
+        print(
+            f"WARNING: {folder / 'best.pt'} of epoch {best_epoch} is missing; only a better epoch will write it again"
+        )
+
+
+def user_error(error: BaseException, memory_advice: str, stopped: str) -> tuple[str | None, float]:
+    """The message of an error that a user can fix, or None, and the seconds after which it is printed.
+
+    Local rank 0 goes first, because it reports errors of the whole node. After a lost connection torchrun has time to end
+    this process, if it saw another one fail.
+    """
+    pause = 0 if os.environ.get("LOCAL_RANK", "0") == "0" else PAUSE
+    if isinstance(error, SystemExit):
+        return error.code, pause
+    if isinstance(error, torch.cuda.OutOfMemoryError):
+        return f"CUDA out of memory: {memory_advice}", pause
+    if isinstance(error, ValueError | OSError):
+        return f"{type(error).__name__}: {error}", pause
+    if isinstance(error, RuntimeError) and "DataLoader worker" in str(error):
+        why = str(error).partition("\n")[0]
+        advice = "if its memory or shared memory was full, lower workers= or batch_size= (dmesg shows kills for memory)"
+        return f"a process that loads images was ended ({why}); {advice}; {stopped}", pause
+    if lost_connection(error):
+        why = str(error).partition("\n")[0]
+        advice = "their messages tell why, or one of them took longer than timeout_minutes="
+        return f"lost the connection to the other processes; {advice} ({why})", 2 * PAUSE
+    return None, 0
+
+
+def lost_connection(error: BaseException) -> bool:
+    """Whether a collective failed because another rank ended, cannot be reached, or took too long."""
+    return dist.is_available() and (
+        isinstance(error, dist.DistError) or isinstance(error, RuntimeError) and "gloo" in str(error).lower()
+    )
+
+
+def report_to_torchrun(error: BaseException) -> None:
+    """Writes the error to the file from which torchrun prints the root cause of a failure."""
+    if "TORCHELASTIC_ERROR_FILE" in os.environ:
+        from torch.distributed.elastic.multiprocessing.errors import get_error_handler
+
+        with suppress(OSError):  # the terminal shows the error as well
+            get_error_handler().record_exception(error)
