@@ -157,7 +157,7 @@ def predict_images(detector: Detector, images: dict[str, str], results: Results,
 
     def read(name: str) -> tuple[str, np.ndarray | ImageError]:
         try:
-            return name, read_image(images[name])
+            return name, read_image(images[name], whole=True)
         except ImageError as error:
             return name, error
 
@@ -180,7 +180,7 @@ def predict_images(detector: Detector, images: dict[str, str], results: Results,
 
 def predict_video(detector: Detector, source: str, results: Results, show: bool, save: bool) -> None:
     """Predicts every frame of a video or camera and writes them as one video."""
-    from utils import video
+    from nets import video
 
     live, capture = is_live(source), video.open_video(source)
     name = f"camera{source}" if source.isdecimal() else Path(source).name
@@ -226,7 +226,7 @@ def predict_all(
         return image
 
     if wait is not None:
-        from utils import video
+        from nets import video
     with bar, closing(prefetch(finish, detected(), BEHIND if wait is None else 0)) as finished:
         for image in finished:
             bar.update()

@@ -24,6 +24,8 @@ class Family(NamedTuple):
     rename: Callable[[str], str | None]  # official tensor name -> ours; None: our model does not have this tensor
 
 
+MAX_WIDTH = 4096  # channels of a layer that `build` takes from a file
+
 MODELS = {
     "yolox": Family(yolox.YOLOX, yolox.SIZES, YOLOXCriterion, pretrained.YOLOX_FILES, names.of_yolox),
     "yolov9": Family(yolov9.YOLOv9, yolov9.SIZES, YOLOv9Criterion, pretrained.YOLOV9_FILES, names.of_yolov9),
@@ -50,7 +52,10 @@ def build(name: str, num_classes: int, state: Mapping[str, Tensor] | None = None
     from the size and the number of classes (the class branches of YOLOv9). Raises ValueError for an unknown name.
     """
     family, size = family_of(name)
-    return family.model(family.sizes[size], num_classes, **family.model.options(state or {}))
+    options = family.model.options({name: value for name, value in (state or {}).items() if value.ndim})
+    if any(not 0 < width <= MAX_WIDTH for width in options.values()):
+        raise checkpoint.CheckpointError(f"the weights do not fit model={name}: they ask for {options}")
+    return family.model(family.sizes[size], num_classes, **options)
 
 
 def criterion(model: DetectionModel, normalizer: Callable[[Tensor], Tensor] = local_normalizer, no_aug: bool = False):
@@ -64,9 +69,17 @@ def criterion(model: DetectionModel, normalizer: Callable[[Tensor], Tensor] = lo
 
 
 def fetch_weights(name: str, mirror: str | None = None) -> Path:
-    """Downloads the official COCO weights of a model once and returns the path; see `pretrained.fetch`."""
+    """Downloads the official COCO weights of a model once and returns the path; see `download.fetch`."""
+    from nets.download import fetch
+
+    def fits(path: Path) -> None:
+        """Raises ValueError unless the file has all tensors of the model, for COCO's classes, with finite values."""
+        state, classes = read_weights(path, name)
+        model = build(name, len(classes or ()), state)
+        checkpoint.load_matching(model, state).require(backbone=1.0, neck=1.0, head=1.0)
+
     family, size = family_of(name)
-    return pretrained.fetch(name, family.weights.get(size), mirror)
+    return fetch(name, family.weights.get(size), mirror, verify=fits)
 
 
 def read_weights(path: str | Path, name: str) -> tuple[dict[str, Tensor], tuple[str, ...] | None]:

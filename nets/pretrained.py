@@ -1,19 +1,13 @@
-"""Official weights: addresses, download with checks, reading, and matching of classes."""
+"""Official weights: addresses, reading, and matching of classes."""
 
-import hashlib
-import http.client
-import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from tqdm import tqdm
 
 from utils import checkpoint
-from utils.checkpoint import atomic_write
-from utils.config import cache_folder
 
 HOST = "https://github.com"
 YOLOX_RELEASE = "Megvii-BaseDetection/YOLOX/releases/download/0.1.1rc0"
@@ -24,7 +18,7 @@ class OfficialFile(NamedTuple):
     """A released weights file."""
 
     path: str  # below HOST
-    sha256: str | None = None  # None: unknown, not checked
+    sha256: str | None = None  # None: unknown, see `download.pin`
     image_size: tuple[int, int] = (640, 640)  # height and width of the training and of the published AP
 
 
@@ -64,51 +58,6 @@ class PretrainedError(ValueError):
     """Weights that cannot be downloaded or used. The message names the file or address and the fix."""
 
 
-def fetch(model: str, official: OfficialFile | None, mirror: str | None = None, timeout: float = 10) -> Path:
-    """Downloads the official COCO weights of `model` once, into the cache folder, and returns the file.
-
-    If the SHA-256 is known, it is checked at every use, so a file put into the folder by hand is checked too. `mirror` replaces
-    "https://github.com" in the address. Proxies are taken from the environment. `timeout`: seconds for the connection and for
-    every read. Raises PretrainedError.
-    """
-    if official is None:
-        raise PretrainedError(f"there are no official weights for model={model}; give weights=FILE or weights=none")
-    address = f"{(mirror or HOST).rstrip('/')}/{official.path}"
-    path = cache_folder() / f"{model}.pth"
-    hint = f"Download {address} by hand to {path}, or give weights=FILE, weights=none or a mirror, weights=https://HOST"
-    if not path.exists():
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            _download(address, path, timeout, official.sha256)
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            raise PretrainedError(f"the weights of {model} could not be downloaded ({error}). {hint}") from error
-    elif official.sha256 and _digest(path) != official.sha256:
-        raise PretrainedError(f"{path} is not the official file: its SHA-256 differs. Delete it. {hint}")
-    return path
-
-
-def _download(address: str, path: Path, timeout: float, sha256: str | None) -> None:
-    """Downloads a file atomically and checks its length and its SHA-256 (None: unknown). Raises OSError."""
-    opener = urllib.request.build_opener()  # unlike urlopen, it reads the proxies from the environment at every call
-    with opener.open(address, timeout=timeout) as response, atomic_write(path) as file:
-        size, received = int(response.headers.get("Content-Length") or 0), 0
-        with tqdm(total=size or None, unit="B", unit_scale=True, desc=path.name) as bar:
-            while block := response.read(1 << 16):
-                received += file.write(block)
-                bar.update(len(block))
-        file.flush()
-        if size and received != size:
-            raise OSError(f"the connection was cut after {received} of {size} bytes")
-        if sha256 and _digest(file.name) != sha256:
-            raise OSError("the downloaded file is not the official one: its SHA-256 differs")
-
-
-def _digest(path: str | Path) -> str:
-    """SHA-256 of a file, as hexadecimal digits."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def read(path: str | Path, rename: Callable[[str], str | None]) -> tuple[dict[str, Tensor], tuple[str, ...] | None]:
     """Reads a weights file -> a state dict with our tensor names, and the class names of its rows.
 
@@ -130,15 +79,25 @@ def read(path: str | Path, rename: Callable[[str], str | None]) -> tuple[dict[st
     state = {rename(str(name)): value for name, value in state.items() if isinstance(value, Tensor)}
     state.pop(None, None)  # tensors that our model does not have
     if parts.get("classes"):
-        return state, tuple(parts["classes"])
+        from utils.validate import validated
+
+        try:
+            return state, tuple(validated({"classes": parts["classes"]}, path, "checkpoint")["classes"])
+        except checkpoint.CheckpointError as error:
+            raise PretrainedError(f"weights={error}") from error
     deviation = input_std(state)
     if deviation is not None and deviation < MIN_INPUT_STD:
         raise PretrainedError(
             f"weights={path} were trained on pixels with a standard deviation of {deviation:.1f}, not on 0-255: they need the "
             f"preprocessing of YOLOX release 0.1.0 and would detect nothing. Use those of release 0.1.1rc0 (weights=coco)"
         )
-    rows = state.get("head.class_predictors.0.bias", ())
-    return state, COCO_CLASSES if len(rows) == len(COCO_CLASSES) else None
+    return state, COCO_CLASSES if class_rows(state) == len(COCO_CLASSES) else None
+
+
+def class_rows(state: Mapping[str, Tensor]) -> int:
+    """Returns the number of classes that a state dict predicts; 0 if it has no class predictors."""
+    bias = state.get("head.class_predictors.0.bias")
+    return 0 if bias is None or bias.ndim != 1 else len(bias)
 
 
 def input_std(state: Mapping[str, Tensor]) -> float | None:
@@ -150,7 +109,9 @@ def input_std(state: Mapping[str, Tensor]) -> float | None:
     Returns None if there is no YOLOX stem, or if its batch norm was never updated.
     """
     weight, variance = state.get("backbone.stem.conv.weight"), state.get("backbone.stem.bn.running_var")
-    if weight is None or variance is None or weight.shape[1:] != (12, 3, 3) or bool((variance == 1).all()):
+    if weight is None or variance is None or weight.shape[1:] != (12, 3, 3) or variance.shape != weight.shape[:1]:
+        return None
+    if bool((variance == 1).all()):
         return None
     phase, color, row, column = torch.meshgrid(*(torch.arange(n) for n in (4, 3, 3, 3)), indexing="ij")
     y, x = 2 * row + phase % 2, 2 * column + phase // 2  # channels are 4 phases of 3 colors, see yolox.FOCUS
@@ -185,7 +146,8 @@ def adapt_classes(
     pairs = shared_classes(from_names, to_names)
     adapted, own = dict(state), model.state_dict()
     for name, rows in state.items():
-        if ".class_predictors." in name and name in own and rows.shape[1:] == own[name].shape[1:]:
+        fits = name in own and rows.shape == (len(from_names), *own[name].shape[1:])
+        if ".class_predictors." in name and fits:
             adapted[name] = own[name].detach().cpu().clone()
             for to, source in pairs.items():
                 adapted[name][to] = rows[source]

@@ -12,10 +12,9 @@ from lively import tiny_checkpoint
 import evaluate
 import predict
 from datasets.formats import read
-from nets import speed
+from nets import speed, video
 from nets.detector import Detector
 from predict import Config, find_images, is_live, is_stream, main
-from utils import video
 from utils.checkpoint import CheckpointError
 from utils.config import ConfigError, override
 from utils.images import read_image

@@ -18,6 +18,7 @@ from toys import detector as toy_detector
 
 import nets
 from nets import detector, pretrained
+from nets.download import fetch
 from nets.names import of_yolox
 from nets.pretrained import (
     COCO_CATEGORY_IDS,
@@ -25,7 +26,6 @@ from nets.pretrained import (
     OfficialFile,
     PretrainedError,
     adapt_classes,
-    fetch,
     input_std,
     read,
     shared_classes,

@@ -114,10 +114,10 @@ def data(folder: Path, text: str) -> Annotations:
 def test_unreadable_images_are_an_error_or_left_out_and_listed(tmp_path: Path) -> None:
     found = data(tmp_path, "a.png 1,2,3,4,0\nmissing.png 1,2,3,4,0\ncut.png 1,2,3,4,0 5,6,7,8,0\na.png 5,5,9,9,0\n")
     truncated(tmp_path, "cut.png")
-    with pytest.raises(DataError, match="skip_bad_images=True") as caught:
+    with pytest.raises(DataError, match="bad_images=.skip") as caught:
         prepare(found)
     assert all(text in str(caught.value) for text in ("train.txt:2: ", "train.txt:3: ", "2 of 4"))
-    good, report = prepare(found, skip_bad_images=True)
+    good, report = prepare(found, bad_images="skip")
     assert good.lines.tolist() == [1, 4] and good.sizes.tolist() == [[32, 48]] * 2 and good.image_ids.tolist() == [1, 4]
     assert good.boxes.tolist() == [[1, 2, 3, 4], [5, 5, 9, 9]]
     assert "left out: 2" in report[0] and "missing.png" in report[0]
@@ -125,7 +125,7 @@ def test_unreadable_images_are_an_error_or_left_out_and_listed(tmp_path: Path) -
 
 def test_a_data_set_without_any_readable_image_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="1 of 1"):
-        prepare(data(tmp_path, "missing.png 1,2,3,4,0\n"), skip_bad_images=True)
+        prepare(data(tmp_path, "missing.png 1,2,3,4,0\n"), bad_images="skip")
 
 
 def test_boxes_partly_outside_are_kept_and_counted(tmp_path: Path) -> None:

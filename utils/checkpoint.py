@@ -7,12 +7,11 @@
 
 import os
 import pickle
-import re
 import socket
 import threading
 import time
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +22,11 @@ import torch
 from torch import Tensor, nn
 
 FORMAT = 1
-RENAMED_CONSTANTS = {"plain_epochs": "no_aug_epochs"}  # name in older checkpoints -> name now
+FOR_PREDICTION = ("config.model", "config.image_size", "classes")  # what `load` may require of a checkpoint
+FOR_RESUMING = tuple(
+    f"resume.{name}"
+    for name in ("model", "updater", "meter.batches", "state.rows", "constants", "freeze_epochs", "batch_sizes")
+)
 STALE = 600  # seconds after which a temporary file is known to be left over from a killed process
 
 
@@ -100,36 +103,41 @@ def warn_if_disk_fails(errors: list[Exception] | None = None) -> Iterator[None]:
         print("WARNING: training continues and saves again later; make room on the disk before it ends")
 
 
-def load(path: str | Path) -> dict[str, Any]:
+def load(path: str | Path, required: Collection[str] = ()) -> dict[str, Any]:
     """Reads a checkpoint of this project by `read`. Tensor names lose the prefixes of wrappers, old constants get new names.
 
-    Raises CheckpointError also for the files of other projects.
+    Raises CheckpointError for the files of other projects, and if `required` (see `validate`) is missing or a value is wrong.
     """
+    from utils import validate
+
     contents = read(path)
     if not is_own(contents):
         raise CheckpointError(
             f"{path} is not a checkpoint of this project. Weights of another project can be given as weights={path} to "
             f"train.py, or to evaluate.py together with model= and classes="
         )
-    if contents["format"] != FORMAT:
+    if type(contents["format"]) is int and contents["format"] != FORMAT:
         raise CheckpointError(
             f"{path} has format {contents['format']}; this version reads format {FORMAT}. Use the version that wrote it"
         )
-    resume = contents.get("resume") or {}
+    resume = validate.validated(contents, path, "checkpoint", required).get("resume") or {}
+    _refuse_non_finite(path, [contents["model"], resume.get("model"), resume.get("updater")])
     for part in (contents, resume):
         if "model" in part:
             part["model"] = strip(part["model"])
-    if any(name.startswith("selector.") for name in contents["model"]):
-        raise CheckpointError(
-            f"{path} was trained with nms_free=true, which is no longer supported (docs/decisions.md explains why): train "
-            f"the model again, or use the version of the program that wrote the file"
-        )
-    for constants in (contents.get("config") or {}, resume.get("constants") or {}):  # of older versions
-        for name in RENAMED_CONSTANTS.keys() & constants:
-            constants[RENAMED_CONSTANTS[name]] = constants.pop(name)
-        if "training data" in constants:  # 9 pictures, 21 boxes, 0123456789ab
-            constants["training data"] = re.sub(r"^(\d+) pictures", r"\1 images", constants["training data"])
-    return contents
+    return validate.updated(contents, path)
+
+
+@contextmanager
+def fitting(path: str | Path) -> Iterator[None]:
+    """Turns the errors of weights and states that do not fit the model of their file into a CheckpointError."""
+    try:
+        yield
+    except torch.cuda.OutOfMemoryError:
+        raise
+    except (RuntimeError, LookupError, TypeError, AttributeError) as error:
+        why = " ".join(str(error).split())[:300]
+        raise CheckpointError(f"{path} does not fit its own model ({why}): it is damaged, use another copy") from error
 
 
 def is_own(contents: Any) -> bool:
@@ -224,11 +232,13 @@ def load_matching(model: nn.Module, state: Mapping[str, Any]) -> MatchReport:
     """
     state, own = strip(state), model.state_dict()
     fits = {n: v for n, v in state.items() if n in own and isinstance(v, Tensor) and v.shape == own[n].shape}
+    fits = {n: v for n, v in fits.items() if v.is_floating_point() == own[n].is_floating_point()}
     _refuse_non_finite("the weights", fits)
     model.load_state_dict(fits, strict=False)
     sizes = {name: value.numel() for name, value in own.items() if not name.endswith("num_batches_tracked")}
     different = [name for name in sizes if name in state and name not in fits]
-    shapes = [f"file {list(getattr(state[name], 'shape', []))}, model {list(own[name].shape)}" for name in different]
+    kinds = [[f"{list(getattr(x, 'shape', []))}" for x in (state[name], own[name])] for name in different]
+    shapes = [f"file {one}, model {other}" if one != other else "another type of numbers" for one, other in kinds]
     return MatchReport(
         sizes,
         taken=tuple(name for name in sizes if name in fits),
@@ -241,9 +251,11 @@ def load_matching(model: nn.Module, state: Mapping[str, Any]) -> MatchReport:
 def read(path: str | Path) -> Any:
     """Reads any PyTorch file after comparing its checksums; tensors on the CPU.
 
-    Raises CheckpointError for a missing or damaged file, and for one that holds more than plain containers and tensors
-    (such a file could run code when it is loaded).
+    Raises CheckpointError for a missing or damaged file, for one that asks for more memory than it fills, and for one that
+    holds more than plain containers and tensors (such a file could run code when it is loaded).
     """
+    from utils import validate
+
     path = Path(path)
     if not path.is_file():
         inside = next((path / name for name in ("last.pt", "best.pt") if (path / name).is_file()), None)
@@ -251,11 +263,10 @@ def read(path: str | Path) -> Any:
         raise CheckpointError(f"there is no checkpoint {path}; {hint}")
     zipped = zipfile.is_zipfile(path)
     try:
-        if zipped:
-            with zipfile.ZipFile(path) as archive:  # PyTorch's own reader does not compare the checksums
-                if archive.testzip() is not None:
-                    raise zipfile.BadZipFile("checksums differ")
-        return torch.load(path, map_location="cpu", weights_only=True)
+        validate.check_file(path, zipped)
+        contents = torch.load(path, map_location="cpu", weights_only=True)
+        validate.check_tensors(path, contents)
+        return contents
     except pickle.UnpicklingError as error:
         what = "holds Python objects" if zipped else "is not a PyTorch file, or an old one with Python objects"
         raise CheckpointError(f"{path} {what}; they could run code when loaded: refused") from error

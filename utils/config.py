@@ -36,6 +36,15 @@ def cache_folder() -> Path:
     return Path(os.environ.get("THAW_CACHE") or Path.home() / ".cache" / "thaw")
 
 
+def make_cache_folder(inside: str = "") -> Path:
+    """Creates the cache folder, which only this user may open, and a folder `inside`. Returns the latter. Raises OSError."""
+    folder = cache_folder()
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if inside:
+        (folder / inside).mkdir(mode=0o700, exist_ok=True)
+    return folder / inside
+
+
 def override(cfg: T, argv: Sequence[str], positional: Mapping[str, Callable[[str], bool]] | None = None) -> T:
     """A copy of the dataclass `cfg` with the name=value overrides in `argv`, each read by its declared type.
 
