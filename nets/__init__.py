@@ -1,6 +1,7 @@
 """Detection models, their losses and their pretrained weights. This package imports `utils` only."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -69,22 +70,18 @@ def criterion(model: DetectionModel, normalizer: Callable[[Tensor], Tensor] = lo
 
 
 def fetch_weights(name: str, mirror: str | None = None) -> Path:
-    """Downloads the official COCO weights of a model once and returns the path; see `download.fetch`."""
-    from nets.download import fetch
-
-    def fits(path: Path) -> None:
-        """Raises ValueError unless the file has all tensors of the model, for COCO's classes, with finite values."""
-        state, classes = read_weights(path, name)
-        model = build(name, len(classes or ()), state)
-        checkpoint.load_matching(model, state).require(backbone=1.0, neck=1.0, head=1.0)
+    """Downloads the official COCO weights of a model once and returns the path; see `weights.fetch`."""
+    from nets.weights import fetch, require_all
 
     family, size = family_of(name)
-    return fetch(name, family.weights.get(size), mirror, verify=fits)
+    return fetch(name, family.weights.get(size), mirror, verify=partial(require_all, name))
 
 
 def read_weights(path: str | Path, name: str) -> tuple[dict[str, Tensor], tuple[str, ...] | None]:
-    """Reads a weights file -> a state dict with our tensor names, and its class names or None; see `pretrained.read`."""
-    return pretrained.read(path, family_of(name)[0].rename)
+    """Reads a weights file -> a state dict with our tensor names, and its class names or None; see `weights.read`."""
+    from nets.weights import read
+
+    return read(path, family_of(name)[0].rename)
 
 
 def official_size(name: str) -> tuple[int, int]:

@@ -199,8 +199,10 @@ def _load_exported(path: Path, image_size: tuple[int, int] | None) -> Loaded:
 
 def _load_official(path: Path, model: str, classes: Sequence[str] | None) -> Loaded:
     """Loads weights of other programs, with all their classes or with the rows of `classes`. Raises ValueError."""
+    from nets.weights import class_rows
+
     state, names = nets.read_weights(path, model)
-    rows = pretrained.class_rows(state)
+    rows = class_rows(state)
     wanted = tuple(classes or names or ())
     if not wanted:
         raise ValueError(f"{path} predicts {rows} classes without their names: give classes=FILE, one name per line")

@@ -17,8 +17,7 @@ import torch
 from toys import detector as toy_detector
 
 import nets
-from nets import detector, pretrained
-from nets.download import fetch
+from nets import detector, pretrained, weights
 from nets.names import of_yolox
 from nets.pretrained import (
     COCO_CATEGORY_IDS,
@@ -26,10 +25,9 @@ from nets.pretrained import (
     OfficialFile,
     PretrainedError,
     adapt_classes,
-    input_std,
-    read,
     shared_classes,
 )
+from nets.weights import fetch, input_std, read
 from utils import checkpoint
 
 DATA = os.urandom(200_000)
@@ -257,9 +255,9 @@ def test_dim_or_recolored_images_are_not_mistaken_for_legacy_weights(state):
     for factor in (0.3, 3.0):
         dim = dict(state)
         dim["backbone.stem.bn.running_var"] = dim["backbone.stem.bn.running_var"] * factor**2
-        assert input_std(dim) > pretrained.MIN_INPUT_STD > input_std(as_legacy(dim))
+        assert input_std(dim) > weights.MIN_INPUT_STD > input_std(as_legacy(dim))
     flipped = state | {"backbone.stem.conv.weight": state["backbone.stem.conv.weight"].flip(1)}
-    assert input_std(flipped) > pretrained.MIN_INPUT_STD
+    assert input_std(flipped) > weights.MIN_INPUT_STD
 
 
 def test_weights_that_were_never_trained_are_not_judged(tmp_path):
