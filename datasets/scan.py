@@ -17,7 +17,7 @@ import numpy as np
 from PIL import Image
 from tqdm import tqdm
 
-from datasets.errors import DataError, first_ten, note_dropped, raise_any
+from datasets.errors import note_dropped
 from datasets.store import Annotations
 from utils.boxes import area, clip
 from utils.config import make_cache_folder
@@ -35,7 +35,6 @@ from utils.images import (
     read_orientation,
 )
 
-BAD_IMAGES = ("error", "skip", "repair")  # values of the constant bad_images
 LEAST = 32  # pixels of the shorter side of the reduced image that is hashed
 FLAT = 0.05  # gray levels; an image in which no wave is stronger shows nothing but noise
 _CACHE_ERRORS = (OSError, sqlite3.Error, UnicodeError)  # a read-only or damaged file, a file name that is not text
@@ -190,29 +189,10 @@ def prepare(
 ) -> tuple[Annotations, list[str]]:
     """Scans the images and checks the boxes against them -> (annotations with sizes, lines of report).
 
-    Images that cannot be read are a DataError, or left out with `bad_images="skip"`. With "repair" only JPEGs that are cut
-    off are used: what can be decoded of them, and gray. Boxes wholly outside their image are an error, or left out with
-    `bad_boxes="drop"`. Boxes partly outside stay as written and are counted."""
-    if bad_images not in BAD_IMAGES:
-        raise DataError(f'bad_images is {bad_images!r}; it can be "error", "skip" or "repair"')
-    report = list(annotations.notes)
-    found = scan([annotations.path(i) for i in range(len(annotations))])
-    source, repaired = annotations.source, found.cut_off if bad_images == "repair" else set()
-    used, left_out = (
-        [
-            f"{annotations.where(i)}: {problem}"
-            for i, problem in sorted(found.problems.items())
-            if (i in repaired) == use
-        ]
-        for use in (True, False)
-    )
-    good = np.setdiff1d(np.arange(len(annotations)), list(found.problems.keys() - repaired))
-    if bad_images != "skip" or not len(good):
-        fix = 'bad_images="skip" leaves them out'
-        cut = len(found.cut_off - repaired)
-        fix += f'; bad_images="repair" uses the {cut} JPEGs that are cut off, as far as they can be decoded' * bool(cut)
-        fix += "; image_root names the folder of the images" if source.endswith(".json") else ""
-        raise_any(f"{source}: {len(left_out)} of {len(annotations)} images cannot be read; {fix}", left_out)
+    Images that cannot be read are a DataError, or what `bad_images` says (see `bad_images.without_bad`). Boxes wholly outside
+    their image are an error, or left out with `bad_boxes="drop"`. Boxes partly outside stay as written and are counted."""
+    report, found = list(annotations.notes), scan([annotations.path(i) for i in range(len(annotations))])
+    source = annotations.source
     old, new = annotations.sizes, found.sizes
     differ = np.flatnonzero((old != new).any(1) & old.all(1) & new.all(1))
     if len(differ):
@@ -222,12 +202,11 @@ def prepare(
         example = f"{annotations.where(first)}: {old_width}x{old_height}, but the image is {width}x{height}"
         report.append(f"{source}: {text}: {len(differ)}; {example}")
     annotations = replace(annotations, sizes=new)
-    for title, some in (
-        ("images that are cut off, repaired", used),
-        ("images that cannot be read, left out", left_out),
-    ):
-        report += [f"{source}: {title}: {len(some)}\n{first_ten(some)}"] if some else []
-    annotations = annotations.select(good) if left_out else annotations
+    if found.problems or bad_images != "error":
+        from datasets.bad_images import without_bad
+
+        annotations, notes = without_bad(annotations, found, bad_images)
+        report += notes
     annotations, notes = _check_boxes(annotations, bad_boxes)
     return annotations, report + notes
 

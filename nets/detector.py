@@ -174,9 +174,11 @@ def load(
 
 def _load_checkpoint(path: Path) -> Loaded:
     """Loads best.pt, last.pt or another checkpoint of train.py."""
-    contents = checkpoint.load(path, checkpoint.FOR_PREDICTION)
+    from utils.validate import fitting
+
+    contents = checkpoint.load(path, "prediction")
     config, names = contents["config"], tuple(contents["classes"])
-    with checkpoint.fitting(path):
+    with fitting(path):
         network = nets.build(config["model"], len(names), contents["model"])
         network.load_state_dict(contents["model"])
     best = contents.get("metrics", {}).get("confidence", -1)
@@ -200,6 +202,7 @@ def _load_exported(path: Path, image_size: tuple[int, int] | None) -> Loaded:
 def _load_official(path: Path, model: str, classes: Sequence[str] | None) -> Loaded:
     """Loads weights of other programs, with all their classes or with the rows of `classes`. Raises ValueError."""
     from nets.weights import class_rows
+    from utils.validate import fitting
 
     state, names = nets.read_weights(path, model)
     rows = class_rows(state)
@@ -210,7 +213,7 @@ def _load_official(path: Path, model: str, classes: Sequence[str] | None) -> Loa
     if not known and len(wanted) != rows:
         raise ValueError(f"{path} predicts {rows} classes, classes= has {len(wanted)} names, and not all are COCO's")
     network = nets.build(model, len(wanted), state)
-    with checkpoint.fitting(path):
+    with fitting(path):
         state = pretrained.adapt_classes(state, names if known else None, wanted, network)
     checkpoint.load_matching(network, state).require(backbone=1.0, neck=1.0, head=1.0)
     return Loaded(network.eval(), wanted, nets.official_size(model), {}, path, CONFIDENCE, model)

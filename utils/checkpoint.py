@@ -11,7 +11,7 @@ import socket
 import threading
 import time
 import zipfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,11 +22,6 @@ import torch
 from torch import Tensor, nn
 
 FORMAT = 1
-FOR_PREDICTION = ("config.model", "config.image_size", "classes")  # what `load` may require of a checkpoint
-FOR_RESUMING = tuple(
-    f"resume.{name}"
-    for name in ("model", "updater", "meter.batches", "state.rows", "constants", "freeze_epochs", "batch_sizes")
-)
 STALE = 600  # seconds after which a temporary file is known to be left over from a killed process
 
 
@@ -103,10 +98,11 @@ def warn_if_disk_fails(errors: list[Exception] | None = None) -> Iterator[None]:
         print("WARNING: training continues and saves again later; make room on the disk before it ends")
 
 
-def load(path: str | Path, required: Collection[str] = ()) -> dict[str, Any]:
+def load(path: str | Path, purpose: str | None = None) -> dict[str, Any]:
     """Reads a checkpoint of this project by `read`. Tensor names lose the prefixes of wrappers, old constants get new names.
 
-    Raises CheckpointError for the files of other projects, and if `required` (see `validate`) is missing or a value is wrong.
+    Raises CheckpointError for the files of other projects, for wrong values, and if one is missing that the `purpose`,
+    "prediction" or "resuming", needs.
     """
     from utils import validate
 
@@ -120,24 +116,12 @@ def load(path: str | Path, required: Collection[str] = ()) -> dict[str, Any]:
         raise CheckpointError(
             f"{path} has format {contents['format']}; this version reads format {FORMAT}. Use the version that wrote it"
         )
-    resume = validate.validated(contents, path, "checkpoint", required).get("resume") or {}
+    resume = validate.validated(contents, path, "checkpoint", purpose).get("resume") or {}
     _refuse_non_finite(path, [contents["model"], resume.get("model"), resume.get("updater")])
     for part in (contents, resume):
         if "model" in part:
             part["model"] = strip(part["model"])
     return validate.updated(contents, path)
-
-
-@contextmanager
-def fitting(path: str | Path) -> Iterator[None]:
-    """Turns the errors of weights and states that do not fit the model of their file into a CheckpointError."""
-    try:
-        yield
-    except torch.cuda.OutOfMemoryError:
-        raise
-    except (RuntimeError, LookupError, TypeError, AttributeError) as error:
-        why = " ".join(str(error).split())[:300]
-        raise CheckpointError(f"{path} does not fit its own model ({why}): it is damaged, use another copy") from error
 
 
 def is_own(contents: Any) -> bool:
@@ -277,14 +261,10 @@ def read(path: str | Path) -> Any:
 
 def _refuse_non_finite(path: Any, value: Any) -> None:
     """Raises CheckpointError if a floating-point tensor within `value` holds NaN or infinity."""
-    bad = [name for name, tensor in _tensors(value) if tensor.is_floating_point() and not tensor.isfinite().all()]
-    if bad:
+    from utils.validate import walk
+
+    tensors = (
+        (name, tensor) for name, tensor in walk(value) if isinstance(tensor, Tensor) and tensor.is_floating_point()
+    )
+    if bad := [name for name, tensor in tensors if not tensor.isfinite().all()]:
         raise CheckpointError(f"{path}: {len(bad)} tensors are not finite (first: {bad[0]}); neither used nor saved")
-
-
-def _tensors(value: Any, where: str = "") -> list[tuple[str, Tensor]]:
-    """All tensors in nested containers, with their paths."""
-    if isinstance(value, Tensor):
-        return [(where, value)]
-    items = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list | tuple) else ()
-    return [found for key, item in items for found in _tensors(item, f"{where}.{key}".lstrip("."))]

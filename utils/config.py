@@ -38,11 +38,9 @@ def cache_folder() -> Path:
 
 def make_cache_folder(inside: str = "") -> Path:
     """Creates the cache folder, which only this user may open, and a folder `inside`. Returns the latter. Raises OSError."""
-    folder = cache_folder()
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if inside:
-        (folder / inside).mkdir(mode=0o700, exist_ok=True)
-    return folder / inside
+    for folder in (cache_folder(), cache_folder() / inside):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder
 
 
 def override(cfg: T, argv: Sequence[str], positional: Mapping[str, Callable[[str], bool]] | None = None) -> T:

@@ -82,7 +82,7 @@ def find(
         return folder, None
     missing = ranks.is_node_main and answers[ranks.rank] != newest
     _copy_to_nodes(folder, ranks, answers.index(newest), missing)
-    saved = checkpoint.load(folder / "last.pt", checkpoint.FOR_RESUMING)["resume"]
+    saved = checkpoint.load(folder / "last.pt", "resuming")["resume"]
     before = saved["constants"]
     changed = [key for key, value in constants.items() if key in before and show(before[key]) != show(value)]
     if changed:
@@ -120,7 +120,7 @@ def _progress(folder: Path) -> tuple:
     """Returns a key that sorts runs: date, number, epochs done, batches done in the current epoch, name of the folder."""
     done = NOTHING_SAVED
     if (folder / "last.pt").exists():
-        saved = checkpoint.load(folder / "last.pt", checkpoint.FOR_RESUMING)["resume"]
+        saved = checkpoint.load(folder / "last.pt", "resuming")["resume"]
         done = State(**saved["state"]).epoch, saved["meter"]["batches"]
     return (*date_and_number(folder), *done, folder.name)
 
@@ -139,7 +139,9 @@ def restore(saved: Mapping[str, Any] | None, model: nn.Module, updater: Updater)
     """Loads a saved run into model and updater. Returns its state, and the `Meter.state_dict` of the epoch that it had begun."""
     if saved is None:
         return State(), None
-    with checkpoint.fitting("last.pt of the run"):
+    from utils.validate import fitting
+
+    with fitting("last.pt"):
         model.load_state_dict(saved["model"])
         updater.load_state_dict(saved["updater"])
     return State(tuple(saved["state"]["rows"])), saved["meter"]

@@ -9,7 +9,8 @@ import mmap
 import re
 import zipfile
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -79,14 +80,14 @@ def walk(contents: Any) -> Iterator[tuple[str, Any]]:
         if isinstance(value, Mapping | list | tuple | set) and id(value) not in done:
             done.add(id(value))
             items = value.items() if isinstance(value, Mapping) else enumerate(value)
-            waiting += [(f"{where}.{str(key)[:80]}", item, depth + 1) for key, item in items]
+            waiting += [(f"{where}.{str(key)[:80]}", item, depth + 1) for key, item in items][::-1]
 
 
-def validated(contents: dict[str, Any], path: str | Path, kind: str, required: Collection[str] = ()) -> dict[str, Any]:
+def validated(contents: dict[str, Any], path: str | Path, kind: str, purpose: str | None = None) -> dict[str, Any]:
     """Returns the contents of a file. Raises CheckpointError that lists every value that is missing or not what it must be.
 
-    `kind`: "checkpoint" or "onnx". `required`: places that must be there, such as "config.model"."""
-    problems = []
+    `kind`: "checkpoint" or "onnx". `purpose`: None or a key of REQUIRED."""
+    required, problems = REQUIRED.get(purpose, ()), []
     for where, value in walk(contents):
         keys_fit = not isinstance(value, dict) or all(type(key) in (str, int) for key in value)
         if type(value) not in _PLAIN or not keys_fit:
@@ -121,6 +122,18 @@ def updated(contents: dict[str, Any], path: str | Path) -> dict[str, Any]:
         if "training data" in constants:  # 9 pictures, 21 boxes, 0123456789ab
             constants["training data"] = re.sub(r"^(\d+) pictures", r"\1 images", str(constants["training data"]))
     return contents
+
+
+@contextmanager
+def fitting(path: str | Path) -> Iterator[None]:
+    """Turns the errors of weights and states that do not fit the model of their file into a CheckpointError."""
+    try:
+        yield
+    except torch.cuda.OutOfMemoryError:
+        raise
+    except (RuntimeError, LookupError, TypeError, AttributeError) as error:
+        why = " ".join(str(error).split())[:300]
+        raise CheckpointError(f"{path} does not fit its model ({why}): it is damaged, use another copy") from error
 
 
 def _brief(value: Any) -> str:
@@ -284,3 +297,8 @@ _ONNX = {
     "padding": whole(0, 255),
 }
 SCHEMAS = {"checkpoint": _CHECKPOINT, "onnx": _ONNX}
+_FOR_RESUMING = ("model", "updater", "meter.batches", "state.rows", "constants", "freeze_epochs", "batch_sizes")
+REQUIRED = {
+    "prediction": ("config.model", "config.image_size", "classes"),
+    "resuming": tuple(f"resume.{name}" for name in _FOR_RESUMING),
+}
