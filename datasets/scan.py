@@ -30,7 +30,6 @@ from utils.images import (
     check_header,
     decode_image,
     is_cut_off,
-    one_if_large,
     read_bytes,
     read_orientation,
 )
@@ -111,7 +110,7 @@ def _examine(path: str) -> tuple[int, int, int, int, bytes, int, str]:
             decode_image(data, path)
             cut, problem = 1, f"{path}: the JPEG is cut off: fetch it again, or remove it"
         orientation = read_orientation(data)
-        with one_if_large(check_header(data, path)), Image.open(io.BytesIO(data), formats=FORMATS) as image:
+        with check_header(data, path), Image.open(io.BytesIO(data), formats=FORMATS) as image:
             width, height = image.size[::-1] if orientation >= 5 else image.size
             mode = "L" if image.mode == "RGB" else None
             drafted = image.draft(mode, tuple(max(side // 8, LEAST) for side in image.size))

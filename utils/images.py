@@ -14,7 +14,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -88,13 +88,13 @@ def read_reduced(path: str, reduction: int) -> tuple[np.ndarray, int]:
 
 def decode_image(data: bytes, path: str, reduction: int = 1) -> np.ndarray:
     """Decodes the bytes of an image file -> uint8 [H, W, 3] BGR, upright. Raises ImageError naming `path`."""
-    pixels = check_header(data, path)
+    one_if_large = check_header(data, path)
     if data.startswith(_JPEG_MARK) and not data.endswith(JPEG_END):
         data += JPEG_END  # without it, versions of OpenCV differ in what they do with a file that is cut off
     tiff = data.startswith(_TIFF_MARKS)  # OpenCV ignores IMREAD_IGNORE_ORIENTATION for this format
     flags = _FLAGS[reduction] | (0 if tiff else cv2.IMREAD_IGNORE_ORIENTATION)
     try:
-        with one_if_large(pixels):
+        with one_if_large:
             image = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
     except (cv2.error, MemoryError):
         image = None
@@ -104,13 +104,11 @@ def decode_image(data: bytes, path: str, reduction: int = 1) -> np.ndarray:
     return image if orientation == 1 else np.ascontiguousarray(TURNS[orientation](image))
 
 
-def one_if_large(pixels: int):
-    """Returns a context in which a process decodes one large image at a time, so that threads do not add their memory."""
-    return _ONE_LARGE if pixels > _LARGE else nullcontext()
+def check_header(data: bytes, path: str) -> AbstractContextManager:
+    """Raises ImageError if the header of an image cannot be right, or promises more than MAX_PIXELS.
 
-
-def check_header(data: bytes, path: str) -> int:
-    """Returns the number of pixels by the header. Raises ImageError if they cannot be right or are more than MAX_PIXELS."""
+    Returns a context in which a process decodes one large image at a time, so that threads do not add up their memory.
+    """
     try:
         with Image.open(io.BytesIO(data), formats=FORMATS) as image:
             width, height = image.size
@@ -127,7 +125,7 @@ def check_header(data: bytes, path: str) -> int:
         if place + 8 + length > len(data):
             raise ImageError(f"{path}: the PNG is cut off: fetch it again, or remove it")
         place += 12 + length
-    return width * height
+    return _ONE_LARGE if width * height > _LARGE else nullcontext()
 
 
 def is_cut_off(data: bytes) -> bool:
