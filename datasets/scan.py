@@ -19,20 +19,9 @@ from tqdm import tqdm
 
 from datasets.errors import note_dropped
 from datasets.store import Annotations
+from utils import images
 from utils.boxes import area, clip
 from utils.config import make_cache_folder
-from utils.images import (
-    FORMATS,
-    JPEG_END,
-    TURNS,
-    ImageError,
-    batched,
-    check_header,
-    decode_image,
-    is_cut_off,
-    read_bytes,
-    read_orientation,
-)
 
 LEAST = 32  # pixels of the shorter side of the reduced image that is hashed
 FLAT = 0.05  # gray levels; an image in which no wave is stronger shows nothing but noise
@@ -61,7 +50,7 @@ def scan(paths: list[str]) -> Scan:
         ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool,
         tqdm(total=count, desc="scanning images", unit="", delay=1, leave=False, disable=None) as bar,
     ):
-        for number, block in enumerate(batched(map(os.path.abspath, paths), 500)):
+        for number, block in enumerate(images.batched(map(os.path.abspath, paths), 500)):
             stamps = _in_groups(pool, file_stamp, block, 50)
             known = _read_cache(block)
             fresh = {
@@ -86,7 +75,7 @@ def scan(paths: list[str]) -> Scan:
 
 def _in_groups(pool: ThreadPoolExecutor, work: Callable, items: Iterable[str], size: int) -> Iterator:
     """Yields work(item) for all items in order; a call in a thread is for `size` items, because each call has a price."""
-    return chain.from_iterable(pool.map(lambda group: list(map(work, group)), batched(items, size)))
+    return chain.from_iterable(pool.map(lambda group: list(map(work, group)), images.batched(items, size)))
 
 
 def file_stamp(path: str) -> str:
@@ -103,14 +92,14 @@ def _examine(path: str) -> tuple[int, int, int, int, bytes, int, str]:
     height = width = digest = 0
     orientation, looks, cut, problem = 1, b"", 0, ""
     try:
-        data = read_bytes(path)
+        data = images.read_bytes(path)
         digest = int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big", signed=True)
-        if is_cut_off(data):
-            data += JPEG_END
-            decode_image(data, path)
+        if images.is_cut_off(data):
+            data += images.JPEG_END
+            images.decode_image(data, path)
             cut, problem = 1, f"{path}: the JPEG is cut off: fetch it again, or remove it"
-        orientation = read_orientation(data)
-        with check_header(data, path), Image.open(io.BytesIO(data), formats=FORMATS) as image:
+        orientation = images.read_orientation(data)
+        with images.check_header(data, path), Image.open(io.BytesIO(data), formats=images.FORMATS) as image:
             width, height = image.size[::-1] if orientation >= 5 else image.size
             mode = "L" if image.mode == "RGB" else None
             drafted = image.draft(mode, tuple(max(side // 8, LEAST) for side in image.size))
@@ -119,15 +108,15 @@ def _examine(path: str) -> tuple[int, int, int, int, bytes, int, str]:
                 gray = np.asarray(image if image.mode == "L" else image.convert("L"))
             image.close()  # frees the pixels, before OpenCV decodes them again
         if jpeg:
-            gray = TURNS[orientation](gray[..., None])[..., 0] if orientation > 1 else gray
+            gray = images.TURNS[orientation](gray[..., None])[..., 0] if orientation > 1 else gray
             shrink = max(height, width) / max(drafted[1]) if drafted else 1
         else:
-            pixels = decode_image(data, path)
+            pixels = images.decode_image(data, path)
             height, width = pixels.shape[:2]
             shrink = max(min(height, width) // (2 * LEAST), 1)
             gray = np.asarray(Image.fromarray(cv2.cvtColor(pixels, cv2.COLOR_BGR2GRAY)).reduce(shrink))
         looks = image_hash(gray, height / shrink, width / shrink)
-    except ImageError as error:
+    except images.ImageError as error:
         cut, problem = 0, str(error)
     except Exception as error:  # Pillow raises many kinds of errors for damaged files
         cut, problem = 0, f"{path}: cannot be decoded ({error}): fetch or save it again, or remove it"
@@ -217,13 +206,13 @@ def clipped_boxes(annotations: Annotations) -> np.ndarray:
 
 
 def _check_boxes(annotations: Annotations, bad_boxes: str) -> tuple[Annotations, list[str]]:
-    clipped, images = clipped_boxes(annotations), annotations.image_of_boxes()
+    clipped, owner = clipped_boxes(annotations), annotations.image_of_boxes()
     outside = np.abs(clipped - annotations.boxes).max(1, initial=0) > 0.01  # pixels; less is rounding
     gone = area(clipped.astype(np.float32)) <= 0
     problems = []
     for row in np.flatnonzero(gone):
-        box, (height, width) = ",".join(f"{v:g}" for v in annotations.boxes[row]), annotations.sizes[images[row]]
-        problems.append(f"{annotations.where(images[row])}: box {box} lies outside its image of {width}x{height}")
+        box, (height, width) = ",".join(f"{v:g}" for v in annotations.boxes[row]), annotations.sizes[owner[row]]
+        problems.append(f"{annotations.where(owner[row])}: box {box} lies outside its image of {width}x{height}")
     notes = note_dropped(f"{annotations.source}: boxes without area inside their images", problems, bad_boxes)
     if problems:
         annotations = annotations.keep_boxes(~gone)

@@ -215,7 +215,7 @@ def _load_official(path: Path, model: str, classes: Sequence[str] | None) -> Loa
     network = nets.build(model, len(wanted), state)
     with fitting(path):
         state = pretrained.adapt_classes(state, names if known else None, wanted, network)
-    checkpoint.load_matching(network, state).require(backbone=1.0, neck=1.0, head=1.0)
+        checkpoint.load_matching(network, state).require(backbone=1.0, neck=1.0, head=1.0)
     return Loaded(network.eval(), wanted, nets.official_size(model), {}, path, CONFIDENCE, model)
 
 

@@ -109,7 +109,9 @@ def read(path: str | Path, rename: Callable[[str], str | None]) -> tuple[dict[st
     parts = contents if isinstance(contents, dict) else {}
     state = parts.get("model", parts.get("state_dict", parts))
     if not isinstance(state, dict) or not any(isinstance(value, Tensor) for value in state.values()):
-        raise PretrainedError(f'weights={path} holds no weights: expected {{"model": state dict}} or a state dict')
+        raise PretrainedError(
+            f'weights={path} holds no weights: expected {{"model": state dict}} or a state dict: use another'
+        )
     if any(str(name).startswith("selector.") for name in state):
         raise PretrainedError(f"weights={path} were trained with nms_free=true, which is no longer supported")
     state = {rename(str(name)): value for name, value in state.items() if isinstance(value, Tensor)}

@@ -204,7 +204,7 @@ class MatchReport:
             if self.fraction(part) < least:
                 raise CheckpointError(
                     f"only {self.fraction(part):.0%} of the {part} fits, but {least:.0%} must. Is model= the model of "
-                    f"this file? weights=none trains from scratch.\n{self.text()}"
+                    f"this file? Use another one, or weights=none to train from scratch.\n{self.text()}"
                 )
         return self
 
@@ -253,7 +253,9 @@ def read(path: str | Path) -> Any:
         return contents
     except pickle.UnpicklingError as error:
         what = "holds Python objects" if zipped else "is not a PyTorch file, or an old one with Python objects"
-        raise CheckpointError(f"{path} {what}; they could run code when loaded: refused") from error
+        raise CheckpointError(
+            f"{path} {what}; they could run code when loaded: refused. Save its state dict alone"
+        ) from error
     except Exception as error:  # damaged bytes can raise any kind of error
         why = str(error).partition("\n")[0]
         raise CheckpointError(f"{path} is damaged or not a PyTorch file ({why}). Use another copy of it") from error
@@ -267,4 +269,6 @@ def _refuse_non_finite(path: Any, value: Any) -> None:
         (name, tensor) for name, tensor in walk(value) if isinstance(tensor, Tensor) and tensor.is_floating_point()
     )
     if bad := [name for name, tensor in tensors if not tensor.isfinite().all()]:
-        raise CheckpointError(f"{path}: {len(bad)} tensors are not finite (first: {bad[0]}); neither used nor saved")
+        raise CheckpointError(
+            f"{path}: {len(bad)} tensors are not finite (first: {bad[0]}); neither used nor saved: use another copy"
+        )

@@ -28,6 +28,7 @@ RENAMED_CONSTANTS = {"plain_epochs": "no_aug_epochs"}  # name in older checkpoin
 _GROWS = b"\nbytearray\n"  # the one callable of PyTorch's reader that fills as much memory as a number asks for
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _PLAIN = (type(None), bool, int, float, str, bytes, list, tuple, dict, OrderedDict, Tensor, torch.nn.Parameter)
+_NUMBERS = (bool, int, float)
 _MISSING = object()
 
 Check = Callable[[Any], str]  # returns what the value must be, "" if it is that
@@ -126,12 +127,14 @@ def updated(contents: dict[str, Any], path: str | Path) -> dict[str, Any]:
 
 @contextmanager
 def fitting(path: str | Path) -> Iterator[None]:
-    """Turns the errors of weights and states that do not fit the model of their file into a CheckpointError."""
+    """Turns the errors of weights and states that do not fit their model into a CheckpointError that names the file."""
     try:
         yield
+    except CheckpointError as error:
+        raise error if str(path) in str(error) else CheckpointError(f"{path}: {error}") from error
     except torch.cuda.OutOfMemoryError:
         raise
-    except (RuntimeError, LookupError, TypeError, AttributeError) as error:
+    except (RuntimeError, LookupError, TypeError, AttributeError, ValueError) as error:
         why = " ".join(str(error).split())[:300]
         raise CheckpointError(f"{path} does not fit its model ({why}): it is damaged, use another copy") from error
 
@@ -206,8 +209,8 @@ def constants_dict(value: Any) -> str:
 
 def _constant(value: Any) -> str:
     if type(value) in (list, tuple):
-        return next(filter(None, map(_constant, value)), "")
-    return "" if type(value) in (bool, int, float) else text_or_none(value)
+        return next(filter(None, (text_or_none(one) for one in value if type(one) not in _NUMBERS)), "")
+    return "" if type(value) in _NUMBERS else text_or_none(value)
 
 
 def list_of(check: Check, count: int | None = None) -> Check:

@@ -43,7 +43,11 @@ def encoded(rng: random.Random, suffix: str, mode: str) -> bytes:
     out, image = io.BytesIO(), drawn(rng, mode)
     options = {"exif": exif(rng)} if suffix in ("jpg", "png", "webp") and rng.random() < 0.3 else {}
     if suffix == "jpg":
-        options |= {"quality": rng.choice((30, 95)), "progressive": rng.random() < 0.4, "subsampling": rng.choice((0, 2))}
+        options |= {
+            "quality": rng.choice((30, 95)),
+            "progressive": rng.random() < 0.4,
+            "subsampling": rng.choice((0, 2)),
+        }
     if suffix == "tif":
         options |= {"compression": rng.choice((None, "tiff_lzw", "tiff_deflate", "packbits"))}
     if suffix == "webp":
@@ -162,7 +166,9 @@ def check_readings(path: str, size: tuple[int, int], whole: bool) -> None:
             raise Failure("wrong", f"the scan accepts what the prediction refuses: {error}") from error
     for reduction in (1, 2, 8):
         expected, done = read_reduced(path, reduction)
-        if expected.shape[:2] != tuple(-(-side // done) for side in size) or (done == 1) & (expected.shape != image.shape):
+        if expected.shape[:2] != tuple(-(-side // done) for side in size) or (done == 1) & (
+            expected.shape != image.shape
+        ):
             raise Failure("wrong", f"{expected.shape} of {size} at reduction {done}")
         for _ in range(2):
             cached = ImageCache(1e9, 0.0).read(path, reduction)
