@@ -13,7 +13,7 @@ import nets
 from nets.postprocess import Detections
 from utils.checkpoint import CheckpointError
 from utils.images import into_original
-from utils.validate import validated
+from utils.validate import first_line, fitting, validated
 
 MAX_BATCH = 4096  # images at a time
 VERSION = 1  # of the metadata, and of the meaning of inputs and outputs
@@ -29,7 +29,7 @@ class OnnxModel:
 
     def __init__(self, path: str | Path, decoder: nets.DetectionModel | None = None):
         self._session = _open(Path(path))
-        self.about = _about(Path(path), self._session.get_modelmeta().custom_metadata_map)
+        self.about = _about(Path(path), _metadata(Path(path), self._session))
         self.letterbox, self.num_classes = self.about["letterbox"], len(self.about["classes"])
         self._path, self._input = Path(path), self._session.get_inputs()[0]
         self._decoder = None
@@ -62,7 +62,8 @@ class OnnxModel:
             return images
         maps, count = self._run(images, {}), len(self._decoder.strides)  # boxes_8, boxes_16, ...
         fields = [maps[start : start + count] for start in range(0, len(maps), count)]
-        return self._decoder.head.flatten(list(zip(*fields, strict=True)))
+        with fitting(self._path):
+            return self._decoder.head.flatten(list(zip(*fields, strict=True)))
 
     def detections(
         self,
@@ -82,8 +83,15 @@ class OnnxModel:
             return self._decoder.detections(predictions, image_size, transforms.cpu(), **limits)
         limits = {"confidence": np.array([confidence], np.float32), "nms_iou": np.array([nms_iou], np.float32)}
         boxes, scores, labels = (x[:, :max_detections] for x in self._run(predictions, limits))
-        boxes = into_original(boxes, transforms.cpu()[:, None])
-        return [Detections(*(x[i][labels[i] >= 0] for x in (boxes, scores, labels))) for i in range(len(labels))]
+        if boxes.shape != (*scores.shape, 4) or labels.shape != scores.shape or boxes.ndim != 3:
+            raise CheckpointError(f"{self._path} returns {list(boxes.shape)}, not boxes with scores: export it again")
+        keep = labels >= 0
+        if not (labels[keep] < self.num_classes).all() or not (
+            boxes[keep].isfinite().all() and scores[keep].isfinite().all()
+        ):
+            raise CheckpointError(f"{self._path} returns unknown classes or boxes that are not finite: export it again")
+        boxes, labels = into_original(boxes, transforms.cpu()[:, None]), labels.long()
+        return [Detections(*(x[i][keep[i]] for x in (boxes, scores, labels))) for i in range(len(labels))]
 
     def _run(self, images: Tensor, limits: Mapping[str, np.ndarray]) -> list[Tensor]:
         """Runs the session on as many images at a time as the file takes; an incomplete batch is padded with black images."""
@@ -101,7 +109,7 @@ class OnnxModel:
             try:
                 output = self._session.run(None, {self._input.name: np.concatenate([batch, padding]), **limits})
             except Exception as error:  # its errors have no common class
-                why = str(error).partition("\n")[0][:300]
+                why = first_line(error)
                 raise CheckpointError(f"{self._path} cannot be run ({why}): export it again") from error
             outputs.append([x[: len(batch)] for x in output])
         return [torch.from_numpy(np.concatenate(parts)) for parts in zip(*outputs, strict=True)]
@@ -135,10 +143,18 @@ def _open(path: Path):
     try:
         return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # its errors have no common class
-        why = str(error).partition("\n")[0]
+        why = first_line(error)
         raise CheckpointError(
-            f"{path} is damaged or too new for onnxruntime {onnxruntime.__version__} ({why})"
+            f"{path} is damaged or too new for onnxruntime {onnxruntime.__version__} ({why}): export it again"
         ) from error
+
+
+def _metadata(path: Path, session) -> dict[str, str]:
+    """Returns the metadata of an open file. Raises CheckpointError if they are not text."""
+    try:
+        return session.get_modelmeta().custom_metadata_map
+    except UnicodeDecodeError as error:
+        raise CheckpointError(f"{path} has metadata that are not text: export it again") from error
 
 
 def _about(path: Path, written: Mapping[str, str]) -> dict[str, Any]:
@@ -152,7 +168,7 @@ def _about(path: Path, written: Mapping[str, str]) -> dict[str, Any]:
     try:
         about = {name: json.loads(value) for name, value in written.items()}
     except (ValueError, RecursionError) as error:
-        why = str(error).partition("\n")[0]
+        why = first_line(error)
         raise CheckpointError(f"{path} has metadata that are not JSON ({why}): export it again") from error
     validated(about, path, "onnx")
     if about.pop("nms_free", False):

@@ -245,8 +245,9 @@ def read(path: str | Path) -> Any:
         inside = next((path / name for name in ("last.pt", "best.pt") if (path / name).is_file()), None)
         hint = f"did you mean {inside}?" if inside else "train.py writes runs/NAME/best.pt and last.pt"
         raise CheckpointError(f"there is no checkpoint {path}; {hint}")
-    zipped = zipfile.is_zipfile(path)
+    zipped = False
     try:
+        zipped = zipfile.is_zipfile(path)
         validate.check_file(path, zipped)
         contents = torch.load(path, map_location="cpu", weights_only=True)
         validate.check_tensors(path, contents)
@@ -257,7 +258,7 @@ def read(path: str | Path) -> Any:
             f"{path} {what}; they could run code when loaded: refused. Save its state dict alone"
         ) from error
     except Exception as error:  # damaged bytes can raise any kind of error
-        why = str(error).partition("\n")[0]
+        why = validate.first_line(error)
         raise CheckpointError(f"{path} is damaged or not a PyTorch file ({why}). Use another copy of it") from error
 
 

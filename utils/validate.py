@@ -22,7 +22,7 @@ from utils.config import class_name_problem
 
 MAX_CLASSES = 10_000
 MAX_SIDE = 8192  # pixels of the network's input
-MAX_VALUES = 10_000_000  # numbers, texts and containers in a file
+MAX_VALUES = 300_000  # numbers, texts and containers in a file
 MAX_DEPTH = 50  # of containers within containers
 RENAMED_CONSTANTS = {"plain_epochs": "no_aug_epochs"}  # name in older checkpoints -> name now
 _GROWS = b"\nbytearray\n"  # the one callable of PyTorch's reader that fills as much memory as a number asks for
@@ -70,16 +70,15 @@ def check_tensors(path: Path, contents: Any) -> None:
 
 
 def walk(contents: Any) -> Iterator[tuple[str, Any]]:
-    """Yields (place, value) of everything in nested containers, each container once. Raises ValueError for absurd nesting."""
-    waiting, done, count = [("", contents, 0)], set(), 0
+    """Yields (place, value) of everything in nested containers. Raises ValueError for absurd nesting, circles included."""
+    waiting, count = [("", contents, 0)], 0
     while waiting:
         where, value, depth = waiting.pop()
         count += 1
         if count > MAX_VALUES or depth > MAX_DEPTH:
             raise ValueError(f"{where[:80]} is nested too deeply, or there are too many values")
         yield where[1:], value
-        if isinstance(value, Mapping | list | tuple | set) and id(value) not in done:
-            done.add(id(value))
+        if isinstance(value, Mapping | list | tuple | set):
             items = value.items() if isinstance(value, Mapping) else enumerate(value)
             waiting += [(f"{where}.{str(key)[:80]}", item, depth + 1) for key, item in items][::-1]
 
@@ -135,8 +134,13 @@ def fitting(path: str | Path) -> Iterator[None]:
     except torch.cuda.OutOfMemoryError:
         raise
     except (RuntimeError, LookupError, TypeError, AttributeError, ValueError) as error:
-        why = " ".join(str(error).split())[:300]
+        why = _UNPRINTABLE.sub("?", " ".join(str(error).split())[:300])
         raise CheckpointError(f"{path} does not fit its model ({why}): it is damaged, use another copy") from error
+
+
+def first_line(error: Exception) -> str:
+    """Returns the first line of an error of a library, at most 300 characters that can be printed."""
+    return _UNPRINTABLE.sub("?", str(error).partition("\n")[0][:300])
 
 
 def _brief(value: Any) -> str:
@@ -173,7 +177,8 @@ def text_or_none(value: Any) -> str:
 
 def class_names(value: Any) -> str:
     """Checks for a list of class names that can be drawn."""
-    if type(value) not in (list, tuple) or not 1 <= len(value) <= MAX_CLASSES:
+    names = type(value) in (list, tuple) and all(isinstance(one, str) for one in value)
+    if not names or not 1 <= len(value) <= MAX_CLASSES:
         return f"a list of 1 to {MAX_CLASSES} class names"
     return next(filter(None, map(class_name_problem, value)), "")
 
