@@ -179,6 +179,6 @@ def run(folder: Path) -> None:
 try:
     import onnxruntime  # noqa: F401
 
-    FUZZERS = (Fuzzer("onnx", make, run, (CheckpointError, ValueError), fraction=0.5),)
+    FUZZERS = (Fuzzer("onnx", make, run, (CheckpointError, ValueError), fraction=0.4),)
 except ImportError:  # an optional package
     FUZZERS = ()

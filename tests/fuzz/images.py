@@ -193,4 +193,4 @@ def check_intact(path: str, problem: bool) -> None:
             raise Failure("wrong", f"pixels differ from Pillow's by up to {difference.max()}")
 
 
-FUZZERS = (Fuzzer("image", make, run, (ValueError,)),)
+FUZZERS = (Fuzzer("image", make, run, (ValueError,), fraction=4.0),)

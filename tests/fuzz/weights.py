@@ -316,7 +316,7 @@ def run_weights(folder: Path) -> None:
 
 ERRORS = (CheckpointError, ConfigError, nets.pretrained.PretrainedError, ValueError)
 FUZZERS = (
-    Fuzzer("best", make_best, run_best, ERRORS),
-    Fuzzer("last", make_last, run_last, ERRORS, lambda text, case: "last.pt" in text or "train-2026" in text),
-    Fuzzer("weights", make_weights, run_weights, ERRORS),
+    Fuzzer("best", make_best, run_best, ERRORS, fraction=0.4),
+    Fuzzer("last", make_last, run_last, ERRORS, lambda text, case: "last.pt" in text or "train-2026" in text, 0.4),
+    Fuzzer("weights", make_weights, run_weights, ERRORS, fraction=0.4),
 )
