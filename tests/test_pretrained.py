@@ -325,3 +325,34 @@ def test_real_weights_are_read_and_told_apart_from_legacy_ones(shared):
     nets.build("yolox_nano", 80).load_state_dict(state)
     assert classes == COCO_CLASSES
     assert 50 < input_std(state) < 80 and 0.8 < input_std(as_legacy(state)) < 1.5
+
+
+def test_a_file_of_unknown_digest_is_verified_and_pinned_at_its_first_use(server, tmp_path, capsys):
+    seen = []
+    path = fetch("toy", UNKNOWN, mirror=server.address, verify=seen.append)
+    digest = hashlib.sha256(DATA).hexdigest()
+    assert seen == [path] and f"SHA-256 {digest}, pinned" in capsys.readouterr().out
+    assert (tmp_path / "cache" / "toy.pth.sha256").read_text().strip() == digest
+    assert fetch("toy", UNKNOWN, verify=seen.append) == path and seen == [path]
+    path.write_bytes(DATA[:-1])
+    with pytest.raises(PretrainedError, match="has changed since its first use"):
+        fetch("toy", UNKNOWN)
+
+    def refuse(path):
+        raise ValueError("no weights")
+
+    (tmp_path / "cache" / "toy.pth.sha256").unlink()
+    with pytest.raises(PretrainedError, match="is not the official file .no weights."):
+        fetch("toy", UNKNOWN, verify=refuse)
+    assert not (tmp_path / "cache" / "toy.pth.sha256").exists()
+
+
+def test_the_first_use_requires_all_tensors_of_the_model(tmp_path):
+    state = nets.build("yolox_nano", 80).state_dict()
+    torch.save({"model": state}, tmp_path / "a.pth")
+    weights.require_all("yolox_nano", tmp_path / "a.pth")
+    torch.save(
+        {"model": {name: value for name, value in state.items() if "neck.shrink" not in name}}, tmp_path / "a.pth"
+    )
+    with pytest.raises(ValueError, match="of the neck fits, but 100% must"):
+        weights.require_all("yolox_nano", tmp_path / "a.pth")
