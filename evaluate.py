@@ -47,7 +47,7 @@ class Config:
     part: str = "val"  # of data with several parts: train, val, test, all
     image_root: str | None = None  # the folder of the images, if they are not next to the annotations
     bad_boxes: str | None = None  # boxes without area: "error" stops and names them, "drop" leaves them out
-    skip_bad_images: bool | None = None  # images that cannot be read: an error, or left out
+    bad_images: str | None = None  # images that cannot be read: "error", "skip" or "repair" (JPEGs that are cut off)
     # error analysis
     show_confidence: float = 0.3  # the error analysis leaves out detections with lower scores
     worst: int = 16  # number of images drawn, those with the most errors
@@ -72,7 +72,7 @@ def main(cfg: Config) -> dict:
     log = print if ranks.is_main else lambda *_: None
     names = formats.read_classes(cfg.classes) if cfg.classes else None
     model, classes, size, trained, path, *_ = detector.load(cfg.checkpoint, cfg.model, names, cfg.image_size)
-    given = {name: getattr(cfg, name) for name in ("image_root", "bad_boxes", "skip_bad_images")}
+    given = {name: getattr(cfg, name) for name in ("image_root", "bad_boxes", "bad_images")}
     options = trained | {name: value for name, value in given.items() if value is not None}
     if cfg.data not in (None, trained.get("train"), trained.get("val")):  # their images are not those of the training
         options["image_root"] = cfg.image_root
@@ -110,7 +110,7 @@ def open_data(
     data = formats.read_validation(config, classes, source, part)
     if len(data) == 0:
         raise DataError(f"{source}: no images in its part {part!r}; part= may be train, val, test or all")
-    data, notes = prepare(data, bool(config.get("skip_bad_images")), config.get("bad_boxes") or "drop")
+    data, notes = prepare(data, config.get("bad_images") or "error", config.get("bad_boxes") or "drop")
     if not data.boxes_per_class().sum():
         notes.append(f"{source} has no boxes: there is nothing to measure, and the metrics are -1")
     return data, notes

@@ -3,6 +3,7 @@
 IMAGES is an image, a folder, a pattern ("in/*.jpg"), a video file, a camera number, or the address of a stream.
 """
 
+import errno
 import glob
 import os
 import sys
@@ -92,7 +93,8 @@ def main(cfg: Config) -> Path | None:
             predict_images(detector, images, results, cfg.show, cfg.save)
     except KeyboardInterrupt:
         print("stopped; the results up to here are kept")
-    print(results.finish())
+    finally:  # an error keeps them too
+        print(results.finish())
     return folder
 
 
@@ -157,7 +159,7 @@ def predict_images(detector: Detector, images: dict[str, str], results: Results,
 
     def read(name: str) -> tuple[str, np.ndarray | ImageError]:
         try:
-            return name, read_image(images[name])
+            return name, read_image(images[name], whole=True)
         except ImageError as error:
             return name, error
 
@@ -174,13 +176,13 @@ def predict_images(detector: Detector, images: dict[str, str], results: Results,
     bar = tqdm(total=len(images), desc="images", unit="", leave=False, dynamic_ncols=True)
     batches = batched(readable(), detector.batch_size)
     predict_all(detector, batches, results, write if save else None, wait=0 if show else None, bar=bar)
-    if len(results.unread) == len(images):
+    if not results.images:
         raise ValueError("\n".join(["no image could be read:", *results.unread[:10]]))
 
 
 def predict_video(detector: Detector, source: str, results: Results, show: bool, save: bool) -> None:
     """Predicts every frame of a video or camera and writes them as one video."""
-    from utils import video
+    from nets import video
 
     live, capture = is_live(source), video.open_video(source)
     name = f"camera{source}" if source.isdecimal() else Path(source).name
@@ -218,15 +220,20 @@ def predict_all(
 
     def finish(one: tuple[Origin, np.ndarray, Result]) -> np.ndarray:
         origin, image, result = one
-        results.add(image, result, *origin)
-        if write is not None or wait is not None:
-            image = draw_boxes(image, result.boxes, result.labels, detector.classes, result.scores)
-        if write is not None:
-            write(origin[0], image)
+        try:
+            results.add(image, result, *origin)
+            if write is not None or wait is not None:
+                image = draw_boxes(image, result.boxes, result.labels, detector.classes, result.scores)
+            if write is not None:
+                write(origin[0], image)
+        except (OSError, ValueError) as error:  # a name that a suffix makes too long, a format that is not written
+            if origin[2] is not None or getattr(error, "errno", errno.ENAMETOOLONG) != errno.ENAMETOOLONG:
+                raise
+            results.unread.append(f"{origin[1]}: detected, but not drawn ({error})")
         return image
 
     if wait is not None:
-        from utils import video
+        from nets import video
     with bar, closing(prefetch(finish, detected(), BEHIND if wait is None else 0)) as finished:
         for image in finished:
             bar.update()

@@ -48,7 +48,9 @@ class Config:
     merge: str | None = None  # classes that become others: truck:car,van:car
     image_root: str | None = None  # folder of the images, unless they are next to the annotations
     bad_boxes: str = "drop"  # boxes without area: "drop" lists them and leaves them out, "error" stops
-    skip_bad_images: bool = False  # unreadable images: false stops with a list, true leaves them out of the whole run
+    bad_images: str = (
+        "error"  # unreadable images: "error" stops with a list, "skip" leaves them out; "repair": cut JPEGs
+    )
     repeat: float = 0.0  # images of classes found in less than this fraction of all are drawn more often (LVIS: 0.001)
     # augmentation
     mosaic: float = 0.5  # probability; 1 for thousands of images and hundreds of epochs
@@ -113,6 +115,7 @@ MAXIMUM = dict.fromkeys(("mosaic", "mixup", "flip", "multi_scale", "repeat"), 1)
 CHOICES = {
     "model": tuple(nets.model_names()),
     "bad_boxes": ("error", "drop"),
+    "bad_images": ("error", "skip", "repair"),
     "optimizer": ("adamw", "sgd", "adam"),
     "schedule": ("cosine", "step", "constant"),
     "amp": ("fp16", "bf16", "none"),
@@ -235,7 +238,7 @@ def read_data(cfg: Config, log: Callable) -> tuple[Annotations, Annotations]:
     """Reads and checks the training and the validation data. Draws the demo data set if it is missing."""
     from datasets.train_val import read_train_and_val
 
-    options = (cfg.classes, cfg.merge, cfg.image_root, cfg.bad_boxes, cfg.skip_bad_images)
+    options = (cfg.classes, cfg.merge, cfg.image_root, cfg.bad_boxes, cfg.bad_images)
     return read_train_and_val(cfg.train, cfg.val, cfg.seed, *options, log)
 
 

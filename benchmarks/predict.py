@@ -136,8 +136,8 @@ def ultralytics(cfg: Config, model: str, batch: int, images, rect: bool = False)
 def whole_video(cfg: Config, how: str, batch: int, images) -> tuple[Predict, object]:
     """A video predicted and written by predict.py. `how`: "threads" (reading and writing in threads) or "sequential"."""
     import predict
+    from nets import video
     from nets.results import Results
-    from utils import video
 
     detect, network = detector(cfg, "yolox_nano", batch, images)
 
@@ -231,7 +231,7 @@ def lay_out(cfg: Config, folder: Path) -> None:
     import cv2
     import numpy as np
 
-    from utils.video import open_writer
+    from nets.video import open_writer
 
     paths = sorted(Path(cfg.data).glob("*.jpg"))[: cfg.images]
     for path in paths:

@@ -1,7 +1,7 @@
 """Cache of decoded images: files, shared by all processes of a node and by later runs, and the memory of one process.
 
-The cache changes the speed only. An entry is valid for one path, file size, modification time, reduction and version of
-OpenCV; anything else is decoded again.
+The cache changes the speed only. An entry is valid for one path, state of the file (see `scan.file_stamp`), reduction and
+version of OpenCV; anything else is decoded again.
 """
 
 import hashlib
@@ -19,14 +19,14 @@ import numpy as np
 import torch
 
 from datasets.scan import file_stamp
-from utils.config import cache_folder
+from utils.config import cache_folder, make_cache_folder
 from utils.images import read_reduced
 
 KEPT = 600  # images in the memory of a process: more than the 513 from which a mosaic's partners are drawn
 UNUSED = 86_400.0  # seconds without use after which a file may be removed
 FRACTION = 0.25  # of the free memory, for all processes of a node together; the same again for the files
 
-_HEAD = struct.Struct("<16siiiQ")  # digest of the key, height, width, reduction done, sum of the pixels
+_HEAD = struct.Struct("<16siiiQ")  # digest of the key and of the rest, height, width, reduction done, sum of the pixels
 
 
 class ImageCache:
@@ -47,7 +47,7 @@ class ImageCache:
     def read(self, path: str, reduction: int) -> tuple[np.ndarray, int]:
         """Returns an image, read-only uint8 [h, w, 3] BGR, and the reduction that was applied. Raises ImageError."""
         path = os.path.abspath(path)
-        key = (path, reduction, *file_stamp(path))
+        key = (path, reduction, file_stamp(path))
         if key in self._kept:
             self._kept.move_to_end(key)
             return self._kept[key]
@@ -81,7 +81,10 @@ class ImageCache:
             with open(self._file(key), "rb", buffering=0) as file:
                 status = os.fstat(file.fileno())
                 digest, height, width, done, total = _HEAD.unpack(file.read(_HEAD.size))
-                if digest != _digest(key) or status.st_size != _HEAD.size + 3 * height * width:
+                if (
+                    digest != _digest(key, height, width, done, total)
+                    or status.st_size != _HEAD.size + 3 * height * width
+                ):
                     return None
                 image = np.empty((height, width, 3), np.uint8)
                 if file.readinto(image) != image.nbytes or _sum(image) != total:
@@ -104,7 +107,8 @@ class ImageCache:
                 return
             with tempfile.NamedTemporaryFile(dir=self._folder, delete=False) as file:
                 temporary = file.name
-                file.write(_HEAD.pack(_digest(key), *image.shape[:2], done, _sum(image)))
+                rest = (*image.shape[:2], done, _sum(image))
+                file.write(_HEAD.pack(_digest(key, *rest), *rest))
                 file.write(image)
             os.replace(temporary, self._file(key))
             self._room -= size
@@ -115,7 +119,7 @@ class ImageCache:
 
     def _make_room(self) -> None:
         """Counts the files, removes unused ones if they fill most of the limit, and sets how much this process may write."""
-        self._folder.mkdir(parents=True, exist_ok=True)
+        make_cache_folder(self._folder.name)
         found = []
         for entry in os.scandir(self._folder):
             with suppress(FileNotFoundError):  # another process has just renamed or removed it
@@ -160,9 +164,9 @@ def free_memory() -> float:
         return found
 
 
-def _digest(key: tuple) -> bytes:
-    """Returns what identifies the contents of a file: the key with size and time of the image, and OpenCV's version."""
-    return hashlib.blake2b(repr((cv2.__version__, *key)).encode(), digest_size=16).digest()
+def _digest(key: tuple, *rest: int) -> bytes:
+    """Returns what identifies the contents of a file: the key with the stamp of the image, OpenCV's version, and the `rest`."""
+    return hashlib.blake2b(repr((cv2.__version__, *key, *rest)).encode(), digest_size=16).digest()
 
 
 def _sum(image: np.ndarray) -> int:

@@ -17,11 +17,11 @@ import numpy as np
 from PIL import Image
 from tqdm import tqdm
 
-from datasets.errors import first_ten, note_dropped, raise_any
+from datasets.errors import note_dropped
 from datasets.store import Annotations
+from utils import images
 from utils.boxes import area, clip
-from utils.config import cache_folder
-from utils.images import TURNS, ImageError, batched, decode_image, read_bytes, read_orientation
+from utils.config import make_cache_folder
 
 LEAST = 32  # pixels of the shorter side of the reduced image that is hashed
 FLAT = 0.05  # gray levels; an image in which no wave is stronger shows nothing but noise
@@ -36,82 +36,91 @@ class Scan(NamedTuple):
     digests: np.ndarray  # int64 [N] equal for files of equal content; 0 for files that cannot be read
     hashes: np.ndarray  # uint64 [N, 4] perceptual hash, see `image_hash`; 0 where there is none
     problems: dict[int, str]  # index -> what is wrong
+    cut_off: set[int]  # those with a problem that can be decoded: JPEGs without their end
 
 
 def scan(paths: list[str]) -> Scan:
     """Reads every image: size, EXIF orientation, digest, hash, and whether it decodes to its end. Raises no error.
 
-    Results for files of the same path, size and time come from a cache."""
+    Results for unchanged files (see `file_stamp`) come from a cache."""
     count = len(paths)
     sizes, hashes = np.zeros((count, 2), np.int32), np.zeros((count, 4), np.uint64)
-    result = Scan(sizes, np.ones(count, np.uint8), np.zeros(count, np.int64), hashes, {})
+    result = Scan(sizes, np.ones(count, np.uint8), np.zeros(count, np.int64), hashes, {}, set())
     with (
         ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool,
         tqdm(total=count, desc="scanning images", unit="", delay=1, leave=False, disable=None) as bar,
     ):
-        for number, block in enumerate(batched(map(os.path.abspath, paths), 500)):
+        for number, block in enumerate(images.batched(map(os.path.abspath, paths), 500)):
             stamps = _in_groups(pool, file_stamp, block, 50)
             known = _read_cache(block)
-            fresh = {path: stamp for path, stamp in zip(block, stamps, strict=True) if known.get(path, ())[:2] != stamp}
+            fresh = {
+                path: stamp for path, stamp in zip(block, stamps, strict=True) if known.get(path, ("",))[0] != stamp
+            }
             examined = _in_groups(pool, _examine, fresh, 10)
-            rows = [(path, *fresh[path], *row) for path, row in zip(fresh, examined, strict=True)]
+            rows = [(path, fresh[path], *row) for path, row in zip(fresh, examined, strict=True)]
             # a file without a digest could not be opened, which may change without a new size and time
-            _write_cache([row for row in rows if row[6]])
+            _write_cache([row for row in rows if row[5]])
             known |= {row[0]: row[1:] for row in rows}
             for i, path in enumerate(block, 500 * number):
-                result.sizes[i] = known[path][2:4]
-                result.orientations[i], result.digests[i], looks, problem = known[path][4:]
+                _, *result.sizes[i], result.orientations[i], result.digests[i], looks, cut, problem = known[path]
                 if looks:
                     result.hashes[i] = np.frombuffer(looks, np.uint64)
                 if problem:
                     result.problems[i] = problem
+                if cut:
+                    result.cut_off.add(i)
             bar.update(len(block))
     return result
 
 
 def _in_groups(pool: ThreadPoolExecutor, work: Callable, items: Iterable[str], size: int) -> Iterator:
     """Yields work(item) for all items in order; a call in a thread is for `size` items, because each call has a price."""
-    return chain.from_iterable(pool.map(lambda group: list(map(work, group)), batched(items, size)))
+    return chain.from_iterable(pool.map(lambda group: list(map(work, group)), images.batched(items, size)))
 
 
-def file_stamp(path: str) -> tuple[int, int]:
-    """Returns size and modification time of a file, by which a change is noticed; 0, 0 for a missing file."""
+def file_stamp(path: str) -> str:
+    """Returns size, times of modification and change, and inode of a file, by which a change is noticed."""
     try:
         status = os.stat(path)
     except (OSError, ValueError):  # ValueError: a name that the system cannot have
-        return 0, 0
-    return status.st_size, status.st_mtime_ns
+        return "missing"
+    return f"{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns} {status.st_ino}"
 
 
-def _examine(path: str) -> tuple[int, int, int, int, bytes, str]:
-    """Reads one image -> height, width, EXIF orientation, digest, hash (b"" for none), problem ("" for none)."""
+def _examine(path: str) -> tuple[int, int, int, int, bytes, int, str]:
+    """Reads one image -> height, width, EXIF orientation, digest, hash (b"" for none), cut off, problem ("" for none)."""
     height = width = digest = 0
-    orientation, looks, problem = 1, b"", ""
+    orientation, looks, cut, problem = 1, b"", 0, ""
     try:
-        data = read_bytes(path)
+        data = images.read_bytes(path)
         digest = int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big", signed=True)
-        orientation = read_orientation(data)
-        with Image.open(io.BytesIO(data)) as image:
+        if images.is_cut_off(data):
+            data += images.JPEG_END
+            images.decode_image(data, path)
+            cut, problem = 1, f"{path}: the JPEG is cut off: fetch it again, or remove it"
+        orientation = images.read_orientation(data)
+        with images.check_header(data, path), Image.open(io.BytesIO(data), formats=images.FORMATS) as image:
             width, height = image.size[::-1] if orientation >= 5 else image.size
             mode = "L" if image.mode == "RGB" else None
             drafted = image.draft(mode, tuple(max(side // 8, LEAST) for side in image.size))
             image.load()  # of a JPEG it reads all and decodes down to an eighth of the size
             if jpeg := image.format in ("JPEG", "MPO"):
                 gray = np.asarray(image if image.mode == "L" else image.convert("L"))
+            image.close()  # frees the pixels, before OpenCV decodes them again
         if jpeg:
-            gray = TURNS[orientation](gray[..., None])[..., 0] if orientation > 1 else gray
+            gray = images.TURNS[orientation](gray[..., None])[..., 0] if orientation > 1 else gray
             shrink = max(height, width) / max(drafted[1]) if drafted else 1
         else:
-            pixels = decode_image(data, path)
+            pixels = images.decode_image(data, path)
             height, width = pixels.shape[:2]
             shrink = max(min(height, width) // (2 * LEAST), 1)
             gray = np.asarray(Image.fromarray(cv2.cvtColor(pixels, cv2.COLOR_BGR2GRAY)).reduce(shrink))
         looks = image_hash(gray, height / shrink, width / shrink)
-    except ImageError as error:
-        problem = str(error)
+    except images.ImageError as error:
+        cut, problem = 0, str(error)
     except Exception as error:  # Pillow raises many kinds of errors for damaged files
-        problem = f"{path}: cannot be decoded ({error}): fetch or save it again, or remove it"
-    return height, width, orientation, digest, looks, problem
+        cut, problem = 0, f"{path}: cannot be decoded ({error}): fetch or save it again, or remove it"
+    return height, width, orientation, digest, looks, cut, problem
 
 
 def image_hash(gray: np.ndarray, height: float, width: float) -> bytes:
@@ -135,44 +144,43 @@ def _cosines(count: int, length: float) -> np.ndarray:
 
 
 def _read_cache(paths: list[str]) -> dict[str, tuple]:
-    """Returns {path: (bytes, time, *result of `_examine`)} of the paths in the cache."""
+    """Returns {path: (stamp, *result of `_examine`)} of the paths in the cache, without rows that the disk has damaged."""
     query = f"SELECT * FROM images WHERE path IN ({','.join('?' * len(paths))})"
     with suppress(*_CACHE_ERRORS), _open_cache() as cache:
-        return {row[0]: row[1:] for row in cache.execute(query, paths)}
+        return {row[0]: row[1:-1] for row in cache.execute(query, paths) if row[-1] == _checksum(row[:-1])}
     return {}
 
 
 def _write_cache(rows: list[tuple]) -> None:
     with suppress(*_CACHE_ERRORS), _open_cache() as cache:
-        cache.executemany("INSERT OR REPLACE INTO images VALUES (?,?,?,?,?,?,?,?,?)", rows)
+        marks = ",".join("?" * (len(rows[0]) + 1)) if rows else ""
+        cache.executemany(f"INSERT OR REPLACE INTO images VALUES ({marks})", [(*row, _checksum(row)) for row in rows])
+
+
+def _checksum(row: tuple) -> str:
+    """Returns a digest of a row of the cache."""
+    return hashlib.blake2b(repr(row).encode("utf-8", "backslashreplace"), digest_size=8).hexdigest()
 
 
 @contextmanager
 def _open_cache() -> Iterator[sqlite3.Connection]:
     """Opens the SQLite file with results of `_examine`, and commits what is written to it."""
-    file = cache_folder() / "images-2.sqlite"
-    file.parent.mkdir(parents=True, exist_ok=True)
+    file = make_cache_folder() / "images-3.sqlite"
     with closing(sqlite3.connect(file, timeout=60)) as connection, connection:
-        columns = "path TEXT PRIMARY KEY, bytes, time, height, width, orientation, digest, hash, problem"
+        columns = "path TEXT PRIMARY KEY, stamp, height, width, orientation, digest, hash, cut_off, problem, checksum"
         connection.execute(f"CREATE TABLE IF NOT EXISTS images ({columns}) WITHOUT ROWID")
         yield connection
 
 
 def prepare(
-    annotations: Annotations, skip_bad_images: bool = False, bad_boxes: str = "error"
+    annotations: Annotations, bad_images: str = "error", bad_boxes: str = "error"
 ) -> tuple[Annotations, list[str]]:
     """Scans the images and checks the boxes against them -> (annotations with sizes, lines of report).
 
-    Images that cannot be read are a DataError, or left out with `skip_bad_images`; so are boxes wholly outside their image,
-    with `bad_boxes="drop"`. Boxes partly outside stay as written and are counted."""
-    report = list(annotations.notes)
-    found = scan([annotations.path(i) for i in range(len(annotations))])
-    problems = [f"{annotations.where(index)}: {problem}" for index, problem in sorted(found.problems.items())]
-    source, good = annotations.source, np.setdiff1d(np.arange(len(annotations)), list(found.problems))
-    if not skip_bad_images or not len(good):
-        fix = "skip_bad_images=True leaves them out"
-        fix += "; image_root names the folder of the images" if source.endswith(".json") else ""
-        raise_any(f"{source}: {len(problems)} of {len(annotations)} images cannot be read; {fix}", problems)
+    Images that cannot be read are a DataError, or what `bad_images` says (see `bad_images.without_bad`). Boxes wholly outside
+    their image are an error, or left out with `bad_boxes="drop"`. Boxes partly outside stay as written and are counted."""
+    report, found = list(annotations.notes), scan([annotations.path(i) for i in range(len(annotations))])
+    source = annotations.source
     old, new = annotations.sizes, found.sizes
     differ = np.flatnonzero((old != new).any(1) & old.all(1) & new.all(1))
     if len(differ):
@@ -182,9 +190,11 @@ def prepare(
         example = f"{annotations.where(first)}: {old_width}x{old_height}, but the image is {width}x{height}"
         report.append(f"{source}: {text}: {len(differ)}; {example}")
     annotations = replace(annotations, sizes=new, digests=found.digests)
-    if problems:
-        report.append(f"{source}: images that cannot be read, left out: {len(problems)}\n{first_ten(problems)}")
-        annotations = annotations.select(good)
+    if found.problems or bad_images != "error":
+        from datasets.bad_images import without_bad
+
+        annotations, notes = without_bad(annotations, found, bad_images)
+        report += notes
     annotations, notes = _check_boxes(annotations, bad_boxes)
     return annotations, report + notes
 
@@ -196,13 +206,13 @@ def clipped_boxes(annotations: Annotations) -> np.ndarray:
 
 
 def _check_boxes(annotations: Annotations, bad_boxes: str) -> tuple[Annotations, list[str]]:
-    clipped, images = clipped_boxes(annotations), annotations.image_of_boxes()
+    clipped, owner = clipped_boxes(annotations), annotations.image_of_boxes()
     outside = np.abs(clipped - annotations.boxes).max(1, initial=0) > 0.01  # pixels; less is rounding
     gone = area(clipped.astype(np.float32)) <= 0
     problems = []
     for row in np.flatnonzero(gone):
-        box, (height, width) = ",".join(f"{v:g}" for v in annotations.boxes[row]), annotations.sizes[images[row]]
-        problems.append(f"{annotations.where(images[row])}: box {box} lies outside its image of {width}x{height}")
+        box, (height, width) = ",".join(f"{v:g}" for v in annotations.boxes[row]), annotations.sizes[owner[row]]
+        problems.append(f"{annotations.where(owner[row])}: box {box} lies outside its image of {width}x{height}")
     notes = note_dropped(f"{annotations.source}: boxes without area inside their images", problems, bad_boxes)
     if problems:
         annotations = annotations.keep_boxes(~gone)

@@ -22,7 +22,7 @@ def read_train_and_val(
     merge: str | None,
     image_root: str | None,
     bad_boxes: str,
-    skip_bad_images: bool,
+    bad_images: str,
     log: Callable[[str], None],
 ) -> tuple[Annotations, Annotations]:
     """Reads and checks the training and the validation data, and draws the demo if it is missing.
@@ -38,7 +38,7 @@ def read_train_and_val(
     sources = {"train": train} | ({} if fraction else {"val": source})
     if inside and os.path.isfile(train) and not train.lower().endswith((".yaml", ".yml", ".data", *JSON_LINES)):
         raise ConfigError(_no_val(train))
-    found = read_parts(sources, classes, merge, image_root, bad_boxes, skip_bad_images, log)
+    found = read_parts(sources, classes, merge, image_root, bad_boxes, bad_images, log)
     if fraction:
         from datasets.split import train_and_val
 
@@ -61,7 +61,7 @@ def read_parts(
     merge: str | None,
     image_root: str | None,
     bad_boxes: str,
-    skip_bad_images: bool,
+    bad_images: str,
     log: Callable[[str], None],
 ) -> tuple[Annotations, ...]:
     """Reads and checks the parts of a data set; `sources` maps a part ("train", "val") to its file or folder.
@@ -79,12 +79,12 @@ def read_parts(
                 hint = "; a line is: path x1,y1,x2,y2,class ..." if source.lower().endswith(".txt") else ""
                 raise DataError(f"{source}: no boxes in any of the images ({len(data)}){hint}{left}")
             names = data.classes
-            data, notes = prepare(data, skip_bad_images, bad_boxes)
+            data, notes = prepare(data, bad_images, bad_boxes)
         except DataError as error:
             errors.append(error)
             if error.rest is not None:  # the images of what could be read are checked too
                 try:
-                    prepare(error.rest, skip_bad_images, bad_boxes)
+                    prepare(error.rest, bad_images, bad_boxes)
                 except DataError as more:
                     errors.append(more)
             continue

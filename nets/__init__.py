@@ -1,6 +1,7 @@
 """Detection models, their losses and their pretrained weights. This package imports `utils` only."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +24,8 @@ class Family(NamedTuple):
     weights: Mapping[str, OfficialFile]  # size name -> the official COCO weights; may be empty
     rename: Callable[[str], str | None]  # official tensor name -> ours; None: our model does not have this tensor
 
+
+MAX_WIDTH = 4096  # channels of a layer that `build` takes from a file
 
 MODELS = {
     "yolox": Family(yolox.YOLOX, yolox.SIZES, YOLOXCriterion, pretrained.YOLOX_FILES, names.of_yolox),
@@ -50,7 +53,10 @@ def build(name: str, num_classes: int, state: Mapping[str, Tensor] | None = None
     from the size and the number of classes (the class branches of YOLOv9). Raises ValueError for an unknown name.
     """
     family, size = family_of(name)
-    return family.model(family.sizes[size], num_classes, **family.model.options(state or {}))
+    options = family.model.options({name: value for name, value in (state or {}).items() if value.ndim})
+    if any(not 0 < width <= MAX_WIDTH for width in options.values()):
+        raise checkpoint.CheckpointError(f"the weights do not fit model={name}: they ask for {options}")
+    return family.model(family.sizes[size], num_classes, **options)
 
 
 def criterion(model: DetectionModel, normalizer: Callable[[Tensor], Tensor] = local_normalizer, no_aug: bool = False):
@@ -64,14 +70,18 @@ def criterion(model: DetectionModel, normalizer: Callable[[Tensor], Tensor] = lo
 
 
 def fetch_weights(name: str, mirror: str | None = None) -> Path:
-    """Downloads the official COCO weights of a model once and returns the path; see `pretrained.fetch`."""
+    """Downloads the official COCO weights of a model once and returns the path; see `weights.fetch`."""
+    from nets.weights import fetch, require_all
+
     family, size = family_of(name)
-    return pretrained.fetch(name, family.weights.get(size), mirror)
+    return fetch(name, family.weights.get(size), mirror, verify=partial(require_all, name))
 
 
 def read_weights(path: str | Path, name: str) -> tuple[dict[str, Tensor], tuple[str, ...] | None]:
-    """Reads a weights file -> a state dict with our tensor names, and its class names or None; see `pretrained.read`."""
-    return pretrained.read(path, family_of(name)[0].rename)
+    """Reads a weights file -> a state dict with our tensor names, and its class names or None; see `weights.read`."""
+    from nets.weights import read
+
+    return read(path, family_of(name)[0].rename)
 
 
 def official_size(name: str) -> tuple[int, int]:
@@ -104,10 +114,13 @@ def build_pretrained(
             model = build(name, len(classes))
         else:
             log(f"weights    {path}")
+            from utils.validate import fitting
+
             state, known = read_weights(path, name)
-            model = build(name, len(classes), state)
-            state = pretrained.adapt_classes(state, known, classes, model)
-            log(checkpoint.load_matching(model, state).require(backbone=0.8).text())
+            with fitting(path):
+                model = build(name, len(classes), state)
+                state = pretrained.adapt_classes(state, known, classes, model)
+                log(checkpoint.load_matching(model, state).require(backbone=0.8).text())
         return path is not None, {key: value.to("meta") for key, value in model.state_dict().items()}
 
     loaded, shapes = ranks.on_main(load)

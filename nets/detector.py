@@ -119,7 +119,7 @@ def read_images(images: Sequence[str | Path | np.ndarray], most: int) -> Iterato
     """Yields the images in order; threads read up to `most` of the next files ahead."""
 
     def read(image: str | Path | np.ndarray) -> np.ndarray:
-        return read_image(str(image)) if isinstance(image, str | Path) else image
+        return read_image(str(image), whole=True) if isinstance(image, str | Path) else image
 
     if len(images) > 1 and any(isinstance(image, str | Path) for image in images):
         return prefetch(read, images, most, READERS)
@@ -174,10 +174,13 @@ def load(
 
 def _load_checkpoint(path: Path) -> Loaded:
     """Loads best.pt, last.pt or another checkpoint of train.py."""
-    contents = checkpoint.load(path)
+    from utils.validate import fitting
+
+    contents = checkpoint.load(path, "prediction")
     config, names = contents["config"], tuple(contents["classes"])
-    network = nets.build(config["model"], len(names), contents["model"])
-    network.load_state_dict(contents["model"])
+    with fitting(path):
+        network = nets.build(config["model"], len(names), contents["model"])
+        network.load_state_dict(contents["model"])
     best = contents.get("metrics", {}).get("confidence", -1)
     confidence = best if best > 0 else CONFIDENCE
     return Loaded(network.eval(), names, tuple(config["image_size"]), config, path, confidence, config["model"])
@@ -198,8 +201,11 @@ def _load_exported(path: Path, image_size: tuple[int, int] | None) -> Loaded:
 
 def _load_official(path: Path, model: str, classes: Sequence[str] | None) -> Loaded:
     """Loads weights of other programs, with all their classes or with the rows of `classes`. Raises ValueError."""
+    from nets.weights import class_rows
+    from utils.validate import fitting
+
     state, names = nets.read_weights(path, model)
-    rows = len(state.get("head.class_predictors.0.bias", ()))
+    rows = class_rows(state)
     wanted = tuple(classes or names or ())
     if not wanted:
         raise ValueError(f"{path} predicts {rows} classes without their names: give classes=FILE, one name per line")
@@ -207,8 +213,9 @@ def _load_official(path: Path, model: str, classes: Sequence[str] | None) -> Loa
     if not known and len(wanted) != rows:
         raise ValueError(f"{path} predicts {rows} classes, classes= has {len(wanted)} names, and not all are COCO's")
     network = nets.build(model, len(wanted), state)
-    state = pretrained.adapt_classes(state, names if known else None, wanted, network)
-    checkpoint.load_matching(network, state).require(backbone=1.0, neck=1.0, head=1.0)
+    with fitting(path):
+        state = pretrained.adapt_classes(state, names if known else None, wanted, network)
+        checkpoint.load_matching(network, state).require(backbone=1.0, neck=1.0, head=1.0)
     return Loaded(network.eval(), wanted, nets.official_size(model), {}, path, CONFIDENCE, model)
 
 

@@ -13,7 +13,9 @@ import nets
 from nets.postprocess import Detections
 from utils.checkpoint import CheckpointError
 from utils.images import into_original
+from utils.validate import first_line, fitting, validated
 
+MAX_BATCH = 4096  # images at a time
 VERSION = 1  # of the metadata, and of the meaning of inputs and outputs
 REQUIRED = ("version", "model", "classes", "image_size", "dynamic_size", "letterbox", "outputs", "confidence")
 
@@ -27,13 +29,29 @@ class OnnxModel:
 
     def __init__(self, path: str | Path, decoder: nets.DetectionModel | None = None):
         self._session = _open(Path(path))
-        self.about = _about(Path(path), self._session.get_modelmeta().custom_metadata_map)
+        self.about = _about(Path(path), _metadata(Path(path), self._session))
         self.letterbox, self.num_classes = self.about["letterbox"], len(self.about["classes"])
-        self._input = self._session.get_inputs()[0]
+        self._path, self._input = Path(path), self._session.get_inputs()[0]
         self._decoder = None
         if self.about["outputs"] == "raw":
             with torch.device("meta"):
                 self._decoder = decoder or nets.build(self.about["model"], self.num_classes)
+        self._check_graph()
+
+    def _check_graph(self) -> None:
+        """Raises CheckpointError unless inputs and outputs of the graph are those that the metadata promise."""
+        inputs, outputs = self._session.get_inputs(), self._session.get_outputs()
+        shape, uint8 = self._input.shape, self._input.type == "tensor(uint8)"
+        fixed = shape[1:3] if uint8 else shape[2:4]
+        sizes = all(a == b or isinstance(a, str) for a, b in zip(fixed, self.about["image_size"], strict=False))
+        batch = isinstance(shape[0], str) or 1 <= shape[0] <= MAX_BATCH if len(shape) == 4 else False
+        kinds = self._input.type in ("tensor(uint8)", "tensor(float)", "tensor(float16)")
+        names = [one.name for one in inputs[1:]] in ([], ["confidence", "nms_iou"])
+        count = len(outputs) == 3 if self._decoder is None else len(outputs) % len(self._decoder.strides) == 0
+        if not (sizes and batch and kinds and names and count and outputs):
+            raise CheckpointError(
+                f"{self._path}: inputs or outputs of its network do not fit its metadata: export it again"
+            )
 
     def __call__(self, images: Tensor) -> Any:
         """Images `[B, 3, H, W]`, 0-255 -> raw Predictions.
@@ -44,7 +62,8 @@ class OnnxModel:
             return images
         maps, count = self._run(images, {}), len(self._decoder.strides)  # boxes_8, boxes_16, ...
         fields = [maps[start : start + count] for start in range(0, len(maps), count)]
-        return self._decoder.head.flatten(list(zip(*fields, strict=True)))
+        with fitting(self._path):
+            return self._decoder.head.flatten(list(zip(*fields, strict=True)))
 
     def detections(
         self,
@@ -64,8 +83,15 @@ class OnnxModel:
             return self._decoder.detections(predictions, image_size, transforms.cpu(), **limits)
         limits = {"confidence": np.array([confidence], np.float32), "nms_iou": np.array([nms_iou], np.float32)}
         boxes, scores, labels = (x[:, :max_detections] for x in self._run(predictions, limits))
-        boxes = into_original(boxes, transforms.cpu()[:, None])
-        return [Detections(*(x[i][labels[i] >= 0] for x in (boxes, scores, labels))) for i in range(len(labels))]
+        if boxes.shape != (*scores.shape, 4) or labels.shape != scores.shape or boxes.ndim != 3:
+            raise CheckpointError(f"{self._path} returns {list(boxes.shape)}, not boxes with scores: export it again")
+        keep = labels >= 0
+        if not (labels[keep] < self.num_classes).all() or not (
+            boxes[keep].isfinite().all() and scores[keep].isfinite().all()
+        ):
+            raise CheckpointError(f"{self._path} returns unknown classes or boxes that are not finite: export it again")
+        boxes, labels = into_original(boxes, transforms.cpu()[:, None]), labels.long()
+        return [Detections(*(x[i][keep[i]] for x in (boxes, scores, labels))) for i in range(len(labels))]
 
     def _run(self, images: Tensor, limits: Mapping[str, np.ndarray]) -> list[Tensor]:
         """Runs the session on as many images at a time as the file takes; an incomplete batch is padded with black images."""
@@ -80,7 +106,11 @@ class OnnxModel:
         for start in range(0, len(inputs), batch_size):
             batch = inputs[start : start + batch_size]
             padding = np.zeros((batch_size - len(batch), *batch.shape[1:]), batch.dtype)
-            output = self._session.run(None, {self._input.name: np.concatenate([batch, padding]), **limits})
+            try:
+                output = self._session.run(None, {self._input.name: np.concatenate([batch, padding]), **limits})
+            except Exception as error:  # its errors have no common class
+                why = first_line(error)
+                raise CheckpointError(f"{self._path} cannot be run ({why}): export it again") from error
             outputs.append([x[: len(batch)] for x in output])
         return [torch.from_numpy(np.concatenate(parts)) for parts in zip(*outputs, strict=True)]
 
@@ -113,22 +143,34 @@ def _open(path: Path):
     try:
         return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # its errors have no common class
-        why = str(error).partition("\n")[0]
+        why = first_line(error)
         raise CheckpointError(
-            f"{path} is damaged or too new for onnxruntime {onnxruntime.__version__} ({why})"
+            f"{path} is damaged or too new for onnxruntime {onnxruntime.__version__} ({why}): export it again"
         ) from error
 
 
+def _metadata(path: Path, session) -> dict[str, str]:
+    """Returns the metadata of an open file. Raises CheckpointError if they are not text."""
+    try:
+        return session.get_modelmeta().custom_metadata_map
+    except UnicodeDecodeError as error:
+        raise CheckpointError(f"{path} has metadata that are not text: export it again") from error
+
+
 def _about(path: Path, written: Mapping[str, str]) -> dict[str, Any]:
-    """Reads the metadata of a file. Raises CheckpointError if export.py did not write it or it is not supported."""
+    """Reads the metadata of a file. Raises CheckpointError if export.py did not write it, or if a value is wrong."""
     if written.get("version", str(VERSION)) != str(VERSION):
-        raise CheckpointError(f"{path} has version {written['version']}, supported is {VERSION}: export it again")
+        raise CheckpointError(
+            f"{path} has version {ascii(written['version'][:20])[1:-1]}, supported is {VERSION}: export it again"
+        )
     if missing := [name for name in REQUIRED if name not in written]:
         raise CheckpointError(f"{path} has no {', '.join(missing)} in its metadata: export.py did not write it")
     try:
         about = {name: json.loads(value) for name, value in written.items()}
-    except ValueError as error:
-        raise CheckpointError(f"{path} has metadata that are not JSON ({error}): export it again") from error
+    except (ValueError, RecursionError) as error:
+        why = first_line(error)
+        raise CheckpointError(f"{path} has metadata that are not JSON ({why}): export it again") from error
+    validated(about, path, "onnx")
     if about.pop("nms_free", False):
         raise CheckpointError(f"{path} was exported from a model with nms_free=true, which is no longer supported")
     about["letterbox"] = {"centre": "center"}.get(about["letterbox"], about["letterbox"])  # spelling of older files

@@ -1,19 +1,9 @@
-"""Official weights: addresses, download with checks, reading, and matching of classes."""
+"""Official weights: addresses and digests, and matching of classes."""
 
-import hashlib
-import http.client
-import urllib.request
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor, nn
-from tqdm import tqdm
-
-from utils import checkpoint
-from utils.checkpoint import atomic_write
-from utils.config import cache_folder
 
 HOST = "https://github.com"
 YOLOX_RELEASE = "Megvii-BaseDetection/YOLOX/releases/download/0.1.1rc0"
@@ -24,7 +14,7 @@ class OfficialFile(NamedTuple):
     """A released weights file."""
 
     path: str  # below HOST
-    sha256: str | None = None  # None: unknown, not checked
+    sha256: str | None = None  # None: unknown, see `weights.pin`
     image_size: tuple[int, int] = (640, 640)  # height and width of the training and of the published AP
 
 
@@ -56,110 +46,9 @@ COCO_CLASSES = tuple(
 UNUSED_IDS = {12, 26, 29, 30, 45, 66, 68, 69, 71, 83}  # the 91 ids of COCO's paper have gaps
 COCO_CATEGORY_IDS = tuple(i for i in range(1, 91) if i not in UNUSED_IDS)
 
-# Between the standard deviation of pixels of 0-255, about 60, and that of the legacy preprocessing, about 1.
-MIN_INPUT_STD = 8.0
-
 
 class PretrainedError(ValueError):
     """Weights that cannot be downloaded or used. The message names the file or address and the fix."""
-
-
-def fetch(model: str, official: OfficialFile | None, mirror: str | None = None, timeout: float = 10) -> Path:
-    """Downloads the official COCO weights of `model` once, into the cache folder, and returns the file.
-
-    If the SHA-256 is known, it is checked at every use, so a file put into the folder by hand is checked too. `mirror` replaces
-    "https://github.com" in the address. Proxies are taken from the environment. `timeout`: seconds for the connection and for
-    every read. Raises PretrainedError.
-    """
-    if official is None:
-        raise PretrainedError(f"there are no official weights for model={model}; give weights=FILE or weights=none")
-    address = f"{(mirror or HOST).rstrip('/')}/{official.path}"
-    path = cache_folder() / f"{model}.pth"
-    hint = f"Download {address} by hand to {path}, or give weights=FILE, weights=none or a mirror, weights=https://HOST"
-    if not path.exists():
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            _download(address, path, timeout, official.sha256)
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            raise PretrainedError(f"the weights of {model} could not be downloaded ({error}). {hint}") from error
-    elif official.sha256 and _digest(path) != official.sha256:
-        raise PretrainedError(f"{path} is not the official file: its SHA-256 differs. Delete it. {hint}")
-    return path
-
-
-def _download(address: str, path: Path, timeout: float, sha256: str | None) -> None:
-    """Downloads a file atomically and checks its length and its SHA-256 (None: unknown). Raises OSError."""
-    opener = urllib.request.build_opener()  # unlike urlopen, it reads the proxies from the environment at every call
-    with opener.open(address, timeout=timeout) as response, atomic_write(path) as file:
-        size, received = int(response.headers.get("Content-Length") or 0), 0
-        with tqdm(total=size or None, unit="B", unit_scale=True, desc=path.name) as bar:
-            while block := response.read(1 << 16):
-                received += file.write(block)
-                bar.update(len(block))
-        file.flush()
-        if size and received != size:
-            raise OSError(f"the connection was cut after {received} of {size} bytes")
-        if sha256 and _digest(file.name) != sha256:
-            raise OSError("the downloaded file is not the official one: its SHA-256 differs")
-
-
-def _digest(path: str | Path) -> str:
-    """SHA-256 of a file, as hexadecimal digits."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def read(path: str | Path, rename: Callable[[str], str | None]) -> tuple[dict[str, Tensor], tuple[str, ...] | None]:
-    """Reads a weights file -> a state dict with our tensor names, and the class names of its rows.
-
-    Accepts our own checkpoints and the official layouts: `{"model": {...}}`, `{"state_dict": {...}}` of a training, or a bare
-    state dict. `rename`: official tensor name -> ours; our own names stay unchanged. If a file does not name its classes, 80
-    rows are those of COCO, and others are unknown (None). Raises PretrainedError for damaged and for other files, and for weights
-    that need the preprocessing of YOLOX release 0.1.0.
-    """
-    try:
-        contents = checkpoint.read(path)
-    except checkpoint.CheckpointError as error:
-        raise PretrainedError(f"weights={path}: {error}") from error
-    parts = contents if isinstance(contents, dict) else {}
-    state = parts.get("model", parts.get("state_dict", parts))
-    if not isinstance(state, dict) or not any(isinstance(value, Tensor) for value in state.values()):
-        raise PretrainedError(f'weights={path} holds no weights: expected {{"model": state dict}} or a state dict')
-    if any(str(name).startswith("selector.") for name in state):
-        raise PretrainedError(f"weights={path} were trained with nms_free=true, which is no longer supported")
-    state = {rename(str(name)): value for name, value in state.items() if isinstance(value, Tensor)}
-    state.pop(None, None)  # tensors that our model does not have
-    if parts.get("classes"):
-        return state, tuple(parts["classes"])
-    deviation = input_std(state)
-    if deviation is not None and deviation < MIN_INPUT_STD:
-        raise PretrainedError(
-            f"weights={path} were trained on pixels with a standard deviation of {deviation:.1f}, not on 0-255: they need the "
-            f"preprocessing of YOLOX release 0.1.0 and would detect nothing. Use those of release 0.1.1rc0 (weights=coco)"
-        )
-    rows = state.get("head.class_predictors.0.bias", ())
-    return state, COCO_CLASSES if len(rows) == len(COCO_CLASSES) else None
-
-
-def input_std(state: Mapping[str, Tensor]) -> float | None:
-    """Estimates the standard deviation of the pixels that a YOLOX stem was trained on, from its weights and batch norm.
-
-    In natural images the correlation of two pixels falls as exp(-distance / 20), and that of two colors is about .9. Let S be
-    this correlation matrix of the stem's inputs. For pixels of variance 1, the output of filter w has the variance w'Sw. For
-    the pixels of the training it has the running variance of the batch norm. The ratio of both is the variance of the pixels.
-    Returns None if there is no YOLOX stem, or if its batch norm was never updated.
-    """
-    weight, variance = state.get("backbone.stem.conv.weight"), state.get("backbone.stem.bn.running_var")
-    if weight is None or variance is None or weight.shape[1:] != (12, 3, 3) or bool((variance == 1).all()):
-        return None
-    phase, color, row, column = torch.meshgrid(*(torch.arange(n) for n in (4, 3, 3, 3)), indexing="ij")
-    y, x = 2 * row + phase % 2, 2 * column + phase // 2  # channels are 4 phases of 3 colors, see yolox.FOCUS
-    places = torch.stack([y, x], -1).reshape(-1, 2).double()
-    same = color.reshape(-1, 1) == color.reshape(1, -1)
-    correlation = torch.exp(-torch.cdist(places, places) / 20) * torch.where(same, 1.0, 0.9)
-    filters = weight.double().flatten(1)
-    expected = ((filters @ correlation) * filters).sum(1)
-    return float((variance.double() / expected.clamp(min=1e-30)).median().sqrt())
 
 
 def shared_classes(from_names: Sequence[str], to_names: Sequence[str]) -> dict[int, int]:
@@ -185,7 +74,8 @@ def adapt_classes(
     pairs = shared_classes(from_names, to_names)
     adapted, own = dict(state), model.state_dict()
     for name, rows in state.items():
-        if ".class_predictors." in name and name in own and rows.shape[1:] == own[name].shape[1:]:
+        fits = name in own and rows.shape == (len(from_names), *own[name].shape[1:])
+        if ".class_predictors." in name and fits:
             adapted[name] = own[name].detach().cpu().clone()
             for to, source in pairs.items():
                 adapted[name][to] = rows[source]

@@ -70,5 +70,5 @@ class Results:
         lines = [f"{self.images} images, {rate:.1f} per second, detected: {counts}", str(self.folder)]
         if self.unread:
             more = [f"... and {len(self.unread) - SHOWN} more"] if len(self.unread) > SHOWN else []
-            lines = [f"{len(self.unread)} images could not be read:", *self.unread[:SHOWN], *more, *lines]
+            lines = [f"{len(self.unread)} images could not be read or written:", *self.unread[:SHOWN], *more, *lines]
         return "\n".join(lines)

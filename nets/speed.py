@@ -18,7 +18,7 @@ def decoded(source: str | None, paths: Collection[str]) -> Iterator[np.ndarray]:
     """Yields decoded images: of the files again and again, or if there are none, the frames of a stream."""
     if paths:
         return map(read_image, itertools.cycle(paths))
-    from utils import video
+    from nets import video
 
     return video.frames_of(video.open_video(source), 0)
 

@@ -363,3 +363,101 @@ def test_a_run_of_an_older_version_can_be_resumed(painted, tmp_path):
     save(file, old)
     train.main(replace(cfg, epochs=2, resume=True))
     assert load(file)["epoch"] == 2 and len(list((tmp_path / "runs").iterdir())) == 1
+
+
+def whole_checkpoint():
+    """Contents with everything that a prediction and a resumed run need."""
+    made = contents()
+    made["config"]["model"] = "yolox_nano"
+    made["resume"] |= {
+        "meter": {"batches": 1, "seconds": 2.0, "sums": {}},
+        "state": {"rows": ({"epoch": 1, "AP": 0.5},)},
+    }
+    made["resume"] |= {"constants": {"epochs": 3}, "freeze_epochs": 1, "batch_sizes": (4, 4), "classes": ["cat", "狗"]}
+    return made
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "why"),
+    [
+        ("classes", 5, "classes is 5, it must be a list of 1 to 10000 class names"),
+        ("classes", ["cat\ud800"], "class name .* surrogate"),
+        ("config.image_size", (10**6, 10**6), "multiples of 32 up to 8192"),
+        ("config.image_size", ..., "config.image_size is missing"),
+        ("config.val", "a\x1b[31m", "text without control characters"),
+        ("config", [1], "config is .*, it must be a dict of constants"),
+        ("metrics", {"confidence": 1.5}, "metrics.confidence is 1.5, it must be a number from -1 to 1"),
+        ("model", {"a": "b"}, "model is a dict, it must be a dict of tensors"),
+        ("model", {"a": torch.tensor(float("nan"))}, "not finite"),
+        ("resume.meter.batches", "1", "resume.meter.batches is '1', it must be a whole number"),
+        ("resume.batch_sizes", (4,), "a list of 2 values"),
+        ("resume.state.rows", ({"epoch": 7},), "the rows of all epochs"),
+        ("resume.updater", ..., "resume.updater is missing"),
+        ("epoch", {1, 2}, "epoch is a set, which no such file holds"),
+    ],
+)
+def test_contents_of_a_wrong_type_or_range_are_refused(tmp_path, place, value, why):
+    made, path = whole_checkpoint(), tmp_path / "a.pt"
+    torch.save(made | {"format": 1}, path)
+    for purpose in (None, "prediction", "resuming"):
+        assert load(path, purpose)["epoch"] == 3
+    *parents, name = place.split(".")
+    inside = made
+    for parent in parents:
+        inside = inside[parent]
+    inside[name] = value
+    if value is ...:
+        del inside[name]
+    torch.save(made | {"format": 1}, path)
+    with pytest.raises(CheckpointError, match=f"a.pt: .*{why}"):
+        load(path, "resuming" if "resume" in place else "prediction")
+
+
+class Fill:
+    def __reduce__(self):
+        return bytearray, (10**12,)
+
+
+def nested(depth):
+    value = ["ha"]
+    for _ in range(depth):
+        value = [value] * 10
+    return value
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        (torch.ones(1).expand(4_000_000, 1000), "more values than its storage"),
+        (torch.ones(3, 3).to_sparse(), "unusual kind of tensor"),
+        (torch.empty(10**6, 10**6, device="meta"), "unusual kind of tensor"),
+        (Fill(), "asks for memory that it does not fill"),
+        (nested(30), "nested too deeply, or there are too many values"),
+        (nested(60), "nested too deeply"),
+    ],
+    ids=["strides", "sparse", "meta", "bytearray", "repetitions", "depth"],
+)
+def test_files_that_ask_for_more_memory_than_they_fill_are_refused(tmp_path, value, why):
+    torch.save({"format": 1, "model": {"a": value}}, tmp_path / "a.pt")
+    assert (tmp_path / "a.pt").stat().st_size < 10_000
+    with pytest.raises(CheckpointError, match=why):
+        load(tmp_path / "a.pt")
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_archives_that_pytorch_does_not_write_are_refused(tmp_path):
+    save(tmp_path / "a.pt", {"model": {"a": torch.zeros(10_000)}})
+    with zipfile.ZipFile(tmp_path / "a.pt") as archive:
+        records = {item.filename: archive.read(item) for item in archive.infolist()}
+    for kind, more, why in ((zipfile.ZIP_DEFLATED, 0, "compressed"), (zipfile.ZIP_STORED, 1, "one name")):
+        with zipfile.ZipFile(tmp_path / "b.pt", "w", kind) as archive:
+            for name, record in list(records.items()) + list(records.items())[:more]:
+                archive.writestr(name, record)
+        with pytest.raises(CheckpointError, match=why):
+            load(tmp_path / "b.pt")
+
+
+def test_the_constant_for_bad_images_of_older_checkpoints_is_understood(tmp_path):
+    for old, new in ((True, "skip"), (False, "error")):
+        save(tmp_path / "a.pt", {"model": {}, "config": {"skip_bad_images": old}, "resume": {"constants": {}}})
+        assert load(tmp_path / "a.pt")["config"] == {"bad_images": new}

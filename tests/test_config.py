@@ -326,3 +326,8 @@ def test_a_rank_that_ends_because_another_failed_prints_nothing(rank_1):
     with pytest.raises(SystemExit) as raised:
         run(RemoteError("rank 0 failed"))
     assert raised.value.code == 1 and not rank_1.exists()
+
+
+def test_a_constant_that_was_replaced_names_the_new_one():
+    with pytest.raises(ConfigError, match="skip_bad_images has been replaced: write bad_images=skip"):
+        override(Config(), ["skip_bad_images=true"])

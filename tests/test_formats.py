@@ -458,7 +458,7 @@ def test_unreadable_yolo_images_are_reported_by_prepare(tmp_path: Path) -> None:
     found = read(path, "train")
     with pytest.raises(DataError, match="a 1.png: cannot be decoded"):
         prepare(found)
-    assert [row[2] for row in boxes(prepare(found, skip_bad_images=True)[0])] == [["cat"]]
+    assert [row[2] for row in boxes(prepare(found, bad_images="skip")[0])] == [["cat"]]
 
 
 def test_yolo_without_label_files_is_an_error_with_an_example(tmp_path: Path) -> None:

@@ -1,7 +1,9 @@
 """utils/images.py: every file becomes the same pixels, the letterbox and its inverse agree, prefetching changes no result."""
 
 import os
+import struct
 import threading
+import zlib
 from contextlib import closing
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import torch
 from painted import assert_under_its_box, painted_sample
 from PIL import Image, ImageOps
 
+import utils.images
 from utils.boxes import clip
 from utils.images import (
     FILL,
@@ -20,6 +23,7 @@ from utils.images import (
     boxes_to_input,
     images_under,
     into_original,
+    is_cut_off,
     letterbox,
     prefetch,
     read_image,
@@ -234,3 +238,62 @@ def test_no_thread_is_left_after_ctrl_c_or_closing() -> None:
 
 def test_batched_returns_lists_of_one_size_except_the_last() -> None:
     assert list(batched(range(7), 3)) == [[0, 1, 2], [3, 4, 5], [6]] and list(batched([], 3)) == []
+
+
+# ---- hostile files
+
+
+def png_of(width: int, height: int, pixels: bytes = b"", length: int | None = None) -> bytes:
+    """A PNG with this size in its header, and another length of its pixels than they have."""
+    data = b"\x89PNG\r\n\x1a\n"
+    head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    for kind, body in ((b"IHDR", head), (b"IDAT", pixels), (b"IEND", b"")):
+        size = len(body) if length is None or kind != b"IDAT" else length
+        data += struct.pack(">I", size) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+    return data
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (png_of(16385, 16384), "more than 268,435,456 pixels.*OPENCV_IO_MAX_IMAGE_PIXELS"),
+        (png_of(2**31 - 1, 2**31 - 1), "more than|cannot be decoded"),
+        (png_of(16000, 16000), "bytes cannot hold 16000x16000 pixels"),
+        (png_of(64, 64, zlib.compress(bytes(64 * 193)), 2**31 - 1), "the PNG is cut off"),
+    ],
+)
+def test_small_files_that_promise_much_are_refused_before_they_are_decoded(
+    tmp_path: Path, monkeypatch, data, why
+) -> None:
+    path = tmp_path / "a.png"
+    path.write_bytes(data)
+    monkeypatch.setattr(cv2, "imdecode", None)
+    with pytest.raises(ImageError, match=why):
+        read_image(str(path))
+
+
+def test_the_limit_of_pixels_can_be_raised(tmp_path: Path, monkeypatch) -> None:
+    quarters().save(tmp_path / "a.png")
+    monkeypatch.setattr(utils.images, "MAX_PIXELS", 48 * 32 - 1)
+    with pytest.raises(ImageError, match="48x32 are more than 1,535 pixels"):
+        read_image(str(tmp_path / "a.png"))
+    monkeypatch.setattr(utils.images, "MAX_PIXELS", 48 * 32)
+    assert read_image(str(tmp_path / "a.png")).shape == (32, 48, 3)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes of POSIX")
+def test_devices_pipes_and_folders_are_no_images(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.jpg")
+    (tmp_path / "folder.jpg").mkdir()
+    for path in ("/dev/zero", tmp_path / "pipe.jpg", tmp_path / "folder.jpg"):
+        with pytest.raises(ImageError, match="a folder, a device or a pipe"):
+            read_image(str(path))
+
+
+def test_a_jpeg_with_anything_after_its_end_is_not_cut_off(tmp_path: Path) -> None:
+    """Phones append videos and second images."""
+    quarters().save(tmp_path / "a.jpg", exif=b"Exif\0\0\xff\xd9\xff\xda")
+    data = (tmp_path / "a.jpg").read_bytes()
+    assert not is_cut_off(data) and is_cut_off(data[:-2]) and is_cut_off(data[:-3]) and not is_cut_off(b"\x89PNG")
+    (tmp_path / "b.jpg").write_bytes(data + b"\xff\xda moov \xff\xc0")
+    assert np.array_equal(read_image(str(tmp_path / "b.jpg"), whole=True), read_image(str(tmp_path / "a.jpg")))

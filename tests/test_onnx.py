@@ -76,9 +76,13 @@ def test_files_that_are_missing_damaged_or_foreign_are_refused(file, tmp_path):
         (dict.fromkeys(("version", "model", "classes", "letterbox")), "has no version, .*export.py did not write it"),
         ({"version": "9"}, "has version 9, supported is 1"),
         ({"classes": "cat, dog"}, "metadata that are not JSON"),
+        ({"classes": "5"}, "classes is 5, it must be a list"),
+        ({"image_size": "[1000000, 1000000]"}, "multiples of 32 up to 8192"),
+        ({"letterbox": '"left"', "confidence": "1.5"}, "letterbox is 'left'.*; confidence is 1.5"),
+        ({"classes": "[" * 9000}, "metadata that are not JSON"),
         ({"nms_free": "true"}, "a model with nms_free=true, which is no longer supported"),
     ],
-    ids=["foreign", "newer", "no JSON", "nms_free"],
+    ids=["foreign", "newer", "no JSON", "classes", "size", "two", "deep", "nms_free"],
 )
 def test_metadata_that_are_not_supported_are_refused(file, tmp_path, changes, why):
     with pytest.raises(CheckpointError, match=why):

@@ -12,10 +12,9 @@ from lively import tiny_checkpoint
 import evaluate
 import predict
 from datasets.formats import read
-from nets import speed
+from nets import speed, video
 from nets.detector import Detector
 from predict import Config, find_images, is_live, is_stream, main
-from utils import video
 from utils.checkpoint import CheckpointError
 from utils.config import ConfigError, override
 from utils.images import read_image
@@ -408,3 +407,34 @@ def test_coco_weights_use_the_category_ids_of_coco(shared, tmp_path):
         )
     )
     assert [(entry["class"], entry["category_id"]) for entry in entries(tmp_path / "out")] == [("bear", 23)]
+
+
+def test_a_name_that_a_suffix_makes_too_long_does_not_stop_the_others(weights, tmp_path, capsys):
+    """The drawn image of a GIF has the suffix .png more, and its name then more than 255 bytes."""
+    (tmp_path / "in").mkdir()
+    image = np.random.default_rng(0).integers(0, 256, (40, 60, 3), dtype=np.uint8)
+    for name in ("x" * 251 + ".gif", "y.png"):
+        Image.fromarray(image).save(tmp_path / "in" / name)
+    folder = main(Config(str(weights), str(tmp_path / "in"), str(tmp_path / "out"), device="cpu"))
+    names = {row["file_name"] for row in json.loads((folder / "detections.json").read_text())}
+    assert names == {"x" * 251 + ".gif", "y.png"} and (folder / "y.png").is_file()
+    assert "detected, but not drawn" in capsys.readouterr().out
+
+
+def test_an_error_in_the_middle_keeps_what_was_detected(weights, tmp_path, monkeypatch):
+    (tmp_path / "in").mkdir()
+    for number in range(4):
+        Image.new("RGB", (60, 40), (number * 50, 9, 99)).save(tmp_path / "in" / f"{number}.png")
+    drawing = predict.draw_boxes
+
+    def failing(image, *rest):
+        if image[0, 0, 2] > 90:
+            raise RuntimeError("no more")
+        return drawing(image, *rest)
+
+    monkeypatch.setattr(predict, "draw_boxes", failing)
+    with pytest.raises(RuntimeError, match="no more"):
+        main(Config(str(weights), str(tmp_path / "in"), str(tmp_path / "out"), device="cpu", confidence=0.01))
+    assert {"0.png", "1.png"} <= {
+        row["file_name"] for row in json.loads((tmp_path / "out/detections.json").read_text())
+    }

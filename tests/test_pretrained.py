@@ -17,7 +17,7 @@ import torch
 from toys import detector as toy_detector
 
 import nets
-from nets import detector, pretrained
+from nets import detector, pretrained, weights
 from nets.names import of_yolox
 from nets.pretrained import (
     COCO_CATEGORY_IDS,
@@ -25,11 +25,9 @@ from nets.pretrained import (
     OfficialFile,
     PretrainedError,
     adapt_classes,
-    fetch,
-    input_std,
-    read,
     shared_classes,
 )
+from nets.weights import fetch, input_std, read
 from utils import checkpoint
 
 DATA = os.urandom(200_000)
@@ -257,9 +255,9 @@ def test_dim_or_recolored_images_are_not_mistaken_for_legacy_weights(state):
     for factor in (0.3, 3.0):
         dim = dict(state)
         dim["backbone.stem.bn.running_var"] = dim["backbone.stem.bn.running_var"] * factor**2
-        assert input_std(dim) > pretrained.MIN_INPUT_STD > input_std(as_legacy(dim))
+        assert input_std(dim) > weights.MIN_INPUT_STD > input_std(as_legacy(dim))
     flipped = state | {"backbone.stem.conv.weight": state["backbone.stem.conv.weight"].flip(1)}
-    assert input_std(flipped) > pretrained.MIN_INPUT_STD
+    assert input_std(flipped) > weights.MIN_INPUT_STD
 
 
 def test_weights_that_were_never_trained_are_not_judged(tmp_path):
@@ -327,3 +325,34 @@ def test_real_weights_are_read_and_told_apart_from_legacy_ones(shared):
     nets.build("yolox_nano", 80).load_state_dict(state)
     assert classes == COCO_CLASSES
     assert 50 < input_std(state) < 80 and 0.8 < input_std(as_legacy(state)) < 1.5
+
+
+def test_a_file_of_unknown_digest_is_verified_and_pinned_at_its_first_use(server, tmp_path, capsys):
+    seen = []
+    path = fetch("toy", UNKNOWN, mirror=server.address, verify=seen.append)
+    digest = hashlib.sha256(DATA).hexdigest()
+    assert seen == [path] and f"SHA-256 {digest}, pinned" in capsys.readouterr().out
+    assert (tmp_path / "cache" / "toy.pth.sha256").read_text().strip() == digest
+    assert fetch("toy", UNKNOWN, verify=seen.append) == path and seen == [path]
+    path.write_bytes(DATA[:-1])
+    with pytest.raises(PretrainedError, match="has changed since its first use"):
+        fetch("toy", UNKNOWN)
+
+    def refuse(path):
+        raise ValueError("no weights")
+
+    (tmp_path / "cache" / "toy.pth.sha256").unlink()
+    with pytest.raises(PretrainedError, match="is not the official file .no weights."):
+        fetch("toy", UNKNOWN, verify=refuse)
+    assert not (tmp_path / "cache" / "toy.pth.sha256").exists()
+
+
+def test_the_first_use_requires_all_tensors_of_the_model(tmp_path):
+    state = nets.build("yolox_nano", 80).state_dict()
+    torch.save({"model": state}, tmp_path / "a.pth")
+    weights.require_all("yolox_nano", tmp_path / "a.pth")
+    torch.save(
+        {"model": {name: value for name, value in state.items() if "neck.shrink" not in name}}, tmp_path / "a.pth"
+    )
+    with pytest.raises(ValueError, match="of the neck fits, but 100% must"):
+        weights.require_all("yolox_nano", tmp_path / "a.pth")

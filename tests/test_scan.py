@@ -10,8 +10,9 @@ from PIL import Image
 
 import datasets.scan
 from datasets.annotations import Annotations, DataError, read_annotation_file
+from datasets.cache import ImageCache
 from datasets.scan import prepare, scan
-from utils.images import read_image
+from utils.images import ImageError, read_image
 
 
 @pytest.fixture(autouse=True)
@@ -114,10 +115,10 @@ def data(folder: Path, text: str) -> Annotations:
 def test_unreadable_images_are_an_error_or_left_out_and_listed(tmp_path: Path) -> None:
     found = data(tmp_path, "a.png 1,2,3,4,0\nmissing.png 1,2,3,4,0\ncut.png 1,2,3,4,0 5,6,7,8,0\na.png 5,5,9,9,0\n")
     truncated(tmp_path, "cut.png")
-    with pytest.raises(DataError, match="skip_bad_images=True") as caught:
+    with pytest.raises(DataError, match="bad_images=.skip") as caught:
         prepare(found)
     assert all(text in str(caught.value) for text in ("train.txt:2: ", "train.txt:3: ", "2 of 4"))
-    good, report = prepare(found, skip_bad_images=True)
+    good, report = prepare(found, bad_images="skip")
     assert good.lines.tolist() == [1, 4] and good.sizes.tolist() == [[32, 48]] * 2 and good.image_ids.tolist() == [1, 4]
     assert good.boxes.tolist() == [[1, 2, 3, 4], [5, 5, 9, 9]]
     assert "left out: 2" in report[0] and "missing.png" in report[0]
@@ -125,7 +126,7 @@ def test_unreadable_images_are_an_error_or_left_out_and_listed(tmp_path: Path) -
 
 def test_a_data_set_without_any_readable_image_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="1 of 1"):
-        prepare(data(tmp_path, "missing.png 1,2,3,4,0\n"), skip_bad_images=True)
+        prepare(data(tmp_path, "missing.png 1,2,3,4,0\n"), bad_images="skip")
 
 
 def test_boxes_partly_outside_are_kept_and_counted(tmp_path: Path) -> None:
@@ -142,3 +143,57 @@ def test_boxes_wholly_outside_are_an_error_or_dropped(tmp_path: Path) -> None:
     good, report = prepare(found, bad_boxes="drop")
     assert good.boxes.tolist() == [[1, 1, 5, 5], [2, 2, 6, 6]] and good.starts.tolist() == [0, 1, 2]
     assert "left out: 2" in report[0]
+
+
+def test_a_jpeg_that_is_cut_off_can_be_repaired(tmp_path: Path) -> None:
+    """Two end bytes missing: all pixels are there. With more missing, the rest is gray; both are counted and listed."""
+    noise = np.random.default_rng(0).integers(0, 255, (100, 120, 3), np.uint8)
+    for name, progressive in (("a.jpg", False), ("b.jpg", True), ("whole.jpg", False)):
+        Image.fromarray(noise).save(tmp_path / name, progressive=progressive)
+    intact = read_image(str(tmp_path / "a.jpg"))
+    a, b = ((tmp_path / name).read_bytes() for name in ("a.jpg", "b.jpg"))
+    (tmp_path / "a.jpg").write_bytes(a[:-2])
+    (tmp_path / "b.jpg").write_bytes(b[: len(b) // 2])
+    found = data(tmp_path, "a.jpg 1,2,3,4,0\nwhole.jpg 1,2,3,4,0\nb.jpg 5,6,7,8,0\n")
+    with pytest.raises(DataError, match='2 of 3 .*bad_images="skip".*"repair" uses .* of 2 JPEGs') as caught:
+        prepare(found)
+    assert "a.jpg" in str(caught.value) and "b.jpg" in str(caught.value)
+    assert len(prepare(found, "skip")[0]) == 1
+    for _ in range(2):  # the second time from the cache
+        good, report = prepare(found, "repair")
+        assert len(good) == 3 and good.sizes.tolist() == [[100, 120]] * 3
+        assert "cut off, used: 2" in report[0] and "a.jpg" in report[0] and "b.jpg" in report[0]
+    assert np.array_equal(read_image(good.path(0)), intact)
+    assert np.array_equal(ImageCache(1e9).read(good.path(0), 1)[0], intact)
+    assert np.array_equal(read_image(good.path(2)), read_image(good.path(2)))
+    with pytest.raises(ImageError, match="a.jpg: the JPEG is cut off"):
+        read_image(good.path(0), whole=True)
+    truncated(tmp_path, "cut.png")
+    with pytest.raises(DataError, match="(?s)1 of 2 .*cut.png"):
+        prepare(data(tmp_path, "a.jpg 1,2,3,4,0\ncut.png 1,2,3,4,0\n"), "repair")
+    with pytest.raises(DataError, match="bad_images is 'ignore'"):
+        prepare(found, "ignore")
+
+
+def test_a_replaced_file_of_the_same_size_and_time_is_read_again(tmp_path: Path) -> None:
+    """As tar and rsync -t leave it: only the inode and the time of change differ."""
+    path = tmp_path / "a.bmp"
+    blank(40, 20).save(path)
+    os.utime(path, ns=(5, 5))
+    cache = ImageCache(1e9)
+    before = scan([str(path)]).digests[0], cache.read(str(path), 1)[0]
+    Image.new("RGB", (40, 20), (200, 1, 1)).save(tmp_path / "new.bmp")
+    os.utime(tmp_path / "new.bmp", ns=(5, 5))
+    os.replace(tmp_path / "new.bmp", path)
+    assert scan([str(path)]).digests[0] != before[0]
+    for images in (cache, ImageCache(1e9)):
+        assert np.array_equal(images.read(str(path), 1)[0], read_image(str(path)))
+
+
+@pytest.mark.skipif(os.name == "nt", reason="modes of POSIX")
+def test_only_the_user_may_open_the_cache_folder(tmp_path: Path) -> None:
+    blank().save(tmp_path / "a.png")
+    scan([str(tmp_path / "a.png")])
+    ImageCache(1e9).read(str(tmp_path / "a.png"), 1)
+    for folder in (tmp_path / "cache", tmp_path / "cache" / "decoded-1"):
+        assert folder.stat().st_mode & 0o777 == 0o700

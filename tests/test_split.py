@@ -102,7 +102,7 @@ def test_a_run_keeps_its_split_as_annotation_files(demo_images: Path, tmp_path: 
 
 
 def read_both(source: Path | str, val: str = sources.DEMO[1], classes=None, merge=None, log=lambda _: None, **options):
-    options = {"image_root": None, "bad_boxes": "drop", "skip_bad_images": False, **options}
+    options = {"image_root": None, "bad_boxes": "drop", "bad_images": "error", **options}
     return read_train_and_val(str(source), val, 0, classes, merge, log=log, **options)
 
 

@@ -1,4 +1,4 @@
-"""utils/video.py: frames that are written can be read again, and every video is released."""
+"""nets/video.py: frames that are written can be read again, and every video is released."""
 
 import threading
 
@@ -6,7 +6,7 @@ import cv2
 import numpy as np
 import pytest
 
-from utils import video
+from nets import video
 
 
 def write_video(path, levels):

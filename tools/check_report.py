@@ -73,10 +73,10 @@ def examine(source: str, part: str, size: Size, classes: Classes, image_root: st
     paths = [found.path(i) for i in range(len(found))]
     scanned, errors = scan(paths), []
     try:
-        good, notes = prepare(found, False, "drop")
+        good, notes = prepare(found, "error", "drop")
     except DataError as error:
         errors.append(str(error).partition("\n")[0])
-        good, notes = prepare(found, True, "drop")
+        good, notes = prepare(found, "skip", "drop")
     boxes, rows = _boxes(good, size)
     report = {
         "source": source,

@@ -7,7 +7,6 @@
 
 import os
 import pickle
-import re
 import socket
 import threading
 import time
@@ -23,7 +22,6 @@ import torch
 from torch import Tensor, nn
 
 FORMAT = 1
-RENAMED_CONSTANTS = {"plain_epochs": "no_aug_epochs"}  # name in older checkpoints -> name now
 STALE = 600  # seconds after which a temporary file is known to be left over from a killed process
 
 
@@ -97,36 +95,30 @@ def warn_if_disk_fails(errors: list[Exception] | None = None) -> Iterator[None]:
         print(f"WARNING: training continues and saves again later{hint}")
 
 
-def load(path: str | Path) -> dict[str, Any]:
+def load(path: str | Path, purpose: str | None = None) -> dict[str, Any]:
     """Reads a checkpoint of this project by `read`. Tensor names lose the prefixes of wrappers, old constants get new names.
 
-    Raises CheckpointError also for the files of other projects.
+    Raises CheckpointError for the files of other projects, for wrong values, and if one is missing that the `purpose`,
+    "prediction" or "resuming", needs.
     """
+    from utils import validate
+
     contents = read(path)
     if not is_own(contents):
         raise CheckpointError(
             f"{path} is not a checkpoint of this project. Weights of another project can be given as weights={path} to "
             f"train.py, or to evaluate.py together with model= and classes="
         )
-    if contents["format"] != FORMAT:
+    if type(contents["format"]) is int and contents["format"] != FORMAT:
         raise CheckpointError(
             f"{path} has format {contents['format']}; this version reads format {FORMAT}. Use the version that wrote it"
         )
-    resume = contents.get("resume") or {}
+    resume = validate.validated(contents, path, "checkpoint", purpose).get("resume") or {}
+    _refuse_non_finite(path, [contents["model"], resume.get("model"), resume.get("updater")])
     for part in (contents, resume):
         if "model" in part:
             part["model"] = strip(part["model"])
-    if any(name.startswith("selector.") for name in contents["model"]):
-        raise CheckpointError(
-            f"{path} was trained with nms_free=true, which is no longer supported (docs/decisions.md explains why): train "
-            f"the model again, or use the version of the program that wrote the file"
-        )
-    for constants in (contents.get("config") or {}, resume.get("constants") or {}):  # of older versions
-        for name in RENAMED_CONSTANTS.keys() & constants:
-            constants[RENAMED_CONSTANTS[name]] = constants.pop(name)
-        if "training data" in constants:  # 9 pictures, 21 boxes, 0123456789ab
-            constants["training data"] = re.sub(r"^(\d+) pictures", r"\1 images", constants["training data"])
-    return contents
+    return validate.updated(contents, path)
 
 
 def is_own(contents: Any) -> bool:
@@ -209,7 +201,7 @@ class MatchReport:
             if self.fraction(part) < least:
                 raise CheckpointError(
                     f"only {self.fraction(part):.0%} of the {part} fits, but {least:.0%} must. Is model= the model of "
-                    f"this file? weights=none trains from scratch.\n{self.text()}"
+                    f"this file? Use another one, or weights=none to train from scratch.\n{self.text()}"
                 )
         return self
 
@@ -221,11 +213,13 @@ def load_matching(model: nn.Module, state: Mapping[str, Any]) -> MatchReport:
     """
     state, own = strip(state), model.state_dict()
     fits = {n: v for n, v in state.items() if n in own and isinstance(v, Tensor) and v.shape == own[n].shape}
+    fits = {n: v for n, v in fits.items() if v.is_floating_point() == own[n].is_floating_point()}
     _refuse_non_finite("the weights", fits)
     model.load_state_dict(fits, strict=False)
     sizes = {name: value.numel() for name, value in own.items() if not name.endswith("num_batches_tracked")}
     different = [name for name in sizes if name in state and name not in fits]
-    shapes = [f"file {list(getattr(state[name], 'shape', []))}, model {list(own[name].shape)}" for name in different]
+    kinds = [[f"{list(getattr(x, 'shape', []))}" for x in (state[name], own[name])] for name in different]
+    shapes = [f"file {one}, model {other}" if one != other else "another type of numbers" for one, other in kinds]
     return MatchReport(
         sizes,
         taken=tuple(name for name in sizes if name in fits),
@@ -238,9 +232,11 @@ def load_matching(model: nn.Module, state: Mapping[str, Any]) -> MatchReport:
 def read(path: str | Path) -> Any:
     """Reads any PyTorch file after comparing its checksums; tensors on the CPU.
 
-    Raises CheckpointError for a missing or damaged file, and for one that holds more than plain containers and tensors
-    (such a file could run code when it is loaded).
+    Raises CheckpointError for a missing or damaged file, for one that asks for more memory than it fills, and for one that
+    holds more than plain containers and tensors (such a file could run code when it is loaded).
     """
+    from utils import validate
+
     path = Path(path)
     if not path.is_file():
         from utils import faults
@@ -252,29 +248,28 @@ def read(path: str | Path) -> Any:
 
         faults.refuse_blank(path)
     try:
-        if zipped:
-            with zipfile.ZipFile(path) as archive:  # PyTorch's own reader does not compare the checksums
-                if archive.testzip() is not None:
-                    raise zipfile.BadZipFile("checksums differ")
-        return torch.load(path, map_location="cpu", weights_only=True)
+        validate.check_file(path, zipped)
+        contents = torch.load(path, map_location="cpu", weights_only=True)
+        validate.check_tensors(path, contents)
+        return contents
     except pickle.UnpicklingError as error:
         what = "holds Python objects" if zipped else "is not a PyTorch file, or an old one with Python objects"
-        raise CheckpointError(f"{path} {what}; they could run code when loaded: refused") from error
+        raise CheckpointError(
+            f"{path} {what}; they could run code when loaded: refused. Save its state dict alone"
+        ) from error
     except Exception as error:  # damaged bytes can raise any kind of error
-        why = str(error).partition("\n")[0]
+        why = validate.first_line(error)
         raise CheckpointError(f"{path} is damaged or not a PyTorch file ({why}). Use another copy of it") from error
 
 
 def _refuse_non_finite(path: Any, value: Any) -> None:
     """Raises CheckpointError if a floating-point tensor within `value` holds NaN or infinity."""
-    bad = [name for name, tensor in _tensors(value) if tensor.is_floating_point() and not tensor.isfinite().all()]
-    if bad:
-        raise CheckpointError(f"{path}: {len(bad)} tensors are not finite (first: {bad[0]}); neither used nor saved")
+    from utils.validate import walk
 
-
-def _tensors(value: Any, where: str = "") -> list[tuple[str, Tensor]]:
-    """All tensors in nested containers, with their paths."""
-    if isinstance(value, Tensor):
-        return [(where, value)]
-    items = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list | tuple) else ()
-    return [found for key, item in items for found in _tensors(item, f"{where}.{key}".lstrip("."))]
+    tensors = (
+        (name, tensor) for name, tensor in walk(value) if isinstance(tensor, Tensor) and tensor.is_floating_point()
+    )
+    if bad := [name for name, tensor in tensors if not tensor.isfinite().all()]:
+        raise CheckpointError(
+            f"{path}: {len(bad)} tensors are not finite (first: {bad[0]}); neither used nor saved: use another copy"
+        )

@@ -25,6 +25,7 @@ SYNONYMS = {  # names of other programs, and of other scripts of this one
     **{"lr": ("learning_rate",), "batch": ("batch_size",), "imgsz": ("image_size",), "size": ("image_size",)},
     **{"conf": ("confidence",), "iou": ("nms_iou",), "names": ("classes",)},
 }
+REPLACED = {"skip_bad_images": "bad_images=skip to leave unreadable images out, or bad_images=error"}  # older constants
 PAUSE = 1.0  # seconds by which a process delays its error, so that the rank with the cause prints first
 
 
@@ -35,6 +36,13 @@ class ConfigError(ValueError):
 def cache_folder() -> Path:
     """The folder for downloaded weights and decoded images: $THAW_CACHE, or ~/.cache/thaw."""
     return Path(os.environ.get("THAW_CACHE") or Path.home() / ".cache" / "thaw")
+
+
+def make_cache_folder(inside: str = "") -> Path:
+    """Creates the cache folder, which only this user may open, and a folder `inside`. Returns the latter. Raises OSError."""
+    for folder in (cache_folder(), cache_folder() / inside):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder
 
 
 def override(cfg: T, argv: Sequence[str], positional: Mapping[str, Callable[[str], bool]] | None = None) -> T:
@@ -53,6 +61,8 @@ def override(cfg: T, argv: Sequence[str], positional: Mapping[str, Callable[[str
         name, equals, text = item.partition("=")
         given, dashed = text.strip() or "VALUE", name.startswith("-")
         if equals and name not in kinds and not dashed:
+            if name in REPLACED:
+                raise ConfigError(f"{item}: {name} has been replaced: write {REPLACED[name]}")
             known = [other for other in SYNONYMS.get(name.lower(), ()) if other in kinds]
             near = known or difflib.get_close_matches(name.lower().replace("-", "_"), kinds, n=3, cutoff=0.5)
             lines = " or ".join(f"{other}={given}" for other in near)

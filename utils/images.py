@@ -7,9 +7,14 @@ ignored, palettes are resolved, and the EXIF orientation is applied.
 import io
 import itertools
 import os
+import re
+import stat
+import struct
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -23,12 +28,21 @@ B = TypeVar("B")
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".jfif", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".jp2", ".ppm", ".pgm")
 FILL = 114  # gray of the padding; the released YOLOX and YOLOv9 weights were trained with it
 READERS = 4  # threads that decode images while the network computes
+MAX_PIXELS = int(os.environ.get("OPENCV_IO_MAX_IMAGE_PIXELS") or 1 << 28)  # larger images are not decoded
+FORMATS = ("JPEG", "PNG", "BMP", "DIB", "WEBP", "TIFF", "GIF", "JPEG2000", "PPM", "MPO")  # that Pillow may open
 
-Image.MAX_IMAGE_PIXELS = None  # Pillow refuses large images as an attack; these are the user's own
+Image.MAX_IMAGE_PIXELS = None  # MAX_PIXELS counts
+_LARGE = 1 << 25  # pixels from which a process decodes one image at a time
+_ONE_LARGE = threading.Lock()
+_PIXELS_PER_BYTE = 1 << 14  # of a large image at most; the best compression of a gray PNG reaches 8,256
 
 _JPEG_EXIF_MARK = b"Exif\0\0"
 _TIFF_MARKS = (b"II*\0", b"MM\0*")
 _JPEG_MARK = b"\xff\xd8\xff"
+JPEG_END = b"\xff\xd9"
+_PNG_MARK = b"\x89PNG\r\n\x1a\n"
+_JPEG_SEGMENT = re.compile(rb"\xff+[^\x00\xff\xd0-\xd7]")  # FF 00 is a pixel value, FF D0 to D7 have no contents
+_FIX = "save it again as JPEG or PNG with 8 or 16 bits, or remove it"
 _FLAGS = {
     1: cv2.IMREAD_COLOR,
     2: cv2.IMREAD_REDUCED_COLOR_2,
@@ -50,9 +64,15 @@ class ImageError(ValueError):
     """An image cannot be read; the message names the file and the fix."""
 
 
-def read_image(path: str) -> np.ndarray:
-    """Reads an image file -> uint8 [H, W, 3] BGR, upright. Any path that the system can open. Raises ImageError."""
-    return decode_image(read_bytes(path), path)
+def read_image(path: str, whole: bool = False) -> np.ndarray:
+    """Reads an image file -> uint8 [H, W, 3] BGR, upright. Any path that the system can open. Raises ImageError.
+
+    What is missing of a JPEG that is cut off becomes gray; with `whole` such a file is an ImageError.
+    """
+    data = read_bytes(path)
+    if whole and is_cut_off(data):
+        raise ImageError(f"{path}: the JPEG is cut off: fetch it again, or remove it")
+    return decode_image(data, path)
 
 
 def read_reduced(path: str, reduction: int) -> tuple[np.ndarray, int]:
@@ -68,21 +88,65 @@ def read_reduced(path: str, reduction: int) -> tuple[np.ndarray, int]:
 
 def decode_image(data: bytes, path: str, reduction: int = 1) -> np.ndarray:
     """Decodes the bytes of an image file -> uint8 [H, W, 3] BGR, upright. Raises ImageError naming `path`."""
+    one_if_large = check_header(data, path)
+    if data.startswith(_JPEG_MARK) and not data.endswith(JPEG_END):
+        data += JPEG_END  # without it, versions of OpenCV differ in what they do with a file that is cut off
     tiff = data.startswith(_TIFF_MARKS)  # OpenCV ignores IMREAD_IGNORE_ORIENTATION for this format
     flags = _FLAGS[reduction] | (0 if tiff else cv2.IMREAD_IGNORE_ORIENTATION)
     try:
-        image = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
-    except cv2.error:
+        with one_if_large:
+            image = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
+    except (cv2.error, MemoryError):
         image = None
     if image is None:
-        raise ImageError(f"{path}: cannot be decoded: save it again as JPEG or PNG with 8 or 16 bits, or remove it")
+        raise ImageError(f"{path}: cannot be decoded: {_FIX}")
     orientation = 1 if tiff else read_orientation(data)
     return image if orientation == 1 else np.ascontiguousarray(TURNS[orientation](image))
 
 
-def read_bytes(path: str) -> bytes:
-    """Returns the contents of a file. Raises ImageError for files that are missing, empty or cannot be opened."""
+def check_header(data: bytes, path: str) -> AbstractContextManager:
+    """Raises ImageError if the header of an image cannot be right, or promises more than MAX_PIXELS.
+
+    Returns a context in which a process decodes one large image at a time, so that threads do not add up their memory.
+    """
     try:
+        with Image.open(io.BytesIO(data), formats=FORMATS) as image:
+            width, height = image.size
+    except Exception as error:  # damaged headers raise many kinds of errors
+        raise ImageError(f"{path}: cannot be decoded: {_FIX}") from error
+    if width * height > MAX_PIXELS:
+        limit = f"more than {MAX_PIXELS:,} pixels: cut it into tiles, or set OPENCV_IO_MAX_IMAGE_PIXELS higher"
+        raise ImageError(f"{path}: {width}x{height} are {limit}")
+    if width * height > max(_LARGE, len(data) * _PIXELS_PER_BYTE):
+        raise ImageError(f"{path}: {len(data)} bytes cannot hold {width}x{height} pixels: fetch it again, or remove it")
+    place = len(_PNG_MARK)  # OpenCV takes the memory of a PNG's chunk before it reads it
+    while data.startswith(_PNG_MARK) and place + 8 <= len(data):
+        (length,) = struct.unpack_from(">I", data, place)
+        if place + 8 + length > len(data):
+            raise ImageError(f"{path}: the PNG is cut off: fetch it again, or remove it")
+        place += 12 + length
+    return _ONE_LARGE if width * height > _LARGE else nullcontext()
+
+
+def is_cut_off(data: bytes) -> bool:
+    """Returns whether these are the contents of a JPEG without its end."""
+    place = 2 if data.startswith(_JPEG_MARK) else len(data)
+    while found := _JPEG_SEGMENT.search(data, place):
+        place = found.end()
+        if found[0].endswith(JPEG_END[1:]):
+            return False
+        place += int.from_bytes(data[place : place + 2], "big")
+    return data.startswith(_JPEG_MARK)
+
+
+def read_bytes(path: str) -> bytes:
+    """Returns the contents of a file. Raises ImageError for files that are missing, empty, huge or cannot be opened."""
+    try:
+        status = os.stat(path)
+        if not stat.S_ISREG(status.st_mode):
+            raise ImageError(f"{path}: is a folder, a device or a pipe, not a file: remove it")
+        if status.st_size > 4 * MAX_PIXELS:
+            raise ImageError(f"{path}: a file of {status.st_size:,} bytes is no image: remove it")
         data = Path(path).read_bytes()
     except OSError as error:
         missing = "there is no such file: correct the path"
@@ -100,7 +164,7 @@ def read_orientation(data: bytes) -> int:
     if not data.startswith(_TIFF_MARKS) and not any(mark in data for mark in marks):
         return 1
     try:
-        with Image.open(io.BytesIO(data)) as image:
+        with Image.open(io.BytesIO(data), formats=FORMATS) as image:
             orientation = int(image.getexif().get(0x0112, 1))
             return orientation if orientation in TURNS else 1
     except Exception:  # damaged EXIF data raise many kinds of errors

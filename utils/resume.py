@@ -88,7 +88,7 @@ def find(
 
         # last.pt comes last: a node that has it has best.pt too, also if a process died in between.
         copy_files(ranks, folder, ("best.pt", "last.pt"), answers.index(newest), missing)
-    last = checkpoint.load(folder / "last.pt")
+    last = checkpoint.load(folder / "last.pt", "resuming")
     saved = last["resume"]
     before = saved["constants"]
     if any(key in before and show(before[key]) != show(value) for key, value in constants.items()):
@@ -131,7 +131,7 @@ def _progress(folder: Path) -> tuple:
     """Returns a key that sorts runs: date, number, epochs done, batches done in the current epoch, name of the folder."""
     done = NOTHING_SAVED
     if (folder / "last.pt").exists():
-        saved = checkpoint.load(folder / "last.pt")["resume"]
+        saved = checkpoint.load(folder / "last.pt", "resuming")["resume"]
         done = State(**saved["state"]).epoch, saved["meter"]["batches"]
     return (*date_and_number(folder), *done, folder.name)
 
@@ -140,8 +140,11 @@ def restore(saved: Mapping[str, Any] | None, model: nn.Module, updater: Updater)
     """Loads a saved run into model and updater. Returns its state, and the `Meter.state_dict` of the epoch that it had begun."""
     if saved is None:
         return State(), None
-    model.load_state_dict(saved["model"])
-    updater.load_state_dict(saved["updater"])
+    from utils.validate import fitting
+
+    with fitting("last.pt"):
+        model.load_state_dict(saved["model"])
+        updater.load_state_dict(saved["updater"])
     return State(tuple(saved["state"]["rows"])), saved["meter"]
 
 

@@ -1,0 +1,170 @@
+"""Files of official weights: download with checks of their digests, and reading."""
+
+import hashlib
+import http.client
+import urllib.request
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from nets import pretrained
+from nets.pretrained import COCO_CLASSES, OfficialFile, PretrainedError
+from utils import checkpoint
+from utils.checkpoint import atomic_write
+from utils.config import cache_folder, make_cache_folder
+
+# Between the standard deviation of pixels of 0-255, about 60, and that of the legacy preprocessing, about 1.
+MIN_INPUT_STD = 8.0
+
+
+def fetch(
+    model: str,
+    official: OfficialFile | None,
+    mirror: str | None = None,
+    timeout: float = 10,
+    verify: Callable[[Path], object] | None = None,
+) -> Path:
+    """Downloads the official COCO weights of `model` once, into the cache folder, and returns the file.
+
+    The SHA-256 is checked at every use, so a file put into the folder by hand is checked too. If it is not known, `verify`
+    checks the file at its first use, and its digest is pinned (see `pin`). `mirror` replaces "https://github.com" in the
+    address. Proxies are taken from the environment. `timeout`: seconds for the connection and for every read. Raises
+    PretrainedError.
+    """
+    if official is None:
+        raise PretrainedError(f"there are no official weights for model={model}; give weights=FILE or weights=none")
+    address = f"{(mirror or pretrained.HOST).rstrip('/')}/{official.path}"
+    path = cache_folder() / f"{model}.pth"
+    hint = f"Download {address} by hand to {path}, or give weights=FILE, weights=none or a mirror, weights=https://HOST"
+    if not path.exists():
+        try:
+            make_cache_folder()
+            _download(address, path, timeout, official.sha256)
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise PretrainedError(f"the weights of {model} could not be downloaded ({error}). {hint}") from error
+    elif official.sha256 and _digest(path) != official.sha256:
+        raise PretrainedError(f"{path} is not the official file: its SHA-256 differs. Delete it. {hint}")
+    if not official.sha256:
+        pin(path, verify, hint)
+    return path
+
+
+def pin(path: Path, verify: Callable[[Path], object] | None, hint: str) -> None:
+    """Checks a file of unknown digest at its first use, prints its digest and keeps it; later uses compare it.
+
+    The digest lies next to the file, in NAME.sha256. Raises PretrainedError if the file has changed since."""
+    pinned, digest = path.with_suffix(".pth.sha256"), _digest(path)
+    if pinned.exists():
+        if pinned.read_text(encoding="utf-8", errors="replace").strip() != digest:
+            fix = f"If you have replaced it on purpose, delete {pinned}; otherwise delete both. {hint}"
+            raise PretrainedError(f"{path} has changed since its first use: its SHA-256 differs from {pinned}. {fix}")
+        return
+    if verify is not None:
+        try:
+            verify(path)
+        except ValueError as error:
+            raise PretrainedError(f"{path} is not the official file ({error}). Delete it. {hint}") from error
+    print(f"{path}: SHA-256 {digest}, pinned in {pinned.name}: compare it with that of another source")
+    with atomic_write(pinned) as file:
+        file.write(f"{digest}\n".encode())
+
+
+def _download(address: str, path: Path, timeout: float, sha256: str | None) -> None:
+    """Downloads a file atomically and checks its length and its SHA-256 (None: unknown). Raises OSError."""
+    opener = urllib.request.build_opener()  # unlike urlopen, it reads the proxies from the environment at every call
+    with opener.open(address, timeout=timeout) as response, atomic_write(path) as file:
+        size, received = int(response.headers.get("Content-Length") or 0), 0
+        with tqdm(total=size or None, unit="B", unit_scale=True, desc=path.name) as bar:
+            while block := response.read(1 << 16):
+                received += file.write(block)
+                bar.update(len(block))
+        file.flush()
+        if size and received != size:
+            raise OSError(f"the connection was cut after {received} of {size} bytes")
+        if sha256 and _digest(file.name) != sha256:
+            raise OSError("the downloaded file is not the official one: its SHA-256 differs")
+
+
+def _digest(path: str | Path) -> str:
+    """SHA-256 of a file, as hexadecimal digits."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def read(path: str | Path, rename: Callable[[str], str | None]) -> tuple[dict[str, Tensor], tuple[str, ...] | None]:
+    """Reads a weights file -> a state dict with our tensor names, and the class names of its rows.
+
+    Accepts our own checkpoints and the official layouts: `{"model": {...}}`, `{"state_dict": {...}}` of a training, or a bare
+    state dict. `rename`: official tensor name -> ours; our own names stay unchanged. If a file does not name its classes, 80
+    rows are those of COCO, and others are unknown (None). Raises PretrainedError for damaged and for other files, and for weights
+    that need the preprocessing of YOLOX release 0.1.0.
+    """
+    try:
+        contents = checkpoint.read(path)
+    except checkpoint.CheckpointError as error:
+        raise PretrainedError(f"weights={path}: {error}") from error
+    parts = contents if isinstance(contents, dict) else {}
+    state = parts.get("model", parts.get("state_dict", parts))
+    if not isinstance(state, dict) or not any(isinstance(value, Tensor) for value in state.values()):
+        raise PretrainedError(
+            f'weights={path} holds no weights: expected {{"model": state dict}} or a state dict: use another'
+        )
+    if any(str(name).startswith("selector.") for name in state):
+        raise PretrainedError(f"weights={path} were trained with nms_free=true, which is no longer supported")
+    state = {rename(str(name)): value for name, value in state.items() if isinstance(value, Tensor)}
+    state.pop(None, None)  # tensors that our model does not have
+    if parts.get("classes"):
+        from utils.validate import validated
+
+        try:
+            return state, tuple(validated({"classes": parts["classes"]}, path, "checkpoint")["classes"])
+        except checkpoint.CheckpointError as error:
+            raise PretrainedError(f"weights={error}") from error
+    deviation = input_std(state)
+    if deviation is not None and deviation < MIN_INPUT_STD:
+        raise PretrainedError(
+            f"weights={path} were trained on pixels with a standard deviation of {deviation:.1f}, not on 0-255: they need the "
+            f"preprocessing of YOLOX release 0.1.0 and would detect nothing. Use those of release 0.1.1rc0 (weights=coco)"
+        )
+    return state, COCO_CLASSES if class_rows(state) == len(COCO_CLASSES) else None
+
+
+def class_rows(state: Mapping[str, Tensor]) -> int:
+    """Returns the number of classes that a state dict predicts; 0 if it has no class predictors."""
+    bias = state.get("head.class_predictors.0.bias")
+    return 0 if bias is None or bias.ndim != 1 else len(bias)
+
+
+def input_std(state: Mapping[str, Tensor]) -> float | None:
+    """Estimates the standard deviation of the pixels that a YOLOX stem was trained on, from its weights and batch norm.
+
+    In natural images the correlation of two pixels falls as exp(-distance / 20), and that of two colors is about .9. Let S be
+    this correlation matrix of the stem's inputs. For pixels of variance 1, the output of filter w has the variance w'Sw. For
+    the pixels of the training it has the running variance of the batch norm. The ratio of both is the variance of the pixels.
+    Returns None if there is no YOLOX stem, or if its batch norm was never updated.
+    """
+    weight, variance = state.get("backbone.stem.conv.weight"), state.get("backbone.stem.bn.running_var")
+    if weight is None or variance is None or weight.shape[1:] != (12, 3, 3) or variance.shape != weight.shape[:1]:
+        return None
+    if bool((variance == 1).all()):
+        return None
+    phase, color, row, column = torch.meshgrid(*(torch.arange(n) for n in (4, 3, 3, 3)), indexing="ij")
+    y, x = 2 * row + phase % 2, 2 * column + phase // 2  # channels are 4 phases of 3 colors, see yolox.FOCUS
+    places = torch.stack([y, x], -1).reshape(-1, 2).double()
+    same = color.reshape(-1, 1) == color.reshape(1, -1)
+    correlation = torch.exp(-torch.cdist(places, places) / 20) * torch.where(same, 1.0, 0.9)
+    filters = weight.double().flatten(1)
+    expected = ((filters @ correlation) * filters).sum(1)
+    return float((variance.double() / expected.clamp(min=1e-30)).median().sqrt())
+
+
+def require_all(name: str, path: Path) -> None:
+    """Raises ValueError unless a file has all tensors of the model `name`, for COCO's classes, with finite values."""
+    import nets
+
+    state, classes = nets.read_weights(path, name)
+    model = nets.build(name, len(classes or ()), state)
+    checkpoint.load_matching(model, state).require(backbone=1.0, neck=1.0, head=1.0)
