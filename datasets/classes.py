@@ -7,8 +7,9 @@ from itertools import count
 
 import numpy as np
 
-from datasets.errors import DataError, check_names
+from datasets.errors import DataError
 from datasets.store import Annotations, Classes, Strings, brief, unknown_class
+from utils.config import check_class_names
 
 
 def parse_merge(text: str | None) -> dict[str, str]:
@@ -17,7 +18,7 @@ def parse_merge(text: str | None) -> dict[str, str]:
     merge = {old.strip(): new.strip() for old, _, new in pairs}
     if not all(old and new for old, new in merge.items()):
         raise DataError(f"merge={text}: write class:class pairs, as in merge=truck:car,van:car")
-    check_names(merge.values(), f"merge={text}")
+    check_class_names(merge.values(), f"merge={text}", DataError)
     return merge
 
 
@@ -33,7 +34,9 @@ def choose_classes(
     for option, wanted, there in (("merge", merge, data.classes), ("classes", final if select else (), names)):
         missing = [name for name in wanted if name not in there]
         if complete and missing:
-            raise DataError(f"{option}=: there is no class {missing[0]!r} in {data.source}, only {brief(tuple(there))}")
+            raise DataError(
+                f"{option}=: there is no class {missing[0]!r} in {data.source}, only {brief(tuple(there))}: correct it"
+            )
     order = {name: index for index, name in enumerate(final)}
     table = np.array([order.get(name, -1) for name in names], np.int32)
     labels = table[data.labels] if len(table) else data.labels

@@ -1,10 +1,9 @@
 """Errors in data: what is wrong, where, and the fix."""
 
 import re
-from collections.abc import Iterable
 from typing import Any
 
-from utils.config import class_name_problem
+from utils.config import printable
 
 # control characters and lone surrogates, except DC80 to DCFF, by which Python writes bytes of file names that are not UTF-8
 _NOT_IN_PATHS = re.compile(r"[\x00-\x1f\x7f\ud800-\udc7f\udd00-\udfff]")
@@ -22,7 +21,7 @@ class DataError(ValueError):
     rest: Any = None
 
     def __init__(self, message: str) -> None:
-        super().__init__(message.encode("utf-8", "backslashreplace").decode())  # any terminal and file can hold it
+        super().__init__(printable(message))
 
 
 class NoArea(ValueError):
@@ -39,7 +38,7 @@ def first_ten(problems: list[str]) -> str:
     for kind, group in groups.items():
         lines += [f"{len(group)} x {kind}"] if len(groups) > 1 else []
         lines += group[:10] + ([f"... and {len(group) - 10} more"] if len(group) > 10 else [])
-    return "\n".join(f"  {line}" for line in lines)
+    return printable("\n".join(f"  {line}" for line in lines))
 
 
 def raise_any(title: str, problems: list[str]) -> None:
@@ -53,13 +52,6 @@ def note_dropped(title: str, problems: list[str], bad_boxes: str) -> list[str]:
     if bad_boxes == "error":
         raise_any(f'{title}: {len(problems)}; bad_boxes="drop" leaves them out', problems)
     return [f"{title}, left out: {len(problems)}\n{first_ten(problems)}"] if problems else []
-
-
-def check_names(names: Iterable[object], where: str) -> None:
-    """Raises DataError for class names that cannot be drawn or written."""
-    for name in names:
-        if problem := class_name_problem(name):
-            raise DataError(f"{where}: {problem}")
 
 
 def check_path(path: str) -> str:

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from datasets.errors import DataError, NoArea, check_names, check_path, note_dropped, raise_any
+from datasets.errors import DataError, NoArea, check_path, note_dropped, raise_any
 from utils.boxes import xyxy_to_xywh
+from utils.config import check_class_names
 
 Classes = tuple[str, ...] | None  # class names; None: those of the data
 Part = tuple[str, ...]  # names of a part, such as ("val", "valid"): the first one that exists counts; (): all parts
@@ -146,7 +147,7 @@ class Packer:
         self.names_from = "the list of classes"
         self._names = classes if names is None else names
         self._classes = names if classes is None else classes
-        check_names((*(names or ()), *(classes or ())), source)
+        check_class_names((*(names or ()), *(classes or ())), source, DataError)
         twice = {name for name in self._names or () if self._names.count(name) > 1}
         if twice:
             raise DataError(f"{source}: two classes of the same name {brief(tuple(sorted(twice)))}: rename one of them")
@@ -174,7 +175,9 @@ class Packer:
         """Adds a box to the last image. Raises ValueError (NoArea) that says what is wrong with it."""
         area = (x2 - x1) * (y2 - y1) if area is None else area
         if not math.isfinite(x1 + y1 + x2 + y2 + label + area):
-            raise ValueError(f"box {x1:g},{y1:g},{x2:g},{y2:g},{label:g} holds a value that is not a number")
+            raise ValueError(
+                f"box {x1:g},{y1:g},{x2:g},{y2:g},{label:g} holds a value that is not a number; draw it again, or remove it"
+            )
         if label != int(label) or crowd not in (0, 1):
             raise ValueError(f"class {label:g} must be a whole number, and crowd {crowd:g} must be 0 or 1")
         if not 0 <= label < len(self._table):

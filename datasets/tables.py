@@ -42,7 +42,8 @@ def read_table(path: str, classes: Classes, image_root: str | None, bad_boxes: s
     images: dict[str, LabelFile] = {}
     for number, row in lines:
         if len(row) <= max(columns.values()):
-            problems.append(f"{path}:{number}: {len(row)} fields: a line needs {max(columns.values()) + 1}")
+            problem = f"{len(row)} fields: a line needs {max(columns.values()) + 1}"
+            problems.append(f"{path}:{number}: {problem}; add what is missing, or remove the line")
             continue
         fields = {name: row[index].strip() for name, index in columns.items()}
         file = images.get(fields["image"])

@@ -36,7 +36,7 @@ class Config:
 def _divide(annotations: Annotations, target: Path, fractions: tuple[float, ...], seed: int) -> dict[Path, Annotations]:
     """Splits the images -> {path of the file: its part}. Raises DataError."""
     option = "split=" + ",".join(f"{fraction:g}" for fraction in fractions)
-    if len(fractions) not in (2, 3) or min(fractions) <= 0 or abs(sum(fractions) - 1) > 1e-6:
+    if len(fractions) not in (2, 3) or not (min(fractions) > 0 and abs(sum(fractions) - 1) < 1e-6):
         raise DataError(f"{option}: give two or three fractions that add up to 1, as in split=.9,.1 or split=.8,.1,.1")
     names = [target.with_name(f"{target.stem}_{part}{target.suffix}") for part in split.PARTS]
     return dict(zip(names, split.split(annotations, fractions, seed, option), strict=False))

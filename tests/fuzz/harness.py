@@ -34,7 +34,7 @@ Case = dict[str, bytes]  # path in the folder -> contents
 
 CORPUS = Path(__file__).parent / "corpus"
 SECONDS, BYTES = 10.0, 2 << 30  # limits of time and memory per input
-SHRINKING = 5.0  # seconds, at most
+SHRINKING = 2.0  # seconds, at most
 KINDS = ("traceback", "crash", "hang", "memory", "half written", "wrong", "message")
 LONGEST = 20_000  # characters of a message
 
@@ -42,7 +42,7 @@ LONGEST = 20_000  # characters of a message
 _FIX = re.compile(
     r"\b(add|choose|convert|copy|correct|delete|divide|draw|enlarge|export|fetch|give|install|label|lower|move|multiply|name|"
     r"names|pass|put|raise|raises|remove|rename|replace|resize|save|set|take|train|turn|use|write|did you mean|can be|must be|"
-    r"lists all|leaves (?:it|them) out)\b",
+    r"for example|lists all|leaves (?:it|them) out)\b",
     re.IGNORECASE,
 )
 _PYTHON = re.compile(
