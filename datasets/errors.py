@@ -32,7 +32,7 @@ def first_ten(problems: list[str]) -> str:
     """Returns the first ten problems of each kind, one per line, and the number of the others."""
     groups: dict[str, list[str]] = {}
     for text in problems:  # the kind is the message without place, names, numbers and the rest after a semicolon
-        kind = _VALUES.sub("...", text.rpartition(": ")[2].partition(";")[0])
+        kind = _VALUES.sub("...", text[-500:].rpartition(": ")[2].partition(";")[0])
         groups.setdefault(kind if kind in groups or len(groups) < MAX_KINDS else "other problems", []).append(text)
     lines = []
     for kind, group in groups.items():

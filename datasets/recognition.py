@@ -189,7 +189,8 @@ def _is_data(head: bytes) -> bool:
 def _refuse_createml(path: str | Path, head: bytes) -> None:
     """Raises DataError if a JSON file that begins with `head` is of CreateML, with a list like that of Label Studio."""
     is_list = head.lstrip(_BLANKS)[:1] == b"["
-    if is_list and b'"data"' not in head and re.search(rb'"annotations?".*"coordinates"\s*:\s*\{', head, re.DOTALL):
+    inner = head.partition(b'"annotation')[2]
+    if is_list and b'"data"' not in head and re.search(rb'"coordinates"\s*:\s*\{', inner):
         raise DataError(f"{path}: CreateML, which is not read: export the boxes as COCO, VOC or YOLO")
 
 

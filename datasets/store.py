@@ -1,10 +1,10 @@
 """Annotations of a whole data set in flat arrays, and the packer with which every format reader fills them."""
 
-import difflib
 import hashlib
 import math
 import os
 from array import array
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -148,9 +148,9 @@ class Packer:
         self._names = classes if names is None else names
         self._classes = names if classes is None else classes
         check_class_names((*(names or ()), *(classes or ())), source, DataError)
-        twice = {name for name in self._names or () if self._names.count(name) > 1}
+        twice = tuple(name for name, count in Counter(self._names).items() if count > 1)
         if twice:
-            raise DataError(f"{source}: two classes of the same name {brief(tuple(sorted(twice)))}: rename one of them")
+            raise DataError(f"{source}: two classes of the same name {brief(twice)}: rename one of them")
         order = {name: index for index, name in enumerate(self._classes or ())}
         # label in the data -> index in classes, -1: not in classes
         self._table = range(MAX_UNNAMED) if self._names is None else [order.get(name, -1) for name in self._names]
@@ -184,7 +184,9 @@ class Packer:
             raise ValueError(self._out_of_range(int(label)))
         index = self._table[int(label)]
         if index < 0:
-            raise ValueError(unknown_class(self._names[int(label)], self._classes))
+            from datasets.classes import unknown_class  # which imports this module
+
+            raise ValueError(unknown_class(self._names[int(label)], self._classes, hint=len(self.problems) < 100))
         if not (x2 > x1 and y2 > y1):
             raise NoArea(f"box {x1:g},{y1:g},{x2:g},{y2:g} has no area (x1,y1,x2,y2 with x1 < x2 and y1 < y2)")
         self._boxes.extend((x1, y1, x2, y2))
@@ -232,13 +234,6 @@ class Packer:
             error.rest = found.select([i for i in range(len(found)) if found.names[i]])
             raise
         return replace(found, notes=tuple(notes))
-
-
-def unknown_class(name: str, classes: tuple[str, ...]) -> str:
-    """Returns the message for a class that is not in `classes`, with the nearest name."""
-    near = difflib.get_close_matches(name, classes, n=1)
-    hint = f"did you mean {near[0]!r}? Rename it in the data" if near else "rename it in the data"
-    return f"class {name!r} is not in the list of classes {brief(classes)}; {hint}, or add it to the file of classes="
 
 
 def brief(names: tuple[str, ...]) -> str:

@@ -95,7 +95,8 @@ def _listed(lists: Sequence[Path], stems: Sequence[str]) -> tuple[list[str], dic
     lines = ((f"{path}:{number}", line) for path in lists for number, line in text_lines(str(path)))
     for place, line in lines:
         name = line.strip().replace("\\", "/")
-        bare = re.sub(r"\s+-?[01]$", "", name)
+        *words, flag = name.rsplit(None, 1) or [""]
+        bare = words[0] if words and flag in ("0", "1", "-0", "-1") else name
         readings = [word for text in (name, bare) for word in (text, text.rpartition("/")[2])]
         readings += [os.path.splitext(word)[0] for word in readings if word.lower().endswith((*IMAGE_SUFFIXES, ".xml"))]
         stem = next((by_name[word] for word in readings if word in by_name), None)

@@ -18,7 +18,7 @@ from .samples import SIZES, Box, boxes_of, check_annotations, compare, image_fil
 
 def _load(path: Path) -> Any:
     """Reads JSON with Python's reader, in which lone surrogates and NaN are allowed."""
-    return json.loads(path.read_bytes().decode("utf-8-sig", "surrogatepass"))
+    return json.loads(path.read_bytes().decode("utf-8-sig", "surrogatepass"), parse_constant=str)
 
 
 # ---- COCO
@@ -86,7 +86,7 @@ def _id(value: Any) -> Any:
 
 
 def _name(value: Any) -> str:
-    return value if isinstance(value, str) else str(value) if value == value else "NaN"
+    return value if isinstance(value, str) else str(value)
 
 
 def _boolean(value: Any) -> Any:

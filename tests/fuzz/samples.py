@@ -116,4 +116,9 @@ def rows(found: Annotations) -> list[list[Box]]:
 
 
 def _key(boxes: Sequence[Box], tolerance: float) -> tuple:
-    return tuple(sorted((*(round(v / tolerance) for v in box[:4]), box.name, box.crowd) for box in boxes))
+    return tuple(sorted((*(_step(v, tolerance) for v in box[:4]), box.name, box.crowd) for box in boxes))
+
+
+def _step(value: float, tolerance: float) -> float:
+    """Rounds a number to multiples of `tolerance`, a large one to six digits."""
+    return round(value / tolerance) if abs(value) < 1e9 else float(f"{value:.6g}")

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import math
 import random
 import re
 from pathlib import Path
@@ -139,14 +140,14 @@ def run_yolo(folder: Path) -> None:
         stem = Path(found.path(index)).stem
         width, height = sizes[stem]
         label = folder / "labels" / f"{stem}.txt"
-        lines = _text(label).splitlines() if label.exists() else []
+        lines = _text(label).split("\n") if label.exists() else []
         boxes = []
         for words in (line.split() for line in lines if line.strip()):
             name, *values = map(float, words)
             if len(values) == 4:
                 x, y, w, h = values
                 values = [x - w / 2, y - h / 2, x + w / 2, y + h / 2]
-            xs, ys = values[::2], values[1::2]
+            xs, ys = values[::2] or [math.nan], values[1::2] or [math.nan]
             corners = (min(xs) * width, min(ys) * height, max(xs) * width, max(ys) * height)
             boxes.append(Box(*corners, found.classes[int(name)]))
         images.append(boxes)
