@@ -65,7 +65,7 @@ def override(cfg: T, argv: Sequence[str], positional: Mapping[str, Callable[[str
         if equals and name not in kinds and not dashed:
             known = [other for other in SYNONYMS.get(name.lower(), ()) if other in kinds]
             near = known or difflib.get_close_matches(name.lower().replace("-", "_"), kinds, n=3, cutoff=0.5)
-            lines = " or ".join(f"{other}={given}" for other in near)
+            lines = " or ".join(f"{other}={given[:100]}" for other in near)
             hint = f"did you mean {lines}?" if near else "--help lists all of them"
             raise ConfigError(f"{item}: there is no constant {name!r}; {hint}")
         if positional and not (equals or dashed or name in kinds):
