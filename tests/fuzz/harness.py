@@ -219,9 +219,13 @@ class Worker:
             return Result("crash", f"the process ended with code {code}")
 
     def _serve(self, pipe) -> None:
+        self._pipe.close()  # the other end: without it this process ends with the one that started it
         count = 0
         while True:
-            name, what = pipe.recv()
+            try:
+                name, what = pipe.recv()
+            except EOFError:
+                return
             fuzzer, count = self._every[name], count + 1
             case = fuzzer.case(self._seed, what) if isinstance(what, int) else what
             pipe.send(attempt(fuzzer, case, Path(self._root, f"{os.getpid()}-{count}")))
