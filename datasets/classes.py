@@ -1,5 +1,6 @@
 """Selects, orders and merges the classes of annotations, and joins the parts of a data set."""
 
+import difflib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -7,8 +8,11 @@ from itertools import count
 
 import numpy as np
 
-from datasets.errors import DataError, check_names
-from datasets.store import Annotations, Classes, Strings, brief, unknown_class
+from datasets.errors import DataError
+from datasets.store import Annotations, Classes, Strings, brief
+from utils.config import check_class_names
+
+MAX_HINTS = 2000  # classes among which the nearest name is looked for
 
 
 def parse_merge(text: str | None) -> dict[str, str]:
@@ -17,7 +21,7 @@ def parse_merge(text: str | None) -> dict[str, str]:
     merge = {old.strip(): new.strip() for old, _, new in pairs}
     if not all(old and new for old, new in merge.items()):
         raise DataError(f"merge={text}: write class:class pairs, as in merge=truck:car,van:car")
-    check_names(merge.values(), f"merge={text}")
+    check_class_names(merge.values(), f"merge={text}", DataError)
     return merge
 
 
@@ -31,9 +35,12 @@ def choose_classes(
     names = [merge.get(name, name) for name in data.classes]
     final = tuple(dict.fromkeys(names)) if classes is None else classes
     for option, wanted, there in (("merge", merge, data.classes), ("classes", final if select else (), names)):
-        missing = [name for name in wanted if name not in there]
+        known = set(there)
+        missing = [name for name in wanted if name not in known]
         if complete and missing:
-            raise DataError(f"{option}=: there is no class {missing[0]!r} in {data.source}, only {brief(tuple(there))}")
+            raise DataError(
+                f"{option}=: there is no class {missing[0]!r} in {data.source}, only {brief(tuple(there))}: correct it"
+            )
     order = {name: index for index, name in enumerate(final)}
     table = np.array([order.get(name, -1) for name in names], np.int32)
     labels = table[data.labels] if len(table) else data.labels
@@ -48,6 +55,13 @@ def choose_classes(
     category_ids = [ids[name] if name in ids else next(new_ids) for name in final]
     data = replace(data, labels=labels).keep_boxes(labels >= 0)
     return replace(data, classes=final, category_ids=np.array(category_ids, np.int64), notes=tuple(notes))
+
+
+def unknown_class(name: str, classes: tuple[str, ...], hint: bool = True) -> str:
+    """Returns the message for a class that is not in `classes`. `hint`: with the nearest name, which takes its time."""
+    near = difflib.get_close_matches(name, classes, n=1) if hint and len(classes) <= MAX_HINTS else []
+    fix = f"did you mean {near[0]!r}? Rename it in the data" if near else "rename it in the data"
+    return f"class {name!r} is not in the list of classes {brief(classes)}; {fix}, or add it to the file of classes="
 
 
 def similar_names(names: Iterable[str]) -> list[list[str]]:

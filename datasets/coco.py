@@ -11,9 +11,11 @@ from datasets.errors import DataError
 from datasets.image_paths import ImageFinder
 from datasets.store import Annotations, Classes, Packer, brief
 from datasets.typed_json import ABSENT, Side, parse, rows
+from datasets.typed_json import brief as shorten
 
 Id = int | float | str
 Length = Annotated[int, Meta(gt=0, lt=2**31)]
+ADD = "add it, or remove the annotations"
 MAX_ID = 2**53  # larger whole numbers are not exact in every program that reads JSON
 
 
@@ -43,7 +45,7 @@ class Annotation(Struct, gc=False):
     id: Any = None
     bbox: tuple[float, ...] | None = None
     area: Annotated[float, Meta(ge=0, lt=1e300)] | None = None
-    iscrowd: int | bool | None = None
+    iscrowd: Annotated[int, Meta(ge=0, le=1)] | bool | None = None
     segmentation: Raw = ABSENT  # parsed only without bbox
 
 
@@ -85,7 +87,9 @@ def read_coco(
             except ValueError as error:
                 pack.complain(f"{source}: annotation {annotation.id} of {image.file_name}", error)
     for key, left in by_image.items():
-        problems.append(f"{source}: {len(left)} annotations of image {key!r}, which is not among the images")
+        problems.append(
+            f"{source}: {len(left)} annotations of image {shorten(key)}, which is not among the images; {ADD}"
+        )
     new_ids = count(max(category_ids.values(), default=0) + 1)
     final = names if classes is None else classes
     return pack.finish(bad_boxes, [category_ids[names[n]] if n in names else next(new_ids) for n in final])
@@ -159,7 +163,7 @@ def _add_box(pack: Packer, annotation: Annotation, labels: dict[Id, int]) -> Non
     """Adds the box of an annotation. Raises ValueError."""
     label = labels.get(_key(annotation.category_id))
     if label is None:
-        raise ValueError(f"category {annotation.category_id!r} is not among the categories")
+        raise ValueError(f"category {shorten(annotation.category_id)} is not among the categories; {ADD}")
     if not annotation.bbox:
         return  # reported where it was read
     if len(annotation.bbox) != 4:

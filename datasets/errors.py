@@ -4,7 +4,7 @@ import re
 from functools import partial
 from typing import Any
 
-from utils.config import check_class_names
+from utils.config import check_class_names, printable
 
 # control characters and lone surrogates, except DC80 to DCFF, by which Python writes bytes of file names that are not UTF-8
 _NOT_IN_PATHS = re.compile(r"[\x00-\x1f\x7f\ud800-\udc7f\udd00-\udfff]")
@@ -22,7 +22,7 @@ class DataError(ValueError):
     rest: Any = None
 
     def __init__(self, message: str) -> None:
-        super().__init__(message.encode("utf-8", "backslashreplace").decode())  # any terminal and file can hold it
+        super().__init__(printable(message))
 
 
 check_names = partial(check_class_names, error=DataError)
@@ -36,13 +36,13 @@ def first_ten(problems: list[str]) -> str:
     """Returns the first ten problems of each kind, one per line, and the number of the others."""
     groups: dict[str, list[str]] = {}
     for text in problems:  # the kind is the message without place, names, numbers and the rest after a semicolon
-        kind = _VALUES.sub("...", text.rpartition(": ")[2].partition(";")[0])
+        kind = _VALUES.sub("...", text[-500:].rpartition(": ")[2].partition(";")[0])
         groups.setdefault(kind if kind in groups or len(groups) < MAX_KINDS else "other problems", []).append(text)
     lines = []
     for kind, group in groups.items():
         lines += [f"{len(group)} x {kind}"] if len(groups) > 1 else []
         lines += group[:10] + ([f"... and {len(group) - 10} more"] if len(group) > 10 else [])
-    return "\n".join(f"  {line}" for line in lines)
+    return printable("\n".join(f"  {line}" for line in lines))
 
 
 def raise_any(title: str, problems: list[str]) -> None:

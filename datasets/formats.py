@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from datasets.annotations import text_lines
-from datasets.errors import DataError, check_names, check_path
+from datasets.errors import DataError, check_path
 from datasets.store import Annotations, Classes, Part
+from utils.config import check_class_names
 
 PARTS: dict[str, Part] = {
     "train": ("train", "trainval"),
@@ -48,6 +49,8 @@ def read(
         return found
     except DataError:
         raise
+    except OSError as error:  # such as a name that is too long
+        raise DataError(f"{error.filename or source}: {error.strerror}: correct the path or the file") from error
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         what = f"{type(error).__name__}: {error}"  # a list instead of text, ...
         raise DataError(f"{source}: not in the form of its format ({what}): export the data again") from error
@@ -64,7 +67,7 @@ def read_classes(path: str) -> tuple[str, ...]:
     Raises DataError for names that are blank, repeated or unusable."""
     if isinstance(path, str) and is_names(check_path(path)):
         names = [name.strip() for name in path.split(",")]
-        check_names(names, f"classes={path}")
+        check_class_names(names, f"classes={path}", DataError)
         if len(set(names)) < len(names):
             raise DataError(f"classes={path}: a class is named twice: name it once")
         return tuple(names)
@@ -80,7 +83,7 @@ def read_classes(path: str) -> tuple[str, ...]:
             raise DataError(f"{path}:{number}: a blank line between the names shifts the classes: remove it")
         if name in seen:
             raise DataError(f"{path}:{number}: class {name!r} is already in line {seen[name]}: remove or rename it")
-        check_names([name], f"{path}:{number}")
+        check_class_names([name], f"{path}:{number}", DataError)
         seen[name] = number
     if not seen:
         raise DataError(f"{path}: no names: write one per line")

@@ -12,6 +12,7 @@ from datasets.errors import DataError
 from datasets.store import Annotations, Strings
 from utils.images import images_under
 
+MAX_CUT = 50  # folders of another computer before the path of a file
 IMAGE_FOLDERS = ("jpegimages", "images", "image", "imgs", "img", "photos")
 _UPLOAD = re.compile(r"^[0-9a-f]{8}-")  # Label Studio writes it before the names of uploaded files
 
@@ -114,7 +115,7 @@ def locate(name: str, folders: Sequence[str]) -> str:
 
     The first folders of `name` may be those of another computer or of an export: data/, C:\\pets\\."""
     parts = name.replace("\\", "/").split("/")
-    for cut in range(len(parts)):
+    for cut in range(min(len(parts), MAX_CUT)):
         for folder in folders:
             place = os.path.join(folder, name if cut == 0 else "/".join(parts[cut:]))
             if os.path.exists(place):

@@ -38,7 +38,7 @@ def read_labelme(
     for path, file in zip(files, labeled, strict=True):
         own = path.relative_to(folder)
         named = os.path.join(own.parent, file.image)
-        image = named if file.image and (folder / named).is_file() else near.get(own.with_suffix("").as_posix())
+        image = named if file.image and os.path.isfile(folder / named) else near.get(own.with_suffix("").as_posix())
         pairs.append((image or finder.find(file.image or own.with_suffix(".jpg").as_posix()), file))
     names = names_of(labeled)
     pack = Packer(str(folder), str(folder), names, classes)

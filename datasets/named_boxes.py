@@ -103,6 +103,7 @@ def names_of(files: Iterable[LabelFile]) -> tuple[str, ...]:
 
 def side(text: str) -> int:
     """Returns the width or height of an image in pixels, 0 if the text is not one."""
+    text = text.strip()
     return int(text) if text.isdecimal() and len(text) < 10 else 0
 
 

@@ -72,8 +72,21 @@ def write(folder: str | os.PathLike, parts: Mapping[str, Annotations]) -> None:
     """Writes an annotation file per part, as NAME.txt with absolute paths, and classes.txt."""
     texts = {name: text_of(data, os.path.abspath) for name, data in parts.items()}
     texts["classes"] = "".join(f"{name}\n" for name in next(iter(parts.values())).classes)
-    for name, text in texts.items():
-        Path(folder, f"{name}.txt").write_bytes(text.encode("utf-8", "surrogateescape"))
+    write_all({Path(folder, f"{name}.txt"): text for name, text in texts.items()})
+
+
+def write_all(texts: Mapping[Path, str]) -> None:
+    """Writes all files or, after an error, none: each to a temporary file, and then all of them are renamed."""
+    contents = {path: text.encode("utf-8", "surrogateescape") for path, text in texts.items()}
+    temporary = {path: path.with_name(f".{path.name}.{os.getpid()}.tmp") for path in contents}
+    try:
+        for path, data in contents.items():
+            temporary[path].write_bytes(data)
+        for path in contents:
+            os.replace(temporary[path], path)
+    finally:
+        for path in temporary.values():
+            path.unlink(missing_ok=True)
 
 
 def text_of(data: Annotations, path_in_file: Callable[[str], str]) -> str:

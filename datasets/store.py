@@ -1,18 +1,19 @@
 """Annotations of a whole data set in flat arrays, and the packer with which every format reader fills them."""
 
-import difflib
 import hashlib
 import math
 import os
 from array import array
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from datasets.errors import DataError, NoArea, check_names, check_path, note_dropped, raise_any
+from datasets.errors import DataError, NoArea, check_path, note_dropped, raise_any
 from utils.boxes import xyxy_to_xywh
+from utils.config import check_class_names
 
 Classes = tuple[str, ...] | None  # class names; None: those of the data
 Part = tuple[str, ...]  # names of a part, such as ("val", "valid"): the first one that exists counts; (): all parts
@@ -152,10 +153,10 @@ class Packer:
         self.names_from = "the list of classes"
         self._names = classes if names is None else names
         self._classes = names if classes is None else classes
-        check_names((*(names or ()), *(classes or ())), source)
-        twice = {name for name in self._names or () if self._names.count(name) > 1}
+        check_class_names((*(names or ()), *(classes or ())), source, DataError)
+        twice = tuple(name for name, count in Counter(self._names).items() if count > 1)
         if twice:
-            raise DataError(f"{source}: two classes of the same name {brief(tuple(sorted(twice)))}: rename one of them")
+            raise DataError(f"{source}: two classes of the same name {brief(twice)}: rename one of them")
         order = {name: index for index, name in enumerate(self._classes or ())}
         # label in the data -> index in classes, -1: not in classes
         self._table = range(MAX_UNNAMED) if self._names is None else [order.get(name, -1) for name in self._names]
@@ -180,14 +181,18 @@ class Packer:
         """Adds a box to the last image. Raises ValueError (NoArea) that says what is wrong with it."""
         area = (x2 - x1) * (y2 - y1) if area is None else area
         if not math.isfinite(x1 + y1 + x2 + y2 + label + area):
-            raise ValueError(f"box {x1:g},{y1:g},{x2:g},{y2:g},{label:g} holds a value that is not a number")
+            raise ValueError(
+                f"box {x1:g},{y1:g},{x2:g},{y2:g},{label:g} holds a value that is not a number; draw it again, or remove it"
+            )
         if label != int(label) or crowd not in (0, 1):
             raise ValueError(f"class {label:g} must be a whole number, and crowd {crowd:g} must be 0 or 1")
         if not 0 <= label < len(self._table):
             raise ValueError(self._out_of_range(int(label)))
         index = self._table[int(label)]
         if index < 0:
-            raise ValueError(unknown_class(self._names[int(label)], self._classes))
+            from datasets.classes import unknown_class  # which imports this module
+
+            raise ValueError(unknown_class(self._names[int(label)], self._classes, hint=len(self.problems) < 100))
         if not (x2 > x1 and y2 > y1):
             raise NoArea(f"box {x1:g},{y1:g},{x2:g},{y2:g} has no area (x1,y1,x2,y2 with x1 < x2 and y1 < y2)")
         self._boxes.extend((x1, y1, x2, y2))
@@ -235,13 +240,6 @@ class Packer:
             error.rest = found.select([i for i in range(len(found)) if found.names[i]])
             raise
         return replace(found, notes=tuple(notes))
-
-
-def unknown_class(name: str, classes: tuple[str, ...]) -> str:
-    """Returns the message for a class that is not in `classes`, with the nearest name."""
-    near = difflib.get_close_matches(name, classes, n=1)
-    hint = f"did you mean {near[0]!r}? Rename it in the data" if near else "rename it in the data"
-    return f"class {name!r} is not in the list of classes {brief(classes)}; {hint}, or add it to the file of classes="
 
 
 def brief(names: tuple[str, ...]) -> str:

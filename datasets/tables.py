@@ -29,7 +29,8 @@ def read_table(path: str, classes: Classes, image_root: str | None, bad_boxes: s
         lines = chain([(number, first)], lines)
     for number, row in lines:
         if len(row) <= max(columns.at.values()):
-            problems.append(f"{path}:{number}: {len(row)} fields: a line needs {max(columns.at.values()) + 1}")
+            problem = f"{len(row)} fields: a line needs {max(columns.at.values()) + 1}"
+            problems.append(f"{path}:{number}: {problem}; add what is missing, or remove the line")
             continue
         fields = columns.fields(row)
         file = images.get(fields["image"])

@@ -9,7 +9,7 @@ from pathlib import Path
 from datasets import image_paths, listing
 from datasets.annotations import text_lines
 from datasets.errors import DataError
-from datasets.named_boxes import Box, LabelFile, names_of, pack_files
+from datasets.named_boxes import Box, LabelFile, names_of, pack_files, side
 from datasets.store import Annotations, Classes, Packer, Part
 from utils.images import IMAGE_SUFFIXES
 
@@ -95,7 +95,8 @@ def _listed(lists: Sequence[Path], stems: Sequence[str]) -> tuple[list[str], dic
     lines = ((f"{path}:{number}", line) for path in lists for number, line in text_lines(str(path)))
     for place, line in lines:
         name = line.strip().replace("\\", "/")
-        bare = re.sub(r"\s+-?[01]$", "", name)
+        *words, flag = name.rsplit(None, 1) or [""]
+        bare = words[0] if words and flag in ("0", "1", "-0", "-1") else name
         readings = [word for text in (name, bare) for word in (text, text.rpartition("/")[2])]
         readings += [os.path.splitext(word)[0] for word in readings if word.lower().endswith((*IMAGE_SUFFIXES, ".xml"))]
         stem = next((by_name[word] for word in readings if word in by_name), None)
@@ -137,7 +138,7 @@ def _images(
 def _has_image(folder: Path, label: LabelFile) -> bool:
     stem = Path(label.path).stem
     names = [label.image, *(stem + suffix for suffix in (".jpg", ".png", ".jpeg", ".JPG", ".PNG", ".JPEG", ".bmp"))]
-    return any(name and (folder / name).is_file() for name in names)
+    return any(name and os.path.isfile(folder / name) for name in names)
 
 
 def _voc_file(path: Path) -> LabelFile:
@@ -150,11 +151,10 @@ def _voc_file(path: Path) -> LabelFile:
     if root.tag != "annotation":
         problem = f"<{root.tag}> is not a VOC file: export the data as Pascal VOC, COCO or YOLO, or take the file out"
         return LabelFile(str(path), problem=problem)
-    size = [root.findtext(f"size/{side}", "0").strip() for side in ("height", "width")]
     return LabelFile(
         path=str(path),
         image=root.findtext("filename", "").strip().replace("\\", "/").rpartition("/")[2],
-        size=tuple(int(side) if side.isdecimal() else 0 for side in size),
+        size=(side(root.findtext("size/height", "")), side(root.findtext("size/width", ""))),
         boxes=[_voc_box(node) for node in root.findall("object")],
     )
 
@@ -166,4 +166,5 @@ def _voc_box(node: ElementTree.Element) -> Box:
     try:
         return Box(name, tuple(float(word) for word in words), crowd)
     except (TypeError, ValueError):
-        return Box(name, (), problem=f"{name!r} needs a bndbox with numbers for xmin, ymin, xmax, ymax, not {words}")
+        needed = "bndbox with numbers for xmin, ymin, xmax, ymax"
+        return Box(name, (), problem=f"{name!r} needs a {needed}, not {words}; draw it again, or remove it")

@@ -12,27 +12,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 
 from datasets import image_paths, listing
 from datasets.annotations import text_lines
 from datasets.errors import DataError, check_path
 from datasets.scan import scan
-from datasets.store import Annotations, Classes, Packer, Part
+from datasets.store import MAX_UNNAMED, Annotations, Classes, Packer, Part
 from datasets.typed_json import open_json
 from utils.images import IMAGE_SUFFIXES
 
 PARTS = ("train", "val", "valid", "validation", "test")  # keys of a data file
-NOT_LABELS = (
-    "classes",
-    "train",
-    "val",
-    "valid",
-    "test",
-    "labels",
-    "predefined_classes",
-    "readme",
-)  # .txt next to label files
+NOT_LABELS = ("classes", "train", "val", "valid", "test", "labels", "predefined_classes", "readme")  # .txt near labels
+MAX_YAML, MAX_NESTING = 1 << 20, 100  # bytes, brackets in brackets; a larger file may take minutes to parse
+_NESTING = bytes({ord("["): 1, ord("{"): 1, ord("]"): 255, ord("}"): 255}.get(byte, 0) for byte in range(256))
 NO_NAMES = "no class names: write classes.txt next to it, with one name per line in the order of the class numbers"
 
 
@@ -60,16 +54,32 @@ def read_config(path: Path, part: Part, classes: Classes, bad_boxes: str, image_
 
 
 def _yaml_config(path: Path) -> dict[str, Any]:
+    data = path.read_bytes()
+    nesting = np.frombuffer(data.translate(_NESTING), np.int8).cumsum()
+    if len(data) > MAX_YAML or nesting.max(initial=0) > MAX_NESTING:
+        raise DataError(f"{path}: not a YOLO data file, it is too large or nested: write train, val and names")
     try:
-        config = yaml.load(path.read_bytes(), Loader=yaml.BaseLoader)  # only text: the class "no" is not False
-    except yaml.YAMLError as error:
+        config = yaml.load(data, Loader=yaml.BaseLoader)  # only text: the class "no" is not False
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise DataError(f"{path}: {error}: write paths with / and without quotes") from error
     if not isinstance(config, dict):
-        raise DataError(f"{path}: not a YOLO data file: train, val and names are expected")
-    config = {str(key).lower(): value for key, value in config.items()}  # CVAT writes Train and Validation
+        raise DataError(f"{path}: not a YOLO data file: write train, val and names")
+    # CVAT writes Train and Validation
+    config = {key.lower(): value for key, value in config.items() if isinstance(key, str)}
+    for key, value in config.items():
+        if key in (*PARTS, "names", "path", "nc") and not _is_text(value, key):
+            raise DataError(f"{path}: {key}: write text or numbers, not lists in lists")
     if "kpt_shape" in config:
         raise DataError(f"{path}: labels with key points (kpt_shape) are not boxes: export the data for detection")
     return config
+
+
+def _is_text(value: Any, key: str) -> bool:
+    """Returns whether the value of a key is text, or a list of texts, or, for names, an object with texts."""
+    if isinstance(value, dict) and key == "names":
+        value = [*value, *value.values()]
+    texts = value if isinstance(value, list) and key not in ("path", "nc") else [value]
+    return all(isinstance(text, str) for text in texts)
 
 
 def _darknet_config(path: Path) -> dict[str, Any]:
@@ -85,13 +95,18 @@ def _darknet_config(path: Path) -> dict[str, Any]:
 
 def _yaml_names(path: Path, config: dict[str, Any]) -> tuple[str, ...]:
     """Returns the class names of a data yaml: a list, a mapping from 0, 1, ..., or only their number `nc`."""
-    names = config.get("names") or [str(index) for index in range(int(config.get("nc", 0)))]
+    names, count = config.get("names"), config.get("nc", "").strip()
+    if names and isinstance(names, str):
+        raise DataError(f"{path}: names: {names[:60]}: write a list, as in names: [cat, dog]")
+    if count and not (count.isdecimal() and len(count) < 10 and int(count) <= MAX_UNNAMED):
+        raise DataError(f"{path}: nc is {count[:60]!r}: write the number of names, at most {MAX_UNNAMED}")
+    names = names or [str(index) for index in range(int(count or 0))]
     if isinstance(names, dict):
         if set(names) != {str(index) for index in range(len(names))}:
-            raise DataError(f"{path}: the keys of names must be 0 to {len(names) - 1}")
+            raise DataError(f"{path}: the keys of names must be 0 to {len(names) - 1}: correct them")
         names = [names[str(index)] for index in range(len(names))]
-    if not names or ("nc" in config and config["nc"] != str(len(names))):
-        raise DataError(f"{path}: nc is {config.get('nc')}, but there are {len(names)} names: correct one of them")
+    if not names or (count and int(count) != len(names)):
+        raise DataError(f"{path}: nc is {count or 'not given'}, but there are {len(names)} names: correct one of them")
     return tuple(names)
 
 
@@ -110,8 +125,10 @@ def _images(path: Path, root: str | None, key: str, entry: str, image_root: str 
     if image_root:
         bases = [Path(os.path.abspath(image_root))]
     places = [base / name for base in bases for name in (entry, bare)]
-    place = next((place for place in places if place.exists()), Path(image_paths.locate(bare, list(map(str, bases)))))
-    if not place.exists():
+    place = next(
+        (place for place in places if os.path.exists(place)), Path(image_paths.locate(bare, list(map(str, bases))))
+    )
+    if not os.path.exists(place):
         fix = "image_root=" if image_root else "`path`"
         raise DataError(f"{path}: {key}: there is no {places[0]}: correct the entry or {fix}")
     if place.is_dir():
@@ -171,9 +188,7 @@ def names_near(folder: Path) -> tuple[str, ...] | None:
             rows = json.loads(bytes(open_json(str(place / "notes.json"))["categories"]))
             return tuple(row["name"] for row in sorted(rows, key=lambda row: row["id"]))
         if (place / "data.yaml").is_file():
-            return _yaml_names(
-                place / "data.yaml", yaml.load((place / "data.yaml").read_bytes(), Loader=yaml.BaseLoader)
-            )
+            return _yaml_names(place / "data.yaml", _yaml_config(place / "data.yaml"))
     return None
 
 

@@ -8,6 +8,7 @@ import cv2
 import numpy as np
 import pytest
 from lively import tiny_checkpoint
+from PIL import Image
 
 import evaluate
 import predict
@@ -148,7 +149,6 @@ def test_results_do_not_depend_on_the_batch_size(weights, painted, tmp_path):
 
 
 def test_the_exif_orientation_is_applied(weights, tmp_path):
-    from PIL import Image
 
     exif = Image.Exif()
     exif[0x0112] = 6

@@ -36,7 +36,7 @@ class Config:
 def _divide(annotations: Annotations, target: Path, fractions: tuple[float, ...], seed: int) -> dict[Path, Annotations]:
     """Splits the images -> {path of the file: its part}. Raises DataError."""
     option = "split=" + ",".join(f"{fraction:g}" for fraction in fractions)
-    if len(fractions) not in (2, 3) or min(fractions) <= 0 or abs(sum(fractions) - 1) > 1e-6:
+    if len(fractions) not in (2, 3) or not (min(fractions) > 0 and abs(sum(fractions) - 1) < 1e-6):
         raise DataError(f"{option}: give two or three fractions that add up to 1, as in split=.9,.1 or split=.8,.1,.1")
     names = [target.with_name(f"{target.stem}_{part}{target.suffix}") for part in split.PARTS]
     return dict(zip(names, split.split(annotations, fractions, seed, option), strict=False))
@@ -79,14 +79,15 @@ def convert(source: str, target: str, **options) -> list[str]:
     place = goal.parent if to_json else partial(split.relative, folder=goal.parent)
     texts = {path: write(chosen, place) for path, chosen in outputs.items()}
     if not to_json:
+        if not found.classes:
+            raise DataError(f"{source}: there are no boxes and no class names: label images, or name the classes")
         names = goal.with_name("classes.txt")
         if not names.exists():
             texts[names] = "".join(f"{name}\n" for name in found.classes)
         elif read_classes(str(names)) != found.classes:
             raise DataError(f"{names} exists with other names: write into another folder, or move it away")
     goal.parent.mkdir(parents=True, exist_ok=True)
-    for path, text in texts.items():
-        path.write_text(text, encoding="utf-8", errors="surrogateescape", newline="\n")
+    split.write_all(texts)
     return report + [f"{path}: {len(parts)} images, {len(parts.boxes)} boxes" for path, parts in outputs.items()]
 
 
@@ -97,7 +98,7 @@ def main(words: list[str]) -> None:
     source, target, *options = words
     try:
         print("\n".join(convert(source, target, **asdict(override(Config(), options)))))
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         raise SystemExit(str(error)) from error
 
 

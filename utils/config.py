@@ -18,6 +18,7 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
 MAX_NAME = 200  # characters of a class name; longer ones are a slip in a data file
+MAX_LINE = 1000  # characters of a line of a message
 WORDS = {"none": None, "true": True, "yes": True, "on": True, "1": True}
 WORDS |= {"false": False, "no": False, "off": False, "0": False}
 SYNONYMS = {  # names of other programs, and of other scripts of this one
@@ -31,6 +32,16 @@ PAUSE = 1.0  # seconds by which a process delays its error, so that the rank wit
 
 class ConfigError(ValueError):
     """A constant has an unusable value. The message names the constant, its value and the fix."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(printable(message))
+
+
+def printable(text: str) -> str:
+    """Returns text that any terminal can show: control characters and lone surrogates become escapes, long lines are cut."""
+    cut = MAX_LINE // 2
+    text = "\n".join(s if len(s) <= MAX_LINE else f"{s[:cut]} ... {s[-cut:]}" for s in text.split("\n"))
+    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
 
 
 def cache_folder() -> Path:
@@ -65,7 +76,7 @@ def override(cfg: T, argv: Sequence[str], positional: Mapping[str, Callable[[str
                 raise ConfigError(f"{item}: {name} has been replaced: write {REPLACED[name]}")
             known = [other for other in SYNONYMS.get(name.lower(), ()) if other in kinds]
             near = known or difflib.get_close_matches(name.lower().replace("-", "_"), kinds, n=3, cutoff=0.5)
-            lines = " or ".join(f"{other}={given}" for other in near)
+            lines = " or ".join(f"{other}={given[:100]}" for other in near)
             hint = f"did you mean {lines}?" if near else "--help lists all of them"
             raise ConfigError(f"{item}: there is no constant {name!r}; {hint}")
         if positional and not (equals or dashed or name in kinds):
@@ -92,7 +103,7 @@ def _named(argv: Sequence[str], positional: Mapping[str, Callable[[str], bool]],
     named = []
     for item in argv:
         name, equals, _ = item.partition("=")
-        is_word = name not in kinds and not item.startswith("-") and (not equals or Path(item).exists())
+        is_word = name not in kinds and not item.startswith("-") and (not equals or os.path.exists(item))
         name = next((name for name, accepts in positional.items() if accepts(item)), None) if is_word else None
         named.append(f"{name}={item}" if name else item)
         if name and sum(other.startswith(f"{name}=") for other in (*named, *argv)) > 1:
@@ -272,7 +283,7 @@ def run_script(main: Callable[[], object], stopped: str, memory_advice: str) -> 
 
 
 def check_class_names(names: Iterable[object], where: str, error: type[ValueError] = ValueError) -> None:
-    """Raises `error` for a class name with a problem; the message starts with `where`."""
+    """Raises an error for a class name with a problem; the message starts with `where`."""
     for name in names:
         if problem := class_name_problem(name):
             raise error(f"{where}: {problem}")

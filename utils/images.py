@@ -173,8 +173,12 @@ def read_orientation(data: bytes) -> int:
 
 def images_under(folder: str) -> list[str]:
     """Returns the sorted paths of all images in a folder and its subfolders, relative to it, with "/", without hidden files."""
-    found = []
-    for place, _, names in os.walk(folder, followlinks=True):
+    found, seen = [], set()
+    for place, folders, names in os.walk(folder, followlinks=True):
+        if (real := os.path.realpath(place)) in seen:  # a link leads to it again
+            folders.clear()
+            continue
+        seen.add(real)
         prefix = os.path.relpath(place, folder).replace(os.sep, "/") + "/"
         found += [prefix.removeprefix("./") + name for name in names if name.lower().endswith(IMAGE_SUFFIXES)]
     return sorted(name for name in found if not name.rpartition("/")[2].startswith("."))

@@ -28,6 +28,7 @@ class Config:
     only: tuple[str, ...] | None = None  # fuzzers, or modules of tests/fuzz: coco,voc; none: all
     seed: int = 0
     number: int | None = None  # run only this input, and print what happens
+    shrink: bool = True  # make inputs that failed smaller before they are saved
     corpus: str = str(harness.CORPUS)  # folder for inputs that failed
 
 
@@ -74,13 +75,12 @@ def report(
     if row.causes[cause] > SAVED:
         return
     case = fuzzer.case(cfg.seed, number)
-    if result.outcome not in ("crash", "hang", "memory"):
+    if cfg.shrink and result.outcome not in ("crash", "hang", "memory"):
         case = harness.shrink(worker, name, case, result)
     path = harness.save(Path(cfg.corpus), name, case, f"{result.outcome}, seed {cfg.seed}, number {number}")
-    print(
-        f"\nFAILED {result.outcome}: only={name} seed={cfg.seed} number={number}\n{path}\n{result.text[-2000:]}",
-        flush=True,
-    )
+    lines = [line[:400] for line in result.text.encode("utf-8", "backslashreplace").decode().splitlines()[-12:]]
+    head = f"FAILED {result.outcome}: only={name} seed={cfg.seed} number={number}"
+    print("", head, path, *lines, sep="\n", flush=True)
 
 
 def fuzz(cfg: Config, every: dict[str, Fuzzer]) -> dict[str, Row]:
@@ -137,7 +137,7 @@ def main(words: list[str]) -> int:
     print(f"\nseed {cfg.seed}\n{table(rows)}")
     for name, row in rows.items():
         for cause, count in row.causes.most_common():
-            print(f"{count} x {name}: {cause}")
+            print(f"{count} x {name}: {cause}".encode("utf-8", "backslashreplace").decode())
     return int(any(row.causes for row in rows.values()))
 
 

@@ -33,8 +33,9 @@ from utils.images import ImageError
 Case = dict[str, bytes]  # path in the folder -> contents
 
 CORPUS = Path(__file__).parent / "corpus"
-SECONDS, BYTES = 10.0, 2 << 30  # limits of time and memory per input
-SHRINKING = 5.0  # seconds, at most
+SECONDS, BYTES = 10.0, 2 << 30  # limits of processor time and memory per input
+WAIT = 60.0  # seconds after which an input is stopped, on a machine with other work
+SHRINKING = 2.0  # seconds, at most
 KINDS = ("traceback", "crash", "hang", "memory", "half written", "wrong", "message")
 LONGEST = 20_000  # characters of a message
 
@@ -42,7 +43,7 @@ LONGEST = 20_000  # characters of a message
 _FIX = re.compile(
     r"\b(add|choose|convert|copy|correct|delete|divide|draw|enlarge|export|fetch|give|install|label|lower|move|multiply|name|"
     r"names|pass|put|raise|raises|remove|rename|replace|resize|save|set|take|train|turn|use|write|did you mean|can be|must be|"
-    r"lists all|leaves (?:it|them) out)\b",
+    r"for example|lists all|leaves (?:it|them) out)\b",
     re.IGNORECASE,
 )
 _PYTHON = re.compile(
@@ -115,7 +116,7 @@ def attempt(fuzzer: Fuzzer, case: Case, root: Path) -> Result:
         write(case, folder)
         before = _listing(folder)
         _reset_peak()
-        start = time.perf_counter()
+        start = time.process_time()  # not that of other programs
         try:
             with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
                 fuzzer.run(folder)
@@ -131,7 +132,7 @@ def attempt(fuzzer: Fuzzer, case: Case, root: Path) -> Result:
             outcome, text = "memory", traceback.format_exc()
         except Exception:
             outcome, text = "traceback", traceback.format_exc()
-        seconds, peak = time.perf_counter() - start, _peak()
+        seconds, peak = time.process_time() - start, _peak()
         if outcome in ("read", "refused") and (seconds > SECONDS or peak > BYTES):
             outcome = "hang" if seconds > SECONDS else "memory"
         return Result(outcome, text.replace(str(root), ""), seconds, peak)
@@ -206,9 +207,9 @@ class Worker:
         start = time.perf_counter()
         while not self._pipe.poll(0.02):
             seconds, memory = time.perf_counter() - start, _memory_of(self._process.pid)
-            if seconds > SECONDS + 5 or memory > BYTES:  # 5 s: time to make and write the input
+            if seconds > WAIT or memory > BYTES:
                 self.stop()
-                return Result("hang" if seconds > SECONDS else "memory", "killed", seconds, memory)
+                return Result("memory" if memory > BYTES else "hang", "killed", seconds, memory)
         try:
             return self._pipe.recv()
         except EOFError:
@@ -218,9 +219,13 @@ class Worker:
             return Result("crash", f"the process ended with code {code}")
 
     def _serve(self, pipe) -> None:
+        self._pipe.close()  # the other end: without it this process ends with the one that started it
         count = 0
         while True:
-            name, what = pipe.recv()
+            try:
+                name, what = pipe.recv()
+            except EOFError:
+                return
             fuzzer, count = self._every[name], count + 1
             case = fuzzer.case(self._seed, what) if isinstance(what, int) else what
             pipe.send(attempt(fuzzer, case, Path(self._root, f"{os.getpid()}-{count}")))

@@ -1,0 +1,151 @@
+"""Data made to hang, to fill the memory or to write half of a result: each ends in time with one clean error, or is read."""
+
+import json
+import resource
+import time
+
+import pytest
+from files import paint, text
+
+from datasets import listing
+from datasets.formats import read
+from datasets.store import DataError, Packer
+from tools.convert import convert
+from utils.images import images_under
+
+SECONDS = 4  # of the processor; most of these took more than 10
+
+
+@pytest.fixture(autouse=True)
+def in_time():
+    start = time.process_time()
+    yield
+    assert time.process_time() - start < SECONDS
+
+
+YAMLS = {
+    "a billion names": "train: images\nnc: 1000000000\n",
+    "one name as text": "train: images\nnames: cat\n",
+    "no number": "train: images\nnc: x\n",
+    "aliases": "a0: &a0 [lol]\n"
+    + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]\n" for i in range(1, 12))
+    + "train: images\nnames: *a11\n",
+    "nested": "train: " + "[" * 20_000,
+    "nested lists": "- " * 5000 + "x",
+    "long": "train: images\nnames: [" + "cat, " * 300_000 + "dog]\n",
+    "itself": "train: images\nnames: &x [*x]\n",
+}
+
+
+@pytest.mark.parametrize("name", YAMLS)
+def test_a_hostile_yaml_is_one_clean_error(tmp_path, name):
+    paint(tmp_path / "images" / "1.png"), text(tmp_path / "labels" / "1.txt", "0 .5 .5 .1 .1\n")
+    with pytest.raises(DataError, match="(?s)data.yaml.*write") as caught:
+        read(str(text(tmp_path / "data.yaml", YAMLS[name])), "train")
+    assert len(str(caught.value)) < 2000 and "Error" not in str(caught.value)
+
+
+def test_names_and_boxes_of_unknown_classes_take_linear_time():
+    names = tuple(f"class number {i}" for i in range(20_000))
+    pack = Packer("x", "", names, tuple(f"other number {i}" for i in range(20_000)))
+    pack.add_image("a.png")
+    for label in range(3000):
+        try:
+            pack.add_box(1, 2, 3, 4, label)
+        except ValueError as error:
+            pack.complain("a.txt:1", error)
+    with pytest.raises(DataError, match="problems: 3000"):
+        pack.finish("error")
+
+
+def test_selecting_many_classes_takes_linear_time(tmp_path):
+    names = [f"class {i}" for i in range(20_000)]
+    text(tmp_path / "classes.txt", "\n".join(names))
+    file = text(tmp_path / "train.txt", "a.png 1,2,3,4,7\n")
+    assert read(str(file), "train", tuple(names[::-1]), select=True).classes == tuple(names[::-1])
+
+
+LONG = {
+    "brackets": "(" * 200_000 + " 1,2,x,4,0",
+    "quotes": "'" * 199_999 + " 1,2,x,4,0",
+    "word": "x" * 400_000 + " 1,2,x,4,0",
+}
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_a_long_line_is_one_short_error(tmp_path, name):
+    with pytest.raises(DataError) as caught:
+        read(str(text(tmp_path / "train.txt", f"{LONG[name]}\n" * 3)), "train")
+    assert len(str(caught.value)) < 10_000
+
+
+def test_blanks_in_a_list_of_images_take_linear_time(tmp_path):
+    text(tmp_path / "VOC" / "Annotations" / "a.xml", "<annotation><filename>a.png</filename></annotation>")
+    paint(tmp_path / "VOC" / "JPEGImages" / "a.png")
+    text(tmp_path / "VOC" / "ImageSets" / "Main" / "train.txt", f"a\nb{' ' * 100_000}c\n")
+    with pytest.raises(DataError, match="train.txt:2"):
+        read(str(tmp_path / "VOC"), "train")
+
+
+def test_a_json_list_with_many_annotations_is_refused_in_time(tmp_path):
+    rows = [{f"x{i}": {"annotations": 1} for i in range(40_000)}]
+    with pytest.raises(DataError, match="not a COCO ground truth"):
+        read(str(text(tmp_path / "x.json", json.dumps(rows))), "train")
+
+
+def test_links_that_lead_to_their_own_folder_are_followed_once(tmp_path):
+    """Two such links once were walked 2 ** 40 times."""
+    paint(tmp_path / "a" / "1.png")
+    for name in ("x", "y", "z"):
+        (tmp_path / "a" / name).symlink_to(tmp_path, target_is_directory=True)
+    assert images_under(str(tmp_path)) == listing.files_under(tmp_path) == ["a/1.png"]
+
+
+def test_control_characters_never_reach_the_terminal(tmp_path):
+    """A COCO file held escape sequences in a category that no box has, and in the kind of a VIA shape."""
+    data = {"images": [{"id": 1, "file_name": "a.png"}], "categories": [{"id": 1, "name": "a\x1b[31mred"}]}
+    with pytest.raises(DataError, match="rename the class") as caught:
+        read(str(text(tmp_path / "x.json", data)), "train")
+    assert "\x1b" not in str(caught.value)
+    region = {"shape_attributes": {"name": "a\x1b[31m\r"}, "region_attributes": {"class": "cat"}}
+    found = read(str(text(tmp_path / "via.json", {"k": {"filename": "a.png", "regions": [region]}})), "train")
+    assert "\x1b" not in "".join(found.notes) and "left out: 1" in "".join(found.notes)
+
+
+@pytest.mark.parametrize("area", ["NaN", "-5", "1e999", "-Infinity"])
+def test_areas_that_are_no_areas_are_refused(tmp_path, area):
+    box = f'{{"id": 1, "image_id": 1, "category_id": 1, "bbox": [1, 2, 3, 4], "area": {area}}}'
+    images = '"images": [{"id": 1, "file_name": "a.png"}], "categories": [{"id": 1, "name": "cat"}]'
+    with pytest.raises(DataError, match=r"annotations\[0\].*area"):
+        read(str(text(tmp_path / "x.json", f'{{{images}, "annotations": [{box}]}}')), "train")
+
+
+@pytest.mark.parametrize("target", ["out/data.txt", "out/data.json"])
+def test_a_full_disk_leaves_no_part_of_a_converted_data_set(tmp_path, target):
+    """A limit of the size of files, between those of the parts, stands for the full disk."""
+    lines = []
+    for i in range(12):
+        paint(tmp_path / f"{i}.png", 40 + i)
+        lines.append(f"{i}.png {' '.join(['1.25,2.25,30.5,15.75,0'] * 20)}\n")
+    text(tmp_path / "classes.txt", "cat\n")
+    source = text(tmp_path / "train.txt", "".join(lines))
+    (tmp_path / "out").mkdir()
+    read(str(source), "train")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    convert(str(source), str(tmp_path / "first" / "data.json"))  # the sizes of the images are in the cache from here on
+    resource.setrlimit(resource.RLIMIT_FSIZE, (3000, limits[1]))
+    try:
+        with pytest.raises(OSError):
+            convert(str(source), str(tmp_path / target), split=(0.1, 0.9))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_a_data_set_without_classes_is_not_converted_to_an_annotation_file(tmp_path):
+    """classes.txt would be empty, which is not read."""
+    paint(tmp_path / "a.png")
+    source = text(tmp_path / "x.json", {"images": [{"id": 1, "file_name": "a.png"}], "categories": []})
+    with pytest.raises(DataError, match="name the classes"):
+        convert(str(source), str(tmp_path / "out" / "data.txt"))
+    assert not (tmp_path / "out").exists()
