@@ -13,8 +13,7 @@ def grid(image_size: tuple[int, int], strides: tuple[int, ...], like: Tensor) ->
     cells, sizes = [], []
     for stride in strides:
         y, x = (torch.arange(side // stride, device=like.device, dtype=like.dtype) for side in image_size)
-        rows, columns = torch.meshgrid(y, x, indexing="ij")
-        cells.append(torch.stack([columns, rows], 2).flatten(0, 1))
+        cells.append(torch.stack(torch.meshgrid(x, y, indexing="xy"), 2).flatten(0, 1))
         sizes.append(torch.full_like(cells[-1][:, 0], stride))
     return torch.cat(cells), torch.cat(sizes)
 

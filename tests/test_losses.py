@@ -285,3 +285,11 @@ def test_perfect_prediction_of_yolov9_has_almost_no_loss():
     assert losses["positives"] > 0.99 and losses["total"] < 0.05
     wrong = YOLOv9Criterion(STRIDES)(yolov9.Predictions(raw, classes), box + 8, label, SIZE)
     assert wrong["box"] > 1 and wrong["dfl"] > 1
+
+
+@every_family
+def test_criterion_is_one_graph_for_the_compiler(family):
+    _, boxes, labels = some_batch([3, 2], torch.float32)
+    found = torch._dynamo.explain(CRITERIA[family]())(random_predictions(2, family=family), boxes, labels, SIZE)
+    torch._dynamo.reset()
+    assert (found.graph_count, found.graph_break_count) == (1, 0), found.break_reasons

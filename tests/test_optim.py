@@ -324,6 +324,19 @@ def test_fp16_scaler_skips_an_overflow_and_lowers_its_scale(optimizer):
     assert not torch.equal(before["model.0.weight"], updater.model[0].weight)
 
 
+@pytest.mark.parametrize("family, skipped", [("yolox", 7), ("yolov9", 4)])
+def test_few_first_steps_are_skipped_in_fp16(family, skipped):
+    """YOLOX takes 0-255, which makes the gradients of its stem large. From a loss scale of 2**16 it skips eleven."""
+    updater = make_updater(detector(family), "adamw", amp="fp16", clip=10.0)
+    criterion, boxes = nets.criterion(updater.model), torch.tensor([[[8.0, 8, 40, 48]]] * 2)
+    for step in range(12):
+        batch = torch.randint(0, 256, (2, 3, 64, 64), generator=torch.Generator().manual_seed(step))
+        with updater.autocast():
+            predictions = updater.model.train()(batch)
+        updater.step(criterion(predictions, boxes, torch.tensor([[0], [2]]), (64, 64))["total"])
+    assert updater.skipped <= skipped
+
+
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("frozen_before", [False, True])
 def test_resumed_training_equals_uninterrupted_training_bit_for_bit(optimizer, frozen_before):

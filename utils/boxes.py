@@ -53,8 +53,7 @@ def area(boxes: Boxes) -> Boxes:
 
 def clip(boxes: Boxes, width: float, height: float) -> Boxes:
     """Clips boxes to the image `[0, width] x [0, height]`."""
-    x1, y1, x2, y2 = (boxes[..., i] for i in range(4))
-    sides = [x1.clip(0, width), y1.clip(0, height), x2.clip(0, width), y2.clip(0, height)]
+    sides = [boxes[..., i].clip(0, limit) for i, limit in enumerate((width, height, width, height))]
     return _library(boxes).stack(sides, -1)
 
 

@@ -8,7 +8,8 @@ from itertools import compress
 import torch
 from torch import Tensor, nn
 
-MAX_BAD_STEPS = 20  # non-finite steps in a row before training stops: fp16 needs about ten to find its scale
+MAX_BAD_STEPS = 20  # non-finite steps in a row before training stops: fp16 needs a few to find its scale
+LOSS_SCALE = 2.0**10  # of fp16 at the start: from 2**16, YOLOX skips its first nine steps (input 0-255, decisions.md)
 MOMENTUM = 0.9  # of SGD, and the first beta of Adam (YOLOX, section 2)
 MAX_GRADIENT_NORM = 10.0  # larger gradients are clipped to this norm
 REFERENCE_BATCH = 64  # images per step that the constants learning_rate and min_learning_rate refer to
@@ -170,7 +171,7 @@ class Updater:
         self.model, self.optimizer, self.schedule, self.ema = model, optimizer, schedule, ema
         self.amp, self.accumulate, self.clip = amp, accumulate, clip
         self.device = next(model.parameters()).device
-        self.scaler = torch.amp.GradScaler(self.device.type, enabled=amp == "fp16")
+        self.scaler = torch.amp.GradScaler(self.device.type, init_scale=LOSS_SCALE, enabled=amp == "fp16")
         # Fused optimizers skip a step when their attribute found_inf is 1; the fused kernels of MPS ignore it.
         self.fused = getattr(optimizer, "_step_supports_amp_scaling", False) and self.device.type != "mps"
         self.parameters = [p for group in optimizer.param_groups for p in group["params"]]

@@ -1,0 +1,146 @@
+"""Measures everything that needs a GPU, in at most nine minutes: python -m benchmarks.gpu
+
+    python -m benchmarks.gpu                           all parts, in the order of PARTS
+    python -m benchmarks.gpu parts=speed,memory        only these; the page keeps the results of the others
+    python -m benchmarks.gpu peers=PYTHON              also Ultralytics and LibreYOLO, in the environment of this Python
+
+Each part is a process of its own with its own time budget. It appends every row to results/gpu.json as soon as it is measured;
+what fails or takes too long becomes a row with its error, and the next part begins. After each part the page
+results/gpu.md is written anew. A part that is measured again replaces its rows. benchmarks/gpu_parts.py holds the parts.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import torch
+
+from benchmarks import gpu_parts
+from benchmarks.table import RESULTS, machine
+from utils.config import override, show
+
+ROOT = Path(__file__).parents[1]
+PARTS = {  # name: seconds at most, title of its table
+    "tests": (70, "The tests that need a GPU"),
+    "speed": (150, "Training steps: random images and boxes, without data loading"),
+    "compiled": (95, "Training steps with compile=true"),
+    "waits": (20, "Operations of a step, and moments in which the host waits for the GPU"),
+    "loader": (40, "Data loading compared with the network"),
+    "evaluation": (25, "Evaluation"),
+    "memory": (40, "GPU memory of a step: the probe compared with the peak"),
+    "ranks": (45, "Two processes on one GPU, through gloo"),
+    "peers": (55, "Other trainers: the same steps, without data loading"),
+}
+NO_GPU = (
+    "benchmarks.gpu needs a GPU, and torch finds none: run it on a computer with one; nothing was measured or written"
+)
+
+
+@dataclass(frozen=True)
+class Config:
+    parts: tuple[str, ...] = tuple(PARTS)
+    models: tuple[str, ...] = ("yolox_nano", "yolox_s", "yolov9_s", "yolov9_c")
+    compiled: tuple[str, ...] = ("yolox_nano", "yolov9_s")  # also those of the part waits
+    amps: tuple[str, ...] = ("none", "fp16", "bf16")
+    size: int = 640
+    batch_size: int = 32
+    seconds: float = 4.0  # of measured steps per row
+    data: str = ""  # annotation file for loader, evaluation and ranks; empty: the drawn demo images
+    workers: int = 8
+    peers: str = ""  # Python of an environment with ultralytics or libreyolo
+    results: str = str(RESULTS / "gpu.json")  # the page lies next to it
+    child: str = ""  # the part that this process measures; set by the parent process
+
+
+def rows(cfg: Config, part: str) -> Iterator[dict]:
+    """Yields the rows of a part. An error ends the part with a row that holds it."""
+    try:
+        yield from getattr(gpu_parts, part)(cfg, time.monotonic() + PARTS[part][0])
+    except Exception as error:
+        yield {"error": gpu_parts.one_line(error)}
+
+
+def run_part(cfg: Config, part: str) -> list[dict]:
+    """Measures a part in a process of its own, which is killed when its budget is used up, and returns its rows."""
+    words = [f"{field.name}={show(getattr(cfg, field.name))}" for field in fields(cfg) if field.name != "child"]
+    command = [sys.executable, "-m", "benchmarks.gpu", *(w for w in words if not w.endswith("=")), f"child={part}"]
+    log = Path(cfg.results).with_suffix(f".{part}.jsonl")
+    with open(log, "w", encoding="utf-8") as file:
+        process = subprocess.Popen(
+            command, cwd=ROOT, stdout=file, stderr=subprocess.PIPE, text=True, start_new_session=True
+        )
+        try:
+            _, errors = process.communicate(timeout=PARTS[part][0])
+            problem = errors.strip().splitlines()[-1:] if process.returncode else []
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)  # with the processes that it started
+            process.communicate()
+            problem = [f"stopped after its budget of {PARTS[part][0]} s"]
+    found = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines() if line.startswith("{")]
+    log.unlink()
+    return found + [{"error": text} for text in problem]
+
+
+def table(found: list[dict]) -> str:
+    """Formats rows as a Markdown table with every column that one of them has."""
+    columns = list(dict.fromkeys(name for row in found for name in row))
+    lines = [columns, ["---"] * len(columns), *([str(row.get(name, "")) for name in columns] for row in found)]
+    return "\n".join("| " + " | ".join(cell.replace("|", "/") for cell in line) + " |" for line in lines)
+
+
+def page(results: dict[str, dict]) -> str:
+    """Returns the page for the results of all parts, in the order of PARTS."""
+    parts = [
+        "# On a GPU",
+        "`python -m benchmarks.gpu` writes this page; the parts may have been measured on different days. A row with an error "
+        "failed or ran out of the time budget of its part.",
+    ]
+    for part, (_, title) in PARTS.items():
+        if part in results:
+            result = results[part]
+            parts += [
+                f"## {title}",
+                f"{result['date']}, {result['machine']}, {result['seconds']} s; {result['constants']}",
+            ]
+            parts.append(table(result["rows"]))
+    return "\n\n".join(parts) + "\n"
+
+
+def save(cfg: Config, part: str, found: list[dict], seconds: float) -> None:
+    """Replaces the rows of a part in the file of results, and writes the page next to it."""
+    file = Path(cfg.results)
+    results = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    constants = f"{cfg.size} pixels, batch {cfg.batch_size}, {Path(cfg.data).name or 'demo images'}"
+    where = {"date": time.strftime("%Y-%m-%d"), "machine": machine(), "seconds": round(seconds), "constants": constants}
+    results[part] = {**where, "rows": found or [{"error": "no rows"}]}
+    file.write_text(json.dumps(results, indent=1), encoding="utf-8")
+    file.with_suffix(".md").write_text(page(results), encoding="utf-8")
+
+
+def main(cfg: Config) -> None:
+    """Measures the parts, one after another; in a child process one part, with its rows on stdout."""
+    if not torch.cuda.is_available():
+        raise SystemExit(NO_GPU)
+    if unknown := [part for part in (*cfg.parts, cfg.child) if part and part not in PARTS]:
+        raise SystemExit(f"parts={','.join(unknown)}: not known; choose among {', '.join(PARTS)}")
+    if cfg.child:
+        out, sys.stdout = sys.stdout, sys.stderr  # what is printed on the way is no row
+        for row in rows(cfg, cfg.child):
+            print(json.dumps(row), file=out, flush=True)
+        return
+    for part in cfg.parts:
+        begin = time.monotonic()
+        found = run_part(cfg, part)
+        save(cfg, part, found, time.monotonic() - begin)
+        print(f"{part}: {len(found)} rows, {time.monotonic() - begin:.0f} s", flush=True)
+    print(Path(cfg.results).with_suffix(".md").read_text(encoding="utf-8"))
+
+
+if __name__ == "__main__":
+    main(override(Config(), sys.argv[1:]))
