@@ -8,6 +8,7 @@ import cv2
 import numpy as np
 import pytest
 from lively import tiny_checkpoint
+from PIL import Image
 
 import evaluate
 import predict
