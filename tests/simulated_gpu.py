@@ -1,4 +1,4 @@
-"""A simulated GPU: CPU numbers behind the behavior of CUDA, so that tests of GPU code need no GPU.
+"""A simulated GPU: it computes on the CPU and behaves like CUDA, so that tests of GPU code need no GPU.
 
     with simulated_gpu() as gpu:
         train.main(cfg)  # device=auto is cuda:0
@@ -30,7 +30,7 @@ DEVICE = torch.device("cuda:0")
 GIB = 2**30
 aten = torch.ops.aten
 
-# Operations for which CUDA returns values or sizes to the host. Indices that are masks, and copies, are found apart.
+# Operations for which CUDA returns values or sizes to the host. `_check` and `_copy` find waits for masks and for copies.
 WAITING = {
     *("_local_scalar_dense", "nonzero", "masked_select", "equal", "is_nonzero", "_unique2", "unique_dim", "bincount"),
     *("unique_consecutive", "repeat_interleave.Tensor", "nms"),
@@ -64,7 +64,7 @@ class Allocation:
 
 
 class GPUTensor(torch.Tensor):
-    """A tensor on the simulated GPU. For C++ it is a CPU tensor without data, for Python its device is cuda:0."""
+    """A tensor on the simulated GPU. C++ sees a CPU tensor without data, Python sees the device cuda:0."""
 
     __torch_function__ = torch._C._disabled_torch_function_impl
 
@@ -123,7 +123,7 @@ class GPUTensor(torch.Tensor):
 
     def backward(self, *args, **kwargs) -> None:
         gpu = self.allocation.gpu
-        gpu.in_backward = True  # where C++ makes new tensors "on the device" of others, which is the CPU for it
+        gpu.in_backward = True  # here C++ creates tensors on the device of others, which it takes for the CPU
         try:
             super().backward(*args, **kwargs)
         finally:
@@ -131,7 +131,7 @@ class GPUTensor(torch.Tensor):
 
 
 class SimulatedGPU(TorchDispatchMode):
-    """The mode that runs the operations of the simulated GPU, and what it records.
+    """Runs the operations of the simulated GPU, and records them.
 
     `waits`: every moment at which the host waited for the device. `operations`: how often each operation ran on the device.
     """
@@ -242,7 +242,7 @@ class SimulatedGPU(TorchDispatchMode):
 
 
 def _place() -> tuple[str, int, str]:
-    """Returns file, line and function of the project that called the current operation; a test's only if there is no other."""
+    """Returns file, line and function in the project that called the current operation; in a test only if in no other file."""
     frame, found = sys._getframe(1), ("?", 0, "?")
     while frame is not None:
         path = _in_project(frame.f_code.co_filename)
@@ -271,7 +271,7 @@ def _in_project(file: str) -> str:
 
 
 def _garbage(dtype: torch.dtype) -> float | int | bool:
-    """Returns what memory holds before a copy has arrived."""
+    """Returns the value of every element of a copy to the host that has not arrived yet."""
     return float("nan") if dtype.is_floating_point else dtype != torch.bool and torch.iinfo(dtype).max
 
 
@@ -288,6 +288,7 @@ class Facts(NamedTuple):
 
 @cache
 def _facts(func) -> Facts:
+    """Returns what the simulation knows about an operation, from its schema."""
     key = torch._C.DispatchKey.CompositeImplicitAutograd
     composite = func.namespace == "aten" and func.has_kernel_for_dispatch_key(key)
     base, aliases = func._schema.name.partition("::")[2], [a.alias_info for a in func._schema.arguments]
@@ -347,7 +348,7 @@ def _pin_memory(x: Tensor, *_) -> Tensor:
 
 
 def _cuda_functions(gpu: SimulatedGPU, count: int) -> dict[str, Any]:
-    """Returns what takes the place of the functions of torch.cuda."""
+    """Returns the replacements of functions of torch.cuda."""
     return {
         "is_available": lambda: True,
         "device_count": lambda: count,
