@@ -156,29 +156,29 @@ class SimulatedGPU(TorchDispatchMode):
         if facts.composite:  # in inference mode these arrive whole
             with self:
                 return func.decompose(*args, **kwargs)
-        ours, theirs = _split(args, kwargs)
+        on_gpu, on_cpu = _split(args, kwargs)
         device = kwargs.get("device")
-        if not (ours or self.in_backward or (device is not None and device.type == "cuda")):
+        if not (on_gpu or self.in_backward or (device is not None and device.type == "cuda")):
             return func(*args, **kwargs)
         if device is not None:
             kwargs = {**kwargs, "device": torch.device("cpu")}
         if func in COPIES:
             return self._copy(func, args, kwargs, None if self.in_backward else device)
-        self._check(func, facts, args, ours, theirs)
-        return self._run(func, args, kwargs, ours)
+        self._check(func, facts, args, on_gpu, on_cpu)
+        return self._run(func, args, kwargs, on_gpu)
 
-    def _check(self, func, facts: "Facts", args: tuple, ours: list[GPUTensor], theirs: list[Tensor]) -> None:
+    def _check(self, func, facts: "Facts", args: tuple, on_gpu: list[GPUTensor], on_cpu: list[Tensor]) -> None:
         """Raises for a mix of devices, and records whether the host waits."""
         if facts.waits:
             self.wait(facts.name)
-        if func in INDEXING and ours:
-            if theirs and isinstance(args[0], GPUTensor):
+        if func in INDEXING and on_gpu:
+            if on_cpu and isinstance(args[0], GPUTensor):
                 self.wait(f"{facts.name} with indices on the CPU")
-                theirs = []
+                on_cpu = []
             masks = [i for i in args[1] if i is not None and i.dtype in (torch.bool, torch.uint8)]
             if masks and (func is aten.index.Tensor or args[2].numel() != 1):
                 self.wait(f"{facts.name} with a mask")
-        if theirs and ours and (wrong := [x for x in theirs if x.dim() > 0 or not facts.takes_numbers]):
+        if on_cpu and on_gpu and (wrong := [x for x in on_cpu if x.dim() > 0 or not facts.takes_numbers]):
             shapes = ", ".join(str(list(x.shape)) for x in wrong)
             where = "{}:{} in {}".format(*_place())
             raise RuntimeError(
@@ -186,16 +186,16 @@ class SimulatedGPU(TorchDispatchMode):
                 f"at {where}"
             )
 
-    def _run(self, func, args: tuple, kwargs: Mapping, ours: list[GPUTensor]):
+    def _run(self, func, args: tuple, kwargs: Mapping, on_gpu: list[GPUTensor]):
         """Runs an operation on the CPU tensors inside, and puts its results on the device."""
         facts = _facts(func)
         self.operations[facts.name] += 1
         results = func(*_unwrap(args), **(kwargs and {name: _unwrap(value) for name, value in kwargs.items()}))
-        known = {id(x.inner): x for x in ours}
-        if facts.mutable and any(x.shape != x.inner.shape for x in ours):
+        known = {id(x.inner): x for x in on_gpu}
+        if facts.mutable and any(x.shape != x.inner.shape for x in on_gpu):
             raise NotImplementedError(f"{func} changes the shape of a tensor in place")
-        shared = ours[0].allocation if ours and facts.view else None
-        if shared and torch.is_inference_mode_enabled() and not ours[0].is_inference():
+        shared = on_gpu[0].allocation if on_gpu and facts.view else None
+        if shared and torch.is_inference_mode_enabled() and not on_gpu[0].is_inference():
             with torch.inference_mode(False):  # a view is an inference tensor only if its base is one
                 return self._wrap(results, known, shared)
         if isinstance(results, list | tuple):
@@ -309,10 +309,10 @@ def _tensors(values: Iterable) -> Iterator[Tensor]:
 
 def _split(args: tuple, kwargs: Mapping) -> tuple[list[GPUTensor], list[Tensor]]:
     """Returns the tensors on the GPU and those on the CPU."""
-    ours, theirs = [], []
+    on_gpu, on_cpu = [], []
     for x in _tensors((*args, *kwargs.values()) if kwargs else args):
-        (ours if type(x) is GPUTensor else theirs).append(x)
-    return ours, theirs
+        (on_gpu if type(x) is GPUTensor else on_cpu).append(x)
+    return on_gpu, on_cpu
 
 
 def _unwrap(value: Any) -> Any:
