@@ -31,9 +31,7 @@ from utils.images import FILL, ImageError, images_under, letterbox, read_image
 class Config:
     # what most users set
     checkpoint: str | None = None  # a checkpoint or official weights; coco: download; none: the newest runs/*/best.pt
-    output: str | None = (
-        None  # the file to write; none: next to the checkpoint, or for official weights in the current folder
-    )
+    output: str | None = None  # the file to write; none: next to the checkpoint (official weights: the current folder)
     # for official weights, which do not store these
     model: str | None = None  # yolox_nano, yolox_tiny, yolox_s, _m, _l, _x; yolov9_t, _s, _m, _c
     classes: str | None = None  # a file with one name per line; none: COCO's 80

@@ -17,9 +17,8 @@ from torch import Tensor, nn
 
 T = TypeVar("T")
 PATIENCE = 15.0  # seconds from a signal to the start of the save; batch systems and torchrun kill soon after that
-_process, _parent = map(
-    int, os.environ.get("THAW_PROCESS", "0 0").split()
-)  # of train.py, noted before torch is imported
+# of train.py, noted before torch is imported
+_process, _parent = map(int, os.environ.get("THAW_PROCESS", "0 0").split())
 PARENT = _parent if _process == os.getpid() else os.getppid()
 
 

@@ -3,9 +3,11 @@
 Imported only then.
 """
 
+import difflib
 import os
+import pickle
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -14,10 +16,18 @@ import torch
 import torch.distributed as dist
 
 from utils import checkpoint
+from utils.checkpoint import CheckpointError
 from utils.config import PAUSE, ConfigError, show
 from utils.run import last_start, run_id
+from utils.validate import first_line
 
 LOCK_PATIENCE = 3.0  # seconds to wait for the lock of a run folder
+SYNONYMS = {  # names of constants in other programs, and in other scripts of this one
+    **{"data": ("train", "data", "source"), "source": ("data", "images"), "weights": ("checkpoint",)},
+    **{"lr": ("learning_rate",), "batch": ("batch_size",), "imgsz": ("image_size",), "size": ("image_size",)},
+    **{"conf": ("confidence",), "iou": ("nms_iou",), "names": ("classes",)},
+}
+REPLACED = {"skip_bad_images": "bad_images=skip to leave unreadable images out, or bad_images=error"}  # older constants
 RESTART_PATIENCE = 20.0  # the same under torchrun: processes of an earlier start may be about to end
 
 
@@ -78,13 +88,15 @@ def not_saved(path: Path, error: BaseException) -> checkpoint.DiskError:
     return checkpoint.DiskError(f"{path} was not saved ({why or error}); {kept}. Is there space left in {path.parent}?")
 
 
-def no_checkpoint(path: Path) -> str:
-    """Returns the message for a path without a file."""
+def refuse_missing(path: Path) -> None:
+    """Raises CheckpointError for a path without a file."""
+    if path.is_file():
+        return
     inside = next((path / name for name in ("last.pt", "best.pt") if (path / name).is_file()), None)
     if path.is_dir() and not inside:
-        return f"{path} is a folder without a checkpoint, not a file; use another checkpoint"
+        raise CheckpointError(f"{path} is a folder without a checkpoint, not a file; use another checkpoint")
     hint = f"did you mean {inside}?" if inside else "train.py writes runs/NAME/best.pt and last.pt"
-    return f"there is no checkpoint {path}; {hint}"
+    raise CheckpointError(f"there is no checkpoint {path}; {hint}")
 
 
 def refuse_constants(folder: Path, before: Mapping[str, Any], constants: Mapping[str, Any]) -> None:
@@ -99,7 +111,16 @@ def refuse_blank(path: Path) -> None:
     with open(path, "rb") as file:
         if not any(file.read(4096)):
             what = "holds only zeros, as after a power failure" if path.stat().st_size else "is empty"
-            raise checkpoint.CheckpointError(f"{path} {what}; use another checkpoint")
+            raise CheckpointError(f"{path} {what}; use another checkpoint")
+
+
+def unreadable(path: Path, zipped: bool, error: Exception) -> CheckpointError:
+    """Returns the error of a file that PyTorch's reader refuses. `zipped`: it has PyTorch's present format."""
+    if isinstance(error, pickle.UnpicklingError):
+        what = "holds Python objects" if zipped else "is not a PyTorch file, or an old one with Python objects"
+        return CheckpointError(f"{path} {what}; they could run code when loaded: refused. Save its state dict alone")
+    why = first_line(error)
+    return CheckpointError(f"{path} is damaged or not a PyTorch file ({why}). Use another copy of it")
 
 
 def restore_best(folder: Path, last: Mapping[str, Any], best_epoch: int) -> None:
@@ -111,6 +132,17 @@ def restore_best(folder: Path, last: Mapping[str, Any], best_epoch: int) -> None
         print(
             f"WARNING: {folder / 'best.pt'} of epoch {best_epoch} is missing; only a better epoch will write it again"
         )
+
+
+def unknown_constant(name: str, given: str, names: Iterable[str]) -> str:
+    """Returns the message for `name=given` if there is no such constant; `names`: those that there are."""
+    if name in REPLACED:
+        return f"{name} has been replaced: write {REPLACED[name]}"
+    known = [other for other in SYNONYMS.get(name.lower(), ()) if other in names]
+    near = known or difflib.get_close_matches(name.lower().replace("-", "_"), names, n=3, cutoff=0.5)
+    lines = " or ".join(f"{other}={given[:100]}" for other in near)
+    hint = f"did you mean {lines}?" if near else "--help lists all of them"
+    return f"there is no constant {name!r}; {hint}"
 
 
 def user_error(error: BaseException, memory_advice: str, stopped: str) -> tuple[str | None, float]:
