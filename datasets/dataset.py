@@ -162,10 +162,6 @@ class DetectionDataset(torch.utils.data.Dataset):
             sample = checked_sample(self.extra_augment(*sample, rng), size)
         return sample
 
-    def ground_truth(self) -> dict:
-        """Returns all boxes as written in the data, crowd regions included, as the contents of a COCO file."""
-        return self.annotations.coco()
-
 
 def checked_sample(result: Any, size: tuple[int, int]) -> Sample:
     """Returns the result of `extra_augment` as a sample with clipped boxes. Raises ValueError for a wrong type or shape."""

@@ -103,15 +103,10 @@ def load(path: str | Path, purpose: str | None = None) -> dict[str, Any]:
     from utils import validate
 
     contents = read(path)
-    if not is_own(contents):
-        raise CheckpointError(
-            f"{path} is not a checkpoint of this project. Weights of another project can be given as weights={path} to "
-            f"train.py, or to evaluate.py together with model= and classes="
-        )
-    if type(contents["format"]) is int and contents["format"] != FORMAT:
-        raise CheckpointError(
-            f"{path} has format {contents['format']}; this version reads format {FORMAT}. Use the version that wrote it"
-        )
+    if not is_own(contents) or type(contents["format"]) is int and contents["format"] != FORMAT:
+        from utils import faults
+
+        raise faults.other_format(path, contents)
     resume = validate.validated(contents, path, "checkpoint", purpose).get("resume") or {}
     _refuse_non_finite(path, [contents["model"], resume.get("model"), resume.get("updater")])
     for part in (contents, resume):

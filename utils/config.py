@@ -234,9 +234,8 @@ def _patient(stream: Any, original: Any) -> Any:
     if stream is not original or os.name == "nt":  # a notebook's or a test's; Windows has its own kind for a console
         return stream
     raw = _Console(stream.fileno(), "wb", closefd=False)
-    options = {"line_buffering": stream.line_buffering, "write_through": stream.write_through}
     buffer = raw if stream.write_through else io.BufferedWriter(raw)
-    return io.TextIOWrapper(buffer, stream.encoding, "replace", **options)
+    return io.TextIOWrapper(buffer, stream.encoding, "replace", None, stream.line_buffering, stream.write_through)
 
 
 def run_script(main: Callable[[], object], stopped: str, memory_advice: str) -> None:
@@ -261,13 +260,10 @@ def run_script(main: Callable[[], object], stopped: str, memory_advice: str) -> 
             raise
         from utils import faults
 
-        message, pause = faults.user_error(error, memory_advice, stopped)
-        time.sleep(pause)
-        faults.report_to_torchrun(error)
+        message = faults.reported(error, memory_advice, stopped)
         if message is None:
             raise
-        rank = os.environ.get("RANK", "0")
-        raise SystemExit("\n" + (f"rank {rank}: " if rank != "0" else "") + message) from error
+        raise SystemExit(message) from error
 
 
 def check_class_names(names: Iterable[object], where: str, error: type[ValueError] = ValueError) -> None:

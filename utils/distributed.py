@@ -26,10 +26,6 @@ class RemoteError(RuntimeError):
     """Another rank failed and reports the cause. This one only ends."""
 
 
-class RankMismatchError(ValueError):
-    """The ranks were started with different data, constants or code. The message names what differs."""
-
-
 class Interrupted(Exception):
     """The program was asked to stop. All ranks raise it together, between two steps or at the end of an evaluation."""
 
@@ -105,7 +101,7 @@ class Ranks:
         return result
 
     def check_same(self, facts: Mapping[str, object]) -> None:
-        """Raises RankMismatchError, on all ranks, that names every fact whose value differs from that on rank 0."""
+        """Raises wrap.RankMismatchError, on all ranks, that names every fact whose value differs from that on rank 0."""
         if self.world_size > 1:
             from utils.wrap import check_same
 

@@ -99,11 +99,12 @@ def refuse_missing(path: Path) -> None:
     raise CheckpointError(f"there is no checkpoint {path}; {hint}")
 
 
-def refuse_constants(folder: Path, before: Mapping[str, Any], constants: Mapping[str, Any]) -> None:
+def check_constants(folder: Path, before: Mapping[str, Any], constants: Mapping[str, Any]) -> None:
     """Raises ConfigError that names the constants whose values differ from those of `before`."""
     changed = [key for key, value in constants.items() if key in before and show(before[key]) != show(value)]
     text = ", ".join(f"{key}={show(constants[key])} (was {show(before[key])})" for key in changed)
-    raise ConfigError(f"{folder} was trained with other constants: {text}. Set them back, or start a new run")
+    if changed:
+        raise ConfigError(f"{folder} was trained with other constants: {text}. Set them back, or start a new run")
 
 
 def refuse_blank(path: Path) -> None:
@@ -121,6 +122,17 @@ def unreadable(path: Path, zipped: bool, error: Exception) -> CheckpointError:
         return CheckpointError(f"{path} {what}; they could run code when loaded: refused. Save its state dict alone")
     why = first_line(error)
     return CheckpointError(f"{path} is damaged or not a PyTorch file ({why}). Use another copy of it")
+
+
+def other_format(path: str | Path, contents: Any) -> CheckpointError:
+    """Returns the error of a file that is not a checkpoint of this project, or one of another version."""
+    if not checkpoint.is_own(contents):
+        return CheckpointError(
+            f"{path} is not a checkpoint of this project. Weights of another project can be given as weights={path} to "
+            f"train.py, or to evaluate.py together with model= and classes="
+        )
+    form = f"format {contents['format']}; this version reads format {checkpoint.FORMAT}"
+    return CheckpointError(f"{path} has {form}. Use the version that wrote it")
 
 
 def restore_best(folder: Path, last: Mapping[str, Any], best_epoch: int) -> None:
@@ -145,7 +157,16 @@ def unknown_constant(name: str, given: str, names: Iterable[str]) -> str:
     return f"there is no constant {name!r}; {hint}"
 
 
-def user_error(error: BaseException, memory_advice: str, stopped: str) -> tuple[str | None, float]:
+def reported(error: BaseException, memory_advice: str, stopped: str) -> str | None:
+    """Reports an error to torchrun, after a pause, and returns the message to print; None: no user can fix it."""
+    message, pause = _user_error(error, memory_advice, stopped)
+    time.sleep(pause)
+    _report_to_torchrun(error)
+    rank = os.environ.get("RANK", "0")
+    return None if message is None else "\n" + (f"rank {rank}: " if rank != "0" else "") + message
+
+
+def _user_error(error: BaseException, memory_advice: str, stopped: str) -> tuple[str | None, float]:
     """The message of an error that a user can fix, or None, and the seconds after which it is printed.
 
     Local rank 0 goes first, because it reports errors of the whole node. After a lost connection torchrun has time to end
@@ -162,21 +183,21 @@ def user_error(error: BaseException, memory_advice: str, stopped: str) -> tuple[
         why = str(error).partition("\n")[0]
         advice = "if its memory or shared memory was full, lower workers= or batch_size= (dmesg shows kills for memory)"
         return f"a process that loads images was ended ({why}); {advice}; {stopped}", pause
-    if lost_connection(error):
+    if _lost_connection(error):
         why = str(error).partition("\n")[0]
         advice = "their messages tell why, or one of them took longer than timeout_minutes="
         return f"lost the connection to the other processes; {advice} ({why})", 2 * PAUSE
     return None, 0
 
 
-def lost_connection(error: BaseException) -> bool:
+def _lost_connection(error: BaseException) -> bool:
     """Whether a collective failed because another rank ended, cannot be reached, or took too long."""
     return dist.is_available() and (
         isinstance(error, dist.DistError) or isinstance(error, RuntimeError) and "gloo" in str(error).lower()
     )
 
 
-def report_to_torchrun(error: BaseException) -> None:
+def _report_to_torchrun(error: BaseException) -> None:
     """Writes the error to the file from which torchrun prints the root cause of a failure."""
     if "TORCHELASTIC_ERROR_FILE" in os.environ:
         from torch.distributed.elastic.multiprocessing.errors import get_error_handler
