@@ -96,11 +96,6 @@ class DetectionDataset(torch.utils.data.Dataset):
     def __len__(self) -> int:
         return len(self.annotations)
 
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """Returns the class names by label."""
-        return self.annotations.classes
-
     @cached_property
     def repeats(self):
         """Returns the `datasets.repeat.Repeats` of the images, or None if all are drawn equally often."""

@@ -180,7 +180,7 @@ def epoch_progress(
     with progress_bar(loader, f"epoch {epoch + 1}/{epochs}", writes, begun) as bar:
         batches: Iterable = bar
         if writes and epoch == 0:
-            batches = draw_batches(batches, loader.dataset.classes, run.image, begun)
+            batches = draw_batches(batches, loader.dataset.annotations.classes, run.image, begun)
         if writes and profile_steps:
             from utils.measure import profiled
 
