@@ -22,13 +22,13 @@ from utils.run import last_start, run_id
 from utils.validate import first_line
 
 LOCK_PATIENCE = 3.0  # seconds to wait for the lock of a run folder
+RESTART_PATIENCE = 20.0  # the same under torchrun: processes of an earlier start may be about to end
 SYNONYMS = {  # names of constants in other programs, and in other scripts of this one
     **{"data": ("train", "data", "source"), "source": ("data", "images"), "weights": ("checkpoint",)},
     **{"lr": ("learning_rate",), "batch": ("batch_size",), "imgsz": ("image_size",), "size": ("image_size",)},
     **{"conf": ("confidence",), "iou": ("nms_iou",), "names": ("classes",)},
 }
 REPLACED = {"skip_bad_images": "bad_images=skip to leave unreadable images out, or bad_images=error"}  # older constants
-RESTART_PATIENCE = 20.0  # the same under torchrun: processes of an earlier start may be about to end
 
 
 class RunInUse(ValueError):
