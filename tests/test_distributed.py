@@ -29,10 +29,10 @@ from datasets.loader import TrainSampler, ValSampler, build_loader
 from datasets.mosaic import Augment
 from utils import distributed, summary, wrap
 from utils.config import ConfigError
-from utils.distributed import RankMismatchError, Ranks, RemoteError, choose_device
+from utils.distributed import Ranks, RemoteError, choose_device
 from utils.fit import Meter, evaluate, fit_one_epoch
 from utils.optim import EMA, Plan, Schedule, Updater, build_optimizer
-from utils.wrap import compile_forward, convert_sync_bn
+from utils.wrap import RankMismatchError, compile_forward, convert_sync_bn
 
 SIZE = (64, 64)
 TRAININGS = ({"name": "plain"}, {"name": "more", "repeat": 0.9, "val": ".3", "batch_size": 2})  # by two processes

@@ -12,7 +12,7 @@ from torch import nn
 
 from utils import checkpoint
 from utils.checkpoint import warn_if_disk_fails
-from utils.config import ConfigError, show
+from utils.config import ConfigError
 from utils.distributed import Interrupted, Ranks, StopSignal
 from utils.fit import Meter
 from utils.optim import Updater
@@ -88,16 +88,12 @@ def find(
 
         # last.pt comes last: a node that has it has best.pt too, also if a process died in between.
         copy_files(ranks, folder, ("best.pt", "last.pt"), answers.index(newest), missing)
+    from utils import faults
+
     last = checkpoint.load(folder / "last.pt", "resuming")
     saved = last["resume"]
-    before = saved["constants"]
-    if any(key in before and show(before[key]) != show(value) for key, value in constants.items()):
-        from utils import faults
-
-        faults.refuse_constants(folder, before, constants)
+    faults.check_constants(folder, saved["constants"], constants)
     if ranks.is_node_main and not (folder / "best.pt").exists():
-        from utils import faults
-
         faults.restore_best(folder, last, State(**saved["state"]).best_epoch)
     return folder, saved
 
