@@ -27,6 +27,7 @@ FRACTION = 0.05  # of the labels are corrupted
 FIRST = 50  # suspects in which precision is measured; as many as are corrupted, if these are fewer
 LOOSE_IOU = (0.5, 0.6)
 FIELDS = ("boxes", "scores", "labels")  # of the detections
+NOTHING = np.zeros((0, 4), np.float32), np.zeros(0, np.float32), np.zeros(0, np.int64)  # detections
 JITTER = 0.04  # largest shift of an edge of a doubled box, relative to its sides
 
 HEAD = """# Finding corrupted labels
@@ -51,8 +52,8 @@ class Config:
     data: str | None = None  # annotations of the training images
     name: str | None = None  # of the data in the table
     kinds: tuple[str, ...] = KINDS
-    images: int = 200  # the first ones; 0: all
-    epochs: int = 12  # of each of the two trainings
+    images: int = 400  # the first ones; 0: all
+    epochs: int = 20  # of each of the two trainings
     image_size: tuple[int, int] = (320, 320)
     model: str = "yolox_nano"
     weights: str | None = "coco"  # coco: official weights; a file; none: from scratch
@@ -139,7 +140,9 @@ def measure(cfg: Config, data: Annotations, kind: str) -> dict[str, str]:
     """Corrupts, ranks -> cells of the table."""
     corrupted = Corrupted(data, kind, cfg.seed)
     folder = f"{cfg.name}_{kind}_{len(data)}_{cfg.epochs}_{cfg.image_size[0]}_{cfg.seed}"
-    found, minutes = detections(cfg, corrupted.data, Path(cfg.output) / folder)
+    found, minutes = [NOTHING] * len(data), 0.0
+    if kind != "doubled":  # the labels alone decide the order of these
+        found, minutes = detections(cfg, corrupted.data, Path(cfg.output) / folder)
     truth = [corrupted.data.boxes_of(i) for i in range(len(data))]
     hits = corrupted.hits([one for one in rank(truth, found, len(data.classes)) if one.kind == kind])
     first, share = min(FIRST, len(corrupted.places)), round(FRACTION * corrupted.labels)
