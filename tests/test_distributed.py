@@ -375,7 +375,7 @@ def test_ranks_that_share_a_gpu_communicate_through_gloo(monkeypatch, gpus, back
         monkeypatch.setenv(name, str(value))
     joined = []
     monkeypatch.setattr(dist, "rendezvous", lambda *_, **__: iter([(dist.HashStore(), 0, 2)]))
-    monkeypatch.setattr(distributed, "_agree_on_prefix", lambda *_, **__: "prefix")
+    monkeypatch.setattr("utils.wrap._agree_on_prefix", lambda *_, **__: "prefix")
     monkeypatch.setattr(dist, "init_process_group", lambda backend, **_: joined.append(backend))
     monkeypatch.setattr(Ranks, "gather", lambda *_: [0, 0])
     monkeypatch.setattr(dist, "new_subgroups_by_enumeration", lambda *_, **__: (None, None))

@@ -154,7 +154,7 @@ def main(cfg: Config) -> Path:
         raise ConfigError("data= is missing: an annotation file or the folder of a data set")
     names = read_classes(cfg.classes) if cfg.classes else None
     data, notes = prepare(
-        read(cfg.data, cfg.part, names, cfg.image_root, "drop", select=is_names(cfg.classes)), True, "drop"
+        read(cfg.data, cfg.part, names, cfg.image_root, "drop", select=is_names(cfg.classes)), "skip", "drop"
     )
     for note in notes:
         print(f"note: {note}")

@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +95,8 @@ def find(
     saved = last["resume"]
     faults.check_constants(folder, saved["constants"], constants)
     if ranks.is_node_main and not (folder / "best.pt").exists():
-        faults.restore_best(folder, last, State(**saved["state"]).best_epoch)
+        best_epoch = State(**saved["state"]).best_epoch
+        saved["missing best.pt"] = partial(faults.restore_best, folder, last, best_epoch)
     return folder, saved
 
 
@@ -141,6 +143,7 @@ def restore(saved: Mapping[str, Any] | None, model: nn.Module, updater: Updater)
     with fitting("last.pt"):
         model.load_state_dict(saved["model"])
         updater.load_state_dict(saved["updater"])
+    saved.get("missing best.pt", lambda: None)()  # only now last.pt has shown to be in order
     return State(tuple(saved["state"]["rows"])), saved["meter"]
 
 
