@@ -92,9 +92,8 @@ def main(cfg: Config) -> dict:
         settings = {"checkpoint": str(path), "data": data.source, "pictures": len(data), "image_size": size, **limits}
         write_results(folder, data, detections, metrics | {"evaluator": BACKEND.name, "settings": settings})
         analyze_errors(folder, data, detections, cfg.show_confidence, cfg.worst)
-        print(
-            f"{folder}  mAP50-95 {four_decimals(metrics['AP'])}  mAP50 {four_decimals(metrics['AP50'])}  by {BACKEND.name}"
-        )
+        ap, ap50 = four_decimals(metrics["AP"]), four_decimals(metrics["AP50"])
+        print(f"{folder}  mAP50-95 {ap}  mAP50 {ap50}  by {BACKEND.name}")
     ranks.stop()
     return metrics
 

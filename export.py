@@ -31,9 +31,7 @@ from utils.images import FILL, ImageError, images_under, letterbox, read_image
 class Config:
     # what most users set
     checkpoint: str | None = None  # a checkpoint or official weights; coco: download; none: the newest runs/*/best.pt
-    output: str | None = (
-        None  # the file to write; none: next to the checkpoint, or for official weights in the current folder
-    )
+    output: str | None = None  # the file to write; none: next to the checkpoint (official weights: the current folder)
     # for official weights, which do not store these
     model: str | None = None  # yolox_nano, yolox_tiny, yolox_s, _m, _l, _x; yolov9_t, _s, _m, _c
     classes: str | None = None  # a file with one name per line; none: COCO's 80
@@ -154,6 +152,8 @@ def write(
     """Writes a model as an ONNX file. Its batch norms must be folded. It moves to the CPU, and half=true converts it."""
     import onnx
 
+    from nets.onnx import add_metadata
+
     model = (model.half() if about["half"] else model).cpu()
     limits = {name: about[name] for name in ("confidence", "nms_iou")} if about["outputs"] == "detections" else {}
     if limits:
@@ -182,22 +182,6 @@ def write(
         verbose=False,
     )
     onnx.save(add_metadata(program.model_proto, limits, about), file)
-
-
-def add_metadata(proto, limits: dict[str, float], about: dict[str, Any]):
-    """Adds the metadata and the default thresholds to an ONNX model, checks it and returns it."""
-    import onnx
-
-    from nets.onnx import metadata
-
-    for part in (proto, proto.graph, *proto.graph.node):  # torch writes the folders of this computer there
-        part.ClearField("metadata_props")
-        part.ClearField("doc_string")
-    for name, value in limits.items():  # an input with an initializer is optional
-        proto.graph.initializer.append(onnx.numpy_helper.from_array(np.array([value], np.float32), name))
-    onnx.helper.set_model_props(proto, metadata(about))
-    onnx.checker.check_model(proto)
-    return proto
 
 
 def verify(path: Path, model: torch.nn.Module, images: list[np.ndarray]) -> None:

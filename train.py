@@ -8,17 +8,17 @@ os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 os.environ["THAW_PROCESS"] = f"{os.getpid()} {os.getppid()}"  # torchrun may be killed while this process starts
 
 from collections.abc import Callable
+from contextlib import closing, nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader
 
 import nets
 from datasets.dataset import DetectionDataset, source_digest
-from datasets.loader import TrainSampler, ValSampler, build_loader
+from datasets.loader import Loader, TrainSampler, ValSampler, build_loader
 from datasets.mosaic import Augment
 from datasets.sources import Annotations, is_demo, val_source
 from utils import distributed, resume, summary
@@ -48,9 +48,7 @@ class Config:
     merge: str | None = None  # classes that become others: truck:car,van:car
     image_root: str | None = None  # folder of the images, unless they are next to the annotations
     bad_boxes: str = "drop"  # boxes without area: "drop" lists them and leaves them out, "error" stops
-    bad_images: str = (
-        "error"  # unreadable images: "error" stops with a list, "skip" leaves them out; "repair": cut JPEGs
-    )
+    bad_images: str = "error"  # unreadable: "error" stops with a list, "skip" leaves them out, "repair": cut-off JPEGs
     repeat: float = 0.0  # images of classes found in less than this fraction of all are drawn more often (LVIS: 0.001)
     # augmentation
     mosaic: float = 0.5  # probability; 1 for thousands of images and hundreds of epochs
@@ -173,7 +171,7 @@ def main(cfg: Config, extra_augment: Callable = extra_augment) -> float:
     val_criterion = nets.criterion(model, torch.ones_like)  # sums: `evaluate` divides them
 
     network, meter, first_epoch = None, Meter(begun_epoch), state.epoch
-    with stop:
+    with stop, closing(run) if run else nullcontext():  # draws the curves at the end, also of a run that was stopped
         try:
             for epoch in range(first_epoch, cfg.epochs):
                 frozen = epoch < plan.freeze_epochs
@@ -207,9 +205,6 @@ def main(cfg: Config, extra_augment: Callable = extra_augment) -> float:
             from utils.measure import less_memory
 
             raise SystemExit(f"CUDA out of memory: {less_memory(sizes, cfg.accumulate, model.frozen)}") from error
-        finally:
-            if run:
-                run.close()  # draws the curves, also of a run that was stopped
     if state.done(cfg.epochs, cfg.patience):
         log(summary.next_steps(folder, cfg.output, state.best, state.best_epoch))
     elif not stop.received:
@@ -302,7 +297,7 @@ def build_updater(cfg: Config, model: nets.DetectionModel, plan: Plan) -> Update
 
 def build_data(
     cfg: Config, letterbox: str, train: Annotations, val: Annotations, extra_augment: Callable, ranks: Ranks
-) -> tuple[DetectionDataset, DataLoader]:
+) -> tuple[DetectionDataset, Loader]:
     """Builds the training data set, and the loader of this process's shard of the validation images."""
     moved = cfg.rotation > 0 or cfg.scale != (1.0, 1.0)  # if neither, single images are not shifted either
     affine = {"rotation": cfg.rotation, "scale": cfg.scale, "translate": 0.1 * moved, "shear": 0.4 * cfg.rotation}
@@ -313,7 +308,7 @@ def build_data(
     return train_set, build_loader(DetectionDataset(val, letterbox), sampler, cfg.workers, ranks.device.type == "cuda")
 
 
-def train_loader(cfg: Config, dataset: DetectionDataset, frozen: bool, ranks: Ranks) -> DataLoader:
+def train_loader(cfg: Config, dataset: DetectionDataset, frozen: bool, ranks: Ranks) -> Loader:
     """Builds the loader of this process's training batches in the frozen or the thawed phase."""
     batch_size = cfg.freeze_batch_size if frozen else cfg.batch_size
     place = (ranks.rank, ranks.world_size, cfg.accumulate, dataset.repeats)

@@ -210,7 +210,9 @@ def evaluation(cfg, end: float) -> Iterator[dict]:
     ranks = Ranks(device=torch.device("cuda"))
     with run_constants(cfg) as constants:
         _, batches = made_data(constants, ranks)
-        model = nets.build("yolox_s", len(batches.dataset.classes)).to(ranks.device, memory_format=torch.channels_last)
+        model = nets.build("yolox_s", len(batches.dataset.annotations.classes)).to(
+            ranks.device, memory_format=torch.channels_last
+        )
         for confidence in (0.001, 1e-6):
             row = {"model": "yolox_s", "confidence": confidence}
             yield attempt(row, lambda c=confidence: evaluation_speed(model, batches, ranks, c), end)

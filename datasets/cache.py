@@ -80,11 +80,9 @@ class ImageCache:
         try:
             with open(self._file(key), "rb", buffering=0) as file:
                 status = os.fstat(file.fileno())
-                digest, height, width, done, total = _HEAD.unpack(file.read(_HEAD.size))
-                if (
-                    digest != _digest(key, height, width, done, total)
-                    or status.st_size != _HEAD.size + 3 * height * width
-                ):
+                digest, *rest = _HEAD.unpack(file.read(_HEAD.size))
+                height, width, done, total = rest
+                if digest != _digest(key, *rest) or status.st_size != _HEAD.size + 3 * height * width:
                     return None
                 image = np.empty((height, width, 3), np.uint8)
                 if file.readinto(image) != image.nbytes or _sum(image) != total:

@@ -96,11 +96,6 @@ class DetectionDataset(torch.utils.data.Dataset):
     def __len__(self) -> int:
         return len(self.annotations)
 
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """Returns the class names by label."""
-        return self.annotations.classes
-
     @cached_property
     def repeats(self):
         """Returns the `datasets.repeat.Repeats` of the images, or None if all are drawn equally often."""
@@ -161,10 +156,6 @@ class DetectionDataset(torch.utils.data.Dataset):
         if self.extra_augment is not None and not no_aug:
             sample = checked_sample(self.extra_augment(*sample, rng), size)
         return sample
-
-    def ground_truth(self) -> dict:
-        """Returns all boxes as written in the data, crowd regions included, as the contents of a COCO file."""
-        return self.annotations.coco()
 
 
 def checked_sample(result: Any, size: tuple[int, int]) -> Sample:

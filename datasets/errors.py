@@ -1,10 +1,9 @@
 """Errors in data: what is wrong, where, and the fix."""
 
 import re
-from functools import partial
 from typing import Any
 
-from utils.config import check_class_names, printable
+from utils.config import printable
 
 # control characters and lone surrogates, except DC80 to DCFF, by which Python writes bytes of file names that are not UTF-8
 _NOT_IN_PATHS = re.compile(r"[\x00-\x1f\x7f\ud800-\udc7f\udd00-\udfff]")
@@ -23,9 +22,6 @@ class DataError(ValueError):
 
     def __init__(self, message: str) -> None:
         super().__init__(printable(message))
-
-
-check_names = partial(check_class_names, error=DataError)
 
 
 class NoArea(ValueError):

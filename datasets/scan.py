@@ -53,9 +53,8 @@ def scan(paths: list[str]) -> Scan:
         for number, block in enumerate(images.batched(map(os.path.abspath, paths), 500)):
             stamps = _in_groups(pool, file_stamp, block, 50)
             known = _read_cache(block)
-            fresh = {
-                path: stamp for path, stamp in zip(block, stamps, strict=True) if known.get(path, ("",))[0] != stamp
-            }
+            pairs = zip(block, stamps, strict=True)
+            fresh = {path: stamp for path, stamp in pairs if known.get(path, ("",))[0] != stamp}
             examined = _in_groups(pool, _examine, fresh, 10)
             rows = [(path, fresh[path], *row) for path, row in zip(fresh, examined, strict=True)]
             # a file without a digest could not be opened, which may change without a new size and time

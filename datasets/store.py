@@ -181,9 +181,8 @@ class Packer:
         """Adds a box to the last image. Raises ValueError (NoArea) that says what is wrong with it."""
         area = (x2 - x1) * (y2 - y1) if area is None else area
         if not math.isfinite(x1 + y1 + x2 + y2 + label + area):
-            raise ValueError(
-                f"box {x1:g},{y1:g},{x2:g},{y2:g},{label:g} holds a value that is not a number; draw it again, or remove it"
-            )
+            box = f"box {x1:g},{y1:g},{x2:g},{y2:g},{label:g}"
+            raise ValueError(f"{box} holds a value that is not a number; draw it again, or remove it")
         if label != int(label) or crowd not in (0, 1):
             raise ValueError(f"class {label:g} must be a whole number, and crowd {crowd:g} must be 0 or 1")
         if not 0 <= label < len(self._table):

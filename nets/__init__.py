@@ -136,9 +136,8 @@ def _weights_file(name: str, weights: str | None, log: Callable[[str], None], op
     except pretrained.PretrainedError as error:
         if not optional:
             raise
-        log(
-            f"\n*** {error}\n*** The demo trains FROM SCRATCH and without freezing. Use the weights for your own data.\n"
-        )
+        instead = "The demo trains FROM SCRATCH and without freezing. Use the weights for your own data."
+        log(f"\n*** {error}\n*** {instead}\n")
         return None
 
 

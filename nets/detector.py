@@ -193,9 +193,8 @@ def _load_exported(path: Path, image_size: tuple[int, int] | None) -> Loaded:
     network = OnnxModel(path)
     about, size = network.about, tuple(network.about["image_size"])
     if image_size not in (None, size) and not about["dynamic_size"]:
-        raise ValueError(
-            f"{path} was exported for image_size={size[0]},{size[1]} only: leave it out, or export with dynamic_size=true"
-        )
+        only = f"image_size={size[0]},{size[1]} only"
+        raise ValueError(f"{path} was exported for {only}: leave it out, or export with dynamic_size=true")
     return Loaded(network, tuple(about["classes"]), size, {}, path, about["confidence"], about["model"])
 
 

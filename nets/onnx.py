@@ -180,3 +180,17 @@ def _about(path: Path, written: Mapping[str, str]) -> dict[str, Any]:
 def metadata(values: Mapping[str, Any]) -> dict[str, str]:
     """Encodes the description of a model as the metadata of its file: every value is JSON."""
     return {name: json.dumps(value, ensure_ascii=False) for name, value in {"version": VERSION, **values}.items()}
+
+
+def add_metadata(proto, limits: Mapping[str, float], about: Mapping[str, Any]):
+    """Adds the metadata and the default thresholds to an ONNX model, checks it and returns it."""
+    import onnx
+
+    for part in (proto, proto.graph, *proto.graph.node):  # torch writes the folders of this computer there
+        part.ClearField("metadata_props")
+        part.ClearField("doc_string")
+    for name, value in limits.items():  # an input with an initializer is optional
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(np.array([value], np.float32), name))
+    onnx.helper.set_model_props(proto, metadata(about))
+    onnx.checker.check_model(proto)
+    return proto

@@ -18,19 +18,17 @@ class OfficialFile(NamedTuple):
     image_size: tuple[int, int] = (640, 640)  # height and width of the training and of the published AP
 
 
-YOLOX_SHA256 = {
-    "nano": "cd28f55fbbc1829f99d9ac9b38a16d259a22889739c8728ea877610201feff7b",
-    "tiny": "9de513de589ac98bb92d3bca53b5af7b9acfa9b0bacb831f7999d0f7afaee8f0",
-    "s": "f55ded7181e1b0c13285c56e7790b8f0e8f8db590fe4edb37f0b7f345c913a30",
-    "m": "60076992b32da82951c90cfa7bd6ab70eba9eda243e08b940a396f60ac2d19b6",
-    "l": "1e6b7fa6240375370b2a8a8eab9066b3cdd43fd1d0bfa8d2027fd3a51def2917",
-    "x": "5652330b6ae860043f091b8f550a60c10e1129f416edfdb65c259be6caf355cf",
+YOLOX_RELEASED = {  # size of the model -> sides of the input in the training, SHA-256
+    "nano": (416, "cd28f55fbbc1829f99d9ac9b38a16d259a22889739c8728ea877610201feff7b"),
+    "tiny": (416, "9de513de589ac98bb92d3bca53b5af7b9acfa9b0bacb831f7999d0f7afaee8f0"),
+    "s": (640, "f55ded7181e1b0c13285c56e7790b8f0e8f8db590fe4edb37f0b7f345c913a30"),
+    "m": (640, "60076992b32da82951c90cfa7bd6ab70eba9eda243e08b940a396f60ac2d19b6"),
+    "l": (640, "1e6b7fa6240375370b2a8a8eab9066b3cdd43fd1d0bfa8d2027fd3a51def2917"),
+    "x": (640, "5652330b6ae860043f091b8f550a60c10e1129f416edfdb65c259be6caf355cf"),
 }
 YOLOX_FILES = {
-    size: OfficialFile(
-        f"{YOLOX_RELEASE}/yolox_{size}.pth", sha256, image_size=(416, 416) if size in ("nano", "tiny") else (640, 640)
-    )
-    for size, sha256 in YOLOX_SHA256.items()
+    size: OfficialFile(f"{YOLOX_RELEASE}/yolox_{size}.pth", sha256, (side, side))
+    for size, (side, sha256) in YOLOX_RELEASED.items()
 }
 YOLOV9_FILES = {size: OfficialFile(f"{YOLOV9_RELEASE}/v9-{size}.pt") for size in "tsmc"}
 

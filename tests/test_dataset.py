@@ -105,7 +105,7 @@ def test_boxes_are_clipped_and_crowd_regions_left_out(painted):
     file.write_text("train_1.png -9,-9,20,20,0 50,30,99,99,1 1,1,9,9,0,1\n", encoding="utf-8")  # 64 x 48
     sample = dataset_of(file).read(0)
     assert sample.boxes.tolist() == [[0, 0, 20, 20], [50, 30, 64, 48]] and sample.labels.tolist() == [0, 1]
-    assert len(dataset_of(file).ground_truth()["annotations"]) == 3
+    assert len(dataset_of(file).annotations.coco()["annotations"]) == 3
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])

@@ -29,10 +29,10 @@ from datasets.loader import TrainSampler, ValSampler, build_loader
 from datasets.mosaic import Augment
 from utils import distributed, summary, wrap
 from utils.config import ConfigError
-from utils.distributed import RankMismatchError, Ranks, RemoteError, choose_device
+from utils.distributed import Ranks, RemoteError, choose_device
 from utils.fit import Meter, evaluate, fit_one_epoch
 from utils.optim import EMA, Plan, Schedule, Updater, build_optimizer
-from utils.wrap import compile_forward, convert_sync_bn
+from utils.wrap import RankMismatchError, compile_forward, convert_sync_bn
 
 SIZE = (64, 64)
 TRAININGS = ({"name": "plain"}, {"name": "more", "repeat": 0.9, "val": ".3", "batch_size": 2})  # by two processes
@@ -375,7 +375,7 @@ def test_ranks_that_share_a_gpu_communicate_through_gloo(monkeypatch, gpus, back
         monkeypatch.setenv(name, str(value))
     joined = []
     monkeypatch.setattr(dist, "rendezvous", lambda *_, **__: iter([(dist.HashStore(), 0, 2)]))
-    monkeypatch.setattr(distributed, "_agree_on_prefix", lambda *_, **__: "prefix")
+    monkeypatch.setattr("utils.wrap._agree_on_prefix", lambda *_, **__: "prefix")
     monkeypatch.setattr(dist, "init_process_group", lambda backend, **_: joined.append(backend))
     monkeypatch.setattr(Ranks, "gather", lambda *_: [0, 0])
     monkeypatch.setattr(dist, "new_subgroups_by_enumeration", lambda *_, **__: (None, None))

@@ -434,7 +434,8 @@ def test_best_pt_reaches_a_node_before_last_pt(tmp_path, monkeypatch):
     for folder in folders:
         folder.mkdir(parents=True)
     for name in ("last.pt", "best.pt"):
-        rest = {"state": {"rows": []}, "meter": {"batches": 1}, "constants": {}}
+        rest = {"state": {"rows": []}, "meter": {"batches": 1}, "constants": {}, "model": {}, "updater": {}}
+        rest |= {"freeze_epochs": 0, "batch_sizes": (1, 1)}
         checkpoint.save(folders[1] / name, {"model": {}, "resume": rest})
 
     class Second(Ranks):

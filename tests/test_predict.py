@@ -410,14 +410,14 @@ def test_coco_weights_use_the_category_ids_of_coco(shared, tmp_path):
 
 
 def test_a_name_that_a_suffix_makes_too_long_does_not_stop_the_others(weights, tmp_path, capsys):
-    """The drawn image of a GIF has the suffix .png more, and its name then more than 255 bytes."""
+    """The drawn image of a PPM has the suffix .png more, and its name then more than 255 bytes."""
     (tmp_path / "in").mkdir()
     image = np.random.default_rng(0).integers(0, 256, (40, 60, 3), dtype=np.uint8)
-    for name in ("x" * 251 + ".gif", "y.png"):
+    for name in ("x" * 251 + ".ppm", "y.png"):
         Image.fromarray(image).save(tmp_path / "in" / name)
     folder = main(Config(str(weights), str(tmp_path / "in"), str(tmp_path / "out"), device="cpu"))
     names = {row["file_name"] for row in json.loads((folder / "detections.json").read_text())}
-    assert names == {"x" * 251 + ".gif", "y.png"} and (folder / "y.png").is_file()
+    assert names == {"x" * 251 + ".ppm", "y.png"} and (folder / "y.png").is_file()
     assert "detected, but not drawn" in capsys.readouterr().out
 
 

@@ -327,6 +327,7 @@ def save_run(folder, rows, batches, run="job"):
     Run(folder, {}, run=run)
     state = {"rows": [{"epoch": 1 + n, "AP": 0.1} for n in range(rows)]}
     rest = {"state": state, "meter": {"batches": batches}, "constants": {"seed": 0}}
+    rest |= {"model": {}, "updater": {}, "freeze_epochs": 0, "batch_sizes": (1, 1)}
     checkpoint.save(folder / "last.pt", {"model": {"where": torch.tensor([rows, batches])}, "resume": rest})
     checkpoint.save(folder / "best.pt", {"model": {"where": torch.tensor([rows, batches])}})
 

@@ -6,6 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 from lively import lively_checkpoint
 from painted import drawn
 
@@ -13,8 +17,10 @@ from benchmarks.suspects import Corrupted
 from datasets.annotations import DataError
 from datasets.formats import read
 from datasets.scan import prepare
+from nets.detector import Result
 from tools import suspects
 from tools.disagreement import KINDS, Box, Suspect, found_fraction, rank
+from tools.regression import RIDGE, logistic_regression, probability
 from tools.suspects import word
 from tools.suspects_page import thumbnail
 from utils.boxes import clip
@@ -128,6 +134,79 @@ def test_one_place_is_missing_once() -> None:
     detected[0] = np.concatenate([boxes, place]), np.append(scores, [0.6, 0.9]), np.append(labels, [1, 2])
     found = [one for one in of_kind("missing", truth, detected) if one.image == 0]
     assert [one.proposal.label for one in found] == [2, 0]  # the other one is the weak detection
+
+
+def test_objects_that_the_annotators_leave_out_rank_below_forgotten_ones() -> None:
+    """Half of the objects of class 0 have no label, so that a confident detection of one is no surprise."""
+    truth, detected = scene()
+    forgotten = {3, 17, 30}
+    for image, (boxes, labels, crowd) in enumerate(truth):
+        detected[image][1][:-1] = np.where(labels == 0, 0.95, 0.8)
+        left_out = (labels == 0) & (np.arange(len(labels)) % 2 == 0)
+        if image in forgotten:
+            left_out[np.flatnonzero(labels)[0]] = True
+        truth[image] = boxes[~left_out], labels[~left_out], crowd[~left_out]
+    found = of_kind("missing", truth, detected)
+    assert {one.image for one in found[:3]} == forgotten
+    assert all(one.proposal.label for one in found[:3])
+    assert sum(one.score > 0.2 and one.proposal.label == 0 for one in found) > 10  # they are suspects, but later ones
+
+
+def test_a_detection_that_half_covers_a_label_is_no_forgotten_object() -> None:
+    """Where the models often detect a part of an object too, a detection next to a label counts less than a free one."""
+    truth, detected = scene(200)
+    for image, (boxes, scores, labels) in enumerate(detected):
+        if image % 2:
+            part = boxes[:1] * 1.0
+            part[:, 2] -= 0.6 * (part[:, 2] - part[:, 0])  # IoU .4
+            detected[image] = np.concatenate([boxes, part]), np.append(scores, 0.9), np.append(labels, labels[0])
+    truth[4] = tuple(part[1:] for part in truth[4])
+    detected[4][1][0] = 0.6
+    assert of_kind("missing", truth, detected)[0].image == 4
+
+
+@settings(deadline=None)
+@given(arrays(float, st.tuples(st.integers(0, 30), st.just(3)), elements=st.floats(-9, 9)), st.randoms())
+def test_the_logistic_regression_stands_at_its_minimum(x: np.ndarray, random) -> None:
+    y = np.array([float(random.random() < 0.5) for _ in x])
+    weights = logistic_regression(x, y, (0.0, 1.0, 0.0))
+    gradient = x.T @ (probability(x @ weights) - y) + RIDGE * (weights - [0, 1, 0])
+    np.testing.assert_allclose(gradient, 0, atol=1e-3)
+
+
+def test_confidences_are_averaged_with_those_of_the_mirrored_image() -> None:
+    boxes = np.array([[10, 10, 30, 30], [60, 10, 90, 40], [60, 60, 90, 90]], np.float32)
+    result = Result(boxes, np.array([0.9, 0.8, 0.5], np.float32), np.array([0, 1, 2]), ("a", "b", "c"))
+    mirrored = boxes[[2, 0, 1]] @ np.float32([[0, 0, -1, 0], [0, 1, 0, 0], [-1, 0, 0, 0], [0, 0, 0, 1]]) + [
+        100,
+        0,
+        100,
+        0,
+    ]
+    again = Result(
+        mirrored.astype(np.float32), np.array([0.5, 0.1, 0.8], np.float32), np.array([2, 0, 0]), ("c", "a", "a")
+    )
+    scores = suspects.mean_scores(result, again, np.zeros((100, 100, 3), np.uint8))
+    assert scores[0] == pytest.approx(0.5) and scores[2] == pytest.approx(0.5)
+    assert scores[1] < 0.25  # of another class in the mirrored image
+    nothing = Result(boxes[:0], result.scores[:0], result.labels[:0], ())
+    assert len(suspects.mean_scores(nothing, again, np.zeros((100, 100, 3), np.uint8))) == 0
+    assert (suspects.mean_scores(result, nothing, np.zeros((100, 100, 3), np.uint8)) < result.scores).all()
+
+
+def test_only_models_that_were_trained_with_mirrored_images_see_them(small: Path, tmp_path: Path) -> None:
+    data, _ = prepare(read(str(small), "train"))
+    names = ("green", "blue & 蓝", "<b>red</b>")
+    file = lively_checkpoint(tmp_path / "flipped.pt", classes=names, flip=0.5)
+    contents = torch.load(file)
+    contents["config"]["flip"] = 0.0
+    torch.save(contents, tmp_path / "plain.pt")
+    plain, flipped = (suspects.detect(tmp_path / f"{name}.pt", data) for name in ("plain", "flipped"))
+    for one, other in zip(plain, flipped, strict=True):
+        np.testing.assert_array_equal(one[0], other[0])
+        np.testing.assert_array_equal(one[2], other[2])
+    scores = [np.concatenate([one[1] for one in detected]) for detected in (plain, flipped)]
+    assert len(scores[0]) > 20 and (scores[0] != scores[1]).mean() > 0.9
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -5,9 +5,11 @@ Four kinds, each with one score from 0 to 1 that is comparable within the kind o
 labels of class c. A detection matches a label at IoU 0.5, and is explained if it matches a label of its own class; only
 others are evidence. s is the confidence of a detection.
 
-- missing: s * (1 - overlap) * 0.8^n, of a detection that matches no label. `overlap` is its largest IoU with any label: what
-  half covers a label is more likely a bad box than a forgotten object. n better ones are in the same image: whoever opens
-  the image sees them all, and an image of which most was never labeled does not fill the list.
+- missing: how often such detections have a label, times 0.8^n. A logistic regression over all detections learns it from four
+  numbers: the confidence; the usual confidence of the class, and how often its detections have a label; and the overlap with
+  labels of other objects, because what half covers a label is more likely a bad box than a forgotten object. A class that the
+  annotators often leave out counts less. n better ones are in the same image: whoever opens the image sees them all, and an
+  image of which most was never labeled does not fill the list.
 - wrong: (s - own) / (1 + 10 * confusion), of a detection of another class k that matches a label of class c. `own` is the
   confidence of class c there. `confusion` is how often the models take the classes for each other: the geometric mean of
   usual[c, k] / usual[k, k] and usual[k, c] / usual[c, c]. Models confuse two similar classes both ways, while wrong labels, most
@@ -24,6 +26,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tools.regression import logistic_regression, logit, probability
 from utils.boxes import pairwise_iou
 
 KINDS = ("missing", "wrong", "loose", "doubled")
@@ -31,6 +34,8 @@ CONFIDENCE = 0.02  # detections with less are not needed
 MATCH = 0.5  # IoU at which a detection and a label mean the same object
 LOOSE = 0.2  # smallest IoU of a loose box with its detection
 DOUBLED = 0.7  # IoU of two labels; in dense images, labels of two objects rarely overlap more
+EXPECTED = (0.0, 1.0, 0.0, 0.0, -2.0)  # weights of the columns of `features_of` for data with few labels
+SURE = 0.05  # the regression learns from detections with at least this confidence
 DISCOUNT = 0.8  # of the next missing box in one image
 ODDS = 10  # right labels per wrong one, among those on which another class is detected
 PRIOR = 5  # labels of the average class that are added to each class, so that a rare one has a stable usual confidence
@@ -75,10 +80,13 @@ def rank(truth: Sequence[Labeled], detections: Sequence[Detected], num_classes: 
     """Returns all suspects in all images, those with the highest score first."""
     pairs = [compare(*both) for both in zip(truth, detections, strict=True)]
     usual, usual_iou = usual_values(pairs, num_classes)
+    loose = [loose_boxes(pair, usual.diagonal(), usual_iou) for pair in pairs]
+    free = [unlabeled(*both) for both in zip(pairs, loose, strict=True)]
+    probabilities = labeled_probabilities(pairs, free, usual.diagonal())
     suspects = []
     for image, pair in enumerate(pairs):
-        loose = loose_boxes(pair, usual.diagonal(), usual_iou)
-        found = loose + missing_boxes(pair, loose) + wrong_classes(pair, usual) + doubled_boxes(pair)
+        found = loose[image] + missing_boxes(pair, free[image], probabilities[image])
+        found += wrong_classes(pair, usual) + doubled_boxes(pair)
         suspects += [one._replace(image=image) for one in found if one.row < 0 or not pair.crowd[one.row]]
     return sorted(suspects, key=lambda one: -one.score)
 
@@ -119,22 +127,65 @@ def explained(pair: Pair) -> np.ndarray:
     return (pair.same & (pair.iou >= MATCH)).any(0)
 
 
-def missing_boxes(pair: Pair, loose: list[Suspect]) -> list[Suspect]:
-    """Detections without a label: not on any label, not that of a loose box, not in the middle of a crowd region."""
-    overlap = pair.iou.max(0, initial=0)
+def unlabeled(pair: Pair, loose: list[Suspect]) -> np.ndarray:
+    """Returns the indices of the detections without a label, best first: not on any label, not that of a loose box, not in
+    the middle of a crowd region, and one for each place."""
     centers = (pair.detected[:, :2] + pair.detected[:, 2:]) / 2
     regions = pair.boxes[pair.crowd][:, None]
     in_crowd = ((regions[..., :2] <= centers) & (centers <= regions[..., 2:])).all(-1).any(0)
-    taken = [one.proposal.box for one in loose]
-    score, found = pair.scores * (1 - overlap), []
-    for d in np.argsort(-score, kind="stable"):
+    free = (pair.iou.max(0, initial=0) < MATCH) & ~in_crowd
+    taken, found = [one.proposal.box for one in loose], []
+    for d in np.argsort(-pair.scores, kind="stable"):
         box = pair.detected[d]
-        free = overlap[d] < MATCH and not in_crowd[d]
-        if free and (not taken or pairwise_iou(np.array(taken), box[None]).max() < MATCH):
+        if free[d] and (not taken or pairwise_iou(np.array(taken), box[None]).max() < MATCH):
             taken.append(box)  # of the classes that are detected at one place, the most confident one
-            discounted = float(score[d] * DISCOUNT ** len(found))
-            found.append(Suspect("missing", discounted, 0, -1, None, Box(box, int(pair.classes[d]))))
-    return found
+            found.append(d)
+    return np.array(found, int)
+
+
+def labeled(pair: Pair) -> np.ndarray:
+    """Returns the indices of the detections that explain a label: for each label, the most confident one."""
+    if not pair.iou.size:
+        return np.zeros(0, int)
+    own = np.where(pair.same & (pair.iou >= MATCH) & ~pair.crowd[:, None], pair.scores, 0)
+    return np.unique(own.argmax(1)[own.max(1) > 0])
+
+
+def labeled_probabilities(pairs: list[Pair], free: list[np.ndarray], average: np.ndarray) -> list[np.ndarray]:
+    """Returns for each image and each of its detections the probability that such a detection has a label."""
+    explaining = [labeled(pair) for pair in pairs]
+    counts = np.zeros((2, len(average)))  # confidences of the detections without and with a label, by class
+    for row, groups in enumerate((free, explaining)):
+        for pair, chosen in zip(pairs, groups, strict=True):
+            np.add.at(counts[row], pair.classes[chosen], pair.scores[chosen])
+    mean = counts.sum(1, keepdims=True) / max(counts.sum(), 1e-6)
+    odds = np.log(np.maximum(counts + PRIOR * mean, 1e-6))
+    features = [features_of(pair, average, odds[1] - odds[0]) for pair in pairs]
+    x, y = [np.zeros((0, len(EXPECTED)))], [np.zeros(0)]
+    for has_label, groups in enumerate((free, explaining)):
+        for pair, row, chosen in zip(pairs, features, groups, strict=True):
+            sure = chosen[pair.scores[chosen] >= SURE]
+            x.append(row[sure])
+            y.append(np.full(len(sure), float(has_label)))
+    weights = logistic_regression(np.concatenate(x), np.concatenate(y), EXPECTED)
+    return [probability(row @ weights) for row in features]
+
+
+def features_of(pair: Pair, average: np.ndarray, odds: np.ndarray) -> np.ndarray:
+    """Returns for each detection [m, 5]: 1, log-odds of its confidence, of the usual one of its class and of the class having a
+    label, and overlap."""
+    overlaps = np.sort(np.concatenate([np.zeros((2, len(pair.scores))), pair.iou]), 0)[-2:]
+    other = np.where(overlaps[1] >= MATCH, overlaps[0], overlaps[1])  # IoU with a label of another object
+    columns = logit(pair.scores), logit(average[pair.classes]), odds[pair.classes], other
+    return np.stack([np.ones(len(other)), *columns], 1)
+
+
+def missing_boxes(pair: Pair, free: np.ndarray, chance: np.ndarray) -> list[Suspect]:
+    """Detections without a label, of which each next one in the image counts less."""
+    ranked = free[np.argsort(-chance[free], kind="stable")]
+    scores = chance[ranked] * DISCOUNT ** np.arange(len(ranked))
+    boxes = [Box(pair.detected[d], int(pair.classes[d])) for d in ranked]
+    return [Suspect("missing", float(s), 0, -1, None, box) for s, box in zip(scores, boxes, strict=True)]
 
 
 def wrong_classes(pair: Pair, usual: np.ndarray) -> list[Suspect]:

@@ -6,7 +6,6 @@
 """
 
 import os
-import pickle
 import socket
 import threading
 import time
@@ -104,15 +103,10 @@ def load(path: str | Path, purpose: str | None = None) -> dict[str, Any]:
     from utils import validate
 
     contents = read(path)
-    if not is_own(contents):
-        raise CheckpointError(
-            f"{path} is not a checkpoint of this project. Weights of another project can be given as weights={path} to "
-            f"train.py, or to evaluate.py together with model= and classes="
-        )
-    if type(contents["format"]) is int and contents["format"] != FORMAT:
-        raise CheckpointError(
-            f"{path} has format {contents['format']}; this version reads format {FORMAT}. Use the version that wrote it"
-        )
+    if not is_own(contents) or type(contents["format"]) is int and contents["format"] != FORMAT:
+        from utils import faults
+
+        raise faults.other_format(path, contents)
     resume = validate.validated(contents, path, "checkpoint", purpose).get("resume") or {}
     _refuse_non_finite(path, [contents["model"], resume.get("model"), resume.get("updater")])
     for part in (contents, resume):
@@ -238,38 +232,28 @@ def read(path: str | Path) -> Any:
     from utils import validate
 
     path = Path(path)
-    if not path.is_file():
-        from utils import faults
-
-        raise CheckpointError(faults.no_checkpoint(path))
-    zipped = zipfile.is_zipfile(path)
+    zipped = path.is_file() and zipfile.is_zipfile(path)
     if not zipped:
         from utils import faults
 
+        faults.refuse_missing(path)
         faults.refuse_blank(path)
     try:
         validate.check_file(path, zipped)
         contents = torch.load(path, map_location="cpu", weights_only=True)
         validate.check_tensors(path, contents)
         return contents
-    except pickle.UnpicklingError as error:
-        what = "holds Python objects" if zipped else "is not a PyTorch file, or an old one with Python objects"
-        raise CheckpointError(
-            f"{path} {what}; they could run code when loaded: refused. Save its state dict alone"
-        ) from error
     except Exception as error:  # damaged bytes can raise any kind of error
-        why = validate.first_line(error)
-        raise CheckpointError(f"{path} is damaged or not a PyTorch file ({why}). Use another copy of it") from error
+        from utils import faults
+
+        raise faults.unreadable(path, zipped, error) from error
 
 
 def _refuse_non_finite(path: Any, value: Any) -> None:
     """Raises CheckpointError if a floating-point tensor within `value` holds NaN or infinity."""
     from utils.validate import walk
 
-    tensors = (
-        (name, tensor) for name, tensor in walk(value) if isinstance(tensor, Tensor) and tensor.is_floating_point()
-    )
-    if bad := [name for name, tensor in tensors if not tensor.isfinite().all()]:
-        raise CheckpointError(
-            f"{path}: {len(bad)} tensors are not finite (first: {bad[0]}); neither used nor saved: use another copy"
-        )
+    tensors = [(name, x) for name, x in walk(value) if isinstance(x, Tensor) and x.is_floating_point()]
+    if bad := [name for name, x in tensors if not x.isfinite().all()]:
+        what = f"{len(bad)} tensors are not finite (first: {bad[0]})"
+        raise CheckpointError(f"{path}: {what}; neither used nor saved: use another copy")

@@ -21,12 +21,6 @@ MAX_NAME = 200  # characters of a class name; longer ones are a slip in a data f
 MAX_LINE = 1000  # characters of a line of a message
 WORDS = {"none": None, "true": True, "yes": True, "on": True, "1": True}
 WORDS |= {"false": False, "no": False, "off": False, "0": False}
-SYNONYMS = {  # names of other programs, and of other scripts of this one
-    **{"data": ("train", "data", "source"), "source": ("data", "images"), "weights": ("checkpoint",)},
-    **{"lr": ("learning_rate",), "batch": ("batch_size",), "imgsz": ("image_size",), "size": ("image_size",)},
-    **{"conf": ("confidence",), "iou": ("nms_iou",), "names": ("classes",)},
-}
-REPLACED = {"skip_bad_images": "bad_images=skip to leave unreadable images out, or bad_images=error"}  # older constants
 PAUSE = 1.0  # seconds by which a process delays its error, so that the rank with the cause prints first
 
 
@@ -72,13 +66,9 @@ def override(cfg: T, argv: Sequence[str], positional: Mapping[str, Callable[[str
         name, equals, text = item.partition("=")
         given, dashed = text.strip() or "VALUE", name.startswith("-")
         if equals and name not in kinds and not dashed:
-            if name in REPLACED:
-                raise ConfigError(f"{item}: {name} has been replaced: write {REPLACED[name]}")
-            known = [other for other in SYNONYMS.get(name.lower(), ()) if other in kinds]
-            near = known or difflib.get_close_matches(name.lower().replace("-", "_"), kinds, n=3, cutoff=0.5)
-            lines = " or ".join(f"{other}={given[:100]}" for other in near)
-            hint = f"did you mean {lines}?" if near else "--help lists all of them"
-            raise ConfigError(f"{item}: there is no constant {name!r}; {hint}")
+            from utils import faults
+
+            raise ConfigError(f"{item}: {faults.unknown_constant(name, given, kinds)}")
         if positional and not (equals or dashed or name in kinds):
             names = " or ".join(f"{other}={item}" for other in positional)
             raise ConfigError(f"{item!r}: there is no such file or folder in {os.getcwd()}; write {names}")
@@ -241,14 +231,11 @@ def _patient(stream: Any, original: Any) -> Any:
     if stream is None:  # closed by the caller
         return open(os.devnull, "w")
     stream.reconfigure(errors="replace")
-    if (
-        stream is not original or os.name == "nt"
-    ):  # that of a notebook or a test; Windows has its own kind for a console
+    if stream is not original or os.name == "nt":  # a notebook's or a test's; Windows has its own kind for a console
         return stream
     raw = _Console(stream.fileno(), "wb", closefd=False)
-    options = {"line_buffering": stream.line_buffering, "write_through": stream.write_through}
     buffer = raw if stream.write_through else io.BufferedWriter(raw)
-    return io.TextIOWrapper(buffer, stream.encoding, "replace", **options)
+    return io.TextIOWrapper(buffer, stream.encoding, "replace", None, stream.line_buffering, stream.write_through)
 
 
 def run_script(main: Callable[[], object], stopped: str, memory_advice: str) -> None:
@@ -273,13 +260,10 @@ def run_script(main: Callable[[], object], stopped: str, memory_advice: str) -> 
             raise
         from utils import faults
 
-        message, pause = faults.user_error(error, memory_advice, stopped)
-        time.sleep(pause)
-        faults.report_to_torchrun(error)
+        message = faults.reported(error, memory_advice, stopped)
         if message is None:
             raise
-        rank = os.environ.get("RANK", "0")
-        raise SystemExit("\n" + (f"rank {rank}: " if rank != "0" else "") + message) from error
+        raise SystemExit(message) from error
 
 
 def check_class_names(names: Iterable[object], where: str, error: type[ValueError] = ValueError) -> None:

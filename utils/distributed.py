@@ -17,18 +17,13 @@ from torch import Tensor, nn
 
 T = TypeVar("T")
 PATIENCE = 15.0  # seconds from a signal to the start of the save; batch systems and torchrun kill soon after that
-_process, _parent = map(
-    int, os.environ.get("THAW_PROCESS", "0 0").split()
-)  # of train.py, noted before torch is imported
+# of train.py, noted before torch is imported
+_process, _parent = map(int, os.environ.get("THAW_PROCESS", "0 0").split())
 PARENT = _parent if _process == os.getpid() else os.getppid()
 
 
 class RemoteError(RuntimeError):
     """Another rank failed and reports the cause. This one only ends."""
-
-
-class RankMismatchError(ValueError):
-    """The ranks were started with different data, constants or code. The message names what differs."""
 
 
 class Interrupted(Exception):
@@ -106,7 +101,7 @@ class Ranks:
         return result
 
     def check_same(self, facts: Mapping[str, object]) -> None:
-        """Raises RankMismatchError, on all ranks, that names every fact whose value differs from that on rank 0."""
+        """Raises wrap.RankMismatchError, on all ranks, that names every fact whose value differs from that on rank 0."""
         if self.world_size > 1:
             from utils.wrap import check_same
 

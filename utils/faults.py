@@ -3,9 +3,11 @@
 Imported only when a fault happens.
 """
 
+import difflib
 import os
+import pickle
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -14,11 +16,19 @@ import torch
 import torch.distributed as dist
 
 from utils import checkpoint
+from utils.checkpoint import CheckpointError
 from utils.config import PAUSE, ConfigError, show
 from utils.run import last_start, run_id
+from utils.validate import first_line
 
 LOCK_PATIENCE = 3.0  # seconds to wait for the lock of a run folder
 RESTART_PATIENCE = 20.0  # the same under torchrun: processes of an earlier start may be about to end
+SYNONYMS = {  # names of constants in other programs, and in other scripts of this one
+    **{"data": ("train", "data", "source"), "source": ("data", "images"), "weights": ("checkpoint",)},
+    **{"lr": ("learning_rate",), "batch": ("batch_size",), "imgsz": ("image_size",), "size": ("image_size",)},
+    **{"conf": ("confidence",), "iou": ("nms_iou",), "names": ("classes",)},
+}
+REPLACED = {"skip_bad_images": "bad_images=skip to leave unreadable images out, or bad_images=error"}  # older constants
 
 
 class RunInUse(ValueError):
@@ -78,20 +88,23 @@ def not_saved(path: Path, error: BaseException) -> checkpoint.DiskError:
     return checkpoint.DiskError(f"{path} was not saved ({why or error}); {kept}. Is there space left in {path.parent}?")
 
 
-def no_checkpoint(path: Path) -> str:
-    """Returns the message for a path without a file."""
+def refuse_missing(path: Path) -> None:
+    """Raises CheckpointError for a path without a file."""
+    if path.is_file():
+        return
     inside = next((path / name for name in ("last.pt", "best.pt") if (path / name).is_file()), None)
     if path.is_dir() and not inside:
-        return f"{path} is a folder without a checkpoint, not a file; use another checkpoint"
+        raise CheckpointError(f"{path} is a folder without a checkpoint, not a file; use another checkpoint")
     hint = f"did you mean {inside}?" if inside else "train.py writes runs/NAME/best.pt and last.pt"
-    return f"there is no checkpoint {path}; {hint}"
+    raise CheckpointError(f"there is no checkpoint {path}; {hint}")
 
 
-def refuse_constants(folder: Path, before: Mapping[str, Any], constants: Mapping[str, Any]) -> None:
+def check_constants(folder: Path, before: Mapping[str, Any], constants: Mapping[str, Any]) -> None:
     """Raises ConfigError that names the constants whose values differ from those of `before`."""
     changed = [key for key, value in constants.items() if key in before and show(before[key]) != show(value)]
     text = ", ".join(f"{key}={show(constants[key])} (was {show(before[key])})" for key in changed)
-    raise ConfigError(f"{folder} was trained with other constants: {text}. Set them back, or start a new run")
+    if changed:
+        raise ConfigError(f"{folder} was trained with other constants: {text}. Set them back, or start a new run")
 
 
 def refuse_blank(path: Path) -> None:
@@ -99,7 +112,27 @@ def refuse_blank(path: Path) -> None:
     with open(path, "rb") as file:
         if not any(file.read(4096)):
             what = "holds only zeros, as after a power failure" if path.stat().st_size else "is empty"
-            raise checkpoint.CheckpointError(f"{path} {what}; use another checkpoint")
+            raise CheckpointError(f"{path} {what}; use another checkpoint")
+
+
+def unreadable(path: Path, zipped: bool, error: Exception) -> CheckpointError:
+    """Returns the error of a file that PyTorch's reader refuses. `zipped`: it has PyTorch's present format."""
+    if isinstance(error, pickle.UnpicklingError):
+        what = "holds Python objects" if zipped else "is not a PyTorch file, or an old one with Python objects"
+        return CheckpointError(f"{path} {what}; they could run code when loaded: refused. Save its state dict alone")
+    why = first_line(error)
+    return CheckpointError(f"{path} is damaged or not a PyTorch file ({why}). Use another copy of it")
+
+
+def other_format(path: str | Path, contents: Any) -> CheckpointError:
+    """Returns the error of a file that is not a checkpoint of this project, or one of another version."""
+    if not checkpoint.is_own(contents):
+        return CheckpointError(
+            f"{path} is not a checkpoint of this project. Weights of another project can be given as weights={path} to "
+            f"train.py, or to evaluate.py together with model= and classes="
+        )
+    form = f"format {contents['format']}; this version reads format {checkpoint.FORMAT}"
+    return CheckpointError(f"{path} has {form}. Use the version that wrote it")
 
 
 def restore_best(folder: Path, last: Mapping[str, Any], best_epoch: int) -> None:
@@ -113,7 +146,27 @@ def restore_best(folder: Path, last: Mapping[str, Any], best_epoch: int) -> None
         )
 
 
-def user_error(error: BaseException, memory_advice: str, stopped: str) -> tuple[str | None, float]:
+def unknown_constant(name: str, given: str, names: Iterable[str]) -> str:
+    """Returns the message for `name=given` if there is no such constant; `names`: those that there are."""
+    if name in REPLACED:
+        return f"{name} has been replaced: write {REPLACED[name]}"
+    known = [other for other in SYNONYMS.get(name.lower(), ()) if other in names]
+    near = known or difflib.get_close_matches(name.lower().replace("-", "_"), names, n=3, cutoff=0.5)
+    lines = " or ".join(f"{other}={given[:100]}" for other in near)
+    hint = f"did you mean {lines}?" if near else "--help lists all of them"
+    return f"there is no constant {name!r}; {hint}"
+
+
+def reported(error: BaseException, memory_advice: str, stopped: str) -> str | None:
+    """Reports an error to torchrun, after a pause, and returns the message to print; None: no user can fix it."""
+    message, pause = _user_error(error, memory_advice, stopped)
+    time.sleep(pause)
+    _report_to_torchrun(error)
+    rank = os.environ.get("RANK", "0")
+    return None if message is None else "\n" + (f"rank {rank}: " if rank != "0" else "") + message
+
+
+def _user_error(error: BaseException, memory_advice: str, stopped: str) -> tuple[str | None, float]:
     """The message of an error that a user can fix, or None, and the seconds after which it is printed.
 
     Local rank 0 goes first, because it reports errors of the whole node. After a lost connection torchrun has time to end
@@ -130,21 +183,21 @@ def user_error(error: BaseException, memory_advice: str, stopped: str) -> tuple[
         why = str(error).partition("\n")[0]
         advice = "if its memory or shared memory was full, lower workers= or batch_size= (dmesg shows kills for memory)"
         return f"a process that loads images was ended ({why}); {advice}; {stopped}", pause
-    if lost_connection(error):
+    if _lost_connection(error):
         why = str(error).partition("\n")[0]
         advice = "their messages tell why, or one of them took longer than timeout_minutes="
         return f"lost the connection to the other processes; {advice} ({why})", 2 * PAUSE
     return None, 0
 
 
-def lost_connection(error: BaseException) -> bool:
+def _lost_connection(error: BaseException) -> bool:
     """Whether a collective failed because another rank ended, cannot be reached, or took too long."""
     return dist.is_available() and (
         isinstance(error, dist.DistError) or isinstance(error, RuntimeError) and "gloo" in str(error).lower()
     )
 
 
-def report_to_torchrun(error: BaseException) -> None:
+def _report_to_torchrun(error: BaseException) -> None:
     """Writes the error to the file from which torchrun prints the root cause of a failure."""
     if "TORCHELASTIC_ERROR_FILE" in os.environ:
         from torch.distributed.elastic.multiprocessing.errors import get_error_handler

@@ -180,7 +180,7 @@ def epoch_progress(
     with progress_bar(loader, f"epoch {epoch + 1}/{epochs}", writes, begun) as bar:
         batches: Iterable = bar
         if writes and epoch == 0:
-            batches = draw_batches(batches, loader.dataset.classes, run.image, begun)
+            batches = draw_batches(batches, loader.dataset.annotations.classes, run.image, begun)
         if writes and profile_steps:
             from utils.measure import profiled
 
@@ -234,7 +234,7 @@ def evaluate(
         raise Interrupted
     local = [torch.cat(part).numpy() for part in zip(*found, strict=True)]
     detections = to_coco([part for part in ranks.gather(local) if part], loader.dataset.annotations)
-    metrics = coco_metrics(loader.dataset.ground_truth(), detections)
+    metrics = coco_metrics(loader.dataset.annotations.coco(), detections)
     if criterion is not None:
         total, positives = ranks.sum(sums).tolist()
         metrics["val_loss"] = total / max(positives, 1)

@@ -43,12 +43,8 @@ JPEG_END = b"\xff\xd9"
 _PNG_MARK = b"\x89PNG\r\n\x1a\n"
 _JPEG_SEGMENT = re.compile(rb"\xff+[^\x00\xff\xd0-\xd7]")  # FF 00 is image data, FF D0 to D7 have no contents
 _FIX = "save it again as JPEG or PNG with 8 or 16 bits, or remove it"
-_FLAGS = {
-    1: cv2.IMREAD_COLOR,
-    2: cv2.IMREAD_REDUCED_COLOR_2,
-    4: cv2.IMREAD_REDUCED_COLOR_4,
-    8: cv2.IMREAD_REDUCED_COLOR_8,
-}
+_FLAGS = {1: cv2.IMREAD_COLOR, 2: cv2.IMREAD_REDUCED_COLOR_2}  # reduction -> how OpenCV decodes a JPEG
+_FLAGS |= {4: cv2.IMREAD_REDUCED_COLOR_4, 8: cv2.IMREAD_REDUCED_COLOR_8}
 TURNS = {  # EXIF orientation -> function that returns the image upright
     2: lambda image: image[:, ::-1],
     3: lambda image: image[::-1, ::-1],

@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch import nn
 
 from utils import checkpoint
 from utils.checkpoint import warn_if_disk_fails
-from utils.config import ConfigError, show
+from utils.config import ConfigError
 from utils.distributed import Interrupted, Ranks, StopSignal
 from utils.fit import Meter
 from utils.optim import Updater
@@ -88,17 +89,14 @@ def find(
 
         # last.pt comes last: a node that has it has best.pt too, also if a process died in between.
         copy_files(ranks, folder, ("best.pt", "last.pt"), answers.index(newest), missing)
+    from utils import faults
+
     last = checkpoint.load(folder / "last.pt", "resuming")
     saved = last["resume"]
-    before = saved["constants"]
-    if any(key in before and show(before[key]) != show(value) for key, value in constants.items()):
-        from utils import faults
-
-        faults.refuse_constants(folder, before, constants)
+    faults.check_constants(folder, saved["constants"], constants)
     if ranks.is_node_main and not (folder / "best.pt").exists():
-        from utils import faults
-
-        faults.restore_best(folder, last, State(**saved["state"]).best_epoch)
+        best_epoch = State(**saved["state"]).best_epoch
+        saved["missing best.pt"] = partial(faults.restore_best, folder, last, best_epoch)
     return folder, saved
 
 
@@ -145,6 +143,7 @@ def restore(saved: Mapping[str, Any] | None, model: nn.Module, updater: Updater)
     with fitting("last.pt"):
         model.load_state_dict(saved["model"])
         updater.load_state_dict(saved["updater"])
+    saved.get("missing best.pt", lambda: None)()  # only now last.pt has shown to be in order
     return State(tuple(saved["state"]["rows"])), saved["meter"]
 
 

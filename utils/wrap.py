@@ -17,9 +17,13 @@ from torch import Tensor, nn
 
 from utils.checkpoint import atomic_write
 from utils.config import ConfigError
-from utils.distributed import RankMismatchError, Ranks, StopSignal, end_at_once
+from utils.distributed import Ranks, StopSignal, end_at_once
 
 CHUNK = 64 * 2**20  # bytes per broadcast of a file
+
+
+class RankMismatchError(ValueError):
+    """The ranks were started with different data, constants or code. The message names what differs."""
 
 
 class _Normalize(torch.autograd.Function):

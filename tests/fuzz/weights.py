@@ -115,7 +115,7 @@ def replaced(value: Any, where: tuple, new: Any) -> Any:
             return {name: item for name, item in value.items() if name != key}
         return {name: replaced(item, rest, new) if name == key else item for name, item in value.items()}
     items = [replaced(item, rest, new) if number == key else item for number, item in enumerate(value)]
-    return type(value)(item for item in items if item is not ...)
+    return (list if isinstance(value, list) else tuple)(item for item in items if item is not ...)
 
 
 def odd_tensor(rng: random.Random, like: torch.Tensor) -> torch.Tensor:
