@@ -41,7 +41,7 @@ RECIPE = {
     "workers": 4 if torch.cuda.is_available() else 0,
 }
 TRAINING = (sys.executable, str(Path(__file__).parents[1] / "train.py"))
-FREEZE = 4  # the first quarter of the epochs is frozen; always frozen, which halves the time, judges x-rays badly
+FREEZE = 4  # the backbone is frozen in the first quarter of the epochs; frozen in all, models judged x-rays badly
 BATCH = 16  # images that are read at once
 WEAK = "WARNING: models that find less than half of the labels judge badly: more epochs=, or a larger image_size="
 
@@ -99,7 +99,7 @@ def detect(checkpoint: str | Path, data: Annotations, model: str | None = None) 
     detected = []
     for images in batched(read_images([data.path(i) for i in range(len(data))], 2 * BATCH), BATCH):
         results = detector(images)
-        if detector.config.get("flip"):  # the training showed mirrored images too: two opinions are better than one
+        if detector.config.get("flip"):  # the training had mirrored images, too: the mean of both scores is better
             mirrored = detector([cv2.flip(image, 1) for image in images])
             triples = zip(results, mirrored, images, strict=True)
             results = [one._replace(scores=mean_scores(one, other, image)) for one, other, image in triples]
