@@ -158,8 +158,13 @@ def new_statistics(images: int) -> Replacements:
 
     def wrap_validate(validate: Callable) -> Callable:
         def new(updater, *rest):
-            estimate_statistics(updater.ema.model, loaders[-1], updater.model.frozen)
-            return validate(updater, *rest)
+            model = updater.ema.model
+            before = [buffer.clone() for buffer in model.buffers()]
+            estimate_statistics(model, loaders[-1], updater.model.frozen)
+            row = validate(updater, *rest)
+            for buffer, value in zip(model.buffers(), before, strict=True):
+                buffer.copy_(value)  # the trained model has the same buffers
+            return row
 
         return new
 

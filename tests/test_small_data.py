@@ -315,7 +315,7 @@ def test_detections_of_a_peer_are_judged_by_our_evaluator(demo_images, tmp_path,
 def test_the_table_of_data_sets_is_true(name, shared):
     expected, parts = tables.DATA[name], tables.sources(str(shared / "data"), tables.DATA[name])
     root = parts.pop("image_root")
-    found = read_parts(parts, None, None, root, "drop", False, lambda note: None)
+    found = read_parts(parts, None, None, root, "drop", "error", lambda note: None)
     assert tuple(map(len, found)) == expected.images
     boxes, sizes = clipped_boxes(found[0]), found[0].sizes[found[0].image_of_boxes()]
     assert round(np.median(np.sqrt(area(boxes)) * 640 / sizes.max(1))) == expected.side
