@@ -231,7 +231,7 @@ def test_a_signal_stops_a_single_process_after_the_current_step():
 def test_what_the_simulation_finds():
     """A mix of devices, every kind of wait with its place, a copy that has not arrived, and the end of the memory."""
     with simulated_gpu(memory=MIB) as gpu:
-        x = torch.arange(4.0).pin_memory().to("cuda", non_blocking=True)
+        x = torch.arange(4.0).pin_memory().to(DEVICE, non_blocking=True)
         assert (x.device, x.is_cuda, repr(x)) == (DEVICE, True, "GPUTensor([4], torch.float32)")
         for mix in (lambda: x + torch.ones(4), lambda: torch.stack([x[0], torch.ones(())])):
             with pytest.raises(RuntimeError, match="Expected all tensors to be on the same device.*tests/test_simul"):
@@ -246,20 +246,20 @@ def test_what_the_simulation_finds():
             before = len(gpu.waits)
             wait()
             assert len(gpu.waits) > before
-        for wait in (lambda: torch.ones(2).to("cuda"), lambda: torch.ones(2).to("cuda", non_blocking=True)):
+        for wait in (lambda: torch.ones(2).to(DEVICE), lambda: torch.ones(2).to(DEVICE, non_blocking=True)):
             before = len(gpu.waits)
             wait()
             assert len(gpu.waits) == before + 1
         assert {wait.file for wait in gpu.waits} == {"tests/test_simulated_gpu.py"}
-        y = torch.zeros(2, device="cuda")[:1]
+        y = torch.zeros(2, device=DEVICE)[:1]
         before = gpu.allocated
         del y
         assert gpu.allocated == before - 8
         with pytest.raises(torch.cuda.OutOfMemoryError):
-            torch.zeros(MIB, device="cuda")
+            torch.zeros(MIB, device=DEVICE)
     with pytest.raises(RuntimeError, match="outside of the simulation"):
         with simulated_gpu():
-            y = torch.ones(2, device="cuda")
+            y = torch.ones(2, device=DEVICE)
         y + 1
 
 
