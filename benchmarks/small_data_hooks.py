@@ -142,9 +142,11 @@ def no_clipping() -> Replacements:
 
 
 def new_statistics(images: int) -> Replacements:
-    """Before each evaluation the batch-norm statistics of the EMA model are the means over training images.
+    """Before each evaluation the batch-norm statistics are the means over training images, computed with the EMA model.
 
-    The first `images` training images are letterboxed without augmentation. A frozen backbone keeps its statistics."""
+    The model in training shares them with the EMA. The first `images` training images are letterboxed without augmentation. A
+    frozen backbone keeps its statistics.
+    """
     loaders = []
 
     def wrap_data(build_data: Callable) -> Callable:
