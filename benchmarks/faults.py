@@ -1,10 +1,10 @@
-"""The long torture: faults of every kind at random moments of small trainings, which must end with the bits of undisturbed ones.
+"""Causes faults of every kind at random moments of small trainings, whose results must equal those of undisturbed ones.
 
     python -m benchmarks.torture minutes=60 seed=5
 
-One function per fault: it strikes a running training, checks what it can see at once, and returns its name. `strike` is the
-loop around it. Runs of one and two processes must end with the same bits; three processes end with the same numbers up to
-rounding, because a sum of three depends on its order. Needs Linux.
+Each kind of fault is a function: it causes the fault in a running training, checks what can be checked at once, and returns
+the name of the fault. `strike` calls them. Runs of one and two processes must end with the same bits; three processes end with
+the same losses up to rounding, because a sum of three depends on its order. Needs Linux.
 """
 
 import os
@@ -28,13 +28,13 @@ from benchmarks import torture
 from benchmarks.torture import Broken, Job, Plan, check_files, contents, differences, draw, run_undisturbed
 from utils.checkpoint import CheckpointError
 
-ENOUGH = 40  # differences after which the torture ends
+ENOUGH = 40  # failed comparisons after which the program ends
 DISK = 32 * 2**20  # bytes of the disk that is filled
-NEAR = 1e-3  # relative difference of the losses of three processes
+NEAR = 1e-3  # largest relative difference of the losses of three processes
 FAKETIME = ("/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1", "/usr/lib/faketime/libfaketimeMT.so.1")
 STARTED = re.compile(r"^(resuming|run folder|nothing to do)", re.MULTILINE)
 NO_ROOM = r"No space left|File too large|was not saved|file write failed|unexpected pos|write failed"
-CLEAN = {  # what a process may report when a fault ends it
+CLEAN = {  # fault -> pattern of the errors with which it may end a process
     "a full disk": NO_ROOM,
     "a limit on the size of files": NO_ROOM,
     "SIGKILL of a process that loads images": "a process that loads images was ended|lost the connection",
@@ -43,13 +43,13 @@ CLEAN = {  # what a process may report when a fault ends it
 
 @dataclass
 class Run:
-    """A training under torture."""
+    """A training, and the faults that it has had."""
 
     job: Job
     rng: random.Random
     folder: Path  # of the whole torture: images, cache, clock
     disk: Path | None  # the small disk with the output; None: it could not be mounted
-    struck: list[str] = field(default_factory=list)  # the faults so far
+    struck: list[str] = field(default_factory=list)  # the names of its faults so far
 
     @property
     def plan(self) -> Plan:
@@ -65,7 +65,7 @@ class Run:
 
 
 def children(parent: int) -> list[int]:
-    """The ids of the processes that a process has forked."""
+    """The ids of the child processes with the same command line: those that a process has forked."""
     with suppress(OSError):
         text = Path(f"/proc/{parent}/task/{parent}/children").read_text()
         same = Path(f"/proc/{parent}/cmdline").read_bytes()
@@ -83,7 +83,7 @@ def send(number: signal.Signals, process: int, group: bool = False) -> None:
 
 
 def killed(run: Run) -> str | None:
-    """SIGKILL of one of the processes that train; torchrun starts all of them again."""
+    """SIGKILL of one of the processes that train; torchrun, if there is one, starts all of them again."""
     victims = run.trainers()
     if not victims:
         return None
@@ -92,7 +92,7 @@ def killed(run: Run) -> str | None:
 
 
 def torchrun_killed(run: Run) -> str | None:
-    """SIGKILL of torchrun. Its processes must notice that and end, and must not keep the next start from the run folder."""
+    """SIGKILL of torchrun. Its processes must end by themselves, so that the next start can lock the run folder."""
     if run.plan.processes == 1:
         return None
     orphans = run.trainers()
@@ -100,7 +100,7 @@ def torchrun_killed(run: Run) -> str | None:
     end = time.monotonic() + 60
     while any(Path(f"/proc/{orphan}/environ").exists() and alive(orphan) for orphan in orphans):
         if time.monotonic() > end:
-            raise Broken(f"the orphans {orphans} of torchrun train on")
+            raise Broken(f"the processes {orphans} still train after torchrun was killed")
         time.sleep(0.1)
     return "SIGKILL of torchrun"
 
@@ -129,7 +129,7 @@ def asked_to_stop(number: signal.Signals) -> Callable[[Run], str | None]:
 
 
 def paused(run: Run) -> str | None:
-    """SIGSTOP of one process or of a process that loads images, and SIGCONT some seconds later."""
+    """SIGSTOP of a process that trains or loads images, and SIGCONT some seconds later."""
     victims = run.trainers() + run.loaders()
     if not victims:
         return None
@@ -224,7 +224,7 @@ FAULTS = (
 
 
 def main(cfg: torture.Config) -> torture.Outcome:
-    """Trains and strikes for `cfg.minutes`, prints each fault as it happens, and compares every run."""
+    """Runs trainings with faults for `cfg.minutes`, prints each fault as it happens, and compares every run."""
     seed = random.SystemRandom().randrange(10**6) if cfg.seed is None else cfg.seed
     outcome, counts = torture.Outcome(seed), Counter()
     print(f"seed={seed}", flush=True)
@@ -273,7 +273,7 @@ def small_disk(folder: Path):
 
 
 def plan_of(number: int, rng: random.Random, base: Path) -> Plan:
-    """Returns how the run with this number is started."""
+    """Returns the number of processes, the constants and the launcher of the run with this number."""
     processes = (1, 2, 1, 3)[number % 4]
     constants = (f"workers={rng.randrange(3)}", f"save_minutes={rng.choice((0, 0.005))}", "timeout_minutes=0.5")
     library, environment = next((path for path in FAKETIME if os.path.exists(path)), None), {}
@@ -290,7 +290,7 @@ def plan_of(number: int, rng: random.Random, base: Path) -> Plan:
 def one_run(
     base: Path, disk: Path | None, plan: Plan, rng: random.Random, alone: Path, compared: dict, counts: Counter
 ) -> list[str]:
-    """Strikes a training some times, resumes it whenever it ends, and returns the differences from an undisturbed one."""
+    """Causes 3 to 8 faults in a training, resumes it whenever it ends, and returns the differences from an undisturbed one."""
     output = (disk or base) / plan.name
     run = Run(Job(base, output, plan, resume=plan.processes == 1), rng, base, disk)
     try:
@@ -323,7 +323,7 @@ def one_run(
 
 
 def strike(run: Run) -> str | None:
-    """Waits for a random moment and calls a random fault. Returns its name, None if the training ended before."""
+    """Waits for a random moment and causes a random fault. Returns its name, None if the training ended before."""
     run.job.wait("the start", lambda: STARTED.search(run.job.out))
     moment = time.monotonic() + run.rng.uniform(0, 3)
     while time.monotonic() < moment:
@@ -358,7 +358,7 @@ def resume(run: Run) -> bool:
 
 
 def check_end(run: Run, code: int) -> None:
-    """Raises Broken if a single process ended in a way that none of the faults explains."""
+    """Raises Broken if a single process ended with an error that none of its faults explains."""
     if run.plan.processes > 1 or run.job.stopped() or code in (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGHUP):
         return
     reasons = "|".join(CLEAN[name] for name in run.struck if name in CLEAN)
@@ -369,7 +369,7 @@ def check_end(run: Run, code: int) -> None:
 
 
 def compare(alone: Path, run: Run, compared: dict[str, int]) -> list[str]:
-    """Returns the differences of an ended run from an undisturbed one: of bits, with three processes of the losses."""
+    """Returns the differences of an ended run from an undisturbed one: in bits, or with three processes in the losses."""
     (folder,) = {path.parent for path in run.job.output.glob("*/last.pt")}
     if run.plan.processes > 2:
         return nearly(alone, folder)

@@ -4,9 +4,9 @@
     python -m benchmarks.gpu parts=speed,memory        only these; the page keeps the results of the others
     python -m benchmarks.gpu peers=PYTHON              also Ultralytics and LibreYOLO, in the environment of this Python
 
-Each part is a process of its own with its own time budget. It appends every row to results/gpu.json as soon as it is measured;
-what fails or takes too long becomes a row with its error, and the next part begins. After each part the page
-results/gpu.md is written anew. A part that is measured again replaces its rows. benchmarks/gpu_parts.py holds the parts.
+Each part is a process of its own with its own time budget. What fails or takes too long becomes a row with its error, the rows
+measured before it stay, and the next part begins. After each part its rows replace its old ones in results/gpu.json, and the
+page results/gpu.md is written again. benchmarks/gpu_parts.py holds the parts.
 """
 
 import json
@@ -46,7 +46,7 @@ NO_GPU = (
 class Config:
     parts: tuple[str, ...] = tuple(PARTS)
     models: tuple[str, ...] = ("yolox_nano", "yolox_s", "yolov9_s", "yolov9_c")
-    compiled: tuple[str, ...] = ("yolox_nano", "yolov9_s")  # also those of the part waits
+    compiled: tuple[str, ...] = ("yolox_nano", "yolov9_s")  # models of the parts compiled and waits
     amps: tuple[str, ...] = ("none", "fp16", "bf16")
     size: int = 640
     batch_size: int = 32
@@ -67,7 +67,7 @@ def rows(cfg: Config, part: str) -> Iterator[dict]:
 
 
 def run_part(cfg: Config, part: str) -> list[dict]:
-    """Measures a part in a process of its own, which is killed when its budget is used up, and returns its rows."""
+    """Measures a part in a process of its own, which is killed when its time budget is used up. Returns the rows."""
     words = [f"{field.name}={show(getattr(cfg, field.name))}" for field in fields(cfg) if field.name != "child"]
     command = [sys.executable, "-m", "benchmarks.gpu", *(w for w in words if not w.endswith("=")), f"child={part}"]
     log = Path(cfg.results).with_suffix(f".{part}.jsonl")
@@ -130,7 +130,7 @@ def main(cfg: Config) -> None:
     if unknown := [part for part in (*cfg.parts, cfg.child) if part and part not in PARTS]:
         raise SystemExit(f"parts={','.join(unknown)}: not known; choose among {', '.join(PARTS)}")
     if cfg.child:
-        out, sys.stdout = sys.stdout, sys.stderr  # what is printed on the way is no row
+        out, sys.stdout = sys.stdout, sys.stderr  # other output is no row
         for row in rows(cfg, cfg.child):
             print(json.dumps(row), file=out, flush=True)
         return

@@ -1,4 +1,4 @@
-"""The parts of benchmarks.gpu. Each function yields rows (column -> cell) and ends before `end`, a time of time.monotonic()."""
+"""The parts of benchmarks.gpu. Each yields rows (column -> cell) and ends before `end`, a value of time.monotonic()."""
 
 import csv
 import gc
@@ -81,7 +81,7 @@ def trainer(cfg, model: str, amp: str) -> tuple[Updater, Callable[[], None]]:
 
 
 def steps(cfg, model: str, amp: str, compiled: bool = False) -> dict:
-    """Measures training steps: the cells of a row."""
+    """Measures training steps. Returns the cells of a row."""
     updater, one_step = trainer(cfg, model, amp)
     cells = {"compile": compile_forward(updater.model, False)} if compiled else {}
     begin = time.perf_counter()
@@ -115,14 +115,14 @@ def tests(cfg, end: float) -> Iterator[dict]:
 
 
 def speed(cfg, end: float) -> Iterator[dict]:
-    """Steps of every model in every precision."""
+    """Measures steps of every model in every precision."""
     for model in cfg.models:
         for amp in cfg.amps:
             yield attempt({"model": model, "amp": amp}, lambda m=model, a=amp: steps(cfg, m, a), end)
 
 
 def compiled(cfg, end: float) -> Iterator[dict]:
-    """Steps of compiled models."""
+    """Measures steps of compiled models."""
     for model in cfg.compiled:
         yield attempt({"model": model, "amp": "fp16"}, lambda m=model: steps(cfg, m, "fp16", compiled=True), end)
 
@@ -167,14 +167,14 @@ def run_constants(cfg, **changes) -> Iterator[train.Config]:
 
 
 def made_data(constants: train.Config, ranks: Ranks) -> tuple:
-    """Returns the training loader and the validation loader of a run with YOLOX."""
+    """Returns the training loader and the validation loader that a run with YOLOX has."""
     train_data, val_data = train.read_data(constants, lambda *_: None)
     train_set, val_loader = train.build_data(constants, "corner", train_data, val_data, train.extra_augment, ranks)
     return train.train_loader(constants, train_set, False, ranks), val_loader
 
 
 def loader(cfg, end: float) -> Iterator[dict]:
-    """Images per second of the loader, of the network, and of a run that needs both."""
+    """Measures images per second of the loader, of the network, and of a run, which needs both."""
     with run_constants(cfg) as constants:
         batches, _ = made_data(constants, Ranks(device=torch.device("cuda:0")))
         row = {"what": f"loader, {cfg.workers} workers on {os.cpu_count()} cores"}
@@ -219,7 +219,7 @@ def evaluation(cfg, end: float) -> Iterator[dict]:
 
 
 def evaluation_speed(model, batches, ranks: Ranks, confidence: float) -> dict:
-    """Evaluates the second time, when the workers run and the algorithms are chosen."""
+    """Measures the second of two evaluations: in the first, workers start and cuDNN chooses algorithms."""
     evaluate(model, batches, ranks, confidence=confidence)
     begin = time.perf_counter()
     found = evaluate(model, batches, ranks, confidence=confidence)["detections"]
@@ -228,14 +228,14 @@ def evaluation_speed(model, batches, ranks: Ranks, confidence: float) -> dict:
 
 
 def memory(cfg, end: float) -> Iterator[dict]:
-    """The memory that the probe expects, and the peak of real steps."""
+    """Compares the memory that the probe of a run measures with the peak of real steps."""
     for model in cfg.models:
         for amp in ("none", "fp16"):
             yield attempt({"model": model, "amp": amp}, lambda m=model, a=amp: memory_of(cfg, m, a), end)
 
 
 def memory_of(cfg, name: str, amp: str) -> dict:
-    """Probes a step, then trains for a few."""
+    """Probes a step, then runs a few. Returns the cells of a row."""
     model = nets.build(name, 80).to("cuda:0", memory_format=torch.channels_last)
     boxes = settings(cfg, name, amp).boxes
     probed = training_memory(model, nets.criterion(model), (cfg.size, cfg.size), boxes, amp, cfg.batch_size)
@@ -277,7 +277,7 @@ def ranks_of(constants: train.Config, processes: int, end: float) -> dict:
 
 
 def peers(cfg, end: float) -> Iterator[dict]:
-    """Steps of this trainer and of others that are installed in the environment `peers`, in fp16."""
+    """Measures steps of this trainer and of others that are installed in the environment `peers`, in fp16."""
     for model in ("yolox_s", "yolov9_s"):
         row = {"trainer": "this one", "model": model, "amp": "fp16"}
         yield attempt(row, lambda m=model: steps(cfg, m, "fp16"), end)

@@ -1,10 +1,10 @@
-"""Measures what freezing and the other choices of a training are worth on small data: data sets x seeds x recipes.
+"""Measures how much freezing and other choices of a training change the mAP on small data: data sets x seeds x recipes.
 
     python -m benchmarks.small_data data=FOLDER weights=yolox_nano.pth stage=screen [minutes=60]
 
-Each run adds a row to small_data.csv and its mAP over time to small_data_curves.csv, in benchmarks/results. A run whose row
-is there is not repeated, also if it failed: delete the row to repeat it. `minutes` ends the program between two runs; the
-same command continues. At the end benchmarks/small_data_page.py writes the page with tables and plot.
+Each run adds a row to small_data.csv and its mAP over time to small_data_curves.csv, in benchmarks/results. A run that
+has a row is not repeated, also if it failed: delete the row to repeat it. After `minutes` no run begins; the same command
+continues later. At the end benchmarks/small_data_page.py writes the page with tables and plot.
 """
 
 import csv
@@ -30,7 +30,7 @@ from benchmarks.table import RESULTS, machine
 from utils.config import ConfigError, override, require, run_script, show
 from utils.run import environment
 
-KEY = ("stage", "data", "seed", "recipe", "overrides", "image_size", "epochs")  # identifies a run
+KEY = ("stage", "data", "seed", "recipe", "overrides", "image_size", "epochs")  # columns that identify a run
 COLUMNS = (
     *KEY,
     *("batch_size", "images_seen", "AP", "AP50", "best_AP", "frozen_AP", "thawed_AP_1", "thawed_AP_2"),
@@ -76,7 +76,7 @@ def main(cfg: Config, measure: Callable[[Job], dict[str, Any]] = in_own_process)
 
 
 def checked(cfg: Config) -> Config:
-    """Returns the constants with the lists of the stage in place of empty ones. Raises ConfigError that names the fix."""
+    """Returns the constants, with empty lists replaced by those of the stage. Raises ConfigError with the fix."""
     require(cfg, {"minutes": 0, "epochs": 0, "image_size": 0}, {}, {"stage": tuple(tables.STAGES)})
     stage = tables.STAGES[cfg.stage]
     if not cfg.data or not Path(cfg.data).is_dir():
@@ -109,7 +109,7 @@ def plan(cfg: Config) -> Iterator[tuple[dict[str, Any], Job]]:
 
 
 def key_of(row: dict[str, Any]) -> tuple[str, ...]:
-    """Returns what identifies the run of a row, as text."""
+    """Returns the values of a row that identify its run, as text."""
     return tuple(str(row[name]) for name in KEY)
 
 

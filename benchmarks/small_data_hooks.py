@@ -1,7 +1,7 @@
-"""Changes of the training that no constant offers, for experiments of benchmarks.small_data: one function per change.
+"""Changes of the training for which there is no constant, for benchmarks.small_data: one function per change.
 
-A hook takes its settings and returns replacements: name in train.py -> function (what the name stands for now -> what it
-stands for during the run). `hooked` puts the replacements in place for the time of a run, so that train.py stays as it is.
+A hook takes its settings and returns replacements: name in train.py -> function that takes the present value of the name and
+returns the value during the run. `hooked` applies the replacements for the time of a run, so train.py itself stays unchanged.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -142,10 +142,10 @@ def no_clipping() -> Replacements:
 
 
 def new_statistics(images: int) -> Replacements:
-    """Before each evaluation the batch-norm statistics are the means over training images, computed with the EMA model.
+    """Before each evaluation the batch-norm statistics of the EMA model become the means over training images.
 
-    The model in training shares them with the EMA. The first `images` training images are letterboxed without augmentation. A
-    frozen backbone keeps its statistics.
+    Afterwards they are what they were, because the model in training has the same ones. The first `images` training images are
+    letterboxed without augmentation. A frozen backbone keeps its statistics.
     """
     loaders = []
 
@@ -175,7 +175,7 @@ def new_statistics(images: int) -> Replacements:
 
 @torch.no_grad()
 def estimate_statistics(model: nn.Module, loader, frozen: bool) -> None:
-    """Sets the statistics of all batch norms, without those of a `frozen` backbone, to their means over the batches."""
+    """Sets the statistics of all batch norms, except those of a `frozen` backbone, to their means over the batches."""
     model.eval()
     kept, momentum = set(norms_of(model.backbone)) if frozen else set(), {}
     norms = [norm for norm in norms_of(model) if norm not in kept]
@@ -205,7 +205,7 @@ def copy_paste(probability: float) -> Replacements:
 
 
 class CopyPaste:
-    """An `extra_augment` that pastes copies of boxes, mirrored every second time, at random places of the same image."""
+    """An `extra_augment` that pastes copies of boxes, mirrored with probability 1/2, at random places of the same image."""
 
     def __init__(self, probability: float):
         self.probability = probability
@@ -231,8 +231,8 @@ class CopyPaste:
 def rescaled_rate(power: float) -> Replacements:
     """The learning rate grows with the images per step to this power, and equals the linear rule at 16 images."""
 
-    def wrap(plan_of: type) -> type:
-        class Rescaled(plan_of):
+    def wrap(schedule: type) -> type:
+        class Rescaled(schedule):
             def __call__(self, step: int) -> float:
                 images = self.plan.images_at(step)
                 return super().__call__(step) * (images / 16) ** (power - 1)

@@ -1,4 +1,4 @@
-"""The tables of benchmarks.small_data: data sets, recipes and stages. A recipe is a row of a question's table on the page."""
+"""The data sets, recipes and stages of benchmarks.small_data. The page has a table per question and a row per recipe."""
 
 from typing import Any, NamedTuple
 
@@ -7,9 +7,9 @@ from utils.config import show
 
 
 class DataSet(NamedTuple):
-    """A data set in the folder `data`, and how it is used."""
+    """A data set: its files in the folder `data`, and its use."""
 
-    choice: bool  # choices are made on it; otherwise it is only reported
+    choice: bool  # true: recipes are chosen by its results; false: its results are only reported
     train: str
     val: str
     images: tuple[int, int]  # for training, for evaluation
@@ -43,7 +43,7 @@ DATA = {
 
 
 class Recipe(NamedTuple):
-    """One row of a question's table: what differs from the shipped recipe."""
+    """A training: its differences from the shipped recipe."""
 
     question: str
     changes: dict[str, Any]  # constants of train.py, and the fractions of FRACTIONS
@@ -51,8 +51,8 @@ class Recipe(NamedTuple):
     peer: str | None = None  # another trainer: libreyolo or ultralytics
 
 
-# The constants of train.py before this benchmark, written down so that rows stay comparable when a default changes. Numbers of
-# epochs are fractions of all epochs, so that short runs show what the default of 50 epochs does: 10 frozen epochs, and 10
+# The defaults of train.py before this benchmark, repeated here so that rows stay comparable when a default changes. Numbers of
+# epochs are fractions of all epochs, so that short runs have the proportions of the default: 10 of 50 epochs are frozen, 10 are
 # without augmentation.
 SHIPPED = {
     **{"model": "yolox_nano", "freeze": 0.2, "no_aug": 0.2, "warmup_epochs": 1.0},
@@ -87,7 +87,7 @@ def batch(images: int) -> dict[str, int]:
     return {"batch_size": images, "freeze_batch_size": 2 * images}
 
 
-# In the order of expected worth: a search that is cut off has measured the first ones on all data sets.
+# The most promising recipes come first: a search that is stopped early has measured these on all data sets.
 RECIPES = {
     "shipped": Recipe("0. The shipped recipe", {}),
     "rate_0.5": Recipe(OPTIMIZER, rates(0.5)),
@@ -161,9 +161,9 @@ FINALISTS = ("shipped", "rate_0.5", "freeze_0")  # the shipped recipe and the be
 
 
 class Stage(NamedTuple):
-    """Which runs belong together. Differences between recipes are taken within a stage."""
+    """A set of runs. Recipes are compared within a stage only."""
 
-    choice: tuple[bool, ...]  # of its data sets
+    choice: tuple[bool, ...]  # its data sets are those with one of these values of `choice`
     seeds: tuple[int, ...]
     recipes: tuple[str, ...]
     length: tuple[int, int] | None  # epochs and pixels; None: those of the data set

@@ -1,4 +1,4 @@
-"""Kills a small training again and again, and compares its result bit by bit with that of an undisturbed training.
+"""Kills and resumes a small training many times, and compares its result bit by bit with that of an undisturbed training.
 
     python -m benchmarks.torture kills=22 seed=5
     python -m benchmarks.torture minutes=60        # faults of every kind, see benchmarks/faults.py
@@ -70,7 +70,7 @@ BY_PROCESSES = {  # number of processes -> more constants
 }
 IMAGES = {"train": range(24), "val": range(24, 36)}
 TIMING = ("seconds", "images_per_second")  # differ between any two runs
-SLEEP = 0.05  # seconds per step, per batch of the evaluation and per flush of a save
+SLEEP = 0.05  # seconds of sleep per step, per batch of the evaluation and per flush of a save
 TIMEOUT = 180  # seconds without any progress after which the training is taken for hanging
 DELAY = 0.03  # maximum seconds between reaching a place and the kill
 LAUNCHERS = (("--master-port={port}",), ("--standalone",), ("--rdzv_backend=c10d", "--rdzv_endpoint=localhost:0"))
@@ -82,7 +82,7 @@ FILES = ("last.pt", "best.pt", "log.csv", "TensorBoard")
 
 @dataclass(frozen=True)
 class Config:
-    minutes: float = 0.0  # faults of every kind at random moments for so long (benchmarks/faults.py); 0: the kills
+    minutes: float = 0.0  # causes faults of every kind for this time (benchmarks/faults.py); 0: only the kills
     kills: int = 22  # kills that hit a running training; 22: every kind twice
     seed: int | None = None  # decides what is killed and where; none: random
     note: bool = False  # adds a row to benchmarks/results/torture.md
@@ -114,7 +114,7 @@ KINDS = (
 
 @dataclass(frozen=True)
 class Plan:
-    """The kills of one run in their order, and how it is started."""
+    """How one run is started, and its kills in their order."""
 
     processes: int
     constants: tuple[str, ...]
@@ -132,12 +132,12 @@ class Plan:
 
 @dataclass
 class Outcome:
-    """The result of all plans: passed if there are no `faults`."""
+    """The result of all plans: passed if `faults` is empty."""
 
     seed: int
     kills: list[Kind] = field(default_factory=list)  # those that hit
-    late: int = 0  # kills that hit another place than they were meant for: not counted, tried again
-    faults: list[str] = field(default_factory=list)
+    late: int = 0  # kills that hit another place than the planned one: not counted, tried again
+    faults: list[str] = field(default_factory=list)  # differences from undisturbed runs, and trainings that failed
     compared: dict[str, int] = field(default_factory=dict)  # part -> number of values, all runs together
 
 
@@ -196,7 +196,7 @@ def draw(folder: Path, parts: Mapping[str, range]) -> None:
 
 
 def schedule(kills: int, seed: int) -> list[Plan]:
-    """Returns the plans: which kills hit which run. Every kind comes once per round; the last round may be incomplete."""
+    """Returns the plans of all runs. Every kind of kill comes once per round; the last round may be incomplete."""
     rng, plans = random.Random(f"{seed} kinds"), []
     for number in range(-(-kills // len(KINDS))):
         kinds = rng.sample(KINDS, min(len(KINDS), kills - number * len(KINDS)))
@@ -209,7 +209,7 @@ def schedule(kills: int, seed: int) -> list[Plan]:
 
 
 def train_slowly(words: list[str]) -> None:
-    """Runs train.py with the tiny model and a sleep in every step, flush and evaluation; the program that is killed."""
+    """Runs train.py, as the process that is killed, with the tiny model and a sleep in every step, flush and evaluation."""
     import tiny
 
     import train

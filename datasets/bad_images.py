@@ -1,4 +1,4 @@
-"""What happens to images that cannot be read: an error that lists all, left out, or used as far as they can be decoded."""
+"""Handling of unreadable images (constant bad_images): list them in an error, skip them, or use what can be decoded."""
 
 import numpy as np
 
@@ -10,9 +10,9 @@ KINDS = ("error", "skip", "repair")  # values of the constant bad_images
 
 
 def without_bad(annotations: Annotations, found: Scan, bad_images: str) -> tuple[Annotations, list[str]]:
-    """Returns the annotations of the images that are used, and notes. Raises DataError for those that cannot be read.
+    """Returns the annotations without unreadable images, and notes about these. Raises DataError that lists them.
 
-    "skip" leaves them out. "repair" uses JPEGs that are cut off: what can be decoded of them, and gray for the rest."""
+    "skip" leaves them out. "repair" keeps JPEGs that are cut off: what can be decoded of them, and gray for the rest."""
     if bad_images not in KINDS:
         raise DataError(f'bad_images is {bad_images!r}; it can be "error", "skip" or "repair"')
     source, repaired, notes = annotations.source, found.cut_off if bad_images == "repair" else set(), []

@@ -1,4 +1,4 @@
-"""The columns of tables (CSV) with boxes, by their header or by the kinds of their values."""
+"""Finds the columns of a table (CSV) with boxes, by its header or by the number and kinds of its values."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -34,7 +34,7 @@ NAMES = {  # of the columns in headers, without case, blanks and "_"
     "bbox": ("bbox", "boundingbox", "geometry"),  # one field such as "[10, 20, 30, 40]"
     "crowd": ("isgroupof", "iscrowd"),
 }
-ORDERS = {  # of the columns without a header, by their number and the position of the image
+ORDERS = {  # of the columns of a table without a header: (number of columns, position of the image) -> names
     (6, 0): ("image", *CORNERS, "class"),
     (8, 0): ("image", "width", "height", "class", *CORNERS),
     (8, 5): ("class", *EXTENT, "image", "width", "height"),  # Make Sense
@@ -45,7 +45,7 @@ ONE_CLASS = "object"  # of a table without a column for the class
 
 
 class Columns(NamedTuple):
-    """Which field of a row is what."""
+    """The positions of the fields in a row, and the fields that hold its box."""
 
     at: dict[str, int]  # name -> position
     box: tuple[str, ...]  # names of the fields with the box: CORNERS, EXTENT or ("bbox",)
@@ -57,7 +57,7 @@ class Columns(NamedTuple):
         return {name: row[index].strip() for name, index in self.at.items()}
 
     def corners(self, fields: Mapping[str, str]) -> Corners:
-        """Returns x1, y1, x2, y2 of the box in a row. Raises ValueError that tells what to write."""
+        """Returns x1, y1, x2, y2 of the box in a row. Raises ValueError with the fix."""
         words = [fields[name] for name in self.box]
         try:
             values = [float(word) for word in (_numbers(words[0]) if len(words) == 1 else words)]
@@ -123,7 +123,7 @@ def _is_number(word: str) -> bool:
 
 
 def _refuse(place: str, words: Sequence[str]) -> None:
-    """Raises DataError for tables with boxes in another form, by its name."""
+    """Raises DataError for known kinds of tables that are not read."""
     if words[:1] and words[0] in ("train", "validation", "test", "unassigned") and len(words) >= 9:
         raise DataError(f"{place}: CSV of Vertex AI (AutoML), which is not read: write {FORMS}")
     if {"annotationid", "leadtime"} <= set(words):

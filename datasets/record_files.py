@@ -1,4 +1,4 @@
-"""JSON and JSON Lines with one record per image -> Annotations. The types of the records are in records.py."""
+"""Reads JSON and JSON Lines with one record per image. The types of the records are in records.py."""
 
 import re
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ from datasets.typed_json import parse
 
 
 def read_lines(path: str, part: Part, classes: Classes, image_root: str | None, bad_boxes: str) -> Annotations:
-    """Reads a file of JSON Lines, whose format its first lines tell. Raises DataError."""
+    """Reads a file of JSON Lines, whose format is recognized by the first two lines. Raises DataError."""
     lines = [(f"{path}:{number}", Raw(line.encode())) for number, line in text_lines(path) if line.strip()]
     kind, names, problems = _kind_of_lines(path, b"".join(bytes(raw) for _, raw in lines[:2])), {}, []
     if kind is Ultralytics and lines:
@@ -32,7 +32,7 @@ class _Dataset(Struct, frozen=True):
 
 
 def _kind_of_lines(path: str, head: bytes) -> type[Record]:
-    """Returns the record type of JSON Lines that begin with `head`. Raises DataError for other forms, by their name."""
+    """Returns the record type of JSON Lines that begin with `head`. Raises DataError that names any other format."""
     kinds = {
         (b'"gtboxes"',): CrowdHuman,
         (b'"class_names"', b'"dataset"'): Ultralytics,
@@ -113,7 +113,7 @@ def _pack(
             LabelFile(place, name, (int(height), int(width)), boxes, "" if name else "no image: export it again")
         )
     found, notes = names_of(files), []
-    if not names and found and all(map(str.isdecimal, found)):  # only numbers
+    if not names and found and all(map(str.isdecimal, found)):  # class names are numbers only
         found = classes or tuple(sorted(found, key=int))
         names = {str(index): name for index, name in enumerate(classes or ())} or {name: name for name in found}
         files = [_renamed(file, names) for file in files]

@@ -1,4 +1,4 @@
-"""One image with its boxes, as the JSON of other tools has it: a type per tool, which holds only what is needed.
+"""Types of the JSON records of other tools, one class per tool. A record is one image with its boxes.
 
 record_files.py reads the files.
 """
@@ -20,10 +20,10 @@ class Record(Struct):
 
     split: Any = ""  # its part of the data, where all parts are in one file
 
-    def image(self) -> str:
+    def image(self) -> str:  # path or name
         raise NotImplementedError
 
-    def size(self) -> tuple[float, float]:
+    def size(self) -> tuple[float, float]:  # height, width; 0: not in the file
         return 0, 0
 
     def boxes(self) -> Iterator[Box]:

@@ -1,4 +1,4 @@
-"""Refusal of forms that are not read, by their names and with the fix, instead of a guess at their meaning."""
+"""Errors for known formats that are not read. They name the format and the fix."""
 
 import re
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ _DATUM = (
     "datumaro.Dataset.import_from('FOLDER', '{}').export('NEW_FOLDER', 'coco', save_media=True)\" makes it COCO"
 )
 _NUMBER = rb"-?\d+(\.\d+)?"
-_JSON = (  # what the beginning of a file matches, and the name with the fix
+_JSON = (  # pattern that the beginning of a file matches, name of the format with the fix
     (rb'^\[(?!.*"data"\s*:).*"annotations?".*"coordinates"\s*:\s*\{', "CreateML, which is not read: " + EXPORT),
     (rb'"detection_categories"', "detections of MegaDetector, which are not labels: correct them in a labeling tool first"),
     (rb'"classes".*"labels".*"bounding_box"|"samples".*"bounding_box"', "a data set of FiftyOne, which is not read: "
@@ -49,19 +49,19 @@ _SUFFIXES = {
 
 
 def refuse_json(path: str | Path, head: bytes) -> None:
-    """Raises DataError if a JSON file that begins with `head` has a known form that is not read."""
+    """Raises DataError if a JSON file that begins with `head` has a known format that is not read."""
     _refuse(path, head.lstrip(BLANKS)[:16384], _JSON)
 
 
 def refuse_texts(paths: Iterable[Path]) -> None:
-    """Raises DataError if the first text in `paths` that has a known form has one that is not read."""
+    """Raises DataError for the first of these text files that has a known format that is not read."""
     for path in paths:
         with open(path, "rb") as file:
             _refuse(path, file.read(2000), _TEXTS)
 
 
 def refuse_folder(folder: Path, files: list[str]) -> None:
-    """Raises DataError for a folder with `files` in which nothing can be read: it tells what is there."""
+    """Raises DataError that names what is in a folder with `files`, of which none can be read."""
     for suffixes, what in _SUFFIXES.items():
         if found := listing.of_suffix(files, suffixes):
             raise DataError(f"{folder / found[0]}: {what}")

@@ -1,4 +1,4 @@
-"""Files of official weights: download with checks of their digests, and reading."""
+"""Weights files: reading them, and downloading the official ones with a check of their SHA-256."""
 
 import hashlib
 import http.client
@@ -53,9 +53,9 @@ def fetch(
 
 
 def pin(path: Path, verify: Callable[[Path], object] | None, hint: str) -> None:
-    """Checks a file of unknown digest at its first use, prints its digest and keeps it; later uses compare it.
+    """Checks a file without a known SHA-256 at its first use, prints the SHA-256 and keeps it; later uses compare it.
 
-    The digest lies next to the file, in NAME.sha256. Raises PretrainedError if the file has changed since."""
+    It is kept next to the file, in NAME.pth.sha256. Raises PretrainedError if the file has changed since."""
     pinned, digest = path.with_suffix(".pth.sha256"), _digest(path)
     if pinned.exists():
         if pinned.read_text(encoding="utf-8", errors="replace").strip() != digest:
@@ -95,12 +95,12 @@ def _digest(path: str | Path) -> str:
 
 
 def read(path: str | Path, rename: Callable[[str], str | None]) -> tuple[dict[str, Tensor], tuple[str, ...] | None]:
-    """Reads a weights file -> a state dict with our tensor names, and the class names of its rows.
+    """Reads a weights file -> a state dict with our tensor names, and the names of its classes (None: unknown).
 
     Accepts our own checkpoints and the official layouts: `{"model": {...}}`, `{"state_dict": {...}}` of a training, or a bare
-    state dict. `rename`: official tensor name -> ours; our own names stay unchanged. If a file does not name its classes, 80
-    rows are those of COCO, and others are unknown (None). Raises PretrainedError for damaged and for other files, and for weights
-    that need the preprocessing of YOLOX release 0.1.0.
+    state dict. `rename`: official tensor name -> ours; our own names stay unchanged. If a file does not name its classes,
+    80 classes are those of COCO. Raises PretrainedError for damaged files, for files without weights, and for weights that need
+    the preprocessing of YOLOX release 0.1.0.
     """
     try:
         contents = checkpoint.read(path)

@@ -1,4 +1,4 @@
-"""A simulated GPU: CPU numbers behind the behavior of CUDA, so that tests of GPU code need no GPU.
+"""A simulated GPU: it computes on the CPU and behaves like CUDA, so that tests of GPU code need no GPU.
 
     with simulated_gpu() as gpu:
         train.main(cfg)  # device=auto is cuda:0
@@ -30,7 +30,7 @@ DEVICE = torch.device("cuda:0")
 GIB = 2**30
 aten = torch.ops.aten
 
-# Operations for which CUDA returns values or sizes to the host. Indices that are masks, and copies, are found apart.
+# Operations for which CUDA returns values or sizes to the host. `_check` and `_copy` find waits for masks and for copies.
 WAITING = {
     *("_local_scalar_dense", "nonzero", "masked_select", "equal", "is_nonzero", "_unique2", "unique_dim", "bincount"),
     *("unique_consecutive", "repeat_interleave.Tensor", "nms"),
@@ -64,7 +64,7 @@ class Allocation:
 
 
 class GPUTensor(torch.Tensor):
-    """A tensor on the simulated GPU. For C++ it is a CPU tensor without data, for Python its device is cuda:0."""
+    """A tensor on the simulated GPU. C++ sees a CPU tensor without data, Python sees the device cuda:0."""
 
     __torch_function__ = torch._C._disabled_torch_function_impl
 
@@ -123,7 +123,7 @@ class GPUTensor(torch.Tensor):
 
     def backward(self, *args, **kwargs) -> None:
         gpu = self.allocation.gpu
-        gpu.in_backward = True  # where C++ makes new tensors "on the device" of others, which is the CPU for it
+        gpu.in_backward = True  # here C++ creates tensors on the device of others, which it takes for the CPU
         try:
             super().backward(*args, **kwargs)
         finally:
@@ -131,7 +131,7 @@ class GPUTensor(torch.Tensor):
 
 
 class SimulatedGPU(TorchDispatchMode):
-    """The mode that runs the operations of the simulated GPU, and what it records.
+    """Runs the operations of the simulated GPU, and records them.
 
     `waits`: every moment at which the host waited for the device. `operations`: how often each operation ran on the device.
     """
@@ -156,29 +156,29 @@ class SimulatedGPU(TorchDispatchMode):
         if facts.composite:  # in inference mode these arrive whole
             with self:
                 return func.decompose(*args, **kwargs)
-        ours, theirs = _split(args, kwargs)
+        on_gpu, on_cpu = _split(args, kwargs)
         device = kwargs.get("device")
-        if not (ours or self.in_backward or (device is not None and device.type == "cuda")):
+        if not (on_gpu or self.in_backward or (device is not None and device.type == "cuda")):
             return func(*args, **kwargs)
         if device is not None:
             kwargs = {**kwargs, "device": torch.device("cpu")}
         if func in COPIES:
             return self._copy(func, args, kwargs, None if self.in_backward else device)
-        self._check(func, facts, args, ours, theirs)
-        return self._run(func, args, kwargs, ours)
+        self._check(func, facts, args, on_gpu, on_cpu)
+        return self._run(func, args, kwargs, on_gpu)
 
-    def _check(self, func, facts: "Facts", args: tuple, ours: list[GPUTensor], theirs: list[Tensor]) -> None:
+    def _check(self, func, facts: "Facts", args: tuple, on_gpu: list[GPUTensor], on_cpu: list[Tensor]) -> None:
         """Raises for a mix of devices, and records whether the host waits."""
         if facts.waits:
             self.wait(facts.name)
-        if func in INDEXING and ours:
-            if theirs and isinstance(args[0], GPUTensor):
+        if func in INDEXING and on_gpu:
+            if on_cpu and isinstance(args[0], GPUTensor):
                 self.wait(f"{facts.name} with indices on the CPU")
-                theirs = []
+                on_cpu = []
             masks = [i for i in args[1] if i is not None and i.dtype in (torch.bool, torch.uint8)]
             if masks and (func is aten.index.Tensor or args[2].numel() != 1):
                 self.wait(f"{facts.name} with a mask")
-        if theirs and ours and (wrong := [x for x in theirs if x.dim() > 0 or not facts.takes_numbers]):
+        if on_cpu and on_gpu and (wrong := [x for x in on_cpu if x.dim() > 0 or not facts.takes_numbers]):
             shapes = ", ".join(str(list(x.shape)) for x in wrong)
             where = "{}:{} in {}".format(*_place())
             raise RuntimeError(
@@ -186,16 +186,16 @@ class SimulatedGPU(TorchDispatchMode):
                 f"at {where}"
             )
 
-    def _run(self, func, args: tuple, kwargs: Mapping, ours: list[GPUTensor]):
+    def _run(self, func, args: tuple, kwargs: Mapping, on_gpu: list[GPUTensor]):
         """Runs an operation on the CPU tensors inside, and puts its results on the device."""
         facts = _facts(func)
         self.operations[facts.name] += 1
         results = func(*_unwrap(args), **(kwargs and {name: _unwrap(value) for name, value in kwargs.items()}))
-        known = {id(x.inner): x for x in ours}
-        if facts.mutable and any(x.shape != x.inner.shape for x in ours):
+        known = {id(x.inner): x for x in on_gpu}
+        if facts.mutable and any(x.shape != x.inner.shape for x in on_gpu):
             raise NotImplementedError(f"{func} changes the shape of a tensor in place")
-        shared = ours[0].allocation if ours and facts.view else None
-        if shared and torch.is_inference_mode_enabled() and not ours[0].is_inference():
+        shared = on_gpu[0].allocation if on_gpu and facts.view else None
+        if shared and torch.is_inference_mode_enabled() and not on_gpu[0].is_inference():
             with torch.inference_mode(False):  # a view is an inference tensor only if its base is one
                 return self._wrap(results, known, shared)
         if isinstance(results, list | tuple):
@@ -242,7 +242,7 @@ class SimulatedGPU(TorchDispatchMode):
 
 
 def _place() -> tuple[str, int, str]:
-    """Returns file, line and function of the project that called the current operation; a test's only if there is no other."""
+    """Returns file, line and function in the project that called the current operation; in a test only if in no other file."""
     frame, found = sys._getframe(1), ("?", 0, "?")
     while frame is not None:
         path = _in_project(frame.f_code.co_filename)
@@ -271,7 +271,7 @@ def _in_project(file: str) -> str:
 
 
 def _garbage(dtype: torch.dtype) -> float | int | bool:
-    """Returns what memory holds before a copy has arrived."""
+    """Returns the value of every element of a copy to the host that has not arrived yet."""
     return float("nan") if dtype.is_floating_point else dtype != torch.bool and torch.iinfo(dtype).max
 
 
@@ -288,6 +288,7 @@ class Facts(NamedTuple):
 
 @cache
 def _facts(func) -> Facts:
+    """Returns what the simulation knows about an operation, from its schema."""
     key = torch._C.DispatchKey.CompositeImplicitAutograd
     composite = func.namespace == "aten" and func.has_kernel_for_dispatch_key(key)
     base, aliases = func._schema.name.partition("::")[2], [a.alias_info for a in func._schema.arguments]
@@ -308,10 +309,10 @@ def _tensors(values: Iterable) -> Iterator[Tensor]:
 
 def _split(args: tuple, kwargs: Mapping) -> tuple[list[GPUTensor], list[Tensor]]:
     """Returns the tensors on the GPU and those on the CPU."""
-    ours, theirs = [], []
+    on_gpu, on_cpu = [], []
     for x in _tensors((*args, *kwargs.values()) if kwargs else args):
-        (ours if type(x) is GPUTensor else theirs).append(x)
-    return ours, theirs
+        (on_gpu if type(x) is GPUTensor else on_cpu).append(x)
+    return on_gpu, on_cpu
 
 
 def _unwrap(value: Any) -> Any:
@@ -347,7 +348,7 @@ def _pin_memory(x: Tensor, *_) -> Tensor:
 
 
 def _cuda_functions(gpu: SimulatedGPU, count: int) -> dict[str, Any]:
-    """Returns what takes the place of the functions of torch.cuda."""
+    """Returns the replacements of functions of torch.cuda."""
     return {
         "is_available": lambda: True,
         "device_count": lambda: count,

@@ -1,9 +1,9 @@
-"""Ranks labels that are probably wrong, by their disagreement with models that did not see them.
+"""Ranks labels that are probably wrong, by their disagreement with models that were not trained on them.
 
     python -m tools.suspects data=FOLDER [checkpoint=FILE] [model=yolox_nano] [weights=coco] [output=FOLDER]
 
 The images are divided into two halves. A short training on each half gives a model that judges the labels of the other
-one; with `checkpoint=` a trained model judges all of them, which must not have seen them. `output` gets suspects.html (to
+one. With `checkpoint=` a model that was trained on other images judges all labels. `output` gets suspects.html (to
 look at), suspects.csv, and suspects.txt: all images as an annotation file to correct, those with suspects first.
 """
 
@@ -49,9 +49,9 @@ WEAK = "WARNING: models that find less than half of the labels judge badly: more
 @dataclass(frozen=True)
 class Config:
     data: str | None = None  # annotation file, COCO JSON, YOLO yaml, VOC or LabelMe folder
-    checkpoint: str | None = None  # a model that did not see these labels; none: two short trainings
-    model: str | None = None  # of the trainings: yolox_nano, unless given; of official weights in checkpoint=
-    weights: str | None = "coco"  # the trainings start from them, as in train.py
+    checkpoint: str | None = None  # a model that was not trained on these images; none: two short trainings
+    model: str | None = None  # of the trainings (none: yolox_nano), or of official weights in checkpoint=
+    weights: str | None = "coco"  # initial weights of the trainings, as in train.py
     epochs: int = 20  # of each training
     image_size: tuple[int, int] = (320, 320)  # height, width; larger for small objects
     most: int = 100  # suspects per kind
@@ -59,7 +59,7 @@ class Config:
     part: str = "train"  # of data with several parts: train, val, test, all
     classes: str | None = None  # a file of class names, or names, which select: cat,dog; none: those of the data
     image_root: str | None = None  # folder of the images of a COCO JSON, unless they are next to it
-    seed: int = 0  # of the halves
+    seed: int = 0  # of the division into halves
 
 
 def judge_halves(cfg: Config, data: Annotations, folder: Path) -> list[Detected]:
@@ -90,7 +90,7 @@ def judge_halves(cfg: Config, data: Annotations, folder: Path) -> list[Detected]
 
 
 def detect(checkpoint: str | Path, data: Annotations, model: str | None = None) -> list[Detected]:
-    """Returns boxes [n, 4], scores [n] and labels of the data [n] that a checkpoint detects in each image."""
+    """Returns boxes [n, 4], scores [n] and labels [n], as numbered in the data, that a checkpoint detects in each image."""
     detector = Detector(checkpoint, model, confidence=CONFIDENCE)
     unknown = [name for name in data.classes if name not in detector.classes]
     if unknown:
@@ -127,7 +127,7 @@ def write_annotations(folder: Path, files: dict[str, Annotations]) -> None:
 
 
 def write_csv(path: Path, data: Annotations, groups: dict[str, list[Suspect]], lines: dict[int, int]) -> None:
-    """Writes one row per suspect. `proposal` is a box as in the annotation file, or the word remove."""
+    """Writes suspects.csv: one row per suspect. `proposal` is a box as in the annotation file, or the word remove."""
     with open(path, "w", encoding="utf-8", errors="surrogateescape", newline="") as file:
         rows = csv.writer(file)
         rows.writerow(["rank", "kind", "score", "image", "line", "source", "box", "class", "proposal"])
@@ -141,7 +141,7 @@ def write_csv(path: Path, data: Annotations, groups: dict[str, list[Suspect]], l
 
 
 def word(box: Box, corners: np.ndarray | None = None) -> str:
-    """Returns a labeled box as it stands in an annotation file, with one decimal; `corners` take the place of the box's own."""
+    """Returns a labeled box as text of an annotation file, with one decimal. `corners` replace those of the box."""
     corners = np.round(np.asarray(box.box if corners is None else corners, np.float64), 1)
     return annotation_line("image.jpg", corners[None], np.array([box.label]), np.zeros(1, bool)).split()[1]
 

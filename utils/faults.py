@@ -1,6 +1,6 @@
-"""What a program does after a fault: errors as messages, a run folder that is in use or gone, files that are missing.
+"""Handling of faults: messages for errors, a run folder that is in use or gone, files that are missing or damaged.
 
-Imported only then.
+Imported only when a fault happens.
 """
 
 import difflib
@@ -38,8 +38,8 @@ class RunInUse(ValueError):
 def wait_for_lock(file: BinaryIO, folder: Path, error: OSError) -> BinaryIO:
     """Waits for the lock of a run folder, and returns the open file that holds it. `error`: why the first attempt failed.
 
-    A process of the same torchrun job that keeps the lock is lost: its node was cut off, and torchrun has started another one
-    in its place. It loses the folder: before its next save it finds another start in environment.json, and ends.
+    A process of an earlier start of the same torchrun job, whose node was cut off, may keep the lock. This process replaces it
+    and takes the folder; the other one finds this start in environment.json before its next save, and ends.
     """
     from fcntl import LOCK_EX, LOCK_NB, lockf
 
@@ -64,7 +64,7 @@ def wait_for_lock(file: BinaryIO, folder: Path, error: OSError) -> BinaryIO:
 
 
 def in_use(folder: Path) -> str:
-    """Returns a message that names the process which has opened a run folder last."""
+    """Returns a message that names the last process that opened a run folder."""
     host, pid, since = map(last_start(folder).get, ("host", "pid", "started"))
     which = f"process {pid} on {host}, which started at {since}" if pid else "another process"
     return f"{folder} is in use by {which}; end that process first, or start a new run with resume=false"

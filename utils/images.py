@@ -41,7 +41,7 @@ _TIFF_MARKS = (b"II*\0", b"MM\0*")
 _JPEG_MARK = b"\xff\xd8\xff"
 JPEG_END = b"\xff\xd9"
 _PNG_MARK = b"\x89PNG\r\n\x1a\n"
-_JPEG_SEGMENT = re.compile(rb"\xff+[^\x00\xff\xd0-\xd7]")  # FF 00 is a pixel value, FF D0 to D7 have no contents
+_JPEG_SEGMENT = re.compile(rb"\xff+[^\x00\xff\xd0-\xd7]")  # FF 00 is image data, FF D0 to D7 have no contents
 _FIX = "save it again as JPEG or PNG with 8 or 16 bits, or remove it"
 _FLAGS = {1: cv2.IMREAD_COLOR, 2: cv2.IMREAD_REDUCED_COLOR_2}  # reduction -> how OpenCV decodes a JPEG
 _FLAGS |= {4: cv2.IMREAD_REDUCED_COLOR_4, 8: cv2.IMREAD_REDUCED_COLOR_8}
@@ -101,7 +101,7 @@ def decode_image(data: bytes, path: str, reduction: int = 1) -> np.ndarray:
 
 
 def check_header(data: bytes, path: str) -> AbstractContextManager:
-    """Raises ImageError if the header of an image cannot be right, or promises more than MAX_PIXELS.
+    """Raises ImageError for a damaged header, and for more pixels than MAX_PIXELS or than the file can hold.
 
     Returns a context in which a process decodes one large image at a time, so that threads do not add up their memory.
     """
@@ -125,7 +125,7 @@ def check_header(data: bytes, path: str) -> AbstractContextManager:
 
 
 def is_cut_off(data: bytes) -> bool:
-    """Returns whether these are the contents of a JPEG without its end."""
+    """Returns whether these are the contents of a JPEG that is cut off: it has no end marker."""
     place = 2 if data.startswith(_JPEG_MARK) else len(data)
     while found := _JPEG_SEGMENT.search(data, place):
         place = found.end()
@@ -191,7 +191,7 @@ class LetterboxTransform(NamedTuple):
 
 
 def fit(width: int, height: int, size: tuple[int, int], kind: str) -> tuple[LetterboxTransform, tuple[slice, slice]]:
-    """Returns the letterbox transform of a `width` x `height` image into `size` = (height, width), and its rows and columns.
+    """Returns the letterbox transform of an image into `size` = (height, width), and the rows and columns that the image fills.
 
     The aspect ratio is kept; sides are truncated to whole pixels, as in the evaluation of the released weights. `kind`:
     "corner" (padding right and below) or "center" (padding on both sides). Raises ValueError for another kind.

@@ -83,7 +83,7 @@ def run_id() -> str | None:
 
 
 def last_start(folder: Path) -> dict[str, Any]:
-    """Returns the contents of environment.json, {} if it is missing or damaged: "id" of a start, "run" id of torchrun, ..."""
+    """Returns environment.json of a run folder, {} if missing or damaged: "id" of the start, "run" (see `run_id`), "host", ..."""
     try:
         return dict(json.loads((folder / "environment.json").read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
@@ -113,7 +113,7 @@ class Run:
     """Writes the files of a run folder.
 
     `rows`: the rows of the log up to the checkpoint that the run resumes from. Later rows are removed from log.csv, so that
-    it has neither gaps nor repeated epochs. None: another node writes the log. `run`: the id of the run under torchrun.
+    it has neither gaps nor repeated epochs. None: another node writes the log. `run`: see `run_id`.
     `marks`: vertical lines of the curves, name -> first epoch (`{"thaw": 10}`). TensorBoard and curves are only for looking
     at: a full disk is a warning there, and the next call tries again.
     """
@@ -226,7 +226,7 @@ class Run:
 
 
 def code_digest(root: str | Path) -> str:
-    """Returns a digest of the program in the folder `root`, committed or not."""
+    """Returns a digest of the source files under `root` that determine a training, committed or not."""
     digest = hashlib.blake2b(digest_size=6)
     for pattern in ("train.py", "nets/*.py", "utils/*.py", "datasets/*.py"):
         for path in sorted(Path(root).glob(pattern)):

@@ -25,7 +25,7 @@ MAX_SIDE = 8192  # pixels of the network's input
 MAX_VALUES = 300_000  # numbers, texts and containers in a file
 MAX_DEPTH = 50  # of containers within containers
 RENAMED_CONSTANTS = {"plain_epochs": "no_aug_epochs"}  # name in older checkpoints -> name now
-_GROWS = b"\nbytearray\n"  # the one callable of PyTorch's reader that fills as much memory as a number asks for
+_GROWS = b"\nbytearray\n"  # PyTorch's reader allows a file to call bytearray(n), which takes n bytes of memory
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _PLAIN = (type(None), bool, int, float, str, bytes, list, tuple, dict, OrderedDict, Tensor, torch.nn.Parameter)
 _NUMBERS = (bool, int, float)
@@ -35,7 +35,7 @@ Check = Callable[[Any], str]  # returns what the value must be, "" if it is that
 
 
 def check_file(path: Path, zipped: bool) -> None:
-    """Raises an error unless the records of a PyTorch file are whole and uncompressed, with the checksums that it names."""
+    """Raises an error for a PyTorch file that is damaged, compressed or encrypted, or takes more memory than its size."""
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as contents:
         if contents.find(_GROWS) >= 0:
             raise ValueError("it asks for memory that it does not fill")
@@ -54,7 +54,7 @@ def check_file(path: Path, zipped: bool) -> None:
 
 
 def check_tensors(path: Path, contents: Any) -> None:
-    """Raises ValueError for tensors of unusual kinds, and for those that claim more values than the file holds."""
+    """Raises ValueError for unusual kinds of tensors (sparse, quantized, ...) and for those larger than the file."""
     storages = {}
     for where, value in walk(contents):
         if isinstance(value, Tensor):
@@ -70,7 +70,7 @@ def check_tensors(path: Path, contents: Any) -> None:
 
 
 def walk(contents: Any) -> Iterator[tuple[str, Any]]:
-    """Yields (place, value) of everything in nested containers. Raises ValueError for absurd nesting, circles included."""
+    """Yields (place, value) of everything in nested containers. Raises ValueError for too many values or levels, or cycles."""
     waiting, count = [("", contents, 0)], 0
     while waiting:
         where, value, depth = waiting.pop()
@@ -84,7 +84,7 @@ def walk(contents: Any) -> Iterator[tuple[str, Any]]:
 
 
 def validated(contents: dict[str, Any], path: str | Path, kind: str, purpose: str | None = None) -> dict[str, Any]:
-    """Returns the contents of a file. Raises CheckpointError that lists every value that is missing or not what it must be.
+    """Returns the contents of a file unchanged. Raises CheckpointError that lists every missing and every wrong value.
 
     `kind`: "checkpoint" or "onnx". `purpose`: None or a key of REQUIRED."""
     required, problems = REQUIRED.get(purpose, ()), []
@@ -191,7 +191,7 @@ def input_size(value: Any) -> str:
 
 
 def state_dict(value: Any) -> str:
-    """Checks for a dict of names and real tensors."""
+    """Checks for a dict of names and tensors without complex numbers."""
     fits = isinstance(value, dict) and all(
         type(name) is str and isinstance(one, Tensor) and not one.is_complex() for name, one in value.items()
     )

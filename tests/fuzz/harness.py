@@ -33,9 +33,11 @@ from utils.images import ImageError
 Case = dict[str, bytes]  # path in the folder -> contents
 
 CORPUS = Path(__file__).parent / "corpus"
-SECONDS, BYTES = 10.0, 2 << 30  # limits of processor time and memory per input
-WAIT = 60.0  # seconds after which an input is stopped, on a machine with other work
+SECONDS, BYTES = 10.0, 2 << 30  # limits of CPU time and memory per input
+WAIT = 60.0  # seconds of wall time after which an input is stopped: other programs may use the cores
 SHRINKING = 2.0  # seconds, at most
+# Kinds of failures. half written: an error after which files differ; wrong: the result differs from that of the independent
+# reader; message: an error or output without file or fix, or that terminals cannot show.
 KINDS = ("traceback", "crash", "hang", "memory", "half written", "wrong", "message")
 LONGEST = 20_000  # characters of a message
 
@@ -64,8 +66,9 @@ class Failure(Exception):
 class Fuzzer:
     """Makes inputs for one reader, and runs it.
 
-    `run(folder)` reads the input in `folder`, compares the result with an oracle and returns. It raises one of `errors`, the
-    clean errors, or Failure. `names_place(message, case)`: whether an error names what is wrong; None: one of the files.
+    `run(folder)` reads the input in `folder` and compares the result with that of an independent reader. It raises one of
+    `errors`, which are no failures, or Failure. `names_place(message, case)`: whether an error names the place of the problem;
+    None: it must name one of the files.
     """
 
     name: str
@@ -158,7 +161,7 @@ def _judge(fuzzer: Fuzzer, case: Case, message: str, folder: str) -> tuple[str, 
 
 
 def check_text(text: str, limit: int = LONGEST) -> None:
-    """Raises Failure for a text that a terminal cannot show: control characters, lone surrogates, too long."""
+    """Raises Failure for text with control characters or lone surrogates, which terminals cannot show, and for long text."""
     if len(text) > limit:
         raise Failure("message", f"has {len(text)} characters: {text[:200]!r}")
     if found := _CONTROL.search(text):
@@ -219,7 +222,7 @@ class Worker:
             return Result("crash", f"the process ended with code {code}")
 
     def _serve(self, pipe) -> None:
-        self._pipe.close()  # the other end: without it this process ends with the one that started it
+        self._pipe.close()  # the parent's end: while it is open here, `recv` does not notice that the parent has ended
         count = 0
         while True:
             try:
@@ -274,7 +277,7 @@ def shrink(worker: Worker, name: str, case: Case, wanted: Result) -> Case:
 
 
 def _smaller(case: Case) -> Iterator[Callable[[], Case]]:
-    """Yields functions that return `case`, which may change in between, without a file or without a part of one."""
+    """Yields functions that return `case` without a file or without a part of one. `case` may change between two of them."""
     for name in list(case):
         if len(case) > 1:
             yield lambda name=name: {other: data for other, data in case.items() if other != name}

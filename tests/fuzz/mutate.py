@@ -90,7 +90,6 @@ WORDS = (  # odd Unicode, and text that terminals, shells, drawing, JSON, XML an
     ),
     *("<b>", "&amp;", "]]>", "none", "nan", "Cat", "cat ", "İ", "ß", "\ud800", "\udcff", "cat\ud800\udfff"),
 )
-LONE = re.compile(r"[\ud800-\udfff]")
 
 
 def data_of(text: str) -> bytes:
@@ -188,11 +187,11 @@ _BYTES: tuple[Callable[[random.Random, bytes], bytes], ...] = (
 
 
 class _Text(str):
-    """Stands for JSON text that json.dumps cannot write, such as 1e999."""
+    """JSON text that json.dumps cannot write, such as 1e999."""
 
 
 def nested(depth: int) -> list:
-    """Returns lists in lists."""
+    """Returns an empty list inside of `depth` lists."""
     value: list = []
     for _ in range(depth):
         value = [value]
@@ -266,7 +265,7 @@ def _places(root: list) -> Any:
 
 
 def json_data(value: Any, rng: random.Random) -> bytes:
-    """Returns a value as JSON, with or without escapes and blanks, in which `_Text` is as it is."""
+    """Returns a value as JSON, with or without escapes and blanks; `_Text` is written without quotes."""
     texts: list[str] = []
 
     def mark(value: Any) -> Any:
@@ -314,7 +313,7 @@ def spoil_xml(rng: random.Random, root: ElementTree.Element) -> bytes:
 
 
 def _xml_text(node: ElementTree.Element) -> str:
-    """Returns an element as text. Other than ElementTree it writes any character."""
+    """Returns an element as text. Unlike ElementTree, it also writes characters that XML forbids."""
     attributes = "".join(f" {key}={quoteattr(value)}" for key, value in node.attrib.items())
     tag = node.tag.rpartition("}")[2]
     space = ' xmlns="urn:a"' if "}" in node.tag else ""
@@ -323,11 +322,13 @@ def _xml_text(node: ElementTree.Element) -> str:
 
 
 def _bomb(text: str) -> str:
+    """Adds nested entities that expand to a billion words (a "billion laughs" attack)."""
     entities = '<!ENTITY a0 "lol">' + "".join(f'<!ENTITY a{i} "{f"&a{i - 1};" * 10}">' for i in range(1, 10))
     return f"<!DOCTYPE x [{entities}]>" + text.replace("</", "&a9;</", 1)
 
 
 def _outside(text: str) -> str:
+    """Adds an external entity, which names a file of the system."""
     return '<!DOCTYPE x [<!ENTITY a SYSTEM "file:///etc/passwd">]>' + text.replace("</", "&a;</", 1)
 
 
