@@ -61,7 +61,7 @@ def run(command: list[str], end: float) -> str:
 
 def settings(cfg, model: str, amp: str) -> step.Config:
     """Returns the constants of benchmarks.step for a model on the GPU."""
-    return step.Config(model=model, size=cfg.size, batch_size=cfg.batch_size, device="cuda", amp=amp)
+    return step.Config(model=model, size=cfg.size, batch_size=cfg.batch_size, device="cuda:0", amp=amp)
 
 
 def trainer(cfg, model: str, amp: str) -> tuple[Updater, Callable[[], None]]:
@@ -176,7 +176,7 @@ def made_data(constants: train.Config, ranks: Ranks) -> tuple:
 def loader(cfg, end: float) -> Iterator[dict]:
     """Measures images per second of the loader, of the network, and of a run, which needs both."""
     with run_constants(cfg) as constants:
-        batches, _ = made_data(constants, Ranks(device=torch.device("cuda")))
+        batches, _ = made_data(constants, Ranks(device=torch.device("cuda:0")))
         row = {"what": f"loader, {cfg.workers} workers on {os.cpu_count()} cores"}
         yield attempt(row, lambda: loader_speed(cfg, batches), end)
         yield attempt({"what": "training steps of yolox_nano, fp16"}, lambda: steps(cfg, "yolox_nano", "fp16"), end)
@@ -207,7 +207,7 @@ def run_speed(constants: train.Config) -> dict:
 
 def evaluation(cfg, end: float) -> Iterator[dict]:
     """Evaluates random weights, with few detections and with as many as an evaluation keeps."""
-    ranks = Ranks(device=torch.device("cuda"))
+    ranks = Ranks(device=torch.device("cuda:0"))
     with run_constants(cfg) as constants:
         _, batches = made_data(constants, ranks)
         model = nets.build("yolox_s", len(batches.dataset.annotations.classes)).to(
@@ -236,7 +236,7 @@ def memory(cfg, end: float) -> Iterator[dict]:
 
 def memory_of(cfg, name: str, amp: str) -> dict:
     """Probes a step, then runs a few. Returns the cells of a row."""
-    model = nets.build(name, 80).to("cuda", memory_format=torch.channels_last)
+    model = nets.build(name, 80).to("cuda:0", memory_format=torch.channels_last)
     boxes = settings(cfg, name, amp).boxes
     probed = training_memory(model, nets.criterion(model), (cfg.size, cfg.size), boxes, amp, cfg.batch_size)
     del model

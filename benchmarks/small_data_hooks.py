@@ -144,7 +144,9 @@ def no_clipping() -> Replacements:
 def new_statistics(images: int) -> Replacements:
     """Before each evaluation the batch-norm statistics of the EMA model become the means over training images.
 
-    The first `images` training images are letterboxed without augmentation. A frozen backbone keeps its statistics."""
+    Afterwards they are what they were, because the model in training has the same ones. The first `images` training images are
+    letterboxed without augmentation. A frozen backbone keeps its statistics.
+    """
     loaders = []
 
     def wrap_data(build_data: Callable) -> Callable:
@@ -158,8 +160,13 @@ def new_statistics(images: int) -> Replacements:
 
     def wrap_validate(validate: Callable) -> Callable:
         def new(updater, *rest):
-            estimate_statistics(updater.ema.model, loaders[-1], updater.model.frozen)
-            return validate(updater, *rest)
+            model = updater.ema.model
+            before = [buffer.clone() for buffer in model.buffers()]
+            estimate_statistics(model, loaders[-1], updater.model.frozen)
+            row = validate(updater, *rest)
+            for buffer, value in zip(model.buffers(), before, strict=True):
+                buffer.copy_(value)  # the trained model has the same buffers
+            return row
 
         return new
 

@@ -25,7 +25,7 @@ def measure(python: str, job: Job) -> dict[str, Any]:
     """Trains the peer `job.peer` with the Python of its environment -> the cells of the row, as `train_once`."""
     constants = job.constants
     parts = {"train": constants["train"], "val": constants["val"]}
-    train, val = read_parts(parts, None, None, constants["image_root"], "drop", False, lambda note: None)
+    train, val = read_parts(parts, None, None, constants["image_root"], "drop", "error", lambda note: None)
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     with tempfile.TemporaryDirectory(prefix="small_data_") as name:
         folder = Path(name)

@@ -63,8 +63,8 @@ formulas and settings were chosen on other corruptions of the same data, which m
 
 Of the first 50 missing boxes in this table, 15 are not among the removed labels. In the images, 7 of these are unlabeled impacted
 teeth and 4 are teeth with unlabeled fillings, 1 is a second box on a labeled implant, and 3 show no object of these classes (a
-layman's eye on enlarged crops). With the earlier formula and a frozen backbone there were 29 false alarms; about 14 were unlabeled
-objects, and the others were teeth without a filling."""
+layman's eye on enlarged crops). With the earlier formula and a frozen backbone there were 29 false alarms (seed 0). About 14 of
+them were unlabeled objects, and the others were teeth without a filling."""
 
 
 @dataclass(frozen=True)

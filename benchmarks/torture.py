@@ -71,7 +71,7 @@ BY_PROCESSES = {  # number of processes -> more constants
 IMAGES = {"train": range(24), "val": range(24, 36)}
 TIMING = ("seconds", "images_per_second")  # differ between any two runs
 SLEEP = 0.05  # seconds of sleep per step, per batch of the evaluation and per flush of a save
-TIMEOUT = 180  # seconds without the awaited event, after which a training counts as hanging
+TIMEOUT = 180  # seconds without any progress after which the training is taken for hanging
 DELAY = 0.03  # maximum seconds between reaching a place and the kill
 LAUNCHERS = (("--master-port={port}",), ("--standalone",), ("--rdzv_backend=c10d", "--rdzv_endpoint=localhost:0"))
 START = (0, 0)
@@ -289,11 +289,15 @@ class Job:
         return True
 
     def join(self) -> int:
-        """Waits for the end and returns the exit code."""
-        try:
-            code = self.process.wait(TIMEOUT)
-        except subprocess.TimeoutExpired:
-            raise Broken(f"the process still runs after {TIMEOUT} s") from None
+        """Waits for the end and returns the exit code. A process that gets on may take as long as a busy machine needs."""
+        seen, end = None, 0.0
+        while (code := self.process.poll()) is None:
+            if (state := (self.place, self.evaluating, len(self.out))) != seen:
+                seen, end = state, time.monotonic() + TIMEOUT
+            elif time.monotonic() > end:
+                place = f"epoch {self.place[0]} after {self.place[1]} batches"
+                raise Broken(f"the process still runs, and nothing has happened for {TIMEOUT} s, in {place}")
+            time.sleep(0.05)
         for thread in self.threads:
             thread.join(1)  # an orphaned data loader may hold the pipe for some seconds
         return code

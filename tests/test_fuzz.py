@@ -6,7 +6,7 @@ import pytest
 from fuzz import harness
 
 FUZZERS = {fuzzer.name: fuzzer for group in harness.fuzzers().values() for fuzzer in group}
-SECONDS = 1.0  # for each fuzzer
+SECONDS = 0.5  # for each fuzzer
 
 
 @pytest.fixture(autouse=True)

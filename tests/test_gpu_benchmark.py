@@ -75,6 +75,7 @@ def test_peers_that_are_not_installed_are_rows_with_the_error(tiny, monkeypatch)
     assert all("peers=PYTHON" in row["error"] for row in absent[2:])
 
 
+@pytest.mark.slow  # a new process imports torch
 def test_failing_process_of_a_part_is_a_row(tiny):
     """Without a GPU the child process ends with an error; with one it measures."""
     if torch.cuda.is_available():

@@ -1,6 +1,7 @@
 """nets/losses.py: official losses, images without boxes, and the same gradient for any number of processes."""
 
 import math
+import shutil
 from functools import partial
 
 import official
@@ -14,6 +15,7 @@ from nets.coder import decode_dfl, grid
 from nets.losses import YOLOv9Criterion, YOLOXCriterion, local_normalizer
 from nets.yolox import Predictions
 from utils.boxes import ciou, cxcywh_to_xyxy
+from utils.wrap import compile_criterion
 
 STRIDES, SIZE = (8, 16, 32), (64, 96)
 CRITERIA = {"yolox": partial(YOLOXCriterion, STRIDES, no_aug=True), "yolov9": partial(YOLOv9Criterion, STRIDES)}
@@ -293,3 +295,45 @@ def test_criterion_is_one_graph_for_the_compiler(family):
     found = torch._dynamo.explain(CRITERIA[family]())(random_predictions(2, family=family), boxes, labels, SIZE)
     torch._dynamo.reset()
     assert (found.graph_count, found.graph_break_count) == (1, 0), found.break_reasons
+
+
+class CountCompilations:
+    """A backend of torch.compile that runs what it is given, uncompiled, and counts it."""
+
+    def __init__(self):
+        self.count = 0
+
+    def __call__(self, graph, inputs):
+        self.count += 1
+        return graph.forward
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["counting", "inductor"])
+@every_family
+def test_compiled_losses_are_the_same_with_few_compilations(family, backend, monkeypatch):
+    """Two epochs with different numbers of boxes, also none, and a last batch of fewer images."""
+    if backend == "inductor" and not shutil.which("g++"):
+        pytest.skip("torch.compile needs a C++ compiler on a CPU")
+    torch._dynamo.reset()
+    counter, compile_now = CountCompilations(), torch.compile
+    if backend == "counting":
+        monkeypatch.setattr(torch, "compile", lambda what: compile_now(what, backend=counter))
+    for _ in range(2):
+        eager = CRITERIA[family]()
+        compiled = compile_criterion(CRITERIA[family]())
+        for most in (7, 0, 2, 20, 1, 60, 13):
+            _, boxes, labels = some_batch([most, most // 2, 0, 0][: 4 if most != 13 else 3], torch.float32)
+            boxes, labels = boxes[:, :most], labels[:, :most]
+            predictions = random_predictions(len(boxes), family=family)
+            results = []
+            for criterion in (eager, compiled):
+                leaves = type(predictions)(*(x.clone().requires_grad_() for x in predictions))
+                losses = criterion(leaves, boxes, labels, SIZE)
+                losses["total"].backward()
+                results.append(({name: value.item() for name, value in losses.items()}, [x.grad for x in leaves]))
+            assert results[1][0] == pytest.approx(results[0][0], rel=1e-5)
+            for ours, theirs in zip(results[1][1], results[0][1], strict=True):
+                torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
+    assert counter.count <= 4
+    torch._dynamo.reset()

@@ -89,8 +89,15 @@ def fit_on_cpu(family, amp):
         return fit(family, "none" if amp == "fp16" else amp, torch.device("cpu"))
 
 
-@pytest.mark.parametrize("amp", ["none", "fp16", "bf16"])
-@pytest.mark.parametrize("family", MODELS)
+QUICK = {("yolox", "fp16"), ("yolov9", "bf16"), *(("tiny", amp) for amp in ("none", "fp16", "bf16"))}
+CASES = [
+    pytest.param(family, amp, marks=() if (family, amp) in QUICK else pytest.mark.slow)
+    for family in MODELS
+    for amp in ("none", "fp16", "bf16")
+]
+
+
+@pytest.mark.parametrize("family, amp", CASES)
 def test_steps_do_not_wait_and_have_the_losses_of_a_cpu(family, amp):
     expected, _ = fit_on_cpu(family, amp)
     with simulated_gpu() as gpu:
@@ -109,15 +116,9 @@ def test_steps_do_not_wait_and_have_the_losses_of_a_cpu(family, amp):
 
 @pytest.fixture(scope="module")
 def runs(demo_images, tmp_path_factory):
-    """A run from scratch of two epochs on the simulated GPU and the same on the CPU: folders, and what the GPU recorded.
-
-    In its first epoch no score reaches the threshold of the evaluation, so it has no detections.
-    """
-    folders, recorded, options = (
-        [],
-        [],
-        {"weights": None, "freeze_epochs": 0, "epochs": 2, "no_aug_epochs": 0, "amp": "none"},
-    )
+    """A run of two epochs on the simulated GPU and the same on the CPU: folders, and what the GPU recorded."""
+    folders, recorded = [], []
+    options = {"freeze_epochs": 0, "epochs": 2, "no_aug_epochs": 0, "amp": "none", "learning_rate": 0.001}
     for device in ("cuda", "cpu"):
         output = tmp_path_factory.mktemp(device)
         with simulated_gpu() as gpu:
@@ -128,9 +129,10 @@ def runs(demo_images, tmp_path_factory):
 
 
 def test_whole_run_waits_only_where_it_may_and_equals_that_of_a_cpu(runs):
-    """Training, an evaluation without any detection and one with some, saving, the log and the curves."""
+    """Training, evaluation, saving, the log and the curves. Detections read before they arrive on the host change the mAP."""
     (on_gpu, on_cpu), gpu = runs
     assert not unexpected(gpu), "\n".join(unexpected(gpu))
+    assert all(float(row["AP"]) > 0 for row in log_of(on_cpu))
     for ours, theirs in zip(log_of(on_gpu), log_of(on_cpu), strict=True):
         numbers = {name: float(value) for name, value in theirs.items() if value}
         assert {name: float(value) for name, value in ours.items() if value} == pytest.approx(numbers, rel=1e-4)
@@ -159,7 +161,7 @@ def test_compile_with_all_gpus_is_refused_before_there_is_a_run_folder(demo_imag
 
 
 def test_run_moves_from_a_cpu_to_a_gpu_and_back(demo_images, tmp_path):
-    """amp=fp16 has a scaler on the GPU only. With bf16 in its place the losses could be compared, but not the scaler."""
+    """amp=fp16 has a scaler on the GPU only. From random weights the evaluation, also that on the GPU, detects nothing."""
     constants = {"amp": "fp16", "weights": None, "freeze_epochs": 0, "no_aug_epochs": 0, "accumulate": 2}
     for epochs, device in enumerate(("cpu", "cuda", "cpu"), 1):
         cfg = config(demo_images, tmp_path, device=device, epochs=epochs, resume=epochs > 1, **constants)
@@ -170,7 +172,7 @@ def test_run_moves_from_a_cpu_to_a_gpu_and_back(demo_images, tmp_path):
             train_quietly(cfg)
         saved = checkpoint.load(only_run(tmp_path) / "last.pt")
         assert saved["resume"]["updater"]["scaler"]["scale"] > 0 and not unexpected(gpu), "\n".join(unexpected(gpu))
-    assert [row["epoch"] for row in log_of(only_run(tmp_path))] == ["1", "2", "3"]
+    assert [(row["epoch"], float(row["AP"])) for row in log_of(only_run(tmp_path))] == [("1", 0), ("2", 0), ("3", 0)]
     assert checkpoint.load(only_run(tmp_path) / "last.pt")["resume"]["updater"]["scaler"] == {}
 
 
@@ -229,7 +231,7 @@ def test_a_signal_stops_a_single_process_after_the_current_step():
 def test_what_the_simulation_finds():
     """A mix of devices, every kind of wait with its place, a copy that has not arrived, and the end of the memory."""
     with simulated_gpu(memory=MIB) as gpu:
-        x = torch.arange(4.0).pin_memory().to("cuda", non_blocking=True)
+        x = torch.arange(4.0).pin_memory().to(DEVICE, non_blocking=True)
         assert (x.device, x.is_cuda, repr(x)) == (DEVICE, True, "GPUTensor([4], torch.float32)")
         for mix in (lambda: x + torch.ones(4), lambda: torch.stack([x[0], torch.ones(())])):
             with pytest.raises(RuntimeError, match="Expected all tensors to be on the same device.*tests/test_simul"):
@@ -244,20 +246,20 @@ def test_what_the_simulation_finds():
             before = len(gpu.waits)
             wait()
             assert len(gpu.waits) > before
-        for wait in (lambda: torch.ones(2).to("cuda"), lambda: torch.ones(2).to("cuda", non_blocking=True)):
+        for wait in (lambda: torch.ones(2).to(DEVICE), lambda: torch.ones(2).to(DEVICE, non_blocking=True)):
             before = len(gpu.waits)
             wait()
             assert len(gpu.waits) == before + 1
         assert {wait.file for wait in gpu.waits} == {"tests/test_simulated_gpu.py"}
-        y = torch.zeros(2, device="cuda")[:1]
+        y = torch.zeros(2, device=DEVICE)[:1]
         before = gpu.allocated
         del y
         assert gpu.allocated == before - 8
         with pytest.raises(torch.cuda.OutOfMemoryError):
-            torch.zeros(MIB, device="cuda")
+            torch.zeros(MIB, device=DEVICE)
     with pytest.raises(RuntimeError, match="outside of the simulation"):
         with simulated_gpu():
-            y = torch.ones(2, device="cuda")
+            y = torch.ones(2, device=DEVICE)
         y + 1
 
 

@@ -149,7 +149,7 @@ def test_a_process_that_ends_is_an_error():
 def weights_after(demo_images, folder: Path, *hooks, **changes) -> tuple[dict, dict]:
     """Returns the weights before and after a short training with hooks."""
     with small_data_hooks.hooked(hooks):
-        train_quietly(small_config(demo_images, folder, epochs=2, no_aug_epochs=0, **changes))
+        train_quietly(small_config(demo_images, folder, **{"epochs": 2, "no_aug_epochs": 0, **changes}))
     return checkpoint.load(TINY_WEIGHTS)["model"], checkpoint.load(only_run(folder) / "last.pt")["resume"]["model"]
 
 
@@ -160,7 +160,7 @@ def changed(before: dict, after: dict, part: str) -> bool:
 def test_hooks_change_the_training_and_leave_train_as_it_was(demo_images, tmp_path):
     names = ("build_model", "build_optimizer", "Schedule", "validate", "build_data", "MAX_GRADIENT_NORM")
     originals = [getattr(train, name) for name in names]
-    frozen = {"freeze_epochs": 0}
+    frozen = {"freeze_epochs": 0, "epochs": 1}
     before, after = weights_after(demo_images, tmp_path / "a", **frozen)
     assert all(changed(before, after, part) for part in ("backbone.stem", "backbone.downs", "running_mean", "head"))
     rate = (small_data_hooks.backbone_rate, 0.0)
@@ -315,7 +315,7 @@ def test_detections_of_a_peer_are_judged_by_our_evaluator(demo_images, tmp_path,
 def test_the_table_of_data_sets_is_true(name, shared):
     expected, parts = tables.DATA[name], tables.sources(str(shared / "data"), tables.DATA[name])
     root = parts.pop("image_root")
-    found = read_parts(parts, None, None, root, "drop", False, lambda note: None)
+    found = read_parts(parts, None, None, root, "drop", "error", lambda note: None)
     assert tuple(map(len, found)) == expected.images
     boxes, sizes = clipped_boxes(found[0]), found[0].sizes[found[0].image_of_boxes()]
     assert round(np.median(np.sqrt(area(boxes)) * 640 / sizes.max(1))) == expected.side

@@ -100,6 +100,10 @@ def fit_one_epoch(
     """
     model.train()
     torch.backends.cudnn.allow_tf32 = True  # faster, and precise enough to train; `evaluate` turns it off
+    if model._compiled_call_impl is not None:  # compile=true; several processes have a DDP model here, which has none
+        from utils.wrap import compile_criterion
+
+        criterion = compile_criterion(criterion)
     log_at = 0  # batches of the epoch: the first step logs
     recent: deque[Tensor] = deque(maxlen=MAX_BAD_STEPS * updater.accumulate)
     for batch in loader:

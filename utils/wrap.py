@@ -6,13 +6,14 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from utils.checkpoint import atomic_write
@@ -123,6 +124,22 @@ def compile_forward(model: nn.Module, sizes_vary: bool, ranks: Ranks, sync_bn: b
         return f"compile=true is NOT active, training continues without it: {type(error).__name__}: {why}"
     model.compile(dynamic=sizes_vary)
     return "compile    active: the first step of each phase takes some minutes, later steps are faster"
+
+
+def compile_criterion(criterion: Callable) -> Callable:
+    """Returns the loss function, which torch.compile compiles once for all numbers of boxes per image. Single process only."""
+    compiled = torch.compile(criterion.__call__)  # epochs share what was compiled: it belongs to the code of the method
+
+    def padded(
+        predictions: Sequence[Tensor], boxes: Tensor, labels: Tensor, size: tuple[int, int]
+    ) -> dict[str, Tensor]:
+        missing = max(0, 2 - boxes.shape[1])  # 0 and 1 would be compiled apart; a row of label -1 changes nothing
+        boxes, labels = F.pad(boxes, (0, 0, 0, missing)), F.pad(labels, (0, missing), value=-1)
+        torch._dynamo.maybe_mark_dynamic(boxes, 1)
+        torch._dynamo.maybe_mark_dynamic(labels, 1)
+        return compiled(predictions, boxes, labels, size)
+
+    return padded
 
 
 def join(device: torch.device, timeout: timedelta) -> Ranks:
