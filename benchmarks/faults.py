@@ -235,23 +235,25 @@ def main(cfg: torture.Config) -> torture.Outcome:
         alone = {processes: run_undisturbed(base, processes) for processes in torture.BY_PROCESSES}
         end = time.monotonic() + 60 * cfg.minutes
         with small_disk(base / "disk") as disk:
-            while time.monotonic() < end and len(outcome.faults) < ENOUGH:
+            while time.monotonic() < end and len(outcome.differences) < ENOUGH:
                 number += 1
                 rng = random.Random(f"{seed} {number}")
                 plan = plan_of(number, rng, base)
                 try:
-                    outcome.faults += one_run(base, disk, plan, rng, alone[plan.processes], outcome.compared, counts)
+                    outcome.differences += one_run(
+                        base, disk, plan, rng, alone[plan.processes], outcome.compared, counts
+                    )
                 except Broken as error:
                     print(f"BROKEN  {error}", flush=True)
-                    outcome.faults.append(str(error).partition("\n")[0])
+                    outcome.differences.append(str(error).partition("\n")[0])
     except Broken as error:
-        outcome.faults.append(str(error))
+        outcome.differences.append(str(error))
     print("\n".join(f"{count:5}  {name}" for name, count in counts.most_common()))
-    print("\n".join(f"DIFFERENT  {fault}" for fault in outcome.faults[:40]))
-    result = f"{len(outcome.faults)} differences; runs in {base}" if outcome.faults else "bits equal"
+    print("\n".join(f"DIFFERENT  {fault}" for fault in outcome.differences[:40]))
+    result = f"{len(outcome.differences)} differences; runs in {base}" if outcome.differences else "bits equal"
     print(f"seed={seed}: {number} runs, {sum(outcome.compared.values())} values compared")
     print(f"{counts.total()} faults, {result}", flush=True)
-    if not cfg.folder and not outcome.faults:
+    if not cfg.folder and not outcome.differences:
         shutil.rmtree(base)
     return outcome
 

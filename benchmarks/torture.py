@@ -132,12 +132,12 @@ class Plan:
 
 @dataclass
 class Outcome:
-    """The result of all plans: passed if `faults` is empty."""
+    """The result of all plans: passed if `differences` is empty."""
 
     seed: int
     kills: list[Kind] = field(default_factory=list)  # those that hit
     late: int = 0  # kills that hit another place than the planned one: not counted, tried again
-    faults: list[str] = field(default_factory=list)  # differences from undisturbed runs, and trainings that failed
+    differences: list[str] = field(default_factory=list)  # differences from undisturbed runs, and trainings that failed
     compared: dict[str, int] = field(default_factory=dict)  # part -> number of values, all runs together
 
 
@@ -163,17 +163,17 @@ def main(cfg: Config) -> Outcome:
             with ThreadPoolExecutor(max_workers=max(2 // processes, 1)) as pool:  # two processes at a time
                 list(pool.map(partial(torture, folder, alone=alone, outcome=outcome), plans))
     except Broken as error:
-        outcome.faults.append(str(error))
+        outcome.differences.append(str(error))
     minutes = (time.perf_counter() - begin) / 60
-    result = f"{len(outcome.faults)} faults" if outcome.faults else "all bits are the same"
-    print("\n".join(f"DIFFERENT  {fault}" for fault in outcome.faults[:40]))
+    result = f"{len(outcome.differences)} differences" if outcome.differences else "all bits are the same"
+    print("\n".join(f"DIFFERENT  {fault}" for fault in outcome.differences[:40]))
     print(
         f"seed={outcome.seed}: {len(outcome.kills)} kills ({outcome.late} more hit another place), {minutes:.1f} minutes,"
     )
     print(f"{sum(outcome.compared.values())} values compared: {result}; runs in {folder}")
-    if cfg.note and not outcome.faults:
+    if cfg.note and not outcome.differences:
         add_row("torture", HEAD, row_of(outcome, minutes))
-    if not cfg.folder and not outcome.faults:
+    if not cfg.folder and not outcome.differences:
         shutil.rmtree(folder)
     return outcome
 
@@ -402,7 +402,7 @@ def torture(folder: Path, plan: Plan, *, alone: Path, outcome: Outcome) -> None:
         for name, count in compared.items():
             outcome.compared[name] = outcome.compared.get(name, 0) + count
         where = f"seed={outcome.seed}, {plan.processes} process(es), {' '.join(plan.constants)}, {killed}"
-        outcome.faults += [f"{where}: {fault}" for fault in faults]
+        outcome.differences += [f"{where}: {fault}" for fault in faults]
         if not kinds:
             return
     raise Broken(f"seed={outcome.seed}: {TRIES} runs ended before {', '.join(map(str, kinds))}")
@@ -598,7 +598,7 @@ def row_of(outcome: Outcome, minutes: float) -> dict[str, str]:
         "of a single rank of two": str(single),
         "of torchrun": str(len(outcome.kills) - one - single),
         "values compared": str(sum(outcome.compared.values())),
-        "values that differ": str(len(outcome.faults)),
+        "values that differ": str(len(outcome.differences)),
         "minutes": f"{minutes:.1f}",
     }
 

@@ -138,7 +138,7 @@ def read_supervisely(
     for file in chosen:
         place, image = str(folder / file), file.removesuffix(".json")
         record = parse(Raw(Path(place).read_bytes()), Supervisely, place, problems) or Supervisely()
-        found = index.nearest(image, image.rpartition("/")[2]) or image.replace("ann/", "img/")
+        found = index.nearest(image, image.rpartition("/")[2]) or re.sub("(^|/)ann/", r"\1img/", image)
         pairs.append((found, LabelFile(place, image, boxes=list(record.boxes()))))
     names = names_of(file for _, file in pairs)
     pack = Packer(str(folder), root, names, classes)

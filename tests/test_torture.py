@@ -63,7 +63,7 @@ def test_the_schedule_has_every_kind_twice_and_depends_on_the_seed_only():
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="the ranks of torchrun are found under /proc")
 def test_kills_of_every_kind_leave_no_trace():
     outcome = torture.main(torture.Config(kills=len(torture.KINDS)))
-    assert not outcome.faults, "\n".join([f"seed={outcome.seed}", *outcome.faults[:20]])
+    assert not outcome.differences, "\n".join([f"seed={outcome.seed}", *outcome.differences[:20]])
     assert set(outcome.kills) == set(torture.KINDS)
     parts = ("model", "resume/model", "resume/updater/ema", "resume/updater/optimizer")
     for part in (*(f"last.pt {part}" for part in parts), "best.pt model", "log.csv", "TensorBoard"):
@@ -95,7 +95,7 @@ def test_three_processes_are_compared_up_to_rounding(tmp_path):
 def test_some_random_faults_leave_no_trace(capfd):
     outcome = torture.main(torture.Config(minutes=1))
     text = capfd.readouterr().out
-    assert not outcome.faults, text[-4000:]
+    assert not outcome.differences, text[-4000:]
     assert re.search(r"^\d+ faults, bits equal$", text, re.MULTILINE)
 
 

@@ -206,13 +206,14 @@ def constants_dict(value: Any) -> str:
         (
             f"constants; {name[:40]!r} has no plain value"
             for name, one in value.items()
-            if _constant(name) or _constant(one)
+            if _check_constant(name) or _check_constant(one)
         ),
         "",
     )
 
 
-def _constant(value: Any) -> str:
+def _check_constant(value: Any) -> str:
+    """Checks for text, a number, a truth value or None, or a list of these."""
     if type(value) in (list, tuple):
         return next(filter(None, (text_or_none(one) for one in value if type(one) not in _NUMBERS)), "")
     return "" if type(value) in _NUMBERS else text_or_none(value)
