@@ -16,9 +16,17 @@ from .harness import Case, Failure, Fuzzer
 from .samples import SIZES, Box, boxes_of, check_annotations, compare, image_files
 
 
+def loads(data: bytes) -> Any:
+    """Reads JSON with Python's reader, in which lone surrogates, NaN and bytes that are not UTF-8 are allowed."""
+    try:
+        text = data.decode("utf-8-sig", "surrogatepass")
+    except UnicodeDecodeError:
+        text = data.decode("utf-8-sig", "replace")
+    return json.loads(text, parse_constant=str)
+
+
 def _load(path: Path) -> Any:
-    """Reads JSON with Python's reader, in which lone surrogates and NaN are allowed."""
-    return json.loads(path.read_bytes().decode("utf-8-sig", "surrogatepass"), parse_constant=str)
+    return loads(path.read_bytes())
 
 
 # ---- COCO
@@ -70,7 +78,8 @@ def run_coco(folder: Path) -> None:
     names = {_id(row["id"]): _name(row["name"]) for row in data.get("categories") or ()}
     images: dict[Any, list[Box]] = {_id(row["id"]): [] for row in data["images"]}
     for row in data.get("annotations") or ():
-        x, y, w, h = map(float, row.get("bbox") or _outline(row["segmentation"]))
+        bbox = row.get("bbox")
+        x, y, w, h = map(float, _outline(row["segmentation"]) if bbox in (None, [], "null") else bbox)
         crowd = float(_boolean(row.get("iscrowd") or 0)) == 1
         images[_id(row["image_id"])].append(Box(x, y, x + w, y + h, names[_id(row["category_id"])], crowd))
     compare(source, found, images.values(), 1e-4)
