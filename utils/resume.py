@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +99,7 @@ def find(
     if ranks.is_node_main and not (folder / "best.pt").exists():
         from utils import faults
 
-        faults.restore_best(folder, last, State(**saved["state"]).best_epoch)
+        saved["write_best"] = partial(faults.restore_best, folder, last, State(**saved["state"]).best_epoch)
     return folder, saved
 
 
@@ -145,6 +146,8 @@ def restore(saved: Mapping[str, Any] | None, model: nn.Module, updater: Updater)
     with fitting("last.pt"):
         model.load_state_dict(saved["model"])
         updater.load_state_dict(saved["updater"])
+    if "write_best" in saved:
+        saved["write_best"]()
     return State(tuple(saved["state"]["rows"])), saved["meter"]
 
 

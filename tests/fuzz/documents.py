@@ -233,7 +233,7 @@ def run_labelstudio(folder: Path) -> None:
         for region in regions:
             if not isinstance(region, dict):
                 return  # not an object
-            if any(region.get(key) is None for key in ("x", "y", "width", "height")) or float(
+            if any(region.get(key) in (None, "null") for key in ("x", "y", "width", "height")) or float(
                 region.get("rotation") or 0
             ):
                 return  # left out with a note, or turned
