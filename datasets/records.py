@@ -109,8 +109,8 @@ class Ultralytics(Record, kw_only=True):
     """A line of Ultralytics' NDJSON: class, center and size in fractions of the image."""
 
     file: str
-    width: Side = 0.0
-    height: Side = 0.0
+    width: Side
+    height: Side
     annotations: _Fractions = _Fractions()
 
     def image(self) -> str:

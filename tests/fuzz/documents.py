@@ -25,6 +25,11 @@ def loads(data: bytes) -> Any:
     return json.loads(text, parse_constant=str)
 
 
+def listed(value: Any) -> Any:
+    """A list may be null."""
+    return value if value not in (None, "null") else []
+
+
 def _load(path: Path) -> Any:
     return loads(path.read_bytes())
 
@@ -174,7 +179,7 @@ def run_labelme(folder: Path) -> None:
     images = []
     for path in sorted(folder.glob("*.json")):
         boxes = []
-        for shape in _load(path)["shapes"] or ():
+        for shape in listed(_load(path)["shapes"]):
             kind = shape.get("shape_type") or "polygon"
             if kind in ("point", "points", "line", "linestrip"):
                 continue
@@ -222,7 +227,9 @@ def run_labelstudio(folder: Path) -> None:
             return  # none, or in another key
         regions = next((value for value in task.values() if isinstance(value, list) and value), ())
         if "data" in task:
-            works = [work for work in task.get("annotations") or () if not work.get("was_cancelled")]
+            works = [
+                work for work in task["annotations"] if str(work.get("was_cancelled")).lower() not in ("true", "1")
+            ]
             if not works:
                 continue
             regions = [

@@ -10,7 +10,7 @@ from typing import Any
 from datasets.formats import read
 
 from . import mutate
-from .documents import loads
+from .documents import listed, loads
 from .harness import Case, Failure, Fuzzer
 from .samples import CLASSES, SIZES, Box, boxes_of, check_annotations, compare, image_files
 
@@ -96,7 +96,7 @@ def run_ultralytics(folder: Path) -> None:
     names, images = head["class_names"], []
     for line in lines:
         annotations, boxes = line.get("annotations", {}), []
-        width, height = float(line.get("width", 0)), float(line.get("height", 0))
+        width, height = float(line["width"]), float(line["height"])
         if set(annotations) - {"boxes", "segments", "obb"} and not any("left out" in note for note in found.notes):
             raise Failure("wrong", f"annotations of other kinds are ignored: {list(annotations)}")
         for label, *points in (*annotations.get("segments", ()), *annotations.get("obb", ())):
@@ -159,14 +159,10 @@ def run_bdd(folder: Path) -> None:
         return  # read as tasks of Label Studio
     images = []
     for frame in data["frames"] if isinstance(data, dict) else data:
-        labels = [label for label in _list(frame.get("labels")) if label.get("box2d") not in (None, "null")]
+        labels = [label for label in listed(frame.get("labels")) if label.get("box2d") not in (None, "null")]
         corners = ([float(label["box2d"][side]) for side in ("x1", "y1", "x2", "y2")] for label in labels)
         images.append([Box(*four, label["category"]) for four, label in zip(corners, labels, strict=True)])
     compare(folder / "bdd.json", found, images)
-
-
-def _list(value: Any) -> Any:
-    return [] if value in (None, "null") else value
 
 
 def make_datumaro(rng: random.Random) -> Case:
