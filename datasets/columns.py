@@ -42,6 +42,7 @@ ORDERS = {  # of the columns of a table without a header: (number of columns, po
 SKU = ("image", *CORNERS, "class", "width", "height")  # SKU-110K, also 8 columns
 FORMS = "filename,width,height,class,xmin,ymin,xmax,ymax or path,x1,y1,x2,y2,class"
 ONE_CLASS = "object"  # of a table without a column for the class
+CROWD, NO_CROWD = ("1", "1.0", "true"), ("0", "0.0", "false", "", "-1")  # -1: not known (Open Images)
 
 
 class Columns(NamedTuple):
@@ -73,6 +74,13 @@ class Columns(NamedTuple):
             raise ValueError(f"{words[0][:60]!r} is not a box: write [x, y, width, height], or the points of a polygon")
         return points_box(zip(values[::2], values[1::2], strict=True))
 
+    def is_crowd(self, fields: Mapping[str, str]) -> bool:
+        """Returns whether the box in a row is a crowd region. Raises ValueError that tells what to write."""
+        word = fields.get("crowd", "").lower()
+        if word not in (*CROWD, *NO_CROWD):
+            raise ValueError(f"{word!r} does not tell whether the box is a crowd region: write 0 or 1")
+        return word in CROWD
+
 
 def _numbers(word: str) -> list[str]:
     if not re.fullmatch(r"[\[(][-+\d.,eE\s()\[\]]*[\])]", word):
@@ -91,8 +99,8 @@ def columns_of(place: str, row: Sequence[str]) -> Columns:
     _refuse(place, words)
     images = [index for index, word in enumerate(words) if word.endswith(IMAGE_SUFFIXES)]
     order = ORDERS.get((len(row), images[0] if images else 0), ())
-    if len(row) == 8 and order[:1] == ("image",) and _is_number(row[3]):
-        order = SKU
+    if len(row) == 8 and order[:1] == ("image",) and _is_number(row[3]) and not _is_number(row[5]):
+        order = SKU  # its class is no number
     if not order:
         raise DataError(f"{place}: {len(row)} columns without a known header: write {FORMS}")
     return Columns({name: index for index, name in enumerate(order)}, CORNERS if "x2" in order else EXTENT)
@@ -119,7 +127,11 @@ def _of_header(place: str, row: Sequence[str], at: dict[str, int]) -> Columns:
 
 
 def _is_number(word: str) -> bool:
-    return re.fullmatch(r"\s*-?\d+(\.\d*)?\s*", word) is not None
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
 
 
 def _refuse(place: str, words: Sequence[str]) -> None:

@@ -7,8 +7,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from msgspec import Raw
-
 from datasets import image_paths, listing
 from datasets.annotations import read_annotation_file
 from datasets.classes import join
@@ -23,7 +21,7 @@ from datasets.record_files import is_supervisely, read_datumaro, read_lines, rea
 from datasets.refusals import BLANKS, refuse_folder, refuse_json, refuse_texts
 from datasets.store import Annotations, Classes, Part
 from datasets.tables import is_table, read_table
-from datasets.typed_json import open_json, parse
+from datasets.typed_json import open_json
 from datasets.via import is_via, read_via
 from datasets.voc import read_voc
 from datasets.yolo import has_label, is_label, names_near, read_config, read_yolo_folder, read_yolo_images
@@ -85,7 +83,7 @@ def read_json_file(path: str, classes: Classes, image_root: str | None, bad_boxe
     contents = open_json(path)
     refuse_json(path, _head(Path(path)))
     if isinstance(contents, list):
-        if b'"box2d"' in b"".join(map(bytes, contents[:10])):
+        if any(b'"box2d"' in bytes(row) for row in contents):
             return read_scalabel(path, contents, classes, image_root, bad_boxes)
         return read_labelstudio(path, contents, classes, image_root, bad_boxes)
     if "shapes" in contents:
@@ -95,8 +93,7 @@ def read_json_file(path: str, classes: Classes, image_root: str | None, bad_boxe
     if {"items", "categories"} <= contents.keys():
         return read_datumaro(path, contents, classes, image_root, bad_boxes)
     if "frames" in contents:
-        frames = parse(contents["frames"], list[Raw], f"{path}: frames", []) or []
-        return read_scalabel(path, frames, classes, image_root, bad_boxes)
+        return read_scalabel(path, contents["frames"], classes, image_root, bad_boxes)
     if is_via(contents):
         return read_via(path, contents, classes, image_root, bad_boxes)
     there = ", ".join(list(contents)[:5]) or "nothing"

@@ -9,16 +9,16 @@ from msgspec import Raw, Struct
 from datasets import image_paths, listing
 from datasets.annotations import text_lines
 from datasets.errors import DataError
-from datasets.named_boxes import LabelFile, names_of, pack_files, pack_source
+from datasets.named_boxes import Box, LabelFile, names_of, pack_files, pack_source
 from datasets.records import CrowdHuman, Datumaro, Grounding, HuggingFace, Record, Scalabel, Supervisely, Ultralytics
-from datasets.store import Annotations, Classes, Packer, Part
+from datasets.store import Annotations, Classes, Packer, Part, brief
 from datasets.typed_json import parse
 
 
 def read_lines(path: str, part: Part, classes: Classes, image_root: str | None, bad_boxes: str) -> Annotations:
     """Reads a file of JSON Lines, whose format is recognized by the first two lines. Raises DataError."""
     lines = [(f"{path}:{number}", Raw(line.encode())) for number, line in text_lines(path) if line.strip()]
-    kind, names, problems = _kind_of_lines(path, b"".join(bytes(raw) for _, raw in lines[:2])), {}, []
+    kind, names, problems = _kind_of_lines(path, b"".join(bytes(raw) for _, raw in lines[:2])), None, []
     if kind is Ultralytics and lines:
         head = parse(lines.pop(0)[1], _Dataset, f"{path}:1", problems)
         names = head.class_names if head else {}
@@ -28,7 +28,7 @@ def read_lines(path: str, part: Part, classes: Classes, image_root: str | None, 
 class _Dataset(Struct, frozen=True):
     """The first line of Ultralytics' NDJSON."""
 
-    class_names: dict[str, str] = {}
+    class_names: dict[str, str]
 
 
 def _kind_of_lines(path: str, head: bytes) -> type[Record]:
@@ -53,11 +53,13 @@ def _kind_of_lines(path: str, head: bytes) -> type[Record]:
 
 
 def read_scalabel(
-    source: str, rows: list[Raw], classes: Classes, image_root: str | None, bad_boxes: str
+    source: str, rows: Raw | list[Raw], classes: Classes, image_root: str | None, bad_boxes: str
 ) -> Annotations:
     """Returns the annotations in `rows`, the frames in a JSON file of Scalabel or BDD100K. Raises DataError."""
-    places = [(f"{source}: [{index}]", raw) for index, raw in enumerate(rows)]
-    return _pack(source, Scalabel, places, (), {}, classes, image_root, bad_boxes, [])
+    problems: list[str] = []
+    frames = rows if isinstance(rows, list) else parse(rows, list[Raw], f"{source}: frames", problems) or []
+    places = [(f"{source}: [{index}]", raw) for index, raw in enumerate(frames)]
+    return _pack(source, Scalabel, places, (), None, classes, image_root, bad_boxes, problems)
 
 
 class _Label(Struct, frozen=True):
@@ -65,11 +67,11 @@ class _Label(Struct, frozen=True):
 
 
 class _Labels(Struct, frozen=True):
-    labels: list[_Label] = []
+    labels: list[_Label]
 
 
 class _Categories(Struct, frozen=True):
-    label: _Labels = _Labels()
+    label: _Labels
 
 
 def read_datumaro(
@@ -77,8 +79,8 @@ def read_datumaro(
 ) -> Annotations:
     """Returns the annotations in `contents`, the top level of a JSON file of Datumaro. Raises DataError."""
     problems: list[str] = []
-    categories = parse(contents["categories"], _Categories, f"{source}: categories", problems) or _Categories()
-    names = {str(index): label.name for index, label in enumerate(categories.label.labels)}
+    categories = parse(contents["categories"], _Categories, f"{source}: categories", problems)
+    names = {str(index): label.name for index, label in enumerate(categories.label.labels if categories else ())}
     rows = parse(contents["items"], list[Raw], f"{source}: items", problems) or []
     places = [(f"{source}: items[{index}]", raw) for index, raw in enumerate(rows)]
     return _pack(source, Datumaro, places, (), names, classes, image_root, bad_boxes, problems)
@@ -89,7 +91,7 @@ def _pack(
     kind: type[Record],
     rows: Iterable[tuple[str, Raw]],
     part: Part,
-    names: dict[str, str],
+    names: dict[str, str] | None,
     classes: Classes,
     image_root: str | None,
     bad_boxes: str,
@@ -107,23 +109,29 @@ def _pack(
     files = []
     for place, record in records:
         height, width = record.size()
-        boxes = [box._replace(name=names.get(box.name, box.name)) for box in record.boxes()]
+        boxes = [box if names is None else _named(box, names) for box in record.boxes()]
         name = record.image()
         files.append(
             LabelFile(place, name, (int(height), int(width)), boxes, "" if name else "no image: export it again")
         )
     found, notes = names_of(files), []
-    if not names and found and all(map(str.isdecimal, found)):  # class names are numbers only
+    if names is None and found and all(map(str.isdecimal, found)):  # class names are numbers only
         found = classes or tuple(sorted(found, key=int))
         names = {str(index): name for index, name in enumerate(classes or ())} or {name: name for name in found}
-        files = [_renamed(file, names) for file in files]
+        files = [file._replace(boxes=[_named(box, names) for box in file.boxes]) for file in files]
         notes = [] if classes else [f"{source}: the classes are numbers; classes=FILE names them, one per line"]
-    order = tuple(dict.fromkeys(names.values())) if names else found
+    order = found if names is None else tuple(names.values())
     return pack_source(source, files, classes, image_root, bad_boxes, names=order, problems=problems, notes=notes)
 
 
-def _renamed(file: LabelFile, names: dict[str, str]) -> LabelFile:
-    return file._replace(boxes=[box._replace(name=names.get(box.name, box.name)) for box in file.boxes])
+def _named(box: Box, names: dict[str, str]) -> Box:
+    """Returns a box whose name is a number in the file with the name of its class."""
+    if box.problem or box.no_box:
+        return box
+    if box.name not in names:
+        fix = "correct it, or add the name of the class"
+        return box._replace(problem=f"class {box.name!r}, but the classes are {brief(tuple(names))}: {fix}")
+    return box._replace(name=names[box.name])
 
 
 def read_supervisely(
@@ -137,7 +145,7 @@ def read_supervisely(
     pairs = []
     for file in chosen:
         place, image = str(folder / file), file.removesuffix(".json")
-        record = parse(Raw(Path(place).read_bytes()), Supervisely, place, problems) or Supervisely()
+        record = parse(Raw(Path(place).read_bytes()), Supervisely, place, problems) or Supervisely(objects=[])
         found = index.nearest(image, image.rpartition("/")[2]) or re.sub("(^|/)ann/", r"\1img/", image)
         pairs.append((found, LabelFile(place, image, boxes=list(record.boxes()))))
     names = names_of(file for _, file in pairs)

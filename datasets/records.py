@@ -4,15 +4,17 @@ record_files.py reads the files.
 """
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, Any
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
 from datasets.named_boxes import Box, points_box
 from datasets.typed_json import Side
 
 Four = tuple[float, float, float, float]
 Points = list[tuple[float, float]]
+
+NO_KIND = "shape of no kind"
 
 
 class Record(Struct):
@@ -34,22 +36,29 @@ def _box(name: Any, x: float, y: float, width: float, height: float, crowd: bool
     return Box(str(name), (x, y, x + width, y + height), crowd)
 
 
+def _polygon(name: str, values: list[float], scale: tuple[float, float] = (1, 1)) -> Box:
+    """Returns the bounding box of the points x1, y1, x2, y2, ..., multiplied by `scale`."""
+    if len(values) < 4 or len(values) % 2:
+        return Box(name, (), problem=f"{len(values)} numbers are not a polygon: write x1, y1, x2, y2, ...")
+    return Box(name, points_box((x * scale[0], y * scale[1]) for x, y in zip(values[::2], values[1::2], strict=True)))
+
+
 # ---- JSON Lines
 
 
 class _Objects(Struct, frozen=True):
-    bbox: list[Four] = []
+    bbox: list[Four]
     category: list[int | str] | None = None
     categories: list[int | str] | None = None
     label: list[int | str] | None = None
     labels: list[int | str] | None = None
 
 
-class HuggingFace(Record):
+class HuggingFace(Record, kw_only=True):
     """A line of metadata.jsonl: the boxes are x, y, width, height in pixels, as its guides have them."""
 
-    file_name: str = ""
-    objects: _Objects = _Objects()
+    file_name: str
+    objects: _Objects
 
     def image(self) -> str:
         return self.file_name
@@ -63,37 +72,45 @@ class HuggingFace(Record):
         yield from (_box(name, *bbox) for name, bbox in zip(names, found.bbox, strict=True))
 
 
+class _Extra(Struct, frozen=True):
+    ignore: Annotated[int, Meta(ge=0, le=1)] = 0
+
+
 class _Human(Struct, frozen=True):
     tag: str
     fbox: Four
-    extra: dict[str, Any] = {}
+    extra: _Extra = _Extra()
 
 
-class CrowdHuman(Record):
+class CrowdHuman(Record, kw_only=True):
     """A line of an .odgt file: full bodies are boxes; ignored ones and masks are crowd regions of the class person."""
 
-    id: str = field(name="ID", default="")
-    gtboxes: list[_Human] = []
+    id: str = field(name="ID")
+    gtboxes: list[_Human]
 
     def image(self) -> str:
         return self.id
 
     def boxes(self) -> Iterator[Box]:
         for human in self.gtboxes:
-            ignored = human.tag == "mask" or bool(human.extra.get("ignore"))
+            ignored = human.tag == "mask" or bool(human.extra.ignore)
             yield _box("person" if human.tag == "mask" else human.tag, *human.fbox, crowd=ignored)
 
 
-class _Fractions(Struct, frozen=True):
+class _Fractions(Struct, frozen=True, forbid_unknown_fields=True):
+    """Rows with a class and fractions of the image; boxes are center and size, segments and obb are points."""
+
     boxes: list[tuple[int, float, float, float, float]] = []
+    segments: list[Annotated[list[float], Meta(min_length=1)]] = []
+    obb: list[Annotated[list[float], Meta(min_length=1)]] = []
 
 
-class Ultralytics(Record):
+class Ultralytics(Record, kw_only=True):
     """A line of Ultralytics' NDJSON: class, center and size in fractions of the image."""
 
-    file: str = ""
-    width: Side = 0.0
-    height: Side = 0.0
+    file: str
+    width: Side
+    height: Side
     annotations: _Fractions = _Fractions()
 
     def image(self) -> str:
@@ -106,6 +123,8 @@ class Ultralytics(Record):
         for label, x, y, width, height in self.annotations.boxes:
             left, top = (x - width / 2) * self.width, (y - height / 2) * self.height
             yield _box(label, left, top, width * self.width, height * self.height)
+        for label, *points in (*self.annotations.segments, *self.annotations.obb):
+            yield _polygon(f"{label:g}", points, (self.width, self.height))
 
 
 class _Instance(Struct, frozen=True):
@@ -114,14 +133,14 @@ class _Instance(Struct, frozen=True):
 
 
 class _Detection(Struct, frozen=True):
-    instances: list[_Instance] = []
+    instances: list[_Instance]
 
 
-class Grounding(Record):
+class Grounding(Record, kw_only=True):
     """A line of ODVG, the training data of Grounding DINO."""
 
-    filename: str = ""
-    detection: _Detection = _Detection()
+    filename: str
+    detection: _Detection
 
     def image(self) -> str:
         return self.filename
@@ -145,10 +164,10 @@ class _Scalabel(Struct, frozen=True):
     box2d: _Corners | None = None
 
 
-class Scalabel(Record):
+class Scalabel(Record, kw_only=True):
     """A frame of Scalabel and BDD100K; labels without box2d are lanes and areas."""
 
-    name: str = ""
+    name: str
     labels: list[_Scalabel] | None = None
 
     def image(self) -> str:
@@ -172,12 +191,12 @@ class _File(Struct, frozen=True):
     path: str = ""
 
 
-class Datumaro(Record):
+class Datumaro(Record, kw_only=True):
     """An item of Datumaro: boxes and polygons."""
 
     id: str = ""
     file: _File = field(name="image", default=_File())
-    annotations: list[_Item] = []
+    annotations: list[_Item]
 
     def image(self) -> str:
         return self.file.path or self.id
@@ -188,9 +207,9 @@ class Datumaro(Record):
             if item.bbox:
                 yield _box(name, *item.bbox)
             elif item.type == "polygon" and item.points:
-                yield Box(name, points_box(zip(item.points[::2], item.points[1::2], strict=True)))
+                yield _polygon(name, item.points)
             else:
-                yield Box(name, (), no_box=item.type)
+                yield Box(name, (), no_box=item.type or NO_KIND)
 
 
 # ---- one JSON file per image
@@ -206,13 +225,13 @@ class _Figure(Struct, frozen=True):
     points: _Exterior = _Exterior()
 
 
-class Supervisely(Record):
+class Supervisely(Record, kw_only=True):
     """An annotation file of Supervisely, NAME.jpg.json in the folder ann, with the images in img."""
 
-    objects: list[_Figure] = []
+    objects: list[_Figure]
 
     def boxes(self) -> Iterator[Box]:
         for figure in self.objects:
             is_area = figure.kind in ("rectangle", "polygon") and len(figure.points.exterior) > 1
             corners = points_box(figure.points.exterior) if is_area else ()
-            yield Box(figure.name, corners, no_box="" if is_area else figure.kind)
+            yield Box(figure.name, corners, no_box="" if is_area else figure.kind or NO_KIND)

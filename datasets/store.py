@@ -13,7 +13,7 @@ import numpy as np
 
 from datasets.errors import DataError, NoArea, check_path, note_dropped, raise_any
 from utils.boxes import xyxy_to_xywh
-from utils.config import check_class_names
+from utils.config import check_class_names, printable
 
 Classes = tuple[str, ...] | None  # class names; None: those of the data
 Part = tuple[str, ...]  # names of a part, such as ("val", "valid"): the first one that exists counts; (): all parts
@@ -238,7 +238,7 @@ class Packer:
         except DataError as error:
             error.rest = found.select([i for i in range(len(found)) if found.names[i]])
             raise
-        return replace(found, notes=tuple(notes))
+        return replace(found, notes=tuple(map(printable, notes)))
 
 
 def brief(names: tuple[str, ...]) -> str:

@@ -93,7 +93,7 @@ def _rows(path: str) -> Iterator[tuple[int, list[str]]]:
     with open(path, "rb") as file:
         start = file.readline(100_000)
     delimiter = max((b",", b";", b"\t"), key=start.count).decode()
-    reader = csv.reader((line for _, line in text_lines(path)), delimiter=delimiter)
+    reader = csv.reader((f"{line}\n" for _, line in text_lines(path)), delimiter=delimiter)
     try:
         yield from ((reader.line_num, row) for row in reader if any(row))
     except csv.Error as error:
@@ -103,6 +103,6 @@ def _rows(path: str) -> Iterator[tuple[int, list[str]]]:
 def _box(columns: Columns, fields: dict[str, str], place: str) -> Box:
     name = fields.get("class", ONE_CLASS)
     try:
-        return Box(name, columns.corners(fields), fields.get("crowd") == "1", place=place)
+        return Box(name, columns.corners(fields), columns.is_crowd(fields), place=place)
     except ValueError as error:
         return Box(name, (), problem=str(error), place=place)

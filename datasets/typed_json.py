@@ -75,12 +75,14 @@ def rows(raw: Raw, kind: type[T], place: str, problems: list[str]) -> Iterator[t
 
 def explain(raw: Raw, place: str, error: Exception) -> str:
     """Returns the message for `raw`, which does not fit its type: place, value and fix."""
-    if isinstance(error, RecursionError):
-        return f"{place}: lists or objects are nested too deeply: export the file again"
     try:
         value = json.loads(bytes(raw).decode("utf-8", "surrogatepass"))
-    except ValueError:
+    except UnicodeDecodeError:
         return f"{place}: not UTF-8 text: save the file as UTF-8"
+    except RecursionError:
+        return f"{place}: lists or objects are nested too deeply: export the file again"
+    except ValueError as problem:  # not JSON, or a number of more than 4,300 digits
+        return f"{place}: not JSON ({problem}): export the file again"
     if not isinstance(error, msgspec.ValidationError):
         return f"{place}: a class name, file name or other text holds half of a surrogate pair: rename it"
     name = f" (id {brief(value['id'])})" if isinstance(value, dict) and "id" in value else ""

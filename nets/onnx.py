@@ -172,7 +172,10 @@ def _about(path: Path, written: Mapping[str, str]) -> dict[str, Any]:
         raise CheckpointError(f"{path} has metadata that are not JSON ({why}): export it again") from error
     validated(about, path, "onnx")
     if about.pop("nms_free", False):
-        raise CheckpointError(f"{path} was exported from a model with nms_free=true, which is no longer supported")
+        fix = "train the model again, and export it"
+        raise CheckpointError(
+            f"{path} was exported from a model with nms_free=true, which is no longer supported: {fix}"
+        )
     about["letterbox"] = {"centre": "center"}.get(about["letterbox"], about["letterbox"])  # spelling of older files
     return about
 

@@ -253,6 +253,17 @@ def test_best_pt_that_was_deleted_is_written_again_or_reported(demo_images, tmp_
         assert "checkpoint=" + str(folder / "last.pt") in text
 
 
+def test_best_pt_is_not_written_from_a_damaged_last_pt(tmp_path, undisturbed):
+    folder = shutil.copytree(undisturbed, tmp_path / "run")
+    last = checkpoint.load(folder / "last.pt")
+    del last["resume"]["updater"]["optimizer"]
+    checkpoint.save(folder / "last.pt", last)
+    (folder / "best.pt").unlink()
+    with pytest.raises(checkpoint.CheckpointError, match="last.pt does not fit its model"):
+        resume.restore(resume.find(str(folder), str(tmp_path), "small", {}, Ranks())[1], torch.nn.Identity(), None)
+    assert not (folder / "best.pt").exists()
+
+
 def test_a_run_whose_folder_was_moved_saves_to_a_new_one(demo_images, tmp_path, at_call, undisturbed):
     moved = tmp_path / "moved"
     at_call(6, lambda: only_run(tmp_path / "runs").rename(moved))

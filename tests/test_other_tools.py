@@ -246,6 +246,47 @@ def test_mistakes_in_records_are_reported_in_one_pass(tmp_path: Path) -> None:
         assert words in str(caught.value)
 
 
+def test_polygons_and_rotated_boxes_of_ultralytics_become_boxes(tmp_path: Path) -> None:
+    head = {"class_names": {"0": "cat"}, "type": "dataset"}
+    for kind in ("segments", "obb"):
+        rows = [[0, 0.1, 0.2, 0.5, 0.2, 0.3, 0.4]]
+        record = {"file": "a.png", "width": 100, "height": 50, "annotations": {kind: rows}}
+        found = read(str(text(tmp_path / "pets.ndjson", lines(head, record))), "train")
+        assert np.allclose(found.boxes, [[10, 10, 50, 20]]) and found.classes == ("cat",)
+
+
+MISSING = {  # a file, and the problem that it has
+    "unknown annotations": ("x.ndjson", lines({"class_names": {}, "type": "dataset"}, {"file": "a", "annotations": {"a": []}}),
+                            ":2.annotations is .*unknown field `a`"),
+    "class without a name": ("x.ndjson", lines({"class_names": {"0": "cat"}, "type": "dataset"},
+                             {"file": "a", "width": 9, "height": 9, "annotations": {"boxes": [[3, 0.5, 0.5, 0.2, 0.2]]}}),
+                             "object 1: class '3', but the classes are"),
+    "no objects": ("metadata.jsonl", lines({"file_name": "a", "objects": {"bbox": []}}, {"file_name": "b", "object": {}}),
+                   ":2 is .*missing required field `objects`"),
+    "no boxes": ("x.odgt", lines({"ID": "a", "gtboxes": []}, {"ID": "b", "gtbox": []}),
+                 ":2 is .*missing required field `gtboxes`"),
+    "no list": ("x.json", {"frames": {"a": "box2d"}}, "frames is .*expected `array`"),
+    "no names": ("x.json", {"categories": {"label": {"labels": []}}, "items": [{"id": "a", "annotations": [
+                 {"type": "bbox", "label_id": 2, "bbox": [1, 2, 3, 4]}]}]}, "class '2', but the classes are"),
+    "odd points": ("x.json", {"categories": {"label": {"labels": [{"name": "cat"}]}}, "items": [{"id": "a", "annotations": [
+                   {"type": "polygon", "label_id": 0, "points": [1, 2, 3, 4, 5]}]}]}, "5 numbers are not a polygon"),
+    "too deep": ("x.odgt", lines({"ID": "a", "gtboxes": []}) + '{"ID": ' + "[" * 3000 + "]" * 3000 + "}", "too deeply"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", MISSING)
+def test_what_is_missing_in_records_is_not_taken_for_a_background(tmp_path: Path, what: str) -> None:
+    name, contents, problem = MISSING[what]
+    with pytest.raises(DataError, match=problem):
+        read(str(text(tmp_path / name, contents)), "train")
+
+
+def test_bdd_is_recognized_after_many_images_without_boxes(tmp_path: Path) -> None:
+    frames = [{"name": f"{i}.png", "labels": None} for i in range(20)]
+    found = read(str(text(tmp_path / "bdd.json", [*frames, {**FRAMES[0], "name": "z.png"}])), "train")
+    assert len(found) == 21 and np.allclose(found.boxes, [box[1:] for box in BOXES])
+
+
 def test_lvis_has_addresses_instead_of_file_names(tmp_path: Path) -> None:
     paint(tmp_path / "train2017" / "1.png")
     image = {"id": 1, "coco_url": "http://images.cocodataset.org/train2017/1.png", "width": WIDTH, "height": HEIGHT}

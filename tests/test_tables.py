@@ -80,3 +80,26 @@ def test_the_tables_of_raccoon_are_its_parts(shared: Path) -> None:
     train, val = (read(str(folder / f"{part}_labels.csv"), part) for part in ("train", "test"))
     assert (len(train), len(train.boxes), len(val), len(val.boxes)) == (160, 173, 40, 44)
     assert train.classes == ("raccoon",) and all(Path(val.path(i)).exists() for i in range(40))
+
+
+def test_numbers_as_classes_do_not_change_the_columns(tmp_path: Path) -> None:
+    """filename,width,height,1,... without a header is not image,x1,y1,x2,y2,class,width,height of SKU-110K."""
+    found = read(str(text(tmp_path / "x.csv", "a.png,40,20,7,1,2,3,4\nb.png,40,20,8,5,6,7,8\n")), "train")
+    assert [row[1:3] for row in boxes(found)] == [([[1, 2, 3, 4]], ["7"]), ([[5, 6, 7, 8]], ["8"])]
+
+
+def test_a_quoted_line_end_is_not_lost_in_a_name(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"class name 'cat\\nlynx'"):
+        read(str(text(tmp_path / "x.csv", 'a.png,1,2,3,4,"cat\nlynx"\n')), "train")
+
+
+@pytest.mark.parametrize(("word", "crowd"), [("1", True), ("1.0", True), ("True", True), ("0", False), ("", False)])
+def test_crowd_regions_are_written_in_several_ways(tmp_path: Path, word: str, crowd: bool) -> None:
+    found = read(str(text(tmp_path / "x.csv", f"path,x1,y1,x2,y2,class,iscrowd\na.png,1,2,3,4,cat,{word}\n")), "train")
+    assert found.crowd.tolist() == [crowd]
+
+
+def test_another_word_for_a_crowd_region_is_a_problem(tmp_path: Path) -> None:
+    path = text(tmp_path / "x.csv", "path,x1,y1,x2,y2,class,iscrowd\na.png,1,2,3,4,cat,many\n")
+    with pytest.raises(DataError, match=r"x.csv:2: 'many' does not tell .* write 0 or 1"):
+        read(str(path), "train")

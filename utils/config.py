@@ -73,7 +73,7 @@ def override(cfg: T, argv: Sequence[str], positional: Mapping[str, Callable[[str
             names = " or ".join(f"{other}={item}" for other in positional)
             raise ConfigError(f"{item!r}: there is no such file or folder in {os.getcwd()}; write {names}")
         if dashed or given != text.strip():
-            word = name.lstrip("-").replace("-", "_") or "name"
+            word = name.lstrip("-").replace("-", "_")[:50] or "name"
             what = f"; {_expected(word, kinds[word], getattr(cfg, word))}" if word in kinds else ""
             raise ConfigError(f"{item!r}: write name=value without dashes or spaces, as in {word}={given}{what}")
         try:

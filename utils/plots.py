@@ -25,6 +25,7 @@ CORRECT, MISSED, FALSE = (80, 175, 76), (0, 152, 255), (60, 20, 220)  # BGR gree
 FONTS = ("Noto Sans CJK SC", "Noto Sans CJK JP", "Microsoft YaHei", "SimHei", "PingFang SC", "Arial Unicode MS")
 MAX_COLORS = 10  # classes with a color of their own in the precision-recall plot
 MAX_COUNTS = 30  # classes up to which the confusion matrix shows its counts
+MAX_CELLS = 1000  # rows of the drawn confusion matrix; of more classes several are one cell
 MAX_NAMES = 150  # classes up to which the confusion matrix shows their names
 
 
@@ -98,7 +99,9 @@ def draw_confusion(matrix: np.ndarray, classes: Sequence[str], path: str | Path)
     side = float(np.clip(0.22 * len(names) + 2.5, 5, 18))
     with _figure(path, side, side) as figure:
         axes = figure.subplots()
-        axes.imshow(fraction**0.5, cmap="Blues", vmin=0, vmax=1.1, interpolation="nearest")  # root: rare errors show
+        end = len(names) - 0.5
+        cells = _pooled(fraction) ** 0.5  # root: rare errors show
+        axes.imshow(cells, cmap="Blues", vmin=0, vmax=1.1, interpolation="nearest", extent=(-0.5, end, end, -0.5))
         if len(names) <= MAX_NAMES:
             axes.set_xticks(range(len(names)), names, rotation=90)
             axes.set_yticks(range(len(names)), names)
@@ -112,6 +115,12 @@ def draw_confusion(matrix: np.ndarray, classes: Sequence[str], path: str | Path)
             line(len(classes) - 0.5, color=INK, linewidth=0.8)
         axes.set(xlabel="predicted class", ylabel="true class")
         axes.set_title("Confusion matrix", loc="left")
+
+
+def _pooled(matrix: np.ndarray) -> np.ndarray:
+    """Returns the largest values of square blocks of a matrix, so that at most `MAX_CELLS` rows are left."""
+    starts = np.arange(0, len(matrix), -(-len(matrix) // MAX_CELLS))
+    return np.maximum.reduceat(np.maximum.reduceat(matrix, starts, 0), starts, 1)
 
 
 class ImageComparison(NamedTuple):

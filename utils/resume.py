@@ -95,8 +95,7 @@ def find(
     saved = last["resume"]
     faults.check_constants(folder, saved["constants"], constants)
     if ranks.is_node_main and not (folder / "best.pt").exists():
-        best_epoch = State(**saved["state"]).best_epoch
-        saved["missing best.pt"] = partial(faults.restore_best, folder, last, best_epoch)
+        saved["write_best"] = partial(faults.restore_best, folder, last, State(**saved["state"]).best_epoch)
     return folder, saved
 
 
@@ -143,7 +142,8 @@ def restore(saved: Mapping[str, Any] | None, model: nn.Module, updater: Updater)
     with fitting("last.pt"):
         model.load_state_dict(saved["model"])
         updater.load_state_dict(saved["updater"])
-    saved.get("missing best.pt", lambda: None)()  # only now last.pt has shown to be in order
+    if "write_best" in saved:  # not earlier: only now last.pt has shown to be in order
+        saved["write_best"]()
     return State(tuple(saved["state"]["rows"])), saved["meter"]
 
 

@@ -97,8 +97,8 @@ def fuzz(cfg: Config, every: dict[str, Fuzzer]) -> dict[str, Row]:
                 row, least = rows[name], min(other.seconds for other in rows.values())
                 if row.seconds > least + 5 if cfg.minutes is not None else row.inputs >= goal[name]:
                     continue
-                for number in range(row.inputs, row.inputs + BLOCK):
-                    result = worker.run(name, number)
+                numbers = range(row.inputs, row.inputs + BLOCK)
+                for number, result in zip(numbers, worker.run_all(name, numbers), strict=True):
                     row.inputs += 1
                     row.outcomes[result.outcome] += 1
                     row.seconds += result.seconds

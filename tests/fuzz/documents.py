@@ -16,9 +16,22 @@ from .harness import Case, Failure, Fuzzer
 from .samples import SIZES, Box, boxes_of, check_annotations, compare, image_files
 
 
+def loads(data: bytes) -> Any:
+    """Reads JSON with Python's reader, in which lone surrogates, NaN and bytes that are not UTF-8 are allowed."""
+    try:
+        text = data.decode("utf-8-sig", "surrogatepass")
+    except UnicodeDecodeError:
+        text = data.decode("utf-8-sig", "replace")
+    return json.loads(text, parse_constant=str)
+
+
+def listed(value: Any) -> Any:
+    """A list may be null."""
+    return value if value not in (None, "null") else []
+
+
 def _load(path: Path) -> Any:
-    """Reads JSON with Python's reader, in which lone surrogates and NaN are allowed."""
-    return json.loads(path.read_bytes().decode("utf-8-sig", "surrogatepass"), parse_constant=str)
+    return loads(path.read_bytes())
 
 
 # ---- COCO
@@ -70,7 +83,8 @@ def run_coco(folder: Path) -> None:
     names = {_id(row["id"]): _name(row["name"]) for row in data.get("categories") or ()}
     images: dict[Any, list[Box]] = {_id(row["id"]): [] for row in data["images"]}
     for row in data.get("annotations") or ():
-        x, y, w, h = map(float, row.get("bbox") or _outline(row["segmentation"]))
+        bbox = row.get("bbox")
+        x, y, w, h = map(float, _outline(row["segmentation"]) if bbox in (None, [], "null") else bbox)
         crowd = float(_boolean(row.get("iscrowd") or 0)) == 1
         images[_id(row["image_id"])].append(Box(x, y, x + w, y + h, names[_id(row["category_id"])], crowd))
     compare(source, found, images.values(), 1e-4)
@@ -165,7 +179,7 @@ def run_labelme(folder: Path) -> None:
     images = []
     for path in sorted(folder.glob("*.json")):
         boxes = []
-        for shape in _load(path)["shapes"] or ():
+        for shape in listed(_load(path)["shapes"]):
             kind = shape.get("shape_type") or "polygon"
             if kind in ("point", "points", "line", "linestrip"):
                 continue
@@ -213,7 +227,9 @@ def run_labelstudio(folder: Path) -> None:
             return  # none, or in another key
         regions = next((value for value in task.values() if isinstance(value, list) and value), ())
         if "data" in task:
-            works = [work for work in task.get("annotations") or () if not work.get("was_cancelled")]
+            works = [
+                work for work in task["annotations"] if str(work.get("was_cancelled")).lower() not in ("true", "1")
+            ]
             if not works:
                 continue
             regions = [
@@ -224,7 +240,7 @@ def run_labelstudio(folder: Path) -> None:
         for region in regions:
             if not isinstance(region, dict):
                 return  # not an object
-            if any(region.get(key) is None for key in ("x", "y", "width", "height")) or float(
+            if any(region.get(key) in (None, "null") for key in ("x", "y", "width", "height")) or float(
                 region.get("rotation") or 0
             ):
                 return  # left out with a note, or turned

@@ -21,7 +21,7 @@ import shutil
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -200,13 +200,28 @@ class Worker:
 
     def run(self, name: str, what: int | Case) -> Result:
         """Runs an input, or that of a number, of the fuzzer `name`, at most SECONDS long and with at most BYTES of memory."""
+        return self.run_all(name, [what])[0]
+
+    def run_all(self, name: str, whats: Sequence[int | Case]) -> list[Result]:
+        """Runs several inputs: the process does not wait between them."""
+        found: list[Result] = []
+        while len(found) < len(whats):
+            self._start()
+            self._pipe.send((name, whats[len(found) :]))
+            while self._process is not None and len(found) < len(whats):
+                found.append(self._next())
+        return found
+
+    def _start(self) -> None:
         if self._process is None:
             context = multiprocessing.get_context("fork")  # the modules are loaded already
             self._pipe, other = context.Pipe()
             self._process = context.Process(target=self._serve, args=(other,), daemon=True)
             self._process.start()
             other.close()
-        self._pipe.send((name, what))
+
+    def _next(self) -> Result:
+        """Returns the next result of the process, which is stopped if there is none."""
         start = time.perf_counter()
         while not self._pipe.poll(0.02):
             seconds, memory = time.perf_counter() - start, _memory_of(self._process.pid)
@@ -226,12 +241,13 @@ class Worker:
         count = 0
         while True:
             try:
-                name, what = pipe.recv()
+                name, whats = pipe.recv()
             except EOFError:
                 return
-            fuzzer, count = self._every[name], count + 1
-            case = fuzzer.case(self._seed, what) if isinstance(what, int) else what
-            pipe.send(attempt(fuzzer, case, Path(self._root, f"{os.getpid()}-{count}")))
+            for what in whats:
+                fuzzer, count = self._every[name], count + 1
+                case = fuzzer.case(self._seed, what) if isinstance(what, int) else what
+                pipe.send(attempt(fuzzer, case, Path(self._root, f"{os.getpid()}-{count}")))
 
     def stop(self) -> None:
         """Ends the process."""

@@ -18,7 +18,7 @@ from tools import check as tools_check
 from tools import convert as tools_convert
 from utils.config import check, override, printable, show
 
-from . import documents, mutate, texts
+from . import documents, mutate, tables, texts
 from .harness import Case, Failure, Fuzzer
 from .samples import check_annotations, rows
 
@@ -97,7 +97,7 @@ def _names_constant(message: str, case: Case) -> bool:
 SOURCES = {  # a maker of inputs -> what is converted
     texts.make_annotation_file: "train.txt",
     texts.make_yolo: ".",
-    texts.make_csv: "boxes.csv",
+    tables.make: "boxes.csv",
     documents.make_coco: "coco.json",
     documents.make_labelme: ".",
     documents.make_labelstudio: "tasks.json",

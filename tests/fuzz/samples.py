@@ -120,5 +120,5 @@ def _key(boxes: Sequence[Box], tolerance: float) -> tuple:
 
 
 def _step(value: float, tolerance: float) -> float:
-    """Rounds a number to multiples of `tolerance`, a large one to six digits."""
-    return round(value / tolerance) if abs(value) < 1e9 else float(f"{value:.6g}")
+    """Rounds a number to multiples of `tolerance`, a large one to six digits. Round numbers are not at a border."""
+    return round(value / tolerance + 0.1234567) if abs(value) < 1e9 else float(f"{value:.6g}")
