@@ -54,10 +54,12 @@ def _standard(path: str, data: bytes) -> bytes:
     return json.dumps(contents, ensure_ascii=False).encode("utf-8", "surrogatepass")
 
 
-def parse(raw: Raw, kind: type[T], place: str, problems: list[str]) -> T | None:
-    """Returns the JSON text `raw` as `kind`, or None with a problem that starts with `place`. `ABSENT` is null."""
+def parse(raw: Raw, kind: type[T], place: str, problems: list[str], strict: bool = False) -> T | None:
+    """Returns the JSON text `raw` as `kind`, or None with a problem that starts with `place`. `ABSENT` is null.
+
+    Unless `strict`, numbers, booleans and null may be in quotes."""
     try:
-        return msgspec.json.decode(raw if memoryview(raw).nbytes else b"null", type=kind, strict=False)
+        return msgspec.json.decode(raw if memoryview(raw).nbytes else b"null", type=kind, strict=strict)
     except _ERRORS as error:
         problems.append(explain(raw, place, error))
         return None
@@ -66,7 +68,7 @@ def parse(raw: Raw, kind: type[T], place: str, problems: list[str]) -> T | None:
 def rows(raw: Raw, kind: type[T], place: str, problems: list[str]) -> Iterator[tuple[int, T]]:
     """Yields (index, row) of a list whose rows fit `kind`; the others become problems. `ABSENT` has no rows."""
     decoder = msgspec.json.Decoder(kind, strict=False)
-    for index, row in enumerate(parse(raw, list[Raw] | None, place, problems) or ()):
+    for index, row in enumerate(parse(raw, list[Raw] | None, place, problems, strict=True) or ()):
         try:
             yield index, decoder.decode(row)
         except _ERRORS as error:

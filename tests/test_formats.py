@@ -214,6 +214,7 @@ def test_other_json_files_are_errors_with_a_fix(tmp_path: Path) -> None:
         ("[1]", "not a COCO"),
         ("{\n]", "x.json:2: not JSON"),
         ('{"shapes": 5}', "x.json: shapes is 5: expected `array"),
+        ('{"shapes": "null"}', 'x.json: shapes is "null": expected `array'),
     ):
         with pytest.raises(DataError, match=message):
             read(str(text(tmp_path / "x.json", words)), "train")

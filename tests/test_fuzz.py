@@ -6,7 +6,7 @@ import pytest
 from fuzz import harness
 
 FUZZERS = {fuzzer.name: fuzzer for group in harness.fuzzers().values() for fuzzer in group}
-SECONDS = 0.5  # for each fuzzer
+SECONDS = 0.2  # for each fuzzer
 
 
 @pytest.fixture(autouse=True)
@@ -18,11 +18,10 @@ def own_cache(monkeypatch):
 @pytest.mark.parametrize("name", FUZZERS)
 def test_damaged_inputs_are_read_or_refused(name, tmp_path):
     fuzzer, spent, number = FUZZERS[name], 0.0, 0
-    while spent < SECONDS and number < 300:
+    while (spent < SECONDS or number < 5) and number < 300:
         result = harness.attempt(fuzzer, fuzzer.case(0, number), tmp_path / str(number))
         assert result.outcome in ("read", "refused"), (number, result.text)
         spent, number = spent + result.seconds, number + 1
-    assert number >= 5
 
 
 @pytest.mark.parametrize("path", sorted(harness.CORPUS.glob("*.json")), ids=lambda path: path.stem)
