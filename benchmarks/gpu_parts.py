@@ -83,7 +83,7 @@ def trainer(cfg, model: str, amp: str) -> tuple[Updater, Callable[[], None]]:
 def steps(cfg, model: str, amp: str, compiled: bool = False) -> dict:
     """Measures training steps. Returns the cells of a row."""
     updater, one_step = trainer(cfg, model, amp)
-    cells = {"compile": compile_forward(updater.model, False)} if compiled else {}
+    cells = {"compile": compile_forward(updater.model, False, Ranks(device=updater.device))} if compiled else {}
     begin = time.perf_counter()
     for _ in range(WARM_UP):
         one_step()

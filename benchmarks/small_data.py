@@ -15,6 +15,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -51,6 +52,7 @@ class Config:
     epochs: int = 0  # 0: those of the stage
     image_size: int = 0  # 0: that of the stage
     minutes: float = 0.0  # no run begins after this time; 0: no limit
+    parallel: int = 1  # runs at the same time
     peers: str | None = None  # the Python of an environment with libreyolo and ultralytics, for the stage peers
     results: str = str(RESULTS)  # folder of the two CSV files and the page
 
@@ -62,22 +64,40 @@ def main(cfg: Config, measure: Callable[[Job], dict[str, Any]] = in_own_process)
     done = {key_of(row) for row in read(Path(cfg.results) / "small_data.csv")}
     missing = [(key, job) for key, job in planned if key_of(key) not in done]
     print(f"{len(planned)} runs, {len(missing)} to measure", flush=True)
-    for number, (key, job) in enumerate(missing, 1):
-        if cfg.minutes and time.monotonic() - begin > 60 * cfg.minutes:
-            print(f"minutes={show(cfg.minutes)} are over: {len(missing) - number + 1} runs are left")
-            break
-        result = attempt(job, partial(small_data_peers.measure, cfg.peers)) if job.peer else measure(job)
-        add(Path(cfg.results), key, job, result)
-        outcome = result.get("error") or f"mAP50-95 {result['AP']:.4f} in {result['minutes']:.1f} minutes"
-        print(f"{number}/{len(missing)} {key['data']} seed {key['seed']} {key['recipe']}: {outcome}", flush=True)
+    work, results = iter(missing), Path(cfg.results)
+    with ThreadPoolExecutor(cfg.parallel) as pool:
+        running: dict[Future, tuple[dict[str, Any], Job]] = {}
+        for number in range(1, len(missing) + 1):
+            while len(running) < cfg.parallel and not over(cfg, begin) and (run := next(work, None)):
+                peer = partial(measure_peer, cfg.peers)
+                running[pool.submit(peer if run[1].peer else measure, run[1])] = run
+            if not running:
+                print(f"minutes={show(cfg.minutes)} are over: {len(missing) - number + 1} runs are left")
+                break
+            future = next(iter(wait(running, return_when=FIRST_COMPLETED).done))
+            key, job = running.pop(future)
+            result = future.result()
+            add(results, key, job, result)
+            outcome = result.get("error") or f"mAP50-95 {result['AP']:.4f} in {result['minutes']:.1f} minutes"
+            print(f"{number}/{len(missing)} {key['data']} seed {key['seed']} {key['recipe']}: {outcome}", flush=True)
     from benchmarks import small_data_page
 
     print(small_data_page.write(Path(cfg.results)))
 
 
+def over(cfg: Config, begin: float) -> bool:
+    """Returns whether no more run may begin; `begin` is a value of time.monotonic()."""
+    return bool(cfg.minutes) and time.monotonic() - begin > 60 * cfg.minutes
+
+
+def measure_peer(python: str, job: Job) -> dict[str, Any]:
+    """Trains another trainer with its Python; a failure is a dict with "error" only."""
+    return attempt(job, partial(small_data_peers.measure, python))
+
+
 def checked(cfg: Config) -> Config:
     """Returns the constants, with empty lists replaced by those of the stage. Raises ConfigError with the fix."""
-    require(cfg, {"minutes": 0, "epochs": 0, "image_size": 0}, {}, {"stage": tuple(tables.STAGES)})
+    require(cfg, {"minutes": 0, "epochs": 0, "image_size": 0, "parallel": 1}, {}, {"stage": tuple(tables.STAGES)})
     stage = tables.STAGES[cfg.stage]
     if not cfg.data or not Path(cfg.data).is_dir():
         raise ConfigError(f"data={show(cfg.data)}: give the folder of the data sets {', '.join(tables.DATA)}")
