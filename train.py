@@ -24,7 +24,7 @@ from datasets.sources import Annotations, is_demo, val_source
 from utils import distributed, resume, summary
 from utils.config import ConfigError, check, override, require, run_script, show, table
 from utils.distributed import Interrupted, Ranks, StopSignal
-from utils.fit import Meter, NonFiniteLoss, epoch_progress, epoch_row, epoch_text, fit_one_epoch, validate
+from utils.fit import Meter, NonFiniteLoss, accelerate, epoch_progress, epoch_row, epoch_text, fit_one_epoch, validate
 from utils.optim import EMA, MAX_GRADIENT_NORM, Plan, Schedule, Updater, build_optimizer
 from utils.run import check_name, code_digest, create, open_run
 
@@ -72,6 +72,7 @@ class Config:
     device: str = "auto"  # auto: CUDA, MPS, CPU; or cpu, cuda:1, mps; cuda:all: DataParallel (torchrun is faster)
     workers: int = 4  # processes that load images; on a CPU they take cores from the network
     compile: bool = False  # torch.compile: minutes at the start of each phase, faster steps on a GPU
+    cuda_graphs: bool = True  # on one GPU: launch a training step at once, not its operations one by one
     sync_bn: bool = True  # batch-norm statistics over all processes
     timeout_minutes: float = 30.0  # how long a process waits for the others
     seed: int = 0
@@ -119,14 +120,14 @@ CHOICES = {
     "amp": ("fp16", "bf16", "none"),
 }
 
-# A resumed run may change these constants. A change of any other constant would make it a different training.
-MAY_CHANGE = {
-    *("train", "val", "classes", "image_root", "epochs", "workers", "device", "output", "name", "resume", "compile"),
-    *("evaluate_every", "save_every", "save_minutes", "timeout_minutes", "patience", "weights", "profile_steps"),
-}
-
 # The nodes of one run may differ in these: where files are, and what the hardware can do.
 PER_NODE = {"train", "val", "classes", "image_root", "output", "weights", "workers", "device", "resume"}
+
+# A resumed run may change these constants, too. A change of any other constant would make it a different training.
+MAY_CHANGE = PER_NODE | {
+    *("epochs", "name", "compile", "cuda_graphs", "evaluate_every", "save_every", "save_minutes"),
+    *("timeout_minutes", "patience", "profile_steps"),
+}
 
 
 def main(cfg: Config, extra_augment: Callable = extra_augment) -> float:
@@ -135,7 +136,6 @@ def main(cfg: Config, extra_augment: Callable = extra_augment) -> float:
     ranks = distributed.start(cfg.device, cfg.timeout_minutes)
     log = print if ranks.is_main else lambda *_: None
     distributed.set_threads(ranks.device, cfg.workers, len(ranks.node_ranks))
-    torch.backends.cudnn.benchmark = cfg.multi_scale == 0  # it would search again for every new input size
     torch.manual_seed(cfg.seed)
 
     train_data, val_data = ranks.once_per_node(lambda: read_data(cfg, log))
@@ -179,6 +179,7 @@ def main(cfg: Config, extra_augment: Callable = extra_augment) -> float:
                     model.freeze_backbone(frozen)
                     network = ranks.wrap(model, cfg.sync_bn)
                     loader = train_loader(cfg, train_set, frozen, ranks)
+                    network = accelerate(network, loader.batch_sampler, updater, cfg.cuda_graphs, log)
                 loader.batch_sampler.epoch, loader.batch_sampler.start = epoch, meter.batches
                 criterion = nets.criterion(model, ranks.normalizer, no_aug=epoch >= cfg.epochs - cfg.no_aug_epochs)
                 profile = cfg.profile_steps if epoch == first_epoch else 0

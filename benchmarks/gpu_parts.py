@@ -20,9 +20,10 @@ import nets
 import train
 from benchmarks import step
 from datasets import demo
+from datasets.loader import TrainSampler
 from utils.config import show
 from utils.distributed import Ranks
-from utils.fit import evaluate
+from utils.fit import accelerate, evaluate
 from utils.measure import training_memory
 from utils.optim import Updater
 from utils.wrap import compile_forward
@@ -64,34 +65,35 @@ def settings(cfg, model: str, amp: str) -> step.Config:
     return step.Config(model=model, size=cfg.size, batch_size=cfg.batch_size, device="cuda:0", amp=amp)
 
 
-def trainer(cfg, model: str, amp: str) -> tuple[Updater, Callable[[], None]]:
-    """Returns an updater, and a function that performs a thawed training step on a fixed batch."""
-    torch.backends.cudnn.benchmark = True
+def trainer(cfg, model: str, amp: str, graphs: bool = True) -> tuple[Updater, Callable[[], None]]:
+    """Returns an updater, and a function that performs a thawed training step on a fixed batch, as train.py does."""
     constants = settings(cfg, model, amp)
     updater, criterion = step.start(constants)
     images, boxes, labels = (x.to(updater.device) for x in step.random_batch(constants))
-    updater.model.train()
+    sampler = TrainSampler(1000, cfg.batch_size, (cfg.size, cfg.size), seed=0)
+    network = accelerate(updater.model, sampler, updater, graphs, print).train()
 
     def one_step() -> None:
         with updater.autocast():
-            predictions = updater.model(images)
+            predictions = network(images)
         updater.step(criterion(predictions, boxes, labels, (cfg.size, cfg.size))["total"])
 
     return updater, one_step
 
 
-def steps(cfg, model: str, amp: str, compiled: bool = False) -> dict:
+def steps(cfg, model: str, amp: str, graphs: bool = True, compiled: bool = False) -> dict:
     """Measures training steps. Returns the cells of a row."""
-    updater, one_step = trainer(cfg, model, amp)
-    cells = {"compile": compile_forward(updater.model, False, Ranks(device=updater.device))} if compiled else {}
-    begin = time.perf_counter()
-    for _ in range(WARM_UP):
-        one_step()
-    torch.cuda.synchronize()
-    cells["first steps s"] = round(time.perf_counter() - begin, 1)
     torch.cuda.reset_peak_memory_stats()
-    begin, count = time.perf_counter(), 0
-    while not count or time.perf_counter() - begin < cfg.seconds:
+    begin = time.perf_counter()
+    updater, one_step = trainer(cfg, model, amp, graphs and not compiled)
+    cells = {"compile": compile_forward(updater.model, False, Ranks(device=updater.device))} if compiled else {}
+    one_step()
+    torch.cuda.synchronize()
+    cells["first step s"] = round(time.perf_counter() - begin, 1)
+    begin, count = time.perf_counter(), -WARM_UP
+    while count <= 0 or time.perf_counter() - begin < cfg.seconds:
+        if count == 0:
+            begin = time.perf_counter()
         for _ in range(WARM_UP):
             one_step()
         torch.cuda.synchronize()
@@ -115,10 +117,12 @@ def tests(cfg, end: float) -> Iterator[dict]:
 
 
 def speed(cfg, end: float) -> Iterator[dict]:
-    """Measures steps of every model in every precision."""
+    """Measures steps of every model in every precision, and without CUDA graphs in fp16."""
     for model in cfg.models:
         for amp in cfg.amps:
-            yield attempt({"model": model, "amp": amp}, lambda m=model, a=amp: steps(cfg, m, a), end)
+            for graphs in (True, False) if amp == "fp16" else (True,):
+                row = {"model": model, "amp": amp, "CUDA graphs": "yes" if graphs else "no"}
+                yield attempt(row, lambda m=model, a=amp, g=graphs: steps(cfg, m, a, g), end)
 
 
 def compiled(cfg, end: float) -> Iterator[dict]:

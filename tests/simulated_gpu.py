@@ -347,6 +347,15 @@ def _pin_memory(x: Tensor, *_) -> Tensor:
     return pinned
 
 
+def _make_graphed_callables(module: torch.nn.Module, arguments: tuple[Tensor, ...], **_) -> torch.nn.Module:
+    """torch.cuda.make_graphed_callables: it runs the module some times, which changes statistics. Nothing is replayed."""
+    if torch.is_autocast_cache_enabled():
+        raise RuntimeError("make_graphed_callables does not support the autocast caching")
+    for _ in range(3):
+        module(*arguments)
+    return module
+
+
 def _cuda_functions(gpu: SimulatedGPU, count: int) -> dict[str, Any]:
     """Returns the replacements of functions of torch.cuda."""
     return {
@@ -364,6 +373,7 @@ def _cuda_functions(gpu: SimulatedGPU, count: int) -> dict[str, Any]:
         "memory_allocated": lambda *_: gpu.allocated,
         "max_memory_allocated": lambda *_: gpu.peak,
         "reset_peak_memory_stats": lambda *_: setattr(gpu, "peak", gpu.allocated),
+        "make_graphed_callables": _make_graphed_callables,
         "_lazy_init": lambda: None,
     }
 

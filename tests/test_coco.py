@@ -1,6 +1,7 @@
 """COCO JSON: every kind of ids, segmentation without boxes, groups of categories, places of images, and damaged values."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -169,13 +170,16 @@ def test_all_damaged_values_are_reported_in_one_pass_with_their_place(tmp_path: 
         assert f"x.json: {place}" in message
 
 
+TOO_DEEP = ("nested too deeply",) if sys.version_info < (3, 12) else ("images[0]",)  # later versions read deeper ones
+
+
 @pytest.mark.parametrize(
     ("contents", "words"),
     [
         ('{"images": 5, "annotations": "no"}', ("images is 5: expected `array", 'annotations is "no"')),
         ('{"images": [], "annotations": [{"image_id": 1, "category_id": 1e999}]}', ("annotations[0].category_id",)),
         ('{"images": [{"id": 1, "file_name": "a", "width": ' + "9" * 400 + "}]}", ("images[0].width",)),
-        ('{"images": [' + "[" * 5000 + "]" * 5000 + "]}", ("nested too deeply",)),
+        ('{"images": [' + "[" * 5000 + "]" * 5000 + "]}", TOO_DEEP),
         ('{"images": [{"id": ' + "[" * 900 + "]" * 900 + "}]}", ("images[0]",)),
         ('{"images": ' + "9" * 5000 + ', "x": NaN}', ("not JSON",)),
         ('{"images": [1, 2', ("x.json:1: not JSON",)),

@@ -51,20 +51,26 @@ def test_part_trains_runs(tiny, part, count, monkeypatch):
 
 
 def test_error_becomes_a_row_and_the_next_row_is_measured(tiny, monkeypatch):
-    def steps(cfg, model, amp):
-        if amp == "fp16":
+    def steps(cfg, model, amp, graphs):
+        if amp == "fp16" and graphs:
             raise torch.cuda.OutOfMemoryError("CUDA out of memory.\nMore lines")
         return {"images/s": 7}
 
     monkeypatch.setattr(gpu_parts, "steps", steps)
     rows = list(gpu_parts.speed(gpu.Config(models=("yolox_s",)), float("inf")))
-    assert [row.get("images/s") for row in rows] == [7, None, 7]
-    assert rows[1] == {"model": "yolox_s", "amp": "fp16", "error": "OutOfMemoryError: CUDA out of memory."}
+    assert [row.get("images/s") for row in rows] == [7, None, 7, 7]
+    assert [row["CUDA graphs"] for row in rows] == ["yes", "yes", "no", "yes"]
+    assert rows[1] == {
+        "model": "yolox_s",
+        "amp": "fp16",
+        "CUDA graphs": "yes",
+        "error": "OutOfMemoryError: CUDA out of memory.",
+    }
 
 
 def test_no_row_begins_after_the_time_budget(tiny):
     rows = list(gpu_parts.speed(gpu.Config(), 0.0))
-    assert len(rows) == 12 and all("budget" in row["error"] for row in rows)
+    assert len(rows) == 16 and all("budget" in row["error"] for row in rows)
 
 
 def test_peers_that_are_not_installed_are_rows_with_the_error(tiny, monkeypatch):

@@ -22,7 +22,10 @@ from toys import (
 )
 
 import nets
+from datasets.loader import TrainSampler
+from utils.fit import accelerate
 from utils.optim import EMA, MAX_BAD_STEPS, Plan, Schedule, Updater, build_optimizer, parameter_groups
+from utils.wrap import Graphed
 
 OPTIMIZERS = ["sgd", "adam", "adamw"]
 
@@ -405,3 +408,35 @@ def test_no_step_waits_for_the_gpu(family, optimizer, amp):
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert updater.check() and updater.step_number == 4
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("amp", ["none", "fp16", "bf16"])
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_cuda_graphs_train_to_the_same_bits(family, frozen, amp, monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    results = []
+    try:
+        for graphs in (False, True):
+            torch.manual_seed(0)
+            model = detector(family).cuda().to(memory_format=torch.channels_last)
+            model.freeze_backbone(frozen)
+            updater, criterion = make_updater(model, "adamw", amp=amp, clip=10.0), nets.criterion(model, no_aug=True)
+            network = accelerate(model, TrainSampler(8, 2, (64, 64), seed=0), updater, graphs, pytest.fail).train()
+            assert isinstance(network, Graphed) == graphs
+            generator, losses = torch.Generator().manual_seed(1), []
+            for _ in range(4):
+                batch = torch.randint(0, 256, (2, 3, 64, 64), dtype=torch.uint8, generator=generator).cuda()
+                boxes, labels = torch.tensor([[[8.0, 8, 40, 48]]] * 2).cuda(), torch.tensor([[0], [2]]).cuda()
+                with updater.autocast():
+                    predictions = network(batch)
+                losses.append(criterion(predictions, boxes, labels, (64, 64))["total"])
+                updater.step(losses[-1])
+            results.append((torch.stack(losses).tolist(), snapshot(updater)))
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert results[0][0] == results[1][0]
+    assert_equal_bits(results[0][1], results[1][1])

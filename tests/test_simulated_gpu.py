@@ -13,12 +13,14 @@ import export
 import nets
 import predict
 from datasets.dataset import Batch
+from datasets.loader import TrainSampler
 from nets.detector import Detector, load
 from utils import checkpoint
 from utils.config import ConfigError
 from utils.distributed import Interrupted, Ranks, StopSignal
-from utils.fit import Meter, fit_one_epoch
+from utils.fit import Meter, accelerate, fit_one_epoch
 from utils.optim import Plan, Schedule
+from utils.wrap import Graphed
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="a real GPU is here: the tests marked gpu use it")
 STILL = Schedule(Plan(100, 0, 10, 10, 64, 64), "constant", 0.0, 0.0, 0, 0)  # so that no rounding grows
@@ -138,6 +140,45 @@ def test_whole_run_waits_only_where_it_may_and_equals_that_of_a_cpu(runs):
         assert {name: float(value) for name, value in ours.items() if value} == pytest.approx(numbers, rel=1e-4)
     saved = checkpoint.load(on_gpu / "last.pt")
     assert saved["epoch"] == 2 and all(x.device.type == "cpu" for x in saved["model"].values())
+
+
+def graphs_for(updater, log, **changes):
+    """The tiny model, prepared for batches of two images of 64 x 64 pixels."""
+    sampler = TrainSampler(10, 2, (64, 64), seed=0, **changes)
+    return accelerate(updater.model, sampler, updater, True, log)
+
+
+def test_cuda_graphs_leave_the_statistics_as_they_were_and_images_of_other_sizes_take_the_usual_way():
+    with simulated_gpu():
+        updater = make_updater(MODELS["tiny"](num_classes=3).to(DEVICE), amp="fp16")
+        before = [buffer.cpu().clone() for buffer in updater.model.buffers()]
+        network, said = graphs_for(updater, (messages := []).append), []
+        assert isinstance(network, Graphed) and not messages
+        assert all(torch.equal(a, b.cpu()) for a, b in zip(before, updater.model.buffers(), strict=True))
+        network.passes.register_forward_hook(lambda _, images, __: said.append(tuple(images[0].shape)))
+        for size in (64, 96):
+            network(torch.zeros(2, 3, size, size, dtype=torch.uint8).to(DEVICE))
+        network.eval()(torch.zeros(2, 3, 64, 64, dtype=torch.uint8).to(DEVICE))
+        assert said == [(2, 3, 64, 64)]
+
+
+def test_cuda_graphs_are_not_used_where_they_do_not_work(monkeypatch):
+    def refused(*_, **__):
+        raise RuntimeError("operation not permitted when stream is capturing\nmore")
+
+    with simulated_gpu():
+        updater = make_updater(MODELS["tiny"](num_classes=3).to(DEVICE))
+        assert graphs_for(updater, print, multi_scale=0.5) is updater.model
+        assert accelerate(updater.model, TrainSampler(10, 2, (64, 64), 0), updater, False, print) is updater.model
+        several = make_updater(MODELS["tiny"](num_classes=3).to(DEVICE), accumulate=2)
+        assert graphs_for(several, print) is several.model
+        monkeypatch.setattr(torch.cuda, "make_graphed_callables", refused)
+        assert graphs_for(updater, (messages := []).append) is updater.model
+        assert messages == [
+            "CUDA graphs are not used, training continues without them: operation not permitted when stream is capturing"
+        ]
+    on_cpu = make_updater(MODELS["tiny"](num_classes=3))
+    assert graphs_for(on_cpu, print) is on_cpu.model
 
 
 def test_training_may_round_to_tf32_and_an_evaluation_does_not(demo_images, tmp_path, monkeypatch):

@@ -16,6 +16,8 @@ from utils.metrics import coco_metrics, to_coco
 from utils.optim import MAX_BAD_STEPS, Updater
 from utils.run import Run
 
+LONG = 20_000  # optimizer steps, from which on cuDNN's search for the fastest kernels pays: it takes up to 40 s (H100)
+
 
 class NonFiniteLoss(RuntimeError):
     """Too many optimizer steps in a row without finite gradients.
@@ -126,6 +128,22 @@ def fit_one_epoch(
 
                 log_at = meter.batches + batches_to_log(meter.batches / meter.seconds, updater.accumulate, ranks)
     _reduce_and_check(updater, ranks, meter, recent)
+
+
+def accelerate(model: nn.Module, sampler, updater: Updater, graphs: bool, log: Callable[[str], None]) -> nn.Module:
+    """Returns the model, on a single GPU with CUDA graphs for the batches of `sampler`, and sets the search of cuDNN.
+
+    Without `graphs`, compiled, with accumulation or with several input sizes, the model is returned as it is.
+    """
+    long = updater.schedule.plan.before(updater.schedule.plan.epochs) > LONG
+    torch.backends.cudnn.benchmark = long and not sampler.multi_scale  # searches again for each input size
+    several = isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel) or updater.accumulate > 1
+    eager = several or sampler.multi_scale or model._compiled_call_impl is not None or not graphs
+    if eager or updater.device.type != "cuda":
+        return model
+    from utils.wrap import graphed
+
+    return graphed(model, (sampler.batch_size, 3, *sampler.image_size), updater.autocast, log)
 
 
 def epoch_row(epoch: int, meter: Meter, updater: Updater, images: int) -> dict[str, float]:

@@ -184,10 +184,10 @@ class Updater:
         self.skipped = torch.zeros((), device=self.device)
         self.bad_in_a_row = torch.zeros((), device=self.device)
 
-    def autocast(self):
-        """Returns the autocast context for the forward pass."""
+    def autocast(self, cache: bool = True):
+        """Returns the autocast context for the forward pass. `cache`: cast a weight once for all its uses."""
         dtype = torch.float16 if self.amp == "fp16" else torch.bfloat16
-        return torch.autocast(self.device.type, dtype, enabled=self.amp != "none")
+        return torch.autocast(self.device.type, dtype, enabled=self.amp != "none", cache_enabled=cache)
 
     @property
     def learning_rate(self) -> float:

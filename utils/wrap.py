@@ -1,4 +1,4 @@
-"""What only several processes or torch.compile need. Batch norms over all ranks, a compiled model; joining, copying files."""
+"""What several processes, CUDA graphs or torch.compile need: batch norms over all ranks, joining, copying files, faster steps."""
 
 import inspect
 import os
@@ -6,6 +6,7 @@ import secrets
 import socket
 import threading
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -99,6 +100,44 @@ def wrap(model: nn.Module, device: torch.device, sync_bn: bool) -> nn.Module:
     names = ("forward_sync_buffers", "broadcast_buffers")  # PyTorch renamed the option
     name = next(name for name in names if name in inspect.signature(ddp).parameters)
     return ddp(model, device_ids=devices, gradient_as_bucket_view=True, **{name: False})
+
+
+class Graphed(nn.Module):
+    """A model on a GPU whose training passes are replayed from CUDA graphs: Python need not launch each operation.
+
+    Outputs and gradients are those of the model. Images of another shape than `shape` take the usual way. Each backward pass
+    overwrites the gradients of the one before, so they cannot be accumulated.
+    """
+
+    def __init__(self, model: nn.Module, shape: tuple[int, ...], autocast: Callable):
+        super().__init__()
+        self.model, self.shape = model.train(), shape
+        before = [buffer.clone() for buffer in model.buffers()]
+        images = torch.zeros(shape, dtype=torch.uint8, device=next(model.parameters()).device)
+        try:
+            with autocast(cache=False):  # so that casts of the weights become part of the graph
+                passes = torch.cuda.make_graphed_callables(nn.Sequential(model), (images,), allow_unused_input=True)
+        finally:
+            for buffer, value in zip(model.buffers(), before, strict=True):
+                buffer.copy_(value)  # capturing runs the model, which changes the statistics of batch norms
+        self.passes = passes
+
+    def forward(self, images: Tensor):
+        """Images [B, 3, H, W] -> predictions of the model."""
+        replay = self.training and tuple(images.shape) == self.shape
+        return self.passes(images) if replay else self.model(images)
+
+
+def graphed(model: nn.Module, shape: tuple[int, ...], autocast: Callable, log: Callable[[str], None]) -> nn.Module:
+    """Returns the model as `Graphed`; where CUDA graphs do not work, logs why and returns the model itself."""
+    # The passes are captured on another stream than that of the optimizer. PyTorch lets one wait for the other.
+    warnings.filterwarnings("ignore", message="The AccumulateGrad node's stream does not match")
+    try:
+        return Graphed(model, shape, autocast)
+    except RuntimeError as error:
+        torch.cuda.empty_cache()
+        log(f"CUDA graphs are not used, training continues without them: {str(error).strip().splitlines()[0]}")
+        return model
 
 
 def compile_forward(model: nn.Module, sizes_vary: bool, ranks: Ranks, sync_bn: bool = True) -> str:
