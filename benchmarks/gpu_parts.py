@@ -244,7 +244,7 @@ def memory_of(cfg, name: str, amp: str) -> dict:
     boxes = settings(cfg, name, amp).boxes
     probed = training_memory(model, nets.criterion(model), (cfg.size, cfg.size), boxes, amp, cfg.batch_size)
     del model
-    updater, one_step = trainer(cfg, name, amp)
+    updater, one_step = trainer(cfg, name, amp, graphs=False)
     torch.cuda.reset_peak_memory_stats()
     for _ in range(WARM_UP):
         one_step()
