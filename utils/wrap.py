@@ -1,5 +1,6 @@
 """What several processes, CUDA graphs or torch.compile need: batch norms over all ranks, joining, copying files, faster steps."""
 
+import gc
 import inspect
 import os
 import secrets
@@ -132,6 +133,7 @@ def graphed(model: nn.Module, shape: tuple[int, ...], autocast: Callable, log: C
     """Returns the model as `Graphed`; where CUDA graphs do not work, logs why and returns the model itself."""
     # The passes are captured on another stream than that of the optimizer. PyTorch lets one wait for the other.
     warnings.filterwarnings("ignore", message="The AccumulateGrad node's stream does not match")
+    gc.collect()  # the graphs of the phase before, which hold its activations
     try:
         return Graphed(model, shape, autocast)
     except RuntimeError as error:
