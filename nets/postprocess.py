@@ -24,18 +24,21 @@ def select(
     scores: Tensor,
     labels: Tensor,
     transforms: Tensor,
-    confidence: float = 0.001,
+    confidence: float | Tensor = 0.001,
     nms_iou: float = 0.65,
     max_detections: int = 300,
+    max_candidates: int = MAX_CANDIDATES,
 ) -> list[Detections]:
     """Applies the confidence threshold and NMS per class to boxes `[B, A, 4]` xyxy, scores and labels `[B, A]`.
 
-    `transforms [B, 5]`: letterbox transforms. Boxes with a coordinate that is not finite are left out.
+    `transforms [B, 5]`: letterbox transforms. `confidence` may be a tensor [C], a threshold for each class. Boxes with a
+    coordinate that is not finite are left out.
     """
     if boxes.device.type in NO_FLOAT64:
         boxes, scores, labels, transforms = (x.cpu() for x in (boxes, scores, labels, transforms))
-    candidate = (scores >= confidence) & boxes.abs().amax(-1).isfinite()
-    counts = candidate.sum(1).clamp(max=MAX_CANDIDATES).tolist()
+    least = confidence.to(labels.device)[labels] if isinstance(confidence, Tensor) else confidence
+    candidate = (scores >= least) & boxes.abs().amax(-1).isfinite()
+    counts = candidate.sum(1).clamp(max=max_candidates).tolist()
     # Stable: an untrained model has many equal scores, and the choice among them must not depend on the other images.
     scores, order = scores.where(candidate, -1).sort(stable=True, descending=True)
     scores, order = (x[:, : max(counts, default=0)] for x in (scores, order))
