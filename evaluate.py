@@ -59,11 +59,8 @@ class Config:
 
 
 RESULTS = ("metrics.json", "detections.json", "ground_truth.json", "precision_recall.png", "confusion_matrix.png")
-LEAST = {
-    "batch_size": 1,
-    "max_detections": 1,
-    **dict.fromkeys(("confidence", "nms_iou", "show_confidence", "worst", "workers"), 0),
-}
+LEAST = dict.fromkeys(("confidence", "nms_iou", "show_confidence", "worst", "workers"), 0)
+LEAST |= dict.fromkeys(("batch_size", "max_detections"), 1)
 MOST = {"max_detections": MAX_CANDIDATES, **dict.fromkeys(("confidence", "nms_iou", "show_confidence"), 1)}
 CLASS_COLUMNS = ("AP", "AP50", "VOC_AP50", "precision", "recall", "f1", "threshold")
 

@@ -66,8 +66,8 @@ def main(cfg: Config) -> Path | None:
     cfg = check(cfg)
     require(cfg, LEAST, MOST, {"labels": (None, *LABELS)})
     classes = formats.read_classes(cfg.classes) if cfg.classes else None
-    limits = (cfg.confidence, cfg.nms_iou, cfg.batch_size, cfg.max_detections)
-    detector = Detector(cfg.checkpoint, cfg.model, classes, cfg.image_size, cfg.device, *limits)
+    limits = {name: getattr(cfg, name) for name in ("confidence", "nms_iou", "batch_size", "max_detections")}
+    detector = Detector(cfg.checkpoint, cfg.model, classes, cfg.image_size, cfg.device, **limits)
     distributed.set_threads(detector.device, 0)
     size = " x ".join(map(str, detector.image_size))
     given = isinstance(cfg.confidence, float)

@@ -9,7 +9,6 @@ from lively import lively_checkpoint
 from small import config, log_of, train_quietly
 
 import evaluate
-import export
 import predict
 from nets.detector import Detector, Result
 from nets.thresholds import threshold_text
@@ -28,11 +27,6 @@ def weights(tmp_path_factory):
     return lively_checkpoint(path, classes=CLASSES, metrics={"confidence": COMMON}, thresholds=OWN)
 
 
-@pytest.fixture(scope="module")
-def exported(weights):
-    return export.main(export.Config(str(weights), check_images=2))
-
-
 def images(count=6):
     rng = np.random.default_rng(0)
     return [rng.integers(0, 256, (48, 80, 3), dtype=np.uint8) for _ in range(count)]
@@ -43,18 +37,16 @@ def above(result: Result, least) -> Result:
     return Result(*(x[keep] for x in result[:3]), tuple(np.array(result.names)[keep].tolist()))
 
 
-@pytest.mark.parametrize("kind", ["checkpoint", "exported"])
-def test_each_class_has_its_own_threshold(weights, exported, kind):
+def test_each_class_has_its_own_threshold(weights):
     """NMS works per class, so the detections are those of a low threshold above the threshold of their class."""
-    file = weights if kind == "checkpoint" else exported
-    every = Detector(file, confidence=0.05, device="cpu")(images())
+    every = Detector(weights, confidence=0.05, device="cpu")(images())
     counts = np.zeros((2, 3), int)
-    for one, result in zip(every, Detector(file, confidence="per_class", device="cpu")(images()), strict=True):
+    for one, result in zip(every, Detector(weights, confidence="per_class", device="cpu")(images()), strict=True):
         expected = above(one, LEAST)
         assert all(np.array_equal(a, b) for a, b in zip(result, expected, strict=True))
         counts += [np.bincount(labels, minlength=3) for labels in (one.labels, result.labels)]
     assert (counts[0] > counts[1]).all() and (counts[1] > 0).all()
-    assert Detector(file, device="cpu").limits["confidence"] == COMMON  # none: the common one
+    assert Detector(weights, device="cpu").limits["confidence"] == COMMON  # none: the common one
 
 
 def test_the_limit_of_detections_counts_those_above_their_thresholds(weights):
@@ -74,13 +66,12 @@ def test_files_without_thresholds_and_other_words_are_refused(tmp_path, weights)
         Detector(weights, device="cpu", confidence="per-class")
 
 
-def test_the_thresholds_in_use_are_explained(tmp_path, weights, exported):
+def test_the_thresholds_in_use_are_explained(tmp_path, weights):
     def text(path, confidence=None):
         return threshold_text(Detector(path, device="cpu", confidence=confidence))
 
     assert "confidence 0.45: the best mean F1 of the classes on the validation data of this training" in text(weights)
     assert "as confidence=0.23" in text(weights) and "confidence=per_class takes the best" in text(weights)
-    assert "confidence 0.45: the default of the exported file" in text(exported)
     nothing = text(lively_checkpoint(tmp_path / "a.pt"))
     assert "confidence 0.3: the default for files without the best F1" in nothing and "per_class" not in nothing
     per_class = text(weights, "per_class")
