@@ -21,12 +21,12 @@ from datasets.loader import ValSampler, build_loader
 from datasets.scan import prepare
 from datasets.store import Annotations
 from nets import detector
-from utils import distributed, draw, run
+from nets.postprocess import MAX_CANDIDATES
+from utils import distributed, run
 from utils.checkpoint import atomic_write
 from utils.config import ConfigError, check, is_weights, override, require, run_script, table
 from utils.fit import evaluate
-from utils.images import read_image
-from utils.metrics import BACKEND, COCO_METRICS, curves
+from utils.metrics import BACKEND, COCO_METRICS
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,8 @@ class Config:
     image_size: tuple[int, int] | None = None  # height, width; none: that of the training
     confidence: float = 0.001  # low, because AP needs the whole curve; published metrics use 0.001
     nms_iou: float = 0.65  # the published metrics of YOLOX use it
+    max_detections: int = 300  # per image; the published metrics of YOLOX have no limit: 3000
+    multi_label: bool = False  # several classes per anchor point, as in the published metrics of YOLOv9
     batch_size: int = 16  # images per step of one process
     # data; none: as in the training
     part: str = "val"  # of data with several parts: train, val, test, all
@@ -57,14 +59,16 @@ class Config:
 
 
 RESULTS = ("metrics.json", "detections.json", "ground_truth.json", "precision_recall.png", "confusion_matrix.png")
-LEAST = {"batch_size": 1, **dict.fromkeys(("confidence", "nms_iou", "show_confidence", "worst", "workers"), 0)}
+LEAST = dict.fromkeys(("confidence", "nms_iou", "show_confidence", "worst", "workers"), 0)
+LEAST |= dict.fromkeys(("batch_size", "max_detections"), 1)
+MOST = {"max_detections": MAX_CANDIDATES, **dict.fromkeys(("confidence", "nms_iou", "show_confidence"), 1)}
 CLASS_COLUMNS = ("AP", "AP50", "VOC_AP50", "precision", "recall", "f1", "threshold")
 
 
 def main(cfg: Config) -> dict:
     """Evaluates a checkpoint, writes the results to a folder and returns the metrics."""
     cfg = check(cfg)
-    require(cfg, LEAST, dict.fromkeys(("confidence", "nms_iou", "show_confidence"), 1), {})
+    require(cfg, LEAST, MOST, {})
     if cfg.device == "cuda:all":
         raise ConfigError("device=cuda:all is for training: use torchrun, or device=cuda for one GPU")
     ranks = distributed.start(detector.device_for(cfg.checkpoint, cfg.device))
@@ -72,6 +76,10 @@ def main(cfg: Config) -> dict:
     log = print if ranks.is_main else lambda *_: None
     names = formats.read_classes(cfg.classes) if cfg.classes else None
     model, classes, size, trained, path, *_ = detector.load(cfg.checkpoint, cfg.model, names, cfg.image_size)
+    if cfg.multi_label:
+        from nets.multi_label import MultiLabel
+
+        model = MultiLabel(model)
     given = {name: getattr(cfg, name) for name in ("image_root", "bad_boxes", "bad_images")}
     options = trained | {name: value for name, value in given.items() if value is not None}
     if cfg.data not in (None, trained.get("train"), trained.get("val")):  # their images are not those of the training
@@ -83,15 +91,18 @@ def main(cfg: Config) -> dict:
     sampler = ValSampler(len(data), cfg.batch_size, size, ranks.rank, ranks.world_size)
     loader = build_loader(DetectionDataset(data, model.letterbox), sampler, cfg.workers, ranks.device.type == "cuda")
     model = model.to(ranks.device, memory_format=torch.channels_last)
-    limits = {"confidence": cfg.confidence, "nms_iou": cfg.nms_iou}
+    limits = {"confidence": cfg.confidence, "nms_iou": cfg.nms_iou, "max_detections": cfg.max_detections}
     metrics = evaluate(model, loader, ranks, **limits)
     if ranks.is_main:
+        from utils import plots
+
         detections = metrics.pop("detections")
         print(metrics_text(metrics))
         folder = open_output(cfg.output, path, bool(trained))
-        settings = {"checkpoint": str(path), "data": data.source, "pictures": len(data), "image_size": size, **limits}
+        settings = {"checkpoint": str(path), "data": data.source, "pictures": len(data), "image_size": size}
+        settings |= {**limits, "multi_label": cfg.multi_label}
         write_results(folder, data, detections, metrics | {"evaluator": BACKEND.name, "settings": settings})
-        analyze_errors(folder, data, detections, cfg.show_confidence, cfg.worst)
+        plots.analyze_errors(folder, data, detections, cfg.show_confidence, cfg.worst)
         ap, ap50 = four_decimals(metrics["AP"]), four_decimals(metrics["AP50"])
         print(f"{folder}  mAP50-95 {ap}  mAP50 {ap50}  by {BACKEND.name}")
     ranks.stop()
@@ -162,25 +173,6 @@ def write_results(folder: Path, data: Annotations, detections: list[dict], metri
         text = json.dumps(contents, ensure_ascii=False, indent=2 if name == "metrics" else None)
         with atomic_write(folder / f"{name}.json") as file:
             file.write(text.encode("utf-8", errors="surrogateescape"))
-
-
-def analyze_errors(folder: Path, data: Annotations, detections: list[dict], confidence: float, worst: int) -> None:
-    """Draws the precision-recall curves, the confusion matrix, and the `worst` images with the most errors."""
-    from utils import plots
-
-    truth = data.coco()
-    plots.draw_precision_recall(curves(truth, detections)["coco"], folder / "precision_recall.png")
-    comparisons = plots.compare_images(truth, detections, confidence)
-    matrix = plots.confusion_matrix(comparisons, len(data.classes))
-    plots.draw_confusion(matrix, data.classes, folder / "confusion_matrix.png")
-    ranking = sorted(range(len(comparisons)), key=lambda i: comparisons[i].errors, reverse=True)
-    ranking = [i for i in ranking[:worst] if comparisons[i].errors]
-    if ranking:
-        print(f"images with the most errors at confidence {confidence:g} (green: correct, orange: missed, red: false):")
-    for number, index in enumerate(ranking, 1):
-        one, path = comparisons[index], data.path(index)
-        draw.write_image(folder / f"worst_{number:02}.jpg", plots.draw_errors(read_image(path), one, data.classes))
-        print(f"  worst_{number:02}.jpg  {one.missed.sum():3} missed  {one.false.sum():3} false  {path}")
 
 
 def command(words: list[str]) -> None:

@@ -102,6 +102,7 @@ def description(cfg: Config, loaded: detector.Loaded) -> dict[str, Any]:
         "padding": FILL,
         "outputs": cfg.outputs,
         "confidence": loaded.confidence if cfg.confidence is None else cfg.confidence,
+        "thresholds": dict(loaded.thresholds),
         "nms_iou": cfg.nms_iou,
         "max_detections": cfg.max_detections,
         "half": cfg.half,

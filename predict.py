@@ -17,6 +17,7 @@ from tqdm import tqdm
 
 from datasets import formats
 from nets.detector import Detector, Result
+from nets.postprocess import MAX_CANDIDATES
 from nets.pretrained import COCO_CATEGORY_IDS, COCO_CLASSES
 from nets.results import Results
 from utils import distributed, run
@@ -33,8 +34,9 @@ class Config:
     checkpoint: str | None = None  # .pt or .onnx; coco: official weights, with model=; none: the newest runs/*/best.pt
     source: str | None = None  # image, folder, pattern, video, camera number; none: validation images of the training
     output: str | None = None  # a folder; none: a new one in runs
-    confidence: float | None = None  # lower: more detections, more of them wrong; none: that of the best F1, or 0.3
+    confidence: float | str | None = None  # lower: more boxes, more wrong; none: of the best F1, or 0.3; per_class
     nms_iou: float = 0.5  # boxes of a class that overlap more are one object
+    max_detections: int = 300  # per image
     # for official weights, which do not store these
     model: str | None = None  # yolox_nano, yolox_tiny, yolox_s, _m, _l, _x; yolov9_t, _s, _m, _c
     classes: str | None = None  # a file with one name per line; none: COCO's 80
@@ -53,7 +55,8 @@ class Config:
 VIDEO_SUFFIXES = {".mp4", ".avi", ".mov", ".mkv", ".webm", ".m4v", ".mpg", ".mpeg", ".wmv", ".flv", ".ts"}
 BEHIND = 8  # predicted images that may wait to be drawn and written
 WRITABLE = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff"}  # images of other formats are drawn as PNG
-LEAST, MOST = {"batch_size": 1, "confidence": 0, "nms_iou": 0}, {"confidence": 1, "nms_iou": 1}
+LEAST = {"batch_size": 1, "max_detections": 1, "confidence": 0, "nms_iou": 0}
+MOST = {"max_detections": MAX_CANDIDATES, "confidence": 1, "nms_iou": 1}
 LABELS = ("labelstudio", "cvat", "coco", "yolo", "yolo_scores", "voc", "txt")
 EXAMPLES = 16  # number of validation images if there is no source
 
@@ -63,12 +66,17 @@ def main(cfg: Config) -> Path | None:
     cfg = check(cfg)
     require(cfg, LEAST, MOST, {"labels": (None, *LABELS)})
     classes = formats.read_classes(cfg.classes) if cfg.classes else None
-    limits = {"confidence": cfg.confidence, "nms_iou": cfg.nms_iou, "batch_size": cfg.batch_size}
+    limits = {name: getattr(cfg, name) for name in ("confidence", "nms_iou", "batch_size", "max_detections")}
     detector = Detector(cfg.checkpoint, cfg.model, classes, cfg.image_size, cfg.device, **limits)
     distributed.set_threads(detector.device, 0)
     size = " x ".join(map(str, detector.image_size))
-    confidence = f"confidence {detector.limits['confidence']:g}"
-    print(f"{detector.path}: {len(detector.classes)} classes, input {size}, {confidence}, {detector.device}")
+    given = isinstance(cfg.confidence, float)
+    confidence = f", confidence {cfg.confidence:g}" if given else ""
+    print(f"{detector.path}: {len(detector.classes)} classes, input {size}{confidence}, {detector.device}")
+    if not given:
+        from nets.thresholds import threshold_text
+
+        print(threshold_text(detector))
     stream = cfg.source is not None and is_stream(cfg.source)
     if stream and cfg.labels:
         raise ConfigError(f"labels={cfg.labels} is for images: the frames of a video are not kept as files")

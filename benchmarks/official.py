@@ -9,10 +9,11 @@ import evaluate
 from benchmarks.table import add_row
 from utils.config import override
 
-HEAD = """# AP of official weights, confidence 0.001, NMS IoU 0.65
+HEAD = """# AP of official weights
 
 `python -m benchmarks.official weights=FILE model=NAME data=COCO.json` runs `evaluate.py` and adds a row. The official
-implementation has AP 0.2880 and AP50 0.4480 on the same 326 images of val2017 (YOLOX-nano, 416 pixels)."""
+implementation has AP 0.2880 and AP50 0.4480 on the same 326 images of val2017 (YOLOX-nano, 416 pixels), with confidence 0.001,
+NMS IoU 0.65, no limit of boxes and one label per anchor point."""
 
 
 @dataclass(frozen=True)
@@ -20,15 +21,23 @@ class Config:
     weights: str = "coco"  # a file; coco: download the official one
     model: str = "yolox_nano"
     data: str = "instances_val2017.json"
+    confidence: float = 0.001
+    nms_iou: float = 0.65
+    max_detections: int = 300  # per image
+    multi_label: bool = False  # several classes per anchor point
 
 
 def main(cfg: Config) -> None:
     """Evaluates the weights and adds a row to benchmarks/results/official.md."""
     with tempfile.TemporaryDirectory() as folder:
+        limits = {name: getattr(cfg, name) for name in ("confidence", "nms_iou", "max_detections", "multi_label")}
         constants = {"checkpoint": cfg.weights, "model": cfg.model, "data": cfg.data, "output": folder}
-        metrics = evaluate.main(evaluate.Config(**constants))
+        metrics = evaluate.main(evaluate.Config(**constants, **limits))
     cells = {name: f"{metrics[name]:.4f}" for name in ("AP", "AP50", "AP75", "AR100")}
-    add_row("official", HEAD, {"model": cfg.model, "data": Path(cfg.data).name, **cells})
+    row = {"model": cfg.model, "data": Path(cfg.data).name, "confidence": f"{cfg.confidence:g}"}
+    row |= {"NMS IoU": f"{cfg.nms_iou:g}", "boxes per image": str(cfg.max_detections)}
+    row["labels per anchor point"] = "several" if cfg.multi_label else "one"
+    add_row("official", HEAD, {**row, **cells})
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ predict.py uses the same class, and evaluate.py the same `load`, so all of them 
 
 import ctypes
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 import nets
-from nets import pretrained
 from utils import checkpoint
 from utils.config import check_class_names
 from utils.distributed import choose_device
@@ -44,16 +43,19 @@ class Loaded(NamedTuple):
     image_size: tuple[int, int]  # height, width
     config: dict[str, Any]  # constants of the training run; empty for official weights and ONNX files
     path: Path
-    confidence: float  # threshold of the best F1 in the validation, or CONFIDENCE
+    confidence: float  # threshold of the best mean F1 in the validation, or CONFIDENCE
     name: str  # of the model, such as yolox_s
+    thresholds: Mapping[str, float] = {}  # by class, of its best F1 in the validation; not of all classes
+    measured: bool = False  # whether `confidence` comes from a validation
 
 
 class Detector:
     """A trained model as a callable: `Detector(checkpoint)(images)` returns one `Result` per image.
 
     An image is a path, or a uint8 array [H, W, 3] in BGR order as in OpenCV. `load` explains the arguments `checkpoint`,
-    `model`, `classes` and `image_size`; `confidence=None` takes the threshold stored in the file. The boxes are those of
-    evaluate.py with the same `confidence` and `nms_iou`, up to rounding, since batch norms are folded into the convolutions.
+    `model`, `classes` and `image_size`; `confidence=None` takes the threshold stored in the file, "per_class" those of its
+    classes. The boxes are those of evaluate.py with the same `confidence`, `nms_iou` and `max_detections`, up to rounding,
+    since batch norms are folded into the convolutions.
     On a CPU the process keeps the memory that it frees (see `keep_memory`).
     """
 
@@ -64,14 +66,20 @@ class Detector:
         classes: Sequence[str] | None = None,
         image_size: tuple[int, int] | None = None,
         device: str = "auto",
-        confidence: float | None = None,
+        confidence: float | str | None = None,
         nms_iou: float = 0.5,
         batch_size: int = 8,
+        max_detections: int = 300,
     ):
-        loaded = load(checkpoint, model, classes, image_size)
+        self.loaded = loaded = load(checkpoint, model, classes, image_size)
         self.classes, self.image_size, self.config, self.path = loaded[1:5]
         self.device, self.batch_size = choose_device(device_for(loaded.path, device)), batch_size
-        self.limits = {"confidence": loaded.confidence if confidence is None else confidence, "nms_iou": nms_iou}
+        least = loaded.confidence if confidence is None else confidence
+        if isinstance(confidence, str):
+            from nets.thresholds import thresholds_of
+
+            least = thresholds_of(loaded, confidence)
+        self.limits = {"confidence": least, "nms_iou": nms_iou, "max_detections": max_detections}
         self.model = loaded.model.fuse().to(self.device, memory_format=torch.channels_last)
         if self.device.type == "cpu":
             keep_memory()
@@ -160,9 +168,17 @@ def load(
             raise ValueError(f"checkpoint=coco needs model=, one of {', '.join(nets.model_names())}")
         path = nets.fetch_weights(model)
     if path.suffix == ".onnx":
-        loaded = _load_exported(path, image_size)
+        from nets.onnx import OnnxModel
+
+        network = OnnxModel(path, image_size=image_size)
+        names, size, confidence, name = (network.about[x] for x in ("classes", "image_size", "confidence", "model"))
+        thresholds = network.about.get("thresholds", {})
+        loaded = Loaded(network, tuple(names), tuple(size), {}, path, confidence, name, thresholds)
     elif model is not None and not checkpoint.is_own(checkpoint.read(path)):
-        loaded = _load_official(path, model, classes)
+        from nets.weights import load_official
+
+        network, names = load_official(path, model, classes)
+        loaded = Loaded(network.eval(), names, nets.official_size(model), {}, path, CONFIDENCE, model)
     else:
         loaded = _load_checkpoint(path)
     check_class_names(loaded.classes, str(path))
@@ -182,40 +198,9 @@ def _load_checkpoint(path: Path) -> Loaded:
         network = nets.build(config["model"], len(names), contents["model"])
         network.load_state_dict(contents["model"])
     best = contents.get("metrics", {}).get("confidence", -1)
-    confidence = best if best > 0 else CONFIDENCE
-    return Loaded(network.eval(), names, tuple(config["image_size"]), config, path, confidence, config["model"])
-
-
-def _load_exported(path: Path, image_size: tuple[int, int] | None) -> Loaded:
-    """Loads an ONNX file of export.py. Raises ValueError if it does not accept `image_size`."""
-    from nets.onnx import OnnxModel
-
-    network = OnnxModel(path)
-    about, size = network.about, tuple(network.about["image_size"])
-    if image_size not in (None, size) and not about["dynamic_size"]:
-        only = f"image_size={size[0]},{size[1]} only"
-        raise ValueError(f"{path} was exported for {only}: leave it out, or export with dynamic_size=true")
-    return Loaded(network, tuple(about["classes"]), size, {}, path, about["confidence"], about["model"])
-
-
-def _load_official(path: Path, model: str, classes: Sequence[str] | None) -> Loaded:
-    """Loads weights of other programs, with all their classes or with the rows of `classes`. Raises ValueError."""
-    from nets.weights import class_rows
-    from utils.validate import fitting
-
-    state, names = nets.read_weights(path, model)
-    rows = class_rows(state)
-    wanted = tuple(classes or names or ())
-    if not wanted:
-        raise ValueError(f"{path} predicts {rows} classes without their names: give classes=FILE, one name per line")
-    known = names and len(pretrained.shared_classes(names, wanted)) == len(wanted)
-    if not known and len(wanted) != rows:
-        raise ValueError(f"{path} predicts {rows} classes, classes= has {len(wanted)} names, and not all are COCO's")
-    network = nets.build(model, len(wanted), state)
-    with fitting(path):
-        state = pretrained.adapt_classes(state, names if known else None, wanted, network)
-        checkpoint.load_matching(network, state).require(backbone=1.0, neck=1.0, head=1.0)
-    return Loaded(network.eval(), wanted, nets.official_size(model), {}, path, CONFIDENCE, model)
+    confidence, size = best if best > 0 else CONFIDENCE, tuple(config["image_size"])
+    thresholds = contents.get("thresholds", {})
+    return Loaded(network.eval(), names, size, config, path, confidence, config["model"], thresholds, best > 0)
 
 
 def newest_checkpoint() -> Path:

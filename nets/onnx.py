@@ -24,10 +24,15 @@ class OnnxModel:
     """An ONNX file of export.py as a model that predicts on the CPU, with as many threads as torch has now.
 
     `about` is the metadata of the file (docs/deploy.md). `decoder` decodes raw outputs, and may be given for a test of the
-    file; otherwise it is built without memory for its weights.
+    file; otherwise it is built without memory for its weights. Raises ValueError if the file does not accept `image_size`.
     """
 
-    def __init__(self, path: str | Path, decoder: nets.DetectionModel | None = None):
+    def __init__(
+        self,
+        path: str | Path,
+        decoder: nets.DetectionModel | None = None,
+        image_size: tuple[int, int] | None = None,
+    ):
         self._session = _open(Path(path))
         self.about = _about(Path(path), _metadata(Path(path), self._session))
         self.letterbox, self.num_classes = self.about["letterbox"], len(self.about["classes"])
@@ -37,6 +42,10 @@ class OnnxModel:
             with torch.device("meta"):
                 self._decoder = decoder or nets.build(self.about["model"], self.num_classes)
         self._check_graph()
+        height, width = self.about["image_size"]
+        if image_size not in (None, (height, width)) and not self.about["dynamic_size"]:
+            only = f"image_size={height},{width} only"
+            raise ValueError(f"{path} was exported for {only}: leave it out, or export with dynamic_size=true")
 
     def _check_graph(self) -> None:
         """Raises CheckpointError unless inputs and outputs of the graph are those that the metadata promise."""
@@ -70,19 +79,21 @@ class OnnxModel:
         predictions: Any,
         image_size: tuple[int, int],
         transforms: Tensor,
-        confidence: float = 0.001,
+        confidence: float | Tensor = 0.001,
         nms_iou: float = 0.65,
         max_detections: int = 300,
     ) -> list[Detections]:
         """Turns predictions into detections per image, as `DetectionModel.detections` does.
 
-        An image has at most as many as the `max_detections` of the export.
+        An image has at most as many as the `max_detections` of the export. With a threshold for each class, detections above
+        the lowest one count against this limit.
         """
         if self._decoder is not None:
             limits = {"confidence": confidence, "nms_iou": nms_iou, "max_detections": max_detections}
             return self._decoder.detections(predictions, image_size, transforms.cpu(), **limits)
-        limits = {"confidence": np.array([confidence], np.float32), "nms_iou": np.array([nms_iou], np.float32)}
-        boxes, scores, labels = (x[:, :max_detections] for x in self._run(predictions, limits))
+        least = torch.as_tensor(confidence, dtype=torch.float32).expand(self.num_classes)
+        limits = {"confidence": least.min().reshape(1).numpy(), "nms_iou": np.array([nms_iou], np.float32)}
+        boxes, scores, labels = self._run(predictions, limits)
         if boxes.shape != (*scores.shape, 4) or labels.shape != scores.shape or boxes.ndim != 3:
             raise CheckpointError(f"{self._path} returns {list(boxes.shape)}, not boxes with scores: export it again")
         keep = labels >= 0
@@ -91,7 +102,10 @@ class OnnxModel:
         ):
             raise CheckpointError(f"{self._path} returns unknown classes or boxes that are not finite: export it again")
         boxes, labels = into_original(boxes, transforms.cpu()[:, None]), labels.long()
-        return [Detections(*(x[i][keep[i]] for x in (boxes, scores, labels))) for i in range(len(labels))]
+        keep &= scores >= least[labels.clamp(min=0)]
+        return [
+            Detections(*(x[i][keep[i]][:max_detections] for x in (boxes, scores, labels))) for i in range(len(keep))
+        ]
 
     def _run(self, images: Tensor, limits: Mapping[str, np.ndarray]) -> list[Tensor]:
         """Runs the session on as many images at a time as the file takes; an incomplete batch is padded with black images."""

@@ -24,18 +24,21 @@ def select(
     scores: Tensor,
     labels: Tensor,
     transforms: Tensor,
-    confidence: float = 0.001,
+    confidence: float | Tensor = 0.001,
     nms_iou: float = 0.65,
     max_detections: int = 300,
+    max_candidates: int = MAX_CANDIDATES,
 ) -> list[Detections]:
     """Applies the confidence threshold and NMS per class to boxes `[B, A, 4]` xyxy, scores and labels `[B, A]`.
 
-    `transforms [B, 5]`: letterbox transforms. Boxes with a coordinate that is not finite are left out.
+    `transforms [B, 5]`: letterbox transforms. `confidence` may be a tensor [C], a threshold for each class. Boxes with a
+    coordinate that is not finite are left out.
     """
     if boxes.device.type in NO_FLOAT64:
         boxes, scores, labels, transforms = (x.cpu() for x in (boxes, scores, labels, transforms))
-    candidate = (scores >= confidence) & boxes.abs().amax(-1).isfinite()
-    counts = candidate.sum(1).clamp(max=MAX_CANDIDATES).tolist()
+    least = confidence.to(labels.device)[labels] if isinstance(confidence, Tensor) else confidence
+    candidate = (scores >= least) & boxes.abs().amax(-1).isfinite()
+    counts = candidate.sum(1).clamp(max=max_candidates).tolist()
     # Stable: an untrained model has many equal scores, and the choice among them must not depend on the other images.
     scores, order = scores.where(candidate, -1).sort(stable=True, descending=True)
     scores, order = (x[:, : max(counts, default=0)] for x in (scores, order))
@@ -53,7 +56,7 @@ def nms(boxes: Tensor, scores: Tensor, labels: Tensor, nms_iou: float, max_detec
 
     The cost is quadratic: 15 ms for 3,000 boxes on one CPU core, 0.6 ms for 900. So only the best 3 * max_detections boxes are
     compared at first. The result is exact if enough of them are kept, since a box never depends on boxes with lower scores.
-    Otherwise all boxes are compared.
+    Otherwise four times as many are compared, until all are.
     """
     from torchvision.ops import nms as torchvision_nms  # slow to import, and training starts without it
 
@@ -61,6 +64,7 @@ def nms(boxes: Tensor, scores: Tensor, labels: Tensor, nms_iou: float, max_detec
     shifted = boxes.clamp(-FAR, FAR).double() + labels[:, None] * (2 * FAR)
     first = 3 * max_detections
     kept = torchvision_nms(shifted[:first], scores[:first].double(), nms_iou)
-    if len(scores) > first and len(kept) < max_detections:
-        kept = torchvision_nms(shifted, scores.double(), nms_iou)
+    while len(scores) > first and len(kept) < max_detections:
+        first *= 4
+        kept = torchvision_nms(shifted[:first], scores[:first].double(), nms_iou)
     return kept.sort().values[:max_detections]

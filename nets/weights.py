@@ -3,7 +3,7 @@
 import hashlib
 import http.client
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -132,6 +132,29 @@ def read(path: str | Path, rename: Callable[[str], str | None]) -> tuple[dict[st
             f"preprocessing of YOLOX release 0.1.0 and would detect nothing. Use those of release 0.1.1rc0 (weights=coco)"
         )
     return state, COCO_CLASSES if class_rows(state) == len(COCO_CLASSES) else None
+
+
+def load_official(path: Path, model: str, classes: Sequence[str] | None) -> tuple[torch.nn.Module, tuple[str, ...]]:
+    """Loads weights of other programs, with all their classes or with the rows of `classes`. Raises ValueError.
+
+    Returns the model and its classes.
+    """
+    import nets
+    from utils.validate import fitting
+
+    state, names = nets.read_weights(path, model)
+    rows = class_rows(state)
+    wanted = tuple(classes or names or ())
+    if not wanted:
+        raise ValueError(f"{path} predicts {rows} classes without their names: give classes=FILE, one name per line")
+    known = names and len(pretrained.shared_classes(names, wanted)) == len(wanted)
+    if not known and len(wanted) != rows:
+        raise ValueError(f"{path} predicts {rows} classes, classes= has {len(wanted)} names, and not all are COCO's")
+    network = nets.build(model, len(wanted), state)
+    with fitting(path):
+        state = pretrained.adapt_classes(state, names if known else None, wanted, network)
+        checkpoint.load_matching(network, state).require(backbone=1.0, neck=1.0, head=1.0)
+    return network, wanted
 
 
 def class_rows(state: Mapping[str, Tensor]) -> int:

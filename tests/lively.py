@@ -47,11 +47,12 @@ def lively(model: DetectionModel, image_size: tuple[int, int]) -> DetectionModel
 
 
 def lively_checkpoint(
-    path, name="tiny_n", classes=("red", "blue", "green"), image_size=(64, 96), metrics=None, **config
+    path, name="tiny_n", classes=("red", "blue", "green"), image_size=(64, 96), metrics=None, thresholds=None, **config
 ) -> Path:
     """Writes a checkpoint of such a model; `config`: further constants of its training."""
     model = lively(nets.build(name, len(classes)), image_size)
     contents = {"config": {"model": name, "image_size": image_size, "val": None, **config}, "classes": list(classes)}
+    contents |= {} if thresholds is None else {"thresholds": thresholds}
     path.parent.mkdir(parents=True, exist_ok=True)
     checkpoint.save(path, contents | {"epoch": 1, "step": 1, "metrics": metrics or {}, "model": model.state_dict()})
     return path

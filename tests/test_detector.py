@@ -154,7 +154,7 @@ def test_images_of_another_type_are_refused_with_their_type(weights):
 
 
 def test_a_checkpoint_stores_its_classes_size_and_confidence(weights, tmp_path):
-    model, classes, size, config, path, confidence, name = load(weights)
+    model, classes, size, config, path, confidence, name, *_ = load(weights)
     assert (classes, size, path, confidence, name) == (
         ("red", "blue"),
         (64, 96),

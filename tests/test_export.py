@@ -30,6 +30,7 @@ from nets.model import DetectionModel
 from nets.onnx import OnnxModel
 from nets.postprocess import MAX_CANDIDATES, select
 from nets.speed import measure
+from nets.thresholds import threshold_text
 from utils import checkpoint
 from utils.config import ConfigError
 from utils.distributed import Ranks
@@ -70,7 +71,8 @@ OPTIONS = {
 
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory):
-    return lively_checkpoint(tmp_path_factory.mktemp("weights") / "best.pt", metrics={"confidence": 0.42})
+    stored = {"metrics": {"confidence": 0.42}, "thresholds": {"red": 0.6, "green": 0.25}}
+    return lively_checkpoint(tmp_path_factory.mktemp("weights") / "best.pt", **stored)
 
 
 @pytest.fixture(scope="module")
@@ -367,6 +369,24 @@ def test_the_confidence_of_the_best_f1_is_used_by_every_program(exported, weight
         assert "confidence 0.42" in capsys.readouterr().out
         scores = [entry["score"] for entry in json.loads((folder / "detections.json").read_text())]
         assert scores and 0.42 <= min(scores) < 0.6
+
+
+@pytest.mark.parametrize("name", ["one image", "raw"])
+def test_thresholds_of_classes_are_used_with_every_kind_of_file(exported, weights, name):
+    file = exported(name)[0]
+    ours, theirs = (Detector(path, confidence="per_class", device="cpu") for path in (weights, file))
+    assert theirs.loaded.thresholds == {"red": 0.6, "green": 0.25}
+    assert torch.equal(theirs.limits["confidence"], torch.tensor([0.6, 0.42, 0.25]))
+    assert_same(ours(images()), theirs(images()))
+    least = {"red": 0.6, "blue": 0.42, "green": 0.25}
+    found = {label: [] for label in least}
+    for result in theirs(images()):
+        for label, score in zip(result.names, result.scores, strict=True):
+            found[label].append(score)
+    assert (
+        all(found[label] and least[label] <= min(found[label]) + 1e-6 for label in least) and min(found["green"]) < 0.4
+    )
+    assert "confidence 0.42: the default of the exported file" in threshold_text(Detector(file))
 
 
 def test_evaluate_and_predict_give_the_same_with_the_file_and_the_checkpoint(demo_images, tmp_path):

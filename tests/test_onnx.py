@@ -79,10 +79,11 @@ def test_files_that_are_missing_damaged_or_foreign_are_refused(file, tmp_path):
         ({"classes": "5"}, "classes is 5, it must be a list"),
         ({"image_size": "[1000000, 1000000]"}, "multiples of 32 up to 8192"),
         ({"letterbox": '"left"', "confidence": "1.5"}, "letterbox is 'left'.*; confidence is 1.5"),
+        ({"thresholds": '{"red": "high"}'}, "thresholds is a dict, it must be a dict of class names and numbers"),
         ({"classes": "[" * 9000}, "metadata that are not JSON"),
         ({"nms_free": "true"}, "a model with nms_free=true, which is no longer supported"),
     ],
-    ids=["foreign", "newer", "no JSON", "classes", "size", "two", "deep", "nms_free"],
+    ids=["foreign", "newer", "no JSON", "classes", "size", "two", "thresholds", "deep", "nms_free"],
 )
 def test_metadata_that_are_not_supported_are_refused(file, tmp_path, changes, why):
     with pytest.raises(CheckpointError, match=why):

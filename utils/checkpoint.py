@@ -1,6 +1,7 @@
 """Checkpoints: plain containers and tensors only, written atomically, read with `weights_only=True`.
 
 {"format": 1, "config": {...}, "classes": [...], "epoch": 12, "step": 340, "metrics": {...},
+ "thresholds": {class: confidence of its best F1},
  "model": weights for prediction (the moving average),
  "resume": {"model": raw weights, "updater": {...}, ...}}    # last.pt only
 """

@@ -130,12 +130,12 @@ def check(cfg: T) -> T:
 def require(cfg: Any, least: dict[str, float], most: dict[str, float], choices: dict[str, Sequence[str]]) -> None:
     """Raises ConfigError for a number (or one of a pair) outside of `least` and `most`, and for a word not in `choices`.
 
-    The keys are names of constants. A constant that is None passes the limits.
+    The keys are names of constants. A constant that is None or text passes the limits.
     """
     for name in {**least, **most}:
         value = getattr(cfg, name)
         low, high = least.get(name, -math.inf), most.get(name, math.inf)
-        for number in value if isinstance(value, tuple) else () if value is None else (value,):
+        for number in value if isinstance(value, tuple) else () if isinstance(value, str | None) else (value,):
             if not low <= number <= high:
                 limit = f"at least {show(low)}" if number < low else f"at most {show(high)}"
                 raise ConfigError(f"{name}={show(value)}: it must be {limit}")

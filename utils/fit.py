@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from utils.distributed import Interrupted, Ranks, StopSignal
 from utils.draw import draw_batches, prediction_sheet
-from utils.metrics import coco_metrics, to_coco
+from utils.metrics import class_thresholds, coco_metrics, to_coco
 from utils.optim import MAX_BAD_STEPS, Updater
 from utils.run import Run
 
@@ -263,8 +263,8 @@ def evaluate(
     return {**metrics, "detections": detections}
 
 
-def validate(updater: Updater, loader, criterion, ranks: Ranks, run, epoch: int, stop: StopSignal) -> dict[str, float]:
-    """Evaluates the EMA model after an epoch (counted from 0) and returns columns for log.csv.
+def validate(updater: Updater, loader, criterion, ranks: Ranks, run, epoch: int, stop: StopSignal) -> dict[str, Any]:
+    """Evaluates the EMA model after an epoch (counted from 0). Returns columns for log.csv, and "thresholds" of classes.
 
     Batch-norm statistics are averaged over the processes before. Rank 0 also writes the AP of each class and a contact sheet of
     detections to `run`. `criterion`: see `evaluate`.
@@ -275,4 +275,5 @@ def validate(updater: Updater, loader, criterion, ranks: Ranks, run, epoch: int,
         per_class = {f"AP_class/{n}": row["AP"] for n, row in metrics["per_class"].items() if row["AP"] >= 0}
         run.scalars(per_class, epoch + 1)
         run.image("val_predictions", prediction_sheet(loader.dataset, metrics["detections"]), epoch + 1)
-    return {name: value for name, value in metrics.items() if isinstance(value, float)}
+    row = {name: value for name, value in metrics.items() if isinstance(value, float)}
+    return row | {"thresholds": class_thresholds(metrics["per_class"])}

@@ -7,8 +7,9 @@ pycocotools is the reference. faster-coco-eval gives the same twelve decimals an
 
 import contextlib
 import io
+import math
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import NamedTuple
 
@@ -118,6 +119,14 @@ def best_confidence(curves: Sequence[Curve]) -> float:
         above = np.searchsorted(-curve.scores, -thresholds, side="right")  # scores at or above each threshold
         total += np.append(0.0, curve.f1())[above]
     return float(thresholds[total.argmax()]) if total.any() else -1.0
+
+
+def class_thresholds(per_class: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """The threshold of the best F1 of each class that has a correct detection, from `per_class` of `coco_metrics`.
+
+    Rounded down to four decimals: with batch norms folded, the score of a detection differs in the last digits.
+    """
+    return {name: math.floor(row["threshold"] * 1e4) / 1e4 for name, row in per_class.items() if row["f1"] > 0}
 
 
 def class_names(ground_truth: dict) -> dict[int, str]:

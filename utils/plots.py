@@ -17,8 +17,9 @@ from matplotlib.figure import Figure
 
 from utils.boxes import xywh_to_xyxy
 from utils.checkpoint import atomic_write
-from utils.draw import draw_labeled, drawable
-from utils.metrics import MATCH_IOU, Curve, overlap_matrix
+from utils.draw import draw_labeled, drawable, write_image
+from utils.images import read_image
+from utils.metrics import MATCH_IOU, Curve, curves, overlap_matrix
 
 INK, FAINT = "#33383d", "#d9dde1"
 CORRECT, MISSED, FALSE = (80, 175, 76), (0, 152, 255), (60, 20, 220)  # BGR green, orange, red
@@ -204,6 +205,23 @@ def draw_errors(image: np.ndarray, one: ImageComparison, classes: Sequence[str])
     texts += [f"{classes[label]} {score:.2f}" for label, score in false]
     colors = [MISSED if missed else CORRECT for missed in one.missed] + [FALSE] * int(one.false.sum())
     return draw_labeled(image, np.concatenate([one.boxes, one.detected[one.false]]), texts, colors)
+
+
+def analyze_errors(folder: Path, data, detections: list[dict], confidence: float, worst: int) -> None:
+    """Draws the precision-recall curves, the confusion matrix, and the `worst` images with the most errors."""
+    truth = data.coco()
+    draw_precision_recall(curves(truth, detections)["coco"], folder / "precision_recall.png")
+    comparisons = compare_images(truth, detections, confidence)
+    matrix = confusion_matrix(comparisons, len(data.classes))
+    draw_confusion(matrix, data.classes, folder / "confusion_matrix.png")
+    ranking = sorted(range(len(comparisons)), key=lambda i: comparisons[i].errors, reverse=True)
+    ranking = [i for i in ranking[:worst] if comparisons[i].errors]
+    if ranking:
+        print(f"images with the most errors at confidence {confidence:g} (green: correct, orange: missed, red: false):")
+    for number, index in enumerate(ranking, 1):
+        one, path = comparisons[index], data.path(index)
+        write_image(folder / f"worst_{number:02}.jpg", draw_errors(read_image(path), one, data.classes))
+        print(f"  worst_{number:02}.jpg  {one.missed.sum():3} missed  {one.false.sum():3} false  {path}")
 
 
 @lru_cache(1)

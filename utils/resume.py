@@ -27,6 +27,7 @@ class State:
     """Progress of a run after its last whole epoch, as the rows of its log. There is no random state to save."""
 
     rows: tuple[dict[str, Any], ...] = ()
+    thresholds: Mapping[str, float] = field(default_factory=dict)  # by class name, if the last epoch was evaluated
 
     @property
     def epoch(self) -> int:
@@ -51,8 +52,8 @@ class State:
         return best[0]
 
     def after(self, row: dict[str, Any]) -> "State":
-        """Returns the state after the epoch of this row."""
-        return State((*self.rows, row))
+        """Returns the state after the epoch of this row, which may also hold the thresholds of classes."""
+        return State((*self.rows, _without_thresholds(row)), row.get("thresholds", {}))
 
     def done(self, epochs: int, patience: int) -> str | None:
         """Returns why the run is finished, or None if it is not."""
@@ -144,7 +145,12 @@ def restore(saved: Mapping[str, Any] | None, model: nn.Module, updater: Updater)
         updater.load_state_dict(saved["updater"])
     if "write_best" in saved:  # not earlier: only now last.pt has shown to be in order
         saved["write_best"]()
-    return State(tuple(saved["state"]["rows"])), saved["meter"]
+    return State(**saved["state"]), saved["meter"]
+
+
+def _without_thresholds(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the columns of log.csv in what an epoch returns."""
+    return {name: value for name, value in row.items() if name != "thresholds"}
 
 
 @dataclass
@@ -171,7 +177,7 @@ class Saver:
         """Saves the end of an epoch: its row of the log, best.pt if it is the best, and last.pt. `last`: no save follows."""
         names = ["best.pt"] * (state.best_epoch == state.epoch)
         names += [f"epoch_{state.epoch:04}.pt"] * bool(self.save_every and state.epoch % self.save_every == 0)
-        self._save(state, Meter(), last, row, names)
+        self._save(state, Meter(), last, _without_thresholds(row), names)
 
     def within_epoch(self, state: State, meter: Meter, last: bool = False) -> None:
         """Saves last.pt within an epoch. `state`: after the last whole epoch; `meter`: that of the current epoch."""
@@ -215,6 +221,7 @@ class Saver:
             "epoch": state.epoch,
             "step": self.updater.step_number,
             "metrics": {name: value for name, value in (state.rows or ({},))[-1].items() if name != "epoch"},
+            "thresholds": state.thresholds,
             "model": self.updater.ema.model.state_dict(),
         }
         self.pending |= dict.fromkeys(names, contents)

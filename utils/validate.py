@@ -202,14 +202,8 @@ def constants_dict(value: Any) -> str:
     """Checks for a dict of constants: names, and plain values that can be printed."""
     if not isinstance(value, dict) or not all(type(name) is str for name in value):
         return "a dict of constants"
-    return next(
-        (
-            f"constants; {name[:40]!r} has no plain value"
-            for name, one in value.items()
-            if _check_constant(name) or _check_constant(one)
-        ),
-        "",
-    )
+    wrong = [name for name, one in value.items() if _check_constant(name) or _check_constant(one)]
+    return f"constants; {wrong[0][:40]!r} has no plain value" if wrong else ""
 
 
 def _check_constant(value: Any) -> str:
@@ -219,15 +213,18 @@ def _check_constant(value: Any) -> str:
     return "" if type(value) in _NUMBERS else text_or_none(value)
 
 
-def list_of(check: Check, count: int | None = None) -> Check:
-    """Returns a check for a list, with `count` values, that fit `check`."""
+def list_of(check: Check, count: int) -> Check:
+    """Returns a check for a list of `count` values that fit `check`."""
+    must = f"a list of {count} values"
     return lambda value: (
-        next(filter(None, map(check, value)), "")
-        if type(value) in (list, tuple) and count in (None, len(value))
-        else f"a list of {count} values"
-        if count
-        else "a list"
+        next(filter(None, map(check, value)), "") if type(value) in (list, tuple) and len(value) == count else must
     )
+
+
+def thresholds(value: Any) -> str:
+    """Checks for a dict of class names and confidence thresholds."""
+    fits = isinstance(value, dict) and all(type(k) is str and not number(0, 1)(v) for k, v in value.items())
+    return "" if fits else "a dict of class names and numbers from 0 to 1"
 
 
 def log_rows(value: Any) -> str:
@@ -264,6 +261,7 @@ _CHECKPOINT = {
     "step": whole(),
     "metrics": a_dict,
     "metrics.confidence": number(-1, 1),
+    "thresholds": thresholds,
     "model": state_dict,
     "resume": a_dict,
     "resume.model": state_dict,
@@ -274,6 +272,7 @@ _CHECKPOINT = {
     "resume.meter.sums": a_dict,
     "resume.state": a_dict,
     "resume.state.rows": log_rows,
+    "resume.state.thresholds": thresholds,
     "resume.classes": class_names,
     "resume.constants": constants_dict,
     "resume.freeze_epochs": whole(),
@@ -287,6 +286,7 @@ _ONNX = {
     "letterbox": one_of("corner", "center", "centre"),  # "centre": older files
     "outputs": one_of("raw", "detections"),
     "confidence": number(0, 1),
+    "thresholds": thresholds,
     "nms_iou": number(0, 1),
     "max_detections": whole(1, 10**6),
     "padding": whole(0, 255),

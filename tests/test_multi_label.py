@@ -1,0 +1,142 @@
+"""nets/multi_label.py and max_detections: evaluation as published metrics are measured."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from lively import tiny_checkpoint
+from toys import detector
+
+import evaluate
+from nets import yolov9, yolox
+from nets.detector import Detector
+from nets.multi_label import MultiLabel
+from nets.onnx import OnnxModel
+from nets.yolox import YOLOX
+from utils.config import ConfigError
+
+SIZE = (64, 96)
+POINTS = 8 * 12 + 4 * 6 + 2 * 3
+
+
+def predictions(family, classes=5, batch=3, seed=0):
+    """Random outputs: overlapping boxes, and scores of all sizes."""
+    torch.manual_seed(seed)
+    if family == "yolox":
+        boxes = torch.cat([torch.randn(batch, POINTS, 2), 0.5 * torch.randn(batch, POINTS, 2) + 1], -1)
+        return yolox.Predictions(boxes, torch.randn(batch, POINTS), torch.randn(batch, POINTS, classes) * 2)
+    return yolov9.Predictions(torch.randn(batch, POINTS, 64), torch.randn(batch, POINTS, classes) * 2)
+
+
+def identity(batch=3):
+    return torch.tensor([[SIZE[1], SIZE[0], 1.0, 0, 0]] * batch)
+
+
+def reference(boxes, logits, objectness, confidence, nms_iou, most):
+    """By the definition, for one image in float64: every class of every anchor point is a candidate of its own."""
+    scores = 1 / (1 + np.exp(-logits)) / (1 + np.exp(-objectness))[:, None]
+    pairs = [
+        (scores[p, c], p, c) for p in range(len(boxes)) for c in range(scores.shape[1]) if scores[p, c] >= confidence
+    ]
+    kept = []
+    for score, p, c in sorted(pairs, key=lambda pair: -pair[0]):
+        same = np.array([boxes[q] for _, q, d in kept if d == c]).reshape(-1, 4)
+        low, high = np.maximum(boxes[p, :2], same[:, :2]), np.minimum(boxes[p, 2:], same[:, 2:])
+        inside = np.clip(high - low, 0, None).prod(1)
+        union = (boxes[p, 2:] - boxes[p, :2]).prod() + (same[:, 2:] - same[:, :2]).prod(1) - inside
+        if (inside <= nms_iou * union).all():
+            kept.append((score, p, c))
+    return kept[:most]
+
+
+@pytest.mark.parametrize("family", ["yolox", "yolov9"])
+@pytest.mark.parametrize(("confidence", "most"), [(0.05, 10_000), (1e-4, 40)])
+def test_several_labels_equal_the_definition(family, confidence, most):
+    model, raw = detector(family, 5), predictions(family)
+    boxes = model.decode(raw, SIZE)[0].double().numpy()
+    limits = {"confidence": confidence, "nms_iou": 0.7, "max_detections": most}
+    found = MultiLabel(model).detections(raw, SIZE, identity(), **limits)
+    for b, one in enumerate(found):
+        objectness = raw.objectness[b].double().numpy() if family == "yolox" else np.full(POINTS, np.inf)
+        kept = reference(boxes[b], raw.classes[b].double().numpy(), objectness, confidence, 0.7, most)
+        assert one.labels.tolist() == [c for _, _, c in kept] and len(kept) > 30
+        np.testing.assert_allclose(one.scores, [score for score, *_ in kept], atol=1e-6)
+        np.testing.assert_array_equal(one.boxes, boxes[b][[p for _, p, _ in kept]].astype(np.float32))
+
+
+@pytest.mark.parametrize("family", ["yolox", "yolov9"])
+def test_the_best_label_of_each_point_is_that_of_a_single_label(family):
+    """And with one class nothing changes, to the bit."""
+    model, raw = detector(family, 5), predictions(family)
+    _, best, labels = model.decode(raw, SIZE)
+    _, scores, classes = MultiLabel(model).pairs(raw, SIZE)
+    np.testing.assert_allclose(scores[:, 0], best.amax(1), atol=1e-6)
+    assert classes[:, 0].tolist() == labels.gather(1, best.argmax(1)[:, None])[:, 0].tolist()
+    model, raw = detector(family, 1), predictions(family, 1)
+    for one, other in zip(
+        model.detections(raw, SIZE, identity()), MultiLabel(model).detections(raw, SIZE, identity()), strict=True
+    ):
+        assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True)) and len(one.scores) > 20
+
+
+def test_boxes_that_are_not_finite_are_left_out():
+    raw = predictions("yolox")
+    raw.boxes[:, :100, 2] = 1000.0  # exp(1000) strides
+    found = MultiLabel(detector("yolox", 5)).detections(raw, SIZE, identity(), confidence=1e-4)
+    assert all(one.boxes.isfinite().all() and len(one.scores) > 20 for one in found)
+
+
+def test_a_family_with_other_scores_is_refused():
+    class Squared(YOLOX):
+        def decode(self, predictions, image_size):
+            boxes, scores, labels = super().decode(predictions, image_size)
+            return boxes, scores**2, labels
+
+    model = detector("yolox", 5)
+    model.__class__ = Squared
+    with pytest.raises(ValueError, match="does not know how Squared computes its scores"):
+        MultiLabel(model).detections(predictions("yolox"), SIZE, identity())
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory):
+    return tiny_checkpoint(tmp_path_factory.mktemp("weights") / "best.pt")
+
+
+def run(weights, data, output, **more):
+    """The detections and settings of evaluate.py."""
+    more = {"workers": 0, "device": "cpu", "confidence": 0.01, "worst": 0, **more}
+    evaluate.main(evaluate.Config(str(weights), str(data), str(output), **more))
+    return [json.loads((output / f"{name}.json").read_text()) for name in ("detections", "metrics")]
+
+
+def test_evaluate_takes_several_labels_and_limits_the_detections(weights, painted, tmp_path):
+    data = painted(4, "val")
+    single, metrics = run(weights, data, tmp_path / "single", nms_iou=0.95)
+    several, of_several = run(weights, data, tmp_path / "several", nms_iou=0.95, multi_label=True)
+    assert len(several) > len(single)
+    assert not metrics["settings"]["multi_label"] and of_several["settings"]["multi_label"]
+    pairs = {(one["image_id"], *one["bbox"]) for one in several}
+    assert len(pairs) < len(several)  # boxes with both labels
+    for most in (2, 7):
+        limited, metrics = run(weights, data, tmp_path / str(most), nms_iou=0.95, max_detections=most)
+        assert metrics["settings"]["max_detections"] == most
+        for image in {one["image_id"] for one in single}:
+            scores, everything = (
+                [one["score"] for one in part if one["image_id"] == image] for part in (limited, single)
+            )
+            assert scores == everything[:most] and len(scores) == most
+    with pytest.raises(ConfigError, match="max_detections=0: it must be at least 1"):
+        run(weights, data, tmp_path / "none", max_detections=0)
+
+
+def test_the_detector_limits_its_detections(weights):
+    image = np.random.default_rng(0).integers(0, 256, (64, 96, 3), dtype=np.uint8)
+    every, few = (Detector(weights, device="cpu", confidence=0.05, max_detections=n)(image)[0] for n in (300, 3))
+    assert len(few.scores) == 3 < len(every.scores) and np.array_equal(few.boxes, every.boxes[:3])
+
+
+def test_exported_files_are_refused():
+    with pytest.raises(ValueError, match="multi_label=true needs the checkpoint"):
+        MultiLabel(OnnxModel.__new__(OnnxModel))

@@ -1,0 +1,133 @@
+"""nets/thresholds.py: a threshold for each class, from the validation to the detections of every program."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from lively import lively_checkpoint
+from small import config, log_of, train_quietly
+
+import evaluate
+import predict
+from nets.detector import Detector, Result
+from nets.thresholds import threshold_text
+from utils import checkpoint
+from utils.metrics import class_thresholds
+
+CLASSES = ("red", "blue", "green")
+OWN = {"red": 0.6, "green": 0.2, "of another model": 0.9}
+COMMON = 0.45
+LEAST = [0.6, COMMON, 0.2]  # of CLASSES
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory):
+    path = tmp_path_factory.mktemp("weights") / "best.pt"
+    return lively_checkpoint(path, classes=CLASSES, metrics={"confidence": COMMON}, thresholds=OWN)
+
+
+def images(count=6):
+    rng = np.random.default_rng(0)
+    return [rng.integers(0, 256, (48, 80, 3), dtype=np.uint8) for _ in range(count)]
+
+
+def above(result: Result, least) -> Result:
+    keep = result.scores >= np.float32(least)[result.labels]
+    return Result(*(x[keep] for x in result[:3]), tuple(np.array(result.names)[keep].tolist()))
+
+
+def test_each_class_has_its_own_threshold(weights):
+    """NMS works per class, so the detections are those of a low threshold above the threshold of their class."""
+    every = Detector(weights, confidence=0.05, device="cpu")(images())
+    counts = np.zeros((2, 3), int)
+    for one, result in zip(every, Detector(weights, confidence="per_class", device="cpu")(images()), strict=True):
+        expected = above(one, LEAST)
+        assert all(np.array_equal(a, b) for a, b in zip(result, expected, strict=True))
+        counts += [np.bincount(labels, minlength=3) for labels in (one.labels, result.labels)]
+    assert (counts[0] > counts[1]).all() and (counts[1] > 0).all()
+    assert Detector(weights, device="cpu").limits["confidence"] == COMMON  # none: the common one
+
+
+def test_the_limit_of_detections_counts_those_above_their_thresholds(weights):
+    every = Detector(weights, confidence="per_class", device="cpu")(images())
+    limited = Detector(weights, confidence="per_class", device="cpu", max_detections=2)(images())
+    for few, all_of_them in zip(limited, every, strict=True):
+        assert len(few.scores) == 2 and all(np.array_equal(a, b[:2]) for a, b in zip(few, all_of_them, strict=True))
+
+
+def test_files_without_thresholds_and_other_words_are_refused(tmp_path, weights):
+    older = lively_checkpoint(tmp_path / "older.pt", metrics={"confidence": COMMON})
+    assert Detector(older, device="cpu").limits["confidence"] == COMMON
+    for path in (older, lively_checkpoint(tmp_path / "other.pt", thresholds={"of another model": 0.5})):
+        with pytest.raises(ValueError, match=f"{path.name} stores no thresholds of classes.*leave confidence= out"):
+            Detector(path, device="cpu", confidence="per_class")
+    with pytest.raises(ValueError, match="confidence=per-class: write a number from 0 to 1, or per_class, or none"):
+        Detector(weights, device="cpu", confidence="per-class")
+
+
+def test_the_thresholds_in_use_are_explained(tmp_path, weights):
+    def text(path, confidence=None):
+        return threshold_text(Detector(path, device="cpu", confidence=confidence))
+
+    assert "confidence 0.45: the best mean F1 of the classes on the validation data of this training" in text(weights)
+    assert "as confidence=0.23" in text(weights) and "confidence=per_class takes the best" in text(weights)
+    nothing = text(lively_checkpoint(tmp_path / "a.pt"))
+    assert "confidence 0.3: the default for files without the best F1" in nothing and "per_class" not in nothing
+    per_class = text(weights, "per_class")
+    assert "confidence 0.2 (green) to 0.6 (red): the best F1 of each class on the validation data" in per_class
+    assert "the common 0.45 for 1 without a correct detection there (blue)" in per_class
+    assert "A number, as confidence=0.1, is for all classes" in per_class
+
+
+@pytest.mark.parametrize(("word", "line"), [("none", "0.45: the best mean F1"), ("per_class", "0.2 (green) to 0.6")])
+def test_predict_prints_and_applies_its_thresholds(weights, demo_images, tmp_path, capsys, word, line):
+    words = [f"checkpoint={weights}", f"source={demo_images / '9.png'}", f"output={tmp_path}", "device=cpu"]
+    folder = predict.main(predict.override(predict.Config(), [*words, f"confidence={word}"]))
+    assert f"confidence {line}" in capsys.readouterr().out
+    found = json.loads((folder / "detections.json").read_text())
+    least = LEAST if word == "per_class" else [COMMON] * 3
+    assert found and all(one["score"] >= np.float32(least[CLASSES.index(one["class"])]) for one in found)
+
+
+def test_thresholds_of_classes_are_rounded_down_and_left_out_without_a_correct_detection():
+    rows = {"a": (0.61239, 0.8), "b": (0.9, 0.0), "c": (-1.0, -1.0), "d": (0.00125, 0.1)}
+    per_class = {name: {"threshold": threshold, "f1": f1} for name, (threshold, f1) in rows.items()}
+    assert class_thresholds(per_class) == {"a": 0.6123, "d": 0.0012}
+
+
+def test_training_stores_the_thresholds_that_evaluate_prints(demo_images, tmp_path, capsys):
+    """In best.pt and last.pt by class name, also for selected and joined classes, and not in the log."""
+    cfg = config(demo_images, tmp_path / "runs", epochs=2, freeze_epochs=0)
+    folder, *_ = train_quietly(cfg)
+    measured = evaluate.main(evaluate.Config(str(folder / "last.pt"), output=str(tmp_path / "out"), device="cpu"))
+    stored = checkpoint.load(folder / "last.pt")["thresholds"]
+    assert stored == class_thresholds(measured["per_class"]) and stored
+    assert checkpoint.load(folder / "best.pt")["thresholds"].keys() <= set(
+        checkpoint.load(folder / "best.pt")["classes"]
+    )
+    assert not [name for name in log_of(folder)[0] if "threshold" in name]
+    printed = capsys.readouterr().out.splitlines()
+    head = next(line.split() for line in printed if line.startswith("class"))
+    assert head[-4:] == ["precision", "recall", "f1", "threshold"]
+    for name, least in stored.items():
+        row = dict(zip(head, next(line.split() for line in printed if line.split()[:1] == [name]), strict=True))
+        assert abs(float(row["threshold"]) - least) <= 1.01e-4
+    detector = Detector(folder / "last.pt", device="cpu", confidence="per_class")
+    common = measured["confidence"]
+    assert torch.equal(detector.limits["confidence"], torch.tensor([stored.get(x, common) for x in detector.classes]))
+
+
+def test_selected_and_joined_classes_keep_their_thresholds_by_name(demo_images, tmp_path):
+    names = checkpoint_classes(demo_images)
+    first, second, third = names[:3]
+    changes = {"epochs": 1, "freeze_epochs": 0, "classes": f"{third},{first}", "merge": f"{second}:{first}"}
+    folder, *_ = train_quietly(config(demo_images, tmp_path / "runs", **changes))
+    contents = checkpoint.load(folder / "best.pt")
+    assert contents["classes"] == [third, first] and contents["thresholds"].keys() <= {third, first}
+    metrics = evaluate.main(evaluate.Config(str(folder / "best.pt"), output=str(tmp_path / "out"), device="cpu"))
+    assert contents["thresholds"] == class_thresholds(metrics["per_class"])
+
+
+def checkpoint_classes(folder):
+    return (folder / "classes.txt").read_text(encoding="utf-8").split("\n")
