@@ -357,6 +357,7 @@ def test_a_minimum_above_the_learning_rate_is_refused():
     with pytest.raises(
         ValueError, match="min_learning_rate=0.0002 is above learning_rate=0.0001: lower it too, as in min"
     ):
-        train.checked(train.Config(learning_rate=1e-4))
-    train.checked(train.Config(learning_rate=1e-4, schedule="constant"))
+        train.checked(train.Config(learning_rate=1e-4, min_learning_rate=2e-4))
+    train.checked(train.Config(learning_rate=1e-4, min_learning_rate=2e-4, schedule="constant"))
+    train.checked(train.Config(learning_rate=1e-4))
     train.checked(train.Config(learning_rate=0, min_learning_rate=0))
