@@ -107,7 +107,7 @@ def test_the_numbers_of_typical_runs():
         (100_000, 300, "adamw", False, 64, "x_s"): (0, 15, 1, 0.05, 2e-3, 1e-4, 0.5**0.5, 10),
         (100_000, 300, "sgd", True, 64, "x_s"): (60, 15, 1, 5e-4, 0.01, 5e-4, 1, 10),
         (100_000, 300, "sgd", False, 64, "x_s"): (0, 15, 1, 5e-4, 0.01, 5e-4, 1, 0),
-        (100_000, 300, "sgd", False, 64, "v9_t"): (0, 15, 1, 5e-4, 0.16, 8e-3, 1, 0),
+        (100_000, 300, "sgd", False, 64, "v9_t"): (0, 15, 1, 5e-4 / 16, 0.16, 8e-3, 1, 0),
     }
     print("\n" + " ".join(NAMES))
     for (length, epochs, optimizer, pretrained, batch, model), expected in table.items():

@@ -58,8 +58,7 @@ def choose(
     """Returns the constants `CHOSEN` with a number for each None in `given`, two more numbers, and the plan.
 
     `frozen_rate` is a factor of the learning rates while frozen, and `clip` the largest norm of the gradients (0: any norm).
-    The numbers of a `saved` run stay. `sgd_factor`: see nets.Family. `plan_of`: number of frozen epochs -> the plan.
-    docs/constants.md has the reasons.
+    The numbers of a `saved` run stay. `sgd_factor`: see nets.Family. `plan_of`: frozen epochs -> plan. See docs/constants.md.
     """
     chosen = {name: value for name, value in given.items() if value is not None}
     chosen |= {name: saved[name] for name in (*CHOSEN, "frozen_rate", "clip") if name in saved}
@@ -72,7 +71,8 @@ def choose(
     fifth = round(plan_of(0).epochs / 5)
     chosen.setdefault("freeze_epochs", fifth if pretrained else 0)
     chosen.setdefault("no_aug_epochs", min(fifth, 15))
-    chosen.setdefault("weight_decay", 0.05 if optimizer == "adamw" else 5e-4)
+    decays = {"adamw": 0.05, "sgd": 5e-4 / sgd_factor}  # of sgd: a step subtracts rate * decay
+    chosen.setdefault("weight_decay", decays.get(optimizer, 5e-4))
     plan = plan_of(chosen["freeze_epochs"])
     steps = min(max(100, plan.before(1)), plan.before(plan.epochs) / 10)
     chosen.setdefault("warmup_epochs", plan.position(steps))
