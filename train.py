@@ -9,7 +9,7 @@ os.environ["THAW_PROCESS"] = f"{os.getpid()} {os.getppid()}"  # torchrun may be 
 
 from collections.abc import Callable
 from contextlib import closing, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from utils import distributed, resume, summary
 from utils.config import ConfigError, check, override, require, run_script, show, table
 from utils.distributed import Interrupted, Ranks, StopSignal
 from utils.fit import Meter, NonFiniteLoss, accelerate, epoch_progress, epoch_row, epoch_text, fit_one_epoch, validate
-from utils.optim import EMA, MAX_GRADIENT_NORM, Plan, Schedule, Updater, build_optimizer
+from utils.optim import CHOSEN, EMA, Plan, Schedule, Updater, build_optimizer, choose
 from utils.run import check_name, code_digest, create, open_run
 
 
@@ -40,9 +40,9 @@ class Config:
     image_size: tuple[int, int] = (416, 416)  # height, width; multiples of 32
     epochs: int = 50
     batch_size: int = 16  # images per step over all processes; 0: the power of two that fills 80 % of the GPUs
-    freeze_epochs: int = 10  # the backbone is frozen in these first epochs; 0: never
+    freeze_epochs: int | None = None  # the backbone is frozen in these first epochs; none: a fifth, 0 without weights
     freeze_batch_size: int = 32  # images per step while frozen: without gradients of the backbone, more of them fit
-    learning_rate: float = 4e-3  # for 64 images per step; scaled with the images per step
+    learning_rate: float | None = None  # for 64 images per step, scaled linearly; none: chosen (docs/constants.md)
     name: str = "train"  # the run folder is output/name-date-number
     # data
     merge: str | None = None  # classes that become others: truck:car,van:car
@@ -58,13 +58,13 @@ class Config:
     scale: tuple[float, float] = (0.5, 1.5)  # smallest, largest size of the image, relative to the letterboxed one
     hsv: tuple[float, float, float] = (5.0, 30.0, 30.0)  # largest change of hue (of 180), saturation and value (of 255)
     multi_scale: float = 0.0  # the input size changes by up to this fraction every 10 steps
-    no_aug_epochs: int = 10  # last epochs: no mosaic, mixup or affine, L1 loss (YOLOX), lowest learning rate
+    no_aug_epochs: int | None = None  # last epochs: no mosaic or affine, lowest rate; none: a fifth, at most 15
     # optimization
-    optimizer: str = "adamw"  # adamw: best below 10,000 steps; sgd (learning_rate=.01 weight_decay=5e-4); adam
-    min_learning_rate: float = 2e-4  # for 64 images per step
+    optimizer: str = "adamw"  # adamw: best below 10,000 steps; sgd: for long runs from scratch; adam
+    min_learning_rate: float | None = None  # for 64 images per step; none: a twentieth of learning_rate
     schedule: str = "cosine"  # cosine, step or constant
-    warmup_epochs: float = 1.0  # the learning rate grows quadratically from 0
-    weight_decay: float = 0.05  # on convolution weights only
+    warmup_epochs: float | None = None  # quadratic growth of the rate; none: 100 steps, or 1 epoch, or a tenth
+    weight_decay: float | None = None  # on convolution weights only; none: .05 for adamw, 5e-4 for sgd and adam
     accumulate: int = 1  # batches per optimizer step
     ema: bool = True  # evaluate and save the moving average of the weights
     amp: str = "fp16"  # mixed precision: fp16, bf16 or none; on a CPU fp16 becomes none
@@ -99,16 +99,13 @@ def extra_augment(image: np.ndarray, boxes: np.ndarray, labels: np.ndarray, rng:
 # cores. Small images, many small steps, a high learning rate and little augmentation. Only for data/demo.
 DEMO = dict(
     image_size=(224, 224), epochs=32, batch_size=8, freeze_epochs=4, freeze_batch_size=8, learning_rate=0.032,
-    min_learning_rate=0.001, name="demo", mosaic=0.0, rotation=0.0, scale=(0.8, 1.2), no_aug_epochs=4, workers=0,
+    min_learning_rate=0.001, name="demo", mosaic=0.0, rotation=0.0, scale=(0.8, 1.2), no_aug_epochs=4, warmup_epochs=1.0,
+    workers=0,
 )  # fmt: skip
 
 MINIMUM = {
-    **dict.fromkeys(("epochs", "accumulate", "evaluate_every"), 1),
-    **dict.fromkeys(("batch_size", "freeze_batch_size", "freeze_epochs", "no_aug_epochs", "warmup_epochs"), 0),
-    **dict.fromkeys(("mosaic", "mixup", "flip", "rotation", "hsv", "multi_scale", "repeat"), 0),
-    **dict.fromkeys(("learning_rate", "min_learning_rate", "weight_decay", "seed", "workers"), 0),
-    **dict.fromkeys(("save_every", "save_minutes", "patience", "profile_steps"), 0),
-    **{"scale": 0.01, "timeout_minutes": 0.05},
+    **{field.name: 0 for field in fields(Config) if field.type not in (str, str | None, bool, bool | str)},
+    **{"epochs": 1, "accumulate": 1, "evaluate_every": 1, "scale": 0.01, "timeout_minutes": 0.05},
 }
 MAXIMUM = dict.fromkeys(("mosaic", "mixup", "flip", "multi_scale", "repeat"), 1)
 CHOICES = {
@@ -142,13 +139,19 @@ def main(cfg: Config, extra_augment: Callable = extra_augment) -> float:
     constants = fixed_constants(cfg, train_data, extra_augment)
     ranks.check_same(constants | common_constants(cfg, val_data))
     folder, saved = resume.find(cfg.resume, cfg.output, cfg.name, constants, ranks)
-    model, freeze_epochs = build_model(cfg, train_data.classes, saved, ranks, log)
+    model, pretrained = build_model(cfg, train_data.classes, saved, ranks, log)
     sizes, step_bytes = fit_to_memory(cfg, model, train_data, saved, ranks)
-    cfg = replace(cfg, **sizes)
-    plan = Plan.of(len(train_data), cfg.epochs, freeze_epochs, cfg.freeze_batch_size, cfg.batch_size, cfg.accumulate)
-    updater = build_updater(cfg, model, plan)
+    given = {name: getattr(cfg, name) for name in CHOSEN}
+    if cfg.weights and not pretrained:  # the demo, whose weights could not be downloaded
+        given["freeze_epochs"] = 0
+    plan_of = partial(Plan.of, len(train_data), cfg.epochs, **sizes, accumulate=cfg.accumulate)
+    kind = (cfg.optimizer, nets.family_of(cfg.model)[0].sgd_factor, pretrained)
+    chosen, plan = choose(given, saved or {}, *kind, plan_of)
+    cfg = replace(cfg, **sizes, **{name: chosen[name] for name in CHOSEN})
+    updater = build_updater(cfg, model, plan, chosen)
     state, begun_epoch = resume.restore(saved, model, updater)
     train_set, val_loader = build_data(cfg, model.letterbox, train_data, val_data, extra_augment, ranks)
+    log(table(cfg, Config(), summary.derived(cfg.batch_size, cfg.workers, updater, ranks), given))
     log_summary(cfg, model, train_data, val_data, updater, step_bytes, ranks, log)
     if done := state.done(cfg.epochs, cfg.patience):
         log(f"nothing to do: {done}\n{folder}  best mAP50-95 {state.best:.4f}")
@@ -164,7 +167,7 @@ def main(cfg: Config, extra_augment: Callable = extra_augment) -> float:
     cfg = replace(cfg, val=val_source(cfg.val, cfg.train, folder, (train_data, val_data), ranks.is_node_main))
     run = open_run(folder, asdict(cfg), ranks, summary.curve_marks(plan, cfg.no_aug_epochs), state.rows)
     log(f"run folder {folder}\n")
-    for_resume = {"constants": constants, "freeze_epochs": freeze_epochs, "batch_sizes": tuple(sizes.values())}
+    for_resume = {"constants": constants, **chosen, "batch_sizes": tuple(sizes.values())}
     policy = {"save_every": cfg.save_every, "save_minutes": cfg.save_minutes}
     stop = StopSignal()
     save = resume.Saver(run, ranks, updater, stop, asdict(cfg), train_data.classes, for_resume, **policy)
@@ -222,7 +225,8 @@ def checked(cfg: Config) -> Config:
     check_name(cfg.name)
     if cfg.scale[0] > cfg.scale[1]:
         raise ConfigError(f"scale={show(cfg.scale)}: write the smallest size first: scale={show(cfg.scale[::-1])}")
-    if cfg.schedule != "constant" and cfg.min_learning_rate > cfg.learning_rate:
+    given = None not in (cfg.learning_rate, cfg.min_learning_rate)
+    if given and cfg.schedule != "constant" and cfg.min_learning_rate > cfg.learning_rate:
         rates = f"min_learning_rate={show(cfg.min_learning_rate)} is above learning_rate={show(cfg.learning_rate)}"
         raise ConfigError(f"{rates}: lower it too, as in min_learning_rate={show(cfg.learning_rate / 20)}")
     if cfg.device == "cuda:all" and cfg.amp == "bf16":  # autocast in the threads of DataParallel supports fp16 only
@@ -254,19 +258,15 @@ def common_constants(cfg: Config, val: Annotations) -> dict[str, str]:
 
 
 def build_model(cfg: Config, classes: tuple, saved: dict | None, ranks: Ranks, log: Callable):
-    """Returns the model on its device, with the same weights in all processes, and the number of frozen epochs."""
+    """Returns the model on its device, with the same weights in all processes, and whether these were trained before."""
     if saved:
-        model, freeze_epochs = nets.build(cfg.model, len(classes), saved["model"]), saved["freeze_epochs"]
+        model, pretrained = nets.build(cfg.model, len(classes), saved["model"]), True
     else:
-        demo = is_demo(cfg.train)
-        model, pretrained = nets.build_pretrained(cfg.model, classes, cfg.weights, ranks, log, optional=demo)
-        unavailable = demo and cfg.weights and not pretrained  # the official weights could not be downloaded
-        freeze_epochs = 0 if unavailable else cfg.freeze_epochs
-        if freeze_epochs and not pretrained:
-            log(f"WARNING: freeze_epochs={freeze_epochs} without weights: a frozen random backbone learns nothing")
+        optional = is_demo(cfg.train)
+        model, pretrained = nets.build_pretrained(cfg.model, classes, cfg.weights, ranks, log, optional)
     model = model.to(ranks.device, memory_format=torch.channels_last)
     ranks.broadcast_model(model)
-    return model, freeze_epochs
+    return model, pretrained
 
 
 def fit_to_memory(cfg: Config, model, data: Annotations, saved: dict | None, ranks: Ranks) -> tuple[dict, int]:
@@ -286,14 +286,14 @@ def fit_to_memory(cfg: Config, model, data: Annotations, saved: dict | None, ran
     return sizes, measure.check_thawed_step(step_bytes, sizes, cfg.accumulate, ranks) if on_gpu else 0
 
 
-def build_updater(cfg: Config, model: nets.DetectionModel, plan: Plan) -> Updater:
+def build_updater(cfg: Config, model: nets.DetectionModel, plan: Plan, chosen: dict[str, float]) -> Updater:
     """Builds optimizer, schedule and EMA for the whole run."""
     rates = (cfg.learning_rate, cfg.min_learning_rate)
-    schedule = Schedule(plan, cfg.schedule, *rates, cfg.warmup_epochs, cfg.no_aug_epochs)
+    schedule = Schedule(plan, cfg.schedule, *rates, cfg.warmup_epochs, cfg.no_aug_epochs, chosen["frozen_rate"])
     optimizer = build_optimizer(cfg.optimizer, model, cfg.weight_decay)
     ema = EMA(model, plan.before(cfg.epochs), cfg.ema)
     amp = "none" if cfg.amp == "fp16" and next(model.parameters()).device.type != "cuda" else cfg.amp
-    return Updater(model, optimizer, schedule, ema, amp, cfg.accumulate, clip=MAX_GRADIENT_NORM)
+    return Updater(model, optimizer, schedule, ema, amp, cfg.accumulate, chosen["clip"])
 
 
 def build_data(
@@ -318,13 +318,13 @@ def train_loader(cfg: Config, dataset: DetectionDataset, frozen: bool, ranks: Ra
 
 
 def log_summary(cfg: Config, model, train, val, updater: Updater, step_bytes: int, ranks: Ranks, log: Callable) -> None:
-    """Logs what the run will do: constants, model, data, and warnings."""
-    plan = updater.schedule.plan
-    log(table(cfg, Config(), summary.derived(cfg.batch_size, cfg.workers, updater, ranks)))
-    log(summary.model_text(model, cfg.model, cfg.image_size, plan))
+    """Logs what the run will do: model, data, and warnings."""
+    from utils.measure import hardware_warnings
+
+    log(summary.model_text(model, cfg.model, cfg.image_size, updater.schedule.plan))
     log(summary.data_text(train, val))
-    schedule = summary.schedule_warnings(cfg.epochs, plan.freeze_epochs, cfg.no_aug_epochs)
-    hardware = summary.hardware_warnings(cfg.workers, max(cfg.batch_size, cfg.freeze_batch_size), cfg.image_size, ranks)
+    schedule = summary.schedule_warnings(cfg.epochs, cfg.freeze_epochs, cfg.no_aug_epochs, cfg.weights)
+    hardware = hardware_warnings(cfg.workers, max(cfg.batch_size, cfg.freeze_batch_size), cfg.image_size, ranks)
     for warning in (*schedule, *summary.data_warnings(train, val, cfg.repeat), *hardware):
         log(f"WARNING: {warning}")
     if step_bytes:

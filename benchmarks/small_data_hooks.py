@@ -91,10 +91,10 @@ def _with_backbone(**methods: Callable) -> Callable:
 
     def wrap(build_model: Callable) -> Callable:
         def build(*args):
-            model, freeze_epochs = build_model(*args)
+            model, pretrained = build_model(*args)
             kind = type(model.backbone)
             model.backbone.__class__ = type(kind.__name__, (kind,), methods)  # a copy for the EMA has it too
-            return model, freeze_epochs
+            return model, pretrained
 
         return build
 
@@ -106,10 +106,10 @@ def norm_momentum(momentum: float) -> Replacements:
 
     def wrap(build_model: Callable) -> Callable:
         def build(*args):
-            model, freeze_epochs = build_model(*args)
+            model, pretrained = build_model(*args)
             for norm in norms_of(model):
                 norm.momentum = momentum
-            return model, freeze_epochs
+            return model, pretrained
 
         return build
 
@@ -138,7 +138,15 @@ def second_warmup(epochs: float) -> Replacements:
 
 def no_clipping() -> Replacements:
     """Gradients are not clipped."""
-    return {"MAX_GRADIENT_NORM": lambda _: 0.0}
+
+    def wrap(choose: Callable) -> Callable:
+        def new(*args):
+            chosen, plan = choose(*args)
+            return chosen | {"clip": 0.0}, plan
+
+        return new
+
+    return {"choose": wrap}
 
 
 def new_statistics(images: int) -> Replacements:

@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import json
 import multiprocessing
 import os
 import resource
@@ -39,11 +40,15 @@ def train_once(job: Job) -> dict[str, Any]:
         begin = time.perf_counter()
         train.main(cfg)
         wall = time.perf_counter() - begin
-        with open(runs(folder, "run")[-1] / "log.csv", encoding="utf-8", newline="") as file:
+        made = runs(folder, "run")[-1]
+        with open(made / "log.csv", encoding="utf-8", newline="") as file:
             rows = list(csv.DictReader(file))
+        freeze_epochs = json.loads((made / "config.json").read_text(encoding="utf-8"))[
+            "freeze_epochs"
+        ]  # a chosen one too
         if len(rows) < cfg.epochs:
             raise Stopped(f"stopped after epoch {len(rows)} of {cfg.epochs}")
-    return cells(rows, cfg.freeze_epochs) | {"minutes_in_all": wall / 60}
+    return cells(rows, freeze_epochs) | {"minutes_in_all": wall / 60}
 
 
 def cells(rows: list[dict[str, str]], freeze_epochs: int) -> dict[str, Any]:

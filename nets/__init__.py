@@ -23,13 +23,14 @@ class Family(NamedTuple):
     criterion: Callable  # built as criterion(strides, normalizer, no_aug); see YOLOXCriterion
     weights: Mapping[str, OfficialFile]  # size name -> the official COCO weights; may be empty
     rename: Callable[[str], str | None]  # official tensor name -> ours; None: our model does not have this tensor
+    sgd_factor: float = 1.0  # of the default learning rate of SGD, which is that of YOLOX; see YOLOv9Criterion
 
 
 MAX_WIDTH = 4096  # channels of a layer that `build` takes from a file
 
 MODELS = {
     "yolox": Family(yolox.YOLOX, yolox.SIZES, YOLOXCriterion, pretrained.YOLOX_FILES, names.of_yolox),
-    "yolov9": Family(yolov9.YOLOv9, yolov9.SIZES, YOLOv9Criterion, pretrained.YOLOV9_FILES, names.of_yolov9),
+    "yolov9": Family(yolov9.YOLOv9, yolov9.SIZES, YOLOv9Criterion, pretrained.YOLOV9_FILES, names.of_yolov9, 16.0),
 }
 
 

@@ -25,6 +25,9 @@ SMALL = {
     "workers": 0,
     "device": "cpu",
     "learning_rate": 0.03,
+    "min_learning_rate": 2e-4,
+    "warmup_epochs": 1.0,
+    "weight_decay": 0.05,
     "seed": 2,  # the mAP grows from epoch to epoch
     "name": "small",
 }

@@ -245,6 +245,11 @@ def test_the_table_marks_changed_values_and_shows_derived_ones():
     assert lines[-2].strip() == "derived" and lines[-1].split() == ["total_steps", "90"]
     demo = replace(Config(), epochs=9)
     assert not any(line.startswith("*") for line in table(demo, demo, {}).splitlines())
+    lines = table(
+        parse("epochs=9", "image_size=64"), Config(), {}, {"epochs": None, "image_size": (64, 64)}
+    ).splitlines()
+    assert [line.split()[-1] for line in lines if "epochs" in line] == ["(chosen)"]
+    assert [line[0] for line in lines if "epochs" in line or "image_size" in line] == ["*", " "]
 
 
 def run(error):

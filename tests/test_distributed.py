@@ -27,7 +27,7 @@ from datasets import formats
 from datasets.dataset import DetectionDataset
 from datasets.loader import TrainSampler, ValSampler, build_loader
 from datasets.mosaic import Augment
-from utils import distributed, summary, wrap
+from utils import distributed, measure, wrap
 from utils.config import ConfigError
 from utils.distributed import Ranks, RemoteError, choose_device
 from utils.fit import Meter, evaluate, fit_one_epoch
@@ -325,16 +325,16 @@ def test_idle_gpus_and_cpu_builds_are_reported(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     monkeypatch.delenv("WORLD_SIZE", raising=False)
-    (advice,) = summary.gpu_advice(["train.py", "epochs=3"])
+    (advice,) = measure.gpu_advice(["train.py", "epochs=3"])
     assert "torchrun --standalone --nproc_per_node=4 train.py epochs=3" in advice and "one in use" in advice
-    (advice,) = summary.gpu_advice(["train.py", "device=cuda:all", "epochs=3"], all_gpus=True)
+    (advice,) = measure.gpu_advice(["train.py", "device=cuda:all", "epochs=3"], all_gpus=True)
     assert "--nproc_per_node=4 train.py epochs=3 is faster" in advice
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    assert not list(summary.gpu_advice(["train.py"]))
+    assert not list(measure.gpu_advice(["train.py"]))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.version, "cuda", None)
     monkeypatch.setattr(os.path, "exists", lambda path: "nvidia" in path)
-    assert "the CPU build" in next(summary.gpu_advice([]))
+    assert "the CPU build" in next(measure.gpu_advice([]))
 
 
 def test_the_network_leaves_the_cores_of_the_workers_alone(monkeypatch):

@@ -25,7 +25,7 @@ from small import assert_same_run, config, log_of, only_run, same, train_quietly
 
 import train
 from nets.losses import YOLOXCriterion
-from utils import checkpoint, distributed, faults, resume, summary
+from utils import checkpoint, distributed, faults, measure, resume
 from utils.config import ConfigError, run_script
 from utils.distributed import Ranks, StopSignal
 from utils.faults import RunInUse
@@ -177,9 +177,9 @@ def test_output_without_a_buffer_appears_at_once(tmp_path):
 
 def test_a_small_shared_memory_is_reported_with_true_amounts(tmp_path):
     with small_disk(tmp_path / "shm", 2**16) as folder:
-        (warning,) = summary.shared_memory_warning(2, 4, (64, 64), str(folder))
+        (warning,) = measure.shared_memory_warning(2, 4, (64, 64), str(folder))
     assert "64 KiB free, 2 workers need 288" in warning
-    assert not list(summary.shared_memory_warning(2, 4, (64, 64), str(tmp_path)))
+    assert not list(measure.shared_memory_warning(2, 4, (64, 64), str(tmp_path)))
 
 
 # --- files of a run that are missing or damaged ---------------------------------------------------------------------------

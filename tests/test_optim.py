@@ -3,6 +3,7 @@
 import copy
 import io
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -24,7 +25,7 @@ from toys import (
 import nets
 from datasets.loader import TrainSampler
 from utils.fit import accelerate
-from utils.optim import EMA, MAX_BAD_STEPS, Plan, Schedule, Updater, build_optimizer, parameter_groups
+from utils.optim import CHOSEN, EMA, MAX_BAD_STEPS, Plan, Schedule, Updater, build_optimizer, choose, parameter_groups
 from utils.wrap import Graphed
 
 OPTIMIZERS = ["sgd", "adam", "adamw"]
@@ -53,7 +54,8 @@ def test_warm_up_is_quadratic_from_zero():
     schedule = Schedule(Plan(100, 0, 10, 10, 64, 64), "cosine", 0.02, 0.001, 5, 10)
     assert [schedule.at(e) for e in (0, 1, 2.5, 4)] == pytest.approx([0, 0.02 / 25, 0.02 / 4, 0.02 * 16 / 25])
     assert schedule.at(5) == pytest.approx(0.02) == max(schedule(s) for s in range(1000))
-    assert schedule(25) == schedule.at(2.5)  # 10 steps per epoch
+    assert schedule(25) == schedule.at(2.6)  # 10 steps per epoch, counted from 1: the first step has a rate, too
+    assert schedule(0) == schedule.at(0.1) > 0 and schedule(49) == schedule(50) == schedule.at(5)
 
 
 def test_cosine_schedule_falls_to_the_minimum_and_stays_there():
@@ -80,6 +82,81 @@ def test_learning_rate_zero_is_zero_everywhere(kind):
 def test_learning_rate_scales_with_the_images_per_step():
     rates = [Schedule(Plan(10, 0, 5, 5, n, n), "constant", 0.01, 0.01, 0, 0)(7) for n in (64, 16, 128)]
     assert rates == pytest.approx([0.01, 0.0025, 0.02])
+
+
+NAMES = (*CHOSEN, "frozen_rate", "clip")
+
+
+def numbers(length, epochs, optimizer="adamw", pretrained=True, *, model="yolox_nano", batch=16, saved=None, **given):
+    """Returns the numbers of a run with the default constants, except the `given` ones."""
+    sizes = {"freeze_batch_size": given.pop("frozen", 2 * batch), "batch_size": batch, "accumulate": 1}
+    plan_of = partial(Plan.of, length, epochs, **sizes)
+    factor = nets.family_of(model)[0].sgd_factor
+    chosen, plan = choose(dict.fromkeys(CHOSEN) | given, saved or {}, optimizer, factor, pretrained, plan_of)
+    assert set(chosen) == set(NAMES) and plan == plan_of(chosen["freeze_epochs"])
+    return chosen
+
+
+def test_the_numbers_of_typical_runs():
+    """Images, epochs, optimizer, with weights, images per step and model; then the numbers in the order of NAMES."""
+    table = {
+        (50, 10, "adamw", True, 16, "x_nano"): (2, 2, 1.8, 0.05, 4e-3, 2e-4, 0.5**0.5, 10),
+        (300, 50, "adamw", True, 16, "x_nano"): (10, 10, 8.6, 0.05, 4e-3, 2e-4, 0.5**0.5, 10),
+        (5000, 50, "adamw", True, 16, "x_nano"): (10, 10, 1, 0.05, 4e-3, 2e-4, 0.5**0.5, 10),
+        (100_000, 300, "adamw", True, 256, "x_s"): (60, 15, 1, 0.05, 1e-3, 5e-5, 0.5, 10),
+        (100_000, 300, "adamw", False, 64, "x_s"): (0, 15, 1, 0.05, 2e-3, 1e-4, 0.5**0.5, 10),
+        (100_000, 300, "sgd", True, 64, "x_s"): (60, 15, 1, 5e-4, 0.01, 5e-4, 1, 10),
+        (100_000, 300, "sgd", False, 64, "x_s"): (0, 15, 1, 5e-4, 0.01, 5e-4, 1, 0),
+        (100_000, 300, "sgd", False, 64, "v9_t"): (0, 15, 1, 5e-4 / 16, 0.16, 8e-3, 1, 0),
+    }
+    print("\n" + " ".join(NAMES))
+    for (length, epochs, optimizer, pretrained, batch, model), expected in table.items():
+        chosen = numbers(length, epochs, optimizer, pretrained, model=f"yolo{model}", batch=batch)
+        print(length, epochs, optimizer, pretrained, batch, model, *(f"{chosen[name]:g}" for name in NAMES))
+        assert [chosen[name] for name in NAMES] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("epochs", [1, 2, 3, 5, 10, 50, 300])
+@pytest.mark.parametrize("length", [1, 16, 50, 1000, 100_000])
+def test_chosen_numbers_leave_room_for_every_phase(length, epochs):
+    for pretrained in (False, True):
+        chosen = numbers(length, epochs, pretrained=pretrained)
+        plan = Plan.of(length, epochs, chosen["freeze_epochs"], 32, 16, 1)
+        warm = chosen["warmup_epochs"]
+        assert chosen["freeze_epochs"] + chosen["no_aug_epochs"] < epochs and 0 < warm <= max(1, epochs / 5)
+        steps, done = (
+            plan.before(epochs),
+            [plan.position(step) < warm for step in range(min(plan.before(epochs), 10_000))],
+        )
+        assert sum(done) <= math.ceil(steps / 10) and (sum(done) >= 100 or steps < 1000)
+        schedule = Schedule(plan, "cosine", *(chosen[name] for name in ("learning_rate", "min_learning_rate")), warm, 0)
+        assert schedule(0) > 0
+
+
+def test_adam_rates_grow_with_the_square_root_up_to_a_cap_and_the_default_stays():
+    def steps(batch, **given):
+        chosen = numbers(10_000, 50, batch=batch, **given)
+        rates = (chosen["learning_rate"], chosen["min_learning_rate"])
+        plan = Plan.of(10_000, 50, 10, given.get("frozen", 2 * batch), batch, 1)
+        schedule = Schedule(plan, "constant", *rates, 0, 10, chosen["frozen_rate"])
+        return schedule(0), schedule(plan.before(10))
+
+    assert steps(16) == (pytest.approx(1e-3 * 2**0.5), 1e-3)  # to the bit what the constants were before
+    assert numbers(300, 50)["learning_rate"] == 4e-3 and numbers(300, 50)["min_learning_rate"] == 2e-4
+    assert [steps(n)[1] for n in (4, 64, 256, 1024)] == pytest.approx([5e-4, 2e-3, 4e-3, 4e-3])
+    assert steps(256, frozen=512) == pytest.approx((4e-3, 4e-3))
+    assert steps(16, learning_rate=4e-3) == pytest.approx((2e-3, 1e-3))  # given: linear
+
+
+def test_given_numbers_and_those_of_a_saved_run_stay():
+    given = {"freeze_epochs": 3, "no_aug_epochs": 0, "warmup_epochs": 5.0, "weight_decay": 0.0, "learning_rate": 0.0}
+    chosen = numbers(300, 50, "sgd", **given)
+    assert chosen.items() >= given.items() and chosen["min_learning_rate"] == 0 and chosen["frozen_rate"] == 1
+    assert numbers(300, 50, min_learning_rate=0.1)["learning_rate"] == 0.1  # not below the lowest
+    saved = numbers(300, 50, "sgd", pretrained=False)
+    assert numbers(9000, 200, "sgd", saved=saved | {"model": {}}) == saved  # also with other weights or more epochs
+    older = numbers(300, 50, saved={"freeze_epochs": 0}, **given)
+    assert older["freeze_epochs"] == 0 and (older["frozen_rate"], older["clip"]) == (1, 10)
 
 
 @pytest.mark.parametrize("kind", ["cosine", "constant"])

@@ -6,8 +6,8 @@ import pytest
 
 import nets
 from datasets.annotations import read_annotation_file
-from utils import summary
-from utils.optim import Plan
+from utils import measure, summary
+from utils.optim import Plan, Schedule
 
 
 def data(tmp_path, name, text, classes=("cat", "dog")):
@@ -47,8 +47,12 @@ def test_model_text_lists_the_parameters_trained_in_each_phase():
 
 
 def test_learning_rate_is_printed_for_each_batch_size():
-    assert summary.rate_text(0.01, Plan(9, 3, 1, 1, 128, 32)) == "0.01 for 64 images = 0.02 for 128, then 0.005 for 32"
-    assert summary.rate_text(0.01, Plan(9, 0, 1, 1, 128, 64)) == "0.01 for 64 images = 0.01 for 64"
+    def text(plan, **changes):
+        return summary.rate_text(0.01, Schedule(plan, "cosine", 0.01, 0.001, 1, 1, **changes))
+
+    assert text(Plan(9, 3, 1, 1, 128, 32)) == "0.01 for 64 images = 0.02 for 128, then 0.005 for 32"
+    assert text(Plan(9, 3, 1, 1, 128, 32), frozen_rate=0.5) == "0.01 for 64 images = 0.01 for 128, then 0.005 for 32"
+    assert text(Plan(9, 0, 1, 1, 128, 64)) == "0.01 for 64 images = 0.01 for 64"
 
 
 def test_curves_are_marked_at_the_thaw_and_at_the_no_augmentation_epochs():
@@ -69,9 +73,11 @@ def test_data_table_counts_boxes_per_class(tmp_path):
 
 
 def test_schedules_are_warned_about_only_if_they_leave_no_room():
-    assert list(summary.schedule_warnings(50, 10, 10)) == []
-    assert ["never thawed" in text for text in summary.schedule_warnings(5, 5, 0)] == [True]
-    assert "no_aug_epochs=10" in next(summary.schedule_warnings(20, 10, 10))
+    assert list(summary.schedule_warnings(50, 10, 10, "coco")) == []
+    assert ["never thawed" in text for text in summary.schedule_warnings(5, 5, 0, "coco")] == [True]
+    assert "no_aug_epochs=10" in next(summary.schedule_warnings(20, 10, 10, "coco"))
+    assert list(summary.schedule_warnings(50, 0, 10, None)) == []
+    assert "random backbone" in next(summary.schedule_warnings(50, 10, 10, None))
 
 
 def test_data_warnings_name_what_is_wrong(tmp_path):
@@ -87,11 +93,11 @@ def test_data_warnings_name_what_is_wrong(tmp_path):
 
 def test_too_little_shared_memory_is_a_warning(tmp_path, monkeypatch):
     usage = dataclasses.make_dataclass("Usage", ["free"])
-    monkeypatch.setattr(summary.shutil, "disk_usage", lambda _: usage(64 * 2**20))
-    (warning,) = summary.shared_memory_warning(4, 32, (640, 640), str(tmp_path))
+    monkeypatch.setattr(measure.shutil, "disk_usage", lambda _: usage(64 * 2**20))
+    (warning,) = measure.shared_memory_warning(4, 32, (640, 640), str(tmp_path))
     assert "64 MiB free" in warning and "--shm-size" in warning
-    assert not list(summary.shared_memory_warning(0, 32, (640, 640), str(tmp_path)))
-    assert not list(summary.shared_memory_warning(1, 1, (64, 64), str(tmp_path)))
+    assert not list(measure.shared_memory_warning(0, 32, (640, 640), str(tmp_path)))
+    assert not list(measure.shared_memory_warning(1, 1, (64, 64), str(tmp_path)))
 
 
 def test_rare_classes_are_named_with_a_fix(tmp_path):

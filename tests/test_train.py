@@ -21,6 +21,7 @@ from nets.detector import Detector
 from nets.losses import YOLOXCriterion
 from nets.pretrained import PretrainedError
 from utils import checkpoint
+from utils.optim import CHOSEN
 
 ROOT = Path(__file__).parents[1]
 SIZES = ("small", "medium", "large")
@@ -352,11 +353,27 @@ def test_demo_reaches_the_same_map_with_one_process_and_with_two(tmp_path, share
     assert min(one, two) > 0.7 and abs(two - one) <= 0.03
 
 
+def test_chosen_numbers_are_printed_saved_and_kept_by_a_resumed_run(demo_images, tmp_path):
+    none = dict.fromkeys(CHOSEN)
+    folder, _, text = train_quietly(config(demo_images, tmp_path, epochs=2, **none))
+    assert re.search(r"^  learning_rate +0\.008 +\(chosen\)$", text, re.M)  # .0005 for 4 images
+    assert re.search(r"^  gradient clipping +norm 10$", text, re.M)
+    first = json.loads((folder / "config.json").read_text())
+    assert first["freeze_epochs"] == 0 and None not in [first[name] for name in CHOSEN]
+    *_, text = train_quietly(config(demo_images, tmp_path, epochs=3, resume=str(folder), **none))
+    again = checkpoint.load(folder / "last.pt")
+    assert again["epoch"] == 3 and re.search(r"^  freeze_epochs +0 +\(chosen\)$", text, re.M)  # of 3 epochs it were 1
+    assert {name: again["config"][name] for name in CHOSEN} == {name: first[name] for name in CHOSEN}
+    *_, text = train_quietly(config(demo_images, tmp_path / "b", epochs=1, weights=None, optimizer="sgd", **none))
+    assert re.search(r"^  gradient clipping +none$", text, re.M) and "without weights" not in text
+
+
 def test_a_minimum_above_the_learning_rate_is_refused():
     """The learning rate would grow during the decay."""
     with pytest.raises(
         ValueError, match="min_learning_rate=0.0002 is above learning_rate=0.0001: lower it too, as in min"
     ):
-        train.checked(train.Config(learning_rate=1e-4))
-    train.checked(train.Config(learning_rate=1e-4, schedule="constant"))
+        train.checked(train.Config(learning_rate=1e-4, min_learning_rate=2e-4))
+    train.checked(train.Config(learning_rate=1e-4, min_learning_rate=2e-4, schedule="constant"))
+    train.checked(train.Config(learning_rate=1e-4))
     train.checked(train.Config(learning_rate=0, min_learning_rate=0))

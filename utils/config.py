@@ -153,17 +153,19 @@ def help_text(cfg: Any) -> str:
     return f"usage: python {Path(sys.argv[0]).name} name=value ...    changes constants for this run:\n\n{body}"
 
 
-def table(cfg: T, defaults: T, derived: dict[str, Any]) -> str:
+def table(cfg: T, defaults: T, derived: dict[str, Any], given: Mapping[str, Any] | None = None) -> str:
     """Name and value of every constant, one per line, then the `derived` values.
 
-    `*` marks a value that differs from that in `defaults`; the line also shows the default.
+    `*` marks a value that differs from that in `defaults`; the line also shows the default. `given`: constants before the
+    program chose a value for each None.
     """
     width = max(map(len, [*vars(cfg), *derived]))
     lines = ["constants (* changed)"]
     for name, value in vars(cfg).items():
-        usual = getattr(defaults, name)
-        note = "" if value == usual else f"(was {show(usual)})"
-        lines.append(f"{'*' if note else ' '} {name:{width}}  {show(value):28}  {note}".rstrip())
+        chosen = given is not None and given.get(name, name) is None
+        usual = value if chosen else getattr(defaults, name)
+        note = "(chosen)" if chosen else "" if value == usual else f"(was {show(usual)})"
+        lines.append(f"{' ' if value == usual else '*'} {name:{width}}  {show(value):28}  {note}".rstrip())
     lines += ["derived", *(f"  {name:{width}}  {show(value)}" for name, value in derived.items())]
     return "\n".join(lines)
 

@@ -1,11 +1,14 @@
 """What a training step costs: its GPU memory, measured before the run because the thaw needs more, its time, and a profile.
 
-Import this module where something is measured: a run on a CPU with given batch sizes does not need it.
+It also has the warnings about hardware that a run leaves idle or that is too small for it.
 """
 
 import copy
+import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -168,3 +171,39 @@ def profiled(batches: Iterable, steps: int, path: Path, log: Callable[[str], Non
     else:
         log(f"profile    no trace: the epoch has no more than {PROFILE_WARM_UP} steps")
     yield from batches
+
+
+def hardware_warnings(workers: int, batch_size: int, image_size: tuple[int, int], ranks: Ranks) -> Iterator[str]:
+    """Yields warnings about unused GPUs and too little shared memory."""
+    yield from gpu_advice(sys.argv, ranks.all_gpus)
+    yield from shared_memory_warning(workers, batch_size, image_size)
+
+
+def gpu_advice(command: Sequence[str], all_gpus: bool = False) -> Iterator[str]:
+    """Yields a hint if GPUs are idle: torch cannot use them, or one process uses one of several (`all_gpus`: DataParallel)."""
+    count = torch.cuda.device_count()
+    if not torch.cuda.is_available():
+        if os.path.exists("/proc/driver/nvidia/version") or os.path.exists("/dev/nvidia0"):
+            build = "the CPU build" if torch.version.cuda is None else f"built for CUDA {torch.version.cuda}"
+            yield f"There is an NVIDIA GPU that torch {torch.__version__} ({build}) cannot use: install a matching torch."
+    elif count > 1 and "WORLD_SIZE" not in os.environ:
+        words = [word for word in command if not word.startswith("device=")]
+        start = f"torchrun --standalone --nproc_per_node={count} {' '.join(words)}"
+        if all_gpus:
+            yield f"{count} GPUs in one process (DataParallel): {start} is faster."
+        else:
+            yield f"{count} GPUs, one in use: {start} uses all; device=cuda:all does too, more slowly, without torchrun."
+
+
+def shared_memory_warning(
+    workers: int, batch_size: int, image_size: tuple[int, int], folder: str = "/dev/shm"
+) -> Iterator[str]:
+    """Yields a warning if the batches of the workers (three per worker, uint8) do not fit into the shared memory."""
+    needed = workers * 3 * batch_size * 3 * image_size[0] * image_size[1]
+    free = shutil.disk_usage(folder).free if Path(folder).is_dir() else needed
+    if free < needed:
+        unit, name = (2**20, "MiB") if needed >= 10 * 2**20 else (2**10, "KiB")
+        yield (
+            f"{folder} has {free / unit:.0f} {name} free, {workers} workers need {needed / unit:.0f}: they would die with a bus "
+            f"error. Use fewer workers=, or start the container with --shm-size={max(1, round(2 * needed / 2**30))}g"
+        )

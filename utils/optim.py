@@ -1,7 +1,8 @@
-"""Optimizer, learning-rate schedule, EMA, and the Updater, which performs a training step."""
+"""Default numbers of the optimization, optimizer, learning-rate schedule, EMA, and the Updater, which performs a step."""
 
 import copy
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import compress
 
@@ -13,6 +14,7 @@ LOSS_SCALE = 2.0**10  # of fp16 at the start: from 2**16, YOLOX skips its first 
 MOMENTUM = 0.9  # of SGD, and the first beta of Adam (YOLOX, section 2)
 MAX_GRADIENT_NORM = 10.0  # larger gradients are clipped to this norm
 REFERENCE_BATCH = 64  # images per step that the constants learning_rate and min_learning_rate refer to
+CHOSEN = ("freeze_epochs", "no_aug_epochs", "warmup_epochs", "weight_decay", "learning_rate", "min_learning_rate")
 
 
 @dataclass(frozen=True)
@@ -50,9 +52,41 @@ class Plan:
         return self.frozen_images if step < self.freeze_epochs * self.frozen_steps else self.images
 
 
+def choose(
+    given: Mapping, saved: Mapping, optimizer: str, sgd_factor: float, pretrained: bool, plan_of: Callable[[int], Plan]
+) -> tuple[dict[str, float], Plan]:
+    """Returns the constants `CHOSEN` with a number for each None in `given`, two more numbers, and the plan.
+
+    `frozen_rate` is a factor of the learning rates while frozen, and `clip` the largest norm of the gradients (0: any norm).
+    The numbers of a `saved` run stay. `sgd_factor`: see nets.Family. `plan_of`: frozen epochs -> plan. See docs/constants.md.
+    """
+    chosen = {name: value for name, value in given.items() if value is not None}
+    chosen |= {name: saved[name] for name in (*CHOSEN, "frozen_rate", "clip") if name in saved}
+
+    def rate(images: int) -> float:  # for 64 images per step
+        if optimizer == "sgd":
+            return 0.01 * sgd_factor
+        return min(1e-3 * math.sqrt(images / 16), 4e-3) * REFERENCE_BATCH / images
+
+    fifth = round(plan_of(0).epochs / 5)
+    chosen.setdefault("freeze_epochs", fifth if pretrained else 0)
+    chosen.setdefault("no_aug_epochs", min(fifth, 15))
+    decays = {"adamw": 0.05, "sgd": 5e-4 / sgd_factor}  # of sgd: a step subtracts rate * decay
+    chosen.setdefault("weight_decay", decays.get(optimizer, 5e-4))
+    plan = plan_of(chosen["freeze_epochs"])
+    steps = min(max(100, plan.before(1)), plan.before(plan.epochs) / 10)
+    chosen.setdefault("warmup_epochs", plan.position(steps))
+    # A given rate is scaled linearly, so only the frozen phase of a chosen one has a factor.
+    chosen.setdefault("frozen_rate", 1.0 if "learning_rate" in chosen else rate(plan.frozen_images) / rate(plan.images))
+    chosen.setdefault("learning_rate", max(rate(plan.images), chosen.get("min_learning_rate", 0.0)))
+    chosen.setdefault("min_learning_rate", chosen["learning_rate"] / 20)
+    chosen.setdefault("clip", 0.0 if optimizer == "sgd" and not pretrained else MAX_GRADIENT_NORM)
+    return chosen, plan
+
+
 @dataclass(frozen=True)
 class Schedule:
-    """Learning rate as a function of the step: quadratic warm-up from 0, decay, then a constant minimum.
+    """Learning rate as a function of the step: quadratic warm-up, decay, then a constant minimum.
 
     The minimum is held during the last `no_aug_epochs`. `schedule(step)` is scaled linearly with the images per step.
     """
@@ -63,14 +97,20 @@ class Schedule:
     min_learning_rate: float
     warmup_epochs: float
     no_aug_epochs: int
+    frozen_rate: float = 1.0  # factor of both rates while frozen
 
     def __post_init__(self):
         if self.kind not in ("cosine", "step", "constant"):
             raise ValueError(f"schedule={self.kind!r} is not known; choose cosine, step or constant")
 
     def __call__(self, step: int) -> float:
-        scale = self.plan.images_at(step) / REFERENCE_BATCH
-        return scale * self.at(self.plan.position(step))
+        epoch = self.plan.position(step)
+        scale = (
+            self.plan.images_at(step) / REFERENCE_BATCH * (self.frozen_rate if epoch < self.plan.freeze_epochs else 1)
+        )
+        if epoch < self.warmup_epochs:  # the first step has a rate, too
+            epoch = min(self.plan.position(step + 1), self.warmup_epochs)
+        return scale * self.at(epoch)
 
     def at(self, epoch: float) -> float:
         """Learning rate for 64 images per step after `epoch` epochs (warm-up and constant end as in YOLOX, section 2)."""

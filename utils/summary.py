@@ -1,9 +1,6 @@
 """Text that a run logs at its start and end: the model, the data, the schedule, and warnings about what may go wrong."""
 
-import os
-import shutil
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +9,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from utils.distributed import Ranks
-from utils.optim import REFERENCE_BATCH, Plan, Updater
+from utils.optim import REFERENCE_BATCH, Plan, Schedule, Updater
 
 FEW_IMAGES = 50  # training images below which a run gets a warning
 RARE = 0.1  # a class is rare in fewer images than this fraction of the mean over the classes
@@ -25,18 +22,20 @@ def derived(batch_size: int, workers: int, updater: Updater, ranks: Ranks) -> di
     return {
         "images per process": f"{local} of {batch_size}, {ranks.world_size} process(es)",
         "steps per epoch": f"{plan.frozen_steps} frozen, {plan.steps} thawed" if plan.freeze_epochs else plan.steps,
-        "learning_rate": rate_text(schedule.learning_rate, plan),
-        "min_learning_rate": rate_text(schedule.min_learning_rate, plan),
+        "learning_rate": rate_text(schedule.learning_rate, schedule),
+        "min_learning_rate": rate_text(schedule.min_learning_rate, schedule),
+        "gradient clipping": f"norm {updater.clip:g}" if updater.clip else "none",
         "ema decay": f"{updater.ema.decay:.5f}, tau {updater.ema.tau:.0f} steps",
         "mixed precision": updater.amp,
         "device": f"{ranks.device}, {torch.get_num_threads()} thread(s), {workers} worker(s)",
     }
 
 
-def rate_text(rate: float, plan: Plan) -> str:
+def rate_text(rate: float, schedule: Schedule) -> str:
     """Describes a learning rate as configured, and as scaled to the batch size of each phase."""
-    sizes = ([plan.frozen_images] if plan.freeze_epochs else []) + [plan.images]
-    scaled = [f"{rate * size / REFERENCE_BATCH:g} for {size}" for size in dict.fromkeys(sizes)]
+    plan = schedule.plan
+    phases = [(plan.frozen_images, schedule.frozen_rate)] * bool(plan.freeze_epochs) + [(plan.images, 1.0)]
+    scaled = [f"{rate * factor * size / REFERENCE_BATCH:g} for {size}" for size, factor in dict(phases).items()]
     return f"{rate:g} for {REFERENCE_BATCH} images = {', then '.join(scaled)}"
 
 
@@ -92,8 +91,10 @@ def data_text(train, val) -> str:
     return "\n".join(lines + [f"{name:{width}}  {a:8}  {b:8}" for name, a, b in rows])
 
 
-def schedule_warnings(epochs: int, freeze_epochs: int, no_aug_epochs: int) -> Iterator[str]:
+def schedule_warnings(epochs: int, freeze_epochs: int, no_aug_epochs: int, weights: str | None) -> Iterator[str]:
     """Yields warnings about numbers of epochs that leave no room for a phase of training."""
+    if freeze_epochs and weights is None:
+        yield f"freeze_epochs={freeze_epochs} without weights: a frozen random backbone learns nothing"
     if 0 < epochs <= freeze_epochs:
         yield f"freeze_epochs={freeze_epochs} of epochs={epochs}: the backbone is never thawed; lower freeze_epochs"
     if no_aug_epochs and no_aug_epochs >= epochs - freeze_epochs:
@@ -126,40 +127,4 @@ def data_warnings(train, val, repeat: float = 0.0) -> Iterator[str]:
         yield (
             f"{shared} images are in train and in val: the mAP is too high; "
             f"python -m tools.convert SRC DST.txt split=.9,.1 divides them"
-        )
-
-
-def hardware_warnings(workers: int, batch_size: int, image_size: tuple[int, int], ranks: Ranks) -> Iterator[str]:
-    """Yields warnings about unused GPUs and too little shared memory."""
-    yield from gpu_advice(sys.argv, ranks.all_gpus)
-    yield from shared_memory_warning(workers, batch_size, image_size)
-
-
-def gpu_advice(command: Sequence[str], all_gpus: bool = False) -> Iterator[str]:
-    """Yields a hint if GPUs are idle: torch cannot use them, or one process uses one of several (`all_gpus`: DataParallel)."""
-    count = torch.cuda.device_count()
-    if not torch.cuda.is_available():
-        if os.path.exists("/proc/driver/nvidia/version") or os.path.exists("/dev/nvidia0"):
-            build = "the CPU build" if torch.version.cuda is None else f"built for CUDA {torch.version.cuda}"
-            yield f"There is an NVIDIA GPU that torch {torch.__version__} ({build}) cannot use: install a matching torch."
-    elif count > 1 and "WORLD_SIZE" not in os.environ:
-        words = [word for word in command if not word.startswith("device=")]
-        start = f"torchrun --standalone --nproc_per_node={count} {' '.join(words)}"
-        if all_gpus:
-            yield f"{count} GPUs in one process (DataParallel): {start} is faster."
-        else:
-            yield f"{count} GPUs, one in use: {start} uses all; device=cuda:all does too, more slowly, without torchrun."
-
-
-def shared_memory_warning(
-    workers: int, batch_size: int, image_size: tuple[int, int], folder: str = "/dev/shm"
-) -> Iterator[str]:
-    """Yields a warning if the batches of the workers (three per worker, uint8) do not fit into the shared memory."""
-    needed = workers * 3 * batch_size * 3 * image_size[0] * image_size[1]
-    free = shutil.disk_usage(folder).free if Path(folder).is_dir() else needed
-    if free < needed:
-        unit, name = (2**20, "MiB") if needed >= 10 * 2**20 else (2**10, "KiB")
-        yield (
-            f"{folder} has {free / unit:.0f} {name} free, {workers} workers need {needed / unit:.0f}: they would die with a bus "
-            f"error. Use fewer workers=, or start the container with --shm-size={max(1, round(2 * needed / 2**30))}g"
         )

@@ -250,6 +250,7 @@ def text(value: Any) -> str:
 
 
 _NAMES = dict.fromkeys(("train", "val", "classes", "merge", "image_root", "bad_boxes", "bad_images"), text_or_none)
+_CHOSEN = "no_aug_epochs warmup_epochs weight_decay learning_rate min_learning_rate frozen_rate clip".split()
 _CHECKPOINT = {
     "format": whole(),
     "config": constants_dict,
@@ -265,8 +266,7 @@ _CHECKPOINT = {
     "model": state_dict,
     "resume": a_dict,
     "resume.model": state_dict,
-    "resume.updater": a_dict,
-    "resume.meter": a_dict,
+    **dict.fromkeys(("resume.updater", "resume.meter"), a_dict),
     "resume.meter.batches": whole(),
     "resume.meter.seconds": number(0, math.inf),
     "resume.meter.sums": a_dict,
@@ -276,6 +276,7 @@ _CHECKPOINT = {
     "resume.classes": class_names,
     "resume.constants": constants_dict,
     "resume.freeze_epochs": whole(),
+    **{f"resume.{name}": number(0, math.inf) for name in _CHOSEN},
     "resume.batch_sizes": list_of(whole(0, 10**6), 2),
 }
 _ONNX = {
