@@ -486,6 +486,33 @@ def test_a_killed_loader_process_is_reported_with_the_fix(demo_images, tmp_path,
     assert "\n" not in text.strip()
 
 
+class Limited(torch.utils.data.Dataset):
+    """Sets a limit on the size of files in the process that loads images, or fails like a user's function."""
+
+    def __init__(self, limit: bool):
+        self.limit = limit
+
+    def __getitem__(self, _):
+        if not self.limit:
+            raise RuntimeError("my own function failed")
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
+        return torch.zeros(100_000)
+
+
+@posix
+def test_an_error_of_a_loader_process_is_named():
+    def first_batch(limit: bool) -> None:
+        next(iter(torch.utils.data.DataLoader(Limited(limit), sampler=[0], num_workers=1)))
+
+    with pytest.raises(SystemExit) as ended:
+        run_script(partial(first_batch, True), stopped="resume=true continues", memory_advice="")
+    text = str(ended.value).strip()
+    assert "shared memory" in text and "File too large" in text and "ulimit" in text and "continues" in text
+    assert "\n" not in text
+    with pytest.raises(RuntimeError, match="my own function failed"):  # with its traceback
+        run_script(partial(first_batch, False), stopped="", memory_advice="")
+
+
 def test_a_closed_standard_error_does_not_keep_a_second_signal_from_ending_a_program():
     program = """
 import os, signal
