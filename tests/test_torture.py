@@ -257,7 +257,7 @@ def test_jumps_of_the_clock_do_not_stop_processes_that_load_images(tmp_path, pro
     try:
         while job.process.poll() is None:
             assert faults.clock_jumped(run)
-            assert job.wait("the next step", partial(moved_on, job, job.place), 60) or job.done()
+            assert job.wait("the next step", partial(moved_on, job, job.place)) or job.done()
         torture.finished(job)
     finally:
         job.end()
