@@ -31,12 +31,12 @@ from utils.checkpoint import CheckpointError
 ENOUGH = 40  # failed comparisons after which the program ends
 DISK = 32 * 2**20  # bytes of the disk that is filled
 NEAR = 1e-3  # largest relative difference of the losses of three processes
-FAKETIME = ("/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1", "/usr/lib/faketime/libfaketimeMT.so.1")
 STARTED = re.compile(r"^(resuming|run folder|nothing to do)", re.MULTILINE)
 NO_ROOM = r"No space left|File too large|was not saved|file write failed|unexpected pos|write failed"
 CLEAN = {  # fault -> pattern of the errors with which it may end a process
     "a full disk": NO_ROOM,
     "a limit on the size of files": NO_ROOM,
+    "a second start of the same run": "is in use by process",
     "SIGKILL of a process that loads images": "a process that loads images was ended|lost the connection",
 }
 
@@ -88,6 +88,8 @@ def killed(run: Run) -> str | None:
     if not victims:
         return None
     send(signal.SIGKILL, run.rng.choice(victims))
+    if run.plan.processes == 1:
+        run.job.join()
     return "SIGKILL"
 
 
@@ -119,7 +121,9 @@ def asked_to_stop(number: signal.Signals) -> Callable[[Run], str | None]:
         place, begun = run.job.place, run.job.begun
         send(number, run.job.process.pid, group=run.plan.processes == 1 and run.rng.random() < 0.5)
         code, stopped = run.job.join(), run.job.stopped()
-        if run.job.done() or run.plan.processes > 1 or place == begun:
+        if (
+            run.job.done() or run.plan.processes > 1 or place <= begun
+        ):  # no step was done: the signal may end it at once
             return number.name
         if code or stopped is None or stopped < place:
             raise Broken(f"{number.name} at {place}: ended with {code}, saved up to {stopped}")
@@ -171,20 +175,25 @@ def small_files(run: Run) -> str | None:
         with suppress(ProcessLookupError):
             prlimit(process, RLIMIT_FSIZE, (run.rng.choice((0, 4096, 65536)), RLIM_INFINITY))
     time.sleep(run.rng.uniform(0.2, 3))
-    for process in processes:
+    for process in (*processes, *run.loaders()):  # a process that was forked meanwhile has the limit too
         with suppress(ProcessLookupError):
             prlimit(process, RLIMIT_FSIZE, (RLIM_INFINITY, RLIM_INFINITY))
     return "a limit on the size of files" if processes else None
 
 
 def resumed_twice(run: Run) -> str | None:
-    """A second start of the same run while the first one trains: it must end with an error that names the first one."""
+    """A second start of the same run while the first one trains: it must end with an error that names the first one.
+
+    It may continue the run when nobody holds it: torchrun is about to replace its processes, or the training is done.
+    """
     if not list(run.job.output.glob("*/last.pt")):
         return None
     args = [*run.job.command["args"], *["resume=true"] * ("resume=true" not in run.job.command["args"])]
     args = [f"--master-port={torture.free_port()}" if word.startswith("--master-port") else word for word in args]
+    before = run.trainers()
     done = subprocess.run(**{**run.job.command, "args": args}, capture_output=True, text=True, timeout=torture.TIMEOUT)
-    if "is in use by process" not in done.stderr and run.job.process.poll() is None:
+    held = before and run.job.process.poll() is None and set(run.trainers()) == set(before)
+    if held and "is in use by process" not in done.stderr and "nothing to do" not in done.stdout:
         raise Broken(f"a second start ended with {done.returncode}: {done.stdout[-500:]} {done.stderr[-1500:]}")
     return "a second start of the same run"
 
@@ -206,7 +215,7 @@ def cache_damaged(run: Run) -> str:
 
 
 def clock_jumped(run: Run) -> str | None:
-    """The clock jumps by up to two days to either side (libfaketime, under which torchrun does not work)."""
+    """The clock jumps by up to two days to either side."""
     if not run.plan.environment:
         return None
     seconds = run.rng.choice((60, 3600, 172800)) * run.rng.choice((-1, 1))
@@ -278,15 +287,12 @@ def plan_of(number: int, rng: random.Random, base: Path) -> Plan:
     """Returns the number of processes, the constants and the launcher of the run with this number."""
     processes = (1, 2, 1, 3)[number % 4]
     constants = (f"workers={rng.randrange(3)}", f"save_minutes={rng.choice((0, 0.005))}", "timeout_minutes=0.5")
-    library, environment = next((path for path in FAKETIME if os.path.exists(path)), None), {}
-    if number == 1 and library is None:
-        print("skipped: jumps of the clock, because libfaketime is not installed", flush=True)
-    if library and processes == 1 and rng.random() < 0.5:
+    environment = ()
+    if rng.random() < 0.5:
         (base / "clock").write_text("+0\n")
-        environment = {"LD_PRELOAD": library, "FAKETIME_TIMESTAMP_FILE": str(base / "clock"), "FAKETIME_NO_CACHE": "1"}
-        environment |= {"FAKETIME_DONT_FAKE_MONOTONIC": "1", "NO_FAKE_STAT": "1"}
+        environment = ((torture.CLOCK, str(base / "clock")),)
     kinds = torture.KINDS * 10  # as many restarts by torchrun
-    return Plan(processes, constants, rng.choice(torture.LAUNCHERS), kinds, f"run{number}", tuple(environment.items()))
+    return Plan(processes, constants, rng.choice(torture.LAUNCHERS), kinds, f"run{number}", environment)
 
 
 def one_run(
@@ -306,7 +312,6 @@ def one_run(
             if not name or run.job.process.poll() is not None and not resume(run):
                 break
         for _ in range(torture.TRIES):
-            run.job.process.wait(torture.TIMEOUT)
             if not resume(run):
                 break
         else:

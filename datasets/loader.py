@@ -2,9 +2,11 @@
 
 import os
 import signal
+import tempfile
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from multiprocessing.queues import Queue
 from typing import Any
 
 import cv2
@@ -12,6 +14,7 @@ import numpy as np
 from torch.utils.data import DataLoader
 
 from datasets.dataset import NO_IMAGE, DetectionDataset, Key, collate, epoch_order
+from utils.distributed import end_at_once
 
 SIZE_STEP = 32  # the coarsest stride: input sizes are multiples of it
 SIZE_EVERY = 10  # steps between changes of the input size (YOLOX)
@@ -74,10 +77,17 @@ class ValSampler:
 def init_worker(_: int) -> None:
     """Makes a worker ignore Ctrl-C, a closed terminal, and SIGTERM except from its parent, which needs it to finish a step."""
     cv2.setNumThreads(0)
+    Queue._on_queue_feeder_error = staticmethod(_batch_is_lost)
     for name in {"SIGINT", "SIGHUP"} & set(dir(signal)):
         signal.signal(getattr(signal, name), signal.SIG_IGN)
     if KNOWS_SENDER:
         threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _batch_is_lost(error: Exception, _) -> None:
+    """Ends this process when a batch cannot be sent: the queue would drop it, and the training would wait for it forever."""
+    where = f"is there space left in {tempfile.gettempdir()}?"  # the socket for shared memory is there
+    end_at_once(f"a process that loads images cannot send a batch ({error}); {where}", 1)
 
 
 def _end_with_parent(interval: float = 0.5) -> None:

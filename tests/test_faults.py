@@ -13,6 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from contextlib import contextmanager
 from functools import partial
@@ -24,6 +25,7 @@ import torch
 from small import assert_same_run, config, log_of, only_run, same, train_quietly
 
 import train
+from datasets.loader import Loader, init_worker
 from nets.losses import YOLOXCriterion
 from utils import checkpoint, distributed, faults, measure, resume
 from utils.config import ConfigError, run_script
@@ -484,6 +486,44 @@ def test_a_killed_loader_process_is_reported_with_the_fix(demo_images, tmp_path,
     text = str(ended.value)
     assert "DataLoader worker" in text and "lower workers=" in text and "resume=true continues" in text
     assert "\n" not in text.strip()
+
+
+class Limited(torch.utils.data.Dataset):
+    """Sets a limit on the size of files in the process that loads images, or fails like a user's function."""
+
+    def __init__(self, limit: bool):
+        self.limit = limit
+
+    def __getitem__(self, _):
+        if not self.limit:
+            raise RuntimeError("my own function failed")
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
+        return torch.zeros(100_000)
+
+
+@posix
+def test_an_error_of_a_loader_process_is_named():
+    def first_batch(limit: bool) -> None:
+        next(iter(torch.utils.data.DataLoader(Limited(limit), sampler=[0], num_workers=1)))
+
+    with pytest.raises(SystemExit) as ended:
+        run_script(partial(first_batch, True), stopped="resume=true continues", memory_advice="")
+    text = str(ended.value).strip()
+    assert "shared memory" in text and "File too large" in text and "ulimit" in text and "continues" in text
+    assert "\n" not in text
+    with pytest.raises(RuntimeError, match="my own function failed"):  # with its traceback
+        run_script(partial(first_batch, False), stopped="", memory_advice="")
+
+
+@posix
+def test_a_batch_that_cannot_be_sent_ends_the_loader_process(tmp_path, monkeypatch, capfd):
+    """PyTorch hands shared memory over through a socket in the folder of temporary files, which may be full or gone."""
+    options = {"num_workers": 1, "worker_init_fn": init_worker, "timeout": 30}
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="DataLoader worker .* exited unexpectedly"):
+        patch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+        patch.delitem(mp.current_process()._config, "tempdir", raising=False)
+        list(Loader(torch.zeros(2, 10_000), **options))
+    assert f"is there space left in {tmp_path / 'gone'}?" in capfd.readouterr().err
 
 
 def test_a_closed_standard_error_does_not_keep_a_second_signal_from_ending_a_program():

@@ -2,8 +2,12 @@
 
 import random
 import re
+import runpy
 import signal
+import subprocess
+import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,6 +15,8 @@ import torch
 
 from benchmarks import faults, torture
 from utils import checkpoint
+
+posix = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="the processes are found under /proc")
 
 
 def save(folder: Path, value: float, seconds: float = 1.0) -> Path:
@@ -60,7 +66,7 @@ def test_the_schedule_has_every_kind_twice_and_depends_on_the_seed_only():
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="the ranks of torchrun are found under /proc")
+@posix
 def test_kills_of_every_kind_leave_no_trace():
     outcome = torture.main(torture.Config(kills=len(torture.KINDS)))
     assert not outcome.differences, "\n".join([f"seed={outcome.seed}", *outcome.differences[:20]])
@@ -91,7 +97,7 @@ def test_three_processes_are_compared_up_to_rounding(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="the processes are found under /proc")
+@posix
 def test_some_random_faults_leave_no_trace(capfd):
     outcome = torture.main(torture.Config(minutes=1))
     text = capfd.readouterr().out
@@ -100,7 +106,7 @@ def test_some_random_faults_leave_no_trace(capfd):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="the processes are found under /proc")
+@posix
 @pytest.mark.parametrize("processes, fault", [(2, faults.torchrun_killed), (1, faults.resumed_twice)])
 def test_a_run_without_end_is_struck(tmp_path, processes, fault):
     """Processes that outlive their torchrun end, although it was killed while they started. A second start is refused."""
@@ -121,3 +127,141 @@ def test_a_run_without_end_is_struck(tmp_path, processes, fault):
         job.end()
         for orphan in filter(faults.alive, orphans):
             faults.send(signal.SIGKILL, orphan)
+
+
+@pytest.mark.filterwarnings("ignore:'benchmarks.torture' found in sys.modules:RuntimeWarning")
+@pytest.mark.parametrize("differences, code", [([], False), (["weights"], True)])
+def test_the_exit_status_tells_whether_anything_differs(monkeypatch, differences, code):
+    monkeypatch.setattr(faults, "main", lambda cfg: torture.Outcome(1, differences=differences))
+    monkeypatch.setattr(sys, "argv", ["torture", "minutes=1"])
+    monkeypatch.setenv("THAW_PROCESS", "")  # importing the module sets it
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module("benchmarks.torture", run_name="__main__")
+    assert ended.value.code is code
+
+
+def test_the_clock_that_is_moved_is_the_one_that_a_run_sees(tmp_path, monkeypatch):
+    for name in ("time", "time_ns", "localtime", "strftime"):
+        monkeypatch.setattr(time, name, getattr(time, name))  # restores it
+    real, monotonic = time.time(), time.monotonic()
+    (tmp_path / "clock").write_text("-172800\n")
+    torture.move_clock(tmp_path / "clock")
+    assert abs(time.time() - real + 172800) < 60 and abs(time.time_ns() / 1e9 - real + 172800) < 60
+    assert time.strftime("%Y-%m-%d") < time.strftime("%Y-%m-%d", time.gmtime(real))
+    (tmp_path / "clock").write_text("+3600\n")
+    assert abs(time.time() - real - 3600) < 60 and abs(time.monotonic() - monotonic) < 60
+
+
+class FakeJob:
+    """A training of one process that answers what a test says."""
+
+    def __init__(self, folder: Path, place=(0, 0), begun=(0, 0), code=-signal.SIGTERM):
+        self.place, self.begun, self.code, self.output = place, begun, code, folder
+        self.plan, self.process = torture.Plan(1, (), (), ()), subprocess.Popen(["sleep", "60"])
+        self.command = {"args": ["train"]}
+
+    def join(self):
+        return self.code if self.process.wait(10) is not None else None
+
+    def stopped(self):
+        return None
+
+    def done(self):
+        return False
+
+
+@pytest.fixture
+def fake_run(tmp_path):
+    runs = []
+
+    def make(**values) -> faults.Run:
+        runs.append(faults.Run(FakeJob(tmp_path, **values), random.Random(0), tmp_path, None))
+        return runs[-1]
+
+    yield make
+    for run in runs:
+        run.job.process.kill()
+        run.job.process.wait()
+
+
+@posix
+@pytest.mark.parametrize(
+    "place, begun, lost", [((0, 0), (2, 0), False), ((1, 0), (0, 0), True), ((2, 3), (2, 1), True)]
+)
+def test_only_a_signal_after_the_first_bar_must_save(fake_run, place, begun, lost):
+    """Before, no handler is there and no step is done: the signal ends the process at once."""
+    stop = faults.asked_to_stop(signal.SIGTERM)
+    if lost:
+        with pytest.raises(torture.Broken, match="saved up to None"):
+            stop(fake_run(place=place, begun=begun))
+    else:
+        assert stop(fake_run(place=place, begun=begun)) == "SIGTERM"
+
+
+@posix
+def test_a_killed_process_has_ended_when_the_next_fault_strikes(fake_run):
+    run = fake_run()
+    assert faults.killed(run) == "SIGKILL" and run.job.process.returncode == -signal.SIGKILL
+
+
+@posix
+@pytest.mark.parametrize(
+    "output, after, broken",
+    [
+        (("resuming", ""), [1], True),
+        (("resuming", "x is in use by process 7"), [1], False),
+        (("nothing to do: all 8 epochs are done", ""), [1], False),
+        (("resuming", ""), [2], False),  # torchrun has replaced the processes: nobody held the run meanwhile
+    ],
+)
+def test_a_second_start_may_take_a_run_that_nobody_holds(fake_run, tmp_path, monkeypatch, output, after, broken):
+    run, trainers = fake_run(), iter(([1], after))
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/last.pt").touch()
+    monkeypatch.setattr(run.__class__, "trainers", lambda self: next(trainers))
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: subprocess.CompletedProcess([], 0, *output))
+    if broken:
+        with pytest.raises(torture.Broken, match="a second start ended with 0"):
+            faults.resumed_twice(run)
+    else:
+        assert faults.resumed_twice(run)
+
+
+@posix
+def test_a_limit_on_file_sizes_is_lifted_in_processes_that_were_forked_meanwhile(fake_run, monkeypatch):
+    run, worker = fake_run(), subprocess.Popen(["sleep", "60"])
+    try:
+        faults.prlimit(worker.pid, faults.RLIMIT_FSIZE, (4096, faults.RLIM_INFINITY))
+        monkeypatch.setattr(run.__class__, "loaders", lambda self: [worker.pid])
+        monkeypatch.setattr(run.rng, "uniform", lambda *_: 0)
+        assert faults.small_files(run)
+        for process in (worker, run.job.process):
+            assert faults.prlimit(process.pid, faults.RLIMIT_FSIZE)[0] == faults.RLIM_INFINITY
+    finally:
+        worker.kill()
+        worker.wait()
+
+
+@pytest.mark.slow
+@posix
+@pytest.mark.parametrize("processes", [1, 2])
+def test_jumps_of_the_clock_do_not_stop_processes_that_load_images(tmp_path, processes):
+    torture.draw(tmp_path / "images", torture.IMAGES)
+    (tmp_path / "clock").write_text("+0\n")
+    constants = ("epochs=3", "no_aug_epochs=1", "workers=1")
+    plans = (faults.plan_of(processes - 1, random.Random(seed), tmp_path) for seed in range(100))
+    environment = next(plan.environment for plan in plans if plan.environment)
+    plan = torture.Plan(processes, constants, torture.LAUNCHERS[1], (), environment=environment)
+    job = torture.Job(tmp_path, tmp_path / "runs", plan, resume=False)
+    run = faults.Run(job, random.Random(0), tmp_path, None)
+    try:
+        while job.process.poll() is None:
+            assert faults.clock_jumped(run)
+            assert job.wait("the next step", partial(moved_on, job, job.place)) or job.done()
+        torture.finished(job)
+    finally:
+        job.end()
+
+
+def moved_on(job: torture.Job, place: tuple[int, int]) -> bool:
+    return job.place != place

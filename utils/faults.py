@@ -180,14 +180,23 @@ def _user_error(error: BaseException, memory_advice: str, stopped: str) -> tuple
     if isinstance(error, ValueError | OSError):
         return f"{type(error).__name__}: {error}", pause
     if isinstance(error, RuntimeError) and "DataLoader worker" in str(error):
-        why = str(error).partition("\n")[0]
-        advice = "if its memory or shared memory was full, lower workers= or batch_size= (dmesg shows kills for memory)"
-        return f"a process that loads images was ended ({why}); {advice}; {stopped}", pause
+        return _loader_failed(str(error).strip().split("\n"), stopped), pause
     if _lost_connection(error):
         why = str(error).partition("\n")[0]
         advice = "their messages tell why, or one of them took longer than timeout_minutes="
         return f"lost the connection to the other processes; {advice} ({why})", 2 * PAUSE
     return None, 0
+
+
+def _loader_failed(lines: list[str], stopped: str) -> str | None:
+    """The message if a process that loads images was ended or got no shared memory; None: its own code raised the error."""
+    if not lines[0].startswith("Caught "):
+        advice = "if its memory or shared memory was full, lower workers= or batch_size= (dmesg shows kills for memory)"
+        return f"a process that loads images was ended ({lines[0]}); {advice}; {stopped}"
+    if "</torch_" in lines[-1]:  # a file of shared memory
+        advice = "free some, raise the limit on the size of files (ulimit -f), or lower workers= or batch_size="
+        return f"a process that loads images got no shared memory ({lines[-1]}); {advice}; {stopped}"
+    return None
 
 
 def _lost_connection(error: BaseException) -> bool:
