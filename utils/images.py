@@ -132,7 +132,7 @@ def _promised(data: bytes) -> tuple[int, int, bool]:
         if mark == _JPEG_SCAN:
             height, width, colors = struct.unpack_from(">HHB", frame, 2)
             collected = frame[0] > 0xC1 or body[0] < colors  # progressive, or the first scan lacks a color
-            if ordinary:
+            if ordinary and len(body) == 4 + 2 * body[0]:
                 return width, height, collected
             break
         if mark in _JPEG_FRAMES:
