@@ -1,11 +1,13 @@
 """utils/images.py: every file becomes the same pixels, the letterbox and its inverse agree, prefetching changes no result."""
 
+import io
 import os
 import struct
 import threading
 import zlib
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -238,6 +240,84 @@ def test_no_thread_is_left_after_ctrl_c_or_closing() -> None:
 
 def test_batched_returns_lists_of_one_size_except_the_last() -> None:
     assert list(batched(range(7), 3)) == [[0, 1, 2], [3, 4, 5], [6]] and list(batched([], 3)) == []
+
+
+# ---- the size that a header names
+
+
+def segment(mark: int, body: bytes) -> bytes:
+    """A segment of a JPEG."""
+    return bytes([0xFF, mark]) + (len(body) + 2).to_bytes(2, "big") + body
+
+
+def jpeg_of(mode: str = "RGB", width: int = 48, height: int = 32, **options: Any) -> bytes:
+    """A JPEG with these options of Pillow."""
+    out = io.BytesIO()
+    quarters(width, height).convert(mode).save(out, "JPEG", **options)
+    return out.getvalue()
+
+
+THUMBNAIL = b"Exif\0\0II*\0\x08\0\0\0\0\0\0\0\0\0" + jpeg_of(width=16, height=8)
+JPEGS = {  # kind -> contents, whether they are an ordinary JPEG
+    "baseline": (jpeg_of(), True),
+    "gray": (jpeg_of("L"), True),
+    "four colors": (jpeg_of("CMYK"), False),
+    "progressive": (jpeg_of(progressive=True), True),
+    "restart markers": (jpeg_of(restart_marker_blocks=1), True),
+    "profile and comment": (jpeg_of(icc_profile=b"profile" * 9, comment=b"a comment that is long enough"), True),
+    "thumbnail": (b"\xff\xd8" + segment(0xE1, THUMBNAIL) + jpeg_of()[2:], True),
+    "segment of a frame's bytes": (b"\xff\xd8" + segment(0xE5, jpeg_of(width=16)) + jpeg_of()[2:], True),
+    "fill bytes": (jpeg_of().replace(b"\xff\xc0", b"\xff\xff\xff\xc0").replace(b"\xff\xda", b"\xff\xff\xda"), True),
+    "unknown marker": (b"\xff\xd8" + segment(0x01, bytes(20)) + jpeg_of()[2:], False),
+    "Photoshop": (b"\xff\xd8" + segment(0xED, b"Photoshop 3.0\0") + jpeg_of()[2:], False),
+    "short JFIF": (b"\xff\xd8" + segment(0xE0, b"JFIF") + jpeg_of()[20:], False),
+    "two images": (jpeg_of() + jpeg_of(width=16), True),
+}
+
+
+@pytest.mark.parametrize("kind", JPEGS)
+def test_the_size_of_a_jpeg_is_that_of_pillow(kind: str, monkeypatch) -> None:
+    """Also of a header that is cut off at any place. Pillow, which is slower, does not read ordinary ones."""
+    data, ordinary = JPEGS[kind]
+    opened, pillow = [], Image.open
+    monkeypatch.setattr(Image, "open", lambda *args, **options: opened.append(1) or pillow(*args, **options))
+    end = data.rindex(b"\xff\xda")
+    for length in (*range(3, end, 7), *range(end, end + 20), len(data)):
+        cut = data[:length]
+        try:
+            expected = pillow(io.BytesIO(cut)).size
+        except Exception:
+            with pytest.raises(ImageError, match="cannot be decoded"):
+                utils.images.check_header(cut, "a.jpg")
+        else:
+            assert utils.images._promised(cut)[:2] == expected, length
+    opened.clear()
+    with suppress(Exception):
+        utils.images._promised(data)
+    assert bool(opened) != ordinary
+
+
+def with_scans_of_one_color(data: bytes) -> bytes:
+    """A header that names one color in its first scan."""
+    place = data.index(b"\xff\xda")
+    return data[:place] + segment(0xDA, b"\1\1\0\0\x3f\0")
+
+
+@pytest.mark.parametrize("head", [b"", segment(0xED, b"Photoshop 3.0\0")])
+def test_progressive_jpegs_have_half_the_limit(monkeypatch, head) -> None:
+    """Their decoder keeps all coefficients: 1.7 GB at 2^27 pixels, and 2.9 GB at 2^28."""
+    monkeypatch.setattr(utils.images, "MAX_PIXELS", 48 * 32)
+    check = utils.images.check_header
+    several = (jpeg_of(progressive=True), with_scans_of_one_color(jpeg_of()))
+    with_head = [data[:2] + head + data[2:] for data in (jpeg_of(), jpeg_of("L"), *several)]
+    for data in with_head[:2]:
+        check(data, "a.jpg")
+    for data in with_head[2:]:
+        with pytest.raises(ImageError, match="a.jpg: 48x32 are more than 768 pixels of a progressive JPEG: save it as"):
+            check(data, "a.jpg")
+    monkeypatch.setattr(utils.images, "MAX_PIXELS", 2 * 48 * 32)
+    for data in with_head[:3]:
+        check(data, "a.jpg")
 
 
 # ---- hostile files

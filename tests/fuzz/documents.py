@@ -113,7 +113,7 @@ def _outline(segmentation: Any) -> Sequence[float]:
         from pycocotools import mask
 
         rle = dict(segmentation)
-        sides = [int(side) for side in rle["size"]]
+        sides = [int(float(side)) for side in rle["size"]]
         rle = (
             mask.frPyObjects(rle | {"size": sides}, *sides)
             if isinstance(rle["counts"], list)

@@ -90,6 +90,7 @@ WORDS = (  # odd Unicode, and text that terminals, shells, drawing, JSON, XML an
     ),
     *("<b>", "&amp;", "]]>", "none", "nan", "Cat", "cat ", "İ", "ß", "\ud800", "\udcff", "cat\ud800\udfff"),
 )
+MANY = 300  # copies of one value
 
 
 def data_of(text: str) -> bytes:
@@ -121,7 +122,7 @@ def _cut(rng: random.Random, data: bytes) -> bytes:
 
 def _copy(rng: random.Random, data: bytes) -> bytes:
     start, end = _place(rng, data)
-    times = rng.choice((1, 1, 1, 2, 10, max(1, min(3000, 100_000 // (end - start + 1)))))
+    times = max(1, min(rng.choice((1, 1, 1, 2, 10, 3000)), 100_000 // (end - start + 1)))
     return data[:start] + data[start:end] * times + data[start:]
 
 
@@ -190,18 +191,15 @@ class _Text(str):
     """JSON text that json.dumps cannot write, such as 1e999."""
 
 
-def nested(depth: int) -> list:
-    """Returns an empty list inside of `depth` lists."""
-    value: list = []
-    for _ in range(depth):
-        value = [value]
-    return value
+def nested(depth: int) -> _Text:
+    """Returns `depth` lists, one inside of the other, as text: values of that depth would end Python's own recursion."""
+    return _Text("[" * depth + "]" * depth)
 
 
 def odd_value(rng: random.Random, value: Any) -> Any:
     """Returns a value of another type or size instead of `value`."""
     if rng.random() < 0.3:
-        return _Text(rng.choice(NUMBERS[:-3]) if rng.random() < 0.9 else "[" * 3000 + "]" * 3000)
+        return _Text(rng.choice(NUMBERS[:-3])) if rng.random() < 0.9 else nested(3000)
     if rng.random() < 0.5:
         return rng.choice(WORDS)
     return rng.choice(
@@ -230,7 +228,7 @@ def spoil_json(rng: random.Random, value: Any, likely: Sequence[str] = ()) -> by
     """Returns JSON with one to four changed values; sometimes its text is damaged as well.
 
     `likely`: keys whose values are changed more often than others."""
-    root = [copy.deepcopy(value)]
+    root, most = [copy.deepcopy(value)], MANY
     for _ in range(rng.choice((0, 1, 1, 1, 2, 4))):
         places = list(_places(root))
         wanted = [place for place in places if place[1] in likely]
@@ -239,7 +237,9 @@ def spoil_json(rng: random.Random, value: Any, likely: Sequence[str] = ()) -> by
         if change == 0 and parent is not root:
             del parent[key]
         elif change == 1 and isinstance(parent, list) and parent is not root:
-            parent[key:key] = [copy.deepcopy(parent[key])] * rng.choice((1, 2, 300))
+            times = rng.choice((1, min(2, most), most))
+            parent[key:key] = [copy.deepcopy(parent[key]) for _ in range(times)]
+            most //= times  # copies of copies would fill the memory
         elif change == 2 and isinstance(parent, dict):
             parent[rng.choice((*WORDS, *parent))] = parent.pop(key)
         elif change == 3:
@@ -285,6 +285,7 @@ def json_data(value: Any, rng: random.Random) -> bytes:
 
 def spoil_xml(rng: random.Random, root: ElementTree.Element) -> bytes:
     """Returns XML with one to four changed elements; sometimes its text is damaged as well."""
+    most = MANY
     for _ in range(rng.choice((0, 1, 1, 1, 2, 4))):
         parents = [node for node in root.iter() if len(node)]
         if not parents:
@@ -295,7 +296,9 @@ def spoil_xml(rng: random.Random, root: ElementTree.Element) -> bytes:
         if change == 0:
             parent.remove(node)
         elif change == 1:
-            parent.extend([node] * rng.choice((1, 2, 300)))
+            times = rng.choice((1, min(2, most), most))
+            parent.extend([node] * times)
+            most //= times
         elif change == 2:
             node.tag = rng.choice(("name", "object", "bndbox", "xmin", "box", "image", "{urn:a}name", "a.b"))
         elif change == 3:

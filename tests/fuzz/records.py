@@ -101,10 +101,10 @@ def run_ultralytics(folder: Path) -> None:
             raise Failure("wrong", f"annotations of other kinds are ignored: {list(annotations)}")
         for label, *points in (*annotations.get("segments", ()), *annotations.get("obb", ())):
             xs, ys = ([float(value) * side for value in points[i::2]] for i, side in ((0, width), (1, height)))
-            boxes.append(Box(min(xs), min(ys), max(xs), max(ys), names[str(int(label))]))
+            boxes.append(Box(min(xs), min(ys), max(xs), max(ys), names[str(int(float(label)))]))
         for label, x, y, w, h in annotations.get("boxes", ()):
             x, w, y, h = float(x) * width, float(w) * width, float(y) * height, float(h) * height
-            boxes.append(Box(x - w / 2, y - h / 2, x + w / 2, y + h / 2, names[str(int(label))]))
+            boxes.append(Box(x - w / 2, y - h / 2, x + w / 2, y + h / 2, names[str(int(float(label)))]))
         images.append(boxes)
     compare(folder / "pets.ndjson", found, images, 1e-4)
 
@@ -197,11 +197,11 @@ def run_datumaro(folder: Path) -> None:
         boxes = []
         for row in item["annotations"]:
             if row.get("bbox") not in (None, "null"):
-                boxes.append(_of_extent(row["bbox"], names[int(row["label_id"])]))
+                boxes.append(_of_extent(row["bbox"], names[int(float(row["label_id"]))]))
             elif row["type"] == "polygon" and row.get("points"):
                 points = [float(value) for value in row["points"]]
                 xs, ys = points[::2], points[1::2]
-                boxes.append(Box(min(xs), min(ys), max(xs), max(ys), names[int(row["label_id"])]))
+                boxes.append(Box(min(xs), min(ys), max(xs), max(ys), names[int(float(row["label_id"]))]))
             elif not any("left out" in note for note in found.notes):
                 raise Failure("wrong", f"{row} is ignored")
         images.append(boxes)
