@@ -86,8 +86,7 @@ def init_worker(_: int) -> None:
 
 def _batch_is_lost(error: Exception, _) -> None:
     """Ends this process when a batch cannot be sent: the queue would drop it, and the training would wait for it forever."""
-    where = f"is there space left in {tempfile.gettempdir()}?"  # the socket for shared memory is there
-    end_at_once(f"a process that loads images cannot send a batch ({error}); {where}", 1)
+    end_at_once(f"a process that loads images cannot send a batch ({error}): is {tempfile.gettempdir()} full?", 1)
 
 
 def _end_with_parent(interval: float = 0.5) -> None:

@@ -523,7 +523,7 @@ def test_a_batch_that_cannot_be_sent_ends_the_loader_process(tmp_path, monkeypat
         patch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
         patch.delitem(mp.current_process()._config, "tempdir", raising=False)
         list(Loader(torch.zeros(2, 10_000), **options))
-    assert f"is there space left in {tmp_path / 'gone'}?" in capfd.readouterr().err
+    assert f"is {tmp_path / 'gone'} full?" in capfd.readouterr().err
 
 
 def test_a_closed_standard_error_does_not_keep_a_second_signal_from_ending_a_program():

@@ -5,7 +5,7 @@ import os
 import struct
 import threading
 import zlib
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -255,46 +255,6 @@ def jpeg_of(mode: str = "RGB", width: int = 48, height: int = 32, **options: Any
     out = io.BytesIO()
     quarters(width, height).convert(mode).save(out, "JPEG", **options)
     return out.getvalue()
-
-
-THUMBNAIL = b"Exif\0\0II*\0\x08\0\0\0\0\0\0\0\0\0" + jpeg_of(width=16, height=8)
-JPEGS = {  # kind -> contents, whether they are an ordinary JPEG
-    "baseline": (jpeg_of(), True),
-    "gray": (jpeg_of("L"), True),
-    "four colors": (jpeg_of("CMYK"), False),
-    "progressive": (jpeg_of(progressive=True), True),
-    "restart markers": (jpeg_of(restart_marker_blocks=1), True),
-    "profile and comment": (jpeg_of(icc_profile=b"profile" * 9, comment=b"a comment that is long enough"), True),
-    "thumbnail": (b"\xff\xd8" + segment(0xE1, THUMBNAIL) + jpeg_of()[2:], True),
-    "segment of a frame's bytes": (b"\xff\xd8" + segment(0xE5, jpeg_of(width=16)) + jpeg_of()[2:], True),
-    "fill bytes": (jpeg_of().replace(b"\xff\xc0", b"\xff\xff\xff\xc0").replace(b"\xff\xda", b"\xff\xff\xda"), True),
-    "unknown marker": (b"\xff\xd8" + segment(0x01, bytes(20)) + jpeg_of()[2:], False),
-    "Photoshop": (b"\xff\xd8" + segment(0xED, b"Photoshop 3.0\0") + jpeg_of()[2:], False),
-    "short JFIF": (b"\xff\xd8" + segment(0xE0, b"JFIF") + jpeg_of()[20:], False),
-    "two images": (jpeg_of() + jpeg_of(width=16), True),
-}
-
-
-@pytest.mark.parametrize("kind", JPEGS)
-def test_the_size_of_a_jpeg_is_that_of_pillow(kind: str, monkeypatch) -> None:
-    """Also of a header that is cut off at any place. Pillow, which is slower, does not read ordinary ones."""
-    data, ordinary = JPEGS[kind]
-    opened, pillow = [], Image.open
-    monkeypatch.setattr(Image, "open", lambda *args, **options: opened.append(1) or pillow(*args, **options))
-    end = data.rindex(b"\xff\xda")
-    for length in (*range(3, end, 7), *range(end, end + 20), len(data)):
-        cut = data[:length]
-        try:
-            expected = pillow(io.BytesIO(cut)).size
-        except Exception:
-            with pytest.raises(ImageError, match="cannot be decoded"):
-                utils.images.check_header(cut, "a.jpg")
-        else:
-            assert utils.images._promised(cut)[:2] == expected, length
-    opened.clear()
-    with suppress(Exception):
-        utils.images._promised(data)
-    assert bool(opened) != ordinary
 
 
 def with_scans_of_one_color(data: bytes) -> bytes:

@@ -138,8 +138,7 @@ def accelerate(model: nn.Module, sampler, updater: Updater, graphs: bool, log: C
     long = updater.schedule.plan.before(updater.schedule.plan.epochs) > LONG
     torch.backends.cudnn.benchmark = long and not sampler.multi_scale  # searches again for each input size
     several = isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel) or updater.accumulate > 1
-    eager = several or sampler.multi_scale or model._compiled_call_impl is not None or not graphs
-    if eager or updater.device.type != "cuda":
+    if several or sampler.multi_scale or model._compiled_call_impl or not graphs or updater.device.type != "cuda":
         return model
     from utils.wrap import graphed
 

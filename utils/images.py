@@ -7,7 +7,6 @@ ignored, palettes are resolved, and the EXIF orientation is applied.
 import io
 import itertools
 import os
-import re
 import stat
 import struct
 import threading
@@ -41,8 +40,6 @@ _TIFF_MARKS = (b"II*\0", b"MM\0*")
 _JPEG_MARK = b"\xff\xd8\xff"
 JPEG_END = b"\xff\xd9"
 _PNG_MARK = b"\x89PNG\r\n\x1a\n"
-_JPEG_SEGMENT = re.compile(rb"\xff+[^\x00\xff\xd0-\xd7]")  # FF 00 is image data, FF D0 to D7 have no contents
-_JPEG_FRAMES, _JPEG_SCAN = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}, 0xDA  # C0 and C1 are baseline JPEGs
 _FIX = "save it again as JPEG or PNG with 8 or 16 bits, or remove it"
 _FLAGS = {1: cv2.IMREAD_COLOR, 2: cv2.IMREAD_REDUCED_COLOR_2}  # reduction -> how OpenCV decodes a JPEG
 _FLAGS |= {4: cv2.IMREAD_REDUCED_COLOR_4, 8: cv2.IMREAD_REDUCED_COLOR_8}
@@ -107,13 +104,14 @@ def check_header(data: bytes, path: str) -> AbstractContextManager:
     Returns a context in which a process decodes one large image at a time, so that threads do not add up their memory.
     """
     try:
-        width, height, collected = _promised(data)
+        with Image.open(io.BytesIO(data), formats=FORMATS) as image:
+            width, height = image.size
     except Exception as error:  # damaged headers raise many kinds of errors
         raise ImageError(f"{path}: cannot be decoded: {_FIX}") from error
-    if width * height > (most := MAX_PIXELS // 2 if collected else MAX_PIXELS):
-        kind = " of a progressive JPEG: save it as a baseline JPEG," if collected else ":"
-        limit = f"more than {most:,} pixels{kind} cut it into tiles, or set OPENCV_IO_MAX_IMAGE_PIXELS higher"
-        raise ImageError(f"{path}: {width}x{height} are {limit}")
+    if width * height > MAX_PIXELS // 2:
+        from utils.validate import require_pixels
+
+        require_pixels(data, path, width, height)
     if width * height > max(_LARGE, len(data) * _PIXELS_PER_BYTE):
         raise ImageError(f"{path}: {len(data)} bytes cannot hold {width}x{height} pixels: fetch it again, or remove it")
     place = len(_PNG_MARK)  # OpenCV takes the memory of a PNG's chunk before it reads it
@@ -125,37 +123,13 @@ def check_header(data: bytes, path: str) -> AbstractContextManager:
     return _ONE_LARGE if width * height > _LARGE else nullcontext()
 
 
-def _promised(data: bytes) -> tuple[int, int, bool]:
-    """Returns width and height that a header names, and whether decoding needs memory for all coefficients of a JPEG."""
-    frame, ordinary, collected = b"", True, data.startswith(_JPEG_MARK)
-    for mark, body in _segments(data) if collected else ():
-        if mark == _JPEG_SCAN:
-            height, width, colors = struct.unpack_from(">HHB", frame, 2)
-            collected = frame[0] > 0xC1 or body[0] < colors  # progressive, or the first scan lacks a color
-            if ordinary and len(body) == 4 + 2 * body[0]:
-                return width, height, collected
-            break
-        if mark in _JPEG_FRAMES:
-            frame = bytes([mark]) + body
-        elif not 0xC0 <= mark < 0xE0:  # no table, but of an application; Pillow refuses some that are damaged
-            ordinary &= mark >= 0xE0 and len(body) >= 14 and not body.startswith((b"MPF\0", b"Photoshop"))
-    with Image.open(io.BytesIO(data), formats=FORMATS) as image:  # slower
-        return *image.size, collected
-
-
 def is_cut_off(data: bytes) -> bool:
     """Returns whether these are the contents of a JPEG that is cut off: it has no end marker."""
     if not data.startswith(_JPEG_MARK) or data.endswith(JPEG_END):  # the walk below takes a millisecond
         return False
-    return all(mark != JPEG_END[1] for mark, _ in _segments(data))
+    from utils.validate import jpeg_segments
 
-
-def _segments(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yields marker and contents of the segments of a JPEG."""
-    place = 2
-    while found := _JPEG_SEGMENT.search(data, place):
-        place = found.end() + int.from_bytes(data[found.end() : found.end() + 2], "big")
-        yield found[0][-1], data[found.end() + 2 : place]
+    return all(mark != JPEG_END[1] for mark, _ in jpeg_segments(data))
 
 
 def read_bytes(path: str) -> bytes:

@@ -1,4 +1,4 @@
-"""Checks of files from elsewhere: weights files before they are read, the contents of checkpoints, metadata of ONNX files.
+"""Checks of files from elsewhere: weights before they are read, contents of checkpoints, metadata of ONNX files, large images.
 
 PyTorch's reader with `weights_only=True` runs no code of a file. These checks do the rest: nothing in a file takes more memory
 than its own size, and every value that the program uses has the type and the range that this program writes.
@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from utils import images
 from utils.checkpoint import CheckpointError
 from utils.config import class_name_problem
 
@@ -26,6 +27,8 @@ MAX_VALUES = 300_000  # numbers, texts and containers in a file
 MAX_DEPTH = 50  # of containers within containers
 RENAMED_CONSTANTS = {"plain_epochs": "no_aug_epochs"}  # name in older checkpoints -> name now
 _GROWS = b"\nbytearray\n"  # PyTorch's reader allows a file to call bytearray(n), which takes n bytes of memory
+_JPEG_SEGMENT = re.compile(rb"\xff+[^\x00\xff\xd0-\xd7]")  # FF 00 is image data, FF D0 to D7 have no contents
+_JPEG_FRAMES, _JPEG_SCAN = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}, 0xDA  # C0 and C1 are baseline JPEGs
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _PLAIN = (type(None), bool, int, float, str, bytes, list, tuple, dict, OrderedDict, Tensor, torch.nn.Parameter)
 _NUMBERS = (bool, int, float)
@@ -298,3 +301,30 @@ REQUIRED = {
     "prediction": ("config.model", "config.image_size", "classes"),
     "resuming": tuple(f"resume.{name}" for name in _FOR_RESUMING),
 }
+
+
+def jpeg_segments(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yields marker and contents of the segments of a JPEG."""
+    place = 2
+    while found := _JPEG_SEGMENT.search(data, place):
+        place = found.end() + int.from_bytes(data[found.end() : found.end() + 2], "big")
+        yield found[0][-1], data[found.end() + 2 : place]
+
+
+def require_pixels(data: bytes, path: str, width: int, height: int) -> None:
+    """Raises ImageError for an image file of more than MAX_PIXELS, or of half as many if it needs twice the memory.
+
+    These are progressive JPEGs, and JPEGs whose first scan lacks a color: their decoder keeps all coefficients.
+    """
+    frame, collected = b"", False
+    for mark, body in jpeg_segments(data) if data.startswith(b"\xff\xd8") else ():
+        if mark in _JPEG_FRAMES:
+            frame = bytes([mark]) + body
+        elif mark == _JPEG_SCAN:
+            collected = len(frame) < 7 or frame[0] > 0xC1 or not body or body[0] < frame[6]
+            break
+    most = images.MAX_PIXELS // 2 if collected else images.MAX_PIXELS
+    if width * height > most:
+        kind = " of a progressive JPEG: save it as a baseline JPEG," if collected else ":"
+        limit = f"more than {most:,} pixels{kind} cut it into tiles, or set OPENCV_IO_MAX_IMAGE_PIXELS higher"
+        raise images.ImageError(f"{path}: {width}x{height} are {limit}")
