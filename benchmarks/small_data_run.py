@@ -43,12 +43,10 @@ def train_once(job: Job) -> dict[str, Any]:
         made = runs(folder, "run")[-1]
         with open(made / "log.csv", encoding="utf-8", newline="") as file:
             rows = list(csv.DictReader(file))
-        freeze_epochs = json.loads((made / "config.json").read_text(encoding="utf-8"))[
-            "freeze_epochs"
-        ]  # a chosen one too
+        used = json.loads((made / "config.json").read_text(encoding="utf-8"))  # with the numbers that the run chose
         if len(rows) < cfg.epochs:
             raise Stopped(f"stopped after epoch {len(rows)} of {cfg.epochs}")
-    return cells(rows, freeze_epochs) | {"minutes_in_all": wall / 60}
+    return cells(rows, used["freeze_epochs"]) | {"minutes_in_all": wall / 60}
 
 
 def cells(rows: list[dict[str, str]], freeze_epochs: int) -> dict[str, Any]:
