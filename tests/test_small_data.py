@@ -2,6 +2,7 @@
 
 import os
 import sys
+import threading
 from pathlib import Path
 
 import cv2
@@ -83,6 +84,22 @@ def test_each_run_has_one_row_and_a_failed_one_does_not_end_the_rest(tiny_table,
     small_data.main(tiny_table(tmp_path, seeds=(0, 1), recipes=("slow",)), measure)
     assert len(jobs) == 4 and jobs[-1].constants["seed"] == 1
     capfd.readouterr()
+
+
+def test_several_runs_are_measured_at_the_same_time(tiny_table, tmp_path):
+    together = threading.Barrier(2, timeout=20)
+
+    def measure(job: Job) -> dict:
+        if job.hooks != ((broken,),):
+            together.wait()
+        return attempt(job, finished)
+
+    small_data.main(tiny_table(tmp_path, parallel=3), measure)
+    rows = read(tmp_path / "small_data.csv")
+    assert {row["recipe"]: row["error"] for row in rows} == {
+        **{"shipped": "", "slow": ""},
+        "broken": "ValueError: no such thing",
+    }
 
 
 def test_no_run_begins_after_the_given_minutes(tiny_table, tmp_path, monkeypatch, capsys):
