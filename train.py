@@ -72,7 +72,7 @@ class Config:
     device: str = "auto"  # auto: CUDA, MPS, CPU; or cpu, cuda:1, mps; cuda:all: DataParallel (torchrun is faster)
     workers: int = 4  # processes that load images; on a CPU they take cores from the network
     compile: bool = False  # torch.compile: minutes at the start of each phase, faster steps on a GPU
-    cuda_graphs: bool = True  # on one GPU: launch a training step at once, not its operations one by one
+    cuda_graphs: bool = True  # on one GPU: launch forward and backward at once, not operation by operation
     sync_bn: bool = True  # batch-norm statistics over all processes
     timeout_minutes: float = 30.0  # how long a process waits for the others
     seed: int = 0

@@ -99,8 +99,8 @@ def page(results: dict[str, dict]) -> str:
     """Returns the page for the results of all parts, in the order of PARTS."""
     parts = [
         "# On a GPU",
-        "`python -m benchmarks.gpu` writes this page; the parts may have been measured on different days. A row with an error "
-        "failed or ran out of the time budget of its part.",
+        "`python -m benchmarks.gpu` writes this page from gpu.json. Each part has its own date. A row with an error failed or "
+        "ran out of the time budget of its part. Evaluations use random weights, and steps random images and boxes.",
     ]
     for part, (_, title) in PARTS.items():
         if part in results:

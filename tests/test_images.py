@@ -273,7 +273,9 @@ def test_progressive_jpegs_have_half_the_limit(monkeypatch, head) -> None:
     for data in with_head[:2]:
         check(data, "a.jpg")
     for data in with_head[2:]:
-        with pytest.raises(ImageError, match="a.jpg: 48x32 are more than 768 pixels of a progressive JPEG: save it as"):
+        with pytest.raises(
+            ImageError, match="a.jpg: 48x32 are more than 768 pixels, the limit of JPEGs with several scans: save it as"
+        ):
             check(data, "a.jpg")
     monkeypatch.setattr(utils.images, "MAX_PIXELS", 2 * 48 * 32)
     for data in with_head[:3]:

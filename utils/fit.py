@@ -131,9 +131,9 @@ def fit_one_epoch(
 
 
 def accelerate(model: nn.Module, sampler, updater: Updater, graphs: bool, log: Callable[[str], None]) -> nn.Module:
-    """Returns the model, on a single GPU with CUDA graphs for the batches of `sampler`, and sets the search of cuDNN.
+    """Returns the model for training steps, on a single GPU with CUDA graphs, and sets cuDNN's search for the fastest kernels.
 
-    Without `graphs`, compiled, with accumulation or with several input sizes, the model is returned as it is.
+    The model is returned unchanged if `graphs` is false, it is compiled, gradients accumulate, or input sizes vary.
     """
     long = updater.schedule.plan.before(updater.schedule.plan.epochs) > LONG
     torch.backends.cudnn.benchmark = long and not sampler.multi_scale  # searches again for each input size

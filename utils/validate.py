@@ -314,7 +314,7 @@ def jpeg_segments(data: bytes) -> Iterator[tuple[int, bytes]]:
 def require_pixels(data: bytes, path: str, width: int, height: int) -> None:
     """Raises ImageError for an image file of more than MAX_PIXELS, or of half as many if it needs twice the memory.
 
-    These are progressive JPEGs, and JPEGs whose first scan lacks a color: their decoder keeps all coefficients.
+    Twice the memory need JPEGs that are progressive, or store their colors in several scans: the decoder keeps all coefficients.
     """
     frame, collected = b"", False
     for mark, body in jpeg_segments(data) if data.startswith(b"\xff\xd8") else ():
@@ -325,6 +325,8 @@ def require_pixels(data: bytes, path: str, width: int, height: int) -> None:
             break
     most = images.MAX_PIXELS // 2 if collected else images.MAX_PIXELS
     if width * height > most:
-        kind = " of a progressive JPEG: save it as a baseline JPEG," if collected else ":"
+        kind = (
+            ", the limit of JPEGs with several scans: save it as a baseline JPEG with one scan," if collected else ":"
+        )
         limit = f"more than {most:,} pixels{kind} cut it into tiles, or set OPENCV_IO_MAX_IMAGE_PIXELS higher"
         raise images.ImageError(f"{path}: {width}x{height} are {limit}")

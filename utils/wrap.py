@@ -106,8 +106,8 @@ def wrap(model: nn.Module, device: torch.device, sync_bn: bool) -> nn.Module:
 class Graphed(nn.Module):
     """A model on a GPU whose training passes are replayed from CUDA graphs: Python need not launch each operation.
 
-    Outputs and gradients are those of the model. Images of another shape than `shape` take the usual way. Each backward pass
-    overwrites the gradients of the one before, so they cannot be accumulated.
+    Outputs and gradients are those of the model. In evaluation mode, and for images of another shape than `shape`, the model
+    runs without graphs. Each backward pass overwrites the gradients of the one before, so they cannot be accumulated.
     """
 
     def __init__(self, model: nn.Module, shape: tuple[int, ...], autocast: Callable):
@@ -131,9 +131,9 @@ class Graphed(nn.Module):
 
 def graphed(model: nn.Module, shape: tuple[int, ...], autocast: Callable, log: Callable[[str], None]) -> nn.Module:
     """Returns the model as `Graphed`; where CUDA graphs do not work, logs why and returns the model itself."""
-    # The passes are captured on another stream than that of the optimizer. PyTorch lets one wait for the other.
+    # A harmless warning: the passes are captured on another stream than the optimizer's, and PyTorch synchronizes the two.
     warnings.filterwarnings("ignore", message="The AccumulateGrad node's stream does not match")
-    gc.collect()  # the graphs of the phase before, which hold its activations
+    gc.collect()  # frees the graphs of the previous phase and the activations that they hold
     try:
         return Graphed(model, shape, autocast)
     except RuntimeError as error:
