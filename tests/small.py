@@ -28,7 +28,7 @@ SMALL = {
     "min_learning_rate": 2e-4,
     "warmup_epochs": 1.0,
     "weight_decay": 0.05,
-    "seed": 2,  # the mAP grows from epoch to epoch
+    "seed": 2,
     "name": "small",
 }
 

@@ -24,6 +24,7 @@ from utils.run import Run
 ROOT = Path(__file__).parents[1]
 RECIPES = {
     "default": {},
+    "better in epoch 2": {"seed": 1},  # than in the others, with torch 2.6 and 2.14
     "accumulation, sizes and repeats": {"accumulate": 2, "multi_scale": 0.5, "batch_size": 2, "repeat": 1.0},
     "sgd, workers, few evaluations": {"optimizer": "sgd", "workers": 1, "evaluate_every": 2, "learning_rate": 0.1},
 }
@@ -120,7 +121,8 @@ def test_run_killed_while_it_saves_an_epoch_resumes_with_the_same_bits(
     demo_images, tmp_path, monkeypatch, uninterrupted, name
 ):
     """2 + 2 epochs equal 4. A kill between the log, best.pt and last.pt leaves neither gaps nor repeated epochs."""
-    expected, replace = uninterrupted("default"), os.replace
+    recipe = "better in epoch 2" if name == "best.pt" else "default"
+    expected, replace = uninterrupted(recipe), os.replace
     epochs = int(max(log_of(expected), key=lambda row: float(row["AP"]))["epoch"]) if name == "best.pt" else 2
     assert epochs > 1  # so that there is a last.pt to resume from
 
@@ -131,9 +133,9 @@ def test_run_killed_while_it_saves_an_epoch_resumes_with_the_same_bits(
 
     monkeypatch.setattr(os, "replace", killed)
     with pytest.raises(Died):
-        train.main(config(demo_images, tmp_path))
+        train.main(config(demo_images, tmp_path, **RECIPES[recipe]))
     monkeypatch.setattr(os, "replace", replace)
-    train_quietly(config(demo_images, tmp_path, resume=True))
+    train_quietly(config(demo_images, tmp_path, resume=True, **RECIPES[recipe]))
     assert_same_run(only_run(tmp_path), expected)
 
 
