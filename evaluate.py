@@ -99,7 +99,7 @@ def main(cfg: Config) -> dict:
         detections = metrics.pop("detections")
         print(metrics_text(metrics))
         folder = open_output(cfg.output, path, bool(trained))
-        settings = {"checkpoint": str(path), "data": data.source, "pictures": len(data), "image_size": size}
+        settings = {"checkpoint": str(path), "data": data.source, "images": len(data), "image_size": size}
         settings |= {**limits, "multi_label": cfg.multi_label}
         write_results(folder, data, detections, metrics | {"evaluator": BACKEND.name, "settings": settings})
         plots.analyze_errors(folder, data, detections, cfg.show_confidence, cfg.worst)

@@ -105,9 +105,8 @@ class Schedule:
 
     def __call__(self, step: int) -> float:
         epoch = self.plan.position(step)
-        scale = (
-            self.plan.images_at(step) / REFERENCE_BATCH * (self.frozen_rate if epoch < self.plan.freeze_epochs else 1)
-        )
+        factor = self.frozen_rate if epoch < self.plan.freeze_epochs else 1
+        scale = self.plan.images_at(step) / REFERENCE_BATCH * factor
         if epoch < self.warmup_epochs:  # the first step has a rate, too
             epoch = min(self.plan.position(step + 1), self.warmup_epochs)
         return scale * self.at(epoch)
