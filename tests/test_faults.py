@@ -34,7 +34,6 @@ from utils.faults import RunInUse
 from utils.run import Run, last_start, run_id
 
 ROOT = Path(__file__).parents[1]
-a_thread_may_die = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 posix = pytest.mark.skipif(os.name == "nt", reason="file locks and limits of POSIX")
 
 
@@ -66,7 +65,6 @@ def stop_at(at_call, number):
 
 
 @posix
-@a_thread_may_die
 def test_a_limit_on_file_sizes_that_is_lifted_later_loses_nothing(
     demo_images, tmp_path, at_call, undisturbed, monkeypatch
 ):
@@ -99,7 +97,6 @@ def small_disk(folder, size):
 
 
 @pytest.mark.slow  # the limit on file sizes above is as good as a full disk
-@a_thread_may_die
 def test_a_full_disk_that_is_freed_later_loses_nothing(demo_images, tmp_path, at_call, undisturbed):
     with small_disk(tmp_path / "disk", 4 * 2**20) as disk:
 

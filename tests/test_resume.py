@@ -167,8 +167,6 @@ def test_process_whose_torchrun_has_ended_stops_training(demo_images, tmp_path, 
 
 # --- writes that fail -------------------------------------------------------------------------------------------------
 
-a_thread_may_die = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-
 
 def no_space(*_, **__):
     raise OSError(errno.ENOSPC, "No space left on device")
@@ -185,15 +183,11 @@ def disk(monkeypatch):
     return state
 
 
-@a_thread_may_die
 def test_full_disk_that_is_freed_later_loses_nothing(demo_images, tmp_path, at_call, disk, uninterrupted, monkeypatch):
     """The checkpoints, the log and a new TensorBoard file are written after the disk is freed."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     expected = uninterrupted("default")
-    monkeypatch.setattr(
-        "torch.utils.tensorboard.SummaryWriter", partial(torch.utils.tensorboard.SummaryWriter, flush_secs=0)
-    )
 
     def fill():
         disk["full"] = True
@@ -208,14 +202,12 @@ def test_full_disk_that_is_freed_later_loses_nothing(demo_images, tmp_path, at_c
     assert (folder / "curves.png").exists()
 
 
-@a_thread_may_die
 def test_full_disk_at_the_end_is_an_error(demo_images, tmp_path, at_call, disk):
     at_call(1, lambda: disk.update(full=True))
     with pytest.raises(checkpoint.DiskError, match=r"last.pt was not saved .*No space left.*there is no previous file"):
         train.main(config(demo_images, tmp_path, epochs=2))
 
 
-@a_thread_may_die
 def test_full_disk_at_a_stop_is_an_error_and_the_previous_checkpoint_stays(demo_images, tmp_path, at_call, disk):
     def stop():
         disk["full"] = True

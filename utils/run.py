@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
@@ -32,11 +32,12 @@ CURVES_EVERY = 60  # seconds between two updates of curves.png
 def create(output: str | Path, name: str, ranks: Ranks | None = None) -> Path:
     """Makes and returns the folder of a new run, `output/name-2026-01-31-1`. Never returns an existing folder.
 
-    The number is larger than those of all runs of that name and date. With `ranks`, rank 0 makes the folder, and the number
-    is larger than those on all nodes.
+    It sorts after all runs of that name on all nodes, so its date is not before theirs, even if the clock was set back. With
+    `ranks`, rank 0 makes the folder.
     """
     ranks, output, today = ranks or Ranks(), Path(output), time.strftime("%Y-%m-%d")
-    used = max(ranks.gather(max((n for day, n in map(date_and_number, runs(output, name)) if day == today), default=0)))
+    newest = max(ranks.gather(max(map(date_and_number, runs(output, name)), default=("", 0))))
+    today, used = max((today, 0), newest)
 
     def make() -> Path:
         output.mkdir(parents=True, exist_ok=True)
@@ -135,7 +136,7 @@ class Run:
         self._open()
 
     def _open(self) -> None:
-        self._tensorboard = None
+        self._tensorboard: BinaryIO | None = None
         self.folder.mkdir(parents=True, exist_ok=True)
         self._lock = lock(self.folder)
         before = last_start(self.folder)
@@ -161,23 +162,15 @@ class Run:
 
     def scalars(self, values: Mapping[str, float], step: int) -> None:
         """Writes numbers to TensorBoard, tag -> value."""
-
-        def write(writer) -> None:
-            for tag, value in values.items():
-                writer.add_scalar(tag, value, step)
-
-        self._to_tensorboard(write)
+        self._to_tensorboard(step, [{"tag": tag, "simple_value": value} for tag, value in values.items()])
 
     def image(self, name: str, image: np.ndarray, step: int) -> None:
         """Writes an image, uint8 BGR `[H, W, 3]`, to the run folder as NAME.jpg and to TensorBoard."""
-        from tensorboard.compat.proto.summary_pb2 import Summary
-
-        jpeg = cv2.imencode(".jpg", image)[1].tobytes()  # the PNG of `add_image` takes half a second for 16 samples
+        jpeg = cv2.imencode(".jpg", image)[1].tobytes()
         with checkpoint.warn_if_disk_fails():
             (self.folder / f"{name}.jpg").write_bytes(jpeg)
-        encoded = Summary.Image(height=len(image), width=len(image[0]), colorspace=3, encoded_image_string=jpeg)
-        summary = Summary(value=[Summary.Value(tag=name, image=encoded)])
-        self._to_tensorboard(lambda writer: writer.file_writer.add_summary(summary, step))
+        encoded = {"height": len(image), "width": len(image[0]), "colorspace": 3, "encoded_image_string": jpeg}
+        self._to_tensorboard(step, [{"tag": name, "image": encoded}])
 
     def save(self, name: str, contents: Mapping[str, Any]) -> None:
         """Writes the checkpoint `name` atomically; see checkpoint.save."""
@@ -193,11 +186,12 @@ class Run:
             plots.draw_curves(self.rows, self.folder / "curves.png", self.marks)
 
     def close(self) -> None:
-        """Draws the final curves, closes TensorBoard and frees the lock of the folder."""
+        """Draws the final curves, closes the TensorBoard file and frees the lock of the folder."""
         if self.rows:
             self.curves()
         if self._tensorboard is not None:
-            self._to_tensorboard(lambda writer: writer.close())
+            with suppress(OSError):  # the data that it could not write have been reported
+                self._tensorboard.close()
         self._lock.close()
 
     def _write_log(self) -> None:
@@ -209,18 +203,27 @@ class Run:
         with checkpoint.atomic_write(self.folder / "log.csv") as file:
             file.write(text.getvalue().encode("utf-8"))
 
-    def _to_tensorboard(self, write: Callable[[Any], object]) -> None:
-        """Calls `write(writer)`. A writer that failed is replaced: its thread has ended, and it would only repeat the error."""
+    def _to_tensorboard(self, step: int, values: list[dict]) -> None:
+        """Adds values (fields of Summary.Value) to the TensorBoard file. After an error the next call begins another file.
+
+        It is written without the thread of a SummaryWriter, which would end at the first error and print a traceback.
+        """
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        events = [Event(wall_time=time.time(), step=step, summary={"value": values})]
         with checkpoint.warn_if_disk_fails():
             try:
                 if self._tensorboard is None:
-                    from torch.utils.tensorboard import SummaryWriter  # takes seconds to import
-
+                    name = f"events.out.tfevents.{time.time():017.6f}.{socket.gethostname()}"
+                    self._tensorboard = open(self.folder / name, "xb")
                     # Events that an earlier start wrote after its last save are hidden.
-                    done = self.rows[-1]["epoch"] if self.rows else 0
-                    self._tensorboard = SummaryWriter(str(self.folder), purge_step=done + 1)
-                write(self._tensorboard)
-            except Exception:
+                    first = {"step": self.rows[-1]["epoch"] + 1 if self.rows else 1, "session_log": {"status": "START"}}
+                    events[:0] = [Event(file_version="brain.Event:2"), Event(wall_time=time.time(), **first)]
+                for event in events:
+                    RecordWriter(self._tensorboard).write(event.SerializeToString())
+                self._tensorboard.flush()
+            except OSError:
                 self._tensorboard = None
                 raise
 
