@@ -115,13 +115,14 @@ def build_pretrained(
             model = build(name, len(classes))
         else:
             log(f"weights    {path}")
+            from nets.matching import load_matching
             from utils.validate import fitting
 
             state, known = read_weights(path, name)
             with fitting(path):
                 model = build(name, len(classes), state)
                 state = pretrained.adapt_classes(state, known, classes, model)
-                log(checkpoint.load_matching(model, state).require(backbone=0.8).text())
+                log(load_matching(model, state).require(backbone=0.8).text())
         return path is not None, {key: value.to("meta") for key, value in model.state_dict().items()}
 
     loaded, shapes = ranks.on_main(load)

@@ -11,6 +11,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from nets import pretrained
+from nets.matching import load_matching
 from nets.pretrained import COCO_CLASSES, OfficialFile, PretrainedError
 from utils import checkpoint
 from utils.checkpoint import atomic_write
@@ -153,7 +154,7 @@ def load_official(path: Path, model: str, classes: Sequence[str] | None) -> tupl
     network = nets.build(model, len(wanted), state)
     with fitting(path):
         state = pretrained.adapt_classes(state, names if known else None, wanted, network)
-        checkpoint.load_matching(network, state).require(backbone=1.0, neck=1.0, head=1.0)
+        load_matching(network, state).require(backbone=1.0, neck=1.0, head=1.0)
     return network, wanted
 
 
@@ -192,4 +193,4 @@ def require_all(name: str, path: Path) -> None:
 
     state, classes = nets.read_weights(path, name)
     model = nets.build(name, len(classes or ()), state)
-    checkpoint.load_matching(model, state).require(backbone=1.0, neck=1.0, head=1.0)
+    load_matching(model, state).require(backbone=1.0, neck=1.0, head=1.0)

@@ -12,13 +12,12 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 FORMAT = 1
 STALE = 600  # seconds after which a temporary file is known to be left over from a killed process
@@ -41,7 +40,7 @@ def save(path: str | Path, contents: Mapping[str, Any]) -> None:
     path = Path(path)
     contents = plain({**contents, "format": FORMAT})
     resume = contents.get("resume") or {}
-    _refuse_non_finite(path, [contents.get("model"), resume.get("model"), resume.get("updater")])
+    refuse_non_finite(path, [contents.get("model"), resume.get("model"), resume.get("updater")])
     try:
         for left in path.parent.glob(f".*{path.suffix}.*.tmp"):  # of every name: best.pt may never be saved again
             if time.time() - left.stat().st_mtime > STALE:
@@ -108,7 +107,7 @@ def load(path: str | Path, purpose: str | None = None) -> dict[str, Any]:
 
         raise faults.other_format(path, contents)
     resume = validate.validated(contents, path, "checkpoint", purpose).get("resume") or {}
-    _refuse_non_finite(path, [contents["model"], resume.get("model"), resume.get("updater")])
+    refuse_non_finite(path, [contents["model"], resume.get("model"), resume.get("updater")])
     for part in (contents, resume):
         if "model" in part:
             part["model"] = strip(part["model"])
@@ -150,79 +149,6 @@ def plain(value: Any, where: str = "contents") -> Any:
     raise CheckpointError(f"{where} is a {type(value).__name__}: checkpoints hold plain containers and tensors only")
 
 
-@dataclass(frozen=True)
-class MatchReport:
-    """Which tensors of a file fit a model, by name. Parts are the top-level modules of the model: backbone, neck, head."""
-
-    sizes: dict[str, int]  # tensor of the model -> number of its values
-    taken: tuple[str, ...]  # copied into the model
-    mismatched: dict[str, str]  # of another shape -> both shapes
-    missing: tuple[str, ...]  # in the model but not in the file
-    unused: tuple[str, ...]  # in the file but not in the model
-
-    def counts(self, part: str) -> tuple[int, int, int, int]:
-        """Counts of a part: tensors taken, all tensors, values taken and all values."""
-        names = [name for name in self.sizes if name.startswith(f"{part}.")]
-        taken = [name for name in names if name in self.taken]
-        return len(taken), len(names), sum(self.sizes[name] for name in taken), sum(self.sizes[name] for name in names)
-
-    def fraction(self, part: str) -> float:
-        """The fraction of a part that was taken: of its tensors or of its values, whichever is smaller.
-
-        Most tensors belong to batch norms and most values to convolutions, so either alone would hide a mismatch.
-        """
-        taken, tensors, taken_values, values = self.counts(part)
-        return min(taken / tensors, taken_values / values)
-
-    def text(self) -> str:
-        """One line per part, then the names that were not taken, by reason."""
-        lines = []
-        for part in dict.fromkeys(name.partition(".")[0] for name in self.sizes):
-            taken, tensors, taken_values, values = self.counts(part)
-            fraction = f"{taken_values / values:.1%} of {values / 1e6:.3f} M values"
-            lines.append(f"{part:9} {taken} of {tensors} tensors taken, {fraction}")
-        shapes = [f"{name} ({why})" for name, why in self.mismatched.items()]
-        reasons = {"different shape": shapes, "not in the file": self.missing, "not in the model": self.unused}
-        for reason, names in reasons.items():
-            if names:
-                more = f", and {len(names) - 3} more" if len(names) > 3 else ""
-                lines.append(f"{reason}: {', '.join(names[:3])}{more}")
-        return "\n".join(lines)
-
-    def require(self, **fractions: float) -> "MatchReport":
-        """Raises CheckpointError if less than this fraction of a part was taken: `require(backbone=.8)`."""
-        for part, least in fractions.items():
-            if self.fraction(part) < least:
-                raise CheckpointError(
-                    f"only {self.fraction(part):.0%} of the {part} fits, but {least:.0%} must. Is model= the model of "
-                    f"this file? Use another one, or weights=none to train from scratch.\n{self.text()}"
-                )
-        return self
-
-
-def load_matching(model: nn.Module, state: Mapping[str, Any]) -> MatchReport:
-    """Copies every tensor of `state` that has the name and the shape of a tensor of `model` into it.
-
-    The step counters of batch norms are copied but not counted. Raises CheckpointError for weights that are not finite.
-    """
-    state, own = strip(state), model.state_dict()
-    fits = {n: v for n, v in state.items() if n in own and isinstance(v, Tensor) and v.shape == own[n].shape}
-    fits = {n: v for n, v in fits.items() if v.is_floating_point() == own[n].is_floating_point()}
-    _refuse_non_finite("the weights", fits)
-    model.load_state_dict(fits, strict=False)
-    sizes = {name: value.numel() for name, value in own.items() if not name.endswith("num_batches_tracked")}
-    different = [name for name in sizes if name in state and name not in fits]
-    kinds = [[f"{list(getattr(x, 'shape', []))}" for x in (state[name], own[name])] for name in different]
-    shapes = [f"file {one}, model {other}" if one != other else "another type of numbers" for one, other in kinds]
-    return MatchReport(
-        sizes,
-        taken=tuple(name for name in sizes if name in fits),
-        mismatched=dict(zip(different, shapes, strict=True)),
-        missing=tuple(name for name in sizes if name not in state),
-        unused=tuple(name for name in state if name not in own),
-    )
-
-
 def read(path: str | Path) -> Any:
     """Reads any PyTorch file after comparing its checksums; tensors on the CPU.
 
@@ -252,7 +178,7 @@ def read(path: str | Path) -> Any:
         raise faults.unreadable(path, zipped, error) from error
 
 
-def _refuse_non_finite(path: Any, value: Any) -> None:
+def refuse_non_finite(path: Any, value: Any) -> None:
     """Raises CheckpointError if a floating-point tensor within `value` holds NaN or infinity."""
     from utils.validate import walk
 

@@ -1,0 +1,67 @@
+"""nets/matching.py: tensors that fit are loaded, the others are reported, and too few are refused."""
+
+import pytest
+import torch
+from torch import nn
+
+from nets.matching import load_matching
+from utils.checkpoint import CheckpointError
+
+
+class Model(nn.Module):
+    def __init__(self, width=4, classes=3):
+        super().__init__()
+        self.backbone = nn.Sequential(nn.Conv2d(3, width, 3, bias=False), nn.BatchNorm2d(width))
+        self.head = nn.Conv2d(width, classes, 1)
+
+
+def test_load_matching_copies_tensors_that_fit_and_reports_the_others():
+    model, other = Model(), Model(classes=5)
+    nn.init.constant_(other.backbone[1].running_mean, 3.0)
+    state = {f"module.{k}": v for k, v in other.state_dict().items()} | {"neck.x": torch.ones(1), "note": "text"}
+    del state["module.backbone.1.bias"]
+    fresh = {k: v.clone() for k, v in model.state_dict().items()}
+    report = load_matching(model, state)
+    assert report.taken == tuple(f"backbone.{n}" for n in ("0.weight", "1.weight", "1.running_mean", "1.running_var"))
+    assert report.missing == ("backbone.1.bias",) and report.unused == ("neck.x", "note")
+    assert report.mismatched == {
+        "head.weight": "file [5, 4, 1, 1], model [3, 4, 1, 1]",
+        "head.bias": "file [5], model [3]",
+    }
+    assert report.counts("backbone") == (4, 5, 108 + 12, 108 + 16) and report.counts("head") == (0, 2, 0, 15)
+    now = model.state_dict()
+    for name in report.taken:
+        assert torch.equal(now[name], other.state_dict()[name])
+    for name in (*report.missing, *report.mismatched):
+        assert torch.equal(now[name], fresh[name])
+    text = report.text()
+    assert "4 of 5 tensors taken, 96.8% of 0.000 M values" in text
+    assert "head.weight (file [5, 4, 1, 1], model [3, 4, 1, 1])" in text
+    assert "not in the file: backbone.1.bias" in text and "not in the model: neck.x, note" in text
+
+
+def test_weights_that_fit_too_little_of_the_backbone_are_refused():
+    report = load_matching(Model(), Model().state_dict())
+    assert report.require(backbone=1.0, head=1.0) is report
+    with pytest.raises(CheckpointError, match=r"only 0% of the backbone fits, but 80% must.*model="):
+        load_matching(Model(width=4), Model(width=6).state_dict()).require(backbone=0.8)
+
+
+def test_matching_batch_norms_do_not_hide_missing_convolutions():
+    """Four of the five tensors of a block belong to its batch norm: by tensors alone they would be 80 %."""
+    state = Model().state_dict()
+    del state["backbone.0.weight"]
+    report = load_matching(Model(), state)
+    assert report.counts("backbone")[:2] == (4, 5) and report.fraction("backbone") == pytest.approx(16 / 124)
+    with pytest.raises(CheckpointError, match="backbone"):
+        report.require(backbone=0.8)
+
+
+def test_weights_that_are_not_finite_are_never_loaded():
+    state = Model().state_dict()
+    state["head.bias"] = torch.tensor([1.0, float("inf"), 0.0])
+    model = Model()
+    before = model.head.weight.clone()
+    with pytest.raises(CheckpointError, match=r"head\.bias"):
+        load_matching(model, state)
+    assert torch.equal(model.head.weight, before)
