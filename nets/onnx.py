@@ -164,11 +164,12 @@ def _open(path: Path):
 
 
 def _metadata(path: Path, session) -> dict[str, str]:
-    """Returns the metadata of an open file. Raises CheckpointError if they are not text."""
+    """Returns the metadata of an open file. Raises CheckpointError if these, or names in the graph, are not text."""
     try:
+        _ = [(one.name, one.shape) for one in (*session.get_inputs(), *session.get_outputs())]  # decoded when asked for
         return session.get_modelmeta().custom_metadata_map
     except UnicodeDecodeError as error:
-        raise CheckpointError(f"{path} has metadata that are not text: export it again") from error
+        raise CheckpointError(f"{path} has names or metadata that are not text: export it again") from error
 
 
 def _about(path: Path, written: Mapping[str, str]) -> dict[str, Any]:

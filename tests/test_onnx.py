@@ -90,6 +90,13 @@ def test_metadata_that_are_not_supported_are_refused(file, tmp_path, changes, wh
         Detector(with_metadata(file, tmp_path / "other.onnx", **changes))
 
 
+def test_names_in_the_graph_that_are_not_text_are_refused(file, tmp_path):
+    """onnxruntime opens such a file, and fails only when a name is read."""
+    (tmp_path / "flipped.onnx").write_bytes(file.read_bytes().replace(b"nms_iou", b"nms\xe2iou"))
+    with pytest.raises(CheckpointError, match="flipped.onnx has names or metadata that are not text"):
+        Detector(tmp_path / "flipped.onnx")
+
+
 def test_class_names_that_cannot_be_drawn_are_refused(file, tmp_path):
     other = with_metadata(file, tmp_path / "other.onnx", classes='["red", "cat\\ud800", "green"]')
     with pytest.raises(ValueError, match="other.onnx: class name"):
