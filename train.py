@@ -42,7 +42,7 @@ class Config:
     batch_size: int = 16  # images per step over all processes; 0: the power of two that fills 80 % of the GPUs
     freeze_epochs: int | None = None  # the backbone is frozen in these first epochs; none: a fifth, 0 without weights
     freeze_batch_size: int = 32  # images per step while frozen: without gradients of the backbone, more of them fit
-    learning_rate: float | None = None  # for 64 images per step, scaled linearly; none: chosen (docs/constants.md)
+    learning_rate: float | None = None  # for 64 images per step, scaled by batch size (docs/constants.md); none: chosen
     name: str = "train"  # the run folder is output/name-date-number
     # data
     merge: str | None = None  # classes that become others: truck:car,van:car
@@ -98,8 +98,8 @@ def extra_augment(image: np.ndarray, boxes: np.ndarray, labels: np.ndarray, rng:
 # The demo: 200 drawn images and, if the official weights are not available, training from scratch, in minutes on two CPU
 # cores. Small images, many small steps, a high learning rate and little augmentation. Only for data/demo.
 DEMO = dict(
-    image_size=(224, 224), epochs=32, batch_size=8, freeze_epochs=4, freeze_batch_size=8, learning_rate=0.032,
-    min_learning_rate=0.001, name="demo", mosaic=0.0, rotation=0.0, scale=(0.8, 1.2), no_aug_epochs=4, warmup_epochs=1.0,
+    image_size=(224, 224), epochs=32, batch_size=8, freeze_epochs=4, freeze_batch_size=8, learning_rate=0.0113,
+    min_learning_rate=0.00035, name="demo", mosaic=0.0, rotation=0.0, scale=(0.8, 1.2), no_aug_epochs=4, warmup_epochs=1.0,
     workers=0,
 )  # fmt: skip
 
@@ -289,7 +289,7 @@ def fit_to_memory(cfg: Config, model, data: Annotations, saved: dict | None, ran
 def build_updater(cfg: Config, model: nets.DetectionModel, plan: Plan, chosen: dict[str, float]) -> Updater:
     """Builds optimizer, schedule and EMA for the whole run."""
     rates = (cfg.learning_rate, cfg.min_learning_rate)
-    schedule = Schedule(plan, cfg.schedule, *rates, cfg.warmup_epochs, cfg.no_aug_epochs, chosen["frozen_rate"])
+    schedule = Schedule(plan, cfg.schedule, *rates, cfg.warmup_epochs, cfg.no_aug_epochs, chosen["rate_power"])
     optimizer = build_optimizer(cfg.optimizer, model, cfg.weight_decay)
     ema = EMA(model, plan.before(cfg.epochs), cfg.ema)
     amp = "none" if cfg.amp == "fp16" and next(model.parameters()).device.type != "cuda" else cfg.amp

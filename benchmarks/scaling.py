@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from torch import nn
 
 import nets
+from utils.optim import Plan, Schedule
 from utils.summary import gflops
 
 CLASSES = 80
@@ -177,16 +178,18 @@ def rate_table() -> None:
     """Prints the table of learning rates by images per step."""
     head = (
         "images per step",
-        "sgd (learning_rate=.01): rate of a step",
-        "adamw: learning_rate=",
-        "adamw: rate of a step",
+        "sgd, learning_rate=.01: rate of a step",
+        "adamw, learning_rate=.002: rate of a step",
         "steps per epoch of COCO",
     )
     rows = []
     for images in (16, 64, 256, 1024):
-        adamw = 1e-3 * (images / 16) ** 0.5  # 16 images get .001 by default; times the square root
-        rates = (f"{0.01 * images / 64:.4f}", f"{adamw * 64 / images:.5f}", f"{adamw:.4f}")
-        rows.append((str(images), *rates, str(-(-118287 // images))))
+        plan = Plan(1, 0, 1, 1, images, images)
+        rates = [
+            rate * Schedule(plan, "constant", rate, rate, 0, 0, power).scale(images)
+            for rate, power in ((0.01, 1.0), (0.002, 0.5))
+        ]
+        rows.append((str(images), *(f"{rate:.4f}" for rate in rates), str(-(-118287 // images))))
     table("Batch and learning rate", head, rows)
 
 

@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 
+from benchmarks import small_data_hooks as hook
 from benchmarks import small_data_peers
 from benchmarks import small_data_recipes as tables
 from benchmarks.small_data_recipes import constants, overrides, sources
@@ -123,7 +124,8 @@ def plan(cfg: Config) -> Iterator[tuple[dict[str, Any], Job]]:
         pixels = cfg.image_size or pixels
         base = {"epochs": cfg.epochs or epochs, "image_size": (pixels, pixels), "weights": cfg.weights, "seed": seed}
         settings = constants(base | tables.SHIPPED, recipe.changes) | sources(cfg.data, tables.DATA[data])
-        job = Job(settings, recipe.hooks, recipe.peer)
+        linear = () if settings["learning_rate"] is None else ((hook.linear_rate,),)
+        job = Job(settings, (*linear, *recipe.hooks), recipe.peer)
         key = {"stage": label, "data": data, "seed": seed, "recipe": name, "overrides": overrides(recipe)}
         yield key | {"image_size": job.constants["image_size"][0], "epochs": job.constants["epochs"]}, job
 

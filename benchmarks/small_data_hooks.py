@@ -15,6 +15,7 @@ import train
 from datasets.dataset import DetectionDataset
 from datasets.loader import ValSampler, build_loader
 from utils.boxes import pairwise_iou
+from utils.optim import REFERENCE_BATCH
 
 Replacements = dict[str, Callable]
 Hook = tuple  # (function of this module, its settings ...)
@@ -234,6 +235,19 @@ class CopyPaste:
                 image[top : top + high, left : left + wide] = part[:, ::-1] if mirrored else part
                 boxes, labels = np.concatenate([boxes, place]), np.append(labels, labels[number])
         return image, boxes, labels
+
+
+def linear_rate() -> Replacements:
+    """The learning rate grows linearly with the images per step for every optimizer, as it did in the first rows."""
+
+    def wrap(schedule: type) -> type:
+        class Linear(schedule):
+            def scale(self, images: int) -> float:
+                return images / REFERENCE_BATCH
+
+        return Linear
+
+    return {"Schedule": wrap}
 
 
 def rescaled_rate(power: float) -> Replacements:

@@ -53,7 +53,7 @@ added only if no value differs. The first two rows trained YOLOX-nano."""
 TRAINING = {
     **{"model": "tiny_n", "weights": "none", "image_size": "64,64", "device": "cpu", "name": "torture"},
     **{"freeze_epochs": 1, "freeze_batch_size": 5, "mosaic": 0.5, "multi_scale": 0.5},
-    **{"learning_rate": 0.2, "min_learning_rate": 0.1, "warmup_epochs": 0.5},
+    **{"learning_rate": 0.06, "min_learning_rate": 0.03, "warmup_epochs": 0.5},
 }
 BY_PROCESSES = {  # number of processes -> more constants
     1: {"epochs": 8, "no_aug_epochs": 2, "batch_size": 3, "accumulate": 1},
@@ -63,8 +63,8 @@ BY_PROCESSES = {  # number of processes -> more constants
         "no_aug_epochs": 1,
         "batch_size": 5,
         "accumulate": 1,
-        "learning_rate": 1e-3,
-        "min_learning_rate": 1e-3,
+        "learning_rate": 3e-4,
+        "min_learning_rate": 3e-4,
     },
 }
 IMAGES = {"train": range(24), "val": range(24, 36)}

@@ -84,7 +84,7 @@ def test_learning_rate_scales_with_the_images_per_step():
     assert rates == pytest.approx([0.01, 0.0025, 0.02])
 
 
-NAMES = (*CHOSEN, "frozen_rate", "clip")
+NAMES = (*CHOSEN, "rate_power", "clip")
 
 
 def numbers(length, epochs, optimizer="adamw", pretrained=True, *, model="yolox_nano", batch=16, saved=None, **given):
@@ -100,11 +100,11 @@ def numbers(length, epochs, optimizer="adamw", pretrained=True, *, model="yolox_
 def test_the_numbers_of_typical_runs():
     """Images, epochs, optimizer, with weights, images per step and model; then the numbers in the order of NAMES."""
     table = {
-        (50, 10, "adamw", True, 16, "x_nano"): (2, 2, 1.8, 0.05, 4e-3, 2e-4, 0.5**0.5, 10),
-        (300, 50, "adamw", True, 16, "x_nano"): (10, 10, 8.6, 0.05, 4e-3, 2e-4, 0.5**0.5, 10),
-        (5000, 50, "adamw", True, 16, "x_nano"): (10, 10, 1, 0.05, 4e-3, 2e-4, 0.5**0.5, 10),
-        (100_000, 300, "adamw", True, 256, "x_s"): (60, 15, 1, 0.05, 1e-3, 5e-5, 0.5, 10),
-        (100_000, 300, "adamw", False, 64, "x_s"): (0, 15, 1, 0.05, 2e-3, 1e-4, 0.5**0.5, 10),
+        (50, 10, "adamw", True, 16, "x_nano"): (2, 2, 1.8, 0.05, 2e-3, 1e-4, 0.5, 10),
+        (300, 50, "adamw", True, 16, "x_nano"): (10, 10, 8.6, 0.05, 2e-3, 1e-4, 0.5, 10),
+        (5000, 50, "adamw", True, 16, "x_nano"): (10, 10, 1, 0.05, 2e-3, 1e-4, 0.5, 10),
+        (100_000, 300, "adamw", True, 256, "x_s"): (60, 15, 1, 0.05, 2e-3, 1e-4, 0.5, 10),
+        (100_000, 300, "adamw", False, 64, "x_s"): (0, 15, 1, 0.05, 2e-3, 1e-4, 0.5, 10),
         (100_000, 300, "sgd", True, 64, "x_s"): (60, 15, 1, 5e-4, 0.01, 5e-4, 1, 10),
         (100_000, 300, "sgd", False, 64, "x_s"): (0, 15, 1, 5e-4, 0.01, 5e-4, 1, 0),
         (100_000, 300, "sgd", False, 64, "v9_t"): (0, 15, 1, 5e-4 / 16, 0.16, 8e-3, 1, 0),
@@ -133,30 +133,29 @@ def test_chosen_numbers_leave_room_for_every_phase(length, epochs):
         assert schedule(0) > 0
 
 
-def test_adam_rates_grow_with_the_square_root_up_to_a_cap_and_the_default_stays():
+def test_adam_rates_grow_with_the_square_root_up_to_a_cap():
     def steps(batch, **given):
         chosen = numbers(10_000, 50, batch=batch, **given)
         rates = (chosen["learning_rate"], chosen["min_learning_rate"])
         plan = Plan.of(10_000, 50, 10, given.get("frozen", 2 * batch), batch, 1)
-        schedule = Schedule(plan, "constant", *rates, 0, 10, chosen["frozen_rate"])
+        schedule = Schedule(plan, "constant", *rates, 0, 10, chosen["rate_power"])
         return schedule(0), schedule(plan.before(10))
 
-    assert steps(16) == (pytest.approx(1e-3 * 2**0.5), 1e-3)  # to the bit what the constants were before
-    assert numbers(300, 50)["learning_rate"] == 4e-3 and numbers(300, 50)["min_learning_rate"] == 2e-4
+    assert steps(16) == (pytest.approx(1e-3 * 2**0.5), 1e-3)
     assert [steps(n)[1] for n in (4, 64, 256, 1024)] == pytest.approx([5e-4, 2e-3, 4e-3, 4e-3])
     assert steps(256, frozen=512) == pytest.approx((4e-3, 4e-3))
-    assert steps(16, learning_rate=4e-3) == pytest.approx((2e-3, 1e-3))  # given: linear
+    assert steps(16, learning_rate=4e-3) == pytest.approx((2e-3 * 2**0.5, 2e-3))  # also a rate that is given
 
 
 def test_given_numbers_and_those_of_a_saved_run_stay():
     given = {"freeze_epochs": 3, "no_aug_epochs": 0, "warmup_epochs": 5.0, "weight_decay": 0.0, "learning_rate": 0.0}
     chosen = numbers(300, 50, "sgd", **given)
-    assert chosen.items() >= given.items() and chosen["min_learning_rate"] == 0 and chosen["frozen_rate"] == 1
+    assert chosen.items() >= given.items() and chosen["min_learning_rate"] == 0 and chosen["rate_power"] == 1
     assert numbers(300, 50, min_learning_rate=0.1)["learning_rate"] == 0.1  # not below the lowest
     saved = numbers(300, 50, "sgd", pretrained=False)
     assert numbers(9000, 200, "sgd", saved=saved | {"model": {}}) == saved  # also with other weights or more epochs
     older = numbers(300, 50, saved={"freeze_epochs": 0}, **given)
-    assert older["freeze_epochs"] == 0 and (older["frozen_rate"], older["clip"]) == (1, 10)
+    assert older["freeze_epochs"] == 0 and (older["rate_power"], older["clip"]) == (1, 10)  # linear, as it was
 
 
 @pytest.mark.parametrize("kind", ["cosine", "constant"])

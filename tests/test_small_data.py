@@ -90,7 +90,7 @@ def test_several_runs_are_measured_at_the_same_time(tiny_table, tmp_path):
     together = threading.Barrier(2, timeout=20)
 
     def measure(job: Job) -> dict:
-        if job.hooks != ((broken,),):
+        if (broken,) not in job.hooks:
             together.wait()
         return attempt(job, finished)
 
@@ -221,6 +221,8 @@ def test_schedules_of_the_hooks():
     again = small_data_hooks.second_warmup(2.0)["Schedule"](Schedule)(plan, "cosine", 4e-3, 2e-4, 1.0, 4)
     for epoch, factor in ((0.5, 1), (4.9, 1), (5, 0), (6, 0.25), (7, 1), (15, 1)):
         assert again.at(epoch) == pytest.approx(plain.at(epoch) * factor)
+    linear = small_data_hooks.linear_rate()["Schedule"](Schedule)(plan, "cosine", 4e-3, 2e-4, 1.0, 4, 0.5)
+    assert [linear(step) for step in (0, 20, 100)] == [plain(step) for step in (0, 20, 100)]
     root = small_data_hooks.rescaled_rate(0.5)["Schedule"](Schedule)(plan, "cosine", 4e-3, 2e-4, 1.0, 4)
     assert root(100) == plain(100)  # 16 images per step
     assert root(20) == pytest.approx(plain(20) / 2**0.5)  # 32

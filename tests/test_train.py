@@ -356,7 +356,7 @@ def test_demo_reaches_the_same_map_with_one_process_and_with_two(tmp_path, share
 def test_chosen_numbers_are_printed_saved_and_kept_by_a_resumed_run(demo_images, tmp_path):
     none = dict.fromkeys(CHOSEN)
     folder, _, text = train_quietly(config(demo_images, tmp_path, epochs=2, **none))
-    assert re.search(r"^  learning_rate +0\.008 +\(chosen\)$", text, re.M)  # .0005 for 4 images
+    assert re.search(r"^  learning_rate +0\.002 +\(chosen\)$", text, re.M)  # for 64 images, .0005 for 4
     assert re.search(r"^  gradient clipping +norm 10$", text, re.M)
     first = json.loads((folder / "config.json").read_text())
     assert first["freeze_epochs"] == 0 and None not in [first[name] for name in CHOSEN]

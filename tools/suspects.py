@@ -36,9 +36,9 @@ from utils.run import create, runs
 
 # The short training of each half, for a few hundred images.
 RECIPE = {
-    **{"batch_size": 8, "freeze_batch_size": 8, "learning_rate": 0.012, "no_aug_epochs": 3, "bad_boxes": "drop"},
+    **{"batch_size": 8, "freeze_batch_size": 8, "learning_rate": 0.0042, "no_aug_epochs": 3, "bad_boxes": "drop"},
     **{"mosaic": 0.0, "rotation": 0.0, "scale": (0.8, 1.2), "save_minutes": 0.0},
-    **{"min_learning_rate": 2e-4, "warmup_epochs": 1.0, "weight_decay": 0.05},
+    **{"min_learning_rate": 7e-5, "warmup_epochs": 1.0, "weight_decay": 0.05},
     "workers": 4 if torch.cuda.is_available() else 0,
 }
 TRAINING = (sys.executable, str(Path(__file__).parents[1] / "train.py"))

@@ -13,6 +13,7 @@ MAX_BAD_STEPS = 20  # non-finite steps in a row before training stops: fp16 need
 LOSS_SCALE = 2.0**10  # of fp16 at the start: from 2**16, YOLOX skips its first nine steps (input 0-255, decisions.md)
 MOMENTUM = 0.9  # of SGD, and the first beta of Adam (YOLOX, section 2)
 MAX_GRADIENT_NORM = 10.0  # larger gradients are clipped to this norm
+MAX_SCALED = 256  # images per step from which on the rate of adam stays the same (RTMDet: .004 for 256 images)
 REFERENCE_BATCH = 64  # images per step that the constants learning_rate and min_learning_rate refer to
 CHOSEN = ("freeze_epochs", "no_aug_epochs", "warmup_epochs", "weight_decay", "learning_rate", "min_learning_rate")
 
@@ -57,17 +58,11 @@ def choose(
 ) -> tuple[dict[str, float], Plan]:
     """Returns the constants `CHOSEN` with a number for each None in `given`, two more numbers, and the plan.
 
-    `frozen_rate` is a factor of the learning rates while frozen, and `clip` the largest norm of the gradients (0: any norm).
-    The numbers of a `saved` run stay. `sgd_factor`: see nets.Family. `plan_of`: frozen epochs -> plan. See docs/constants.md.
+    `rate_power` is that of `Schedule`, and `clip` the largest norm of the gradients (0: any norm). The numbers of a `saved` run
+    stay. `sgd_factor`: see nets.Family. `plan_of`: frozen epochs -> plan. See docs/constants.md.
     """
     chosen = {name: value for name, value in given.items() if value is not None}
-    chosen |= {name: saved[name] for name in (*CHOSEN, "frozen_rate", "clip") if name in saved}
-
-    def rate(images: int) -> float:  # for 64 images per step
-        if optimizer == "sgd":
-            return 0.01 * sgd_factor
-        return min(1e-3 * math.sqrt(images / 16), 4e-3) * REFERENCE_BATCH / images
-
+    chosen |= {name: saved[name] for name in (*CHOSEN, "rate_power", "clip") if name in saved}
     fifth = round(plan_of(0).epochs / 5)
     chosen.setdefault("freeze_epochs", fifth if pretrained else 0)
     chosen.setdefault("no_aug_epochs", min(fifth, 15))
@@ -76,9 +71,10 @@ def choose(
     plan = plan_of(chosen["freeze_epochs"])
     steps = min(max(100, plan.before(1)), plan.before(plan.epochs) / 10)
     chosen.setdefault("warmup_epochs", plan.position(steps))
-    # A given rate is scaled linearly, so only the frozen phase of a chosen one has a factor.
-    chosen.setdefault("frozen_rate", 1.0 if "learning_rate" in chosen else rate(plan.frozen_images) / rate(plan.images))
-    chosen.setdefault("learning_rate", max(rate(plan.images), chosen.get("min_learning_rate", 0.0)))
+    # Runs that older versions began have no power saved: their rates were linear for every optimizer.
+    chosen.setdefault("rate_power", 1.0 if optimizer == "sgd" or saved else 0.5)
+    rate = 0.01 * sgd_factor if optimizer == "sgd" else 2e-3
+    chosen.setdefault("learning_rate", max(rate, chosen.get("min_learning_rate", 0.0)))
     chosen.setdefault("min_learning_rate", chosen["learning_rate"] / 20)
     chosen.setdefault("clip", 0.0 if optimizer == "sgd" and not pretrained else MAX_GRADIENT_NORM)
     return chosen, plan
@@ -88,7 +84,8 @@ def choose(
 class Schedule:
     """Learning rate as a function of the step: quadratic warm-up, decay, then a constant minimum.
 
-    The minimum is held during the last `no_aug_epochs`. `schedule(step)` is scaled linearly with the images per step.
+    The minimum is held during the last `no_aug_epochs`. `schedule(step)` is scaled with the images per step: linearly with
+    power 1 (Goyal et al. 2017), by their square root with power .5 (Malladi et al. 2022, for adam).
     """
 
     plan: Plan
@@ -97,7 +94,7 @@ class Schedule:
     min_learning_rate: float
     warmup_epochs: float
     no_aug_epochs: int
-    frozen_rate: float = 1.0  # factor of both rates while frozen
+    power: float = 1.0
 
     def __post_init__(self):
         if self.kind not in ("cosine", "step", "constant"):
@@ -105,11 +102,15 @@ class Schedule:
 
     def __call__(self, step: int) -> float:
         epoch = self.plan.position(step)
-        factor = self.frozen_rate if epoch < self.plan.freeze_epochs else 1
-        scale = self.plan.images_at(step) / REFERENCE_BATCH * factor
         if epoch < self.warmup_epochs:  # the first step has a rate, too
             epoch = min(self.plan.position(step + 1), self.warmup_epochs)
-        return scale * self.at(epoch)
+        return self.scale(self.plan.images_at(step)) * self.at(epoch)
+
+    def scale(self, images: int) -> float:
+        """Factor of the learning rate for a step of `images` images."""
+        if self.power < 1:
+            images = min(images, MAX_SCALED)
+        return (images / REFERENCE_BATCH) ** self.power
 
     def at(self, epoch: float) -> float:
         """Learning rate for 64 images per step after `epoch` epochs (warm-up and constant end as in YOLOX, section 2)."""

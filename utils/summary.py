@@ -34,8 +34,8 @@ def derived(batch_size: int, workers: int, updater: Updater, ranks: Ranks) -> di
 def rate_text(rate: float, schedule: Schedule) -> str:
     """Describes a learning rate as configured, and as scaled to the batch size of each phase."""
     plan = schedule.plan
-    phases = [(plan.frozen_images, schedule.frozen_rate)] * bool(plan.freeze_epochs) + [(plan.images, 1.0)]
-    scaled = [f"{rate * factor * size / REFERENCE_BATCH:g} for {size}" for size, factor in dict(phases).items()]
+    sizes = dict.fromkeys([plan.frozen_images] * bool(plan.freeze_epochs) + [plan.images])
+    scaled = [f"{rate * schedule.scale(size):g} for {size}" for size in sizes]
     return f"{rate:g} for {REFERENCE_BATCH} images = {', then '.join(scaled)}"
 
 

@@ -253,7 +253,7 @@ def text(value: Any) -> str:
 
 
 _NAMES = dict.fromkeys(("train", "val", "classes", "merge", "image_root", "bad_boxes", "bad_images"), text_or_none)
-_CHOSEN = "no_aug_epochs warmup_epochs weight_decay learning_rate min_learning_rate frozen_rate clip".split()
+_CHOSEN = "no_aug_epochs warmup_epochs weight_decay learning_rate min_learning_rate rate_power clip".split()
 _CHECKPOINT = {
     "format": whole(),
     "config": constants_dict,
