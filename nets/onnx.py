@@ -52,8 +52,9 @@ class OnnxModel:
         inputs, outputs = self._session.get_inputs(), self._session.get_outputs()
         shape, uint8 = self._input.shape, self._input.type == "tensor(uint8)"
         fixed = shape[1:3] if uint8 else shape[2:4]
-        sizes = all(a == b or isinstance(a, str) for a, b in zip(fixed, self.about["image_size"], strict=False))
-        batch = isinstance(shape[0], str) or 1 <= shape[0] <= MAX_BATCH if len(shape) == 4 else False
+        # A side that is not fixed is its name, or None.
+        sizes = all(a in (b, None) or isinstance(a, str) for a, b in zip(fixed, self.about["image_size"], strict=False))
+        batch = len(shape) == 4 and (not isinstance(shape[0], int) or 1 <= shape[0] <= MAX_BATCH)
         kinds = self._input.type in ("tensor(uint8)", "tensor(float)", "tensor(float16)")
         names = [one.name for one in inputs[1:]] in ([], ["confidence", "nms_iou"])
         count = len(outputs) == 3 if self._decoder is None else len(outputs) % len(self._decoder.strides) == 0

@@ -97,6 +97,17 @@ def test_names_in_the_graph_that_are_not_text_are_refused(file, tmp_path):
         Detector(tmp_path / "flipped.onnx")
 
 
+def test_batch_size_that_is_neither_fixed_nor_named_is_free(weights, tmp_path):
+    file = export.main(export.Config(str(weights), output=str(tmp_path / "any.onnx"), check_images=2, batch_size=0))
+    proto = onnx.load(file)
+    assert proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param
+    proto.graph.input[0].type.tensor_type.shape.dim[0].ClearField("value")
+    onnx.save(proto, tmp_path / "unnamed.onnx")
+    images = [demo.draw_image(number)[0] for number in range(3)]
+    for ours, theirs in zip(Detector(tmp_path / "unnamed.onnx")(images), Detector(file)(images), strict=True):
+        assert np.array_equal(ours.boxes, theirs.boxes) and len(ours.boxes)
+
+
 def test_class_names_that_cannot_be_drawn_are_refused(file, tmp_path):
     other = with_metadata(file, tmp_path / "other.onnx", classes='["red", "cat\\ud800", "green"]')
     with pytest.raises(ValueError, match="other.onnx: class name"):
