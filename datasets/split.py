@@ -13,11 +13,13 @@ from pathlib import Path
 
 import numpy as np
 
+from datasets import listing
 from datasets.annotations import annotation_line, read_annotation_file
 from datasets.errors import DataError
 from datasets.scan import scan
 from datasets.similar import similar_groups
 from datasets.store import Annotations
+from datasets.yolo import has_label, label_file
 
 PARTS = ("train", "val", "test")
 
@@ -70,9 +72,28 @@ def _as_written(data: Annotations) -> Annotations:
 
 def write(folder: str | os.PathLike, parts: Mapping[str, Annotations]) -> None:
     """Writes an annotation file per part, as NAME.txt with absolute paths, and classes.txt."""
+    for data in parts.values():
+        require_box(data, folder)
     texts = {name: text_of(data, os.path.abspath) for name, data in parts.items()}
     texts["classes"] = "".join(f"{name}\n" for name in next(iter(parts.values())).classes)
     write_all({Path(folder, f"{name}.txt"): text for name, text in texts.items()})
+
+
+def require_box(data: Annotations, folder: str | os.PathLike) -> None:
+    """Raises DataError if an annotation file of the data in `folder` would be read as a list of images with label files.
+
+    An annotation file without any box looks like such a list, and the boxes of label files near its images would come back."""
+    if len(data.boxes):
+        return
+    labeled = (
+        path for path in map(data.path, range(len(data))) if has_label(path) and os.path.getsize(label_file(path))
+    )
+    xmls = listing.of_suffix(listing.files_under(folder), ".xml") if len(data) else []
+    if found := next((label_file(path) for path in labeled), None) or next(iter(xmls), None):
+        raise DataError(
+            f"{data.source}: no box is left, and an annotation file without boxes would be read as a list of images with label "
+            f"files such as {found}: choose other classes=, another split, or another folder"
+        )
 
 
 def write_all(texts: Mapping[Path, str]) -> None:

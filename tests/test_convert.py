@@ -149,6 +149,30 @@ def test_no_file_is_overwritten(source: Path, tmp_path: Path) -> None:
         convert(str(source), str(folder / "z.csv"))
 
 
+def test_a_file_without_boxes_beside_label_files_is_an_error(tmp_path: Path) -> None:
+    """It would be read as a list of images, and the boxes of all classes would come back."""
+    (tmp_path / "images").mkdir(), (tmp_path / "labels").mkdir()
+    paint(tmp_path / "images" / "a.png", 50)
+    (tmp_path / "labels" / "a.txt").write_text("1 .5 .5 .2 .2\n")
+    (tmp_path / "classes.txt").write_text("cat\ndog\n")
+    with pytest.raises(DataError, match="no box is left, .* read as a list of images with label files such as .*a.txt"):
+        convert(str(tmp_path), str(tmp_path / "out" / "cats.txt"), classes="cat")
+    assert not (tmp_path / "out").exists()
+    assert "1 images, 1 boxes" in convert(str(tmp_path), str(tmp_path / "out" / "dogs.txt"), classes="dog")[-1]
+
+
+def test_a_part_without_boxes_in_a_folder_with_xml_is_an_error(tmp_path: Path) -> None:
+    for name, kind in (("a", "cat"), ("b", "dog")):
+        paint(tmp_path / f"{name}.png", 50 + ord(kind[0]))
+        box = "<bndbox><xmin>1</xmin><ymin>1</ymin><xmax>5</xmax><ymax>5</ymax></bndbox>"
+        found = f"<annotation><filename>{name}.png</filename><object><name>{kind}</name>{box}</object></annotation>"
+        (tmp_path / f"{name}.xml").write_text(found)
+    with pytest.raises(DataError, match=r"no box is left, .* label files such as a\.xml"):
+        convert(str(tmp_path), str(tmp_path / "data.txt"), classes="cat", split=(0.5, 0.5))
+    assert not list(tmp_path.glob("*.txt"))
+    convert(str(tmp_path), str(tmp_path / "out" / "data.txt"), classes="cat", split=(0.5, 0.5))
+
+
 def test_relative_paths_start_at_the_real_folder_of_a_link(source: Path, tmp_path: Path) -> None:
     (tmp_path / "deep" / "er").mkdir(parents=True)
     (tmp_path / "link").symlink_to(tmp_path / "deep" / "er", target_is_directory=True)

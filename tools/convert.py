@@ -79,6 +79,8 @@ def convert(source: str, target: str, **options) -> list[str]:
     place = goal.parent if to_json else partial(split.relative, folder=goal.parent)
     texts = {path: write(chosen, place) for path, chosen in outputs.items()}
     if not to_json:
+        for chosen in outputs.values():
+            split.require_box(chosen, goal.parent)
         if not found.classes:
             raise DataError(f"{source}: there are no boxes and no class names: label images, or name the classes")
         names = goal.with_name("classes.txt")

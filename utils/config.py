@@ -18,6 +18,7 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
 MAX_NAME = 200  # characters of a class name; longer ones are a slip in a data file
+MAX_WORD = 200  # characters of a word of the command line that a message repeats
 MAX_LINE = 1000  # characters of a line of a message
 WORDS = {"none": None, "true": True, "yes": True, "on": True, "1": True}
 WORDS |= {"false": False, "no": False, "off": False, "0": False}
@@ -29,6 +30,13 @@ class ConfigError(ValueError):
 
     def __init__(self, message: str) -> None:
         super().__init__(printable(message))
+
+
+def brief(text: str) -> str:
+    """Returns text for a message, in one line of at most `MAX_WORD` characters: its beginning and its end."""
+    cut = MAX_WORD // 2 - 3
+    text = printable(text if len(text) <= MAX_WORD else f"{text[:cut]} ... {text[-cut:]}")
+    return text.replace("\n", "\\n")
 
 
 def printable(text: str) -> str:
@@ -64,22 +72,22 @@ def override(cfg: T, argv: Sequence[str], positional: Mapping[str, Callable[[str
     cfg, kinds, changes = check(cfg), get_type_hints(type(cfg)), {}
     for item in _named(argv, positional or {}, kinds):
         name, equals, text = item.partition("=")
-        given, dashed = text.strip() or "VALUE", name.startswith("-")
+        given, dashed, shown = brief(text.strip()) or "VALUE", name.startswith("-"), brief(item)
         if equals and name not in kinds and not dashed:
             from utils import faults
 
-            raise ConfigError(f"{item}: {faults.unknown_constant(name, given, kinds)}")
+            raise ConfigError(f"{shown}: {faults.unknown_constant(name, given, kinds)}")
         if positional and not (equals or dashed or name in kinds):
-            names = " or ".join(f"{other}={item}" for other in positional)
-            raise ConfigError(f"{item!r}: there is no such file or folder in {os.getcwd()}; write {names}")
-        if dashed or given != text.strip():
+            names = " or ".join(f"{other}={shown}" for other in positional)
+            raise ConfigError(f"{shown!r}: there is no such file or folder in {os.getcwd()}; write {names}")
+        if dashed or not text.strip():
             word = name.lstrip("-").replace("-", "_")[:50] or "name"
             what = f"; {_expected(word, kinds[word], getattr(cfg, word))}" if word in kinds else ""
-            raise ConfigError(f"{item!r}: write name=value without dashes or spaces, as in {word}={given}{what}")
+            raise ConfigError(f"{shown!r}: write name=value without dashes or spaces, as in {word}={given}{what}")
         try:
             changes[name] = _parse(text.strip(), kinds[name])
         except ValueError:
-            raise ConfigError(f"{item}: {_expected(name, kinds[name], getattr(cfg, name))}") from None
+            raise ConfigError(f"{shown}: {_expected(name, kinds[name], getattr(cfg, name))}") from None
     return check(replace(cfg, **changes))
 
 
@@ -97,7 +105,10 @@ def _named(argv: Sequence[str], positional: Mapping[str, Callable[[str], bool]],
         name = next((name for name, accepts in positional.items() if accepts(item)), None) if is_word else None
         named.append(f"{name}={item}" if name else item)
         if name and sum(other.startswith(f"{name}=") for other in (*named, *argv)) > 1:
-            raise ConfigError(f"{item!r}: {name}= is given twice: write the name before each word, as in {name}={item}")
+            shown = brief(item)
+            raise ConfigError(
+                f"{shown!r}: {name}= is given twice: write the name before each word, as in {name}={shown}"
+            )
     return named
 
 

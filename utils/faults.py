@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from utils import checkpoint
 from utils.checkpoint import CheckpointError
-from utils.config import PAUSE, ConfigError, show
+from utils.config import PAUSE, ConfigError, brief, show
 from utils.run import last_start, run_id
 from utils.validate import first_line
 
@@ -152,9 +152,9 @@ def unknown_constant(name: str, given: str, names: Iterable[str]) -> str:
         return f"{name} has been replaced: write {REPLACED[name]}"
     known = [other for other in SYNONYMS.get(name.lower(), ()) if other in names]
     near = known or difflib.get_close_matches(name.lower().replace("-", "_"), names, n=3, cutoff=0.5)
-    lines = " or ".join(f"{other}={given[:100]}" for other in near)
+    lines = " or ".join(f"{other}={given}" for other in near)
     hint = f"did you mean {lines}?" if near else "--help lists all of them"
-    return f"there is no constant {name!r}; {hint}"
+    return f"there is no constant {brief(name)!r}; {hint}"
 
 
 def reported(error: BaseException, memory_advice: str, stopped: str) -> str | None:

@@ -113,12 +113,9 @@ def _outline(segmentation: Any) -> Sequence[float]:
         from pycocotools import mask
 
         rle = dict(segmentation)
-        sides = [int(float(side)) for side in rle["size"]]
-        rle = (
-            mask.frPyObjects(rle | {"size": sides}, *sides)
-            if isinstance(rle["counts"], list)
-            else rle | {"size": sides}
-        )
+        rle["size"] = sides = [int(float(side)) for side in rle["size"]]
+        if isinstance(rle["counts"], list):
+            rle = mask.frPyObjects(rle | {"counts": [int(float(count)) for count in rle["counts"]]}, *sides)
         return mask.toBbox(rle).tolist()
     points = np.array([float(value) for polygon in segmentation for value in polygon]).reshape(-1, 2)
     return [*points.min(0), *(points.max(0) - points.min(0))]

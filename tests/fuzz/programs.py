@@ -16,7 +16,7 @@ from datasets.errors import DataError
 from datasets.formats import read
 from tools import check as tools_check
 from tools import convert as tools_convert
-from utils.config import check, override, printable, show
+from utils.config import brief, check, override, printable, show
 
 from . import documents, mutate, tables, texts
 from .harness import Case, Failure, Fuzzer
@@ -88,7 +88,7 @@ def _fits(value: Any, kind: Any) -> bool:
 def _names_constant(message: str, case: Case) -> bool:
     job = json.loads(case["job.json"])
     names = [field.name for field in dataclasses.fields(SCRIPTS[job["script"]])]
-    starts = [part for word in job.get("words", ()) for part in (printable(word)[:50], printable(repr(word))[:50])]
+    starts = [part for word in job.get("words", ()) for part in (brief(word)[:50], printable(repr(brief(word)))[:50])]
     return any(name in message for name in names) or any(message.startswith(start) for start in starts)
 
 

@@ -83,7 +83,10 @@ def run(folder: Path) -> None:
             boxes.append(Box(*_corners(fields), fields.get("class", "object"), crowd))
     values = [value for boxes in images.values() for box in boxes for value in box[:4]]
     if values and 0 <= min(values) < max(values) <= 1:
-        names = [os.path.basename(found.path(index)) for index in range(len(found))]
+        paths = [found.path(index) for index in range(len(found))]
+        names = [
+            os.path.basename(path) if os.path.exists(path) else "" for path in paths
+        ]  # fractions of missing images stay
         pairs = zip(names, images.items(), strict=True)
         images = {name: _scaled(boxes, SIZES.get(file, (1, 1))) for file, (name, boxes) in pairs}
     compare(source, found, images.values(), 1e-4)
