@@ -9,6 +9,7 @@ from msgspec import Meta, Raw, Struct
 
 from datasets.errors import DataError
 from datasets.image_paths import ImageFinder
+from datasets.named_boxes import points_box
 from datasets.store import Annotations, Classes, Packer, brief
 from datasets.typed_json import ABSENT, Side, parse, rows
 from datasets.typed_json import brief as shorten
@@ -182,11 +183,12 @@ def outline_box(segmentation: Raw, place: str, problems: list[str]) -> tuple[flo
     polygons = parse(segmentation, list[list[float]] | None, place, problems)
     if len(problems) > known:
         return ()
-    xs, ys = ([value for polygon in polygons or () for value in polygon[side::2]] for side in (0, 1))
-    if not xs or any(len(polygon) % 2 for polygon in polygons):
+    points = [pair for polygon in polygons or () for pair in zip(polygon[::2], polygon[1::2], strict=False)]
+    if not points or any(len(polygon) % 2 for polygon in polygons):
         problems.append(f"{place} has no points x, y, and there is no bbox: draw the object again, or remove it")
         return ()
-    return min(xs), min(ys), max(xs) - min(xs), max(ys) - min(ys)
+    x1, y1, x2, y2 = points_box(points)
+    return x1, y1, x2 - x1, y2 - y1
 
 
 def _mask_box(runs: RunLengths) -> tuple[float, ...]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from datasets.image_paths import ImageFinder
-from datasets.named_boxes import Box, LabelFile, names_of, pack_files
+from datasets.named_boxes import Box, LabelFile, names_of, pack_files, points_box
 from datasets.store import Annotations, Classes, Packer
 from datasets.typed_json import ABSENT, Side, open_json, parse, rows
 from utils.images import images_under
@@ -78,4 +78,4 @@ def _box(shape: Shape) -> Box:
     if kind == "circle" and len(xs) == 2:  # its center and a point on it
         radius = math.hypot(xs[1] - xs[0], ys[1] - ys[0])
         return Box(name, (xs[0] - radius, ys[0] - radius, xs[0] + radius, ys[0] + radius))
-    return Box(name, (min(xs), min(ys), max(xs), max(ys)))
+    return Box(name, points_box(shape.points))

@@ -108,9 +108,10 @@ def side(text: str) -> int:
 
 
 def points_box(points: Iterable[tuple[float, float]]) -> Corners:
-    """Returns the bounding box of points x, y. Raises ValueError if there are none."""
+    """Returns the bounding box of points x, y, with NaN if a coordinate is NaN. Raises ValueError if there are no points."""
     xs, ys = zip(*points, strict=True)
-    return min(xs), min(ys), max(xs), max(ys)
+    box = min(xs), min(ys), max(xs), max(ys)
+    return box if sum(xs) + sum(ys) == sum(xs) + sum(ys) else (math.nan,) * 4  # min and max may overlook NaN
 
 
 def rotated_box(x1: float, y1: float, x2: float, y2: float, angle: float, pivot: tuple[float, float]) -> Corners:

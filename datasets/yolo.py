@@ -18,6 +18,7 @@ import yaml
 from datasets import image_paths, listing
 from datasets.annotations import text_lines
 from datasets.errors import DataError, check_path
+from datasets.named_boxes import points_box
 from datasets.scan import scan
 from datasets.store import MAX_UNNAMED, Annotations, Classes, Packer, Part
 from datasets.typed_json import open_json
@@ -292,8 +293,8 @@ def _label(line: str, width: int, height: int) -> tuple[float, ...]:
     if max(map(abs, values)) > 1.5:
         raise ValueError(f"{max(values, key=abs):g} is not a fraction of the image: divide by its width and height")
     if len(values) == 4:
-        x, y, w, h = values
-        xs, ys = (x - w / 2, x + w / 2), (y - h / 2, y + h / 2)
+        x, y, w, h = *values[:2], abs(values[2]), abs(values[3])
+        x1, y1, x2, y2 = x - w / 2, y - h / 2, x + w / 2, y + h / 2
     else:
-        xs, ys = values[::2], values[1::2]
-    return min(xs) * width, min(ys) * height, max(xs) * width, max(ys) * height, label
+        x1, y1, x2, y2 = points_box(zip(values[::2], values[1::2], strict=True))
+    return x1 * width, y1 * height, x2 * width, y2 * height, label

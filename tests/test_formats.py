@@ -514,6 +514,34 @@ def test_labelme_shapes_become_bounding_boxes(tmp_path: Path) -> None:
         read(str(tmp_path), "train", ("dog",))
 
 
+def polygon_in(kind: str, folder: Path, points: list) -> Path:
+    """A data set of one image with a polygon."""
+    flat = [value for point in points for value in point]
+    if kind == "yolo":
+        text(folder / "classes.txt", "dog\n")
+        return text(folder / "labels" / "a.txt", " ".join(["0", *(str(value / 100) for value in flat)])).parents[1]
+    if kind == "labelme":
+        return labelme(folder / "a.json", "images/a.png", shape("dog", points)).parent
+    if kind == "via":
+        around = {"name": "polygon", "all_points_x": flat[::2], "all_points_y": flat[1::2]}
+        region = {"shape_attributes": around, "region_attributes": {"class": "dog"}}
+        return text(folder / "via.json", {"a": {"filename": "images/a.png", "size": 1, "regions": [region]}})
+    categories, one = [{"id": 1, "name": "dog"}], {"image_id": 1, "category_id": 1, "segmentation": [flat]}
+    images = [{"id": 1, "file_name": "images/a.png"}]
+    return text(folder / "coco.json", {"images": images, "annotations": [one], "categories": categories})
+
+
+@pytest.mark.parametrize("kind", ["yolo", "labelme", "via", "coco"])
+def test_a_polygon_with_nan_in_its_middle_is_an_error(tmp_path: Path, kind: str) -> None:
+    """min() and max() of Python overlook NaN there."""
+    paint(tmp_path / "images" / "a.png")
+    points = [[1, 1], [5, 3], [2, 7]]
+    assert len(read(str(polygon_in(kind, tmp_path, points)), "all").boxes) == 1
+    points[1][1] = float("nan")
+    with pytest.raises(DataError, match="not a number|is not valid"):
+        read(str(polygon_in(kind, tmp_path, points)), "all", bad_boxes="drop")
+
+
 def test_mistakes_in_labelme_files_are_errors_with_their_file(tmp_path: Path) -> None:
     labelme(
         tmp_path / "a.json", "a.png", shape("dog", [[1, 2]], "point"), shape("dog", [[1, 2], [1, 5]]), shape("x", [])
