@@ -124,8 +124,8 @@ def plan(cfg: Config) -> Iterator[tuple[dict[str, Any], Job]]:
         pixels = cfg.image_size or pixels
         base = {"epochs": cfg.epochs or epochs, "image_size": (pixels, pixels), "weights": cfg.weights, "seed": seed}
         settings = constants(base | tables.SHIPPED, recipe.changes) | sources(cfg.data, tables.DATA[data])
-        linear = () if settings["learning_rate"] is None else ((hook.linear_rate,),)
-        job = Job(settings, (*linear, *recipe.hooks), recipe.peer)
+        hooks = ((hook.linear_rate,), *recipe.hooks) if recipe.linear else recipe.hooks
+        job = Job(settings, hooks, recipe.peer)
         key = {"stage": label, "data": data, "seed": seed, "recipe": name, "overrides": overrides(recipe)}
         yield key | {"image_size": job.constants["image_size"][0], "epochs": job.constants["epochs"]}, job
 
