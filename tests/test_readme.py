@@ -7,33 +7,16 @@ from pathlib import Path
 from typing import get_args, get_origin, get_type_hints
 
 import pytest
+from pages import ROOT, code_lines, spans, text_of, without_code
 
 import nets
 import train
 from nets.pretrained import HOST
 from utils.config import override
 
-ROOT = Path(__file__).parents[1]
 ENGLISH, CHINESE = ROOT / "README.md", ROOT / "README.zh-CN.md"
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
 NUMBER = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?|\.\d+")
-
-
-def text_of(page: Path) -> str:
-    return page.read_text(encoding="utf-8")
-
-
-def without_code(text: str) -> str:
-    """The text of a page without its code blocks."""
-    return re.sub(r"^ *```.*?^ *```", "", text, flags=re.MULTILINE | re.DOTALL)
-
-
-def code_lines(text: str, languages: str = r"\w*") -> list[str]:
-    """The lines of all code blocks, without comments; continued lines are joined."""
-    blocks = re.findall(rf"^ *```({languages})\n(.*?)^ *```", text, re.MULTILINE | re.DOTALL)
-    lines = "\n".join(block for _, block in blocks).replace("\\\n", " ").splitlines()
-    lines = [re.sub(r"(^|\s)#.*", "", line).strip() for line in lines]
-    return [line for line in lines if line]
 
 
 def tables(text: str) -> list[list[list[str]]]:
@@ -41,11 +24,6 @@ def tables(text: str) -> list[list[list[str]]]:
     blocks = re.findall(r"(?:^\|.*\|\n)+", without_code(text) + "\n", re.MULTILINE)
     split = [[[c.strip() for c in line.strip("|").split("|")] for line in block.splitlines()] for block in blocks]
     return [[row for row in table if not set("".join(row)) <= set("-: ")] for table in split]
-
-
-def spans(text: str) -> list[str]:
-    """The inline code of a text."""
-    return re.findall(r"`([^`\n]+)`", text)
 
 
 def constants_of(file: Path) -> set[str] | None:
