@@ -34,6 +34,13 @@ def spans(text: str) -> list[str]:
     return re.findall(r"`([^`\n]+)`", text)
 
 
+def tables(text: str) -> list[list[list[str]]]:
+    """The tables of a page: rows of cells, without the line below the head."""
+    blocks = re.findall(r"(?:^\|.*\|\n)+", without_code(text) + "\n", re.MULTILINE)
+    split = [[[c.strip() for c in line.strip("|").split("|")] for line in block.splitlines()] for block in blocks]
+    return [[row for row in table if not set("".join(row)) <= set("-: ")] for table in split]
+
+
 def lines_of(block: str) -> list[str]:
     """The lines of a code block without comments; continued lines are joined."""
     lines = block.replace("\\\n", " ").splitlines()
@@ -51,7 +58,8 @@ def commands(text: str) -> list[str]:
     found = []
     for block in code(text, "bash"):
         found += [block] if block.startswith("#!") else [" ".join(line.split()) for line in lines_of(block)]
-    return found + [span for span in spans(without_code(text)) if INLINE.match(span)]
+    paragraphs = [" ".join(part.split()) for part in re.split(r"\n\s*\n|\n(?=[|*-])", without_code(text))]
+    return found + [span for paragraph in paragraphs for span in spans(paragraph) if INLINE.match(span)]
 
 
 def words_of(command: str) -> list[str]:

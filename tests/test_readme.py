@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import get_args, get_origin, get_type_hints
 
 import pytest
-from pages import ROOT, code_lines, spans, text_of, without_code
+from pages import ROOT, code_lines, spans, tables, text_of, without_code
 
 import nets
 import train
@@ -17,13 +17,6 @@ from utils.config import override
 ENGLISH, CHINESE = ROOT / "README.md", ROOT / "README.zh-CN.md"
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
 NUMBER = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?|\.\d+")
-
-
-def tables(text: str) -> list[list[list[str]]]:
-    """The tables of a page: rows of cells, without the line below the head."""
-    blocks = re.findall(r"(?:^\|.*\|\n)+", without_code(text) + "\n", re.MULTILINE)
-    split = [[[c.strip() for c in line.strip("|").split("|")] for line in block.splitlines()] for block in blocks]
-    return [[row for row in table if not set("".join(row)) <= set("-: ")] for table in split]
 
 
 def constants_of(file: Path) -> set[str] | None:
