@@ -42,6 +42,13 @@ EXCEPTIONS = {  # command -> why it does not run here
     "python -m benchmarks.torture minutes=60": "takes an hour; test_torture.py runs its parts",
     "python train.py device=cuda:all": "needs several GPUs; test_simulated_gpu.py simulates them",
     "pip install albumentations": "needs a package index",
+    "docker build -t thaw .": "needs Docker; test_platforms.py runs the commands of the Dockerfile",
+    "docker build -t thaw --build-arg BASE=pytorch/pytorch:2.6.0-cuda12.4-cudnn9-runtime .": "needs Docker, as above",
+    'docker run --rm -v "$PWD/data:/thaw/data" -v "$PWD/runs:/thaw/runs" thaw python train.py train=data/mine '
+    "name=mine": "needs Docker",
+    'docker run --rm --gpus all --shm-size=4g -v "$PWD/data:/thaw/data" -v "$PWD/runs:/thaw/runs" thaw python train.py '
+    "train=data/mine name=mine": "needs Docker and a GPU",
+    "python -m benchmarks.images": "replaces images in docs/images of the repository",
     "git apply change.diff": "test_extend.py applies every diff of the page",
     "python train.py model=resnet_18 weights=none": "needs the change of its page; test_extend.py trains with it",
     "python train.py optimizer=nadam": "needs the change of its page; test_extend.py trains with it",
@@ -62,11 +69,11 @@ OVERRIDES = {  # script -> words that follow those of the command, so that it is
     "predict.py": "device=cpu",
     "export.py": "check_images=1",
     "tools.suspects": "epochs=1 image_size=64,64 weights=none",
-    "tests.fuzz": "inputs=60",
+    "tests.fuzz": "inputs=60 corpus=found",
 }
 OF_OFFICIAL_WEIGHTS = ["model=tiny_n", "image_size=64,64"]  # for commands of other scripts with model=
 PROMISED = {  # script -> files that every run of it writes
-    "train.py": ("best.pt", "last.pt", "log.csv", "curves.png", "train_batch_1.jpg", "val_predictions.jpg"),
+    "train.py": ("best.pt", "last.pt", "log.csv", "curves.png", "train_batch_1.jpg", "val_predictions.jpg", "card.md"),
     "evaluate.py": ("metrics.json", "detections.json", "precision_recall.png", "confusion_matrix.png"),
     "predict.py": ("detections.json",),
     "export.py": (".onnx",),
@@ -124,6 +131,7 @@ def stand_ins(tmp_path_factory) -> Path:
         (folder / f"data/VOC2012/{number}.xml").write_text(named)
     shutil.copytree(folder / "data/VOC2012", folder / "VOC")
     shutil.copy(ROOT / "requirements.txt", folder)
+    (folder / "docs").mkdir()
     image = cv2.imread(str(folder / "FOLDER/0.png"))
     for name in ("a.jpg", "b.jpg", "photo.jpg", "image.jpg"):
         cv2.imwrite(str(folder / name), image)
