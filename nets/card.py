@@ -57,7 +57,7 @@ def head(model, run, state) -> Iterator[str]:
     yield f"# Model card: {plain(run.folder.name)}"
     yield ""
     yield (
-        f"An object detector for {model.num_classes} classes: {plain(run.config['model'])}, {parameters:.2f} million parameters, "
+        f"An object detector for {model.num_classes} classes: {plain(run.config['model'])}, {parameters:.3g} million parameters, "
         f"input {height} x {width} pixels. Trained for {state.epoch} of {run.config['epochs']} epochs."
     )
     yield ""
@@ -105,7 +105,7 @@ def constants(config: Mapping[str, Any], defaults: Mapping[str, Any]) -> Iterato
     yield "\n## Constants that differ from the defaults"
     changed = [(name, value, defaults.get(name)) for name, value in config.items() if value != defaults.get(name)]
     yield from table(["constant", "value", "default"], changed)
-    yield "\n`config.json` holds all constants."
+    yield "\nA default of none means that the program chooses the value. `config.json` holds all constants."
 
 
 def licenses(config: Mapping[str, Any]) -> Iterator[str]:
@@ -133,7 +133,7 @@ def limits(train, val, config: Mapping[str, Any]) -> Iterator[str]:
     yield "\n## Limits\n"
     yield "- It detects the classes above only, and only objects that look like those of its training images."
     height, width = config["image_size"]
-    yield f"- Images are scaled to {height} x {width} pixels; objects that are then smaller than about 8 pixels are often missed."
+    yield f"- Images are scaled to {height} x {width} pixels; it misses objects of which only a few pixels remain."
     yield "- A score is not a probability. Choose a threshold on images from where the model will be used."
     pairs = list(zip(train.classes, train.boxes_per_class().tolist(), val.boxes_per_class().tolist(), strict=True))
     if unknown := [plain(name) for name, boxes, _ in pairs if boxes == 0]:
