@@ -9,6 +9,8 @@ A new page needs nothing here, unless it uses a file that is missing in `stand_i
 """
 
 import ast
+import contextlib
+import glob
 import json
 import os
 import re
@@ -24,10 +26,10 @@ import numpy as np
 import pages
 import pytest
 import torch
-from lively import lively, lively_checkpoint
+from lively import lively
 from pages import ROOT, text_of
 from painted import drawn
-from small import TINY_WEIGHTS
+from small import SMALL, TINY_WEIGHTS, train_quietly
 
 import nets
 import train
@@ -41,7 +43,6 @@ EXCEPTIONS = {  # command -> why it does not run here
     "python -m benchmarks.gpu": "needs a GPU; test_gpu_benchmark.py runs its parts",
     "python -m benchmarks.torture minutes=60": "takes an hour; test_torture.py runs its parts",
     "python train.py device=cuda:all": "needs several GPUs; test_simulated_gpu.py simulates them",
-    "pip install albumentations": "needs a package index",
     "docker build -t thaw .": "needs Docker; test_platforms.py runs the commands of the Dockerfile",
     "docker build -t thaw --build-arg BASE=pytorch/pytorch:2.6.0-cuda12.4-cudnn9-runtime .": "needs Docker, as above",
     'docker run --rm -v "$PWD/data:/thaw/data" -v "$PWD/runs:/thaw/runs" thaw python train.py train=data/mine '
@@ -60,7 +61,10 @@ EXCEPTIONS = {  # command -> why it does not run here
     "runs two nodes in network namespaces",
     "#!/bin/bash": "a script for Slurm, which needs a cluster",  # the first line of a script stands for all of it
 }
-SLOW = r"^torchrun|checkpoint=coco|export\.py|suspects data|\.onnx|^python train\.py$|tests\.fuzz|benchmarks\.scaling"
+SLOW = (
+    r"^torchrun|checkpoint=coco|evaluate\.py model=|export\.py|suspects data|\.onnx|^python train\.py$"
+    r"|tests\.fuzz|benchmarks\.scaling"
+)
 
 OVERRIDES = {  # script -> words that follow those of the command, so that it is fast
     "train.py": f"model=tiny_n weights={TINY_WEIGHTS} image_size=64,64 epochs=1 freeze_epochs=0 no_aug_epochs=0 batch_size=4 "
@@ -79,6 +83,7 @@ PROMISED = {  # script -> files that every run of it writes
     "export.py": (".onnx",),
     "tools.suspects": ("suspects.html", "suspects.txt", "suspects.csv"),
 }
+NOT_REQUIRED = "{}, which a page names, is not in requirements.txt"
 DATA = ["train=data/mine/train.txt", "val=data/mine/val.txt"]  # for `...` after train.py
 ELSEWHERE = {
     "checkpoint": "runs/mine-DATE-1/best.pt",
@@ -99,6 +104,7 @@ def every(found: Callable[[str], list[str]]) -> list[tuple[str, str]]:
 
 COMMANDS = every(pages.commands)
 BLOCKS = every(lambda text: pages.code(text, "python"))
+RUN = re.compile(r"runs/\w+-(DATE-1|\.\.\.)")  # a run folder as the pages name it
 
 
 def first_line(command: str) -> str:
@@ -145,11 +151,10 @@ def stand_ins(tmp_path_factory) -> Path:
 
 def weights_and_programs(folder: Path) -> None:
     """Writes a trained run, weights of another program with COCO's classes, data for these, and programs of the pages."""
-    run = folder / "runs/mine-DATE-1"
-    config = {"train": "data/mine/train.txt", "val": "data/mine/val.txt"}
-    thresholds = dict.fromkeys(demo.CLASSES, 0.4)
-    lively_checkpoint(run / "best.pt", classes=demo.CLASSES, thresholds=thresholds, **config)
-    shutil.copy(run / "best.pt", folder)
+    with contextlib.chdir(folder):  # a run holds the paths of its data
+        trained, *_ = train_quietly(override(train.Config(**SMALL), [*DATA, "epochs=2", "output=runs"]))
+        trained.rename("runs/mine-DATE-1")
+    shutil.copy(folder / "runs/mine-DATE-1/best.pt", folder)
     official = lively(nets.build("tiny_n", len(COCO_CLASSES)), (64, 64))
     torch.save(official.state_dict(), folder / "yolox_s.pth")
     images = [{"id": 1, "file_name": "images/0.png", "width": 320, "height": 240}]
@@ -193,7 +198,7 @@ def filled(command: str) -> list[str]:
         elif value == "...":
             words.append(f"{name}={ELSEWHERE[name]}")
         else:
-            words.append(word.replace("mine-...", "mine-DATE-1"))
+            words += glob.glob(word) or [RUN.sub("runs/mine-DATE-1", word)]
     return words
 
 
@@ -211,6 +216,8 @@ def run(command: str) -> str:
         os.environ[name] = value
         return "export"
     if words[0] == "pip":  # what is there already needs no download
+        for name in () if "-r" in words else words[2:]:
+            pytest.importorskip(name, reason=NOT_REQUIRED.format(name))
         return run_program([sys.executable, "-m", "pip", *words[1:], "--dry-run", "--no-index"], "pip")
     if words[0] == "torchrun":
         return run_torchrun(words[1:])
@@ -288,23 +295,50 @@ def test_a_command_of_a_page_runs_and_writes_what_it_promises(command, place, ca
     assert changed or capsys.readouterr().out or script in ("export", "pip")
 
 
-@pytest.mark.parametrize("block", [pytest.param(block, id=f"{page}: {first_line(block)}") for page, block in BLOCKS])
-def test_a_python_block_of_a_page_runs(block, place):
-    for package in packages_of(block):
-        pytest.importorskip(package, reason=f"{package}, which a page recommends, is not a requirement")
-    exec(compile(block, "page", "exec"), {"__name__": "page"})
+TO_RUN = [one for one in BLOCKS if first_line(one[1]) not in EXCEPTIONS]
 
 
-def packages_of(block: str) -> set[str]:
-    """The packages that a Python block imports."""
-    nodes = list(ast.walk(ast.parse(block)))
+@pytest.mark.parametrize(
+    ("page", "block"), [pytest.param(*one, id=f"{one[0]}: {first_line(one[1])}") for one in TO_RUN]
+)
+def test_a_python_block_of_a_page_runs(page, block, place):
+    """In the same module, the functions of earlier blocks of its page that it uses are defined before."""
+    earlier = [other for name, other in BLOCKS[: BLOCKS.index((page, block))] if name == page]
+    trees = [definitions(other) for other in earlier if defined(other) & used(block)]
+    trees.append(ast.parse(RUN.sub("runs/mine-DATE-1", block)))
+    names = {"__name__": "page"}
+    for tree in trees:
+        for package in packages_of(tree):
+            pytest.importorskip(package, reason=NOT_REQUIRED.format(package))
+        exec(compile(tree, page, "exec"), names)
+
+
+def definitions(block: str) -> ast.Module:
+    """The imports, functions and classes of a Python block, without what it does."""
+    kinds = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)
+    return ast.Module([node for node in ast.parse(block).body if isinstance(node, kinds)], [])
+
+
+def defined(block: str) -> set[str]:
+    """The names of the functions and classes of a Python block."""
+    return {node.name for node in definitions(block).body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+
+
+def used(block: str) -> set[str]:
+    """The names that a Python block reads."""
+    return {node.id for node in ast.walk(ast.parse(block)) if isinstance(node, ast.Name)}
+
+
+def packages_of(tree: ast.Module) -> set[str]:
+    """The packages that a program imports."""
+    nodes = list(ast.walk(tree))
     names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
     names += [node.module for node in nodes if isinstance(node, ast.ImportFrom)]
     return {name.partition(".")[0] for name in names}
 
 
 def test_no_exception_is_stale():
-    assert set(EXCEPTIONS) <= {first_line(command) for _, command in COMMANDS}
+    assert set(EXCEPTIONS) <= {first_line(one) for _, one in COMMANDS + BLOCKS}
     assert all(len(reason) > 10 for reason in EXCEPTIONS.values())
 
 
@@ -312,6 +346,13 @@ def test_code_blocks_have_a_language_that_is_tested_or_is_no_program():
     known = {"bash", "python"}, {"diff", "", "json", "yaml", "dockerfile"}  # test_extend.py applies diffs
     for page in pages.USER_PAGES:
         assert {language for language, _ in pages.blocks(text_of(page))} <= set().union(*known), page.name
+
+
+def test_blocks_get_the_functions_of_earlier_blocks_only_where_they_use_them():
+    first = "import os\n\ndef count():\n    return len(os.listdir())\n\nprint(count())\n"
+    assert defined(first) == {"count"} and used("n = count()") == {"n", "count"}
+    assert [type(node).__name__ for node in definitions(first).body] == ["Import", "FunctionDef"]
+    assert packages_of(ast.parse("def f():\n    import wandb.sdk\n    from a.b import c")) == {"wandb", "a"}
 
 
 def test_a_command_that_fails_or_writes_nothing_is_noticed(place):
