@@ -62,7 +62,7 @@ EXCEPTIONS = {  # command -> why it does not run here
     "#!/bin/bash": "a script for Slurm, which needs a cluster",  # the first line of a script stands for all of it
 }
 SLOW = (
-    r"^torchrun|checkpoint=coco|evaluate\.py model=|export\.py|suspects data|\.onnx|^python train\.py$"
+    r"^torchrun|checkpoint=coco|evaluate\.py .*model=|epochs=100 |export\.py|suspects data|\.onnx|^python train\.py$"
     r"|tests\.fuzz|benchmarks\.scaling"
 )
 
