@@ -168,9 +168,9 @@ def main(cfg: Config, extra_augment: Callable = extra_augment) -> float:
     run = open_run(folder, asdict(cfg), ranks, summary.curve_marks(plan, cfg.no_aug_epochs), state.rows)
     log(f"run folder {folder}\n")
     for_resume = {"constants": constants, **chosen, "batch_sizes": tuple(sizes.values())}
-    policy = {"save_every": cfg.save_every, "save_minutes": cfg.save_minutes}
+    policy = {"save_every": cfg.save_every, "save_minutes": cfg.save_minutes, "defaults": asdict(Config())}
     stop = StopSignal()
-    save = resume.Saver(run, ranks, updater, stop, asdict(cfg), train_data.classes, for_resume, **policy)
+    save = resume.Saver(run, ranks, updater, stop, asdict(cfg), (train_data, val_data), for_resume, **policy)
     val_criterion = nets.criterion(model, torch.ones_like)  # sums: `evaluate` divides them
 
     network, meter, first_epoch = None, Meter(begun_epoch), state.epoch
@@ -194,7 +194,7 @@ def main(cfg: Config, extra_augment: Callable = extra_augment) -> float:
                     row |= validate(updater, val_loader, val_criterion, ranks, run, epoch, stop)
                 state, meter = state.after(row), Meter()
                 done = state.done(cfg.epochs, cfg.patience)
-                save.after_epoch(state, row, last=bool(done))
+                save.after_epoch(state, last=bool(done))
                 log(epoch_text(row, cfg.epochs, best=state.best_epoch == epoch + 1))
                 if done:
                     log(f"done: {done}")

@@ -172,7 +172,7 @@ def _read_texts(
         places = dict.fromkeys([folder, *(folder / os.path.dirname(text) for text in texts)])
         names = next(filter(None, map(names_near, [*list(places)[:20], *top.parents[:2]])), None)
         return read_yolo_folder(folder, files, part, names, classes, bad_boxes, image_root)
-    return None
+    return _join(folder, lists, part, read) if lists else None
 
 
 def _join(folder: Path, files: list[str], part: Part, read: Callable[..., Annotations]) -> Annotations:

@@ -58,6 +58,12 @@ class DetectionModel(nn.Module):
                 module.fuse()
         return self.eval()
 
+    def write_card(self, *run) -> None:
+        """Writes the model card of a run into its folder; see `card.write`."""
+        from nets import card
+
+        card.write(self, *run)
+
     def detections(self, predictions, image_size: tuple[int, int], transforms: Tensor, **limits) -> list[Detections]:
         """Turns predictions into detections per image, with boxes in pixels of the original image, not clipped.
 

@@ -4,24 +4,24 @@ import re
 import subprocess
 import sys
 from dataclasses import asdict
-from pathlib import Path
 
 import cv2
 import numpy as np
 import onnx
 import pytest
 from lively import lively_checkpoint
+from pages import ROOT, code, text_of
 
 from datasets import demo
 from export import Config, main
 from nets.detector import Detector
 
-PAGE = (Path(__file__).parents[1] / "docs/deploy.md").read_text(encoding="utf-8")
+PAGE = text_of(ROOT / "docs/deploy.md")
 
 
 def program():
-    (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-    return code
+    (program,) = code(PAGE, "python")
+    return program
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+from pages import ROOT, code, text_of
 
 from datasets.annotations import read_annotation_file
 from datasets.dataset import DetectionDataset, checked_sample
@@ -19,10 +20,7 @@ from datasets.loader import TrainSampler, build_loader
 from datasets.mosaic import Augment
 from utils import checkpoint
 
-ROOT = Path(__file__).parents[1]
-SECTIONS = re.findall(
-    r"^## (.*?)\n.*?^```diff\n(.*?)^```", (ROOT / "docs" / "extend.md").read_text("utf-8"), re.MULTILINE | re.DOTALL
-)
+SECTIONS = re.findall(r"^## (.*?)\n.*?^```diff\n(.*?)^```", text_of(ROOT / "docs/extend.md"), re.MULTILINE | re.DOTALL)
 DIFFS = dict(SECTIONS)  # heading -> unified diff
 SHORT = (
     "weights=none epochs=2 freeze_epochs=0 no_aug_epochs=1 batch_size=4 image_size=64,64 workers=0 device=cpu "
@@ -199,10 +197,7 @@ def test_the_metric_is_a_column_of_the_log(program, data, unchanged):
 def with_albumentations(tmp_path):
     """`extra_augment` of the page."""
     pytest.importorskip("albumentations")
-    blocks = re.findall(
-        r"^```python\n(.*?)^```", (ROOT / "docs" / "extend.md").read_text("utf-8"), re.MULTILINE | re.DOTALL
-    )
-    (block,) = (block for block in blocks if "albumentations" in block)
+    (block,) = (block for block in code(text_of(ROOT / "docs/extend.md"), "python") if "albumentations" in block)
     names = {}
     exec(block, names)
     return names["extra_augment"]

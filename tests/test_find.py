@@ -1,6 +1,7 @@
 """Folders that real tools write are recognized by what they hold, or refused with the exact fix; nothing is dropped silently."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -305,6 +306,14 @@ def test_annotation_files_of_roboflow_are_read_by_part(tmp_path: Path) -> None:
     assert images(read(str(tmp_path), "train"), tmp_path) == ["train/train 1.jpg"]
     assert images(read(str(tmp_path), "val"), tmp_path) == ["valid/valid 1.jpg"]
     assert images(read(str(tmp_path / "valid"), "val"), tmp_path) == ["valid/valid 1.jpg"]
+
+
+def test_a_folder_with_annotation_files_of_parts_is_read_as_a_whole_too(painted: Callable, tmp_path: Path) -> None:
+    for count, name in ((5, "train"), (2, "val"), (3, "test")):
+        painted(count, name)
+    text(tmp_path / "classes.txt", "red\nblue\n")
+    assert [len(read(str(tmp_path), part)) for part in ("train", "val", "test", "all")] == [5, 2, 3, 10]
+    assert read(str(tmp_path), "all").classes == ("red", "blue")
 
 
 def test_label_files_are_not_taken_for_lists_of_images(tmp_path: Path) -> None:

@@ -7,45 +7,16 @@ from pathlib import Path
 from typing import get_args, get_origin, get_type_hints
 
 import pytest
+from pages import ROOT, code_lines, spans, tables, text_of, without_code
 
 import nets
 import train
 from nets.pretrained import HOST
 from utils.config import override
 
-ROOT = Path(__file__).parents[1]
 ENGLISH, CHINESE = ROOT / "README.md", ROOT / "README.zh-CN.md"
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
 NUMBER = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?|\.\d+")
-
-
-def text_of(page: Path) -> str:
-    return page.read_text(encoding="utf-8")
-
-
-def without_code(text: str) -> str:
-    """The text of a page without its code blocks."""
-    return re.sub(r"^ *```.*?^ *```", "", text, flags=re.MULTILINE | re.DOTALL)
-
-
-def code_lines(text: str, languages: str = r"\w*") -> list[str]:
-    """The lines of all code blocks, without comments; continued lines are joined."""
-    blocks = re.findall(rf"^ *```({languages})\n(.*?)^ *```", text, re.MULTILINE | re.DOTALL)
-    lines = "\n".join(block for _, block in blocks).replace("\\\n", " ").splitlines()
-    lines = [re.sub(r"(^|\s)#.*", "", line).strip() for line in lines]
-    return [line for line in lines if line]
-
-
-def tables(text: str) -> list[list[list[str]]]:
-    """The tables of a page: rows of cells, without the line below the head."""
-    blocks = re.findall(r"(?:^\|.*\|\n)+", without_code(text) + "\n", re.MULTILINE)
-    split = [[[c.strip() for c in line.strip("|").split("|")] for line in block.splitlines()] for block in blocks]
-    return [[row for row in table if not set("".join(row)) <= set("-: ")] for table in split]
-
-
-def spans(text: str) -> list[str]:
-    """The inline code of a text."""
-    return re.findall(r"`([^`\n]+)`", text)
 
 
 def constants_of(file: Path) -> set[str] | None:
@@ -100,12 +71,31 @@ def test_both_readmes_have_the_same_numbers_and_code_in_their_tables():
                 assert sorted(find(" ".join(row))) == sorted(find(" ".join(other))), (row, other)
 
 
-def test_weights_page_lists_every_official_file_with_its_digest():
-    text = text_of(ROOT / "WEIGHTS.md")
-    for family, row in nets.MODELS.items():
-        for size, file in row.weights.items():
-            line = next(line for line in text.splitlines() if f"`{family}_{size}`" in line)
-            assert f"{HOST}/{file.path}" in line and (file.sha256 or "not known") in line
+def test_weights_page_lists_every_official_file_and_no_other():
+    """Address, authors, license, training data and digest of each; a changed address or digest must change the page too."""
+    head, *rows = tables(text_of(ROOT / "WEIGHTS.md"))[0]
+    assert head == ["model", "file", "authors", "license", "trained on", "SHA-256"]
+    terms = {"yolox": ("Megvii", "Apache-2.0"), "yolov9": ("MultimediaTechLab", "MIT")}
+    files = {f"{name}_{size}": file for name, row in nets.MODELS.items() for size, file in row.weights.items()}
+    assert [spans(row[0])[0] for row in rows] == list(files)
+    for (model, file), (_, link, authors, license, data, digest) in zip(files.items(), rows, strict=True):
+        author, expected = terms[model.rpartition("_")[0]]
+        assert link == f"[{file.path.rpartition('/')[2]}]({HOST}/{file.path})"
+        assert authors.startswith(author) and (license, data) == (expected, "COCO train2017")
+        assert digest == (f"`{file.sha256}`" if file.sha256 else "not known; pinned at the first use")
+
+
+def test_notice_names_the_copyright_and_every_author_of_weights():
+    notice = text_of(ROOT / "NOTICE")
+    assert notice.startswith("Thaw\nCopyright 2026 The Thaw authors\n") and "Apache License, Version 2.0" in notice
+    assert "Apache License" in text_of(ROOT / "LICENSE")
+    for name in ("Megvii (Apache-2.0)", "MultimediaTechLab (MIT)", "WEIGHTS.md", "docs/licenses.md"):
+        assert name in notice
+
+
+def test_notice_names_the_source_of_every_image():
+    shown = {path.name for path in (ROOT / "docs/images").iterdir()}
+    assert set(re.findall(r"[\w-]+\.(?:jpg|png|gif|svg)", text_of(ROOT / "NOTICE"))) == shown
 
 
 def test_old_constants_are_the_same_in_both_languages():

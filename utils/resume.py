@@ -53,7 +53,8 @@ class State:
 
     def after(self, row: dict[str, Any]) -> "State":
         """Returns the state after the epoch of this row, which may also hold the thresholds of classes."""
-        return State((*self.rows, _without_thresholds(row)), row.get("thresholds", {}))
+        columns = {name: value for name, value in row.items() if name != "thresholds"}
+        return State((*self.rows, columns), row.get("thresholds", {}))
 
     def done(self, epochs: int, patience: int) -> str | None:
         """Returns why the run is finished, or None if it is not."""
@@ -148,11 +149,6 @@ def restore(saved: Mapping[str, Any] | None, model: nn.Module, updater: Updater)
     return State(**saved["state"]), saved["meter"]
 
 
-def _without_thresholds(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the columns of log.csv in what an epoch returns."""
-    return {name: value for name, value in row.items() if name != "thresholds"}
-
-
 @dataclass
 class Saver:
     """Writes the log, best.pt, a checkpoint every `save_every` epochs, and last.pt. All processes call it.
@@ -167,17 +163,18 @@ class Saver:
     updater: Updater
     stop: StopSignal
     config: Mapping[str, Any]  # for every checkpoint
-    classes: Sequence[str]  # for every checkpoint
+    data: Sequence[Any]  # annotations of training, whose classes go into every checkpoint, and of validation
     resume: Mapping[str, Any]  # for last.pt: values that a resumed run needs and that no step changes
     save_every: int = 0  # epochs
     save_minutes: float = 0.0  # between saves within an epoch
+    defaults: Mapping[str, Any] = field(default_factory=dict)  # the constants that config differs from, for card.md
     pending: dict[str, dict] = field(default_factory=dict)  # checkpoints, by file name, that could not be written yet
 
-    def after_epoch(self, state: State, row: Mapping[str, Any], last: bool = False) -> None:
+    def after_epoch(self, state: State, last: bool = False) -> None:
         """Saves the end of an epoch: its row of the log, best.pt if it is the best, and last.pt. `last`: no save follows."""
         names = ["best.pt"] * (state.best_epoch == state.epoch)
         names += [f"epoch_{state.epoch:04}.pt"] * bool(self.save_every and state.epoch % self.save_every == 0)
-        self._save(state, Meter(), last, _without_thresholds(row), names)
+        self._save(state, Meter(), last, state.rows[-1], names)
 
     def within_epoch(self, state: State, meter: Meter, last: bool = False) -> None:
         """Saves last.pt within an epoch. `state`: after the last whole epoch; `meter`: that of the current epoch."""
@@ -214,10 +211,11 @@ class Saver:
         if row and self.ranks.is_main:
             with warn_if_disk_fails(errors):
                 self.run.log(row)
+                self.updater.model.write_card(self.run, state, self.data, self.defaults)
             self.run.scalars({name: value for name, value in row.items() if name != "epoch"}, state.epoch)
         contents = {
             "config": self.config,
-            "classes": list(self.classes),
+            "classes": list(self.data[0].classes),
             "epoch": state.epoch,
             "step": self.updater.step_number,
             "metrics": {name: value for name, value in (state.rows or ({},))[-1].items() if name != "epoch"},
