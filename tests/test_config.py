@@ -107,10 +107,10 @@ def test_values_that_do_not_fit_are_refused_with_name_and_type(item):
         parse(item)
 
 
-@pytest.mark.parametrize("name", ["epochs", "epoch", "-1", "{0}", "\n\n{0}"])
+@pytest.mark.parametrize("name", ["epochs", "epoch", "-1", "{0}", "\n\n{0}", "a\x7f\ufeff{0}"])
 def test_a_long_word_hides_neither_the_problem_nor_the_fix(name):
     with pytest.raises(ConfigError, match="for example|did you mean epochs|--help|write name=value") as raised:
-        parse(f"{name}={'[' * 5000}".format("x" * 5000))
+        parse(name.format("x" * 5000) + "=" + "[\x7f" * 5000)
     assert len(str(raised.value)) < 1000 and "\n" not in str(raised.value)
 
 

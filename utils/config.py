@@ -34,9 +34,9 @@ class ConfigError(ValueError):
 
 def brief(text: str) -> str:
     """Returns text for a message, in one line of at most `MAX_WORD` characters: its beginning and its end."""
+    text = printable(text.replace("\n", "\\n"))
     cut = MAX_WORD // 2 - 3
-    text = printable(text if len(text) <= MAX_WORD else f"{text[:cut]} ... {text[-cut:]}")
-    return text.replace("\n", "\\n")
+    return text if len(text) <= MAX_WORD else f"{text[:cut]} ... {text[-cut:]}"
 
 
 def printable(text: str) -> str:

@@ -39,9 +39,8 @@ def _read(source: Path) -> tuple[Any, list[Any]]:
     """Returns what the project reads, and the lines of the file."""
     found = read(str(source), "all", bad_boxes="drop")
     check_annotations(found)
-    return found, [
-        loads(line) for line in re.split(b"\n", source.read_bytes().removeprefix(b"\xef\xbb\xbf")) if line.strip()
-    ]
+    lines = re.split(b"\n", source.read_bytes().removeprefix(b"\xef\xbb\xbf"))
+    return found, [loads(line) for line in lines if line.decode("utf-8", "replace").strip()]
 
 
 def _of_extent(extent: Iterable[Any], name: str, crowd: bool = False) -> Box:
@@ -69,7 +68,8 @@ def run_huggingface(folder: Path) -> None:
     for line in lines:
         given = (line["objects"].get(key) for key in ("category", "categories", "label", "labels"))
         names = next((names for names in given if names is not None and names != "null"), [])
-        images.append([_of_extent(bbox, str(name)) for bbox, name in zip(line["objects"]["bbox"], names, strict=True)])
+        names = [str(int(name) if isinstance(name, float) else name) for name in names]  # 1.0 is the class "1"
+        images.append([_of_extent(bbox, name) for bbox, name in zip(line["objects"]["bbox"], names, strict=True)])
     compare(folder / "metadata.jsonl", found, images)
 
 
