@@ -134,6 +134,7 @@ class ImageComparison(NamedTuple):
     detected_labels: np.ndarray  # int64 [n]
     true_labels: np.ndarray  # int64 [n] the class of the box under each detection, or C
     scores: np.ndarray  # float64 [n]
+    matched: np.ndarray  # int64 [n] the box under each detection, or -1
 
     @property
     def missed(self) -> np.ndarray:
@@ -175,15 +176,26 @@ def match_all_classes(truth: np.ndarray, detections: np.ndarray, background: int
     boxes, labels, crowd = xywh_to_xyxy(truth[:, :4]), truth[:, 4].astype(np.int64), truth[:, 5] > 0
     detected, detected_labels = xywh_to_xyxy(detections[:, :4]), detections[:, 4].astype(np.int64)
     predicted, true_labels = np.full(len(boxes), background), np.full(len(detected), background)
+    matched, numbers = np.full(len(detected), -1), np.cumsum(~crowd) - 1  # of the boxes that are no crowd regions
     overlaps, same = overlap_matrix(detected, boxes, crowd), detected_labels[:, None] == labels
     preference = np.where((overlaps >= MATCH_IOU) & ~crowd, overlaps + same, 0)
     for pair in np.argsort(-preference, axis=None, kind="stable")[: np.count_nonzero(preference)]:
         d, b = divmod(int(pair), len(boxes))
         if true_labels[d] == predicted[b] == background:
-            predicted[b], true_labels[d] = detected_labels[d], labels[b]
+            predicted[b], true_labels[d], matched[d] = detected_labels[d], labels[b], numbers[b]
     ignored = (true_labels == background) & ((overlaps >= MATCH_IOU) & same & crowd).any(1)
-    of_boxes, of_detections = (boxes, labels, predicted), (detected, detected_labels, true_labels, detections[:, 5])
+    of_boxes = (boxes, labels, predicted)
+    of_detections = (detected, detected_labels, true_labels, detections[:, 5], matched)
     return ImageComparison(*(x[~crowd] for x in of_boxes), *(x[~ignored] for x in of_detections))
+
+
+class Analysis(NamedTuple):
+    """The errors of an evaluation, as the plots show them; the report shows the same ones."""
+
+    curves: dict[str, Curve]  # class name -> precision and recall, by COCO's rule
+    comparisons: list[ImageComparison]  # of each image, with detections that score at least `confidence`
+    matrix: np.ndarray  # int64 [C + 1, C + 1], see `confusion_matrix`
+    confidence: float
 
 
 def confusion_matrix(comparisons: list[ImageComparison], num_classes: int) -> np.ndarray:
@@ -207,10 +219,11 @@ def draw_errors(image: np.ndarray, one: ImageComparison, classes: Sequence[str])
     return draw_labeled(image, np.concatenate([one.boxes, one.detected[one.false]]), texts, colors)
 
 
-def analyze_errors(folder: Path, data, detections: list[dict], confidence: float, worst: int) -> None:
-    """Draws the precision-recall curves, the confusion matrix, and the `worst` images with the most errors."""
+def analyze_errors(folder: Path, data, detections: list[dict], confidence: float, worst: int) -> Analysis:
+    """Draws the precision-recall curves, the confusion matrix, and the `worst` images with the most errors; returns them."""
     truth = data.coco()
-    draw_precision_recall(curves(truth, detections)["coco"], folder / "precision_recall.png")
+    by_class = curves(truth, detections)["coco"]
+    draw_precision_recall(by_class, folder / "precision_recall.png")
     comparisons = compare_images(truth, detections, confidence)
     matrix = confusion_matrix(comparisons, len(data.classes))
     draw_confusion(matrix, data.classes, folder / "confusion_matrix.png")
@@ -222,6 +235,7 @@ def analyze_errors(folder: Path, data, detections: list[dict], confidence: float
         one, path = comparisons[index], data.path(index)
         write_image(folder / f"worst_{number:02}.jpg", draw_errors(read_image(path), one, data.classes))
         print(f"  worst_{number:02}.jpg  {one.missed.sum():3} missed  {one.false.sum():3} false  {path}")
+    return Analysis(by_class, comparisons, matrix, confidence)
 
 
 @lru_cache(1)
