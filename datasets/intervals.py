@@ -46,7 +46,7 @@ def bootstrap(ground_truth: dict, detections: list[dict]) -> tuple[dict[str, Int
     They come from RESAMPLES resamples with a fixed seed. A class without boxes in a resample does not count there, as in COCO.
     """
     images = len(ground_truth["images"])
-    weights = np.random.default_rng(SEED).multinomial(images, np.full(images, 1 / max(images, 1)), RESAMPLES)
+    weights = np.random.default_rng(SEED).multinomial(images, np.full(images, 1 / images), RESAMPLES)
     weights = np.concatenate([np.ones((1, images)), weights]).astype(np.int32)  # the data themselves, and the resamples
     matches, names = list(match_classes(ground_truth, detections)), class_names(ground_truth).values()
     metrics, per_class = resampled_metrics(matches, weights)
@@ -156,11 +156,9 @@ def match_classes(ground_truth: dict, detections: list[dict]) -> Iterator[ClassM
     crowd = np.array([bool(entry.get("iscrowd", 0)) for entry in truths], bool)
     areas = np.array([entry.get("area", entry["bbox"][2] * entry["bbox"][3]) for entry in truths], np.float64)
     scores = np.array([entry["score"] for entry in found], np.float64)
+    of_truth, of_found = np.lexsort((images, categories)), np.lexsort((-scores, of, detected_categories))
     for category in class_names(ground_truth):
-        rows = np.flatnonzero(categories == category)
-        rows = rows[np.argsort(images[rows], kind="stable")]
-        mine = np.flatnonzero(detected_categories == category)
-        mine = mine[np.lexsort((-scores[mine], of[mine]))]
+        rows, mine = _of_class(of_truth, categories, category), _of_class(of_found, detected_categories, category)
         ranks = np.arange(len(mine)) - np.searchsorted(of[mine], of[mine])
         mine, ranks = mine[ranks < MAX_DETECTIONS], ranks[ranks < MAX_DETECTIONS]
         ignored = crowd[rows] | (areas[rows] < LOW[:, None]) | (areas[rows] > HIGH[:, None])
@@ -170,6 +168,11 @@ def match_classes(ground_truth: dict, detections: list[dict]) -> Iterator[ClassM
         inside = (sides >= LOW[:, None]) & (sides <= HIGH[:, None])
         order = np.argsort(-scores[mine], kind="stable")
         yield ClassMatches(counts, of[mine][order], ranks[order], inside[:, order], states[..., order])
+
+
+def _of_class(order: np.ndarray, categories: np.ndarray, category: int) -> np.ndarray:
+    """The places of one category, in an order [n] that sorts the categories [n]."""
+    return order[slice(*np.searchsorted(categories, [category, category + 1], sorter=order))]
 
 
 def _columns(entries: list[dict]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

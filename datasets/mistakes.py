@@ -5,10 +5,11 @@ Which detection belongs to which box is the decision of `utils.plots.compare_ima
 - missed: a box without a detection, and without a loose one.
 - wrong class: a detection on a box of another class.
 - double: a detection on a box that has another detection, of its own class or any other.
-- loose: a detection that overlaps a box of its class, but with an IoU below 0.5.
+- loose: a detection that overlaps a box of its class which has no detection, but with an IoU below 0.5.
 - background: every other detection that is not correct.
 
-Every false detection has one kind, as in TIDE (Bolya et al. 2020), where "both" is background here.
+Every false detection has one kind, much as in TIDE (Bolya et al. 2020). There, a detection is loose also if the box has another
+one; where objects are dense, most of these are neighbors without a label.
 """
 
 from collections import Counter, defaultdict
@@ -62,9 +63,10 @@ def _kind(one: ImageComparison, detection: int, overlaps: np.ndarray) -> tuple[s
         return "wrong class", int(one.matched[detection])
     if overlaps.max(initial=0) >= MATCH_IOU:  # the box has another detection: otherwise they would be a pair
         return "double", int(overlaps.argmax())
-    same = np.where(one.labels == one.detected_labels[detection], overlaps, 0)
-    if same.max(initial=0) >= LOOSE_IOU:
-        return "loose", int(same.argmax())
+    label, background = one.detected_labels[detection], one.true_labels[detection]
+    free = np.where((one.labels == label) & (one.predicted == background), overlaps, 0)
+    if free.max(initial=0) >= LOOSE_IOU:
+        return "loose", int(free.argmax())
     return "background", -1
 
 

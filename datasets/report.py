@@ -40,9 +40,9 @@ NAMES = {
 }
 KINDS = {
     "missed": "Objects without a detection, the largest first.",
-    "background": "Detections where no labeled object is, the highest score first. Some may be objects without a label.",
+    "background": "Detections where no labeled object is, the highest score first. Some may be objects that lack a label.",
     "wrong class": "Detections on an object of another class, the highest score first.",
-    "loose": f"Detections whose box fits badly (IoU {mistakes.LOOSE_IOU:g} to {MATCH_IOU:g}), the highest score first.",
+    "loose": f"Detections that fit their object badly (IoU {mistakes.LOOSE_IOU:g} to {MATCH_IOU:g}), the highest score first.",
     "double": "Detections of an object that has a better one, the highest score first.",
 }
 

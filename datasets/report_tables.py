@@ -10,6 +10,7 @@ from utils.metrics import Curve
 
 COLUMNS = ("boxes", "AP", "AP50", "threshold", "precision", "recall", "f1", "correct", "false", "missed")
 LIVE = COLUMNS[3:]  # the slider changes them
+FEW = 13  # rows of a confusion matrix with large cells
 NAMED = 10  # curves with a button; of more classes the best and the worst
 WIDTH, HEIGHT, LEFT, BOTTOM, EDGE = 720, 380, 56, 42, 10  # of the chart
 CHART = {"left": LEFT, "top": EDGE, "across": WIDTH - LEFT - EDGE, "down": HEIGHT - BOTTOM - EDGE}  # its axes
@@ -123,7 +124,8 @@ def confusion_table(matrix: np.ndarray, labels: Sequence[int], names: Sequence[s
             style = f'class="{kind}" style="--part:{100 * part:.0f}%"'
             cells += f"<td {style}>{button}" if matrix[r, c] else "<td>"
         rows.append(f'<tr><th scope="row" title="{shown[r]}">{shown[r]}{cells}')
+    few = " few" * (len(labels) <= FEW)
     return (
-        '<div class="scroll matrix" role="region" aria-label="Confusion matrix"><table id="matrix"><thead><tr>'
+        f'<div class="scroll matrix{few}" role="region" aria-label="Confusion matrix"><table id="matrix"><thead><tr>'
         f'<td class="corner">true ↓ predicted →{heads}</thead><tbody>{"".join(rows)}</tbody></table></div>'
     )

@@ -5,19 +5,20 @@ Import this module where a plot is drawn: matplotlib takes a second to import.
 
 import warnings
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import cv2
 import numpy as np
 from matplotlib import font_manager, rc_context
 from matplotlib.figure import Figure
 
 from utils.boxes import xywh_to_xyxy
 from utils.checkpoint import atomic_write
-from utils.draw import draw_labeled, drawable, write_image
+from utils.draw import COLUMNS, PAPER, contact_sheet, draw_boxes, draw_labeled, drawable, put_text, write_image
 from utils.images import read_image
 from utils.metrics import MATCH_IOU, Curve, curves, overlap_matrix
 
@@ -27,6 +28,7 @@ FONTS = ("Noto Sans CJK SC", "Noto Sans CJK JP", "Microsoft YaHei", "SimHei", "P
 MAX_COLORS = 10  # classes with a color of their own in the precision-recall plot
 MAX_COUNTS = 30  # classes up to which the confusion matrix shows its counts
 MAX_CELLS = 1000  # rows of the drawn confusion matrix; of more classes several are one cell
+SHEET_SIDE = 400  # pixels of the longer side of each image in the contact sheet of a validation
 MAX_NAMES = 150  # classes up to which the confusion matrix shows their names
 
 
@@ -236,6 +238,36 @@ def analyze_errors(folder: Path, data, detections: list[dict], confidence: float
         write_image(folder / f"worst_{number:02}.jpg", draw_errors(read_image(path), one, data.classes))
         print(f"  worst_{number:02}.jpg  {one.missed.sum():3} missed  {one.false.sum():3} false  {path}")
     return Analysis(by_class, comparisons, matrix, confidence)
+
+
+def prediction_sheet(dataset, detections: Iterable[dict], count: int = 8, confidence: float = 0.3) -> np.ndarray:
+    """A contact sheet of the first `count` images of a data set, each with its boxes and next to it with its detections.
+
+    `detections` are entries of a COCO results file. All images have the same longer side.
+    """
+    data = dataset.annotations
+    labels = {int(category): label for label, category in enumerate(data.category_ids)}
+    of_image = {int(image_id): [] for image_id in data.image_ids[:count]}
+    for one in detections:
+        if one["image_id"] in of_image and one["score"] >= confidence:
+            of_image[one["image_id"]].append((*one["bbox"], labels[one["category_id"]], one["score"]))
+    names, drawn = (*data.classes, "crowd"), []
+    for index, rows in enumerate(of_image.values()):
+        rows, image = np.array(rows, np.float64).reshape(-1, 6), dataset.read(index).image
+        scale = SHEET_SIDE / max(image.shape[:2])  # before drawing, so that the text stays readable
+        image = cv2.resize(image, [max(round(side * scale), 1) for side in image.shape[1::-1]])
+        boxes, classes, crowd = data.boxes_of(index)
+        truth = draw_boxes(image, boxes * scale, np.where(crowd, len(names) - 1, classes), names)
+        found = draw_boxes(image, xywh_to_xyxy(rows[:, :4]) * scale, rows[:, 4], names, rows[:, 5])
+        drawn += [_titled(truth, "ground truth"), _titled(found, f"prediction, from {confidence:g}")]
+    return contact_sheet(drawn, COLUMNS)
+
+
+def _titled(image: np.ndarray, title: str) -> np.ndarray:
+    """An image with a line of text above it."""
+    line = np.full((26, image.shape[1], 3), PAPER, np.uint8)
+    put_text(line, title, 6, 18, 15, (60, 56, 51))
+    return np.concatenate([line, image])
 
 
 @lru_cache(1)
