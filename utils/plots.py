@@ -186,9 +186,8 @@ def match_all_classes(truth: np.ndarray, detections: np.ndarray, background: int
         if true_labels[d] == predicted[b] == background:
             predicted[b], true_labels[d], matched[d] = detected_labels[d], labels[b], numbers[b]
     ignored = (true_labels == background) & ((overlaps >= MATCH_IOU) & same & crowd).any(1)
-    of_boxes = (boxes, labels, predicted)
-    of_detections = (detected, detected_labels, true_labels, detections[:, 5], matched)
-    return ImageComparison(*(x[~crowd] for x in of_boxes), *(x[~ignored] for x in of_detections))
+    kept = [x[~ignored] for x in (detected, detected_labels, true_labels, detections[:, 5], matched)]
+    return ImageComparison(*(x[~crowd] for x in (boxes, labels, predicted)), *kept)
 
 
 class Analysis(NamedTuple):
@@ -255,7 +254,9 @@ def prediction_sheet(dataset, detections: Iterable[dict], count: int = 8, confid
     for index, rows in enumerate(of_image.values()):
         rows, image = np.array(rows, np.float64).reshape(-1, 6), dataset.read(index).image
         scale = SHEET_SIDE / max(image.shape[:2])  # before drawing, so that the text stays readable
-        image = cv2.resize(image, [max(round(side * scale), 1) for side in image.shape[1::-1]])
+        image = cv2.resize(
+            image, [max(round(side * scale), 1) for side in image.shape[1::-1]], None, 0, 0, cv2.INTER_AREA
+        )
         boxes, classes, crowd = data.boxes_of(index)
         truth = draw_boxes(image, boxes * scale, np.where(crowd, len(names) - 1, classes), names)
         found = draw_boxes(image, xywh_to_xyxy(rows[:, :4]) * scale, rows[:, 4], names, rows[:, 5])
