@@ -100,8 +100,7 @@ def _one_class(one: ClassMatches, weights: np.ndarray) -> tuple[np.ndarray, np.n
     precision = np.full((*boxes.shape, len(IOUS)), np.nan)
     recall = np.full((len(boxes), len(LOW) + 2, len(IOUS)), np.nan)
     for size in np.flatnonzero(boxes.any(0)):
-        total = boxes[:, size, None]
-        some = np.where(total > 0, total, np.nan)
+        total = np.maximum(boxes[:, size, None], 1)
         places = np.flatnonzero(one.inside[size])
         counted = np.zeros((len(weights), len(places) + 1), np.int32)
         np.cumsum(weights[:, one.images[places]], 1, out=counted[:, 1:])
@@ -109,14 +108,15 @@ def _one_class(one: ClassMatches, weights: np.ndarray) -> tuple[np.ndarray, np.n
             hits = np.flatnonzero(states == CORRECT)
             correct = np.cumsum(weights[:, one.images[hits]], 1)
             found = counted[:, np.searchsorted(places, hits, "right")] + _corrections(one, size, states, hits, weights)
-            reached = correct / some
-            recall[:, size, index] = reached[:, -1] if len(hits) else 0 / some[:, 0]
+            reached = correct / total
+            recall[:, size, index] = reached[:, -1] if len(hits) else 0
             precision[:, size, index] = average_precision(correct / np.maximum(found, 1), reached)
             if size == 0:
                 for place, limit in enumerate(LIMITS[:2], len(LOW)):
                     first = hits[one.ranks[hits] < limit]
-                    recall[:, place, index] = weights[:, one.images[first]].sum(1) / some[:, 0]
+                    recall[:, place, index] = weights[:, one.images[first]].sum(1) / total[:, 0]
     precision[boxes == 0] = np.nan
+    recall[boxes[:, [*range(len(LOW)), 0, 0]] == 0] = np.nan
     return precision, recall
 
 
@@ -143,7 +143,8 @@ def average_precision(precision: np.ndarray, recall: np.ndarray) -> np.ndarray:
     The mean over 101 recalls of the highest precision at this or a higher recall.
     """
     envelope = np.maximum.accumulate(precision[:, ::-1], 1)[:, ::-1]
-    reached = np.searchsorted(RECALLS, np.nan_to_num(recall), "right")
+    nearest = np.rint(recall * 100).astype(np.int32)
+    reached = nearest + (RECALLS[nearest] <= recall)  # the number of RECALLS up to this one; a search takes longer
     return (envelope * np.diff(reached, axis=1, prepend=0)).sum(1) / len(RECALLS)
 
 

@@ -240,23 +240,19 @@ def analyze_errors(folder: Path, data, detections: list[dict], confidence: float
 
 
 def prediction_sheet(dataset, detections: Iterable[dict], count: int = 8, confidence: float = 0.3) -> np.ndarray:
-    """A contact sheet of the first `count` images of a data set, each with its boxes and next to it with its detections.
-
-    `detections` are entries of a COCO results file. All images have the same longer side.
-    """
+    """A contact sheet of the first `count` images of a data set at one size, each with its boxes, then with its detections."""
     data = dataset.annotations
     labels = {int(category): label for label, category in enumerate(data.category_ids)}
     of_image = {int(image_id): [] for image_id in data.image_ids[:count]}
-    for one in detections:
+    for one in detections:  # entries of a COCO results file
         if one["image_id"] in of_image and one["score"] >= confidence:
             of_image[one["image_id"]].append((*one["bbox"], labels[one["category_id"]], one["score"]))
     names, drawn = (*data.classes, "crowd"), []
     for index, rows in enumerate(of_image.values()):
         rows, image = np.array(rows, np.float64).reshape(-1, 6), dataset.read(index).image
         scale = SHEET_SIDE / max(image.shape[:2])  # before drawing, so that the text stays readable
-        image = cv2.resize(
-            image, [max(round(side * scale), 1) for side in image.shape[1::-1]], None, 0, 0, cv2.INTER_AREA
-        )
+        shape = [max(round(side * scale), 1) for side in image.shape[1::-1]]
+        image = cv2.resize(image, shape, interpolation=cv2.INTER_AREA)
         boxes, classes, crowd = data.boxes_of(index)
         truth = draw_boxes(image, boxes * scale, np.where(crowd, len(names) - 1, classes), names)
         found = draw_boxes(image, xywh_to_xyxy(rows[:, :4]) * scale, rows[:, 4], names, rows[:, 5])
