@@ -51,6 +51,7 @@ class Config:
     bad_boxes: str | None = None  # boxes without area: "error" stops and names them, "drop" leaves them out
     bad_images: str | None = None  # images that cannot be read: "error", "skip" or "repair" (JPEGs that are cut off)
     # error analysis
+    report: bool = True  # report.html: metrics with intervals, curves, confusions and mistakes, to open in a browser
     show_confidence: float = 0.3  # the error analysis leaves out detections with lower scores
     worst: int = 16  # number of images drawn, those with the most errors
     # hardware
@@ -59,6 +60,7 @@ class Config:
 
 
 RESULTS = ("metrics.json", "detections.json", "ground_truth.json", "precision_recall.png", "confusion_matrix.png")
+RESULTS += ("report.html",)
 LEAST = dict.fromkeys(("confidence", "nms_iou", "show_confidence", "worst", "workers"), 0)
 LEAST |= dict.fromkeys(("batch_size", "max_detections"), 1)
 MOST = {"max_detections": MAX_CANDIDATES, **dict.fromkeys(("confidence", "nms_iou", "show_confidence"), 1)}
@@ -101,8 +103,13 @@ def main(cfg: Config) -> dict:
         folder = open_output(cfg.output, path, bool(trained))
         settings = {"checkpoint": str(path), "data": data.source, "images": len(data), "image_size": size}
         settings |= {**limits, "multi_label": cfg.multi_label}
-        write_results(folder, data, detections, metrics | {"evaluator": BACKEND.name, "settings": settings})
-        plots.analyze_errors(folder, data, detections, cfg.show_confidence, cfg.worst)
+        results = metrics | {"evaluator": BACKEND.name, "settings": settings}
+        write_results(folder, data, detections, results)
+        analysis = plots.analyze_errors(folder, data, detections, cfg.show_confidence, cfg.worst)
+        if cfg.report:
+            from datasets import report
+
+            report.write(folder / "report.html", data, detections, results, analysis)
         ap, ap50 = four_decimals(metrics["AP"]), four_decimals(metrics["AP50"])
         print(f"{folder}  mAP50-95 {ap}  mAP50 {ap50}  by {BACKEND.name}")
     ranks.stop()

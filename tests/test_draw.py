@@ -16,7 +16,6 @@ from utils.draw import (
     draw_boxes,
     draw_labeled,
     drawable,
-    prediction_sheet,
     put_text,
     text_width,
     write_image,
@@ -223,19 +222,3 @@ def test_a_resumed_run_has_the_contact_sheets_of_an_uninterrupted_one(stop):
         assert len(parts) == min(number, 3)
     list(draw_batches(batches(5)[stop:], ["a"], show, begun=stop))
     assert parts.keys() == whole.keys() and all(np.array_equal(parts[name], whole[name]) for name in whole)
-
-
-def test_a_prediction_sheet_shows_the_detections_of_the_first_images_by_their_ids():
-    class Data:
-        image_ids, category_ids, classes = np.array([70, 9, 30]), np.array([5, 2]), ("a", "b")
-        annotations = property(lambda self: self)
-
-        @staticmethod
-        def read(index):
-            return Item(gray(100, 100), np.zeros((0, 4)), np.zeros(0, int), index, None)
-
-    box = {"bbox": [20, 40, 60, 50]}
-    entries = [{"image_id": 9, "category_id": 2, "score": 0.8}, {"image_id": 30, "category_id": 5, "score": 0.9}]
-    entries = [box | entry for entry in [*entries, {"image_id": 70, "category_id": 5, "score": 0.2}]]
-    images = [gray(100, 100), draw_boxes(gray(100, 100), [[20, 40, 80, 90]], [1], ("a", "b"), [0.8])]
-    assert np.array_equal(prediction_sheet(Data(), entries, count=2), contact_sheet(images, 4))

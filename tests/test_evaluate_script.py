@@ -23,6 +23,7 @@ from utils.distributed import Ranks
 from utils.metrics import BACKEND, COCO_METRICS
 
 FILES = ["confusion_matrix.png", "detections.json", "ground_truth.json", "metrics.json", "precision_recall.png"]
+FILES.append("report.html")
 
 
 @pytest.fixture(scope="module")
@@ -165,9 +166,9 @@ def test_a_named_folder_keeps_files_that_are_not_results(weights, painted, tmp_p
     assert "replacing" not in capsys.readouterr().out
     (out / "notes.txt").write_text("mine")
     (out / "worst_100.jpg").touch()  # of an evaluation with worst=100
-    run(weights, data, out, worst=1)
-    assert "replacing 9 files" in capsys.readouterr().out
-    assert sorted(path.name for path in out.iterdir()) == sorted([*FILES, "notes.txt", "worst_01.jpg"])
+    run(weights, data, out, worst=1, report=False)
+    assert "replacing 10 files" in capsys.readouterr().out
+    assert sorted(path.name for path in out.iterdir()) == sorted([*FILES[:-1], "notes.txt", "worst_01.jpg"])
 
 
 def test_options_follow_the_training_unless_given(painted, tmp_path, capsys):

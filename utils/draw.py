@@ -11,8 +11,6 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from utils.boxes import xywh_to_xyxy
-
 Color = tuple[int, int, int]  # BGR
 
 TEXT_SIZE = 1 / 36  # font size relative to the mean side of the image: 15 pixels at 640 x 480
@@ -176,19 +174,3 @@ def draw_batches(batches: Iterable, classes: Sequence[str], show: Callable, begu
             drawn = [draw_boxes(i, boxes[labels >= 0], labels[labels >= 0], classes) for i, boxes, labels in samples]
             show(f"train_batch_{number}", contact_sheet(drawn, COLUMNS), 0)
         yield batch
-
-
-def prediction_sheet(dataset, detections: Iterable[dict], count: int = 8, confidence: float = 0.3) -> np.ndarray:
-    """A contact sheet of the first `count` images of a data set with their detections (entries of a COCO results file)."""
-    data = dataset.annotations
-    labels = {int(category): label for label, category in enumerate(data.category_ids)}
-    of_image = {int(image_id): [] for image_id in data.image_ids[:count]}
-    for one in detections:
-        if one["image_id"] in of_image and one["score"] >= confidence:
-            of_image[one["image_id"]].append((*one["bbox"], labels[one["category_id"]], one["score"]))
-    drawn = []
-    for index, rows in enumerate(of_image.values()):
-        rows = np.array(rows, np.float64).reshape(-1, 6)
-        image = dataset.read(index).image
-        drawn.append(draw_boxes(image, xywh_to_xyxy(rows[:, :4]), rows[:, 4], data.classes, rows[:, 5]))
-    return contact_sheet(drawn, COLUMNS)

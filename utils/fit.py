@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from utils.distributed import Interrupted, Ranks, StopSignal
-from utils.draw import draw_batches, prediction_sheet
+from utils.draw import draw_batches
 from utils.metrics import class_thresholds, coco_metrics, to_coco
 from utils.optim import MAX_BAD_STEPS, Updater
 from utils.run import Run
@@ -266,11 +266,13 @@ def validate(updater: Updater, loader, criterion, ranks: Ranks, run, epoch: int,
     """Evaluates the EMA model after an epoch (counted from 0). Returns columns for log.csv, and "thresholds" of classes.
 
     Batch-norm statistics are averaged over the processes before. Rank 0 also writes the AP of each class and a contact sheet of
-    detections to `run`. `criterion`: see `evaluate`.
+    boxes and detections to `run`. `criterion`: see `evaluate`.
     """
     updater.average_statistics(ranks)
     metrics = evaluate(updater.ema.model, loader, ranks, criterion, stop=lambda: stop.received)
     if ranks.is_main:
+        from utils.plots import prediction_sheet
+
         per_class = {f"AP_class/{n}": row["AP"] for n, row in metrics["per_class"].items() if row["AP"] >= 0}
         run.scalars(per_class, epoch + 1)
         run.image("val_predictions", prediction_sheet(loader.dataset, metrics["detections"]), epoch + 1)

@@ -63,6 +63,7 @@ class Curve(NamedTuple):
     recall: np.ndarray  # float64 [n], rising; NaN without boxes
     scores: np.ndarray  # float64 [n], falling
     boxes: int  # boxes of the ground truth without crowd regions
+    found: np.ndarray = np.zeros(0, int)  # int64 [n] detections with this or a higher score
 
     def f1(self) -> np.ndarray:
         """F1 at each score: float64 [n]."""
@@ -210,7 +211,7 @@ def _curve(rows: list[tuple[float, bool]], boxes: int) -> Curve:
     hits = np.cumsum(matched)
     last = np.flatnonzero(np.diff(scores, append=-np.inf))  # a threshold cannot separate equal scores
     recall = hits[last] / boxes if boxes else np.full(len(last), np.nan)
-    return Curve(hits[last] / (last + 1), recall, scores[last], boxes)
+    return Curve(hits[last] / (last + 1), recall, scores[last], boxes, last + 1)
 
 
 def _check_ids(ground_truth: dict, detections: list[dict]) -> None:

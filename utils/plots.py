@@ -5,19 +5,20 @@ Import this module where a plot is drawn: matplotlib takes a second to import.
 
 import warnings
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import cv2
 import numpy as np
 from matplotlib import font_manager, rc_context
 from matplotlib.figure import Figure
 
 from utils.boxes import xywh_to_xyxy
 from utils.checkpoint import atomic_write
-from utils.draw import draw_labeled, drawable, write_image
+from utils.draw import COLUMNS, PAPER, contact_sheet, draw_boxes, draw_labeled, drawable, put_text, write_image
 from utils.images import read_image
 from utils.metrics import MATCH_IOU, Curve, curves, overlap_matrix
 
@@ -27,6 +28,7 @@ FONTS = ("Noto Sans CJK SC", "Noto Sans CJK JP", "Microsoft YaHei", "SimHei", "P
 MAX_COLORS = 10  # classes with a color of their own in the precision-recall plot
 MAX_COUNTS = 30  # classes up to which the confusion matrix shows its counts
 MAX_CELLS = 1000  # rows of the drawn confusion matrix; of more classes several are one cell
+SHEET_SIDE = 400  # pixels of the longer side of each image in the contact sheet of a validation
 MAX_NAMES = 150  # classes up to which the confusion matrix shows their names
 
 
@@ -134,6 +136,7 @@ class ImageComparison(NamedTuple):
     detected_labels: np.ndarray  # int64 [n]
     true_labels: np.ndarray  # int64 [n] the class of the box under each detection, or C
     scores: np.ndarray  # float64 [n]
+    matched: np.ndarray  # int64 [n] the box under each detection, or -1
 
     @property
     def missed(self) -> np.ndarray:
@@ -175,15 +178,25 @@ def match_all_classes(truth: np.ndarray, detections: np.ndarray, background: int
     boxes, labels, crowd = xywh_to_xyxy(truth[:, :4]), truth[:, 4].astype(np.int64), truth[:, 5] > 0
     detected, detected_labels = xywh_to_xyxy(detections[:, :4]), detections[:, 4].astype(np.int64)
     predicted, true_labels = np.full(len(boxes), background), np.full(len(detected), background)
+    matched, numbers = np.full(len(detected), -1), np.cumsum(~crowd) - 1  # of the boxes that are no crowd regions
     overlaps, same = overlap_matrix(detected, boxes, crowd), detected_labels[:, None] == labels
     preference = np.where((overlaps >= MATCH_IOU) & ~crowd, overlaps + same, 0)
     for pair in np.argsort(-preference, axis=None, kind="stable")[: np.count_nonzero(preference)]:
         d, b = divmod(int(pair), len(boxes))
         if true_labels[d] == predicted[b] == background:
-            predicted[b], true_labels[d] = detected_labels[d], labels[b]
+            predicted[b], true_labels[d], matched[d] = detected_labels[d], labels[b], numbers[b]
     ignored = (true_labels == background) & ((overlaps >= MATCH_IOU) & same & crowd).any(1)
-    of_boxes, of_detections = (boxes, labels, predicted), (detected, detected_labels, true_labels, detections[:, 5])
-    return ImageComparison(*(x[~crowd] for x in of_boxes), *(x[~ignored] for x in of_detections))
+    kept = [x[~ignored] for x in (detected, detected_labels, true_labels, detections[:, 5], matched)]
+    return ImageComparison(*(x[~crowd] for x in (boxes, labels, predicted)), *kept)
+
+
+class Analysis(NamedTuple):
+    """The errors of an evaluation, as the plots show them; the report shows the same ones."""
+
+    curves: dict[str, Curve]  # class name -> precision and recall, by COCO's rule
+    comparisons: list[ImageComparison]  # of each image, with detections that score at least `confidence`
+    matrix: np.ndarray  # int64 [C + 1, C + 1], see `confusion_matrix`
+    confidence: float
 
 
 def confusion_matrix(comparisons: list[ImageComparison], num_classes: int) -> np.ndarray:
@@ -207,10 +220,11 @@ def draw_errors(image: np.ndarray, one: ImageComparison, classes: Sequence[str])
     return draw_labeled(image, np.concatenate([one.boxes, one.detected[one.false]]), texts, colors)
 
 
-def analyze_errors(folder: Path, data, detections: list[dict], confidence: float, worst: int) -> None:
-    """Draws the precision-recall curves, the confusion matrix, and the `worst` images with the most errors."""
+def analyze_errors(folder: Path, data, detections: list[dict], confidence: float, worst: int) -> Analysis:
+    """Draws the precision-recall curves, the confusion matrix, and the `worst` images with the most errors; returns them."""
     truth = data.coco()
-    draw_precision_recall(curves(truth, detections)["coco"], folder / "precision_recall.png")
+    by_class = curves(truth, detections)["coco"]
+    draw_precision_recall(by_class, folder / "precision_recall.png")
     comparisons = compare_images(truth, detections, confidence)
     matrix = confusion_matrix(comparisons, len(data.classes))
     draw_confusion(matrix, data.classes, folder / "confusion_matrix.png")
@@ -222,6 +236,35 @@ def analyze_errors(folder: Path, data, detections: list[dict], confidence: float
         one, path = comparisons[index], data.path(index)
         write_image(folder / f"worst_{number:02}.jpg", draw_errors(read_image(path), one, data.classes))
         print(f"  worst_{number:02}.jpg  {one.missed.sum():3} missed  {one.false.sum():3} false  {path}")
+    return Analysis(by_class, comparisons, matrix, confidence)
+
+
+def prediction_sheet(dataset, detections: Iterable[dict], count: int = 8, confidence: float = 0.3) -> np.ndarray:
+    """A contact sheet of the first `count` images of a data set at one size, each with its boxes, then with its detections."""
+    data = dataset.annotations
+    labels = {int(category): label for label, category in enumerate(data.category_ids)}
+    of_image = {int(image_id): [] for image_id in data.image_ids[:count]}
+    for one in detections:  # entries of a COCO results file
+        if one["image_id"] in of_image and one["score"] >= confidence:
+            of_image[one["image_id"]].append((*one["bbox"], labels[one["category_id"]], one["score"]))
+    names, drawn = (*data.classes, "crowd"), []
+    for index, rows in enumerate(of_image.values()):
+        rows, image = np.array(rows, np.float64).reshape(-1, 6), dataset.read(index).image
+        scale = SHEET_SIDE / max(image.shape[:2])  # before drawing, so that the text stays readable
+        shape = [max(round(side * scale), 1) for side in image.shape[1::-1]]
+        image = cv2.resize(image, shape, interpolation=cv2.INTER_AREA)
+        boxes, classes, crowd = data.boxes_of(index)
+        truth = draw_boxes(image, boxes * scale, np.where(crowd, len(names) - 1, classes), names)
+        found = draw_boxes(image, xywh_to_xyxy(rows[:, :4]) * scale, rows[:, 4], names, rows[:, 5])
+        drawn += [_titled(truth, "ground truth"), _titled(found, f"prediction, from {confidence:g}")]
+    return contact_sheet(drawn, COLUMNS)
+
+
+def _titled(image: np.ndarray, title: str) -> np.ndarray:
+    """An image with a line of text above it."""
+    line = np.full((26, image.shape[1], 3), PAPER, np.uint8)
+    put_text(line, title, 6, 18, 15, (60, 56, 51))
+    return np.concatenate([line, image])
 
 
 @lru_cache(1)
