@@ -8,7 +8,7 @@ from utils.boxes import area
 
 COVERED = 0.5  # fraction of a box at a tile's border: if another box covers more of it, both are of the same object
 BLOCK = 256  # detections that are compared with all others at a time
-BORDER = 0.01  # fraction of a tile's side: how near to the border a box ends that the border may have cut
+BORDER = 0.03  # fraction of a tile's side: how near to the border a box ends that the border may have cut
 
 
 def merge(
