@@ -64,7 +64,7 @@ class Tiles:
 
         def crops() -> Iterator[np.ndarray]:
             for image in images:
-                height, width = getattr(image, "shape", (0, 0))[:2]
+                height, width = (*getattr(image, "shape", ()), 0, 0)[:2]
                 windows = self.windows(width, height)
                 waiting.append(windows)
                 yield image  # `prepare` checks it before the tiles are cut

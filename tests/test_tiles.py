@@ -1,6 +1,8 @@
 """nets/tiles.py, nets/merge.py: every pixel is in a tile, an object is found once, and small images change nothing."""
 
 import json
+import os
+import socket
 import sys
 
 import cv2
@@ -24,6 +26,7 @@ from utils.config import ConfigError
 from utils.images import into_original, letterbox
 
 LOW = {"device": "cpu", "confidence": 0.7}
+EVALUATED = {**LOW, "workers": 0, "worst": 0, "batch_size": 4}
 
 
 @pytest.fixture(scope="module")
@@ -247,6 +250,8 @@ def test_what_is_no_image_is_an_error(weights):
         detector(noise(300, 200)[..., 0])
     with pytest.raises(TypeError, match="not float64"):
         detector(noise(300, 200) / 1)
+    with pytest.raises(TypeError, match=r"not uint8 \[5\]"):
+        detector(np.zeros(5, np.uint8))
 
 
 @pytest.mark.parametrize(
@@ -271,8 +276,7 @@ def test_more_tiles_than_memory_are_refused():
 
 def evaluated(weights, data, output, **more):
     """The detections and metrics of evaluate.py."""
-    more = {"workers": 0, "device": "cpu", "confidence": 0.7, "worst": 0, "batch_size": 4, **more}
-    evaluate.main(evaluate.Config(str(weights), str(data), str(output), **more))
+    evaluate.main(evaluate.Config(str(weights), str(data), str(output), **{**EVALUATED, **more}))
     return [json.loads((output / f"{name}.json").read_text()) for name in ("detections", "metrics")]
 
 
@@ -326,22 +330,19 @@ def test_several_labels_per_anchor_point(weights, large, tmp_path):
     assert len(several) > len(single)
 
 
-def rank_of(rank, weights, data, output, tile):
-    import os
-
+def rank_of(rank, port, weights, data, output):
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2"}
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": os.environ["TILES_PORT"]}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     torch.set_num_threads(1)
-    evaluated(weights, data, output, tile=tile)
+    evaluate.main(evaluate.Config(str(weights), str(data), str(output), **EVALUATED, tile=96))
 
 
 @pytest.mark.slow
-def test_two_processes_detect_the_same(weights, large, tmp_path, monkeypatch):
-    from test_distributed import free_ports
-
-    monkeypatch.setenv("TILES_PORT", str(free_ports(1)[0]))
+def test_two_processes_detect_the_same(weights, large, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
     one, _ = evaluated(weights, large, tmp_path / "one", tile=96)
-    spawn(rank_of, (weights, large, tmp_path / "two", 96), 2)
+    spawn(rank_of, (port, weights, large, tmp_path / "two"), 2)
     two = json.loads((tmp_path / "two" / "detections.json").read_text())
     assert [(d["image_id"], d["category_id"]) for d in two] == [(d["image_id"], d["category_id"]) for d in one]
     np.testing.assert_allclose([d["score"] for d in two], [d["score"] for d in one], atol=1e-4)
