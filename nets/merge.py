@@ -29,13 +29,10 @@ def merge(
     order = np.lexsort((*windows[tiles].T, *boxes.T, labels, -scores.astype(np.float64)))
     first = 4 * max_detections
     while True:
-        chosen = order[:first]
-        found = [
-            one
-            for label in np.unique(labels[chosen])
-            for rows in [chosen[labels[chosen] == label]]
-            for one in _objects(boxes[rows], scores[rows], label, tiles[rows], windows, nms_iou)
-        ]
+        chosen, found = order[:first], []
+        for label in np.unique(labels[chosen]):
+            rows = chosen[labels[chosen] == label]
+            found += _objects(boxes[rows], scores[rows], label, tiles[rows], windows, nms_iou)
         if len(found) >= max_detections or first >= len(order):
             break
         first *= 4
