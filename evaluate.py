@@ -44,6 +44,8 @@ class Config:
     nms_iou: float = 0.65  # the published metrics of YOLOX use it
     max_detections: int = 300  # per image; the published metrics of YOLOX have no limit: 3000
     multi_label: bool = False  # several classes per anchor point, as in the published metrics of YOLOv9
+    tile: int | None = None  # for small objects in large images: detects in tiles of so many pixels, too
+    overlap: float | None = None  # of neighboring tiles, a fraction of their side; none: 0.2
     batch_size: int = 16  # images per step of one process
     # data; none: as in the training
     part: str = "val"  # of data with several parts: train, val, test, all
@@ -93,6 +95,10 @@ def main(cfg: Config) -> dict:
     sampler = ValSampler(len(data), cfg.batch_size, size, ranks.rank, ranks.world_size)
     loader = build_loader(DetectionDataset(data, model.letterbox), sampler, cfg.workers, ranks.device.type == "cuda")
     model = model.to(ranks.device, memory_format=torch.channels_last)
+    if cfg.tile is not None or cfg.overlap is not None:
+        from nets.tiles import tiled
+
+        model, loader = tiled(model, loader, cfg.tile, cfg.overlap)
     limits = {"confidence": cfg.confidence, "nms_iou": cfg.nms_iou, "max_detections": cfg.max_detections}
     metrics = evaluate(model, loader, ranks, **limits)
     if ranks.is_main:
@@ -102,7 +108,7 @@ def main(cfg: Config) -> dict:
         print(metrics_text(metrics))
         folder = open_output(cfg.output, path, bool(trained))
         settings = {"checkpoint": str(path), "data": data.source, "images": len(data), "image_size": size}
-        settings |= {**limits, "multi_label": cfg.multi_label}
+        settings |= {**limits, "multi_label": cfg.multi_label, "tile": cfg.tile, "overlap": cfg.overlap}
         results = metrics | {"evaluator": BACKEND.name, "settings": settings}
         write_results(folder, data, detections, results)
         analysis = plots.analyze_errors(folder, data, detections, cfg.show_confidence, cfg.worst)

@@ -37,6 +37,8 @@ class Config:
     confidence: float | str | None = None  # lower: more boxes, more wrong; none: of the best F1, or 0.3; per_class
     nms_iou: float = 0.5  # boxes of a class that overlap more are one object
     max_detections: int = 300  # per image
+    tile: int | None = None  # for small objects in large images: detects in tiles of so many pixels, too
+    overlap: float | None = None  # of neighboring tiles, a fraction of their side; none: 0.2
     # for official weights, which do not store these
     model: str | None = None  # yolox_nano, yolox_tiny, yolox_s, _m, _l, _x; yolov9_t, _s, _m, _c
     classes: str | None = None  # a file with one name per line; none: COCO's 80
@@ -55,8 +57,8 @@ class Config:
 VIDEO_SUFFIXES = {".mp4", ".avi", ".mov", ".mkv", ".webm", ".m4v", ".mpg", ".mpeg", ".wmv", ".flv", ".ts"}
 BEHIND = 8  # predicted images that may wait to be drawn and written
 WRITABLE = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff"}  # images of other formats are drawn as PNG
-LEAST = {"batch_size": 1, "max_detections": 1, "confidence": 0, "nms_iou": 0}
-MOST = {"max_detections": MAX_CANDIDATES, "confidence": 1, "nms_iou": 1}
+LEAST = {"batch_size": 1, "max_detections": 1, "confidence": 0, "nms_iou": 0, "tile": 32, "overlap": 0}
+MOST = {"max_detections": MAX_CANDIDATES, "confidence": 1, "nms_iou": 1, "overlap": 0.9}
 LABELS = ("labelstudio", "cvat", "coco", "yolo", "yolo_scores", "voc", "txt")
 EXAMPLES = 16  # number of validation images if there is no source
 
@@ -66,7 +68,7 @@ def main(cfg: Config) -> Path | None:
     cfg = check(cfg)
     require(cfg, LEAST, MOST, {"labels": (None, *LABELS)})
     classes = formats.read_classes(cfg.classes) if cfg.classes else None
-    limits = {name: getattr(cfg, name) for name in ("confidence", "nms_iou", "batch_size", "max_detections")}
+    limits = {name: getattr(cfg, name) for name in LEAST}
     detector = Detector(cfg.checkpoint, cfg.model, classes, cfg.image_size, cfg.device, **limits)
     distributed.set_threads(detector.device, 0)
     size = " x ".join(map(str, detector.image_size))

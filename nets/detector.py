@@ -55,7 +55,7 @@ class Detector:
     An image is a path, or a uint8 array [H, W, 3] in BGR order as in OpenCV. `load` explains the arguments `checkpoint`,
     `model`, `classes` and `image_size`; `confidence=None` takes the threshold stored in the file, "per_class" those of its
     classes. The boxes are those of evaluate.py with the same `confidence`, `nms_iou` and `max_detections`, up to rounding,
-    since batch norms are folded into the convolutions.
+    since batch norms are folded into the convolutions. `tile`: also detects in tiles of so many pixels (docs/tiles.md).
     On a CPU the process keeps the memory that it frees (see `keep_memory`).
     """
 
@@ -70,10 +70,12 @@ class Detector:
         nms_iou: float = 0.5,
         batch_size: int = 8,
         max_detections: int = 300,
+        tile: int | None = None,
+        overlap: float | None = None,
     ):
         self.loaded = loaded = load(checkpoint, model, classes, image_size)
         self.classes, self.image_size, self.config, self.path = loaded[1:5]
-        self.device, self.batch_size = choose_device(device_for(loaded.path, device)), batch_size
+        self.device, self.batch_size, self.tiles = choose_device(device_for(loaded.path, device)), batch_size, None
         least = loaded.confidence if confidence is None else confidence
         if isinstance(confidence, str):
             from nets.thresholds import thresholds_of
@@ -83,11 +85,17 @@ class Detector:
         self.model = loaded.model.fuse().to(self.device, memory_format=torch.channels_last)
         if self.device.type == "cpu":
             keep_memory()
+        if tile is not None or overlap is not None:
+            from nets.tiles import Tiles
+
+            self.tiles = Tiles(tile, overlap)
 
     def __call__(self, images: str | Path | np.ndarray | Sequence[str | Path | np.ndarray]) -> list[Result]:
         """Detects objects in a list of images; a single image is a list of one. Raises ImageError for an unreadable file."""
         if isinstance(images, str | Path) or getattr(images, "ndim", 4) < 4:
             images = [images]
+        if self.tiles:
+            return self.tiles.detect(self, read_images(images, self.batch_size))
         results = []
         for batch in batched(read_images(images, 2 * self.batch_size), self.batch_size):
             inputs, transforms = self.prepare(batch)

@@ -29,6 +29,8 @@ def measure(detector: Detector, images: Iterator[np.ndarray]) -> dict[str, float
     `images`: uint8 [H, W, 3] BGR, decoded by the iterator. Raises ValueError if there are too few of them.
     """
     seconds = dict.fromkeys(("decoding", "preprocessing", "network", "post-processing"), 0.0)
+    if detector.tiles:
+        raise ValueError("speed=true measures one pass of the network: leave out tile= and overlap=")
     begin, done = time.perf_counter(), 0
     for number in itertools.count():
         times = [time.perf_counter()]

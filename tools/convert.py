@@ -1,15 +1,17 @@
 """Converts a data set of any accepted format to an annotation file with classes.txt, or to COCO JSON.
 
     python -m tools.convert SOURCE TARGET.txt [split=.9,.1] [seed=0] [part=train] [classes=FILE] [merge=truck:car] \
-[image_root=DIR] [bad_boxes=error]
+[image_root=DIR] [bad_boxes=error] [tile=640] [overlap=.2] [visible=.3] [background=.1]
 
 TARGET.txt is an annotation file, TARGET.json is COCO JSON. With split, TARGET_train.txt, TARGET_val.txt and, for three
-fractions, TARGET_test.txt are written; same and similar images stay in one part.
+fractions, TARGET_test.txt are written; same and similar images stay in one part. With tile, larger images are cut into
+overlapping tiles, which are written to the folder TARGET_tiles.
 """
 
 import json
 import os
 import sys
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -31,6 +33,10 @@ class Config:
     merge: str | None = None  # classes that become others: truck:car,van:car
     image_root: str | None = None  # the folder of the images, unless they are next to the annotations
     bad_boxes: str = "drop"  # boxes without area: drop lists them and leaves them out, error stops
+    tile: int | None = None  # cuts images into tiles of so many pixels a side, for a training on small objects
+    overlap: float | None = None  # of neighboring tiles, a fraction of their side; none: 0.2
+    visible: float | None = None  # boxes of which a tile shows less than this fraction are left out of it; none: 0.3
+    background: float | None = None  # the fraction of tiles without boxes that are kept; none: 0.1
 
 
 def _divide(annotations: Annotations, target: Path, fractions: tuple[float, ...], seed: int) -> dict[Path, Annotations]:
@@ -61,6 +67,7 @@ def convert(source: str, target: str, **options) -> list[str]:
     part = cfg.part or ("all" if cfg.split else "train")
     if part not in PARTS:
         raise DataError(f"part={part}: choose one of {', '.join(PARTS)}")
+    cutter = _cutter(cfg)
     classes = read_classes(cfg.classes) if cfg.classes else None
     found = read(source, part, classes, cfg.image_root, cfg.bad_boxes, cfg.merge, select=is_names(cfg.classes))
     report = list(found.notes)
@@ -69,28 +76,45 @@ def convert(source: str, target: str, **options) -> list[str]:
     raise_any(
         f"{source}: images that do not exist: {len(missing)} of {len(found)}; image_root= names their folder", missing
     )
-    if to_json:
-        found, report = prepare(found, bad_boxes=cfg.bad_boxes)  # COCO JSON has the sizes of the images
+    if to_json or cutter:
+        found, report = prepare(found, bad_boxes=cfg.bad_boxes)  # COCO JSON and tiles need the sizes of the images
     outputs = _divide(found, goal, cfg.split, cfg.seed) if cfg.split else {goal: found}
     existing = next((path for path in outputs if path.exists()), None)
     if existing:
         raise DataError(f"{existing} exists: give another name, or delete it")
+    texts = {} if to_json else _class_names(source, goal, found.classes)
     write = json_of if to_json else split.text_of
     place = goal.parent if to_json else partial(split.relative, folder=goal.parent)
-    texts = {path: write(chosen, place) for path, chosen in outputs.items()}
-    if not to_json:
-        for chosen in outputs.values():
+    with cutter.cut(outputs, goal) if cutter else nullcontext((outputs, [])) as (outputs, lines):
+        for chosen in outputs.values() if not to_json else ():
             split.require_box(chosen, goal.parent)
-        if not found.classes:
-            raise DataError(f"{source}: there are no boxes and no class names: label images, or name the classes")
-        names = goal.with_name("classes.txt")
-        if not names.exists():
-            texts[names] = "".join(f"{name}\n" for name in found.classes)
-        elif read_classes(str(names)) != found.classes:
-            raise DataError(f"{names} exists with other names: write into another folder, or move it away")
-    goal.parent.mkdir(parents=True, exist_ok=True)
-    split.write_all(texts)
+        texts |= {path: write(chosen, place) for path, chosen in outputs.items()}
+        goal.parent.mkdir(parents=True, exist_ok=True)
+        split.write_all(texts)
+    report += lines
     return report + [f"{path}: {len(parts)} images, {len(parts.boxes)} boxes" for path, parts in outputs.items()]
+
+
+def _cutter(cfg: Config):
+    """Returns the Cutter of tile=, or None without it. Raises ValueError for options of tiles without their side."""
+    options = {name: getattr(cfg, name) for name in ("tile", "overlap", "visible", "background")}
+    if all(value is None for value in options.values()):
+        return None
+    from tools.tiles import cutter_of
+
+    return cutter_of(**options, seed=cfg.seed)
+
+
+def _class_names(source: str, goal: Path, classes: tuple[str, ...]) -> dict[Path, str]:
+    """Returns {classes.txt: its text}, or nothing if the file next to `goal` has these names. Raises DataError."""
+    if not classes:
+        raise DataError(f"{source}: there are no boxes and no class names: label images, or name the classes")
+    names = goal.with_name("classes.txt")
+    if not names.exists():
+        return {names: "".join(f"{name}\n" for name in classes)}
+    if read_classes(str(names)) != classes:
+        raise DataError(f"{names} exists with other names: write into another folder, or move it away")
+    return {}
 
 
 def main(words: list[str]) -> None:

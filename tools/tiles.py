@@ -1,0 +1,152 @@
+"""Cuts the images of a data set into overlapping tiles, for a training on small objects: tools/convert.py with tile=."""
+
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import NamedTuple
+
+import cv2
+import numpy as np
+
+from datasets.errors import DataError
+from datasets.scan import clipped_boxes
+from datasets.store import Annotations, Packer
+from nets.tiles import Tiles, cut
+from utils.boxes import area
+from utils.images import READERS, prefetch, read_image
+
+VISIBLE, BACKGROUND = 0.3, 0.1  # the defaults of the options of the same names
+JPEG_SUFFIXES = (".jpg", ".jpeg", ".jfif")
+JPEG = [cv2.IMWRITE_JPEG_QUALITY, 95, cv2.IMWRITE_JPEG_SAMPLING_FACTOR, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_444]
+
+
+class Tile(NamedTuple):
+    """An image of the new data set: a window of an old one, or the old one itself if it fits into a tile."""
+
+    index: int  # of the old image
+    path: str
+    window: np.ndarray  # int64 [4] xyxy
+    is_cut: bool  # whether it becomes a file of its own
+    boxes: np.ndarray  # float64 [n, 4] xyxy in its pixels
+    rows: np.ndarray  # int64 [n] of these boxes in the old annotations
+
+
+@dataclass(frozen=True)
+class Cutter:
+    """How to cut: the layout of the tiles, the least visible fraction of a box, and the fraction of tiles without boxes."""
+
+    tiles: Tiles
+    visible: float
+    background: float
+    seed: int  # of the choice of tiles without boxes
+
+    def __post_init__(self):
+        for name in ("visible", "background"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise DataError(f"{name}={getattr(self, name):g}: it must be a fraction from 0 to 1")
+
+    @contextmanager
+    def cut(
+        self, parts: Mapping[Path, Annotations], target: Path
+    ) -> Iterator[tuple[dict[Path, Annotations], list[str]]]:
+        """Writes the tiles of all images to the folder TARGET_tiles, and removes it if an error ends the block.
+
+        Yields the parts with the tiles as images, and lines of report. The sizes of the images must be known. Raises
+        DataError if the folder exists, ImageError for an image that cannot be read, and OSError."""
+        folder = target.with_name(f"{target.stem}_tiles")
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            raise DataError(f"{folder} exists: give another name, or delete it") from None
+        outputs, report, number = {}, [], 0
+        try:
+            for path, data in parts.items():
+                tiles, line = self._choose(self._tiles_of(data, folder, number), len(data), len(data.labels))
+                write_tiles(data, tiles)
+                outputs[path] = annotations_of(data, tiles)
+                report.append(f"{path}: {line}")
+                number += len(data)
+            yield outputs, report
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+
+    def _choose(self, tiles: list[Tile], images: int, boxes: int) -> tuple[list[Tile], str]:
+        """Leaves out most of the tiles without boxes -> the others, and a line of report."""
+        empty = [n for n, tile in enumerate(tiles) if tile.is_cut and not len(tile.rows)]
+        order = np.random.default_rng(self.seed).permutation(len(empty))
+        gone = {empty[k] for k in order[round(self.background * len(empty)) :]}
+        whole = sum(not tile.is_cut for tile in tiles)
+        lost = boxes - len({row for tile in tiles for row in tile.rows.tolist()})
+        line = (
+            f"{images - whole} images cut, {whole} fit into one tile; tiles without boxes: {len(empty)}, kept "
+            f"{len(empty) - len(gone)}; boxes that no tile shows enough of: {lost}"
+        )
+        return [tile for n, tile in enumerate(tiles) if n not in gone], line
+
+    def _tiles_of(self, data: Annotations, folder: Path, number: int) -> list[Tile]:
+        """Returns all tiles of all images; the files are numbered from `number` + 1."""
+        found, clipped = [], clipped_boxes(data)
+        for index in range(len(data)):
+            rows = np.arange(data.starts[index], data.starts[index + 1])
+            whole, *windows = self.tiles.windows(*data.sizes[index, ::-1].tolist())
+            if not windows:
+                found.append(Tile(index, data.path(index), whole, False, data.boxes[rows], rows))
+            old = Path(data.names[index].replace("\\", "/"))
+            stem = re.sub("[^A-Za-z0-9]+", "-", old.stem)[:40].strip("-")  # the numbers tell equal names apart
+            suffix = ".jpg" if old.suffix.lower() in JPEG_SUFFIXES else ".png"
+            for window in windows:
+                x, y = window[:2].tolist()
+                boxes, kept = self._visible(clipped[rows], data.crowd[rows], window)
+                path = str(folder / f"{number + index + 1:06}-{stem}-{x}-{y}{suffix}")
+                found.append(Tile(index, path, window, True, boxes - [x, y, x, y], rows[kept]))
+        return found
+
+    def _visible(self, boxes: np.ndarray, crowd: np.ndarray, window: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the visible parts of boxes [n, 4] of which a window shows enough, and which boxes these are, bool [n].
+
+        Any visible part of a crowd region counts: it is ignored."""
+        parts = np.concatenate([np.maximum(boxes[:, :2], window[:2]), np.minimum(boxes[:, 2:], window[2:])], 1)
+        shown = area(parts)
+        kept = (shown > 0) & (crowd | (shown >= self.visible * area(boxes)))
+        return parts[kept], kept
+
+
+def cutter_of(
+    tile: int | None, overlap: float | None, visible: float | None, background: float | None, seed: int
+) -> Cutter:
+    """Returns the Cutter of the options of tools/convert.py, None for a default. Raises ValueError."""
+    if tile is None:
+        raise DataError("overlap=, visible= and background= are for tiles: give their side too, as in tile=640")
+    visible, background = VISIBLE if visible is None else visible, BACKGROUND if background is None else background
+    return Cutter(Tiles(tile, overlap), visible, background, seed)
+
+
+def write_tiles(data: Annotations, tiles: list[Tile]) -> None:
+    """Writes the files of tiles: as JPEG of high quality if the old image is a JPEG, otherwise lossless as PNG."""
+
+    def write(group: tuple[int, list[Tile]]) -> None:
+        index, some = group
+        image = read_image(data.path(index))
+        for tile, part in zip(some, cut(image, np.array([tile.window for tile in some])), strict=True):
+            options = JPEG if tile.path.endswith(".jpg") else []
+            Path(tile.path).write_bytes(cv2.imencode(tile.path[-4:], part, options)[1].tobytes())
+
+    groups = groupby((tile for tile in tiles if tile.is_cut), key=lambda tile: tile.index)
+    for _ in prefetch(write, ((index, list(some)) for index, some in groups), 2 * READERS, READERS):
+        pass
+
+
+def annotations_of(data: Annotations, tiles: list[Tile]) -> Annotations:
+    """Returns annotations whose images are the tiles, with the classes of `data`."""
+    pack = Packer(data.source, "", data.classes, None)
+    for tile in tiles:
+        x1, y1, x2, y2 = tile.window.tolist()
+        pack.add_image(tile.path, size=(y2 - y1, x2 - x1))
+        for box, row in zip(tile.boxes.tolist(), tile.rows.tolist(), strict=True):
+            pack.add_box(*box, int(data.labels[row]), int(data.crowd[row]))
+    return pack.finish("error", data.category_ids.tolist())
