@@ -86,8 +86,9 @@ def convert(source: str, target: str, **options) -> list[str]:
     write = json_of if to_json else split.text_of
     place = goal.parent if to_json else partial(split.relative, folder=goal.parent)
     with cutter.cut(outputs, goal) if cutter else nullcontext((outputs, [])) as (outputs, lines):
-        for chosen in outputs.values() if not to_json else ():
-            split.require_box(chosen, goal.parent)
+        if not to_json:
+            for chosen in outputs.values():
+                split.require_box(chosen, goal.parent)
         texts |= {path: write(chosen, place) for path, chosen in outputs.items()}
         goal.parent.mkdir(parents=True, exist_ok=True)
         split.write_all(texts)
