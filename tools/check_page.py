@@ -3,7 +3,6 @@
 import base64
 from collections import Counter
 from collections.abc import Iterable
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import numpy as np
 from datasets.errors import first_ten
 from datasets.store import Annotations
 from tools.check_report import EDGES, HARD, SUSPICIOUS, Part
+from tools.page import as_html, document
 from utils.draw import color_of, contact_sheet, draw_boxes
 from utils.images import ImageError, read_image
 
@@ -21,8 +21,6 @@ LIMIT = 12 * 2**20  # bytes of all thumbnails; base64 adds a third
 BOXES = 500  # boxes drawn in an image at most
 SAMPLES, PAIRS, PLACES, ROWS = 12, 12, 6, 200  # images, groups of copies, images of each problem, classes at most
 NAMES = 4  # class names under a thumbnail
-STYLE = Path(__file__).with_name("check_page.css")
-POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"  # the browser asks no network for anything
 
 
 def html_page(report: dict[str, Any], parts: dict[str, Part]) -> str:
@@ -40,13 +38,7 @@ def html_page(report: dict[str, Any], parts: dict[str, Part]) -> str:
     body = "".join(
         f'<section id="s{i}"><h2>{title}</h2>{sections[title]}</section>' for i, title in enumerate(sections)
     )
-    return (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Data check</title>'
-        f'<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
-        f"<style>{STYLE.read_text(encoding='utf-8')}</style></head>"
-        f"<body><main>{_head(report, parts)}<nav>{links}</nav>{body}</main></body></html>"
-    )
+    return document("Data check", f"{_head(report, parts)}<nav>{links}</nav>{body}")
 
 
 def _head(report: dict[str, Any], parts: dict[str, Part]) -> str:
@@ -64,14 +56,14 @@ def _head(report: dict[str, Any], parts: dict[str, Part]) -> str:
             "crowd regions": part["crowd"],
             "rotated by EXIF": part["turned_by_exif"],
         }
-        html += f'<h3>{name} <span class="faint">{_text(part["source"])}</span></h3><dl>'
+        html += f'<h3>{name} <span class="faint">{as_html(part["source"])}</span></h3><dl>'
         html += "".join(
             f'<div class="{"" if value else "zero"}"><dd>{value:,}</dd><dt>{key}</dt></div>'
             for key, value in cards.items()
         )
         html += "</dl>"
     for kind in ("errors", "warnings"):
-        lines = "".join(f"<li>{_text(line)}</li>" for line in report[kind][:ROWS])
+        lines = "".join(f"<li>{as_html(line)}</li>" for line in report[kind][:ROWS])
         html += f'<h3>{kind}</h3><ul class="{kind}">{lines}</ul>' if lines else ""
     return html
 
@@ -88,7 +80,7 @@ def _classes(report: dict[str, Any], parts: dict[str, Part]) -> str:
             bar = f'<span class="bar" style="width:{100 * count / most:.1f}%;background:{_color(label)}"></span>'
             side = f"{part['class_sides'][label]:g}" if count else "–"
             cells += f'<td class="wide">{count:,}{bar}<td>{part["class_images"][label]:,}<td>{side}'
-        rows.append(f'<tr><th scope="row">{_dot(label)}{_text(name)}{cells}')
+        rows.append(f'<tr><th scope="row">{_dot(label)}{as_html(name)}{cells}')
     more = len(report["train"]["classes"]) - len(rows)
     note = f'<p class="faint">and {more:,} more classes</p>' if more else ""
     return f'<div class="scroll"><table><thead><tr><th>class{heads}</thead>{"".join(rows)}</table></div>{note}'
@@ -105,7 +97,7 @@ def _sizes(name: str, report: dict[str, Any]) -> str:
         for low, end, count in zip(EDGES, ends, counts, strict=True)
     )
     kind = "advice" if "image" in part["advice"] else "advice fits"
-    words = f'<p class="{kind}">{_text(part["advice"])}</p>' if part["advice"] else ""
+    words = f'<p class="{kind}">{as_html(part["advice"])}</p>' if part["advice"] else ""
     median = f"median {part['median_side']:g} px, square root of the area; below {HARD} px a box is hard to find"
     return (
         f'<h3>{name}</h3>{words}<div class="scroll"><div class="bars">{bars}</div></div><p class="faint">{median}</p>'
@@ -161,20 +153,18 @@ def _problems(shown: "_Thumbnails", report: dict[str, Any]) -> str:
         html += _problem(f"{name}: images that cannot be read", part.report["unreadable"], ())
         for note in part.report["notes"]:
             first, _, rest = note.partition("\n")
-            html += (
-                f"<details><summary>{_text(f'{name}: {first}')}</summary><pre>{_text(rest or first)}</pre></details>"
-            )
+            html += f"<details><summary>{as_html(f'{name}: {first}')}</summary><pre>{as_html(rest or first)}</pre></details>"
     return html or '<p class="faint">None.</p>'
 
 
 def _problem(title: str, places: list[str], figures: Iterable[str]) -> str:
     if not places:
         return ""
-    return f"<details>{_summary(title, len(places))}{_grid(figures)}<pre>{_text(first_ten(places))}</pre></details>"
+    return f"<details>{_summary(title, len(places))}{_grid(figures)}<pre>{as_html(first_ten(places))}</pre></details>"
 
 
 def _summary(title: str, count: int) -> str:
-    return f"<summary>{_text(title)} <b>{count:,}</b></summary>"
+    return f"<summary>{as_html(title)} <b>{count:,}</b></summary>"
 
 
 def _grid(figures: Iterable[str], more: int = 0) -> str:
@@ -207,8 +197,8 @@ class _Thumbnails:
         chips = "".join(f"<span>{_dot(label)}{_name(good, label)} {count}</span>" for label, count in counts[:NAMES])
         more = len(counts) - NAMES
         chips += f"<span>+{more} class{'es' * (more > 1)}</span>" if more > 0 else ""
-        words = f"<b>{_text(caption)}</b>" if caption else ""
-        words += f'<span class="file" title="{_text(path)}">{_text(Path(path).name)}</span>'
+        words = f"<b>{as_html(caption)}</b>" if caption else ""
+        words += f'<span class="file" title="{as_html(path)}">{as_html(Path(path).name)}</span>'
         image = self._image(path, list(zip(good.boxes[rows].tolist(), labels, strict=True)), good)
         return f"<figure>{image}<figcaption>{words}{chips}</figcaption></figure>"
 
@@ -235,13 +225,8 @@ class _Thumbnails:
         return f'<svg viewBox="0 0 {width} {height}" role="img"><image href="{uri}" {size}/>{rects}</svg>'
 
 
-def _text(value: object) -> str:
-    """A text as HTML: markup is shown as text, and characters that cannot be printed are replaced."""
-    return escape("".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in str(value)))
-
-
 def _name(good: Annotations, label: int) -> str:
-    return _text(good.classes[label]) if label >= 0 else "crowd"
+    return as_html(good.classes[label]) if label >= 0 else "crowd"
 
 
 def _color(label: int) -> str:
