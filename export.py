@@ -46,6 +46,10 @@ class Config:
     nms_iou: float = 0.5  # default threshold too; boxes of a class that overlap more are one object
     max_detections: int = 300  # per image
     half: bool = False  # float16 weights: half the size
+    int8: bool = False  # 8-bit weights and activations: a third of the size, for CPUs
+    int8_loss: float = 0.01  # an 8-bit file that loses more of the mAP is not written; 1: any is
+    train: str | None = None  # int8: data whose images give the ranges; none: those of the training
+    val: str | None = None  # int8: data on which the mAP is measured; none: those of the training
     # comparison with PyTorch
     images: str | None = None  # a folder; none: validation images of the training, or drawn ones if they are missing
     check_images: int = 16  # number of images to compare on
@@ -55,7 +59,7 @@ OPSET = 18  # of ONNX: the one torch.onnx writes without converting afterwards
 ABOVE = 0.05  # detections with at least this confidence are compared
 EXACT = Tolerance(boxes=0.5, scores=1e-3, nms_iou=1e-3, unpaired=0.0)
 HALF = Tolerance(boxes=4.0, scores=0.02, nms_iou=0.02, unpaired=0.02)  # measured with YOLOX-nano: docs/deploy.md
-LEAST = {"batch_size": 0, "confidence": 0, "nms_iou": 0, "max_detections": 1, "check_images": 1}
+LEAST = {"batch_size": 0, "confidence": 0, "nms_iou": 0, "max_detections": 1, "check_images": 1, "int8_loss": 0}
 MOST = {"confidence": 1, "nms_iou": 1, "max_detections": MAX_CANDIDATES}
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 
@@ -87,6 +91,12 @@ def main(cfg: Config) -> Path:
         write(file, copy.deepcopy(loaded.model).fuse(), about, cfg.batch_size, cfg.uint8_input)
         file.flush()
         verify(Path(file.name), loaded.model, images)
+        if cfg.int8:
+            from datasets import calibration
+            from nets.int8 import quantize
+
+            kind = (loaded.config, loaded.classes, loaded.image_size, loaded.model.letterbox)
+            quantize(Path(file.name), *calibration.read(cfg.train, cfg.val, *kind), cfg.int8_loss)
     print(f"{output}  {output.stat().st_size / 2**20:.1f} MiB")
     return output
 

@@ -26,7 +26,7 @@ from utils.config import ConfigError, check, override, require, run_script, show
 from utils.distributed import Interrupted, Ranks, StopSignal
 from utils.fit import Meter, NonFiniteLoss, accelerate, epoch_progress, epoch_row, epoch_text, fit_one_epoch, validate
 from utils.optim import CHOSEN, EMA, Plan, Schedule, Updater, build_optimizer, choose
-from utils.run import check_name, code_digest, create, open_run
+from utils.run import Run, check_name, code_digest, create, open_run
 
 
 @dataclass(frozen=True)
@@ -95,6 +95,10 @@ def extra_augment(image: np.ndarray, boxes: np.ndarray, labels: np.ndarray, rng:
     return image, boxes, labels
 
 
+def on_row(row: dict[str, float], run: Run) -> None:
+    """Your own logger: gets the row of log.csv after each epoch, in one process. Examples: docs/runs.md."""
+
+
 # The demo: 200 drawn images and, if the official weights are not available, training from scratch, in minutes on two CPU
 # cores. Small images, many small steps, a high learning rate and little augmentation. Only for data/demo.
 DEMO = dict(
@@ -127,7 +131,7 @@ MAY_CHANGE = PER_NODE | {
 }
 
 
-def main(cfg: Config, extra_augment: Callable = extra_augment) -> float:
+def main(cfg: Config, extra_augment: Callable = extra_augment, on_row: Callable = on_row) -> float:
     """Trains a detector and returns the best mAP50-95 of the run."""
     cfg = checked(cfg)
     ranks = distributed.start(cfg.device, cfg.timeout_minutes)
@@ -195,6 +199,8 @@ def main(cfg: Config, extra_augment: Callable = extra_augment) -> float:
                 state, meter = state.after(row), Meter()
                 done = state.done(cfg.epochs, cfg.patience)
                 save.after_epoch(state, last=bool(done))
+                if ranks.is_main:
+                    on_row(state.rows[-1], run)
                 log(epoch_text(row, cfg.epochs, best=state.best_epoch == epoch + 1))
                 if done:
                     log(f"done: {done}")
@@ -245,9 +251,8 @@ def read_data(cfg: Config, log: Callable) -> tuple[Annotations, Annotations]:
 def fixed_constants(cfg: Config, data: Annotations, extra_augment: Callable) -> dict:
     """Returns what a resumed run must have in common with the run before: constants, data and extra_augment."""
     constants = {name: value for name, value in asdict(cfg).items() if name not in MAY_CHANGE}
-    data_and_code = {"training data": data.digest(), "extra_augment": source_digest(extra_augment)}
-    data_and_code["contents of the images"] = data.image_digest()
-    return constants | data_and_code | {"classes": list(data.classes)}
+    of_data = {"training data": data.digest(), "contents of the images": data.image_digest()}
+    return constants | of_data | {"extra_augment": source_digest(extra_augment), "classes": list(data.classes)}
 
 
 def common_constants(cfg: Config, val: Annotations) -> dict[str, str]:
@@ -262,8 +267,7 @@ def build_model(cfg: Config, classes: tuple, saved: dict | None, ranks: Ranks, l
     if saved:
         model, pretrained = nets.build(cfg.model, len(classes), saved["model"]), True
     else:
-        optional = is_demo(cfg.train)
-        model, pretrained = nets.build_pretrained(cfg.model, classes, cfg.weights, ranks, log, optional)
+        model, pretrained = nets.build_pretrained(cfg.model, classes, cfg.weights, ranks, log, is_demo(cfg.train))
     model = model.to(ranks.device, memory_format=torch.channels_last)
     ranks.broadcast_model(model)
     return model, pretrained
@@ -337,14 +341,10 @@ def from_command_line(argv: list[str]) -> Config:
     if is_demo(cfg.train):  # the command line overrides DEMO
         cfg = override(replace(Config(), **DEMO), argv, {"train": os.path.exists})
         if os.environ.get("RANK", "0") == "0":
-            text = ", ".join(f"{name}={show(value)}" for name, value in DEMO.items())
-            print(f"demo: {text} (DEMO in train.py; not for your own data)")
+            print("demo: the constants DEMO in train.py, marked * in the table; not for your own data")
     return cfg
 
 
 if __name__ == "__main__":
-    run_script(
-        lambda: main(from_command_line(sys.argv[1:])),
-        stopped="stopped; the same command with resume=true continues from what was saved",
-        memory_advice="lower batch_size= or image_size=",
-    )
+    stopped = "stopped; the same command with resume=true continues from what was saved"
+    run_script(lambda: main(from_command_line(sys.argv[1:])), stopped, memory_advice="lower batch_size= or image_size=")

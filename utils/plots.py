@@ -25,6 +25,7 @@ from utils.metrics import MATCH_IOU, Curve, curves, overlap_matrix
 INK, FAINT = "#33383d", "#d9dde1"
 CORRECT, MISSED, FALSE = (80, 175, 76), (0, 152, 255), (60, 20, 220)  # BGR green, orange, red
 FONTS = ("Noto Sans CJK SC", "Noto Sans CJK JP", "Microsoft YaHei", "SimHei", "PingFang SC", "Arial Unicode MS")
+LINES = ("-", "--", ":", "-.")  # of ten runs each
 MAX_COLORS = 10  # classes with a color of their own in the precision-recall plot
 MAX_COUNTS = 30  # classes up to which the confusion matrix shows its counts
 MAX_CELLS = 1000  # rows of the drawn confusion matrix; of more classes several are one cell
@@ -62,6 +63,24 @@ def draw_curves(rows: Sequence[Mapping[str, Any]], path: str | Path, marks: Mapp
                 text.set(fontsize=8, horizontalalignment="center")
             if columns:
                 axes.legend()
+
+
+def draw_runs(runs: Mapping[str, Sequence[tuple[float, float, float]]], path: str | Path) -> None:
+    """Draws the mAP of several runs over the epochs and over the minutes of training.
+
+    `runs`: name -> epoch, minutes and mAP of each evaluated epoch.
+    """
+    with _figure(path, 12, max(4.5, 1 + 0.2 * len(runs))) as figure:
+        panels = figure.subplots(1, 2, sharey=True)
+        for number, (name, points) in enumerate(runs.items()):
+            style = {"color": f"C{number % 10}", "linestyle": LINES[number // 10 % len(LINES)]}
+            for axes, column in zip(panels, (0, 1), strict=True):
+                style |= {"marker": "o", "markersize": 3 if len(points) < 40 else 0, "label": drawable(name)}
+                axes.plot([point[column] for point in points], [point[2] for point in points], **style)
+        _decorate(panels[0], "mAP50-95 over epochs", "epoch", "")
+        _decorate(panels[1], "mAP50-95 over minutes of training", "minutes", "")
+        panels[0].set_ylim(bottom=0)
+        figure.legend(handles=panels[0].lines, loc="outside right upper")
 
 
 def draw_precision_recall(curves: dict[str, Curve], path: str | Path) -> None:

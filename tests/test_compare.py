@@ -1,0 +1,175 @@
+"""tools.compare: the numbers of the run folders, in the order of mAP; broken folders have a reason; a page for the browser."""
+
+import csv
+import json
+import re
+import shutil
+from pathlib import Path
+
+import cv2
+import pytest
+import torch
+from small import config, log_of, only_run
+from test_check_page import in_browser, words_of
+
+import train
+from tools.compare import CUT, main, read_log, read_run, read_runs, table
+from utils import checkpoint
+
+HOSTILE = "<script>throw 1</script>&\"'猫 onload=alert(1)".replace("/", "∕")
+
+
+def made(folder: Path, maps: list, classes=("a", "b"), seconds=30.0, **constants) -> Path:
+    """A run folder with an epoch for each mAP; None: not evaluated."""
+    folder.mkdir(parents=True)
+    config = {"train": "t.txt", "val": "v.txt", "epochs": 9, "image_size": [64, 64], "name": folder.name, "repeat": 0.0}
+    (folder / "config.json").write_text(json.dumps(config | constants), encoding="utf-8")
+    with open(folder / "log.csv", "w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, ["epoch", "loss", "seconds", "images_per_second", "AP"])
+        writer.writeheader()
+        for epoch, value in enumerate(maps, 1):
+            writer.writerow({"epoch": epoch, "seconds": seconds, "images_per_second": 205 / seconds, "AP": value})
+    contents = {"config": {}, "classes": list(classes), "epoch": 1, "step": 1, "metrics": {}}
+    checkpoint.save(folder / "best.pt", contents | {"model": {"x": torch.zeros(1)}})
+    return folder
+
+
+def rows_of(*folders: Path) -> list[dict[str, str]]:
+    head, *rows = table(read_runs(folders)[0])
+    return [dict(zip(head, row, strict=True)) for row in rows]
+
+
+def test_a_real_run_shows_the_numbers_of_its_log(demo_images, tmp_path, capsys):
+    best = train.main(config(demo_images, tmp_path / "runs", epochs=3))
+    folder = only_run(tmp_path / "runs")
+    rows, run = log_of(folder), read_run(folder)
+    assert run.best["AP"] == pytest.approx(best) == max(float(row["AP"]) for row in rows)
+    assert [row["AP"] for row in run.rows] == [float(row["AP"]) for row in rows] and run.images == 3 * 9
+    assert "6 classes" in run.data[2] or "classes: " in run.data[2] and run.data[3] == "9 training images"
+    capsys.readouterr()
+    main([str(folder)])
+    assert f"{best:.4f}" in capsys.readouterr().out
+    assert {path.name for path in (tmp_path / "runs").iterdir()} == {folder.name, "compare.png", "compare.html"}
+    main([str(path) for path in (tmp_path / "runs").iterdir()])  # as runs/* the second time
+    assert "not compared" not in capsys.readouterr().out
+
+
+def test_the_best_run_is_first_and_only_constants_that_differ_are_columns(tmp_path):
+    one = made(tmp_path / "one-2026-01-01-1", [0.1, 0.3, 0.2], learning_rate=0.01, mosaic=0.5)
+    two = made(tmp_path / "two-2026-01-01-1", [None, 0.5], learning_rate=0.02, mosaic=0.5, image_size=[64, 96])
+    none = made(tmp_path / "none-2026-01-01-1", [-1.0], mosaic=0.5, seed=None)
+    first, second, third = rows_of(one, none, two)
+    assert [row["run"] for row in (first, second, third)] == [two.name, one.name, none.name]
+    assert list(first)[-3:] == ["image_size", "learning_rate", "seed"] and "mosaic" not in first and "data" not in first
+    assert first | {"image_size": "64,96", "learning_rate": "0.02", "seed": "-", "epochs": "2 of 9"} == first
+    assert (first["best mAP"], first["epoch"], first["last mAP"]) == ("0.5000", "2", "0.5000")
+    assert (second["best mAP"], second["epoch"], second["last mAP"]) == ("0.3000", "2", "0.2000")
+    assert (second["minutes"], second["images"]) == ("1.5", "615") and third["seed"] == "none"
+    assert (third["best mAP"], third["last mAP"], third["learning_rate"]) == ("-", "-", "-")
+
+
+def test_runs_on_different_data_have_different_letters(tmp_path, capsys):
+    same = [made(tmp_path / f"run-{i}", [0.5 - i / 100]) for i in range(2)]
+    other = made(tmp_path / "val", [0.4], val="other.txt"), made(tmp_path / "classes", [0.3], classes=("a", "c"))
+    images = made(tmp_path / "images", [0.2])
+    (images / "log.csv").write_text("epoch,AP,seconds,images_per_second\n1,.2,2,50\n")
+    parts = [made(tmp_path / f"part-{i}", [0.1], val=f"runs/part-{i}/val.txt") for i in range(3)]
+    for i, folder in enumerate(parts):
+        (folder / "val.txt").write_text("a.png" if i < 2 else "b.png")
+    marks = [row["data"] for row in rows_of(*same, *other, images, *parts)]
+    assert marks == ["A", "A", "B", "C", "D", "E", "E", "F"]
+    main([*map(str, same), str(other[0])])
+    printed = capsys.readouterr().out
+    assert "runs on different data" in printed and "data B: train t.txt; val other.txt; 2 classes: a, b; 205" in printed
+    main([*map(str, same)])
+    assert "different data" not in capsys.readouterr().out
+
+
+def spoil(folder: Path, what: str) -> Path:
+    """Damages a run folder."""
+    if what == "cut off log":
+        (folder / "log.csv").write_bytes((folder / "log.csv").read_bytes()[:-30])
+    elif what in ("config.json", "log.csv", "best.pt"):
+        (folder / what).write_bytes((folder / what).read_bytes()[:20])
+    elif what == "list":
+        (folder / "config.json").write_text("[]")
+    elif what == "bytes":
+        (folder / "log.csv").write_bytes(b"epoch,AP\n\xff\xfe\x00,1\n")
+    elif what == "nan":
+        (folder / "log.csv").write_text("epoch,AP,seconds,images_per_second\n1,nan,2,3\n")
+    else:
+        (folder / what.removeprefix("no ")).unlink()
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("what", "why"),
+    [
+        ("cut off log", "log.csv, line 3: .* is missing, not a number"),
+        ("config.json", "config.json cannot be read"),
+        ("log.csv", "no epoch in log.csv"),
+        ("best.pt", "best.pt is damaged"),
+        ("list", "config.json holds no constants"),
+        ("bytes", "log.csv cannot be read"),
+        ("nan", "line 2: AP is 'nan', not a number"),
+        ("no config.json", "not a run folder"),
+        ("no log.csv", "has not begun"),
+    ],
+)
+def test_a_broken_run_is_listed_with_the_reason(tmp_path, capsys, what, why):
+    good, bad = made(tmp_path / "good", [0.1]), spoil(made(tmp_path / "bad", [0.2, 0.3]), what)
+    main([str(good), str(bad), str(tmp_path / "gone")])
+    printed = capsys.readouterr().out
+    assert re.search(f"not compared:\n  {re.escape(str(bad))}: .*{why}", printed), printed
+    assert f"{tmp_path / 'gone'}: there is no such folder" in printed
+    page = (tmp_path / "compare.html").read_text(encoding="utf-8")
+    assert "Not compared" in page and page.count("<tr>") == 1 + 1  # the head and the good run
+    with pytest.raises(SystemExit, match="1"):
+        main([str(bad)])
+    assert "no run to compare" in capsys.readouterr().out
+
+
+def test_a_run_without_best_pt_is_compared(tmp_path):
+    """It is written only after the first evaluation."""
+    run = read_run(spoil(made(tmp_path / "run", [None, None]), "no best.pt"))
+    assert run.best == {} and "classes unknown: no best.pt" in run.data
+
+
+def test_a_damaged_cell_names_its_line(tmp_path):
+    (tmp_path / "log.csv").write_text("epoch,AP,seconds,images_per_second\n1,.5,2,3\n2,x,2,3\n")
+    with pytest.raises(ValueError, match="line 3: AP is 'x', not a number"):
+        read_log(tmp_path / "log.csv")
+
+
+def test_the_page_shows_the_table_in_a_browser(tmp_path, capsys):
+    one = made(tmp_path / f"{HOSTILE}-1", [0.1, 0.3], train=HOSTILE, classes=[HOSTILE], note=f"{HOSTILE}{'x' * 200}")
+    two = made(tmp_path / "_hidden-2", [0.2], seconds=1.0)
+    main([str(one), str(two), str(tmp_path / f"gone{HOSTILE}"), f"output={tmp_path / 'out'}"])
+    printed = capsys.readouterr().out
+    assert str(tmp_path / "out" / "compare.html") in printed and max(map(len, printed.splitlines())) < 400
+    document, log = in_browser(tmp_path / "out" / "compare.html")
+    assert "CONSOLE" not in log and "Refused" not in log, log
+    words = words_of(document)
+    for row in table(read_runs([one, two])[0]):
+        for cell in row:
+            assert " ".join(cell.split()) in words, cell
+    assert f"gone{HOSTILE}: there is no such folder" in words
+    tags = set(re.findall(r"<([a-z0-9]+)", document))
+    assert "img" in tags and not tags & {"script", "iframe", "link", "object"} and "onload=alert" not in tags
+    assert set(re.findall(r'(?:href|src)="([^"]{0,16})', document)) == {"data:image/png;b"}
+    image = cv2.imread(str(tmp_path / "out" / "compare.png"))
+    assert image.shape[1] > 1000 and any(len(cell) > CUT for row in table(read_runs([one])[0]) for cell in row)
+
+
+def test_without_folders_the_program_explains_itself():
+    with pytest.raises(SystemExit, match="python -m tools.compare"):
+        main([])
+    with pytest.raises(SystemExit, match="0"):
+        main(["--help"])
+
+
+def test_forty_runs_fit_the_plot(tmp_path):
+    folders = [made(tmp_path / f"run-{i:02}", [i / 100, i / 90]) for i in range(3)]
+    folders += [Path(shutil.copytree(folders[0], tmp_path / f"copy-{i:02}")) for i in range(37)]
+    main([str(folder) for folder in folders])
+    assert cv2.imread(str(tmp_path / "compare.png")).shape[0] > 900

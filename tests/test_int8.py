@@ -1,0 +1,184 @@
+"""export.py int8=true: an 8-bit file with the same interface, its AP measured, and refused if it loses too much."""
+
+import contextlib
+import io
+import json
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from lively import lively_checkpoint
+from small import TINY_WEIGHTS
+
+import evaluate
+from datasets import calibration, demo, formats
+from datasets.errors import DataError
+from export import Config, main
+from nets import detector, int8
+from nets.detector import Detector
+from nets.onnx import OnnxModel
+from utils.config import ConfigError
+
+
+def data_of(images):
+    """Calibration images and a loader, as export.py reads them for TINY_WEIGHTS."""
+    loaded = detector.load(TINY_WEIGHTS)
+    kind = (loaded.config, loaded.classes, loaded.image_size, loaded.model.letterbox)
+    return calibration.read(str(images / "train.txt"), str(images / "val.txt"), *kind)
+
+
+@pytest.fixture(scope="module")
+def files(demo_images, tmp_path_factory):
+    """The checkpoint of a short training as a float32 file and as an 8-bit file, with the printed text of the latter."""
+    folder = tmp_path_factory.mktemp("int8")
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        before = main(Config(str(TINY_WEIGHTS), output=str(folder / "float.onnx"), check_images=2))
+        after = Path(shutil.copy(before, folder / "int8.onnx"))
+        int8.quantize(after, *data_of(demo_images), most=1)
+    return before, after, printed.getvalue()
+
+
+def about_of(file):
+    return {entry.key: json.loads(entry.value) for entry in onnx.load(file).metadata_props}
+
+
+def test_the_file_has_the_same_interface(files):
+    before, after, _ = files
+    assert about_of(after) == about_of(before) | {"int8": True}
+    for kind in ("input", "output"):
+        ours, theirs = ([str(x) for x in getattr(onnx.load(file).graph, kind)] for file in (before, after))
+        assert ours == theirs
+
+
+def nodes_by_name(file):
+    return {node.name: node for node in onnx.load(file).graph.node}
+
+
+def test_all_but_the_first_and_the_last_convolutions_have_8_bit_inputs(files):
+    """Decoding and NMS stay in float32, too."""
+    before, after = map(nodes_by_name, files[:2])
+    made = {name: node.op_type for node in after.values() for name in node.output}
+    convolutions = [name for name, node in before.items() if node.op_type == "Conv"]
+    small = [name for name in convolutions if made.get(after[name].input[1]) == "DequantizeLinear"]
+    assert small == convolutions[1:-9]  # boxes, objectness, classes of three strides
+    rounded = {node.input[0] for node in after.values() if node.op_type == "QuantizeLinear"}
+    changed = [node for name, node in before.items() if rounded & set(after[name].output)]
+    assert {node.op_type for node in changed} == {"Conv", "Sigmoid", "Mul"}
+    assert {node.name for node in changed} - set(int8.inner_nodes(onnx.load(files[0]).graph, 0)) <= set(
+        convolutions[:1]
+    )
+    weights = {x.name: x.data_type for x in onnx.load(files[1]).graph.initializer if len(x.dims) == 4}
+    assert list(weights.values()).count(onnx.TensorProto.INT8) == len(convolutions) - 10
+
+
+def test_the_printed_ap_is_that_of_evaluate(files, demo_images, tmp_path):
+    data = {"data": str(demo_images / "val.txt"), "workers": 0, "device": "cpu", "worst": 0}
+    metrics = evaluate.main(evaluate.Config(str(files[1]), output=str(tmp_path / "out"), **data))
+    assert re.search(rf"int8 +mAP50-95 {metrics['AP']:.4f}  [\d.]+ MiB  all inner layers", files[2])
+    assert re.search(r"float32 +mAP50-95 \d\.\d{4}  [\d.]+ MiB\n", files[2])
+    assert re.search(r"float32 [\d.]+ ms, int8 [\d.]+ ms per image on this CPU: [\d.]+ times as fast", files[2])
+
+
+def test_the_file_detects_what_the_float_file_detects(files):
+    images = [demo.draw_image(number)[0] for number in range(4)]
+    ours, theirs = (Detector(file, confidence=0.2)(images) for file in files[:2])
+    found = [sum(len(one.scores) for one in results) for results in (ours, theirs)]
+    assert found[0] > 3 and abs(found[0] - found[1]) <= 0.3 * found[0]
+
+
+@pytest.mark.parametrize(("losses", "tries"), [((0.0099,), 1), ((0.2, 0.02, 0.0099), 3), ((0.2, 0.1, 0.05, 0.0101), 4)])
+def test_more_layers_stay_in_float_until_the_loss_is_a_point(files, demo_images, tmp_path, monkeypatch, losses, tries):
+    values, fractions = iter([0.3, *(0.3 - loss for loss in losses)]), []
+
+    def quantized(model, path, images, fraction):
+        fractions.append(fraction)
+        path.write_bytes(b"8 bits")
+
+    monkeypatch.setattr(int8, "speed", lambda *_: [2.0, 1.0])
+    monkeypatch.setattr(int8, "average_precision", lambda *_: next(values))
+    monkeypatch.setattr(int8, "quantized", quantized)
+    file = Path(shutil.copy(files[0], tmp_path / "a.onnx"))
+    refused = pytest.raises(
+        int8.Int8Error, match="lose 0.0101 of the mAP, more than int8_loss=0.01; nothing.*int8_loss=0.0102"
+    )
+    with refused if losses[-1] > 0.01 else contextlib.nullcontext():
+        int8.quantize(file, [], None, most=0.01)
+    assert fractions == list(int8.FLOAT_FRACTIONS[:tries])
+    assert (file.read_bytes() == b"8 bits") == (losses[-1] < 0.01)
+
+
+def test_a_fraction_of_the_convolutions_stays_in_float(files):
+    graph = onnx.load(files[0]).graph
+    names = [node.name for node in graph.node if node.op_type == "Conv"]
+    inner = {fraction: set(int8.inner_nodes(graph, fraction)) & set(names) for fraction in (0.0, 0.25, 0.5)}
+    assert inner[0.0] == set(names[1:-9]) and inner[0.5] < inner[0.25] < inner[0.0]
+    assert inner[0.25] == set(names[len(names) // 4 : -9])
+
+
+OPTIONS = {
+    "raw": {"outputs": "raw", "uint8_input": False, "batch_size": 2},
+    "any": {"batch_size": 0, "dynamic_size": True},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OPTIONS)
+def test_every_kind_of_file_can_have_8_bits(demo_images, tmp_path, name):
+    own = {"train": str(demo_images / "train.txt"), "val": str(demo_images / "val.txt"), "int8": True, "int8_loss": 1}
+    file = main(Config(str(TINY_WEIGHTS), output=str(tmp_path / "a.onnx"), check_images=2, **own, **OPTIONS[name]))
+    assert about_of(file)["int8"] and OnnxModel(file).num_classes == len(demo.CLASSES)
+    assert onnx.TensorProto.INT8 in {x.data_type for x in onnx.load(file).graph.initializer}
+    Detector(file, batch_size=3)([demo.draw_image(number)[0] for number in range(3)])
+
+
+def test_a_refused_file_is_not_written_and_the_data_are_those_of_the_run(demo_images, tmp_path, monkeypatch):
+    def quantize(path, images, loader, most):
+        assert [image.shape for image in images] == [(64, 96, 3)] * 3 and most == 0.01  # three of nine images
+        assert len({image.tobytes() for image in images}) == 3 and len(loader.dataset) == 5
+        raise int8.Int8Error("too much")
+
+    monkeypatch.setattr(int8, "quantize", quantize)
+    monkeypatch.setattr(calibration, "IMAGES", 3)
+    own = {"train": str(demo_images / "train.txt"), "val": str(demo_images / "val.txt")}
+    weights = lively_checkpoint(tmp_path / "best.pt", classes=demo.CLASSES, **own)
+    weights.with_suffix(".onnx").write_bytes(b"the previous file")
+    with pytest.raises(int8.Int8Error):
+        main(Config(str(weights), check_images=1, int8=True))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["best.onnx", "best.pt"]
+    assert weights.with_suffix(".onnx").read_bytes() == b"the previous file"
+
+
+def test_what_cannot_work_names_the_fix(tmp_path, painted):
+    with pytest.raises(DataError, match="give train= and val="):
+        calibration.read(None, None, {}, ("a",), (64, 64), "center")
+    with pytest.raises(DataError, match="give val="):
+        calibration.read(str(painted(3)), None, {}, ("a",), (64, 64), "center")
+    with pytest.raises(ConfigError, match="int8_loss=-1: it must be at least 0"):
+        main(Config(int8_loss=-1))
+    half = onnx.numpy_helper.from_array(np.zeros(3, np.float16), "x")
+    graph = onnx.helper.make_graph([], "half", [], [], [half])
+    onnx.save(onnx.helper.make_model(graph), tmp_path / "half.onnx")
+    with pytest.raises(ConfigError, match="exclude each other"):
+        int8.quantize(tmp_path / "half.onnx", [], None, 1)
+
+
+def test_an_image_that_cannot_be_read_is_reported_and_left_out(painted, capsys):
+    file = painted(4)
+    (file.parent / "train_1.png").write_bytes(b"broken")
+    data = formats.read(str(file), "train", ("red", "blue"))
+    assert len(calibration.calibration_images(data)) == 3
+    assert "train_1.png" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_the_official_nano_loses_at_most_a_point(shared, tmp_path):
+    data = shared / "data"
+    options = {"model": "yolox_nano", "images": str(data / "coco_val326/images"), "int8": True, "check_images": 2}
+    options |= {"train": str(data / "coco_train337/instances_train2017_subset.json")}
+    options |= {"val": str(data / "coco_val326/instances_val2017_core326.json")}
+    file = main(Config(str(shared / "weights/yolox_nano.pth"), output=str(tmp_path / "nano.onnx"), **options))
+    assert about_of(file)["int8"] and file.stat().st_size < 0.6 * 3.65 * 2**20
+    assert len(Detector(file)(np.full((416, 416, 3), 114, np.uint8))) == 1

@@ -1,0 +1,230 @@
+"""Compares runs: their mAP, minutes, images, and the constants in which they differ.
+
+    python -m tools.compare runs/* [output=FOLDER]
+
+Prints a table, the best mAP first, and writes it with a plot of all runs to compare.html and compare.png in `output`.
+Folders that hold no whole run are listed with the reason.
+"""
+
+import csv
+import hashlib
+import json
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from utils.config import override, printable, show
+from utils.validate import first_line
+
+FILES = ("compare.png", "compare.html")
+NUMBERS = ("epoch", "seconds", "images_per_second")  # columns of log.csv that every row has; AP only if evaluated
+WHERE = ("name", "output", "resume")  # constants about the folder, which is in the table
+CUT = 24  # characters of a value in the printed table
+
+
+@dataclass(frozen=True)
+class Config:
+    output: str | None = None  # folder for compare.html and compare.png; none: the folder that holds the first run
+
+
+class RunError(ValueError):
+    """A folder holds no whole run; the message gives the reason."""
+
+
+class Run(NamedTuple):
+    """What a run folder tells."""
+
+    folder: Path
+    config: dict[str, Any]
+    rows: list[dict[str, float]]  # of log.csv, with the columns NUMBERS and, of evaluated epochs, AP
+    data: tuple[str, ...]  # what the mAP depends on besides the training: data and classes, as text
+
+    @property
+    def evaluated(self) -> list[dict[str, float]]:
+        """The rows with an mAP. Without boxes in the validation data there is none."""
+        return [row for row in self.rows if row.get("AP", -1) >= 0]
+
+    @property
+    def best(self) -> dict[str, float]:
+        """The first row with the highest mAP; {} without one."""
+        return max(self.evaluated, key=lambda row: row["AP"], default={})
+
+    @property
+    def minutes(self) -> list[float]:
+        """The minutes of training from the start until the end of each row, without evaluations."""
+        return [sum(row["seconds"] for row in self.rows[: i + 1]) / 60 for i in range(len(self.rows))]
+
+    @property
+    def images(self) -> int:
+        """The number of training images that the network was given."""
+        return round(sum(row["seconds"] * row["images_per_second"] for row in self.rows))
+
+
+def read_run(folder: Path) -> Run:
+    """Reads a run folder. Raises RunError if it holds no finished epoch, or a damaged file."""
+    if not folder.is_dir():
+        raise RunError("not a folder" if folder.exists() else "there is no such folder")
+    if not (folder / "config.json").exists():
+        raise RunError("no config.json: not a run folder of train.py")
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise RunError(f"config.json cannot be read ({first_line(error)})") from error
+    if not isinstance(config, dict):
+        raise RunError("config.json holds no constants")
+    rows = read_log(folder / "log.csv")
+    return Run(folder, config, rows, data_of(folder, config, rows))
+
+
+def read_log(path: Path) -> list[dict[str, float]]:
+    """Reads the columns NUMBERS and AP of a log.csv. Raises RunError for a line that is not whole."""
+    if not path.exists():
+        raise RunError("no log.csv: the run has not begun to train")
+    rows = []
+    try:
+        with open(path, encoding="utf-8", newline="") as file:
+            reader = csv.DictReader(file)
+            for row in reader:
+                cells = {name: row.get(name) for name in NUMBERS}
+                cells |= {"AP": row["AP"]} if row.get("AP") else {}
+                rows.append({name: number(cell, f"line {reader.line_num}: {name}") for name, cell in cells.items()})
+    except RunError as error:
+        raise RunError(f"log.csv, {error}") from error
+    except (OSError, ValueError, csv.Error) as error:
+        raise RunError(f"log.csv cannot be read ({first_line(error)})") from error
+    if not rows:
+        raise RunError("no epoch in log.csv: the first one has not ended")
+    return rows
+
+
+def number(text: str | None, where: str) -> float:
+    """Returns a finite number. Raises RunError for anything else."""
+    try:
+        value = float(text or "")
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise RunError(f"{where} is {'missing' if not text else repr(text[:CUT])}, not a number")
+    return value
+
+
+def data_of(folder: Path, config: dict[str, Any], rows: list[dict[str, float]]) -> tuple[str, ...]:
+    """Returns the data of a run as text: equal for two runs on the same data, whose mAP can be compared."""
+    val = str(config.get("val"))
+    if Path(val).name == "val.txt" and Path(val).parent.name == folder.name:  # a fraction of the training images
+        file = folder / "val.txt"
+        digest = hashlib.blake2b(file.read_bytes(), digest_size=4).hexdigest() if file.is_file() else "missing"
+        val = f"a part of the training data ({digest})"
+    parts = [f"train {config.get('train')}", f"val {val}", classes_text(folder / "best.pt")]
+    if not config.get("repeat"):  # otherwise an epoch has more images than the data
+        parts.append(f"{round(rows[0]['seconds'] * rows[0]['images_per_second'])} training images")
+    return tuple(parts)
+
+
+def classes_text(path: Path) -> str:
+    """Returns the classes of a checkpoint as text. The weights stay on the disk."""
+    if not path.exists():
+        return "classes unknown: no best.pt"
+    try:
+        classes = torch.load(path, map_location="cpu", weights_only=True, mmap=True)["classes"]
+        return f"{len(classes)} classes: {', '.join(classes)}"
+    except Exception as error:  # damaged bytes can raise any kind of error
+        raise RunError(f"best.pt is damaged ({first_line(error)})") from error
+
+
+def read_runs(folders: Sequence[Path]) -> tuple[list[Run], dict[str, str]]:
+    """Returns the runs, the best mAP first, and the folders that hold none, with the reason."""
+    runs, refused = [], {}
+    for folder in folders:
+        try:
+            runs.append(read_run(folder))
+        except RunError as error:
+            refused[str(folder)] = str(error)
+    return sorted(runs, key=lambda run: -run.best.get("AP", -1)), refused
+
+
+def data_marks(runs: Sequence[Run]) -> dict[tuple[str, ...], str]:
+    """Returns data -> A, B, ... in the order of the runs; {} if all runs have the same data."""
+    kinds = list(dict.fromkeys(run.data for run in runs))
+    return {data: mark_of(i) for i, data in enumerate(kinds)} if len(kinds) > 1 else {}
+
+
+def mark_of(index: int) -> str:
+    """Returns A, B, ... Z, A2, B2, ..."""
+    return chr(ord("A") + index % 26) + (str(index // 26 + 1) if index >= 26 else "")
+
+
+def table(runs: Sequence[Run]) -> list[list[str]]:
+    """Returns the table, a row per run below the head. The constants in which the runs differ are its last columns."""
+    names = dict.fromkeys(name for run in runs for name in run.config if name not in WHERE)
+    texts = {name: [show(run.config[name]) if name in run.config else "-" for run in runs] for name in names}
+    differ = [name for name in names if len(set(texts[name])) > 1]
+    marks = data_marks(runs)
+    columns = ["", "run", *["data"] * bool(marks), "best mAP", "epoch", "last mAP", "epochs", "minutes", "images"]
+    rows = [columns + differ]
+    for i, run in enumerate(runs):
+        best, last = run.best, run.evaluated[-1] if run.evaluated else {}
+        row = [str(i + 1), run.folder.name, *([marks[run.data]] if marks else [])]
+        row += [f"{best['AP']:.4f}", f"{best['epoch']:.0f}", f"{last['AP']:.4f}"] if best else ["-"] * 3
+        row += [f"{run.rows[-1]['epoch']:.0f} of {show(run.config.get('epochs'))}", f"{run.minutes[-1]:.1f}"]
+        rows.append([*row, f"{run.images:,}", *(texts[name][i] for name in differ)])
+    return rows
+
+
+def short(text: str) -> str:
+    """Returns a text of at most CUT characters."""
+    return text if len(text) <= CUT else f"{text[: CUT - 3]}..."
+
+
+def text_of(runs: Sequence[Run], refused: dict[str, str]) -> str:
+    """Returns the comparison as text."""
+    head, *rows = table(runs)
+    rows = [[cell if name == "run" else short(cell) for name, cell in zip(head, row, strict=True)] for row in rows]
+    rows.insert(0, head)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    sides = ["<" if name in ("run", "data") else ">" for name in head]
+    lines = []
+    for row in rows if runs else []:
+        cells = zip(row, sides, widths, strict=True)
+        lines.append("  ".join(f"{cell:{side}{width}}" for cell, side, width in cells))
+    lines += notes(runs)
+    lines += ["", "not compared:", *(f"  {folder}: {why}" for folder, why in refused.items())] if refused else []
+    return "\n".join(printable(line.rstrip()) for line in lines)
+
+
+def notes(runs: Sequence[Run]) -> list[str]:
+    """Returns the meaning of the columns and of the marks of the data."""
+    lines = ["mAP50-95 on the validation data; minutes of training without evaluations; images given to the network"]
+    if marks := data_marks(runs):
+        lines.append("runs on different data: compare the mAP only within one letter")
+        lines += [f"data {mark}: {'; '.join(data)}" for data, mark in marks.items()]
+    return lines if runs else ["no run to compare"]
+
+
+def main(words: Sequence[str]) -> None:
+    """Compares the runs of the arguments `words`; exits with status 1 if there is none."""
+    names = {field.name for field in fields(Config)}
+    options = [word for word in words if word.partition("=")[0] in names or word in ("-h", "--help")]
+    folders = [Path(word) for word in words if word not in options and Path(word).name not in FILES]
+    if not folders and not options:
+        raise SystemExit(__doc__)
+    try:
+        cfg = override(Config(), options)
+    except ValueError as error:
+        raise SystemExit(str(error)) from error
+    runs, refused = read_runs(list(dict.fromkeys(folders)))
+    print(text_of(runs, refused))
+    if not runs:
+        raise SystemExit(1)
+    from tools.compare_page import write_page
+
+    print(f"\n{write_page(Path(cfg.output or runs[0].folder.parent), runs, refused)}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
