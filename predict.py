@@ -45,6 +45,7 @@ class Config:
     save: bool = True  # images or video with drawn boxes
     crops: bool = False  # every object as an image of its own, in a folder per class
     labels: str | None = None  # files to correct by hand: labelstudio, cvat, coco, yolo, yolo_scores, voc or txt
+    heatmap: bool = False  # the pixels that each detection depends on, drawn over the image, in the folder heatmaps
     speed: bool = False  # only measure the speed of decoding, preprocessing, network and post-processing
     # hardware
     image_size: tuple[int, int] | None = None  # height, width; none: that of the training
@@ -78,22 +79,25 @@ def main(cfg: Config) -> Path | None:
 
         print(threshold_text(detector))
     stream = cfg.source is not None and is_stream(cfg.source)
-    if stream and cfg.labels:
-        raise ConfigError(f"labels={cfg.labels} is for images: the frames of a video are not kept as files")
+    if stream and (cfg.labels or cfg.heatmap):
+        raise ConfigError("labels= and heatmap=true are for images: the frames of a video are not kept as files")
     images = {} if stream else find_images(cfg.source or validation_images(detector), cfg.output)
     if cfg.speed:
         from nets.speed import decoded, measure, speed_table
 
         print(speed_table(measure(detector, decoded(cfg.source, images.values())), cfg.batch_size))
         return None
-    label_files = None
+    writers = {}
     if cfg.labels:
         from datasets.labels import LabelFiles
 
-        label_files = LabelFiles(cfg.labels, detector.classes, images, "/".join(Path(detector.path).parts[-2:]))
+        model = "/".join(Path(detector.path).parts[-2:])
+        writers["labels"] = LabelFiles(cfg.labels, detector.classes, images, model)
+    if cfg.heatmap:
+        writers["heatmaps"] = detector.model.heatmaps(detector.image_size, detector.classes)
     folder = open_output(cfg.output)
     ids = COCO_CATEGORY_IDS if detector.classes == COCO_CLASSES else range(len(detector.classes))
-    results = Results(folder, detector.classes, ids, cfg.crops, label_files)
+    results = Results(folder, detector.classes, ids, cfg.crops, writers)
     try:
         if stream:
             predict_video(detector, cfg.source, results, cfg.show, cfg.save)

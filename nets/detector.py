@@ -158,9 +158,8 @@ def load(
 ) -> Loaded:
     """Loads a trained model: a checkpoint of this project, an ONNX file of export.py, or official weights.
 
-    Official weights need `model`; they are a file, or "coco" to download them once. `path=None` means "coco" with `model`, and
-    the newest checkpoint in runs/ without it.
-    Weights with 80 classes are taken for COCO's. `classes` picks some of COCO's, or names the classes of other weights.
+    `path=None` is "coco" with `model`, or the newest checkpoint in runs/. Official weights need `model`; they are a file, or
+    "coco" to download them. Those of 80 classes are taken for COCO's. `classes` picks some of COCO's, or names those of others.
     `image_size=None` is the size of the training. Raises CheckpointError, PretrainedError or ValueError with the fix.
     """
     path = Path(path or ("coco" if model else newest_checkpoint()))
