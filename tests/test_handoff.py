@@ -149,7 +149,7 @@ def test_an_image_that_is_dropped_on_the_gradio_page_comes_back_with_boxes(place
             tab.goto(page.local_url, timeout=120_000, wait_until="domcontentloaded")
             tab.wait_for_selector("input[type=file]", state="attached", timeout=120_000)
             tab.evaluate(DROP, data)
-            tab.wait_for_function("document.querySelectorAll('img').length >= 2", timeout=120_000)
+            tab.wait_for_function(TWO_IMAGES, timeout=120_000)
             sources = tab.eval_on_selector_all("img", "images => images.map(image => image.src)")
             shown = [read_url(source) for source in sources]  # while the server runs
             browser.close()
@@ -168,6 +168,9 @@ DROP = """data => {
     for (const kind of ["dragenter", "dragover", "drop"])
         target.dispatchEvent(new DragEvent(kind, {dataTransfer: transfer, bubbles: true, cancelable: true}));
 }"""
+
+
+TWO_IMAGES = "[...document.images].filter(image => image.src.startsWith('http') && image.naturalWidth).length >= 2"
 
 
 def read_url(address: str) -> np.ndarray | None:
