@@ -32,7 +32,7 @@ from utils.metrics import BACKEND, COCO_METRICS
 @dataclass(frozen=True)
 class Config:
     # what everyone sets
-    checkpoint: str | None = None  # checkpoint, .onnx or official weights; coco: download; none: newest runs/*/best.pt
+    checkpoint: str | None = None  # .pt, .onnx; none: official weights of model=, or the newest runs/*/best.pt
     data: str | None = None  # annotation file, COCO JSON, YOLO yaml, or a folder; none: val of the training
     output: str | None = None  # a folder; none: a new one next to the checkpoint (.onnx, official weights: in runs)
     # for official weights, which do not contain it

@@ -30,7 +30,7 @@ from utils.images import FILL, ImageError, images_under, letterbox, read_image
 @dataclass(frozen=True)
 class Config:
     # what most users set
-    checkpoint: str | None = None  # a checkpoint or official weights; coco: download; none: the newest runs/*/best.pt
+    checkpoint: str | None = None  # a .pt file; none: official weights of model=, or the newest runs/*/best.pt
     output: str | None = None  # the file to write; none: next to the checkpoint (official weights: the current folder)
     # for official weights, which do not store these
     model: str | None = None  # yolox_nano, yolox_tiny, yolox_s, _m, _l, _x; yolov9_t, _s, _m, _c

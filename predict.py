@@ -31,7 +31,7 @@ Origin = tuple[str, str, int | None]  # of an image: name in the results, path, 
 @dataclass(frozen=True)
 class Config:
     # what most users set
-    checkpoint: str | None = None  # .pt or .onnx; coco: official weights, with model=; none: the newest runs/*/best.pt
+    checkpoint: str | None = None  # .pt or .onnx; none: official weights of model=, or the newest runs/*/best.pt
     source: str | None = None  # image, folder, pattern, video, camera number; none: validation images of the training
     output: str | None = None  # a folder; none: a new one in runs
     confidence: float | str | None = None  # lower: more boxes, more wrong; none: of the best F1, or 0.3; per_class
@@ -47,6 +47,7 @@ class Config:
     save: bool = True  # images or video with drawn boxes
     crops: bool = False  # every object as an image of its own, in a folder per class
     labels: str | None = None  # files to correct by hand: labelstudio, cvat, coco, yolo, yolo_scores, voc or txt
+    heatmap: bool = False  # the pixels that each detection depends on, drawn over the image, in the folder heatmaps
     speed: bool = False  # only measure the speed of decoding, preprocessing, network and post-processing
     # hardware
     image_size: tuple[int, int] | None = None  # height, width; none: that of the training
@@ -80,22 +81,25 @@ def main(cfg: Config) -> Path | None:
 
         print(threshold_text(detector))
     stream = cfg.source is not None and is_stream(cfg.source)
-    if stream and cfg.labels:
-        raise ConfigError(f"labels={cfg.labels} is for images: the frames of a video are not kept as files")
+    if stream and (cfg.labels or cfg.heatmap):
+        raise ConfigError("labels= and heatmap=true are for images: the frames of a video are not kept as files")
     images = {} if stream else find_images(cfg.source or validation_images(detector), cfg.output)
     if cfg.speed:
         from nets.speed import decoded, measure, speed_table
 
         print(speed_table(measure(detector, decoded(cfg.source, images.values())), cfg.batch_size))
         return None
-    label_files = None
+    writers = {}
     if cfg.labels:
         from datasets.labels import LabelFiles
 
-        label_files = LabelFiles(cfg.labels, detector.classes, images, "/".join(Path(detector.path).parts[-2:]))
+        model = "/".join(Path(detector.path).parts[-2:])
+        writers["labels"] = LabelFiles(cfg.labels, detector.classes, images, model)
+    if cfg.heatmap:
+        writers["heatmaps"] = detector.model.heatmaps(detector.image_size, detector.classes)
     folder = open_output(cfg.output)
     ids = COCO_CATEGORY_IDS if detector.classes == COCO_CLASSES else range(len(detector.classes))
-    results = Results(folder, detector.classes, ids, cfg.crops, label_files)
+    results = Results(folder, detector.classes, ids, cfg.crops, writers)
     try:
         if stream:
             predict_video(detector, cfg.source, results, cfg.show, cfg.save)

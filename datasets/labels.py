@@ -60,9 +60,10 @@ class LabelFiles:
                     raise ValueError(f"XML cannot hold the name {name!r}: rename it, or choose another kind of labels=")
 
     def add(
-        self, folder: Path, name: str, path: str, boxes: np.ndarray, labels: np.ndarray, scores: np.ndarray, size: tuple
+        self, folder: Path, name: str, path: str, boxes: np.ndarray, labels: np.ndarray, scores: np.ndarray, pixels
     ) -> None:
-        """Writes the boxes [n, 4] xyxy inside of an image of `size` = (width, height) to `folder`, or keeps them."""
+        """Writes the boxes [n, 4] xyxy inside of an image, whose `pixels` are [H, W, 3], to `folder`, or keeps them."""
+        size = pixels.shape[1], pixels.shape[0]
         image = Labeled(name.replace(os.sep, "/"), path, size, boxes, labels, scores)
         if self.kind in ONE_FILE:
             self.images.append(image)

@@ -70,12 +70,12 @@ def criterion(model: DetectionModel, normalizer: Callable[[Tensor], Tensor] = lo
     return criteria[type(model)](model.strides, normalizer, no_aug)
 
 
-def fetch_weights(name: str, mirror: str | None = None) -> Path:
+def fetch_weights(name: str, mirror: str | None = None, option: str = "weights") -> Path:
     """Downloads the official COCO weights of a model once and returns the path; see `weights.fetch`."""
     from nets.weights import fetch, require_all
 
     family, size = family_of(name)
-    return fetch(name, family.weights.get(size), mirror, verify=partial(require_all, name))
+    return fetch(name, family.weights.get(size), mirror, verify=partial(require_all, name), option=option)
 
 
 def read_weights(path: str | Path, name: str) -> tuple[dict[str, Tensor], tuple[str, ...] | None]:

@@ -166,15 +166,15 @@ def load(
 ) -> Loaded:
     """Loads a trained model: a checkpoint of this project, an ONNX file of export.py, or official weights.
 
-    `path=None` is the newest checkpoint in runs/. Official weights need `model`; they are a file, or "coco" to download them.
-    Weights with 80 classes are taken for COCO's. `classes` picks some of COCO's, or names the classes of other weights.
+    `path=None` is "coco" with `model`, or the newest checkpoint in runs/. Official weights need `model`; they are a file, or
+    "coco" to download them. Those of 80 classes are taken for COCO's. `classes` picks some of COCO's, or names those of others.
     `image_size=None` is the size of the training. Raises CheckpointError, PretrainedError or ValueError with the fix.
     """
-    path = newest_checkpoint() if path is None else Path(path)
+    path = Path(path or ("coco" if model else newest_checkpoint()))
     if str(path) == "coco":
         if model is None:
             raise ValueError(f"checkpoint=coco needs model=, one of {', '.join(nets.model_names())}")
-        path = nets.fetch_weights(model)
+        path = nets.fetch_weights(model, option="checkpoint")
     if path.suffix == ".onnx":
         from nets.onnx import OnnxModel
 
@@ -218,5 +218,5 @@ def newest_checkpoint() -> Path:
         return newest
     raise checkpoint.CheckpointError(
         "no runs/*/best.pt here. Train one with `python train.py`, name one with checkpoint=FILE, or use the official "
-        "weights with checkpoint=coco model=yolox_s"
+        "weights with model=yolox_s"
     )

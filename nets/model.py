@@ -1,6 +1,6 @@
 """The base class of all detection models: freezing, prediction, fusing layers for inference."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -63,6 +63,12 @@ class DetectionModel(nn.Module):
         from nets import card
 
         card.write(self, *run)
+
+    def heatmaps(self, image_size: tuple[int, int], classes: Sequence[str]):
+        """Returns a `heatmap.HeatMaps`: it draws the pixels that a detection depends on."""
+        from nets.heatmap import HeatMaps
+
+        return HeatMaps(self, image_size, classes)
 
     def detections(self, predictions, image_size: tuple[int, int], transforms: Tensor, **limits) -> list[Detections]:
         """Turns predictions into detections per image, with boxes in pixels of the original image, not clipped.

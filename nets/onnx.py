@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -134,6 +134,10 @@ class OnnxModel:
         if torch.device(device).type != "cpu":
             raise ValueError(f".onnx files run on the CPU only, not on {device}: give device=cpu, or the checkpoint")
         return self
+
+    def heatmaps(self, *_: Any) -> NoReturn:
+        """Raises ValueError: heat maps need gradients."""
+        raise ValueError(f"heatmap=true needs the gradients of a checkpoint: give checkpoint=FILE.pt, not {self._path}")
 
     def eval(self) -> "OnnxModel":
         """Returns the model: it is always in evaluation mode."""

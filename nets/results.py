@@ -16,16 +16,16 @@ SHOWN = 10  # classes and unreadable images that the summary names
 
 
 class Results:
-    """Collects the detections of images or frames; writes crops and label files at once, the JSON in `finish`.
+    """Collects the detections of images or frames; writes crops and other files at once, the JSON in `finish`.
 
-    `category_ids`: the category id in the JSON of each label. `label_files`: a `datasets.labels.LabelFiles` or None.
+    `category_ids`: of the labels in the JSON. `writers`: folder -> what writes into it, such as a `datasets.labels.LabelFiles`.
     """
 
     def __init__(
-        self, folder: Path, classes: Sequence[str], category_ids: Sequence[int], crops: bool = False, label_files=None
+        self, folder: Path, classes: Sequence[str], category_ids: Sequence[int], crops: bool = False, writers=()
     ):
         self.folder, self.classes, self.category_ids = folder, classes, category_ids
-        self.crops, self.label_files = crops, label_files
+        self.crops, self.writers = crops, dict(writers)
         self.entries: list[dict] = []  # of detections.json
         self.unread: list[str] = []  # messages about images that cannot be read
         self.counts: Counter = Counter()  # detections per class
@@ -48,8 +48,8 @@ class Results:
         boxes, labels, scores = boxes[inside], result.labels[inside], result.scores[inside]
         if self.crops:
             self._write_crops(Path(name if frame is None else f"{name}_{frame:06}"), image, boxes, labels)
-        if self.label_files is not None:
-            self.label_files.add(self.folder / "labels", name, path, boxes, labels, scores, (width, height))
+        for inner, writer in self.writers.items():
+            writer.add(self.folder / inner, name, path, boxes, labels, scores, image)
 
     def _write_crops(self, name: Path, image: np.ndarray, boxes: np.ndarray, labels: np.ndarray) -> None:
         for number, (box, label) in enumerate(zip(boxes, labels, strict=True), 1):
@@ -59,11 +59,11 @@ class Results:
             write_image(self.folder / "crops" / folder / name.parent / f"{name.name}_{number}.png", image[y1:y2, x1:x2])
 
     def finish(self) -> str:
-        """Writes detections.json (COCO results with class names) and completes the label files -> a summary to print."""
+        """Writes detections.json (COCO results with class names) and completes the other files -> a summary to print."""
         text = json.dumps(self.entries, ensure_ascii=False)
         (self.folder / "detections.json").write_text(text, encoding="utf-8", errors="surrogateescape")
-        if self.label_files is not None:
-            self.label_files.finish(self.folder / "labels")
+        for inner, writer in self.writers.items():
+            writer.finish(self.folder / inner)
         rate = self.images / (time.perf_counter() - self.begin)
         counts = ", ".join(f"{count} {name}" for name, count in self.counts.most_common(SHOWN)) or "nothing"
         counts += ", ..." if len(self.counts) > SHOWN else ""

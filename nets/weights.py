@@ -17,6 +17,10 @@ from utils import checkpoint
 from utils.checkpoint import atomic_write
 from utils.config import cache_folder, make_cache_folder
 
+OTHERS = {  # option of the caller that asks for official weights -> what else it may be
+    "weights": "weights=FILE, weights=none or a mirror, weights=https://HOST",
+    "checkpoint": "checkpoint=FILE",
+}
 # Between the standard deviation of pixels of 0-255, about 60, and that of the legacy preprocessing, about 1.
 MIN_INPUT_STD = 8.0
 
@@ -27,19 +31,20 @@ def fetch(
     mirror: str | None = None,
     timeout: float = 10,
     verify: Callable[[Path], object] | None = None,
+    option: str = "weights",
 ) -> Path:
     """Downloads the official COCO weights of `model` once, into the cache folder, and returns the file.
 
     The SHA-256 is checked at every use, so a file put into the folder by hand is checked too. If it is not known, `verify`
     checks the file at its first use, and its digest is pinned (see `pin`). `mirror` replaces "https://github.com" in the
-    address. Proxies are taken from the environment. `timeout`: seconds for the connection and for every read. Raises
-    PretrainedError.
+    address. Proxies are taken from the environment. `timeout`: seconds for the connection and for every read. `option`: the
+    key of OTHERS that messages name. Raises PretrainedError.
     """
     if official is None:
-        raise PretrainedError(f"there are no official weights for model={model}; give weights=FILE or weights=none")
+        raise PretrainedError(f"there are no official weights for model={model}; give {OTHERS[option]}")
     address = f"{(mirror or pretrained.HOST).rstrip('/')}/{official.path}"
     path = cache_folder() / f"{model}.pth"
-    hint = f"Download {address} by hand to {path}, or give weights=FILE, weights=none or a mirror, weights=https://HOST"
+    hint = f"Download {address} by hand to {path}, or give {OTHERS[option]}"
     if not path.exists():
         try:
             make_cache_folder()

@@ -186,7 +186,7 @@ def test_a_source_without_images_is_an_error_that_names_the_folder(weights, tmp_
 
 def test_a_missing_checkpoint_is_an_error_that_names_the_alternatives(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(CheckpointError, match="python train.py.*checkpoint=FILE.*checkpoint=coco model=yolox_s"):
+    with pytest.raises(CheckpointError, match="python train.py.*checkpoint=FILE.*weights with model=yolox_s"):
         main(Config(source="a.jpg"))
 
 

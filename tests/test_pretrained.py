@@ -37,7 +37,7 @@ UNKNOWN = OfficialFile("owner/releases/other.pt")  # without a digest
 
 @pytest.fixture
 def server(tmp_path, monkeypatch):
-    """A local HTTP server. `.answer` selects its behavior, `.paths` lists the requested paths."""
+    """A local HTTP server. `.answer` selects its behavior, `.data` is the file, `.paths` lists the requested paths."""
     paths = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -50,15 +50,15 @@ def server(tmp_path, monkeypatch):
                 return threading.Event().wait(2)
             self.send_response(200)
             if answer != "no length":
-                self.send_header("Content-Length", str(len(DATA)))
+                self.send_header("Content-Length", str(len(state.data)))
             self.end_headers()
-            self.wfile.write({"cut": DATA[:70_000], "other": b"x" * len(DATA)}.get(answer, DATA))
+            self.wfile.write({"cut": DATA[:70_000], "other": b"x" * len(DATA)}.get(answer, state.data))
 
         def log_message(self, *_):
             pass
 
     http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    state = SimpleNamespace(answer="ok", paths=paths, address=f"http://127.0.0.1:{http.server_port}")
+    state = SimpleNamespace(answer="ok", data=DATA, paths=paths, address=f"http://127.0.0.1:{http.server_port}")
     threading.Thread(target=http.serve_forever, args=(0.01,), daemon=True).start()
     for name in list(os.environ):
         if name.lower().endswith("_proxy"):

@@ -25,9 +25,9 @@ def write_noise(path, height=60, width=80):
     return image
 
 
-def collect(folder, label_files=None, crops=False):
+def collect(folder, writers=(), crops=False):
     """Two images with one name in two folders; one box lies outside of its image, another one partly."""
-    results = Results(folder / "out", CLASSES, (7, 90), crops, label_files)
+    results = Results(folder / "out", CLASSES, (7, 90), crops, writers)
     (folder / "out").mkdir()
     for place, boxes, labels in (
         ("x", [[10.25, 20, 30, 50.5], [-5, 0, 200, 9]], [0, 1]),

@@ -91,7 +91,7 @@ def write(folder: Path, kind: str) -> Path:
     for index, (name, path) in enumerate(images.items()):
         boxes, scores = detected(index)
         height, width = IMAGES[name][0]
-        files.add(folder / "labels", name, path, boxes, truth(index)[1], scores, (width, height))
+        files.add(folder / "labels", name, path, boxes, truth(index)[1], scores, np.zeros((height, width, 3), np.uint8))
     files.finish(folder / "labels")
     return folder
 

@@ -45,7 +45,7 @@ def folder(finished):
 
 def test_run_folder_holds_log_constants_checkpoints_and_images(folder):
     names = {path.name for path in folder.iterdir()}
-    sheets = {f"train_batch_{n}.jpg" for n in (1, 2)} | {"val_predictions.jpg", "curves.png"}
+    sheets = {f"train_batch_{n}.jpg" for n in (1, 2)} | {"val_predictions.jpg", "val_heatmaps.jpg", "curves.png"}
     assert {"config.json", "environment.json", "log.csv", "best.pt", "last.pt"} | sheets <= names
     assert any(name.startswith("events.out.tfevents") for name in names)
     assert not [name for name in names if name.startswith(".")]

@@ -265,8 +265,8 @@ def evaluate(
 def validate(updater: Updater, loader, criterion, ranks: Ranks, run, epoch: int, stop: StopSignal) -> dict[str, Any]:
     """Evaluates the EMA model after an epoch (counted from 0). Returns columns for log.csv, and "thresholds" of classes.
 
-    Batch-norm statistics are averaged over the processes before. Rank 0 also writes the AP of each class and a contact sheet of
-    boxes and detections to `run`. `criterion`: see `evaluate`.
+    Batch-norm statistics are averaged over the processes before. Rank 0 also writes the AP of each class and contact sheets of
+    boxes, detections and heat maps to `run`. `criterion`: see `evaluate`.
     """
     updater.average_statistics(ranks)
     metrics = evaluate(updater.ema.model, loader, ranks, criterion, stop=lambda: stop.received)
@@ -276,5 +276,7 @@ def validate(updater: Updater, loader, criterion, ranks: Ranks, run, epoch: int,
         per_class = {f"AP_class/{n}": row["AP"] for n, row in metrics["per_class"].items() if row["AP"] >= 0}
         run.scalars(per_class, epoch + 1)
         run.image("val_predictions", prediction_sheet(loader.dataset, metrics["detections"]), epoch + 1)
+        heatmaps = updater.ema.model.heatmaps(loader.batch_sampler.image_size, loader.dataset.annotations.classes)
+        heatmaps.log(run, loader.dataset, metrics["detections"], epoch + 1, updater.schedule.plan.epochs)
     row = {name: value for name, value in metrics.items() if isinstance(value, float)}
     return row | {"thresholds": class_thresholds(metrics["per_class"])}

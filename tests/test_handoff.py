@@ -1,0 +1,237 @@
+"""docs/handoff.md: each block of code runs with the package that it is for. docs/first_detector.ipynb runs from start to end.
+
+The packages are not in requirements.txt: without them a test is skipped.
+"""
+
+import base64
+import functools
+import json
+import re
+import shutil
+import urllib.request
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from lively import lively_checkpoint
+from small import SMALL
+from test_check_page import CHROMIUM
+
+import nets
+import train
+from datasets import demo
+from nets.detector import Detector
+from nets.pretrained import COCO_CLASSES
+from utils import checkpoint
+from utils.draw import draw_boxes
+
+ROOT = Path(__file__).parents[1]
+CHECKPOINT = Path("runs/mine-DATE-1/best.pt")  # as the page names it
+NOTEBOOK = ROOT / "docs/first_detector.ipynb"
+MARKS = {"supervision": "def to_supervision", "one image": 'detector("photo.jpg")', "tracking": "ByteTrackTracker()"}
+MARKS |= {"gradio": "gr.Interface", "optuna": "create_study", "fiftyone": "# not run"}
+
+
+def blocks() -> list[str]:
+    """The blocks of Python code of the page."""
+    text = (ROOT / "docs/handoff.md").read_text(encoding="utf-8")
+    return re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+
+
+def block(name: str) -> str:
+    """The only block with the mark of this name."""
+    (found,) = [one for one in blocks() if MARKS[name] in one]
+    return found
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """An empty current folder."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def noise(height=96, width=128) -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 255, (height, width, 3), dtype=np.uint8)
+
+
+def coco_checkpoint(shared: Path) -> Path:
+    """Writes the real weights as a checkpoint of a training, where the page expects one."""
+    state, _ = nets.read_weights(shared / "weights/yolox_nano.pth", "yolox_nano")
+    config = {"model": "yolox_nano", "image_size": (416, 416), "val": None}
+    contents = {"config": config, "classes": list(COCO_CLASSES), "epoch": 1, "step": 1, "metrics": {}, "model": state}
+    CHECKPOINT.parent.mkdir(parents=True)
+    checkpoint.save(CHECKPOINT, contents)
+    return CHECKPOINT
+
+
+def test_every_block_has_a_test_or_says_that_it_was_not_run():
+    assert sorted(blocks()) == sorted(map(block, MARKS))
+    for code in blocks():
+        compile(code, "handoff.md", "exec")
+
+
+@pytest.mark.slow
+def test_supervision_gets_equal_boxes_scores_and_class_ids(place):
+    pytest.importorskip("supervision", reason="pip install supervision")
+    lively_checkpoint(place / CHECKPOINT, image_size=(96, 128), metrics={"confidence": 0.2})
+    cv2.imwrite("photo.jpg", noise())
+    names = {}
+    exec(block("supervision"), names)
+    exec(block("one image"), names)
+    found, (result,) = names["detections"], Detector(CHECKPOINT)("photo.jpg")
+    assert len(found) == len(result.scores) > 5
+    np.testing.assert_array_equal(found.xyxy, result.boxes)
+    np.testing.assert_array_equal(found.confidence, result.scores)
+    np.testing.assert_array_equal(found.class_id, result.labels)
+    assert tuple(found.data["class_name"]) == result.names
+    (empty,) = Detector(CHECKPOINT, confidence=0.9999)(noise())
+    assert len(names["to_supervision"](empty)) == 0
+
+
+@pytest.mark.slow
+def test_tracking_keeps_the_number_of_each_object(place, shared, capsys):
+    """Two photographs that move over a gray video."""
+    pytest.importorskip("trackers", reason="pip install trackers")
+    coco_checkpoint(shared)
+    folder = shared / "data/coco_val326/images"
+    objects = [cv2.resize(cv2.imread(str(folder / f"{i:012}.jpg")), (220, 260)) for i in (285, 724)]  # bear, stop sign
+    video = cv2.VideoWriter("video.mp4", cv2.VideoWriter_fourcc(*"mp4v"), 25, (640, 640))
+    for step in range(16):
+        frame = np.full((640, 640, 3), 114, np.uint8)
+        for (x, y), image in zip(((20 + 8 * step, 30), (380 - 8 * step, 340)), objects, strict=True):
+            frame[y : y + 260, x : x + 220] = image
+        video.write(frame)
+    video.release()
+    names = {}
+    exec(block("supervision"), names)
+    names["detector"] = Detector(CHECKPOINT, device="cpu")
+    exec(block("tracking"), names)
+    rows = re.findall(r"^(-?\d+) ([a-z ]+) \[", capsys.readouterr().out, re.MULTILINE)
+    numbers = {
+        name: [number for number, other in rows if other == name and number != "-1"] for name in ("bear", "stop sign")
+    }
+    for found in numbers.values():
+        assert len(found) >= 12 and len(set(found)) == 1, numbers
+    assert set(numbers["bear"]) != set(numbers["stop sign"])
+
+
+@pytest.mark.slow
+def test_an_image_that_is_dropped_on_the_gradio_page_comes_back_with_boxes(place, monkeypatch):
+    monkeypatch.setenv("GRADIO_ANALYTICS_ENABLED", "False")
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.setenv(name, "127.0.0.1,localhost")
+    gradio = pytest.importorskip("gradio", reason="pip install gradio")
+    playwright = pytest.importorskip("playwright.sync_api", reason="pip install playwright")
+    if not CHROMIUM:
+        pytest.skip("Chromium is not installed: apt-get install chromium")
+    lively_checkpoint(place / CHECKPOINT, image_size=(96, 128), metrics={"confidence": 0.5})
+    monkeypatch.setattr(
+        gradio.Interface,
+        "launch",
+        functools.partialmethod(gradio.Interface.launch, prevent_thread_lock=True, quiet=True),
+    )
+    names = {}
+    exec(block("gradio"), names)
+    image, page = noise(), names["page"]
+    (result,) = names["detector"](image)
+    expected = draw_boxes(image, result.boxes, result.labels, names["detector"].classes, result.scores)
+    assert len(result.scores) and not np.array_equal(expected, image)
+    data = base64.b64encode(cv2.imencode(".png", image)[1].tobytes()).decode()
+    try:
+        with playwright.sync_playwright() as driver:
+            browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+            tab = browser.new_page()
+            errors = []
+            tab.on("pageerror", lambda error: errors.append(error))
+            tab.goto(page.local_url, timeout=120_000, wait_until="domcontentloaded")
+            tab.wait_for_selector("input[type=file]", state="attached", timeout=120_000)
+            tab.evaluate(DROP, data)
+            tab.wait_for_function(TWO_IMAGES, timeout=120_000)
+            sources = tab.eval_on_selector_all("img", "images => images.map(image => image.src)")
+            shown = [read_url(source) for source in sources]  # while the server runs
+            browser.close()
+    finally:
+        page.close()
+        gradio.close_all()
+    assert not errors
+    assert any(np.array_equal(one, expected) for one in shown), sources
+
+
+DROP = """data => {
+    const bytes = Uint8Array.from(atob(data), character => character.charCodeAt(0));
+    const transfer = new DataTransfer();
+    transfer.items.add(new File([bytes], "photo.png", {type: "image/png"}));
+    const target = document.querySelector("input[type=file]");
+    for (const kind of ["dragenter", "dragover", "drop"])
+        target.dispatchEvent(new DragEvent(kind, {dataTransfer: transfer, bubbles: true, cancelable: true}));
+}"""
+
+
+TWO_IMAGES = "[...document.images].filter(image => image.src.startsWith('http') && image.naturalWidth).length >= 2"
+
+
+def read_url(address: str) -> np.ndarray | None:
+    """Reads an image from a local server; None if it is none."""
+    if not address.startswith("http://127.0.0.1"):
+        return None
+    with urllib.request.urlopen(address, timeout=30) as answer:
+        return cv2.imdecode(np.frombuffer(answer.read(), np.uint8), cv2.IMREAD_COLOR)
+
+
+@pytest.mark.slow
+def test_optuna_trains_once_per_trial_and_keeps_the_best(place, demo_images, monkeypatch, capsys):
+    optuna = pytest.importorskip("optuna", reason="pip install optuna")
+    shutil.copytree(demo_images, "data/mine")
+    monkeypatch.setattr(train, "Config", functools.partial(train.Config, **SMALL))
+    code = block("optuna").replace("epochs=10", "epochs=2").replace("n_trials=20", "n_trials=2")
+    names = {}
+    exec(code, names)
+    study = names["study"]
+    assert [path.name.partition("-")[0] for path in sorted(Path("runs").iterdir())] == ["trial0", "trial1"]
+    for number, trial in enumerate(study.trials):
+        (folder,) = Path("runs").glob(f"trial{number}-*")
+        config = json.loads((folder / "config.json").read_text())
+        assert {name: config[name] for name in trial.params} == trial.params
+        assert trial.value == checkpoint.load(folder / "best.pt")["metrics"]["AP"]
+    assert study.best_value == max(trial.value for trial in study.trials)
+    assert str(study.best_params) in capsys.readouterr().out and optuna.__version__
+
+
+def test_the_notebook_is_small_and_shows_what_its_code_prints():
+    cells = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
+    code = [cell for cell in cells if cell["cell_type"] == "code"]
+    assert NOTEBOOK.stat().st_size < 500_000
+    assert [cell["execution_count"] for cell in code] == list(range(1, len(code) + 1))
+    outputs = [output for cell in code for output in cell["outputs"]]
+    assert not [output for output in outputs if output["output_type"] == "error"]
+    assert sum("image/jpeg" in output.get("data", {}) for output in outputs) >= 3
+
+
+@pytest.mark.slow
+def test_the_notebook_runs_from_start_to_end(tmp_path):
+    """In a copy of the project, with the real weights where there are any, and from scratch otherwise."""
+    nbformat = pytest.importorskip("nbformat", reason="pip install nbclient ipykernel")
+    nbclient = pytest.importorskip("nbclient", reason="pip install nbclient ipykernel")
+    pytest.importorskip("ipykernel", reason="pip install nbclient ipykernel")
+    for name in ("nets", "datasets", "utils"):
+        shutil.copytree(ROOT / name, tmp_path / name)
+    shutil.copy(ROOT / "train.py", tmp_path)
+    (tmp_path / "docs").mkdir()
+    notebook = nbformat.read(NOTEBOOK, 4)
+    weights = ROOT.parent / "shared/weights/yolox_nano.pth"
+    if weights.exists():
+        shutil.copy(weights, tmp_path)
+    else:
+        for cell in notebook.cells:
+            cell.source = cell.source.replace('else "coco"', "else None")
+    nbclient.NotebookClient(
+        notebook, timeout=1800, kernel_name="python3", resources={"metadata": {"path": str(tmp_path / "docs")}}
+    ).execute()
+    (folder,) = (tmp_path / "runs").iterdir()
+    rows = (folder / "log.csv").read_text().splitlines()
+    ap = float(rows[-1].split(",")[rows[0].split(",").index("AP")])
+    assert ap > 0.3 or not weights.exists()
+    assert torch.load(folder / "best.pt", weights_only=True)["classes"] == list(demo.CLASSES)
