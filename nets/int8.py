@@ -14,6 +14,7 @@ import onnxruntime
 from onnxruntime.quantization import CalibrationDataReader, CalibrationMethod, QuantFormat, QuantType, quantize_static
 
 from nets.onnx import OnnxModel
+from utils.checkpoint import atomic_write
 from utils.config import ConfigError
 from utils.distributed import Ranks
 from utils.fit import evaluate
@@ -55,7 +56,8 @@ def quantize(path: Path, images: Sequence[np.ndarray], loader: Any, most: float)
         if (loss := before - after) > most:
             fix = f"calibrate on other images with train=, or accept the loss with int8_loss={loss + 1e-4:.4f}"
             raise Int8Error(f"8 bits lose {loss:.4f} of the mAP, more than int8_loss={most:g}; nothing written: {fix}")
-        path.write_bytes(small.read_bytes())
+        with atomic_write(path) as file:
+            file.write(small.read_bytes())
 
 
 def quantized(model: onnx.ModelProto, path: Path, images: Sequence[np.ndarray], fraction: float = 0.0) -> None:
