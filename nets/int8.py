@@ -45,7 +45,7 @@ def quantize(path: Path, images: Sequence[np.ndarray], loader: Any, most: float)
     with tempfile.TemporaryDirectory() as folder:
         small = Path(folder) / "int8.onnx"
         for fraction in FLOAT_FRACTIONS:
-            quantized(model, small, images, fraction)
+            quantized(onnx.load(path), small, images, fraction)  # again: quantization moves the weights to files
             after = average_precision(small, loader)
             where = f"{fraction:.0%} of the layers in float32" if fraction else "all inner layers"
             print(f"int8     mAP50-95 {after:.4f}  {small.stat().st_size / 2**20:.1f} MiB  {where}")
