@@ -202,7 +202,11 @@ PEERS = {  # each with its own defaults; LibreYOLO starts from the weights of ou
     "libreyolo_yolox_nano": Recipe(SCRATCH, {}, peer="libreyolo"),
     "ultralytics_yolo11n_scratch": Recipe(SCRATCH, {}, peer="ultralytics"),
 }
-FINALISTS = ("shipped", "rate_0.5", "freeze_0")  # the shipped recipe and the best two of the search
+FINALISTS = (
+    "shipped",
+    "best_rate_4_freeze_0",
+    "best_rate_4",
+)  # the shipped recipe and the best two of the search so far
 
 
 class Stage(NamedTuple):
@@ -216,9 +220,9 @@ class Stage(NamedTuple):
 
 STAGES = {
     "screen": Stage((True,), (0,), tuple(RECIPES), None),
-    "confirm": Stage((True,), (1, 2, 3), FINALISTS, (50, 320)),
-    "report": Stage((False,), (1, 2, 3), FINALISTS, (50, 320)),
-    "peers": Stage((True, False), (1,), ("shipped", *FROM_SCRATCH, *PEERS), (50, 320)),
+    "confirm": Stage((True,), (1, 2, 3), FINALISTS, (20, 320)),
+    "report": Stage((False,), (1, 2, 3), FINALISTS, (20, 320)),
+    "peers": Stage((True, False), (1,), ("shipped", *FROM_SCRATCH, *PEERS), (20, 320)),
 }
 
 
