@@ -14,6 +14,7 @@ import onnxruntime
 from onnxruntime.quantization import CalibrationDataReader, CalibrationMethod, QuantFormat, QuantType, quantize_static
 
 from nets.onnx import OnnxModel
+from utils.checkpoint import atomic_write
 from utils.config import ConfigError
 from utils.distributed import Ranks
 from utils.fit import evaluate
@@ -44,7 +45,7 @@ def quantize(path: Path, images: Sequence[np.ndarray], loader: Any, most: float)
     with tempfile.TemporaryDirectory() as folder:
         small = Path(folder) / "int8.onnx"
         for fraction in FLOAT_FRACTIONS:
-            quantized(model, small, images, fraction)
+            quantized(onnx.load(path), small, images, fraction)  # again: quantization moves the weights to files
             after = average_precision(small, loader)
             where = f"{fraction:.0%} of the layers in float32" if fraction else "all inner layers"
             print(f"int8     mAP50-95 {after:.4f}  {small.stat().st_size / 2**20:.1f} MiB  {where}")
@@ -55,7 +56,8 @@ def quantize(path: Path, images: Sequence[np.ndarray], loader: Any, most: float)
         if (loss := before - after) > most:
             fix = f"calibrate on other images with train=, or accept the loss with int8_loss={loss + 1e-4:.4f}"
             raise Int8Error(f"8 bits lose {loss:.4f} of the mAP, more than int8_loss={most:g}; nothing written: {fix}")
-        path.write_bytes(small.read_bytes())
+        with atomic_write(path) as file:
+            file.write(small.read_bytes())
 
 
 def quantized(model: onnx.ModelProto, path: Path, images: Sequence[np.ndarray], fraction: float = 0.0) -> None:

@@ -15,9 +15,9 @@ import cv2
 import numpy as np
 import pytest
 import torch
+from browser import CHROMIUM
 from lively import lively_checkpoint
 from small import SMALL
-from test_check_page import CHROMIUM
 
 import nets
 import train

@@ -110,6 +110,14 @@ def test_more_layers_stay_in_float_until_the_loss_is_a_point(files, demo_images,
     assert (file.read_bytes() == b"8 bits") == (losses[-1] < 0.01)
 
 
+def test_every_fraction_is_tried_on_the_whole_model(files, demo_images, tmp_path, capsys):
+    file = Path(shutil.copy(files[0], tmp_path / "copy.onnx"))
+    with pytest.raises(int8.Int8Error):
+        int8.quantize(file, *data_of(demo_images), most=-2)  # no file is so much better
+    assert capsys.readouterr().out.count("int8     mAP50-95") == len(int8.FLOAT_FRACTIONS)
+    assert file.read_bytes() == files[0].read_bytes()
+
+
 def test_a_fraction_of_the_convolutions_stays_in_float(files):
     graph = onnx.load(files[0]).graph
     names = [node.name for node in graph.node if node.op_type == "Conv"]

@@ -14,15 +14,8 @@ from datasets.labels import KINDS, ONE_FILE, Labeled, LabelFiles, label_studio_t
 
 
 def write(folder, kind):
-    collect(
-        folder,
-        LabelFiles(
-            kind,
-            CLASSES,
-            {f"{place}/pic.png": str(folder / "images" / place / "pic.png") for place in "xy"},
-            "run/best.pt",
-        ),
-    ).finish()
+    images = {f"{place}/pic.png": str(folder / "images" / place / "pic.png") for place in "xy"}
+    collect(folder, writers={"labels": LabelFiles(kind, CLASSES, images, "run/best.pt")}).finish()
 
 
 def test_the_annotation_file_can_be_read_again(tmp_path):

@@ -50,6 +50,8 @@ EXCEPTIONS = {  # command -> why it does not run here
     'docker run --rm --gpus all --shm-size=4g -v "$PWD/data:/thaw/data" -v "$PWD/runs:/thaw/runs" thaw python train.py '
     "train=data/mine name=mine": "needs Docker and a GPU",
     "python -m benchmarks.images": "replaces images in docs/images of the repository",
+    "python -m benchmarks.tiles checkpoint=runs/bccd-DATE-1/best.pt data=BCCD docs=docs/images/tiles.jpg mosaics=1 "
+    "grid=4": "replaces an image in docs/images of the repository",
     "git apply change.diff": "test_extend.py applies every diff of the page",
     "python train.py model=resnet_18 weights=none": "needs the change of its page; test_extend.py trains with it",
     "python train.py optimizer=nadam": "needs the change of its page; test_extend.py trains with it",
@@ -122,11 +124,13 @@ def stand_ins(tmp_path_factory) -> Path:
     """A folder with everything that the pages name: data sets, images, a video, a run, weights."""
     folder = tmp_path_factory.mktemp("pages")
     parts = {"train": range(6), "val": range(6, 9), "test": range(9, 11)}
-    for name in ("data/mine", "FOLDER"):
+    for name in ("data/mine", "FOLDER", "data/tiles"):
         (folder / name).mkdir(parents=True)
         drawn(folder / name, parts)
         (folder / name / "classes.txt").write_text("\n".join(demo.CLASSES))
-    for name in ("images", "new_images", "data/VOC2012"):
+    for part in ("train", "val"):
+        (folder / f"data/tiles/{part}.txt").rename(folder / f"data/tiles/all_{part}.txt")
+    for name in ("images", "new_images", "large_images", "data/VOC2012"):
         (folder / name).mkdir()
         for number in range(3 if "images" in name else 9):
             shutil.copy(folder / f"FOLDER/{number}.png", folder / name)
@@ -139,7 +143,7 @@ def stand_ins(tmp_path_factory) -> Path:
     shutil.copy(ROOT / "requirements.txt", folder)
     (folder / "docs").mkdir()
     image = cv2.imread(str(folder / "FOLDER/0.png"))
-    for name in ("a.jpg", "b.jpg", "photo.jpg", "image.jpg"):
+    for name in ("a.jpg", "b.jpg", "photo.jpg", "image.jpg", "large.jpg", "raccoon-186.jpg"):
         cv2.imwrite(str(folder / name), image)
     video = cv2.VideoWriter(str(folder / "video.mp4"), cv2.VideoWriter_fourcc(*"mp4v"), 10, (64, 48))
     for shift in range(6):
@@ -179,7 +183,7 @@ def place(stand_ins: Path, tmp_path: Path, monkeypatch) -> Path:
     for name in ("stdout", "stderr"):
         monkeypatch.setattr(sys, name, getattr(sys, name))  # restored: scripts replace them
     monkeypatch.setattr(demo, "IMAGES", {"train": 12, "val": 4})
-    monkeypatch.setattr(nets, "fetch_weights", lambda *_: tmp_path / "yolox_s.pth")
+    monkeypatch.setattr(nets, "fetch_weights", lambda *_, **__: tmp_path / "yolox_s.pth")
     real = train.main
     monkeypatch.setattr(train, "main", lambda cfg: real(override(cfg, OVERRIDES["train.py"].split())))
     return tmp_path
@@ -227,7 +231,8 @@ def run(command: str) -> str:
     if "resume=true" in rest:
         run(command.replace("resume=true", ""))
     if script == "tools.convert":
-        shutil.rmtree("data/mine")  # it writes a new data set there
+        for folder in ("data/mine", "data/tiles"):  # it writes a new data set there
+            shutil.rmtree(folder)
     more = ["epochs=2"] * ("resume=true" in rest)  # the first epoch is done
     return run_python(script, is_module, [*rest, *overrides_of(script, rest), *more])
 

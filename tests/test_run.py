@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -77,7 +78,8 @@ def test_removed_run_does_not_give_its_number_to_a_newer_one(tmp_path):
 def test_numbers_used_on_other_nodes_are_skipped(tmp_path):
     class TwoNodes(Ranks):
         def gather(self, value):
-            return [value, 4] if isinstance(value, int) and not isinstance(value, bool) else [value]
+            other = (time.strftime("%Y-%m-%d"), 4)  # of the newest run on the other node
+            return [value, other] if isinstance(value, tuple) else [value]
 
     assert create(tmp_path, "demo", TwoNodes()).name.endswith("-5")
     assert create(tmp_path, "demo", TwoNodes()).name.endswith("-6") and create(tmp_path, "x").name.endswith("-1")

@@ -37,6 +37,8 @@ ALLOWED = {
     ("utils/optim.py", "load_state_dict"): "a saved run is loaded, once",
     ("utils/fit.py", "epoch_row"): "the end of an epoch",
     ("utils/fit.py", "evaluate"): "the end of an evaluation",
+    ("nets/heatmap.py", "scene"): "heat maps, about ten times in a training",
+    ("nets/heatmap.py", "spread"): "heat maps, about ten times in a training",
     ("utils/images.py", "into_original"): "detections: a constant index",
     ("nets/postprocess.py", "select"): "detections: how many boxes an image has",
     ("nets/postprocess.py", "nms"): "detections: which boxes remain",
