@@ -1,4 +1,4 @@
-"""The data sets, recipes and stages of benchmarks.small_data. The page has a table per question and a row per recipe."""
+"""The data sets, recipes and stages of benchmarks.small_data. Its result page has a table per question and a row per recipe."""
 
 from typing import Any, NamedTuple
 
@@ -8,14 +8,14 @@ from utils.optim import CHOSEN
 
 
 class DataSet(NamedTuple):
-    """A data set: its files in the folder `data`, and its use."""
+    """A data set: the paths of its files, its size, and whether it chooses recipes or only reports."""
 
-    choice: bool  # true: recipes are chosen by its results; false: its results are only reported
+    choice: bool  # true: its results choose the recipes; false: its results are only reported
     train: str
     val: str
-    images: tuple[int, int]  # for training, for evaluation
-    side: int  # median side of a box in pixels, if the longer side of the image has 640
-    screen: tuple[int, int]  # epochs and pixels in the stage "screen": about 5,000 images seen
+    images: tuple[int, int]  # number for training, number for evaluation
+    side: int  # median side of a box in pixels, in images scaled to a longer side of 640
+    screen: tuple[int, int]  # epochs and input size in the stage "screen": 3,200 to 6,000 training images
     image_root: str | None = None
 
 
@@ -44,18 +44,18 @@ DATA = {
 
 
 class Recipe(NamedTuple):
-    """A training: its differences from the shipped recipe."""
+    """A way to train, as differences from the shipped recipe."""
 
     question: str
     changes: dict[str, Any]  # constants of train.py, and the fractions of FRACTIONS
     hooks: tuple[hook.Hook, ...] = ()
     peer: str | None = None  # another trainer: libreyolo or ultralytics
-    linear: bool = True  # the learning rate is proportional to the images per step, as it was in the shipped recipe
+    linear: bool = True  # true: the learning rate is proportional to the images per step, as in the shipped recipe
 
 
-# The defaults of train.py before this benchmark, repeated here so that rows stay comparable when a default changes. Numbers of
-# epochs are fractions of all epochs, so that short runs have the proportions of the default: 10 of 50 epochs are frozen, 10 are
-# without augmentation.
+# The defaults of train.py before this benchmark, repeated here so that rows stay comparable when a default changes. Frozen and
+# no-augmentation epochs are fractions of all epochs, so that short runs have the proportions of the default: 10 of 50 epochs
+# are frozen, 10 are without augmentation.
 SHIPPED = {
     **{"model": "yolox_nano", "freeze": 0.2, "no_aug": 0.2, "warmup_epochs": 1.0},
     **{"batch_size": 16, "freeze_batch_size": 32, "optimizer": "adamw", "weight_decay": 0.05},
@@ -75,7 +75,7 @@ SCRATCH = "From scratch, and other trainers"
 
 
 def rates(factor: float, lowest: float | None = None) -> dict[str, float]:
-    """Returns the learning rates of the shipped recipe times `factor`, the lowest one times `lowest` if given."""
+    """Returns the learning rates of the shipped recipe times `factor`; the minimum times `lowest` instead, if it is given."""
     return {"learning_rate": 4e-3 * factor, "min_learning_rate": 2e-4 * (factor if lowest is None else lowest)}
 
 
@@ -86,12 +86,12 @@ def sgd(factor: float) -> dict[str, Any]:
 
 
 def chosen(**changes: Any) -> dict[str, Any]:
-    """Returns constants with which the training chooses all numbers that depend on others, except `changes`."""
+    """Returns the constants of CHOSEN as None, so that the training chooses their values, except for `changes`."""
     return dict.fromkeys(CHOSEN) | changes
 
 
 def batch(images: int) -> dict[str, int]:
-    """Returns the batch sizes with `images` per step after the thaw and twice as many before."""
+    """Returns the batch sizes: `images` per step after the thaw, and twice as many while the backbone is frozen."""
     return {"batch_size": images, "freeze_batch_size": 2 * images}
 
 
@@ -99,7 +99,7 @@ BEST = chosen(rotation=0.0, **batch(8))
 
 
 def best(*hooks: hook.Hook, **changes: Any) -> Recipe:
-    """Returns the best changes together, with further changes."""
+    """Returns the recipe `BEST`, with further changes and hooks."""
     used = {FRACTIONS.get(name) for name in changes}
     base = {name: value for name, value in BEST.items() if name not in used}
     return Recipe(COMBINED, base | changes, hooks, linear=False)
@@ -198,24 +198,20 @@ FROM_SCRATCH = {
     "scratch_yolox_nano": Recipe(SCRATCH, {"weights": None, "freeze": 0}),
     "scratch_yolov9_t": Recipe(SCRATCH, {"weights": None, "freeze": 0, "model": "yolov9_t"}),
 }
-PEERS = {  # each with its own defaults; LibreYOLO starts from the weights of our YOLOX-nano
+PEERS = {  # other trainers, each with its own defaults; LibreYOLO starts from the weights of our YOLOX-nano
     "libreyolo_yolox_nano": Recipe(SCRATCH, {}, peer="libreyolo"),
     "ultralytics_yolo11n_scratch": Recipe(SCRATCH, {}, peer="ultralytics"),
 }
-FINALISTS = (
-    "shipped",
-    "best_rate_4_freeze_0",
-    "best_rate_4",
-)  # the shipped recipe and the best two of the search so far
+FINALISTS = ("shipped", "best_rate_4_freeze_0", "best_rate_4")  # the shipped recipe and the two best so far
 
 
 class Stage(NamedTuple):
-    """A set of runs. Recipes are compared within a stage only."""
+    """A set of runs: data sets x recipes x seeds. Recipes are compared only within a stage."""
 
-    choice: tuple[bool, ...]  # its data sets are those with one of these values of `choice`
+    choice: tuple[bool, ...]  # the values of `DataSet.choice` whose data sets it uses
     seeds: tuple[int, ...]
     recipes: tuple[str, ...]
-    length: tuple[int, int] | None  # epochs and pixels; None: those of the data set
+    length: tuple[int, int] | None  # epochs and input size; None: `DataSet.screen`
 
 
 STAGES = {
@@ -227,14 +223,14 @@ STAGES = {
 
 
 def recipes() -> dict[str, Recipe]:
-    """Returns all recipes, also those of other trainers, by name."""
+    """Returns all recipes by name, with those of other trainers."""
     return RECIPES | FROM_SCRATCH | PEERS
 
 
 def constants(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """Returns constants of train.py: `changes` replace `base`, and fractions of the epochs become numbers of epochs.
+    """Returns constants of train.py: `changes` replace those of `base`, and fractions of the epochs become numbers of epochs.
 
-    A constant and its fraction replace each other."""
+    A changed constant also replaces its fraction in `base`, and a changed fraction its constant."""
     other = FRACTIONS | {target: name for name, target in FRACTIONS.items()}
     settings = {name: value for name, value in base.items() if other.get(name) not in changes} | changes
     result = {name: value for name, value in settings.items() if name not in FRACTIONS}
@@ -243,12 +239,12 @@ def constants(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
 
 
 def sources(folder: str, data: DataSet) -> dict[str, str | None]:
-    """Returns the constants that name the images and the annotations."""
+    """Returns the constants with the paths of the images and the annotations."""
     root = data.image_root and f"{folder}/{data.image_root}"
     return {"train": f"{folder}/{data.train}", "val": f"{folder}/{data.val}", "image_root": root}
 
 
 def overrides(recipe: Recipe) -> str:
-    """Returns what differs from the shipped recipe, as text: changed constants and fractions, then hooks."""
+    """Returns the differences from the shipped recipe as text: changed constants and fractions, then hooks."""
     words = [f"{name}={show(value)}" for name, value in recipe.changes.items()]
     return " ".join([*words, *filter(None, [hook.text(recipe.hooks)])])

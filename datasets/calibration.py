@@ -1,4 +1,4 @@
-"""The data of an 8-bit export: training images that calibrate the ranges, validation data that measure the AP."""
+"""Reads the data for an 8-bit export: training images for the calibration, and validation data that measure the mAP."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +13,7 @@ from datasets.scan import prepare
 from datasets.store import Annotations
 from utils.images import ImageError, letterbox, read_image
 
-IMAGES = 50  # on which the ranges are measured
+IMAGES = 50  # at most, on which the ranges of the activations are measured
 BATCH_SIZE = 8  # of the loader; exported files choose their own
 
 
@@ -27,8 +27,8 @@ def read(
 ) -> tuple[list[np.ndarray], Loader]:
     """Returns letterboxed training images uint8 [H, W, 3], and a loader of the validation data.
 
-    `train` and `val` are the sources; None: those of the training with the constants `config`. `size` and `kind` are those
-    of the letterbox. Raises DataError.
+    `train` and `val` are the sources of the data; None: those in `config`, the constants of the training. `size` and `kind`:
+    height and width, and placement ("corner" or "center") of the letterbox. Raises DataError.
     """
     sources = {"train": train or config.get("train"), "val": val or config.get("val")}
     if missing := [f"{part}=" for part, source in sources.items() if not source]:
@@ -48,7 +48,7 @@ def read(
 
 
 def calibration_images(data: Annotations) -> list[np.ndarray]:
-    """Reads up to IMAGES images, evenly spaced over the data. Those that cannot be read are left out, and reported."""
+    """Reads up to IMAGES images, evenly spaced over the data. Images that cannot be read are left out and printed."""
     images, problems = [], []
     for index in range(0, len(data), -(-len(data) // IMAGES)):
         try:

@@ -1,13 +1,13 @@
 """Bootstrap confidence intervals of the COCO metrics. Imported only for the report of an evaluation.
 
-What is resampled: whole images, with replacement, as many as there are, because the boxes of an image belong together. The
-model stays the same, so an interval says how much the choice of images moves a metric, not how much another training would.
-Resamples repeat images, which raises AP where classes are rare. So the resamples are moved until their mean is the metric. Over
-60 drawn data sets of 326 COCO images, these intervals of 95 % hold the average metric of such data sets in 88 to 95 % of the
-cases, depending on the metric, and the percentiles without the move in 78 to 93 %.
+A resample draws as many images as there are, with replacement. It draws whole images, because the boxes of an image depend on
+each other. The model stays the same, so an interval shows how much the choice of images changes a metric, not how much another
+training would. Resamples repeat images, which raises the AP of rare classes. So the metrics of the resamples are shifted until
+their mean equals the metric. Measured on 60 random data sets of 326 COCO images: depending on the metric, 88 to 95 % of these
+95 % intervals contain the average metric of such data sets, and 78 to 93 % of the percentile intervals without the shift.
 
-Each box and detection is matched once, as the COCO evaluators do. A resample only counts an image several times or not at all,
-so that its metrics are weighted sums of these matches, equal to what an evaluator computes for the resampled images.
+Boxes and detections are matched only once, as the COCO evaluators do. A resample counts an image several times or not at all,
+so its metrics follow from weighted sums of these matches, and equal what an evaluator computes for the resampled images.
 """
 
 from collections.abc import Iterator
@@ -20,34 +20,34 @@ from utils.metrics import COCO_METRICS, MAX_DETECTIONS, class_names, overlap_mat
 
 RESAMPLES, SEED = 200, 0
 COVERAGE = 95  # percent of the resamples inside an interval
-LEAST_IMAGES = 10  # with boxes; resamples of fewer images say little
+LEAST_IMAGES = 10  # with boxes; resamples of fewer images are not informative
 IOUS, RECALLS = np.linspace(0.5, 0.95, 10), np.linspace(0, 1, 101)  # those of the COCO metrics
 LOW, HIGH = np.array([[0, 0, 32**2, 96**2], [1e10, 32**2, 96**2, 1e10]])  # area: all, small, medium, large
 LIMITS = (1, 10, MAX_DETECTIONS)  # detections per image and class of AR1, AR10, AR100
-CORRECT, IGNORED = 1, 2  # states of a detection; 0: without a box
-BLOCK = 2**20  # numbers of a temporary array, about
+CORRECT, IGNORED = 1, 2  # states of a detection; 0: not matched
+BLOCK = 2**20  # approximate number of elements of a temporary array
 
-Interval = tuple[float, float] | None  # None: fewer than LEAST_IMAGES images have boxes for this metric
+Interval = tuple[float, float] | None  # low, high; None: fewer than LEAST_IMAGES images have boxes for this metric
 
 
 class ClassMatches(NamedTuple):
-    """The boxes and the detections of one class in all images, matched. Sizes: all, small, medium, large."""
+    """The matched boxes and detections of one class in all images. The 4 sizes are all, small, medium, large."""
 
     boxes: np.ndarray  # int64 [4, I] boxes per size and image, without crowd regions
-    images: np.ndarray  # int64 [n] the image of each detection, highest score first
-    ranks: np.ndarray  # int64 [n] its place among the detections of its image, from 0
-    inside: np.ndarray  # bool [4, n] its area has the size
+    images: np.ndarray  # int64 [n] the image of each detection; detections are sorted by score, highest first
+    ranks: np.ndarray  # int64 [n] rank by score among the detections of its image, from 0
+    inside: np.ndarray  # bool [4, n] whether its area has the size
     states: np.ndarray  # int8 [4, 10, n] CORRECT, IGNORED or 0 for each size and IoU
 
 
 def bootstrap(ground_truth: dict, detections: list[dict]) -> tuple[dict[str, Interval], dict[str, Interval]]:
     """Returns the intervals (low, high) of the twelve COCO metrics, and of the AP of each class, by name.
 
-    They come from RESAMPLES resamples with a fixed seed. A class without boxes in a resample does not count there, as in COCO.
+    They come from RESAMPLES resamples with a fixed seed. As in COCO, a class without boxes in a resample is left out of its mean.
     """
     images = len(ground_truth["images"])
     weights = np.random.default_rng(SEED).multinomial(images, np.full(images, 1 / images), RESAMPLES)
-    weights = np.concatenate([np.ones((1, images)), weights]).astype(np.int32)  # the data themselves, and the resamples
+    weights = np.concatenate([np.ones((1, images)), weights]).astype(np.int32)  # first the data themselves
     matches, names = list(match_classes(ground_truth, detections)), class_names(ground_truth).values()
     metrics, per_class = resampled_metrics(matches, weights)
     there = np.array([one.boxes > 0 for one in matches]).reshape(len(matches), 4, images)  # classes, sizes, images
@@ -59,7 +59,7 @@ def bootstrap(ground_truth: dict, detections: list[dict]) -> tuple[dict[str, Int
 
 
 def _interval(values: np.ndarray, images: int) -> Interval:
-    """The middle COVERAGE percent of values[1:] without NaN, moved so that their mean is values[0]."""
+    """Returns the middle COVERAGE percent of values[1:] without NaN, shifted so that their mean equals values[0]."""
     measured, values = values[0], values[1:][~np.isnan(values[1:])]
     if images < LEAST_IMAGES or not len(values):
         return None
@@ -69,9 +69,9 @@ def _interval(values: np.ndarray, images: int) -> Interval:
 
 
 def resampled_metrics(matches: list[ClassMatches], weights: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """The twelve COCO metrics of each resample, name -> float64 [B], and the AP of each class [C, B]. NaN: no boxes.
+    """Computes the twelve COCO metrics of each resample, name -> float64 [B], and the AP of each class [C, B]. NaN: no boxes.
 
-    weights: int32 [B, I], how often each image counts.
+    `weights`: int32 [B, I], how often each resample counts each image.
     """
     precision = np.full((len(matches), len(weights), len(LOW), len(IOUS)), np.nan)
     recall = np.full((len(matches), len(weights), len(LOW) + 2, len(IOUS)), np.nan)  # the last two: AR1, AR10
@@ -88,14 +88,14 @@ def resampled_metrics(matches: list[ClassMatches], weights: np.ndarray) -> tuple
 
 
 def _mean(values: np.ndarray) -> np.ndarray:
-    """The mean over classes and IoUs [C, B, T] -> [B], NaN without any."""
+    """Returns the mean over classes and IoUs [C, B, T] -> [B]; NaN if no class has boxes."""
     measured = ~np.isnan(values[..., 0])  # all IoUs, or none
     totals = np.where(measured, values.mean(-1), 0).sum(0)
     return np.where(measured.any(0), totals / np.maximum(measured.sum(0), 1), np.nan)
 
 
 def _one_class(one: ClassMatches, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Average precision [B, 4, T] and recall [B, 4 + 2, T] of a class for int32 weights [B, I] of the images."""
+    """Computes average precision [B, 4, T] and recall [B, 4 + 2, T] of a class for int32 weights [B, I] of the images."""
     boxes = weights @ one.boxes.T.astype(np.int32)  # [B, 4]
     precision = np.full((*boxes.shape, len(IOUS)), np.nan)
     recall = np.full((len(boxes), len(LOW) + 2, len(IOUS)), np.nan)
@@ -123,9 +123,9 @@ def _one_class(one: ClassMatches, weights: np.ndarray) -> tuple[np.ndarray, np.n
 def _corrections(
     one: ClassMatches, size: int, states: np.ndarray, hits: np.ndarray, weights: np.ndarray
 ) -> np.ndarray | int:
-    """What is missing in the number of counted detections up to each hit, if those of this size were counted: [B, hits].
+    """Returns what to add to the number of detections of this size up to each hit, to get those that count: int32 [B, hits].
 
-    A correct detection counts whatever its own size, and one on an ignored box does not.
+    A correct detection of another size counts, too. A detection of this size that is matched with an ignored box does not.
     """
     inside = one.inside[size]
     change = np.where(states == CORRECT, ~inside, 0) - ((states == IGNORED) & inside)
@@ -138,13 +138,13 @@ def _corrections(
 
 
 def average_precision(precision: np.ndarray, recall: np.ndarray) -> np.ndarray:
-    """COCO's average precision from precision and recall at the correct detections: [B, n] twice -> [B].
+    """Computes COCO's average precision from the precision [B, n] and recall [B, n] at each correct detection -> [B].
 
-    The mean over 101 recalls of the highest precision at this or a higher recall.
+    It is the mean, over 101 recalls, of the highest precision at this or a higher recall.
     """
     envelope = np.maximum.accumulate(precision[:, ::-1], 1)[:, ::-1]
     nearest = np.rint(recall * 100).astype(np.int32)
-    reached = nearest + (RECALLS[nearest] <= recall)  # the number of RECALLS up to this one; a search takes longer
+    reached = nearest + (RECALLS[nearest] <= recall)  # the number of RECALLS up to this one; faster than a search
     return (envelope * np.diff(reached, axis=1, prepend=0)).sum(1) / len(RECALLS)
 
 
@@ -172,12 +172,12 @@ def match_classes(ground_truth: dict, detections: list[dict]) -> Iterator[ClassM
 
 
 def _of_class(order: np.ndarray, categories: np.ndarray, category: int) -> np.ndarray:
-    """The places of one category, in an order [n] that sorts the categories [n]."""
+    """Returns the part of `order` [n], which sorts the `categories` [n], that belongs to one category."""
     return order[slice(*np.searchsorted(categories, [category, category + 1], sorter=order))]
 
 
 def _columns(entries: list[dict]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Boxes float64 [n, 4] xyxy, image ids [n] and category ids [n] of annotations or detections."""
+    """Returns boxes float64 [n, 4] xyxy, image ids [n] and category ids [n] of annotations or detections."""
     boxes = np.array([entry["bbox"] for entry in entries], np.float64).reshape(-1, 4)
     ids = (np.array([entry[key] for entry in entries], np.int64) for key in ("image_id", "category_id"))
     return xywh_to_xyxy(boxes), *ids
@@ -186,7 +186,7 @@ def _columns(entries: list[dict]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def _states(
     found: tuple[np.ndarray, np.ndarray], truth: tuple[np.ndarray, np.ndarray], crowd: np.ndarray, ignored: np.ndarray
 ) -> np.ndarray:
-    """Matches the detections of a class image by image: boxes [n, 4] with images [n], twice, sorted -> int8 [4, 10, n]."""
+    """Matches the detections of a class image by image: (boxes [n, 4], images [n]) of both, sorted -> states int8 [4, 10, n]."""
     states = np.zeros((len(LOW), len(IOUS), len(found[1])), np.int8)
     for image in np.intersect1d(found[1], truth[1]).tolist():
         d, b = (slice(*np.searchsorted(images, [image, image + 1])) for _, images in (found, truth))
@@ -195,11 +195,11 @@ def _states(
 
 
 def match_all_ious(detected: np.ndarray, boxes: np.ndarray, crowd: np.ndarray, ignored: np.ndarray) -> np.ndarray:
-    """`utils.metrics.match` by the rule "coco" for all IoUs and box sizes at once: bool [4, m] -> states int8 [4, 10, n].
+    """Matches detections to boxes by the rule "coco" of `utils.metrics.match`, for all sizes and IoUs -> states int8 [4, 10, n].
 
-    `ignored` holds the boxes that do not count: crowd regions, and those of another size. They are matched last.
+    `ignored`, bool [4, m]: the boxes that do not count, crowd regions and boxes of another size. They are matched last.
     """
-    boxes, crowd, ignored = boxes[::-1], crowd[::-1], ignored[:, ::-1]  # the last of equals wins, as in pycocotools
+    boxes, crowd, ignored = boxes[::-1], crowd[::-1], ignored[:, ::-1]  # on ties the last box wins, as in pycocotools
     overlaps = overlap_matrix(detected, boxes, crowd)
     states = np.zeros((len(LOW), len(IOUS), len(detected)), np.int8)
     free = np.ones((len(LOW), len(IOUS), len(boxes)), bool)

@@ -1,15 +1,15 @@
-"""The mistakes of a detector by kind, and the boxes behind each cell of a confusion matrix. Imported only for the report.
+"""Sorts the mistakes of a detector by kind, and lists the boxes behind each cell of a confusion matrix, for the report.
 
-Which detection belongs to which box is the decision of `utils.plots.compare_images`; here its mistakes get a kind:
+`utils.plots.compare_images` matches detections and boxes one to one; this module gives each mistake a kind:
 
-- missed: a box without a detection, and without a loose one.
-- wrong class: a detection on a box of another class.
-- double: a detection on a box that has another detection, of its own class or any other.
-- loose: a detection that overlaps a box of its class which has no detection, but with an IoU below 0.5.
-- background: every other detection that is not correct.
+- missed: a box without a matched detection, of any class, and without a loose one.
+- wrong class: a detection that is matched with a box of another class.
+- double: a detection with an IoU of at least 0.5 with a box that is matched with another detection, of any class.
+- loose: a detection with an IoU from 0.1 to 0.5 with an unmatched box of its class.
+- background: every other false detection.
 
-Every false detection has one kind, much as in TIDE (Bolya et al. 2020). There, a detection is loose also if the box has another
-one; where objects are dense, most of these are neighbors without a label.
+Every false detection has one kind, similar to TIDE (Bolya et al. 2020). In TIDE a detection is also loose if another detection
+is matched with the box; where objects are dense, most such detections show neighboring objects without a label.
 """
 
 from collections import Counter, defaultdict
@@ -23,14 +23,14 @@ from utils.metrics import MATCH_IOU
 from utils.plots import ImageComparison
 
 KINDS = ("missed", "background", "wrong class", "loose", "double")
-LOOSE_IOU = 0.1  # least overlap of a loose box, as in TIDE
-PER_IMAGE = 3  # mistakes of one kind from one image at most, so that one bad image does not fill the list
-PER_KIND, PER_CELL = 36, 12  # examples at most
+LOOSE_IOU = 0.1  # least IoU of a loose detection, as in TIDE
+PER_IMAGE = 3  # most mistakes of one kind from one image, so that one bad image does not fill the list
+PER_KIND, PER_CELL = 36, 12  # most examples of a kind, and of a cell
 MAX_IMAGES = 200  # in a report
 
 
 class Example(NamedTuple):
-    """A box, a detection or both of one image, by their places in its `ImageComparison`; -1: none."""
+    """A box, a detection or a pair of both in one image, as indices in its `ImageComparison`; -1: none."""
 
     image: int
     box: int
@@ -42,7 +42,7 @@ Cell = tuple[int, int]  # true and predicted class of a confusion matrix
 
 
 def by_kind(comparisons: list[ImageComparison]) -> dict[str, list[Example]]:
-    """Returns all mistakes by kind, the worst first: the largest missed box, the false detection with the highest score."""
+    """Returns all mistakes by kind, sorted: the largest missed boxes and the false detections with the highest scores first."""
     found: dict[str, list[Example]] = {kind: [] for kind in KINDS}
     for image, one in enumerate(comparisons):
         overlaps = pairwise_iou(one.detected, one.boxes)
@@ -58,7 +58,7 @@ def by_kind(comparisons: list[ImageComparison]) -> dict[str, list[Example]]:
 
 
 def _kind(one: ImageComparison, detection: int, overlaps: np.ndarray) -> tuple[str, int]:
-    """Returns the kind of a false detection with IoUs [m] with the boxes of its image, and its box, -1 for none."""
+    """Returns the kind of a false detection and the index of its box (-1: none). `overlaps` [m]: IoUs with the boxes."""
     if one.matched[detection] >= 0:
         return "wrong class", int(one.matched[detection])
     if overlaps.max(initial=0) >= MATCH_IOU:  # the box has another detection: otherwise they would be a pair
@@ -71,9 +71,9 @@ def _kind(one: ImageComparison, detection: int, overlaps: np.ndarray) -> tuple[s
 
 
 def by_cell(comparisons: list[ImageComparison], background: int) -> dict[Cell, list[Example]]:
-    """Returns what is behind each cell of the confusion matrix, which counts exactly these; `background`: number of classes.
+    """Returns the examples that each cell of the confusion matrix counts; `background`: number of classes.
 
-    First come the largest missed boxes, the false detections with the highest scores, the correct ones with the lowest.
+    Missed boxes are sorted by falling size, false detections by falling score, correct detections by rising score.
     """
     cells: dict[Cell, list[Example]] = defaultdict(list)
     for image, one in enumerate(comparisons):
@@ -90,7 +90,7 @@ def by_cell(comparisons: list[ImageComparison], background: int) -> dict[Cell, l
 def choose(lists: Iterable[list[Example]], cells: Iterable[list[Example]]) -> tuple[list[list[Example]], list[int]]:
     """Chooses the examples of a report -> (those of each list, then of each cell), (their images, at most MAX_IMAGES).
 
-    First the lists get their images, then every cell one, then every cell a second one, and so on, until there are
+    The lists get their images first, then every cell gets one image, then every cell a second one, and so on up to
     MAX_IMAGES. Examples whose image is left out come last.
     """
     chosen: list[list[Example]] = []

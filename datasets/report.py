@@ -1,4 +1,4 @@
-"""The report of an evaluation: one HTML page to open or to send, without any other file. Imported only to write it.
+"""Writes the report of an evaluation: a single HTML file without external resources. Imported only to write it.
 
 The metrics are those of metrics.json; the mistakes and the confusion matrix are those of `utils.plots.analyze_errors`.
 """
@@ -19,10 +19,10 @@ from utils.images import ImageError, prefetch, read_reduced
 from utils.metrics import MATCH_IOU, Curve
 from utils.plots import Analysis, ImageComparison
 
-SIDES, QUALITY = (640, 480, 360, 240, 160), 78  # of an image: pixels of its longer side, until it fits; JPEG quality
+SIDES, QUALITY = (640, 480, 360, 240, 160), 78  # longer side in pixels, tried until the JPEG fits; JPEG quality
 LIMIT = 12 * 2**20  # bytes of all images; base64 adds a third
-MOST_BOXES = 200  # boxes and detections of an image that are stored, each, next to those of the examples
-MAX_ROWS, MAX_MATRIX, CONFUSIONS = 300, 100, 12  # classes in the table and in the matrix, most frequent confusions
+MOST_BOXES = 200  # most boxes, and most detections, stored per image, besides those of the examples
+MAX_ROWS, MAX_MATRIX, CONFUSIONS = 300, 100, 12  # most classes in the table and in the matrix, most confusions
 STYLE, SCRIPT = (Path(__file__).with_name(f"report.{kind}") for kind in ("css", "js"))
 NAMES = {
     "AP": "mean over IoU .50 to .95",
@@ -48,7 +48,7 @@ KINDS = {
 
 
 def write(path: Path, data: Annotations, detections: list[dict], metrics: dict[str, Any], analysis: Analysis) -> None:
-    """Writes the report of an evaluation whose metrics.json has these `metrics`."""
+    """Writes the report of an evaluation to `path`; `metrics` are those of its metrics.json."""
     intervals, of_classes = bootstrap(data.coco(), detections)
     kinds = mistakes.by_kind(analysis.comparisons)
     cells = mistakes.by_cell(analysis.comparisons, len(data.classes))
@@ -85,7 +85,7 @@ def write(path: Path, data: Annotations, detections: list[dict], metrics: dict[s
 
 
 def _shown_cells(cells: dict[Cell, list[Example]], matrix: np.ndarray) -> tuple[list[int], list[Cell]]:
-    """Returns the classes in the matrix on the page, those with the most mistakes, and the most frequent confusions."""
+    """Returns the classes that the page's matrix shows, those with the most mistakes, and the most frequent confusions."""
     mistaken = matrix - np.diag(matrix.diagonal())
     totals = (mistaken.sum(0) + mistaken.sum(1))[:-1]
     busy = np.flatnonzero((matrix.sum(0) + matrix.sum(1))[:-1])
@@ -100,6 +100,7 @@ def _head(data: Annotations, metrics: dict[str, Any]) -> str:
     height, width = settings["image_size"]
     facts = {"checkpoint": settings["checkpoint"], "data": settings["data"], "input": f"{height}x{width} pixels"}
     limits = ("confidence", "nms_iou", "max_detections", "multi_label")
+    limits += tuple(name for name in ("tile", "overlap") if settings.get(name) is not None)
     facts["limits"] = ", ".join(f"{name}={settings[name]}" for name in limits)
     facts["evaluator"] = metrics["evaluator"]
     rows = "".join(f"<div><dt>{name}</dt><dd>{page.text(value)}</dd></div>" for name, value in facts.items())
@@ -130,7 +131,7 @@ def _metrics(metrics: dict[str, Any], intervals: dict[str, Interval]) -> str:
 
 
 def _threshold(threshold: float, analysis: Analysis) -> str:
-    """The slider, and the counts of all classes that it changes."""
+    """Returns the HTML of the slider, and of the counts over all classes that it changes."""
     percent = min(max(round(100 * threshold), 1), 99)
     marks = {round(100 * threshold): "best mean F1", round(100 * analysis.confidence): "confusion matrix and mistakes"}
     jumps = "".join(
@@ -199,15 +200,15 @@ def _mistakes(kinds: dict[str, list[Example]], confidence: float) -> str:
 
 def _explanation(confidence: float) -> str:
     notes = (
-        f"Intervals: whole images are drawn again with replacement, {RESAMPLES} times with a fixed seed, and every metric is "
-        f"computed for each resample as COCO does. An interval holds {COVERAGE} % of the resamples, moved so that their mean is "
-        "the metric itself. It says how much the choice of images moves a metric, not how much another training would. With "
-        f"fewer than {LEAST_IMAGES} images that have such boxes there is no interval, because resamples of so few images say "
-        "little. Precision, recall and F1 have none, because their thresholds were chosen on the same images.",
+        f"Intervals: {RESAMPLES} bootstrap resamples draw whole images with replacement, with a fixed seed, and every metric is "
+        f"computed for each resample as COCO does. An interval holds {COVERAGE} % of the resamples, shifted so that their mean "
+        "equals the metric. It shows how much the choice of images changes a metric, not how much another training would. With "
+        f"fewer than {LEAST_IMAGES} images that have boxes for the metric there is no interval, because resamples of so few "
+        "images mean little. Precision, recall and F1 have none, because their thresholds were chosen on the same images.",
         f"Precision and recall: at IoU {MATCH_IOU:g}, by COCO's matching within each class; detections on crowd regions do not "
         "count. Thresholds that were chosen here look better than they are on new images.",
         f"Confusion matrix and mistakes: at confidence {confidence:g} (show_confidence=), boxes and detections of all classes "
-        "are matched one to one, pairs of the same class first. So their counts differ a little from those of the threshold.",
+        "are matched one to one, pairs of the same class first. So their counts differ slightly from those of the slider.",
         f"A missed object that has a loose detection is listed under loose only. This file holds {mistakes.PER_KIND} mistakes "
         f"of a kind, {mistakes.PER_CELL} images of a cell, and {mistakes.MAX_IMAGES} images at most.",
     )
@@ -223,9 +224,9 @@ def _name(data: Annotations, index: int) -> str:
 
 
 def _all_counts(curves: dict[str, Curve], per_class: dict[str, dict], threshold: float) -> list[dict[str, Any]]:
-    """What the slider needs: correct and found detections of each class at each percent, and at its own threshold.
+    """Returns the counts for the slider: correct and all detections of each class at each percent, then at its own threshold.
 
-    Classes beyond the table are one row at the end. A class without a correct detection takes the common threshold.
+    The last row sums the classes beyond MAX_ROWS. A class without a correct detection takes the threshold of all classes.
     """
     rows = []
     for name, curve in curves.items():
@@ -244,7 +245,7 @@ def _all_counts(curves: dict[str, Curve], per_class: dict[str, dict], threshold:
 def _images(
     data: Annotations, comparisons: list[ImageComparison], images: list[int], examples: list[list[Example]]
 ) -> list[dict[str, Any]]:
-    """The images with their boxes and detections, for the script; all JPEGs together have at most LIMIT bytes, about."""
+    """Returns the images with their boxes and detections, for the script; all JPEGs together have about LIMIT bytes at most."""
     most = LIMIT // max(len(images), 1)
     boxes = {(one.image, one.box) for few in examples for one in few}
     found = {(one.image, one.detection) for few in examples for one in few}
@@ -273,12 +274,12 @@ def _images(
 
 
 def _row(place: int, boxes: np.ndarray, labels: np.ndarray, others: np.ndarray) -> list[float]:
-    """A box in pixels with its class and the class that it is matched with."""
+    """Returns a box in pixels, its class, and the class that it is matched with."""
     return [*boxes[place].round(1).tolist(), int(labels[place]), int(others[place])]
 
 
 def _jpeg(path: str, side: int, most: int) -> tuple[bytes, str]:
-    """Returns the image as a JPEG of at most `most` bytes (or the smallest size), or why it cannot be read."""
+    """Returns the image as a JPEG of at most `most` bytes (or of the smallest size), and why it cannot be read, if it cannot."""
     reduction = next((r for r in (8, 4, 2) if side >= r * SIDES[0]), 1)
     try:
         image, _ = read_reduced(path, reduction)

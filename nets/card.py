@@ -11,7 +11,7 @@ from utils.config import printable, show
 from utils.metrics import COCO_METRICS
 
 AUTHORS = {"yolox": ("Megvii", "Apache-2.0"), "yolov9": ("MultimediaTechLab", "MIT")}  # of weights=coco, see WEIGHTS.md
-FEW_BOXES = 20  # validation boxes of a class below which its AP is mostly chance
+FEW_BOXES = 20  # with fewer validation boxes, the AP of a class is mostly chance
 SPECIAL = re.compile(r"[\\`*\[\]<>|~&@#$!]|(?<![^\W_])_|_(?![^\W_])|:(?=//)|(?<=www)\.", re.IGNORECASE)
 TO_FILL_IN = "*to fill in*"
 
@@ -19,8 +19,8 @@ TO_FILL_IN = "*to fill in*"
 def write(model, run, state, data: Sequence[Any], defaults: Mapping[str, Any]) -> None:
     """Writes card.md into the folder of `run`, atomically.
 
-    `state`: of the run after an epoch (utils.resume.State); `data`: annotations of training and validation; `defaults`: the
-    constants of train.py, unchanged.
+    `state`: utils.resume.State after an epoch; `data`: annotations of training and validation; `defaults`: the default
+    constants of train.py.
     """
     lines = [
         *head(model, run, state),
@@ -36,13 +36,13 @@ def write(model, run, state, data: Sequence[Any], defaults: Mapping[str, Any]) -
 
 
 def plain(value: Any) -> str:
-    """Returns a value as text that Markdown shows as it is, in a table too: special characters become HTML entities."""
+    """Returns a value as escaped text for Markdown, also in a table: special characters become HTML entities."""
     text = printable(" ".join(show(value).split()))
     return SPECIAL.sub(lambda match: f"&#{ord(match[0])};", text)
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[Any]], numbers: int = 0) -> list[str]:
-    """Returns the lines of a table whose last `numbers` columns hold numbers."""
+    """Returns the lines of a Markdown table whose last `numbers` columns hold numbers."""
     ruler = ["---"] * (len(head) - numbers) + ["---:"] * numbers
     return [
         "",
@@ -51,7 +51,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[Any]], numbers: int = 0) 
 
 
 def head(model, run, state) -> Iterator[str]:
-    """Yields the title, and what the model is."""
+    """Yields the title, a description of the model, and questions to its owner."""
     parameters = sum(p.numel() for p in model.parameters()) / 1e6
     height, width = run.config["image_size"]
     yield f"# Model card: {plain(run.folder.name)}"
@@ -75,7 +75,7 @@ def results(state) -> Iterator[str]:
         yield "Not evaluated yet."
         return
     best = next(row for row in evaluated if row["epoch"] == state.best_epoch)
-    yield "On the validation images, which also chose the best epoch; so these metrics are somewhat too high for new images."
+    yield "Measured on the validation images. They also chose the best epoch, so expect lower metrics on new images."
     names = [name for name in COCO_METRICS if name in best]
     columns = [f"epoch {row['epoch']}" for row in (best, evaluated[-1])]
     values = [
@@ -85,7 +85,7 @@ def results(state) -> Iterator[str]:
 
 
 def data_lines(train, val, config: Mapping[str, Any], thresholds: Mapping[str, float]) -> Iterator[str]:
-    """Yields sources and counts of the data, and a row for each class."""
+    """Yields tables of the data: sources, counts, questions to its owner, and the boxes and threshold of each class."""
     yield "\n## Data"
     empty = [int((part.starts[1:] == part.starts[:-1]).sum()) for part in (train, val)]
     boxes = [part.boxes_per_class() for part in (train, val)]
@@ -101,7 +101,7 @@ def data_lines(train, val, config: Mapping[str, Any], thresholds: Mapping[str, f
 
 
 def constants(config: Mapping[str, Any], defaults: Mapping[str, Any]) -> Iterator[str]:
-    """Yields the constants that differ from those of train.py; a default of none means that the program has chosen one."""
+    """Yields the constants that differ from the defaults of train.py."""
     yield "\n## Constants that differ from the defaults"
     changed = [(name, value, defaults.get(name)) for name, value in config.items() if value != defaults.get(name)]
     yield from table(["constant", "value", "default"], changed)
@@ -109,7 +109,7 @@ def constants(config: Mapping[str, Any], defaults: Mapping[str, Any]) -> Iterato
 
 
 def licenses(config: Mapping[str, Any]) -> Iterator[str]:
-    """Yields what is known about the licenses of the code, of the initial weights and of the data."""
+    """Yields the licenses of the code and of the initial weights; that of the model is to be filled in."""
     yield "\n## Licenses\n"
     yield "- The code that trained the model: Apache-2.0."
     family, weights = config["model"].rpartition("_")[0], config["weights"]
@@ -122,19 +122,19 @@ def licenses(config: Mapping[str, Any]) -> Iterator[str]:
         yield f"- Initial weights: <{address}> by {author}, {name}, trained on COCO train2017. Pass their license text on."
         if weights != "coco":
             yield f"  They came from the mirror {plain(weights)}."
-        yield "  If they could not be downloaded, the run stopped; only the demo then trains from scratch, and its log says so."
+        yield "  If the download failed, the run stopped; only the demo then trains from scratch, and its log reports it."
     else:
         yield f"- Initial weights: {plain(weights)}. Their license: {TO_FILL_IN}."
     yield f"- This model: {TO_FILL_IN}. It depends on the licenses of the initial weights and of the data."
 
 
 def limits(train, val, config: Mapping[str, Any]) -> Iterator[str]:
-    """Yields what the model cannot do, or what the data do not show."""
+    """Yields the limits of the model: what it cannot detect, and what was not tested."""
     yield "\n## Limits\n"
     yield "- It detects the classes above only, and only objects that look like those of its training images."
     height, width = config["image_size"]
-    yield f"- Images are scaled to {height} x {width} pixels; it misses objects of which only a few pixels remain."
-    yield "- A score is not a probability. Choose a threshold on images from where the model will be used."
+    yield f"- Images are scaled to {height} x {width} pixels; it misses objects that shrink to a few pixels."
+    yield "- A score is not a probability. Choose a threshold on images from the place where the model will be used."
     pairs = list(zip(train.classes, train.boxes_per_class().tolist(), val.boxes_per_class().tolist(), strict=True))
     if unknown := [plain(name) for name, boxes, _ in pairs if boxes == 0]:
         yield f"- Classes without any training box, which it cannot detect: {', '.join(unknown)}."
@@ -144,7 +144,7 @@ def limits(train, val, config: Mapping[str, Any]) -> Iterator[str]:
 
 
 def origin(start: Mapping[str, Any]) -> Iterator[str]:
-    """Yields when and with what the model was trained."""
+    """Yields the start time of the run, the commit, the package versions and the device."""
     yield "\n## Made with"
     names = (
         "started",

@@ -15,18 +15,18 @@ from utils.boxes import clip, pairwise_iou, xywh_to_xyxy
 from utils.draw import contact_sheet, draw_boxes, write_image
 from utils.images import fit, into_original, letterbox
 
-BLUR = 0.05  # of the longer side of the input: what the score is compared with, the image without its details
-STEPS = 4  # between the blurred image and the image, at which gradients are taken
+BLUR = 0.05  # standard deviation of the blurred copy that the image is compared with, a fraction of the longer side of the input
+STEPS = 4  # points between the blurred copy and the image at which gradients are computed
 MOST = 12  # detections of an image that are drawn, those with the highest scores
-COLUMNS = 4  # of the sheet of an image
-LONGEST = 640  # pixels of a drawn image
+COLUMNS = 4  # of the contact sheet of an image
+LONGEST = 640  # largest side of a drawn image, in pixels
 OPACITY = 0.6  # of the color where the map is 1
-SHEETS = 10  # that a training draws, evenly spaced over its epochs
-SHOWN, CONFIDENCE = 8, 0.3  # images of a sheet and their lowest score, as in val_predictions
+SHEETS = 10  # that a training draws at most, evenly spaced over its epochs
+SHOWN, CONFIDENCE = 8, 0.3  # images of val_heatmaps, and least score of a detection, as in val_predictions
 
 
 class Scene(NamedTuple):
-    """What the network finds in an image: boxes [A, 4] xyxy in pixels of the image, scores and labels [A]."""
+    """The predictions of the network for an image: boxes [A, 4] xyxy in pixels of the image, scores and labels [A]."""
 
     levels: list[Tensor]  # [2, C, h, w] outputs of the backbone for the image and for the blurred image, one per stride
     boxes: np.ndarray
@@ -35,7 +35,7 @@ class Scene(NamedTuple):
 
 
 class HeatMaps:
-    """Heat maps of the detections of a model with an input of `image_size` = (height, width).
+    """Computes and draws heat maps for the detections of a model with an input of `image_size` = (height, width).
 
     Images are uint8 [H, W, 3] BGR. Detections are arrays: boxes [n, 4] xyxy in pixels of the image, labels and scores [n].
     """
@@ -45,7 +45,7 @@ class HeatMaps:
         self.left_out = 0  # detections that are not drawn
 
     def maps(self, image: np.ndarray, boxes: np.ndarray, labels: np.ndarray, scores: np.ndarray) -> np.ndarray:
-        """Returns the map of each detection, float32 [n, h, w] from 0 to 1, at the size that the image has in the input."""
+        """Returns a heat map per detection, float32 [n, h, w] from 0 to 1, in the image's size in the input, without padding."""
         scene = self.scene(image)
         points = nearest(scene, boxes, labels, scores, image.shape[1], image.shape[0])
         _, (rows, columns) = fit(image.shape[1], image.shape[0], self.image_size, self.model.letterbox)
@@ -54,7 +54,7 @@ class HeatMaps:
 
     @torch.no_grad()
     def scene(self, image: np.ndarray) -> Scene:
-        """Runs the network on an image."""
+        """Runs the network on an image, and the backbone on its blurred copy, too."""
         fitted, transform = letterbox(image, self.image_size, self.model.letterbox)
         pair = np.stack([fitted, cv2.GaussianBlur(fitted, (0, 0), BLUR * max(self.image_size))])
         inputs = torch.from_numpy(pair).permute(0, 3, 1, 2).to(next(self.model.parameters()).device)
@@ -63,12 +63,12 @@ class HeatMaps:
         return Scene(levels, into_original(boxes, torch.tensor(transform)).numpy(), scores.numpy(), labels.numpy())
 
     def decode(self, features: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """Outputs of the backbone -> boxes `[1, A, 4]`, scores and labels `[1, A]`."""
+        """Runs neck and head on outputs of the backbone -> boxes `[1, A, 4]`, scores and labels `[1, A]`."""
         head = self.model.head
         return self.model.decode(head.flatten(head.levels(self.model.neck(*features))), self.image_size)
 
     def of_points(self, levels: list[Tensor], points: Sequence[int]) -> np.ndarray:
-        """Returns the parts of the score of each anchor point, float32 [n, H, W], by integrated gradients (Sundararajan 2017)."""
+        """Computes integrated gradients (Sundararajan 2017) of the score of each anchor point, per pixel: float32 [n, H, W]."""
         changes = [x[:1] - x[1:] for x in levels]
         means = [[torch.zeros_like(x) for x in changes] for _ in points]  # of the gradients
         for step in range(STEPS):
@@ -83,7 +83,7 @@ class HeatMaps:
         return np.stack(maps) if maps else np.zeros((0, *self.image_size), np.float32)
 
     def draw(self, image: np.ndarray, boxes: np.ndarray, labels: np.ndarray, scores: np.ndarray) -> list[np.ndarray]:
-        """Draws the map of each detection over the image, with its box, class and score; one image per detection."""
+        """Draws the heat map of each detection over the image, with its box, class and score; one image per detection."""
         shrink = min(LONGEST / max(image.shape[:2]), 1)
         size = [max(round(side * shrink), 1) for side in image.shape[1::-1]]
         small = cv2.resize(image, size, interpolation=cv2.INTER_AREA)
@@ -91,7 +91,7 @@ class HeatMaps:
         return [draw_boxes(overlay(small, one), [box], [label], self.classes, [s]) for one, box, label, s in rows]
 
     def add(self, folder: Path, name: str, _: str, boxes, labels, scores, image: np.ndarray) -> None:
-        """Writes a contact sheet of the detections in an image, best first, to `folder`; nothing without detections."""
+        """Writes a contact sheet of heat maps to `folder`, highest score first; writes nothing if there are no detections."""
         best = np.argsort(-np.asarray(scores), kind="stable")[:MOST]
         self.left_out += len(boxes) - len(best)
         if len(best):
@@ -99,20 +99,20 @@ class HeatMaps:
             write_image(folder / (name if name.lower().endswith((".jpg", ".jpeg")) else f"{name}.jpg"), sheet)
 
     def finish(self, folder: Path) -> None:
-        """Reports the detections without a heat map."""
+        """Prints the number of detections without a heat map."""
         if self.left_out:
             print(f"{folder}: only the {MOST} best detections of each image, {self.left_out} others have no heat map")
 
     def log(self, run, dataset, detections: Iterable[dict], epoch: int, epochs: int) -> None:
-        """Writes `sheet` as val_heatmaps to a `utils.run.Run` after the last of `epochs` epochs and about ten times before."""
-        if (epochs - epoch) % max(epochs // SHEETS, 1) == 0:
+        """Writes `sheet` as val_heatmaps to a `utils.run.Run`, after about every tenth of `epochs` epochs and after the last."""
+        if (epochs - epoch) % -(-epochs // SHEETS) == 0:
             try:
                 run.image("val_heatmaps", self.sheet(dataset, detections), epoch)
             except torch.cuda.OutOfMemoryError:  # the step of a training may fill the memory
                 print("no heat maps of the validation images: CUDA out of memory")
 
     def sheet(self, dataset, detections: Iterable[dict]) -> np.ndarray:
-        """A contact sheet of the first images of a data set, each with the map of its best detection (of COCO results)."""
+        """Returns a contact sheet of the first images of a data set with the heat map of the best detection (of COCO results)."""
         best = {one["image_id"]: one for one in sorted(detections, key=lambda one: one["score"])}
         data, drawn = dataset.annotations, []
         labels = {int(category): label for label, category in enumerate(data.category_ids)}
@@ -126,7 +126,7 @@ class HeatMaps:
 
 
 def nearest(scene: Scene, boxes, labels, scores, width: int, height: int) -> np.ndarray:
-    """Index of the anchor point of each detection: of the same class, with the most similar box and score."""
+    """Returns the index of the anchor point of each detection: the one of its class with the most similar box and score."""
     overlap = pairwise_iou(clip(np.asarray(boxes, np.float64), width, height), clip(scene.boxes, width, height))
     quality = overlap - np.abs(np.asarray(scores)[:, None] - scene.scores)
     quality[np.asarray(labels)[:, None] != scene.labels] = -2.0
@@ -134,17 +134,17 @@ def nearest(scene: Scene, boxes, labels, scores, width: int, height: int) -> np.
 
 
 def spread(parts: Sequence[Tensor], size: tuple[int, int]) -> np.ndarray:
-    """Parts of a score `[1, C, h, w]` -> float32 [H, W]: their smoothed sum per pixel, where it is positive."""
+    """Sums contributions to a score `[1, C, h, w]`, one tensor per stride, per pixel and smooths them -> float32 [H, W], >= 0."""
     total = np.zeros(size, np.float32)
     for part in parts:
         cells = part.sum(1, keepdim=True).float() * part[0, 0].numel()  # per pixel, not per cell
         total += interpolate(cells, size, mode="bilinear")[0, 0].cpu().numpy()
     cell = max(size[0] / part.shape[-2] for part in parts)
-    return cv2.GaussianBlur(total, (0, 0), cell / 2).clip(0)  # sums over neighbors, so that opposite parts cancel out
+    return cv2.GaussianBlur(total, (0, 0), cell / 2).clip(0)  # neighbors with opposite signs cancel out
 
 
 def overlay(image: np.ndarray, heat: np.ndarray) -> np.ndarray:
-    """Blends a map [h, w] from 0 to 1 over an image [H, W, 3]: clear where the map is 0, red where it is 1."""
+    """Blends a heat map [h, w] from 0 to 1 over an image [H, W, 3]: transparent where it is 0, red where it is 1."""
     heat = cv2.resize(heat, image.shape[1::-1], interpolation=cv2.INTER_LINEAR)
     color = cv2.applyColorMap((heat * 255).astype(np.uint8), cv2.COLORMAP_TURBO)
     return (image + (color - image.astype(np.float32)) * OPACITY * heat[..., None]).round().astype(np.uint8)

@@ -1,4 +1,4 @@
-"""8-bit exports: static quantization of an ONNX file by onnxruntime, with its AP and speed before and after."""
+"""8-bit exports: static quantization of an ONNX file by onnxruntime; measures mAP and speed before and after."""
 
 import logging
 import tempfile
@@ -19,23 +19,23 @@ from utils.config import ConfigError
 from utils.distributed import Ranks
 from utils.fit import evaluate
 
-# The operators that have an 8-bit implementation on CPUs; what lies between two of them would change the type twice.
+# onnxruntime runs these operators in 8 bits on CPUs; any other one between two of them converts to float32 and back.
 OPERATORS = {"Conv", "Sigmoid", "Mul", "Add", "Concat", "MaxPool", "AveragePool", "Resize", "Split", "Slice"}
-# Fractions of the convolutions, the first ones, that stay in float32; tried in this order.
+# Fractions of the convolutions that stay in float32, counted from the first one; tried in this order.
 FLOAT_FRACTIONS = (0.0, 0.125, 0.25, 0.5)
-RUNS, WARM_UP = 30, 3  # of each file, one after the other
+RUNS, WARM_UP = 30, 3  # of each file; the runs before WARM_UP are not timed
 
 
 class Int8Error(ValueError):
-    """The 8-bit file loses too much; no file is written."""
+    """The 8-bit file loses too much mAP; no file is written."""
 
 
 def quantize(path: Path, images: Sequence[np.ndarray], loader: Any, most: float) -> None:
-    """Replaces a float32 file of export.py by an 8-bit form that loses at most `most` of the mAP.
+    """Replaces a float32 file of export.py with an 8-bit one that loses at most `most` of the mAP.
 
-    `images`: letterboxed training images uint8 [H, W, 3], which give the range of every tensor. `loader`: batches of the
-    validation data. The first layers are the most sensitive: if 8 bits lose too much, more of them stay in float32. Prints
-    mAP, size and speed of both files. Raises Int8Error, and leaves the file as it is, if nothing helps.
+    `images`: letterboxed training images uint8 [H, W, 3], which calibrate the range of every tensor. `loader`: batches of the
+    validation data. The first layers are the most sensitive: if the loss is too high, more of them stay in float32. Prints
+    mAP, size and speed of both files. If the last attempt loses too much, too, the file stays unchanged. Raises Int8Error.
     """
     model = onnx.load(path)
     if any(tensor.data_type == onnx.TensorProto.FLOAT16 for tensor in model.graph.initializer):
@@ -61,7 +61,7 @@ def quantize(path: Path, images: Sequence[np.ndarray], loader: Any, most: float)
 
 
 def quantized(model: onnx.ModelProto, path: Path, images: Sequence[np.ndarray], fraction: float = 0.0) -> None:
-    """Writes the 8-bit form of a model of export.py, with its metadata and "int8". `fraction`: see `inner_nodes`."""
+    """Quantizes a model of export.py to 8 bits and writes it, with its metadata and "int8". `fraction`: see `inner_nodes`."""
     about = {entry.key: entry.value for entry in model.metadata_props} | {"int8": "true"}
     with quiet():
         quantize_static(
@@ -74,7 +74,7 @@ def quantized(model: onnx.ModelProto, path: Path, images: Sequence[np.ndarray], 
             weight_type=QuantType.QInt8,
             nodes_to_quantize=inner_nodes(model.graph, fraction),
             calibrate_method=CalibrationMethod.MinMax,
-            extra_options={"CalibMovingAverage": True},  # of the range of each image: single outliers count little
+            extra_options={"CalibMovingAverage": True},  # averages the ranges: outliers change little
         )
     written = onnx.load(path)
     onnx.helper.set_model_props(written, about)
@@ -84,9 +84,9 @@ def quantized(model: onnx.ModelProto, path: Path, images: Sequence[np.ndarray], 
 def inner_nodes(graph: onnx.GraphProto, fraction: float) -> list[str]:
     """Returns the names of the nodes to quantize: those between the first convolutions and the last ones.
 
-    The first convolutions see pixels and are slower with 8 bits, since they have few channels. The last ones predict boxes
-    and scores; they stay in float32, and so does all that comes before and after. `fraction`: of all convolutions, the
-    first ones that stay in float32, too.
+    The first convolutions read pixels and are slower in 8 bits, since they have few channels. The last ones predict boxes
+    and scores. Both stay in float32, with all nodes before the first and after the last ones. `fraction`: this fraction of
+    all convolutions, counted from the first, and the nodes between them stay in float32, too.
     """
     after, before = reach(graph.node), reach([reversed_node(node) for node in reversed(graph.node)])
     number = np.cumsum([node.op_type == "Conv" for node in graph.node])
@@ -95,7 +95,7 @@ def inner_nodes(graph: onnx.GraphProto, fraction: float) -> list[str]:
 
 
 def reach(nodes: Sequence) -> list[bool]:
-    """Returns for each node, sorted by the flow of data, whether a convolution lies before it."""
+    """Returns for each node, in topological order, whether its input depends on a convolution."""
     behind, found = set(), []
     for node in nodes:
         found.append(any(name in behind for name in node.input))
@@ -105,12 +105,12 @@ def reach(nodes: Sequence) -> list[bool]:
 
 
 def reversed_node(node: onnx.NodeProto) -> onnx.NodeProto:
-    """Returns a node with its inputs and outputs exchanged."""
+    """Returns a copy of a node whose inputs are its outputs, and the reverse."""
     return onnx.helper.make_node(node.op_type, node.output, node.input)
 
 
 class Reader(CalibrationDataReader):
-    """Feeds images uint8 [H, W, 3] to a model of export.py, whatever its input."""
+    """Feeds images uint8 [H, W, 3] to a model of export.py, in the type and batch size of its input."""
 
     def __init__(self, model: onnx.ModelProto, images: Sequence[np.ndarray]):
         self.batches = map(self.feed, batches(images, input_of(model).shape.dim[0].dim_value or 1))
@@ -118,21 +118,21 @@ class Reader(CalibrationDataReader):
         self.name = model.graph.input[0].name
 
     def feed(self, images: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns the input for images uint8 [B, H, W, 3]. The thresholds have defaults."""
+        """Returns the inputs of the model for images uint8 [B, H, W, 3]; its thresholds keep their defaults."""
         return {self.name: images if self.uint8 else images.transpose(0, 3, 1, 2).astype(np.float32)}
 
     def get_next(self) -> dict[str, np.ndarray] | None:
-        """Returns the next input, None at the end."""
+        """Returns the inputs for the next batch, or None at the end."""
         return next(self.batches, None)
 
 
 def input_of(model: onnx.ModelProto) -> Any:
-    """Returns type and shape of the images."""
+    """Returns the tensor type (element type and shape) of the input `images`."""
     return model.graph.input[0].type.tensor_type
 
 
 def batches(images: Sequence[np.ndarray], size: int) -> Iterator[np.ndarray]:
-    """Yields stacks of `size` images; the last one repeats images."""
+    """Yields batches of `size` images; the last one repeats the first images to fill up."""
     for start in range(0, len(images), size):
         yield np.stack([images[i % len(images)] for i in range(start, start + size)])
 
@@ -143,7 +143,7 @@ def average_precision(path: Path, loader: Any) -> float:
 
 
 def speed(paths: Sequence[Path], images: Sequence[np.ndarray]) -> list[float]:
-    """Returns the median milliseconds per image of each file. The files take turns, so that other programs slow all of them."""
+    """Returns the median milliseconds per image of each file. The files take turns, so that other programs slow them equally."""
     sessions = [OnnxModel(path)._session for path in paths]
     stack = list(Reader(onnx.load(paths[0]), images[:8]).batches)
     times: list[list[float]] = [[] for _ in paths]

@@ -1,4 +1,4 @@
-"""Merging the detections of overlapping tiles: the parts and doubles of an object become one detection."""
+"""Merges the detections of overlapping tiles: partial and duplicate detections of an object become one detection."""
 
 from collections.abc import Iterator
 
@@ -6,9 +6,9 @@ import numpy as np
 
 from utils.boxes import area
 
-COVERED = 0.5  # fraction of a box at a tile's border: if another box covers more of it, both are of the same object
-BLOCK = 256  # detections that are compared with all others at a time
-BORDER = 0.03  # fraction of a tile's side: how near to the border a box ends that the border may have cut
+COVERED = 0.5  # fraction of a box cut by a tile's border: a box that covers more of it is of the same object
+BLOCK = 256  # detections compared with all others at a time
+BORDER = 0.03  # fraction of a tile's side: a box that ends nearer to the tile's border counts as cut
 
 
 def merge(
@@ -20,11 +20,11 @@ def merge(
     nms_iou: float,
     max_detections: int,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Merges detections of all windows of an image -> boxes, scores and labels of the image, best first.
+    """Merges detections of all windows of an image -> boxes, scores and labels of the image, highest score first.
 
-    `boxes [n, 4]` xyxy in pixels of the image, `tiles [n]`: the window that each is from, `windows [t, 4]` xyxy, the first of
-    which is the whole image. At first only the best 4 * max_detections are merged, and more if too few objects remain. The
-    order of the tiles does not matter.
+    `boxes [n, 4]`: xyxy in pixels of the image. `tiles [n]`: index of the window of each detection. `windows [t, 4]`: xyxy,
+    first the whole image. At first only the 4 * max_detections highest scores are merged; four times as many, again and
+    again, while fewer than max_detections objects remain. The order of the tiles does not matter.
     """
     order = np.lexsort((*windows[tiles].T, *boxes.T, labels, -scores.astype(np.float64)))
     first = 4 * max_detections
@@ -49,8 +49,8 @@ def _objects(
 ) -> Iterator[tuple[np.ndarray, float, int]]:
     """Yields box, score and label of each object, from detections of one class, highest score first.
 
-    The best detection collects those of other tiles that are of its object. The object's box is the best one that no border
-    cuts; if all are cut, it encloses all of them.
+    The detection with the highest score collects those of the same object in other tiles. The box of the object is the best
+    one that no border cuts; if all are cut, it encloses all of them.
     """
     places, left = windows[tiles].astype(boxes.dtype), np.ones(len(boxes), bool)
     cut = _is_cut(boxes, places, windows[0])
@@ -89,7 +89,7 @@ def _near(
 
 
 def _is_cut(boxes: np.ndarray, places: np.ndarray, image: np.ndarray) -> np.ndarray:
-    """Whether boxes [n, 4] end at the border of their windows `places` [n, 4], other than the border of the image -> [n]."""
+    """Returns which boxes [n, 4] end at a border of their window `places` [n, 4] that is no border of the image -> bool [n]."""
     near = BORDER * (places[:, 2:] - places[:, :2])
     low = (boxes[:, :2] < places[:, :2] + near) & (places[:, :2] > image[:2])
     high = (boxes[:, 2:] > places[:, 2:] - near) & (places[:, 2:] < image[2:])
@@ -99,11 +99,11 @@ def _is_cut(boxes: np.ndarray, places: np.ndarray, image: np.ndarray) -> np.ndar
 def _are_same(
     box: np.ndarray, place: np.ndarray, boxes: np.ndarray, places: np.ndarray, cut: np.ndarray, nms_iou: float
 ) -> np.ndarray:
-    """Whether a box of the window `place` and boxes [n, 4] of windows `places` are of one object -> bool [n].
+    """Returns which boxes [n, 4] of windows `places` are of the same object as a box of the window `place` -> bool [n].
 
-    For several boxes [m, 1, 4] the result is bool [m, n]. Two boxes are of one object if their parts in the area that both
-    windows show overlap by more than `nms_iou`, as those of two halves do. For a box that is cut it is enough that the other
-    one covers most of it."""
+    For several boxes [m, 1, 4] the result is bool [m, n]. Two boxes are of the same object if, clipped to the area that both
+    windows show, they have an IoU above `nms_iou`; the two halves of an object do. If one of `boxes` is cut, it is enough that
+    the other box covers more than COVERED of it."""
     shown = _common(place, places)
     ours, theirs = _common(box, shown), _common(boxes, shown)
     inside = area(_common(ours, theirs))
@@ -113,10 +113,10 @@ def _are_same(
 
 
 def _common(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """The intersections of boxes [..., 4], inverted where there is none."""
+    """Returns the intersections of boxes [..., 4]; where there is none, x2 < x1 or y2 < y1."""
     return np.concatenate([np.maximum(a[..., :2], b[..., :2]), np.minimum(a[..., 2:], b[..., 2:])], -1)
 
 
 def _enclosing(boxes: np.ndarray) -> np.ndarray:
-    """The smallest box that holds all boxes [n, 4]."""
+    """Returns the smallest box that contains all boxes [n, 4]."""
     return np.concatenate([boxes[:, :2].min(0), boxes[:, 2:].max(0)])

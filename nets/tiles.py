@@ -1,7 +1,7 @@
-"""Tiles for small objects: detections of the whole image and of its overlapping tiles, merged across the borders of tiles.
+"""Tiled inference for small objects: detects in the whole image and in its overlapping tiles, and merges the detections.
 
-A network sees a large image at a fraction of its size, where small objects vanish. A tile is a part of the image that the
-network sees as large as a whole image of its training. `Detector(..., tile=640)`, predict.py and evaluate.py use this module.
+A large image is shrunk to the size of the network's input, where small objects vanish. A tile is a part of the image; it is
+scaled to the same input, so its objects stay larger. `Detector(..., tile=640)`, predict.py and evaluate.py use this module.
 """
 
 from collections import deque
@@ -18,14 +18,14 @@ from nets.merge import merge
 from nets.postprocess import Detections
 from utils.images import batched, letterbox
 
-OVERLAP = 0.2  # the default: objects up to a fifth of a tile are whole in one of the tiles
+OVERLAP = 0.2  # the default: objects up to a fifth of a tile lie entirely within a tile
 MIN_TILE, MAX_OVERLAP = 32, 0.9
 MAX_TILES = 4096  # per image
 
 
 @dataclass(frozen=True)
 class Tiles:
-    """The layout of tiles: squares of `tile` pixels of the image, whose neighbors overlap by the fraction `overlap` or more."""
+    """The layout of tiles: squares of `tile` x `tile` pixels, whose neighbors overlap by at least the fraction `overlap`."""
 
     tile: int | None
     overlap: float | None = None  # None: OVERLAP
@@ -39,7 +39,7 @@ class Tiles:
             raise ValueError(f"overlap={self.overlap}: it must be a fraction of the tile from 0 to {MAX_OVERLAP}")
 
     def windows(self, width: int, height: int) -> np.ndarray:
-        """Returns windows int64 [n, 4] xyxy: the whole image, then its tiles row by row. An image that fits has no tiles."""
+        """Returns windows int64 [n, 4] xyxy: the whole image, then its tiles row by row; none if it fits into one."""
         columns, rows = self._starts(width), self._starts(height)
         if len(columns) * len(rows) > MAX_TILES:
             raise ValueError(
@@ -51,15 +51,15 @@ class Tiles:
         return np.array([(0, 0, width, height), *(tiles if len(tiles) > 1 else [])], np.int64)
 
     def _starts(self, side: int) -> list[int]:
-        """Where the tiles of a side begin: evenly spread, the first at 0, the last ends with the side."""
+        """Returns the first pixel of each tile along a side of the image: evenly spaced, from 0 to `side - tile`."""
         overlap = OVERLAP if self.overlap is None else self.overlap
         gaps = -(-max(side - self.tile, 0) // round(self.tile * (1 - overlap)))
         return [k * (side - self.tile) // gaps for k in range(gaps + 1)] if gaps else [0]
 
     def detect(self, detector: Detector, images: Iterable[np.ndarray]) -> list[Result]:
-        """Detects objects in images uint8 [H, W, 3] BGR, in batches of tiles -> one Result per image."""
+        """Detects objects in images uint8 [H, W, 3] BGR, in batches of windows -> one Result per image."""
         results: list[Result] = []
-        found: list[Result] = []  # of the windows of images that are not finished
+        found: list[Result] = []  # of windows whose image is not finished
         waiting: deque[np.ndarray] = deque()  # the windows of each of these images
 
         def crops() -> Iterator[np.ndarray]:
@@ -82,12 +82,12 @@ class Tiles:
 
 
 def cut(image: np.ndarray, windows: np.ndarray) -> Iterator[np.ndarray]:
-    """Yields the parts of an image [H, W, 3] in windows [n, 4] xyxy, as views."""
+    """Yields the crops of an image [H, W, 3] at windows [n, 4] xyxy, as views."""
     return (image[y1:y2, x1:x2] for x1, y1, x2, y2 in windows.tolist())
 
 
 def merged(parts: Sequence[Sequence[np.ndarray]], windows: np.ndarray, limits: dict[str, Any]) -> Sequence[np.ndarray]:
-    """Merges the detections (boxes, scores, labels) in each window of an image -> those of the image, best first."""
+    """Merges the detections (boxes, scores, labels) of all windows of an image -> those of the image, highest score first."""
     if len(parts) == 1:
         return parts[0]
     counts = [len(scores) for _, scores, _ in parts]
@@ -98,20 +98,20 @@ def merged(parts: Sequence[Sequence[np.ndarray]], windows: np.ndarray, limits: d
 
 
 class TiledModel(nn.Module):
-    """A model whose input are the windows of images, one after another, and whose detections are those of the images."""
+    """Wraps a model for `evaluate`: takes batches of the windows of images, and returns the merged detections per image."""
 
     def __init__(self, model: Any, tiles: Tiles, batch_size: int):
         super().__init__()
         self.model, self.tiles, self.batch_size = model, tiles, batch_size
 
     def forward(self, images: Tensor) -> Tensor:
-        """Returns the images: `detections` runs the network, batch by batch, since predictions take much memory."""
+        """Returns the images unchanged: `detections` runs the network, in smaller batches, since predictions take much memory."""
         return images
 
     def detections(
         self, images: Tensor, image_size: tuple[int, int], transforms: Tensor, **limits: Any
     ) -> list[Detections]:
-        """Detects objects in windows -> for each of them Detections: all of an image in its first window, then none."""
+        """Detects objects in windows -> Detections per window: all of an image in its first window, none in the others."""
         found: list[Detections] = []
         for batch, transform in zip(images.split(self.batch_size), transforms.split(self.batch_size), strict=True):
             found += on_cpu(self.model.detections(self.model(batch), image_size, transform, **limits))
@@ -128,7 +128,7 @@ class TiledModel(nn.Module):
 
 
 def on_cpu(detections: list[Detections]) -> list[Detections]:
-    """Copies detections to the CPU, with one transfer per field, not per image."""
+    """Copies detections to the CPU, with one transfer per field instead of one per window."""
     counts = [len(one.scores) for one in detections]
     fields = (torch.cat(field).cpu().split(counts) for field in zip(*detections, strict=True))
     return [Detections(*one) for one in zip(*fields, strict=True)]
@@ -138,7 +138,7 @@ class Window(NamedTuple):
     """A window of an image at the size of the network's input, with the fields of a sample that `collate` needs."""
 
     image: np.ndarray  # uint8 [H, W, 3] BGR
-    boxes: np.ndarray  # [0, 4]: metrics take the boxes from the annotations
+    boxes: np.ndarray  # [0, 4], empty: metrics take the boxes from the annotations
     labels: np.ndarray  # [0]
     index: int  # of the image
     transform: np.ndarray  # float32 [5]: letterbox transform of the window
@@ -163,9 +163,10 @@ class TiledDataset(torch.utils.data.Dataset):
 
 
 def tiled(model: Any, loader: Any, tile: int | None, overlap: float | None) -> tuple[TiledModel, Any]:
-    """Returns model and loader of an evaluation with tiles, from those of one without.
+    """Returns the model and the loader of an evaluation with tiles, made from those of an evaluation without.
 
-    A batch holds as many windows as it held images, or the windows of one image. Images without tiles stay in their batches.
+    A batch holds at most as many windows as it held images, or all windows of one image. If no image has tiles, the batches
+    stay as they were.
     """
     tiles, most = Tiles(tile, overlap), loader.batch_sampler.batch_size
     batches, room = [], 0

@@ -155,12 +155,18 @@ def test_videos_and_exported_files_are_refused(weights, tmp_path, monkeypatch):
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_training_logs_about_ten_sheets_and_the_last_one(painted):
+def test_a_training_logs_at_most_ten_sheets_and_the_last_one(painted):
     model = lively(nets.build("tiny_n", 2), (64, 64))
     heat, logged = HeatMaps(model, (64, 64), ("red", "blue")), []
     heat.sheet = lambda *_: None
     run = SimpleNamespace(image=lambda name, _, epoch: logged.append(epoch))
-    for epochs, expected in ((1, [1]), (4, [1, 2, 3, 4]), (50, list(range(5, 51, 5))), (32, list(range(2, 33, 3)))):
+    for epochs, expected in (
+        (1, [1]),
+        (4, [1, 2, 3, 4]),
+        (50, list(range(5, 51, 5))),
+        (32, list(range(4, 33, 4))),
+        (19, list(range(1, 20, 2))),
+    ):
         logged.clear()
         for epoch in range(1, epochs + 1):
             heat.log(run, None, [], epoch, epochs)

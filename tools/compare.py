@@ -1,9 +1,9 @@
-"""Compares runs: their mAP, minutes, images, and the constants in which they differ.
+"""Compares runs: mAP, minutes, images, and the constants in which they differ.
 
     python -m tools.compare runs/* [output=FOLDER]
 
-Prints a table, the best mAP first, and writes it with a plot of all runs to compare.html and compare.png in `output`.
-Folders that hold no whole run are listed with the reason.
+Prints a table, highest mAP first, and writes it with a plot of all runs to compare.html and compare.png in `output`.
+Folders without a finished epoch, or with a damaged file, are listed with the reason.
 """
 
 import csv
@@ -22,46 +22,46 @@ from utils.config import override, printable, show
 from utils.validate import first_line
 
 FILES = ("compare.png", "compare.html")
-NUMBERS = ("epoch", "seconds", "images_per_second")  # columns of log.csv that every row has; AP only if evaluated
-WHERE = ("name", "output", "resume")  # constants about the folder, which is in the table
-CUT = 24  # characters of a value in the printed table
+NUMBERS = ("epoch", "seconds", "images_per_second")  # columns of every row of log.csv; evaluated epochs also have AP
+WHERE = ("name", "output", "resume")  # constants that are not compared: the table already names the folder
+CUT = 24  # most characters of a value in the printed table
 
 
 @dataclass(frozen=True)
 class Config:
-    output: str | None = None  # folder for compare.html and compare.png; none: the folder that holds the first run
+    output: str | None = None  # folder for compare.html and compare.png; none: the folder that holds the best run
 
 
 class RunError(ValueError):
-    """A folder holds no whole run; the message gives the reason."""
+    """A folder holds no run that can be compared; the message gives the reason."""
 
 
 class Run(NamedTuple):
-    """What a run folder tells."""
+    """The contents of a run folder that are compared."""
 
     folder: Path
     config: dict[str, Any]
     rows: list[dict[str, float]]  # of log.csv, with the columns NUMBERS and, of evaluated epochs, AP
-    data: tuple[str, ...]  # what the mAP depends on besides the training: data and classes, as text
+    data: tuple[str, ...]  # training data, validation data and classes, as text; equal: the mAPs can be compared
 
     @property
     def evaluated(self) -> list[dict[str, float]]:
-        """The rows with an mAP. Without boxes in the validation data there is none."""
+        """The rows with an mAP; none if the validation data have no boxes."""
         return [row for row in self.rows if row.get("AP", -1) >= 0]
 
     @property
     def best(self) -> dict[str, float]:
-        """The first row with the highest mAP; {} without one."""
+        """The first row with the highest mAP; {} if no row has one."""
         return max(self.evaluated, key=lambda row: row["AP"], default={})
 
     @property
     def minutes(self) -> list[float]:
-        """The minutes of training from the start until the end of each row, without evaluations."""
+        """The minutes of training until the end of each epoch, without evaluations."""
         return [sum(row["seconds"] for row in self.rows[: i + 1]) / 60 for i in range(len(self.rows))]
 
     @property
     def images(self) -> int:
-        """The number of training images that the network was given."""
+        """The number of training images that the network processed."""
         return round(sum(row["seconds"] * row["images_per_second"] for row in self.rows))
 
 
@@ -82,7 +82,7 @@ def read_run(folder: Path) -> Run:
 
 
 def read_log(path: Path) -> list[dict[str, float]]:
-    """Reads the columns NUMBERS and AP of a log.csv. Raises RunError for a line that is not whole."""
+    """Reads the columns NUMBERS and AP of a log.csv. Raises RunError for an incomplete line."""
     if not path.exists():
         raise RunError("no log.csv: the run has not begun to train")
     rows = []
@@ -103,7 +103,7 @@ def read_log(path: Path) -> list[dict[str, float]]:
 
 
 def number(text: str | None, where: str) -> float:
-    """Returns a finite number. Raises RunError for anything else."""
+    """Parses a finite number. Raises RunError for anything else, with the place `where`."""
     try:
         value = float(text or "")
     except ValueError:
@@ -116,18 +116,16 @@ def number(text: str | None, where: str) -> float:
 def data_of(folder: Path, config: dict[str, Any], rows: list[dict[str, float]]) -> tuple[str, ...]:
     """Returns the data of a run as text: equal for two runs on the same data, whose mAP can be compared."""
     val = str(config.get("val"))
-    if Path(val).name == "val.txt" and Path(val).parent.name == folder.name:  # a fraction of the training images
+    if Path(val).name == "val.txt" and Path(val).parent.name == folder.name:  # the run split it off the training images
         file = folder / "val.txt"
         digest = hashlib.blake2b(file.read_bytes(), digest_size=4).hexdigest() if file.is_file() else "missing"
         val = f"a part of the training data ({digest})"
-    parts = [f"train {config.get('train')}", f"val {val}", classes_text(folder / "best.pt")]
-    if not config.get("repeat"):  # otherwise an epoch has more images than the data
-        parts.append(f"{round(rows[0]['seconds'] * rows[0]['images_per_second'])} training images")
-    return tuple(parts)
+    images = round(rows[0]["seconds"] * rows[0]["images_per_second"])
+    return f"train {config.get('train')}", f"val {val}", classes_text(folder / "best.pt"), f"{images} training images"
 
 
 def classes_text(path: Path) -> str:
-    """Returns the classes of a checkpoint as text. The weights stay on the disk."""
+    """Returns the classes of a checkpoint as text, without loading its weights."""
     if not path.exists():
         return "classes unknown: no best.pt"
     try:
@@ -138,7 +136,7 @@ def classes_text(path: Path) -> str:
 
 
 def read_runs(folders: Sequence[Path]) -> tuple[list[Run], dict[str, str]]:
-    """Returns the runs, the best mAP first, and the folders that hold none, with the reason."""
+    """Returns the runs, highest mAP first, and the folders that hold none: folder -> reason."""
     runs, refused = [], {}
     for folder in folders:
         try:
@@ -149,18 +147,18 @@ def read_runs(folders: Sequence[Path]) -> tuple[list[Run], dict[str, str]]:
 
 
 def data_marks(runs: Sequence[Run]) -> dict[tuple[str, ...], str]:
-    """Returns data -> A, B, ... in the order of the runs; {} if all runs have the same data."""
+    """Returns a letter for each data set (data -> A, B, ...), in the order of the runs; {} if all runs have the same data."""
     kinds = list(dict.fromkeys(run.data for run in runs))
     return {data: mark_of(i) for i, data in enumerate(kinds)} if len(kinds) > 1 else {}
 
 
 def mark_of(index: int) -> str:
-    """Returns A, B, ... Z, A2, B2, ..."""
+    """Returns the letter of the data set with this index: A, B, ... Z, A2, B2, ..."""
     return chr(ord("A") + index % 26) + (str(index // 26 + 1) if index >= 26 else "")
 
 
 def table(runs: Sequence[Run]) -> list[list[str]]:
-    """Returns the table, a row per run below the head. The constants in which the runs differ are its last columns."""
+    """Returns the table: a header, then a row per run. The constants in which the runs differ are its last columns."""
     names = dict.fromkeys(name for run in runs for name in run.config if name not in WHERE)
     texts = {name: [show(run.config[name]) if name in run.config else "-" for run in runs] for name in names}
     differ = [name for name in names if len(set(texts[name])) > 1]
@@ -177,12 +175,12 @@ def table(runs: Sequence[Run]) -> list[list[str]]:
 
 
 def short(text: str) -> str:
-    """Returns a text of at most CUT characters."""
+    """Shortens a text to at most CUT characters."""
     return text if len(text) <= CUT else f"{text[: CUT - 3]}..."
 
 
 def text_of(runs: Sequence[Run], refused: dict[str, str]) -> str:
-    """Returns the comparison as text."""
+    """Returns the comparison as text for the console."""
     head, *rows = table(runs)
     rows = [[cell if name == "run" else short(cell) for name, cell in zip(head, row, strict=True)] for row in rows]
     rows.insert(0, head)
@@ -198,10 +196,10 @@ def text_of(runs: Sequence[Run], refused: dict[str, str]) -> str:
 
 
 def notes(runs: Sequence[Run]) -> list[str]:
-    """Returns the meaning of the columns and of the marks of the data."""
-    lines = ["mAP50-95 on the validation data; minutes of training without evaluations; images given to the network"]
+    """Returns the notes below the table: the meaning of its columns, and the data of each letter."""
+    lines = ["mAP50-95 on the validation data; minutes of training without evaluations; training images processed"]
     if marks := data_marks(runs):
-        lines.append("runs on different data: compare the mAP only within one letter")
+        lines.append("runs on different data: compare the mAP only between runs with the same letter")
         lines += [f"data {mark}: {'; '.join(data)}" for data, mark in marks.items()]
     return lines if runs else ["no run to compare"]
 

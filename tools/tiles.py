@@ -1,4 +1,4 @@
-"""Cuts the images of a data set into overlapping tiles, for a training on small objects: tools/convert.py with tile=."""
+"""Cuts the images of a data set into overlapping tiles, to train on small objects: tools/convert.py with tile=."""
 
 import re
 import shutil
@@ -25,19 +25,19 @@ JPEG = [cv2.IMWRITE_JPEG_QUALITY, 95, cv2.IMWRITE_JPEG_SAMPLING_FACTOR, cv2.IMWR
 
 
 class Tile(NamedTuple):
-    """An image of the new data set: a window of an old one, or the old one itself if it fits into a tile."""
+    """An image of the new data set: a tile of an old image, or the old image itself if it fits into one tile."""
 
     index: int  # of the old image
     path: str
     window: np.ndarray  # int64 [4] xyxy
-    is_cut: bool  # whether it becomes a file of its own
-    boxes: np.ndarray  # float64 [n, 4] xyxy in its pixels
+    is_cut: bool  # whether it is written to a new file
+    boxes: np.ndarray  # float64 [n, 4] xyxy in pixels of the tile
     rows: np.ndarray  # int64 [n] of these boxes in the old annotations
 
 
 @dataclass(frozen=True)
 class Cutter:
-    """How to cut: the layout of the tiles, the least visible fraction of a box, and the fraction of tiles without boxes."""
+    """Cuts images into tiles. `visible`: least visible fraction of a box; `background`: fraction of empty tiles that is kept."""
 
     tiles: Tiles
     visible: float
@@ -53,10 +53,10 @@ class Cutter:
     def cut(
         self, parts: Mapping[Path, Annotations], target: Path
     ) -> Iterator[tuple[dict[Path, Annotations], list[str]]]:
-        """Writes the tiles of all images to the folder TARGET_tiles, and removes it if an error ends the block.
+        """Writes the tiles of all images to the folder TARGET_tiles; a context manager that removes it after an error.
 
-        Yields the parts with the tiles as images, and lines of report. The sizes of the images must be known. Raises
-        DataError if the folder exists, ImageError for an image that cannot be read, and OSError."""
+        Yields the parts with the tiles as images, and one line per part to report. The sizes of the images must be known.
+        Raises DataError if the folder exists, ImageError for an image that cannot be read, and OSError."""
         folder = target.with_name(f"{target.stem}_tiles")
         try:
             folder.mkdir(parents=True)
@@ -76,7 +76,7 @@ class Cutter:
             raise
 
     def _choose(self, tiles: list[Tile], images: int, boxes: int) -> tuple[list[Tile], str]:
-        """Leaves out most of the tiles without boxes -> the others, and a line of report."""
+        """Leaves out tiles without boxes, except the fraction `background` -> the tiles to keep, and a line to report."""
         empty = [n for n, tile in enumerate(tiles) if tile.is_cut and not len(tile.rows)]
         order = np.random.default_rng(self.seed).permutation(len(empty))
         gone = {empty[k] for k in order[round(self.background * len(empty)) :]}
@@ -89,7 +89,7 @@ class Cutter:
         return [tile for n, tile in enumerate(tiles) if n not in gone], line
 
     def _tiles_of(self, data: Annotations, folder: Path, number: int) -> list[Tile]:
-        """Returns all tiles of all images; the files are numbered from `number` + 1."""
+        """Returns all tiles of all images; the names of their files count the images from `number` + 1."""
         found, clipped = [], clipped_boxes(data)
         for index in range(len(data)):
             rows = np.arange(data.starts[index], data.starts[index + 1])
@@ -97,7 +97,7 @@ class Cutter:
             if not windows:
                 found.append(Tile(index, data.path(index), whole, False, data.boxes[rows], rows))
             old = Path(data.names[index].replace("\\", "/"))
-            stem = re.sub("[^A-Za-z0-9]+", "-", old.stem)[:40].strip("-")  # the numbers tell equal names apart
+            stem = re.sub("[^A-Za-z0-9]+", "-", old.stem)[:40].strip("-")  # numbers distinguish images of the same name
             suffix = ".jpg" if old.suffix.lower() in JPEG_SUFFIXES else ".png"
             for window in windows:
                 x, y = window[:2].tolist()
@@ -107,9 +107,9 @@ class Cutter:
         return found
 
     def _visible(self, boxes: np.ndarray, crowd: np.ndarray, window: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the visible parts of boxes [n, 4] of which a window shows enough, and which boxes these are, bool [n].
+        """Returns the boxes of which a window shows enough, clipped to it, and which of the boxes [n, 4] these are, bool [n].
 
-        Any visible part of a crowd region counts: it is ignored."""
+        Crowd regions are kept if any part of them is visible, because they only mark detections to ignore."""
         parts = np.concatenate([np.maximum(boxes[:, :2], window[:2]), np.minimum(boxes[:, 2:], window[2:])], 1)
         shown = area(parts)
         kept = (shown > 0) & (crowd | (shown >= self.visible * area(boxes)))
@@ -119,7 +119,7 @@ class Cutter:
 def cutter_of(
     tile: int | None, overlap: float | None, visible: float | None, background: float | None, seed: int
 ) -> Cutter:
-    """Returns the Cutter of the options of tools/convert.py, None for a default. Raises ValueError."""
+    """Builds the Cutter from the options of tools/convert.py; None stands for a default. Raises ValueError."""
     if tile is None:
         raise DataError("overlap=, visible= and background= are for tiles: give their side too, as in tile=640")
     visible, background = VISIBLE if visible is None else visible, BACKGROUND if background is None else background
@@ -127,7 +127,7 @@ def cutter_of(
 
 
 def write_tiles(data: Annotations, tiles: list[Tile]) -> None:
-    """Writes the files of tiles: as JPEG of high quality if the old image is a JPEG, otherwise lossless as PNG."""
+    """Writes the tiles as image files: as JPEG of quality 95 if the old image is a JPEG, otherwise lossless as PNG."""
 
     def write(group: tuple[int, list[Tile]]) -> None:
         index, some = group
