@@ -44,7 +44,7 @@ class Config:
     nms_iou: float = 0.65  # the published metrics of YOLOX use it
     max_detections: int = 300  # per image; the published metrics of YOLOX have no limit: 3000
     multi_label: bool = False  # several classes per anchor point, as in the published metrics of YOLOv9
-    tile: int | None = None  # for small objects in large images: detects in tiles of so many pixels, too
+    tile: int | None = None  # for small objects in large images: the side in pixels of tiles to detect in, too
     overlap: float | None = None  # of neighboring tiles, a fraction of their side; none: 0.2
     batch_size: int = 16  # images per step of one process
     # data; none: as in the training

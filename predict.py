@@ -37,7 +37,7 @@ class Config:
     confidence: float | str | None = None  # lower: more boxes, more wrong; none: of the best F1, or 0.3; per_class
     nms_iou: float = 0.5  # boxes of a class that overlap more are one object
     max_detections: int = 300  # per image
-    tile: int | None = None  # for small objects in large images: detects in tiles of so many pixels, too
+    tile: int | None = None  # for small objects in large images: the side in pixels of tiles to detect in, too
     overlap: float | None = None  # of neighboring tiles, a fraction of their side; none: 0.2
     # for official weights, which do not store these
     model: str | None = None  # yolox_nano, yolox_tiny, yolox_s, _m, _l, _x; yolov9_t, _s, _m, _c

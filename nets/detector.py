@@ -55,7 +55,7 @@ class Detector:
     An image is a path, or a uint8 array [H, W, 3] in BGR order as in OpenCV. `load` explains the arguments `checkpoint`,
     `model`, `classes` and `image_size`; `confidence=None` takes the threshold stored in the file, "per_class" those of its
     classes. The boxes are those of evaluate.py with the same `confidence`, `nms_iou` and `max_detections`, up to rounding,
-    since batch norms are folded into the convolutions. `tile`: also detects in tiles of so many pixels (docs/tiles.md).
+    since batch norms are folded into the convolutions. `tile`: the side in pixels of tiles to detect in, too (docs/tiles.md).
     On a CPU the process keeps the memory that it frees (see `keep_memory`).
     """
 

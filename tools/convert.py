@@ -33,7 +33,7 @@ class Config:
     merge: str | None = None  # classes that become others: truck:car,van:car
     image_root: str | None = None  # the folder of the images, unless they are next to the annotations
     bad_boxes: str = "drop"  # boxes without area: drop lists them and leaves them out, error stops
-    tile: int | None = None  # cuts images into tiles of so many pixels a side, for a training on small objects
+    tile: int | None = None  # the side in pixels of tiles to cut the images into, for a training on small objects
     overlap: float | None = None  # of neighboring tiles, a fraction of their side; none: 0.2
     visible: float | None = None  # boxes of which a tile shows less than this fraction are left out of it; none: 0.3
     background: float | None = None  # the fraction of tiles without boxes that are kept; none: 0.1
