@@ -102,8 +102,6 @@ def main(cfg: Config) -> dict:
     limits = {"confidence": cfg.confidence, "nms_iou": cfg.nms_iou, "max_detections": cfg.max_detections}
     metrics = evaluate(model, loader, ranks, **limits)
     if ranks.is_main:
-        from utils import plots
-
         detections = metrics.pop("detections")
         print(metrics_text(metrics))
         folder = open_output(cfg.output, path, bool(trained))
@@ -111,11 +109,7 @@ def main(cfg: Config) -> dict:
         settings |= {**limits, "multi_label": cfg.multi_label, "tile": cfg.tile, "overlap": cfg.overlap}
         results = metrics | {"evaluator": BACKEND.name, "settings": settings}
         write_results(folder, data, detections, results)
-        analysis = plots.analyze_errors(folder, data, detections, cfg.show_confidence, cfg.worst)
-        if cfg.report:
-            from datasets import report
-
-            report.write(folder / "report.html", data, detections, results, analysis)
+        analyze(folder, data, detections, results, cfg.show_confidence, cfg.worst, cfg.report)
         ap, ap50 = four_decimals(metrics["AP"]), four_decimals(metrics["AP50"])
         print(f"{folder}  mAP50-95 {ap}  mAP50 {ap50}  by {BACKEND.name}")
     ranks.stop()
@@ -186,6 +180,19 @@ def write_results(folder: Path, data: Annotations, detections: list[dict], metri
         text = json.dumps(contents, ensure_ascii=False, indent=2 if name == "metrics" else None)
         with atomic_write(folder / f"{name}.json") as file:
             file.write(text.encode("utf-8", errors="surrogateescape"))
+
+
+def analyze(
+    folder: Path, data: Annotations, detections: list[dict], results: dict, confidence: float, worst: int, report: bool
+) -> None:
+    """Draws the curves, the confusion matrix and the `worst` images at a confidence; with `report` also writes report.html."""
+    from utils import plots
+
+    analysis = plots.analyze_errors(folder, data, detections, confidence, worst)
+    if report:
+        from datasets.report import write
+
+        write(folder / "report.html", data, detections, results, analysis)
 
 
 def command(words: list[str]) -> None:
