@@ -150,6 +150,19 @@ def no_clipping() -> Replacements:
     return {"choose": wrap}
 
 
+def few_images(images: int) -> Replacements:
+    """Trains with this number of training images only, at equal distances in their list."""
+
+    def wrap(read_data: Callable) -> Callable:
+        def read(*args):
+            train_data, val_data = read_data(*args)
+            return train_data.select(np.linspace(0, len(train_data) - 1, images).round()), val_data
+
+        return read
+
+    return {"read_data": wrap}
+
+
 def new_statistics(images: int) -> Replacements:
     """Before each evaluation the batch-norm statistics of the EMA model become the means over training images.
 

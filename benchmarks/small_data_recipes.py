@@ -71,6 +71,7 @@ SIZE = "4. Input size"
 OPTIMIZER = "5. Optimizer, learning rate, batch, weight decay and no-augmentation epochs"
 AUGMENTATION = "6. Augmentation"
 COMBINED = "7. The best changes together"
+FEW = "8. Freezing with 30 training images"
 SCRATCH = "From scratch, and other trainers"
 
 
@@ -105,6 +106,16 @@ def best(*hooks: hook.Hook, **changes: Any) -> Recipe:
     return Recipe(COMBINED, base | changes, hooks, linear=False)
 
 
+def few(**changes: Any) -> Recipe:
+    """Returns the best recipe for 100 epochs of 30 training images."""
+    return best((hook.few_images, 30), epochs=100, learning_rate=8e-3, **changes)._replace(question=FEW)
+
+
+def scratch(model: str, **changes: Any) -> Recipe:
+    """Returns the recipe `BEST` from scratch."""
+    return best(weights=None, model=model, **changes)._replace(question=SCRATCH)
+
+
 # The most promising recipes come first: a search that is stopped early has measured these on all data sets.
 RECIPES = {
     "shipped": Recipe("0. The shipped recipe", {}),
@@ -116,6 +127,7 @@ RECIPES = {
     "best_rate_4_batch_16": best(learning_rate=8e-3, **batch(16)),
     "best_rate_4_freeze_0": best(learning_rate=8e-3, freeze_epochs=0),
     "best_rate_4_freeze_all": best(learning_rate=8e-3, freeze=1.0),
+    "best_rate_4_freeze_0.05": best(learning_rate=8e-3, freeze=0.05),
     "best_rate_4_backbone_0.3": best((hook.backbone_rate, 0.3), learning_rate=8e-3),
     "best_rate_2_batch_4": best(learning_rate=4e-3, **batch(4)),
     "best_rate_2_freeze_0": best(learning_rate=4e-3, freeze_epochs=0),
@@ -147,6 +159,9 @@ RECIPES = {
     "second_warmup_1": Recipe(NORMS, {}, ((hook.second_warmup, 1.0),)),
     "rotation_0": Recipe(AUGMENTATION, {"rotation": 0.0}),
     "mosaic_1": Recipe(AUGMENTATION, {"mosaic": 1.0}),
+    "few_freeze_0": few(freeze_epochs=0),
+    "few_freeze_0.2": few(freeze=0.2),
+    "few_freeze_all": few(freeze=1.0),
     # the rest of the questions
     "rate_0.5_freeze_0": Recipe(OPTIMIZER, {"freeze": 0, **rates(0.5)}),
     "warmup_0.1_freeze_0": Recipe(NORMS, {"freeze": 0, "warmup": 0.1}),
@@ -197,6 +212,10 @@ RECIPES = {
 FROM_SCRATCH = {
     "scratch_yolox_nano": Recipe(SCRATCH, {"weights": None, "freeze": 0}),
     "scratch_yolov9_t": Recipe(SCRATCH, {"weights": None, "freeze": 0, "model": "yolov9_t"}),
+    "scratch_best_yolox_nano": scratch("yolox_nano"),
+    "scratch_best_rate_4_yolox_nano": scratch("yolox_nano", learning_rate=8e-3),
+    "scratch_best_yolov9_t": scratch("yolov9_t"),
+    "scratch_best_rate_4_yolov9_t": scratch("yolov9_t", learning_rate=8e-3),
 }
 PEERS = {  # other trainers, each with its own defaults; LibreYOLO starts from the weights of our YOLOX-nano
     "libreyolo_yolox_nano": Recipe(SCRATCH, {}, peer="libreyolo"),
@@ -217,7 +236,7 @@ class Stage(NamedTuple):
 STAGES = {
     "screen": Stage((True,), (0,), tuple(RECIPES), None),
     "confirm": Stage((True,), (1, 2, 3), FINALISTS, (20, 320)),
-    "report": Stage((False,), (1, 2, 3), FINALISTS, (20, 320)),
+    "report": Stage((False,), (4, 5, 6), FINALISTS, (20, 320)),
     "peers": Stage((True, False), (1,), ("shipped", *FROM_SCRATCH, *PEERS), (20, 320)),
 }
 

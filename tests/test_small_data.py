@@ -200,6 +200,16 @@ def test_hooks_change_the_training_and_leave_train_as_it_was(demo_images, tmp_pa
     assert [getattr(train, name) for name in names] == originals
 
 
+def test_few_images_are_spread_over_the_list(demo_images):
+    cfg = small_config(demo_images, demo_images)
+    everything, val = train.read_data(cfg, print)
+    with small_data_hooks.hooked([(small_data_hooks.few_images, 3)]):
+        few, same = train.read_data(cfg, print)
+    last = len(everything) - 1
+    assert [few.path(i) for i in range(3)] == [everything.path(i) for i in (0, last // 2, last)]
+    assert same.digest() == val.digest() and train.read_data(cfg, print)[0].digest() == everything.digest()
+
+
 def test_statistics_are_the_means_over_the_batches():
     model = nets.build("tiny_n", 2)
     batches = [torch.randint(0, 255, (4, 3, 64, 64), dtype=torch.uint8) for _ in range(3)]
