@@ -120,8 +120,8 @@ def plan(cfg: Config) -> Iterator[tuple[dict[str, Any], Job]]:
     label = " ".join([cfg.stage, *(f"{name}={value}" for name, value in own.items() if value)])
     for seed, name, data in itertools.product(cfg.seeds, cfg.recipes, cfg.only):
         recipe = tables.recipes()[name]
-        epochs, pixels = stage.length or tables.DATA[data].screen
-        pixels = cfg.image_size or pixels
+        epochs, pixels = tables.DATA[data].screen
+        pixels = cfg.image_size or stage.image_size or pixels
         base = {"epochs": cfg.epochs or epochs, "image_size": (pixels, pixels), "weights": cfg.weights, "seed": seed}
         settings = constants(base | tables.SHIPPED, recipe.changes) | sources(cfg.data, tables.DATA[data])
         hooks = ((hook.linear_rate,), *recipe.hooks) if recipe.linear else recipe.hooks

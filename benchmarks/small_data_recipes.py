@@ -15,7 +15,9 @@ class DataSet(NamedTuple):
     val: str
     images: tuple[int, int]  # number for training, number for evaluation
     side: int  # median side of a box in pixels, in images scaled to a longer side of 640
-    screen: tuple[int, int]  # epochs and input size in the stage "screen": 3,200 to 6,000 training images
+    screen: tuple[
+        int, int
+    ]  # epochs of a run, 3,200 to 6,000 training images in all, and input size in the stage "screen"
     image_root: str | None = None
 
 
@@ -107,8 +109,8 @@ def best(*hooks: hook.Hook, **changes: Any) -> Recipe:
 
 
 def few(**changes: Any) -> Recipe:
-    """Returns the best recipe for 100 epochs of 30 training images."""
-    return best((hook.few_images, 30), epochs=100, learning_rate=8e-3, **changes)._replace(question=FEW)
+    """Returns the best recipe for 50 epochs of 30 training images."""
+    return best((hook.few_images, 30), epochs=50, learning_rate=8e-3, **changes)._replace(question=FEW)
 
 
 def scratch(model: str, **changes: Any) -> Recipe:
@@ -221,7 +223,7 @@ PEERS = {  # other trainers, each with its own defaults; LibreYOLO starts from t
     "libreyolo_yolox_nano": Recipe(SCRATCH, {}, peer="libreyolo"),
     "ultralytics_yolo11n_scratch": Recipe(SCRATCH, {}, peer="ultralytics"),
 }
-FINALISTS = ("shipped", "best_rate_4_freeze_0", "best_rate_4")  # the shipped recipe and the two best so far
+FINALISTS = ("shipped", "best_rate_4_freeze_0")  # the shipped recipe and the best of the search
 
 
 class Stage(NamedTuple):
@@ -230,14 +232,14 @@ class Stage(NamedTuple):
     choice: tuple[bool, ...]  # the values of `DataSet.choice` whose data sets it uses
     seeds: tuple[int, ...]
     recipes: tuple[str, ...]
-    length: tuple[int, int] | None  # epochs and input size; None: `DataSet.screen`
+    image_size: int | None  # None: that of `DataSet.screen`; the number of epochs is always that of `DataSet.screen`
 
 
 STAGES = {
     "screen": Stage((True,), (0,), tuple(RECIPES), None),
-    "confirm": Stage((True,), (1, 2, 3), FINALISTS, (20, 320)),
-    "report": Stage((False,), (4, 5, 6), FINALISTS, (20, 320)),
-    "peers": Stage((True, False), (1,), ("shipped", *FROM_SCRATCH, *PEERS), (20, 320)),
+    "confirm": Stage((True,), (1, 2, 3), FINALISTS, 320),
+    "report": Stage((False,), (4, 5, 6), FINALISTS, 320),
+    "peers": Stage((True, False), (1,), ("shipped", *FROM_SCRATCH, *PEERS), 320),
 }
 
 
