@@ -25,7 +25,7 @@ from utils import distributed, resume, summary
 from utils.config import ConfigError, check, override, require, run_script, show, table
 from utils.distributed import Interrupted, Ranks, StopSignal
 from utils.fit import Meter, NonFiniteLoss, accelerate, epoch_progress, epoch_row, epoch_text, fit_one_epoch, validate
-from utils.optim import CHOSEN, EMA, Plan, Schedule, Updater, build_optimizer, choose
+from utils.optim import CHOSEN, EMA, Plan, Schedule, Updater, build_optimizer, choose, enough_epochs
 from utils.run import Run, check_name, code_digest, create, open_run
 
 
@@ -38,10 +38,10 @@ class Config:
     model: str = "yolox_nano"  # yolox_nano, yolox_tiny, yolox_s, _m, _l, _x; yolov9_t, _s, _m, _c
     weights: str | None = "coco"  # coco: official weights; https://HOST: a mirror of them; a file; none: from scratch
     image_size: tuple[int, int] = (416, 416)  # height, width; multiples of 32
-    epochs: int = 50
-    batch_size: int = 16  # images per step over all processes; 0: the power of two that fills 80 % of the GPUs
-    freeze_epochs: int | None = None  # the backbone is frozen in these first epochs; none: a fifth, 0 without weights
-    freeze_batch_size: int = 32  # images per step while frozen: without gradients of the backbone, more of them fit
+    epochs: int = 50  # 0: enough for the number of training images; the run prints how many
+    batch_size: int = 8  # images per step over all processes; 0: the power of two that fills 80 % of the GPUs
+    freeze_epochs: int = 0  # the backbone is frozen in these first epochs: faster, less memory, lower mAP
+    freeze_batch_size: int = 16  # images per step while frozen: without gradients of the backbone, more of them fit
     learning_rate: float | None = None  # for 64 images per step, scaled by batch size (docs/constants.md); none: chosen
     name: str = "train"  # the run folder is output/name-date-number
     # data
@@ -54,7 +54,7 @@ class Config:
     mosaic: float = 0.5  # probability; 1 for thousands of images and hundreds of epochs
     mixup: float = 0.0  # probability; helps only large models in long runs
     flip: float = 0.5  # probability; 0 where left and right or text matter
-    rotation: float = 5.0  # degrees to either side, and 0.4 times as much shear
+    rotation: float = 0.0  # degrees to either side, and 0.4 times as much shear
     scale: tuple[float, float] = (0.5, 1.5)  # smallest, largest size of the image, relative to the letterboxed one
     hsv: tuple[float, float, float] = (5.0, 30.0, 30.0)  # largest change of hue (of 180), saturation and value (of 255)
     multi_scale: float = 0.0  # the input size changes by up to this fraction every 10 steps
@@ -103,13 +103,12 @@ def on_row(row: dict[str, float], run: Run) -> None:
 # cores. Small images, many small steps, a high learning rate and little augmentation. Only for data/demo.
 DEMO = dict(
     image_size=(224, 224), epochs=32, batch_size=8, freeze_epochs=4, freeze_batch_size=8, learning_rate=0.0113,
-    min_learning_rate=0.00035, name="demo", mosaic=0.0, rotation=0.0, scale=(0.8, 1.2), no_aug_epochs=4, warmup_epochs=1.0,
-    workers=0,
+    min_learning_rate=0.00035, name="demo", mosaic=0.0, scale=(0.8, 1.2), no_aug_epochs=4, warmup_epochs=1.0, workers=0,
 )  # fmt: skip
 
 MINIMUM = {
     **{field.name: 0 for field in fields(Config) if field.type not in (str, str | None, bool, bool | str)},
-    **{"epochs": 1, "accumulate": 1, "evaluate_every": 1, "scale": 0.01, "timeout_minutes": 0.05},
+    **{"accumulate": 1, "evaluate_every": 1, "scale": 0.01, "timeout_minutes": 0.05},
 }
 MAXIMUM = dict.fromkeys(("mosaic", "mixup", "flip", "multi_scale", "repeat"), 1)
 CHOICES = {
@@ -140,17 +139,18 @@ def main(cfg: Config, extra_augment: Callable = extra_augment, on_row: Callable 
     torch.manual_seed(cfg.seed)
 
     train_data, val_data = ranks.once_per_node(lambda: read_data(cfg, log))
+    cfg = replace(cfg, epochs=cfg.epochs or enough_epochs(len(train_data)))
     constants = fixed_constants(cfg, train_data, extra_augment)
     ranks.check_same(constants | common_constants(cfg, val_data))
     folder, saved = resume.find(cfg.resume, cfg.output, cfg.name, constants, ranks)
     model, pretrained = build_model(cfg, train_data.classes, saved, ranks, log)
     sizes, step_bytes = fit_to_memory(cfg, model, train_data, saved, ranks)
+    if saved or (cfg.weights and not pretrained):  # not pretrained: the demo, whose weights could not be downloaded
+        cfg = replace(cfg, freeze_epochs=saved["freeze_epochs"] if saved else 0)
+    plan = Plan.of(len(train_data), cfg.epochs, cfg.freeze_epochs, **sizes, accumulate=cfg.accumulate)
     given = {name: getattr(cfg, name) for name in CHOSEN}
-    if cfg.weights and not pretrained:  # the demo, whose weights could not be downloaded
-        given["freeze_epochs"] = 0
-    plan_of = partial(Plan.of, len(train_data), cfg.epochs, **sizes, accumulate=cfg.accumulate)
-    kind = (cfg.optimizer, nets.family_of(cfg.model)[0].sgd_factor, pretrained)
-    chosen, plan = choose(given, saved or {}, *kind, plan_of)
+    kind = (cfg.optimizer, nets.rate_factor(cfg.model, model, cfg.optimizer), pretrained)
+    chosen = choose(given, saved or {}, *kind, plan) | {"freeze_epochs": cfg.freeze_epochs}
     cfg = replace(cfg, **sizes, **{name: chosen[name] for name in CHOSEN})
     updater = build_updater(cfg, model, plan, chosen)
     state, begun_epoch = resume.restore(saved, model, updater)

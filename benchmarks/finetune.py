@@ -17,8 +17,8 @@ from benchmarks.table import add_row
 from utils.config import ConfigError, override, show
 from utils.run import runs
 
-RECIPE = {"epochs": 30, "freeze_epochs": 5, "freeze_batch_size": 16, "bad_boxes": "drop", "workers": 0}
-SCRATCH = {"epochs": 50, "freeze_epochs": 0, "image_size": (320, 320), "bad_boxes": "drop", "workers": 0}
+RECIPE = {"epochs": 30, "workers": 0}
+SCRATCH = {"epochs": 50, "image_size": (320, 320), "workers": 0}
 
 
 def words(recipe: dict) -> str:

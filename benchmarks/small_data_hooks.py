@@ -142,8 +142,7 @@ def no_clipping() -> Replacements:
 
     def wrap(choose: Callable) -> Callable:
         def new(*args):
-            chosen, plan = choose(*args)
-            return chosen | {"clip": 0.0}, plan
+            return choose(*args) | {"clip": 0.0}
 
         return new
 

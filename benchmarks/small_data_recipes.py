@@ -12,7 +12,7 @@ class DataSet(NamedTuple):
 
     choice: bool  # true: its results choose the recipes; false: its results are only reported
     train: str
-    val: str
+    val: str  # the same; or the fraction of the training images that becomes the validation data
     images: tuple[int, int]  # number for training, number for evaluation
     side: int  # median side of a box in pixels, in images scaled to a longer side of 640
     screen: tuple[
@@ -41,7 +41,8 @@ DATA = {
         False, "more/hemocytometer/train.txt", "more/hemocytometer/val.txt", (168, 42), 18, (20, 320)
     ),
     "dental_xray": DataSet(False, "more/dental_xray/train.txt", "more/dental_xray/val.txt", (400, 100), 55, (15, 256)),
-    "coco337": DataSet(False, *COCO, (337, 326), 54, (15, 320)),
+    "coco337": DataSet(True, *COCO, (337, 326), 54, (10, 256)),
+    "coco163": DataSet(False, COCO[1], ".5", (163, 163), 54, (20, 320)),
 }
 
 
@@ -89,8 +90,8 @@ def sgd(factor: float) -> dict[str, Any]:
 
 
 def chosen(**changes: Any) -> dict[str, Any]:
-    """Returns the constants of CHOSEN as None, so that the training chooses their values, except for `changes`."""
-    return dict.fromkeys(CHOSEN) | changes
+    """Returns what the training chose by itself when this benchmark was begun, except for `changes`."""
+    return {**dict.fromkeys(CHOSEN), "learning_rate": 2e-3, **changes}
 
 
 def batch(images: int) -> dict[str, int]:
@@ -115,7 +116,7 @@ def few(**changes: Any) -> Recipe:
 
 def scratch(model: str, **changes: Any) -> Recipe:
     """Returns the recipe `BEST` from scratch."""
-    return best(weights=None, model=model, **changes)._replace(question=SCRATCH)
+    return best(weights=None, model=model, freeze_epochs=0, **changes)._replace(question=SCRATCH)
 
 
 # The most promising recipes come first: a search that is stopped early has measured these on all data sets.
@@ -161,6 +162,10 @@ RECIPES = {
     "second_warmup_1": Recipe(NORMS, {}, ((hook.second_warmup, 1.0),)),
     "rotation_0": Recipe(AUGMENTATION, {"rotation": 0.0}),
     "mosaic_1": Recipe(AUGMENTATION, {"mosaic": 1.0}),
+    "best_rate_0.25_freeze_0": best(learning_rate=5e-4, freeze_epochs=0),
+    "best_rate_0.25_freeze_all": best(learning_rate=5e-4, freeze=1.0),
+    "best_rate_0.06_freeze_0": best(learning_rate=1.25e-4, freeze_epochs=0),
+    "best_rate_0.06_freeze_all": best(learning_rate=1.25e-4, freeze=1.0),
     "few_freeze_0": few(freeze_epochs=0),
     "few_freeze_0.2": few(freeze=0.2),
     "few_freeze_all": few(freeze=1.0),
@@ -262,7 +267,8 @@ def constants(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
 def sources(folder: str, data: DataSet) -> dict[str, str | None]:
     """Returns the constants with the paths of the images and the annotations."""
     root = data.image_root and f"{folder}/{data.image_root}"
-    return {"train": f"{folder}/{data.train}", "val": f"{folder}/{data.val}", "image_root": root}
+    val = data.val if data.val.startswith(".") else f"{folder}/{data.val}"
+    return {"train": f"{folder}/{data.train}", "val": val, "image_root": root}
 
 
 def overrides(recipe: Recipe) -> str:

@@ -27,6 +27,8 @@ class Family(NamedTuple):
 
 
 MAX_WIDTH = 4096  # channels of a layer that `build` takes from a file
+BASE_PARAMETERS = 54e6  # of YOLOX-l, for which `rate_factor` is 1
+MAX_FACTOR = 4.0  # of `rate_factor`, measured with YOLOX-nano
 
 MODELS = {
     "yolox": Family(yolox.YOLOX, yolox.SIZES, YOLOXCriterion, pretrained.YOLOX_FILES, names.of_yolox),
@@ -68,6 +70,18 @@ def criterion(model: DetectionModel, normalizer: Callable[[Tensor], Tensor] = lo
     """
     criteria = {family.model: family.criterion for family in MODELS.values()}
     return criteria[type(model)](model.strides, normalizer, no_aug)
+
+
+def rate_factor(name: str, model: DetectionModel, optimizer: str) -> float:
+    """Returns the factor of the default learning rate for a model.
+
+    The best rate of Adam is inversely proportional to the width of the layers (Yang et al. 2022, Tensor Programs V, table 3),
+    so to the square root of the number of parameters. That of YOLOX-nano was measured (benchmarks/results/small_data.md).
+    """
+    if optimizer == "sgd":
+        return family_of(name)[0].sgd_factor
+    parameters = sum(p.numel() for p in model.parameters())
+    return min(round((BASE_PARAMETERS / parameters) ** 0.5, 1), MAX_FACTOR)
 
 
 def fetch_weights(name: str, mirror: str | None = None, option: str = "weights") -> Path:

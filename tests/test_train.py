@@ -353,19 +353,41 @@ def test_demo_reaches_the_same_map_with_one_process_and_with_two(tmp_path, share
     assert min(one, two) > 0.7 and abs(two - one) <= 0.03
 
 
+def test_a_run_of_an_older_version_resumes_with_the_frozen_epochs_that_it_chose(demo_images, tmp_path):
+    folder, *_ = train_quietly(config(demo_images, tmp_path, epochs=2))
+    contents = checkpoint.load(folder / "last.pt")
+    assert contents["resume"]["constants"]["freeze_epochs"] == contents["resume"]["freeze_epochs"] == 1
+    contents["resume"]["constants"]["freeze_epochs"] = None  # none was its default
+    checkpoint.save(folder / "last.pt", contents)
+    again = {"epochs": 3, "resume": str(folder)}
+    with pytest.raises(train.ConfigError, match=r"other constants: freeze_epochs=0 \(was 1\)\. Set them back"):
+        train.main(config(demo_images, tmp_path, freeze_epochs=0, **again))
+    train_quietly(config(demo_images, tmp_path, **again))
+    assert checkpoint.load(folder / "last.pt")["epoch"] == 3
+
+
+def test_no_epochs_are_as_many_as_the_images_ask_for(demo_images, tmp_path, monkeypatch):
+    monkeypatch.setattr(train, "enough_epochs", lambda images: images // 4)
+    folder, _, text = train_quietly(config(demo_images, tmp_path, epochs=0))
+    assert checkpoint.load(folder / "last.pt")["epoch"] == 2  # 9 images
+    assert re.search(r"^\* epochs +2 +\(was 50\)$", text, re.M)
+    *_, text = train_quietly(config(demo_images, tmp_path, epochs=0, resume=str(folder)))
+    assert "nothing to do: " in text
+
+
 def test_chosen_numbers_are_printed_saved_and_kept_by_a_resumed_run(demo_images, tmp_path):
     none = dict.fromkeys(CHOSEN)
     folder, _, text = train_quietly(config(demo_images, tmp_path, epochs=2, **none))
-    assert re.search(r"^  learning_rate +0\.002 +\(chosen\)$", text, re.M)  # for 64 images, .0005 for 4
+    assert re.search(r"^  learning_rate +0\.008 +\(chosen\)$", text, re.M)  # for 64 images, .002 for 4
     assert re.search(r"^  gradient clipping +norm 10$", text, re.M)
     first = json.loads((folder / "config.json").read_text())
-    assert first["freeze_epochs"] == 0 and None not in [first[name] for name in CHOSEN]
+    assert None not in [first[name] for name in CHOSEN]
     *_, text = train_quietly(config(demo_images, tmp_path, epochs=3, resume=str(folder), **none))
     again = checkpoint.load(folder / "last.pt")
-    assert again["epoch"] == 3 and re.search(r"^  freeze_epochs +0 +\(chosen\)$", text, re.M)  # of 3 epochs it were 1
+    assert again["epoch"] == 3 and re.search(r"^  no_aug_epochs +0 +\(chosen\)$", text, re.M)  # of 3 epochs it were 1
     assert {name: again["config"][name] for name in CHOSEN} == {name: first[name] for name in CHOSEN}
     *_, text = train_quietly(config(demo_images, tmp_path / "b", epochs=1, weights=None, optimizer="sgd", **none))
-    assert re.search(r"^  gradient clipping +none$", text, re.M) and "without weights" not in text
+    assert re.search(r"^  gradient clipping +none$", text, re.M)
 
 
 def test_a_minimum_above_the_learning_rate_is_refused():

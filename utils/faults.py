@@ -99,8 +99,11 @@ def refuse_missing(path: Path) -> None:
     raise CheckpointError(f"there is no checkpoint {path}; {hint}")
 
 
-def check_constants(folder: Path, before: Mapping[str, Any], constants: Mapping[str, Any]) -> None:
-    """Raises ConfigError that names the constants whose values differ from those of `before`."""
+def check_constants(folder: Path, saved: Mapping[str, Any], constants: Mapping[str, Any]) -> None:
+    """Raises ConfigError that names the constants whose values differ from those of the `saved` run."""
+    before = dict(saved["constants"])
+    if before.get("freeze_epochs", 0) is None:  # older versions chose the number
+        before["freeze_epochs"] = saved["freeze_epochs"]
     changed = [key for key, value in constants.items() if key in before and show(before[key]) != show(value)]
     text = ", ".join(f"{key}={show(constants[key])} (was {show(before[key])})" for key in changed)
     if changed:

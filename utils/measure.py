@@ -23,7 +23,7 @@ from utils.distributed import Ranks
 FILL = 0.8  # fraction of a GPU's memory that an automatically chosen batch may fill
 MOST_IMAGES = 128  # images on a GPU, above which an automatically chosen batch gains no speed
 MIN_STEPS = 50  # steps per epoch that an automatically chosen batch leaves, unless it has fewer images than MIN_IMAGES
-MIN_IMAGES = 16  # images per step, the default of train.py
+MIN_IMAGES = 8  # images per step, the default of train.py
 TOO_LARGE = re.compile("out of memory|cudnn|cublas|32-?bit ?index|INT_MAX|invalid configuration argument", re.I)
 LOG_EVERY = 20  # optimizer steps between two logs on a GPU, where a log waits for the device
 LOG_SECONDS = 2.0  # the same in seconds, so that slow steps do not delay the answer to a signal
@@ -107,7 +107,7 @@ def choose_batch_sizes(
             continue
         if ranks.device.type != "cuda":
             raise ConfigError(
-                f"{name}=0 fits the batch to the memory of a GPU; on {ranks.device} set it, for example to 16"
+                f"{name}=0 fits the batch to the memory of a GPU; on {ranks.device} set it, for example to 8"
             )
         of_phase = partial(step_bytes, frozen=name == "freeze_batch_size")
         smallest = min(ranks.gather(largest_batch(of_phase, limit, ranks.device)))

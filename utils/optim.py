@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import compress
 
@@ -13,9 +13,11 @@ MAX_BAD_STEPS = 20  # non-finite steps in a row before training stops: fp16 need
 LOSS_SCALE = 2.0**10  # of fp16 at the start: from 2**16, YOLOX skips its first nine steps (input 0-255, decisions.md)
 MOMENTUM = 0.9  # of SGD, and the first beta of Adam (YOLOX, section 2)
 MAX_GRADIENT_NORM = 10.0  # larger gradients are clipped to this norm
-MAX_SCALED = 256  # images per step from which on the rate of adam stays the same (RTMDet: .004 for 256 images)
+ADAM_RATE = 2e-3  # default learning rate of Adam and AdamW, times nets.rate_factor
+MAX_STEP_RATE = 4e-3  # the default learning rate gives no step of Adam more than this (RTMDet: .004 for 256 images)
+MAX_SCALED = 256  # images per step from which on the learning rate of Adam stays the same
 REFERENCE_BATCH = 64  # images per step that the constants learning_rate and min_learning_rate refer to
-CHOSEN = ("freeze_epochs", "no_aug_epochs", "warmup_epochs", "weight_decay", "learning_rate", "min_learning_rate")
+CHOSEN = ("no_aug_epochs", "warmup_epochs", "weight_decay", "learning_rate", "min_learning_rate")
 
 
 @dataclass(frozen=True)
@@ -53,31 +55,32 @@ class Plan:
         return self.frozen_images if step < self.freeze_epochs * self.frozen_steps else self.images
 
 
-def choose(
-    given: Mapping, saved: Mapping, optimizer: str, sgd_factor: float, pretrained: bool, plan_of: Callable[[int], Plan]
-) -> tuple[dict[str, float], Plan]:
-    """Returns the constants `CHOSEN` with a number for each None in `given`, two more numbers, and the plan.
+def enough_epochs(images: int) -> int:
+    """Returns the number of epochs for `epochs=0`: 20,000 training samples, and 30 to 300 epochs. See docs/constants.md."""
+    return min(max(round(20_000 / images), 30), 300)
+
+
+def choose(given: Mapping, saved: Mapping, optimizer: str, factor: float, pretrained: bool, plan: Plan) -> dict:
+    """Returns the constants `CHOSEN` with a number for each None in `given`, and two more numbers.
 
     `rate_power` is that of `Schedule`, and `clip` the largest norm of the gradients (0: any norm). The numbers of a `saved` run
-    stay. `sgd_factor`: see nets.Family. `plan_of`: frozen epochs -> plan. See docs/constants.md.
+    stay. `factor`: of the learning rate, see nets.rate_factor. See docs/constants.md.
     """
     chosen = {name: value for name, value in given.items() if value is not None}
     chosen |= {name: saved[name] for name in (*CHOSEN, "rate_power", "clip") if name in saved}
-    fifth = round(plan_of(0).epochs / 5)
-    chosen.setdefault("freeze_epochs", fifth if pretrained else 0)
-    chosen.setdefault("no_aug_epochs", min(fifth, 15))
-    decays = {"adamw": 0.05, "sgd": 5e-4 / sgd_factor}  # of sgd: a step subtracts rate * decay
+    chosen.setdefault("no_aug_epochs", min(round(plan.epochs / 5), 15))
+    decays = {"adamw": 0.05, "sgd": 5e-4 / factor}  # of sgd: a step subtracts rate * decay
     chosen.setdefault("weight_decay", decays.get(optimizer, 5e-4))
-    plan = plan_of(chosen["freeze_epochs"])
     steps = min(max(100, plan.before(1)), plan.before(plan.epochs) / 10)
     chosen.setdefault("warmup_epochs", plan.position(steps))
     # Runs that older versions began have no power saved: their rates were linear for every optimizer.
     chosen.setdefault("rate_power", 1.0 if optimizer == "sgd" or saved else 0.5)
-    rate = 0.01 * sgd_factor if optimizer == "sgd" else 2e-3
+    highest = MAX_STEP_RATE / math.sqrt(min(plan.images, MAX_SCALED) / REFERENCE_BATCH)
+    rate = 0.01 * factor if optimizer == "sgd" else min(ADAM_RATE * factor, highest)
     chosen.setdefault("learning_rate", max(rate, chosen.get("min_learning_rate", 0.0)))
     chosen.setdefault("min_learning_rate", chosen["learning_rate"] / 20)
     chosen.setdefault("clip", 0.0 if optimizer == "sgd" and not pretrained else MAX_GRADIENT_NORM)
-    return chosen, plan
+    return chosen
 
 
 @dataclass(frozen=True)

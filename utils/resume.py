@@ -95,7 +95,7 @@ def find(
 
     last = checkpoint.load(folder / "last.pt", "resuming")
     saved = last["resume"]
-    faults.check_constants(folder, saved["constants"], constants)
+    faults.check_constants(folder, saved, constants)
     if ranks.is_node_main and not (folder / "best.pt").exists():
         saved["write_best"] = partial(faults.restore_best, folder, last, State(**saved["state"]).best_epoch)
     return folder, saved
