@@ -15,7 +15,7 @@ from benchmarks.small_data_run import Job, peak_bytes
 from datasets.labels import yolo_text
 from datasets.scan import clipped_boxes
 from datasets.store import Annotations
-from datasets.train_val import read_parts
+from datasets.train_val import read_train_and_val
 from utils.metrics import coco_metrics, to_coco
 
 SCRIPT = Path(__file__).with_name("small_data_peer.py")
@@ -24,8 +24,8 @@ SCRIPT = Path(__file__).with_name("small_data_peer.py")
 def measure(python: str, job: Job) -> dict[str, Any]:
     """Trains the peer `job.peer` with the Python of its environment -> the cells of the row, as `train_once`."""
     constants = job.constants
-    parts = {"train": constants["train"], "val": constants["val"]}
-    train, val = read_parts(parts, None, None, constants["image_root"], "drop", "error", lambda note: None)
+    source, root = (constants["train"], constants["val"], constants["seed"]), constants["image_root"]
+    train, val = read_train_and_val(*source, None, None, root, "drop", "error", lambda note: None)
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     with tempfile.TemporaryDirectory(prefix="small_data_") as name:
         folder = Path(name)

@@ -42,7 +42,8 @@ DATA = {
     ),
     "dental_xray": DataSet(False, "more/dental_xray/train.txt", "more/dental_xray/val.txt", (400, 100), 55, (15, 256)),
     "coco337": DataSet(True, *COCO, (337, 326), 54, (10, 256)),
-    "coco163": DataSet(False, COCO[1], ".5", (163, 163), 54, (20, 320)),
+    "raccoon_train": DataSet(True, "raccoon/data/train_labels.csv", ".25", (120, 40), 376, (20, 224), "raccoon/images"),
+    "coco163": DataSet(False, COCO[1], ".5", (163, 163), 59, (20, 320)),
 }
 
 
@@ -162,6 +163,8 @@ RECIPES = {
     "second_warmup_1": Recipe(NORMS, {}, ((hook.second_warmup, 1.0),)),
     "rotation_0": Recipe(AUGMENTATION, {"rotation": 0.0}),
     "mosaic_1": Recipe(AUGMENTATION, {"mosaic": 1.0}),
+    "best_rate_4_freeze_0_backbone_0.1": best((hook.backbone_rate, 0.1), learning_rate=8e-3, freeze_epochs=0),
+    "best_rate_2_freeze_0_backbone_0.1": best((hook.backbone_rate, 0.1), learning_rate=4e-3, freeze_epochs=0),
     "best_rate_0.25_freeze_0": best(learning_rate=5e-4, freeze_epochs=0),
     "best_rate_0.25_freeze_all": best(learning_rate=5e-4, freeze=1.0),
     "best_rate_0.06_freeze_0": best(learning_rate=1.25e-4, freeze_epochs=0),

@@ -20,7 +20,7 @@ from benchmarks.small_data import Config, plan, read
 from benchmarks.small_data_recipes import DataSet, Recipe
 from benchmarks.small_data_run import Job, attempt, cells, in_own_process, train_once
 from datasets.scan import clipped_boxes
-from datasets.train_val import read_parts
+from datasets.train_val import read_train_and_val
 from utils import checkpoint
 from utils.boxes import area
 from utils.config import ConfigError
@@ -347,8 +347,8 @@ def test_detections_of_a_peer_are_judged_by_our_evaluator(demo_images, tmp_path,
 @pytest.mark.parametrize("name", tables.DATA)
 def test_the_table_of_data_sets_is_true(name, shared):
     expected, parts = tables.DATA[name], tables.sources(str(shared / "data"), tables.DATA[name])
-    root = parts.pop("image_root")
-    found = read_parts(parts, None, None, root, "drop", "error", lambda note: None)
+    source = (parts["train"], parts["val"], 0, None, None, parts["image_root"])
+    found = read_train_and_val(*source, "drop", "error", lambda note: None)
     assert tuple(map(len, found)) == expected.images
     boxes, sizes = clipped_boxes(found[0]), found[0].sizes[found[0].image_of_boxes()]
     assert round(np.median(np.sqrt(area(boxes)) * 640 / sizes.max(1))) == expected.side
