@@ -165,6 +165,8 @@ RECIPES = {
     "mosaic_1": Recipe(AUGMENTATION, {"mosaic": 1.0}),
     "best_rate_4_freeze_0_backbone_0.1": best((hook.backbone_rate, 0.1), learning_rate=8e-3, freeze_epochs=0),
     "best_rate_2_freeze_0_backbone_0.1": best((hook.backbone_rate, 0.1), learning_rate=4e-3, freeze_epochs=0),
+    "best_rate_2_freeze_0_backbone_0.3": best((hook.backbone_rate, 0.3), learning_rate=4e-3, freeze_epochs=0),
+    "best_rate_1_freeze_0_backbone_0.1": best((hook.backbone_rate, 0.1), learning_rate=2e-3, freeze_epochs=0),
     "best_rate_0.25_freeze_0": best(learning_rate=5e-4, freeze_epochs=0),
     "best_rate_0.25_freeze_all": best(learning_rate=5e-4, freeze=1.0),
     "best_rate_0.06_freeze_0": best(learning_rate=1.25e-4, freeze_epochs=0),
