@@ -99,8 +99,7 @@ def on_row(row: dict[str, float], run: Run) -> None:
     """Your own logger: gets the row of log.csv after each epoch, in one process. Examples: docs/runs.md."""
 
 
-# The demo: 200 drawn images and, if the official weights are not available, training from scratch, in minutes on two CPU
-# cores. Small images, many small steps, a high learning rate and little augmentation. Only for data/demo.
+# Only for data/demo, 200 drawn images: minutes on two CPU cores, also from scratch if there are no official weights.
 DEMO = dict(
     image_size=(224, 224), epochs=32, batch_size=8, freeze_epochs=4, freeze_batch_size=8, learning_rate=0.0113,
     min_learning_rate=0.00035, name="demo", mosaic=0.0, scale=(0.8, 1.2), no_aug_epochs=4, warmup_epochs=1.0, workers=0,
@@ -143,13 +142,13 @@ def main(cfg: Config, extra_augment: Callable = extra_augment, on_row: Callable 
     constants = fixed_constants(cfg, train_data, extra_augment)
     ranks.check_same(constants | common_constants(cfg, val_data))
     folder, saved = resume.find(cfg.resume, cfg.output, cfg.name, constants, ranks)
-    model, pretrained = build_model(cfg, train_data.classes, saved, ranks, log)
+    model, known = build_model(cfg, train_data.classes, saved, ranks, log)
     sizes, step_bytes = fit_to_memory(cfg, model, train_data, saved, ranks)
-    if saved or (cfg.weights and not pretrained):  # not pretrained: the demo, whose weights could not be downloaded
+    if saved or (cfg.weights and known is None):  # no weights: the demo, for which they could not be downloaded
         cfg = replace(cfg, freeze_epochs=saved["freeze_epochs"] if saved else 0)
     plan = Plan.of(len(train_data), cfg.epochs, cfg.freeze_epochs, **sizes, accumulate=cfg.accumulate)
     given = {name: getattr(cfg, name) for name in CHOSEN}
-    kind = (cfg.optimizer, nets.rate_factor(cfg.model, model, cfg.optimizer), pretrained)
+    kind = (cfg.optimizer, nets.family_of(cfg.model)[0].sgd_factor, known)
     chosen = choose(given, saved or {}, *kind, plan) | {"freeze_epochs": cfg.freeze_epochs}
     cfg = replace(cfg, **sizes, **{name: chosen[name] for name in CHOSEN})
     updater = build_updater(cfg, model, plan, chosen)
@@ -263,14 +262,14 @@ def common_constants(cfg: Config, val: Annotations) -> dict[str, str]:
 
 
 def build_model(cfg: Config, classes: tuple, saved: dict | None, ranks: Ranks, log: Callable):
-    """Returns the model on its device, with the same weights in all processes, and whether these were trained before."""
+    """Returns the model on its device, with the same weights in all processes, and what it knows; see build_pretrained."""
     if saved:
-        model, pretrained = nets.build(cfg.model, len(classes), saved["model"]), True
+        model, known = nets.build(cfg.model, len(classes), saved["model"]), 1.0
     else:
-        model, pretrained = nets.build_pretrained(cfg.model, classes, cfg.weights, ranks, log, is_demo(cfg.train))
+        model, known = nets.build_pretrained(cfg.model, classes, cfg.weights, ranks, log, is_demo(cfg.train))
     model = model.to(ranks.device, memory_format=torch.channels_last)
     ranks.broadcast_model(model)
-    return model, pretrained
+    return model, known
 
 
 def fit_to_memory(cfg: Config, model, data: Annotations, saved: dict | None, ranks: Ranks) -> tuple[dict, int]:

@@ -27,8 +27,6 @@ class Family(NamedTuple):
 
 
 MAX_WIDTH = 4096  # channels of a layer that `build` takes from a file
-BASE_PARAMETERS = 54e6  # of YOLOX-l, for which `rate_factor` is 1
-MAX_FACTOR = 4.0  # of `rate_factor`, measured with YOLOX-nano
 
 MODELS = {
     "yolox": Family(yolox.YOLOX, yolox.SIZES, YOLOXCriterion, pretrained.YOLOX_FILES, names.of_yolox),
@@ -72,18 +70,6 @@ def criterion(model: DetectionModel, normalizer: Callable[[Tensor], Tensor] = lo
     return criteria[type(model)](model.strides, normalizer, no_aug)
 
 
-def rate_factor(name: str, model: DetectionModel, optimizer: str) -> float:
-    """Returns the factor of the default learning rate for a model.
-
-    The best rate of Adam is inversely proportional to the width of the layers (Yang et al. 2022, Tensor Programs V, table 3),
-    so to the square root of the number of parameters. That of YOLOX-nano was measured (benchmarks/results/small_data.md).
-    """
-    if optimizer == "sgd":
-        return family_of(name)[0].sgd_factor
-    parameters = sum(p.numel() for p in model.parameters())
-    return min(round((BASE_PARAMETERS / parameters) ** 0.5, 1), MAX_FACTOR)
-
-
 def fetch_weights(name: str, mirror: str | None = None, option: str = "weights") -> Path:
     """Downloads the official COCO weights of a model once and returns the path; see `weights.fetch`."""
     from nets.weights import fetch, require_all
@@ -112,19 +98,19 @@ def build_pretrained(
     ranks: Ranks,
     log: Callable[[str], None],
     optional: bool = False,
-) -> tuple[DetectionModel, bool]:
-    """Builds a model, loads pretrained weights, and returns it and whether weights were loaded.
+) -> tuple[DetectionModel, float | None]:
+    """Builds a model, loads pretrained weights, and returns it and the fraction of its classes that the weights know.
 
-    Only rank 0 loads them; the caller broadcasts the model.
+    Without weights this fraction is None. Only rank 0 loads them; the caller broadcasts the model.
     `weights`: "coco" (official weights), the address of a mirror of them, a file, or None (from scratch). Classes that the
     weights know keep their rows of the class predictors, matched by name. With `optional`, training starts from scratch after
     a warning if the official weights cannot be downloaded.
     """
     model = None
 
-    def load() -> tuple[bool, dict[str, Tensor]]:
+    def load() -> tuple[float | None, dict[str, Tensor]]:
         nonlocal model
-        path = _weights_file(name, weights, log, optional)
+        path, fraction = _weights_file(name, weights, log, optional), None
         if path is None:
             model = build(name, len(classes))
         else:
@@ -137,10 +123,11 @@ def build_pretrained(
                 model = build(name, len(classes), state)
                 state = pretrained.adapt_classes(state, known, classes, model)
                 log(load_matching(model, state).require(backbone=0.8).text())
-        return path is not None, {key: value.to("meta") for key, value in model.state_dict().items()}
+            fraction = len(pretrained.shared_classes(known or (), classes)) / len(classes)
+        return fraction, {key: value.to("meta") for key, value in model.state_dict().items()}
 
-    loaded, shapes = ranks.on_main(load)
-    return model or build(name, len(classes), shapes), loaded
+    fraction, shapes = ranks.on_main(load)
+    return model or build(name, len(classes), shapes), fraction
 
 
 def _weights_file(name: str, weights: str | None, log: Callable[[str], None], optional: bool) -> str | Path | None:

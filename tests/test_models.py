@@ -49,8 +49,8 @@ def test_build_pretrained_keeps_rows_of_known_classes(tmp_path):
     source, lines = nets.build("tiny_n", 3), []
     path = tmp_path / "best.pt"
     checkpoint.save(path, {"classes": ["cat", "dog", "bus"], "config": {}, "model": source.state_dict()})
-    model, loaded = nets.build_pretrained("tiny_n", ("Bus", "boat"), str(path), OneProcess(), lines.append)
-    assert loaded and lines[0] == f"weights    {path}" and "backbone" in lines[1]
+    model, known = nets.build_pretrained("tiny_n", ("Bus", "boat"), str(path), OneProcess(), lines.append)
+    assert known == 0.5 and lines[0] == f"weights    {path}" and "backbone" in lines[1]
     for name, value in model.state_dict().items():
         if "class_predictors" in name:
             assert torch.equal(value[0], source.state_dict()[name][2])
@@ -62,10 +62,10 @@ def test_build_pretrained_keeps_rows_of_known_classes(tmp_path):
 def test_build_pretrained_without_weights_starts_from_scratch(optional):
     lines = []
     torch.manual_seed(0)
-    model, loaded = nets.build_pretrained("tiny_n", ("cat", "dog"), None, OneProcess(), lines.append, optional)
+    model, known = nets.build_pretrained("tiny_n", ("cat", "dog"), None, OneProcess(), lines.append, optional)
     torch.manual_seed(0)
     fresh = nets.build("tiny_n", 2).state_dict()
-    assert not loaded and lines == []
+    assert known is None and lines == []
     assert all(torch.equal(value, fresh[name]) for name, value in model.state_dict().items())
 
 
@@ -76,8 +76,8 @@ def test_weights_that_cannot_be_downloaded_are_optional_for_the_demo(weights, mo
     lines = []
     with pytest.raises(pretrained.PretrainedError, match="could not be downloaded"):
         nets.build_pretrained("yolox_nano", ("cat",), weights, OneProcess(), lines.append)
-    model, loaded = nets.build_pretrained("yolox_nano", ("cat",), weights, OneProcess(), lines.append, optional=True)
-    assert not loaded and model.num_classes == 1
+    model, known = nets.build_pretrained("yolox_nano", ("cat",), weights, OneProcess(), lines.append, optional=True)
+    assert known is None and model.num_classes == 1
     (line,) = lines
     assert "could not be downloaded" in line and "weights=none" in line and "FROM SCRATCH and without freezing" in line
 
@@ -96,11 +96,11 @@ def test_other_ranks_build_the_model_with_the_layer_widths_of_the_weights():
     shapes = {"head.class_convs.0.0.conv.weight": torch.empty(80, 64, 3, 3, device="meta")}
 
     class OtherRank:
-        on_main = staticmethod(lambda work: (True, shapes))
+        on_main = staticmethod(lambda work: (0.0, shapes))
 
     with torch.device("meta"):
-        model, loaded = nets.build_pretrained("yolov9_t", ("cat",), "coco", OtherRank(), print)
-    assert loaded and model.head.class_predictors[0].in_channels == 80
+        model, known = nets.build_pretrained("yolov9_t", ("cat",), "coco", OtherRank(), print)
+    assert known == 0 and model.head.class_predictors[0].in_channels == 80
 
 
 def test_conv_keeps_the_size_of_its_input():

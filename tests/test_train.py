@@ -378,7 +378,7 @@ def test_no_epochs_are_as_many_as_the_images_ask_for(demo_images, tmp_path, monk
 def test_chosen_numbers_are_printed_saved_and_kept_by_a_resumed_run(demo_images, tmp_path):
     none = dict.fromkeys(CHOSEN)
     folder, _, text = train_quietly(config(demo_images, tmp_path, epochs=2, **none))
-    assert re.search(r"^  learning_rate +0\.008 +\(chosen\)$", text, re.M)  # for 64 images, .002 for 4
+    assert re.search(r"^  learning_rate +0\.0005 +\(chosen\)$", text, re.M)  # for 64 images
     assert re.search(r"^  gradient clipping +norm 10$", text, re.M)
     first = json.loads((folder / "config.json").read_text())
     assert None not in [first[name] for name in CHOSEN]

@@ -13,9 +13,8 @@ MAX_BAD_STEPS = 20  # non-finite steps in a row before training stops: fp16 need
 LOSS_SCALE = 2.0**10  # of fp16 at the start: from 2**16, YOLOX skips its first nine steps (input 0-255, decisions.md)
 MOMENTUM = 0.9  # of SGD, and the first beta of Adam (YOLOX, section 2)
 MAX_GRADIENT_NORM = 10.0  # larger gradients are clipped to this norm
-ADAM_RATE = 2e-3  # default learning rate of Adam and AdamW, times nets.rate_factor
-MAX_STEP_RATE = 4e-3  # the default learning rate gives no step of Adam more than this (RTMDet: .004 for 256 images)
-MAX_SCALED = 256  # images per step from which on the learning rate of Adam stays the same
+MAX_SCALED = 256  # images per step from which on the rate of adam stays the same (RTMDet: .004 for 256 images)
+GENTLE = 0.25  # factor of the default learning rate if the weights know at least half of the classes
 REFERENCE_BATCH = 64  # images per step that the constants learning_rate and min_learning_rate refer to
 CHOSEN = ("no_aug_epochs", "warmup_epochs", "weight_decay", "learning_rate", "min_learning_rate")
 
@@ -60,26 +59,28 @@ def enough_epochs(images: int) -> int:
     return min(max(round(20_000 / images), 30), 300)
 
 
-def choose(given: Mapping, saved: Mapping, optimizer: str, factor: float, pretrained: bool, plan: Plan) -> dict:
+def choose(
+    given: Mapping, saved: Mapping, optimizer: str, sgd_factor: float, known: float | None, plan: Plan
+) -> dict[str, float]:
     """Returns the constants `CHOSEN` with a number for each None in `given`, and two more numbers.
 
     `rate_power` is that of `Schedule`, and `clip` the largest norm of the gradients (0: any norm). The numbers of a `saved` run
-    stay. `factor`: of the learning rate, see nets.rate_factor. See docs/constants.md.
+    stay. `sgd_factor`: see nets.Family. `known`: fraction of the classes that the weights know, None without weights. See
+    docs/constants.md.
     """
     chosen = {name: value for name, value in given.items() if value is not None}
     chosen |= {name: saved[name] for name in (*CHOSEN, "rate_power", "clip") if name in saved}
     chosen.setdefault("no_aug_epochs", min(round(plan.epochs / 5), 15))
-    decays = {"adamw": 0.05, "sgd": 5e-4 / factor}  # of sgd: a step subtracts rate * decay
+    decays = {"adamw": 0.05, "sgd": 5e-4 / sgd_factor}  # of sgd: a step subtracts rate * decay
     chosen.setdefault("weight_decay", decays.get(optimizer, 5e-4))
     steps = min(max(100, plan.before(1)), plan.before(plan.epochs) / 10)
     chosen.setdefault("warmup_epochs", plan.position(steps))
     # Runs that older versions began have no power saved: their rates were linear for every optimizer.
     chosen.setdefault("rate_power", 1.0 if optimizer == "sgd" or saved else 0.5)
-    highest = MAX_STEP_RATE / math.sqrt(min(plan.images, MAX_SCALED) / REFERENCE_BATCH)
-    rate = 0.01 * factor if optimizer == "sgd" else min(ADAM_RATE * factor, highest)
+    rate = (0.01 * sgd_factor if optimizer == "sgd" else 2e-3) * (GENTLE if known and known >= 0.5 else 1)
     chosen.setdefault("learning_rate", max(rate, chosen.get("min_learning_rate", 0.0)))
     chosen.setdefault("min_learning_rate", chosen["learning_rate"] / 20)
-    chosen.setdefault("clip", 0.0 if optimizer == "sgd" and not pretrained else MAX_GRADIENT_NORM)
+    chosen.setdefault("clip", 0.0 if optimizer == "sgd" and known is None else MAX_GRADIENT_NORM)
     return chosen
 
 
