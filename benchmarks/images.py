@@ -16,7 +16,7 @@ GEOMETRY = {
     "scale": (0.5, 1.5),
     "translate": 0.1,
     "shear": 4,
-}  # as in train.py, with twice the rotation
+}  # as in train.py, but with rotation
 SHEETS = {  # file: augmentation
     "augment": Augment(mosaic=1.0, mixup=0.0, flip=0.5, **GEOMETRY),
     "augment_single": Augment(mosaic=0.0, mixup=0.0, flip=0.5, **GEOMETRY),

@@ -233,7 +233,7 @@ def two_workers(cfg: Config) -> None:
     torch.set_num_threads(1)
     data, _ = prepare(read(f"{cfg.data}/train.txt", "train"))
     found = DetectionDataset(data, "corner", Augment(**RECIPES["mosaic"]), seed=SEED, cache=ImageCache(64e9))
-    sampler = TrainSampler(len(data), BATCH // 2, (cfg.size, cfg.size), SEED)  # 16, the default of train.py
+    sampler = TrainSampler(len(data), BATCH // 2, (cfg.size, cfg.size), SEED)  # 16 images per step
     loaders = {n: build_loader(found, sampler, n) for n in (1, 2)}
     for loader in loaders.values():
         for _ in loader:  # one epoch starts the workers and decodes the images
