@@ -40,7 +40,7 @@ class Config:
     image_size: tuple[int, int] = (416, 416)  # height, width; multiples of 32
     epochs: int = 50  # 0: enough for the number of training images; the run prints how many
     batch_size: int = 8  # images per step over all processes; 0: the power of two that fills 80 % of the GPUs
-    freeze_epochs: int = 0  # the backbone is frozen in these first epochs: faster, less memory, lower mAP
+    freeze_epochs: int = 0  # the backbone is frozen in these first epochs: faster, but no gain in mAP
     freeze_batch_size: int = 16  # images per step while frozen: without gradients of the backbone, more of them fit
     learning_rate: float | None = None  # for 64 images per step, scaled by batch size (docs/constants.md); none: chosen
     name: str = "train"  # the run folder is output/name-date-number
@@ -144,12 +144,11 @@ def main(cfg: Config, extra_augment: Callable = extra_augment, on_row: Callable 
     folder, saved = resume.find(cfg.resume, cfg.output, cfg.name, constants, ranks)
     model, known = build_model(cfg, train_data.classes, saved, ranks, log)
     sizes, step_bytes = fit_to_memory(cfg, model, train_data, saved, ranks)
-    if saved or (cfg.weights and known is None):  # no weights: the demo, for which they could not be downloaded
+    if saved or (cfg.weights and known is None):  # only the demo has none here: the download failed
         cfg = replace(cfg, freeze_epochs=saved["freeze_epochs"] if saved else 0)
     plan = Plan.of(len(train_data), cfg.epochs, cfg.freeze_epochs, **sizes, accumulate=cfg.accumulate)
     given = {name: getattr(cfg, name) for name in CHOSEN}
-    kind = (cfg.optimizer, nets.family_of(cfg.model)[0].sgd_factor, known)
-    chosen = choose(given, saved or {}, *kind, plan) | {"freeze_epochs": cfg.freeze_epochs}
+    chosen = choose(given, saved or {}, cfg.optimizer, nets.family_of(cfg.model)[0].sgd_factor, known, plan)
     cfg = replace(cfg, **sizes, **{name: chosen[name] for name in CHOSEN})
     updater = build_updater(cfg, model, plan, chosen)
     state, begun_epoch = resume.restore(saved, model, updater)
@@ -170,10 +169,10 @@ def main(cfg: Config, extra_augment: Callable = extra_augment, on_row: Callable 
     cfg = replace(cfg, val=val_source(cfg.val, cfg.train, folder, (train_data, val_data), ranks.is_node_main))
     run = open_run(folder, asdict(cfg), ranks, summary.curve_marks(plan, cfg.no_aug_epochs), state.rows)
     log(f"run folder {folder}\n")
-    for_resume = {"constants": constants, **chosen, "batch_sizes": tuple(sizes.values())}
+    chosen |= {"constants": constants, "freeze_epochs": cfg.freeze_epochs, "batch_sizes": tuple(sizes.values())}
     policy = {"save_every": cfg.save_every, "save_minutes": cfg.save_minutes, "defaults": asdict(Config())}
     stop = StopSignal()
-    save = resume.Saver(run, ranks, updater, stop, asdict(cfg), (train_data, val_data), for_resume, **policy)
+    save = resume.Saver(run, ranks, updater, stop, asdict(cfg), (train_data, val_data), chosen, **policy)
     val_criterion = nets.criterion(model, torch.ones_like)  # sums: `evaluate` divides them
 
     network, meter, first_epoch = None, Meter(begun_epoch), state.epoch
@@ -286,7 +285,8 @@ def fit_to_memory(cfg: Config, model, data: Annotations, saved: dict | None, ran
     step_bytes = partial(measure.training_memory, *step, all_gpus=ranks.all_gpus)
     before = dict(zip(sizes, saved["batch_sizes"], strict=True)) if saved else None
     sizes = measure.choose_batch_sizes(sizes, before, step_bytes, len(data), ranks)
-    return sizes, measure.check_thawed_step(step_bytes, sizes, cfg.accumulate, ranks) if on_gpu else 0
+    thaws = cfg.freeze_epochs < cfg.epochs
+    return sizes, measure.check_thawed_step(step_bytes, sizes, cfg.accumulate, ranks) if on_gpu and thaws else 0
 
 
 def build_updater(cfg: Config, model: nets.DetectionModel, plan: Plan, chosen: dict[str, float]) -> Updater:
@@ -327,7 +327,8 @@ def log_summary(cfg: Config, model, train, val, updater: Updater, step_bytes: in
     log(summary.model_text(model, cfg.model, cfg.image_size, updater.schedule.plan))
     log(summary.data_text(train, val))
     schedule = summary.schedule_warnings(cfg.epochs, cfg.freeze_epochs, cfg.no_aug_epochs, cfg.weights)
-    hardware = hardware_warnings(cfg.workers, max(cfg.batch_size, cfg.freeze_batch_size), cfg.image_size, ranks)
+    images = max(cfg.batch_size, cfg.freeze_batch_size * bool(cfg.freeze_epochs))
+    hardware = hardware_warnings(cfg.workers, images, cfg.image_size, ranks)
     for warning in (*schedule, *summary.data_warnings(train, val, cfg.repeat), *hardware):
         log(f"WARNING: {warning}")
     if step_bytes:

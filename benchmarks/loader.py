@@ -33,6 +33,7 @@ RANGES = {
 RECIPES = {
     "mosaic": RANGES | {"mosaic": 1.0, "mixup": 0.0},
     "rotated": RANGES | {"mosaic": 1.0, "mixup": 0.0, "rotation": 5.0, "shear": 2.0},
+    # the defaults of train.py before November 23, 2026
     "default": RANGES | {"mosaic": 0.5, "mixup": 0.0, "rotation": 5.0, "shear": 2.0},
     "yolox": RANGES | {"mosaic": 1.0, "mixup": 1.0, "rotation": 10.0, "shear": 2.0, "scale": (0.1, 2.0)},
 }

@@ -15,9 +15,7 @@ class DataSet(NamedTuple):
     val: str  # the same; or the fraction of the training images that becomes the validation data
     images: tuple[int, int]  # number for training, number for evaluation
     side: int  # median side of a box in pixels, in images scaled to a longer side of 640
-    screen: tuple[
-        int, int
-    ]  # epochs of a run, 3,200 to 6,000 training images in all, and input size in the stage "screen"
+    screen: tuple[int, int]  # epochs in all stages (3,000 to 6,000 samples), and input size in the stage "screen"
     image_root: str | None = None
 
 
@@ -91,7 +89,7 @@ def sgd(factor: float) -> dict[str, Any]:
 
 
 def chosen(**changes: Any) -> dict[str, Any]:
-    """Returns what the training chose by itself when this benchmark was begun, except for `changes`."""
+    """Returns what the training chose by itself when this benchmark was begun, besides `freeze` of SHIPPED."""
     return {**dict.fromkeys(CHOSEN), "learning_rate": 2e-3, **changes}
 
 

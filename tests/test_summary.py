@@ -76,7 +76,7 @@ def test_data_table_counts_boxes_per_class(tmp_path):
 
 def test_schedules_are_warned_about_only_if_they_leave_no_room():
     assert list(summary.schedule_warnings(50, 10, 10, "coco")) == []
-    assert ["never thawed" in text for text in summary.schedule_warnings(5, 5, 0, "coco")] == [True]
+    assert ["never thawed" in text for text in summary.schedule_warnings(5, 5, 1, "coco")] == [True]
     assert "no_aug_epochs=10" in next(summary.schedule_warnings(20, 10, 10, "coco"))
     assert list(summary.schedule_warnings(50, 0, 10, None)) == []
     assert "random backbone" in next(summary.schedule_warnings(50, 10, 10, None))

@@ -366,7 +366,7 @@ def test_a_run_of_an_older_version_resumes_with_the_frozen_epochs_that_it_chose(
     assert checkpoint.load(folder / "last.pt")["epoch"] == 3
 
 
-def test_no_epochs_are_as_many_as_the_images_ask_for(demo_images, tmp_path, monkeypatch):
+def test_zero_epochs_are_computed_from_the_number_of_images(demo_images, tmp_path, monkeypatch):
     monkeypatch.setattr(train, "enough_epochs", lambda images: images // 4)
     folder, _, text = train_quietly(config(demo_images, tmp_path, epochs=0))
     assert checkpoint.load(folder / "last.pt")["epoch"] == 2  # 9 images
@@ -384,7 +384,9 @@ def test_chosen_numbers_are_printed_saved_and_kept_by_a_resumed_run(demo_images,
     assert None not in [first[name] for name in CHOSEN]
     *_, text = train_quietly(config(demo_images, tmp_path, epochs=3, resume=str(folder), **none))
     again = checkpoint.load(folder / "last.pt")
-    assert again["epoch"] == 3 and re.search(r"^  no_aug_epochs +0 +\(chosen\)$", text, re.M)  # of 3 epochs it were 1
+    assert again["epoch"] == 3 and re.search(
+        r"^  no_aug_epochs +0 +\(chosen\)$", text, re.M
+    )  # for 3 epochs it would be 1
     assert {name: again["config"][name] for name in CHOSEN} == {name: first[name] for name in CHOSEN}
     *_, text = train_quietly(config(demo_images, tmp_path / "b", epochs=1, weights=None, optimizer="sgd", **none))
     assert re.search(r"^  gradient clipping +none$", text, re.M)

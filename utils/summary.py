@@ -96,8 +96,8 @@ def schedule_warnings(epochs: int, freeze_epochs: int, no_aug_epochs: int, weigh
     if freeze_epochs and weights is None:
         yield f"freeze_epochs={freeze_epochs} without weights: a frozen random backbone learns nothing"
     if 0 < epochs <= freeze_epochs:
-        yield f"freeze_epochs={freeze_epochs} of epochs={epochs}: the backbone is never thawed; lower freeze_epochs"
-    if no_aug_epochs and no_aug_epochs >= epochs - freeze_epochs:
+        yield f"freeze_epochs={freeze_epochs} of epochs={epochs}: the backbone is never thawed, which is fast but costs mAP"
+    elif no_aug_epochs and no_aug_epochs >= epochs - freeze_epochs:
         yield (
             f"no_aug_epochs={no_aug_epochs} of epochs={epochs}: after the thaw there is no mosaic or affine, and only the lowest "
             f"learning rate; lower no_aug_epochs to about {max(1, epochs // 5)}, or train longer"
