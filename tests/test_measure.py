@@ -182,6 +182,8 @@ def test_thawed_step_that_does_not_fit_ends_the_run_at_its_start(demo_images, tm
     with pytest.raises(SystemExit, match="CUDA out of memory after the thaw: lower batch_size=4 to 2"):
         train.main(config(demo_images, tmp_path / "runs"))
     assert not (tmp_path / "runs").exists()
+    *_, text = train_quietly(config(demo_images, tmp_path / "runs", epochs=1, freeze_epochs=1))  # no step is thawed
+    assert "for a thawed step" not in text and "never thawed" in text
 
 
 def test_step_that_runs_out_of_memory_ends_the_run_with_advice(demo_images, tmp_path, monkeypatch):
