@@ -40,7 +40,7 @@ DATA = {
     ),
     "dental_xray": DataSet(False, "more/dental_xray/train.txt", "more/dental_xray/val.txt", (400, 100), 55, (15, 256)),
     "coco337": DataSet(True, *COCO, (337, 326), 54, (10, 256)),
-    "raccoon_train": DataSet(True, "raccoon/data/train_labels.csv", ".25", (120, 40), 376, (20, 224), "raccoon/images"),
+    "raccoon_train": DataSet(True, "raccoon/data/train_labels.csv", ".25", (120, 40), 375, (20, 224), "raccoon/images"),
     "coco163": DataSet(False, COCO[1], ".5", (163, 163), 59, (20, 320)),
 }
 
