@@ -4,6 +4,7 @@ A type lists only what is needed; the rest of the file is skipped, not stored.
 """
 
 import json
+import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,10 +32,12 @@ def open_json(path: str) -> Contents:
     try:
         try:
             return msgspec.json.decode(data, type=Contents)
-        except msgspec.ValidationError as error:
-            raise DataError(f"{path}: a number or text, not an object or a list: export the file again") from error
+        except msgspec.ValidationError:
+            raise
         except msgspec.DecodeError:
             return msgspec.json.decode(_standard(path, data), type=Contents)
+    except msgspec.ValidationError as error:
+        raise DataError(f"{path}: a number or text, not an object or a list: export the file again") from error
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: not UTF-8 text: save the file as UTF-8") from error
     except RecursionError as error:
@@ -44,7 +47,7 @@ def open_json(path: str) -> Contents:
 def _standard(path: str, data: bytes) -> bytes:
     """Returns the JSON that Python accepts beyond the standard, such as NaN, as JSON of the standard. Raises DataError."""
     try:
-        contents = json.loads(data.decode(), parse_constant=str)
+        contents = json.loads(data.decode(), parse_constant=str, parse_float=_finite)
     except json.JSONDecodeError as error:
         raise DataError(f"{path}:{error.lineno}: not JSON ({error.msg}): export the file again") from error
     except UnicodeDecodeError:
@@ -52,6 +55,11 @@ def _standard(path: str, data: bytes) -> bytes:
     except ValueError as error:  # a number of more than 4,300 digits
         raise DataError(f"{path}: not JSON ({error}): export the file again") from error
     return json.dumps(contents, ensure_ascii=False).encode("utf-8", "surrogatepass")
+
+
+def _finite(text: str) -> float | str:
+    """Returns a number, or its text if it is too large for a float: JSON has no infinity."""
+    return float(text) if math.isfinite(float(text)) else text
 
 
 def parse(raw: Raw, kind: type[T], place: str, problems: list[str], strict: bool = False) -> T | None:
