@@ -3,6 +3,7 @@
 benchmarks/results/small_data.md holds a table per question and stage, small_data.png the mAP over the minutes of training.
 """
 
+import itertools
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -16,7 +17,7 @@ from matplotlib.figure import Figure
 from benchmarks import small_data_recipes as tables
 from benchmarks.small_data import read
 from benchmarks.table import RESULTS
-from utils.config import override
+from utils.config import override, show
 
 REFERENCE = "shipped"
 LEVEL = 0.95  # of the intervals
@@ -26,19 +27,30 @@ PLOTTED = tuple(
 
 HEAD = """# What freezing and the other choices of a training are worth on small data
 
+`new` is the recipe with the defaults of `train.py` since November 23, 2026; `shipped` has the defaults before them. YOLOX-nano
+starts from the COCO weights described in [official.md](official.md). mAP is mAP50-95 of the last epoch in points: 1 point is
+.01."""
+FREEZING = """## What freezing costs and buys
+
+The backbone is never frozen, frozen for the first fifth of the epochs, or for the whole run; all other constants are equal. The
+last two columns are the differences in points. Runs that see 1,500 images train on 30."""
+LENGTHS = """## Other lengths and input sizes
+
+The recipe is `best_freeze_0`: the new defaults where the weights do not know the classes."""
+METHOD = """## How it is measured
+
 `python -m benchmarks.small_data data=FOLDER weights=yolox_nano.pth stage=STAGE` measures, `python -m benchmarks.small_data_page`
-writes this page from [small_data.csv](small_data.csv), which holds every run. YOLOX-nano starts from the COCO weights described
-in [official.md](official.md). mAP is mAP50-95 of the last epoch in points: 1 point is .01.
+writes this page from [small_data.csv](small_data.csv), which holds every run.
 
-The shipped recipe is that of `train.py` before this benchmark, with its epochs scaled: a fifth of them frozen, a fifth without
-augmentation, as in its 50 epochs. Each recipe differs from it only in what the second column shows. A name with parentheses is
-a function of `benchmarks/small_data_hooks.py`.
+The shipped recipe is scaled to the length of a run: a fifth of the epochs is frozen, a fifth is without augmentation, as in its
+50 epochs. Each recipe differs from it only in what the second column shows. A name with parentheses is a function of
+`benchmarks/small_data_hooks.py`.
 
-The difference is to the shipped recipe on the same data set with the same seed. Its 95 % interval is that of Student's t over
-all pairs of data set and seed. "sd" is the standard deviation over seeds, the root of the mean of the variances on the data
-sets. "thaw" is the lower mAP of the first two thawed epochs divided by that of the last frozen epoch. Minutes are those of
-training without evaluations, CPU minutes those of the whole process; other programs used the cores at the same time, so that
-CPU minutes are more reliable. Means are over data sets and seeds.
+A difference is between runs on the same data set with the same seed, its 95 % interval that of Student's t over all pairs of
+data set and seed. "sd" is the standard deviation over seeds, the root of the mean of the variances on the data sets. "thaw" is
+the lower mAP of the first two thawed epochs divided by that of the last frozen epoch. Minutes are those of training without
+evaluations, CPU minutes those of the whole process; other programs used the cores at the same time, so that CPU minutes are more
+reliable. Means are over data sets and seeds.
 
 Choices are made on the data sets marked "choice", the others only report. `coco337` and `raccoon_train` (120 of the training
 images of raccoon, evaluated on the other 40) became choices after the first three data sets of the report had shown what the
@@ -46,7 +58,7 @@ search had missed: with `learning_rate=.008`, the best on bccd and chess (`best_
 what the weights know about raccoons (56.7 instead of 60.4) and COCO images (3.5 instead of 17.3). So the rate stayed .002, and
 is a quarter of that if the weights know at least half of the classes. The report on raccoon is not quite independent for this
 reason, though no other recipe was tried on its test images. `coco163` consists of the evaluation images of `coco337`;
-`bccd_test` trains on the images of `bccd`. `new` is the recipe with the defaults of `train.py` after this benchmark."""
+`bccd_test` trains on the images of `bccd`."""
 
 
 @dataclass(frozen=True)
@@ -116,9 +128,9 @@ class Runs:
         variances = [np.var(values, ddof=1) for values in maps if len(values) > 1]
         return 100 * float(np.sqrt(np.mean(variances))) if variances else np.nan
 
-    def difference(self, recipe: str, data: str | None = None) -> Interval:
+    def difference(self, recipe: str, data: str | None = None, reference: str = REFERENCE) -> Interval:
         """Returns the paired difference of mAP to the reference in points, on one data set or on all."""
-        ours, theirs = self.of[recipe], self.of[REFERENCE]
+        ours, theirs = self.of[recipe], self.of[reference]
         pairs = [pair for pair in ours if pair in theirs and data in (None, pair[0])]
         return interval([100 * (float(ours[pair]["AP"]) - float(theirs[pair]["AP"])) for pair in pairs])
 
@@ -166,6 +178,60 @@ def question_tables(runs: Runs) -> list[str]:
             rows = [recipe_row(runs, name) for name in [REFERENCE, *names] if runs.of.get(name)]
             parts += [f"### {question}", table(head, rows)]
     return parts
+
+
+def maps_text(values: Sequence[float]) -> str:
+    """Returns the mean of mAP values in points, with their standard deviation if there are several."""
+    if not values:
+        return "-"
+    return f"{100 * np.mean(values):.1f}" + (f" ± {100 * np.std(values, ddof=1):.1f}" if len(values) > 1 else "")
+
+
+def report_table(runs: Runs) -> str:
+    """Returns the finalists and the other trainers on each data set: means, standard deviations and differences."""
+    before, after = tables.FINALISTS
+    peers = [name for name in tables.PEERS if runs.of.get(name)]
+    head = ["data set", before, after, f"{after} - {before}"]
+    rows = []
+    for data in [name for name in runs.data() if runs.values(after, "AP", name)]:
+        cells = [maps_text(runs.values(name, "AP", data)) for name in (before, after)]
+        cells.append(str(runs.difference(after, data)))
+        for peer in peers:
+            cells += [maps_text(runs.values(peer, "AP", data)), str(runs.difference(after, data, peer))]
+        rows.append([data, *cells])
+    total = [str(runs.difference(after, None, name)) for name in (before, *peers)]
+    rows.append(["all pairs", "", "", total[0], *(cell for text in total[1:] for cell in ("", text))])
+    return table([*head, *(cell for name in peers for cell in (name, f"{after} - {name}"))], rows)
+
+
+def length_table(rows: list[dict[str, str]]) -> str:
+    """Returns the mAP by number of epochs and input size, on the data sets with several of them."""
+    found = [row for row in rows if row["recipe"] == "best_freeze_0" and not row["error"]]
+    kinds = sorted({(int(row["image_size"]), int(row["epochs"])) for row in found})
+    groups = {kind: [row for row in found if (int(row["image_size"]), int(row["epochs"])) == kind] for kind in kinds}
+    sets = [d for d in tables.DATA if sum(any(row["data"] == d for row in group) for group in groups.values()) > 1]
+    cells = []
+    for (pixels, epochs), group in groups.items():
+        maps = [maps_text([float(row["AP"]) for row in group if row["data"] == name]) for name in sets]
+        if any(cell != "-" for cell in maps):
+            cells.append([str(pixels), str(epochs), *maps])
+    return table(["input size", "epochs", *sets], cells) if cells else ""
+
+
+def freezing_table(stages: dict[str, Runs]) -> str:
+    """Returns the mAP never frozen, frozen for a fifth of the epochs and for all, with the paired differences."""
+    rows = []
+    for (never, frozen), runs in itertools.product(tables.FROZEN.items(), stages.values()):
+        firsts = {data: row for (data, _), row in runs.of[never].items()}
+        for data, row in firsts.items():
+            if not any(runs.values(recipe, "AP", data) for recipe in frozen):
+                continue
+            about = [data, row["epochs"], show(tables.recipes()[never].changes["learning_rate"])]
+            maps = [maps_text(runs.values(recipe, "AP", data)) for recipe in (never, *frozen)]
+            differences = [str(runs.difference(recipe, data, never)) for recipe in frozen]
+            rows.append([*about, f"{int(row['images_seen']):,}", *maps, *differences])
+    head = ["data set", "epochs", "`learning_rate`", "images seen", "never frozen", "for a fifth", "for all"]
+    return table([*head, "a fifth - never", "all - never"], rows) if rows else ""
 
 
 def set_table(runs: Runs) -> str:
@@ -236,15 +302,20 @@ def write(folder: Path) -> Path | None:
     rows, curves = read(folder / "small_data.csv"), read(folder / "small_data_curves.csv")
     if not rows:
         return None
-    parts = [HEAD, data_table()]
+    names = sorted({row["stage"] for row in rows}, key=lambda name: (-list(tables.STAGES).index(name.split()[0]), name))
+    stages = {name: [row for row in rows if row["stage"] == name] for name in names}
+    runs = {name: Runs(stage) for name, stage in stages.items()}
+    parts = [HEAD]
+    if "report" in runs:
+        parts += ["## The new defaults on data that no choice has seen", report_table(runs["report"])]
     if curves:
         draw(curves, folder / "small_data.png")
         parts.append("![mAP over the minutes of training](small_data.png)")
-    stages = sorted(
-        {row["stage"] for row in rows}, key=lambda name: (-list(tables.STAGES).index(name.split()[0]), name)
-    )
-    for stage in stages:
-        parts += stage_parts(stage, [row for row in rows if row["stage"] == stage])
+    for heading, part in ((FREEZING, freezing_table(runs)), (LENGTHS, length_table(rows))):
+        parts += [heading, part] if part else []
+    parts += [METHOD, data_table()]
+    for name, stage in stages.items():
+        parts += stage_parts(name, stage)
     page = folder / "small_data.md"
     page.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
     return page

@@ -235,6 +235,14 @@ PEERS = {  # other trainers, each with its own defaults; LibreYOLO starts from t
 }
 FINALISTS = ("shipped", "new")  # the defaults of train.py before this benchmark, and after it
 
+# Recipes that differ only in freezing: never frozen -> frozen for a fifth of the epochs, for all of them.
+FROZEN = {
+    "best_freeze_0": ("chosen_rotation_0_batch_8", "best_freeze_all"),
+    "best_rate_0.25_freeze_0": ("", "best_rate_0.25_freeze_all"),
+    "best_rate_4_freeze_0": ("best_rate_4", "best_rate_4_freeze_all"),
+    "few_freeze_0": ("few_freeze_0.2", "few_freeze_all"),
+}
+
 
 class Stage(NamedTuple):
     """A set of runs: data sets x recipes x seeds. Recipes are compared only within a stage."""

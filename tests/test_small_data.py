@@ -280,6 +280,35 @@ def test_the_paired_interval_is_that_computed_by_hand():
     assert np.isnan(small_data_page.Runs(rows_of(shipped={("bccd", 1): 0.5})).spread("shipped"))
 
 
+def test_the_summary_compares_the_new_defaults_with_the_old_ones_and_with_other_trainers():
+    """The differences of raccoon are 5 and 3 points: mean 4, half an interval of 12.706 * sqrt(2) / sqrt(2)."""
+    shipped = {("raccoon", 4): 0.50, ("raccoon", 5): 0.54, ("bccd_test", 4): 0.60}
+    new = {("raccoon", 4): 0.55, ("raccoon", 5): 0.57}
+    runs = small_data_page.Runs(rows_of(shipped=shipped, new=new, libreyolo_yolox_nano={("raccoon", 4): 0.51}))
+    _, _, raccoon, total = small_data_page.report_table(runs).splitlines()
+    assert raccoon == "| raccoon | 52.0 ± 2.8 | 56.0 ± 1.4 | +4.0 [-8.7, +16.7] | 51.0 | +4.0 |"
+    assert total == "| all pairs |  |  | +4.0 [-8.7, +16.7] |  | +4.0 |"
+
+
+def test_lengths_and_input_sizes_are_compared_on_the_data_sets_that_have_several():
+    rows = rows_of(best_freeze_0={("bccd", 0): 0.5, ("chess", 0): 0.4}, shipped={("bccd", 0): 0.9})
+    rows = [row | {"image_size": "224"} for row in rows]
+    longer = [row | {"epochs": "100", "AP": "0.6"} for row in rows if row["data"] == "bccd"]
+    assert small_data_page.length_table(rows) == ""
+    lines = small_data_page.length_table(rows + longer).splitlines()
+    assert lines[0] == "| input size | epochs | bccd |"
+    assert lines[2:] == ["| 224 | 20 | 50.0 |", "| 224 | 100 | 60.0 |"]
+
+
+def test_freezing_is_compared_at_equal_constants():
+    maps = {("bccd", 0): 0.5, ("bccd", 1): 0.54}
+    frozen = {("bccd", 0): 0.47, ("bccd", 1): 0.51, ("chess", 0): 0.9}
+    runs = small_data_page.Runs(rows_of(best_freeze_0=maps, chosen_rotation_0_batch_8=frozen, shipped=maps))
+    lines = small_data_page.freezing_table({"screen": runs}).splitlines()
+    expected = "| bccd | 20 | 0.002 | 36 | 52.0 ± 2.8 | 49.0 ± 2.8 | - | -3.0 [-3.0, -3.0] | - |"
+    assert len(lines) == 3 and lines[2] == expected
+
+
 def test_the_page_shows_each_question_with_the_shipped_recipe_first(tmp_path):
     shipped = {("bccd", 0): 0.5, ("chess", 0): 0.3}
     rows = rows_of(
