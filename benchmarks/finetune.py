@@ -57,13 +57,14 @@ class Config:
 def main(cfg: Config) -> None:
     """Trains, and adds a row to benchmarks/results/finetune_bccd.md, or scratch_bccd.md without weights."""
     parts = {"train": f"{cfg.data}/ImageSets/Main/train.txt", "val": f"{cfg.data}/ImageSets/Main/test.txt"}
-    chosen = {"model": cfg.model, "weights": cfg.weights, "seed": cfg.seed, "output": cfg.output, "name": "bccd"}
+    name = f"bccd_{cfg.model}_{cfg.seed}"  # seeds may run side by side
+    chosen = {"model": cfg.model, "weights": cfg.weights, "seed": cfg.seed, "output": cfg.output, "name": name}
     if cfg.weights and cfg.model != "yolox_nano":
         raise ConfigError("fine-tuning is measured with yolox_nano only; weights=none takes any model")
     recipe = (RECIPE if cfg.weights else SCRATCH) | ({"epochs": cfg.epochs} if cfg.epochs else {})
     begin = time.perf_counter()
     train.main(train.Config(**parts, **recipe, **chosen))
-    cells = {"seed": str(cfg.seed), **results(cfg.output, "bccd", begin)}
+    cells = {"seed": str(cfg.seed), **results(cfg.output, name, begin)}
     other = f", epochs={cfg.epochs}" if cfg.epochs else ""
     if cfg.weights:
         add_row("finetune_bccd", HEAD, {**cells, "seed": cells["seed"] + other})
