@@ -33,11 +33,7 @@ HEAD = f"""# YOLOX-nano on BCCD (train 205, test 72), 416 pixels, 30 epochs
 {words(RECIPE)}`,
 which is what `python -m benchmarks.finetune data=BCCD weights=yolox_nano.pth` runs. All other constants have their default.
 `yolox_nano.pth` is the file described in [official.md](official.md). "Best" is the best of the 30 evaluations on the test images,
-so it is chosen on them: quote the last epoch.
-
-With the defaults before November 23, 2026 (`freeze_epochs=5 batch_size=16 freeze_batch_size=16 rotation=5`), seeds 0, 1 and 2
-ended at mAP50-95 .6206, .6170 and .6244. So the defaults since then gain nothing here, unlike at 320 pixels and 20 epochs
-([small_data.md](small_data.md), bccd_test): .6178 ± .0055 instead of .6207 ± .0037 (mean and standard deviation)."""
+so it is chosen on them: quote the last epoch."""
 HEAD_SCRATCH = f"""# From scratch on BCCD (train 205, test 72), 320 pixels, 50 epochs
 
 `python train.py train=BCCD/ImageSets/Main/train.txt val=BCCD/ImageSets/Main/test.txt weights=none model=MODEL

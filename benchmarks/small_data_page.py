@@ -42,8 +42,8 @@ The backbone is never frozen, frozen for the first fifth of the epochs, or for t
 last two columns are the differences in points. The rows with 1,500 images seen train on 30 images."""
 LENGTHS = """## Other lengths and input sizes
 
-The recipe is `best_freeze_0`, which equals the new defaults if the weights do not know the classes. Values without ± are those
-of seed 0; on bccd and chess this seed has 59.1 and 69.2 in the search."""
+The recipe is `best_freeze_0`, which equals the new defaults if the weights do not know the classes by name.
+All values are those of seed 0."""
 METHOD = """## How it is measured
 
 `python -m benchmarks.small_data data=FOLDER weights=yolox_nano.pth stage=STAGE` measures,
@@ -213,8 +213,8 @@ def report_table(runs: Runs) -> str:
 
 
 def length_table(rows: list[dict[str, str]]) -> str:
-    """Returns the mAP by number of epochs and input size, on the data sets with several of them."""
-    found = [row for row in rows if row["recipe"] == "best_freeze_0" and not row["error"]]
+    """Returns the mAP by number of epochs and input size, on the data sets with several of them, with seed 0."""
+    found = [row for row in rows if (row["recipe"], row["seed"]) == ("best_freeze_0", "0") and not row["error"]]
     kinds = sorted({(int(row["image_size"]), int(row["epochs"])) for row in found})
     groups = {kind: [row for row in found if (int(row["image_size"]), int(row["epochs"])) == kind] for kind in kinds}
     sets = [d for d in tables.DATA if sum(any(row["data"] == d for row in group) for group in groups.values()) > 1]
