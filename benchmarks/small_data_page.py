@@ -8,6 +8,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,6 +45,10 @@ LENGTHS = """## Other lengths and input sizes
 
 The recipe is `best_freeze_0`, which equals the new defaults if the weights do not know the classes by name.
 All values are those of seed 0."""
+SCRATCH = """## From scratch, at equal minutes
+
+No pretrained weights. The trainers have their own defaults, and so many epochs that all train for about the same CPU time, one
+thread each. Our recipe has the defaults of `train.py`; `rate_4` has 4 times the learning rate."""
 METHOD = """## How it is measured
 
 `python -m benchmarks.small_data data=FOLDER weights=yolox_nano.pth stage=STAGE` measures,
@@ -242,6 +247,26 @@ def freezing_table(stages: dict[str, Runs]) -> str:
     return table([*head, "a fifth - never", "all - never"], rows) if rows else ""
 
 
+def scratch_table(rows: list[dict[str, str]]) -> str:
+    """Returns the runs from scratch, ours next to those of another trainer on the same data, with the same size and seed."""
+    places = ("data", "image_size", "seed")
+    peers = [name for name in tables.PEERS if name.endswith("_scratch")]
+    shared = {tuple(row[name] for name in places) for row in rows if row["recipe"] in peers and not row["error"]}
+    found = [row for row in rows if row["recipe"] in (*peers, *tables.FROM_SCRATCH) and not row["error"]]
+    found = sorted((row for row in found if tuple(row[name] for name in places) in shared), key=itemgetter(*places))
+    head = ["data set", "input size", "seed", "recipe", "epochs", "images seen", "CPU minutes", "mAP50-95", "mAP50"]
+    cells = [
+        [
+            *(row[name] for name in (*places, "recipe", "epochs")),
+            f"{int(row['images_seen']):,}",
+            f"{float(row['cpu_minutes']):.1f}",
+            *(f"{100 * float(row[name]):.1f}" for name in ("AP", "AP50")),
+        ]
+        for row in found
+    ]
+    return table(head, cells) if cells else ""
+
+
 def set_table(runs: Runs) -> str:
     """Returns the differences to the shipped recipe on each data set, with intervals over seeds."""
     names = [name for name in runs.of if name != REFERENCE]
@@ -280,9 +305,14 @@ def stage_parts(stage: str, rows: list[dict[str, str]]) -> list[str]:
     return parts + (["### Runs that failed", "\n".join(failed)] if failed else [])
 
 
+def order(stage: str) -> tuple[int, str]:
+    """Returns the place of a stage on the page: the report first. A stage with own epochs or size comes after its own."""
+    return ("report", "confirm", "peers", "screen").index(stage.split()[0]), stage
+
+
 def draw(curves: list[dict[str, str]], path: Path) -> None:
-    """Draws mAP over the minutes of training for the last stage with curves: a panel per data set, means over seeds."""
-    stage = max((row["stage"] for row in curves), key=lambda name: list(tables.STAGES).index(name.split()[0]))
+    """Draws mAP over the minutes of training in the first stage with curves: a panel per data set, means over seeds."""
+    stage = min((row["stage"] for row in curves), key=order)
     curves = [row for row in curves if row["stage"] == stage]
     names = [name for name in tables.DATA if any(row["data"] == name for row in curves)]
     recipes = [name for name in PLOTTED if any(row["recipe"] == name for row in curves)]
@@ -310,7 +340,7 @@ def write(folder: Path) -> Path | None:
     rows, curves = read(folder / "small_data.csv"), read(folder / "small_data_curves.csv")
     if not rows:
         return None
-    names = sorted({row["stage"] for row in rows}, key=lambda name: (-list(tables.STAGES).index(name.split()[0]), name))
+    names = sorted({row["stage"] for row in rows}, key=order)
     stages = {name: [row for row in rows if row["stage"] == name] for name in names}
     runs = {name: Runs(stage) for name, stage in stages.items()}
     parts = [HEAD]
@@ -319,7 +349,8 @@ def write(folder: Path) -> Path | None:
     if curves:
         draw(curves, folder / "small_data.png")
         parts.append("![mAP over the minutes of training](small_data.png)")
-    for heading, part in ((FREEZING, freezing_table(runs)), (LENGTHS, length_table(rows))):
+    made = ((FREEZING, freezing_table(runs)), (LENGTHS, length_table(rows)), (SCRATCH, scratch_table(rows)))
+    for heading, part in made:
         parts += [heading, part] if part else []
     parts += [METHOD, data_table()]
     for name, stage in stages.items():
