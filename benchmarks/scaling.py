@@ -179,7 +179,7 @@ def rate_table() -> None:
     head = (
         "images per step",
         "sgd, learning_rate=.01: rate of a step",
-        "adamw, learning_rate=.002: rate of a step",
+        "adamw, learning_rate=.004: rate of a step",
         "steps per epoch of COCO",
     )
     rows = []
@@ -187,7 +187,7 @@ def rate_table() -> None:
         plan = Plan(1, 0, 1, 1, images, images)
         rates = [
             rate * Schedule(plan, "constant", rate, rate, 0, 0, power).scale(images)
-            for rate, power in ((0.01, 1.0), (0.002, 0.5))
+            for rate, power in ((0.01, 1.0), (0.004, 0.5))
         ]
         rows.append((str(images), *(f"{rate:.4f}" for rate in rates), str(-(-118287 // images))))
     table("Batch and learning rate", head, rows)

@@ -48,7 +48,7 @@ All values are those of seed 0."""
 SCRATCH = """## From scratch, at equal minutes
 
 No pretrained weights. The trainers have their own defaults, and so many epochs that all train for about the same CPU time, one
-thread each. Our recipe has the defaults of `train.py`; `rate_4` has 4 times the learning rate."""
+thread each. `scratch_new` has the defaults of `train.py`, except `weights=none`."""
 METHOD = """## How it is measured
 
 `python -m benchmarks.small_data data=FOLDER weights=yolox_nano.pth stage=STAGE` measures,

@@ -114,11 +114,6 @@ def few(**changes: Any) -> Recipe:
     return best((hook.few_images, 30), epochs=50, learning_rate=8e-3, **changes)._replace(question=FEW)
 
 
-def scratch(model: str, **changes: Any) -> Recipe:
-    """Returns the recipe `BEST` from scratch."""
-    return best(weights=None, model=model, freeze_epochs=0, **changes)._replace(question=SCRATCH)
-
-
 # The most promising recipes come first: a search that is stopped early has measured these on all data sets.
 RECIPES = {
     "shipped": Recipe("0. The shipped recipe", {}),
@@ -164,6 +159,8 @@ RECIPES = {
     "rotation_0": Recipe(AUGMENTATION, {"rotation": 0.0}),
     "mosaic_1": Recipe(AUGMENTATION, {"mosaic": 1.0}),
     "best_rate_4_freeze_0_backbone_0.1": best((hook.backbone_rate, 0.1), learning_rate=8e-3, freeze_epochs=0),
+    "best_rate_2_freeze_0_mosaic_1": best(learning_rate=4e-3, freeze_epochs=0, mosaic=1.0),
+    "best_rate_2_freeze_0_no_aug_0.1": best(learning_rate=4e-3, freeze_epochs=0, no_aug=0.1),
     "best_rate_2_freeze_0_backbone_0.1": best((hook.backbone_rate, 0.1), learning_rate=4e-3, freeze_epochs=0),
     "best_rate_2_freeze_0_backbone_0.3": best((hook.backbone_rate, 0.3), learning_rate=4e-3, freeze_epochs=0),
     "best_rate_1_freeze_0_backbone_0.1": best((hook.backbone_rate, 0.1), learning_rate=2e-3, freeze_epochs=0),
@@ -224,10 +221,8 @@ RECIPES = {
 FROM_SCRATCH = {
     "scratch_yolox_nano": Recipe(SCRATCH, {"weights": None, "freeze": 0}),
     "scratch_yolov9_t": Recipe(SCRATCH, {"weights": None, "freeze": 0, "model": "yolov9_t"}),
-    "scratch_best_yolox_nano": scratch("yolox_nano"),
-    "scratch_best_rate_4_yolox_nano": scratch("yolox_nano", learning_rate=8e-3),
-    "scratch_best_yolov9_t": scratch("yolov9_t"),
-    "scratch_best_rate_4_yolov9_t": scratch("yolov9_t", learning_rate=8e-3),
+    "scratch_new_yolox_nano": Recipe(SCRATCH, NEW | {"weights": None}, linear=False),
+    "scratch_new_yolov9_t": Recipe(SCRATCH, NEW | {"weights": None, "model": "yolov9_t"}, linear=False),
 }
 PEERS = {  # other trainers, each with its own defaults; LibreYOLO starts from the weights of our YOLOX-nano
     "libreyolo_yolox_nano": Recipe(SCRATCH, {}, peer="libreyolo"),
