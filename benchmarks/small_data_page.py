@@ -47,8 +47,9 @@ The recipe is `best_freeze_0`, which equals the new defaults if the weights do n
 All values are those of seed 0."""
 SCRATCH = """## From scratch, at equal minutes
 
-No pretrained weights. The trainers have their own defaults, and so many epochs that all train for about the same CPU time, one
-thread each. `scratch_new` has the defaults of `train.py`, except `weights=none`."""
+No pretrained weights. The trainers have their own defaults, and so many epochs that all train for about the same time, one
+thread each. `scratch_new` has the defaults of `train.py`, except `weights=none`. Minutes are those of training without
+evaluations."""
 METHOD = """## How it is measured
 
 `python -m benchmarks.small_data data=FOLDER weights=yolox_nano.pth stage=STAGE` measures,
@@ -254,12 +255,12 @@ def scratch_table(rows: list[dict[str, str]]) -> str:
     shared = {tuple(row[name] for name in places) for row in rows if row["recipe"] in peers and not row["error"]}
     found = [row for row in rows if row["recipe"] in (*peers, *tables.FROM_SCRATCH) and not row["error"]]
     found = sorted((row for row in found if tuple(row[name] for name in places) in shared), key=itemgetter(*places))
-    head = ["data set", "input size", "seed", "recipe", "epochs", "images seen", "CPU minutes", "mAP50-95", "mAP50"]
+    head = ["data set", "input size", "seed", "recipe", "epochs", "images seen", "minutes", "mAP50-95", "mAP50"]
     cells = [
         [
             *(row[name] for name in (*places, "recipe", "epochs")),
             f"{int(row['images_seen']):,}",
-            f"{float(row['cpu_minutes']):.1f}",
+            f"{float(row['minutes']):.1f}",
             *(f"{100 * float(row[name]):.1f}" for name in ("AP", "AP50")),
         ]
         for row in found

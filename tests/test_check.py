@@ -110,7 +110,14 @@ def test_imbalanced_classes_are_a_warning_and_data_without_boxes_an_error(tmp_pa
             "half of the boxes are below 12 pixels at 384x640: image_size=768,1280, or cut the images into tiles",
         ),
         (9, "1280", "half of the boxes are below 12 pixels at 1280: cut the images into tiles"),
-        (20, "416", "the boxes are large enough at 416"),
+        (
+            20,
+            "416",
+            "half of the boxes are below 32 pixels at 416: image_size=672,672 is slower, and probably more accurate",
+        ),
+        (28, "416", "half of the boxes are below 32 pixels at 416: image_size=480,480"),
+        (30, "1280", "the boxes are large enough at 1280"),
+        (40, "416", "the boxes are large enough at 416"),
         (90, "416", "nearly all boxes are above 48 pixels at 416"),
     ],
 )
