@@ -234,9 +234,17 @@ FINALISTS = ("shipped", "new")  # the defaults of train.py before this benchmark
 FROZEN = {
     "best_freeze_0": ("chosen_rotation_0_batch_8", "best_freeze_all"),
     "best_rate_0.25_freeze_0": ("", "best_rate_0.25_freeze_all"),
+    "best_rate_2_freeze_0": ("best_rate_2", "best_rate_2_freeze_all"),
     "best_rate_4_freeze_0": ("best_rate_4", "best_rate_4_freeze_all"),
     "few_freeze_0": ("few_freeze_0.2", "few_freeze_all"),
 }
+
+
+RATES = (
+    *("best_rate_0.06_freeze_0", "best_rate_0.25_freeze_0", "best_freeze_0"),
+    *("best_rate_2_freeze_0", "best_rate_4_freeze_0"),
+)
+LENGTHS = ("best_freeze_0", "best_rate_2_freeze_0")  # compared with several numbers of epochs and input sizes
 
 
 class Stage(NamedTuple):

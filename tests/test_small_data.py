@@ -294,10 +294,19 @@ def test_lengths_and_input_sizes_are_compared_on_the_data_sets_that_have_several
     rows = rows_of(best_freeze_0={("bccd", 0): 0.5, ("chess", 0): 0.4}, shipped={("bccd", 0): 0.9})
     rows = [row | {"image_size": "224"} for row in rows]
     longer = [row | {"epochs": "100", "AP": "0.6"} for row in rows if row["data"] == "bccd"]
+    larger = [row | {"image_size": "416", "recipe": "best_rate_2_freeze_0"} for row in rows if row["data"] == "bccd"]
     assert small_data_page.length_table(rows) == ""
-    lines = small_data_page.length_table(rows + longer).splitlines()
-    assert lines[0] == "| input size | epochs | bccd |"
-    assert lines[2:] == ["| 224 | 20 | 50.0 |", "| 224 | 100 | 60.0 |"]
+    lines = small_data_page.length_table(rows + longer + larger[:1]).splitlines()
+    assert lines[0] == "| `learning_rate` | input size | epochs | bccd |"
+    assert lines[2:] == ["| 0.002 | 224 | 20 | 50.0 |", "| 0.002 | 224 | 100 | 60.0 |", "| 0.004 | 416 | 20 | 50.0 |"]
+
+
+def test_learning_rates_are_compared_from_the_lowest():
+    faster = {("bccd", 0): 0.6, ("bccd", 1): 0.64, ("chess", 0): 0.7}
+    runs = small_data_page.Runs(rows_of(best_rate_2_freeze_0=faster, best_freeze_0={("bccd", 0): 0.5}, shipped=faster))
+    lines = small_data_page.rate_table(runs).splitlines()
+    assert lines[0] == "| `learning_rate` | bccd |"
+    assert lines[2:] == ["| 0.002 | 50.0 |", "| 0.004 | 62.0 ± 2.8 |"]
 
 
 def test_runs_from_scratch_stand_next_to_those_of_another_trainer_with_the_same_data_size_and_seed():
