@@ -34,9 +34,8 @@ starts from the COCO weights described in [official.md](official.md). mAP is mAP
 between runs with the same seed, computed before rounding. A value without ± is that of one seed."""
 REPORT = """## The new defaults on the data sets of the report
 
-320 pixels, 20 epochs (dental_xray: 15), and the seeds 4, 5 and 6; other trainers ran with seed 4 only, so their difference is to
-the run of `new` with this seed, not to the mean of `new`. bccd_test, raccoon and coco163 are not quite independent
-of the data of the choices: see "How it is measured"."""
+320 pixels, 20 epochs (dental_xray: 15), and the seeds 4, 5 and 6. LibreYOLO starts from the same weights and has its own
+defaults. bccd_test, raccoon and coco163 are not quite independent of the data of the choices: see "How it is measured"."""
 FREEZING = """## What freezing costs and buys
 
 The backbone is never frozen, frozen for the first fifth of the epochs, or for the whole run; all other constants are equal. The
