@@ -116,12 +116,23 @@ def _pack(
         )
     found, notes = names_of(files), []
     if names is None and found and all(map(str.isdecimal, found)):  # class names are numbers only
-        found = classes or tuple(sorted(found, key=int))
-        names = {str(index): name for index, name in enumerate(classes or ())} or {name: name for name in found}
+        names = _numbered(source, found, classes)
         files = [file._replace(boxes=[_named(box, names) for box in file.boxes]) for file in files]
         notes = [] if classes else [f"{source}: the classes are numbers; classes=FILE names them, one per line"]
     order = found if names is None else tuple(names.values())
     return pack_source(source, files, classes, image_root, bad_boxes, names=order, problems=problems, notes=notes)
+
+
+def _numbered(source: str, found: tuple[str, ...], classes: Classes) -> dict[str, str]:
+    """Returns {number: class name} for a file whose classes `found` are numbers only. Raises DataError.
+
+    The numbers are positions in `classes`, or names where these are numbers too, such as those of the training data."""
+    if all(map(str.isdecimal, classes or ())):
+        return {name: name for name in classes or sorted(found, key=int)}
+    if set(found) <= set(classes):
+        problem = f"{brief(found)} may be names or positions in the list of classes {brief(classes)}"
+        raise DataError(f"{source}: the classes {problem}: write class names instead of numbers")
+    return {str(index): name for index, name in enumerate(classes)}
 
 
 def _named(box: Box, names: dict[str, str]) -> Box:

@@ -230,6 +230,16 @@ def test_numbers_of_classes_are_named_by_a_file(tmp_path: Path) -> None:
     assert [row[2] for row in boxes(read(str(path), "train", names))] == [["name0", "name11"]]
 
 
+def test_numbers_that_name_the_classes_of_a_training_stay_names(tmp_path: Path) -> None:
+    record = {"file_name": "a.png", "objects": {"bbox": XYWH, "categories": [1, 2]}}
+    path = str(text(tmp_path / "val.jsonl", lines(record)))
+    assert [row[2] for row in boxes(read(path, "val", ("1", "2", "3")))] == [["1", "2"]]
+    with pytest.raises(DataError, match=r"object 1: class '1', but the classes are \(2, 3\)"):
+        read(path, "val", ("2", "3"))
+    with pytest.raises(DataError, match=r"\(1, 2\) may be names or positions in .* \(1, 2, cat\): write class names"):
+        read(path, "val", ("1", "2", "cat"))
+
+
 def test_mistakes_in_records_are_reported_in_one_pass(tmp_path: Path) -> None:
     rows = [
         {"file_name": "a.png", "objects": {"bbox": [[1, 2, 3]], "category": ["cat"]}},
