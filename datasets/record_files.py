@@ -8,7 +8,7 @@ from msgspec import Raw, Struct
 
 from datasets import image_paths, listing
 from datasets.annotations import text_lines
-from datasets.errors import DataError
+from datasets.errors import DataError, raise_any
 from datasets.named_boxes import Box, LabelFile, names_of, pack_files, pack_source
 from datasets.records import CrowdHuman, Datumaro, Grounding, HuggingFace, Record, Scalabel, Supervisely, Ultralytics
 from datasets.store import Annotations, Classes, Packer, Part, brief
@@ -99,13 +99,7 @@ def _pack(
 ) -> Annotations:
     """Packs the records in `rows` (place, JSON) that belong to `part`. `names`: {number in the file: class name}."""
     records = [(place, record) for place, raw in rows if (record := parse(raw, kind, place, problems)) is not None]
-    splits = {str(record.split).lower() for _, record in records} - {""}
-    if part and splits:
-        chosen = next((name for name in part if name in splits), None)
-        if chosen is None:
-            there = ", ".join(sorted(splits))
-            raise DataError(f"{source}: no part {part[0]}, only {there}: {listing.fix_of(part)}")
-        records = [(place, record) for place, record in records if str(record.split).lower() == chosen]
+    records, notes = _of_part(source, records, part, problems)
     files = []
     for place, record in records:
         height, width = record.size()
@@ -114,13 +108,33 @@ def _pack(
         files.append(
             LabelFile(place, name, (int(height), int(width)), boxes, "" if name else "no image: export it again")
         )
-    found, notes = names_of(files), []
+    found = names_of(files)
     if names is None and found and all(map(str.isdecimal, found)):  # class names are numbers only
         names = _numbered(source, found, classes)
         files = [file._replace(boxes=[_named(box, names) for box in file.boxes]) for file in files]
-        notes = [] if classes else [f"{source}: the classes are numbers; classes=FILE names them, one per line"]
+        notes += [] if classes else [f"{source}: the classes are numbers; classes=FILE names them, one per line"]
     order = found if names is None else tuple(names.values())
     return pack_source(source, files, classes, image_root, bad_boxes, names=order, problems=problems, notes=notes)
+
+
+def _of_part(
+    source: str, records: list[tuple[str, Record]], part: Part, problems: list[str]
+) -> tuple[list[tuple[str, Record]], list[str]]:
+    """Returns (records of a part, or all of them if they are not divided; notes about those of no part). Raises DataError."""
+    words = [str(record.split or "").strip().lower() for _, record in records]
+    parts = [listing.PART_NAMES.get(word, word) for word in words]
+    if not part or not any(parts):
+        return records, []
+    chosen = next((name for name in map(listing.PART_NAMES.get, part) if name in parts), None)
+    if chosen is None:
+        raise_any(f"{source}: problems: {len(problems)}", problems)  # the records of the part may be among them
+        there = ", ".join(sorted({*parts} - {""}))
+        raise DataError(f"{source}: no part {part[0]}, only {there}: {listing.fix_of(part)}")
+    pairs = list(zip(records, parts, strict=True))
+    lost = [f"{record.image()} ({place})" for (place, record), name in pairs if name not in listing.PART_NAMES.values()]
+    text = f"{source}: images that belong to no part, left out: {len(lost)}, for example {''.join(lost[:1])}"
+    notes = [f"{text}: write their split, such as train or val"] * bool(lost)
+    return [row for row, name in pairs if name == chosen], notes
 
 
 def _numbered(source: str, found: tuple[str, ...], classes: Classes) -> dict[str, str]:

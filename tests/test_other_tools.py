@@ -218,6 +218,25 @@ def test_parts_in_one_file_of_json_lines_are_read(tmp_path: Path) -> None:
         read(str(path), "test")
 
 
+def test_images_of_no_part_in_json_lines_are_reported(tmp_path: Path) -> None:
+    splits = {"a": {}, "b": {"split": "train "}, "c": {"split": "val"}, "d": {"split": None}, "e": {"split": "more"}}
+    objects = {"bbox": XYWH[:1], "category": ["cat"]}
+    rows = [{"file_name": f"{name}.png", "objects": objects, **split} for name, split in splits.items()]
+    path = text(tmp_path / "m.jsonl", lines(*rows))
+    for part, name in (("train", "b.png"), ("val", "c.png")):
+        found = read(str(path), part)
+        assert [Path(row[0]).name for row in boxes(found)] == [name]
+        assert "m.jsonl: images that belong to no part, left out: 3, for example a.png (" in found.notes[0]
+    assert len(read(str(path), "all")) == 5 and not read(str(path), "all").notes
+
+
+def test_a_part_with_mistakes_only_is_not_called_missing(tmp_path: Path) -> None:
+    good = {"file_name": "a.png", "objects": {"bbox": XYWH[:1], "category": ["cat"]}, "split": "val"}
+    path = text(tmp_path / "m.jsonl", lines({"file_name": 7, "objects": {}, "split": "train"}, good))
+    with pytest.raises(DataError, match="m.jsonl:1.file_name is 7"):
+        read(str(path), "train")
+
+
 def test_numbers_of_classes_are_named_by_a_file(tmp_path: Path) -> None:
     """Hugging Face's guides show files with numbers only."""
     record = {"file_name": "a.png", "objects": {"bbox": XYWH, "categories": [0, 11]}}
