@@ -86,7 +86,7 @@ def rows(raw: Raw, kind: type[T], place: str, problems: list[str]) -> Iterator[t
 def explain(raw: Raw, place: str, error: Exception) -> str:
     """Returns the message for `raw`, which does not fit its type: place, value and fix."""
     try:
-        value = json.loads(bytes(raw).decode("utf-8", "surrogatepass"))
+        value = json.loads(bytes(raw).decode("utf-8", "surrogatepass"), parse_constant=_no_number)
     except UnicodeDecodeError:
         return f"{place}: not UTF-8 text: save the file as UTF-8"
     except RecursionError:
@@ -102,6 +102,10 @@ def explain(raw: Raw, place: str, error: Exception) -> str:
         value = value[key or int(index)] if isinstance(value, dict if key else list) else value
     problem = f"{problem[:1].lower()}{problem[1:]}; correct it, or export the file again"
     return f"{place}{path}{name} is {brief(value)}: {problem}"
+
+
+def _no_number(text: str) -> None:
+    raise ValueError(f"{text} is no number of JSON")
 
 
 def brief(value: Any) -> str:

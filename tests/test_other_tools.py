@@ -275,6 +275,20 @@ def test_mistakes_in_records_are_reported_in_one_pass(tmp_path: Path) -> None:
         assert words in str(caught.value)
 
 
+def test_nan_in_records_is_named(tmp_path: Path) -> None:
+    record = {"file_name": "a.png", "objects": {"bbox": [(1, 2, float("nan"), 4)], "category": ["cat"]}}
+    human = {"ID": "a", "gtboxes": [_human((1, 2, float("inf"), 4))]}
+    figures = {"objects": [_figure("cat", 1, 2, float("nan"), 4)]}
+    for name, contents, word in (
+        ("m.jsonl", record, "NaN"),
+        ("m.odgt", human, "Infinity"),
+        ("ds0/ann/a.png.json", figures, "NaN"),
+    ):
+        source = text(tmp_path / name, lines(contents))
+        with pytest.raises(DataError, match=rf"{source.name}.*: not JSON \({word} is no number of JSON\): export"):
+            read(str(tmp_path if "/" in name else source), "train")
+
+
 def test_polygons_and_rotated_boxes_of_ultralytics_become_boxes(tmp_path: Path) -> None:
     head = {"class_names": {"0": "cat"}, "type": "dataset"}
     for kind in ("segments", "obb"):
