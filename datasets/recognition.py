@@ -21,7 +21,7 @@ from datasets.record_files import is_supervisely, read_datumaro, read_lines, rea
 from datasets.refusals import BLANKS, refuse_folder, refuse_json, refuse_texts
 from datasets.store import Annotations, Classes, Part
 from datasets.tables import is_table, read_table
-from datasets.typed_json import open_json
+from datasets.typed_json import BOM, open_json
 from datasets.via import is_via, read_via
 from datasets.voc import read_voc
 from datasets.yolo import has_label, is_label, names_near, read_config, read_yolo_folder, read_yolo_images
@@ -109,7 +109,7 @@ def read_folder(folder: Path, part: Part, classes: Classes, image_root: str | No
     kinds = {"classes": classes, "image_root": image_root, "bad_boxes": bad_boxes}
     yamls = [folder / "data.yaml"]
     if not yamls[0].exists():
-        yamls = [path for path in sorted(folder.glob("*.y*ml")) if _YOLO.search(_head(path))]
+        yamls = [path for path in sorted(folder.glob("*.y*ml")) if _YOLO.search(_head(path).removeprefix(BOM))]
     if len(yamls) > 1:
         raise DataError(
             f"{folder}: several data files ({', '.join(path.name for path in yamls[:5])}): name one of them"

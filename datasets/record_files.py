@@ -12,7 +12,7 @@ from datasets.errors import DataError, raise_any
 from datasets.named_boxes import Box, LabelFile, names_of, pack_files, pack_source
 from datasets.records import CrowdHuman, Datumaro, Grounding, HuggingFace, Record, Scalabel, Supervisely, Ultralytics
 from datasets.store import Annotations, Classes, Packer, Part, brief
-from datasets.typed_json import parse
+from datasets.typed_json import BOM, parse
 
 
 def read_lines(path: str, part: Part, classes: Classes, image_root: str | None, bad_boxes: str) -> Annotations:
@@ -170,7 +170,8 @@ def read_supervisely(
     pairs = []
     for file in chosen:
         place, image = str(folder / file), file.removesuffix(".json")
-        record = parse(Raw(Path(place).read_bytes()), Supervisely, place, problems) or Supervisely(objects=[])
+        raw = Raw(Path(place).read_bytes().removeprefix(BOM))
+        record = parse(raw, Supervisely, place, problems) or Supervisely(objects=[])
         found = index.nearest(image, image.rpartition("/")[2]) or re.sub("(^|/)ann/", r"\1img/", image)
         pairs.append((found, LabelFile(place, image, boxes=list(record.boxes()))))
     names = names_of(file for _, file in pairs)

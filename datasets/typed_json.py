@@ -18,6 +18,7 @@ from datasets.errors import DataError
 T = TypeVar("T")
 Contents = dict[str, Raw] | list[Raw]  # of a JSON file, not yet parsed below the top level
 
+BOM = b"\xef\xbb\xbf"  # the byte order mark, which editors on Windows write
 ABSENT = Raw(b"")  # of a field that is not there
 Side = Annotated[float, msgspec.Meta(ge=0, lt=2**31)]  # width or height of an image in pixels
 Angle = Annotated[float, msgspec.Meta(ge=-1e6, le=1e6)]
@@ -28,7 +29,7 @@ _ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 def open_json(path: str) -> Contents:
     """Returns the top level of a JSON file, an object or a list. Raises DataError naming file and line."""
-    data = Path(path).read_bytes().removeprefix(b"\xef\xbb\xbf")
+    data = Path(path).read_bytes().removeprefix(BOM)
     try:
         try:
             return msgspec.json.decode(data, type=Contents)

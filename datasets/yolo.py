@@ -21,7 +21,7 @@ from datasets.errors import DataError, check_path
 from datasets.named_boxes import points_box
 from datasets.scan import scan
 from datasets.store import MAX_UNNAMED, Annotations, Classes, Packer, Part
-from datasets.typed_json import open_json
+from datasets.typed_json import BOM, open_json
 from utils.images import IMAGE_SUFFIXES
 
 PARTS = ("train", "val", "valid", "validation", "test")  # keys of a data file
@@ -216,7 +216,7 @@ def has_label(image: str) -> bool:
 def is_label(path: str | Path, least: int = 0) -> bool:
     """Returns whether the first line of a text holds nothing but numbers, at least `least`."""
     with open(path, "rb") as file:
-        words = file.readline(1000).split()
+        words = file.readline(1000).removeprefix(BOM).split()
     return len(words) >= least and all(re.fullmatch(rb"[-+.\deE]+", word) for word in words)
 
 

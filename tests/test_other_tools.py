@@ -202,6 +202,19 @@ def test_supervisely_projects_are_read(tmp_path: Path) -> None:
     assert np.allclose(found.boxes, [box[1:] for box in BOXES] * 2) and "'cat' is a bitmap" in notes[0]
 
 
+def test_a_byte_order_mark_is_no_part_of_a_file(tmp_path: Path) -> None:
+    mark = "\ufeff"
+    for place in ("s/img/a.png", "y/images/a.png", "beside/a.png"):
+        paint(tmp_path / place)
+    text(tmp_path / "s" / "ann" / "a.png.json", mark + json.dumps({"objects": [_figure(*BOXES[0])]}))
+    text(tmp_path / "y" / "pets.yaml", f"{mark}train: images\nnames: [cat]\n")
+    text(tmp_path / "y" / "labels" / "a.txt", f"{mark}0 .5 .5 .2 .2\n")
+    text(tmp_path / "beside" / "a.txt", f"{mark}0 .5 .5 .2 .2\n"), text(tmp_path / "beside" / "classes.txt", "cat\n")
+    text(tmp_path / "beside" / "list.txt", "a.png\n")
+    for source in ("s", "y", "beside/list.txt"):
+        assert [row[2] for row in boxes(read(str(tmp_path / source), "train"))] == [["cat"]], source
+
+
 def test_ignored_people_of_crowdhuman_are_crowd_regions(tmp_path: Path) -> None:
     people = [_human(XYWH[0], "person"), _human(XYWH[1], "person", ignore=1), _human((1, 1, 9, 9), "mask", ignore=1)]
     text(tmp_path / "annotation_train.odgt", lines({"ID": "a", "gtboxes": people})), paint(tmp_path / "a.png")
