@@ -158,7 +158,7 @@ def _read_texts(
         return _join(folder, exported, part, read)
     refuse_texts(folder / text for text in texts[:: max(len(texts) // 10, 1)])
     paired = image_paths.Stems(images)
-    lists = [t for t in texts if "/" not in t and t not in ("classes.txt", "labels.txt") and not paired.nearest(t)]
+    lists = [t for t in texts if "/" not in t and t.lower() not in listing.CLASS_FILES and not paired.nearest(t)]
     lists = [text for text in lists if not is_label(folder / text, least=5)]  # the user named labels/train
     if len(lists) > 1:
         lists = [text for text in lists if listing.part_of(text)]

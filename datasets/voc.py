@@ -73,6 +73,7 @@ def _left_out(folder: Path, images: list[str], used: set[str], has_list: bool) -
 def _lists_of(folder: Path, files: list[str], part: Part, stems: set[str]) -> list[Path]:
     """Returns the lists of images for the first name of `part` that has any, in ImageSets/Main, ImageSets or the folder."""
     texts = listing.of_suffix(files, ".txt")
+    texts = [text for text in texts if os.path.basename(text).lower() not in listing.CLASS_FILES]
     places = ("(.*/)?ImageSets/Main/", "(.*/)?ImageSets/", "")
     lists = next((found for place in places if (found := [t for t in texts if re.fullmatch(f"{place}[^/]+", t)])), [])
     if lists and "/" not in lists[0]:  # not every text is a list

@@ -99,6 +99,16 @@ def test_voc_lists_may_be_without_main_and_with_suffixes(tmp_path: Path, place: 
     assert images(read(str(tmp_path / "Annotations"), "val"), tmp_path)[-1] == "JPEGImages/b.jpg"
 
 
+def test_a_file_of_class_names_is_no_list_of_images(tmp_path: Path) -> None:
+    for folder in ("voc", "yolo"):
+        paint(tmp_path / folder / "1.jpg"), text(tmp_path / folder / "predefined_classes.txt", "1\n2\n")
+    text(tmp_path / "voc" / "classes.txt", "1\n2\n"), xml(tmp_path / "voc" / "1.xml", "1.jpg", "1")
+    text(tmp_path / "yolo" / "classes.txt", "1\n2\n"), text(tmp_path / "yolo" / "1.txt", "1 .5 .5 .2 .2\n")
+    for folder in ("voc", "yolo"):
+        found = read(str(tmp_path / folder), "train")
+        assert len(found) == len(found.boxes) == 1 and found.path(0).endswith("1.jpg")
+
+
 def test_voc_images_may_be_in_image_root(tmp_path: Path) -> None:
     """`image_root` is never ignored silently, and images that do not exist are never converted."""
     xml(tmp_path / "set" / "annots" / "a.xml", "a.jpg"), paint(tmp_path / "far" / "away" / "a.jpg")
