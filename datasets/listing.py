@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 
 from datasets.errors import DataError
 from datasets.store import Part
-from utils.images import IMAGE_SUFFIXES
+from utils.images import IMAGE_SUFFIXES, raise_unreadable
 
 PART_NAMES = {
     **dict.fromkeys(("train", "training", "trainval"), "train"),
@@ -23,7 +23,7 @@ def files_under(folder: str | os.PathLike) -> list[str]:
 
     Hidden files are left out; a folder that links lead to twice is listed once."""
     found, seen = [], set()
-    for place, folders, names in os.walk(folder, followlinks=True):
+    for place, folders, names in os.walk(folder, onerror=raise_unreadable, followlinks=True):
         real = os.path.realpath(place)
         if real in seen:
             folders.clear()

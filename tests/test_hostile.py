@@ -1,6 +1,8 @@
 """Data made to hang, to fill the memory or to write half of a result: each ends in time with one clean error, or is read."""
 
+import errno
 import json
+import os
 import resource
 import time
 
@@ -99,6 +101,27 @@ def test_links_that_lead_to_their_own_folder_are_followed_once(tmp_path):
     for name in ("x", "y", "z"):
         (tmp_path / "a" / name).symlink_to(tmp_path, target_is_directory=True)
     assert images_under(str(tmp_path)) == listing.files_under(tmp_path) == ["a/1.png"]
+
+
+def test_a_folder_that_cannot_be_listed_is_named(tmp_path, monkeypatch):
+    for part in ("a", "locked", "lost+found"):
+        paint(tmp_path / part / "1.png")
+        (tmp_path / part / "1.txt").write_text("0 .5 .5 .2 .2\n")
+    (tmp_path / "classes.txt").write_text("cat\n")
+    scandir, locked = os.scandir, ["locked", "lost+found"]
+
+    def refuse(folder):
+        if os.path.basename(folder) in locked:
+            raise PermissionError(errno.EACCES, "Permission denied", str(folder))
+        return scandir(folder)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(DataError, match="locked: Permission denied: correct"):
+        read(str(tmp_path), "train")
+    with pytest.raises(PermissionError, match="locked"):
+        images_under(str(tmp_path))
+    locked.remove("locked")
+    assert len(read(str(tmp_path), "train")) == 2  # lost+found of a disk is only for its administrator
 
 
 def test_control_characters_never_reach_the_terminal(tmp_path):

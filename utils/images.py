@@ -164,10 +164,16 @@ def read_orientation(data: bytes) -> int:
         return 1
 
 
+def raise_unreadable(error: OSError) -> None:
+    """Raises the error of a folder that cannot be listed, unless it is gone or belongs to the file system of a disk."""
+    if not (isinstance(error, FileNotFoundError | NotADirectoryError) or error.filename.endswith("lost+found")):
+        raise error
+
+
 def images_under(folder: str) -> list[str]:
     """Returns the sorted paths of all images in a folder and its subfolders, relative to it, with "/", without hidden files."""
     found, seen = [], set()
-    for place, folders, names in os.walk(folder, followlinks=True):
+    for place, folders, names in os.walk(folder, onerror=raise_unreadable, followlinks=True):
         if (real := os.path.realpath(place)) in seen:  # a link leads to it again
             folders.clear()
             continue
