@@ -135,8 +135,6 @@ def locate_all(source: object, names: Sequence[str], folders: Sequence[str]) -> 
 
 def with_root(found: Annotations, image_root: str) -> Annotations:
     """Returns the annotations with the images that are in `image_root` taken from there."""
-    if not os.path.isdir(image_root):
-        raise DataError(f"image_root={image_root}: there is no such folder: correct the path")
     places = [os.path.abspath(os.path.join(image_root, found.names[i])) for i in range(len(found))]
     there = list(map(os.path.exists, places))
     if not any(there):

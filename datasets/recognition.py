@@ -33,6 +33,8 @@ _YOLO = re.compile(rb"^(train|val|valid|validation|test) *:", re.IGNORECASE | re
 
 def read_path(path: Path, part: Part, classes: Classes, image_root: str | None, bad_boxes: str) -> Annotations:
     """Reads a folder, or a file by its suffix. Raises DataError."""
+    if image_root is not None and not os.path.isdir(image_root):
+        raise DataError(f"image_root={image_root}: there is no such folder: correct the path")
     if path.is_dir():
         return read_folder(path, part, classes, image_root, bad_boxes)
     kind = path.suffix.lower()

@@ -283,8 +283,26 @@ def test_image_root_is_used_or_reported(tmp_path: Path) -> None:
     paint(tmp_path / "images" / "a.jpg"), text(tmp_path / "labels" / "a.txt", LABEL), (tmp_path / "train.txt").unlink()
     found = read(str(tmp_path), "train", image_root=str(tmp_path / "far"))
     assert images(found, tmp_path) == ["far/a.jpg"] and len(found.labels) == 1
-    with pytest.raises(DataError, match="image_root=.*none: there are no images: correct the path"):
-        read(str(tmp_path), "train", image_root=str(tmp_path / "none"))
+    with pytest.raises(DataError, match="image_root=.*labels: there are no images: correct the path"):
+        read(str(tmp_path), "train", image_root=str(tmp_path / "labels"))
+
+
+def test_an_image_root_that_is_no_folder_is_an_error_for_every_format(tmp_path: Path) -> None:
+    paint(tmp_path / "a.jpg")
+    sources = {
+        "coco.json": coco("a.jpg"),
+        "table.csv": "path,x1,y1,x2,y2,class\na.jpg,1,2,9,8,cat\n",
+        "labelme/a.json": {"shapes": [], "imagePath": "../a.jpg"},
+        "voc/a.xml": "<annotation/>",
+        "ds/ann/a.jpg.json": {"objects": []},
+        "list.txt": "a.jpg 1,2,9,8,0\n",
+    }
+    for name, contents in sources.items():
+        place = text(tmp_path / name, contents)
+        source = tmp_path / name.partition("/")[0] if "/" in name else place
+        for root in (tmp_path / "typo", tmp_path / "a.jpg"):
+            with pytest.raises(DataError, match=f"image_root={root}: there is no such folder: correct the path"):
+                read(str(source), "train", image_root=str(root))
 
 
 def test_image_root_replaces_the_path_of_a_yolo_file(tmp_path: Path) -> None:
@@ -294,8 +312,8 @@ def test_image_root_replaces_the_path_of_a_yolo_file(tmp_path: Path) -> None:
     for source in (yaml, tmp_path):
         found = read(str(source), "train", image_root=str(tmp_path / "far"))
         assert images(found, tmp_path) == ["far/images/a.jpg"] and not found.notes
-    with pytest.raises(DataError, match="train: there is no .*none.images: correct the entry or image_root="):
-        read(str(yaml), "train", image_root=str(tmp_path / "none"))
+    with pytest.raises(DataError, match="train: there is no .*labels.images: correct the entry or image_root="):
+        read(str(yaml), "train", image_root=str(tmp_path / "labels"))
 
 
 @pytest.mark.parametrize("names", [["_annotations.createml.json"], ["a.json", "b.json"]])
