@@ -69,7 +69,7 @@ def select_part(source: object, files: Sequence[str], part: Part, by_name: bool 
     """Returns the files of the first part in `part` that has any; all of them if they are not divided into parts.
 
     The part is that of a folder or, with `by_name`, of the file's name. Raises DataError if there are other parts only."""
-    parts = [part_in(file) or (part_of(PurePosixPath(file).stem) if by_name else None) for file in files]
+    parts = _parts_of(files, by_name)
     there = {name for name in parts if name}
     if not part or not there:
         return list(files)
@@ -77,6 +77,21 @@ def select_part(source: object, files: Sequence[str], part: Part, by_name: bool 
     if chosen is None:
         raise DataError(f"{source}: no part {part[0]}, only {', '.join(sorted(there))}: {fix_of(part)}")
     return [file for file, name in zip(files, parts, strict=True) if name == chosen]
+
+
+def no_part_notes(source: object, files: Sequence[str], part: Part, by_name: bool = False) -> list[str]:
+    """Returns a note about files that `select_part` leaves out for any part, if there are any, with their folders or names."""
+    parts = _parts_of(files, by_name)
+    lost = [file for file, name in zip(files, parts, strict=True) if name is None]
+    if not part or not lost or not any(parts):
+        return []
+    places = list(dict.fromkeys(os.path.dirname(file) or file for file in lost))
+    there = ", ".join(places[:5]) + ", ..." * (len(places) > 5)
+    return [f"{source}: files that belong to no part, such as train or val, left out: {len(lost)} ({there})"]
+
+
+def _parts_of(files: Iterable[str], by_name: bool) -> list[str | None]:
+    return [part_in(file) or (part_of(PurePosixPath(file).stem) if by_name else None) for file in files]
 
 
 def fix_of(part: Part) -> str:

@@ -129,8 +129,9 @@ def read_folder(folder: Path, part: Part, classes: Classes, image_root: str | No
         return read_supervisely(folder, files, part, *options, image_root)
     if jsons := _jsons(folder, files):
         if any(jsons.values()):
-            chosen = listing.select_part(folder, listing.of_suffix(files, ".json"), part)
-            return read_labelme(folder, [folder / file for file in chosen], *options, image_root)
+            every = listing.of_suffix(files, ".json")
+            chosen = [folder / file for file in listing.select_part(folder, every, part)]
+            return _noted(read_labelme(folder, chosen, *options, image_root), folder, every, part)
         return _join(folder, _boxes_only(list(jsons)), part, partial(read_json_file, **kinds))
     if lines := listing.of_suffix(files, JSON_LINES):
         return _join(folder, lines, part, partial(read_lines, part=part, **kinds))
@@ -162,12 +163,13 @@ def _read_texts(
     paired = image_paths.Stems(images)
     lists = [t for t in texts if "/" not in t and t.lower() not in listing.CLASS_FILES and not paired.nearest(t)]
     lists = [text for text in lists if not is_label(folder / text, least=5)]  # the user named labels/train
+    notes = listing.no_part_notes(folder, [text for text in lists if _names_images(folder / text)], part, by_name=True)
     if len(lists) > 1:
         lists = [text for text in lists if listing.part_of(text)]
     if lists and (part or len(lists) == 1):
-        exact = [f"{name}.txt" for name in part if f"{name}.txt" in lists]
-        chosen = exact or listing.select_part(folder, lists, part, by_name=True)
-        return read(str(folder / chosen[0]))
+        chosen, others = _list_of(folder, lists, part)
+        found = read(str(folder / chosen))
+        return replace(found, notes=(*found.notes, *others, *notes))
     near = any(has_label(str(folder / image)) for image in images[:100])  # the user named images/train
     if near or any(map(labeled.nearest, images)) or any(re.search("(^|/)labels/", text) for text in texts):
         top = Path(os.path.abspath(folder))
@@ -175,6 +177,27 @@ def _read_texts(
         names = next(filter(None, map(names_near, [*list(places)[:20], *top.parents[:2]])), None)
         return read_yolo_folder(folder, files, part, names, classes, bad_boxes, image_root)
     return _join(folder, lists, part, read) if lists else None
+
+
+def _names_images(path: Path) -> bool:
+    """Returns whether the first line of a text holds the name of an image."""
+    first = _head(path).partition(b"\n")[0].lower()
+    return any(suffix.encode() in first for suffix in IMAGE_SUFFIXES)
+
+
+def _list_of(folder: Path, lists: list[str], part: Part) -> tuple[str, list[str]]:
+    """Returns (the list of a part, notes about others of this part). One with the very name of the part is preferred.
+
+    Raises DataError for several without it."""
+    chosen = listing.select_part(folder, lists, part, by_name=True)
+    exact = {text.lower(): text for text in chosen}
+    named = [exact[f"{name}.txt"] for name in part if f"{name}.txt" in exact]
+    if not named and len(chosen) > 1:
+        fix = f"join them to {part[0]}.txt, or name one of them"
+        raise DataError(f"{folder}: {len(chosen)} lists are of the part {part[0]} ({', '.join(chosen[:5])}): {fix}")
+    others = [text for text in chosen if named and text.lower()[:-4] not in listing.PART_NAMES]
+    text = f"{folder}: lists that are not read, because there is {', '.join(named[:1])}: {', '.join(others[:5])}"
+    return [*named, *chosen][0], [text] * bool(others)
 
 
 def _join(folder: Path, files: list[str], part: Part, read: Callable[..., Annotations]) -> Annotations:
@@ -189,7 +212,12 @@ def _join(folder: Path, files: list[str], part: Part, read: Callable[..., Annota
     for file in chosen:
         own = {"classes": found[0].classes} if found else {}
         found.append(read(str(folder / file), **own))
-    return join(found, str(folder))
+    return _noted(join(found, str(folder)), folder, files, part, by_name=True)
+
+
+def _noted(found: Annotations, folder: Path, files: list[str], part: Part, by_name: bool = False) -> Annotations:
+    """Returns the annotations with a note about the files that belong to no part."""
+    return replace(found, notes=(*found.notes, *listing.no_part_notes(folder, files, part, by_name)))
 
 
 def _jsons(folder: Path, files: list[str]) -> dict[str, bool]:

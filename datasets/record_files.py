@@ -164,7 +164,8 @@ def read_supervisely(
 ) -> Annotations:
     """Reads a project of Supervisely: one JSON file per image, in folders named ann. Raises DataError."""
     problems: list[str] = []
-    chosen = listing.select_part(folder, [file for file in files if is_supervisely(file)], part)
+    every = [file for file in files if is_supervisely(file)]
+    chosen = listing.select_part(folder, every, part)
     root = image_root or str(folder)
     index = image_paths.Stems(listing.images_of(listing.files_under(root)))
     pairs = []
@@ -177,6 +178,7 @@ def read_supervisely(
     names = names_of(file for _, file in pairs)
     pack = Packer(str(folder), root, names, classes)
     pack.problems += problems
+    pack.notes += listing.no_part_notes(folder, every, part)
     return pack_files(pack, names, pairs, bad_boxes)
 
 

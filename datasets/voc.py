@@ -54,6 +54,7 @@ def read_voc(
         pack.problems.append(f"{folder}: {problem}: image_root=FOLDER names the folder of the images")
     if not lists and "val" in part and len(stems) == len(every):
         pack.notes.append(f"{folder}: no ImageSets and no folders of parts: all images belong to every part")
+    pack.notes += listing.no_part_notes(folder, [f"{stem}.xml" for stem in every], () if lists else part)
     pack.notes += _left_out(folder, images, set(filter(None, image_of.values())), bool(lists))
     rows += [(image, LabelFile(str(folder / image))) for image in backgrounds]
     return pack_files(pack, names, rows, bad_boxes)

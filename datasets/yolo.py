@@ -163,7 +163,7 @@ def read_yolo_folder(
     if image_root and not there:
         raise DataError(f"image_root={image_root}: there are no images: correct the path")
     images = listing.select_part(folder, there, part)
-    notes = listing.unread_notes(folder, files)
+    notes = listing.unread_notes(folder, files) + listing.no_part_notes(folder, there, part)
     if not images:
         raise DataError(f"{folder}: label files, but no images: copy them to {folder}{os.sep}images" + "".join(notes))
     labels = listing.of_suffix(files, ".txt")

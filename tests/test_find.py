@@ -273,6 +273,68 @@ def test_a_folder_with_annotation_files_is_read_by_its_name(tmp_path: Path) -> N
         assert images(read(str(tmp_path), part), tmp_path) == [f"{part} 1.jpg"]
 
 
+def test_a_second_list_of_a_part_is_an_error_or_a_note(tmp_path: Path) -> None:
+    text(tmp_path / "classes.txt", "cat\n")
+    names = ("train_1", "train_2", "my_val", "test", "trainval", "train")
+    for name in names[:4]:
+        paint(tmp_path / f"{name} 1.jpg"), text(tmp_path / f"{name}.txt", f"{name} 1.jpg 1,2,9,8,0\n")
+    with pytest.raises(
+        DataError, match=r"2 lists are of the part train \(train_1.txt, train_2.txt\): join them to train"
+    ):
+        read(str(tmp_path), "train")
+    assert images(read(str(tmp_path), "val"), tmp_path) == ["my_val 1.jpg"]
+    for name in names[4:]:
+        paint(tmp_path / f"{name} 1.jpg"), text(tmp_path / f"{name}.txt", f"{name} 1.jpg 1,2,9,8,0\n")
+    found = read(str(tmp_path), "train")
+    assert images(found, tmp_path) == ["train 1.jpg"]
+    assert found.notes[0].endswith("lists that are not read, because there is train.txt: train_1.txt, train_2.txt")
+
+
+NO_PART = {  # form of the names of label files, and the place that the note names
+    "images/{}/{}.jpg": "images/more",
+    "{}.csv": "more.csv",
+    "{}.xml": "more",
+    "{}.txt": "more.txt",
+    "{}/a.json": "more",
+    "{}/metadata.jsonl": "more",
+    "{}/ann/a.jpg.json": "more/ann",
+}
+
+
+@pytest.mark.parametrize("form", NO_PART)
+def test_files_that_belong_to_no_part_are_named(tmp_path: Path, form: str) -> None:
+    text(tmp_path / "classes.txt", "cat\n")
+    corners = [[1, 2], [9, 8]]
+    record = {"file_name": "a.jpg", "objects": {"bbox": [[1, 2, 8, 6]], "category": ["cat"]}}
+    for part in ("train", "val", "more"):
+        place = tmp_path / form.format(part, part)
+        paint(place if "images" in form else tmp_path / part / "a.jpg")
+        if "images" in form:
+            text(tmp_path / "labels" / part / f"{part}.txt", LABEL)
+        elif form.endswith("csv"):
+            text(place, f"path,x1,y1,x2,y2,class\n{part}/a.jpg,1,2,9,8,cat\n")
+        elif form.endswith("xml"):
+            xml(tmp_path / part / "a.xml", "a.jpg")
+        elif form.endswith("txt"):
+            text(place, f"{part}/a.jpg 1,2,9,8,0\n")
+        elif "ann" in form:
+            exterior = {"exterior": corners, "interior": []}
+            text(place, {"objects": [{"classTitle": "cat", "points": exterior}]})
+        elif form.endswith("json"):
+            text(
+                place,
+                {"shapes": [{"label": "cat", "points": corners, "shape_type": "rectangle"}], "imagePath": "a.jpg"},
+            )
+        else:
+            text(place, record)
+    for part in ("train", "val"):
+        found = read(str(tmp_path), part)
+        assert len(images(found, tmp_path)) == 1
+        expected = f"files that belong to no part, such as train or val, left out: 1 ({NO_PART[form]})"
+        assert [note for note in found.notes if note.endswith(expected)], found.notes
+    assert not any("no part" in note for note in read(str(tmp_path), "all").notes)
+
+
 def test_image_root_is_used_or_reported(tmp_path: Path) -> None:
     text(tmp_path / "classes.txt", "cat\n"), paint(tmp_path / "far" / "a.jpg")
     source = str(text(tmp_path / "train.txt", "a.jpg 1,2,9,8,0\n"))
