@@ -28,9 +28,8 @@ def read_table(path: str, classes: Classes, image_root: str | None, bad_boxes: s
     if not columns.is_header:
         lines = chain([(number, first)], lines)
     for number, row in lines:
-        if len(row) <= max(columns.at.values()):
-            problem = f"{len(row)} fields: a line needs {max(columns.at.values()) + 1}"
-            problems.append(f"{path}:{number}: {problem}; add what is missing, or remove the line")
+        if problem := _misfit(row, max(columns.at.values()) + 1, len(first)):
+            problems.append(f"{path}:{number}: {len(row)} fields: {problem}")
             continue
         fields = columns.fields(row)
         file = images.get(fields["image"])
@@ -44,6 +43,15 @@ def read_table(path: str, classes: Classes, image_root: str | None, bad_boxes: s
     files = _named(path, _in_pixels(path, list(images.values()), image_root))
     notes = [f"{path}: {columns.note}"] * bool(columns.note)
     return pack_source(path, files, classes, image_root, bad_boxes, problems=problems, notes=notes)
+
+
+def _misfit(row: list[str], least: int, most: int) -> str:
+    """Returns what is wrong with the number of fields in a row, and the fix; "" if it fits. Empty fields at its end fit."""
+    if len(row) < least:
+        return f"a line needs {least}; add what is missing, or remove the line"
+    if any(word.strip() for word in row[most:]):
+        return f"the first line has {most}; put a name with a comma in quotes, or remove what is too much"
+    return ""
 
 
 def is_table(path: str) -> bool:

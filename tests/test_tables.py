@@ -103,3 +103,10 @@ def test_another_word_for_a_crowd_region_is_a_problem(tmp_path: Path) -> None:
     path = text(tmp_path / "x.csv", "path,x1,y1,x2,y2,class,iscrowd\na.png,1,2,3,4,cat,many\n")
     with pytest.raises(DataError, match=r"x.csv:2: 'many' does not tell .* write 0 or 1"):
         read(str(path), "train")
+
+
+def test_a_row_with_more_fields_than_the_header_is_a_problem(tmp_path: Path) -> None:
+    lines = "path,x1,y1,x2,y2,class\na.png,1,2,3,4,cat,\n"  # an empty field at the end is harmless
+    assert len(read(str(text(tmp_path / "x.csv", lines)), "train").boxes) == 1
+    with pytest.raises(DataError, match="x.csv:3: 7 fields: the first line has 6; put a name with a comma in quotes"):
+        read(str(text(tmp_path / "x.csv", lines + "a.png,1,2,3,4,5,cat\n")), "train")
