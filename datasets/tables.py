@@ -8,11 +8,13 @@ from pathlib import Path
 
 from datasets.annotations import text_lines
 from datasets.columns import ONE_CLASS, Columns, columns_of
-from datasets.errors import DataError
+from datasets.errors import DataError, raise_any
 from datasets.image_paths import ImageFinder
 from datasets.named_boxes import Box, LabelFile, pack_source, side
 from datasets.scan import scan
 from datasets.store import Annotations, Classes
+
+ROUNDING = 1e-3  # a sum of rounded fractions, x + width, may be so much above 1
 
 
 def read_table(path: str, classes: Classes, image_root: str | None, bad_boxes: str) -> Annotations:
@@ -66,8 +68,8 @@ def is_table(path: str) -> bool:
 
 def _in_pixels(path: str, files: list[LabelFile], image_root: str | None) -> list[LabelFile]:
     """Returns the files with boxes in pixels: those that are fractions of the image are multiplied by its size."""
-    corners = [value for file in files for box in file.boxes for value in box.corners]
-    if not corners or not 0 <= min(corners) < max(corners) <= 1:
+    boxes = [box for file in files for box in file.boxes if box.corners]
+    if not _are_fractions(path, boxes):
         return files
     finder = ImageFinder(path, (file.image for file in files), image_root)
     sizes = scan([os.path.join(finder.folder, finder.find(file.image)) for file in files]).sizes.tolist()
@@ -83,6 +85,24 @@ def _in_pixels(path: str, files: list[LabelFile], image_root: str | None) -> lis
         ]
         scaled.append(file._replace(size=(height, width), boxes=boxes))
     return scaled
+
+
+def _are_fractions(path: str, boxes: list[Box]) -> bool:
+    """Returns whether boxes are fractions of the image. Raises DataError with the lines of those that are not, if most are."""
+    inside = [all(-ROUNDING <= value <= 1 + ROUNDING for value in box.corners) for box in boxes]
+    parts = [any(0 < value < 1 for value in box.corners) for box in boxes]
+    if all(inside):
+        return any(any(box.corners) for box in boxes)
+    values = [value for box in boxes for value in box.corners]
+    few = sum(not 0 <= value <= 1 for value in values) <= 0.1 * len(values)
+    near = all(-1 <= value <= 2 for value in values)
+    if 2 * sum(map(all, zip(inside, parts, strict=True))) < len(boxes) or not (few or near):
+        return False  # boxes in pixels, of which hardly any lies within the first pixel of the image
+    problem = "is not in fractions of the image, as most of the boxes are: correct it, or remove the line"
+    wrong = [box for box, fits in zip(boxes, inside, strict=True) if not fits]
+    problems = [f"{box.place}: box {','.join(f'{value:g}' for value in box.corners)} {problem}" for box in wrong]
+    raise_any(f"{path}: problems: {len(problems)}", problems)
+    return False
 
 
 def _named(path: str, files: list[LabelFile]) -> list[LabelFile]:

@@ -110,3 +110,26 @@ def test_a_row_with_more_fields_than_the_header_is_a_problem(tmp_path: Path) -> 
     assert len(read(str(text(tmp_path / "x.csv", lines)), "train").boxes) == 1
     with pytest.raises(DataError, match="x.csv:3: 7 fields: the first line has 6; put a name with a comma in quotes"):
         read(str(text(tmp_path / "x.csv", lines + "a.png,1,2,3,4,5,cat\n")), "train")
+
+
+def test_fractions_with_a_slip_are_never_taken_for_pixels(tmp_path: Path) -> None:
+    paint(tmp_path / "a.png")  # 40 x 20
+    header, good = "path,x1,y1,x2,y2,class\n", "a.png,.1,.2,.5,.6,cat\n"
+    for slip, shown in (("1.02", "0.1,0.2,1.02,0.6"), ("62", "0.1,0.2,62,0.6")):
+        lines = header + 2 * good + f"a.png,.1,.2,{slip},.6,cat\n" + good
+        with pytest.raises(DataError, match=f"x.csv:4: box {shown} is not in fractions of the image, as most"):
+            read(str(text(tmp_path / "x.csv", lines)), "train")
+    with pytest.raises(DataError, match="x.csv:3: box 0.1,-0.2,0.5,0.6 is not in fractions"):
+        read(str(text(tmp_path / "x.csv", header + good + "a.png,.1,-.2,.5,.6,cat\n")), "train")
+    rounded = read(str(text(tmp_path / "x.csv", "path,x,y,w,h,class\na.png,.7,.5,.3001,.5,cat\n")), "train")
+    assert rounded.boxes.round(1).tolist() == [[28, 10, 40, 20]]
+
+
+@pytest.mark.parametrize("tiny", ["0,0,1,1", "0,0,2,1", ".2,.3,1.4,1.2", "0,0,.5,3"])
+def test_tiny_boxes_in_pixels_stay_pixels(tmp_path: Path, tiny: str) -> None:
+    paint(tmp_path / "a.png")
+    for count in (1, 9):
+        lines = count * f"a.png,{tiny},cat\n" + "a.png,1,2,30,15,cat\n"
+        found = read(str(text(tmp_path / "x.csv", lines)), "train")
+        assert found.boxes[0].tolist() == [float(word) for word in tiny.split(",")]
+        assert found.boxes[-1].tolist() == [1, 2, 30, 15]
