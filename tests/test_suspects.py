@@ -274,10 +274,16 @@ def test_errors_name_the_fix(small: Path, tmp_path: Path) -> None:
     (tmp_path / "one.txt").write_text(line.split()[0] + "\n")
     with pytest.raises(DataError, match="no labels to judge"):
         suspects.main(suspects.Config(data=str(tmp_path / "one.txt")))
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "classes.txt").write_text("a\nb\n")
-    with pytest.raises(DataError, match="classes.txt exists with other names: give another output="):
-        suspects.main(suspects.Config(data=str(small), output=str(tmp_path / "other")))
+
+
+def test_a_file_corrected_by_hand_is_never_replaced(small: Path, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "suspects.txt").write_text("corrected")
+    checkpoint = lively_checkpoint(tmp_path / "best.pt", classes=("blue & 蓝", "<b>red</b>"))
+    for output, why in (("out", "the folder exists and is not empty"), ("out/suspects.txt", "is a file, not a folder")):
+        with pytest.raises(ConfigError, match=f"output=.*{output}: .*{why}: name a"):
+            suspects.main(suspects.Config(data=str(small), checkpoint=str(checkpoint), output=str(tmp_path / output)))
+    assert [path.read_text() for path in (tmp_path / "out").iterdir()] == ["corrected"]
 
 
 def test_thumbnails_of_tiny_and_outside_boxes_are_drawn() -> None:

@@ -24,13 +24,14 @@ from datasets.errors import DataError
 from datasets.formats import PARTS, is_names, read, read_classes
 from datasets.scan import prepare, scan
 from datasets.similar import similar_groups
-from datasets.split import relative, split_groups, text_of
+from datasets.split import relative, split_groups, text_of, write_all
 from datasets.store import Annotations
 from nets.detector import Detector, Result, read_images
 from tools.disagreement import CONFIDENCE, KINDS, MATCH, Box, Detected, Suspect, found_fraction, rank
 from tools.regression import logit, probability
 from utils.boxes import clip, pairwise_iou
 from utils.config import ConfigError, check, override, require, run_script, show
+from utils.faults import require_writable
 from utils.images import batched
 from utils.run import create, runs
 
@@ -56,7 +57,7 @@ class Config:
     epochs: int = 20  # of each training
     image_size: tuple[int, int] = (320, 320)  # height, width; larger for small objects
     most: int = 100  # suspects per kind
-    output: str | None = None  # a folder; none: a new one in runs
+    output: str | None = None  # a new folder; none: one in runs
     part: str = "train"  # of data with several parts: train, val, test, all
     classes: str | None = None  # a file of class names, or names, which select: cat,dog; none: those of the data
     image_root: str | None = None  # folder of the images of a COCO JSON, unless they are next to it
@@ -121,10 +122,16 @@ def mean_scores(result: Result, mirrored: Result, image: np.ndarray) -> np.ndarr
 
 def write_annotations(folder: Path, files: dict[str, Annotations]) -> None:
     """Writes annotation files of the same classes, and classes.txt."""
-    for name, data in files.items():
-        text = text_of(data, partial(relative, folder=folder))
-        (folder / name).write_text(text, "utf-8", "surrogateescape", "\n")
-    (folder / "classes.txt").write_text("".join(f"{name}\n" for name in data.classes), "utf-8", newline="\n")
+    texts = {folder / name: text_of(data, partial(relative, folder=folder)) for name, data in files.items()}
+    classes = next(iter(files.values())).classes
+    write_all(texts | {folder / "classes.txt": "".join(f"{name}\n" for name in classes)})
+
+
+def require_empty(folder: Path) -> None:
+    """Raises ConfigError for an output folder with files, such as a suspects.txt corrected by hand, or without permission."""
+    require_writable(f"output={folder}", folder)
+    if folder.is_dir() and any(folder.iterdir()):
+        raise ConfigError(f"output={folder}: the folder exists and is not empty: name a new folder")
 
 
 def write_csv(path: Path, data: Annotations, groups: dict[str, list[Suspect]], lines: dict[int, int]) -> None:
@@ -153,6 +160,8 @@ def main(cfg: Config) -> Path:
     require(cfg, {"epochs": 1, "most": 1, "seed": 0}, {}, {"part": tuple(PARTS)})
     if cfg.data is None:
         raise ConfigError("data= is missing: an annotation file or the folder of a data set")
+    if cfg.output:
+        require_empty(Path(cfg.output))
     names = read_classes(cfg.classes) if cfg.classes else None
     data, notes = prepare(
         read(cfg.data, cfg.part, names, cfg.image_root, "drop", select=is_names(cfg.classes)), "skip", "drop"
@@ -163,9 +172,6 @@ def main(cfg: Config) -> Path:
         raise DataError(f"{cfg.data}: no labels to judge: is it the right file?")
     folder = Path(cfg.output) if cfg.output else create("runs", "suspects")
     folder.mkdir(parents=True, exist_ok=True)
-    names = folder / "classes.txt"
-    if names.exists() and read_classes(str(names)) != data.classes:
-        raise DataError(f"{names} exists with other names: give another output=")
     detected = detect(cfg.checkpoint, data, cfg.model) if cfg.checkpoint else judge_halves(cfg, data, folder)
     truth = [data.boxes_of(i) for i in range(len(data))]
     suspects = rank(truth, detected, len(data.classes))
