@@ -169,12 +169,39 @@ def test_main_prints_and_writes_the_report(
     for words, message in (
         ([str(tmp_path / "none.txt")], "no such file"),
         ([data[1], "size=0"], "give size=416"),
-        ([data[1], "page=a.doc"], "ends with .html, .png"),
+        ([data[1], "page=a.doc"], "ends with .html or .png"),
     ):
         with pytest.raises(SystemExit, match="1"):
             main([*words, outputs[0]])
         assert message in capsys.readouterr().out
         assert message in json.loads((tmp_path / "r.json").read_text())["errors"][0]
+
+
+def test_only_files_of_an_earlier_check_are_replaced(
+    data: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    own = [tmp_path / "new" / name for name in ("r.json", "p.html", "p.png", "p.jpg")]
+    for page in (*own[1:], *own[1:]):  # the folder is new, and the second time the files are replaced
+        with pytest.raises(SystemExit, match="0"):
+            main([data[1], f"json={own[0]}", f"page={page}"])
+    (tmp_path / "coco.json").write_text('{"images": [], "annotations": [], "categories": []}')
+    (tmp_path / "my.html").write_text("<p>mine")
+    before = {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
+    capsys.readouterr()
+    for word, why in (
+        (f"json={data[0]}", "give a name that ends with .json"),
+        (f"json={tmp_path / 'coco.json'}", "exists and is not the json of an earlier check: give another name"),
+        (f"json={tmp_path}", "give a name that ends with .json"),
+        (f"json={data[0]}/r.json", "is a file, not a folder: name another folder"),
+        (f"page={tmp_path / '0.png'}", "exists and is not the page of an earlier check: give another name"),
+        (f"page={tmp_path / 'my.html'}", "exists and is not the page of an earlier check: give another name"),
+        (f"page={data[0]}/p.png", "is a file, not a folder: name another folder"),
+    ):
+        with pytest.raises(SystemExit) as stop:
+            main([data[1], word])
+        printed = f"{capsys.readouterr().out}{stop.value}"
+        assert word in printed and why in printed and "boxes" not in printed  # before the work
+    assert {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before
 
 
 def test_real_data_have_their_known_problems(shared: Path) -> None:

@@ -3,21 +3,19 @@
     python -m tools.check DATA [val=VAL] [size=416] [classes=FILE] [image_root=DIR] [json=FILE] [page=check.html]
 
 Prints the report and writes it to `json`. `page` shows it with images: an HTML file that needs nothing else, or a contact
-sheet (.png, .jpg). The exit status is 1 if training would refuse the data.
+sheet (.png, .jpg). Both replace only a file of an earlier check. The exit status is 1 if training would refuse the data.
 """
 
-import json
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 from textwrap import indent
 from typing import Any
 
 from datasets.errors import DataError, first_ten
 from datasets.formats import is_names, read_classes
+from tools.check_output import PAGES, require_output, write_html, write_report, write_sheet
 from tools.check_report import SUSPICIOUS, Part, Size, check
 from utils.config import override
-from utils.draw import write_image
 
 
 @dataclass(frozen=True)
@@ -83,9 +81,9 @@ def write_page(path: str, report: dict[str, Any], parts: dict[str, Part]) -> Non
     from tools.check_page import contact_page, html_page
 
     if path.lower().endswith(".html"):
-        Path(path).write_bytes(html_page(report, parts).encode("utf-8", "backslashreplace"))
+        write_html(path, html_page(report, parts))
     else:
-        write_image(path, contact_page(parts["train"].good))
+        write_sheet(path, contact_page(parts["train"].good))
 
 
 def main(words: list[str]) -> None:
@@ -94,13 +92,15 @@ def main(words: list[str]) -> None:
         raise SystemExit(__doc__)
     try:
         cfg = override(Config(), words[1:])
-    except ValueError as error:
+        if cfg.json:
+            require_output("json", cfg.json, (".json",))
+    except (OSError, ValueError) as error:
         raise SystemExit(str(error)) from error
     try:
         if min(cfg.size) < 1:
             raise DataError(f"size={cfg.size[0]},{cfg.size[1]}: give size=416 or size=384,640 (height,width)")
-        if cfg.page and not cfg.page.lower().endswith((".html", ".png", ".jpg", ".jpeg")):
-            raise DataError(f"page={cfg.page}: give a name that ends with .html, .png or .jpg")
+        if cfg.page:
+            require_output("page", cfg.page, PAGES)
         classes = read_classes(cfg.classes) if cfg.classes else None
         report, parts = check(words[0], cfg.val, cfg.size, classes, cfg.image_root, is_names(cfg.classes))
         print(text_of(report))
@@ -110,7 +110,7 @@ def main(words: list[str]) -> None:
         report = {"errors": [str(error)]}
         print(error)
     if cfg.json:
-        Path(cfg.json).write_text(json.dumps(report, ensure_ascii=False, indent=1), encoding="utf-8")
+        write_report(cfg.json, report)
     sys.exit(1 if report["errors"] else 0)
 
 
