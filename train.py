@@ -22,7 +22,7 @@ from datasets.loader import Loader, TrainSampler, ValSampler, build_loader
 from datasets.mosaic import Augment
 from datasets.sources import Annotations, is_demo, val_source
 from utils import distributed, resume, summary
-from utils.config import ConfigError, check, override, require, run_script, show, table
+from utils.config import MAX_SEED, ConfigError, check, override, require, run_script, show, table
 from utils.distributed import Interrupted, Ranks, StopSignal
 from utils.fit import Meter, NonFiniteLoss, accelerate, epoch_progress, epoch_row, epoch_text, fit_one_epoch, validate
 from utils.optim import CHOSEN, EMA, Plan, Schedule, Updater, build_optimizer, choose, enough_epochs
@@ -109,7 +109,7 @@ MINIMUM = {
     **{field.name: 0 for field in fields(Config) if field.type not in (str, str | None, bool, bool | str)},
     **{"accumulate": 1, "evaluate_every": 1, "scale": 0.01, "timeout_minutes": 0.05},
 }
-MAXIMUM = dict.fromkeys(("mosaic", "mixup", "flip", "multi_scale", "repeat"), 1)
+MAXIMUM = {**dict.fromkeys(("mosaic", "mixup", "flip", "multi_scale", "repeat"), 1), "seed": MAX_SEED}
 CHOICES = {
     "model": tuple(nets.model_names()),
     "bad_boxes": ("error", "drop"),

@@ -15,6 +15,7 @@ from datasets.annotations import DataError
 from datasets.formats import read
 from datasets.split import split_groups
 from tools.convert import convert, main
+from utils.config import ConfigError
 
 ROOT = Path(__file__).parents[1]
 
@@ -125,6 +126,14 @@ def test_a_split_of_a_voc_folder_has_all_parts(shared: Path, tmp_path: Path) -> 
 def test_fractions_must_add_up_to_one(source: Path, tmp_path: Path, split: tuple) -> None:
     with pytest.raises(DataError, match="two or three fractions that add up to 1"):
         convert(str(source), str(tmp_path / "x.txt"), split=split)
+
+
+@pytest.mark.parametrize("seed, limit", [(-1, "at least 0"), (2**63, "at most 9223372036854775807")])
+def test_the_seed_has_a_range(source: Path, tmp_path: Path, seed: int, limit: str) -> None:
+    for options in ({"split": (0.5, 0.5)}, {"tile": 32}):
+        with pytest.raises(ConfigError, match=f"seed={seed}: it must be {limit}"):
+            convert(str(source), str(tmp_path / "x.txt"), seed=seed, **options)
+    convert(str(source), str(tmp_path / "x.txt"), seed=2**63 - 1, split=(0.5, 0.5))
 
 
 def test_an_empty_part_is_an_error(source: Path, tmp_path: Path) -> None:

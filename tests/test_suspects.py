@@ -264,6 +264,8 @@ def test_a_checkpoint_gives_a_page_a_table_and_a_file_to_correct(small: Path, tm
 def test_errors_name_the_fix(small: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="data= is missing"):
         suspects.main(suspects.Config())
+    with pytest.raises(ConfigError, match=f"seed={2**63}: it must be at most"):
+        suspects.main(suspects.Config(data=str(small), seed=2**63))
     checkpoint = lively_checkpoint(tmp_path / "best.pt", classes=("cat",))
     with pytest.raises(DataError, match="has no class <b>red</b>, blue"):
         suspects.main(suspects.Config(data=str(small), checkpoint=str(checkpoint), output=str(tmp_path / "out")))

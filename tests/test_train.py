@@ -401,3 +401,10 @@ def test_a_minimum_above_the_learning_rate_is_refused():
     train.checked(train.Config(learning_rate=1e-4, min_learning_rate=2e-4, schedule="constant"))
     train.checked(train.Config(learning_rate=1e-4))
     train.checked(train.Config(learning_rate=0, min_learning_rate=0))
+
+
+def test_the_seed_has_a_range_that_pytorch_and_numpy_take():
+    with pytest.raises(train.ConfigError, match=f"seed={2**63}: it must be at most {train.MAX_SEED}"):
+        train.checked(train.Config(seed=2**63))
+    torch.manual_seed(train.checked(train.Config(seed=train.MAX_SEED)).seed)
+    np.random.default_rng((train.MAX_SEED, 0))

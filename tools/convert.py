@@ -21,7 +21,7 @@ from datasets.errors import DataError, raise_any
 from datasets.formats import PARTS, is_names, read, read_classes
 from datasets.scan import prepare
 from datasets.store import Annotations
-from utils.config import override
+from utils.config import MAX_SEED, override, require
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,7 @@ def convert(source: str, target: str, **options) -> list[str]:
     Raises DataError, and writes nothing, if the data are wrong, a file exists, or classes.txt next to it has other names.
     """
     goal, cfg = Path(target), Config(**options)
+    require(cfg, {"seed": 0}, {"seed": MAX_SEED}, {})
     if goal.suffix.lower() not in (".txt", ".json"):
         raise DataError(f"{target}: the name must end with .txt (annotation file) or .json (COCO JSON)")
     part = cfg.part or ("all" if cfg.split else "train")

@@ -30,7 +30,7 @@ from nets.detector import Detector, Result, read_images
 from tools.disagreement import CONFIDENCE, KINDS, MATCH, Box, Detected, Suspect, found_fraction, rank
 from tools.regression import logit, probability
 from utils.boxes import clip, pairwise_iou
-from utils.config import ConfigError, check, override, require, run_script, show
+from utils.config import MAX_SEED, ConfigError, check, override, require, run_script, show
 from utils.faults import require_writable
 from utils.images import batched
 from utils.run import create, runs
@@ -157,7 +157,7 @@ def word(box: Box, corners: np.ndarray | None = None) -> str:
 def main(cfg: Config) -> Path:
     """Ranks the labels, writes the three files and returns their folder."""
     cfg = check(cfg)
-    require(cfg, {"epochs": 1, "most": 1, "seed": 0}, {}, {"part": tuple(PARTS)})
+    require(cfg, {"epochs": 1, "most": 1, "seed": 0}, {"seed": MAX_SEED}, {"part": tuple(PARTS)})
     if cfg.data is None:
         raise ConfigError("data= is missing: an annotation file or the folder of a data set")
     if cfg.output:

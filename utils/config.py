@@ -20,6 +20,7 @@ T = TypeVar("T")
 MAX_NAME = 200  # characters of a class name; longer ones are a slip in a data file
 MAX_WORD = 200  # characters of a word of the command line that a message repeats
 MAX_LINE = 1000  # characters of a line of a message
+MAX_SEED = 2**63 - 1  # PyTorch takes no larger one
 WORDS = {"none": None, "true": True, "yes": True, "on": True, "1": True}
 WORDS |= {"false": False, "no": False, "off": False, "0": False}
 PAUSE = 1.0  # seconds by which a process delays its error, so that the rank with the cause prints first
