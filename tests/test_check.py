@@ -138,6 +138,17 @@ def test_data_without_a_readable_line_are_an_error(tmp_path: Path) -> None:
         check(str(tmp_path / "a.txt"))
 
 
+def test_data_without_images_are_an_error(data: tuple[str, str], tmp_path: Path) -> None:
+    (tmp_path / "empty.txt").touch()
+    (tmp_path / "head.csv").write_text("image,xmin,ymin,xmax,ymax,label\n")
+    (tmp_path / "coco.json").write_text('{"images": [], "annotations": [], "categories": [{"id": 1, "name": "cat"}]}')
+    for name in ("empty.txt", "head.csv", "coco.json"):
+        with pytest.raises(DataError, match=f"{name}: no images; name an annotation file or a folder with images"):
+            check(str(tmp_path / name))
+    with pytest.raises(DataError, match="empty.txt: no images; name"):
+        check(data[1], str(tmp_path / "empty.txt"))
+
+
 def test_the_contact_sheet_shows_boxes_in_different_colors_per_class(tmp_path: Path) -> None:
     names = [f"c{i}" for i in range(6)]
     (tmp_path / "classes.txt").write_text("\n".join(names))

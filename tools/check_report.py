@@ -73,6 +73,8 @@ def check(
 def examine(source: str, part: str, size: Size, classes: Classes, image_root: str | None, select: bool) -> Part:
     """Examines one part of the data. Raises DataError if nothing can be read."""
     found = read(source, part, classes, image_root, "drop", select=select)
+    if len(found) == 0:
+        raise DataError(f"{source}: no images; name an annotation file or a folder with images")
     paths = [found.path(i) for i in range(len(found))]
     scanned, errors = scan(paths), []
     try:
