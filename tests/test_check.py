@@ -149,6 +149,15 @@ def test_data_without_images_are_an_error(data: tuple[str, str], tmp_path: Path)
         check(data[1], str(tmp_path / "empty.txt"))
 
 
+def test_problems_of_both_parts_are_reported_together_as_in_training(data: tuple[str, str], tmp_path: Path) -> None:
+    (tmp_path / "bad.txt").write_text("0.png 1,2,3,4,9\nnone.png 1,2,3,4,0\n")
+    (tmp_path / "worse.txt").write_text("0.png 1,2,3\n")
+    with pytest.raises(DataError, match=r"(?s)bad.txt:1: class 9.*bad.txt:2: .*no such file.*worse.txt:1: "):
+        check(str(tmp_path / "bad.txt"), str(tmp_path / "worse.txt"))
+    with pytest.raises(DataError, match=r"(?s)worse.txt:1: .*2 of 8 images cannot be read.*cut.png.*missing.png"):
+        check(data[0], str(tmp_path / "worse.txt"))
+
+
 def test_the_contact_sheet_shows_boxes_in_different_colors_per_class(tmp_path: Path) -> None:
     names = [f"c{i}" for i in range(6)]
     (tmp_path / "classes.txt").write_text("\n".join(names))

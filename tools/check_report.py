@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from datasets.classes import similar_names
-from datasets.errors import DataError
+from datasets.errors import DataError, first_ten
 from datasets.formats import read
 from datasets.scan import Scan, clipped_boxes, prepare, scan
 from datasets.similar import similar_groups
@@ -52,14 +52,24 @@ def check(
     image_root: str | None = None,
     select: bool = False,
 ) -> tuple[dict[str, Any], dict[str, Part]]:
-    """Returns (report of plain values, the parts "train" and "val" with their images). Raises DataError if there are none.
+    """Returns (report of plain values, the parts "train" and "val" with their images).
+
+    Raises DataError for the problems of both together if one cannot be read, or holds no images.
 
     With `select` boxes of other classes than `classes` are left out. "train" and "val" are reports of `examine`; "between"
     lists pairs of equal images in both, "similar_between" groups of nearly same ones, "errors" what training refuses,
     "warnings" what may harm it."""
-    parts = {"train": examine(data, "train", size, classes, image_root, select)}
-    if val is not None:
-        parts["val"] = examine(val, "val", size, parts["train"].good.classes, image_root, select)
+    parts, unread = {}, []
+    for name, source in {"train": data, **({} if val is None else {"val": val})}.items():
+        names = parts["train"].good.classes if "train" in parts else classes
+        try:
+            parts[name] = examine(source, name, size, names, image_root, select)
+        except DataError as error:
+            unread += _problems(error)
+    if unread:
+        for part in parts.values():
+            unread += [*part.report["errors"], first_ten(part.report["unreadable"])]
+        raise DataError("\n".join(filter(None, dict.fromkeys(unread))))
     report: dict[str, Any] = {"size": list(size), **{name: part.report for name, part in parts.items()}}
     report |= _find_copies(parts)
     report["errors"] = [error for part in parts.values() for error in part.report["errors"]]
@@ -68,6 +78,16 @@ def check(
         if report.get(key):
             report["warnings"].append(f"{what} in train and val: {len(report[key])}")
     return report, parts
+
+
+def _problems(error: DataError) -> list[str]:
+    """Returns the message of an error, and that of the images of what could be read, as train.py prints both."""
+    try:
+        if error.rest is not None:
+            prepare(error.rest, "error", "drop")
+    except DataError as more:
+        return [str(error), str(more)]
+    return [str(error)]
 
 
 def examine(source: str, part: str, size: Size, classes: Classes, image_root: str | None, select: bool) -> Part:
