@@ -72,7 +72,7 @@ CLASS_COLUMNS = ("AP", "AP50", "VOC_AP50", "precision", "recall", "f1", "thresho
 def main(cfg: Config) -> dict:
     """Evaluates a checkpoint, writes the results to a folder and returns the metrics."""
     cfg = check(cfg)
-    require(cfg, LEAST, MOST, {})
+    require(cfg, LEAST, MOST, {"part": tuple(formats.PARTS)})
     if cfg.device == "cuda:all":
         raise ConfigError("device=cuda:all is for training: use torchrun, or device=cuda for one GPU")
     ranks = distributed.start(detector.device_for(cfg.checkpoint, cfg.device))

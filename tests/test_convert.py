@@ -136,6 +136,12 @@ def test_the_seed_has_a_range(source: Path, tmp_path: Path, seed: int, limit: st
     convert(str(source), str(tmp_path / "x.txt"), seed=2**63 - 1, split=(0.5, 0.5))
 
 
+def test_words_are_checked(source: Path, tmp_path: Path) -> None:
+    for name in ("part", "bad_boxes"):
+        with pytest.raises(ConfigError, match=f"{name}=foo: Choose one of: "):
+            convert(str(source), str(tmp_path / "x.txt"), **{name: "foo"})
+
+
 def test_an_empty_part_is_an_error(source: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="enlarge the fraction"):
         convert(str(source), str(tmp_path / "x.txt"), split=(0.999, 0.001))

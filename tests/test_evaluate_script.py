@@ -145,9 +145,9 @@ def test_the_processes_of_a_node_divide_its_cores(weights, painted, tmp_path, mo
     assert calls == [(torch.device("cpu"), 0, 2)]
 
 
-@pytest.mark.parametrize("changes", [{"worst": -1}, {"show_confidence": 1.5}])
-def test_limits_of_the_error_analysis_are_checked(weights, painted, tmp_path, changes):
-    with pytest.raises(ValueError, match="it must be at"):
+@pytest.mark.parametrize("changes", [{"worst": -1}, {"show_confidence": 1.5}, {"part": "foo"}])
+def test_limits_and_words_are_checked(weights, painted, tmp_path, changes):
+    with pytest.raises(ConfigError, match="it must be at|=foo: Choose one of: "):
         run(weights, painted(1, "val"), tmp_path / "out", **changes)
 
 

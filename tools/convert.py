@@ -62,12 +62,11 @@ def convert(source: str, target: str, **options) -> list[str]:
     Raises DataError, and writes nothing, if the data are wrong, a file exists, or classes.txt next to it has other names.
     """
     goal, cfg = Path(target), Config(**options)
-    require(cfg, {"seed": 0}, {"seed": MAX_SEED}, {})
+    choices = {"part": (None, *PARTS), "bad_boxes": ("drop", "error")}
+    require(cfg, {"seed": 0}, {"seed": MAX_SEED}, choices)
     if goal.suffix.lower() not in (".txt", ".json"):
         raise DataError(f"{target}: the name must end with .txt (annotation file) or .json (COCO JSON)")
     part = cfg.part or ("all" if cfg.split else "train")
-    if part not in PARTS:
-        raise DataError(f"part={part}: choose one of {', '.join(PARTS)}")
     cutter = _cutter(cfg)
     classes = read_classes(cfg.classes) if cfg.classes else None
     found = read(source, part, classes, cfg.image_root, cfg.bad_boxes, cfg.merge, select=is_names(cfg.classes))
