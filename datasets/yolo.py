@@ -4,7 +4,6 @@ A label is `class x y width height` (center and size) or `class x1 y1 x2 y2 x3 y
 bounding box), in fractions of the image's width and height.
 """
 
-import json
 import os
 import re
 from collections import defaultdict
@@ -12,16 +11,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import yaml
 
 from datasets import image_paths, listing
 from datasets.annotations import text_lines
-from datasets.errors import DataError, check_path
+from datasets.errors import DataError, check_path, raise_any
 from datasets.named_boxes import points_box
 from datasets.scan import scan
 from datasets.store import MAX_UNNAMED, Annotations, Classes, Packer, Part
-from datasets.typed_json import BOM, open_json
+from datasets.typed_json import BOM, open_json, rows
 from utils.images import IMAGE_SUFFIXES
 
 PARTS = ("train", "val", "valid", "validation", "test")  # keys of a data file
@@ -185,12 +185,26 @@ def names_near(folder: Path) -> tuple[str, ...] | None:
         lists = [place / "classes.txt", *sorted(place.glob("*.names")), place / "_darknet.labels", place / "labels.txt"]
         if file := next((file for file in lists if file.is_file()), None):
             return read_classes(str(file))
-        if (place / "notes.json").is_file():
-            rows = json.loads(bytes(open_json(str(place / "notes.json"))["categories"]))
-            return tuple(row["name"] for row in sorted(rows, key=lambda row: row["id"]))
+        if (place / "notes.json").is_file() and (names := _studio_names(str(place / "notes.json"))) is not None:
+            return names
         if (place / "data.yaml").is_file():
             return _yaml_names(place / "data.yaml", _yaml_config(place / "data.yaml"))
     return None
+
+
+class _Category(msgspec.Struct):
+    id: int
+    name: str
+
+
+def _studio_names(path: str) -> tuple[str, ...] | None:
+    """Returns the class names in a notes.json of Label Studio, or None for other notes. Raises DataError."""
+    contents, problems = open_json(path), []
+    if not (isinstance(contents, dict) and "categories" in contents):
+        return None
+    found = [row for _, row in rows(contents["categories"], _Category, f"{path}: categories", problems)]
+    raise_any(f"{path}: problems: {len(problems)}", problems)
+    return tuple(row.name for row in sorted(found, key=lambda row: row.id))
 
 
 def label_file(image: str) -> str:

@@ -194,6 +194,16 @@ def test_label_studio_yolo_is_read(tmp_path: Path) -> None:
     assert images(read(str(tmp_path), "train"), tmp_path) == ["images/1f-a.jpg"]
 
 
+def test_other_notes_are_ignored_and_damaged_ones_named(tmp_path: Path) -> None:
+    paint(tmp_path / "images" / "a.jpg"), text(tmp_path / "labels" / "a.txt", LABEL)
+    text(tmp_path / "notes.json", {"todo": "x"})
+    with pytest.raises(DataError, match=r"no class names: write classes\.txt"):
+        read(str(tmp_path), "train")
+    text(tmp_path / "notes.json", {"categories": [{"id": 0}]})
+    with pytest.raises(DataError, match=r"notes\.json: categories\[0\].*missing required field `name`; correct it"):
+        read(str(tmp_path), "train")
+
+
 @pytest.mark.parametrize("place", ["train/images", "images/train"])
 def test_yolo_parts_share_the_names_of_the_folder(tmp_path: Path, place: str) -> None:
     """Roboflow; yaml key `validation:`. A part that is missing is an error, not all images."""
