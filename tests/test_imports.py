@@ -92,6 +92,16 @@ def test_the_core_has_at_most_7200_lines_and_a_tool_300():
     assert {name: lines([name]) for name in MODULES if name.startswith("tools.") and lines([name]) > 300} == {}
 
 
+def test_every_script_and_tool_runs_by_run_script():
+    """It ends Ctrl-C, closed pipes, full disks and characters that the terminal cannot show without a traceback."""
+    named = [name for name in MODULES if "." not in name or name.startswith("tools.")]
+    scripts = {
+        name: MODULES[name].read_text(encoding="utf-8").partition('if __name__ == "__main__":\n')[2] for name in named
+    }
+    assert {"train", "tools.check", "tools.convert", "tools.compare"} <= {name for name in scripts if scripts[name]}
+    assert [name for name in scripts if scripts[name] and "run_script(" not in scripts[name]] == []
+
+
 def test_modules_have_at_most_350_lines():
     assert {name: lines([name]) for name in MODULES if lines([name]) > 350} == {}
 

@@ -15,7 +15,7 @@ from datasets.errors import DataError, first_ten
 from datasets.formats import is_names, read_classes
 from tools.check_output import PAGES, require_output, write_html, write_report, write_sheet
 from tools.check_report import SUSPICIOUS, Part, Size, check
-from utils.config import override
+from utils.config import override, run_script
 
 
 @dataclass(frozen=True)
@@ -115,4 +115,4 @@ def main(words: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    run_script(lambda: main(sys.argv[1:]), stopped="stopped", memory_advice="")

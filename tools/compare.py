@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from utils.config import override, printable, show
+from utils.config import override, printable, run_script, show
 from utils.validate import first_line
 
 FILES = ("compare.png", "compare.html")
@@ -225,4 +225,4 @@ def main(words: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    run_script(lambda: main(sys.argv[1:]), stopped="stopped", memory_advice="")

@@ -21,7 +21,7 @@ from datasets.errors import DataError, raise_any
 from datasets.formats import PARTS, is_names, read, read_classes
 from datasets.scan import prepare
 from datasets.store import Annotations
-from utils.config import MAX_SEED, override, require
+from utils.config import MAX_SEED, override, require, run_script
 
 
 @dataclass(frozen=True)
@@ -130,4 +130,4 @@ def main(words: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    run_script(lambda: main(sys.argv[1:]), stopped="stopped", memory_advice="")

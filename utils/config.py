@@ -258,22 +258,20 @@ def run_script(main: Callable[[], object], stopped: str, memory_advice: str) -> 
     `stopped` is printed after Ctrl-C; `memory_advice` names the constants that save memory. Of several processes only
     those that failed by themselves print their error, so that the cause stays visible.
     """
-    from utils.distributed import RemoteError
-
     for name in ("stdout", "stderr"):
         setattr(sys, name, _patient(getattr(sys, name), getattr(sys, f"__{name}__")))
     try:
         main()
     except KeyboardInterrupt:
         raise SystemExit(f"\n{stopped}") from None
-    except RemoteError:
-        time.sleep(2 * PAUSE)
-        raise SystemExit(1) from None
     except (SystemExit, Exception) as error:
         if isinstance(error, SystemExit) and not isinstance(error.code, str):
             raise
-        from utils import faults
+        from utils import distributed, faults
 
+        if isinstance(error, distributed.RemoteError):
+            time.sleep(2 * PAUSE)
+            raise SystemExit(1) from None
         message = faults.reported(error, memory_advice, stopped)
         if message is None:
             raise
