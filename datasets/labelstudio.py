@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from msgspec import Raw, Struct, field
 
-from datasets.errors import DataError
+from datasets.errors import DataError, raise_any
 from datasets.image_paths import ImageFinder
 from datasets.named_boxes import Box, Corners, LabelFile, ellipse_box, pack_source, points_box, rotated_box
 from datasets.scan import scan
@@ -99,6 +99,7 @@ def read_labelstudio(
             problems.append(f"{place}: there is no image: export the task again, or remove it")
         tasks.append(Task(place, image, results))
     if open_tasks and not tasks:
+        raise_any(f"{source}: problems: {len(problems)}", problems)  # annotations that could not be read
         raise DataError(
             f"{source}: none of {open_tasks} tasks has a submitted annotation: label them, and export again"
         )

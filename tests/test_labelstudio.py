@@ -86,6 +86,12 @@ def test_tasks_that_nobody_labeled_are_an_error(tmp_path: Path) -> None:
         read(str(text(tmp_path / "x.json", rows)), "train")
 
 
+def test_tasks_that_cannot_be_read_are_not_called_unlabeled(tmp_path: Path) -> None:
+    rows = [{"data": {"image": "a.png"}, "annotations": [{"result": [result()], "was_cancelled": "perhaps"}]}]
+    with pytest.raises(DataError, match=r"task 1: annotations\[0\].was_cancelled is .perhaps"):
+        read(str(text(tmp_path / "x.json", rows)), "train")
+
+
 def test_json_min_is_read(tmp_path: Path) -> None:
     region = RECTANGLE | SIZE | {"rectanglelabels": ["cat"]}
     rows = [{"image": "/data/upload/a.png", "id": 1, "label": [region], "annotator": 1}, {"image": "b.png", "id": 2}]
