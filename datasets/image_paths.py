@@ -9,6 +9,7 @@ from functools import cached_property
 from urllib.parse import unquote
 
 from datasets.errors import DataError
+from datasets.listing import part_in
 from datasets.store import Annotations, Strings
 from utils.images import images_under
 
@@ -94,8 +95,11 @@ class Stems:
     def nearest(self, path: str, name: str = "") -> str | None:
         """Returns the file with the stem of `path` that shares most folder names with it, or else a file `name`.
 
-        `name`, a file name that belongs to `path`, also decides between suffixes."""
+        `name`, a file name that belongs to `path`, also decides between suffixes. A file in the folder of another part (train,
+        val, test) is another file of the same name."""
+        part = part_in(path)
         candidates = self._files.get(_stem(path)) or [file for file in self._files.get(_stem(name), ()) if name]
+        candidates = [file for file in candidates if None in (part, own := part_in(file)) or own == part]
         folders = set(path.lower().split("/")[:-1])
 
         def fits(file: str) -> tuple:

@@ -121,7 +121,7 @@ def _images(
     images = listing.of_suffix(files, suffixes)
     index = image_paths.Stems(images)
     some = labels[:: max(len(labels) // 50, 1)]
-    if any(index.nearest(label.path, label.image) for label in some):
+    if any(index.nearest(os.path.relpath(label.path, folder), label.image) for label in some):
         return str(folder), images
     top = Path(os.path.abspath(folder))
     only_xml = all("/" not in file or listing.part_in(file) for file in listing.of_suffix(files, ".xml"))

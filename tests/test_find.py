@@ -1,6 +1,7 @@
 """Folders that real tools write are recognized by what they hold, or refused with the exact fix; nothing is dropped silently."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -223,6 +224,26 @@ def test_yolo_parts_share_the_names_of_the_folder(tmp_path: Path, place: str) ->
 def test_yolo_label_folders_may_have_any_name(tmp_path: Path) -> None:
     paint(tmp_path / "photos" / "a.jpg"), text(tmp_path / "txt" / "a.txt", LABEL), text(tmp_path / "obj.names", "cat")
     assert images(read(str(tmp_path), "train"), tmp_path) == ["photos/a.jpg"]
+
+
+def test_files_of_another_part_never_stand_in(tmp_path: Path) -> None:
+    """A background of the part val has no label file, and an image is missing; the part train has both, of the same name."""
+    text(tmp_path / "yolo" / "classes.txt", "cat\n")
+    for part, names in (("train", "ab"), ("val", "b")):
+        for name in names:
+            text(tmp_path / "yolo" / "txt" / part / f"{name}.txt", LABEL)
+            paint(tmp_path / "voc" / "images" / part / f"{name}.jpg")
+        for name in "ab":
+            paint(tmp_path / "yolo" / "img" / part / f"{name}.jpg")
+            xml(tmp_path / "voc" / "xmls" / part / f"{name}.xml", f"{name}.jpg")
+    found = read(str(tmp_path / "yolo"), "val")
+    assert [len(found.boxes_of(i)[0]) for i in range(2)] == [0, 1] and "count as backgrounds: 1" in found.notes[0]
+    assert images(read(str(tmp_path / "voc"), "train"), tmp_path / "voc") == [
+        "images/train/a.jpg",
+        "images/train/b.jpg",
+    ]
+    found = read(str(tmp_path / "voc"), "val")
+    assert [os.path.relpath(found.path(i), tmp_path / "voc") for i in range(2)] == ["a.jpg", "images/val/b.jpg"]
 
 
 def test_images_and_labels_without_the_other_are_counted(tmp_path: Path) -> None:
