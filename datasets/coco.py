@@ -91,6 +91,7 @@ def read_coco(
         problems.append(
             f"{source}: {len(left)} annotations of image {shorten(key)}, which is not among the images; {ADD}"
         )
+    notes += finder.notes()
     new_ids = count(max(category_ids.values(), default=0) + 1)
     final = names if classes is None else classes
     return pack.finish(bad_boxes, [category_ids[names[n]] if n in names else next(new_ids) for n in final])

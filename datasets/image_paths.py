@@ -9,7 +9,7 @@ from functools import cached_property
 from urllib.parse import unquote
 
 from datasets.errors import DataError
-from datasets.listing import part_in
+from datasets.listing import PART_NAMES, part_in
 from datasets.store import Annotations, Strings
 from utils.images import images_under
 
@@ -36,6 +36,9 @@ class ImageFinder:
         self._groups = [[root for root in group if os.path.isdir(self._join(root) or ".")] for group in groups]
         self._default = os.path.abspath(image_root) if image_root else ""
         self._names = set(names)
+        self._source, self._strays = source, []
+        parts = {PART_NAMES[word.lower()] for word in words if word.lower() in PART_NAMES}
+        self._part = parts.pop() if len(parts) == 1 and "trainval" not in words else None
 
     def find(self, name: str) -> str:
         """Returns the path of an image relative to the folder of the annotation file.
@@ -49,8 +52,21 @@ class ImageFinder:
         for images in self._by_base:
             for short in _short_names(name):
                 if len(images.get(short, ())) == 1 and self._wanted[short] == 1:  # two images never become one
-                    return next(iter(images[short].values()))
+                    return self._compared(name, next(iter(images[short].values())))
         return os.path.join(self._default, name)
+
+    def _compared(self, name: str, path: str) -> str:
+        """Returns `path`. Keeps it for `notes` if it is in the folder of another part than that of the annotation file."""
+        near = "/".join(path.replace(os.sep, "/").split("/")[-3:])  # of images/train/a.jpg and train/images/a.jpg
+        if self._part and part_in(near) not in (None, self._part):
+            self._strays.append(f"{name} is {path}")
+        return path
+
+    def notes(self) -> list[str]:
+        """Returns a note about images that `find` has found in the folder of another part; they may be other images."""
+        text = f"{self._source}: images from the folder of another part: {len(self._strays)}, for example "
+        fix = "correct the path if this is another image of the same name"
+        return [f"{text}{stray}: {fix}" for stray in self._strays[:1]]
 
     def _join(self, *parts: str) -> str:
         return os.path.join(self.folder, *parts)

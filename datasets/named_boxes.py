@@ -92,7 +92,9 @@ def pack_source(
     pack = Packer(source, finder.folder, names, classes)
     pack.problems += problems
     pack.notes += notes
-    return pack_files(pack, names, [(finder.find(file.image), file) for file in files], bad_boxes)
+    rows = [(finder.find(file.image), file) for file in files]
+    pack.notes += finder.notes()
+    return pack_files(pack, names, rows, bad_boxes)
 
 
 def names_of(files: Iterable[LabelFile]) -> tuple[str, ...]:

@@ -286,6 +286,20 @@ def test_coco_images_are_found_near_the_annotations(tmp_path: Path, place: str) 
     assert images(read(str(path), "val"), tmp_path) == [f"{place}/a.jpg"]
 
 
+def test_images_from_the_folder_of_another_part_are_reported(tmp_path: Path) -> None:
+    """They may be those that the file means, or others of the same names."""
+    for place in ("train/images/1.jpg", "val/images/2.jpg"):
+        paint(tmp_path / place)
+    for name, contents in (("{}.json", coco("1.jpg", "2.jpg")), ("{}.csv", "1.jpg,1,2,9,8,cat\n2.jpg,1,2,9,8,cat\n")):
+        for part, place in (("val", "train/images/1.jpg"), ("train", "val/images/2.jpg")):
+            found = read(str(text(tmp_path / name.format(part), contents)), part)
+            assert images(found, tmp_path) == ["train/images/1.jpg", "val/images/2.jpg"]
+            words = f"images from the folder of another part: 1, for example {place[-5:]} is {place}: correct the path"
+            assert words in found.notes[0]
+        for part in ("trainval", "train_val", "all"):
+            assert not read(str(text(tmp_path / name.format(part), contents)), "all").notes
+
+
 def test_roboflow_coco_parts_are_read_from_one_folder(tmp_path: Path) -> None:
     for part in ("train", "valid", "test"):
         text(tmp_path / part / "_annotations.coco.json", coco(f"{part}.jpg")), paint(tmp_path / part / f"{part}.jpg")
