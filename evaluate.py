@@ -24,7 +24,7 @@ from nets import detector
 from nets.postprocess import MAX_CANDIDATES
 from utils import distributed, run
 from utils.checkpoint import atomic_write
-from utils.config import ConfigError, check, is_weights, override, require, run_script, table
+from utils.config import ConfigError, check, is_weights, override, require, run_script, show, table
 from utils.fit import evaluate
 from utils.metrics import BACKEND, COCO_METRICS
 
@@ -80,6 +80,10 @@ def main(cfg: Config) -> dict:
     log = print if ranks.is_main else lambda *_: None
     names = formats.read_classes(cfg.classes) if cfg.classes else None
     model, classes, size, trained, path, *_ = detector.load(cfg.checkpoint, cfg.model, names, cfg.image_size)
+    if ranks.is_main:
+        from datasets.outputs import require_writable
+
+        require_writable(f"output={show(cfg.output)}", cfg.output or (path.parent if trained else "runs"))
     if cfg.multi_label:
         from nets.multi_label import MultiLabel
 

@@ -16,6 +16,7 @@ import numpy as np
 from datasets import listing
 from datasets.annotations import annotation_line, read_annotation_file
 from datasets.errors import DataError
+from datasets.outputs import write_all
 from datasets.scan import scan
 from datasets.similar import similar_groups
 from datasets.store import Annotations
@@ -94,20 +95,6 @@ def require_box(data: Annotations, folder: str | os.PathLike) -> None:
             f"{data.source}: no box is left, and an annotation file without boxes would be read as a list of images with label "
             f"files such as {found}: choose other classes=, another split, or another folder"
         )
-
-
-def write_all(texts: Mapping[Path, str]) -> None:
-    """Writes all files or, after an error, none: each to a temporary file, and then all of them are renamed."""
-    contents = {path: text.encode("utf-8", "surrogateescape") for path, text in texts.items()}
-    temporary = {path: path.with_name(f".{path.name}.{os.getpid()}.tmp") for path in contents}
-    try:
-        for path, data in contents.items():
-            temporary[path].write_bytes(data)
-        for path in contents:
-            os.replace(temporary[path], path)
-    finally:
-        for path in temporary.values():
-            path.unlink(missing_ok=True)
 
 
 def text_of(data: Annotations, path_in_file: Callable[[str], str]) -> str:

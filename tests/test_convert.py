@@ -160,6 +160,8 @@ def test_no_file_is_overwritten(source: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="classes.txt exists with other names: write into another folder"):
         convert(str(source), str(folder / "z.txt"))
     assert {path: path.read_bytes() for path in folder.iterdir()} == before
+    with pytest.raises(ConfigError, match="x.txt is a file, not a folder: name another folder"):
+        convert("none", str(folder / "x.txt" / "y.txt"))  # before the source is read
     with pytest.raises(DataError, match="must end with"):
         convert(str(source), str(folder / "z.csv"))
 

@@ -171,6 +171,18 @@ def test_a_named_folder_keeps_files_that_are_not_results(weights, painted, tmp_p
     assert sorted(path.name for path in out.iterdir()) == sorted([*FILES[:-1], "notes.txt", "worst_01.jpg"])
 
 
+def test_an_output_that_cannot_be_written_is_refused_before_the_evaluation(weights, painted, tmp_path, monkeypatch):
+    monkeypatch.setattr(evaluate, "evaluate", None)
+    (tmp_path / "file").touch()
+    for output in ("file", "file/new"):
+        with pytest.raises(ConfigError, match=f"output=.*/{output}: .*file is a file, not a folder: name another"):
+            run(weights, painted(1, "val"), tmp_path / output)
+    monkeypatch.setattr(evaluate.os, "access", lambda *_: False)
+    for output in (tmp_path / "new", None):
+        with pytest.raises(ConfigError, match="no permission to write to .*: name another folder"):
+            run(weights, painted(1, "val"), output)
+
+
 def test_options_follow_the_training_unless_given(painted, tmp_path, capsys):
     val, other = painted(3, "val"), painted(4, "other")
     text = val.read_text().splitlines()

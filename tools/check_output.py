@@ -9,6 +9,7 @@ import numpy as np
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
+from datasets.outputs import require_writable, write_all
 from utils.config import ConfigError
 from utils.draw import JPEG_QUALITY
 
@@ -20,8 +21,6 @@ PAGES = (".html", ".png", ".jpg", ".jpeg")
 
 def require_output(option: str, path: str, suffixes: tuple[str, ...]) -> None:
     """Raises ConfigError for an output file that cannot be written, or that exists and is not that of an earlier check."""
-    from utils.faults import require_writable
-
     given, file = f"{option}={path}", Path(path)
     if not path.lower().endswith(suffixes):
         raise ConfigError(f"{given}: give a name that ends with {' or '.join(suffixes)}")
@@ -65,8 +64,5 @@ def write_sheet(path: str, sheet: np.ndarray) -> None:
 
 
 def _write(path: str, data: bytes) -> None:
-    from utils.checkpoint import atomic_write
-
     Path(path).parent.mkdir(parents=True, exist_ok=True)
-    with atomic_write(path) as file:
-        file.write(data)
+    write_all({Path(path): data})

@@ -19,6 +19,7 @@ from pathlib import Path
 from datasets import split
 from datasets.errors import DataError, raise_any
 from datasets.formats import PARTS, is_names, read, read_classes
+from datasets.outputs import require_writable, write_all
 from datasets.scan import prepare
 from datasets.store import Annotations
 from utils.config import MAX_SEED, override, require, run_script
@@ -67,6 +68,7 @@ def convert(source: str, target: str, **options) -> list[str]:
     if goal.suffix.lower() not in (".txt", ".json"):
         raise DataError(f"{target}: the name must end with .txt (annotation file) or .json (COCO JSON)")
     part = cfg.part or ("all" if cfg.split else "train")
+    require_writable(target, goal.parent)
     cutter = _cutter(cfg)
     classes = read_classes(cfg.classes) if cfg.classes else None
     found = read(source, part, classes, cfg.image_root, cfg.bad_boxes, cfg.merge, select=is_names(cfg.classes))
@@ -91,7 +93,7 @@ def convert(source: str, target: str, **options) -> list[str]:
                 split.require_box(chosen, goal.parent)
         texts |= {path: write(chosen, place) for path, chosen in outputs.items()}
         goal.parent.mkdir(parents=True, exist_ok=True)
-        split.write_all(texts)
+        write_all(texts)
     report += lines
     return report + [f"{path}: {len(parts)} images, {len(parts.boxes)} boxes" for path, parts in outputs.items()]
 

@@ -1,6 +1,6 @@
 """Handling of faults: messages for errors, a run folder that is in use or gone, files that are missing or damaged.
 
-Imported only when a fault happens, or to look for one before long work.
+Imported only when a fault happens.
 """
 
 import difflib
@@ -86,15 +86,6 @@ def not_saved(path: Path, error: BaseException) -> checkpoint.DiskError:
     while why and not isinstance(why, OSError):  # PyTorch's writer raises its own error after that of the disk
         why = why.__context__
     return checkpoint.DiskError(f"{path} was not saved ({why or error}); {kept}. Is there space left in {path.parent}?")
-
-
-def require_writable(option: str, folder: str | Path) -> None:
-    """Raises ConfigError if files cannot be written to the folder of `option`, which may not exist yet."""
-    there = next(path for path in (Path(folder).absolute(), *Path(folder).absolute().parents) if path.exists())
-    if not there.is_dir():
-        raise ConfigError(f"{option}: {there} is a file, not a folder: name another folder")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise ConfigError(f"{option}: no permission to write to {there}: name another folder")
 
 
 def refuse_missing(path: Path) -> None:
