@@ -185,7 +185,10 @@ def predict_images(detector: Detector, images: dict[str, str], results: Results,
                 yield (name, images[name], None), image
 
     def write(name: str, drawn: np.ndarray) -> None:
-        write_image(results.folder / f"{name}{'' if Path(name).suffix.lower() in WRITABLE else '.png'}", drawn)
+        file = name if Path(name).suffix.lower() in WRITABLE else f"{name}.png"
+        while file != name and file in images:  # g.gif next to g.gif.png
+            file += ".png"
+        write_image(results.folder / file, drawn)
 
     bar = tqdm(total=len(images), desc="images", unit="", leave=False, dynamic_ncols=True)
     batches = batched(readable(), detector.batch_size)

@@ -1,5 +1,6 @@
 """Heat maps: which pixels the score of a detection depends on, drawn over the image."""
 
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -13,7 +14,7 @@ from torch.nn.functional import interpolate
 from nets.model import DetectionModel
 from utils.boxes import clip, pairwise_iou, xywh_to_xyxy
 from utils.draw import contact_sheet, draw_boxes, write_image
-from utils.images import fit, into_original, letterbox
+from utils.images import IMAGE_SUFFIXES, fit, into_original, letterbox
 
 BLUR = 0.05  # standard deviation of the blurred copy that the image is compared with, a fraction of the longer side of the input
 STEPS = 4  # points between the blurred copy and the image at which gradients are computed
@@ -96,7 +97,9 @@ class HeatMaps:
         self.left_out += len(boxes) - len(best)
         if len(best):
             sheet = contact_sheet(self.draw(image, boxes[best], labels[best], scores[best]), COLUMNS)
-            write_image(folder / (name if name.lower().endswith((".jpg", ".jpeg")) else f"{name}.jpg"), sheet)
+            stem, suffix = os.path.splitext(name.lower())
+            is_own = suffix in (".jpg", ".jpeg") and not stem.endswith(IMAGE_SUFFIXES)  # a.png.jpg is that of a.png
+            write_image(folder / (name if is_own else f"{name}.jpg"), sheet)
 
     def finish(self, folder: Path) -> None:
         """Prints the number of detections without a heat map."""
