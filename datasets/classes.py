@@ -18,7 +18,10 @@ MAX_HINTS = 2000  # classes among which the nearest name is looked for
 def parse_merge(text: str | None) -> dict[str, str]:
     """Returns {class: the class that it becomes} of merge=truck:car,van:car. Raises DataError."""
     pairs = [pair.partition(":") for pair in (text or "").split(",") if text]
-    merge = {old.strip(): new.strip() for old, _, new in pairs}
+    merge = {}
+    for old, _, new in pairs:
+        if merge.setdefault(old.strip(), new.strip()) != new.strip():
+            raise DataError(f"merge={text}: class {old.strip()!r} is named twice: name the class that it becomes once")
     if not all(old and new for old, new in merge.items()):
         raise DataError(f"merge={text}: write class:class pairs, as in merge=truck:car,van:car")
     check_class_names(merge.values(), f"merge={text}", DataError)

@@ -178,6 +178,7 @@ def test_classes_are_merged_before_they_are_selected(tmp_path: Path) -> None:
         ("trck:car", "there is no class 'trck'"),
         ("truck", "as in merge=truck:car"),
         ("a:", "as in"),
+        ("truck:car,truck:van", "class 'truck' is named twice: name the class that it becomes once"),
     ):
         with pytest.raises(DataError, match=message):
             read_both(tmp_path, merge=merge)
