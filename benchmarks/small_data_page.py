@@ -26,20 +26,25 @@ PLOTTED = tuple(
     dict.fromkeys((*tables.FINALISTS, "freeze_0", "freeze_all", *tables.FROM_SCRATCH, *tables.PEERS))
 )  # and the peers
 
-HEAD = """# What freezing and the other choices of a training are worth on small data
+HEAD = """# Freezing, learning rate and other choices: what they gain on small data
 
 `new` is the recipe with the defaults that `train.py` has had since November 23, 2026; `shipped` has the earlier ones. YOLOX-nano
 starts from the COCO weights described in [official.md](official.md). mAP is mAP50-95 of the last epoch in points: 1 point is
-.01. After ± stands the standard deviation over seeds; brackets hold the 95 % interval of a difference, which is always one
-between runs with the same seed, computed before rounding. A value without ± is that of one seed."""
+.01. After ± stands the standard deviation over seeds. Differences are between runs with the same seed, and are computed before
+rounding; brackets hold their 95 % interval. In the first tables, a mAP without ± and a difference without brackets have one
+seed; the tables of the stages show means without ±. `-` was not measured."""
 REPORT = """## The new defaults on the data sets of the report
 
 320 pixels, 20 epochs (dental_xray: 15), and the seeds 4, 5 and 6. LibreYOLO starts from the same weights and has its own
-defaults. bccd_test, raccoon and coco163 are not quite independent of the data of the choices: see "How it is measured"."""
+defaults. "All pairs" is the mean over the pairs of runs with its interval. The defaults were chosen partly on images of
+bccd_test, raccoon and coco163, which may flatter them there: see "How it is measured". At 416 pixels and 30 epochs the gain on
+BCCD is smaller: [finetune_bccd.md](finetune_bccd.md)."""
 FREEZING = """## What freezing costs and buys
 
-The backbone is never frozen, frozen for the first fifth of the epochs, or for the whole run; all other constants are equal. The
-last two columns are the differences in points. The rows with 1,500 images seen train on 30 images."""
+The backbone is never frozen, frozen for the first fifth of the epochs, or for the whole run; all other constants are equal.
+Frozen steps have 16 images (`freeze_batch_size=16`), others 8, so the differences include the effect of the larger batch. The
+last two columns are the differences in points. "Images seen" are training images times epochs; the rows with 1,500 train on
+only 30 images."""
 LENGTHS = """## Other lengths and input sizes
 
 All constants but the learning rate have their new defaults, and the default learning rate is .004. All values are those of
@@ -47,7 +52,8 @@ seed 0."""
 RATES = """## The learning rate
 
 All other constants have their new defaults. Epochs and input sizes are those of the search. The rate is for 64 images; a step of
-8 images has .35 times as much. The weights know the classes of coco337, but not those of the other data sets."""
+8 images has .35 times as much. The weights know the classes of coco337, but not those of the other data sets. Some values have
+one seed, so compare neighbors with care."""
 SCRATCH = """## From scratch, at equal minutes
 
 No pretrained weights. The trainers have their own defaults, and so many epochs that all train for about the same time, one
@@ -68,16 +74,16 @@ on the data sets. "thaw" is the lower mAP of the first two thawed epochs divided
 those of training without evaluations, CPU minutes those of the whole process; other programs used the cores at the same time,
 so that CPU minutes are more reliable. Means are over data sets and seeds.
 
-Choices are made on the data sets marked "choice", the others are used only for the report. `coco337` and `raccoon_train` (120
-of the training images of raccoon, evaluated on the other 40) became choices after the first three data sets of the report,
-raccoon, coco337 and dental_xray, had shown what the search had missed: with `learning_rate=.008`, the best on bccd and chess
-(`best_rate_4_freeze_0`, rejected), the network forgets much of what the weights know. With seed 4 at 320 pixels raccoon fell to
-56.7 (`shipped`: 60.4) and coco337 to 3.5 (`shipped`: 17.3). So the report on raccoon is not quite independent. `coco163` consists
-of the evaluation images of `coco337`; `bccd_test` trains on the images of `bccd`.
+Choices are made on the data sets marked "choice", the others are used only for the report. A first report on raccoon, coco337
+and dental_xray showed a failure of `learning_rate=.008`, the best on bccd and chess (`best_rate_4_freeze_0`, rejected): the
+network forgets much of what the weights know. With seed 4 at 320 pixels raccoon fell to 56.7 (`shipped`: 60.4) and coco337 to
+3.5 (`shipped`: 17.3). Then coco337 and `raccoon_train` (120 of the training images of raccoon, evaluated on the other 40) became
+choices, so the report on raccoon is not quite independent. `coco163` consists of the evaluation images of `coco337`; `bccd_test`
+trains on the images of `bccd`.
 
-The report was made twice. The first had `learning_rate=.002`; its runs are called `best_freeze_0` in the table of the stage, and
-those of coco163 belong to both. Then .004 was chosen, by the data sets of the choices alone (see "The learning rate"), and the
-other runs were repeated."""
+This report was made twice. The first had `learning_rate=.002`; its runs are called `best_freeze_0` in the table of the stage.
+Then .004 was chosen, by the data sets of the choices alone (see "The learning rate"), and the runs were repeated. Those of
+coco163 were not, because their rate is .0005 in both: the weights know its classes."""
 
 
 @dataclass(frozen=True)
