@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import cv2
@@ -91,6 +92,17 @@ def test_node_that_keeps_no_log_leaves_an_existing_one_unchanged(tmp_path):
     assert rows_of(tmp_path) == [{"epoch": "1", "AP": "0.5"}]
     assert last_start(tmp_path).get("run") == "job 7" and last_start(tmp_path).get("id") == run.id
     assert last_start(tmp_path / "nowhere").get("run") is None
+
+
+def test_curves_that_cannot_be_drawn_do_not_hide_the_error_of_the_run(tmp_path, monkeypatch):
+    """A worker that is killed raises an error anywhere, also within an import, which then fails again for the last curves."""
+    run = Run(tmp_path, {}, rows=[{"epoch": 1}])
+    monkeypatch.setattr(run, "curves", lambda: next(iter(())))
+    with pytest.raises(RuntimeError, match="killed"), closing(run):
+        raise RuntimeError("a worker was killed")
+    assert run._lock.closed
+    with pytest.raises(StopIteration):  # a fault of the curves alone is no secret
+        run.close()
 
 
 def test_digest_of_the_code_changes_with_the_code_only(tmp_path):

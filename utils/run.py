@@ -187,8 +187,10 @@ class Run:
 
     def close(self) -> None:
         """Draws the final curves, closes the TensorBoard file and frees the lock of the folder."""
-        if self.rows:
-            self.curves()
+        # The error that ends a run may have interrupted the import of Matplotlib; a second error must not replace it.
+        with suppress(*[Exception] * (sys.exc_info()[0] is not None)):
+            if self.rows:
+                self.curves()
         if self._tensorboard is not None:
             with suppress(OSError):  # the data that it could not write have been reported
                 self._tensorboard.close()
