@@ -289,7 +289,7 @@ def scratch_table(rows: list[dict[str, str]]) -> str:
         ]
         for row in found
     ]
-    return table(head, cells) if cells else ""
+    return table(head, cells) if {row["recipe"] for row in found} & set(tables.FROM_SCRATCH) else ""
 
 
 def set_table(runs: Runs) -> str:
