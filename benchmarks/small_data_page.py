@@ -56,7 +56,7 @@ All other constants have their new defaults. Epochs and input sizes are those of
 one seed, so compare neighbors with care."""
 SCRATCH = """## From scratch, at equal minutes
 
-No pretrained weights. The trainers have their own defaults, and so many epochs that all train for about the same time, one
+No pretrained weights. The trainers have their own defaults, and a number of epochs that takes about the same time, one
 thread each. `scratch_new` has the defaults of `train.py`, except `weights=none`. Minutes are those of training without
 evaluations."""
 METHOD = """## How it is measured

@@ -204,14 +204,17 @@ def test_supervisely_projects_are_read(tmp_path: Path) -> None:
 
 def test_a_byte_order_mark_is_no_part_of_a_file(tmp_path: Path) -> None:
     mark = "\ufeff"
-    for place in ("s/img/a.png", "y/images/a.png", "beside/a.png"):
+    for place in ("s/img/a.png", "y/images/a.png", "together/a.png"):
         paint(tmp_path / place)
     text(tmp_path / "s" / "ann" / "a.png.json", mark + json.dumps({"objects": [_figure(*BOXES[0])]}))
     text(tmp_path / "y" / "pets.yaml", f"{mark}train: images\nnames: [cat]\n")
     text(tmp_path / "y" / "labels" / "a.txt", f"{mark}0 .5 .5 .2 .2\n")
-    text(tmp_path / "beside" / "a.txt", f"{mark}0 .5 .5 .2 .2\n"), text(tmp_path / "beside" / "classes.txt", "cat\n")
-    text(tmp_path / "beside" / "list.txt", "a.png\n")
-    for source in ("s", "y", "beside/list.txt"):
+    (
+        text(tmp_path / "together" / "a.txt", f"{mark}0 .5 .5 .2 .2\n"),
+        text(tmp_path / "together" / "classes.txt", "cat\n"),
+    )
+    text(tmp_path / "together" / "list.txt", "a.png\n")
+    for source in ("s", "y", "together/list.txt"):
         assert [row[2] for row in boxes(read(str(tmp_path / source), "train"))] == [["cat"]], source
 
 
