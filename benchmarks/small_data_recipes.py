@@ -159,8 +159,6 @@ RECIPES = {
     "rotation_0": Recipe(AUGMENTATION, {"rotation": 0.0}),
     "mosaic_1": Recipe(AUGMENTATION, {"mosaic": 1.0}),
     "best_rate_4_freeze_0_backbone_0.1": best((hook.backbone_rate, 0.1), learning_rate=8e-3, freeze_epochs=0),
-    "best_rate_2_freeze_0_mosaic_1": best(learning_rate=4e-3, freeze_epochs=0, mosaic=1.0),
-    "best_rate_2_freeze_0_no_aug_0.1": best(learning_rate=4e-3, freeze_epochs=0, no_aug=0.1),
     "best_rate_2_freeze_0_backbone_0.1": best((hook.backbone_rate, 0.1), learning_rate=4e-3, freeze_epochs=0),
     "best_rate_2_freeze_0_backbone_0.3": best((hook.backbone_rate, 0.3), learning_rate=4e-3, freeze_epochs=0),
     "best_rate_1_freeze_0_backbone_0.1": best((hook.backbone_rate, 0.1), learning_rate=2e-3, freeze_epochs=0),
@@ -218,6 +216,53 @@ RECIPES = {
     "size_640": Recipe(SIZE, {"image_size": (640, 640)}),
     "epochs_200": Recipe(LENGTH, {"epochs": 200}),
 }
+NEVER, FIFTH = "best_rate_2_freeze_0", "best_rate_2"  # the new defaults, and the same with a fifth of the epochs frozen
+
+
+class Change(NamedTuple):
+    """One change of the new defaults: a row of the page."""
+
+    question: str
+    text: str
+    recipe: Recipe
+    reference: str = NEVER  # the recipe without the change
+
+
+def change(question: str, text: str, *hooks: hook.Hook, **changes: Any) -> Change:
+    """Returns one change of the new defaults, which never freeze the backbone."""
+    return Change(question, text, best(*hooks, **{"learning_rate": 4e-3, "freeze_epochs": 0} | changes))
+
+
+def thawed(question: str, text: str, *hooks: hook.Hook) -> Change:
+    """Returns one change of the new defaults with a fifth of the epochs frozen."""
+    return Change(question, text, best(*hooks, learning_rate=4e-3), FIFTH)
+
+
+CHANGES = {
+    "new_mixup_0.5": change(AUGMENTATION, "`mixup=.5`", mixup=0.5),
+    "new_copy_paste_0.5": change(AUGMENTATION, "each box is copied with probability .5", (hook.copy_paste, 0.5)),
+    "new_repeat_0.5": change(AUGMENTATION, "`repeat=.5`", repeat=0.5),
+    "new_mosaic_0": change(AUGMENTATION, "`mosaic=0`", mosaic=0.0),
+    "best_rate_2_freeze_0_mosaic_1": change(AUGMENTATION, "`mosaic=1`", mosaic=1.0),
+    "best_rate_2_freeze_0_no_aug_0.1": change(OPTIMIZER, "a tenth of the epochs without augmentation", no_aug=0.1),
+    "new_no_aug_0.4": change(OPTIMIZER, "two fifths of the epochs without augmentation", no_aug=0.4),
+    "new_momentum_0.1": change(NORMS, "momentum of all batch norms .1", (hook.norm_momentum, 0.1)),
+    "new_eval_norms": change(FREEZING, "batch norms of the backbone in evaluation mode", (hook.eval_norms,)),
+    "new_freeze_0.2_eval_norms": thawed(
+        FREEZING, "a fifth frozen; batch norms of the backbone in evaluation mode after it", (hook.eval_norms,)
+    ),
+    "new_statistics_128": change(NORMS, "statistics from 128 images before each evaluation", (hook.new_statistics, 128)),
+    "new_frozen_stem": change(NORMS, "the first convolution is never trained", (hook.frozen_stem,)),
+    "new_freeze_0.2_second_warmup": thawed(
+        NORMS, "a fifth frozen; a second warm-up of an epoch after it", (hook.second_warmup, 1.0)
+    ),
+    "new_rotation_5": change(AUGMENTATION, "`rotation=5`", rotation=5.0),
+    "new_batch_16": change(OPTIMIZER, "`batch_size=16`", batch_size=16),
+    "new_decay_0.2": change(OPTIMIZER, "`weight_decay=.2`", weight_decay=0.2),
+    "new_decay_0.01": change(OPTIMIZER, "`weight_decay=.01`", weight_decay=0.01),
+    "new_sgd": change(OPTIMIZER, "`optimizer=\"sgd\"`, its default rate and decay", optimizer="sgd", learning_rate=None),
+}
+RECIPES |= {name: change.recipe for name, change in CHANGES.items()}
 FROM_SCRATCH = {
     "scratch_yolox_nano": Recipe(SCRATCH, {"weights": None, "freeze": 0}),
     "scratch_yolov9_t": Recipe(SCRATCH, {"weights": None, "freeze": 0, "model": "yolov9_t"}),
