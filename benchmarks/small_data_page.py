@@ -8,6 +8,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
@@ -54,6 +55,11 @@ RATES = """## The learning rate
 All other constants have their new defaults. Epochs and input sizes are those of the search. The rate is for 64 images; a step of
 8 images has .35 times as much. The weights know the classes of coco337, but not those of the other data sets. Some values have
 one seed, so compare neighbors with care."""
+CHANGES = """## One change of the new defaults
+
+Each row changes one thing and keeps everything else, also the seed; the cells are the differences in points. Epochs and input
+sizes are those of the search. A cell without brackets is one pair of runs: two runs that differ only in the seed are about 1
+point apart, so a difference of less than 2 points may be chance."""
 SCRATCH = """## From scratch, at equal minutes
 
 No pretrained weights. The trainers have their own defaults, and a number of epochs that takes about the same time, one
@@ -229,6 +235,20 @@ def report_table(runs: Runs) -> str:
     return table([*head, *(cell for name in peers for cell in (name, f"{after} - {name}"))], rows)
 
 
+def changes_table(runs: Runs) -> str:
+    """Returns what each single change of the new defaults gains on each data set, the questions in their order."""
+    changes = {name: change for name, change in tables.CHANGES.items() if runs.of.get(name)}
+    differences = {name: partial(runs.difference, name, reference=changes[name].reference) for name in changes}
+    differences = {name: of for name, of in differences.items() if of().count}
+    sets = [data for data in runs.data() if any(of(data).count for of in differences.values())]
+    lines = [
+        [changes[name].question, changes[name].text, *(str(of(data)) for data in (*sets, None))]
+        for name, of in differences.items()
+    ]
+    ordered = sorted(lines, key=itemgetter(0))
+    return table(["question", "change", *sets, "all pairs"], ordered) if sets else ""
+
+
 def length_table(rows: list[dict[str, str]]) -> str:
     """Returns the mAP by learning rate, input size and epochs, on the data sets with several of them, with seed 0."""
     groups: dict[tuple[str, int, int], dict[str, str]] = defaultdict(dict)  # -> data set -> mAP
@@ -378,6 +398,7 @@ def write(folder: Path) -> Path | None:
     made = (
         (FREEZING, freezing_table(runs)),
         (RATES, rates),
+        (CHANGES, changes_table(runs["screen"]) if "screen" in runs else ""),
         (LENGTHS, length_table(rows)),
         (SCRATCH, scratch_table(rows)),
     )

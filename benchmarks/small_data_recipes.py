@@ -251,7 +251,9 @@ CHANGES = {
     "new_freeze_0.2_eval_norms": thawed(
         FREEZING, "a fifth frozen; batch norms of the backbone in evaluation mode after it", (hook.eval_norms,)
     ),
-    "new_statistics_128": change(NORMS, "statistics from 128 images before each evaluation", (hook.new_statistics, 128)),
+    "new_statistics_128": change(
+        NORMS, "statistics from 128 images before each evaluation", (hook.new_statistics, 128)
+    ),
     "new_frozen_stem": change(NORMS, "the first convolution is never trained", (hook.frozen_stem,)),
     "new_freeze_0.2_second_warmup": thawed(
         NORMS, "a fifth frozen; a second warm-up of an epoch after it", (hook.second_warmup, 1.0)
@@ -260,7 +262,7 @@ CHANGES = {
     "new_batch_16": change(OPTIMIZER, "`batch_size=16`", batch_size=16),
     "new_decay_0.2": change(OPTIMIZER, "`weight_decay=.2`", weight_decay=0.2),
     "new_decay_0.01": change(OPTIMIZER, "`weight_decay=.01`", weight_decay=0.01),
-    "new_sgd": change(OPTIMIZER, "`optimizer=\"sgd\"`, its default rate and decay", optimizer="sgd", learning_rate=None),
+    "new_sgd": change(OPTIMIZER, '`optimizer="sgd"`, its default rate and decay', optimizer="sgd", learning_rate=None),
 }
 RECIPES |= {name: change.recipe for name, change in CHANGES.items()}
 FROM_SCRATCH = {

@@ -309,6 +309,19 @@ def test_learning_rates_are_compared_from_the_lowest():
     assert lines[2:] == ["| 0.002 | 50.0 |", "| 0.004 | 62.0 ± 2.8 |"]
 
 
+def test_single_changes_are_compared_with_the_same_seed_and_schedule_of_freezing():
+    runs = {
+        "best_rate_2_freeze_0": {("bccd", 0): 0.5},
+        "best_rate_2": {("bccd", 0): 0.4},
+        "new_mixup_0.5": {("bccd", 0): 0.52},
+        "new_freeze_0.2_eval_norms": {("bccd", 0): 0.43},
+        "new_momentum_0.1": {("bccd", 1): 0.9},  # has no pair
+    }
+    lines = small_data_page.changes_table(small_data_page.Runs(rows_of(**runs))).splitlines()
+    assert lines[0] == "| question | change | bccd | all pairs |"
+    assert [line.split(" | ")[2:] for line in lines[2:]] == [["+3.0", "+3.0 |"], ["+2.0", "+2.0 |"]]
+
+
 def test_runs_from_scratch_stand_next_to_those_of_another_trainer_with_the_same_data_size_and_seed():
     bccd = {("bccd", 1): 0.5}
     rows = rows_of(
