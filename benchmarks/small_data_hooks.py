@@ -6,6 +6,7 @@ returns the value during the run. `hooked` applies the replacements for the time
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -135,6 +136,33 @@ def second_warmup(epochs: float) -> Replacements:
         return SecondWarmup
 
     return {"Schedule": wrap}
+
+
+def cosine_to_the_end() -> Replacements:
+    """The cosine ends with the last epoch, so the epochs without augmentation do not all have the lowest rate."""
+
+    def wrap(schedule: type) -> type:
+        class ToTheEnd(schedule):
+            def at(self, epoch: float) -> float:
+                return schedule.at(replace(self, no_aug_epochs=0), epoch)
+
+        return ToTheEnd
+
+    return {"Schedule": wrap}
+
+
+def ema_length(factor: float) -> Replacements:
+    """The EMA averages over `factor` times as many steps."""
+
+    def wrap(ema: type) -> type:
+        class Longer(ema):
+            def __init__(self, *args):
+                super().__init__(*args)
+                self.decay = 1 - (1 - self.decay) / factor
+
+        return Longer
+
+    return {"EMA": wrap}
 
 
 def no_clipping() -> Replacements:

@@ -246,6 +246,9 @@ CHANGES = {
     "best_rate_2_freeze_0_mosaic_1": change(AUGMENTATION, "`mosaic=1`", mosaic=1.0),
     "best_rate_2_freeze_0_no_aug_0.1": change(OPTIMIZER, "a tenth of the epochs without augmentation", no_aug=0.1),
     "new_no_aug_0.4": change(OPTIMIZER, "two fifths of the epochs without augmentation", no_aug=0.4),
+    "new_cosine_to_the_end": change(OPTIMIZER, "the cosine ends with the last epoch", (hook.cosine_to_the_end,)),
+    "new_ema_2": change(OPTIMIZER, "the EMA averages over twice as many steps", (hook.ema_length, 2.0)),
+    "new_scale_0.8": change(AUGMENTATION, "`scale=.8,1.25`", scale=(0.8, 1.25)),
     "new_momentum_0.1": change(NORMS, "momentum of all batch norms .1", (hook.norm_momentum, 0.1)),
     "new_eval_norms": change(FREEZING, "batch norms of the backbone in evaluation mode", (hook.eval_norms,)),
     "new_freeze_0.2_eval_norms": thawed(

@@ -24,7 +24,7 @@ from datasets.train_val import read_train_and_val
 from utils import checkpoint
 from utils.boxes import area
 from utils.config import ConfigError
-from utils.optim import CHOSEN, Plan, Schedule
+from utils.optim import CHOSEN, EMA, Plan, Schedule
 
 
 def broken() -> dict:
@@ -236,6 +236,14 @@ def test_schedules_of_the_hooks():
     root = small_data_hooks.rescaled_rate(0.5)["Schedule"](Schedule)(plan, "cosine", 4e-3, 2e-4, 1.0, 4)
     assert root(100) == plain(100)  # 16 images per step
     assert root(20) == pytest.approx(plain(20) / 2**0.5)  # 32
+    late = small_data_hooks.cosine_to_the_end()["Schedule"](Schedule)(plan, "cosine", 4e-3, 2e-4, 1.0, 4)
+    assert late.at(0.5) == plain.at(0.5) and late.at(16) > plain.at(16) == plain.at(20) == late.at(20)
+
+
+def test_a_longer_average():
+    model = torch.nn.Linear(1, 1)
+    plain, longer = EMA(model, 400), small_data_hooks.ema_length(2.0)["EMA"](EMA)(model, 400)
+    assert (plain.decay, longer.decay) == pytest.approx((0.95, 0.975))
 
 
 def test_pasted_copies_lie_inside_the_image_and_beside_other_boxes():
