@@ -116,14 +116,25 @@ class Stems:
         part = part_in(path)
         candidates = self._files.get(_stem(path)) or [file for file in self._files.get(_stem(name), ()) if name]
         candidates = [file for file in candidates if None in (part, own := part_in(file)) or own == part]
-        folders = set(path.lower().split("/")[:-1])
 
         def fits(file: str) -> tuple:
             *places, own = file.lower().split("/")
             image_folder = any(place in IMAGE_FOLDERS for place in places)
-            return len(folders.intersection(places)), own == name.lower(), image_folder, -len(places)
+            return _shared(path, file), own == name.lower(), image_folder, -len(places)
 
         return max(candidates, key=fits, default=None)
+
+
+def most_alike(path: str, others: Sequence[str]) -> list[str]:
+    """Returns those of `others` that share most folder names with `path`."""
+    shared = [_shared(path, other) for other in others]
+    most = max(shared, default=0)
+    return [other for other, count in zip(others, shared, strict=True) if count == most]
+
+
+def _shared(path: str, other: str) -> int:
+    """Returns the number of folder names, in upper or lower case, that two paths share."""
+    return len({*path.lower().split("/")[:-1]}.intersection(other.lower().split("/")[:-1]))
 
 
 def _stem(path: str) -> str:

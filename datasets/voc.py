@@ -3,6 +3,7 @@
 import os
 import re
 import xml.etree.ElementTree as ElementTree
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -33,9 +34,9 @@ def read_voc(
         files = listing.files_under(folder)
     every = [file[:-4] for file in listing.of_suffix(files, ".xml")]
     lists = [listed] if listed else _lists_of(folder, files, part, set(every)) if part else []
-    stems, missing = listing.select_part(folder, every, () if lists else part), {}
+    stems, missing, unclear = listing.select_part(folder, every, () if lists else part), {}, []
     if lists:
-        stems, missing = _listed(lists, every)
+        stems, missing, unclear = _listed(folder, lists, every)
     parsed = {stem: _voc_file(folder / f"{stem}.xml") for stem in (every if classes is None else stems)}
     names = names_of(parsed.values())
     root, images = _images(folder, files, [parsed[stem] for stem in stems], image_root)
@@ -44,7 +45,7 @@ def read_voc(
     image_of = {stem: index.nearest(f"{stem}.xml", parsed[stem].image) for stem in stems}
     rows = [(image_of[s] or parsed[s].image or f"{os.path.basename(s)}.jpg", parsed[s]) for s in stems]
     backgrounds = {name: index.nearest(f"{name}.xml") or index.nearest(name) for name in missing if stems}
-    pack.problems += [problem for name, problem in missing.items() if not backgrounds.get(name)]
+    pack.problems += unclear + [problem for name, problem in missing.items() if not backgrounds.get(name)]
     backgrounds = [image for image in backgrounds.values() if image]  # CVAT writes no XML for an image without boxes
     if backgrounds:
         text = f"listed images without an XML file, which have no boxes: {len(backgrounds)}"
@@ -78,7 +79,7 @@ def _lists_of(folder: Path, files: list[str], part: Part, stems: set[str]) -> li
     places = ("(.*/)?ImageSets/Main/", "(.*/)?ImageSets/", "")
     lists = next((found for place in places if (found := [t for t in texts if re.fullmatch(f"{place}[^/]+", t)])), [])
     if lists and "/" not in lists[0]:  # not every text is a list
-        lists = [text for text in lists if _listed([folder / text], list(stems))[0]]
+        lists = [text for text in lists if any(_listed(folder, [folder / text], list(stems))[::2])]
     chosen = next(filter(None, ([f for f in lists if Path(f).stem.lower() == name] for name in part)), [])
     if lists and not chosen:
         there = ", ".join(Path(text).name for text in lists)
@@ -88,26 +89,35 @@ def _lists_of(folder: Path, files: list[str], part: Part, stems: set[str]) -> li
     return [folder / text for text in chosen]
 
 
-def _listed(lists: Sequence[Path], stems: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """Returns (stems in lists of images, name -> problem for each one without an XML file).
+def _listed(folder: Path, lists: Sequence[Path], stems: Sequence[str]) -> tuple[list[str], dict[str, str], list[str]]:
+    """Returns (stems in lists of images, name -> problem for each one without an XML file, problems of unclear names).
 
     A line is a name with or without folder and suffix; lists of one class have a flag after the name."""
-    by_name = {os.path.basename(stem): stem for stem in stems} | {stem: stem for stem in stems}
-    found, problems = [], {}
-    lines = ((f"{path}:{number}", line) for path in lists for number, line in text_lines(str(path)))
-    for place, line in lines:
+    by_name = defaultdict(list)
+    for stem in stems:
+        by_name[os.path.basename(stem)].append(stem)
+    by_name |= {stem: [stem] for stem in stems}
+    found, missing, unclear = [], {}, []
+    lines = ((path, number, line) for path in lists for number, line in text_lines(str(path)))
+    for path, number, line in lines:
         name = line.strip().replace("\\", "/")
         *words, flag = name.rsplit(None, 1) or [""]
         bare = words[0] if words and flag in ("0", "1", "-0", "-1") else name
         readings = [word for text in (name, bare) for word in (text, text.rpartition("/")[2])]
         readings += [os.path.splitext(word)[0] for word in readings if word.lower().endswith((*IMAGE_SUFFIXES, ".xml"))]
-        stem = next((by_name[word] for word in readings if word in by_name), None)
-        if stem is not None:
-            found.append(stem)
+        candidates = next((by_name[word] for word in readings if word in by_name), [])
+        if len(candidates) > 1:
+            own = os.path.relpath(path.with_suffix(""), folder).replace(os.sep, "/")
+            candidates = image_paths.most_alike(f"annotations/{own}/{bare}", candidates)
+        if len(candidates) > 1:
+            several = ", ".join(f"{stem}.xml" for stem in candidates[:5])
+            unclear.append(f"{path}:{number}: {bare} may be {several}: write the path with its folder")
+        elif candidates:
+            found += candidates
         elif name:
             problem = f"there is no {bare}.xml and no such image: add both, or remove the line"
-            problems[bare] = f"{place}: {problem}"
-    return found, problems
+            missing[bare] = f"{path}:{number}: {problem}"
+    return found, missing, unclear
 
 
 def _images(

@@ -100,6 +100,26 @@ def test_voc_lists_may_be_without_main_and_with_suffixes(tmp_path: Path, place: 
     assert images(read(str(tmp_path / "Annotations"), "val"), tmp_path)[-1] == "JPEGImages/b.jpg"
 
 
+@pytest.mark.parametrize("line", ["{}/1", "JPEGImages/{}/1.jpg", "Annotations/{}/1.xml"])
+def test_voc_lists_name_images_of_one_name_by_their_folders(tmp_path: Path, line: str) -> None:
+    for camera in ("cam1", "cam2"):
+        xml(tmp_path / "Annotations" / camera / "1.xml"), paint(tmp_path / "JPEGImages" / camera / "1.jpg")
+    lines = "".join(f"{line.format(camera)}\n" for camera in ("cam1", "cam2"))
+    listed = text(tmp_path / "ImageSets" / "Main" / "train.txt", lines)
+    expected = ["JPEGImages/cam1/1.jpg", "JPEGImages/cam2/1.jpg"]
+    assert images(read(str(tmp_path), "train"), tmp_path) == images(read(str(listed), "train"), tmp_path) == expected
+    listed.write_text("1\n")
+    with pytest.raises(DataError, match=r"train.txt:1: 1 may be A.*/cam1/1.xml, A.*/cam2/1.xml: write the path with"):
+        read(str(tmp_path), "train")
+
+
+def test_the_lists_of_two_voc_folders_name_their_own_images(tmp_path: Path) -> None:
+    for name in "AB":
+        xml(tmp_path / name / "Annotations" / "1.xml"), paint(tmp_path / name / "JPEGImages" / "1.jpg")
+        text(tmp_path / name / "ImageSets" / "Main" / "train.txt", "1\n")
+    assert images(read(str(tmp_path), "train"), tmp_path) == ["A/JPEGImages/1.jpg", "B/JPEGImages/1.jpg"]
+
+
 def test_a_file_of_class_names_is_no_list_of_images(tmp_path: Path) -> None:
     for folder in ("voc", "yolo"):
         paint(tmp_path / folder / "1.jpg"), text(tmp_path / folder / "predefined_classes.txt", "1\n2\n")
