@@ -141,14 +141,16 @@ def _stem(path: str) -> str:
     return os.path.splitext(path.rpartition("/")[2])[0]
 
 
-def locate(name: str, folders: Sequence[str]) -> str:
+def locate(name: str, folders: Sequence[str], keep: int = 1) -> str:
     """Returns the path of the file `name` in the first of `folders` that has it, or else in the first one.
 
-    The first folders of `name` may be those of another computer or of an export: data/, C:\\pets\\."""
-    parts = name.replace("\\", "/").split("/")
-    for cut in range(min(len(parts), MAX_CUT)):
+    The first folders of `name` may be those of another computer or of an export: data/, C:\\pets\\. Its last `keep` parts
+    always count."""
+    parts = [part for part in name.replace("\\", "/").split("/") if part not in ("", ".")]
+    cuts = range(min(len(parts) - keep + 1, MAX_CUT))
+    for rest in (name, *("/".join(parts[cut:]) for cut in cuts)):
         for folder in folders:
-            place = os.path.join(folder, name if cut == 0 else "/".join(parts[cut:]))
+            place = os.path.join(folder, rest)
             if os.path.exists(place):
                 return place
     return os.path.join(folders[0], name)

@@ -114,9 +114,10 @@ def _yaml_names(path: Path, config: dict[str, Any]) -> tuple[str, ...]:
 def _images(path: Path, root: str | None, key: str, entry: str, image_root: str | None) -> tuple[list[str], list[str]]:
     """Returns (images of one entry, notes). An entry is a folder, a list of images, or one image.
 
-    Some labeling services export `../train/images` for `train/images`, or `data/train.txt` for `train.txt`."""
+    Some labeling services export `../train/images` for `train/images`, or `data/train.txt` for `train.txt`. The folder that
+    names the part always counts: `test/images` is never `images`."""
     try:
-        bare = check_path(entry).replace("\\", "/")
+        bare = check_path(entry).replace("\\", "/").rstrip("/")
         check_path(root or "")
     except ValueError as error:
         raise DataError(f"{path}: {key}: {error}") from error
@@ -126,9 +127,10 @@ def _images(path: Path, root: str | None, key: str, entry: str, image_root: str 
     if image_root:
         bases = [Path(os.path.abspath(image_root))]
     places = [base / name for base in bases for name in (entry, bare)]
-    place = next(
-        (place for place in places if os.path.exists(place)), Path(image_paths.locate(bare, list(map(str, bases))))
-    )
+    steps = bare.lower().split("/")
+    keep = next((count for count, step in enumerate(reversed(steps), 1) if step in listing.PART_NAMES), 1)
+    found = Path(image_paths.locate(bare, list(map(str, bases)), keep))
+    place = next((place for place in places if os.path.exists(place)), found)
     if not os.path.exists(place):
         fix = "image_root=" if image_root else "`path`"
         raise DataError(f"{path}: {key}: there is no {places[0]}: correct the entry or {fix}")
@@ -170,10 +172,26 @@ def read_yolo_folder(
     paths = [os.path.join(os.path.abspath(image_root) if image_root else folder, image) for image in images]
     if image_root is None and any(os.path.exists(label_file(path)) for path in paths):
         return read_yolo_images(str(folder), paths, names, classes, bad_boxes, notes)
-    index = image_paths.Stems(labels)
-    nearest = [index.nearest(image) or f"{os.path.splitext(image)[0]}.txt" for image in images]
-    nearest = [os.path.join(folder, label) for label in nearest]
+    nearest = [os.path.join(folder, label) for label in _own_labels(folder, images, labels)]
     return read_yolo_images(str(folder), paths, names, classes, bad_boxes, notes, nearest)
+
+
+def _own_labels(folder: Path, images: Sequence[str], labels: Sequence[str]) -> list[str]:
+    """Returns the label file of each image, with the most similar folders. An image is a background if its label file is
+    nearer to another image. Raises DataError if it is equally near to images of two folders."""
+    index, users = image_paths.Stems(labels), defaultdict(list)
+    nearest = [index.nearest(image) for image in images]
+    for image, label in zip(images, nearest, strict=True):
+        users[label].append(image)
+    problems = []
+    for label in set(users) - {None}:
+        users[label] = own = image_paths.most_alike(label, users[label])
+        if other := next((image for image in own if os.path.dirname(image) != os.path.dirname(own[0])), None):
+            problems.append(f"{own[0]} and {other} would both have {label}")
+    fix = "give the folders of images and labels the same names, such as images/a and labels/a"
+    raise_any(f"{folder}: problems: {len(problems)}", [f"{problem}: {fix}" for problem in sorted(problems)])
+    own = zip(images, nearest, strict=True)
+    return [label if label and image in users[label] else f"{os.path.splitext(image)[0]}.txt" for image, label in own]
 
 
 def names_near(folder: Path) -> tuple[str, ...] | None:
@@ -255,7 +273,7 @@ def read_yolo_images(
     if names is None and classes is None:
         raise DataError(f"{source}: {NO_NAMES}; or give classes=FILE")
     pack = Packer(source, "", names, classes)
-    pack.notes += [*notes, *_unpaired(source, images, labels, known)]
+    pack.notes += [*notes, *_unpaired(source, images, labels, known), *_shared(source, images, labels, known)]
     sizes = scan(images).sizes.tolist()
     for image, path, exists, (height, width) in zip(images, labels, known, sizes, strict=True):
         pack.add_image(image, file=path if exists else image, size=(height, width))
@@ -289,6 +307,16 @@ def _unpaired(source: str, images: list[str], labels: list[str], known: list[boo
     if lost:
         notes.append(f"{source}: label files without an image, left out: {len(lost)}, for example {lost[0]}")
     return notes
+
+
+def _shared(source: str, images: list[str], labels: list[str], known: list[bool]) -> list[str]:
+    """Returns a note about different images, such as a photo and its mask, with one label file."""
+    first, several = {}, []
+    for image, label, exists in zip(images, labels, known, strict=True):
+        if exists and os.path.basename(first.setdefault(label, image)) != os.path.basename(image):
+            several.append(f"{first[label]} and {image} with {label}")
+    text = f"{source}: images that share a label file: {len(several)}, for example "
+    return [f"{text}{pair}: take out what is no photo, such as a mask" for pair in several[:1]]
 
 
 def _listing(folder: str) -> list[str]:

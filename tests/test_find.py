@@ -205,6 +205,23 @@ def test_a_path_without_its_first_folders_is_never_the_wrong_image(tmp_path: Pat
     assert image_paths.locate("C:\\pets\\1.jpg", [str(tmp_path)]) == str(tmp_path / "1.jpg")
 
 
+@pytest.mark.parametrize("entry", ["images/test/", "test/images", "../test/images", "images/*/", "images/test/."])
+def test_a_missing_part_is_never_the_folder_above_it(tmp_path: Path, entry: str) -> None:
+    for part in ("train", "val"):
+        paint(tmp_path / "images" / part / "a.jpg"), text(tmp_path / "labels" / part / "a.txt", LABEL)
+    text(tmp_path / "data.yaml", f"train: images/train/\nval: ../images/val\ntest: {entry}\nnames: [cat]\n")
+    for part in ("train", "val"):
+        assert images(read(str(tmp_path), part), tmp_path) == [f"images/{part}/a.jpg"]
+    with pytest.raises(DataError, match="data.yaml: test: there is no .*: correct the entry or `path`"):
+        read(str(tmp_path), "test")
+
+
+def test_lists_may_have_backslashes(tmp_path: Path) -> None:
+    paint(tmp_path / "images" / "a.jpg"), text(tmp_path / "labels" / "a.txt", LABEL), paint(tmp_path / "a.jpg")
+    text(tmp_path / "data.yaml", "train: train.txt\nnames: [cat]\n"), text(tmp_path / "train.txt", "images\\a.jpg\n")
+    assert images(read(str(tmp_path), "train"), tmp_path) == ["images/a.jpg"]
+
+
 def test_label_studio_yolo_is_read(tmp_path: Path) -> None:
     """Label Studio YOLO folder with notes.json; without images the message tells where to put them."""
     text(tmp_path / "notes.json", {"categories": [{"id": 0, "name": "cat"}], "info": {"version": "1.0"}})
@@ -244,6 +261,31 @@ def test_yolo_parts_share_the_names_of_the_folder(tmp_path: Path, place: str) ->
 def test_yolo_label_folders_may_have_any_name(tmp_path: Path) -> None:
     paint(tmp_path / "photos" / "a.jpg"), text(tmp_path / "txt" / "a.txt", LABEL), text(tmp_path / "obj.names", "cat")
     assert images(read(str(tmp_path), "train"), tmp_path) == ["photos/a.jpg"]
+
+
+def test_two_images_never_share_a_label_file_of_another_folder(tmp_path: Path) -> None:
+    """A background, and folders whose names do not tell which labels belong to them."""
+    text(tmp_path / "classes.txt", "cat\n"), text(tmp_path / "txts" / "day2" / "1.txt", LABEL)
+    for day in ("day1", "day2"):
+        paint(tmp_path / "imgs" / day / "1.jpg")
+    found = read(str(tmp_path), "train")
+    assert [len(found.boxes_of(i)[0]) for i in range(2)] == [0, 1] and "count as backgrounds: 1" in found.notes[0]
+    for name in "ab":
+        paint(tmp_path / f"images_{name}" / "2.jpg"), text(tmp_path / f"labels_{name}" / "2.txt", LABEL)
+    with pytest.raises(
+        DataError, match=r"images_a/2.jpg and images_b/2.jpg would both have labels_a/2.txt: give the fol"
+    ):
+        read(str(tmp_path), "train")
+
+
+def test_a_photo_and_its_mask_with_one_label_file_are_reported(tmp_path: Path) -> None:
+    for folder, labels in (("images", "labels"), ("photos", "txt")):
+        here = tmp_path / folder
+        text(here / "classes.txt", "cat\n"), text(here / labels / "a.txt", LABEL)
+        for suffix in (".jpg", ".png"):
+            paint(here / folder / f"a{suffix}")
+        (note,) = read(str(here), "train").notes
+        assert f"share a label file: 1, for example {here}/{folder}/a.jpg and {here}/{folder}/a.png with" in note
 
 
 def test_files_of_another_part_never_stand_in(tmp_path: Path) -> None:
