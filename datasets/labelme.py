@@ -26,7 +26,7 @@ def read_labelme(
 ) -> Annotations:
     """Reads a LabelMe folder with the JSON files `files`; every shape becomes its bounding box. Raises DataError.
 
-    Points and lines are left out with a note. An image is where its file says, next to the file, or in `image_root`."""
+    Points and lines are left out with a note. An image is in `image_root`, where its file says, or next to the file."""
     problems: list[str] = []
     labeled = [_label_file(path, problems) for path in files]
     near: dict[str, str] = {}  # path without suffix -> image
@@ -34,19 +34,30 @@ def read_labelme(
     for image in images:
         near.setdefault(os.path.splitext(image)[0], image)
     finder = ImageFinder(str(folder / "labels.json"), (file.image for file in labeled), image_root)
-    pairs = []
+    pairs, used = [], set()
     for path, file in zip(files, labeled, strict=True):
         own = path.relative_to(folder)
         named = os.path.join(own.parent, file.image)
-        image = named if file.image and os.path.isfile(folder / named) else near.get(own.with_suffix("").as_posix())
+        beside = named if file.image and os.path.isfile(folder / named) else near.get(own.with_suffix("").as_posix())
+        image = (_in_root(image_root, own.parent, file.image) if image_root and file.image else None) or beside
         pairs.append((image or finder.find(file.image or own.with_suffix(".jpg").as_posix()), file))
+        used |= {Path(os.path.normpath(place)).as_posix() for place in (beside, pairs[-1][0]) if place}
     names = names_of(labeled)
     pack = Packer(str(folder), str(folder), names, classes)
     pack.problems += problems
-    left = set(images) - {Path(os.path.normpath(image)).as_posix() for image, _ in pairs}
-    if left:
+    if left := set(images) - used:
         pack.notes.append(f"{folder}: images without a JSON file, left out: {len(left)}")
     return pack_files(pack, names, pairs, bad_boxes)
+
+
+def _in_root(image_root: str, folder: Path, image: str) -> str | None:
+    """Returns the path of an image in `image_root`, with the subfolder of its JSON file or without it; None if it is not there.
+
+    Of a path that leads out of `image_root`, the name counts."""
+    if os.path.isabs(image) or ":" in image or ".." in image.split("/"):
+        image = image.rpartition("/")[2]
+    places = [os.path.abspath(os.path.join(image_root, place)) for place in (folder / image, image)]
+    return next(filter(os.path.isfile, places), None)
 
 
 def _label_file(path: Path, problems: list[str]) -> LabelFile:

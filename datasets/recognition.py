@@ -24,7 +24,7 @@ from datasets.tables import is_table, read_table
 from datasets.typed_json import BOM, open_json
 from datasets.via import is_via, read_via
 from datasets.voc import read_voc
-from datasets.yolo import has_label, is_label, names_near, read_config, read_yolo_folder, read_yolo_images
+from datasets.yolo import has_label, is_label, label_file, names_near, read_config, read_yolo_folder, read_yolo_images
 from utils.images import IMAGE_SUFFIXES
 
 JSON_LINES = (".jsonl", ".ndjson", ".odgt", ".manifest")
@@ -65,19 +65,24 @@ def read_text(source: str, classes: Classes, image_root: str | None, bad_boxes: 
     files = [file for file in (path.with_name("classes.txt"), path.with_name("_classes.txt")) if file.exists()]
     refuse_texts([path])
     names = read_classes(str(files[0])) if files else None
-    found = read_annotation_file(source, classes, bad_boxes, names)
-    if image_root is not None:
-        found = with_root(found, image_root)
+    listed = read_annotation_file(source, classes, bad_boxes, names)
+    found = listed if image_root is None else with_root(listed, image_root)
     if len(found.boxes) or not len(found):
         return found
-    listed = [found.names[i] for i in range(len(found))]
-    paths = image_paths.locate_all(path, listed, [found.root])
-    if any(has_label(place) for place in paths if place.lower().endswith(IMAGE_SUFFIXES)):
-        images = read_yolo_images(source, paths, names or names_near(path.parent), classes, bad_boxes)
+    paths = _located(path, found)
+    before = paths if image_root is None else _located(path, listed)
+    labeled = [place if has_label(place) else moved for place, moved in zip(before, paths, strict=True)]
+    if any(has_label(place) for place in labeled if place.lower().endswith(IMAGE_SUFFIXES)):
+        own, labels = names or names_near(path.parent), list(map(label_file, labeled))
+        images = read_yolo_images(source, paths, own, classes, bad_boxes, labels=labels)
         return replace(images, notes=(*found.notes, *images.notes))
     if listing.of_suffix(listing.files_under(path.parent), ".xml"):
         return read_voc(path.parent, (), classes, bad_boxes, image_root, path)
     return found
+
+
+def _located(path: Path, data: Annotations) -> list[str]:
+    return image_paths.locate_all(path, [data.names[i] for i in range(len(data))], [data.root])
 
 
 def read_json_file(path: str, classes: Classes, image_root: str | None, bad_boxes: str) -> Annotations:

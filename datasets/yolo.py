@@ -18,6 +18,7 @@ import yaml
 from datasets import image_paths, listing
 from datasets.annotations import text_lines
 from datasets.errors import DataError, check_path, raise_any
+from datasets.formats import read_classes
 from datasets.named_boxes import points_box
 from datasets.scan import scan
 from datasets.store import MAX_UNNAMED, Annotations, Classes, Packer, Part
@@ -90,24 +91,27 @@ def _darknet_config(path: Path) -> dict[str, Any]:
     names = image_paths.locate(config.get("names", "obj.names"), [str(path.parent)])
     if not os.path.isfile(names):
         raise DataError(f"{path}: there is no {names}: write it, with one class name per line")
-    config["names"] = [line.strip() for _, line in text_lines(names) if line.strip()]
+    config["names"] = list(read_classes(names))
     return config
 
 
 def _yaml_names(path: Path, config: dict[str, Any]) -> tuple[str, ...]:
-    """Returns the class names of a data yaml: a list, a mapping from 0, 1, ..., or only their number `nc`."""
-    names, count = config.get("names"), config.get("nc", "").strip()
+    """Returns the class names of a data file: a list, a mapping from 0, 1, ..., or only their number `nc`."""
+    key = "classes" if path.suffix.lower() == ".data" else "nc"
+    names, count = config.get("names"), config.get(key, "").strip()
     if names and isinstance(names, str):
         raise DataError(f"{path}: names: {names[:60]}: write a list, as in names: [cat, dog]")
     if count and not (count.isdecimal() and len(count) < 10 and int(count) <= MAX_UNNAMED):
-        raise DataError(f"{path}: nc is {count[:60]!r}: write the number of names, at most {MAX_UNNAMED}")
+        raise DataError(f"{path}: {key} is {count[:60]!r}: write the number of names, at most {MAX_UNNAMED}")
     names = names or [str(index) for index in range(int(count or 0))]
     if isinstance(names, dict):
         if set(names) != {str(index) for index in range(len(names))}:
             raise DataError(f"{path}: the keys of names must be 0 to {len(names) - 1}: correct them")
         names = [names[str(index)] for index in range(len(names))]
     if not names or (count and int(count) != len(names)):
-        raise DataError(f"{path}: nc is {count or 'not given'}, but there are {len(names)} names: correct one of them")
+        raise DataError(
+            f"{path}: {key} is {count or 'not given'}, but there are {len(names)} names: correct one of them"
+        )
     return tuple(names)
 
 
@@ -197,8 +201,6 @@ def _own_labels(folder: Path, images: Sequence[str], labels: Sequence[str]) -> l
 def names_near(folder: Path) -> tuple[str, ...] | None:
     """Returns the class names of label files in a folder: those of classes.txt, obj.names, notes.json (Label Studio) or
     data.yaml in it, in labels/ or in the folder above. None if there is none."""
-    from datasets.formats import read_classes
-
     for place in (folder, folder / "labels", Path(os.path.abspath(folder)).parent):
         lists = [place / "classes.txt", *sorted(place.glob("*.names")), place / "_darknet.labels", place / "labels.txt"]
         if file := next((file for file in lists if file.is_file()), None):

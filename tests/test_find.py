@@ -193,6 +193,12 @@ def test_cvat_yolo_1_1_is_read(tmp_path: Path) -> None:
     (tmp_path / "obj.data").write_text(lines.replace("valid", "other"))
     with pytest.raises(DataError, match=r"obj.data: no entry val.*val=\.2 splits off"):
         read(str(tmp_path), "val")
+    (tmp_path / "obj.names").write_text("bird\n\ncat\n")
+    with pytest.raises(DataError, match="obj.names:2: a blank line between the names shifts the classes: remove it"):
+        read(str(tmp_path), "train")
+    (tmp_path / "obj.names").write_text("bird\ncat\n")
+    with pytest.raises(DataError, match="obj.data: classes is 1, but there are 2 names: correct one of them"):
+        read(str(tmp_path), "train")
     (tmp_path / "obj.names").unlink()
     with pytest.raises(DataError, match="obj.names: write it, with one class name per line"):
         read(str(tmp_path), "train")
@@ -454,6 +460,16 @@ def test_image_root_is_used_or_reported(tmp_path: Path) -> None:
     assert images(found, tmp_path) == ["far/a.jpg"] and len(found.labels) == 1
     with pytest.raises(DataError, match="image_root=.*labels: there are no images: correct the path"):
         read(str(tmp_path), "train", image_root=str(tmp_path / "labels"))
+
+
+def test_label_files_near_a_list_stay_with_image_root(tmp_path: Path) -> None:
+    """Only the images have moved."""
+    text(tmp_path / "set" / "labels" / "a.txt", LABEL), text(tmp_path / "set" / "classes.txt", "cat\n")
+    source = text(tmp_path / "set" / "train.txt", "images/a.jpg\n")
+    paint(tmp_path / "far" / "images" / "a.jpg")
+    assert images(read(str(source), "train", image_root=str(tmp_path / "far")), tmp_path) == ["far/images/a.jpg"]
+    (tmp_path / "set" / "labels").rename(tmp_path / "far" / "labels")
+    assert images(read(str(source), "train", image_root=str(tmp_path / "far")), tmp_path) == ["far/images/a.jpg"]
 
 
 def test_an_image_root_that_is_no_folder_is_an_error_for_every_format(tmp_path: Path) -> None:

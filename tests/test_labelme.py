@@ -40,6 +40,16 @@ def test_images_may_be_in_a_folder_next_to_that_of_the_files(tmp_path: Path) -> 
     assert read(str(tmp_path / "labels"), "train", image_root=str(root.parent)).path(0) == str(root)
 
 
+@pytest.mark.parametrize("named", ["{}a.png", "../old/a.png", "a.png"])
+@pytest.mark.parametrize("inside", ["", "sub/"])
+def test_image_root_counts_before_an_image_next_to_the_file(tmp_path: Path, named: str, inside: str) -> None:
+    paint(tmp_path / "x" / "sub" / "a.png")
+    found = paint(tmp_path / "far" / f"{inside}a.png")
+    text(tmp_path / "x" / "sub" / "a.json", {"shapes": [], "imagePath": named.format(inside)})
+    data = read(str(tmp_path / "x"), "train", image_root=str(tmp_path / "far"))
+    assert data.path(0) == str(found) and data.notes == ()
+
+
 def test_points_and_lines_are_left_out_and_counted(tmp_path: Path) -> None:
     others = [shape("tip", [[n, 2], [n, 3]], kind) for n, kind in enumerate(["point", "line", "linestrip", "points"])]
     labelme(tmp_path / "a.json", "a.png", *others, BOX)
