@@ -29,9 +29,9 @@ class Sample(NamedTuple):
 def text_lines(path: str) -> Iterator[tuple[int, str]]:
     """Yields (line number from 1, line) of a UTF-8 file, with or without a byte order mark. Raises DataError."""
     with open(path, "rb") as file:
-        for number, raw in enumerate(file, 1):
+        for number, raw in enumerate((row for line in file for row in line.rstrip(b"\r\n").splitlines() or [b""]), 1):
             try:
-                yield number, raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+                yield number, raw.decode("utf-8-sig" if number == 1 else "utf-8")
             except UnicodeDecodeError as error:
                 raise DataError(f"{path}:{number}: not UTF-8 text: save the file as UTF-8") from error
 

@@ -4,7 +4,6 @@ The formats without class ids share it. Angles are in radians and turn clockwise
 """
 
 import math
-import os
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -42,7 +41,6 @@ def pack_files(pack: Packer, names: tuple[str, ...], rows: list[tuple[str, Label
     """Packs `rows` (path of the image, its label file) into annotations with the class names `names`."""
     labels = {name: label for label, name in enumerate(names)}
     left_out = []
-    pack.notes += _labeled_twice(pack.source, rows)
     for image, file in rows:
         if file.problem:
             pack.problems.append(f"{file.path}: {file.problem}")
@@ -62,18 +60,6 @@ def pack_files(pack: Packer, names: tuple[str, ...], rows: list[tuple[str, Label
     if left_out:
         pack.notes.append(f"{pack.source}: objects without a box, left out: {len(left_out)}\n{first_ten(left_out)}")
     return pack.finish(bad_boxes)
-
-
-def _labeled_twice(source: str, rows: list[tuple[str, LabelFile]]) -> list[str]:
-    """Returns a note about images with several label files: each of them trains as if the boxes of the others were not there."""
-    first: dict[str, LabelFile] = {}
-    again = []
-    for image, file in rows:
-        other = first.setdefault(os.path.normpath(image), file)
-        if other is not file:
-            again.append(f"{image}: {other.path or f'line {other.line}'} and {file.path or f'line {file.line}'}")
-    text = f"{source}: images that are labeled several times, of which each counts as an image: {len(again)}; keep one"
-    return [f"{text}\n{first_ten(again)}"] * bool(again)
 
 
 def pack_source(

@@ -25,6 +25,7 @@ from datasets.typed_json import BOM, open_json
 from datasets.via import is_via, read_via
 from datasets.voc import read_voc
 from datasets.yolo import has_label, is_label, label_file, names_near, read_config, read_yolo_folder, read_yolo_images
+from utils.config import printable
 from utils.images import IMAGE_SUFFIXES
 
 JSON_LINES = (".jsonl", ".ndjson", ".odgt", ".manifest")
@@ -32,7 +33,33 @@ _YOLO = re.compile(rb"^(train|val|valid|validation|test) *:", re.IGNORECASE | re
 
 
 def read_path(path: Path, part: Part, classes: Classes, image_root: str | None, bad_boxes: str) -> Annotations:
-    """Reads a folder, or a file by its suffix. Raises DataError."""
+    """Reads a folder, or a file by its suffix, with a note about images that are labeled several times. Raises DataError."""
+    found = _read_path(path, part, classes, image_root, bad_boxes)
+    return replace(found, notes=(*found.notes, *_labeled_twice(found)))
+
+
+def _labeled_twice(data: Annotations) -> list[str]:
+    """Returns a note about images that occur several times. Each trains as if the boxes of the others were not there."""
+    first: dict[str, int] = {}
+    pairs = ((first.setdefault(os.path.normpath(data.path(index)), index), index) for index in range(len(data)))
+    again = [(one, other) for one, other in pairs if one != other]
+    if not again:
+        return []
+    fix = "keep one" + ", or write all boxes of an image in one line" * bool(data.lines[again[0][1]])
+    text = f"images that are labeled several times, of which each counts as an image: {len(again)}; {fix}"
+    rows = [f"  {_places(data, one, other)}" for one, other in again[:10]]
+    rows += [f"  ... and {len(again) - 10} more"] * (len(again) > 10)
+    return [printable("\n".join([f"{data.source}: {text}", *rows]))]
+
+
+def _places(data: Annotations, *indices: int) -> str:
+    """Returns the path of an image, and the different places of its boxes."""
+    rows = ((data.files[index], f"line {data.lines[index]}" * bool(data.lines[index])) for index in indices)
+    places = dict.fromkeys(filter(None, (": ".join(filter(None, row)) for row in rows)))
+    return ": ".join([data.path(indices[0]), *[" and ".join(places)] * (len(places) > 1)])
+
+
+def _read_path(path: Path, part: Part, classes: Classes, image_root: str | None, bad_boxes: str) -> Annotations:
     if image_root is not None and not os.path.isdir(image_root):
         raise DataError(f"image_root={image_root}: there is no such folder: correct the path")
     if path.is_dir():

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datasets.annotations import Annotations, DataError, annotation_line, read_annotation_file, split_line
+from datasets.annotations import Annotations, DataError, annotation_line, read_annotation_file, split_line, text_lines
 
 NAMES = ("cat", "dog")
 
@@ -41,6 +41,14 @@ def test_byte_order_mark_blank_lines_and_line_ends_are_accepted(tmp_path: Path) 
     found = read(tmp_path, b"\xef\xbb\xbfa.jpg 1,2,3,4,0 \r\n\r\n   \nb.jpg\t1,2,3,4,1\t\r\n")
     assert [found.names[i] for i in range(len(found))] == ["a.jpg", "b.jpg"]
     assert found.lines.tolist() == [1, 4] and found.where(1) == f"{tmp_path / 'train.txt'}:4"
+
+
+def test_all_line_ends_are_accepted(tmp_path: Path) -> None:
+    """A lone carriage return once made one polygon of three YOLO boxes."""
+    for number, ends in enumerate((b"\r", b"\r\n", b"\n", b"\r\r\n")):
+        path = tmp_path / f"{number}.txt"
+        path.write_bytes(b"a 1" + ends * 2 + b"b" + ends)
+        assert list(text_lines(str(path))) == [(1, "a 1"), (2, ""), (3, "b")]
 
 
 def test_absolute_paths_are_kept(tmp_path: Path) -> None:
