@@ -39,7 +39,7 @@ class LabelFile(NamedTuple):
 
 def pack_files(pack: Packer, names: tuple[str, ...], rows: list[tuple[str, LabelFile]], bad_boxes: str) -> Annotations:
     """Packs `rows` (path of the image, its label file) into annotations with the class names `names`."""
-    labels = {name: label for label, name in enumerate(names)}
+    labels = {name.strip(): label for label, name in enumerate(names)}
     left_out = []
     for image, file in rows:
         if file.problem:
@@ -51,10 +51,11 @@ def pack_files(pack: Packer, names: tuple[str, ...], rows: list[tuple[str, Label
                 left_out.append(f"{place}: {box.name!r} is a {box.no_box}")
                 continue
             try:
-                problem = box.problem or ("" if box.name in labels else class_name_problem(box.name))
+                name = box.name.strip()
+                problem = box.problem or ("" if name in labels else class_name_problem(box.name))
                 if problem:
                     raise ValueError(problem)
-                pack.add_box(*box.corners, labels[box.name], int(box.crowd))
+                pack.add_box(*box.corners, labels[name], int(box.crowd))
             except ValueError as error:
                 pack.complain(place, error)
     if left_out:
@@ -84,8 +85,8 @@ def pack_source(
 
 
 def names_of(files: Iterable[LabelFile]) -> tuple[str, ...]:
-    """Returns the sorted class names of label files, without those that cannot be used."""
-    names = {box.name for file in files for box in file.boxes if not (box.problem or box.no_box)}
+    """Returns the sorted class names of label files, without blanks at their ends and without those that cannot be used."""
+    names = {box.name.strip() for file in files for box in file.boxes if not (box.problem or box.no_box)}
     return tuple(sorted(name for name in names if not class_name_problem(name)))
 
 

@@ -196,9 +196,11 @@ def _read_texts(
     lists = [t for t in texts if "/" not in t and t.lower() not in listing.CLASS_FILES and not paired.nearest(t)]
     lists = [text for text in lists if not is_label(folder / text, least=5)]  # the user named labels/train
     notes = listing.no_part_notes(folder, [text for text in lists if _names_images(folder / text)], part, by_name=True)
+    sure = [text for text in lists if _names_images(folder / text) or listing.part_of(text)]  # others may be a README
+    lists = sure or lists
     if len(lists) > 1:
         lists = [text for text in lists if listing.part_of(text)]
-    if lists and (part or len(lists) == 1):
+    if sure and lists and (part or len(lists) == 1):
         chosen, others = _list_of(folder, lists, part)
         found = read(str(folder / chosen))
         return replace(found, notes=(*found.notes, *others, *notes))

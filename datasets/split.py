@@ -99,8 +99,17 @@ def require_box(data: Annotations, folder: str | os.PathLike) -> None:
 
 def text_of(data: Annotations, path_in_file: Callable[[str], str]) -> str:
     """Returns the text of an annotation file. Raises DataError for a path that it cannot hold."""
-    paths = (path_in_file(data.path(i)) for i in range(len(data)))
+    paths = (require_utf8(path_in_file(data.path(i))) for i in range(len(data)))
     return "".join(f"{annotation_line(path, *data.boxes_of(i))}\n" for i, path in enumerate(paths))
+
+
+def require_utf8(path: str) -> str:
+    """Returns the path of an image. Raises DataError for bytes that are not UTF-8, which no text file can hold."""
+    try:
+        path.encode()
+    except UnicodeEncodeError as error:
+        raise DataError(f"the path {path!r} is not UTF-8: rename the image or its folder") from error
+    return path
 
 
 _real = lru_cache(maxsize=1000)(os.path.realpath)  # ".." leads out of the real folder, not out of a link to it

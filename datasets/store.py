@@ -151,9 +151,9 @@ class Packer:
         self.source, self.root = source, root
         self.problems, self.without_area, self.notes = [], [], []
         self.names_from = "the list of classes"
-        self._names = classes if names is None else names
-        self._classes = names if classes is None else classes
         check_class_names((*(names or ()), *(classes or ())), source, DataError)
+        names, classes = (group and tuple(map(str.strip, group)) for group in (names, classes))  # as in classes.txt
+        self._names, self._classes = classes if names is None else names, names if classes is None else classes
         twice = tuple(name for name, count in Counter(self._names).items() if count > 1)
         if twice:
             raise DataError(f"{source}: two classes of the same name {brief(twice)}: rename one of them")

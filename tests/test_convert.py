@@ -1,6 +1,7 @@
 """Converted data are the same data, splits are disjoint and reproducible, and no file is overwritten."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from datasets.annotations import DataError
 from datasets.formats import read
-from datasets.split import split_groups
+from datasets.split import split_groups, train_and_val
 from tools.convert import convert, main
 from utils.config import ConfigError
 
@@ -164,6 +165,39 @@ def test_no_file_is_overwritten(source: Path, tmp_path: Path) -> None:
         convert("none", str(folder / "x.txt" / "y.txt"))  # before the source is read
     with pytest.raises(DataError, match="must end with"):
         convert(str(source), str(folder / "z.csv"))
+
+
+@pytest.mark.parametrize("name", ["classes.txt", "Labels.txt", "_classes.txt"])
+def test_a_target_named_like_a_file_of_classes_is_refused(source: Path, tmp_path: Path, name: str) -> None:
+    with pytest.raises(DataError, match=f"{name}: a file of this name holds class names: give another name"):
+        convert(str(source), str(tmp_path / "out" / name))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names of files are bytes on Linux only")
+def test_names_of_images_that_are_not_utf8_are_refused(tmp_path: Path) -> None:
+    for level in (0, 90):
+        paint(tmp_path / "set" / os.fsdecode(b"\xc3\xa8\xff%d.png" % level), level)
+    (tmp_path / "set" / "classes.txt").write_text("cat\n")
+    for image in tmp_path.glob("set/*.png"):
+        image.with_suffix(".txt").write_text("0 .5 .5 .2 .2\n")
+    for target in ("all.txt", "all.json"):
+        with pytest.raises(DataError, match=r"\\udcff\d+.png' is not UTF-8: rename the image or its folder"):
+            convert(str(tmp_path / "set"), str(tmp_path / target))
+    with pytest.raises(DataError, match="is not UTF-8: rename"):
+        train_and_val(read(str(tmp_path / "set"), "train"), 0.5, 0)
+    assert [path.name for path in tmp_path.iterdir()] == ["set"]
+
+
+def test_class_names_lose_blanks_at_their_ends(source: Path, tmp_path: Path) -> None:
+    """classes.txt cannot hold them, so that an evaluation of converted data would not know the class."""
+    source.write_text(source.read_text().replace('"cat"', '" cat "'))
+    convert(str(source), str(tmp_path / "out" / "all.txt"))
+    assert read(str(source), "train").classes == ("cat", "big dog") and content(tmp_path / "out" / "all.txt")
+    assert read(str(tmp_path / "out" / "all.txt"), "train", (" cat ", "big dog")).classes == ("cat", "big dog")
+    shapes = [{"label": name, "points": [[1, 2], [9, 8]]} for name in ("cat ", "cat", "dog")]
+    (tmp_path / "one.json").write_text(json.dumps({"imagePath": "a.png", "shapes": shapes}))
+    found = read(str(tmp_path / "one.json"), "train")
+    assert found.classes == ("cat", "dog") and found.labels.tolist() == [0, 0, 1]
 
 
 def test_a_file_without_boxes_beside_label_files_is_an_error(tmp_path: Path) -> None:

@@ -386,6 +386,20 @@ def test_a_folder_with_annotation_files_is_read_by_its_name(tmp_path: Path) -> N
         assert images(read(str(tmp_path), part), tmp_path) == [f"{part} 1.jpg"]
 
 
+@pytest.mark.parametrize("texts", [["README.txt"], ["notes.txt", "LICENSE.txt"]])
+def test_notes_in_a_folder_hide_no_data(tmp_path: Path, texts: list[str]) -> None:
+    (
+        paint(tmp_path / "yolo" / "train" / "images" / "a.jpg"),
+        text(tmp_path / "yolo" / "train" / "labels" / "a.txt", LABEL),
+    )
+    text(tmp_path / "list" / "all.txt", "a.jpg 1,2,9,8,0\n"), paint(tmp_path / "list" / "a.jpg")
+    for folder, name in (("yolo", "train/images/a.jpg"), ("list", "a.jpg")):
+        text(tmp_path / folder / "classes.txt", "cat\n")
+        for note in texts:
+            text(tmp_path / folder / note, "Photos of cats\n")
+        assert images(read(str(tmp_path / folder), "train"), tmp_path / folder) == [name]
+
+
 def test_a_second_list_of_a_part_is_an_error_or_a_note(tmp_path: Path) -> None:
     text(tmp_path / "classes.txt", "cat\n")
     names = ("train_1", "train_2", "my_val", "test", "trainval", "train")

@@ -19,6 +19,7 @@ from pathlib import Path
 from datasets import split
 from datasets.errors import DataError, raise_any
 from datasets.formats import PARTS, is_names, read, read_classes
+from datasets.listing import CLASS_FILES
 from datasets.outputs import require_writable, write_all
 from datasets.scan import prepare
 from datasets.store import Annotations
@@ -53,7 +54,7 @@ def json_of(annotations: Annotations, folder: Path) -> str:
     """Returns the text of a COCO JSON in `folder`, with the ids of categories and images of the data."""
     data = annotations.coco()
     for index, image in enumerate(data["images"]):
-        image["file_name"] = split.relative(annotations.path(index), folder)
+        image["file_name"] = split.require_utf8(split.relative(annotations.path(index), folder))
     return json.dumps(data, ensure_ascii=False)
 
 
@@ -67,6 +68,8 @@ def convert(source: str, target: str, **options) -> list[str]:
     require(cfg, {"seed": 0}, {"seed": MAX_SEED}, choices)
     if goal.suffix.lower() not in (".txt", ".json"):
         raise DataError(f"{target}: the name must end with .txt (annotation file) or .json (COCO JSON)")
+    if goal.name.lower() in CLASS_FILES:
+        raise DataError(f"{target}: a file of this name holds class names: give another name")
     part = cfg.part or ("all" if cfg.split else "train")
     require_writable(target, goal.parent)
     cutter = _cutter(cfg)
