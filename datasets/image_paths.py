@@ -44,11 +44,11 @@ class ImageFinder:
         """Returns the path of an image relative to the folder of the annotation file.
 
         A name of another computer, or of a server, counts by its last part, where only one image has it."""
-        name = name.replace("\\", "/")
-        for group in self._groups:
-            for root in group:
-                if os.path.exists(self._join(root, name)):
-                    return os.path.join(root, name)
+        written, name = name, name.replace("\\", "/")
+        for own in dict.fromkeys((written, name)):  # on Linux a name may hold a backslash
+            for root in (root for group in self._groups for root in group):
+                if os.path.exists(self._join(root, own)):
+                    return os.path.join(root, own)
         for images in self._by_base:
             for short in _short_names(name):
                 if len(images.get(short, ())) == 1 and self._wanted[short] == 1:  # two images never become one
@@ -94,9 +94,12 @@ class ImageFinder:
 
 
 def _short_names(name: str) -> dict[str, None]:
-    """Returns the last part of a path or URL, as written and without what Label Studio puts before it."""
+    """Returns the last part of a path or URL, as written and without what Label Studio puts before it.
+
+    What follows `?` or `#` in a URL is no part of the path."""
     name = name.replace("\\", "/")
-    base = unquote(name.partition("?d=")[2] or name).rpartition("/")[2]
+    name = name.partition("?d=")[2] or name
+    base = unquote(re.split("[?#]", name)[0] if "://" in name else name).rpartition("/")[2]
     return dict.fromkeys([base, _UPLOAD.sub("", base)])
 
 

@@ -22,16 +22,18 @@ def files_under(folder: str | os.PathLike) -> list[str]:
     """Returns the sorted paths of all files in a folder and its subfolders, relative to it and with "/".
 
     Hidden files are left out; a folder that links lead to twice is listed once."""
-    found, seen = [], set()
-    for place, folders, names in os.walk(folder, onerror=raise_unreadable, followlinks=True):
-        real = os.path.realpath(place)
-        if real in seen:
-            folders.clear()
-            continue
-        seen.add(real)
-        folders[:] = sorted(name for name in folders if not name.startswith((".", "__MACOSX")))
-        prefix = os.path.relpath(place, folder).replace(os.sep, "/") + "/"
-        found += [prefix.removeprefix("./") + name for name in names if not name.startswith(".")]
+    found, seen, tops = [], set(), [os.fspath(folder)]
+    for top in tops:  # which grows by links, so that a folder has its own name if it can be reached without them
+        for place, folders, names in os.walk(top, onerror=raise_unreadable):
+            real = os.path.realpath(place)
+            if real in seen:
+                folders.clear()
+                continue
+            seen.add(real)
+            folders[:] = sorted(name for name in folders if not name.startswith((".", "__MACOSX")))
+            tops += filter(os.path.islink, (os.path.join(place, name) for name in folders))
+            prefix = os.path.relpath(place, folder).replace(os.sep, "/") + "/"
+            found += [prefix.removeprefix("./") + name for name in names if not name.startswith(".")]
     return sorted(found)
 
 

@@ -28,8 +28,8 @@ _JSON = (  # pattern that the beginning of a file matches, name of the format wi
 _TEXTS = (
     (rb"^[A-Za-z_]+( " + _NUMBER + rb"){14,15}\s", "labels of KITTI, which are not read: " + _DATUM.format("kitti")),
     (rb"^# Compatible with PASCAL Annotation", "PASCAL 1.00, which is not read: write the boxes as VOC XML, COCO or CSV"),
-    (rb"^(imagesource|gsd):|^(" + _NUMBER + rb" ){8}\S*[A-Za-z]\S* [0-2]\s", "rotated boxes of DOTA, which are not read: "
-     "write them as COCO or YOLO"),
+    (rb"^(imagesource|gsd):|^(" + _NUMBER + rb" ){8}(?![-\d.]+[eE][-+\d]+ )\S*[A-Za-z]\S* [0-2]\s",
+     "rotated boxes of DOTA, which are not read: write them as COCO or YOLO"),
     (rb"^" + rb",".join([rb"-?\d+"] * 8) + rb",?\s", "boxes of VisDrone, which are not read: write them as YOLO or COCO"),
     (rb"^\d+,-?\d+(," + _NUMBER + rb"){5,8}\s", "tracks of MOT, which are not read: write the boxes as COCO or CSV"),
     (rb"^[^\n]+\.jpg\s+\d+\s+(" + _NUMBER + rb" ){4}", "WIDER FACE, which is not read: " + _DATUM.format("wider_face")),

@@ -354,6 +354,18 @@ def test_coco_images_are_found_near_the_annotations(tmp_path: Path, place: str) 
     assert images(read(str(path), "val"), tmp_path) == [f"{place}/a.jpg"]
 
 
+def test_addresses_and_backslashes_in_names_lead_to_the_image(tmp_path: Path) -> None:
+    """The last part of a signature, `b.png`, is not the image; a file name may hold a backslash on Linux."""
+    names = ["https://h/a.png?v=2&key=x/b.png", "https://h/deep%2Fc.png?alt=media#x/b.png"]
+    if os.sep == "/":
+        names.append("d\\e.png")
+    for name in ("a.png", "b.png", "c.png", "d/e.png", *names[2:]):
+        paint(tmp_path / "images" / name)
+    source = text(tmp_path / "coco.json", coco(*names, "images\\b.png"))
+    found = images(read(str(source), "train"), tmp_path)
+    assert found == [f"images/{name}" for name in ("a.png", "c.png", *names[2:], "b.png")]
+
+
 def test_images_from_the_folder_of_another_part_are_reported(tmp_path: Path) -> None:
     """They may be those that the file means, or others of the same names."""
     for place in ("train/images/1.jpg", "val/images/2.jpg"):
@@ -556,6 +568,13 @@ def test_label_files_without_images_next_to_them_need_image_root(tmp_path: Path)
         paint(tmp_path / "far" / f"{name}.jpg"), text(tmp_path / "set" / f"{name}.txt", LABEL)
     found = read(str(tmp_path / "set"), "train", image_root=str(tmp_path / "far"))
     assert images(found, tmp_path) == ["far/a.jpg", "far/b.jpg"] and len(found.labels) == 2
+
+
+def test_a_link_never_hides_the_folder_of_a_part(tmp_path: Path) -> None:
+    paint(tmp_path / "train" / "1.jpg"), (tmp_path / "a").mkdir()
+    for link in ("latest", "a/latest"):
+        (tmp_path / link).symlink_to(tmp_path / "train", target_is_directory=True)
+    assert listing.files_under(tmp_path) == ["train/1.jpg"]
 
 
 def test_folders_that_links_lead_to_twice_are_listed_once(tmp_path: Path) -> None:

@@ -403,6 +403,7 @@ def test_forms_that_are_not_read_are_refused_by_their_names(tmp_path: Path, name
 
 def test_label_files_of_yolo_are_never_refused(tmp_path: Path) -> None:
     rows = ["0 .5 .5 .2 .2", "0 0.1 0.1 0.9 0.1 0.9 0.9 0.1 0.9", "", "1 1 1 1 1", "a.jpg 1,2,3,4,0", "00001", "a 1"]
+    rows += ["0 0.1 0.1 0.9 0.1 0.9 0.9 0.8 1e-05 1 0.2"]  # a polygon
     for number, row in enumerate(rows):
         refusals.refuse_texts([text(tmp_path / f"{number}.txt", f"{row}\n{row}\n")])
 
