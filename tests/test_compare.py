@@ -98,6 +98,8 @@ def spoil(folder: Path, what: str) -> Path:
         (folder / "log.csv").write_bytes(b"epoch,AP\n\xff\xfe\x00,1\n")
     elif what == "nan":
         (folder / "log.csv").write_text("epoch,AP,seconds,images_per_second\n1,nan,2,3\n")
+    elif what == "huge":
+        (folder / "log.csv").write_text("epoch,AP,seconds,images_per_second\n1,.5,1e300,1e300\n")
     else:
         (folder / what.removeprefix("no ")).unlink()
     return folder
@@ -113,6 +115,7 @@ def spoil(folder: Path, what: str) -> Path:
         ("list", "config.json holds no constants"),
         ("bytes", "log.csv cannot be read"),
         ("nan", "line 2: AP is 'nan', not a number"),
+        ("huge", "line 2: seconds is '1e300', too large"),
         ("no config.json", "not a run folder"),
         ("no log.csv", "has not begun"),
     ],
@@ -162,6 +165,21 @@ def test_the_page_shows_the_table_in_a_browser(tmp_path, capsys):
     assert set(re.findall(r'(?:href|src)="([^#"]{0,16})', document)) == {"", "data:image/png;b"}  # "": #s0
     image = cv2.imread(str(tmp_path / "out" / "compare.png"))
     assert image.shape[1] > 1000 and any(len(cell) > CUT for row in table(read_runs([one])[0]) for cell in row)
+
+
+@pytest.mark.parametrize("name", ["compare.html", "compare.png"])
+def test_only_an_earlier_comparison_is_replaced(tmp_path, capsys, name):
+    run, out = made(tmp_path / "run", [0.1]), tmp_path / "out"
+    main([str(run), f"output={out}"]), main([str(run), f"output={out}"])
+    (out / "compare.html").unlink(), (out / name).write_bytes(b"mine"), (tmp_path / name).write_bytes(b"mine")
+    for words in ([f"output={out}"], []):
+        with pytest.raises(SystemExit, match=f"{name} is not from a comparison: output=FOLDER names"):
+            main([str(run), *words])
+    assert (out / name).read_bytes() == (tmp_path / name).read_bytes() == b"mine"
+    capsys.readouterr()
+    with pytest.raises(SystemExit, match="config.json is a file, not a folder: name another folder"):
+        main([str(run), f"output={run / 'config.json'}"])
+    assert not capsys.readouterr().out  # before the work
 
 
 def test_without_folders_the_program_explains_itself():

@@ -143,6 +143,15 @@ def test_words_are_checked(source: Path, tmp_path: Path) -> None:
             convert(str(source), str(tmp_path / "x.txt"), **{name: "foo"})
 
 
+def test_the_report_tells_that_other_parts_are_left_out(source: Path, tmp_path: Path) -> None:
+    def report(target: str, **options) -> str:
+        return "\n".join(convert(str(source.parent), str(tmp_path / target), **options))
+
+    assert "if the data have parts, only train; part=all converts all" in report("one.txt")
+    assert not any("part=all" in report(f"{part}.txt", part=part) for part in ("train", "all"))
+    assert "part=all" not in report("split.txt", split=(0.5, 0.5))
+
+
 def test_an_empty_part_is_an_error(source: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="enlarge the fraction"):
         convert(str(source), str(tmp_path / "x.txt"), split=(0.999, 0.001))

@@ -89,6 +89,27 @@ def test_errors_name_the_fix(install, tmp_path):
         read(tmp_path / "requirements.txt")
 
 
+def test_a_line_that_is_no_requirement_is_named(tmp_path):
+    path = tmp_path / "requirements.txt"
+    path.write_text("numpy>=1  # arrays\n\n-r other.txt\n")
+    with pytest.raises(
+        ConfigError, match=r"requirements.txt:3: '-r other.txt' is not a requirement: write one package"
+    ):
+        read(path)
+
+
+def test_only_an_earlier_page_is_replaced(install, tmp_path):
+    install("thaw_a", (), "MIT", License="MIT")
+    (tmp_path / "r.txt").write_text("thaw_a # first\n")
+    page = tmp_path / "new" / "page.md"
+    assert main(Config(str(tmp_path / "r.txt"), str(page))) == main(Config(str(tmp_path / "r.txt"), str(page)))
+    for output in (tmp_path / "r.txt", tmp_path):
+        with pytest.raises(ConfigError, match="output=.* exists and is no page of licenses: give another name"):
+            main(Config(str(tmp_path / "r.txt"), str(output)))
+    with pytest.raises(ConfigError, match="r.txt is a file, not a folder"):
+        main(Config(str(tmp_path / "r.txt"), str(tmp_path / "r.txt" / "page.md")))
+
+
 def test_the_page_lists_every_requirement_and_every_flag_has_a_note():
     page = text_of(ROOT / "docs/licenses.md")
     rows = [line.strip("| ").split(" | ") for line in page.splitlines() if re.match(r"\| [\w-]+ \| \d", line)]

@@ -18,10 +18,13 @@ from typing import Any, NamedTuple
 
 import torch
 
-from utils.config import override, printable, run_script, show
+from datasets.outputs import require_writable
+from utils.config import ConfigError, override, printable, run_script, show
 from utils.validate import first_line
 
 FILES = ("compare.png", "compare.html")
+TITLE = "Runs compared"  # of the page, by which a later comparison recognizes it
+LARGEST = 1e12  # no number of a training is larger
 NUMBERS = ("epoch", "seconds", "images_per_second")  # columns of every row of log.csv; evaluated epochs also have AP
 WHERE = ("name", "output", "resume")  # constants that are not compared: the table already names the folder
 CUT = 24  # most characters of a value in the printed table
@@ -103,13 +106,14 @@ def read_log(path: Path) -> list[dict[str, float]]:
 
 
 def number(text: str | None, where: str) -> float:
-    """Parses a finite number. Raises RunError for anything else, with the place `where`."""
+    """Parses a number that is not too large. Raises RunError for anything else, with the place `where`."""
     try:
         value = float(text or "")
     except ValueError:
         value = math.nan
-    if not math.isfinite(value):
-        raise RunError(f"{where} is {'missing' if not text else repr(text[:CUT])}, not a number")
+    if not abs(value) < LARGEST:
+        why = "too large" if math.isfinite(value) else "not a number"
+        raise RunError(f"{where} is {'missing' if not text else repr(text[:CUT])}, {why}")
     return value
 
 
@@ -204,6 +208,16 @@ def notes(runs: Sequence[Run]) -> list[str]:
     return lines if runs else ["no run to compare"]
 
 
+def require_page(folder: Path) -> None:
+    """Raises ConfigError if the page cannot be written to a folder, or would replace a file of another origin."""
+    require_writable(f"output={folder}", folder)
+    plot, page = (folder / name for name in FILES)
+    known = page.is_file() and f"<title>{TITLE}</title>".encode() in page.read_bytes()[:1000]
+    other = next((path for path in (page, plot) if path.exists() and not known), None)
+    if other:
+        raise ConfigError(f"{other} is not from a comparison: output=FOLDER names another folder, or delete it")
+
+
 def main(words: Sequence[str]) -> None:
     """Compares the runs of the arguments `words`; exits with status 1 if there is none."""
     names = {field.name for field in fields(Config)}
@@ -213,6 +227,8 @@ def main(words: Sequence[str]) -> None:
         raise SystemExit(__doc__)
     try:
         cfg = override(Config(), options)
+        if cfg.output:
+            require_page(Path(cfg.output))
     except ValueError as error:
         raise SystemExit(str(error)) from error
     runs, refused = read_runs(list(dict.fromkeys(folders)))
@@ -221,7 +237,10 @@ def main(words: Sequence[str]) -> None:
         raise SystemExit(1)
     from tools.compare_page import write_page
 
-    print(f"\n{write_page(Path(cfg.output or runs[0].folder.parent), runs, refused)}")
+    try:
+        print(f"\n{write_page(Path(cfg.output or runs[0].folder.parent), runs, refused)}")
+    except ConfigError as error:
+        raise SystemExit(str(error)) from error
 
 
 if __name__ == "__main__":

@@ -5,13 +5,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from datasets.page import document, text
-from tools.compare import FILES, Run, notes, table
+from tools.compare import FILES, TITLE, Run, notes, require_page, table
 from utils.checkpoint import atomic_write
 from utils.plots import draw_runs
 
 
 def write_page(folder: Path, runs: Sequence[Run], refused: dict[str, str]) -> Path:
-    """Writes compare.png and compare.html to a folder; returns the path of the page."""
+    """Writes compare.png and compare.html to a folder; returns the path of the page. Raises ConfigError."""
+    require_page(folder)
     folder.mkdir(parents=True, exist_ok=True)
     plot, page = (folder / name for name in FILES)
     draw_runs({f"{i}  {run.folder.name}": curve(run) for i, run in enumerate(runs, 1)}, plot)
@@ -41,4 +42,4 @@ def html_page(runs: Sequence[Run], refused: dict[str, str], plot: bytes) -> str:
     results += f'<p class="faint">{text(meaning)}</p>{f"<ul class=warnings>{warnings}</ul>" if marks else ""}'
     sections = {"Constants that differ, and results": results, "mAP50-95": image}
     sections |= {"Not compared": f"<ul class=errors>{reasons}</ul>"} if refused else {}
-    return document("Runs compared", "<header><h1>Runs compared</h1></header>", sections)
+    return document(TITLE, f"<header><h1>{TITLE}</h1></header>", sections)

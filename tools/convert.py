@@ -97,6 +97,8 @@ def convert(source: str, target: str, **options) -> list[str]:
         texts |= {path: write(chosen, place) for path, chosen in outputs.items()}
         goal.parent.mkdir(parents=True, exist_ok=True)
         write_all(texts)
+    if cfg.part is None and not cfg.split:
+        report.append(f"{source}: if the data have parts, only train; part=all converts all")
     report += lines
     return report + [f"{path}: {len(parts)} images, {len(parts.boxes)} boxes" for path, parts in outputs.items()]
 

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 
-from packaging.requirements import Requirement
+from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
+from datasets.outputs import require_writable
 from utils.checkpoint import atomic_write
 from utils.config import ConfigError, override, run_script
 
@@ -127,9 +128,18 @@ def read(requirements: Path) -> list[Package]:
         lines = requirements.read_text(encoding="utf-8").splitlines()
     except OSError as error:
         raise ConfigError(f"requirements={requirements}: {error.strerror}: correct the path") from error
-    direct = [Requirement(line) for line in lines if line.strip() and not line.startswith("#")]
+    bare = enumerate((re.sub(r"(^|\s)#.*", "", line).strip() for line in lines), 1)
+    direct = [requirement_of(line, f"{requirements}:{number}") for number, line in bare if line]
     named = {canonicalize_name(one.name) for one in direct}
     return [package_of(name, users, name in named) for name, users in sorted(closure(direct).items())]
+
+
+def requirement_of(line: str, where: str) -> Requirement:
+    """Parses a line of a requirements file. Raises ConfigError with the place `where`."""
+    try:
+        return Requirement(line)
+    except InvalidRequirement as error:
+        raise ConfigError(f"{where}: {line!r} is not a requirement: write one package in a line") from error
 
 
 def package_of(name: str, users: set[str], direct: bool) -> Package:
@@ -174,12 +184,23 @@ def notes_on(packages: list[Package]) -> list[str]:
     return [f"- **{key}**: {NOTES[key]}" for key in keys] + lines
 
 
+def require_output(path: str) -> None:
+    """Raises ConfigError for an output file that cannot be written, or that exists and is not an earlier page."""
+    file = Path(path)
+    require_writable(f"output={path}", file.parent)
+    if file.exists() and not (file.is_file() and file.read_bytes().startswith(INTRO.partition("\n")[0].encode())):
+        raise ConfigError(f"output={path} exists and is no page of licenses: give another name")
+
+
 def main(cfg: Config) -> str:
     """Writes or prints the page and returns it."""
+    if cfg.output is not None:
+        require_output(cfg.output)
     text = page(read(Path(cfg.requirements)))
     if cfg.output is None:
         print(text)
     else:
+        Path(cfg.output).parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(cfg.output) as file:
             file.write(text.encode("utf-8"))
         print(cfg.output)
