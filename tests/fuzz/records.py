@@ -2,7 +2,6 @@
 
 import json
 import random
-import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from datasets.formats import read
 from . import mutate
 from .documents import listed, loads
 from .harness import Case, Failure, Fuzzer
-from .samples import CLASSES, SIZES, Box, boxes_of, check_annotations, compare, image_files
+from .samples import CLASSES, SIZES, Box, boxes_of, check_annotations, compare, image_files, lines_of
 
 
 def _extent(box: Box) -> list[float]:
@@ -39,8 +38,7 @@ def _read(source: Path) -> tuple[Any, list[Any]]:
     """Returns what the project reads, and the lines of the file."""
     found = read(str(source), "all", bad_boxes="drop")
     check_annotations(found)
-    lines = re.split(b"\n", source.read_bytes().removeprefix(b"\xef\xbb\xbf"))
-    return found, [loads(line) for line in lines if line.decode("utf-8", "replace").strip()]
+    return found, [loads(line.encode()) for line in lines_of(source) if line.strip()]
 
 
 def _of_extent(extent: Iterable[Any], name: str, crowd: bool = False) -> Box:

@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cache
@@ -20,6 +21,11 @@ from .harness import Failure, check_text
 
 SIZES = {"a.png": (40, 30), "b 1.png": (64, 48), "鸟.png": (20, 20)}  # name of the image -> width, height
 CLASSES = ("cat", "small dog", "鸟")
+
+
+def lines_of(path: Path) -> list[str]:
+    """Returns the lines of a text file as an oracle reads them, with line ends of any system."""
+    return re.split("\r*\n|\r", path.read_bytes().decode("utf-8-sig"))
 
 
 class Box(NamedTuple):
@@ -86,7 +92,7 @@ def compare(source: Path, found: Annotations, images: Iterable[Sequence[Box]], t
     """Compares what was read with bad_boxes="drop" with the boxes of each image, as an oracle reads them.
 
     Boxes without area must be counted in a note, and stop a reading with bad_boxes="error"."""
-    images = [list(boxes) for boxes in images]
+    images = [[box._replace(name=box.name.strip()) for box in boxes] for boxes in images]
     expected = Counter(_key([box for box in boxes if box.has_area()], tolerance) for boxes in images)
     got = Counter(_key(boxes, tolerance) for boxes in rows(found))
     if expected != got:

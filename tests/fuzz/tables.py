@@ -13,7 +13,7 @@ from datasets.formats import read
 
 from . import mutate
 from .harness import Case, Failure, Fuzzer
-from .samples import SIZES, Box, boxes_of, check_annotations, compare, image_files
+from .samples import SIZES, Box, boxes_of, check_annotations, compare, image_files, lines_of
 
 SIDES = ("x1", "y1", "x2", "y2")
 HEADERS = (
@@ -68,9 +68,9 @@ def run(folder: Path) -> None:
     source = folder / "boxes.csv"
     found = read(str(source), "all", bad_boxes="drop")
     check_annotations(found)
-    lines = source.read_bytes().decode("utf-8-sig").split("\n")
+    lines = lines_of(source)
     delimiter = max(",;\t", key=lines[0].count)
-    table = [row for row in csv.reader([line.rstrip("\r") + "\n" for line in lines], delimiter=delimiter) if any(row)]
+    table = [row for row in csv.reader([f"{line}\n" for line in lines], delimiter=delimiter) if any(row)]
     columns, is_header = _columns(table[0] if table else [])
     if is_header and "class" not in columns and not any("no column for the class" in note for note in found.notes):
         raise Failure("wrong", f"a table without a class is read as {found.classes}, with the notes {found.notes}")

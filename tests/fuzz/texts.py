@@ -3,7 +3,6 @@
 import math
 import os
 import random
-import re
 from pathlib import Path
 
 import yaml
@@ -13,16 +12,12 @@ from utils.config import class_name_problem
 
 from . import mutate
 from .harness import Case, Failure, Fuzzer
-from .samples import CLASSES, SIZES, Box, boxes_of, check_annotations, compare, image_files
-
-
-def _text(path: Path) -> str:
-    return path.read_bytes().decode("utf-8-sig")
+from .samples import CLASSES, SIZES, Box, boxes_of, check_annotations, compare, image_files, lines_of
 
 
 def _names(path: Path) -> list[str]:
     """Class names, one per line."""
-    lines = [line.strip() for line in re.split("\n", _text(path))]
+    lines = [line.strip() for line in lines_of(path)]
     while lines and not lines[-1]:
         lines.pop()
     return lines
@@ -50,7 +45,7 @@ def run_annotation_file(folder: Path) -> None:
     check_annotations(found)
     names = _names(folder / "classes.txt") if (folder / "classes.txt").exists() else list(map(str, range(10_000)))
     images = []
-    for line in re.split("\n", _text(source)):
+    for line in lines_of(source):
         words = line.split()
         boxes = []
         while len(words) > 1 and words[-1].count(",") >= 3 and not words[-1].endswith(".png"):
@@ -139,7 +134,7 @@ def run_yolo(folder: Path) -> None:
         stem = Path(found.path(index)).stem
         width, height = sizes[stem]
         label = folder / "labels" / f"{stem}.txt"
-        lines = _text(label).split("\n") if label.exists() else []
+        lines = lines_of(label) if label.exists() else []
         boxes = []
         for words in (line.split() for line in lines if line.strip()):
             name, *values = map(float, words)
