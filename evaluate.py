@@ -5,7 +5,6 @@ Official weights: python evaluate.py checkpoint=yolox_s.pth model=yolox_s data=i
 
 import json
 import os
-import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,8 +60,6 @@ class Config:
     workers: int = 2  # processes that read images; on a CPU they compete with the network for cores
 
 
-RESULTS = ("metrics.json", "detections.json", "ground_truth.json", "precision_recall.png", "confusion_matrix.png")
-RESULTS += ("report.html",)
 LEAST = dict.fromkeys(("confidence", "nms_iou", "show_confidence", "worst", "workers"), 0)
 LEAST |= dict.fromkeys(("batch_size", "max_detections"), 1)
 MOST = {"max_detections": MAX_CANDIDATES, **dict.fromkeys(("confidence", "nms_iou", "show_confidence"), 1)}
@@ -81,9 +78,10 @@ def main(cfg: Config) -> dict:
     names = formats.read_classes(cfg.classes) if cfg.classes else None
     model, classes, size, trained, path, *_ = detector.load(cfg.checkpoint, cfg.model, names, cfg.image_size)
     if ranks.is_main:
-        from datasets.outputs import require_writable
+        from datasets import outputs
 
-        require_writable(f"output={show(cfg.output)}", cfg.output or (path.parent if trained else "runs"))
+        outputs.require_writable(f"output={show(cfg.output)}", cfg.output or (path.parent if trained else "runs"))
+        outputs.require_evaluation(cfg.output, cfg.data or trained.get("val"))
     if cfg.multi_label:
         from nets.multi_label import MultiLabel
 
@@ -108,7 +106,7 @@ def main(cfg: Config) -> dict:
     if ranks.is_main:
         detections = metrics.pop("detections")
         print(metrics_text(metrics))
-        folder = open_output(cfg.output, path, bool(trained))
+        folder = outputs.open_evaluation(cfg.output) or run.create(path.parent if trained else "runs", "evaluation")
         settings = {"checkpoint": str(path), "data": data.source, "images": len(data), "image_size": size}
         settings |= {**limits, "multi_label": cfg.multi_label, "tile": cfg.tile, "overlap": cfg.overlap}
         results = metrics | {"evaluator": BACKEND.name, "settings": settings}
@@ -161,20 +159,6 @@ def display_width(text: str) -> int:
 def four_decimals(value: float) -> str:
     """A metric with four decimals; - for -1, which means that there is nothing to measure."""
     return f"{value:.4f}" if value >= 0 else "-"
-
-
-def open_output(output: str | None, checkpoint: Path, of_a_run: bool) -> Path:
-    """Returns a folder for the results: a new numbered one, or `output` without the results of an earlier evaluation."""
-    if output is None:
-        return run.create(checkpoint.parent if of_a_run else "runs", "evaluation")
-    folder = Path(output)
-    folder.mkdir(parents=True, exist_ok=True)
-    older = [path for path in folder.iterdir() if path.name in RESULTS or re.fullmatch(r"worst_\d\d+\.jpg", path.name)]
-    if older:
-        print(f"replacing {len(older)} files of an earlier evaluation in {folder}")
-    for path in older:
-        path.unlink()
-    return folder
 
 
 def write_results(folder: Path, data: Annotations, detections: list[dict], metrics: dict) -> None:

@@ -84,6 +84,8 @@ def main(cfg: Config) -> Path | None:
     if stream and (cfg.labels or cfg.heatmap):
         raise ConfigError("labels= and heatmap=true are for images: the frames of a video are not kept as files")
     images = {} if stream else find_images(cfg.source or validation_images(detector), cfg.output)
+    if stream and not is_live(cfg.source):
+        require_other_folder(cfg.output, Path(cfg.source).parent)
     if cfg.speed:
         from nets.speed import decoded, measure, speed_table
 
@@ -119,7 +121,7 @@ def is_source(word: str) -> bool:
 
 def is_live(source: str) -> bool:
     """Whether the source is a camera number or the address of a stream, which do not end by themselves."""
-    return source.isdecimal() or "://" in source
+    return "://" in source or (source.isdecimal() and not os.path.exists(source))
 
 
 def is_stream(source: str) -> bool:
@@ -140,13 +142,19 @@ def find_images(source: str | list[str], output: str | None) -> dict[str, str]:
         paths = [path for path in sorted(glob.glob(source, recursive=True)) if path.lower().endswith(IMAGE_SUFFIXES)]
     root = root or (os.path.commonpath([os.path.dirname(os.path.abspath(p)) for p in paths]) if paths else "")
     target = Path(output).resolve() if output else None
-    if target and paths and Path(root).resolve() == target:
-        raise ValueError(f"output={output} holds the source images, which would be overwritten: name another folder")
-    paths = [p for p in paths if target not in Path(p).resolve().parents]  # skips the drawn images of an earlier run
+    require_other_folder(output if paths else None, root)
+    if target and Path(root).resolve() in target.parents:  # skips the drawn images of an earlier run
+        paths = [p for p in paths if target not in Path(p).resolve().parents]
     if not paths:
         known = " ".join(IMAGE_SUFFIXES)
         raise ValueError(f"source={source}: no images there (current folder: {os.getcwd()}; known suffixes: {known})")
     return {os.path.relpath(path, root): path for path in paths}
+
+
+def require_other_folder(output: str | None, sources: str | Path) -> None:
+    """Raises ValueError if the results would replace files of the folder of the sources."""
+    if output and Path(output).resolve() == Path(sources).resolve():
+        raise ValueError(f"output={output} holds the source, which would be overwritten: name another folder")
 
 
 def validation_images(detector: Detector) -> list[str]:
@@ -202,7 +210,7 @@ def predict_video(detector: Detector, source: str, results: Results, show: bool,
     from nets import video
 
     live, capture = is_live(source), video.open_video(source)
-    name = f"camera{source}" if source.isdecimal() else Path(source).name
+    name = f"camera{source}" if live and source.isdecimal() else Path(source).name
     path = results.folder / f"{name}{'' if name.endswith('.mp4') else '.mp4'}"
     if live:
         print("Ctrl-C ends it" + (", or q in the window" if show else ""))

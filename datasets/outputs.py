@@ -1,10 +1,17 @@
-"""Output files of tools: a check before long work whether they can be written, and the writing of all or none."""
+"""Output files of tools and evaluations: whether they can be written, checked before long work; all are written or none."""
 
+import json
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
 from utils.config import ConfigError
+
+RESULTS = (  # of an evaluation, besides the worst images
+    *("metrics.json", "detections.json", "ground_truth.json", "precision_recall.png", "confusion_matrix.png"),
+    "report.html",
+)
 
 
 def require_writable(option: str, folder: str | Path) -> None:
@@ -14,6 +21,38 @@ def require_writable(option: str, folder: str | Path) -> None:
         raise ConfigError(f"{option}: {there} is a file, not a folder: name another folder")
     if not os.access(there, os.W_OK | os.X_OK):
         raise ConfigError(f"{option}: no permission to write to {there}: name another folder")
+
+
+def results_in(folder: str | Path | None) -> list[Path]:
+    """Returns the files in a folder that have the names of the results of an evaluation."""
+    there = sorted(Path(folder).iterdir()) if folder and Path(folder).is_dir() else []
+    return [path for path in there if path.name in RESULTS or re.fullmatch(r"worst_\d\d+\.jpg", path.name)]
+
+
+def require_evaluation(folder: str | None, data: str | None) -> None:
+    """Raises ConfigError if an evaluation would replace files in a folder that are not those of an earlier one, or its `data`."""
+    there = results_in(folder)
+    try:
+        metrics = json.loads(Path(folder, "metrics.json").read_bytes()) if there else {}
+        own = isinstance(metrics, dict) and {"evaluator", "settings"} <= metrics.keys()
+    except (OSError, ValueError, RecursionError):
+        own = False
+    if there and not own:
+        raise ConfigError(f"output={folder}: {there[0]} is not of an earlier evaluation: name another folder")
+    if data and Path(data).resolve() in [path.resolve() for path in there]:
+        raise ConfigError(f"output={folder}: it holds the data, {data}, which would be replaced: name another folder")
+
+
+def open_evaluation(folder: str | None) -> Path | None:
+    """Creates the folder of an evaluation, and deletes the results of an earlier one in it; None without a folder."""
+    if folder is None:
+        return None
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    if older := results_in(folder):
+        print(f"replacing {len(older)} files of an earlier evaluation in {folder}")
+    for path in older:
+        path.unlink()
+    return Path(folder)
 
 
 def write_all(contents: Mapping[Path, str | bytes]) -> None:

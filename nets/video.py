@@ -16,8 +16,9 @@ AHEAD = 8  # frames that are read ahead of the network
 
 def open_video(source: str) -> cv2.VideoCapture:
     """Opens a video file, a camera (its number) or the address of a stream. Raises ValueError if OpenCV cannot read it."""
-    camera, address = source.isdecimal(), "://" in source
-    if not (camera or address or Path(source).is_file()):
+    address, there = "://" in source, Path(source).is_file()
+    camera = source.isdecimal() and not there
+    if not (camera or address or there):
         raise ValueError(f"source={source}: there is no such file")
     video = cv2.VideoCapture(int(source) if camera else source)
     if not video.isOpened():

@@ -8,7 +8,7 @@ import sys
 import time
 import zipfile
 from collections import OrderedDict
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,6 +20,7 @@ from torch import nn
 import train
 from utils import checkpoint
 from utils.checkpoint import CheckpointError, DiskError, atomic_write, load, plain, save, strip
+from utils.config import check
 
 ROOT = Path(__file__).parents[1]
 LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="uses Linux limits and signals")
@@ -316,6 +317,13 @@ def whole_checkpoint():
     }
     made["resume"] |= {"constants": {"epochs": 3}, "freeze_epochs": 1, "batch_sizes": (4, 4), "classes": ["cat", "狗"]}
     return made
+
+
+@pytest.mark.parametrize("text", ["\x85", "data/\udcff/a.txt", "a:b," * 10_000])
+def test_constants_that_a_run_accepts_are_read_back(tmp_path, text):
+    cfg = check(train.Config(merge=text))
+    save(tmp_path / "a.pt", whole_checkpoint() | {"config": asdict(cfg)})
+    assert load(tmp_path / "a.pt")["config"]["merge"] == text
 
 
 @pytest.mark.parametrize(

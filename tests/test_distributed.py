@@ -302,7 +302,7 @@ def test_models_with_sync_bn_are_saved_and_evaluated_as_without():
     assert torch.equal(plain.eval()(images).boxes, model.eval()(images).boxes)
 
 
-@pytest.mark.parametrize("device", ["gpu", "meta", "cpu:1", "cuda", "cuda:99", "mps"])
+@pytest.mark.parametrize("device", ["gpu", "meta", "cpu:1", "cpu:", "cpu:²", "cuda", "cuda:99", "mps"])
 def test_a_device_that_does_not_exist_is_refused_with_the_fix(device):
     exists = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if exists.get(device):
@@ -325,8 +325,8 @@ def test_idle_gpus_and_cpu_builds_are_reported(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     monkeypatch.delenv("WORLD_SIZE", raising=False)
-    (advice,) = measure.gpu_advice(["train.py", "epochs=3"])
-    assert "torchrun --standalone --nproc_per_node=4 train.py epochs=3" in advice and "one in use" in advice
+    (advice,) = measure.gpu_advice(["train.py", "train=my data"])
+    assert "torchrun --standalone --nproc_per_node=4 train.py 'train=my data'" in advice and "one in use" in advice
     (advice,) = measure.gpu_advice(["train.py", "device=cuda:all", "epochs=3"], all_gpus=True)
     assert "--nproc_per_node=4 train.py epochs=3 is faster" in advice
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)

@@ -171,6 +171,18 @@ def test_a_named_folder_keeps_files_that_are_not_results(weights, painted, tmp_p
     assert sorted(path.name for path in out.iterdir()) == sorted([*FILES[:-1], "notes.txt", "worst_01.jpg"])
 
 
+def test_files_that_are_not_of_an_earlier_evaluation_are_kept(weights, painted, tmp_path, monkeypatch):
+    data, out = painted(2, "val"), tmp_path / "out"
+    run(weights, data, out)
+    monkeypatch.setattr(evaluate, "evaluate", None)
+    with pytest.raises(ConfigError, match="it holds the data, .*ground_truth.json, which would be replaced"):
+        run(weights, out / "ground_truth.json", out)
+    for text in ("", "[]", '{"AP": 1}'):
+        (out / "metrics.json").write_text(text)
+        with pytest.raises(ConfigError, match="confusion_matrix.png is not of an earlier evaluation: name another"):
+            run(weights, data, out)
+
+
 def test_an_output_that_cannot_be_written_is_refused_before_the_evaluation(weights, painted, tmp_path, monkeypatch):
     monkeypatch.setattr(evaluate, "evaluate", None)
     (tmp_path / "file").touch()

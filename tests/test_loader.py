@@ -108,6 +108,11 @@ def test_multi_scale_sizes_are_multiples_of_32_and_the_same_on_all_ranks():
     assert all(0.65 * 640 <= w <= 1.35 * 640 and abs(h / w - 416 / 640) < 0.05 for h, w in sizes)
 
 
+def test_multi_scale_leaves_more_than_one_pixel_of_the_last_feature():
+    sizes = {k.size for k in flat(keys_of(300, image_size=(64, 96), multi_scale=1.0))}
+    assert min(map(min, sizes)) == 64 and len(sizes) > 2  # batch norms need two values, also of a single image
+
+
 def test_without_multi_scale_the_size_is_constant():
     assert {k.size for k in flat(keys_of(50))} == {SIZE}
     assert {k.size for k in flat(keys_of(50, image_size=(64, 64), multi_scale=0.4))} == {(64, 64)}  # less than a stride

@@ -113,6 +113,26 @@ def test_source_images_are_never_overwritten(weights, tmp_path, monkeypatch):
     assert (tmp_path / "in/a.png").read_bytes() == before
 
 
+def test_a_source_video_is_never_overwritten(weights, film, tmp_path):
+    before = film.read_bytes()
+    with pytest.raises(ValueError, match="would be overwritten"):
+        run(weights, film, tmp_path)
+    assert film.read_bytes() == before and files(tmp_path).count("detections.json") == 0
+
+
+def test_results_may_be_above_the_source_folder(weights, tmp_path):
+    write_noise(tmp_path / "data/images/a.png")
+    run(weights, tmp_path / "data/images", tmp_path / "data")
+    assert files(tmp_path / "data") == ["a.png", "detections.json", "images/a.png"]
+
+
+def test_a_folder_whose_name_is_a_number_is_no_camera(weights, tmp_path, monkeypatch):
+    write_noise(tmp_path / "2024/a.png")
+    monkeypatch.chdir(tmp_path)
+    run(weights, "2024", tmp_path / "out")
+    assert files(tmp_path / "out") == ["a.png", "detections.json"]
+
+
 def test_results_inside_the_source_folder_are_not_predicted_again(weights, tmp_path):
     write_noise(tmp_path / "in/a.png")
     for _ in range(2):

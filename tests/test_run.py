@@ -172,7 +172,8 @@ def test_config_and_environment_are_written(tmp_path):
         "classes": None,
         "train": "数据.txt",
     }
-    Run(tmp_path, {"epochs": 2})
+    Run(tmp_path, {"train": "\udcff.txt"})  # a file name that is not UTF-8
+    assert json.loads((tmp_path / "config.json").read_bytes()) == {"train": "\udcff.txt"}
     Run(tmp_path, {"epochs": 3})
     assert json.loads((tmp_path / "config.json").read_text(encoding="utf-8")) == {"epochs": 3}
     written = json.loads((tmp_path / "environment.json").read_text(encoding="utf-8"))

@@ -15,7 +15,7 @@ import predict
 import train
 from datasets import demo, sources
 from datasets.errors import DataError
-from datasets.formats import read
+from datasets.formats import read, read_validation
 from datasets.split import split_groups, train_and_val
 from datasets.train_val import read_train_and_val
 from utils import checkpoint
@@ -182,6 +182,16 @@ def test_classes_are_merged_before_they_are_selected(tmp_path: Path) -> None:
     ):
         with pytest.raises(DataError, match=message):
             read_both(tmp_path, merge=merge)
+
+
+@pytest.mark.parametrize("merge", ["car:truck,truck:bus", "car:truck,truck:car"])
+def test_validation_data_that_a_run_has_written_are_not_merged_again(tmp_path: Path, merge: str) -> None:
+    source = str(vehicles(tmp_path) / "train.txt")
+    text(Path(source), "a.jpg 1,2,3,4,0 1,2,3,5,1 1,2,3,6,2\nb.jpg 1,2,3,4,0 1,2,3,5,1 1,2,3,6,2\n")
+    parts = read_train_and_val(source, ".5", 0, None, merge, None, "drop", "error", lambda note: None)
+    val = sources.val_source(".5", source, tmp_path / "run", parts, save=True)
+    again = read_validation({"val": val, "merge": merge}, parts[1].classes)
+    assert again.classes == parts[1].classes and again.labels.tolist() == parts[1].labels.tolist()
 
 
 def test_names_that_differ_in_case_or_blanks_are_noted(tmp_path: Path) -> None:

@@ -64,6 +64,11 @@ def test_curves_are_marked_at_the_thaw_and_at_the_no_augmentation_epochs():
     assert marks(0, 0) == {} == marks(10, 10)
 
 
+def test_the_last_lines_can_be_pasted_into_a_shell(tmp_path):
+    text = summary.next_steps(tmp_path / "my run", "my runs", 0.5, 1)
+    assert "--logdir 'my runs' " in text and f"checkpoint='{tmp_path}/my run/best.pt' source" in text
+
+
 def test_data_table_counts_boxes_per_class(tmp_path):
     train = data(tmp_path, "a.txt", "a.jpg 0,0,5,5,0 0,0,5,5,0\nb.jpg\n")
     val = data(tmp_path, "b.txt", "c.jpg 0,0,5,5,1\n")

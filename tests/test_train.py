@@ -20,7 +20,7 @@ from datasets.annotations import DataError
 from nets.detector import Detector
 from nets.losses import YOLOXCriterion
 from nets.pretrained import PretrainedError
-from utils import checkpoint
+from utils import checkpoint, resume
 from utils.optim import CHOSEN
 
 ROOT = Path(__file__).parents[1]
@@ -234,9 +234,18 @@ def test_patience_waits_for_the_first_evaluation(demo_images, tmp_path):
     assert [bool(row["AP"]) for row in log_of(folder)] == [False, False, True] and (folder / "best.pt").exists()
 
 
+def test_patience_ends_a_run_only_after_an_evaluation():
+    rows = [{"epoch": epoch, **({"AP": 0.1 + epoch / 100} if epoch % 5 == 0 else {})} for epoch in range(1, 16)]
+    done = [resume.State(tuple(rows[:epoch])).done(99, 3) for epoch in range(1, 16)]
+    assert done == [None] * 15  # each evaluation is better than the one before
+    rows[9]["AP"] = 0.1
+    assert "no better mAP for 3 epochs" in resume.State(tuple(rows[:10])).done(99, 3)
+
+
 @pytest.mark.parametrize(
     "changes, message",
     [
+        ({"image_size": (32, 8224)}, "image_size=32,8224: .*up to 8192, such as 32,8192"),
         ({"batch_size": -1}, "batch_size=-1: it must be at least 0"),
         ({"evaluate_every": 0}, "evaluate_every=0: it must be at least 1"),
         ({"mosaic": 50.0}, "mosaic=50: it must be at most 1"),

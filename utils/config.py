@@ -179,7 +179,7 @@ def table(cfg: T, defaults: T, derived: dict[str, Any], given: Mapping[str, Any]
         note = "(chosen)" if chosen else "" if value == usual else f"(was {show(usual)})"
         lines.append(f"{' ' if value == usual else '*'} {name:{width}}  {show(value):28}  {note}".rstrip())
     lines += ["derived", *(f"  {name:{width}}  {show(value)}" for name, value in derived.items())]
-    return "\n".join(lines)
+    return printable("\n".join(lines))
 
 
 def show(value: Any) -> str:

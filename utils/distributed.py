@@ -153,8 +153,8 @@ def choose_device(device: str = "auto", local_rank: int = 0) -> torch.device:
     count = {"cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available()), "cpu": 1}
     if device == "auto":
         device = next(name for name in count if count[name])
-    name, _, index = device.partition(":")
-    if name not in count or not (index or "0").isdigit():
+    name, colon, index = device.partition(":")
+    if name not in count or (colon and not (index.isascii() and index.isdecimal())):
         raise SystemExit(f"device={device} is not supported; use auto, cpu, mps, cuda or cuda:1")
     if int(index or 0) >= count[name]:
         found = f"torch {torch.__version__} finds {count[name]} {name} devices (the first is {name}:0)"

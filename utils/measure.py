@@ -6,6 +6,7 @@ It also has the warnings about hardware that a run leaves idle or that is too sm
 import copy
 import os
 import re
+import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -188,7 +189,7 @@ def gpu_advice(command: Sequence[str], all_gpus: bool = False) -> Iterator[str]:
             yield f"There is an NVIDIA GPU that torch {torch.__version__} ({build}) cannot use: install a matching torch."
     elif count > 1 and "WORLD_SIZE" not in os.environ:
         words = [word for word in command if not word.startswith("device=")]
-        start = f"torchrun --standalone --nproc_per_node={count} {' '.join(words)}"
+        start = f"torchrun --standalone --nproc_per_node={count} {shlex.join(words)}"
         if all_gpus:
             yield f"{count} GPUs in one process (DataParallel): {start} is faster."
         else:

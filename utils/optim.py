@@ -124,7 +124,7 @@ class Schedule:
             factor = 1.0
         elif self.kind == "cosine":
             factor = (1 + math.cos(math.pi * done)) / 2
-        else:  # a tenth after 60 % of the epochs, a hundredth after 85 %
+        else:  # of what is above the minimum: a tenth after 60 % of these epochs, a hundredth after 85 %
             factor = 0.01 if done >= 0.85 else 0.1 if done >= 0.6 else 1.0
         return self.min_learning_rate + (self.learning_rate - self.min_learning_rate) * factor
 

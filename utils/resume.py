@@ -60,7 +60,7 @@ class State:
         """Returns why the run is finished, or None if it is not."""
         if self.epoch >= epochs:
             return f"all {epochs} epochs are done"
-        if patience and self.best_epoch and self.epoch - self.best_epoch >= patience:
+        if patience and self.best_epoch and "AP" in self.rows[-1] and self.epoch - self.best_epoch >= patience:
             return f"no better mAP for {patience} epochs (patience={patience})"
         return None
 

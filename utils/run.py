@@ -274,7 +274,8 @@ def _git(root: Path, *words: str) -> str | None:
 
 def _write_json(path: Path, value: Any) -> None:
     with checkpoint.atomic_write(path) as file:
-        file.write((json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n").encode("utf-8"))
+        text = json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n"
+        file.write(text.encode("utf-8", "backslashreplace"))  # as JSON writes half of a surrogate pair
 
 
 def open_run(folder: Path, config: dict, ranks: Ranks, marks: dict, rows: tuple) -> Run | None:

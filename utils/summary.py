@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import torch
@@ -48,11 +49,11 @@ def curve_marks(plan: Plan, no_aug_epochs: int) -> dict[str, int]:
 
 def next_steps(folder: Path, output: str, best: float, best_epoch: int) -> str:
     """Returns the last lines of a finished run: where its results are, and how to use the model."""
-    lines = [f"\nlook at it:  tensorboard --logdir {output}      (or open {folder / 'curves.png'})"]
+    lines = [f"\nlook at it:  tensorboard --logdir {quote(output)}      (or open {folder / 'curves.png'})"]
     if best_epoch:
         found = next((name for name in ("best.pt", "last.pt") if (folder / name).exists()), "best.pt")
         note = "" if found == "best.pt" else f"   # of the last epoch: best.pt, of epoch {best_epoch}, is missing"
-        lines.append(f"try it:      python predict.py checkpoint={folder / found} source=IMAGES{note}")
+        lines.append(f"try it:      python predict.py checkpoint={quote(str(folder / found))} source=IMAGES{note}")
     return "\n".join([*lines, f"{folder}  best mAP50-95 {best:.4f}"])
 
 
