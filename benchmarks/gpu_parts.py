@@ -65,13 +65,17 @@ def settings(cfg, model: str, amp: str) -> step.Config:
     return step.Config(model=model, size=cfg.size, batch_size=cfg.batch_size, device="cuda:0", amp=amp)
 
 
-def trainer(cfg, model: str, amp: str, graphs: bool = True) -> tuple[Updater, Callable[[], None]]:
-    """Returns an updater, and a function that performs a thawed training step on a fixed batch, as train.py does."""
+def trainer(
+    cfg, model: str, amp: str, graphs: bool = True, log: Callable[[str], None] = print
+) -> tuple[Updater, Callable[[], None]]:
+    """Returns an updater, and a function that performs a thawed training step on a fixed batch, as train.py does.
+
+    `log` gets the reason if CUDA graphs do not work."""
     constants = settings(cfg, model, amp)
     updater, criterion = step.start(constants)
     images, boxes, labels = (x.to(updater.device) for x in step.random_batch(constants))
     sampler = TrainSampler(1000, cfg.batch_size, (cfg.size, cfg.size), seed=0)
-    network = accelerate(updater.model, sampler, updater, graphs, print).train()
+    network = accelerate(updater.model, sampler, updater, graphs, log).train()
 
     def one_step() -> None:
         with updater.autocast():
@@ -84,9 +88,10 @@ def trainer(cfg, model: str, amp: str, graphs: bool = True) -> tuple[Updater, Ca
 def steps(cfg, model: str, amp: str, graphs: bool = True, compiled: bool = False) -> dict:
     """Measures training steps. Returns the cells of a row."""
     torch.cuda.reset_peak_memory_stats()
-    begin = time.perf_counter()
-    updater, one_step = trainer(cfg, model, amp, graphs and not compiled)
+    begin, said = time.perf_counter(), []
+    updater, one_step = trainer(cfg, model, amp, graphs and not compiled, said.append)
     cells = {"compile": compile_forward(updater.model, False, Ranks(device=updater.device))} if compiled else {}
+    cells |= {"CUDA graphs": said[0]} if said else {}
     one_step()
     torch.cuda.synchronize()
     cells["first step s"] = round(time.perf_counter() - begin, 1)

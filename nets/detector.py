@@ -119,6 +119,7 @@ class Detector:
     @torch.inference_mode()
     def network(self, inputs: Tensor) -> NamedTuple:
         """Runs the network: input [B, 3, H, W] -> the family's raw Predictions."""
+        torch.backends.cudnn.allow_tf32 = False  # as `evaluate` does, so that the boxes are the same
         return self.model(inputs)
 
     @torch.inference_mode()

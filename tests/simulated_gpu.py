@@ -139,6 +139,7 @@ class SimulatedGPU(TorchDispatchMode):
     def __init__(self, memory: int = 8 * GIB):
         super().__init__()
         self.memory, self.allocated, self.peak = memory, 0, 0
+        self.device, self.stream = DEVICE, "default"  # the current ones
         self.waits: list[Wait] = []
         self.operations: Counter[str] = Counter()
         self.in_backward = False
@@ -362,7 +363,9 @@ def _cuda_functions(gpu: SimulatedGPU, count: int) -> dict[str, Any]:
         "is_available": lambda: True,
         "device_count": lambda: count,
         "current_device": lambda: 0,
-        "set_device": lambda _: None,
+        "set_device": lambda device: setattr(gpu, "device", torch.device(device)),
+        "current_stream": lambda *_: gpu.stream,
+        "set_stream": lambda stream: setattr(gpu, "stream", stream),
         "get_device_name": lambda *_: "simulated GPU",
         "is_bf16_supported": lambda *_, **__: True,
         "is_current_stream_capturing": lambda: False,

@@ -100,6 +100,7 @@ def too_large(message, error=RuntimeError):
         "Expected canUse32BitIndexMath(input) && canUse32BitIndexMath(output) to be true, but got false",
         "upsample_nearest2d only supports output tensors with less than INT_MAX elements",
         "CUDA error: out of memory",
+        "FIND was unable to find an engine to execute this computation",
     ],
 )
 def test_step_that_is_too_large_for_a_kernel_counts_as_out_of_memory(message):

@@ -34,7 +34,9 @@ def test_criterion_of_an_unregistered_model_is_an_error():
 @pytest.mark.parametrize("size", [(64, 64), (32, 640)])
 def test_image_sizes_are_multiples_of_32(size):
     assert nets.check_size(size) == size
-    with pytest.raises(ValueError, match="image_size=100,0: height and width must be multiples of 32 up to 8192, such as 96,32"):
+    with pytest.raises(
+        ValueError, match="image_size=100,0: height and width must be multiples of 32 up to 8192, such as 96,32"
+    ):
         nets.check_size((100, 0))
 
 

@@ -16,7 +16,7 @@ from datasets.dataset import Batch
 from datasets.loader import TrainSampler
 from nets.detector import Detector, load
 from nets.heatmap import HeatMaps
-from utils import checkpoint
+from utils import checkpoint, distributed
 from utils.config import ConfigError
 from utils.distributed import Interrupted, Ranks, StopSignal
 from utils.fit import Meter, accelerate, fit_one_epoch
@@ -187,6 +187,7 @@ def test_cuda_graphs_leave_the_statistics_as_they_were_and_images_of_other_sizes
 
 def test_cuda_graphs_are_not_used_where_they_do_not_work(monkeypatch):
     def refused(*_, **__):
+        torch.cuda.set_stream("stream of the capture")
         raise RuntimeError("operation not permitted when stream is capturing\nmore")
 
     with simulated_gpu():
@@ -200,11 +201,12 @@ def test_cuda_graphs_are_not_used_where_they_do_not_work(monkeypatch):
         assert messages == [
             "CUDA graphs are not used, training continues without them: operation not permitted when stream is capturing"
         ]
+        assert torch.cuda.current_stream() == "default"
     on_cpu = make_updater(MODELS["tiny"](num_classes=3))
     assert graphs_for(on_cpu, print) is on_cpu.model
 
 
-def test_training_may_round_to_tf32_and_an_evaluation_does_not(demo_images, tmp_path, monkeypatch):
+def test_training_may_round_to_tf32_but_evaluation_and_detector_do_not(demo_images, tmp_path, monkeypatch):
     """A GPU rounds the inputs of convolutions to 10 bits unless told otherwise."""
     used = set()
 
@@ -214,8 +216,26 @@ def test_training_may_round_to_tf32_and_an_evaluation_does_not(demo_images, tmp_
 
     forward = Tiny.forward
     monkeypatch.setattr(Tiny, "forward", recorded)
-    train_quietly(config(demo_images, tmp_path, epochs=2))
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)  # which other tests change
+    folder, *_ = train_quietly(config(demo_images, tmp_path, epochs=2))
+    torch.backends.cudnn.allow_tf32 = True
+    Detector(folder / "best.pt")(np.zeros((64, 64, 3), np.uint8))
     assert used == {("training", True), ("evaluation", False)}
+
+
+def test_both_phases_are_captured_with_the_kernels_of_training(demo_images, tmp_path, monkeypatch):
+    found, real = [], Graphed.__init__
+    monkeypatch.setattr(
+        Graphed, "__init__", lambda *args: (found.append(torch.backends.cudnn.allow_tf32), real(*args))[1]
+    )
+    with simulated_gpu():
+        train_quietly(config(demo_images, tmp_path, epochs=2, amp="none", device="auto"))
+    assert found == [True, True]  # frozen, and thawed after an evaluation
+
+
+def test_a_named_gpu_becomes_the_current_one():
+    with simulated_gpu(count=2) as gpu:
+        assert distributed.start("cuda:1").device == gpu.device == torch.device("cuda:1")
 
 
 def test_compile_with_all_gpus_is_refused_before_there_is_a_run_folder(demo_images, tmp_path):

@@ -142,6 +142,8 @@ def start(device: str = "auto", timeout_minutes: float = 30) -> Ranks:
         raise SystemExit(f"device={device} is for one process without torchrun; under torchrun leave device=auto")
     chosen = choose_device("cuda" if all_gpus else device, local_rank)
     if world_size == 1:
+        if chosen.type == "cuda":
+            torch.cuda.set_device(chosen)  # CUDA graphs and pinned memory use the current GPU
         return Ranks(device=chosen, all_gpus=all_gpus)
     from utils.wrap import join
 

@@ -25,7 +25,9 @@ FILL = 0.8  # fraction of a GPU's memory that an automatically chosen batch may 
 MOST_IMAGES = 128  # images on a GPU, above which an automatically chosen batch gains no speed
 MIN_STEPS = 50  # steps per epoch that an automatically chosen batch leaves, unless it has fewer images than MIN_IMAGES
 MIN_IMAGES = 8  # images per step, the default of train.py
-TOO_LARGE = re.compile("out of memory|cudnn|cublas|32-?bit ?index|INT_MAX|invalid configuration argument", re.I)
+TOO_LARGE = re.compile(
+    "out of memory|cudnn|cublas|unable to find an engine|32-?bit ?index|INT_MAX|invalid configuration argument", re.I
+)
 LOG_EVERY = 20  # optimizer steps between two logs on a GPU, where a log waits for the device
 LOG_SECONDS = 2.0  # the same in seconds, so that slow steps do not delay the answer to a signal
 PROFILE_WARM_UP = 5  # steps before a profile: the first ones allocate memory and choose algorithms
@@ -132,13 +134,15 @@ def number_of_gpus(ranks: Ranks) -> int:
 
 
 def less_memory(sizes: dict[str, int], accumulate: int, frozen: bool = False) -> str:
-    """Advises which batch size to lower, and to what, if a step of the frozen or of the thawed phase does not fit."""
+    """Advises which batch size to lower, and to what, if a step of the frozen or of the thawed phase does not fit.
+
+    The memory of CUDA graphs is not free between two steps, as during an evaluation."""
     name, other = ("freeze_batch_size", "batch_size") if frozen else ("batch_size", "freeze_batch_size")
     if sizes[name] == 1:
         return f"{name} is 1 already: lower image_size, or choose a smaller model"
     return (
         f"lower {name}={sizes[name]} to {sizes[name] // 2}; to keep the images per optimizer step, also set "
-        f"accumulate={2 * accumulate} (and {other}={max(1, sizes[other] // 2)})"
+        f"accumulate={2 * accumulate} (and {other}={max(1, sizes[other] // 2)}); cuda_graphs=false takes less memory, too"
     )
 
 

@@ -134,12 +134,16 @@ def graphed(model: nn.Module, shape: tuple[int, ...], autocast: Callable, log: C
     # A harmless warning: the passes are captured on another stream than the optimizer's, and PyTorch synchronizes the two.
     warnings.filterwarnings("ignore", message="The AccumulateGrad node's stream does not match")
     gc.collect()  # frees the graphs of the previous phase and the activations that they hold
+    torch.backends.cudnn.allow_tf32 = True  # as in `fit_one_epoch`: the kernels are chosen at the capture
+    stream = torch.cuda.current_stream()
     try:
         return Graphed(model, shape, autocast)
     except RuntimeError as error:
-        torch.cuda.empty_cache()
         log(f"CUDA graphs are not used, training continues without them: {str(error).strip().splitlines()[0]}")
-        return model
+    torch.cuda.set_stream(stream)  # a capture that fails leaves its own stream behind
+    gc.collect()
+    torch.cuda.empty_cache()  # not within `except`, whose traceback still holds the activations
+    return model
 
 
 def compile_forward(model: nn.Module, sizes_vary: bool, ranks: Ranks, sync_bn: bool = True) -> str:
