@@ -176,7 +176,7 @@ def test_arguments_that_contradict_the_checkpoint_are_refused(weights):
         load(weights, "yolox_s")
     with pytest.raises(ValueError, match="leave out model= and classes="):
         load(weights, classes=["blue", "red"])
-    with pytest.raises(ValueError, match="multiples of 32, such as 416,96"):
+    with pytest.raises(ValueError, match="multiples of 32 up to 8192, such as 416,96"):
         load(weights, image_size=(420, 100))
 
 
