@@ -147,7 +147,7 @@ def test_the_report_tells_that_other_parts_are_left_out(source: Path, tmp_path: 
     def report(target: str, **options) -> str:
         return "\n".join(convert(str(source.parent), str(tmp_path / target), **options))
 
-    assert "if the data have parts, only train; part=all converts all" in report("one.txt")
+    assert "if it has parts, only train was converted; part=all converts all" in report("one.txt")
     assert not any("part=all" in report(f"{part}.txt", part=part) for part in ("train", "all"))
     assert "part=all" not in report("split.txt", split=(0.5, 0.5))
 

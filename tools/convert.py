@@ -98,7 +98,7 @@ def convert(source: str, target: str, **options) -> list[str]:
         goal.parent.mkdir(parents=True, exist_ok=True)
         write_all(texts)
     if cfg.part is None and not cfg.split:
-        report.append(f"{source}: if the data have parts, only train; part=all converts all")
+        report.append(f"{source}: if it has parts, only train was converted; part=all converts all")
     report += lines
     return report + [f"{path}: {len(parts)} images, {len(parts.boxes)} boxes" for path, parts in outputs.items()]
 
