@@ -337,11 +337,11 @@ def test_runs_from_scratch_stand_next_to_those_of_another_trainer_with_the_same_
         scratch_new_yolox_nano=bccd | {("bccd", 0): 0.7, ("chess", 1): 0.8},
         shipped=bccd,
     )
-    rows = [row | {"image_size": "224", "minutes": "9.96", "AP50": "0.85"} for row in rows]
+    rows = [row | {"image_size": "224", "minutes": "9.96", "cpu_minutes": "8", "AP50": "0.85"} for row in rows]
     lines = small_data_page.scratch_table(rows).splitlines()
     assert lines[2:] == [
-        "| bccd | 224 | 1 | ultralytics_yolo11n_scratch | 20 | 36 | 10.0 | 40.0 | 85.0 |",
-        "| bccd | 224 | 1 | scratch_new_yolox_nano | 20 | 36 | 10.0 | 50.0 | 85.0 |",
+        "| bccd | 224 | 1 | ultralytics_yolo11n_scratch | 20 | 36 | 10.0 | 8.0 | 40.0 | 85.0 |",
+        "| bccd | 224 | 1 | scratch_new_yolox_nano | 20 | 36 | 10.0 | 8.0 | 50.0 | 85.0 |",
     ]
     assert small_data_page.scratch_table(rows[:1]) == ""  # nothing to compare
 
