@@ -64,8 +64,8 @@ SCRATCH = """## From scratch, at equal minutes
 
 No pretrained weights. The trainers have their own defaults, and a number of epochs that takes about the same time, one
 thread each. `scratch_new` has the defaults of `train.py`, except `weights=none`. Minutes are those of training without
-evaluations. Other programs used the cores at the same time, so compare CPU minutes. Those of ours include an evaluation after each
-epoch, those of Ultralytics one at the end."""
+evaluations. Other programs used the cores at the same time, so compare CPU minutes. Those of ours include an evaluation
+after each epoch, those of Ultralytics one at the end."""
 METHOD = """## How it is measured
 
 `python -m benchmarks.small_data data=FOLDER weights=yolox_nano.pth stage=STAGE` measures,
