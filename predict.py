@@ -154,7 +154,7 @@ def find_images(source: str | list[str], output: str | None) -> dict[str, str]:
 def require_other_folder(output: str | None, sources: str | Path) -> None:
     """Raises ValueError if the results would replace files of the folder of the sources."""
     if output and Path(output).resolve() == Path(sources).resolve():
-        raise ValueError(f"output={output} holds the source, which would be overwritten: name another folder")
+        raise ValueError(f"output={output} holds the source, which could be overwritten: name another folder")
 
 
 def validation_images(detector: Detector) -> list[str]:

@@ -88,10 +88,10 @@ def trainer(
 def steps(cfg, model: str, amp: str, graphs: bool = True, compiled: bool = False) -> dict:
     """Measures training steps. Returns the cells of a row."""
     torch.cuda.reset_peak_memory_stats()
-    begin, said = time.perf_counter(), []
-    updater, one_step = trainer(cfg, model, amp, graphs and not compiled, said.append)
+    begin, messages = time.perf_counter(), []
+    updater, one_step = trainer(cfg, model, amp, graphs and not compiled, messages.append)
     cells = {"compile": compile_forward(updater.model, False, Ranks(device=updater.device))} if compiled else {}
-    cells |= {"CUDA graphs": said[0]} if said else {}
+    cells |= {"CUDA graphs": messages[0]} if messages else {}
     one_step()
     torch.cuda.synchronize()
     cells["first step s"] = round(time.perf_counter() - begin, 1)

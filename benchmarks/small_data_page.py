@@ -60,13 +60,14 @@ CHANGES = """## One change of the new defaults
 Each row changes one thing and keeps everything else, also the seed; the cells are the differences in points. Epochs and input
 sizes are those of the search. A cell without brackets is one pair of runs. Two runs that differ only in the seed are about 1
 point apart (raccoon_train: 4), so a difference below 2 points (raccoon_train: 8) may be chance. No change was adopted. At 416
-pixels, `scale=.8,1.25` gained nothing: see `new_scale_0.8` in the stage `screen epochs=30 image_size=416`."""
+pixels, one run with `scale=.8,1.25` was worse than one with the new defaults: compare `new_scale_0.8` and
+`best_rate_2_freeze_0` in the table of the stage `screen epochs=30 image_size=416`."""
 SCRATCH = """## From scratch, at equal minutes
 
 No pretrained weights. The trainers have their own defaults, and a number of epochs that takes about the same time, one
 thread each. `scratch_new` has the defaults of `train.py`, except `weights=none`. Minutes are those of training without
-evaluations. Other programs used the cores at the same time, so compare CPU minutes. Those of ours include an evaluation
-after each epoch, those of Ultralytics one at the end."""
+evaluations. CPU minutes are more reliable where other programs used the cores at the same time; they include the
+evaluations, in Thaw one after each epoch, in Ultralytics one at the end, so they overstate the time of Thaw."""
 METHOD = """## How it is measured
 
 `python -m benchmarks.small_data data=FOLDER weights=yolox_nano.pth stage=STAGE` measures,
@@ -238,7 +239,7 @@ def report_table(runs: Runs) -> str:
 
 
 def changes_table(runs: Runs) -> str:
-    """Returns what each single change of the new defaults gains on each data set, the questions in their order."""
+    """Returns what each single change of the new defaults gains on each data set, ordered by question."""
     changes = {name: change for name, change in tables.CHANGES.items() if runs.of.get(name)}
     differences = {name: partial(runs.difference, name, reference=changes[name].reference) for name in changes}
     differences = {name: of for name, of in differences.items() if of().count}

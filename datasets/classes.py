@@ -34,8 +34,8 @@ def choose_classes(
     """Merges classes by name, and then gives `data` the classes `classes` in that order (None: those of the data).
 
     With `select` boxes of other classes are left out with a note, otherwise they are an error. `complete`: every name must
-    be a class of the data. Otherwise data that have exactly `classes` are merged already: a run writes them so. Raises
-    DataError."""
+    be a class of the data. Without it, data that have exactly `classes` are returned unchanged, because a run writes its
+    validation data with merged classes. Raises DataError."""
     if data.classes == classes and not complete:
         return data
     names = [merge.get(name, name) for name in data.classes]

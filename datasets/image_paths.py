@@ -96,7 +96,7 @@ class ImageFinder:
 def _short_names(name: str) -> dict[str, None]:
     """Returns the last part of a path or URL, as written and without what Label Studio puts before it.
 
-    What follows `?` or `#` in a URL is no part of the path."""
+    In a URL, what follows `?` or `#` is ignored, except the path after `?d=` of Label Studio."""
     name = name.replace("\\", "/")
     name = name.partition("?d=")[2] or name
     base = unquote(re.split("[?#]", name)[0] if "://" in name else name).rpartition("/")[2]
@@ -129,14 +129,14 @@ class Stems:
 
 
 def most_alike(path: str, others: Sequence[str]) -> list[str]:
-    """Returns those of `others` that share most folder names with `path`."""
+    """Returns those of `others` that share the most folder names with `path`."""
     shared = [_shared(path, other) for other in others]
     most = max(shared, default=0)
     return [other for other, count in zip(others, shared, strict=True) if count == most]
 
 
 def _shared(path: str, other: str) -> int:
-    """Returns the number of folder names, in upper or lower case, that two paths share."""
+    """Returns the number of folder names that two paths share, ignoring case."""
     return len({*path.lower().split("/")[:-1]}.intersection(other.lower().split("/")[:-1]))
 
 
@@ -147,8 +147,8 @@ def _stem(path: str) -> str:
 def locate(name: str, folders: Sequence[str], keep: int = 1) -> str:
     """Returns the path of the file `name` in the first of `folders` that has it, or else in the first one.
 
-    The first folders of `name` may be those of another computer or of an export: data/, C:\\pets\\. Its last `keep` parts
-    always count."""
+    The first folders of `name` may be those of another computer or of an export: data/, C:\\pets\\. The last `keep` parts
+    are never cut off."""
     parts = [part for part in name.replace("\\", "/").split("/") if part not in ("", ".")]
     cuts = range(min(len(parts) - keep + 1, MAX_CUT))
     for rest in (name, *("/".join(parts[cut:]) for cut in cuts)):

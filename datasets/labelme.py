@@ -53,7 +53,7 @@ def read_labelme(
 def _in_root(image_root: str, folder: Path, image: str) -> str | None:
     """Returns the path of an image in `image_root`, with the subfolder of its JSON file or without it; None if it is not there.
 
-    Of a path that leads out of `image_root`, the name counts."""
+    Of an absolute path, or one with `..`, only the file name is used."""
     if os.path.isabs(image) or ":" in image or ".." in image.split("/"):
         image = image.rpartition("/")[2]
     places = [os.path.abspath(os.path.join(image_root, place)) for place in (folder / image, image)]

@@ -23,7 +23,7 @@ def files_under(folder: str | os.PathLike) -> list[str]:
 
     Hidden files are left out; a folder that links lead to twice is listed once."""
     found, seen, tops = [], set(), [os.fspath(folder)]
-    for top in tops:  # which grows by links, so that a folder has its own name if it can be reached without them
+    for top in tops:  # links are appended, so a folder that is also reachable without links keeps its own path
         for place, folders, names in os.walk(top, onerror=raise_unreadable):
             real = os.path.realpath(place)
             if real in seen:

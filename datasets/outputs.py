@@ -1,4 +1,4 @@
-"""Output files of tools and evaluations: whether they can be written, checked before long work; all are written or none."""
+"""Output files of tools and evaluations: checks before long work that they can be written, and `write_all`: all files or none."""
 
 import json
 import os
@@ -30,7 +30,7 @@ def results_in(folder: str | Path | None) -> list[Path]:
 
 
 def require_evaluation(folder: str | None, data: str | None) -> None:
-    """Raises ConfigError if an evaluation would replace files in a folder that are not those of an earlier one, or its `data`."""
+    """Raises ConfigError if an evaluation would replace its own `data`, or files in a folder that no earlier evaluation wrote."""
     there = results_in(folder)
     try:
         metrics = json.loads(Path(folder, "metrics.json").read_bytes()) if there else {}
@@ -38,7 +38,8 @@ def require_evaluation(folder: str | None, data: str | None) -> None:
     except (OSError, ValueError, RecursionError):
         own = False
     if there and not own:
-        raise ConfigError(f"output={folder}: {there[0]} is not of an earlier evaluation: name another folder")
+        why = "would be replaced, and there is no metrics.json of an earlier evaluation next to it"
+        raise ConfigError(f"output={folder}: {there[0]} {why}: name another folder")
     if data and Path(data).resolve() in [path.resolve() for path in there]:
         raise ConfigError(f"output={folder}: it holds the data, {data}, which would be replaced: name another folder")
 

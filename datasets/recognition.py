@@ -45,8 +45,8 @@ def _labeled_twice(data: Annotations) -> list[str]:
     again = [(one, other) for one, other in pairs if one != other]
     if not again:
         return []
-    fix = "keep one" + ", or write all boxes of an image in one line" * bool(data.lines[again[0][1]])
-    text = f"images that are labeled several times, of which each counts as an image: {len(again)}; {fix}"
+    fix = "keep one per image" + ", or write all its boxes in one line" * bool(data.lines[again[0][1]])
+    text = f"labels of images that have labels already: {len(again)}; each trains as another image, without the others: {fix}"
     rows = [f"  {_places(data, one, other)}" for one, other in again[:10]]
     rows += [f"  ... and {len(again) - 10} more"] * (len(again) > 10)
     return [printable("\n".join([f"{data.source}: {text}", *rows]))]

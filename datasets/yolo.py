@@ -96,7 +96,7 @@ def _darknet_config(path: Path) -> dict[str, Any]:
 
 
 def _yaml_names(path: Path, config: dict[str, Any]) -> tuple[str, ...]:
-    """Returns the class names of a data file: a list, a mapping from 0, 1, ..., or only their number `nc`."""
+    """Returns the class names of a data file: a list, a mapping from 0, 1, ..., or only their number (`nc`, or `classes`)."""
     key = "classes" if path.suffix.lower() == ".data" else "nc"
     names, count = config.get("names"), config.get(key, "").strip()
     if names and isinstance(names, str):
@@ -119,7 +119,7 @@ def _images(path: Path, root: str | None, key: str, entry: str, image_root: str 
     """Returns (images of one entry, notes). An entry is a folder, a list of images, or one image.
 
     Some labeling services export `../train/images` for `train/images`, or `data/train.txt` for `train.txt`. The folder that
-    names the part always counts: `test/images` is never `images`."""
+    names the part is never cut off: `test/images` does not become `images`."""
     try:
         bare = check_path(entry).replace("\\", "/").rstrip("/")
         check_path(root or "")
@@ -192,7 +192,7 @@ def _own_labels(folder: Path, images: Sequence[str], labels: Sequence[str]) -> l
         users[label] = own = image_paths.most_alike(label, users[label])
         if other := next((image for image in own if os.path.dirname(image) != os.path.dirname(own[0])), None):
             problems.append(f"{own[0]} and {other} would both have {label}")
-    fix = "give the folders of images and labels the same names, such as images/a and labels/a"
+    fix = "give the folders of images and labels the same names, such as images/a and labels/a, or take masks out"
     raise_any(f"{folder}: problems: {len(problems)}", [f"{problem}: {fix}" for problem in sorted(problems)])
     own = zip(images, nearest, strict=True)
     return [label if label and image in users[label] else f"{os.path.splitext(image)[0]}.txt" for image, label in own]
@@ -318,7 +318,7 @@ def _shared(source: str, images: list[str], labels: list[str], known: list[bool]
         if exists and os.path.basename(first.setdefault(label, image)) != os.path.basename(image):
             several.append(f"{first[label]} and {image} with {label}")
     text = f"{source}: images that share a label file: {len(several)}, for example "
-    return [f"{text}{pair}: take out what is no photo, such as a mask" for pair in several[:1]]
+    return [f"{text}{pair}: remove images that are not photos, such as masks" for pair in several[:1]]
 
 
 def _listing(folder: str) -> list[str]:

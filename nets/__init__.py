@@ -145,7 +145,7 @@ def _weights_file(name: str, weights: str | None, log: Callable[[str], None], op
 
 
 def check_size(size: tuple[int, int]) -> tuple[int, int]:
-    """Returns the input height and width. Raises ValueError, with the nearest valid size, unless both are multiples of 32."""
+    """Returns the input height and width. Raises ValueError, with the nearest valid size, unless both are 32, 64, ... 8192."""
     if any(side < 32 or side % 32 or side > 8192 for side in size):  # as utils/validate.py
         nearest = ",".join(str(min(max(round(side / 32), 1), 256) * 32) for side in size)
         must = f"height and width must be multiples of 32 up to 8192, such as {nearest}"

@@ -115,7 +115,7 @@ def spoil(folder: Path, what: str) -> Path:
         ("list", "config.json holds no constants"),
         ("bytes", "log.csv cannot be read"),
         ("nan", "line 2: AP is 'nan', not a number"),
-        ("huge", "line 2: seconds is '1e300', too large"),
+        ("huge", "line 2: seconds is '1e300', not a number below 1e.12: delete"),
         ("no config.json", "not a run folder"),
         ("no log.csv", "has not begun"),
     ],
@@ -173,7 +173,7 @@ def test_only_an_earlier_comparison_is_replaced(tmp_path, capsys, name):
     main([str(run), f"output={out}"]), main([str(run), f"output={out}"])
     (out / "compare.html").unlink(), (out / name).write_bytes(b"mine"), (tmp_path / name).write_bytes(b"mine")
     for words in ([f"output={out}"], []):
-        with pytest.raises(SystemExit, match=f"{name} is not from a comparison: output=FOLDER names"):
+        with pytest.raises(SystemExit, match=f"{name} would be replaced, and no page of an earlier"):
             main([str(run), *words])
     assert (out / name).read_bytes() == (tmp_path / name).read_bytes() == b"mine"
     capsys.readouterr()

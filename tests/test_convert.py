@@ -178,7 +178,7 @@ def test_no_file_is_overwritten(source: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["classes.txt", "Labels.txt", "_classes.txt"])
 def test_a_target_named_like_a_file_of_classes_is_refused(source: Path, tmp_path: Path, name: str) -> None:
-    with pytest.raises(DataError, match=f"{name}: a file of this name holds class names: give another name"):
+    with pytest.raises(DataError, match=f"{name}: this name is reserved for class names: give another one"):
         convert(str(source), str(tmp_path / "out" / name))
 
 

@@ -92,9 +92,7 @@ def test_errors_name_the_fix(install, tmp_path):
 def test_a_line_that_is_no_requirement_is_named(tmp_path):
     path = tmp_path / "requirements.txt"
     path.write_text("numpy>=1  # arrays\n\n-r other.txt\n")
-    with pytest.raises(
-        ConfigError, match=r"requirements.txt:3: '-r other.txt' is not a requirement: write one package"
-    ):
+    with pytest.raises(ConfigError, match=r"requirements.txt:3: '-r other.txt' cannot be read: write one package"):
         read(path)
 
 
@@ -104,7 +102,9 @@ def test_only_an_earlier_page_is_replaced(install, tmp_path):
     page = tmp_path / "new" / "page.md"
     assert main(Config(str(tmp_path / "r.txt"), str(page))) == main(Config(str(tmp_path / "r.txt"), str(page)))
     for output in (tmp_path / "r.txt", tmp_path):
-        with pytest.raises(ConfigError, match="output=.* exists and is no page of licenses: give another name"):
+        with pytest.raises(
+            ConfigError, match="output=.* exists and was not written by tools.licenses: give another name"
+        ):
             main(Config(str(tmp_path / "r.txt"), str(output)))
     with pytest.raises(ConfigError, match="r.txt is a file, not a folder"):
         main(Config(str(tmp_path / "r.txt"), str(tmp_path / "r.txt" / "page.md")))

@@ -422,10 +422,16 @@ def test_instances_are_chosen_among_the_files_of_coco(tmp_path: Path) -> None:
 _SHAPES = {"imagePath": "a.png", "shapes": [{"label": "cat", "points": [[1, 2], [9, 8]]}]}
 _IMAGES = [{"id": number, "file_name": "a.png"} for number in (1, 2)]
 TWICE = {  # format -> (files, what the note tells about the two places)
-    "LabelMe": ({"a.json": _SHAPES, "a (copy).json": _SHAPES}, "keep one\n.*a.png: .*a .copy..json and .*a.json"),
-    "lines": ({"x.txt": "a.png 1,2,9,8,0\n./a.png 3,4,9,8,0\n"}, "or write all boxes of an image in one line\n.*2$"),
-    "COCO": ({"x.json": {"images": _IMAGES, "annotations": [], "categories": []}}, "keep one\n.*a.png$"),
-    "YOLO": ({"x.yaml": "train: [., a.png]\nnames: [cat]\n", "a.txt": "0 .5 .5 .2 .2\n"}, "keep one\n.*a.png$"),
+    "LabelMe": (
+        {"a.json": _SHAPES, "a (copy).json": _SHAPES},
+        "keep one per image\n.*a.png: .*a .copy..json and .*a.json",
+    ),
+    "lines": ({"x.txt": "a.png 1,2,9,8,0\n./a.png 3,4,9,8,0\n"}, "or write all its boxes in one line\n.*2$"),
+    "COCO": ({"x.json": {"images": _IMAGES, "annotations": [], "categories": []}}, "keep one per image\n.*a.png$"),
+    "YOLO": (
+        {"x.yaml": "train: [., a.png]\nnames: [cat]\n", "a.txt": "0 .5 .5 .2 .2\n"},
+        "keep one per image\n.*a.png$",
+    ),
 }
 
 
@@ -437,5 +443,8 @@ def test_images_that_are_labeled_twice_are_reported(tmp_path: Path, form: str) -
     for name, contents in files.items():
         text(tmp_path / name, contents)
     (note,) = read(str(tmp_path if form == "LabelMe" else tmp_path / next(iter(files))), "train").notes
-    assert "images that are labeled several times, of which each counts as an image: 1; keep one" in note
+    assert (
+        "labels of images that have labels already: 1; each trains as another image, without the others: keep one"
+        in note
+    )
     assert re.search(words, note), note

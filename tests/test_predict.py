@@ -108,14 +108,14 @@ def test_source_images_are_never_overwritten(weights, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path / "in")
     before = (tmp_path / "in/a.png").read_bytes()
     for source in ("a.png", ".", "*.png", str(tmp_path / "in")):
-        with pytest.raises(ValueError, match="would be overwritten"):
+        with pytest.raises(ValueError, match="could be overwritten"):
             run(weights, source, ".")
     assert (tmp_path / "in/a.png").read_bytes() == before
 
 
 def test_a_source_video_is_never_overwritten(weights, film, tmp_path):
     before = film.read_bytes()
-    with pytest.raises(ValueError, match="would be overwritten"):
+    with pytest.raises(ValueError, match="could be overwritten"):
         run(weights, film, tmp_path)
     assert film.read_bytes() == before and files(tmp_path).count("detections.json") == 0
 

@@ -345,8 +345,9 @@ def run_demo(folder: Path, *words: str, launcher: tuple[str, ...] = ()) -> float
 
 @pytest.mark.slow
 def test_demo_learns_from_scratch(tmp_path):
-    """In 12 of its 32 epochs; benchmarks/results/demo.md has the whole demo."""
-    assert run_demo(tmp_path / "demo", "weights=http://127.0.0.1:9", "epochs=12", "evaluate_every=6") > 0.3
+    """In 12 of its 32 epochs, seeds 0 to 2 end at .25 to .32, and rounding changes them as much: one computer has .29, another
+    more than .3 with the same seed. benchmarks/results/demo.md has the whole demo."""
+    assert run_demo(tmp_path / "demo", "weights=http://127.0.0.1:9", "epochs=12", "evaluate_every=6") > 0.15
     command = [sys.executable, str(ROOT / "predict.py")]  # the command that the end of the run recommends
     done = subprocess.run(command, cwd=tmp_path / "demo", capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -112,8 +112,8 @@ def number(text: str | None, where: str) -> float:
     except ValueError:
         value = math.nan
     if not abs(value) < LARGEST:
-        why = "too large" if math.isfinite(value) else "not a number"
-        raise RunError(f"{where} is {'missing' if not text else repr(text[:CUT])}, {why}")
+        given = repr(text[:CUT]) if text else "missing"
+        raise RunError(f"{where} is {given}, not a number below {LARGEST:g}: delete the incomplete line")
     return value
 
 
@@ -215,7 +215,8 @@ def require_page(folder: Path) -> None:
     known = page.is_file() and f"<title>{TITLE}</title>".encode() in page.read_bytes()[:1000]
     other = next((path for path in (page, plot) if path.exists() and not known), None)
     if other:
-        raise ConfigError(f"{other} is not from a comparison: output=FOLDER names another folder, or delete it")
+        why = "would be replaced, and no page of an earlier comparison lies next to it"
+        raise ConfigError(f"{other} {why}: give another folder with output=FOLDER, or delete the file")
 
 
 def main(words: Sequence[str]) -> None:

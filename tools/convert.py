@@ -69,7 +69,7 @@ def convert(source: str, target: str, **options) -> list[str]:
     if goal.suffix.lower() not in (".txt", ".json"):
         raise DataError(f"{target}: the name must end with .txt (annotation file) or .json (COCO JSON)")
     if goal.name.lower() in CLASS_FILES:
-        raise DataError(f"{target}: a file of this name holds class names: give another name")
+        raise DataError(f"{target}: this name is reserved for class names: give another one, such as all.txt")
     part = cfg.part or ("all" if cfg.split else "train")
     require_writable(target, goal.parent)
     cutter = _cutter(cfg)
@@ -97,7 +97,8 @@ def convert(source: str, target: str, **options) -> list[str]:
         texts |= {path: write(chosen, place) for path, chosen in outputs.items()}
         goal.parent.mkdir(parents=True, exist_ok=True)
         write_all(texts)
-    if cfg.part is None and not cfg.split:
+    divided = Path(source).is_dir() or Path(source).suffix.lower() in (".yaml", ".yml", ".data")
+    if divided and cfg.part is None and not cfg.split:
         report.append(f"{source}: if it has parts, only train was converted; part=all converts all")
     report += lines
     return report + [f"{path}: {len(parts)} images, {len(parts.boxes)} boxes" for path, parts in outputs.items()]

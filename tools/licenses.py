@@ -139,7 +139,9 @@ def requirement_of(line: str, where: str) -> Requirement:
     try:
         return Requirement(line)
     except InvalidRequirement as error:
-        raise ConfigError(f"{where}: {line!r} is not a requirement: write one package in a line") from error
+        raise ConfigError(
+            f"{where}: {line!r} cannot be read: write one package per line, such as torch>=2.6"
+        ) from error
 
 
 def package_of(name: str, users: set[str], direct: bool) -> Package:
@@ -189,7 +191,7 @@ def require_output(path: str) -> None:
     file = Path(path)
     require_writable(f"output={path}", file.parent)
     if file.exists() and not (file.is_file() and file.read_bytes().startswith(INTRO.partition("\n")[0].encode())):
-        raise ConfigError(f"output={path} exists and is no page of licenses: give another name")
+        raise ConfigError(f"output={path} exists and was not written by tools.licenses: give another name")
 
 
 def main(cfg: Config) -> str:

@@ -139,8 +139,8 @@ def other_format(path: str | Path, contents: Any) -> CheckpointError:
 
 
 def restore_best(folder: Path, last: Mapping[str, Any], best_epoch: int) -> None:
-    """Writes a missing best.pt from last.pt, whose contents are `last`, if it was saved after this epoch and before the next
-    one began; else prints a warning."""
+    """Writes a missing best.pt from last.pt, whose contents are `last`, if that was saved right after `best_epoch`, before the
+    next epoch began; otherwise prints a warning."""
     if best_epoch and best_epoch == last["epoch"] and not last["resume"]["meter"]["batches"]:
         checkpoint.save(folder / "best.pt", {key: value for key, value in last.items() if key != "resume"})
         print(f"{folder / 'best.pt'} was missing: written again from last.pt")

@@ -136,13 +136,13 @@ def number_of_gpus(ranks: Ranks) -> int:
 def less_memory(sizes: dict[str, int], accumulate: int, frozen: bool = False) -> str:
     """Advises which batch size to lower, and to what, if a step of the frozen or of the thawed phase does not fit.
 
-    The memory of CUDA graphs is not free between two steps, as during an evaluation."""
+    CUDA graphs keep their memory between steps, also during an evaluation."""
     name, other = ("freeze_batch_size", "batch_size") if frozen else ("batch_size", "freeze_batch_size")
     if sizes[name] == 1:
         return f"{name} is 1 already: lower image_size, or choose a smaller model"
     return (
         f"lower {name}={sizes[name]} to {sizes[name] // 2}; to keep the images per optimizer step, also set "
-        f"accumulate={2 * accumulate} (and {other}={max(1, sizes[other] // 2)}); cuda_graphs=false takes less memory, too"
+        f"accumulate={2 * accumulate} (and {other}={max(1, sizes[other] // 2)}); cuda_graphs=false also saves memory"
     )
 
 

@@ -85,9 +85,9 @@ def choose(
 
 @dataclass(frozen=True)
 class Schedule:
-    """Learning rate as a function of the step: quadratic warm-up, decay, then a constant minimum.
+    """Learning rate as a function of the step: quadratic warm-up, decay, then the rate that the decay has reached.
 
-    The minimum is held during the last `no_aug_epochs`. `schedule(step)` is scaled with the images per step: linearly with
+    That rate is held during the last `no_aug_epochs`. `schedule(step)` is scaled with the images per step: linearly with
     power 1 (Goyal et al. 2017); by their square root with power .5 (Malladi et al. 2022, for adam), but not above 64 images.
     """
 

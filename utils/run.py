@@ -275,7 +275,7 @@ def _git(root: Path, *words: str) -> str | None:
 def _write_json(path: Path, value: Any) -> None:
     with checkpoint.atomic_write(path) as file:
         text = json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n"
-        file.write(text.encode("utf-8", "backslashreplace"))  # as JSON writes half of a surrogate pair
+        file.write(text.encode("utf-8", "backslashreplace"))  # a lone surrogate becomes its JSON escape
 
 
 def open_run(folder: Path, config: dict, ranks: Ranks, marks: dict, rows: tuple) -> Run | None:

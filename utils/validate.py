@@ -174,7 +174,7 @@ def one_of(*values: Any) -> Check:
 
 
 def text_or_none(value: Any) -> str:
-    """Checks for None, or text as `config.check` allows it. File names may have bytes that are not UTF-8."""
+    """Checks for None, or text without control characters, as in `config.check`. File names may be other than UTF-8."""
     fits = value is None or (type(value) is str and not _CONTROL.search(value))
     return "" if fits else "text without control characters"
 
