@@ -67,7 +67,8 @@ SCRATCH = """## From scratch, at equal minutes
 No pretrained weights. The trainers have their own defaults, and a number of epochs that takes about the same time, one
 thread each. `scratch_new` has the defaults of `train.py`, except `weights=none`. Minutes are those of training without
 evaluations. CPU minutes are more reliable where other programs used the cores at the same time; they include the
-evaluations, in Thaw one after each epoch, in Ultralytics one at the end, so they overstate the time of Thaw."""
+evaluations, in Thaw one after each epoch, in Ultralytics one at the end, so they overstate the time of Thaw. The rows with
+seed 2 were measured side by side on otherwise idle cores."""
 METHOD = """## How it is measured
 
 `python -m benchmarks.small_data data=FOLDER weights=yolox_nano.pth stage=STAGE` measures,
