@@ -38,10 +38,10 @@ def read_labelme(
     for path, file in zip(files, labeled, strict=True):
         own = path.relative_to(folder)
         named = os.path.join(own.parent, file.image)
-        beside = named if file.image and os.path.isfile(folder / named) else near.get(own.with_suffix("").as_posix())
-        image = (_in_root(image_root, own.parent, file.image) if image_root and file.image else None) or beside
+        near_file = named if file.image and os.path.isfile(folder / named) else near.get(own.with_suffix("").as_posix())
+        image = (_in_root(image_root, own.parent, file.image) if image_root and file.image else None) or near_file
         pairs.append((image or finder.find(file.image or own.with_suffix(".jpg").as_posix()), file))
-        used |= {Path(os.path.normpath(place)).as_posix() for place in (beside, pairs[-1][0]) if place}
+        used |= {Path(os.path.normpath(place)).as_posix() for place in (near_file, pairs[-1][0]) if place}
     names = names_of(labeled)
     pack = Packer(str(folder), str(folder), names, classes)
     pack.problems += problems
