@@ -177,6 +177,35 @@ def no_clipping() -> Replacements:
     return {"choose": wrap}
 
 
+def l1_always() -> Replacements:
+    """The L1 loss of YOLOX is on in all epochs, not only in those without augmentation."""
+
+    def wrap(fit_one_epoch: Callable) -> Callable:
+        def fit(network, criterion, *rest):
+            criterion.l1 = True
+            return fit_one_epoch(network, criterion, *rest)
+
+        return fit
+
+    return {"fit_one_epoch": wrap}
+
+
+def loss_weight(name: str, factor: float) -> Replacements:
+    """The loss `name` counts `factor` times as much in the total, which is minimized."""
+
+    def wrap(fit_one_epoch: Callable) -> Callable:
+        def fit(network, criterion, *rest):
+            def weighted(*args):
+                losses = criterion(*args)
+                return losses | {"total": losses["total"] + (factor - 1) * losses[name]}
+
+            return fit_one_epoch(network, weighted, *rest)
+
+        return fit
+
+    return {"fit_one_epoch": wrap}
+
+
 def few_images(images: int) -> Replacements:
     """Trains with this number of training images only, at equal distances in their list."""
 
@@ -247,6 +276,25 @@ def copy_paste(probability: float) -> Replacements:
     def wrap(build_data: Callable) -> Callable:
         def build(cfg, letterbox, train_data, val_data, extra_augment, ranks):
             return build_data(cfg, letterbox, train_data, val_data, CopyPaste(probability), ranks)
+
+        return build
+
+    return {"build_data": wrap}
+
+
+def vertical_flip(probability: float) -> Replacements:
+    """Finished training samples are mirrored top to bottom with this probability, except in the no-augmentation epochs."""
+
+    def flip(image: np.ndarray, boxes: np.ndarray, labels: np.ndarray, rng: np.random.Generator):
+        if rng.random() < probability:
+            height = image.shape[0]
+            image, boxes = image[::-1].copy(), boxes.copy()
+            boxes[:, [1, 3]] = height - boxes[:, [3, 1]]
+        return image, boxes, labels
+
+    def wrap(build_data: Callable) -> Callable:
+        def build(cfg, letterbox, train_data, val_data, extra_augment, ranks):
+            return build_data(cfg, letterbox, train_data, val_data, flip, ranks)
 
         return build
 

@@ -72,6 +72,7 @@ LENGTH = "3. Length"
 SIZE = "4. Input size"
 OPTIMIZER = "5. Optimizer, learning rate, batch, weight decay and no-augmentation epochs"
 AUGMENTATION = "6. Augmentation"
+LOSS = "The loss"
 COMBINED = "7. The best changes together"
 FEW = "8. Freezing with 30 training images"
 SCRATCH = "From scratch, and other trainers"
@@ -265,6 +266,10 @@ CHANGES = {
     "new_batch_16": change(OPTIMIZER, "`batch_size=16`", batch_size=16),
     "new_decay_0.2": change(OPTIMIZER, "`weight_decay=.2`", weight_decay=0.2),
     "new_decay_0.01": change(OPTIMIZER, "`weight_decay=.01`", weight_decay=0.01),
+    "new_l1_always": change(LOSS, "the L1 loss in all epochs", (hook.l1_always,)),
+    "new_box_2": change(LOSS, "twice the weight of the IoU loss", (hook.loss_weight, "box", 2.0)),
+    "new_ema_0.5": change(OPTIMIZER, "the EMA averages over half as many steps", (hook.ema_length, 0.5)),
+    "new_vertical_flip": change(AUGMENTATION, "mirrored top to bottom with probability .5", (hook.vertical_flip, 0.5)),
     "new_sgd": change(OPTIMIZER, '`optimizer="sgd"`, its default rate and decay', optimizer="sgd", learning_rate=None),
 }
 RECIPES |= {name: change.recipe for name, change in CHANGES.items()}

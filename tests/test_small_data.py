@@ -246,6 +246,33 @@ def test_a_longer_average():
     assert (plain.decay, longer.decay) == pytest.approx((0.95, 0.975))
 
 
+def test_hooks_on_the_loss(demo_images, tmp_path):
+    """No box has an L1 loss before the no-augmentation epochs, unless the hook turns it on. Weights add up in the total."""
+    with small_data_hooks.hooked([(small_data_hooks.l1_always,)]):
+        train_quietly(small_config(demo_images, tmp_path, epochs=2, no_aug_epochs=1))
+    lines = (only_run(tmp_path) / "log.csv").read_text().splitlines()
+    column = lines[0].split(",").index("loss_l1")
+    assert all(float(line.split(",")[column]) > 0 for line in lines[1:]) and len(lines) == 3
+
+    found = []
+    wrap = small_data_hooks.loss_weight("box", 2.0)["fit_one_epoch"]
+    wrap(lambda _, criterion: found.append(criterion()))(None, lambda: {"total": 5.0, "box": 3.0, "class": 2.0})
+    assert found == [{"total": 8.0, "box": 3.0, "class": 2.0}]
+
+
+def test_vertical_flips_move_the_boxes_with_the_image():
+    image = np.zeros((64, 96, 3), np.uint8)
+    image[3:21, 2:20] = 255
+    kept, boxes = image.copy(), np.array([[2, 3, 20, 21]], np.float32)
+    flipped = []
+    build = small_data_hooks.vertical_flip(1.0)["build_data"](lambda *args: flipped.append(args[4]))
+    build(None, None, None, None, None, None)
+    mirrored, moved, labels = flipped[0](image, boxes, np.array([1]), np.random.default_rng(0))
+    x1, y1, x2, y2 = moved[0].astype(int)
+    assert (x1, y1, x2, y2) == (2, 43, 20, 61) and mirrored[y1:y2, x1:x2].all() and labels == [1]
+    assert mirrored.sum() == image.sum() and np.array_equal(image, kept) and boxes[0, 1] == 3
+
+
 def test_pasted_copies_lie_inside_the_image_and_beside_other_boxes():
     rng = np.random.default_rng(0)
     image = rng.integers(0, 255, (64, 96, 3)).astype(np.uint8)
