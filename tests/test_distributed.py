@@ -19,7 +19,7 @@ from simulated_gpu import simulated_gpu
 from small import log_of
 from torch import nn
 from torch._dynamo.testing import CompileCounter
-from toys import FAMILIES
+from toys import FAMILIES, make_updater, toy
 
 import nets
 import train
@@ -27,7 +27,7 @@ from datasets import formats
 from datasets.dataset import DetectionDataset
 from datasets.loader import TrainSampler, ValSampler, build_loader
 from datasets.mosaic import Augment
-from utils import distributed, measure, wrap
+from utils import distributed, measure, summary, wrap
 from utils.config import ConfigError
 from utils.distributed import Ranks, RemoteError, choose_device
 from utils.fit import Meter, evaluate, fit_one_epoch
@@ -144,6 +144,7 @@ def collectives(ranks, folder):
         "on_main": ranks.on_main(lambda: ranks.rank + 5),
         "once_per_node": ranks.once_per_node(lambda: ranks.rank + 5),
         "node_ranks": ranks.node_ranks,
+        "printed": summary.derived(8, 0, make_updater(toy()), ranks)["images per process"],
         "file": file.read_bytes(),
         "weight": model.weight.tolist(),
         "a failure": error_of(ranks.once_per_node, fail),
@@ -258,6 +259,10 @@ def test_collectives_give_all_ranks_the_same(two):
 def test_the_error_of_a_rank_ends_the_others_with_a_remote_error(two):
     assert [rank["collectives"]["a failure"] for rank in two] == ["KeyError: 'own error'", "RemoteError: rank 0 failed"]
     assert issubclass(RemoteError, RuntimeError)
+
+
+def test_the_table_of_a_run_names_the_backend(two):
+    assert {rank["collectives"]["printed"] for rank in two} == {"4 of 8, 2 process(es) over gloo"}
 
 
 def test_differences_between_ranks_are_named_on_all_ranks(two):

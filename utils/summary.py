@@ -20,8 +20,9 @@ def derived(batch_size: int, workers: int, updater: Updater, ranks: Ranks) -> di
     """Returns values for the printed table that are computed from constants."""
     schedule, plan = updater.schedule, updater.schedule.plan
     local = -(-batch_size // ranks.world_size)
+    over = f" over {torch.distributed.get_backend()}" if ranks.world_size > 1 else ""  # gloo, or cpu:gloo,cuda:nccl
     return {
-        "images per process": f"{local} of {batch_size}, {ranks.world_size} process(es)",
+        "images per process": f"{local} of {batch_size}, {ranks.world_size} process(es){over}",
         "steps per epoch": f"{plan.frozen_steps} frozen, {plan.steps} thawed" if plan.freeze_epochs else plan.steps,
         "learning_rate": rate_text(schedule.learning_rate, schedule),
         "min_learning_rate": rate_text(schedule.min_learning_rate, schedule),
