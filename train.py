@@ -255,9 +255,8 @@ def fixed_constants(cfg: Config, data: Annotations, extra_augment: Callable) -> 
 
 def common_constants(cfg: Config, val: Annotations) -> dict[str, str]:
     """Returns what the processes of one run must have in common besides `fixed_constants`, as text."""
-    constants = {name: show(value) for name, value in asdict(cfg).items() if name not in PER_NODE}
-    versions = {"code": code_digest(Path(__file__).parent), "torch": torch.__version__}
-    return constants | versions | {"validation data": val.digest()}
+    other = {"code": code_digest(Path(__file__).parent), "torch": torch.__version__, "validation data": val.digest()}
+    return {name: show(value) for name, value in asdict(cfg).items() if name not in PER_NODE} | other
 
 
 def build_model(cfg: Config, classes: tuple, saved: dict | None, ranks: Ranks, log: Callable):
@@ -284,7 +283,7 @@ def fit_to_memory(cfg: Config, model, data: Annotations, saved: dict | None, ran
     step = (model, nets.criterion(model), largest, max(boxes, 1), cfg.amp)
     step_bytes = partial(measure.training_memory, *step, all_gpus=ranks.all_gpus)
     before = dict(zip(sizes, saved["batch_sizes"], strict=True)) if saved else None
-    sizes = measure.choose_batch_sizes(sizes, before, step_bytes, len(data), ranks)
+    sizes = measure.choose_batch_sizes(sizes, before, step_bytes, len(data), cfg.accumulate, ranks)
     thaws = cfg.freeze_epochs < cfg.epochs
     return sizes, measure.check_thawed_step(step_bytes, sizes, cfg.accumulate, ranks) if on_gpu and thaws else 0
 
@@ -339,7 +338,8 @@ def from_command_line(argv: list[str]) -> Config:
     """Returns the constants with the overrides of DEMO (only for the demo) and of the command line."""
     cfg = override(Config(), argv, {"train": os.path.exists})
     if is_demo(cfg.train):  # the command line overrides DEMO
-        cfg = override(replace(Config(), **DEMO), argv, {"train": os.path.exists})
+        demo = DEMO if cfg.weights else DEMO | {"freeze_epochs": 0}  # a frozen random backbone learns nothing
+        cfg = override(replace(Config(), **demo), argv, {"train": os.path.exists})
         if os.environ.get("RANK", "0") == "0":
             print("demo: the constants DEMO in train.py, marked * in the table; not for your own data")
     return cfg

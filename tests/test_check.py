@@ -108,7 +108,7 @@ def test_imbalanced_classes_are_a_warning_and_data_without_boxes_an_error(tmp_pa
 @pytest.mark.parametrize(
     "side, size, words",
     [
-        (9.5, "416", "half of the boxes are below 12 pixels at 416: image_size=544,544"),
+        (9.5, "416", "half of the boxes are below 12 pixels at 416: image_size=672,672"),
         (
             5,
             "384,640",
@@ -120,6 +120,7 @@ def test_imbalanced_classes_are_a_warning_and_data_without_boxes_an_error(tmp_pa
             "416",
             "half of the boxes are below 32 pixels at 416: image_size=672,672 is slower, and probably more accurate",
         ),
+        (13.7, "256", "half of the boxes are below 32 pixels at 256: image_size=416,416"),
         (28, "416", "half of the boxes are below 32 pixels at 416: image_size=480,480"),
         (30, "1280", "the boxes are large enough at 1280"),
         (40, "416", "the boxes are large enough at 416"),

@@ -61,26 +61,33 @@ def test_automatic_batch_sizes_of_both_phases_and_of_a_resumed_run(gpu):
         return images * (GIB if frozen else 2 * GIB)
 
     ranks, sizes = Ranks(device=gpu()), {"freeze_batch_size": 0, "batch_size": 0}
-    assert measure.choose_batch_sizes(sizes, None, step_bytes, 100, ranks) == {"freeze_batch_size": 8, "batch_size": 4}
-    assert measure.choose_batch_sizes({**sizes, "batch_size": 6}, None, step_bytes, 100, ranks)["batch_size"] == 6
+    assert measure.choose_batch_sizes(sizes, None, step_bytes, 100, 1, ranks) == {
+        "freeze_batch_size": 8,
+        "batch_size": 4,
+    }
+    assert measure.choose_batch_sizes({**sizes, "batch_size": 6}, None, step_bytes, 100, 1, ranks)["batch_size"] == 6
     before = {"freeze_batch_size": 3, "batch_size": 5}
-    assert measure.choose_batch_sizes(sizes, before, step_bytes, 100, ranks) == before
+    assert measure.choose_batch_sizes(sizes, before, step_bytes, 100, 1, ranks) == before
     with pytest.raises(ConfigError, match="not even one image fits"):
-        measure.choose_batch_sizes(sizes, None, lambda *_, **__: 100 * GIB, 100, ranks)
+        measure.choose_batch_sizes(sizes, None, lambda *_, **__: 100 * GIB, 100, 1, ranks)
 
 
 @pytest.mark.parametrize(
-    ("length", "gpus", "batch_size"),
-    [(100_000, 1, 128), (100_000, 4, 512), (5000, 1, 64), (5000, 4, 64), (200, 1, 8), (200, 8, 8), (9, 1, 8)],
+    ("length", "accumulate", "gpus", "batch_size"),
+    [
+        *((100_000, 1, 1, 128), (100_000, 1, 4, 512), (5000, 1, 1, 64), (5000, 1, 4, 64)),
+        *((450, 1, 8, 8), (650, 1, 4, 8), (1250, 1, 8, 16), (5000, 4, 1, 16), (5000, 4, 4, 16)),
+        *((200, 1, 1, 8), (200, 1, 8, 8), (200, 4, 1, 2), (200, 4, 8, 8), (9, 1, 1, 8)),
+    ],
 )
 def test_automatic_batch_leaves_fifty_steps_per_epoch_and_has_at_most_128_images_per_gpu(
-    gpu, length, gpus, batch_size, monkeypatch
+    gpu, length, accumulate, gpus, batch_size, monkeypatch
 ):
-    """With a model so small that thousands of images fit. Few images: the default batch size is not undercut."""
+    """With a model so small that thousands of images fit. Few images: 8 per optimizer step, or one on each GPU."""
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
     ranks = Ranks(device=gpu(), all_gpus=gpus > 1)
     sizes = {"freeze_batch_size": 0, "batch_size": 0}
-    chosen = measure.choose_batch_sizes(sizes, None, lambda images, frozen: images, length, ranks)
+    chosen = measure.choose_batch_sizes(sizes, None, lambda images, frozen: images, length, accumulate, ranks)
     assert chosen == dict.fromkeys(sizes, batch_size)
 
 

@@ -283,6 +283,12 @@ def test_demo_trains_from_scratch_without_weights_and_own_data_need_them(tmp_pat
     assert "a frozen random backbone learns nothing" in text
     assert "FROM SCRATCH" not in text and "backbone frozen," in text  # the user asked for both
     assert "WARNING: freeze_epochs=4 without weights" in text and "backbone is never thawed" in text
+    assert train.from_command_line(["weights=none"]).freeze_epochs == 0
+    assert (
+        train.from_command_line([]).freeze_epochs
+        == train.from_command_line(["weights=none", "freeze_epochs=4"]).freeze_epochs
+        == 4
+    )
     own = str(tmp_path / "data/demo/val.txt")
     with pytest.raises(PretrainedError, match="by hand"):
         train.main(train.Config(train=own, val=own, weights=unreachable))

@@ -94,16 +94,23 @@ def largest_batch(step_bytes: Callable[[int], int], limit: int, device: torch.de
 
 
 def choose_batch_sizes(
-    sizes: dict[str, int], before: dict[str, int] | None, step_bytes: Callable[..., int], length: int, ranks: Ranks
+    sizes: dict[str, int],
+    before: dict[str, int] | None,
+    step_bytes: Callable[..., int],
+    length: int,
+    accumulate: int,
+    ranks: Ranks,
 ) -> dict[str, int]:
     """Returns `sizes` (freeze_batch_size, batch_size) with a number in place of each 0 (automatic).
 
     A resumed run takes the numbers of `before`. A new run takes what fits the smallest GPU, times the number of GPUs, but
     leaves enough steps per epoch: the learning rate grows with the batch, and few large steps train worse than many.
-    `step_bytes(images, frozen)`: bytes of a step on one GPU; `length`: training images. Raises ConfigError without a GPU.
+    `step_bytes(images, frozen)`: bytes of a step on one GPU; `length`: training images; `accumulate`: batches per optimizer
+    step. Raises ConfigError without a GPU.
     """
     chosen, gpus = {}, number_of_gpus(ranks)
-    limit = min(MOST_IMAGES, -(-min(length, max(length // MIN_STEPS, MIN_IMAGES)) // gpus))
+    of_step = min(length, max(length // MIN_STEPS, MIN_IMAGES))
+    limit = min(MOST_IMAGES, max(of_step // (gpus * accumulate), 1))
     for name, size in sizes.items():
         if size or before:
             chosen[name] = size or before[name]
