@@ -2,20 +2,24 @@
 
     python -m benchmarks.small_data data=FOLDER weights=yolox_nano.pth stage=screen [minutes=60]
 
-Each run adds a row to small_data.csv and its mAP over time to small_data_curves.csv, in benchmarks/results. A run that
-has a row is not repeated, also if it failed: delete the row to repeat it. After `minutes` no run begins; the same command
-continues later. At the end benchmarks/small_data_page.py writes the page with tables and plot.
+Each run takes minutes. It adds a row to small_data.csv and its mAP over time to small_data_curves.csv, in `results`. A run
+that has a row there is not repeated, unless it failed; `results=FOLDER` begins a table of your own. After `minutes` no run
+begins; the same command continues later. At the end benchmarks/small_data_page.py writes the page with tables and plot,
+whose section "The data sets" says where their images are from and which files `data` has.
 """
 
 import csv
 import itertools
 import math
+import multiprocessing
 import os
+import shutil
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -54,7 +58,7 @@ class Config:
     image_size: int = 0  # 0: that of the stage
     minutes: float = 0.0  # no run begins after this time; 0: no limit
     parallel: int = 1  # runs at the same time
-    peers: str | None = None  # the Python of an environment with libreyolo and ultralytics, for the stage peers
+    peers: str | None = None  # the Python of an environment with libreyolo and ultralytics; none: without them
     results: str = str(RESULTS)  # folder of the two CSV files and the page
 
 
@@ -62,11 +66,11 @@ def main(cfg: Config, measure: Callable[[Job], dict[str, Any]] = in_own_process)
     """Measures the runs that have no row yet, and writes the page."""
     cfg, begin = checked(cfg), time.monotonic()
     planned = list(plan(cfg))
-    done = {key_of(row) for row in read(Path(cfg.results) / "small_data.csv")}
+    done = {key_of(row) for row in read(Path(cfg.results) / "small_data.csv") if not row["error"]}
     missing = [(key, job) for key, job in planned if key_of(key) not in done]
     print(f"{len(planned)} runs, {len(missing)} to measure", flush=True)
     work, results = iter(missing), Path(cfg.results)
-    with ThreadPoolExecutor(cfg.parallel) as pool:
+    with ThreadPoolExecutor(cfg.parallel) as pool, ended_with_this_block():
         running: dict[Future, tuple[dict[str, Any], Job]] = {}
         for number in range(1, len(missing) + 1):
             while len(running) < cfg.parallel and not over(cfg, begin) and (run := next(work, None)):
@@ -86,6 +90,17 @@ def main(cfg: Config, measure: Callable[[Job], dict[str, Any]] = in_own_process)
     print(small_data_page.write(Path(cfg.results)))
 
 
+@contextmanager
+def ended_with_this_block() -> Iterator[None]:
+    """Ends the processes of the runs if an error or a signal ends the block, which then need not wait for their results."""
+    try:
+        yield
+    except BaseException:
+        for process in (*multiprocessing.active_children(), *small_data_peers.RUNNING):
+            process.terminate()
+        raise
+
+
 def over(cfg: Config, begin: float) -> bool:
     """Returns whether no more run may begin; `begin` is a value of time.monotonic()."""
     return bool(cfg.minutes) and time.monotonic() - begin > 60 * cfg.minutes
@@ -100,8 +115,6 @@ def checked(cfg: Config) -> Config:
     """Returns the constants, with empty lists replaced by those of the stage. Raises ConfigError with the fix."""
     require(cfg, {"minutes": 0, "epochs": 0, "image_size": 0, "parallel": 1}, {}, {"stage": tuple(tables.STAGES)})
     stage = tables.STAGES[cfg.stage]
-    if not cfg.data or not Path(cfg.data).is_dir():
-        raise ConfigError(f"data={show(cfg.data)}: give the folder of the data sets {', '.join(tables.DATA)}")
     for name, known in (("only", tables.DATA), ("recipes", tables.recipes())):
         if unknown := [word for word in getattr(cfg, name) if word not in known]:
             raise ConfigError(f"{name}={show(tuple(unknown))}: choose from {', '.join(known)}")
@@ -111,7 +124,31 @@ def checked(cfg: Config) -> Config:
     if not cfg.peers and set(cfg.recipes) & set(tables.PEERS):
         print("other trainers are skipped; give peers=PYTHON of an environment with libreyolo and ultralytics")
         cfg = replace(cfg, recipes=tuple(name for name in cfg.recipes if name not in tables.PEERS))
-    return cfg
+    return with_files(cfg)
+
+
+def with_files(cfg: Config) -> Config:
+    """Returns the constants with absolute paths, and makes the folder of results. Raises ConfigError for a missing file."""
+    needed = [value for name in cfg.only for value in sources(cfg.data or "", tables.DATA[name]).values() if value]
+    missing = [path for path in dict.fromkeys(needed) if not path.startswith(".") and not Path(path).exists()]
+    if not cfg.data or missing:
+        about = 'the section "The data sets" of benchmarks/results/small_data.md says what data=FOLDER holds'
+        raise ConfigError(f"data={show(cfg.data)}: {', '.join(missing) or 'no folder'} not found; {about}")
+    if cfg.weights not in (None, "coco") and not Path(cfg.weights).is_file():
+        raise ConfigError(f"weights={cfg.weights}: not found; give coco or a file of weights of yolox_nano")
+    if cfg.weights in (None, "coco") and "libreyolo_yolox_nano" in cfg.recipes:
+        raise ConfigError(
+            f"weights={show(cfg.weights)}: libreyolo_yolox_nano needs weights=FILE, the same for both trainers"
+        )
+    if cfg.peers and not shutil.which(cfg.peers):
+        raise ConfigError(
+            f"peers={cfg.peers}: not found; give the Python of an environment with libreyolo and ultralytics"
+        )
+    Path(cfg.results).mkdir(parents=True, exist_ok=True)
+    paths = {"data": cfg.data, "peers": cfg.peers and shutil.which(cfg.peers)}
+    paths |= {"weights": cfg.weights} if cfg.weights not in (None, "coco") else {}
+    # Not resolved: the python of a virtual environment is a link, and finds its packages by the place of the link.
+    return replace(cfg, **{name: path and os.path.abspath(path) for name, path in paths.items()})
 
 
 def plan(cfg: Config) -> Iterator[tuple[dict[str, Any], Job]]:
@@ -176,5 +213,5 @@ def append(path: Path, columns: tuple[str, ...], row: dict[str, str]) -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # so that the process of the run ends too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # ends the runs too
     run_script(lambda: main(override(Config(), sys.argv[1:])), stopped="stopped", memory_advice="lower image_size=")

@@ -1,6 +1,6 @@
 """Writes the page of benchmarks.small_data from its CSV files: python -m benchmarks.small_data_page [results=FOLDER]
 
-benchmarks/results/small_data.md holds a table per question and stage, small_data.png the mAP over the minutes of training.
+benchmarks/results/small_data.md holds a table per question and stage, small_data.png the mAP over CPU minutes.
 """
 
 import itertools
@@ -17,7 +17,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from benchmarks import small_data_recipes as tables
-from benchmarks.small_data import read
+from benchmarks.small_data import key_of, read
 from benchmarks.table import RESULTS
 from utils.config import override, show
 
@@ -37,15 +37,22 @@ seed; the tables of the stages show means without ±. `-` was not measured."""
 REPORT = """## The new defaults on the data sets of the report
 
 320 pixels, 20 epochs (dental_xray: 15), and the seeds 4, 5 and 6. LibreYOLO starts from the same weights and has its own
-defaults. "All pairs" is the mean over the pairs of runs with its interval. The defaults were chosen partly on images of
-bccd_test, raccoon and coco163, which may flatter them there: see "How it is measured". At 416 pixels and 30 epochs the gain on
-BCCD is smaller: [finetune_bccd.md](finetune_bccd.md)."""
+defaults. "All pairs" is the mean over the pairs of runs with its interval; "data sets" is the mean over the means of the data
+sets, with an interval that takes these as independent, not their runs. The defaults were chosen partly on images of bccd_test,
+raccoon and coco163, which may flatter them there: see "How it is measured". At 416 pixels and 30 epochs the gain on BCCD is
+smaller: [finetune_bccd.md](finetune_bccd.md)."""
+KNOWN = """The weights know the classes of coco163 and coco337, which are images like those that they were trained on. "Before
+training" is their mAP as they are. There every training so far has lowered it, with the new defaults less than with the former
+ones: do not train a model further on images like those that it knows already."""
 FREEZING = """## What freezing costs and buys
 
 The backbone is never frozen, frozen for the first fifth of the epochs, or for the whole run; all other constants are equal.
-Frozen steps have 16 images (`freeze_batch_size=16`), others 8, so the differences include the effect of the larger batch. The
-last two columns are the differences in points. "Images seen" are training images times epochs; the rows with 1,500 train on
-only 30 images."""
+Freezing costs mAP and buys time, and memory on a GPU if the backbone is frozen for the whole run:
+[docs/constants.md](../../docs/constants.md#what-freezing-is-for) says when to use it. Frozen steps have 16 images
+(`freeze_batch_size=16`), others 8, so the differences include the effect of the larger batch, and the memory of a CPU shows no
+gain. The last two columns are the differences in points. "Images seen" are training images times epochs; the rows with 1,500
+train on only 30 images. CPU minutes and MiB, the peak of the whole process, are means over the runs: never / a fifth / all. CPU
+minutes contain the evaluations, and differ between the computers that were used."""
 LENGTHS = """## Other lengths and input sizes
 
 All constants but the learning rate have their new defaults, and the default learning rate is .004. All values are those of
@@ -58,21 +65,22 @@ one seed, so compare neighbors with care."""
 CHANGES = """## One change of the new defaults
 
 Each row changes one thing and keeps everything else, also the seed; the cells are the differences in points. Epochs and input
-sizes are those of the search. A cell without brackets is one pair of runs. Two runs that differ only in the seed are about 1
-point apart (raccoon_train: 4), so a difference below 2 points (raccoon_train: 8) may be chance. No change was adopted. At 416
-pixels, one run with `scale=.8,1.25` was worse than one with the new defaults: compare `new_scale_0.8` and
-`best_rate_2_freeze_0` in the table of the stage `screen epochs=30 image_size=416`."""
+sizes are those of the search. A cell without brackets is one pair of runs. Such a difference may be chance if it is below three
+times the standard deviation over seeds. That of the new defaults is:"""
 SCRATCH = """## From scratch, at equal minutes
 
 No pretrained weights. The trainers have their own defaults, and a number of epochs that takes about the same time, one
 thread each. `scratch_new` has the defaults of `train.py`, except `weights=none`. Minutes are those of training without
-evaluations. CPU minutes are more reliable where other programs used the cores at the same time; they include the
-evaluations, in Thaw one after each epoch, in Ultralytics one at the end, so they overstate the time of Thaw. The rows with
-seed 2 were measured side by side on otherwise idle cores."""
+evaluations, but with the one that Ultralytics makes at its end. CPU minutes are more reliable where other programs used the
+cores at the same time; they include all evaluations, in Thaw one after each epoch, so they overstate its time."""
 METHOD = """## How it is measured
 
-`python -m benchmarks.small_data data=FOLDER weights=yolox_nano.pth stage=STAGE` measures,
-`python -m benchmarks.small_data_page` writes this page from [small_data.csv](small_data.csv), which holds every run.
+`python -m benchmarks.small_data data=FOLDER weights=yolox_nano.pth stage=STAGE results=YOURS` measures;
+`python -m benchmarks.small_data_page results=YOURS` writes this page from [small_data.csv](small_data.csv), which holds every
+run. Without `results=` the runs of this page count as done. `peers=PYTHON` adds the other trainers of the stages `report` and
+`peers`: it is the Python of an environment with libreyolo 1.6.0 and ultralytics 8.4.190. The runs from scratch:
+`stage=peers only=bccd image_size=224 recipes=ultralytics_yolo11n_scratch epochs=60`, and `recipes=scratch_new_yolox_nano
+epochs=75`.
 
 The shipped recipe is scaled to the length of a run: a fifth of the epochs is frozen, a fifth is without augmentation, as in its
 original 50 epochs. In the tables of the stages below, each recipe differs from it only in what the column "changes" shows. A
@@ -84,7 +92,10 @@ on the data sets. "thaw" is the lower mAP of the first two thawed epochs divided
 those of training without evaluations, CPU minutes those of the whole process; other programs used the cores at the same time,
 so that CPU minutes are more reliable. Means are over data sets and seeds.
 
-Choices are made on the data sets marked "choice", the others are used only for the report. A first report on raccoon, coco337
+Choices are made on the data sets marked "choice", the others are used only for the report."""
+HISTORY = """## How the defaults were chosen
+
+A first report on raccoon, coco337
 and dental_xray showed a failure of `learning_rate=.008`, the best on bccd and chess (`best_rate_4_freeze_0`, rejected): the
 network forgets much of what the weights know. With seed 4 at 320 pixels raccoon fell to 56.7 (`shipped`: 60.4) and coco337 to
 3.5 (`shipped`: 17.3). Then coco337 and `raccoon_train` (120 of the training images of raccoon, evaluated on the other 40) became
@@ -94,6 +105,17 @@ trains on the images of `bccd`.
 This report was made twice. The first had `learning_rate=.002`; its runs are called `best_freeze_0` in the table of the stage.
 Then .004 was chosen, by the data sets of the choices alone (see "The learning rate"), and the runs were repeated. Those of
 coco163 were not, because their rate is .0005 in both: the weights know its classes."""
+SOURCES = """## The data sets
+
+In the folder `data=`, each needs the files that `DATA` in `benchmarks/small_data_recipes.py` names. bccd and bccd_test are
+[BCCD](https://github.com/Shenggan/BCCD_Dataset) in `bccd/BCCD`, raccoon and raccoon_train
+[raccoon](https://github.com/datitran/raccoon_dataset) in `raccoon`, both as they are published; `only=bccd,raccoon` measures
+them alone. The others have annotation files in folders of their own. chess ([jsansao/ChessPiecesv23](
+https://github.com/jsansao/ChessPiecesv23)), deep_pcb ([tangsanli5201/DeepPCB](https://github.com/tangsanli5201/DeepPCB)),
+hemocytometer ([Ahnd6474/Cell-counting](https://github.com/Ahnd6474/Cell-counting)) and dental_xray
+([AayushKarna/dental-detection-backend](https://github.com/AayushKarna/dental-detection-backend)) were divided into parts
+without nearly equal images, at most 400 of them for training; coco337 and coco163 are subsets of COCO 2017. Which images these
+are is not published here, so on these six a repetition has other numbers."""
 
 
 @dataclass(frozen=True)
@@ -234,9 +256,38 @@ def report_table(runs: Runs) -> str:
         for peer in peers:
             cells += [maps_text(runs.values(peer, "AP", data)), str(runs.difference(after, data, peer))]
         rows.append([data, *cells])
-    total = [str(runs.difference(after, None, name)) for name in (before, *peers)]
-    rows.append(["all pairs", "", "", total[0], *(cell for text in total[1:] for cell in ("", text))])
+    sets = [data for data in runs.data() if runs.values(after, "AP", data)]
+    for name, of in (("all pairs", runs.difference), ("data sets", partial(between_sets, runs, sets))):
+        total = [str(of(after, None, other)) for other in (before, *peers)]
+        rows.append([name, "", "", total[0], *(cell for text in total[1:] for cell in ("", text))])
     return table([*head, *(cell for name in peers for cell in (name, f"{after} - {name}"))], rows)
+
+
+def between_sets(runs: Runs, sets: Sequence[str], recipe: str, _, reference: str) -> Interval:
+    """Returns the mean over data sets of the paired difference, with its interval over the data sets."""
+    means = [runs.difference(recipe, data, reference) for data in sets]
+    return interval([found.mean for found in means if found.count])
+
+
+def known_table(runs: dict[str, Runs]) -> str:
+    """Returns the mAP before and after training, where the weights know the classes already."""
+    rows = []
+    for stage, found in runs.items():
+        for data in [name for name in found.data() if found.values("untrained", "AP", name)]:
+            others = [name for name in found.of if name != "untrained" and found.values(name, "AP", data)]
+            best = max(others, key=lambda name: found.mean(name, "AP", data), default=None)
+            if best:
+                shown = dict.fromkeys(name for name in (*tables.FINALISTS, best) if name in others)
+                after = [f"{name} {maps_text(found.values(name, 'AP', data))}" for name in shown]
+                before = maps_text(found.values("untrained", "AP", data))
+                rows.append([data, stage, before, ", ".join(after)])
+    return table(["data set", "stage", "before training", "after training with"], rows) if rows else ""
+
+
+def seeds_text(runs: Runs) -> str:
+    """Returns the standard deviation over seeds of the new defaults in points, for each data set with several seeds."""
+    maps = {data: runs.values(tables.NEVER, "AP", data) for data in runs.data()}
+    return ", ".join(f"{data} {100 * np.std(of, ddof=1):.1f}" for data, of in maps.items() if len(of) > 1)
 
 
 def changes_table(runs: Runs) -> str:
@@ -288,9 +339,16 @@ def freezing_table(stages: dict[str, Runs]) -> str:
             about = [data, row["epochs"], show(tables.recipes()[never].changes["learning_rate"])]
             maps = [maps_text(runs.values(recipe, "AP", data)) for recipe in (never, *frozen)]
             differences = [str(runs.difference(recipe, data, never)) for recipe in frozen]
-            rows.append([*about, f"{int(row['images_seen']):,}", *maps, *differences])
+            of_phases = partial(phases, runs, (never, *frozen), data)
+            cost = [of_phases("cpu_minutes", 1), of_phases("peak_MiB", 0)]
+            rows.append([*about, f"{int(row['images_seen']):,}", *maps, *differences, *cost])
     head = ["data set", "epochs", "`learning_rate`", "images seen", "never frozen", "for a fifth", "for all"]
-    return table([*head, "a fifth - never", "all - never"], rows) if rows else ""
+    return table([*head, "a fifth - never", "all - never", "CPU minutes", "MiB"], rows) if rows else ""
+
+
+def phases(runs: Runs, recipes: Sequence[str], data: str, column: str, digits: int) -> str:
+    """Returns the means of a column for several recipes, divided by slashes."""
+    return " / ".join(number(runs.mean(name, column, data), digits) for name in recipes)
 
 
 def scratch_table(rows: list[dict[str, str]]) -> str:
@@ -351,7 +409,9 @@ def stage_parts(stage: str, rows: list[dict[str, str]]) -> list[str]:
     parts = [f"## Stage {stage}", text, *question_tables(runs)]
     if len(seeds) > 1:
         parts += ["### Each data set", set_table(runs)]
-    failed = [f"- {row['data']}, seed {row['seed']}, {row['recipe']}: {row['error']}" for row in rows if row["error"]]
+    done = {key_of(row) for row in rows if not row["error"]}
+    last = {key_of(row): row for row in rows if key_of(row) not in done}.values()  # a failed run is tried again
+    failed = [f"- {row['data']}, seed {row['seed']}, {row['recipe']}: {row['error']}" for row in last]
     return parts + (["### Runs that failed", "\n".join(failed)] if failed else [])
 
 
@@ -360,13 +420,16 @@ def order(stage: str) -> tuple[int, str]:
     return ("report", "confirm", "peers", "screen").index(stage.split()[0]), stage
 
 
-def draw(curves: list[dict[str, str]], path: Path) -> None:
-    """Draws mAP over the minutes of training in the first stage with curves: a panel per data set, means over seeds."""
+def draw(rows: list[dict[str, str]], curves: list[dict[str, str]], path: Path) -> None:
+    """Draws mAP over CPU minutes in the first stage with curves: a panel per data set, means over seeds.
+
+    The minutes of a curve are stretched to the CPU minutes of its run, because other programs may have slowed it down."""
     stage = min((row["stage"] for row in curves), key=order)
+    used = {key_of(row): float(row["cpu_minutes"] or "nan") / float(row["minutes"]) for row in rows if not row["error"]}
     curves = [row for row in curves if row["stage"] == stage]
-    names = [name for name in tables.DATA if any(row["data"] == name for row in curves)]
     recipes = [name for name in PLOTTED if any(row["recipe"] == name for row in curves)]
-    columns = min(len(names), 4)
+    names = [name for name in tables.DATA if (name, recipes[-1]) in {(row["data"], row["recipe"]) for row in curves}]
+    columns = min(len(names), 3)
     lines = -(-len(names) // columns)
     figure = Figure(figsize=(4 * columns, 3.2 * lines), dpi=110, layout="constrained")
     for panel, data in enumerate(names, 1):
@@ -374,11 +437,10 @@ def draw(curves: list[dict[str, str]], path: Path) -> None:
         for place, recipe in enumerate(recipes):
             found = [row for row in curves if (row["data"], row["recipe"]) == (data, recipe)]
             if found:
-                minutes, maps = (
-                    np.mean([np.array(row[name].split(), float) for row in found], 0) for name in ("minutes", "AP")
-                )
+                minutes = np.mean([used[key_of(row)] * np.array(row["minutes"].split(), float) for row in found], 0)
+                maps = np.mean([np.array(row["AP"].split(), float) for row in found], 0)
                 axes.plot(minutes, 100 * maps, label=recipe, color=f"C{place}", marker="" if len(maps) > 1 else "o")
-        axes.set(title=data, xlabel="minutes of training", ylabel="mAP50-95, points", xlim=(0, None), ylim=(0, None))
+        axes.set(title=data, xlabel="CPU minutes", ylabel="mAP50-95, points", xlim=(0, None), ylim=(0, None))
         axes.grid(color="#d9dde1", linewidth=0.6)
         axes.spines[["top", "right"]].set_visible(False)
     figure.axes[0].legend(fontsize=8, title=f"stage {stage}")
@@ -396,20 +458,22 @@ def write(folder: Path) -> Path | None:
     parts = [HEAD]
     if "report" in runs:
         parts += [REPORT, report_table(runs["report"])]
+    if untrained := known_table(runs):
+        parts += [KNOWN, untrained]
     if curves:
-        draw(curves, folder / "small_data.png")
-        parts.append("![mAP over the minutes of training](small_data.png)")
+        draw(rows, curves, folder / "small_data.png")
+        parts.append("![mAP over CPU minutes](small_data.png)")
     rates = rate_table(runs["screen"]) if "screen" in runs else ""
     made = (
         (FREEZING, freezing_table(runs)),
         (RATES, rates),
-        (CHANGES, changes_table(runs["screen"]) if "screen" in runs else ""),
+        (f"{CHANGES} {seeds_text(runs['screen'])}.", changes_table(runs["screen"])) if "screen" in runs else ("", ""),
         (LENGTHS, length_table(rows)),
         (SCRATCH, scratch_table(rows)),
     )
     for heading, part in made:
         parts += [heading, part] if part else []
-    parts += [METHOD, data_table()]
+    parts += [METHOD, *([HISTORY] if folder.resolve() == RESULTS.resolve() else []), SOURCES, data_table()]
     for name, stage in stages.items():
         parts += stage_parts(name, stage)
     page = folder / "small_data.md"

@@ -3,9 +3,9 @@
     PYTHON benchmarks/small_data_peer.py TASK.json
 
 PYTHON is that of an environment with libreyolo and ultralytics; nothing of this project is imported. TASK.json names the
-peer, the data, the length of the run and the file for the result: the version, the minutes of the training without
-evaluations, and boxes xyxy, scores, labels and image numbers of all detections of the last weights (the EMA, where there is
-one), with the same confidence threshold, NMS and number of detections per image for every trainer.
+peer, the data, the length of the run and the file for the result: the versions, the minutes of the training (Ultralytics
+evaluates once at its end), and boxes xyxy, scores, labels and image numbers of all detections of the last weights (the EMA,
+where there is one), with the same confidence threshold, NMS and number of detections per image for every trainer.
 """
 
 import json
@@ -71,7 +71,8 @@ def main(path: str) -> None:
     found = list(detections(load(), task["images"], task["imgsz"]))
     names = ("numbers", "boxes", "scores", "labels")
     columns = dict(zip(names, zip(*found, strict=True), strict=True)) if found else dict.fromkeys(names, [])
-    result = {"version": version(task["peer"]), "minutes": minutes, **columns}
+    versions = {"version": version(task["peer"]), "torch": version("torch")}
+    result = {**versions, "minutes": minutes, **columns}
     Path(task["result"]).write_text(json.dumps(result), encoding="utf-8")
 
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-import resource
 import subprocess
 import tempfile
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.small_data_run import Job, peak_bytes
+from benchmarks.small_data_run import Job, resident_bytes
 from datasets.labels import yolo_text
 from datasets.scan import clipped_boxes
 from datasets.store import Annotations
@@ -19,6 +18,7 @@ from datasets.train_val import read_train_and_val
 from utils.metrics import coco_metrics, to_coco
 
 SCRIPT = Path(__file__).with_name("small_data_peer.py")
+RUNNING: set[subprocess.Popen] = set()  # the processes of other trainers that have not ended
 
 
 def measure(python: str, job: Job) -> dict[str, Any]:
@@ -26,22 +26,21 @@ def measure(python: str, job: Job) -> dict[str, Any]:
     constants = job.constants
     source, root = (constants["train"], constants["val"], constants["seed"]), constants["image_root"]
     train, val = read_train_and_val(*source, None, None, root, "drop", "error", lambda note: None)
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     with tempfile.TemporaryDirectory(prefix="small_data_") as name:
         folder = Path(name)
         task = write_task(folder, train, val, job)
-        run(python, folder, task)
+        usage = run(python, folder, task)
         result = json.loads(Path(task["result"]).read_text(encoding="utf-8"))
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    seconds = usage.ru_utime + usage.ru_stime - before.ru_utime - before.ru_stime
     images = len(train) * constants["epochs"]
     metrics = judge(result, val)
     return {
         **{"images_seen": images, "AP": metrics["AP"], "AP50": metrics["AP50"]},
         **{"minutes": result["minutes"], "images_per_second": images / (60 * result["minutes"])},
-        **{"cpu_minutes": seconds / 60, "peak_MiB": round(peak_bytes(usage.ru_maxrss) / 2**20)},
+        "cpu_minutes": (usage.ru_utime + usage.ru_stime) / 60,
+        # On a GPU unknown: the memory of another process.
+        "peak_MiB": None if torch.cuda.is_available() else round(resident_bytes(usage) / 2**20),
         **{"curve_minutes": [result["minutes"]], "curve_AP": [metrics["AP"]]},
-        "torch": f"{torch.__version__}, {job.peer} {result['version']}",
+        **{"torch": f"{result['torch']}, {job.peer} {result['version']}", "batch_size": None},  # its own default
     }
 
 
@@ -79,16 +78,21 @@ def write_yolo(folder: Path, part: str, data: Annotations) -> None:
         (images / f"{index:06}{path.suffix}").symlink_to(path)
 
 
-def run(python: str, folder: Path, task: dict[str, Any]) -> None:
-    """Runs small_data_peer.py. Raises RuntimeError with the end of its output if it fails."""
+def run(python: str, folder: Path, task: dict[str, Any]):
+    """Runs small_data_peer.py and returns what it used, as os.wait4. Raises RuntimeError with its last output if it fails."""
     environment = {**os.environ, "YOLO_OFFLINE": "1", "YOLO_VERBOSE": "false"}
     command = [python, str(SCRIPT), str(folder / "task.json")]
     with open(folder / "output.txt", "w+", encoding="utf-8", errors="replace") as output:
         streams = {"stdout": output, "stderr": subprocess.STDOUT, "cwd": folder, "env": environment}
-        done = subprocess.run(command, check=False, **streams)
-    if done.returncode or not Path(task["result"]).exists():
+        process = subprocess.Popen(command, **streams)
+        RUNNING.add(process)
+        _, status, usage = os.wait4(process.pid, 0)
+        RUNNING.discard(process)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode or not Path(task["result"]).exists():
         end = (folder / "output.txt").read_text(encoding="utf-8", errors="replace").strip()[-250:]
-        raise RuntimeError(f"{task['peer']} ended with exit code {done.returncode}: {end}")
+        raise RuntimeError(f"{task['peer']} ended with exit code {process.returncode}: {end}")
+    return usage
 
 
 def judge(result: dict[str, list], val: Annotations) -> dict[str, Any]:

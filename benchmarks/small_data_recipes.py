@@ -137,6 +137,12 @@ RECIPES = {
     "best_batch_4": best(**batch(4)),
     "best_freeze_0": best(freeze_epochs=0),
     "new": Recipe("0. The shipped recipe", NEW, linear=False),
+    "untrained": Recipe(
+        "0. The shipped recipe",
+        NEW | {"learning_rate": 0.0, "min_learning_rate": 0.0, "epochs": 1},
+        ((hook.norm_momentum, 0.0),),
+        linear=False,
+    ),
     "best_freeze_all": best(freeze=1.0),
     "best_backbone_0.3": best((hook.backbone_rate, 0.3)),
     "best_mosaic_1": best(mosaic=1.0),
@@ -314,7 +320,7 @@ class Stage(NamedTuple):
 STAGES = {
     "screen": Stage((True,), (0,), tuple(RECIPES), None),
     "confirm": Stage((True,), (1, 2, 3), FINALISTS, 320),
-    "report": Stage((False,), (4, 5, 6), FINALISTS, 320),
+    "report": Stage((False,), (4, 5, 6), (*FINALISTS, "libreyolo_yolox_nano"), 320),
     "peers": Stage((True, False), (1,), ("shipped", *FROM_SCRATCH, *PEERS), 320),
 }
 

@@ -96,7 +96,8 @@ def _child(job: Job, work: Callable[[Job], dict], pipe) -> None:
     if "error" not in result:
         usage = resource.getrusage(resource.RUSAGE_SELF)
         result["cpu_minutes"] = (usage.ru_utime + usage.ru_stime) / 60
-        result["peak_MiB"] = round(peak_bytes(usage.ru_maxrss) / 2**20)
+        memory = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else resident_bytes(usage)
+        result["peak_MiB"] = round(memory / 2**20)
     with contextlib.suppress(BrokenPipeError):  # the program was stopped
         pipe.send(result)
 
@@ -112,8 +113,6 @@ def attempt(job: Job, work: Callable[[Job], dict] = train_once) -> dict[str, Any
         return {"error": " ".join(f"{type(error).__name__}: {error}".split())[:300]}
 
 
-def peak_bytes(resident: int) -> int:
-    """Returns the peak memory on the GPU, or without one the peak resident size, which macOS counts in bytes."""
-    if torch.cuda.is_available():
-        return torch.cuda.max_memory_allocated()
-    return resident * (1 if sys.platform == "darwin" else 1024)
+def resident_bytes(usage: resource.struct_rusage) -> int:
+    """Returns the peak memory of a process, without that on a GPU; macOS counts it in bytes, Linux in KiB."""
+    return usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)

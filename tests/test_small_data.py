@@ -1,6 +1,9 @@
 """benchmarks/small_data.py: runs have one row each, failures are rows too, and the hooks change what they say."""
 
 import os
+import re
+import signal
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -79,10 +82,14 @@ def test_each_run_has_one_row_and_a_failed_one_does_not_end_the_rest(tiny_table,
     assert [first[name] for name in names] == [*maps, max(maps)][:3] + [maps[-1], max(maps)]
     assert last["frozen_AP"] == last["thawed_AP_1"] == ""  # it was never frozen
     before = (tmp_path / "small_data.csv").read_bytes()
-    small_data.main(tiny_table(tmp_path), measure)
+    small_data.main(tiny_table(tmp_path, recipes=("shipped", "slow")), measure)
     assert len(jobs) == 3 and (tmp_path / "small_data.csv").read_bytes() == before
     small_data.main(tiny_table(tmp_path, seeds=(0, 1), recipes=("slow",)), measure)
     assert len(jobs) == 4 and jobs[-1].constants["seed"] == 1
+    failure, page = "ValueError: no such thing", tmp_path / "small_data.md"
+    assert failure in page.read_text(encoding="utf-8")
+    small_data.main(tiny_table(tmp_path, recipes=("broken",)), lambda job: finished(job._replace(hooks=())))
+    assert failure not in page.read_text(encoding="utf-8")  # a failed run was tried again
     capfd.readouterr()
 
 
@@ -110,6 +117,15 @@ def test_no_run_begins_after_the_given_minutes(tiny_table, tmp_path, monkeypatch
     assert "2 runs are left" in capsys.readouterr().out
 
 
+def test_a_signal_ends_the_runs_at_once():
+    with pytest.raises(SystemExit), small_data.ended_with_this_block():
+        process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+        small_data_peers.RUNNING.add(process)
+        sys.exit("stopped")
+    small_data_peers.RUNNING.discard(process)
+    assert process.wait(20) == -signal.SIGTERM
+
+
 def test_numbers_of_epochs_are_fractions_unless_a_recipe_sets_them():
     base = {"epochs": 20, **tables.SHIPPED}
     names = ("freeze_epochs", "no_aug_epochs", "warmup_epochs")
@@ -127,13 +143,37 @@ def test_numbers_of_epochs_are_fractions_unless_a_recipe_sets_them():
 
 def test_every_recipe_is_a_training_of_its_own(tmp_path):
     """All recipes have constants that train.py takes; no two of them are the same run."""
+    weights = tmp_path / "yolox_nano.pth"
+    weights.touch()
+    (tmp_path / tables.BCCD).mkdir(parents=True)
+    for name in ("train.txt", "val.txt"):
+        (tmp_path / tables.BCCD / name).touch()
     recipes = tuple(tables.recipes())
-    runs = list(plan(small_data.checked(Config(str(tmp_path), only=("bccd",), recipes=recipes, peers="python"))))
+    cfg = Config(str(tmp_path), str(weights), only=("bccd",), recipes=recipes, peers=sys.executable)
+    runs = list(plan(small_data.checked(cfg)))
     assert len({repr(job) for _, job in runs}) == len(runs) == len(recipes)
     for _, job in runs:
         train.checked(train.Config(**job.constants))
     with pytest.raises(ConfigError, match="recipes=freze_0: choose from shipped"):
         small_data.checked(Config(str(tmp_path), recipes=("freze_0",)))
+
+
+def test_a_missing_file_is_named_before_the_first_run(tiny_table, demo_images, tmp_path, monkeypatch):
+    """Paths become absolute, because other trainers run in a folder of their own; the folder of results is made."""
+    cfg = tiny_table(tmp_path / "new" / "folder", peers=os.path.relpath(sys.executable), seeds=(1,))
+    monkeypatch.chdir(demo_images)
+    cfg = small_data.replace(cfg, peers=os.path.relpath(sys.executable))
+    made = small_data.checked(small_data.replace(cfg, data="."))
+    assert Path(cfg.results).is_dir() and (made.data, made.peers) == (str(demo_images), sys.executable)
+    for changes, message in (
+        ({"data": str(tmp_path)}, f"{tmp_path}/train.txt, {tmp_path}/val.txt not found; the section"),
+        ({"data": None}, "data=none"),
+        ({"weights": "nano.pth"}, "weights=nano.pth: not found"),
+        ({"weights": "coco", "recipes": ("libreyolo_yolox_nano",)}, "libreyolo_yolox_nano needs weights=FILE"),
+        ({"peers": "no_python"}, "peers=no_python: not found"),
+    ):
+        with pytest.raises(ConfigError, match=re.escape(message)):
+            small_data.checked(small_data.replace(cfg, **changes))
 
 
 def test_shipped_names_every_constant_of_the_optimization_and_the_augmentation():
@@ -320,9 +360,28 @@ def test_the_summary_compares_the_new_defaults_with_the_old_ones_and_with_other_
     shipped = {("raccoon", 4): 0.50, ("raccoon", 5): 0.54, ("bccd_test", 4): 0.60}
     new = {("raccoon", 4): 0.55, ("raccoon", 5): 0.57}
     runs = small_data_page.Runs(rows_of(shipped=shipped, new=new, libreyolo_yolox_nano={("raccoon", 4): 0.51}))
-    _, _, raccoon, total = small_data_page.report_table(runs).splitlines()
+    _, _, raccoon, total, sets = small_data_page.report_table(runs).splitlines()
     assert raccoon == "| raccoon | 52.0 ± 2.8 | 56.0 ± 1.4 | +4.0 [-8.7, +16.7] | 51.0 | +4.0 |"
-    assert total == "| all pairs |  |  | +4.0 [-8.7, +16.7] |  | +4.0 |"
+    assert (
+        total == "| all pairs |  |  | +4.0 [-8.7, +16.7] |  | +4.0 |" and sets == "| data sets |  |  | +4.0 |  | +4.0 |"
+    )
+
+
+def test_the_interval_over_data_sets_is_that_of_their_means():
+    """The means of the differences are 4 and 6 points: mean 5, half an interval of 12.706 * sqrt(2) / sqrt(2)."""
+    shipped = {("raccoon", 4): 0.50, ("raccoon", 5): 0.54, ("bccd_test", 4): 0.60}
+    new = {("raccoon", 4): 0.55, ("raccoon", 5): 0.57, ("bccd_test", 4): 0.66}
+    runs = small_data_page.Runs(rows_of(shipped=shipped, new=new))
+    assert small_data_page.report_table(runs).splitlines()[-1] == "| data sets |  |  | +5.0 [-7.7, +17.7] |"
+
+
+def test_known_classes_are_shown_before_and_after_training():
+    values = {
+        name: {("coco337", 0): ap} for name, ap in (("untrained", 0.22), ("shipped", 0.15), ("best_freeze_0", 0.2))
+    }
+    lines = small_data_page.known_table({"screen": small_data_page.Runs(rows_of(**values))}).splitlines()
+    assert lines[2:] == ["| coco337 | screen | 22.0 | shipped 15.0, best_freeze_0 20.0 |"]
+    assert not small_data_page.known_table({"screen": small_data_page.Runs(rows_of(shipped=values["shipped"]))})
 
 
 def test_lengths_and_input_sizes_are_compared_on_the_data_sets_that_have_several():
@@ -376,10 +435,13 @@ def test_runs_from_scratch_stand_next_to_those_of_another_trainer_with_the_same_
 def test_freezing_is_compared_at_equal_constants():
     maps = {("bccd", 0): 0.5, ("bccd", 1): 0.54}
     frozen = {("bccd", 0): 0.47, ("bccd", 1): 0.51, ("chess", 0): 0.9}
-    runs = small_data_page.Runs(rows_of(best_freeze_0=maps, chosen_rotation_0_batch_8=frozen, shipped=maps))
+    rows = rows_of(best_freeze_0=maps, chosen_rotation_0_batch_8=frozen, shipped=maps)
+    runs = small_data_page.Runs([row | {"cpu_minutes": "3.25", "peak_MiB": "1400"} for row in rows])
     lines = small_data_page.freezing_table({"screen": runs}).splitlines()
-    expected = "| bccd | 20 | 0.002 | 36 | 52.0 ± 2.8 | 49.0 ± 2.8 | - | -3.0 [-3.0, -3.0] | - |"
-    assert len(lines) == 3 and lines[2] == expected
+    assert len(lines) == 3 and lines[2] == (
+        "| bccd | 20 | 0.002 | 36 | 52.0 ± 2.8 | 49.0 ± 2.8 | - | -3.0 [-3.0, -3.0] | - "
+        "| 3.2 / 3.2 / - | 1400 / 1400 / - |"
+    )
 
 
 def test_the_page_shows_each_question_with_the_shipped_recipe_first(tmp_path):
@@ -426,7 +488,7 @@ for number, path in enumerate(labels):
 print("a line of the peer")
 if task["epochs"] == 9:
     sys.exit(3)
-json.dump({**found, "version": "1.2", "minutes": 2.0}, open(task["result"], "w"))
+json.dump({**found, "version": "1.2", "torch": "2.9", "minutes": 2.0}, open(task["result"], "w"))
 """
 
 
@@ -440,7 +502,8 @@ def test_detections_of_a_peer_are_judged_by_our_evaluator(demo_images, tmp_path,
     constants = {**parts, "image_root": None, "epochs": 4, "image_size": (64, 64), "seed": 0, "weights": None}
     result = small_data_peers.measure(sys.executable, Job(constants, peer="libreyolo"))
     assert result["AP"] == 1 and result["images_seen"] == 36 and result["images_per_second"] == pytest.approx(0.3)
-    assert result["torch"].endswith(", libreyolo 1.2") and result["curve_minutes"] == [2.0]
+    assert result["torch"] == "2.9, libreyolo 1.2" and result["batch_size"] is None and result["cpu_minutes"] > 0
+    assert not small_data_peers.RUNNING and result["curve_minutes"] == [2.0]
     with pytest.raises(RuntimeError, match="libreyolo ended with exit code 3: a line of the peer"):
         small_data_peers.measure(sys.executable, Job({**constants, "epochs": 9}, peer="libreyolo"))
 
