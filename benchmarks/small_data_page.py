@@ -257,7 +257,11 @@ def report_table(runs: Runs) -> str:
             cells += [maps_text(runs.values(peer, "AP", data)), str(runs.difference(after, data, peer))]
         rows.append([data, *cells])
     sets = [data for data in runs.data() if runs.values(after, "AP", data)]
-    for name, of in (("all pairs", runs.difference), ("data sets", partial(between_sets, runs, sets))):
+    kinds = {"all pairs": runs.difference, "data sets": partial(between_sets, runs, sets)}
+    if known := [data for data in sets if runs.values("untrained", "AP", data)]:
+        rest = Runs(row for of in runs.of.values() for row in of.values() if row["data"] not in known)
+        kinds[f"all pairs without {', '.join(known)}"] = rest.difference
+    for name, of in kinds.items():
         total = [str(of(after, None, other)) for other in (before, *peers)]
         rows.append([name, "", "", total[0], *(cell for text in total[1:] for cell in ("", text))])
     return table([*head, *(cell for name in peers for cell in (name, f"{after} - {name}"))], rows)

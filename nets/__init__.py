@@ -124,6 +124,8 @@ def build_pretrained(
                 state = pretrained.adapt_classes(state, known, classes, model)
                 log(load_matching(model, state).require(backbone=0.8).text())
             fraction = len(pretrained.shared_classes(known or (), classes)) / len(classes)
+            if fraction == 1:
+                log("WARNING: the weights know all classes already, see docs/constants.md#known-classes")
         return fraction, {key: value.to("meta") for key, value in model.state_dict().items()}
 
     fraction, shapes = ranks.on_main(load)

@@ -373,6 +373,8 @@ def test_the_interval_over_data_sets_is_that_of_their_means():
     new = {("raccoon", 4): 0.55, ("raccoon", 5): 0.57, ("bccd_test", 4): 0.66}
     runs = small_data_page.Runs(rows_of(shipped=shipped, new=new))
     assert small_data_page.report_table(runs).splitlines()[-1] == "| data sets |  |  | +5.0 [-7.7, +17.7] |"
+    runs = small_data_page.Runs(rows_of(shipped=shipped, new=new, untrained={("raccoon", 4): 0.7}))
+    assert small_data_page.report_table(runs).splitlines()[-1] == "| all pairs without raccoon |  |  | +6.0 |"
 
 
 def test_known_classes_are_shown_before_and_after_training():

@@ -230,8 +230,7 @@ def into_original(boxes, transform):
 
     `transform [..., 5]` holds letterbox transforms and broadcasts to the boxes. Tensors or arrays.
     """
-    shift = transform[..., [3, 4, 3, 4]]
-    return (boxes - shift) / transform[..., 2:3]
+    return (boxes - transform[..., [3, 4, 3, 4]]) / transform[..., 2:3]
 
 
 def prefetch(function: Callable[[A], B], items: Iterable[A], limit: int, threads: int = 1) -> Iterator[B]:

@@ -249,8 +249,7 @@ class Updater:
         for group in self.optimizer.param_groups:
             group["lr"] = self.schedule(self.step_number)
         self.scaler.unscale_(self.optimizer)
-        gradients = [p.grad for p in self.parameters if p.grad is not None]
-        norm = nn.utils.get_total_norm(gradients)
+        norm = nn.utils.get_total_norm([p.grad for p in self.parameters if p.grad is not None])
         happened = norm.isfinite().float()
         failed = 1 - happened
         if self.clip > 0:
