@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
+import cv2
 import numpy as np
 import torch
 from torch import nn
@@ -217,6 +218,21 @@ def few_images(images: int) -> Replacements:
         return read
 
     return {"read_data": wrap}
+
+
+def gray_negatives() -> Replacements:
+    """All images become gray negatives, a little like those of a thermal camera: known classes that look different."""
+
+    def wrap(dataset: type) -> type:
+        class Negatives(dataset):
+            def read(self, *args):
+                sample = super().read(*args)
+                gray = cv2.cvtColor(sample.image, cv2.COLOR_BGR2GRAY)
+                return sample._replace(image=255 - np.repeat(gray[..., None], 3, 2))
+
+        return Negatives
+
+    return {"DetectionDataset": wrap}
 
 
 def new_statistics(images: int) -> Replacements:

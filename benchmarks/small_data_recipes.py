@@ -115,6 +115,12 @@ def few(**changes: Any) -> Recipe:
     return best((hook.few_images, 30), epochs=50, learning_rate=8e-3, **changes)._replace(question=FEW)
 
 
+def untrained(*hooks: hook.Hook) -> Recipe:
+    """Returns the recipe that evaluates the pretrained weights: an epoch that changes nothing."""
+    nothing = {"learning_rate": 0.0, "min_learning_rate": 0.0, "epochs": 1}
+    return Recipe("0. The shipped recipe", NEW | nothing, (*hooks, (hook.norm_momentum, 0.0)), linear=False)
+
+
 # The most promising recipes come first: a search that is stopped early has measured these on all data sets.
 RECIPES = {
     "shipped": Recipe("0. The shipped recipe", {}),
@@ -137,12 +143,12 @@ RECIPES = {
     "best_batch_4": best(**batch(4)),
     "best_freeze_0": best(freeze_epochs=0),
     "new": Recipe("0. The shipped recipe", NEW, linear=False),
-    "untrained": Recipe(
-        "0. The shipped recipe",
-        NEW | {"learning_rate": 0.0, "min_learning_rate": 0.0, "epochs": 1},
-        ((hook.norm_momentum, 0.0),),
-        linear=False,
-    ),
+    "untrained": untrained(),
+    "negatives_untrained": untrained((hook.gray_negatives,)),
+    **{
+        f"negatives_rate_{name}": best((hook.gray_negatives,), learning_rate=rate, freeze_epochs=0)
+        for name, rate in {"0.06": 1.25e-4, "0.25": 5e-4, "1": 2e-3}.items()
+    },
     "best_freeze_all": best(freeze=1.0),
     "best_backbone_0.3": best((hook.backbone_rate, 0.3)),
     "best_mosaic_1": best(mosaic=1.0),

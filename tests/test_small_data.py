@@ -300,6 +300,17 @@ def test_hooks_on_the_loss(demo_images, tmp_path):
     assert found == [{"total": 8.0, "box": 3.0, "class": 2.0}]
 
 
+def test_gray_negatives_for_training_and_validation(demo_images, tmp_path):
+    cfg = small_config(demo_images, tmp_path)
+    train_data, val_data = train.read_data(cfg, print)
+    with small_data_hooks.hooked([(small_data_hooks.gray_negatives,)]):
+        datasets = [train.DetectionDataset(data, "corner") for data in (train_data, val_data)]
+    for dataset in datasets:
+        gray = cv2.cvtColor(cv2.imread(str(dataset.annotations.path(0))), cv2.COLOR_BGR2GRAY)
+        assert np.array_equal(dataset.read(0).image, np.repeat(255 - gray[..., None], 3, 2))
+    assert train.DetectionDataset is not type(datasets[0])
+
+
 def test_vertical_flips_move_the_boxes_with_the_image():
     image = np.zeros((64, 96, 3), np.uint8)
     image[3:21, 2:20] = 255
