@@ -277,15 +277,12 @@ def known_table(runs: dict[str, Runs]) -> str:
     """Returns the mAP before and after training, where the weights know the classes already."""
     rows = []
     for stage, found in runs.items():
-        for data in [name for name in found.data() if found.values("untrained", "AP", name)]:
-            others = [name for name in found.of if name != "untrained" and found.values(name, "AP", data)]
-            best = max(others, key=lambda name: found.mean(name, "AP", data), default=None)
-            if best:
-                shown = dict.fromkeys(name for name in (*tables.FINALISTS, best) if name in others)
-                after = [f"{name} {maps_text(found.values(name, 'AP', data))}" for name in shown]
-                before = maps_text(found.values("untrained", "AP", data))
-                rows.append([data, stage, before, ", ".join(after)])
-    return table(["data set", "stage", "before training", "after training with"], rows) if rows else ""
+        for data, (kind, names) in itertools.product(found.data(), tables.KNOWN.items()):
+            first, *others = [maps_text(found.values(name, "AP", data)) for name in names]
+            if first != "-" and set(others) != {"-"}:
+                rows.append([f"{data}{kind}", stage, first, *others])
+    head = ["data set", "stage", "before training", *tables.KNOWN_HEAD]
+    return table(head, rows) if rows else ""
 
 
 def seeds_text(runs: Runs) -> str:
@@ -432,7 +429,8 @@ def draw(rows: list[dict[str, str]], curves: list[dict[str, str]], path: Path) -
     used = {key_of(row): float(row["cpu_minutes"] or "nan") / float(row["minutes"]) for row in rows if not row["error"]}
     curves = [row for row in curves if row["stage"] == stage]
     recipes = [name for name in PLOTTED if any(row["recipe"] == name for row in curves)]
-    names = [name for name in tables.DATA if (name, recipes[-1]) in {(row["data"], row["recipe"]) for row in curves}]
+    main = tables.FINALISTS[1] if tables.FINALISTS[1] in recipes else recipes[0]
+    names = [name for name in tables.DATA if (name, main) in {(row["data"], row["recipe"]) for row in curves}]
     columns = min(len(names), 3)
     lines = -(-len(names) // columns)
     figure = Figure(figsize=(4 * columns, 3.2 * lines), dpi=110, layout="constrained")

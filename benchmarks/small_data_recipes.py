@@ -311,6 +311,12 @@ RATES = (
     *("best_rate_0.06_freeze_0", "best_rate_0.25_freeze_0", "best_freeze_0"),
     *("best_rate_2_freeze_0", "best_rate_4_freeze_0"),
 )
+# Recipes for classes that the weights know: without training, then as in KNOWN_HEAD. Kind of the images -> recipes.
+KNOWN_HEAD = ("shipped", "new", "`learning_rate=.002`", ".0005", ".000125")
+KNOWN = {
+    "": ("untrained", *FINALISTS, "best_freeze_0", "best_rate_0.25_freeze_0", "best_rate_0.06_freeze_0"),
+    ", gray negatives": ("negatives_untrained", "", "", *(f"negatives_rate_{name}" for name in ("1", "0.25", "0.06"))),
+}
 LENGTHS = ("best_freeze_0", "best_rate_2_freeze_0")  # compared with several numbers of epochs and input sizes
 
 

@@ -389,12 +389,14 @@ def test_the_interval_over_data_sets_is_that_of_their_means():
 
 
 def test_known_classes_are_shown_before_and_after_training():
-    values = {
-        name: {("coco337", 0): ap} for name, ap in (("untrained", 0.22), ("shipped", 0.15), ("best_freeze_0", 0.2))
-    }
-    lines = small_data_page.known_table({"screen": small_data_page.Runs(rows_of(**values))}).splitlines()
-    assert lines[2:] == ["| coco337 | screen | 22.0 | shipped 15.0, best_freeze_0 20.0 |"]
-    assert not small_data_page.known_table({"screen": small_data_page.Runs(rows_of(shipped=values["shipped"]))})
+    measured = {"untrained": 0.22, "shipped": 0.15, "best_freeze_0": 0.2, "negatives_untrained": 0.1}
+    measured |= {"negatives_rate_0.06": 0.12}
+    rows = rows_of(**{name: {("coco337", 0): value} for name, value in measured.items()})
+    assert small_data_page.known_table({"screen": small_data_page.Runs(rows)}).splitlines()[2:] == [
+        "| coco337 | screen | 22.0 | 15.0 | - | 20.0 | - | - |",
+        "| coco337, gray negatives | screen | 10.0 | - | - | - | - | 12.0 |",
+    ]
+    assert not small_data_page.known_table({"screen": small_data_page.Runs(rows[1:3])})
 
 
 def test_lengths_and_input_sizes_are_compared_on_the_data_sets_that_have_several():
