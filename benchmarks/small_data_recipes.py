@@ -282,6 +282,13 @@ CHANGES = {
     "new_box_2": change(LOSS, "twice the weight of the IoU loss", (hook.loss_weight, "box", 2.0)),
     "new_ema_0.5": change(OPTIMIZER, "the EMA averages over half as many steps", (hook.ema_length, 0.5)),
     "new_vertical_flip": change(AUGMENTATION, "mirrored top to bottom with probability .5", (hook.vertical_flip, 0.5)),
+    "new_cells": change(
+        AUGMENTATION,
+        "`mosaic=0 rotation=5`, mirrored top to bottom with probability .5",
+        (hook.vertical_flip, 0.5),
+        mosaic=0.0,
+        rotation=5.0,
+    ),
     "new_sgd": change(OPTIMIZER, '`optimizer="sgd"`, its default rate and decay', optimizer="sgd", learning_rate=None),
 }
 RECIPES |= {name: change.recipe for name, change in CHANGES.items()}
