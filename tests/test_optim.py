@@ -107,7 +107,10 @@ def numbers(length, epochs, optimizer="adamw", known=0.0, *, model="yolox_nano",
 
 
 def test_the_numbers_of_typical_runs():
-    """Images, epochs, optimizer, known classes, images per step and model; then the numbers in the order of NAMES."""
+    """Images, epochs, optimizer, known classes, images per step and model; then the numbers in the order of NAMES.
+
+    `python -m pytest -n0 -s tests/test_optim.py -k typical` prints the table.
+    """
     table = {
         (50, 10, "adamw", 0, 8, "x_nano"): (2, 1, 0.05, 4e-3, 2e-4, 0.5, 10),
         (300, 50, "adamw", 0, 8, "x_nano"): (10, 100 / 38, 0.05, 4e-3, 2e-4, 0.5, 10),
