@@ -394,7 +394,7 @@ def test_zero_epochs_are_computed_from_the_number_of_images(demo_images, tmp_pat
 def test_chosen_numbers_are_printed_saved_and_kept_by_a_resumed_run(demo_images, tmp_path):
     none = dict.fromkeys(CHOSEN)
     folder, _, text = train_quietly(config(demo_images, tmp_path, epochs=2, **none))
-    assert re.search(r"^  learning_rate +0\.0005 +\(chosen\)$", text, re.M)  # for 64 images
+    assert re.search(r"^  learning_rate +0\.000125 +\(chosen\)$", text, re.M)  # for 64 images
     assert re.search(r"^  gradient clipping +norm 10$", text, re.M)
     first = json.loads((folder / "config.json").read_text())
     assert None not in [first[name] for name in CHOSEN]

@@ -13,7 +13,7 @@ MAX_BAD_STEPS = 20  # non-finite steps in a row before training stops: fp16 need
 LOSS_SCALE = 2.0**10  # of fp16 at the start: from 2**16, YOLOX skips its first nine steps (input 0-255, decisions.md)
 MOMENTUM = 0.9  # of SGD, and the first beta of Adam (YOLOX, section 2)
 MAX_GRADIENT_NORM = 10.0  # larger gradients are clipped to this norm
-GENTLE = 0.125  # factor of the default learning rate if the weights know at least half of the classes
+GENTLE = (1 / 8, 1 / 32)  # factor of the default learning rate if the weights know half of the classes, or all
 REFERENCE_BATCH = 64  # images per step that the constants learning_rate and min_learning_rate refer to
 CHOSEN = ("no_aug_epochs", "warmup_epochs", "weight_decay", "learning_rate", "min_learning_rate")
 
@@ -76,7 +76,7 @@ def choose(
     chosen.setdefault("warmup_epochs", plan.position(steps))
     # Runs that older versions began have no power saved: their rates were linear for every optimizer.
     chosen.setdefault("rate_power", 1.0 if optimizer == "sgd" or saved else 0.5)
-    rate = (0.01 * sgd_factor if optimizer == "sgd" else 4e-3) * (GENTLE if known and known >= 0.5 else 1)
+    rate = (0.01 * sgd_factor if optimizer == "sgd" else 4e-3) * (GENTLE[known == 1] if known and known >= 0.5 else 1)
     chosen.setdefault("learning_rate", max(rate, chosen.get("min_learning_rate", 0.0)))
     chosen.setdefault("min_learning_rate", chosen["learning_rate"] / 20)
     chosen.setdefault("clip", 0.0 if optimizer == "sgd" and known is None else MAX_GRADIENT_NORM)
