@@ -43,8 +43,9 @@ raccoon and coco163, which may flatter them there: see "How it is measured". At 
 smaller: [finetune_bccd.md](finetune_bccd.md)."""
 KNOWN = """The weights know the classes of coco163 and coco337, which are images like those that they were trained on. "Before
 training" is their mAP as they are. On images like those, every training lowered it, the less the lower the learning rate. Gray
-negatives of the images look different, a little like those of a thermal camera; there training raised it. Where the weights know
-all classes, the default rate is .000125. It was chosen on coco337, but after the mAP of coco163 before training was known."""
+negatives of the images look different, a little like those of a thermal camera; there training with a low rate raised it. Where
+the weights know all classes, the default rate is .000125. It was chosen on coco337, but after the mAP of coco163 before training
+was known."""
 FREEZING = """## What freezing costs and buys
 
 The backbone is never frozen, frozen for the first fifth of the epochs, or for the whole run; all other constants are equal.
