@@ -92,7 +92,7 @@ def main(cfg: Config, measure: Callable[[Job], dict[str, Any]] = in_own_process)
 
 @contextmanager
 def ended_with_this_block() -> Iterator[None]:
-    """Ends the processes of the runs if an error or a signal ends the block, which then need not wait for their results."""
+    """Terminates the processes of the runs if the block ends with an error or a signal."""
     try:
         yield
     except BaseException:
@@ -107,7 +107,7 @@ def over(cfg: Config, begin: float) -> bool:
 
 
 def measure_peer(python: str, job: Job) -> dict[str, Any]:
-    """Trains another trainer with its Python; a failure is a dict with "error" only."""
+    """Trains with another trainer and its Python; a failure is a dict with "error" only."""
     return attempt(job, partial(small_data_peers.measure, python))
 
 
@@ -132,13 +132,14 @@ def with_files(cfg: Config) -> Config:
     needed = [value for name in cfg.only for value in sources(cfg.data or "", tables.DATA[name]).values() if value]
     missing = [path for path in dict.fromkeys(needed) if not path.startswith(".") and not Path(path).exists()]
     if not cfg.data or missing:
-        about = 'the section "The data sets" of benchmarks/results/small_data.md says what data=FOLDER holds'
-        raise ConfigError(f"data={show(cfg.data)}: {', '.join(missing) or 'no folder'} not found; {about}")
+        about = 'see the section "The data sets" of benchmarks/results/small_data.md'
+        problem = f"data={cfg.data}: missing {', '.join(missing)}" if cfg.data else "data=none: give data=FOLDER"
+        raise ConfigError(f"{problem}; {about}")
     if cfg.weights not in (None, "coco") and not Path(cfg.weights).is_file():
         raise ConfigError(f"weights={cfg.weights}: not found; give coco or a file of weights of yolox_nano")
     if cfg.weights in (None, "coco") and "libreyolo_yolox_nano" in cfg.recipes:
         raise ConfigError(
-            f"weights={show(cfg.weights)}: libreyolo_yolox_nano needs weights=FILE, the same for both trainers"
+            f"weights={show(cfg.weights)}: give weights=FILE of yolox_nano, from which libreyolo_yolox_nano starts too"
         )
     if cfg.peers and not shutil.which(cfg.peers):
         raise ConfigError(

@@ -167,7 +167,7 @@ def ema_length(factor: float) -> Replacements:
 
 
 def no_clipping() -> Replacements:
-    """Gradients are not clipped."""
+    """Turns gradient clipping off."""
 
     def wrap(choose: Callable) -> Callable:
         def new(*args):
@@ -208,7 +208,7 @@ def loss_weight(name: str, factor: float) -> Replacements:
 
 
 def few_images(images: int) -> Replacements:
-    """Trains with this number of training images only, at equal distances in their list."""
+    """Trains with this number of training images only, evenly spaced in their list."""
 
     def wrap(read_data: Callable) -> Callable:
         def read(*args):
@@ -238,7 +238,7 @@ def gray_negatives() -> Replacements:
 def new_statistics(images: int) -> Replacements:
     """Before each evaluation the batch-norm statistics of the EMA model become the means over training images.
 
-    Afterwards they are what they were, because the model in training has the same ones. The first `images` training images are
+    Afterwards it restores them, because the model in training shares these buffers. The first `images` training images are
     letterboxed without augmentation. A frozen backbone keeps its statistics.
     """
     loaders = []

@@ -29,32 +29,37 @@ PLOTTED = tuple(
 
 HEAD = """# Freezing, learning rate and other choices: what they gain on small data
 
-`new` is the recipe with the defaults that `train.py` has had since November 23, 2026; `shipped` has the earlier ones. YOLOX-nano
-starts from the COCO weights described in [official.md](official.md). mAP is mAP50-95 of the last epoch in points: 1 point is
-.01. After ± stands the standard deviation over seeds. Differences are between runs with the same seed, and are computed before
-rounding; brackets hold their 95 % interval. In the first tables, a mAP without ± and a difference without brackets have one
-seed; the tables of the stages show means without ±. `-` was not measured."""
+`new` has the defaults of `train.py` since November 23, 2026. `shipped` has the defaults before: 16 images per step instead of 8,
+a fifth of the epochs frozen instead of none, rotation up to 5 degrees instead of none, and a learning rate of .001 per step
+instead of .0014. YOLOX-nano starts from the COCO weights described in [official.md](official.md).
+
+mAP is mAP50-95 of the last epoch in points: 1 point is .01. The number after ± is the standard deviation over seeds; a mAP
+without ± has one seed, except in the tables of the stages, which show means. A difference compares runs with the same seed, so
+it can differ from the difference of two means with different seeds; it is computed before rounding. Brackets hold its 95 %
+interval. `-` was not measured. coco163 and raccoon_train are split by the seed, so their ± contains the choice of the validation
+images."""
 REPORT = """## The new defaults on the data sets of the report
 
-320 pixels, 20 epochs (dental_xray: 15), and the seeds 4, 5 and 6. LibreYOLO starts from the same weights and has its own
-defaults. "All pairs" is the mean over the pairs of runs with its interval; "data sets" is the mean over the means of the data
-sets, with an interval that takes these as independent, not their runs. The defaults were chosen partly on images of bccd_test,
-raccoon and coco163, which may flatter them there: see "How it is measured". At 416 pixels and 30 epochs the gain on BCCD is
-smaller: [finetune_bccd.md](finetune_bccd.md)."""
-KNOWN = """The weights know the classes of coco163 and coco337, which are images like those that they were trained on. "Before
-training" is their mAP as they are. On images like those, every training lowered it, the less the lower the learning rate. Gray
-negatives of the images look different, a little like those of a thermal camera; there training with a low rate raised it. Where
-the weights know all classes, the default rate is .000125. It was chosen on coco337, but after the mAP of coco163 before training
-was known."""
-FREEZING = """## What freezing costs and buys
+320 pixels, 20 epochs (dental_xray: 15), seeds 4, 5 and 6. LibreYOLO starts from the same weights and has its own defaults. "All
+pairs" takes every pair of runs as independent. "Data sets" takes only the data sets as independent, so its interval tells more
+about another data set. The defaults were chosen partly on images of bccd_test, raccoon and coco163, which may flatter them
+there: see "How the defaults were chosen". At 416 pixels and 30 epochs the gain on BCCD is smaller:
+[finetune_bccd.md](finetune_bccd.md)."""
+KNOWN = """\
+The weights know the classes of coco163 and coco337, and were trained on images like these. "Before training" is the mAP of the
+weights themselves. Every training lowered the mAP on these images; a lower rate lowered it less. On gray negatives of the
+images, which look a little like those of a thermal camera, training with .0005 or .000125 raised it. Where the weights know all
+classes, the default rate is .000125. It was chosen on coco337, after the mAP of coco163 before training was known."""
+FREEZING = """## Freezing: mAP, time and memory
 
 The backbone is never frozen, frozen for the first fifth of the epochs, or for the whole run; all other constants are equal.
-Freezing costs mAP and buys time, and memory on a GPU if the backbone is frozen for the whole run:
-[docs/constants.md](../../docs/constants.md#what-freezing-is-for) says when to use it. Frozen steps have 16 images
-(`freeze_batch_size=16`), others 8, so the differences include the effect of the larger batch, and the memory of a CPU shows no
-gain. The last two columns are the differences in points. "Images seen" are training images times epochs; the rows with 1,500
-train on only 30 images. CPU minutes and MiB, the peak of the whole process, are means over the runs: never / a fifth / all. CPU
-minutes contain the evaluations, and differ between the computers that were used."""
+Freezing saves time and, in most rows, lowers the mAP. It saves memory only on a GPU, if it lasts for the whole run and
+`freeze_batch_size` is not above `batch_size`; [docs/constants.md](../../docs/constants.md#what-freezing-is-for) explains when to
+use it. Frozen steps have 16 images (`freeze_batch_size=16`) here, others 8, so the differences include the effect of the larger
+batch. "Images seen" are training images times epochs; the rows with 1,500 train on only 30 images.
+
+CPU minutes and MiB (the peak of the whole process) are means over the runs: never / a fifth / all. CPU minutes contain the
+evaluations, and differ between the computers that were used."""
 LENGTHS = """## Other lengths and input sizes
 
 All constants but the learning rate have their new defaults, and the default learning rate is .004. All values are those of
@@ -67,14 +72,14 @@ one seed, so compare neighbors with care."""
 CHANGES = """## One change of the new defaults
 
 Each row changes one thing and keeps everything else, also the seed; the cells are the differences in points. Epochs and input
-sizes are those of the search. A cell without brackets is one pair of runs. Such a difference may be chance if it is below three
-times the standard deviation over seeds. That of the new defaults is:"""
-SCRATCH = """## From scratch, at equal minutes
+sizes are those of the search. A cell without brackets is one pair of runs, and the intervals of two pairs are unreliable. The
+difference of one pair may be chance if it is below three standard deviations over seeds:"""
+SCRATCH = """## From scratch, at about equal minutes
 
-No pretrained weights. The trainers have their own defaults, and a number of epochs that takes about the same time, one
-thread each. `scratch_new` has the defaults of `train.py`, except `weights=none`. Minutes are those of training without
-evaluations, but with the one that Ultralytics makes at its end. CPU minutes are more reliable where other programs used the
-cores at the same time; they include all evaluations, in Thaw one after each epoch, so they overstate its time."""
+No pretrained weights. The trainers have their own defaults, one thread each, and a number of epochs that takes about the same
+time. `scratch_new` has the defaults of `train.py`, except `weights=none`. Minutes are those of training without evaluations, but
+with the one that Ultralytics makes at its end. CPU minutes depend less on other programs that used the cores at the same time;
+they contain all evaluations, in Thaw one after each epoch, so Thaw trained for less time than they show."""
 METHOD = """## How it is measured
 
 `python -m benchmarks.small_data data=FOLDER weights=yolox_nano.pth stage=STAGE results=YOURS` measures;
@@ -94,21 +99,20 @@ on the data sets. "thaw" is the lower mAP of the first two thawed epochs divided
 those of training without evaluations, CPU minutes those of the whole process; other programs used the cores at the same time,
 so that CPU minutes are more reliable. Means are over data sets and seeds.
 
-Choices are made on the data sets marked "choice", the others are used only for the report."""
+Choices are made on the data sets marked "choice", the others are used only for the report. Some of them share images: bccd_test
+trains on the images of bccd, raccoon_train consists of training images of raccoon, and coco163 of the evaluation images of
+coco337."""
 HISTORY = """## How the defaults were chosen
 
-A first report on raccoon, coco337
-and dental_xray showed a failure of `learning_rate=.008`, the best on bccd and chess (`best_rate_4_freeze_0`, rejected): the
-network forgets much of what the weights know. With seed 4 at 320 pixels raccoon fell to 56.7 (`shipped`: 60.4) and coco337 to
-3.5 (`shipped`: 17.3). Then coco337 and `raccoon_train` (120 of the training images of raccoon, evaluated on the other 40) became
-choices, so the report on raccoon is not quite independent. `coco163` consists of the evaluation images of `coco337`; `bccd_test`
-trains on the images of `bccd`.
-
-This report was made twice. The first had `learning_rate=.002`; its runs are called `best_freeze_0` in the table of the stage.
-Then .004 was chosen, by the data sets of the choices alone (see "The learning rate"), and the runs were repeated. Those of
-coco163 were not, because their rate was .0005 in both: the weights know its classes. At last .000125 was chosen for known
-classes (see the table of known classes), and `new` was repeated on coco163; the runs with .0005 are called
-`best_rate_0.25_freeze_0`."""
+1. With one seed, `learning_rate=.008` (`best_rate_4_freeze_0`) was best on bccd and chess. A trial on data of the report showed
+   that the network then forgets much of what the weights know: with seed 4 at 320 pixels raccoon fell to 56.7 (`shipped`: 60.4)
+   and coco337 to 3.5 (`shipped`: 17.3). So .008 was rejected, and coco337 and `raccoon_train` (120 of the training images of
+   raccoon, evaluated on the other 40) became choices. The report on raccoon is therefore not quite independent.
+2. The first report had `learning_rate=.002`; its runs are called `best_freeze_0` in the table of the stage.
+3. Then .004 was chosen, on the data sets of the choices alone (see "The learning rate"), and the report was repeated with it.
+   coco163 was not, because its rate was .0005 in both: the weights know its classes.
+4. Last, .000125 was chosen for known classes, and `new` was repeated on coco163; the runs with .0005 are called
+   `best_rate_0.25_freeze_0`."""
 SOURCES = """## The data sets
 
 In the folder `data=`, each needs the files that `DATA` in `benchmarks/small_data_recipes.py` names. bccd and bccd_test are
@@ -290,9 +294,9 @@ def known_table(runs: dict[str, Runs]) -> str:
 
 
 def seeds_text(runs: Runs) -> str:
-    """Returns the standard deviation over seeds of the new defaults in points, for each data set with several seeds."""
+    """Returns three standard deviations over seeds of the new defaults in points, for each data set with several seeds."""
     maps = {data: runs.values(tables.NEVER, "AP", data) for data in runs.data()}
-    return ", ".join(f"{data} {100 * np.std(of, ddof=1):.1f}" for data, of in maps.items() if len(of) > 1)
+    return ", ".join(f"{300 * np.std(of, ddof=1):.1f} on {data}" for data, of in maps.items() if len(of) > 1)
 
 
 def changes_table(runs: Runs) -> str:
@@ -303,7 +307,12 @@ def changes_table(runs: Runs) -> str:
     sets = [data for data in runs.data() if any(of(data).count for of in differences.values())]
     ordered = sorted(differences, key=lambda name: changes[name].question)
     lines = [[changes[name].text, *(str(differences[name](data)) for data in (*sets, None))] for name in ordered]
-    return table(["change", *sets, "all pairs"], lines) if sets else ""
+    note = (
+        "\n\n\\* compared with a frozen fifth of the epochs, which is not the default"
+        if any("*" in a for a, *_ in lines)
+        else ""
+    )
+    return table(["change", *sets, "all pairs"], lines) + note if sets else ""
 
 
 def length_table(rows: list[dict[str, str]]) -> str:
@@ -473,7 +482,9 @@ def write(folder: Path) -> Path | None:
     made = (
         (FREEZING, freezing_table(runs)),
         (RATES, rates),
-        (f"{CHANGES} {seeds_text(runs['screen'])}.", changes_table(runs["screen"])) if "screen" in runs else ("", ""),
+        (f"{CHANGES} {seeds_text(runs['screen'])}. No change was adopted.", changes_table(runs["screen"]))
+        if "screen" in runs
+        else ("", ""),
         (LENGTHS, length_table(rows)),
         (SCRATCH, scratch_table(rows)),
     )

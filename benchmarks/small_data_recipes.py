@@ -265,14 +265,14 @@ CHANGES = {
     "new_momentum_0.1": change(NORMS, "momentum of all batch norms .1", (hook.norm_momentum, 0.1)),
     "new_eval_norms": change(FREEZING, "batch norms of the backbone in evaluation mode", (hook.eval_norms,)),
     "new_freeze_0.2_eval_norms": thawed(
-        FREEZING, "a fifth frozen; batch norms of the backbone in evaluation mode after it", (hook.eval_norms,)
+        FREEZING, "batch norms of the backbone in evaluation mode after a frozen fifth*", (hook.eval_norms,)
     ),
     "new_statistics_128": change(
         NORMS, "statistics from 128 images before each evaluation", (hook.new_statistics, 128)
     ),
     "new_frozen_stem": change(NORMS, "the first convolution is never trained", (hook.frozen_stem,)),
     "new_freeze_0.2_second_warmup": thawed(
-        NORMS, "a fifth frozen; a second warm-up of an epoch after it", (hook.second_warmup, 1.0)
+        NORMS, "a second warm-up of an epoch after a frozen fifth*", (hook.second_warmup, 1.0)
     ),
     "new_rotation_5": change(AUGMENTATION, "`rotation=5`", rotation=5.0),
     "new_batch_16": change(OPTIMIZER, "`batch_size=16`", batch_size=16),

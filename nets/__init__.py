@@ -125,7 +125,7 @@ def build_pretrained(
                 log(load_matching(model, state).require(backbone=0.8).text())
             fraction = len(pretrained.shared_classes(known or (), classes)) / len(classes)
             if fraction == 1:
-                log("WARNING: the weights know all classes already, see docs/constants.md#known-classes")
+                log("WARNING: the weights know all classes: training may lower mAP (docs/constants.md#known-classes)")
         return fraction, {key: value.to("meta") for key, value in model.state_dict().items()}
 
     fraction, shapes = ranks.on_main(load)

@@ -166,10 +166,13 @@ def test_a_missing_file_is_named_before_the_first_run(tiny_table, demo_images, t
     made = small_data.checked(small_data.replace(cfg, data="."))
     assert Path(cfg.results).is_dir() and (made.data, made.peers) == (str(demo_images), sys.executable)
     for changes, message in (
-        ({"data": str(tmp_path)}, f"{tmp_path}/train.txt, {tmp_path}/val.txt not found; the section"),
-        ({"data": None}, "data=none"),
+        ({"data": str(tmp_path)}, f"missing {tmp_path}/train.txt, {tmp_path}/val.txt; see the section"),
+        ({"data": None}, "data=none: give data=FOLDER; see"),
         ({"weights": "nano.pth"}, "weights=nano.pth: not found"),
-        ({"weights": "coco", "recipes": ("libreyolo_yolox_nano",)}, "libreyolo_yolox_nano needs weights=FILE"),
+        (
+            {"weights": "coco", "recipes": ("libreyolo_yolox_nano",)},
+            "give weights=FILE of yolox_nano, from which libreyolo_yolox_nano starts too",
+        ),
         ({"peers": "no_python"}, "peers=no_python: not found"),
     ):
         with pytest.raises(ConfigError, match=re.escape(message)):
@@ -428,7 +431,11 @@ def test_single_changes_are_compared_with_the_same_seed_and_schedule_of_freezing
     }
     lines = small_data_page.changes_table(small_data_page.Runs(rows_of(**runs))).splitlines()
     assert lines[0] == "| change | bccd | all pairs |"
-    assert [line.split(" | ")[1:] for line in lines[2:]] == [["+3.0", "+3.0 |"], ["+2.0", "+2.0 |"]]
+    assert [line.split(" | ")[1:] for line in lines[2:4]] == [["+3.0", "+3.0 |"], ["+2.0", "+2.0 |"]]
+    assert "frozen fifth*" in lines[2] and lines[4:] == [
+        "",
+        r"\* compared with a frozen fifth of the epochs, which is not the default",
+    ]
 
 
 def test_runs_from_scratch_stand_next_to_those_of_another_trainer_with_the_same_data_size_and_seed():
