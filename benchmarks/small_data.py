@@ -5,7 +5,7 @@
 Each run takes minutes. It adds a row to small_data.csv and its mAP over time to small_data_curves.csv, in `results`. A run
 that has a row there is not repeated, unless it failed; `results=FOLDER` begins a table of your own. After `minutes` no run
 begins; the same command continues later. At the end benchmarks/small_data_page.py writes the page with tables and plot,
-whose section "The data sets" says where their images are from and which files `data` has.
+whose section "The data sets" has the sources of the images and explains which files `data` has.
 """
 
 import csv
@@ -129,8 +129,9 @@ def checked(cfg: Config) -> Config:
 
 def with_files(cfg: Config) -> Config:
     """Returns the constants with absolute paths, and makes the folder of results. Raises ConfigError for a missing file."""
-    needed = [value for name in cfg.only for value in sources(cfg.data or "", tables.DATA[name]).values() if value]
-    missing = [path for path in dict.fromkeys(needed) if not path.startswith(".") and not Path(path).exists()]
+    sets = [tables.DATA[name] for name in cfg.only]
+    needed = [path for data in sets for path in sources(cfg.data or "", data).values() if path and path != data.val]
+    missing = [path for path in dict.fromkeys(needed) if not Path(path).exists()]
     if not cfg.data or missing:
         about = 'see the section "The data sets" of benchmarks/results/small_data.md'
         problem = f"data={cfg.data}: missing {', '.join(missing)}" if cfg.data else "data=none: give data=FOLDER"

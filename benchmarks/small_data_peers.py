@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import subprocess
 import tempfile
 from pathlib import Path
@@ -78,7 +79,7 @@ def write_yolo(folder: Path, part: str, data: Annotations) -> None:
         (images / f"{index:06}{path.suffix}").symlink_to(path)
 
 
-def run(python: str, folder: Path, task: dict[str, Any]):
+def run(python: str, folder: Path, task: dict[str, Any]) -> resource.struct_rusage:
     """Runs small_data_peer.py and returns what it used, as os.wait4. Raises RuntimeError with its last output if it fails."""
     environment = {**os.environ, "YOLO_OFFLINE": "1", "YOLO_VERBOSE": "false"}
     command = [python, str(SCRIPT), str(folder / "task.json")]

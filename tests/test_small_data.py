@@ -164,6 +164,10 @@ def test_a_missing_file_is_named_before_the_first_run(tiny_table, demo_images, t
     monkeypatch.chdir(demo_images)
     cfg = small_data.replace(cfg, peers=os.path.relpath(sys.executable))
     made = small_data.checked(small_data.replace(cfg, data="."))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=re.escape("data=.: missing ./train.txt, ./val.txt; see")):
+        small_data.checked(small_data.replace(cfg, data="."))
+    monkeypatch.chdir(demo_images)
     assert Path(cfg.results).is_dir() and (made.data, made.peers) == (str(demo_images), sys.executable)
     for changes, message in (
         ({"data": str(tmp_path)}, f"missing {tmp_path}/train.txt, {tmp_path}/val.txt; see the section"),

@@ -13,7 +13,7 @@ MAX_BAD_STEPS = 20  # non-finite steps in a row before training stops: fp16 need
 LOSS_SCALE = 2.0**10  # of fp16 at the start: from 2**16, YOLOX skips its first nine steps (input 0-255, decisions.md)
 MOMENTUM = 0.9  # of SGD, and the first beta of Adam (YOLOX, section 2)
 MAX_GRADIENT_NORM = 10.0  # larger gradients are clipped to this norm
-GENTLE = (1 / 8, 1 / 32)  # factor of the default learning rate if the weights know half of the classes, or all
+GENTLE = (1 / 8, 1 / 32)  # factors of the default learning rate if the weights know half of the classes or more, or all
 REFERENCE_BATCH = 64  # images per step that the constants learning_rate and min_learning_rate refer to
 CHOSEN = ("no_aug_epochs", "warmup_epochs", "weight_decay", "learning_rate", "min_learning_rate")
 
