@@ -288,14 +288,19 @@ def estimate_statistics(model: nn.Module, loader, frozen: bool) -> None:
 
 def copy_paste(probability: float) -> Replacements:
     """Each box is copied within its image with this probability, to a place where it covers no other box by IoU .1 or more."""
+    return {"build_data": _with_augment(CopyPaste(probability))}
+
+
+def _with_augment(augment: Callable) -> Callable:
+    """Returns a replacement of build_data, whose training samples get `augment` as `extra_augment`."""
 
     def wrap(build_data: Callable) -> Callable:
-        def build(cfg, letterbox, train_data, val_data, extra_augment, ranks):
-            return build_data(cfg, letterbox, train_data, val_data, CopyPaste(probability), ranks)
+        def build(cfg, letterbox, train_data, val_data, _, ranks):
+            return build_data(cfg, letterbox, train_data, val_data, augment, ranks)
 
         return build
 
-    return {"build_data": wrap}
+    return wrap
 
 
 def vertical_flip(probability: float) -> Replacements:
@@ -308,13 +313,7 @@ def vertical_flip(probability: float) -> Replacements:
             boxes[:, [1, 3]] = height - boxes[:, [3, 1]]
         return image, boxes, labels
 
-    def wrap(build_data: Callable) -> Callable:
-        def build(cfg, letterbox, train_data, val_data, extra_augment, ranks):
-            return build_data(cfg, letterbox, train_data, val_data, flip, ranks)
-
-        return build
-
-    return {"build_data": wrap}
+    return {"build_data": _with_augment(flip)}
 
 
 class CopyPaste:

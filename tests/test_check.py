@@ -14,6 +14,7 @@ from PIL import Image
 from datasets.annotations import DataError
 from tools.check import check, main, text_of
 from tools.check_page import contact_page
+from tools.check_report import _advice
 from utils.draw import GAP, color_of
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -136,6 +137,11 @@ def test_box_sizes_come_with_advice(tmp_path: Path, side: float, size: str, word
     assert report["train"]["advice"].startswith(words)
     assert sum(report["train"]["histogram"]) == report["train"]["boxes"] == 10
     assert report["train"]["median_side"] == side and report["train"]["class_sides"] == [side]
+
+
+def test_a_few_tiny_boxes_do_not_make_the_advised_input_smaller() -> None:
+    """Half of the boxes alone would ask for 416 pixels, the tenth below 12 pixels alone for 320."""
+    assert _advice(np.array([10.0] * 2 + [13.7] * 8), (256, 256)).endswith(": image_size=416,416")
 
 
 def test_data_without_a_readable_line_are_an_error(tmp_path: Path) -> None:
