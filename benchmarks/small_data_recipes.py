@@ -274,6 +274,7 @@ CHANGES = {
     "new_freeze_0.2_second_warmup": thawed(
         NORMS, "a second warm-up of an epoch after a frozen fifth*", (hook.second_warmup, 1.0)
     ),
+    "new_hsv_0": change(AUGMENTATION, "`hsv=0,0,0`", hsv=(0.0, 0.0, 0.0)),
     "new_rotation_5": change(AUGMENTATION, "`rotation=5`", rotation=5.0),
     "new_batch_16": change(OPTIMIZER, "`batch_size=16`", batch_size=16),
     "new_decay_0.2": change(OPTIMIZER, "`weight_decay=.2`", weight_decay=0.2),
