@@ -275,6 +275,7 @@ CHANGES = {
         NORMS, "a second warm-up of an epoch after a frozen fifth*", (hook.second_warmup, 1.0)
     ),
     "new_hsv_0": change(AUGMENTATION, "`hsv=0,0,0`", hsv=(0.0, 0.0, 0.0)),
+    "new_multi_scale_0.25": change(AUGMENTATION, "`multi_scale=.25`", multi_scale=0.25),
     "new_rotation_5": change(AUGMENTATION, "`rotation=5`", rotation=5.0),
     "new_batch_16": change(OPTIMIZER, "`batch_size=16`", batch_size=16),
     "new_decay_0.2": change(OPTIMIZER, "`weight_decay=.2`", weight_decay=0.2),
