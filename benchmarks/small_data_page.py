@@ -79,7 +79,8 @@ SCRATCH = """## From scratch, at about equal minutes
 No pretrained weights. The trainers have their own defaults, one thread each, and a number of epochs that takes about the same
 time. `scratch_new` has the defaults of `train.py`, except `weights=none`. Minutes are those of training without evaluations, but
 with the one that Ultralytics makes at its end. CPU minutes depend less on other programs that used the cores at the same time;
-they contain all evaluations, in Thaw one after each epoch, so Thaw trained for less time than they show."""
+they contain all evaluations, in Thaw one after each epoch, so Thaw trained for less time than they show. Where there are several
+pairs of runs with the same seed, the second table has their means."""
 METHOD = """## How it is measured
 
 `python -m benchmarks.small_data data=FOLDER weights=yolox_nano.pth stage=STAGE results=YOURS` measures;
@@ -382,11 +383,24 @@ def scratch_table(rows: list[dict[str, str]]) -> str:
         ]
         for row in found
     ]
-    return (
-        table([*head, "mAP50-95", "mAP50"], cells)
-        if {row["recipe"] for row in found} & set(tables.FROM_SCRATCH)
-        else ""
-    )
+    if not {row["recipe"] for row in found} & set(tables.FROM_SCRATCH):
+        return ""
+    return "\n\n".join([table([*head, "mAP50-95", "mAP50"], cells), scratch_means(found, peers)]).rstrip()
+
+
+def scratch_means(rows: list[dict[str, str]], peers: Sequence[str]) -> str:
+    """Returns means and paired differences to other trainers, for each input size and recipe with several seeds."""
+    lines = []
+    for size in sorted({row["image_size"] for row in rows}, key=int):
+        runs = Runs(row for row in rows if row["image_size"] == size)
+        for data, name, peer in itertools.product(runs.data(), tables.FROM_SCRATCH, peers):
+            found = runs.difference(name, data, peer)
+            if found.count > 1:
+                maps = [maps_text(runs.values(recipe, "AP", data)) for recipe in (name, peer)]
+                minutes = [number(runs.mean(recipe, "cpu_minutes", data)) for recipe in (name, peer)]
+                lines.append([data, size, name, peer, str(found.count), " / ".join(minutes), *maps, str(found)])
+    head = ["data set", "input size", "recipe", "other trainer", "pairs", "CPU minutes", "mAP50-95", "its mAP50-95"]
+    return table([*head, "difference"], lines) if lines else ""
 
 
 def set_table(runs: Runs) -> str:

@@ -458,6 +458,16 @@ def test_runs_from_scratch_stand_next_to_those_of_another_trainer_with_the_same_
     assert small_data_page.scratch_table(rows[:1]) == ""  # nothing to compare
 
 
+def test_runs_from_scratch_with_several_seeds_have_means_of_their_pairs_and_the_difference():
+    ours, theirs = ({("bccd", seed): ap for seed, ap in enumerate(maps, 1)} for maps in ((0.5, 0.54, 0.6), (0.4, 0.46)))
+    rows = rows_of(ultralytics_yolo11n_scratch=theirs, scratch_new_yolox_nano=ours)
+    rows = [row | {"image_size": "224", "minutes": "9.96", "cpu_minutes": "8", "AP50": "0.85"} for row in rows]
+    assert small_data_page.scratch_table(rows).splitlines()[-1] == (
+        "| bccd | 224 | scratch_new_yolox_nano | ultralytics_yolo11n_scratch | 2 | 8.0 / 8.0 "
+        "| 52.0 ± 2.8 | 43.0 ± 4.2 | +9.0 [-3.7, +21.7] |"
+    )
+
+
 def test_freezing_is_compared_at_equal_constants():
     maps = {("bccd", 0): 0.5, ("bccd", 1): 0.54}
     frozen = {("bccd", 0): 0.47, ("bccd", 1): 0.51, ("chess", 0): 0.9}
