@@ -276,6 +276,13 @@ def report_table(runs: Runs) -> str:
     return table([*head, *(cell for name in peers for cell in (name, f"{after} - {name}"))], rows)
 
 
+def choices_text(runs: Runs) -> str:
+    """Returns a sentence with the gain of the new defaults on the data sets of the choices; empty without pairs of runs."""
+    gains = {data: runs.difference(tables.NEVER, data) for data in runs.data()}
+    found = [f"{data} {of} ({of.count} seed{'s' * (of.count > 1)})" for data, of in gains.items() if of.count]
+    return f"On the data sets of the choices, in the search, new - shipped is: {', '.join(found)}." if found else ""
+
+
 def between_sets(runs: Runs, sets: Sequence[str], recipe: str, _, reference: str) -> Interval:
     """Returns the mean over data sets of the paired difference, with its interval over the data sets."""
     means = [runs.difference(recipe, data, reference) for data in sets]
@@ -487,6 +494,7 @@ def write(folder: Path) -> Path | None:
     parts = [HEAD]
     if "report" in runs:
         parts += [REPORT, report_table(runs["report"])]
+        parts += [text for text in [choices_text(runs.get("screen", Runs([])))] if text]
     if untrained := known_table(runs):
         parts += [KNOWN, untrained]
     if curves:

@@ -458,6 +458,14 @@ def test_runs_from_scratch_stand_next_to_those_of_another_trainer_with_the_same_
     assert small_data_page.scratch_table(rows[:1]) == ""  # nothing to compare
 
 
+def test_the_gain_on_the_data_sets_of_the_choices_is_a_sentence_with_the_number_of_seeds():
+    shipped, new = ({("bccd", 0): at, ("bccd", 1): at, ("chess", 0): at} for at in (0.5, 0.52))
+    runs = small_data_page.Runs(rows_of(shipped=shipped, best_rate_2_freeze_0=new | {("deep_pcb", 0): 0.1}))
+    text = small_data_page.choices_text(runs)
+    assert text.endswith("new - shipped is: bccd +2.0 [+2.0, +2.0] (2 seeds), chess +2.0 (1 seed).")
+    assert small_data_page.choices_text(small_data_page.Runs([])) == ""
+
+
 def test_runs_from_scratch_with_several_seeds_have_means_of_their_pairs_and_the_difference():
     ours, theirs = ({("bccd", seed): ap for seed, ap in enumerate(maps, 1)} for maps in ((0.5, 0.54, 0.6), (0.4, 0.46)))
     rows = rows_of(ultralytics_yolo11n_scratch=theirs, scratch_new_yolox_nano=ours)
