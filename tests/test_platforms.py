@@ -68,9 +68,9 @@ def test_what_the_dockerfile_copies_is_the_whole_program(tmp_path):
     """Its last command, with other folders; then every script prints its help there."""
     options, command = instructions("RUN")[2].split(" ", 1)
     assert options == "--mount=type=bind,target=/source"
-    place = shlex.quote(str(tmp_path / "thaw"))
     (tmp_path / "thaw").mkdir()
-    command = command.replace("/source", shlex.quote(str(ROOT))).replace("/thaw", place)
+    folders = {"/source": ROOT, "/thaw": tmp_path / "thaw"}  # replaced at once: either may be part of the other's path
+    command = re.sub("/source|/thaw", lambda found: shlex.quote(str(folders[found[0]])), command)
     subprocess.run(["sh", "-ec", command], check=True)
     copied = {path.name for path in (tmp_path / "thaw").iterdir()}
     packages = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"tests"}
