@@ -45,6 +45,9 @@ pairs" takes every pair of runs as independent. "Data sets" takes only the data 
 about another data set. The defaults were chosen partly on images of bccd_test, raccoon and coco163, which may flatter them
 there: see "How the defaults were chosen". At 416 pixels and 30 epochs the gain on BCCD is smaller:
 [finetune_bccd.md](finetune_bccd.md)."""
+CHOICES = """\
+Gain of `new` over `shipped` on the data sets used to choose the defaults, at the sizes and epochs of the search (coco337, whose
+classes the weights know, is in the next table):"""
 KNOWN = """\
 The weights know the classes of coco163 and coco337, and were trained on images like these. "Before training" is the mAP of the
 weights themselves. Every training lowered the mAP on these images; a lower rate lowered it less. On gray negatives of the
@@ -79,8 +82,9 @@ SCRATCH = """## From scratch, at about equal minutes
 No pretrained weights. The trainers have their own defaults, one thread each, and a number of epochs that takes about the same
 time. `scratch_new` has the defaults of `train.py`, except `weights=none`. Minutes are those of training without evaluations, but
 with the one that Ultralytics makes at its end. CPU minutes depend less on other programs that used the cores at the same time;
-they contain all evaluations, in Thaw one after each epoch, so Thaw trained for less time than they show. Where there are several
-pairs of runs with the same seed, the second table has their means."""
+they contain all evaluations, in Thaw one after each epoch, so Thaw trained for less time than they show. The other programs
+slowed seed 3 of Ultralytics most. The second table has means over the seeds; a pair is one run of each trainer with the same
+seed."""
 METHOD = """## How it is measured
 
 `python -m benchmarks.small_data data=FOLDER weights=yolox_nano.pth stage=STAGE results=YOURS` measures;
@@ -280,7 +284,7 @@ def choices_text(runs: Runs) -> str:
     """Returns a sentence with the gain of the new defaults on the data sets of the choices; empty without pairs of runs."""
     gains = {data: runs.difference(tables.NEVER, data) for data in runs.data()}
     found = [f"{data} {of} ({of.count} seed{'s' * (of.count > 1)})" for data, of in gains.items() if of.count]
-    return f"On the data sets of the choices, in the search, new - shipped is: {', '.join(found)}." if found else ""
+    return f"{CHOICES} {', '.join(found)}." if found else ""
 
 
 def between_sets(runs: Runs, sets: Sequence[str], recipe: str, _, reference: str) -> Interval:
@@ -406,7 +410,16 @@ def scratch_means(rows: list[dict[str, str]], peers: Sequence[str]) -> str:
                 maps = [maps_text(runs.values(recipe, "AP", data)) for recipe in (name, peer)]
                 minutes = [number(runs.mean(recipe, "cpu_minutes", data)) for recipe in (name, peer)]
                 lines.append([data, size, name, peer, str(found.count), " / ".join(minutes), *maps, str(found)])
-    head = ["data set", "input size", "recipe", "other trainer", "pairs", "CPU minutes", "mAP50-95", "its mAP50-95"]
+    head = [
+        "data set",
+        "input size",
+        "recipe",
+        "other trainer",
+        "pairs",
+        "CPU minutes of both",
+        "mAP50-95",
+        "its mAP50-95",
+    ]
     return table([*head, "difference"], lines) if lines else ""
 
 

@@ -462,7 +462,7 @@ def test_the_gain_on_the_data_sets_of_the_choices_is_a_sentence_with_the_number_
     shipped, new = ({("bccd", 0): at, ("bccd", 1): at, ("chess", 0): at} for at in (0.5, 0.52))
     runs = small_data_page.Runs(rows_of(shipped=shipped, best_rate_2_freeze_0=new | {("deep_pcb", 0): 0.1}))
     text = small_data_page.choices_text(runs)
-    assert text.endswith("new - shipped is: bccd +2.0 [+2.0, +2.0] (2 seeds), chess +2.0 (1 seed).")
+    assert text.endswith("is in the next table): bccd +2.0 [+2.0, +2.0] (2 seeds), chess +2.0 (1 seed).")
     assert small_data_page.choices_text(small_data_page.Runs([])) == ""
 
 
