@@ -82,9 +82,9 @@ SCRATCH = """## From scratch, at about equal minutes
 No pretrained weights. The trainers have their own defaults, one thread each, and a number of epochs that takes about the same
 time. `scratch_new` has the defaults of `train.py`, except `weights=none`. Minutes are those of training without evaluations, but
 with the one that Ultralytics makes at its end. CPU minutes depend less on other programs that used the cores at the same time;
-they contain all evaluations, in Thaw one after each epoch, so Thaw trained for less time than they show. The other programs
-slowed seed 3 of Ultralytics most. The second table has means over the seeds; a pair is one run of each trainer with the same
-seed."""
+they contain all evaluations, in Thaw one after each epoch, so Thaw trained for less time than they show. Minutes far
+above CPU minutes mean that other programs slowed the run. The second table has means over the seeds; a pair is one run of each
+trainer with the same seed."""
 METHOD = """## How it is measured
 
 `python -m benchmarks.small_data data=FOLDER weights=yolox_nano.pth stage=STAGE results=YOURS` measures;
@@ -410,17 +410,8 @@ def scratch_means(rows: list[dict[str, str]], peers: Sequence[str]) -> str:
                 maps = [maps_text(runs.values(recipe, "AP", data)) for recipe in (name, peer)]
                 minutes = [number(runs.mean(recipe, "cpu_minutes", data)) for recipe in (name, peer)]
                 lines.append([data, size, name, peer, str(found.count), " / ".join(minutes), *maps, str(found)])
-    head = [
-        "data set",
-        "input size",
-        "recipe",
-        "other trainer",
-        "pairs",
-        "CPU minutes of both",
-        "mAP50-95",
-        "its mAP50-95",
-    ]
-    return table([*head, "difference"], lines) if lines else ""
+    head = ["data set", "input size", "recipe", "other trainer", "pairs", "CPU minutes of both"]
+    return table([*head, "mAP50-95", "its mAP50-95", "difference"], lines) if lines else ""
 
 
 def set_table(runs: Runs) -> str:
@@ -507,7 +498,8 @@ def write(folder: Path) -> Path | None:
     parts = [HEAD]
     if "report" in runs:
         parts += [REPORT, report_table(runs["report"])]
-        parts += [text for text in [choices_text(runs.get("screen", Runs([])))] if text]
+    if "screen" in runs and (gains := choices_text(runs["screen"])):
+        parts.append(gains)
     if untrained := known_table(runs):
         parts += [KNOWN, untrained]
     if curves:
