@@ -23,7 +23,7 @@ from nets import detector
 from nets.postprocess import MAX_CANDIDATES
 from utils import distributed, run
 from utils.checkpoint import atomic_write
-from utils.config import ConfigError, check, is_weights, override, require, run_script, show, table
+from utils.config import ConfigError, check, is_weights, override, require, require_writable, run_script, show, table
 from utils.fit import evaluate
 from utils.metrics import BACKEND, COCO_METRICS
 
@@ -80,7 +80,7 @@ def main(cfg: Config) -> dict:
     if ranks.is_main:
         from datasets import outputs
 
-        outputs.require_writable(f"output={show(cfg.output)}", cfg.output or (path.parent if trained else "runs"))
+        require_writable(f"output={show(cfg.output)}", cfg.output or (path.parent if trained else "runs"))
         outputs.require_evaluation(cfg.output, cfg.data or trained.get("val"))
     if cfg.multi_label:
         from nets.multi_label import MultiLabel

@@ -23,7 +23,7 @@ from nets.graph import TRANSLATIONS, DetectionGraph, RawGraph
 from nets.postprocess import MAX_CANDIDATES
 from utils import distributed, run
 from utils.checkpoint import atomic_write
-from utils.config import ConfigError, check, is_weights, override, require, run_script, table
+from utils.config import ConfigError, check, is_weights, override, require, require_writable, run_script, show, table
 from utils.images import FILL, ImageError, images_under, letterbox, read_image
 
 
@@ -127,6 +127,7 @@ def output_path(output: str | None, loaded: detector.Loaded) -> Path:
     path = usual if output is None else Path(output)
     if path.suffix != ".onnx":
         raise ConfigError(f"output={output}: its name must end with .onnx")
+    require_writable(f"output={show(output)}", path.parent)
     path.parent.mkdir(parents=True, exist_ok=True)
     return path
 

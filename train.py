@@ -22,7 +22,7 @@ from datasets.loader import Loader, TrainSampler, ValSampler, build_loader
 from datasets.mosaic import Augment
 from datasets.sources import Annotations, is_demo, val_source
 from utils import distributed, resume, summary
-from utils.config import MAX_SEED, ConfigError, check, override, require, run_script, show, table
+from utils.config import MAX_SEED, ConfigError, check, override, require, require_writable, run_script, show, table
 from utils.distributed import Interrupted, Ranks, StopSignal
 from utils.fit import Meter, NonFiniteLoss, accelerate, epoch_progress, epoch_row, epoch_text, fit_one_epoch, validate
 from utils.optim import CHOSEN, EMA, Plan, Schedule, Updater, build_optimizer, choose, enough_epochs
@@ -137,6 +137,7 @@ def main(cfg: Config, extra_augment: Callable = extra_augment, on_row: Callable 
     distributed.set_threads(ranks.device, cfg.workers, len(ranks.node_ranks))
     torch.manual_seed(cfg.seed)
 
+    ranks.once_per_node(lambda: require_output(cfg.resume, cfg.output))
     train_data, val_data = ranks.once_per_node(lambda: read_data(cfg, log))
     cfg = replace(cfg, epochs=cfg.epochs or enough_epochs(len(train_data)))
     constants = fixed_constants(cfg, train_data, extra_augment)
@@ -236,6 +237,14 @@ def checked(cfg: Config) -> Config:
     if cfg.device == "cuda:all" and cfg.amp == "bf16":  # autocast in the threads of DataParallel supports fp16 only
         raise ConfigError("amp=bf16 does not work with device=cuda:all: use torchrun, or amp=fp16")
     return cfg
+
+
+def require_output(resumed: bool | str, output: str) -> None:
+    """Raises ConfigError if the run folder cannot be written: before the data are read, which may take minutes."""
+    if not isinstance(resumed, str):
+        require_writable(f"output={output}", output)
+    elif os.path.isdir(resumed):
+        require_writable(f"resume={resumed}", resumed)
 
 
 def read_data(cfg: Config, log: Callable) -> tuple[Annotations, Annotations]:

@@ -1,4 +1,4 @@
-"""Output files of tools and evaluations: checks before long work that they can be written, and `write_all`: all files or none."""
+"""Output files of tools and evaluations: what an evaluation may replace, and `write_all`: all files or none."""
 
 import json
 import os
@@ -12,15 +12,6 @@ RESULTS = (  # of an evaluation, besides the worst images
     *("metrics.json", "detections.json", "ground_truth.json", "precision_recall.png", "confusion_matrix.png"),
     "report.html",
 )
-
-
-def require_writable(option: str, folder: str | Path) -> None:
-    """Raises ConfigError if files cannot be written to the folder of `option`, which may not exist yet."""
-    there = next(path for path in (Path(folder).absolute(), *Path(folder).absolute().parents) if path.exists())
-    if not there.is_dir():
-        raise ConfigError(f"{option}: {there} is a file, not a folder: name another folder")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise ConfigError(f"{option}: no permission to write to {there}: name another folder")
 
 
 def results_in(folder: str | Path | None) -> list[Path]:

@@ -1,9 +1,11 @@
 """utils/config.py: constants read by their declared types, and scripts whose error messages name the fix."""
 
+import errno
 import json
 import os
 import subprocess
 import sys
+import tempfile
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -15,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from utils import config
-from utils.config import ConfigError, check, override, require, run_script, show, table
+from utils.config import ConfigError, check, override, require, require_writable, run_script, show, table
 from utils.distributed import RemoteError
 
 ROOT = Path(__file__).parents[1]
@@ -169,6 +171,26 @@ def test_numbers_outside_of_the_limits_and_unknown_words_are_refused():
     ):
         with pytest.raises(ConfigError, match=message):
             require(Config(**wrong), *limits)
+
+
+def test_a_folder_that_cannot_be_written_is_refused_and_a_good_one_stays_as_it_is(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    (tmp_path / "dangling").symlink_to(tmp_path / "missing")
+    before = sorted(tmp_path.iterdir())
+    for good in (tmp_path, tmp_path / "new/folder"):
+        require_writable("output=x", good)
+    bad = [tmp_path / "file", tmp_path / "file/new", tmp_path / "dangling", tmp_path / ("n" * 5000)]
+    for folder in bad + [Path("/proc/x")] * (sys.platform == "linux"):  # the administrator has permission for /proc
+        with pytest.raises(ConfigError, match="output=x: .*name another folder"):
+            require_writable("output=x", folder)
+
+    def read_only(*_, **__):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", read_only)
+    with pytest.raises(ConfigError, match="output=x: .*Read-only"):
+        require_writable("output=x", tmp_path)
+    assert sorted(tmp_path.iterdir()) == before
 
 
 def test_the_last_of_two_overrides_wins():

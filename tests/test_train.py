@@ -21,6 +21,7 @@ from nets.detector import Detector
 from nets.losses import YOLOXCriterion
 from nets.pretrained import PretrainedError
 from utils import checkpoint, resume
+from utils.config import ConfigError
 from utils.optim import CHOSEN
 
 ROOT = Path(__file__).parents[1]
@@ -41,6 +42,13 @@ def finished(demo_images, tmp_path_factory):
 @pytest.fixture(scope="module")
 def folder(finished):
     return finished[0]
+
+
+def test_an_output_that_cannot_be_written_is_refused_before_the_data_are_read(demo_images, tmp_path, monkeypatch):
+    monkeypatch.setattr(train, "read_data", None)
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="output=.*name another folder"):
+        train.main(config(demo_images, tmp_path / "file"))
 
 
 def test_run_folder_holds_log_constants_checkpoints_and_images(folder):

@@ -9,8 +9,8 @@ import numpy as np
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from datasets.outputs import require_writable, write_all
-from utils.config import ConfigError
+from datasets.outputs import write_all
+from utils.config import ConfigError, require_writable
 from utils.draw import JPEG_QUALITY
 
 MARK = "tools.check"  # the comment in a contact sheet

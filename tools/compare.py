@@ -18,8 +18,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from datasets.outputs import require_writable
-from utils.config import ConfigError, override, printable, run_script, show
+from utils.config import ConfigError, override, printable, require_writable, run_script, show
 from utils.validate import first_line
 
 FILES = ("compare.png", "compare.html")

@@ -20,10 +20,10 @@ from datasets import split
 from datasets.errors import DataError, raise_any
 from datasets.formats import PARTS, is_names, read, read_classes
 from datasets.listing import CLASS_FILES
-from datasets.outputs import require_writable, write_all
+from datasets.outputs import write_all
 from datasets.scan import prepare
 from datasets.store import Annotations
-from utils.config import MAX_SEED, override, require, run_script
+from utils.config import MAX_SEED, override, require, require_writable, run_script
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,8 @@ from pathlib import Path
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from datasets.outputs import require_writable
 from utils.checkpoint import atomic_write
-from utils.config import ConfigError, override, run_script
+from utils.config import ConfigError, override, require_writable, run_script
 
 FOR_TESTS = {"pytest", "pytest-xdist", "hypothesis"}  # train.py and the other scripts run without these
 LICENSE_FILE = re.compile(r"licen[sc]e|copying|notice", re.IGNORECASE)

@@ -22,7 +22,7 @@ import torch
 from datasets.annotations import annotation_line
 from datasets.errors import DataError
 from datasets.formats import PARTS, is_names, read, read_classes
-from datasets.outputs import require_writable, write_all
+from datasets.outputs import write_all
 from datasets.scan import prepare, scan
 from datasets.similar import similar_groups
 from datasets.split import relative, split_groups, text_of
@@ -31,7 +31,7 @@ from nets.detector import Detector, Result, read_images
 from tools.disagreement import CONFIDENCE, KINDS, MATCH, Box, Detected, Suspect, found_fraction, rank
 from tools.regression import logit, probability
 from utils.boxes import clip, pairwise_iou
-from utils.config import MAX_SEED, ConfigError, check, override, require, run_script, show
+from utils.config import MAX_SEED, ConfigError, check, override, require, require_writable, run_script, show
 from utils.images import batched
 from utils.run import create, runs
 

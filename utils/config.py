@@ -8,6 +8,7 @@ import math
 import numbers
 import os
 import sys
+import tempfile
 import time
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -157,6 +158,25 @@ def require(cfg: Any, least: dict[str, float], most: dict[str, float], choices: 
             near = difflib.get_close_matches(show(value), known, n=1)
             hint = f"did you mean {near[0]}? " if near else ""
             raise ConfigError(f"{name}={show(value)}: {hint}Choose one of: {', '.join(known)}")
+
+
+def require_writable(option: str, folder: str | Path) -> None:
+    """Raises ConfigError if files cannot be written to the folder of `option`, which may not exist yet.
+
+    Writes a temporary file into the folder, or into the nearest one above it that exists: permissions alone do not show a
+    read-only disk to the administrator, nor folders of the system such as /proc.
+    """
+    folder = Path(folder).absolute()
+    try:
+        with suppress(FileNotFoundError, NotADirectoryError):
+            folder.lstat()  # raises OSError for a name that is too long
+        there = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
+        if there.is_dir():
+            with tempfile.TemporaryFile(dir=there):
+                return
+    except OSError as error:
+        raise ConfigError(f"{option}: cannot write there ({error.strerror}): name another folder") from error
+    raise ConfigError(f"{option}: {there} is a file, not a folder: name another folder")
 
 
 def help_text(cfg: Any) -> str:
