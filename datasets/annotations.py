@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from datasets.errors import DataError, check_path
+from datasets.errors import DataError, check_path, open_file
 from datasets.store import Annotations, Classes, Packer
 from utils.images import IMAGE_SUFFIXES
 
@@ -28,7 +28,7 @@ class Sample(NamedTuple):
 
 def text_lines(path: str) -> Iterator[tuple[int, str]]:
     """Yields (line number from 1, line) of a UTF-8 file, with or without a byte order mark. Raises DataError."""
-    with open(path, "rb") as file:
+    with open_file(path) as file:
         for number, raw in enumerate((row for line in file for row in line.rstrip(b"\r\n").splitlines() or [b""]), 1):
             try:
                 yield number, raw.decode("utf-8-sig" if number == 1 else "utf-8")

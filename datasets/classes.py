@@ -10,7 +10,7 @@ import numpy as np
 
 from datasets.errors import DataError
 from datasets.store import Annotations, Classes, Strings, brief
-from utils.config import check_class_names
+from utils.config import check_class_names, clean_name
 
 MAX_HINTS = 2000  # classes among which the nearest name is looked for
 
@@ -20,8 +20,9 @@ def parse_merge(text: str | None) -> dict[str, str]:
     pairs = [pair.partition(":") for pair in (text or "").split(",") if text]
     merge = {}
     for old, _, new in pairs:
-        if merge.setdefault(old.strip(), new.strip()) != new.strip():
-            raise DataError(f"merge={text}: class {old.strip()!r} is named twice: name the class that it becomes once")
+        old, new = clean_name(old), clean_name(new)
+        if merge.setdefault(old, new) != new:
+            raise DataError(f"merge={text}: class {old!r} is named twice: name the class that it becomes once")
     if not all(old and new for old, new in merge.items()):
         raise DataError(f"merge={text}: write class:class pairs, as in merge=truck:car,van:car")
     check_class_names(merge.values(), f"merge={text}", DataError)

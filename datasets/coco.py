@@ -13,6 +13,7 @@ from datasets.named_boxes import points_box
 from datasets.store import Annotations, Classes, Packer, brief
 from datasets.typed_json import ABSENT, Side, parse, rows
 from datasets.typed_json import brief as shorten
+from utils.config import clean_name
 
 Id = int | float | str
 Length = Annotated[int, Meta(gt=0, lt=2**31)]
@@ -144,7 +145,7 @@ def _categories(
     """Returns (key of each name in the order of ids, id of each key). `used` are the keys of the annotations.
 
     Some services export an unused category 0 that names the group of all others; it is left out."""
-    rows = [(_key(row.id), str(row.name)) for row in categories]
+    rows = [(_key(row.id), clean_name(str(row.name))) for row in categories]
     counts = Counter(name for _, name in rows)
     groups = [row.supercategory if isinstance(row.supercategory, str) else "" for row in categories]
     for (key, name), group in zip(rows, groups, strict=True):

@@ -4,7 +4,7 @@ import math
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
-from datasets.errors import DataError
+from datasets.errors import DataError, open_file
 from datasets.named_boxes import (
     Box,
     Corners,
@@ -17,13 +17,14 @@ from datasets.named_boxes import (
     side,
 )
 from datasets.store import Annotations, Classes
+from utils.config import clean_name
 
 NO_AREA = ("attribute", "polyline", "points", "cuboid", "skeleton", "tag")  # elements without a box
 
 
 def is_cvat(path: Path) -> bool:
     """Returns whether the beginning of an XML file looks like CVAT's, with many images."""
-    with open(path, "rb") as file:
+    with open_file(path) as file:
         return b"<annotations>" in file.read(1000)
 
 
@@ -31,10 +32,11 @@ def read_cvat(path: str, classes: Classes, image_root: str | None, bad_boxes: st
     """Reads an XML file with the boxes, polygons, ellipses and masks of many images. Raises DataError.
 
     The classes are the labels of the task or project, in its order."""
-    try:
-        root = ElementTree.parse(path).getroot()
-    except (ElementTree.ParseError, ValueError, LookupError) as error:
-        raise DataError(f"{path}: not valid XML ({error}): export the file again, as UTF-8") from error
+    with open_file(path) as file:
+        try:
+            root = ElementTree.parse(file).getroot()
+        except (ElementTree.ParseError, ValueError, LookupError) as error:
+            raise DataError(f"{path}: not valid XML ({error}): export the file again, as UTF-8") from error
     if root.tag == "annotation":
         raise DataError(f"{path}: a VOC file with one image: give its folder")
     if root.tag != "annotations" or root.find("track") is not None:
@@ -42,7 +44,7 @@ def read_cvat(path: str, classes: Classes, image_root: str | None, bad_boxes: st
         raise DataError(f"{path}: {what}, not images: export as CVAT for images 1.1, or as COCO")
     files = [_label_file(path, node) for node in root.iterfind("image")]
     used = names_of(files)
-    labels = dict.fromkeys(node.findtext("name", "").strip() for node in root.iterfind("meta//labels/label"))
+    labels = dict.fromkeys(clean_name(node.findtext("name", "")) for node in root.iterfind("meta//labels/label"))
     names = tuple(labels) if set(used) <= set(labels) and all(labels) else used
     return pack_source(path, files, classes, image_root, bad_boxes, names=names)
 
@@ -55,7 +57,7 @@ def _label_file(path: str, node: ElementTree.Element) -> LabelFile:
 
 
 def _box(shape: ElementTree.Element, place: str) -> Box:
-    name = shape.get("label", "").strip()
+    name = clean_name(shape.get("label", ""))
     if shape.tag in NO_AREA:
         return Box(name, (), no_box=shape.tag, place=place)
     try:

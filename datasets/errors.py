@@ -1,7 +1,9 @@
 """Errors in data: what is wrong, where, and the fix."""
 
+import os
 import re
-from typing import Any
+import stat
+from typing import Any, BinaryIO
 
 from utils.config import printable
 
@@ -37,8 +39,13 @@ def first_ten(problems: list[str]) -> str:
     lines = []
     for kind, group in groups.items():
         lines += [f"{len(group)} x {kind}"] if len(groups) > 1 else []
-        lines += group[:10] + ([f"... and {len(group) - 10} more"] if len(group) > 10 else [])
+        lines += list(map(one_line, group[:10])) + ([f"... and {len(group) - 10} more"] if len(group) > 10 else [])
     return printable("\n".join(f"  {line}" for line in lines))
+
+
+def one_line(text: str) -> str:
+    """Returns text for one line of a message: a line end, which a file name may hold, becomes an escape."""
+    return text.replace("\n", "\\n")
 
 
 def raise_any(title: str, problems: list[str]) -> None:
@@ -60,5 +67,16 @@ def check_path(path: str) -> str:
     if found and found[0] >= "\ud800":
         raise DataError(f"the path {path!r} holds half of a surrogate pair: rename the image")
     if found:
-        raise DataError(f'the path {path!r} holds a control character: write it with / or as r"C:\\new"')
+        windows = re.match("[A-Za-z]:", path) or "\\" in path
+        fix = 'write it with / or as r"C:\\new"' if windows else "rename the file, or write the path with /"
+        raise DataError(f"the path {path!r} holds a control character: {fix}")
     return path
+
+
+def open_file(path: str | os.PathLike) -> BinaryIO:
+    """Opens a file of labels to read its bytes. Raises DataError for a folder, and for a device or a pipe, which may never end.
+
+    Raises OSError for a file that is missing or cannot be opened."""
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        raise DataError(f"{path}: is a folder, a device or a pipe, not a file: remove it")
+    return open(path, "rb")

@@ -10,7 +10,7 @@ from typing import Any
 from datasets.annotations import text_lines
 from datasets.errors import DataError, check_path
 from datasets.store import Annotations, Classes, Part
-from utils.config import check_class_names
+from utils.config import check_class_names, clean_name
 
 PARTS: dict[str, Part] = {
     "train": ("train", "trainval"),
@@ -66,13 +66,13 @@ def read_classes(path: str) -> tuple[str, ...]:
 
     Raises DataError for names that are blank, repeated or unusable."""
     if isinstance(path, str) and is_names(check_path(path)):
-        names = [name.strip() for name in path.split(",")]
+        names = [clean_name(name) for name in path.split(",")]
         check_class_names(names, f"classes={path}", DataError)
         if len(set(names)) < len(names):
             raise DataError(f"classes={path}: a class is named twice: name it once")
         return tuple(names)
     try:
-        lines = [(number, line.strip()) for number, line in text_lines(check_path(os.fspath(path)))]
+        lines = [(number, clean_name(line)) for number, line in text_lines(check_path(os.fspath(path)))]
     except OSError as error:
         raise DataError(f"{path}: {error}: correct the path") from error
     while lines and not lines[-1][1]:

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import PurePosixPath
 
-from datasets.errors import DataError
+from datasets.errors import DataError, one_line
 from datasets.store import Part
 from utils.images import IMAGE_SUFFIXES, raise_unreadable
 
@@ -52,7 +52,7 @@ def unread_notes(source: object, files: Iterable[str]) -> list[str]:
     unread = of_suffix(files, UNREAD_SUFFIXES)
     if not unread:
         return []
-    count = f"images in a format that is not read: {len(unread)}, for example {unread[0]}"
+    count = f"images in a format that is not read: {len(unread)}, for example {one_line(unread[0])}"
     return [f"{source}: {count}: convert them to JPEG or PNG"]
 
 
@@ -88,7 +88,7 @@ def no_part_notes(source: object, files: Sequence[str], part: Part, by_name: boo
     if not part or not lost or not any(parts):
         return []
     places = list(dict.fromkeys(os.path.dirname(file) or file for file in lost))
-    there = ", ".join(places[:5]) + ", ..." * (len(places) > 5)
+    there = ", ".join(map(one_line, places[:5])) + ", ..." * (len(places) > 5)
     return [f"{source}: files that belong to no part, such as train or val, left out: {len(lost)} ({there})"]
 
 

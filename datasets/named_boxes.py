@@ -10,7 +10,7 @@ from typing import NamedTuple
 from datasets.errors import first_ten
 from datasets.image_paths import ImageFinder
 from datasets.store import Annotations, Classes, Packer
-from utils.config import class_name_problem
+from utils.config import class_name_problem, clean_name
 
 Corners = tuple[float, float, float, float]  # x1, y1, x2, y2
 
@@ -39,7 +39,7 @@ class LabelFile(NamedTuple):
 
 def pack_files(pack: Packer, names: tuple[str, ...], rows: list[tuple[str, LabelFile]], bad_boxes: str) -> Annotations:
     """Packs `rows` (path of the image, its label file) into annotations with the class names `names`."""
-    labels = {name.strip(): label for label, name in enumerate(names)}
+    labels = {clean_name(name): label for label, name in enumerate(names)}
     left_out = []
     for image, file in rows:
         if file.problem:
@@ -51,7 +51,7 @@ def pack_files(pack: Packer, names: tuple[str, ...], rows: list[tuple[str, Label
                 left_out.append(f"{place}: {box.name!r} is a {box.no_box}")
                 continue
             try:
-                name = box.name.strip()
+                name = clean_name(box.name)
                 problem = box.problem or ("" if name in labels else class_name_problem(box.name))
                 if problem:
                     raise ValueError(problem)
@@ -86,7 +86,7 @@ def pack_source(
 
 def names_of(files: Iterable[LabelFile]) -> tuple[str, ...]:
     """Returns the sorted class names of label files, without blanks at their ends and without those that cannot be used."""
-    names = {box.name.strip() for file in files for box in file.boxes if not (box.problem or box.no_box)}
+    names = {clean_name(box.name) for file in files for box in file.boxes if not (box.problem or box.no_box)}
     return tuple(sorted(name for name in names if not class_name_problem(name)))
 
 

@@ -12,7 +12,7 @@ from datasets.annotations import read_annotation_file
 from datasets.classes import join
 from datasets.coco import read_coco
 from datasets.cvat import is_cvat, read_cvat
-from datasets.errors import DataError
+from datasets.errors import DataError, open_file
 from datasets.formats import read_classes
 from datasets.image_paths import with_root
 from datasets.labelme import read_labelme
@@ -271,7 +271,7 @@ def _jsons(folder: Path, files: list[str]) -> dict[str, bool]:
 
 
 def _head(path: Path) -> bytes:
-    with open(path, "rb") as file:
+    with open_file(path) as file:
         return file.read(1 << 16)
 
 

@@ -8,7 +8,7 @@ from msgspec import Raw, Struct
 
 from datasets import image_paths, listing
 from datasets.annotations import text_lines
-from datasets.errors import DataError, raise_any
+from datasets.errors import DataError, open_file, raise_any
 from datasets.named_boxes import Box, LabelFile, names_of, pack_files, pack_source
 from datasets.records import CrowdHuman, Datumaro, Grounding, HuggingFace, Record, Scalabel, Supervisely, Ultralytics
 from datasets.store import Annotations, Classes, Packer, Part, brief
@@ -171,7 +171,8 @@ def read_supervisely(
     pairs = []
     for file in chosen:
         place, image = str(folder / file), file.removesuffix(".json")
-        raw = Raw(Path(place).read_bytes().removeprefix(BOM))
+        with open_file(place) as opened:
+            raw = Raw(opened.read().removeprefix(BOM))
         record = parse(raw, Supervisely, place, problems) or Supervisely(objects=[])
         found = index.nearest(image, image.rpartition("/")[2]) or re.sub("(^|/)ann/", r"\1img/", image)
         pairs.append((found, LabelFile(place, image, boxes=list(record.boxes()))))

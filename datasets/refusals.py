@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from datasets import listing
-from datasets.errors import DataError
+from datasets.errors import DataError, open_file
 
 BLANKS = b"\xef\xbb\xbf \t\r\n"  # before JSON, with a byte order mark
 EXPORT = "export the boxes as COCO, VOC or YOLO"
@@ -56,7 +56,7 @@ def refuse_json(path: str | Path, head: bytes) -> None:
 def refuse_texts(paths: Iterable[Path]) -> None:
     """Raises DataError for the first of these text files that has a known format that is not read."""
     for path in paths:
-        with open(path, "rb") as file:
+        with open_file(path) as file:
             _refuse(path, file.read(2000), _TEXTS)
 
 

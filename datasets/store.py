@@ -13,7 +13,7 @@ import numpy as np
 
 from datasets.errors import DataError, NoArea, check_path, note_dropped, raise_any
 from utils.boxes import xyxy_to_xywh
-from utils.config import check_class_names, printable
+from utils.config import check_class_names, clean_name, printable
 
 Classes = tuple[str, ...] | None  # class names; None: those of the data
 Part = tuple[str, ...]  # names of a part, such as ("val", "valid"): the first one that exists counts; (): all parts
@@ -152,7 +152,7 @@ class Packer:
         self.problems, self.without_area, self.notes = [], [], []
         self.names_from = "the list of classes"
         check_class_names((*(names or ()), *(classes or ())), source, DataError)
-        names, classes = (group and tuple(map(str.strip, group)) for group in (names, classes))  # as in classes.txt
+        names, classes = (group and tuple(map(clean_name, group)) for group in (names, classes))  # as in classes.txt
         self._names, self._classes = classes if names is None else names, names if classes is None else classes
         twice = tuple(name for name, count in Counter(self._names).items() if count > 1)
         if twice:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from datasets.annotations import text_lines
 from datasets.columns import ONE_CLASS, Columns, columns_of
-from datasets.errors import DataError, raise_any
+from datasets.errors import DataError, open_file, raise_any
 from datasets.image_paths import ImageFinder
 from datasets.named_boxes import Box, LabelFile, pack_source, side
 from datasets.scan import scan
@@ -118,7 +118,7 @@ def _named(path: str, files: list[LabelFile]) -> list[LabelFile]:
 
 def _rows(path: str) -> Iterator[tuple[int, list[str]]]:
     """Yields (line number, fields) of the lines that are not blank; fields end at commas, semicolons or tabs."""
-    with open(path, "rb") as file:
+    with open_file(path) as file:
         start = file.readline(100_000)
     delimiter = max((b",", b";", b"\t"), key=start.count).decode()
     reader = csv.reader((f"{line}\n" for _, line in text_lines(path)), delimiter=delimiter)

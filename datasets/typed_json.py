@@ -7,13 +7,12 @@ import json
 import math
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import Raw
 
-from datasets.errors import DataError
+from datasets.errors import DataError, open_file
 
 T = TypeVar("T")
 Contents = dict[str, Raw] | list[Raw]  # of a JSON file, not yet parsed below the top level
@@ -29,7 +28,8 @@ _ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 def open_json(path: str) -> Contents:
     """Returns the top level of a JSON file, an object or a list. Raises DataError naming file and line."""
-    data = Path(path).read_bytes().removeprefix(BOM)
+    with open_file(path) as file:
+        data = file.read().removeprefix(BOM)
     try:
         try:
             return msgspec.json.decode(data, type=Contents)

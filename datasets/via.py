@@ -9,6 +9,7 @@ from datasets.errors import DataError
 from datasets.named_boxes import Box, LabelFile, ellipse_box, pack_source, points_box
 from datasets.store import Annotations, Classes
 from datasets.typed_json import ABSENT, Angle, brief, parse, rows
+from utils.config import clean_name
 
 NAMES = ("class", "label", "name", "type")  # of the attribute with the class, where there are several
 
@@ -101,7 +102,7 @@ def _box(region: Region, attribute: str | None, classes: Classes, place: str) ->
         )
     if attribute is None:
         value = (classes or ("",))[0]
-    name = "" if value is None else str(value).strip()
+    name = "" if value is None else clean_name(str(value))
     if shape.name == "rect":
         corners = (shape.x, shape.y, shape.x + shape.width, shape.y + shape.height)
     elif shape.name == "circle":

@@ -9,9 +9,10 @@ from pathlib import Path
 
 from datasets import image_paths, listing
 from datasets.annotations import text_lines
-from datasets.errors import DataError
+from datasets.errors import DataError, one_line, open_file
 from datasets.named_boxes import Box, LabelFile, names_of, pack_files, side
 from datasets.store import Annotations, Classes, Packer, Part
+from utils.config import clean_name
 from utils.images import IMAGE_SUFFIXES
 
 
@@ -44,7 +45,7 @@ def read_voc(
     index = image_paths.Stems(images)
     image_of = {stem: index.nearest(f"{stem}.xml", parsed[stem].image) for stem in stems}
     rows = [(image_of[s] or parsed[s].image or f"{os.path.basename(s)}.jpg", parsed[s]) for s in stems]
-    backgrounds = {name: index.nearest(f"{name}.xml") or index.nearest(name) for name in missing if stems}
+    backgrounds = {name: _without_xml(name, lists[0].parent, index if stems else None) for name in missing}
     pack.problems += unclear + [problem for name, problem in missing.items() if not backgrounds.get(name)]
     backgrounds = [image for image in backgrounds.values() if image]  # CVAT writes no XML for an image without boxes
     if backgrounds:
@@ -61,6 +62,14 @@ def read_voc(
     return pack_files(pack, names, rows, bad_boxes)
 
 
+def _without_xml(name: str, folder: Path, index: image_paths.Stems | None) -> str | None:
+    """Returns the image that a list in `folder` calls `name`, which has no XML file. None if there is no such image."""
+    place = os.path.abspath(folder / name)
+    if name.lower().endswith(IMAGE_SUFFIXES) and os.path.isfile(place):
+        return place
+    return index and (index.nearest(f"{name}.xml") or index.nearest(name))
+
+
 def _left_out(folder: Path, images: list[str], used: set[str], has_list: bool) -> list[str]:
     """Returns notes about images next to the `used` ones: those without an XML file, and those that cannot be read."""
     folders = {os.path.dirname(image) for image in used}
@@ -68,7 +77,7 @@ def _left_out(folder: Path, images: list[str], used: set[str], has_list: bool) -
     left = [image for image in listing.images_of(near) if image not in used]
     notes = []
     if not has_list and left:
-        notes.append(f"{folder}: images without an XML file, left out: {len(left)}, for example {left[0]}")
+        notes.append(f"{folder}: images without an XML file, left out: {len(left)}, for example {one_line(left[0])}")
     return notes + listing.unread_notes(folder, near)
 
 
@@ -154,10 +163,11 @@ def _has_image(folder: Path, label: LabelFile) -> bool:
 
 
 def _voc_file(path: Path) -> LabelFile:
-    try:
-        root = ElementTree.parse(path).getroot()
-    except (ElementTree.ParseError, ValueError, LookupError) as error:
-        return LabelFile(str(path), problem=f"not valid XML ({error}): export the file again, as UTF-8")
+    with open_file(path) as file:
+        try:
+            root = ElementTree.parse(file).getroot()
+        except (ElementTree.ParseError, ValueError, LookupError) as error:
+            return LabelFile(str(path), problem=f"not valid XML ({error}): export the file again, as UTF-8")
     for node in root.iter():
         node.tag = str(node.tag).rpartition("}")[2]  # without the namespace
     if root.tag != "annotation":
@@ -172,7 +182,7 @@ def _voc_file(path: Path) -> LabelFile:
 
 
 def _voc_box(node: ElementTree.Element) -> Box:
-    name = node.findtext("name", "").strip()
+    name = clean_name(node.findtext("name", ""))
     crowd = node.findtext("difficult", "0").strip() == "1"
     words = [node.findtext(f"bndbox/{side}") for side in ("xmin", "ymin", "xmax", "ymax")]
     try:

@@ -17,7 +17,7 @@ import yaml
 
 from datasets import image_paths, listing
 from datasets.annotations import text_lines
-from datasets.errors import DataError, check_path, raise_any
+from datasets.errors import DataError, check_path, one_line, open_file, raise_any
 from datasets.formats import read_classes
 from datasets.named_boxes import points_box
 from datasets.scan import scan
@@ -56,7 +56,8 @@ def read_config(path: Path, part: Part, classes: Classes, bad_boxes: str, image_
 
 
 def _yaml_config(path: Path) -> dict[str, Any]:
-    data = path.read_bytes()
+    with open_file(path) as file:
+        data = file.read(MAX_YAML + 1)
     nesting = np.frombuffer(data.translate(_NESTING), np.int8).cumsum()
     if len(data) > MAX_YAML or nesting.max(initial=0) > MAX_NESTING:
         raise DataError(f"{path}: not a YOLO data file, it is too large or nested: write train, val and names")
@@ -249,7 +250,7 @@ def has_label(image: str) -> bool:
 
 def is_label(path: str | Path, least: int = 0) -> bool:
     """Returns whether the first line of a text holds nothing but numbers, at least `least`."""
-    with open(path, "rb") as file:
+    with open_file(path) as file:
         words = file.readline(1000).removeprefix(BOM).split()
     return len(words) >= least and all(re.fullmatch(rb"[-+.\deE]+", word) for word in words)
 
@@ -295,7 +296,8 @@ def _unpaired(source: str, images: list[str], labels: list[str], known: list[boo
         folders[os.path.dirname(label)].add(os.path.dirname(image))
     alone = [image for image, exists in zip(images, known, strict=True) if not exists]
     if alone:
-        text = f"images without a label file, which count as backgrounds: {len(alone)}, for example {alone[0]}"
+        count = f"images without a label file, which count as backgrounds: {len(alone)}"
+        text = f"{count}, for example {one_line(alone[0])}"
         notes.append(f"{source}: {text}")
     lost = []
     for place, image_folders in folders.items():
@@ -307,7 +309,7 @@ def _unpaired(source: str, images: list[str], labels: list[str], known: list[boo
             if suffix == ".txt" and path not in used and stem not in stems and stem.lower() not in NOT_LABELS:
                 lost.append(path)
     if lost:
-        notes.append(f"{source}: label files without an image, left out: {len(lost)}, for example {lost[0]}")
+        notes.append(f"{source}: label files without an image, left out: {len(lost)}, for example {one_line(lost[0])}")
     return notes
 
 
@@ -322,7 +324,11 @@ def _shared(source: str, images: list[str], labels: list[str], known: list[bool]
 
 
 def _listing(folder: str) -> list[str]:
-    return sorted(os.listdir(folder or ".")) if os.path.isdir(folder or ".") else []
+    """Returns the sorted names of the files in a folder, without those of folders."""
+    if not os.path.isdir(folder or "."):
+        return []
+    with os.scandir(folder or ".") as entries:
+        return sorted(entry.name for entry in entries if not entry.is_dir())
 
 
 def _label(line: str, width: int, height: int) -> tuple[float, ...]:

@@ -330,6 +330,22 @@ def test_images_and_labels_without_the_other_are_counted(tmp_path: Path) -> None
     prepare(found)
 
 
+def test_a_folder_with_the_name_of_an_image_hides_no_label_file(tmp_path: Path) -> None:
+    text(tmp_path / "classes.txt", "cat\n"), (tmp_path / "3.png").mkdir()
+    paint(tmp_path / "1.png"), text(tmp_path / "1.txt", LABEL), text(tmp_path / "3.txt", LABEL)
+    found = read(str(tmp_path), "train")
+    assert images(found, tmp_path) == ["1.png"] and any("3.txt" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("below", [True, False])
+def test_a_list_of_backgrounds_may_have_xml_files_below_it(tmp_path: Path, below: bool) -> None:
+    xml(tmp_path / "set" / "other" / "1.xml"), paint(tmp_path / "set" / "other" / "1.png")
+    image = paint(tmp_path / ("set" if below else "far") / "empty.png")
+    for line in (str(image), os.path.relpath(image, tmp_path / "set")):
+        found = read(str(text(tmp_path / "set" / "list.txt", f"{line}\n")), "train")
+        assert [os.path.realpath(found.path(i)) for i in range(len(found))] == [str(image)] and not len(found.boxes)
+
+
 # ---- COCO and annotation files
 
 

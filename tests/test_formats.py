@@ -27,12 +27,14 @@ def test_missing_and_unknown_sources_are_errors_with_a_fix(tmp_path: Path) -> No
         read(str(tmp_path / "empty"), "train")
 
 
-@pytest.mark.parametrize("path", ["C:\new\train.txt", "C:\train.txt", "data\b.json"])
+@pytest.mark.parametrize("path", ["C:\new\train.txt", "C:\train.txt", "data\b.json", "data/a\n.json"])
 def test_control_characters_in_a_path_are_errors_with_a_fix(path: str) -> None:
-    with pytest.raises(DataError, match=r'control character: write it with / or as r"C:'):
-        read(path, "train")
-    with pytest.raises(DataError, match="control character"):
-        read_classes(path)
+    """The advice on backslashes is for paths of Windows only."""
+    for reader in (lambda: read(path, "train"), lambda: read_classes(path)):
+        with pytest.raises(DataError, match="control character: .*write") as caught:
+            reader()
+        assert ('r"C:' in str(caught.value)) == path.startswith("C:")
+        assert "\n" not in str(caught.value)
 
 
 BAD_NAMES = {"surrogate": "cat\\ud800", "control": "a\\u0007b", "blank": " ", "long": "x" * 201}
@@ -85,6 +87,44 @@ def test_classes_files_are_read_and_their_mistakes_named(tmp_path: Path) -> None
             read_classes(str(text(path, words)))
     with pytest.raises(DataError, match="correct the path"):
         read_classes(str(tmp_path / "none.txt"))
+
+
+@pytest.mark.parametrize("kind", ["classes.txt", "yaml", "coco", "voc", "csv", "labelme", "cvat", "merge"])
+def test_byte_order_marks_at_the_ends_of_a_class_name_do_not_count(tmp_path: Path, kind: str) -> None:
+    """Files that Excel saved and somebody joined have such marks before names. They were classes of their own."""
+    mark = "\ufeff"
+    paint(tmp_path / "a.png"), paint(tmp_path / "b.png")
+    marked = f"{mark} {mark}cat{mark}"
+    merge, source = None, tmp_path
+    if kind in ("classes.txt", "yaml"):
+        text(tmp_path / "a.txt", "1 .5 .5 .1 .1\n"), text(tmp_path / "b.txt", "1 .5 .5 .1 .1\n")
+        names = f"dog\n{marked}\n"
+        if kind == "yaml":
+            text(tmp_path / "data.yaml", f"train: .\nnames: [dog, '{marked}']\n")
+        else:
+            text(tmp_path / "classes.txt", names)
+    elif kind == "coco":
+        rows = [{"id": i, "file_name": f"{name}.png"} for i, name in enumerate("ab")]
+        shapes = [{"id": i, "image_id": i, "category_id": 1, "bbox": [1, 2, 3, 4]} for i in range(2)]
+        categories = [{"id": 1, "name": marked}, {"id": 2, "name": "dog"}]
+        text(tmp_path / "x.json", {"images": rows, "annotations": shapes, "categories": categories})
+    elif kind == "voc":
+        (
+            voc(tmp_path / "a.xml", "a.png", (marked, 0, 1, 2, 3, 4)),
+            voc(tmp_path / "b.xml", "b.png", ("cat", 0, 1, 2, 3, 4)),
+        )
+    elif kind == "labelme":
+        labelme(tmp_path / "a.json", "a.png", shape(marked, [[1, 2], [3, 4]]))
+        labelme(tmp_path / "b.json", "b.png", shape("cat", [[1, 2], [3, 4]]))
+    elif kind == "cvat":
+        one = '<image name="{}.png"><box label="{}" xtl="1" ytl="2" xbr="3" ybr="4"/></image>'
+        text(tmp_path / "x.xml", f"<annotations>{one.format('a', marked)}{one.format('b', 'cat')}</annotations>")
+    else:
+        text(tmp_path / "x.csv", f"image,x1,y1,x2,y2,class\na.png,1,2,3,4,{marked}\nb.png,1,2,3,4,cat\n")
+        merge = f"{mark}cat:{mark}dog" if kind == "merge" else None
+    found = read(str(source), "train", merge=merge)
+    assert [row[2] for row in boxes(found)] == [["dog" if merge else "cat"]] * 2
+    assert set(found.classes) <= {"cat", "dog"}
 
 
 def test_class_ids_out_of_range_are_errors_with_the_line(tmp_path: Path) -> None:

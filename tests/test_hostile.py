@@ -47,6 +47,40 @@ def test_a_hostile_yaml_is_one_clean_error(tmp_path, name):
     assert len(str(caught.value)) < 2000 and "Error" not in str(caught.value)
 
 
+DEVICES = {  # a file of labels, and the files next to it by which its format is recognized
+    "labels/a.txt": {"classes.txt": "cat\n"},
+    "classes.txt": {"labels/a.txt": "0 .5 .5 .1 .1\n"},
+    "data.yaml": {"labels/a.txt": "0 .5 .5 .1 .1\n"},
+    "obj.data": {},
+    "a.xml": {},
+    "a.json": {},
+    "a.csv": {},
+    "a.jsonl": {},
+    "train.txt": {},
+    "ds/ann/a.png.json": {},
+}
+
+
+@pytest.mark.parametrize("name", DEVICES)
+def test_a_device_in_place_of_a_label_file_is_named(tmp_path, name):
+    """A pipe or a device may never end. /dev/null does, so that the test ends without the check, too."""
+    paint(tmp_path / "images" / "a.png")
+    for other, words in DEVICES[name].items():
+        text(tmp_path / other, words)
+    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / name).symlink_to("/dev/null")
+    sources = [tmp_path] if "/" in name or name == "classes.txt" else [tmp_path, tmp_path / name]
+    for source in sources:
+        with pytest.raises(DataError, match=f"{name}: .*device.*: remove it"):
+            read(str(source), "train")
+
+
+def test_a_pipe_does_not_stop_a_reader(tmp_path):
+    os.mkfifo(tmp_path / "data.yaml")
+    with pytest.raises(DataError, match="data.yaml: .*pipe"):
+        read(str(tmp_path), "train")
+
+
 def test_names_and_boxes_of_unknown_classes_take_linear_time():
     names = tuple(f"class number {i}" for i in range(20_000))
     pack = Packer("x", "", names, tuple(f"other number {i}" for i in range(20_000)))
@@ -133,6 +167,26 @@ def test_control_characters_never_reach_the_terminal(tmp_path):
     region = {"shape_attributes": {"name": "a\x1b[31m\r"}, "region_attributes": {"class": "cat"}}
     found = read(str(text(tmp_path / "via.json", {"k": {"filename": "a.png", "regions": [region]}})), "train")
     assert "\x1b" not in "".join(found.notes) and "left out: 1" in "".join(found.notes)
+
+
+@pytest.mark.parametrize("kind", ["yolo", "voc", "heic", "lost"])
+def test_a_line_end_in_a_file_name_does_not_break_the_message(tmp_path, kind):
+    name = "a\nb"
+    text(tmp_path / "classes.txt", "cat\n")
+    for stem in ("c", name):
+        labels = tmp_path / f"{stem}.xml" if kind == "voc" else tmp_path / f"{stem}.txt"
+        text(labels, "<annotation/>" if kind == "voc" else "0 .5 .5 .1 .1\n")
+    paint(tmp_path / "c.png")
+    if kind in ("yolo", "voc"):
+        paint(tmp_path / f"{name}.png")
+        with pytest.raises(DataError, match="rename the file") as caught:
+            read(str(tmp_path), "train")
+        assert len(str(caught.value).splitlines()) == 2  # a title, and one problem
+        return
+    if kind == "heic":
+        paint(tmp_path / "x.png").rename(tmp_path / f"{name}.heic")
+    notes = read(str(tmp_path), "train").notes
+    assert any("a\\nb" in note for note in notes) and not any("\n" in note for note in notes)
 
 
 @pytest.mark.parametrize("area", ["NaN", "-5", "1e999", "-Infinity"])

@@ -7,6 +7,7 @@ import io
 import math
 import numbers
 import os
+import re
 import sys
 import tempfile
 import time
@@ -24,6 +25,7 @@ MAX_LINE = 1000  # characters of a line of a message
 MAX_SEED = 2**63 - 1  # PyTorch takes no larger one
 WORDS = {"none": None, "true": True, "yes": True, "on": True, "1": True}
 WORDS |= {"false": False, "no": False, "off": False, "0": False}
+_NAME_ENDS = re.compile("^[\\s\ufeff]+|[\\s\ufeff]+$")
 PAUSE = 1.0  # seconds by which a process delays its error, so that the rank with the cause prints first
 
 
@@ -305,6 +307,11 @@ def check_class_names(names: Iterable[object], where: str, error: type[ValueErro
             raise error(f"{where}: {problem}")
 
 
+def clean_name(name: str) -> str:
+    """Returns a class name without blanks and byte order marks at its ends. Joined files have such marks inside."""
+    return _NAME_ENDS.sub("", name) if "\ufeff" in name else name.strip()
+
+
 def class_name_problem(name: object) -> str:
     """Returns why a class name cannot be drawn or written to a file, "" for a good one.
 
@@ -312,7 +319,7 @@ def class_name_problem(name: object) -> str:
     file can hold as "\\ud800", and which end the process in OpenCV)."""
     if not isinstance(name, str):
         return f"class name {name!r} is not text: put it in quotes"
-    if not name.strip():
+    if not clean_name(name):
         return f"class name {name!r} is blank: give the class a name"
     if len(name) > MAX_NAME:
         return f"class name {name[:40]!r} ... has {len(name)} characters: use at most {MAX_NAME}"
