@@ -16,12 +16,13 @@ import numpy as np
 from tqdm import tqdm
 
 from datasets import formats
+from datasets.outputs import require_writable
 from nets.detector import Detector, Result
 from nets.postprocess import MAX_CANDIDATES
 from nets.pretrained import COCO_CATEGORY_IDS, COCO_CLASSES
 from nets.results import Results
 from utils import distributed, run
-from utils.config import ConfigError, check, is_weights, override, require, run_script
+from utils.config import ConfigError, brief, check, is_weights, override, require, run_script, show
 from utils.draw import draw_boxes, write_image
 from utils.images import IMAGE_SUFFIXES, READERS, ImageError, batched, images_under, prefetch, read_image
 
@@ -65,9 +66,11 @@ EXAMPLES = 16  # number of validation images if there is no source
 
 
 def main(cfg: Config) -> Path | None:
-    """Predicts and returns the folder with the results, or None if only the speed was measured."""
+    """Predicts and returns the folder with the results, or None if there are none, as with speed=true."""
     cfg = check(cfg)
     require(cfg, LEAST, MOST, {"labels": (None, *LABELS)})
+    if not cfg.speed:
+        require_writable(f"output={show(cfg.output)}", cfg.output or "runs")
     classes = formats.read_classes(cfg.classes) if cfg.classes else None
     limits = {name: getattr(cfg, name) for name in LEAST}
     detector = Detector(cfg.checkpoint, cfg.model, classes, cfg.image_size, cfg.device, **limits)
@@ -99,19 +102,21 @@ def main(cfg: Config) -> Path | None:
         writers["labels"] = LabelFiles(cfg.labels, detector.classes, images, model)
     if cfg.heatmap:
         writers["heatmaps"] = detector.model.heatmaps(detector.image_size, detector.classes)
-    folder = open_output(cfg.output)
+    if cfg.output and os.path.isdir(cfg.output) and os.listdir(cfg.output):
+        print(f"{cfg.output} is not empty: files with the same names are replaced")
     ids = COCO_CATEGORY_IDS if detector.classes == COCO_CLASSES else range(len(detector.classes))
-    results = Results(folder, detector.classes, ids, cfg.crops, writers)
+    results = Results(lambda: open_output(cfg.output), detector.classes, ids, cfg.crops, writers)
     try:
         if stream:
             predict_video(detector, cfg.source, results, cfg.show, cfg.save)
         else:
             predict_images(detector, images, results, cfg.show, cfg.save)
     except KeyboardInterrupt:
-        print("stopped; the results up to here are kept")
+        print("stopped; the results up to here are kept" if results.images else "stopped before the first result")
     finally:  # an error keeps them too
-        print(results.finish())
-    return folder
+        if summary := results.finish():
+            print(summary)
+    return results.folder if results.images else None
 
 
 def is_source(word: str) -> bool:
@@ -126,7 +131,7 @@ def is_live(source: str) -> bool:
 
 def is_stream(source: str) -> bool:
     """Whether the source is a sequence of frames: a live source or a video file."""
-    return is_live(source) or (Path(source).suffix.lower() in VIDEO_SUFFIXES and not Path(source).is_dir())
+    return is_live(source) or (Path(source).suffix.lower() in VIDEO_SUFFIXES and not os.path.isdir(source))
 
 
 def find_images(source: str | list[str], output: str | None) -> dict[str, str]:
@@ -134,9 +139,9 @@ def find_images(source: str | list[str], output: str | None) -> dict[str, str]:
     root = None
     if not isinstance(source, str):
         paths = source
-    elif Path(source).is_dir():
+    elif os.path.isdir(source):
         root, paths = source, [os.path.join(source, name) for name in images_under(source)]
-    elif Path(source).is_file():
+    elif os.path.isfile(source):
         paths = [source]
     else:
         paths = [path for path in sorted(glob.glob(source, recursive=True)) if path.lower().endswith(IMAGE_SUFFIXES)]
@@ -147,7 +152,8 @@ def find_images(source: str | list[str], output: str | None) -> dict[str, str]:
         paths = [p for p in paths if target not in Path(p).resolve().parents]
     if not paths:
         known = " ".join(IMAGE_SUFFIXES)
-        raise ValueError(f"source={source}: no images there (current folder: {os.getcwd()}; known suffixes: {known})")
+        shown = brief(str(source))
+        raise ValueError(f"source={shown}: no images there (current folder: {os.getcwd()}; known suffixes: {known})")
     return {os.path.relpath(path, root): path for path in paths}
 
 
@@ -170,8 +176,6 @@ def open_output(output: str | None) -> Path:
     if output is None:
         return run.create("runs", "predict")
     folder = Path(output)
-    if folder.is_dir() and any(folder.iterdir()):
-        print(f"{folder} is not empty: files with the same names are replaced")
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
@@ -198,7 +202,7 @@ def predict_images(detector: Detector, images: dict[str, str], results: Results,
             file += ".png"
         write_image(results.folder / file, drawn)
 
-    bar = tqdm(total=len(images), desc="images", unit="", leave=False, dynamic_ncols=True)
+    bar = tqdm(total=len(images), desc="images", unit="", leave=False, dynamic_ncols=True, disable=None)
     batches = batched(readable(), detector.batch_size)
     predict_all(detector, batches, results, write if save else None, wait=0 if show else None, bar=bar)
     if not results.images:
@@ -211,17 +215,20 @@ def predict_video(detector: Detector, source: str, results: Results, show: bool,
 
     live, capture = is_live(source), video.open_video(source)
     name = f"camera{source}" if live and source.isdecimal() else Path(source).name
-    path = results.folder / f"{name}{'' if name.endswith('.mp4') else '.mp4'}"
+    announced, rate = video.length(capture), video.rate(capture)
+    count = video.Frames()
     if live:
         print("Ctrl-C ends it" + (", or q in the window" if show else ""))
-    bar = tqdm(total=video.length(capture), desc=name, unit="", leave=False, dynamic_ncols=True)
+    bar = tqdm(total=announced, desc=name, unit="", leave=False, dynamic_ncols=True, disable=None)
     with (
-        video.writing(path, video.rate(capture)) as write,
-        closing(video.frames_of(capture, 1 if live else video.AHEAD)) as frames,
+        video.writing(lambda: results.folder / (name if name.endswith(".mp4") else f"{name}.mp4"), rate) as write,
+        closing(video.frames_of(capture, 1 if live else video.AHEAD, count)) as frames,
     ):
         images = (((name, source, number), frame) for number, frame in enumerate(frames))
         batches = batched(images, 1 if live or show else detector.batch_size)
-        predict_all(detector, batches, results, write if save else None, wait=1 if show else None, bar=bar)
+        ended = predict_all(detector, batches, results, write if save else None, wait=1 if show else None, bar=bar)
+    if ended and (warning := video.require_frames(source, count, announced, rate)):
+        print(warning)
 
 
 def predict_all(
@@ -231,11 +238,11 @@ def predict_all(
     write: Callable[[str, np.ndarray], None] | None,
     wait: int | None,
     bar: tqdm,
-) -> None:
+) -> bool:
     """Predicts all images, collects the results, and writes the drawn images by `write(name, image)` (None: not at all).
 
     `wait`: milliseconds for which a window shows each image (0: until a key; None: no window). Without a window, a thread
-    draws and writes while the network predicts the next images.
+    draws and writes while the network predicts the next images. Returns False if the user ended it in the window.
     """
 
     def detected() -> Iterator[tuple[Origin, np.ndarray, Result]]:
@@ -263,7 +270,8 @@ def predict_all(
         for image in finished:
             bar.update()
             if wait is not None and not video.show(image, wait):
-                return
+                return False
+    return True
 
 
 if __name__ == "__main__":

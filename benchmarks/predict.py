@@ -144,9 +144,9 @@ def whole_video(cfg: Config, how: str, batch: int, images) -> tuple[Predict, obj
     def predict_frames(source: list) -> int:
         video.AHEAD = predict.BEHIND = 8 if how == "threads" else 0
         with tempfile.TemporaryDirectory() as folder:
-            results = Results(Path(folder), detect.classes, range(80))
+            results = Results(lambda: Path(folder), detect.classes, range(80))
             predict.predict_video(detect, str(Path(cfg.data, "video/frames.mp4")), results, show=False, save=True)
-            return len(results.entries)
+            return results.counts.total()
 
     return predict_frames, network
 

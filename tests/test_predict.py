@@ -293,7 +293,7 @@ def test_a_folder_named_like_a_video_is_a_folder(tmp_path):
 
 @pytest.fixture
 def film(tmp_path):
-    with video.writing(tmp_path / "film.mp4", 10) as write:
+    with video.writing(lambda: tmp_path / "film.mp4", 10) as write:
         for level in range(20, 220, 40):
             write("film", np.full((48, 64, 3), level, np.uint8))
     return tmp_path / "film.mp4"
@@ -307,6 +307,45 @@ def test_a_video_is_drawn_frame_by_frame(weights, film, tmp_path):
     detections = entries(tmp_path / "out")
     assert {entry["frame"] for entry in detections} == set(range(5))
     assert all(entry["image_id"] == entry["frame"] + 1 and entry["file_name"] == "film.mp4" for entry in detections)
+
+
+def test_a_damaged_video_is_an_error_that_keeps_the_frames_before_and_after_the_damage(weights, tmp_path, capsys):
+    noise = np.random.default_rng(0).integers(0, 256, (120, 160, 3), dtype=np.uint8)
+    with video.writing(lambda: tmp_path / "film.mp4", 10) as write:
+        for number in range(60):
+            write("film", np.roll(noise, number, 1))
+    data = bytearray((tmp_path / "film.mp4").read_bytes())
+    half = len(data) // 2
+    data[half : half + 65536] = bytes(65536)
+    (tmp_path / "film.mp4").write_bytes(data)
+    with pytest.raises(ValueError, match="film.mp4: .* of 60 frames"):
+        run(weights, tmp_path / "film.mp4", tmp_path / "out", confidence=0.0, max_detections=1)
+    frames = frames_in(tmp_path / "out/film.mp4")
+    assert 30 < len(frames) < 60
+    assert [entry["frame"] for entry in entries(tmp_path / "out")] == list(range(len(frames)))
+    assert f"{len(frames)} images" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "source", ["http://127.0.0.1:1/a.jpg", "9" * 20, "x" * 5000, "x" * 5000 + ".mp4", "no.mp4", "bad.mp4"]
+)
+def test_a_source_that_cannot_be_opened_is_one_line_and_leaves_no_folder(
+    weights, tmp_path, monkeypatch, capsys, source
+):
+    monkeypatch.chdir(tmp_path)
+    Path("bad.mp4").write_bytes(b"no video")
+    for output in (None, "out"):
+        with pytest.raises(ValueError) as caught:
+            run(weights, source, output)
+        assert len(str(caught.value).splitlines()) == 1 and len(str(caught.value)) < 1000
+        assert files(".") == ["bad.mp4"] and not Path("runs").exists() and "images" not in capsys.readouterr().out
+
+
+def test_an_output_that_cannot_be_written_is_refused_before_the_model_is_read(tmp_path):
+    (tmp_path / "file").touch()
+    for output in (tmp_path / "file", tmp_path / "file/new"):
+        with pytest.raises(ConfigError, match="output=.*name another folder"):
+            run(tmp_path / "none.pt", tmp_path, output)
 
 
 def frames_in(path):

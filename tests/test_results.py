@@ -1,5 +1,6 @@
 """nets/results.py: the JSON and the crops of detections."""
 
+import gc
 import json
 
 import cv2
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 
 from nets.detector import Result
-from nets.results import Results
+from nets.results import DetectionsFile, Results
 
 CLASSES = ("红细胞", "a/b")
 
@@ -27,7 +28,7 @@ def write_noise(path, height=60, width=80):
 
 def collect(folder, writers=(), crops=False):
     """Two images with one name in two folders; one box lies outside of its image, another one partly."""
-    results = Results(folder / "out", CLASSES, (7, 90), crops, writers)
+    results = Results(lambda: folder / "out", CLASSES, (7, 90), crops, writers)
     (folder / "out").mkdir()
     for place, boxes, labels in (
         ("x", [[10.25, 20, 30, 50.5], [-5, 0, 200, 9]], [0, 1]),
@@ -61,7 +62,8 @@ def test_crops_hold_the_pixels_of_their_boxes(tmp_path):
 
 
 def test_crops_of_a_class_named_like_the_parent_folder_stay_in_the_output_folder(tmp_path):
-    results = Results(tmp_path / "out", ("..", "dr."), (1, 2), crops=True)
+    (tmp_path / "out").mkdir()
+    results = Results(lambda: tmp_path / "out", ("..", "dr."), (1, 2), crops=True)
     image = np.zeros((20, 20, 3), np.uint8)
     one = Result(np.array([[1, 1, 9, 9]] * 2), np.array([0.9, 0.8]), np.array([0, 1]), ("..", "dr."))
     results.add(image, one, "a.png", "a.png")
@@ -70,7 +72,7 @@ def test_crops_of_a_class_named_like_the_parent_folder_stay_in_the_output_folder
 
 
 def test_frames_are_numbered(tmp_path):
-    results = Results(tmp_path, CLASSES, (7, 90), crops=True)
+    results = Results(lambda: tmp_path, CLASSES, (7, 90), crops=True)
     for frame in range(2):
         results.add(np.zeros((20, 20, 3), np.uint8), result([[1, 1, 9, 9]], [0]), "v.mp4", "v.mp4", frame)
     results.finish()
@@ -79,8 +81,76 @@ def test_frames_are_numbered(tmp_path):
 
 
 def test_the_summary_names_at_most_ten_unreadable_images(tmp_path):
-    results = Results(tmp_path, CLASSES, (7, 90))
+    results = Results(lambda: tmp_path, CLASSES, (7, 90))
+    results.add(np.zeros((20, 20, 3), np.uint8), result([], []), "a.jpg", "a.jpg")
     results.unread = [f"bad{i}.jpg: broken" for i in range(12)]
     text = results.finish()
     assert "12 images could not be read" in text and "bad9.jpg" in text and "bad10.jpg" not in text
     assert "and 2 more" in text and "detected: nothing" in text
+
+
+def test_a_long_video_keeps_no_detection_in_memory_and_its_file_is_complete(tmp_path):
+    """2,000 frames with 5 detections: the number of objects that Python keeps does not grow."""
+    results, image = Results(lambda: tmp_path, CLASSES, (7, 90)), np.zeros((20, 20, 3), np.uint8)
+    one, kept = result([[1, 1, 9, 9]] * 5, [0, 1, 0, 1, 0]), {}
+    for frame in range(2000):
+        results.add(image, one, "v.mp4", "v.mp4", frame)
+        if frame in (99, 1999):
+            gc.collect()
+            kept[frame] = len(gc.get_objects())
+    assert kept[1999] - kept[99] < 50
+    results.finish()
+    entries = json.loads((tmp_path / "detections.json").read_text(encoding="utf-8"))
+    assert [entry["frame"] for entry in entries] == [frame for frame in range(2000) for _ in range(5)]
+
+
+def test_the_json_is_complete_after_every_image_for_a_process_that_is_killed(tmp_path):
+    results, image = Results(lambda: tmp_path, CLASSES, (7, 90)), np.zeros((20, 20, 3), np.uint8)
+    for frame, boxes in enumerate(([], [[1, 1, 9, 9]] * 2, [], [[2, 2, 5, 5]])):
+        results.add(image, result(boxes, [0] * len(boxes)), "v.mp4", "v.mp4", frame)
+        lines = (tmp_path / "detections.json").read_text(encoding="utf-8").splitlines()
+        frames = [entry["frame"] for entry in json.loads("".join(lines))]
+        assert frames == [1, 1, 3][: len(frames)] and len(frames) == [0, 2, 2, 3][frame]
+        assert len(lines) == len(frames) + 2  # a detection per line
+
+
+def test_a_full_disk_leaves_the_detections_before_it(tmp_path):
+    class Full:
+        """A file that takes `free` more bytes."""
+
+        def __init__(self, file):
+            self.file, self.free = file, 1000
+
+        def write(self, text):
+            if not self.free:
+                raise OSError("no space left")
+            written = self.file.write(bytes(text)[: self.free])
+            self.free -= written
+            return written
+
+        def __getattr__(self, name):
+            return getattr(self.file, name)
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            self.file.close()
+
+    file = DetectionsFile(tmp_path / "detections.json")
+    file.add([{"frame": 0}])
+    file._file = Full(file._file)
+    with pytest.raises(OSError, match="no space"):
+        file.add([{"frame": 1, "class": "x" * 2000}])
+    file._file.free = 2  # the end of the array replaces bytes that are on the disk
+    file.close()
+    assert json.loads((tmp_path / "detections.json").read_text()) == [{"frame": 0}]
+
+
+def test_a_folder_is_made_for_the_first_image_only(tmp_path):
+    folder = tmp_path / "out"
+    results = Results(lambda: folder.mkdir() or folder, CLASSES, (7, 90))
+    assert results.finish() == "" and not folder.exists()
+    results.add(np.zeros((20, 20, 3), np.uint8), result([], []), "a.png", "a.png")
+    results.finish()
+    assert json.loads((folder / "detections.json").read_text()) == []

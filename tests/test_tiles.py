@@ -369,7 +369,7 @@ def test_exported_files_take_tiles(weights, large, tmp_path, outputs):
 
 def test_predict_takes_tiles_for_images_and_videos(weights, tmp_path):
     cv2.imwrite(str(tmp_path / "a.png"), noise(200, 120))
-    with video.writing(tmp_path / "v.mp4", 10) as write:
+    with video.writing(lambda: tmp_path / "v.mp4", 10) as write:
         for number in range(3):
             write("", noise(200, 120, number))
     counts = {}

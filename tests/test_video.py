@@ -11,7 +11,7 @@ from nets import video
 
 def write_video(path, levels):
     """Frames of 64 x 48 pixels with these gray levels."""
-    with video.writing(path, 10) as write:
+    with video.writing(lambda: path, 10) as write:
         for level in levels:
             write(path.name, np.full((48, 64, 3), level, np.uint8))
     return path
@@ -55,11 +55,81 @@ def test_a_video_that_is_closed_early_is_released_after_its_thread():
         def release(self):
             self.released = True
 
+        def get(self, _):
+            return 0
+
     capture, threads = Capture(), threading.active_count()
     frames = video.frames_of(capture, 8)
     next(frames)
     frames.close()
     assert capture.released and not capture.read_after_release and threading.active_count() == threads
+
+
+def write_noise_video(path, frames=60):
+    """Frames of 160 x 120 pixels of noise, about 5 kB each."""
+    noise = np.random.default_rng(0).integers(0, 256, (120, 160, 3), dtype=np.uint8)
+    with video.writing(lambda: path, 10) as write:
+        for number in range(frames):
+            write(path.name, np.roll(noise, number, 1))
+    return path
+
+
+def test_the_frames_after_a_damaged_place_are_read_and_counted(tmp_path):
+    path = write_noise_video(tmp_path / "v.mp4")
+    whole = list(video.frames_of(video.open_video(str(path)), 0))
+    data = bytearray(path.read_bytes())
+    half = len(data) // 2
+    data[half : half + 65536] = bytes(65536)
+    path.write_bytes(data)
+    capture, count = video.open_video(str(path)), video.Frames()
+    announced, rate = video.length(capture), video.rate(capture)
+    frames = list(video.frames_of(capture, 2, count))
+    assert count.read == len(frames) < announced == len(whole) == 60 and count.damaged == 60 - len(frames)
+    assert np.array_equal(frames[0], whole[0])
+    with pytest.raises(ValueError, match=f"v.mp4: {count.read} of 60 frames"):
+        video.require_frames(str(path), count, announced, rate)
+
+
+def test_a_video_that_is_cut_off_is_an_error_unless_only_its_last_second_is_missing():
+    for read, damaged in ((0, 0), (69, 0), (99, 1)):
+        with pytest.raises(ValueError, match="v.mp4"):
+            video.require_frames("v.mp4", video.Frames(read, damaged), 100, 30)
+    assert "v.mp4: 70 of 100" in video.require_frames("v.mp4", video.Frames(70), 100, 30)
+    for announced in (None, 70, 60):  # unknown, or fewer than there are
+        assert video.require_frames("v.mp4", video.Frames(70), announced, 30) == ""
+
+
+def test_a_length_that_is_far_too_large_does_not_keep_the_reader(monkeypatch):
+    class Capture:
+        reads = 0
+
+        def read(self):
+            self.reads += 1
+            return self.reads <= 3, np.zeros((4, 4, 3), np.uint8)
+
+        def release(self):
+            pass
+
+        def get(self, _):
+            return 1e15
+
+    monkeypatch.setattr(video, "TRIES", 50)
+    capture = Capture()
+    assert len(list(video.frames_of(capture, 0))) == 3 and capture.reads < 100
+
+
+@pytest.mark.parametrize(
+    "source, word",
+    [
+        ("rtsp://camera/1", "address"),
+        ("http://127.0.0.1:1/film.mp4", "address"),
+        ("https://example.com/bus.jpg?size=2", "download"),
+        ("7", "camera number"),
+        ("film.mov", "ffmpeg"),
+    ],
+)
+def test_the_fix_of_a_source_that_cannot_be_opened_depends_on_its_kind(source, word):
+    assert word in video.fix_of(source)
 
 
 def test_files_that_cannot_be_opened_or_written_are_named(tmp_path):
