@@ -16,13 +16,12 @@ import numpy as np
 from tqdm import tqdm
 
 from datasets import formats
-from datasets.outputs import require_writable
 from nets.detector import Detector, Result
 from nets.postprocess import MAX_CANDIDATES
 from nets.pretrained import COCO_CATEGORY_IDS, COCO_CLASSES
 from nets.results import Results
 from utils import distributed, run
-from utils.config import ConfigError, brief, check, is_weights, override, require, run_script, show
+from utils.config import ConfigError, brief, check, is_weights, override, require, require_writable, run_script, show
 from utils.draw import draw_boxes, write_image
 from utils.images import IMAGE_SUFFIXES, READERS, ImageError, batched, images_under, prefetch, read_image
 
