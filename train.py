@@ -49,6 +49,7 @@ class Config:
     image_root: str | None = None  # folder of the images, unless they are next to the annotations
     bad_boxes: str = "drop"  # boxes without area: "drop" lists them and leaves them out, "error" stops
     bad_images: str = "error"  # unreadable: "error" stops with a list, "skip" leaves them out, "repair": cut-off JPEGs
+    split_seed: int = 0  # of val=.2, which chooses the validation images; seed does not change them
     repeat: float = 0.0  # images of classes found in less than this fraction of all are drawn more often (LVIS: 0.001)
     # augmentation
     mosaic: float = 0.5  # probability; 1 for thousands of images and hundreds of epochs
@@ -109,7 +110,11 @@ MINIMUM = {
     **{field.name: 0 for field in fields(Config) if field.type not in (str, str | None, bool, bool | str)},
     **{"accumulate": 1, "evaluate_every": 1, "scale": 0.01, "timeout_minutes": 0.05},
 }
-MAXIMUM = {**dict.fromkeys(("mosaic", "mixup", "flip", "multi_scale", "repeat"), 1), "seed": MAX_SEED}
+MAXIMUM = {
+    **dict.fromkeys(("mosaic", "mixup", "flip", "multi_scale", "repeat"), 1),
+    "seed": MAX_SEED,
+    "split_seed": MAX_SEED,
+}
 CHOICES = {
     "model": tuple(nets.model_names()),
     "bad_boxes": ("error", "drop"),
@@ -252,7 +257,7 @@ def read_data(cfg: Config, log: Callable) -> tuple[Annotations, Annotations]:
     from datasets.train_val import read_train_and_val
 
     options = (cfg.classes, cfg.merge, cfg.image_root, cfg.bad_boxes, cfg.bad_images)
-    return read_train_and_val(cfg.train, cfg.val, cfg.seed, *options, log)
+    return read_train_and_val(cfg.train, cfg.val, cfg.split_seed, *options, log)
 
 
 def fixed_constants(cfg: Config, data: Annotations, extra_augment: Callable) -> dict:

@@ -161,7 +161,8 @@ def plan(cfg: Config) -> Iterator[tuple[dict[str, Any], Job]]:
         recipe = tables.recipes()[name]
         epochs, pixels = tables.DATA[data].screen
         pixels = cfg.image_size or stage.image_size or pixels
-        base = {"epochs": cfg.epochs or epochs, "image_size": (pixels, pixels), "weights": cfg.weights, "seed": seed}
+        base = {"epochs": cfg.epochs or epochs, "image_size": (pixels, pixels), "weights": cfg.weights}
+        base |= {"seed": seed, "split_seed": seed}
         settings = constants(base | tables.SHIPPED, recipe.changes) | sources(cfg.data, tables.DATA[data])
         hooks = ((hook.linear_rate,), *recipe.hooks) if recipe.linear else recipe.hooks
         job = Job(settings, hooks, recipe.peer)

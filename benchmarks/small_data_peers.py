@@ -25,7 +25,7 @@ RUNNING: set[subprocess.Popen] = set()  # the processes of other trainers that h
 def measure(python: str, job: Job) -> dict[str, Any]:
     """Trains the peer `job.peer` with the Python of its environment -> the cells of the row, as `train_once`."""
     constants = job.constants
-    source, root = (constants["train"], constants["val"], constants["seed"]), constants["image_root"]
+    source, root = (constants["train"], constants["val"], constants["split_seed"]), constants["image_root"]
     train, val = read_train_and_val(*source, None, None, root, "drop", "error", lambda note: None)
     with tempfile.TemporaryDirectory(prefix="small_data_") as name:
         folder = Path(name)

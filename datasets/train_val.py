@@ -17,7 +17,7 @@ from utils.config import ConfigError
 def read_train_and_val(
     train: str,
     val: str,
-    seed: int,
+    split_seed: int,
     classes: str | None,
     merge: str | None,
     image_root: str | None,
@@ -27,8 +27,8 @@ def read_train_and_val(
 ) -> tuple[Annotations, Annotations]:
     """Reads and checks the training and the validation data, and draws the demo if it is missing.
 
-    `val`: a source, or a fraction of the training images as text (".2"). If it is that of the demo and `train` is not, it is
-    the validation part of `train`. Raises DataError or ConfigError with the fix."""
+    `val`: a source, or a fraction of the training images as text (".2"), which are chosen with `split_seed`. If it is that of
+    the demo and `train` is not, it is the validation part of `train`. Raises DataError or ConfigError with the fix."""
     if is_demo(train):
         from datasets import demo
 
@@ -42,7 +42,7 @@ def read_train_and_val(
     if fraction:
         from datasets.split import train_and_val
 
-        return train_and_val(found[0], fraction, seed)
+        return train_and_val(found[0], fraction, split_seed)
     if inside and set.intersection(*({data.path(i) for i in range(len(data))} for data in found)):
         raise ConfigError(_no_val(train))
     return found

@@ -543,7 +543,15 @@ def test_detections_of_a_peer_are_judged_by_our_evaluator(demo_images, tmp_path,
     script.write_text(PERFECT.replace("SIZES", str(sizes)), encoding="utf-8")
     monkeypatch.setattr(small_data_peers, "SCRIPT", script)
     parts = {part: str(demo_images / f"{part}.txt") for part in ("train", "val")}
-    constants = {**parts, "image_root": None, "epochs": 4, "image_size": (64, 64), "seed": 0, "weights": None}
+    constants = {
+        **parts,
+        "image_root": None,
+        "epochs": 4,
+        "image_size": (64, 64),
+        "seed": 0,
+        "split_seed": 0,
+        "weights": None,
+    }
     result = small_data_peers.measure(sys.executable, Job(constants, peer="libreyolo"))
     assert result["AP"] == 1 and result["images_seen"] == 36 and result["images_per_second"] == pytest.approx(0.3)
     assert result["torch"] == "2.9, libreyolo 1.2" and result["batch_size"] is None and result["cpu_minutes"] > 0

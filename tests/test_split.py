@@ -1,5 +1,6 @@
 """A fraction for validation: same and similar images stay together, and the contents of the files alone decide."""
 
+import dataclasses
 import json
 import random
 from pathlib import Path
@@ -18,7 +19,7 @@ from datasets.errors import DataError
 from datasets.formats import read, read_validation
 from datasets.split import split_groups, train_and_val
 from datasets.train_val import read_train_and_val
-from utils import checkpoint
+from utils import checkpoint, faults
 from utils.config import ConfigError, is_weights, override
 
 
@@ -69,6 +70,31 @@ def test_the_split_depends_on_contents_and_seed_only(scenes: dict[str, bytes], t
     assert contents == [{scenes[name] for name in part} for part in names]
     others = [train_and_val(read(str(tmp_path / "a/all.txt"), "all"), 0.3, seed)[1] for seed in range(1, 4)]
     assert any({Path(data.path(i)).name for i in range(len(data))} != names[1] for data in others)
+
+
+def test_only_split_seed_changes_the_split(scenes: dict[str, bytes], tmp_path: Path) -> None:
+    """Runs with different seeds have the same validation images, those of seed=0 in earlier versions."""
+    source = write(tmp_path, scenes)
+    cfg = train.Config(train=source, val=".3")
+
+    def val_names(**changes) -> set[str]:
+        data = train.read_data(dataclasses.replace(cfg, **changes), lambda _: None)[1]
+        return {Path(data.path(i)).name for i in range(len(data))}
+
+    before = {
+        Path(data.path(i)).name for data in train_and_val(read(source, "all"), 0.3, 0)[1:] for i in range(len(data))
+    }
+    assert [val_names(seed=seed) for seed in range(4)] == [before] * 4
+    assert any(val_names(split_seed=seed) != before for seed in range(1, 4))
+
+
+def test_a_run_of_an_earlier_version_keeps_the_split_of_its_seed(tmp_path: Path) -> None:
+    """Its split followed `seed`: the error of resuming it names the split_seed that makes the same split."""
+    constants = {"seed": 3, "split_seed": 0, "training data": "of split seed 0"}
+    saved = {"constants": {"seed": 3, "training data": "of seed 3"}}
+    with pytest.raises(ConfigError, match=r"split_seed=0 \(was 3\)"):
+        faults.check_constants(tmp_path, saved, constants)
+    faults.check_constants(tmp_path, saved, constants | {"training data": "of seed 3"})  # without val=.2
 
 
 def test_new_images_move_few_others() -> None:

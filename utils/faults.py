@@ -104,6 +104,9 @@ def check_constants(folder: Path, saved: Mapping[str, Any], constants: Mapping[s
     before = dict(saved["constants"])
     if before.get("freeze_epochs", 0) is None:  # older versions chose the number
         before["freeze_epochs"] = saved["freeze_epochs"]
+    other_data = "training data" in before and before["training data"] != constants.get("training data")
+    if other_data and "split_seed" not in before:
+        before["split_seed"] = before.get("seed", 0)  # in older versions `seed` chose the images of val=.2
     changed = [key for key, value in constants.items() if key in before and show(before[key]) != show(value)]
     text = ", ".join(f"{key}={show(constants[key])} (was {show(before[key])})" for key in changed)
     if changed:
