@@ -13,7 +13,7 @@ from datasets.formats import read
 
 from . import mutate
 from .harness import Case, Failure, Fuzzer
-from .samples import SIZES, Box, boxes_of, check_annotations, compare, image_files
+from .samples import SIZES, Box, bare, boxes_of, check_annotations, compare, image_files
 
 
 def loads(data: bytes) -> Any:
@@ -289,7 +289,7 @@ def run_via(folder: Path) -> None:
             if "class" not in attributes or shape["name"] not in ("rect", "polygon"):
                 return  # another attribute is the class, or the shape is noted
             name = attributes["class"]
-            name = next(key for key in name if name[key]) if isinstance(name, dict) else _name(name).strip()
+            name = next(key for key in name if name[key]) if isinstance(name, dict) else bare(_name(name))
             if shape["name"] == "rect":
                 x, y, w, h = (float(shape.get(key, 0)) for key in ("x", "y", "width", "height"))
                 boxes.append(Box(x, y, x + w, y + h, name))
@@ -337,7 +337,7 @@ def run_voc(folder: Path) -> None:
         for node in _root(path).findall("object"):
             corners = [float(node.findtext(f"bndbox/{side}")) for side in ("xmin", "ymin", "xmax", "ymax")]
             crowd = node.findtext("difficult", "").strip() == "1"
-            boxes.append(Box(*corners, node.findtext("name").strip(), crowd))
+            boxes.append(Box(*corners, bare(node.findtext("name")), crowd))
         images.append(boxes)
     compare(folder, found, images)
 
@@ -374,9 +374,7 @@ def run_cvat(folder: Path) -> None:
         for node in image:
             if node.tag != "box" or "rotation" in node.attrib:
                 return  # other elements are turned into boxes, or noted
-            boxes.append(
-                Box(*(float(node.get(key)) for key in ("xtl", "ytl", "xbr", "ybr")), node.get("label").strip())
-            )
+            boxes.append(Box(*(float(node.get(key)) for key in ("xtl", "ytl", "xbr", "ybr")), bare(node.get("label"))))
         images.append(boxes)
     compare(source, found, images)
 

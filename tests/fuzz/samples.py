@@ -88,11 +88,18 @@ def check_annotations(found: Annotations) -> None:
     found.digest()
 
 
+def bare(name: str) -> str:
+    """A class name without blanks and byte order marks at its ends."""
+    while (shorter := name.strip().strip("\ufeff")) != name:
+        name = shorter
+    return name
+
+
 def compare(source: Path, found: Annotations, images: Iterable[Sequence[Box]], tolerance: float = 1e-6) -> None:
     """Compares what was read with bad_boxes="drop" with the boxes of each image, as an oracle reads them.
 
     Boxes without area must be counted in a note, and stop a reading with bad_boxes="error"."""
-    images = [[box._replace(name=box.name.strip()) for box in boxes] for boxes in images]
+    images = [[box._replace(name=bare(box.name)) for box in boxes] for boxes in images]
     expected = Counter(_key([box for box in boxes if box.has_area()], tolerance) for boxes in images)
     got = Counter(_key(boxes, tolerance) for boxes in rows(found))
     if expected != got:

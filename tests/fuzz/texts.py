@@ -12,12 +12,12 @@ from utils.config import class_name_problem
 
 from . import mutate
 from .harness import Case, Failure, Fuzzer
-from .samples import CLASSES, SIZES, Box, boxes_of, check_annotations, compare, image_files, lines_of
+from .samples import CLASSES, SIZES, Box, bare, boxes_of, check_annotations, compare, image_files, lines_of
 
 
 def _names(path: Path) -> list[str]:
     """Class names, one per line."""
-    lines = [line.strip() for line in lines_of(path)]
+    lines = [bare(line) for line in lines_of(path)]
     while lines and not lines[-1]:
         lines.pop()
     return lines
