@@ -99,17 +99,20 @@ def evaluation(ranks, file):
     return evaluate(model, loader, ranks, nets.criterion(model, torch.ones_like))
 
 
-def statistics_without_sync_bn(ranks, file):
-    """Running means of the model and its EMA on all ranks after an epoch without SyncBN, before and after averaging."""
+def statistics_without_sync_bn(ranks, file, batch_size):
+    """Running means of the model and its EMA on all ranks after an epoch without SyncBN, before and after averaging.
+
+    The learning rate is 0, so that the means depend on the images alone."""
     model = network(dtype=torch.float32)
     data = DetectionDataset(formats.read(file, "train"), model.letterbox)
-    schedule = Schedule(Plan(10, 0, 10, 10, 4, 4), "constant", 0.01, 0.01, 0, 0)
+    schedule = Schedule(Plan(10, 0, 10, 10, 4, 4), "constant", 0.0, 0.0, 0, 0)
     updater = Updater(model, build_optimizer("adamw", model, 0.01), schedule, EMA(model, 10))
     model.freeze_backbone(True)
     criterion = nets.criterion(model, ranks.normalizer)
-    fit_one_epoch(ranks.wrap(model, sync_bn=False), criterion, batches(ranks, data, 4), updater, ranks, Meter())
+    loader = batches(ranks, data, batch_size)
+    fit_one_epoch(ranks.wrap(model, sync_bn=False), criterion, loader, updater, ranks, Meter())
     found = []
-    for _ in range(2):
+    for _ in range(3):
         pair = [net.get_buffer("neck.0.bn.running_mean").clone() for net in (model, updater.ema.model)]
         found.append(ranks.gather(pair))
         updater.average_statistics(ranks)
@@ -193,7 +196,8 @@ def run_ranks(world_size, folder, work, *arguments, configs=()):
 
 def everything(ranks, folder, file):
     found = {name: gradients(ranks, file, *case) for name, case in CASES.items()}
-    found |= {"evaluation": evaluation(ranks, file), "statistics": statistics_without_sync_bn(ranks, file)}
+    found |= {"evaluation": evaluation(ranks, file)}
+    found |= {"statistics": {size: statistics_without_sync_bn(ranks, file, size) for size in (4, 3, 1)}}
     found |= {"collectives": collectives(ranks, folder)} if ranks.world_size > 1 else {}
     return found
 
@@ -241,11 +245,22 @@ def test_sharded_evaluation_equals_that_of_one_process(one, two):
 
 
 def test_statistics_without_sync_bn_are_averaged_over_ranks(two):
-    before, after = two[0]["statistics"]
+    before, after, again = two[0]["statistics"][4]
     assert not torch.equal(before[0][0], before[1][0])
-    for model, average in after:
-        assert torch.allclose(model, (before[0][0] + before[1][0]) / 2) and torch.equal(model, after[0][0])
-        assert torch.equal(average, after[0][1])
+    for model, average in after + again:
+        assert torch.equal(model, (before[0][0] + before[1][0]) / 2)
+        assert torch.equal(average, model)
+
+
+@pytest.mark.parametrize("batch_size", [4, 3, 1])
+def test_statistics_without_sync_bn_are_those_of_one_process(one, two, batch_size):
+    """Each rank counts with its images: two and one of three, and with one image per step the other rank has none."""
+    ((expected, _),) = one["statistics"][batch_size][0]
+    before, after, again = two[0]["statistics"][batch_size]
+    for mean, _ in after + again:
+        assert torch.allclose(mean, expected, rtol=1e-3, atol=1e-8)
+    if batch_size == 1:  # rank 1 keeps the statistics of the start
+        assert torch.equal(after[0][0], before[0][0]) and not torch.allclose(before[1][0], expected, rtol=0.1)
 
 
 def test_collectives_give_all_ranks_the_same(two):

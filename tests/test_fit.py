@@ -6,9 +6,11 @@ import torch.distributed as dist
 from torch import nn
 from toys import assert_equal_bits, images, make_updater, snapshot, toy
 
+from datasets.loader import TrainSampler
+from utils import fit as fit_module
 from utils.distributed import Ranks
-from utils.fit import Meter, NonFiniteLoss, fit_one_epoch
-from utils.optim import MAX_BAD_STEPS
+from utils.fit import Meter, NonFiniteLoss, accelerate, fit_one_epoch
+from utils.optim import MAX_BAD_STEPS, Plan, Schedule
 
 
 class Batch:
@@ -134,3 +136,39 @@ def test_only_the_last_batch_of_an_accumulated_step_sends_gradients():
     assert sent == [2, 2]
     for p, q in zip(updater.parameters, alone.parameters, strict=True):
         assert torch.allclose(p, q, rtol=1e-5, atol=1e-7)
+
+
+def test_autocast_is_off_for_an_empty_shard():
+    """PyTorch's SyncBN computes an empty shard in float32: the other ranks would gather values of another type."""
+
+    class Recording(nn.Module):
+        """Notes the number of images and whether autocast is on."""
+
+        def __init__(self):
+            super().__init__()
+            self.inner, self.calls = nn.Conv2d(3, 2, 3), []
+
+        def forward(self, x):
+            self.calls.append((len(x), torch.is_autocast_enabled("cpu")))
+            return self.inner(x)
+
+    full, empty = Batch(0), Batch(1)
+    empty.images = empty.images[:0]
+
+    def total(predictions, boxes, labels, size):
+        return {"total": predictions.float().sum(), "positives": predictions.float().sum()}
+
+    updater = make_updater(nn.Sequential(Recording(), nn.BatchNorm2d(2)), amp="bf16")
+    fit_one_epoch(updater.model[0], total, [full, empty, full], updater, Ranks(), Meter())
+    assert updater.model[0].calls == [(4, True), (0, False), (4, True)]
+
+
+@pytest.mark.parametrize("multi_scale, steps, searches", [(0.0, 1, True), (0.5, 1, False), (0.0, 0, False)])
+def test_cudnn_searches_for_kernels_in_long_runs_with_one_input_size_only(monkeypatch, multi_scale, steps, searches):
+    """A search takes up to 40 seconds, and begins again at each input size."""
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", not searches)
+    plan = Plan(1, 0, 1, fit_module.LONG + steps, 8, 8)
+    updater = make_updater(toy(), schedule=Schedule(plan, "constant", 0.01, 0.01, 0, 0))
+    sampler = TrainSampler(100, 8, (64, 64), 0, multi_scale)
+    assert accelerate(updater.model, sampler, updater, True, print) is updater.model  # there is no GPU
+    assert torch.backends.cudnn.benchmark == searches

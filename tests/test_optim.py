@@ -410,6 +410,20 @@ def test_bf16_autocast_keeps_weights_in_float32():
     assert updater.skipped == 0 and not torch.equal(updater.model[0].weight, toy()[0].weight)
 
 
+@pytest.mark.parametrize("amp", ["none", "fp16"])
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_finite_gradients_whose_norm_overflows_change_nothing(optimizer, amp):
+    """The optimizer skips the step that statistics and EMA skip: the scaler finds no gradient that is not finite."""
+    updater = make_updater(toy(), optimizer, amp=amp, clip=10.0)
+    updater.step(updater.model.train()(images(0)).square().mean())  # so that momentum would move the weights
+    before = snapshot(updater)
+    for p in updater.parameters:
+        p.grad = torch.full_like(p, 1e30)
+    updater.step(updater.model(images(1)).square().mean())
+    assert updater.skipped == 1 and updater.bad_in_a_row == 1
+    assert_equal_bits(snapshot(updater), before)
+
+
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_fp16_scaler_skips_an_overflow_and_lowers_its_scale(optimizer):
     updater = make_updater(toy(), optimizer, amp="fp16", clip=10.0)

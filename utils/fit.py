@@ -115,7 +115,7 @@ def fit_one_epoch(
             with updater.autocast() if len(batch.images) else nullcontext():
                 predictions = model(batch.images)
             losses = criterion(predictions, batch.boxes, batch.labels, batch.size)
-            updater.step(losses["total"])
+            updater.step(losses["total"], len(batch.images))
         meter.add(losses)
         recent.append(batch.ids)
         asked_to_stop = ranks.world_size == 1 and stop is not None and stop.received

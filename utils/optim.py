@@ -223,6 +223,7 @@ class Updater:
         self.good_parts = [part.view_as(b) for part, b in zip(parts, self.statistics, strict=True)]
         self.step_number = 0  # optimizer steps attempted
         self.micro = 0  # batches since the last optimizer step
+        self.images = 0  # of this rank since its batch-norm statistics were last averaged
         self.skipped = torch.zeros((), device=self.device)
         self.bad_in_a_row = torch.zeros((), device=self.device)
 
@@ -236,8 +237,9 @@ class Updater:
         """The learning rate of the next step."""
         return self.schedule(self.step_number)
 
-    def step(self, loss: Tensor) -> None:
-        """Runs the backward pass, and an optimizer step after every `accumulate` batches."""
+    def step(self, loss: Tensor, images: int = 1) -> None:
+        """Runs the backward pass of a batch with `images` images, and an optimizer step after every `accumulate` batches."""
+        self.images += images
         self.scaler.scale(loss / self.accumulate).backward()
         self.micro += 1
         if self.micro == self.accumulate:
@@ -254,10 +256,11 @@ class Updater:
         failed = 1 - happened
         if self.clip > 0:
             nn.utils.clip_grads_with_norm_([p for p in self.parameters if p.grad is not None], self.clip, norm)
-        if self.fused and not self.scaler.is_enabled():  # an enabled scaler sets found_inf itself
+        # Not through the scaler's step: it knows only of gradients that are not finite, and also a norm can overflow.
+        if self.fused:
             self.optimizer.found_inf = failed
-        if self.fused or self.scaler.is_enabled() or bool(happened):  # bool() waits for the device
-            self.scaler.step(self.optimizer)
+        if self.fused or bool(happened):  # bool() waits for the device
+            self.optimizer.step()
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
         self._keep_good_statistics(happened)
@@ -277,13 +280,21 @@ class Updater:
         torch._foreach_copy_(self.statistics, self.good_parts)
 
     def average_statistics(self, ranks) -> None:
-        """Averages batch-norm statistics over the processes, before an evaluation or a save: without SyncBN they differ."""
+        """Averages batch-norm statistics over the processes, before an evaluation or a save: without SyncBN they differ.
+
+        Each rank is weighted by the images that it trained on since the last average, after which all ranks were equal: a rank
+        whose shards were empty has not updated its statistics. The weight is exactly 1 where all shards have the same size.
+        """
         norms = [m for m in self.model.modules() if type(m) is nn.BatchNorm2d and m.training]
         if ranks.world_size > 1 and norms:
-            local = [b for norm in norms for b in (norm.running_mean, norm.running_var)]
-            mean = ranks.sum(torch.cat(local)) / ranks.world_size
-            torch._foreach_copy_(local, list(mean.split([len(b) for b in local])))
-            self.good_statistics.copy_(self._flat_statistics())
+            images = int(ranks.sum(torch.tensor(self.images, device=self.device)))
+            if images:  # else the statistics are still equal
+                local = [b for norm in norms for b in (norm.running_mean, norm.running_var)]
+                weight = self.images * ranks.world_size / images
+                mean = ranks.sum(torch.cat(local) * weight) / ranks.world_size
+                torch._foreach_copy_(local, list(mean.split([len(b) for b in local])))
+                self.good_statistics.copy_(self._flat_statistics())
+        self.images = 0
 
     def check(self) -> bool:
         """Returns False after `MAX_BAD_STEPS` non-finite steps in a row. Waits for the device."""
