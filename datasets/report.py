@@ -57,13 +57,14 @@ def write(path: Path, data: Annotations, detections: list[dict], metrics: dict[s
     examples, images = mistakes.choose(kinds.values(), shown.values())
     threshold = metrics["confidence"] if metrics["confidence"] >= 0 else analysis.confidence
     names = list(metrics["per_class"])
+    at = f"at {analysis.confidence:.2f}"
     sections = {
         "Metrics": _metrics(metrics, intervals),
         "Threshold": _threshold(threshold, analysis)
         + curve_chart(analysis.curves)
         + class_table(metrics["per_class"], of_classes, MAX_ROWS),
-        "Confusion matrix": _confusion(analysis, labels, confusions, names),
-        "Mistakes": _mistakes(kinds, analysis.confidence),
+        f"Confusion matrix {at}": _confusion(analysis, labels, confusions, names),
+        f"Mistakes {at}": _mistakes(kinds, analysis.confidence),
         "How it is measured": _explanation(analysis.confidence),
     }
     contents = {

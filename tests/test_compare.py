@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import cv2
+import numpy as np
 import pytest
 import torch
 from browser import Browser
@@ -15,7 +16,7 @@ from test_check_page import words_of
 
 import train
 from tools.compare import CUT, main, read_log, read_run, read_runs, table
-from utils import checkpoint
+from utils import checkpoint, plots
 
 HOSTILE = "<script>throw 1</script>&\"'猫 onload=alert(1)".replace("/", "∕")
 
@@ -86,6 +87,13 @@ def test_runs_on_different_data_have_different_letters(tmp_path, capsys):
     assert "different data" not in capsys.readouterr().out
 
 
+class Fill:
+    """A pickle that asks for memory: at most what the test can give."""
+
+    def __reduce__(self):
+        return bytearray, (10**8,)
+
+
 def spoil(folder: Path, what: str) -> Path:
     """Damages a run folder."""
     if what == "cut off log":
@@ -100,6 +108,12 @@ def spoil(folder: Path, what: str) -> Path:
         (folder / "log.csv").write_text("epoch,AP,seconds,images_per_second\n1,nan,2,3\n")
     elif what == "huge":
         (folder / "log.csv").write_text("epoch,AP,seconds,images_per_second\n1,.5,1e300,1e300\n")
+    elif what == "bomb":
+        torch.save({"format": 1, "model": {}, "classes": ["a"], "more": Fill()}, folder / "best.pt")
+    elif what == "names":
+        torch.save({"format": 1, "model": {}, "classes": ["a", "b\x1b[2J"]}, folder / "best.pt")
+    elif what == "tensor":
+        torch.save(torch.zeros(3), folder / "best.pt")
     else:
         (folder / what.removeprefix("no ")).unlink()
     return folder
@@ -112,6 +126,9 @@ def spoil(folder: Path, what: str) -> Path:
         ("config.json", "config.json cannot be read"),
         ("log.csv", "no epoch in log.csv"),
         ("best.pt", "best.pt is damaged"),
+        ("bomb", "best.pt is damaged .*memory"),
+        ("names", "best.pt is damaged: .*control character"),
+        ("tensor", "best.pt is damaged: .*class names"),
         ("list", "config.json holds no constants"),
         ("bytes", "log.csv cannot be read"),
         ("nan", "line 2: AP is 'nan', not a number"),
@@ -153,7 +170,16 @@ def test_the_page_shows_the_table_in_a_browser(tmp_path, capsys):
     assert str(tmp_path / "out" / "compare.html") in printed and max(map(len, printed.splitlines())) < 400
     with Browser(tmp_path / "out" / "compare.html", tmp_path) as browser:
         document = browser.run("document.documentElement.outerHTML")
-        browser.dark()
+        brightness = []
+        for dark in (False, True):
+            browser.dark(dark)
+            browser.run("document.querySelector('img').scrollIntoView({block: 'center'})")
+            browser.screenshot(tmp_path / "shown.png")
+            box = "document.querySelector('img').getBoundingClientRect()"
+            x, y, width, height = (int(browser.run(f"{box}.{name}")) for name in ("x", "y", "width", "height"))
+            shown = cv2.imread(str(tmp_path / "shown.png"))
+            brightness.append(np.median(shown[max(y, 0) : y + height, x : x + width]))
+        assert brightness[0] > 240 and brightness[1] < 60  # the plot follows the mode
         assert browser.problems == []
     words = words_of(document)
     for row in table(read_runs([one, two])[0]):
@@ -187,6 +213,14 @@ def test_without_folders_the_program_explains_itself():
         main([])
     with pytest.raises(SystemExit, match="0"):
         main(["--help"])
+
+
+def test_the_epochs_of_the_plot_are_whole_numbers(tmp_path, monkeypatch):
+    drawn, make = [], plots.Figure
+    monkeypatch.setattr(plots, "Figure", lambda *args, **more: drawn.append(make(*args, **more)) or drawn[-1])
+    plots.draw_runs({"a": [(1, 0.1, 0.2), (2, 0.2, 0.3)]}, tmp_path / "a.png")
+    ticks = drawn[0].axes[0].get_xticks()
+    assert len(ticks) >= 2 and all(tick == round(tick) for tick in ticks)
 
 
 def test_forty_runs_fit_the_plot(tmp_path):

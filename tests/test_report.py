@@ -111,6 +111,7 @@ def test_the_page_in_a_browser(made, tmp_path):
         check_thresholds(browser, metrics, counts)
         check_cells(browser, analysis)
         check_mistakes(browser)
+        check_menu(browser, analysis)
         check_keyboard(browser)
         for dark, width in ((True, 1280), (False, 375)):
             browser.dark(dark)
@@ -182,6 +183,17 @@ def check_mistakes(browser):
         figures = browser.run("document.querySelectorAll('#mistakes figure').length")
         assert (figures > 0) == (int(count) > 0) and figures <= min(int(count), 12)
     assert browser.run("!document.querySelector('#mistakes .mark.false')")
+
+
+def check_menu(browser, analysis):
+    """The menu stays above the row of the background, which has a background of its own; two sections name their threshold."""
+    browser.run("document.querySelector('#matrix tbody tr:last-child th').scrollIntoView({block: 'start'})")
+    row = "document.querySelector('#matrix tbody tr:last-child th').getBoundingClientRect()"
+    nav = "document.querySelector('nav').getBoundingClientRect()"
+    assert browser.run(f"{row}.top < {nav}.bottom && {row}.bottom > {nav}.top")
+    assert browser.run(f"document.elementFromPoint({row}.left + 5, {nav}.bottom - 5).closest('nav') !== null")
+    at = [title for title in browser.texts("h2") if f"at {analysis.confidence:.2f}" in title]
+    assert [title.split()[0] for title in at] == ["Confusion", "Mistakes"]
 
 
 def check_keyboard(browser):

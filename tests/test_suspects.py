@@ -3,6 +3,7 @@
 import csv
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -321,3 +322,16 @@ def test_two_trainings_on_the_demo_find_wrong_classes(tmp_path: Path, shared: Pa
 def test_boxes_are_written_with_one_decimal_and_proposals_within_the_image():
     box = Box(np.float32([-1.4, 2.25, 244.7, 9]), 3)
     assert word(box) == "-1.4,2.2,244.7,9,3" and word(box, clip(box.box, 240, 8)) == "0,2.2,240,8,3"
+
+
+def test_no_name_of_the_data_is_a_formula_of_a_spreadsheet(tmp_path: Path) -> None:
+    names = ('=HYPERLINK("http://e","c")', "+1", "-1", "@sum", "cat")
+    data = SimpleNamespace(
+        classes=names, sizes=[(20, 20)] * 5, path=lambda i: f"=a{i}.png", where=lambda i: f"@a.txt:{i}"
+    )
+    found = [Suspect("wrong", 0.5, i, 0, Box(np.array([1.0, 1, 9, 9]), i), None) for i in range(5)]
+    suspects.write_csv(tmp_path / "suspects.csv", data, {"wrong": found}, {i: i + 1 for i in range(5)})
+    with open(tmp_path / "suspects.csv", newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["class"] for row in rows] == [f"'{name}" for name in names[:4]] + ["cat"]
+    assert not [text for row in rows for text in row.values() if text[:1] in ("=", "+", "-", "@", "\t", "\r")]

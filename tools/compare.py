@@ -16,10 +16,9 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
-
+from utils import checkpoint
 from utils.config import ConfigError, override, printable, require_writable, run_script, show
-from utils.validate import first_line
+from utils.validate import class_names, first_line
 
 FILES = ("compare.png", "compare.html")
 TITLE = "Runs compared"  # of the page, by which a later comparison recognizes it
@@ -132,10 +131,13 @@ def classes_text(path: Path) -> str:
     if not path.exists():
         return "classes unknown: no best.pt"
     try:
-        classes = torch.load(path, map_location="cpu", weights_only=True, mmap=True)["classes"]
-        return f"{len(classes)} classes: {', '.join(classes)}"
-    except Exception as error:  # damaged bytes can raise any kind of error
-        raise RunError(f"best.pt is damaged ({first_line(error)})") from error
+        contents = checkpoint.read(path, on_disk=True)
+    except checkpoint.CheckpointError as error:
+        raise RunError(first_line(error)) from error
+    classes = contents.get("classes") if isinstance(contents, dict) else None
+    if must := class_names(classes):
+        raise RunError(f"{path} is damaged: its classes must be {must}")
+    return f"{len(classes)} classes: {', '.join(classes)}"
 
 
 def read_runs(folders: Sequence[Path]) -> tuple[list[Run], dict[str, str]]:

@@ -37,7 +37,7 @@ def html_page(runs: Sequence[Run], refused: dict[str, str], plot: bytes) -> str:
     meaning, *marks = notes(runs)
     warnings = "".join(f"<li>{text(line)}</li>" for line in marks)
     reasons = "".join(f"<li>{text(folder)}: {text(why)}</li>" for folder, why in refused.items())
-    image = f'<img alt="mAP over epochs and minutes" src="data:image/png;base64,{base64.b64encode(plot).decode()}">'
+    image = f'<img class="plot" alt="mAP over epochs and minutes" src="data:image/png;base64,{base64.b64encode(plot).decode()}">'
     results = f'<div class="scroll" tabindex="0"><table class="runs"><thead><tr>{heads}</thead>{body}</table></div>'
     results += f'<p class="faint">{text(meaning)}</p>{f"<ul class=warnings>{warnings}</ul>" if marks else ""}'
     sections = {"Constants that differ, and results": results, "mAP50-95": image}

@@ -142,10 +142,15 @@ def write_csv(path: Path, data: Annotations, groups: dict[str, list[Suspect]], l
         for kind, group in groups.items():
             for number, one in enumerate(group, 1):
                 box, name = (word(one.label), data.classes[one.label.label]) if one.label else ("", "")
-                place = [data.path(one.image), lines[one.image], data.where(one.image)]
+                place = [cell(data.path(one.image)), lines[one.image], cell(data.where(one.image))]
                 height, width = data.sizes[one.image]
                 proposal = word(one.proposal, clip(one.proposal.box, width, height)) if one.proposal else "remove"
-                rows.writerow([number, kind, f"{one.score:.4f}", *place, box, name, proposal])
+                rows.writerow([number, kind, f"{one.score:.4f}", *place, box, cell(name), proposal])
+
+
+def cell(text: str) -> str:
+    """Returns text of the data for a table: a ' in front of what a spreadsheet would run as a formula."""
+    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
 
 
 def word(box: Box, corners: np.ndarray | None = None) -> str:

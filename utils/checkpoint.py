@@ -149,8 +149,8 @@ def plain(value: Any, where: str = "contents") -> Any:
     raise CheckpointError(f"{where} is a {type(value).__name__}: checkpoints hold plain containers and tensors only")
 
 
-def read(path: str | Path) -> Any:
-    """Reads any PyTorch file after comparing its checksums; tensors on the CPU.
+def read(path: str | Path, on_disk: bool = False) -> Any:
+    """Reads any PyTorch file after comparing its checksums; tensors on the CPU, or with `on_disk` only mapped from the disk.
 
     Raises CheckpointError for a missing or damaged file, for one that asks for more memory than it fills, and for one that
     holds more than plain containers and tensors (such a file could run code when it is loaded).
@@ -169,7 +169,7 @@ def read(path: str | Path) -> Any:
         faults.refuse_blank(path)
     try:
         validate.check_file(path, zipped)
-        contents = torch.load(path, map_location="cpu", weights_only=True)
+        contents = torch.load(path, map_location="cpu", weights_only=True, mmap=on_disk and zipped)
         validate.check_tensors(path, contents)
         return contents
     except Exception as error:  # damaged bytes can raise any kind of error

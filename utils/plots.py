@@ -79,6 +79,7 @@ def draw_runs(runs: Mapping[str, Sequence[tuple[float, float, float]]], path: st
                 axes.plot([point[column] for point in points], [point[2] for point in points], **style)
         _decorate(panels[0], "mAP50-95 over epochs", "epoch", "")
         _decorate(panels[1], "mAP50-95 over minutes of training", "minutes", "")
+        panels[0].xaxis.get_major_locator().set_params(integer=True)
         panels[0].set_ylim(bottom=0)
         figure.legend(handles=panels[0].lines, loc="outside right upper")
 
