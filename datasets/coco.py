@@ -2,6 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import count
 from typing import Annotated, Any
 
@@ -95,7 +96,8 @@ def read_coco(
     notes += finder.notes()
     new_ids = count(max(category_ids.values(), default=0) + 1)
     final = names if classes is None else classes
-    return pack.finish(bad_boxes, [category_ids[names[n]] if n in names else next(new_ids) for n in final])
+    found = pack.finish(bad_boxes, [category_ids[names[n]] if n in names else next(new_ids) for n in final])
+    return replace(found, is_coco=True)
 
 
 def _annotations(

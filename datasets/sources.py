@@ -35,13 +35,13 @@ def fraction_of(val: str) -> float | None:
 def val_source(val: str, train: str, folder: Path, data: tuple[Annotations, Annotations], save: bool) -> str:
     """Returns the path of the validation data, for a checkpoint: `val`, or what stands in its place.
 
-    For a fraction it is val.txt in the run folder. With `save` it is written, and train.txt, from the training and the
-    validation data `data`."""
+    For a fraction it is val.txt in the run folder, val.json for COCO JSON. With `save` it is written, and the same for train,
+    from the training and the validation data `data`."""
     if fraction_of(val) is None:
         return val_of(val, train)
-    if save:
-        from datasets.split import write
+    from datasets.split import file_name, write
 
+    if save:
         folder.mkdir(parents=True, exist_ok=True)
         write(folder, dict(zip(("train", "val"), data, strict=True)))
-    return str(folder / "val.txt")
+    return str(folder / file_name("val", data[1]))

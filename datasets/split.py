@@ -1,9 +1,10 @@
-"""Divides images at random into parts, with same and similar images in one part, and writes the parts as annotation files.
+"""Divides images at random into parts, with same and similar images in one part, and writes the parts.
 
 What is divided is decided by the contents of the files and a seed alone, not by their order, names or place.
 """
 
 import hashlib
+import json
 import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -15,11 +16,13 @@ import numpy as np
 
 from datasets import listing
 from datasets.annotations import annotation_line, read_annotation_file
+from datasets.coco import read_coco
 from datasets.errors import DataError
 from datasets.outputs import write_all
 from datasets.scan import scan
 from datasets.similar import similar_groups
 from datasets.store import Annotations
+from datasets.typed_json import open_json
 from datasets.yolo import has_label, label_file
 
 PARTS = ("train", "val", "test")
@@ -58,7 +61,7 @@ def split(data: Annotations, fractions: Sequence[float], seed: int, option: str)
 def train_and_val(data: Annotations, fraction: float, seed: int) -> tuple[Annotations, Annotations]:
     """Splits the fraction val=.2 off the training data -> (training data, validation data).
 
-    Both are exactly what `write` writes and an annotation file holds: evaluation of the files gives the same numbers."""
+    Both are exactly what `write` writes and its files hold: evaluation of the files gives the same numbers."""
     train, val = split(data, (1 - fraction, fraction), seed, f"val={fraction:g}")
     return _as_written(train), _as_written(val)
 
@@ -66,18 +69,33 @@ def train_and_val(data: Annotations, fraction: float, seed: int) -> tuple[Annota
 def _as_written(data: Annotations) -> Annotations:
     with tempfile.TemporaryDirectory() as folder:
         write(folder, {"all": data})
-        read = read_annotation_file(os.path.join(folder, "all.txt"), names=data.classes)
+        path = os.path.join(folder, file_name("all", data))
+        if data.is_coco:
+            read = read_coco(path, open_json(path), data.classes, None, "error")
+        else:
+            read = read_annotation_file(path, names=data.classes)
     kept = {name: getattr(data, name) for name in ("source", "sizes", "lines", "files", "digests")}
     return replace(read, **kept)
 
 
+def file_name(split: str, data: Annotations) -> str:
+    """Returns the name of the file to which `write` writes a split."""
+    return f"{split}.json" if data.is_coco else f"{split}.txt"
+
+
 def write(folder: str | os.PathLike, parts: Mapping[str, Annotations]) -> None:
-    """Writes an annotation file per part, as NAME.txt with absolute paths, and classes.txt."""
-    for data in parts.values():
-        require_box(data, folder)
-    texts = {name: text_of(data, os.path.abspath) for name, data in parts.items()}
-    texts["classes"] = "".join(f"{name}\n" for name in next(iter(parts.values())).classes)
-    write_all({Path(folder, f"{name}.txt"): text for name, text in texts.items()})
+    """Writes a file per split, with absolute paths: COCO JSON if the data come from it, with its areas and ids.
+
+    Other data become annotation files and classes.txt."""
+    texts = {}
+    for name, data in parts.items():
+        if not data.is_coco:
+            require_box(data, folder)
+            texts["classes.txt"] = "".join(f"{name}\n" for name in data.classes)
+        texts[file_name(name, data)] = (
+            json_of(data, os.path.abspath) if data.is_coco else text_of(data, os.path.abspath)
+        )
+    write_all({Path(folder, name): text for name, text in texts.items()})
 
 
 def require_box(data: Annotations, folder: str | os.PathLike) -> None:
@@ -101,6 +119,14 @@ def text_of(data: Annotations, path_in_file: Callable[[str], str]) -> str:
     """Returns the text of an annotation file. Raises DataError for a path that it cannot hold."""
     paths = (require_utf8(path_in_file(data.path(i))) for i in range(len(data)))
     return "".join(f"{annotation_line(path, *data.boxes_of(i))}\n" for i, path in enumerate(paths))
+
+
+def json_of(data: Annotations, path_in_file: Callable[[str], str]) -> str:
+    """Returns the text of a COCO JSON, with the ids of categories and images of the data. Raises DataError."""
+    contents = data.coco()
+    for index, image in enumerate(contents["images"]):
+        image["file_name"] = require_utf8(path_in_file(data.path(index)))
+    return json.dumps(contents, ensure_ascii=False)
 
 
 def require_utf8(path: str) -> str:

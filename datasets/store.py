@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from datasets.errors import DataError, NoArea, check_path, note_dropped, raise_any
-from utils.boxes import xyxy_to_xywh
+from utils.boxes import area, xyxy_to_xywh
 from utils.config import check_class_names, clean_name, printable
 
 Classes = tuple[str, ...] | None  # class names; None: those of the data
@@ -57,6 +57,7 @@ class Annotations:
     files: Strings  # [N] the file with the boxes, "" where it is `source`
     notes: tuple[str, ...] = ()  # what was left out while reading
     digests: np.ndarray | None = None  # int64 [N] of the contents of the image files; None: not scanned yet
+    is_coco: bool = False  # ids and areas are those of a COCO JSON
 
     def __len__(self) -> int:
         return len(self.image_ids)
@@ -91,6 +92,11 @@ class Annotations:
     def image_of_boxes(self) -> np.ndarray:
         """Returns the image index of each box, int64 [K]."""
         return np.repeat(np.arange(len(self)), np.diff(self.starts))
+
+    def own_areas(self) -> np.ndarray:
+        """Returns which areas are not those of the boxes but of the objects, as COCO has them, bool [K]."""
+        boxes = area(self.boxes)
+        return np.abs(self.areas - boxes) > 1e-3 * boxes  # less is rounding
 
     def boxes_per_class(self) -> np.ndarray:
         """Returns the number of boxes of each class without crowd regions, int64 [C]."""

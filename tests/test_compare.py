@@ -70,14 +70,15 @@ def test_the_best_run_is_first_and_only_constants_that_differ_are_columns(tmp_pa
     assert (third["best mAP"], third["last mAP"], third["learning_rate"]) == ("-", "-", "-")
 
 
-def test_runs_on_different_data_have_different_letters(tmp_path, capsys):
+@pytest.mark.parametrize("name", ["val.txt", "val.json"])
+def test_runs_on_different_data_have_different_letters(tmp_path, capsys, name):
     same = [made(tmp_path / f"run-{i}", [0.5 - i / 100]) for i in range(2)]
     other = made(tmp_path / "val", [0.4], val="other.txt"), made(tmp_path / "classes", [0.3], classes=("a", "c"))
     images = made(tmp_path / "images", [0.2])
     (images / "log.csv").write_text("epoch,AP,seconds,images_per_second\n1,.2,2,50\n")
-    parts = [made(tmp_path / f"part-{i}", [0.1], val=f"runs/part-{i}/val.txt") for i in range(3)]
+    parts = [made(tmp_path / f"part-{i}", [0.1], val=f"runs/part-{i}/{name}") for i in range(3)]
     for i, folder in enumerate(parts):
-        (folder / "val.txt").write_text("a.png" if i < 2 else "b.png")
+        (folder / name).write_text("a.png" if i < 2 else "b.png")
     marks = [row["data"] for row in rows_of(*same, *other, images, *parts)]
     assert marks == ["A", "A", "B", "C", "D", "E", "E", "F"]
     main([*map(str, same), str(other[0])])

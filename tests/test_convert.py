@@ -73,6 +73,15 @@ def test_a_coco_json_keeps_all_ids(source: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "classes.txt").exists()
 
 
+def test_areas_that_an_annotation_file_cannot_hold_are_noted(source: Path, tmp_path: Path) -> None:
+    def notes(source: Path, target: str) -> list[str]:
+        return [line for line in convert(str(source), str(tmp_path / target)) if "AP_small" in line]
+
+    (note,) = notes(source, "a.txt")
+    assert "19" in note and ".json" in note
+    assert notes(source, "a.json") == notes(tmp_path / "a.txt", "b.txt") == []
+
+
 def test_a_coco_json_of_an_annotation_file_has_the_sizes_of_the_images(source: Path, tmp_path: Path) -> None:
     convert(str(source), str(tmp_path / "all.txt"))
     convert(str(tmp_path / "all.txt"), str(tmp_path / "back.json"))

@@ -124,6 +124,25 @@ def test_coco_json_and_splits(source: Path, tmp_path: Path) -> None:
     assert sum(map(len, parts)) == len(data["images"])
 
 
+def test_the_area_of_a_cut_object_is_cut_with_its_box(tmp_path: Path) -> None:
+    """An object of half the area of its box: a tile that shows a part of the box has half the area of this part."""
+    cv2.imwrite(str(tmp_path / "a.png"), np.zeros((100, 160, 3), np.uint8))
+    images = [{"id": 7, "file_name": "a.png", "width": 160, "height": 100}]
+    boxes = [[10, 10, 20, 40], [80, 20, 30, 40]]
+    annotations = [
+        {"id": n, "image_id": 7, "category_id": 5, "bbox": box, "area": box[2] * box[3] / 2}
+        for n, box in enumerate(boxes)
+    ]
+    contents = {"images": images, "annotations": annotations, "categories": [{"id": 5, "name": "cat"}]}
+    (tmp_path / "x.json").write_text(json.dumps(contents))
+    convert(str(tmp_path / "x.json"), str(tmp_path / "out.json"), tile=96, overlap=0.1, visible=0.3)
+    data = json.loads((tmp_path / "out.json").read_text())
+    sizes = [(row["bbox"][2:], row["area"]) for row in data["annotations"]]
+    assert [20, 40] in [size for size, _ in sizes] and len(sizes) > 2  # a whole box, and cut ones
+    assert [area for _, area in sizes] == pytest.approx([width * height / 2 for (width, height), _ in sizes])
+    assert data["categories"] == contents["categories"]
+
+
 def cut_to_json(source: Path, folder: Path) -> Path:
     convert(str(source), str(folder / "j.json"), tile=96, background=1.0)
     return folder / "j.json"

@@ -19,8 +19,10 @@ from datasets.errors import DataError
 from datasets.formats import read, read_validation
 from datasets.split import split_groups, train_and_val
 from datasets.train_val import read_train_and_val
+from tools.convert import convert
 from utils import checkpoint, faults
 from utils.config import ConfigError, is_weights, override
+from utils.metrics import COCO_METRICS, coco_metrics
 
 
 def scene(number: int) -> np.ndarray:
@@ -125,6 +127,76 @@ def test_a_run_keeps_its_split_as_annotation_files(demo_images: Path, tmp_path: 
     lines = (folder / "val.txt").read_text()
     train.main(config(demo_images, tmp_path / "runs", train=source, val=".3", epochs=3, resume=str(folder)))
     assert (folder / "val.txt").read_text() == lines and len(list((tmp_path / "runs").iterdir())) == 1
+
+
+# ---- COCO JSON
+
+
+def coco_json(folder: Path, images: dict[str, bytes]) -> dict:
+    """Writes images and coco.json, with areas as of masks, crowd regions and ids of its own. Returns its contents."""
+    rng = np.random.default_rng(0)
+    rows, annotations = [], []
+    for number, (name, data) in enumerate(images.items()):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(data)
+        height, width = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR).shape[:2]
+        rows.append({"id": 9000 - 7 * number, "file_name": name, "width": width, "height": height})
+        for box in rng.uniform(0, 1, (6, 4)) * [width / 2, height / 2, width / 2, height / 2] + [0, 0, 1, 1]:
+            ids = {"id": 70 + len(annotations), "image_id": rows[-1]["id"], "category_id": int(rng.choice([3, 90, 5]))}
+            area = float(box[2] * box[3] * rng.uniform(0.1, 1))
+            annotations.append(ids | {"bbox": box.tolist(), "area": area, "iscrowd": int(len(annotations) % 9 == 0)})
+    categories = [{"id": 90, "name": "cat"}, {"id": 3, "name": "dog"}, {"id": 5, "name": "owl"}]
+    contents = {"images": rows, "annotations": annotations, "categories": categories}
+    text(folder / "coco.json", json.dumps(contents))
+    return contents
+
+
+def twelve(ground_truth: dict, detections: list[dict]) -> dict[str, float]:
+    found = coco_metrics(ground_truth, detections)
+    return {name: found[name] for name in COCO_METRICS}
+
+
+def test_a_split_of_coco_json_has_the_metrics_of_the_original(scenes: dict[str, bytes], tmp_path: Path) -> None:
+    """Areas, crowd regions, image and category ids: all twelve metrics of random detections are equal."""
+    original = coco_json(tmp_path / "set", scenes)
+    parts = read_both(tmp_path / "set" / "coco.json", ".4")
+    val = sources.val_source(".4", "", tmp_path / "run", parts, save=True)
+    convert(str(tmp_path / "set" / "coco.json"), str(tmp_path / "out.json"), split=(0.6, 0.4))
+    truths = [parts[1].coco(), json.loads(Path(val).read_text()), json.loads((tmp_path / "out_val.json").read_text())]
+    ids = set(parts[1].image_ids.tolist())
+    rows = {
+        key: [row for row in original[key] if row[of] in ids]
+        for key, of in (("images", "id"), ("annotations", "image_id"))
+    }
+    rng = np.random.default_rng(1)
+    boxes = [(row, np.array(row["bbox"]) + rng.normal(0, 2, 4)) for row in rows["annotations"] for _ in range(3)]
+    detections = [
+        {
+            "image_id": row["image_id"],
+            "category_id": row["category_id"],
+            "bbox": box.clip(0.5).tolist(),
+            "score": rng.uniform(),
+        }
+        for row, box in boxes
+    ]
+    expected = twelve(original | rows, detections)
+    assert len({*expected.values(), -1.0}) > 11  # small, medium and large boxes are in the data
+    for truth in truths:
+        assert {row["id"] for row in truth["images"]} == ids
+        assert twelve(truth, detections) == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("classes", [None, "owl,dog"])
+def test_the_data_of_a_run_are_those_of_its_written_split(scenes: dict[str, bytes], tmp_path: Path, classes) -> None:
+    """The evaluation of the file that the run has written reads the same bits, also with classes in another order."""
+    coco_json(tmp_path / "set", scenes)
+    parts = read_both(tmp_path / "set" / "coco.json", ".4", classes=classes)
+    val = sources.val_source(".4", "", tmp_path / "run", parts, save=True)
+    again = read_validation({"val": val, "classes": classes}, parts[1].classes)
+    assert [again.path(i) for i in range(len(again))] == [parts[1].path(i) for i in range(len(again))]
+    for name in ("classes", "category_ids", "image_ids", "starts", "boxes", "labels", "crowd", "areas"):
+        assert np.array_equal(getattr(again, name), getattr(parts[1], name)), name
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {"train.json", "val.json"}
 
 
 def read_both(source: Path | str, val: str = sources.DEMO[1], classes=None, merge=None, log=lambda _: None, **options):

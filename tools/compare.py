@@ -118,8 +118,9 @@ def number(text: str | None, where: str) -> float:
 def data_of(folder: Path, config: dict[str, Any], rows: list[dict[str, float]]) -> tuple[str, ...]:
     """Returns the data of a run as text: equal for two runs on the same data, whose mAP can be compared."""
     val = str(config.get("val"))
-    if Path(val).name == "val.txt" and Path(val).parent.name == folder.name:  # the run split it off the training images
-        file = folder / "val.txt"
+    own = Path(val).name in ("val.txt", "val.json") and Path(val).parent.name == folder.name
+    if own:  # the run split it off the training images
+        file = folder / Path(val).name
         digest = hashlib.blake2b(file.read_bytes(), digest_size=4).hexdigest() if file.is_file() else "missing"
         val = f"a part of the training data ({digest})"
     images = round(rows[0]["seconds"] * rows[0]["images_per_second"])

@@ -8,7 +8,6 @@ fractions, TARGET_test.txt are written; same and similar images stay in one part
 overlapping tiles, which are written to the folder TARGET_tiles.
 """
 
-import json
 import os
 import sys
 from contextlib import nullcontext
@@ -50,14 +49,6 @@ def _divide(annotations: Annotations, target: Path, fractions: tuple[float, ...]
     return dict(zip(names, split.split(annotations, fractions, seed, option), strict=False))
 
 
-def json_of(annotations: Annotations, folder: Path) -> str:
-    """Returns the text of a COCO JSON in `folder`, with the ids of categories and images of the data."""
-    data = annotations.coco()
-    for index, image in enumerate(data["images"]):
-        image["file_name"] = split.require_utf8(split.relative(annotations.path(index), folder))
-    return json.dumps(data, ensure_ascii=False)
-
-
 def convert(source: str, target: str, **options) -> list[str]:
     """Reads `source` and writes `target`; `options` are those of Config -> lines of report.
 
@@ -88,8 +79,9 @@ def convert(source: str, target: str, **options) -> list[str]:
     if existing:
         raise DataError(f"{existing} exists: give another name, or delete it")
     texts = {} if to_json else _class_names(source, goal, found.classes)
-    write = json_of if to_json else split.text_of
-    place = goal.parent if to_json else partial(split.relative, folder=goal.parent)
+    report += [] if to_json else _lost(found)
+    write = split.json_of if to_json else split.text_of
+    place = partial(split.relative, folder=goal.parent)
     with cutter.cut(outputs, goal) if cutter else nullcontext((outputs, [])) as (outputs, lines):
         if not to_json:
             for chosen in outputs.values():
@@ -102,6 +94,16 @@ def convert(source: str, target: str, **options) -> list[str]:
         report.append(f"{source}: if it has parts, only train was converted; part=all converts all")
     report += lines
     return report + [f"{path}: {len(parts)} images, {len(parts.boxes)} boxes" for path, parts in outputs.items()]
+
+
+def _lost(data: Annotations) -> list[str]:
+    """Returns a note about areas of objects, which an annotation file cannot hold, if there are any."""
+    count = int(data.own_areas().sum())
+    if not count:
+        return []
+    text = "boxes whose object has an area of its own, which an annotation file cannot hold"
+    effect = "AP_small, AP_medium and AP_large are then measured with the areas of the boxes"
+    return [f"{data.source}: {text}: {count}; {effect}: a target that ends with .json keeps the areas"]
 
 
 def _cutter(cfg: Config):

@@ -142,11 +142,14 @@ def write_tiles(data: Annotations, tiles: list[Tile]) -> None:
 
 
 def annotations_of(data: Annotations, tiles: list[Tile]) -> Annotations:
-    """Returns annotations whose images are the tiles, with the classes of `data`."""
+    """Returns annotations whose images are the tiles, with the classes of `data`.
+
+    A cut object has the fraction of its area that is kept of its box: its outline is not known."""
     pack = Packer(data.source, "", data.classes, None)
     for tile in tiles:
         x1, y1, x2, y2 = tile.window.tolist()
         pack.add_image(tile.path, size=(y2 - y1, x2 - x1))
-        for box, row in zip(tile.boxes.tolist(), tile.rows.tolist(), strict=True):
-            pack.add_box(*box, int(data.labels[row]), int(data.crowd[row]))
+        areas = data.areas[tile.rows] * area(tile.boxes) / area(data.boxes[tile.rows])
+        for box, row, size in zip(tile.boxes.tolist(), tile.rows.tolist(), areas.tolist(), strict=True):
+            pack.add_box(*box, int(data.labels[row]), int(data.crowd[row]), size)
     return pack.finish("error", data.category_ids.tolist())
