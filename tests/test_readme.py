@@ -12,10 +12,12 @@ from pages import ROOT, code_lines, spans, tables, text_of, without_code
 import nets
 import train
 from nets.pretrained import HOST
+from utils import migration
 from utils.config import override
 
 ENGLISH, CHINESE = ROOT / "README.md", ROOT / "README.zh-CN.md"
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
+WITHOUT_AN_ANSWER = {"verbose"}  # --help is all that there is to tell
 NUMBER = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?|\.\d+")
 
 
@@ -98,6 +100,24 @@ def test_old_constants_are_the_same_in_both_languages():
     english = next(t for t in tables(text_of(ROOT / "docs" / "constants.md")) if t[0][0] == "there" and len(t[0]) == 3)
     chinese = tables(text_of(CHINESE))[-1]
     assert [spans(" ".join(row[:2])) for row in english] == [spans(" ".join(row[:2])) for row in chinese]
+
+
+@pytest.mark.parametrize("table", ["FREEZE_UNFREEZE", "ULTRALYTICS"])
+def test_the_tables_of_other_programs_name_the_constants_that_the_error_messages_name(table):
+    """Each name of the page that is no constant here is in the table of the code, with the same constants, and vice versa."""
+    code, every = getattr(migration, table), set().union(*(constants_of(file) or set() for file in ROOT.glob("*.py")))
+    pages = [t for t in tables(text_of(ROOT / "docs" / "constants.md")) if t[0][0] == "there" and len(t[0]) == 3]
+    listed = set()
+    for there, here, _ in pages[table == "ULTRALYTICS"][1:]:
+        names = {name for name in spans(there) if re.fullmatch(r"\w+", name) and name in code}
+        unknown = [name for name in spans(there) if re.fullmatch(r"[A-Za-z_]+", name) and name not in {*code, *every}]
+        assert not [name for name in unknown if name not in WITHOUT_AN_ANSWER], unknown
+        shown = {span.partition("=")[0] for span in spans(here)} & every
+        lines = [migration.constant_in(code[name].lines[0]) for name in names if code[name].lines]
+        assert set(lines) <= shown, (there, lines)
+        assert not names or shown <= {*lines, *every.intersection(spans(there))}, (there, shown)
+        listed |= names
+    assert listed == set(code)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -324,7 +324,7 @@ def test_scripts_take_words_without_a_name(tmp_path: Path) -> None:
     """`train.py data.yaml` is understood; `train.py data=` gets a message with the right line."""
     source = str(text(tmp_path / "data.yaml", "train: x\n"))
     assert train.from_command_line([source, "epochs=3"]) == train.Config(train=source, epochs=3)
-    with pytest.raises(ConfigError, match="did you mean train=VALUE"):
+    with pytest.raises(ConfigError, match="write train=VALUE"):
         train.from_command_line(["data="])
     words = {"checkpoint": is_weights, "source": predict.is_source}
     assert override(predict.Config(), ["best.pt", source], words) == predict.Config("best.pt", source)

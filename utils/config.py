@@ -18,6 +18,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from utils import migration
+
 T = TypeVar("T")
 MAX_NAME = 200  # characters of a class name; longer ones are a slip in a data file
 MAX_WORD = 200  # characters of a word of the command line that a message repeats
@@ -26,6 +28,8 @@ MAX_SEED = 2**63 - 1  # PyTorch takes no larger one
 WORDS = {"none": None, "true": True, "yes": True, "on": True, "1": True}
 WORDS |= {"false": False, "no": False, "off": False, "0": False}
 _NAME_ENDS = re.compile("^[\\s\ufeff]+|[\\s\ufeff]+$")
+TYPES = {str: "text", int: "a whole number", float: "a number", bool: "true or false", type(None): "none"}
+COUNTS = ("no", "one", "two", "three", "four")
 PAUSE = 1.0  # seconds by which a process delays its error, so that the rank with the cause prints first
 
 
@@ -74,25 +78,41 @@ def override(cfg: T, argv: Sequence[str], positional: Mapping[str, Callable[[str
         print(help_text(cfg))
         raise SystemExit(0)
     cfg, kinds, changes = check(cfg), get_type_hints(type(cfg)), {}
+    for index, item in enumerate(argv):
+        name, _, text = item.partition("=")
+        if name.startswith("-") or (name in kinds and not text.strip()):
+            raise ConfigError(_badly_written(argv[index:], kinds, cfg))
     for item in _named(argv, positional or {}, kinds):
         name, equals, text = item.partition("=")
-        given, dashed, shown = brief(text.strip()) or "VALUE", name.startswith("-"), brief(item)
-        if equals and name not in kinds and not dashed:
-            from utils import faults
-
-            raise ConfigError(f"{shown}: {faults.unknown_constant(name, given, kinds)}")
-        if positional and not (equals or dashed or name in kinds):
+        shown = brief(item)
+        if not equals and positional:
             names = " or ".join(f"{other}={shown}" for other in positional)
             raise ConfigError(f"{shown!r}: there is no such file or folder in {os.getcwd()}; write {names}")
-        if dashed or not text.strip():
-            word = name.lstrip("-").replace("-", "_")[:50] or "name"
-            what = f"; {_expected(word, kinds[word], getattr(cfg, word))}" if word in kinds else ""
-            raise ConfigError(f"{shown!r}: write name=value without dashes or spaces, as in {word}={given}{what}")
+        if name not in kinds:
+            given = brief(text.strip()) or "VALUE"
+            raise ConfigError(f"{shown}: {migration.unknown_constant(name, given, kinds)}")
+        if name == "model" and is_weights(text):
+            option = next((f"; write {other}={text}" for other in ("checkpoint", "weights") if other in kinds), "")
+            raise ConfigError(f"{shown}: model= is a name, such as yolox_s, and not a file{option}")
         try:
             changes[name] = _parse(text.strip(), kinds[name])
         except ValueError:
-            raise ConfigError(f"{shown}: {_expected(name, kinds[name], getattr(cfg, name))}") from None
+            raise ConfigError(f"{shown}: {_expected(name, kinds[name], getattr(cfg, name), text)}") from None
     return check(replace(cfg, **changes))
+
+
+def _badly_written(argv: Sequence[str], kinds: Mapping[str, Any], cfg: Any) -> str:
+    """Returns the message for a word such as --name=value or name, or for --name value: what to write instead."""
+    name, _, text = argv[0].partition("=")
+    shown, name = brief(argv[0]), name.lstrip("-").replace("-", "_") or "name"
+    after = next((word for word in argv[1:3] if word != "="), "--")  # name = value is three words
+    if not text.strip() and not after.startswith("--") and after.partition("=")[0] not in kinds:
+        text, shown = after, brief(" ".join(argv[: argv.index(after, 1) + 1]))
+    given = brief(text.strip()) or ("true" if kinds.get(name) is bool else "VALUE")
+    if name not in kinds and name != "name":
+        return f"{shown}: {migration.unknown_constant(name, given, kinds)}"
+    expected = f"; {_expected(name, kinds[name], getattr(cfg, name), given)}" if name in kinds else ""
+    return f"{shown}: write {name}={given}, without dashes and spaces{expected}"
 
 
 def is_weights(word: str) -> bool:
@@ -182,24 +202,58 @@ def require_writable(option: str, folder: str | Path) -> None:
 
 
 def help_text(cfg: Any) -> str:
-    """How to override constants, then the constants of `cfg` with their comments, from the source code."""
-    _, _, body = inspect.cleandoc("\n" + inspect.getsource(type(cfg))).partition(":\n")
-    return f"usage: python {Path(sys.argv[0]).name} name=value ...    changes constants for this run:\n\n{body}"
+    """What the script of the class of `cfg` does, then its constants with types and comments, from the source code."""
+    kind = type(cfg)
+    kinds, about = get_type_hints(kind), inspect.getdoc(sys.modules[kind.__module__]) or ""
+    _, _, body = inspect.cleandoc("\n" + inspect.getsource(kind)).partition(":\n")
+    rows = []
+    for line in inspect.cleandoc(body).splitlines():
+        name, _, rest = line.partition(": ")
+        if name in kinds:
+            comment = rest.partition("  # ")[2]
+            rows.append((f"  {name}={show(getattr(cfg, name))}", type_text(kinds[name]), comment))
+        elif line.startswith("# "):
+            rows.append((line[2:], "", ""))
+    wide, narrow = (max(len(row[column]) for row in rows if row[1]) for column in (0, 1))
+    lines = [f"{left:{wide}}  {middle:{narrow}}  {right}".rstrip() for left, middle, right in rows]
+    return "\n".join([about, "", f"usage: {command_of(kind)} name=value ...", "", *lines])
+
+
+def command_of(kind: type) -> str:
+    """Returns how to start the script that defines the class `kind`: python train.py, python -m tools.check."""
+    file, root = Path(inspect.getfile(kind)).resolve(), Path(__file__).parents[1]
+    folders = file.relative_to(root).parent.parts if file.is_relative_to(root) else ()
+    return f"python -m {'.'.join((*folders, file.stem))}" if folders else f"python {file.name}"
+
+
+def type_text(kind: Any) -> str:
+    """Returns a type in words: text or none, a whole number, two numbers."""
+    if get_origin(kind) is not tuple:
+        members = get_args(kind) or (kind,)
+        words = " or ".join(TYPES.get(member) or type_text(member) for member in members).split(" or ")
+        return " or ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
+    of = get_args(kind)
+    return ("" if of[-1] is Ellipsis else f"{COUNTS[len(of)]} ") + TYPES[of[0]].removeprefix("a ") + "s"
 
 
 def table(cfg: T, defaults: T, derived: dict[str, Any], given: Mapping[str, Any] | None = None) -> str:
-    """Name and value of every constant, one per line, then the `derived` values.
+    """Name and value of the constants that are not at their default, one per line, then the `derived` values.
 
     `*` marks a value that differs from that in `defaults`; the line also shows the default. `given`: constants before the
-    program chose a value for each None.
+    program chose a value for each None; the chosen values are shown, too.
     """
-    width = max(map(len, [*vars(cfg), *derived]))
-    lines = ["constants (* changed)"]
+    rows = []
     for name, value in vars(cfg).items():
-        chosen = given is not None and given.get(name, name) is None
-        usual = value if chosen else getattr(defaults, name)
-        note = "(chosen)" if chosen else "" if value == usual else f"(was {show(usual)})"
-        lines.append(f"{' ' if value == usual else '*'} {name:{width}}  {show(value):28}  {note}".rstrip())
+        usual = getattr(defaults, name)
+        if given is not None and given.get(name, name) is None:
+            rows.append((" ", name, value, "(chosen)"))
+        elif value != usual:
+            rows.append(("*", name, value, f"(was {show(usual)})"))
+    width = max(map(len, [*(row[1] for row in rows), *derived]), default=0)
+    lines = ["constants (* changed)"]
+    lines += [f"{mark} {name:{width}}  {show(value):28}  {note}" for mark, name, value, note in rows]
+    others = len(vars(cfg)) - len(rows)
+    lines.append(f"  + {others} at their defaults: {command_of(type(cfg))} --help")
     lines += ["derived", *(f"  {name:{width}}  {show(value)}" for name, value in derived.items())]
     return printable("\n".join(lines))
 
@@ -210,6 +264,8 @@ def show(value: Any) -> str:
         return ",".join(map(show, value)) or "()"
     if isinstance(value, float):
         return f"{value:.6g}" if float(f"{value:.6g}") == value else repr(value)
+    if isinstance(value, bool):
+        return "true" if value else "false"
     return "none" if value is None else str(value)
 
 
@@ -248,9 +304,17 @@ def _convert(value: Any, kind: Any) -> Any:
     return tuple(_convert(item, member) for item, member in zip(items, of, strict=True))
 
 
-def _expected(name: str, kind: Any, example: Any) -> str:
-    """The type and an example, for messages: image_size is tuple[int, int], for example 416,416."""
-    return f"{name} is {inspect.formatannotation(kind)}, for example {show(example)}"
+def _expected(name: str, kind: Any, example: Any, text: str = "") -> str:
+    """The type and an example, for messages: image_size is two whole numbers, for example image_size=416,416.
+
+    `text`: what the user wrote; 640x480 makes 640,480 the example."""
+    tuples = [member for member in (kind, *get_args(kind)) if get_origin(member) is tuple]
+    if tuples:
+        example = example or {int: (640, 640), float: (0.5, 0.5)}.get(get_args(tuples[0])[0])
+        with suppress(ValueError):
+            example = _parse(re.sub(r"\s*[x×*;:]\s*", ",", text.strip()), kind)
+    shown = "" if example is None else f", for example {name}={show(example)}"
+    return f"{name} is {type_text(kind)}{shown}"
 
 
 class _Console(io.FileIO):

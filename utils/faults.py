@@ -3,11 +3,10 @@
 Imported only when a fault happens.
 """
 
-import difflib
 import os
 import pickle
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -17,18 +16,12 @@ import torch.distributed as dist
 
 from utils import checkpoint
 from utils.checkpoint import CheckpointError
-from utils.config import PAUSE, ConfigError, brief, show
+from utils.config import PAUSE, ConfigError, show
 from utils.run import last_start, run_id
 from utils.validate import first_line
 
 LOCK_PATIENCE = 3.0  # seconds to wait for the lock of a run folder
 RESTART_PATIENCE = 20.0  # the same under torchrun: processes of an earlier start may be about to end
-SYNONYMS = {  # names of constants in other programs, and in other scripts of this one
-    **{"data": ("train", "data", "source"), "source": ("data", "images"), "weights": ("checkpoint",)},
-    **{"lr": ("learning_rate",), "batch": ("batch_size",), "imgsz": ("image_size",), "size": ("image_size",)},
-    **{"conf": ("confidence",), "iou": ("nms_iou",), "names": ("classes",)},
-}
-REPLACED = {"skip_bad_images": "bad_images=skip to leave unreadable images out, or bad_images=error"}  # older constants
 
 
 class RunInUse(ValueError):
@@ -153,17 +146,6 @@ def restore_best(folder: Path, last: Mapping[str, Any], best_epoch: int) -> None
         )
 
 
-def unknown_constant(name: str, given: str, names: Iterable[str]) -> str:
-    """Returns the message for `name=given` if there is no such constant; `names`: those that there are."""
-    if name in REPLACED:
-        return f"{name} has been replaced: write {REPLACED[name]}"
-    known = [other for other in SYNONYMS.get(name.lower(), ()) if other in names]
-    near = known or difflib.get_close_matches(name.lower().replace("-", "_"), names, n=3, cutoff=0.5)
-    lines = " or ".join(f"{other}={given}" for other in near)
-    hint = f"did you mean {lines}?" if near else "--help lists all of them"
-    return f"there is no constant {brief(name)!r}; {hint}"
-
-
 def reported(error: BaseException, memory_advice: str, stopped: str) -> str | None:
     """Reports an error to torchrun, after a pause, and returns the message to print; None: no user can fix it."""
     message, pause = _user_error(error, memory_advice, stopped)
@@ -185,7 +167,7 @@ def _user_error(error: BaseException, memory_advice: str, stopped: str) -> tuple
     if isinstance(error, torch.cuda.OutOfMemoryError):
         return f"CUDA out of memory: {memory_advice}", pause
     if isinstance(error, ValueError | OSError):
-        return f"{type(error).__name__}: {error}", pause
+        return str(error) or type(error).__name__, pause
     if isinstance(error, RuntimeError) and "DataLoader worker" in str(error):
         return _loader_failed(str(error).strip().split("\n"), stopped), pause
     if _lost_connection(error):
