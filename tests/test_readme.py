@@ -17,7 +17,7 @@ from utils.config import override
 
 ENGLISH, CHINESE = ROOT / "README.md", ROOT / "README.zh-CN.md"
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
-WITHOUT_AN_ANSWER = {"verbose"}  # --help is all that there is to tell
+WITHOUT_AN_ANSWER = {"verbose", "predict", "dir_predict"}  # --help is all that there is to tell, or they are values
 NUMBER = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?|\.\d+")
 
 
