@@ -108,7 +108,7 @@ def test_values_that_do_not_fit_are_refused_with_name_and_type(item):
     with pytest.raises(ConfigError) as raised:
         parse(item)
     message = str(raised.value)
-    assert message.startswith(f"{item}: {name} is ") and re.search("number|true or false", message)
+    assert message.startswith(f"{item}: write ") and re.search("number|true or false", message)
     example = message.rpartition("for example ")[2]
     assert example.startswith(f"{name}=") and parse(example)
 
@@ -244,12 +244,12 @@ def test_words_without_a_name_are_constants_where_only_one_fits(tmp_path, monkey
         (["none.txt"], r"none.txt': there is no such file or folder in .*; write classes=none.txt or train=none.txt"),
         (["data", "data"], "train= is given twice: write the name before each word, as in train=data"),
         (["train=x", "data"], "train= is given twice"),
-        (["train="], "train=VALUE, .*; train is text, for example train=data/train.txt"),
+        (["train="], "train=VALUE, .*: text, for example train=data/train.txt"),
         (["train", "data"], "write train=data"),
         (["data=x"], "write train=x"),
         (["data="], "write train=VALUE"),
         (["imgsz=640"], "write image_size=640"),
-        (["epochs"], "epochs=VALUE, .*; epochs is a whole number, for example epochs=50"),
+        (["epochs"], "epochs=VALUE, .*: a whole number, for example epochs=50"),
     ):
         with pytest.raises(ConfigError, match=message):
             override(Config(), argv, positional)

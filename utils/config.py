@@ -97,7 +97,7 @@ def override(cfg: T, argv: Sequence[str], positional: Mapping[str, Callable[[str
         try:
             changes[name] = _parse(text.strip(), kinds[name])
         except ValueError:
-            raise ConfigError(f"{shown}: {_expected(name, kinds[name], getattr(cfg, name), text)}") from None
+            raise ConfigError(f"{shown}: write {_expected(name, kinds[name], getattr(cfg, name), text)}") from None
     return check(replace(cfg, **changes))
 
 
@@ -111,7 +111,7 @@ def _badly_written(argv: Sequence[str], kinds: Mapping[str, Any], cfg: Any) -> s
     given = brief(text.strip()) or ("true" if kinds.get(name) is bool else "VALUE")
     if name not in kinds and name != "name":
         return f"{shown}: {migration.unknown_constant(name, given, kinds)}"
-    expected = f"; {_expected(name, kinds[name], getattr(cfg, name), given)}" if name in kinds else ""
+    expected = f": {_expected(name, kinds[name], getattr(cfg, name))}" if name in kinds and given == "VALUE" else ""
     return f"{shown}: write {name}={given}, without dashes and spaces{expected}"
 
 
@@ -153,7 +153,7 @@ def check(cfg: T) -> T:
         try:
             values[name] = _convert(value, kind)
         except ValueError:
-            raise ConfigError(f"{name} = {value!r}: {_expected(name, kind, vars(type(cfg)).get(name))}") from None
+            raise ConfigError(f"{name} = {value!r}: write {_expected(name, kind, vars(type(cfg)).get(name))}") from None
         if isinstance(values[name], str) and any(c < " " or c == "\x7f" for c in values[name]):
             raise ConfigError(
                 f"{name} = {value!r} contains a control character: in quotes, Python replaces \\t, \\n and the like. "
@@ -305,7 +305,7 @@ def _convert(value: Any, kind: Any) -> Any:
 
 
 def _expected(name: str, kind: Any, example: Any, text: str = "") -> str:
-    """The type and an example, for messages: image_size is two whole numbers, for example image_size=416,416.
+    """The type and an example, for messages: two whole numbers, for example image_size=416,416.
 
     `text`: what the user wrote; 640x480 makes 640,480 the example."""
     tuples = [member for member in (kind, *get_args(kind)) if get_origin(member) is tuple]
@@ -314,7 +314,7 @@ def _expected(name: str, kind: Any, example: Any, text: str = "") -> str:
         with suppress(ValueError):
             example = _parse(re.sub(r"\s*[x×*;:]\s*", ",", text.strip()), kind)
     shown = "" if example is None else f", for example {name}={show(example)}"
-    return f"{name} is {type_text(kind)}{shown}"
+    return f"{type_text(kind)}{shown}"
 
 
 class _Console(io.FileIO):
