@@ -58,7 +58,7 @@ class Config:
 VIDEO_SUFFIXES = {".mp4", ".avi", ".mov", ".mkv", ".webm", ".m4v", ".mpg", ".mpeg", ".wmv", ".flv", ".ts"}
 BEHIND = 8  # predicted images that may wait to be drawn and written
 WRITABLE = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff"}  # images of other formats are drawn as PNG
-LEAST = {"batch_size": 1, "max_detections": 1, "confidence": 0, "nms_iou": 0, "tile": 32, "overlap": 0}
+LEAST = {"batch_size": 1, "max_detections": 1, "confidence": 0, "nms_iou": 0, "tile": 32, "overlap": 0.05}
 MOST = {"max_detections": MAX_CANDIDATES, "confidence": 1, "nms_iou": 1, "overlap": 0.9}
 LABELS = ("labelstudio", "cvat", "coco", "yolo", "yolo_scores", "voc", "txt")
 EXAMPLES = 16  # number of validation images if there is no source

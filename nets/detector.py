@@ -86,9 +86,9 @@ class Detector:
         if self.device.type == "cpu":
             keep_memory()
         if tile is not None or overlap is not None:
-            from nets.tiles import Tiles
+            from nets.tiles import for_detection
 
-            self.tiles = Tiles(tile, overlap)
+            self.tiles = for_detection(tile, overlap)
 
     def __call__(self, images: str | Path | np.ndarray | Sequence[str | Path | np.ndarray]) -> list[Result]:
         """Detects objects in a list of images; a single image is a list of one. Raises ImageError for an unreadable file."""

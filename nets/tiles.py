@@ -19,7 +19,11 @@ from nets.postprocess import Detections
 from utils.images import batched, letterbox
 
 OVERLAP = 0.2  # the default: objects up to a fifth of a tile lie entirely within a tile
-MIN_TILE, MAX_OVERLAP = 32, 0.9
+MIN_TILE, MIN_OVERLAP, MAX_OVERLAP = (
+    32,
+    0.05,
+    0.9,
+)  # with less overlap, the halves of an object show too little in common
 MAX_TILES = 4096  # per image
 
 
@@ -79,6 +83,16 @@ class Tiles:
                 results.append(Result(*fields, tuple(detector.classes[label] for label in fields[2])))
                 del found[:count]
         return results
+
+
+def for_detection(tile: int | None, overlap: float | None) -> Tiles:
+    """Returns a layout of tiles whose detections can be merged. Raises ValueError for too little overlap."""
+    if overlap is not None and overlap < MIN_OVERLAP:
+        raise ValueError(
+            f"overlap={overlap}: the halves of an object that a tile border cuts could not be merged: at least "
+            f"{MIN_OVERLAP}, better {OVERLAP}"
+        )
+    return Tiles(tile, overlap)
 
 
 def cut(image: np.ndarray, windows: np.ndarray) -> Iterator[np.ndarray]:
@@ -168,7 +182,7 @@ def tiled(model: Any, loader: Any, tile: int | None, overlap: float | None) -> t
     A batch holds at most as many windows as it held images, or all windows of one image. If no image has tiles, the batches
     stay as they were.
     """
-    tiles, most = Tiles(tile, overlap), loader.batch_sampler.batch_size
+    tiles, most = for_detection(tile, overlap), loader.batch_sampler.batch_size
     batches, room = [], 0
     for key in (key for batch in loader.batch_sampler for key in batch):
         height, width = loader.dataset.annotations.sizes[key.index].tolist()

@@ -21,7 +21,7 @@ from nets.detector import Detector
 from nets.merge import merge
 from nets.postprocess import Detections
 from nets.speed import measure
-from nets.tiles import TiledModel, Tiles, cut
+from nets.tiles import MIN_OVERLAP, TiledModel, Tiles, cut, for_detection
 from utils.config import ConfigError
 from utils.images import into_original, letterbox
 
@@ -266,12 +266,32 @@ def test_what_is_no_image_is_an_error(weights):
         ({"tile": 64.5}, "tile=64.5: it must be a whole number"),
         ({"tile": 640, "overlap": 1.0}, "overlap=1.0: it must be a fraction of the tile from 0 to 0.9"),
         ({"tile": 640, "overlap": float("nan")}, "overlap=nan"),
+        ({"tile": 640, "overlap": 0.0}, "overlap=0.0: .* at least 0.05"),
+        ({"tile": 640, "overlap": 0.04}, "overlap=0.04"),
         ({"overlap": 0.3}, "overlap=0.3 is for tiles: give their side in pixels too, as in tile=640"),
     ],
 )
 def test_nonsense_is_refused_with_the_fix(weights, options, message):
     with pytest.raises(ValueError, match=message):
         Detector(weights, device="cpu", **options)
+
+
+def test_an_evaluation_refuses_tiles_that_cannot_be_merged(weights, painted):
+    with pytest.raises(ValueError, match="overlap=0"):
+        evaluated(weights, painted(1, "val"), None, tile=64, overlap=0.0)
+
+
+@pytest.mark.parametrize("tile", [128, 200])
+def test_long_objects_are_found_once_with_the_least_overlap(tile):
+    """The tiles share exactly that overlap; the image as a whole shows none of the objects."""
+    size = (tile + 3 * round(tile * (1 - MIN_OVERLAP)),) * 2
+    for seed in range(5):
+        objects = separate(np.random.default_rng(seed), 60, size, (300, 40))
+        windows, (boxes, scores, labels, tiles) = windows_and_parts(
+            objects, for_detection(tile, MIN_OVERLAP), size, False
+        )
+        found, *_ = merge(boxes, scores, labels, tiles, windows, 0.5, 300)
+        assert (np.abs(found[:, None] - objects[None]).max(2) < 0.5).sum(1).tolist() == [1] * len(objects)
 
 
 def test_more_tiles_than_memory_are_refused():
