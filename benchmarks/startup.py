@@ -103,7 +103,7 @@ def first_step(cfg: Config, folder: Path, workers: int) -> dict[str, list[float]
     words = [f"train={folder}/train.txt", f"val={folder}/val.txt", f"output={folder}/runs", f"workers={workers}"]
     words += [f"model={cfg.model}", f"image_size={cfg.size}", f"batch_size={cfg.batch_size}", "weights=none"]
     command = [sys.executable, __file__, "child", *words, "freeze_epochs=0"]
-    shutil.rmtree(folder / "cache" / "decoded-1", ignore_errors=True)
+    shutil.rmtree(folder / "cache" / "decoded-2", ignore_errors=True)
     env = {**os.environ, "THAW_CACHE": str(folder / "cache"), "PYTHONPATH": str(ROOT)}
     with open(folder / "log", "w") as log:
         begin = time.time()

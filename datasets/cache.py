@@ -26,7 +26,7 @@ KEPT = 600  # images in the memory of a process: more than the 513 from which a 
 UNUSED = 86_400.0  # seconds without use after which a file may be removed
 FRACTION = 0.25  # of the free memory, for all processes of a node together; the same again for the files
 
-_HEAD = struct.Struct("<16siiiQ")  # digest of the key and of the rest, height, width, reduction done, sum of the pixels
+_HEAD = struct.Struct("<16siiQ")  # digest of the key and of the rest, height, width, sum of the pixels
 
 
 class ImageCache:
@@ -36,16 +36,16 @@ class ImageCache:
 
     def __init__(self, files: float | None = None, memory: float | None = None) -> None:
         self._files, self._memory = _files_limit() if files is None else files, memory
-        self._folder = cache_folder() / "decoded-1"
-        self._kept = OrderedDict()  # key -> (image, reduction), the one unused for longest first
+        self._folder = cache_folder() / "decoded-2"
+        self._kept = OrderedDict()  # key -> image, the one unused for longest first
         self._bytes = 0  # of the images in memory
         self._room: float | None = None  # bytes that this process may still write; None: not counted yet
 
     def __getstate__(self) -> dict:
         return self.__dict__ | {"_kept": OrderedDict(), "_bytes": 0, "_room": None}
 
-    def read(self, path: str, reduction: int) -> tuple[np.ndarray, int]:
-        """Returns an image, read-only uint8 [h, w, 3] BGR, and the reduction that was applied. Raises ImageError."""
+    def read(self, path: str, reduction: int) -> np.ndarray:
+        """Returns an image, read-only uint8 [h, w, 3] BGR, whose sides are divided by `reduction`. Raises ImageError."""
         path = os.path.abspath(path)
         key = (path, reduction, file_stamp(path))
         if key in self._kept:
@@ -55,33 +55,32 @@ class ImageCache:
         if found is None:
             found = read_reduced(path, reduction)
             if self._files != 0:
-                self._save(key, *found)
+                self._save(key, found)
         self._keep(key, found)
         return found
 
-    def _keep(self, key: tuple, found: tuple[np.ndarray, int]) -> None:
+    def _keep(self, key: tuple, image: np.ndarray) -> None:
         """Keeps an image in memory, and removes those that were not used for longest."""
         if self._memory is None:
             self._memory = FRACTION * free_memory() / _processes()
-        image, _ = found
         image.flags.writeable = False
-        self._kept[key] = found
+        self._kept[key] = image
         self._bytes += image.nbytes
         while self._bytes > self._memory or len(self._kept) > KEPT:
-            _, (oldest, _) = self._kept.popitem(last=False)
+            _, oldest = self._kept.popitem(last=False)
             self._bytes -= oldest.nbytes
 
     def _file(self, key: tuple) -> Path:
         """Returns the file of an entry: one for each path and reduction, whichever version of the image it holds."""
         return self._folder / hashlib.blake2b(repr(key[:2]).encode(), digest_size=16).hexdigest()
 
-    def _load(self, key: tuple) -> tuple[np.ndarray, int] | None:
+    def _load(self, key: tuple) -> np.ndarray | None:
         """Reads the file of an entry; None if it is missing, damaged or of another version of the image."""
         try:
             with open(self._file(key), "rb", buffering=0) as file:
                 status = os.fstat(file.fileno())
                 digest, *rest = _HEAD.unpack(file.read(_HEAD.size))
-                height, width, done, total = rest
+                height, width, total = rest
                 if digest != _digest(key, *rest) or status.st_size != _HEAD.size + 3 * height * width:
                     return None
                 image = np.empty((height, width, 3), np.uint8)
@@ -89,11 +88,11 @@ class ImageCache:
                     return None
                 if time.time() - status.st_mtime > UNUSED / 24:
                     os.utime(self._file(key))  # marks it as used
-                return image, done
+                return image
         except (OSError, ValueError, struct.error):
             return None
 
-    def _save(self, key: tuple, image: np.ndarray, done: int) -> None:
+    def _save(self, key: tuple, image: np.ndarray) -> None:
         """Writes a temporary file, if there is room, and renames it, so that other processes never read half of it.
 
         Unlike `atomic_write` it does not wait for the disk: a file that a power cut damages is decoded again."""
@@ -105,7 +104,7 @@ class ImageCache:
                 return
             with tempfile.NamedTemporaryFile(dir=self._folder, delete=False) as file:
                 temporary = file.name
-                rest = (*image.shape[:2], done, _sum(image))
+                rest = (*image.shape[:2], _sum(image))
                 file.write(_HEAD.pack(_digest(key, *rest), *rest))
                 file.write(image)
             os.replace(temporary, self._file(key))

@@ -108,12 +108,12 @@ class DetectionDataset(torch.utils.data.Dataset):
     def read(self, index: int, reduction: int | None = None) -> Sample:
         """Reads an image with its boxes, clipped to the image and without crowd regions.
 
-        With a `reduction` (1, 2, 4, 8) the image comes from the cache, and a JPEG is decoded smaller by this factor."""
+        With a `reduction` (1, 2, 4, 8) the image comes from the cache, and its sides are divided by this factor."""
         path = self.annotations.path(index)
-        image, done = (read_image(path), 1) if reduction is None else self.cache.read(path, reduction)
+        image = read_image(path) if reduction is None else self.cache.read(path, reduction)
         boxes, labels, crowd = self.annotations.boxes_of(index)
         height, width = image.shape[:2]
-        boxes = np.minimum(np.maximum(boxes / done, 0), (width, height, width, height))
+        boxes = np.minimum(np.maximum(boxes / (reduction or 1), 0), (width, height, width, height))
         keep = ~crowd & (boxes[:, 2:] > boxes[:, :2]).all(1)
         return Sample(image, boxes[keep].astype(np.float32), labels[keep].astype(np.int64))
 

@@ -283,7 +283,7 @@ def _jpeg(path: str, side: int, most: int) -> tuple[bytes, str]:
     """Returns the image as a JPEG of at most `most` bytes (or of the smallest size), and why it cannot be read, if it cannot."""
     reduction = next((r for r in (8, 4, 2) if side >= r * SIDES[0]), 1)
     try:
-        image, _ = read_reduced(path, reduction)
+        image = read_reduced(path, reduction)
     except ImageError as error:
         return b"", page.printable(error)
     for longest in SIDES:

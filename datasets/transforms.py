@@ -11,7 +11,7 @@ import cv2
 import numpy as np
 
 from datasets.annotations import Sample
-from utils.images import FILL, fit, letterbox
+from utils.images import AREA_BELOW, FILL, fit, letterbox, shrink
 
 Size = tuple[int, int]  # height, width
 Range = tuple[float, float]  # from, to
@@ -138,6 +138,24 @@ def _warp_into(output: np.ndarray, image: np.ndarray, matrix: np.ndarray, window
     cv2.cvtColor(four, cv2.COLOR_BGRA2BGR, dst=place)
 
 
+def _reduced(sample: Sample, matrix: np.ndarray, window: np.ndarray) -> tuple[Sample, np.ndarray, np.ndarray]:
+    """Averages the visible part of an image that `matrix` shrinks to less than a half, as `letterbox` does, but by 2, 4, 8, ...
+
+    Returns the sample, the matrix and the window for the smaller image. Bilinear interpolation does the rest: averages over
+    any area would take three times as long."""
+    zoom, reduction = abs(np.linalg.det(matrix[:, :2])) ** 0.5, 1
+    x1, y1, x2, y2 = window
+    while zoom * reduction < AREA_BELOW and 2 * reduction <= min(x2 - x1, y2 - y1):
+        reduction *= 2
+    if reduction == 1:
+        return sample, matrix, window
+    columns, rows = (x2 - x1) // reduction, (y2 - y1) // reduction
+    image = shrink(sample.image[y1 : y1 + rows * reduction, x1 : x1 + columns * reduction], reduction)
+    boxes = (sample.boxes - (x1, y1, x1, y1)) / reduction
+    matrix = compose(matrix, np.array([[reduction, 0, x1], [0, reduction, y1]]))
+    return Sample(image, boxes, sample.labels), matrix, np.array([0, 0, columns, rows])
+
+
 def paint(
     output: np.ndarray, sample: Sample, matrix: np.ndarray, window: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -148,6 +166,7 @@ def paint(
     whole = np.array([0, 0, width, height])
     window = whole if window is None else np.rint(window).astype(int).clip(0, whole[[2, 3, 2, 3]])
     if (window[2:] > window[:2]).all():
+        sample, matrix, window = _reduced(sample, matrix, window)
         if matrix[0, 1] == 0 and matrix[1, 0] == 0:
             matrix = _resize_into(output, sample.image, matrix, window)
         else:

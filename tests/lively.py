@@ -17,7 +17,9 @@ def lively(model: DetectionModel, image_size: tuple[int, int]) -> DetectionModel
     """Sets batch norms to the statistics of noise and rectangles, and scales the outputs, so that the model detects boxes of
     all classes in any image. The weights depend on the model and the image size only."""
     generator = torch.Generator().manual_seed(0)
-    for _, parameter in sorted(model.named_parameters()):
+    for name, parameter in sorted(model.named_parameters()):
+        if name.endswith("bias"):
+            parameter.zero_()
         if parameter.ndim > 1:
             parameter.data = torch.randn(parameter.shape, generator=generator) * parameter[0].numel() ** -0.5
     norms = [module for module in model.modules() if isinstance(module, nn.BatchNorm2d)]

@@ -18,7 +18,7 @@ from datasets.mosaic import Augment
 from utils.images import read_image, read_reduced
 
 HOW = Augment(mosaic=0.6, mixup=0.3, flip=0.5, rotation=0, scale=(0.3, 0.6), translate=0.1, shear=0, hsv=(0, 0, 0))
-FOLDER = "decoded-1"
+FOLDER = "decoded-2"
 
 
 @pytest.fixture(autouse=True)
@@ -74,45 +74,44 @@ def test_a_later_run_decodes_no_image(tmp_path: Path, monkeypatch: pytest.Monkey
     path = jpeg(tmp_path / "a.jpg", 0)
     first = [ImageCache(1e9).read(path, reduction) for reduction in (1, 2, 4, 8)]
     monkeypatch.setattr(datasets.cache, "read_reduced", None)
-    for reduction, (image, done) in zip((1, 2, 4, 8), first, strict=True):
-        again = ImageCache(1e9).read(path, reduction)
-        assert again[1] == done == reduction and np.array_equal(again[0], image)
+    for reduction, image in zip((1, 2, 4, 8), first, strict=True):
+        assert np.array_equal(ImageCache(1e9).read(path, reduction), image)
 
 
 @pytest.mark.parametrize("damage", ["cut", "empty", "zeroed", "one bit", "noise", "longer"])
 def test_a_damaged_cache_file_is_decoded_again(tmp_path: Path, cache: Path, damage: str) -> None:
     path = jpeg(tmp_path / "a.jpg", 0)
-    expected, _ = ImageCache(1e9).read(path, 1)
+    expected = ImageCache(1e9).read(path, 1)
     (file,) = cache.iterdir()
     raw = bytearray(file.read_bytes())
     raw[5000] ^= 4 * (damage == "one bit")
     raw = {"cut": raw[:-9], "empty": b"", "zeroed": bytes(len(raw)), "noise": os.urandom(len(raw))}.get(damage, raw)
     file.write_bytes(bytes(raw) + b"x" * (damage == "longer"))
-    assert np.array_equal(ImageCache(1e9).read(path, 1)[0], expected)
-    assert np.array_equal(ImageCache(1e9).read(path, 1)[0], expected)
+    assert np.array_equal(ImageCache(1e9).read(path, 1), expected)
+    assert np.array_equal(ImageCache(1e9).read(path, 1), expected)
 
 
 def test_a_changed_image_is_decoded_again(tmp_path: Path) -> None:
     path, kept = jpeg(tmp_path / "a.jpg", 0), ImageCache(1e9)
-    old, _ = kept.read(path, 1)
+    old = kept.read(path, 1)
     jpeg(tmp_path / "a.jpg", 1)
     os.utime(path, ns=(5, 5))
     for images in (kept, ImageCache(1e9)):
-        assert np.array_equal(images.read(path, 1)[0], read_image(path)) and not np.array_equal(old, read_image(path))
+        assert np.array_equal(images.read(path, 1), read_image(path)) and not np.array_equal(old, read_image(path))
 
 
 def test_a_full_or_read_only_disk_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = jpeg(tmp_path / "a.jpg", 0)
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("THAW_CACHE", str(tmp_path / "file" / "inside"))
-    assert np.array_equal(ImageCache(1e9).read(path, 1)[0], read_image(path))
+    assert np.array_equal(ImageCache(1e9).read(path, 1), read_image(path))
 
     def full(*_):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setenv("THAW_CACHE", str(tmp_path / "other"))
     monkeypatch.setattr(datasets.cache.os, "replace", full)
-    assert np.array_equal(ImageCache(1e9).read(path, 1)[0], read_image(path))
+    assert np.array_equal(ImageCache(1e9).read(path, 1), read_image(path))
     assert not list((tmp_path / "other" / FOLDER).iterdir())  # no partial file is left
 
 
@@ -137,7 +136,7 @@ def test_memory_stays_within_its_limit(tmp_path: Path, monkeypatch: pytest.Monke
     kept = ImageCache(0.0, 5 * 46_000.0)
     for path in paths * 2:
         kept.read(path, 1)
-    assert len(kept._kept) == 5 and kept._bytes == sum(image.nbytes for image, _ in kept._kept.values()) <= 5 * 46_000
+    assert len(kept._kept) == 5 and kept._bytes == sum(image.nbytes for image in kept._kept.values()) <= 5 * 46_000
     monkeypatch.setattr(datasets.cache, "KEPT", 3)
     kept.read(paths[0], 1)
     assert len(kept._kept) == 3 and not ImageCache(0.0, 0.0)._kept
@@ -147,7 +146,7 @@ def test_memory_stays_within_its_limit(tmp_path: Path, monkeypatch: pytest.Monke
 def fill(paths: list[str]) -> None:
     kept = ImageCache(1e9, 0.0)
     for path in paths * 3:
-        assert np.array_equal(kept.read(path, 1)[0], read_image(path))
+        assert np.array_equal(kept.read(path, 1), read_image(path))
 
 
 def test_several_processes_may_write_at_once(tmp_path: Path, cache: Path) -> None:

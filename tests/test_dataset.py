@@ -3,6 +3,7 @@
 import pickle
 from dataclasses import replace
 
+import cv2
 import numpy as np
 import pytest
 import torch
@@ -22,6 +23,7 @@ from datasets.dataset import (
 )
 from datasets.loader import TrainSampler, ValSampler, build_loader
 from datasets.mosaic import Augment
+from datasets.scan import prepare
 from utils.images import boxes_to_input, letterbox, read_image
 
 AUGMENT = Augment(mosaic=0.5, mixup=0.3, flip=0.5, rotation=5, scale=(0.5, 1.5), translate=0.1, shear=2)
@@ -98,6 +100,31 @@ def test_a_validation_sample_is_the_letterboxed_image(painted, kind):
     ((x1, y1, x2, y2),) = item.boxes.astype(int).tolist()
     color = item.image[..., 2 if item.labels[0] == 0 else 0]
     assert color[(y1 + y2) // 2, (x1 + x2) // 2] > 250 and (color > 250).sum() < 1.3 * (x2 - x1) * (y2 - y1)
+
+
+def detail(image) -> float:
+    """The standard deviation of the Laplacian: noise from skipped pixels raises it."""
+    return cv2.Laplacian(cv2.cvtColor(image, cv2.COLOR_BGR2GRAY), cv2.CV_64F).std()
+
+
+@pytest.mark.parametrize("suffix", ["jpg", "png"])
+def test_training_shows_large_images_as_the_evaluation_does(tmp_path, suffix):
+    """Training reads them smaller: a JPEG is decoded at a quarter of its size here."""
+    rng = np.random.default_rng(0)
+    coarse = rng.integers(0, 256, (45, 67, 3), dtype=np.uint8)
+    image = cv2.resize(coarse, (2000, 1333), interpolation=cv2.INTER_CUBIC) // 2
+    image += rng.integers(0, 128, image.shape, dtype=np.uint8)  # grain
+    cv2.imwrite(str(tmp_path / f"a.{suffix}"), image)
+    (tmp_path / "train.txt").write_text(f"a.{suffix} 0,0,2000,1333,0\n", encoding="utf-8")
+    (tmp_path / "classes.txt").write_text("x\n", encoding="utf-8")
+    still = Augment(0.0, 0.0, 0.0, 0, (1.0, 1.5), 0.0, 0, hsv=(0, 0, 0))
+    data, _ = prepare(read_annotation_file(str(tmp_path / "train.txt")))
+    trained = DetectionDataset(data, "corner", still)
+    assert trained._reduction(0, (224, 224), 1.5) == 4
+    shown = letterbox(trained.read(0, 4).image, (224, 224), "corner")[0][:149].astype(int)
+    evaluated = DetectionDataset(data, "corner")[Key(0, 0, 0, (224, 224))].image[:149]
+    assert np.abs(shown - evaluated).mean() < 3
+    assert detail(shown.astype(np.uint8)) == pytest.approx(detail(evaluated), rel=0.15)
 
 
 def test_boxes_are_clipped_and_crowd_regions_left_out(painted):

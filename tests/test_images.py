@@ -23,6 +23,7 @@ from utils.images import (
     ImageError,
     batched,
     boxes_to_input,
+    fit,
     images_under,
     into_original,
     is_cut_off,
@@ -114,11 +115,10 @@ def test_reduced_sides_are_divided_and_rounded_up(tmp_path: Path, reduction: int
     for side in (64, 121, 127):
         noise = np.random.default_rng(0).integers(0, 255, (side, side + 7, 3), np.uint8)
         cv2.imwrite(str(tmp_path / "a.jpg"), noise)
-        image, done = read_reduced(str(tmp_path / "a.jpg"), reduction)
-        assert image.shape == (-(-side // reduction), -(-(side + 7) // reduction), 3) and done == reduction
-        cv2.imwrite(str(tmp_path / "a.png"), image)
-        again, done = read_reduced(str(tmp_path / "a.png"), reduction)
-        assert np.array_equal(again, image) and done == 1
+        cv2.imwrite(str(tmp_path / "a.png"), noise)
+        for name in ("a.jpg", "a.png"):
+            image = read_reduced(str(tmp_path / name), reduction)
+            assert image.shape == (-(-side // reduction), -(-(side + 7) // reduction), 3)
 
 
 def test_images_under_lists_all_images_of_a_folder(tmp_path: Path) -> None:
@@ -143,13 +143,30 @@ def test_letterbox_keeps_the_aspect_ratio_and_pads(kind: str, shape: tuple[int, 
     output, transform = letterbox(image, (96, 160), kind)
     ratio = min(96 / shape[0], 160 / shape[1])
     height, width = max(int(shape[0] * ratio), 1), max(int(shape[1] * ratio), 1)
+    method = cv2.INTER_AREA if ratio < 0.5 else cv2.INTER_LINEAR
     left, top = int(transform.left), int(transform.top)
     assert transform[:3] == (shape[1], shape[0], ratio)
     assert (left, top) == ((0, 0) if kind == "corner" else ((160 - width) // 2, (96 - height) // 2))
     inside = output[top : top + height, left : left + width].copy()
-    np.testing.assert_array_equal(inside, cv2.resize(image, (width, height)))
+    np.testing.assert_array_equal(inside, cv2.resize(image, (width, height), interpolation=method))
     output[top : top + height, left : left + width] = FILL
     assert output.shape == (96, 160, 3) and (output == FILL).all()
+
+
+@pytest.mark.parametrize("side", [416, 640])
+def test_the_longer_side_of_an_image_fills_the_input(side: int) -> None:
+    """720 * (416 / 720) is less than 416."""
+    for width in range(side, 6000):
+        _, (rows, columns) = fit(width, width // 3, (side, side), "corner")
+        assert columns.stop == side and rows.stop == (width // 3) * side // width
+
+
+def test_images_that_shrink_to_less_than_a_half_keep_their_mean_and_lose_their_noise() -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (900, 1200, 3), dtype=np.uint8)
+    output, transform = letterbox(noise, (96, 128), "corner")
+    inside = output[:96, :128].astype(float)
+    assert transform.scale < 0.11 and abs(inside.mean() - noise.mean()) < 1
+    assert inside.std() < 10  # 74 / 9.4, the standard deviation of a mean of 88 pixels; bilinear: 40
 
 
 def test_an_unknown_letterbox_is_an_error() -> None:

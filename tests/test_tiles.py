@@ -350,8 +350,9 @@ def test_an_evaluation_of_images_that_fit_is_the_same_to_the_bit(weights, large,
 
 
 def test_several_labels_per_anchor_point(weights, large, tmp_path):
-    single, _ = evaluated(weights, large, tmp_path / "single", tile=96)
-    several, _ = evaluated(weights, large, tmp_path / "several", tile=96, multi_label=True)
+    options = {"tile": 96, "confidence": 0.5}
+    single, _ = evaluated(weights, large, tmp_path / "single", **options)
+    several, _ = evaluated(weights, large, tmp_path / "several", **options, multi_label=True)
     assert len(several) > len(single)
 
 

@@ -63,6 +63,20 @@ def test_without_moves_a_sample_equals_the_letterboxed_image(kind):
         np.testing.assert_array_equal(mirrored.image, flipped)
 
 
+@pytest.mark.parametrize("moves", [{"flip": 1.0}, {"rotation": 20.0}], ids=["mirrored", "rotated"])
+@pytest.mark.parametrize("zoom", [0.12, 0.2, 0.3, 0.45])
+def test_augmentation_also_averages_images_that_shrink_to_less_than_a_half(moves, zoom):
+    sample = Sample(
+        noise(np.random.default_rng(7), 501, 333), np.array([[0, 0, 333, 501]], np.float32), np.zeros(1, int)
+    )
+    moves = STILL | {"scale": (zoom, zoom)} | moves
+    drawn = augmented(sample, (501, 333), np.random.default_rng(8), "corner", **moves)
+    x1, y1, x2, y2 = drawn.boxes[0].astype(int)
+    middle = drawn.image[(3 * y1 + y2) // 4 : (y1 + 3 * y2) // 4, (3 * x1 + x2) // 4 : (x1 + 3 * x2) // 4].astype(float)
+    assert 127.5 * (x2 - x1) / 333 < 160 and abs(middle.mean() - 127.5) < 6
+    assert middle.std() < 80 * zoom + 4  # 74 * zoom for averages
+
+
 @pytest.mark.parametrize("kind", ["corner", "center"])
 def test_color_shifts_do_not_change_the_padding_of_a_letterboxed_image(kind):
     sample = Sample(np.full((50, 100, 3), (40, 80, 120), np.uint8), np.zeros((0, 4), np.float32), np.zeros(0, np.int64))

@@ -26,6 +26,7 @@ B = TypeVar("B")
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".jfif", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".jp2", ".ppm", ".pgm")
 FILL = 114  # gray of the padding; the released YOLOX and YOLOv9 weights were trained with it
+AREA_BELOW = 0.5  # images that shrink to less than this are averaged: bilinear interpolation would skip pixels
 READERS = 4  # threads that decode images while the network computes
 MAX_PIXELS = int(os.environ.get("OPENCV_IO_MAX_IMAGE_PIXELS") or 1 << 28)  # larger images are not decoded
 FORMATS = ("JPEG", "PNG", "BMP", "DIB", "WEBP", "TIFF", "GIF", "JPEG2000", "PPM", "MPO")  # that Pillow may open
@@ -69,15 +70,26 @@ def read_image(path: str, whole: bool = False) -> np.ndarray:
     return decode_image(data, path)
 
 
-def read_reduced(path: str, reduction: int) -> tuple[np.ndarray, int]:
-    """Reads an image, a JPEG smaller by the factor `reduction` (1, 2, 4, 8), which is faster -> image, applied reduction.
+def read_reduced(path: str, reduction: int) -> np.ndarray:
+    """Reads an image smaller by the factor `reduction` (1, 2, 4, 8). A JPEG is decoded smaller, which is faster.
 
     The sides are divided and rounded up, so that coordinates are divided by exactly the reduction (up to a pixel for images
-    that EXIF mirrors or rotates). Other formats are read in full size, reduction 1.
+    that EXIF mirrors or rotates).
     """
     data = read_bytes(path)
-    reduction = reduction if data.startswith(_JPEG_MARK) else 1
-    return decode_image(data, path, reduction), reduction
+    if data.startswith(_JPEG_MARK):
+        return decode_image(data, path, reduction)
+    return shrink(decode_image(data, path), reduction)
+
+
+def shrink(image: np.ndarray, reduction: int) -> np.ndarray:
+    """Averages squares of `reduction` x `reduction` pixels; the last row and column of pixels are repeated to whole squares."""
+    height, width = image.shape[:2]
+    below, right = -height % reduction, -width % reduction
+    if below or right:
+        image = cv2.copyMakeBorder(image, 0, below, 0, right, cv2.BORDER_REPLICATE)
+    sides = (width + right) // reduction, (height + below) // reduction
+    return cv2.resize(image, sides, interpolation=cv2.INTER_AREA) if reduction > 1 else image
 
 
 def decode_image(data: bytes, path: str, reduction: int = 1) -> np.ndarray:
@@ -202,7 +214,7 @@ def fit(width: int, height: int, size: tuple[int, int], kind: str) -> tuple[Lett
     if kind not in ("corner", "center"):
         raise ValueError(f'letterbox "{kind}": must be "corner" or "center"')
     scale = min(size[0] / height, size[1] / width)
-    new_width, new_height = max(int(width * scale), 1), max(int(height * scale), 1)
+    new_width, new_height = (max(int(side * scale + 1e-6), 1) for side in (width, height))  # 720 * (416 / 720) < 416
     left, top = ((size[1] - new_width) // 2, (size[0] - new_height) // 2) if kind == "center" else (0, 0)
     place = slice(top, top + new_height), slice(left, left + new_width)
     return LetterboxTransform(float(width), float(height), scale, float(left), float(top)), place
@@ -211,11 +223,15 @@ def fit(width: int, height: int, size: tuple[int, int], kind: str) -> tuple[Lett
 def letterbox(
     image: np.ndarray, size: tuple[int, int], kind: str, fill: int = FILL
 ) -> tuple[np.ndarray, LetterboxTransform]:
-    """Fits an image [h, w, 3] into `size` = (height, width) -> new image [H, W, 3] padded with `fill`, its transform."""
+    """Fits an image [h, w, 3] into `size` = (height, width) -> new image [H, W, 3] padded with `fill`, its transform.
+
+    Images that shrink to less than a half are averaged. From a half on, interpolation is bilinear, as in the evaluation of the
+    released weights. Training, evaluation, prediction and the program in docs/deploy.md do the same."""
     transform, place = fit(image.shape[1], image.shape[0], size, kind)
     output = np.full((*size, 3), fill, np.uint8)
     inside = output[place]
-    cv2.resize(image, inside.shape[1::-1], dst=inside, interpolation=cv2.INTER_LINEAR)
+    method = cv2.INTER_AREA if transform.scale < AREA_BELOW else cv2.INTER_LINEAR
+    cv2.resize(image, inside.shape[1::-1], dst=inside, interpolation=method)
     return output, transform
 
 
