@@ -9,11 +9,11 @@ from pathlib import Path
 
 from datasets import image_paths, listing
 from datasets.annotations import read_annotation_file
+from datasets.class_lists import find_lists, names_in
 from datasets.classes import join
 from datasets.coco import read_coco
 from datasets.cvat import is_cvat, read_cvat
 from datasets.errors import DataError, open_file
-from datasets.formats import read_classes
 from datasets.image_paths import with_root
 from datasets.labelme import read_labelme
 from datasets.labelstudio import read_labelstudio
@@ -24,7 +24,15 @@ from datasets.tables import is_table, read_table
 from datasets.typed_json import BOM, open_json
 from datasets.via import is_via, read_via
 from datasets.voc import read_voc
-from datasets.yolo import has_label, is_label, label_file, names_near, read_config, read_yolo_folder, read_yolo_images
+from datasets.yolo import (
+    has_label,
+    is_label,
+    label_file,
+    label_folders,
+    read_config,
+    read_yolo_folder,
+    read_yolo_images,
+)
 from utils.config import printable
 from utils.images import IMAGE_SUFFIXES
 
@@ -91,7 +99,7 @@ def read_text(source: str, classes: Classes, image_root: str | None, bad_boxes: 
         return read_voc(folder, (), classes, bad_boxes, image_root, path)
     files = [file for file in (path.with_name("classes.txt"), path.with_name("_classes.txt")) if file.exists()]
     refuse_texts([path])
-    names = read_classes(str(files[0])) if files else None
+    names = names_in(files)
     listed = read_annotation_file(source, classes, bad_boxes, names)
     found = listed if image_root is None else with_root(listed, image_root)
     if len(found.boxes) or not len(found):
@@ -100,9 +108,11 @@ def read_text(source: str, classes: Classes, image_root: str | None, bad_boxes: 
     before = paths if image_root is None else _located(path, listed)
     labeled = [place if has_label(place) else moved for place, moved in zip(before, paths, strict=True)]
     if any(has_label(place) for place in labeled if place.lower().endswith(IMAGE_SUFFIXES)):
-        own, labels = names or names_near(path.parent), list(map(label_file, labeled))
-        images = read_yolo_images(source, paths, own, classes, bad_boxes, labels=labels)
-        return replace(images, notes=(*found.notes, *images.notes))
+        labels = list(map(label_file, labeled))
+        folders = label_folders(labeled, labels)
+        lists = find_lists(path.parent, folders, folders)
+        notes = [*found.notes, *(lists.notes(source) if lists else [])]
+        return read_yolo_images(source, paths, lists, classes, bad_boxes, notes, labels)
     if listing.of_suffix(listing.files_under(path.parent), ".xml"):
         return read_voc(path.parent, (), classes, bad_boxes, image_root, path)
     return found
@@ -206,10 +216,7 @@ def _read_texts(
         return replace(found, notes=(*found.notes, *others, *notes))
     near = any(has_label(str(folder / image)) for image in images[:100])  # the user named images/train
     if near or any(map(labeled.nearest, images)) or any(re.search("(^|/)labels/", text) for text in texts):
-        top = Path(os.path.abspath(folder))
-        places = dict.fromkeys([folder, *(folder / os.path.dirname(text) for text in texts)])
-        names = next(filter(None, map(names_near, [*list(places)[:20], *top.parents[:2]])), None)
-        return read_yolo_folder(folder, files, part, names, classes, bad_boxes, image_root)
+        return read_yolo_folder(folder, files, part, classes, bad_boxes, image_root)
     return _join(folder, lists, part, read) if lists else None
 
 

@@ -7,28 +7,22 @@ bounding box), in fractions of the image's width and height.
 import os
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
-
-import msgspec
-import numpy as np
-import yaml
 
 from datasets import image_paths, listing
 from datasets.annotations import text_lines
+from datasets.class_lists import ClassList, ClassLists, find_lists, require_agreement
 from datasets.errors import DataError, check_path, one_line, open_file, raise_any
-from datasets.formats import read_classes
 from datasets.named_boxes import points_box
 from datasets.scan import scan
-from datasets.store import MAX_UNNAMED, Annotations, Classes, Packer, Part
-from datasets.typed_json import BOM, open_json, rows
+from datasets.store import Annotations, Classes, Packer, Part
+from datasets.typed_json import BOM
+from datasets.yolo_config import PARTS, darknet_config, yaml_config, yaml_names
+from utils.config import clean_name
 from utils.images import IMAGE_SUFFIXES
 
-PARTS = ("train", "val", "valid", "validation", "test")  # keys of a data file
 NOT_LABELS = ("classes", "train", "val", "valid", "test", "labels", "predefined_classes", "readme")  # .txt near labels
-MAX_YAML, MAX_NESTING = 1 << 20, 100  # bytes, brackets in brackets; a larger file may take minutes to parse
-_NESTING = bytes({ord("["): 1, ord("{"): 1, ord("]"): 255, ord("}"): 255}.get(byte, 0) for byte in range(256))
 NO_NAMES = "no class names: write classes.txt next to it, with one name per line in the order of the class numbers"
 
 
@@ -36,7 +30,7 @@ def read_config(path: Path, part: Part, classes: Classes, bad_boxes: str, image_
     """Reads the first part of a data file, yaml or darknet, whose name is in `part` (empty: all parts). Raises DataError.
 
     `image_root` replaces the folder `path` of the file."""
-    config = _darknet_config(path) if path.suffix.lower() == ".data" else _yaml_config(path)
+    config = darknet_config(path) if path.suffix.lower() == ".data" else yaml_config(path)
     keys = [key for key in PARTS if config.get(key)]
     if not keys and "val" not in part and (path.parent / "images").is_dir():  # supervision writes the names only
         config, keys = config | {"train": "images"}, ["train"]
@@ -52,68 +46,11 @@ def read_config(path: Path, part: Part, classes: Classes, bad_boxes: str, image_
             found, unread = _images(path, config.get("path"), key, entry, image_root)
             images += found
             notes += unread
-    return read_yolo_images(str(path), images, _yaml_names(path, config), classes, bad_boxes, notes)
-
-
-def _yaml_config(path: Path) -> dict[str, Any]:
-    with open_file(path) as file:
-        data = file.read(MAX_YAML + 1)
-    nesting = np.frombuffer(data.translate(_NESTING), np.int8).cumsum()
-    if len(data) > MAX_YAML or nesting.max(initial=0) > MAX_NESTING:
-        raise DataError(f"{path}: not a YOLO data file, it is too large or nested: write train, val and names")
-    try:
-        config = yaml.load(data, Loader=yaml.BaseLoader)  # only text: the class "no" is not False
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise DataError(f"{path}: {error}: write paths with / and without quotes") from error
-    if not isinstance(config, dict):
-        raise DataError(f"{path}: not a YOLO data file: write train, val and names")
-    # CVAT writes Train and Validation
-    config = {key.lower(): value for key, value in config.items() if isinstance(key, str)}
-    for key, value in config.items():
-        if key in (*PARTS, "names", "path", "nc") and not _is_text(value, key):
-            raise DataError(f"{path}: {key}: write text or numbers, not lists in lists")
-    if "kpt_shape" in config:
-        raise DataError(f"{path}: labels with key points (kpt_shape) are not boxes: export the data for detection")
-    return config
-
-
-def _is_text(value: Any, key: str) -> bool:
-    """Returns whether the value of a key is text, or a list of texts, or, for names, an object with texts."""
-    if isinstance(value, dict) and key == "names":
-        value = [*value, *value.values()]
-    texts = value if isinstance(value, list) and key not in ("path", "nc") else [value]
-    return all(isinstance(text, str) for text in texts)
-
-
-def _darknet_config(path: Path) -> dict[str, Any]:
-    """Returns the contents of a darknet data file (obj.data), which CVAT calls YOLO 1.1. Raises DataError."""
-    pairs = (line.partition("=") for _, line in text_lines(str(path)))
-    config: dict[str, Any] = {key.strip(): value.strip() for key, equals, value in pairs if equals}
-    names = image_paths.locate(config.get("names", "obj.names"), [str(path.parent)])
-    if not os.path.isfile(names):
-        raise DataError(f"{path}: there is no {names}: write it, with one class name per line")
-    config["names"] = list(read_classes(names))
-    return config
-
-
-def _yaml_names(path: Path, config: dict[str, Any]) -> tuple[str, ...]:
-    """Returns the class names of a data file: a list, a mapping from 0, 1, ..., or only their number (`nc`, or `classes`)."""
-    key = "classes" if path.suffix.lower() == ".data" else "nc"
-    names, count = config.get("names"), config.get(key, "").strip()
-    if names and isinstance(names, str):
-        raise DataError(f"{path}: names: {names[:60]}: write a list, as in names: [cat, dog]")
-    if count and not (count.isdecimal() and len(count) < 10 and int(count) <= MAX_UNNAMED):
-        raise DataError(f"{path}: {key} is {count[:60]!r}: write the number of names, at most {MAX_UNNAMED}")
-    names = names or [str(index) for index in range(int(count or 0))]
-    if isinstance(names, dict):
-        if set(names) != {str(index) for index in range(len(names))}:
-            raise DataError(f"{path}: the keys of names must be 0 to {len(names) - 1}: correct them")
-        names = [names[str(index)] for index in range(len(names))]
-    if not names or (count and int(count) != len(names)):
-        raise DataError(
-            f"{path}: {key} is {count or 'not given'}, but there are {len(names)} names: correct one of them"
-        )
-    return tuple(names)
+    names = yaml_names(path, config)
+    if config.get("names"):
+        own = ClassList(str(path), tuple(map(clean_name, names)))
+        require_agreement(own, label_folders(images, map(label_file, images)))
+    return read_yolo_images(str(path), images, ClassLists(names), classes, bad_boxes, notes)
 
 
 def _images(path: Path, root: str | None, key: str, entry: str, image_root: str | None) -> tuple[list[str], list[str]]:
@@ -158,7 +95,6 @@ def read_yolo_folder(
     folder: Path,
     files: Sequence[str],
     part: Part,
-    names: Classes,
     classes: Classes,
     bad_boxes: str,
     image_root: str | None,
@@ -174,11 +110,38 @@ def read_yolo_folder(
     if not images:
         raise DataError(f"{folder}: label files, but no images: copy them to {folder}{os.sep}images" + "".join(notes))
     labels = listing.of_suffix(files, ".txt")
-    paths = [os.path.join(os.path.abspath(image_root) if image_root else folder, image) for image in images]
-    if image_root is None and any(os.path.exists(label_file(path)) for path in paths):
-        return read_yolo_images(str(folder), paths, names, classes, bad_boxes, notes)
-    nearest = [os.path.join(folder, label) for label in _own_labels(folder, images, labels)]
-    return read_yolo_images(str(folder), paths, names, classes, bad_boxes, notes, nearest)
+    root = os.path.abspath(image_root) if image_root else folder
+    paths = [os.path.join(root, image) for image in images]
+    own = list(map(label_file, paths))
+    if image_root or not any(map(os.path.exists, own)):
+        own = [os.path.join(folder, label) for label in _own_labels(folder, images, labels)]
+    used = label_folders(paths, own)
+    every = label_folders([os.path.join(root, image) for image in there])
+    texts = {os.path.dirname(os.path.join(folder, label)): set() for label in labels if not _is_named_otherwise(label)}
+    lists = find_lists(folder, texts | every | used, used, files)
+    if lists:
+        notes += lists.notes(folder)
+    return read_yolo_images(str(folder), paths, lists, classes, bad_boxes, notes, own)
+
+
+def label_folders(images: Iterable[str], labels: Iterable[str] | None = None) -> dict[str, set[str]]:
+    """Returns the folders of label files, each with the folders of its images. Label files that do not exist have no folder.
+
+    Without `labels`, those of `label_file`, of one image per folder."""
+    if labels is None:
+        images = {os.path.dirname(image): image for image in images}.values()
+        pairs = [(image, label_file(image)) for image in images]
+    else:
+        pairs = [(image, label) for image, label in zip(images, labels, strict=True) if os.path.exists(label)]
+    found: dict[str, set[str]] = {}
+    for image, label in pairs:
+        found.setdefault(os.path.dirname(label), set()).add(os.path.dirname(image))
+    return found
+
+
+def _is_named_otherwise(text: str) -> bool:
+    """Returns whether a text file has a name that label files do not have, such as classes.txt."""
+    return os.path.splitext(os.path.basename(text))[0].lower() in NOT_LABELS
 
 
 def _own_labels(folder: Path, images: Sequence[str], labels: Sequence[str]) -> list[str]:
@@ -197,35 +160,6 @@ def _own_labels(folder: Path, images: Sequence[str], labels: Sequence[str]) -> l
     raise_any(f"{folder}: problems: {len(problems)}", [f"{problem}: {fix}" for problem in sorted(problems)])
     own = zip(images, nearest, strict=True)
     return [label if label and image in users[label] else f"{os.path.splitext(image)[0]}.txt" for image, label in own]
-
-
-def names_near(folder: Path) -> tuple[str, ...] | None:
-    """Returns the class names of label files in a folder: those of classes.txt, obj.names, notes.json (Label Studio) or
-    data.yaml in it, in labels/ or in the folder above. None if there is none."""
-    for place in (folder, folder / "labels", Path(os.path.abspath(folder)).parent):
-        lists = [place / "classes.txt", *sorted(place.glob("*.names")), place / "_darknet.labels", place / "labels.txt"]
-        if file := next((file for file in lists if file.is_file()), None):
-            return read_classes(str(file))
-        if (place / "notes.json").is_file() and (names := _studio_names(str(place / "notes.json"))) is not None:
-            return names
-        if (place / "data.yaml").is_file():
-            return _yaml_names(place / "data.yaml", _yaml_config(place / "data.yaml"))
-    return None
-
-
-class _Category(msgspec.Struct):
-    id: int
-    name: str
-
-
-def _studio_names(path: str) -> tuple[str, ...] | None:
-    """Returns the class names in a notes.json of Label Studio, or None for other notes. Raises DataError."""
-    contents, problems = open_json(path), []
-    if not (isinstance(contents, dict) and "categories" in contents):
-        return None
-    found = [row for _, row in rows(contents["categories"], _Category, f"{path}: categories", problems)]
-    raise_any(f"{path}: problems: {len(problems)}", problems)
-    return tuple(row.name for row in sorted(found, key=lambda row: row.id))
 
 
 def label_file(image: str) -> str:
@@ -258,13 +192,13 @@ def is_label(path: str | Path, least: int = 0) -> bool:
 def read_yolo_images(
     source: str,
     images: list[str],
-    names: Classes,
+    lists: ClassLists | None,
     classes: Classes,
     bad_boxes: str,
     notes: Sequence[str] = (),
     labels: list[str] | None = None,
 ) -> Annotations:
-    """Reads the label files of `images` (None: those of `label_file`); without `names` the labels are positions in `classes`.
+    """Reads the label files of `images` (None: those of `label_file`); without `lists` the labels are positions in `classes`.
 
     An image without a label file is a background; at least one image must have one. Both are counted in a note. An image
     that cannot be read has no size and is kept without boxes; `scan.prepare` reports it. Raises DataError."""
@@ -273,17 +207,21 @@ def read_yolo_images(
     if not any(known):
         expected = f"{len(images)} images" + (f", for example {labels[0]}" if labels else "")
         raise DataError(f"{source}: no label file for any of {expected}: put labels/ next to images/")
-    if names is None and classes is None:
+    if lists is None and classes is None:
         raise DataError(f"{source}: {NO_NAMES}; or give classes=FILE")
+    names = lists.names if lists else None
+    numbers = {name: number for number, name in enumerate(names or ())}
     pack = Packer(source, "", names, classes)
     pack.notes += [*notes, *_unpaired(source, images, labels, known), *_shared(source, images, labels, known)]
     sizes = scan(images).sizes.tolist()
     for image, path, exists, (height, width) in zip(images, labels, known, sizes, strict=True):
         pack.add_image(image, file=path if exists else image, size=(height, width))
+        own = lists.by_folder.get(os.path.dirname(path)) if lists else None
         for number, line in text_lines(path) if exists and width else ():
             if line.strip():
                 try:
-                    pack.add_box(*_label(line, width, height))
+                    *corners, label = _label(line, width, height)
+                    pack.add_box(*corners, own.number_in(numbers, label) if own else label)
                 except ValueError as error:
                     pack.complain(f"{path}:{number}", error)
     return pack.finish(bad_boxes)

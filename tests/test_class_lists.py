@@ -1,0 +1,171 @@
+"""Each YOLO label file is read with the class list nearest to it; lists that are equally near and differ are an error."""
+
+import random
+from pathlib import Path
+
+import pytest
+from files import boxes, paint, text
+
+from datasets.errors import DataError
+from datasets.formats import read
+
+NAMES = ("ant", "bee", "cat", "dog", "elk", "fox")
+STUDIO = '{{"categories": [{{"id": 0, "name": "{0}"}}, {{"id": 1, "name": "{1}"}}]}}'
+LAYOUTS = {  # places of the image, of the label file and of the list of a group
+    "side by side": ("{}/1.png", "{}/1.txt", "{}/classes.txt"),
+    "images and labels in each": ("{}/images/1.png", "{}/labels/1.txt", "{}/classes.txt"),
+    "list next to the labels": ("images/{}/1.png", "labels/{}/1.txt", "labels/{}/classes.txt"),
+    "list next to the images": ("images/{}/1.png", "labels/{}/1.txt", "images/{}/classes.txt"),
+    "other names": ("photos/{}/1.png", "txt/{}/1.txt", "txt/{}/obj.names"),
+    "nested data files": ("{}/images/1.png", "{}/labels/1.txt", "{}/data.yaml"),
+}
+
+
+def group(root: Path, layout: str, name: str, names: list[str], label: int) -> Path:
+    """A folder with one image, a label file with one box, and a class list. Returns the image."""
+    image, labels, place = (root / form.format(name) for form in LAYOUTS[layout])
+    text(labels, f"{label} .5 .5 .2 .2\n")
+    text(place, f"names: [{', '.join(names)}]\n" if place.suffix == ".yaml" else "".join(f"{n}\n" for n in names))
+    return paint(image)
+
+
+def classes_of(root: Path, source: Path | None = None, part: str = "train", **options) -> dict[str, str]:
+    """The class of the one box of each image, by the path of the image."""
+    return {
+        str(Path(p).relative_to(root)): name for p, _, (name,), _ in boxes(read(str(source or root), part, **options))
+    }
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("groups", [("anna", "ben", "cleo", "dora"), ("train", "val")])
+@pytest.mark.parametrize("seed", range(3))
+def test_every_label_file_has_the_names_of_the_list_nearest_to_it(
+    tmp_path: Path, layout: str, groups: tuple[str, ...], seed: int
+) -> None:
+    """One list was applied to all label files, so that dogs were cats in the folders of other annotators."""
+    rng = random.Random(seed)
+    expected = {}
+    for name in groups:
+        names = rng.sample(NAMES, rng.randint(1, len(NAMES)))
+        label = rng.randrange(len(names))
+        expected[str(group(tmp_path, layout, name, names, label).relative_to(tmp_path))] = names[label]
+    assert classes_of(tmp_path, part="all") == expected
+    train = read(str(tmp_path), "train")
+    found = {}
+    for part in ("train", "val"):
+        found |= classes_of(tmp_path, part=part, classes=train.classes)
+    assert found == expected
+
+
+def test_six_lists_of_one_name_are_six_classes(tmp_path: Path) -> None:
+    for name in NAMES:
+        group(tmp_path, "side by side", name, [name], 0)
+    found = read(str(tmp_path), "train")
+    assert found.classes == NAMES and found.boxes_per_class().tolist() == [1] * 6
+    assert any("class lists that differ: 6" in note for note in found.notes)
+
+
+def test_the_list_of_the_data_set_gives_the_order_and_names_what_has_no_other(tmp_path: Path) -> None:
+    text(tmp_path / "classes.txt", "dog\nant\n")
+    group(tmp_path, "list next to the labels", "a", ["ant", "bee", "dog"], 2)
+    paint(tmp_path / "images" / "b" / "1.png"), text(tmp_path / "labels" / "b" / "1.txt", "1 .5 .5 .2 .2\n")
+    assert classes_of(tmp_path) == {"images/a/1.png": "dog", "images/b/1.png": "ant"}
+    assert read(str(tmp_path), "train").classes == ("dog", "ant", "bee")
+
+
+def test_equal_lists_are_no_matter(tmp_path: Path) -> None:
+    for name in "ab":
+        group(tmp_path, "side by side", name, ["cat", "dog"], 1)
+    text(tmp_path / "a" / "notes.json", STUDIO.format("cat", "dog")), text(tmp_path / "b" / "obj.names", "Cat\n")
+    text(tmp_path / "data.yaml", "train: [a, b]\nnames: [cat, dog, fox]\n")
+    assert not read(str(tmp_path), "train").notes
+    (tmp_path / "data.yaml").unlink()
+    found = read(str(tmp_path), "train")
+    assert not found.notes and found.classes == ("cat", "dog")
+
+
+@pytest.mark.parametrize("place", ["", "labels"])
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (("classes.txt", "cat\ndog\n"), ("obj.names", "dog\ncat\n")),
+        (("classes.txt", "cat\ndog\n"), ("notes.json", STUDIO.format("dog", "cat"))),
+        (("coco.names", "cat\ndog\n"), ("voc.names", "dog\ncat\n")),
+    ],
+)
+def test_two_lists_in_a_folder_that_differ_are_an_error(
+    tmp_path: Path, place: str, one: tuple[str, str], other: tuple[str, str]
+) -> None:
+    paint(tmp_path / "images" / "1.png"), text(tmp_path / "labels" / "1.txt", "0 .5 .5 .2 .2\n")
+    for name, words in (one, other):
+        text(tmp_path / place / name, words)
+    for source in (tmp_path, text(tmp_path / "list.txt", "images/1.png\n")):
+        with pytest.raises(DataError, match="remove") as caught:
+            read(str(source), "train")
+        assert str(tmp_path / place / one[0]) in str(caught.value)
+        assert str(tmp_path / place / other[0]) in str(caught.value)
+
+
+@pytest.mark.parametrize("place", ["", "labels", "labels/train", "images/train"])
+def test_a_data_file_and_a_class_list_that_differ_are_an_error(tmp_path: Path, place: str) -> None:
+    paint(tmp_path / "images" / "train" / "1.png"), text(tmp_path / "labels" / "train" / "1.txt", "0 .5 .5 .2 .2\n")
+    yaml = text(tmp_path / "data.yaml", "train: images/train\nnames: [cat, dog]\n")
+    other = text(tmp_path / place / "classes.txt", "dog\ncat\n")
+    with pytest.raises(DataError, match="remove") as caught:
+        read(str(tmp_path), "train")
+    assert str(yaml) in str(caught.value) and str(other) in str(caught.value)
+    yaml.write_text("train: images/train\nnc: 2\n")
+    assert read(str(tmp_path), "train").classes == ("0", "1")
+
+
+def test_darknet_keeps_the_names_of_other_data_sets_in_its_folder(tmp_path: Path) -> None:
+    paint(tmp_path / "images" / "1.png"), text(tmp_path / "labels" / "1.txt", "1 .5 .5 .2 .2\n")
+    text(tmp_path / "obj.data", "classes = 2\ntrain = images\nnames = obj.names\n")
+    text(tmp_path / "obj.names", "cat\ndog\n"), text(tmp_path / "voc.names", "bird\nbus\n")
+    assert classes_of(tmp_path) == {"images/1.png": "dog"}
+    text(tmp_path / "classes.txt", "dog\ncat\n")
+    with pytest.raises(DataError, match="classes.txt"):
+        read(str(tmp_path), "train")
+
+
+def test_lists_that_are_equally_near_and_differ_are_an_error(tmp_path: Path) -> None:
+    paint(tmp_path / "images" / "1.png"), text(tmp_path / "labels" / "1.txt", "0 .5 .5 .2 .2\n")
+    lists = [text(tmp_path / "meta" / name / "classes.txt", f"{name}\n") for name in "ab"]
+    with pytest.raises(DataError, match="copy the right one") as caught:
+        read(str(tmp_path), "train")
+    assert all(str(path) in str(caught.value) for path in (*lists, tmp_path / "labels"))
+    lists[1].write_text("a\nb\n")
+    assert read(str(tmp_path), "train").classes == ("a", "b")
+
+
+def test_lists_of_images_use_the_class_lists_near_their_label_files(tmp_path: Path) -> None:
+    places = [
+        group(tmp_path / "set", "side by side", name, list(names), 0) for name, names in (("a", "xy"), ("b", "yx"))
+    ]
+    source = text(tmp_path / "set" / "list.txt", "".join(f"{place}\n" for place in places))
+    assert classes_of(tmp_path / "set", source) == {"a/1.png": "x", "b/1.png": "y"}
+    far = text(tmp_path / "far" / "away" / "list.txt", f"{places[1]}\n")
+    assert classes_of(tmp_path / "set", far) == {"b/1.png": "y"}
+    own = text(tmp_path / "far" / "away" / "classes.txt", "x\ny\n")
+    with pytest.raises(DataError, match="remove") as caught:
+        read(str(far), "train")
+    assert str(own) in str(caught.value) and str(places[1].with_name("classes.txt")) in str(caught.value)
+
+
+def test_an_annotation_file_with_two_lists_that_differ_is_an_error(tmp_path: Path) -> None:
+    text(tmp_path / "classes.txt", "cat\ndog\n"), text(tmp_path / "_classes.txt", "dog\ncat\n")
+    with pytest.raises(DataError, match="_classes.txt"):
+        read(str(text(tmp_path / "train.txt", "a.png 1,2,3,4,0\n")), "train")
+
+
+def test_a_number_that_the_nearest_list_does_not_have_names_this_list(tmp_path: Path) -> None:
+    text(tmp_path / "classes.txt", "a\nb\nc\n")
+    group(tmp_path, "side by side", "one", ["a", "b"], 2)
+    with pytest.raises(DataError, match="1.txt:1: class 2, but .*one.classes.txt has 2 names"):
+        read(str(tmp_path), "train")
+
+
+def test_names_that_are_repeated_in_a_data_file_are_an_error(tmp_path: Path) -> None:
+    group(tmp_path, "nested data files", "a", ["cat", "cat"], 0)
+    with pytest.raises(DataError, match="data.yaml: .*'?cat"):
+        read(str(tmp_path), "train")
