@@ -1,7 +1,7 @@
 """Finds the columns of a table (CSV) with boxes, by its header or by the number and kinds of its values."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from datasets.errors import DataError
@@ -9,6 +9,16 @@ from datasets.named_boxes import Corners, points_box
 from utils.images import IMAGE_SUFFIXES
 
 CORNERS, EXTENT = ("x1", "y1", "x2", "y2"), ("x1", "y1", "w", "h")
+SIZES = (  # names of the columns with the size of a box; width and height may also be the size of the image
+    ("bboxwidth", "bboxheight"),
+    ("bboxw", "bboxh"),
+    ("boundingboxwidth", "boundingboxheight"),
+    ("boxwidth", "boxheight"),
+    ("boxw", "boxh"),
+    ("bw", "bh"),
+    ("w", "h"),
+    ("width", "height"),
+)
 NAMES = {  # of the columns in headers, without case, blanks and "_"
     "image": ("filename", "file", "path", "filepath", "image", "imagename", "imagepath", "imageid", "img", "imgpath")
     + ("imgfilename", "patientid"),
@@ -27,10 +37,8 @@ NAMES = {  # of the columns in headers, without case, blanks and "_"
     "y1": ("y1", "ymin", "top", "bboxymin", "annbboxymin", "upperleftcornery", "roi.y1", "y", "bboxy"),
     "x2": ("x2", "xmax", "right", "bboxxmax", "annbboxxmax", "lowerrightcornerx", "roi.x2"),
     "y2": ("y2", "ymax", "bottom", "bboxymax", "annbboxymax", "lowerrightcornery", "roi.y2"),
-    "w": ("w", "bboxwidth", "bboxw", "width"),
-    "h": ("h", "bboxheight", "bboxh", "height"),
-    "width": ("imagewidth", "imgwidth", "width"),
-    "height": ("imageheight", "imgheight", "height"),
+    "width": ("imagewidth", "imgwidth", "imagew", "imgw", "width"),
+    "height": ("imageheight", "imgheight", "imageh", "imgh", "height"),
     "bbox": ("bbox", "boundingbox", "geometry"),  # one field such as "[10, 20, 30, 40]"
     "crowd": ("isgroupof", "iscrowd"),
 }
@@ -40,7 +48,9 @@ ORDERS = {  # of the columns of a table without a header: (number of columns, po
     (8, 5): ("class", *EXTENT, "image", "width", "height"),  # Make Sense
 }
 SKU = ("image", *CORNERS, "class", "width", "height")  # SKU-110K, also 8 columns
+OF_IMAGE = ("image", "img", "orig", "frame", "photo")  # beginnings of names of columns that tell something of the image
 FORMS = "filename,width,height,class,xmin,ymin,xmax,ymax or path,x1,y1,x2,y2,class"
+RENAME = "name the columns with the size of the image image_width and image_height, and those of the boxes w and h"
 ONE_CLASS = "object"  # of a table without a column for the class
 CROWD, NO_CROWD = ("1", "1.0", "true"), ("0", "0.0", "false", "", "-1")  # -1: not known (Open Images)
 
@@ -52,6 +62,7 @@ class Columns(NamedTuple):
     box: tuple[str, ...]  # names of the fields with the box: CORNERS, EXTENT or ("bbox",)
     is_header: bool = False  # the first row is no data
     note: str = ""  # what a user should check
+    maybe_image_size: bool = False  # the size of the box is in the columns width and height
 
     def fields(self, row: Sequence[str]) -> dict[str, str]:
         """Returns {name: text} of a row. Raises IndexError if it is too short."""
@@ -93,9 +104,11 @@ def columns_of(place: str, row: Sequence[str]) -> Columns:
     words = ["".join(word.lower().replace("_", " ").split()) for word in row]
     at = {name: next((words.index(word) for word in known if word in words), -1) for name, known in NAMES.items()}
     at = {name: index for name, index in at.items() if index >= 0}
+    size = next((pair for pair in SIZES if set(pair) <= set(words)), ())
+    at |= {name: words.index(word) for name, word in zip("wh", size, strict=False)}
     found = len({"image", "class", "bbox", *CORNERS} & at.keys())
     if found >= 3 or {"image", "bbox"} <= at.keys():
-        return _of_header(place, row, at)
+        return _of_header(place, row, words, at)
     _refuse(place, words)
     images = [index for index, word in enumerate(words) if word.endswith(IMAGE_SUFFIXES)]
     order = ORDERS.get((len(row), images[0] if images else 0), ())
@@ -106,13 +119,17 @@ def columns_of(place: str, row: Sequence[str]) -> Columns:
     return Columns({name: index for index, name in enumerate(order)}, CORNERS if "x2" in order else EXTENT)
 
 
-def _of_header(place: str, row: Sequence[str], at: dict[str, int]) -> Columns:
+def _of_header(place: str, row: Sequence[str], words: Sequence[str], at: dict[str, int]) -> Columns:
     boxes = (box for box in (CORNERS, EXTENT, ("bbox",)) if set(box) <= at.keys())
     box = CORNERS if at.keys() & {"x2", "y2"} else next(boxes, CORNERS)
     missing = [name for name in ("image", *box) if name not in at]
     if missing:
         raise DataError(f"{place}: the header has no column for {', '.join(missing)}: write {FORMS}")
-    keep = {"image", "class", "crowd", *box, *({"width", "height"} - ({"width", "height"} if box == EXTENT else set()))}
+    is_unsure = box == EXTENT and words[at["w"]] == "width"
+    if is_unsure:
+        _refuse_other_sizes(place, row, words, set(at.values()))
+    of_box = {at[name] for name in box}
+    keep = {"image", "class", "crowd", *box, *(name for name in ("width", "height") if at.get(name) not in of_box)}
     at = {name: index for name, index in at.items() if name in keep}
     notes = []
     if box == ("bbox",):
@@ -123,7 +140,27 @@ def _of_header(place: str, row: Sequence[str], at: dict[str, int]) -> Columns:
         notes.append(
             f"no column for the class, so all boxes are {ONE_CLASS!r}; columns that are not read: {others}; {fix}"
         )
-    return Columns(at, box, True, "; ".join(notes))
+    return Columns(at, box, True, "; ".join(notes), is_unsure)
+
+
+def _refuse_other_sizes(place: str, row: Sequence[str], words: Sequence[str], read: set[int]) -> None:
+    """Raises DataError if a header with width and height has another pair of columns that may be the size of the box."""
+    others = {word: index for index, word in enumerate(words) if index not in read and not word.startswith(OF_IMAGE)}
+    for word, index in others.items():
+        for partner in _heights_of(word):
+            if partner in others:
+                pairs = f"width and height, or {row[index]} and {row[others[partner]]}"
+                raise DataError(f"{place}: the size of the boxes may be in the columns {pairs}: {RENAME}")
+
+
+def _heights_of(word: str) -> Iterator[str]:
+    """Yields the names that the column of the height may have if `word` is that of the width: objw -> objh."""
+    if "width" in word:
+        yield word.replace("width", "height")
+    if word.startswith("w"):
+        yield "h" + word[1:]
+    if word.endswith("w"):
+        yield word[:-1] + "h"
 
 
 def _is_number(word: str) -> bool:

@@ -60,8 +60,9 @@ def _box(shape: ElementTree.Element, place: str) -> Box:
     name = clean_name(shape.get("label", ""))
     if shape.tag in NO_AREA:
         return Box(name, (), no_box=shape.tag, place=place)
+    crowd = shape.findtext("attribute[@name='is_crowd']", "").strip().lower() in ("true", "1")
     try:
-        return Box(name, _corners(shape), place=place)
+        return Box(name, _corners(shape), crowd, place=place)
     except (TypeError, ValueError):
         what = " ".join(f'{key}="{value[:40]}"' for key, value in shape.items())
         return Box(name, (), problem=f"<{shape.tag} {what}> has no box of numbers: export it again", place=place)

@@ -14,6 +14,7 @@ from datasets.typed_json import Side
 Four = tuple[float, float, float, float]
 Points = list[tuple[float, float]]
 
+TRUE, FALSE = (True, "true", "True", "1"), (False, None, "", "false", "False", "0")  # values of attributes; 1 == True
 NO_KIND = "shape of no kind"
 
 
@@ -180,11 +181,17 @@ class Scalabel(Record, kw_only=True):
             yield Box(label.category, corners, no_box="" if box else "label without box2d")
 
 
+class _Attributes(Struct, frozen=True):
+    is_crowd: Any = False  # of COCO
+    difficult: Any = False  # of VOC
+
+
 class _Item(Struct, frozen=True):
     type: str
     label_id: int | None = None
     bbox: Four | None = None
     points: list[float] = []
+    attributes: _Attributes | None = None
 
 
 class _File(Struct, frozen=True):
@@ -192,7 +199,7 @@ class _File(Struct, frozen=True):
 
 
 class Datumaro(Record, kw_only=True):
-    """An item of Datumaro: boxes and polygons."""
+    """An item of Datumaro: boxes and polygons. Those that are marked as crowd or as difficult are crowd regions."""
 
     id: str = ""
     file: _File = field(name="image", default=_File())
@@ -204,12 +211,17 @@ class Datumaro(Record, kw_only=True):
     def boxes(self) -> Iterator[Box]:
         for item in self.annotations:
             name = "" if item.label_id is None else str(item.label_id)
+            found = item.attributes or _Attributes()
+            crowd = found.is_crowd in TRUE or found.difficult in TRUE
             if item.bbox:
-                yield _box(name, *item.bbox)
+                box = _box(name, *item.bbox, crowd)
             elif item.type == "polygon" and item.points:
-                yield _polygon(name, item.points)
+                box = _polygon(name, item.points)._replace(crowd=crowd)
             else:
-                yield Box(name, (), no_box=item.type or NO_KIND)
+                box = Box(name, (), no_box=item.type or NO_KIND)
+            if found.is_crowd not in (*TRUE, *FALSE):
+                box = box._replace(problem=f"is_crowd is {found.is_crowd!r}: write true or false")
+            yield box
 
 
 # ---- one JSON file per image

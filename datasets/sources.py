@@ -21,6 +21,8 @@ def val_of(val: str, train: str) -> str:
 
 def fraction_of(val: str) -> float | None:
     """Returns the fraction of val=.2, None for the path of a source. Raises ConfigError for a number outside of 0 to 1."""
+    if val.endswith("%") and not os.path.exists(val):
+        raise ConfigError(f"val={val}: write a fraction of the training images: val={_of_per_cent(val)}")
     try:
         fraction = float(val)
     except ValueError:
@@ -30,6 +32,15 @@ def fraction_of(val: str) -> float | None:
     if not 0 < fraction < 1:
         raise ConfigError(f"val={val}: a fraction of the training images is between 0 and 1, as in val=.2")
     return fraction
+
+
+def _of_per_cent(text: str) -> str:
+    """Returns the fraction of "20%", as text; ".2" for what is not between 0 and 100 %."""
+    try:
+        fraction = float(text.rstrip("% ")) / 100
+    except ValueError:
+        return ".2"
+    return f"{fraction:g}" if 0 < fraction < 1 else ".2"
 
 
 def val_source(val: str, train: str, folder: Path, data: tuple[Annotations, Annotations], save: bool) -> str:

@@ -54,6 +54,10 @@ def split(data: Annotations, fractions: Sequence[float], seed: int, option: str)
     parts = split_groups(groups, found.digests, fractions, seed)
     if not all(map(len, parts)):
         into = f"{len(data)} image{'s' * (len(data) > 1)} into {', '.join(str(len(part)) for part in parts)}"
+        different = len(np.unique(groups))
+        if different < len(fractions):
+            why = "there is only one image" if len(data) == 1 else f"all but {different} of the images are copies"
+            raise DataError(f"{option} divides {into}: {why}: add different images")
         raise DataError(f"{option} divides {into}: enlarge the fraction of the empty part")
     return [data.select(part) for part in parts]
 

@@ -7,7 +7,7 @@ from itertools import chain
 from pathlib import Path
 
 from datasets.annotations import text_lines
-from datasets.columns import ONE_CLASS, Columns, columns_of
+from datasets.columns import ONE_CLASS, RENAME, Columns, columns_of
 from datasets.errors import DataError, open_file, raise_any
 from datasets.image_paths import ImageFinder
 from datasets.named_boxes import Box, LabelFile, pack_source, side
@@ -43,6 +43,8 @@ def read_table(path: str, classes: Classes, image_root: str | None, bad_boxes: s
         if any(fields[name] for name in columns.box):
             file.boxes.append(_box(columns, fields, f"{path}:{number}"))
     files = _named(path, _in_pixels(path, list(images.values()), image_root))
+    if columns.maybe_image_size:
+        _refuse_sizes_of_images(path, files, image_root)
     notes = [f"{path}: {columns.note}"] * bool(columns.note)
     return pack_source(path, files, classes, image_root, bad_boxes, problems=problems, notes=notes)
 
@@ -71,8 +73,7 @@ def _in_pixels(path: str, files: list[LabelFile], image_root: str | None) -> lis
     boxes = [box for file in files for box in file.boxes if box.corners]
     if not _are_fractions(path, boxes):
         return files
-    finder = ImageFinder(path, (file.image for file in files), image_root)
-    sizes = scan([os.path.join(finder.folder, finder.find(file.image)) for file in files]).sizes.tolist()
+    sizes = _sizes_of_images(path, files, image_root)
     if not any(map(all, sizes)):
         fix = "multiply them by its width and height, or give image_root=FOLDER with the images"
         raise DataError(f"{path}: the boxes are fractions of the image: {fix}")
@@ -85,6 +86,28 @@ def _in_pixels(path: str, files: list[LabelFile], image_root: str | None) -> lis
         ]
         scaled.append(file._replace(size=(height, width), boxes=boxes))
     return scaled
+
+
+def _sizes_of_images(path: str, files: list[LabelFile], image_root: str | None) -> list[list[int]]:
+    """Returns height, width of the image of each file; 0, 0 where it cannot be read."""
+    finder = ImageFinder(path, (file.image for file in files), image_root)
+    return scan([os.path.join(finder.folder, finder.find(file.image)) for file in files]).sizes.tolist()
+
+
+def _refuse_sizes_of_images(path: str, files: list[LabelFile], image_root: str | None) -> None:
+    """Raises DataError if the boxes are all as large as their images, but do not all start at the corner of the image."""
+    labeled = [file for file in files if any(box.corners for box in file.boxes)]
+    sides = []
+    for file in labeled:
+        boxes = [box.corners for box in file.boxes if box.corners]
+        sides.append({(round(y2 - y1, 3), round(x2 - x1, 3)) for x1, y1, x2, y2 in boxes})
+    moved = any(box.corners and any(box.corners[:2]) for file in labeled for box in file.boxes)
+    if not moved or any(len(different) > 1 for different in sides):
+        return
+    sizes = _sizes_of_images(path, labeled, image_root)
+    known = [(size, different) for size, different in zip(sizes, sides, strict=True) if all(size)]
+    if known and all(tuple(size) in different for size, different in known):
+        raise DataError(f"{path}: the columns width and height are the sizes of the images, not of the boxes: {RENAME}")
 
 
 def _are_fractions(path: str, boxes: list[Box]) -> bool:

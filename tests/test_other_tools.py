@@ -1,5 +1,6 @@
 """Data sets in the layouts of many tools and downloads are read, or refused by their names with the fix."""
 
+import copy
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -190,6 +191,39 @@ def test_json_of_many_tools_is_read(tmp_path: Path, tool: str) -> None:
         assert len(notes) == (tool in ("BDD100K", "Scalabel")) and all(
             "'lane' is a label without box2d" in n for n in notes
         )
+
+
+@pytest.mark.parametrize(
+    ("attributes", "crowd"),
+    [
+        ({"is_crowd": True}, True),
+        ({"is_crowd": False, "occluded": True}, False),
+        ({"is_crowd": "true"}, True),
+        (None, False),
+    ]
+    + [({"difficult": True}, True), ({"difficult": "perhaps"}, False), ({"is_crowd": 1}, True), ({}, False)],
+)
+def test_crowd_regions_of_datumaro_are_kept(tmp_path: Path, attributes: dict | None, crowd: bool) -> None:
+    contents = copy.deepcopy(DATUMARO)
+    for annotation in contents["items"][0]["annotations"]:
+        annotation["attributes"] = attributes
+    found = read(str(text(tmp_path / "all.json", contents)), "train")
+    assert found.crowd.tolist() == [crowd, crowd, False, False]
+
+
+def test_an_unclear_crowd_region_of_datumaro_is_a_problem(tmp_path: Path) -> None:
+    contents = copy.deepcopy(DATUMARO)
+    contents["items"][0]["annotations"][0]["attributes"] = {"is_crowd": "perhaps"}
+    with pytest.raises(DataError, match=r"all.json: items\[0\]: object 1: .*'perhaps'"):
+        read(str(text(tmp_path / "all.json", contents)), "train")
+
+
+@pytest.mark.parametrize(("word", "crowd"), [("true", True), ("false", False), (None, False)])
+def test_crowd_regions_of_cvat_are_kept(tmp_path: Path, word: str | None, crowd: bool) -> None:
+    attribute = f'<attribute name="is_crowd">{word}</attribute>' if word else ""
+    box = f'<box label="cat" xtl="1" ytl="2" xbr="30" ybr="9">{attribute}</box>'
+    root = f'<annotations><image id="0" name="a.png" width="40" height="20">{box}</image></annotations>'
+    assert read(str(text(tmp_path / "all.xml", root)), "train").crowd.tolist() == [crowd]
 
 
 def test_supervisely_projects_are_read(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import random
+import re
 from pathlib import Path
 
 import cv2
@@ -230,6 +231,21 @@ def test_train_alone_needs_a_part_for_validation(scenes: dict[str, bytes], tmp_p
 def test_a_fraction_outside_of_0_to_1_is_refused(val: str) -> None:
     with pytest.raises(ConfigError, match=f"val={val}: a fraction of the training images is between 0 and 1"):
         sources.fraction_of(val)
+
+
+def test_per_cent_are_refused_with_the_fraction() -> None:
+    for val, fix in (("20%", "val=0.2"), ("7.5 %", "val=0.075"), ("%", "val=.2"), ("200%", "val=.2")):
+        with pytest.raises(ConfigError, match=re.escape(fix)):
+            sources.fraction_of(val)
+
+
+def test_images_that_no_fraction_divides_are_refused_with_the_reason(tmp_path: Path) -> None:
+    """One image, or only copies of one: another fraction does not help."""
+    one = {"0.jpg": jpeg(scene(0))}
+    for images in (one, one | {"1.jpg": one["0.jpg"], "2.jpg": jpeg(scene(0), 60)}):
+        with pytest.raises(DataError, match="copies|one image") as caught:
+            read_both(write(tmp_path / str(len(images)), images), ".5")
+        assert "enlarge" not in str(caught.value) and "add" in str(caught.value)
 
 
 def test_a_fraction_without_images_is_refused(scenes: dict[str, bytes], tmp_path: Path) -> None:

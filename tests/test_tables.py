@@ -133,3 +133,55 @@ def test_tiny_boxes_in_pixels_stay_pixels(tmp_path: Path, tiny: str) -> None:
         found = read(str(text(tmp_path / "x.csv", lines)), "train")
         assert found.boxes[0].tolist() == [float(word) for word in tiny.split(",")]
         assert found.boxes[-1].tolist() == [1, 2, 30, 15]
+
+
+# ---- columns for the size of the box and for that of the image
+
+SIZED = "image,width,height,class,x,y,{},{}\na.png,40,20,cat,2,3,10,12\na.png,40,20,cat,4,1,8,6\n"
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        "box_width box_height",
+        "box_w box_h",
+        "bw bh",
+        "BoxWidth BoxHeight",
+        "bbox_w bbox_h",
+        "bounding_box_width bounding_box_height",
+    ],
+)
+def test_a_box_size_next_to_the_size_of_the_image_is_read(tmp_path: Path, names: str) -> None:
+    paint(tmp_path / "a.png")  # 40 x 20
+    found, notes = prepare(read(str(text(tmp_path / "x.csv", SIZED.format(*names.split()))), "train"))
+    assert found.boxes.tolist() == [[2, 3, 12, 15], [4, 1, 12, 7]] and not notes
+    written = read(str(text(tmp_path / "y.csv", SIZED.format(*names.split()).replace("40,20", "41,21"))), "train")
+    assert written.sizes.tolist() == [[21, 41]]  # width, height are those of the image
+
+
+@pytest.mark.parametrize("names", ["obj_w obj_h", "object width,object height", "rectWidth rectHeight", "sw sh"])
+def test_another_pair_of_sizes_next_to_width_and_height_is_refused(tmp_path: Path, names: str) -> None:
+    """Nothing tells which of them is the size of the box."""
+    names = names.split("," if "," in names else " ")
+    with pytest.raises(DataError, match="x.csv:1: ") as caught:
+        read(str(text(tmp_path / "x.csv", SIZED.format(*names))), "train")
+    assert all(word in str(caught.value) for word in (*names, "width", "image_width"))
+
+
+@pytest.mark.parametrize(
+    "extra",
+    ["image_width,image_height", "img_w,img_h", "box_id,weather", "show,path_h", "orig_width,orig_height", "depth,new"],
+)
+def test_width_and_height_of_boxes_are_read_next_to_other_columns(tmp_path: Path, extra: str) -> None:
+    lines = f"image,width,height,class,x,y,{extra}\na.png,10,12,cat,2,3,40,20\n"
+    assert read(str(text(tmp_path / "x.csv", lines)), "train").boxes.tolist() == [[2, 3, 12, 15]]
+
+
+def test_width_and_height_that_are_always_those_of_the_image_are_refused(tmp_path: Path) -> None:
+    """The size of the box has an unknown name; boxes that start at 0 may be as large as the image."""
+    paint(tmp_path / "a.png"), paint(tmp_path / "b.png")  # 40 x 20
+    head = "image,width,height,class,x,y,wide,tall\n"
+    with pytest.raises(DataError, match="x.csv.*image_width"):
+        read(str(text(tmp_path / "x.csv", head + "a.png,40,20,cat,2,3,10,12\nb.png,40,20,cat,0,0,10,12\n")), "train")
+    for lines in ("a.png,40,20,cat,0,0,1,1\n", "a.png,40,20,cat,2,3,1,1\nb.png,39,20,cat,0,0,10,12\n"):
+        assert len(read(str(text(tmp_path / "x.csv", head + lines)), "train").boxes)
