@@ -205,7 +205,7 @@ def test_main_prints_and_writes_the_report(
     ):
         with pytest.raises(SystemExit, match="1"):
             main([*words, outputs[0]])
-        assert message in capsys.readouterr().out
+        assert message in capsys.readouterr().err
         assert message in json.loads((tmp_path / "r.json").read_text())["errors"][0]
 
 
@@ -231,7 +231,7 @@ def test_only_files_of_an_earlier_check_are_replaced(
     ):
         with pytest.raises(SystemExit) as stop:
             main([data[1], word])
-        printed = f"{capsys.readouterr().out}{stop.value}"
+        printed = f"{''.join(capsys.readouterr())}{stop.value}"
         assert word in printed and why in printed and "boxes" not in printed  # before the work
     assert {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before
 

@@ -156,7 +156,7 @@ def test_the_report_tells_that_other_parts_are_left_out(source: Path, tmp_path: 
     def report(target: str, **options) -> str:
         return "\n".join(convert(str(source.parent), str(tmp_path / target), **options))
 
-    assert "if it has parts, only train was converted; part=all converts all" in report("one.txt")
+    assert "only the train split was converted, if there are others; part=all converts all" in report("one.txt")
     assert not any("part=all" in report(f"{part}.txt", part=part) for part in ("train", "all"))
     assert "part=all" not in report("split.txt", split=(0.5, 0.5))
 
@@ -256,7 +256,7 @@ def test_main_converts_and_ends_with_the_error(source: Path, tmp_path: Path, cap
     for words, message in (
         (command, "out_train.txt exists"),
         ([*command[:2], "splt=.8,.2"], "did you mean split"),
-        (command[:1], "python -m tools.convert SOURCE"),
+        (command[:1], "python -m tools.convert FOLDER TARGET.txt"),
     ):
         with pytest.raises(SystemExit, match=message):
             main(words)

@@ -1,6 +1,8 @@
 """Checks a data set before training: classes, box sizes, images that cannot be read, suspicious boxes, near duplicates.
 
-    python -m tools.check DATA [val=VAL] [size=416] [classes=FILE] [image_root=DIR] [json=FILE] [page=check.html]
+    python -m tools.check FOLDER [val=VAL] [size=416] [classes=FILE] [image_root=DIR] [json=FILE] [page=check.html]
+
+FOLDER (or data=FOLDER) is the folder of a data set, or a file of any accepted format.
 
 Prints the report and writes it to `json`. `page` shows it with images: an HTML file that needs nothing else, or a contact
 sheet (.png, .jpg). Both replace only a file of an earlier check. The exit status is 1 if training would refuse the data.
@@ -15,12 +17,13 @@ from datasets.errors import DataError, first_ten
 from datasets.formats import is_names, read_classes
 from tools.check_output import PAGES, require_output, write_html, write_report, write_sheet
 from tools.check_report import SUSPICIOUS, Part, Size, check
-from utils.config import override, run_script
+from utils.config import ConfigError, override, run_script
 
 
 @dataclass(frozen=True)
 class Config:
-    val: str | None = None  # validation data, checked too and compared with DATA
+    data: str | None = None  # annotation file, COCO JSON, YOLO yaml, or the folder of a data set
+    val: str | None = None  # validation data, checked too and compared with the training data
     size: Size = (416, 416)  # height, width of the network's input, or one number for both
     classes: str | None = None  # a file of class names, or names, which select: cat,dog; none: those of the data
     image_root: str | None = None  # the folder of the images of a COCO JSON
@@ -88,10 +91,12 @@ def write_page(path: str, report: dict[str, Any], parts: dict[str, Part]) -> Non
 
 def main(words: list[str]) -> None:
     """Runs the check with the arguments `words`; exits with status 1 if there are errors."""
-    if not words or words[0].startswith("-"):
+    if not words:
         raise SystemExit(__doc__)
     try:
-        cfg = override(Config(), words[1:])
+        cfg = override(Config(), words, {"data": bool})  # any word: that of a missing path gets the error of the reader
+        if cfg.data is None:
+            raise ConfigError("data= is missing: an annotation file or the folder of a data set")
         if cfg.json:
             require_output("json", cfg.json, (".json",))
     except (OSError, ValueError) as error:
@@ -102,13 +107,13 @@ def main(words: list[str]) -> None:
         if cfg.page:
             require_output("page", cfg.page, PAGES)
         classes = read_classes(cfg.classes) if cfg.classes else None
-        report, parts = check(words[0], cfg.val, cfg.size, classes, cfg.image_root, is_names(cfg.classes))
+        report, parts = check(cfg.data, cfg.val, cfg.size, classes, cfg.image_root, is_names(cfg.classes))
         print(text_of(report))
         if cfg.page:
             write_page(cfg.page, report, parts)
     except (OSError, ValueError) as error:
         report = {"errors": [str(error)]}
-        print(error)
+        print(error, file=sys.stderr)
     if cfg.json:
         write_report(cfg.json, report)
     sys.exit(1 if report["errors"] else 0)

@@ -2,17 +2,19 @@
 
     python -m tools.compare runs/* [output=FOLDER]
 
-Prints a table, highest mAP first, and writes it with a plot of all runs to compare.html and compare.png in `output`.
-Folders without a finished epoch, or with a damaged file, are listed with the reason.
+runs/* are run folders of train.py. Prints a table, highest mAP first, and writes it with a plot of all runs to compare.html
+and compare.png in `output`. Folders without a finished epoch, or with a damaged file, are listed with the reason.
 """
 
 import csv
 import hashlib
 import json
 import math
+import os
+import re
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -223,13 +225,13 @@ def require_page(folder: Path) -> None:
 
 def main(words: Sequence[str]) -> None:
     """Compares the runs of the arguments `words`; exits with status 1 if there is none."""
-    names = {field.name for field in fields(Config)}
-    options = [word for word in words if word.partition("=")[0] in names or word in ("-h", "--help")]
+    options = [word for word in words if re.match(r"-|\w+=", word) and not os.path.exists(word)]
     folders = [Path(word) for word in words if word not in options and Path(word).name not in FILES]
     if not folders and not options:
         raise SystemExit(__doc__)
     try:
-        cfg = override(Config(), options)
+        dashed = any(word.startswith("-") for word in options)
+        cfg = override(Config(), words if dashed else options)  # the message for --output FOLDER needs both words
         if cfg.output:
             require_page(Path(cfg.output))
     except ValueError as error:

@@ -1,9 +1,10 @@
 """Converts a data set of any accepted format to an annotation file with classes.txt, or to COCO JSON.
 
-    python -m tools.convert SOURCE TARGET.txt [split=.9,.1] [seed=0] [part=train] [classes=FILE] [merge=truck:car] \
+    python -m tools.convert FOLDER TARGET.txt [split=.9,.1] [seed=0] [part=train] [classes=FILE] [merge=truck:car] \
 [image_root=DIR] [bad_boxes=error] [tile=640] [overlap=.2] [visible=.3] [background=.1]
 
-TARGET.txt is an annotation file, TARGET.json is COCO JSON. With split, TARGET_train.txt, TARGET_val.txt and, for three
+FOLDER (or data=FOLDER) is the folder of a data set, or a file of any accepted format. TARGET.txt (or target=TARGET.txt) is
+an annotation file, TARGET.json is COCO JSON. With split, TARGET_train.txt, TARGET_val.txt and, for three
 fractions, TARGET_test.txt are written; same and similar images stay in one part. With tile, larger images are cut into
 overlapping tiles, which are written to the folder TARGET_tiles.
 """
@@ -11,7 +12,7 @@ overlapping tiles, which are written to the folder TARGET_tiles.
 import os
 import sys
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import partial
 from pathlib import Path
 
@@ -22,11 +23,13 @@ from datasets.listing import CLASS_FILES
 from datasets.outputs import write_all
 from datasets.scan import prepare
 from datasets.store import Annotations
-from utils.config import MAX_SEED, override, require, require_writable, run_script
+from utils.config import MAX_SEED, ConfigError, override, require, require_writable, run_script
 
 
 @dataclass(frozen=True)
 class Config:
+    data: str | None = None  # annotation file, COCO JSON, YOLO yaml, or the folder of a data set
+    target: str | None = None  # the file to write: .txt or .json
     split: tuple[float, ...] | None = None  # fractions of the images for train, val and test, as .9,.1 or .8,.1,.1
     seed: int = 0  # of the split
     part: str | None = None  # train, val, test or all, of a source with several parts; none: train, or all with split
@@ -91,7 +94,7 @@ def convert(source: str, target: str, **options) -> list[str]:
         write_all(texts)
     divided = Path(source).is_dir() or Path(source).suffix.lower() in (".yaml", ".yml", ".data")
     if divided and cfg.part is None and not cfg.split:
-        report.append(f"{source}: if it has parts, only train was converted; part=all converts all")
+        report.append(f"{source}: only the train split was converted, if there are others; part=all converts all")
     report += lines
     return report + [f"{path}: {len(parts)} images, {len(parts.boxes)} boxes" for path, parts in outputs.items()]
 
@@ -129,14 +132,28 @@ def _class_names(source: str, goal: Path, classes: tuple[str, ...]) -> dict[Path
 
 
 def main(words: list[str]) -> None:
-    """Converts with the arguments `words`: source, target, name=value ..."""
-    if len(words) < 2:
+    """Converts with the arguments `words`: FOLDER TARGET.txt name=value ..."""
+    if not words:
         raise SystemExit(__doc__)
-    source, target, *options = words
     try:
-        print("\n".join(convert(source, target, **asdict(override(Config(), options)))))
+        options = asdict(override(Config(), in_order(words, ("data", "target"))))
+        source, target = options.pop("data"), options.pop("target")
+        if source is None or target is None:
+            raise ConfigError("two paths are needed: python -m tools.convert FOLDER TARGET.txt")
+        print("\n".join(convert(source, target, **options)))
     except (ValueError, OSError) as error:
         raise SystemExit(str(error)) from error
+
+
+def in_order(words: list[str], names: tuple[str, ...]) -> list[str]:
+    """Returns the words with `names` before those that have no name, in order."""
+    known = {field.name for field in fields(Config)}
+    free = [name for name in names if not any(word.startswith(f"{name}=") for word in words)]
+    named = []
+    for word in words:
+        bare = not word.startswith("-") and word not in known and ("=" not in word or os.path.exists(word))
+        named.append(f"{free.pop(0)}={word}" if bare and free else word)
+    return named
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 """Ranks labels that are probably wrong, by their disagreement with models that were not trained on them.
 
-    python -m tools.suspects data=FOLDER [checkpoint=FILE] [model=yolox_nano] [weights=coco] [output=FOLDER]
+    python -m tools.suspects FOLDER [checkpoint=FILE] [model=yolox_nano] [weights=coco] [output=FOLDER]
+
+FOLDER (or data=FOLDER) is the folder of a data set, or a file of any accepted format.
 
 The images are divided into two halves. A short training on each half gives a model that judges the labels of the other
 one. With `checkpoint=` a model that was trained on other images judges all labels. `output` gets suspects.html (to
@@ -31,7 +33,7 @@ from nets.detector import Detector, Result, read_images
 from tools.disagreement import CONFIDENCE, KINDS, MATCH, Box, Detected, Suspect, found_fraction, rank
 from tools.regression import logit, probability
 from utils.boxes import clip, pairwise_iou
-from utils.config import MAX_SEED, ConfigError, check, override, require, require_writable, run_script, show
+from utils.config import MAX_SEED, ConfigError, check, is_weights, override, require, require_writable, run_script, show
 from utils.images import batched
 from utils.run import create, runs
 
@@ -197,5 +199,10 @@ def main(cfg: Config) -> Path:
     return folder
 
 
+def from_command_line(argv: list[str]) -> Config:
+    """Returns the options with those of the command line; a path needs no name."""
+    return override(Config(), argv, {"checkpoint": is_weights, "data": bool})
+
+
 if __name__ == "__main__":
-    run_script(lambda: main(override(Config(), sys.argv[1:])), stopped="stopped", memory_advice="lower image_size=")
+    run_script(lambda: main(from_command_line(sys.argv[1:])), stopped="stopped", memory_advice="lower image_size=")

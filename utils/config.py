@@ -216,7 +216,9 @@ def help_text(cfg: Any) -> str:
             rows.append((line[2:], "", ""))
     wide, narrow = (max(len(row[column]) for row in rows if row[1]) for column in (0, 1))
     lines = [f"{left:{wide}}  {middle:{narrow}}  {right}".rstrip() for left, middle, right in rows]
-    return "\n".join([about, "", f"usage: {command_of(kind)} name=value ...", "", *lines])
+    command = command_of(kind)
+    usage = [] if command in about else [f"usage: {command} name=value ...", ""]
+    return "\n".join([about, "", *usage, "constants, written as name=value:", *lines])
 
 
 def command_of(kind: type) -> str:

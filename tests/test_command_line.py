@@ -1,0 +1,107 @@
+"""The command lines of all scripts and tools: help, and paths with and without a name."""
+
+import contextlib
+import io
+import re
+import runpy
+import sys
+
+import pytest
+from pages import ROOT
+from painted import drawn
+
+from datasets import demo
+from tools import check, convert, suspects
+
+STARTS = [path for pattern in ("*.py", "tools/*.py") for path in sorted(ROOT.glob(pattern))]
+STARTS = [path for path in STARTS if "__main__" in path.read_text(encoding="utf-8")]
+COMMANDS = [
+    f"python -m {path.parent.name}.{path.stem}" if path.parent != ROOT else f"python {path.name}" for path in STARTS
+]
+
+
+def start(command: str, words: list[str]) -> tuple[object, str, str]:
+    """Runs a command in this process -> (exit code, standard output, standard error)."""
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        for stream in (out, err):
+            stream.reconfigure = lambda **_: None
+        name = command.split()[-1]
+        patch.setattr(sys, "argv", [name, *words])
+        try:
+            if "-m" in command:
+                patch.delitem(sys.modules, name, raising=False)  # runpy warns of a module that is imported already
+                runpy.run_module(name, run_name="__main__", alter_sys=True)
+            else:
+                runpy.run_path(str(ROOT / name), run_name="__main__")
+        except SystemExit as stop:
+            return stop.code, out.getvalue(), err.getvalue()
+    return None, out.getvalue(), err.getvalue()
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A data set in the current folder, FOLDER."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "FOLDER").mkdir()
+    drawn(tmp_path / "FOLDER", {"train": range(4), "val": range(4, 6)})
+    (tmp_path / "FOLDER/classes.txt").write_text("\n".join(demo.CLASSES))
+    return "FOLDER"
+
+
+def test_every_script_and_tool_is_started():
+    assert {"python train.py", "python export.py", "python -m tools.check", "python -m tools.compare"} <= set(COMMANDS)
+
+
+@pytest.mark.parametrize("flag", ["--help", "-h"])
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_names_the_command_and_every_constant(command, flag):
+    code, out, err = start(command, [flag])
+    assert code == 0 and err == ""
+    assert re.search(rf"{re.escape(command)}\b", out)
+    others = {name for name in re.findall(r"python (?:-m )?[\w.]+", out) if name != command}
+    assert others <= set(COMMANDS), "it names a command that does not exist"
+    assert re.search(r"^  \w+=\S+ +(text|a number|a whole number|true or false)", out, re.MULTILINE)
+    assert "None" not in out
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_an_option_with_dashes_is_answered_with_the_right_form(command):
+    code, out, _ = start(command, ["--output", "somewhere"])
+    assert "output=somewhere" in str(code) or "there is no constant 'output'" in str(code)
+    assert "Traceback" not in str(code) + out
+
+
+def test_a_folder_needs_no_name(folder, capsys):
+    for words in ([folder], [f"data={folder}"]):
+        assert suspects.from_command_line([*words, "epochs=3"]) == suspects.Config(data=folder, epochs=3)
+    printed = []
+    for words in ([folder], [f"data={folder}"]):
+        with pytest.raises(SystemExit, match="0"):
+            check.main(words)
+        printed.append(capsys.readouterr().out)
+    assert printed[0] == printed[1] and "images 4" in printed[0]
+
+
+def test_source_and_target_of_a_conversion_need_no_names(folder, tmp_path):
+    forms = (
+        "FOLDER 0.txt",
+        "data=FOLDER 1.txt",
+        "2.txt data=FOLDER",
+        "target=3.txt FOLDER",
+        "target=4.txt data=FOLDER",
+    )
+    for form in forms:
+        convert.main(form.split())
+    assert len({(tmp_path / f"{number}.txt").read_text() for number in range(len(forms))}) == 1
+    for words in ("FOLDER", "FOLDER a.txt b.txt", "target=b.txt"):
+        with pytest.raises(SystemExit, match="FOLDER TARGET.txt|b.txt"):
+            convert.main(words.split())
+    assert not (tmp_path / "b.txt").exists()
+
+
+def test_check_prints_errors_to_standard_error(folder, capsys):
+    with pytest.raises(SystemExit, match="1"):
+        check.main(["nothing"])
+    printed = capsys.readouterr()
+    assert "nothing" in printed.err and not printed.out
