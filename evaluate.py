@@ -31,7 +31,7 @@ from utils.metrics import BACKEND, COCO_METRICS
 @dataclass(frozen=True)
 class Config:
     # what everyone sets
-    checkpoint: str | None = None  # .pt, .onnx; none: official weights of model=, or the newest runs/*/best.pt
+    checkpoint: str | None = None  # .pt, .onnx, name of a run; none: official weights of model=, or the newest run
     data: str | None = None  # annotation file, COCO JSON, YOLO yaml, or a folder; none: val of the training
     output: str | None = None  # a folder; none: a new one next to the checkpoint (.onnx, official weights: in runs)
     # for official weights, which do not contain it
@@ -114,6 +114,8 @@ def main(cfg: Config) -> dict:
         analyze(folder, data, detections, results, cfg.show_confidence, cfg.worst, cfg.report)
         ap, ap50 = four_decimals(metrics["AP"]), four_decimals(metrics["AP50"])
         print(f"{folder}  mAP50-95 {ap}  mAP50 {ap50}  by {BACKEND.name}")
+        if cfg.report:
+            print(f"report: {folder / 'report.html'}")
     ranks.stop()
     return metrics
 

@@ -8,6 +8,7 @@ predict.py uses the same class, and evaluate.py the same `load`, so all of them 
 """
 
 import ctypes
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -22,6 +23,7 @@ from utils import checkpoint
 from utils.config import check_class_names
 from utils.distributed import choose_device
 from utils.images import READERS, batched, letterbox, prefetch, read_image
+from utils.run import runs
 
 CONFIDENCE = 0.3  # the default threshold for files that do not store the confidence of their best F1
 
@@ -167,11 +169,15 @@ def load(
 ) -> Loaded:
     """Loads a trained model: a checkpoint of this project, an ONNX file of export.py, or official weights.
 
-    `path=None` is "coco" with `model`, or the newest checkpoint in runs/. Official weights need `model`; they are a file, or
-    "coco" to download them. Those of 80 classes are taken for COCO's. `classes` picks some of COCO's, or names those of others.
+    `path=None` is "coco" with `model`, or the newest checkpoint in runs/. The name of a run is its newest best.pt. Official
+    weights need `model`; they are a file, or "coco" to download them. Those of 80 classes are taken for COCO's. `classes` picks
+    some of COCO's, or names those of others.
     `image_size=None` is the size of the training. Raises CheckpointError, PretrainedError or ValueError with the fix.
     """
     path = Path(path or ("coco" if model else newest_checkpoint()))
+    if not os.path.exists(path):
+        of_name = [folder / "best.pt" for folder in runs("runs", str(path)) if (folder / "best.pt").is_file()]
+        path = of_name[-1] if of_name else path
     if str(path) == "coco":
         if model is None:
             raise ValueError(f"checkpoint=coco needs model=, one of {', '.join(nets.model_names())}")

@@ -83,7 +83,8 @@ def _download(address: str, path: Path, timeout: float, sha256: str | None) -> N
     opener = urllib.request.build_opener()  # unlike urlopen, it reads the proxies from the environment at every call
     with opener.open(address, timeout=timeout) as response, atomic_write(path) as file:
         size, received = int(response.headers.get("Content-Length") or 0), 0
-        with tqdm(total=size or None, unit="B", unit_scale=True, desc=path.name) as bar:
+        print(f"downloading {path.name} from {address}")
+        with tqdm(total=size or None, unit="B", unit_scale=True, desc=path.name, leave=False, disable=None) as bar:
             while block := response.read(1 << 16):
                 received += file.write(block)
                 bar.update(len(block))

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+import types
 import zipfile
 from collections import OrderedDict
 from dataclasses import asdict, replace
@@ -226,6 +227,17 @@ def test_a_hostile_pickle_is_refused(tmp_path, monkeypatch, old_layout):
     with pytest.raises(CheckpointError, match="could run code when loaded: refused"):
         load("bad.pt")
     assert not Path("owned").exists()
+
+
+@pytest.mark.parametrize("module", ["ultralytics.nn.tasks", "models.yolo"])
+def test_a_checkpoint_of_ultralytics_is_refused_as_another_architecture(tmp_path, monkeypatch, module):
+    kind = type("DetectionModel", (), {"__module__": module})
+    for part in (module.partition(".")[0], module):
+        monkeypatch.setitem(sys.modules, part, types.ModuleType(part))
+    sys.modules[module].DetectionModel = kind
+    torch.save({"model": kind()}, tmp_path / "yolo11n.pt")
+    with pytest.raises(CheckpointError, match="yolo11n.pt .*another architecture.*weights=coco"):
+        load(tmp_path / "yolo11n.pt")
 
 
 def test_files_that_are_not_checkpoints_are_refused_by_name(tmp_path):

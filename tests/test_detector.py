@@ -266,6 +266,16 @@ def test_official_yolov9_of_any_width_is_loaded_completely(tmp_path):
     assert detector.model.letterbox == "center" and len(detector(noise(2))[1].scores) > 0
 
 
+def test_the_name_of_a_run_is_its_newest_checkpoint(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for run in ("mine-2026-01-31-2", "mine-2026-01-31-10", "mine-too-2026-02-01-1"):
+        tiny_checkpoint(tmp_path / "runs" / run / "best.pt")
+    (tmp_path / "runs/mine-2026-03-01-1").mkdir()  # without a checkpoint
+    assert load("mine").path.parent.name == "mine-2026-01-31-10"
+    with pytest.raises(CheckpointError, match="there is no checkpoint min"):
+        load("min")
+
+
 def test_the_newest_checkpoint_is_the_default(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(CheckpointError, match="python train.py"):

@@ -322,7 +322,7 @@ def test_models_with_sync_bn_are_saved_and_evaluated_as_without():
     assert torch.equal(plain.eval()(images).boxes, model.eval()(images).boxes)
 
 
-@pytest.mark.parametrize("device", ["gpu", "meta", "cpu:1", "cpu:", "cpu:²", "cuda", "cuda:99", "mps"])
+@pytest.mark.parametrize("device", ["gpu", "meta", "cpu:1", "cpu:", "cpu:²", "cuda", "cuda:99", "mps", "0,1"])
 def test_a_device_that_does_not_exist_is_refused_with_the_fix(device):
     exists = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if exists.get(device):
@@ -334,10 +334,12 @@ def test_a_device_that_does_not_exist_is_refused_with_the_fix(device):
 def test_devices_are_chosen_by_local_rank(monkeypatch):
     assert choose_device("cpu") == torch.device("cpu")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert [choose_device(name, local_rank=3) for name in ("auto", "cuda", "cuda:0")] == [
+    assert [choose_device(name, local_rank=3) for name in ("auto", "cuda", "cuda:0", "0", 1)] == [
         torch.device("cuda", 1),
         torch.device("cuda", 1),
         torch.device("cuda", 0),
+        torch.device("cuda", 0),
+        torch.device("cuda", 1),
     ]
 
 

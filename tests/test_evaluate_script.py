@@ -102,6 +102,13 @@ def test_the_result_files_are_written_and_the_worst_images_drawn(weights, painte
     assert first.split()[1:5] == ["3", "missed", "0", "false"] and first.endswith("val_3.png")
 
 
+def test_the_last_line_names_the_report(weights, painted, tmp_path, capsys):
+    for report in (True, False):
+        run(weights, painted(1, "val"), tmp_path / "out", report=report, worst=0)
+        last = capsys.readouterr().out.splitlines()[-1]
+        assert (str(tmp_path / "out/report.html") in last) == (tmp_path / "out/report.html").exists() == report
+
+
 def test_results_have_the_ids_of_coco_data(weights, painted, tmp_path):
     """Categories 90 and 3, images 500 and 40, and equal file names in two folders."""
     painted(4)

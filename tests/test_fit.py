@@ -1,5 +1,7 @@
 """utils/fit.py: an epoch trains on every batch, and stops with the names of images after too many bad steps."""
 
+import sys
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -9,7 +11,7 @@ from toys import assert_equal_bits, images, make_updater, snapshot, toy
 from datasets.loader import TrainSampler
 from utils import fit as fit_module
 from utils.distributed import Ranks
-from utils.fit import Meter, NonFiniteLoss, accelerate, fit_one_epoch
+from utils.fit import Meter, NonFiniteLoss, accelerate, fit_one_epoch, progress_bar
 from utils.optim import MAX_BAD_STEPS, Plan, Schedule
 
 
@@ -172,3 +174,11 @@ def test_cudnn_searches_for_kernels_in_long_runs_with_one_input_size_only(monkey
     sampler = TrainSampler(100, 8, (64, 64), 0, multi_scale)
     assert accelerate(updater.model, sampler, updater, True, print) is updater.model  # there is no GPU
     assert torch.backends.cudnn.benchmark == searches
+
+
+def test_only_a_terminal_shows_a_progress_bar(monkeypatch, capsys):
+    """Elsewhere, as in the log file of a cluster, each update would be a line."""
+    assert list(progress_bar([1, 2, 3], "epoch", True)) == [1, 2, 3] and capsys.readouterr().err == ""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert list(progress_bar([1, 2, 3], "epoch", True)) == [1, 2, 3] and "epoch" in capsys.readouterr().err
+    assert list(progress_bar([1, 2, 3], "epoch", False)) == [1, 2, 3] and capsys.readouterr().err == ""

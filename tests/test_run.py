@@ -28,6 +28,7 @@ from utils.run import (
     environment,
     last_start,
     runs,
+    tensorboard_scalars,
 )
 
 ROOT = Path(__file__).parents[1]
@@ -222,6 +223,15 @@ def test_tensorboard_holds_numbers_and_images_and_a_resumed_run_hides_later_even
     decoded = cv2.imdecode(np.frombuffer(event.encoded_image_string, np.uint8), cv2.IMREAD_COLOR)
     assert decoded.shape == image.shape and np.abs(decoded.astype(int) - image).max() <= 2
     assert np.abs(cv2.imread(str(tmp_path / "batch.jpg")).astype(int) - image).max() <= 2
+
+
+def test_scalars_of_tensorboard_are_grouped_and_metrics_of_nothing_are_left_out():
+    row = {"epoch": 3, "loss": 2.0, "loss_box": 1.0, "val_loss": 0.5, "learning_rate": 0.1, "seconds": 9.0}
+    scalars = tensorboard_scalars(row | {"AP50": 0.25, "AP_small": -1, "AR1": 0.0})
+    assert scalars == {
+        **{"loss/total": 2.0, "loss/box": 1.0, "loss/validation": 0.5, "training/learning_rate": 0.1},
+        **{"time/seconds": 9.0, "metrics/AP50": 0.25, "metrics/AR1": 0.0},
+    }
 
 
 def test_tensorboard_file_that_failed_is_replaced(tmp_path, monkeypatch, capsys):

@@ -138,7 +138,7 @@ def start(device: str = "auto", timeout_minutes: float = 30) -> Ranks:
     """
     world_size, local_rank = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("LOCAL_RANK", 0))
     all_gpus = device == "cuda:all"
-    if world_size > 1 and device.startswith("cuda:"):
+    if world_size > 1 and (device.startswith("cuda:") or device.isdecimal()):
         raise SystemExit(f"device={device} is for one process without torchrun; under torchrun leave device=auto")
     chosen = choose_device("cuda" if all_gpus else device, local_rank)
     if world_size == 1:
@@ -150,14 +150,19 @@ def start(device: str = "auto", timeout_minutes: float = 30) -> Ranks:
     return join(chosen, timedelta(minutes=timeout_minutes))
 
 
-def choose_device(device: str = "auto", local_rank: int = 0) -> torch.device:
-    """The device with this name. `auto`: CUDA, then MPS, then CPU. Ends the program with the fix if it does not exist."""
+def choose_device(device: str | int = "auto", local_rank: int = 0) -> torch.device:
+    """The device with this name. `auto`: CUDA, then MPS, then CPU. A number is that of a GPU: 0 is cuda:0.
+
+    Ends the program with the fix if the device does not exist."""
+    device = f"cuda:{device}" if str(device).isdecimal() else str(device)
     count = {"cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available()), "cpu": 1}
     if device == "auto":
         device = next(name for name in count if count[name])
     name, colon, index = device.partition(":")
     if name not in count or (colon and not (index.isascii() and index.isdecimal())):
-        raise SystemExit(f"device={device} is not supported; use auto, cpu, mps, cuda or cuda:1")
+        raise SystemExit(
+            f"device={device} is not supported; use auto, cpu, mps, cuda or cuda:1; torchrun uses several GPUs"
+        )
     if int(index or 0) >= count[name]:
         found = f"torch {torch.__version__} finds {count[name]} {name} devices (the first is {name}:0)"
         raise SystemExit(f"device={device}, but {found}; use device=auto, or install a torch built for your GPU")

@@ -5,6 +5,7 @@ Imported only when a fault happens.
 
 import os
 import pickle
+import re
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -117,6 +118,11 @@ def refuse_blank(path: Path) -> None:
 def unreadable(path: Path, zipped: bool, error: Exception) -> CheckpointError:
     """Returns the error of a file that PyTorch's reader refuses. `zipped`: it has PyTorch's present format."""
     if isinstance(error, pickle.UnpicklingError):
+        if re.search(r"GLOBAL (ultralytics|models\.yolo)\.", str(error)):
+            return CheckpointError(
+                f"{path} is a checkpoint of Ultralytics or YOLOv5, whose networks have another architecture: its weights fit "
+                f"no model of this project. Use weights=coco, the official weights of model=, or weights=none"
+            )
         what = "holds Python objects" if zipped else "is not a PyTorch file, or an old one with Python objects"
         return CheckpointError(f"{path} {what}; they could run code when loaded: refused. Save its state dict alone")
     why = first_line(error)

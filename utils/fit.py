@@ -182,9 +182,9 @@ def _reduce_and_check(updater: Updater, ranks: Ranks, meter: Meter, recent: Iter
 
 
 def progress_bar(batches: Any, title: str, visible: bool, begun: int = 0) -> tqdm:
-    """Returns a progress bar over batches, of which an earlier start of the run has done `begun`."""
-    total = len(batches)
-    return tqdm(batches, title, initial=begun, total=total, dynamic_ncols=True, leave=False, disable=not visible)
+    """Returns a progress bar over batches, of which an earlier start of the run has done `begun`. Only a terminal shows it."""
+    hidden = None if visible else True  # None: tqdm hides the bar where standard error is no terminal
+    return tqdm(batches, title, initial=begun, total=len(batches), dynamic_ncols=True, leave=False, disable=hidden)
 
 
 @contextmanager

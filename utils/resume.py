@@ -17,7 +17,7 @@ from utils.config import ConfigError
 from utils.distributed import Interrupted, Ranks, StopSignal
 from utils.fit import Meter
 from utils.optim import Updater
-from utils.run import Run, date_and_number, last_start, run_id, runs
+from utils.run import Run, date_and_number, last_start, run_id, runs, tensorboard_scalars
 
 NOTHING_SAVED = (-1, -1)  # progress of a run folder without last.pt
 
@@ -212,7 +212,7 @@ class Saver:
             with warn_if_disk_fails(errors):
                 self.run.log(row)
                 self.updater.model.write_card(self.run, state, self.data, self.defaults)
-            self.run.scalars({name: value for name, value in row.items() if name != "epoch"}, state.epoch)
+            self.run.scalars(tensorboard_scalars(row), state.epoch)
         contents = {
             "config": self.config,
             "classes": list(self.data[0].classes),

@@ -230,6 +230,28 @@ class Run:
                 raise
 
 
+def tensorboard_scalars(row: Mapping[str, float]) -> dict[str, float]:
+    """Returns a row of log.csv as scalars of TensorBoard, whose tags are grouped: loss/box, metrics/AP50, time/seconds.
+
+    Metrics of -1 are left out: there was nothing to measure.
+    """
+    scalars = {}
+    for name, value in row.items():
+        if name == "loss":
+            scalars["loss/total"] = value
+        elif name == "val_loss":
+            scalars["loss/validation"] = value
+        elif name.startswith("loss_"):
+            scalars[f"loss/{name.removeprefix('loss_')}"] = value
+        elif name in ("seconds", "images_per_second"):
+            scalars[f"time/{name}"] = value
+        elif name in ("learning_rate", "positives", "skipped_steps"):
+            scalars[f"training/{name}"] = value
+        elif name != "epoch" and value != -1:
+            scalars[f"metrics/{name}"] = value
+    return scalars
+
+
 def code_digest(root: str | Path) -> str:
     """Returns a digest of the source files under `root` that determine a training, committed or not."""
     digest = hashlib.blake2b(digest_size=6)
