@@ -31,7 +31,7 @@ CONFIDENCE = 0.3  # the default threshold for files that do not store the confid
 class Result(NamedTuple):
     """The detections in one image, best first. Without detections, all arrays have length 0."""
 
-    boxes: np.ndarray  # float32 [n, 4] xyxy, pixels of the image, not clipped to it
+    boxes: np.ndarray  # float32 [n, 4] xyxy, pixels of the image; clipped to it, except with official weights
     scores: np.ndarray  # float32 [n]
     labels: np.ndarray  # int64 [n]
     names: tuple[str, ...]  # class names of the labels

@@ -24,6 +24,7 @@ class DetectionModel(nn.Module):
     neck: nn.Module
     head: nn.Module
     frozen = False
+    clips = True  # detections end at the borders of their image; not with official weights, whose published AP is without it
 
     @classmethod
     def options(cls, state: Mapping[str, Tensor]) -> dict[str, Any]:
@@ -71,9 +72,9 @@ class DetectionModel(nn.Module):
         return HeatMaps(self, image_size, classes)
 
     def detections(self, predictions, image_size: tuple[int, int], transforms: Tensor, **limits) -> list[Detections]:
-        """Turns predictions into detections per image, with boxes in pixels of the original image, not clipped.
+        """Turns predictions into detections per image, with boxes in pixels of the original image, clipped to it if `clips`.
 
         `image_size`: height and width of the network's input; `transforms [B, 5]`: letterbox transforms (original width and
         height, scale, left, top); `limits`: keyword arguments of `select`.
         """
-        return select(*self.decode(predictions, image_size), transforms, **limits)
+        return select(*self.decode(predictions, image_size), transforms, **{"clip": self.clips} | limits)

@@ -30,7 +30,7 @@ class MultiLabel(nn.Module):
     ) -> list[Detections]:
         """Turns predictions into detections per image, as `DetectionModel.detections` does."""
         pairs = self.pairs(predictions, image_size)
-        return select(*pairs, transforms, max_candidates=MAX_PAIRS, **limits)
+        return select(*pairs, transforms, max_candidates=MAX_PAIRS, clip=self.model.clips, **limits)
 
     def pairs(self, predictions: Any, image_size: tuple[int, int]) -> tuple[Tensor, Tensor, Tensor]:
         """Returns boxes `[B, K, 4]`, scores and labels `[B, K]` of the K best pairs of anchor point and class, best first.

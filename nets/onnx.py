@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import nets
-from nets.postprocess import Detections
+from nets.postprocess import Detections, clip_to_images
 from utils.checkpoint import CheckpointError
 from utils.images import into_original
 from utils.validate import first_line, fitting, validated
@@ -83,14 +83,16 @@ class OnnxModel:
         confidence: float | Tensor = 0.001,
         nms_iou: float = 0.65,
         max_detections: int = 300,
+        clip: bool | None = None,
     ) -> list[Detections]:
         """Turns predictions into detections per image, as `DetectionModel.detections` does.
 
         An image has at most as many as the `max_detections` of the export. With a threshold for each class, detections above
-        the lowest one count against this limit.
+        the lowest one count against this limit. `clip=None`: as the exported model does.
         """
+        clip = self.about.get("clip", False) if clip is None else clip
         if self._decoder is not None:
-            limits = {"confidence": confidence, "nms_iou": nms_iou, "max_detections": max_detections}
+            limits = {"confidence": confidence, "nms_iou": nms_iou, "max_detections": max_detections, "clip": clip}
             return self._decoder.detections(predictions, image_size, transforms.cpu(), **limits)
         least = torch.as_tensor(confidence, dtype=torch.float32).expand(self.num_classes)
         limits = {"confidence": least.min().reshape(1).numpy(), "nms_iou": np.array([nms_iou], np.float32)}
@@ -103,6 +105,8 @@ class OnnxModel:
         ):
             raise CheckpointError(f"{self._path} returns unknown classes or boxes that are not finite: export it again")
         boxes, labels = into_original(boxes, transforms.cpu()[:, None]), labels.long()
+        if clip:
+            boxes = clip_to_images(boxes, transforms.cpu())
         keep &= scores >= least[labels.clamp(min=0)]
         return [
             Detections(*(x[i][keep[i]][:max_detections] for x in (boxes, scores, labels))) for i in range(len(keep))

@@ -28,11 +28,12 @@ def select(
     nms_iou: float = 0.65,
     max_detections: int = 300,
     max_candidates: int = MAX_CANDIDATES,
+    clip: bool = False,
 ) -> list[Detections]:
     """Applies the confidence threshold and NMS per class to boxes `[B, A, 4]` xyxy, scores and labels `[B, A]`.
 
     `transforms [B, 5]`: letterbox transforms. `confidence` may be a tensor [C], a threshold for each class. Boxes with a
-    coordinate that is not finite are left out.
+    coordinate that is not finite are left out. With `clip`, boxes end at the borders of their image.
     """
     if boxes.device.type in NO_FLOAT64:
         boxes, scores, labels, transforms = (x.cpu() for x in (boxes, scores, labels, transforms))
@@ -44,11 +45,18 @@ def select(
     scores, order = (x[:, : max(counts, default=0)] for x in (scores, order))
     labels, boxes = labels.gather(1, order), boxes.gather(1, order[..., None].expand(-1, -1, 4))
     original = into_original(boxes, transforms[:, None]).float()
+    if clip:
+        original = clip_to_images(original, transforms)
     detections = []
     for b, count in enumerate(counts):
         kept = nms(boxes[b, :count], scores[b, :count], labels[b, :count], nms_iou, max_detections)
         detections.append(Detections(original[b, kept], scores[b, kept], labels[b, kept]))
     return detections
+
+
+def clip_to_images(boxes: Tensor, transforms: Tensor) -> Tensor:
+    """Clips boxes `[B, n, 4]` xyxy in pixels of the original images. `transforms [B, 5]`: their letterbox transforms."""
+    return boxes.clamp(min=0).minimum(transforms[:, None, [0, 1, 0, 1]])
 
 
 def nms(boxes: Tensor, scores: Tensor, labels: Tensor, nms_iou: float, max_detections: int) -> Tensor:

@@ -158,6 +158,7 @@ def load_official(path: Path, model: str, classes: Sequence[str] | None) -> tupl
     if not known and len(wanted) != rows:
         raise ValueError(f"{path} predicts {rows} classes, classes= has {len(wanted)} names, and not all are COCO's")
     network = nets.build(model, len(wanted), state)
+    network.clips = False
     with fitting(path):
         state = pretrained.adapt_classes(state, names if known else None, wanted, network)
         load_matching(network, state).require(backbone=1.0, neck=1.0, head=1.0)

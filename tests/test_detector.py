@@ -247,6 +247,7 @@ def test_classes_select_rows_of_coco_weights_by_name(tmp_path):
             selected = rows[[COCO_CLASSES.index("dog"), COCO_CLASSES.index("person")]]
             assert torch.equal(loaded.model.state_dict()[name], selected)
     assert loaded.image_size == (416, 416) and load(path, "yolox_nano").classes == COCO_CLASSES
+    assert not loaded.model.clips  # the published AP is without it
     with pytest.raises(ValueError, match="not all are COCO's"):
         load(path, "yolox_nano", ["dog", "dragon"])
 

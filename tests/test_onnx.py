@@ -50,6 +50,22 @@ def test_results_do_not_depend_on_the_number_of_images(file):
         assert all(torch.equal(a, b) for a, b in zip(alone, together[number], strict=True))
 
 
+@pytest.mark.parametrize("outputs", ["detections", "raw"])
+def test_boxes_are_clipped_as_by_the_exported_checkpoint(weights, tmp_path, outputs):
+    clipped = export.main(export.Config(str(weights), str(tmp_path / "a.onnx"), check_images=2, outputs=outputs))
+    unclipped = with_metadata(clipped, tmp_path / "b.onnx", clip="false")  # as of official weights
+    older = with_metadata(clipped, tmp_path / "c.onnx", clip=None)
+    image = demo.draw_image(1)[0]
+    height, width = image.shape[:2]
+    ours, *theirs = (Detector(path, confidence=0.1)(image)[0] for path in (weights, clipped, unclipped, older))
+    np.testing.assert_allclose(theirs[0].boxes, ours.boxes, atol=0.05)
+    for found in (ours, theirs[0]):
+        assert len(found.boxes) > 20 and found.boxes.min() == 0
+        assert found.boxes[:, 2].max() == width and found.boxes[:, 3].max() == height
+    for found in theirs[1:]:
+        assert found.boxes.min() < -1 and len(found.boxes) >= len(ours.boxes)
+
+
 def test_no_more_detections_than_wanted(file):
     inputs, transforms = Detector(file).prepare([demo.draw_image(0)[0]])
     all_of_them, some = (

@@ -181,6 +181,27 @@ def test_boxes_are_converted_to_the_original_image_and_not_clipped():
     assert second.boxes.tolist() == [[-9, 5, 15, 21]]
 
 
+def test_clipped_boxes_end_at_the_borders_of_their_image():
+    boxes = torch.tensor([[[-8.0, 16, 40, 48], [150, 100, 170, 130], [10, 20, 30, 40]]])
+    scores, labels = torch.tensor([[0.9, 0.8, 0.7]]), torch.tensor([[0, 1, 2]])
+    transforms = torch.tensor([[640.0, 480, 0.25, 0, 0]])
+    (found,) = select(boxes, scores, labels, transforms, 0.1, 0.65, 300, clip=True)
+    assert found.boxes.tolist() == [[0, 64, 160, 192], [600, 400, 640, 480], [40, 80, 120, 160]]
+    assert found.labels.tolist() == [0, 1, 2] and found.scores.tolist() == pytest.approx([0.9, 0.8, 0.7])
+
+
+@pytest.mark.parametrize("clips", [True, False])
+def test_a_model_of_this_program_clips_by_default(clips):
+    torch.manual_seed(0)
+    model = detector("yolox", 3)
+    assert model.clips
+    model.clips = clips
+    predictions = Predictions(torch.randn(1, 8400, 4), torch.full((1, 8400), 5.0), torch.randn(1, 8400, 3))
+    (found,) = model.detections(predictions, (640, 640), torch.tensor([[60.0, 50, 10, 0, 0]]))
+    inside = (found.boxes >= 0) & (found.boxes <= torch.tensor([60.0, 50, 60, 50]))
+    assert len(found.boxes) > 50 and bool(inside.all()) == clips
+
+
 def test_an_image_has_the_same_detections_alone_and_in_a_batch():
     batch = crowd(300, 4, batch=3)
     for b, together in enumerate(detect(*batch, confidence=0.1, nms_iou=0.5, max_detections=300)):
@@ -194,5 +215,6 @@ def test_a_model_that_is_sure_of_everything_compares_a_bounded_number_of_boxes(m
     sizes, original = [], postprocess.nms
     monkeypatch.setattr(postprocess, "nms", lambda boxes, *rest: sizes.append(len(boxes)) or original(boxes, *rest))
     predictions = Predictions(torch.randn(2, 8400, 4), torch.full((2, 8400), 5.0), torch.randn(2, 8400, 80))
-    detections = detector("yolox", 80).detections(predictions, (640, 640), torch.tensor([IDENTITY] * 2))
+    model, transforms = detector("yolox", 80), torch.tensor([IDENTITY] * 2)
+    detections = model.detections(predictions, (640, 640), transforms)
     assert sizes == [MAX_CANDIDATES] * 2 and [len(one.scores) for one in detections] == [300, 300]

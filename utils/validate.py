@@ -295,6 +295,7 @@ _ONNX = {
     "nms_iou": number(0, 1),
     "max_detections": whole(1, 10**6),
     "padding": whole(0, 255),
+    "clip": one_of(True, False),
 }
 SCHEMAS = {"checkpoint": _CHECKPOINT, "onnx": _ONNX}
 _FOR_RESUMING = ("model", "updater", "meter.batches", "state.rows", "constants", "freeze_epochs", "batch_sizes")
