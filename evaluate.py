@@ -1,6 +1,6 @@
 """Evaluates a checkpoint on a data set: python evaluate.py runs/RUN/best.pt [data=data/val.txt]
 
-Official weights: python evaluate.py checkpoint=yolox_s.pth model=yolox_s data=instances_val2017.json
+Official weights: python evaluate.py model=yolox_s data=instances_val2017.json
 """
 
 import json

@@ -11,6 +11,7 @@ A new page needs nothing here, unless it uses a file that is missing in `stand_i
 import ast
 import contextlib
 import glob
+import itertools
 import json
 import os
 import re
@@ -64,7 +65,7 @@ EXCEPTIONS = {  # command -> why it does not run here
     "#!/bin/bash": "a script for Slurm, which needs a cluster",  # the first line of a script stands for all of it
 }
 SLOW = (
-    r"^torchrun|checkpoint=coco|evaluate\.py .*model=|epochs=100 |export\.py|suspects data|\.onnx|^python train\.py$"
+    r"^torchrun|checkpoint=coco|evaluate\.py .*model=|epochs=100 |export\.py|tools\.suspects|\.onnx|^python train\.py$"
     r"|tests\.fuzz|benchmarks\.scaling"
 )
 
@@ -124,12 +125,12 @@ def stand_ins(tmp_path_factory) -> Path:
     """A folder with everything that the pages name: data sets, images, a video, a run, weights."""
     folder = tmp_path_factory.mktemp("pages")
     parts = {"train": range(6), "val": range(6, 9), "test": range(9, 11)}
-    for name in ("data/mine", "FOLDER", "data/tiles"):
+    for name in ("data/mine", "FOLDER", "data/tiles", "data/voc"):
         (folder / name).mkdir(parents=True)
         drawn(folder / name, parts)
         (folder / name / "classes.txt").write_text("\n".join(demo.CLASSES))
-    for part in ("train", "val"):
-        (folder / f"data/tiles/{part}.txt").rename(folder / f"data/tiles/all_{part}.txt")
+    for name, part in itertools.product(("tiles", "voc"), ("train", "val")):
+        (folder / f"data/{name}/{part}.txt").rename(folder / f"data/{name}/all_{part}.txt")
     for name in ("images", "new_images", "large_images", "data/VOC2012"):
         (folder / name).mkdir()
         for number in range(3 if "images" in name else 9):
@@ -212,8 +213,10 @@ def overrides_of(script: str, words: list[str]) -> list[str]:
     return [*OVERRIDES.get(script, "").split(), *(OF_OFFICIAL_WEIGHTS if with_model else [])]
 
 
-def run(command: str) -> str:
-    """Runs a command of a page in the current folder and returns the name of its script. Fails unless it succeeds."""
+def run(command: str, alone: bool = True) -> str:
+    """Runs a command of a page in the current folder and returns the name of its script. Fails unless it succeeds.
+
+    `alone`: the commands before it on its page were not run, so what it needs is made here."""
     words = filled(command)
     if words[0] == "export":
         name, value = words[1].split("=")
@@ -228,11 +231,11 @@ def run(command: str) -> str:
     assert words[0] == "python", f"{command}: run() cannot run {words[0]}; extend it, or add the command to EXCEPTIONS"
     is_module = words[1] == "-m"
     script, *rest = words[2:] if is_module else words[1:]
-    if "resume=true" in rest:
+    if alone and "resume=true" in rest:
         run(command.replace("resume=true", ""))
-    if script == "tools.convert":
-        for folder in ("data/mine", "data/tiles"):  # it writes a new data set there
-            shutil.rmtree(folder)
+    if alone and script == "tools.convert":
+        for folder in ("data/mine", "data/tiles", "data/voc"):  # it writes a new data set there
+            shutil.rmtree(folder, ignore_errors=True)
     more = ["epochs=2"] * ("resume=true" in rest)  # the first epoch is done
     return run_python(script, is_module, [*rest, *overrides_of(script, rest), *more])
 
@@ -298,6 +301,29 @@ def test_a_command_of_a_page_runs_and_writes_what_it_promises(command, place, ca
     changed = {path.relative_to(place) for path, when in files(place).items() if before.get(path) != when}
     assert not missing(script, filled(command), changed), (sorted(map(str, changed)), capsys.readouterr().out)
     assert changed or capsys.readouterr().out or script in ("export", "pip")
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_readme_run_in_order_with_nothing_but_the_files_of_a_user(place, monkeypatch, capsys):
+    """What a command needs is made by those before it, except the data, the images and the videos of the user."""
+    for folder in ("runs", "data/mine", "data/tiles", "data/voc", "docs"):
+        shutil.rmtree(folder)
+    for path in (*place.glob("*.pt"), *place.glob("*.py")):
+        path.unlink()
+    lines = [" ".join(line.split()) for line in pages.code_lines(text_of(ROOT / "README.md"), "bash")]
+    done = [line for line in lines if line not in EXCEPTIONS]
+    assert len(done) > 10
+    for line in done:
+        mine = sorted(path.name for path in place.glob("runs/mine-*-1"))
+        command = line.replace("mine-DATE-1", mine[0]) if mine else line
+        before = files(place)
+        script = run(command, alone=False)
+        changed = {path.relative_to(place) for path, when in files(place).items() if before.get(path) != when}
+        words = filled(command) if "resume=true" not in line else []  # the first image grid is there already
+        assert not missing(script if words else "", words, changed), (line, capsys.readouterr().out)
+    assert len(list(place.glob("runs/mine-*"))) == 2  # resume=true continued the first one; torchrun began another
+    rows = (place / "runs" / mine[0] / "log.csv").read_text().splitlines()
+    assert [row.partition(",")[0] for row in rows[1:]] == ["1", "2"]
 
 
 TO_RUN = [one for one in BLOCKS if first_line(one[1]) not in EXCEPTIONS]
