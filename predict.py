@@ -6,6 +6,7 @@ IMAGES is an image, a folder, a pattern ("in/*.jpg"), a video file, a camera num
 import errno
 import glob
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
@@ -275,6 +276,11 @@ def predict_all(
     return True
 
 
+def command(words: list[str]) -> None:
+    """Predicts with the arguments `words`. SIGTERM, which ends containers and jobs, keeps the results as Ctrl-C does."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    main(override(Config(), words, {"checkpoint": is_weights, "source": is_source}))
+
+
 if __name__ == "__main__":
-    positional = {"checkpoint": is_weights, "source": is_source}
-    run_script(lambda: main(override(Config(), sys.argv[1:], positional)), "stopped", "lower batch_size=")
+    run_script(lambda: command(sys.argv[1:]), "stopped", "lower batch_size=")

@@ -1,6 +1,8 @@
 """predict.py: every kind of source, no image overwritten or lost, and the boxes of the evaluation."""
 
 import json
+import os
+import signal
 import threading
 from pathlib import Path
 
@@ -396,6 +398,24 @@ def test_ctrl_c_in_a_video_keeps_the_frames_and_boxes_before_it(weights, film, t
     assert "stopped" in capsys.readouterr().out and threading.active_count() == threads
     assert len(frames_in(tmp_path / "out/film.mp4")) == 3
     assert {entry["frame"] for entry in entries(tmp_path / "out")} == {0, 1, 2}
+
+
+def test_sigterm_keeps_the_video_and_the_boxes(weights, film, tmp_path, monkeypatch):
+    network, calls, before = Detector.network, [], signal.getsignal(signal.SIGTERM)
+
+    def ended(self, batch):
+        calls.append(1)
+        if len(calls) == 4:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return network(self, batch)
+
+    monkeypatch.setattr(Detector, "network", ended)
+    words = {"checkpoint": weights, "source": film, "output": tmp_path / "out", "batch_size": 1, "device": "cpu"}
+    try:
+        predict.command([f"{name}={value}" for name, value in words.items()])
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert len(frames_in(tmp_path / "out/film.mp4")) == 3 and len(calls) == 4
 
 
 def test_an_image_that_cannot_be_written_is_an_error(weights, tmp_path, monkeypatch):

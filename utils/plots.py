@@ -276,7 +276,7 @@ def prediction_sheet(dataset, detections: Iterable[dict], count: int = 8, confid
         boxes, classes, crowd = data.boxes_of(index)
         truth = draw_boxes(image, boxes * scale, np.where(crowd, len(names) - 1, classes), names)
         found = draw_boxes(image, xywh_to_xyxy(rows[:, :4]) * scale, rows[:, 4], names, rows[:, 5])
-        drawn += [_titled(truth, "ground truth"), _titled(found, f"prediction, from {confidence:g}")]
+        drawn += [_titled(truth, "ground truth"), _titled(found, f"prediction, score at least {confidence:g}")]
     return contact_sheet(drawn, COLUMNS)
 
 
