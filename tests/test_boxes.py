@@ -117,6 +117,22 @@ def test_ciou_is_at_most_the_iou_and_one_only_for_the_same_box():
     assert np.allclose(result, ciou(torch.from_numpy(first), torch.from_numpy(second)).numpy(), atol=1e-15)
 
 
+def test_the_weight_of_the_aspect_ratios_in_ciou_has_no_gradient():
+    """The gradient is that of a copy of the formula whose weight is a constant, and it differs from that of a variable one."""
+    box = torch.tensor([2.0, 3, 14, 9], dtype=torch.float64, requires_grad=True)
+    other = torch.tensor([0.0, 0, 10, 10], dtype=torch.float64)
+    overlap, distance = iou(box, other), ((box[:2] + box[2:] - other[:2] - other[2:]) / 2).square().sum()
+    diagonal = (torch.maximum(box[2:], other[2:]) - torch.minimum(box[:2], other[:2])).square().sum()
+    angles = [torch.atan((x[2] - x[0]) / (x[3] - x[1])) for x in (box, other)]
+    shape = 4 / np.pi**2 * (angles[0] - angles[1]) ** 2
+    weight = shape / (1 - overlap + shape)
+    constant, variable = (overlap - distance / diagonal - w * shape for w in (weight.detach(), weight))
+    wanted, wrong, found = (
+        torch.autograd.grad(x, box, retain_graph=True)[0] for x in (constant, variable, ciou(box, other))
+    )
+    assert torch.allclose(found, wanted, atol=1e-8) and not torch.allclose(found, wrong, rtol=1e-2)
+
+
 def test_ciou_has_finite_gradients_that_pull_distant_boxes_together():
     other = torch.tensor([[0.0, 0, 10, 10]]).expand(4, 4)
     boxes = torch.tensor([[0.0, 0, 10, 10], [50, 50, 60, 60], [3, 3, 3, 3], [2, 2, 8, 12]], requires_grad=True)

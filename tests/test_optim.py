@@ -284,7 +284,8 @@ def test_frozen_backbone_and_its_ema_keep_every_bit(optimizer):
     now, averaged = updater.model.state_dict(), updater.ema.model.state_dict()
     parts = [k for k in now if k.startswith("backbone.")]
     assert all(torch.equal(start[k], now[k]) and torch.equal(start[k], averaged[k]) for k in parts)
-    assert not torch.equal(now["neck.reduce_stride32.conv.weight"], averaged["neck.reduce_stride32.conv.weight"])
+    neck = "neck.reduce_stride32.conv.weight"
+    assert not torch.equal(now[neck], averaged[neck]) and not torch.equal(start[neck], averaged[neck])
     fit_detector(updater, 2, frozen=False)
     assert not torch.equal(start["backbone.stem.conv.weight"], updater.ema.model.backbone.stem.conv.weight)
 
@@ -389,6 +390,17 @@ def test_clipping_limits_the_norm_of_the_gradient():
         assert torch.allclose(before - weight, 0.01 * torch.tensor([move]), atol=1e-6)
 
 
+def test_clipping_in_fp16_sees_gradients_without_the_loss_scale():
+    moves = []
+    for amp in ("none", "fp16"):
+        updater = make_updater(toy(), amp=amp, clip=2.0)
+        before = updater.model[0].weight.clone()
+        updater.step(100 * updater.model.train()(images(0)).square().mean())
+        assert updater.skipped == 0
+        moves.append(updater.model[0].weight.detach() - before)
+    assert moves[0].abs().max() > 1e-4 and torch.allclose(*moves, rtol=1e-4, atol=1e-9)
+
+
 def test_step_uses_the_learning_rate_of_the_schedule():
     model = nn.Sequential(nn.Linear(1, 1, bias=False), nn.BatchNorm1d(1))
     schedule = Schedule(Plan(4, 1, 2, 3, 128, 64), "cosine", 0.1, 0.01, 1, 1)
@@ -471,6 +483,19 @@ def test_resumed_training_equals_uninterrupted_training_bit_for_bit(optimizer, f
     assert_equal_bits(snapshot(updater), snapshot(again))
     assert torch.equal(updater.good_statistics, again.good_statistics)
     assert (again.step_number, again.learning_rate) == (5, updater.learning_rate)
+
+
+def test_resumed_fp16_training_continues_with_the_scale_of_the_loss():
+    """And with the number of good steps, after which the scale grows."""
+    updater = make_updater(toy(), amp="fp16")
+    for step in range(2):
+        bad_step(updater)
+        good_step(updater, step)
+    again = make_updater(toy(1), amp="fp16")
+    fresh = again.scaler.state_dict()
+    again.load_state_dict(copy.deepcopy(updater.state_dict()))
+    for name in ("scale", "_growth_tracker"):
+        assert again.scaler.state_dict()[name] == updater.scaler.state_dict()[name] != fresh[name]
 
 
 def test_bad_step_right_after_resuming_restores_the_loaded_statistics():

@@ -7,7 +7,7 @@ from torchvision.ops import batched_nms
 from toys import detector
 
 from nets import postprocess
-from nets.postprocess import MAX_CANDIDATES, select
+from nets.postprocess import FAR, MAX_CANDIDATES, select
 from nets.yolox import Predictions
 from utils.images import boxes_to_input, into_original, letterbox
 
@@ -81,6 +81,14 @@ def test_nms_equals_the_definition_also_with_a_huge_box(huge):
         boxes[0, 7], scores[0, 7] = torch.tensor([-huge, -huge, huge, huge]), 1.0
     kept = slow_nms(boxes[0].tolist(), scores[0].tolist(), labels[0].tolist(), 0.65)
     assert_kept(detect_one(boxes, scores, labels), boxes[0], scores[0], labels[0], kept)
+
+
+def test_boxes_of_two_classes_never_overlap_in_nms_wherever_they_are():
+    """Along the diagonal of what NMS distinguishes, from edge to edge: the classes are moved apart by its whole length."""
+    corner = torch.arange(-FAR, FAR, FAR / 10)
+    boxes = torch.stack([corner, corner, corner + 20, corner + 20], 1).repeat(2, 1)[None]
+    labels, scores = torch.arange(2).repeat_interleave(20)[None], torch.linspace(0.9, 0.1, 40)[None]
+    assert len(detect_one(boxes, scores, labels).scores) == 40
 
 
 def test_confidence_threshold_removes_lower_scores_only():
