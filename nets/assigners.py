@@ -12,6 +12,7 @@ from utils.boxes import ciou, pairwise_iou
 CENTER_RADIUS = 1.5  # strides
 MAX_PAIRS = 2**24  # boxes times anchor points per chunk of images: up to fourteen tensors of 64 MiB exist at once
 MAX_POSITIVES = 10  # anchor points per box
+TIE = 1e-4  # costs (sums of IoUs, alignments) that differ by less tie: rounding must not decide
 
 
 class Assignment(NamedTuple):
@@ -35,6 +36,15 @@ def _in_chunks(assign: Callable[..., Assignment]) -> Callable[..., Assignment]:
         return Assignment(*map(torch.cat, zip(*parts, strict=True)))
 
     return assign_chunks
+
+
+def _tie_order(points: Tensor) -> Tensor:
+    """A number in 0..1 for each point `[..., 2]`: times TIE, it gives ties an order that rounding does not change.
+
+    Anchor points at the same distance from a box tie where predictions are alike: in a network from scratch, and on a plain
+    background. The factors (of the R2 sequence) give neighbors numbers that are far apart.
+    """
+    return (points[..., 0] * 0.7548776662 + points[..., 1] * 0.5698402910) % 1
 
 
 @torch.no_grad()
@@ -78,17 +88,19 @@ def simota(
     Candidates are the anchor points in the center region of any box. The cost of a pair is
     BCE(sqrt(class * objectness), one-hot) summed over the classes + 3 * -log(IoU + 1e-8) + 1e6 outside of the box's own center
     region. A box takes its k cheapest candidates, with k = int(sum of its ten highest IoUs), at least 1. An anchor point that
-    several boxes take is matched with the box of lowest cost among all boxes.
+    several boxes take is matched with the box of lowest cost among all boxes. For a box, costs that differ by less than TIE are
+    ordered by the places of the anchor points, and a sum of IoUs less than TIE below a whole number is that number.
     """
     inside = _in_center_region(centers, strides, targets, labels)  # [B, M, A]
     candidate = inside.any(1, keepdim=True) & (labels >= 0)[..., None]
 
     overlap = pairwise_iou(targets, boxes).where(candidate, 0)
-    cost = _class_cost(objectness, classes, labels) - 3 * (overlap + 1e-8).log() + 1e6 * ~inside
+    cost = _class_cost(objectness, classes, labels, TIE * _tie_order(centers))
+    cost = cost - 3 * (overlap + 1e-8).log() + 1e6 * ~inside
     cost = cost.where(candidate, torch.inf)
 
     count = min(MAX_POSITIVES, boxes.shape[1])
-    k = overlap.topk(count, -1).values.sum(-1, keepdim=True).int().clamp(min=1)  # [B, M, 1]
+    k = overlap.topk(count, -1).values.sum(-1, keepdim=True).add(TIE).int().clamp(min=1)  # [B, M, 1]
     cheapest = cost.topk(count, -1, largest=False)
     taken = (torch.arange(count, device=boxes.device) < k) & cheapest.values.isfinite()
     matched = torch.zeros_like(candidate).scatter(2, cheapest.indices, taken)  # [B, M, A]
@@ -99,8 +111,8 @@ def simota(
     return Assignment(positive, index * positive, overlap.gather(1, index[:, None])[:, 0] * positive)
 
 
-def _class_cost(objectness: Tensor, classes: Tensor, labels: Tensor) -> Tensor:
-    """BCE of sqrt(class * objectness) and the one-hot label of each box, summed over the classes -> `[B, M, A]`.
+def _class_cost(objectness: Tensor, classes: Tensor, labels: Tensor, offset: Tensor) -> Tensor:
+    """BCE of sqrt(class * objectness) and the one-hot label of each box, summed over the classes, + offset -> `[B, M, A]`.
 
     The sum splits into one term per anchor point and one per pair, which avoids a tensor `[B, M, A, C]`. Logarithms are clamped
     at -100, as in PyTorch's BCE.
@@ -109,7 +121,7 @@ def _class_cost(objectness: Tensor, classes: Tensor, labels: Tensor) -> Tensor:
     absent = -torch.log1p(-p).clamp(min=-100)
     rows = labels.clamp(min=0)[..., None].expand(-1, -1, p.shape[2])
     present = -p.gather(1, rows).log().clamp(min=-100)
-    return absent.sum(1, keepdim=True) - absent.gather(1, rows) + present
+    return (absent.sum(1) + offset)[:, None] - absent.gather(1, rows) + present
 
 
 @torch.no_grad()
@@ -126,6 +138,7 @@ def task_aligned(
     0 the nearest one of the finest level. An anchor point that several boxes take is matched with the box of highest CIoU.
     Unlike in YOLOv8 and YOLOv9, it is matched with a box whose first choice it is, if there is one. So a small box inside a
     large one keeps an anchor point. Only a box that shares its first choice with another box can end without any.
+    For a box, alignments that differ by less than TIE of their value are ordered by the places of the anchor points.
     The score of an anchor point is alignment / (highest alignment of its box) * (highest CIoU of its box), where "highest" goes
     over the anchor points matched with the box.
     """
@@ -136,12 +149,13 @@ def task_aligned(
     rows = labels.clamp(min=0)[..., None].expand_as(overlap)
     alignment = classes.transpose(1, 2).gather(1, rows).sigmoid().sqrt() * overlap**6  # [B, M, A]
 
-    best = alignment.where(inside, 0).topk(min(MAX_POSITIVES, boxes.shape[1]))
+    ordered = alignment * (1 + TIE * _tie_order(centers))[:, None]
+    best = ordered.where(inside, 0).topk(min(MAX_POSITIVES, boxes.shape[1]))
     found = best.values > 0
     missing = ~found.any(-1, keepdim=True)
     # The nearest anchor point of a level is at most .71 strides away, so adding the stride makes the finest level the nearest.
     nearest = (distance.norm(dim=-1) + strides[:, None]).where(real, torch.inf).argmin(-1, keepdim=True)
-    highest = alignment.where(real, 0).max(-1, keepdim=True)
+    highest = ordered.where(real, 0).max(-1, keepdim=True)
     chosen = torch.where(missing, torch.where(highest.values > 0, highest.indices, nearest), best.indices)
     taken = (found | missing) & real
 

@@ -29,6 +29,11 @@ def slow_log(x):
     return max(math.log(x), -100) if x > 0 else -100
 
 
+def slow_tie(point):
+    """What a tie adds to a cost: a number below 1e-4 that depends on the place of the anchor point."""
+    return 1e-4 * ((0.7548776662 * point[0] + 0.5698402910 * point[1]) % 1)
+
+
 def slow_cost(objectness, classes, label, overlap, inside):
     """BCE of sqrt(class * objectness) and the one-hot label, 3 * -log(IoU), and 1e6 outside of the center region."""
     total = 0.0 if inside else 1e6
@@ -52,8 +57,9 @@ def slow_simota(boxes, objectness, classes, centers, strides, targets, labels):
         for a in candidates:
             overlap[m, a] = slow_iou(targets[m], boxes[a])
             cost[m, a] = slow_cost(objectness[a], classes[a], labels[m], overlap[m, a], inside[m, a])
+            cost[m, a] += slow_tie(centers[a])
         ten_best = sorted((overlap[m, a] for a in candidates), reverse=True)[:10]
-        k = max(int(sum(ten_best)), 1)
+        k = max(int(sum(ten_best) + 1e-4), 1)
         for a in sorted(candidates, key=lambda a: cost[m, a])[:k]:  # noqa: B023 used within the loop
             takers.setdefault(a, []).append(m)
     chosen = {a: ms[0] if len(ms) == 1 else min(real, key=lambda m: cost[m, a]) for a, ms in takers.items()}  # noqa: B023
@@ -378,3 +384,30 @@ def test_task_aligned_gives_every_box_an_anchor_point():
     match, strides = check("task_aligned", inputs), inputs[4].expand(1, -1)
     assert [int((match.index == m)[match.positive].sum()) for m in range(1, 5)] == [1] * 4
     assert (strides[match.positive & (match.index > 0)] == 8).all() and (match.index == 0)[match.positive].sum() >= 6
+
+
+@every_assigner
+def test_rounding_does_not_decide_ties(name):
+    """All predictions are alike, as in a network from scratch: anchor points at the same distance from a box tie.
+
+    Many anchor points predict the third box perfectly, so that the sum of its IoUs is 10 or a little less.
+    """
+    targets = torch.tensor([[[10.0, 6, 22, 18], [70, 10, 82, 22], [8, 38, 64, 62]]])
+    boxes, objectness, classes, centers, strides, _, labels = scene(
+        targets, torch.tensor([[0, 1, 2]]), dtype=torch.float32
+    )
+    half = strides[:, None] * 0.75
+    boxes = torch.cat([centers - half, centers + half], 1)[None]
+    boxes[0, centers[:, 1] > 36] = targets[0, 2]
+    inputs = [boxes, torch.zeros_like(objectness), torch.zeros_like(classes)]
+
+    def assign(rounding):
+        predictions = [x * (1 + rounding * torch.randn_like(x)) + rounding * torch.randn_like(x) for x in inputs]
+        return run(name, *predictions, centers, strides, targets, labels)
+
+    expected = assign(0.0)
+    assert (expected.positive & (expected.index == 2)).sum() == 10
+    for seed in range(20):
+        torch.manual_seed(seed)
+        match = assign(1e-7)
+        assert torch.equal(match.positive, expected.positive) and torch.equal(match.index, expected.index)

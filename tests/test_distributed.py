@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from simulated_gpu import simulated_gpu
-from small import log_of
+from small import log_of, only_run
 from torch import nn
 from torch._dynamo.testing import CompileCounter
 from toys import FAMILIES, make_updater, toy
@@ -24,6 +24,7 @@ from toys import FAMILIES, make_updater, toy
 import nets
 import train
 from datasets import formats
+from datasets.annotations import annotation_line
 from datasets.dataset import DetectionDataset
 from datasets.loader import TrainSampler, ValSampler, build_loader
 from datasets.mosaic import Augment
@@ -314,6 +315,33 @@ def test_a_single_process_needs_no_process_group():
     ranks.check_same({"batch_size": 4})
 
 
+def test_batch_norms_of_a_single_process_on_a_cpu_are_exact():
+    """Those of PyTorch are not, in large channels-last tensors: they add up all pixels one after the other in float32."""
+    torch.manual_seed(0)
+    x = (torch.randn(4, 16, 200, 200) + 3).contiguous(memory_format=torch.channels_last)
+    plain, ours = nn.BatchNorm2d(16), Ranks().wrap(nn.BatchNorm2d(16))
+    exact = nn.BatchNorm2d(16).double()(x.double())
+    errors = [float((norm(x) - exact).detach().abs().max()) for norm in (ours, plain)]
+    assert errors[0] < 2e-6 and errors[1] > 10 * errors[0]
+    assert torch.allclose(ours.running_var, plain.running_var, rtol=1e-3)
+
+
+def test_gradients_of_exact_batch_norms_are_those_of_pytorch():
+    norms = [nn.BatchNorm2d(5).double() for _ in range(2)]
+    nn.init.uniform_(norms[0].weight), nn.init.uniform_(norms[0].bias)
+    norms[1].load_state_dict(norms[0].state_dict())
+    convert_sync_bn(norms[1])
+    x, found = torch.randn(3, 5, 40, 56, dtype=torch.float64), []
+    for norm in norms:
+        leaf = x.clone().requires_grad_()
+        y = norm(leaf)
+        y.pow(3).sum().backward()
+        found.append([y.detach(), leaf.grad, norm.weight.grad, norm.bias.grad, norm.running_mean, norm.running_var])
+    assert type(norms[1]) is not nn.BatchNorm2d and norms[1].num_batches_tracked == 1
+    for a, b in zip(*found, strict=True):
+        assert torch.allclose(a, b, rtol=1e-9, atol=1e-9)
+
+
 def test_models_with_sync_bn_are_saved_and_evaluated_as_without():
     model, plain = network(), network()
     assert list(convert_sync_bn(model).state_dict()) == list(plain.state_dict())
@@ -546,6 +574,45 @@ def test_the_weights_of_rank_0_decide_the_width_of_the_model_on_all_ranks(real_t
     given, found = torch.load(wide_weights), real_three["wide model"]
     assert all(torch.equal(value, given[name]) for name, value in found.items() if ".class_predictors." not in name)
     assert found["head.class_predictors.0.weight"].shape == (2, 80, 1, 1)
+
+
+def nothing(ranks):
+    """The work of ranks that only train."""
+
+
+def one_epoch(shared, folder, name, model, weights, seed):
+    """The constants of an epoch on 24 images of BCCD, with a learning rate of 0."""
+    file = folder / "train.txt"
+    if not file.exists():
+        data = formats.read(str(shared / "data/bccd/BCCD/ImageSets/Main/train.txt"), "train", bad_boxes="drop")
+        rows = [slice(data.starts[i], data.starts[i + 1]) for i in range(24)]
+        lines = [
+            annotation_line(data.path(i), data.boxes[r], data.labels[r], data.crowd[r]) for i, r in enumerate(rows)
+        ]
+        file.write_text("\n".join(lines))
+        (folder / "classes.txt").write_text("\n".join(data.classes))
+    data = {"train": str(file), "val": str(file), "output": str(folder / name), "timeout_minutes": 2}
+    sizes = {"image_size": (96, 96), "batch_size": 8, "epochs": 1, "freeze_epochs": 0, "workers": 0, "device": "cpu"}
+    rates = {"learning_rate": 0.0, "min_learning_rate": 0.0, "seed": seed}
+    return train.Config(**data, **sizes, **rates, model=model, weights=weights and str(shared / weights))
+
+
+# model, weights, seed; with THAW_SEEDS=20 yolox_nano from scratch with 20 seeds
+EPOCHS = [("yolox_nano", "weights/yolox_nano.pth", 5), ("yolov9_t", None, 1)]
+EPOCHS += [("yolox_nano", None, seed) for seed in range(int(os.environ.get("THAW_SEEDS", 2)))]
+
+
+@pytest.mark.slow
+def test_an_epoch_on_real_images_logs_the_same_for_one_and_two_processes(shared, tmp_path):
+    """SimOTA and TAL choose among anchor points of almost the same cost, so rounding that grows would show."""
+    configs = [[one_epoch(shared, tmp_path, f"{n}-{i}", *e) for i, e in enumerate(EPOCHS)] for n in (1, 2)]
+    run_ranks(2, tmp_path, nothing, configs=configs[1])
+    for config in configs[0]:
+        train.main(config)
+    for i, epoch in enumerate(EPOCHS):
+        (one,), (two,) = (log_of(only_run(tmp_path / f"{n}-{i}")) for n in (1, 2))
+        for column in ("loss", "val_loss"):
+            assert float(two[column]) == pytest.approx(float(one[column]), rel=1e-5), (epoch, column)
 
 
 def flat(gradients):

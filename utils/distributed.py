@@ -116,11 +116,15 @@ class Ranks:
 
     def wrap(self, model: nn.Module, sync_bn: bool = True) -> nn.Module:
         """The model as the training loop calls it: unchanged, or inside DistributedDataParallel or DataParallel."""
-        if self.world_size == 1:
-            return nn.DataParallel(model) if self.all_gpus else model
-        from utils.wrap import wrap
+        from utils.wrap import convert_sync_bn, wrap
 
-        return wrap(model, self.device, sync_bn)
+        if self.world_size > 1:
+            return wrap(model, self.device, sync_bn)
+        if self.all_gpus:
+            return nn.DataParallel(model)
+        if self.device.type == "cpu" and model._compiled_call_impl is None:
+            convert_sync_bn(model)  # its statistics are more exact
+        return model
 
     def stop(self) -> None:
         """Leaves the process group."""
