@@ -14,6 +14,7 @@ from datasets import image_paths, listing
 from datasets.annotations import text_lines
 from datasets.class_lists import ClassList, ClassLists, find_lists, require_agreement
 from datasets.errors import DataError, check_path, one_line, open_file, raise_any
+from datasets.label_kinds import LabelKinds
 from datasets.named_boxes import points_box
 from datasets.scan import scan
 from datasets.store import Annotations, Classes, Packer, Part
@@ -213,17 +214,19 @@ def read_yolo_images(
     numbers = {name: number for number, name in enumerate(names or ())}
     pack = Packer(source, "", names, classes)
     pack.notes += [*notes, *_unpaired(source, images, labels, known), *_shared(source, images, labels, known)]
-    sizes = scan(images).sizes.tolist()
+    sizes, kinds = scan(images).sizes.tolist(), LabelKinds()
     for image, path, exists, (height, width) in zip(images, labels, known, sizes, strict=True):
         pack.add_image(image, file=path if exists else image, size=(height, width))
         own = lists.by_folder.get(os.path.dirname(path)) if lists else None
         for number, line in text_lines(path) if exists and width else ():
             if line.strip():
+                kinds.add(line, f"{path}:{number}")
                 try:
                     *corners, label = _label(line, width, height)
                     pack.add_box(*corners, own.number_in(numbers, label) if own else label)
                 except ValueError as error:
                     pack.complain(f"{path}:{number}", error)
+    kinds.refuse()
     return pack.finish(bad_boxes)
 
 
