@@ -50,7 +50,7 @@ class ImageFinder:
                 if os.path.exists(self._join(root, own)):
                     return os.path.join(root, own)
         for images in self._by_base:
-            for short in _short_names(name):
+            for short in short_names(name):
                 if len(images.get(short, ())) == 1 and self._wanted[short] == 1:  # two images never become one
                     return self._compared(name, next(iter(images[short].values())))
         return os.path.join(self._default, name)
@@ -73,7 +73,7 @@ class ImageFinder:
 
     @cached_property
     def _wanted(self) -> Counter[str]:
-        return Counter(short for name in self._names for short in _short_names(name))
+        return Counter(short for name in self._names for short in short_names(name))
 
     @cached_property
     def _by_base(self) -> list[dict[str, dict[str, str]]]:
@@ -93,7 +93,7 @@ class ImageFinder:
         return found
 
 
-def _short_names(name: str) -> dict[str, None]:
+def short_names(name: str) -> dict[str, None]:
     """Returns the last part of a path or URL, as written and without what Label Studio puts before it.
 
     In a URL, what follows `?` or `#` is ignored, except the path after `?d=` of Label Studio."""
@@ -109,7 +109,7 @@ class Stems:
     def __init__(self, files: Iterable[str]) -> None:
         self._files = defaultdict(list)
         for file in files:
-            self._files[_stem(file)].append(file)
+            self._files[stem_of(file)].append(file)
 
     def nearest(self, path: str, name: str = "") -> str | None:
         """Returns the file with the stem of `path` that shares most folder names with it, or else a file `name`.
@@ -117,7 +117,7 @@ class Stems:
         `name`, a file name that belongs to `path`, also decides between suffixes. A file in the folder of another part (train,
         val, test) is another file of the same name."""
         part = part_in(path)
-        candidates = self._files.get(_stem(path)) or [file for file in self._files.get(_stem(name), ()) if name]
+        candidates = self._files.get(stem_of(path)) or [file for file in self._files.get(stem_of(name), ()) if name]
         candidates = [file for file in candidates if None in (part, own := part_in(file)) or own == part]
 
         def fits(file: str) -> tuple:
@@ -140,7 +140,8 @@ def _shared(path: str, other: str) -> int:
     return len({*path.lower().split("/")[:-1]}.intersection(other.lower().split("/")[:-1]))
 
 
-def _stem(path: str) -> str:
+def stem_of(path: str) -> str:
+    """Returns the file name in a path with "/", without its suffix."""
     return os.path.splitext(path.rpartition("/")[2])[0]
 
 

@@ -22,9 +22,26 @@ from datasets.refusals import BLANKS, refuse_folder, refuse_json, refuse_texts
 from datasets.store import Annotations, Classes, Part
 from datasets.tables import is_table, read_table
 from datasets.typed_json import BOM, open_json
+from datasets.unread import (
+    CSV,
+    CVAT,
+    JSON,
+    JSON_LINES,
+    LABELME,
+    LINES,
+    SUPERVISELY,
+    TEXT,
+    VOC,
+    YOLO,
+    is_label_xml,
+    is_other_json,
+    left_over,
+    with_boxes,
+)
 from datasets.via import is_via, read_via
 from datasets.voc import read_voc
 from datasets.yolo import (
+    config_images,
     has_label,
     is_label,
     label_file,
@@ -36,7 +53,6 @@ from datasets.yolo import (
 from utils.config import printable
 from utils.images import IMAGE_SUFFIXES
 
-JSON_LINES = (".jsonl", ".ndjson", ".odgt", ".manifest")
 _YOLO = re.compile(rb"^(train|val|valid|validation|test) *:", re.IGNORECASE | re.MULTILINE)
 
 
@@ -148,9 +164,20 @@ def read_json_file(path: str, classes: Classes, image_root: str | None, bad_boxe
 
 
 def read_folder(folder: Path, part: Part, classes: Classes, image_root: str | None, bad_boxes: str) -> Annotations:
-    """Reads a folder by what it holds: a YOLO data file, XML, JSON, lists, or YOLO label files, in this order."""
-    options = (classes, bad_boxes)
-    kinds = {"classes": classes, "image_root": image_root, "bad_boxes": bad_boxes}
+    """Reads a folder by what it holds: a YOLO data file, XML, JSON, lists, or YOLO label files, in this order.
+
+    Label files of other formats, and images that no label file names, are reported."""
+    if configs := _data_files(folder):
+        found = read_config(configs[0], part, classes, bad_boxes, image_root)
+        notes = left_over(folder, found, part, YOLO, image_root, config_images(configs[0], image_root))
+    else:
+        kind, found = _read_labels(folder, part, classes, image_root, bad_boxes)
+        notes = left_over(folder, found, part, kind, image_root)
+    return replace(found, notes=(*found.notes, *map(printable, notes)))
+
+
+def _data_files(folder: Path) -> list[Path]:
+    """Returns the YOLO data file of a folder: data.yaml, or the only other one. Raises DataError if there are several."""
     yamls = [folder / "data.yaml"]
     if not yamls[0].exists():
         yamls = [path for path in sorted(folder.glob("*.y*ml")) if _YOLO.search(_head(path).removeprefix(BOM))]
@@ -159,30 +186,41 @@ def read_folder(folder: Path, part: Part, classes: Classes, image_root: str | No
             f"{folder}: several data files ({', '.join(path.name for path in yamls[:5])}): name one of them"
         )
     if yamls:
-        return read_config(yamls[0], part, *options, image_root)
-    if len(configs := sorted(folder.glob("*.data"))) == 1:
-        return read_config(configs[0], part, *options, image_root)
+        return yamls
+    configs = sorted(folder.glob("*.data"))
+    return configs if len(configs) == 1 else []
+
+
+def _read_labels(
+    folder: Path, part: Part, classes: Classes, image_root: str | None, bad_boxes: str
+) -> tuple[str, Annotations]:
+    """Reads a folder without a YOLO data file -> (format, annotations)."""
+    options = (classes, bad_boxes)
+    kinds = {"classes": classes, "image_root": image_root, "bad_boxes": bad_boxes}
     files = listing.files_under(folder)
-    if xmls := listing.of_suffix(files, ".xml"):
+    xmls = listing.of_suffix(files, ".xml")
+    if any(is_label_xml(folder / file) for file in xmls):  # otherwise they are settings or the like
         if len(xmls) < 100 and all(is_cvat(folder / file) for file in xmls):
-            return _join(folder, xmls, part, partial(read_cvat, **kinds))
-        return read_voc(folder, part, *options, image_root)
+            return CVAT, _join(folder, xmls, part, partial(read_cvat, **kinds))
+        return VOC, read_voc(folder, part, *options, image_root)
     if any(map(is_supervisely, files)):
-        return read_supervisely(folder, files, part, *options, image_root)
+        return SUPERVISELY, read_supervisely(folder, files, part, *options, image_root)
     if jsons := _jsons(folder, files):
         if any(jsons.values()):
-            every = listing.of_suffix(files, ".json")
+            every = [file for file in listing.of_suffix(files, ".json") if not is_other_json(folder, file)]
             chosen = [folder / file for file in listing.select_part(folder, every, part)]
-            return _noted(read_labelme(folder, chosen, *options, image_root), folder, every, part)
-        return _join(folder, _boxes_only(list(jsons)), part, partial(read_json_file, **kinds))
+            return LABELME, _noted(read_labelme(folder, chosen, *options, image_root), folder, every, part)
+        return JSON, _join(folder, with_boxes(list(jsons)), part, partial(read_json_file, **kinds))
     if lines := listing.of_suffix(files, JSON_LINES):
-        return _join(folder, lines, part, partial(read_lines, part=part, **kinds))
+        return LINES, _join(folder, lines, part, partial(read_lines, part=part, **kinds))
     found = _read_texts(folder, files, part, classes, image_root, bad_boxes)
     if found is not None:
-        return found
+        return (TEXT if any(found.lines.tolist()) else YOLO), found
     if tables := listing.of_suffix(files, (".csv", ".tsv")):
         tables = [table for table in tables if is_table(str(folder / table))] or tables
-        return _join(folder, tables, part, partial(read_table, **kinds))
+        return CSV, _join(folder, tables, part, partial(read_table, **kinds))
+    if xmls:
+        return VOC, read_voc(folder, part, *options, image_root)  # which tells what is wrong with them
     refuse_folder(folder, files)
     inside = ", ".join(sorted(path.name for path in folder.iterdir() if path.is_dir())[:5])
     raise DataError(
@@ -201,8 +239,9 @@ def _read_texts(
     read = partial(read_text, classes=classes, image_root=image_root, bad_boxes=bad_boxes)
     if exported := [text for text in texts if os.path.basename(text) == "_annotations.txt"]:  # Roboflow's YOLOv4
         return _join(folder, exported, part, read)
-    refuse_texts(folder / text for text in texts[:: max(len(texts) // 10, 1)])
     paired = image_paths.Stems(images)
+    labels = [text for text in texts if paired.nearest(text)] or texts  # others may be notes of any form
+    refuse_texts(folder / text for text in labels[:: max(len(labels) // 10, 1)])
     lists = [t for t in texts if "/" not in t and t.lower() not in listing.CLASS_FILES and not paired.nearest(t)]
     lists = [text for text in lists if not is_label(folder / text, least=5)]  # the user named labels/train
     notes = listing.no_part_notes(folder, [text for text in lists if _names_images(folder / text)], part, by_name=True)
@@ -286,10 +325,3 @@ def _is_data(head: bytes) -> bool:
     """Returns whether a JSON file that begins with `head` looks like annotations, not like notes or settings."""
     words = (b'"images"', b'"shapes"', b'"regions"', b'"_via_', b'"bbox"', b'"annotations"', b'"frames"')
     return any(word in head for word in words) or head.lstrip(BLANKS)[:1] == b"["
-
-
-def _boxes_only(files: list[str]) -> list[str]:
-    """Returns the files of COCO with boxes: instances, or those that are not captions, key points or other tasks."""
-    instances = [file for file in files if os.path.basename(file).startswith("instances")]
-    others = re.compile(r"captions|keypoints|panoptic|stuff|image_info", re.IGNORECASE)
-    return instances or [file for file in files if not others.search(os.path.basename(file))] or files

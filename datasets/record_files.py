@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable
+from itertools import islice
 from pathlib import Path
 
 from msgspec import Raw, Struct
@@ -50,6 +51,15 @@ def _kind_of_lines(path: str, head: bytes) -> type[Record]:
     }
     what = next((name for word, name in others.items() if word in head), "JSON Lines in a form that is not known")
     raise DataError(f"{path}: {what}, which is not read: export the boxes as COCO or YOLO")
+
+
+def is_lines(path: str) -> bool:
+    """Returns whether a file holds JSON Lines of a format that is read."""
+    try:
+        _kind_of_lines(path, "".join(line for _, line in islice(text_lines(path), 2)).encode())
+    except DataError:
+        return False
+    return True
 
 
 def read_scalabel(

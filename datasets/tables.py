@@ -68,6 +68,16 @@ def is_table(path: str) -> bool:
     return True
 
 
+def image_names(path: str) -> set[str]:
+    """Returns the names of the images in a table. Raises DataError."""
+    lines = _rows(path)
+    number, first = next(lines, (0, []))
+    columns = columns_of(f"{path}:{number}", first)
+    at = columns.at["image"]
+    every = lines if columns.is_header else chain([(number, first)], lines)
+    return {row[at].strip() for _, row in every if len(row) > at}
+
+
 def _in_pixels(path: str, files: list[LabelFile], image_root: str | None) -> list[LabelFile]:
     """Returns the files with boxes in pixels: those that are fractions of the image are multiplied by its size."""
     boxes = [box for file in files for box in file.boxes if box.corners]

@@ -57,7 +57,8 @@ def read_voc(
     if not lists and "val" in part and len(stems) == len(every):
         pack.notes.append(f"{folder}: no ImageSets and no folders of parts: all images belong to every part")
     pack.notes += listing.no_part_notes(folder, [f"{stem}.xml" for stem in every], () if lists else part)
-    pack.notes += _left_out(folder, images, set(filter(None, image_of.values())), bool(lists))
+    used = {*filter(None, image_of.values()), *backgrounds}
+    pack.notes += _left_out(folder, images, used, {os.path.basename(stem) for stem in every}, bool(lists))
     rows += [(image, LabelFile(str(folder / image))) for image in backgrounds]
     return pack_files(pack, names, rows, bad_boxes)
 
@@ -70,11 +71,13 @@ def _without_xml(name: str, folder: Path, index: image_paths.Stems | None) -> st
     return index and (index.nearest(f"{name}.xml") or index.nearest(name))
 
 
-def _left_out(folder: Path, images: list[str], used: set[str], has_list: bool) -> list[str]:
-    """Returns notes about images next to the `used` ones: those without an XML file, and those that cannot be read."""
+def _left_out(folder: Path, images: list[str], used: set[str], stems: set[str], has_list: bool) -> list[str]:
+    """Returns notes about images next to the `used` ones: those without an XML file, and those that cannot be read.
+
+    `stems`: names of all XML files, also of other splits."""
     folders = {os.path.dirname(image) for image in used}
     near = [image for image in images if os.path.dirname(image) in folders]
-    left = [image for image in listing.images_of(near) if image not in used]
+    left = [image for image in listing.images_of(near) if image not in used and image_paths.stem_of(image) not in stems]
     notes = []
     if not has_list and left:
         notes.append(f"{folder}: images without an XML file, left out: {len(left)}, for example {one_line(left[0])}")

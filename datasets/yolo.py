@@ -8,6 +8,7 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from datasets import image_paths, listing
@@ -52,6 +53,18 @@ def read_config(path: Path, part: Part, classes: Classes, bad_boxes: str, image_
         own = ClassList(str(path), tuple(map(clean_name, names)))
         require_agreement(own, label_folders(images, map(label_file, images)))
     return read_yolo_images(str(path), images, ClassLists(names), classes, bad_boxes, notes)
+
+
+def config_images(path: Path, image_root: str | None) -> list[str]:
+    """Returns the images that all entries of a data file name. Entries that are wrong have none."""
+    config = darknet_config(path) if path.suffix.lower() == ".data" else yaml_config(path)
+    images = []
+    for key in PARTS:
+        entries = config.get(key) or []
+        for entry in entries if isinstance(entries, list) else [entries]:
+            with suppress(DataError):
+                images += _images(path, config.get("path"), key, entry, image_root)[0]
+    return images
 
 
 def _images(path: Path, root: str | None, key: str, entry: str, image_root: str | None) -> tuple[list[str], list[str]]:

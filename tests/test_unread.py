@@ -1,0 +1,209 @@
+"""Every label file and every image in a folder is read, named as not read, or an error."""
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from files import paint, text
+
+from datasets.errors import DataError
+from datasets.formats import read
+from datasets.store import Annotations
+
+TOOLS = Path(__file__).parent / "data" / "tools"
+SETS = sorted(str(path.relative_to(TOOLS)) for path in TOOLS.glob("*/*") if path.is_dir())
+LABEL = "0 .5 .5 .2 .2\n"
+TABLE = "image,x1,y1,x2,y2,class\n"
+
+
+def xml(*objects: str) -> str:
+    box = "<bndbox><xmin>1</xmin><ymin>2</ymin><xmax>9</xmax><ymax>8</ymax></bndbox>"
+    return f"<annotation>{''.join(f'<object><name>{name}</name>{box}</object>' for name in objects)}</annotation>"
+
+
+def coco(*images: str) -> dict[str, Any]:
+    rows = [{"id": i, "file_name": name, "height": 20, "width": 40} for i, name in enumerate(images)]
+    shapes = [{"id": i, "image_id": i, "category_id": 1, "bbox": [1, 2, 8, 6]} for i in range(len(images))]
+    return {"images": rows, "annotations": shapes, "categories": [{"id": 1, "name": "cat"}]}
+
+
+def cvat(*images: str) -> str:
+    rows = (f'<image name="{name}"><box label="cat" xtl="1" ytl="2" xbr="9" ybr="8"/></image>' for name in images)
+    return f"<annotations>{''.join(rows)}</annotations>"
+
+
+SHAPE = {"label": "cat", "points": [[1, 2], [9, 8]], "shape_type": "rectangle"}
+REGION = {
+    "shape_attributes": {"name": "rect", "x": 1, "y": 2, "width": 8, "height": 6},
+    "region_attributes": {"c": "cat"},
+}
+RESULT = {"id": "a", "original_width": 40, "original_height": 20, "value": {"x": 1, "y": 1, "width": 9, "height": 9}}
+RESULT["value"] |= {"rotation": 0, "rectanglelabels": ["cat"]}
+STRAYS = {  # name of a label file of the image more/stray.png -> its contents
+    "more/stray.xml": xml("cat"),
+    "more/cvat.xml": cvat("stray.png"),
+    "more/stray.json": {"imagePath": "stray.png", "shapes": [SHAPE]},
+    "more/coco.json": coco("stray.png"),
+    "more/via.json": {"stray.png1": {"filename": "stray.png", "regions": [REGION]}},
+    "more/tasks.json": [{"data": {"image": "stray.png"}, "annotations": [{"result": [RESULT]}]}],
+    "more/metadata.jsonl": {"file_name": "stray.png", "objects": {"bbox": [[1, 2, 8, 6]], "category": ["cat"]}},
+    "more/boxes.csv": TABLE + "stray.png,1,2,9,8,cat\n",
+    "more/list.txt": "stray.png 1,2,9,8,0\n",
+    "more/stray.txt": LABEL,
+    "ds/ann/stray.png.json": {"objects": [{"classTitle": "cat", "points": {"exterior": [[1, 2], [9, 8]]}}]},
+}
+
+
+def is_known(name: str, found: Annotations) -> bool:
+    """Whether a file was read, as an image or as labels, or is named in a note."""
+    places = [found.source, *found.notes, *(found.path(i) for i in range(len(found)))]
+    return any(name in place for place in (*places, *(found.files[i] for i in range(len(found)))))
+
+
+@pytest.mark.parametrize("part", ["train", "all"])
+@pytest.mark.parametrize("stray", STRAYS)
+@pytest.mark.parametrize("name", SETS)
+def test_a_stray_label_file_and_a_stray_image_are_read_or_named(
+    tmp_path: Path, name: str, stray: str, part: str
+) -> None:
+    """The data sets as other tools write them, each with a label file of another format, and an image without labels."""
+    root = tmp_path / "set"
+    shutil.copytree(TOOLS / name, root)
+    before = read(str(root), part)
+    paint(root / "unused" / "extra.png"), paint(root / "more" / "stray.png"), text(root / stray, STRAYS[stray])
+    try:
+        found = read(str(root), part)
+    except DataError as error:
+        assert str(root) in str(error)
+        return
+    names = [stray, f"({os.path.dirname(stray)})"]  # a folder without a split is named
+    names += ["more/stray.png"] if stray == "more/stray.txt" else []  # the image stands for its label file
+    assert any(is_known(name, found) for name in names)
+    assert is_known("extra.png", found)
+    assert len(found) >= len(before)
+
+
+@pytest.mark.parametrize("part", ["train", "all"])
+@pytest.mark.parametrize("name", SETS)
+def test_nothing_is_reported_for_the_files_of_real_tools(tmp_path: Path, name: str, part: str) -> None:
+    """Nor for texts, settings and other files that no reader takes for labels."""
+    root = tmp_path / "set"
+    shutil.copytree(TOOLS / name, root)
+    before = read(str(root), part)
+    others = {
+        "requirements.txt": "numpy==2.0\nopencv-python\n",
+        "README.txt": "1 2 3 4 5\nPhotos of cats\n",
+        "notes/tracker.txt": "1,1,10,20,30,40,1,-1,-1,-1\n",
+        "package.json": {"name": "x", "files": ["images/"], "dependencies": {"a": "1"}},
+        "settings/config.yaml": "epochs: 3\n",
+        "log.csv": "epoch,AP,loss\n1,.2,3\n",
+        "app/AndroidManifest.xml": "<manifest package='x'><application/></manifest>",
+    }
+    if "voc" in name or "cvat" in name:
+        del others["app/AndroidManifest.xml"]  # next to XML files with labels it is an error
+    for file, words in others.items():
+        text(root / file, words)
+    found = read(str(root), part)
+    assert found.notes == before.notes and len(found) == len(before)
+    assert not any("not read" in note for note in found.notes)
+
+
+# ---- one stray file hides a data set
+
+
+def yolo(root: Path, count: int, place: str = "") -> None:
+    text(root / "classes.txt", "cat\n")
+    for i in range(count):
+        paint(root / "images" / place / f"{i}.png"), text(root / "labels" / place / f"{i}.txt", LABEL)
+
+
+@pytest.mark.parametrize(
+    ("stray", "contents"),
+    [
+        ("old/99.xml", xml("cat")),
+        ("annotations/instances.json", coco("../images/0.png", "../images/1.png")),
+        ("old/99.json", {"imagePath": "99.png", "shapes": [SHAPE]}),
+        ("old/metadata.jsonl", {"file_name": "99.png", "objects": {"bbox": [[1, 2, 8, 6]], "category": ["cat"]}}),
+        ("old/cvat.xml", cvat("99.png")),
+    ],
+)
+def test_a_stray_file_does_not_hide_a_larger_data_set(tmp_path: Path, stray: str, contents: Any) -> None:
+    """Of 20 labeled images one was read, without a word."""
+    yolo(tmp_path, 6)
+    paint(tmp_path / "old" / "99.png"), text(tmp_path / stray, contents)
+    with pytest.raises(DataError, match="YOLO .labels/0.txt.* has 6") as caught:
+        read(str(tmp_path), "train")
+    assert Path(stray).name in str(caught.value)
+
+
+def test_formats_of_the_same_images_are_a_note(tmp_path: Path) -> None:
+    """Data that were converted, with the old label files next to them."""
+    yolo(tmp_path, 4)
+    for i in range(4):
+        text(tmp_path / "annotations" / f"{i}.xml", xml("cat"))
+    found = read(str(tmp_path), "train")
+    assert len(found) == 4 and any("YOLO 4" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("part", ["train", "val"])
+def test_all_splits_of_the_format_that_is_read_count(tmp_path: Path, part: str) -> None:
+    """The split val has fewer images than the label files of the other format, but both splits together have not."""
+    for name, numbers in (("train", range(6)), ("val", range(6, 8))):
+        for i in numbers:
+            paint(tmp_path / "images" / name / f"{i}.png")
+            text(tmp_path / "annotations" / name / f"{i}.xml", xml("cat"))
+            text(tmp_path / "labels" / name / f"{i}.txt", LABEL)
+    (note,) = [note for note in read(str(tmp_path), part).notes if "not read" in note]
+    assert "YOLO 8" in note
+
+
+def test_a_data_file_decides_what_is_read(tmp_path: Path) -> None:
+    yolo(tmp_path, 2, "train"), yolo(tmp_path, 1, "val")
+    text(tmp_path / "data.yaml", "train: images/train\nval: images/val\nnames: [cat]\n")
+    for i in range(9):
+        paint(tmp_path / "more" / f"x{i}.png"), text(tmp_path / "more" / f"x{i}.xml", xml("cat"))
+    paint(tmp_path / "images" / "rest" / "a.png")
+    for part, count in (("train", 2), ("val", 1)):
+        found = read(str(tmp_path), part)
+        assert len(found) == count
+        assert any("VOC 9" in note for note in found.notes)
+        assert any("not read: 1 (images/rest/a.png" in note for note in found.notes)
+
+
+def test_a_damaged_label_file_of_another_format_is_named(tmp_path: Path) -> None:
+    for i in range(2):
+        paint(tmp_path / "images" / f"{i}.png"), text(tmp_path / "xml" / f"{i}.xml", xml("cat"))
+    (tmp_path / "boxes.csv").write_bytes(TABLE.encode() + b"a.png,1,2,9,8,c\xe4t\n")
+    text(tmp_path / "kitti" / "0.txt", "Car 0 0 0 1 2 9 8 1 1 1 1 1 1 1\n")
+    (note,) = read(str(tmp_path), "train").notes
+    assert "boxes.csv" in note and "kitti/0.txt" in note
+
+
+@pytest.mark.parametrize("kind", ["annotation files", "lists", "coco"])
+def test_images_in_no_list_are_named(tmp_path: Path, kind: str) -> None:
+    text(tmp_path / "classes.txt", "cat\n")
+    for part in ("train", "val"):
+        image = paint(tmp_path / "images" / f"of_{part}.png")
+        if kind == "lists":
+            text(tmp_path / "labels" / f"of_{part}.txt", LABEL)
+        if kind == "coco":
+            text(tmp_path / f"instances_{part}.json", coco(image.name))
+        else:
+            box = " 1,2,9,8,0" if kind == "annotation files" else ""
+            text(tmp_path / f"{part}.txt", f"images/{image.name}{box}\n")
+    for part in ("train", "val"):
+        assert not read(str(tmp_path), part).notes
+    paint(tmp_path / "images" / "lost.png"), paint(tmp_path / "elsewhere" / "lost too.png")
+    for part in ("train", "val"):
+        (note,) = read(str(tmp_path), part).notes
+        assert "not read: 2" in note and "lost" in note
+
+
+def test_images_without_an_xml_file_are_counted_without_those_of_other_splits(tmp_path: Path) -> None:
+    for part, name in (("train", "a"), ("val", "b")):
+        paint(tmp_path / "images" / f"{name}.png"), text(tmp_path / "Annotations" / part / f"{name}.xml", xml("cat"))
+    assert not any("without an XML" in note for note in read(str(tmp_path), "train").notes)
+    paint(tmp_path / "images" / "c.png")
+    assert any("left out: 1" in note and "c.png" in note for note in read(str(tmp_path), "train").notes)
