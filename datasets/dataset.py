@@ -15,6 +15,7 @@ from datasets import slots
 from datasets.annotations import Annotations, Sample
 from datasets.cache import ImageCache
 from datasets.mosaic import MIXUP_SCALE, Augment, make_sample
+from utils.config import brief
 from utils.images import boxes_to_input, letterbox, read_image
 
 NO_IMAGE = -1  # index of the placeholder in a batch without images
@@ -154,15 +155,22 @@ class DetectionDataset(torch.utils.data.Dataset):
 
         sample = make_sample(read(index), partner, rng, size, self.letterbox, augment)
         if self.extra_augment is not None and not no_aug:
-            sample = checked_sample(self.extra_augment(*sample, rng), size)
+            result = self.extra_augment(*sample, rng)
+            try:
+                sample = checked_sample(result, size, len(self.annotations.classes))
+            except ValueError as error:
+                raise ValueError(f"{self.annotations.path(index)}: {error}") from error
         return sample
 
 
-def checked_sample(result: Any, size: tuple[int, int]) -> Sample:
-    """Returns the result of `extra_augment` as a sample with clipped boxes. Raises ValueError for a wrong type or shape."""
+def checked_sample(result: Any, size: tuple[int, int], num_classes: int) -> Sample:
+    """Returns the result of `extra_augment` as a sample with clipped boxes.
+
+    Raises ValueError for a wrong type or shape, and for labels that are not those of a class.
+    """
     try:
         image, boxes, labels = result
-        boxes, labels = np.asarray(boxes, np.float32).reshape(-1, 4), np.asarray(labels, np.int64).reshape(-1)
+        boxes, labels = np.asarray(boxes, np.float32).reshape(-1, 4), np.asarray(labels).reshape(-1)
     except (TypeError, ValueError) as error:
         raise ValueError(f"extra_augment must return image, boxes [n, 4] and labels [n]: {error}") from error
     if not isinstance(image, np.ndarray) or image.dtype != np.uint8 or image.shape != (*size, 3):
@@ -172,9 +180,14 @@ def checked_sample(result: Any, size: tuple[int, int]) -> Sample:
         raise ValueError(f"extra_augment returned {len(boxes)} boxes, but {len(labels)} labels")
     if not np.isfinite(boxes).all():
         raise ValueError(f"extra_augment returned boxes that are not finite: {boxes.tolist()}")
+    if labels.dtype.kind not in "iuf" or (labels != labels.round()).any():  # some libraries return 2.0 for 2
+        raise ValueError(f"extra_augment must return labels that are whole numbers, not {brief(str(labels.tolist()))}")
+    if len(wrong := labels[(labels < 0) | (labels >= num_classes)]):
+        fix = f"the classes count from 0 to {num_classes - 1}; leave an object that is gone out, with its box"
+        raise ValueError(f"extra_augment returned the label {wrong[0]:.0f}: {fix}")
     boxes = boxes.clip(0, np.array(size[::-1] * 2, np.float32))
     keep = (boxes[:, 2:] > boxes[:, :2]).all(1)
-    return Sample(np.ascontiguousarray(image), boxes[keep], labels[keep])
+    return Sample(np.ascontiguousarray(image), boxes[keep], labels[keep].astype(np.int64))
 
 
 def source_digest(function: Callable) -> str:

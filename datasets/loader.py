@@ -1,6 +1,7 @@
 """Samplers and data loaders for any number of processes. The order of an epoch is a function of (seed, epoch)."""
 
 import os
+import re
 import signal
 import tempfile
 import threading
@@ -105,13 +106,17 @@ def _end_with_parent(interval: float = 0.5) -> None:
 
 
 class Loader(DataLoader):
-    """A DataLoader that starts its workers with the signals blocked that ask the parent to stop.
+    """A DataLoader whose errors are the same with and without workers, and whose workers ignore requests to stop.
 
-    torch may start threads in a worker before it calls `worker_init_fn`, and one thread that does not block SIGTERM is enough
-    for the signal to end the worker. Until that call, a worker also has the parent's own handlers.
+    It starts its workers with the signals blocked that ask the parent to stop: torch may start threads in a worker before it
+    calls `worker_init_fn`, and one thread that does not block SIGTERM is enough for the signal to end the worker. Until that
+    call, a worker also has the parent's own handlers.
     """
 
     def __iter__(self):
+        return _with_original_errors(self._start())
+
+    def _start(self) -> Iterator:
         if not KNOWS_SENDER:
             return super().__iter__()
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
@@ -119,6 +124,29 @@ class Loader(DataLoader):
             return super().__iter__()
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _with_original_errors(batches: Iterator) -> Iterator:
+    """Yields the batches. An error of a worker that a user can fix is raised with the message that it had in the worker."""
+    try:
+        yield from batches
+    except (ValueError, OSError) as error:
+        message = _message_in_worker(error)
+        if message is None:
+            raise
+        raise type(error)(message) from error
+
+
+def _message_in_worker(error: Exception) -> str | None:
+    """Returns the message that an error of a worker had there, without the traceback that torch puts in front of it.
+
+    torch's text begins with "Caught ImageError in DataLoader worker process 0" and ends as Python prints a traceback, with
+    "utils.images.ImageError: message". None: the error was raised in this process.
+    """
+    if not str(error).startswith("Caught "):
+        return None
+    name = rf"^(?:[\w.]+\.)?{type(error).__name__}: "
+    return re.split(name, str(error), flags=re.MULTILINE)[-1].rstrip("\n")
 
 
 def build_loader(dataset: DetectionDataset, sampler, workers: int, pin_memory: bool = False) -> Loader:

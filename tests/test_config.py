@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from utils import config, migration
 from utils.config import ConfigError, check, override, require, require_writable, run_script, show, table
@@ -447,17 +448,24 @@ def test_a_failing_rank_prints_its_rank_and_reports_to_torchrun(rank_1):
     for error in (ValueError("wrong"), SystemExit("in one sentence")):
         with pytest.raises(SystemExit, match=f"rank 1: .*{error}"):
             run(error)
-        assert str(error) in json.loads(rank_1.read_text())["message"]["message"]
+        failure = ProcessFailure(1, 99, 1, str(rank_1))  # as torchrun reads the file
+        assert str(error) in failure.message["message"] and failure.timestamp > 0
+        assert "py_callstack" not in failure.message["extraInfo"]  # torchrun would print it instead of the message
     with pytest.raises(TypeError):
         run(TypeError("a bug"))
-    assert json.loads(rank_1.read_text())["message"]["message"] == "TypeError: a bug"
+    failure = ProcessFailure(1, 99, 1, str(rank_1))
+    assert (
+        failure.message["message"] == "TypeError: a bug"
+        and "run_script" in failure.message["extraInfo"]["py_callstack"]
+    )
 
 
 @pytest.mark.parametrize("error", [RuntimeError("[gloo/pair.cc:1] Connection closed"), dist.DistError("NCCL timeout")])
 def test_a_rank_that_lost_the_others_prints_one_line(rank_1, error):
     with pytest.raises(SystemExit, match="rank 1: lost the connection.*timeout_minutes") as raised:
         run(error)
-    assert "\n" not in str(raised.value).strip() and str(error) in json.loads(rank_1.read_text())["message"]["message"]
+    assert "\n" not in str(raised.value).strip()
+    assert str(error) in json.loads(rank_1.read_text())["message"]["message"]
 
 
 def test_a_rank_that_ends_because_another_failed_prints_nothing(rank_1):

@@ -209,7 +209,12 @@ IMAGE, BOXES, LABELS = (
         (None, "must return image, boxes"),
         ((IMAGE, BOXES), "must return image, boxes"),
         ((IMAGE, [[1, 2, 3]], [0]), "must return image, boxes"),
-        ((IMAGE, BOXES, ["cat"]), "must return image, boxes"),
+        ((IMAGE, BOXES, ["cat"]), "whole numbers.*cat"),
+        ((IMAGE, BOXES, [0.7]), "whole numbers.*0.7"),
+        ((IMAGE, BOXES, [np.nan]), "whole numbers.*nan"),
+        ((IMAGE, BOXES, [True]), "whole numbers.*True"),
+        ((IMAGE, BOXES, [2]), "label 2:.* 0 to 1"),
+        ((IMAGE, BOXES, [-1]), "label -1:.* 0 to 1"),
         ((IMAGE[:32], BOXES, LABELS), r"uint8 \[64, 96, 3\], not uint8 \[32, 96, 3\]"),
         ((IMAGE / 255, BOXES, LABELS), "not float64"),
         ((torch.zeros(3, *SIZE), BOXES, LABELS), "not Tensor"),
@@ -219,14 +224,26 @@ IMAGE, BOXES, LABELS = (
 )
 def test_wrong_results_of_extra_augment_are_errors_that_name_it(result, message):
     with pytest.raises(ValueError, match=f"extra_augment.*{message}"):
-        checked_sample(result, SIZE)
+        checked_sample(result, SIZE, 2)
 
 
 def test_results_of_extra_augment_are_clipped_and_boxes_without_area_dropped():
     boxes = [[-5, -5, 10, 10], [90, 60, 200, 200], [5, 5, 5, 9], [100, 0, 120, 9]]
-    sample = checked_sample((IMAGE[:, ::-1], boxes, [3, 4, 5, 6]), SIZE)
+    sample = checked_sample((IMAGE[:, ::-1], boxes, [3.0, 4.0, 5.0, 6.0]), SIZE, 7)
     assert sample.boxes.tolist() == [[0, 0, 10, 10], [90, 60, 96, 64]] and sample.labels.tolist() == [3, 4]
-    assert sample.image.flags.c_contiguous and sample.boxes.dtype == np.float32
+    assert sample.image.flags.c_contiguous and sample.boxes.dtype == np.float32 and sample.labels.dtype == np.int64
+
+
+def test_an_error_of_extra_augment_names_the_image(painted):
+    """Of labels that begin at 1 only the last class is wrong: it could otherwise train to the end."""
+
+    def from_one(image, boxes, labels, rng):
+        return image, boxes, labels + 1
+
+    data = dataset_of(painted(8), augment=AUGMENT, extra_augment=from_one)
+    index = next(i for i in range(8) if 1 in data.annotations.boxes_of(i)[1])
+    with pytest.raises(ValueError, match=f"train_{index}.png: extra_augment.*label 2"):
+        [data[Key(epoch, position, index, SIZE)] for epoch in range(3) for position in range(8)]
 
 
 class Shift:

@@ -211,12 +211,12 @@ def test_albumentations_take_all_randomness_from_rng(with_albumentations):
     def sample(seed):
         random.seed(seed % 3)  # the states of others have no influence
         np.random.seed(seed % 2)
-        return checked_sample(with_albumentations(image, boxes, labels, np.random.default_rng(seed)), (96, 128))
+        return checked_sample(with_albumentations(image, boxes, labels, np.random.default_rng(seed)), (96, 128), 7)
 
     first = [sample(seed) for seed in range(30)]
     random.seed(99)
     for one, seed in zip(first, range(30), strict=True):
-        again = checked_sample(with_albumentations(image, boxes, labels, np.random.default_rng(seed)), (96, 128))
+        again = checked_sample(with_albumentations(image, boxes, labels, np.random.default_rng(seed)), (96, 128), 7)
         assert all((a == b).all() for a, b in zip(one, again, strict=True))
         assert one.labels.tolist() == [3, 1]
     assert len({one.image.tobytes() for one in first}) > 18 and len({one.boxes.tobytes() for one in first}) > 5
@@ -228,12 +228,12 @@ def test_albumentations_keep_boxes_over_their_objects(with_albumentations):
     image[40:70, 20:60] = 220
     boxes, labels = np.array([[20, 40, 60, 70], [0, 0, 1, 1]], np.float32), np.array([5, 6])  # the second is too small
     for seed in range(60):
-        found = checked_sample(with_albumentations(image, boxes, labels, np.random.default_rng(seed)), (96, 128))
+        found = checked_sample(with_albumentations(image, boxes, labels, np.random.default_rng(seed)), (96, 128), 7)
         ys, xs = np.nonzero(found.image[..., 0] > 125)
         np.testing.assert_allclose(found.boxes, [[xs.min(), ys.min(), xs.max() + 1, ys.max() + 1]], atol=3)
         assert found.labels.tolist() == [5]
     none = with_albumentations(image, boxes[:0], labels[:0], np.random.default_rng(0))
-    assert len(checked_sample(none, (96, 128)).boxes) == 0
+    assert len(checked_sample(none, (96, 128), 7).boxes) == 0
 
 
 def test_albumentations_give_the_same_batches_for_any_number_of_workers(with_albumentations, painted):

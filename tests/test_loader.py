@@ -12,8 +12,9 @@ import torch
 
 from datasets.annotations import read_annotation_file
 from datasets.dataset import DetectionDataset, epoch_order
-from datasets.loader import TrainSampler, ValSampler, build_loader
+from datasets.loader import Loader, TrainSampler, ValSampler, build_loader, init_worker
 from datasets.mosaic import Augment
+from utils.images import ImageError
 
 AUGMENT = Augment(mosaic=0.5, mixup=0.3, flip=0.5, rotation=5, scale=(0.5, 1.5), translate=0.1, shear=2)
 SIZE = (64, 96)
@@ -208,3 +209,32 @@ def test_workers_ignore_sigterm_except_from_their_parent(painted):
         worker.terminate()  # as the end of the program does
         worker.join(10)
     assert not any(worker.is_alive() for worker in workers)
+
+
+class Failing(torch.utils.data.Dataset):
+    """Raises an error at the third item."""
+
+    def __init__(self, error: Exception):
+        self.error = error
+
+    def __getitem__(self, index: int) -> int:
+        if index == 2:
+            raise self.error
+        return index
+
+
+@pytest.mark.parametrize(
+    "error", [ImageError("a.png: cut off"), ValueError("one: two\nthree"), OSError(5, "I/O", "b.png")]
+)
+def test_an_error_has_the_same_message_with_and_without_workers(error):
+    for options in ({}, {"num_workers": 1, "worker_init_fn": init_worker}):
+        batches = iter(Loader(Failing(error), batch_sampler=[[0], [1], [2]], **options))
+        assert [int(next(batches)) for _ in range(2)] == [0, 1]
+        with pytest.raises(type(error)) as raised:
+            next(batches)
+        assert type(raised.value) is type(error) and str(raised.value) == str(error)
+
+
+def test_other_errors_of_workers_keep_their_traceback():
+    with pytest.raises(RuntimeError, match="DataLoader worker(.|\n)*__getitem__"):
+        list(Loader(Failing(RuntimeError("a")), batch_sampler=[[2]], num_workers=1, worker_init_fn=init_worker))

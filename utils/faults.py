@@ -3,6 +3,7 @@
 Imported only when a fault happens.
 """
 
+import json
 import os
 import pickle
 import re
@@ -156,7 +157,7 @@ def reported(error: BaseException, memory_advice: str, stopped: str) -> str | No
     """Reports an error to torchrun, after a pause, and returns the message to print; None: no user can fix it."""
     message, pause = _user_error(error, memory_advice, stopped)
     time.sleep(pause)
-    _report_to_torchrun(error)
+    _report_to_torchrun(error, message)
     rank = os.environ.get("RANK", "0")
     return None if message is None else "\n" + (f"rank {rank}: " if rank != "0" else "") + message
 
@@ -201,10 +202,15 @@ def _lost_connection(error: BaseException) -> bool:
     )
 
 
-def _report_to_torchrun(error: BaseException) -> None:
-    """Writes the error to the file from which torchrun prints the root cause of a failure."""
-    if "TORCHELASTIC_ERROR_FILE" in os.environ:
-        from torch.distributed.elastic.multiprocessing.errors import get_error_handler
+def _report_to_torchrun(error: BaseException, message: str | None) -> None:
+    """Writes the error to the file from which torchrun prints the root cause: the message, or without one the traceback."""
+    if "TORCHELASTIC_ERROR_FILE" not in os.environ:
+        return
+    with suppress(OSError):  # the terminal shows the error as well
+        if message is None:
+            from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
-        with suppress(OSError):  # the terminal shows the error as well
             get_error_handler().record_exception(error)
+        else:
+            report = {"message": message, "extraInfo": {"timestamp": str(int(time.time()))}}
+            Path(os.environ["TORCHELASTIC_ERROR_FILE"]).write_text(json.dumps({"message": report}), encoding="utf-8")
