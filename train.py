@@ -12,6 +12,7 @@ from contextlib import closing, nullcontext
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,8 +25,19 @@ from datasets.sources import Annotations, is_demo, val_source
 from utils import distributed, resume, summary
 from utils.config import MAX_SEED, ConfigError, check, override, require, require_writable, run_script, show, table
 from utils.distributed import Interrupted, Ranks, StopSignal
-from utils.fit import Meter, NonFiniteLoss, accelerate, epoch_progress, epoch_row, epoch_text, fit_one_epoch, validate
-from utils.optim import CHOSEN, EMA, Plan, Schedule, Updater, build_optimizer, choose, enough_epochs
+from utils.fit import (
+    Meter,
+    NonFiniteLoss,
+    accelerate,
+    epoch_progress,
+    epoch_row,
+    epoch_text,
+    evaluate,
+    evaluation_row,
+    fit_one_epoch,
+    validate,
+)
+from utils.optim import CHOSEN, EMA, Plan, Schedule, Updater, build_optimizer, choose, enough_epochs, likeness
 from utils.run import Run, check_name, code_digest, create, open_run
 
 
@@ -37,7 +49,7 @@ class Config:
     classes: str | None = None  # names that select: cat,dog; or a file, one name per line; none: the names in the data
     model: str = "yolox_nano"  # yolox_nano, yolox_tiny, yolox_s, _m, _l, _x; yolov9_t, _s, _m, _c
     weights: str | None = "coco"  # coco: official weights; https://HOST: a mirror of them; a file; none: from scratch
-    image_size: tuple[int, int] = (416, 416)  # height, width; multiples of 32
+    image_size: tuple[int, int] | None = None  # height, width; multiples of 32; none: that of the official weights
     epochs: int = 50  # 0: enough for the number of training images; the run prints how many
     batch_size: int = 8  # images per step over all processes; 0: the power of two that fills 80 % of the GPUs
     freeze_epochs: int = 0  # the backbone is frozen in these first epochs: faster, but no gain in mAP
@@ -137,6 +149,8 @@ MAY_CHANGE = PER_NODE | {
 def main(cfg: Config, extra_augment: Callable = extra_augment, on_row: Callable = on_row) -> float:
     """Trains a detector and returns the best mAP50-95 of the run."""
     cfg = checked(cfg)
+    given = {name: getattr(cfg, name) for name in (*CHOSEN, "image_size")}
+    cfg = replace(cfg, image_size=cfg.image_size or nets.official_size(cfg.model))
     ranks = distributed.start(cfg.device, cfg.timeout_minutes)
     log = print if ranks.is_main else lambda *_: None
     distributed.set_threads(ranks.device, cfg.workers, len(ranks.node_ranks))
@@ -144,22 +158,28 @@ def main(cfg: Config, extra_augment: Callable = extra_augment, on_row: Callable 
 
     ranks.once_per_node(lambda: require_output(cfg.resume, cfg.output))
     train_data, val_data = ranks.once_per_node(lambda: read_data(cfg, log))
-    cfg = replace(cfg, epochs=cfg.epochs or enough_epochs(len(train_data)))
     constants = fixed_constants(cfg, train_data, extra_augment)
     ranks.check_same(constants | common_constants(cfg, val_data))
     folder, saved = resume.find(cfg.resume, cfg.output, cfg.name, constants, ranks)
-    model, known = build_model(cfg, train_data.classes, saved, ranks, log)
+    model, pretraining = build_model(cfg, train_data.classes, saved, ranks, log)
     sizes, step_bytes = fit_to_memory(cfg, model, train_data, saved, ranks)
-    if saved or (cfg.weights and known is None):  # only the demo has none here: the download failed
+    cfg = replace(cfg, **sizes)
+    cfg = replace(cfg, epochs=cfg.epochs or enough_epochs(len(train_data), cfg.batch_size * cfg.accumulate))
+    if saved or (cfg.weights and pretraining is None):  # only the demo has none here: the download failed
         cfg = replace(cfg, freeze_epochs=saved["freeze_epochs"] if saved else 0)
+    val_loader = build_val_loader(cfg, model.letterbox, val_data, ranks)
+    val_criterion = nets.criterion(model, torch.ones_like)  # sums: `evaluate` divides them
+    first_row, like = evaluate_initial(cfg, model, pretraining, val_loader, val_criterion, ranks)
     plan = Plan.of(len(train_data), cfg.epochs, cfg.freeze_epochs, **sizes, accumulate=cfg.accumulate)
-    given = {name: getattr(cfg, name) for name in CHOSEN}
-    chosen = choose(given, saved or {}, cfg.optimizer, nets.family_of(cfg.model)[0].sgd_factor, known, plan)
-    cfg = replace(cfg, **sizes, **{name: chosen[name] for name in CHOSEN})
+    sgd = nets.family_of(cfg.model)[0].sgd
+    chosen = choose(given, saved or {}, cfg.optimizer, sgd, pretraining is not None, like, plan)
+    cfg = replace(cfg, **{name: chosen[name] for name in CHOSEN})
     updater = build_updater(cfg, model, plan, chosen)
     state, begun_epoch = resume.restore(saved, model, updater)
-    train_set, val_loader = build_data(cfg, model.letterbox, train_data, val_data, extra_augment, ranks)
+    train_set = build_train_set(cfg, model.letterbox, train_data, extra_augment)
     log(table(cfg, Config(), summary.derived(cfg.batch_size, cfg.workers, updater, ranks), given))
+    if first_row:
+        log(summary.initial_text(first_row["AP"], like, given["learning_rate"], cfg.learning_rate, cfg.optimizer, sgd))
     log_summary(cfg, model, train_data, val_data, updater, step_bytes, ranks, log)
     if done := state.done(cfg.epochs, cfg.patience):
         log(f"nothing to do: {done}\n{folder}  best mAP50-95 {state.best:.4f}")
@@ -179,11 +199,15 @@ def main(cfg: Config, extra_augment: Callable = extra_augment, on_row: Callable 
     policy = {"save_every": cfg.save_every, "save_minutes": cfg.save_minutes, "defaults": asdict(Config())}
     stop = StopSignal()
     save = resume.Saver(run, ranks, updater, stop, asdict(cfg), (train_data, val_data), chosen, **policy)
-    val_criterion = nets.criterion(model, torch.ones_like)  # sums: `evaluate` divides them
-
     network, meter, first_epoch = None, Meter(begun_epoch), state.epoch
     with stop, closing(run) if run else nullcontext():  # draws the curves at the end, also of a run that was stopped
         try:
+            if first_row:  # best.pt holds the initial weights until training beats them
+                state = state.after(first_row)
+                save.after_epoch(state)
+                if ranks.is_main:
+                    on_row(state.rows[-1], run)
+                log(epoch_text(first_row, cfg.epochs, best=False))
             for epoch in range(first_epoch, cfg.epochs):
                 frozen = epoch < plan.freeze_epochs
                 if network is None or frozen != model.frozen:
@@ -231,7 +255,10 @@ def checked(cfg: Config) -> Config:
     """Returns the constants with their declared types. Raises ConfigError that names the constant and the fix."""
     cfg = check(cfg)
     require(cfg, MINIMUM, MAXIMUM, CHOICES)
-    nets.check_size(cfg.image_size)
+    image_size = nets.check_size(cfg.image_size or nets.official_size(cfg.model))
+    frozen_batch = cfg.freeze_batch_size if cfg.freeze_epochs else cfg.batch_size
+    if image_size == (32, 32) and 1 in (cfg.batch_size, frozen_batch):  # a batch norm needs two values per channel
+        raise ConfigError("image_size=32,32 batch_size=1: a map of 1 value has no variance: write batch_size=2")
     check_name(cfg.name)
     if cfg.scale[0] > cfg.scale[1]:
         raise ConfigError(f"scale={show(cfg.scale)}: write the smallest size first: scale={show(cfg.scale[::-1])}")
@@ -274,14 +301,28 @@ def common_constants(cfg: Config, val: Annotations) -> dict[str, str]:
 
 
 def build_model(cfg: Config, classes: tuple, saved: dict | None, ranks: Ranks, log: Callable):
-    """Returns the model on its device, with the same weights in all processes, and what it knows; see build_pretrained."""
+    """Returns the model on its device, with the same weights in all processes, and its nets.Pretraining (None: resumed)."""
     if saved:
-        model, known = nets.build(cfg.model, len(classes), saved["model"]), 1.0
+        model, pretraining = nets.build(cfg.model, len(classes), saved["model"]), None
     else:
-        model, known = nets.build_pretrained(cfg.model, classes, cfg.weights, ranks, log, is_demo(cfg.train))
+        model, pretraining = nets.build_pretrained(cfg.model, classes, cfg.weights, ranks, log, is_demo(cfg.train))
     model = model.to(ranks.device, memory_format=torch.channels_last)
     ranks.broadcast_model(model)
-    return model, known
+    return model, pretraining
+
+
+def evaluate_initial(
+    cfg: Config, model, pretraining: nets.Pretraining | None, val_loader: Loader, val_criterion, ranks: Ranks
+) -> tuple[dict[str, Any], float]:
+    """Evaluates initial weights that were trained on classes of the data. Returns the row of epoch 0, and their likeness.
+
+    The row is empty for other weights. For the likeness see `utils.optim.likeness`; it is 0 unless the weights are official.
+    """
+    if pretraining is None or pretraining.known == 0:
+        return {}, 0.0
+    row = {"epoch": 0} | evaluation_row(evaluate(model, val_loader, ranks, val_criterion))
+    expected = nets.expected_ap(cfg.model, cfg.image_size) if pretraining.official else 0.0
+    return row, likeness(pretraining.known, row["AP"], expected)
 
 
 def fit_to_memory(cfg: Config, model, data: Annotations, saved: dict | None, ranks: Ranks) -> tuple[dict, int]:
@@ -298,31 +339,34 @@ def fit_to_memory(cfg: Config, model, data: Annotations, saved: dict | None, ran
     step_bytes = partial(measure.training_memory, *step, all_gpus=ranks.all_gpus)
     before = dict(zip(sizes, saved["batch_sizes"], strict=True)) if saved else None
     sizes = measure.choose_batch_sizes(sizes, before, step_bytes, len(data), cfg.accumulate, ranks)
-    thaws = cfg.freeze_epochs < cfg.epochs
+    thaws = cfg.freeze_epochs < cfg.epochs or cfg.epochs == 0
     return sizes, measure.check_thawed_step(step_bytes, sizes, cfg.accumulate, ranks) if on_gpu and thaws else 0
 
 
 def build_updater(cfg: Config, model: nets.DetectionModel, plan: Plan, chosen: dict[str, float]) -> Updater:
     """Builds optimizer, schedule and EMA for the whole run."""
     rates = (cfg.learning_rate, cfg.min_learning_rate)
-    schedule = Schedule(plan, cfg.schedule, *rates, cfg.warmup_epochs, cfg.no_aug_epochs, chosen["rate_power"])
+    scaling = (chosen["rate_power"], chosen["max_images"])
+    schedule = Schedule(plan, cfg.schedule, *rates, cfg.warmup_epochs, cfg.no_aug_epochs, *scaling)
     optimizer = build_optimizer(cfg.optimizer, model, cfg.weight_decay)
     ema = EMA(model, plan.before(cfg.epochs), cfg.ema)
     amp = "none" if cfg.amp == "fp16" and next(model.parameters()).device.type != "cuda" else cfg.amp
     return Updater(model, optimizer, schedule, ema, amp, cfg.accumulate, chosen["clip"])
 
 
-def build_data(
-    cfg: Config, letterbox: str, train: Annotations, val: Annotations, extra_augment: Callable, ranks: Ranks
-) -> tuple[DetectionDataset, Loader]:
-    """Builds the training data set, and the loader of this process's shard of the validation images."""
+def build_val_loader(cfg: Config, letterbox: str, val: Annotations, ranks: Ranks) -> Loader:
+    """Builds the loader of this process's shard of the validation images."""
+    sampler = ValSampler(len(val), min(cfg.batch_size, 32), cfg.image_size, ranks.rank, ranks.world_size)
+    return build_loader(DetectionDataset(val, letterbox), sampler, cfg.workers, ranks.device.type == "cuda")
+
+
+def build_train_set(cfg: Config, letterbox: str, train: Annotations, extra_augment: Callable) -> DetectionDataset:
+    """Builds the training data set with its augmentation."""
     moved = cfg.rotation > 0 or cfg.scale != (1.0, 1.0)  # if neither, single images are not shifted either
     affine = {"rotation": cfg.rotation, "scale": cfg.scale, "translate": 0.1 * moved, "shear": 0.4 * cfg.rotation}
     augment = Augment(cfg.mosaic, cfg.mixup, cfg.flip, hsv=cfg.hsv, **affine)
     first_no_aug = max(cfg.epochs - cfg.no_aug_epochs, 0)
-    train_set = DetectionDataset(train, letterbox, augment, first_no_aug, cfg.seed, extra_augment, cfg.repeat)
-    sampler = ValSampler(len(val), min(cfg.batch_size, 32), cfg.image_size, ranks.rank, ranks.world_size)
-    return train_set, build_loader(DetectionDataset(val, letterbox), sampler, cfg.workers, ranks.device.type == "cuda")
+    return DetectionDataset(train, letterbox, augment, first_no_aug, cfg.seed, extra_augment, cfg.repeat)
 
 
 def train_loader(cfg: Config, dataset: DetectionDataset, frozen: bool, ranks: Ranks) -> Loader:

@@ -243,12 +243,12 @@ def new_statistics(images: int) -> Replacements:
     """
     loaders = []
 
-    def wrap_data(build_data: Callable) -> Callable:
-        def build(cfg, letterbox, train_data, *rest):
+    def wrap_data(build_train_set: Callable) -> Callable:
+        def build(cfg, letterbox, train_data, extra_augment):
             data = train_data.select(np.arange(min(images, len(train_data))))
             sampler = ValSampler(len(data), cfg.batch_size, cfg.image_size, 0, 1)
             loaders.append(build_loader(DetectionDataset(data, letterbox), sampler, 0, False))
-            return build_data(cfg, letterbox, train_data, *rest)
+            return build_train_set(cfg, letterbox, train_data, extra_augment)
 
         return build
 
@@ -264,7 +264,7 @@ def new_statistics(images: int) -> Replacements:
 
         return new
 
-    return {"build_data": wrap_data, "validate": wrap_validate}
+    return {"build_train_set": wrap_data, "validate": wrap_validate}
 
 
 @torch.no_grad()
@@ -288,15 +288,15 @@ def estimate_statistics(model: nn.Module, loader, frozen: bool) -> None:
 
 def copy_paste(probability: float) -> Replacements:
     """Each box is copied within its image with this probability, to a place where it covers no other box by IoU .1 or more."""
-    return {"build_data": _with_augment(CopyPaste(probability))}
+    return {"build_train_set": _with_augment(CopyPaste(probability))}
 
 
 def _with_augment(augment: Callable) -> Callable:
-    """Returns a replacement of build_data, whose training samples get `augment` as `extra_augment`."""
+    """Returns a replacement of build_train_set, whose training samples get `augment` as `extra_augment`."""
 
-    def wrap(build_data: Callable) -> Callable:
-        def build(cfg, letterbox, train_data, val_data, _, ranks):
-            return build_data(cfg, letterbox, train_data, val_data, augment, ranks)
+    def wrap(build_train_set: Callable) -> Callable:
+        def build(cfg, letterbox, train_data, _):
+            return build_train_set(cfg, letterbox, train_data, augment)
 
         return build
 
@@ -313,7 +313,7 @@ def vertical_flip(probability: float) -> Replacements:
             boxes[:, [1, 3]] = height - boxes[:, [3, 1]]
         return image, boxes, labels
 
-    return {"build_data": _with_augment(flip)}
+    return {"build_train_set": _with_augment(flip)}
 
 
 class CopyPaste:

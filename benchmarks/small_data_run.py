@@ -42,7 +42,7 @@ def train_once(job: Job) -> dict[str, Any]:
         wall = time.perf_counter() - begin
         made = runs(folder, "run")[-1]
         with open(made / "log.csv", encoding="utf-8", newline="") as file:
-            rows = list(csv.DictReader(file))
+            rows = [row for row in csv.DictReader(file) if row["epoch"] != "0"]  # 0: before training
         used = json.loads((made / "config.json").read_text(encoding="utf-8"))  # with the numbers that the run chose
         if len(rows) < cfg.epochs:
             raise Stopped(f"stopped after epoch {len(rows)} of {cfg.epochs}")

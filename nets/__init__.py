@@ -1,5 +1,6 @@
 """Detection models, their losses and their pretrained weights. This package imports `utils` only."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -13,6 +14,7 @@ from nets.model import DetectionModel
 from nets.pretrained import OfficialFile
 from utils import checkpoint
 from utils.distributed import Ranks
+from utils.optim import SGDDefaults
 
 
 class Family(NamedTuple):
@@ -23,15 +25,29 @@ class Family(NamedTuple):
     criterion: Callable  # built as criterion(strides, normalizer, no_aug); see YOLOXCriterion
     weights: Mapping[str, OfficialFile]  # size name -> the official COCO weights; may be empty
     rename: Callable[[str], str | None]  # official tensor name -> ours; None: our model does not have this tensor
-    sgd_factor: float = 1.0  # of the default learning rate of SGD, which is that of YOLOX; see YOLOv9Criterion
+    sgd: SGDDefaults = SGDDefaults()  # those of YOLOX
 
 
 MAX_WIDTH = 4096  # channels of a layer that `build` takes from a file
 
 MODELS = {
     "yolox": Family(yolox.YOLOX, yolox.SIZES, YOLOXCriterion, pretrained.YOLOX_FILES, names.of_yolox),
-    "yolov9": Family(yolov9.YOLOv9, yolov9.SIZES, YOLOv9Criterion, pretrained.YOLOV9_FILES, names.of_yolov9, 16.0),
+    "yolov9": Family(
+        yolov9.YOLOv9,
+        yolov9.SIZES,
+        YOLOv9Criterion,
+        pretrained.YOLOV9_FILES,
+        names.of_yolov9,
+        SGDDefaults(factor=16.0, clip_from_scratch=True, max_images=64),  # see YOLOv9Criterion
+    ),
 }
+
+
+class Pretraining(NamedTuple):
+    """What the initial weights of a run were trained on."""
+
+    known: float  # the fraction of the classes of the run that they were trained on, by name
+    official: bool  # official COCO weights, not a checkpoint of this program
 
 
 def model_names() -> list[str]:
@@ -78,8 +94,8 @@ def fetch_weights(name: str, mirror: str | None = None, option: str = "weights")
     return fetch(name, family.weights.get(size), mirror, verify=partial(require_all, name), option=option)
 
 
-def read_weights(path: str | Path, name: str) -> tuple[dict[str, Tensor], tuple[str, ...] | None]:
-    """Reads a weights file -> a state dict with our tensor names, and its class names or None; see `weights.read`."""
+def read_weights(path: str | Path, name: str):
+    """Reads a weights file and returns a `weights.Weights`: a state dict with our tensor names, and its classes."""
     from nets.weights import read
 
     return read(path, family_of(name)[0].rename)
@@ -91,6 +107,21 @@ def official_size(name: str) -> tuple[int, int]:
     return family.weights[size].image_size if size in family.weights else (640, 640)
 
 
+def expected_ap(name: str, image_size: tuple[int, int]) -> float:
+    """Returns the AP50-95 that the official weights of a model reach on images like COCO's, at this input height and width.
+
+    At the size of their training and above, it is the published AP. Below, with a side of r times the usual one, it is
+    1 - 1.5 (1 - r)^2 of it, fitted to YOLOX-nano on 326 images of COCO val2017: sides of 416, 320, 256, 224, 160 and 128 have
+    .288, .261, .220, .198, .130 and .084 (python evaluate.py model=yolox_nano image_size=...). 0 without official weights.
+    """
+    family, size = family_of(name)
+    if size not in family.weights:
+        return 0.0
+    side, usual = (math.sqrt(height * width) for height, width in (image_size, family.weights[size].image_size))
+    ratio = min(side / usual, 1.0)
+    return family.weights[size].ap * max(1 - 1.5 * (1 - ratio) ** 2, 0.0)
+
+
 def build_pretrained(
     name: str,
     classes: Sequence[str],
@@ -98,19 +129,18 @@ def build_pretrained(
     ranks: Ranks,
     log: Callable[[str], None],
     optional: bool = False,
-) -> tuple[DetectionModel, float | None]:
-    """Builds a model, loads pretrained weights, and returns it and the fraction of its classes that the weights know.
+) -> tuple[DetectionModel, Pretraining | None]:
+    """Builds a model, loads pretrained weights, and returns it and what they were trained on (None: from scratch).
 
-    Without weights this fraction is None. Only rank 0 loads them; the caller broadcasts the model.
-    `weights`: "coco" (official weights), the address of a mirror of them, a file, or None (from scratch). Classes that the
-    weights know keep their rows of the class predictors, matched by name. With `optional`, training starts from scratch after
-    a warning if the official weights cannot be downloaded.
+    Only rank 0 loads them; the caller broadcasts the model. `weights`: "coco" (official weights), the address of a mirror of
+    them, a file, or None (from scratch). Classes that the weights were trained on keep their rows of the class predictors,
+    matched by name. With `optional`, training starts from scratch after a warning if the official weights cannot be downloaded.
     """
     model = None
 
-    def load() -> tuple[float | None, dict[str, Tensor]]:
+    def load() -> tuple[Pretraining | None, dict[str, Tensor]]:
         nonlocal model
-        path, fraction = _weights_file(name, weights, log, optional), None
+        path, pretraining = _weights_file(name, weights, log, optional), None
         if path is None:
             model = build(name, len(classes))
         else:
@@ -118,18 +148,20 @@ def build_pretrained(
             from nets.matching import load_matching
             from utils.validate import fitting
 
-            state, known = read_weights(path, name)
+            file = read_weights(path, name)
             with fitting(path):
-                model = build(name, len(classes), state)
-                state = pretrained.adapt_classes(state, known, classes, model)
-                log(load_matching(model, state).require(backbone=0.8).text())
-            fraction = len(pretrained.shared_classes(known or (), classes)) / len(classes)
-            if fraction == 1:
-                log("WARNING: the weights know all classes: training may lower mAP (docs/constants.md#known-classes)")
-        return fraction, {key: value.to("meta") for key, value in model.state_dict().items()}
+                model = build(name, len(classes), file.state)
+                state, fresh = pretrained.adapt_classes(file.state, file.classes, classes, model)
+                log(load_matching(model, state, fresh).require(backbone=0.8).text())
+            shared = pretrained.shared_classes(file.classes or (), classes)
+            pretraining = Pretraining(len(shared) / len(classes), file.official)
+            if new := [other for label, other in enumerate(classes) if label not in shared]:
+                more = f", and {len(new) - 5} more" if len(new) > 5 else ""
+                log(f"new classes, freshly initialized: {', '.join(new[:5])}{more}")
+        return pretraining, {key: value.to("meta") for key, value in model.state_dict().items()}
 
-    fraction, shapes = ranks.on_main(load)
-    return model or build(name, len(classes), shapes), fraction
+    pretraining, shapes = ranks.on_main(load)
+    return model or build(name, len(classes), shapes), pretraining
 
 
 def _weights_file(name: str, weights: str | None, log: Callable[[str], None], optional: bool) -> str | Path | None:

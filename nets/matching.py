@@ -18,12 +18,14 @@ class MatchReport:
     mismatched: dict[str, str]  # of another shape -> both shapes
     missing: tuple[str, ...]  # in the model but not in the file
     unused: tuple[str, ...]  # in the file but not in the model
+    fresh: Mapping[str, int]  # values of a taken tensor that do not come from the file: rows of new classes
 
     def counts(self, part: str) -> tuple[int, int, int, int]:
         """Counts of a part: tensors taken, all tensors, values taken and all values."""
         names = [name for name in self.sizes if name.startswith(f"{part}.")]
-        taken = [name for name in names if name in self.taken]
-        return len(taken), len(names), sum(self.sizes[name] for name in taken), sum(self.sizes[name] for name in names)
+        values = {name: self.sizes[name] - self.fresh.get(name, 0) for name in names if name in self.taken}
+        tensors = sum(count > 0 for count in values.values())
+        return tensors, len(names), sum(values.values()), sum(self.sizes[name] for name in names)
 
     def fraction(self, part: str) -> float:
         """The fraction of a part that was taken: of its tensors or of its values, whichever is smaller.
@@ -59,10 +61,11 @@ class MatchReport:
         return self
 
 
-def load_matching(model: nn.Module, state: Mapping[str, Any]) -> MatchReport:
+def load_matching(model: nn.Module, state: Mapping[str, Any], fresh: Mapping[str, int] | None = None) -> MatchReport:
     """Copies every tensor of `state` that has the name and the shape of a tensor of `model` into it.
 
-    The step counters of batch norms are copied but not counted. Raises CheckpointError for weights that are not finite.
+    The step counters of batch norms are copied but not counted. `fresh`: values of `state` that do not come from the file, by
+    tensor; see `pretrained.adapt_classes`. Raises CheckpointError for weights that are not finite.
     """
     state, own = strip(state), model.state_dict()
     fits = {n: v for n, v in state.items() if n in own and isinstance(v, Tensor) and v.shape == own[n].shape}
@@ -79,4 +82,5 @@ def load_matching(model: nn.Module, state: Mapping[str, Any]) -> MatchReport:
         mismatched=dict(zip(different, shapes, strict=True)),
         missing=tuple(name for name in sizes if name not in state),
         unused=tuple(name for name in state if name not in own),
+        fresh=fresh or {},
     )

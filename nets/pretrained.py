@@ -16,21 +16,23 @@ class OfficialFile(NamedTuple):
     path: str  # below HOST
     sha256: str | None = None  # None: unknown, see `weights.pin`
     image_size: tuple[int, int] = (640, 640)  # height and width of the training and of the published AP
+    ap: float = 0.0  # published AP50-95 on COCO val2017, 0 to 1
 
 
-YOLOX_RELEASED = {  # size of the model -> sides of the input in the training, SHA-256
-    "nano": (416, "cd28f55fbbc1829f99d9ac9b38a16d259a22889739c8728ea877610201feff7b"),
-    "tiny": (416, "9de513de589ac98bb92d3bca53b5af7b9acfa9b0bacb831f7999d0f7afaee8f0"),
-    "s": (640, "f55ded7181e1b0c13285c56e7790b8f0e8f8db590fe4edb37f0b7f345c913a30"),
-    "m": (640, "60076992b32da82951c90cfa7bd6ab70eba9eda243e08b940a396f60ac2d19b6"),
-    "l": (640, "1e6b7fa6240375370b2a8a8eab9066b3cdd43fd1d0bfa8d2027fd3a51def2917"),
-    "x": (640, "5652330b6ae860043f091b8f550a60c10e1129f416edfdb65c259be6caf355cf"),
+YOLOX_RELEASED = {  # size of the model -> sides of the input in the training, published AP, SHA-256
+    "nano": (416, 0.258, "cd28f55fbbc1829f99d9ac9b38a16d259a22889739c8728ea877610201feff7b"),
+    "tiny": (416, 0.328, "9de513de589ac98bb92d3bca53b5af7b9acfa9b0bacb831f7999d0f7afaee8f0"),
+    "s": (640, 0.405, "f55ded7181e1b0c13285c56e7790b8f0e8f8db590fe4edb37f0b7f345c913a30"),
+    "m": (640, 0.469, "60076992b32da82951c90cfa7bd6ab70eba9eda243e08b940a396f60ac2d19b6"),
+    "l": (640, 0.497, "1e6b7fa6240375370b2a8a8eab9066b3cdd43fd1d0bfa8d2027fd3a51def2917"),
+    "x": (640, 0.511, "5652330b6ae860043f091b8f550a60c10e1129f416edfdb65c259be6caf355cf"),
 }
 YOLOX_FILES = {
-    size: OfficialFile(f"{YOLOX_RELEASE}/yolox_{size}.pth", sha256, (side, side))
-    for size, (side, sha256) in YOLOX_RELEASED.items()
+    size: OfficialFile(f"{YOLOX_RELEASE}/yolox_{size}.pth", sha256, (side, side), ap)
+    for size, (side, ap, sha256) in YOLOX_RELEASED.items()
 }
-YOLOV9_FILES = {size: OfficialFile(f"{YOLOV9_RELEASE}/v9-{size}.pt") for size in "tsmc"}
+YOLOV9_RELEASED = {"t": 0.383, "s": 0.468, "m": 0.514, "c": 0.530}  # size of the model -> published AP
+YOLOV9_FILES = {size: OfficialFile(f"{YOLOV9_RELEASE}/v9-{size}.pt", ap=ap) for size, ap in YOLOV9_RELEASED.items()}
 
 COCO_CLASSES = tuple(
     """person, bicycle, car, motorcycle, airplane, bus, train, truck, boat, traffic light, fire hydrant, stop
@@ -61,20 +63,21 @@ def shared_classes(from_names: Sequence[str], to_names: Sequence[str]) -> dict[i
 
 def adapt_classes(
     state: Mapping[str, Tensor], from_names: Sequence[str] | None, to_names: Sequence[str], model: nn.Module
-) -> dict[str, Any]:
+) -> tuple[dict[str, Any], dict[str, int]]:
     """Reorders the rows of the class predictors in a state dict, from the classes `from_names` to those of a model, `to_names`.
 
-    Classes that only `to_names` has keep the freshly initialized rows of `model`. If `from_names` is None, the rows stay
-    unchanged: they fit only a model with the same number of classes.
+    Classes that only `to_names` has keep the freshly initialized rows of `model`. The second dict says how many values these
+    rows have, by tensor. If `from_names` is None, the rows stay unchanged: they fit only a model with as many classes.
     """
     if from_names is None:
-        return dict(state)
+        return dict(state), {}
     pairs = shared_classes(from_names, to_names)
-    adapted, own = dict(state), model.state_dict()
+    adapted, fresh, own = dict(state), {}, model.state_dict()
     for name, rows in state.items():
         fits = name in own and rows.shape == (len(from_names), *own[name].shape[1:])
         if ".class_predictors." in name and fits:
             adapted[name] = own[name].detach().cpu().clone()
             for to, source in pairs.items():
                 adapted[name][to] = rows[source]
-    return adapted
+            fresh[name] = (len(to_names) - len(pairs)) * rows[0].numel()
+    return adapted, fresh

@@ -5,6 +5,7 @@ import http.client
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -101,8 +102,16 @@ def _digest(path: str | Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def read(path: str | Path, rename: Callable[[str], str | None]) -> tuple[dict[str, Tensor], tuple[str, ...] | None]:
-    """Reads a weights file -> a state dict with our tensor names, and the names of its classes (None: unknown).
+class Weights(NamedTuple):
+    """The contents of a weights file."""
+
+    state: dict[str, Tensor]  # with our tensor names
+    classes: tuple[str, ...] | None  # names of its classes; None: unknown
+    official: bool  # weights of the authors with COCO's classes, not a checkpoint of this program
+
+
+def read(path: str | Path, rename: Callable[[str], str | None]) -> Weights:
+    """Reads a weights file.
 
     Accepts our own checkpoints and the official layouts: `{"model": {...}}`, `{"state_dict": {...}}` of a training, or a bare
     state dict. `rename`: official tensor name -> ours; our own names stay unchanged. If a file does not name its classes,
@@ -129,7 +138,8 @@ def read(path: str | Path, rename: Callable[[str], str | None]) -> tuple[dict[st
         from utils.validate import validated
 
         try:
-            return state, tuple(validated({"classes": parts["classes"]}, path, "checkpoint")["classes"])
+            classes = tuple(validated({"classes": parts["classes"]}, path, "checkpoint")["classes"])
+            return Weights(state, classes, official=False)
         except checkpoint.CheckpointError as error:
             raise PretrainedError(f"weights={error}") from error
     deviation = input_std(state)
@@ -138,7 +148,8 @@ def read(path: str | Path, rename: Callable[[str], str | None]) -> tuple[dict[st
             f"weights={path} were trained on pixels with a standard deviation of {deviation:.1f}, not on 0-255: they need the "
             f"preprocessing of YOLOX release 0.1.0 and would detect nothing. Use those of release 0.1.1rc0 (weights=coco)"
         )
-    return state, COCO_CLASSES if class_rows(state) == len(COCO_CLASSES) else None
+    official = class_rows(state) == len(COCO_CLASSES)
+    return Weights(state, COCO_CLASSES if official else None, official)
 
 
 def load_official(path: Path, model: str, classes: Sequence[str] | None) -> tuple[torch.nn.Module, tuple[str, ...]]:
@@ -149,7 +160,7 @@ def load_official(path: Path, model: str, classes: Sequence[str] | None) -> tupl
     import nets
     from utils.validate import fitting
 
-    state, names = nets.read_weights(path, model)
+    state, names, _ = nets.read_weights(path, model)
     rows = class_rows(state)
     wanted = tuple(classes or names or ())
     if not wanted:
@@ -160,7 +171,7 @@ def load_official(path: Path, model: str, classes: Sequence[str] | None) -> tupl
     network = nets.build(model, len(wanted), state)
     network.clips = False
     with fitting(path):
-        state = pretrained.adapt_classes(state, names if known else None, wanted, network)
+        state, _ = pretrained.adapt_classes(state, names if known else None, wanted, network)
         load_matching(network, state).require(backbone=1.0, neck=1.0, head=1.0)
     return network, wanted
 
@@ -198,6 +209,6 @@ def require_all(name: str, path: Path) -> None:
     """Raises ValueError unless a file has all tensors of the model `name`, for COCO's classes, with finite values."""
     import nets
 
-    state, classes = nets.read_weights(path, name)
+    state, classes, _ = nets.read_weights(path, name)
     model = nets.build(name, len(classes or ()), state)
     load_matching(model, state).require(backbone=1.0, neck=1.0, head=1.0)

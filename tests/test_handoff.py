@@ -59,7 +59,7 @@ def noise(height=96, width=128) -> np.ndarray:
 
 def coco_checkpoint(shared: Path) -> Path:
     """Writes the real weights as a checkpoint of a training, where the page expects one."""
-    state, _ = nets.read_weights(shared / "weights/yolox_nano.pth", "yolox_nano")
+    state, *_ = nets.read_weights(shared / "weights/yolox_nano.pth", "yolox_nano")
     config = {"model": "yolox_nano", "image_size": (416, 416), "val": None}
     contents = {"config": config, "classes": list(COCO_CLASSES), "epoch": 1, "step": 1, "metrics": {}, "model": state}
     CHECKPOINT.parent.mkdir(parents=True)

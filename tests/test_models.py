@@ -52,16 +52,23 @@ def test_build_pretrained_keeps_rows_of_known_classes(tmp_path):
     source, lines = nets.build("tiny_n", 3), []
     path = tmp_path / "best.pt"
     checkpoint.save(path, {"classes": ["cat", "dog", "bus"], "config": {}, "model": source.state_dict()})
-    model, known = nets.build_pretrained("tiny_n", ("Bus", "boat"), str(path), OneProcess(), lines.append)
-    assert known == 0.5 and lines[0] == f"weights    {path}" and "backbone" in lines[1]
+    model, pretraining = nets.build_pretrained("tiny_n", ("Bus", "boat"), str(path), OneProcess(), lines.append)
+    assert (
+        pretraining == nets.Pretraining(known=0.5, official=False)
+        and lines[0] == f"weights    {path}"
+        and "backbone" in lines[1]
+    )
     for name, value in model.state_dict().items():
         if "class_predictors" in name:
             assert torch.equal(value[0], source.state_dict()[name][2])
         else:
             assert torch.equal(value, source.state_dict()[name])
-    assert not any("know all classes" in line for line in lines)
-    assert nets.build_pretrained("tiny_n", ("bus",), str(path), OneProcess(), lines.append)[1] == 1
-    assert lines[-1].startswith("WARNING: the weights know all classes: training may lower mAP")
+    fresh = sum(value[0].numel() for name, value in source.state_dict().items() if "class_predictors" in name)
+    head = sum(value.numel() for name, value in model.head.state_dict().items())
+    assert f"{(head - fresh) / head:.1%} of" in lines[1]  # the row of boat does not come from the file
+    assert "boat" in lines[2] and "Bus" not in lines[2]
+    assert nets.build_pretrained("tiny_n", ("bus",), str(path), OneProcess(), lines.append)[1].known == 1
+    assert len(lines) == 5  # no line about new classes
 
 
 @pytest.mark.parametrize("optional", [False, True])
@@ -102,11 +109,11 @@ def test_other_ranks_build_the_model_with_the_layer_widths_of_the_weights():
     shapes = {"head.class_convs.0.0.conv.weight": torch.empty(80, 64, 3, 3, device="meta")}
 
     class OtherRank:
-        on_main = staticmethod(lambda work: (0.0, shapes))
+        on_main = staticmethod(lambda work: (nets.Pretraining(0.0, True), shapes))
 
     with torch.device("meta"):
-        model, known = nets.build_pretrained("yolov9_t", ("cat",), "coco", OtherRank(), print)
-    assert known == 0 and model.head.class_predictors[0].in_channels == 80
+        model, pretraining = nets.build_pretrained("yolov9_t", ("cat",), "coco", OtherRank(), print)
+    assert pretraining.known == 0 and model.head.class_predictors[0].in_channels == 80
 
 
 @pytest.mark.parametrize("family", FAMILIES)

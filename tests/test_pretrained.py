@@ -274,15 +274,18 @@ def test_state_dicts_are_read_with_official_and_with_own_names(tmp_path, state):
     torch.save({"state_dict": filled}, tmp_path / "official.pth")
     assert read(tmp_path / "own.pth", of_yolox)[0].keys() == state.keys()
     assert read(tmp_path / "ddp.pth", of_yolox)[0].keys() == state.keys()
-    translated, classes = read(tmp_path / "official.pth", of_yolox)
+    translated, classes, official_file = read(tmp_path / "official.pth", of_yolox)
     assert len(translated) == len(filled) and "backbone.stem.conv.weight" in translated and classes == COCO_CLASSES
+    assert official_file
 
 
 def test_own_checkpoints_name_their_classes(tmp_path):
     state = nets.build("tiny_n", 2).state_dict()
     checkpoint.save(tmp_path / "best.pt", {"classes": ["cat", "dog"], "model": state})
-    again, classes = nets.read_weights(tmp_path / "best.pt", "tiny_n")
-    assert classes == ("cat", "dog") and all(torch.equal(again[name], state[name]) for name in state)
+    again, classes, official_file = nets.read_weights(tmp_path / "best.pt", "tiny_n")
+    assert (
+        classes == ("cat", "dog") and not official_file and all(torch.equal(again[name], state[name]) for name in state)
+    )
 
 
 def test_coco_has_80_names_and_ids_up_to_90():
@@ -301,8 +304,9 @@ def test_adapt_classes_moves_rows_by_name(family):
     state, model = toy_detector(family, 4).state_dict(), toy_detector(family, 3)
     before = {name: value.clone() for name, value in state.items()}
     fresh = {name: value.clone() for name, value in model.state_dict().items()}
-    adapted = adapt_classes(state, ["cat", "dog", "person", "bus"], ["Person", "boat", "CAT"], model)
+    adapted, new = adapt_classes(state, ["cat", "dog", "person", "bus"], ["Person", "boat", "CAT"], model)
     assert adapted.keys() == state.keys()
+    assert new == {name: value[0].numel() for name, value in fresh.items() if "class_predictors" in name}  # of boat
     for name, value in adapted.items():
         if "class_predictors" in name:
             assert torch.equal(value, torch.stack([state[name][2], fresh[name][1], state[name][0]])), name
@@ -310,8 +314,8 @@ def test_adapt_classes_moves_rows_by_name(family):
             assert value is state[name]
     model.load_state_dict(adapted)
     assert all(torch.equal(value, before[name]) for name, value in state.items())  # the source is not changed
-    unknown = adapt_classes(state, None, ["a", "b", "c"], model)
-    assert all(unknown[name] is value for name, value in state.items())
+    unknown, new = adapt_classes(state, None, ["a", "b", "c"], model)
+    assert new == {} and all(unknown[name] is value for name, value in state.items())
 
 
 def test_names_and_ids_equal_the_annotations_of_coco(shared):
@@ -321,7 +325,7 @@ def test_names_and_ids_equal_the_annotations_of_coco(shared):
 
 
 def test_real_weights_are_read_and_told_apart_from_legacy_ones(shared):
-    state, classes = nets.read_weights(shared / "weights/yolox_nano.pth", "yolox_nano")
+    state, classes, _ = nets.read_weights(shared / "weights/yolox_nano.pth", "yolox_nano")
     nets.build("yolox_nano", 80).load_state_dict(state)
     assert classes == COCO_CLASSES
     assert 50 < input_std(state) < 80 and 0.8 < input_std(as_legacy(state)) < 1.5

@@ -369,13 +369,18 @@ def test_checkpoint_with_the_most_progress_is_copied_to_the_nodes_that_lack_it(t
 
 def test_state_is_a_function_of_the_log():
     state = resume.State()
-    assert (state.epoch, state.best, state.best_epoch) == (0, 0.0, 0)
+    assert (state.epoch, state.best, state.best_epoch) == (0, 0.0, None)
     for epoch, ap in enumerate([0.2, 0.5, 0.4, None, 0.5], 1):
         state = state.after({"epoch": epoch} | ({} if ap is None else {"AP": ap}))
     assert (state.epoch, state.best, state.best_epoch) == (5, 0.5, 2)
     assert state.done(5, 0) and state.done(9, 3) and not state.done(9, 4)
     nothing = resume.State().after({"epoch": 1, "AP": -1.0}).after({"epoch": 2, "AP": -1.0})
     assert (nothing.best, nothing.best_epoch) == (0.0, 2)
+    initial = resume.State().after({"epoch": 0, "AP": 0.3})
+    assert (initial.epoch, initial.best, initial.best_epoch) == (0, 0.3, 0)
+    trained = initial.after({"epoch": 1, "AP": 0.3}).after({"epoch": 2, "AP": 0.2})
+    assert trained.best_epoch == 0 and trained.done(9, 2) and not trained.done(9, 3)
+    assert trained.after({"epoch": 3, "AP": 0.4}).best_epoch == 3
 
 
 def test_damaged_checkpoint_is_named(tmp_path):

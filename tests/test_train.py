@@ -391,7 +391,7 @@ def test_a_run_of_an_older_version_resumes_with_the_frozen_epochs_that_it_chose(
 
 
 def test_zero_epochs_are_computed_from_the_number_of_images(demo_images, tmp_path, monkeypatch):
-    monkeypatch.setattr(train, "enough_epochs", lambda images: images // 4)
+    monkeypatch.setattr(train, "enough_epochs", lambda images, batch: images // batch)
     folder, _, text = train_quietly(config(demo_images, tmp_path, epochs=0))
     assert checkpoint.load(folder / "last.pt")["epoch"] == 2  # 9 images
     assert re.search(r"^\* epochs +2 +\(was 50\)$", text, re.M)
@@ -402,7 +402,7 @@ def test_zero_epochs_are_computed_from_the_number_of_images(demo_images, tmp_pat
 def test_chosen_numbers_are_printed_saved_and_kept_by_a_resumed_run(demo_images, tmp_path):
     none = dict.fromkeys(CHOSEN)
     folder, _, text = train_quietly(config(demo_images, tmp_path, epochs=2, **none))
-    assert re.search(r"^  learning_rate +0\.000125 +\(chosen\)$", text, re.M)  # for 64 images
+    assert re.search(r"^  learning_rate +0\.004 +\(chosen\)$", text, re.M)  # for 64 images
     assert re.search(r"^  gradient clipping +norm 10$", text, re.M)
     first = json.loads((folder / "config.json").read_text())
     assert None not in [first[name] for name in CHOSEN]

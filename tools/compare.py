@@ -93,7 +93,8 @@ def read_log(path: Path) -> list[dict[str, float]]:
         with open(path, encoding="utf-8", newline="") as file:
             reader = csv.DictReader(file)
             for row in reader:
-                cells = {name: row.get(name) for name in NUMBERS}
+                before = row.get("epoch") == "0"  # an evaluation of the initial weights, which took no training
+                cells = {name: row.get(name) or ("0" if before else None) for name in NUMBERS}
                 cells |= {"AP": row["AP"]} if row.get("AP") else {}
                 rows.append({name: number(cell, f"line {reader.line_num}: {name}") for name, cell in cells.items()})
     except RunError as error:
@@ -125,7 +126,8 @@ def data_of(folder: Path, config: dict[str, Any], rows: list[dict[str, float]]) 
         file = folder / Path(val).name
         digest = hashlib.blake2b(file.read_bytes(), digest_size=4).hexdigest() if file.is_file() else "missing"
         val = f"a part of the training data ({digest})"
-    images = round(rows[0]["seconds"] * rows[0]["images_per_second"])
+    first = next((row for row in rows if row["epoch"] > 0), rows[0])
+    images = round(first["seconds"] * first["images_per_second"])
     return f"train {config.get('train')}", f"val {val}", classes_text(folder / "best.pt"), f"{images} training images"
 
 

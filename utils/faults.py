@@ -141,13 +141,15 @@ def other_format(path: str | Path, contents: Any) -> CheckpointError:
     return CheckpointError(f"{path} has {form}. Use the version that wrote it")
 
 
-def restore_best(folder: Path, last: Mapping[str, Any], best_epoch: int) -> None:
+def restore_best(folder: Path, last: Mapping[str, Any], best_epoch: int | None) -> None:
     """Writes a missing best.pt from last.pt, whose contents are `last`, if that was saved right after `best_epoch`, before the
     next epoch began; otherwise prints a warning."""
-    if best_epoch and best_epoch == last["epoch"] and not last["resume"]["meter"]["batches"]:
+    if best_epoch is None:
+        return
+    if best_epoch == last["epoch"] and not last["resume"]["meter"]["batches"]:
         checkpoint.save(folder / "best.pt", {key: value for key, value in last.items() if key != "resume"})
         print(f"{folder / 'best.pt'} was missing: written again from last.pt")
-    elif best_epoch:
+    else:
         print(
             f"WARNING: {folder / 'best.pt'} of epoch {best_epoch} is missing; only a better epoch will write it again"
         )

@@ -156,12 +156,14 @@ def epoch_row(epoch: int, meter: Meter, updater: Updater, images: int) -> dict[s
 
 
 def epoch_text(row: Mapping[str, float], epochs: int, best: bool) -> str:
-    """Returns the console line of a finished epoch, from its row of log.csv."""
-    parts = [f"epoch {row['epoch']:3}/{epochs}", f"loss {row['loss']:.3f}"]
+    """Returns the console line of a finished epoch, from its row of log.csv. Epoch 0 is an evaluation of the initial weights."""
+    parts = [f"epoch {row['epoch']:3}/{epochs}"]
+    if row["epoch"]:
+        parts.append(f"loss {row['loss']:.3f}")
     if "AP" in row:
         parts.append(f"val loss {row['val_loss']:.3f}  mAP50-95 {row['AP']:.4f}  mAP50 {row['AP50']:.4f}")
-    parts.append(f"{row['images_per_second']:.1f} images/s")
-    if row["skipped_steps"]:
+    parts.append(f"{row['images_per_second']:.1f} images/s" if row["epoch"] else "the initial weights, before training")
+    if row.get("skipped_steps"):
         parts.append(f"{row['skipped_steps']} steps skipped so far: gradients not finite")
     return "  ".join(parts) + ("  (best)" if best else "")
 
@@ -278,5 +280,10 @@ def validate(updater: Updater, loader, criterion, ranks: Ranks, run, epoch: int,
         run.image("val_predictions", prediction_sheet(loader.dataset, metrics["detections"]), epoch + 1)
         heatmaps = updater.ema.model.heatmaps(loader.batch_sampler.image_size, loader.dataset.annotations.classes)
         heatmaps.log(run, loader.dataset, metrics["detections"], epoch + 1, updater.schedule.plan.epochs)
+    return evaluation_row(metrics)
+
+
+def evaluation_row(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the columns of log.csv of an evaluation (see `evaluate`), and "thresholds" of classes."""
     row = {name: value for name, value in metrics.items() if isinstance(value, float)}
     return row | {"thresholds": class_thresholds(metrics["per_class"])}

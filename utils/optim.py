@@ -5,6 +5,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import compress
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -13,8 +14,10 @@ MAX_BAD_STEPS = 20  # non-finite steps in a row before training stops: fp16 need
 LOSS_SCALE = 2.0**10  # of fp16 at the start: from 2**16, YOLOX skips its first nine steps (input 0-255, decisions.md)
 MOMENTUM = 0.9  # of SGD, and the first beta of Adam (YOLOX, section 2)
 MAX_GRADIENT_NORM = 10.0  # larger gradients are clipped to this norm
-GENTLE = (1 / 8, 1 / 32)  # factors of the default learning rate if the weights know half of the classes or more, or all
+GENTLE = 1 / 32  # factor of the default learning rate on images like those of the official weights' own training
 REFERENCE_BATCH = 64  # images per step that the constants learning_rate and min_learning_rate refer to
+LEAST_WARMUP = 3  # steps: the first step of AdamW moves every weight by the whole rate, whatever its gradient
+ENOUGH_SAMPLES, ENOUGH_STEPS = 20_000, 1_000  # of a training with epochs=0
 CHOSEN = ("no_aug_epochs", "warmup_epochs", "weight_decay", "learning_rate", "min_learning_rate")
 
 
@@ -53,33 +56,67 @@ class Plan:
         return self.frozen_images if step < self.freeze_epochs * self.frozen_steps else self.images
 
 
-def enough_epochs(images: int) -> int:
-    """Returns the number of epochs for `epochs=0`: 20,000 training samples, and 30 to 300 epochs. See docs/constants.md."""
-    return min(max(round(20_000 / images), 30), 300)
+def enough_epochs(images: int, batch: int) -> int:
+    """Returns the number of epochs for `epochs=0`, with `batch` images per step: 30 to 300. See docs/constants.md.
+
+    It is enough for 20,000 training samples and for 1,000 steps, whichever needs more epochs.
+    """
+    for_samples = max(round(ENOUGH_SAMPLES / images), 30)
+    for_steps = math.ceil(ENOUGH_STEPS / math.ceil(images / batch))
+    return min(max(for_samples, for_steps), 300)
+
+
+class SGDDefaults(NamedTuple):
+    """The defaults of SGD that depend on the model family."""
+
+    factor: float = 1.0  # of the learning rate of YOLOX, and divisor of its weight decay
+    clip_from_scratch: bool = False  # clips gradients without pretrained weights, too
+    max_images: float = math.inf  # images per step above which the learning rate grows no further
+
+
+def likeness(known: float, mean_ap: float, expected: float) -> float:
+    """Returns how much the data look like what the official weights were trained on, from 0 (no lower rate) to 1.
+
+    `known`: fraction of the classes that the weights were trained on. `mean_ap`: their mAP50-95 on the validation data before
+    training. `expected`: the mAP50-95 that they reach on images like those of their training. Both ratios are ramps, so that
+    one more class or image changes little: from half of the classes to all, and from .3 of the expected mAP to .7. Measured
+    in benchmarks/results/known_classes.md.
+    """
+    by_name = (known - 0.5) / 0.5
+    by_map = (mean_ap / expected - 0.3) / 0.4 if expected > 0 else 0.0
+    return min(max(by_name, 0.0), 1.0) * min(max(by_map, 0.0), 1.0)
+
+
+def usual_rate(optimizer: str, sgd: SGDDefaults) -> float:
+    """Returns the default learning rate for 64 images per step, on data that are new to the initial weights."""
+    return 0.01 * sgd.factor if optimizer == "sgd" else 4e-3
 
 
 def choose(
-    given: Mapping, saved: Mapping, optimizer: str, sgd_factor: float, known: float | None, plan: Plan
+    given: Mapping, saved: Mapping, optimizer: str, sgd: SGDDefaults, pretrained: bool, like: float, plan: Plan
 ) -> dict[str, float]:
-    """Returns the constants `CHOSEN` with a number for each None in `given`, and two more numbers.
+    """Returns the constants `CHOSEN` with a number for each None in `given`, and three more numbers.
 
-    `rate_power` is that of `Schedule`, and `clip` the largest norm of the gradients (0: any norm). The numbers of a `saved` run
-    stay. `sgd_factor`: see nets.Family. `known`: fraction of the classes that the weights know, None without weights. See
+    `rate_power` and `max_images` are those of `Schedule`, and `clip` is the largest norm of the gradients (0: any norm). The
+    numbers of a `saved` run stay. `pretrained`: whether the run starts from weights. `like`: see `likeness`. See
     docs/constants.md.
     """
-    chosen = {name: value for name, value in given.items() if value is not None}
-    chosen |= {name: saved[name] for name in (*CHOSEN, "rate_power", "clip") if name in saved}
+    chosen = {name: given[name] for name in CHOSEN if given[name] is not None}
+    chosen |= {name: saved[name] for name in (*CHOSEN, "rate_power", "max_images", "clip") if name in saved}
     chosen.setdefault("no_aug_epochs", min(round(plan.epochs / 5), 15))
-    decays = {"adamw": 0.05, "sgd": 5e-4 / sgd_factor}  # of sgd: a step subtracts rate * decay
+    decays = {"adamw": 0.05, "sgd": 5e-4 / sgd.factor}  # of sgd: a step subtracts rate * decay
     chosen.setdefault("weight_decay", decays.get(optimizer, 5e-4))
-    steps = min(max(100, plan.before(1)), plan.before(plan.epochs) / 10)
-    chosen.setdefault("warmup_epochs", plan.position(steps))
+    total = plan.before(plan.epochs)
+    steps = min(max(100, plan.before(1)), total / 10)
+    chosen.setdefault("warmup_epochs", plan.position(min(max(steps, LEAST_WARMUP), total)))
     # Runs that older versions began have no power saved: their rates were linear for every optimizer.
     chosen.setdefault("rate_power", 1.0 if optimizer == "sgd" or saved else 0.5)
-    rate = (0.01 * sgd_factor if optimizer == "sgd" else 4e-3) * (GENTLE[known == 1] if known and known >= 0.5 else 1)
+    chosen.setdefault("max_images", REFERENCE_BATCH if chosen["rate_power"] < 1 else sgd.max_images)
+    rate = usual_rate(optimizer, sgd) * GENTLE**like
     chosen.setdefault("learning_rate", max(rate, chosen.get("min_learning_rate", 0.0)))
     chosen.setdefault("min_learning_rate", chosen["learning_rate"] / 20)
-    chosen.setdefault("clip", 0.0 if optimizer == "sgd" and known is None else MAX_GRADIENT_NORM)
+    clips = optimizer != "sgd" or pretrained or sgd.clip_from_scratch
+    chosen.setdefault("clip", MAX_GRADIENT_NORM if clips else 0.0)
     return chosen
 
 
@@ -87,8 +124,8 @@ def choose(
 class Schedule:
     """Learning rate as a function of the step: quadratic warm-up, decay, then the rate that the decay has reached.
 
-    That rate is held during the last `no_aug_epochs`. `schedule(step)` is scaled with the images per step: linearly with
-    power 1 (Goyal et al. 2017); by their square root with power .5 (Malladi et al. 2022, for adam), but not above 64 images.
+    That rate is held during the last `no_aug_epochs`. `schedule(step)` is scaled with the images per step, up to `max_images`:
+    linearly with power 1 (Goyal et al. 2017), by their square root with power .5 (Malladi et al. 2022, for adam).
     """
 
     plan: Plan
@@ -98,6 +135,7 @@ class Schedule:
     warmup_epochs: float
     no_aug_epochs: int
     power: float = 1.0
+    max_images: float = math.inf
 
     def __post_init__(self):
         if self.kind not in ("cosine", "step", "constant"):
@@ -111,8 +149,7 @@ class Schedule:
 
     def scale(self, images: int) -> float:
         """Factor of the learning rate for a step of `images` images."""
-        factor = (images / REFERENCE_BATCH) ** self.power
-        return min(factor, 1.0) if self.power < 1 else factor
+        return (min(images, self.max_images) / REFERENCE_BATCH) ** self.power
 
     def at(self, epoch: float) -> float:
         """Learning rate for 64 images per step after `epoch` epochs (warm-up and constant end as in YOLOX, section 2)."""

@@ -45,7 +45,7 @@ def draw_curves(rows: Sequence[Mapping[str, Any]], path: str | Path, marks: Mapp
         "Average precision": [n for n in names if n in ("AP", "AP50", "AP75")],
         "Learning rate": [n for n in names if n.startswith("learning_rate")],
     }
-    last = max(int(row["epoch"]) for row in rows)
+    first, last = (choose(int(row["epoch"]) for row in rows) for choose in (min, max))
     reached = {name: epoch for name, epoch in (marks or {}).items() if epoch <= last}
     with _figure(path, 12, 7.5) as figure:
         for axes, (title, columns) in zip(figure.subplots(2, 2).flat, panels.items(), strict=True):
@@ -54,7 +54,7 @@ def draw_curves(rows: Sequence[Mapping[str, Any]], path: str | Path, marks: Mapp
                 axes.plot(*zip(*points, strict=True), label=column, marker="o", markersize=3 if len(points) < 40 else 0)
             _decorate(axes, title, "epoch", "")
             axes.xaxis.get_major_locator().set_params(integer=True)
-            axes.set_xlim(0.5, last + 0.5)
+            axes.set_xlim(min(first, 1) - 0.5, last + 0.5)
             axes.set_ylim(bottom=0, top=1 if title == "Average precision" else None)
             for name, epoch in reached.items():
                 axes.axvline(epoch - 0.5, color=INK, linewidth=0.9, linestyle=(0, (4, 3)))

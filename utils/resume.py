@@ -24,7 +24,10 @@ NOTHING_SAVED = (-1, -1)  # progress of a run folder without last.pt
 
 @dataclass(frozen=True)
 class State:
-    """Progress of a run after its last whole epoch, as the rows of its log. There is no random state to save."""
+    """Progress of a run after its last whole epoch, as the rows of its log. There is no random state to save.
+
+    The first row may be that of epoch 0: an evaluation of the initial weights.
+    """
 
     rows: tuple[dict[str, Any], ...] = ()
     thresholds: Mapping[str, float] = field(default_factory=dict)  # by class name, if the last epoch was evaluated
@@ -40,14 +43,14 @@ class State:
         return max((0.0, *(row["AP"] for row in self.rows if "AP" in row)))
 
     @property
-    def best_epoch(self) -> int:
-        """The first epoch (counted from 1) with the highest mAP; 0 before the first evaluation.
+    def best_epoch(self) -> int | None:
+        """The first epoch (counted from 1) with the highest mAP; 0: the initial weights; None before the first evaluation.
 
         If the validation images have no boxes (mAP -1), it is the last evaluated epoch.
         """
-        best = (0, 0.0)
+        best = (None, 0.0)
         for row in self.rows:
-            if "AP" in row and (row["AP"] > best[1] or best[0] == 0 or row["AP"] < 0):
+            if "AP" in row and (row["AP"] > best[1] or best[0] is None or row["AP"] < 0):
                 best = row["epoch"], row["AP"]
         return best[0]
 
@@ -60,7 +63,8 @@ class State:
         """Returns why the run is finished, or None if it is not."""
         if self.epoch >= epochs:
             return f"all {epochs} epochs are done"
-        if patience and self.best_epoch and "AP" in self.rows[-1] and self.epoch - self.best_epoch >= patience:
+        evaluated = self.best_epoch is not None and "AP" in self.rows[-1]
+        if patience and evaluated and self.epoch - self.best_epoch >= patience:
             return f"no better mAP for {patience} epochs (patience={patience})"
         return None
 
@@ -173,7 +177,8 @@ class Saver:
     def after_epoch(self, state: State, last: bool = False) -> None:
         """Saves the end of an epoch: its row of the log, best.pt if it is the best, and last.pt. `last`: no save follows."""
         names = ["best.pt"] * (state.best_epoch == state.epoch)
-        names += [f"epoch_{state.epoch:04}.pt"] * bool(self.save_every and state.epoch % self.save_every == 0)
+        if self.save_every and state.epoch and state.epoch % self.save_every == 0:
+            names.append(f"epoch_{state.epoch:04}.pt")
         self._save(state, Meter(), last, state.rows[-1], names)
 
     def within_epoch(self, state: State, meter: Meter, last: bool = False) -> None:

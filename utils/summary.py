@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from utils.distributed import Ranks
-from utils.optim import REFERENCE_BATCH, Plan, Schedule, Updater
+from utils.optim import REFERENCE_BATCH, Plan, Schedule, SGDDefaults, Updater, usual_rate
 
 FEW_IMAGES = 50  # training images below which a run gets a warning
 RARE = 0.1  # a class is rare in fewer images than this fraction of the mean over the classes
@@ -48,10 +48,32 @@ def curve_marks(plan: Plan, no_aug_epochs: int) -> dict[str, int]:
     return {name: epoch + 1 for name, epoch in marks.items() if 0 < epoch < plan.epochs}
 
 
-def next_steps(folder: Path, output: str, best: float, best_epoch: int) -> str:
+def initial_text(
+    mean_ap: float, like: float, given: float | None, rate: float, optimizer: str, sgd: SGDDefaults
+) -> str:
+    """Returns the lines about initial weights that were trained on classes of the data: their mAP, and the rate that follows.
+
+    `given`: the constant learning_rate, None: chosen. `like`: see `utils.optim.likeness`.
+    """
+    lines = [f"initial    mAP50-95 {mean_ap:.4f} on the validation data before training (epoch 0)"]
+    usual = usual_rate(optimizer, sgd)
+    if given is None and like > 0:
+        lines.append(
+            f"           The images look like those that the official weights were trained on, so the learning rate is "
+            f"{rate:.3g}.\n           The usual rate, learning_rate={usual:g}, would make the network forget more."
+        )
+    elif given is None:
+        lines.append(f"           The learning rate is the usual one, {rate:g}.")
+    return "\n".join(lines)
+
+
+def next_steps(folder: Path, output: str, best: float, best_epoch: int | None) -> str:
     """Returns the last lines of a finished run: where its results are, and how to use the model."""
     lines = [f"\nlook at it:  tensorboard --logdir {quote(output)}      (or open {folder / 'curves.png'})"]
-    if best_epoch:
+    if best_epoch == 0:
+        kept = "best.pt holds these weights"
+        lines.insert(0, f"\ntraining did not improve on the weights it started from: mAP50-95 {best:.4f}; {kept}")
+    if best_epoch is not None:
         found = next((name for name in ("best.pt", "last.pt") if (folder / name).exists()), "best.pt")
         note = "" if found == "best.pt" else f"   # of the last epoch: best.pt, of epoch {best_epoch}, is missing"
         lines.append(f"try it:      python predict.py checkpoint={quote(str(folder / found))} source=IMAGES{note}")

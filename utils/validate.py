@@ -232,13 +232,15 @@ def thresholds(value: Any) -> str:
 
 
 def log_rows(value: Any) -> str:
-    """Checks for the log of a run: one dict of numbers per epoch, in order."""
-    fits = type(value) in (list, tuple) and all(
+    """Checks for the log of a run: one dict of numbers per epoch, in order. The first epoch is 1, or 0: the initial weights."""
+    listed = type(value) in (list, tuple)
+    first = 0 if listed and value and isinstance(value[0], dict) and value[0].get("epoch") == 0 else 1
+    fits = listed and all(
         isinstance(row, dict)
         and row.get("epoch") == epoch
         and all(type(one) in (int, float, type(None), str, bool) for one in row.values())
         and not number(-1, 1)(row.get("AP", 0))
-        for epoch, row in enumerate(value, 1)
+        for epoch, row in enumerate(value, first)
     )
     return "" if fits else "the rows of all epochs"
 
@@ -254,7 +256,7 @@ def text(value: Any) -> str:
 
 
 _NAMES = dict.fromkeys(("train", "val", "classes", "merge", "image_root", "bad_boxes", "bad_images"), text_or_none)
-_CHOSEN = "no_aug_epochs warmup_epochs weight_decay learning_rate min_learning_rate rate_power clip".split()
+_CHOSEN = "no_aug_epochs warmup_epochs weight_decay learning_rate min_learning_rate rate_power max_images clip".split()
 _CHECKPOINT = {
     "format": whole(),
     "config": constants_dict,

@@ -309,8 +309,8 @@ def run_last(folder: Path) -> None:
 
 def run_weights(folder: Path) -> None:
     (path,) = folder.iterdir()
-    model, known = nets.build_pretrained("tiny_n", CLASSES, str(path), Ranks(), lambda text: None)
-    if known is None:
+    model, pretraining = nets.build_pretrained("tiny_n", CLASSES, str(path), Ranks(), lambda text: None)
+    if pretraining is None:
         raise Failure("wrong", "no weights were loaded")
     check_model(model, path.name.partition("_")[0], contents()["model"])
 

@@ -1,0 +1,114 @@
+"""Epoch 0: initial weights that were trained on classes of the data are evaluated before the first step."""
+
+import csv
+import os
+
+import pytest
+from small import TINY_WEIGHTS, assert_same_run, config, log_of, only_run, same, train_quietly
+
+import nets
+import train
+from datasets import demo
+from tools.compare import read_run
+from utils import checkpoint
+from utils.optim import CHOSEN
+
+NO_TRAINING = {"learning_rate": 0.0, "min_learning_rate": 0.0, "ema": False}
+
+
+def own(images, output, **changes) -> train.Config:
+    """The constants of a run that starts from a checkpoint of this program with the same classes."""
+    return config(images, output, **{"weights": str(TINY_WEIGHTS), "freeze_epochs": 0, **changes})
+
+
+def test_a_run_that_does_not_improve_hands_back_its_initial_weights(demo_images, tmp_path):
+    cfg = own(demo_images, tmp_path, epochs=2, patience=2, save_every=1, **NO_TRAINING)
+    folder, best, text = train_quietly(cfg)
+    rows = log_of(folder)
+    assert [row["epoch"] for row in rows] == ["0", "1", "2"]
+    assert rows[0]["loss"] == rows[0]["learning_rate"] == "" and float(rows[0]["AP"]) == best > 0
+    kept = checkpoint.load(folder / "best.pt")
+    assert kept["epoch"] == 0 and kept["metrics"]["AP"] == best
+    assert same(kept["model"], checkpoint.load(TINY_WEIGHTS)["model"])
+    assert not (folder / "epoch_0000.pt").exists() and (folder / "epoch_0001.pt").exists()
+    (sentence,) = [line for line in text.splitlines() if "did not improve on the weights it started from" in line]
+    assert f"{best:.4f}" in sentence
+    assert "initial weights" in (folder / "card.md").read_text(encoding="utf-8")
+
+
+def test_training_that_is_better_replaces_the_initial_weights(demo_images, tmp_path, monkeypatch):
+    monkeypatch.setattr(train, "validate", lambda *args: {"AP": 0.9, "AP50": 0.9, "val_loss": 1.0})
+    rows = []
+    cfg = own(demo_images, tmp_path, epochs=1)
+    with_logger = train_quietly(cfg, on_row=lambda row, run: rows.append(row["epoch"]))
+    folder, best, text = with_logger
+    assert best == 0.9 and checkpoint.load(folder / "best.pt")["epoch"] == 1
+    assert rows == [0, 1] and "did not improve" not in text
+
+
+@pytest.mark.parametrize("killed_at", [1, 2])  # saves of last.pt: of epoch 0, then of epoch 1
+def test_a_killed_run_resumes_after_epoch_0_with_the_same_bits(demo_images, tmp_path, monkeypatch, killed_at):
+    expected, *_ = train_quietly(own(demo_images, tmp_path / "expected"))
+    replace, saves = os.replace, []
+
+    def killed(source, target):
+        replace(source, target)
+        saves.append(os.path.basename(target))
+        if saves.count("last.pt") == killed_at:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "replace", killed)
+    with pytest.raises(KeyboardInterrupt):
+        train.main(own(demo_images, tmp_path / "killed"))
+    monkeypatch.setattr(os, "replace", replace)
+    train_quietly(own(demo_images, tmp_path / "killed", resume=True))
+    assert_same_run(only_run(tmp_path / "killed"), expected)
+
+
+def test_weights_of_other_classes_and_weights_without_names_are_not_evaluated(demo_images, tmp_path):
+    renamed = checkpoint.load(TINY_WEIGHTS) | {"classes": ["a", "b", "c", "d", "e"]}
+    checkpoint.save(tmp_path / "renamed.pt", renamed)
+    for number, weights in enumerate([str(tmp_path / "renamed.pt"), config(demo_images, tmp_path).weights]):
+        folder, *_ = train_quietly(config(demo_images, tmp_path / str(number), epochs=1, weights=weights))
+        assert [row["epoch"] for row in log_of(folder)] == ["1"]
+
+
+@pytest.mark.parametrize(
+    "pretraining, mean_ap, like",
+    [
+        (nets.Pretraining(1.0, official=True), 0.25, 1.0),  # official weights, and images like theirs
+        (nets.Pretraining(1.0, official=True), 0.02, 0.0),  # the same names, other objects
+        (nets.Pretraining(0.5, official=True), 0.25, 0.0),  # half of the names
+        (nets.Pretraining(1.0, official=False), 0.25, 0.0),  # a checkpoint of this program
+    ],
+)
+def test_the_likeness_follows_the_measured_map_and_not_the_names(monkeypatch, pretraining, mean_ap, like):
+    monkeypatch.setattr(train, "evaluate", lambda *_: {"AP": mean_ap, "AP50": 0.5, "val_loss": 1.0, "per_class": {}})
+    cfg = train.Config(model="yolox_nano", image_size=(416, 416))
+    row, found = train.evaluate_initial(cfg, None, pretraining, None, None, None)
+    assert row["epoch"] == 0 and row["AP"] == mean_ap and found == like
+
+
+def test_continuing_a_checkpoint_has_the_usual_rate(demo_images, tmp_path):
+    folder, _, text = train_quietly(own(demo_images, tmp_path, epochs=1, **dict.fromkeys(CHOSEN)))
+    assert checkpoint.load(folder / "last.pt")["config"]["learning_rate"] == 4e-3
+    assert "epoch 0" in text and "usual" in text
+
+
+def test_the_lower_rate_is_printed_with_its_reason_and_the_usual_one(demo_images, tmp_path, monkeypatch):
+    read = nets.read_weights
+    monkeypatch.setattr(nets, "read_weights", lambda *args: read(*args)._replace(official=True))
+    monkeypatch.setattr(nets, "expected_ap", lambda *_: 0.1)
+    folder, _, text = train_quietly(own(demo_images, tmp_path, epochs=1, **dict.fromkeys(CHOSEN)))
+    assert checkpoint.load(folder / "last.pt")["config"]["learning_rate"] == pytest.approx(4e-3 / 32)
+    assert "learning_rate=0.004" in text
+
+
+def test_tools_and_curves_read_epoch_0(demo_images, tmp_path):
+    folder, *_ = train_quietly(own(demo_images, tmp_path, epochs=1))
+    run = read_run(folder)
+    assert [row["epoch"] for row in run.rows] == [0, 1] and run.minutes[0] == 0 < run.minutes[1]
+    with open(folder / "log.csv", encoding="utf-8") as file:
+        assert run.evaluated[0]["AP"] == float(next(csv.DictReader(file))["AP"])
+    assert (folder / "curves.png").exists()
+    assert run.data[2] == f"5 classes: {', '.join(demo.CLASSES)}"
