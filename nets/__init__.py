@@ -30,16 +30,11 @@ class Family(NamedTuple):
 
 MAX_WIDTH = 4096  # channels of a layer that `build` takes from a file
 
+V9_SGD = SGDDefaults(factor=16.0, clip_from_scratch=True, max_images=64)  # see YOLOv9Criterion
+
 MODELS = {
     "yolox": Family(yolox.YOLOX, yolox.SIZES, YOLOXCriterion, pretrained.YOLOX_FILES, names.of_yolox),
-    "yolov9": Family(
-        yolov9.YOLOv9,
-        yolov9.SIZES,
-        YOLOv9Criterion,
-        pretrained.YOLOV9_FILES,
-        names.of_yolov9,
-        SGDDefaults(factor=16.0, clip_from_scratch=True, max_images=64),  # see YOLOv9Criterion
-    ),
+    "yolov9": Family(yolov9.YOLOv9, yolov9.SIZES, YOLOv9Criterion, pretrained.YOLOV9_FILES, names.of_yolov9, V9_SGD),
 }
 
 

@@ -53,11 +53,8 @@ def test_build_pretrained_keeps_rows_of_known_classes(tmp_path):
     path = tmp_path / "best.pt"
     checkpoint.save(path, {"classes": ["cat", "dog", "bus"], "config": {}, "model": source.state_dict()})
     model, pretraining = nets.build_pretrained("tiny_n", ("Bus", "boat"), str(path), OneProcess(), lines.append)
-    assert (
-        pretraining == nets.Pretraining(known=0.5, official=False)
-        and lines[0] == f"weights    {path}"
-        and "backbone" in lines[1]
-    )
+    assert pretraining == nets.Pretraining(known=0.5, official=False)
+    assert lines[0] == f"weights    {path}" and "backbone" in lines[1]
     for name, value in model.state_dict().items():
         if "class_predictors" in name:
             assert torch.equal(value[0], source.state_dict()[name][2])

@@ -1,0 +1,189 @@
+"""Measures the default learning rate where the weights were trained on the names of the classes: mAP before and after training.
+
+    python -m benchmarks.known_classes data=FOLDER weights=yolox_nano.pth [seeds=0,1,2] [minutes=60]
+
+`data` and `weights` are those of benchmarks.small_data. Each run takes minutes and adds a row to known_classes.csv in `results`;
+a run that has a row there is not repeated. After `minutes` no run begins; the same command continues later. The page
+known_classes.md is written from all rows.
+"""
+
+import csv
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+import train
+from benchmarks import small_data_hooks as hook
+from benchmarks.small_data import append
+from benchmarks.small_data_recipes import DATA, sources
+from benchmarks.small_data_run import Job, in_own_process
+from benchmarks.table import RESULTS, machine
+from utils import checkpoint
+from utils.config import ConfigError, override, run_script
+from utils.optim import GENTLE, SGDDefaults, usual_rate
+from utils.run import environment, runs
+
+USUAL = usual_rate("adamw", SGDDefaults())
+RATES = {"default": None, "usual": USUAL, "lowest": USUAL * GENTLE}  # constant learning_rate
+KEY = ("experiment", "rate", "seed")
+COLUMNS = (*KEY, "learning_rate", "AP_before", "AP_best", "AP_last", "minutes", "date", "machine", "commit")
+COCO_NAMES = {  # class -> one of COCO's names
+    "bccd": {"RBC": "donut", "WBC": "orange", "Platelets": "mouse"},
+    "chess": {
+        **{"black-bishop": "person", "black-king": "bottle", "black-knight": "horse"},
+        **{"black-pawn": "vase", "black-queen": "cat", "black-rook": "dog"},
+    },
+}
+
+HEAD = """# The learning rate where the weights were trained on the names of the classes
+
+`python -m benchmarks.known_classes data=FOLDER weights=yolox_nano.pth`. YOLOX-nano from COCO weights with the defaults of
+`train.py`, 20 epochs at 224 pixels (BCCD), 20 at 256 (chess) and 10 at 256 (COCO). mAP50-95 in points, mean and standard
+deviation over the seeds. `default`: the rate that the run chooses. `usual`: .004. `lowest`: .000125, a thirty-second of it.
+best.pt is the model that the run hands back, which may be the initial weights. Where `default` chooses the usual rate, both
+rows of a seed are the same training.
+
+| data | rate | `learning_rate` | seeds | before training | best.pt | last epoch |
+|---|---|---:|---|---:|---:|---:|"""
+
+
+class Experiment(NamedTuple):
+    """Data and weights of a few runs that differ in the learning rate."""
+
+    data: str  # of small_data_recipes.DATA
+    text: str
+    rates: tuple[str, ...] = ("default", "usual")
+    renamed: bool = False  # classes get names of COCO's classes
+    hooks: tuple[hook.Hook, ...] = ()
+    begun_with: int = 0  # number of training images of a first run, whose best.pt are the initial weights; 0: none
+
+
+EXPERIMENTS = {
+    "bccd_renamed": Experiment("bccd", "BCCD, all 3 classes renamed to names of COCO", renamed=True),
+    "continued": Experiment("bccd", "BCCD, continuing the best.pt of a run with 123 of the 205 images", begun_with=123),
+    "chess_renamed": Experiment("chess", "chess, 6 of the 12 classes renamed to names of COCO", renamed=True),
+    "coco337": Experiment("coco337", "337 images of COCO"),
+    "negatives": Experiment(
+        "coco337", "gray negatives of these images", ("default", "lowest", "usual"), hooks=((hook.gray_negatives,),)
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Config:
+    data: str = "."  # the folder of the data sets of benchmarks.small_data
+    weights: str = "coco"  # coco: official weights of yolox_nano; or a file
+    seeds: tuple[int, ...] = (0, 1, 2)
+    only: tuple[str, ...] = ()  # experiments; (): all
+    rates: tuple[str, ...] = ()  # default, usual or lowest; (): those of the experiment
+    minutes: float = 0.0  # no run begins after this time; 0: no limit
+    results: str = str(RESULTS)  # folder of the CSV file and the page
+
+
+def main(cfg: Config) -> None:
+    """Measures the runs that have no row yet, and writes the page."""
+    if unknown := [name for name in cfg.only if name not in EXPERIMENTS]:
+        raise ConfigError(f"only={','.join(unknown)}: choose from {', '.join(EXPERIMENTS)}")
+    begin, file = time.monotonic(), Path(cfg.results) / "known_classes.csv"
+    done = {tuple(row[name] for name in KEY) for row in read(file)}
+    for key, job in plan(cfg):
+        if key in done:
+            continue
+        if cfg.minutes and time.monotonic() - begin > 60 * cfg.minutes:
+            print(f"minutes={cfg.minutes:g} are over: the same command continues")
+            break
+        result = in_own_process(job, measure)
+        if "error" in result:
+            raise SystemExit(f"{' '.join(key)}: {result['error']}")
+        about = {"date": time.strftime("%Y-%m-%d"), "machine": machine(), "commit": environment("cpu")["commit"][:10]}
+        row = dict(zip(KEY, key, strict=True)) | result | about
+        append(file, COLUMNS, {name: str(row[name]) for name in COLUMNS})
+        print(row, flush=True)
+    page = Path(cfg.results) / "known_classes.md"
+    page.write_text(text_of(read(file)), encoding="utf-8")
+    print(page)
+
+
+def plan(cfg: Config) -> Iterator[tuple[tuple[str, str, str], Job]]:
+    """Yields the key (see KEY) and the job of each run: the default rate first, all experiments of a seed before the next."""
+    for rate in RATES:
+        for seed in cfg.seeds:
+            for name in cfg.only or EXPERIMENTS:
+                experiment = EXPERIMENTS[name]
+                if rate in (cfg.rates or experiment.rates):
+                    yield (name, rate, str(seed)), job_of(experiment, cfg, RATES[rate], seed)
+
+
+def job_of(experiment: Experiment, cfg: Config, rate: float | None, seed: int) -> Job:
+    """Returns the constants and hooks of a run. The constants are those of train.py, but for data, length and input size."""
+    data = DATA[experiment.data]
+    epochs, side = data.screen
+    constants: dict[str, Any] = {"epochs": epochs, "image_size": (side, side), "weights": cfg.weights, "seed": seed}
+    constants |= sources(cfg.data, data) | {"learning_rate": rate, "workers": 0}
+    if experiment.renamed:
+        constants["merge"] = ",".join(f"{a}:{b}" for a, b in COCO_NAMES[experiment.data].items())
+    return Job(constants | {"begun_with": experiment.begun_with}, experiment.hooks)
+
+
+def measure(job: Job) -> dict[str, Any]:
+    """Trains, and returns the learning rate that the run used, and its mAP before training, of best.pt and of the last epoch."""
+    torch.set_num_threads(1)
+    begun_with, constants = job.constants["begun_with"], dict(job.constants)
+    del constants["begun_with"]
+    with tempfile.TemporaryDirectory(prefix="known_classes_") as folder, hook.hooked(job.hooks):
+        if begun_with:
+            with hook.hooked(((hook.few_images, begun_with),)):
+                train.main(train.Config(**constants | {"learning_rate": None}, output=folder, name="first"))
+            constants["weights"] = str(runs(folder, "first")[-1] / "best.pt")
+        begin = time.perf_counter()
+        train.main(train.Config(**constants, output=folder, name="run"))
+        minutes = (time.perf_counter() - begin) / 60
+        made = runs(folder, "run")[-1]
+        rows = read(made / "log.csv")
+        used = checkpoint.load(made / "best.pt")["config"]["learning_rate"]
+    maps = [float(row["AP"]) for row in rows]
+    before = maps[0] if rows[0]["epoch"] == "0" else float("nan")
+    return {"learning_rate": used, "AP_before": before, "AP_best": max(maps), "AP_last": maps[-1], "minutes": minutes}
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    """Returns the rows of a CSV file, none if there is no file."""
+    if not path.exists():
+        return []
+    with open(path, encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def text_of(rows: list[dict[str, str]]) -> str:
+    """Returns the page."""
+    lines = [HEAD]
+    for name, experiment in EXPERIMENTS.items():
+        for rate in experiment.rates:
+            found = [row for row in rows if (row["experiment"], row["rate"]) == (name, rate)]
+            if found:
+                rates = ", ".join(dict.fromkeys(f"{float(row['learning_rate']):.3g}" for row in found))
+                seeds = ", ".join(row["seed"] for row in found)
+                cells = [
+                    spread([float(row[column]) for row in found]) for column in ("AP_before", "AP_best", "AP_last")
+                ]
+                lines.append(f"| {experiment.text} | {rate} | {rates} | {seeds} | {' | '.join(cells)} |")
+    for text in dict.fromkeys(f"{row['machine']}, {row['date']}" for row in rows):
+        lines += ["", f"Measured on {text}."]
+    return "\n".join(lines) + "\n"
+
+
+def spread(values: list[float]) -> str:
+    """Returns mean and standard deviation of values, in points."""
+    mean = f"{100 * statistics.fmean(values):.1f}"
+    return f"{mean} ± {100 * statistics.stdev(values):.1f}" if len(values) > 1 else mean
+
+
+if __name__ == "__main__":
+    run_script(lambda: main(override(Config(), sys.argv[1:])), stopped="stopped", memory_advice="lower image_size=")
