@@ -62,7 +62,7 @@ def is_known(name: str, found: Annotations) -> bool:
     return any(name in place for place in (*places, *(found.files[i] for i in range(len(found)))))
 
 
-@pytest.mark.parametrize("part", ["train", "all"])
+@pytest.mark.parametrize("part", ["train", pytest.param("all", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("stray", STRAYS)
 @pytest.mark.parametrize("name", SETS)
 def test_a_stray_label_file_and_a_stray_image_are_read_or_named(
