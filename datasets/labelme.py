@@ -7,6 +7,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from datasets.image_paths import ImageFinder
+from datasets.listing import part_in
 from datasets.named_boxes import Box, LabelFile, names_of, pack_files, points_box
 from datasets.store import Annotations, Classes, Packer
 from datasets.typed_json import ABSENT, Side, open_json, parse, rows
@@ -45,7 +46,8 @@ def read_labelme(
     names = names_of(labeled)
     pack = Packer(str(folder), str(folder), names, classes)
     pack.problems += problems
-    if left := set(images) - used:
+    splits = {part_in(path.relative_to(folder).as_posix()) for path in files}
+    if left := [image for image in images if image not in used and part_in(image) in (None, *splits)]:
         pack.notes.append(f"{folder}: images without a JSON file, left out: {len(left)}")
     return pack_files(pack, names, pairs, bad_boxes)
 

@@ -3,12 +3,14 @@
 import os
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import PurePosixPath
 
 from datasets.errors import DataError, one_line
-from datasets.store import Part
+from datasets.store import Annotations, Part
 from utils.images import IMAGE_SUFFIXES, raise_unreadable
 
+SPLITS = ("train", "val", "test")
 PART_NAMES = {
     **dict.fromkeys(("train", "training", "trainval"), "train"),
     **dict.fromkeys(("val", "valid", "validation", "dev"), "val"),
@@ -71,7 +73,7 @@ def select_part(source: object, files: Sequence[str], part: Part, by_name: bool 
     """Returns the files of the first part in `part` that has any; all of them if they are not divided into parts.
 
     The part is that of a folder or, with `by_name`, of the file's name. Raises DataError if there are other parts only."""
-    parts = _parts_of(files, by_name)
+    parts = splits_of(files, by_name)
     there = {name for name in parts if name}
     if not part or not there:
         return list(files)
@@ -83,7 +85,7 @@ def select_part(source: object, files: Sequence[str], part: Part, by_name: bool 
 
 def no_part_notes(source: object, files: Sequence[str], part: Part, by_name: bool = False) -> list[str]:
     """Returns a note about files that `select_part` leaves out for any part, if there are any, with their folders or names."""
-    parts = _parts_of(files, by_name)
+    parts = splits_of(files, by_name)
     lost = [file for file, name in zip(files, parts, strict=True) if name is None]
     if not part or not lost or not any(parts):
         return []
@@ -92,7 +94,30 @@ def no_part_notes(source: object, files: Sequence[str], part: Part, by_name: boo
     return [f"{source}: files that belong to no part, such as train or val, left out: {len(lost)} ({there})"]
 
 
-def _parts_of(files: Iterable[str], by_name: bool) -> list[str | None]:
+def noted(found: Annotations, source: object, files: Sequence[str], part: Part, by_name: bool = False) -> Annotations:
+    """Returns the annotations with notes about the files that `select_part` leaves out, and with their other splits."""
+    notes = (*found.notes, *no_part_notes(source, files, part, by_name))
+    return with_splits(replace(found, notes=notes), source, splits_of(files, by_name), part)
+
+
+def with_splits(found: Annotations, source: object, splits: Iterable[str | None], part: Part) -> Annotations:
+    """Returns the annotations with the names of the splits in `splits`, those of the source, that were not read.
+
+    A note tells if the split test serves as validation."""
+    there = sorted({name for name in splits if name}, key=SPLITS.index)
+    wanted = [PART_NAMES[name] for name in part]
+    chosen = next((name for name in wanted if name in there), None)
+    if chosen is None:
+        return found
+    notes = found.notes
+    if chosen != wanted[0]:
+        fix = "keep other images for the final test"
+        notes += (f"{source}: no split named {wanted[0]}: {chosen} serves as validation, so {fix}",)
+    return replace(found, notes=notes, other_splits=tuple(name for name in there if name != chosen))
+
+
+def splits_of(files: Iterable[str], by_name: bool) -> list[str | None]:
+    """Returns the split of each file: that of its folder or, with `by_name`, of its name; None without one."""
     return [part_in(file) or (part_of(PurePosixPath(file).stem) if by_name else None) for file in files]
 
 

@@ -209,7 +209,7 @@ def _read_labels(
         if any(jsons.values()):
             every = [file for file in listing.of_suffix(files, ".json") if not is_other_json(folder, file)]
             chosen = [folder / file for file in listing.select_part(folder, every, part)]
-            return LABELME, _noted(read_labelme(folder, chosen, *options, image_root), folder, every, part)
+            return LABELME, listing.noted(read_labelme(folder, chosen, *options, image_root), folder, every, part)
         return JSON, _join(folder, with_boxes(list(jsons)), part, partial(read_json_file, **kinds))
     if lines := listing.of_suffix(files, JSON_LINES):
         return LINES, _join(folder, lines, part, partial(read_lines, part=part, **kinds))
@@ -252,7 +252,8 @@ def _read_texts(
     if sure and lists and (part or len(lists) == 1):
         chosen, others = _list_of(folder, lists, part)
         found = read(str(folder / chosen))
-        return replace(found, notes=(*found.notes, *others, *notes))
+        found = replace(found, notes=(*found.notes, *others, *notes))
+        return listing.with_splits(found, folder, listing.splits_of(lists, by_name=True), part)
     near = any(has_label(str(folder / image)) for image in images[:100])  # the user named images/train
     if near or any(map(labeled.nearest, images)) or any(re.search("(^|/)labels/", text) for text in texts):
         return read_yolo_folder(folder, files, part, classes, bad_boxes, image_root)
@@ -292,12 +293,7 @@ def _join(folder: Path, files: list[str], part: Part, read: Callable[..., Annota
     for file in chosen:
         own = {"classes": found[0].classes} if found else {}
         found.append(read(str(folder / file), **own))
-    return _noted(join(found, str(folder)), folder, files, part, by_name=True)
-
-
-def _noted(found: Annotations, folder: Path, files: list[str], part: Part, by_name: bool = False) -> Annotations:
-    """Returns the annotations with a note about the files that belong to no part."""
-    return replace(found, notes=(*found.notes, *listing.no_part_notes(folder, files, part, by_name)))
+    return listing.noted(join(found, str(folder)), folder, files, part, by_name=True)
 
 
 def _jsons(folder: Path, files: list[str]) -> dict[str, bool]:

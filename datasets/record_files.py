@@ -109,6 +109,7 @@ def _pack(
 ) -> Annotations:
     """Packs the records in `rows` (place, JSON) that belong to `part`. `names`: {number in the file: class name}."""
     records = [(place, record) for place, raw in rows if (record := parse(raw, kind, place, problems)) is not None]
+    splits = [_split_of(record) for _, record in records]
     records, notes = _of_part(source, records, part, problems)
     files = []
     for place, record in records:
@@ -124,15 +125,21 @@ def _pack(
         files = [file._replace(boxes=[_named(box, names) for box in file.boxes]) for file in files]
         notes += [] if classes else [f"{source}: the classes are numbers; classes=FILE names them, one per line"]
     order = found if names is None else tuple(names.values())
-    return pack_source(source, files, classes, image_root, bad_boxes, names=order, problems=problems, notes=notes)
+    packed = pack_source(source, files, classes, image_root, bad_boxes, names=order, problems=problems, notes=notes)
+    return listing.with_splits(packed, source, (name for name in splits if name in listing.SPLITS), part)
+
+
+def _split_of(record: Record) -> str:
+    """Returns the split that a record names, "" if it names none."""
+    word = str(record.split or "").strip().lower()
+    return listing.PART_NAMES.get(word, word)
 
 
 def _of_part(
     source: str, records: list[tuple[str, Record]], part: Part, problems: list[str]
 ) -> tuple[list[tuple[str, Record]], list[str]]:
     """Returns (records of a part, or all of them if they are not divided; notes about those of no part). Raises DataError."""
-    words = [str(record.split or "").strip().lower() for _, record in records]
-    parts = [listing.PART_NAMES.get(word, word) for word in words]
+    parts = [_split_of(record) for _, record in records]
     if not part or not any(parts):
         return records, []
     chosen = next((name for name in map(listing.PART_NAMES.get, part) if name in parts), None)
@@ -189,8 +196,7 @@ def read_supervisely(
     names = names_of(file for _, file in pairs)
     pack = Packer(str(folder), root, names, classes)
     pack.problems += problems
-    pack.notes += listing.no_part_notes(folder, every, part)
-    return pack_files(pack, names, pairs, bad_boxes)
+    return listing.noted(pack_files(pack, names, pairs, bad_boxes), folder, every, part)
 
 
 def is_supervisely(file: str) -> bool:

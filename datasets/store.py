@@ -58,6 +58,7 @@ class Annotations:
     notes: tuple[str, ...] = ()  # what was left out while reading
     digests: np.ndarray | None = None  # int64 [N] of the contents of the image files; None: not scanned yet
     is_coco: bool = False  # ids and areas are those of a COCO JSON
+    other_splits: tuple[str, ...] = ()  # of the source, which were not read: "train", "val", "test"
 
     def __len__(self) -> int:
         return len(self.image_ids)

@@ -1,7 +1,7 @@
 """Reading and checking the training and the validation data of a run."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from datasets.classes import merge_notes
@@ -97,4 +97,15 @@ def read_parts(
         raise DataError("\n".join(dict.fromkeys(map(str, errors))))
     if errors:
         raise errors[0]
+    for note in unused_splits(sources, found):
+        log(f"note: {note}")
     return tuple(found)
+
+
+def unused_splits(sources: Mapping[str, str], found: Sequence[Annotations]) -> list[str]:
+    """Returns a note for each source that has splits which none of the annotations `found` has; `sources` are theirs."""
+    others: dict[str, list[str]] = {}
+    for source, data in zip(sources.values(), found, strict=True):
+        source = os.path.normpath(source)
+        others[source] = [name for name in others.get(source, data.other_splits) if name in data.other_splits]
+    return [f"{source}: splits that are not used: {', '.join(names)}" for source, names in others.items() if names]

@@ -34,7 +34,10 @@ def read_voc(
         folder = Path(os.path.normpath(folder / ".."))  # the user named Annotations
         files = listing.files_under(folder)
     every = [file[:-4] for file in listing.of_suffix(files, ".xml")]
-    lists = [listed] if listed else _lists_of(folder, files, part, set(every)) if part else []
+    lists, splits = ([listed] if listed else []), listing.splits_of([f"{stem}.xml" for stem in every], by_name=False)
+    if part and not listed and (texts := _image_lists(folder, files, set(every))):
+        lists = _lists_of(folder, texts, part)
+        splits = [listing.PART_NAMES.get(Path(text).stem.lower()) for text in texts]
     stems, missing, unclear = listing.select_part(folder, every, () if lists else part), {}, []
     if lists:
         stems, missing, unclear = _listed(folder, lists, every)
@@ -60,7 +63,8 @@ def read_voc(
     used = {*filter(None, image_of.values()), *backgrounds}
     pack.notes += _left_out(folder, images, used, {os.path.basename(stem) for stem in every}, bool(lists))
     rows += [(image, LabelFile(str(folder / image))) for image in backgrounds]
-    return pack_files(pack, names, rows, bad_boxes)
+    found = pack_files(pack, names, rows, bad_boxes)
+    return found if listed else listing.with_splits(found, folder, splits, part)
 
 
 def _without_xml(name: str, folder: Path, index: image_paths.Stems | None) -> str | None:
@@ -84,16 +88,21 @@ def _left_out(folder: Path, images: list[str], used: set[str], stems: set[str], 
     return notes + listing.unread_notes(folder, near)
 
 
-def _lists_of(folder: Path, files: list[str], part: Part, stems: set[str]) -> list[Path]:
-    """Returns the lists of images for the first name of `part` that has any, in ImageSets/Main, ImageSets or the folder."""
+def _image_lists(folder: Path, files: list[str], stems: set[str]) -> list[str]:
+    """Returns the lists of images in ImageSets/Main, ImageSets or the folder: the first of these that has any."""
     texts = listing.of_suffix(files, ".txt")
     texts = [text for text in texts if os.path.basename(text).lower() not in listing.CLASS_FILES]
     places = ("(.*/)?ImageSets/Main/", "(.*/)?ImageSets/", "")
     lists = next((found for place in places if (found := [t for t in texts if re.fullmatch(f"{place}[^/]+", t)])), [])
     if lists and "/" not in lists[0]:  # not every text is a list
         lists = [text for text in lists if any(_listed(folder, [folder / text], list(stems))[::2])]
+    return lists
+
+
+def _lists_of(folder: Path, lists: Sequence[str], part: Part) -> list[Path]:
+    """Returns those of `lists` that are of the first name of `part` that has any. Raises DataError if there are none."""
     chosen = next(filter(None, ([f for f in lists if Path(f).stem.lower() == name] for name in part)), [])
-    if lists and not chosen:
+    if not chosen:
         there = ", ".join(Path(text).name for text in lists)
         missing = f"no {' or '.join(part)}.txt, only {there}"
         place = (folder / lists[0]).parent

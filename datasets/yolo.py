@@ -52,7 +52,8 @@ def read_config(path: Path, part: Part, classes: Classes, bad_boxes: str, image_
     if config.get("names"):
         own = ClassList(str(path), tuple(map(clean_name, names)))
         require_agreement(own, label_folders(images, map(label_file, images)))
-    return read_yolo_images(str(path), images, ClassLists(names), classes, bad_boxes, notes)
+    found = read_yolo_images(str(path), images, ClassLists(names), classes, bad_boxes, notes)
+    return listing.with_splits(found, path, map(listing.PART_NAMES.get, keys), part)
 
 
 def config_images(path: Path, image_root: str | None) -> list[str]:
@@ -120,7 +121,7 @@ def read_yolo_folder(
     if image_root and not there:
         raise DataError(f"image_root={image_root}: there are no images: correct the path")
     images = listing.select_part(folder, there, part)
-    notes = listing.unread_notes(folder, files) + listing.no_part_notes(folder, there, part)
+    notes = listing.unread_notes(folder, files)
     if not images:
         raise DataError(f"{folder}: label files, but no images: copy them to {folder}{os.sep}images" + "".join(notes))
     labels = listing.of_suffix(files, ".txt")
@@ -135,7 +136,8 @@ def read_yolo_folder(
     lists = find_lists(folder, texts | every | used, used, files)
     if lists:
         notes += lists.notes(folder)
-    return read_yolo_images(str(folder), paths, lists, classes, bad_boxes, notes, own)
+    found = read_yolo_images(str(folder), paths, lists, classes, bad_boxes, notes, own)
+    return listing.noted(found, folder, there, part)
 
 
 def label_folders(images: Iterable[str], labels: Iterable[str] | None = None) -> dict[str, set[str]]:

@@ -152,11 +152,15 @@ def test_words_are_checked(source: Path, tmp_path: Path) -> None:
             convert(str(source), str(tmp_path / "x.txt"), **{name: "foo"})
 
 
-def test_the_report_tells_that_other_parts_are_left_out(source: Path, tmp_path: Path) -> None:
+def test_the_report_names_the_splits_that_are_left_out(source: Path, tmp_path: Path) -> None:
     def report(target: str, **options) -> str:
         return "\n".join(convert(str(source.parent), str(tmp_path / target), **options))
 
-    assert "only the train split was converted, if there are others; part=all converts all" in report("one.txt")
+    assert "part=all" not in report("whole.txt")  # there is only one file
+    for split in ("train", "val", "test"):
+        (source.parent / f"{split}.json").write_text(source.read_text())
+    source.unlink()
+    assert "splits that are not converted: val, test; part=all" in report("one.txt")
     assert not any("part=all" in report(f"{part}.txt", part=part) for part in ("train", "all"))
     assert "part=all" not in report("split.txt", split=(0.5, 0.5))
 

@@ -1,5 +1,6 @@
 """Folders that real tools write are recognized by what they hold, or refused with the exact fix; nothing is dropped silently."""
 
+import contextlib
 import json
 import os
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from datasets.errors import DataError, first_ten
 from datasets.formats import read
 from datasets.scan import prepare
 from datasets.store import Annotations
+from datasets.train_val import read_train_and_val
 from tools.convert import convert
 
 VOC_OBJECT = "<object><name>{}</name><bndbox><xmin>1</xmin><ymin>2</ymin><xmax>9</xmax><ymax>8</ymax></bndbox></object>"
@@ -456,32 +458,92 @@ NO_PART = {  # form of the names of label files, and the place that the note nam
 }
 
 
+def put(folder: Path, form: str, split: str) -> None:
+    """Writes a split of one image and one box to a folder, as the form, a key of NO_PART, has it."""
+    corners = [[1, 2], [9, 8]]
+    record = {"file_name": "a.jpg", "objects": {"bbox": [[1, 2, 8, 6]], "category": ["cat"]}}
+    place = folder / form.format(split, split)
+    paint(place if "images" in form else folder / split / "a.jpg")
+    if "images" in form:
+        text(folder / "labels" / split / f"{split}.txt", LABEL)
+    elif form.endswith("csv"):
+        text(place, f"path,x1,y1,x2,y2,class\n{split}/a.jpg,1,2,9,8,cat\n")
+    elif form.endswith("xml"):
+        xml(folder / split / "a.xml", "a.jpg")
+    elif form.endswith("txt"):
+        text(place, f"{split}/a.jpg 1,2,9,8,0\n")
+    elif "ann" in form:
+        exterior = {"exterior": corners, "interior": []}
+        text(place, {"objects": [{"classTitle": "cat", "points": exterior}]})
+    elif form.endswith("json"):
+        shapes = [{"label": "cat", "points": corners, "shape_type": "rectangle"}]
+        text(place, {"shapes": shapes, "imagePath": "a.jpg"})
+    else:
+        text(place, record)
+
+
+@pytest.mark.parametrize("form", NO_PART)
+@pytest.mark.parametrize(
+    ("splits", "val", "unused"),
+    [
+        (("train", "val"), "", ()),
+        (("train", "val", "test"), "", ("test",)),
+        (("train", "test"), "", ()),  # test serves as validation
+        (("train", "val", "test"), ".5", ("val", "test")),
+    ],
+)
+def test_splits_that_are_left_out_or_serve_as_validation_are_named(
+    tmp_path: Path, form: str, splits: tuple, val: str, unused: tuple
+) -> None:
+    text(tmp_path / "data" / "classes.txt", "cat\n")
+    for split in splits:
+        put(tmp_path / "data", form, split)
+    notes: list[str] = []
+    source = str(tmp_path / "data")
+    with contextlib.suppress(DataError):  # one image cannot be divided
+        read_train_and_val(source, val or source, 0, None, None, None, "drop", "error", notes.append)
+    named = [note for note in notes if "splits that are not used" in note]
+    assert [note.rpartition(": ")[2] for note in named] == [", ".join(unused)] * bool(unused), notes
+    serves = [note for note in notes if "test serves as validation" in note]
+    assert len(serves) == ("val" not in splits), notes
+    if "val" not in splits:
+        assert not any("serves" in note for note in read(source, "test").notes)
+
+
+@pytest.mark.parametrize("kind", ["yaml", "ImageSets", "lines"])
+def test_splits_of_data_files_and_lists_are_named(tmp_path: Path, kind: str) -> None:
+    """train and test: test serves as validation; with val.txt or an entry val as well, test is left out."""
+    splits = ["train", "test"]
+    for serves in (True, False):
+        for split in splits:
+            paint(tmp_path / "images" / f"{split}.jpg")
+            if kind == "yaml":
+                (
+                    text(tmp_path / "labels" / f"{split}.txt", LABEL),
+                    text(tmp_path / f"list {split}.txt", f"images/{split}.jpg\n"),
+                )
+            if kind == "ImageSets":
+                xml(tmp_path / "Annotations" / f"{split}.xml", f"{split}.jpg")
+                text(tmp_path / "ImageSets" / "Main" / f"{split}.txt", f"{split}\n")
+        source = tmp_path
+        if kind == "yaml":
+            text(tmp_path / "data.yaml", "names: [cat]\n" + "".join(f"{split}: list {split}.txt\n" for split in splits))
+        if kind == "lines":
+            objects = {"bbox": [[1, 2, 8, 6]], "category": ["cat"]}
+            rows = [{"file_name": f"{split}.jpg", "objects": objects, "split": split} for split in splits]
+            source = text(tmp_path / "metadata.jsonl", "\n".join(map(json.dumps, rows)))
+        notes: list[str] = []
+        read_train_and_val(str(source), str(source), 0, None, None, None, "drop", "error", notes.append)
+        assert sum("test serves as validation" in note for note in notes) == serves, notes
+        assert sum(note.endswith("splits that are not used: test") for note in notes) == (not serves), notes
+        splits.append("val")
+
+
 @pytest.mark.parametrize("form", NO_PART)
 def test_files_that_belong_to_no_part_are_named(tmp_path: Path, form: str) -> None:
     text(tmp_path / "classes.txt", "cat\n")
-    corners = [[1, 2], [9, 8]]
-    record = {"file_name": "a.jpg", "objects": {"bbox": [[1, 2, 8, 6]], "category": ["cat"]}}
     for part in ("train", "val", "more"):
-        place = tmp_path / form.format(part, part)
-        paint(place if "images" in form else tmp_path / part / "a.jpg")
-        if "images" in form:
-            text(tmp_path / "labels" / part / f"{part}.txt", LABEL)
-        elif form.endswith("csv"):
-            text(place, f"path,x1,y1,x2,y2,class\n{part}/a.jpg,1,2,9,8,cat\n")
-        elif form.endswith("xml"):
-            xml(tmp_path / part / "a.xml", "a.jpg")
-        elif form.endswith("txt"):
-            text(place, f"{part}/a.jpg 1,2,9,8,0\n")
-        elif "ann" in form:
-            exterior = {"exterior": corners, "interior": []}
-            text(place, {"objects": [{"classTitle": "cat", "points": exterior}]})
-        elif form.endswith("json"):
-            text(
-                place,
-                {"shapes": [{"label": "cat", "points": corners, "shape_type": "rectangle"}], "imagePath": "a.jpg"},
-            )
-        else:
-            text(place, record)
+        put(tmp_path, form, part)
     for part in ("train", "val"):
         found = read(str(tmp_path), part)
         assert len(images(found, tmp_path)) == 1

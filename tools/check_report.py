@@ -10,6 +10,7 @@ from datasets.formats import read
 from datasets.scan import Scan, clipped_boxes, prepare, scan
 from datasets.similar import similar_groups
 from datasets.store import Annotations, Classes
+from datasets.train_val import unused_splits
 from utils.boxes import area
 
 COVERING = 0.98  # fraction of the image's area; such a box labels the image rather than an object
@@ -69,6 +70,8 @@ def check(
         for part in parts.values():
             unread += [*part.report["errors"], first_ten(part.report["unreadable"])]
         raise DataError("\n".join(filter(None, dict.fromkeys(unread))))
+    sources = {name: part.report["source"] for name, part in parts.items()}
+    parts["train"].report["notes"] += unused_splits(sources, [part.good for part in parts.values()])
     report: dict[str, Any] = {"size": list(size), **{name: part.report for name, part in parts.items()}}
     report |= _find_copies(parts)
     report["errors"] = [error for part in parts.values() for error in part.report["errors"]]

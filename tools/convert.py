@@ -92,9 +92,10 @@ def convert(source: str, target: str, **options) -> list[str]:
         texts |= {path: write(chosen, place) for path, chosen in outputs.items()}
         goal.parent.mkdir(parents=True, exist_ok=True)
         write_all(texts)
-    divided = Path(source).is_dir() or Path(source).suffix.lower() in (".yaml", ".yml", ".data")
-    if divided and cfg.part is None and not cfg.split:
-        report.append(f"{source}: only the train split was converted, if there are others; part=all converts all")
+    if found.other_splits and cfg.part is None:
+        report.append(
+            f"{source}: splits that are not converted: {', '.join(found.other_splits)}; part=all converts all"
+        )
     report += lines
     return report + [f"{path}: {len(parts)} images, {len(parts.boxes)} boxes" for path, parts in outputs.items()]
 
