@@ -226,7 +226,7 @@ def changed(before: dict, after: dict, part: str) -> bool:
 
 
 def test_hooks_change_the_training_and_leave_train_as_it_was(demo_images, tmp_path):
-    names = ("build_model", "build_optimizer", "Schedule", "validate", "build_data", "choose")
+    names = ("build_model", "build_optimizer", "Schedule", "validate", "build_train_set", "choose")
     originals = [getattr(train, name) for name in names]
     frozen = {"freeze_epochs": 0, "epochs": 1}
     before, after = weights_after(demo_images, tmp_path / "a", **frozen)
@@ -323,8 +323,8 @@ def test_vertical_flips_move_the_boxes_with_the_image():
     image[3:21, 2:20] = 255
     kept, boxes = image.copy(), np.array([[2, 3, 20, 21]], np.float32)
     flipped = []
-    build = small_data_hooks.vertical_flip(1.0)["build_data"](lambda *args: flipped.append(args[4]))
-    build(None, None, None, None, None, None)
+    build = small_data_hooks.vertical_flip(1.0)["build_train_set"](lambda *args: flipped.append(args[3]))
+    build(None, None, None, None)
     mirrored, moved, labels = flipped[0](image, boxes, np.array([1]), np.random.default_rng(0))
     x1, y1, x2, y2 = moved[0].astype(int)
     assert (x1, y1, x2, y2) == (2, 43, 20, 61) and mirrored[y1:y2, x1:x2].all() and labels == [1]
