@@ -176,6 +176,7 @@ def main(cfg: Config, extra_augment: Callable = extra_augment, on_row: Callable 
     cfg = replace(cfg, **{name: chosen[name] for name in CHOSEN})
     updater = build_updater(cfg, model, plan, chosen)
     state, begun_epoch = resume.restore(saved, model, updater)
+    saved = None  # frees the tensors of last.pt, which may take gigabytes
     train_set = build_train_set(cfg, model.letterbox, train_data, extra_augment)
     log(table(cfg, Config(), summary.derived(cfg.batch_size, cfg.workers, updater, ranks), given))
     if first_row:
@@ -193,7 +194,8 @@ def main(cfg: Config, extra_augment: Callable = extra_augment, on_row: Callable 
         log(compile_forward(model, cfg.multi_scale > 0, ranks, cfg.sync_bn))
     folder = folder or create(cfg.output, cfg.name, ranks)
     cfg = replace(cfg, val=val_source(cfg.val, cfg.train, folder, (train_data, val_data), ranks.is_node_main))
-    run = open_run(folder, asdict(cfg), ranks, summary.curve_marks(plan, cfg.no_aug_epochs), state.rows)
+    marks = summary.curve_marks(plan, cfg.no_aug_epochs)
+    run = open_run(folder, asdict(cfg), ranks, marks, state.rows, len(train_data))
     log(f"run folder {folder}\n")
     chosen |= {"constants": constants, "freeze_epochs": cfg.freeze_epochs, "batch_sizes": tuple(sizes.values())}
     policy = {"save_every": cfg.save_every, "save_minutes": cfg.save_minutes, "defaults": asdict(Config())}
@@ -221,7 +223,7 @@ def main(cfg: Config, extra_augment: Callable = extra_augment, on_row: Callable 
                 with epoch_progress(loader, epoch, cfg.epochs, meter, updater, run, profile) as (batches, update_bar):
                     on_log = (update_bar, partial(save.between_steps, state))
                     fit_one_epoch(network, criterion, batches, updater, ranks, meter, on_log, stop)
-                row = epoch_row(epoch, meter, updater, len(train_set))
+                row = epoch_row(epoch, meter, updater, loader.batch_sampler.samples)
                 if (epoch + 1) % cfg.evaluate_every == 0 or epoch + 1 == cfg.epochs:
                     row |= validate(updater, val_loader, val_criterion, ranks, run, epoch, stop)
                 state, meter = state.after(row), Meter()

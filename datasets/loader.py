@@ -42,6 +42,11 @@ class TrainSampler:
         """Returns the number of batches of a whole epoch, the same on all ranks."""
         return -(-self.length // (self.batch_size * self.accumulate)) * self.accumulate
 
+    @property
+    def samples(self) -> int:
+        """Returns the number of images of a whole epoch over all ranks, with the repeated ones that fill the last step."""
+        return len(self) * self.batch_size
+
     def size(self, step: int) -> tuple[int, int]:
         """Returns height and width of the input at a step of the epoch, the same on all ranks."""
         reach = int(self.multi_scale * max(self.image_size) / SIZE_STEP)

@@ -368,7 +368,7 @@ def test_a_folder_in_use_ends_all_ranks(tmp_path):
 
     from utils.run import open_run
 
-    assert open_run(tmp_path / "run", {}, Main(), {}, ()).folder == tmp_path / "run" and seen == ["on_main"]
+    assert open_run(tmp_path / "run", {}, Main(), {}, (), 9).folder == tmp_path / "run" and seen == ["on_main"]
 
 
 def test_containers_with_equal_host_names_and_process_ids_are_different_runs(monkeypatch):
@@ -456,7 +456,7 @@ def test_best_pt_reaches_a_node_before_last_pt(tmp_path, monkeypatch):
         """The answers of two nodes; the other one has all files."""
 
         def gather(self, value):
-            theirs = resume._progress(folders[1]) if value is None or isinstance(value, tuple) else value
+            theirs = resume._progress(folders[1], {}) if value is None or isinstance(value, tuple) else value
             theirs = ["best.pt", "last.pt"] if isinstance(value, list) else theirs
             return [theirs, value]
 

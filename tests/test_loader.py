@@ -78,6 +78,7 @@ def test_an_epoch_has_every_image_once_and_the_last_batch_wraps_around(length, b
 def test_a_batch_larger_than_the_data_set_is_filled(length, accumulate):
     sampler = train_sampler(length, 8, accumulate=accumulate)
     batches = list(sampler)
+    assert sampler.samples == len(flat(batches))
     assert len(batches) == len(sampler) and len(sampler) % accumulate == 0
     assert [len(batch) for batch in batches] == [8] * len(sampler)
     counts = np.bincount([k.index for k in flat(batches)], minlength=length)

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+import weakref
 from functools import partial
 from pathlib import Path
 
@@ -409,3 +410,24 @@ def test_killed_process_of_yolox_nano_resumes_with_the_same_bits(demo_images, tm
 def saved_at(output: Path) -> float:
     """When last.pt was last written; 0 if it was not."""
     return max((path.stat().st_mtime for path in output.glob("*/last.pt")), default=0.0)
+
+
+def test_a_resumed_run_reads_last_pt_once_and_keeps_none_of_it(demo_images, tmp_path, monkeypatch):
+    """Raw weights, moving average and two moments of AdamW: 1.6 GB for YOLOX-x, in each process."""
+    train_quietly(config(demo_images, tmp_path, epochs=1))
+    reads, kept = [], []
+    load, restore = checkpoint.load, resume.restore
+
+    def restored(saved, *args):
+        kept.extend(map(weakref.ref, saved["model"].values()))
+        return restore(saved, *args)
+
+    monkeypatch.setattr(checkpoint, "load", lambda *args: reads.append(args) or load(*args))
+    monkeypatch.setattr(resume, "restore", restored)
+    alive = []
+
+    def on_row(row, run):
+        alive.append(sum(ref() is not None for ref in kept))
+
+    train_quietly(config(demo_images, tmp_path, epochs=2, resume=True), on_row=on_row)
+    assert len(reads) == 1 and len(kept) > 20 and alive == [0]

@@ -22,6 +22,7 @@ from utils.distributed import Ranks
 from utils.plots import draw_curves
 from utils.run import (
     Run,
+    changes_of_rounding,
     check_name,
     code_digest,
     create,
@@ -198,6 +199,29 @@ def test_environment_holds_the_git_commit_if_there_is_one(tmp_path, monkeypatch)
     assert len(environment("cpu")["commit"]) == 40 and environment("cpu")["uncommitted_changes"] is False
     (tmp_path / "a.txt").write_text("2")
     assert environment("cpu")["uncommitted_changes"] is True
+
+
+@pytest.mark.parametrize("name", ["torch", "cv2", "device", "processes", "threads"])
+def test_a_resumed_run_notes_what_changes_its_bits(tmp_path, capsys, name):
+    """Not: the host, the commit (resume compares the constants), the number of workers."""
+    Run(tmp_path, {}, facts={"processes": 1}).close()
+    Run(tmp_path, {}, rows=[{"epoch": 1}], facts={"processes": 1}).close()
+    assert "note" not in capsys.readouterr().out
+    start = json.loads((tmp_path / "environment.json").read_text())
+    (tmp_path / "environment.json").write_text(json.dumps({**start, name: "other", "host": "other", "commit": "other"}))
+    Run(tmp_path, {}, rows=None, facts={"processes": 1}).close()  # on another node
+    assert "note" not in capsys.readouterr().out
+    (tmp_path / "environment.json").write_text(json.dumps({**start, name: "other", "host": "other", "commit": "other"}))
+    Run(tmp_path, {}, rows=[{"epoch": 1}], facts={"processes": 1}).close()
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("note")]
+    assert f"{name} other is now {start[name]}" in line and "commit" not in line
+
+
+def test_threads_of_the_cpu_decide_no_bits_of_a_gpu():
+    gpu = {"device": "NVIDIA H100", "threads": 8, "cuda": "13.2"}
+    assert changes_of_rounding(gpu, {**gpu, "threads": 4}) == ""
+    assert changes_of_rounding(gpu, {**gpu, "cuda": "12.4"}) == "cuda 13.2 is now 12.4"
+    assert changes_of_rounding({}, gpu) == ""  # of a version that stored nothing
 
 
 def test_checkpoints_are_written_to_the_folder(tmp_path):

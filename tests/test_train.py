@@ -62,6 +62,8 @@ def test_run_folder_holds_log_constants_checkpoints_and_images(folder):
     assert [row["epoch"] for row in log_of(folder)] == ["1", "2", "3", "4"]
     assert [bool(row["loss_l1"]) for row in log_of(folder)] == [False, False, False, True]  # no-augmentation epoch
     assert json.loads((folder / "config.json").read_text())["batch_size"] == 4
+    speeds = np.genfromtxt(folder / "log.csv", delimiter=",", names=True)
+    assert speeds["seconds"] * speeds["images_per_second"] == pytest.approx(12)  # 3 of 12 are repeated
     best = checkpoint.load(folder / "best.pt")
     assert "resume" not in best and best["classes"] == list(demo.CLASSES)
 

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from utils import checkpoint
 from utils.config import ConfigError, override, printable, require_writable, run_script, show
+from utils.run import last_start
 from utils.validate import class_names, first_line
 
 FILES = ("compare.png", "compare.html")
@@ -126,8 +127,10 @@ def data_of(folder: Path, config: dict[str, Any], rows: list[dict[str, float]]) 
         file = folder / Path(val).name
         digest = hashlib.blake2b(file.read_bytes(), digest_size=4).hexdigest() if file.is_file() else "missing"
         val = f"a part of the training data ({digest})"
-    first = next((row for row in rows if row["epoch"] > 0), rows[0])
-    images = round(first["seconds"] * first["images_per_second"])
+    images = last_start(folder).get("training_images")
+    if images is None:  # older versions counted no repeated images
+        first = next((row for row in rows if row["epoch"] > 0), rows[0])
+        images = round(first["seconds"] * first["images_per_second"])
     return f"train {config.get('train')}", f"val {val}", classes_text(folder / "best.pt"), f"{images} training images"
 
 

@@ -74,6 +74,14 @@ class Ranks:
         dist.all_gather_object(values, value)
         return values
 
+    def gather_on_main(self, value: T) -> list[T]:
+        """The plain values of all ranks, in the order of the ranks, on rank 0; an empty list on the others."""
+        if self.world_size == 1:
+            return [value]
+        values: list | None = [None] * self.world_size if self.is_main else None
+        dist.gather_object(value, values, 0)
+        return values or []
+
     def on_main(self, work: Callable[[], T]) -> T:
         """Runs `work` on rank 0 and returns its result on all ranks. If it fails, the others raise RemoteError."""
         return self._broadcast_result(work, 0, None)

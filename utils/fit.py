@@ -146,7 +146,7 @@ def accelerate(model: nn.Module, sampler, updater: Updater, graphs: bool, log: C
 
 
 def epoch_row(epoch: int, meter: Meter, updater: Updater, images: int) -> dict[str, float]:
-    """Returns the row of log.csv for the training of an epoch (counted from 0) with `images` images."""
+    """Returns the row of log.csv for the training of an epoch (counted from 0) on `images` images, repeated ones included."""
     means = meter.mean()
     row = {"epoch": epoch + 1, "loss": means.pop("total"), "positives": means.pop("positives")}
     row |= {f"loss_{name}": value for name, value in means.items()}
@@ -199,7 +199,7 @@ def epoch_progress(
     `profile_steps` steps. `meter`: the meter of the epoch, which an earlier start of the run may have begun.
     """
     writes = run is not None and run.keeps_log
-    begun, images_per_batch = meter.batches, len(loader.dataset) / len(loader)
+    begun = meter.batches
     with progress_bar(loader, f"epoch {epoch + 1}/{epochs}", writes, begun) as bar:
         batches: Iterable = bar
         if writes and epoch == 0:
@@ -211,7 +211,7 @@ def epoch_progress(
             batches = profiled(batches, profile_steps, path, bar.write)
 
         def show(meter: Meter) -> None:
-            speed = images_per_batch * meter.batches / meter.seconds
+            speed = loader.batch_sampler.batch_size * meter.batches / meter.seconds
             text = f"loss {meter.mean()['total']:.3f}, {speed:.1f} images/s, lr {updater.learning_rate:.2e}"
             bar.set_postfix_str(text, refresh=False)
 
@@ -229,11 +229,14 @@ def evaluate(
     max_detections: int = 300,
     stop: Callable[[], bool] | None = None,
 ) -> dict:
-    """Computes the metrics of `metrics.coco_metrics` on a data set. "detections" holds the COCO results, sorted by image id.
+    """Computes the metrics of `metrics.coco_metrics` on a data set.
 
-    Every process works on its shard and returns the same result. With a criterion whose normalizer returns ones (so that it
-    gives sums), "val_loss" is the total loss over all images divided by the number of positives. When `stop()` is true in one
-    process, it leaves out the rest of its shard; all processes raise Interrupted together when the others are done with theirs.
+    Every process works on its shard and returns the same metrics. "detections" holds the COCO results, sorted by image id, on
+    rank 0, which computes the metrics; it is empty on the others, to save their memory and time.
+
+    With a criterion whose normalizer returns ones (so that it gives sums), "val_loss" is the total loss over all images divided
+    by the number of positives. When `stop()` is true in one process, it leaves out the rest of its shard; all processes raise
+    Interrupted together when the others are done with theirs.
     """
     model.eval()
     torch.backends.cudnn.allow_tf32 = False  # it rounds to 10 bits, and the metrics should be those of a CPU
@@ -256,8 +259,8 @@ def evaluate(
     if any(ranks.any(stopped)):
         raise Interrupted
     local = [torch.cat(part).numpy() for part in zip(*found, strict=True)]
-    detections = to_coco([part for part in ranks.gather(local) if part], loader.dataset.annotations)
-    metrics = coco_metrics(loader.dataset.annotations.coco(), detections)
+    detections = to_coco([part for part in ranks.gather_on_main(local) if part], loader.dataset.annotations)
+    metrics = ranks.on_main(lambda: coco_metrics(loader.dataset.annotations.coco(), detections))
     if criterion is not None:
         total, positives = ranks.sum(sums).tolist()
         metrics["val_loss"] = total / max(positives, 1)

@@ -78,7 +78,8 @@ def find(
     restarted this one. Without a common disk, the last.pt of the node with the most progress is copied to the others.
     Raises ConfigError that names the `constants` (of what is trained) that differ from those of the earlier run.
     """
-    answers = ranks.gather(ranks.once_per_node(lambda: _find_here(resume, output, name)))
+    loaded: dict[Path, dict] = {}  # by this process already: the contents of last.pt by folder
+    answers = ranks.gather(ranks.once_per_node(lambda: _find_here(resume, output, name, loaded)))
     if not any(answers):
         if isinstance(resume, str):
             checkpoint.load(_folder(resume) / "last.pt")  # raises the error that names the file
@@ -95,9 +96,10 @@ def find(
 
         # last.pt comes last: a node that has it has best.pt too, also if a process died in between.
         copy_files(ranks, folder, ("best.pt", "last.pt"), answers.index(newest), missing)
+        loaded.clear()
     from utils import faults
 
-    last = checkpoint.load(folder / "last.pt", "resuming")
+    last = loaded.get(folder) or checkpoint.load(folder / "last.pt", "resuming")
     saved = last["resume"]
     faults.check_constants(folder, saved, constants)
     if ranks.is_node_main and not (folder / "best.pt").exists():
@@ -113,28 +115,31 @@ def _folder(resume: str) -> Path:
     return path.parent if path.name == "last.pt" else path
 
 
-def _find_here(resume: bool | str, output: str, name: str) -> tuple | None:
-    """Finds the run on this node. Returns its `_progress`."""
+def _find_here(resume: bool | str, output: str, name: str, loaded: dict[Path, dict]) -> tuple | None:
+    """Finds the run on this node. Returns its `_progress`, and adds the contents of its last.pt to `loaded`."""
     if isinstance(resume, str):
         folder = _folder(resume)
-        return _progress(folder) if (folder / "last.pt").exists() else None
+        return _progress(folder, loaded) if (folder / "last.pt").exists() else None
     candidates = runs(output, name)[::-1]
     has_id = os.environ.get("TORCHELASTIC_RUN_ID", "none") != "none"  # of --rdzv_id; the same after a restart
     # torchrun: a restart, or a start with the same --rdzv_id, resumes the run that was started under this id.
     if run_id() and (has_id or os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"):
         started_here = [path for path in candidates if last_start(path).get("run") == run_id()]
         if started_here or not resume:
-            return _progress(started_here[0]) if started_here else None
+            return _progress(started_here[0], loaded) if started_here else None
     if resume and candidates and (candidates[0] / "last.pt").exists():
-        return _progress(candidates[0])
+        return _progress(candidates[0], loaded)
     return None
 
 
-def _progress(folder: Path) -> tuple:
-    """Returns a key that sorts runs: date, number, epochs done, batches done in the current epoch, name of the folder."""
+def _progress(folder: Path, loaded: dict[Path, dict]) -> tuple:
+    """Returns a key that sorts runs: date, number, epochs done, batches done in the current epoch, name of the folder.
+
+    Adds the contents of last.pt to `loaded`."""
     done = NOTHING_SAVED
     if (folder / "last.pt").exists():
-        saved = checkpoint.load(folder / "last.pt", "resuming")["resume"]
+        loaded[folder] = checkpoint.load(folder / "last.pt", "resuming")
+        saved = loaded[folder]["resume"]
         done = State(**saved["state"]).epoch, saved["meter"]["batches"]
     return (*date_and_number(folder), *done, folder.name)
 

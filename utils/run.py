@@ -114,7 +114,8 @@ class Run:
     """Writes the files of a run folder.
 
     `rows`: the rows of the log up to the checkpoint that the run resumes from. Later rows are removed from log.csv, so that
-    it has neither gaps nor repeated epochs. None: another node writes the log. `run`: see `run_id`.
+    it has neither gaps nor repeated epochs. None: another node writes the log. `run`: see `run_id`. `facts`: more entries of
+    environment.json.
     `marks`: vertical lines of the curves, name -> first epoch (`{"thaw": 10}`). TensorBoard and curves are only for looking
     at: a full disk is a warning there, and the next call tries again.
     """
@@ -127,12 +128,13 @@ class Run:
         marks: Mapping[str, int] | None = None,
         rows: Sequence[Mapping[str, Any]] | None = (),
         run: str | None = None,
+        facts: Mapping[str, Any] | None = None,
     ):
         self.folder, self.marks, self.rows = Path(folder), dict(marks or {}), list(rows or ())
         self.keeps_log = rows is not None
         self.id = secrets.token_hex(8)  # unique for each start of the run
         self.drawn = self.saved = time.monotonic()  # when the curves were drawn, and when a save was last attempted
-        self.config, self.start = config, {"id": self.id, "run": run, **environment(device)}
+        self.config, self.start = config, {"id": self.id, "run": run, **environment(device), **(facts or {})}
         self._open()
 
     def _open(self) -> None:
@@ -141,6 +143,8 @@ class Run:
         self._lock = lock(self.folder)
         before = last_start(self.folder)
         earlier = [*before.pop("earlier_starts", []), *[before] * bool(before)]
+        if self.keeps_log and (changes := changes_of_rounding(before, self.start)):
+            print(f"note: {changes} since the last start of this run: it continues equal up to rounding, not by bits")
         _write_json(self.folder / "config.json", self.config)
         _write_json(self.folder / "environment.json", {**self.start, "earlier_starts": earlier})
         if self.keeps_log:
@@ -285,6 +289,18 @@ def environment(device: torch.device | str) -> dict[str, Any]:
     }
 
 
+def changes_of_rounding(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """Names the entries of environment.json, "torch 2.6 is 2.14", by which a resumed run loses the bits of an undisturbed one.
+
+    Numbers of processes and, on a CPU, of threads decide the order of sums; versions and devices have other kernels.
+    """
+    names = ["torch", "cv2", "cuda", "device", "processes"]
+    if before.get("device") == now.get("device") == "cpu":
+        names = ["torch", "cv2", "device", "processes", "threads"]
+    changed = [name for name in names if name in before and name in now and before[name] != now[name]]
+    return ", ".join(f"{name} {before[name]} is now {now[name]}" for name in changed)
+
+
 def _git(root: Path, *words: str) -> str | None:
     """Returns the output of a git command; None without git or without a repository."""
     try:
@@ -300,17 +316,17 @@ def _write_json(path: Path, value: Any) -> None:
         file.write(text.encode("utf-8", "backslashreplace"))  # a lone surrogate becomes its JSON escape
 
 
-def open_run(folder: Path, config: dict, ranks: Ranks, marks: dict, rows: tuple) -> Run | None:
-    """Opens a run folder and returns the Run in processes that write to it. For the arguments see `Run`.
+def open_run(folder: Path, config: dict, ranks: Ranks, marks: dict, rows: tuple, training_images: int) -> Run | None:
+    """Opens a run folder and returns the Run in processes that write to it. For the other arguments see `Run`.
 
     Rank 0 writes. On a node that does not see the files of rank 0, because there is no common disk, the first process keeps
     the checkpoints in a folder of the same name.
     """
-    run = None
+    run, facts = None, {"processes": ranks.world_size, "training_images": training_images}
 
     def opened(rows: tuple | None) -> str:
         nonlocal run
-        run = Run(folder, config, ranks.device, marks, rows, run_id())
+        run = Run(folder, config, ranks.device, marks, rows, run_id(), facts)
         return run.id
 
     first = ranks.on_main(lambda: opened(rows))
