@@ -56,7 +56,7 @@ def select(
 
 def clip_to_images(boxes: Tensor, transforms: Tensor) -> Tensor:
     """Clips boxes `[B, n, 4]` xyxy in pixels of the original images. `transforms [B, 5]`: their letterbox transforms."""
-    return boxes.clamp(min=0).minimum(transforms[:, None, [0, 1, 0, 1]])
+    return boxes.clamp(min=0).minimum(transforms[:, None, :2].repeat(1, 1, 2))
 
 
 def nms(boxes: Tensor, scores: Tensor, labels: Tensor, nms_iou: float, max_detections: int) -> Tensor:
