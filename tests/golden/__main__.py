@@ -1,0 +1,15 @@
+"""Writes the golden runs again: python -m tests.golden (see tests/golden/runs.py)"""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # for the models of the tests
+
+import torch
+
+from tests.golden import runs
+
+torch.set_num_threads(1)
+for name, settings in runs.RUNS.items():
+    (runs.FOLDER / f"{name}.txt").write_text(runs.text_of(runs.run(*settings)), encoding="utf-8")
+    print(f"wrote {name}.txt")
