@@ -50,6 +50,16 @@ def data(tmp_path: Path) -> tuple[str, str]:
     return str(tmp_path / "train.txt"), str(tmp_path / "val.txt")
 
 
+def test_splits_that_are_not_checked_are_named(tmp_path: Path) -> None:
+    (tmp_path / "classes.txt").write_text("cat\n")
+    for level, split in enumerate(("train", "val", "test")):
+        paint(tmp_path / f"{level}.png", 10 * level)
+        (tmp_path / f"{split}.txt").write_text(f"{level}.png 1,1,9,9,0\n")
+    for val, unused in ((None, "val, test"), (str(tmp_path), "test")):
+        notes = check(str(tmp_path), val)[0]["train"]["notes"]
+        assert [note for note in notes if "splits" in note] == [f"{tmp_path}: splits that are not used: {unused}"]
+
+
 def test_every_problem_is_found_in_one_pass(data: tuple[str, str]) -> None:
     report, parts = check(*data, size=(50, 100))
     train = report["train"]
