@@ -6,7 +6,7 @@ Official weights: python evaluate.py model=yolox_s data=instances_val2017.json
 import json
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +57,7 @@ class Config:
     worst: int = 16  # number of images drawn, those with the most errors
     # hardware
     device: str = "auto"  # auto: CUDA, MPS, CPU; or cpu, cuda, cuda:1, mps
-    workers: int = 2  # processes that read images; on a CPU they compete with the network for cores
+    workers: int | None = None  # processes that read images, per process; none: by device and cores
 
 
 LEAST = dict.fromkeys(("confidence", "nms_iou", "show_confidence", "worst", "workers"), 0)
@@ -73,10 +73,13 @@ def main(cfg: Config) -> dict:
     if cfg.device == "cuda:all":
         raise ConfigError("device=cuda:all is for training: use torchrun, or device=cuda for one GPU")
     ranks = distributed.start(detector.device_for(cfg.checkpoint, cfg.device))
-    distributed.set_threads(ranks.device, cfg.workers, len(ranks.node_ranks))
     log = print if ranks.is_main else lambda *_: None
     names = formats.read_classes(cfg.classes) if cfg.classes else None
     model, classes, size, trained, path, *_ = detector.load(cfg.checkpoint, cfg.model, names, cfg.image_size)
+    given, node = {"workers": cfg.workers}, len(ranks.node_ranks)
+    if cfg.workers is None:
+        cfg = replace(cfg, workers=distributed.choose_workers(ranks.device, node, node * cfg.batch_size, size))
+    distributed.set_threads(ranks.device, cfg.workers, node)
     if ranks.is_main:
         from datasets import outputs
 
@@ -86,12 +89,13 @@ def main(cfg: Config) -> dict:
         from nets.multi_label import MultiLabel
 
         model = MultiLabel(model)
-    given = {name: getattr(cfg, name) for name in ("image_root", "bad_boxes", "bad_images")}
-    options = trained | {name: value for name, value in given.items() if value is not None}
+    about_data = {name: getattr(cfg, name) for name in ("image_root", "bad_boxes", "bad_images")}
+    options = trained | {name: value for name, value in about_data.items() if value is not None}
     if cfg.data not in (None, trained.get("train"), trained.get("val")):  # their images are not those of the training
         options["image_root"] = cfg.image_root
     data, notes = open_data(cfg.data or trained.get("val"), cfg.part, classes, options)
-    log(table(cfg, Config(), {"weights": path, "source": data.source, "images": len(data), "input size": size}))
+    derived = {"weights": path, "source": data.source, "images": len(data), "input size": size}
+    log(table(cfg, Config(), derived, given))
     for note in notes:
         log(f"note: {note}")
     sampler = ValSampler(len(data), cfg.batch_size, size, ranks.rank, ranks.world_size)

@@ -83,7 +83,7 @@ class Config:
     amp: str = "fp16"  # mixed precision: fp16, bf16 or none; on a CPU fp16 becomes none
     # hardware
     device: str = "auto"  # auto: CUDA, MPS, CPU; or cpu, cuda:1, mps; cuda:all: DataParallel (torchrun is faster)
-    workers: int = 4  # processes that load images; on a CPU they take cores from the network
+    workers: int | None = None  # processes that load images, per training process; none: by device and cores
     compile: bool = False  # torch.compile: minutes at the start of each phase, faster steps on a GPU
     cuda_graphs: bool = True  # on one GPU: launch forward and backward at once, not operation by operation
     sync_bn: bool = True  # batch-norm statistics over all processes
@@ -149,10 +149,11 @@ MAY_CHANGE = PER_NODE | {
 def main(cfg: Config, extra_augment: Callable = extra_augment, on_row: Callable = on_row) -> float:
     """Trains a detector and returns the best mAP50-95 of the run."""
     cfg = checked(cfg)
-    given = {name: getattr(cfg, name) for name in (*CHOSEN, "image_size")}
+    given = {name: getattr(cfg, name) for name in (*CHOSEN, "image_size", "workers")}
     cfg = replace(cfg, image_size=cfg.image_size or nets.official_size(cfg.model))
     ranks = distributed.start(cfg.device, cfg.timeout_minutes)
     log = print if ranks.is_main else lambda *_: None
+    cfg = replace(cfg, workers=loader_workers(cfg, ranks))
     distributed.set_threads(ranks.device, cfg.workers, len(ranks.node_ranks))
     torch.manual_seed(cfg.seed)
 
@@ -279,6 +280,19 @@ def require_output(resumed: bool | str, output: str) -> None:
         require_writable(f"output={output}", output)
     elif os.path.isdir(resumed):
         require_writable(f"resume={resumed}", resumed)
+
+
+def loader_workers(cfg: Config, ranks: Ranks) -> int:
+    """Returns the number of processes that load images for this process."""
+    if cfg.workers is not None:
+        return cfg.workers
+    images = max(cfg.batch_size, cfg.freeze_batch_size * bool(cfg.freeze_epochs))
+    if images == 0:  # a batch that will be chosen to fill the GPUs
+        from utils.measure import MOST_IMAGES
+
+        images = MOST_IMAGES * ranks.world_size
+    node = len(ranks.node_ranks)
+    return distributed.choose_workers(ranks.device, node, -(-images * node // ranks.world_size), cfg.image_size)
 
 
 def read_data(cfg: Config, log: Callable) -> tuple[Annotations, Annotations]:

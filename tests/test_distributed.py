@@ -7,6 +7,7 @@ import os
 import shutil
 import socket
 from pathlib import Path
+from types import SimpleNamespace
 
 import cv2
 import numpy as np
@@ -390,15 +391,48 @@ def test_idle_gpus_and_cpu_builds_are_reported(monkeypatch):
     assert "the CPU build" in next(measure.gpu_advice([]))
 
 
-def test_the_network_leaves_the_cores_of_the_workers_alone(monkeypatch):
-    threads = []
-    monkeypatch.setattr(torch, "set_num_threads", threads.append)
+@pytest.fixture
+def eight_cores(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(8), raising=False)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    for workers in (0, 3, 20):
+
+
+def test_the_network_keeps_its_cores_but_one_for_any_number_of_workers(monkeypatch, eight_cores):
+    threads = []
+    monkeypatch.setattr(torch, "set_num_threads", threads.append)
+    for workers in (0, 1, 4, 20):
         distributed.set_threads(torch.device("cpu"), workers)
-    distributed.set_threads(torch.device("cpu"), 1, processes=2)
-    assert threads == [8, 5, 1, 3]
+    for processes in (2, 8, 20):
+        distributed.set_threads(torch.device("cpu"), 1, processes)
+    distributed.set_threads(torch.device("cuda"), 4)  # the network is not on the cores
+    assert threads == [8, 7, 7, 7, 3, 1, 1]
+
+
+def test_workers_are_chosen_by_device_and_cores(tmp_path, eight_cores):
+    def chosen(device, processes, folder=tmp_path / "none"):
+        return distributed.choose_workers(torch.device(device), processes, 8, (416, 416), str(folder))
+
+    assert [chosen("cpu", processes) for processes in (1, 2, 4, 20)] == [1, 1, 0, 0]
+    assert [chosen("cuda", processes) for processes in (1, 2, 4, 8, 20)] == [7, 3, 1, 1, 1]
+    assert chosen("mps", 1) == 7
+
+
+def test_chosen_workers_fit_into_the_shared_memory(tmp_path, monkeypatch, eight_cores):
+    """Docker gives a container 64 MiB; a worker needs three batches."""
+
+    def chosen(free, images=8):
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
+        workers = distributed.choose_workers(torch.device("cuda"), 1, images, (416, 416), str(tmp_path))
+        assert not list(measure.shared_memory_warning(workers, images, (416, 416), str(tmp_path)))
+        return workers
+
+    assert [chosen(2**26), chosen(2**26, images=64), chosen(2**34)] == [5, 0, 7]
+
+
+def test_the_number_of_workers_that_a_user_gives_stays(eight_cores):
+    ranks = Ranks(world_size=4, node_ranks=(0, 1), device=torch.device("cuda"))
+    assert [train.loader_workers(train.Config(workers=n, image_size=SIZE), ranks) for n in (0, 4, 20)] == [0, 4, 20]
+    assert train.loader_workers(train.Config(batch_size=0, image_size=SIZE), ranks) == 3
 
 
 def test_data_parallel_is_for_one_process_and_not_for_bf16(monkeypatch):

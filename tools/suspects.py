@@ -19,7 +19,6 @@ from pathlib import Path
 
 import cv2
 import numpy as np
-import torch
 
 from datasets.annotations import annotation_line
 from datasets.errors import DataError
@@ -42,7 +41,6 @@ RECIPE = {
     **{"batch_size": 8, "freeze_batch_size": 8, "learning_rate": 0.0042, "no_aug_epochs": 3, "bad_boxes": "drop"},
     **{"mosaic": 0.0, "rotation": 0.0, "scale": (0.8, 1.2), "save_minutes": 0.0},
     **{"min_learning_rate": 7e-5, "warmup_epochs": 1.0, "weight_decay": 0.05},
-    "workers": 4 if torch.cuda.is_available() else 0,
 }
 TRAINING = (sys.executable, str(Path(__file__).parents[1] / "train.py"))
 FREEZE = 4  # the backbone is frozen in the first quarter of the epochs; frozen in all, models judged x-rays badly

@@ -19,7 +19,7 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from utils.config import ConfigError
-from utils.distributed import Ranks
+from utils.distributed import Ranks, shared_memory
 
 FILL = 0.8  # fraction of a GPU's memory that an automatically chosen batch may fill
 MOST_IMAGES = 128  # images on a GPU, above which an automatically chosen batch gains no speed
@@ -211,7 +211,7 @@ def shared_memory_warning(
     workers: int, batch_size: int, image_size: tuple[int, int], folder: str = "/dev/shm"
 ) -> Iterator[str]:
     """Yields a warning if the batches of the workers (three per worker, uint8) do not fit into the shared memory."""
-    needed = workers * 3 * batch_size * 3 * image_size[0] * image_size[1]
+    needed = shared_memory(workers, batch_size, image_size)
     free = shutil.disk_usage(folder).free if Path(folder).is_dir() else needed
     if free < needed:
         unit, name = (2**20, "MiB") if needed >= 10 * 2**20 else (2**10, "KiB")
