@@ -57,6 +57,16 @@ def undisturbed(demo_images, tmp_path_factory):
     return train_quietly(config(demo_images, tmp_path_factory.mktemp("undisturbed")))[0]
 
 
+def events_of(folder):
+    """Tag -> (step, value) of all numbers in the only TensorBoard file of a run, without times."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    (file,) = folder.glob("events*")
+    events = EventAccumulator(str(file)).Reload()
+    tags = [tag for tag in events.Tags()["scalars"] if "second" not in tag]
+    return {tag: [(event.step, event.value) for event in events.Scalars(tag)] for tag in tags}
+
+
 def stop_at(at_call, number):
     at_call(number, partial(signal.raise_signal, signal.SIGTERM))
 
@@ -82,6 +92,7 @@ def test_a_limit_on_file_sizes_that_is_lifted_later_loses_nothing(
         limit(resource.RLIM_INFINITY)
     assert "last.pt was not saved" in text and "File too large" in text and "training continues" in text
     assert_same_run(folder, undisturbed)
+    assert events_of(folder) == events_of(undisturbed)
 
 
 @contextmanager

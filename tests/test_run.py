@@ -2,6 +2,7 @@
 
 import csv
 import errno
+import io
 import json
 import os
 import subprocess
@@ -258,30 +259,58 @@ def test_scalars_of_tensorboard_are_grouped_and_metrics_of_nothing_are_left_out(
     }
 
 
-def test_tensorboard_file_that_failed_is_replaced(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("first", [True, False], ids=["from the start", "later"])
+def test_tensorboard_loses_nothing_while_the_disk_is_full(tmp_path, monkeypatch, capsys, first):
     """Without a traceback: a warning by default is an error in these tests, also one from a thread."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-    from tensorboard.summary.writer.record_writer import RecordWriter
 
-    def full(*_):
-        raise OSError(errno.ENOSPC, "No space left on device")
+    class Full(io.FileIO):
+        """A file on a disk with room for a few more bytes."""
+
+        def write(self, data):
+            super().write(data[:20])
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    def opened(path, *options):
+        return Full(path, "ab") if "tfevents" in str(path) else open(path, *options)
 
     def epoch(number):
         run.log({"epoch": number})
         run.scalars({"AP": number / 10}, number)
 
     run = Run(tmp_path, {})
-    epoch(1)
-    with monkeypatch.context() as patch:
-        patch.setattr(RecordWriter, "write", full)
-        epoch(2)
-        epoch(3)
-    for number in (4, 5, 6):
-        epoch(number)
+    full = (1, 2, 5) if first else (2, 3, 5, 6)
+    for number in range(1, 7):
+        with monkeypatch.context() as patch:
+            if number in full:
+                patch.setattr(run_module, "open", opened, raising=False)
+            before = sum(path.stat().st_size for path in tmp_path.glob("events*"))
+            epoch(number)
+            after = [path.stat().st_size for path in tmp_path.glob("events*")]
+            assert 0 not in after and (sum(after) == before) == (
+                number in full
+            )  # neither an empty file nor half an event
     run.close()
-    assert "WARNING: [Errno 28] No space left on device" in capsys.readouterr().out
-    steps = [event.step for event in EventAccumulator(str(tmp_path)).Reload().Scalars("AP")]
-    assert steps == [1, 4, 5, 6]
+    assert capsys.readouterr().out.count("WARNING: [Errno 28] No space left on device") == len(full)
+    (file,) = tmp_path.glob("events*")
+    events = EventAccumulator(str(file)).Reload().Scalars("AP")
+    assert [event.step for event in events] == [1, 2, 3, 4, 5, 6]
+    assert sorted(event.wall_time for event in events) == [event.wall_time for event in events]
+
+
+def test_events_that_wait_for_a_full_disk_are_bounded(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(run_module, "MOST_EVENTS", 1000)
+    monkeypatch.setattr(run_module, "open", full, raising=False)
+    run = Run.__new__(Run)
+    run._events, run._tensorboard, run._first_epoch = [], tmp_path / "events", 1
+    for number in range(200):
+        run.scalars({"AP": 0.5}, number)
+        assert 0 < sum(map(len, run._events)) <= 1000
+    run.scalars({f"AP_{n}": 0.5 for n in range(100)}, 200)
+    assert len(run._events) == 1  # the newest is kept, however large it is
 
 
 def test_curves_that_cannot_be_drawn_are_a_warning(tmp_path, monkeypatch, capsys):
@@ -307,7 +336,7 @@ def test_full_disk_at_the_end_of_a_run_is_a_warning_for_tensorboard_and_the_curv
     run.rows.append({"epoch": 1, "AP": 0.5})
     run.scalars({"AP": 0.5}, 1)
     run.close()
-    assert capsys.readouterr().out.count("WARNING: [Errno 28]") == 2 and not (tmp_path / "curves.png").exists()
+    assert capsys.readouterr().out.count("WARNING: [Errno 28]") == 3 and not (tmp_path / "curves.png").exists()
 
 
 def test_importing_run_does_not_import_tensorboard_or_matplotlib():

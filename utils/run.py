@@ -27,6 +27,7 @@ from utils import checkpoint
 from utils.distributed import Ranks
 
 CURVES_EVERY = 60  # seconds between two updates of curves.png
+MOST_EVENTS = 64 * 2**20  # bytes of TensorBoard's events that wait for a full disk; then the oldest are lost
 
 
 def create(output: str | Path, name: str, ranks: Ranks | None = None) -> Path:
@@ -135,10 +136,12 @@ class Run:
         self.id = secrets.token_hex(8)  # unique for each start of the run
         self.drawn = self.saved = time.monotonic()  # when the curves were drawn, and when a save was last attempted
         self.config, self.start = config, {"id": self.id, "run": run, **environment(device), **(facts or {})}
+        self._events: list[bytes] = []  # of TensorBoard, which could not be written yet
         self._open()
 
     def _open(self) -> None:
-        self._tensorboard: BinaryIO | None = None
+        self._tensorboard = self.folder / f"events.out.tfevents.{time.time():017.6f}.{socket.gethostname()}"
+        self._first_epoch = self.rows[-1]["epoch"] + 1 if self.rows else 1  # of this start
         self.folder.mkdir(parents=True, exist_ok=True)
         self._lock = lock(self.folder)
         before = last_start(self.folder)
@@ -190,14 +193,13 @@ class Run:
             plots.draw_curves(self.rows, self.folder / "curves.png", self.marks)
 
     def close(self) -> None:
-        """Draws the final curves, closes the TensorBoard file and frees the lock of the folder."""
+        """Draws the final curves, writes what TensorBoard still lacks, and frees the lock of the folder."""
         # The error that ends a run may have interrupted the import of Matplotlib; a second error must not replace it.
         with suppress(*[Exception] * (sys.exc_info()[0] is not None)):
             if self.rows:
                 self.curves()
-        if self._tensorboard is not None:
-            with suppress(OSError):  # the data that it could not write have been reported
-                self._tensorboard.close()
+        if self._events:
+            self._write_events()
         self._lock.close()
 
     def _write_log(self) -> None:
@@ -210,28 +212,42 @@ class Run:
             file.write(text.getvalue().encode("utf-8"))
 
     def _to_tensorboard(self, step: int, values: list[dict]) -> None:
-        """Adds values (fields of Summary.Value) to the TensorBoard file. After an error the next call begins another file.
+        """Adds values (fields of Summary.Value) to the TensorBoard file, or keeps them in memory until it can be written."""
+        from tensorboard.compat.proto.event_pb2 import Event
+
+        self._events.append(Event(wall_time=time.time(), step=step, summary={"value": values}).SerializeToString())
+        while len(self._events) > 1 and sum(map(len, self._events)) > MOST_EVENTS:
+            del self._events[0]
+        self._write_events()
+
+    def _write_events(self) -> None:
+        """Appends the events in memory to the TensorBoard file: all of them or, after an error of the disk, none.
 
         It is written without the thread of a SummaryWriter, which would end at the first error and print a traceback.
         """
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.summary.writer.record_writer import RecordWriter
 
-        events = [Event(wall_time=time.time(), step=step, summary={"value": values})]
+        path = self._tensorboard
+        size = path.stat().st_size if path.exists() else 0
+        records, events = io.BytesIO(), self._events
+        if size == 0:  # events that an earlier start wrote after its last save are hidden
+            first = {"step": self._first_epoch, "session_log": {"status": "START"}}
+            start = [Event(file_version="brain.Event:2"), Event(wall_time=time.time(), **first)]
+            events = [*(event.SerializeToString() for event in start), *events]
+        for event in events:
+            RecordWriter(records).write(event)
         with checkpoint.warn_if_disk_fails():
             try:
-                if self._tensorboard is None:
-                    name = f"events.out.tfevents.{time.time():017.6f}.{socket.gethostname()}"
-                    self._tensorboard = open(self.folder / name, "xb")
-                    # Events that an earlier start wrote after its last save are hidden.
-                    first = {"step": self.rows[-1]["epoch"] + 1 if self.rows else 1, "session_log": {"status": "START"}}
-                    events[:0] = [Event(file_version="brain.Event:2"), Event(wall_time=time.time(), **first)]
-                for event in events:
-                    RecordWriter(self._tensorboard).write(event.SerializeToString())
-                self._tensorboard.flush()
+                with open(path, "ab") as file:
+                    file.write(records.getvalue())
             except OSError:
-                self._tensorboard = None
+                with suppress(OSError):
+                    os.truncate(path, size)
+                    if size == 0:
+                        path.unlink()
                 raise
+            self._events = []
 
 
 def tensorboard_scalars(row: Mapping[str, float]) -> dict[str, float]:
