@@ -75,7 +75,8 @@ def main(cfg: Config) -> dict:
     ranks = distributed.start(detector.device_for(cfg.checkpoint, cfg.device))
     log = print if ranks.is_main else lambda *_: None
     names = formats.read_classes(cfg.classes) if cfg.classes else None
-    model, classes, size, trained, path, *_ = detector.load(cfg.checkpoint, cfg.model, names, cfg.image_size)
+    loaded = detector.load(cfg.checkpoint, cfg.model, names, cfg.image_size)
+    model, classes, size, trained, path, *_ = loaded
     given, node = {"workers": cfg.workers}, len(ranks.node_ranks)
     if cfg.workers is None:
         cfg = replace(cfg, workers=distributed.choose_workers(ranks.device, node, node * cfg.batch_size, size))
@@ -94,9 +95,10 @@ def main(cfg: Config) -> dict:
     if cfg.data not in (None, trained.get("train"), trained.get("val")):  # their images are not those of the training
         options["image_root"] = cfg.image_root
     data, notes = open_data(cfg.data or trained.get("val"), cfg.part, classes, options)
+    data, outside = data.with_range(loaded.value_range)
     derived = {"weights": path, "source": data.source, "images": len(data), "input size": size}
     log(table(cfg, Config(), derived, given))
-    for note in notes:
+    for note in notes + outside:
         log(f"note: {note}")
     sampler = ValSampler(len(data), cfg.batch_size, size, ranks.rank, ranks.world_size)
     loader = build_loader(DetectionDataset(data, model.letterbox), sampler, cfg.workers, ranks.device.type == "cuda")

@@ -25,6 +25,7 @@ from utils import distributed, run
 from utils.checkpoint import atomic_write
 from utils.config import ConfigError, check, is_weights, override, require, require_writable, run_script, show, table
 from utils.images import FILL, ImageError, images_under, letterbox, read_image
+from utils.value_range import ValueRange
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ def main(cfg: Config) -> Path:
             from datasets import calibration
             from nets.int8 import quantize
 
-            kind = (loaded.config, loaded.classes, loaded.image_size, loaded.model.letterbox)
+            kind = (loaded.config, loaded.classes, loaded.image_size, loaded.model.letterbox, loaded.value_range)
             quantize(Path(file.name), *calibration.read(cfg.train, cfg.val, *kind), cfg.int8_loss)
     print(f"{output}  {output.stat().st_size / 2**20:.1f} MiB")
     return output
@@ -111,6 +112,7 @@ def description(cfg: Config, loaded: detector.Loaded) -> dict[str, Any]:
         "letterbox": loaded.model.letterbox,
         "padding": FILL,
         "clip": loaded.model.clips,
+        "value_range": loaded.value_range,
         "outputs": cfg.outputs,
         "confidence": loaded.confidence if cfg.confidence is None else cfg.confidence,
         "thresholds": dict(loaded.thresholds),
@@ -139,14 +141,15 @@ def find_images(folder: str | None, loaded: detector.Loaded, most: int) -> tuple
         paths = [os.path.join(folder, name) for name in images_under(folder)]
         if not paths:
             raise ConfigError(f"images={folder}: there are no images in this folder")
-        return read_some(paths, most), f"images of {folder}"
+        return read_some(paths, most, loaded.value_range), f"images of {folder}"
     config = loaded.config
     if config.get("val"):
         try:
             data = formats.read_validation(config, loaded.classes)
             if len(data) == 0:
                 raise DataError(f"{config['val']}: no images")
-            return read_some([data.path(i) for i in range(len(data))], most), f"images of {config['val']}"
+            paths = [data.path(i) for i in range(len(data))]
+            return read_some(paths, most, loaded.value_range), f"images of {config['val']}"
         except (DataError, ImageError, OSError) as error:
             print(f"note: the validation images of the training are missing ({error})")
     from datasets import demo
@@ -154,9 +157,9 @@ def find_images(folder: str | None, loaded: detector.Loaded, most: int) -> tuple
     return [demo.draw_image(number)[0] for number in range(most)], "drawn images; real ones are better: images=FOLDER"
 
 
-def read_some(paths: list[str], most: int) -> list[np.ndarray]:
-    """Reads up to `most` images, evenly spaced over all paths."""
-    return [read_image(path) for path in paths[:: -(-len(paths) // most)]]
+def read_some(paths: list[str], most: int, value_range: ValueRange | None) -> list[np.ndarray]:
+    """Reads up to `most` images, evenly spaced over all paths, with the range of 16-bit values of the model."""
+    return [read_image(path, value_range=value_range) for path in paths[:: -(-len(paths) // most)]]
 
 
 def write(

@@ -24,7 +24,7 @@ from nets.results import Results
 from utils import distributed, run
 from utils.config import ConfigError, brief, check, is_weights, override, require, require_writable, run_script, show
 from utils.draw import draw_boxes, write_image
-from utils.images import IMAGE_SUFFIXES, READERS, ImageError, batched, images_under, prefetch, read_image
+from utils.images import IMAGE_SUFFIXES, READERS, ImageError, batched, images_under, prefetch
 
 Origin = tuple[str, str, int | None]  # of an image: name in the results, path, and number of the frame in a video
 
@@ -94,7 +94,7 @@ def main(cfg: Config) -> Path | None:
     if cfg.speed:
         from nets.speed import decoded, measure, speed_table
 
-        print(speed_table(measure(detector, decoded(cfg.source, images.values())), cfg.batch_size))
+        print(speed_table(measure(detector, decoded(cfg.source, images.values(), detector.read)), cfg.batch_size))
         return None
     writers = {}
     if cfg.labels:
@@ -187,7 +187,7 @@ def predict_images(detector: Detector, images: dict[str, str], results: Results,
 
     def read(name: str) -> tuple[str, np.ndarray | ImageError]:
         try:
-            return name, read_image(images[name], whole=True)
+            return name, detector.read(images[name])
         except ImageError as error:
             return name, error
 

@@ -162,6 +162,7 @@ def main(cfg: Config, extra_augment: Callable = extra_augment, on_row: Callable 
     constants = fixed_constants(cfg, train_data, extra_augment)
     ranks.check_same(constants | common_constants(cfg, val_data))
     folder, saved = resume.find(cfg.resume, cfg.output, cfg.name, constants, ranks)
+    train_data, val_data = resume.with_saved_range(saved, train_data, val_data)
     model, pretraining = build_model(cfg, train_data.classes, saved, ranks, log)
     sizes, step_bytes = fit_to_memory(cfg, model, train_data, saved, ranks)
     cfg = replace(cfg, **sizes)

@@ -1,7 +1,7 @@
 """Cache of decoded images: files, shared by all processes of a node and by later runs, and the memory of one process.
 
-The cache changes the speed only. An entry is valid for one path, state of the file (see `scan.file_stamp`), reduction and
-version of OpenCV; anything else is decoded again.
+The cache changes the speed only. An entry is valid for one path, state of the file (see `scan.file_stamp`), reduction, range
+of values and version of OpenCV; anything else is decoded again.
 """
 
 import hashlib
@@ -21,6 +21,7 @@ import torch
 from datasets.scan import file_stamp
 from utils.config import cache_folder, make_cache_folder
 from utils.images import read_reduced
+from utils.value_range import ValueRange
 
 KEPT = 600  # images in the memory of a process: more than the 513 from which a mosaic's partners are drawn
 UNUSED = 86_400.0  # seconds without use after which a file may be removed
@@ -44,16 +45,16 @@ class ImageCache:
     def __getstate__(self) -> dict:
         return self.__dict__ | {"_kept": OrderedDict(), "_bytes": 0, "_room": None}
 
-    def read(self, path: str, reduction: int) -> np.ndarray:
+    def read(self, path: str, reduction: int, value_range: ValueRange | None = None) -> np.ndarray:
         """Returns an image, read-only uint8 [h, w, 3] BGR, whose sides are divided by `reduction`. Raises ImageError."""
         path = os.path.abspath(path)
-        key = (path, reduction, file_stamp(path))
+        key = (path, reduction, file_stamp(path), value_range)
         if key in self._kept:
             self._kept.move_to_end(key)
             return self._kept[key]
         found = self._load(key) if self._files != 0 else None
         if found is None:
-            found = read_reduced(path, reduction)
+            found = read_reduced(path, reduction, value_range)
             if self._files != 0:
                 self._save(key, found)
         self._keep(key, found)

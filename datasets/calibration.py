@@ -1,6 +1,7 @@
 """Reads the data for an 8-bit export: training images for the calibration, and validation data that measure the mAP."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,8 @@ from datasets.formats import read_validation
 from datasets.loader import Loader, ValSampler, build_loader
 from datasets.scan import prepare
 from datasets.store import Annotations
-from utils.images import ImageError, letterbox, read_image
+from utils.images import ImageError, letterbox
+from utils.value_range import ValueRange
 
 IMAGES = 50  # at most, on which the ranges of the activations are measured
 BATCH_SIZE = 8  # of the loader; exported files choose their own
@@ -24,11 +26,12 @@ def read(
     classes: tuple[str, ...],
     size: tuple[int, int],
     kind: str,
+    value_range: ValueRange | None = None,
 ) -> tuple[list[np.ndarray], Loader]:
     """Returns letterboxed training images uint8 [H, W, 3], and a loader of the validation data.
 
     `train` and `val` are the sources of the data; None: those in `config`, the constants of the training. `size` and `kind`:
-    height and width, and placement ("corner" or "center") of the letterbox. Raises DataError.
+    height and width, and placement ("corner" or "center") of the letterbox. `value_range`: that of the model. Raises DataError.
     """
     sources = {"train": train or config.get("train"), "val": val or config.get("val")}
     if missing := [f"{part}=" for part, source in sources.items() if not source]:
@@ -41,10 +44,12 @@ def read(
             raise DataError(f"{part}={source}: no boxes of the classes of the model in its part {part!r}")
     bad = (config.get("bad_images") or "error", config.get("bad_boxes") or "drop")
     data, notes = prepare(found["val"], *bad)
-    for note in notes:
+    data, outside = data.with_range(value_range)
+    for note in notes + outside:
         print(f"note: {note}")
+    train_data = replace(found["train"], value_range=value_range)
     loader = build_loader(DetectionDataset(data, kind), ValSampler(len(data), BATCH_SIZE, size), workers=0)
-    return [letterbox(image, size, kind)[0] for image in calibration_images(found["train"])], loader
+    return [letterbox(image, size, kind)[0] for image in calibration_images(train_data)], loader
 
 
 def calibration_images(data: Annotations) -> list[np.ndarray]:
@@ -52,7 +57,7 @@ def calibration_images(data: Annotations) -> list[np.ndarray]:
     images, problems = [], []
     for index in range(0, len(data), -(-len(data) // IMAGES)):
         try:
-            images.append(read_image(data.path(index)))
+            images.append(data.image(index))
         except ImageError as error:
             problems.append(str(error))
     for problem in problems:

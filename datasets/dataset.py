@@ -111,7 +111,11 @@ class DetectionDataset(torch.utils.data.Dataset):
 
         With a `reduction` (1, 2, 4, 8) the image comes from the cache, and its sides are divided by this factor."""
         path = self.annotations.path(index)
-        image = read_image(path) if reduction is None else self.cache.read(path, reduction)
+        value_range = self.annotations.value_range
+        if reduction is None:
+            image = read_image(path, value_range=value_range)
+        else:
+            image = self.cache.read(path, reduction, value_range)
         boxes, labels, crowd = self.annotations.boxes_of(index)
         height, width = image.shape[:2]
         boxes = np.minimum(np.maximum(boxes / (reduction or 1), 0), (width, height, width, height))

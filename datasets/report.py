@@ -18,6 +18,7 @@ from utils.checkpoint import atomic_write
 from utils.images import ImageError, prefetch, read_reduced
 from utils.metrics import MATCH_IOU, Curve
 from utils.plots import Analysis, ImageComparison
+from utils.value_range import ValueRange
 
 SIDES, QUALITY = (640, 480, 360, 240, 160), 78  # longer side in pixels, tried until the JPEG fits; JPEG quality
 LIMIT = 12 * 2**20  # bytes of all images; base64 adds a third
@@ -258,7 +259,7 @@ def _images(
             (one.boxes, one.labels, one.predicted),
             (one.detected, one.detected_labels, one.true_labels),
         )
-        jpeg, problem = _jpeg(data.path(index), max(height, width), most)
+        jpeg, problem = _jpeg(data.path(index), data.value_range, max(height, width), most)
         return {
             "size": [width, height],
             "boxes": {i: _row(i, *of_boxes) for i in range(len(one.boxes)) if i < MOST_BOXES or (index, i) in boxes},
@@ -279,11 +280,11 @@ def _row(place: int, boxes: np.ndarray, labels: np.ndarray, others: np.ndarray) 
     return [*boxes[place].round(1).tolist(), int(labels[place]), int(others[place])]
 
 
-def _jpeg(path: str, side: int, most: int) -> tuple[bytes, str]:
+def _jpeg(path: str, value_range: ValueRange | None, side: int, most: int) -> tuple[bytes, str]:
     """Returns the image as a JPEG of at most `most` bytes (or of the smallest size), and why it cannot be read, if it cannot."""
     reduction = next((r for r in (8, 4, 2) if side >= r * SIDES[0]), 1)
     try:
-        image = read_reduced(path, reduction)
+        image = read_reduced(path, reduction, value_range)
     except ImageError as error:
         return b"", page.printable(error)
     for longest in SIDES:

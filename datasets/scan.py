@@ -22,6 +22,7 @@ from datasets.store import Annotations
 from utils import images
 from utils.boxes import area, clip
 from utils.config import make_cache_folder
+from utils.value_range import FULL, NO_LIMITS, choose, limits_of, to_8_bits
 
 LEAST = 32  # pixels of the shorter side of the reduced image that is hashed
 FLAT = 0.05  # gray levels; an image in which no wave is stronger shows nothing but noise
@@ -37,6 +38,9 @@ class Scan(NamedTuple):
     hashes: np.ndarray  # uint64 [N, 4] perceptual hash, see `image_hash`; 0 where there is none
     problems: dict[int, str]  # index -> what is wrong
     cut_off: set[int]  # those with a problem that can be decoded: JPEGs without their end
+    limits: (
+        np.ndarray
+    )  # int32 [N, 2] least and largest value of 16-bit images, see `value_range.limits_of`; -1 for others
 
 
 def scan(paths: list[str]) -> Scan:
@@ -45,7 +49,8 @@ def scan(paths: list[str]) -> Scan:
     Results for unchanged files (see `file_stamp`) come from a cache."""
     count = len(paths)
     sizes, hashes = np.zeros((count, 2), np.int32), np.zeros((count, 4), np.uint64)
-    result = Scan(sizes, np.ones(count, np.uint8), np.zeros(count, np.int64), hashes, {}, set())
+    limits = np.full((count, 2), NO_LIMITS, np.int32)
+    result = Scan(sizes, np.ones(count, np.uint8), np.zeros(count, np.int64), hashes, {}, set(), limits)
     with (
         ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool,
         tqdm(total=count, desc="scanning images", unit="", delay=1, leave=False, disable=None) as bar,
@@ -61,7 +66,10 @@ def scan(paths: list[str]) -> Scan:
             _write_cache([row for row in rows if row[5]])
             known |= {row[0]: row[1:] for row in rows}
             for i, path in enumerate(block, 500 * number):
-                _, *result.sizes[i], result.orientations[i], result.digests[i], looks, cut, problem = known[path]
+                _, *result.sizes[i], result.orientations[i], result.digests[i], looks, cut, problem, low, high = known[
+                    path
+                ]
+                result.limits[i] = low, high
                 if looks:
                     result.hashes[i] = np.frombuffer(looks, np.uint64)
                 if problem:
@@ -86,9 +94,10 @@ def file_stamp(path: str) -> str:
     return f"{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns} {status.st_ino}"
 
 
-def _examine(path: str) -> tuple[int, int, int, int, bytes, int, str]:
-    """Reads one image -> height, width, EXIF orientation, digest, hash (b"" for none), cut off, problem ("" for none)."""
+def _examine(path: str) -> tuple[int, int, int, int, bytes, int, str, int, int]:
+    """Reads one image -> height, width, EXIF orientation, digest, hash (b"" for none), cut off, problem ("" for none), limits."""
     height = width = digest = 0
+    limits = NO_LIMITS
     orientation, looks, cut, problem = 1, b"", 0, ""
     try:
         data = images.read_bytes(path)
@@ -110,7 +119,10 @@ def _examine(path: str) -> tuple[int, int, int, int, bytes, int, str]:
             gray = images.TURNS[orientation](gray[..., None])[..., 0] if orientation > 1 else gray
             shrink = max(height, width) / max(drafted[1]) if drafted else 1
         else:
-            pixels = images.decode_image(data, path)
+            pixels = images.decode_deep(data, path)
+            limits = limits_of(pixels)
+            if limits != NO_LIMITS:
+                pixels = to_8_bits(pixels, limits if limits[0] < limits[1] else FULL)
             height, width = pixels.shape[:2]
             shrink = max(min(height, width) // (2 * LEAST), 1)
             gray = np.asarray(Image.fromarray(cv2.cvtColor(pixels, cv2.COLOR_BGR2GRAY)).reduce(shrink))
@@ -119,7 +131,7 @@ def _examine(path: str) -> tuple[int, int, int, int, bytes, int, str]:
         cut, problem = 0, str(error)
     except Exception as error:  # Pillow raises many kinds of errors for damaged files
         cut, problem = 0, f"{path}: cannot be decoded ({error}): fetch or save it again, or remove it"
-    return height, width, orientation, digest, looks, cut, problem
+    return height, width, orientation, digest, looks, cut, problem, *limits
 
 
 def image_hash(gray: np.ndarray, height: float, width: float) -> bytes:
@@ -164,9 +176,9 @@ def _checksum(row: tuple) -> str:
 @contextmanager
 def _open_cache() -> Iterator[sqlite3.Connection]:
     """Opens the SQLite file with results of `_examine`, and commits what is written to it."""
-    file = make_cache_folder() / "images-3.sqlite"
+    file = make_cache_folder() / "images-4.sqlite"
     with closing(sqlite3.connect(file, timeout=60)) as connection, connection:
-        columns = "path TEXT PRIMARY KEY, stamp, height, width, orientation, digest, hash, cut_off, problem, checksum"
+        columns = "path TEXT PRIMARY KEY, stamp, height, width, orientation, digest, hash, cut_off, problem, low, high, checksum"
         connection.execute(f"CREATE TABLE IF NOT EXISTS images ({columns}) WITHOUT ROWID")
         yield connection
 
@@ -174,7 +186,7 @@ def _open_cache() -> Iterator[sqlite3.Connection]:
 def prepare(
     annotations: Annotations, bad_images: str = "error", bad_boxes: str = "error"
 ) -> tuple[Annotations, list[str]]:
-    """Scans the images and checks the boxes against them -> (annotations with sizes, lines of report).
+    """Scans the images and checks the boxes against them -> (annotations with sizes and range of values, lines of report).
 
     Images that cannot be read are a DataError, or what `bad_images` says (see `bad_images.without_bad`). Boxes wholly outside
     their image are an error, or left out with `bad_boxes="drop"`. Boxes partly outside stay as written and are counted."""
@@ -188,12 +200,13 @@ def prepare(
         text = "images whose size differs from the one in the annotations, so that boxes may be off"
         example = f"{annotations.where(first)}: {old_width}x{old_height}, but the image is {width}x{height}"
         report.append(f"{source}: {text}: {len(differ)}; {example}")
-    annotations = replace(annotations, sizes=new, digests=found.digests)
+    annotations = replace(annotations, sizes=new, digests=found.digests, limits=found.limits)
     if found.problems or bad_images != "error":
         from datasets.bad_images import without_bad
 
         annotations, notes = without_bad(annotations, found, bad_images)
         report += notes
+    annotations = replace(annotations, value_range=choose(annotations.limits))
     annotations, notes = _check_boxes(annotations, bad_boxes)
     return annotations, report + notes
 

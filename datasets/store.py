@@ -14,6 +14,8 @@ import numpy as np
 from datasets.errors import DataError, NoArea, check_path, note_dropped, raise_any
 from utils.boxes import area, xyxy_to_xywh
 from utils.config import check_class_names, clean_name, printable
+from utils.images import read_image
+from utils.value_range import FULL, ValueRange, are_outside, outside_text
 
 Classes = tuple[str, ...] | None  # class names; None: those of the data
 Part = tuple[str, ...]  # names of a part, such as ("val", "valid"): the first one that exists counts; (): all parts
@@ -57,6 +59,10 @@ class Annotations:
     files: Strings  # [N] the file with the boxes, "" where it is `source`
     notes: tuple[str, ...] = ()  # what was left out while reading
     digests: np.ndarray | None = None  # int64 [N] of the contents of the image files; None: not scanned yet
+    limits: np.ndarray | None = (
+        None  # int32 [N, 2] least and largest value of 16-bit images, -1 for others; None: not scanned
+    )
+    value_range: ValueRange | None = None  # the values of 16-bit images that become 0 and 255
     is_coco: bool = False  # ids and areas are those of a COCO JSON
     other_splits: tuple[str, ...] = ()  # of the source, which were not read: "train", "val", "test"
 
@@ -66,6 +72,10 @@ class Annotations:
     def path(self, index: int) -> str:
         """Returns the path of an image file."""
         return os.path.join(self.root, self.names[index])
+
+    def image(self, index: int) -> np.ndarray:
+        """Reads an image -> uint8 [H, W, 3] BGR. Raises ImageError."""
+        return read_image(self.path(index), value_range=self.value_range)
 
     def where(self, index: int) -> str:
         """Returns the place of an image's boxes for messages: `train.txt:12`, `a.xml`, `coco.json: a.jpg`."""
@@ -84,6 +94,24 @@ class Annotations:
     def image_digest(self) -> str | None:
         """Returns a digest of the contents of the image files in their order, None before they were scanned."""
         return None if self.digests is None else hashlib.blake2b(self.digests.tobytes(), digest_size=6).hexdigest()
+
+    def with_range(self, value_range: ValueRange | None) -> "tuple[Annotations, list[str]]":
+        """Returns the same images with the range of the training data or of a model, and a line about those outside of it."""
+        notes, outside = [], [] if self.limits is None else np.flatnonzero(are_outside(self.limits, value_range))
+        if len(outside):
+            text = outside_text(self.limits[outside[0]].tolist(), value_range)
+            notes = [f"{self.source}: images with other values: {len(outside)}; {self.path(outside[0])}: {text}"]
+        return replace(self, value_range=value_range), notes
+
+    def value_text(self) -> str:
+        """Describes the values of the 16-bit images and what becomes of them; "" without such images."""
+        deep = self.limits[self.limits[:, 1] >= 0] if self.limits is not None else []
+        if not len(deep):
+            return ""
+        held = f"16-bit images: {len(deep)}, with values {deep[:, 0].min():,} to {deep[:, 1].max():,}"
+        if self.value_range in (None, FULL):
+            return f"{held}: the upper eight bits are used"
+        return f"{held}: {self.value_range[0]:,} to {self.value_range[1]:,} become 0 to 255"
 
     def boxes_of(self, index: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Returns boxes float64 [n, 4] xyxy as written, labels int32 [n], crowd bool [n] (views, not copies)."""
@@ -122,6 +150,7 @@ class Annotations:
             lines=self.lines[indices],
             files=Strings(self.files[i] for i in indices),
             digests=None if self.digests is None else self.digests[indices],
+            limits=None if self.limits is None else self.limits[indices],
         )
 
     def keep_boxes(self, keep: np.ndarray) -> "Annotations":

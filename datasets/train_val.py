@@ -88,7 +88,11 @@ def read_parts(
                 except DataError as more:
                     errors.append(more)
             continue
-        notes += [] if found else merge_notes(names)
+        if found:  # the validation images are converted as those of the training
+            data, outside = data.with_range(found[0].value_range)
+            notes += outside
+        else:
+            notes += [*merge_notes(names), *filter(None, [data.value_text()])]
         for note in (note for note in notes if note not in noted):  # both parts may be in one file
             log(f"note: {note}")
         noted.update(notes)

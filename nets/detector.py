@@ -22,8 +22,9 @@ import nets
 from utils import checkpoint
 from utils.config import check_class_names
 from utils.distributed import choose_device
-from utils.images import READERS, batched, letterbox, prefetch, read_image
+from utils.images import READERS, batched, letterbox, prefetch, read_with_limits
 from utils.run import runs
+from utils.value_range import ValueRange, are_outside, outside_text
 
 CONFIDENCE = 0.3  # the default threshold for files that do not store the confidence of their best F1
 
@@ -49,6 +50,7 @@ class Loaded(NamedTuple):
     name: str  # of the model, such as yolox_s
     thresholds: Mapping[str, float] = {}  # by class, of its best F1 in the validation; not of all classes
     measured: bool = False  # whether `confidence` comes from a validation
+    value_range: ValueRange | None = None  # of the 16-bit images of the training
 
 
 class Detector:
@@ -83,6 +85,7 @@ class Detector:
             from nets.thresholds import thresholds_of
 
             least = thresholds_of(loaded, confidence)
+        self.reported = False  # whether a 16-bit file with other values was reported
         self.limits = {"confidence": least, "nms_iou": nms_iou, "max_detections": max_detections}
         self.model = loaded.model.fuse().to(self.device, memory_format=torch.channels_last)
         if self.device.type == "cpu":
@@ -97,12 +100,32 @@ class Detector:
         if isinstance(images, str | Path) or getattr(images, "ndim", 4) < 4:
             images = [images]
         if self.tiles:
-            return self.tiles.detect(self, read_images(images, self.batch_size))
+            return self.tiles.detect(self, self.read_all(images, self.batch_size))
         results = []
-        for batch in batched(read_images(images, 2 * self.batch_size), self.batch_size):
+        for batch in batched(self.read_all(images, 2 * self.batch_size), self.batch_size):
             inputs, transforms = self.prepare(batch)
             results += self.select(self.network(inputs), transforms)
         return results
+
+    def read(self, path: str | Path) -> np.ndarray:
+        """Reads an image file as the training did -> uint8 [H, W, 3] BGR. Raises ImageError.
+
+        Prints a note about the first 16-bit file whose values are not those of the training."""
+        image, limits = read_with_limits(str(path), self.loaded.value_range)
+        if not self.reported and are_outside(np.array([limits]), self.loaded.value_range)[0]:
+            self.reported = True
+            print(f"note: {path}: {outside_text(limits, self.loaded.value_range)}")
+        return image
+
+    def read_all(self, images: Sequence[str | Path | np.ndarray], most: int) -> Iterator[np.ndarray]:
+        """Yields the images in order; threads read up to `most` of the next files ahead."""
+
+        def read(image: str | Path | np.ndarray) -> np.ndarray:
+            return self.read(image) if isinstance(image, str | Path) else image
+
+        if len(images) > 1 and any(isinstance(image, str | Path) for image in images):
+            return prefetch(read, images, most, READERS)
+        return map(read, images)
 
     def prepare(self, images: Sequence[np.ndarray]) -> tuple[Tensor, Tensor]:
         """Letterboxes images uint8 [H, W, 3] BGR for the network.
@@ -132,17 +155,6 @@ class Detector:
         # One transfer from the device per field, not per image.
         fields = (np.split(torch.cat(field).cpu().numpy(), ends) for field in zip(*detections, strict=True))
         return [Result(*one, tuple(self.classes[label] for label in one[2])) for one in zip(*fields, strict=True)]
-
-
-def read_images(images: Sequence[str | Path | np.ndarray], most: int) -> Iterator[np.ndarray]:
-    """Yields the images in order; threads read up to `most` of the next files ahead."""
-
-    def read(image: str | Path | np.ndarray) -> np.ndarray:
-        return read_image(str(image), whole=True) if isinstance(image, str | Path) else image
-
-    if len(images) > 1 and any(isinstance(image, str | Path) for image in images):
-        return prefetch(read, images, most, READERS)
-    return map(read, images)
 
 
 def keep_memory() -> None:
@@ -188,7 +200,9 @@ def load(
         network = OnnxModel(path, image_size=image_size)
         names, size, confidence, name = (network.about[x] for x in ("classes", "image_size", "confidence", "model"))
         thresholds = network.about.get("thresholds", {})
+        value_range = network.about.get("value_range")
         loaded = Loaded(network, tuple(names), tuple(size), {}, path, confidence, name, thresholds)
+        loaded = loaded._replace(value_range=value_range and tuple(value_range))
     elif model is not None and not checkpoint.is_own(checkpoint.read(path)):
         from nets.weights import load_official
 
@@ -215,7 +229,9 @@ def _load_checkpoint(path: Path) -> Loaded:
     best = contents.get("metrics", {}).get("confidence", -1)
     confidence, size = best if best > 0 else CONFIDENCE, tuple(config["image_size"])
     thresholds = contents.get("thresholds", {})
-    return Loaded(network.eval(), names, size, config, path, confidence, config["model"], thresholds, best > 0)
+    value_range = contents.get("value_range")
+    loaded = Loaded(network.eval(), names, size, config, path, confidence, config["model"], thresholds, best > 0)
+    return loaded._replace(value_range=value_range and tuple(value_range))
 
 
 def newest_checkpoint() -> Path:

@@ -2,22 +2,21 @@
 
 import itertools
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 import numpy as np
 import torch
 
 from nets.detector import Detector
-from utils.images import read_image
 
 WARM_UP = 2  # batches before the measurement: memory and algorithms are chosen in the first ones
 IMAGES, SECONDS = 200, 10.0  # the measurement ends at whichever comes first
 
 
-def decoded(source: str | None, paths: Collection[str]) -> Iterator[np.ndarray]:
-    """Yields decoded images: of the files again and again, or if there are none, the frames of a stream."""
+def decoded(source: str | None, paths: Collection[str], read: Callable[[str], np.ndarray]) -> Iterator[np.ndarray]:
+    """Yields decoded images: of the files again and again by `read`, or if there are none, the frames of a stream."""
     if paths:
-        return map(read_image, itertools.cycle(paths))
+        return map(read, itertools.cycle(paths))
     from nets import video
 
     return video.frames_of(video.open_video(source), 0)

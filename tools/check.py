@@ -64,7 +64,7 @@ def _part_lines(name: str, part: dict[str, Any], size: list[int]) -> list[str]:
         f"rotated by EXIF {part['turned_by_exif']})",
         f"  boxes {part['boxes']} (besides {part['crowd']} crowd regions; clipped {part['clipped']})",
         f"  at {size[0]}x{size[1]}: {smaller}; median {part['median_side']:g} px",
-        *([f"  {part['advice']}"] if part["advice"] else []),
+        *(f"  {part[key]}" for key in ("sixteen_bits", "advice") if part[key]),
         f"  {'class':{width}}  {'boxes':>8}  {'images':>8}  {'median px':>9}",
         *(f"  {name:{width}}  {count:8}  {images:8}  {side:9g}" for (name, count), images, side in rows),
         *_ten([_chain(group, " = ") for group in part["duplicates"]], "images of equal content"),

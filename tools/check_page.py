@@ -57,6 +57,7 @@ def _head(report: dict[str, Any], parts: dict[str, Part]) -> str:
             for key, value in cards.items()
         )
         html += "</dl>"
+        html += f"<p>{page.text(part['sixteen_bits'])}</p>" if part["sixteen_bits"] else ""
     for kind in ("errors", "warnings"):
         lines = "".join(f"<li>{page.text(line)}</li>" for line in report[kind][:ROWS])
         html += f'<h3>{kind}</h3><ul class="{kind}">{lines}</ul>' if lines else ""
@@ -203,7 +204,7 @@ class _Thumbnails:
         if self._bytes > LIMIT:
             return '<div class="none">the page is full</div>'
         try:
-            image = read_image(path)
+            image = read_image(path, value_range=good.value_range)
         except ImageError:
             return '<div class="none">cannot be read</div>'
         height, width = image.shape[:2]
@@ -231,7 +232,7 @@ def contact_page(annotations: Annotations, columns: int = 4, cell: int = 320) ->
     chosen = np.unique(np.linspace(0, len(annotations) - 1, columns * columns).astype(int))
     names, drawn = (*annotations.classes, "crowd"), []
     for index in chosen.tolist():
-        image = read_image(annotations.path(index))
+        image = annotations.image(index)
         scale = cell / max(image.shape[:2])  # before drawing, so that the text stays readable
         shape = [max(round(side * scale), 1) for side in image.shape[1::-1]]
         image = cv2.resize(image, shape, interpolation=cv2.INTER_AREA)

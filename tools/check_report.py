@@ -72,14 +72,26 @@ def check(
         raise DataError("\n".join(filter(None, dict.fromkeys(unread))))
     sources = {name: part.report["source"] for name, part in parts.items()}
     parts["train"].report["notes"] += unused_splits(sources, [part.good for part in parts.values()])
+    outside = _share_range(parts)
     report: dict[str, Any] = {"size": list(size), **{name: part.report for name, part in parts.items()}}
     report |= _find_copies(parts)
     report["errors"] = [error for part in parts.values() for error in part.report["errors"]]
     report["warnings"] = [warning for part in parts.values() for warning in _warnings(part.report)]
+    report["warnings"] += outside
     for key, what in (("between", "images of equal content"), ("similar_between", "groups of nearly same images")):
         if report.get(key):
             report["warnings"].append(f"{what} in train and val: {len(report[key])}")
     return report, parts
+
+
+def _share_range(parts: dict[str, Part]) -> list[str]:
+    """Gives the validation images the range of values of the training images, as train.py does; returns what is outside of it."""
+    if "val" not in parts:
+        return []
+    val, outside = parts["val"].good.with_range(parts["train"].good.value_range)
+    parts["val"] = parts["val"]._replace(good=val)
+    parts["val"].report["sixteen_bits"] = val.value_text()
+    return outside
 
 
 def _problems(error: DataError) -> list[str]:
@@ -110,6 +122,7 @@ def examine(source: str, part: str, size: Size, classes: Classes, image_root: st
         "images": len(found),
         "unreadable": [scanned.problems[i] for i in sorted(scanned.problems)],
         "turned_by_exif": int((scanned.orientations > 1).sum()),
+        "sixteen_bits": good.value_text(),
         "backgrounds": int((np.diff(good.starts) == 0).sum()),
         "classes": dict(zip(good.classes, good.boxes_per_class().tolist(), strict=True)),
         **boxes,

@@ -28,7 +28,7 @@ from datasets.scan import prepare, scan
 from datasets.similar import similar_groups
 from datasets.split import relative, split_groups, text_of
 from datasets.store import Annotations
-from nets.detector import Detector, Result, read_images
+from nets.detector import Detector, Result
 from tools.disagreement import CONFIDENCE, KINDS, MATCH, Box, Detected, Suspect, found_fraction, rank
 from tools.regression import logit, probability
 from utils.boxes import clip, pairwise_iou
@@ -99,7 +99,7 @@ def detect(checkpoint: str | Path, data: Annotations, model: str | None = None) 
         raise DataError(f"{checkpoint} has no class {', '.join(unknown)}: give a checkpoint that was trained with it")
     label_of = np.array([data.classes.index(name) if name in data.classes else -1 for name in detector.classes])
     detected = []
-    for images in batched(read_images([data.path(i) for i in range(len(data))], 2 * BATCH), BATCH):
+    for images in batched(detector.read_all([data.path(i) for i in range(len(data))], 2 * BATCH), BATCH):
         results = detector(images)
         if detector.config.get("flip"):  # the training had mirrored images, too: the mean of both scores is better
             mirrored = detector([cv2.flip(image, 1) for image in images])

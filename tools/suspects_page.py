@@ -10,7 +10,6 @@ import numpy as np
 from datasets.store import Annotations
 from tools.disagreement import Suspect
 from utils.draw import draw_labeled
-from utils.images import read_image
 
 TITLES = {"missing": "Missing boxes", "wrong": "Wrong classes", "loose": "Loose boxes", "doubled": "Doubled boxes"}
 LABEL, PROPOSAL, OTHER = (0, 140, 255), (255, 120, 0), (150, 150, 150)  # BGR: orange, blue; gray for other labels
@@ -52,7 +51,7 @@ def write_page(
         for number, one in enumerate(group, 1):
             jpeg = b""
             if left > 0:
-                jpeg = thumbnail(read_image(data.path(one.image)), one, data.boxes_of(one.image)[0], data.classes)
+                jpeg = thumbnail(data.image(one.image), one, data.boxes_of(one.image)[0], data.classes)
             left -= len(jpeg)
             source = f"data:image/jpeg;base64,{base64.b64encode(jpeg).decode()}"
             image = f'<img alt="" src="{source}"><br>' if jpeg else ""

@@ -17,7 +17,7 @@ from datasets.scan import clipped_boxes
 from datasets.store import Annotations, Packer
 from nets.tiles import Tiles, cut
 from utils.boxes import area
-from utils.images import READERS, prefetch, read_image
+from utils.images import READERS, decode_deep, prefetch, read_bytes, read_image
 
 VISIBLE, BACKGROUND = 0.3, 0.1  # the defaults of the options of the same names
 JPEG_SUFFIXES = (".jpg", ".jpeg", ".jfif")
@@ -131,7 +131,8 @@ def write_tiles(data: Annotations, tiles: list[Tile]) -> None:
 
     def write(group: tuple[int, list[Tile]]) -> None:
         index, some = group
-        image = read_image(data.path(index))
+        path = data.path(index)
+        image = read_image(path) if some[0].path.endswith(".jpg") else decode_deep(read_bytes(path), path)
         for tile, part in zip(some, cut(image, np.array([tile.window for tile in some])), strict=True):
             options = JPEG if tile.path.endswith(".jpg") else []
             Path(tile.path).write_bytes(cv2.imencode(tile.path[-4:], part, options)[1].tobytes())

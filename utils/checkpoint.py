@@ -2,6 +2,7 @@
 
 {"format": 1, "config": {...}, "classes": [...], "epoch": 12, "step": 340, "metrics": {...},
  "thresholds": {class: confidence of its best F1},
+ "value_range": [low, high] of 16-bit images, or None,
  "model": weights for prediction (the moving average),
  "resume": {"model": raw weights, "updater": {...}, ...}}    # last.pt only
 """

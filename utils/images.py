@@ -1,7 +1,7 @@
 """Reading images, the same way for training, evaluation and prediction; the letterbox and its inverse.
 
-Every image becomes uint8 BGR: gray is repeated in three channels, of 16 bits the upper eight are kept, transparency is
-ignored, palettes are resolved, and the EXIF orientation is applied.
+Every image becomes uint8 BGR: gray is repeated in three channels, 16 bits become 8 (see utils/value_range.py), transparency
+is ignored, palettes are resolved, and the EXIF orientation is applied.
 """
 
 import io
@@ -20,6 +20,8 @@ from typing import NamedTuple, TypeVar
 import cv2
 import numpy as np
 from PIL import Image
+
+from utils.value_range import FULL, NO_LIMITS, ValueRange, limits_of, to_8_bits
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -59,18 +61,35 @@ class ImageError(ValueError):
     """An image cannot be read; the message names the file and the fix."""
 
 
-def read_image(path: str, whole: bool = False) -> np.ndarray:
+def read_image(path: str, whole: bool = False, value_range: ValueRange | None = None) -> np.ndarray:
     """Reads an image file -> uint8 [H, W, 3] BGR, upright. Any path that the system can open. Raises ImageError.
 
-    What is missing of a JPEG that is cut off becomes gray; with `whole` such a file is an ImageError.
+    What is missing of a JPEG that is cut off becomes gray; with `whole` such a file is an ImageError. `value_range`: the values
+    of a 16-bit file that become 0 and 255; None: the upper eight bits are kept.
     """
+    return decode_image(_read(path, whole), path, value_range=value_range)
+
+
+def read_with_limits(path: str, value_range: ValueRange | None) -> tuple[np.ndarray, tuple[int, int]]:
+    """Reads a whole image file as `read_image` does, and the `limits_of` its values. Raises ImageError."""
+    data = _read(path, whole=True)
+    if data.startswith(_JPEG_MARK):
+        return decode_image(data, path), NO_LIMITS
+    image = decode_deep(data, path)
+    if image.dtype == np.uint8:
+        return image, NO_LIMITS
+    return decode_image(data, path, value_range=value_range), limits_of(image)
+
+
+def _read(path: str, whole: bool) -> bytes:
+    """Returns the contents of an image file. With `whole`, a JPEG that is cut off is an ImageError."""
     data = read_bytes(path)
     if whole and is_cut_off(data):
         raise ImageError(f"{path}: the JPEG is cut off: fetch it again, or remove it")
-    return decode_image(data, path)
+    return data
 
 
-def read_reduced(path: str, reduction: int) -> np.ndarray:
+def read_reduced(path: str, reduction: int, value_range: ValueRange | None = None) -> np.ndarray:
     """Reads an image smaller by the factor `reduction` (1, 2, 4, 8). A JPEG is decoded smaller, which is faster.
 
     The sides are divided and rounded up, so that coordinates are divided by exactly the reduction (up to a pixel for images
@@ -79,7 +98,7 @@ def read_reduced(path: str, reduction: int) -> np.ndarray:
     data = read_bytes(path)
     if data.startswith(_JPEG_MARK):
         return decode_image(data, path, reduction)
-    return shrink(decode_image(data, path), reduction)
+    return shrink(decode_image(data, path, value_range=value_range), reduction)
 
 
 def shrink(image: np.ndarray, reduction: int) -> np.ndarray:
@@ -92,13 +111,26 @@ def shrink(image: np.ndarray, reduction: int) -> np.ndarray:
     return cv2.resize(image, sides, interpolation=cv2.INTER_AREA) if reduction > 1 else image
 
 
-def decode_image(data: bytes, path: str, reduction: int = 1) -> np.ndarray:
+def decode_image(data: bytes, path: str, reduction: int = 1, value_range: ValueRange | None = None) -> np.ndarray:
     """Decodes the bytes of an image file -> uint8 [H, W, 3] BGR, upright. Raises ImageError naming `path`."""
+    if value_range in (None, FULL) or data.startswith(_JPEG_MARK):
+        return _decode(data, path, _FLAGS[reduction])
+    image = decode_deep(data, path)
+    return to_8_bits(image, value_range) if image.dtype == np.uint16 else image
+
+
+def decode_deep(data: bytes, path: str) -> np.ndarray:
+    """Decodes as `decode_image` does, but a 16-bit file -> uint16 [H, W, 3]."""
+    return _decode(data, path, cv2.IMREAD_COLOR | cv2.IMREAD_ANYDEPTH)
+
+
+def _decode(data: bytes, path: str, flags: int) -> np.ndarray:
+    """Decodes the bytes of an image file with these flags of OpenCV, upright."""
     one_if_large = check_header(data, path)
     if data.startswith(_JPEG_MARK) and not data.endswith(JPEG_END):
         data += JPEG_END  # without it, versions of OpenCV differ in what they do with a file that is cut off
     tiff = data.startswith(_TIFF_MARKS)  # OpenCV ignores IMREAD_IGNORE_ORIENTATION for this format
-    flags = _FLAGS[reduction] | (0 if tiff else cv2.IMREAD_IGNORE_ORIENTATION)
+    flags |= 0 if tiff else cv2.IMREAD_IGNORE_ORIENTATION
     try:
         with one_if_large:
             image = cv2.imdecode(np.frombuffer(data, np.uint8), flags)

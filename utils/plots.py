@@ -19,7 +19,6 @@ from matplotlib.figure import Figure
 from utils.boxes import xywh_to_xyxy
 from utils.checkpoint import atomic_write
 from utils.draw import COLUMNS, PAPER, contact_sheet, draw_boxes, draw_labeled, drawable, put_text, write_image
-from utils.images import read_image
 from utils.metrics import MATCH_IOU, Curve, curves, overlap_matrix
 
 INK, FAINT = "#33383d", "#d9dde1"
@@ -254,7 +253,7 @@ def analyze_errors(folder: Path, data, detections: list[dict], confidence: float
         print(f"images with the most errors at confidence {confidence:g} (green: correct, orange: missed, red: false):")
     for number, index in enumerate(ranking, 1):
         one, path = comparisons[index], data.path(index)
-        write_image(folder / f"worst_{number:02}.jpg", draw_errors(read_image(path), one, data.classes))
+        write_image(folder / f"worst_{number:02}.jpg", draw_errors(data.image(index), one, data.classes))
         print(f"  worst_{number:02}.jpg  {one.missed.sum():3} missed  {one.false.sum():3} false  {path}")
     return Analysis(by_class, comparisons, matrix, confidence)
 

@@ -144,6 +144,15 @@ def _progress(folder: Path, loaded: dict[Path, dict]) -> tuple:
     return (*date_and_number(folder), *done, folder.name)
 
 
+def with_saved_range(saved: Mapping[str, Any] | None, train: Any, val: Any) -> tuple[Any, Any]:
+    """Returns the annotations of both splits with the range of 16-bit values of the saved run, if there is one."""
+    if saved is None:
+        return train, val
+    value_range = saved.get("value_range")  # none in older checkpoints, whose runs kept the upper eight bits
+    value_range = value_range and tuple(value_range)
+    return train.with_range(value_range)[0], val.with_range(value_range)[0]
+
+
 def restore(saved: Mapping[str, Any] | None, model: nn.Module, updater: Updater) -> tuple[State, Mapping | None]:
     """Loads a saved run into model and updater. Returns its state, and the `Meter.state_dict` of the epoch that it had begun."""
     if saved is None:
@@ -230,6 +239,7 @@ class Saver:
             "step": self.updater.step_number,
             "metrics": {name: value for name, value in (state.rows or ({},))[-1].items() if name != "epoch"},
             "thresholds": state.thresholds,
+            "value_range": self.data[0].value_range,
             "model": self.updater.ema.model.state_dict(),
         }
         self.pending |= dict.fromkeys(names, contents)
@@ -240,6 +250,7 @@ class Saver:
         self.pending = copy.deepcopy(checkpoint.plain(self.pending))  # training will change the tensors
         rest = {"model": self.updater.model.state_dict(), "updater": self.updater.state_dict()}
         rest |= {"meter": meter.state_dict(), "state": asdict(state), "classes": contents["classes"], **self.resume}
+        rest["value_range"] = contents["value_range"]
         with warn_if_disk_fails(errors):
             self.run.save("last.pt", {**contents, "resume": rest})
         return errors

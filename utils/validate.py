@@ -225,6 +225,13 @@ def list_of(check: Check, count: int) -> Check:
     )
 
 
+def value_range(value: Any) -> str:
+    """Checks for None, or the range of values of 16-bit images; see utils/value_range.py."""
+    pair = type(value) in (list, tuple) and len(value) == 2 and not any(map(whole(0, 65535), value))
+    fits = value is None or (pair and value[0] < value[1])
+    return "" if fits else "null or two whole numbers from 0 to 65535, the smaller one first"
+
+
 def thresholds(value: Any) -> str:
     """Checks for a dict of class names and confidence thresholds."""
     fits = isinstance(value, dict) and all(type(k) is str and not number(0, 1)(v) for k, v in value.items())
@@ -269,6 +276,7 @@ _CHECKPOINT = {
     "metrics": a_dict,
     "metrics.confidence": number(-1, 1),
     "thresholds": thresholds,
+    "value_range": value_range,
     "model": state_dict,
     "resume": a_dict,
     "resume.model": state_dict,
@@ -280,6 +288,7 @@ _CHECKPOINT = {
     "resume.state.rows": log_rows,
     "resume.state.thresholds": thresholds,
     "resume.classes": class_names,
+    "resume.value_range": value_range,
     "resume.constants": constants_dict,
     "resume.freeze_epochs": whole(),
     **{f"resume.{name}": number(0, math.inf) for name in _CHOSEN},
@@ -298,6 +307,7 @@ _ONNX = {
     "max_detections": whole(1, 10**6),
     "padding": whole(0, 255),
     "clip": one_of(True, False),
+    "value_range": value_range,
 }
 SCHEMAS = {"checkpoint": _CHECKPOINT, "onnx": _ONNX}
 _FOR_RESUMING = ("model", "updater", "meter.batches", "state.rows", "constants", "freeze_epochs", "batch_sizes")

@@ -1,0 +1,282 @@
+"""utils/value_range.py: images of 10 to 14 bits in 16-bit files train, predict and export with one range of values."""
+
+from dataclasses import replace
+
+import cv2
+import numpy as np
+import pytest
+from small import config, only_run, train_quietly
+
+import evaluate
+import export
+import predict
+from datasets import demo
+from datasets.annotations import read_annotation_file
+from datasets.cache import ImageCache
+from datasets.scan import prepare, scan
+from datasets.train_val import read_parts
+from nets.detector import Detector
+from tools.check_report import check
+from tools.convert import main as convert
+from utils import checkpoint
+from utils.images import decode_deep, read_bytes, read_image, read_reduced, read_with_limits
+from utils.value_range import FULL, NO_LIMITS, are_outside, choose, limits_of, to_8_bits
+
+TWELVE = (0, 4095)
+
+
+def write(path, image) -> str:
+    path.write_bytes(cv2.imencode(path.suffix, image)[1].tobytes())
+    return str(path)
+
+
+def ramp(low: int, high: int, channels: int = 1) -> np.ndarray:
+    """A 16-bit image with all values from `low` to `high`."""
+    values = np.linspace(low, high, 64 * 96).round().astype(np.uint16).reshape(64, 96)
+    return np.dstack([values] * channels) if channels > 1 else values
+
+
+def data_set(folder, values: list[tuple[int, int]], suffix=".png", name="train"):
+    """An annotation file of 16-bit images, each a ramp over its values."""
+    lines = []
+    for i, pair in enumerate(values):
+        write(folder / f"{name}_{i}{suffix}", ramp(*pair))
+        lines.append(f"{name}_{i}{suffix} 5,5,40,40,0\n")
+    (folder / f"{name}.txt").write_text("".join(lines), encoding="utf-8")
+    (folder / "classes.txt").write_text("part\n", encoding="utf-8")
+    return str(folder / f"{name}.txt")
+
+
+@pytest.mark.parametrize(
+    ("limits", "expected"),
+    [
+        ([], None),
+        ([NO_LIMITS, NO_LIMITS], None),
+        ([(0, 3987)], TWELVE),
+        ([(12, 1000), NO_LIMITS, (3, 900)], (0, 1023)),
+        ([(300, 16000)], (0, 16383)),
+        ([(0, 200)], (0, 255)),
+        ([(21_000, 26_000), (24_000, 31_000)], (21_000, 31_000)),
+        ([(0, 60_000)], FULL),
+        ([(0, 4000), (50, 40_000)], FULL),
+        ([(9_000, 50_000)], FULL),
+        ([(5000, 5000)], FULL),
+        ([(0, 0)], (0, 255)),
+    ],
+)
+def test_the_range_of_a_data_set(limits, expected):
+    assert choose(np.array(limits, np.int32).reshape(-1, 2)) == expected
+
+
+def test_limits_leave_out_dead_pixels_and_8_bit_images_have_none():
+    image = ramp(100, 4000, 3)
+    assert limits_of(image) == pytest.approx((100, 4000), abs=5)
+    image[0, :3], image[1, :3] = 65535, 0
+    assert limits_of(image) == pytest.approx((100, 4000), abs=5)
+    image[:8] = 50_000
+    assert limits_of(image)[1] == 50_000
+    assert limits_of(np.zeros((4, 4, 3), np.uint8)) == NO_LIMITS
+
+
+def test_the_range_becomes_0_to_255_and_other_values_are_clipped():
+    image = np.dstack([np.array([[0, 21_000, 26_000, 31_000, 65_535]], np.uint16)] * 3)
+    assert to_8_bits(image, (21_000, 31_000))[0, :, 1].tolist() == [0, 0, 128, 255, 255]
+    small = np.dstack([np.arange(256, dtype=np.uint16)[None]] * 3)
+    assert np.array_equal(to_8_bits(small, (0, 255)), small)
+
+
+def test_files_outside_of_the_range():
+    limits = np.array([(0, 4000), (0, 5000), NO_LIMITS, (0, 60_000)])
+    assert are_outside(limits, TWELVE).tolist() == [False, True, False, True]
+    assert are_outside(limits, (100, 65_000)).tolist() == [True, True, False, True]
+    assert not are_outside(limits, FULL).any()
+    assert are_outside(limits, None).tolist() == [True, True, False, False]  # would be dark
+
+
+@pytest.mark.parametrize("suffix", [".png", ".tif", ".pgm", ".jp2"])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_12_bit_files_use_all_8_bits(tmp_path, suffix, channels):
+    path = write(tmp_path / f"a{'.ppm' if channels == 3 and suffix == '.pgm' else suffix}", ramp(0, 4095, channels))
+    assert read_image(path).max() in (15, 16)  # the upper eight bits; OpenCV rounds those of colored TIFFs
+    image = read_image(path, value_range=TWELVE)
+    assert image.dtype == np.uint8 and image.min() == 0 and image.max() == 255 and len(np.unique(image)) == 256
+    again, limits = read_with_limits(path, TWELVE)
+    assert np.array_equal(image, again) and limits == pytest.approx(TWELVE, abs=8)
+    assert np.array_equal(read_reduced(path, 1, TWELVE), image) and read_reduced(path, 4, TWELVE).shape == (16, 24, 3)
+
+
+@pytest.mark.parametrize("suffix", [".jpg", ".png", ".tif", ".bmp", ".webp", ".jp2", ".ppm"])
+def test_8_bit_files_do_not_change_by_a_bit(tmp_path, suffix):
+    path = write(tmp_path / f"a{suffix}", np.random.default_rng(0).integers(0, 256, (40, 50, 3), dtype=np.uint8))
+    for value_range in (FULL, TWELVE, (21_000, 31_000)):
+        assert np.array_equal(read_image(path, value_range=value_range), read_image(path))
+        image, limits = read_with_limits(path, value_range)
+        assert np.array_equal(image, read_image(path)) and limits == NO_LIMITS
+    assert scan([path]).limits.tolist() == [list(NO_LIMITS)]
+
+
+def test_full_16_bit_files_keep_their_upper_eight_bits(tmp_path):
+    path = write(tmp_path / "a.png", ramp(0, 65_535))
+    expected = np.dstack([(ramp(0, 65_535) >> 8).astype(np.uint8)] * 3)
+    for value_range in (None, FULL):
+        assert np.array_equal(read_image(path, value_range=value_range), expected)
+        assert np.array_equal(read_with_limits(path, value_range)[0], expected)
+
+
+def test_the_scan_finds_the_range_also_from_its_cache(tmp_path):
+    file = data_set(tmp_path, [(10, 3000), (0, 2500)])
+    for _ in range(2):
+        data, _ = prepare(read_annotation_file(file))
+        assert data.value_range == TWELVE
+        np.testing.assert_allclose(data.limits, [(10, 3000), (0, 2500)], atol=5)
+        assert data.select([1]).limits.tolist() == data.limits[1:].tolist()
+    assert data.image(0).max() == round(3000 * 255 / 4095)
+
+
+def test_the_cache_of_decoded_images_distinguishes_ranges(tmp_path):
+    path = write(tmp_path / "a.png", ramp(0, 4000))
+    for cache in (ImageCache(1e9, 0.0), ImageCache(0.0, 1e9)):
+        for value_range in (None, TWELVE, (0, 8191), TWELVE, None):
+            assert np.array_equal(cache.read(path, 1, value_range), read_image(path, value_range=value_range))
+
+
+def test_validation_images_take_the_range_of_the_training_and_those_outside_are_named(tmp_path):
+    sources = {
+        "train": data_set(tmp_path, [(0, 4000)] * 3),
+        "val": data_set(tmp_path, [(0, 300), (9, 9000)], name="val"),
+    }
+    lines = []
+    train, val = read_parts(sources, None, None, None, "drop", "error", lines.append)
+    assert train.value_range == val.value_range == TWELVE
+    assert any("4,095" in line for line in lines)
+    (outside,) = (line for line in lines if "val_1.png" in line)
+    assert outside.endswith("are clipped") and "other values: 1;" in outside
+
+
+def test_8_bit_images_of_a_mixed_data_set_stay_as_they_are(tmp_path):
+    file = data_set(tmp_path, [(0, 4000)])
+    eight = write(tmp_path / "b.png", np.full((64, 96, 3), 77, np.uint8))
+    with open(file, "a", encoding="utf-8") as opened:
+        opened.write("b.png 5,5,40,40,0\n")
+    data, _ = prepare(read_annotation_file(file))
+    assert (
+        data.value_range == TWELVE and np.array_equal(data.image(1), read_image(eight)) and data.image(0).max() == 249
+    )
+
+
+def test_the_check_shows_depth_and_range(tmp_path):
+    report, parts = check(data_set(tmp_path, [(0, 4000)]), data_set(tmp_path, [(0, 9000)], name="val"))
+    assert "3,996" in report["train"]["sixteen_bits"] and "4,095" in report["train"]["sixteen_bits"]
+    assert parts["val"].good.value_range == TWELVE and any("val_0.png" in line for line in report["warnings"])
+
+
+def test_tiles_of_16_bit_images_keep_their_values(tmp_path):
+    file = data_set(tmp_path, [(0, 4000)])
+    convert([file, str(tmp_path / "new.txt"), "tile=48", "background=1"])
+    tiles = sorted((tmp_path / "new_tiles").iterdir())
+    tile = decode_deep(read_bytes(str(tiles[0])), "")
+    assert tile.dtype == np.uint16 and np.array_equal(tile, np.dstack([ramp(0, 4000)[:48, :48]] * 3))
+
+
+# ---- a training and what comes after it
+
+
+@pytest.fixture(scope="module")
+def deep(tmp_path_factory):
+    """The drawn images as 12-bit files: an annotation file for training and one for validation."""
+    folder = tmp_path_factory.mktemp("deep")
+    for name, count in (("train", 8), ("val", 4)):
+        lines = []
+        for number in range(count):
+            image, boxes, labels = demo.draw_image(number + 100 * (name == "val"))
+            write(folder / f"{name}{number}.png", image.astype(np.uint16) * 16)
+            words = [f"{','.join(f'{v:g}' for v in box)},{label}" for box, label in zip(boxes, labels, strict=True)]
+            lines.append(" ".join([f"{name}{number}.png", *words]) + "\n")
+        (folder / f"{name}.txt").write_text("".join(lines), encoding="utf-8")
+    (folder / "classes.txt").write_text("\n".join(demo.CLASSES) + "\n", encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def trained(deep, tmp_path_factory):
+    """The run folder of a training on the 12-bit files, and the text that it printed."""
+    folder, _, text = train_quietly(config(deep, tmp_path_factory.mktemp("runs"), epochs=2, freeze_epochs=0))
+    return folder, text
+
+
+def test_a_run_prints_the_range_and_stores_it(trained):
+    folder, text = trained
+    assert text.count("0 to 4,095") == 1
+    for name in ("best.pt", "last.pt"):
+        assert tuple(checkpoint.load(folder / name)["value_range"]) == TWELVE
+
+
+def test_prediction_reads_the_same_pixels_as_the_training(trained, deep, tmp_path, capsys):
+    folder, _ = trained
+    detector = Detector(folder / "best.pt", device="cpu", confidence=0.01)
+    data, _ = prepare(read_annotation_file(str(deep / "val.txt")))
+    path = data.path(0)
+    assert np.array_equal(detector.read(path), data.image(0)) and data.image(0).max() > 200
+    (of_file,), (of_array) = detector(path), detector(data.image(0))
+    assert len(of_file.scores) and np.array_equal(of_file.boxes, of_array[0].boxes)
+    assert capsys.readouterr().out == ""
+    others = [write(tmp_path / f"{name}.png", ramp(0, 30_000)) for name in "ab"]
+    detector(others)
+    printed = capsys.readouterr().out
+    assert printed.count("note") == 1 and ("a.png" in printed or "b.png" in printed)
+    predict.main(predict.Config(str(folder / "best.pt"), str(deep), str(tmp_path / "out"), device="cpu"))
+    assert "note" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("outputs", ["detections", "raw"])
+def test_an_exported_file_reads_the_same_pixels(trained, deep, tmp_path, outputs):
+    folder, _ = trained
+    file = export.main(
+        export.Config(str(folder / "best.pt"), str(tmp_path / "a.onnx"), outputs=outputs, check_images=2)
+    )
+    ours, theirs = (Detector(path, device="cpu", confidence=0.05) for path in (folder / "best.pt", file))
+    assert theirs.loaded.value_range == TWELVE
+    path = str(deep / "val1.png")
+    assert np.array_equal(ours.read(path), theirs.read(path))
+
+
+def test_the_evaluation_has_the_metrics_of_the_training(trained, deep, tmp_path):
+    folder, _ = trained
+    metrics = evaluate.main(
+        evaluate.Config(str(folder / "best.pt"), output=str(tmp_path / "out"), device="cpu", workers=0)
+    )
+    saved = checkpoint.load(folder / "best.pt")["metrics"]
+    assert metrics["AP"] == pytest.approx(saved["AP"], abs=1e-6) and saved["val_loss"] > 0
+
+
+def test_a_model_without_a_range_reports_dark_images(trained, deep, tmp_path, capsys):
+    folder, _ = trained
+    contents = checkpoint.load(folder / "best.pt")
+    contents.pop("value_range")  # as in older checkpoints
+    checkpoint.save(tmp_path / "old.pt", contents)
+    detector = Detector(tmp_path / "old.pt", device="cpu")
+    assert detector.read(str(deep / "val0.png")).max() <= 15
+    assert "val0.png" in capsys.readouterr().out
+    evaluate.main(evaluate.Config(str(tmp_path / "old.pt"), output=str(tmp_path / "out"), device="cpu", workers=0))
+    assert "val0.png" in capsys.readouterr().out
+
+
+def test_a_resumed_run_keeps_its_range(trained, deep):
+    """Also if this version of the program would choose another one."""
+    folder, _ = trained
+    last = checkpoint.load(folder / "last.pt", "resuming")
+    for part in (last, last["resume"]):
+        part["value_range"] = (0, 8191)
+    checkpoint.save(folder / "last.pt", last)
+    cfg = config(deep, folder.parent, epochs=3, freeze_epochs=0, resume=str(folder))
+    train_quietly(replace(cfg, no_aug_epochs=1))
+    assert tuple(checkpoint.load(folder / "last.pt")["value_range"]) == (0, 8191)
+    assert only_run(folder.parent) == folder
+
+
+@pytest.mark.parametrize("value", [[5], [9, 3], [0, 70_000], [0.5, 9], "0,4095"])
+def test_wrong_ranges_in_files_are_refused(trained, tmp_path, value):
+    contents = checkpoint.load(trained[0] / "best.pt") | {"value_range": value}
+    checkpoint.save(tmp_path / "wrong.pt", contents)
+    with pytest.raises(checkpoint.CheckpointError, match="value_range"):
+        Detector(tmp_path / "wrong.pt")
