@@ -4,7 +4,7 @@
 
 Each run trains on 16 images of the demo data set for 10 epochs of two steps, five epochs with the backbone frozen and five
 thawed, then evaluates. Its row holds the losses of the 20 steps, the metrics and a digest of all weights of last.pt.
-One run per model, each with one process and with two.
+One run per model, each with one process and with two. results/same_bits.md has the digests of past changes, and their reasons.
 """
 
 import csv
@@ -47,7 +47,8 @@ def run(model: str, weights: str | None, processes: int, folder: Path) -> str:
     subprocess.run([sys.executable, *launcher, *words], env=environment, stdout=subprocess.DEVNULL, check=True)
     (made,) = folder.glob(f"{model}-{processes}-*")
     with open(made / "log.csv", encoding="utf-8") as file:
-        rows = [[row[name] for name in COLUMNS] for row in csv.DictReader(file)]
+        trained = [row for row in csv.DictReader(file) if row["loss"]]  # not epoch 0
+    rows = [[row[name] for name in COLUMNS] for row in trained]
     contents, digest = checkpoint.load(made / "last.pt"), hashlib.blake2b(digest_size=8)
     for state in (contents["model"], contents["resume"]["model"]):
         for tensor in state.values():
