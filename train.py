@@ -21,7 +21,7 @@ import nets
 from datasets.dataset import DetectionDataset, source_digest
 from datasets.loader import Loader, TrainSampler, ValSampler, build_loader
 from datasets.mosaic import Augment
-from datasets.sources import Annotations, is_demo, val_source
+from datasets.sources import Annotations, is_demo, val_source, val_text
 from utils import distributed, resume, summary
 from utils.config import MAX_SEED, ConfigError, check, override, require, require_writable, run_script, show, table
 from utils.distributed import Interrupted, Ranks, StopSignal
@@ -167,8 +167,10 @@ def main(cfg: Config, extra_augment: Callable = extra_augment, on_row: Callable 
     sizes, step_bytes = fit_to_memory(cfg, model, train_data, saved, ranks)
     cfg = replace(cfg, **sizes)
     cfg = replace(cfg, epochs=cfg.epochs or enough_epochs(len(train_data), cfg.batch_size * cfg.accumulate))
-    if saved or (cfg.weights and pretraining is None):  # only the demo has none here: the download failed
-        cfg = replace(cfg, freeze_epochs=saved["freeze_epochs"] if saved else 0)
+    if saved:
+        cfg = replace(cfg, freeze_epochs=saved["freeze_epochs"], weights=saved.get("weights", cfg.weights))
+    elif cfg.weights and pretraining is None:  # only the demo has none here: the download failed
+        cfg = replace(cfg, freeze_epochs=0, weights=None)
     val_loader = build_val_loader(cfg, model.letterbox, val_data, ranks)
     val_criterion = nets.criterion(model, torch.ones_like)  # sums: `evaluate` divides them
     first_row, like = evaluate_initial(cfg, model, pretraining, val_loader, val_criterion, ranks)
@@ -180,7 +182,8 @@ def main(cfg: Config, extra_augment: Callable = extra_augment, on_row: Callable 
     state, begun_epoch = resume.restore(saved, model, updater)
     saved = None  # frees the tensors of last.pt, which may take gigabytes
     train_set = build_train_set(cfg, model.letterbox, train_data, extra_augment)
-    log(table(cfg, Config(), summary.derived(cfg.batch_size, cfg.workers, updater, ranks), given))
+    shown = replace(cfg, val=val_text(cfg.val, cfg.train))
+    log(table(shown, Config(), summary.derived(cfg.batch_size, cfg.workers, updater, ranks), given))
     if first_row:
         log(summary.initial_text(first_row["AP"], like, given["learning_rate"], cfg.learning_rate, cfg.optimizer, sgd))
     log_summary(cfg, model, train_data, val_data, updater, step_bytes, ranks, log)
@@ -200,6 +203,7 @@ def main(cfg: Config, extra_augment: Callable = extra_augment, on_row: Callable 
     run = open_run(folder, asdict(cfg), ranks, marks, state.rows, len(train_data))
     log(f"run folder {folder}\n")
     chosen |= {"constants": constants, "freeze_epochs": cfg.freeze_epochs, "batch_sizes": tuple(sizes.values())}
+    chosen["weights"] = cfg.weights
     policy = {"save_every": cfg.save_every, "save_minutes": cfg.save_minutes, "defaults": asdict(Config())}
     stop = StopSignal()
     save = resume.Saver(run, ranks, updater, stop, asdict(cfg), (train_data, val_data), chosen, **policy)

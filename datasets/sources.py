@@ -19,6 +19,13 @@ def val_of(val: str, train: str) -> str:
     return train if val == DEMO[1] and not is_demo(train) else val
 
 
+def val_text(val: str, train: str) -> str:
+    """Returns in words where the validation images come from, for the table of constants."""
+    if fraction := fraction_of(val):
+        return f"{fraction:g} of the training images"
+    return val if val_of(val, train) == val else f"{train}, its validation split"
+
+
 def fraction_of(val: str) -> float | None:
     """Returns the fraction of val=.2, None for the path of a source. Raises ConfigError for a number outside of 0 to 1."""
     if val.endswith("%") and not os.path.exists(val):

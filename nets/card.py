@@ -122,7 +122,6 @@ def licenses(config: Mapping[str, Any]) -> Iterator[str]:
         yield f"- Initial weights: <{address}> by {author}, {name}, trained on COCO train2017. Pass their license text on."
         if weights != "coco":
             yield f"  They came from the mirror {plain(weights)}."
-        yield "  If the download failed, the run stopped; only the demo then trains from scratch, and its log reports it."
     else:
         yield f"- Initial weights: {plain(weights)}. Their license: {TO_FILL_IN}."
     yield f"- This model: {TO_FILL_IN}. It depends on the licenses of the initial weights and of the data."

@@ -11,7 +11,7 @@ from toys import assert_equal_bits, images, make_updater, snapshot, toy
 from datasets.loader import TrainSampler
 from utils import fit as fit_module
 from utils.distributed import Ranks
-from utils.fit import Meter, NonFiniteLoss, accelerate, fit_one_epoch, progress_bar
+from utils.fit import Meter, NonFiniteLoss, accelerate, epoch_text, fit_one_epoch, progress_bar
 from utils.optim import MAX_BAD_STEPS, Plan, Schedule
 
 
@@ -182,3 +182,11 @@ def test_only_a_terminal_shows_a_progress_bar(monkeypatch, capsys):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     assert list(progress_bar([1, 2, 3], "epoch", True)) == [1, 2, 3] and "epoch" in capsys.readouterr().err
     assert list(progress_bar([1, 2, 3], "epoch", False)) == [1, 2, 3] and capsys.readouterr().err == ""
+
+
+def test_no_epoch_without_a_positive_map_is_called_the_best():
+    row = {"epoch": 3, "loss": 1.0, "val_loss": 1.0, "AP50": 0.0, "images_per_second": 9.0, "skipped_steps": 0}
+    assert "(best)" in epoch_text(row | {"AP": 0.001}, 9, best=True)
+    assert "(best)" not in epoch_text(row | {"AP": 0.0}, 9, best=True)
+    assert "(best)" not in epoch_text(row | {"AP": -1.0}, 9, best=True)
+    assert "(best)" not in epoch_text(row | {"AP": 0.5}, 9, best=False)

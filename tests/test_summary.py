@@ -77,7 +77,7 @@ def test_data_table_counts_boxes_per_class(tmp_path):
     val = data(tmp_path, "b.txt", "c.jpg 0,0,5,5,1\n")
     rows = {line.rsplit(maxsplit=2)[0]: line.split()[-2:] for line in summary.data_text(train, val).splitlines()}
     assert rows["images"] == ["2", "1"] and rows["no boxes"] == ["1", "0"]
-    assert rows["cat"] == ["2", "0"] and rows["dog"] == ["0", "1"]
+    assert rows["boxes: cat"] == ["2", "0"] and rows["boxes: dog"] == ["0", "1"]
 
 
 def test_schedules_are_warned_about_only_if_they_leave_no_room():

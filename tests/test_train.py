@@ -1,5 +1,7 @@
 """train.py: what a run leaves behind, what it refuses, and that it learns."""
 
+import contextlib
+import io
 import json
 import os
 import re
@@ -10,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from pages import text_of
 from small import TINY_WEIGHTS, config, log_of, only_run, same, train_quietly
 
 import evaluate
@@ -289,6 +292,11 @@ def test_demo_trains_from_scratch_without_weights_and_own_data_need_them(tmp_pat
     small = {"epochs": 1, "image_size": (64, 64), "weights": unreachable, "output": str(tmp_path / "runs")}
     *_, text = train_quietly(train.Config(**{**train.DEMO, **small}))
     assert "FROM SCRATCH" in text and "by hand" in text and "frozen," not in text
+    resumed = {**train.DEMO, **small, "epochs": 2, "resume": True}
+    for folder in (tmp_path / "runs").iterdir():
+        assert "trained from scratch" in text_of(folder / "card.md") and "Megvii" not in text_of(folder / "card.md")
+        train_quietly(train.Config(**resumed))
+        assert "trained from scratch" in text_of(folder / "card.md") and "epoch 2" in text_of(folder / "card.md")
     *_, text = train_quietly(train.Config(**{**train.DEMO, **small, "weights": None, "output": str(tmp_path / "none")}))
     assert "a frozen random backbone learns nothing" in text
     assert "FROM SCRATCH" not in text and "backbone frozen," in text  # the user asked for both
@@ -302,6 +310,22 @@ def test_demo_trains_from_scratch_without_weights_and_own_data_need_them(tmp_pat
     own = str(tmp_path / "data/demo/val.txt")
     with pytest.raises(PretrainedError, match="by hand"):
         train.main(train.Config(train=own, val=own, weights=unreachable))
+
+
+def test_the_table_at_the_start_names_the_validation_data_that_are_used(demo_images, tmp_path, monkeypatch):
+    def shown(val: str) -> str:
+        cfg = config(demo_images, tmp_path / "runs", train=str(demo_images), val=val)
+        monkeypatch.setattr(train, "log_summary", stop)
+        with pytest.raises(KeyboardInterrupt), contextlib.redirect_stdout(io.StringIO()) as text:
+            train.main(cfg)
+        return re.search(r"^\* val +(.*)$", text.getvalue(), re.MULTILINE)[1]
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    assert shown(train.Config().val).startswith(f"{demo_images}, its validation split ")
+    assert shown(".4").startswith("0.4 of the training images ")
+    assert shown(str(demo_images / "val.txt")).startswith(str(demo_images / "val.txt "))
 
 
 @pytest.mark.slow

@@ -165,7 +165,7 @@ def epoch_text(row: Mapping[str, float], epochs: int, best: bool) -> str:
     parts.append(f"{row['images_per_second']:.1f} images/s" if row["epoch"] else "the initial weights, before training")
     if row.get("skipped_steps"):
         parts.append(f"{row['skipped_steps']} steps skipped so far: gradients not finite")
-    return "  ".join(parts) + ("  (best)" if best else "")
+    return "  ".join(parts) + ("  (best)" if best and row.get("AP", 0) > 0 else "")
 
 
 def _gradient_sync(model: nn.Module, updater: Updater):

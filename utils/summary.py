@@ -109,7 +109,8 @@ def data_text(train, val) -> str:
     """Returns a table of the numbers of images, of images without boxes, and of boxes per class (`train`, `val`: Annotations)."""
     empty = [int((data.starts[1:] == data.starts[:-1]).sum()) for data in (train, val)]
     rows = [("images", len(train), len(val)), ("no boxes", *empty)]
-    rows += zip(train.classes, train.boxes_per_class(), val.boxes_per_class(), strict=True)
+    names = [f"boxes: {name}" for name in train.classes]
+    rows += zip(names, train.boxes_per_class(), val.boxes_per_class(), strict=True)
     width = max(9, *(len(name) for name, _, _ in rows))
     lines = [f"{'data':{width}}  {'train':>8}  {'val':>8}"]
     return "\n".join(lines + [f"{name:{width}}  {a:8}  {b:8}" for name, a, b in rows])

@@ -291,6 +291,7 @@ _CHECKPOINT = {
     "resume.value_range": value_range,
     "resume.constants": constants_dict,
     "resume.freeze_epochs": whole(),
+    "resume.weights": text_or_none,
     **{f"resume.{name}": number(0, math.inf) for name in _CHOSEN},
     "resume.batch_sizes": list_of(whole(0, 10**6), 2),
 }
