@@ -25,14 +25,14 @@ def results(paths: list[str]) -> list:
     """Everything that the program reads through the cache."""
     found = scan(paths)
     images = [ImageCache(1e9, 0.0).read(path, reduction) for path in paths for reduction in (1, 2)]
-    return [*found[:4], found.problems, found.cut_off, *images]
+    return [*found[:4], found.limits, found.problems, found.cut_off, *images]
 
 
 def run(folder: Path) -> None:
     paths = sorted(str(path) for path in folder.glob("*.jpg"))
     how = json.loads((folder / "how.json").read_text())
     expected, rng = results(paths), random.Random(how["seed"])
-    for path, image in zip((path for path in paths for _ in range(2)), expected[6:], strict=True):
+    for path, image in zip((path for path in paths for _ in range(2)), expected[7:], strict=True):
         if not any(np.array_equal(image, read_reduced(path, reduction)) for reduction in (1, 2)):
             raise Failure("wrong", "the cache returns other pixels")
     files = sorted(path for path in cache_folder().rglob("*") if path.is_file())

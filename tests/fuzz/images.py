@@ -13,7 +13,7 @@ from PIL import Image, ImageOps
 from datasets.annotations import read_annotation_file
 from datasets.cache import ImageCache
 from datasets.scan import prepare, scan
-from utils.images import ImageError, read_image, read_reduced
+from utils.images import ImageError, read_image, read_reduced, read_with_limits
 
 from . import spoil
 from .harness import Case, Failure, Fuzzer
@@ -139,7 +139,9 @@ def make(rng: random.Random) -> Case:
 def run(folder: Path) -> None:
     (path,) = (str(path) for path in folder.iterdir() if path.name != "train.txt")
     first, again = scan([path]), scan([path])
-    if not all(np.array_equal(a, b) for a, b in zip(first[:4], again[:4], strict=True)) or first[4:] != again[4:]:
+    arrays = zip((*first[:4], first.limits), (*again[:4], again.limits), strict=True)
+    words = (first.problems, first.cut_off) == (again.problems, again.cut_off)
+    if not words or not all(np.array_equal(a, b) for a, b in arrays):
         raise Failure("wrong", "a second scan, from the cache, finds something else")
     found = read_annotation_file(str(folder / "train.txt"), ("cat",), "drop")
     if "intact" in path:
@@ -170,6 +172,11 @@ def check_readings(path: str, size: tuple[int, int], whole: bool) -> None:
     except ImageError as error:
         if whole:
             raise Failure("wrong", f"the scan accepts what the prediction refuses: {error}") from error
+    with_range = read_image(path, value_range=(10, 3000))
+    if with_range.shape != image.shape or with_range.dtype != np.uint8:
+        raise Failure("wrong", f"{with_range.dtype} {with_range.shape} with a range of values")
+    if whole and not np.array_equal(read_with_limits(path, None)[0], image):
+        raise Failure("wrong", "the prediction reads other pixels")
     for reduction in (1, 2, 8):
         expected = read_reduced(path, reduction)
         if expected.shape[:2] != tuple(-(-side // reduction) for side in size):
