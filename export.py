@@ -159,7 +159,8 @@ def find_images(folder: str | None, loaded: detector.Loaded, most: int) -> tuple
 
 def read_some(paths: list[str], most: int, value_range: ValueRange | None) -> list[np.ndarray]:
     """Reads up to `most` images, evenly spaced over all paths, with the range of 16-bit values of the model."""
-    return [read_image(path, value_range=value_range) for path in paths[:: -(-len(paths) // most)]]
+    count = min(most, len(paths))
+    return [read_image(paths[i * len(paths) // count], value_range=value_range) for i in range(count)]
 
 
 def write(

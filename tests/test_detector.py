@@ -228,7 +228,7 @@ def official(path, rows):
 
 def test_weights_without_class_names_need_classes(tmp_path):
     path, _ = official(tmp_path / "w.pth", 3)
-    with pytest.raises(CheckpointError, match="model= and classes="):
+    with pytest.raises(CheckpointError, match="model=yolox_nano .classes=FILE"):
         load(path)
     with pytest.raises(ValueError, match="predicts 3 classes without their names: give classes=FILE"):
         load(path, "yolox_nano")
@@ -295,3 +295,14 @@ def test_a_missing_file_is_reported_as_missing(tmp_path):
     for model in (None, "yolox_nano"):
         with pytest.raises(CheckpointError, match="there is no checkpoint"):
             load(tmp_path / "no.pth", model)
+
+
+def test_weights_without_a_model_are_refused_with_the_constant_that_is_missing(tmp_path):
+    state = nets.build("tiny_n", 80).state_dict()
+    for name, model in (("yolox_s.pth", "model=yolox_s"), ("other.pth", "model=yolox_nano")):
+        torch.save(state, tmp_path / name)
+        with pytest.raises(CheckpointError) as raised:
+            Detector(tmp_path / name)
+        assert name in str(raised.value) and model in str(raised.value)
+    torch.save(state, tmp_path / "tiny.pth")
+    assert len(Detector(tmp_path / "tiny.pth", model="tiny_n").classes) == 80

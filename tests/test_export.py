@@ -338,9 +338,10 @@ def test_images_to_compare_on_come_from_the_training_or_a_folder(demo_images, tm
     loaded = detector.load(
         lively_checkpoint(tmp_path / "a.pt", "tiny_n", demo.CLASSES, val=str(demo_images / "val.txt"))
     )
-    for most, count in ((3, 3), (4, 3), (5, 5), (99, 5)):  # of five images
+    for most, count in ((1, 1), (3, 3), (4, 4), (5, 5), (99, 5)):  # of five images
         found, source = export.find_images(None, loaded, most)
         assert len(found) == count and source == f"images of {demo_images / 'val.txt'}"
+        assert len({image.tobytes() for image in found}) == count  # none twice
     found, source = export.find_images(str(demo_images), loaded, 4)
     assert len(found) == 4 and source == f"images of {demo_images}"
     (tmp_path / "none.txt").touch()

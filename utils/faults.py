@@ -133,9 +133,11 @@ def unreadable(path: Path, zipped: bool, error: Exception) -> CheckpointError:
 def other_format(path: str | Path, contents: Any) -> CheckpointError:
     """Returns the error of a file that is not a checkpoint of this project, or one of another version."""
     if not checkpoint.is_own(contents):
+        known = re.fullmatch(r"yolox_\w+|yolov9_\w", Path(path).stem)
+        name = known[0] if known else "yolox_nano"
         return CheckpointError(
-            f"{path} is not a checkpoint of this project. Weights of another project can be given as weights={path} to "
-            f"train.py, or to evaluate.py together with model= and classes="
+            f"{path} is not a checkpoint of this project. If it holds weights of another one, name their model, as in "
+            f"model={name} (classes=FILE if they have other classes than COCO's 80); train.py takes them as weights={path}"
         )
     form = f"format {contents['format']}; this version reads format {checkpoint.FORMAT}"
     return CheckpointError(f"{path} has {form}. Use the version that wrote it")
