@@ -182,7 +182,7 @@ def main(cfg: Config, extra_augment: Callable = extra_augment, on_row: Callable 
     state, begun_epoch = resume.restore(saved, model, updater)
     saved = None  # frees the tensors of last.pt, which may take gigabytes
     train_set = build_train_set(cfg, model.letterbox, train_data, extra_augment)
-    shown = replace(cfg, val=val_text(cfg.val, cfg.train))
+    shown = replace(cfg, val=val_text(cfg.val, cfg.train, val_data.source))
     log(table(shown, Config(), summary.derived(cfg.batch_size, cfg.workers, updater, ranks), given))
     if first_row:
         log(summary.initial_text(first_row["AP"], like, given["learning_rate"], cfg.learning_rate, cfg.optimizer, sgd))
@@ -201,7 +201,7 @@ def main(cfg: Config, extra_augment: Callable = extra_augment, on_row: Callable 
     cfg = replace(cfg, val=val_source(cfg.val, cfg.train, folder, (train_data, val_data), ranks.is_node_main))
     marks = summary.curve_marks(plan, cfg.no_aug_epochs)
     run = open_run(folder, asdict(cfg), ranks, marks, state.rows, len(train_data))
-    log(f"run folder {folder}\n")
+    log(f"run folder {folder}, with all constants in config.json\n")
     chosen |= {"constants": constants, "freeze_epochs": cfg.freeze_epochs, "batch_sizes": tuple(sizes.values())}
     chosen["weights"] = cfg.weights
     policy = {"save_every": cfg.save_every, "save_minutes": cfg.save_minutes, "defaults": asdict(Config())}

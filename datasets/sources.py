@@ -19,11 +19,13 @@ def val_of(val: str, train: str) -> str:
     return train if val == DEMO[1] and not is_demo(train) else val
 
 
-def val_text(val: str, train: str) -> str:
-    """Returns in words where the validation images come from, for the table of constants."""
+def val_text(val: str, train: str, source: str) -> str:
+    """Returns in words where the validation images come from, for the table. `source`: the file or folder that was read."""
     if fraction := fraction_of(val):
         return f"{fraction:g} of the training images"
-    return val if val_of(val, train) == val else f"{train}, its validation split"
+    if val_of(val, train) == val:
+        return val
+    return source if source != train else f"{train}, its validation split"
 
 
 def fraction_of(val: str) -> float | None:

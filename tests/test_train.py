@@ -20,6 +20,7 @@ import nets
 import train
 from datasets import demo
 from datasets.annotations import DataError
+from datasets.sources import val_text
 from nets.detector import Detector
 from nets.losses import YOLOXCriterion
 from nets.pretrained import PretrainedError
@@ -323,7 +324,8 @@ def test_the_table_at_the_start_names_the_validation_data_that_are_used(demo_ima
     def stop(*_):
         raise KeyboardInterrupt
 
-    assert shown(train.Config().val).startswith(f"{demo_images}, its validation split ")
+    assert shown(train.Config().val).startswith(str(demo_images / "val.txt "))  # of the folder
+    assert val_text(train.Config().val, "data.yaml", "data.yaml") == "data.yaml, its validation split"
     assert shown(".4").startswith("0.4 of the training images ")
     assert shown(str(demo_images / "val.txt")).startswith(str(demo_images / "val.txt "))
 
