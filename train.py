@@ -49,7 +49,7 @@ class Config:
     classes: str | None = None  # names that select: cat,dog; or a file, one name per line; none: the names in the data
     model: str = "yolox_nano"  # yolox_nano, yolox_tiny, yolox_s, _m, _l, _x; yolov9_t, _s, _m, _c
     weights: str | None = "coco"  # coco: official weights; https://HOST: a mirror of them; a file; none: from scratch
-    image_size: tuple[int, int] | None = None  # height, width; multiples of 32; none: that of the official weights
+    image_size: tuple[int, int] | None = None  # height, width; multiples of 32; none: the size of the official weights
     epochs: int = 50  # 0: enough for the number of training images; the run prints how many
     batch_size: int = 8  # images per step over all processes; 0: the power of two that fills 80 % of the GPUs
     freeze_epochs: int = 0  # the backbone is frozen in these first epochs: faster, but no gain in mAP
@@ -61,7 +61,7 @@ class Config:
     image_root: str | None = None  # folder of the images, unless they are next to the annotations
     bad_boxes: str = "drop"  # boxes without area: "drop" lists them and leaves them out, "error" stops
     bad_images: str = "error"  # unreadable: "error" stops with a list, "skip" leaves them out, "repair": cut-off JPEGs
-    split_seed: int = 0  # of val=.2, which chooses the validation images; seed does not change them
+    split_seed: int = 0  # chooses the validation images of val=.2; seed does not change them
     repeat: float = 0.0  # images of classes found in less than this fraction of all are drawn more often (LVIS: 0.001)
     # augmentation
     mosaic: float = 0.5  # probability; 1 for thousands of images and hundreds of epochs
@@ -83,7 +83,7 @@ class Config:
     amp: str = "fp16"  # mixed precision: fp16, bf16 or none; on a CPU fp16 becomes none
     # hardware
     device: str = "auto"  # auto: CUDA, MPS, CPU; or cpu, cuda:1, mps; cuda:all: DataParallel (torchrun is faster)
-    workers: int | None = None  # processes that load images, per training process; none: by device and cores
+    workers: int | None = None  # processes that load images, per training process; none: chosen by device and cores
     compile: bool = False  # torch.compile: minutes at the start of each phase, faster steps on a GPU
     cuda_graphs: bool = True  # on one GPU: launch forward and backward at once, not operation by operation
     sync_bn: bool = True  # batch-norm statistics over all processes

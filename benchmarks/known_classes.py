@@ -1,9 +1,9 @@
-"""Measures the default learning rate where the weights were trained on the names of the classes: mAP before and after training.
+"""Measures the default learning rate on data whose class names the weights were trained on: mAP before and after training.
 
     python -m benchmarks.known_classes data=FOLDER weights=yolox_nano.pth [seeds=0,1,2] [minutes=60]
 
 `data` and `weights` are those of benchmarks.small_data. Each run takes minutes and adds a row to known_classes.csv in `results`;
-a run that has a row there is not repeated. After `minutes` no run begins; the same command continues later. The page
+a run that has a row there is not repeated. After `minutes` no run begins; run the same command again to continue. The page
 known_classes.md is written from all rows.
 """
 
@@ -42,13 +42,13 @@ COCO_NAMES = {  # class -> one of COCO's names
     },
 }
 
-HEAD = """# The learning rate where the weights were trained on the names of the classes
+HEAD = """# The learning rate for data whose class names the weights were trained on
 
 `python -m benchmarks.known_classes data=FOLDER weights=yolox_nano.pth`. YOLOX-nano from COCO weights with the defaults of
 `train.py`, 20 epochs at 224 pixels (BCCD), 20 at 256 (chess) and 10 at 256 (COCO). mAP50-95 in points, mean and standard
 deviation over the seeds. `default`: the rate that the run chooses. `usual`: .004. `lowest`: .000125, a thirty-second of it.
-best.pt is the model that the run hands back, which may be the initial weights. Where `default` chooses the usual rate, both
-rows of a seed are the same training.
+best.pt is the model that the run returns; it may hold the initial weights. Where `default` chooses the usual rate, both rows
+are the same training.
 
 | data | rate | `learning_rate` | seeds | before training | best.pt | last epoch |
 |---|---|---:|---|---:|---:|---:|"""
@@ -62,7 +62,7 @@ class Experiment(NamedTuple):
     rates: tuple[str, ...] = ("default", "usual")
     renamed: bool = False  # classes get names of COCO's classes
     hooks: tuple[hook.Hook, ...] = ()
-    begun_with: int = 0  # number of training images of a first run, whose best.pt are the initial weights; 0: none
+    begun_with: int = 0  # training images of a first run, whose best.pt holds the initial weights; 0: no first run
 
 
 EXPERIMENTS = {
@@ -97,7 +97,7 @@ def main(cfg: Config) -> None:
         if key in done:
             continue
         if cfg.minutes and time.monotonic() - begin > 60 * cfg.minutes:
-            print(f"minutes={cfg.minutes:g} are over: the same command continues")
+            print(f"minutes={cfg.minutes:g} have passed: run the same command to continue")
             break
         result = in_own_process(job, measure)
         if "error" in result:
@@ -122,7 +122,7 @@ def plan(cfg: Config) -> Iterator[tuple[tuple[str, str, str], Job]]:
 
 
 def job_of(experiment: Experiment, cfg: Config, rate: float | None, seed: int) -> Job:
-    """Returns the constants and hooks of a run. The constants are those of train.py, but for data, length and input size."""
+    """Returns the constants and hooks of a run: the defaults of train.py, except for data, epochs, input size and rate."""
     data = DATA[experiment.data]
     epochs, side = data.screen
     constants: dict[str, Any] = {"epochs": epochs, "image_size": (side, side), "weights": cfg.weights, "seed": seed}

@@ -1,7 +1,7 @@
-"""Class lists of YOLO label files, such as classes.txt, of which a data set may have several that differ.
+"""Class lists of YOLO label files, such as classes.txt. A data set may have several lists that differ.
 
-LabelImg writes a classes.txt into every folder, in the order in which its user needed the classes. So a number may be another
-class in each folder, and each label file is read with the list nearest to it.
+LabelImg writes a classes.txt into every folder, in the order in which its user needed the classes. So a number may stand
+for another class in each folder, and each label file is read with the list nearest to it.
 """
 
 import math
@@ -33,14 +33,14 @@ class ClassList(NamedTuple):
     def difference(self, other: "ClassList") -> str:
         """Returns the first number that has different names in two lists, "" if there is none. Case does not count.
 
-        A longer list agrees with its beginning."""
+        A list agrees with a longer one that begins with it."""
         for number, (one, two) in enumerate(zip(self.names, other.names, strict=False)):
             if one.casefold() != two.casefold():
                 return f"class {number} is {one!r} and {two!r}"
         return ""
 
     def number_in(self, numbers: Mapping[str, int], label: float) -> float:
-        """Returns the number by which `numbers` (class name -> number) has the class `label` of the list. Raises ValueError."""
+        """Returns the number in `numbers` (class name -> number) of the class `label` of this list. Raises ValueError."""
         if label in range(len(self.names)):
             return numbers[self.names[int(label)]]
         if math.isfinite(label) and label == int(label):
@@ -50,7 +50,7 @@ class ClassList(NamedTuple):
 
 
 class ClassLists(NamedTuple):
-    """The class names of a data set, and the list of each folder with label files (without an entry: these names)."""
+    """The class names of a data set, and the list of each folder with label files; other folders are read with `names`."""
 
     names: tuple[str, ...]
     by_folder: Mapping[str, ClassList] = {}
@@ -69,7 +69,7 @@ class ClassLists(NamedTuple):
 def find_lists(
     top: Path, folders: Mapping[str, Iterable[str]], used: Iterable[str], files: Sequence[str] = ()
 ) -> ClassLists | None:
-    """Finds the class list of each folder with label files. Returns None if there is no list.
+    """Returns the class list of each folder with label files, None if there is no list.
 
     The nearest list counts: in the folder, in those above it up to the data set `top`, then those of the folders of images, then
     any in `top`, then those above `top`. `folders`: folder of label files -> folders of their images. `used`: folders whose
@@ -189,7 +189,7 @@ def _lists_in(folder: str) -> list[ClassList]:
 def _names_of(file: Path, alone: bool) -> Classes:
     """Returns the names in a class list; None for notes and data files without any. Raises DataError.
 
-    The mere number of classes in a data file counts if it is `alone`."""
+    With `alone`, a data file that only has the number of classes counts too."""
     if file.name == "notes.json":
         return _studio_names(str(file))
     if file.name == "data.yaml":

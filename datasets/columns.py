@@ -48,7 +48,7 @@ ORDERS = {  # of the columns of a table without a header: (number of columns, po
     (8, 5): ("class", *EXTENT, "image", "width", "height"),  # Make Sense
 }
 SKU = ("image", *CORNERS, "class", "width", "height")  # SKU-110K, also 8 columns
-OF_IMAGE = ("image", "img", "orig", "frame", "photo")  # beginnings of names of columns that tell something of the image
+OF_IMAGE = ("image", "img", "orig", "frame", "photo")  # beginnings of names of columns about the image
 FORMS = "filename,width,height,class,xmin,ymin,xmax,ymax or path,x1,y1,x2,y2,class"
 RENAME = "name the columns with the size of the image image_width and image_height, and those of the boxes w and h"
 ONE_CLASS = "object"  # of a table without a column for the class

@@ -1,24 +1,24 @@
 """Recognizes YOLO label files whose lines are neither boxes nor polygons: outputs of a tracker, and labels with key points.
 
-A polygon has more than four numbers after the class, too. So all lines of a data set decide together.
+A polygon also has more than four numbers after the class. So all lines of a data set decide together.
 """
 
 from collections.abc import Sequence
 
 from datasets.errors import DataError
 
-MARGIN = 0.01  # of the image: boxes and key points may be rounded
-MOST = 0.95  # least fraction of the lines whose key points are in their box: a few are labeled beyond it
+MARGIN = 0.01  # fraction of the image: boxes and key points may be rounded
+MOST = 0.95  # least fraction of the lines whose key points are in their box: a few are labeled outside of it
 SPIKED = 0.1  # least fraction of the lines in which width, height cannot be a corner of a polygon
-FIX = "keep only the class and the first four numbers of each line. If they are polygons, repeat the first point of one of them"
+FIX = "keep only the class and the first four numbers of each line. If they are polygons, end one of them with its first point"
 
 
 class LabelKinds:
-    """Counts what the lines with more than four numbers after the class may be."""
+    """Counts which kinds of labels the lines with more than four numbers after the class can be."""
 
     def __init__(self) -> None:
         self._place = ""  # of the first line
-        self._length = 0  # of all lines; -1: they differ, as those of polygons do
+        self._length = 0  # numbers in every line; -1: it differs, as in polygons
         self._lines = self._tracks = self._pairs = self._triples = self._spikes = 0
 
     def add(self, line: str, place: str) -> None:
@@ -43,7 +43,7 @@ class LabelKinds:
             self._spikes += _is_spike(values)
 
     def refuse(self) -> None:
-        """Raises DataError if the lines are those of a tracker, or have key points."""
+        """Raises DataError if the lines are outputs of a tracker or have key points."""
         if not self._lines or self._length < 0:
             return
         text = f"{self._place}: {self._length} numbers after the class"
@@ -64,7 +64,7 @@ def _is_inside(box: Sequence[float]) -> bool:
 def _holds_points(values: Sequence[float], step: int) -> bool:
     """Returns whether the box holds the points after it, of x, y (`step` 2) or x, y, visibility (3). Points at 0, 0 are unknown.
 
-    Two points without visibility are not looked at: with the box they would be as many numbers as a quadrilateral has."""
+    Two points without visibility are not checked: with the box they have as many numbers as a quadrilateral."""
     x, y, width, height, *rest = values
     if len(rest) % step or (step == 2 and len(rest) < 6):
         return False

@@ -220,7 +220,7 @@ def _read_labels(
         tables = [table for table in tables if is_table(str(folder / table))] or tables
         return CSV, _join(folder, tables, part, partial(read_table, **kinds))
     if xmls:
-        return VOC, read_voc(folder, part, *options, image_root)  # which tells what is wrong with them
+        return VOC, read_voc(folder, part, *options, image_root)  # which reports what is wrong with them
     refuse_folder(folder, files)
     inside = ", ".join(sorted(path.name for path in folder.iterdir() if path.is_dir())[:5])
     raise DataError(

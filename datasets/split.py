@@ -1,4 +1,4 @@
-"""Divides images at random into parts, with same and similar images in one part, and writes the parts.
+"""Divides images at random into splits, with identical and similar images in one split, and writes the splits.
 
 What is divided is decided by the contents of the files and a seed alone, not by their order, names or place.
 """
@@ -65,7 +65,7 @@ def split(data: Annotations, fractions: Sequence[float], seed: int, option: str)
 def train_and_val(data: Annotations, fraction: float, seed: int) -> tuple[Annotations, Annotations]:
     """Splits the fraction val=.2 off the training data -> (training data, validation data).
 
-    Both are exactly what `write` writes and its files hold: evaluation of the files gives the same numbers."""
+    Both equal the contents of the files that `write` writes: evaluation of the files gives the same metrics."""
     train, val = split(data, (1 - fraction, fraction), seed, f"val={fraction:g}")
     return _as_written(train), _as_written(val)
 

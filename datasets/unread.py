@@ -1,7 +1,7 @@
-"""What is left over when a folder was read: label files of other formats, and images that no label file names.
+"""Finds what the reader of a folder did not read: label files of other formats, and images that no label file names.
 
-A folder is read in one format. One stray file of a format that counts before the others would hide a whole data set, so label
-files that are not read are named, and are an error if they hold more images than those that are read.
+A folder is read in one format. One stray file of a format that is tried before the others could hide a whole data set. So label
+files that are not read are named, and they are an error if they label more images than the files that are read.
 """
 
 import json
@@ -24,14 +24,14 @@ from utils.images import IMAGE_SUFFIXES
 
 VOC, CVAT, LABELME, JSON, SUPERVISELY = "VOC", "CVAT", "LabelMe", "JSON", "Supervisely"
 LINES, TEXT, YOLO, CSV = "JSON Lines", "annotation files", "YOLO", "CSV"
-OTHER = "other formats"  # texts in a known format that is not read
+OTHER = "other formats"  # text files in a known format that is not supported
 PER_IMAGE = (VOC, LABELME, SUPERVISELY, YOLO)  # one label file per image
 JSON_LINES = (".jsonl", ".ndjson", ".odgt", ".manifest")
 NO_BOXES = re.compile(r"captions|keypoints|panoptic|stuff|image_info", re.IGNORECASE)  # files of COCO for other tasks
 HEAD = 1 << 16  # bytes
 _XML = re.compile(rb"<(\w+:)?annotation(s?)\b")
 _BOX = re.compile(r"\s-?\d+(\.\d+)?(,-?\d+(\.\d+)?){3,5}(\s|$)")
-_JSON = (  # keys, of which all are in the head of a file of labels
+_JSON = (  # sets of keys: the head of a label file has all keys of one set
     (b'"file_name"', b'"images"'),
     (b'"annotations"', b'"bbox"'),
     (b'"annotations"', b'"result"'),
@@ -64,8 +64,8 @@ def left_over(
     """Returns notes about the label files and images in `folder` that were not read. `read`: the format that was.
 
     With `image_root` the images in `folder` do not count.
-    `listed`: the images that a data file names, in all splits, if there is one: then it decides what is read.
-    Raises DataError if label files of another format hold more images than those of the format that was read."""
+    `listed`: the images in all splits of a data file, if there is one. A data file decides what is read.
+    Raises DataError if label files of another format label more images than those of the format that was read."""
     files = listing.files_under(folder)
     every = _label_files(folder, files, read)
     others = {kind: names for kind, names in every.items() if kind != read}
@@ -89,7 +89,7 @@ def left_over(
 
 
 def with_boxes(files: list[str]) -> list[str]:
-    """Returns the files of COCO with boxes: instances, or those that are not captions, key points or other tasks."""
+    """Returns the COCO files with boxes: instances, or else all that are not for captions, key points or other tasks."""
     instances = [file for file in files if os.path.basename(file).startswith("instances")]
     return instances or [file for file in files if not NO_BOXES.search(os.path.basename(file))] or files
 
@@ -123,7 +123,7 @@ def _lost_images(
     every: dict[str, list[str]],
     listed: Iterable[str] | None,
 ) -> list[str]:
-    """Returns a note about images that were not read, nor will be for another split, if there are any."""
+    """Returns a note about images that are read neither for this split nor for another one, if there are any."""
     if read == LABELME or (read == YOLO and listed is None and not _lists(folder, files)):
         return []  # their readers report or read them
     used = {_real(found.path(i)) for i in range(len(found))} | {_real(path) for path in listed or ()}
@@ -131,7 +131,7 @@ def _lost_images(
     if read == VOC:  # its reader reports those next to the images that are read
         near = {os.path.dirname(path) for path in used}
         images = [image for image in images if os.path.dirname(_real(os.path.join(folder, image))) not in near]
-    if part and images:  # the images of another split are for its own reading
+    if part and images:  # the images of another split are read with that split
         own = {listing.part_in(image) for image in _relative(folder, used)}
         images = [image for image in images if listing.part_in(image) in (None, *own)]
     if images:
@@ -258,7 +258,7 @@ def _names(folder: Path, kind: str, file: str) -> set[str]:
         return {file}
     try:
         return _names_of_many(str(folder / file), kind)
-    except DataError:  # it is named all the same
+    except DataError:  # the note still names it
         return set()
 
 

@@ -110,7 +110,7 @@ class Detector:
     def read(self, path: str | Path) -> np.ndarray:
         """Reads an image file as the training did -> uint8 [H, W, 3] BGR. Raises ImageError.
 
-        Prints a note about the first 16-bit file whose values are not those of the training."""
+        Prints a note about the first 16-bit file whose values are outside the range of the training."""
         image, limits = read_with_limits(str(path), self.loaded.value_range)
         if not self.reported and are_outside(np.array([limits]), self.loaded.value_range)[0]:
             self.reported = True

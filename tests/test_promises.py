@@ -1,4 +1,4 @@
-"""Where each promise ends: the table of docs/distributed.md, and for each of its cells the test that holds it or the reason."""
+"""Where each promise ends: the table of docs/distributed.md, and for each cell the test that checks it, or the reason."""
 
 import re
 from pathlib import Path
@@ -21,7 +21,7 @@ NO_TORCH = "samples are made by NumPy and OpenCV alone: test_promises.test_sampl
 UNTOUCHED = "nothing writes to it: test_train.test_frozen_backbone_keeps_every_bit_and_thaws_afterwards"
 NEEDS_GPU = "needs a GPU: test_simulated_gpu.py has the code path, benchmarks/gpu.py the numbers"
 VERSIONS = "other versions run the same test: test_golden.test_ten_steps_have_the_stored_losses"
-PROMISES = {  # first words of the row -> by change: what stays equal, and the test that holds it
+PROMISES = {  # first words of the row -> by change: what stays equal, and the test that checks it
     "a training sample": {
         "workers": ("bits", "test_loader.test_workers_do_not_change_a_batch_and_epochs_differ"),
         "processes": ("bits", "test_loader.test_ranks_draw_the_samples_that_one_process_would"),

@@ -165,7 +165,7 @@ def start(device: str = "auto", timeout_minutes: float = 30) -> Ranks:
 
 
 def choose_device(device: str | int = "auto", local_rank: int = 0) -> torch.device:
-    """The device with this name. `auto`: CUDA, then MPS, then CPU. A number is that of a GPU: 0 is cuda:0.
+    """The device with this name. `auto`: CUDA, then MPS, then CPU. A number is a GPU: 0 is cuda:0.
 
     Ends the program with the fix if the device does not exist."""
     device = f"cuda:{device}" if str(device).isdecimal() else str(device)

@@ -1,4 +1,4 @@
-"""Constants of other programs, and what they are called here. The tables of docs/constants.md show the same."""
+"""Constants of other programs and their names here. The tables of docs/constants.md have the same contents."""
 
 import difflib
 import re
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 SCRIPTS = ("train.py", "evaluate.py", "predict.py", "export.py")
 YES_NO = {"yes": "true", "on": "true", "1": "true", "no": "false", "off": "false", "0": "false"}
-NEAR = 0.75  # similarity from which a name is a slip of another one: epoch and epochs, but not degrees and merge
+NEAR = 0.75  # least similarity of a misspelled name: epoch and epochs, but not degrees and merge
 LONGEST = 50  # characters of a name that a message repeats
 FIRST_WORD = 4  # characters from which the first word of a name stands for the whole: warmup for warmup_epochs
 
@@ -18,7 +18,7 @@ class Here(NamedTuple):
 
     lines: tuple[
         str, ...
-    ] = ()  # as they are typed; {}: the value of the user. The first one that a script has is shown
+    ] = ()  # as a user types them; {}: the given value. The first one whose constant the script has is shown
     note: str = ""  # what differs, or why there is no such constant
     values: Mapping[str, str] = {}  # values that have another name here; all others stay as they are
 
@@ -51,7 +51,7 @@ FREEZE_UNFREEZE = {  # repositories in which the backbone is frozen first
     "momentum": Here(note="it is 0.9"),
     "mosaic_prob": Here(("mosaic={}",)),
     "mixup_prob": Here(("mixup={}",)),
-    "special_aug_ratio": Here(("no_aug_epochs=VALUE",), "the number of last epochs"),
+    "special_aug_ratio": Here(("no_aug_epochs=VALUE",), "the number of epochs at the end"),
     "label_smoothing": Here(note="class targets are soft already"),
     "save_period": Here(("save_every={}",), EVERY_EPOCH),
     "eval_flag": Here(("evaluate_every={}",), "a number of epochs", {"true": "1"}),
@@ -122,7 +122,7 @@ ULTRALYTICS = {
     "agnostic_nms": Here(note="boxes of different classes never suppress each other"),
     "augment": Here(note="there is no test-time augmentation; tile= helps with small objects"),
     "save_json": Here(note="detections.json is always written"),
-    "save_txt": Here(("labels=txt",)),
+    "save_txt": Here(("labels=yolo",)),
     "save_conf": Here(("labels=yolo_scores",)),
     "save_crop": Here(("crops={}",)),
     "visualize": Here(("heatmap={}",)),
@@ -136,7 +136,7 @@ ULTRALYTICS = {
     "nms": Here(note="NMS is inside the exported file; outputs=raw leaves it out"),
     "workspace": Here(note="an option of trtexec, see docs/deploy.md"),
     "task": Here(note=DETECTION),
-    "mode": Here(note="train.py, evaluate.py, predict.py and export.py are scripts of their own"),
+    "mode": Here(note="train.py, evaluate.py, predict.py and export.py are separate scripts"),
     "cfg": Here(note="edit the constants at the top of the script, or write name=value"),
     "overlap_mask": Here(note=DETECTION),
     "mask_ratio": Here(note=DETECTION),
@@ -183,7 +183,7 @@ def constant_in(line: str) -> str:
 
 
 def similar(word: str, names: Iterable[str]) -> list[str]:
-    """Returns the names that `word` is a slip of, or the first word of."""
+    """Returns the names that begin with the word `word`, or else those that are similar to it."""
     names = list(names)
     longer = [name for name in names if len(word) >= FIRST_WORD and name.startswith(word + "_")]
     return longer or difflib.get_close_matches(word, names, n=2, cutoff=NEAR)

@@ -14,7 +14,7 @@ MAX_BAD_STEPS = 20  # non-finite steps in a row before training stops: fp16 need
 LOSS_SCALE = 2.0**10  # of fp16 at the start: from 2**16, YOLOX skips its first nine steps (input 0-255, decisions.md)
 MOMENTUM = 0.9  # of SGD, and the first beta of Adam (YOLOX, section 2)
 MAX_GRADIENT_NORM = 10.0  # larger gradients are clipped to this norm
-GENTLE = 1 / 32  # factor of the default learning rate on images like those of the official weights' own training
+GENTLE = 1 / 32  # factor of the default learning rate on images like the training images of the official weights
 REFERENCE_BATCH = 64  # images per step that the constants learning_rate and min_learning_rate refer to
 LEAST_WARMUP = 3  # steps: the first step of AdamW moves every weight by the whole rate, whatever its gradient
 ENOUGH_SAMPLES, ENOUGH_STEPS = 20_000, 1_000  # of a training with epochs=0
@@ -293,7 +293,7 @@ class Updater:
         failed = 1 - happened
         if self.clip > 0:
             nn.utils.clip_grads_with_norm_([p for p in self.parameters if p.grad is not None], self.clip, norm)
-        # Not through the scaler's step: it knows only of gradients that are not finite, and also a norm can overflow.
+        # Not scaler.step: it only detects gradients that are not finite, and the norm of finite ones can overflow, too.
         if self.fused:
             self.optimizer.found_inf = failed
         if self.fused or bool(happened):  # bool() waits for the device

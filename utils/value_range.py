@@ -1,6 +1,6 @@
 """The range of the values of 16-bit images, and their conversion to 8 bits.
 
-Sensors with 10 to 14 bits write 16-bit files whose upper eight bits are nearly empty: such an image would become black. A data
+Sensors with 10 to 14 bits write 16-bit files whose upper eight bits are nearly empty. Such an image would become black. A data
 set has one range (low, high) that becomes 0 to 255. A model keeps the range that it was trained with. 8-bit images stay as
 they are.
 """
@@ -47,7 +47,7 @@ def to_8_bits(image: np.ndarray, value_range: ValueRange) -> np.ndarray:
 
 
 def are_outside(limits: np.ndarray, value_range: ValueRange | None) -> np.ndarray:
-    """Returns for the limits of images, int [N, 2], whether the conversion by `value_range` loses them, bool [N].
+    """Returns whether images with these limits, int [N, 2], have values that `value_range` clips, bool [N].
 
     None: the model was trained with 8-bit images only. Then 16-bit images that FULL would make dark are outside."""
     low, high = value_range or (0, 65535)
@@ -61,5 +61,5 @@ def outside_text(limits: tuple[int, int], value_range: ValueRange | None) -> str
     """Describes an image for which `are_outside` is true."""
     held = f"16 bits with values {limits[0]:,} to {limits[1]:,}"
     if value_range is None:
-        return f"{held}, but the model was trained with 8-bit images only: it becomes dark; save it with 8 bits"
-    return f"{held}, but the model was trained with {value_range[0]:,} to {value_range[1]:,}: others are clipped"
+        return f"{held}, but the model was trained with 8-bit images only, so it becomes dark: save it with 8 bits"
+    return f"{held}, but the model was trained with {value_range[0]:,} to {value_range[1]:,}: other values are clipped"

@@ -47,7 +47,7 @@ def unchanged(image, boxes, labels, rng):
 
 
 def draw() -> None:
-    """Draws small images of the demo data set, and writes their annotation files."""
+    """Generates small images of the demo data set, and writes their annotation files."""
     for split, numbers in IMAGES.items():
         lines = []
         for number in numbers:
@@ -63,10 +63,10 @@ def draw() -> None:
 
 
 def make() -> None:
-    """Draws the images, trains, stops after the first batch of epoch 2, and keeps what is needed to resume."""
+    """Generates the images, trains, stops after the first batch of epoch 2, and keeps what is needed to resume."""
     shutil.rmtree(FOLDER, ignore_errors=True)
     FOLDER.mkdir()
-    os.chdir(FOLDER.parent)  # so that the checkpoint has relative paths only
+    os.chdir(FOLDER.parent)  # the checkpoint then has relative paths only
     draw()
 
     def stop(row, run):
@@ -82,7 +82,7 @@ def make() -> None:
 
 
 def found(output: Path) -> dict:
-    """What evaluation and prediction with last.pt find: mAP50-95, and the best detection in each validation image."""
+    """Returns what last.pt finds in evaluation and prediction: mAP50-95, and the best detection in each validation image."""
     with contextlib.redirect_stdout(io.StringIO()):
         data, device = str(FOLDER / "val.txt"), "cpu"
         metrics = evaluate.main(evaluate.Config(checkpoint=str(LAST), data=data, device=device, output=str(output)))

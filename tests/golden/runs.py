@@ -1,7 +1,7 @@
-"""Golden runs: the losses of ten training steps of each family, kept as text, so that a change of numbers is seen in a diff.
+"""Golden runs: the losses of ten training steps of each family, stored as text. A diff shows every change of a value.
 
-`python -m tests.golden` writes them again, after a change that is meant to change numbers. Say in the commit message why
-the numbers changed. The steps compute in float64: rounding differs between CPUs, and in float32 ten steps make it visible.
+`python -m tests.golden` writes them again after an intended change. Explain in the commit message why the values
+changed. The steps compute in float64: rounding differs between CPUs, and ten steps in float32 would amplify it.
 """
 
 import platform
@@ -24,7 +24,7 @@ RUNS = {f"{family}_{phase}": (family, phase == "frozen") for family in FAMILIES 
 
 
 def computer() -> str:
-    """What the bits of a run depend on: the version of torch, the instructions that it uses, the CPU and the threads."""
+    """Returns what the bits of a run depend on: the version of torch, the instructions that it uses, the CPU and the threads."""
     info = Path("/proc/cpuinfo")
     pairs = [line.partition(":") for line in info.read_text(encoding="utf-8").splitlines()] if info.exists() else []
     facts = {name.strip(): value.strip() for name, _, value in pairs}
@@ -68,13 +68,13 @@ def run(family: str, frozen: bool) -> list[dict[str, float]]:
 
 
 def text_of(rows: list[dict[str, float]]) -> str:
-    """The contents of a file: the computer, then a line per step with `name=value`."""
+    """Returns the contents of a file: the computer, then a line per step with `name=value`."""
     lines = (" ".join(f"{name}={value!r}" for name, value in row.items()) for row in rows)
     return "\n".join([computer(), *lines]) + "\n"
 
 
 def read(name: str) -> tuple[str, list[dict[str, float]]]:
-    """The computer and the rows of a file."""
+    """Returns the computer and the rows of a file."""
     first, *lines = (FOLDER / f"{name}.txt").read_text(encoding="utf-8").splitlines()
     pairs = ([word.split("=") for word in line.split(" ")] for line in lines)
     return first, [{name: float(value) for name, value in row} for row in pairs]
