@@ -43,10 +43,13 @@ def train_once(job: Job) -> dict[str, Any]:
         made = runs(folder, "run")[-1]
         with open(made / "log.csv", encoding="utf-8", newline="") as file:
             rows = [row for row in csv.DictReader(file) if row["epoch"] != "0"]  # 0: before training
-        used = json.loads((made / "config.json").read_text(encoding="utf-8"))  # with the numbers that the run chose
+        used, about = (
+            json.loads((made / f"{name}.json").read_text(encoding="utf-8")) for name in ("config", "environment")
+        )
         if len(rows) < cfg.epochs:
             raise Stopped(f"stopped after epoch {len(rows)} of {cfg.epochs}")
-    return cells(rows, used["freeze_epochs"]) | {"minutes_in_all": wall / 60}
+    seen = about["training_images"] * len(rows)
+    return cells(rows, used["freeze_epochs"]) | {"images_seen": seen, "minutes_in_all": wall / 60}
 
 
 def cells(rows: list[dict[str, str]], freeze_epochs: int) -> dict[str, Any]:
@@ -58,7 +61,6 @@ def cells(rows: list[dict[str, str]], freeze_epochs: int) -> dict[str, Any]:
     images = sum(float(row["images_per_second"]) * float(row["seconds"]) for row in rows)
     thawed = maps[freeze_epochs:] if 0 < freeze_epochs < len(maps) else []
     return {
-        "images_seen": round(images),
         **{"AP": maps[-1], "AP50": float(rows[-1]["AP50"]), "best_AP": max(maps)},
         "frozen_AP": maps[freeze_epochs - 1] if thawed else None,
         "thawed_AP_1": thawed[0] if thawed else None,

@@ -200,7 +200,7 @@ def test_a_run_that_fails_in_its_own_process_is_an_error(tmp_path):
     rows = [{**row, "AP": str(value)} for value in (0.1, 0.2, 0.4, 0.3)]
     result = cells(rows, 2)
     assert (result["frozen_AP"], result["thawed_AP_1"], result["thawed_AP_2"]) == (0.2, 0.4, 0.3)
-    assert (result["AP"], result["best_AP"], result["minutes"], result["images_seen"]) == (0.3, 0.4, 2.0, 240)
+    assert (result["AP"], result["best_AP"], result["minutes"]) == (0.3, 0.4, 2.0)
     assert cells(rows, 4)["frozen_AP"] is cells(rows, 0)["frozen_AP"] is None
 
 
