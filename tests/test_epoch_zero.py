@@ -46,7 +46,9 @@ def test_training_that_is_better_replaces_the_initial_weights(demo_images, tmp_p
     assert rows == [0, 1] and "did not improve" not in text
 
 
-@pytest.mark.parametrize("killed_at", [1, 2])  # saves of last.pt: of epoch 0, then of epoch 1
+@pytest.mark.parametrize(
+    "killed_at", [1, pytest.param(2, marks=pytest.mark.slow)]
+)  # saves of last.pt: of epoch 0, then of epoch 1
 def test_a_killed_run_resumes_after_epoch_0_with_the_same_bits(demo_images, tmp_path, monkeypatch, killed_at):
     expected, *_ = train_quietly(own(demo_images, tmp_path / "expected"))
     replace, saves = os.replace, []

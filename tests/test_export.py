@@ -88,7 +88,13 @@ def exported(tmp_path_factory, weights):
     return make
 
 
-@pytest.mark.parametrize("name", [name for name in OPTIONS if name != "half"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "any number and size",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("one image", "two float images", "raw")),
+    ],
+)
 def test_an_exported_file_detects_the_same_as_its_checkpoint(exported, weights, name):
     file, printed = exported(name)
     assert re.search(r"confidence 0.05 and more: \d+ detections: .* 0 without a partner", printed)

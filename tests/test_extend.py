@@ -98,6 +98,7 @@ def test_each_diff_applies(program):
         apply(diff, program, "--check")
 
 
+@pytest.mark.slow
 def test_all_diffs_together_train(program, data):
     """One short training with all five changes: their columns are there and the optimizer is the new one."""
     for diff in DIFFS.values():

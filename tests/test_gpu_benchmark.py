@@ -28,7 +28,7 @@ def rehearse(cfg, part, monkeypatch):
 @pytest.mark.parametrize(
     "part, column",
     [
-        ("speed", "ms per step"),
+        pytest.param("speed", "ms per step", marks=pytest.mark.slow),
         ("evaluation", "images/s"),
         pytest.param("waits", "waits", marks=pytest.mark.slow),
         pytest.param("memory", "probe / peak", marks=pytest.mark.slow),

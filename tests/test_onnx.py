@@ -50,7 +50,7 @@ def test_results_do_not_depend_on_the_number_of_images(file):
         assert all(torch.equal(a, b) for a, b in zip(alone, together[number], strict=True))
 
 
-@pytest.mark.parametrize("outputs", ["detections", "raw"])
+@pytest.mark.parametrize("outputs", ["detections", pytest.param("raw", marks=pytest.mark.slow)])
 def test_boxes_are_clipped_as_by_the_exported_checkpoint(weights, tmp_path, outputs):
     clipped = export.main(export.Config(str(weights), str(tmp_path / "a.onnx"), check_images=2, outputs=outputs))
     unclipped = with_metadata(clipped, tmp_path / "b.onnx", clip="false")  # as of official weights

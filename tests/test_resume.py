@@ -84,8 +84,8 @@ def die():
     "recipe, calls",
     [
         ("default", [1, 2, 1, 1, 2, 2]),  # stopped six times: in the frozen epoch, in evaluations, after the thaw
-        ("default", [5]),  # the first thawed step
-        ("default", [15]),  # within the no-augmentation epoch
+        pytest.param("default", [5], marks=pytest.mark.slow),  # the first thawed step
+        pytest.param("default", [15], marks=pytest.mark.slow),  # within the no-augmentation epoch
         ("accumulation, sizes and repeats", [1, 6]),
         ("sgd, workers, few evaluations", [4]),
     ],

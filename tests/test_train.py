@@ -286,6 +286,7 @@ def test_every_constant_is_checked_or_free(demo_images):
     assert train.PER_NODE <= train.MAY_CHANGE
 
 
+@pytest.mark.slow
 def test_demo_trains_from_scratch_without_weights_and_own_data_need_them(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(demo, "IMAGES", {"train": 4, "val": 2})

@@ -228,7 +228,7 @@ def test_prediction_reads_the_same_pixels_as_the_training(trained, deep, tmp_pat
     assert "note" not in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("outputs", ["detections", "raw"])
+@pytest.mark.parametrize("outputs", ["detections", pytest.param("raw", marks=pytest.mark.slow)])
 def test_an_exported_file_reads_the_same_pixels(trained, deep, tmp_path, outputs):
     folder, _ = trained
     file = export.main(
