@@ -261,7 +261,7 @@ class Job:
             command = ["-m", "torch.distributed.run", *launcher, *flags, *command]
         own = {"OMP_NUM_THREADS": "1", "THAW_CACHE": str(folder / "cache"), "PYTHONUNBUFFERED": "1"}
         own["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
-        own |= {"TQDM_MININTERVAL": "0", "TQDM_MINITERS": "1"}  # a bar shows every batch
+        own |= {"THAW_PROGRESS": "1", "TQDM_MININTERVAL": "0", "TQDM_MINITERS": "1"}  # a bar shows every batch
         self.command = {"args": [sys.executable, *command], "cwd": folder, "start_new_session": True}
         self.command["env"] = {**os.environ, **own, **dict(plan.environment)}
         self.process = subprocess.Popen(**self.command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)

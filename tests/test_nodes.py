@@ -79,6 +79,7 @@ class Node:
         mark = secrets.token_hex(8)
         self.mark = f"TEST_NODE={mark}"
         env = {**os.environ, "OMP_NUM_THREADS": "1", "THAW_CACHE": str(self.folder / "cache"), "TEST_NODE": mark}
+        env["THAW_PROGRESS"] = "1"
         with open(self._file("out"), "wb") as out, open(self._file("err"), "wb") as err:
             streams = {"stdout": out, "stderr": err, "start_new_session": True}
             self.process = subprocess.Popen(self.command, cwd=self.folder, env={**env, **self.env}, **streams)

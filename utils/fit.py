@@ -1,5 +1,6 @@
 """One epoch of training, and the evaluation of a whole data set."""
 
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -184,8 +185,13 @@ def _reduce_and_check(updater: Updater, ranks: Ranks, meter: Meter, recent: Iter
 
 
 def progress_bar(batches: Any, title: str, visible: bool, begun: int = 0) -> tqdm:
-    """Returns a progress bar over batches, of which an earlier start of the run has done `begun`. Only a terminal shows it."""
+    """Returns a progress bar over batches, of which an earlier start of the run has done `begun`.
+
+    Only a terminal shows it, and a log file if the environment has THAW_PROGRESS=1.
+    """
     hidden = None if visible else True  # None: tqdm hides the bar where standard error is no terminal
+    if os.environ.get("THAW_PROGRESS") == "1":
+        hidden = not visible
     return tqdm(batches, title, initial=begun, total=len(batches), dynamic_ncols=True, leave=False, disable=hidden)
 
 

@@ -155,7 +155,9 @@ def run_convert(folder: Path) -> None:
     for data in found:
         check_annotations(data)
         order = sorted if target.suffix == ".json" else tuple  # a COCO file orders classes by their ids
-        if order(data.classes) != order(expected.classes):
+        # A list without boxes is read as a list of YOLO images, whose own class list may be longer.
+        names = data.classes if len(data.labels) else data.classes[: len(expected.classes)]
+        if order(names) != order(expected.classes):
             raise Failure("wrong", f"the classes {expected.classes[:9]} became {data.classes[:9]}")
     images = {}
     for data in found:
