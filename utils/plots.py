@@ -40,8 +40,8 @@ def draw_curves(rows: Sequence[Mapping[str, Any]], path: str | Path, marks: Mapp
     names = list(dict.fromkeys(key for row in rows for key in row))
     panels = {
         "Training losses": [n for n in names if n.startswith("loss")],
-        "Training and validation loss": [n for n in names if n in ("loss", "val_loss")],
-        "Average precision": [n for n in names if n in ("AP", "AP50", "AP75")],
+        "Training and validation loss": [n for n in ("loss", "val_loss") if n in names],
+        "Average precision": [n for n in ("AP", "AP50", "AP75") if n in names],
         "Learning rate": [n for n in names if n.startswith("learning_rate")],
     }
     first, last = (choose(int(row["epoch"]) for row in rows) for choose in (min, max))
