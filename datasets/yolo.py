@@ -130,6 +130,8 @@ def read_yolo_folder(
     own = list(map(label_file, paths))
     if image_root or not any(map(os.path.exists, own)):
         own = [os.path.join(folder, label) for label in _own_labels(folder, images, labels)]
+    else:
+        notes += _labels_elsewhere(folder, paths, own, [os.path.join(root, image) for image in there], labels)
     used = label_folders(paths, own)
     every = label_folders([os.path.join(root, image) for image in there])
     texts = {os.path.dirname(os.path.join(folder, label)): set() for label in labels if not _is_named_otherwise(label)}
@@ -138,6 +140,28 @@ def read_yolo_folder(
         notes += lists.notes(folder)
     found = read_yolo_images(str(folder), paths, lists, classes, bad_boxes, notes, own)
     return listing.noted(found, folder, there, part)
+
+
+def _labels_elsewhere(
+    folder: Path, paths: Sequence[str], own: Sequence[str], every: Iterable[str], labels: Sequence[str]
+) -> list[str]:
+    """Returns a note about label files in `folder` that bear the name of an image without one, and of no other image.
+
+    `own`: the label files of the images `paths`. `every`: the images of all splits. `labels`: the label files in the folder.
+    Raises DataError if there are more of them than label files that are read: these images would become backgrounds."""
+    read = sum(map(os.path.exists, own))
+    alone = {Path(path).stem for path, label in zip(paths, own, strict=True) if not os.path.exists(label)}
+    taken = {*own, *map(label_file, every)}
+    named = [label for label in labels if Path(label).stem in alone and os.path.join(folder, label) not in taken]
+    lost = [label for label in named if not _is_named_otherwise(label) and is_label(folder / label, least=5)]
+    if not lost:
+        return []
+    text = f"label files that are not read, because labels/ or the folder of the image has others: {len(lost)}"
+    shown = f"{text} ({one_line(', '.join(lost[:3]))}{', ...' if len(lost) > 3 else ''})"
+    if len({Path(label).stem for label in lost}) > read:
+        fix = "copy all label files to labels/, or next to their images, with the suffix .txt"
+        raise DataError(f"{folder}: {shown}; only {read} are read: {fix}")
+    return [f"{folder}: {shown}"]
 
 
 def label_folders(images: Iterable[str], labels: Iterable[str] | None = None) -> dict[str, set[str]]:

@@ -5,6 +5,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import cv2
+import numpy as np
 import pytest
 from files import paint, text
 
@@ -207,3 +209,30 @@ def test_images_without_an_xml_file_are_counted_without_those_of_other_splits(tm
     assert not any("without an XML" in note for note in read(str(tmp_path), "train").notes)
     paint(tmp_path / "images" / "c.png")
     assert any("left out: 1" in note and "c.png" in note for note in read(str(tmp_path), "train").notes)
+
+
+def yolo_with_labels_elsewhere(folder: Path, near: dict[int, str], images: int = 6) -> Path:
+    """Writes images, and label files: number of the image -> path of its label file."""
+    (folder / "images").mkdir(parents=True)
+    (folder / "classes.txt").write_text("cat\n", encoding="utf-8")
+    for i in range(images):
+        gray = np.full((30, 40, 3), 40 * i, np.uint8)
+        (folder / f"images/{i}.png").write_bytes(cv2.imencode(".png", gray)[1].tobytes())
+    for name in near.values():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("0 .5 .5 .2 .2\n", encoding="utf-8")
+    return folder
+
+
+@pytest.mark.parametrize("elsewhere", ["batch2/{}.txt", "labels/{}.TXT"])
+def test_yolo_labels_that_would_make_images_backgrounds_are_named_or_an_error(tmp_path, elsewhere):
+    """One label file in the usual place decided where those of all images are."""
+    most = {0: "labels/0.txt"} | {i: elsewhere.format(i) for i in range(1, 6)}
+    with pytest.raises(DataError, match=elsewhere.format(1)):
+        read(str(yolo_with_labels_elsewhere(tmp_path / "most", most)), "train")
+    few = {i: f"labels/{i}.txt" for i in range(5)} | {5: elsewhere.format(5)}
+    data = read(str(yolo_with_labels_elsewhere(tmp_path / "few", few)), "train")
+    assert len(data.labels) == 5 and any(elsewhere.format(5) in note for note in data.notes)
+    usual = {i: f"labels/{i}.txt" for i in range(5)}
+    data = read(str(yolo_with_labels_elsewhere(tmp_path / "usual", usual)), "train")
+    assert not any("not read" in note for note in data.notes)
