@@ -13,19 +13,24 @@ from typing import Any
 import numpy as np
 import torch
 
-from datasets import formats
 from datasets.dataset import DetectionDataset
 from datasets.errors import DataError
+from datasets.formats import annotation_file, read
 from datasets.loader import ValSampler, build_loader
 from datasets.scan import prepare
 from datasets.store import Annotations
-from nets import detector
+from deploy import load
+from deploy.multi_label import MultiLabel
+from deploy.tiled_evaluation import tiled
+from engine import run_folder
+from engine.evaluation import evaluate
 from nets.postprocess import MAX_CANDIDATES
-from utils import distributed, run
-from utils.checkpoint import atomic_write
-from utils.config import ConfigError, check, is_weights, override, require, require_writable, run_script, show, table
-from utils.fit import evaluate
+from report.evaluation_report import write
+from utils import outputs, processes, threads
+from utils.config import ConfigError, check, is_weights, override, require, require_writable, show, table
+from utils.files import atomic_write
 from utils.metrics import BACKEND, COCO_METRICS
+from utils.script import run_script
 
 
 @dataclass(frozen=True)
@@ -69,26 +74,22 @@ CLASS_COLUMNS = ("AP", "AP50", "VOC_AP50", "precision", "recall", "f1", "thresho
 def main(cfg: Config) -> dict:
     """Evaluates a checkpoint, writes the results to a folder and returns the metrics."""
     cfg = check(cfg)
-    require(cfg, LEAST, MOST, {"part": tuple(formats.PARTS)})
+    require(cfg, LEAST, MOST, {"part": tuple(read.PARTS)})
     if cfg.device == "cuda:all":
         raise ConfigError("device=cuda:all is for training: use torchrun, or device=cuda for one GPU")
-    ranks = distributed.start(detector.device_for(cfg.checkpoint, cfg.device))
+    ranks = processes.start(load.device_for(cfg.checkpoint, cfg.device))
     log = print if ranks.is_main else lambda *_: None
-    names = formats.read_classes(cfg.classes) if cfg.classes else None
-    loaded = detector.load(cfg.checkpoint, cfg.model, names, cfg.image_size)
+    names = annotation_file.read_classes(cfg.classes) if cfg.classes else None
+    loaded = load.load(cfg.checkpoint, cfg.model, names, cfg.image_size)
     model, classes, size, trained, path, *_ = loaded
     given, node = {"workers": cfg.workers}, len(ranks.node_ranks)
     if cfg.workers is None:
-        cfg = replace(cfg, workers=distributed.choose_workers(ranks.device, node, node * cfg.batch_size, size))
-    distributed.set_threads(ranks.device, cfg.workers, node)
+        cfg = replace(cfg, workers=threads.choose_workers(ranks.device, node, node * cfg.batch_size, size))
+    threads.set_threads(ranks.device, cfg.workers, node)
     if ranks.is_main:
-        from datasets import outputs
-
         require_writable(f"output={show(cfg.output)}", cfg.output or (path.parent if trained else "runs"))
         outputs.require_evaluation(cfg.output, cfg.data or trained.get("val"))
     if cfg.multi_label:
-        from nets.multi_label import MultiLabel
-
         model = MultiLabel(model)
     about_data = {name: getattr(cfg, name) for name in ("image_root", "bad_boxes", "bad_images")}
     options = trained | {name: value for name, value in about_data.items() if value is not None}
@@ -104,15 +105,15 @@ def main(cfg: Config) -> dict:
     loader = build_loader(DetectionDataset(data, model.letterbox), sampler, cfg.workers, ranks.device.type == "cuda")
     model = model.to(ranks.device, memory_format=torch.channels_last)
     if cfg.tile is not None or cfg.overlap is not None:
-        from nets.tiles import tiled
-
         model, loader = tiled(model, loader, cfg.tile, cfg.overlap)
     limits = {"confidence": cfg.confidence, "nms_iou": cfg.nms_iou, "max_detections": cfg.max_detections}
     metrics = evaluate(model, loader, ranks, **limits)
     if ranks.is_main:
         detections = metrics.pop("detections")
         print(metrics_text(metrics))
-        folder = outputs.open_evaluation(cfg.output) or run.create(path.parent if trained else "runs", "evaluation")
+        folder = outputs.open_evaluation(cfg.output) or run_folder.create(
+            path.parent if trained else "runs", "evaluation"
+        )
         settings = {"checkpoint": str(path), "data": data.source, "images": len(data), "image_size": size}
         settings |= {**limits, "multi_label": cfg.multi_label, "tile": cfg.tile, "overlap": cfg.overlap}
         results = metrics | {"evaluator": BACKEND.name, "settings": settings}
@@ -134,7 +135,7 @@ def open_data(
     Returns (annotations, notes to print)."""
     if source is None:
         raise DataError("data= is missing: an annotation file, COCO JSON, YOLO yaml, or a folder")
-    data = formats.read_validation(config, classes, source, part)
+    data = read.read_validation(config, classes, source, part)
     if len(data) == 0:
         raise DataError(f"{source}: no images in its part {part!r}; part= may be train, val, test or all")
     data, notes = prepare(data, config.get("bad_images") or "error", config.get("bad_boxes") or "drop")
@@ -182,12 +183,10 @@ def analyze(
     folder: Path, data: Annotations, detections: list[dict], results: dict, confidence: float, worst: int, report: bool
 ) -> None:
     """Draws the curves, the confusion matrix and the `worst` images at a confidence; with `report` also writes report.html."""
-    from utils import plots
+    from report import plots  # loads matplotlib
 
     analysis = plots.analyze_errors(folder, data, detections, confidence, worst)
     if report:
-        from datasets.report import write
-
         write(folder / "report.html", data, detections, results, analysis)
 
 

@@ -15,16 +15,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from datasets import formats
-from datasets.annotations import DataError
-from nets import detector
-from nets.agreement import Agreement, Tolerance, compare, nms_thresholds
-from nets.graph import TRANSLATIONS, DetectionGraph, RawGraph
+from datasets import demo
+from datasets.formats import annotation_file, read
+from datasets.formats.annotation_file import DataError
+from deploy import calibration, load
+from deploy.agreement import Agreement, Tolerance, compare, nms_thresholds
+from deploy.int8 import quantize
+from deploy.onnx_graph import TRANSLATIONS, DetectionGraph, RawGraph
+from deploy.onnx_model import OnnxModel, add_metadata
+from engine import environment
 from nets.postprocess import MAX_CANDIDATES
-from utils import distributed, run
-from utils.checkpoint import atomic_write
-from utils.config import ConfigError, check, is_weights, override, require, require_writable, run_script, show, table
+from utils import threads
+from utils.config import ConfigError, check, is_weights, override, require, require_writable, show, table
+from utils.files import atomic_write
 from utils.images import FILL, ImageError, images_under, letterbox, read_image
+from utils.script import run_script
 from utils.value_range import ValueRange
 
 
@@ -77,11 +82,11 @@ def main(cfg: Config) -> Path:
         raise ConfigError("outputs=raw is for converters, which need fixed shapes: no dynamic_size, and a batch_size")
     if missing := [name for name in PACKAGES if find_spec(name) is None]:
         raise ExportError(f"export needs more packages than training: pip install {' '.join(missing)}")
-    classes = formats.read_classes(cfg.classes) if cfg.classes else None
-    loaded = detector.load(cfg.checkpoint, cfg.model, classes, cfg.image_size)
+    classes = annotation_file.read_classes(cfg.classes) if cfg.classes else None
+    loaded = load.load(cfg.checkpoint, cfg.model, classes, cfg.image_size)
     if loaded.path.suffix == ".onnx":
         raise ConfigError(f"checkpoint={cfg.checkpoint} is an exported file; export the checkpoint it was made from")
-    distributed.set_threads(torch.device("cpu"), 0)
+    threads.set_threads(torch.device("cpu"), 0)
     about = description(cfg, loaded)
     output = output_path(cfg.output, loaded)
     images, source = find_images(cfg.images, loaded, cfg.check_images)
@@ -93,16 +98,13 @@ def main(cfg: Config) -> Path:
         file.flush()
         verify(Path(file.name), loaded.model, images)
         if cfg.int8:
-            from datasets import calibration
-            from nets.int8 import quantize
-
             kind = (loaded.config, loaded.classes, loaded.image_size, loaded.model.letterbox, loaded.value_range)
             quantize(Path(file.name), *calibration.read(cfg.train, cfg.val, *kind), cfg.int8_loss)
     print(f"{output}  {output.stat().st_size / 2**20:.1f} MiB")
     return output
 
 
-def description(cfg: Config, loaded: detector.Loaded) -> dict[str, Any]:
+def description(cfg: Config, loaded: load.Loaded) -> dict[str, Any]:
     """The metadata of the file: what a program needs to use it (docs/deploy.md)."""
     return {
         "model": loaded.name,
@@ -119,12 +121,12 @@ def description(cfg: Config, loaded: detector.Loaded) -> dict[str, Any]:
         "nms_iou": cfg.nms_iou,
         "max_detections": cfg.max_detections,
         "half": cfg.half,
-        "code": run.code_digest(Path(__file__).parent),
+        "code": environment.code_digest(Path(__file__).parent),
         "torch": torch.__version__,
     }
 
 
-def output_path(output: str | None, loaded: detector.Loaded) -> Path:
+def output_path(output: str | None, loaded: load.Loaded) -> Path:
     """Returns the file to write: `output`, or one next to the checkpoint, or for official weights in the current folder."""
     usual = loaded.path.with_suffix(".onnx") if loaded.config else Path(f"{loaded.name}.onnx")
     path = usual if output is None else Path(output)
@@ -135,7 +137,7 @@ def output_path(output: str | None, loaded: detector.Loaded) -> Path:
     return path
 
 
-def find_images(folder: str | None, loaded: detector.Loaded, most: int) -> tuple[list[np.ndarray], str]:
+def find_images(folder: str | None, loaded: load.Loaded, most: int) -> tuple[list[np.ndarray], str]:
     """Reads up to `most` images to compare on, uint8 [H, W, 3] BGR, evenly spaced over all; also returns their source."""
     if folder is not None:
         paths = [os.path.join(folder, name) for name in images_under(folder)]
@@ -145,15 +147,13 @@ def find_images(folder: str | None, loaded: detector.Loaded, most: int) -> tuple
     config = loaded.config
     if config.get("val"):
         try:
-            data = formats.read_validation(config, loaded.classes)
+            data = read.read_validation(config, loaded.classes)
             if len(data) == 0:
                 raise DataError(f"{config['val']}: no images")
             paths = [data.path(i) for i in range(len(data))]
             return read_some(paths, most, loaded.value_range), f"images of {config['val']}"
         except (DataError, ImageError, OSError) as error:
             print(f"note: the validation images of the training are missing ({error})")
-    from datasets import demo
-
     return [demo.draw_image(number)[0] for number in range(most)], "drawn images; real ones are better: images=FOLDER"
 
 
@@ -168,8 +168,6 @@ def write(
 ) -> None:
     """Writes a model as an ONNX file. Its batch norms must be folded. It moves to the CPU, and half=true converts it."""
     import onnx
-
-    from nets.onnx import add_metadata
 
     model = (model.half() if about["half"] else model).cpu()
     limits = {name: about[name] for name in ("confidence", "nms_iou")} if about["outputs"] == "detections" else {}
@@ -203,8 +201,6 @@ def write(
 
 def verify(path: Path, model: torch.nn.Module, images: list[np.ndarray]) -> None:
     """Compares the file in onnxruntime with the PyTorch model. Raises ExportError if their detections differ."""
-    from nets.onnx import OnnxModel
-
     exported = OnnxModel(path, model)
     tolerance = HALF if exported.about["half"] else EXACT
     height, width = exported.about["image_size"]

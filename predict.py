@@ -16,15 +16,24 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from datasets import formats
-from nets.detector import Detector, Result
+from datasets.formats.annotation_file import read_classes
+from datasets.formats.read import read_validation
+from deploy import video
+from deploy.detector import Detector, Result
+from deploy.label_files import LabelFiles
+from deploy.results import Results
+from deploy.speed import decoded, measure, speed_table
+from deploy.thresholds import threshold_text
+from engine import run_folder
 from nets.postprocess import MAX_CANDIDATES
 from nets.pretrained import COCO_CATEGORY_IDS, COCO_CLASSES
-from nets.results import Results
-from utils import distributed, run
-from utils.config import ConfigError, brief, check, is_weights, override, require, require_writable, run_script, show
+from report.heatmap import HeatMaps
+from utils import threads
+from utils.config import ConfigError, check, is_weights, override, require, require_writable, show
 from utils.draw import draw_boxes, write_image
 from utils.images import IMAGE_SUFFIXES, READERS, ImageError, batched, images_under, prefetch
+from utils.script import run_script
+from utils.text import brief
 
 Origin = tuple[str, str, int | None]  # of an image: name in the results, path, and number of the frame in a video
 
@@ -73,18 +82,16 @@ def main(cfg: Config) -> Path | None:
     require(cfg, LEAST, MOST, {"labels": (None, *LABELS)})
     if not cfg.speed:
         require_writable(f"output={show(cfg.output)}", cfg.output or "runs")
-    classes = formats.read_classes(cfg.classes) if cfg.classes else None
+    classes = read_classes(cfg.classes) if cfg.classes else None
     limits = {name: getattr(cfg, name) for name in LEAST}
     detector = Detector(cfg.checkpoint, cfg.model, classes, cfg.image_size, cfg.device, **limits)
-    distributed.set_threads(detector.device, 0)
+    threads.set_threads(detector.device, 0)
     size = " x ".join(map(str, detector.image_size))
     given = isinstance(cfg.confidence, float)
     confidence = f", confidence {cfg.confidence:g}" if given else ""
     print(f"{detector.path}: {len(detector.classes)} classes, input {size}{confidence}, {detector.device}")
     if not given:
-        from nets.thresholds import threshold_text
-
-        print(threshold_text(detector))
+        print(threshold_text(detector.loaded, detector.limits["confidence"]))
     stream = cfg.source is not None and is_stream(cfg.source)
     if stream and (cfg.labels or cfg.heatmap):
         raise ConfigError("labels= and heatmap=true are for images: the frames of a video are not kept as files")
@@ -92,18 +99,14 @@ def main(cfg: Config) -> Path | None:
     if stream and not is_live(cfg.source):
         require_other_folder(cfg.output, Path(cfg.source).parent)
     if cfg.speed:
-        from nets.speed import decoded, measure, speed_table
-
         print(speed_table(measure(detector, decoded(cfg.source, images.values(), detector.read)), cfg.batch_size))
         return None
     writers = {}
     if cfg.labels:
-        from datasets.labels import LabelFiles
-
         model = "/".join(Path(detector.path).parts[-2:])
         writers["labels"] = LabelFiles(cfg.labels, detector.classes, images, model)
     if cfg.heatmap:
-        writers["heatmaps"] = detector.model.heatmaps(detector.image_size, detector.classes)
+        writers["heatmaps"] = HeatMaps(detector.model, detector.image_size, detector.classes)
     if cfg.output and os.path.isdir(cfg.output) and os.listdir(cfg.output):
         print(f"{cfg.output} is not empty: files with the same names are replaced")
     ids = COCO_CATEGORY_IDS if detector.classes == COCO_CLASSES else range(len(detector.classes))
@@ -169,14 +172,14 @@ def validation_images(detector: Detector) -> list[str]:
     """Paths of the first validation images of the training."""
     if not detector.config.get("val"):
         raise ValueError("source= is missing: an image, a folder, a pattern, a video or a camera number")
-    data = formats.read_validation(detector.config, detector.classes)
+    data = read_validation(detector.config, detector.classes)
     return [data.path(i) for i in range(min(len(data), EXAMPLES))]
 
 
 def open_output(output: str | None) -> Path:
     """Creates the output folder: that of the user, or a new one in runs."""
     if output is None:
-        return run.create("runs", "predict")
+        return run_folder.create("runs", "predict")
     folder = Path(output)
     folder.mkdir(parents=True, exist_ok=True)
     return folder
@@ -213,8 +216,6 @@ def predict_images(detector: Detector, images: dict[str, str], results: Results,
 
 def predict_video(detector: Detector, source: str, results: Results, show: bool, save: bool) -> None:
     """Predicts every frame of a video or camera and writes them as one video."""
-    from nets import video
-
     live, capture = is_live(source), video.open_video(source)
     name = f"camera{source}" if live and source.isdecimal() else Path(source).name
     announced, rate = video.length(capture), video.rate(capture)
@@ -266,8 +267,6 @@ def predict_all(
             results.unread.append(f"{origin[1]}: detected, but not drawn ({error})")
         return image
 
-    if wait is not None:
-        from nets import video
     with bar, closing(prefetch(finish, detected(), BEHIND if wait is None else 0)) as finished:
         for image in finished:
             bar.update()

@@ -3,6 +3,8 @@
 import os
 import sys
 
+from utils import threads
+
 # Before torch is imported: threads that wait in a busy loop starve each other when other programs need the cores.
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 os.environ["THAW_PROCESS"] = f"{os.getpid()} {os.getppid()}"  # torchrun may be killed while this process starts
@@ -21,24 +23,21 @@ import nets
 from datasets.dataset import DetectionDataset, source_digest
 from datasets.loader import Loader, TrainSampler, ValSampler, build_loader
 from datasets.mosaic import Augment
-from datasets.sources import Annotations, is_demo, val_source, val_text
-from utils import distributed, resume, summary
-from utils.config import MAX_SEED, ConfigError, check, override, require, require_writable, run_script, show, table
-from utils.distributed import Interrupted, Ranks, StopSignal
-from utils.fit import (
-    Meter,
-    NonFiniteLoss,
-    accelerate,
-    epoch_progress,
-    epoch_row,
-    epoch_text,
-    evaluate,
-    evaluation_row,
-    fit_one_epoch,
-    validate,
-)
-from utils.optim import CHOSEN, EMA, Plan, Schedule, Updater, build_optimizer, choose, enough_epochs, likeness
-from utils.run import Run, check_name, code_digest, create, open_run
+from datasets.sources import Annotations, is_demo, read_train_and_val, val_source, val_text
+from engine import gpu_memory, resume, summary
+from engine.environment import code_digest
+from engine.epoch import Meter, NonFiniteLoss, accelerate, epoch_progress, epoch_row, epoch_text, fit_one_epoch
+from engine.evaluation import evaluate, evaluation_row, validate
+from engine.gpu_memory import MOST_IMAGES, hardware_warnings, less_memory
+from engine.optimizer import EMA, Updater, build_optimizer
+from engine.parallel import compile_forward, wrap
+from engine.run_folder import Run, check_name, create, open_run
+from engine.schedule import CHOSEN, Plan, Schedule, choose, enough_epochs, likeness
+from utils import processes
+from utils.config import MAX_SEED, ConfigError, check, override, require, require_writable, show, table
+from utils.processes import Interrupted, Ranks
+from utils.script import run_script
+from utils.signals import StopSignal
 
 
 @dataclass(frozen=True)
@@ -151,10 +150,10 @@ def main(cfg: Config, extra_augment: Callable = extra_augment, on_row: Callable 
     cfg = checked(cfg)
     given = {name: getattr(cfg, name) for name in (*CHOSEN, "image_size", "workers")}
     cfg = replace(cfg, image_size=cfg.image_size or nets.official_size(cfg.model))
-    ranks = distributed.start(cfg.device, cfg.timeout_minutes)
+    ranks = processes.start(cfg.device, cfg.timeout_minutes)
     log = print if ranks.is_main else lambda *_: None
     cfg = replace(cfg, workers=loader_workers(cfg, ranks))
-    distributed.set_threads(ranks.device, cfg.workers, len(ranks.node_ranks))
+    threads.set_threads(ranks.device, cfg.workers, len(ranks.node_ranks))
     torch.manual_seed(cfg.seed)
 
     ranks.once_per_node(lambda: require_output(cfg.resume, cfg.output))
@@ -194,8 +193,6 @@ def main(cfg: Config, extra_augment: Callable = extra_augment, on_row: Callable 
     if begun_epoch:
         log(f"resuming {folder} after epoch {state.epoch} and {begun_epoch['batches']} batches")
     if cfg.compile:
-        from utils.wrap import compile_forward
-
         log(compile_forward(model, cfg.multi_scale > 0, ranks, cfg.sync_bn))
     folder = folder or create(cfg.output, cfg.name, ranks)
     cfg = replace(cfg, val=val_source(cfg.val, cfg.train, folder, (train_data, val_data), ranks.is_node_main))
@@ -220,7 +217,7 @@ def main(cfg: Config, extra_augment: Callable = extra_augment, on_row: Callable 
                 frozen = epoch < plan.freeze_epochs
                 if network is None or frozen != model.frozen:
                     model.freeze_backbone(frozen)
-                    network = ranks.wrap(model, cfg.sync_bn)
+                    network = wrap(model, ranks, cfg.sync_bn)
                     loader = train_loader(cfg, train_set, frozen, ranks)
                     network = accelerate(network, loader.batch_sampler, updater, cfg.cuda_graphs, log)
                 loader.batch_sampler.epoch, loader.batch_sampler.start = epoch, meter.batches
@@ -248,8 +245,6 @@ def main(cfg: Config, extra_augment: Callable = extra_augment, on_row: Callable 
         except NonFiniteLoss as error:
             raise SystemExit(error.text(train_data)) from error
         except torch.cuda.OutOfMemoryError as error:
-            from utils.measure import less_memory
-
             raise SystemExit(f"CUDA out of memory: {less_memory(sizes, cfg.accumulate, model.frozen)}") from error
     if state.done(cfg.epochs, cfg.patience):
         log(summary.next_steps(folder, cfg.output, state.best, state.best_epoch))
@@ -293,17 +288,13 @@ def loader_workers(cfg: Config, ranks: Ranks) -> int:
         return cfg.workers
     images = max(cfg.batch_size, cfg.freeze_batch_size * bool(cfg.freeze_epochs))
     if images == 0:  # a batch that will be chosen to fill the GPUs
-        from utils.measure import MOST_IMAGES
-
         images = MOST_IMAGES * ranks.world_size
     node = len(ranks.node_ranks)
-    return distributed.choose_workers(ranks.device, node, -(-images * node // ranks.world_size), cfg.image_size)
+    return threads.choose_workers(ranks.device, node, -(-images * node // ranks.world_size), cfg.image_size)
 
 
 def read_data(cfg: Config, log: Callable) -> tuple[Annotations, Annotations]:
     """Reads and checks the training and the validation data. Draws the demo data set if it is missing."""
-    from datasets.train_val import read_train_and_val
-
     options = (cfg.classes, cfg.merge, cfg.image_root, cfg.bad_boxes, cfg.bad_images)
     return read_train_and_val(cfg.train, cfg.val, cfg.split_seed, *options, log)
 
@@ -337,7 +328,7 @@ def evaluate_initial(
 ) -> tuple[dict[str, Any], float]:
     """Evaluates initial weights that were trained on classes of the data. Returns the row of epoch 0, and their likeness.
 
-    The row is empty for other weights. For the likeness see `utils.optim.likeness`; it is 0 unless the weights are official.
+    The row is empty for other weights. For the likeness see `engine.schedule.likeness`; it is 0 unless the weights are official.
     """
     if pretraining is None or pretraining.known == 0:
         return {}, 0.0
@@ -352,16 +343,14 @@ def fit_to_memory(cfg: Config, model, data: Annotations, saved: dict | None, ran
     sizes = {"freeze_batch_size": cfg.freeze_batch_size, "batch_size": cfg.batch_size}
     if not on_gpu and all(sizes.values()):
         return sizes, 0
-    from utils import measure
-
     largest = tuple(round(side * (1 + cfg.multi_scale) / 32) * 32 for side in cfg.image_size)
     boxes = int(np.diff(data.starts).max()) * (4 if cfg.mosaic else 1) * (2 if cfg.mixup else 1)
     step = (model, nets.criterion(model), largest, max(boxes, 1), cfg.amp)
-    step_bytes = partial(measure.training_memory, *step, all_gpus=ranks.all_gpus)
+    step_bytes = partial(gpu_memory.training_memory, *step, all_gpus=ranks.all_gpus)
     before = dict(zip(sizes, saved["batch_sizes"], strict=True)) if saved else None
-    sizes = measure.choose_batch_sizes(sizes, before, step_bytes, len(data), cfg.accumulate, ranks)
+    sizes = gpu_memory.choose_batch_sizes(sizes, before, step_bytes, len(data), cfg.accumulate, ranks)
     thaws = cfg.freeze_epochs < cfg.epochs or cfg.epochs == 0
-    return sizes, measure.check_thawed_step(step_bytes, sizes, cfg.accumulate, ranks) if on_gpu and thaws else 0
+    return sizes, gpu_memory.check_thawed_step(step_bytes, sizes, cfg.accumulate, ranks) if on_gpu and thaws else 0
 
 
 def build_updater(cfg: Config, model: nets.DetectionModel, plan: Plan, chosen: dict[str, float]) -> Updater:
@@ -400,8 +389,6 @@ def train_loader(cfg: Config, dataset: DetectionDataset, frozen: bool, ranks: Ra
 
 def log_summary(cfg: Config, model, train, val, updater: Updater, step_bytes: int, ranks: Ranks, log: Callable) -> None:
     """Logs what the run will do: model, data, and warnings."""
-    from utils.measure import hardware_warnings
-
     log(summary.model_text(model, cfg.model, cfg.image_size, updater.schedule.plan))
     log(summary.data_text(train, val))
     schedule = summary.schedule_warnings(cfg.epochs, cfg.freeze_epochs, cfg.no_aug_epochs, cfg.weights)

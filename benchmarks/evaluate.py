@@ -24,13 +24,14 @@ import torch
 import nets
 from benchmarks.table import machine
 from datasets.dataset import DetectionDataset
-from datasets.formats import read
+from datasets.formats.read import read
 from datasets.loader import ValSampler, build_loader
 from datasets.scan import prepare
-from nets import detector
-from utils import fit, metrics
+from deploy import load
+from engine import epoch, evaluation
+from utils import metrics
 from utils.config import override
-from utils.distributed import Ranks
+from utils.processes import Ranks
 
 PARTS = ("data", "network", "loss", "decoding + NMS", "COCO results", "metrics")
 CASES = ("trained", "with loss", "untrained", "confident")
@@ -107,7 +108,7 @@ class Timed:
 
 def models(cfg: Config) -> dict[str, torch.nn.Module]:
     """Builds the model of each case."""
-    trained = detector.load(cfg.weights, cfg.model).model
+    trained = load.load(cfg.weights, cfg.model).model
     torch.manual_seed(0)
     untrained, confident = nets.build(cfg.model, trained.num_classes), nets.build(cfg.model, trained.num_classes)
     for predictor in (*confident.head.class_predictors, *confident.head.objectness_predictors):
@@ -120,8 +121,8 @@ def one_evaluation(model, loader, device: torch.device, with_loss: bool) -> tupl
     """Times one evaluation and returns the seconds of each part, and the metrics."""
     clock = Clock(device)
     criterion = clock.timed("loss", nets.criterion(model, torch.ones_like)) if with_loss else None
-    with patch.object(fit, "coco_metrics", clock.timed("metrics", metrics.coco_metrics)):
-        result = fit.evaluate(Timed(clock, model), Timed(clock, loader=loader), Ranks(device=device), criterion)
+    with patch.object(epoch, "coco_metrics", clock.timed("metrics", metrics.coco_metrics)):
+        result = evaluation.evaluate(Timed(clock, model), Timed(clock, loader=loader), Ranks(device=device), criterion)
     return clock.parts(), result
 
 

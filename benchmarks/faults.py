@@ -26,7 +26,7 @@ import torch
 
 from benchmarks import torture
 from benchmarks.torture import Broken, Job, Plan, check_files, contents, differences, draw, run_undisturbed
-from utils.checkpoint import CheckpointError
+from utils.file_checks import CheckpointError
 
 ENOUGH = 40  # failed comparisons after which the program ends
 DISK = 32 * 2**20  # bytes of the disk that is filled

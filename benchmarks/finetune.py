@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import train
 from benchmarks.table import add_row
+from engine.run_folder import runs
 from utils.config import ConfigError, override, show
-from utils.run import runs
 
 RECIPE = {"epochs": 30, "workers": 0}
 # The defaults before November 23, 2026, so that the rows stay comparable.

@@ -21,12 +21,13 @@ import train
 from benchmarks import step
 from datasets import demo
 from datasets.loader import TrainSampler
+from engine.epoch import accelerate
+from engine.evaluation import evaluate
+from engine.gpu_memory import training_memory
+from engine.optimizer import Updater
+from engine.parallel import compile_forward
 from utils.config import show
-from utils.distributed import Ranks
-from utils.fit import accelerate, evaluate
-from utils.measure import training_memory
-from utils.optim import Updater
-from utils.wrap import compile_forward
+from utils.processes import Ranks
 
 ROOT = Path(__file__).parents[1]
 MARGIN = 4.0  # seconds that a part leaves unused: its process has to end, too

@@ -17,12 +17,13 @@ import torch
 
 import nets
 from benchmarks.table import RESULTS, machine
-from nets.detector import Detector, Result
-from nets.heatmap import HeatMaps, nearest
+from deploy.detector import Detector, Result
 from nets.pretrained import COCO_CLASSES
+from report.heatmap import HeatMaps, nearest
 from utils.boxes import pairwise_iou
-from utils.config import ConfigError, override, require, run_script
+from utils.config import ConfigError, override, require
 from utils.images import fit, images_under, letterbox, read_image
+from utils.script import run_script
 
 FRACTION = 0.1  # of the pixels that are blurred
 SIGMA = 20.0  # pixels of the network's input: standard deviation of the blur, and of the noise that draws random areas
@@ -122,10 +123,10 @@ def masks_of(image: np.ndarray, found: Result, trained: HeatMaps, random: HeatMa
 def measure(cfg: Config) -> list[dict[str, float]]:
     """Returns for each image what the score lost by each row of MAPS and by random areas, the score, and the size of the box."""
     detector, rng = Detector(cfg.weights, cfg.model, device="cpu", confidence=LOW), np.random.default_rng(0)
-    trained, random, rows = detector.model.heatmaps(detector.image_size, detector.classes), None, []
+    trained, random, rows = HeatMaps(detector.model, detector.image_size, detector.classes), None, []
     for name in images_under(cfg.images):
         image = as_seen(read_image(str(Path(cfg.images) / name)), detector)
-        random = random or random_model(cfg.model, image).heatmaps(detector.image_size, detector.classes)
+        random = random or HeatMaps(random_model(cfg.model, image), detector.image_size, detector.classes)
         found = Result(*(field[:1] for field in detector(image)[0]))  # the best detection
         if not len(found.scores) or found.scores[0] < cfg.confidence:
             continue

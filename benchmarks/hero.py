@@ -12,7 +12,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from nets.detector import Detector
+from deploy.detector import Detector
 from utils.draw import PAPER, draw_boxes
 from utils.images import read_image
 

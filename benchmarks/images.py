@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from datasets import demo
-from datasets.annotations import Sample
+from datasets.formats.annotation_file import Sample
 from datasets.mosaic import Augment, make_sample
 from utils.draw import contact_sheet, draw_boxes, write_image
 

@@ -24,9 +24,8 @@ import torch
 import export
 import nets
 from benchmarks.table import RESULTS, machine
-from datasets import calibration
-from nets import int8
-from nets.onnx import OnnxModel
+from deploy import calibration, int8
+from deploy.onnx_model import OnnxModel
 from utils.config import override
 from utils.images import images_under, letterbox, read_image
 

@@ -25,10 +25,13 @@ from benchmarks.small_data import append
 from benchmarks.small_data_recipes import DATA, sources
 from benchmarks.small_data_run import Job, in_own_process
 from benchmarks.table import RESULTS, machine
+from engine.environment import environment
+from engine.run_folder import runs
+from engine.schedule import GENTLE, usual_rate
+from nets import SGDDefaults
 from utils import checkpoint
-from utils.config import ConfigError, override, run_script
-from utils.optim import GENTLE, SGDDefaults, usual_rate
-from utils.run import environment, runs
+from utils.config import ConfigError, override
+from utils.script import run_script
 
 USUAL = usual_rate("adamw", SGDDefaults())
 RATES = {"default": None, "usual": USUAL, "lowest": USUAL * GENTLE}  # constant learning_rate

@@ -62,8 +62,8 @@ def lay_out(cfg: Config, folder: Path) -> None:
     """Writes the data set: `copies` links to every image in images/, boxes in labels/ (YOLO) and in train.txt."""
     import numpy as np
 
-    from datasets.annotations import annotation_line
-    from datasets.formats import read
+    from datasets.formats.annotation_file import annotation_line
+    from datasets.formats.read import read
     from datasets.scan import clipped_boxes, prepare
     from utils.boxes import xyxy_to_cxcywh
 
@@ -90,7 +90,7 @@ def ours(folder: Path, size: int, recipe: str, memory: str) -> tuple[Callable, C
     """Returns sample(position), collate and the number of samples. With memory="cached" all images are decoded in advance."""
     from datasets.cache import ImageCache
     from datasets.dataset import DetectionDataset, Key, collate, epoch_order
-    from datasets.formats import read
+    from datasets.formats.read import read
     from datasets.mosaic import Augment
     from datasets.scan import prepare
 
@@ -226,7 +226,7 @@ def two_workers(cfg: Config) -> None:
 
     from datasets.cache import ImageCache
     from datasets.dataset import DetectionDataset
-    from datasets.formats import read
+    from datasets.formats.read import read
     from datasets.loader import TrainSampler, build_loader
     from datasets.mosaic import Augment
     from datasets.scan import prepare
@@ -249,7 +249,7 @@ def two_workers(cfg: Config) -> None:
 
 def parse(cfg: Config) -> None:
     """Reads an annotation file and prints the seconds and the peak memory of this process."""
-    from datasets.formats import read
+    from datasets.formats.read import read
 
     before, begin = peak_mb(), time.process_time()
     count = len(read(cfg.data, "train"))

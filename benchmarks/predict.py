@@ -70,7 +70,8 @@ def detector(cfg: Config, model: str, batch: int, images, exported: bool = False
 
     import export
     import nets
-    from nets.detector import Detector, load
+    from deploy.detector import Detector
+    from deploy.load import load
     from utils import checkpoint
 
     size, network = images.shape[-1], nets.build(model, 80)
@@ -136,8 +137,8 @@ def ultralytics(cfg: Config, model: str, batch: int, images, rect: bool = False)
 def whole_video(cfg: Config, how: str, batch: int, images) -> tuple[Predict, object]:
     """A video predicted and written by predict.py. `how`: "threads" (reading and writing in threads) or "sequential"."""
     import predict
-    from nets import video
-    from nets.results import Results
+    from deploy import video
+    from deploy.results import Results
 
     detect, network = detector(cfg, "yolox_nano", batch, images)
 
@@ -231,7 +232,7 @@ def lay_out(cfg: Config, folder: Path) -> None:
     import cv2
     import numpy as np
 
-    from nets.video import open_writer
+    from deploy.video import open_writer
 
     paths = sorted(Path(cfg.data).glob("*.jpg"))[: cfg.images]
     for path in paths:

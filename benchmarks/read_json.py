@@ -18,12 +18,13 @@ from utils.config import override
 HEAD = """# Reading a large COCO JSON
 
 `python -m benchmarks.read_json` writes a COCO JSON with a polygon of 25 points per annotation and empty image files, and reads it
-in a new process: wall and CPU time of `datasets.formats.read`, and the largest resident memory of the process. The targets for
-1,000,000 annotations are 20 s and 1,500 MB. Before the reader was typed, on the same file: 38.8 s of CPU time, 3,280 MB."""
+in a new process: wall and CPU time of `datasets.formats.read.read`, and the largest resident memory of the process.
+The targets for 1,000,000 annotations are 20 s and 1,500 MB.
+Before the reader was typed, on the same file: 38.8 s of CPU time, 3,280 MB."""
 
 READ = """
 import resource, sys, time
-from datasets.formats import read
+from datasets.formats.read import read
 begin, cpu = time.perf_counter(), time.process_time()
 found = read(sys.argv[1], "train")
 seconds, cpu = time.perf_counter() - begin, time.process_time() - cpu

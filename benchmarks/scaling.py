@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from torch import nn
 
 import nets
-from utils.optim import Plan, Schedule
-from utils.summary import gflops
+from engine.schedule import Plan, Schedule
+from engine.summary import gflops
 
 CLASSES = 80
 IMAGES = 16  # per GPU and step

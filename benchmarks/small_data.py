@@ -33,8 +33,9 @@ from benchmarks import small_data_recipes as tables
 from benchmarks.small_data_recipes import constants, overrides, sources
 from benchmarks.small_data_run import Job, attempt, in_own_process
 from benchmarks.table import RESULTS, machine
-from utils.config import ConfigError, override, require, run_script, show
-from utils.run import environment
+from engine.environment import environment
+from utils.config import ConfigError, override, require, show
+from utils.script import run_script
 
 KEY = ("stage", "data", "seed", "recipe", "overrides", "image_size", "epochs")  # columns that identify a run
 COLUMNS = (

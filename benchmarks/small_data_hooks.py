@@ -16,8 +16,8 @@ from torch import nn
 import train
 from datasets.dataset import DetectionDataset
 from datasets.loader import ValSampler, build_loader
+from engine.schedule import REFERENCE_BATCH
 from utils.boxes import pairwise_iou
-from utils.optim import REFERENCE_BATCH
 
 Replacements = dict[str, Callable]
 Hook = tuple  # (function of this module, its settings ...)

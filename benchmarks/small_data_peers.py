@@ -12,10 +12,10 @@ import numpy as np
 import torch
 
 from benchmarks.small_data_run import Job, resident_bytes
-from datasets.labels import yolo_text
 from datasets.scan import clipped_boxes
+from datasets.sources import read_train_and_val
 from datasets.store import Annotations
-from datasets.train_val import read_train_and_val
+from deploy.label_files import yolo_text
 from utils.metrics import coco_metrics, to_coco
 
 SCRIPT = Path(__file__).with_name("small_data_peer.py")

@@ -3,8 +3,8 @@
 from typing import Any, NamedTuple
 
 from benchmarks import small_data_hooks as hook
+from engine.schedule import CHOSEN
 from utils.config import show
-from utils.optim import CHOSEN
 
 
 class DataSet(NamedTuple):

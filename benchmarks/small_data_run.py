@@ -18,7 +18,7 @@ import torch
 
 import train
 from benchmarks.small_data_hooks import Hook, hooked
-from utils.run import runs
+from engine.run_folder import runs
 
 
 class Job(NamedTuple):

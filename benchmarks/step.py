@@ -25,8 +25,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import nets
 from benchmarks.table import machine
+from engine.optimizer import EMA, Updater, build_optimizer
+from engine.schedule import MAX_GRADIENT_NORM, Plan, Schedule
 from utils.config import override
-from utils.optim import EMA, MAX_GRADIENT_NORM, Plan, Schedule, Updater, build_optimizer
 
 PARTS = ("data", "forward", "assignment + loss", "backward", "optimizer + EMA")
 WARM_UP = 2  # rounds that are not measured

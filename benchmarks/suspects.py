@@ -15,13 +15,14 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.table import RESULTS, add_row
-from datasets.formats import read
+from datasets.formats.read import read
 from datasets.scan import clipped_boxes, prepare
 from datasets.store import Annotations
 from tools import suspects
 from tools.disagreement import KINDS, Suspect, rank
 from utils.boxes import area, iou, pairwise_iou
-from utils.config import ConfigError, override, require, run_script, show
+from utils.config import ConfigError, override, require, show
+from utils.script import run_script
 
 FRACTION = 0.05  # of the labels are corrupted
 FIRST = 50  # suspects in which precision is measured; as many as are corrupted, if these are fewer

@@ -20,11 +20,11 @@ import cv2
 import numpy as np
 
 from benchmarks.table import RESULTS, machine
-from datasets.formats import read
+from datasets.formats.read import read
 from datasets.scan import clipped_boxes, prepare
 from datasets.store import Annotations, Packer
-from nets.detector import Detector, Result
-from nets.tiles import Tiles
+from deploy.detector import Detector, Result
+from deploy.tiles import Tiles
 from utils.config import override
 from utils.draw import color_of, draw_labeled
 from utils.images import read_image

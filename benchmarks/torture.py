@@ -27,6 +27,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from utils import file_checks
+
 os.environ["THAW_PROCESS"] = f"{os.getpid()} {os.getppid()}"  # torchrun may be killed while this process starts
 
 import cv2
@@ -213,8 +215,8 @@ def train_slowly(words: list[str]) -> None:
     import tiny
 
     import train
-    from utils.distributed import StopSignal
-    from utils.optim import Updater
+    from engine.optimizer import Updater
+    from utils.signals import StopSignal
 
     def slow(function: Callable) -> Callable:
         def sleeping(*args, **kwargs):
@@ -448,7 +450,7 @@ def one_run(folder: Path, output: Path, plan: Plan, rng: random.Random, outcome:
                 job = restart(job, folder, plan)
         job.wait("the end", lambda: False)
         return tuple(missed), finished(job)
-    except (Broken, checkpoint.CheckpointError) as error:
+    except (Broken, file_checks.CheckpointError) as error:
         raise Broken(f"seed={outcome.seed}, {output}, {' '.join(plan.constants)}: {error}\n{job.text()}") from None
     finally:
         job.end()

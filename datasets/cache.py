@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from datasets.scan import file_stamp
-from utils.config import cache_folder, make_cache_folder
+from utils.files import cache_folder, make_cache_folder
 from utils.images import read_reduced
 from utils.value_range import ValueRange
 

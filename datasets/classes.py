@@ -1,6 +1,5 @@
 """Selects, orders and merges the classes of annotations, and joins the parts of a data set."""
 
-import difflib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -9,10 +8,8 @@ from itertools import count
 import numpy as np
 
 from datasets.errors import DataError
-from datasets.store import Annotations, Classes, Strings, brief
-from utils.config import check_class_names, clean_name
-
-MAX_HINTS = 2000  # classes among which the nearest name is looked for
+from datasets.store import Annotations, Classes, Strings, brief, unknown_class
+from utils.text import check_class_names, clean_name
 
 
 def parse_merge(text: str | None) -> dict[str, str]:
@@ -62,13 +59,6 @@ def choose_classes(
     category_ids = [ids[name] if name in ids else next(new_ids) for name in final]
     data = replace(data, labels=labels).keep_boxes(labels >= 0)
     return replace(data, classes=final, category_ids=np.array(category_ids, np.int64), notes=tuple(notes))
-
-
-def unknown_class(name: str, classes: tuple[str, ...], hint: bool = True) -> str:
-    """Returns the message for a class that is not in `classes`. `hint`: with the nearest name, which takes its time."""
-    near = difflib.get_close_matches(name, classes, n=1) if hint and len(classes) <= MAX_HINTS else []
-    fix = f"did you mean {near[0]!r}? Rename it in the data" if near else "rename it in the data"
-    return f"class {name!r} is not in the list of classes {brief(classes)}; {fix}, or add it to the file of classes="
 
 
 def similar_names(names: Iterable[str]) -> list[list[str]]:

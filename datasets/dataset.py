@@ -11,12 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from datasets import slots
-from datasets.annotations import Annotations, Sample
+from datasets import shared_memory
 from datasets.cache import ImageCache
+from datasets.formats.annotation_file import Sample
 from datasets.mosaic import MIXUP_SCALE, Augment, make_sample
-from utils.config import brief
+from datasets.store import Annotations
 from utils.images import boxes_to_input, letterbox, read_image
+from utils.text import brief
 
 NO_IMAGE = -1  # index of the placeholder in a batch without images
 PARTNER_REACH = 256  # how far apart the images of a mosaic are at most in the epoch's order: a small cache holds them
@@ -57,7 +58,7 @@ class Batch(NamedTuple):
 
     def __reduce__(self):
         """Pickles for another process: only the images use shared memory, because every shared tensor costs a round trip."""
-        return _batch_of, (slots.pack(self.images.permute(0, 2, 3, 1)), *(x.numpy() for x in self[1:]))
+        return _batch_of, (shared_memory.pack(self.images.permute(0, 2, 3, 1)), *(x.numpy() for x in self[1:]))
 
     def pin_memory(self):
         """Returns a copy in page-locked memory, from which a GPU copies without waiting."""
@@ -71,7 +72,7 @@ class Batch(NamedTuple):
 
 
 def _batch_of(images: tuple, *others: np.ndarray) -> Batch:
-    return Batch(slots.unpack(*images).permute(0, 3, 1, 2), *map(torch.from_numpy, others))
+    return Batch(shared_memory.unpack(*images).permute(0, 3, 1, 2), *map(torch.from_numpy, others))
 
 
 @lru_cache(maxsize=4)
@@ -99,10 +100,9 @@ class DetectionDataset(torch.utils.data.Dataset):
 
     @cached_property
     def repeats(self):
-        """Returns the `datasets.repeat.Repeats` of the images, or None if all are drawn equally often."""
+        """Returns the `datasets.dataset.Repeats` of the images, or None if all are drawn equally often."""
         if not self.repeat:
             return None
-        from datasets.repeat import repeats_of
 
         return repeats_of(self.annotations, self.repeat)
 
@@ -215,7 +215,38 @@ def collate(items: list[Item]) -> Batch:
     for b, item in enumerate(items):
         boxes[b, : len(item.boxes)] = torch.from_numpy(item.boxes)
         labels[b, : len(item.labels)] = torch.from_numpy(item.labels)
-    images = slots.stack([item.image for item in items]) if items else torch.zeros(0, height, width, 3).byte()
+    images = shared_memory.stack([item.image for item in items]) if items else torch.zeros(0, height, width, 3).byte()
     ids = torch.tensor([item.index for item in items], dtype=torch.int64)
     transforms = torch.from_numpy(np.array([item.transform for item in items], np.float32).reshape(-1, 5))
     return Batch(images.permute(0, 3, 1, 2), boxes, labels, ids, transforms)
+
+
+@dataclass(frozen=True, eq=False)  # hashed by identity, for the cache of dataset.epoch_order
+class Repeats:
+    """Repeat-factor sampling (Gupta et al. 2019, LVIS, section 4.2) with the length of an epoch unchanged."""
+
+    factors: np.ndarray  # float64 [N] of each image, at least 1
+
+    def draw(self, rng: np.random.Generator) -> np.ndarray:
+        """Draws N images: image i is there `N * factors[i] / sum(factors)` times, rounded up or down at random.
+
+        Systematic sampling: the expected counts, in random order, divide a line of length N, and the N points
+        u, u + 1, ... fall on it. So every count has exactly its expectation, and no image repeats without need.
+        """
+        images = rng.permutation(len(self.factors))
+        ends = np.cumsum(self.factors[images])
+        ends *= len(ends) / ends[-1]
+        ends[-1] = len(ends)  # exactly, so that there are N points
+        counts = np.diff(np.floor(ends + rng.random()), prepend=0).astype(np.int64)
+        return rng.permutation(np.repeat(images, counts))
+
+
+def repeats_of(data: Annotations, threshold: float) -> Repeats | None:
+    """Returns the repeat factors of the images: the largest `max(1, sqrt(threshold / f))` of the classes in an image.
+
+    `f` is the fraction of images with a box of the class. Without boxes the factor is 1. None if all factors are 1."""
+    frequency = data.images_per_class().clip(1) / len(data)
+    of_class = np.sqrt(threshold / frequency).clip(1)
+    factors = np.ones(len(data))
+    np.maximum.at(factors, data.image_of_boxes()[~data.crowd], of_class[data.labels[~data.crowd]])
+    return Repeats(factors) if factors.max() > 1 else None

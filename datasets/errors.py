@@ -5,7 +5,7 @@ import re
 import stat
 from typing import Any, BinaryIO
 
-from utils.config import printable
+from utils.text import printable
 
 # control characters and lone surrogates, except DC80 to DCFF, by which Python writes bytes of file names that are not UTF-8
 _NOT_IN_PATHS = re.compile(r"[\x00-\x1f\x7f\ud800-\udc7f\udd00-\udfff]")

@@ -15,7 +15,7 @@ import numpy as np
 from torch.utils.data import DataLoader
 
 from datasets.dataset import NO_IMAGE, DetectionDataset, Key, collate, epoch_order
-from utils.distributed import end_at_once
+from utils.signals import end_at_once
 
 SIZE_STEP = 32  # the coarsest stride: input sizes are multiples of it
 SIZE_EVERY = 10  # steps between changes of the input size (YOLOX)

@@ -17,16 +17,18 @@ import numpy as np
 from PIL import Image
 from tqdm import tqdm
 
-from datasets.errors import note_dropped
+from datasets.errors import DataError, first_ten, note_dropped, raise_any
 from datasets.store import Annotations
 from utils import images
 from utils.boxes import area, clip
-from utils.config import make_cache_folder
+from utils.files import make_cache_folder
 from utils.value_range import FULL, NO_LIMITS, choose, limits_of, to_8_bits
 
 LEAST = 32  # pixels of the shorter side of the reduced image that is hashed
 FLAT = 0.05  # gray levels; an image in which no wave is stronger shows nothing but noise
 _CACHE_ERRORS = (OSError, sqlite3.Error, UnicodeError)  # a read-only or damaged file, a file name that is not text
+
+BAD_IMAGES = ("error", "skip", "repair")  # values of the constant bad_images
 
 
 class Scan(NamedTuple):
@@ -188,7 +190,7 @@ def prepare(
 ) -> tuple[Annotations, list[str]]:
     """Scans the images and checks the boxes against them -> (annotations with sizes and range of values, lines of report).
 
-    Images that cannot be read are a DataError, or what `bad_images` says (see `bad_images.without_bad`). Boxes wholly outside
+    Images that cannot be read are a DataError, or what `bad_images` says (see `without_bad`). Boxes wholly outside
     their image are an error, or left out with `bad_boxes="drop"`. Boxes partly outside stay as written and are counted."""
     report, found = list(annotations.notes), scan([annotations.path(i) for i in range(len(annotations))])
     source = annotations.source
@@ -202,8 +204,6 @@ def prepare(
         report.append(f"{source}: {text}: {len(differ)}; {example}")
     annotations = replace(annotations, sizes=new, digests=found.digests, limits=found.limits)
     if found.problems or bad_images != "error":
-        from datasets.bad_images import without_bad
-
         annotations, notes = without_bad(annotations, found, bad_images)
         report += notes
     annotations = replace(annotations, value_range=choose(annotations.limits))
@@ -232,3 +232,26 @@ def _check_boxes(annotations: Annotations, bad_boxes: str) -> tuple[Annotations,
     if outside:
         notes.append(f"{annotations.source}: boxes that reach outside their images and are clipped: {outside}")
     return annotations, notes
+
+
+def without_bad(annotations: Annotations, found: Scan, bad_images: str) -> tuple[Annotations, list[str]]:
+    """Returns the annotations without unreadable images, and notes about these. Raises DataError that lists them.
+
+    "skip" leaves them out. "repair" keeps JPEGs that are cut off: what can be decoded of them, and gray for the rest."""
+    if bad_images not in BAD_IMAGES:
+        raise DataError(f'bad_images is {bad_images!r}; it can be "error", "skip" or "repair"')
+    source, repaired, notes = annotations.source, found.cut_off if bad_images == "repair" else set(), []
+    bad = sorted(found.problems.keys() - repaired)
+    lists = [[f"{annotations.where(i)}: {found.problems[i]}" for i in some] for some in (sorted(repaired), bad)]
+    if bad_images != "skip" or len(bad) == len(annotations):
+        fix = 'bad_images="skip" leaves them out'
+        if cut := len(found.cut_off - repaired):
+            fix += f', "repair" uses what can be decoded of {cut} JPEGs that are cut off'
+        fix += "; image_root names the folder of the images" if source.endswith(".json") else ""
+        raise_any(f"{source}: {len(bad)} of {len(annotations)} images cannot be read; {fix}", lists[1])
+    for title, some in zip(
+        ("JPEGs that are cut off, used", "images that cannot be read, left out"), lists, strict=True
+    ):
+        notes += [f"{source}: {title}: {len(some)}\n{first_ten(some)}"] if some else []
+    good = np.setdiff1d(np.arange(len(annotations)), bad)
+    return annotations.select(good) if bad else annotations, notes

@@ -14,16 +14,16 @@ from pathlib import Path
 
 import numpy as np
 
-from datasets import listing
-from datasets.annotations import annotation_line, read_annotation_file
-from datasets.coco import read_coco
 from datasets.errors import DataError
-from datasets.outputs import write_all
+from datasets.formats import listing
+from datasets.formats.annotation_file import annotation_line, read_annotation_file
+from datasets.formats.coco import read_coco
+from datasets.formats.typed_json import open_json
+from datasets.formats.yolo import has_label, label_file
 from datasets.scan import scan
 from datasets.similar import similar_groups
 from datasets.store import Annotations
-from datasets.typed_json import open_json
-from datasets.yolo import has_label, label_file
+from utils.outputs import write_all
 
 PARTS = ("train", "val", "test")
 

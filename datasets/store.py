@@ -1,5 +1,6 @@
 """Annotations of a whole data set in flat arrays, and the packer with which every format reader fills them."""
 
+import difflib
 import hashlib
 import math
 import os
@@ -13,9 +14,11 @@ import numpy as np
 
 from datasets.errors import DataError, NoArea, check_path, note_dropped, raise_any
 from utils.boxes import area, xyxy_to_xywh
-from utils.config import check_class_names, clean_name, printable
 from utils.images import read_image
+from utils.text import check_class_names, clean_name, printable
 from utils.value_range import FULL, ValueRange, are_outside, outside_text
+
+MAX_HINTS = 2000  # classes among which the nearest name is looked for
 
 Classes = tuple[str, ...] | None  # class names; None: those of the data
 Part = tuple[str, ...]  # names of a part, such as ("val", "valid"): the first one that exists counts; (): all parts
@@ -225,8 +228,6 @@ class Packer:
             raise ValueError(self._out_of_range(int(label)))
         index = self._table[int(label)]
         if index < 0:
-            from datasets.classes import unknown_class  # which imports this module
-
             raise ValueError(unknown_class(self._names[int(label)], self._classes, hint=len(self.problems) < 100))
         if not (x2 > x1 and y2 > y1):
             raise NoArea(f"box {x1:g},{y1:g},{x2:g},{y2:g} has no area (x1,y1,x2,y2 with x1 < x2 and y1 < y2)")
@@ -280,3 +281,10 @@ class Packer:
 def brief(names: tuple[str, ...]) -> str:
     """Returns the first ten names, and the number of all."""
     return "(" + ", ".join(names[:10]) + (f", ... {len(names)} in all)" if len(names) > 10 else ")")
+
+
+def unknown_class(name: str, classes: tuple[str, ...], hint: bool = True) -> str:
+    """Returns the message for a class that is not in `classes`. `hint`: with the nearest name, which takes its time."""
+    near = difflib.get_close_matches(name, classes, n=1) if hint and len(classes) <= MAX_HINTS else []
+    fix = f"did you mean {near[0]!r}? Rename it in the data" if near else "rename it in the data"
+    return f"class {name!r} is not in the list of classes {brief(classes)}; {fix}, or add it to the file of classes="

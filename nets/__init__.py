@@ -6,15 +6,25 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
-from nets import names, pretrained, yolov9, yolox
+from nets import official_names, pretrained, yolov9, yolox
 from nets.losses import YOLOv9Criterion, YOLOXCriterion, local_normalizer
+from nets.matching import load_matching
 from nets.model import DetectionModel
 from nets.pretrained import OfficialFile
-from utils import checkpoint
-from utils.distributed import Ranks
-from utils.optim import SGDDefaults
+from nets.weights import class_rows, fetch, read
+from utils.file_checks import CheckpointError, fitting
+from utils.processes import Ranks
+
+
+class SGDDefaults(NamedTuple):
+    """The defaults of SGD that depend on the model family."""
+
+    factor: float = 1.0  # of the learning rate of YOLOX, and divisor of its weight decay
+    clip_from_scratch: bool = False  # clips gradients without pretrained weights, too
+    max_images: float = math.inf  # images per step above which the learning rate grows no further
 
 
 class Family(NamedTuple):
@@ -33,8 +43,10 @@ MAX_WIDTH = 4096  # channels of a layer that `build` takes from a file
 V9_SGD = SGDDefaults(factor=16.0, clip_from_scratch=True, max_images=64)  # see YOLOv9Criterion
 
 MODELS = {
-    "yolox": Family(yolox.YOLOX, yolox.SIZES, YOLOXCriterion, pretrained.YOLOX_FILES, names.of_yolox),
-    "yolov9": Family(yolov9.YOLOv9, yolov9.SIZES, YOLOv9Criterion, pretrained.YOLOV9_FILES, names.of_yolov9, V9_SGD),
+    "yolox": Family(yolox.YOLOX, yolox.SIZES, YOLOXCriterion, pretrained.YOLOX_FILES, official_names.of_yolox),
+    "yolov9": Family(
+        yolov9.YOLOv9, yolov9.SIZES, YOLOv9Criterion, pretrained.YOLOV9_FILES, official_names.of_yolov9, V9_SGD
+    ),
 }
 
 
@@ -67,7 +79,7 @@ def build(name: str, num_classes: int, state: Mapping[str, Tensor] | None = None
     family, size = family_of(name)
     options = family.model.options({name: value for name, value in (state or {}).items() if value.ndim})
     if any(not 0 < width <= MAX_WIDTH for width in options.values()):
-        raise checkpoint.CheckpointError(f"the weights do not fit model={name}: they ask for {options}")
+        raise CheckpointError(f"the weights do not fit model={name}: they ask for {options}")
     return family.model(family.sizes[size], num_classes, **options)
 
 
@@ -83,16 +95,12 @@ def criterion(model: DetectionModel, normalizer: Callable[[Tensor], Tensor] = lo
 
 def fetch_weights(name: str, mirror: str | None = None, option: str = "weights") -> Path:
     """Downloads the official COCO weights of a model once and returns the path; see `weights.fetch`."""
-    from nets.weights import fetch, require_all
-
     family, size = family_of(name)
     return fetch(name, family.weights.get(size), mirror, verify=partial(require_all, name), option=option)
 
 
 def read_weights(path: str | Path, name: str):
     """Reads a weights file and returns a `weights.Weights`: a state dict with our tensor names, and its classes."""
-    from nets.weights import read
-
     return read(path, family_of(name)[0].rename)
 
 
@@ -140,9 +148,6 @@ def build_pretrained(
             model = build(name, len(classes))
         else:
             log(f"weights    {path}")
-            from nets.matching import load_matching
-            from utils.validate import fitting
-
             file = read_weights(path, name)
             with fitting(path):
                 model = build(name, len(classes), file.state)
@@ -175,8 +180,36 @@ def _weights_file(name: str, weights: str | None, log: Callable[[str], None], op
 
 def check_size(size: tuple[int, int]) -> tuple[int, int]:
     """Returns the input height and width. Raises ValueError, with the nearest valid size, unless both are 32, 64, ... 8192."""
-    if any(side < 32 or side % 32 or side > 8192 for side in size):  # as utils/validate.py
+    if any(side < 32 or side % 32 or side > 8192 for side in size):  # as utils/file_checks.py
         nearest = ",".join(str(min(max(round(side / 32), 1), 256) * 32) for side in size)
         must = f"height and width must be multiples of 32 up to 8192, such as {nearest}"
         raise ValueError(f"image_size={size[0]},{size[1]}: {must}")
     return size
+
+
+def load_official(path: Path, model: str, classes: Sequence[str] | None) -> tuple[torch.nn.Module, tuple[str, ...]]:
+    """Loads weights of other programs, with all their classes or with the rows of `classes`. Raises ValueError.
+
+    Returns the model and its classes.
+    """
+    state, names, _ = read_weights(path, model)
+    rows = class_rows(state)
+    wanted = tuple(classes or names or ())
+    if not wanted:
+        raise ValueError(f"{path} predicts {rows} classes without their names: give classes=FILE, one name per line")
+    known = names and len(pretrained.shared_classes(names, wanted)) == len(wanted)
+    if not known and len(wanted) != rows:
+        raise ValueError(f"{path} predicts {rows} classes, classes= has {len(wanted)} names, and not all are COCO's")
+    network = build(model, len(wanted), state)
+    network.clips = False
+    with fitting(path):
+        state, _ = pretrained.adapt_classes(state, names if known else None, wanted, network)
+        load_matching(network, state).require(backbone=1.0, neck=1.0, head=1.0)
+    return network, wanted
+
+
+def require_all(name: str, path: Path) -> None:
+    """Raises ValueError unless a file has all tensors of the model `name`, for COCO's classes, with finite values."""
+    state, classes, _ = read_weights(path, name)
+    model = build(name, len(classes or ()), state)
+    load_matching(model, state).require(backbone=1.0, neck=1.0, head=1.0)

@@ -6,7 +6,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from utils.checkpoint import CheckpointError, refuse_non_finite, strip
+from utils.checkpoint import strip
+from utils.file_checks import CheckpointError, refuse_non_finite
 
 
 @dataclass(frozen=True)

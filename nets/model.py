@@ -1,6 +1,6 @@
 """The base class of all detection models: freezing, prediction, fusing layers for inference."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor, nn
@@ -58,18 +58,6 @@ class DetectionModel(nn.Module):
             if hasattr(module, "fuse"):
                 module.fuse()
         return self.eval()
-
-    def write_card(self, *run) -> None:
-        """Writes the model card of a run into its folder; see `card.write`."""
-        from nets import card
-
-        card.write(self, *run)
-
-    def heatmaps(self, image_size: tuple[int, int], classes: Sequence[str]):
-        """Returns a `heatmap.HeatMaps`: it draws the pixels that a detection depends on."""
-        from nets.heatmap import HeatMaps
-
-        return HeatMaps(self, image_size, classes)
 
     def detections(self, predictions, image_size: tuple[int, int], transforms: Tensor, **limits) -> list[Detections]:
         """Turns predictions into detections per image, with boxes in pixels of the original image, clipped to it if `clips`.

@@ -3,7 +3,7 @@
 import hashlib
 import http.client
 import urllib.request
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,11 +12,10 @@ from torch import Tensor
 from tqdm import tqdm
 
 from nets import pretrained
-from nets.matching import load_matching
 from nets.pretrained import COCO_CLASSES, OfficialFile, PretrainedError
-from utils import checkpoint
-from utils.checkpoint import atomic_write
-from utils.config import cache_folder, make_cache_folder
+from utils import checkpoint, file_checks
+from utils.file_checks import validated
+from utils.files import atomic_write, cache_folder, make_cache_folder
 
 OTHERS = {  # option of the caller that asks for official weights -> what else it may be
     "weights": "weights=FILE, weights=none or a mirror, weights=https://HOST",
@@ -120,7 +119,7 @@ def read(path: str | Path, rename: Callable[[str], str | None]) -> Weights:
     """
     try:
         contents = checkpoint.read(path)
-    except checkpoint.CheckpointError as error:
+    except file_checks.CheckpointError as error:
         raise PretrainedError(f"weights={path}: {error}") from error
     parts = contents if isinstance(contents, dict) else {}
     state = parts.get("model", parts.get("state_dict", parts))
@@ -135,12 +134,10 @@ def read(path: str | Path, rename: Callable[[str], str | None]) -> Weights:
     state = {rename(str(name)): value for name, value in state.items() if isinstance(value, Tensor)}
     state.pop(None, None)  # tensors that our model does not have
     if parts.get("classes"):
-        from utils.validate import validated
-
         try:
             classes = tuple(validated({"classes": parts["classes"]}, path, "checkpoint")["classes"])
             return Weights(state, classes, official=False)
-        except checkpoint.CheckpointError as error:
+        except file_checks.CheckpointError as error:
             raise PretrainedError(f"weights={error}") from error
     deviation = input_std(state)
     if deviation is not None and deviation < MIN_INPUT_STD:
@@ -150,30 +147,6 @@ def read(path: str | Path, rename: Callable[[str], str | None]) -> Weights:
         )
     official = class_rows(state) == len(COCO_CLASSES)
     return Weights(state, COCO_CLASSES if official else None, official)
-
-
-def load_official(path: Path, model: str, classes: Sequence[str] | None) -> tuple[torch.nn.Module, tuple[str, ...]]:
-    """Loads weights of other programs, with all their classes or with the rows of `classes`. Raises ValueError.
-
-    Returns the model and its classes.
-    """
-    import nets
-    from utils.validate import fitting
-
-    state, names, _ = nets.read_weights(path, model)
-    rows = class_rows(state)
-    wanted = tuple(classes or names or ())
-    if not wanted:
-        raise ValueError(f"{path} predicts {rows} classes without their names: give classes=FILE, one name per line")
-    known = names and len(pretrained.shared_classes(names, wanted)) == len(wanted)
-    if not known and len(wanted) != rows:
-        raise ValueError(f"{path} predicts {rows} classes, classes= has {len(wanted)} names, and not all are COCO's")
-    network = nets.build(model, len(wanted), state)
-    network.clips = False
-    with fitting(path):
-        state, _ = pretrained.adapt_classes(state, names if known else None, wanted, network)
-        load_matching(network, state).require(backbone=1.0, neck=1.0, head=1.0)
-    return network, wanted
 
 
 def class_rows(state: Mapping[str, Tensor]) -> int:
@@ -203,12 +176,3 @@ def input_std(state: Mapping[str, Tensor]) -> float | None:
     filters = weight.double().flatten(1)
     expected = ((filters @ correlation) * filters).sum(1)
     return float((variance.double() / expected.clamp(min=1e-30)).median().sqrt())
-
-
-def require_all(name: str, path: Path) -> None:
-    """Raises ValueError unless a file has all tensors of the model `name`, for COCO's classes, with finite values."""
-    import nets
-
-    state, classes, _ = nets.read_weights(path, name)
-    model = nets.build(name, len(classes or ()), state)
-    load_matching(model, state).require(backbone=1.0, neck=1.0, head=1.0)

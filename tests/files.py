@@ -7,7 +7,7 @@ from typing import Any
 import cv2
 import numpy as np
 
-from datasets.annotations import Annotations
+from datasets.formats.annotation_file import Annotations
 
 
 def paint(path: Path, width: int = 40, height: int = 20) -> Path:

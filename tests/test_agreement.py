@@ -1,9 +1,9 @@
-"""nets/agreement.py: differences that rounding can cause are accepted, all others are reported."""
+"""deploy/agreement.py: differences that rounding can cause are accepted, all others are reported."""
 
 import numpy as np
 import pytest
 
-from nets.agreement import Tolerance, compare, nms_thresholds
+from deploy.agreement import Tolerance, compare, nms_thresholds
 
 EXACT = Tolerance(0.5, 1e-3, 1e-3, 0.0)
 BOX = (10.0, 20.0, 50.0, 60.0)

@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datasets.annotations import Annotations, DataError, annotation_line, read_annotation_file, split_line, text_lines
+from datasets.formats.annotation_file import (
+    Annotations,
+    DataError,
+    annotation_line,
+    read_annotation_file,
+    split_line,
+    text_lines,
+)
 
 NAMES = ("cat", "dog")
 

@@ -11,9 +11,9 @@ import pytest
 from painted import assert_under_its_box, painted_sample
 
 import datasets.cache
-from datasets.annotations import annotation_line, read_annotation_file
 from datasets.cache import ImageCache
 from datasets.dataset import DetectionDataset, Key
+from datasets.formats.annotation_file import annotation_line, read_annotation_file
 from datasets.mosaic import Augment
 from utils.images import read_image, read_reduced
 

@@ -12,7 +12,7 @@ from small import config, train_quietly
 
 import nets
 import train
-from nets import card
+from engine import model_card
 from utils.checkpoint import load
 
 HOSTILE = [
@@ -80,17 +80,17 @@ def test_the_card_names_no_user_host_and_command_line(run_folder):
 @pytest.mark.parametrize("name", HOSTILE)
 def test_no_name_changes_the_form_of_a_table(name):
     markdown = pytest.importorskip("markdown", reason="markdown, which tensorboard needs, renders the card")
-    lines = card.table(["class", "boxes"], [(name, 1), ("b", 2)], 1)
+    lines = model_card.table(["class", "boxes"], [(name, 1), ("b", 2)], 1)
     shown = markdown.markdown("\n".join(lines), extensions=["tables"])
     cells = re.findall(r"<td[^>]*>(.*?)</td>", shown, re.DOTALL)
-    assert [html.unescape(cell) for cell in cells] == [card.printable(name), "1", "b", "2"]
+    assert [html.unescape(cell) for cell in cells] == [model_card.printable(name), "1", "b", "2"]
     assert not re.search(r"<(?!/?(table|thead|tbody|tr|th|td)\b)", shown)
     assert not re.search(r"https?://|www\.|@\w", lines[-2])  # GitHub turns these into links
 
 
 def test_simple_names_stay_readable():
     for name in ("traffic_light", "dog (small)", "50 %", "a-b.c, d", "鸟", "data/mine/train.txt", "0.0005"):
-        assert card.plain(name) == name
+        assert model_card.plain(name) == name
 
 
 @pytest.mark.parametrize(
@@ -105,27 +105,27 @@ def test_simple_names_stay_readable():
     ],
 )
 def test_licenses_name_the_initial_weights(model, weights, expected):
-    assert expected in "\n".join(card.licenses({"model": model, "weights": weights}))
+    assert expected in "\n".join(model_card.licenses({"model": model, "weights": weights}))
 
 
 def test_authors_and_licenses_are_those_of_the_weights_page():
     rows = tables(text_of(ROOT / "WEIGHTS.md"))[0][1:]
     listed = {(spans(row[0])[0].rpartition("_")[0], row[2].partition(" (")[0], row[3]) for row in rows}
-    assert listed == {(family, *both) for family, both in card.AUTHORS.items()}
-    assert set(card.AUTHORS) == {name for name, family in nets.MODELS.items() if family.weights}
+    assert listed == {(family, *both) for family, both in model_card.AUTHORS.items()}
+    assert set(model_card.AUTHORS) == {name for name, family in nets.MODELS.items() if family.weights}
 
 
 def test_a_run_that_was_not_evaluated_has_a_card_too(demo_images, tmp_path):
     cfg = config(demo_images, tmp_path, epochs=2, evaluate_every=2, save_every=1, patience=0, weights=None)
     seen = []
-    original = card.write
+    original = model_card.write
 
     def write(*parts):
         original(*parts)
         seen.append(text_of(parts[1].folder / "card.md"))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(card, "write", write)
+        patch.setattr(model_card, "write", write)
         train_quietly(cfg)
     assert len(seen) == 2 and "Not evaluated yet." in seen[0] and "COCO metric" in seen[1]
     assert "1 of 2 epochs" in seen[0] and "2 of 2 epochs" in seen[1]

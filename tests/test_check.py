@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from datasets.annotations import DataError
+from datasets.formats.annotation_file import DataError
 from tools.check import check, main, text_of
 from tools.check_page import contact_page
 from tools.check_report import _advice

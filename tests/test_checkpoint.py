@@ -20,8 +20,10 @@ from torch import nn
 
 import train
 from utils import checkpoint
-from utils.checkpoint import CheckpointError, DiskError, atomic_write, load, plain, save, strip
+from utils.checkpoint import DiskError, load, plain, save, strip
 from utils.config import check
+from utils.file_checks import CheckpointError
+from utils.files import atomic_write
 
 ROOT = Path(__file__).parents[1]
 LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="uses Linux limits and signals")
@@ -150,7 +152,8 @@ def test_a_disk_that_fills_up_while_writing_leaves_the_old_file(tmp_path):
     """A limit on the file size makes write() fail halfway, as a full disk does."""
     program = f"""
 import resource, signal, torch
-from utils.checkpoint import save, CheckpointError
+from utils.checkpoint import save
+from utils.file_checks import CheckpointError
 save({str(tmp_path / "last.pt")!r}, {{"model": {{"a": torch.ones(3)}}}})
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))

@@ -7,7 +7,7 @@ import pytest
 from files import boxes, paint, text
 
 from datasets.errors import DataError
-from datasets.formats import read
+from datasets.formats.read import read
 
 NAMES = ("ant", "bee", "cat", "dog", "elk", "fox")
 STUDIO = '{{"categories": [{{"id": 0, "name": "{0}"}}, {{"id": 1, "name": "{1}"}}]}}'

@@ -14,7 +14,7 @@ from pycocotools import mask
 from pycocotools.coco import COCO
 
 from datasets.errors import DataError
-from datasets.formats import read
+from datasets.formats.read import read
 
 
 def image(id_: Any, name: str, **changes: Any) -> dict:

@@ -15,8 +15,10 @@ from small import config, log_of, only_run
 from test_check_page import words_of
 
 import train
-from tools.compare import CUT, main, read_log, read_run, read_runs, table
-from utils import checkpoint, plots
+from report import plots
+from tools.compare import main
+from tools.compared_runs import CUT, read_log, read_run, read_runs, table
+from utils import checkpoint
 
 HOSTILE = "<script>throw 1</script>&\"'猫 onload=alert(1)".replace("/", "∕")
 

@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from utils import config, migration
-from utils.config import ConfigError, check, override, require, require_writable, run_script, show, table
-from utils.distributed import RemoteError
+from utils.config import ConfigError, check, override, require, require_writable, show, table
+from utils.processes import RemoteError
+from utils.script import run_script
 
 ROOT = Path(__file__).parents[1]
 
@@ -428,7 +429,7 @@ def test_a_missing_system_library_is_reported_with_the_fix(tmp_path, words):
 
 
 def test_a_character_that_the_terminal_cannot_show_does_not_end_a_script():
-    program = "from utils.config import run_script; run_script(lambda: print('猫 done'), '', '')"
+    program = "from utils.script import run_script; run_script(lambda: print('猫 done'), '', '')"
     env = {**os.environ, "PYTHONIOENCODING": "cp1252", "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, env=env, capture_output=True, text=True)
     assert done.returncode == 0 and done.stdout.strip() == "? done"
@@ -437,7 +438,7 @@ def test_a_character_that_the_terminal_cannot_show_does_not_end_a_script():
 @pytest.fixture
 def rank_1(monkeypatch, tmp_path):
     """This is rank 1, the second process of a node, under torchrun -> the file in which torchrun expects the error."""
-    monkeypatch.setattr(config, "PAUSE", 0.01)
+    monkeypatch.setattr("utils.script.PAUSE", 0.01)
     file = tmp_path / "error.json"
     for name, value in {"RANK": "1", "LOCAL_RANK": "1", "TORCHELASTIC_ERROR_FILE": str(file)}.items():
         monkeypatch.setenv(name, value)

@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datasets.annotations import DataError
-from datasets.formats import read
+from datasets.formats.annotation_file import DataError
+from datasets.formats.read import read
 from datasets.split import split_groups, train_and_val
 from tools.convert import convert, main
 from utils.config import ConfigError
@@ -264,11 +263,3 @@ def test_main_converts_and_ends_with_the_error(source: Path, tmp_path: Path, cap
     ):
         with pytest.raises(SystemExit, match=message):
             main(words)
-
-
-@pytest.mark.parametrize("name", ["check", "convert"])
-def test_the_old_names_print_the_new_ones(name: str) -> None:
-    """`python -m datasets.check` and `python -m datasets.convert` were the names in earlier versions."""
-    command = [sys.executable, "-m", f"datasets.{name}"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 2 and f"python -m tools.{name}" in done.stderr

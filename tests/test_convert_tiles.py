@@ -7,8 +7,8 @@ import cv2
 import numpy as np
 import pytest
 
-from datasets.annotations import DataError
-from datasets.formats import read
+from datasets.formats.annotation_file import DataError
+from datasets.formats.read import read
 from tools.convert import convert
 from utils.images import read_image
 

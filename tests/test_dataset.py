@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from datasets.annotations import read_annotation_file
 from datasets.dataset import (
     NO_IMAGE,
     PARTNER_REACH,
@@ -21,6 +20,7 @@ from datasets.dataset import (
     epoch_order,
     source_digest,
 )
+from datasets.formats.annotation_file import read_annotation_file
 from datasets.loader import TrainSampler, ValSampler, build_loader
 from datasets.mosaic import Augment
 from datasets.scan import prepare

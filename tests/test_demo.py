@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from datasets import demo
-from datasets.formats import read
+from datasets.formats.read import read
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,8 @@ from lively import lively_checkpoint
 from pages import ROOT, code, text_of
 
 from datasets import demo
+from deploy.detector import Detector
 from export import Config, main
-from nets.detector import Detector
 
 PAGE = text_of(ROOT / "docs/deploy.md")
 

@@ -1,4 +1,4 @@
-"""nets/detector.py: images, paths and batches give the same results, and files are read for what they are."""
+"""deploy/detector.py: images, paths and batches give the same results, and files are read for what they are."""
 
 import json
 import os
@@ -13,12 +13,13 @@ from lively import lively_checkpoint, tiny_checkpoint
 
 import nets
 from datasets.dataset import DetectionDataset
-from datasets.formats import read
+from datasets.formats.read import read
 from datasets.loader import ValSampler, build_loader
-from nets.detector import Detector, Result, load, newest_checkpoint
+from deploy.detector import Detector, Result
+from deploy.load import load, newest_checkpoint
 from nets.pretrained import COCO_CLASSES, PretrainedError
 from utils import checkpoint
-from utils.checkpoint import CheckpointError
+from utils.file_checks import CheckpointError
 from utils.images import ImageError, read_image
 
 LOW = {"confidence": 0.05, "nms_iou": 0.65, "device": "cpu"}

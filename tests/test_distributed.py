@@ -1,4 +1,4 @@
-"""utils/distributed.py and utils/wrap.py: several processes take the steps that one process takes. Gloo on CPUs.
+"""utils/processes.py and engine/parallel.py: several processes take the steps that one process takes. Gloo on CPUs.
 
 Float64 where gradients are compared, so that rounding cannot hide an error. One pair of processes does all quick checks.
 """
@@ -24,17 +24,20 @@ from toys import FAMILIES, make_updater, toy
 
 import nets
 import train
-from datasets import formats
-from datasets.annotations import annotation_line
 from datasets.dataset import DetectionDataset
+from datasets.formats import read
+from datasets.formats.annotation_file import annotation_line
 from datasets.loader import TrainSampler, ValSampler, build_loader
 from datasets.mosaic import Augment
-from utils import distributed, measure, summary, wrap
+from engine import gpu_memory, summary
+from engine.epoch import Meter, fit_one_epoch
+from engine.evaluation import evaluate
+from engine.optimizer import EMA, Updater, build_optimizer
+from engine.parallel import compile_forward, convert_sync_bn, wrap
+from engine.schedule import Plan, Schedule
+from utils import processes, threads
 from utils.config import ConfigError
-from utils.distributed import Ranks, RemoteError, choose_device
-from utils.fit import Meter, evaluate, fit_one_epoch
-from utils.optim import EMA, Plan, Schedule, Updater, build_optimizer
-from utils.wrap import RankMismatchError, compile_forward, convert_sync_bn
+from utils.processes import RankMismatchError, Ranks, RemoteError, choose_device
 
 SIZE = (64, 64)
 TRAININGS = ({"name": "plain"}, {"name": "more", "repeat": 0.9, "val": ".3", "batch_size": 2})  # by two processes
@@ -78,8 +81,8 @@ def gradients(ranks, file, batch_size, frozen, name="tiny_n"):
     """The loss and the gradients of each of the first two steps, and the batch-norm statistics after them."""
     model = network(name)
     model.freeze_backbone(frozen)
-    data = DetectionDataset(formats.read(file, "train"), model.letterbox)
-    wrapped, criterion = ranks.wrap(model), nets.criterion(model, ranks.normalizer)
+    data = DetectionDataset(read.read(file, "train"), model.letterbox)
+    wrapped, criterion = wrap(model, ranks), nets.criterion(model, ranks.normalizer)
     found = []
     for _, batch in zip(range(2), batches(ranks, data, batch_size), strict=False):
         model.zero_grad()
@@ -93,7 +96,7 @@ def gradients(ranks, file, batch_size, frozen, name="tiny_n"):
 def evaluation(ranks, file):
     """All metrics and detections of a model."""
     model = network(dtype=torch.float32)
-    data = DetectionDataset(formats.read(file, "val"), model.letterbox)
+    data = DetectionDataset(read.read(file, "val"), model.letterbox)
     sampler = ValSampler(
         len(data), 1, SIZE, ranks.rank, ranks.world_size
     )  # the bits of an image depend on the batch size
@@ -106,13 +109,13 @@ def statistics_without_sync_bn(ranks, file, batch_size):
 
     The learning rate is 0, so that the means depend on the images alone."""
     model = network(dtype=torch.float32)
-    data = DetectionDataset(formats.read(file, "train"), model.letterbox)
+    data = DetectionDataset(read.read(file, "train"), model.letterbox)
     schedule = Schedule(Plan(10, 0, 10, 10, 4, 4), "constant", 0.0, 0.0, 0, 0)
     updater = Updater(model, build_optimizer("adamw", model, 0.01), schedule, EMA(model, 10))
     model.freeze_backbone(True)
     criterion = nets.criterion(model, ranks.normalizer)
     loader = batches(ranks, data, batch_size)
-    fit_one_epoch(ranks.wrap(model, sync_bn=False), criterion, loader, updater, ranks, Meter())
+    fit_one_epoch(wrap(model, ranks, sync_bn=False), criterion, loader, updater, ranks, Meter())
     found = []
     for _ in range(3):
         pair = [net.get_buffer("neck.0.bn.running_mean").clone() for net in (model, updater.ema.model)]
@@ -138,8 +141,8 @@ def collectives(ranks, folder):
     file = folder / str(ranks.rank) / "last.pt"
     if ranks.is_main:
         file.write_bytes(bytes(range(256)) * 10)
-    wrap.CHUNK = 1000
-    wrap.broadcast_file(ranks, file, 0, wanted=not ranks.is_main)
+    processes.CHUNK = 1000
+    processes.broadcast_file(ranks, file, 0, wanted=not ranks.is_main)
     model = nn.Linear(2, 2)
     nn.init.constant_(model.weight, ranks.rank)
     ranks.broadcast_model(model)
@@ -182,7 +185,7 @@ def rank_of(rank, world_size, ports, folder, work, arguments, configs):
     names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size}
     os.environ.update({name: str(value) for name, value in names.items()}, MASTER_ADDR="127.0.0.1")
     os.environ["MASTER_PORT"] = str(ports[0])
-    ranks = distributed.start("cpu", timeout_minutes=1)
+    ranks = processes.start("cpu", timeout_minutes=1)
     torch.save(work(ranks, *arguments), folder / f"rank{rank}.pt")
     ranks.stop()
     for port, config in zip(ports[1:], configs, strict=True):
@@ -313,7 +316,7 @@ def test_a_training_by_two_processes_logs_what_one_process_logs(folder, two, cha
 
 def test_a_single_process_needs_no_process_group():
     ranks, model = Ranks(), network()
-    assert ranks.wrap(model) is model and ranks.gather({"a": 1}) == [{"a": 1}]
+    assert wrap(model, ranks) is model and ranks.gather({"a": 1}) == [{"a": 1}]
     assert float(ranks.normalizer(torch.tensor(0.0))) == 1
     assert ranks.on_main(lambda: 3) == ranks.once_per_node(lambda: 3) == 3 and ranks.any(True, False) == [True, False]
     ranks.check_same({"batch_size": 4})
@@ -323,7 +326,7 @@ def test_batch_norms_of_a_single_process_on_a_cpu_are_exact():
     """Those of PyTorch are not, in large channels-last tensors: they add up all pixels one after the other in float32."""
     torch.manual_seed(0)
     x = (torch.randn(4, 16, 200, 200) + 3).contiguous(memory_format=torch.channels_last)
-    plain, ours = nn.BatchNorm2d(16), Ranks().wrap(nn.BatchNorm2d(16))
+    plain, ours = nn.BatchNorm2d(16), wrap(nn.BatchNorm2d(16), Ranks())
     exact = nn.BatchNorm2d(16).double()(x.double())
     errors = [float((norm(x) - exact).detach().abs().max()) for norm in (ours, plain)]
     assert errors[0] < 2e-6 and errors[1] > 10 * errors[0]
@@ -379,16 +382,16 @@ def test_idle_gpus_and_cpu_builds_are_reported(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     monkeypatch.delenv("WORLD_SIZE", raising=False)
-    (advice,) = measure.gpu_advice(["train.py", "train=my data"])
+    (advice,) = gpu_memory.gpu_advice(["train.py", "train=my data"])
     assert "torchrun --standalone --nproc_per_node=4 train.py 'train=my data'" in advice and "one in use" in advice
-    (advice,) = measure.gpu_advice(["train.py", "device=cuda:all", "epochs=3"], all_gpus=True)
+    (advice,) = gpu_memory.gpu_advice(["train.py", "device=cuda:all", "epochs=3"], all_gpus=True)
     assert "--nproc_per_node=4 train.py epochs=3 is faster" in advice
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    assert not list(measure.gpu_advice(["train.py"]))
+    assert not list(gpu_memory.gpu_advice(["train.py"]))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.version, "cuda", None)
     monkeypatch.setattr(os.path, "exists", lambda path: "nvidia" in path)
-    assert "the CPU build" in next(measure.gpu_advice([]))
+    assert "the CPU build" in next(gpu_memory.gpu_advice([]))
 
 
 @pytest.fixture
@@ -398,22 +401,22 @@ def eight_cores(monkeypatch):
 
 
 def test_the_network_keeps_its_cores_but_one_for_any_number_of_workers(monkeypatch, eight_cores):
-    threads = []
-    monkeypatch.setattr(torch, "set_num_threads", threads.append)
+    numbers = []
+    monkeypatch.setattr(torch, "set_num_threads", numbers.append)
     for workers in (0, 1, 4, 20):
-        distributed.set_threads(torch.device("cpu"), workers)
-    for processes in (2, 8, 20):
-        distributed.set_threads(torch.device("cpu"), 1, processes)
-    distributed.set_threads(torch.device("cuda"), 4)  # the network is not on the cores
-    assert threads == [8, 7, 7, 7, 3, 1, 1]
+        threads.set_threads(torch.device("cpu"), workers)
+    for count in (2, 8, 20):
+        threads.set_threads(torch.device("cpu"), 1, count)
+    threads.set_threads(torch.device("cuda"), 4)  # the network is not on the cores
+    assert numbers == [8, 7, 7, 7, 3, 1, 1]
 
 
 def test_workers_are_chosen_by_device_and_cores(tmp_path, eight_cores):
-    def chosen(device, processes, folder=tmp_path / "none"):
-        return distributed.choose_workers(torch.device(device), processes, 8, (416, 416), str(folder))
+    def chosen(device, ranks, folder=tmp_path / "none"):
+        return threads.choose_workers(torch.device(device), ranks, 8, (416, 416), str(folder))
 
-    assert [chosen("cpu", processes) for processes in (1, 2, 4, 20)] == [1, 1, 0, 0]
-    assert [chosen("cuda", processes) for processes in (1, 2, 4, 8, 20)] == [7, 3, 1, 1, 1]
+    assert [chosen("cpu", ranks) for ranks in (1, 2, 4, 20)] == [1, 1, 0, 0]
+    assert [chosen("cuda", ranks) for ranks in (1, 2, 4, 8, 20)] == [7, 3, 1, 1, 1]
     assert chosen("mps", 1) == 7
 
 
@@ -422,8 +425,8 @@ def test_chosen_workers_fit_into_the_shared_memory(tmp_path, monkeypatch, eight_
 
     def chosen(free, images=8):
         monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
-        workers = distributed.choose_workers(torch.device("cuda"), 1, images, (416, 416), str(tmp_path))
-        assert not list(measure.shared_memory_warning(workers, images, (416, 416), str(tmp_path)))
+        workers = threads.choose_workers(torch.device("cuda"), 1, images, (416, 416), str(tmp_path))
+        assert not list(gpu_memory.shared_memory_warning(workers, images, (416, 416), str(tmp_path)))
         return workers
 
     assert [chosen(2**26), chosen(2**26, images=64), chosen(2**34)] == [5, 0, 7]
@@ -441,7 +444,7 @@ def test_data_parallel_is_for_one_process_and_not_for_bf16(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     for device in ("cuda:all", "cuda:1"):  # cuda:1 would put all processes on one GPU
         with pytest.raises(SystemExit, match=f"device={device} .* without torchrun; under torchrun leave device=auto"):
-            distributed.start(device)
+            processes.start(device)
 
 
 def test_compile_is_refused_where_it_would_only_seem_to_work():
@@ -462,12 +465,12 @@ def test_ranks_that_share_a_gpu_communicate_through_gloo(monkeypatch, gpus, back
         monkeypatch.setenv(name, str(value))
     joined = []
     monkeypatch.setattr(dist, "rendezvous", lambda *_, **__: iter([(dist.HashStore(), 0, 2)]))
-    monkeypatch.setattr("utils.wrap._agree_on_prefix", lambda *_, **__: "prefix")
+    monkeypatch.setattr("utils.processes._agree_on_prefix", lambda *_, **__: "prefix")
     monkeypatch.setattr(dist, "init_process_group", lambda backend, **_: joined.append(backend))
     monkeypatch.setattr(Ranks, "gather", lambda *_: [0, 0])
     monkeypatch.setattr(dist, "new_subgroups_by_enumeration", lambda *_, **__: (None, None))
     with simulated_gpu(count=gpus):
-        assert distributed.start().device == torch.device("cuda:0")
+        assert processes.start().device == torch.device("cuda:0")
     assert joined == [backend]
 
 
@@ -516,7 +519,7 @@ def test_a_compiled_model_computes_the_same():
 def official(folder, count):
     """Real images, and a model with official weights for their classes."""
     torch.manual_seed(0)  # for the rows of new classes
-    data = formats.read(str(folder / "data/bccd/BCCD/ImageSets/Main/train.txt"), "train", bad_boxes="drop")
+    data = read.read(str(folder / "data/bccd/BCCD/ImageSets/Main/train.txt"), "train", bad_boxes="drop")
     data = data.select(np.arange(count))
     model, _ = nets.build_pretrained("yolox_nano", data.classes, str(folder / "weights/yolox_nano.pth"), Ranks(), print)
     return data, model
@@ -533,7 +536,7 @@ def one_step(ranks, folder, dtype, train_norms):
     for norm in (m for m in model.modules() if isinstance(m, nn.BatchNorm2d)):
         norm.train(train_norms)
     (batch,) = batches(ranks, DetectionDataset(data, model.letterbox), 8, (160, 160))
-    wrapped = ranks.wrap(model)  # DDP must live until the backward pass
+    wrapped = wrap(model, ranks)  # DDP must live until the backward pass
     predictions = wrapped(batch.images)
     if train_norms:
         loss = sum(x.square().flatten(1).mean(1).sum() for x in predictions) * ranks.world_size / 8
@@ -555,7 +558,7 @@ def twenty_steps(ranks, folder):
         loader = batches(ranks, dataset, 8, (96, 96))
         loader.batch_sampler.epoch = epoch
         criterion = nets.criterion(model, ranks.normalizer)
-        fit_one_epoch(ranks.wrap(model), criterion, loader, updater, ranks, Meter())
+        fit_one_epoch(wrap(model, ranks), criterion, loader, updater, ranks, Meter())
     assert updater.step_number == 20
     tensors = {**model.state_dict(), **{f"ema.{name}": value for name, value in updater.ema.model.state_dict().items()}}
     return {name: value.clone() for name, value in tensors.items() if value.is_floating_point()}
@@ -621,7 +624,7 @@ def one_epoch(shared, folder, name, model, weights, seed):
     """The constants of an epoch on 24 images of BCCD, with a learning rate of 0."""
     file = folder / "train.txt"
     if not file.exists():
-        data = formats.read(str(shared / "data/bccd/BCCD/ImageSets/Main/train.txt"), "train", bad_boxes="drop")
+        data = read.read(str(shared / "data/bccd/BCCD/ImageSets/Main/train.txt"), "train", bad_boxes="drop")
         rows = [slice(data.starts[i], data.starts[i + 1]) for i in range(24)]
         lines = [
             annotation_line(data.path(i), data.boxes[r], data.labels[r], data.crowd[r]) for i, r in enumerate(rows)

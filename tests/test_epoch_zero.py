@@ -9,9 +9,9 @@ from small import TINY_WEIGHTS, assert_same_run, config, log_of, only_run, same,
 import nets
 import train
 from datasets import demo
-from tools.compare import read_run
+from engine.schedule import CHOSEN
+from tools.compared_runs import read_run
 from utils import checkpoint
-from utils.optim import CHOSEN
 
 NO_TRAINING = {"learning_rate": 0.0, "min_learning_rate": 0.0, "ema": False}
 

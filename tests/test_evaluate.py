@@ -1,4 +1,4 @@
-"""utils/fit.py, evaluate: the metrics depend on the data alone, not on the batch size or the number of processes."""
+"""engine/evaluation.py: the metrics depend on the data alone, not on the batch size or the number of processes."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -9,14 +9,14 @@ import pytest
 import torch
 
 import nets
-from datasets.annotations import read_annotation_file
 from datasets.dataset import DetectionDataset
+from datasets.formats.annotation_file import read_annotation_file
 from datasets.loader import ValSampler, build_loader
+from engine import evaluation
+from engine.evaluation import evaluate
 from nets.postprocess import Detections, into_original
-from utils import fit
-from utils.distributed import Interrupted, Ranks
-from utils.fit import evaluate
 from utils.metrics import COCO_METRICS, coco_metrics
+from utils.processes import Interrupted, Ranks
 
 SIZE = (64, 96)
 
@@ -153,7 +153,7 @@ def in_threads(world, evaluation):
 def test_metrics_do_not_depend_on_the_number_of_processes(painted, images, world, monkeypatch):
     """Rank 0 computes them, and keeps the detections alone: for COCO, they take minutes and gigabytes."""
     calls = []
-    monkeypatch.setattr(fit, "coco_metrics", lambda *data: calls.append(data) or coco_metrics(*data))
+    monkeypatch.setattr(evaluation, "coco_metrics", lambda *data: calls.append(data) or coco_metrics(*data))
     data = data_set(painted(images))
     alone = evaluate(Oracle(data, moved), loader_of(data), Ranks())
     results = in_threads(world, lambda n, ranks: evaluate(Oracle(data, moved), loader_of(data, 4, n, world), ranks))

@@ -17,12 +17,12 @@ from small import config, log_of, train_quietly
 
 import evaluate
 import nets
-from datasets.annotations import DataError
+from datasets.formats.annotation_file import DataError
+from deploy.detector import Detector
 from evaluate import Config, main
-from nets.detector import Detector
 from utils.config import ConfigError, override
-from utils.distributed import Ranks
 from utils.metrics import BACKEND, COCO_METRICS
+from utils.processes import Ranks
 
 FILES = ["confusion_matrix.png", "detections.json", "ground_truth.json", "metrics.json", "precision_recall.png"]
 FILES.append("report.html")
@@ -148,8 +148,8 @@ def test_data_without_boxes_are_reported(weights, painted, tmp_path, capsys):
 
 def test_the_processes_of_a_node_divide_its_cores(weights, painted, tmp_path, monkeypatch):
     calls = []
-    monkeypatch.setattr(evaluate.distributed, "start", lambda device: Ranks(node_ranks=(0, 1)))
-    monkeypatch.setattr(evaluate.distributed, "set_threads", lambda *arguments: calls.append(arguments))
+    monkeypatch.setattr(evaluate.processes, "start", lambda device: Ranks(node_ranks=(0, 1)))
+    monkeypatch.setattr(evaluate.threads, "set_threads", lambda *arguments: calls.append(arguments))
     run(weights, painted(1, "val"), tmp_path / "out", worst=0)
     assert calls == [(torch.device("cpu"), 0, 2)]
 

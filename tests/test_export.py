@@ -23,17 +23,18 @@ import nets
 import predict
 import train
 from datasets import demo
+from deploy.detector import Detector
+from deploy.load import load
+from deploy.onnx_model import OnnxModel
+from deploy.speed import measure
+from deploy.thresholds import threshold_text
+from engine.parallel import wrap
 from export import Config, ExportError, main, write
-from nets import detector
-from nets.detector import Detector
 from nets.model import DetectionModel
-from nets.onnx import OnnxModel
 from nets.postprocess import MAX_CANDIDATES, select
-from nets.speed import measure
-from nets.thresholds import threshold_text
 from utils import checkpoint
 from utils.config import ConfigError
-from utils.distributed import Ranks
+from utils.processes import Ranks
 
 MOVING = {"Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Expand"}  # operators that only move numbers
 SMALLEST = ["yolox_nano", "yolov9_t"]
@@ -246,7 +247,7 @@ def with_other_nms(file, path):
 
 @pytest.mark.parametrize("what", ["boxes", "classes", "scores", "nms", "nothing"])
 def test_the_comparison_notices_every_difference(exported, weights, tmp_path, what):
-    file, model = exported("one image")[0], spoiled(detector.load(weights).model, what)
+    file, model = exported("one image")[0], spoiled(load(weights).model, what)
     file = with_other_nms(file, tmp_path / "other.onnx") if what == "nms" else file
     message = "differ by more than .*boxes=0.5, scores=0.001(.|\n)*only the (first|second) has class"
     with contextlib.nullcontext() if what == "nothing" else pytest.raises(ExportError, match=message):
@@ -297,7 +298,7 @@ def step_of_two(rank, store, path):
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
     ranks, contents, model = Ranks(rank, 2, node_ranks=(0, 1)), checkpoint.load(path), nets.build("tiny_n", 3)
     model.load_state_dict(contents["model"])
-    wrapped = ranks.wrap(model.train())
+    wrapped = wrap(model.train(), ranks)
     assert any("Sync" in type(module).__name__ for module in wrapped.modules())
     inputs = torch.randint(0, 256, (2, 3, 64, 96), generator=torch.Generator().manual_seed(rank), dtype=torch.uint8)
     sum(x.square().mean() for x in wrapped(inputs)).backward()
@@ -341,9 +342,7 @@ def test_invalid_constants_are_refused_with_the_reason(weights, changes, why):
 
 
 def test_images_to_compare_on_come_from_the_training_or_a_folder(demo_images, tmp_path, capsys):
-    loaded = detector.load(
-        lively_checkpoint(tmp_path / "a.pt", "tiny_n", demo.CLASSES, val=str(demo_images / "val.txt"))
-    )
+    loaded = load(lively_checkpoint(tmp_path / "a.pt", "tiny_n", demo.CLASSES, val=str(demo_images / "val.txt")))
     for most, count in ((1, 1), (3, 3), (4, 4), (5, 5), (99, 5)):  # of five images
         found, source = export.find_images(None, loaded, most)
         assert len(found) == count and source == f"images of {demo_images / 'val.txt'}"
@@ -393,7 +392,8 @@ def test_thresholds_of_classes_are_used_with_every_kind_of_file(exported, weight
     assert (
         all(found[label] and least[label] <= min(found[label]) + 1e-6 for label in least) and min(found["green"]) < 0.4
     )
-    assert "confidence 0.42: the default of the exported file" in threshold_text(Detector(file))
+    loaded = load(file)
+    assert "confidence 0.42: the default of the exported file" in threshold_text(loaded, loaded.confidence)
 
 
 def test_evaluate_and_predict_give_the_same_with_the_file_and_the_checkpoint(demo_images, tmp_path):

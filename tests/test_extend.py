@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from pages import ROOT, code, text_of
 
-from datasets.annotations import read_annotation_file
 from datasets.dataset import DetectionDataset, checked_sample
+from datasets.formats.annotation_file import read_annotation_file
 from datasets.loader import TrainSampler, build_loader
 from datasets.mosaic import Augment
 from utils import checkpoint
@@ -30,7 +30,7 @@ SHORT = (
 
 def copy_of_the_program(folder: Path) -> Path:
     """A copy of the scripts and packages, and of the tests' small model."""
-    for package in ("nets", "datasets", "utils", "tools"):
+    for package in ("nets", "datasets", "engine", "report", "deploy", "utils", "tools"):
         shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
     (folder / "tests").mkdir()
     for file in (*ROOT.glob("*.py"), ROOT / "tests" / "tiny.py"):
@@ -156,7 +156,7 @@ def test_the_model_trains_freezes_and_predicts(program, data):
     assert rows[-1]["skipped_steps"] == "0" and float(rows[-1]["AP"]) >= 0
     code = f"""
 import nets, torch
-from nets.detector import Detector
+from deploy.detector import Detector
 from utils import checkpoint
 state = checkpoint.load({str(folder / "best.pt")!r})["model"]
 model = nets.build("resnet_18", 2)

@@ -232,7 +232,7 @@ def test_a_new_family_is_exported_and_used_like_any_other(tmp_path, monkeypatch)
     """Its checkpoint goes through export.py, which compares the ONNX file with PyTorch, and the file predicts the same boxes."""
     pytest.importorskip("onnxruntime")
     import export
-    from nets.detector import Detector
+    from deploy.detector import Detector
 
     model = random_model("tiny")
     for predictor in (*model.head.class_predictors, *model.head.objectness_predictors):

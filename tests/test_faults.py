@@ -26,12 +26,16 @@ from small import assert_same_run, config, log_of, only_run, same, train_quietly
 
 import train
 from datasets.loader import Loader, init_worker
+from engine import gpu_memory, resume, run_lock
+from engine.environment import last_start, run_id
+from engine.run_folder import Run
+from engine.run_lock import RunInUse
 from nets.losses import YOLOXCriterion
-from utils import checkpoint, distributed, faults, measure, resume
-from utils.config import ConfigError, run_script
-from utils.distributed import Ranks, StopSignal
-from utils.faults import RunInUse
-from utils.run import Run, last_start, run_id
+from utils import checkpoint, file_checks, signals
+from utils.config import ConfigError
+from utils.processes import Ranks
+from utils.script import run_script
+from utils.signals import StopSignal
 
 ROOT = Path(__file__).parents[1]
 posix = pytest.mark.skipif(os.name == "nt", reason="file locks and limits of POSIX")
@@ -128,7 +132,8 @@ PRINTING = """
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from utils.config import override, run_script
+from utils.config import override
+from utils.script import run_script
 
 @dataclass(frozen=True)
 class Config:
@@ -177,7 +182,7 @@ def test_help_may_be_cut(printing):
 
 def test_output_without_a_buffer_appears_at_once(tmp_path):
     """PYTHONUNBUFFERED, as in containers: the program waits until its first line was read."""
-    program = "import sys; from utils.config import run_script; run_script(lambda: (print('a'), input()), '', '')"
+    program = "import sys; from utils.script import run_script; run_script(lambda: (print('a'), input()), '', '')"
     env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen([sys.executable, "-c", program], env=env, **pipes) as process:
@@ -188,9 +193,9 @@ def test_output_without_a_buffer_appears_at_once(tmp_path):
 
 def test_a_small_shared_memory_is_reported_with_true_amounts(tmp_path):
     with small_disk(tmp_path / "shm", 2**16) as folder:
-        (warning,) = measure.shared_memory_warning(2, 4, (64, 64), str(folder))
+        (warning,) = gpu_memory.shared_memory_warning(2, 4, (64, 64), str(folder))
     assert "64 KiB free, 2 workers need 288" in warning
-    assert not list(measure.shared_memory_warning(2, 4, (64, 64), str(tmp_path)))
+    assert not list(gpu_memory.shared_memory_warning(2, 4, (64, 64), str(tmp_path)))
 
 
 # --- files of a run that are missing or damaged ---------------------------------------------------------------------------
@@ -209,7 +214,7 @@ def test_an_unusable_checkpoint_is_described_in_one_sentence(undisturbed, tmp_pa
     folder = shutil.copytree(undisturbed, tmp_path / "small-2026-01-31-1")
     damaged(folder / "last.pt", how)
     for target in (True, str(folder)):
-        with pytest.raises(checkpoint.CheckpointError) as raised:
+        with pytest.raises(file_checks.CheckpointError) as raised:
             resume.find(target, str(tmp_path), "small", {}, Ranks())
         text = str(raised.value)
         assert message in text and "last.pt" in text and "weights_only" not in text and len(text) < 300
@@ -256,10 +261,10 @@ def test_best_pt_that_was_deleted_is_written_again_or_reported(demo_images, tmp_
         (folder / "best.pt").unlink()
         if name == "again":  # as if it had been stopped right after epoch 2
             last = checkpoint.load(folder / "last.pt")
-            faults.restore_best(folder, last, 2)
+            resume.restore_best(folder, last, 2)
             assert not (folder / "best.pt").exists()  # the weights of last.pt are those of the begun epoch 3
             last["resume"]["meter"]["batches"] = 0
-            faults.restore_best(folder, last | {"model": before["model"]}, 2)
+            resume.restore_best(folder, last | {"model": before["model"]}, 2)
             assert same(checkpoint.load(folder / "best.pt")["model"], before["model"])
             continue
         *_, text = train_quietly(cfg)
@@ -273,7 +278,7 @@ def test_best_pt_is_not_written_from_a_damaged_last_pt(tmp_path, undisturbed):
     del last["resume"]["updater"]["optimizer"]
     checkpoint.save(folder / "last.pt", last)
     (folder / "best.pt").unlink()
-    with pytest.raises(checkpoint.CheckpointError, match="last.pt does not fit its model"):
+    with pytest.raises(file_checks.CheckpointError, match="last.pt does not fit its model"):
         resume.restore(resume.find(str(folder), str(tmp_path), "small", {}, Ranks())[1], torch.nn.Identity(), None)
     assert not (folder / "best.pt").exists()
 
@@ -333,7 +338,7 @@ def holder(tmp_path):
 
 @posix
 def test_a_run_folder_in_use_is_refused_and_kill_9_frees_it(holder, tmp_path, monkeypatch):
-    monkeypatch.setattr(faults, "LOCK_PATIENCE", 0.2)
+    monkeypatch.setattr(run_lock, "LOCK_PATIENCE", 0.2)
     with pytest.raises(RunInUse, match=rf"process {holder.pid} on node-3, which started at 2026-01-31 12:00:00"):
         Run(tmp_path, {})
     assert last_start(tmp_path).get("id") == "1" and not (tmp_path / "config.json").exists()  # nothing was changed
@@ -346,7 +351,7 @@ def test_a_run_folder_in_use_is_refused_and_kill_9_frees_it(holder, tmp_path, mo
 @posix
 def test_a_restart_of_the_same_job_replaces_a_process_that_is_lost(holder, tmp_path, monkeypatch, capsys):
     """A node that was cut off cannot be asked to end. A process of another job is never replaced."""
-    monkeypatch.setattr(faults, "RESTART_PATIENCE", 0.2)
+    monkeypatch.setattr(run_lock, "RESTART_PATIENCE", 0.2)
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "job 8")
     with pytest.raises(RunInUse, match="process"):
         Run(tmp_path, {}, run="job 8")
@@ -378,7 +383,7 @@ def test_a_folder_in_use_ends_all_ranks(tmp_path):
             seen.append("on_main")
             return super().on_main(work)
 
-    from utils.run import open_run
+    from engine.run_folder import open_run
 
     assert open_run(tmp_path / "run", {}, Main(), {}, (), 9).folder == tmp_path / "run" and seen == ["on_main"]
 
@@ -403,7 +408,7 @@ def test_containers_with_equal_host_names_and_process_ids_are_different_runs(mon
 @pytest.mark.slow
 def test_torchruns_with_the_same_process_id_are_different_runs():
     """Two real process namespaces: in both the parent has id 1."""
-    inner = f"'{sys.executable}' -c 'from utils.run import run_id; print(run_id())'; true"
+    inner = f"'{sys.executable}' -c 'from engine.run_folder import run_id; print(run_id())'; true"
     words = ["unshare", "--pid", "--fork", "--mount-proc", "sh", "-c", inner]
     env, found = {**os.environ, "TORCHELASTIC_RUN_ID": "none"}, []
     for _ in range(2):
@@ -416,7 +421,7 @@ def test_torchruns_with_the_same_process_id_are_different_runs():
 
 def test_a_torchrun_that_was_killed_before_the_first_step_is_noticed(monkeypatch):
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "job")
-    monkeypatch.setattr(os, "getppid", lambda: 1 + distributed.PARENT)  # since the import of the module
+    monkeypatch.setattr(os, "getppid", lambda: 1 + signals.PARENT)  # since the import of the module
     assert StopSignal().orphaned()
 
 
@@ -476,8 +481,10 @@ def test_best_pt_reaches_a_node_before_last_pt(tmp_path, monkeypatch):
             return work()
 
     received = []
-    monkeypatch.setattr("utils.wrap.broadcast_file", lambda ranks, path, source, wanted: received.append(path.name))
-    with pytest.raises(checkpoint.CheckpointError):  # the files were not really copied
+    monkeypatch.setattr(
+        "utils.processes.broadcast_file", lambda ranks, path, source, wanted: received.append(path.name)
+    )
+    with pytest.raises(file_checks.CheckpointError):  # the files were not really copied
         resume.find(True, str(tmp_path / "ours"), "small", {}, Second(1, 1, node_ranks=(1,)))
     assert received == ["best.pt", "last.pt"]
 
@@ -541,7 +548,7 @@ def test_a_batch_that_cannot_be_sent_ends_the_loader_process(tmp_path, monkeypat
 def test_a_closed_standard_error_does_not_keep_a_second_signal_from_ending_a_program():
     program = """
 import os, signal
-from utils.distributed import StopSignal
+from utils.signals import StopSignal
 with StopSignal():
     os.close(2)
     for _ in range(2):

@@ -11,12 +11,12 @@ import cv2
 import numpy as np
 import pytest
 
-from datasets import image_paths, listing
 from datasets.errors import DataError, first_ten
-from datasets.formats import read
+from datasets.formats import image_paths, listing
+from datasets.formats.read import read
 from datasets.scan import prepare
+from datasets.sources import read_train_and_val
 from datasets.store import Annotations
-from datasets.train_val import read_train_and_val
 from tools.convert import convert
 
 VOC_OBJECT = "<object><name>{}</name><bndbox><xmin>1</xmin><ymin>2</ymin><xmax>9</xmax><ymax>8</ymax></bndbox></object>"

@@ -1,4 +1,4 @@
-"""utils/fit.py: an epoch trains on every batch, and stops with the names of images after too many bad steps."""
+"""engine/epoch.py: an epoch trains on every batch, and stops with the names of images after too many bad steps."""
 
 import sys
 
@@ -9,10 +9,12 @@ from torch import nn
 from toys import assert_equal_bits, images, make_updater, snapshot, toy
 
 from datasets.loader import TrainSampler
-from utils import fit as fit_module
-from utils.distributed import Ranks
-from utils.fit import Meter, NonFiniteLoss, accelerate, epoch_text, fit_one_epoch, progress_bar
-from utils.optim import MAX_BAD_STEPS, Plan, Schedule
+from engine import epoch as fit_module
+from engine.epoch import Meter, NonFiniteLoss, accelerate, epoch_text, fit_one_epoch
+from engine.optimizer import MAX_BAD_STEPS
+from engine.schedule import Plan, Schedule
+from utils.processes import Ranks
+from utils.progress import progress_bar
 
 
 class Batch:

@@ -10,8 +10,8 @@ from files import boxes, paint, text
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from datasets.annotations import DataError
-from datasets.formats import read, read_classes
+from datasets.formats.annotation_file import DataError, read_classes
+from datasets.formats.read import read
 from datasets.scan import prepare
 
 # ---- recognizing the format

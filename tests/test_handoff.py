@@ -22,7 +22,7 @@ from small import SMALL
 import nets
 import train
 from datasets import demo
-from nets.detector import Detector
+from deploy.detector import Detector
 from nets.pretrained import COCO_CLASSES
 from utils import checkpoint
 from utils.draw import draw_boxes

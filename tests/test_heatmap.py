@@ -1,4 +1,4 @@
-"""nets/heatmap.py: maps lie where the detection looks, each belongs to its detection, and every path that draws them."""
+"""report/heatmap.py: maps lie where the detection looks, each belongs to its detection, and every path that draws them."""
 
 import json
 from types import SimpleNamespace
@@ -13,10 +13,10 @@ import nets
 import predict
 from benchmarks.heatmap import MAPS, Config, blurred, hottest, interval, measure, random_areas, table
 from datasets.dataset import DetectionDataset
-from datasets.formats import read
-from nets import heatmap
-from nets.detector import Detector
-from nets.heatmap import MOST, HeatMaps, nearest, overlay, spread
+from datasets.formats.read import read
+from deploy.detector import Detector
+from report import heatmap
+from report.heatmap import MOST, HeatMaps, nearest, overlay, spread
 from utils.boxes import clip, xyxy_to_xywh
 from utils.config import ConfigError
 
@@ -33,7 +33,7 @@ def noise(height, width, seed=0):
 
 
 def heatmaps_of(detector):
-    return detector.model.heatmaps(detector.image_size, detector.classes)
+    return HeatMaps(detector.model, detector.image_size, detector.classes)
 
 
 def test_a_map_belongs_to_its_detection(weights):
@@ -146,12 +146,11 @@ def test_videos_and_exported_files_are_refused(weights, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match="heatmap=true are for images"):
         predict.main(predict.Config(checkpoint=str(weights), source="0", heatmap=True, device="cpu"))
-    from nets.onnx import OnnxModel
+    from deploy.onnx_model import OnnxModel
 
     exported = object.__new__(OnnxModel)
-    exported._path = "best.onnx"
-    with pytest.raises(ValueError, match="heatmap=true needs the gradients of a checkpoint: .*not best.onnx"):
-        exported.heatmaps((64, 64), ("a",))
+    with pytest.raises(ValueError, match="checkpoint="):
+        HeatMaps(exported, (64, 64), ("a",))
     assert not (tmp_path / "runs").exists()
 
 

@@ -9,8 +9,8 @@ import time
 import pytest
 from files import paint, text
 
-from datasets import listing
-from datasets.formats import read
+from datasets.formats import listing
+from datasets.formats.read import read
 from datasets.store import DataError, Packer
 from tools.convert import convert
 from utils.images import images_under

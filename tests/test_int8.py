@@ -14,18 +14,20 @@ from lively import lively_checkpoint
 from small import TINY_WEIGHTS
 
 import evaluate
-from datasets import calibration, demo, formats
+from datasets import demo
 from datasets.errors import DataError
+from datasets.formats import read
+from deploy import calibration, int8
+from deploy.detector import Detector
+from deploy.load import load
+from deploy.onnx_model import OnnxModel
 from export import Config, main
-from nets import detector, int8
-from nets.detector import Detector
-from nets.onnx import OnnxModel
 from utils.config import ConfigError
 
 
 def data_of(images):
     """Calibration images and a loader, as export.py reads them for TINY_WEIGHTS."""
-    loaded = detector.load(TINY_WEIGHTS)
+    loaded = load(TINY_WEIGHTS)
     kind = (loaded.config, loaded.classes, loaded.image_size, loaded.model.letterbox)
     return calibration.read(str(images / "train.txt"), str(images / "val.txt"), *kind)
 
@@ -148,7 +150,7 @@ def test_a_refused_file_is_not_written_and_the_data_are_those_of_the_run(demo_im
         assert len({image.tobytes() for image in images}) == 3 and len(loader.dataset) == 5
         raise int8.Int8Error("too much")
 
-    monkeypatch.setattr(int8, "quantize", quantize)
+    monkeypatch.setattr("export.quantize", quantize)
     monkeypatch.setattr(calibration, "IMAGES", 3)
     own = {"train": str(demo_images / "train.txt"), "val": str(demo_images / "val.txt")}
     weights = lively_checkpoint(tmp_path / "best.pt", classes=demo.CLASSES, **own)
@@ -176,7 +178,7 @@ def test_what_cannot_work_names_the_fix(tmp_path, painted):
 def test_an_image_that_cannot_be_read_is_reported_and_left_out(painted, capsys):
     file = painted(4)
     (file.parent / "train_1.png").write_bytes(b"broken")
-    data = formats.read(str(file), "train", ("red", "blue"))
+    data = read.read(str(file), "train", ("red", "blue"))
     assert len(calibration.calibration_images(data)) == 3
     assert "train_1.png" in capsys.readouterr().out
 

@@ -1,10 +1,10 @@
-"""datasets/intervals.py: resampled metrics equal those of the evaluator; intervals hold the metric and shrink with the data."""
+"""report/intervals.py: resampled metrics equal those of the evaluator; intervals hold the metric and shrink with the data."""
 
 import numpy as np
 import pytest
 from test_metrics import entries, ground_truth, random_case
 
-from datasets.intervals import LEAST_IMAGES, bootstrap, match_classes, resampled_metrics
+from report.intervals import LEAST_IMAGES, bootstrap, match_classes, resampled_metrics
 from utils.metrics import COCO_METRICS, coco_metrics
 
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from files import paint, text
 
-from datasets import label_kinds
 from datasets.errors import DataError
-from datasets.formats import read
+from datasets.formats import label_kinds
+from datasets.formats.read import read
 
 FILES = 3
 

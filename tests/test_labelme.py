@@ -7,7 +7,7 @@ import pytest
 from files import boxes, paint, text
 
 from datasets.errors import DataError
-from datasets.formats import read
+from datasets.formats.read import read
 
 
 def shape(label: Any, points: Any, kind: str | None = "polygon") -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""datasets/labels.py: label files that are written can be read again, with the boxes that were detected."""
+"""deploy/label_files.py: label files that are written can be read again, with the boxes that were detected."""
 
 import json
 import xml.etree.ElementTree as ET
@@ -8,9 +8,9 @@ import pytest
 from test_results import CLASSES, collect
 
 import predict
-from datasets.annotations import DataError
-from datasets.formats import read, read_classes
-from datasets.labels import KINDS, ONE_FILE, Labeled, LabelFiles, label_studio_task, voc_text, yolo_text
+from datasets.formats.annotation_file import DataError, read_classes
+from datasets.formats.read import read
+from deploy.label_files import KINDS, ONE_FILE, Labeled, LabelFiles, label_studio_task, voc_text, yolo_text
 
 
 def write(folder, kind):

@@ -8,7 +8,7 @@ import pytest
 from files import boxes, paint, text
 
 from datasets.errors import DataError
-from datasets.formats import read
+from datasets.formats.read import read
 
 SIZE = {"original_width": 40, "original_height": 20}
 RECTANGLE = {"x": 10.0, "y": 20.0, "width": 25, "height": 30, "rotation": 0}  # 4, 4, 14, 10 in pixels

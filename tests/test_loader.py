@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from datasets.annotations import read_annotation_file
 from datasets.dataset import DetectionDataset, epoch_order
+from datasets.formats.annotation_file import read_annotation_file
 from datasets.loader import Loader, TrainSampler, ValSampler, build_loader, init_worker
 from datasets.mosaic import Augment
 from utils.images import ImageError

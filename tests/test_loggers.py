@@ -7,7 +7,7 @@ import pytest
 from small import config, log_of, only_run, train_quietly, untimed
 
 import train
-from utils.run import Run
+from engine.run_folder import Run
 
 PAGE = (Path(__file__).parents[1] / "docs/runs.md").read_text(encoding="utf-8")
 EXAMPLES = {re.search(r"import (\w+)", code)[1]: code for code in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)}

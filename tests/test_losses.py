@@ -9,13 +9,13 @@ import pytest
 import torch
 from toys import FAMILIES, detector
 
+from engine.parallel import compile_criterion
 from nets import yolov9
 from nets.assigners import task_aligned
 from nets.coder import decode_dfl, grid
 from nets.losses import YOLOv9Criterion, YOLOXCriterion, local_normalizer
 from nets.yolox import Predictions
 from utils.boxes import ciou, cxcywh_to_xyxy
-from utils.wrap import compile_criterion
 
 STRIDES, SIZE = (8, 16, 32), (64, 96)
 CRITERIA = {"yolox": partial(YOLOXCriterion, STRIDES, no_aug=True), "yolov9": partial(YOLOv9Criterion, STRIDES)}

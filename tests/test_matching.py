@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from nets.matching import load_matching
-from utils.checkpoint import CheckpointError
+from utils.file_checks import CheckpointError
 
 
 class Model(nn.Module):

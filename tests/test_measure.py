@@ -1,4 +1,4 @@
-"""utils/measure.py: the batch size that fits a GPU, the advice if one does not, and profiles. Measuring memory needs a GPU."""
+"""engine/gpu_memory.py: the batch size that fits a GPU, the advice if one does not, and profiles. Measuring needs a GPU."""
 
 import gzip
 import inspect
@@ -13,11 +13,13 @@ from toys import toy
 
 import nets
 import train
-from utils import checkpoint, measure
+from engine import gpu_memory
+from engine.gpu_memory import PROFILE_WARM_UP, profiled
+from engine.optimizer import EMA, Updater, build_optimizer
+from engine.schedule import MAX_GRADIENT_NORM, Plan, Schedule
+from utils import checkpoint
 from utils.config import ConfigError
-from utils.distributed import Ranks
-from utils.measure import PROFILE_WARM_UP, profiled
-from utils.optim import EMA, MAX_GRADIENT_NORM, Plan, Schedule, Updater, build_optimizer
+from utils.processes import Ranks
 
 GIB = 2**30
 
@@ -39,12 +41,12 @@ def gpu(monkeypatch):
     [(GIB, 1000, 8), (GIB * 1.01, 1000, 4), (GIB / 100, 1000, 512), (GIB / 100, 20, 16), (9 * GIB, 1000, 0)],
 )
 def test_largest_batch_is_a_power_of_two_that_fills_80_percent(gpu, each, limit, fits):
-    assert measure.largest_batch(lambda images: images * each, limit, gpu()) == fits
+    assert gpu_memory.largest_batch(lambda images: images * each, limit, gpu()) == fits
 
 
 def test_memory_of_other_programs_is_not_free_but_reserved_memory_is(gpu):
-    assert measure.largest_batch(lambda images: images * GIB, 100, gpu(free=3 * GIB)) == 2
-    assert measure.largest_batch(lambda images: images * GIB, 100, gpu(free=3 * GIB, reserved=1 * GIB)) == 4
+    assert gpu_memory.largest_batch(lambda images: images * GIB, 100, gpu(free=3 * GIB)) == 2
+    assert gpu_memory.largest_batch(lambda images: images * GIB, 100, gpu(free=3 * GIB, reserved=1 * GIB)) == 4
 
 
 def test_step_that_runs_out_of_memory_does_not_fit(gpu):
@@ -53,7 +55,7 @@ def test_step_that_runs_out_of_memory_does_not_fit(gpu):
             raise torch.cuda.OutOfMemoryError("CUDA out of memory")
         return 0
 
-    assert measure.largest_batch(step, 100, gpu()) == 2
+    assert gpu_memory.largest_batch(step, 100, gpu()) == 2
 
 
 def test_automatic_batch_sizes_of_both_phases_and_of_a_resumed_run(gpu):
@@ -61,15 +63,15 @@ def test_automatic_batch_sizes_of_both_phases_and_of_a_resumed_run(gpu):
         return images * (GIB if frozen else 2 * GIB)
 
     ranks, sizes = Ranks(device=gpu()), {"freeze_batch_size": 0, "batch_size": 0}
-    assert measure.choose_batch_sizes(sizes, None, step_bytes, 100, 1, ranks) == {
+    assert gpu_memory.choose_batch_sizes(sizes, None, step_bytes, 100, 1, ranks) == {
         "freeze_batch_size": 8,
         "batch_size": 4,
     }
-    assert measure.choose_batch_sizes({**sizes, "batch_size": 6}, None, step_bytes, 100, 1, ranks)["batch_size"] == 6
+    assert gpu_memory.choose_batch_sizes({**sizes, "batch_size": 6}, None, step_bytes, 100, 1, ranks)["batch_size"] == 6
     before = {"freeze_batch_size": 3, "batch_size": 5}
-    assert measure.choose_batch_sizes(sizes, before, step_bytes, 100, 1, ranks) == before
+    assert gpu_memory.choose_batch_sizes(sizes, before, step_bytes, 100, 1, ranks) == before
     with pytest.raises(ConfigError, match="not even one image fits"):
-        measure.choose_batch_sizes(sizes, None, lambda *_, **__: 100 * GIB, 100, 1, ranks)
+        gpu_memory.choose_batch_sizes(sizes, None, lambda *_, **__: 100 * GIB, 100, 1, ranks)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +89,7 @@ def test_automatic_batch_leaves_fifty_steps_per_epoch_and_has_at_most_128_images
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
     ranks = Ranks(device=gpu(), all_gpus=gpus > 1)
     sizes = {"freeze_batch_size": 0, "batch_size": 0}
-    chosen = measure.choose_batch_sizes(sizes, None, lambda images, frozen: images, length, accumulate, ranks)
+    chosen = gpu_memory.choose_batch_sizes(sizes, None, lambda images, frozen: images, length, accumulate, ranks)
     assert chosen == dict.fromkeys(sizes, batch_size)
 
 
@@ -112,12 +114,12 @@ def too_large(message, error=RuntimeError):
 )
 def test_step_that_is_too_large_for_a_kernel_counts_as_out_of_memory(message):
     with simulated_gpu(), pytest.raises(torch.cuda.OutOfMemoryError, match="."):
-        measure.training_memory(too_large(message).to("cuda:0"), None, (64, 64), 1, "none", 4)
+        gpu_memory.training_memory(too_large(message).to("cuda:0"), None, (64, 64), 1, "none", 4)
 
 
 def test_other_errors_of_the_probe_are_not_taken_for_a_lack_of_memory():
     with simulated_gpu(), pytest.raises(RuntimeError, match="shapes cannot be multiplied") as raised:
-        measure.training_memory(too_large("shapes cannot be multiplied").to("cuda:0"), None, (64, 64), 1, "none", 4)
+        gpu_memory.training_memory(too_large("shapes cannot be multiplied").to("cuda:0"), None, (64, 64), 1, "none", 4)
     assert not isinstance(raised.value, torch.cuda.OutOfMemoryError)
 
 
@@ -126,19 +128,19 @@ def test_data_parallel_counts_the_loss_of_the_images_of_all_gpus():
     with simulated_gpu(count=4):
         model = nets.build("tiny_n", 3).to("cuda:0")
         probe = (model, nets.criterion(model), (64, 64), 100, "none", 4)
-        one, four = (measure.training_memory(*probe, all_gpus=all_gpus) for all_gpus in (False, True))
+        one, four = (gpu_memory.training_memory(*probe, all_gpus=all_gpus) for all_gpus in (False, True))
     assert four > 1.5 * one
 
 
 def test_gpu_logs_every_20_steps_or_2_seconds_and_ranks_agree():
-    assert [measure.batches_to_log(pace, 1, Ranks()) for pace in (100.0, 5.0, 0.4, 0.01)] == [20, 10, 0, 0]
-    assert measure.batches_to_log(100.0, 4, Ranks()) == 80
+    assert [gpu_memory.batches_to_log(pace, 1, Ranks()) for pace in (100.0, 5.0, 0.4, 0.01)] == [20, 10, 0, 0]
+    assert gpu_memory.batches_to_log(100.0, 4, Ranks()) == 80
 
     class Two(Ranks):
         def sum(self, x):
             return x + 6  # the other rank measured 3 batches per second
 
-    assert measure.batches_to_log(5.0, 1, Two(world_size=2)) == 8
+    assert gpu_memory.batches_to_log(5.0, 1, Two(world_size=2)) == 8
 
 
 @pytest.fixture
@@ -158,9 +160,9 @@ def test_train_probes_both_phases_and_trains_with_the_batch_sizes_that_fit(
         probed.append((image_size, boxes, amp, batch_size, frozen))
         return batch_size * (GIB if frozen else 2 * GIB)
 
-    real = measure.training_memory
+    real = gpu_memory.training_memory
     assert list(inspect.signature(real).parameters) == list(inspect.signature(training_memory).parameters)
-    monkeypatch.setattr(measure, "training_memory", training_memory)
+    monkeypatch.setattr(gpu_memory, "training_memory", training_memory)
     cfg = config(
         demo_images, tmp_path, batch_size=0, freeze_batch_size=0, multi_scale=0.5, epochs=2, learning_rate=0.01
     )
@@ -176,17 +178,17 @@ def test_train_probes_both_phases_and_trains_with_the_batch_sizes_that_fit(
 
 def test_memory_error_names_the_constant_of_its_phase_and_how_to_keep_the_step():
     sizes = {"freeze_batch_size": 32, "batch_size": 16}
-    text = measure.less_memory(sizes, accumulate=2)
+    text = gpu_memory.less_memory(sizes, accumulate=2)
     assert text.startswith("lower batch_size=16 to 8;") and "accumulate=4 (and freeze_batch_size=16)" in text
-    assert "lower freeze_batch_size=32 to 16;" in measure.less_memory(sizes, 1, frozen=True)
-    assert "batch_size is 1 already: lower image_size" in measure.less_memory({**sizes, "batch_size": 1}, 1)
+    assert "lower freeze_batch_size=32 to 16;" in gpu_memory.less_memory(sizes, 1, frozen=True)
+    assert "batch_size is 1 already: lower image_size" in gpu_memory.less_memory({**sizes, "batch_size": 1}, 1)
 
 
 def test_thawed_step_that_does_not_fit_ends_the_run_at_its_start(demo_images, tmp_path, probed_on_gpu, monkeypatch):
     def training_memory(*_, **__):
         raise torch.cuda.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(measure, "training_memory", training_memory)
+    monkeypatch.setattr(gpu_memory, "training_memory", training_memory)
     with pytest.raises(SystemExit, match="CUDA out of memory after the thaw: lower batch_size=4 to 2"):
         train.main(config(demo_images, tmp_path / "runs"))
     assert not (tmp_path / "runs").exists()
@@ -215,7 +217,7 @@ def test_automatic_batch_size_needs_a_gpu(demo_images, tmp_path, name):
 def test_probe_is_right_within_10_percent(amp):
     model = nets.build("yolox_s", 80).cuda().to(memory_format=torch.channels_last)
     criterion, size = nets.criterion(model), (416, 416)
-    expected = measure.training_memory(model, criterion, size, 20, amp, 16)
+    expected = gpu_memory.training_memory(model, criterion, size, 20, amp, 16)
     schedule = Schedule(Plan(50, 0, 10, 10, 16, 16), "cosine", 4e-3, 2e-4, 1, 10)
     optimizer = build_optimizer("adamw", model.train(), 0.05)
     updater = Updater(model, optimizer, schedule, EMA(model, 500), amp, clip=MAX_GRADIENT_NORM)

@@ -10,8 +10,8 @@ import cv2
 import numpy as np
 import pytest
 
-from datasets.annotations import read_annotation_file
 from datasets.dataset import DetectionDataset
+from datasets.formats.annotation_file import read_annotation_file
 from datasets.loader import TrainSampler, build_loader
 from datasets.mosaic import Augment
 

@@ -1,12 +1,12 @@
-"""datasets/mistakes.py: the kind of each mistake, and the boxes behind each cell of the confusion matrix."""
+"""report/mistakes.py: the kind of each mistake, and the boxes behind each cell of the confusion matrix."""
 
 import numpy as np
 import pytest
 from test_metrics import entries, ground_truth, random_case
 
-from datasets import mistakes
-from datasets.mistakes import Example, by_cell, by_kind, choose
-from utils.plots import compare_images, confusion_matrix
+from report import mistakes
+from report.comparison import compare_images, confusion_matrix
+from report.mistakes import Example, by_cell, by_kind, choose
 
 FAR = (400, 400, 20, 20)
 

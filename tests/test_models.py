@@ -8,7 +8,7 @@ from toys import FAMILIES, detector
 import nets
 from nets import pretrained
 from nets.blocks import BN_EPS, SPP, ADown, Conv, RepConv
-from utils import checkpoint
+from utils import checkpoint, file_checks
 
 
 def test_every_model_name_builds_its_model():
@@ -98,7 +98,7 @@ def test_a_weights_file_is_never_optional(tmp_path):
         with pytest.raises(pretrained.PretrainedError, match=path):
             nets.build_pretrained("tiny_n", ("cat",), path, OneProcess(), print, optional=True)
     checkpoint.save(tmp_path / "other.pt", {"classes": ["cat"], "config": {}, "model": {"a": torch.ones(1)}})
-    with pytest.raises(checkpoint.CheckpointError, match="weights=none"):
+    with pytest.raises(file_checks.CheckpointError, match="weights=none"):
         nets.build_pretrained("tiny_n", ("cat",), str(tmp_path / "other.pt"), OneProcess(), print, optional=True)
 
 

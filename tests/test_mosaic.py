@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from painted import GRAY, assert_under_its_box, painted_sample
 
-from datasets.annotations import Sample
+from datasets.formats.annotation_file import Sample
 from datasets.mosaic import Augment, make_sample, mixup, mosaic
 from utils.images import FILL, letterbox
 

@@ -1,4 +1,4 @@
-"""nets/multi_label.py and max_detections: evaluation as published metrics are measured."""
+"""deploy/multi_label.py and max_detections: evaluation as published metrics are measured."""
 
 import json
 
@@ -9,10 +9,10 @@ from lively import tiny_checkpoint
 from toys import detector
 
 import evaluate
+from deploy.detector import Detector
+from deploy.multi_label import MultiLabel
+from deploy.onnx_model import OnnxModel
 from nets import yolov9, yolox
-from nets.detector import Detector
-from nets.multi_label import MultiLabel
-from nets.onnx import OnnxModel
 from nets.yolox import YOLOX
 from utils.boxes import clip
 from utils.config import ConfigError

@@ -41,7 +41,8 @@ SCRIPT = """
 import os, sys, time
 sys.path[:0] = [{root!r}, {root!r} + "/tests"]
 import tiny, train
-from utils import checkpoint, optim
+from engine import optimizer
+from utils import checkpoint
 
 step, save = optim.Updater.step, checkpoint.save
 

@@ -15,8 +15,9 @@ import evaluate
 import export
 import nets
 import predict
+from deploy.detector import Detector
+from deploy.load import load
 from nets import pretrained
-from nets.detector import Detector, load
 from nets.pretrained import COCO_CATEGORY_IDS, COCO_CLASSES, OfficialFile, PretrainedError
 
 SIZE = (64, 96)

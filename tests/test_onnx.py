@@ -1,4 +1,4 @@
-"""nets/onnx.py: exported files as models; files that are damaged, foreign, older or contradict the caller."""
+"""deploy/onnx_model.py: exported files as models; files that are damaged, foreign, older or contradict the caller."""
 
 import json
 
@@ -10,9 +10,10 @@ from lively import lively_checkpoint
 
 import export
 from datasets import demo
-from nets.detector import Detector, device_for
-from nets.onnx import OnnxModel
-from utils.checkpoint import CheckpointError
+from deploy.detector import Detector
+from deploy.load import device_for
+from deploy.onnx_model import OnnxModel
+from utils.file_checks import CheckpointError
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""utils/optim.py: schedules, parameter groups, the EMA, and the Updater: accumulation, clipping, bad steps, mixed precision."""
+"""engine/optimizer.py: schedules, parameter groups, EMA and Updater: accumulation, clipping, bad steps, mixed precision."""
 
 import copy
 import io
@@ -23,22 +23,10 @@ from toys import (
 
 import nets
 from datasets.loader import TrainSampler
-from utils.fit import accelerate
-from utils.optim import (
-    CHOSEN,
-    EMA,
-    LEAST_WARMUP,
-    MAX_BAD_STEPS,
-    Plan,
-    Schedule,
-    Updater,
-    build_optimizer,
-    choose,
-    enough_epochs,
-    likeness,
-    parameter_groups,
-)
-from utils.wrap import Graphed
+from engine.epoch import accelerate
+from engine.optimizer import EMA, MAX_BAD_STEPS, Updater, build_optimizer, parameter_groups
+from engine.parallel import Graphed
+from engine.schedule import CHOSEN, LEAST_WARMUP, Plan, Schedule, choose, enough_epochs, likeness
 
 OPTIMIZERS = ["sgd", "adam", "adamw"]
 

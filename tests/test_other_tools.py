@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from files import boxes, text
 
-from datasets import refusals
 from datasets.errors import DataError
-from datasets.formats import read
-from datasets.recognition import read_json_file
+from datasets.formats import refusals
+from datasets.formats.read import read
+from datasets.formats.recognition import read_json_file
 from datasets.scan import prepare
 
 WIDTH, HEIGHT = 200, 100

@@ -1,4 +1,4 @@
-"""utils/plots.py: plots for any number of classes and any class name, without a warning; the matching of the error analysis."""
+"""report/plots.py: plots for any number of classes and any class name, without a warning; the matching of the error analysis."""
 
 import time
 import warnings
@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from test_metrics import entries, ground_truth, random_case
 
-from utils import plots
+from report import plots
+from report.comparison import compare_images, confusion_matrix
+from report.plots import draw_confusion, draw_curves, draw_precision_recall
 from utils.draw import color_of
 from utils.metrics import curves
-from utils.plots import compare_images, confusion_matrix, draw_confusion, draw_curves, draw_precision_recall
 
 FAR = (400, 400, 10, 10)
 ODD_NAMES = ["红细胞", "cat\ud800", "$a_b$ $", "_hidden", "a\nb", "%s {0}", "x" * 3000, ""]

@@ -14,12 +14,12 @@ from PIL import Image
 
 import evaluate
 import predict
-from datasets.formats import read
-from nets import speed, video
-from nets.detector import Detector
+from datasets.formats.read import read
+from deploy import speed, video
+from deploy.detector import Detector
 from predict import Config, find_images, is_live, is_stream, main
-from utils.checkpoint import CheckpointError
 from utils.config import ConfigError, override
+from utils.file_checks import CheckpointError
 from utils.images import read_image
 
 

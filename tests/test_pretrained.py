@@ -17,8 +17,9 @@ import torch
 from toys import detector as toy_detector
 
 import nets
-from nets import detector, pretrained, weights
-from nets.names import of_yolox
+from deploy.load import load
+from nets import pretrained, weights
+from nets.official_names import of_yolox
 from nets.pretrained import (
     COCO_CATEGORY_IDS,
     COCO_CLASSES,
@@ -28,7 +29,7 @@ from nets.pretrained import (
     shared_classes,
 )
 from nets.weights import fetch, input_std, read
-from utils import checkpoint
+from utils import checkpoint, file_checks
 
 DATA = os.urandom(200_000)
 FILE = OfficialFile("owner/releases/model.pth", hashlib.sha256(DATA).hexdigest())
@@ -186,8 +187,8 @@ def test_flipped_bits_in_tensors_are_always_refused(tmp_path, flips):
             with pytest.raises(PretrainedError, match=f"damaged_{name} is damaged"):
                 nets.read_weights(damaged, "tiny_n")
             for arguments in ({}, {"model": "tiny_n"}, {"model": "tiny_n", "classes": ["a", "b", "c"]}):
-                with pytest.raises(checkpoint.CheckpointError, match=f"damaged_{name} is damaged"):
-                    detector.load(damaged, **arguments)
+                with pytest.raises(file_checks.CheckpointError, match=f"damaged_{name} is damaged"):
+                    load(damaged, **arguments)
 
 
 class Hostile:
@@ -354,9 +355,9 @@ def test_a_file_of_unknown_digest_is_verified_and_pinned_at_its_first_use(server
 def test_the_first_use_requires_all_tensors_of_the_model(tmp_path):
     state = nets.build("yolox_nano", 80).state_dict()
     torch.save({"model": state}, tmp_path / "a.pth")
-    weights.require_all("yolox_nano", tmp_path / "a.pth")
+    nets.require_all("yolox_nano", tmp_path / "a.pth")
     torch.save(
         {"model": {name: value for name, value in state.items() if "neck.shrink" not in name}}, tmp_path / "a.pth"
     )
     with pytest.raises(ValueError, match="of the neck fits, but 100% must"):
-        weights.require_all("yolox_nano", tmp_path / "a.pth")
+        nets.require_all("yolox_nano", tmp_path / "a.pth")

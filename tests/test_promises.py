@@ -9,10 +9,10 @@ import torch
 from small import assert_same_run, config, log_of, train_quietly
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from datasets.annotations import read_annotation_file
 from datasets.dataset import DetectionDataset, Key
+from datasets.formats.annotation_file import read_annotation_file
 from datasets.mosaic import Augment
-from utils.run import changes_of_rounding
+from engine.environment import changes_of_rounding
 
 TESTS = Path(__file__).parent
 PAGE = TESTS.parent / "docs/distributed.md"

@@ -3,11 +3,10 @@
 import numpy as np
 import pytest
 
-from datasets.annotations import read_annotation_file
-from datasets.dataset import DetectionDataset, Key, epoch_order
+from datasets.dataset import DetectionDataset, Key, Repeats, epoch_order, repeats_of
+from datasets.formats.annotation_file import read_annotation_file
 from datasets.loader import TrainSampler, build_loader
 from datasets.mosaic import Augment
-from datasets.repeat import Repeats, repeats_of
 
 SIZE = (32, 32)
 

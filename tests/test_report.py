@@ -1,4 +1,4 @@
-"""datasets/report.py: the page shows the numbers of metrics.json, any names, and stays small; in a real browser it works."""
+"""report/evaluation_report.py: the page shows the numbers of metrics.json, any names, and stays small; it works in a browser."""
 
 import html
 import json
@@ -11,8 +11,7 @@ import pytest
 from browser import Browser
 
 import evaluate
-from datasets import report
-from utils import plots
+from report import evaluation_report, plots
 from utils.metrics import COCO_METRICS, coco_metrics
 
 HOSTILE = ["<script>throw 1</script>", "</script><img src=x onerror=throw(1)>", "\"'&amp;", "x" * 200, "猫", "a\u2028b"]
@@ -49,7 +48,7 @@ def written(folder: Path, data, found) -> tuple[Path, dict, plots.Analysis]:
     metrics = coco_metrics(data.coco(), found) | {"evaluator": "a <b> 1.0", "settings": settings}
     analysis = plots.analyze_errors(folder, data, found, 0.3, 0)
     evaluate.write_results(folder, data, found, metrics)
-    report.write(folder / "report.html", data, found, metrics, analysis)
+    evaluation_report.write(folder / "report.html", data, found, metrics, analysis)
     return folder / "report.html", json.loads((folder / "metrics.json").read_text(encoding="utf-8")), analysis
 
 
@@ -217,7 +216,7 @@ def check_keyboard(browser):
 
 
 def test_large_and_damaged_images_and_many_classes_leave_the_page_small(tmp_path, monkeypatch):
-    monkeypatch.setattr(report, "LIMIT", 300_000)
+    monkeypatch.setattr(evaluation_report, "LIMIT", 300_000)
     names = [f"class {number}" for number in range(500)]
     data, found = random_data(tmp_path, 8, names)
     noise = np.random.default_rng(0).integers(0, 255, (1500, 2000, 3)).astype(np.uint8)
@@ -229,9 +228,9 @@ def test_large_and_damaged_images_and_many_classes_leave_the_page_small(tmp_path
     contents, text = contents_of(page), page.read_text(encoding="utf-8")
     assert sum(len(image["uri"]) for image in contents["images"].values()) < 400_000
     assert "there is no such file" in contents["images"]["1"]["problem"] and contents["images"]["1"]["uri"] == ""
-    assert len(contents["counts"]) == report.MAX_ROWS + 1 and "and 200 more classes" in text
+    assert len(contents["counts"]) == evaluation_report.MAX_ROWS + 1 and "and 200 more classes" in text
     assert sum(one["boxes"] for one in contents["counts"]) == sum(row["boxes"] for row in metrics["per_class"].values())
-    assert text.count('<tr><th scope="row"') <= report.MAX_MATRIX + 1
+    assert text.count('<tr><th scope="row"') <= evaluation_report.MAX_MATRIX + 1
     assert page.stat().st_size < 3_000_000
 
 

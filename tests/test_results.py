@@ -1,4 +1,4 @@
-"""nets/results.py: the JSON and the crops of detections."""
+"""deploy/results.py: the JSON and the crops of detections."""
 
 import gc
 import json
@@ -7,8 +7,8 @@ import cv2
 import numpy as np
 import pytest
 
-from nets.detector import Result
-from nets.results import DetectionsFile, Results
+from deploy.detector import Result
+from deploy.results import DetectionsFile, Results
 
 CLASSES = ("红细胞", "a/b")
 

@@ -1,4 +1,4 @@
-"""utils/resume.py: a run stopped anywhere and resumed ends with the same bits; what is saved, and how a run is found again."""
+"""engine/resume.py: a run stopped anywhere and resumed ends with the same bits; what is saved, and how a run is found again."""
 
 import errno
 import os
@@ -17,10 +17,11 @@ from small import assert_same_run, config, log_of, only_run, same, train_quietly
 from toys import spawn
 
 import train
+from engine import resume
+from engine.run_folder import Run
 from nets.losses import YOLOXCriterion
-from utils import checkpoint, resume
-from utils.distributed import Ranks, start
-from utils.run import Run
+from utils import checkpoint, file_checks
+from utils.processes import Ranks, start
 
 ROOT = Path(__file__).parents[1]
 RECIPES = {
@@ -183,7 +184,7 @@ def disk(monkeypatch):
         return no_space() if state["full"] and "tfevents" in str(path) else open(path, *mode)
 
     monkeypatch.setattr(os, "fsync", lambda file: no_space() if state["full"] else fsync(file))
-    monkeypatch.setattr("utils.run.open", opened, raising=False)
+    monkeypatch.setattr("engine.run_folder.open", opened, raising=False)
     return state
 
 
@@ -386,7 +387,7 @@ def test_state_is_a_function_of_the_log():
 def test_damaged_checkpoint_is_named(tmp_path):
     save_run(tmp_path / "demo-2026-01-31-1", 1, 0)
     (tmp_path / "demo-2026-01-31-1" / "last.pt").write_bytes(b"half")
-    with pytest.raises(checkpoint.CheckpointError, match="last.pt"):
+    with pytest.raises(file_checks.CheckpointError, match="last.pt"):
         resume.find(True, str(tmp_path), "demo", {}, Ranks())
 
 

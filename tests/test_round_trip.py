@@ -12,8 +12,8 @@ import pytest
 import tool_files
 from tool_files import CLASSES, IMAGES, truth
 
-from datasets.formats import read
-from datasets.labels import LabelFiles, label_studio_config
+from datasets.formats.read import read
+from deploy.label_files import LabelFiles, label_studio_config
 
 TOOLS = Path(__file__).parent / "data" / "tools"
 # Of each file that a tool writes: its parts, the folder of the images, and how far a box may be from the truth.

@@ -1,4 +1,4 @@
-"""utils/run.py: run folders that are never overwritten, a log without gaps, TensorBoard and curves."""
+"""engine/run_folder.py: run folders that are never overwritten, a log without gaps, TensorBoard and curves."""
 
 import csv
 import errno
@@ -17,21 +17,12 @@ import numpy as np
 import pytest
 import torch
 
-from utils import run as run_module
+from engine import run_folder as run_module
+from engine.environment import changes_of_rounding, code_digest, environment, last_start
+from engine.run_folder import Run, check_name, create, runs, tensorboard_scalars
+from report.plots import draw_curves
 from utils.checkpoint import load
-from utils.distributed import Ranks
-from utils.plots import draw_curves
-from utils.run import (
-    Run,
-    changes_of_rounding,
-    check_name,
-    code_digest,
-    create,
-    environment,
-    last_start,
-    runs,
-    tensorboard_scalars,
-)
+from utils.processes import Ranks
 
 ROOT = Path(__file__).parents[1]
 
@@ -190,7 +181,7 @@ def test_environment_holds_the_git_commit_if_there_is_one(tmp_path, monkeypatch)
     def git(*words):
         subprocess.run(["git", "-C", tmp_path, "-c", "user.name=a", "-c", "user.email=a@b", *words], check=True)
 
-    monkeypatch.setattr(run_module, "__file__", str(tmp_path / "utils" / "run.py"))
+    monkeypatch.setattr("engine.environment.__file__", str(tmp_path / "engine" / "environment.py"))
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     assert environment("cpu")["commit"] is None and environment("cpu")["uncommitted_changes"] is None
     git("init", "-q")
@@ -317,7 +308,7 @@ def test_curves_that_cannot_be_drawn_are_a_warning(tmp_path, monkeypatch, capsys
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("utils.plots.draw_curves", full)
+    monkeypatch.setattr("report.plots.draw_curves", full)
     monkeypatch.setattr(run_module, "CURVES_EVERY", -1)
     run = Run(tmp_path, {})
     run.log({"epoch": 1, "AP": 0.5})
@@ -340,7 +331,7 @@ def test_full_disk_at_the_end_of_a_run_is_a_warning_for_tensorboard_and_the_curv
 
 
 def test_importing_run_does_not_import_tensorboard_or_matplotlib():
-    program = "import sys, utils.run; print([m for m in ('tensorboard', 'matplotlib') if m in sys.modules])"
+    program = "import sys, engine.run_folder; print([m for m in ('tensorboard', 'matplotlib') if m in sys.modules])"
     out = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "[]"
 

@@ -9,8 +9,8 @@ import pytest
 from PIL import Image
 
 import datasets.scan
-from datasets.annotations import Annotations, DataError, read_annotation_file
 from datasets.cache import ImageCache
+from datasets.formats.annotation_file import Annotations, DataError, read_annotation_file
 from datasets.scan import prepare, scan
 from utils.images import ImageError, read_image
 

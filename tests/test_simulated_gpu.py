@@ -14,14 +14,16 @@ import nets
 import predict
 from datasets.dataset import Batch
 from datasets.loader import TrainSampler
-from nets.detector import Detector, load
-from nets.heatmap import HeatMaps
-from utils import checkpoint, distributed
+from deploy.detector import Detector
+from deploy.load import load
+from engine.epoch import Meter, accelerate, fit_one_epoch
+from engine.parallel import Graphed
+from engine.schedule import Plan, Schedule
+from report.heatmap import HeatMaps
+from utils import checkpoint, processes
 from utils.config import ConfigError
-from utils.distributed import Interrupted, Ranks, StopSignal
-from utils.fit import Meter, accelerate, fit_one_epoch
-from utils.optim import Plan, Schedule
-from utils.wrap import Graphed
+from utils.processes import Interrupted, Ranks
+from utils.signals import StopSignal
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="a real GPU is here: the tests marked gpu use it")
 STILL = Schedule(Plan(100, 0, 10, 10, 64, 64), "constant", 0.0, 0.0, 0, 0)  # so that no rounding grows
@@ -49,25 +51,25 @@ def heat_maps_where_the_simulation_can_draw_them():
 
 
 # The places that may wait for the GPU, and why. All others are defects.
-AT_A_LOG = ("utils/fit.py", "reduce"), ("utils/optim.py", "check")
+AT_A_LOG = ("engine/epoch.py", "reduce"), ("engine/optimizer.py", "check")
 ALLOWED = {
     **dict.fromkeys(AT_A_LOG, "a step that logs"),
     ("train.py", "build_model"): "the model moves to the device, once",
-    ("utils/measure.py", "training_memory"): "the step that measures the memory, before the training",
-    ("utils/resume.py", "restore"): "a saved run is loaded, once",
-    ("utils/optim.py", "load_state_dict"): "a saved run is loaded, once",
-    ("utils/fit.py", "epoch_row"): "the end of an epoch",
-    ("utils/fit.py", "evaluate"): "the end of an evaluation",
-    ("nets/heatmap.py", "scene"): "heat maps, about ten times in a training",
-    ("nets/heatmap.py", "spread"): "heat maps, about ten times in a training",
+    ("engine/gpu_memory.py", "training_memory"): "the step that measures the memory, before the training",
+    ("engine/resume.py", "restore"): "a saved run is loaded, once",
+    ("engine/optimizer.py", "load_state_dict"): "a saved run is loaded, once",
+    ("engine/epoch.py", "epoch_row"): "the end of an epoch",
+    ("engine/evaluation.py", "evaluate"): "the end of an evaluation",
+    ("report/heatmap.py", "scene"): "heat maps, about ten times in a training",
+    ("report/heatmap.py", "spread"): "heat maps, about ten times in a training",
     ("utils/images.py", "into_original"): "detections: a constant index",
     ("nets/postprocess.py", "select"): "detections: how many boxes an image has",
     ("nets/postprocess.py", "nms"): "detections: which boxes remain",
     ("utils/checkpoint.py", "plain"): "a save",
-    ("utils/optim.py", "state_dict"): "a save",
-    ("nets/detector.py", "__init__"): "the model moves to the device, once",
-    ("nets/detector.py", "prepare"): "prediction: the images of a batch move to the device",
-    ("nets/detector.py", "select"): "prediction: the detections of a batch",
+    ("engine/optimizer.py", "state_dict"): "a save",
+    ("deploy/detector.py", "__init__"): "the model moves to the device, once",
+    ("deploy/detector.py", "prepare"): "prediction: the images of a batch move to the device",
+    ("deploy/detector.py", "select"): "prediction: the detections of a batch",
 }
 
 
@@ -128,7 +130,9 @@ def test_steps_do_not_wait_and_have_the_losses_of_a_cpu(family, amp):
     with simulated_gpu() as gpu:
         model_waits = len(gpu.waits)
         losses, updater = fit(family, amp, DEVICE)
-        waits = [wait for wait in gpu.waits[model_waits:] if wait.file.startswith(("utils", "nets", "datasets"))]
+        waits = [
+            wait for wait in gpu.waits[model_waits:] if wait.file.startswith(("utils", "nets", "datasets", "engine"))
+        ]
         skipped = float(updater.skipped)
     places = [(wait.file, wait.function) for wait in waits]
     wrong = [str(wait) for wait, place in zip(waits, places, strict=True) if place not in AT_A_LOG]
@@ -235,7 +239,7 @@ def test_both_phases_are_captured_with_the_kernels_of_training(demo_images, tmp_
 
 def test_a_named_gpu_becomes_the_current_one():
     with simulated_gpu(count=2) as gpu:
-        assert distributed.start("cuda:1").device == gpu.device == torch.device("cuda:1")
+        assert processes.start("cuda:1").device == gpu.device == torch.device("cuda:1")
 
 
 def test_compile_with_all_gpus_is_refused_before_there_is_a_run_folder(demo_images, tmp_path):

@@ -23,11 +23,12 @@ from benchmarks.small_data import Config, plan, read
 from benchmarks.small_data_recipes import DataSet, Recipe
 from benchmarks.small_data_run import Job, attempt, cells, in_own_process, train_once
 from datasets.scan import clipped_boxes
-from datasets.train_val import read_train_and_val
+from datasets.sources import read_train_and_val
+from engine.optimizer import EMA
+from engine.schedule import CHOSEN, Plan, Schedule
 from utils import checkpoint
 from utils.boxes import area
 from utils.config import ConfigError
-from utils.optim import CHOSEN, EMA, Plan, Schedule
 
 
 def broken() -> dict:

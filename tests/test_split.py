@@ -17,11 +17,12 @@ import predict
 import train
 from datasets import demo, sources
 from datasets.errors import DataError
-from datasets.formats import read, read_validation
+from datasets.formats.read import read, read_validation
+from datasets.sources import read_train_and_val
 from datasets.split import split_groups, train_and_val
-from datasets.train_val import read_train_and_val
+from engine import resume
 from tools.convert import convert
-from utils import checkpoint, faults
+from utils import checkpoint
 from utils.config import ConfigError, is_weights, override
 from utils.metrics import COCO_METRICS, coco_metrics
 
@@ -96,8 +97,8 @@ def test_a_run_of_an_earlier_version_keeps_the_split_of_its_seed(tmp_path: Path)
     constants = {"seed": 3, "split_seed": 0, "training data": "of split seed 0"}
     saved = {"constants": {"seed": 3, "training data": "of seed 3"}}
     with pytest.raises(ConfigError, match=r"split_seed=0 \(was 3\)"):
-        faults.check_constants(tmp_path, saved, constants)
-    faults.check_constants(tmp_path, saved, constants | {"training data": "of seed 3"})  # without val=.2
+        resume.check_constants(tmp_path, saved, constants)
+    resume.check_constants(tmp_path, saved, constants | {"training data": "of seed 3"})  # without val=.2
 
 
 def test_new_images_move_few_others() -> None:

@@ -1,4 +1,4 @@
-"""StopSignal of utils/distributed.py: the first signal asks, the second one ends, and patience has an end."""
+"""StopSignal of utils/processes.py: the first signal asks, the second one ends, and patience has an end."""
 
 import os
 import signal
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from utils.distributed import StopSignal
+from utils.signals import StopSignal
 
 ROOT = Path(__file__).parents[1]
 
@@ -51,7 +51,7 @@ def statuses():
     """The exit status of each case, 7 if it came to its end."""
     program = f"""
 import os, signal, time
-from utils.distributed import StopSignal
+from utils.signals import StopSignal
 send = lambda: os.kill(os.getpid(), signal.SIGTERM)
 children = {{}}
 for name, (body, env) in {CASES!r}.items():

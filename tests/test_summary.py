@@ -1,13 +1,13 @@
-"""utils/summary.py: what a run prints before it starts."""
+"""engine/summary.py: what a run prints before it starts."""
 
 import dataclasses
 
 import pytest
 
 import nets
-from datasets.annotations import read_annotation_file
-from utils import measure, summary
-from utils.optim import Plan, Schedule
+from datasets.formats.annotation_file import read_annotation_file
+from engine import gpu_memory, summary
+from engine.schedule import Plan, Schedule
 
 
 def data(tmp_path, name, text, classes=("cat", "dog")):
@@ -101,11 +101,11 @@ def test_data_warnings_name_what_is_wrong(tmp_path):
 
 def test_too_little_shared_memory_is_a_warning(tmp_path, monkeypatch):
     usage = dataclasses.make_dataclass("Usage", ["free"])
-    monkeypatch.setattr(measure.shutil, "disk_usage", lambda _: usage(64 * 2**20))
-    (warning,) = measure.shared_memory_warning(4, 32, (640, 640), str(tmp_path))
+    monkeypatch.setattr(gpu_memory.shutil, "disk_usage", lambda _: usage(64 * 2**20))
+    (warning,) = gpu_memory.shared_memory_warning(4, 32, (640, 640), str(tmp_path))
     assert "64 MiB free" in warning and "--shm-size" in warning
-    assert not list(measure.shared_memory_warning(0, 32, (640, 640), str(tmp_path)))
-    assert not list(measure.shared_memory_warning(1, 1, (64, 64), str(tmp_path)))
+    assert not list(gpu_memory.shared_memory_warning(0, 32, (640, 640), str(tmp_path)))
+    assert not list(gpu_memory.shared_memory_warning(1, 1, (64, 64), str(tmp_path)))
 
 
 def test_rare_classes_are_named_with_a_fix(tmp_path):

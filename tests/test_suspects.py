@@ -15,10 +15,10 @@ from lively import lively_checkpoint
 from painted import drawn
 
 from benchmarks.suspects import Corrupted
-from datasets.annotations import DataError
-from datasets.formats import read
+from datasets.formats.annotation_file import DataError
+from datasets.formats.read import read
 from datasets.scan import prepare
-from nets.detector import Result
+from deploy.detector import Result
 from tools import suspects
 from tools.disagreement import KINDS, Box, Suspect, found_fraction, rank
 from tools.regression import RIDGE, logistic_regression, probability

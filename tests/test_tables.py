@@ -6,7 +6,7 @@ import pytest
 from files import boxes, paint, text
 
 from datasets.errors import DataError
-from datasets.formats import read
+from datasets.formats.read import read
 from datasets.scan import prepare
 
 

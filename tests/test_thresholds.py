@@ -1,4 +1,4 @@
-"""nets/thresholds.py: a threshold for each class, from the validation to the detections of every program."""
+"""deploy/thresholds.py: a threshold for each class, from the validation to the detections of every program."""
 
 import json
 
@@ -10,8 +10,8 @@ from small import config, log_of, train_quietly
 
 import evaluate
 import predict
-from nets.detector import Detector, Result
-from nets.thresholds import threshold_text
+from deploy.detector import Detector, Result
+from deploy.thresholds import threshold_text
 from utils import checkpoint
 from utils.metrics import class_thresholds
 
@@ -68,7 +68,8 @@ def test_files_without_thresholds_and_other_words_are_refused(tmp_path, weights)
 
 def test_the_thresholds_in_use_are_explained(tmp_path, weights):
     def text(path, confidence=None):
-        return threshold_text(Detector(path, device="cpu", confidence=confidence))
+        detector = Detector(path, device="cpu", confidence=confidence)
+        return threshold_text(detector.loaded, detector.limits["confidence"])
 
     assert "confidence 0.45: the best mean F1 of the classes on the validation data of this training" in text(weights)
     assert "as confidence=0.23" in text(weights) and "confidence=per_class takes the best" in text(weights)

@@ -1,4 +1,4 @@
-"""nets/tiles.py, nets/merge.py: every pixel is in a tile, an object is found once, and small images change nothing."""
+"""deploy/tiles.py, deploy/tile_merge.py: every pixel is in a tile, an object is found once, and small images change nothing."""
 
 import json
 import os
@@ -16,12 +16,13 @@ from toys import spawn
 import evaluate
 import export
 import predict
-from nets import video
-from nets.detector import Detector
-from nets.merge import merge
+from deploy import video
+from deploy.detector import Detector
+from deploy.speed import measure
+from deploy.tile_merge import merge
+from deploy.tiled_evaluation import TiledModel
+from deploy.tiles import MIN_OVERLAP, Tiles, cut, for_detection
 from nets.postprocess import Detections
-from nets.speed import measure
-from nets.tiles import MIN_OVERLAP, TiledModel, Tiles, cut, for_detection
 from utils.config import ConfigError
 from utils.images import into_original, letterbox
 
@@ -407,7 +408,7 @@ def test_predict_takes_tiles_for_images_and_videos(weights, tmp_path):
 
 
 def test_tiles_are_imported_only_where_they_are_used(weights):
-    for name in [name for name in sys.modules if name in ("nets.tiles", "nets.merge")]:
+    for name in [name for name in sys.modules if name in ("deploy.tiles", "deploy.tile_merge")]:
         del sys.modules[name]
     Detector(weights, **LOW)(noise(300, 200))
-    assert "nets.tiles" not in sys.modules
+    assert "deploy.tiles" not in sys.modules

@@ -19,14 +19,15 @@ import evaluate
 import nets
 import train
 from datasets import demo
-from datasets.annotations import DataError
+from datasets.formats.annotation_file import DataError
 from datasets.sources import val_text
-from nets.detector import Detector
+from deploy.detector import Detector
+from engine import resume
+from engine.schedule import CHOSEN
 from nets.losses import YOLOXCriterion
 from nets.pretrained import PretrainedError
-from utils import checkpoint, resume
+from utils import checkpoint, file_checks
 from utils.config import ConfigError
-from utils.optim import CHOSEN
 
 ROOT = Path(__file__).parents[1]
 SIZES = ("small", "medium", "large")
@@ -165,7 +166,7 @@ def test_resume_refuses_other_constants_and_names_them(demo_images, folder):
 def test_resume_without_a_run_starts_one_and_a_missing_path_fails(demo_images, tmp_path):
     train_quietly(config(demo_images, tmp_path, epochs=1, resume=True))
     assert (only_run(tmp_path) / "last.pt").exists()
-    with pytest.raises(checkpoint.CheckpointError, match="there is no checkpoint"):
+    with pytest.raises(file_checks.CheckpointError, match="there is no checkpoint"):
         train.main(config(demo_images, tmp_path, resume=str(tmp_path / "nowhere")))
 
 
@@ -224,7 +225,7 @@ def test_non_finite_steps_stop_training_name_images_and_keep_the_checkpoint(demo
     criterion = YOLOXCriterion.__call__
     monkeypatch.setattr(YOLOXCriterion, "__call__", call)
     monkeypatch.setattr(train.resume.Saver, "after_epoch", save)
-    monkeypatch.setattr("utils.optim.MAX_BAD_STEPS", 3)
+    monkeypatch.setattr("engine.optimizer.MAX_BAD_STEPS", 3)
     with pytest.raises(SystemExit, match=r"not finite.*\d\.png"):
         train.main(config(demo_images, tmp_path, batch_size=2))
     contents = checkpoint.load(only_run(tmp_path) / "last.pt")
@@ -358,10 +359,10 @@ def test_yolov9_trains_from_weights_of_another_width_and_evaluates(demo_images, 
 
 @pytest.mark.slow
 def test_official_weights_overfit_eight_real_images(shared, tmp_path):
-    from datasets import formats
-    from datasets.annotations import annotation_line
+    from datasets.formats import read
+    from datasets.formats.annotation_file import annotation_line
 
-    data = formats.read(str(shared / "data/bccd/BCCD/ImageSets/Main/train.txt"), "train", bad_boxes="drop")
+    data = read.read(str(shared / "data/bccd/BCCD/ImageSets/Main/train.txt"), "train", bad_boxes="drop")
     lines = [annotation_line(data.path(i), *data.boxes_of(i)) for i in range(8)]
     (tmp_path / "eight.txt").write_text("\n".join(lines))
     (tmp_path / "classes.txt").write_text("\n".join(data.classes))

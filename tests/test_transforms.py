@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from painted import assert_under_its_box, painted_sample
 
-from datasets.annotations import Sample
+from datasets.formats.annotation_file import Sample
 from datasets.transforms import Augment, augment, compose, move_boxes, paint, placement, random_affine, shift_colors
 from utils.images import FILL, boxes_to_input, fit, letterbox
 

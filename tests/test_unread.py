@@ -11,7 +11,7 @@ import pytest
 from files import paint, text
 
 from datasets.errors import DataError
-from datasets.formats import read
+from datasets.formats.read import read
 from datasets.store import Annotations
 
 TOOLS = Path(__file__).parent / "data" / "tools"

@@ -11,14 +11,14 @@ import evaluate
 import export
 import predict
 from datasets import demo
-from datasets.annotations import read_annotation_file
 from datasets.cache import ImageCache
+from datasets.formats.annotation_file import read_annotation_file
 from datasets.scan import prepare, scan
-from datasets.train_val import read_parts
-from nets.detector import Detector
+from datasets.sources import read_parts
+from deploy.detector import Detector
 from tools.check_report import check
 from tools.convert import main as convert
-from utils import checkpoint
+from utils import checkpoint, file_checks
 from utils.images import decode_deep, read_bytes, read_image, read_reduced, read_with_limits
 from utils.value_range import FULL, NO_LIMITS, are_outside, choose, limits_of, to_8_bits
 
@@ -278,5 +278,5 @@ def test_a_resumed_run_keeps_its_range(trained, deep):
 def test_wrong_ranges_in_files_are_refused(trained, tmp_path, value):
     contents = checkpoint.load(trained[0] / "best.pt") | {"value_range": value}
     checkpoint.save(tmp_path / "wrong.pt", contents)
-    with pytest.raises(checkpoint.CheckpointError, match="value_range"):
+    with pytest.raises(file_checks.CheckpointError, match="value_range"):
         Detector(tmp_path / "wrong.pt")

@@ -8,7 +8,7 @@ import pytest
 from files import boxes, paint, text
 
 from datasets.errors import DataError
-from datasets.formats import read
+from datasets.formats.read import read
 
 RECT = {"name": "rect", "x": 1, "y": 2, "width": 3, "height": 4}
 

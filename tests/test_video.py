@@ -1,4 +1,4 @@
-"""nets/video.py: frames that are written can be read again, and every video is released."""
+"""deploy/video.py: frames that are written can be read again, and every video is released."""
 
 import threading
 
@@ -6,7 +6,7 @@ import cv2
 import numpy as np
 import pytest
 
-from nets import video
+from deploy import video
 
 
 def write_video(path, levels):

@@ -18,10 +18,10 @@ STRIDES = (8, 16, 32)
 def test_names_and_shapes_equal_the_official_ones(size):
     keys = official.empty_state(f"yolov9_{size}")
     main = [name for name in keys if int(name.partition(".")[0]) < 23 and "anc2vec" not in name]
-    state = {nets.names.of_yolov9(name): keys[name] for name in main}
+    state = {nets.official_names.of_yolov9(name): keys[name] for name in main}
     for prefix in ("model.model.", "model.", "module."):
-        assert [nets.names.of_yolov9(prefix + name) for name in main] == list(state)
-    assert {nets.names.of_yolov9(name) for name in keys.keys() - set(main)} == {None}
+        assert [nets.official_names.of_yolov9(prefix + name) for name in main] == list(state)
+    assert {nets.official_names.of_yolov9(name) for name in keys.keys() - set(main)} == {None}
     with torch.device("meta"):
         model = nets.build(f"yolov9_{size}", 80)
     model.load_state_dict(state, strict=True, assign=True)  # raises for other names or shapes

@@ -29,11 +29,11 @@ def official_nano(shared):
 @pytest.mark.parametrize("size, millions", PARAMETERS.items())
 def test_names_shapes_and_parameter_counts_equal_the_official_ones(size, millions):
     keys = official.empty_state(f"yolox_{size}")
-    state = {nets.names.of_yolox(name): value for name, value in keys.items()}
+    state = {nets.official_names.of_yolox(name): value for name, value in keys.items()}
     with torch.device("meta"):
         model = nets.build(f"yolox_{size}", 80)
     model.load_state_dict(state, strict=True, assign=True)  # raises for other names or shapes
-    assert len(state) == len(keys) and {nets.names.of_yolox(f"module.{name}") for name in keys} == state.keys()
+    assert len(state) == len(keys) and {nets.official_names.of_yolox(f"module.{name}") for name in keys} == state.keys()
     assert round(sum(p.numel() for p in model.parameters()) / 1e6, 3) == millions
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from datasets.labels import label_studio_config
+from deploy.label_files import label_studio_config
 
 CLASSES = ("cat", "small dog", "鸟")
 IMAGES = {  # name -> height and width, boxes x1, y1, x2, y2 and label

@@ -10,10 +10,11 @@ import torch.multiprocessing as mp
 from torch import nn
 
 import nets
+from engine.optimizer import EMA, Updater, build_optimizer
+from engine.schedule import Plan, Schedule
 from nets import yolov9
 from nets.blocks import ADown, SeparableConv
 from nets.losses import YOLOXCriterion
-from utils.optim import EMA, Plan, Schedule, Updater, build_optimizer
 
 FLAT = Schedule(Plan(100, 0, 10, 10, 64, 64), "constant", 0.01, 0.01, 0, 0)
 

@@ -14,10 +14,12 @@ from textwrap import indent
 from typing import Any
 
 from datasets.errors import DataError, first_ten
-from datasets.formats import is_names, read_classes
+from datasets.formats.annotation_file import is_names, read_classes
 from tools.check_output import PAGES, require_output, write_html, write_report, write_sheet
+from tools.check_page import contact_page, html_page
 from tools.check_report import SUSPICIOUS, Part, Size, check
-from utils.config import ConfigError, override, run_script
+from utils.config import ConfigError, override
+from utils.script import run_script
 
 
 @dataclass(frozen=True)
@@ -81,8 +83,6 @@ def _ten(places: list[str], title: str) -> list[str]:
 
 def write_page(path: str, report: dict[str, Any], parts: dict[str, Part]) -> None:
     """Writes the page: HTML, or a contact sheet of images with their boxes if the name ends like that of an image."""
-    from tools.check_page import contact_page, html_page
-
     if path.lower().endswith(".html"):
         write_html(path, html_page(report, parts))
     else:

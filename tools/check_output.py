@@ -9,9 +9,9 @@ import numpy as np
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from datasets.outputs import write_all
 from utils.config import ConfigError, require_writable
 from utils.draw import JPEG_QUALITY
+from utils.outputs import write_all
 
 MARK = "tools.check"  # the comment in a contact sheet
 MARKS = (MARK.encode(), b"<title>Data check</title>")  # one of these is in the first bytes of a page

@@ -8,9 +8,9 @@ from typing import Any
 import cv2
 import numpy as np
 
-from datasets import page
 from datasets.errors import first_ten
 from datasets.store import Annotations
+from report import page
 from tools.check_report import EDGES, HARD, SUSPICIOUS, Part
 from utils.draw import contact_sheet, draw_boxes
 from utils.images import ImageError, read_image

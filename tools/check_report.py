@@ -6,11 +6,11 @@ import numpy as np
 
 from datasets.classes import similar_names
 from datasets.errors import DataError, first_ten
-from datasets.formats import read
+from datasets.formats.read import read
 from datasets.scan import Scan, clipped_boxes, prepare, scan
 from datasets.similar import similar_groups
+from datasets.sources import unused_splits
 from datasets.store import Annotations, Classes
-from datasets.train_val import unused_splits
 from utils.boxes import area
 
 COVERING = 0.98  # fraction of the image's area; such a box labels the image rather than an object

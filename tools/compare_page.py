@@ -4,10 +4,14 @@ import base64
 from collections.abc import Sequence
 from pathlib import Path
 
-from datasets.page import document, text
-from tools.compare import FILES, TITLE, Run, notes, require_page, table
-from utils.checkpoint import atomic_write
-from utils.plots import draw_runs
+from report.page import document, text
+from report.plots import draw_runs
+from tools.compared_runs import Run, notes, table
+from utils.config import ConfigError, require_writable
+from utils.files import atomic_write
+
+FILES = ("compare.png", "compare.html")
+TITLE = "Runs compared"  # of the page, by which a later comparison recognizes it
 
 
 def write_page(folder: Path, runs: Sequence[Run], refused: dict[str, str]) -> Path:
@@ -43,3 +47,14 @@ def html_page(runs: Sequence[Run], refused: dict[str, str], plot: bytes) -> str:
     sections = {"Constants that differ, and results": results, "mAP50-95": image}
     sections |= {"Not compared": f"<ul class=errors>{reasons}</ul>"} if refused else {}
     return document(TITLE, f"<header><h1>{TITLE}</h1></header>", sections)
+
+
+def require_page(folder: Path) -> None:
+    """Raises ConfigError if the page cannot be written to a folder, or would replace a file of another origin."""
+    require_writable(f"output={folder}", folder)
+    plot, page = (folder / name for name in FILES)
+    known = page.is_file() and f"<title>{TITLE}</title>".encode() in page.read_bytes()[:1000]
+    other = next((path for path in (page, plot) if path.exists() and not known), None)
+    if other:
+        why = "would be replaced, and no page of an earlier comparison lies next to it"
+        raise ConfigError(f"{other} {why}: give another folder with output=FOLDER, or delete the file")

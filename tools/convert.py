@@ -18,12 +18,15 @@ from pathlib import Path
 
 from datasets import split
 from datasets.errors import DataError, raise_any
-from datasets.formats import PARTS, is_names, read, read_classes
-from datasets.listing import CLASS_FILES
-from datasets.outputs import write_all
+from datasets.formats.annotation_file import is_names, read_classes
+from datasets.formats.listing import CLASS_FILES
+from datasets.formats.read import PARTS, read
 from datasets.scan import prepare
 from datasets.store import Annotations
-from utils.config import MAX_SEED, ConfigError, override, require, require_writable, run_script
+from tools.tiles import cutter_of
+from utils.config import MAX_SEED, ConfigError, override, require, require_writable
+from utils.outputs import write_all
+from utils.script import run_script
 
 
 @dataclass(frozen=True)
@@ -115,8 +118,6 @@ def _cutter(cfg: Config):
     options = {name: getattr(cfg, name) for name in ("tile", "overlap", "visible", "background")}
     if all(value is None for value in options.values()):
         return None
-    from tools.tiles import cutter_of
-
     return cutter_of(**options, seed=cfg.seed)
 
 

@@ -16,8 +16,9 @@ from pathlib import Path
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from utils.checkpoint import atomic_write
-from utils.config import ConfigError, override, require_writable, run_script
+from utils.config import ConfigError, override, require_writable
+from utils.files import atomic_write
+from utils.script import run_script
 
 FOR_TESTS = {"pytest", "pytest-xdist", "hypothesis"}  # train.py and the other scripts run without these
 LICENSE_FILE = re.compile(r"licen[sc]e|copying|notice", re.IGNORECASE)

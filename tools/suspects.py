@@ -20,21 +20,23 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from datasets.annotations import annotation_line
 from datasets.errors import DataError
-from datasets.formats import PARTS, is_names, read, read_classes
-from datasets.outputs import write_all
+from datasets.formats.annotation_file import annotation_line, is_names, read_classes
+from datasets.formats.read import PARTS, read
 from datasets.scan import prepare, scan
 from datasets.similar import similar_groups
 from datasets.split import relative, split_groups, text_of
 from datasets.store import Annotations
-from nets.detector import Detector, Result
+from deploy.detector import Detector, Result
+from engine.run_folder import create, runs
 from tools.disagreement import CONFIDENCE, KINDS, MATCH, Box, Detected, Suspect, found_fraction, rank
 from tools.regression import logit, probability
+from tools.suspects_page import TITLES, write_page
 from utils.boxes import clip, pairwise_iou
-from utils.config import MAX_SEED, ConfigError, check, is_weights, override, require, require_writable, run_script, show
+from utils.config import MAX_SEED, ConfigError, check, is_weights, override, require, require_writable, show
 from utils.images import batched
-from utils.run import create, runs
+from utils.outputs import write_all
+from utils.script import run_script
 
 # The short training of each half, for a few hundred images.
 RECIPE = {
@@ -188,8 +190,6 @@ def main(cfg: Config) -> Path:
     write_csv(folder / "suspects.csv", data, groups, lines)
     found = found_fraction(truth, detected)
     quality = f"The models find {found:.0%} of {len(data.labels)} labels in {len(data)} images."
-    from tools.suspects_page import TITLES, write_page
-
     write_page(folder / "suspects.html", data, groups, lines, quality)
     print(f"\n{quality}" + (f" {WEAK}" if found < 0.5 else ""))
     print("\n".join(f"{TITLES[kind]}: {len(group)}" for kind, group in groups.items()))

@@ -15,7 +15,7 @@ import numpy as np
 from datasets.errors import DataError
 from datasets.scan import clipped_boxes
 from datasets.store import Annotations, Packer
-from nets.tiles import Tiles, cut
+from deploy.tiles import Tiles, cut
 from utils.boxes import area
 from utils.images import READERS, decode_deep, prefetch, read_bytes, read_image
 

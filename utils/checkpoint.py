@@ -8,27 +8,27 @@
 """
 
 import os
-import socket
-import threading
+import pickle
+import re
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from utils import file_checks
+from utils.file_checks import CheckpointError, refuse_non_finite
+from utils.files import atomic_write
+from utils.text import first_line
+
 FORMAT = 1
 STALE = 600  # seconds after which a temporary file is known to be left over from a killed process
 
 
-class CheckpointError(ValueError):
-    """A file cannot be written or used. The message names the file and the fix."""
-
-
-class DiskError(CheckpointError):
+class DiskError(OSError):
     """The disk is full or gone. The previous file is intact, and a later attempt may succeed."""
 
 
@@ -51,47 +51,7 @@ def save(path: str | Path, contents: Mapping[str, Any]) -> None:
             file.flush()
             read(Path(file.name))  # compares the checksums
     except (OSError, RuntimeError, CheckpointError) as error:
-        from utils import faults
-
-        raise faults.not_saved(path, error) from error
-
-
-@contextmanager
-def atomic_write(path: str | Path) -> Iterator[BinaryIO]:
-    """Opens a temporary file that replaces `path` when the block ends without an error.
-
-    At any moment, kill -9 and power cuts included, `path` is the whole old or the whole new file. After an error, also
-    KeyboardInterrupt, the temporary file is removed. The folder must exist.
-    """
-    path = Path(path)
-    temporary = path.with_name(f".{path.name}.{socket.gethostname()}-{os.getpid()}-{threading.get_ident()}.tmp")
-    try:
-        with open(temporary, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-        if os.name != "nt":  # Windows cannot open folders; elsewhere the rename itself survives a power cut
-            folder = os.open(path.parent, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-@contextmanager
-def warn_if_disk_fails(errors: list[Exception] | None = None) -> Iterator[None]:
-    """Prints disk errors as warnings and appends them to `errors`, so that training continues and can save later."""
-    try:
-        yield
-    except (OSError, DiskError) as error:
-        if errors is not None:
-            errors.append(error)
-        print(f"WARNING: {error}")
-        hint = "" if isinstance(error, FileNotFoundError) else "; make room on the disk before it ends"
-        print(f"WARNING: training continues and saves again later{hint}")
+        raise not_saved(path, error) from error
 
 
 def load(path: str | Path, purpose: str | None = None) -> dict[str, Any]:
@@ -100,19 +60,16 @@ def load(path: str | Path, purpose: str | None = None) -> dict[str, Any]:
     Raises CheckpointError for the files of other projects, for wrong values, and if one is missing that the `purpose`,
     "prediction" or "resuming", needs.
     """
-    from utils import validate
 
     contents = read(path)
     if not is_own(contents) or type(contents["format"]) is int and contents["format"] != FORMAT:
-        from utils import faults
-
-        raise faults.other_format(path, contents)
-    resume = validate.validated(contents, path, "checkpoint", purpose).get("resume") or {}
+        raise other_format(path, contents)
+    resume = file_checks.validated(contents, path, "checkpoint", purpose).get("resume") or {}
     refuse_non_finite(path, [contents["model"], resume.get("model"), resume.get("updater")])
     for part in (contents, resume):
         if "model" in part:
             part["model"] = strip(part["model"])
-    return validate.updated(contents, path)
+    return file_checks.updated(contents, path)
 
 
 def is_own(contents: Any) -> bool:
@@ -156,7 +113,6 @@ def read(path: str | Path, on_disk: bool = False) -> Any:
     Raises CheckpointError for a missing or damaged file, for one that asks for more memory than it fills, and for one that
     holds more than plain containers and tensors (such a file could run code when it is loaded).
     """
-    from utils import validate
 
     path = Path(path)
     zipped = False
@@ -164,26 +120,67 @@ def read(path: str | Path, on_disk: bool = False) -> Any:
         with open(path, "rb") as file:
             zipped = file.read(4) == b"PK\x03\x04"  # as PyTorch decides
     if not zipped:
-        from utils import faults
-
-        faults.refuse_missing(path)
-        faults.refuse_blank(path)
+        refuse_missing(path)
+        refuse_blank(path)
     try:
-        validate.check_file(path, zipped)
+        file_checks.check_file(path, zipped)
         contents = torch.load(path, map_location="cpu", weights_only=True, mmap=on_disk and zipped)
-        validate.check_tensors(path, contents)
+        file_checks.check_tensors(path, contents)
         return contents
     except Exception as error:  # damaged bytes can raise any kind of error
-        from utils import faults
-
-        raise faults.unreadable(path, zipped, error) from error
+        raise unreadable(path, zipped, error) from error
 
 
-def refuse_non_finite(path: Any, value: Any) -> None:
-    """Raises CheckpointError if a floating-point tensor within `value` holds NaN or infinity."""
-    from utils.validate import walk
+def not_saved(path: Path, error: BaseException) -> DiskError:
+    """Returns the error of a checkpoint that could not be written."""
+    kept = "the previous file is kept" if path.exists() else "there is no previous file"
+    why: BaseException | None = error
+    while why and not isinstance(why, OSError):  # PyTorch's writer raises its own error after that of the disk
+        why = why.__context__
+    return DiskError(f"{path} was not saved ({why or error}); {kept}. Is there space left in {path.parent}?")
 
-    tensors = [(name, x) for name, x in walk(value) if isinstance(x, Tensor) and x.is_floating_point()]
-    if bad := [name for name, x in tensors if not x.isfinite().all()]:
-        what = f"{len(bad)} tensors are not finite (first: {bad[0]})"
-        raise CheckpointError(f"{path}: {what}; neither used nor saved: use another copy")
+
+def refuse_missing(path: Path) -> None:
+    """Raises CheckpointError for a path without a file."""
+    if path.is_file():
+        return
+    inside = next((path / name for name in ("last.pt", "best.pt") if (path / name).is_file()), None)
+    if path.is_dir() and not inside:
+        raise CheckpointError(f"{path} is a folder without a checkpoint, not a file; use another checkpoint")
+    hint = f"did you mean {inside}?" if inside else "train.py writes runs/NAME/best.pt and last.pt"
+    raise CheckpointError(f"there is no checkpoint {path}; {hint}")
+
+
+def refuse_blank(path: Path) -> None:
+    """Raises CheckpointError for a file that is empty or begins with zeros only."""
+    with open(path, "rb") as file:
+        if not any(file.read(4096)):
+            what = "holds only zeros, as after a power failure" if path.stat().st_size else "is empty"
+            raise CheckpointError(f"{path} {what}; use another checkpoint")
+
+
+def unreadable(path: Path, zipped: bool, error: Exception) -> CheckpointError:
+    """Returns the error of a file that PyTorch's reader refuses. `zipped`: it has PyTorch's present format."""
+    if isinstance(error, pickle.UnpicklingError):
+        if re.search(r"GLOBAL (ultralytics|models\.yolo)\.", str(error)):
+            return CheckpointError(
+                f"{path} is a checkpoint of Ultralytics or YOLOv5, whose networks have another architecture: its weights fit "
+                f"no model of this project. Use weights=coco, the official weights of model=, or weights=none"
+            )
+        what = "holds Python objects" if zipped else "is not a PyTorch file, or an old one with Python objects"
+        return CheckpointError(f"{path} {what}; they could run code when loaded: refused. Save its state dict alone")
+    why = first_line(error)
+    return CheckpointError(f"{path} is damaged or not a PyTorch file ({why}). Use another copy of it")
+
+
+def other_format(path: str | Path, contents: Any) -> CheckpointError:
+    """Returns the error of a file that is not a checkpoint of this project, or one of another version."""
+    if not is_own(contents):
+        known = re.fullmatch(r"yolox_\w+|yolov9_\w", Path(path).stem)
+        name = known[0] if known else "yolox_nano"
+        return CheckpointError(
+            f"{path} is not a checkpoint of this project. If it holds weights of another one, name their model, as in "
+            f"model={name} (classes=FILE if they have other classes than COCO's 80); train.py takes them as weights={path}"
+        )
+    form = f"format {contents['format']}; this version reads format {FORMAT}"
+    return CheckpointError(f"{path} has {form}. Use the version that wrote it")

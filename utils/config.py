@@ -1,36 +1,30 @@
-"""Constants of the entry scripts: name=value overrides, checks, help, the printed table, and how a script reports errors."""
+"""Constants of the entry scripts: name=value overrides, checks, help, and the printed table."""
 
 import ast
 import difflib
 import inspect
-import io
 import math
 import numbers
 import os
 import re
 import sys
 import tempfile
-import time
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from utils import migration
+from utils.text import brief, printable
 
 T = TypeVar("T")
-MAX_NAME = 200  # characters of a class name; longer ones are a slip in a data file
-MAX_WORD = 200  # characters of a word of the command line that a message repeats
-MAX_LINE = 1000  # characters of a line of a message
 MAX_SEED = 2**63 - 1  # PyTorch takes no larger one
 WORDS = {"none": None, "true": True, "yes": True, "on": True, "1": True}
 WORDS |= {"false": False, "no": False, "off": False, "0": False}
-_NAME_ENDS = re.compile("^[\\s\ufeff]+|[\\s\ufeff]+$")
 TYPES = {str: "text", int: "a whole number", float: "a number", bool: "true or false", type(None): "none"}
 COUNTS = ("no", "one", "two", "three", "four")
-PAUSE = 1.0  # seconds by which a process delays its error, so that the rank with the cause prints first
 
 
 class ConfigError(ValueError):
@@ -38,32 +32,6 @@ class ConfigError(ValueError):
 
     def __init__(self, message: str) -> None:
         super().__init__(printable(message))
-
-
-def brief(text: str) -> str:
-    """Returns text for a message, in one line of at most `MAX_WORD` characters: its beginning and its end."""
-    text = printable(text.replace("\n", "\\n"))
-    cut = MAX_WORD // 2 - 3
-    return text if len(text) <= MAX_WORD else f"{text[:cut]} ... {text[-cut:]}"
-
-
-def printable(text: str) -> str:
-    """Returns text that any terminal can show: control characters and lone surrogates become escapes, long lines are cut."""
-    cut = MAX_LINE // 2
-    text = "\n".join(s if len(s) <= MAX_LINE else f"{s[:cut]} ... {s[-cut:]}" for s in text.split("\n"))
-    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
-
-
-def cache_folder() -> Path:
-    """The folder for downloaded weights and decoded images: $THAW_CACHE, or ~/.cache/thaw."""
-    return Path(os.environ.get("THAW_CACHE") or Path.home() / ".cache" / "thaw")
-
-
-def make_cache_folder(inside: str = "") -> Path:
-    """Creates the cache folder, which only this user may open, and a folder `inside`. Returns the latter. Raises OSError."""
-    for folder in (cache_folder(), cache_folder() / inside):
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return folder
 
 
 def override(cfg: T, argv: Sequence[str], positional: Mapping[str, Callable[[str], bool]] | None = None) -> T:
@@ -317,78 +285,3 @@ def _expected(name: str, kind: Any, example: Any, text: str = "") -> str:
             example = _parse(re.sub(r"\s*[x×*;:]\s*", ",", text.strip()), kind)
     shown = "" if example is None else f", for example {name}={show(example)}"
     return f"{type_text(kind)}{shown}"
-
-
-class _Console(io.FileIO):
-    """Standard output that drops what cannot be written: the disk is full, or the reader of a pipe has ended."""
-
-    def write(self, data) -> int:
-        with suppress(OSError):
-            return super().write(data) or len(data)
-        return len(data)
-
-
-def _patient(stream: Any, original: Any) -> Any:
-    """Returns standard output or error in a form whose errors never end a program: neither of the disk nor of a character."""
-    if stream is None:  # closed by the caller
-        return open(os.devnull, "w")
-    stream.reconfigure(errors="replace")
-    if stream is not original or os.name == "nt":  # a notebook's or a test's; Windows has its own kind for a console
-        return stream
-    raw = _Console(stream.fileno(), "wb", closefd=False)
-    buffer = raw if stream.write_through else io.BufferedWriter(raw)
-    return io.TextIOWrapper(buffer, stream.encoding, "replace", None, stream.line_buffering, stream.write_through)
-
-
-def run_script(main: Callable[[], object], stopped: str, memory_advice: str) -> None:
-    """Runs an entry script. User errors end it with one message that names the fix; other errors keep their traceback.
-
-    `stopped` is printed after Ctrl-C; `memory_advice` names the constants that save memory. Of several processes only
-    those that failed by themselves print their error, so that the cause stays visible.
-    """
-    for name in ("stdout", "stderr"):
-        setattr(sys, name, _patient(getattr(sys, name), getattr(sys, f"__{name}__")))
-    try:
-        main()
-    except KeyboardInterrupt:
-        raise SystemExit(f"\n{stopped}") from None
-    except (SystemExit, Exception) as error:
-        if isinstance(error, SystemExit) and not isinstance(error.code, str):
-            raise
-        from utils import distributed, faults
-
-        if isinstance(error, distributed.RemoteError):
-            time.sleep(2 * PAUSE)
-            raise SystemExit(1) from None
-        message = faults.reported(error, memory_advice, stopped)
-        if message is None:
-            raise
-        raise SystemExit(message) from error
-
-
-def check_class_names(names: Iterable[object], where: str, error: type[ValueError] = ValueError) -> None:
-    """Raises an error for a class name with a problem; the message starts with `where`."""
-    for name in names:
-        if problem := class_name_problem(name):
-            raise error(f"{where}: {problem}")
-
-
-def clean_name(name: str) -> str:
-    """Returns a class name without blanks and byte order marks at its ends. Joined files have such marks inside."""
-    return _NAME_ENDS.sub("", name) if "\ufeff" in name else name.strip()
-
-
-def class_name_problem(name: object) -> str:
-    """Returns why a class name cannot be drawn or written to a file, "" for a good one.
-
-    A name is text of at most MAX_NAME characters, not blank, without control characters and lone surrogates (which a JSON
-    file can hold as "\\ud800", and which end the process in OpenCV)."""
-    if not isinstance(name, str):
-        return f"class name {name!r} is not text: put it in quotes"
-    if not clean_name(name):
-        return f"class name {name!r} is blank: give the class a name"
-    if len(name) > MAX_NAME:
-        return f"class name {name[:40]!r} ... has {len(name)} characters: use at most {MAX_NAME}"
-    if any(ord(c) < 32 or 127 <= ord(c) < 160 or 0xD800 <= ord(c) < 0xE000 for c in name):
-        return f"class name {name!r} has a control character or half of a surrogate pair: rename the class in the data"
-    return ""

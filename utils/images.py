@@ -7,6 +7,7 @@ is ignored, palettes are resolved, and the EXIF orientation is applied.
 import io
 import itertools
 import os
+import re
 import stat
 import struct
 import threading
@@ -21,7 +22,11 @@ import cv2
 import numpy as np
 from PIL import Image
 
+from utils import images
 from utils.value_range import FULL, NO_LIMITS, ValueRange, limits_of, to_8_bits
+
+_JPEG_SEGMENT = re.compile(rb"\xff+[^\x00\xff\xd0-\xd7]")  # FF 00 is image data, FF D0 to D7 have no contents
+_JPEG_FRAMES, _JPEG_SCAN = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}, 0xDA  # C0 and C1 are baseline JPEGs
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -153,8 +158,6 @@ def check_header(data: bytes, path: str) -> AbstractContextManager:
     except Exception as error:  # damaged headers raise many kinds of errors
         raise ImageError(f"{path}: cannot be decoded: {_FIX}") from error
     if width * height > MAX_PIXELS // 2:
-        from utils.validate import require_pixels
-
         require_pixels(data, path, width, height)
     if width * height > max(_LARGE, len(data) * _PIXELS_PER_BYTE):
         raise ImageError(f"{path}: {len(data)} bytes cannot hold {width}x{height} pixels: fetch it again, or remove it")
@@ -171,7 +174,6 @@ def is_cut_off(data: bytes) -> bool:
     """Returns whether these are the contents of a JPEG that is cut off: it has no end marker."""
     if not data.startswith(_JPEG_MARK) or data.endswith(JPEG_END):  # the walk below takes a millisecond
         return False
-    from utils.validate import jpeg_segments
 
     return all(mark != JPEG_END[1] for mark, _ in jpeg_segments(data))
 
@@ -302,3 +304,32 @@ def batched(items: Iterable[A], size: int) -> Iterator[list[A]]:
     items = iter(items)
     while block := list(itertools.islice(items, size)):
         yield block
+
+
+def jpeg_segments(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yields marker and contents of the segments of a JPEG."""
+    place = 2
+    while found := _JPEG_SEGMENT.search(data, place):
+        place = found.end() + int.from_bytes(data[found.end() : found.end() + 2], "big")
+        yield found[0][-1], data[found.end() + 2 : place]
+
+
+def require_pixels(data: bytes, path: str, width: int, height: int) -> None:
+    """Raises ImageError for an image file of more than MAX_PIXELS, or of half as many if it needs twice the memory.
+
+    Twice the memory need JPEGs that are progressive, or store their colors in several scans: the decoder keeps all coefficients.
+    """
+    frame, collected = b"", False
+    for mark, body in jpeg_segments(data) if data.startswith(b"\xff\xd8") else ():
+        if mark in _JPEG_FRAMES:
+            frame = bytes([mark]) + body
+        elif mark == _JPEG_SCAN:
+            collected = len(frame) < 7 or frame[0] > 0xC1 or not body or body[0] < frame[6]
+            break
+    most = images.MAX_PIXELS // 2 if collected else images.MAX_PIXELS
+    if width * height > most:
+        kind = (
+            ", the limit of JPEGs with several scans: save it as a baseline JPEG with one scan," if collected else ":"
+        )
+        limit = f"more than {most:,} pixels{kind} cut it into tiles, or set OPENCV_IO_MAX_IMAGE_PIXELS higher"
+        raise images.ImageError(f"{path}: {width}x{height} are {limit}")

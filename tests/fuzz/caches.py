@@ -8,7 +8,7 @@ import numpy as np
 
 from datasets.cache import ImageCache
 from datasets.scan import scan
-from utils.config import cache_folder
+from utils.files import cache_folder
 from utils.images import read_reduced
 
 from . import spoil

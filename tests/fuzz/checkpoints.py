@@ -11,17 +11,20 @@ from typing import Any
 
 import torch
 
+from deploy import load
+
 sys.path += [folder for folder in [str(Path(__file__).parents[1])] if folder not in sys.path]  # for `tiny`
 
 import tiny  # noqa: F401  registers model="tiny_n"
 
 import nets
-from nets import detector
-from utils import checkpoint, resume
-from utils.checkpoint import CheckpointError
+from engine import resume
+from engine.optimizer import EMA, Updater, build_optimizer
+from engine.schedule import Plan, Schedule
+from utils import checkpoint
 from utils.config import ConfigError
-from utils.distributed import Ranks
-from utils.optim import EMA, Plan, Schedule, Updater, build_optimizer
+from utils.file_checks import CheckpointError
+from utils.processes import Ranks
 
 from . import spoil
 from .harness import Case, Failure, Fuzzer
@@ -284,7 +287,7 @@ def check_model(model: torch.nn.Module, how: str, expected: dict[str, torch.Tens
 @torch.inference_mode()
 def run_best(folder: Path) -> None:
     (path,) = folder.iterdir()
-    loaded = detector.load(path)
+    loaded = load.load(path)
     how = path.name.partition("_")[0]
     check_model(loaded.model, how, contents()["model"])
     if how == "intact" and (loaded.classes, loaded.image_size, loaded.confidence) != (CLASSES, (64, 96), 0.4):

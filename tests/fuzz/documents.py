@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from datasets.formats import read
+from datasets.formats.read import read
 
 from . import mutate
 from .harness import Case, Failure, Fuzzer

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from nets.detector import Detector
-from nets.onnx import metadata
-from utils.checkpoint import CheckpointError
+from deploy.detector import Detector
+from deploy.onnx_model import metadata
+from utils.file_checks import CheckpointError
 
 from . import spoil
 from .harness import Case, Failure, Fuzzer

@@ -13,10 +13,11 @@ import export
 import predict
 import train
 from datasets.errors import DataError
-from datasets.formats import read
+from datasets.formats.read import read
 from tools import check as tools_check
 from tools import convert as tools_convert
-from utils.config import brief, check, override, printable, show
+from utils.config import check, override, show
+from utils.text import brief, printable
 
 from . import documents, mutate, tables, texts
 from .harness import Case, Failure, Fuzzer

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from datasets.formats import read
+from datasets.formats.read import read
 
 from . import mutate
 from .documents import listed, loads

@@ -13,9 +13,9 @@ import cv2
 import numpy as np
 
 from datasets.errors import DataError
-from datasets.formats import read
+from datasets.formats.read import read
 from datasets.store import Annotations
-from utils.config import class_name_problem
+from utils.text import class_name_problem
 
 from .harness import Failure, check_text
 

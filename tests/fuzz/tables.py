@@ -8,8 +8,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from datasets.columns import NAMES
-from datasets.formats import read
+from datasets.formats.columns import NAMES
+from datasets.formats.read import read
 
 from . import mutate
 from .harness import Case, Failure, Fuzzer

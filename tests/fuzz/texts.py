@@ -7,8 +7,9 @@ from pathlib import Path
 
 import yaml
 
-from datasets.formats import read, read_classes
-from utils.config import class_name_problem
+from datasets.formats.annotation_file import read_classes
+from datasets.formats.read import read
+from utils.text import class_name_problem
 
 from . import mutate
 from .harness import Case, Failure, Fuzzer

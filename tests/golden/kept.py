@@ -20,7 +20,7 @@ import tiny  # noqa: F401  registers model="tiny_n"
 import evaluate
 import train
 from datasets import demo
-from nets.detector import Detector
+from deploy.detector import Detector
 from utils import checkpoint
 
 FOLDER = Path(__file__).parent / "kept"

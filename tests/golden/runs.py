@@ -13,9 +13,11 @@ from toys import FAMILIES, detector
 
 import nets
 from datasets.dataset import Batch
-from utils.distributed import Ranks
-from utils.fit import Meter, fit_one_epoch
-from utils.optim import EMA, Plan, Schedule, Updater, build_optimizer
+from engine.epoch import Meter, fit_one_epoch
+from engine.optimizer import EMA, Updater, build_optimizer
+from engine.parallel import wrap
+from engine.schedule import Plan, Schedule
+from utils.processes import Ranks
 
 FOLDER = Path(__file__).parent
 STEPS, NO_AUG_STEPS = 10, 3
@@ -54,7 +56,7 @@ def run(family: str, frozen: bool) -> list[dict[str, float]]:
     schedule = Schedule(Plan(STEPS, 0, 1, 1, IMAGES, IMAGES), "cosine", 0.004, 0.0002, 3.0, NO_AUG_STEPS, 0.5)
     optimizer = build_optimizer("adamw", model, 0.05)
     updater, rows = Updater(model, optimizer, schedule, EMA(model, 1000), clip=10.0), []
-    network = Ranks().wrap(model)
+    network = wrap(model, Ranks())
     for step in range(STEPS):
         criterion = nets.criterion(model, no_aug=step >= STEPS - NO_AUG_STEPS)
         meter = Meter()

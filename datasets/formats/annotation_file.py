@@ -1,0 +1,132 @@
+"""The annotation file.
+
+A line is `path x1,y1,x2,y2,class x1,y1,x2,y2,class,crowd ...` in pixels of the image after EXIF rotation. A relative path
+starts at the folder of the file. An image without boxes is a background.
+"""
+
+import os
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from datasets.errors import DataError, check_path, open_file
+from datasets.store import Annotations, Classes, Packer
+from utils.images import IMAGE_SUFFIXES
+from utils.text import check_class_names, clean_name
+
+_TEXT_AFTER_IMAGE = re.compile(r"\.(?:" + "|".join(s[1:] for s in IMAGE_SUFFIXES) + r")\s+(.*)", re.IGNORECASE)
+
+
+class Sample(NamedTuple):
+    """An image with its boxes."""
+
+    image: np.ndarray  # uint8 [H, W, 3] BGR
+    boxes: np.ndarray  # float32 [n, 4] xyxy, pixels of the image
+    labels: np.ndarray  # int64 [n]
+
+
+def text_lines(path: str) -> Iterator[tuple[int, str]]:
+    """Yields (line number from 1, line) of a UTF-8 file, with or without a byte order mark. Raises DataError."""
+    with open_file(path) as file:
+        for number, raw in enumerate((row for line in file for row in line.rstrip(b"\r\n").splitlines() or [b""]), 1):
+            try:
+                yield number, raw.decode("utf-8-sig" if number == 1 else "utf-8")
+            except UnicodeDecodeError as error:
+                raise DataError(f"{path}:{number}: not UTF-8 text: save the file as UTF-8") from error
+
+
+def split_line(line: str) -> tuple[str, list[str]]:
+    """Splits a line: `"my cat.jpg 1,2,3,4,0 5,6,7,8,1"` -> `("my cat.jpg", ["1,2,3,4,0", "5,6,7,8,1"])`. Raises DataError."""
+    tokens = line.split()
+    count = len(tokens)
+    while count and tokens[count - 1].count(",") >= 3 and not tokens[count - 1].lower().endswith(IMAGE_SUFFIXES):
+        count -= 1
+    if count < 2:
+        return check_path("".join(tokens[:count])), tokens[count:]
+    name = line.strip().rsplit(None, len(tokens) - count)[0]
+    stray = _TEXT_AFTER_IMAGE.search(name)
+    if stray and not name.lower().endswith(IMAGE_SUFFIXES):
+        raise DataError(f"{stray[1]!r} is not boxes: write x1,y1,x2,y2,class without blanks inside a box")
+    return check_path(name), tokens[count:]
+
+
+def read_annotation_file(
+    path: str, classes: Classes = None, bad_boxes: str = "error", names: Classes = None
+) -> Annotations:
+    """Reads an annotation file. Raises DataError naming file and line.
+
+    `names`: those of the file's class ids (None: `classes`, and without these "0", "1", ...)."""
+    pack = Packer(path, os.path.dirname(path), names, classes)
+    if names is not None:
+        pack.names_from = "classes.txt"
+    for number, line in text_lines(path):
+        try:
+            name, tokens = split_line(line)
+            if tokens and not name:
+                raise ValueError(f"no image before the box {tokens[0]!r}: write path x1,y1,x2,y2,class ...")
+        except ValueError as error:
+            pack.complain(f"{path}:{number}", error)
+            continue
+        if name:
+            pack.add_image(name, line=number)
+        for token in tokens:
+            try:
+                pack.add_box(*_numbers(token))
+            except ValueError as error:
+                pack.complain(f"{path}:{number}", error)
+    return pack.finish(bad_boxes)
+
+
+def _numbers(token: str) -> list[float]:
+    fields = token.split(",")
+    try:
+        if len(fields) in (5, 6):
+            return [float(field) for field in fields]
+    except ValueError:
+        pass
+    raise ValueError(f"box {token!r} must be five numbers x1,y1,x2,y2,class, and 0 or 1 for crowd as a sixth")
+
+
+def annotation_line(path: str, boxes: np.ndarray, labels: np.ndarray, crowd: np.ndarray) -> str:
+    """Returns the line of an image, without the line end. Raises DataError for a path that would be read back changed."""
+    if split_line(path) != (path, []):
+        raise DataError(f"the path {path!r} cannot be written to an annotation file: rename the image")
+    rows = zip(boxes.tolist(), labels.tolist(), crowd.tolist(), strict=True)
+    words = [",".join([*(f"{v:.6f}".rstrip("0").rstrip(".") for v in b), str(n)] + ["1"] * c) for b, n, c in rows]
+    return " ".join([path, *words])
+
+
+def is_names(classes: str | None) -> bool:
+    """Returns whether classes= holds names (cat,dog) and not the path of a file."""
+    return bool(classes) and not (os.path.exists(classes) or "/" in classes or classes.endswith((".txt", ".names")))
+
+
+def read_classes(path: str) -> tuple[str, ...]:
+    """Reads class names from a file, one per line; `cat,dog` are names themselves.
+
+    Raises DataError for names that are blank, repeated or unusable."""
+    if isinstance(path, str) and is_names(check_path(path)):
+        names = [clean_name(name) for name in path.split(",")]
+        check_class_names(names, f"classes={path}", DataError)
+        if len(set(names)) < len(names):
+            raise DataError(f"classes={path}: a class is named twice: name it once")
+        return tuple(names)
+    try:
+        lines = [(number, clean_name(line)) for number, line in text_lines(check_path(os.fspath(path)))]
+    except OSError as error:
+        raise DataError(f"{path}: {error}: correct the path") from error
+    while lines and not lines[-1][1]:
+        lines.pop()
+    seen: dict[str, int] = {}
+    for number, name in lines:
+        if not name:
+            raise DataError(f"{path}:{number}: a blank line between the names shifts the classes: remove it")
+        if name in seen:
+            raise DataError(f"{path}:{number}: class {name!r} is already in line {seen[name]}: remove or rename it")
+        check_class_names([name], f"{path}:{number}", DataError)
+        seen[name] = number
+    if not seen:
+        raise DataError(f"{path}: no names: write one per line")
+    return tuple(seen)

@@ -1,0 +1,202 @@
+"""COCO JSON -> Annotations."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import replace
+from itertools import count
+from typing import Annotated, Any
+
+from msgspec import Meta, Raw, Struct
+
+from datasets.errors import DataError
+from datasets.formats.image_paths import ImageFinder
+from datasets.formats.named_boxes import points_box
+from datasets.formats.typed_json import ABSENT, Side, parse, rows
+from datasets.formats.typed_json import brief as shorten
+from datasets.store import Annotations, Classes, Packer, brief
+from utils.text import clean_name
+
+Id = int | float | str
+Length = Annotated[int, Meta(gt=0, lt=2**31)]
+ADD = "add it, or remove the annotations"
+MAX_ID = 2**53  # larger whole numbers are not exact in every program that reads JSON
+
+
+class Image(Struct, gc=False):
+    id: Id
+    file_name: Annotated[str, Meta(min_length=1)] | None = None
+    width: Side | None = None
+    height: Side | None = None
+    coco_url: str | None = None
+
+    def __post_init__(self) -> None:
+        """LVIS has only the address of an image, which ends with its folder and name."""
+        self.file_name = self.file_name or "/".join((self.coco_url or "").split("/")[-2:])
+        if not self.file_name:
+            raise ValueError("Object missing required field `file_name`")
+
+
+class Category(Struct, gc=False):
+    id: Id
+    name: str | int | float
+    supercategory: Any = None
+
+
+class Annotation(Struct, gc=False):
+    image_id: Id
+    category_id: Id
+    id: Any = None
+    bbox: tuple[float, ...] | None = None
+    area: Annotated[float, Meta(ge=0, lt=1e300)] | None = None
+    iscrowd: Annotated[int, Meta(ge=0, le=1)] | bool | None = None
+    segmentation: Raw = ABSENT  # parsed only without bbox
+
+
+class RunLengths(Struct):
+    """A mask as lengths of runs, compressed (text) or not."""
+
+    size: tuple[Length, Length]
+    counts: str | list[Annotated[int, Meta(ge=0, lt=2**31)]]
+
+
+def read_coco(
+    source: str, contents: dict[str, Raw], classes: Classes, image_root: str | None, bad_boxes: str
+) -> Annotations:
+    """Returns the annotations in `contents`, the top level of the COCO file `source`. Raises DataError.
+
+    Ids that are not whole numbers are numbered. A box that is missing is that of the segmentation."""
+    problems: list[str] = []
+    categories = [row for _, row in _rows(source, contents, "categories", Category, problems)]
+    images = [row for _, row in _rows(source, contents, "images", Image, problems)]
+    by_image, used, notes = _annotations(source, contents, problems)
+    names, category_ids = _categories(source, categories, used, classes, notes)
+    finder = ImageFinder(source, (image.file_name for image in images), image_root)
+    pack = Packer(source, finder.folder, tuple(names), classes)
+    pack.problems, pack.notes = problems, notes
+    labels = {key: label for label, key in enumerate(names.values())}
+    image_ids, seen = whole_ids("images", (_key(image.id) for image in images), source, notes), set()
+    for image in images:
+        key = _key(image.id)
+        if key in seen:
+            problem = "the id must be one that no other image has: export the file again"
+            problems.append(f"{source}: image {image.id!r} {image.file_name!r}: {problem}")
+            continue
+        seen.add(key)
+        size = int(image.height or 0), int(image.width or 0)
+        pack.add_image(finder.find(image.file_name), image_id=image_ids[key], size=size)
+        for annotation in by_image.pop(key, ()):
+            try:
+                _add_box(pack, annotation, labels)
+            except ValueError as error:
+                pack.complain(f"{source}: annotation {annotation.id} of {image.file_name}", error)
+    for key, left in by_image.items():
+        problems.append(
+            f"{source}: {len(left)} annotations of image {shorten(key)}, which is not among the images; {ADD}"
+        )
+    notes += finder.notes()
+    new_ids = count(max(category_ids.values(), default=0) + 1)
+    final = names if classes is None else classes
+    found = pack.finish(bad_boxes, [category_ids[names[n]] if n in names else next(new_ids) for n in final])
+    return replace(found, is_coco=True)
+
+
+def _annotations(
+    source: str, contents: dict[str, Raw], problems: list[str]
+) -> tuple[dict[Id, list[Annotation]], set[Id], list[str]]:
+    """Returns (annotations by the key of their image, keys of their categories, notes)."""
+    by_image, used, outlined = defaultdict(list), set(), 0
+    for index, annotation in _rows(source, contents, "annotations", Annotation, problems):
+        used.add(_key(annotation.category_id))
+        by_image[_key(annotation.image_id)].append(annotation)
+        if not annotation.bbox:
+            outlined += 1
+            place = f"{source}: annotations[{index}].segmentation (id {annotation.id})"
+            annotation.bbox = outline_box(annotation.segmentation, place, problems)
+        annotation.segmentation = ABSENT
+    text = f"{source}: boxes without bbox, which are those of their segmentation: {outlined}"
+    return by_image, used, [text] * bool(outlined)
+
+
+def _rows(source: str, contents: dict[str, Raw], key: str, kind: type, problems: list[str]):
+    return rows(contents.get(key, ABSENT), kind, f"{source}: {key}", problems)
+
+
+def _key(id_: Id) -> Id:
+    """Returns an id in the form by which images, categories and annotations are compared: 5, 5.0 and "5" are equal."""
+    if type(id_) is int:
+        return id_ if abs(id_) < MAX_ID else str(id_)
+    if isinstance(id_, float):
+        return int(id_) if abs(id_) < MAX_ID and id_.is_integer() else id_
+    whole = id_.isascii() and id_.isdigit() and len(id_) < 16 and (id_ == "0" or id_[0] != "0")
+    return int(id_) if whole else id_
+
+
+def whole_ids(kind: str, keys: Iterable[Id], source: str, notes: list[str]) -> dict[Id, int]:
+    """Returns {key: id}: whole numbers stay as they are, other keys get those after the largest one, with a note."""
+    keys = list(dict.fromkeys(keys))
+    ids = {key: key for key in keys if isinstance(key, int)}
+    if len(ids) < len(keys):
+        notes.append(f"{source}: {kind} whose id is not a whole number, which are numbered: {len(keys) - len(ids)}")
+    new_ids = count(max(ids.values(), default=0) + 1)
+    return {key: ids[key] if key in ids else next(new_ids) for key in keys}
+
+
+def _categories(
+    source: str, categories: list[Category], used: set[Id], classes: Classes, notes: list[str]
+) -> tuple[dict[str, Id], dict[Id, int]]:
+    """Returns (key of each name in the order of ids, id of each key). `used` are the keys of the annotations.
+
+    Some services export an unused category 0 that names the group of all others; it is left out."""
+    rows = [(_key(row.id), clean_name(str(row.name))) for row in categories]
+    counts = Counter(name for _, name in rows)
+    groups = [row.supercategory if isinstance(row.supercategory, str) else "" for row in categories]
+    for (key, name), group in zip(rows, groups, strict=True):
+        is_group = key == 0 and group in ("", "none", name) and groups.count(name) > (group == name)
+        if is_group and used and 0 not in used and (counts[name] > 1 or name not in (classes or ())):
+            rows.remove((key, name))
+            notes.append(f"{source}: category 0 {name!r} has no box and is left out")
+            break
+    ids = whole_ids("categories", (key for key, _ in rows), source, notes)
+    names = {name: key for key, name in sorted(rows, key=lambda row: ids[row[0]])}
+    if len(ids) < len(rows) or len(names) < len(rows):
+        twice = tuple(sorted({name for key, name in rows if names[name] != key})) or tuple(names)
+        raise DataError(f"{source}: two categories have the same id or name {brief(twice)}: rename one of them")
+    return names, ids
+
+
+def _add_box(pack: Packer, annotation: Annotation, labels: dict[Id, int]) -> None:
+    """Adds the box of an annotation. Raises ValueError."""
+    label = labels.get(_key(annotation.category_id))
+    if label is None:
+        raise ValueError(f"category {shorten(annotation.category_id)} is not among the categories; {ADD}")
+    if not annotation.bbox:
+        return  # reported where it was read
+    if len(annotation.bbox) != 4:
+        raise ValueError(f"bbox {list(annotation.bbox)} must be x, y, width, height")
+    x, y, width, height = annotation.bbox
+    area = width * height if annotation.area is None else annotation.area
+    pack.add_box(x, y, x + width, y + height, label, int(annotation.iscrowd or 0), area)
+
+
+def outline_box(segmentation: Raw, place: str, problems: list[str]) -> tuple[float, ...]:
+    """Returns x, y, width, height of the polygons or of the mask of a segmentation, or () with a problem."""
+    if bytes(segmentation).startswith(b"{"):
+        found = parse(segmentation, RunLengths, place, problems)
+        return () if found is None else _mask_box(found)
+    known = len(problems)
+    polygons = parse(segmentation, list[list[float]] | None, place, problems)
+    if len(problems) > known:
+        return ()
+    points = [pair for polygon in polygons or () for pair in zip(polygon[::2], polygon[1::2], strict=False)]
+    if not points or any(len(polygon) % 2 for polygon in polygons):
+        problems.append(f"{place} has no points x, y, and there is no bbox: draw the object again, or remove it")
+        return ()
+    x1, y1, x2, y2 = points_box(points)
+    return x1, y1, x2 - x1, y2 - y1
+
+
+def _mask_box(runs: RunLengths) -> tuple[float, ...]:
+    from pycocotools import mask
+
+    rle = {"size": list(runs.size), "counts": runs.counts}
+    return tuple(mask.toBbox(mask.frPyObjects(rle, *runs.size) if isinstance(runs.counts, list) else rle).tolist())

@@ -1,0 +1,87 @@
+"""XML of CVAT ("CVAT for images 1.1") -> Annotations."""
+
+import math
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+from datasets.errors import DataError, open_file
+from datasets.formats.named_boxes import (
+    Box,
+    Corners,
+    LabelFile,
+    ellipse_box,
+    names_of,
+    pack_source,
+    points_box,
+    rotated_box,
+    side,
+)
+from datasets.store import Annotations, Classes
+from utils.text import clean_name
+
+NO_AREA = ("attribute", "polyline", "points", "cuboid", "skeleton", "tag")  # elements without a box
+
+
+def is_cvat(path: Path) -> bool:
+    """Returns whether the beginning of an XML file looks like CVAT's, with many images."""
+    with open_file(path) as file:
+        return b"<annotations>" in file.read(1000)
+
+
+def read_cvat(path: str, classes: Classes, image_root: str | None, bad_boxes: str) -> Annotations:
+    """Reads an XML file with the boxes, polygons, ellipses and masks of many images. Raises DataError.
+
+    The classes are the labels of the task or project, in its order."""
+    with open_file(path) as file:
+        try:
+            root = ElementTree.parse(file).getroot()
+        except (ElementTree.ParseError, ValueError, LookupError) as error:
+            raise DataError(f"{path}: not valid XML ({error}): export the file again, as UTF-8") from error
+    if root.tag == "annotation":
+        raise DataError(f"{path}: a VOC file with one image: give its folder")
+    if root.tag != "annotations" or root.find("track") is not None:
+        what = "of a video" if root.find("track") is not None else f"<{root.tag}>"
+        raise DataError(f"{path}: {what}, not images: export as CVAT for images 1.1, or as COCO")
+    files = [_label_file(path, node) for node in root.iterfind("image")]
+    used = names_of(files)
+    labels = dict.fromkeys(clean_name(node.findtext("name", "")) for node in root.iterfind("meta//labels/label"))
+    names = tuple(labels) if set(used) <= set(labels) and all(labels) else used
+    return pack_source(path, files, classes, image_root, bad_boxes, names=names)
+
+
+def _label_file(path: str, node: ElementTree.Element) -> LabelFile:
+    name = node.get("name", "")
+    size = side(node.get("height", "")), side(node.get("width", ""))
+    boxes = [_box(shape, f"{path}: {name}, object {number}") for number, shape in enumerate(node, 1)]
+    return LabelFile(f"{path}: {name}", name, size, boxes, "" if name else "an image without a name: export it again")
+
+
+def _box(shape: ElementTree.Element, place: str) -> Box:
+    name = clean_name(shape.get("label", ""))
+    if shape.tag in NO_AREA:
+        return Box(name, (), no_box=shape.tag, place=place)
+    crowd = shape.findtext("attribute[@name='is_crowd']", "").strip().lower() in ("true", "1")
+    try:
+        return Box(name, _corners(shape), crowd, place=place)
+    except (TypeError, ValueError):
+        what = " ".join(f'{key}="{value[:40]}"' for key, value in shape.items())
+        return Box(name, (), problem=f"<{shape.tag} {what}> has no box of numbers: export it again", place=place)
+
+
+def _corners(shape: ElementTree.Element) -> Corners:
+    """Returns the bounding box of an element in pixels. Raises TypeError or ValueError."""
+
+    def numbers(*names: str) -> list[float]:
+        return [float(shape.get(name)) for name in names]
+
+    angle = math.radians(float(shape.get("rotation", 0)))
+    if shape.tag == "box":
+        x1, y1, x2, y2 = numbers("xtl", "ytl", "xbr", "ybr")
+        return rotated_box(x1, y1, x2, y2, angle, ((x1 + x2) / 2, (y1 + y2) / 2))
+    if shape.tag == "ellipse":
+        return ellipse_box(*numbers("cx", "cy", "rx", "ry"), angle)
+    if shape.tag == "mask":
+        left, top, width, height = numbers("left", "top", "width", "height")
+        return left, top, left + width, top + height
+    points = [tuple(map(float, point.split(","))) for point in shape.get("points", "").split(";")]
+    return points_box((x, y) for x, y in points)

@@ -1,0 +1,181 @@
+"""Paths of images: found by the names that annotations have for them."""
+
+import os
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import cached_property
+from urllib.parse import unquote
+
+from datasets.errors import DataError
+from datasets.formats.listing import PART_NAMES, part_in
+from datasets.store import Annotations, Strings
+from utils.images import images_under
+
+MAX_CUT = 50  # folders of another computer before the path of a file
+IMAGE_FOLDERS = ("jpegimages", "images", "image", "imgs", "img", "photos")
+_UPLOAD = re.compile(r"^[0-9a-f]{8}-")  # Label Studio writes it before the names of uploaded files
+
+
+class ImageFinder:
+    """Finds the images of an annotation file, for which it has the names `names`, in `image_root` or near the file.
+
+    annotations/instances_train2017.json has its images next to it, in images/, ../train2017 or ../images/train2017.
+    """
+
+    def __init__(self, source: str, names: Iterable[str], image_root: str | None) -> None:
+        self.folder = os.path.dirname(source)
+        words = re.split(r"[_.\s-]+", os.path.splitext(os.path.basename(source))[0])
+        words = dict.fromkeys(word for part in words for word in (part, part.rstrip("0123456789")) if word)
+        inside = ["", "images", *words, *(f"images/{word}" for word in words)]
+        above = [f"../{place}" for place in [*inside[2:], "images", ""]]
+        groups = [inside + above]
+        if image_root:
+            groups.insert(0, [os.path.join(os.path.abspath(image_root), place) for place in inside])
+        self._groups = [[root for root in group if os.path.isdir(self._join(root) or ".")] for group in groups]
+        self._default = os.path.abspath(image_root) if image_root else ""
+        self._names = set(names)
+        self._source, self._strays = source, []
+        parts = {PART_NAMES[word.lower()] for word in words if word.lower() in PART_NAMES}
+        self._part = parts.pop() if len(parts) == 1 and "trainval" not in words else None
+
+    def find(self, name: str) -> str:
+        """Returns the path of an image relative to the folder of the annotation file.
+
+        A name of another computer, or of a server, counts by its last part, where only one image has it."""
+        written, name = name, name.replace("\\", "/")
+        for own in dict.fromkeys((written, name)):  # on Linux a name may hold a backslash
+            for root in (root for group in self._groups for root in group):
+                if os.path.exists(self._join(root, own)):
+                    return os.path.join(root, own)
+        for images in self._by_base:
+            for short in short_names(name):
+                if len(images.get(short, ())) == 1 and self._wanted[short] == 1:  # two images never become one
+                    return self._compared(name, next(iter(images[short].values())))
+        return os.path.join(self._default, name)
+
+    def _compared(self, name: str, path: str) -> str:
+        """Returns `path`. Keeps it for `notes` if it is in the folder of another part than that of the annotation file."""
+        near = "/".join(path.replace(os.sep, "/").split("/")[-3:])  # of images/train/a.jpg and train/images/a.jpg
+        if self._part and part_in(near) not in (None, self._part):
+            self._strays.append(f"{name} is {path}")
+        return path
+
+    def notes(self) -> list[str]:
+        """Returns a note about images that `find` has found in the folder of another part; they may be other images."""
+        text = f"{self._source}: images from the folder of another part: {len(self._strays)}, for example "
+        fix = "correct the path if this is another image of the same name"
+        return [f"{text}{stray}: {fix}" for stray in self._strays[:1]]
+
+    def _join(self, *parts: str) -> str:
+        return os.path.join(self.folder, *parts)
+
+    @cached_property
+    def _wanted(self) -> Counter[str]:
+        return Counter(short for name in self._names for short in short_names(name))
+
+    @cached_property
+    def _by_base(self) -> list[dict[str, dict[str, str]]]:
+        """{last part: {real path: path}} of all images, in `image_root` and near the file.
+
+        The folder above the file is not searched as a whole: it may be the home of the user."""
+        found = []
+        for group in self._groups:
+            index: dict[str, dict[str, str]] = {}
+            for root in group:
+                real = os.path.realpath(self._join(root))
+                for name in images_under(real) if root != "../" else ():
+                    base = os.path.basename(name)
+                    for short in (base, os.path.splitext(base)[0]):  # some tables have names without suffix
+                        index.setdefault(short, {}).setdefault(f"{real}/{name}", os.path.join(root, name))
+            found.append(index)
+        return found
+
+
+def short_names(name: str) -> dict[str, None]:
+    """Returns the last part of a path or URL, as written and without what Label Studio puts before it.
+
+    In a URL, what follows `?` or `#` is ignored, except the path after `?d=` of Label Studio."""
+    name = name.replace("\\", "/")
+    name = name.partition("?d=")[2] or name
+    base = unquote(re.split("[?#]", name)[0] if "://" in name else name).rpartition("/")[2]
+    return dict.fromkeys([base, _UPLOAD.sub("", base)])
+
+
+class Stems:
+    """Finds the file that belongs to another one: the same name without suffix, in the most similar place."""
+
+    def __init__(self, files: Iterable[str]) -> None:
+        self._files = defaultdict(list)
+        for file in files:
+            self._files[stem_of(file)].append(file)
+
+    def nearest(self, path: str, name: str = "") -> str | None:
+        """Returns the file with the stem of `path` that shares most folder names with it, or else a file `name`.
+
+        `name`, a file name that belongs to `path`, also decides between suffixes. A file in the folder of another part (train,
+        val, test) is another file of the same name."""
+        part = part_in(path)
+        candidates = self._files.get(stem_of(path)) or [file for file in self._files.get(stem_of(name), ()) if name]
+        candidates = [file for file in candidates if None in (part, own := part_in(file)) or own == part]
+
+        def fits(file: str) -> tuple:
+            *places, own = file.lower().split("/")
+            image_folder = any(place in IMAGE_FOLDERS for place in places)
+            return _shared(path, file), own == name.lower(), image_folder, -len(places)
+
+        return max(candidates, key=fits, default=None)
+
+
+def most_alike(path: str, others: Sequence[str]) -> list[str]:
+    """Returns those of `others` that share the most folder names with `path`."""
+    shared = [_shared(path, other) for other in others]
+    most = max(shared, default=0)
+    return [other for other, count in zip(others, shared, strict=True) if count == most]
+
+
+def _shared(path: str, other: str) -> int:
+    """Returns the number of folder names that two paths share, ignoring case."""
+    return len({*path.lower().split("/")[:-1]}.intersection(other.lower().split("/")[:-1]))
+
+
+def stem_of(path: str) -> str:
+    """Returns the file name in a path with "/", without its suffix."""
+    return os.path.splitext(path.rpartition("/")[2])[0]
+
+
+def locate(name: str, folders: Sequence[str], keep: int = 1) -> str:
+    """Returns the path of the file `name` in the first of `folders` that has it, or else in the first one.
+
+    The first folders of `name` may be those of another computer or of an export: data/, C:\\pets\\. The last `keep` parts
+    are never cut off."""
+    parts = [part for part in name.replace("\\", "/").split("/") if part not in ("", ".")]
+    cuts = range(min(len(parts) - keep + 1, MAX_CUT))
+    for rest in (name, *("/".join(parts[cut:]) for cut in cuts)):
+        for folder in folders:
+            place = os.path.join(folder, rest)
+            if os.path.exists(place):
+                return place
+    return os.path.join(folders[0], name)
+
+
+def locate_all(source: object, names: Sequence[str], folders: Sequence[str]) -> list[str]:
+    """Returns `locate` of each name. Raises DataError if two different names would be one file."""
+    found = {name: locate(name, folders) for name in names}
+    owner = {place: name for name, place in found.items()}
+    for name, place in found.items():
+        if owner[place] != name:
+            raise DataError(f"{source}: {name} and {owner[place]} are both {place}: correct the paths")
+    return [found[name] for name in names]
+
+
+def with_root(found: Annotations, image_root: str) -> Annotations:
+    """Returns the annotations with the images that are in `image_root` taken from there."""
+    places = [os.path.abspath(os.path.join(image_root, found.names[i])) for i in range(len(found))]
+    there = list(map(os.path.exists, places))
+    if not any(there):
+        note = f"image_root={image_root} is not used: {found.source} tells by itself where its images are"
+        return replace(found, notes=(*found.notes, note))
+    names = (place if exists else found.names[i] for i, (place, exists) in enumerate(zip(places, there, strict=True)))
+    return replace(found, names=Strings(names))

@@ -1,0 +1,94 @@
+"""LabelMe folders, with one JSON file per image -> Annotations."""
+
+import math
+import os
+from pathlib import Path
+
+from msgspec import Struct
+
+from datasets.formats.image_paths import ImageFinder
+from datasets.formats.listing import part_in
+from datasets.formats.named_boxes import Box, LabelFile, names_of, pack_files, points_box
+from datasets.formats.typed_json import ABSENT, Side, open_json, parse, rows
+from datasets.store import Annotations, Classes, Packer
+from utils.images import images_under
+
+NO_BOX = ("point", "points", "line", "linestrip")
+
+
+class Shape(Struct):
+    label: str | int | float | None
+    points: list[tuple[float, float]]
+    shape_type: str | None = None
+
+
+def read_labelme(
+    folder: Path, files: list[Path], classes: Classes, bad_boxes: str, image_root: str | None = None
+) -> Annotations:
+    """Reads a LabelMe folder with the JSON files `files`; every shape becomes its bounding box. Raises DataError.
+
+    Points and lines are left out with a note. An image is in `image_root`, where its file says, or next to the file."""
+    problems: list[str] = []
+    labeled = [_label_file(path, problems) for path in files]
+    near: dict[str, str] = {}  # path without suffix -> image
+    images = images_under(str(folder))
+    for image in images:
+        near.setdefault(os.path.splitext(image)[0], image)
+    finder = ImageFinder(str(folder / "labels.json"), (file.image for file in labeled), image_root)
+    pairs, used = [], set()
+    for path, file in zip(files, labeled, strict=True):
+        own = path.relative_to(folder)
+        named = os.path.join(own.parent, file.image)
+        near_file = named if file.image and os.path.isfile(folder / named) else near.get(own.with_suffix("").as_posix())
+        image = (_in_root(image_root, own.parent, file.image) if image_root and file.image else None) or near_file
+        pairs.append((image or finder.find(file.image or own.with_suffix(".jpg").as_posix()), file))
+        used |= {Path(os.path.normpath(place)).as_posix() for place in (near_file, pairs[-1][0]) if place}
+    names = names_of(labeled)
+    pack = Packer(str(folder), str(folder), names, classes)
+    pack.problems += problems
+    splits = {part_in(path.relative_to(folder).as_posix()) for path in files}
+    if left := [image for image in images if image not in used and part_in(image) in (None, *splits)]:
+        pack.notes.append(f"{folder}: images without a JSON file, left out: {len(left)}")
+    return pack_files(pack, names, pairs, bad_boxes)
+
+
+def _in_root(image_root: str, folder: Path, image: str) -> str | None:
+    """Returns the path of an image in `image_root`, with the subfolder of its JSON file or without it; None if it is not there.
+
+    Of an absolute path, or one with `..`, only the file name is used."""
+    if os.path.isabs(image) or ":" in image or ".." in image.split("/"):
+        image = image.rpartition("/")[2]
+    places = [os.path.abspath(os.path.join(image_root, place)) for place in (folder / image, image)]
+    return next(filter(os.path.isfile, places), None)
+
+
+def _label_file(path: Path, problems: list[str]) -> LabelFile:
+    contents = open_json(str(path))
+    if not isinstance(contents, dict) or "shapes" not in contents:
+        return LabelFile(str(path), problem="not a LabelMe file, it has no shapes: take it out of this folder")
+    image, height, width = (
+        parse(contents.get(key, ABSENT), kind, f"{path}: {key}", problems)
+        for key, kind in (("imagePath", str | None), ("imageHeight", Side | None), ("imageWidth", Side | None))
+    )
+    shapes = rows(contents["shapes"], Shape, f"{path}: shapes", problems)
+    return LabelFile(
+        path=str(path),
+        image=(image or "").replace("\\", "/"),
+        size=(int(height or 0), int(width or 0)),
+        boxes=[_box(shape)._replace(place=f"{path}: object {index + 1}") for index, shape in shapes],
+    )
+
+
+def _box(shape: Shape) -> Box:
+    name, kind = "" if shape.label is None else str(shape.label), shape.shape_type or "polygon"
+    if kind in NO_BOX:
+        return Box(name, (), no_box=kind)
+    if shape.label is None:
+        return Box(name, (), problem="the label is null: give the shape a label in LabelMe, or remove it")
+    if not shape.points:
+        return Box(name, (), problem=f"{name!r} needs points [x, y]: draw it again, or remove it")
+    xs, ys = zip(*shape.points, strict=True)
+    if kind == "circle" and len(xs) == 2:  # its center and a point on it
+        radius = math.hypot(xs[1] - xs[0], ys[1] - ys[0])
+        return Box(name, (xs[0] - radius, ys[0] - radius, xs[0] + radius, ys[0] + radius))
+    return Box(name, points_box(shape.points))

@@ -1,0 +1,201 @@
+"""JSON and JSON-MIN of Label Studio -> Annotations. Coordinates are in per cent of the image."""
+
+import math
+import os
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from msgspec import Raw, Struct, field
+
+from datasets.errors import DataError, raise_any
+from datasets.formats.image_paths import ImageFinder
+from datasets.formats.named_boxes import Box, Corners, LabelFile, ellipse_box, pack_source, points_box, rotated_box
+from datasets.formats.typed_json import ABSENT, Angle, Side, parse, rows
+from datasets.scan import scan
+from datasets.store import Annotations, Classes
+from utils.images import IMAGE_SUFFIXES
+
+
+class Region(Struct, frozen=True):
+    """A drawn object; its labels have the name of the tool."""
+
+    x: float | None = None
+    y: float | None = None
+    width: float | None = None
+    height: float | None = None
+    rotation: Angle = 0.0  # degrees around the corner x, y
+    points: list[tuple[float, float]] | None = None
+    radius_x: float | None = field(name="radiusX", default=None)
+    radius_y: float | None = field(name="radiusY", default=None)
+    rectanglelabels: list[str] = []
+    polygonlabels: list[str] = []
+    ellipselabels: list[str] = []
+    labels: list[str] = []
+    original_width: Side = 0.0
+    original_height: Side = 0.0
+
+    def names(self) -> list[str]:
+        return self.rectanglelabels or self.polygonlabels or self.ellipselabels or self.labels
+
+
+class Result(Struct):
+    """One entry of an annotation: a drawn object, or an answer about the image or about an object."""
+
+    value: Region = Region()
+    id: Any = None
+    type: str = ""
+    original_width: Side = 0.0
+    original_height: Side = 0.0
+    image_rotation: float = 0.0
+
+
+Numbered = list[tuple[int, Result]]  # with their indices
+
+
+class Work(Struct):
+    """What one person annotated in a task."""
+
+    result: Raw = ABSENT
+    was_cancelled: bool = False
+    ground_truth: bool = False
+
+
+class Task(NamedTuple):
+    place: str  # for messages
+    image: str
+    results: Numbered
+
+
+def read_labelstudio(
+    source: str, contents: list[Raw], classes: Classes, image_root: str | None, bad_boxes: str
+) -> Annotations:
+    """Returns the annotations in `contents`, the list in a JSON or JSON-MIN file of Label Studio. Raises DataError.
+
+    Of a task with several annotations the first one counts, or the one that is marked as ground truth."""
+    problems: list[str] = []
+    if not any(map(_is_task, contents[:100])):
+        problem = "not a COCO ground truth, but a list; detections are not labels"
+        raise DataError(f"{source}: {problem}: export the boxes as COCO, or as JSON from Label Studio")
+    tasks, open_tasks, several = [], 0, 0
+    for index, raw in enumerate(contents):
+        row = parse(raw, dict[str, Raw], f"{source}: [{index}]", problems)
+        if row is None:
+            continue
+        place = f"{source}: task {bytes(row['id']).decode(errors='replace')[:40] if 'id' in row else index + 1}"
+        if "data" in row:
+            data = parse(row["data"], dict[str, Any], f"{place}: data", problems)
+            works = _works(row, place, problems)
+            if not works:
+                open_tasks += 1
+                continue
+            several += len(works) > 1
+            truth = max(works, key=lambda work: work.ground_truth)
+            results = list(rows(truth.result, Result, f"{place}: result", problems))
+        else:
+            data, results = _minimal(row, place, problems)
+        image = _image(data or {})
+        if not image:
+            problems.append(f"{place}: there is no image: export the task again, or remove it")
+        tasks.append(Task(place, image, results))
+    if open_tasks and not tasks:
+        raise_any(f"{source}: problems: {len(problems)}", problems)  # annotations that could not be read
+        raise DataError(
+            f"{source}: none of {open_tasks} tasks has a submitted annotation: label them, and export again"
+        )
+    notes = [f"{source}: tasks without a submitted annotation, left out: {open_tasks}"] * bool(open_tasks)
+    if several:
+        notes.append(f"{source}: tasks with several annotations, of which one counts: {several}")
+    sizes = _sizes(source, tasks, image_root)
+    files = [
+        LabelFile(place, image, (height, width), list(_boxes(results, place, width, height)))
+        for (place, image, results), (height, width) in zip(tasks, sizes, strict=True)
+    ]
+    return pack_source(source, files, classes, image_root, bad_boxes, problems=problems, notes=notes)
+
+
+def _works(row: Mapping[str, Raw], place: str, problems: list[str]) -> list[Work]:
+    """Returns the annotations of a task that were submitted."""
+    listed = row.get("annotations", row.get("completions", ABSENT))
+    return [work for _, work in rows(listed, Work, f"{place}: annotations", problems) if not work.was_cancelled]
+
+
+def _sizes(source: str, tasks: list[Task], image_root: str | None) -> list[tuple[int, int]]:
+    """Returns height, width of each image: those in the results, or those of the image; 0, 0 where it cannot be read."""
+    sizes = [_written_size(task.results) for task in tasks]
+    missing = [index for index, task in enumerate(tasks) if task.results and not all(sizes[index])]
+    if missing:
+        finder = ImageFinder(source, (task.image for task in tasks), image_root)
+        paths = [os.path.join(finder.folder, finder.find(tasks[index].image)) for index in missing]
+        for index, size in zip(missing, scan(paths).sizes.tolist(), strict=True):
+            sizes[index] = tuple(size)
+    return sizes
+
+
+def _written_size(results: Numbered) -> tuple[int, int]:
+    for _, result in results:
+        sized = result if result.original_width else result.value
+        if sized.original_width and sized.original_height:
+            return int(sized.original_height), int(sized.original_width)
+    return 0, 0
+
+
+def _is_task(raw: Raw) -> bool:
+    row = parse(raw, dict[str, Raw], "", [])
+    return row is not None and ("data" in row or "annotator" in row or "lead_time" in row or bool(_drawn(row)))
+
+
+def _drawn(row: Mapping[str, Raw]) -> list[str]:
+    """Returns the keys of a JSON-MIN task that hold drawn objects."""
+    return [key for key, value in row.items() if re.match(rb"\[\s*\{", bytes(value))]
+
+
+def _minimal(row: Mapping[str, Raw], place: str, problems: list[str]) -> tuple[dict[str, Any], Numbered]:
+    """Returns (data, results) of a JSON-MIN task."""
+    regions = [region for key in _drawn(row) for region in rows(row[key], Region, f"{place}: {key}", problems)]
+    data = {key: parse(value, Any, place, problems) for key, value in row.items() if bytes(value).startswith(b'"')}
+    return data, [(index, Result(value=region)) for index, region in regions]
+
+
+def _image(data: Mapping[str, Any]) -> str:
+    """Returns the path of the image of a task: the value of "image", or the first one with the suffix of an image."""
+    texts = {key: value for key, value in data.items() if isinstance(value, str)}
+    found = (value for value in texts.values() if value.partition("?X-Amz")[0].lower().endswith(IMAGE_SUFFIXES))
+    return texts.get("image") or next(found, "")
+
+
+def _boxes(results: Numbered, place: str, width: int, height: int) -> Iterator[Box]:
+    labeled = {str(result.id) for _, result in results if result.id is not None and result.value.names()}
+    for index, result in results:
+        names, where = result.value.names(), f"{place}, result {index + 1}"
+        corners = _corners(result.value, width / 100, height / 100)
+        problem = ""
+        if not names and str(result.id) in labeled:
+            continue  # another result has the label of this object
+        if corners is None:
+            yield Box(", ".join(names), (), no_box=result.type or "object without corners", place=where)
+            continue
+        if result.image_rotation:
+            problem = "the image is rotated in Label Studio: rotate the file, and draw again"
+        elif not width or not height:
+            problem = "the size of the image is not known: export with original_width, or give image_root=FOLDER"
+        elif not names:
+            problem = "the object has no label: choose one, or remove it"
+        for name in names or [""]:
+            yield Box(name, corners, problem=problem, place=where)
+
+
+def _corners(region: Region, wide: float, high: float) -> Corners | None:
+    """Returns the bounding box of an object in pixels, None for an object without area, such as a point.
+
+    `wide` and `high` are the pixels of a per cent of the image."""
+    if region.points:
+        return points_box((x * wide, y * high) for x, y in region.points)
+    if region.x is None or region.y is None:
+        return None
+    x, y, angle = region.x * wide, region.y * high, math.radians(region.rotation)
+    if region.radius_x is not None and region.radius_y is not None:
+        return ellipse_box(x, y, region.radius_x * wide, region.radius_y * high, angle)
+    if region.width is None or region.height is None:
+        return None
+    return rotated_box(x, y, x + region.width * wide, y + region.height * high, angle, (x, y))

@@ -1,0 +1,213 @@
+"""Reads JSON and JSON Lines with one record per image. The types of the records are in records.py."""
+
+import re
+from collections.abc import Iterable
+from itertools import islice
+from pathlib import Path
+
+from msgspec import Raw, Struct
+
+from datasets.errors import DataError, open_file, raise_any
+from datasets.formats import image_paths, listing
+from datasets.formats.annotation_file import text_lines
+from datasets.formats.named_boxes import Box, LabelFile, names_of, pack_files, pack_source
+from datasets.formats.records import (
+    CrowdHuman,
+    Datumaro,
+    Grounding,
+    HuggingFace,
+    Record,
+    Scalabel,
+    Supervisely,
+    Ultralytics,
+)
+from datasets.formats.typed_json import BOM, parse
+from datasets.store import Annotations, Classes, Packer, Part, brief
+
+
+def read_lines(path: str, part: Part, classes: Classes, image_root: str | None, bad_boxes: str) -> Annotations:
+    """Reads a file of JSON Lines, whose format is recognized by the first two lines. Raises DataError."""
+    lines = [(f"{path}:{number}", Raw(line.encode())) for number, line in text_lines(path) if line.strip()]
+    kind, names, problems = _kind_of_lines(path, b"".join(bytes(raw) for _, raw in lines[:2])), None, []
+    if kind is Ultralytics and lines:
+        head = parse(lines.pop(0)[1], _Dataset, f"{path}:1", problems)
+        names = head.class_names if head else {}
+    return _pack(path, kind, lines, part, names, classes, image_root, bad_boxes, problems)
+
+
+class _Dataset(Struct, frozen=True):
+    """The first line of Ultralytics' NDJSON."""
+
+    class_names: dict[str, str]
+
+
+def _kind_of_lines(path: str, head: bytes) -> type[Record]:
+    """Returns the record type of JSON Lines that begin with `head`. Raises DataError that names any other format."""
+    kinds = {
+        (b'"gtboxes"',): CrowdHuman,
+        (b'"class_names"', b'"dataset"'): Ultralytics,
+        (b'"detection"', b'"instances"'): Grounding,
+        (b'"file_name"', b'"objects"'): HuggingFace,
+    }
+    for words, kind in kinds.items():
+        if all(word in head for word in words):
+            return kind
+    others = {
+        b'"source-ref"': "a manifest of SageMaker Ground Truth",
+        b'"image_url"': "JSON Lines of Azure ML",
+        b'"data_row"': "an export of Labelbox",
+        b'"suffix"': "JSON Lines of PaliGemma or Florence",
+    }
+    what = next((name for word, name in others.items() if word in head), "JSON Lines in a form that is not known")
+    raise DataError(f"{path}: {what}, which is not read: export the boxes as COCO or YOLO")
+
+
+def is_lines(path: str) -> bool:
+    """Returns whether a file holds JSON Lines of a format that is read."""
+    try:
+        _kind_of_lines(path, "".join(line for _, line in islice(text_lines(path), 2)).encode())
+    except DataError:
+        return False
+    return True
+
+
+def read_scalabel(
+    source: str, rows: Raw | list[Raw], classes: Classes, image_root: str | None, bad_boxes: str
+) -> Annotations:
+    """Returns the annotations in `rows`, the frames in a JSON file of Scalabel or BDD100K. Raises DataError."""
+    problems: list[str] = []
+    frames = rows if isinstance(rows, list) else parse(rows, list[Raw], f"{source}: frames", problems) or []
+    places = [(f"{source}: [{index}]", raw) for index, raw in enumerate(frames)]
+    return _pack(source, Scalabel, places, (), None, classes, image_root, bad_boxes, problems)
+
+
+class _Label(Struct, frozen=True):
+    name: str
+
+
+class _Labels(Struct, frozen=True):
+    labels: list[_Label]
+
+
+class _Categories(Struct, frozen=True):
+    label: _Labels
+
+
+def read_datumaro(
+    source: str, contents: dict[str, Raw], classes: Classes, image_root: str | None, bad_boxes: str
+) -> Annotations:
+    """Returns the annotations in `contents`, the top level of a JSON file of Datumaro. Raises DataError."""
+    problems: list[str] = []
+    categories = parse(contents["categories"], _Categories, f"{source}: categories", problems)
+    names = {str(index): label.name for index, label in enumerate(categories.label.labels if categories else ())}
+    rows = parse(contents["items"], list[Raw], f"{source}: items", problems) or []
+    places = [(f"{source}: items[{index}]", raw) for index, raw in enumerate(rows)]
+    return _pack(source, Datumaro, places, (), names, classes, image_root, bad_boxes, problems)
+
+
+def _pack(
+    source: str,
+    kind: type[Record],
+    rows: Iterable[tuple[str, Raw]],
+    part: Part,
+    names: dict[str, str] | None,
+    classes: Classes,
+    image_root: str | None,
+    bad_boxes: str,
+    problems: list[str],
+) -> Annotations:
+    """Packs the records in `rows` (place, JSON) that belong to `part`. `names`: {number in the file: class name}."""
+    records = [(place, record) for place, raw in rows if (record := parse(raw, kind, place, problems)) is not None]
+    splits = [_split_of(record) for _, record in records]
+    records, notes = _of_part(source, records, part, problems)
+    files = []
+    for place, record in records:
+        height, width = record.size()
+        boxes = [box if names is None else _named(box, names) for box in record.boxes()]
+        name = record.image()
+        files.append(
+            LabelFile(place, name, (int(height), int(width)), boxes, "" if name else "no image: export it again")
+        )
+    found = names_of(files)
+    if names is None and found and all(map(str.isdecimal, found)):  # class names are numbers only
+        names = _numbered(source, found, classes)
+        files = [file._replace(boxes=[_named(box, names) for box in file.boxes]) for file in files]
+        notes += [] if classes else [f"{source}: the classes are numbers; classes=FILE names them, one per line"]
+    order = found if names is None else tuple(names.values())
+    packed = pack_source(source, files, classes, image_root, bad_boxes, names=order, problems=problems, notes=notes)
+    return listing.with_splits(packed, source, (name for name in splits if name in listing.SPLITS), part)
+
+
+def _split_of(record: Record) -> str:
+    """Returns the split that a record names, "" if it names none."""
+    word = str(record.split or "").strip().lower()
+    return listing.PART_NAMES.get(word, word)
+
+
+def _of_part(
+    source: str, records: list[tuple[str, Record]], part: Part, problems: list[str]
+) -> tuple[list[tuple[str, Record]], list[str]]:
+    """Returns (records of a part, or all of them if they are not divided; notes about those of no part). Raises DataError."""
+    parts = [_split_of(record) for _, record in records]
+    if not part or not any(parts):
+        return records, []
+    chosen = next((name for name in map(listing.PART_NAMES.get, part) if name in parts), None)
+    if chosen is None:
+        raise_any(f"{source}: problems: {len(problems)}", problems)  # the records of the part may be among them
+        there = ", ".join(sorted({*parts} - {""}))
+        raise DataError(f"{source}: no part {part[0]}, only {there}: {listing.fix_of(part)}")
+    pairs = list(zip(records, parts, strict=True))
+    lost = [f"{record.image()} ({place})" for (place, record), name in pairs if name not in listing.PART_NAMES.values()]
+    text = f"{source}: images that belong to no part, left out: {len(lost)}, for example {''.join(lost[:1])}"
+    notes = [f"{text}: write their split, such as train or val"] * bool(lost)
+    return [row for row, name in pairs if name == chosen], notes
+
+
+def _numbered(source: str, found: tuple[str, ...], classes: Classes) -> dict[str, str]:
+    """Returns {number: class name} for a file whose classes `found` are numbers only. Raises DataError.
+
+    The numbers are positions in `classes`, or names where these are numbers too, such as those of the training data."""
+    if all(map(str.isdecimal, classes or ())):
+        return {name: name for name in classes or sorted(found, key=int)}
+    if set(found) <= set(classes):
+        problem = f"{brief(found)} may be names or positions in the list of classes {brief(classes)}"
+        raise DataError(f"{source}: the classes {problem}: write class names instead of numbers")
+    return {str(index): name for index, name in enumerate(classes)}
+
+
+def _named(box: Box, names: dict[str, str]) -> Box:
+    """Returns a box whose name is a number in the file with the name of its class."""
+    if box.problem or box.no_box:
+        return box
+    if box.name not in names:
+        fix = "correct it, or add the name of the class"
+        return box._replace(problem=f"class {box.name!r}, but the classes are {brief(tuple(names))}: {fix}")
+    return box._replace(name=names[box.name])
+
+
+def read_supervisely(
+    folder: Path, files: list[str], part: Part, classes: Classes, bad_boxes: str, image_root: str | None = None
+) -> Annotations:
+    """Reads a project of Supervisely: one JSON file per image, in folders named ann. Raises DataError."""
+    problems: list[str] = []
+    every = [file for file in files if is_supervisely(file)]
+    chosen = listing.select_part(folder, every, part)
+    root = image_root or str(folder)
+    index = image_paths.Stems(listing.images_of(listing.files_under(root)))
+    pairs = []
+    for file in chosen:
+        place, image = str(folder / file), file.removesuffix(".json")
+        with open_file(place) as opened:
+            raw = Raw(opened.read().removeprefix(BOM))
+        record = parse(raw, Supervisely, place, problems) or Supervisely(objects=[])
+        found = index.nearest(image, image.rpartition("/")[2]) or re.sub("(^|/)ann/", r"\1img/", image)
+        pairs.append((found, LabelFile(place, image, boxes=list(record.boxes()))))
+    names = names_of(file for _, file in pairs)
+    pack = Packer(str(folder), root, names, classes)
+    pack.problems += problems
+    return listing.noted(pack_files(pack, names, pairs, bad_boxes), folder, every, part)
+
+
+def is_supervisely(file: str) -> bool:
+    """Returns whether the name of a file is that of an annotation of Supervisely, such as ds0/ann/a.jpg.json."""
+    return re.search(r"(^|/)ann/[^/]+\.json$", file) is not None

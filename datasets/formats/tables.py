@@ -1,0 +1,169 @@
+"""Tables (CSV) with one box per line -> Annotations."""
+
+import csv
+import os
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+
+from datasets.errors import DataError, open_file, raise_any
+from datasets.formats.annotation_file import text_lines
+from datasets.formats.columns import ONE_CLASS, RENAME, Columns, columns_of
+from datasets.formats.image_paths import ImageFinder
+from datasets.formats.named_boxes import Box, LabelFile, pack_source, side
+from datasets.scan import scan
+from datasets.store import Annotations, Classes
+
+ROUNDING = 1e-3  # a sum of rounded fractions, x + width, may be so much above 1
+
+
+def read_table(path: str, classes: Classes, image_root: str | None, bad_boxes: str) -> Annotations:
+    """Reads a CSV file with one box per line, with or without a header. Raises DataError.
+
+    A line with empty fields instead of a box makes its image a background, unless other lines have boxes of it. Boxes that
+    are fractions of the image (Open Images) are multiplied by its size."""
+    lines = _rows(path)
+    number, first = next(lines, (0, []))
+    columns = columns_of(f"{path}:{number}", first)
+    problems: list[str] = []
+    images: dict[str, LabelFile] = {}
+    if not columns.is_header:
+        lines = chain([(number, first)], lines)
+    for number, row in lines:
+        if problem := _misfit(row, max(columns.at.values()) + 1, len(first)):
+            problems.append(f"{path}:{number}: {len(row)} fields: {problem}")
+            continue
+        fields = columns.fields(row)
+        file = images.get(fields["image"])
+        if file is None:
+            size = side(fields.get("height", "")), side(fields.get("width", ""))
+            file = images[fields["image"]] = LabelFile("", fields["image"], size, [], line=number)
+        if not fields["image"]:
+            problems.append(f"{path}:{number}: no image: write its path, or remove the line")
+        if any(fields[name] for name in columns.box):
+            file.boxes.append(_box(columns, fields, f"{path}:{number}"))
+    files = _named(path, _in_pixels(path, list(images.values()), image_root))
+    if columns.maybe_image_size:
+        _refuse_sizes_of_images(path, files, image_root)
+    notes = [f"{path}: {columns.note}"] * bool(columns.note)
+    return pack_source(path, files, classes, image_root, bad_boxes, problems=problems, notes=notes)
+
+
+def _misfit(row: list[str], least: int, most: int) -> str:
+    """Returns what is wrong with the number of fields in a row, and the fix; "" if it fits. Empty fields at its end fit."""
+    if len(row) < least:
+        return f"a line needs {least}; add what is missing, or remove the line"
+    if any(word.strip() for word in row[most:]):
+        return f"the first line has {most}; put a name with a comma in quotes, or remove what is too much"
+    return ""
+
+
+def is_table(path: str) -> bool:
+    """Returns whether a file is a table with boxes, not one of class names or of predictions."""
+    try:
+        number, first = next(_rows(path), (0, []))
+        columns_of(f"{path}:{number}", first)
+    except DataError:
+        return False
+    return True
+
+
+def image_names(path: str) -> set[str]:
+    """Returns the names of the images in a table. Raises DataError."""
+    lines = _rows(path)
+    number, first = next(lines, (0, []))
+    columns = columns_of(f"{path}:{number}", first)
+    at = columns.at["image"]
+    every = lines if columns.is_header else chain([(number, first)], lines)
+    return {row[at].strip() for _, row in every if len(row) > at}
+
+
+def _in_pixels(path: str, files: list[LabelFile], image_root: str | None) -> list[LabelFile]:
+    """Returns the files with boxes in pixels: those that are fractions of the image are multiplied by its size."""
+    boxes = [box for file in files for box in file.boxes if box.corners]
+    if not _are_fractions(path, boxes):
+        return files
+    sizes = _sizes_of_images(path, files, image_root)
+    if not any(map(all, sizes)):
+        fix = "multiply them by its width and height, or give image_root=FOLDER with the images"
+        raise DataError(f"{path}: the boxes are fractions of the image: {fix}")
+    scaled = []
+    for file, (height, width) in zip(files, sizes, strict=True):
+        factors = (width or 1, height or 1, width or 1, height or 1)
+        boxes = [
+            box._replace(corners=tuple(value * factor for value, factor in zip(box.corners, factors, strict=False)))
+            for box in file.boxes
+        ]
+        scaled.append(file._replace(size=(height, width), boxes=boxes))
+    return scaled
+
+
+def _sizes_of_images(path: str, files: list[LabelFile], image_root: str | None) -> list[list[int]]:
+    """Returns height, width of the image of each file; 0, 0 where it cannot be read."""
+    finder = ImageFinder(path, (file.image for file in files), image_root)
+    return scan([os.path.join(finder.folder, finder.find(file.image)) for file in files]).sizes.tolist()
+
+
+def _refuse_sizes_of_images(path: str, files: list[LabelFile], image_root: str | None) -> None:
+    """Raises DataError if the boxes are all as large as their images, but do not all start at the corner of the image."""
+    labeled = [file for file in files if any(box.corners for box in file.boxes)]
+    sides = []
+    for file in labeled:
+        boxes = [box.corners for box in file.boxes if box.corners]
+        sides.append({(round(y2 - y1, 3), round(x2 - x1, 3)) for x1, y1, x2, y2 in boxes})
+    moved = any(box.corners and any(box.corners[:2]) for file in labeled for box in file.boxes)
+    if not moved or any(len(different) > 1 for different in sides):
+        return
+    sizes = _sizes_of_images(path, labeled, image_root)
+    known = [(size, different) for size, different in zip(sizes, sides, strict=True) if all(size)]
+    if known and all(tuple(size) in different for size, different in known):
+        raise DataError(f"{path}: the columns width and height are the sizes of the images, not of the boxes: {RENAME}")
+
+
+def _are_fractions(path: str, boxes: list[Box]) -> bool:
+    """Returns whether boxes are fractions of the image. Raises DataError with the lines of those that are not, if most are."""
+    inside = [all(-ROUNDING <= value <= 1 + ROUNDING for value in box.corners) for box in boxes]
+    parts = [any(0 < value < 1 for value in box.corners) for box in boxes]
+    if all(inside):
+        return any(any(box.corners) for box in boxes)
+    values = [value for box in boxes for value in box.corners]
+    few = sum(not 0 <= value <= 1 for value in values) <= 0.1 * len(values)
+    near = all(-1 <= value <= 2 for value in values)
+    if 2 * sum(map(all, zip(inside, parts, strict=True))) < len(boxes) or not (few or near):
+        return False  # boxes in pixels, of which hardly any lies within the first pixel of the image
+    problem = "is not in fractions of the image, as most of the boxes are: correct it, or remove the line"
+    wrong = [box for box, fits in zip(boxes, inside, strict=True) if not fits]
+    problems = [f"{box.place}: box {','.join(f'{value:g}' for value in box.corners)} {problem}" for box in wrong]
+    raise_any(f"{path}: problems: {len(problems)}", problems)
+    return False
+
+
+def _named(path: str, files: list[LabelFile]) -> list[LabelFile]:
+    """Returns the files with the class names of Open Images, whose boxes have codes such as /m/01yrx."""
+    if not any(box.name.startswith("/m/") for file in files[:100] for box in file.boxes):
+        return files
+    lists = sorted(Path(path).parent.glob("*class-descriptions*.csv"))
+    names = {row[0]: row[1] for text in lists for _, row in _rows(str(text)) if len(row) == 2}
+    return [
+        file._replace(boxes=[box._replace(name=names.get(box.name, box.name)) for box in file.boxes]) for file in files
+    ]
+
+
+def _rows(path: str) -> Iterator[tuple[int, list[str]]]:
+    """Yields (line number, fields) of the lines that are not blank; fields end at commas, semicolons or tabs."""
+    with open_file(path) as file:
+        start = file.readline(100_000)
+    delimiter = max((b",", b";", b"\t"), key=start.count).decode()
+    reader = csv.reader((f"{line}\n" for _, line in text_lines(path)), delimiter=delimiter)
+    try:
+        yield from ((reader.line_num, row) for row in reader if any(row))
+    except csv.Error as error:
+        raise DataError(f"{path}:{reader.line_num}: not CSV ({error}): export the table again") from error
+
+
+def _box(columns: Columns, fields: dict[str, str], place: str) -> Box:
+    name = fields.get("class", ONE_CLASS)
+    try:
+        return Box(name, columns.corners(fields), columns.is_crowd(fields), place=place)
+    except ValueError as error:
+        return Box(name, (), problem=str(error), place=place)

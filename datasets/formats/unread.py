@@ -1,0 +1,304 @@
+"""Finds what the reader of a folder did not read: label files of other formats, and images that no label file names.
+
+A folder is read in one format. One stray file of a format that is tried before the others could hide a whole data set. So label
+files that are not read are named, and they are an error if they label more images than the files that are read.
+"""
+
+import json
+import os
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from pathlib import Path
+
+from datasets.errors import DataError, one_line, open_file
+from datasets.formats import image_paths, listing
+from datasets.formats.annotation_file import text_lines
+from datasets.formats.record_files import is_lines, is_supervisely
+from datasets.formats.refusals import refuse_texts
+from datasets.formats.tables import image_names, is_table
+from datasets.formats.yolo import is_label
+from datasets.store import Annotations, Part
+from utils.images import IMAGE_SUFFIXES
+
+VOC, CVAT, LABELME, JSON, SUPERVISELY = "VOC", "CVAT", "LabelMe", "JSON", "Supervisely"
+LINES, TEXT, YOLO, CSV = "JSON Lines", "annotation files", "YOLO", "CSV"
+OTHER = "other formats"  # text files in a known format that is not supported
+PER_IMAGE = (VOC, LABELME, SUPERVISELY, YOLO)  # one label file per image
+JSON_LINES = (".jsonl", ".ndjson", ".odgt", ".manifest")
+NO_BOXES = re.compile(r"captions|keypoints|panoptic|stuff|image_info", re.IGNORECASE)  # files of COCO for other tasks
+HEAD = 1 << 16  # bytes
+_XML = re.compile(rb"<(\w+:)?annotation(s?)\b")
+_BOX = re.compile(r"\s-?\d+(\.\d+)?(,-?\d+(\.\d+)?){3,5}(\s|$)")
+_JSON = (  # sets of keys: the head of a label file has all keys of one set
+    (b'"file_name"', b'"images"'),
+    (b'"annotations"', b'"bbox"'),
+    (b'"annotations"', b'"result"'),
+    (b'"annotations"', b'"coordinates"'),
+    (b'"regions"', b'"shape_attributes"'),
+    (b'"box2d"',),
+    (b'"items"', b'"categories"'),
+    (b'"image"', b'"rectanglelabels"'),
+    (b'"image"', b'"label"', b'"original_width"'),
+)
+_IMAGE_KEYS = (
+    b"file_name",
+    b"filename",
+    b"path",
+    b"image",
+    b"img",
+    b"name",
+    b"coco_url",
+)  # the first one with images counts
+
+
+def left_over(
+    folder: Path,
+    found: Annotations,
+    part: Part,
+    read: str,
+    image_root: str | None,
+    listed: Iterable[str] | None = None,
+) -> list[str]:
+    """Returns notes about the label files and images in `folder` that were not read. `read`: the format that was.
+
+    With `image_root` the images in `folder` do not count.
+    `listed`: the images in all splits of a data file, if there is one. A data file decides what is read.
+    Raises DataError if label files of another format label more images than those of the format that was read."""
+    files = listing.files_under(folder)
+    every = _label_files(folder, files, read)
+    others = {kind: names for kind, names in every.items() if kind != read}
+    counts = {kind: _count(folder, kind, names) for kind, names in others.items()}
+    if read == JSON and (more := set(every.get(JSON, ())) - set(with_boxes(every[JSON]))):
+        others[JSON] = sorted(more)
+    notes = [_other_formats(folder, read, others, counts)] if others else []
+    if listed is None and counts:
+        own = max(len(found), _count(folder, read, every.get(read, ())))
+        most = max(counts, key=counts.get)
+        if counts[most] > own:
+            fix = "name the folder or the file of the right one, or move the others out of this folder"
+            what = f"{read} ({_some(every.get(read, ()))}) would be read with {own} images"
+            other = f"{most} ({_some(others[most])}) has {counts[most]}"
+            raise DataError(f"{folder}: labels in several formats: {what}, but {other}: {fix}")
+    if read not in (VOC, YOLO):
+        notes += listing.unread_notes(folder, files)
+    if read == VOC:
+        notes += _unlisted(folder, files, every[VOC])
+    return notes + ([] if image_root else _lost_images(folder, files, found, part, read, every, listed))
+
+
+def with_boxes(files: list[str]) -> list[str]:
+    """Returns the COCO files with boxes: instances, or else all that are not for captions, key points or other tasks."""
+    instances = [file for file in files if os.path.basename(file).startswith("instances")]
+    return instances or [file for file in files if not NO_BOXES.search(os.path.basename(file))] or files
+
+
+def _other_formats(folder: Path, read: str, others: dict[str, list[str]], counts: dict[str, int]) -> str:
+    """Returns the note about label files of other formats: how many, their names and the number of their images."""
+    shown = []
+    for kind, names in others.items():
+        images = f" of {counts[kind]} images" if kind in counts and kind not in PER_IMAGE else ""
+        shown.append(f"{kind} {len(names)}{images} ({_some(names)})")
+    return f"{folder}: label files that are not read, because the folder is read as {read}: {'; '.join(shown)}"
+
+
+def _unlisted(folder: Path, files: Sequence[str], labels: Sequence[str]) -> list[str]:
+    """Returns a note about XML files that no list in ImageSets names, if there are such lists."""
+    stems = set(_lists(folder, [file for file in files if "ImageSets/" in file]))
+    left = [label for label in labels if image_paths.stem_of(label) not in stems] if stems else []
+    return [f"{folder}: XML files that no list names, left out: {len(left)} ({_some(left)})"] if left else []
+
+
+def _some(names: Sequence[str]) -> str:
+    return one_line(", ".join(names[:3])) + ", ..." * (len(names) > 3)
+
+
+def _lost_images(
+    folder: Path,
+    files: Sequence[str],
+    found: Annotations,
+    part: Part,
+    read: str,
+    every: dict[str, list[str]],
+    listed: Iterable[str] | None,
+) -> list[str]:
+    """Returns a note about images that are read neither for this split nor for another one, if there are any."""
+    if read == LABELME or (read == YOLO and listed is None and not _lists(folder, files)):
+        return []  # their readers report or read them
+    used = {_real(found.path(i)) for i in range(len(found))} | {_real(path) for path in listed or ()}
+    images = [image for image in listing.images_of(files) if _real(os.path.join(folder, image)) not in used]
+    if read == VOC:  # its reader reports those next to the images that are read
+        near = {os.path.dirname(path) for path in used}
+        images = [image for image in images if os.path.dirname(_real(os.path.join(folder, image))) not in near]
+    if part and images:  # the images of another split are read with that split
+        own = {listing.part_in(image) for image in _relative(folder, used)}
+        images = [image for image in images if listing.part_in(image) in (None, *own)]
+    if images:
+        known = set(_lists(folder, files))
+        for kind, names in every.items():
+            if kind != YOLO or read != YOLO:  # of YOLO, lists and data files decide what is read
+                known |= {stem for name in names for stem in _stems(_names(folder, kind, name))}
+        images = [image for image in images if image_paths.stem_of(image) not in known]
+    if not images:
+        return []
+    return [f"{folder}: images that are not read: {len(images)} ({_some(images)})"]
+
+
+def _relative(folder: Path, paths: Iterable[str]) -> Iterator[str]:
+    top = _real(os.path.join(folder, "x"))[:-1]
+    return (path.removeprefix(top).replace(os.sep, "/") for path in paths)
+
+
+def _real(path: str) -> str:
+    """Returns the path with the real folder, but with the name of the file as it is."""
+    place, name = os.path.split(path)
+    return os.path.join(_real_folder(os.path.abspath(place)), name)
+
+
+_real_folder = lru_cache(maxsize=1000)(os.path.realpath)
+
+
+def _lists(folder: Path, files: Iterable[str]) -> list[str]:
+    """Returns the stems of the images in the lists of a folder, and in ImageSets below it."""
+    texts = [name for name in listing.of_suffix(files, ".txt") if "/" not in name or "ImageSets/" in name]
+    texts = [name for name in texts if os.path.basename(name).lower() not in listing.CLASS_FILES]
+    stems = []
+    for name in texts:
+        if "/" not in name and not _names_images(folder / name):
+            continue
+        for _, line in text_lines(str(folder / name)):
+            bare = _BOX.split(f"{line.strip()} ")[0].strip()
+            stems += [image_paths.stem_of(bare.replace("\\", "/"))] if bare else []
+    return stems
+
+
+def _names_images(path: Path) -> bool:
+    first = _head(path).partition(b"\n")[0].lower()
+    return any(suffix.encode() in first for suffix in IMAGE_SUFFIXES)
+
+
+def is_label_xml(path: Path) -> bool:
+    """Returns whether an XML file holds labels, of VOC or CVAT."""
+    return bool(_kind_of_xml(path))
+
+
+def _kind_of_xml(path: Path) -> str:
+    mark = _XML.search(_head(path).replace(b"\0", b""))  # UTF-16 has zeros
+    if mark is None:
+        return ""
+    return CVAT if mark[2] else VOC
+
+
+def is_other_json(folder: Path, file: str) -> bool:
+    """Returns whether a JSON file holds labels that are not those of LabelMe."""
+    return _kind_of_json(folder / file, file) in (JSON, SUPERVISELY)
+
+
+def _label_files(folder: Path, files: Sequence[str], read: str) -> dict[str, list[str]]:
+    """Returns {format: label files} of a folder. Files that only look like label files by their suffix are left out.
+
+    `read`: the format whose reader has opened its files, so that they are recognized without opening them again."""
+    images = {image_paths.stem_of(image) for image in listing.images_of(files)}
+    found = defaultdict(list)
+    for name in files:
+        suffix, paired = os.path.splitext(name)[1].lower(), image_paths.stem_of(name) in images
+        opened = (suffix, read) == (".xml", VOC) or (read == YOLO and suffix == ".txt" and paired)
+        if kind := read if opened else _kind_of(folder, name, paired):
+            found[kind].append(name)
+    return found
+
+
+def _kind_of(folder: Path, name: str, paired: bool) -> str:
+    """Returns the format of a label file, "" for any other file. `paired`: whether an image in the folder has this name."""
+    path, suffix = folder / name, os.path.splitext(name)[1].lower()
+    if suffix == ".xml":
+        return _kind_of_xml(path)
+    if suffix == ".json":
+        return _kind_of_json(path, name)
+    if suffix in JSON_LINES:
+        return LINES if is_lines(str(path)) else ""
+    if suffix in (".csv", ".tsv"):
+        return CSV if is_table(str(path)) else ""
+    if suffix != ".txt" or os.path.basename(name).lower() in listing.CLASS_FILES:
+        return ""
+    if paired:
+        if is_label(path, least=5):
+            return YOLO
+        try:
+            refuse_texts([path])
+        except DataError:
+            return OTHER
+        return ""
+    first = _head(path).partition(b"\n")[0].decode("utf-8", "replace")
+    return TEXT if _names_images(path) and _BOX.search(first) else ""
+
+
+def _kind_of_json(path: Path, name: str) -> str:
+    if is_supervisely(name):
+        return SUPERVISELY
+    if NO_BOXES.search(os.path.basename(name)):
+        return ""
+    head = _head(path)
+    if b'"shapes"' in head and (b'"imagePath"' in head or b'"points"' in head):
+        return LABELME
+    return JSON if any(all(word in head for word in words) for words in _JSON) else ""
+
+
+def _count(folder: Path, kind: str, files: Iterable[str]) -> int:
+    """Returns the number of images that label files of a format name."""
+    return len({name for file in files for name in _names(folder, kind, file)})
+
+
+def _names(folder: Path, kind: str, file: str) -> set[str]:
+    """Returns the names of the images in a label file, none of a damaged one."""
+    if kind == SUPERVISELY:
+        return {file.removesuffix(".json")}
+    if kind in PER_IMAGE or kind == OTHER:
+        return {file}
+    try:
+        return _names_of_many(str(folder / file), kind)
+    except DataError:  # the note still names it
+        return set()
+
+
+def _names_of_many(path: str, kind: str) -> set[str]:
+    """Returns the names of the images in a label file of a format with many images in a file. Raises DataError."""
+    if kind == CSV:
+        return image_names(path)
+    if kind == TEXT:
+        return {_BOX.split(line)[0].strip() for _, line in text_lines(path) if line.strip()}
+    with open_file(path) as opened:
+        contents = opened.read()
+    if kind == CVAT:
+        return {name.decode("utf-8", "replace") for name in re.findall(rb'<image\b[^>]*?\bname="([^"]*)"', contents)}
+    return _names_in_json(contents)
+
+
+def _names_in_json(contents: bytes) -> set[str]:
+    """Returns the values of the first key in a JSON text whose values are names of images."""
+    for key in _IMAGE_KEYS:
+        values = re.findall(rb'"%s"\s*:\s*("(?:[^"\\]|\\.)*")' % key, contents)
+        names = set()
+        for value in set(values):
+            try:
+                name = json.loads(value)
+            except ValueError:
+                continue
+            if any(short.lower().endswith(IMAGE_SUFFIXES) for short in image_paths.short_names(name)):
+                names.add(name)
+        if names:
+            return names
+    return set()
+
+
+def _stems(names: Iterable[str]) -> Iterator[str]:
+    for name in names:
+        for short in image_paths.short_names(name):
+            yield image_paths.stem_of(short)
+            yield short  # some tables have names without suffix
+
+
+def _head(path: Path) -> bytes:
+    with open_file(path) as file:
+        return file.read(HEAD)

@@ -1,0 +1,204 @@
+"""VOC folders, with one XML file per image -> Annotations."""
+
+import os
+import re
+import xml.etree.ElementTree as ElementTree
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+
+from datasets.errors import DataError, one_line, open_file
+from datasets.formats import image_paths, listing
+from datasets.formats.annotation_file import text_lines
+from datasets.formats.named_boxes import Box, LabelFile, names_of, pack_files, side
+from datasets.store import Annotations, Classes, Packer, Part
+from utils.images import IMAGE_SUFFIXES
+from utils.text import clean_name
+
+
+def read_voc(
+    folder: Path,
+    part: Part,
+    classes: Classes,
+    bad_boxes: str,
+    image_root: str | None = None,
+    listed: Path | None = None,
+) -> Annotations:
+    """Reads a VOC folder: the images in the list `listed`, or those of a part. Raises DataError.
+
+    A part is a list in ImageSets, or a folder; the first name in `part` that exists counts. An empty `part` is all images.
+    The XML files and the images may be anywhere in the folder; images also next to it, or in `image_root`. Difficult
+    objects become crowd regions. Without `classes` the names in all XML files count, so that all parts have the same."""
+    files = listing.files_under(folder)
+    if not listing.images_of(files) and (Path(os.path.abspath(folder)).parent / "ImageSets").is_dir():
+        folder = Path(os.path.normpath(folder / ".."))  # the user named Annotations
+        files = listing.files_under(folder)
+    every = [file[:-4] for file in listing.of_suffix(files, ".xml")]
+    lists, splits = ([listed] if listed else []), listing.splits_of([f"{stem}.xml" for stem in every], by_name=False)
+    if part and not listed and (texts := _image_lists(folder, files, set(every))):
+        lists = _lists_of(folder, texts, part)
+        splits = [listing.PART_NAMES.get(Path(text).stem.lower()) for text in texts]
+    stems, missing, unclear = listing.select_part(folder, every, () if lists else part), {}, []
+    if lists:
+        stems, missing, unclear = _listed(folder, lists, every)
+    parsed = {stem: _voc_file(folder / f"{stem}.xml") for stem in (every if classes is None else stems)}
+    names = names_of(parsed.values())
+    root, images = _images(folder, files, [parsed[stem] for stem in stems], image_root)
+    pack = Packer(str(folder), root, names, classes)
+    index = image_paths.Stems(images)
+    image_of = {stem: index.nearest(f"{stem}.xml", parsed[stem].image) for stem in stems}
+    rows = [(image_of[s] or parsed[s].image or f"{os.path.basename(s)}.jpg", parsed[s]) for s in stems]
+    backgrounds = {name: _without_xml(name, lists[0].parent, index if stems else None) for name in missing}
+    pack.problems += unclear + [problem for name, problem in missing.items() if not backgrounds.get(name)]
+    backgrounds = [image for image in backgrounds.values() if image]  # CVAT writes no XML for an image without boxes
+    if backgrounds:
+        text = f"listed images without an XML file, which have no boxes: {len(backgrounds)}"
+        pack.notes.append(f"{lists[0]}: {text}, for example {backgrounds[0]}")
+    if rows and not any(image_of.values()):
+        problem = f"no image for any of {len(rows)} XML files, for example {rows[0][0]} for {rows[0][1].path}"
+        pack.problems.append(f"{folder}: {problem}: image_root=FOLDER names the folder of the images")
+    if not lists and "val" in part and len(stems) == len(every):
+        pack.notes.append(f"{folder}: no ImageSets and no folders of parts: all images belong to every part")
+    pack.notes += listing.no_part_notes(folder, [f"{stem}.xml" for stem in every], () if lists else part)
+    used = {*filter(None, image_of.values()), *backgrounds}
+    pack.notes += _left_out(folder, images, used, {os.path.basename(stem) for stem in every}, bool(lists))
+    rows += [(image, LabelFile(str(folder / image))) for image in backgrounds]
+    found = pack_files(pack, names, rows, bad_boxes)
+    return found if listed else listing.with_splits(found, folder, splits, part)
+
+
+def _without_xml(name: str, folder: Path, index: image_paths.Stems | None) -> str | None:
+    """Returns the image that a list in `folder` calls `name`, which has no XML file. None if there is no such image."""
+    place = os.path.abspath(folder / name)
+    if name.lower().endswith(IMAGE_SUFFIXES) and os.path.isfile(place):
+        return place
+    return index and (index.nearest(f"{name}.xml") or index.nearest(name))
+
+
+def _left_out(folder: Path, images: list[str], used: set[str], stems: set[str], has_list: bool) -> list[str]:
+    """Returns notes about images next to the `used` ones: those without an XML file, and those that cannot be read.
+
+    `stems`: names of all XML files, also of other splits."""
+    folders = {os.path.dirname(image) for image in used}
+    near = [image for image in images if os.path.dirname(image) in folders]
+    left = [image for image in listing.images_of(near) if image not in used and image_paths.stem_of(image) not in stems]
+    notes = []
+    if not has_list and left:
+        notes.append(f"{folder}: images without an XML file, left out: {len(left)}, for example {one_line(left[0])}")
+    return notes + listing.unread_notes(folder, near)
+
+
+def _image_lists(folder: Path, files: list[str], stems: set[str]) -> list[str]:
+    """Returns the lists of images in ImageSets/Main, ImageSets or the folder: the first of these that has any."""
+    texts = listing.of_suffix(files, ".txt")
+    texts = [text for text in texts if os.path.basename(text).lower() not in listing.CLASS_FILES]
+    places = ("(.*/)?ImageSets/Main/", "(.*/)?ImageSets/", "")
+    lists = next((found for place in places if (found := [t for t in texts if re.fullmatch(f"{place}[^/]+", t)])), [])
+    if lists and "/" not in lists[0]:  # not every text is a list
+        lists = [text for text in lists if any(_listed(folder, [folder / text], list(stems))[::2])]
+    return lists
+
+
+def _lists_of(folder: Path, lists: Sequence[str], part: Part) -> list[Path]:
+    """Returns those of `lists` that are of the first name of `part` that has any. Raises DataError if there are none."""
+    chosen = next(filter(None, ([f for f in lists if Path(f).stem.lower() == name] for name in part)), [])
+    if not chosen:
+        there = ", ".join(Path(text).name for text in lists)
+        missing = f"no {' or '.join(part)}.txt, only {there}"
+        place = (folder / lists[0]).parent
+        raise DataError(f"{place}: {missing}: name the list itself, {place}/NAME.txt")
+    return [folder / text for text in chosen]
+
+
+def _listed(folder: Path, lists: Sequence[Path], stems: Sequence[str]) -> tuple[list[str], dict[str, str], list[str]]:
+    """Returns (stems in lists of images, name -> problem for each one without an XML file, problems of unclear names).
+
+    A line is a name with or without folder and suffix; lists of one class have a flag after the name."""
+    by_name = defaultdict(list)
+    for stem in stems:
+        by_name[os.path.basename(stem)].append(stem)
+    by_name |= {stem: [stem] for stem in stems}
+    found, missing, unclear = [], {}, []
+    lines = ((path, number, line) for path in lists for number, line in text_lines(str(path)))
+    for path, number, line in lines:
+        name = line.strip().replace("\\", "/")
+        *words, flag = name.rsplit(None, 1) or [""]
+        bare = words[0] if words and flag in ("0", "1", "-0", "-1") else name
+        readings = [word for text in (name, bare) for word in (text, text.rpartition("/")[2])]
+        readings += [os.path.splitext(word)[0] for word in readings if word.lower().endswith((*IMAGE_SUFFIXES, ".xml"))]
+        candidates = next((by_name[word] for word in readings if word in by_name), [])
+        if len(candidates) > 1:
+            own = os.path.relpath(path.with_suffix(""), folder).replace(os.sep, "/")
+            candidates = image_paths.most_alike(f"annotations/{own}/{bare}", candidates)
+        if len(candidates) > 1:
+            several = ", ".join(f"{stem}.xml" for stem in candidates[:5])
+            unclear.append(f"{path}:{number}: {bare} may be {several}: write the path with its folder")
+        elif candidates:
+            found += candidates
+        elif name:
+            problem = f"there is no {bare}.xml and no such image: add both, or remove the line"
+            missing[bare] = f"{path}:{number}: {problem}"
+    return found, missing, unclear
+
+
+def _images(
+    folder: Path, files: list[str], labels: Sequence[LabelFile], image_root: str | None
+) -> tuple[str, list[str]]:
+    """Returns (folder of the images, images relative to it): in `image_root`, or in the folder, or next to a folder that
+    holds nothing but XML files, such as Annotations or Annotations/train."""
+    suffixes = (*IMAGE_SUFFIXES, *listing.UNREAD_SUFFIXES)
+    if image_root is not None:
+        return image_root, listing.of_suffix(listing.files_under(image_root), suffixes)
+    images = listing.of_suffix(files, suffixes)
+    index = image_paths.Stems(images)
+    some = labels[:: max(len(labels) // 50, 1)]
+    if any(index.nearest(os.path.relpath(label.path, folder), label.image) for label in some):
+        return str(folder), images
+    top = Path(os.path.abspath(folder))
+    only_xml = all("/" not in file or listing.part_in(file) for file in listing.of_suffix(files, ".xml"))
+    alone = (
+        listing.part_of(top.name) or len(os.listdir(top.parent)) == 1
+    )  # otherwise other data sets lie two folders above
+    for place in (top.parent, top.parent.parent)[: 2 if alone else 1] if only_xml else ():
+        inside = [entry for entry in sorted(place.iterdir()) if entry.is_dir() and entry not in (top, top.parent)]
+        for near in [place / entry.name / top.name for entry in inside] + inside + [place]:
+            if any(_has_image(near, label) for label in some):
+                names = os.listdir(near) if near == place else listing.files_under(near)
+                return str(near), listing.of_suffix(sorted(names), suffixes)
+    return str(folder), images
+
+
+def _has_image(folder: Path, label: LabelFile) -> bool:
+    stem = Path(label.path).stem
+    names = [label.image, *(stem + suffix for suffix in (".jpg", ".png", ".jpeg", ".JPG", ".PNG", ".JPEG", ".bmp"))]
+    return any(name and os.path.isfile(folder / name) for name in names)
+
+
+def _voc_file(path: Path) -> LabelFile:
+    with open_file(path) as file:
+        try:
+            root = ElementTree.parse(file).getroot()
+        except (ElementTree.ParseError, ValueError, LookupError) as error:
+            return LabelFile(str(path), problem=f"not valid XML ({error}): export the file again, as UTF-8")
+    for node in root.iter():
+        node.tag = str(node.tag).rpartition("}")[2]  # without the namespace
+    if root.tag != "annotation":
+        problem = f"<{root.tag}> is not a VOC file: export the data as Pascal VOC, COCO or YOLO, or take the file out"
+        return LabelFile(str(path), problem=problem)
+    return LabelFile(
+        path=str(path),
+        image=root.findtext("filename", "").strip().replace("\\", "/").rpartition("/")[2],
+        size=(side(root.findtext("size/height", "")), side(root.findtext("size/width", ""))),
+        boxes=[_voc_box(node) for node in root.findall("object")],
+    )
+
+
+def _voc_box(node: ElementTree.Element) -> Box:
+    name = clean_name(node.findtext("name", ""))
+    crowd = node.findtext("difficult", "0").strip() == "1"
+    words = [node.findtext(f"bndbox/{side}") for side in ("xmin", "ymin", "xmax", "ymax")]
+    try:
+        return Box(name, tuple(float(word) for word in words), crowd)
+    except (TypeError, ValueError):
+        needed = "bndbox with numbers for xmin, ymin, xmax, ymax"
+        return Box(name, (), problem=f"{name!r} needs a {needed}, not {words}; draw it again, or remove it")

@@ -1,0 +1,330 @@
+"""YOLO data -> Annotations: a yaml file, a folder, or a list of images, with one label file per image.
+
+A label is `class x y width height` (center and size) or `class x1 y1 x2 y2 x3 y3 ...` (a polygon, which becomes its
+bounding box), in fractions of the image's width and height.
+"""
+
+import os
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from datasets.errors import DataError, check_path, one_line, open_file, raise_any
+from datasets.formats import image_paths, listing
+from datasets.formats.annotation_file import text_lines
+from datasets.formats.class_lists import ClassList, ClassLists, find_lists, require_agreement
+from datasets.formats.label_kinds import LabelKinds
+from datasets.formats.named_boxes import points_box
+from datasets.formats.typed_json import BOM
+from datasets.formats.yolo_config import PARTS, darknet_config, yaml_config, yaml_names
+from datasets.scan import scan
+from datasets.store import Annotations, Classes, Packer, Part
+from utils.images import IMAGE_SUFFIXES
+from utils.text import clean_name
+
+NOT_LABELS = ("classes", "train", "val", "valid", "test", "labels", "predefined_classes", "readme")  # .txt near labels
+NO_NAMES = "no class names: write classes.txt next to it, with one name per line in the order of the class numbers"
+
+
+def read_config(path: Path, part: Part, classes: Classes, bad_boxes: str, image_root: str | None) -> Annotations:
+    """Reads the first part of a data file, yaml or darknet, whose name is in `part` (empty: all parts). Raises DataError.
+
+    `image_root` replaces the folder `path` of the file."""
+    config = darknet_config(path) if path.suffix.lower() == ".data" else yaml_config(path)
+    keys = [key for key in PARTS if config.get(key)]
+    if not keys and "val" not in part and (path.parent / "images").is_dir():  # supervision writes the names only
+        config, keys = config | {"train": "images"}, ["train"]
+    chosen = [key for key in part if key in keys][:1] if part else keys
+    if not chosen:
+        missing = " or ".join(name for name in part if name in PARTS) or "train"
+        fix = ", or val=.2 splits off a fifth of the training images" if "val" in part else ""
+        raise DataError(f"{path}: no entry {missing}: add it, with a folder or a list of images{fix}")
+    images, notes = [], []
+    for key in chosen:
+        entries = config[key] if isinstance(config[key], list) else [config[key]]
+        for entry in entries:
+            found, unread = _images(path, config.get("path"), key, entry, image_root)
+            images += found
+            notes += unread
+    names = yaml_names(path, config)
+    if config.get("names"):
+        own = ClassList(str(path), tuple(map(clean_name, names)))
+        require_agreement(own, label_folders(images, map(label_file, images)))
+    found = read_yolo_images(str(path), images, ClassLists(names), classes, bad_boxes, notes)
+    return listing.with_splits(found, path, map(listing.PART_NAMES.get, keys), part)
+
+
+def config_images(path: Path, image_root: str | None) -> list[str]:
+    """Returns the images that all entries of a data file name. Entries that are wrong have none."""
+    config = darknet_config(path) if path.suffix.lower() == ".data" else yaml_config(path)
+    images = []
+    for key in PARTS:
+        entries = config.get(key) or []
+        for entry in entries if isinstance(entries, list) else [entries]:
+            with suppress(DataError):
+                images += _images(path, config.get("path"), key, entry, image_root)[0]
+    return images
+
+
+def _images(path: Path, root: str | None, key: str, entry: str, image_root: str | None) -> tuple[list[str], list[str]]:
+    """Returns (images of one entry, notes). An entry is a folder, a list of images, or one image.
+
+    Some labeling services export `../train/images` for `train/images`, or `data/train.txt` for `train.txt`. The folder that
+    names the part is never cut off: `test/images` does not become `images`."""
+    try:
+        bare = check_path(entry).replace("\\", "/").rstrip("/")
+        check_path(root or "")
+    except ValueError as error:
+        raise DataError(f"{path}: {key}: {error}") from error
+    while bare.startswith("../"):
+        bare = bare[3:]
+    bases = [path.parent / root, path.parent] if root else [path.parent]
+    if image_root:
+        bases = [Path(os.path.abspath(image_root))]
+    places = [base / name for base in bases for name in (entry, bare)]
+    steps = bare.lower().split("/")
+    keep = next((count for count, step in enumerate(reversed(steps), 1) if step in listing.PART_NAMES), 1)
+    found = Path(image_paths.locate(bare, list(map(str, bases)), keep))
+    place = next((place for place in places if os.path.exists(place)), found)
+    if not os.path.exists(place):
+        fix = "image_root=" if image_root else "`path`"
+        raise DataError(f"{path}: {key}: there is no {places[0]}: correct the entry or {fix}")
+    if place.is_dir():
+        files = listing.files_under(place)
+        notes = listing.unread_notes(place, files)
+        names = listing.images_of(files)
+        if not names:
+            why = "".join(f" ({note})" for note in notes)
+            raise DataError(f"{path}: {key}: no images in {place}: correct the entry{why}")
+        return [os.path.join(place, name) for name in names], notes
+    if place.suffix.lower() != ".txt":
+        return [str(place)], []
+    lines = [line.strip() for _, line in text_lines(str(place))]
+    folders = [str(place.parent), *map(str, bases)]
+    return image_paths.locate_all(place, [line for line in lines if line], folders), []
+
+
+def read_yolo_folder(
+    folder: Path,
+    files: Sequence[str],
+    part: Part,
+    classes: Classes,
+    bad_boxes: str,
+    image_root: str | None,
+) -> Annotations:
+    """Reads the images of a folder with `files`, or of `image_root`, and their label files, which may be anywhere in it.
+
+    A part is a folder of its name; without such folders all images belong to every part."""
+    there = listing.images_of(files if image_root is None else listing.files_under(image_root))
+    if image_root and not there:
+        raise DataError(f"image_root={image_root}: there are no images: correct the path")
+    images = listing.select_part(folder, there, part)
+    notes = listing.unread_notes(folder, files)
+    if not images:
+        raise DataError(f"{folder}: label files, but no images: copy them to {folder}{os.sep}images" + "".join(notes))
+    labels = listing.of_suffix(files, ".txt")
+    root = os.path.abspath(image_root) if image_root else folder
+    paths = [os.path.join(root, image) for image in images]
+    own = list(map(label_file, paths))
+    if image_root or not any(map(os.path.exists, own)):
+        own = [os.path.join(folder, label) for label in _own_labels(folder, images, labels)]
+    else:
+        notes += _labels_elsewhere(folder, paths, own, [os.path.join(root, image) for image in there], labels)
+    used = label_folders(paths, own)
+    every = label_folders([os.path.join(root, image) for image in there])
+    texts = {os.path.dirname(os.path.join(folder, label)): set() for label in labels if not _is_named_otherwise(label)}
+    lists = find_lists(folder, texts | every | used, used, files)
+    if lists:
+        notes += lists.notes(folder)
+    found = read_yolo_images(str(folder), paths, lists, classes, bad_boxes, notes, own)
+    return listing.noted(found, folder, there, part)
+
+
+def _labels_elsewhere(
+    folder: Path, paths: Sequence[str], own: Sequence[str], every: Iterable[str], labels: Sequence[str]
+) -> list[str]:
+    """Returns a note about label files in `folder` that bear the name of an image without one, and of no other image.
+
+    `own`: the label files of the images `paths`. `every`: the images of all splits. `labels`: the label files in the folder.
+    Raises DataError if there are more of them than label files that are read: these images would become backgrounds."""
+    read = sum(map(os.path.exists, own))
+    alone = {Path(path).stem for path, label in zip(paths, own, strict=True) if not os.path.exists(label)}
+    taken = {*own, *map(label_file, every)}
+    named = [label for label in labels if Path(label).stem in alone and os.path.join(folder, label) not in taken]
+    lost = [label for label in named if not _is_named_otherwise(label) and is_label(folder / label, least=5)]
+    if not lost:
+        return []
+    text = f"label files that are not read, because labels/ or the folder of the image has others: {len(lost)}"
+    shown = f"{text} ({one_line(', '.join(lost[:3]))}{', ...' if len(lost) > 3 else ''})"
+    if len({Path(label).stem for label in lost}) > read:
+        fix = "copy all label files to labels/, or next to their images, with the suffix .txt"
+        raise DataError(f"{folder}: {shown}; only {read} are read: {fix}")
+    return [f"{folder}: {shown}"]
+
+
+def label_folders(images: Iterable[str], labels: Iterable[str] | None = None) -> dict[str, set[str]]:
+    """Returns the folders of label files, each with the folders of its images. Label files that do not exist have no folder.
+
+    Without `labels`, those of `label_file`, of one image per folder."""
+    if labels is None:
+        images = {os.path.dirname(image): image for image in images}.values()
+        pairs = [(image, label_file(image)) for image in images]
+    else:
+        pairs = [(image, label) for image, label in zip(images, labels, strict=True) if os.path.exists(label)]
+    found: dict[str, set[str]] = {}
+    for image, label in pairs:
+        found.setdefault(os.path.dirname(label), set()).add(os.path.dirname(image))
+    return found
+
+
+def _is_named_otherwise(text: str) -> bool:
+    """Returns whether a text file has a name that label files do not have, such as classes.txt."""
+    return os.path.splitext(os.path.basename(text))[0].lower() in NOT_LABELS
+
+
+def _own_labels(folder: Path, images: Sequence[str], labels: Sequence[str]) -> list[str]:
+    """Returns the label file of each image, with the most similar folders. An image is a background if its label file is
+    nearer to another image. Raises DataError if it is equally near to images of two folders."""
+    index, users = image_paths.Stems(labels), defaultdict(list)
+    nearest = [index.nearest(image) for image in images]
+    for image, label in zip(images, nearest, strict=True):
+        users[label].append(image)
+    problems = []
+    for label in set(users) - {None}:
+        users[label] = own = image_paths.most_alike(label, users[label])
+        if other := next((image for image in own if os.path.dirname(image) != os.path.dirname(own[0])), None):
+            problems.append(f"{own[0]} and {other} would both have {label}")
+    fix = "give the folders of images and labels the same names, such as images/a and labels/a, or take masks out"
+    raise_any(f"{folder}: problems: {len(problems)}", [f"{problem}: {fix}" for problem in sorted(problems)])
+    own = zip(images, nearest, strict=True)
+    return [label if label and image in users[label] else f"{os.path.splitext(image)[0]}.txt" for image, label in own]
+
+
+def label_file(image: str) -> str:
+    """Returns the path of an image's label file: in labels/ if the image is in images/, otherwise next to the image."""
+    stem = os.path.splitext(image)[0]
+    parts = stem.replace(os.sep, "/").split("/")
+    if "images" in parts[:-1]:
+        last = len(parts) - 2 - parts[-2::-1].index("images")
+        path = "/".join([*parts[:last], "labels", *parts[last + 1 :]]) + ".txt"
+        if os.path.exists(path) or not os.path.exists(f"{stem}.txt"):
+            return path
+    return f"{stem}.txt"
+
+
+def has_label(image: str) -> bool:
+    """Returns whether an image has a label file: in labels/, or next to it, where other texts of that name may be."""
+    path = label_file(image)
+    if not os.path.exists(path) or os.path.dirname(path) != os.path.dirname(image):
+        return os.path.exists(path)
+    return is_label(path)
+
+
+def is_label(path: str | Path, least: int = 0) -> bool:
+    """Returns whether the first line of a text holds nothing but numbers, at least `least`."""
+    with open_file(path) as file:
+        words = file.readline(1000).removeprefix(BOM).split()
+    return len(words) >= least and all(re.fullmatch(rb"[-+.\deE]+", word) for word in words)
+
+
+def read_yolo_images(
+    source: str,
+    images: list[str],
+    lists: ClassLists | None,
+    classes: Classes,
+    bad_boxes: str,
+    notes: Sequence[str] = (),
+    labels: list[str] | None = None,
+) -> Annotations:
+    """Reads the label files of `images` (None: those of `label_file`); without `lists` the labels are positions in `classes`.
+
+    An image without a label file is a background; at least one image must have one. Both are counted in a note. An image
+    that cannot be read has no size and is kept without boxes; `scan.prepare` reports it. Raises DataError."""
+    labels = [label_file(image) for image in images] if labels is None else labels
+    known = [os.path.exists(path) for path in labels]
+    if not any(known):
+        expected = f"{len(images)} images" + (f", for example {labels[0]}" if labels else "")
+        raise DataError(f"{source}: no label file for any of {expected}: put labels/ next to images/")
+    if lists is None and classes is None:
+        raise DataError(f"{source}: {NO_NAMES}; or give classes=FILE")
+    names = lists.names if lists else None
+    numbers = {name: number for number, name in enumerate(names or ())}
+    pack = Packer(source, "", names, classes)
+    pack.notes += [*notes, *_unpaired(source, images, labels, known), *_shared(source, images, labels, known)]
+    sizes, kinds = scan(images).sizes.tolist(), LabelKinds()
+    for image, path, exists, (height, width) in zip(images, labels, known, sizes, strict=True):
+        pack.add_image(image, file=path if exists else image, size=(height, width))
+        own = lists.by_folder.get(os.path.dirname(path)) if lists else None
+        for number, line in text_lines(path) if exists and width else ():
+            if line.strip():
+                kinds.add(line, f"{path}:{number}")
+                try:
+                    *corners, label = _label(line, width, height)
+                    pack.add_box(*corners, own.number_in(numbers, label) if own else label)
+                except ValueError as error:
+                    pack.complain(f"{path}:{number}", error)
+    kinds.refuse()
+    return pack.finish(bad_boxes)
+
+
+def _unpaired(source: str, images: list[str], labels: list[str], known: list[bool]) -> list[str]:
+    """Returns notes about images without a label file, and about label files without an image in the folder of images."""
+    notes, folders, used = [], defaultdict(set), set(labels)
+    for image, label in zip(images, labels, strict=True):
+        folders[os.path.dirname(label)].add(os.path.dirname(image))
+    alone = [image for image, exists in zip(images, known, strict=True) if not exists]
+    if alone:
+        count = f"images without a label file, which count as backgrounds: {len(alone)}"
+        text = f"{count}, for example {one_line(alone[0])}"
+        notes.append(f"{source}: {text}")
+    lost = []
+    for place, image_folders in folders.items():
+        there = [name for folder in image_folders for name in _listing(folder)]
+        stems = {os.path.splitext(name)[0] for name in there if name.lower().endswith(IMAGE_SUFFIXES)}
+        for name in _listing(place):
+            stem, suffix = os.path.splitext(name)
+            path = os.path.join(place, name)
+            if suffix == ".txt" and path not in used and stem not in stems and stem.lower() not in NOT_LABELS:
+                lost.append(path)
+    if lost:
+        notes.append(f"{source}: label files without an image, left out: {len(lost)}, for example {one_line(lost[0])}")
+    return notes
+
+
+def _shared(source: str, images: list[str], labels: list[str], known: list[bool]) -> list[str]:
+    """Returns a note about different images, such as a photo and its mask, with one label file."""
+    first, several = {}, []
+    for image, label, exists in zip(images, labels, known, strict=True):
+        if exists and os.path.basename(first.setdefault(label, image)) != os.path.basename(image):
+            several.append(f"{first[label]} and {image} with {label}")
+    text = f"{source}: images that share a label file: {len(several)}, for example "
+    return [f"{text}{pair}: remove images that are not photos, such as masks" for pair in several[:1]]
+
+
+def _listing(folder: str) -> list[str]:
+    """Returns the sorted names of the files in a folder, without those of folders."""
+    if not os.path.isdir(folder or "."):
+        return []
+    with os.scandir(folder or ".") as entries:
+        return sorted(entry.name for entry in entries if not entry.is_dir())
+
+
+def _label(line: str, width: int, height: int) -> tuple[float, ...]:
+    """Returns x1, y1, x2, y2 in pixels, label of one line. Raises ValueError."""
+    try:
+        label, *values = (float(word) for word in line.split())
+    except ValueError as error:
+        raise ValueError(f"{line.strip()[:60]!r} is not numbers: write class x y width height") from error
+    if len(values) != 4 and (len(values) < 6 or len(values) % 2):
+        expected = "write class x y width height, or class and the corners of a polygon"
+        raise ValueError(f"{1 + len(values)} numbers: {expected}")
+    if max(map(abs, values)) > 1.5:
+        raise ValueError(f"{max(values, key=abs):g} is not a fraction of the image: divide by its width and height")
+    if len(values) == 4:
+        x, y, w, h = *values[:2], abs(values[2]), abs(values[3])
+        x1, y1, x2, y2 = x - w / 2, y - h / 2, x + w / 2, y + h / 2
+    else:
+        x1, y1, x2, y2 = points_box(zip(values[::2], values[1::2], strict=True))
+    return x1 * width, y1 * height, x2 * width, y2 * height, label

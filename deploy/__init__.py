@@ -1,0 +1,1 @@
+"""A trained model at work: detection, tiles, videos, results, export."""

@@ -1,0 +1,67 @@
+"""Reads the data for an 8-bit export: training images for the calibration, and validation data that measure the mAP."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from datasets.dataset import DetectionDataset
+from datasets.errors import DataError
+from datasets.formats.read import read_validation
+from datasets.loader import Loader, ValSampler, build_loader
+from datasets.scan import prepare
+from datasets.store import Annotations
+from utils.images import ImageError, letterbox
+from utils.value_range import ValueRange
+
+IMAGES = 50  # at most, on which the ranges of the activations are measured
+BATCH_SIZE = 8  # of the loader; exported files choose their own
+
+
+def read(
+    train: str | None,
+    val: str | None,
+    config: Mapping[str, Any],
+    classes: tuple[str, ...],
+    size: tuple[int, int],
+    kind: str,
+    value_range: ValueRange | None = None,
+) -> tuple[list[np.ndarray], Loader]:
+    """Returns letterboxed training images uint8 [H, W, 3], and a loader of the validation data.
+
+    `train` and `val` are the sources of the data; None: those in `config`, the constants of the training. `size` and `kind`:
+    height and width, and placement ("corner" or "center") of the letterbox. `value_range`: that of the model. Raises DataError.
+    """
+    sources = {"train": train or config.get("train"), "val": val or config.get("val")}
+    if missing := [f"{part}=" for part, source in sources.items() if not source]:
+        raise DataError(f"int8=true needs training images and validation data with boxes: give {' and '.join(missing)}")
+    found = {}
+    for part, source in sources.items():
+        own = config if source == config.get(part) else {**config, "image_root": None}
+        found[part] = read_validation(own, classes, source, part)
+        if not len(found[part].boxes):
+            raise DataError(f"{part}={source}: no boxes of the classes of the model in its part {part!r}")
+    bad = (config.get("bad_images") or "error", config.get("bad_boxes") or "drop")
+    data, notes = prepare(found["val"], *bad)
+    data, outside = data.with_range(value_range)
+    for note in notes + outside:
+        print(f"note: {note}")
+    train_data = replace(found["train"], value_range=value_range)
+    loader = build_loader(DetectionDataset(data, kind), ValSampler(len(data), BATCH_SIZE, size), workers=0)
+    return [letterbox(image, size, kind)[0] for image in calibration_images(train_data)], loader
+
+
+def calibration_images(data: Annotations) -> list[np.ndarray]:
+    """Reads up to IMAGES images, evenly spaced over the data. Images that cannot be read are left out and printed."""
+    images, problems = [], []
+    for index in range(0, len(data), -(-len(data) // IMAGES)):
+        try:
+            images.append(data.image(index))
+        except ImageError as error:
+            problems.append(str(error))
+    for problem in problems:
+        print(f"note: not used for calibration: {problem}")
+    if not images:
+        raise DataError(f"{data.source}: none of its images can be read")
+    return images

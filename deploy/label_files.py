@@ -1,0 +1,206 @@
+"""Label files of detections, which users correct by hand instead of drawing boxes, in the formats of labeling tools."""
+
+import json
+import os
+import re
+import xml.etree.ElementTree as ET
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+import numpy as np
+
+from datasets.formats.annotation_file import annotation_line
+from utils.boxes import xyxy_to_cxcywh, xyxy_to_xywh
+
+PER_IMAGE = {"yolo": ".txt", "yolo_scores": ".txt", "voc": ".xml"}  # kind -> suffix of a file per image
+ONE_FILE = {"txt": "annotations.txt", "coco": "coco.json", "cvat": "cvat.xml", "labelstudio": "labelstudio.json"}
+KINDS = (*PER_IMAGE, *ONE_FILE)
+NOT_IN_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
+
+
+class Labeled(NamedTuple):
+    """An image with its detections."""
+
+    name: str  # in the results
+    path: str
+    size: tuple[int, int]  # width, height
+    boxes: np.ndarray  # float64 [n, 4] xyxy, inside the image
+    labels: np.ndarray  # int64 [n]
+    scores: np.ndarray  # float [n]
+
+    def rows(self, classes: Sequence[str]) -> Iterator[tuple[list[float], str, float]]:
+        """Yields x1, y1, x2, y2, the class name and the score of each box, rounded to 1e-4 pixels."""
+        names = [classes[label] for label in self.labels]
+        return zip(self.boxes.round(4).tolist(), names, self.scores.astype(float).round(4).tolist(), strict=True)
+
+
+class LabelFiles:
+    """Writes one label file per image (`kind` in PER_IMAGE), or one for all images (in ONE_FILE), and classes.txt.
+
+    `images`: name in the results -> path. `model`: its name in files that have a place for it. Raises ValueError (DataError)
+    if two images would share a label file, such as a.jpg and a.png, or if a name cannot be written.
+    """
+
+    def __init__(self, kind: str, classes: Sequence[str], images: Mapping[str, str], model: str = ""):
+        self.kind, self.classes, self.model = kind, classes, model
+        self.images: list[Labeled] = []  # for a single file
+        stems = Counter(["classes", *(str(Path(name).with_suffix("")) for name in images)])
+        shared = [stem for stem, count in stems.items() if count > 1]
+        if kind in PER_IMAGE and shared:
+            raise ValueError(f"two images, or one and the list of classes, would share {shared[0]}.*: rename one")
+        if kind == "txt":
+            for path in images.values():
+                _txt_line(path, np.zeros((0, 4)), np.zeros(0, int))
+        if kind in ("voc", "cvat"):
+            for name in (*images, *classes):
+                if NOT_IN_XML.search(name):
+                    raise ValueError(f"XML cannot hold the name {name!r}: rename it, or choose another kind of labels=")
+
+    def add(
+        self, folder: Path, name: str, path: str, boxes: np.ndarray, labels: np.ndarray, scores: np.ndarray, pixels
+    ) -> None:
+        """Writes the boxes [n, 4] xyxy inside of an image, whose `pixels` are [H, W, 3], to `folder`, or keeps them."""
+        size = pixels.shape[1], pixels.shape[0]
+        image = Labeled(name.replace(os.sep, "/"), path, size, boxes, labels, scores)
+        if self.kind in ONE_FILE:
+            self.images.append(image)
+            return
+        target = (folder / name).with_suffix(PER_IMAGE[self.kind])
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if self.kind == "voc":
+            text = voc_text(image, self.classes)
+        else:
+            text = yolo_text(boxes, labels, *size, scores if self.kind == "yolo_scores" else None)
+        target.write_text(text, encoding="utf-8")
+
+    def finish(self, folder: Path) -> None:
+        """Writes classes.txt, and the file with all images."""
+        texts = {"classes.txt": "".join(f"{name}\n" for name in self.classes)}
+        if self.kind == "txt":
+            lines = [_txt_line(image.path, image.boxes, image.labels) for image in self.images]
+            texts[ONE_FILE["txt"]] = "".join(f"{line}\n" for line in lines)
+        elif self.kind == "coco":
+            texts[ONE_FILE["coco"]] = _json(coco_contents(self.images, self.classes))
+        elif self.kind == "cvat":
+            texts[ONE_FILE["cvat"]] = cvat_text(self.images, self.classes)
+        elif self.kind == "labelstudio":
+            tasks = [label_studio_task(image, self.classes, self.model) for image in self.images]
+            texts[ONE_FILE["labelstudio"]] = _json(tasks)
+            texts["labelstudio.xml"] = label_studio_config(self.classes)
+        folder.mkdir(exist_ok=True)
+        for name, text in texts.items():
+            (folder / name).write_text(text, encoding="utf-8", errors="surrogateescape")
+
+
+def _json(contents: Any) -> str:
+    return json.dumps(contents, ensure_ascii=False)
+
+
+def _xml(root: ET.Element) -> str:
+    ET.indent(root)
+    return ET.tostring(root, encoding="unicode") + "\n"
+
+
+def _children(parent: ET.Element, **texts: Any) -> None:
+    for tag, text in texts.items():
+        ET.SubElement(parent, tag).text = str(text)
+
+
+def _txt_line(path: str, boxes: np.ndarray, labels: np.ndarray) -> str:
+    return annotation_line(os.path.abspath(path), boxes, labels, np.zeros(len(boxes), int))
+
+
+def yolo_text(
+    boxes: np.ndarray, labels: Sequence[int], width: int, height: int, scores: np.ndarray | None = None
+) -> str:
+    """Formats boxes [n, 4] xyxy inside the image as YOLO lines `label cx cy w h`, in fractions of width and height.
+
+    With `scores`, they are the sixth column. Label Studio's converter and supervision accept it, CVAT refuses the file."""
+    columns = xyxy_to_cxcywh(boxes) / [width, height, width, height]
+    if scores is not None:
+        columns = np.column_stack([columns, scores])
+    rows = zip(labels, columns.tolist(), strict=True)
+    return "".join(f"{int(label)} {' '.join(f'{value:.6f}' for value in row)}\n" for label, row in rows)
+
+
+def voc_text(image: Labeled, classes: Sequence[str]) -> str:
+    """Formats the boxes of an image as VOC XML. Coordinates are continuous: 0 is the left edge of the image."""
+    root = ET.Element("annotation")
+    _children(root, filename=image.name.rpartition("/")[2])
+    _children(ET.SubElement(root, "size"), width=image.size[0], height=image.size[1], depth=3)
+    for box, name, _ in image.rows(classes):
+        one = ET.SubElement(root, "object")
+        _children(one, name=name, difficult=0)
+        xmin, ymin, xmax, ymax = (f"{value:.2f}" for value in box)
+        _children(ET.SubElement(one, "bndbox"), xmin=xmin, ymin=ymin, xmax=xmax, ymax=ymax)
+    return _xml(root)
+
+
+def coco_contents(images: list[Labeled], classes: Sequence[str]) -> dict[str, list]:
+    """Returns a COCO ground truth whose annotations also have their `score`. Category ids are 1, 2, ..."""
+    annotations = []
+    for image_id, image in enumerate(images, 1):
+        boxes = xyxy_to_xywh(image.boxes).round(4).tolist()
+        for box, label, (_, _, score) in zip(boxes, image.labels.tolist(), image.rows(classes), strict=True):
+            ids = {"id": len(annotations) + 1, "image_id": image_id, "category_id": label + 1}
+            annotations.append(ids | {"bbox": box, "area": box[2] * box[3], "iscrowd": 0, "score": score})
+    rows = [(image.name, *image.size) for image in images]
+    return {
+        "images": [{"id": i, "file_name": n, "width": w, "height": h} for i, (n, w, h) in enumerate(rows, 1)],
+        "annotations": annotations,
+        "categories": [{"id": i, "name": name} for i, name in enumerate(classes, 1)],
+    }
+
+
+def cvat_text(images: list[Labeled], classes: Sequence[str]) -> str:
+    """Formats all images as "CVAT for images 1.1" XML, which has no place for scores."""
+    root = ET.Element("annotations")
+    _children(root, version="1.1")
+    task = ET.SubElement(ET.SubElement(root, "meta"), "task")
+    _children(task, size=len(images), mode="annotation")
+    labels = ET.SubElement(task, "labels")
+    for name in classes:
+        label = ET.SubElement(labels, "label")
+        _children(label, name=name)
+        ET.SubElement(label, "attributes")
+    for number, image in enumerate(images):
+        width, height = map(str, image.size)
+        node = ET.SubElement(root, "image", id=str(number), name=image.name, width=width, height=height)
+        for box, name, _ in image.rows(classes):
+            corners = {key: f"{value:.2f}" for key, value in zip(("xtl", "ytl", "xbr", "ybr"), box, strict=True)}
+            ET.SubElement(node, "box", label=name, source="auto", occluded="0", **corners, z_order="0")
+    return '<?xml version="1.0" encoding="utf-8"?>\n' + _xml(root)
+
+
+def label_studio_task(image: Labeled, classes: Sequence[str], model: str) -> dict[str, Any]:
+    """Returns a task of Label Studio with the detections as a prediction; boxes in per cent of the image.
+
+    The image is named as in a local storage whose document root is /. The score of the image is the mean of its scores."""
+    width, height = image.size
+    fixed = {"type": "rectanglelabels", "from_name": "label", "to_name": "image", "image_rotation": 0}
+    fixed |= {"original_width": width, "original_height": height}
+    boxes = (xyxy_to_xywh(image.boxes) * 100 / [width, height, width, height]).round(6).tolist()
+    result = []
+    for number, (box, (_, name, score)) in enumerate(zip(boxes, image.rows(classes), strict=True), 1):
+        value = dict(zip(("x", "y", "width", "height"), box, strict=True)) | {"rotation": 0, "rectanglelabels": [name]}
+        result.append({"id": f"box{number}", **fixed, "value": value, "score": score})
+    place = os.path.abspath(image.path).replace(os.sep, "/").lstrip("/")
+    mean = round(float(image.scores.mean()), 4) if result else 0.0
+    prediction = {"model_version": model, "score": mean, "result": result}
+    return {
+        "data": {"image": f"/data/local-files/?d={quote(place, errors='surrogateescape')}"},
+        "predictions": [prediction],
+    }
+
+
+def label_studio_config(classes: Sequence[str]) -> str:
+    """Returns the labeling interface of Label Studio for the tasks: rectangles with the class names."""
+    view = ET.Element("View")
+    ET.SubElement(view, "Image", name="image", value="$image")
+    labels = ET.SubElement(view, "RectangleLabels", name="label", toName="image")
+    for name in classes:
+        ET.SubElement(labels, "Label", value=name)
+    return _xml(view)

@@ -1,0 +1,103 @@
+"""Loads a trained model: a checkpoint of train.py, an exported ONNX file, or official weights."""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import nets
+from deploy.onnx_model import OnnxModel
+from engine.run_folder import runs
+from nets import load_official
+from utils import checkpoint, file_checks
+from utils.file_checks import fitting
+from utils.text import check_class_names
+from utils.value_range import ValueRange
+
+CONFIDENCE = 0.3  # the default threshold for files that do not store the confidence of their best F1
+
+
+class Loaded(NamedTuple):
+    """A model with its weights on the CPU, and the settings stored in its file."""
+
+    model: nets.DetectionModel  # of an ONNX file: an OnnxModel, which has the methods that prediction needs
+    classes: tuple[str, ...]
+    image_size: tuple[int, int]  # height, width
+    config: dict[str, Any]  # constants of the training run; empty for official weights and ONNX files
+    path: Path
+    confidence: float  # threshold of the best mean F1 in the validation, or CONFIDENCE
+    name: str  # of the model, such as yolox_s
+    thresholds: Mapping[str, float] = {}  # by class, of its best F1 in the validation; not of all classes
+    measured: bool = False  # whether `confidence` comes from a validation
+    value_range: ValueRange | None = None  # of the 16-bit images of the training
+
+
+def device_for(path: str | Path | None, device: str) -> str:
+    """Returns `device`, except that "auto" means "cpu" for ONNX files, which run on the CPU only."""
+    return "cpu" if device == "auto" and Path(path or "").suffix == ".onnx" else device
+
+
+def load(
+    path: str | Path | None,
+    model: str | None = None,
+    classes: Sequence[str] | None = None,
+    image_size: tuple[int, int] | None = None,
+) -> Loaded:
+    """Loads a trained model: a checkpoint of this project, an ONNX file of export.py, or official weights.
+
+    `path=None` is "coco" with `model`, or the newest checkpoint in runs/. The name of a run is its newest best.pt. Official
+    weights need `model`; they are a file, or "coco" to download them. Those of 80 classes are taken for COCO's. `classes` picks
+    some of COCO's, or names those of others.
+    `image_size=None` is the size of the training. Raises CheckpointError, PretrainedError or ValueError with the fix.
+    """
+    path = Path(path or ("coco" if model else newest_checkpoint()))
+    if not os.path.exists(path):
+        of_name = [folder / "best.pt" for folder in runs("runs", str(path)) if (folder / "best.pt").is_file()]
+        path = of_name[-1] if of_name else path
+    if str(path) == "coco":
+        if model is None:
+            raise ValueError(f"checkpoint=coco needs model=, one of {', '.join(nets.model_names())}")
+        path = nets.fetch_weights(model, option="checkpoint")
+    if path.suffix == ".onnx":
+        network = OnnxModel(path, image_size=image_size)
+        names, size, confidence, name = (network.about[x] for x in ("classes", "image_size", "confidence", "model"))
+        thresholds = network.about.get("thresholds", {})
+        value_range = network.about.get("value_range")
+        loaded = Loaded(network, tuple(names), tuple(size), {}, path, confidence, name, thresholds)
+        loaded = loaded._replace(value_range=value_range and tuple(value_range))
+    elif model is not None and not checkpoint.is_own(checkpoint.read(path)):
+        network, names = load_official(path, model, classes)
+        loaded = Loaded(network.eval(), names, nets.official_size(model), {}, path, CONFIDENCE, model)
+    else:
+        loaded = _load_checkpoint(path)
+    check_class_names(loaded.classes, str(path))
+    if model not in (None, loaded.name) or (classes is not None and tuple(classes) != loaded.classes):
+        some = ", ".join(loaded.classes[:5]) + (", ..." if len(loaded.classes) > 5 else "")
+        raise ValueError(f"{path} is a {loaded.name} with the classes {some}: leave out model= and classes=")
+    return loaded._replace(image_size=nets.check_size(image_size or loaded.image_size))
+
+
+def _load_checkpoint(path: Path) -> Loaded:
+    """Loads best.pt, last.pt or another checkpoint of train.py."""
+    contents = checkpoint.load(path, "prediction")
+    config, names = contents["config"], tuple(contents["classes"])
+    with fitting(path):
+        network = nets.build(config["model"], len(names), contents["model"])
+        network.load_state_dict(contents["model"])
+    best = contents.get("metrics", {}).get("confidence", -1)
+    confidence, size = best if best > 0 else CONFIDENCE, tuple(config["image_size"])
+    thresholds = contents.get("thresholds", {})
+    value_range = contents.get("value_range")
+    loaded = Loaded(network.eval(), names, size, config, path, confidence, config["model"], thresholds, best > 0)
+    return loaded._replace(value_range=value_range and tuple(value_range))
+
+
+def newest_checkpoint() -> Path:
+    """Returns the most recently written best.pt of all run folders. Raises CheckpointError if there is none."""
+    paths = Path("runs").glob("*/best.pt")
+    if newest := max(paths, key=lambda path: path.stat().st_mtime, default=None):
+        return newest
+    raise file_checks.CheckpointError(
+        "no runs/*/best.pt here. Train one with `python train.py`, name one with checkpoint=FILE, or use the official "
+        "weights with model=yolox_s"
+    )

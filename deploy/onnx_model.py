@@ -1,0 +1,219 @@
+"""Exported models: ONNX files of export.py, run by onnxruntime with the interface of a DetectionModel."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import nets
+from nets.postprocess import Detections, clip_to_images
+from utils.file_checks import CheckpointError, fitting, validated
+from utils.images import into_original
+from utils.text import first_line
+
+MAX_BATCH = 4096  # images at a time
+VERSION = 1  # of the metadata, and of the meaning of inputs and outputs
+REQUIRED = ("version", "model", "classes", "image_size", "dynamic_size", "letterbox", "outputs", "confidence")
+
+
+class OnnxModel:
+    """An ONNX file of export.py as a model that predicts on the CPU, with as many threads as torch has now.
+
+    `about` is the metadata of the file (docs/deploy.md). `decoder` decodes raw outputs, and may be given for a test of the
+    file; otherwise it is built without memory for its weights. Raises ValueError if the file does not accept `image_size`.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        decoder: nets.DetectionModel | None = None,
+        image_size: tuple[int, int] | None = None,
+    ):
+        self._session = _open(Path(path))
+        self.about = _about(Path(path), _metadata(Path(path), self._session))
+        self.letterbox, self.num_classes = self.about["letterbox"], len(self.about["classes"])
+        self._path, self._input = Path(path), self._session.get_inputs()[0]
+        self._decoder = None
+        if self.about["outputs"] == "raw":
+            with torch.device("meta"):
+                self._decoder = decoder or nets.build(self.about["model"], self.num_classes)
+        self._check_graph()
+        height, width = self.about["image_size"]
+        if image_size not in (None, (height, width)) and not self.about["dynamic_size"]:
+            only = f"image_size={height},{width} only"
+            raise ValueError(f"{path} was exported for {only}: leave it out, or export with dynamic_size=true")
+
+    def _check_graph(self) -> None:
+        """Raises CheckpointError unless inputs and outputs of the graph are those that the metadata promise."""
+        inputs, outputs = self._session.get_inputs(), self._session.get_outputs()
+        shape, uint8 = self._input.shape, self._input.type == "tensor(uint8)"
+        fixed = shape[1:3] if uint8 else shape[2:4]
+        # A side that is not fixed is its name, or None.
+        sizes = all(a in (b, None) or isinstance(a, str) for a, b in zip(fixed, self.about["image_size"], strict=False))
+        batch = len(shape) == 4 and (not isinstance(shape[0], int) or 1 <= shape[0] <= MAX_BATCH)
+        kinds = self._input.type in ("tensor(uint8)", "tensor(float)", "tensor(float16)")
+        names = [one.name for one in inputs[1:]] in ([], ["confidence", "nms_iou"])
+        count = len(outputs) == 3 if self._decoder is None else len(outputs) % len(self._decoder.strides) == 0
+        if not (sizes and batch and kinds and names and count and outputs):
+            raise CheckpointError(
+                f"{self._path}: inputs or outputs of its network do not fit its metadata: export it again"
+            )
+
+    def __call__(self, images: Tensor) -> Any:
+        """Images `[B, 3, H, W]`, 0-255 -> raw Predictions.
+
+        For a file that contains NMS this returns the images: the file runs in `detections`, which knows the thresholds.
+        """
+        if self._decoder is None:
+            return images
+        maps, count = self._run(images, {}), len(self._decoder.strides)  # boxes_8, boxes_16, ...
+        fields = [maps[start : start + count] for start in range(0, len(maps), count)]
+        with fitting(self._path):
+            return self._decoder.head.flatten(list(zip(*fields, strict=True)))
+
+    def detections(
+        self,
+        predictions: Any,
+        image_size: tuple[int, int],
+        transforms: Tensor,
+        confidence: float | Tensor = 0.001,
+        nms_iou: float = 0.65,
+        max_detections: int = 300,
+        clip: bool | None = None,
+    ) -> list[Detections]:
+        """Turns predictions into detections per image, as `DetectionModel.detections` does.
+
+        An image has at most as many as the `max_detections` of the export. With a threshold for each class, detections above
+        the lowest one count against this limit. `clip=None`: as the exported model does.
+        """
+        clip = self.about.get("clip", False) if clip is None else clip
+        if self._decoder is not None:
+            limits = {"confidence": confidence, "nms_iou": nms_iou, "max_detections": max_detections, "clip": clip}
+            return self._decoder.detections(predictions, image_size, transforms.cpu(), **limits)
+        least = torch.as_tensor(confidence, dtype=torch.float32).expand(self.num_classes)
+        limits = {"confidence": least.min().reshape(1).numpy(), "nms_iou": np.array([nms_iou], np.float32)}
+        boxes, scores, labels = self._run(predictions, limits)
+        if boxes.shape != (*scores.shape, 4) or labels.shape != scores.shape or boxes.ndim != 3:
+            raise CheckpointError(f"{self._path} returns {list(boxes.shape)}, not boxes with scores: export it again")
+        keep = labels >= 0
+        if not (labels[keep] < self.num_classes).all() or not (
+            boxes[keep].isfinite().all() and scores[keep].isfinite().all()
+        ):
+            raise CheckpointError(f"{self._path} returns unknown classes or boxes that are not finite: export it again")
+        boxes, labels = into_original(boxes, transforms.cpu()[:, None]), labels.long()
+        if clip:
+            boxes = clip_to_images(boxes, transforms.cpu())
+        keep &= scores >= least[labels.clamp(min=0)]
+        return [
+            Detections(*(x[i][keep[i]][:max_detections] for x in (boxes, scores, labels))) for i in range(len(keep))
+        ]
+
+    def _run(self, images: Tensor, limits: Mapping[str, np.ndarray]) -> list[Tensor]:
+        """Runs the session on as many images at a time as the file takes; an incomplete batch is padded with black images."""
+        images = images.cpu()
+        if self._input.type == "tensor(uint8)":
+            inputs = images.to(torch.uint8).permute(0, 2, 3, 1).contiguous().numpy()
+        else:
+            inputs = images.float().contiguous().numpy()
+        fixed = self._input.shape[0]
+        batch_size = fixed if isinstance(fixed, int) else max(len(inputs), 1)
+        outputs = []
+        for start in range(0, len(inputs), batch_size):
+            batch = inputs[start : start + batch_size]
+            padding = np.zeros((batch_size - len(batch), *batch.shape[1:]), batch.dtype)
+            try:
+                output = self._session.run(None, {self._input.name: np.concatenate([batch, padding]), **limits})
+            except Exception as error:  # its errors have no common class
+                why = first_line(error)
+                raise CheckpointError(f"{self._path} cannot be run ({why}): export it again") from error
+            outputs.append([x[: len(batch)] for x in output])
+        return [torch.from_numpy(np.concatenate(parts)) for parts in zip(*outputs, strict=True)]
+
+    def to(self, device: torch.device, **_: Any) -> "OnnxModel":
+        """Returns the model. Raises ValueError for every device except the CPU."""
+        if torch.device(device).type != "cpu":
+            raise ValueError(f".onnx files run on the CPU only, not on {device}: give device=cpu, or the checkpoint")
+        return self
+
+    def eval(self) -> "OnnxModel":
+        """Returns the model: it is always in evaluation mode."""
+        return self
+
+    def fuse(self) -> "OnnxModel":
+        """Returns the model: its batch norms were folded at the export."""
+        return self
+
+
+def _open(path: Path):
+    """Opens a file in onnxruntime. Raises CheckpointError if it is missing or damaged, or if onnxruntime is."""
+    if not path.is_file():
+        raise CheckpointError(f"there is no {path}; python export.py checkpoint=FILE writes one")
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise CheckpointError(f"{path} needs onnxruntime ({error}): pip install onnxruntime") from error
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    options.log_severity_level = 3  # errors only, without the warning that the thresholds are inputs with defaults
+    try:
+        return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # its errors have no common class
+        why = first_line(error)
+        raise CheckpointError(
+            f"{path} is damaged or too new for onnxruntime {onnxruntime.__version__} ({why}): export it again"
+        ) from error
+
+
+def _metadata(path: Path, session) -> dict[str, str]:
+    """Returns the metadata of an open file. Raises CheckpointError if these, or names in the graph, are not text."""
+    try:
+        _ = [(one.name, one.shape) for one in (*session.get_inputs(), *session.get_outputs())]  # decoded when asked for
+        return session.get_modelmeta().custom_metadata_map
+    except UnicodeDecodeError as error:
+        raise CheckpointError(f"{path} has names or metadata that are not text: export it again") from error
+
+
+def _about(path: Path, written: Mapping[str, str]) -> dict[str, Any]:
+    """Reads the metadata of a file. Raises CheckpointError if export.py did not write it, or if a value is wrong."""
+    if written.get("version", str(VERSION)) != str(VERSION):
+        raise CheckpointError(
+            f"{path} has version {ascii(written['version'][:20])[1:-1]}, supported is {VERSION}: export it again"
+        )
+    if missing := [name for name in REQUIRED if name not in written]:
+        raise CheckpointError(f"{path} has no {', '.join(missing)} in its metadata: export.py did not write it")
+    try:
+        about = {name: json.loads(value) for name, value in written.items()}
+    except (ValueError, RecursionError) as error:
+        why = first_line(error)
+        raise CheckpointError(f"{path} has metadata that are not JSON ({why}): export it again") from error
+    validated(about, path, "onnx")
+    if about.pop("nms_free", False):
+        fix = "train the model again, and export it"
+        raise CheckpointError(
+            f"{path} was exported from a model with nms_free=true, which is no longer supported: {fix}"
+        )
+    about["letterbox"] = {"centre": "center"}.get(about["letterbox"], about["letterbox"])  # spelling of older files
+    return about
+
+
+def metadata(values: Mapping[str, Any]) -> dict[str, str]:
+    """Encodes the description of a model as the metadata of its file: every value is JSON."""
+    return {name: json.dumps(value, ensure_ascii=False) for name, value in {"version": VERSION, **values}.items()}
+
+
+def add_metadata(proto, limits: Mapping[str, float], about: Mapping[str, Any]):
+    """Adds the metadata and the default thresholds to an ONNX model, checks it and returns it."""
+    import onnx
+
+    for part in (proto, proto.graph, *proto.graph.node):  # torch writes the folders of this computer there
+        part.ClearField("metadata_props")
+        part.ClearField("doc_string")
+    for name, value in limits.items():  # an input with an initializer is optional
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(np.array([value], np.float32), name))
+    onnx.helper.set_model_props(proto, metadata(about))
+    onnx.checker.check_model(proto)
+    return proto

@@ -1,0 +1,130 @@
+"""Detections as files: one JSON for all images, and crops."""
+
+import json
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from utils.boxes import area, clip, xyxy_to_xywh
+from utils.draw import write_image
+
+SHOWN = 10  # classes and unreadable images that the summary names
+
+
+class DetectionsFile:
+    """A JSON array of detections, one per line, that grows on the disk and is complete JSON after every `add`.
+
+    So a camera can run for days in constant memory, and a killed process leaves all detections of the images before.
+    """
+
+    END = b"\n]"
+
+    def __init__(self, path: Path):
+        self._file: BinaryIO = open(path, "wb", buffering=0)
+        self._file.write(b"[" + self.END)
+        self._size = 1  # bytes before END
+
+    def add(self, entries: Sequence[dict]) -> None:
+        """Appends detections in front of the end of the array."""
+        lines = [json.dumps(entry, ensure_ascii=False).encode("utf-8", "surrogateescape") for entry in entries]
+        if not lines:
+            return
+        text = (b",\n" if self._size > 1 else b"\n") + b",\n".join(lines)
+        self._write(text + self.END)
+        self._size += len(text)
+
+    def close(self) -> None:
+        """Closes the file. If the last `add` failed because the disk was full, its part is removed."""
+        with self._file:
+            self._write(self.END)
+
+    def _write(self, text: bytes) -> None:
+        """Replaces everything behind the complete detections."""
+        self._file.seek(self._size)
+        left = memoryview(text)
+        while left:  # without a buffer, a write may be partial
+            left = left[self._file.write(left) :]
+        self._file.truncate()
+
+
+class Results:
+    """Writes the detections of images or frames as they come: detections.json, crops and other files.
+
+    `open_folder` creates the folder of the results and returns it. It is called for the first image, so that a source without
+    images leaves no folder. `category_ids`: of the labels in the JSON. `writers`: folder -> what writes into it, such as a
+    `deploy.label_files.LabelFiles`.
+    """
+
+    def __init__(
+        self,
+        open_folder: Callable[[], Path],
+        classes: Sequence[str],
+        category_ids: Sequence[int],
+        crops: bool = False,
+        writers=(),
+    ):
+        self.open_folder, self.classes, self.category_ids = open_folder, classes, category_ids
+        self.crops, self.writers = crops, dict(writers)
+        self.unread: list[str] = []  # messages about images that cannot be read
+        self.counts: Counter = Counter()  # detections per class
+        self.images, self.begin = 0, time.perf_counter()
+
+    @cached_property
+    def folder(self) -> Path:
+        """The folder of the results."""
+        return self.open_folder()
+
+    @cached_property
+    def _detections(self) -> DetectionsFile:
+        return DetectionsFile(self.folder / "detections.json")
+
+    def add(self, image: np.ndarray, result, name: str, path: str, frame: int | None = None) -> None:
+        """Adds the Result of an image. `name`: in the results; `path`: of its file; `frame`: its number in a video."""
+        self.images += 1
+        self.counts.update(result.names)
+        origin = {"file_name": name.replace(os.sep, "/")} | ({} if frame is None else {"frame": frame})
+        boxes = result.boxes.astype(np.float64)
+        rows = zip(xyxy_to_xywh(boxes).tolist(), result.scores.tolist(), result.labels, result.names, strict=True)
+        entries = []
+        for box, score, label, word in rows:
+            category = int(self.category_ids[label])
+            entry = {"image_id": self.images, "category_id": category, "bbox": box, "score": score, "class": word}
+            entries.append(entry | origin)
+        self._detections.add(entries)
+        height, width = image.shape[:2]
+        boxes = clip(boxes, width, height)
+        inside = area(boxes) > 0
+        boxes, labels, scores = boxes[inside], result.labels[inside], result.scores[inside]
+        if self.crops:
+            self._write_crops(Path(name if frame is None else f"{name}_{frame:06}"), image, boxes, labels)
+        for inner, writer in self.writers.items():
+            writer.add(self.folder / inner, name, path, boxes, labels, scores, image)
+
+    def _write_crops(self, name: Path, image: np.ndarray, boxes: np.ndarray, labels: np.ndarray) -> None:
+        for number, (box, label) in enumerate(zip(boxes, labels, strict=True), 1):
+            (x1, y1), (x2, y2) = np.floor(box[:2]).astype(int), np.ceil(box[2:]).astype(int)
+            folder = "".join("_" if character in '/\\:*?"<>|' else character for character in self.classes[label])
+            folder = folder.strip(" .") or "_"  # ".." would lead out of the output folder
+            write_image(self.folder / "crops" / folder / name.parent / f"{name.name}_{number}.png", image[y1:y2, x1:x2])
+
+    def finish(self) -> str:
+        """Completes the files -> a summary to print; "" if there was no image."""
+        if not self.images:
+            return ""
+        self._detections.close()
+        for inner, writer in self.writers.items():
+            writer.finish(self.folder / inner)
+        rate = self.images / (time.perf_counter() - self.begin)
+        counts = ", ".join(f"{count} {name}" for name, count in self.counts.most_common(SHOWN)) or "nothing"
+        counts += ", ..." if len(self.counts) > SHOWN else ""
+        lines = [f"{self.images} images, {rate:.1f} per second, detected: {counts}", str(self.folder)]
+        if self.unread:
+            more = [f"... and {len(self.unread) - SHOWN} more"] if len(self.unread) > SHOWN else []
+            lines = [f"{len(self.unread)} images could not be read or written:", *self.unread[:SHOWN], *more, *lines]
+        return "\n".join(lines)

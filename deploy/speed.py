@@ -1,0 +1,71 @@
+"""Speed of a Detector: milliseconds per image of decoding, preprocessing, network and post-processing."""
+
+import itertools
+import time
+from collections.abc import Callable, Collection, Iterator
+
+import numpy as np
+import torch
+
+from deploy import video
+from deploy.detector import Detector
+
+WARM_UP = 2  # batches before the measurement: memory and algorithms are chosen in the first ones
+IMAGES, SECONDS = 200, 10.0  # the measurement ends at whichever comes first
+
+
+def decoded(source: str | None, paths: Collection[str], read: Callable[[str], np.ndarray]) -> Iterator[np.ndarray]:
+    """Yields decoded images: of the files again and again by `read`, or if there are none, the frames of a stream."""
+    if paths:
+        return map(read, itertools.cycle(paths))
+    return video.frames_of(video.open_video(source), 0)
+
+
+def measure(detector: Detector, images: Iterator[np.ndarray]) -> dict[str, float]:
+    """Measures the milliseconds per image of each part of the prediction, one part after another.
+
+    `images`: uint8 [H, W, 3] BGR, decoded by the iterator. Raises ValueError if there are too few of them.
+    """
+    seconds = dict.fromkeys(("decoding", "preprocessing", "network", "post-processing"), 0.0)
+    if detector.tiles:
+        raise ValueError("speed=true measures one pass of the network: leave out tile= and overlap=")
+    begin, done = time.perf_counter(), 0
+    for number in itertools.count():
+        times = [time.perf_counter()]
+        batch = list(itertools.islice(images, detector.batch_size))
+        if not batch or done >= IMAGES or (done and times[0] - begin > SECONDS):
+            break
+        times.append(time.perf_counter())
+        inputs, transforms = detector.prepare(batch)
+        times.append(synchronized_time(detector.device))
+        predictions = detector.network(inputs)
+        times.append(synchronized_time(detector.device))
+        detector.select(predictions, transforms)
+        times.append(synchronized_time(detector.device))
+        if number >= WARM_UP:
+            done += len(batch)
+            for part, (start, end) in zip(seconds, itertools.pairwise(times), strict=True):
+                seconds[part] += end - start
+    if not done:
+        raise ValueError(f"speed=true needs more than {WARM_UP * detector.batch_size} images; lower batch_size=")
+    if predictions is inputs:  # an ONNX file with NMS runs as a whole
+        seconds["network and NMS"] = seconds.pop("network") + seconds.pop("post-processing")
+    return {part: 1000 * value / done for part, value in seconds.items()}
+
+
+def synchronized_time(device: torch.device) -> float:
+    """The time in seconds after the device has finished its work."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()
+    return time.perf_counter()
+
+
+def speed_table(milliseconds: dict[str, float], batch_size: int) -> str:
+    """Formats milliseconds per image and images per second of each part and of all together."""
+    rows = milliseconds | {"all": sum(milliseconds.values())}
+    lines = [f"{'':16}{'ms per image':>14}{'images per second':>20}"]
+    lines += [f"{part:16}{value:14.2f}{1000 / value:20.1f}" for part, value in rows.items()]
+    lines.append(f"batches of {batch_size}, one part after another, without drawing and writing")
+    return "\n".join(lines)

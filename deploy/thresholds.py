@@ -1,0 +1,52 @@
+"""Confidence thresholds of a Detector: one for each class, and an explanation of the one in use."""
+
+import torch
+from torch import Tensor
+
+from deploy.load import Loaded
+
+NAMED = 5  # classes that a message names
+
+
+def thresholds_of(loaded: Loaded, confidence: str) -> Tensor:
+    """Returns the threshold of each class, float32 [C]; classes without one get the common threshold. Raises ValueError."""
+    if confidence != "per_class":
+        raise ValueError(f"confidence={confidence}: write a number from 0 to 1, or per_class, or none")
+    if not loaded.thresholds.keys() & set(loaded.classes):
+        raise ValueError(
+            f"confidence=per_class: {loaded.path} stores no thresholds of classes. Checkpoints of train.py and files exported "
+            f"from them do, if the last validation found objects: leave confidence= out, or give a number"
+        )
+    return torch.tensor([loaded.thresholds.get(name, loaded.confidence) for name in loaded.classes])
+
+
+def threshold_text(loaded: Loaded, least: float | Tensor) -> str:
+    """Explains the confidence thresholds in use for the console: which, why, and how to change them.
+
+    `least`: one threshold, or one for each class.
+    """
+    if isinstance(least, Tensor):
+        return _text_of_classes(loaded, least.tolist())
+    if loaded.path.suffix == ".onnx":
+        why = "the default of the exported file"
+    elif loaded.measured:
+        why = "the best mean F1 of the classes on the validation data of this training"
+    else:
+        why = "the default for files without the best F1 of a validation"
+    own = "; confidence=per_class takes the best one of each class" if loaded.thresholds else ""
+    return (
+        f"confidence {least:g}: {why}. A lower one, as confidence={least / 2:.2g}, detects more, with more errors{own}"
+    )
+
+
+def _text_of_classes(loaded: Loaded, least: list[float]) -> str:
+    """Explains the thresholds of all classes."""
+    rows = sorted(zip(least, loaded.classes, strict=True))
+    (low, lowest), (high, highest) = rows[0], rows[-1]
+    text = f"confidence {low:g} ({lowest}) to {high:g} ({highest}): the best F1 of each class on the validation data"
+    if others := [name for name in loaded.classes if name not in loaded.thresholds]:
+        named = ", ".join(others[:NAMED]) + (", ..." if len(others) > NAMED else "")
+        text += f"; the common {loaded.confidence:g} for {len(others)} without a correct detection there ({named})"
+    return (
+        f"{text}. A number, as confidence={low / 2:.2g}, is for all classes; a lower one detects more, with more errors"
+    )

@@ -1,0 +1,138 @@
+"""Video files, cameras and windows."""
+
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import cv2
+import numpy as np
+
+from utils.images import IMAGE_SUFFIXES, prefetch
+from utils.text import brief
+
+WINDOW = 1280  # pixels of the longer side of a window at most
+AHEAD = 8  # frames that are read ahead of the network
+TRIES = 10_000  # reads that may fail in a row: at the end of a video, a read that fails takes microseconds
+MAX_CAMERA = 2**31 - 1  # OpenCV takes no larger number
+
+
+@dataclass
+class Frames:
+    """How many frames of a video were read."""
+
+    read: int = 0
+    damaged: int = 0  # frames that cannot be read, although later ones can
+
+
+def open_video(source: str) -> cv2.VideoCapture:
+    """Opens a video file, a camera (its number) or the address of a stream. Raises ValueError if OpenCV cannot read it."""
+    address, there = "://" in source, os.path.isfile(source)
+    camera = source.isdecimal() and not there
+    if not (camera or address or there):
+        raise ValueError(f"source={brief(source)}: there is no such file in {os.getcwd()}: correct the path")
+    if camera and int(source) > MAX_CAMERA:
+        raise ValueError(f"source={brief(source)}: there is no such camera; {fix_of(source)}")
+    video = cv2.VideoCapture(int(source) if camera else source)
+    if not video.isOpened():
+        raise ValueError(f"source={brief(source)}: OpenCV cannot open it; {fix_of(source)}")
+    return video
+
+
+def fix_of(source: str) -> str:
+    """Returns what to do about a source that cannot be opened, or has no frame."""
+    if "://" in source:
+        if urlsplit(source).path.lower().endswith(IMAGE_SUFFIXES):
+            return "download the image first, and give its file"
+        return "check the address, and whether it opens in a video player"
+    if source.isdecimal() and not os.path.exists(source):
+        return "try another camera number, such as 0"
+    return "convert it: ffmpeg -i SOURCE out.mp4"
+
+
+def frames_of(video: cv2.VideoCapture, most: int, count: Frames | None = None) -> Iterator[np.ndarray]:
+    """Yields the frames uint8 [H, W, 3] BGR; a thread reads up to `most` frames ahead, and `count` counts the frames.
+
+    Damaged frames of a file are left out. The video is released at its end or when the iterator is closed.
+    """
+    announced, failed = length(video) or 0, 0
+    count = Frames() if count is None else count
+    try:
+        with closing(prefetch(lambda _: video.read(), itertools.count(), most)) as reads:
+            for complete, frame in reads:
+                if complete:
+                    count.read, count.damaged, failed = count.read + 1, count.damaged + failed, 0
+                    yield frame
+                    continue
+                failed += 1
+                if failed > TRIES or count.read + count.damaged + failed > announced:
+                    return
+    finally:
+        video.release()
+
+
+def require_frames(source: str, count: Frames, announced: int | None, rate: float) -> str:
+    """Returns a warning if a video has fewer frames than its file announces, "" otherwise.
+
+    Raises ValueError for a video without frames, with damaged ones, or without more than its last second: the length of a
+    container may be that of the sound.
+    """
+    if not count.read:
+        raise ValueError(f"source={brief(source)}: no frame could be read; {fix_of(source)}")
+    if not announced or count.read >= announced:
+        return ""
+    lost = f"{source}: {count.read:,} of {announced:,} frames were read"
+    if count.damaged or announced - count.read > rate:
+        fix = "get another copy, or if it plays to its end: ffmpeg -i SOURCE out.mp4"
+        raise ValueError(f"{lost}: the file is damaged or cut off. The results have the frames that were read; {fix}")
+    return f"WARNING: {lost}: its end may be damaged"
+
+
+def length(video: cv2.VideoCapture) -> int | None:
+    """Number of frames; None if unknown, as for cameras."""
+    count = int(video.get(cv2.CAP_PROP_FRAME_COUNT))
+    return count if count > 0 else None
+
+
+def rate(video: cv2.VideoCapture) -> float:
+    """Frames per second; 25 if unknown."""
+    return video.get(cv2.CAP_PROP_FPS) or 25
+
+
+@contextmanager
+def writing(path: Callable[[], Path], rate: float) -> Iterator[Callable[[str, np.ndarray], None]]:
+    """Yields a function `write(name, frame)` that appends frames to the video file `path()`, which the first frame opens."""
+    writer = None
+
+    def write(name: str, frame: np.ndarray) -> None:
+        nonlocal writer
+        if writer is None:
+            writer = open_writer(path(), rate, frame.shape)
+        writer.write(frame)
+
+    try:
+        yield write
+    finally:
+        if writer is not None:
+            writer.release()
+
+
+def open_writer(path: Path, rate: float, shape: tuple[int, ...]) -> cv2.VideoWriter:
+    """Opens a video file for frames of `shape` = (height, width, ...). Raises ValueError if OpenCV cannot write it."""
+    writer = cv2.VideoWriter(str(path), cv2.VideoWriter_fourcc(*"mp4v"), rate, shape[1::-1])
+    if not writer.isOpened():
+        raise ValueError(f"{path}: this OpenCV cannot write videos; use save=false")
+    return writer
+
+
+def show(image: np.ndarray, wait: int) -> bool:
+    """Shows an image for `wait` milliseconds (0: until a key is pressed). Returns False after q or Esc."""
+    shrink = min(WINDOW / max(image.shape[:2]), 1)
+    try:
+        cv2.imshow("Thaw", cv2.resize(image, None, fx=shrink, fy=shrink, interpolation=cv2.INTER_AREA))
+        return cv2.waitKey(wait) & 0xFF not in (ord("q"), 27)
+    except cv2.error as error:
+        raise ValueError("show=true: there is no screen, or OpenCV was built without windows; leave it out") from error

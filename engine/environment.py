@@ -1,0 +1,97 @@
+"""What determines a run besides its constants: versions, device, code, and which start of which torchrun job it is."""
+
+import hashlib
+import json
+import os
+import platform
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import torch
+
+
+def run_id() -> str | None:
+    """Identifies a run under torchrun through all its restarts: --rdzv_id, or else the torchrun process of this host.
+
+    Containers share host names and process ids, so the boot of the system and the start of the process are part of it.
+    """
+    name = os.environ.get("TORCHELASTIC_RUN_ID")
+    if name != "none":
+        return name
+    parent, since = os.getppid(), ""
+    with suppress(OSError):  # where there is no /proc
+        started = Path(f"/proc/{parent}/stat").read_text().rpartition(")")[2].split()[19]
+        since = f"-{Path('/proc/sys/kernel/random/boot_id').read_text().strip()}-{started}"
+    return f"{socket.gethostname()}-{parent}{since}"
+
+
+def last_start(folder: Path) -> dict[str, Any]:
+    """Returns environment.json of a run folder, {} if missing or damaged: "id" of the start, "run" (see `run_id`), "host", ..."""
+    try:
+        return dict(json.loads((folder / "environment.json").read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return {}
+
+
+def code_digest(root: str | Path) -> str:
+    """Returns a digest of the source files under `root` that determine a training, committed or not."""
+    digest = hashlib.blake2b(digest_size=6)
+    root = Path(root)
+    for pattern in ("train.py", "engine/*.py", "nets/*.py", "datasets/**/*.py", "utils/*.py"):
+        for path in sorted(root.glob(pattern)):
+            digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
+
+
+def environment(device: torch.device | str) -> dict[str, Any]:
+    """Returns what determines the results of a run besides the constants: versions, device, threads, commit, command line."""
+    device = torch.device(device)
+    root = Path(__file__).resolve().parents[1]
+    changed = _git(root, "status", "--porcelain", "--untracked-files=no")
+    return {
+        "started": time.strftime("%Y-%m-%d %H:%M:%S %z"),
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "command": [sys.executable, *sys.argv],
+        "commit": _git(root, "rev-parse", "HEAD"),
+        "uncommitted_changes": None if changed is None else bool(changed),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "torchvision": version("torchvision"),  # importing it takes a second
+        "cv2": cv2.__version__,
+        "numpy": np.__version__,
+        "cuda": torch.version.cuda,
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        "machine": f"{platform.node()}, {platform.platform()}, {os.cpu_count()} cores",
+        "threads": torch.get_num_threads(),
+    }
+
+
+def changes_of_rounding(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """Names the entries of environment.json, "torch 2.6 is 2.14", by which a resumed run loses the bits of an undisturbed one.
+
+    Numbers of processes and, on a CPU, of threads decide the order of sums; versions and devices have other kernels.
+    """
+    names = ["torch", "cv2", "cuda", "device", "processes"]
+    if before.get("device") == now.get("device") == "cpu":
+        names = ["torch", "cv2", "device", "processes", "threads"]
+    changed = [name for name in names if name in before and name in now and before[name] != now[name]]
+    return ", ".join(f"{name} {before[name]} is now {now[name]}" for name in changed)
+
+
+def _git(root: Path, *words: str) -> str | None:
+    """Returns the output of a git command; None without git or without a repository."""
+    try:
+        done = subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None

@@ -1,0 +1,88 @@
+"""The evaluation of a model on a whole data set, by all processes."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from engine.optimizer import Updater
+from report.heatmap import HeatMaps
+from utils.metrics import class_thresholds, coco_metrics, to_coco
+from utils.processes import Interrupted, Ranks
+from utils.progress import progress_bar
+from utils.signals import StopSignal
+
+
+@torch.no_grad()
+def evaluate(
+    model: nn.Module,
+    loader,
+    ranks: Ranks,
+    criterion=None,
+    confidence: float = 0.001,
+    nms_iou: float = 0.65,
+    max_detections: int = 300,
+    stop: Callable[[], bool] | None = None,
+) -> dict:
+    """Computes the metrics of `metrics.coco_metrics` on a data set.
+
+    Every process works on its shard and returns the same metrics. "detections" holds the COCO results, sorted by image id, on
+    rank 0, which computes the metrics; it is empty on the others, to save their memory and time.
+
+    With a criterion whose normalizer returns ones (so that it gives sums), "val_loss" is the total loss over all images divided
+    by the number of positives. When `stop()` is true in one process, it leaves out the rest of its shard; all processes raise
+    Interrupted together when the others are done with theirs.
+    """
+    model.eval()
+    torch.backends.cudnn.allow_tf32 = False  # it rounds to 10 bits, and the metrics should be those of a CPU
+    exact = torch.float32 if ranks.device.type == "mps" else torch.float64
+    sums = torch.zeros(2, dtype=exact, device=ranks.device)  # loss, positives
+    found, stopped = [], False
+    limits = {"confidence": confidence, "nms_iou": nms_iou, "max_detections": max_detections}
+    for batch in progress_bar(loader, "evaluation", ranks.is_main):
+        batch = batch.to(ranks.device)
+        predictions = model(batch.images)
+        if criterion is not None:
+            losses = criterion(predictions, batch.boxes, batch.labels, batch.size)
+            sums += torch.stack([losses["total"], losses["positives"]])
+        detections = model.detections(predictions, batch.size, batch.transforms, **limits)
+        index = batch.ids.repeat_interleave(torch.tensor([len(one.scores) for one in detections]))
+        found.append((*(torch.cat(field).cpu() for field in zip(*detections, strict=True)), index))
+        stopped = stop is not None and stop()
+        if stopped:
+            break
+    if any(ranks.any(stopped)):
+        raise Interrupted
+    local = [torch.cat(part).numpy() for part in zip(*found, strict=True)]
+    detections = to_coco([part for part in ranks.gather_on_main(local) if part], loader.dataset.annotations)
+    metrics = ranks.on_main(lambda: coco_metrics(loader.dataset.annotations.coco(), detections))
+    if criterion is not None:
+        total, positives = ranks.sum(sums).tolist()
+        metrics["val_loss"] = total / max(positives, 1)
+    return {**metrics, "detections": detections}
+
+
+def validate(updater: Updater, loader, criterion, ranks: Ranks, run, epoch: int, stop: StopSignal) -> dict[str, Any]:
+    """Evaluates the EMA model after an epoch (counted from 0). Returns columns for log.csv, and "thresholds" of classes.
+
+    Batch-norm statistics are averaged over the processes before. Rank 0 also writes the AP of each class and contact sheets of
+    boxes, detections and heat maps to `run`. `criterion`: see `evaluate`.
+    """
+    updater.average_statistics(ranks)
+    metrics = evaluate(updater.ema.model, loader, ranks, criterion, stop=lambda: stop.received)
+    if ranks.is_main:
+        from report.plots import prediction_sheet  # loads matplotlib
+
+        per_class = {f"AP_class/{n}": row["AP"] for n, row in metrics["per_class"].items() if row["AP"] >= 0}
+        run.scalars(per_class, epoch + 1)
+        run.image("val_predictions", prediction_sheet(loader.dataset, metrics["detections"]), epoch + 1)
+        heatmaps = HeatMaps(updater.ema.model, loader.batch_sampler.image_size, loader.dataset.annotations.classes)
+        heatmaps.log(run, loader.dataset, metrics["detections"], epoch + 1, updater.schedule.plan.epochs)
+    return evaluation_row(metrics)
+
+
+def evaluation_row(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the columns of log.csv of an evaluation (see `evaluate`), and "thresholds" of classes."""
+    row = {name: value for name, value in metrics.items() if isinstance(value, float)}
+    return row | {"thresholds": class_thresholds(metrics["per_class"])}

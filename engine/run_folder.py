@@ -1,0 +1,251 @@
+"""The run folder, `runs/<name>-<date>-<number>`: constants, environment, log, curves, TensorBoard and checkpoints."""
+
+import csv
+import io
+import itertools
+import json
+import os
+import re
+import secrets
+import socket
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import torch
+
+from engine.environment import changes_of_rounding, environment, last_start, run_id
+from engine.run_lock import check_folder, lock
+from utils import checkpoint, files
+from utils.processes import Ranks
+
+CURVES_EVERY = 60  # seconds between two updates of curves.png
+MOST_EVENTS = 64 * 2**20  # bytes of TensorBoard's events that wait for a full disk; then the oldest are lost
+
+
+def create(output: str | Path, name: str, ranks: Ranks | None = None) -> Path:
+    """Makes and returns the folder of a new run, `output/name-2026-01-31-1`. Never returns an existing folder.
+
+    It sorts after all runs of that name on all nodes, so its date is not before theirs, even if the clock was set back. With
+    `ranks`, rank 0 makes the folder.
+    """
+    ranks, output, today = ranks or Ranks(), Path(output), time.strftime("%Y-%m-%d")
+    newest = max(ranks.gather(max(map(date_and_number, runs(output, name)), default=("", 0))))
+    today, used = max((today, 0), newest)
+
+    def make() -> Path:
+        output.mkdir(parents=True, exist_ok=True)
+        for number in itertools.count(used + 1):
+            with suppress(FileExistsError):  # another process has just made it
+                (output / f"{name}-{today}-{number}").mkdir()
+                return output / f"{name}-{today}-{number}"
+
+    return output / ranks.on_main(make).name
+
+
+def check_name(name: str) -> None:
+    """Raises ValueError for a run name that cannot be part of a folder name."""
+    if not name.strip() or re.search(r'[/\\:*?"<>|]', name):
+        raise ValueError(f"name={name!r} becomes the name of a folder: use letters, digits, - and _")
+
+
+def runs(output: str | Path, name: str) -> list[Path]:
+    """Returns the folders of every run of that name, the oldest first."""
+    folders = [path for path in Path(output).glob("*") if path.is_dir()]
+    of_name = [path for path in folders if path.name == "-".join([name, *map(str, date_and_number(path))])]
+    return sorted(of_name, key=date_and_number)
+
+
+def date_and_number(folder: Path) -> tuple[str, int]:
+    """Returns date and number of a run folder, by which runs of one name are sorted."""
+    match = re.fullmatch(r".*-(\d{4}-\d\d-\d\d)-(\d+)", folder.name)
+    return (match[1], int(match[2])) if match else ("", 0)
+
+
+class Run:
+    """Writes the files of a run folder.
+
+    `rows`: the rows of the log up to the checkpoint that the run resumes from. Later rows are removed from log.csv, so that
+    it has neither gaps nor repeated epochs. None: another node writes the log. `run`: see `run_id`. `facts`: more entries of
+    environment.json.
+    `marks`: vertical lines of the curves, name -> first epoch (`{"thaw": 10}`). TensorBoard and curves are only for looking
+    at: a full disk is a warning there, and the next call tries again.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        config: Mapping[str, Any],
+        device: torch.device | str = "cpu",
+        marks: Mapping[str, int] | None = None,
+        rows: Sequence[Mapping[str, Any]] | None = (),
+        run: str | None = None,
+        facts: Mapping[str, Any] | None = None,
+    ):
+        self.folder, self.marks, self.rows = Path(folder), dict(marks or {}), list(rows or ())
+        self.keeps_log = rows is not None
+        self.id = secrets.token_hex(8)  # unique for each start of the run
+        self.drawn = self.saved = time.monotonic()  # when the curves were drawn, and when a save was last attempted
+        self.config, self.start = config, {"id": self.id, "run": run, **environment(device), **(facts or {})}
+        self._events: list[bytes] = []  # of TensorBoard, which could not be written yet
+        self._open()
+
+    def _open(self) -> None:
+        self._tensorboard = self.folder / f"events.out.tfevents.{time.time():017.6f}.{socket.gethostname()}"
+        self._first_epoch = self.rows[-1]["epoch"] + 1 if self.rows else 1  # of this start
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._lock = lock(self.folder)
+        before = last_start(self.folder)
+        earlier = [*before.pop("earlier_starts", []), *[before] * bool(before)]
+        if self.keeps_log and (changes := changes_of_rounding(before, self.start)):
+            print(f"note: {changes} since the last start of this run: it continues equal up to rounding, not by bits")
+        _write_json(self.folder / "config.json", self.config)
+        _write_json(self.folder / "environment.json", {**self.start, "earlier_starts": earlier})
+        if self.keeps_log:
+            self._write_log()
+
+    def check_folder(self) -> None:
+        """Makes the folder again if it is gone. Raises RunInUse if another process has opened it after this one."""
+        if last_start(self.folder).get("id") != self.id:
+            check_folder(self.folder, self._open)
+
+    def log(self, row: Mapping[str, Any]) -> None:
+        """Adds the row of an epoch to log.csv: `epoch`, `AP` and any others. New columns are added to the header."""
+        self.rows.append({"epoch": row["epoch"], **{key: value for key, value in row.items() if value is not None}})
+        self._write_log()
+        if time.monotonic() - self.drawn > CURVES_EVERY:
+            self.curves()
+
+    def scalars(self, values: Mapping[str, float], step: int) -> None:
+        """Writes numbers to TensorBoard, tag -> value."""
+        self._to_tensorboard(step, [{"tag": tag, "simple_value": value} for tag, value in values.items()])
+
+    def image(self, name: str, image: np.ndarray, step: int) -> None:
+        """Writes an image, uint8 BGR `[H, W, 3]`, to the run folder as NAME.jpg and to TensorBoard."""
+        jpeg = cv2.imencode(".jpg", image)[1].tobytes()
+        with files.warn_if_disk_fails():
+            (self.folder / f"{name}.jpg").write_bytes(jpeg)
+        encoded = {"height": len(image), "width": len(image[0]), "colorspace": 3, "encoded_image_string": jpeg}
+        self._to_tensorboard(step, [{"tag": name, "image": encoded}])
+
+    def save(self, name: str, contents: Mapping[str, Any]) -> None:
+        """Writes the checkpoint `name` atomically; see checkpoint.save."""
+        self.saved = time.monotonic()
+        checkpoint.save(self.folder / name, contents)
+
+    def curves(self) -> None:
+        """Draws curves.png from the log."""
+        from report import plots  # loads matplotlib
+
+        self.drawn = time.monotonic()
+        with files.warn_if_disk_fails():
+            plots.draw_curves(self.rows, self.folder / "curves.png", self.marks)
+
+    def close(self) -> None:
+        """Draws the final curves, writes what TensorBoard still lacks, and frees the lock of the folder."""
+        # The error that ends a run may have interrupted the import of Matplotlib; a second error must not replace it.
+        with suppress(*[Exception] * (sys.exc_info()[0] is not None)):
+            if self.rows:
+                self.curves()
+        if self._events:
+            self._write_events()
+        self._lock.close()
+
+    def _write_log(self) -> None:
+        columns = list(dict.fromkeys(["epoch", *(key for row in self.rows for key in row)]))
+        text = io.StringIO(newline="")
+        writer = csv.DictWriter(text, columns, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(self.rows)
+        with files.atomic_write(self.folder / "log.csv") as file:
+            file.write(text.getvalue().encode("utf-8"))
+
+    def _to_tensorboard(self, step: int, values: list[dict]) -> None:
+        """Adds values (fields of Summary.Value) to the TensorBoard file, or keeps them in memory until it can be written."""
+        from tensorboard.compat.proto.event_pb2 import Event
+
+        self._events.append(Event(wall_time=time.time(), step=step, summary={"value": values}).SerializeToString())
+        while len(self._events) > 1 and sum(map(len, self._events)) > MOST_EVENTS:
+            del self._events[0]
+        self._write_events()
+
+    def _write_events(self) -> None:
+        """Appends the events in memory to the TensorBoard file: all of them or, after an error of the disk, none.
+
+        It is written without the thread of a SummaryWriter, which would end at the first error and print a traceback.
+        """
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        path = self._tensorboard
+        size = path.stat().st_size if path.exists() else 0
+        records, events = io.BytesIO(), self._events
+        if size == 0:  # events that an earlier start wrote after its last save are hidden
+            first = {"step": self._first_epoch, "session_log": {"status": "START"}}
+            start = [Event(file_version="brain.Event:2"), Event(wall_time=time.time(), **first)]
+            events = [*(event.SerializeToString() for event in start), *events]
+        for event in events:
+            RecordWriter(records).write(event)
+        with files.warn_if_disk_fails():
+            try:
+                with open(path, "ab") as file:
+                    file.write(records.getvalue())
+            except OSError:
+                with suppress(OSError):
+                    os.truncate(path, size)
+                    if size == 0:
+                        path.unlink()
+                raise
+            self._events = []
+
+
+def tensorboard_scalars(row: Mapping[str, float]) -> dict[str, float]:
+    """Returns a row of log.csv as scalars of TensorBoard, whose tags are grouped: loss/box, metrics/AP50, time/seconds.
+
+    Metrics of -1 are left out: there was nothing to measure.
+    """
+    scalars = {}
+    for name, value in row.items():
+        if name == "loss":
+            scalars["loss/total"] = value
+        elif name == "val_loss":
+            scalars["loss/validation"] = value
+        elif name.startswith("loss_"):
+            scalars[f"loss/{name.removeprefix('loss_')}"] = value
+        elif name in ("seconds", "images_per_second"):
+            scalars[f"time/{name}"] = value
+        elif name in ("learning_rate", "positives", "skipped_steps"):
+            scalars[f"training/{name}"] = value
+        elif name != "epoch" and value != -1:
+            scalars[f"metrics/{name}"] = value
+    return scalars
+
+
+def _write_json(path: Path, value: Any) -> None:
+    with files.atomic_write(path) as file:
+        text = json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n"
+        file.write(text.encode("utf-8", "backslashreplace"))  # a lone surrogate becomes its JSON escape
+
+
+def open_run(folder: Path, config: dict, ranks: Ranks, marks: dict, rows: tuple, training_images: int) -> Run | None:
+    """Opens a run folder and returns the Run in processes that write to it. For the other arguments see `Run`.
+
+    Rank 0 writes. On a node that does not see the files of rank 0, because there is no common disk, the first process keeps
+    the checkpoints in a folder of the same name.
+    """
+    run, facts = None, {"processes": ranks.world_size, "training_images": training_images}
+
+    def opened(rows: tuple | None) -> str:
+        nonlocal run
+        run = Run(folder, config, ranks.device, marks, rows, run_id(), facts)
+        return run.id
+
+    first = ranks.on_main(lambda: opened(rows))
+    if ranks.is_node_main and not ranks.is_main and last_start(folder).get("id") != first:
+        opened(None)
+    return run

@@ -1,0 +1,151 @@
+"""Steps, learning rates and the defaults that depend on the run."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from nets import SGDDefaults
+
+MAX_GRADIENT_NORM = 10.0  # larger gradients are clipped to this norm
+GENTLE = 1 / 32  # factor of the default learning rate on images like the training images of the official weights
+REFERENCE_BATCH = 64  # images per step that the constants learning_rate and min_learning_rate refer to
+LEAST_WARMUP = 3  # steps: the first step of AdamW moves every weight by the whole rate, whatever its gradient
+ENOUGH_SAMPLES, ENOUGH_STEPS = 20_000, 1_000  # of a training with epochs=0
+CHOSEN = ("no_aug_epochs", "warmup_epochs", "weight_decay", "learning_rate", "min_learning_rate")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Steps per epoch and images per step of a run. The frozen phase may have another batch size than the thawed one."""
+
+    epochs: int
+    freeze_epochs: int
+    frozen_steps: int  # optimizer steps per epoch while frozen
+    steps: int  # the same after the thaw
+    frozen_images: int  # images per optimizer step while frozen
+    images: int  # the same after the thaw
+
+    @classmethod
+    def of(cls, length: int, epochs: int, freeze_epochs: int, freeze_batch_size: int, batch_size: int, accumulate: int):
+        """Builds the plan for `length` training images. Batch sizes are those of all processes together."""
+        frozen_images, images = freeze_batch_size * accumulate, batch_size * accumulate
+        steps = (-(-length // frozen_images), -(-length // images))
+        return cls(epochs, min(freeze_epochs, epochs), *steps, frozen_images, images)
+
+    def before(self, epoch: int) -> int:
+        """Returns the number of optimizer steps before an epoch (counted from 0)."""
+        frozen = min(epoch, self.freeze_epochs)
+        return frozen * self.frozen_steps + (epoch - frozen) * self.steps
+
+    def position(self, step: int) -> float:
+        """Converts a step to epochs: 2.5 is the middle of the third epoch."""
+        frozen = self.freeze_epochs * self.frozen_steps
+        if step < frozen:
+            return step / self.frozen_steps
+        return self.freeze_epochs + (step - frozen) / self.steps
+
+    def images_at(self, step: int) -> int:
+        """Returns the number of images in an optimizer step."""
+        return self.frozen_images if step < self.freeze_epochs * self.frozen_steps else self.images
+
+
+def enough_epochs(images: int, batch: int) -> int:
+    """Returns the number of epochs for `epochs=0`, with `batch` images per step: 30 to 300. See docs/constants.md.
+
+    It is enough for 20,000 training samples and for 1,000 steps, whichever needs more epochs.
+    """
+    for_samples = max(round(ENOUGH_SAMPLES / images), 30)
+    for_steps = math.ceil(ENOUGH_STEPS / math.ceil(images / batch))
+    return min(max(for_samples, for_steps), 300)
+
+
+def likeness(known: float, mean_ap: float, expected: float) -> float:
+    """Returns how much the data look like what the official weights were trained on, from 0 (no lower rate) to 1.
+
+    `known`: fraction of the classes that the weights were trained on. `mean_ap`: their mAP50-95 on the validation data before
+    training. `expected`: the mAP50-95 that they reach on images like those of their training. Both ratios are ramps, so that
+    one more class or image changes little: from half of the classes to all, and from .3 of the expected mAP to .7. Measured
+    in benchmarks/results/known_classes.md.
+    """
+    by_name = (known - 0.5) / 0.5
+    by_map = (mean_ap / expected - 0.3) / 0.4 if expected > 0 else 0.0
+    return min(max(by_name, 0.0), 1.0) * min(max(by_map, 0.0), 1.0)
+
+
+def usual_rate(optimizer: str, sgd: SGDDefaults) -> float:
+    """Returns the default learning rate for 64 images per step, on data that are new to the initial weights."""
+    return 0.01 * sgd.factor if optimizer == "sgd" else 4e-3
+
+
+def choose(
+    given: Mapping, saved: Mapping, optimizer: str, sgd: SGDDefaults, pretrained: bool, like: float, plan: Plan
+) -> dict[str, float]:
+    """Returns the constants `CHOSEN` with a number for each None in `given`, and three more numbers.
+
+    `rate_power` and `max_images` are those of `Schedule`, and `clip` is the largest norm of the gradients (0: any norm). The
+    numbers of a `saved` run stay. `pretrained`: whether the run starts from weights. `like`: see `likeness`. See
+    docs/constants.md.
+    """
+    chosen = {name: given[name] for name in CHOSEN if given[name] is not None}
+    chosen |= {name: saved[name] for name in (*CHOSEN, "rate_power", "max_images", "clip") if name in saved}
+    chosen.setdefault("no_aug_epochs", min(round(plan.epochs / 5), 15))
+    decays = {"adamw": 0.05, "sgd": 5e-4 / sgd.factor}  # of sgd: a step subtracts rate * decay
+    chosen.setdefault("weight_decay", decays.get(optimizer, 5e-4))
+    total = plan.before(plan.epochs)
+    steps = min(max(100, plan.before(1)), total / 10)
+    chosen.setdefault("warmup_epochs", plan.position(min(max(steps, LEAST_WARMUP), total)))
+    # Runs that older versions began have no power saved: their rates were linear for every optimizer.
+    chosen.setdefault("rate_power", 1.0 if optimizer == "sgd" or saved else 0.5)
+    chosen.setdefault("max_images", REFERENCE_BATCH if chosen["rate_power"] < 1 else sgd.max_images)
+    rate = usual_rate(optimizer, sgd) * GENTLE**like
+    chosen.setdefault("learning_rate", max(rate, chosen.get("min_learning_rate", 0.0)))
+    chosen.setdefault("min_learning_rate", chosen["learning_rate"] / 20)
+    clips = optimizer != "sgd" or pretrained or sgd.clip_from_scratch
+    chosen.setdefault("clip", MAX_GRADIENT_NORM if clips else 0.0)
+    return chosen
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Learning rate as a function of the step: quadratic warm-up, decay, then the rate that the decay has reached.
+
+    That rate is held during the last `no_aug_epochs`. `schedule(step)` is scaled with the images per step, up to `max_images`:
+    linearly with power 1 (Goyal et al. 2017), by their square root with power .5 (Malladi et al. 2022, for adam).
+    """
+
+    plan: Plan
+    kind: str  # "cosine", "step" or "constant"
+    learning_rate: float  # for 64 images per step
+    min_learning_rate: float
+    warmup_epochs: float
+    no_aug_epochs: int
+    power: float = 1.0
+    max_images: float = math.inf
+
+    def __post_init__(self):
+        if self.kind not in ("cosine", "step", "constant"):
+            raise ValueError(f"schedule={self.kind!r} is not known; choose cosine, step or constant")
+
+    def __call__(self, step: int) -> float:
+        epoch = self.plan.position(step)
+        if epoch < self.warmup_epochs:  # the first step has a rate, too
+            epoch = min(self.plan.position(step + 1), self.warmup_epochs)
+        return self.scale(self.plan.images_at(step)) * self.at(epoch)
+
+    def scale(self, images: int) -> float:
+        """Factor of the learning rate for a step of `images` images."""
+        return (min(images, self.max_images) / REFERENCE_BATCH) ** self.power
+
+    def at(self, epoch: float) -> float:
+        """Learning rate for 64 images per step after `epoch` epochs (warm-up and constant end as in YOLOX, section 2)."""
+        if epoch < self.warmup_epochs:
+            return self.learning_rate * (epoch / self.warmup_epochs) ** 2
+        end = max(self.plan.epochs - self.no_aug_epochs, self.warmup_epochs + 1)
+        done = min((epoch - self.warmup_epochs) / (end - self.warmup_epochs), 1.0)
+        if self.kind == "constant":
+            factor = 1.0
+        elif self.kind == "cosine":
+            factor = (1 + math.cos(math.pi * done)) / 2
+        else:  # of what is above the minimum: a tenth after 60 % of these epochs, a hundredth after 85 %
+            factor = 0.01 if done >= 0.85 else 0.1 if done >= 0.6 else 1.0
+        return self.min_learning_rate + (self.learning_rate - self.min_learning_rate) * factor

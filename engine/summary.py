@@ -1,0 +1,157 @@
+"""Text that a run logs at its start and end: the model, the data, the schedule, and warnings about what may go wrong."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from engine.optimizer import Updater
+from engine.schedule import REFERENCE_BATCH, Plan, Schedule, usual_rate
+from nets import SGDDefaults
+from utils.processes import Ranks
+
+FEW_IMAGES = 50  # training images below which a run gets a warning
+RARE = 0.1  # a class is rare in fewer images than this fraction of the mean over the classes
+
+
+def derived(batch_size: int, workers: int, updater: Updater, ranks: Ranks) -> dict[str, Any]:
+    """Returns values for the printed table that are computed from constants."""
+    schedule, plan = updater.schedule, updater.schedule.plan
+    local = -(-batch_size // ranks.world_size)
+    over = f" over {torch.distributed.get_backend()}" if ranks.world_size > 1 else ""  # gloo, or cpu:gloo,cuda:nccl
+    return {
+        "images per process": f"{local} of {batch_size}, {ranks.world_size} process(es){over}",
+        "steps per epoch": f"{plan.frozen_steps} frozen, {plan.steps} thawed" if plan.freeze_epochs else plan.steps,
+        "learning_rate": rate_text(schedule.learning_rate, schedule),
+        "min_learning_rate": rate_text(schedule.min_learning_rate, schedule),
+        "gradient clipping": f"norm {updater.clip:g}" if updater.clip else "none",
+        "ema decay": f"{updater.ema.decay:.5f}, tau {updater.ema.tau:.0f} steps",
+        "mixed precision": updater.amp,
+        "device": f"{ranks.device}, {torch.get_num_threads()} thread(s), {workers} worker(s)",
+    }
+
+
+def rate_text(rate: float, schedule: Schedule) -> str:
+    """Describes a learning rate as configured, and as scaled to the batch size of each phase."""
+    plan = schedule.plan
+    sizes = dict.fromkeys([plan.frozen_images] * bool(plan.freeze_epochs) + [plan.images])
+    scaled = [f"{rate * schedule.scale(size):g} for {size}" for size in sizes]
+    return f"{rate:g} for {REFERENCE_BATCH} images = {', then '.join(scaled)}"
+
+
+def curve_marks(plan: Plan, no_aug_epochs: int) -> dict[str, int]:
+    """Returns the vertical lines of curves.png: name -> first epoch of a phase, counted from 1."""
+    thaw, no_aug = plan.freeze_epochs, max(plan.epochs - no_aug_epochs, 0)
+    marks = {"thaw, no augmentation": thaw} if thaw == no_aug else {"thaw": thaw, "no augmentation": no_aug}
+    return {name: epoch + 1 for name, epoch in marks.items() if 0 < epoch < plan.epochs}
+
+
+def initial_text(
+    mean_ap: float, like: float, given: float | None, rate: float, optimizer: str, sgd: SGDDefaults
+) -> str:
+    """Returns the lines about initial weights that were trained on classes of the data: their mAP, and the rate that follows.
+
+    `given`: the constant learning_rate, None: chosen. `like`: see `engine.schedule.likeness`.
+    """
+    lines = [f"initial    mAP50-95 {mean_ap:.4f} on the validation data before training (epoch 0)"]
+    usual = usual_rate(optimizer, sgd)
+    if given is None and like > 0:
+        lines.append(
+            f"           The images look like those that the official weights were trained on, so the learning rate is "
+            f"{rate:.3g}.\n           The usual rate, learning_rate={usual:g}, would make the network forget more."
+        )
+    elif given is None:
+        lines.append(f"           The learning rate is the usual one, {rate:g}.")
+    return "\n".join(lines)
+
+
+def next_steps(folder: Path, output: str, best: float, best_epoch: int | None) -> str:
+    """Returns the last lines of a finished run: where its results are, and how to use the model."""
+    lines = [f"\nlook at it:  tensorboard --logdir {quote(output)}      (or open {folder / 'curves.png'})"]
+    if best_epoch == 0:
+        kept = "best.pt holds these weights"
+        lines.insert(0, f"\ntraining did not improve on the weights it started from: mAP50-95 {best:.4f}; {kept}")
+    if best_epoch is not None:
+        found = next((name for name in ("best.pt", "last.pt") if (folder / name).exists()), "best.pt")
+        note = "" if found == "best.pt" else f"   # of the last epoch: best.pt, of epoch {best_epoch}, is missing"
+        lines.append(f"try it:      python predict.py checkpoint={quote(str(folder / found))} source=IMAGES{note}")
+    return "\n".join([*lines, f"{folder}  best mAP50-95 {best:.4f}"])
+
+
+def gflops(model: nn.Module, image_size: tuple[int, int]) -> float:
+    """Counts billions of floating-point operations for one image of height, width. A multiply-add counts as two."""
+    device = next(model.parameters()).device
+    was_training = model.training
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        model.eval()(torch.zeros(1, 3, *image_size, device=device))
+    model.train(was_training)
+    return counter.get_total_flops() / 1e9
+
+
+def model_text(model: nn.Module, name: str, image_size: tuple[int, int], plan: Plan) -> str:
+    """Describes the size and cost of the model, and the number of parameters that are trained in each phase."""
+    total = sum(p.numel() for p in model.parameters()) / 1e6
+    height, width = image_size
+    cost = f"{gflops(model, image_size):.2f} GFLOPs at {height} x {width}"
+    lines = [f"model      {name}: {total:.3f} M parameters, {cost}"]
+    rest = total - sum(p.numel() for p in model.backbone.parameters()) / 1e6
+    if plan.freeze_epochs:
+        lines.append(f"           epochs 1-{plan.freeze_epochs}: backbone frozen, {rest:.3f} M parameters are trained")
+    if plan.freeze_epochs < plan.epochs:
+        first = plan.freeze_epochs + 1
+        lines.append(f"           epochs {first}-{plan.epochs}: all {total:.3f} M parameters are trained")
+    return "\n".join(lines)
+
+
+def data_text(train, val) -> str:
+    """Returns a table of the numbers of images, of images without boxes, and of boxes per class (`train`, `val`: Annotations)."""
+    empty = [int((data.starts[1:] == data.starts[:-1]).sum()) for data in (train, val)]
+    rows = [("images", len(train), len(val)), ("no boxes", *empty)]
+    names = [f"boxes: {name}" for name in train.classes]
+    rows += zip(names, train.boxes_per_class(), val.boxes_per_class(), strict=True)
+    width = max(9, *(len(name) for name, _, _ in rows))
+    lines = [f"{'data':{width}}  {'train':>8}  {'val':>8}"]
+    return "\n".join(lines + [f"{name:{width}}  {a:8}  {b:8}" for name, a, b in rows])
+
+
+def schedule_warnings(epochs: int, freeze_epochs: int, no_aug_epochs: int, weights: str | None) -> Iterator[str]:
+    """Yields warnings about numbers of epochs that leave no room for a phase of training."""
+    if freeze_epochs and weights is None:
+        yield f"freeze_epochs={freeze_epochs} without weights: a frozen random backbone learns nothing"
+    if 0 < epochs <= freeze_epochs:
+        yield f"freeze_epochs={freeze_epochs} of epochs={epochs}: the backbone is never thawed, which is fast but costs mAP"
+    elif no_aug_epochs and no_aug_epochs >= epochs - freeze_epochs:
+        yield (
+            f"no_aug_epochs={no_aug_epochs} of epochs={epochs}: after the thaw there is no mosaic or affine, and only the lowest "
+            f"learning rate; lower no_aug_epochs to about {max(1, epochs // 5)}, or train longer"
+        )
+
+
+def data_warnings(train, val, repeat: float = 0.0) -> Iterator[str]:
+    """Yields warnings about data that are valid but train badly (`train`, `val`: Annotations; `repeat`: the constant)."""
+    missing = [n for n, count in zip(train.classes, train.boxes_per_class(), strict=True) if count == 0]
+    if missing:
+        yield (
+            f"{len(missing)} of {len(train.classes)} classes have no box in the training data ({', '.join(missing[:5])}): "
+            f"they cannot be learned; leave them out of the classes, or add images"
+        )
+    counts = train.images_per_class()
+    mean = counts.sum() / max((counts > 0).sum(), 1)
+    if rare := [label for label in counts.argsort(kind="stable") if 0 < counts[label] < RARE * mean]:
+        shown = ", ".join(f"{train.classes[label]}: {counts[label]}" for label in rare[:5])
+        fix = "" if repeat else f", or repeat={mean / len(train):.1g} draws their images more often"
+        yield f"{len(rare)} of {len(counts)} classes are rare (images with {shown}; mean {mean:.0f}): add images{fix}"
+    if val.boxes_per_class().sum() == 0:
+        yield f"{val.source} has no boxes: there is no mAP, best.pt is the last; choose val= with boxes"
+    if len(train) < FEW_IMAGES:
+        yield f"only {len(train)} training images: enough for a try, too few to learn from; add images"
+    paths = ({data.path(i) for i in range(len(data))} for data in (train, val))
+    if shared := len(set.intersection(*paths)):
+        yield (
+            f"{shared} images are in train and in val: the mAP is too high; "
+            f"python -m tools.convert SRC DST.txt split=.9,.1 divides them"
+        )

@@ -1,0 +1,241 @@
+"""Plots of a training and an evaluation: training curves, precision-recall curves, confusion matrix, images with errors.
+
+Import this module where a plot is drawn: matplotlib takes a second to import.
+"""
+
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import cv2
+import numpy as np
+from matplotlib import font_manager, rc_context
+from matplotlib.figure import Figure
+
+from report.comparison import ImageComparison, compare_images, confusion_matrix
+from utils.boxes import xywh_to_xyxy
+from utils.draw import COLUMNS, PAPER, contact_sheet, draw_boxes, draw_labeled, drawable, put_text, write_image
+from utils.files import atomic_write
+from utils.metrics import Curve, curves
+
+INK, FAINT = "#33383d", "#d9dde1"
+CORRECT, MISSED, FALSE = (80, 175, 76), (0, 152, 255), (60, 20, 220)  # BGR green, orange, red
+FONTS = ("Noto Sans CJK SC", "Noto Sans CJK JP", "Microsoft YaHei", "SimHei", "PingFang SC", "Arial Unicode MS")
+LINES = ("-", "--", ":", "-.")  # of ten runs each
+MAX_COLORS = 10  # classes with a color of their own in the precision-recall plot
+MAX_COUNTS = 30  # classes up to which the confusion matrix shows its counts
+MAX_CELLS = 1000  # rows of the drawn confusion matrix; of more classes several are one cell
+SHEET_SIDE = 400  # pixels of the longer side of each image in the contact sheet of a validation
+MAX_NAMES = 150  # classes up to which the confusion matrix shows their names
+
+
+def draw_curves(rows: Sequence[Mapping[str, Any]], path: str | Path, marks: Mapping[str, int] | None = None) -> None:
+    """Draws the rows of log.csv: training losses, validation loss, AP and learning rate over the epochs.
+
+    `marks` adds vertical lines: name -> first epoch of a phase.
+    """
+    names = list(dict.fromkeys(key for row in rows for key in row))
+    panels = {
+        "Training losses": [n for n in names if n.startswith("loss")],
+        "Training and validation loss": [n for n in ("loss", "val_loss") if n in names],
+        "Average precision": [n for n in ("AP", "AP50", "AP75") if n in names],
+        "Learning rate": [n for n in names if n.startswith("learning_rate")],
+    }
+    first, last = (choose(int(row["epoch"]) for row in rows) for choose in (min, max))
+    reached = {name: epoch for name, epoch in (marks or {}).items() if epoch <= last}
+    with _figure(path, 12, 7.5) as figure:
+        for axes, (title, columns) in zip(figure.subplots(2, 2).flat, panels.items(), strict=True):
+            for column in columns:
+                points = [(int(row["epoch"]), float(row[column])) for row in rows if column in row]
+                axes.plot(*zip(*points, strict=True), label=column, marker="o", markersize=3 if len(points) < 40 else 0)
+            _decorate(axes, title, "epoch", "")
+            axes.xaxis.get_major_locator().set_params(integer=True)
+            axes.set_xlim(min(first, 1) - 0.5, last + 0.5)
+            axes.set_ylim(bottom=0, top=1 if title == "Average precision" else None)
+            for name, epoch in reached.items():
+                axes.axvline(epoch - 0.5, color=INK, linewidth=0.9, linestyle=(0, (4, 3)))
+                paper = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1}
+                text = axes.text(epoch - 0.5, 0.03, name, transform=axes.get_xaxis_transform(), rotation=90, bbox=paper)
+                text.set(fontsize=8, horizontalalignment="center")
+            if columns:
+                axes.legend()
+
+
+def draw_runs(runs: Mapping[str, Sequence[tuple[float, float, float]]], path: str | Path) -> None:
+    """Draws the mAP of several runs over the epochs and over the minutes of training.
+
+    `runs`: name -> epoch, minutes and mAP of each evaluated epoch.
+    """
+    with _figure(path, 12, max(4.5, 1 + 0.2 * len(runs))) as figure:
+        panels = figure.subplots(1, 2, sharey=True)
+        for number, (name, points) in enumerate(runs.items()):
+            style = {"color": f"C{number % 10}", "linestyle": LINES[number // 10 % len(LINES)]}
+            for axes, column in zip(panels, (0, 1), strict=True):
+                style |= {"marker": "o", "markersize": 3 if len(points) < 40 else 0, "label": drawable(name)}
+                axes.plot([point[column] for point in points], [point[2] for point in points], **style)
+        _decorate(panels[0], "mAP50-95 over epochs", "epoch", "")
+        _decorate(panels[1], "mAP50-95 over minutes of training", "minutes", "")
+        panels[0].xaxis.get_major_locator().set_params(integer=True)
+        panels[0].set_ylim(bottom=0)
+        figure.legend(handles=panels[0].lines, loc="outside right upper")
+
+
+def draw_precision_recall(curves: dict[str, Curve], path: str | Path) -> None:
+    """Draws precision over recall at IoU 0.5 for each class and their mean; the legend shows the area under each curve.
+
+    With more than `MAX_COLORS` classes only the best and the worst have colors and names, the others are gray.
+    """
+    curves = {name: curve for name, curve in curves.items() if curve.boxes}
+    areas = {name: curve.average_precision() for name, curve in curves.items()}
+    ranking = sorted(areas, key=areas.get, reverse=True)
+    named = ranking if len(ranking) <= MAX_COLORS else ranking[: MAX_COLORS // 2] + ranking[-MAX_COLORS // 2 :]
+    recalls, heights = np.linspace(0, 1, 1001), []
+    with _figure(path, 9.5, 6) as figure:
+        axes = figure.subplots()
+        for name in ranking:
+            height = np.append(curves[name].envelope(), 0)[np.searchsorted(curves[name].recall, recalls)]
+            heights.append(height)
+            if name not in named:
+                axes.plot(recalls, height, color=FAINT, linewidth=0.8, zorder=1)
+        for number, name in enumerate(named):
+            height, label = heights[ranking.index(name)], f"{areas[name]:.3f}  {drawable(name)}"
+            axes.plot(recalls, height, color=f"C{number}", linewidth=1.5, label=label)
+        label = f"{np.mean([*areas.values()] or 0):.3f}  mean of {len(curves)} classes"
+        axes.plot(recalls, np.mean(heights or [0 * recalls], axis=0), color=INK, linewidth=3, label=label)
+        _decorate(axes, "Precision and recall at IoU 0.5", "recall", "precision")
+        axes.set(xlim=(0, 1), ylim=(-0.01, 1.01))
+        title = "area under the curve" if named == ranking else "area under the curve, best and worst"
+        axes.legend(title=title, loc="upper left", bbox_to_anchor=(1.01, 1), alignment="left")
+
+
+def draw_confusion(matrix: np.ndarray, classes: Sequence[str], path: str | Path) -> None:
+    """Draws a confusion matrix of counts `[C + 1, C + 1]`, of which the last row and column are the background.
+
+    The color is the fraction of the row, that is of the true class.
+    """
+    names = [*map(drawable, classes), "background"]
+    fraction = matrix.astype(np.float32) / np.maximum(matrix.sum(1, keepdims=True), 1).astype(np.float32)
+    side = float(np.clip(0.22 * len(names) + 2.5, 5, 18))
+    with _figure(path, side, side) as figure:
+        axes = figure.subplots()
+        end = len(names) - 0.5
+        cells = _pooled(fraction) ** 0.5  # root: rare errors show
+        axes.imshow(cells, cmap="Blues", vmin=0, vmax=1.1, interpolation="nearest", extent=(-0.5, end, end, -0.5))
+        if len(names) <= MAX_NAMES:
+            axes.set_xticks(range(len(names)), names, rotation=90)
+            axes.set_yticks(range(len(names)), names)
+            axes.tick_params(length=0, labelsize=min(9, 900 / len(names)))
+        if len(names) <= MAX_COUNTS:
+            for row, column in np.argwhere(matrix):
+                color = "white" if fraction[row, column] > 0.3 else INK
+                text = {"ha": "center", "va": "center", "fontsize": 8 if len(names) < 15 else 7, "color": color}
+                axes.text(column, row, f"{matrix[row, column]}", **text)
+        for line in (axes.axhline, axes.axvline):
+            line(len(classes) - 0.5, color=INK, linewidth=0.8)
+        axes.set(xlabel="predicted class", ylabel="true class")
+        axes.set_title("Confusion matrix", loc="left")
+
+
+def _pooled(matrix: np.ndarray) -> np.ndarray:
+    """Returns the largest values of square blocks of a matrix, so that at most `MAX_CELLS` rows are left."""
+    starts = np.arange(0, len(matrix), -(-len(matrix) // MAX_CELLS))
+    return np.maximum.reduceat(np.maximum.reduceat(matrix, starts, 0), starts, 1)
+
+
+class Analysis(NamedTuple):
+    """The errors of an evaluation, as the plots show them; the report shows the same ones."""
+
+    curves: dict[str, Curve]  # class name -> precision and recall, by COCO's rule
+    comparisons: list[ImageComparison]  # of each image, with detections that score at least `confidence`
+    matrix: np.ndarray  # int64 [C + 1, C + 1], see `confusion_matrix`
+    confidence: float
+
+
+def draw_errors(image: np.ndarray, one: ImageComparison, classes: Sequence[str]) -> np.ndarray:
+    """Draws detected boxes in green, missed ones in orange with their class, and false detections in red."""
+    texts = [classes[label] if missed else "" for label, missed in zip(one.labels, one.missed, strict=True)]
+    false = zip(one.detected_labels[one.false], one.scores[one.false], strict=True)
+    texts += [f"{classes[label]} {score:.2f}" for label, score in false]
+    colors = [MISSED if missed else CORRECT for missed in one.missed] + [FALSE] * int(one.false.sum())
+    return draw_labeled(image, np.concatenate([one.boxes, one.detected[one.false]]), texts, colors)
+
+
+def analyze_errors(folder: Path, data, detections: list[dict], confidence: float, worst: int) -> Analysis:
+    """Draws the precision-recall curves, the confusion matrix, and the `worst` images with the most errors; returns them."""
+    truth = data.coco()
+    by_class = curves(truth, detections)["coco"]
+    draw_precision_recall(by_class, folder / "precision_recall.png")
+    comparisons = compare_images(truth, detections, confidence)
+    matrix = confusion_matrix(comparisons, len(data.classes))
+    draw_confusion(matrix, data.classes, folder / "confusion_matrix.png")
+    ranking = sorted(range(len(comparisons)), key=lambda i: comparisons[i].errors, reverse=True)
+    ranking = [i for i in ranking[:worst] if comparisons[i].errors]
+    if ranking:
+        print(f"images with the most errors at confidence {confidence:g} (green: correct, orange: missed, red: false):")
+    for number, index in enumerate(ranking, 1):
+        one, path = comparisons[index], data.path(index)
+        write_image(folder / f"worst_{number:02}.jpg", draw_errors(data.image(index), one, data.classes))
+        print(f"  worst_{number:02}.jpg  {one.missed.sum():3} missed  {one.false.sum():3} false  {path}")
+    return Analysis(by_class, comparisons, matrix, confidence)
+
+
+def prediction_sheet(dataset, detections: Iterable[dict], count: int = 8, confidence: float = 0.3) -> np.ndarray:
+    """A contact sheet of the first `count` images of a data set at one size, each with its boxes, then with its detections."""
+    data = dataset.annotations
+    labels = {int(category): label for label, category in enumerate(data.category_ids)}
+    of_image = {int(image_id): [] for image_id in data.image_ids[:count]}
+    for one in detections:  # entries of a COCO results file
+        if one["image_id"] in of_image and one["score"] >= confidence:
+            of_image[one["image_id"]].append((*one["bbox"], labels[one["category_id"]], one["score"]))
+    names, drawn = (*data.classes, "crowd"), []
+    for index, rows in enumerate(of_image.values()):
+        rows, image = np.array(rows, np.float64).reshape(-1, 6), dataset.read(index).image
+        scale = SHEET_SIDE / max(image.shape[:2])  # before drawing, so that the text stays readable
+        shape = [max(round(side * scale), 1) for side in image.shape[1::-1]]
+        image = cv2.resize(image, shape, interpolation=cv2.INTER_AREA)
+        boxes, classes, crowd = data.boxes_of(index)
+        truth = draw_boxes(image, boxes * scale, np.where(crowd, len(names) - 1, classes), names)
+        found = draw_boxes(image, xywh_to_xyxy(rows[:, :4]) * scale, rows[:, 4], names, rows[:, 5])
+        drawn += [_titled(truth, "ground truth"), _titled(found, f"prediction, score at least {confidence:g}")]
+    return contact_sheet(drawn, COLUMNS)
+
+
+def _titled(image: np.ndarray, title: str) -> np.ndarray:
+    """An image with a line of text above it."""
+    line = np.full((26, image.shape[1], 3), PAPER, np.uint8)
+    put_text(line, title, 6, 18, 15, (60, 56, 51))
+    return np.concatenate([line, image])
+
+
+@lru_cache(1)
+def _fonts() -> list[str]:
+    """The installed fonts with Chinese characters after matplotlib's own, which has the other scripts."""
+    installed = set(font_manager.get_font_names())
+    return ["DejaVu Sans", *(name for name in FONTS if name in installed)]
+
+
+@contextmanager
+def _figure(path: str | Path, width: float, height: float) -> Iterator[Figure]:
+    """A matplotlib figure of `width` x `height` inches, without a window, that is written to `path` at the end."""
+    colors = {f"{part}.color": INK for part in ("xtick", "ytick")} | {"axes.labelcolor": INK, "text.color": INK}
+    lines = {"lines.linewidth": 1.8, "grid.color": FAINT, "grid.linewidth": 0.6, "axes.edgecolor": INK}
+    text = {"font.family": _fonts(), "font.size": 9, "axes.titlesize": 11, "text.parse_math": False}
+    with rc_context({**colors, **lines, **text, "legend.framealpha": 0.9, "legend.edgecolor": "none"}):
+        figure = Figure(figsize=(width, height), dpi=110, layout="constrained")
+        figure.get_layout_engine().set(w_pad=0.12, h_pad=0.12)
+        yield figure
+        with atomic_write(path) as file, warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Glyph .* missing")  # a script that no installed font has
+            figure.savefig(file, format="png")
+
+
+def _decorate(axes: Any, title: str, x: str, y: str) -> None:
+    """Adds the title and the names of the axes, and a grid instead of a frame."""
+    axes.set_title(title, loc="left")
+    axes.set(xlabel=x, ylabel=y)
+    axes.grid()
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)

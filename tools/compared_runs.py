@@ -1,0 +1,180 @@
+"""Reads run folders for a comparison: their logs, constants and data, and the table of the runs."""
+
+import csv
+import hashlib
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from engine.environment import last_start
+from utils import checkpoint, file_checks
+from utils.config import show
+from utils.file_checks import class_names
+from utils.text import first_line
+
+LARGEST = 1e12  # no number of a training is larger
+NUMBERS = ("epoch", "seconds", "images_per_second")  # columns of every row of log.csv; evaluated epochs also have AP
+WHERE = ("name", "output", "resume")  # constants that are not compared: the table already names the folder
+CUT = 24  # most characters of a value in the printed table
+
+
+class RunError(ValueError):
+    """A folder holds no run that can be compared; the message gives the reason."""
+
+
+class Run(NamedTuple):
+    """The contents of a run folder that are compared."""
+
+    folder: Path
+    config: dict[str, Any]
+    rows: list[dict[str, float]]  # of log.csv, with the columns NUMBERS and, of evaluated epochs, AP
+    data: tuple[str, ...]  # training data, validation data and classes, as text; equal: the mAPs can be compared
+
+    @property
+    def evaluated(self) -> list[dict[str, float]]:
+        """The rows with an mAP; none if the validation data have no boxes."""
+        return [row for row in self.rows if row.get("AP", -1) >= 0]
+
+    @property
+    def best(self) -> dict[str, float]:
+        """The first row with the highest mAP; {} if no row has one."""
+        return max(self.evaluated, key=lambda row: row["AP"], default={})
+
+    @property
+    def minutes(self) -> list[float]:
+        """The minutes of training until the end of each epoch, without evaluations."""
+        return [sum(row["seconds"] for row in self.rows[: i + 1]) / 60 for i in range(len(self.rows))]
+
+    @property
+    def images(self) -> int:
+        """The number of training images that the network processed."""
+        return round(sum(row["seconds"] * row["images_per_second"] for row in self.rows))
+
+
+def read_run(folder: Path) -> Run:
+    """Reads a run folder. Raises RunError if it holds no finished epoch, or a damaged file."""
+    if not folder.is_dir():
+        raise RunError("not a folder" if folder.exists() else "there is no such folder")
+    if not (folder / "config.json").exists():
+        raise RunError("no config.json: not a run folder of train.py")
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise RunError(f"config.json cannot be read ({first_line(error)})") from error
+    if not isinstance(config, dict):
+        raise RunError("config.json holds no constants")
+    rows = read_log(folder / "log.csv")
+    return Run(folder, config, rows, data_of(folder, config, rows))
+
+
+def read_log(path: Path) -> list[dict[str, float]]:
+    """Reads the columns NUMBERS and AP of a log.csv. Raises RunError for an incomplete line."""
+    if not path.exists():
+        raise RunError("no log.csv: the run has not begun to train")
+    rows = []
+    try:
+        with open(path, encoding="utf-8", newline="") as file:
+            reader = csv.DictReader(file)
+            for row in reader:
+                before = row.get("epoch") == "0"  # an evaluation of the initial weights, which took no training
+                cells = {name: row.get(name) or ("0" if before else None) for name in NUMBERS}
+                cells |= {"AP": row["AP"]} if row.get("AP") else {}
+                rows.append({name: number(cell, f"line {reader.line_num}: {name}") for name, cell in cells.items()})
+    except RunError as error:
+        raise RunError(f"log.csv, {error}") from error
+    except (OSError, ValueError, csv.Error) as error:
+        raise RunError(f"log.csv cannot be read ({first_line(error)})") from error
+    if not rows:
+        raise RunError("no epoch in log.csv: the first one has not ended")
+    return rows
+
+
+def number(text: str | None, where: str) -> float:
+    """Parses a number that is not too large. Raises RunError for anything else, with the place `where`."""
+    try:
+        value = float(text or "")
+    except ValueError:
+        value = math.nan
+    if not abs(value) < LARGEST:
+        given = repr(text[:CUT]) if text else "missing"
+        raise RunError(f"{where} is {given}, not a number below {LARGEST:g}: delete the incomplete line")
+    return value
+
+
+def data_of(folder: Path, config: dict[str, Any], rows: list[dict[str, float]]) -> tuple[str, ...]:
+    """Returns the data of a run as text: equal for two runs on the same data, whose mAP can be compared."""
+    val = str(config.get("val"))
+    own = Path(val).name in ("val.txt", "val.json") and Path(val).parent.name == folder.name
+    if own:  # the run split it off the training images
+        file = folder / Path(val).name
+        digest = hashlib.blake2b(file.read_bytes(), digest_size=4).hexdigest() if file.is_file() else "missing"
+        val = f"a part of the training data ({digest})"
+    images = last_start(folder).get("training_images")
+    if images is None:  # older versions counted no repeated images
+        first = next((row for row in rows if row["epoch"] > 0), rows[0])
+        images = round(first["seconds"] * first["images_per_second"])
+    return f"train {config.get('train')}", f"val {val}", classes_text(folder / "best.pt"), f"{images} training images"
+
+
+def classes_text(path: Path) -> str:
+    """Returns the classes of a checkpoint as text, without loading its weights."""
+    if not path.exists():
+        return "classes unknown: no best.pt"
+    try:
+        contents = checkpoint.read(path, on_disk=True)
+    except file_checks.CheckpointError as error:
+        raise RunError(first_line(error)) from error
+    classes = contents.get("classes") if isinstance(contents, dict) else None
+    if must := class_names(classes):
+        raise RunError(f"{path} is damaged: its classes must be {must}")
+    return f"{len(classes)} classes: {', '.join(classes)}"
+
+
+def read_runs(folders: Sequence[Path]) -> tuple[list[Run], dict[str, str]]:
+    """Returns the runs, highest mAP first, and the folders that hold none: folder -> reason."""
+    runs, refused = [], {}
+    for folder in folders:
+        try:
+            runs.append(read_run(folder))
+        except RunError as error:
+            refused[str(folder)] = str(error)
+    return sorted(runs, key=lambda run: -run.best.get("AP", -1)), refused
+
+
+def data_marks(runs: Sequence[Run]) -> dict[tuple[str, ...], str]:
+    """Returns a letter for each data set (data -> A, B, ...), in the order of the runs; {} if all runs have the same data."""
+    kinds = list(dict.fromkeys(run.data for run in runs))
+    return {data: mark_of(i) for i, data in enumerate(kinds)} if len(kinds) > 1 else {}
+
+
+def mark_of(index: int) -> str:
+    """Returns the letter of the data set with this index: A, B, ... Z, A2, B2, ..."""
+    return chr(ord("A") + index % 26) + (str(index // 26 + 1) if index >= 26 else "")
+
+
+def table(runs: Sequence[Run]) -> list[list[str]]:
+    """Returns the table: a header, then a row per run. The constants in which the runs differ are its last columns."""
+    names = dict.fromkeys(name for run in runs for name in run.config if name not in WHERE)
+    texts = {name: [show(run.config[name]) if name in run.config else "-" for run in runs] for name in names}
+    differ = [name for name in names if len(set(texts[name])) > 1]
+    marks = data_marks(runs)
+    columns = ["", "run", *["data"] * bool(marks), "best mAP", "epoch", "last mAP", "epochs", "minutes", "images"]
+    rows = [columns + differ]
+    for i, run in enumerate(runs):
+        best, last = run.best, run.evaluated[-1] if run.evaluated else {}
+        row = [str(i + 1), run.folder.name, *([marks[run.data]] if marks else [])]
+        row += [f"{best['AP']:.4f}", f"{best['epoch']:.0f}", f"{last['AP']:.4f}"] if best else ["-"] * 3
+        row += [f"{run.rows[-1]['epoch']:.0f} of {show(run.config.get('epochs'))}", f"{run.minutes[-1]:.1f}"]
+        rows.append([*row, f"{run.images:,}", *(texts[name][i] for name in differ)])
+    return rows
+
+
+def notes(runs: Sequence[Run]) -> list[str]:
+    """Returns the notes below the table: the meaning of its columns, and the data of each letter."""
+    lines = ["mAP50-95 on the validation data; minutes of training without evaluations; training images processed"]
+    if marks := data_marks(runs):
+        lines.append("runs on different data: compare the mAP only between runs with the same letter")
+        lines += [f"data {mark}: {'; '.join(data)}" for data, mark in marks.items()]
+    return lines if runs else ["no run to compare"]

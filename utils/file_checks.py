@@ -1,0 +1,320 @@
+"""Checks of files from elsewhere: weights before they are read, contents of checkpoints, metadata of ONNX files.
+
+PyTorch's reader with `weights_only=True` runs no code of a file. These checks do the rest: nothing in a file takes more memory
+than its own size, and every value that the program uses has the type and the range that this program writes.
+"""
+
+import math
+import mmap
+import re
+import zipfile
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from utils.text import _UNPRINTABLE, class_name_problem
+
+MAX_CLASSES = 10_000
+MAX_SIDE = 8192  # pixels of the network's input
+MAX_VALUES = 300_000  # numbers, texts and containers in a file
+MAX_DEPTH = 50  # of containers within containers
+RENAMED_CONSTANTS = {"plain_epochs": "no_aug_epochs"}  # name in older checkpoints -> name now
+_GROWS = b"\nbytearray\n"  # PyTorch's reader allows a file to call bytearray(n), which takes n bytes of memory
+_CONTROL = re.compile("[\x00-\x1f\x7f]")
+_PLAIN = (type(None), bool, int, float, str, bytes, list, tuple, dict, OrderedDict, Tensor, torch.nn.Parameter)
+_NUMBERS = (bool, int, float)
+_MISSING = object()
+
+Check = Callable[[Any], str]  # returns what the value must be, "" if it is that
+
+
+def check_file(path: Path, zipped: bool) -> None:
+    """Raises an error for a PyTorch file that is damaged, compressed or encrypted, or takes more memory than its size."""
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as contents:
+        if contents.find(_GROWS) >= 0:
+            raise ValueError("it asks for memory that it does not fill")
+    if not zipped:
+        return
+    with zipfile.ZipFile(path) as archive:  # PyTorch's own reader does not compare the checksums
+        records = archive.infolist()
+        if any(record.compress_type != zipfile.ZIP_STORED or record.flag_bits & 1 for record in records):
+            raise zipfile.BadZipFile("its records are compressed or encrypted, which PyTorch does not do")
+        if sum(record.file_size for record in records) > path.stat().st_size:
+            raise zipfile.BadZipFile("its records are larger than the file")
+        if len({record.filename for record in records}) < len(records):
+            raise zipfile.BadZipFile("two of its records have one name")
+        if archive.testzip() is not None:
+            raise zipfile.BadZipFile("checksums differ")
+
+
+def check_tensors(path: Path, contents: Any) -> None:
+    """Raises ValueError for unusual kinds of tensors (sparse, quantized, ...) and for those larger than the file."""
+    storages = {}
+    for where, value in walk(contents):
+        if isinstance(value, Tensor):
+            usual = value.layout is torch.strided and value.device.type == "cpu" and not value.is_quantized
+            if not usual or value.is_nested or type(value) not in _PLAIN:
+                raise ValueError(f"{where} is an unusual kind of tensor")
+            storage = value.untyped_storage()
+            if value.nelement() * value.element_size() > storage.nbytes():
+                raise ValueError(f"{where} {list(value.shape)} has more values than its storage")
+            storages[storage.data_ptr()] = storage.nbytes()
+    if sum(storages.values()) > path.stat().st_size:
+        raise ValueError("its tensors are larger than the file")
+
+
+def walk(contents: Any) -> Iterator[tuple[str, Any]]:
+    """Yields (place, value) of everything in nested containers. Raises ValueError for too many values or levels, or cycles."""
+    waiting, count = [("", contents, 0)], 0
+    while waiting:
+        where, value, depth = waiting.pop()
+        count += 1
+        if count > MAX_VALUES or depth > MAX_DEPTH:
+            raise ValueError(f"{where[:80]} is nested too deeply, or there are too many values")
+        yield where[1:], value
+        if isinstance(value, Mapping | list | tuple | set):
+            items = value.items() if isinstance(value, Mapping) else enumerate(value)
+            waiting += [(f"{where}.{str(key)[:80]}", item, depth + 1) for key, item in items][::-1]
+
+
+def validated(contents: dict[str, Any], path: str | Path, kind: str, purpose: str | None = None) -> dict[str, Any]:
+    """Returns the contents of a file unchanged. Raises CheckpointError that lists every missing and every wrong value.
+
+    `kind`: "checkpoint" or "onnx". `purpose`: None or a key of REQUIRED."""
+    required, problems = REQUIRED.get(purpose, ()), []
+    for where, value in walk(contents):
+        keys_fit = not isinstance(value, dict) or all(type(key) in (str, int) for key in value)
+        if type(value) not in _PLAIN or not keys_fit:
+            problems.append(f"{where} is a {type(value).__name__}, which no such file holds")
+    for place, check in SCHEMAS[kind].items():
+        value = contents
+        for part in place.split("."):
+            value = value.get(part, _MISSING) if isinstance(value, dict) else _MISSING
+        if value is _MISSING:
+            problems += [f"{place} is missing"] if place in required else []
+        elif must := check(value):
+            problems.append(must if must.startswith("class name") else f"{place} is {_brief(value)}, it must be {must}")
+    if problems:
+        more = f"; and {len(problems) - 10} more" if len(problems) > 10 else ""
+        fix = "it is damaged or not from this program: use another copy"
+        raise CheckpointError(f"{path}: {'; '.join(problems[:10])}{more}. {fix}")
+    return contents
+
+
+def updated(contents: dict[str, Any], path: str | Path) -> dict[str, Any]:
+    """Returns the contents of a checkpoint with the constants of older versions under their new names. Raises CheckpointError."""
+    if any(name.startswith("selector.") for name in contents["model"]):
+        raise CheckpointError(
+            f"{path} was trained with nms_free=true, which is no longer supported (docs/decisions.md explains why): train "
+            f"the model again, or use the version of the program that wrote the file"
+        )
+    for constants in (contents.get("config") or {}, (contents.get("resume") or {}).get("constants") or {}):
+        for name in RENAMED_CONSTANTS.keys() & constants:
+            constants[RENAMED_CONSTANTS[name]] = constants.pop(name)
+        if "skip_bad_images" in constants:
+            constants["bad_images"] = "skip" if constants.pop("skip_bad_images") else "error"
+        if "training data" in constants:  # 9 pictures, 21 boxes, 0123456789ab
+            constants["training data"] = re.sub(r"^(\d+) pictures", r"\1 images", str(constants["training data"]))
+    return contents
+
+
+@contextmanager
+def fitting(path: str | Path) -> Iterator[None]:
+    """Turns the errors of weights and states that do not fit their model into a CheckpointError that names the file."""
+    try:
+        yield
+    except CheckpointError as error:
+        raise error if str(path) in str(error) else CheckpointError(f"{path}: {error}") from error
+    except torch.cuda.OutOfMemoryError:
+        raise
+    except (RuntimeError, LookupError, TypeError, AttributeError, ValueError) as error:
+        why = _UNPRINTABLE.sub("?", " ".join(str(error).split())[:300])
+        raise CheckpointError(f"{path} does not fit its model ({why}): it is damaged, use another copy") from error
+
+
+def _brief(value: Any) -> str:
+    """Returns a value as text of one line and at most 60 characters."""
+    if isinstance(value, Tensor | dict | list | tuple) and not (isinstance(value, list | tuple) and len(value) < 5):
+        return f"a {type(value).__name__}"
+    text = ascii(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def number(least: float, most: float) -> Check:
+    """Returns a check for finite numbers between two limits, both included."""
+    must = f"a number from {least:g} to {most:g}"
+    return lambda value: "" if type(value) in (int, float) and least <= value <= most else must
+
+
+def whole(least: int = 0, most: float = math.inf) -> Check:
+    """Returns a check for whole numbers between two limits, both included."""
+    must = f"a whole number of at least {least}" + (f" and at most {most}" if most < math.inf else "")
+    return lambda value: "" if type(value) is int and least <= value <= most else must
+
+
+def one_of(*values: Any) -> Check:
+    """Returns a check for one of the values, of exactly its type."""
+    must = " or ".join(map(repr, values))
+    return lambda value: "" if any(type(value) is type(one) and value == one for one in values) else must
+
+
+def text_or_none(value: Any) -> str:
+    """Checks for None, or text without control characters, as in `config.check`. File names may be other than UTF-8."""
+    fits = value is None or (type(value) is str and not _CONTROL.search(value))
+    return "" if fits else "text without control characters"
+
+
+def class_names(value: Any) -> str:
+    """Checks for a list of class names that can be drawn."""
+    names = type(value) in (list, tuple) and all(isinstance(one, str) for one in value)
+    if not names or not 1 <= len(value) <= MAX_CLASSES:
+        return f"a list of 1 to {MAX_CLASSES} class names"
+    return next(filter(None, map(class_name_problem, value)), "")
+
+
+def input_size(value: Any) -> str:
+    """Checks for a height and a width of the network's input."""
+    side = whole(32, MAX_SIDE)
+    fits = type(value) in (list, tuple) and len(value) == 2 and not any(side(one) or one % 32 for one in value)
+    return "" if fits else f"height and width, multiples of 32 up to {MAX_SIDE}"
+
+
+def state_dict(value: Any) -> str:
+    """Checks for a dict of names and tensors without complex numbers."""
+    fits = isinstance(value, dict) and all(
+        type(name) is str and isinstance(one, Tensor) and not one.is_complex() for name, one in value.items()
+    )
+    return "" if fits else "a dict of tensors"
+
+
+def constants_dict(value: Any) -> str:
+    """Checks for a dict of constants: names, and plain values that can be printed."""
+    if not isinstance(value, dict) or not all(type(name) is str for name in value):
+        return "a dict of constants"
+    wrong = [name for name, one in value.items() if _check_constant(name) or _check_constant(one)]
+    return f"constants; {wrong[0][:40]!r} has no plain value" if wrong else ""
+
+
+def _check_constant(value: Any) -> str:
+    """Checks for text, a number, a truth value or None, or a list of these."""
+    if type(value) in (list, tuple):
+        return next(filter(None, (text_or_none(one) for one in value if type(one) not in _NUMBERS)), "")
+    return "" if type(value) in _NUMBERS else text_or_none(value)
+
+
+def list_of(check: Check, count: int) -> Check:
+    """Returns a check for a list of `count` values that fit `check`."""
+    must = f"a list of {count} values"
+    return lambda value: (
+        next(filter(None, map(check, value)), "") if type(value) in (list, tuple) and len(value) == count else must
+    )
+
+
+def value_range(value: Any) -> str:
+    """Checks for None, or the range of values of 16-bit images; see utils/value_range.py."""
+    pair = type(value) in (list, tuple) and len(value) == 2 and not any(map(whole(0, 65535), value))
+    fits = value is None or (pair and value[0] < value[1])
+    return "" if fits else "null or two whole numbers from 0 to 65535, the smaller one first"
+
+
+def thresholds(value: Any) -> str:
+    """Checks for a dict of class names and confidence thresholds."""
+    fits = isinstance(value, dict) and all(type(k) is str and not number(0, 1)(v) for k, v in value.items())
+    return "" if fits else "a dict of class names and numbers from 0 to 1"
+
+
+def log_rows(value: Any) -> str:
+    """Checks for the log of a run: one dict of numbers per epoch, in order. The first epoch is 1, or 0: the initial weights."""
+    listed = type(value) in (list, tuple)
+    first = 0 if listed and value and isinstance(value[0], dict) and value[0].get("epoch") == 0 else 1
+    fits = listed and all(
+        isinstance(row, dict)
+        and row.get("epoch") == epoch
+        and all(type(one) in (int, float, type(None), str, bool) for one in row.values())
+        and not number(-1, 1)(row.get("AP", 0))
+        for epoch, row in enumerate(value, first)
+    )
+    return "" if fits else "the rows of all epochs"
+
+
+def a_dict(value: Any) -> str:
+    """Checks for a dict with any values."""
+    return "" if isinstance(value, dict) else "a dict"
+
+
+def text(value: Any) -> str:
+    """Checks for text without control characters."""
+    return text_or_none(value) if isinstance(value, str) else "text"
+
+
+_NAMES = dict.fromkeys(("train", "val", "classes", "merge", "image_root", "bad_boxes", "bad_images"), text_or_none)
+_CHOSEN = "no_aug_epochs warmup_epochs weight_decay learning_rate min_learning_rate rate_power max_images clip".split()
+_CHECKPOINT = {
+    "format": whole(),
+    "config": constants_dict,
+    **{f"config.{name}": check for name, check in _NAMES.items()},
+    "config.model": text,
+    "config.image_size": input_size,
+    "classes": class_names,
+    "epoch": whole(),
+    "step": whole(),
+    "metrics": a_dict,
+    "metrics.confidence": number(-1, 1),
+    "thresholds": thresholds,
+    "value_range": value_range,
+    "model": state_dict,
+    "resume": a_dict,
+    "resume.model": state_dict,
+    **dict.fromkeys(("resume.updater", "resume.meter"), a_dict),
+    "resume.meter.batches": whole(),
+    "resume.meter.seconds": number(0, math.inf),
+    "resume.meter.sums": a_dict,
+    "resume.state": a_dict,
+    "resume.state.rows": log_rows,
+    "resume.state.thresholds": thresholds,
+    "resume.classes": class_names,
+    "resume.value_range": value_range,
+    "resume.constants": constants_dict,
+    "resume.freeze_epochs": whole(),
+    "resume.weights": text_or_none,
+    **{f"resume.{name}": number(0, math.inf) for name in _CHOSEN},
+    "resume.batch_sizes": list_of(whole(0, 10**6), 2),
+}
+_ONNX = {
+    "model": text,
+    "classes": class_names,
+    "image_size": input_size,
+    "dynamic_size": one_of(True, False),
+    "letterbox": one_of("corner", "center", "centre"),  # "centre": older files
+    "outputs": one_of("raw", "detections"),
+    "confidence": number(0, 1),
+    "thresholds": thresholds,
+    "nms_iou": number(0, 1),
+    "max_detections": whole(1, 10**6),
+    "padding": whole(0, 255),
+    "clip": one_of(True, False),
+    "value_range": value_range,
+}
+SCHEMAS = {"checkpoint": _CHECKPOINT, "onnx": _ONNX}
+_FOR_RESUMING = ("model", "updater", "meter.batches", "state.rows", "constants", "freeze_epochs", "batch_sizes")
+REQUIRED = {
+    "prediction": ("config.model", "config.image_size", "classes"),
+    "resuming": tuple(f"resume.{name}" for name in _FOR_RESUMING),
+}
+
+
+class CheckpointError(ValueError):
+    """A file cannot be written or used. The message names the file and the fix."""
+
+
+def refuse_non_finite(path: Any, value: Any) -> None:
+    """Raises CheckpointError if a floating-point tensor within `value` holds NaN or infinity."""
+    tensors = [(name, x) for name, x in walk(value) if isinstance(x, Tensor) and x.is_floating_point()]
+    if bad := [name for name, x in tensors if not x.isfinite().all()]:
+        what = f"{len(bad)} tensors are not finite (first: {bad[0]})"
+        raise CheckpointError(f"{path}: {what}; neither used nor saved: use another copy")

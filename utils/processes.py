@@ -1,0 +1,254 @@
+"""The processes of a run: how they start and what they exchange. One process needs no setup."""
+
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from utils.files import atomic_write
+from utils.signals import StopSignal, end_at_once
+
+CHUNK = 64 * 2**20  # bytes per broadcast of a file
+
+T = TypeVar("T")
+
+
+class RemoteError(RuntimeError):
+    """Another rank failed and reports the cause. This one only ends."""
+
+
+class Interrupted(Exception):
+    """The program was asked to stop. All ranks raise it together, between two steps or at the end of an evaluation."""
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process (rank) and what it exchanges with the others. Methods are collectives: all ranks call them in one order."""
+
+    rank: int = 0
+    world_size: int = 1
+    device: torch.device = torch.device("cpu")
+    node_ranks: tuple[int, ...] = (0,)  # the ranks on this node
+    node_group: dist.ProcessGroup | None = None  # their process group
+    all_gpus: bool = False  # one process uses all GPUs through nn.DataParallel
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this is rank 0, which prints and writes."""
+        return self.rank == 0
+
+    @property
+    def is_node_main(self) -> bool:
+        """Whether this is the first rank of its node, which reads the data and keeps checkpoints."""
+        return self.rank == self.node_ranks[0]
+
+    def sum(self, x: Tensor) -> Tensor:
+        """The sum of a tensor over all ranks; `x` itself if there is one rank."""
+        if self.world_size > 1:
+            x = x.clone()
+            dist.all_reduce(x)
+        return x
+
+    def normalizer(self, count: Tensor) -> Tensor:
+        """Global normalizer for one rank: all-reduced count, clamped to 1, divided by the world size."""
+        return self.sum(count.detach()).clamp(min=1) / self.world_size
+
+    def any(self, *flags: bool) -> list[bool]:
+        """For each flag, whether it is set on any rank. One small all-reduce, cheap enough for every step that logs."""
+        return [count > 0 for count in self.sum(torch.tensor(flags, dtype=torch.int32)).tolist()]
+
+    def gather(self, value: T) -> list[T]:
+        """The plain values of all ranks, in the order of the ranks."""
+        if self.world_size == 1:
+            return [value]
+        values: list = [None] * self.world_size
+        dist.all_gather_object(values, value)
+        return values
+
+    def gather_on_main(self, value: T) -> list[T]:
+        """The plain values of all ranks, in the order of the ranks, on rank 0; an empty list on the others."""
+        if self.world_size == 1:
+            return [value]
+        values: list | None = [None] * self.world_size if self.is_main else None
+        dist.gather_object(value, values, 0)
+        return values or []
+
+    def on_main(self, work: Callable[[], T]) -> T:
+        """Runs `work` on rank 0 and returns its result on all ranks. If it fails, the others raise RemoteError."""
+        return self._broadcast_result(work, 0, None)
+
+    def once_per_node(self, work: Callable[[], T]) -> T:
+        """Runs `work` on the first rank of each node and returns its result on all ranks of the node. Errors: see `on_main`."""
+        return self._broadcast_result(work, self.node_ranks[0], self.node_group)
+
+    def _broadcast_result(self, work: Callable[[], T], source: int, group: dist.ProcessGroup | None) -> T:
+        result, error = None, None
+        if self.rank == source:
+            try:
+                result = work()
+            except (Exception, SystemExit) as raised:
+                error = raised
+        failed = self.gather(error is not None)
+        if error is not None:
+            raise error
+        if any(failed):
+            raise RemoteError(f"rank {failed.index(True)} failed")
+        if self.world_size > 1:
+            box = [result]
+            dist.broadcast_object_list(box, source, group)
+            (result,) = box
+        return result
+
+    def check_same(self, facts: Mapping[str, object]) -> None:
+        """Raises wrap.RankMismatchError, on all ranks, that names every fact whose value differs from that on rank 0."""
+        if self.world_size > 1:
+            check_same(self, facts)
+
+    @torch.no_grad()
+    def broadcast_model(self, model: nn.Module) -> None:
+        """Gives all ranks the weights and buffers of rank 0."""
+        if self.world_size > 1:
+            for tensor in model.state_dict().values():
+                dist.broadcast(tensor, 0)
+
+    def stop(self) -> None:
+        """Leaves the process group."""
+        if self.world_size > 1:
+            # Time for gloo's threads to drop the last tensors; torch < 2.8 could wait for them forever (pytorch#154976).
+            time.sleep(0.1)
+            dist.destroy_process_group()
+
+
+def start(device: str = "auto", timeout_minutes: float = 30) -> Ranks:
+    """Joins the processes that torchrun started (NCCL on GPUs, gloo on CPUs), or sets up a single process.
+
+    A rank that waits longer than `timeout_minutes` for the others gives up. `device`: see `choose_device`; "cuda:all"
+    makes a single process use all GPUs.
+    """
+    world_size, local_rank = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("LOCAL_RANK", 0))
+    all_gpus = device == "cuda:all"
+    if world_size > 1 and (device.startswith("cuda:") or device.isdecimal()):
+        raise SystemExit(f"device={device} is for one process without torchrun; under torchrun leave device=auto")
+    chosen = choose_device("cuda" if all_gpus else device, local_rank)
+    if world_size == 1:
+        if chosen.type == "cuda":
+            torch.cuda.set_device(chosen)  # CUDA graphs and pinned memory use the current GPU
+        return Ranks(device=chosen, all_gpus=all_gpus)
+
+    return join(chosen, timedelta(minutes=timeout_minutes))
+
+
+def choose_device(device: str | int = "auto", local_rank: int = 0) -> torch.device:
+    """The device with this name. `auto`: CUDA, then MPS, then CPU. A number is a GPU: 0 is cuda:0.
+
+    Ends the program with the fix if the device does not exist."""
+    device = f"cuda:{device}" if str(device).isdecimal() else str(device)
+    count = {"cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available()), "cpu": 1}
+    if device == "auto":
+        device = next(name for name in count if count[name])
+    name, colon, index = device.partition(":")
+    if name not in count or (colon and not (index.isascii() and index.isdecimal())):
+        raise SystemExit(
+            f"device={device} is not supported; use auto, cpu, mps, cuda or cuda:1; torchrun uses several GPUs"
+        )
+    if int(index or 0) >= count[name]:
+        found = f"torch {torch.__version__} finds {count[name]} {name} devices (the first is {name}:0)"
+        raise SystemExit(f"device={device}, but {found}; use device=auto, or install a torch built for your GPU")
+    return torch.device("cuda", local_rank % count["cuda"]) if device == "cuda" else torch.device(device)
+
+
+class RankMismatchError(ValueError):
+    """The ranks were started with different data, constants or code. The message names what differs."""
+
+
+def join(device: torch.device, timeout: timedelta) -> Ranks:
+    """Joins the processes that torchrun started: NCCL between GPUs, gloo between CPUs. `device`: that of this process."""
+    threading.Thread(target=_end_with_torchrun, daemon=True).start()
+    backend = "gloo"  # also for ranks that share a GPU, which NCCL refuses
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+        if torch.cuda.device_count() >= int(os.environ.get("LOCAL_WORLD_SIZE", 1)):
+            backend = "cpu:gloo,cuda:nccl"
+    store, rank, world_size = next(dist.rendezvous("env://", timeout=timeout))
+    store = dist.PrefixStore(_agree_on_prefix(store, rank, world_size, timeout), store)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=timeout)
+    ranks = Ranks(rank, world_size, device)
+    places = ranks.gather(os.environ.get("GROUP_RANK", socket.gethostname()))  # torchrun: one group rank per node
+    nodes = [tuple(r for r in range(world_size) if places[r] == place) for place in dict.fromkeys(places)]
+    group, _ = dist.new_subgroups_by_enumeration([list(node) for node in nodes], timeout=timeout)
+    return replace(ranks, node_ranks=next(node for node in nodes if rank in node), node_group=group)
+
+
+def _end_with_torchrun() -> None:
+    """Ends this process soon after its torchrun was killed: it would wait for a dead rendezvous, or for other ranks."""
+    while not StopSignal.orphaned():
+        time.sleep(1)
+    end_at_once("torchrun has ended without its processes", 1)
+
+
+def _agree_on_prefix(store: dist.Store, rank: int, world_size: int, timeout: timedelta) -> str:
+    """A prefix for the keys of this start in the store, which all ranks share and no earlier start used.
+
+    torchrun gives the same store to every restart (pytorch#135712), with the addresses of processes that are dead. Every
+    rank asks rank 0 with a random token of its own, so that it cannot mistake an answer to a dead rank for its own.
+    """
+    token, end, missing = secrets.token_hex(8), time.monotonic() + timeout.total_seconds(), set(range(1, world_size))
+    if rank:
+        store.set(f"ask/{rank}", token)
+        prefix = store.get(f"answer/{token}").decode()
+        store.set(f"{prefix}/{rank}", "received")
+        return prefix
+    while missing:
+        for other in sorted(missing):
+            if store.check([f"ask/{other}"]):  # perhaps the token of a dead rank: answer every one
+                store.set(f"answer/{store.get(f'ask/{other}').decode()}", token)
+            if store.check([f"{token}/{other}"]):
+                missing.discard(other)
+        if time.monotonic() > end:
+            raise TimeoutError(f"ranks {sorted(missing)} did not start within timeout_minutes=")
+        time.sleep(0.01)
+    return token
+
+
+def copy_files(ranks: Ranks, folder: Path, names: Sequence[str], source: int, missing: bool) -> None:
+    """Copies files of rank `source` to the ranks where they are `missing`, each completely or not at all, in their order."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in ranks.gather([name for name in names if (folder / name).exists()])[source]:
+        broadcast_file(ranks, folder / name, source, missing)
+    ranks.gather(None)  # all files are written before any process reads them
+
+
+def broadcast_file(ranks: Ranks, path: str | os.PathLike, source: int, wanted: bool) -> None:
+    """Copies a file of rank `source` to `path` on the ranks where `wanted` is true, completely or not at all."""
+    size = ranks.gather(os.path.getsize(path) if ranks.rank == source else 0)[source]
+    data = torch.from_file(str(path), size=size, dtype=torch.uint8) if ranks.rank == source else None
+    with atomic_write(path) if wanted else open(os.devnull, "wb") as file:
+        for start in range(0, size, CHUNK):
+            length = min(CHUNK, size - start)
+            chunk = torch.empty(length, dtype=torch.uint8) if data is None else data[start : start + length]
+            dist.broadcast(chunk, source)
+            file.write(chunk.numpy())
+
+
+def check_same(ranks: Ranks, facts: Mapping[str, object]) -> None:
+    """Raises RankMismatchError, on all ranks, that names every fact whose value differs from that on rank 0."""
+    (host, first), *others = ranks.gather((socket.gethostname(), dict(facts)))
+    lines = [
+        f"{name}: {other.get(name)} on rank {rank} ({other_host}), {first.get(name)} on rank 0 ({host})"
+        for rank, (other_host, other) in enumerate(others, 1)
+        for name in first | other
+        if other.get(name) != first.get(name)
+    ]
+    if lines:
+        advice = "the processes were started differently; use the same code, constants and data everywhere"
+        raise RankMismatchError("\n  ".join([advice, *lines]))

@@ -1,0 +1,64 @@
+"""Stopping on request: signals let the step end and the run be saved."""
+
+import os
+import signal
+import threading
+from contextlib import suppress
+
+PATIENCE = 15.0  # seconds from a signal to the start of the save; batch systems and torchrun kill soon after that
+# of train.py, noted before torch is imported
+_process, _parent = map(int, os.environ.get("THAW_PROCESS", "0 0").split())
+PARENT = _parent if _process == os.getpid() else os.getppid()
+
+
+class StopSignal:
+    """Context manager in which SIGINT, SIGTERM and SIGHUP only set `received`, so that the step ends and the run is saved.
+
+    SIGHUP (a closed terminal) stays ignored where it is, under nohup. A second signal ends the program at once, except under
+    torchrun, which repeats a Ctrl-C of the terminal. After a signal, a thread ends the program with status 1 as soon as
+    `patience` seconds pass without a save. A save sets `saving`, and may take as long as it needs.
+    """
+
+    def __init__(self, patience: float = PATIENCE):
+        self.received = self.saving = False
+        self._patience = patience
+        self._handlers: dict = {}
+        self._ended = threading.Event()
+
+    def __enter__(self) -> "StopSignal":
+        if threading.current_thread() is threading.main_thread():  # Python allows signal handlers only there
+            numbers = {signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}
+            wanted = [n for n in numbers if n.name != "SIGHUP" or signal.getsignal(n) != signal.SIG_IGN]
+            self._handlers = {n: signal.signal(n, self._handle) for n in wanted}
+        return self
+
+    def __exit__(self, *_) -> None:
+        self._ended.set()
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+
+    @staticmethod
+    def orphaned() -> bool:
+        """Whether torchrun was killed and left this process behind, which must not write next to a restarted run."""
+        return "TORCHELASTIC_RUN_ID" in os.environ and os.getppid() != PARENT
+
+    def _handle(self, number: int, _) -> None:
+        if not self.received:
+            self.received = True
+            threading.Thread(target=self._give_up, daemon=True).start()
+        elif "TORCHELASTIC_RUN_ID" not in os.environ:
+            end_at_once("stopped at once", 128 + number)
+
+    def _give_up(self, tick: float = 0.1) -> None:
+        waited = 0.0
+        while waited < self._patience and not self._ended.wait(tick):
+            waited = 0.0 if self.saving else waited + tick
+        if not self._ended.is_set():
+            end_at_once("stopped: the step did not end in time", 1)
+
+
+def end_at_once(why: str, status: int) -> None:
+    """Ends the process without waiting for anything."""
+    with suppress(OSError):  # standard error may be closed
+        os.write(2, f"\n{why}; what was saved before remains\n".encode())
+    os._exit(status)

@@ -1,0 +1,58 @@
+"""Text for messages: short, printable, and names of classes that can be drawn and written."""
+
+import re
+from collections.abc import Iterable
+
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+
+MAX_NAME = 200  # characters of a class name; longer ones are a slip in a data file
+MAX_WORD = 200  # characters of a word of the command line that a message repeats
+MAX_LINE = 1000  # characters of a line of a message
+_NAME_ENDS = re.compile("^[\\s\ufeff]+|[\\s\ufeff]+$")
+
+
+def brief(text: str) -> str:
+    """Returns text for a message, in one line of at most `MAX_WORD` characters: its beginning and its end."""
+    text = printable(text.replace("\n", "\\n"))
+    cut = MAX_WORD // 2 - 3
+    return text if len(text) <= MAX_WORD else f"{text[:cut]} ... {text[-cut:]}"
+
+
+def printable(text: str) -> str:
+    """Returns text that any terminal can show: control characters and lone surrogates become escapes, long lines are cut."""
+    cut = MAX_LINE // 2
+    text = "\n".join(s if len(s) <= MAX_LINE else f"{s[:cut]} ... {s[-cut:]}" for s in text.split("\n"))
+    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
+
+
+def check_class_names(names: Iterable[object], where: str, error: type[ValueError] = ValueError) -> None:
+    """Raises an error for a class name with a problem; the message starts with `where`."""
+    for name in names:
+        if problem := class_name_problem(name):
+            raise error(f"{where}: {problem}")
+
+
+def clean_name(name: str) -> str:
+    """Returns a class name without blanks and byte order marks at its ends. Joined files have such marks inside."""
+    return _NAME_ENDS.sub("", name) if "\ufeff" in name else name.strip()
+
+
+def class_name_problem(name: object) -> str:
+    """Returns why a class name cannot be drawn or written to a file, "" for a good one.
+
+    A name is text of at most MAX_NAME characters, not blank, without control characters and lone surrogates (which a JSON
+    file can hold as "\\ud800", and which end the process in OpenCV)."""
+    if not isinstance(name, str):
+        return f"class name {name!r} is not text: put it in quotes"
+    if not clean_name(name):
+        return f"class name {name!r} is blank: give the class a name"
+    if len(name) > MAX_NAME:
+        return f"class name {name[:40]!r} ... has {len(name)} characters: use at most {MAX_NAME}"
+    if any(ord(c) < 32 or 127 <= ord(c) < 160 or 0xD800 <= ord(c) < 0xE000 for c in name):
+        return f"class name {name!r} has a control character or half of a surrogate pair: rename the class in the data"
+    return ""
+
+
+def first_line(error: Exception) -> str:
+    """Returns the first line of an error of a library, at most 300 characters that can be printed."""
+    return _UNPRINTABLE.sub("?", str(error).partition("\n")[0][:300])
