@@ -183,5 +183,78 @@ def test_width_and_height_that_are_always_those_of_the_image_are_refused(tmp_pat
     head = "image,width,height,class,x,y,wide,tall\n"
     with pytest.raises(DataError, match="x.csv.*image_width"):
         read(str(text(tmp_path / "x.csv", head + "a.png,40,20,cat,2,3,10,12\nb.png,40,20,cat,0,0,10,12\n")), "train")
-    for lines in ("a.png,40,20,cat,0,0,1,1\n", "a.png,40,20,cat,2,3,1,1\nb.png,39,20,cat,0,0,10,12\n"):
+    for lines in ("a.png,40,20,cat,0,0,1,x\n", "a.png,40,20,cat,2,3,1,1\nb.png,39,20,cat,0,0,10,12\n"):
         assert len(read(str(text(tmp_path / "x.csv", head + lines)), "train").boxes)
+    with pytest.raises(DataError, match="x.csv.*image_width"):
+        read(str(text(tmp_path / "x.csv", head + "a.png,40,20,cat,0,0,10,12\nb.png,40,20,cat,0,0,9,9\n")), "train")
+
+
+@pytest.mark.parametrize("extra", ["image_id,frame", "id,score", "image_width,image_height", "occluded,comment"])
+def test_boxes_that_cover_their_images_are_read_if_no_other_columns_can_be_their_size(
+    tmp_path: Path, extra: str
+) -> None:
+    paint(tmp_path / "a.png")
+    values = "7,late" if "comment" in extra else "40,20"
+    for name, lines in {
+        "classes.csv": f"filename,width,height,class,x,y,{extra}\na.png,40,20,cat,0,0,{values}\n",
+        "one.csv": f"filename,width,height,x,y,{extra}\na.png,40,20,0,0,{values}\n",
+    }.items():
+        assert read(str(text(tmp_path / name, lines)), "train").boxes.tolist() == [[0, 0, 40, 20]]
+
+
+# ---- centers, and headers that are not known
+
+CENTERS = (
+    "x_center,y_center,bbox_width,bbox_height",
+    "center_x,center_y,width,height",
+    "XCenter,YCenter,Width,Height",
+    "xc,yc,w,h",
+    "cx,cy,bw,bh",
+    "bbox_x_center,bbox_y_center,bbox_w,bbox_h",
+)
+
+
+@pytest.mark.parametrize("names", CENTERS)
+@pytest.mark.parametrize("scale", [1, 20])
+def test_centers_and_sizes_become_corners(tmp_path: Path, names: str, scale: int) -> None:
+    """The header line was an image, and its boxes were the problem."""
+    paint(tmp_path / "a.png", 20, 20)
+    rows = [f"a.png,cat,{','.join(f'{value / scale:g}' for value in row)}\n" for row in ((6, 8, 4, 2), (10, 9, 6, 12))]
+    found = read(str(text(tmp_path / "x.csv", f"image,class,{names}\n{''.join(rows)}")), "train")
+    assert [Path(name).name for name in found.names] == ["a.png"]
+    assert found.boxes.round(9).tolist() == [[4, 7, 8, 9], [7, 3, 13, 15]]
+
+
+def test_the_size_of_the_image_is_not_that_of_a_box_around_a_center(tmp_path: Path) -> None:
+    paint(tmp_path / "a.png")
+    head = "image,width,height,class,x_center,y_center"
+    with pytest.raises(DataError, match="x.csv:1: .*obj_w"):
+        read(str(text(tmp_path / "x.csv", f"{head},obj_w,obj_h\na.png,40,20,cat,9,9,2,2\n")), "train")
+    with pytest.raises(DataError, match="x.csv.*image_width"):
+        read(str(text(tmp_path / "x.csv", f"{head},wide,tall\na.png,40,20,cat,9,9,2,2\n")), "train")
+    found = read(str(text(tmp_path / "x.csv", f"{head},box_w,box_h\na.png,40,20,cat,9,9,2,2\n")), "train")
+    assert found.boxes.tolist() == [[8, 8, 10, 10]]
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "photo_of,species,mid_x,mid_y,extent_x,extent_y",
+        "picture,a,b,c,d,kind",
+        "image,col0,row0,col1,row1,label",
+        "image_id,sx,sy,kind,px0,py0,px1,py1",
+    ],
+)
+def test_a_header_that_is_not_known_is_named_and_no_image(tmp_path: Path, head: str) -> None:
+    path = text(tmp_path / "x.csv", f"{head}\na.png,{','.join('123456789'[: head.count(',')])}\n")
+    with pytest.raises(DataError, match="x.csv:1: ") as caught:
+        read(str(path), "train")
+    assert head in str(caught.value) and "x_center" in str(caught.value) and "problems" not in str(caught.value)
+
+
+def test_a_first_line_that_is_no_header_is_an_image_of_any_name(tmp_path: Path) -> None:
+    for first, expected in (("one,1,2,3,4,cat", [[1, 2, 3, 4]]), ("one,,,,,", [])):
+        found = read(str(text(tmp_path / "x.csv", f"{first}\ntwo,5,6,7,8,cat\n")), "train")
+        assert [row[1] for row in boxes(found)] == [expected, [[5, 6, 7, 8]]]
+    with pytest.raises(DataError, match="x.csv:1: 'l,2,3,4'"):
+        read(str(text(tmp_path / "x.csv", "a.png,l,2,3,4,cat\n")), "train")

@@ -183,6 +183,21 @@ def test_a_damaged_label_file_of_another_format_is_named(tmp_path: Path) -> None
     assert "boxes.csv" in note and "kitti/0.txt" in note
 
 
+@pytest.mark.parametrize("head", ["photo_of,sx,sy,px,py,kind", "image,x1,y1,y2,extent,class", "a,b,c,d,e,f"])
+def test_a_table_whose_header_is_not_known_is_named_or_an_error(tmp_path: Path, head: str) -> None:
+    yolo(tmp_path, 2)
+    table = text(tmp_path / "boxes.csv", f"{head}\n0.png,1,2,9,8,cat\n")
+    (note,) = read(str(tmp_path), "train").notes
+    assert "boxes.csv" in note
+    for label in (*tmp_path.glob("labels/*.txt"), tmp_path / "classes.txt"):
+        label.unlink()
+    text(tmp_path / "more.csv", TABLE + "1.png,1,2,9,8,cat\n")
+    with pytest.raises(DataError, match="boxes.csv"):
+        read(str(tmp_path), "all")
+    table.write_text("epoch,loss,map,a,b,c\n1,.2,.3,4,5,6\n", encoding="utf-8")
+    assert len(read(str(tmp_path), "all").boxes) == 1
+
+
 @pytest.mark.parametrize("kind", ["annotation files", "lists", "coco"])
 def test_images_in_no_list_are_named(tmp_path: Path, kind: str) -> None:
     text(tmp_path / "classes.txt", "cat\n")

@@ -4,11 +4,11 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from datasets.errors import DataError
+from datasets.errors import DataError, one_line
 from datasets.formats.named_boxes import Corners, points_box
 from utils.images import IMAGE_SUFFIXES
 
-CORNERS, EXTENT = ("x1", "y1", "x2", "y2"), ("x1", "y1", "w", "h")
+CORNERS, EXTENT, CENTER = ("x1", "y1", "x2", "y2"), ("x1", "y1", "w", "h"), ("xc", "yc", "w", "h")
 SIZES = (  # names of the columns with the size of a box; width and height may also be the size of the image
     ("bboxwidth", "bboxheight"),
     ("bboxw", "bboxh"),
@@ -37,6 +37,8 @@ NAMES = {  # of the columns in headers, without case, blanks and "_"
     "y1": ("y1", "ymin", "top", "bboxymin", "annbboxymin", "upperleftcornery", "roi.y1", "y", "bboxy"),
     "x2": ("x2", "xmax", "right", "bboxxmax", "annbboxxmax", "lowerrightcornerx", "roi.x2"),
     "y2": ("y2", "ymax", "bottom", "bboxymax", "annbboxymax", "lowerrightcornery", "roi.y2"),
+    "xc": ("xcenter", "centerx", "xcentre", "centrex", "xc", "cx", "bboxxcenter", "bboxcenterx"),
+    "yc": ("ycenter", "centery", "ycentre", "centrey", "yc", "cy", "bboxycenter", "bboxcentery"),
     "width": ("imagewidth", "imgwidth", "imagew", "imgw", "width"),
     "height": ("imageheight", "imgheight", "imageh", "imgh", "height"),
     "bbox": ("bbox", "boundingbox", "geometry"),  # one field such as "[10, 20, 30, 40]"
@@ -48,8 +50,12 @@ ORDERS = {  # of the columns of a table without a header: (number of columns, po
     (8, 5): ("class", *EXTENT, "image", "width", "height"),  # Make Sense
 }
 SKU = ("image", *CORNERS, "class", "width", "height")  # SKU-110K, also 8 columns
+NOT_SIZES = ("id", "score", "confidence", "area", "difficult", "occluded", "truncated", "crowd")  # of a box
 OF_IMAGE = ("image", "img", "orig", "frame", "photo")  # beginnings of names of columns about the image
-FORMS = "filename,width,height,class,xmin,ymin,xmax,ymax or path,x1,y1,x2,y2,class"
+FORMS = (
+    "filename,width,height,class,xmin,ymin,xmax,ymax or path,x1,y1,x2,y2,class; "
+    "x,y,w,h or x_center,y_center,w,h may stand for the corners"
+)
 RENAME = "name the columns with the size of the image image_width and image_height, and those of the boxes w and h"
 ONE_CLASS = "object"  # of a table without a column for the class
 CROWD, NO_CROWD = ("1", "1.0", "true"), ("0", "0.0", "false", "", "-1")  # -1: not known (Open Images)
@@ -59,10 +65,11 @@ class Columns(NamedTuple):
     """The positions of the fields in a row, and the fields that hold its box."""
 
     at: dict[str, int]  # name -> position
-    box: tuple[str, ...]  # names of the fields with the box: CORNERS, EXTENT or ("bbox",)
+    box: tuple[str, ...]  # names of the fields with the box: CORNERS, EXTENT, CENTER or ("bbox",)
     is_header: bool = False  # the first row is no data
     note: str = ""  # what a user should check
     maybe_image_size: bool = False  # the size of the box is in the columns width and height
+    others: tuple[int, ...] = ()  # positions of columns that are not read, but may have the size of the box
 
     def fields(self, row: Sequence[str]) -> dict[str, str]:
         """Returns {name: text} of a row. Raises IndexError if it is too short."""
@@ -74,12 +81,14 @@ class Columns(NamedTuple):
         try:
             values = [float(word) for word in (_numbers(words[0]) if len(words) == 1 else words)]
         except ValueError as error:
-            what = "x1,y1,x2,y2" if self.box == CORNERS else "x,y,width,height"
+            what = {CORNERS: "x1,y1,x2,y2", CENTER: "x_center,y_center,width,height"}.get(self.box, "x,y,width,height")
             raise ValueError(f"{','.join(words)!r} is not a box: write {what} as numbers") from error
         if self.box == CORNERS:
             return tuple(values)
         if len(values) == 4:
             x, y, width, height = values
+            if self.box == CENTER:
+                return x - width / 2, y - height / 2, x + width / 2, y + height / 2
             return x, y, x + width, y + height
         if len(values) < 6 or len(values) % 2:
             raise ValueError(f"{words[0][:60]!r} is not a box: write [x, y, width, height], or the points of a polygon")
@@ -106,28 +115,39 @@ def columns_of(place: str, row: Sequence[str]) -> Columns:
     at = {name: index for name, index in at.items() if index >= 0}
     size = next((pair for pair in SIZES if set(pair) <= set(words)), ())
     at |= {name: words.index(word) for name, word in zip("wh", size, strict=False)}
-    found = len({"image", "class", "bbox", *CORNERS} & at.keys())
+    found = len({"image", "class", "bbox", *CORNERS, "xc", "yc"} & at.keys())
     if found >= 3 or {"image", "bbox"} <= at.keys():
         return _of_header(place, row, words, at)
     _refuse(place, words)
     images = [index for index, word in enumerate(words) if word.endswith(IMAGE_SUFFIXES)]
     order = ORDERS.get((len(row), images[0] if images else 0), ())
-    if len(row) == 8 and order[:1] == ("image",) and _is_number(row[3]) and not _is_number(row[5]):
+    if len(row) == 8 and order[:1] == ("image",) and is_number(row[3]) and not is_number(row[5]):
         order = SKU  # its class is no number
-    if not order:
-        raise DataError(f"{place}: {len(row)} columns without a known header: write {FORMS}")
-    return Columns({name: index for index, name in enumerate(order)}, CORNERS if "x2" in order else EXTENT)
+    at, box = {name: index for index, name in enumerate(order)}, CORNERS if "x2" in order else EXTENT
+    if not order or _is_text(row, at, box):
+        shown = one_line(f" ({','.join(row)[:200]})") if row else ""
+        raise DataError(f"{place}: {len(row)} columns without a known header{shown}: write {FORMS}")
+    return Columns(at, box)
+
+
+def _is_text(row: Sequence[str], at: Mapping[str, int], box: Sequence[str]) -> bool:
+    """Returns whether a row has neither an image nor a number where they should be, but text: it is a header."""
+    words = [row[at[name]].strip() for name in box]
+    is_image = row[at["image"]].strip().lower().endswith(IMAGE_SUFFIXES)
+    return any(words) and not is_image and not any(map(is_number, words))
 
 
 def _of_header(place: str, row: Sequence[str], words: Sequence[str], at: dict[str, int]) -> Columns:
-    boxes = (box for box in (CORNERS, EXTENT, ("bbox",)) if set(box) <= at.keys())
-    box = CORNERS if at.keys() & {"x2", "y2"} else next(boxes, CORNERS)
+    boxes = (box for box in (CORNERS, EXTENT, CENTER, ("bbox",)) if set(box) <= at.keys())
+    likely = CENTER if at.keys() & {"xc", "yc"} else CORNERS
+    box = CORNERS if at.keys() & {"x2", "y2"} else next(boxes, likely)
     missing = [name for name in ("image", *box) if name not in at]
     if missing:
         raise DataError(f"{place}: the header has no column for {', '.join(missing)}: write {FORMS}")
-    is_unsure = box == EXTENT and words[at["w"]] == "width"
-    if is_unsure:
-        _refuse_other_sizes(place, row, words, set(at.values()))
+    is_unsure = box in (EXTENT, CENTER) and words[at["w"]] == "width"
+    others = _others(words, set(at.values())) if is_unsure else {}
+    _refuse_other_sizes(place, row, others)
+    is_unsure &= at.get("width") == at.get("w")  # otherwise the size of the image has columns of its own
     of_box = {at[name] for name in box}
     keep = {"image", "class", "crowd", *box, *(name for name in ("width", "height") if at.get(name) not in of_box)}
     at = {name: index for name, index in at.items() if name in keep}
@@ -135,17 +155,22 @@ def _of_header(place: str, row: Sequence[str], words: Sequence[str], at: dict[st
     if box == ("bbox",):
         notes.append(f"the column {row[at['bbox']]} is read as x, y, width, height, or as the points of a polygon")
     if "class" not in at:
-        others = ", ".join(word for index, word in enumerate(row) if index not in at.values()) or "none"
+        unread = ", ".join(word for index, word in enumerate(row) if index not in at.values()) or "none"
         fix = f"if one of them holds the class, rename it to class; merge={ONE_CLASS}:NAME renames the class"
         notes.append(
-            f"no column for the class, so all boxes are {ONE_CLASS!r}; columns that are not read: {others}; {fix}"
+            f"no column for the class, so all boxes are {ONE_CLASS!r}; columns that are not read: {unread}; {fix}"
         )
-    return Columns(at, box, True, "; ".join(notes), is_unsure)
+    return Columns(at, box, True, "; ".join(notes), is_unsure, tuple(others.values()))
 
 
-def _refuse_other_sizes(place: str, row: Sequence[str], words: Sequence[str], read: set[int]) -> None:
+def _others(words: Sequence[str], read: set[int]) -> dict[str, int]:
+    """Returns {name: position} of the columns that are not read and may be about the box, not about the image."""
+    left = {word: index for index, word in enumerate(words) if index not in read}
+    return {word: at for word, at in left.items() if not (word.startswith(OF_IMAGE) or word in NOT_SIZES)}
+
+
+def _refuse_other_sizes(place: str, row: Sequence[str], others: Mapping[str, int]) -> None:
     """Raises DataError if a header with width and height has another pair of columns that may be the size of the box."""
-    others = {word: index for index, word in enumerate(words) if index not in read and not word.startswith(OF_IMAGE)}
     for word, index in others.items():
         for partner in _heights_of(word):
             if partner in others:
@@ -163,7 +188,8 @@ def _heights_of(word: str) -> Iterator[str]:
         yield word[:-1] + "h"
 
 
-def _is_number(word: str) -> bool:
+def is_number(word: str) -> bool:
+    """Returns whether a field of a table is a number."""
     try:
         float(word)
     except ValueError:

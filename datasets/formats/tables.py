@@ -3,16 +3,18 @@
 import csv
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 
 from datasets.errors import DataError, open_file, raise_any
 from datasets.formats.annotation_file import text_lines
-from datasets.formats.columns import ONE_CLASS, RENAME, Columns, columns_of
+from datasets.formats.columns import CORNERS, ONE_CLASS, RENAME, Columns, columns_of, is_number
 from datasets.formats.image_paths import ImageFinder
 from datasets.formats.named_boxes import Box, LabelFile, pack_source, side
 from datasets.scan import scan
 from datasets.store import Annotations, Classes
+from utils.images import IMAGE_SUFFIXES
 
 ROUNDING = 1e-3  # a sum of rounded fractions, x + width, may be so much above 1
 
@@ -27,6 +29,7 @@ def read_table(path: str, classes: Classes, image_root: str | None, bad_boxes: s
     columns = columns_of(f"{path}:{number}", first)
     problems: list[str] = []
     images: dict[str, LabelFile] = {}
+    others = set(columns.others)  # those with numbers in all rows
     if not columns.is_header:
         lines = chain([(number, first)], lines)
     for number, row in lines:
@@ -42,9 +45,10 @@ def read_table(path: str, classes: Classes, image_root: str | None, bad_boxes: s
             problems.append(f"{path}:{number}: no image: write its path, or remove the line")
         if any(fields[name] for name in columns.box):
             file.boxes.append(_box(columns, fields, f"{path}:{number}"))
+            others = {index for index in others if index < len(row) and is_number(row[index])}
     files = _named(path, _in_pixels(path, list(images.values()), image_root))
     if columns.maybe_image_size:
-        _refuse_sizes_of_images(path, files, image_root)
+        _refuse_sizes_of_images(path, files, image_root, len(others) > 1)
     notes = [f"{path}: {columns.note}"] * bool(columns.note)
     return pack_source(path, files, classes, image_root, bad_boxes, problems=problems, notes=notes)
 
@@ -59,13 +63,20 @@ def _misfit(row: list[str], least: int, most: int) -> str:
 
 
 def is_table(path: str) -> bool:
-    """Returns whether a file is a table with boxes, not one of class names or of predictions."""
-    try:
-        number, first = next(_rows(path), (0, []))
-        columns_of(f"{path}:{number}", first)
-    except DataError:
-        return False
-    return True
+    """Returns whether a file is a table with boxes, not one of class names or of predictions.
+
+    A table whose header is not known counts if its next row has an image and the numbers of a box."""
+    with suppress(DataError):
+        rows = _rows(path)
+        try:
+            number, first = next(rows, (0, []))
+            columns_of(f"{path}:{number}", first)
+            return True
+        except DataError:
+            _, words = next(rows, (0, []))
+            has_image = any(word.strip().lower().endswith(IMAGE_SUFFIXES) for word in words)
+            return has_image and sum(map(is_number, words)) >= len(CORNERS)
+    return False
 
 
 def image_names(path: str) -> set[str]:
@@ -104,15 +115,17 @@ def _sizes_of_images(path: str, files: list[LabelFile], image_root: str | None) 
     return scan([os.path.join(finder.folder, finder.find(file.image)) for file in files]).sizes.tolist()
 
 
-def _refuse_sizes_of_images(path: str, files: list[LabelFile], image_root: str | None) -> None:
-    """Raises DataError if the boxes are all as large as their images, but do not all start at the corner of the image."""
+def _refuse_sizes_of_images(path: str, files: list[LabelFile], image_root: str | None, has_others: bool) -> None:
+    """Raises DataError if the boxes are all as large as their images, but do not all start at the corner of the image.
+
+    With `has_others`, the size of the boxes may be in other columns. Then it does not matter where they start."""
     labeled = [file for file in files if any(box.corners for box in file.boxes)]
     sides = []
     for file in labeled:
         boxes = [box.corners for box in file.boxes if box.corners]
         sides.append({(round(y2 - y1, 3), round(x2 - x1, 3)) for x1, y1, x2, y2 in boxes})
     moved = any(box.corners and any(box.corners[:2]) for file in labeled for box in file.boxes)
-    if not moved or any(len(different) > 1 for different in sides):
+    if not (moved or has_others) or any(len(different) > 1 for different in sides):
         return
     sizes = _sizes_of_images(path, labeled, image_root)
     known = [(size, different) for size, different in zip(sizes, sides, strict=True) if all(size)]
