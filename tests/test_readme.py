@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import get_args, get_origin, get_type_hints
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from pages import ROOT, code_lines, spans, tables, text_of, without_code
 
 import nets
@@ -174,3 +176,10 @@ def type_text(kind) -> str:
         return "none"
     parts = list(map(type_text, get_args(kind)))
     return (", " if get_origin(kind) is tuple else " or ").join(parts) if parts else kind.__name__
+
+
+def test_the_page_of_licenses_lists_every_requirement():
+    listed = {canonicalize_name(row[0]) for table in tables(text_of(ROOT / "docs/licenses.md")) for row in table}
+    assert {
+        canonicalize_name(Requirement(line).name) for line in text_of(ROOT / "requirements.txt").splitlines()
+    } <= listed
