@@ -247,7 +247,7 @@ def without_bad(annotations: Annotations, found: Scan, bad_images: str) -> tuple
         fix = 'bad_images="skip" leaves them out'
         if cut := len(found.cut_off - repaired):
             fix += f', "repair" uses what can be decoded of {cut} JPEGs that are cut off'
-        fix += "; image_root names the folder of the images" if source.endswith(".json") else ""
+        fix += "; image_root names the folder of the images" if source.lower().endswith(".json") else ""
         raise_any(f"{source}: {len(bad)} of {len(annotations)} images cannot be read; {fix}", lists[1])
     for title, some in zip(
         ("JPEGs that are cut off, used", "images that cannot be read, left out"), lists, strict=True

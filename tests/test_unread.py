@@ -8,7 +8,7 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
-from files import paint, text
+from files import boxes, paint, text
 
 from datasets.errors import DataError
 from datasets.formats.read import read
@@ -110,6 +110,53 @@ def test_nothing_is_reported_for_the_files_of_real_tools(tmp_path: Path, name: s
     found = read(str(root), part)
     assert found.notes == before.notes and len(found) == len(before)
     assert not any("not read" in note for note in found.notes)
+
+
+# ---- suffixes in upper case
+
+
+def in_upper_case(path: Path) -> Path:
+    return path.rename(path.with_suffix(path.suffix.upper()))
+
+
+@pytest.mark.parametrize("kind", ["labels", "images"])
+@pytest.mark.parametrize("name", SETS)
+def test_suffixes_may_be_in_upper_case(tmp_path: Path, name: str, kind: str) -> None:
+    """Files that another file names keep their names."""
+    root = tmp_path / "set"
+    shutil.copytree(TOOLS / name, root)
+    before = [row[1:] for row in boxes(read(str(root), "all"))]
+    files = [path for path in root.rglob("*") if path.is_file()]
+    images = {path for path in files if path.suffix == ".png"}
+    words = b"".join(path.read_bytes() for path in files if path not in images)
+    for path in files:
+        if (path in images) == (kind == "images") and path.name.encode() not in words:
+            in_upper_case(path)
+    found = read(str(root), "all")
+    assert [row[1:] for row in boxes(found)] == before
+    assert all(os.path.isfile(place) for row in range(len(found)) if (place := found.files[row]) and ":" not in place)
+
+
+def test_label_files_whose_suffixes_differ_in_case_only_are_both_read_or_named(tmp_path: Path) -> None:
+    yolo(tmp_path / "yolo", 2)
+    text(tmp_path / "yolo" / "labels" / "0.TXT", LABEL), text(tmp_path / "yolo" / "labels" / "1.Txt", LABEL)
+    text(tmp_path / "yolo" / "x.yaml", "train: images\nnames: [cat]\n")
+    for source in (tmp_path / "yolo", tmp_path / "yolo" / "x.yaml"):
+        (note,) = read(str(source), "train").notes
+        assert "left out: 2" in note and "0.TXT" in note
+    paint(tmp_path / "voc" / "0.png"), text(tmp_path / "voc" / "0.xml", xml("cat"))
+    text(tmp_path / "voc" / "0.XML", xml("dog"))
+    found = read(str(tmp_path / "voc"), "train")
+    assert len(found) == 2 and "0.XML" in found.notes[0]
+
+
+def test_class_lists_in_upper_case_are_class_lists(tmp_path: Path) -> None:
+    yolo(tmp_path, 1)
+    in_upper_case(tmp_path / "classes.txt")
+    assert read(str(tmp_path), "train").classes == ("cat",)
+    text(tmp_path / "classes.txt", "dog\n")
+    with pytest.raises(DataError, match="classes.TXT"):
+        read(str(tmp_path), "train")
 
 
 # ---- one stray file hides a data set
@@ -239,7 +286,7 @@ def yolo_with_labels_elsewhere(folder: Path, near: dict[int, str], images: int =
     return folder
 
 
-@pytest.mark.parametrize("elsewhere", ["batch2/{}.txt", "labels/{}.TXT"])
+@pytest.mark.parametrize("elsewhere", ["batch2/{}.txt", "labels/{}.Txt"])
 def test_yolo_labels_that_would_make_images_backgrounds_are_named_or_an_error(tmp_path, elsewhere):
     """One label file in the usual place decided where those of all images are."""
     most = {0: "labels/0.txt"} | {i: elsewhere.format(i) for i in range(1, 6)}

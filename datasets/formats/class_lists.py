@@ -21,7 +21,15 @@ from datasets.store import Classes, brief
 from utils.text import clean_name
 
 ABOVE = 3  # folders above the data set in which a list may be
-NAMES = ("classes.txt", "_classes.txt", "_darknet.labels", "labels.txt", "notes.json", "data.yaml")  # and *.names
+OWN = ("classes.txt", "_classes.txt")  # names of class lists, also of those next to an annotation file
+NAMES = (
+    *OWN,
+    "*.names",
+    "_darknet.labels",
+    "labels.txt",
+    "notes.json",
+    "data.yaml",
+)  # in any case; the first ones first
 
 
 class ClassList(NamedTuple):
@@ -111,8 +119,9 @@ def require_agreement(own: ClassList, folders: Mapping[str, Iterable[str]]) -> N
                 _require_equal(own, other)
 
 
-def names_in(files: Iterable[Path]) -> Classes:
-    """Returns the names in class lists that must agree, None without any list. Raises DataError."""
+def names_next_to(path: Path) -> Classes:
+    """Returns the names in the class lists next to an annotation file, which must agree, None without any. Raises DataError."""
+    files = [file for file in _files_in(str(path.parent)) if file.name.lower() in OWN]
     found = _only([ClassList(str(file), read_classes(str(file))) for file in files])
     return found and found.names
 
@@ -124,8 +133,19 @@ def list_in(folder: str) -> ClassList | None:
 
 def is_list(file: str) -> bool:
     """Returns whether a file is a class list by its name."""
+    return _kind_of(file) in NAMES
+
+
+def _kind_of(file: str | Path) -> str:
+    """Returns the name of a file in lower case, as it is in NAMES."""
     name = os.path.basename(file).lower()
-    return name in NAMES or name.endswith(".names")
+    return "*.names" if name.endswith(".names") else name
+
+
+def _files_in(folder: str) -> list[Path]:
+    """Returns the files in a folder that are class lists by their names, in the order of NAMES."""
+    found = [Path(folder, name) for name in os.listdir(folder) if is_list(name)] if os.path.isdir(folder) else []
+    return sorted(found, key=lambda file: (NAMES.index(_kind_of(file)), file.name))
 
 
 def _nearest(
@@ -170,17 +190,15 @@ def _places(folder: str, top: Path) -> list[str]:
 
 def _lists_in(folder: str) -> list[ClassList]:
     """Returns the class lists in a folder. A file that is not a class list does not count next to one."""
-    place, found, problems = Path(folder), [], []
-    for name in (*NAMES[:2], *sorted(file.name for file in place.glob("*.names")), *NAMES[2:]):
-        if not os.path.exists(place / name):
-            continue
+    found, problems = [], []
+    for file in _files_in(folder):
         try:
-            names = _names_of(place / name, alone=not found)
+            names = _names_of(file, alone=not found)
         except DataError as error:
             problems.append(error)
             continue
         if names:
-            found.append(ClassList(str(place / name), tuple(map(clean_name, names))))
+            found.append(ClassList(str(file), tuple(map(clean_name, names))))
     if problems and not found:
         raise problems[0]
     return found
@@ -190,9 +208,9 @@ def _names_of(file: Path, alone: bool) -> Classes:
     """Returns the names in a class list; None for notes and data files without any. Raises DataError.
 
     With `alone`, a data file that only has the number of classes counts too."""
-    if file.name == "notes.json":
+    if _kind_of(file) == "notes.json":
         return _studio_names(str(file))
-    if file.name == "data.yaml":
+    if _kind_of(file) == "data.yaml":
         config = yaml_config(file)
         return yaml_names(file, config) if config.get("names") or (alone and config.get("nc")) else None
     return read_classes(str(file))

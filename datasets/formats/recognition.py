@@ -11,7 +11,7 @@ from datasets.classes import join
 from datasets.errors import DataError, open_file
 from datasets.formats import image_paths, listing
 from datasets.formats.annotation_file import read_annotation_file
-from datasets.formats.class_lists import find_lists, names_in
+from datasets.formats.class_lists import find_lists, names_next_to
 from datasets.formats.coco import read_coco
 from datasets.formats.cvat import is_cvat, read_cvat
 from datasets.formats.image_paths import with_root
@@ -113,9 +113,8 @@ def read_text(source: str, classes: Classes, image_root: str | None, bad_boxes: 
     if "ImageSets" in path.parts[-3:-1]:
         folder = path.parents[0 if path.parent.name == "ImageSets" else 1].parent
         return read_voc(folder, (), classes, bad_boxes, image_root, path)
-    files = [file for file in (path.with_name("classes.txt"), path.with_name("_classes.txt")) if file.exists()]
     refuse_texts([path])
-    names = names_in(files)
+    names = names_next_to(path)
     listed = read_annotation_file(source, classes, bad_boxes, names)
     found = listed if image_root is None else with_root(listed, image_root)
     if len(found.boxes) or not len(found):
@@ -237,7 +236,9 @@ def _read_texts(
     images, labeled = listing.images_of(files), image_paths.Stems(texts)
     images += listing.images_of(listing.files_under(image_root)) if image_root else []
     read = partial(read_text, classes=classes, image_root=image_root, bad_boxes=bad_boxes)
-    if exported := [text for text in texts if os.path.basename(text) == "_annotations.txt"]:  # Roboflow's YOLOv4
+    if exported := [
+        text for text in texts if os.path.basename(text).lower() == "_annotations.txt"
+    ]:  # Roboflow's YOLOv4
         return _join(folder, exported, part, read)
     paired = image_paths.Stems(images)
     labels = [text for text in texts if paired.nearest(text)] or texts  # others may be notes of any form

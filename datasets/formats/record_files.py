@@ -1,5 +1,6 @@
 """Reads JSON and JSON Lines with one record per image. The types of the records are in records.py."""
 
+import os
 import re
 from collections.abc import Iterable
 from itertools import islice
@@ -196,7 +197,7 @@ def read_supervisely(
     index = image_paths.Stems(listing.images_of(listing.files_under(root)))
     pairs = []
     for file in chosen:
-        place, image = str(folder / file), file.removesuffix(".json")
+        place, image = str(folder / file), os.path.splitext(file)[0]
         with open_file(place) as opened:
             raw = Raw(opened.read().removeprefix(BOM))
         record = parse(raw, Supervisely, place, problems) or Supervisely(objects=[])
@@ -210,4 +211,4 @@ def read_supervisely(
 
 def is_supervisely(file: str) -> bool:
     """Returns whether the name of a file is that of an annotation of Supervisely, such as ds0/ann/a.jpg.json."""
-    return re.search(r"(^|/)ann/[^/]+\.json$", file) is not None
+    return re.search(r"(^|/)ann/[^/]+\.json$", file, re.IGNORECASE) is not None

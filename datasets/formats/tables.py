@@ -155,7 +155,7 @@ def _named(path: str, files: list[LabelFile]) -> list[LabelFile]:
     """Returns the files with the class names of Open Images, whose boxes have codes such as /m/01yrx."""
     if not any(box.name.startswith("/m/") for file in files[:100] for box in file.boxes):
         return files
-    lists = sorted(Path(path).parent.glob("*class-descriptions*.csv"))
+    lists = sorted(Path(path).parent.glob("*class-descriptions*.[cC][sS][vV]"))
     names = {row[0]: row[1] for text in lists for _, row in _rows(str(text)) if len(row) == 2}
     return [
         file._replace(boxes=[box._replace(name=names.get(box.name, box.name)) for box in file.boxes]) for file in files

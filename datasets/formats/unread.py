@@ -253,7 +253,7 @@ def _count(folder: Path, kind: str, files: Iterable[str]) -> int:
 def _names(folder: Path, kind: str, file: str) -> set[str]:
     """Returns the names of the images in a label file, none of a damaged one."""
     if kind == SUPERVISELY:
-        return {file.removesuffix(".json")}
+        return {os.path.splitext(file)[0]}
     if kind in PER_IMAGE or kind == OTHER:
         return {file}
     try:

@@ -33,22 +33,22 @@ def read_voc(
     if not listing.images_of(files) and (Path(os.path.abspath(folder)).parent / "ImageSets").is_dir():
         folder = Path(os.path.normpath(folder / ".."))  # the user named Annotations
         files = listing.files_under(folder)
-    every = [file[:-4] for file in listing.of_suffix(files, ".xml")]
-    lists, splits = ([listed] if listed else []), listing.splits_of([f"{stem}.xml" for stem in every], by_name=False)
-    if part and not listed and (texts := _image_lists(folder, files, set(every))):
+    every = listing.of_suffix(files, ".xml")
+    lists, splits = ([listed] if listed else []), listing.splits_of(every, by_name=False)
+    if part and not listed and (texts := _image_lists(folder, files, every)):
         lists = _lists_of(folder, texts, part)
         splits = [listing.PART_NAMES.get(Path(text).stem.lower()) for text in texts]
-    stems, missing, unclear = listing.select_part(folder, every, () if lists else part), {}, []
+    xmls, missing, unclear = listing.select_part(folder, every, () if lists else part), {}, []
     if lists:
-        stems, missing, unclear = _listed(folder, lists, every)
-    parsed = {stem: _voc_file(folder / f"{stem}.xml") for stem in (every if classes is None else stems)}
+        xmls, missing, unclear = _listed(folder, lists, every)
+    parsed = {xml: _voc_file(folder / xml) for xml in (every if classes is None else xmls)}
     names = names_of(parsed.values())
-    root, images = _images(folder, files, [parsed[stem] for stem in stems], image_root)
+    root, images = _images(folder, files, [parsed[xml] for xml in xmls], image_root)
     pack = Packer(str(folder), root, names, classes)
     index = image_paths.Stems(images)
-    image_of = {stem: index.nearest(f"{stem}.xml", parsed[stem].image) for stem in stems}
-    rows = [(image_of[s] or parsed[s].image or f"{os.path.basename(s)}.jpg", parsed[s]) for s in stems]
-    backgrounds = {name: _without_xml(name, lists[0].parent, index if stems else None) for name in missing}
+    image_of = {xml: index.nearest(xml, parsed[xml].image) for xml in xmls}
+    rows = [(image_of[xml] or parsed[xml].image or f"{image_paths.stem_of(xml)}.jpg", parsed[xml]) for xml in xmls]
+    backgrounds = {name: _without_xml(name, lists[0].parent, index if xmls else None) for name in missing}
     pack.problems += unclear + [problem for name, problem in missing.items() if not backgrounds.get(name)]
     backgrounds = [image for image in backgrounds.values() if image]  # CVAT writes no XML for an image without boxes
     if backgrounds:
@@ -57,11 +57,11 @@ def read_voc(
     if rows and not any(image_of.values()):
         problem = f"no image for any of {len(rows)} XML files, for example {rows[0][0]} for {rows[0][1].path}"
         pack.problems.append(f"{folder}: {problem}: image_root=FOLDER names the folder of the images")
-    if not lists and "val" in part and len(stems) == len(every):
+    if not lists and "val" in part and len(xmls) == len(every):
         pack.notes.append(f"{folder}: no ImageSets and no folders of parts: all images belong to every part")
-    pack.notes += listing.no_part_notes(folder, [f"{stem}.xml" for stem in every], () if lists else part)
+    pack.notes += listing.no_part_notes(folder, every, () if lists else part)
     used = {*filter(None, image_of.values()), *backgrounds}
-    pack.notes += _left_out(folder, images, used, {os.path.basename(stem) for stem in every}, bool(lists))
+    pack.notes += _left_out(folder, images, used, set(map(image_paths.stem_of, every)), bool(lists))
     rows += [(image, LabelFile(str(folder / image))) for image in backgrounds]
     found = pack_files(pack, names, rows, bad_boxes)
     return found if listed else listing.with_splits(found, folder, splits, part)
@@ -88,14 +88,14 @@ def _left_out(folder: Path, images: list[str], used: set[str], stems: set[str], 
     return notes + listing.unread_notes(folder, near)
 
 
-def _image_lists(folder: Path, files: list[str], stems: set[str]) -> list[str]:
+def _image_lists(folder: Path, files: list[str], xmls: Sequence[str]) -> list[str]:
     """Returns the lists of images in ImageSets/Main, ImageSets or the folder: the first of these that has any."""
     texts = listing.of_suffix(files, ".txt")
     texts = [text for text in texts if os.path.basename(text).lower() not in listing.CLASS_FILES]
     places = ("(.*/)?ImageSets/Main/", "(.*/)?ImageSets/", "")
     lists = next((found for place in places if (found := [t for t in texts if re.fullmatch(f"{place}[^/]+", t)])), [])
     if lists and "/" not in lists[0]:  # not every text is a list
-        lists = [text for text in lists if any(_listed(folder, [folder / text], list(stems))[::2])]
+        lists = [text for text in lists if any(_listed(folder, [folder / text], xmls)[::2])]
     return lists
 
 
@@ -110,14 +110,15 @@ def _lists_of(folder: Path, lists: Sequence[str], part: Part) -> list[Path]:
     return [folder / text for text in chosen]
 
 
-def _listed(folder: Path, lists: Sequence[Path], stems: Sequence[str]) -> tuple[list[str], dict[str, str], list[str]]:
-    """Returns (stems in lists of images, name -> problem for each one without an XML file, problems of unclear names).
+def _listed(folder: Path, lists: Sequence[Path], xmls: Sequence[str]) -> tuple[list[str], dict[str, str], list[str]]:
+    """Returns (XML files in lists of images, name -> problem for each one without an XML file, problems of unclear names).
 
     A line is a name with or without folder and suffix; lists of one class have a flag after the name."""
-    by_name = defaultdict(list)
-    for stem in stems:
-        by_name[os.path.basename(stem)].append(stem)
-    by_name |= {stem: [stem] for stem in stems}
+    by_name, by_path = defaultdict(list), defaultdict(list)
+    for xml in xmls:
+        by_name[image_paths.stem_of(xml)].append(xml)
+        by_path[os.path.splitext(xml)[0]].append(xml)
+    by_name |= by_path
     found, missing, unclear = [], {}, []
     lines = ((path, number, line) for path in lists for number, line in text_lines(str(path)))
     for path, number, line in lines:
@@ -131,7 +132,7 @@ def _listed(folder: Path, lists: Sequence[Path], stems: Sequence[str]) -> tuple[
             own = os.path.relpath(path.with_suffix(""), folder).replace(os.sep, "/")
             candidates = image_paths.most_alike(f"annotations/{own}/{bare}", candidates)
         if len(candidates) > 1:
-            several = ", ".join(f"{stem}.xml" for stem in candidates[:5])
+            several = ", ".join(candidates[:5])
             unclear.append(f"{path}:{number}: {bare} may be {several}: write the path with its folder")
         elif candidates:
             found += candidates

@@ -208,10 +208,15 @@ def label_file(image: str) -> str:
     parts = stem.replace(os.sep, "/").split("/")
     if "images" in parts[:-1]:
         last = len(parts) - 2 - parts[-2::-1].index("images")
-        path = "/".join([*parts[:last], "labels", *parts[last + 1 :]]) + ".txt"
-        if os.path.exists(path) or not os.path.exists(f"{stem}.txt"):
-            return path
-    return f"{stem}.txt"
+        path, near = _text("/".join([*parts[:last], "labels", *parts[last + 1 :]])), _text(stem)
+        return near if os.path.exists(near) and not os.path.exists(path) else path
+    return _text(stem)
+
+
+def _text(stem: str) -> str:
+    """Returns the path with the suffix .txt, or .TXT if only this file exists."""
+    path = f"{stem}.txt"
+    return path if os.path.exists(path) or not os.path.exists(f"{stem}.TXT") else f"{stem}.TXT"
 
 
 def has_label(image: str) -> bool:
@@ -279,17 +284,26 @@ def _unpaired(source: str, images: list[str], labels: list[str], known: list[boo
         count = f"images without a label file, which count as backgrounds: {len(alone)}"
         text = f"{count}, for example {one_line(alone[0])}"
         notes.append(f"{source}: {text}")
-    lost = []
+    lost, others = [], []
     for place, image_folders in folders.items():
         there = [name for folder in image_folders for name in _listing(folder)]
         stems = {os.path.splitext(name)[0] for name in there if name.lower().endswith(IMAGE_SUFFIXES)}
-        for name in _listing(place):
+        names = _listing(place)
+        every = set(names)
+        for name in names:
             stem, suffix = os.path.splitext(name)
             path = os.path.join(place, name)
-            if suffix == ".txt" and path not in used and stem not in stems and stem.lower() not in NOT_LABELS:
+            if suffix.lower() != ".txt" or path in used or stem.lower() in NOT_LABELS:
+                continue
+            if stem not in stems:
                 lost.append(path)
+            elif suffix != ".txt" and (suffix != ".TXT" or f"{stem}.txt" in every):
+                others.append(path)
     if lost:
         notes.append(f"{source}: label files without an image, left out: {len(lost)}, for example {one_line(lost[0])}")
+    if others:
+        text = f"label files with another suffix than .txt, left out: {len(others)}, for example {one_line(others[0])}"
+        notes.append(f"{source}: {text}: add their boxes to the .txt file of the same name")
     return notes
 
 
