@@ -118,6 +118,53 @@ def test_a_data_file_and_a_class_list_that_differ_are_an_error(tmp_path: Path, p
     assert read(str(tmp_path), "train").classes == ("0", "1")
 
 
+@pytest.mark.parametrize(
+    ("near", "far"),
+    [
+        ("labels/train/classes.txt", "classes.txt"),
+        ("labels/train/obj.names", "labels/classes.txt"),
+        ("labels/train/classes.txt", "images/train/classes.txt"),
+        ("labels/classes.txt", "images/data.yaml"),
+        ("images/train/classes.txt", "classes.txt"),
+    ],
+)
+@pytest.mark.parametrize("names", ["dog cat", "car bus"])
+def test_a_list_that_a_nearer_one_hides_from_all_label_files_must_agree(
+    tmp_path: Path, near: str, far: str, names: str
+) -> None:
+    """The nearest list counted, and the other one was not named: it may be the right one."""
+    image = paint(tmp_path / "images" / "train" / "1.png")
+    text(tmp_path / "labels" / "train" / "1.txt", "0 .5 .5 .2 .2\n"), text(tmp_path / near, "cat\ndog\n")
+    words = f"names: [{names.replace(' ', ', ')}]\n" if far.endswith("yaml") else names.replace(" ", "\n")
+    text(tmp_path / far, words)
+    for source in (tmp_path, text(tmp_path / "list.txt", f"{image}\n")):
+        with pytest.raises(DataError, match="remove") as caught:
+            read(str(source), "train")
+        assert str(tmp_path / near) in str(caught.value) and str(tmp_path / far) in str(caught.value)
+    text(tmp_path / far, "nc: 2\n" if far.endswith("yaml") else "Cat\ndog\n")
+    (tmp_path / "list.txt").unlink()
+    found = read(str(tmp_path), "train")
+    assert [row[2][0].lower() for row in boxes(found)] == ["cat"] and not found.notes
+
+
+def test_a_list_above_others_that_differ_is_named(tmp_path: Path) -> None:
+    """Each annotator has an own order, so the list of the data set may differ from each."""
+    far = text(tmp_path / "classes.txt", "ant\nbee\n")
+    text(tmp_path / "old" / "obj.names", "fox\nelk\n")
+    for name, names in (("anna", ["bee", "ant"]), ("ben", ["ant", "bee"])):
+        group(tmp_path, "side by side", name, names, 0)
+    assert classes_of(tmp_path) == {"anna/1.png": "bee", "ben/1.png": "ant"}
+    (note,) = read(str(tmp_path), "train").notes
+    assert all(word in note for word in ("differ: 4", str(far), "obj.names", "anna", "ben"))
+
+
+def test_a_list_of_another_folder_that_is_not_read_is_named(tmp_path: Path) -> None:
+    group(tmp_path, "side by side", "a", ["cat", "dog"], 0)
+    text(tmp_path / "weights" / "coco.names", "person\nbicycle\n")
+    (note,) = read(str(tmp_path), "train").notes
+    assert "coco.names" in note
+
+
 def test_darknet_keeps_the_names_of_other_data_sets_in_its_folder(tmp_path: Path) -> None:
     paint(tmp_path / "images" / "1.png"), text(tmp_path / "labels" / "1.txt", "1 .5 .5 .2 .2\n")
     text(tmp_path / "obj.data", "classes = 2\ntrain = images\nnames = obj.names\n")

@@ -47,6 +47,11 @@ class ClassList(NamedTuple):
                 return f"class {number} is {one!r} and {two!r}"
         return ""
 
+    @property
+    def has_names(self) -> bool:
+        """Returns whether the list has names, not only their number as a data file may."""
+        return _kind_of(self.file) != "data.yaml" or self.names != tuple(map(str, range(len(self.names))))
+
     def number_in(self, numbers: Mapping[str, int], label: float) -> float:
         """Returns the number in `numbers` (class name -> number) of the class `label` of this list. Raises ValueError."""
         if label in range(len(self.names)):
@@ -58,14 +63,17 @@ class ClassList(NamedTuple):
 
 
 class ClassLists(NamedTuple):
-    """The class names of a data set, and the list of each folder with label files; other folders are read with `names`."""
+    """The class names of a data set, and the list of each folder with label files; other folders are read with `names`.
+
+    `unused`: lists in the data set with which no label file is read."""
 
     names: tuple[str, ...]
     by_folder: Mapping[str, ClassList] = {}
+    unused: Sequence[ClassList] = ()
 
     def notes(self, source: object) -> list[str]:
         """Returns a note if there are lists that differ."""
-        lists = list(dict.fromkeys(self.by_folder.values()))
+        lists = list(dict.fromkeys((*self.by_folder.values(), *self.unused)))
         others = [found for found in lists if any(map(found.difference, lists))]
         if not others:
             return []
@@ -82,7 +90,8 @@ def find_lists(
     The nearest list counts: in the folder, in those above it up to the data set `top`, then those of the folders of images, then
     any in `top`, then those above `top`. `folders`: folder of label files -> folders of their images. `used`: folders whose
     label files are read; the others add their names, so that all splits have the same classes. `files`: those in `top`.
-    Raises DataError if lists that are equally near differ."""
+    Raises DataError if lists that are equally near differ, or if the only list that is read differs from one farther away:
+    each of them may be the right one."""
     used = set(used)
     inside = sorted({os.path.join(top, os.path.dirname(file)) for file in files if is_list(file)})
     found: dict[str, ClassList] = {}
@@ -100,8 +109,40 @@ def find_lists(
             found[folder] = nearest
     if not any(folder in found for folder in used):
         return None
+    unused = _unused(top, folders, used, found, inside)
     lists = [main, *found.values()] if main else list(found.values())
-    return ClassLists(tuple(dict.fromkeys(name for one in lists for name in one.names)), found)
+    return ClassLists(tuple(dict.fromkeys(name for one in lists for name in one.names)), found, unused)
+
+
+def _unused(
+    top: Path,
+    folders: Mapping[str, Iterable[str]],
+    used: Iterable[str],
+    found: Mapping[str, ClassList],
+    inside: Iterable[str],
+) -> list[ClassList]:
+    """Returns the lists with names that no label file is read with, those on the way to the label files `used` and `inside`.
+
+    Raises DataError if such a list on the way differs from the only one that is read. If label files are read with lists that
+    differ, each annotator has an own order, and the list may be right for the others."""
+    read = {one.names: one for one in found.values() if one.has_names}
+    alone = not any(one.difference(other) for one in read.values() for other in read.values())
+    near = dict.fromkeys(place for folder in sorted(used) for place in _on_the_way(top, folder, folders[folder]))
+    unused = []
+    for place in dict.fromkeys((*near, *map(os.path.abspath, inside))):
+        others = []
+        with suppress(DataError):  # it may be another file of this name
+            others = [one for one in _lists_in(place) if one.has_names and one not in found.values()]
+        for one in read.values() if alone and place in near else ():
+            for other in others:
+                _require_equal(one, other)
+        unused += others
+    return unused
+
+
+def _on_the_way(top: Path, folder: str, image_folders: Iterable[str]) -> list[str]:
+    """Returns the folders in which the list of label files may be: their own, those above it, and those of the images."""
+    return list(dict.fromkeys(place for one in (folder, *sorted(image_folders)) for place in _places(one, top)))
 
 
 def require_agreement(own: ClassList, folders: Mapping[str, Iterable[str]]) -> None:
@@ -109,7 +150,7 @@ def require_agreement(own: ClassList, folders: Mapping[str, Iterable[str]]) -> N
 
     `folders`: folder of label files -> folders of their images."""
     top = Path(own.file).parent
-    places = [place for folder, images in folders.items() for one in (folder, *images) for place in _places(one, top)]
+    places = [place for folder, images in folders.items() for place in _on_the_way(top, folder, images)]
     for place in dict.fromkeys(places):
         for other in _lists_in(place):
             same_kind = own.file.endswith(".data") and other.file.endswith(
