@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from utils.boxes import xywh_to_xyxy
-from utils.metrics import MATCH_IOU, overlap_matrix
+from utils.matches import MATCH_IOU, overlap
 
 
 class ImageComparison(NamedTuple):
@@ -62,7 +62,7 @@ def match_all_classes(truth: np.ndarray, detections: np.ndarray, background: int
     detected, detected_labels = xywh_to_xyxy(detections[:, :4]), detections[:, 4].astype(np.int64)
     predicted, true_labels = np.full(len(boxes), background), np.full(len(detected), background)
     matched, numbers = np.full(len(detected), -1), np.cumsum(~crowd) - 1  # of the boxes that are no crowd regions
-    overlaps, same = overlap_matrix(detected, boxes, crowd), detected_labels[:, None] == labels
+    overlaps, same = overlap(detections[:, None, :4], truth[:, :4], crowd), detected_labels[:, None] == labels
     preference = np.where((overlaps >= MATCH_IOU) & ~crowd, overlaps + same, 0)
     for pair in np.argsort(-preference, axis=None, kind="stable")[: np.count_nonzero(preference)]:
         d, b = divmod(int(pair), len(boxes))

@@ -18,7 +18,8 @@ from report.mistakes import Cell, Example
 from report.plots import Analysis
 from utils.files import atomic_write
 from utils.images import ImageError, prefetch, read_reduced
-from utils.metrics import MATCH_IOU, Curve
+from utils.matches import MATCH_IOU, match_classes
+from utils.metrics import Curve
 from utils.value_range import ValueRange
 
 SIDES, QUALITY = (640, 480, 360, 240, 160), 78  # longer side in pixels, tried until the JPEG fits; JPEG quality
@@ -51,7 +52,7 @@ KINDS = {
 
 def write(path: Path, data: Annotations, detections: list[dict], metrics: dict[str, Any], analysis: Analysis) -> None:
     """Writes the report of an evaluation to `path`; `metrics` are those of its metrics.json."""
-    intervals, of_classes = bootstrap(data.coco(), detections)
+    intervals, of_classes = bootstrap(match_classes(data.coco(), detections), len(data))
     kinds = mistakes.by_kind(analysis.comparisons)
     cells = mistakes.by_cell(analysis.comparisons, len(data.classes))
     labels, confusions = _shown_cells(cells, analysis.matrix)

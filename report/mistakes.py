@@ -20,7 +20,7 @@ import numpy as np
 
 from report.comparison import ImageComparison
 from utils.boxes import area, pairwise_iou
-from utils.metrics import MATCH_IOU
+from utils.matches import MATCH_IOU
 
 KINDS = ("missed", "background", "wrong class", "loose", "double")
 LOOSE_IOU = 0.1  # least IoU of a loose detection, as in TIDE

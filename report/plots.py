@@ -19,6 +19,7 @@ from report.comparison import ImageComparison, compare_images, confusion_matrix
 from utils.boxes import xywh_to_xyxy
 from utils.draw import COLUMNS, PAPER, contact_sheet, draw_boxes, draw_labeled, drawable, put_text, write_image
 from utils.files import atomic_write
+from utils.matches import match_classes
 from utils.metrics import Curve, curves
 
 INK, FAINT = "#33383d", "#d9dde1"
@@ -166,7 +167,7 @@ def draw_errors(image: np.ndarray, one: ImageComparison, classes: Sequence[str])
 def analyze_errors(folder: Path, data, detections: list[dict], confidence: float, worst: int) -> Analysis:
     """Draws the precision-recall curves, the confusion matrix, and the `worst` images with the most errors; returns them."""
     truth = data.coco()
-    by_class = curves(truth, detections)["coco"]
+    by_class = curves(match_classes(truth, detections))
     draw_precision_recall(by_class, folder / "precision_recall.png")
     comparisons = compare_images(truth, detections, confidence)
     matrix = confusion_matrix(comparisons, len(data.classes))

@@ -4,14 +4,15 @@ import numpy as np
 import pytest
 from test_metrics import entries, ground_truth, random_case
 
-from report.intervals import LEAST_IMAGES, bootstrap, match_classes, resampled_metrics
+from report.intervals import LEAST_IMAGES, bootstrap, resampled_metrics
+from utils.matches import match_classes
 from utils.metrics import COCO_METRICS, coco_metrics
 
 
 def resampled(truth, detections, counts):
     """The twelve metrics and the AP of each class where every image counts `counts` times; -1 for nothing to measure."""
     weights = np.array([counts], np.int32)
-    metrics, per_class = resampled_metrics(list(match_classes(truth, detections)), weights)
+    metrics, per_class = resampled_metrics(list(match_classes(truth, detections).values()), weights)
     shown = [np.nan_to_num(np.array([metrics[name][0] for name in COCO_METRICS]), nan=-1)]
     return np.concatenate([*shown, np.nan_to_num(per_class[:, 0], nan=-1)])
 
@@ -49,6 +50,10 @@ def test_metrics_of_a_resample_equal_the_evaluator_on_copies_of_the_images(seed)
     np.testing.assert_allclose(resampled(truth, detections, counts), again, atol=1e-11)
 
 
+def intervals_of(truth, detections):
+    return bootstrap(match_classes(truth, detections), len(truth["images"]))
+
+
 def many_images(count):
     """Images with one box, of which the detector finds two thirds, more or less."""
     rng = np.random.default_rng(0)
@@ -60,11 +65,11 @@ def many_images(count):
 def test_intervals_hold_the_metric_repeat_themselves_and_shrink_with_the_data():
     for count in (100, 400):
         truth, detections = many_images(count)
-        metrics, (intervals, per_class) = coco_metrics(truth, detections), bootstrap(truth, detections)
+        metrics, (intervals, per_class) = coco_metrics(truth, detections), intervals_of(truth, detections)
         for name in ("AP", "AP50", "AP75", "AP_medium", "AR1", "AR10", "AR100", "AR_medium"):
             low, high = intervals[name]
             assert 0 < low < metrics[name] < high < 1
-        assert bootstrap(truth, detections) == (intervals, per_class)
+        assert intervals_of(truth, detections) == (intervals, per_class)
         assert per_class["a"] == pytest.approx(intervals["AP"]) and per_class["b"] is None
         assert intervals["AP_small"] is intervals["AP_large"] is intervals["AR_small"] is None
         (low, high), found = intervals["AR100"], metrics["AR100"]  # a mean of values that are 0 or 1
@@ -73,6 +78,6 @@ def test_intervals_hold_the_metric_repeat_themselves_and_shrink_with_the_data():
 
 def test_few_images_have_no_interval():
     few = many_images(LEAST_IMAGES - 1)
-    assert set(bootstrap(*few)[0].values()) == {None}
-    assert bootstrap(*many_images(LEAST_IMAGES))[0]["AP"] is not None
-    assert set(bootstrap(ground_truth([], images=range(20)), [])[0].values()) == {None}
+    assert set(intervals_of(*few)[0].values()) == {None}
+    assert intervals_of(*many_images(LEAST_IMAGES))[0]["AP"] is not None
+    assert set(intervals_of(ground_truth([], images=range(20)), [])[0].values()) == {None}

@@ -13,6 +13,7 @@ from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
 from utils import metrics
+from utils.matches import match_classes
 from utils.metrics import COCO_METRICS, Curve, best_confidence, coco_metrics, curves, load_backend, to_coco
 
 BACKENDS = ["faster-coco-eval", "pycocotools"]
@@ -84,6 +85,11 @@ def random_case(seed):
     return truth, entries(*detections)
 
 
+def curve_of(boxes, detections, rule="coco"):
+    """The curve of the first class."""
+    return curves(match_classes(ground_truth(boxes), detections), rule)["a"]
+
+
 @pytest.mark.parametrize("name", BACKENDS)
 @pytest.mark.parametrize("seed", range(4))
 def test_metrics_equal_pycocotools_to_twelve_decimals(name, seed):
@@ -111,7 +117,7 @@ def test_curves_give_the_ap50_of_pycocotools(seed):
     for index, detection in enumerate(detections):
         detection["score"] += index * 1e-6  # a Curve merges equal scores, COCO does not
     per_class = coco_metrics(truth, detections)["per_class"]
-    for name, curve in curves(truth, detections)["coco"].items():
+    for name, curve in curves(match_classes(truth, detections)).items():
         if curve.boxes:
             at = np.searchsorted(curve.recall, np.linspace(0, 1, 101), side="left")
             assert np.append(curve.envelope(), 0)[at].mean() == pytest.approx(per_class[name]["AP50"], abs=1e-9)
@@ -178,31 +184,29 @@ def test_best_f1_threshold_by_hand():
 
 def test_detections_of_equal_score_are_one_point_of_the_curve():
     boxes = [(1, 1, 0, 0, 10, 10)]
-    curve = curves(ground_truth(boxes), entries((1, 1, 0, 0, 10, 10, 0.5), (1, 1, 50, 50, 10, 10, 0.5)))["coco"]["a"]
+    curve = curve_of(boxes, entries((1, 1, 0, 0, 10, 10, 0.5), (1, 1, 50, 50, 10, 10, 0.5)))
     assert curve.best()[:2] == (0.5, 1.0) and len(curve.scores) == 1
 
 
 def test_voc_counts_a_second_detection_of_a_box_as_false_even_with_a_free_box():
     boxes = [(1, 1, 0, 0, 100, 100), (1, 1, 30, 0, 100, 100)]
     detections = entries((1, 1, 0, 0, 100, 100, 0.9), (1, 1, 10, 0, 100, 100, 0.8))  # the second overlaps both
-    by_rule = curves(ground_truth(boxes), detections)
-    assert by_rule["coco"]["a"].recall[-1] == 1.0 and by_rule["voc"]["a"].recall[-1] == 0.5
+    assert curve_of(boxes, detections).recall[-1] == 1.0 and curve_of(boxes, detections, "voc").recall[-1] == 0.5
 
 
 @pytest.mark.parametrize("rule", ["coco", "voc"])
 def test_detections_of_crowd_regions_are_ignored(rule):
-    truth = ground_truth([(1, 1, 0, 0, 10, 10), (1, 1, 100, 100, 100, 100, 1)])
+    boxes = [(1, 1, 0, 0, 10, 10), (1, 1, 100, 100, 100, 100, 1)]
     detections = entries((1, 1, 100, 100, 90, 90, 0.9), (1, 1, 100, 100, 100, 95, 0.8), (1, 1, 0, 0, 10, 10, 0.7))
-    curve = curves(truth, detections)[rule]["a"]
+    curve = curve_of(boxes, detections, rule)
     assert curve.boxes == 1 and curve.precision.tolist() == [1.0] and curve.recall.tolist() == [1.0]
 
 
 def test_a_small_detection_in_a_crowd_region_is_ignored_by_coco_and_false_for_voc():
     """COCO measures the fraction of the detection inside the region, VOC the IoU with the difficult box."""
-    truth = ground_truth([(1, 1, 0, 0, 10, 10), (1, 1, 100, 100, 100, 100, 1)])
-    by_rule = curves(truth, entries((1, 1, 150, 150, 5, 5, 0.9)))
-    assert len(by_rule["coco"]["a"].scores) == 0
-    assert len(by_rule["voc"]["a"].scores) == 1 and by_rule["voc"]["a"].recall.tolist() == [0.0]
+    boxes, detections = [(1, 1, 0, 0, 10, 10), (1, 1, 100, 100, 100, 100, 1)], entries((1, 1, 150, 150, 5, 5, 0.9))
+    coco, voc = (curve_of(boxes, detections, rule) for rule in ("coco", "voc"))
+    assert len(coco.scores) == 0 and len(voc.scores) == 1 and voc.recall.tolist() == [0.0]
 
 
 def test_voc_precision_never_rises_with_recall():

@@ -13,6 +13,7 @@ from report import plots
 from report.comparison import compare_images, confusion_matrix
 from report.plots import draw_confusion, draw_curves, draw_precision_recall
 from utils.draw import color_of
+from utils.matches import match_classes
 from utils.metrics import curves
 
 FAR = (400, 400, 10, 10)
@@ -37,7 +38,7 @@ def perfect_curves(classes, misses=()):
     """One box per class, each with a detection; in classes of `misses` it is far from the box."""
     boxes = [(1, i, 20 * i, 0, 10, 10) for i in range(1, len(classes) + 1)]
     detections = entries(*[(*box[:2], 9999 if box[1] in misses else box[2], *box[3:], 0.9) for box in boxes])
-    return curves(ground_truth(boxes, classes), detections)["coco"]
+    return curves(match_classes(ground_truth(boxes, classes), detections))
 
 
 @pytest.mark.parametrize("names", [[], ODD_NAMES, [f"class {i}" for i in range(40)]], ids=["none", "odd", "40"])

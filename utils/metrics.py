@@ -1,26 +1,24 @@
 """Detection metrics: the twelve of COCO, VOC's AP, and precision, recall and F1 per class.
 
-pycocotools is the reference. faster-coco-eval gives the same twelve decimals and is used if it can be imported;
-`BACKEND.name` is the one in use, and `evaluate.py` prints it. A ground truth is a COCO dictionary with "images",
-"annotations" (boxes x, y, width, height) and "categories"; detections are the entries of a COCO results file.
+pycocotools is the reference for the twelve. faster-coco-eval gives the same twelve decimals and is used if it can be imported;
+`BACKEND.name` is the one in use, and `evaluate.py` prints it. The other metrics come from `utils.matches`. A ground truth is a
+COCO dictionary with "images", "annotations" (boxes x, y, width, height) and "categories"; detections are the entries of a COCO
+results file.
 """
 
 import contextlib
 import io
 import math
-from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import NamedTuple
 
 import numpy as np
 
-from utils.boxes import area, iou, xywh_to_xyxy, xyxy_to_xywh
+from utils.boxes import xyxy_to_xywh
+from utils.matches import CORRECT, IGNORED, SIZES, ClassMatches, class_names, match_classes
 
-MATCH_IOU = 0.5  # least IoU of a correct detection in VOC AP, in the curves and in the confusion matrix
-MAX_DETECTIONS = 100  # per image and class, as in COCO
-SIZES = ("small", "medium", "large")  # numbers 1 to 3 of the evaluators; 0 is boxes of all sizes
-# Name -> array of the evaluator, and its part to average. Axes: IoU, recall (of "precision"), class, size, limit (1, 10, 100).
+# Name -> array of the evaluator, and what to average of it. Axes: IoU, recall (of "precision"), class, size, limit (1, 10, 100).
 COCO_METRICS = {
     "AP": ("precision", np.s_[..., 0, 2]),
     "AP50": ("precision", np.s_[0, ..., 0, 2]),
@@ -94,21 +92,22 @@ def coco_metrics(ground_truth: dict, detections: list[dict], backend: Backend = 
     class or size is -1; without detections it is 0. Raises ValueError for detections of images or categories that the
     ground truth does not have.
     """
-    _check_ids(ground_truth, detections)
-    result = _accumulate(ground_truth, detections, backend)
+    result = _accumulate(ground_truth, detections, backend)  # first, because it needs the most memory
+    matches = match_classes(ground_truth, detections)
+    by_coco, by_voc = curves(matches), curves(matches, "voc")
     values = {name: np.asarray(result[kind])[index] for name, (kind, index) in COCO_METRICS.items()}  # classes last
     metrics = {name: _mean(of_classes) for name, of_classes in values.items()}
     order = sorted(category["id"] for category in ground_truth["categories"])  # the evaluators sort the ids
-    by_rule = curves(ground_truth, detections)
     per_class = {}
     for category, name in class_names(ground_truth).items():
         row = {key: _mean(values[key][..., order.index(category)]) for key in ("AP", "AP50")}
-        coco, voc = by_rule["coco"][name], by_rule["voc"][name]
-        at_best = (voc.average_precision(), *coco.best()) if coco.boxes else [-1.0] * 5
-        row |= zip(("VOC_AP50", "precision", "recall", "f1", "threshold"), at_best, strict=True)
-        per_class[name] = row | {"boxes": coco.boxes}
+        row["VOC_AP50"], best = -1.0, [-1.0] * 4
+        if by_coco[name].boxes:
+            row["VOC_AP50"], best = by_voc[name].average_precision(), by_coco[name].best()
+        row |= zip(("precision", "recall", "f1", "threshold"), best, strict=True)
+        per_class[name] = row | {"boxes": by_coco[name].boxes}
     metrics["VOC_AP50"] = _mean(np.array([row["VOC_AP50"] for row in per_class.values()]))
-    metrics["confidence"] = best_confidence([curve for curve in by_rule["coco"].values() if curve.boxes])
+    metrics["confidence"] = best_confidence([curve for curve in by_coco.values() if curve.boxes])
     return metrics | {"per_class": per_class}
 
 
@@ -130,98 +129,23 @@ def class_thresholds(per_class: Mapping[str, Mapping[str, float]]) -> dict[str, 
     return {name: math.floor(row["threshold"] * 1e4) / 1e4 for name, row in per_class.items() if row["f1"] > 0}
 
 
-def class_names(ground_truth: dict) -> dict[int, str]:
-    """Category id -> name, in the order of the data; the id is added if two categories have the same name."""
-    categories = {category["id"]: category["name"] for category in ground_truth["categories"]}
-    counts = Counter(categories.values())
-    return {i: name if counts[name] == 1 else f"{name} ({i})" for i, name in categories.items()}
+def curves(matches: Mapping[str, ClassMatches], rule: str = "coco") -> dict[str, Curve]:
+    """Precision-recall curves of each class at IoU 0.5, by the rule "coco" or "voc" (see `match_classes`).
 
-
-def curves(ground_truth: dict, detections: list[dict]) -> dict[str, dict[str, Curve]]:
-    """Precision-recall curves at IoU 0.5: matching rule ("coco" or "voc", see `match`) -> class name -> Curve.
-
-    A detection matched to a crowd region is ignored: it counts neither as correct nor as false.
+    An ignored detection counts neither as correct nor as false.
     """
-    truths, detected = _group(ground_truth["annotations"]), _group(detections)
-    boxes: Counter = Counter()  # per category
-    for (category, _), entries in truths.items():
-        boxes[category] += sum(not entry.get("iscrowd", 0) for entry in entries)
-    scored = {rule: defaultdict(list) for rule in ("coco", "voc")}  # category -> (score, matched) of each detection
-    for (category, image), entries in detected.items():
-        top = sorted(entries, key=lambda entry: -entry["score"])[:MAX_DETECTIONS]
-        same = truths.get((category, image), [])
-        crowd = [bool(entry.get("iscrowd", 0)) for entry in same]
-        pair = (_boxes(top), _boxes(same), np.array(crowd)) if same else None
-        for rule, rows in scored.items():
-            owners = match(*pair, rule).tolist() if pair else [-1] * len(top)
-            rows[category] += [(e["score"], o >= 0) for e, o in zip(top, owners, strict=True) if o < 0 or not crowd[o]]
-    names = class_names(ground_truth).items()
-    return {rule: {name: _curve(rows[c], boxes[c]) for c, name in names} for rule, rows in scored.items()}
+    return {name: _curve(one, one.voc if rule == "voc" else one.states[0, 0]) for name, one in matches.items()}
 
 
-def match(detected: np.ndarray, boxes: np.ndarray, crowd: np.ndarray, rule: str) -> np.ndarray:
-    """Matches detections, highest score first, to boxes of their class: xyxy [n, 4], xyxy [m, 4], bool [m] -> int64 [n].
-
-    The result is the index of a box, or -1. A box is matched once, a crowd region any number of times. Rule "coco": a
-    detection takes the unmatched box with the highest IoU, else a crowd region that contains half of it. Rule "voc"
-    (Everingham et al. 2010): only the box with the highest IoU counts, and the first detection on it takes it.
-    """
-    owners = np.full(len(detected), -1)
-    if not len(boxes):
-        return owners
-    overlaps = overlap_matrix(detected, boxes, crowd & (rule == "coco"))
-    free = np.ones(len(boxes), bool)
-    for d in np.flatnonzero(overlaps.max(1) >= MATCH_IOU):
-        row = overlaps[d]
-        if rule == "coco":
-            unmatched = np.where(free & ~crowd, row, -1)
-            row = unmatched if unmatched.max() >= MATCH_IOU else np.where(crowd, row, -1)
-        best = len(row) - 1 - int(np.argmax(row[::-1]))  # the last of equals, as in pycocotools
-        if row[best] >= MATCH_IOU and free[best]:
-            owners[d], free[best] = best, crowd[best]
-    return owners
-
-
-def overlap_matrix(detected: np.ndarray, boxes: np.ndarray, crowd: np.ndarray) -> np.ndarray:
-    """IoU, or for crowd regions the fraction of the detection inside: xyxy [n, 4], xyxy [m, 4], bool [m] -> [n, m]."""
-    overlaps = iou(detected[:, None], boxes[None], eps=1e-300)  # no rounding at IoU 0.5, and no division by 0
-    if not crowd.any():
-        return overlaps
-    sizes = area(detected)[:, None]
-    inside = overlaps / (1 + overlaps) * (sizes + area(boxes)[None]) / np.maximum(sizes, 1e-300)
-    return np.where(crowd[None], inside, overlaps)
-
-
-def _group(entries: list[dict]) -> dict[tuple[int, int], list[dict]]:
-    """Annotations or detections by category and image."""
-    groups = defaultdict(list)
-    for entry in entries:
-        groups[entry["category_id"], entry["image_id"]].append(entry)
-    return groups
-
-
-def _boxes(entries: list[dict]) -> np.ndarray:
-    """float64 [n, 4] xyxy."""
-    return xywh_to_xyxy(np.array([entry["bbox"] for entry in entries], np.float64).reshape(-1, 4))
-
-
-def _curve(rows: list[tuple[float, bool]], boxes: int) -> Curve:
-    """Computes the curve of one class from the score of each detection and whether it is matched."""
-    scores, matched = np.array(sorted(rows, reverse=True), np.float64).reshape(-1, 2).T
-    hits = np.cumsum(matched)
+def _curve(one: ClassMatches, states: np.ndarray) -> Curve:
+    """Computes the curve of one class from the state of each detection: int8 [n]."""
+    counted = states != IGNORED
+    scores = one.scores[counted]
+    hits = np.cumsum(states[counted] == CORRECT)
     last = np.flatnonzero(np.diff(scores, append=-np.inf))  # a threshold cannot separate equal scores
+    boxes = int(one.counted[0].sum())
     recall = hits[last] / boxes if boxes else np.full(len(last), np.nan)
     return Curve(hits[last] / (last + 1), recall, scores[last], boxes, last + 1)
-
-
-def _check_ids(ground_truth: dict, detections: list[dict]) -> None:
-    for field, key in (("images", "image_id"), ("categories", "category_id")):
-        unknown = {entry[key] for entry in detections} - {entry["id"] for entry in ground_truth[field]}
-        if unknown:
-            raise ValueError(
-                f"the detections have {len(unknown)} values of {key} that the ground truth does not have, such as "
-                f"{min(unknown)}; were they made from other data?"
-            )
 
 
 def _accumulate(ground_truth: dict, detections: list[dict], backend: Backend) -> dict:
