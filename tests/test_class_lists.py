@@ -212,6 +212,57 @@ def test_a_number_that_the_nearest_list_does_not_have_names_this_list(tmp_path: 
         read(str(tmp_path), "train")
 
 
+@pytest.mark.parametrize("entry", ["images/train", "images", "images/val", "list.txt"])
+@pytest.mark.parametrize("names", ["[dog, cat]", "[car, bus]"])
+def test_data_files_that_name_the_classes_of_the_same_images_differently_are_an_error(
+    tmp_path: Path, entry: str, names: str
+) -> None:
+    """data.yaml was read, and nothing told that old.yaml says the opposite."""
+    for name in ("train", "val"):
+        paint(tmp_path / "images" / name / "1.png"), text(tmp_path / "labels" / name / "1.txt", "0 .5 .5 .2 .2\n")
+    text(tmp_path / "list.txt", "images/val/1.png\n")
+    text(tmp_path / "data.yaml", "train: images/train\nval: images/val\nnames: [cat, dog]\n")
+    text(tmp_path / "old.yaml", f"train: {entry}\nnames: {names}\n")
+    for part in ("train", "val"):
+        with pytest.raises(DataError, match="remove") as caught:
+            read(str(tmp_path), part)
+        assert all(str(tmp_path / name) in str(caught.value) for name in ("data.yaml", "old.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("old.yaml", "train: images/train\nnames: [Cat, dog, fox]\n"),
+        ("old.YML", "train: elsewhere/photos\nnames: [dog, cat]\n"),
+        ("names.yaml", "names: [dog, cat]\n"),
+        ("count.yaml", "train: images/train\nnc: 2\n"),
+        ("damaged.yml", "'train': [\n"),
+        ("pets.data", "train = images/val\nnames = pets.names\n"),
+    ],
+)
+def test_a_data_file_that_is_not_read_is_named(tmp_path: Path, name: str, words: str) -> None:
+    paint(tmp_path / "images" / "train" / "1.png"), text(tmp_path / "labels" / "train" / "1.txt", "0 .5 .5 .2 .2\n")
+    text(tmp_path / name, words), text(tmp_path / "model.yaml", "nc: 80\nbackbone: []\n")
+    place = tmp_path / "data.yaml"
+    for own in ("data.yaml", "DATA.YAML"):
+        place = text(place, "train: images/train\nnames: [cat, dog]\n").rename(tmp_path / own)
+        found = read(str(tmp_path), "train")
+        assert found.classes == ("cat", "dog") and any(name in note and own in note for note in found.notes)
+        assert not any("model.yaml" in note for note in found.notes)
+
+
+def test_several_darknet_data_files_are_an_error(tmp_path: Path) -> None:
+    """None of them was read, and the class names came from elsewhere."""
+    paint(tmp_path / "images" / "1.png"), text(tmp_path / "labels" / "1.txt", "0 .5 .5 .2 .2\n")
+    text(tmp_path / "classes.txt", "cat\ndog\n"), (tmp_path / "weights.data").write_bytes(b"\0\1")
+    assert classes_of(tmp_path) == {"images/1.png": "cat"}
+    for name in ("a", "b"):
+        text(tmp_path / f"{name}.data", f"train = images\nnames = {name}.names\n")
+        text(tmp_path / f"{name}.names", "cat\ndog\n")
+    with pytest.raises(DataError, match="a.data, b.data"):
+        read(str(tmp_path), "train")
+
+
 def test_names_that_are_repeated_in_a_data_file_are_an_error(tmp_path: Path) -> None:
     group(tmp_path, "nested data files", "a", ["cat", "cat"], 0)
     with pytest.raises(DataError, match="data.yaml: .*'?cat"):

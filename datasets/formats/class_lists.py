@@ -50,7 +50,8 @@ class ClassList(NamedTuple):
     @property
     def has_names(self) -> bool:
         """Returns whether the list has names, not only their number as a data file may."""
-        return _kind_of(self.file) != "data.yaml" or self.names != tuple(map(str, range(len(self.names))))
+        is_data_file = self.file.lower().endswith((".yaml", ".yml", ".data"))
+        return not is_data_file or self.names != tuple(map(str, range(len(self.names))))
 
     def number_in(self, numbers: Mapping[str, int], label: float) -> float:
         """Returns the number in `numbers` (class name -> number) of the class `label` of this list. Raises ValueError."""

@@ -48,12 +48,15 @@ from datasets.formats.yolo import (
     read_config,
     read_yolo_folder,
     read_yolo_images,
+    unread_configs,
 )
 from datasets.store import Annotations, Classes, Part
 from utils.images import IMAGE_SUFFIXES
 from utils.text import printable
 
-_YOLO = re.compile(rb"^(train|val|valid|validation|test) *:", re.IGNORECASE | re.MULTILINE)
+_YOLO = re.compile(rb"^[\"']?(train|val|valid|validation|test)[\"']? *:", re.IGNORECASE | re.MULTILINE)
+_NAMES = re.compile(rb"^[\"']?names[\"']? *:", re.IGNORECASE | re.MULTILINE)
+_DARKNET = re.compile(rb"^\s*(train|valid|names) *=", re.IGNORECASE | re.MULTILINE)
 
 
 def read_path(path: Path, part: Part, classes: Classes, image_root: str | None, bad_boxes: str) -> Annotations:
@@ -166,28 +169,38 @@ def read_folder(folder: Path, part: Part, classes: Classes, image_root: str | No
     """Reads a folder by what it holds: a YOLO data file, XML, JSON, lists, or YOLO label files, in this order.
 
     Label files of other formats, and images that no label file names, are reported."""
-    if configs := _data_files(folder):
-        found = read_config(configs[0], part, classes, bad_boxes, image_root)
-        notes = left_over(folder, found, part, YOLO, image_root, config_images(configs[0], image_root))
+    config, others = _data_files(folder)
+    if config:
+        images = config_images(config, image_root)
+        found = read_config(config, part, classes, bad_boxes, image_root)
+        notes = unread_configs(config, images, others, image_root)
+        notes += left_over(folder, found, part, YOLO, image_root, images)
     else:
         kind, found = _read_labels(folder, part, classes, image_root, bad_boxes)
         notes = left_over(folder, found, part, kind, image_root)
     return replace(found, notes=(*found.notes, *map(printable, notes)))
 
 
-def _data_files(folder: Path) -> list[Path]:
-    """Returns the YOLO data file of a folder: data.yaml, or the only other one. Raises DataError if there are several."""
-    yamls = [folder / "data.yaml"]
-    if not yamls[0].exists():
-        yamls = [path for path in sorted(folder.glob("*.y*ml")) if _YOLO.search(_head(path).removeprefix(BOM))]
-    if len(yamls) > 1:
-        raise DataError(
-            f"{folder}: several data files ({', '.join(path.name for path in yamls[:5])}): name one of them"
-        )
-    if yamls:
-        return yamls
-    configs = sorted(folder.glob("*.data"))
-    return configs if len(configs) == 1 else []
+def _data_files(folder: Path) -> tuple[Path | None, list[Path]]:
+    """Returns (the YOLO data file of a folder, if it has one; others, which are not read).
+
+    It is data.yaml, or the only other yaml file, or else the only darknet file. Raises DataError if there are several."""
+    names = sorted(os.listdir(folder), key=lambda name: (name.lower() != "data.yaml", name))
+    names = [name for name in names if not os.path.isdir(folder / name)]
+    yamls = [folder / name for name in listing.of_suffix(names, (".yaml", ".yml"))]
+    heads = {path: _head(path).removeprefix(BOM) for path in yamls}
+    own = [path for path in yamls if path.name.lower() == "data.yaml"][:1]
+    data = own or [path for path in yamls if _YOLO.search(heads[path])]
+    darknet = [folder / name for name in listing.of_suffix(names, ".data")]
+    darknet = [path for path in darknet if _DARKNET.search(_head(path).removeprefix(BOM))]
+    chosen = data or darknet
+    if len(chosen) > 1:
+        shown = ", ".join(path.name for path in chosen[:5])
+        raise DataError(f"{folder}: several data files ({shown}): name one of them")
+    if not chosen:
+        return None, []
+    others = [path for path in yamls if _YOLO.search(heads[path]) or _NAMES.search(heads[path])] + darknet
+    return chosen[0], [path for path in others if path != chosen[0]]
 
 
 def _read_labels(

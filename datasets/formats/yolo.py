@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from datasets.errors import DataError, check_path, one_line, open_file, raise_any
 from datasets.formats import image_paths, listing
@@ -32,7 +33,7 @@ def read_config(path: Path, part: Part, classes: Classes, bad_boxes: str, image_
     """Reads the first part of a data file, yaml or darknet, whose name is in `part` (empty: all parts). Raises DataError.
 
     `image_root` replaces the folder `path` of the file."""
-    config = darknet_config(path) if path.suffix.lower() == ".data" else yaml_config(path)
+    config = _config(path)
     keys = [key for key in PARTS if config.get(key)]
     if not keys and "val" not in part and (path.parent / "images").is_dir():  # supervision writes the names only
         config, keys = config | {"train": "images"}, ["train"]
@@ -50,16 +51,45 @@ def read_config(path: Path, part: Part, classes: Classes, bad_boxes: str, image_
             notes += unread
     names = yaml_names(path, config)
     if config.get("names"):
-        own = ClassList(str(path), tuple(map(clean_name, names)))
-        require_agreement(own, label_folders(images, map(label_file, images)))
+        require_agreement(_names_of(path, config), label_folders(images, map(label_file, images)))
     found = read_yolo_images(str(path), images, ClassLists(names), classes, bad_boxes, notes)
     return listing.with_splits(found, path, map(listing.PART_NAMES.get, keys), part)
 
 
+def unread_configs(path: Path, images: Iterable[str], others: Sequence[Path], image_root: str | None) -> list[str]:
+    """Returns a note about data files that are not read, `others`, because `path` is, which names `images`.
+
+    Raises DataError if one of them names classes of the same images differently: it may be the right one."""
+    config = _config(path)
+    for other in others:
+        try:
+            own, names = _names_of(path, config), _names_of(other, _config(other))
+        except DataError:  # the note names the file
+            continue
+        difference = own.has_names and names.has_names and own.difference(names)
+        theirs = config_images(other, image_root) if difference else ()
+        if not set(map(os.path.abspath, images)).isdisjoint(map(os.path.abspath, theirs)):
+            what = f"name classes of the same images differently ({difference})"
+            raise DataError(f"{path} and {other} {what}: give the right one instead of the folder, or remove the other")
+    if not others:
+        return []
+    shown = ", ".join(other.name for other in others[:5]) + ", ..." * (len(others) > 5)
+    return [one_line(f"{path.parent}: data files that are not read, because there is {path.name}: {shown}")]
+
+
+def _config(path: Path) -> dict[str, Any]:
+    """Returns the contents of a data file, yaml or darknet. Raises DataError."""
+    return darknet_config(path) if path.suffix.lower() == ".data" else yaml_config(path)
+
+
+def _names_of(path: Path, config: dict[str, Any]) -> ClassList:
+    """Returns the class names in the contents of a data file. Raises DataError."""
+    return ClassList(str(path), tuple(map(clean_name, yaml_names(path, config))))
+
+
 def config_images(path: Path, image_root: str | None) -> list[str]:
     """Returns the images that all entries of a data file name. Entries that are wrong have none."""
-    config = darknet_config(path) if path.suffix.lower() == ".data" else yaml_config(path)
-    images = []
+    config, images = _config(path), []
     for key in PARTS:
         entries = config.get(key) or []
         for entry in entries if isinstance(entries, list) else [entries]:
