@@ -1,4 +1,4 @@
-"""Writes the report of an evaluation: a single HTML file without external resources. Imported only to write it.
+"""Writes the report of an evaluation: a single HTML file without external resources.
 
 The metrics are those of metrics.json; the mistakes and the confusion matrix are those of `report.plots.analyze_errors`.
 """
@@ -12,7 +12,7 @@ import numpy as np
 from datasets.store import Annotations
 from report import mistakes, page
 from report.comparison import ImageComparison
-from report.evaluation_tables import CHART, class_table, confusion_table, curve_chart
+from report.evaluation_tables import AXES, COLUMNS, LIVE, class_rows, confusion_rows, curve_chart, number
 from report.intervals import COVERAGE, LEAST_IMAGES, RESAMPLES, Interval, bootstrap
 from report.mistakes import Cell, Example
 from report.plots import Analysis
@@ -26,7 +26,7 @@ SIDES, QUALITY = (640, 480, 360, 240, 160), 78  # longer side in pixels, tried u
 LIMIT = 12 * 2**20  # bytes of all images; base64 adds a third
 MOST_BOXES = 200  # most boxes, and most detections, stored per image, besides those of the examples
 MAX_ROWS, MAX_MATRIX, CONFUSIONS = 300, 100, 12  # most classes in the table and in the matrix, most confusions
-STYLE, SCRIPT = (Path(__file__).with_name(f"report.{kind}") for kind in ("css", "js"))
+TEMPLATE, STYLE, SCRIPT = (Path(__file__).with_name(f"evaluation.{kind}") for kind in ("html", "css", "js"))
 NAMES = {
     "AP": "mean over IoU .50 to .95",
     "AP50": "IoU .50",
@@ -60,19 +60,9 @@ def write(path: Path, data: Annotations, detections: list[dict], metrics: dict[s
     examples, images = mistakes.choose(kinds.values(), shown.values())
     threshold = metrics["confidence"] if metrics["confidence"] >= 0 else analysis.confidence
     names = list(metrics["per_class"])
-    at = f"at {analysis.confidence:.2f}"
-    sections = {
-        "Metrics": _metrics(metrics, intervals),
-        "Threshold": _threshold(threshold, analysis)
-        + curve_chart(analysis.curves)
-        + class_table(metrics["per_class"], of_classes, MAX_ROWS),
-        f"Confusion matrix {at}": _confusion(analysis, labels, confusions, names),
-        f"Mistakes {at}": _mistakes(kinds, analysis.confidence),
-        "How it is measured": _explanation(analysis.confidence),
-    }
     contents = {
         "classes": [page.printable(name) for name in (*names, "background")],
-        "chart": CHART,
+        "chart": AXES,
         "counts": _all_counts(analysis.curves, metrics["per_class"], threshold),
         "images": dict(zip(images, _images(data, analysis.comparisons, images, examples), strict=True)),
         "names": {one.image: _name(data, one.image) for few in examples for one in few},
@@ -82,9 +72,38 @@ def write(path: Path, data: Annotations, detections: list[dict], metrics: dict[s
         },
     }
     text = json.dumps(contents, separators=(",", ":")).replace("<", "\\u003c")
-    style, script = (file.read_text(encoding="utf-8") for file in (STYLE, SCRIPT))
+    at = f"at {analysis.confidence:.2f}"
+    html = page.render(
+        TEMPLATE,
+        "Evaluation report",
+        ["Metrics", "Threshold", f"Confusion matrix {at}", f"Mistakes {at}", "How it is measured"],
+        style=STYLE.read_text(encoding="utf-8"),
+        script=SCRIPT.read_text(encoding="utf-8"),
+        data=text,
+        counts=_counts(data, metrics),
+        facts=_facts(metrics),
+        metrics=_metrics(metrics, intervals),
+        coverage=COVERAGE,
+        resamples=RESAMPLES,
+        least_images=LEAST_IMAGES,
+        match_iou=f"{MATCH_IOU:g}",
+        confidence=f"{analysis.confidence:g}",
+        percent=min(max(round(100 * threshold), 1), 99),
+        jumps=_jumps(threshold, analysis.confidence),
+        chart=curve_chart(analysis.curves),
+        columns=COLUMNS,
+        live=LIVE,
+        classes=class_rows(metrics["per_class"], of_classes, MAX_ROWS),
+        other_classes=len(names) - MAX_ROWS,
+        confusions=[
+            {"cell": f"{r},{c}", "count": int(analysis.matrix[r, c]), "true": names[r], "predicted": names[c]}
+            for r, c in confusions
+        ],
+        matrix=confusion_rows(analysis.matrix, labels, [*names, "background"]),
+        kinds=[{"name": kind, "count": len(kinds[kind]), "words": words} for kind, words in KINDS.items()],
+        limits={"per_kind": mistakes.PER_KIND, "per_cell": mistakes.PER_CELL, "images": mistakes.MAX_IMAGES},
+    )
     with atomic_write(path) as file:
-        html = page.document("Evaluation report", _head(data, metrics), sections, style, script, text)
         file.write(html.encode("utf-8", errors="replace"))
 
 
@@ -99,25 +118,31 @@ def _shown_cells(cells: dict[Cell, list[Example]], matrix: np.ndarray) -> tuple[
     return [*labels, background], sorted(between, key=lambda cell: -len(cells[cell]))[:CONFUSIONS]
 
 
-def _head(data: Annotations, metrics: dict[str, Any]) -> str:
+def _counts(data: Annotations, metrics: dict[str, Any]) -> str:
+    boxes = sum(row["boxes"] for row in metrics["per_class"].values())
+    return f"{len(data):,} images, {boxes:,} boxes, {len(data.classes):,} classes"
+
+
+def _facts(metrics: dict[str, Any]) -> dict[str, str]:
+    """Returns what was evaluated, and how."""
     settings = metrics["settings"]
     height, width = settings["image_size"]
-    facts = {"checkpoint": settings["checkpoint"], "data": settings["data"], "input": f"{height}x{width} pixels"}
-    limits = ("confidence", "nms_iou", "max_detections", "multi_label")
-    limits += tuple(name for name in ("tile", "overlap") if settings.get(name) is not None)
-    facts["limits"] = ", ".join(f"{name}={settings[name]}" for name in limits)
-    facts["evaluator"] = metrics["evaluator"]
-    rows = "".join(f"<div><dt>{name}</dt><dd>{page.text(value)}</dd></div>" for name, value in facts.items())
-    boxes = sum(row["boxes"] for row in metrics["per_class"].values())
-    counts = f"{len(data):,} images, {boxes:,} boxes, {len(data.classes):,} classes"
-    return f'<header><h1>Evaluation report</h1><p class="faint">{counts}</p></header><dl class="facts">{rows}</dl>'
+    limits = ["confidence", "nms_iou", "max_detections", "multi_label"]
+    limits += [name for name in ("tile", "overlap") if settings.get(name) is not None]
+    return {
+        "checkpoint": settings["checkpoint"],
+        "data": settings["data"],
+        "input": f"{height}x{width} pixels",
+        "limits": ", ".join(f"{name}={settings[name]}" for name in limits),
+        "evaluator": metrics["evaluator"],
+    }
 
 
-def _metrics(metrics: dict[str, Any], intervals: dict[str, Interval]) -> str:
-    cards = ""
+def _metrics(metrics: dict[str, Any], intervals: dict[str, Interval]) -> list[dict[str, Any]]:
+    """Returns the cards of COCO's metrics, with their intervals in numbers and as places (%) on a line from 0 to 1."""
+    cards = []
     for name, words in NAMES.items():
-        value, interval = metrics[name], intervals[name]
-        shown = f"{value:.4f}" if value >= 0 else "–"
+        value, interval, drawn = metrics[name], intervals[name], None
         if value < 0:
             between = "no such boxes"
         elif interval is None:
@@ -125,98 +150,17 @@ def _metrics(metrics: dict[str, Any], intervals: dict[str, Interval]) -> str:
         else:
             low, high = interval
             between = f"{low:.3f} – {high:.3f}"
-            place = f"left:{100 * low:.1f}%;width:{100 * (high - low):.1f}%"
-            between += f'<i class="track"><i style="{place}"></i><b style="left:{100 * value:.1f}%"></b></i>'
-        kind = "" if value >= 0 else "zero"
-        cards += f'<div class="{kind}" data-metric="{name}"><dt>{name}</dt><dd>{shown}</dd>'
-        cards += f'<dd class="between">{between}</dd><dd class="words">{words}</dd></div>'
-    note = f"Below each metric: its {COVERAGE} % interval from {RESAMPLES} bootstrap resamples of the images."
-    return f'<dl class="metrics">{cards}</dl><p class="faint">{note}</p>'
+            places = {"left": low, "width": high - low, "value": value}
+            drawn = {name: f"{100 * place:.1f}" for name, place in places.items()}
+        card = {"name": name, "value": number(value), "measured": value >= 0, "words": words}
+        cards.append(card | {"between": between, "interval": drawn})
+    return cards
 
 
-def _threshold(threshold: float, analysis: Analysis) -> str:
-    """Returns the HTML of the slider, and of the counts over all classes that it changes."""
-    percent = min(max(round(100 * threshold), 1), 99)
-    marks = {round(100 * threshold): "best mean F1", round(100 * analysis.confidence): "confusion matrix and mistakes"}
-    jumps = "".join(
-        f'<button type="button" class="jump" data-percent="{at}">{at / 100:.2f} {words}</button>'
-        for at, words in marks.items()
-        if 1 <= at <= 99
-    )
-    cards = "".join(
-        f'<div><dd id="all-{name}"></dd><dt>{words}</dt></div>'
-        for name, words in (
-            ("precision", "precision<span>: how many detections are correct</span>"),
-            ("recall", "recall<span>: how many objects are found</span>"),
-            ("f1", "F1<span>: the harmonic mean of both</span>"),
-            ("correct", "correct<span> detections</span>"),
-            ("false", "false<span> detections</span>"),
-            ("missed", "missed<span> objects</span>"),
-        )
-    )
-    return (
-        f'<div class="control"><label for="slider">Confidence threshold</label>'
-        f'<input id="slider" type="range" min="1" max="99" step="1" value="{percent}">'
-        f'<output id="chosen" for="slider"></output></div><p class="chips">'
-        f'<button type="button" id="own" aria-pressed="true">each class its own, at its best F1</button>{jumps}</p>'
-        f'<dl class="counts" aria-live="polite">{cards}</dl>'
-    )
-
-
-def _confusion(analysis: Analysis, labels: list[int], confusions: list[Cell], names: list[str]) -> str:
-    chips = ""
-    for r, c in confusions:
-        words = f"<b>{analysis.matrix[r, c]:,}</b>{page.text(names[r])} → {page.text(names[c])}"
-        chips += f'<button type="button" data-cell="{r},{c}">{words}</button>'
-    html = (
-        f'<p class="faint">At confidence {analysis.confidence:g} and IoU {MATCH_IOU:g}. Rows are true classes, columns are '
-        "predictions; the color is the fraction of the row. Open a cell to see its images. The arrow keys move between cells.</p>"
-    )
-    html += f'<h3>Most frequent confusions</h3><p class="chips">{chips}</p>' if chips else ""
-    html += confusion_table(analysis.matrix, labels, [*names, "background"])
-    more = len(names) - len(labels) + 1
-    html += (
-        f'<p class="faint">{more:,} classes with fewer mistakes, or without boxes and detections, are left out</p>'
-        if more
-        else ""
-    )
-    return f'{html}<div id="behind" tabindex="-1" hidden></div>'
-
-
-def _mistakes(kinds: dict[str, list[Example]], confidence: float) -> str:
-    choices = "".join(
-        f'<label><input type="radio" name="kind" value="{kind}"{" checked" * (kind == "missed")}>'
-        f"<span>{kind} <b>{len(kinds[kind]):,}</b></span></label>"
-        for kind in KINDS
-    )
-    words = "".join(f'<p class="faint" data-kind="{kind}" hidden>{text}</p>' for kind, text in KINDS.items())
-    legend = (
-        '<p class="legend"><i class="right"></i>correct <i class="missed"></i>missed <i class="false"></i>false</p>'
-    )
-    return (
-        f'<fieldset class="kinds"><legend class="faint">Kinds of mistakes at confidence {confidence:g}</legend>'
-        f'{choices}</fieldset>{words}{legend}<div id="mistakes"></div>'
-        '<dialog id="viewer" aria-label="Image"><form method="dialog"><h3 id="viewed"></h3>'
-        '<button type="button" id="previous">Previous</button><button type="button" id="next">Next</button>'
-        '<button id="close">Close</button></form><div id="large"></div></dialog>'
-    )
-
-
-def _explanation(confidence: float) -> str:
-    notes = (
-        f"Intervals: {RESAMPLES} bootstrap resamples draw whole images with replacement, with a fixed seed, and every metric is "
-        f"computed for each resample as COCO does. An interval holds {COVERAGE} % of the resamples, shifted so that their mean "
-        "equals the metric. It shows how much the choice of images changes a metric, not how much another training would. With "
-        f"fewer than {LEAST_IMAGES} images that have boxes for the metric there is no interval, because resamples of so few "
-        "images mean little. Precision, recall and F1 have none, because their thresholds were chosen on the same images.",
-        f"Precision and recall: at IoU {MATCH_IOU:g}, by COCO's matching within each class; detections on crowd regions do not "
-        "count. Thresholds that were chosen here look better than they are on new images.",
-        f"Confusion matrix and mistakes: at confidence {confidence:g} (show_confidence=), boxes and detections of all classes "
-        "are matched one to one, pairs of the same class first. So their counts differ slightly from those of the slider.",
-        f"A missed object that has a loose detection is listed under loose only. This file holds {mistakes.PER_KIND} mistakes "
-        f"of a kind, {mistakes.PER_CELL} images of a cell, and {mistakes.MAX_IMAGES} images at most.",
-    )
-    return "".join(f"<p>{note}</p>" for note in notes)
+def _jumps(threshold: float, confidence: float) -> dict[int, str]:
+    """Returns the thresholds with a button, in percent."""
+    jumps = {round(100 * threshold): "best mean F1", round(100 * confidence): "confusion matrix and mistakes"}
+    return {percent: words for percent, words in jumps.items() if 1 <= percent <= 99}
 
 
 def _examples(everything: list[Example], few: list[Example]) -> dict[str, Any]:

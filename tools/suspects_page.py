@@ -1,13 +1,12 @@
 """Writes suspects.html: one self-contained page with an image of each suspect."""
 
-import base64
-from html import escape
 from pathlib import Path
 
 import cv2
 import numpy as np
 
 from datasets.store import Annotations
+from report import page
 from tools.disagreement import Suspect
 from utils.draw import draw_labeled
 
@@ -16,52 +15,27 @@ LABEL, PROPOSAL, OTHER = (0, 140, 255), (255, 120, 0), (150, 150, 150)  # BGR: o
 SIDE = 260  # pixels of an image on the page
 MARGIN = 0.6  # of the larger side of the boxes, shown around them
 PAGE_BYTES = 14_000_000  # of all JPEGs; the page is a third larger, and stays below 20 MB
-
-HEAD = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
-<meta name="color-scheme" content="light dark"><title>Suspicious labels</title><style>
-body { font: 15px/1.4 system-ui, sans-serif; margin: 1.5rem; }
-nav { position: sticky; top: 0; padding: .5rem 0; background: Canvas; }
-nav a { margin-right: 1.5rem; }
-ol { display: grid; grid-template-columns: repeat(auto-fill, minmax(270px, 1fr)); gap: 1rem; padding: 0; list-style: none; }
-li { border: 1px solid GrayText; border-radius: 6px; padding: .6rem; overflow-wrap: anywhere; scroll-margin-top: 3rem; }
-li:focus { outline: 3px solid Highlight; }
-img { max-width: 100%; }
-.label { border-bottom: 3px solid #ff8c00; } .proposal { border-bottom: 3px solid #0078ff; }
-.other { border-bottom: 3px solid #969696; }
-</style></head><body><h1>Suspicious labels</h1>
-"""
+TEMPLATE = Path(__file__).with_name("suspects.html")
 
 
 def write_page(
     path: Path, data: Annotations, groups: dict[str, list[Suspect]], lines: dict[int, int], quality: str
 ) -> None:
     """Writes the page. `groups`: the suspects by kind; `lines`: the line of each image in suspects.txt."""
-    links = "".join(f'<a href="#{kind}">{TITLES[kind]} {len(group)}</a>' for kind, group in groups.items())
-    parts = [
-        f"{HEAD}<p>{escape(data.source)}: {escape(quality)} Correct suspects.txt, where these images come first; its labels",
-        'are unchanged. Scores are comparable within a kind. <span class="label">Label</span>,',
-        '<span class="proposal">proposal of the models</span>, <span class="other">other labels</span>.</p>',
-        f'<nav aria-label="Kinds">{links}</nav>',
-    ]
-    left = PAGE_BYTES
+    left, shown = PAGE_BYTES, {}
     for kind, group in groups.items():
-        parts.append(f'<section id="{kind}"><h2>{TITLES[kind]}</h2><ol>')
-        for number, one in enumerate(group, 1):
+        cards = []
+        for one in group:
             jpeg = b""
             if left > 0:
                 jpeg = thumbnail(data.image(one.image), one, data.boxes_of(one.image)[0], data.classes)
             left -= len(jpeg)
-            source = f"data:image/jpeg;base64,{base64.b64encode(jpeg).decode()}"
-            image = f'<img alt="" src="{source}"><br>' if jpeg else ""
-            change, place = escape(change_of(one, data.classes)), escape(data.where(one.image))
-            name, line = escape(data.names[one.image]), lines[one.image]
-            text = f"<b>{number}. {change}</b><br>score {one.score:.3f}<br>{name}<br>{place}<br>suspects.txt:{line}"
-            parts.append(f'<li tabindex="0">{image}{text}</li>')
-        parts.append("</ol></section>")
-    text = "\n".join([*parts, "</body></html>\n"])
-    path.write_text(text, encoding="utf-8", errors="replace", newline="\n")
+            card = {"uri": page.data_uri(jpeg) if jpeg else "", "change": change_of(one, data.classes)}
+            card |= {"score": f"{one.score:.3f}", "name": data.names[one.image], "place": data.where(one.image)}
+            cards.append(card | {"line": lines[one.image]})
+        shown[f"{TITLES[kind]} {len(group)}"] = cards
+    html = page.render(TEMPLATE, "Suspicious labels", list(shown), source=data.source, quality=quality, groups=shown)
+    path.write_text(html, encoding="utf-8", errors="replace", newline="\n")
 
 
 def change_of(one: Suspect, classes: tuple[str, ...]) -> str:
