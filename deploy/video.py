@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import struct
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -18,6 +19,9 @@ WINDOW = 1280  # pixels of the longer side of a window at most
 AHEAD = 8  # frames that are read ahead of the network
 TRIES = 10_000  # reads that may fail in a row: at the end of a video, a read that fails takes microseconds
 MAX_CAMERA = 2**31 - 1  # OpenCV takes no larger number
+MAX_BOXES = 1000  # of an MP4 file: a usual file has fewer than ten
+INDEXED = {".mp4", ".m4v", ".mov"}  # reading a damaged frame of these fails: their index has the place of every frame
+COUNTED = {".avi"}  # these announce the exact number of frames
 
 
 @dataclass
@@ -26,6 +30,7 @@ class Frames:
 
     read: int = 0
     damaged: int = 0  # frames that cannot be read, although later ones can
+    elapsed: int = 0  # frames that fit into the time up to the end of the last one that was read
 
 
 def open_video(source: str) -> cv2.VideoCapture:
@@ -50,7 +55,28 @@ def fix_of(source: str) -> str:
         return "check the address, and whether it opens in a video player"
     if source.isdecimal() and not os.path.exists(source):
         return "try another camera number, such as 0"
-    return "convert it: ffmpeg -i SOURCE out.mp4"
+    if os.path.isfile(source) and is_incomplete(source):
+        return "the file is incomplete: copy or download it again"
+    return "convert it: ffmpeg -i SOURCE out.mp4; if it does not play elsewhere either, get another copy"
+
+
+def is_incomplete(path: str) -> bool:
+    """Returns whether a file is empty, or an MP4 or MOV file that ends early. Often, its index (the box "moov") is missing."""
+    size, at, kinds = os.path.getsize(path), 0, []
+    with open(path, "rb") as file:
+        while at < size and len(kinds) < MAX_BOXES:
+            file.seek(at)
+            head = file.read(16)
+            length, kind = struct.unpack(">I4s", head[:8].ljust(8, b"\0"))
+            kinds.append(kind)
+            if kinds[0] != b"ftyp":
+                return False  # of another format
+            if length == 1:  # the length has 64 bits
+                length = int.from_bytes(head[8:], "big")
+            if length < 8:  # the box ends with the file, or there are zeros in place of a box
+                break
+            at += length
+    return at > size or b"moov" not in kinds
 
 
 def frames_of(video: cv2.VideoCapture, most: int, count: Frames | None = None) -> Iterator[np.ndarray]:
@@ -58,13 +84,18 @@ def frames_of(video: cv2.VideoCapture, most: int, count: Frames | None = None) -
 
     Damaged frames of a file are left out. The video is released at its end or when the iterator is closed.
     """
-    announced, failed = length(video) or 0, 0
+    announced, per_second, failed = length(video) or 0, rate(video), 0
     count = Frames() if count is None else count
+
+    def read(_) -> tuple[bool, np.ndarray | None, float]:
+        return *video.read(), video.get(cv2.CAP_PROP_POS_MSEC) / 1000
+
     try:
-        with closing(prefetch(lambda _: video.read(), itertools.count(), most)) as reads:
-            for complete, frame in reads:
+        with closing(prefetch(read, itertools.count(), most)) as reads:
+            for complete, frame, seconds in reads:
                 if complete:
                     count.read, count.damaged, failed = count.read + 1, count.damaged + failed, 0
+                    count.elapsed = round(seconds * per_second) + 1
                     yield frame
                     continue
                 failed += 1
@@ -77,7 +108,7 @@ def frames_of(video: cv2.VideoCapture, most: int, count: Frames | None = None) -
 def require_frames(source: str, count: Frames, announced: int | None, rate: float) -> str:
     """Returns a warning if a video has fewer frames than its file announces, "" otherwise.
 
-    Raises ValueError for a video without frames, with damaged ones, or without more than its last second: the length of a
+    Raises ValueError for a video without frames, with lost ones, or without more than its last second: the length of a
     container may be that of the sound.
     """
     if not count.read:
@@ -85,7 +116,9 @@ def require_frames(source: str, count: Frames, announced: int | None, rate: floa
     if not announced or count.read >= announced:
         return ""
     lost = f"{source}: {count.read:,} of {announced:,} frames were read"
-    if count.damaged or announced - count.read > rate:
+    suffix = Path(source).suffix.lower()
+    gap = suffix not in INDEXED and count.elapsed - count.read > 1  # one frame more or less is rounding
+    if count.damaged or gap or suffix in COUNTED or announced - count.read > rate:
         fix = "get another copy, or if it plays to its end: ffmpeg -i SOURCE out.mp4"
         raise ValueError(f"{lost}: the file is damaged or cut off. The results have the frames that were read; {fix}")
     return f"WARNING: {lost}: its end may be damaged"

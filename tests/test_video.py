@@ -1,5 +1,6 @@
 """deploy/video.py: frames that are written can be read again, and every video is released."""
 
+import struct
 import threading
 
 import cv2
@@ -97,6 +98,76 @@ def test_a_video_that_is_cut_off_is_an_error_unless_only_its_last_second_is_miss
     assert "v.mp4: 70 of 100" in video.require_frames("v.mp4", video.Frames(70), 100, 30)
     for announced in (None, 70, 60):  # unknown, or fewer than there are
         assert video.require_frames("v.mp4", video.Frames(70), announced, 30) == ""
+
+
+def film(path, codec, damage):
+    """A video of 60 frames of noise, of whose middle `damage` bytes are zeros. OpenCV skips what it cannot parse."""
+    noise = np.random.default_rng(0).integers(0, 256, (120, 160, 3), dtype=np.uint8)
+    writer = cv2.VideoWriter(str(path), cv2.VideoWriter_fourcc(*codec), 30, (160, 120))
+    for number in range(60):
+        writer.write(np.roll(noise, number, 1))
+    writer.release()
+    data = bytearray(path.read_bytes())
+    half = len(data) // 2
+    data[half : half + damage] = bytes(damage)
+    path.write_bytes(data)
+    return path
+
+
+@pytest.mark.parametrize("name, codec", [("v.avi", "MJPG"), ("v.avi", "mp4v"), ("v.mkv", "MJPG"), ("v.webm", "VP80")])
+@pytest.mark.parametrize("damage", [0, 60_000])
+def test_a_few_frames_that_are_lost_in_the_middle_are_an_error_although_no_read_fails(tmp_path, name, codec, damage):
+    path = str(film(tmp_path / name, codec, damage))
+    capture, count = video.open_video(path), video.Frames()
+    announced, rate = video.length(capture), video.rate(capture)
+    frames = list(video.frames_of(capture, 2, count))
+    assert announced == 60 and len(frames) == count.read
+    if not damage:
+        assert count.read == 60 and video.require_frames(path, count, announced, rate) == ""
+        return
+    assert 60 - rate <= count.read < 60 and not count.damaged
+    with pytest.raises(ValueError, match=f"{name}: {count.read} of 60 frames"):
+        video.require_frames(path, count, announced, rate)
+
+
+def test_a_video_that_ends_before_its_sound_is_only_warned_about():
+    whole = video.Frames(70, elapsed=70)
+    for name in ("v.mp4", "v.mkv", "v.webm"):
+        assert name in video.require_frames(name, whole, 90, 30)
+    frames_of_different_length = video.Frames(70, elapsed=80)  # phones write such MP4 files
+    assert video.require_frames("v.mp4", frames_of_different_length, 72, 30)
+
+
+def test_a_video_file_that_is_empty_or_cut_off_is_copied_again_and_not_converted(tmp_path):
+    whole = write_noise_video(tmp_path / "whole.mp4", 5).read_bytes()
+    path = tmp_path / "v.mp4"
+    for size in (0, 20, len(whole) // 2, len(whole) - 10):
+        path.write_bytes(whole[:size])
+        assert "incomplete" in video.fix_of(str(path)) and "ffmpeg" not in video.fix_of(str(path)), size
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ValueError, match="v.mp4.*incomplete"):
+        video.open_video(str(path))
+    path.write_bytes(whole)
+    assert not video.is_incomplete(str(path))
+    path.write_bytes(b"another format")
+    assert "ffmpeg" in video.fix_of(str(path))
+
+
+def test_the_boxes_of_an_mp4_file_may_have_long_lengths_and_an_open_end(tmp_path):
+    def box(kind, length):
+        return struct.pack(">I4s", length, kind)
+
+    path = tmp_path / "v.mp4"
+    start, long = box(b"ftyp", 8) + box(b"moov", 8), box(b"mdat", 1) + struct.pack(">Q", 20)
+    for data, incomplete in (
+        (start + long + b"1234", False),
+        (start + long + b"123", True),
+        (start + box(b"mdat", 0) + b"1234", False),
+        (box(b"ftyp", 8) + box(b"mdat", 0) + b"1234", True),
+        (start + bytes(100), False),
+    ):
+        path.write_bytes(data)
+        assert video.is_incomplete(str(path)) is incomplete
 
 
 def test_a_length_that_is_far_too_large_does_not_keep_the_reader(monkeypatch):
