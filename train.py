@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 import nets
-from datasets.dataset import DetectionDataset, source_digest
+from datasets.dataset import DetectionDataset, require_boxes, source_digest
 from datasets.loader import Loader, TrainSampler, ValSampler, build_loader
 from datasets.mosaic import Augment
 from datasets.sources import Annotations, is_demo, read_train_and_val, val_source, val_text
@@ -181,6 +181,7 @@ def main(cfg: Config, extra_augment: Callable = extra_augment, on_row: Callable 
     state, begun_epoch = resume.restore(saved, model, updater)
     saved = None  # frees the tensors of last.pt, which may take gigabytes
     train_set = build_train_set(cfg, model.letterbox, train_data, extra_augment)
+    ranks.on_main(lambda: require_boxes(train_set, cfg.image_size))
     shown = replace(cfg, val=val_text(cfg.val, cfg.train, val_data.source))
     log(table(shown, Config(), summary.derived(cfg.batch_size, cfg.workers, updater, ranks), given))
     if first_row:

@@ -3,7 +3,7 @@
 import hashlib
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
@@ -20,6 +20,7 @@ from utils.images import boxes_to_input, letterbox, read_image
 from utils.text import brief
 
 NO_IMAGE = -1  # index of the placeholder in a batch without images
+TRIALS = 16  # samples in which extra_augment is tried before a training
 PARTNER_REACH = 256  # how far apart the images of a mosaic are at most in the epoch's order: a small cache holds them
 
 
@@ -192,6 +193,29 @@ def checked_sample(result: Any, size: tuple[int, int], num_classes: int) -> Samp
     boxes = boxes.clip(0, np.array(size[::-1] * 2, np.float32))
     keep = (boxes[:, 2:] > boxes[:, :2]).all(1)
     return Sample(np.ascontiguousarray(image), boxes[keep], labels[keep].astype(np.int64))
+
+
+def require_boxes(data: DetectionDataset, size: tuple[int, int]) -> None:
+    """Raises ValueError if `extra_augment` loses all boxes of all of the first samples, as with boxes in other units."""
+    if data.extra_augment is None:
+        return
+    kept = []
+
+    def counted(image: np.ndarray, boxes: np.ndarray, labels: np.ndarray, rng: np.random.Generator):
+        result = data.extra_augment(image, boxes, labels, rng)
+        if len(boxes):
+            kept.append(len(checked_sample(result, image.shape[:2], len(data.annotations.classes)).boxes))
+        return result
+
+    labeled = np.flatnonzero(np.diff(data.annotations.starts))
+    trial = replace(data, extra_augment=counted)
+    for position in range(TRIALS if len(labeled) else 0):
+        trial[Key(0, position, int(labeled[position % len(labeled)]), size)]
+    if kept and not any(kept):
+        raise ValueError(
+            f"extra_augment lost all boxes of {len(kept)} samples: return boxes [n, 4] x1,y1,x2,y2 in pixels of the returned "
+            f"image, which has {size[0]}x{size[1]} (height x width); boxes outside of it are removed"
+        )
 
 
 def source_digest(function: Callable) -> str:

@@ -15,6 +15,7 @@ from datasets.formats.annotation_file import DataError
 from tools.check import check, main, text_of
 from tools.check_page import contact_page
 from tools.check_report import _advice
+from utils.config import ConfigError
 from utils.draw import GAP, color_of
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -265,3 +266,13 @@ def test_real_data_have_their_known_problems(shared: Path) -> None:
     report, _ = check(root, root)
     assert report["errors"] == report["between"] == [] and report["val"]["classes"]["RBC"] == 967
     assert all("BloodImage_003" in report[part]["notes"][0] for part in ("train", "val"))  # a box without area in each
+
+
+@pytest.mark.parametrize("val", [".2", "0.25"])
+def test_a_fraction_as_validation_data_is_taken_from_the_checked_images(painted, val):
+    """As in a training. It is no path, and there is nothing to compare."""
+    report, parts = check(str(painted(8)), val)
+    assert list(parts) == ["train"] and report["train"]["images"] == 8
+    assert any(f"val={val}" in note for note in report["train"]["notes"])
+    with pytest.raises(ConfigError, match="val=0.2"):
+        check(str(painted(8)), "20%")

@@ -18,6 +18,7 @@ from datasets.dataset import (
     checked_sample,
     collate,
     epoch_order,
+    require_boxes,
     source_digest,
 )
 from datasets.formats.annotation_file import read_annotation_file
@@ -232,6 +233,21 @@ def test_results_of_extra_augment_are_clipped_and_boxes_without_area_dropped():
     sample = checked_sample((IMAGE[:, ::-1], boxes, [3.0, 4.0, 5.0, 6.0]), SIZE, 7)
     assert sample.boxes.tolist() == [[0, 0, 10, 10], [90, 60, 96, 64]] and sample.labels.tolist() == [3, 4]
     assert sample.image.flags.c_contiguous and sample.boxes.dtype == np.float32 and sample.labels.dtype == np.int64
+
+
+def test_extra_augment_that_loses_every_box_is_an_error(painted):
+    """Boxes outside of the image would train without objects; a crop may lose those of some images."""
+
+    def lost(part: float):
+        def augment(image, boxes, labels, rng):
+            return image, boxes + 1000 * (rng.random() < part), labels
+
+        return dataset_of(painted(8), augment=AUGMENT, extra_augment=augment)
+
+    with pytest.raises(ValueError, match="extra_augment"):
+        require_boxes(lost(1.0), SIZE)
+    require_boxes(lost(0.7), SIZE)
+    require_boxes(dataset_of(painted(8), augment=AUGMENT), SIZE)
 
 
 def test_an_error_of_extra_augment_names_the_image(painted):

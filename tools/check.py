@@ -25,7 +25,7 @@ from utils.script import run_script
 @dataclass(frozen=True)
 class Config:
     data: str | None = None  # annotation file, COCO JSON, YOLO yaml, or the folder of a data set
-    val: str | None = None  # validation data, checked too and compared with the training data
+    val: str | None = None  # validation data, checked too and compared with the training data; .2: a fifth of these
     size: Size = (416, 416)  # height, width of the network's input, or one number for both
     classes: str | None = None  # a file of class names, or names, which select: cat,dog; none: those of the data
     image_root: str | None = None  # the folder of the images of a COCO JSON

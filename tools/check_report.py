@@ -9,7 +9,7 @@ from datasets.errors import DataError, first_ten
 from datasets.formats.read import read
 from datasets.scan import Scan, clipped_boxes, prepare, scan
 from datasets.similar import similar_groups
-from datasets.sources import unused_splits
+from datasets.sources import fraction_of, unused_splits
 from datasets.store import Annotations, Classes
 from utils.boxes import area
 
@@ -59,8 +59,11 @@ def check(
     With `select` boxes of other classes than `classes` are left out. "train" and "val" are reports of `examine`; "between"
     lists pairs of equal images in both, "similar_between" groups of nearly same ones, "errors" what training refuses,
     "warnings" what may harm it."""
-    parts, unread = {}, []
-    for name, source in {"train": data, **({} if val is None else {"val": val})}.items():
+    parts, unread, asked = {}, [], {"train": data}
+    is_fraction = val is not None and fraction_of(val) is not None
+    if val is not None and not is_fraction:
+        asked["val"] = val
+    for name, source in asked.items():
         names = parts["train"].good.classes if "train" in parts else classes
         try:
             parts[name] = examine(source, name, size, names, image_root, select)
@@ -72,6 +75,9 @@ def check(
         raise DataError("\n".join(filter(None, dict.fromkeys(unread))))
     sources = {name: part.report["source"] for name, part in parts.items()}
     parts["train"].report["notes"] += unused_splits(sources, [part.good for part in parts.values()])
+    if is_fraction:
+        text = f"val={val}: training splits its validation images off these; images that are copies stay in one split"
+        parts["train"].report["notes"].append(text)
     outside = _share_range(parts)
     report: dict[str, Any] = {"size": list(size), **{name: part.report for name, part in parts.items()}}
     report |= _find_copies(parts)
