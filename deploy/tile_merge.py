@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from utils.boxes import area
+from utils.boxes import area, intersection
 
 COVERED = 0.5  # fraction of a box cut by a tile's border: a box that covers more of it is of the same object
 BLOCK = 256  # detections compared with all others at a time
@@ -104,17 +104,12 @@ def _are_same(
     For several boxes [m, 1, 4] the result is bool [m, n]. Two boxes are of the same object if, clipped to the area that both
     windows show, they have an IoU above `nms_iou`; the two halves of an object do. If one of `boxes` is cut, it is enough that
     the other box covers more than COVERED of it."""
-    shown = _common(place, places)
-    ours, theirs = _common(box, shown), _common(boxes, shown)
-    inside = area(_common(ours, theirs))
+    shown = intersection(place, places)
+    ours, theirs = intersection(box, shown), intersection(boxes, shown)
+    inside = area(intersection(ours, theirs))
     union = area(ours) + area(theirs) - inside
-    covered = area(_common(box, boxes))
+    covered = area(intersection(box, boxes))
     return (inside > nms_iou * union) | (cut & (covered > COVERED * area(boxes)))
-
-
-def _common(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Returns the intersections of boxes [..., 4]; where there is none, x2 < x1 or y2 < y1."""
-    return np.concatenate([np.maximum(a[..., :2], b[..., :2]), np.minimum(a[..., 2:], b[..., 2:])], -1)
 
 
 def _enclosing(boxes: np.ndarray) -> np.ndarray:

@@ -1,11 +1,16 @@
 """utils/boxes.py: box arithmetic equals its definition for tensors and arrays, and never gives NaN."""
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
 from utils import boxes as b
 from utils.boxes import area, ciou, clip, cxcywh_to_xyxy, iou, pairwise_iou, xywh_to_xyxy, xyxy_to_cxcywh, xyxy_to_xywh
+
+ROOT = Path(__file__).parents[1]
 
 
 def random_boxes(*shape, seed=0):
@@ -138,3 +143,20 @@ def test_ciou_has_finite_gradients_that_pull_distant_boxes_together():
     boxes = torch.tensor([[0.0, 0, 10, 10], [50, 50, 60, 60], [3, 3, 3, 3], [2, 2, 8, 12]], requires_grad=True)
     ciou(boxes, other).sum().backward()
     assert boxes.grad.isfinite().all() and (boxes.grad[1, :2] < 0).all()  # the IoU alone would be flat there
+
+
+def test_the_intersection_is_the_box_that_both_contain():
+    first, second = random_boxes(200), random_boxes(200, seed=1)
+    common = b.intersection(first, second)
+    both = (common[:, 2:] > common[:, :2]).all(1)
+    assert 20 < both.sum() < 180 and np.array_equal(both, iou(first, second) > 0)
+    assert np.allclose(area(common), iou(first, second, 0) * (area(first) + area(second) - area(common)))
+
+
+def test_the_places_where_coordinates_change_exist():
+    """The paragraph of utils/boxes.py names files and functions, also after they move."""
+    text = b.__doc__.partition("The coordinate systems")[2]
+    files = re.findall(r"\b[\w/]+\.py\b", text)
+    assert len(set(files)) >= 12 and all((ROOT / file).is_file() for file in files)
+    for name, file in re.findall(r"`(\w+)`\s+in\s+([\w/]+\.py)", text):
+        assert re.search(rf"^(def|class) {name}\b", (ROOT / file).read_text(encoding="utf-8"), re.MULTILINE), name

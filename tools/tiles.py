@@ -16,7 +16,7 @@ from datasets.errors import DataError
 from datasets.scan import clipped_boxes
 from datasets.store import Annotations, Packer
 from deploy.tiles import Tiles, cut
-from utils.boxes import area
+from utils.boxes import area, intersection
 from utils.images import READERS, decode_deep, prefetch, read_bytes, read_image
 
 VISIBLE, BACKGROUND = 0.3, 0.1  # the defaults of the options of the same names
@@ -110,7 +110,7 @@ class Cutter:
         """Returns the boxes of which a window shows enough, clipped to it, and which of the boxes [n, 4] these are, bool [n].
 
         Crowd regions are kept if any part of them is visible, because they only mark detections to ignore."""
-        parts = np.concatenate([np.maximum(boxes[:, :2], window[:2]), np.minimum(boxes[:, 2:], window[2:])], 1)
+        parts = intersection(boxes, window)
         shown = area(parts)
         kept = (shown > 0) & (crowd | (shown >= self.visible * area(boxes)))
         return parts[kept], kept

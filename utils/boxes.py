@@ -1,6 +1,18 @@
 """Box arithmetic: conversions, area, clipping, IoU and CIoU. Boxes are xyxy in pixels unless a name has another format.
 
 Every function takes torch tensors or NumPy arrays `[..., 4]` and returns the same type.
+
+The coordinate systems of boxes, and every place where they change from one to another:
+
+- Files to original image (pixels of the upright image): the readers convert x, y, width, height (datasets/formats/coco.py),
+  fractions of the image (datasets/formats/yolo.py) and percent (datasets/formats/labelstudio.py). deploy/label_files.py and
+  `to_coco` in utils/metrics.py convert back.
+- Original to reduced image (decoded at 1/2, 1/4 or 1/8 of its size): `DetectionDataset` in datasets/dataset.py.
+- Image to input of the network: in training `move_boxes` in datasets/transforms.py; in evaluation and prediction
+  `boxes_to_input` in utils/images.py, with the letterbox. Its inverse is `into_original` in utils/images.py, which
+  nets/postprocess.py, deploy/onnx_model.py and report/heatmap.py call.
+- Input to anchor points (offsets in strides) and back: nets/coder.py.
+- Image to tile: `Cutter` in tools/tiles.py. Tile to image: `merged` in deploy/tiles.py.
 """
 
 from typing import TypeAlias
@@ -55,6 +67,12 @@ def clip(boxes: Boxes, width: float, height: float) -> Boxes:
     """Clips boxes to the image `[0, width] x [0, height]`."""
     sides = [boxes[..., i].clip(0, limit) for i, limit in enumerate((width, height, width, height))]
     return _library(boxes).stack(sides, -1)
+
+
+def intersection(a: Boxes, b: Boxes) -> Boxes:
+    """Element-wise intersections with broadcasting: `[..., 4], [..., 4]` -> `[..., 4]`; inverted where there is none."""
+    library = _library(a)
+    return _pair(library.maximum(a[..., :2], b[..., :2]), library.minimum(a[..., 2:], b[..., 2:]))
 
 
 def iou(a: Boxes, b: Boxes, eps: float = 1e-9) -> Boxes:
