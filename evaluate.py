@@ -25,6 +25,8 @@ from deploy.tiled_evaluation import tiled
 from engine import run_folder
 from engine.evaluation import evaluate
 from nets.postprocess import MAX_CANDIDATES
+from report.comparison import analyze_errors
+from report.drawn_images import draw_worst
 from report.evaluation_report import write
 from utils import outputs, processes, threads
 from utils.config import ConfigError, check, is_weights, override, require, require_writable, show, table
@@ -185,9 +187,16 @@ def analyze(
     """Draws the curves, the confusion matrix and the `worst` images at a confidence; with `report` also writes report.html."""
     from report import plots  # loads matplotlib
 
-    analysis = plots.analyze_errors(folder, data, detections, confidence, worst)
+    analysis = analyze_errors(data.coco(), detections, confidence)
+    plots.draw_precision_recall(analysis.curves, folder / "precision_recall.png")
+    plots.draw_confusion(analysis.matrix, data.classes, folder / "confusion_matrix.png")
+    lines = draw_worst(folder, data, analysis.comparisons, worst)
+    if lines:
+        print(f"images with the most errors at confidence {confidence:g} (green: correct, orange: missed, red: false):")
+    for line in lines:
+        print(f"  {line}")
     if report:
-        write(folder / "report.html", data, detections, results, analysis)
+        write(folder / "report.html", data, results, analysis)
 
 
 def command(words: list[str]) -> None:

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from engine.optimizer import Updater
+from report.drawn_images import prediction_sheet
 from report.heatmap import HeatMaps
 from utils.metrics import class_thresholds, coco_metrics, to_coco
 from utils.processes import Interrupted, Ranks
@@ -72,8 +73,6 @@ def validate(updater: Updater, loader, criterion, ranks: Ranks, run, epoch: int,
     updater.average_statistics(ranks)
     metrics = evaluate(updater.ema.model, loader, ranks, criterion, stop=lambda: stop.received)
     if ranks.is_main:
-        from report.plots import prediction_sheet  # loads matplotlib
-
         per_class = {f"AP_class/{n}": row["AP"] for n, row in metrics["per_class"].items() if row["AP"] >= 0}
         run.scalars(per_class, epoch + 1)
         run.image("val_predictions", prediction_sheet(loader.dataset, metrics["detections"]), epoch + 1)

@@ -1,4 +1,4 @@
-"""Detections compared with labeled boxes, image by image."""
+"""The errors of a detector: detections compared with labeled boxes, image by image, and the confusion matrix."""
 
 from collections import defaultdict
 from typing import NamedTuple
@@ -6,7 +6,8 @@ from typing import NamedTuple
 import numpy as np
 
 from utils.boxes import xywh_to_xyxy
-from utils.matches import MATCH_IOU, overlap
+from utils.matches import ClassMatches, match_classes, match_one_to_one
+from utils.metrics import Curve, curves
 
 
 class ImageComparison(NamedTuple):
@@ -37,6 +38,24 @@ class ImageComparison(NamedTuple):
         return int(self.missed.sum() + self.false.sum())
 
 
+class Analysis(NamedTuple):
+    """The matches and the errors of an evaluation, for its plots and its report."""
+
+    matches: dict[str, ClassMatches]  # class name -> matches within the class
+    curves: dict[str, Curve]  # class name -> precision and recall, by COCO's rule
+    comparisons: list[ImageComparison]  # of each image, with detections that score at least `confidence`
+    matrix: np.ndarray  # int64 [C + 1, C + 1], see `confusion_matrix`
+    confidence: float
+
+
+def analyze_errors(ground_truth: dict, detections: list[dict], confidence: float) -> Analysis:
+    """Matches the detections of an evaluation with the boxes, and finds the errors at a confidence."""
+    matches = match_classes(ground_truth, detections)
+    comparisons = compare_images(ground_truth, detections, confidence)
+    matrix = confusion_matrix(comparisons, len(ground_truth["categories"]))
+    return Analysis(matches, curves(matches), comparisons, matrix, confidence)
+
+
 def compare_images(ground_truth: dict, detections: list[dict], confidence: float) -> list[ImageComparison]:
     """Compares every image of a ground truth with its detections that score at least `confidence`."""
     labels = {category["id"]: label for label, category in enumerate(ground_truth["categories"])}
@@ -49,28 +68,30 @@ def compare_images(ground_truth: dict, detections: list[dict], confidence: float
     comparisons = []
     for image in ground_truth["images"]:
         truth, of_image = (np.array(rows[image["id"]], np.float64).reshape(-1, 6) for rows in (truths, detected))
-        comparisons.append(match_all_classes(truth, of_image, len(labels)))
+        comparisons.append(_compare(truth, of_image, len(labels)))
     return comparisons
 
 
-def match_all_classes(truth: np.ndarray, detections: np.ndarray, background: int) -> ImageComparison:
-    """Matches the boxes and detections of an image one to one: pairs of the same class first, then by falling IoU.
-
-    Both are rows of x, y, width, height, label, and crowd or score. `background`: the number of classes.
-    """
-    boxes, labels, crowd = xywh_to_xyxy(truth[:, :4]), truth[:, 4].astype(np.int64), truth[:, 5] > 0
-    detected, detected_labels = xywh_to_xyxy(detections[:, :4]), detections[:, 4].astype(np.int64)
-    predicted, true_labels = np.full(len(boxes), background), np.full(len(detected), background)
-    matched, numbers = np.full(len(detected), -1), np.cumsum(~crowd) - 1  # of the boxes that are no crowd regions
-    overlaps, same = overlap(detections[:, None, :4], truth[:, :4], crowd), detected_labels[:, None] == labels
-    preference = np.where((overlaps >= MATCH_IOU) & ~crowd, overlaps + same, 0)
-    for pair in np.argsort(-preference, axis=None, kind="stable")[: np.count_nonzero(preference)]:
-        d, b = divmod(int(pair), len(boxes))
-        if true_labels[d] == predicted[b] == background:
-            predicted[b], true_labels[d], matched[d] = detected_labels[d], labels[b], numbers[b]
-    ignored = (true_labels == background) & ((overlaps >= MATCH_IOU) & same & crowd).any(1)
-    kept = [x[~ignored] for x in (detected, detected_labels, true_labels, detections[:, 5], matched)]
-    return ImageComparison(*(x[~crowd] for x in (boxes, labels, predicted)), *kept)
+def _compare(truth: np.ndarray, detections: np.ndarray, background: int) -> ImageComparison:
+    """Compares rows of x, y, width, height, label and crowd or score. `background`: the number of classes."""
+    boxes, labels, crowd = truth[:, :4], truth[:, 4].astype(np.int64), truth[:, 5] > 0
+    owners = match_one_to_one(detections[:, :4], detections[:, 4].astype(np.int64), boxes, labels, crowd)
+    kept = ~np.append(crowd, False)[owners]  # a detection without a box has the owner -1, the appended one
+    detections, owners = detections[kept], owners[kept]
+    detected_labels, matched = detections[:, 4].astype(np.int64), owners >= 0
+    predicted = np.full(len(boxes), background)
+    predicted[owners[matched]] = detected_labels[matched]
+    numbers = np.cumsum(~crowd) - 1  # of the boxes that are no crowd regions
+    return ImageComparison(
+        boxes=xywh_to_xyxy(boxes[~crowd]),
+        labels=labels[~crowd],
+        predicted=predicted[~crowd],
+        detected=xywh_to_xyxy(detections[:, :4]),
+        detected_labels=detected_labels,
+        true_labels=np.append(labels, background)[owners],
+        scores=detections[:, 5],
+        matched=np.append(numbers, -1)[owners],
+    )
 
 
 def confusion_matrix(comparisons: list[ImageComparison], num_classes: int) -> np.ndarray:

@@ -1,6 +1,6 @@
 """Writes the report of an evaluation: a single HTML file without external resources.
 
-The metrics are those of metrics.json; the mistakes and the confusion matrix are those of `report.plots.analyze_errors`.
+The metrics are those of metrics.json; the mistakes and the confusion matrix come from `report.comparison.analyze_errors`.
 """
 
 import json
@@ -11,14 +11,13 @@ import numpy as np
 
 from datasets.store import Annotations
 from report import mistakes, page
-from report.comparison import ImageComparison
+from report.comparison import Analysis, ImageComparison
 from report.evaluation_tables import AXES, COLUMNS, LIVE, class_rows, confusion_rows, curve_chart, number
 from report.intervals import COVERAGE, LEAST_IMAGES, RESAMPLES, Interval, bootstrap
 from report.mistakes import Cell, Example
-from report.plots import Analysis
 from utils.files import atomic_write
 from utils.images import ImageError, prefetch, read_reduced
-from utils.matches import MATCH_IOU, match_classes
+from utils.matches import MATCH_IOU
 from utils.metrics import Curve
 from utils.value_range import ValueRange
 
@@ -50,9 +49,9 @@ KINDS = {
 }
 
 
-def write(path: Path, data: Annotations, detections: list[dict], metrics: dict[str, Any], analysis: Analysis) -> None:
+def write(path: Path, data: Annotations, metrics: dict[str, Any], analysis: Analysis) -> None:
     """Writes the report of an evaluation to `path`; `metrics` are those of its metrics.json."""
-    intervals, of_classes = bootstrap(match_classes(data.coco(), detections), len(data))
+    intervals, of_classes = bootstrap(analysis.matches, len(data))
     kinds = mistakes.by_kind(analysis.comparisons)
     cells = mistakes.by_cell(analysis.comparisons, len(data.classes))
     labels, confusions = _shown_cells(cells, analysis.matrix)

@@ -1,35 +1,29 @@
-"""Plots of a training and an evaluation: training curves, precision-recall curves, confusion matrix, images with errors.
+"""Plots of a training and an evaluation: training curves, precision-recall curves and confusion matrix.
 
 Import this module where a plot is drawn: matplotlib takes a second to import.
 """
 
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import cv2
 import numpy as np
 from matplotlib import font_manager, rc_context
 from matplotlib.figure import Figure
 
-from report.comparison import ImageComparison, compare_images, confusion_matrix
-from utils.boxes import xywh_to_xyxy
-from utils.draw import COLUMNS, PAPER, contact_sheet, draw_boxes, draw_labeled, drawable, put_text, write_image
+from utils.draw import drawable
 from utils.files import atomic_write
-from utils.matches import match_classes
-from utils.metrics import Curve, curves
+from utils.metrics import Curve
 
 INK, FAINT = "#33383d", "#d9dde1"
-CORRECT, MISSED, FALSE = (80, 175, 76), (0, 152, 255), (60, 20, 220)  # BGR green, orange, red
 FONTS = ("Noto Sans CJK SC", "Noto Sans CJK JP", "Microsoft YaHei", "SimHei", "PingFang SC", "Arial Unicode MS")
 LINES = ("-", "--", ":", "-.")  # of ten runs each
 MAX_COLORS = 10  # classes with a color of their own in the precision-recall plot
 MAX_COUNTS = 30  # classes up to which the confusion matrix shows its counts
 MAX_CELLS = 1000  # rows of the drawn confusion matrix; of more classes several are one cell
-SHEET_SIDE = 400  # pixels of the longer side of each image in the contact sheet of a validation
 MAX_NAMES = 150  # classes up to which the confusion matrix shows their names
 
 
@@ -144,71 +138,6 @@ def _pooled(matrix: np.ndarray) -> np.ndarray:
     """Returns the largest values of square blocks of a matrix, so that at most `MAX_CELLS` rows are left."""
     starts = np.arange(0, len(matrix), -(-len(matrix) // MAX_CELLS))
     return np.maximum.reduceat(np.maximum.reduceat(matrix, starts, 0), starts, 1)
-
-
-class Analysis(NamedTuple):
-    """The errors of an evaluation, as the plots show them; the report shows the same ones."""
-
-    curves: dict[str, Curve]  # class name -> precision and recall, by COCO's rule
-    comparisons: list[ImageComparison]  # of each image, with detections that score at least `confidence`
-    matrix: np.ndarray  # int64 [C + 1, C + 1], see `confusion_matrix`
-    confidence: float
-
-
-def draw_errors(image: np.ndarray, one: ImageComparison, classes: Sequence[str]) -> np.ndarray:
-    """Draws detected boxes in green, missed ones in orange with their class, and false detections in red."""
-    texts = [classes[label] if missed else "" for label, missed in zip(one.labels, one.missed, strict=True)]
-    false = zip(one.detected_labels[one.false], one.scores[one.false], strict=True)
-    texts += [f"{classes[label]} {score:.2f}" for label, score in false]
-    colors = [MISSED if missed else CORRECT for missed in one.missed] + [FALSE] * int(one.false.sum())
-    return draw_labeled(image, np.concatenate([one.boxes, one.detected[one.false]]), texts, colors)
-
-
-def analyze_errors(folder: Path, data, detections: list[dict], confidence: float, worst: int) -> Analysis:
-    """Draws the precision-recall curves, the confusion matrix, and the `worst` images with the most errors; returns them."""
-    truth = data.coco()
-    by_class = curves(match_classes(truth, detections))
-    draw_precision_recall(by_class, folder / "precision_recall.png")
-    comparisons = compare_images(truth, detections, confidence)
-    matrix = confusion_matrix(comparisons, len(data.classes))
-    draw_confusion(matrix, data.classes, folder / "confusion_matrix.png")
-    ranking = sorted(range(len(comparisons)), key=lambda i: comparisons[i].errors, reverse=True)
-    ranking = [i for i in ranking[:worst] if comparisons[i].errors]
-    if ranking:
-        print(f"images with the most errors at confidence {confidence:g} (green: correct, orange: missed, red: false):")
-    for number, index in enumerate(ranking, 1):
-        one, path = comparisons[index], data.path(index)
-        write_image(folder / f"worst_{number:02}.jpg", draw_errors(data.image(index), one, data.classes))
-        print(f"  worst_{number:02}.jpg  {one.missed.sum():3} missed  {one.false.sum():3} false  {path}")
-    return Analysis(by_class, comparisons, matrix, confidence)
-
-
-def prediction_sheet(dataset, detections: Iterable[dict], count: int = 8, confidence: float = 0.3) -> np.ndarray:
-    """A contact sheet of the first `count` images of a data set at one size, each with its boxes, then with its detections."""
-    data = dataset.annotations
-    labels = {int(category): label for label, category in enumerate(data.category_ids)}
-    of_image = {int(image_id): [] for image_id in data.image_ids[:count]}
-    for one in detections:  # entries of a COCO results file
-        if one["image_id"] in of_image and one["score"] >= confidence:
-            of_image[one["image_id"]].append((*one["bbox"], labels[one["category_id"]], one["score"]))
-    names, drawn = (*data.classes, "crowd"), []
-    for index, rows in enumerate(of_image.values()):
-        rows, image = np.array(rows, np.float64).reshape(-1, 6), dataset.read(index).image
-        scale = SHEET_SIDE / max(image.shape[:2])  # before drawing, so that the text stays readable
-        shape = [max(round(side * scale), 1) for side in image.shape[1::-1]]
-        image = cv2.resize(image, shape, interpolation=cv2.INTER_AREA)
-        boxes, classes, crowd = data.boxes_of(index)
-        truth = draw_boxes(image, boxes * scale, np.where(crowd, len(names) - 1, classes), names)
-        found = draw_boxes(image, xywh_to_xyxy(rows[:, :4]) * scale, rows[:, 4], names, rows[:, 5])
-        drawn += [_titled(truth, "ground truth"), _titled(found, f"prediction, score at least {confidence:g}")]
-    return contact_sheet(drawn, COLUMNS)
-
-
-def _titled(image: np.ndarray, title: str) -> np.ndarray:
-    """An image with a line of text above it."""
-    line = np.full((26, image.shape[1], 3), PAPER, np.uint8)
-    put_text(line, title, 6, 18, 15, (60, 56, 51))
-    return np.concatenate([line, image])
 
 
 @lru_cache(1)

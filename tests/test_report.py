@@ -11,7 +11,8 @@ import pytest
 from browser import Browser
 
 import evaluate
-from report import evaluation_report, plots
+from report import evaluation_report
+from report.comparison import Analysis, analyze_errors
 from utils.metrics import COCO_METRICS, coco_metrics
 
 HOSTILE = ["<script>throw 1</script>", "</script><img src=x onerror=throw(1)>", "\"'&amp;", "x" * 200, "猫", "a\u2028b"]
@@ -41,14 +42,14 @@ def random_data(folder: Path, images: int = 14, classes=tuple(HOSTILE), seed: in
     return data, found
 
 
-def written(folder: Path, data, found) -> tuple[Path, dict, plots.Analysis]:
+def written(folder: Path, data, found) -> tuple[Path, dict, Analysis]:
     """Writes a report as evaluate.py does -> its path, the contents of metrics.json, the analysis."""
     limits = {"confidence": 0.001, "nms_iou": 0.65, "max_detections": 300, "multi_label": False}
     settings = {"checkpoint": f"runs/{HOSTILE[0]}/best.pt", "data": data.source, "image_size": (64, 96), **limits}
     metrics = coco_metrics(data.coco(), found) | {"evaluator": "a <b> 1.0", "settings": settings}
-    analysis = plots.analyze_errors(folder, data, found, 0.3, 0)
+    analysis = analyze_errors(data.coco(), found, 0.3)
     evaluate.write_results(folder, data, found, metrics)
-    evaluation_report.write(folder / "report.html", data, found, metrics, analysis)
+    evaluation_report.write(folder / "report.html", data, metrics, analysis)
     return folder / "report.html", json.loads((folder / "metrics.json").read_text(encoding="utf-8")), analysis
 
 
@@ -222,8 +223,6 @@ def test_large_and_damaged_images_and_many_classes_leave_the_page_small(tmp_path
     noise = np.random.default_rng(0).integers(0, 255, (1500, 2000, 3)).astype(np.uint8)
     (tmp_path / f"{FILE}1.jpg").write_bytes(cv2.imencode(".jpg", noise)[1].tobytes())
     (tmp_path / f"{FILE}2.jpg").unlink()
-    for slow in ("draw_confusion", "draw_precision_recall"):
-        monkeypatch.setattr(plots, slow, lambda *_: None)
     page, metrics, analysis = written(tmp_path, data, found)
     contents, text = contents_of(page), page.read_text(encoding="utf-8")
     assert sum(len(image["uri"]) for image in contents["images"].values()) < 400_000

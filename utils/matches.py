@@ -205,6 +205,32 @@ def _last_best(values: np.ndarray, starts: np.ndarray) -> np.ndarray:
     return np.maximum.reduceat(places, starts, -1)
 
 
+def match_one_to_one(
+    detected: np.ndarray, detected_labels: np.ndarray, boxes: np.ndarray, labels: np.ndarray, crowd: np.ndarray
+) -> np.ndarray:
+    """Matches the detections and the boxes of an image across classes: the index of each detection's box or -1, int64 [n].
+
+    Pairs of the same class come first, then those with the highest IoU. `match_classes` looks at one class at a time, so it
+    cannot tell which class an object was taken for; a confusion matrix needs this matching. A detection without a box of its own
+    gets a crowd region of its class that contains enough of it. Boxes are x, y, width, height: [n, 4] and [m, 4].
+    """
+    owners = np.full(len(detected), -1)
+    if not len(boxes):
+        return owners
+    near = overlap(detected[:, None], boxes, crowd)
+    same = detected_labels[:, None] == labels
+    preference = np.where((near >= MATCH_IOU) & ~crowd, near + same, 0)
+    free = np.ones(len(boxes), bool)
+    for pair in np.argsort(-preference, axis=None, kind="stable")[: np.count_nonzero(preference)]:
+        d, b = divmod(int(pair), len(boxes))
+        if owners[d] < 0 and free[b]:
+            owners[d], free[b] = b, False
+    in_crowd = (near >= MATCH_IOU) & same & crowd
+    ignored = (owners < 0) & in_crowd.any(1)
+    owners[ignored] = in_crowd[ignored].argmax(1)
+    return owners
+
+
 def overlap(detected: np.ndarray, boxes: np.ndarray, crowd: np.ndarray) -> np.ndarray:
     """IoU, or for crowd regions the fraction of the detection inside: x, y, width, height [..., 4] with broadcasting -> [...].
 

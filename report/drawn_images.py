@@ -1,0 +1,67 @@
+"""Images drawn with their boxes and detections: the contact sheet of a validation, and the worst images of an evaluation."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import cv2
+import numpy as np
+
+from datasets.store import Annotations
+from report.comparison import ImageComparison
+from utils.boxes import xywh_to_xyxy
+from utils.draw import COLUMNS, PAPER, contact_sheet, draw_boxes, draw_labeled, put_text, write_image
+
+CORRECT, MISSED, FALSE = (80, 175, 76), (0, 152, 255), (60, 20, 220)  # BGR green, orange, red
+SHEET_SIDE = 400  # pixels of the longer side of each image in the contact sheet of a validation
+
+
+def draw_errors(image: np.ndarray, one: ImageComparison, classes: Sequence[str]) -> np.ndarray:
+    """Draws detected boxes in green, missed ones in orange with their class, and false detections in red."""
+    texts = [classes[label] if missed else "" for label, missed in zip(one.labels, one.missed, strict=True)]
+    false = zip(one.detected_labels[one.false], one.scores[one.false], strict=True)
+    texts += [f"{classes[label]} {score:.2f}" for label, score in false]
+    colors = [MISSED if missed else CORRECT for missed in one.missed] + [FALSE] * int(one.false.sum())
+    return draw_labeled(image, np.concatenate([one.boxes, one.detected[one.false]]), texts, colors)
+
+
+def draw_worst(folder: Path, data: Annotations, comparisons: Sequence[ImageComparison], most: int) -> list[str]:
+    """Draws at most `most` images, those with the most errors. Returns a line about each: file, errors and path."""
+    ranking = sorted(range(len(comparisons)), key=lambda i: comparisons[i].errors, reverse=True)
+    lines = []
+    for index in ranking[:most]:
+        one = comparisons[index]
+        if one.errors:
+            file = f"worst_{len(lines) + 1:02}.jpg"
+            write_image(folder / file, draw_errors(data.image(index), one, data.classes))
+            lines.append(f"{file}  {one.missed.sum():3} missed  {one.false.sum():3} false  {data.path(index)}")
+    return lines
+
+
+def prediction_sheet(dataset, detections: Iterable[dict], count: int = 8, confidence: float = 0.3) -> np.ndarray:
+    """A contact sheet of the first `count` images of a data set at one size, each with its boxes, then with its detections."""
+    data = dataset.annotations
+    labels = {int(category): label for label, category in enumerate(data.category_ids)}
+    of_image = {int(image_id): [] for image_id in data.image_ids[:count]}
+    for one in detections:  # entries of a COCO results file
+        if one["image_id"] in of_image and one["score"] >= confidence:
+            of_image[one["image_id"]].append((*one["bbox"], labels[one["category_id"]], one["score"]))
+    names = (*data.classes, "crowd")
+    drawn = []
+    for index, detected in enumerate(of_image.values()):
+        rows = np.array(detected, np.float64).reshape(-1, 6)
+        image = dataset.read(index).image
+        scale = SHEET_SIDE / max(image.shape[:2])  # before drawing, so that the text stays readable
+        shape = [max(round(side * scale), 1) for side in image.shape[1::-1]]
+        image = cv2.resize(image, shape, interpolation=cv2.INTER_AREA)
+        boxes, classes, crowd = data.boxes_of(index)
+        truth = draw_boxes(image, boxes * scale, np.where(crowd, len(names) - 1, classes), names)
+        found = draw_boxes(image, xywh_to_xyxy(rows[:, :4]) * scale, rows[:, 4], names, rows[:, 5])
+        drawn += [_titled(truth, "ground truth"), _titled(found, f"prediction, score at least {confidence:g}")]
+    return contact_sheet(drawn, COLUMNS)
+
+
+def _titled(image: np.ndarray, title: str) -> np.ndarray:
+    """An image with a line of text above it."""
+    line = np.full((26, image.shape[1], 3), PAPER, np.uint8)
+    put_text(line, title, 6, 18, 15, (60, 56, 51))
+    return np.concatenate([line, image])

@@ -1,0 +1,69 @@
+"""report/drawn_images.py: colors of errors, the worst images, and the contact sheet of boxes and detections."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from test_metrics import entries, ground_truth
+
+from report import drawn_images
+from report.comparison import compare_images
+from utils.draw import color_of
+
+
+def test_correct_missed_and_false_boxes_have_their_colors():
+    truth = ground_truth([(1, 1, 20, 40, 60, 60), (1, 1, 120, 40, 60, 60)], classes=("a",))
+    (one,) = compare_images(truth, entries((1, 1, 20, 40, 60, 60, 0.9), (1, 1, 220, 40, 60, 60, 0.9)), 0.5)
+    drawn = drawn_images.draw_errors(np.zeros((140, 300, 3), np.uint8), one, ("a",))
+    colors = [tuple(drawn[100, x].tolist()) for x in (50, 150, 250)]
+    assert colors == [drawn_images.CORRECT, drawn_images.MISSED, drawn_images.FALSE]
+
+
+def test_the_images_with_the_most_errors_are_drawn_first_and_those_without_are_not(tmp_path):
+    boxes = [(image, 1, 20, 40, 60, 60) for image in (1, 2, 3)]
+    found = entries((1, 1, 20, 40, 60, 60, 0.9), (2, 1, 200, 40, 60, 60, 0.9))
+    comparisons = compare_images(ground_truth(boxes, images=(1, 2, 3)), found, 0.5)
+    data = SimpleNamespace(
+        image=lambda i: np.zeros((140, 300, 3), np.uint8), path="image {}".format, classes=("a", "b")
+    )
+    lines = drawn_images.draw_worst(tmp_path, data, comparisons, 3)
+    assert [line.split() for line in lines] == [
+        ["worst_01.jpg", "1", "missed", "1", "false", "image", "1"],
+        ["worst_02.jpg", "1", "missed", "0", "false", "image", "2"],
+    ]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["worst_01.jpg", "worst_02.jpg"]
+    assert drawn_images.draw_worst(tmp_path, data, comparisons, 0) == []
+
+
+class TwoImages:
+    """A data set of a small and a large gray image, of the ids 70 and 9, with one box each."""
+
+    image_ids, category_ids, classes = np.array([70, 9, 30]), np.array([5, 2]), ("a", "b")
+    annotations = property(lambda self: self)
+
+    def read(self, index):
+        return SimpleNamespace(image=np.full(((100, 200), (900, 600))[index] + (3,), 90, np.uint8))
+
+    def boxes_of(self, index):
+        return np.array([[20, 40, 60, 90]]) * (1 + 5 * index), np.array([index]), np.zeros(1, bool)
+
+
+def test_the_prediction_sheet_has_truth_and_detections_of_each_image_side_by_side_at_one_size():
+    high = {"image_id": 9, "category_id": 5, "score": 0.8, "bbox": [60, 60, 300, 300]}
+    low = {"image_id": 70, "category_id": 2, "score": 0.2, "bbox": [20, 40, 60, 50]}
+    sheet = drawn_images.prediction_sheet(TwoImages(), [high, low, {**high, "image_id": 30}], count=2)
+    cells = [sheet[8:434, 8 + n * 408 :][:, :400] for n in range(4)]
+    assert sheet.shape == (442, 8 + 4 * 408, 3)
+    flat = [(abs(cell.astype(int) - 90) < 12).all(-1) for cell in cells]  # the images without boxes and titles
+    sides = [max((one.sum(axis) > 50).sum() for axis in (0, 1)) for one in flat]
+    np.testing.assert_allclose(sides, 400, atol=2)  # both images have the same longer side
+    areas = [int(one.sum()) for one in flat]
+    assert areas[1] == pytest.approx(400 * 200, rel=0.01)  # the low score is not drawn
+    assert areas[0] < areas[1] - 100 and areas[2] < areas[1] * 4 / 3 - 100 > areas[3]
+    colors = [set(map(tuple, cell.reshape(-1, 3).tolist())) for cell in cells]
+    assert [[color_of(label) in one for label in (0, 1)] for one in colors] == [
+        [True, False],
+        [False, False],
+        [False, True],
+        [True, False],
+    ]
