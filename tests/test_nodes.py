@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import torture
 from datasets.loader import ValSampler
+from tests.stress import torture
 from utils import checkpoint
 
 pytestmark = [

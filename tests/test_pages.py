@@ -42,7 +42,7 @@ EXCEPTIONS = {  # command -> why it does not run here
     "git clone <repository> thaw && cd thaw": "needs the address of a repository, and a network",
     "python -m pytest": "runs these tests",
     "python -m benchmarks.gpu": "needs a GPU; test_gpu_benchmark.py runs its parts",
-    "python -m benchmarks.torture minutes=60": "takes an hour; test_torture.py runs its parts",
+    "python -m tests.stress minutes=60": "takes an hour; test_torture.py runs its parts",
     "python train.py device=cuda:all": "needs several GPUs; test_simulated_gpu.py simulates them",
     "docker build -t thaw .": "needs Docker; test_platforms.py runs the commands of the Dockerfile",
     "docker build -t thaw --build-arg BASE=pytorch/pytorch:2.6.0-cuda12.4-cudnn9-runtime .": "needs Docker, as above",

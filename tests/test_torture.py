@@ -1,4 +1,4 @@
-"""benchmarks/torture.py: a training that is killed in every way, again and again, ends with the bits of an undisturbed one."""
+"""tests/stress: a training that is killed in every way, again and again, ends with the bits of an undisturbed one."""
 
 import random
 import re
@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import faults, torture
+from tests.stress import clock, faults, torture
 from utils import checkpoint
 
 posix = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="the processes are found under /proc")
@@ -99,7 +99,7 @@ def test_three_processes_are_compared_up_to_rounding(tmp_path):
 @pytest.mark.slow
 @posix
 def test_some_random_faults_leave_no_trace(capfd):
-    outcome = torture.main(torture.Config(minutes=1))
+    outcome = faults.main(torture.Config(minutes=1))
     text = capfd.readouterr().out
     assert not outcome.differences, text[-4000:]
     assert re.search(r"^\d+ faults, bits equal$", text, re.MULTILINE)
@@ -129,14 +129,12 @@ def test_a_run_without_end_is_struck(tmp_path, processes, fault):
             faults.send(signal.SIGKILL, orphan)
 
 
-@pytest.mark.filterwarnings("ignore:'benchmarks.torture' found in sys.modules:RuntimeWarning")
 @pytest.mark.parametrize("differences, code", [([], False), (["weights"], True)])
 def test_the_exit_status_tells_whether_anything_differs(monkeypatch, differences, code):
     monkeypatch.setattr(faults, "main", lambda cfg: torture.Outcome(1, differences=differences))
-    monkeypatch.setattr(sys, "argv", ["torture", "minutes=1"])
-    monkeypatch.setenv("THAW_PROCESS", "")  # importing the module sets it
+    monkeypatch.setattr(sys, "argv", ["tests.stress", "minutes=1"])
     with pytest.raises(SystemExit) as ended:
-        runpy.run_module("benchmarks.torture", run_name="__main__")
+        runpy.run_module("tests.stress", run_name="__main__")
     assert ended.value.code is code
 
 
@@ -145,7 +143,7 @@ def test_the_clock_that_is_moved_is_the_one_that_a_run_sees(tmp_path, monkeypatc
         monkeypatch.setattr(time, name, getattr(time, name))  # restores it
     real, monotonic = time.time(), time.monotonic()
     (tmp_path / "clock").write_text("-172800\n")
-    torture.move_clock(tmp_path / "clock")
+    clock.move_clock(tmp_path / "clock")
     assert abs(time.time() - real + 172800) < 60 and abs(time.time_ns() / 1e9 - real + 172800) < 60
     assert time.strftime("%Y-%m-%d") < time.strftime("%Y-%m-%d", time.gmtime(real))
     (tmp_path / "clock").write_text("+3600\n")

@@ -1,6 +1,6 @@
 """Causes faults of every kind at random moments of small trainings, whose results must equal those of undisturbed ones.
 
-    python -m benchmarks.torture minutes=60 seed=5
+    python -m tests.stress minutes=60 seed=5
 
 Each kind of fault is a function: it causes the fault in a running training, checks what can be checked at once, and returns
 the name of the fault. `strike` calls them. Runs of one and two processes must end with the same bits; three processes end with
@@ -24,8 +24,9 @@ from resource import RLIM_INFINITY, RLIMIT_FSIZE, prlimit
 
 import torch
 
-from benchmarks import torture
-from benchmarks.torture import Broken, Job, Plan, check_files, contents, differences, draw, run_undisturbed
+from tests.stress import torture
+from tests.stress.clock import CLOCK
+from tests.stress.torture import Broken, Job, Plan, check_files, contents, differences, draw, run_undisturbed
 from utils.file_checks import CheckpointError
 
 ENOUGH = 40  # failed comparisons after which the program ends
@@ -290,7 +291,7 @@ def plan_of(number: int, rng: random.Random, base: Path) -> Plan:
     environment = ()
     if rng.random() < 0.5:
         (base / "clock").write_text("+0\n")
-        environment = ((torture.CLOCK, str(base / "clock")),)
+        environment = ((CLOCK, str(base / "clock")),)
     kinds = torture.KINDS * 10  # as many restarts by torchrun
     return Plan(processes, constants, rng.choice(torture.LAUNCHERS), kinds, f"run{number}", environment)
 

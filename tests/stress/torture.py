@@ -1,7 +1,6 @@
 """Kills and resumes a small training many times, and compares its result bit by bit with that of an undisturbed training.
 
-    python -m benchmarks.torture kills=22 seed=5
-    python -m benchmarks.torture minutes=60        # faults of every kind, see benchmarks/faults.py
+    python -m tests.stress kills=22 seed=5
 
 The model is tiny, and steps, saves and evaluation sleep for some milliseconds, so that kills hit the place they are meant
 for. Needs Linux: the processes of torchrun are found under /proc.
@@ -27,22 +26,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from utils import file_checks
-
-os.environ["THAW_PROCESS"] = f"{os.getpid()} {os.getppid()}"  # torchrun may be killed while this process starts
-
 import cv2
 import numpy as np
 import torch
 
 from benchmarks.table import add_row
-from utils import checkpoint
-from utils.config import override
+from utils import checkpoint, file_checks
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
+SLOW_TRAINING = Path(__file__).with_name("slow_training.py")
 HEAD = """# A training that is killed again and again ends with the same bits
 
-`python -m benchmarks.torture kills=N seed=SEED note=true` starts a small training on CPUs (the tiny model of the tests, 64
+`python -m tests.stress kills=N seed=SEED note=true` starts a small training on CPUs (the tiny model of the tests, 64
 pixels, one thread per process), kills it, resumes it with `resume=true`, and so on; torchrun restarts killed ranks by itself.
 Then weights, moving average, optimizer, best.pt, log.csv and TensorBoard are compared, bit by bit, with those of an
 undisturbed run. Half of the runs save every 0.3 s, the others only after epochs and at signals. The kills:
@@ -71,20 +66,18 @@ BY_PROCESSES = {  # number of processes -> more constants
 }
 IMAGES = {"train": range(24), "val": range(24, 36)}
 TIMING = ("seconds", "images_per_second")  # differ between any two runs
-SLEEP = 0.05  # seconds of sleep per step, per batch of the evaluation and per flush of a save
-TIMEOUT = 180  # seconds without any progress after which the training is taken for hanging
 DELAY = 0.03  # maximum seconds between reaching a place and the kill
 LAUNCHERS = (("--master-port={port}",), ("--standalone",), ("--rdzv_backend=c10d", "--rdzv_endpoint=localhost:0"))
+TIMEOUT = 180  # seconds without any progress after which the training is taken for hanging
 START = (0, 0)
 MISSING = "(missing)"
 TRIES = 10  # runs that a plan may take until all its kills have hit
-CLOCK = "TORTURE_CLOCK"  # variable with the file that `move_clock` reads
 FILES = ("last.pt", "best.pt", "log.csv", "TensorBoard")
 
 
 @dataclass(frozen=True)
 class Config:
-    minutes: float = 0.0  # causes faults of every kind for this time (benchmarks/faults.py); 0: only the kills
+    minutes: float = 0.0  # causes faults of every kind for this time (faults.py); 0: only the kills
     kills: int = 22  # kills that hit a running training; 22: every kind twice
     seed: int | None = None  # decides what is killed and where; none: random
     note: bool = False  # adds a row to benchmarks/results/torture.md
@@ -149,10 +142,6 @@ class Broken(RuntimeError):
 
 def main(cfg: Config) -> Outcome:
     """Kills trainings by the schedule, prints every kill, and compares the results."""
-    if cfg.minutes:
-        from benchmarks import faults
-
-        return faults.main(cfg)
     outcome = Outcome(random.SystemRandom().randrange(10**6) if cfg.seed is None else cfg.seed)
     print(f"seed={outcome.seed}", flush=True)
     folder = Path(cfg.folder or tempfile.mkdtemp(prefix="torture"))
@@ -210,52 +199,13 @@ def schedule(kills: int, seed: int) -> list[Plan]:
     return plans
 
 
-def train_slowly(words: list[str]) -> None:
-    """Runs train.py, as the process that is killed, with the tiny model and a sleep in every step, flush and evaluation."""
-    import tiny
-
-    import train
-    from engine.optimizer import Updater
-    from utils.signals import StopSignal
-
-    def slow(function: Callable) -> Callable:
-        def sleeping(*args, **kwargs):
-            time.sleep(SLEEP)
-            return function(*args, **kwargs)
-
-        return sleeping
-
-    torch.set_num_threads(1)
-    StopSignal.__init__.__defaults__ = (TIMEOUT / 3,)  # the machine may be busy
-    if CLOCK in os.environ:
-        move_clock(Path(os.environ[CLOCK]))
-    Updater.step, tiny.Tiny.detections, os.fsync = slow(Updater.step), slow(tiny.Tiny.detections), slow(os.fsync)
-    train.run_script(lambda: train.main(train.from_command_line(words)), stopped="stopped", memory_advice="")
-
-
-def move_clock(file: Path) -> None:
-    """Moves the time of day, as Python tells it to this process and its children, by the seconds in a file that may change.
-
-    libfaketime moves it for all code, but a process that is forked while another thread reads the clock inherits its lock, and
-    waits forever: processes that load images cannot run under it.
-    """
-    now, local_time, text = time.time, time.localtime, time.strftime
-
-    def moved() -> float:
-        return now() + float(file.read_text() or 0)
-
-    time.time, time.time_ns = moved, lambda: int(moved() * 1e9)
-    time.localtime = lambda seconds=None: local_time(moved() if seconds is None else seconds)
-    time.strftime = lambda form, when=None: text(form, when or time.localtime())
-
-
 class Job:
     """A running training. Its progress is read from its output."""
 
     def __init__(self, folder: Path, output: Path, plan: Plan, resume: bool):
         constants = {**TRAINING, **BY_PROCESSES[plan.processes], "output": output}
         constants |= {part: folder / "images" / f"{part}.txt" for part in IMAGES}
-        command = [__file__, "train", *(f"{name}={value}" for name, value in constants.items())]
+        command = [str(SLOW_TRAINING), *(f"{name}={value}" for name, value in constants.items())]
         command += [*plan.constants, *["resume=true"] * resume]
         if plan.processes > 1:
             launcher = [option.format(port=free_port()) for option in plan.launcher]
@@ -619,10 +569,3 @@ def row_of(outcome: Outcome, minutes: float) -> dict[str, str]:
         "values that differ": str(len(outcome.differences)),
         "minutes": f"{minutes:.1f}",
     }
-
-
-if __name__ == "__main__":
-    if sys.argv[1:2] == ["train"]:
-        train_slowly(sys.argv[2:])
-    else:
-        raise SystemExit(bool(main(override(Config(), sys.argv[1:])).differences))
