@@ -1,5 +1,7 @@
 """Reads the data for an 8-bit export: training images for the calibration, and validation data that measure the mAP."""
 
+import os
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -34,6 +36,9 @@ def read(
     height and width, and placement ("corner" or "center") of the letterbox. `value_range`: that of the model. Raises DataError.
     """
     sources = {"train": train or config.get("train"), "val": val or config.get("val")}
+    if val and not os.path.exists(val) and re.fullmatch(r"[\d.]+ *%?", val):
+        fix = "give a file or a folder; without val= the validation data are those of the training"
+        raise DataError(f"val={val}: only a training splits off a fraction: {fix}")
     if missing := [f"{part}=" for part, source in sources.items() if not source]:
         raise DataError(f"int8=true needs training images and validation data with boxes: give {' and '.join(missing)}")
     found = {}

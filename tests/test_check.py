@@ -276,3 +276,10 @@ def test_a_fraction_as_validation_data_is_taken_from_the_checked_images(painted,
     assert any(f"val={val}" in note for note in report["train"]["notes"])
     with pytest.raises(ConfigError, match="val=0.2"):
         check(str(painted(8)), "20%")
+
+
+@pytest.mark.parametrize("val", [".01", ".99"])
+def test_a_fraction_that_a_training_refuses_is_an_error(painted, val):
+    report, _ = check(str(painted(8)), val)
+    assert [error for error in report["errors"] if f"val=0{val}" in error and "enlarge" in error]
+    assert not check(str(painted(8)), ".5")[0]["errors"]

@@ -166,6 +166,9 @@ def test_what_cannot_work_names_the_fix(tmp_path, painted):
         calibration.read(None, None, {}, ("a",), (64, 64), "center")
     with pytest.raises(DataError, match="give val="):
         calibration.read(str(painted(3)), None, {}, ("a",), (64, 64), "center")
+    for val in (".2", "20%", "1.5"):  # a fraction is a choice of the training
+        with pytest.raises(DataError, match=f"val={val}: .*without val="):
+            calibration.read(str(painted(3)), val, {}, ("a",), (64, 64), "center")
     with pytest.raises(ConfigError, match="int8_loss=-1: it must be at least 0"):
         main(Config(int8_loss=-1))
     half = onnx.numpy_helper.from_array(np.zeros(3, np.float16), "x")

@@ -10,6 +10,7 @@ from datasets.formats.read import read
 from datasets.scan import Scan, clipped_boxes, prepare, scan
 from datasets.similar import similar_groups
 from datasets.sources import fraction_of, unused_splits
+from datasets.split import split
 from datasets.store import Annotations, Classes
 from utils.boxes import area
 
@@ -60,8 +61,8 @@ def check(
     lists pairs of equal images in both, "similar_between" groups of nearly same ones, "errors" what training refuses,
     "warnings" what may harm it."""
     parts, unread, asked = {}, [], {"train": data}
-    is_fraction = val is not None and fraction_of(val) is not None
-    if val is not None and not is_fraction:
+    fraction = None if val is None else fraction_of(val)
+    if val is not None and fraction is None:
         asked["val"] = val
     for name, source in asked.items():
         names = parts["train"].good.classes if "train" in parts else classes
@@ -75,9 +76,10 @@ def check(
         raise DataError("\n".join(filter(None, dict.fromkeys(unread))))
     sources = {name: part.report["source"] for name, part in parts.items()}
     parts["train"].report["notes"] += unused_splits(sources, [part.good for part in parts.values()])
-    if is_fraction:
+    if fraction is not None:
         text = f"val={val}: training splits its validation images off these; images that are copies stay in one split"
         parts["train"].report["notes"].append(text)
+        parts["train"].report["errors"] += _split_errors(parts["train"].good, fraction)
     outside = _share_range(parts)
     report: dict[str, Any] = {"size": list(size), **{name: part.report for name, part in parts.items()}}
     report |= _find_copies(parts)
@@ -88,6 +90,15 @@ def check(
         if report.get(key):
             report["warnings"].append(f"{what} in train and val: {len(report[key])}")
     return report, parts
+
+
+def _split_errors(data: Annotations, fraction: float) -> list[str]:
+    """Returns why a training cannot split a fraction off its images, nothing if it can."""
+    try:
+        split(data, (1 - fraction, fraction), 0, f"val={fraction:g}")
+    except DataError as error:
+        return [str(error)]
+    return []
 
 
 def _share_range(parts: dict[str, Part]) -> list[str]:
