@@ -50,7 +50,7 @@ EXCEPTIONS = {  # command -> why it does not run here
     "name=mine": "needs Docker",
     'docker run --rm --gpus all --shm-size=4g -v "$PWD/data:/thaw/data" -v "$PWD/runs:/thaw/runs" thaw python train.py '
     "train=data/mine name=mine": "needs Docker and a GPU",
-    "python -m benchmarks.images": "replaces images in docs/images of the repository",
+    "python -m docs.draw_augmentation": "replaces images in docs/images of the repository",
     "python -m benchmarks.tiles checkpoint=runs/bccd-DATE-1/best.pt data=BCCD docs=docs/images/tiles.jpg mosaics=1 "
     "grid=4": "replaces an image in docs/images of the repository",
     "git apply change.diff": "test_extend.py applies every diff of the page",
@@ -66,7 +66,7 @@ EXCEPTIONS = {  # command -> why it does not run here
 }
 SLOW = (
     r"^torchrun|checkpoint=coco|evaluate\.py .*model=|epochs=100 |export\.py|tools\.suspects|\.onnx|^python train\.py$"
-    r"|tests\.fuzz|benchmarks\.scaling"
+    r"|tests\.fuzz"
 )
 
 OVERRIDES = {  # script -> words that follow those of the command, so that it is fast

@@ -1,6 +1,6 @@
 """Draws the image at the top of the README: detections of trained checkpoints on real images, one row per checkpoint.
 
-python -m benchmarks.hero docs/images/hero.jpg runs/bccd-.../best.pt=a.jpg,b.jpg runs/raccoon-.../best.pt=c.jpg,d.jpg
+python -m docs.draw_hero docs/images/hero.jpg runs/bccd-.../best.pt=a.jpg,b.jpg runs/raccoon-.../best.pt=c.jpg,d.jpg
 
 The README shows the images raccoon-14, -41 and -186 (test part) of the raccoon data set and BloodImage_00093, _00226 and _00167
 (test part) of BCCD. The checkpoints are YOLOX-nano after 30 epochs on the training parts, at 320 and 416 pixels.

@@ -1,4 +1,4 @@
-"""Writes the images of docs/augmentation.md into docs/images: 16 training samples of each kind, with their boxes."""
+"""Writes the images of docs/augmentation.md, 16 training samples of each kind: python -m docs.draw_augmentation"""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from datasets.formats.annotation_file import Sample
 from datasets.mosaic import Augment, make_sample
 from utils.draw import contact_sheet, draw_boxes, write_image
 
-FOLDER = Path(__file__).parents[1] / "docs" / "images"
+FOLDER = Path(__file__).parent / "images"
 SIDE = 192  # pixels of a sample; a contact sheet of 16 stays below 300 KB
 GEOMETRY = {
     "rotation": 10,

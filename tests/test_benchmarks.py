@@ -1,0 +1,43 @@
+"""benchmarks/: every script starts and prints its constants, and every page names commands that exist."""
+
+import re
+import runpy
+import sys
+from dataclasses import fields
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SCRIPTS = sorted(path.stem for path in (ROOT / "benchmarks").glob("*.py") if "Config(), sys.argv" in path.read_text())
+PAGES = sorted((ROOT / "benchmarks").rglob("*.md"))
+COMMAND = re.compile(r"python -m ((?:benchmarks|tests|docs)\.\w+)((?: \w+=(?:\"[^\"]*\"|[^\s`]+))*)")
+
+
+def constants(module: str) -> list[str]:
+    return [field.name for field in fields(import_module(module).Config)]
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_benchmark_prints_its_constants(name, monkeypatch, capsys):
+    module = f"benchmarks.{name}"
+    monkeypatch.setattr(sys, "argv", [module, "--help"])
+    for stream in ("stdout", "stderr"):
+        monkeypatch.setattr(sys, stream, getattr(sys, stream))  # restored: scripts replace them
+    monkeypatch.delitem(sys.modules, module, raising=False)  # runpy warns of a module that is imported already
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    assert not ended.value.code
+    text = capsys.readouterr().out
+    assert all(f"  {constant}=" in text for constant in constants(module))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_commands_of_a_page_exist(page):
+    for module, words in COMMAND.findall(page.read_text(encoding="utf-8")):
+        file = ROOT / module.replace(".", "/")
+        assert file.with_suffix(".py").is_file() or (file / "__main__.py").is_file(), module
+        if module.startswith("benchmarks"):
+            names = re.findall(r" (\w+)=", words)
+            assert set(names) <= set(constants(module)), module
