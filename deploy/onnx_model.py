@@ -17,7 +17,7 @@ from utils.text import first_line
 
 MAX_BATCH = 4096  # images at a time
 VERSION = 1  # of the metadata, and of the meaning of inputs and outputs
-REQUIRED = ("version", "model", "classes", "image_size", "dynamic_size", "letterbox", "outputs", "confidence")
+REQUIRED = ("version", "model", "classes", "image_size", "dynamic_size", "letterbox", "outputs", "confidence", "clip")
 
 
 class OnnxModel:
@@ -90,7 +90,7 @@ class OnnxModel:
         An image has at most as many as the `max_detections` of the export. With a threshold for each class, detections above
         the lowest one count against this limit. `clip=None`: as the exported model does.
         """
-        clip = self.about.get("clip", False) if clip is None else clip
+        clip = self.about["clip"] if clip is None else clip
         if self._decoder is not None:
             limits = {"confidence": confidence, "nms_iou": nms_iou, "max_detections": max_detections, "clip": clip}
             return self._decoder.detections(predictions, image_size, transforms.cpu(), **limits)
@@ -190,14 +190,7 @@ def _about(path: Path, written: Mapping[str, str]) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         why = first_line(error)
         raise CheckpointError(f"{path} has metadata that are not JSON ({why}): export it again") from error
-    validated(about, path, "onnx")
-    if about.pop("nms_free", False):
-        fix = "train the model again, and export it"
-        raise CheckpointError(
-            f"{path} was exported from a model with nms_free=true, which is no longer supported: {fix}"
-        )
-    about["letterbox"] = {"centre": "center"}.get(about["letterbox"], about["letterbox"])  # spelling of older files
-    return about
+    return validated(about, path, "onnx")
 
 
 def metadata(values: Mapping[str, Any]) -> dict[str, str]:

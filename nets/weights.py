@@ -127,10 +127,6 @@ def read(path: str | Path, rename: Callable[[str], str | None]) -> Weights:
         raise PretrainedError(
             f'weights={path} holds no weights: expected {{"model": state dict}} or a state dict: use another'
         )
-    if any(str(name).startswith("selector.") for name in state):
-        raise PretrainedError(
-            f"weights={path} were trained with nms_free=true, which is no longer supported: use other weights"
-        )
     state = {rename(str(name)): value for name, value in state.items() if isinstance(value, Tensor)}
     state.pop(None, None)  # tensors that our model does not have
     if parts.get("classes"):

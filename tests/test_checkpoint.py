@@ -9,7 +9,7 @@ import time
 import types
 import zipfile
 from collections import OrderedDict
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,7 +19,6 @@ import torch
 from torch import nn
 
 import train
-from utils import checkpoint
 from utils.checkpoint import DiskError, load, plain, save, strip
 from utils.config import check
 from utils.file_checks import CheckpointError
@@ -288,40 +287,6 @@ def test_prefixes_of_wrappers_are_stripped(tmp_path):
     assert list(loaded["model"]) == list(loaded["resume"]["model"]) == ["backbone.a"]
 
 
-def test_a_checkpoint_with_the_removed_head_without_nms_is_refused(tmp_path):
-    save(tmp_path / "best.pt", {"model": {"selector.predictors.0.weight": torch.ones(1)}})
-    with pytest.raises(CheckpointError, match="trained with nms_free=true, which is no longer supported"):
-        load(tmp_path / "best.pt")
-
-
-def test_constants_of_older_checkpoints_get_their_new_names(tmp_path):
-    old = {"plain_epochs": 3, "training data": "9 pictures, 21 boxes, 0123456789ab"}
-    new = {"no_aug_epochs": 3, "training data": "9 images, 21 boxes, 0123456789ab"}
-    save(tmp_path / "last.pt", contents() | {"config": {"plain_epochs": 3}, "resume": {"constants": old}})
-    loaded = load(tmp_path / "last.pt")
-    assert loaded["config"] == {"no_aug_epochs": 3} and loaded["resume"]["constants"] == new
-
-
-def test_a_run_of_an_older_version_can_be_resumed(painted, tmp_path):
-    """The checkpoint is written in the layout of the version before constants and data were renamed."""
-    cfg = train.Config(
-        **{"train": str(painted(6)), "val": str(painted(4, "val")), "output": str(tmp_path / "runs"), "device": "cpu"},
-        **{"model": "tiny_n", "weights": None, "image_size": (64, 64), "epochs": 1, "freeze_epochs": 0, "workers": 0},
-        **{"batch_size": 3, "freeze_batch_size": 3, "no_aug_epochs": 1},
-    )
-    train.main(cfg)
-    (file,) = (tmp_path / "runs").glob("*/last.pt")
-    old = checkpoint.read(file)
-    for constants in (old["config"], old["resume"]["constants"]):
-        constants["plain_epochs"] = constants.pop("no_aug_epochs")
-        constants["nms_free"] = False
-    constants["training data"] = constants["training data"].replace("images", "pictures")
-    del constants["extra_augment"]
-    save(file, old)
-    train.main(replace(cfg, epochs=2, resume=True))
-    assert load(file)["epoch"] == 2 and len(list((tmp_path / "runs").iterdir())) == 1
-
-
 def whole_checkpoint():
     """Contents with everything that a prediction and a resumed run need."""
     made = contents()
@@ -422,9 +387,3 @@ def test_archives_that_pytorch_does_not_write_are_refused(tmp_path):
                 archive.writestr(name, record)
         with pytest.raises(CheckpointError, match=why):
             load(tmp_path / "b.pt")
-
-
-def test_the_constant_for_bad_images_of_older_checkpoints_is_understood(tmp_path):
-    for old, new in ((True, "skip"), (False, "error")):
-        save(tmp_path / "a.pt", {"model": {}, "config": {"skip_bad_images": old}, "resume": {"constants": {}}})
-        assert load(tmp_path / "a.pt")["config"] == {"bad_images": new}

@@ -212,14 +212,6 @@ def test_class_names_that_cannot_be_drawn_are_refused(tmp_path, name):
         Detector(weights, device="cpu")
 
 
-def test_a_checkpoint_trained_with_nms_free_is_refused(weights, tmp_path):
-    contents = checkpoint.load(weights)
-    contents["model"]["selector.predictors.0.weight"] = torch.zeros(1)
-    checkpoint.save(tmp_path / "old.pt", contents)
-    with pytest.raises(CheckpointError, match="trained with nms_free=true, which is no longer supported"):
-        Detector(tmp_path / "old.pt", device="cpu")
-
-
 def official(path, rows):
     """A weights file in the official layout, for `rows` classes."""
     model = nets.build("yolox_nano", rows)

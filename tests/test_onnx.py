@@ -1,6 +1,4 @@
-"""deploy/onnx_model.py: exported files as models; files that are damaged, foreign, older or contradict the caller."""
-
-import json
+"""deploy/onnx_model.py: exported files as models; files that are damaged, foreign or contradict the caller."""
 
 import numpy as np
 import onnx
@@ -55,10 +53,9 @@ def test_results_do_not_depend_on_the_number_of_images(file):
 def test_boxes_are_clipped_as_by_the_exported_checkpoint(weights, tmp_path, outputs):
     clipped = export.main(export.Config(str(weights), str(tmp_path / "a.onnx"), check_images=2, outputs=outputs))
     unclipped = with_metadata(clipped, tmp_path / "b.onnx", clip="false")  # as of official weights
-    older = with_metadata(clipped, tmp_path / "c.onnx", clip=None)
     image = demo.draw_image(1)[0]
     height, width = image.shape[:2]
-    ours, *theirs = (Detector(path, confidence=0.1)(image)[0] for path in (weights, clipped, unclipped, older))
+    ours, *theirs = (Detector(path, confidence=0.1)(image)[0] for path in (weights, clipped, unclipped))
     np.testing.assert_allclose(theirs[0].boxes, ours.boxes, atol=0.05)
     for found in (ours, theirs[0]):
         assert len(found.boxes) > 20 and found.boxes.min() == 0
@@ -91,6 +88,7 @@ def test_files_that_are_missing_damaged_or_foreign_are_refused(file, tmp_path):
     ("changes", "why"),
     [
         (dict.fromkeys(("version", "model", "classes", "letterbox")), "has no version, .*export.py did not write it"),
+        ({"clip": None}, "has no clip in its metadata"),
         ({"version": "9"}, "has version 9, supported is 1"),
         ({"classes": "cat, dog"}, "metadata that are not JSON"),
         ({"classes": "5"}, "classes is 5, it must be a list"),
@@ -98,9 +96,8 @@ def test_files_that_are_missing_damaged_or_foreign_are_refused(file, tmp_path):
         ({"letterbox": '"left"', "confidence": "1.5"}, "letterbox is 'left'.*; confidence is 1.5"),
         ({"thresholds": '{"red": "high"}'}, "thresholds is a dict, it must be a dict of class names and numbers"),
         ({"classes": "[" * 9000}, "metadata that are not JSON"),
-        ({"nms_free": "true"}, "a model with nms_free=true, which is no longer supported"),
     ],
-    ids=["foreign", "newer", "no JSON", "classes", "size", "two", "thresholds", "deep", "nms_free"],
+    ids=["foreign", "missing", "newer", "no JSON", "classes", "size", "two", "thresholds", "deep"],
 )
 def test_metadata_that_are_not_supported_are_refused(file, tmp_path, changes, why):
     with pytest.raises(CheckpointError, match=why):
@@ -129,14 +126,6 @@ def test_class_names_that_cannot_be_drawn_are_refused(file, tmp_path):
     other = with_metadata(file, tmp_path / "other.onnx", classes='["red", "cat\\ud800", "green"]')
     with pytest.raises(ValueError, match="other.onnx: class name"):
         Detector(other)
-
-
-def test_files_of_older_versions_are_read(file, tmp_path):
-    older = with_metadata(file, tmp_path / "older.onnx", letterbox='"centre"', nms_free="false")
-    assert json.loads({e.key: e.value for e in onnx.load(older).metadata_props}["letterbox"]) == "centre"
-    image = demo.draw_image(1)[0]
-    ours, theirs = (Detector(path, confidence=0.3)([image])[0] for path in (file, older))
-    assert len(ours.boxes) > 5 and np.array_equal(ours.boxes, theirs.boxes)
 
 
 def test_arguments_that_contradict_the_file_are_refused(file, weights):

@@ -216,12 +216,6 @@ def test_other_files_are_refused_with_a_message(tmp_path, monkeypatch):
         nets.read_weights("bad.pth", "resnet")
 
 
-def test_weights_of_the_nms_free_head_are_refused(tmp_path):
-    torch.save({"model": {"selector.weight": torch.ones(1)}}, tmp_path / "old.pt")
-    with pytest.raises(PretrainedError, match="nms_free=true, which is no longer supported"):
-        read(tmp_path / "old.pt", of_yolox)
-
-
 @pytest.fixture
 def state():
     """A state dict of YOLOX with our names, whose stem has the statistics of natural images of 0-255."""

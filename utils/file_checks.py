@@ -23,7 +23,6 @@ MAX_CLASSES = 10_000
 MAX_SIDE = 8192  # pixels of the network's input
 MAX_VALUES = 300_000  # numbers, texts and containers in a file
 MAX_DEPTH = 50  # of containers within containers
-RENAMED_CONSTANTS = {"plain_epochs": "no_aug_epochs"}  # name in older checkpoints -> name now
 _GROWS = b"\nbytearray\n"  # PyTorch's reader allows a file to call bytearray(n), which takes n bytes of memory
 _CONTROL = re.compile("[\x00-\x1f\x7f]")
 _PLAIN = (type(None), bool, int, float, str, bytes, list, tuple, dict, OrderedDict, Tensor, torch.nn.Parameter)
@@ -103,23 +102,6 @@ def validated(contents: dict[str, Any], path: str | Path, kind: str, purpose: st
         more = f"; and {len(problems) - 10} more" if len(problems) > 10 else ""
         fix = "it is damaged or not from this program: use another copy"
         raise CheckpointError(f"{path}: {'; '.join(problems[:10])}{more}. {fix}")
-    return contents
-
-
-def updated(contents: dict[str, Any], path: str | Path) -> dict[str, Any]:
-    """Returns the contents of a checkpoint with the constants of older versions under their new names. Raises CheckpointError."""
-    if any(name.startswith("selector.") for name in contents["model"]):
-        raise CheckpointError(
-            f"{path} was trained with nms_free=true, which is no longer supported (docs/decisions.md explains why): train "
-            f"the model again, or use the version of the program that wrote the file"
-        )
-    for constants in (contents.get("config") or {}, (contents.get("resume") or {}).get("constants") or {}):
-        for name in RENAMED_CONSTANTS.keys() & constants:
-            constants[RENAMED_CONSTANTS[name]] = constants.pop(name)
-        if "skip_bad_images" in constants:
-            constants["bad_images"] = "skip" if constants.pop("skip_bad_images") else "error"
-        if "training data" in constants:  # 9 pictures, 21 boxes, 0123456789ab
-            constants["training data"] = re.sub(r"^(\d+) pictures", r"\1 images", str(constants["training data"]))
     return contents
 
 
@@ -290,7 +272,7 @@ _ONNX = {
     "classes": class_names,
     "image_size": input_size,
     "dynamic_size": one_of(True, False),
-    "letterbox": one_of("corner", "center", "centre"),  # "centre": older files
+    "letterbox": one_of("corner", "center"),
     "outputs": one_of("raw", "detections"),
     "confidence": number(0, 1),
     "thresholds": thresholds,

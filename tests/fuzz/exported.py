@@ -87,7 +87,7 @@ def model():
     found = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
     about: dict[str, Any] = {"model": "yolox_nano", "classes": CLASSES, "image_size": (64, 96), "dynamic_size": False}
     about |= {"letterbox": "corner", "padding": 114, "outputs": "detections", "confidence": 0.4, "nms_iou": 0.5}
-    helper.set_model_props(found, metadata(about | {"max_detections": 6, "half": False}))
+    helper.set_model_props(found, metadata(about | {"max_detections": 6, "half": False, "clip": False}))
     onnx.checker.check_model(found)
     return found
 
@@ -146,7 +146,7 @@ def odd_metadata(rng: random.Random) -> bytes:
             entry.value = rng.choice(JSONS)
     if rng.random() < 0.1:
         entry = proto.metadata_props.add()
-        entry.key, entry.value = rng.choice(("nms_free", "version", "x\n", "classes")), rng.choice(JSONS)
+        entry.key, entry.value = rng.choice(("version", "x\n", "classes")), rng.choice(JSONS)
     return proto.SerializeToString()
 
 
