@@ -111,6 +111,51 @@ def on_row(row: dict[str, float], run: Run) -> None:
     """Your own logger: gets the row of log.csv after each epoch, in one process. Examples: docs/runs.md."""
 
 
+def build_model(
+    name: str,
+    classes: tuple[str, ...],
+    weights: str | None,
+    optional: bool,
+    saved: dict | None,
+    ranks: Ranks,
+    log: Callable,
+) -> tuple[nets.DetectionModel, nets.Pretraining | None]:
+    """Returns the model on its device, with the same weights in all processes, and what they were trained on.
+
+    `saved`: a run to resume, whose weights are loaded later; None: load the pretrained `weights`. For `optional` see
+    nets.build_pretrained.
+    """
+    if saved:
+        model, pretraining = nets.build(name, len(classes), saved["model"]), None
+    else:
+        model, pretraining = nets.build_pretrained(name, classes, weights, ranks, log, optional)
+    model = model.to(ranks.device, memory_format=torch.channels_last)
+    ranks.broadcast_model(model)
+    return model, pretraining
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The functions and classes that a training is made of. From Python: main(cfg, parts=Parts(build_optimizer=mine)).
+
+    docs/extend.md lists their arguments. A resumed run must have the same parts.
+    """
+
+    read_data: Callable = read_train_and_val
+    dataset: Callable = DetectionDataset
+    build_model: Callable = build_model
+    criterion: Callable = nets.criterion
+    build_optimizer: Callable = build_optimizer
+    schedule: Callable = Schedule
+    updater: Callable = Updater
+    validate: Callable = validate
+
+    def replaced(self) -> dict[str, str]:
+        """Returns the digests of the sources of replaced parts, by name."""
+        parts = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: source_digest(part) for name, part in parts.items() if part is not vars(Parts)[name]}
+
+
 # Only for data/demo, 200 drawn images: minutes on two CPU cores, also from scratch if there are no official weights.
 DEMO = dict(
     image_size=(224, 224), epochs=32, batch_size=8, freeze_epochs=4, freeze_batch_size=8, learning_rate=0.0113,
@@ -145,7 +190,9 @@ MAY_CHANGE = PER_NODE | {
 }
 
 
-def main(cfg: Config, extra_augment: Callable = extra_augment, on_row: Callable = on_row) -> float:
+def main(
+    cfg: Config, extra_augment: Callable = extra_augment, on_row: Callable = on_row, parts: Parts = Parts()
+) -> float:
     """Trains a detector and returns the best mAP50-95 of the run."""
     cfg = checked(cfg)
     given = {name: getattr(cfg, name) for name in (*CHOSEN, "image_size", "workers")}
@@ -157,12 +204,20 @@ def main(cfg: Config, extra_augment: Callable = extra_augment, on_row: Callable 
     torch.manual_seed(cfg.seed)
 
     ranks.once_per_node(lambda: require_output(cfg.resume, cfg.output))
-    train_data, val_data = ranks.once_per_node(lambda: read_data(cfg, log))
-    constants = fixed_constants(cfg, train_data, extra_augment)
+    train_data, val_data = ranks.once_per_node(lambda: read_data(cfg, log, parts.read_data))
+    constants = fixed_constants(cfg, train_data, extra_augment, parts)
     ranks.check_same(constants | common_constants(cfg, val_data))
     folder, saved = resume.find(cfg.resume, cfg.output, cfg.name, constants, ranks)
     train_data, val_data = resume.with_saved_range(saved, train_data, val_data)
-    model, pretraining = build_model(cfg, train_data.classes, saved, ranks, log)
+    model, pretraining = parts.build_model(
+        name=cfg.model,
+        classes=train_data.classes,
+        weights=cfg.weights,
+        optional=is_demo(cfg.train),
+        saved=saved,
+        ranks=ranks,
+        log=log,
+    )
     sizes, step_bytes = fit_to_memory(cfg, model, train_data, saved, ranks)
     cfg = replace(cfg, **sizes)
     cfg = replace(cfg, epochs=cfg.epochs or enough_epochs(len(train_data), cfg.batch_size * cfg.accumulate))
@@ -170,17 +225,17 @@ def main(cfg: Config, extra_augment: Callable = extra_augment, on_row: Callable 
         cfg = replace(cfg, freeze_epochs=saved["freeze_epochs"], weights=saved.get("weights", cfg.weights))
     elif cfg.weights and pretraining is None:  # only the demo has none here: the download failed
         cfg = replace(cfg, freeze_epochs=0, weights=None)
-    val_loader = build_val_loader(cfg, model.letterbox, val_data, ranks)
-    val_criterion = nets.criterion(model, torch.ones_like)  # sums: `evaluate` divides them
+    val_loader = build_val_loader(cfg, parts.dataset(val_data, model.letterbox), ranks)
+    val_criterion = parts.criterion(model, torch.ones_like)  # sums: `evaluate` divides them
     first_row, like = evaluate_initial(cfg, model, pretraining, val_loader, val_criterion, ranks)
     plan = Plan.of(len(train_data), cfg.epochs, cfg.freeze_epochs, **sizes, accumulate=cfg.accumulate)
     sgd = nets.family_of(cfg.model)[0].sgd
     chosen = choose(given, saved or {}, cfg.optimizer, sgd, pretraining is not None, like, plan)
     cfg = replace(cfg, **{name: chosen[name] for name in CHOSEN})
-    updater = build_updater(cfg, model, plan, chosen)
+    updater = build_updater(cfg, parts, model, plan, chosen)
     state, begun_epoch = resume.restore(saved, model, updater)
     saved = None  # frees the tensors of last.pt, which may take gigabytes
-    train_set = build_train_set(cfg, model.letterbox, train_data, extra_augment)
+    train_set = build_train_set(cfg, parts.dataset, model.letterbox, train_data, extra_augment)
     ranks.on_main(lambda: require_boxes(train_set, cfg.image_size))
     shown = replace(cfg, val=val_text(cfg.val, cfg.train, val_data.source))
     log(table(shown, Config(), summary.derived(cfg.batch_size, cfg.workers, updater, ranks), given))
@@ -222,14 +277,14 @@ def main(cfg: Config, extra_augment: Callable = extra_augment, on_row: Callable 
                     loader = train_loader(cfg, train_set, frozen, ranks)
                     network = accelerate(network, loader.batch_sampler, updater, cfg.cuda_graphs, log)
                 loader.batch_sampler.epoch, loader.batch_sampler.start = epoch, meter.batches
-                criterion = nets.criterion(model, ranks.normalizer, no_aug=epoch >= cfg.epochs - cfg.no_aug_epochs)
+                criterion = parts.criterion(model, ranks.normalizer, no_aug=epoch >= cfg.epochs - cfg.no_aug_epochs)
                 profile = cfg.profile_steps if epoch == first_epoch else 0
                 with epoch_progress(loader, epoch, cfg.epochs, meter, updater, run, profile) as (batches, update_bar):
                     on_log = (update_bar, partial(save.between_steps, state))
                     fit_one_epoch(network, criterion, batches, updater, ranks, meter, on_log, stop)
                 row = epoch_row(epoch, meter, updater, loader.batch_sampler.samples)
                 if (epoch + 1) % cfg.evaluate_every == 0 or epoch + 1 == cfg.epochs:
-                    row |= validate(updater, val_loader, val_criterion, ranks, run, epoch, stop)
+                    row |= parts.validate(updater, val_loader, val_criterion, ranks, run, epoch, stop)
                 state, meter = state.after(row), Meter()
                 done = state.done(cfg.epochs, cfg.patience)
                 save.after_epoch(state, last=bool(done))
@@ -294,34 +349,25 @@ def loader_workers(cfg: Config, ranks: Ranks) -> int:
     return threads.choose_workers(ranks.device, node, -(-images * node // ranks.world_size), cfg.image_size)
 
 
-def read_data(cfg: Config, log: Callable) -> tuple[Annotations, Annotations]:
+def read_data(cfg: Config, log: Callable, read: Callable = read_train_and_val) -> tuple[Annotations, Annotations]:
     """Reads and checks the training and the validation data. Draws the demo data set if it is missing."""
     options = (cfg.classes, cfg.merge, cfg.image_root, cfg.bad_boxes, cfg.bad_images)
-    return read_train_and_val(cfg.train, cfg.val, cfg.split_seed, *options, log)
+    return read(cfg.train, cfg.val, cfg.split_seed, *options, log)
 
 
-def fixed_constants(cfg: Config, data: Annotations, extra_augment: Callable) -> dict:
-    """Returns what a resumed run must have in common with the run before: constants, data and extra_augment."""
+def fixed_constants(cfg: Config, data: Annotations, extra_augment: Callable, parts: Parts) -> dict:
+    """Returns what a resumed run must have in common with the run before: constants, data, extra_augment and parts."""
     constants = {name: value for name, value in asdict(cfg).items() if name not in MAY_CHANGE}
     of_data = {"training data": data.digest(), "contents of the images": data.image_digest()}
-    return constants | of_data | {"extra_augment": source_digest(extra_augment), "classes": list(data.classes)}
+    replaced = ",".join(f"{name}:{digest}" for name, digest in parts.replaced().items())
+    code = {"extra_augment": source_digest(extra_augment), "parts": replaced}
+    return constants | of_data | code | {"classes": list(data.classes)}
 
 
 def common_constants(cfg: Config, val: Annotations) -> dict[str, str]:
     """Returns what the processes of one run must have in common besides `fixed_constants`, as text."""
     other = {"code": code_digest(Path(__file__).parent), "torch": torch.__version__, "validation data": val.digest()}
     return {name: show(value) for name, value in asdict(cfg).items() if name not in PER_NODE} | other
-
-
-def build_model(cfg: Config, classes: tuple, saved: dict | None, ranks: Ranks, log: Callable):
-    """Returns the model on its device, with the same weights in all processes, and its nets.Pretraining (None: resumed)."""
-    if saved:
-        model, pretraining = nets.build(cfg.model, len(classes), saved["model"]), None
-    else:
-        model, pretraining = nets.build_pretrained(cfg.model, classes, cfg.weights, ranks, log, is_demo(cfg.train))
-    model = model.to(ranks.device, memory_format=torch.channels_last)
-    ranks.broadcast_model(model)
-    return model, pretraining
 
 
 def evaluate_initial(
@@ -354,30 +400,34 @@ def fit_to_memory(cfg: Config, model, data: Annotations, saved: dict | None, ran
     return sizes, gpu_memory.check_thawed_step(step_bytes, sizes, cfg.accumulate, ranks) if on_gpu and thaws else 0
 
 
-def build_updater(cfg: Config, model: nets.DetectionModel, plan: Plan, chosen: dict[str, float]) -> Updater:
+def build_updater(
+    cfg: Config, parts: Parts, model: nets.DetectionModel, plan: Plan, chosen: dict[str, float]
+) -> Updater:
     """Builds optimizer, schedule and EMA for the whole run."""
     rates = (cfg.learning_rate, cfg.min_learning_rate)
     scaling = (chosen["rate_power"], chosen["max_images"])
-    schedule = Schedule(plan, cfg.schedule, *rates, cfg.warmup_epochs, cfg.no_aug_epochs, *scaling)
-    optimizer = build_optimizer(cfg.optimizer, model, cfg.weight_decay)
+    schedule = parts.schedule(plan, cfg.schedule, *rates, cfg.warmup_epochs, cfg.no_aug_epochs, *scaling)
+    optimizer = parts.build_optimizer(cfg.optimizer, model, cfg.weight_decay)
     ema = EMA(model, plan.before(cfg.epochs), cfg.ema)
     amp = "none" if cfg.amp == "fp16" and next(model.parameters()).device.type != "cuda" else cfg.amp
-    return Updater(model, optimizer, schedule, ema, amp, cfg.accumulate, chosen["clip"])
+    return parts.updater(model, optimizer, schedule, ema, amp=amp, accumulate=cfg.accumulate, clip=chosen["clip"])
 
 
-def build_val_loader(cfg: Config, letterbox: str, val: Annotations, ranks: Ranks) -> Loader:
+def build_val_loader(cfg: Config, val_set: DetectionDataset, ranks: Ranks) -> Loader:
     """Builds the loader of this process's shard of the validation images."""
-    sampler = ValSampler(len(val), min(cfg.batch_size, 32), cfg.image_size, ranks.rank, ranks.world_size)
-    return build_loader(DetectionDataset(val, letterbox), sampler, cfg.workers, ranks.device.type == "cuda")
+    sampler = ValSampler(len(val_set), min(cfg.batch_size, 32), cfg.image_size, ranks.rank, ranks.world_size)
+    return build_loader(val_set, sampler, cfg.workers, ranks.device.type == "cuda")
 
 
-def build_train_set(cfg: Config, letterbox: str, train: Annotations, extra_augment: Callable) -> DetectionDataset:
+def build_train_set(
+    cfg: Config, dataset: Callable, letterbox: str, train: Annotations, extra_augment: Callable
+) -> DetectionDataset:
     """Builds the training data set with its augmentation."""
     moved = cfg.rotation > 0 or cfg.scale != (1.0, 1.0)  # if neither, single images are not shifted either
     affine = {"rotation": cfg.rotation, "scale": cfg.scale, "translate": 0.1 * moved, "shear": 0.4 * cfg.rotation}
     augment = Augment(cfg.mosaic, cfg.mixup, cfg.flip, hsv=cfg.hsv, **affine)
     first_no_aug = max(cfg.epochs - cfg.no_aug_epochs, 0)
-    return DetectionDataset(train, letterbox, augment, first_no_aug, cfg.seed, extra_augment, cfg.repeat)
+    return dataset(train, letterbox, augment, first_no_aug, cfg.seed, extra_augment, cfg.repeat)
 
 
 def train_loader(cfg: Config, dataset: DetectionDataset, frozen: bool, ranks: Ranks) -> Loader:

@@ -20,6 +20,7 @@ import nets
 import train
 from benchmarks import step
 from datasets import demo
+from datasets.dataset import DetectionDataset
 from datasets.loader import TrainSampler
 from engine.epoch import accelerate
 from engine.evaluation import evaluate
@@ -179,8 +180,8 @@ def run_constants(cfg, **changes) -> Iterator[train.Config]:
 def made_data(constants: train.Config, ranks: Ranks) -> tuple:
     """Returns the training loader and the validation loader that a run with YOLOX has."""
     train_data, val_data = train.read_data(constants, lambda *_: None)
-    train_set = train.build_train_set(constants, "corner", train_data, train.extra_augment)
-    val_loader = train.build_val_loader(constants, "corner", val_data, ranks)
+    train_set = train.build_train_set(constants, DetectionDataset, "corner", train_data, train.extra_augment)
+    val_loader = train.build_val_loader(constants, DetectionDataset(val_data, "corner"), ranks)
     return train.train_loader(constants, train_set, False, ranks), val_loader
 
 

@@ -219,8 +219,8 @@ def require_boxes(data: DetectionDataset, size: tuple[int, int]) -> None:
 
 
 def source_digest(function: Callable) -> str:
-    """Returns a digest of the source (or bytecode) of a function, or of the class of an object. It shows changes of the code."""
-    function = function if inspect.isroutine(function) else type(function)
+    """Returns a digest of the source (or bytecode) of a function, of a class, or of the class of an object: it shows changes."""
+    function = function if inspect.isroutine(function) or inspect.isclass(function) else type(function)
     try:
         source = inspect.getsource(function)
     except (OSError, TypeError):

@@ -73,6 +73,9 @@ def fake_validate(*args):
     return {"AP": (0.1, 0.5, 0.2, 0.3)[args[5]], "AP50": 0.5, "val_loss": 1.0}
 
 
+FAKE = train.Parts(validate=fake_validate)
+
+
 class Died(Exception):
     """Stands for kill -9 at a place that the test chooses."""
 
@@ -125,8 +128,7 @@ def test_killed_run_resumes_from_the_last_save_within_the_epoch(
 @pytest.mark.parametrize("name", ["log.csv", "last.pt", "best.pt"])
 def test_run_killed_while_it_saves_an_epoch_resumes_with_the_same_bits(demo_images, tmp_path, monkeypatch, name):
     """2 + 2 epochs equal 4. A kill between the log, best.pt and last.pt leaves neither gaps nor repeated epochs."""
-    monkeypatch.setattr(train, "validate", fake_validate)
-    expected, *_ = train_quietly(config(demo_images, tmp_path / "expected"))
+    expected, *_ = train_quietly(config(demo_images, tmp_path / "expected"), parts=FAKE)
     output, replace = tmp_path / "killed", os.replace
 
     def killed(source, target):
@@ -136,9 +138,9 @@ def test_run_killed_while_it_saves_an_epoch_resumes_with_the_same_bits(demo_imag
 
     monkeypatch.setattr(os, "replace", killed)
     with pytest.raises(Died):
-        train.main(config(demo_images, output))
+        train.main(config(demo_images, output), parts=FAKE)
     monkeypatch.setattr(os, "replace", replace)
-    train_quietly(config(demo_images, output, resume=True))
+    train_quietly(config(demo_images, output, resume=True), parts=FAKE)
     assert_same_run(only_run(output), expected)
 
 
@@ -229,9 +231,9 @@ def test_last_save_attempts_everything_before_it_raises(demo_images, tmp_path, m
     """log.csv cannot be written in the last epoch; best.pt and last.pt are written all the same."""
     log = Run.log
     monkeypatch.setattr(Run, "log", lambda self, row: no_space() if row["epoch"] == 2 else log(self, row))
-    monkeypatch.setattr(train, "validate", lambda *args: {"AP": args[5] / 10, "AP50": 0.2, "val_loss": 1.0})
+    parts = train.Parts(validate=lambda *args: {"AP": args[5] / 10, "AP50": 0.2, "val_loss": 1.0})
     with pytest.raises(OSError, match="No space"):
-        train.main(config(demo_images, tmp_path, epochs=2))
+        train.main(config(demo_images, tmp_path, epochs=2), parts=parts)
     assert {checkpoint.load(only_run(tmp_path) / name)["epoch"] for name in ("best.pt", "last.pt")} == {2}
 
 
@@ -251,8 +253,7 @@ def failing_save(monkeypatch, names, until):
 
 def test_best_checkpoint_that_could_not_be_written_is_kept_and_written_later(demo_images, tmp_path, monkeypatch):
     """best.pt and epoch_0002.pt of epoch 2 fail and are written within epoch 3, with the bits of epoch 2."""
-    monkeypatch.setattr(train, "validate", fake_validate)
-    expected, *_ = train_quietly(config(demo_images, tmp_path / "expected", save_every=2))
+    expected, *_ = train_quietly(config(demo_images, tmp_path / "expected", save_every=2), parts=FAKE)
     names, late = ("best.pt", "epoch_0002.pt"), []
     within = resume.Saver.within_epoch
 
@@ -263,7 +264,7 @@ def test_best_checkpoint_that_could_not_be_written_is_kept_and_written_later(dem
     monkeypatch.setattr(resume.Saver, "within_epoch", within_epoch)
     attempts = failing_save(monkeypatch, names, lambda path: len(late) > 0 and late[-1][0] >= 2)
     cfg = config(demo_images, tmp_path / "late", save_every=2, save_minutes=1e-9)
-    folder, _, text = train_quietly(cfg)
+    folder, _, text = train_quietly(cfg, parts=FAKE)
     assert "was not saved" in text and (2, ["best.pt", "epoch_0002.pt"]) in late
     assert late[late.index((2, ["best.pt", "epoch_0002.pt"])) + 1] == (2, [])  # nothing is owed at the next save
     for name in ("best.pt", "epoch_0002.pt", "epoch_0004.pt"):
@@ -274,10 +275,9 @@ def test_best_checkpoint_that_could_not_be_written_is_kept_and_written_later(dem
 
 def test_best_checkpoint_that_is_still_missing_at_the_end_is_an_error(demo_images, tmp_path, monkeypatch, at_call):
     """best.pt is a folder, so it can never be replaced by a file; last.pt is written all the same."""
-    monkeypatch.setattr(train, "validate", fake_validate)
     at_call(1, lambda: (only_run(tmp_path) / "best.pt" / "x").mkdir(parents=True))
     with pytest.raises(checkpoint.DiskError, match="best.pt was not saved"):
-        train.main(config(demo_images, tmp_path, epochs=3))
+        train.main(config(demo_images, tmp_path, epochs=3), parts=FAKE)
     assert checkpoint.load(only_run(tmp_path) / "last.pt")["epoch"] == 3 and len(log_of(only_run(tmp_path))) == 3
 
 

@@ -234,14 +234,16 @@ def test_non_finite_steps_stop_training_name_images_and_keep_the_checkpoint(demo
     assert all(value.isfinite().all() for value in contents["model"].values())
 
 
-def test_patience_stops_the_run_and_checkpoints_of_save_every_stay(demo_images, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(train, "validate", lambda *_: {"AP": 0.1, "AP50": 0.2, "val_loss": 1.0})
+def test_patience_stops_the_run_and_checkpoints_of_save_every_stay(demo_images, tmp_path, capsys):
+    parts = train.Parts(validate=lambda *_: {"AP": 0.1, "AP50": 0.2, "val_loss": 1.0})
     cfg = {"epochs": 9, "patience": 2, "save_every": 2}
-    folder, _, text = train_quietly(config(demo_images, tmp_path, **cfg))
+    folder, _, text = train_quietly(config(demo_images, tmp_path, **cfg), parts=parts)
     assert "no better mAP for 2 epochs" in text and len(log_of(folder)) == 3
     assert checkpoint.load(folder / "epoch_0002.pt")["epoch"] == 2
     assert not (folder / "epoch_0001.pt").exists() and not (folder / "epoch_0003.pt").exists()
-    *_, text = train_quietly(config(demo_images, tmp_path, **cfg, resume=True))  # a stopped run stays stopped
+    *_, text = train_quietly(
+        config(demo_images, tmp_path, **cfg, resume=True), parts=parts
+    )  # a stopped run stays stopped
     assert "nothing to do: no better mAP" in text and len(log_of(folder)) == 3
 
 
@@ -463,3 +465,12 @@ def test_the_seed_has_a_range_that_pytorch_and_numpy_take():
         train.checked(train.Config(seed=2**63))
     torch.manual_seed(train.checked(train.Config(seed=train.MAX_SEED)).seed)
     np.random.default_rng((train.MAX_SEED, 0))
+
+
+def test_a_run_is_resumed_only_with_the_same_parts(demo_images, tmp_path):
+    def clipped(*args, **options):
+        return train.Updater(*args, **options | {"clip": 1.0})
+
+    train_quietly(config(demo_images, tmp_path, epochs=1, freeze_epochs=0), parts=train.Parts(updater=clipped))
+    with pytest.raises(train.ConfigError, match=r"parts= \(was updater:[0-9a-f]+\)"):
+        train.main(config(demo_images, tmp_path, freeze_epochs=0, resume=True))
