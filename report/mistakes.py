@@ -46,13 +46,14 @@ def by_kind(comparisons: list[ImageComparison]) -> dict[str, list[Example]]:
     found: dict[str, list[Example]] = {kind: [] for kind in KINDS}
     for image, one in enumerate(comparisons):
         overlaps = pairwise_iou(one.detected, one.boxes)
-        loose = set()
+        explained = set(one.matched.tolist())  # boxes whose mistake is listed with a detection
         for d in np.flatnonzero(one.false).tolist():
             kind, box = _kind(one, d, overlaps[d])
-            loose |= {box} if kind == "loose" else set()
             found[kind].append(Example(image, box, d, float(one.scores[d])))
+            if kind == "loose":
+                explained.add(box)
         sizes = area(one.boxes)
-        missed = set(np.flatnonzero(one.missed).tolist()) - set(one.matched.tolist()) - loose
+        missed = set(np.flatnonzero(one.missed).tolist()) - explained
         found["missed"] += [Example(image, box, -1, float(sizes[box])) for box in sorted(missed)]
     return {kind: sorted(examples, key=lambda one: -one.rank) for kind, examples in found.items()}
 
@@ -93,21 +94,31 @@ def choose(lists: Iterable[list[Example]], cells: Iterable[list[Example]]) -> tu
     The lists get their images first, then every cell gets one image, then every cell a second one, and so on up to
     MAX_IMAGES. Examples whose image is left out come last.
     """
-    chosen: list[list[Example]] = []
-    for examples in lists:
-        count: Counter = Counter()
-        few = []
-        for one in examples:
-            count[one.image] += 1
-            few += [one] if count[one.image] <= PER_IMAGE and len(few) < PER_KIND else []
-        chosen.append(few)
+    chosen = [_from_many_images(examples)[:PER_KIND] for examples in lists]
     cells = list(cells)
-    first = [one.image for place in range(PER_KIND) for few in chosen for one in few[place : place + 1]]
-    rest = [one.image for place in range(PER_CELL) for few in cells for one in few[place : place + 1]]
-    images = list(dict.fromkeys(first + rest))[:MAX_IMAGES]
-    there = set(images)
+    in_turn = [*_in_turn(chosen, PER_KIND), *_in_turn(cells, PER_CELL)]
+    images = list(dict.fromkeys(example.image for example in in_turn))[:MAX_IMAGES]
+    shown = set(images)
 
     def shown_first(examples: list[Example]) -> list[Example]:
-        return sorted(examples, key=lambda one: one.image not in there)
+        return sorted(examples, key=lambda example: example.image not in shown)
 
-    return [shown_first(few) for few in chosen] + [shown_first(few)[:PER_CELL] for few in cells], images
+    of_lists = [shown_first(examples) for examples in chosen]
+    of_cells = [shown_first(examples)[:PER_CELL] for examples in cells]
+    return of_lists + of_cells, images
+
+
+def _from_many_images(examples: list[Example]) -> list[Example]:
+    """The examples without those beyond the first PER_IMAGE of an image."""
+    counts: Counter = Counter()
+    kept = []
+    for example in examples:
+        counts[example.image] += 1
+        if counts[example.image] <= PER_IMAGE:
+            kept.append(example)
+    return kept
+
+
+def _in_turn(lists: list[list[Example]], most: int) -> list[Example]:
+    """The first examples of all lists, then the second ones, and so on up to `most` of each list."""
+    return [examples[place] for place in range(most) for examples in lists if place < len(examples)]

@@ -34,6 +34,12 @@ def test_the_second_detection_of_a_box_is_false():
     assert compared(ground_truth([(1, 1, 0, 0, 10, 10)]), detections)[1] == [[1, 0, 0], [0, 0, 0], [1, 0, 0]]
 
 
+def test_a_detection_that_covers_two_boxes_finds_one_of_them():
+    truth = ground_truth([(1, 1, 0, 0, 10, 10), (1, 1, 2, 0, 10, 10)])
+    one, matrix = compared(truth, entries((1, 1, 0.5, 0, 10, 10, 0.9)))
+    assert matrix == [[1, 0, 1], [0, 0, 0], [0, 0, 0]] and one.matched.tolist() == [0]
+
+
 def test_detections_in_a_crowd_region_of_their_class_are_no_errors():
     truth = ground_truth([(1, 1, 0, 0, 100, 100, 1), (1, 1, 5, 5, 10, 10)])
     inside = entries((1, 1, 50, 50, 10, 10, 0.9), (1, 1, 5, 5, 10, 10, 0.9), (1, 1, 70, 50, 10, 10, 0.9))

@@ -38,6 +38,8 @@ def hard_case(seed):
         for _ in range(rng.integers(0, 4)):
             place = rng.integers(1, 200, 4).tolist()
             found.append((image, int(rng.choice(CATEGORIES)), *place, rng.integers(1, 8) / 8))
+        found.append((image, 3, 500, 500, *rng.choice(SIDES, 2).tolist(), rng.integers(1, 8) / 8))  # on nothing
+    found += [(39, 3, 500, 500, side, side, 0.5) for side in SIDES]
     for number in range(MAX_DETECTIONS + 20):
         found.append((40, 3, number % 7, 0, 50, 50, rng.integers(1, 8) / 8))
     boxes += [(40, 3, 2 * number, 0, 50, 50, number % 2) for number in range(6)]
@@ -62,10 +64,8 @@ def evaluated(truth, detections):
     return evaluator
 
 
-@pytest.mark.parametrize("block", [1, 2**18])
 @pytest.mark.parametrize("seed", range(4))
-def test_every_match_equals_that_of_pycocotools(seed, block, monkeypatch):
-    monkeypatch.setattr(matches, "BLOCK", block)
+def test_every_match_equals_that_of_pycocotools(seed):
     truth, detections = hard_case(seed)
     evaluator = evaluated(truth, detections)
     images = sorted(image["id"] for image in truth["images"])
@@ -83,6 +83,14 @@ def test_every_match_equals_that_of_pycocotools(seed, block, monkeypatch):
         assert sorted(counted) == sorted(one["gtIgnore"] == 0)
         compared += states.size
     assert compared > 10_000 and all((one.states == CORRECT).any() for one in list(made.values())[:3])
+
+
+def test_matches_do_not_depend_on_the_number_of_pairs_that_are_compared_at_once(monkeypatch):
+    expected = match_classes(*hard_case(0))
+    monkeypatch.setattr(matches, "BLOCK", 1)
+    for name, one in match_classes(*hard_case(0)).items():
+        for field, values in one._asdict().items():
+            np.testing.assert_array_equal(values, getattr(expected[name], field))
 
 
 @pytest.mark.parametrize("seed", range(4))
