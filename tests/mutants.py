@@ -1,0 +1,327 @@
+"""Mutants: small errors put into the code one at a time, each of which the tests of its own module must notice.
+
+    python -m tests.mutants [part of a name ...]
+
+Works on a copy of the repository. Prints a line per mutant: killed, or SURVIVED; the exit status is 1 if one survived. All
+together take about half an hour on two cores. tests/test_mutants.py holds that each mutant still applies to the code.
+"""
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[1]
+
+
+class Mutant(NamedTuple):
+    """`old` occurs once in `file`; with `new` in its place, `tests` must fail."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: str
+
+
+OPTIMIZER, SCHEDULE, EPOCH = "engine/optimizer.py", "engine/schedule.py", "engine/epoch.py"
+PARALLEL, RESUME, EVALUATION = "engine/parallel.py", "engine/resume.py", "engine/evaluation.py"
+
+MUTANTS = [
+    Mutant(
+        "the EMA has batch-norm buffers of its own",
+        OPTIMIZER,
+        "            ours._buffers = theirs._buffers\n",
+        "            pass\n",
+        "test_optim",
+    ),
+    Mutant("the EMA ignores tau", OPTIMIZER, "(1 - torch.exp(self.count / -self.tau))", "1.0", "test_optim"),
+    Mutant(
+        "the schedule is one step late",
+        OPTIMIZER,
+        'group["lr"] = self.schedule(self.step_number)',
+        'group["lr"] = self.schedule(max(self.step_number - 1, 0))',
+        "test_optim",
+    ),
+    Mutant(
+        "statistics are not restored after a bad step",
+        OPTIMIZER,
+        "        torch._foreach_copy_(self.statistics, self.good_parts)\n",
+        "",
+        "test_optim",
+    ),
+    Mutant("accumulated losses are not divided", OPTIMIZER, "loss / self.accumulate", "loss", "test_optim"),
+    Mutant("weight decay acts on norms", OPTIMIZER, "p.ndim > 1", "p.ndim > 0", "test_optim"),
+    Mutant(
+        "known classes train with the usual rate",
+        SCHEDULE,
+        "GENTLE**like",
+        "GENTLE ** (1 - like)",
+        "test_optim",
+    ),
+    Mutant("sgd from scratch is clipped", SCHEDULE, "sgd.clip_from_scratch", "not sgd.clip_from_scratch", "test_optim"),
+    Mutant(
+        "the EMA is not updated while frozen",
+        OPTIMIZER,
+        "        self.ema.update(happened)\n",
+        "        self.ema.update(happened * (not self.model.frozen))\n",
+        "test_optim",
+    ),
+    Mutant(
+        "gradients are clipped before they are unscaled",
+        OPTIMIZER,
+        "        self.scaler.unscale_(self.optimizer)\n",
+        "",
+        "test_optim",
+    ),
+    Mutant(
+        "the state of the scaler is not restored",
+        OPTIMIZER,
+        'self.scaler.load_state_dict(state["scaler"])',
+        "pass",
+        "test_optim",
+    ),
+    Mutant(
+        "autocast is on for an empty shard",
+        EPOCH,
+        "updater.autocast() if len(batch.images) else nullcontext()",
+        "updater.autocast()",
+        "test_fit",
+    ),
+    Mutant("cuDNN searches with multi_scale", EPOCH, "long and not sampler.multi_scale", "long", "test_fit"),
+    Mutant(
+        "a frozen batch norm moves",
+        "nets/model.py",
+        "        if self.frozen:\n            self.backbone.eval()\n",
+        "",
+        "test_models",
+    ),
+    Mutant(
+        "the no-augmentation loss begins an epoch late",
+        "train.py",
+        "no_aug=epoch >= cfg.epochs - cfg.no_aug_epochs",
+        "no_aug=epoch > cfg.epochs - cfg.no_aug_epochs",
+        "test_train",
+    ),
+    Mutant(
+        "the no-augmentation data begin an epoch late",
+        "datasets/dataset.py",
+        "epoch >= self.no_aug_from",
+        "epoch > self.no_aug_from",
+        "test_dataset",
+    ),
+    Mutant(
+        "left and top of the letterbox are swapped",
+        "utils/images.py",
+        "float(left), float(top)), place",
+        "float(top), float(left)), place",
+        "test_images",
+    ),
+    Mutant(
+        "the inverse letterbox does not shift",
+        "utils/images.py",
+        "(boxes - transform[..., [3, 4, 3, 4]]) /",
+        "boxes /",
+        "test_images",
+    ),
+    Mutant("crowd regions count as boxes", "utils/matches.py", "ignored = crowd | ", "ignored = ", "test_metrics"),
+    Mutant(
+        "the validation sampler drops an image",
+        "datasets/loader.py",
+        "range(rank, length, world)",
+        "range(rank, length - 1, world)",
+        "test_loader",
+    ),
+    Mutant(
+        "each rank has its own input size",
+        "datasets/loader.py",
+        "(self.seed, self.epoch, step // SIZE_EVERY, SIZE_STEP)",
+        "(self.seed, self.epoch, step // SIZE_EVERY, SIZE_STEP, self.rank)",
+        "test_loader",
+    ),
+    Mutant(
+        "a capture changes the statistics",
+        PARALLEL,
+        "buffer.copy_(value)  # capturing",
+        "value.clone()  # capturing",
+        "test_simulated_gpu",
+    ),
+    Mutant(
+        "graphs keep the cache of autocast",
+        PARALLEL,
+        "autocast(cache=False)",
+        "autocast(cache=True)",
+        "test_simulated_gpu",
+    ),
+    Mutant("TF32 in the evaluation", EVALUATION, "allow_tf32 = False", "allow_tf32 = True", "test_simulated_gpu"),
+    Mutant(
+        "the window of a mosaic is not mirrored",
+        "datasets/mosaic.py",
+        "        if mirrored[i]:\n            x1, x2 = wide - x2, wide - x1\n",
+        "",
+        "test_mosaic",
+    ),
+    Mutant(
+        "mixup has other weights",
+        "datasets/mosaic.py",
+        "sample.image, 0.5, over, 0.5, 0",
+        "sample.image, 0.6, over, 0.4, 0",
+        "test_mosaic",
+    ),
+    Mutant(
+        "the visible fraction ignores the window",
+        "datasets/transforms.py",
+        "visible = (last - first).prod(1) * sides.prod(1)",
+        "visible = (boxes[:, 2:] - boxes[:, :2]).prod(1) * sides.prod(1)",
+        "test_transforms",
+    ),
+    Mutant("the running variance is biased", PARALLEL, "pixels / max(pixels - 1, 1)", "1.0", "test_distributed"),
+    Mutant(
+        "the normalizer ignores the number of ranks",
+        "utils/processes.py",
+        ".clamp(min=1) / self.world_size",
+        ".clamp(min=1)",
+        "test_distributed",
+    ),
+    Mutant(
+        "statistics are not averaged over ranks",
+        OPTIMIZER,
+        "if ranks.world_size > 1 and norms:",
+        "if False:",
+        "test_distributed",
+    ),
+    Mutant(
+        "the meter is not resumed",
+        RESUME,
+        '"meter": meter.state_dict()',
+        '"meter": Meter().state_dict()',
+        "test_resume",
+    ),
+    Mutant(
+        "the last of equal epochs is the best", RESUME, 'row["AP"] > best[1]', 'row["AP"] >= best[1]', "test_resume"
+    ),
+    Mutant("TAL ignores first choices", "nets/assigners.py", "(overlap + 2 * first)", "overlap", "test_assigners"),
+    Mutant(
+        "the weight of CIoU has a gradient",
+        "utils/boxes.py",
+        "weight if library is np else weight.detach()",
+        "weight",
+        "test_boxes",
+    ),
+    Mutant(
+        "the initial scores are one half",
+        "nets/yolox.py",
+        "nn.init.constant_(predictor.bias, prior)",
+        "nn.init.constant_(predictor.bias, 0.0)",
+        "test_yolox",
+    ),
+    Mutant(
+        "NMS stops at the first boxes",
+        "nets/postprocess.py",
+        "while len(scores) > first and len(kept) < max_detections:",
+        "while False:",
+        "test_postprocess",
+    ),
+    Mutant(
+        "classes far apart suppress each other",
+        "nets/postprocess.py",
+        "labels[:, None] * (2 * FAR)",
+        "labels[:, None] * FAR",
+        "test_postprocess",
+    ),
+    Mutant(
+        "a box at the border of a tile is not cut",
+        "deploy/tile_merge.py",
+        "near = BORDER * ",
+        "near = 0 * ",
+        "test_tiles",
+    ),
+    Mutant(
+        "images are reduced too much",
+        "datasets/dataset.py",
+        "reduction * scale <= 1",
+        "reduction * scale <= 2",
+        "test_cache",
+    ),
+    Mutant(
+        "a changed image comes from the cache",
+        "datasets/cache.py",
+        "if digest != _digest(key, *rest) or status",
+        "if status",
+        "test_cache",
+    ),
+    Mutant(
+        "the validation loss is not divided by positives",
+        EVALUATION,
+        "total / max(positives, 1)",
+        "total / max(len(loader.dataset), 1)",
+        "test_evaluate",
+    ),
+    Mutant(
+        "crops may be empty",
+        "deploy/results.py",
+        "inside = area(boxes) > 0",
+        "inside = area(boxes) >= 0",
+        "test_results",
+    ),
+    Mutant(
+        "names of classes match with their case",
+        "nets/pretrained.py",
+        "name.casefold().replace",
+        "name.replace",
+        "test_pretrained",
+    ),
+    Mutant(
+        "ignored boxes are taken like others",
+        "utils/matches.py",
+        "preference = np.where(truth.ignored[:, box], 0.25, 1)",
+        "preference = 1.0",
+        "test_metrics",
+    ),
+]
+
+
+def passes(tests: str, copy: Path) -> bool:
+    """Runs a file of tests in the copy of the repository."""
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", "-m", "not gpu and not slow", f"tests/{tests}.py"]
+    return subprocess.run(command, cwd=copy, capture_output=True).returncode == 0
+
+
+def survives(mutant: Mutant, copy: Path) -> bool:
+    """Puts a mutant into the copy of the repository, runs its tests there, and restores the file."""
+    path = copy / mutant.file
+    text = path.read_text(encoding="utf-8")
+    path.write_text(text.replace(mutant.old, mutant.new), encoding="utf-8")
+    try:
+        return passes(mutant.tests, copy)
+    finally:
+        path.write_text(text, encoding="utf-8")
+
+
+def main(words: list[str]) -> int:
+    """Runs the mutants whose names hold one of the words, or all; returns the number of those that survived."""
+    chosen = [one for one in MUTANTS if not words or any(word in one.name for word in words)]
+    files = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    survivors = 0
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder)
+        for file in files:
+            (copy / file).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / file, copy / file)
+        for tests in dict.fromkeys(mutant.tests for mutant in chosen):
+            if not passes(tests, copy):
+                raise SystemExit(f"tests/{tests}.py fails without a mutant")
+        for mutant in chosen:
+            alive = survives(mutant, copy)
+            survivors += alive
+            print(f"{'SURVIVED' if alive else 'killed':8}  {mutant.tests:20}  {mutant.name}", flush=True)
+    print(f"{len(chosen) - survivors} of {len(chosen)} killed")
+    return survivors
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]) > 0)
