@@ -408,7 +408,7 @@ def build_updater(
     scaling = (chosen["rate_power"], chosen["max_images"])
     schedule = parts.schedule(plan, cfg.schedule, *rates, cfg.warmup_epochs, cfg.no_aug_epochs, *scaling)
     optimizer = parts.build_optimizer(cfg.optimizer, model, cfg.weight_decay)
-    ema = EMA(model, plan.before(cfg.epochs), cfg.ema)
+    ema = EMA(model, plan.total_steps, cfg.ema)
     amp = "none" if cfg.amp == "fp16" and next(model.parameters()).device.type != "cuda" else cfg.amp
     return parts.updater(model, optimizer, schedule, ema, amp=amp, accumulate=cfg.accumulate, clip=chosen["clip"])
 

@@ -82,7 +82,7 @@ def time_step(cfg: Config, updater: Updater, batch: tuple, criterion, clock: Clo
     times.append(clock())
     updater.scaler.scale(loss).backward()
     times.append(clock())
-    updater._update()
+    updater.update()
     return [*times, clock()]
 
 

@@ -17,7 +17,7 @@ from utils.processes import Ranks
 from utils.progress import progress_bar
 from utils.signals import StopSignal
 
-LONG = 20_000  # optimizer steps, from which on cuDNN's search for the fastest kernels pays: it takes up to 40 s (H100)
+CUDNN_SEARCH_STEPS = 20_000  # longer runs turn on cudnn.benchmark, whose search takes up to 40 s (H100)
 
 
 class NonFiniteLoss(RuntimeError):
@@ -96,17 +96,16 @@ def fit_one_epoch(
 ) -> None:
     """Trains on every batch of the loader and adds the losses to the meter.
 
-    After some optimizer steps (on a CPU after each, on a GPU see `batches_to_log`; in a single process also after a `stop`
-    signal) the meter is reduced and the functions `on_log` are called with it. This is the only place that waits for the
-    device. It lies between two steps, so a function may save the run, or end the epoch by raising. Raises NonFiniteLoss in
-    all processes after `MAX_BAD_STEPS` non-finite steps in a row.
+    Every few steps (every step on a CPU) the losses are summed over ranks and `on_log` is called. Only there does the host
+    wait. A function of `on_log` runs between two steps, so it may save the run, or end the epoch by raising. Raises
+    NonFiniteLoss in all processes after `MAX_BAD_STEPS` non-finite steps in a row.
     """
     model.train()
     torch.backends.cudnn.allow_tf32 = True  # faster, and precise enough to train; `evaluate` turns it off
     if model._compiled_call_impl is not None:  # compile=true; several processes have a DDP model here, which has none
         criterion = compile_criterion(criterion)
     log_at = 0  # batches of the epoch: the first step logs
-    recent: deque[Tensor] = deque(maxlen=MAX_BAD_STEPS * updater.accumulate)
+    recent_ids: deque[Tensor] = deque(maxlen=MAX_BAD_STEPS * updater.accumulate)
     for batch in loader:
         batch = batch.to(ranks.device)
         with _gradient_sync(model, updater):
@@ -114,17 +113,20 @@ def fit_one_epoch(
             with updater.autocast() if len(batch.images) else nullcontext():
                 predictions = model(batch.images)
             losses = criterion(predictions, batch.boxes, batch.labels, batch.size)
+            # Scaled backward; after the last batch of a step: unscale, clip, optimizer step, EMA.
             updater.step(losses["total"], len(batch.images))
         meter.add(losses)
-        recent.append(batch.ids)
-        asked_to_stop = ranks.world_size == 1 and stop is not None and stop.received
-        if updater.micro == 0 and (meter.batches >= log_at or asked_to_stop):
-            _reduce_and_check(updater, ranks, meter, recent)
+        recent_ids.append(batch.ids)
+        if updater.micro:  # no log and no save between the batches of a step
+            continue
+        stops_now = ranks.world_size == 1 and stop is not None and stop.received  # several processes agree at a log
+        if meter.batches >= log_at or stops_now:
+            _reduce_and_check(updater, ranks, meter, recent_ids)
             for function in on_log:
                 function(meter)
             if ranks.device.type != "cpu":
                 log_at = meter.batches + batches_to_log(meter.batches / meter.seconds, updater.accumulate, ranks)
-    _reduce_and_check(updater, ranks, meter, recent)
+    _reduce_and_check(updater, ranks, meter, recent_ids)
 
 
 def accelerate(model: nn.Module, sampler, updater: Updater, graphs: bool, log: Callable[[str], None]) -> nn.Module:
@@ -132,10 +134,13 @@ def accelerate(model: nn.Module, sampler, updater: Updater, graphs: bool, log: C
 
     The model is returned unchanged if `graphs` is false, it is compiled, gradients accumulate, or input sizes vary.
     """
-    long = updater.schedule.plan.before(updater.schedule.plan.epochs) > LONG
-    torch.backends.cudnn.benchmark = long and not sampler.multi_scale  # searches again for each input size
-    several = isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel) or updater.accumulate > 1
-    if several or sampler.multi_scale or model._compiled_call_impl or not graphs or updater.device.type != "cuda":
+    search = updater.schedule.plan.total_steps > CUDNN_SEARCH_STEPS
+    torch.backends.cudnn.benchmark = search and not sampler.multi_scale  # searches again for each input size
+    if not graphs or updater.device.type != "cuda":
+        return model
+    if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel) or model._compiled_call_impl:
+        return model
+    if updater.accumulate > 1 or sampler.multi_scale:
         return model
     return graphed(model, (sampler.batch_size, 3, *sampler.image_size), updater.autocast, log)
 
@@ -145,7 +150,7 @@ def epoch_row(epoch: int, meter: Meter, updater: Updater, images: int) -> dict[s
     means = meter.mean()
     row = {"epoch": epoch + 1, "loss": means.pop("total"), "positives": means.pop("positives")}
     row |= {f"loss_{name}": value for name, value in means.items()}
-    row["learning_rate"] = updater.schedule(updater.schedule.plan.before(epoch))
+    row["learning_rate"] = updater.schedule(updater.schedule.plan.steps_before(epoch))
     row["skipped_steps"] = int(updater.skipped)
     return row | {"seconds": meter.seconds, "images_per_second": images / meter.seconds}
 
@@ -169,11 +174,11 @@ def _gradient_sync(model: nn.Module, updater: Updater):
     return model.no_sync() if inside else nullcontext()
 
 
-def _reduce_and_check(updater: Updater, ranks: Ranks, meter: Meter, recent: Iterable[Tensor]) -> None:
+def _reduce_and_check(updater: Updater, ranks: Ranks, meter: Meter, recent_ids: Iterable[Tensor]) -> None:
     """Reduces the meter, and raises NonFiniteLoss if the gradients of too many steps were not finite. Waits for the device."""
     meter.reduce(ranks)
     if not updater.check():
-        shards = ranks.gather([ids.tolist() for ids in recent])
+        shards = ranks.gather([ids.tolist() for ids in recent_ids])
         ids = [i for step in reversed(range(len(shards[0]))) for shard in shards for i in shard[step]]
         raise NonFiniteLoss(list(dict.fromkeys(ids)), updater.step_number)
 

@@ -56,13 +56,13 @@ class EMA:
         self.count = torch.zeros((), device=next(model.parameters()).device)
 
     @torch.no_grad()
-    def update(self, happened: Tensor) -> None:
-        """Updates the average after a step. `happened` (0-dim) is 1, or 0 for a skipped step, which leaves the EMA unchanged.
+    def update(self, finite: Tensor) -> None:
+        """Updates the average after a step. `finite` (0-dim) is 1, or 0 for a skipped step, which leaves the EMA unchanged.
 
         Frozen weights need no update: they are equal to those of the model.
         """
-        self.count += happened
-        weight = (1 - self.decay * (1 - torch.exp(self.count / -self.tau))) * happened
+        self.count += finite
+        weight = (1 - self.decay * (1 - torch.exp(self.count / -self.tau))) * finite
         trained = [p.requires_grad for p in self.parameters[1]]
         ours, theirs = (list(compress(parameters, trained)) for parameters in self.parameters)
         if self.decay == 0:
@@ -122,45 +122,55 @@ class Updater:
         return self.schedule(self.step_number)
 
     def step(self, loss: Tensor, images: int = 1) -> None:
-        """Runs the backward pass of a batch with `images` images, and an optimizer step after every `accumulate` batches."""
+        """Runs the backward pass of a batch with `images` images, and `update` after every `accumulate` batches."""
         self.images += images
         self.scaler.scale(loss / self.accumulate).backward()
         self.micro += 1
         if self.micro == self.accumulate:
-            self._update()
+            self.update()
 
     @torch.no_grad()
-    def _update(self) -> None:
-        """Runs the optimizer step and updates the EMA, unless the gradients are not finite."""
+    def update(self) -> None:
+        """Runs an optimizer step in this order: learning rate, unscale, clip, weights, scale, batch-norm statistics, EMA.
+
+        With gradients that are not finite, weights, statistics and EMA stay as they were.
+        """
         for group in self.optimizer.param_groups:
-            group["lr"] = self.schedule(self.step_number)
+            group["lr"] = self.learning_rate
         self.scaler.unscale_(self.optimizer)
-        norm = nn.utils.get_total_norm([p.grad for p in self.parameters if p.grad is not None])
-        happened = norm.isfinite().float()
-        failed = 1 - happened
+        trained = [p for p in self.parameters if p.grad is not None]
+        norm = nn.utils.get_total_norm([p.grad for p in trained])
+        finite = norm.isfinite().float()  # 0-dim, stays on the device: 1 or 0
         if self.clip > 0:
-            nn.utils.clip_grads_with_norm_([p for p in self.parameters if p.grad is not None], self.clip, norm)
-        # Not scaler.step: it only detects gradients that are not finite, and the norm of finite ones can overflow, too.
-        if self.fused:
-            self.optimizer.found_inf = failed
-        if self.fused or bool(happened):  # bool() waits for the device
-            self.optimizer.step()
+            nn.utils.clip_grads_with_norm_(trained, self.clip, norm)
+        self._optimizer_step(finite)
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
-        self._keep_good_statistics(happened)
-        self.ema.update(happened)
-        self.skipped += failed
-        self.bad_in_a_row = (self.bad_in_a_row + 1) * failed
+        self._keep_good_statistics(finite)
+        self.ema.update(finite)
+        self.skipped += 1 - finite
+        self.bad_in_a_row = (self.bad_in_a_row + 1) * (1 - finite)
         self.step_number += 1
         self.micro = 0
+
+    def _optimizer_step(self, finite: Tensor) -> None:
+        """Changes the weights, unless `finite` is 0.
+
+        Not scaler.step: it detects only gradients that are not finite, but the norm of finite ones can overflow, too.
+        """
+        if self.fused:
+            self.optimizer.found_inf = 1 - finite
+            self.optimizer.step()
+        elif bool(finite):  # waits for the device
+            self.optimizer.step()
 
     def _flat_statistics(self) -> Tensor:
         """Returns a copy of all batch-norm statistics in one vector."""
         return torch.cat([b.flatten() for b in self.statistics])
 
-    def _keep_good_statistics(self, happened: Tensor) -> None:
+    def _keep_good_statistics(self, finite: Tensor) -> None:
         """Remembers the batch-norm statistics after a step, or restores the remembered ones if the step was skipped."""
-        self.good_statistics.copy_(self._flat_statistics().where(happened > 0, self.good_statistics))
+        self.good_statistics.copy_(self._flat_statistics().where(finite > 0, self.good_statistics))
         torch._foreach_copy_(self.statistics, self.good_parts)
 
     def average_statistics(self, ranks) -> None:

@@ -32,10 +32,15 @@ class Plan:
         steps = (-(-length // frozen_images), -(-length // images))
         return cls(epochs, min(freeze_epochs, epochs), *steps, frozen_images, images)
 
-    def before(self, epoch: int) -> int:
+    def steps_before(self, epoch: int) -> int:
         """Returns the number of optimizer steps before an epoch (counted from 0)."""
         frozen = min(epoch, self.freeze_epochs)
         return frozen * self.frozen_steps + (epoch - frozen) * self.steps
+
+    @property
+    def total_steps(self) -> int:
+        """The number of optimizer steps of the run."""
+        return self.steps_before(self.epochs)
 
     def position(self, step: int) -> float:
         """Converts a step to epochs: 2.5 is the middle of the third epoch."""
@@ -91,8 +96,8 @@ def choose(
     chosen.setdefault("no_aug_epochs", min(round(plan.epochs / 5), 15))
     decays = {"adamw": 0.05, "sgd": 5e-4 / sgd.factor}  # of sgd: a step subtracts rate * decay
     chosen.setdefault("weight_decay", decays.get(optimizer, 5e-4))
-    total = plan.before(plan.epochs)
-    steps = min(max(100, plan.before(1)), total / 10)
+    total = plan.total_steps
+    steps = min(max(100, plan.steps_before(1)), total / 10)
     chosen.setdefault("warmup_epochs", plan.position(min(max(steps, LEAST_WARMUP), total)))
     # Runs that older versions began have no power saved: their rates were linear for every optimizer.
     chosen.setdefault("rate_power", 1.0 if optimizer == "sgd" or saved else 0.5)

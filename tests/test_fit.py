@@ -171,7 +171,7 @@ def test_autocast_is_off_for_an_empty_shard():
 def test_cudnn_searches_for_kernels_in_long_runs_with_one_input_size_only(monkeypatch, multi_scale, steps, searches):
     """A search takes up to 40 seconds, and begins again at each input size."""
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", not searches)
-    plan = Plan(1, 0, 1, fit_module.LONG + steps, 8, 8)
+    plan = Plan(1, 0, 1, fit_module.CUDNN_SEARCH_STEPS + steps, 8, 8)
     updater = make_updater(toy(), schedule=Schedule(plan, "constant", 0.01, 0.01, 0, 0))
     sampler = TrainSampler(100, 8, (64, 64), 0, multi_scale)
     assert accelerate(updater.model, sampler, updater, True, print) is updater.model  # there is no GPU

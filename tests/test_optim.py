@@ -33,8 +33,8 @@ OPTIMIZERS = ["sgd", "adam", "adamw"]
 
 def test_plan_counts_steps_of_both_phases():
     plan = Plan(epochs=10, freeze_epochs=3, frozen_steps=5, steps=8, frozen_images=32, images=16)
-    assert [plan.before(e) for e in (0, 1, 3, 4, 10)] == [0, 5, 15, 23, 71]
-    assert all(plan.position(plan.before(e)) == e for e in range(11))
+    assert [plan.steps_before(e) for e in (0, 1, 3, 4, 10)] == [0, 5, 15, 23, 71]
+    assert all(plan.position(plan.steps_before(e)) == e for e in range(11))
     positions = [plan.position(s) for s in range(71)]
     assert all(a < b for a, b in zip(positions, positions[1:], strict=False))
     assert [plan.images_at(s) for s in (0, 14, 15, 70)] == [32, 32, 16, 16]
@@ -149,7 +149,7 @@ def test_no_run_has_a_cliff(length, epochs, batch, optimizer, like, model, steps
     chosen = numbers(length, epochs, optimizer, like, model=f"yolo{model}", batch=batch)
     schedule = schedule_of(length, epochs, batch, chosen)
     warm = [step for step in range(min(steps, 20_000)) if schedule.plan.position(step) < chosen["warmup_epochs"]]
-    assert schedule.plan.before(epochs) == steps and len(warm) == warm_steps and chosen["no_aug_epochs"] == no_aug
+    assert schedule.plan.steps_before(epochs) == steps and len(warm) == warm_steps and chosen["no_aug_epochs"] == no_aug
     rates = [schedule(step) for step in range(min(steps, 20_000))]
     assert max(rates) == pytest.approx(peak)
     assert rates[0] == pytest.approx(peak / warm_steps**2)  # the first step of AdamW moves every weight by its rate
@@ -192,7 +192,7 @@ def test_chosen_numbers_leave_room_for_every_phase(length, epochs):
     for like in (None, 0, 1):
         chosen = numbers(length, epochs, like=like)
         schedule = schedule_of(length, epochs, 8, chosen)
-        total = schedule.plan.before(epochs)
+        total = schedule.plan.steps_before(epochs)
         warm = sum(schedule.plan.position(step) < chosen["warmup_epochs"] for step in range(min(total, 20_000)))
         assert chosen["no_aug_epochs"] < epochs
         assert min(total, LEAST_WARMUP) <= warm <= max(math.ceil(total / 10), LEAST_WARMUP)
@@ -206,7 +206,7 @@ def test_adam_rates_grow_with_the_square_root_up_to_a_cap():
         rates = (chosen["learning_rate"], chosen["min_learning_rate"])
         plan = Plan.of(10_000, 50, 10, given.get("frozen", 2 * batch), batch, 1)
         schedule = Schedule(plan, "constant", *rates, 0, 10, chosen["rate_power"], chosen["max_images"])
-        return schedule(0), schedule(plan.before(10))
+        return schedule(0), schedule(plan.steps_before(10))
 
     assert steps(16) == (pytest.approx(2e-3 * 2**0.5), 2e-3)
     assert [steps(n)[1] for n in (4, 64, 256, 1024)] == pytest.approx([1e-3, 4e-3, 4e-3, 4e-3])
@@ -230,7 +230,7 @@ def test_given_numbers_and_those_of_a_saved_run_stay():
 def test_learning_rate_per_image_is_continuous_at_the_thaw(kind, warmup):
     plan = Plan(epochs=20, freeze_epochs=3, frozen_steps=50, steps=100, frozen_images=32, images=16)
     schedule = Schedule(plan, kind, 0.01, 0.0005, warmup, 4)
-    per_image = [schedule(s) / plan.images_at(s) for s in range(plan.before(20))]
+    per_image = [schedule(s) / plan.images_at(s) for s in range(plan.steps_before(20))]
     jumps = [abs(a - b) for a, b in zip(per_image, per_image[1:], strict=False)]
     assert jumps[149] <= 1.01 * max(jumps[148], jumps[150]) < 0.01 / 64 / 25
     assert schedule(150) == pytest.approx(schedule(149) / 2, rel=0.05)  # half the images per step
