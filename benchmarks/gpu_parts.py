@@ -298,5 +298,5 @@ def peers(cfg, end: float) -> Iterator[dict]:
             yield {"trainer": name, "error": "left out: peers=PYTHON of an environment with it is not given"}
             continue
         words = [name, str(cfg.size), str(cfg.batch_size), "fp16", str(cfg.seconds)]
-        command = [cfg.peers, str(ROOT / "benchmarks" / "gpu_peers.py"), *words]
+        command = [cfg.peers, str(ROOT / "benchmarks" / "peers.py"), "steps", *words]
         yield attempt({"trainer": name}, lambda c=command: json.loads(run(c, end).splitlines()[-1]), end)

@@ -7,25 +7,26 @@ a run that has a row there is not repeated. After `minutes` no run begins; run t
 known_classes.md is written from all rows.
 """
 
-import csv
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import cv2
+import numpy as np
 import torch
 
 import train
-from benchmarks import small_data_hooks as hook
-from benchmarks.small_data import append
-from benchmarks.small_data_recipes import DATA, sources
-from benchmarks.small_data_run import Job, in_own_process
-from benchmarks.table import RESULTS, machine
-from engine.environment import environment
+from benchmarks.own_process import in_own_process
+from benchmarks.small_data import DATA
+from benchmarks.table import RESULTS, append_row, read_rows, where
+from datasets.dataset import DetectionDataset
+from datasets.sources import read_train_and_val
 from engine.run_folder import runs
 from engine.schedule import GENTLE, usual_rate
 from nets import SGDDefaults
@@ -60,11 +61,11 @@ are the same training. The rule was chosen on coco337 and its gray negatives; th
 class Experiment(NamedTuple):
     """Data and weights of a few runs that differ in the learning rate."""
 
-    data: str  # of small_data_recipes.DATA
+    data: str  # of small_data.DATA
     text: str
     rates: tuple[str, ...] = ("default", "usual")
     renamed: bool = False  # classes get names of COCO's classes
-    hooks: tuple[hook.Hook, ...] = ()
+    negatives: bool = False  # all images become gray negatives
     begun_with: int = 0  # training images of a first run, whose best.pt holds the initial weights; 0: no first run
 
 
@@ -74,7 +75,7 @@ EXPERIMENTS = {
     "chess_renamed": Experiment("chess", "chess, 6 of the 12 classes renamed to names of COCO", renamed=True),
     "coco337": Experiment("coco337", "337 images of COCO"),
     "negatives": Experiment(
-        "coco337", "gray negatives of these images", ("default", "lowest", "usual"), hooks=((hook.gray_negatives,),)
+        "coco337", "gray negatives of these images", ("default", "lowest", "usual"), negatives=True
     ),
 }
 
@@ -95,73 +96,77 @@ def main(cfg: Config) -> None:
     if unknown := [name for name in cfg.only if name not in EXPERIMENTS]:
         raise ConfigError(f"only={','.join(unknown)}: choose from {', '.join(EXPERIMENTS)}")
     begin, file = time.monotonic(), Path(cfg.results) / "known_classes.csv"
-    done = {tuple(row[name] for name in KEY) for row in read(file)}
-    for key, job in plan(cfg):
+    done = {tuple(row[name] for name in KEY) for row in read_rows(file)}
+    for key in plan(cfg):
         if key in done:
             continue
         if cfg.minutes and time.monotonic() - begin > 60 * cfg.minutes:
             print(f"minutes={cfg.minutes:g} have passed: run the same command to continue")
             break
-        result = in_own_process(job, measure)
-        if "error" in result:
-            raise SystemExit(f"{' '.join(key)}: {result['error']}")
-        about = {"date": time.strftime("%Y-%m-%d"), "machine": machine(), "commit": environment("cpu")["commit"][:10]}
-        row = dict(zip(KEY, key, strict=True)) | result | about
-        append(file, COLUMNS, {name: str(row[name]) for name in COLUMNS})
+        row = dict(zip(KEY, key, strict=True)) | in_own_process(measure, key, cfg) | where()
+        append_row(file, {name: row[name] for name in COLUMNS})
         print(row, flush=True)
     page = Path(cfg.results) / "known_classes.md"
-    page.write_text(text_of(read(file)), encoding="utf-8")
+    page.write_text(text_of(read_rows(file)), encoding="utf-8")
     print(page)
 
 
-def plan(cfg: Config) -> Iterator[tuple[tuple[str, str, str], Job]]:
-    """Yields the key (see KEY) and the job of each run: the default rate first, all experiments of a seed before the next."""
+def plan(cfg: Config) -> Iterator[tuple[str, str, str]]:
+    """Yields the key (see KEY) of each run: the default rate first, all experiments of a seed before the next."""
     for rate in RATES:
         for seed in cfg.seeds:
             for name in cfg.only or EXPERIMENTS:
-                experiment = EXPERIMENTS[name]
-                if rate in (cfg.rates or experiment.rates):
-                    yield (name, rate, str(seed)), job_of(experiment, cfg, RATES[rate], seed)
+                if rate in (cfg.rates or EXPERIMENTS[name].rates):
+                    yield name, rate, str(seed)
 
 
-def job_of(experiment: Experiment, cfg: Config, rate: float | None, seed: int) -> Job:
-    """Returns the constants and hooks of a run: the defaults of train.py, except for data, epochs, input size and rate."""
+def constants_of(experiment: Experiment, cfg: Config, rate: float | None, seed: int) -> dict[str, Any]:
+    """Returns the constants of a run: the defaults of train.py, except for data, epochs, input size and rate."""
     data = DATA[experiment.data]
-    epochs, side = data.screen
-    constants: dict[str, Any] = {"epochs": epochs, "image_size": (side, side), "weights": cfg.weights, "seed": seed}
-    constants |= sources(cfg.data, data) | {"learning_rate": rate, "workers": 0}
+    constants: dict[str, Any] = {"epochs": data.epochs, "image_size": (data.side, data.side), "weights": cfg.weights}
+    constants |= data.sources(cfg.data) | {"seed": seed, "learning_rate": rate, "workers": 0}
     if experiment.renamed:
         constants["merge"] = ",".join(f"{a}:{b}" for a, b in COCO_NAMES[experiment.data].items())
-    return Job(constants | {"begun_with": experiment.begun_with}, experiment.hooks)
+    return constants
 
 
-def measure(job: Job) -> dict[str, Any]:
+class GrayNegatives(DetectionDataset):
+    """All images become gray negatives, a little like those of a thermal camera: known classes that look different."""
+
+    def read(self, *args):
+        """Returns the sample with its image as a gray negative."""
+        sample = super().read(*args)
+        gray = cv2.cvtColor(sample.image, cv2.COLOR_BGR2GRAY)
+        return sample._replace(image=255 - np.repeat(gray[..., None], 3, 2))
+
+
+def read_few(images: int, *args, **options) -> tuple:
+    """Returns `images` of the training images, evenly spaced in their list, and the validation data."""
+    train_data, val_data = read_train_and_val(*args, **options)
+    return train_data.select(np.linspace(0, len(train_data) - 1, images).round()), val_data
+
+
+def measure(key: tuple[str, str, str], cfg: Config) -> dict[str, Any]:
     """Trains, and returns the learning rate that the run used, and its mAP before training, of best.pt and of the last epoch."""
     torch.set_num_threads(1)
-    begun_with, constants = job.constants["begun_with"], dict(job.constants)
-    del constants["begun_with"]
-    with tempfile.TemporaryDirectory(prefix="known_classes_") as folder, hook.hooked(job.hooks):
-        if begun_with:
-            with hook.hooked(((hook.few_images, begun_with),)):
-                train.main(train.Config(**constants | {"learning_rate": None}, output=folder, name="first"))
+    name, rate, seed = key
+    experiment = EXPERIMENTS[name]
+    constants = constants_of(experiment, cfg, RATES[rate], int(seed))
+    options = {"parts": train.Parts(dataset=GrayNegatives)} if experiment.negatives else {}
+    with tempfile.TemporaryDirectory(prefix="known_classes_") as folder:
+        if experiment.begun_with:
+            first = train.Config(**constants | {"learning_rate": None}, output=folder, name="first")
+            train.main(first, parts=train.Parts(read_data=partial(read_few, experiment.begun_with)))
             constants["weights"] = str(runs(folder, "first")[-1] / "best.pt")
         begin = time.perf_counter()
-        train.main(train.Config(**constants, output=folder, name="run"))
+        train.main(train.Config(**constants, output=folder, name="run"), **options)
         minutes = (time.perf_counter() - begin) / 60
         made = runs(folder, "run")[-1]
-        rows = read(made / "log.csv")
+        rows = read_rows(made / "log.csv")
         used = checkpoint.load(made / "best.pt")["config"]["learning_rate"]
     maps = [float(row["AP"]) for row in rows]
     before = maps[0] if rows[0]["epoch"] == "0" else float("nan")
     return {"learning_rate": used, "AP_before": before, "AP_best": max(maps), "AP_last": maps[-1], "minutes": minutes}
-
-
-def read(path: Path) -> list[dict[str, str]]:
-    """Returns the rows of a CSV file, none if there is no file."""
-    if not path.exists():
-        return []
-    with open(path, encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
 
 
 def text_of(rows: list[dict[str, str]]) -> str:

@@ -22,6 +22,8 @@ from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 
+from benchmarks import peers  # needs nothing of this project
+
 SEED, BATCH = 0, 32  # Ultralytics keeps 8 * BATCH = 256 images
 RANGES = {
     "flip": 0.5,
@@ -86,8 +88,8 @@ def lay_out(cfg: Config, folder: Path) -> None:
     (folder / "classes.txt").write_text("\n".join(data.classes) + "\n")
 
 
-def ours(folder: Path, size: int, recipe: str, memory: str) -> tuple[Callable, Callable, int]:
-    """Returns sample(position), collate and the number of samples. With memory="cached" all images are decoded in advance."""
+def ours(folder: Path, size: int, recipe: str, memory: str) -> tuple[Callable, Callable]:
+    """Returns sample(position) and collate. With memory="cached" all images are decoded in advance."""
     from datasets.cache import ImageCache
     from datasets.dataset import DetectionDataset, Key, collate, epoch_order
     from datasets.formats.read import read
@@ -106,35 +108,7 @@ def ours(folder: Path, size: int, recipe: str, memory: str) -> tuple[Callable, C
         epoch, place = divmod(position, count)
         return found[Key(epoch, place, int(epoch_order(count, SEED, epoch)[place]), shape)]
 
-    return sample, collate, count
-
-
-def ultralytics(folder: Path, size: int) -> tuple[Callable, Callable, int]:
-    """The training data set of Ultralytics with its default augmentation and its buffer of 8 * BATCH images."""
-    from ultralytics.cfg import get_cfg
-    from ultralytics.data.dataset import YOLODataset
-
-    names = dict(enumerate((folder / "classes.txt").read_text().split("\n")[:-1]))
-    data = {"names": names, "nc": len(names), "channels": 3}
-    found = YOLODataset(str(folder / "images"), size, augment=True, hyp=get_cfg(), batch_size=BATCH, data=data)
-    return in_random_order(found), YOLODataset.collate_fn, len(found)
-
-
-def libreyolo(folder: Path, size: int) -> tuple[Callable, Callable, int]:
-    """The data set of LibreYOLO's YOLOX trainer with its YOLOX configuration; it keeps no images."""
-    from libreyolo.data.dataset import YOLODataset, yolox_collate_fn
-    from libreyolo.training.augment import MosaicMixupDataset, TrainTransform
-    from libreyolo.training.config import YOLOXConfig
-
-    cfg = YOLOXConfig()
-    images = sorted((folder / "images").iterdir())
-    labels = [folder / "labels" / f"{path.stem}.txt" for path in images]
-    preproc = TrainTransform(max_labels=50, flip_prob=cfg.flip_prob, hsv_prob=cfg.hsv_prob)
-    plain = YOLODataset(img_files=images, label_files=labels, img_size=(size, size), preproc=preproc)
-    names = ("degrees", "translate", "mosaic_scale", "mixup_scale", "shear", "mosaic_prob", "mixup_prob")
-    ranges = {name: getattr(cfg, name) for name in names}
-    found = MosaicMixupDataset(plain, (size, size), mosaic=True, preproc=preproc, enable_mixup=True, **ranges)
-    return in_random_order(found), yolox_collate_fn, len(found)
+    return sample, collate
 
 
 def in_random_order(data) -> Callable:
@@ -161,8 +135,11 @@ def serve(cfg: Config) -> None:
     torch.set_num_threads(1)
     out, sys.stdout = sys.stdout, sys.stderr  # libraries may print anything to stdout
     name, *how = cfg.child.split()
-    makers = {"thaw": ours, "ultralytics": ultralytics, "libreyolo": libreyolo}
-    sample, collate, _ = makers[name](Path(cfg.data), cfg.size, *how)
+    if name == "thaw":
+        sample, collate = ours(Path(cfg.data), cfg.size, *how)
+    else:
+        data, collate = peers.SAMPLES[name](Path(cfg.data), cfg.size, BATCH)
+        sample = in_random_order(data)
     cv2.setNumThreads(0)
     print("ready", *([] if name == "thaw" else [version(name)]), file=out, flush=True)
     position = 0

@@ -1,221 +1,320 @@
-"""Measures how much freezing and other choices of a training change the mAP on small data: data sets x seeds x recipes.
+"""Trains on small data sets with the defaults of train.py and compares them with former defaults and with other trainers.
 
-    python -m benchmarks.small_data data=FOLDER weights=yolox_nano.pth stage=screen [minutes=60]
+    python -m benchmarks.small_data data=FOLDER weights=yolox_nano.pth stage=report peers=PYTHON
+    python -m benchmarks.small_data data=FOLDER stage=scratch peers=PYTHON
+    python -m benchmarks.small_data data=FOLDER weights=yolox_nano.pth stage=lengths
 
-Each run takes minutes. It adds a row to small_data.csv and its mAP over time to small_data_curves.csv, in `results`. A run
-that has a row there is not repeated, unless it failed; `results=FOLDER` begins a table of your own. After `minutes` no run
-begins; the same command continues later. At the end benchmarks/small_data_page.py writes the page with tables and plot,
-whose section "The data sets" has the sources of the images and explains which files `data` has.
+Each run takes minutes and adds a row to the file `results`. A run that has a row is not repeated, so the same command
+resumes. benchmarks/results/small_data.md describes the data sets in `data` and what was measured.
 """
 
-import csv
 import itertools
-import math
-import multiprocessing
+import json
 import os
 import shutil
-import signal
+import statistics
+import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import torch
+import numpy as np
 
-from benchmarks import small_data_hooks as hook
-from benchmarks import small_data_peers
-from benchmarks import small_data_recipes as tables
-from benchmarks.small_data_recipes import constants, overrides, sources
-from benchmarks.small_data_run import Job, attempt, in_own_process
-from benchmarks.table import RESULTS, machine
-from engine.environment import environment
-from utils.config import ConfigError, override, require, show
+import train
+from benchmarks.own_process import in_own_process, usage_cells
+from benchmarks.table import append_row, read_rows, where
+from datasets.scan import clipped_boxes
+from datasets.sources import read_train_and_val
+from datasets.store import Annotations
+from deploy.label_files import yolo_text
+from engine.run_folder import runs
+from engine.schedule import REFERENCE_BATCH, Schedule
+from utils.config import ConfigError, override, require
+from utils.metrics import coco_metrics, to_coco
 from utils.script import run_script
 
-KEY = ("stage", "data", "seed", "recipe", "overrides", "image_size", "epochs")  # columns that identify a run
-COLUMNS = (
-    *KEY,
-    *("batch_size", "images_seen", "AP", "AP50", "best_AP", "frozen_AP", "thawed_AP_1", "thawed_AP_2"),
-    *("minutes", "minutes_in_all", "cpu_minutes", "images_per_second", "peak_MiB"),
-    *("date", "machine", "torch", "commit", "error"),
+PEERS_SCRIPT = Path(__file__).with_name("peers.py")
+
+
+class DataSet(NamedTuple):
+    """A data set: the paths of its files, its size, and the length of its short runs."""
+
+    train: str
+    val: str  # a path; or the fraction of the training images that becomes the validation data
+    images: tuple[int, int]  # number for training, number for evaluation
+    epochs: int
+    side: int  # of the input, in pixels, in short runs
+    image_root: str | None = None
+
+    def sources(self, folder: str) -> dict[str, str | None]:
+        """Returns the constants of train.py with the paths, for data sets in `folder`."""
+        val = self.val if self.val.startswith(".") else f"{folder}/{self.val}"
+        root = self.image_root and f"{folder}/{self.image_root}"
+        return {"train": f"{folder}/{self.train}", "val": val, "image_root": root}
+
+
+BCCD = "bccd/BCCD/ImageSets/Main"
+COCO_TRAIN = "coco_train337/instances_train2017_subset.json"
+COCO_VAL = "coco_val326/instances_val2017_core326.json"
+RACCOON = "raccoon/data/train_labels.csv", "raccoon/data/test_labels.csv"
+DATA = {
+    "bccd": DataSet(f"{BCCD}/train.txt", f"{BCCD}/val.txt", (205, 87), 20, 224),
+    "chess": DataSet("more/chess/train.txt", "more/chess/val.txt", (230, 58), 20, 256),
+    "deep_pcb": DataSet("more/deep_pcb/train.txt", "more/deep_pcb/val.txt", (400, 100), 15, 256),
+    "coco337": DataSet(COCO_TRAIN, COCO_VAL, (337, 326), 10, 256),
+    "bccd_test": DataSet(f"{BCCD}/train.txt", f"{BCCD}/test.txt", (205, 72), 20, 224),
+    "raccoon": DataSet(*RACCOON, (160, 40), 20, 224, "raccoon/images"),
+    "hemocytometer": DataSet("more/hemocytometer/train.txt", "more/hemocytometer/val.txt", (168, 42), 20, 320),
+    "dental_xray": DataSet("more/dental_xray/train.txt", "more/dental_xray/val.txt", (400, 100), 15, 256),
+    "coco163": DataSet(COCO_VAL, ".5", (163, 163), 20, 320),
+}
+
+
+class Recipe(NamedTuple):
+    """A way to train: constants that differ from the defaults of train.py, or another trainer with its own defaults."""
+
+    constants: dict[str, Any] = {}
+    peer: str | None = None  # libreyolo or ultralytics
+    former: bool = False  # with the defaults of train.py before November 23, 2026
+
+
+RECIPES = {
+    "new": Recipe(),  # YOLOX-nano with the defaults of train.py
+    "shipped": Recipe(former=True),
+    "libreyolo_yolox_nano": Recipe(peer="libreyolo"),
+    "scratch_new_yolox_nano": Recipe({"weights": None}),
+    "ultralytics_yolo11n_scratch": Recipe({"weights": None}, peer="ultralytics"),
+}
+
+
+def former_defaults(epochs: int) -> dict[str, Any]:
+    """Returns the former defaults, with frozen and no-augmentation epochs scaled from 50 epochs to `epochs`."""
+    return {
+        "freeze_epochs": round(0.2 * epochs),
+        "no_aug_epochs": round(0.2 * epochs),
+        "warmup_epochs": 1.0,
+        "batch_size": 16,
+        "freeze_batch_size": 32,
+        "weight_decay": 0.05,
+        "learning_rate": 4e-3,
+        "min_learning_rate": 2e-4,
+        "rotation": 5.0,
+    }
+
+
+class LinearSchedule(Schedule):
+    """The former rule: the learning rate grows linearly with the images per step, for every optimizer."""
+
+    def scale(self, images: int) -> float:
+        """Factor of the learning rate for a step of `images` images."""
+        return images / REFERENCE_BATCH
+
+
+class Run(NamedTuple):
+    """What identifies a run."""
+
+    stage: str
+    data: str
+    seed: int
+    recipe: str
+    image_size: int
+    epochs: int
+
+
+REPORT = ("bccd_test", "raccoon", "hemocytometer", "dental_xray", "coco163")
+FROM_SCRATCH = {"scratch_new_yolox_nano": 75, "ultralytics_yolo11n_scratch": 60}  # epochs that take about equal minutes
+LENGTHS = (  # data set, input side, epochs
+    *(("bccd", 224, epochs) for epochs in (20, 50, 60, 100)),
+    ("bccd", 416, 30),
+    *(("chess", 256, epochs) for epochs in (20, 50, 60, 100)),
+    *(("deep_pcb", side, 15) for side in (256, 640)),
 )
-CURVE_COLUMNS = (*KEY, "minutes", "AP")
+STAGES: dict[str, list[Run]] = {
+    "report": [
+        Run("report", name, seed, recipe, 320, DATA[name].epochs)
+        for seed, recipe, name in itertools.product((4, 5, 6), ("new", "shipped", "libreyolo_yolox_nano"), REPORT)
+    ],
+    "scratch": [
+        Run("scratch", "bccd", seed, recipe, 224, epochs)
+        for seed, (recipe, epochs) in itertools.product((1, 2, 3), FROM_SCRATCH.items())
+    ],
+    "lengths": [Run("lengths", name, 0, "new", side, epochs) for name, side, epochs in LENGTHS],
+}
 
 
 @dataclass(frozen=True)
 class Config:
-    data: str | None = None  # the folder of the data sets of small_data_recipes.DATA
-    weights: str | None = "coco"  # coco: official weights of yolox_nano; or a file
-    stage: str = "screen"  # screen, confirm, report or peers
+    data: str = "."  # the folder of the data sets
+    weights: str = "coco"  # coco: official weights of yolox_nano; or a file, which LibreYOLO needs
+    stage: str = "report"  # report, scratch or lengths
     only: tuple[str, ...] = ()  # data sets; (): those of the stage
-    seeds: tuple[int, ...] = ()  # (): those of the stage
     recipes: tuple[str, ...] = ()  # (): those of the stage
-    epochs: int = 0  # 0: those of the stage
-    image_size: int = 0  # 0: that of the stage
-    minutes: float = 0.0  # no run begins after this time; 0: no limit
-    parallel: int = 1  # runs at the same time
     peers: str | None = None  # the Python of an environment with libreyolo and ultralytics; none: without them
-    results: str = str(RESULTS)  # folder of the two CSV files and the page
+    minutes: float = 0.0  # no run begins after this time; 0: no limit
+    results: str = "small_data.csv"  # the table
 
 
-def main(cfg: Config, measure: Callable[[Job], dict[str, Any]] = in_own_process) -> None:
-    """Measures the runs that have no row yet, and writes the page."""
-    cfg, begin = checked(cfg), time.monotonic()
-    planned = list(plan(cfg))
-    done = {key_of(row) for row in read(Path(cfg.results) / "small_data.csv") if not row["error"]}
-    missing = [(key, job) for key, job in planned if key_of(key) not in done]
-    print(f"{len(planned)} runs, {len(missing)} to measure", flush=True)
-    work, results = iter(missing), Path(cfg.results)
-    with ThreadPoolExecutor(cfg.parallel) as pool, ended_with_this_block():
-        running: dict[Future, tuple[dict[str, Any], Job]] = {}
-        for number in range(1, len(missing) + 1):
-            while len(running) < cfg.parallel and not over(cfg, begin) and (run := next(work, None)):
-                peer = partial(measure_peer, cfg.peers)
-                running[pool.submit(peer if run[1].peer else measure, run[1])] = run
-            if not running:
-                print(f"minutes={show(cfg.minutes)} are over: {len(missing) - number + 1} runs are left")
-                break
-            future = next(iter(wait(running, return_when=FIRST_COMPLETED).done))
-            key, job = running.pop(future)
-            result = future.result()
-            add(results, key, job, result)
-            outcome = result.get("error") or f"mAP50-95 {result['AP']:.4f} in {result['minutes']:.1f} minutes"
-            print(f"{number}/{len(missing)} {key['data']} seed {key['seed']} {key['recipe']}: {outcome}", flush=True)
-    from benchmarks import small_data_page
-
-    print(small_data_page.write(Path(cfg.results)))
-
-
-@contextmanager
-def ended_with_this_block() -> Iterator[None]:
-    """Terminates the processes of the runs if the block ends with an error or a signal."""
-    try:
-        yield
-    except BaseException:
-        for process in (*multiprocessing.active_children(), *small_data_peers.RUNNING):
-            process.terminate()
-        raise
-
-
-def over(cfg: Config, begin: float) -> bool:
-    """Returns whether no more run may begin; `begin` is a value of time.monotonic()."""
-    return bool(cfg.minutes) and time.monotonic() - begin > 60 * cfg.minutes
-
-
-def measure_peer(python: str, job: Job) -> dict[str, Any]:
-    """Trains with another trainer and its Python; a failure is a dict with "error" only."""
-    return attempt(job, partial(small_data_peers.measure, python))
+def main(cfg: Config) -> None:
+    """Measures the runs that have no row yet, and prints the mAP of all."""
+    cfg, begin, file = checked(cfg), time.monotonic(), Path(cfg.results)
+    done = {tuple(row[name] for name in Run._fields) for row in read_rows(file)}
+    for run in planned(cfg):
+        if tuple(map(str, run)) in done:
+            continue
+        if cfg.minutes and time.monotonic() - begin > 60 * cfg.minutes:
+            print(f"minutes={cfg.minutes:g} have passed: run the same command to continue")
+            break
+        print(" ".join(map(str, run)), flush=True)
+        if peer := RECIPES[run.recipe].peer:
+            cells = train_peer(cfg.peers, peer, constants_of(run, cfg))
+        else:
+            cells = in_own_process(train_once, run, constants_of(run, cfg))
+        append_row(file, {**run._asdict(), **cells, **where()})
+    print(summary(read_rows(file)))
 
 
 def checked(cfg: Config) -> Config:
-    """Returns the constants, with empty lists replaced by those of the stage. Raises ConfigError with the fix."""
-    require(cfg, {"minutes": 0, "epochs": 0, "image_size": 0, "parallel": 1}, {}, {"stage": tuple(tables.STAGES)})
-    stage = tables.STAGES[cfg.stage]
-    for name, known in (("only", tables.DATA), ("recipes", tables.recipes())):
+    """Returns the constants with absolute paths. Raises ConfigError that names the fix."""
+    require(cfg, {"minutes": 0}, {}, {"stage": tuple(STAGES)})
+    for name, known in (("only", DATA), ("recipes", RECIPES)):
         if unknown := [word for word in getattr(cfg, name) if word not in known]:
-            raise ConfigError(f"{name}={show(tuple(unknown))}: choose from {', '.join(known)}")
-    sets = tuple(name for name, data in tables.DATA.items() if data.choice in stage.choice)
-    defaults = {"only": sets, "seeds": stage.seeds, "recipes": stage.recipes}
-    cfg = replace(cfg, **{name: value for name, value in defaults.items() if not getattr(cfg, name)})
-    if not cfg.peers and set(cfg.recipes) & set(tables.PEERS):
-        print("other trainers are skipped; give peers=PYTHON of an environment with libreyolo and ultralytics")
-        cfg = replace(cfg, recipes=tuple(name for name in cfg.recipes if name not in tables.PEERS))
-    return with_files(cfg)
-
-
-def with_files(cfg: Config) -> Config:
-    """Returns the constants with absolute paths, and makes the folder of results. Raises ConfigError for a missing file."""
-    sets = [tables.DATA[name] for name in cfg.only]
-    needed = [path for data in sets for path in sources(cfg.data or "", data).values() if path and path != data.val]
-    missing = [path for path in dict.fromkeys(needed) if not Path(path).exists()]
-    if not cfg.data or missing:
-        about = 'see the section "The data sets" of benchmarks/results/small_data.md'
-        problem = f"data={cfg.data}: missing {', '.join(missing)}" if cfg.data else "data=none: give data=FOLDER"
-        raise ConfigError(f"{problem}; {about}")
-    if cfg.weights not in (None, "coco") and not Path(cfg.weights).is_file():
-        raise ConfigError(f"weights={cfg.weights}: not found; give coco or a file of weights of yolox_nano")
-    if cfg.weights in (None, "coco") and "libreyolo_yolox_nano" in cfg.recipes:
+            raise ConfigError(f"{name}={','.join(unknown)}: choose from {', '.join(known)}")
+    sets = {run.data: DATA[run.data] for run in planned(cfg)}.values()
+    paths = [path for data in sets for path in data.sources(cfg.data).values() if path and path != data.val]
+    if missing := [path for path in dict.fromkeys(paths) if not Path(path).exists()]:
         raise ConfigError(
-            f"weights={show(cfg.weights)}: give weights=FILE of yolox_nano, from which libreyolo_yolox_nano starts too"
+            f"data={cfg.data}: missing {', '.join(missing)}; benchmarks/results/small_data.md describes the data sets"
         )
+    if cfg.weights == "coco" and "libreyolo" in {RECIPES[run.recipe].peer for run in planned(cfg)}:
+        raise ConfigError("weights=coco: give weights=FILE of yolox_nano, from which LibreYOLO starts too")
     if cfg.peers and not shutil.which(cfg.peers):
         raise ConfigError(
             f"peers={cfg.peers}: not found; give the Python of an environment with libreyolo and ultralytics"
         )
-    Path(cfg.results).mkdir(parents=True, exist_ok=True)
-    paths = {"data": cfg.data, "peers": cfg.peers and shutil.which(cfg.peers)}
-    paths |= {"weights": cfg.weights} if cfg.weights not in (None, "coco") else {}
     # Not resolved: the python of a virtual environment is a link, and finds its packages by the place of the link.
-    return replace(cfg, **{name: path and os.path.abspath(path) for name, path in paths.items()})
+    peers = cfg.peers and os.path.abspath(shutil.which(cfg.peers))
+    weights = cfg.weights if cfg.weights == "coco" else os.path.abspath(cfg.weights)
+    return replace(cfg, data=os.path.abspath(cfg.data), weights=weights, peers=peers)
 
 
-def plan(cfg: Config) -> Iterator[tuple[dict[str, Any], Job]]:
-    """Yields the key (see KEY) and the job of each run. All data sets of a recipe come before the next recipe."""
-    stage, own = tables.STAGES[cfg.stage], {name: getattr(cfg, name) for name in ("epochs", "image_size")}
-    label = " ".join([cfg.stage, *(f"{name}={value}" for name, value in own.items() if value)])
-    for seed, name, data in itertools.product(cfg.seeds, cfg.recipes, cfg.only):
-        recipe = tables.recipes()[name]
-        epochs, pixels = tables.DATA[data].screen
-        pixels = cfg.image_size or stage.image_size or pixels
-        base = {"epochs": cfg.epochs or epochs, "image_size": (pixels, pixels), "weights": cfg.weights}
-        base |= {"seed": seed, "split_seed": seed}
-        settings = constants(base | tables.SHIPPED, recipe.changes) | sources(cfg.data, tables.DATA[data])
-        hooks = ((hook.linear_rate,), *recipe.hooks) if recipe.linear else recipe.hooks
-        job = Job(settings, hooks, recipe.peer)
-        key = {"stage": label, "data": data, "seed": seed, "recipe": name, "overrides": overrides(recipe)}
-        yield key | {"image_size": job.constants["image_size"][0], "epochs": job.constants["epochs"]}, job
+def planned(cfg: Config) -> Iterator[Run]:
+    """Yields the runs of the stage that the constants leave."""
+    for run in STAGES[cfg.stage]:
+        chosen = run.data in (cfg.only or DATA) and run.recipe in (cfg.recipes or RECIPES)
+        if chosen and (cfg.peers or not RECIPES[run.recipe].peer):
+            yield run
 
 
-def key_of(row: dict[str, Any]) -> tuple[str, ...]:
-    """Returns the values of a row that identify its run, as text."""
-    return tuple(str(row[name]) for name in KEY)
+def constants_of(run: Run, cfg: Config) -> dict[str, Any]:
+    """Returns the constants of train.py for a run."""
+    recipe = RECIPES[run.recipe]
+    return {
+        **DATA[run.data].sources(cfg.data),
+        **{"model": "yolox_nano", "weights": cfg.weights, "workers": 0},
+        **{"epochs": run.epochs, "image_size": (run.image_size, run.image_size)},
+        **{"seed": run.seed, "split_seed": run.seed},
+        **(former_defaults(run.epochs) if recipe.former else {}),
+        **recipe.constants,
+    }
 
 
-def read(path: Path) -> list[dict[str, str]]:
-    """Returns the rows of a CSV file, none if there is no file."""
-    if not path.exists():
-        return []
-    with open(path, encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
+def train_once(run: Run, constants: dict[str, Any]) -> dict[str, Any]:
+    """Trains and returns the cells of the row. Minutes are those of training alone, without evaluations."""
+    options = {"parts": train.Parts(schedule=LinearSchedule)} if RECIPES[run.recipe].former else {}
+    with tempfile.TemporaryDirectory(prefix="small_data_") as folder:
+        train.main(train.Config(**constants, output=folder, name="run"), **options)
+        made = runs(folder, "run")[-1]
+        rows = [row for row in read_rows(made / "log.csv") if row["epoch"] != "0"]  # 0: before training
+        images = json.loads((made / "environment.json").read_text(encoding="utf-8"))["training_images"]
+    if len(rows) < run.epochs:
+        raise SystemExit(f"stopped after epoch {len(rows)} of {run.epochs}")
+    maps, seconds = [float(row["AP"]) for row in rows], sum(float(row["seconds"]) for row in rows)
+    seen = images * len(rows)
+    return {
+        **{"images_seen": seen, "AP": maps[-1], "AP50": float(rows[-1]["AP50"]), "best_AP": max(maps)},
+        **{"minutes": seconds / 60, "images_per_second": seen / seconds},
+    }
 
 
-def add(folder: Path, key: dict[str, Any], job: Job, result: dict[str, Any]) -> None:
-    """Appends the row of a run to small_data.csv and its curve to small_data_curves.csv."""
-    about = environment("cpu")
-    commit = (about["commit"] or "")[:10] + ("+" if about["uncommitted_changes"] else "")
-    where = {"date": time.strftime("%Y-%m-%d"), "machine": machine(), "torch": torch.__version__, "commit": commit}
-    row = {**key, "batch_size": job.constants["batch_size"], **where, **result}
-    append(folder / "small_data.csv", COLUMNS, {name: cell(row.get(name)) for name in COLUMNS})
-    if "error" not in result:
-        minutes, curve = ([cell(value) for value in result[f"curve_{name}"]] for name in ("minutes", "AP"))
-        curves = {**key, "minutes": " ".join(minutes), "AP": " ".join(curve)}
-        append(folder / "small_data_curves.csv", CURVE_COLUMNS, curves)
+def train_peer(python: str, peer: str, constants: dict[str, Any]) -> dict[str, Any]:
+    """Trains another trainer on the same images, with its own defaults, and judges its detections with our evaluator."""
+    source, root = (constants["train"], constants["val"], constants["split_seed"]), constants["image_root"]
+    train_data, val_data = read_train_and_val(*source, None, None, root, "drop", "error", lambda note: None)
+    with tempfile.TemporaryDirectory(prefix="small_data_") as name:
+        task = write_task(Path(name), peer, train_data, val_data, constants)
+        usage = run_peer(python, Path(name), task)
+        result = json.loads(Path(task["result"]).read_text(encoding="utf-8"))
+    boxes, labels = np.array(result["boxes"], np.float64).reshape(-1, 4), np.array(result["labels"], np.int64)
+    columns = (boxes, np.array(result["scores"], np.float64), labels, np.array(result["numbers"], np.int64))
+    metrics = coco_metrics(val_data.coco(), to_coco([columns], val_data))
+    seen = len(train_data) * constants["epochs"]
+    return {
+        **{"images_seen": seen, "AP": metrics["AP"], "AP50": metrics["AP50"], "best_AP": ""},
+        **{"minutes": result["minutes"], "images_per_second": seen / (60 * result["minutes"])},
+        **usage,
+    }
 
 
-def cell(value: Any) -> str:
-    """Returns a value as text, numbers with four digits after the point."""
-    if isinstance(value, float):
-        return "" if math.isnan(value) else f"{value:.4f}"
-    return "" if value is None else str(value)
+def write_task(folder: Path, peer: str, train_data: Annotations, val_data: Annotations, constants: dict) -> dict:
+    """Writes the data as YOLO label files and task.json for benchmarks/peers.py, and returns the task."""
+    write_yolo(folder, "train", train_data)
+    write_yolo(folder, "val", val_data)
+    names = "".join(f"  {number}: {json.dumps(name)}\n" for number, name in enumerate(train_data.classes))
+    text = f"path: {folder}\ntrain: images/train\nval: images/val\nnc: {len(train_data.classes)}\nnames:\n{names}"
+    (folder / "data.yaml").write_text(text, encoding="utf-8")
+    task = {
+        **{"peer": peer, "data": str(folder / "data.yaml"), "folder": str(folder), "weights": constants["weights"]},
+        **{"epochs": constants["epochs"], "imgsz": constants["image_size"][0], "seed": constants["seed"]},
+        **{"images": [val_data.path(i) for i in range(len(val_data))], "result": str(folder / "result.json")},
+    }
+    (folder / "task.json").write_text(json.dumps(task), encoding="utf-8")
+    return task
 
 
-def append(path: Path, columns: tuple[str, ...], row: dict[str, str]) -> None:
-    """Appends a row to a CSV file; a new file begins with the names of the columns."""
-    new = not path.exists()
-    with open(path, "a", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, columns, lineterminator="\n")
-        if new:
-            writer.writeheader()
-        writer.writerow(row)
-        file.flush()
-        os.fsync(file.fileno())
+def write_yolo(folder: Path, split: str, data: Annotations) -> None:
+    """Writes label files, and links to the images, named by the number of the image. Crowd regions are left out."""
+    images, labels = (folder / kind / split for kind in ("images", "labels"))
+    boxes = clipped_boxes(data)
+    for place in (images, labels):
+        place.mkdir(parents=True)
+    for index in range(len(data)):
+        rows = np.arange(data.starts[index], data.starts[index + 1])
+        rows = rows[~data.crowd[rows]]
+        height, width = data.sizes[index].tolist()
+        text = yolo_text(boxes[rows], data.labels[rows].tolist(), width, height)
+        (labels / f"{index:06}.txt").write_text(text, encoding="utf-8")
+        path = Path(data.path(index)).absolute()
+        (images / f"{index:06}{path.suffix}").symlink_to(path)
+
+
+def run_peer(python: str, folder: Path, task: dict) -> dict[str, Any]:
+    """Runs the task and returns what its process used. Raises RuntimeError with its last output if it fails."""
+    environment = {**os.environ, "YOLO_OFFLINE": "1", "YOLO_VERBOSE": "false"}
+    command = [python, str(PEERS_SCRIPT), "train", str(folder / "task.json")]
+    with open(folder / "output.txt", "w", encoding="utf-8") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, cwd=folder, env=environment)
+        _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode or not Path(task["result"]).exists():
+        end = (folder / "output.txt").read_text(encoding="utf-8", errors="replace").strip()[-250:]
+        raise RuntimeError(f"{task['peer']} ended with exit code {process.returncode}: {end}")
+    return usage_cells(usage)
+
+
+def summary(rows: list[dict[str, str]]) -> str:
+    """Returns a table in Markdown: mAP50-95 of the last epoch in points, mean and standard deviation over seeds."""
+    lines = ["| stage | data set | input size | epochs | recipe | seeds | mAP50-95 |", "|---|---|---|---|---|---|---|"]
+    names = ("stage", "data", "image_size", "epochs", "recipe")
+    for key in dict.fromkeys(tuple(row[name] for name in names) for row in rows):
+        maps = [100 * float(row["AP"]) for row in rows if tuple(row[name] for name in names) == key]
+        spread = f" ± {statistics.stdev(maps):.1f}" if len(maps) > 1 else ""
+        lines.append(f"| {' | '.join(key)} | {len(maps)} | {statistics.fmean(maps):.1f}{spread} |")
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # ends the runs too
     run_script(lambda: main(override(Config(), sys.argv[1:])), stopped="stopped", memory_advice="lower image_size=")

@@ -1,11 +1,15 @@
-"""Writes benchmark results as rows of a Markdown table, with the date and the hardware."""
+"""Writes results as rows of a Markdown table or of a CSV file, with the date and the hardware."""
 
+import csv
 import os
 import platform
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
+
+from engine.environment import environment
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -27,3 +31,28 @@ def add_row(name: str, head: str, row: dict[str, str]) -> None:
     with open(path, "a", encoding="utf-8") as file:
         file.write(f"| {' | '.join(row.values())} |\n")
     print(path.read_text(encoding="utf-8"))
+
+
+def read_rows(path: Path) -> list[dict[str, str]]:
+    """Returns the rows of a CSV file, none if there is no file."""
+    if not path.exists():
+        return []
+    with open(path, encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def append_row(path: Path, row: dict[str, Any]) -> None:
+    """Appends a row (column -> value) to a CSV file; a new file begins with the names of the columns."""
+    new = not path.exists()
+    with open(path, "a", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(row), lineterminator="\n")
+        if new:
+            writer.writeheader()
+        writer.writerow({name: f"{value:.6g}" if isinstance(value, float) else value for name, value in row.items()})
+
+
+def where() -> dict[str, str]:
+    """Returns the columns of a CSV file that tell where and when a row was measured."""
+    about = environment("cpu")
+    commit = (about["commit"] or "")[:10] + ("+" if about["uncommitted_changes"] else "")
+    return {"date": time.strftime("%Y-%m-%d"), "machine": machine(), "torch": torch.__version__, "commit": commit}

@@ -1,0 +1,32 @@
+"""Runs a measurement in a process of its own, with its CPU time and its peak of memory."""
+
+import multiprocessing
+import resource
+import sys
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any
+
+import torch
+
+
+def in_own_process(measure: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
+    """Returns `measure(*arguments)` of a new process, with its "cpu_minutes" and "peak_MiB". Errors are raised here."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(_with_usage, measure, arguments).result()
+
+
+def _with_usage(measure: Callable[..., dict[str, Any]], arguments: tuple) -> dict[str, Any]:
+    """Returns the result of a measurement and what its process used. On a GPU the memory is that of the GPU."""
+    result = measure(*arguments)
+    used = usage_cells(resource.getrusage(resource.RUSAGE_SELF))
+    if torch.cuda.is_available():
+        used["peak_MiB"] = round(torch.cuda.max_memory_allocated() / 2**20)
+    return result | used
+
+
+def usage_cells(usage: resource.struct_rusage) -> dict[str, Any]:
+    """Returns "cpu_minutes" and "peak_MiB" of a process; macOS counts memory in bytes, Linux in KiB."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    minutes = (usage.ru_utime + usage.ru_stime) / 60
+    return {"cpu_minutes": minutes, "peak_MiB": round(usage.ru_maxrss * unit / 2**20)}
