@@ -233,11 +233,11 @@ def test_only_files_of_an_earlier_check_are_replaced(
     capsys.readouterr()
     for word, why in (
         (f"json={data[0]}", "give a name that ends with .json"),
-        (f"json={tmp_path / 'coco.json'}", "exists and is not the json of an earlier check: give another name"),
+        (f"json={tmp_path / 'coco.json'}", "would be replaced, and no earlier check wrote it"),
         (f"json={tmp_path}", "give a name that ends with .json"),
         (f"json={data[0]}/r.json", "is a file, not a folder: name another folder"),
-        (f"page={tmp_path / '0.png'}", "exists and is not the page of an earlier check: give another name"),
-        (f"page={tmp_path / 'my.html'}", "exists and is not the page of an earlier check: give another name"),
+        (f"page={tmp_path / '0.png'}", "would be replaced, and no earlier check wrote it"),
+        (f"page={tmp_path / 'my.html'}", "would be replaced, and no earlier check wrote it"),
         (f"page={data[0]}/p.png", "is a file, not a folder: name another folder"),
     ):
         with pytest.raises(SystemExit) as stop:

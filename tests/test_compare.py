@@ -203,7 +203,7 @@ def test_only_an_earlier_comparison_is_replaced(tmp_path, capsys, name):
     main([str(run), f"output={out}"]), main([str(run), f"output={out}"])
     (out / "compare.html").unlink(), (out / name).write_bytes(b"mine"), (tmp_path / name).write_bytes(b"mine")
     for words in ([f"output={out}"], []):
-        with pytest.raises(SystemExit, match=f"{name} would be replaced, and no page of an earlier"):
+        with pytest.raises(SystemExit, match=f"{name} would be replaced, and no earlier comparison"):
             main([str(run), *words])
     assert (out / name).read_bytes() == (tmp_path / name).read_bytes() == b"mine"
     capsys.readouterr()

@@ -188,9 +188,7 @@ def test_files_that_are_not_of_an_earlier_evaluation_are_kept(weights, painted, 
         run(weights, out / "ground_truth.json", out)
     for text in ("", "[]", '{"AP": 1}'):
         (out / "metrics.json").write_text(text)
-        with pytest.raises(
-            ConfigError, match="confusion_matrix.png would be replaced, and there is no metrics.json of"
-        ):
+        with pytest.raises(ConfigError, match="confusion_matrix.png would be replaced, and no earlier evaluation"):
             run(weights, data, out)
 
 

@@ -11,7 +11,7 @@ from PIL.PngImagePlugin import PngInfo
 
 from utils.config import ConfigError, require_writable
 from utils.draw import JPEG_QUALITY
-from utils.outputs import write_all
+from utils.outputs import require_replaceable, write_all
 
 MARK = "tools.check"  # the comment in a contact sheet
 MARKS = (MARK.encode(), b"<title>Data check</title>")  # one of these is in the first bytes of a page
@@ -25,8 +25,7 @@ def require_output(option: str, path: str, suffixes: tuple[str, ...]) -> None:
     if not path.lower().endswith(suffixes):
         raise ConfigError(f"{given}: give a name that ends with {' or '.join(suffixes)}")
     require_writable(given, file.parent)
-    if file.exists() and not (file.is_file() and is_output(file)):
-        raise ConfigError(f"{given} exists and is not the {option} of an earlier check: give another name")
+    require_replaceable(given, [file], file.is_file() and is_output(file), "check")
 
 
 def is_output(file: Path) -> bool:

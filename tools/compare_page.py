@@ -6,8 +6,9 @@ from pathlib import Path
 from report import page
 from report.plots import draw_runs
 from tools.compared_runs import Run, notes, table
-from utils.config import ConfigError, require_writable
+from utils.config import require_writable
 from utils.files import atomic_write
+from utils.outputs import require_replaceable
 
 FILES = ("compare.png", "compare.html")
 TEMPLATE = Path(__file__).with_name("compare.html")
@@ -47,7 +48,4 @@ def require_page(folder: Path) -> None:
     require_writable(f"output={folder}", folder)
     plot, html = (folder / name for name in FILES)
     known = html.is_file() and f"<title>{TITLE}</title>".encode() in html.read_bytes()[:1000]
-    other = next((path for path in (html, plot) if path.exists() and not known), None)
-    if other:
-        why = "would be replaced, and no page of an earlier comparison lies next to it"
-        raise ConfigError(f"{other} {why}: give another folder with output=FOLDER, or delete the file")
+    require_replaceable(f"output={folder}", (html, plot), known, "comparison")

@@ -1,9 +1,9 @@
-"""Output files of tools and evaluations: what an evaluation may replace, and `write_all`: all files or none."""
+"""Output files of tools and evaluations: which files they may replace, and `write_all`: all files or none."""
 
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from utils.config import ConfigError
@@ -20,6 +20,18 @@ def results_in(folder: str | Path | None) -> list[Path]:
     return [path for path in there if path.name in RESULTS or re.fullmatch(r"worst_\d\d+\.jpg", path.name)]
 
 
+def require_replaceable(option: str, files: Iterable[Path], are_ours: bool, program: str) -> None:
+    """Raises ConfigError if one of the files exists, unless an earlier run of the program wrote them.
+
+    `option`: what the user gave, as in output=FOLDER. `are_ours`: whether a mark in the files, or next to them, says so.
+    """
+    there = next((path for path in files if path.exists()), None)
+    if there and not are_ours:
+        raise ConfigError(
+            f"{option}: {there} would be replaced, and no earlier {program} wrote it: give another name, or delete the file"
+        )
+
+
 def require_evaluation(folder: str | None, data: str | None) -> None:
     """Raises ConfigError if an evaluation would replace its own `data`, or files in a folder that no earlier evaluation wrote."""
     there = results_in(folder)
@@ -28,9 +40,7 @@ def require_evaluation(folder: str | None, data: str | None) -> None:
         own = isinstance(metrics, dict) and {"evaluator", "settings"} <= metrics.keys()
     except (OSError, ValueError, RecursionError):
         own = False
-    if there and not own:
-        why = "would be replaced, and there is no metrics.json of an earlier evaluation next to it"
-        raise ConfigError(f"output={folder}: {there[0]} {why}: name another folder")
+    require_replaceable(f"output={folder}", there, own, "evaluation")
     if data and Path(data).resolve() in [path.resolve() for path in there]:
         raise ConfigError(f"output={folder}: it holds the data, {data}, which would be replaced: name another folder")
 
