@@ -2,6 +2,9 @@
 
 PyTorch's reader with `weights_only=True` runs no code of a file. These checks do the rest: nothing in a file takes more memory
 than its own size, and every value that the program uses has the type and the range that this program writes.
+
+The checks are plain functions and not types of msgspec, which reads the annotation files: msgspec 0.22.0 ends the process with a
+segmentation fault where a value may be text with a pattern or a list of such texts, as constants are; it takes sets for lists.
 """
 
 import math
