@@ -41,7 +41,7 @@ MUTANTS = [
     Mutant(
         "the schedule is one step late",
         OPTIMIZER,
-        'group["lr"] = self.schedule(self.step_number)',
+        'group["lr"] = self.learning_rate',
         'group["lr"] = self.schedule(max(self.step_number - 1, 0))',
         "test_optim",
     ),
@@ -65,8 +65,8 @@ MUTANTS = [
     Mutant(
         "the EMA is not updated while frozen",
         OPTIMIZER,
-        "        self.ema.update(happened)\n",
-        "        self.ema.update(happened * (not self.model.frozen))\n",
+        "        self.ema.update(finite)\n",
+        "        self.ema.update(finite * (not self.model.frozen))\n",
         "test_optim",
     ),
     Mutant(
@@ -90,7 +90,7 @@ MUTANTS = [
         "updater.autocast()",
         "test_fit",
     ),
-    Mutant("cuDNN searches with multi_scale", EPOCH, "long and not sampler.multi_scale", "long", "test_fit"),
+    Mutant("cuDNN searches with multi_scale", EPOCH, "search and not sampler.multi_scale", "search", "test_fit"),
     Mutant(
         "a frozen batch norm moves",
         "nets/model.py",
