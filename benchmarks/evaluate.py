@@ -28,7 +28,7 @@ from datasets.formats.read import read
 from datasets.loader import ValSampler, build_loader
 from datasets.scan import prepare
 from deploy import load
-from engine import epoch, evaluation
+from engine import evaluation
 from utils import metrics
 from utils.config import override
 from utils.processes import Ranks
@@ -121,7 +121,7 @@ def one_evaluation(model, loader, device: torch.device, with_loss: bool) -> tupl
     """Times one evaluation and returns the seconds of each part, and the metrics."""
     clock = Clock(device)
     criterion = clock.timed("loss", nets.criterion(model, torch.ones_like)) if with_loss else None
-    with patch.object(epoch, "coco_metrics", clock.timed("metrics", metrics.coco_metrics)):
+    with patch.object(evaluation, "coco_metrics", clock.timed("metrics", metrics.coco_metrics)):
         result = evaluation.evaluate(Timed(clock, model), Timed(clock, loader=loader), Ranks(device=device), criterion)
     return clock.parts(), result
 

@@ -261,15 +261,20 @@ def parsing(cfg: Config, folder: Path) -> list[dict]:
 def tables(results: dict) -> str:
     """The results as Markdown."""
     medians = {name: statistics.median(speeds) for name, speeds in results["speeds"].items()}
-    peers = [name for name in ("ultralytics", "libreyolo") if name in medians]
+    others = [name for name in ("ultralytics", "libreyolo") if name in medians]
     versions = "".join(f", {name} {number}" for name, number in results["peers"].items())
     lines = [f"{results['hardware']}{versions}, {results['date']}; `{results['command']}`"]
     if medians:
-        head = ["contender", "samples per second of one core", "lowest - highest", *(f"relative to {p}" for p in peers)]
+        head = [
+            "contender",
+            "samples per second of one core",
+            "lowest - highest",
+            *(f"relative to {p}" for p in others),
+        ]
         lines += ["", f"| {' | '.join(head)} |", "|---|" + "---:|" * (len(head) - 1)]
     for name, median in medians.items():
         speeds = results["speeds"][name]
-        ratios = [f"{median / medians[peer]:.2f}" for peer in peers]
+        ratios = [f"{median / medians[peer]:.2f}" for peer in others]
         row = [name, f"{median:.0f}", f"{min(speeds):.0f} - {max(speeds):.0f}", *ratios]
         lines.append(f"| {' | '.join(row)} |")
     if results["workers"]:

@@ -205,6 +205,29 @@ def libreyolo_samples(folder: Path, size: int, batch_size: int) -> tuple:
 SAMPLES = {"ultralytics": ultralytics_samples, "libreyolo": libreyolo_samples}
 
 
+# ---- prediction, for benchmarks.predict
+
+
+def ultralytics_model(name: str):
+    """Returns a model of Ultralytics with random weights; its network is `.model`."""
+    from ultralytics import YOLO
+
+    return YOLO(f"{name}.yaml")
+
+
+def ultralytics_predictor(yolo, size: int, confidence: float, batch: int, rect: bool) -> Callable[[list], int]:
+    """Returns a function from images, or the paths of all files of a folder, to the number of detections."""
+    settings = {"imgsz": size, "conf": confidence, "iou": 0.5, "batch": batch, "rect": rect}
+
+    def predict(source: list) -> int:
+        blocks = [source[i : i + batch] for i in range(0, len(source), batch)]
+        if isinstance(source[0], str):  # it opens all files of a list at once, but those of a folder batch by batch
+            blocks = [str(Path(source[0]).parent)]
+        return sum(len(one.boxes) for b in blocks for one in yolo.predict(b, device="cpu", verbose=False, **settings))
+
+    return predict
+
+
 if __name__ == "__main__":
     task, *arguments = sys.argv[1:]
     if task == "train":

@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
+from benchmarks import peers  # needs nothing of this project
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -117,21 +119,12 @@ def network_alone(cfg: Config, model: str, batch: int, images) -> tuple[Predict,
 def ultralytics(cfg: Config, model: str, batch: int, images, rect: bool = False) -> tuple[Predict, object]:
     """Ultralytics. `rect`: its default, inputs that are not square if all images of a batch have the same size."""
     import torch
-    from ultralytics import YOLO
 
-    yolo, images = YOLO(f"{model}.yaml"), images.flip(1) / 255
+    yolo, images = peers.ultralytics_model(model), images.flip(1) / 255
     adapt_batch_norms(yolo.model, images)
     with torch.no_grad():
         confidence = threshold(yolo.model(images)[0][:, 4:].amax(1), cfg.candidates)
-    settings = {"imgsz": images.shape[-1], "conf": confidence, "iou": 0.5, "batch": batch, "rect": rect}
-
-    def predict(source: list) -> int:
-        blocks = [source[i : i + batch] for i in range(0, len(source), batch)]
-        if isinstance(source[0], str):  # it opens all files of a list at once, but those of a folder batch by batch
-            blocks = [str(Path(source[0]).parent)]
-        return sum(len(one.boxes) for b in blocks for one in yolo.predict(b, device="cpu", verbose=False, **settings))
-
-    return predict, yolo.model
+    return peers.ultralytics_predictor(yolo, images.shape[-1], confidence, batch, rect), yolo.model
 
 
 def whole_video(cfg: Config, how: str, batch: int, images) -> tuple[Predict, object]:
@@ -272,17 +265,17 @@ def tables(cfg: Config, measured: dict) -> str:
     lines = []
     for (size, batch, source), race in measured["rounds"].items():
         count = cfg.frames if source == "video" else cfg.images
-        peers = [c for c in race if c.split()[0] in PEERS]
+        others = [c for c in race if c.split()[0] in PEERS]
         title = f"{source} at {size}, batch {batch}"
         head = [title, "images per second", "ms", "CPU ms", "GFLOPs", "ms per GFLOP", "detections"]
-        head += [f"ms per GFLOP / that of {peer.split()[1]}" for peer in peers]
+        head += [f"ms per GFLOP / that of {peer.split()[1]}" for peer in others]
         lines += ["", f"| {' | '.join(head)} |", "|---|" + "---:|" * (len(head) - 1)]
         walls = {c: [1000 * one["wall"] / count / one["gflops"] for one in answers] for c, answers in race.items()}
         for contender, answers in race.items():
             wall, cpu = (statistics.median(1000 * one[clock] / count for one in answers) for clock in ("wall", "cpu"))
             row = [contender, f"{1000 / wall:.1f}", f"{wall:.1f}", f"{cpu:.1f}", f"{answers[0]['gflops']:.2f}"]
             row += [f"{statistics.median(walls[contender]):.2f}", f"{answers[0]['detections'] / count:.0f}"]
-            ratios = [[a / b for a, b in zip(walls[contender], walls[peer], strict=True)] for peer in peers]
+            ratios = [[a / b for a, b in zip(walls[contender], walls[peer], strict=True)] for peer in others]
             row += [f"{statistics.median(ratio):.2f}" for ratio in ratios]
             lines.append(f"| {' | '.join(row)} |")
     return "\n".join(lines)

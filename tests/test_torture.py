@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ import torch
 
 from tests.stress import clock, faults, torture
 from utils import checkpoint
+from utils.config import command_of
 
 posix = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="the processes are found under /proc")
 
@@ -68,7 +70,7 @@ def test_the_schedule_has_every_kind_twice_and_depends_on_the_seed_only():
 @pytest.mark.slow
 @posix
 def test_kills_of_every_kind_leave_no_trace():
-    outcome = torture.main(torture.Config(kills=len(torture.KINDS)))
+    outcome = torture.main(kills=len(torture.KINDS))
     assert not outcome.differences, "\n".join([f"seed={outcome.seed}", *outcome.differences[:20]])
     assert set(outcome.kills) == set(torture.KINDS)
     parts = ("model", "resume/model", "resume/updater/ema", "resume/updater/optimizer")
@@ -99,7 +101,7 @@ def test_three_processes_are_compared_up_to_rounding(tmp_path):
 @pytest.mark.slow
 @posix
 def test_some_random_faults_leave_no_trace(capfd):
-    outcome = faults.main(torture.Config(minutes=1))
+    outcome = faults.main(minutes=1)
     text = capfd.readouterr().out
     assert not outcome.differences, text[-4000:]
     assert re.search(r"^\d+ faults, bits equal$", text, re.MULTILINE)
@@ -131,11 +133,15 @@ def test_a_run_without_end_is_struck(tmp_path, processes, fault):
 
 @pytest.mark.parametrize("differences, code", [([], False), (["weights"], True)])
 def test_the_exit_status_tells_whether_anything_differs(monkeypatch, differences, code):
-    monkeypatch.setattr(faults, "main", lambda cfg: torture.Outcome(1, differences=differences))
+    monkeypatch.setattr(faults, "main", lambda *options: torture.Outcome(1, differences=differences))
     monkeypatch.setattr(sys, "argv", ["tests.stress", "minutes=1"])
     with pytest.raises(SystemExit) as ended:
         runpy.run_module("tests.stress", run_name="__main__")
     assert ended.value.code is code
+
+
+def test_the_help_names_the_command():
+    assert command_of(import_module("tests.stress.__main__").Config) == "python -m tests.stress"
 
 
 def test_the_clock_that_is_moved_is_the_one_that_a_run_sees(tmp_path, monkeypatch):

@@ -190,10 +190,11 @@ def help_text(cfg: Any) -> str:
 
 
 def command_of(kind: type) -> str:
-    """Returns how to start the script that defines the class `kind`: python train.py, python -m tools.check."""
+    """Returns how to start the script that defines the class `kind`: python train.py, or python -m tools.check."""
     file, root = Path(inspect.getfile(kind)).resolve(), Path(__file__).parents[1]
     folders = file.relative_to(root).parent.parts if file.is_relative_to(root) else ()
-    return f"python -m {'.'.join((*folders, file.stem))}" if folders else f"python {file.name}"
+    module = ".".join((*folders, file.stem)).removesuffix(".__main__")
+    return f"python -m {module}" if folders else f"python {file.name}"
 
 
 def type_text(kind: Any) -> str:

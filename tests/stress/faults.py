@@ -233,17 +233,17 @@ FAULTS = (
 # --- the loop -----------------------------------------------------------------------------------------------------------
 
 
-def main(cfg: torture.Config) -> torture.Outcome:
-    """Runs trainings with faults for `cfg.minutes`, prints each fault as it happens, and compares every run."""
-    seed = random.SystemRandom().randrange(10**6) if cfg.seed is None else cfg.seed
+def main(minutes: float, seed: int | None = None, output: str | None = None) -> torture.Outcome:
+    """Runs trainings with faults for `minutes`, prints each fault as it happens, and compares every run."""
+    seed = random.SystemRandom().randrange(10**6) if seed is None else seed
     outcome, counts = torture.Outcome(seed), Counter()
     print(f"seed={seed}", flush=True)
-    base = Path(cfg.folder or tempfile.mkdtemp(prefix="torture")).resolve()
+    base = Path(output or tempfile.mkdtemp(prefix="torture")).resolve()
     number = 0
     try:
         draw(base / "images", torture.IMAGES)
         alone = {processes: run_undisturbed(base, processes) for processes in torture.BY_PROCESSES}
-        end = time.monotonic() + 60 * cfg.minutes
+        end = time.monotonic() + 60 * minutes
         with small_disk(base / "disk") as disk:
             while time.monotonic() < end and len(outcome.differences) < ENOUGH:
                 number += 1
@@ -263,7 +263,7 @@ def main(cfg: torture.Config) -> torture.Outcome:
     result = f"{len(outcome.differences)} differences; runs in {base}" if outcome.differences else "bits equal"
     print(f"seed={seed}: {number} runs, {sum(outcome.compared.values())} values compared")
     print(f"{counts.total()} faults, {result}", flush=True)
-    if not cfg.folder and not outcome.differences:
+    if not output and not outcome.differences:
         shutil.rmtree(base)
     return outcome
 

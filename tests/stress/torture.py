@@ -76,15 +76,6 @@ FILES = ("last.pt", "best.pt", "log.csv", "TensorBoard")
 
 
 @dataclass(frozen=True)
-class Config:
-    minutes: float = 0.0  # causes faults of every kind for this time (faults.py); 0: only the kills
-    kills: int = 22  # kills that hit a running training; 22: every kind twice
-    seed: int | None = None  # decides what is killed and where; none: random
-    note: bool = False  # adds a row to benchmarks/results/torture.md
-    folder: str | None = None  # where the runs go and stay; none: a temporary folder
-
-
-@dataclass(frozen=True)
 class Kind:
     """What a kill hits. `where`: "step", "save" or "evaluation"; `rank`: one of two processes instead of all of them."""
 
@@ -140,16 +131,16 @@ class Broken(RuntimeError):
     """The training failed, hung or lost what it had saved."""
 
 
-def main(cfg: Config) -> Outcome:
-    """Kills trainings by the schedule, prints every kill, and compares the results."""
-    outcome = Outcome(random.SystemRandom().randrange(10**6) if cfg.seed is None else cfg.seed)
+def main(kills: int, seed: int | None = None, note: bool = False, output: str | None = None) -> Outcome:
+    """Kills trainings by the schedule, prints every kill, and compares the results. `note`: adds a row to the page."""
+    outcome = Outcome(random.SystemRandom().randrange(10**6) if seed is None else seed)
     print(f"seed={outcome.seed}", flush=True)
-    folder = Path(cfg.folder or tempfile.mkdtemp(prefix="torture"))
+    folder = Path(output or tempfile.mkdtemp(prefix="torture"))
     begin = time.perf_counter()
     try:
         draw(folder / "images", IMAGES)
         for processes in BY_PROCESSES:
-            plans = [plan for plan in schedule(cfg.kills, outcome.seed) if plan.processes == processes]
+            plans = [plan for plan in schedule(kills, outcome.seed) if plan.processes == processes]
             alone = run_undisturbed(folder, processes) if plans else None
             with ThreadPoolExecutor(max_workers=max(2 // processes, 1)) as pool:  # two processes at a time
                 list(pool.map(partial(torture, folder, alone=alone, outcome=outcome), plans))
@@ -162,9 +153,9 @@ def main(cfg: Config) -> Outcome:
         f"seed={outcome.seed}: {len(outcome.kills)} kills ({outcome.late} more hit another place), {minutes:.1f} minutes,"
     )
     print(f"{sum(outcome.compared.values())} values compared: {result}; runs in {folder}")
-    if cfg.note and not outcome.differences:
+    if note and not outcome.differences:
         add_row("torture", HEAD, row_of(outcome, minutes))
-    if not cfg.folder and not outcome.differences:
+    if not output and not outcome.differences:
         shutil.rmtree(folder)
     return outcome
 
