@@ -32,7 +32,7 @@ from engine.gpu_memory import MOST_IMAGES, hardware_warnings, less_memory
 from engine.optimizer import EMA, Updater, build_optimizer
 from engine.parallel import compile_forward, wrap
 from engine.run_folder import Run, check_name, create, open_run
-from engine.schedule import CHOSEN, Plan, Schedule, choose, enough_epochs, likeness
+from engine.schedule import CHOSEN, Plan, Schedule, choose, enough_epochs, likeness_of
 from utils import processes
 from utils.config import MAX_SEED, ConfigError, check, override, require, require_writable, show, table
 from utils.processes import Interrupted, Ranks
@@ -191,75 +191,101 @@ MAY_CHANGE = PER_NODE | {
 
 
 def main(
-    cfg: Config, extra_augment: Callable = extra_augment, on_row: Callable = on_row, parts: Parts = Parts()
+    constants: Config, extra_augment: Callable = extra_augment, on_row: Callable = on_row, parts: Parts = Parts()
 ) -> float:
     """Trains a detector and returns the best mAP50-95 of the run."""
-    cfg = checked(cfg)
-    given = {name: getattr(cfg, name) for name in (*CHOSEN, "image_size", "workers")}
-    cfg = replace(cfg, image_size=cfg.image_size or nets.official_size(cfg.model))
+    cfg = checked(constants)  # as written; `settings` has the values that the run chooses in addition
     ranks = processes.start(cfg.device, cfg.timeout_minutes)
     log = print if ranks.is_main else lambda *_: None
-    cfg = replace(cfg, workers=loader_workers(cfg, ranks))
-    threads.set_threads(ranks.device, cfg.workers, len(ranks.node_ranks))
+    image_size = cfg.image_size or nets.official_size(cfg.model)
+    workers = loader_workers(cfg, image_size, ranks)
+    threads.set_threads(ranks.device, workers, len(ranks.node_ranks))
     torch.manual_seed(cfg.seed)
 
     ranks.once_per_node(lambda: require_output(cfg.resume, cfg.output))
     train_data, val_data = ranks.once_per_node(lambda: read_data(cfg, log, parts.read_data))
-    constants = fixed_constants(cfg, train_data, extra_augment, parts)
-    ranks.check_same(constants | common_constants(cfg, val_data))
-    folder, saved = resume.find(cfg.resume, cfg.output, cfg.name, constants, ranks)
-    train_data, val_data = resume.with_saved_range(saved, train_data, val_data)
+    fixed = fixed_constants(cfg, image_size, train_data, extra_augment, parts)
+    ranks.check_same(fixed | common_constants(cfg, val_data))
+    previous = resume.find(cfg.resume, cfg.output, cfg.name, fixed, ranks)
+    train_data, val_data = resume.with_saved_range(previous.saved, train_data, val_data)
     model, pretraining = parts.build_model(
         name=cfg.model,
         classes=train_data.classes,
         weights=cfg.weights,
         optional=is_demo(cfg.train),
-        saved=saved,
+        saved=previous.saved,
         ranks=ranks,
         log=log,
     )
-    sizes, step_bytes = fit_to_memory(cfg, model, train_data, saved, ranks)
-    cfg = replace(cfg, **sizes)
-    cfg = replace(cfg, epochs=cfg.epochs or enough_epochs(len(train_data), cfg.batch_size * cfg.accumulate))
-    if saved:
-        cfg = replace(cfg, freeze_epochs=saved["freeze_epochs"], weights=saved.get("weights", cfg.weights))
-    elif cfg.weights and pretraining is None:  # only the demo has none here: the download failed
-        cfg = replace(cfg, freeze_epochs=0, weights=None)
-    val_loader = build_val_loader(cfg, parts.dataset(val_data, model.letterbox), ranks)
+    batch_sizes, step_bytes = fit_to_memory(cfg, image_size, model, train_data, previous.saved, ranks)
+    val_loader = build_val_loader(
+        parts.dataset(val_data, model.letterbox), batch_sizes["batch_size"], image_size, workers, ranks
+    )
     val_criterion = parts.criterion(model, torch.ones_like)  # sums: `evaluate` divides them
-    first_row, like = evaluate_initial(cfg, model, pretraining, val_loader, val_criterion, ranks)
-    plan = Plan.of(len(train_data), cfg.epochs, cfg.freeze_epochs, **sizes, accumulate=cfg.accumulate)
+    first_row, likeness = evaluate_initial(cfg.model, image_size, model, pretraining, val_loader, val_criterion, ranks)
+
+    epochs = cfg.epochs or enough_epochs(len(train_data), batch_sizes["batch_size"] * cfg.accumulate)
+    freeze_epochs, weights = cfg.freeze_epochs, cfg.weights
+    if previous.saved:
+        freeze_epochs, weights = previous.saved["freeze_epochs"], previous.saved.get("weights", weights)
+    elif cfg.weights and pretraining is None:  # the demo's download failed, so nothing is worth freezing
+        freeze_epochs, weights = 0, None
+    plan = Plan.of(len(train_data), epochs, freeze_epochs, **batch_sizes, accumulate=cfg.accumulate)
     sgd = nets.family_of(cfg.model)[0].sgd
-    chosen = choose(given, saved or {}, cfg.optimizer, sgd, pretraining is not None, like, plan)
-    cfg = replace(cfg, **{name: chosen[name] for name in CHOSEN})
-    updater = build_updater(cfg, parts, model, plan, chosen)
-    state, begun_epoch = resume.restore(saved, model, updater)
-    saved = None  # frees the tensors of last.pt, which may take gigabytes
-    train_set = build_train_set(cfg, parts.dataset, model.letterbox, train_data, extra_augment)
-    ranks.on_main(lambda: require_boxes(train_set, cfg.image_size))
-    shown = replace(cfg, val=val_text(cfg.val, cfg.train, val_data.source))
-    log(table(shown, Config(), summary.derived(cfg.batch_size, cfg.workers, updater, ranks), given))
+    pretrained = pretraining is not None
+    defaults = choose(asdict(cfg), previous.saved or {}, cfg.optimizer, sgd, pretrained, likeness, plan)
+    settings = replace(
+        cfg,
+        image_size=image_size,
+        workers=workers,
+        epochs=epochs,
+        freeze_epochs=freeze_epochs,
+        weights=weights,
+        **batch_sizes,
+        **{name: defaults[name] for name in CHOSEN},
+    )
+    updater = build_updater(settings, parts, model, plan, defaults)
+    state, begun_epoch = resume.restore(previous.saved, model, updater)
+    previous.saved = None  # frees the tensors of last.pt, which may take gigabytes
+    train_set = build_train_set(settings, parts.dataset, model.letterbox, train_data, extra_augment)
+    ranks.on_main(lambda: require_boxes(train_set, image_size))
+
+    shown = replace(settings, val=val_text(cfg.val, cfg.train, val_data.source))
+    derived = summary.derived(settings.batch_size, workers, updater, ranks)
+    log(table(shown, Config(), derived, written=asdict(cfg)))
     if first_row:
-        log(summary.initial_text(first_row["AP"], like, given["learning_rate"], cfg.learning_rate, cfg.optimizer, sgd))
-    log_summary(cfg, model, train_data, val_data, updater, step_bytes, ranks, log)
-    if done := state.done(cfg.epochs, cfg.patience):
-        log(f"nothing to do: {done}\n{folder}  best mAP50-95 {state.best:.4f}")
+        rates = {"written": cfg.learning_rate, "rate": settings.learning_rate}
+        log(summary.initial_text(first_row["AP"], likeness, **rates, optimizer=cfg.optimizer, sgd=sgd))
+    log_summary(settings, model, train_data, val_data, updater, step_bytes, ranks, log)
+    if done := state.done(epochs, cfg.patience):
+        log(f"nothing to do: {done}\n{previous.folder}  best mAP50-95 {state.best:.4f}")
         ranks.stop()
         return state.best
     if begun_epoch:
-        log(f"resuming {folder} after epoch {state.epoch} and {begun_epoch['batches']} batches")
+        log(f"resuming {previous.folder} after epoch {state.epoch} and {begun_epoch['batches']} batches")
     if cfg.compile:
         log(compile_forward(model, cfg.multi_scale > 0, ranks, cfg.sync_bn))
-    folder = folder or create(cfg.output, cfg.name, ranks)
-    cfg = replace(cfg, val=val_source(cfg.val, cfg.train, folder, (train_data, val_data), ranks.is_node_main))
-    marks = summary.curve_marks(plan, cfg.no_aug_epochs)
-    run = open_run(folder, asdict(cfg), ranks, marks, state.rows, len(train_data))
+
+    folder = previous.folder or create(cfg.output, cfg.name, ranks)
+    val = val_source(cfg.val, cfg.train, folder, (train_data, val_data), ranks.is_node_main)
+    config = asdict(settings) | {"val": val}  # for config.json and checkpoints
+    marks = summary.curve_marks(plan, settings.no_aug_epochs)
+    run = open_run(folder, config, ranks, marks, state.rows, len(train_data))
     log(f"run folder {folder}, with all constants in config.json\n")
-    chosen |= {"constants": constants, "freeze_epochs": cfg.freeze_epochs, "batch_sizes": tuple(sizes.values())}
-    chosen["weights"] = cfg.weights
-    policy = {"save_every": cfg.save_every, "save_minutes": cfg.save_minutes, "defaults": asdict(Config())}
+    kept = {"constants": fixed, "freeze_epochs": freeze_epochs, "weights": weights}
     stop = StopSignal()
-    save = resume.Saver(run, ranks, updater, stop, asdict(cfg), (train_data, val_data), chosen, **policy)
+    save = resume.Saver(
+        run,
+        ranks,
+        updater,
+        stop,
+        config,
+        data=(train_data, val_data),
+        resume=defaults | kept | {"batch_sizes": tuple(batch_sizes.values())},
+        save_every=cfg.save_every,
+        save_minutes=cfg.save_minutes,
+        defaults=asdict(Config()),
+    )
     network, meter, first_epoch = None, Meter(begun_epoch), state.epoch
     with stop, closing(run) if run else nullcontext():  # draws the curves at the end, also of a run that was stopped
         try:
@@ -268,29 +294,29 @@ def main(
                 save.after_epoch(state)
                 if ranks.is_main:
                     on_row(state.rows[-1], run)
-                log(epoch_text(first_row, cfg.epochs, best=False))
-            for epoch in range(first_epoch, cfg.epochs):
+                log(epoch_text(first_row, epochs, best=False))
+            for epoch in range(first_epoch, epochs):
                 frozen = epoch < plan.freeze_epochs
                 if network is None or frozen != model.frozen:
                     model.freeze_backbone(frozen)
                     network = wrap(model, ranks, cfg.sync_bn)
-                    loader = train_loader(cfg, train_set, frozen, ranks)
+                    loader = train_loader(settings, train_set, frozen, ranks)
                     network = accelerate(network, loader.batch_sampler, updater, cfg.cuda_graphs, log)
                 loader.batch_sampler.epoch, loader.batch_sampler.start = epoch, meter.batches
-                criterion = parts.criterion(model, ranks.normalizer, no_aug=epoch >= cfg.epochs - cfg.no_aug_epochs)
+                criterion = parts.criterion(model, ranks.normalizer, no_aug=epoch >= epochs - settings.no_aug_epochs)
                 profile = cfg.profile_steps if epoch == first_epoch else 0
-                with epoch_progress(loader, epoch, cfg.epochs, meter, updater, run, profile) as (batches, update_bar):
+                with epoch_progress(loader, epoch, epochs, meter, updater, run, profile) as (batches, update_bar):
                     on_log = (update_bar, partial(save.between_steps, state))
                     fit_one_epoch(network, criterion, batches, updater, ranks, meter, on_log, stop)
                 row = epoch_row(epoch, meter, updater, loader.batch_sampler.samples)
-                if (epoch + 1) % cfg.evaluate_every == 0 or epoch + 1 == cfg.epochs:
+                if (epoch + 1) % cfg.evaluate_every == 0 or epoch + 1 == epochs:
                     row |= parts.validate(updater, val_loader, val_criterion, ranks, run, epoch, stop)
                 state, meter = state.after(row), Meter()
-                done = state.done(cfg.epochs, cfg.patience)
+                done = state.done(epochs, cfg.patience)
                 save.after_epoch(state, last=bool(done))
                 if ranks.is_main:
                     on_row(state.rows[-1], run)
-                log(epoch_text(row, cfg.epochs, best=state.best_epoch == epoch + 1))
+                log(epoch_text(row, epochs, best=state.best_epoch == epoch + 1))
                 if done:
                     log(f"done: {done}")
                     break
@@ -301,8 +327,8 @@ def main(
         except NonFiniteLoss as error:
             raise SystemExit(error.text(train_data)) from error
         except torch.cuda.OutOfMemoryError as error:
-            raise SystemExit(f"CUDA out of memory: {less_memory(sizes, cfg.accumulate, model.frozen)}") from error
-    if state.done(cfg.epochs, cfg.patience):
+            raise SystemExit(f"CUDA out of memory: {less_memory(batch_sizes, cfg.accumulate, model.frozen)}") from error
+    if state.done(epochs, cfg.patience):
         log(summary.next_steps(folder, cfg.output, state.best, state.best_epoch))
     elif not stop.received:
         raise SystemExit("another process was asked to stop; everything is saved, and torchrun may restart this run")
@@ -338,7 +364,7 @@ def require_output(resumed: bool | str, output: str) -> None:
         require_writable(f"resume={resumed}", resumed)
 
 
-def loader_workers(cfg: Config, ranks: Ranks) -> int:
+def loader_workers(cfg: Config, image_size: tuple[int, int], ranks: Ranks) -> int:
     """Returns the number of processes that load images for this process."""
     if cfg.workers is not None:
         return cfg.workers
@@ -346,7 +372,7 @@ def loader_workers(cfg: Config, ranks: Ranks) -> int:
     if images == 0:  # a batch that will be chosen to fill the GPUs
         images = MOST_IMAGES * ranks.world_size
     node = len(ranks.node_ranks)
-    return threads.choose_workers(ranks.device, node, -(-images * node // ranks.world_size), cfg.image_size)
+    return threads.choose_workers(ranks.device, node, -(-images * node // ranks.world_size), image_size)
 
 
 def read_data(cfg: Config, log: Callable, read: Callable = read_train_and_val) -> tuple[Annotations, Annotations]:
@@ -355,13 +381,15 @@ def read_data(cfg: Config, log: Callable, read: Callable = read_train_and_val) -
     return read(cfg.train, cfg.val, cfg.split_seed, *options, log)
 
 
-def fixed_constants(cfg: Config, data: Annotations, extra_augment: Callable, parts: Parts) -> dict:
+def fixed_constants(
+    cfg: Config, image_size: tuple[int, int], data: Annotations, extra_augment: Callable, parts: Parts
+) -> dict:
     """Returns what a resumed run must have in common with the run before: constants, data, extra_augment and parts."""
     constants = {name: value for name, value in asdict(cfg).items() if name not in MAY_CHANGE}
     of_data = {"training data": data.digest(), "contents of the images": data.image_digest()}
     replaced = ",".join(f"{name}:{digest}" for name, digest in parts.replaced().items())
     code = {"extra_augment": source_digest(extra_augment), "parts": replaced}
-    return constants | of_data | code | {"classes": list(data.classes)}
+    return constants | {"image_size": image_size} | of_data | code | {"classes": list(data.classes)}
 
 
 def common_constants(cfg: Config, val: Annotations) -> dict[str, str]:
@@ -371,29 +399,44 @@ def common_constants(cfg: Config, val: Annotations) -> dict[str, str]:
 
 
 def evaluate_initial(
-    cfg: Config, model, pretraining: nets.Pretraining | None, val_loader: Loader, val_criterion, ranks: Ranks
+    name: str,
+    image_size: tuple[int, int],
+    model,
+    pretraining: nets.Pretraining | None,
+    val_loader: Loader,
+    val_criterion,
+    ranks: Ranks,
 ) -> tuple[dict[str, Any], float]:
     """Evaluates initial weights that were trained on classes of the data. Returns the row of epoch 0, and their likeness.
 
-    The row is empty for other weights. For the likeness see `engine.schedule.likeness`; it is 0 unless the weights are official.
+    The row is empty for other weights. The likeness (`engine.schedule.likeness_of`) is 0 unless the weights are official.
     """
     if pretraining is None or pretraining.known == 0:
         return {}, 0.0
     row = {"epoch": 0} | evaluation_row(evaluate(model, val_loader, ranks, val_criterion))
-    expected = nets.expected_ap(cfg.model, cfg.image_size) if pretraining.official else 0.0
-    return row, likeness(pretraining.known, row["AP"], expected)
+    expected = nets.expected_ap(name, image_size) if pretraining.official else 0.0
+    return row, likeness_of(pretraining.known, row["AP"], expected)
 
 
-def fit_to_memory(cfg: Config, model, data: Annotations, saved: dict | None, ranks: Ranks) -> tuple[dict, int]:
+def fit_to_memory(
+    cfg: Config, image_size: tuple[int, int], model, data: Annotations, saved: dict | None, ranks: Ranks
+) -> tuple[dict, int]:
     """Returns the batch sizes, with numbers in place of automatic ones, and the bytes of a thawed step on a GPU."""
     on_gpu = ranks.device.type == "cuda"
     sizes = {"freeze_batch_size": cfg.freeze_batch_size, "batch_size": cfg.batch_size}
     if not on_gpu and all(sizes.values()):
         return sizes, 0
-    largest = tuple(round(side * (1 + cfg.multi_scale) / 32) * 32 for side in cfg.image_size)
+    largest = tuple(round(side * (1 + cfg.multi_scale) / 32) * 32 for side in image_size)
     boxes = int(np.diff(data.starts).max()) * (4 if cfg.mosaic else 1) * (2 if cfg.mixup else 1)
-    step = (model, nets.criterion(model), largest, max(boxes, 1), cfg.amp)
-    step_bytes = partial(gpu_memory.training_memory, *step, all_gpus=ranks.all_gpus)
+    step_bytes = partial(
+        gpu_memory.training_memory,
+        model,
+        nets.criterion(model),
+        largest,
+        max(boxes, 1),
+        cfg.amp,
+        all_gpus=ranks.all_gpus,
+    )
     before = dict(zip(sizes, saved["batch_sizes"], strict=True)) if saved else None
     sizes = gpu_memory.choose_batch_sizes(sizes, before, step_bytes, len(data), cfg.accumulate, ranks)
     thaws = cfg.freeze_epochs < cfg.epochs or cfg.epochs == 0
@@ -401,51 +444,71 @@ def fit_to_memory(cfg: Config, model, data: Annotations, saved: dict | None, ran
 
 
 def build_updater(
-    cfg: Config, parts: Parts, model: nets.DetectionModel, plan: Plan, chosen: dict[str, float]
+    settings: Config, parts: Parts, model: nets.DetectionModel, plan: Plan, defaults: dict[str, float]
 ) -> Updater:
     """Builds optimizer, schedule and EMA for the whole run."""
-    rates = (cfg.learning_rate, cfg.min_learning_rate)
-    scaling = (chosen["rate_power"], chosen["max_images"])
-    schedule = parts.schedule(plan, cfg.schedule, *rates, cfg.warmup_epochs, cfg.no_aug_epochs, *scaling)
-    optimizer = parts.build_optimizer(cfg.optimizer, model, cfg.weight_decay)
-    ema = EMA(model, plan.total_steps, cfg.ema)
-    amp = "none" if cfg.amp == "fp16" and next(model.parameters()).device.type != "cuda" else cfg.amp
-    return parts.updater(model, optimizer, schedule, ema, amp=amp, accumulate=cfg.accumulate, clip=chosen["clip"])
+    schedule = parts.schedule(
+        plan=plan,
+        kind=settings.schedule,
+        learning_rate=settings.learning_rate,
+        min_learning_rate=settings.min_learning_rate,
+        warmup_epochs=settings.warmup_epochs,
+        no_aug_epochs=settings.no_aug_epochs,
+        power=defaults["rate_power"],
+        max_images=defaults["max_images"],
+    )
+    optimizer = parts.build_optimizer(settings.optimizer, model, settings.weight_decay)
+    ema = EMA(model, plan.total_steps, settings.ema)
+    amp = "none" if settings.amp == "fp16" and next(model.parameters()).device.type != "cuda" else settings.amp
+    return parts.updater(
+        model, optimizer, schedule, ema, amp=amp, accumulate=settings.accumulate, clip=defaults["clip"]
+    )
 
 
-def build_val_loader(cfg: Config, val_set: DetectionDataset, ranks: Ranks) -> Loader:
+def build_val_loader(
+    val_set: DetectionDataset, batch_size: int, image_size: tuple[int, int], workers: int, ranks: Ranks
+) -> Loader:
     """Builds the loader of this process's shard of the validation images."""
-    sampler = ValSampler(len(val_set), min(cfg.batch_size, 32), cfg.image_size, ranks.rank, ranks.world_size)
-    return build_loader(val_set, sampler, cfg.workers, ranks.device.type == "cuda")
+    sampler = ValSampler(len(val_set), min(batch_size, 32), image_size, ranks.rank, ranks.world_size)
+    return build_loader(val_set, sampler, workers, ranks.device.type == "cuda")
 
 
 def build_train_set(
-    cfg: Config, dataset: Callable, letterbox: str, train: Annotations, extra_augment: Callable
+    settings: Config, dataset: Callable, letterbox: str, train: Annotations, extra_augment: Callable
 ) -> DetectionDataset:
     """Builds the training data set with its augmentation."""
-    moved = cfg.rotation > 0 or cfg.scale != (1.0, 1.0)  # if neither, single images are not shifted either
-    affine = {"rotation": cfg.rotation, "scale": cfg.scale, "translate": 0.1 * moved, "shear": 0.4 * cfg.rotation}
-    augment = Augment(cfg.mosaic, cfg.mixup, cfg.flip, hsv=cfg.hsv, **affine)
-    first_no_aug = max(cfg.epochs - cfg.no_aug_epochs, 0)
-    return dataset(train, letterbox, augment, first_no_aug, cfg.seed, extra_augment, cfg.repeat)
+    moved = settings.rotation > 0 or settings.scale != (1.0, 1.0)  # if neither, single images are not shifted either
+    affine = {
+        "rotation": settings.rotation,
+        "scale": settings.scale,
+        "translate": 0.1 * moved,
+        "shear": 0.4 * settings.rotation,
+    }
+    augment = Augment(settings.mosaic, settings.mixup, settings.flip, hsv=settings.hsv, **affine)
+    first_no_aug = max(settings.epochs - settings.no_aug_epochs, 0)
+    return dataset(train, letterbox, augment, first_no_aug, settings.seed, extra_augment, settings.repeat)
 
 
-def train_loader(cfg: Config, dataset: DetectionDataset, frozen: bool, ranks: Ranks) -> Loader:
+def train_loader(settings: Config, dataset: DetectionDataset, frozen: bool, ranks: Ranks) -> Loader:
     """Builds the loader of this process's training batches in the frozen or the thawed phase."""
-    batch_size = cfg.freeze_batch_size if frozen else cfg.batch_size
-    place = (ranks.rank, ranks.world_size, cfg.accumulate, dataset.repeats)
-    sampler = TrainSampler(len(dataset), batch_size, cfg.image_size, cfg.seed, cfg.multi_scale, *place)
-    return build_loader(dataset, sampler, cfg.workers, ranks.device.type == "cuda")
+    batch_size = settings.freeze_batch_size if frozen else settings.batch_size
+    place = (ranks.rank, ranks.world_size, settings.accumulate, dataset.repeats)
+    sampler = TrainSampler(len(dataset), batch_size, settings.image_size, settings.seed, settings.multi_scale, *place)
+    return build_loader(dataset, sampler, settings.workers, ranks.device.type == "cuda")
 
 
-def log_summary(cfg: Config, model, train, val, updater: Updater, step_bytes: int, ranks: Ranks, log: Callable) -> None:
+def log_summary(
+    settings: Config, model, train, val, updater: Updater, step_bytes: int, ranks: Ranks, log: Callable
+) -> None:
     """Logs what the run will do: model, data, and warnings."""
-    log(summary.model_text(model, cfg.model, cfg.image_size, updater.schedule.plan))
+    log(summary.model_text(model, settings.model, settings.image_size, updater.schedule.plan))
     log(summary.data_text(train, val))
-    schedule = summary.schedule_warnings(cfg.epochs, cfg.freeze_epochs, cfg.no_aug_epochs, cfg.weights)
-    images = max(cfg.batch_size, cfg.freeze_batch_size * bool(cfg.freeze_epochs))
-    hardware = hardware_warnings(cfg.workers, images, cfg.image_size, ranks)
-    for warning in (*schedule, *summary.data_warnings(train, val, cfg.repeat), *hardware):
+    schedule = summary.schedule_warnings(
+        settings.epochs, settings.freeze_epochs, settings.no_aug_epochs, settings.weights
+    )
+    images = max(settings.batch_size, settings.freeze_batch_size * bool(settings.freeze_epochs))
+    hardware = hardware_warnings(settings.workers, images, settings.image_size, ranks)
+    for warning in (*schedule, *summary.data_warnings(train, val, settings.repeat), *hardware):
         log(f"WARNING: {warning}")
     if step_bytes:
         log(f"memory     {step_bytes / 2**30:.1f} GiB for a thawed step")

@@ -181,7 +181,9 @@ def made_data(constants: train.Config, ranks: Ranks) -> tuple:
     """Returns the training loader and the validation loader that a run with YOLOX has."""
     train_data, val_data = train.read_data(constants, lambda *_: None)
     train_set = train.build_train_set(constants, DetectionDataset, "corner", train_data, train.extra_augment)
-    val_loader = train.build_val_loader(constants, DetectionDataset(val_data, "corner"), ranks)
+    val_loader = train.build_val_loader(
+        DetectionDataset(val_data, "corner"), constants.batch_size, constants.image_size, constants.workers, ranks
+    )
     return train.train_loader(constants, train_set, False, ranks), val_loader
 
 

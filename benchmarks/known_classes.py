@@ -28,14 +28,14 @@ from benchmarks.table import RESULTS, append_row, read_rows, where
 from datasets.dataset import DetectionDataset
 from datasets.sources import read_train_and_val
 from engine.run_folder import runs
-from engine.schedule import GENTLE, usual_rate
+from engine.schedule import LOWEST_RATE, usual_rate
 from nets import SGDDefaults
 from utils import checkpoint
 from utils.config import ConfigError, override
 from utils.script import run_script
 
 USUAL = usual_rate("adamw", SGDDefaults())
-RATES = {"default": None, "usual": USUAL, "lowest": USUAL * GENTLE}  # constant learning_rate
+RATES = {"default": None, "usual": USUAL, "lowest": USUAL * LOWEST_RATE}  # constant learning_rate
 KEY = ("experiment", "rate", "seed")
 COLUMNS = (*KEY, "learning_rate", "AP_before", "AP_best", "AP_last", "minutes", "date", "machine", "commit")
 COCO_NAMES = {  # class -> one of COCO's names

@@ -23,7 +23,29 @@ from utils.files import warn_if_disk_fails
 from utils.processes import Interrupted, Ranks, copy_files
 from utils.signals import StopSignal
 
-NOTHING_SAVED = (-1, -1)  # progress of a run folder without last.pt
+
+@dataclass(frozen=True, order=True)
+class Progress:
+    """How far a run folder is. Runs are sorted by it: of several, the largest is the newest one with the most progress."""
+
+    date: str
+    number: int  # of the runs of that date
+    epochs: int  # done; -1 without last.pt
+    batches: int  # done in the current epoch
+    name: str  # of the folder
+
+    @property
+    def has_checkpoint(self) -> bool:
+        """Whether the folder has a last.pt."""
+        return self.epochs >= 0
+
+
+@dataclass
+class Previous:
+    """The run to resume: its folder, and the entry "resume" of its last.pt. Both are None for a new run."""
+
+    folder: Path | None = None
+    saved: dict[str, Any] | None = None  # None also if nothing was saved yet
 
 
 @dataclass(frozen=True)
@@ -73,12 +95,10 @@ class State:
         return None
 
 
-def find(
-    resume: bool | str, output: str, name: str, constants: Mapping[str, Any], ranks: Ranks
-) -> tuple[Path | None, dict | None]:
-    """Finds the run to resume. Returns its folder, and the part "resume" of its last.pt or None if nothing was saved yet.
+def find(resume: bool | str, output: str, name: str, constants: Mapping[str, Any], ranks: Ranks) -> Previous:
+    """Finds the run to resume.
 
-    `resume`: True for the newest run of that name, or a folder. False for a new run (None, None), unless torchrun has
+    `resume`: True for the newest run of that name, or a folder. False for a new run, unless torchrun has
     restarted this one. Without a common disk, the last.pt of the node with the most progress is copied to the others.
     Raises ConfigError that names the `constants` (of what is trained) that differ from those of the earlier run.
     """
@@ -89,11 +109,11 @@ def find(
             checkpoint.load(_folder(resume) / "last.pt")  # raises the error that names the file
         if resume and ranks.is_main:
             print(f"resume=true: no last.pt in the newest run of name={name} in output={output}; a new run starts")
-        return None, None
+        return Previous()
     newest = max(answer for answer in answers if answer)
-    folder = _folder(resume) if isinstance(resume, str) else Path(output) / newest[-1]
-    if newest[2:4] == NOTHING_SAVED:
-        return folder, None
+    folder = _folder(resume) if isinstance(resume, str) else Path(output) / newest.name
+    if not newest.has_checkpoint:
+        return Previous(folder)
     missing = ranks.is_node_main and answers[ranks.rank] != newest
     if any(ranks.gather(missing)):
         # last.pt comes last: a node that has it has best.pt too, also if a process died in between.
@@ -105,7 +125,7 @@ def find(
     check_constants(folder, saved, constants)
     if ranks.is_node_main and not (folder / "best.pt").exists():
         saved["write_best"] = partial(restore_best, folder, last, State(**saved["state"]).best_epoch)
-    return folder, saved
+    return Previous(folder, saved)
 
 
 def _folder(resume: str) -> Path:
@@ -116,7 +136,7 @@ def _folder(resume: str) -> Path:
     return path.parent if path.name == "last.pt" else path
 
 
-def _find_here(resume: bool | str, output: str, name: str, loaded: dict[Path, dict]) -> tuple | None:
+def _find_here(resume: bool | str, output: str, name: str, loaded: dict[Path, dict]) -> Progress | None:
     """Finds the run on this node. Returns its `_progress`, and adds the contents of its last.pt to `loaded`."""
     if isinstance(resume, str):
         folder = _folder(resume)
@@ -133,16 +153,15 @@ def _find_here(resume: bool | str, output: str, name: str, loaded: dict[Path, di
     return None
 
 
-def _progress(folder: Path, loaded: dict[Path, dict]) -> tuple:
-    """Returns a key that sorts runs: date, number, epochs done, batches done in the current epoch, name of the folder.
-
-    Adds the contents of last.pt to `loaded`."""
-    done = NOTHING_SAVED
+def _progress(folder: Path, loaded: dict[Path, dict]) -> Progress:
+    """Returns the progress of a run folder, and adds the contents of its last.pt to `loaded`."""
+    epochs, batches = -1, -1
     if (folder / "last.pt").exists():
         loaded[folder] = checkpoint.load(folder / "last.pt", "resuming")
         saved = loaded[folder]["resume"]
-        done = State(**saved["state"]).epoch, saved["meter"]["batches"]
-    return (*date_and_number(folder), *done, folder.name)
+        epochs, batches = State(**saved["state"]).epoch, saved["meter"]["batches"]
+    date, number = date_and_number(folder)
+    return Progress(date, number, epochs, batches, folder.name)
 
 
 def with_saved_range(saved: Mapping[str, Any] | None, train: Any, val: Any) -> tuple[Any, Any]:

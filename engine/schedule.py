@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from nets import SGDDefaults
 
 MAX_GRADIENT_NORM = 10.0  # larger gradients are clipped to this norm
-GENTLE = 1 / 32  # factor of the default learning rate on images like the training images of the official weights
+LOWEST_RATE = 1 / 32  # factor of the default learning rate on images like the training images of the official weights
 REFERENCE_BATCH = 64  # images per step that the constants learning_rate and min_learning_rate refer to
 LEAST_WARMUP = 3  # steps: the first step of AdamW moves every weight by the whole rate, whatever its gradient
 ENOUGH_SAMPLES, ENOUGH_STEPS = 20_000, 1_000  # of a training with epochs=0
@@ -64,7 +64,7 @@ def enough_epochs(images: int, batch: int) -> int:
     return min(max(for_samples, for_steps), 300)
 
 
-def likeness(known: float, mean_ap: float, expected: float) -> float:
+def likeness_of(known: float, mean_ap: float, expected: float) -> float:
     """Returns how much the data look like what the official weights were trained on, from 0 (no lower rate) to 1.
 
     `known`: fraction of the classes that the weights were trained on. `mean_ap`: their mAP50-95 on the validation data before
@@ -83,13 +83,13 @@ def usual_rate(optimizer: str, sgd: SGDDefaults) -> float:
 
 
 def choose(
-    given: Mapping, saved: Mapping, optimizer: str, sgd: SGDDefaults, pretrained: bool, like: float, plan: Plan
+    given: Mapping, saved: Mapping, optimizer: str, sgd: SGDDefaults, pretrained: bool, likeness: float, plan: Plan
 ) -> dict[str, float]:
-    """Returns the constants `CHOSEN` with a number for each None in `given`, and three more numbers.
+    """Fills in the defaults that depend on the run (`CHOSEN`); also returns rate_power, max_images and clip.
 
-    `rate_power` and `max_images` are those of `Schedule`, and `clip` is the largest norm of the gradients (0: any norm). The
-    numbers of a `saved` run stay. `pretrained`: whether the run starts from weights. `like`: see `likeness`. See
-    docs/constants.md.
+    `given`: the constants as written; None becomes the default. A `saved` run keeps its values. `pretrained`: whether the run
+    starts from weights. `likeness`: see `likeness_of`. `rate_power` and `max_images` are those of `Schedule`, and `clip` is
+    the largest norm of the gradients (0: any norm). See docs/constants.md.
     """
     chosen = {name: given[name] for name in CHOSEN if given[name] is not None}
     chosen |= {name: saved[name] for name in (*CHOSEN, "rate_power", "max_images", "clip") if name in saved}
@@ -102,7 +102,7 @@ def choose(
     # Runs that older versions began have no power saved: their rates were linear for every optimizer.
     chosen.setdefault("rate_power", 1.0 if optimizer == "sgd" or saved else 0.5)
     chosen.setdefault("max_images", REFERENCE_BATCH if chosen["rate_power"] < 1 else sgd.max_images)
-    rate = usual_rate(optimizer, sgd) * GENTLE**like
+    rate = usual_rate(optimizer, sgd) * LOWEST_RATE**likeness
     chosen.setdefault("learning_rate", max(rate, chosen.get("min_learning_rate", 0.0)))
     chosen.setdefault("min_learning_rate", chosen["learning_rate"] / 20)
     clips = optimizer != "sgd" or pretrained or sgd.clip_from_scratch

@@ -51,20 +51,20 @@ def curve_marks(plan: Plan, no_aug_epochs: int) -> dict[str, int]:
 
 
 def initial_text(
-    mean_ap: float, like: float, given: float | None, rate: float, optimizer: str, sgd: SGDDefaults
+    mean_ap: float, likeness: float, written: float | None, rate: float, optimizer: str, sgd: SGDDefaults
 ) -> str:
     """Returns the lines about initial weights that were trained on classes of the data: their mAP, and the rate that follows.
 
-    `given`: the constant learning_rate, None: chosen. `like`: see `engine.schedule.likeness`.
+    `written`: the constant learning_rate, None: chosen. `likeness`: see `engine.schedule.likeness_of`.
     """
     lines = [f"initial    mAP50-95 {mean_ap:.4f} on the validation data before training (epoch 0)"]
     usual = usual_rate(optimizer, sgd)
-    if given is None and like > 0:
+    if written is None and likeness > 0:
         lines.append(
             f"           The images look like those that the official weights were trained on, so the learning rate is "
             f"{rate:.3g}.\n           The usual rate, learning_rate={usual:g}, would make the network forget more."
         )
-    elif given is None:
+    elif written is None:
         lines.append(f"           The learning rate is the usual one, {rate:g}.")
     return "\n".join(lines)
 

@@ -57,8 +57,8 @@ MUTANTS = [
     Mutant(
         "known classes train with the usual rate",
         SCHEDULE,
-        "GENTLE**like",
-        "GENTLE ** (1 - like)",
+        "LOWEST_RATE**likeness",
+        "LOWEST_RATE ** (1 - likeness)",
         "test_optim",
     ),
     Mutant("sgd from scratch is clipped", SCHEDULE, "sgd.clip_from_scratch", "not sgd.clip_from_scratch", "test_optim"),
@@ -101,8 +101,8 @@ MUTANTS = [
     Mutant(
         "the no-augmentation loss begins an epoch late",
         "train.py",
-        "no_aug=epoch >= cfg.epochs - cfg.no_aug_epochs",
-        "no_aug=epoch > cfg.epochs - cfg.no_aug_epochs",
+        "no_aug=epoch >= epochs - settings.no_aug_epochs",
+        "no_aug=epoch > epochs - settings.no_aug_epochs",
         "test_train",
     ),
     Mutant(

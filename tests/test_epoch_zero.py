@@ -36,11 +36,11 @@ def test_a_run_that_does_not_improve_hands_back_its_initial_weights(demo_images,
     assert "initial weights" in (folder / "card.md").read_text(encoding="utf-8")
 
 
-def test_training_that_is_better_replaces_the_initial_weights(demo_images, tmp_path, monkeypatch):
-    monkeypatch.setattr(train, "validate", lambda *args: {"AP": 0.9, "AP50": 0.9, "val_loss": 1.0})
+def test_training_that_is_better_replaces_the_initial_weights(demo_images, tmp_path):
+    parts = train.Parts(validate=lambda *args: {"AP": 0.9, "AP50": 0.9, "val_loss": 1.0})
     rows = []
     cfg = own(demo_images, tmp_path, epochs=1)
-    with_logger = train_quietly(cfg, on_row=lambda row, run: rows.append(row["epoch"]))
+    with_logger = train_quietly(cfg, on_row=lambda row, run: rows.append(row["epoch"]), parts=parts)
     folder, best, text = with_logger
     assert best == 0.9 and checkpoint.load(folder / "best.pt")["epoch"] == 1
     assert rows == [0, 1] and "did not improve" not in text
@@ -86,8 +86,7 @@ def test_weights_of_other_classes_and_weights_without_names_are_not_evaluated(de
 )
 def test_the_likeness_follows_the_measured_map_and_not_the_names(monkeypatch, pretraining, mean_ap, like):
     monkeypatch.setattr(train, "evaluate", lambda *_: {"AP": mean_ap, "AP50": 0.5, "val_loss": 1.0, "per_class": {}})
-    cfg = train.Config(model="yolox_nano", image_size=(416, 416))
-    row, found = train.evaluate_initial(cfg, None, pretraining, None, None, None)
+    row, found = train.evaluate_initial("yolox_nano", (416, 416), None, pretraining, None, None, None)
     assert row["epoch"] == 0 and row["AP"] == mean_ap and found == like
 
 

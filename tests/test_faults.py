@@ -279,7 +279,7 @@ def test_best_pt_is_not_written_from_a_damaged_last_pt(tmp_path, undisturbed):
     checkpoint.save(folder / "last.pt", last)
     (folder / "best.pt").unlink()
     with pytest.raises(file_checks.CheckpointError, match="last.pt does not fit its model"):
-        resume.restore(resume.find(str(folder), str(tmp_path), "small", {}, Ranks())[1], torch.nn.Identity(), None)
+        resume.restore(resume.find(str(folder), str(tmp_path), "small", {}, Ranks()).saved, torch.nn.Identity(), None)
     assert not (folder / "best.pt").exists()
 
 

@@ -26,7 +26,7 @@ from datasets.loader import TrainSampler
 from engine.epoch import accelerate
 from engine.optimizer import EMA, MAX_BAD_STEPS, Updater, build_optimizer, parameter_groups
 from engine.parallel import Graphed
-from engine.schedule import CHOSEN, LEAST_WARMUP, Plan, Schedule, choose, enough_epochs, likeness
+from engine.schedule import CHOSEN, LEAST_WARMUP, Plan, Schedule, choose, enough_epochs, likeness_of
 
 OPTIMIZERS = ["sgd", "adam", "adamw"]
 
@@ -166,12 +166,12 @@ def test_enough_epochs_counts_samples_and_steps():
 
 def test_the_likeness_has_no_cliff():
     expected = nets.expected_ap("yolox_nano", (256, 256))
-    assert likeness(1.0, 0.220, expected) == 1  # images of COCO
-    assert 0.4 < likeness(1.0, 0.108, expected) < 0.8  # gray negatives of them
-    assert likeness(1.0, 0.01, expected) == likeness(0.5, 0.22, expected) == likeness(1.0, -1.0, expected) == 0
-    assert likeness(1.0, 0.5, 0.0) == 0  # not official weights
-    one_more_class = [likeness(known / 80, 0.22, expected) for known in range(81)]
-    a_little_more_map = [likeness(1.0, mean_ap / 1000, expected) for mean_ap in range(300)]
+    assert likeness_of(1.0, 0.220, expected) == 1  # images of COCO
+    assert 0.4 < likeness_of(1.0, 0.108, expected) < 0.8  # gray negatives of them
+    assert likeness_of(1.0, 0.01, expected) == likeness_of(0.5, 0.22, expected) == likeness_of(1.0, -1.0, expected) == 0
+    assert likeness_of(1.0, 0.5, 0.0) == 0  # not official weights
+    one_more_class = [likeness_of(known / 80, 0.22, expected) for known in range(81)]
+    a_little_more_map = [likeness_of(1.0, mean_ap / 1000, expected) for mean_ap in range(300)]
     for likes in (one_more_class, a_little_more_map):
         rates = [numbers(1000, 50, like=like)["learning_rate"] for like in likes]
         assert rates[0] == 4e-3 and rates[-1] == pytest.approx(1.25e-4)

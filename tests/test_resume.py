@@ -302,7 +302,7 @@ def test_torchrun_finds_its_run_again_by_its_id(demo_images, tmp_path, monkeypat
 
 def test_without_an_id_only_a_restart_by_the_same_torchrun_is_resumed(tmp_path, monkeypatch):
     def find():
-        folder, _ = resume.find(False, str(tmp_path), "demo", {"seed": 0}, Ranks())
+        folder = resume.find(False, str(tmp_path), "demo", {"seed": 0}, Ranks()).folder
         return folder
 
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
@@ -334,9 +334,9 @@ def node(rank, port, outputs, results):
     found = []
     for output in outputs:
         ranks = start("cpu", 1)
-        folder, saved = resume.find(False, output[rank], "demo", {"seed": 0}, ranks)
-        progress = resume.State(tuple(saved["state"]["rows"])).epoch, saved["meter"]["batches"]
-        found.append((ranks.node_ranks, str(folder), progress))
+        previous = resume.find(False, output[rank], "demo", {"seed": 0}, ranks)
+        progress = resume.State(tuple(previous.saved["state"]["rows"])).epoch, previous.saved["meter"]["batches"]
+        found.append((ranks.node_ranks, str(previous.folder), progress))
         ranks.stop()
         os.environ["MASTER_PORT"] = str(int(os.environ["MASTER_PORT"]) + 1)
     torch.save(found, results[rank])

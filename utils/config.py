@@ -207,16 +207,16 @@ def type_text(kind: Any) -> str:
     return ("" if of[-1] is Ellipsis else f"{COUNTS[len(of)]} ") + TYPES[of[0]].removeprefix("a ") + "s"
 
 
-def table(cfg: T, defaults: T, derived: dict[str, Any], given: Mapping[str, Any] | None = None) -> str:
+def table(cfg: T, defaults: T, derived: dict[str, Any], written: Mapping[str, Any] | None = None) -> str:
     """Name and value of the constants that are not at their default, one per line, then the `derived` values.
 
-    `*` marks a value that differs from that in `defaults`; the line also shows the default. `given`: constants before the
-    program chose a value for each None; the chosen values are shown, too.
+    `*` marks a value that differs from that in `defaults`; the line also shows the default. `written`: the constants as
+    written; the values that the program chose in place of a None are shown, too.
     """
     rows = []
     for name, value in vars(cfg).items():
         usual = getattr(defaults, name)
-        if given is not None and given.get(name, name) is None:
+        if written is not None and written.get(name, name) is None and value is not None:
             rows.append((" ", name, value, "(chosen)"))
         elif value != usual:
             rows.append(("*", name, value, f"(was {show(usual)})"))

@@ -300,7 +300,7 @@ def run_best(folder: Path) -> None:
 def run_last(folder: Path) -> None:
     run, how = folder / RUN, (folder / "how.txt").read_text() if (folder / "how.txt").exists() else "odd"
     constants = dict(contents()["config"])
-    _, part = resume.find(str(run), str(folder / "runs"), "train", constants, Ranks())
+    part = resume.find(str(run), str(folder / "runs"), "train", constants, Ranks()).saved
     model = nets.build("tiny_n", len(CLASSES), part["model"])
     updater = new_updater(model)
     state, meter = resume.restore(part, model, updater)
