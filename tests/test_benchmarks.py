@@ -8,6 +8,14 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+import torch
+
+import nets
+from benchmarks import evaluate
+from datasets.dataset import DetectionDataset
+from datasets.formats.read import read
+from datasets.loader import ValSampler, build_loader
+from datasets.scan import prepare
 
 ROOT = Path(__file__).parents[1]
 SCRIPTS = sorted(path.stem for path in (ROOT / "benchmarks").glob("*.py") if "Config(), sys.argv" in path.read_text())
@@ -41,3 +49,13 @@ def test_the_commands_of_a_page_exist(page):
         if module.startswith("benchmarks"):
             names = re.findall(r" (\w+)=", words)
             assert set(names) <= set(constants(module)), module
+
+
+def test_an_evaluation_is_timed_by_its_parts(demo_images):
+    data, _ = prepare(read(str(demo_images / "val.txt"), "val"))
+    loader = build_loader(DetectionDataset(data, "corner"), ValSampler(len(data), 2, (64, 64)), 0, False)
+    model = nets.build("tiny_n", len(data.classes))
+    seconds, result = evaluate.one_evaluation(model, loader, torch.device("cpu"), with_loss=True)
+    taken = dict(zip(evaluate.PARTS, seconds, strict=True))
+    assert all(taken[part] > 0 for part in ("data", "network", "loss", "decoding + NMS", "metrics"))
+    assert 0 <= result["AP"] <= 1
