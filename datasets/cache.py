@@ -36,7 +36,8 @@ class ImageCache:
     `files` and `memory`: largest number of bytes. None: a quarter of what is free; for the files $THAW_CACHE_GB, if set."""
 
     def __init__(self, files: float | None = None, memory: float | None = None) -> None:
-        self._files, self._memory = _files_limit() if files is None else files, memory
+        self._files = _files_limit() if files is None else files
+        self._memory = memory
         self._folder = cache_folder() / "decoded-2"
         self._kept = OrderedDict()  # key -> image, the one unused for longest first
         self._bytes = 0  # of the images in memory
@@ -52,13 +53,13 @@ class ImageCache:
         if key in self._kept:
             self._kept.move_to_end(key)
             return self._kept[key]
-        found = self._load(key) if self._files != 0 else None
-        if found is None:
-            found = read_reduced(path, reduction, value_range)
+        image = self._load(key) if self._files != 0 else None
+        if image is None:
+            image = read_reduced(path, reduction, value_range)
             if self._files != 0:
-                self._save(key, found)
-        self._keep(key, found)
-        return found
+                self._save(key, image)
+        self._keep(key, image)
+        return image
 
     def _keep(self, key: tuple, image: np.ndarray) -> None:
         """Keeps an image in memory, and removes those that were not used for longest."""
@@ -80,9 +81,8 @@ class ImageCache:
         try:
             with open(self._file(key), "rb", buffering=0) as file:
                 status = os.fstat(file.fileno())
-                digest, *rest = _HEAD.unpack(file.read(_HEAD.size))
-                height, width, total = rest
-                if digest != _digest(key, *rest) or status.st_size != _HEAD.size + 3 * height * width:
+                digest, height, width, total = _HEAD.unpack(file.read(_HEAD.size))
+                if digest != _digest(key, height, width, total) or status.st_size != _HEAD.size + 3 * height * width:
                     return None
                 image = np.empty((height, width, 3), np.uint8)
                 if file.readinto(image) != image.nbytes or _sum(image) != total:
@@ -97,7 +97,8 @@ class ImageCache:
         """Writes a temporary file, if there is room, and renames it, so that other processes never read half of it.
 
         Unlike `atomic_write` it does not wait for the disk: a file that a power cut damages is decoded again."""
-        size, temporary = _HEAD.size + image.nbytes, None
+        size = _HEAD.size + image.nbytes
+        temporary = None
         try:
             if self._room is None or 0 < self._room < size:
                 self._make_room()
@@ -105,8 +106,9 @@ class ImageCache:
                 return
             with tempfile.NamedTemporaryFile(dir=self._folder, delete=False) as file:
                 temporary = file.name
-                rest = (*image.shape[:2], _sum(image))
-                file.write(_HEAD.pack(_digest(key, *rest), *rest))
+                height, width = image.shape[:2]
+                total = _sum(image)
+                file.write(_HEAD.pack(_digest(key, height, width, total), height, width, total))
                 file.write(image)
             os.replace(temporary, self._file(key))
             self._room -= size
@@ -118,16 +120,16 @@ class ImageCache:
     def _make_room(self) -> None:
         """Counts the files, removes unused ones if they fill most of the limit, and sets how much this process may write."""
         make_cache_folder(self._folder.name)
-        found = []
+        files = []
         for entry in os.scandir(self._folder):
             with suppress(FileNotFoundError):  # another process has just renamed or removed it
                 status = entry.stat()
-                found.append((status.st_mtime, status.st_size, entry.path))
-        found.sort()  # the one unused for longest first
-        used = sum(size for _, size, _ in found)
+                files.append((status.st_mtime, status.st_size, entry.path))
+        files.sort()  # the one unused for longest first
+        used = sum(size for _, size, _ in files)
         if self._files is None:
             self._files = FRACTION * min(free_memory(), shutil.disk_usage(self._folder).free + used)
-        for when, size, path in found:
+        for when, size, path in files:
             if used < self._files - self._files / 8 or time.time() - when < UNUSED:
                 break
             Path(path).unlink(missing_ok=True)
@@ -153,18 +155,19 @@ def _processes() -> int:
 
 def free_memory() -> float:
     """Returns the bytes of memory available without swapping, within the limit of a container; 4 GB on systems without /proc."""
-    found = 4e9
+    available = 4e9
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
-        found = next(1024.0 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
-        return min(found, float(Path("/sys/fs/cgroup/memory.max").read_text()))  # "max": no limit, a ValueError
+        available = next(1024.0 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
+        return min(available, float(Path("/sys/fs/cgroup/memory.max").read_text()))  # "max": no limit, a ValueError
     except (OSError, ValueError, StopIteration):
-        return found
+        return available
 
 
-def _digest(key: tuple, *rest: int) -> bytes:
-    """Returns what identifies the contents of a file: the key with the stamp of the image, OpenCV's version, and the `rest`."""
-    return hashlib.blake2b(repr((cv2.__version__, *key, *rest)).encode(), digest_size=16).digest()
+def _digest(key: tuple, height: int, width: int, total: int) -> bytes:
+    """Returns a digest of the key with the stamp of the image, OpenCV's version, and the head of the file."""
+    identity = (cv2.__version__, *key, height, width, total)
+    return hashlib.blake2b(repr(identity).encode(), digest_size=16).digest()
 
 
 def _sum(image: np.ndarray) -> int:

@@ -133,8 +133,9 @@ class DetectionDataset(torch.utils.data.Dataset):
 
     def __getitem__(self, key: Key) -> Item:
         if key.index == NO_IMAGE:
-            no_boxes = np.zeros((0, 4), np.float32), np.zeros(0, np.int64)
-            return Item(np.zeros((*key.size, 3), np.uint8), *no_boxes, key.index, np.zeros(5, np.float32))
+            image = np.zeros((*key.size, 3), np.uint8)
+            boxes, labels = np.zeros((0, 4), np.float32), np.zeros(0, np.int64)
+            return Item(image, boxes, labels, key.index, np.zeros(5, np.float32))
         if self.augment is not None:
             return Item(*self._training_sample(key), key.index, np.zeros(5, np.float32))
         sample = self.read(key.index)
@@ -147,11 +148,14 @@ class DetectionDataset(torch.utils.data.Dataset):
         no_aug = self.no_aug_from is not None and epoch >= self.no_aug_from
         augment = self.augment.without_geometry() if no_aug else self.augment
         rng = np.random.default_rng((self.seed, epoch, position))
-        largest = max(augment.scale[1], MIXUP_SCALE[1] if augment.mixup else 0)
+        largest = augment.scale[1]
+        if augment.mixup:
+            largest = max(largest, MIXUP_SCALE[1])
         exact = augment == augment.without_geometry()  # images are read in full size, as in an evaluation
 
         def read(index: int) -> Sample:
-            return self.read(index, 1 if exact else self._reduction(index, size, largest))
+            reduction = 1 if exact else self._reduction(index, size, largest)
+            return self.read(index, reduction)
 
         def partner() -> Sample:
             offset = int(rng.integers(-PARTNER_REACH, PARTNER_REACH + 1))
@@ -199,6 +203,9 @@ def require_boxes(data: DetectionDataset, size: tuple[int, int]) -> None:
     """Raises ValueError if `extra_augment` loses all boxes of all of the first samples, as with boxes in other units."""
     if data.extra_augment is None:
         return
+    labeled = np.flatnonzero(np.diff(data.annotations.starts))
+    if not len(labeled):
+        return
     kept = []
 
     def counted(image: np.ndarray, boxes: np.ndarray, labels: np.ndarray, rng: np.random.Generator):
@@ -207,9 +214,8 @@ def require_boxes(data: DetectionDataset, size: tuple[int, int]) -> None:
             kept.append(len(checked_sample(result, image.shape[:2], len(data.annotations.classes)).boxes))
         return result
 
-    labeled = np.flatnonzero(np.diff(data.annotations.starts))
     trial = replace(data, extra_augment=counted)
-    for position in range(TRIALS if len(labeled) else 0):
+    for position in range(TRIALS):
         trial[Key(0, position, int(labeled[position % len(labeled)]), size)]
     if kept and not any(kept):
         raise ValueError(

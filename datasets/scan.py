@@ -40,9 +40,21 @@ class Scan(NamedTuple):
     hashes: np.ndarray  # uint64 [N, 4] perceptual hash, see `image_hash`; 0 where there is none
     problems: dict[int, str]  # index -> what is wrong
     cut_off: set[int]  # those with a problem that can be decoded: JPEGs without their end
-    limits: (
-        np.ndarray
-    )  # int32 [N, 2] least and largest value of 16-bit images, see `value_range.limits_of`; -1 for others
+    limits: np.ndarray  # int32 [N, 2] least and largest value of 16-bit images, see `limits_of`; -1 for others
+
+
+class Examined(NamedTuple):
+    """What `_examine` found in one image: the columns of the cache after path and stamp."""
+
+    height: int
+    width: int
+    orientation: int  # EXIF
+    digest: int
+    hash: bytes  # b"" for none
+    cut_off: int  # 0 or 1
+    problem: str  # "" for none
+    low: int  # limits of a 16-bit image
+    high: int
 
 
 def scan(paths: list[str]) -> Scan:
@@ -60,23 +72,23 @@ def scan(paths: list[str]) -> Scan:
         for number, block in enumerate(images.batched(map(os.path.abspath, paths), 500)):
             stamps = _in_groups(pool, file_stamp, block, 50)
             known = _read_cache(block)
-            pairs = zip(block, stamps, strict=True)
-            fresh = {path: stamp for path, stamp in pairs if known.get(path, ("",))[0] != stamp}
-            examined = _in_groups(pool, _examine, fresh, 10)
-            rows = [(path, fresh[path], *row) for path, row in zip(fresh, examined, strict=True)]
+            stamp_of = dict(zip(block, stamps, strict=True))
+            examined = {path: image for path, (stamp, image) in known.items() if stamp == stamp_of[path]}
+            fresh = [path for path in stamp_of if path not in examined]
+            examined |= zip(fresh, _in_groups(pool, _examine, fresh, 10), strict=True)
             # a file without a digest could not be opened, which may change without a new size and time
-            _write_cache([row for row in rows if row[5]])
-            known |= {row[0]: row[1:] for row in rows}
+            _write_cache([(path, stamp_of[path], *examined[path]) for path in fresh if examined[path].digest])
             for i, path in enumerate(block, 500 * number):
-                _, *result.sizes[i], result.orientations[i], result.digests[i], looks, cut, problem, low, high = known[
-                    path
-                ]
-                result.limits[i] = low, high
-                if looks:
-                    result.hashes[i] = np.frombuffer(looks, np.uint64)
-                if problem:
-                    result.problems[i] = problem
-                if cut:
+                image = examined[path]
+                result.sizes[i] = image.height, image.width
+                result.orientations[i] = image.orientation
+                result.digests[i] = image.digest
+                result.limits[i] = image.low, image.high
+                if image.hash:
+                    result.hashes[i] = np.frombuffer(image.hash, np.uint64)
+                if image.problem:
+                    result.problems[i] = image.problem
+                if image.cut_off:
                     result.cut_off.add(i)
             bar.update(len(block))
     return result
@@ -96,8 +108,8 @@ def file_stamp(path: str) -> str:
     return f"{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns} {status.st_ino}"
 
 
-def _examine(path: str) -> tuple[int, int, int, int, bytes, int, str, int, int]:
-    """Reads one image -> height, width, EXIF orientation, digest, hash (b"" for none), cut off, problem ("" for none), limits."""
+def _examine(path: str) -> Examined:
+    """Reads one image."""
     height = width = digest = 0
     limits = NO_LIMITS
     orientation, looks, cut, problem = 1, b"", 0, ""
@@ -124,7 +136,8 @@ def _examine(path: str) -> tuple[int, int, int, int, bytes, int, str, int, int]:
             pixels = images.decode_deep(data, path)
             limits = limits_of(pixels)
             if limits != NO_LIMITS:
-                pixels = to_8_bits(pixels, limits if limits[0] < limits[1] else FULL)
+                value_range = limits if limits[0] < limits[1] else FULL
+                pixels = to_8_bits(pixels, value_range)
             height, width = pixels.shape[:2]
             shrink = max(min(height, width) // (2 * LEAST), 1)
             gray = np.asarray(Image.fromarray(cv2.cvtColor(pixels, cv2.COLOR_BGR2GRAY)).reduce(shrink))
@@ -133,7 +146,7 @@ def _examine(path: str) -> tuple[int, int, int, int, bytes, int, str, int, int]:
         cut, problem = 0, str(error)
     except Exception as error:  # Pillow raises many kinds of errors for damaged files
         cut, problem = 0, f"{path}: cannot be decoded ({error}): fetch or save it again, or remove it"
-    return height, width, orientation, digest, looks, cut, problem, *limits
+    return Examined(height, width, orientation, digest, looks, cut, problem, *limits)
 
 
 def image_hash(gray: np.ndarray, height: float, width: float) -> bytes:
@@ -156,11 +169,12 @@ def _cosines(count: int, length: float) -> np.ndarray:
     return waves.astype(np.float32)
 
 
-def _read_cache(paths: list[str]) -> dict[str, tuple]:
-    """Returns {path: (stamp, *result of `_examine`)} of the paths in the cache, without rows that the disk has damaged."""
+def _read_cache(paths: list[str]) -> dict[str, tuple[str, Examined]]:
+    """Returns {path: (stamp, result of `_examine`)} of the paths in the cache, without rows that the disk has damaged."""
     query = f"SELECT * FROM images WHERE path IN ({','.join('?' * len(paths))})"
     with suppress(*_CACHE_ERRORS), _open_cache() as cache:
-        return {row[0]: row[1:-1] for row in cache.execute(query, paths) if row[-1] == _checksum(row[:-1])}
+        rows = [row for *row, checksum in cache.execute(query, paths) if checksum == _checksum(tuple(row))]
+        return {path: (stamp, Examined(*columns)) for path, stamp, *columns in rows}
     return {}
 
 
@@ -192,7 +206,8 @@ def prepare(
 
     Images that cannot be read are a DataError, or what `bad_images` says (see `without_bad`). Boxes wholly outside
     their image are an error, or left out with `bad_boxes="drop"`. Boxes partly outside stay as written and are counted."""
-    report, found = list(annotations.notes), scan([annotations.path(i) for i in range(len(annotations))])
+    report = list(annotations.notes)
+    found = scan([annotations.path(i) for i in range(len(annotations))])
     source = annotations.source
     old, new = annotations.sizes, found.sizes
     differ = np.flatnonzero((old != new).any(1) & old.all(1) & new.all(1))
@@ -223,14 +238,15 @@ def _check_boxes(annotations: Annotations, bad_boxes: str) -> tuple[Annotations,
     gone = area(clipped.astype(np.float32)) <= 0
     problems = []
     for row in np.flatnonzero(gone):
-        box, (height, width) = ",".join(f"{v:g}" for v in annotations.boxes[row]), annotations.sizes[owner[row]]
+        box = ",".join(f"{value:g}" for value in annotations.boxes[row])
+        height, width = annotations.sizes[owner[row]]
         problems.append(f"{annotations.where(owner[row])}: box {box} lies outside its image of {width}x{height}")
     notes = note_dropped(f"{annotations.source}: boxes without area inside their images", problems, bad_boxes)
     if problems:
         annotations = annotations.keep_boxes(~gone)
-    outside = int((outside & ~gone).sum())
-    if outside:
-        notes.append(f"{annotations.source}: boxes that reach outside their images and are clipped: {outside}")
+    count = int((outside & ~gone).sum())
+    if count:
+        notes.append(f"{annotations.source}: boxes that reach outside their images and are clipped: {count}")
     return annotations, notes
 
 
@@ -240,18 +256,22 @@ def without_bad(annotations: Annotations, found: Scan, bad_images: str) -> tuple
     "skip" leaves them out. "repair" keeps JPEGs that are cut off: what can be decoded of them, and gray for the rest."""
     if bad_images not in BAD_IMAGES:
         raise DataError(f'bad_images is {bad_images!r}; it can be "error", "skip" or "repair"')
-    source, repaired, notes = annotations.source, found.cut_off if bad_images == "repair" else set(), []
+    source = annotations.source
+    repaired = found.cut_off if bad_images == "repair" else set()
     bad = sorted(found.problems.keys() - repaired)
-    lists = [[f"{annotations.where(i)}: {found.problems[i]}" for i in some] for some in (sorted(repaired), bad)]
+    repaired_lines = [f"{annotations.where(i)}: {found.problems[i]}" for i in sorted(repaired)]
+    bad_lines = [f"{annotations.where(i)}: {found.problems[i]}" for i in bad]
     if bad_images != "skip" or len(bad) == len(annotations):
         fix = 'bad_images="skip" leaves them out'
         if cut := len(found.cut_off - repaired):
             fix += f', "repair" uses what can be decoded of {cut} JPEGs that are cut off'
-        fix += "; image_root names the folder of the images" if source.lower().endswith(".json") else ""
-        raise_any(f"{source}: {len(bad)} of {len(annotations)} images cannot be read; {fix}", lists[1])
-    for title, some in zip(
-        ("JPEGs that are cut off, used", "images that cannot be read, left out"), lists, strict=True
-    ):
-        notes += [f"{source}: {title}: {len(some)}\n{first_ten(some)}"] if some else []
-    good = np.setdiff1d(np.arange(len(annotations)), bad)
-    return annotations.select(good) if bad else annotations, notes
+        if source.lower().endswith(".json"):
+            fix += "; image_root names the folder of the images"
+        raise_any(f"{source}: {len(bad)} of {len(annotations)} images cannot be read; {fix}", bad_lines)
+    notes = []
+    if repaired:
+        notes.append(f"{source}: JPEGs that are cut off, used: {len(repaired)}\n{first_ten(repaired_lines)}")
+    if bad:
+        notes.append(f"{source}: images that cannot be read, left out: {len(bad)}\n{first_ten(bad_lines)}")
+        annotations = annotations.select(np.setdiff1d(np.arange(len(annotations)), bad))
+    return annotations, notes

@@ -3,9 +3,8 @@
 import numpy as np
 
 NEAR = 7  # bits of 256 by which nearly same images differ at most: less than the 8 bands, so that one band is equal
-CROWD = (
-    64  # an image is compared with at most this many of the images that are equal in a band: the next in sorted order
-)
+# An image is compared with at most this many of the images that are equal in a band: the next in sorted order.
+CROWD = 64
 
 _ONES = np.unpackbits(np.arange(65536, dtype=np.uint16).view(np.uint8)).reshape(-1, 16).sum(1, dtype=np.uint8)
 

@@ -1,6 +1,6 @@
 """Divides images at random into splits, with identical and similar images in one split, and writes the splits.
 
-What is divided is decided by the contents of the files and a seed alone, not by their order, names or place.
+The split depends only on the contents of the files and the seed, not on their order, names or folders.
 """
 
 import hashlib
@@ -53,10 +53,13 @@ def split(data: Annotations, fractions: Sequence[float], seed: int, option: str)
     groups = np.unique(similar_groups(found.digests, found.hashes), return_inverse=True)[1]
     parts = split_groups(groups, found.digests, fractions, seed)
     if not all(map(len, parts)):
-        into = f"{len(data)} image{'s' * (len(data) > 1)} into {', '.join(str(len(part)) for part in parts)}"
+        count = "1 image" if len(data) == 1 else f"{len(data)} images"
+        into = f"{count} into {', '.join(str(len(part)) for part in parts)}"
         different = len(np.unique(groups))
         if different < len(fractions):
-            why = "there is only one image" if len(data) == 1 else f"all but {different} of the images are copies"
+            why = f"all but {different} of the images are copies"
+            if len(data) == 1:
+                why = "there is only one image"
             raise DataError(f"{option} divides {into}: {why}: add different images")
         raise DataError(f"{option} divides {into}: enlarge the fraction of the empty part")
     return [data.select(part) for part in parts]
@@ -108,9 +111,8 @@ def require_box(data: Annotations, folder: str | os.PathLike) -> None:
     An annotation file without any box looks like such a list, and the boxes of label files near its images would come back."""
     if len(data.boxes):
         return
-    labeled = (
-        path for path in map(data.path, range(len(data))) if has_label(path) and os.path.getsize(label_file(path))
-    )
+    paths = map(data.path, range(len(data)))
+    labeled = (path for path in paths if has_label(path) and os.path.getsize(label_file(path)))
     xmls = listing.of_suffix(listing.files_under(folder), ".xml") if len(data) else []
     if found := next((label_file(path) for path in labeled), None) or next(iter(xmls), None):
         raise DataError(

@@ -201,7 +201,8 @@ def augment(sample: Sample, size: Size, rng: np.random.Generator, kind: str, set
     transform, place = fit(width, height, size, kind)
     matrix = compose(affine, placement(transform.scale, transform.left, transform.top, width, mirrored))
     if np.array_equal(affine, np.eye(2, 3)):
-        output, _ = letterbox(cv2.flip(sample.image, 1) if mirrored else sample.image, size, kind)
+        image = cv2.flip(sample.image, 1) if mirrored else sample.image
+        output, _ = letterbox(image, size, kind)
         boxes, labels = move_boxes(sample, matrix, np.array([0, 0, width, height]), size)
         shift_colors(output[place], rng, settings.hsv)
     else:

@@ -248,7 +248,7 @@ MUTANTS = [
     Mutant(
         "a changed image comes from the cache",
         "datasets/cache.py",
-        "if digest != _digest(key, *rest) or status",
+        "if digest != _digest(key, height, width, total) or status",
         "if status",
         "test_cache",
     ),
