@@ -168,8 +168,9 @@ def with_saved_range(saved: Mapping[str, Any] | None, train: Any, val: Any) -> t
     """Returns the annotations of both splits with the range of 16-bit values of the saved run, if there is one."""
     if saved is None:
         return train, val
-    value_range = saved.get("value_range")  # none in older checkpoints, whose runs kept the upper eight bits
-    value_range = value_range and tuple(value_range)
+    value_range = saved.get("value_range")  # tests/golden/kept has none
+    if value_range is not None:
+        value_range = tuple(value_range)
     return train.with_range(value_range)[0], val.with_range(value_range)[0]
 
 
@@ -276,12 +277,7 @@ class Saver:
 
 def check_constants(folder: Path, saved: Mapping[str, Any], constants: Mapping[str, Any]) -> None:
     """Raises ConfigError that names the constants whose values differ from those of the `saved` run."""
-    before = dict(saved["constants"])
-    if before.get("freeze_epochs", 0) is None:  # older versions chose the number
-        before["freeze_epochs"] = saved["freeze_epochs"]
-    other_data = "training data" in before and before["training data"] != constants.get("training data")
-    if other_data and "split_seed" not in before:
-        before["split_seed"] = before.get("seed", 0)  # in older versions `seed` chose the images of val=.2
+    before = saved["constants"]
     changed = [key for key, value in constants.items() if key in before and show(before[key]) != show(value)]
     text = ", ".join(f"{key}={show(constants[key])} (was {show(before[key])})" for key in changed)
     if changed:

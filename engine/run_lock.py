@@ -36,7 +36,7 @@ class RunInUse(ValueError):
 def wait_for_lock(file: BinaryIO, folder: Path, error: OSError) -> BinaryIO:
     """Waits for the lock of a run folder, and returns the open file that holds it. `error`: why the first attempt failed.
 
-    A process of an earlier start of the same torchrun job, whose node was cut off, may keep the lock. This process replaces it
+    After a network cut, a process of an earlier start of this torchrun job may still hold the lock. This process replaces it
     and takes the folder; the other one finds this start in environment.json before its next save, and ends.
     """
     from fcntl import LOCK_EX, LOCK_NB, lockf

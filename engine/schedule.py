@@ -99,8 +99,7 @@ def choose(
     total = plan.total_steps
     steps = min(max(100, plan.steps_before(1)), total / 10)
     chosen.setdefault("warmup_epochs", plan.position(min(max(steps, LEAST_WARMUP), total)))
-    # Runs that older versions began have no power saved: their rates were linear for every optimizer.
-    chosen.setdefault("rate_power", 1.0 if optimizer == "sgd" or saved else 0.5)
+    chosen.setdefault("rate_power", 1.0 if optimizer == "sgd" else 0.5)
     chosen.setdefault("max_images", REFERENCE_BATCH if chosen["rate_power"] < 1 else sgd.max_images)
     rate = usual_rate(optimizer, sgd) * LOWEST_RATE**likeness
     chosen.setdefault("learning_rate", max(rate, chosen.get("min_learning_rate", 0.0)))

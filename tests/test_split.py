@@ -20,7 +20,6 @@ from datasets.errors import DataError
 from datasets.formats.read import read, read_validation
 from datasets.sources import read_train_and_val
 from datasets.split import split_groups, train_and_val
-from engine import resume
 from tools.convert import convert
 from utils import checkpoint
 from utils.config import ConfigError, is_weights, override
@@ -90,15 +89,6 @@ def test_only_split_seed_changes_the_split(scenes: dict[str, bytes], tmp_path: P
     }
     assert [val_names(seed=seed) for seed in range(4)] == [before] * 4
     assert any(val_names(split_seed=seed) != before for seed in range(1, 4))
-
-
-def test_a_run_of_an_earlier_version_keeps_the_split_of_its_seed(tmp_path: Path) -> None:
-    """Its split followed `seed`: the error of resuming it names the split_seed that makes the same split."""
-    constants = {"seed": 3, "split_seed": 0, "training data": "of split seed 0"}
-    saved = {"constants": {"seed": 3, "training data": "of seed 3"}}
-    with pytest.raises(ConfigError, match=r"split_seed=0 \(was 3\)"):
-        resume.check_constants(tmp_path, saved, constants)
-    resume.check_constants(tmp_path, saved, constants | {"training data": "of seed 3"})  # without val=.2
 
 
 def test_new_images_move_few_others() -> None:
