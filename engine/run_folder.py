@@ -177,7 +177,8 @@ class Run:
     def _write_events(self) -> None:
         """Appends the events in memory to the TensorBoard file: all of them or, after an error of the disk, none.
 
-        It is written without the thread of a SummaryWriter, which would end at the first error and print a traceback.
+        Not by a SummaryWriter: at the first error of the disk its thread drops the events that wait and ends, and every later
+        write raises the same error (tensorboard's event_file_writer.py), so epochs would be missing after the disk is freed.
         """
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.summary.writer.record_writer import RecordWriter
