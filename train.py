@@ -492,8 +492,17 @@ def build_train_set(
 def train_loader(settings: Config, dataset: DetectionDataset, frozen: bool, ranks: Ranks) -> Loader:
     """Builds the loader of this process's training batches in the frozen or the thawed phase."""
     batch_size = settings.freeze_batch_size if frozen else settings.batch_size
-    place = (ranks.rank, ranks.world_size, settings.accumulate, dataset.repeats)
-    sampler = TrainSampler(len(dataset), batch_size, settings.image_size, settings.seed, settings.multi_scale, *place)
+    sampler = TrainSampler(
+        len(dataset),
+        batch_size,
+        settings.image_size,
+        settings.seed,
+        settings.multi_scale,
+        ranks.rank,
+        ranks.world_size,
+        settings.accumulate,
+        dataset.repeats,
+    )
     return build_loader(dataset, sampler, settings.workers, ranks.device.type == "cuda")
 
 
