@@ -41,9 +41,7 @@ Origin = tuple[str, str, int | None]  # of an image: name in the results, path, 
 @dataclass(frozen=True)
 class Config:
     # what most users set
-    checkpoint: str | None = (
-        None  # .pt, .onnx or the name of a run; none: official weights of model=, or the newest run
-    )
+    checkpoint: str | None = None  # .pt, .onnx, name of a run; none: official weights of model=, or the newest run
     source: str | None = None  # image, folder, pattern, video, camera number; none: validation images of the training
     output: str | None = None  # a folder; none: a new one in runs
     confidence: float | str | None = None  # lower: more boxes, more wrong; none: of the best F1, or 0.3; per_class

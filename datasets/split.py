@@ -23,6 +23,7 @@ from datasets.formats.yolo import has_label, label_file
 from datasets.scan import scan
 from datasets.similar import similar_groups
 from datasets.store import Annotations
+from utils.files import files_under
 from utils.outputs import write_all
 
 PARTS = ("train", "val", "test")
@@ -113,7 +114,7 @@ def require_box(data: Annotations, folder: str | os.PathLike) -> None:
         return
     paths = map(data.path, range(len(data)))
     labeled = (path for path in paths if has_label(path) and os.path.getsize(label_file(path)))
-    xmls = listing.of_suffix(listing.files_under(folder), ".xml") if len(data) else []
+    xmls = listing.of_suffix(files_under(folder), ".xml") if len(data) else []
     if found := next((label_file(path) for path in labeled), None) or next(iter(xmls), None):
         raise DataError(
             f"{data.source}: no box is left, and an annotation file without boxes would be read as a list of images with label "

@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 
 from datasets.errors import DataError, first_ten
-from datasets.formats import image_paths, listing
+from datasets.formats import image_paths
 from datasets.formats.read import read
 from datasets.scan import prepare
 from datasets.sources import read_train_and_val
 from datasets.store import Annotations
 from tools.convert import convert
+from utils.files import files_under
 
 VOC_OBJECT = "<object><name>{}</name><bndbox><xmin>1</xmin><ymin>2</ymin><xmax>9</xmax><ymax>8</ymax></bndbox></object>"
 LABEL = "0 .125 .25 .2 .3\n"  # the box 1,2,9,8 of an image of 40 x 20
@@ -652,13 +653,13 @@ def test_a_link_never_hides_the_folder_of_a_part(tmp_path: Path) -> None:
     paint(tmp_path / "train" / "1.jpg"), (tmp_path / "a").mkdir()
     for link in ("latest", "a/latest"):
         (tmp_path / link).symlink_to(tmp_path / "train", target_is_directory=True)
-    assert listing.files_under(tmp_path) == ["train/1.jpg"]
+    assert files_under(tmp_path) == ["train/1.jpg"]
 
 
 def test_folders_that_links_lead_to_twice_are_listed_once(tmp_path: Path) -> None:
     paint(tmp_path / "a" / "1.jpg"), (tmp_path / "a" / "again").symlink_to(tmp_path, target_is_directory=True)
     paint(tmp_path / ".hidden" / "2.jpg")
-    assert listing.files_under(tmp_path) == ["a/1.jpg"]
+    assert files_under(tmp_path) == ["a/1.jpg"]
 
 
 # ---- problems

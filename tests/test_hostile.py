@@ -9,10 +9,10 @@ import time
 import pytest
 from files import paint, text
 
-from datasets.formats import listing
 from datasets.formats.read import read
 from datasets.store import DataError, Packer
 from tools.convert import convert
+from utils.files import files_under
 from utils.images import images_under
 
 SECONDS = 4  # of the processor; most of these took more than 10
@@ -134,7 +134,7 @@ def test_links_that_lead_to_their_own_folder_are_followed_once(tmp_path):
     paint(tmp_path / "a" / "1.png")
     for name in ("x", "y", "z"):
         (tmp_path / "a" / name).symlink_to(tmp_path, target_is_directory=True)
-    assert images_under(str(tmp_path)) == listing.files_under(tmp_path) == ["a/1.png"]
+    assert images_under(str(tmp_path)) == files_under(tmp_path) == ["a/1.png"]
 
 
 def test_a_folder_that_cannot_be_listed_is_named(tmp_path, monkeypatch):

@@ -122,7 +122,7 @@ def test_reduced_sides_are_divided_and_rounded_up(tmp_path: Path, reduction: int
 
 
 def test_images_under_lists_all_images_of_a_folder(tmp_path: Path) -> None:
-    for name in ("b.JPG", "a.png", "x/y/c.webp", "notes.txt", ".hidden.png", "x/._c.jpg"):
+    for name in ("b.JPG", "a.png", "x/y/c.webp", "notes.txt", ".hidden.png", "x/._c.jpg", ".thumbs/d.png"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(b"")
     assert images_under(str(tmp_path)) == ["a.png", "b.JPG", "x/y/c.webp"]

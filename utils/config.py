@@ -79,8 +79,10 @@ def _badly_written(argv: Sequence[str], kinds: Mapping[str, Any], cfg: Any) -> s
     given = brief(text.strip()) or ("true" if kinds.get(name) is bool else "VALUE")
     if name not in kinds and name != "name":
         return f"{shown}: {migration.unknown_constant(name, given, kinds)}"
-    expected = f": {_expected(name, kinds[name], getattr(cfg, name))}" if name in kinds and given == "VALUE" else ""
-    return f"{shown}: write {name}={given}, without dashes and spaces{expected}"
+    fix = f"write {name}={given}, without dashes and spaces"
+    if name in kinds and given == "VALUE":
+        fix += f": {_expected(name, kinds[name], getattr(cfg, name))}"
+    return f"{shown}: {fix}"
 
 
 def is_weights(word: str) -> bool:
@@ -94,12 +96,17 @@ def _named(argv: Sequence[str], positional: Mapping[str, Callable[[str], bool]],
     for item in argv:
         name, equals, _ = item.partition("=")
         is_word = name not in kinds and not item.startswith("-") and (not equals or os.path.exists(item))
-        name = next((name for name, accepts in positional.items() if accepts(item)), None) if is_word else None
-        named.append(f"{name}={item}" if name else item)
-        if name and sum(other.startswith(f"{name}=") for other in (*named, *argv)) > 1:
+        owner = None
+        if is_word:
+            owner = next((constant for constant, accepts in positional.items() if accepts(item)), None)
+        if owner is None:
+            named.append(item)
+            continue
+        named.append(f"{owner}={item}")
+        if sum(other.startswith(f"{owner}=") for other in (*named, *argv)) > 1:
             shown = brief(item)
             raise ConfigError(
-                f"{shown!r}: {name}= is given twice: write the name before each word, as in {name}={shown}"
+                f"{shown!r}: {owner}= is given twice: write the name before each word, as in {owner}={shown}"
             )
     return named
 
@@ -137,8 +144,10 @@ def require(cfg: Any, least: dict[str, float], most: dict[str, float], choices: 
     """
     for name in {**least, **most}:
         value = getattr(cfg, name)
+        if value is None or isinstance(value, str):
+            continue
         low, high = least.get(name, -math.inf), most.get(name, math.inf)
-        for number in value if isinstance(value, tuple) else () if isinstance(value, str | None) else (value,):
+        for number in value if isinstance(value, tuple) else [value]:
             if not low <= number <= high:
                 limit = f"at least {show(low)}" if number < low else f"at most {show(high)}"
                 raise ConfigError(f"{name}={show(value)}: it must be {limit}")
@@ -203,8 +212,9 @@ def type_text(kind: Any) -> str:
         members = get_args(kind) or (kind,)
         words = " or ".join(TYPES.get(member) or type_text(member) for member in members).split(" or ")
         return " or ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
-    of = get_args(kind)
-    return ("" if of[-1] is Ellipsis else f"{COUNTS[len(of)]} ") + TYPES[of[0]].removeprefix("a ") + "s"
+    members = get_args(kind)
+    plural = f"{TYPES[members[0]].removeprefix('a ')}s"
+    return plural if members[-1] is Ellipsis else f"{COUNTS[len(members)]} {plural}"
 
 
 def table(cfg: T, defaults: T, derived: dict[str, Any], written: Mapping[str, Any] | None = None) -> str:
@@ -245,7 +255,8 @@ def _parse(text: str, kind: Any) -> Any:
     readings = [WORDS.get(text.lower(), text), [part.strip() for part in text.strip("()[]").split(",")], text]
     with suppress(ValueError, TypeError, SyntaxError):
         literal = ast.literal_eval(text)
-        readings[:0] = [] if isinstance(literal, str) else [literal]
+        if not isinstance(literal, str):
+            readings.insert(0, literal)
     for value in readings:
         with suppress(ValueError):
             return _convert(value, kind)

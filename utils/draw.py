@@ -58,14 +58,17 @@ def draw_labeled(image: np.ndarray, boxes, texts: Sequence[str], colors: Sequenc
         cv2.rectangle(image, (x1, y1), (x2, y2), color, line)
     taken = np.zeros((0, 4), int)  # the last box gets its place first and is painted last
     plates = []
-    for i in (i for i in reversed(range(len(texts))) if texts[i]):
+    for i in reversed(range(len(texts))):
+        if not texts[i]:
+            continue
         plate = _place(corners[i], text_width(texts[i], size) + size // 2, round(size * 1.35), line, taken, image.shape)
         taken = np.vstack([taken, plate])
         plates.append((i, plate))
     for i, (x1, y1, x2, y2) in reversed(plates):
         cv2.rectangle(image, (x1, y1), (x2 - 1, y2 - 1), colors[i], -1)
-        light = np.dot(colors[i], (0.114, 0.587, 0.299)) > 130  # luma
-        put_text(image, texts[i], x1 + size // 4, y2 - round(size * 0.35), size, (0, 0, 0) if light else (255,) * 3)
+        luma = np.dot(colors[i], (0.114, 0.587, 0.299))
+        ink = (0, 0, 0) if luma > 130 else (255, 255, 255)
+        put_text(image, texts[i], x1 + size // 4, y2 - round(size * 0.35), size, ink)
     return image
 
 
@@ -151,7 +154,9 @@ def write_image(path: str | Path, image: np.ndarray) -> None:
     Unlike cv2.imwrite it accepts non-ASCII paths on Windows. Raises ValueError for a format that OpenCV cannot write.
     """
     path = Path(path)
-    options = [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY] if path.suffix.lower() in (".jpg", ".jpeg") else []
+    options = []
+    if path.suffix.lower() in (".jpg", ".jpeg"):
+        options = [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY]
     try:
         written, data = cv2.imencode(path.suffix, image, options)
     except cv2.error:

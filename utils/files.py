@@ -1,4 +1,4 @@
-"""Files of the program's own: written completely or not at all, and the cache folder."""
+"""Files: written completely or not at all, the files of a folder, and the cache folder."""
 
 import os
 import socket
@@ -7,6 +7,31 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
+
+
+def files_under(folder: str | os.PathLike) -> list[str]:
+    """Returns the sorted paths of all files in a folder and its subfolders, relative to it and with "/".
+
+    Hidden files and folders are left out; a folder that links lead to twice is listed once."""
+    found, seen, tops = [], set(), [os.fspath(folder)]
+    for top in tops:  # links are appended, so a folder that is also reachable without links keeps its own path
+        for place, folders, names in os.walk(top, onerror=_raise_unreadable):
+            real = os.path.realpath(place)
+            if real in seen:
+                folders.clear()
+                continue
+            seen.add(real)
+            folders[:] = sorted(name for name in folders if not name.startswith((".", "__MACOSX")))
+            tops += filter(os.path.islink, (os.path.join(place, name) for name in folders))
+            prefix = os.path.relpath(place, folder).replace(os.sep, "/") + "/"
+            found += [prefix.removeprefix("./") + name for name in names if not name.startswith(".")]
+    return sorted(found)
+
+
+def _raise_unreadable(error: OSError) -> None:
+    """Raises the error of a folder that cannot be listed, unless it is gone or belongs to the file system of a disk."""
+    if not (isinstance(error, FileNotFoundError | NotADirectoryError) or error.filename.endswith("lost+found")):
+        raise error
 
 
 @contextmanager

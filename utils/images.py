@@ -22,7 +22,7 @@ import cv2
 import numpy as np
 from PIL import Image
 
-from utils import images
+from utils.files import files_under
 from utils.value_range import FULL, NO_LIMITS, ValueRange, limits_of, to_8_bits
 
 _JPEG_SEGMENT = re.compile(rb"\xff+[^\x00\xff\xd0-\xd7]")  # FF 00 is image data, FF D0 to D7 have no contents
@@ -188,10 +188,12 @@ def read_bytes(path: str) -> bytes:
             raise ImageError(f"{path}: a file of {status.st_size:,} bytes is no image: remove it")
         data = Path(path).read_bytes()
     except OSError as error:
-        missing = "there is no such file: correct the path"
-        hint = " (with / instead of \\)" if "\\" in path and os.sep == "/" else ""
-        what = missing + hint if isinstance(error, FileNotFoundError) else error.strerror
-        raise ImageError(f"{path}: {what}") from error
+        if not isinstance(error, FileNotFoundError):
+            raise ImageError(f"{path}: {error.strerror}") from error
+        fix = "correct the path"
+        if "\\" in path and os.sep == "/":
+            fix += " (with / instead of \\)"
+        raise ImageError(f"{path}: there is no such file: {fix}") from error
     if not data:
         raise ImageError(f"{path}: the file is empty: fetch it again, or remove it")
     return data
@@ -199,7 +201,9 @@ def read_bytes(path: str) -> bytes:
 
 def read_orientation(data: bytes) -> int:
     """Returns the EXIF orientation (1..8) of an image file with these contents; 1 is upright, and the default."""
-    marks = (_JPEG_EXIF_MARK,) if data.startswith(_JPEG_MARK) else (_JPEG_EXIF_MARK, b"eXIf", b"EXIF")  # PNG, WebP
+    marks = [_JPEG_EXIF_MARK]
+    if not data.startswith(_JPEG_MARK):
+        marks += [b"eXIf", b"EXIF"]  # PNG, WebP
     if not data.startswith(_TIFF_MARKS) and not any(mark in data for mark in marks):
         return 1
     try:
@@ -210,23 +214,9 @@ def read_orientation(data: bytes) -> int:
         return 1
 
 
-def raise_unreadable(error: OSError) -> None:
-    """Raises the error of a folder that cannot be listed, unless it is gone or belongs to the file system of a disk."""
-    if not (isinstance(error, FileNotFoundError | NotADirectoryError) or error.filename.endswith("lost+found")):
-        raise error
-
-
 def images_under(folder: str) -> list[str]:
-    """Returns the sorted paths of all images in a folder and its subfolders, relative to it, with "/", without hidden files."""
-    found, seen = [], set()
-    for place, folders, names in os.walk(folder, onerror=raise_unreadable, followlinks=True):
-        if (real := os.path.realpath(place)) in seen:  # a link leads to it again
-            folders.clear()
-            continue
-        seen.add(real)
-        prefix = os.path.relpath(place, folder).replace(os.sep, "/") + "/"
-        found += [prefix.removeprefix("./") + name for name in names if name.lower().endswith(IMAGE_SUFFIXES)]
-    return sorted(name for name in found if not name.rpartition("/")[2].startswith("."))
+    """Returns the sorted paths of all images in a folder and its subfolders; see `utils.files.files_under`."""
+    return [name for name in files_under(folder) if name.lower().endswith(IMAGE_SUFFIXES)]
 
 
 class LetterboxTransform(NamedTuple):
@@ -249,7 +239,9 @@ def fit(width: int, height: int, size: tuple[int, int], kind: str) -> tuple[Lett
         raise ValueError(f'letterbox "{kind}": must be "corner" or "center"')
     scale = min(size[0] / height, size[1] / width)
     new_width, new_height = (max(int(side * scale + 1e-6), 1) for side in (width, height))  # 720 * (416 / 720) < 416
-    left, top = ((size[1] - new_width) // 2, (size[0] - new_height) // 2) if kind == "center" else (0, 0)
+    left = top = 0
+    if kind == "center":
+        left, top = (size[1] - new_width) // 2, (size[0] - new_height) // 2
     place = slice(top, top + new_height), slice(left, left + new_width)
     return LetterboxTransform(float(width), float(height), scale, float(left), float(top)), place
 
@@ -317,7 +309,7 @@ def jpeg_segments(data: bytes) -> Iterator[tuple[int, bytes]]:
 def require_pixels(data: bytes, path: str, width: int, height: int) -> None:
     """Raises ImageError for an image file of more than MAX_PIXELS, or of half as many if it needs twice the memory.
 
-    Twice the memory need JPEGs that are progressive, or store their colors in several scans: the decoder keeps all coefficients.
+    Progressive and multi-scan JPEGs need twice the memory: the decoder keeps all coefficients.
     """
     frame, collected = b"", False
     for mark, body in jpeg_segments(data) if data.startswith(b"\xff\xd8") else ():
@@ -326,10 +318,11 @@ def require_pixels(data: bytes, path: str, width: int, height: int) -> None:
         elif mark == _JPEG_SCAN:
             collected = len(frame) < 7 or frame[0] > 0xC1 or not body or body[0] < frame[6]
             break
-    most = images.MAX_PIXELS // 2 if collected else images.MAX_PIXELS
+    most = MAX_PIXELS // 2 if collected else MAX_PIXELS
     if width * height > most:
-        kind = (
-            ", the limit of JPEGs with several scans: save it as a baseline JPEG with one scan," if collected else ":"
-        )
-        limit = f"more than {most:,} pixels{kind} cut it into tiles, or set OPENCV_IO_MAX_IMAGE_PIXELS higher"
-        raise images.ImageError(f"{path}: {width}x{height} are {limit}")
+        limit = f"more than {most:,} pixels"
+        fix = "cut it into tiles, or set OPENCV_IO_MAX_IMAGE_PIXELS higher"
+        if collected:
+            limit += ", the limit of JPEGs with several scans"
+            fix = f"save it as a baseline JPEG with one scan, {fix}"
+        raise ImageError(f"{path}: {width}x{height} are {limit}: {fix}")

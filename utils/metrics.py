@@ -95,15 +95,18 @@ def coco_metrics(ground_truth: dict, detections: list[dict], backend: Backend = 
     result = _accumulate(ground_truth, detections, backend)  # first, because it needs the most memory
     matches = match_classes(ground_truth, detections)
     by_coco, by_voc = curves(matches), curves(matches, "voc")
-    values = {name: np.asarray(result[kind])[index] for name, (kind, index) in COCO_METRICS.items()}  # classes last
+    values = {name: np.asarray(result[array])[index] for name, (array, index) in COCO_METRICS.items()}  # classes last
     metrics = {name: _mean(of_classes) for name, of_classes in values.items()}
     order = sorted(category["id"] for category in ground_truth["categories"])  # the evaluators sort the ids
     per_class = {}
     for category, name in class_names(ground_truth).items():
         row = {key: _mean(values[key][..., order.index(category)]) for key in ("AP", "AP50")}
-        row["VOC_AP50"], best = -1.0, [-1.0] * 4
         if by_coco[name].boxes:
-            row["VOC_AP50"], best = by_voc[name].average_precision(), by_coco[name].best()
+            row["VOC_AP50"] = by_voc[name].average_precision()
+            best = by_coco[name].best()
+        else:
+            row["VOC_AP50"] = -1.0
+            best = (-1.0, -1.0, -1.0, -1.0)
         row |= zip(("precision", "recall", "f1", "threshold"), best, strict=True)
         per_class[name] = row | {"boxes": by_coco[name].boxes}
     metrics["VOC_AP50"] = _mean(np.array([row["VOC_AP50"] for row in per_class.values()]))
@@ -134,7 +137,11 @@ def curves(matches: Mapping[str, ClassMatches], rule: str = "coco") -> dict[str,
 
     An ignored detection counts neither as correct nor as false.
     """
-    return {name: _curve(one, one.voc if rule == "voc" else one.states[0, 0]) for name, one in matches.items()}
+    found = {}
+    for name, one in matches.items():
+        states = one.voc if rule == "voc" else one.states[0, 0]
+        found[name] = _curve(one, states)
+    return found
 
 
 def _curve(one: ClassMatches, states: np.ndarray) -> Curve:

@@ -68,8 +68,10 @@ def reported(error: BaseException, memory_advice: str, stopped: str) -> str | No
     message, pause = _user_error(error, memory_advice, stopped)
     time.sleep(pause)
     _report_to_torchrun(error, message)
+    if message is None:
+        return None
     rank = os.environ.get("RANK", "0")
-    return None if message is None else "\n" + (f"rank {rank}: " if rank != "0" else "") + message
+    return f"\n{message}" if rank == "0" else f"\nrank {rank}: {message}"
 
 
 def _user_error(error: BaseException, memory_advice: str, stopped: str) -> tuple[str | None, float]:

@@ -1,4 +1,4 @@
-"""The files of a folder, and the part of a data set (train, val, test) to which each of them belongs."""
+"""The part of a data set (train, val, test) to which a file belongs, and which files are images or class lists."""
 
 import os
 import re
@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 
 from datasets.errors import DataError, one_line
 from datasets.store import Annotations, Part
-from utils.images import IMAGE_SUFFIXES, raise_unreadable
+from utils.images import IMAGE_SUFFIXES
 
 SPLITS = ("train", "val", "test")
 PART_NAMES = {
@@ -18,25 +18,6 @@ PART_NAMES = {
 }
 CLASS_FILES = ("classes.txt", "_classes.txt", "labels.txt", "predefined_classes.txt")  # never lists of images
 UNREAD_SUFFIXES = (".heic", ".heif", ".avif", ".jxl", ".svg", ".psd", ".dng", ".cr2", ".nef", ".arw", ".raw")
-
-
-def files_under(folder: str | os.PathLike) -> list[str]:
-    """Returns the sorted paths of all files in a folder and its subfolders, relative to it and with "/".
-
-    Hidden files are left out; a folder that links lead to twice is listed once."""
-    found, seen, tops = [], set(), [os.fspath(folder)]
-    for top in tops:  # links are appended, so a folder that is also reachable without links keeps its own path
-        for place, folders, names in os.walk(top, onerror=raise_unreadable):
-            real = os.path.realpath(place)
-            if real in seen:
-                folders.clear()
-                continue
-            seen.add(real)
-            folders[:] = sorted(name for name in folders if not name.startswith((".", "__MACOSX")))
-            tops += filter(os.path.islink, (os.path.join(place, name) for name in folders))
-            prefix = os.path.relpath(place, folder).replace(os.sep, "/") + "/"
-            found += [prefix.removeprefix("./") + name for name in names if not name.startswith(".")]
-    return sorted(found)
 
 
 def of_suffix(files: Iterable[str], suffixes: str | tuple[str, ...]) -> list[str]:

@@ -51,6 +51,7 @@ from datasets.formats.yolo import (
     unread_configs,
 )
 from datasets.store import Annotations, Classes, Part
+from utils.files import files_under
 from utils.images import IMAGE_SUFFIXES
 from utils.text import printable
 
@@ -131,7 +132,7 @@ def read_text(source: str, classes: Classes, image_root: str | None, bad_boxes: 
         lists = find_lists(path.parent, folders, folders)
         notes = [*found.notes, *(lists.notes(source) if lists else [])]
         return read_yolo_images(source, paths, lists, classes, bad_boxes, notes, labels)
-    if listing.of_suffix(listing.files_under(path.parent), ".xml"):
+    if listing.of_suffix(files_under(path.parent), ".xml"):
         return read_voc(path.parent, (), classes, bad_boxes, image_root, path)
     return found
 
@@ -209,7 +210,7 @@ def _read_labels(
     """Reads a folder without a YOLO data file -> (format, annotations)."""
     options = (classes, bad_boxes)
     kinds = {"classes": classes, "image_root": image_root, "bad_boxes": bad_boxes}
-    files = listing.files_under(folder)
+    files = files_under(folder)
     xmls = listing.of_suffix(files, ".xml")
     if any(is_label_xml(folder / file) for file in xmls):  # otherwise they are settings or the like
         if len(xmls) < 100 and all(is_cvat(folder / file) for file in xmls):
@@ -247,7 +248,7 @@ def _read_texts(
     """Reads a folder with annotation files, lists of images or YOLO label files. None if it has none of these."""
     texts = listing.of_suffix(files, ".txt")
     images, labeled = listing.images_of(files), image_paths.Stems(texts)
-    images += listing.images_of(listing.files_under(image_root)) if image_root else []
+    images += listing.images_of(files_under(image_root)) if image_root else []
     read = partial(read_text, classes=classes, image_root=image_root, bad_boxes=bad_boxes)
     if exported := [
         text for text in texts if os.path.basename(text).lower() == "_annotations.txt"

@@ -24,6 +24,7 @@ from datasets.formats.records import (
 )
 from datasets.formats.typed_json import BOM, parse
 from datasets.store import Annotations, Classes, Packer, Part, brief
+from utils.files import files_under
 
 
 def read_lines(path: str, part: Part, classes: Classes, image_root: str | None, bad_boxes: str) -> Annotations:
@@ -194,7 +195,7 @@ def read_supervisely(
     every = [file for file in files if is_supervisely(file)]
     chosen = listing.select_part(folder, every, part)
     root = image_root or str(folder)
-    index = image_paths.Stems(listing.images_of(listing.files_under(root)))
+    index = image_paths.Stems(listing.images_of(files_under(root)))
     pairs = []
     for file in chosen:
         place, image = str(folder / file), os.path.splitext(file)[0]

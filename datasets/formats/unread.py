@@ -20,6 +20,7 @@ from datasets.formats.refusals import refuse_texts
 from datasets.formats.tables import image_names, is_table
 from datasets.formats.yolo import is_label
 from datasets.store import Annotations, Part
+from utils.files import files_under
 from utils.images import IMAGE_SUFFIXES
 
 VOC, CVAT, LABELME, JSON, SUPERVISELY = "VOC", "CVAT", "LabelMe", "JSON", "Supervisely"
@@ -66,7 +67,7 @@ def left_over(
     With `image_root` the images in `folder` do not count.
     `listed`: the images in all splits of a data file, if there is one. A data file decides what is read.
     Raises DataError if label files of another format label more images than those of the format that was read."""
-    files = listing.files_under(folder)
+    files = files_under(folder)
     every = _label_files(folder, files, read)
     others = {kind: names for kind, names in every.items() if kind != read}
     counts = {kind: _count(folder, kind, names) for kind, names in others.items()}

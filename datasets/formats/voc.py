@@ -12,6 +12,7 @@ from datasets.formats import image_paths, listing
 from datasets.formats.annotation_file import text_lines
 from datasets.formats.named_boxes import Box, LabelFile, names_of, pack_files, side
 from datasets.store import Annotations, Classes, Packer, Part
+from utils.files import files_under
 from utils.images import IMAGE_SUFFIXES
 from utils.text import clean_name
 
@@ -29,10 +30,10 @@ def read_voc(
     A part is a list in ImageSets, or a folder; the first name in `part` that exists counts. An empty `part` is all images.
     The XML files and the images may be anywhere in the folder; images also next to it, or in `image_root`. Difficult
     objects become crowd regions. Without `classes` the names in all XML files count, so that all parts have the same."""
-    files = listing.files_under(folder)
+    files = files_under(folder)
     if not listing.images_of(files) and (Path(os.path.abspath(folder)).parent / "ImageSets").is_dir():
         folder = Path(os.path.normpath(folder / ".."))  # the user named Annotations
-        files = listing.files_under(folder)
+        files = files_under(folder)
     every = listing.of_suffix(files, ".xml")
     lists, splits = ([listed] if listed else []), listing.splits_of(every, by_name=False)
     if part and not listed and (texts := _image_lists(folder, files, every)):
@@ -149,7 +150,7 @@ def _images(
     holds nothing but XML files, such as Annotations or Annotations/train."""
     suffixes = (*IMAGE_SUFFIXES, *listing.UNREAD_SUFFIXES)
     if image_root is not None:
-        return image_root, listing.of_suffix(listing.files_under(image_root), suffixes)
+        return image_root, listing.of_suffix(files_under(image_root), suffixes)
     images = listing.of_suffix(files, suffixes)
     index = image_paths.Stems(images)
     some = labels[:: max(len(labels) // 50, 1)]
@@ -164,7 +165,7 @@ def _images(
         inside = [entry for entry in sorted(place.iterdir()) if entry.is_dir() and entry not in (top, top.parent)]
         for near in [place / entry.name / top.name for entry in inside] + inside + [place]:
             if any(_has_image(near, label) for label in some):
-                names = os.listdir(near) if near == place else listing.files_under(near)
+                names = os.listdir(near) if near == place else files_under(near)
                 return str(near), listing.of_suffix(sorted(names), suffixes)
     return str(folder), images
 

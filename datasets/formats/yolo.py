@@ -22,6 +22,7 @@ from datasets.formats.typed_json import BOM
 from datasets.formats.yolo_config import PARTS, darknet_config, yaml_config, yaml_names
 from datasets.scan import scan
 from datasets.store import Annotations, Classes, Packer, Part
+from utils.files import files_under
 from utils.images import IMAGE_SUFFIXES
 from utils.text import clean_name
 
@@ -122,7 +123,7 @@ def _images(path: Path, root: str | None, key: str, entry: str, image_root: str 
         fix = "image_root=" if image_root else "`path`"
         raise DataError(f"{path}: {key}: there is no {places[0]}: correct the entry or {fix}")
     if place.is_dir():
-        files = listing.files_under(place)
+        files = files_under(place)
         notes = listing.unread_notes(place, files)
         names = listing.images_of(files)
         if not names:
@@ -147,7 +148,7 @@ def read_yolo_folder(
     """Reads the images of a folder with `files`, or of `image_root`, and their label files, which may be anywhere in it.
 
     A part is a folder of its name; without such folders all images belong to every part."""
-    there = listing.images_of(files if image_root is None else listing.files_under(image_root))
+    there = listing.images_of(files if image_root is None else files_under(image_root))
     if image_root and not there:
         raise DataError(f"image_root={image_root}: there are no images: correct the path")
     images = listing.select_part(folder, there, part)
