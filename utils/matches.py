@@ -16,7 +16,7 @@ SIZES = ("small", "medium", "large")  # numbers 1 to 3 of the evaluators; 0 is b
 LOW, HIGH = np.array([[0, 0, 32**2, 96**2], [1e10, 32**2, 96**2, 1e10]])  # area: all, small, medium, large
 MAX_DETECTIONS = 100  # per image and class, as in COCO
 CORRECT, IGNORED = 1, 2  # states of a detection; 0: not matched
-BLOCK = 2**18  # approximate number of pairs of a detection and a box that are compared at once
+BLOCK = 2**16  # approximate number of pairs of a detection and a box that are compared at once
 
 
 class ClassMatches(NamedTuple):
