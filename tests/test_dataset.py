@@ -235,21 +235,6 @@ def test_results_of_extra_augment_are_clipped_and_boxes_without_area_dropped():
     assert sample.image.flags.c_contiguous and sample.boxes.dtype == np.float32 and sample.labels.dtype == np.int64
 
 
-def test_extra_augment_that_loses_every_box_is_an_error(painted):
-    """Boxes outside of the image would train without objects; a crop may lose those of some images."""
-
-    def lost(part: float):
-        def augment(image, boxes, labels, rng):
-            return image, boxes + 1000 * (rng.random() < part), labels
-
-        return dataset_of(painted(8), augment=AUGMENT, extra_augment=augment)
-
-    with pytest.raises(ValueError, match="extra_augment"):
-        require_boxes(lost(1.0), SIZE)
-    require_boxes(lost(0.7), SIZE)
-    require_boxes(dataset_of(painted(8), augment=AUGMENT), SIZE)
-
-
 def test_an_error_of_extra_augment_names_the_image(painted):
     """Of labels that begin at 1 only the last class is wrong: it could otherwise train to the end."""
 
@@ -260,6 +245,57 @@ def test_an_error_of_extra_augment_names_the_image(painted):
     index = next(i for i in range(8) if 1 in data.annotations.boxes_of(i)[1])
     with pytest.raises(ValueError, match=f"train_{index}.png: extra_augment.*label 2"):
         [data[Key(epoch, position, index, SIZE)] for epoch in range(3) for position in range(8)]
+
+
+def without_objects(image, boxes, labels, rng):
+    return image, boxes[:0], labels[:0]
+
+
+def outside(image, boxes, labels, rng):
+    return image, boxes + 10_000, labels
+
+
+def as_fractions(image, boxes, labels, rng):
+    return image, boxes / (SIZE[::-1] * 2), labels
+
+
+def as_sizes(image, boxes, labels, rng):
+    return image, boxes * 0 + (50, 50, 10, 10), labels
+
+
+def mostly_empty(image, boxes, labels, rng):
+    keep = rng.random() < 0.2
+    return image, boxes[: len(boxes) * keep], labels[: len(boxes) * keep]
+
+
+@pytest.mark.parametrize("augment", [AUGMENT, AUGMENT.without_geometry(), replace(AUGMENT, mosaic=1.0)])
+@pytest.mark.parametrize("count", [2, 40])
+def test_an_extra_augment_that_removes_all_objects_is_an_error(painted, count, augment):
+    data = dataset_of(painted(count), augment=augment)
+    for lossy in (without_objects, outside, as_fractions, as_sizes):
+        with pytest.raises(ValueError, match="extra_augment"):
+            require_boxes(replace(data, extra_augment=lossy), SIZE)
+    for kept in (unchanged, invert, mostly_empty, None):
+        for seed in range(2):
+            require_boxes(replace(data, extra_augment=kept, seed=seed), SIZE)
+
+
+def test_an_extra_augment_is_tried_only_if_there_is_something_to_lose(painted):
+    images = dataset_of(painted(5), augment=AUGMENT).annotations
+    tried = []
+
+    def count(image, boxes, labels, rng):
+        tried.append(len(boxes))
+        return image, boxes, labels
+
+    data = DetectionDataset(images, "corner", AUGMENT, extra_augment=count)
+    require_boxes(data, SIZE)
+    assert len(tried) == 1 and tried[0] > 0
+    require_boxes(replace(data, no_aug_from=0, extra_augment=without_objects), SIZE)  # it is never applied
+    small = replace(data, extra_augment=unchanged)
+    require_boxes(small, (1, 1))  # objects that are smaller than a pixel anyway
+    backgrounds = painted(1, "backgrounds")
+    require_boxes(dataset_of(backgrounds, augment=AUGMENT, extra_augment=without_objects), SIZE)
 
 
 class Shift:

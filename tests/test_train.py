@@ -19,7 +19,6 @@ import evaluate
 import nets
 import train
 from datasets import demo
-from datasets.dataset import TRIALS
 from datasets.formats.annotation_file import DataError
 from datasets.sources import val_text
 from deploy.detector import Detector
@@ -102,8 +101,8 @@ def test_same_seed_gives_the_same_bits_and_another_seed_does_not(demo_images, fo
     first, second = (checkpoint.load(path / "last.pt") for path in (folder, again))
     assert same(first["model"], second["model"]) and same(first["resume"]["updater"], second["resume"]["updater"])
     assert log_of(folder) == log_of(again)
-    # one call per sample (9 images, padded to whole batches), except in the no-augmentation epoch, and trials at the start
-    assert calls == [((64, 64, 3), np.float32, np.int64, True)] * (TRIALS + 3 * 12)
+    # one call per sample (9 images, padded to whole batches), except in the no-augmentation epoch, and a trial at the start
+    assert calls == [((64, 64, 3), np.float32, np.int64, True)] * (1 + 3 * 12)
     other, *_ = train_quietly(config(demo_images, tmp_path / "other", seed=1, epochs=1))
     assert not same(checkpoint.load(other / "last.pt")["model"], first["model"])
 
@@ -125,6 +124,15 @@ def test_extra_augment_changes_training_and_a_resumed_run_notices_another_one(de
     checkpoint.save(folder / "last.pt", contents)
     train.main(resumed)
     assert len(log_of(folder)) == 2
+
+
+def test_an_extra_augment_that_removes_all_objects_ends_the_run_before_the_training(demo_images, tmp_path):
+    with pytest.raises(ValueError, match="extra_augment lost all boxes"):
+        train_quietly(
+            config(demo_images, tmp_path),
+            extra_augment=lambda image, boxes, labels, rng: (image, boxes + 10_000, labels),
+        )
+    assert not list(tmp_path.glob("**/log.csv"))
 
 
 def test_frozen_backbone_keeps_every_bit_and_thaws_afterwards(demo_images, folder, tmp_path):
