@@ -183,7 +183,7 @@ def given(tmp_path_factory):
     path = tmp_path_factory.mktemp("given") / "given.onnx"
     about = {"model": "given", "classes": list("abcde"), "image_size": (32, 32), "dynamic_size": True}
     about |= {"letterbox": "corner", "outputs": "detections", "confidence": 0.3, "nms_iou": 0.5}
-    write(path, Given().eval(), about | {"max_detections": 50, "half": False}, 0, False)
+    write(path, Given().eval(), about | {"max_detections": 50, "half": False, "clip": False}, 0, False)
     return OnnxModel(path)
 
 
