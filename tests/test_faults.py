@@ -239,9 +239,7 @@ def test_resume_without_a_run_says_where_it_looked(demo_images, tmp_path, at_cal
 
 
 def test_best_pt_that_was_deleted_is_written_again_or_reported(demo_images, tmp_path, at_call, monkeypatch):
-    monkeypatch.setattr(
-        train, "validate", lambda *args: {"AP": (0.1, 0.5, 0.2, 0.3)[args[5]], "AP50": 0.5, "val_loss": 1}
-    )
+    parts = train.Parts(validate=lambda *args: {"AP": (0.1, 0.5, 0.2, 0.3)[args[5]], "AP50": 0.5, "val_loss": 1})
     for name, step, message in (("again", 6, "was missing: written again"), ("lost", 9, "of epoch 2 is missing")):
         cfg = config(demo_images, tmp_path / name, resume=True)
         calls = iter(range(1, 99))
@@ -254,7 +252,7 @@ def test_best_pt_that_was_deleted_is_written_again_or_reported(demo_images, tmp_
 
         with monkeypatch.context() as patch:
             patch.setattr(resume.Saver, "between_steps", stop)
-            train_quietly(cfg)
+            train_quietly(cfg, parts=parts)
         folder = only_run(tmp_path / name)
         before = checkpoint.load(folder / "best.pt")
         assert before["epoch"] == 2
@@ -267,7 +265,7 @@ def test_best_pt_that_was_deleted_is_written_again_or_reported(demo_images, tmp_
             resume.restore_best(folder, last | {"model": before["model"]}, 2)
             assert same(checkpoint.load(folder / "best.pt")["model"], before["model"])
             continue
-        *_, text = train_quietly(cfg)
+        *_, text = train_quietly(cfg, parts=parts)
         assert message in text and "best.pt, of epoch 2, is missing" in text
         assert "checkpoint=" + str(folder / "last.pt") in text
 
