@@ -76,7 +76,7 @@ CLASS_COLUMNS = ("AP", "AP50", "VOC_AP50", "precision", "recall", "f1", "thresho
 def main(cfg: Config) -> dict:
     """Evaluates a checkpoint, writes the results to a folder and returns the metrics."""
     cfg = check(cfg)
-    require(cfg, LEAST, MOST, {"part": tuple(read.PARTS)})
+    require(cfg, LEAST, MOST, {"part": tuple(read.SPLITS)})
     if cfg.device == "cuda:all":
         raise ConfigError("device=cuda:all is for training: use torchrun, or device=cuda for one GPU")
     ranks = processes.start(load.device_for(cfg.checkpoint, cfg.device))
@@ -137,10 +137,11 @@ def open_data(
     Returns (annotations, notes to print)."""
     if source is None:
         raise DataError("data= is missing: an annotation file, COCO JSON, YOLO yaml, or a folder")
-    data = read.read_validation(config, classes, source, part)
+    options = read.options_of(config, classes)
+    data = read.read(source, part, options)
     if len(data) == 0:
         raise DataError(f"{source}: no images in its part {part!r}; part= may be train, val, test or all")
-    data, notes = prepare(data, config.get("bad_images") or "error", config.get("bad_boxes") or "drop")
+    data, notes = prepare(data, options.bad_images, options.bad_boxes)
     if not data.boxes_per_class().sum():
         notes.append(f"{source} has no boxes: there is nothing to measure, and the metrics are -1")
     return data, notes

@@ -147,7 +147,7 @@ def find_images(folder: str | None, loaded: load.Loaded, most: int) -> tuple[lis
     config = loaded.config
     if config.get("val"):
         try:
-            data = read.read_validation(config, loaded.classes)
+            data = read.read(config["val"], "val", read.options_of(config, loaded.classes))
             if len(data) == 0:
                 raise DataError(f"{config['val']}: no images")
             paths = [data.path(i) for i in range(len(data))]

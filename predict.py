@@ -17,7 +17,7 @@ import numpy as np
 from tqdm import tqdm
 
 from datasets.formats.annotation_file import read_classes
-from datasets.formats.read import read_validation
+from datasets.formats.read import options_of, read
 from deploy import video
 from deploy.detector import Detector, Result
 from deploy.label_files import LabelFiles
@@ -170,7 +170,7 @@ def validation_images(detector: Detector) -> list[str]:
     """Paths of the first validation images of the training."""
     if not detector.config.get("val"):
         raise ValueError("source= is missing: an image, a folder, a pattern, a video or a camera number")
-    data = read_validation(detector.config, detector.classes)
+    data = read(detector.config["val"], "val", options_of(detector.config, detector.classes))
     return [data.path(i) for i in range(min(len(data), EXAMPLES))]
 
 

@@ -21,6 +21,7 @@ import torch
 
 import nets
 from datasets.dataset import DetectionDataset, require_boxes, source_digest
+from datasets.formats.read import read_options
 from datasets.loader import Loader, TrainSampler, ValSampler, build_loader
 from datasets.mosaic import Augment
 from datasets.sources import Annotations, is_demo, read_train_and_val, val_source, val_text
@@ -377,8 +378,14 @@ def loader_workers(cfg: Config, image_size: tuple[int, int], ranks: Ranks) -> in
 
 def read_data(cfg: Config, log: Callable, read: Callable = read_train_and_val) -> tuple[Annotations, Annotations]:
     """Reads and checks the training and the validation data. Draws the demo data set if it is missing."""
-    options = (cfg.classes, cfg.merge, cfg.image_root, cfg.bad_boxes, cfg.bad_images)
-    return read(cfg.train, cfg.val, cfg.split_seed, *options, log)
+    options = read_options(
+        classes=cfg.classes,
+        merge=cfg.merge,
+        image_root=cfg.image_root,
+        bad_boxes=cfg.bad_boxes,
+        bad_images=cfg.bad_images,
+    )
+    return read(cfg.train, cfg.val, cfg.split_seed, options, log)
 
 
 def fixed_constants(

@@ -24,7 +24,7 @@ import torch
 import nets
 from benchmarks.table import machine
 from datasets.dataset import DetectionDataset
-from datasets.formats.read import read
+from datasets.formats.read import ReadOptions, read
 from datasets.loader import ValSampler, build_loader
 from datasets.scan import prepare
 from deploy import load
@@ -129,7 +129,7 @@ def one_evaluation(model, loader, device: torch.device, with_loss: bool) -> tupl
 def measure(cfg: Config) -> dict[str, dict]:
     """Measures each case and returns the median seconds of each part, the number of detections and AP."""
     source, device = next(Path(cfg.data).glob("instances_*.json")), torch.device(cfg.device)
-    data, _ = prepare(read(str(source), "val", image_root=f"{cfg.data}/images"))
+    data, _ = prepare(read(str(source), "val", ReadOptions(image_root=f"{cfg.data}/images")))
     sampler, cases = ValSampler(len(data), cfg.batch_size, (cfg.size, cfg.size)), models(cfg)
     loader = build_loader(DetectionDataset(data, "corner"), sampler, 0, device.type == "cuda")
     rounds, results = {name: [] for name in cases}, {}

@@ -65,12 +65,14 @@ def lay_out(cfg: Config, folder: Path) -> None:
     import numpy as np
 
     from datasets.formats.annotation_file import annotation_line
-    from datasets.formats.read import read
+    from datasets.formats.read import ReadOptions, read
     from datasets.scan import clipped_boxes, prepare
     from utils.boxes import xyxy_to_cxcywh
 
     source = next(Path(cfg.data).glob("instances_*.json"))
-    data, _ = prepare(read(str(source), "val", image_root=f"{cfg.data}/images", bad_boxes="drop"), bad_boxes="drop")
+    data, _ = prepare(
+        read(str(source), "val", ReadOptions(image_root=f"{cfg.data}/images", bad_boxes="drop")), bad_boxes="drop"
+    )
     (folder / "images").mkdir()
     (folder / "labels").mkdir()
     every, lines = clipped_boxes(data), []

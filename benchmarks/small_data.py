@@ -27,6 +27,7 @@ import numpy as np
 import train
 from benchmarks.own_process import in_own_process, usage_cells
 from benchmarks.table import append_row, read_rows, where
+from datasets.formats.read import read_options
 from datasets.scan import clipped_boxes
 from datasets.sources import read_train_and_val
 from datasets.store import Annotations
@@ -242,8 +243,9 @@ def train_once(run: Run, constants: dict[str, Any]) -> dict[str, Any]:
 
 def train_peer(python: str, peer: str, constants: dict[str, Any]) -> dict[str, Any]:
     """Trains another trainer on the same images, with its own defaults, and judges its detections with our evaluator."""
-    source, root = (constants["train"], constants["val"], constants["split_seed"]), constants["image_root"]
-    train_data, val_data = read_train_and_val(*source, None, None, root, "drop", "error", lambda note: None)
+    options = read_options(image_root=constants["image_root"])
+    seed = constants["split_seed"]
+    train_data, val_data = read_train_and_val(constants["train"], constants["val"], seed, options, lambda note: None)
     with tempfile.TemporaryDirectory(prefix="small_data_") as name:
         task = write_task(Path(name), peer, train_data, val_data, constants)
         usage = run_peer(python, Path(name), task)

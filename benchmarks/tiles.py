@@ -20,9 +20,10 @@ import cv2
 import numpy as np
 
 from benchmarks.table import RESULTS, machine
-from datasets.formats.read import read
+from datasets.formats.read import ReadOptions, finish, read
+from datasets.formats.source import Source
 from datasets.scan import clipped_boxes, prepare
-from datasets.store import Annotations, Packer
+from datasets.store import Annotations
 from deploy.detector import Detector, Result
 from deploy.tiles import Tiles
 from utils.config import override
@@ -52,11 +53,11 @@ class Config:
 def mosaics_of(data: Annotations, count: int, grid: int) -> tuple[list[np.ndarray], Annotations]:
     """Composes large images, of random images of the data without repeats within one -> images, annotations."""
     rng, boxes = np.random.default_rng(0), clipped_boxes(data)
-    images, pack = [], Packer("mosaics", "", data.classes, None)
+    images, source = [], Source("mosaics", names=data.classes)
     height, width = data.sizes.min(0).tolist()
     for number in range(count):
         canvas = np.zeros((grid * height, grid * width, 3), np.uint8)
-        pack.add_image(f"mosaic_{number}", size=canvas.shape[:2])
+        source.add_image(f"mosaic_{number}", size=canvas.shape[:2])
         for place, index in enumerate(rng.choice(len(data), grid * grid, replace=False).tolist()):
             x, y = place % grid * width, place // grid * height
             canvas[y : y + height, x : x + width] = read_image(data.path(index))[:height, :width]
@@ -64,9 +65,9 @@ def mosaics_of(data: Annotations, count: int, grid: int) -> tuple[list[np.ndarra
                 x1, y1, x2, y2 = boxes[row].tolist()
                 if x1 < width - 1 and y1 < height - 1:
                     box = x + x1, y + y1, x + min(x2, width), y + min(y2, height)
-                    pack.add_box(*box, int(data.labels[row]), int(data.crowd[row]))
+                    source.add_box(f"mosaic_{number}", *box, int(data.labels[row]), int(data.crowd[row]))
         images.append(canvas)
-    return images, pack.finish("drop")
+    return images, finish(source, ReadOptions(bad_boxes="drop"), None)
 
 
 def model_of(detector: Detector, confidence: float) -> Any:
@@ -214,7 +215,7 @@ def main(cfg: Config) -> None:
     """Writes benchmarks/results/tiles.md, or with docs= only draws a mosaic."""
     plain = Detector(cfg.checkpoint, **limits_of(cfg))
     source = cfg.data or plain.config["val"]
-    data, _ = prepare(read(source, "val", plain.classes, bad_boxes="drop"))
+    data, _ = prepare(read(source, "val", ReadOptions(classes=plain.classes, bad_boxes="drop")))
     images, large = mosaics_of(data, cfg.mosaics, cfg.grid)
     if cfg.docs:
         draw(cfg, images[0])

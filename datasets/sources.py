@@ -2,14 +2,14 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from datasets import demo
 from datasets.classes import merge_notes
 from datasets.errors import DataError
-from datasets.formats.annotation_file import is_names, read_classes
-from datasets.formats.read import read
-from datasets.formats.recognition import JSON_LINES
+from datasets.formats.read import ReadOptions, read
+from datasets.formats.record_files import JSON_LINES
 from datasets.scan import prepare
 from datasets.split import file_name, train_and_val, write
 from datasets.store import Annotations
@@ -24,7 +24,7 @@ def is_demo(train: str) -> bool:
 
 
 def val_of(val: str, train: str) -> str:
-    """Returns the source of the validation data: `train`, which then has a part for it, if `val` is still that of the demo."""
+    """Returns the source of the validation data: `train`, which then has a split for it, if `val` is still that of the demo."""
     return train if val == DEMO[1] and not is_demo(train) else val
 
 
@@ -78,17 +78,13 @@ def read_train_and_val(
     train: str,
     val: str,
     split_seed: int,
-    classes: str | None,
-    merge: str | None,
-    image_root: str | None,
-    bad_boxes: str,
-    bad_images: str,
+    options: ReadOptions,
     log: Callable[[str], None],
 ) -> tuple[Annotations, Annotations]:
     """Reads and checks the training and the validation data, and draws the demo if it is missing.
 
     `val`: a source, or a fraction of the training images as text (".2"), which are chosen with `split_seed`. If it is that of
-    the demo and `train` is not, it is the validation part of `train`. Raises DataError or ConfigError with the fix."""
+    the demo and `train` is not, it is the validation split of `train`. Raises DataError or ConfigError with the fix."""
     if is_demo(train):
         demo.draw(Path(train).parent)
     fraction, source = fraction_of(val), val_of(val, train)
@@ -96,7 +92,7 @@ def read_train_and_val(
     sources = {"train": train} | ({} if fraction else {"val": source})
     if inside and os.path.isfile(train) and not train.lower().endswith((".yaml", ".yml", ".data", *JSON_LINES)):
         raise ConfigError(_no_val(train))
-    found = read_parts(sources, classes, merge, image_root, bad_boxes, bad_images, log)
+    found = read_splits(sources, options, log)
     if fraction:
         return train_and_val(found[0], fraction, split_seed)
     if inside and set.intersection(*({data.path(i) for i in range(len(data))} for data in found)):
@@ -106,41 +102,35 @@ def read_train_and_val(
 
 def _no_val(train: str) -> str:
     return (
-        f"train={train}, but val= still names the demo, and the training data have no part for validation: "
+        f"train={train}, but val= still names the demo, and the training data have no split for validation: "
         f"set val= to images of your own, or val=.2 to split off a fifth of the training images"
     )
 
 
-def read_parts(
-    sources: Mapping[str, str],
-    classes: str | None,
-    merge: str | None,
-    image_root: str | None,
-    bad_boxes: str,
-    bad_images: str,
-    log: Callable[[str], None],
+def read_splits(
+    sources: Mapping[str, str], options: ReadOptions, log: Callable[[str], None]
 ) -> tuple[Annotations, ...]:
-    """Reads and checks the parts of a data set; `sources` maps a part ("train", "val") to its file or folder.
+    """Reads and checks the splits of a data set; `sources` maps a split ("train", "val") to its file or folder.
 
-    All parts have the classes that `classes` names, or those of the first part. Logs what is left out. Raises DataError for
-    the problems of all parts together."""
-    names, found, errors, noted = read_classes(classes) if classes else None, [], [], set()
-    for part, source in sources.items():
+    All splits have the classes of the options, or those of the first split. Logs what is left out. Raises DataError for
+    the problems of all splits together."""
+    found, errors, noted = [], [], set()
+    for split, source in sources.items():
         try:
-            data = read(source, part, names, image_root, bad_boxes, merge, select=is_names(classes))
+            data = read(source, split, options)
             if len(data) == 0:
-                raise DataError(f"{source}: no images; {part}= names an annotation file or a folder with images")
-            if part == "train" and len(data.labels) == 0:
+                raise DataError(f"{source}: no images; {split}= names an annotation file or a folder with images")
+            if split == "train" and len(data.labels) == 0:
                 left = "".join(f"; {note}" for note in data.notes)
                 hint = "; a line is: path x1,y1,x2,y2,class ..." if source.lower().endswith(".txt") else ""
                 raise DataError(f"{source}: no boxes in any of the images ({len(data)}){hint}{left}")
-            names = data.classes
-            data, notes = prepare(data, bad_images, bad_boxes)
+            options = replace(options, classes=data.classes)
+            data, notes = prepare(data, options.bad_images, options.bad_boxes)
         except DataError as error:
             errors.append(error)
             if error.rest is not None:  # the images of what could be read are checked too
                 try:
-                    prepare(error.rest, bad_images, bad_boxes)
+                    prepare(error.rest, options.bad_images, options.bad_boxes)
                 except DataError as more:
                     errors.append(more)
             continue
@@ -148,8 +138,8 @@ def read_parts(
             data, outside = data.with_range(found[0].value_range)
             notes += outside
         else:
-            notes += [*merge_notes(names), *filter(None, [data.value_text()])]
-        for note in (note for note in notes if note not in noted):  # both parts may be in one file
+            notes += [*merge_notes(data.classes), *filter(None, [data.value_text()])]
+        for note in (note for note in notes if note not in noted):  # both splits may be in one file
             log(f"note: {note}")
         noted.update(notes)
         found.append(data)

@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 
 from datasets.errors import DataError
-from datasets.formats import listing
-from datasets.formats.annotation_file import annotation_line, read_annotation_file
-from datasets.formats.coco import read_coco
-from datasets.formats.typed_json import open_json
+from datasets.formats import annotation_file, coco, listing
+from datasets.formats.annotation_file import annotation_line
+from datasets.formats.file import File
+from datasets.formats.read import ReadOptions, finish
 from datasets.formats.yolo import has_label, label_file
 from datasets.scan import scan
 from datasets.similar import similar_groups
@@ -79,9 +79,10 @@ def _as_written(data: Annotations) -> Annotations:
         write(folder, {"all": data})
         path = os.path.join(folder, file_name("all", data))
         if data.is_coco:
-            read = read_coco(path, open_json(path), data.classes, None, "error")
+            source = coco.read(File(path), ())
         else:
-            read = read_annotation_file(path, names=data.classes)
+            source = annotation_file.read(path, data.classes)
+        read = finish(source, ReadOptions(), data.classes)
     kept = {name: getattr(data, name) for name in ("source", "sizes", "lines", "files", "digests")}
     return replace(read, **kept)
 

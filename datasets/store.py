@@ -1,27 +1,23 @@
-"""Annotations of a whole data set in flat arrays, and the packer with which every format reader fills them."""
+"""Annotations of a whole data set in flat arrays."""
 
 import difflib
 import hashlib
-import math
 import os
 from array import array
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from datasets.errors import DataError, NoArea, check_path, note_dropped, raise_any
 from utils.boxes import area, xyxy_to_xywh
 from utils.images import read_image
-from utils.text import check_class_names, clean_name, printable
 from utils.value_range import FULL, ValueRange, are_outside, outside_text
 
 MAX_HINTS = 2000  # classes among which the nearest name is looked for
 
 Classes = tuple[str, ...] | None  # class names; None: those of the data
-Part = tuple[str, ...]  # names of a part, such as ("val", "valid"): the first one that exists counts; (): all parts
+Split = tuple[str, ...]  # names of a split, such as ("val", "valid"): the first one that exists counts; (): all splits
 MAX_UNNAMED = 10_000  # classes; without a list of names a larger id is a mistake, not a class
 
 
@@ -177,105 +173,6 @@ class Annotations:
             "annotations": [dict(zip(keys, row, strict=True)) for row in rows],
             "categories": [{"id": i, "name": name} for i, name in categories],
         }
-
-
-class Packer:
-    """Collects images and boxes in flat buffers and checks every box; `finish` returns the Annotations.
-
-    `names`: the data's own class names by label (None: labels have no names). `classes`: those of the result (None: the same).
-    A box of any other class is an error. Raises DataError for class names that are repeated or cannot be drawn.
-    """
-
-    def __init__(self, source: str, root: str, names: Classes, classes: Classes) -> None:
-        self.source, self.root = source, root
-        self.problems, self.without_area, self.notes = [], [], []
-        self.names_from = "the list of classes"
-        check_class_names((*(names or ()), *(classes or ())), source, DataError)
-        names, classes = (group and tuple(map(clean_name, group)) for group in (names, classes))  # as in classes.txt
-        self._names, self._classes = classes if names is None else names, names if classes is None else classes
-        twice = tuple(name for name, count in Counter(self._names).items() if count > 1)
-        if twice:
-            raise DataError(f"{source}: two classes of the same name {brief(twice)}: rename one of them")
-        order = {name: index for index, name in enumerate(self._classes or ())}
-        # label in the data -> index in classes, -1: not in classes
-        self._table = range(MAX_UNNAMED) if self._names is None else [order.get(name, -1) for name in self._names]
-        self._paths, self._files = Strings(), Strings()
-        self._starts, self._lines, self._image_ids, self._sizes = array("q"), array("i"), array("q"), array("i")
-        self._boxes, self._labels, self._crowd, self._areas = array("d"), array("i"), bytearray(), array("d")
-
-    def add_image(self, name: str, line=0, file="", image_id: int | None = None, size: tuple = (0, 0)) -> None:
-        """Starts an image, to which the following boxes belong. `size` is height, width; image ids default to 1, 2, ..."""
-        try:
-            self._paths.append(check_path(name))
-        except ValueError as error:
-            self._paths.append("")
-            self.complain(file or self.source, error)
-        self._starts.append(len(self._labels))
-        self._lines.append(line)
-        self._image_ids.append(len(self._starts) if image_id is None else image_id)
-        self._sizes.extend(size)
-        self._files.append(file)
-
-    def add_box(self, x1, y1, x2, y2, label, crowd=0.0, area=None) -> None:
-        """Adds a box to the last image. Raises ValueError (NoArea) that says what is wrong with it."""
-        area = (x2 - x1) * (y2 - y1) if area is None else area
-        if not math.isfinite(x1 + y1 + x2 + y2 + label + area):
-            box = f"box {x1:g},{y1:g},{x2:g},{y2:g},{label:g}"
-            raise ValueError(f"{box} holds a value that is not a number; draw it again, or remove it")
-        if label != int(label) or crowd not in (0, 1):
-            raise ValueError(f"class {label:g} must be a whole number, and crowd {crowd:g} must be 0 or 1")
-        if not 0 <= label < len(self._table):
-            raise ValueError(self._out_of_range(int(label)))
-        index = self._table[int(label)]
-        if index < 0:
-            raise ValueError(unknown_class(self._names[int(label)], self._classes, hint=len(self.problems) < 100))
-        if not (x2 > x1 and y2 > y1):
-            raise NoArea(f"box {x1:g},{y1:g},{x2:g},{y2:g} has no area (x1,y1,x2,y2 with x1 < x2 and y1 < y2)")
-        self._boxes.extend((x1, y1, x2, y2))
-        self._labels.append(index)
-        self._crowd.append(int(crowd))
-        self._areas.append(area)
-
-    def complain(self, where: str, error: ValueError) -> None:
-        """Notes a problem; `finish` raises all of them together."""
-        (self.without_area if isinstance(error, NoArea) else self.problems).append(f"{where}: {error}")
-
-    def _out_of_range(self, label: int) -> str:
-        if self._names is None:
-            return f"class {label} without a list of names: write classes.txt next to {self.source}, one name per line"
-        return f"class {label}, but {self.names_from} has {len(self._table)} names (0-{len(self._table) - 1})"
-
-    def finish(self, bad_boxes: str, category_ids: list[int] | None = None) -> Annotations:
-        """Returns the annotations, or raises one DataError for all problems. `bad_boxes`: "error", or "drop" with a note."""
-        if bad_boxes not in ("error", "drop"):
-            raise DataError(f'bad_boxes is {bad_boxes!r}; it can be "error" or "drop"')
-        labels, classes = np.frombuffer(self._labels, np.int32), self._classes
-        if classes is None:
-            classes = tuple(str(index) for index in range(labels.max(initial=-1) + 1))
-        found = Annotations(
-            source=self.source,
-            classes=classes,
-            category_ids=np.array(range(len(classes)) if category_ids is None else category_ids, np.int64),
-            image_ids=np.frombuffer(self._image_ids, np.int64),
-            sizes=np.frombuffer(self._sizes, np.int32).reshape(-1, 2),
-            starts=np.append(np.frombuffer(self._starts, np.int64), len(labels)),
-            boxes=np.frombuffer(self._boxes, np.float64).reshape(-1, 4),
-            labels=labels,
-            crowd=np.frombuffer(self._crowd, bool),
-            areas=np.frombuffer(self._areas, np.float64),
-            root=self.root,
-            names=self._paths,
-            lines=np.frombuffer(self._lines, np.int32),
-            files=self._files,
-        )
-        try:
-            problems = self.problems + (self.without_area if self.problems and bad_boxes == "error" else [])
-            raise_any(f"{self.source}: problems: {len(problems)}", problems)
-            notes = [*self.notes, *note_dropped(f"{self.source}: boxes without area", self.without_area, bad_boxes)]
-        except DataError as error:
-            error.rest = found.select([i for i in range(len(found)) if found.names[i]])
-            raise
-        return replace(found, notes=tuple(map(printable, notes)))
 
 
 def brief(names: tuple[str, ...]) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 
 from datasets.dataset import DetectionDataset
 from datasets.errors import DataError
-from datasets.formats.read import read_validation
+from datasets.formats import read as formats
 from datasets.loader import Loader, ValSampler, build_loader
 from datasets.scan import prepare
 from datasets.store import Annotations
@@ -44,11 +44,11 @@ def read(
     found = {}
     for part, source in sources.items():
         own = config if source == config.get(part) else {**config, "image_root": None}
-        found[part] = read_validation(own, classes, source, part)
+        found[part] = formats.read(source, part, formats.options_of(own, classes))
         if not len(found[part].boxes):
             raise DataError(f"{part}={source}: no boxes of the classes of the model in its part {part!r}")
-    bad = (config.get("bad_images") or "error", config.get("bad_boxes") or "drop")
-    data, notes = prepare(found["val"], *bad)
+    options = formats.options_of(config, classes)
+    data, notes = prepare(found["val"], options.bad_images, options.bad_boxes)
     data, outside = data.with_range(value_range)
     for note in notes + outside:
         print(f"note: {note}")

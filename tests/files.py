@@ -7,7 +7,9 @@ from typing import Any
 import cv2
 import numpy as np
 
-from datasets.formats.annotation_file import Annotations
+from datasets.formats import annotation_file
+from datasets.formats.read import ReadOptions, finish
+from datasets.store import Annotations, Classes
 
 
 def paint(path: Path, width: int = 40, height: int = 20) -> Path:
@@ -29,3 +31,10 @@ def boxes(found: Annotations) -> list[tuple]:
         corners, labels, crowd = found.boxes_of(i)
         rows.append((found.path(i), corners.tolist(), [found.classes[n] for n in labels], crowd.tolist()))
     return rows
+
+
+def read_annotation_file(
+    path: str, classes: Classes = None, bad_boxes: str = "error", names: Classes = None
+) -> Annotations:
+    """The annotations in a file, without lists of classes next to it."""
+    return finish(annotation_file.read(path, names), ReadOptions(bad_boxes=bad_boxes), classes)

@@ -6,17 +6,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from files import read_annotation_file
 from hypothesis import given
 from hypothesis import strategies as st
 
 from datasets.formats.annotation_file import (
-    Annotations,
     DataError,
     annotation_line,
-    read_annotation_file,
     split_line,
     text_lines,
 )
+from datasets.store import Annotations
 
 NAMES = ("cat", "dog")
 

@@ -8,12 +8,13 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+from files import read_annotation_file
 from painted import assert_under_its_box, painted_sample
 
 import datasets.cache
 from datasets.cache import ImageCache
 from datasets.dataset import DetectionDataset, Key
-from datasets.formats.annotation_file import annotation_line, read_annotation_file
+from datasets.formats.annotation_file import annotation_line
 from datasets.mosaic import Augment
 from utils.images import read_image, read_reduced
 

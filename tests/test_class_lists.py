@@ -7,7 +7,7 @@ import pytest
 from files import boxes, paint, text
 
 from datasets.errors import DataError
-from datasets.formats.read import read
+from datasets.formats.read import ReadOptions, read
 
 NAMES = ("ant", "bee", "cat", "dog", "elk", "fox")
 STUDIO = '{{"categories": [{{"id": 0, "name": "{0}"}}, {{"id": 1, "name": "{1}"}}]}}'
@@ -32,7 +32,8 @@ def group(root: Path, layout: str, name: str, names: list[str], label: int) -> P
 def classes_of(root: Path, source: Path | None = None, part: str = "train", **options) -> dict[str, str]:
     """The class of the one box of each image, by the path of the image."""
     return {
-        str(Path(p).relative_to(root)): name for p, _, (name,), _ in boxes(read(str(source or root), part, **options))
+        str(Path(p).relative_to(root)): name
+        for p, _, (name,), _ in boxes(read(str(source or root), part, ReadOptions(**options)))
     }
 
 

@@ -14,7 +14,7 @@ from pycocotools import mask
 from pycocotools.coco import COCO
 
 from datasets.errors import DataError
-from datasets.formats.read import read
+from datasets.formats.read import ReadOptions, read
 
 
 def image(id_: Any, name: str, **changes: Any) -> dict:
@@ -81,7 +81,9 @@ def test_a_missing_segmentation_and_damaged_ones_are_errors_with_their_place(tmp
 def test_category_0_without_boxes_in_one_part_stays_a_class(tmp_path: Path) -> None:
     categories = [{"id": 0, "name": "person"}, {"id": 1, "name": "cat", "supercategory": "animal"}]
     train = read(write(tmp_path, categories=categories), "train")
-    val = read(write(tmp_path, None, [annotation(1, 0)], categories, "val.json"), "val", train.classes)
+    val = read(
+        write(tmp_path, None, [annotation(1, 0)], categories, "val.json"), "val", ReadOptions(classes=train.classes)
+    )
     assert train.classes == val.classes == ("person", "cat") and val.labels.tolist() == [0]
 
 
@@ -90,7 +92,7 @@ def test_a_group_with_the_name_of_a_class_is_left_out_first(tmp_path: Path) -> N
     categories += [{"id": n, "name": name, "supercategory": "cat"} for n, name in ((1, "cat"), (2, "dog"))]
     path = write(tmp_path, categories=categories)
     for classes in (None, ("cat", "dog")):
-        found = read(path, "train", classes)
+        found = read(path, "train", ReadOptions(classes=classes))
         assert found.classes == ("cat", "dog") and found.category_ids.tolist() == [1, 2]
         assert found.labels.tolist() == [0] and "category 0 'cat' has no box" in found.notes[0]
 
@@ -130,7 +132,7 @@ def test_image_root_serves_both_official_parts(tmp_path: Path) -> None:
     for part in ("train", "val"):
         paint(tmp_path / "pixels" / f"{part}2017" / "a.png")
         path = write(tmp_path, name=f"labels/instances_{part}2017.json")
-        found = read(path, part, image_root=str(tmp_path / "pixels"))
+        found = read(path, part, ReadOptions(image_root=str(tmp_path / "pixels")))
         assert found.path(0) == str(tmp_path / "pixels" / f"{part}2017" / "a.png")
 
 

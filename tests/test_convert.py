@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from datasets.formats.annotation_file import DataError
-from datasets.formats.read import read
+from datasets.formats.read import ReadOptions, read
 from datasets.split import split_groups, train_and_val
 from tools.convert import convert, main
 from utils.config import ConfigError
@@ -214,7 +214,10 @@ def test_class_names_lose_blanks_at_their_ends(source: Path, tmp_path: Path) -> 
     source.write_text(source.read_text().replace('"cat"', '" cat "'))
     convert(str(source), str(tmp_path / "out" / "all.txt"))
     assert read(str(source), "train").classes == ("cat", "big dog") and content(tmp_path / "out" / "all.txt")
-    assert read(str(tmp_path / "out" / "all.txt"), "train", (" cat ", "big dog")).classes == ("cat", "big dog")
+    assert read(str(tmp_path / "out" / "all.txt"), "train", ReadOptions(classes=(" cat ", "big dog"))).classes == (
+        "cat",
+        "big dog",
+    )
     shapes = [{"label": name, "points": [[1, 2], [9, 8]]} for name in ("cat ", "cat", "dog")]
     (tmp_path / "one.json").write_text(json.dumps({"imagePath": "a.png", "shapes": shapes}))
     found = read(str(tmp_path / "one.json"), "train")

@@ -7,6 +7,7 @@ import cv2
 import numpy as np
 import pytest
 import torch
+from files import read_annotation_file
 
 from datasets.dataset import (
     NO_IMAGE,
@@ -21,7 +22,6 @@ from datasets.dataset import (
     require_boxes,
     source_digest,
 )
-from datasets.formats.annotation_file import read_annotation_file
 from datasets.loader import TrainSampler, ValSampler, build_loader
 from datasets.mosaic import Augment
 from datasets.scan import prepare

@@ -13,7 +13,7 @@ from lively import lively_checkpoint, tiny_checkpoint
 
 import nets
 from datasets.dataset import DetectionDataset
-from datasets.formats.read import read
+from datasets.formats.read import ReadOptions, read
 from datasets.loader import ValSampler, build_loader
 from deploy.detector import Detector, Result
 from deploy.load import load, newest_checkpoint
@@ -111,7 +111,7 @@ def test_the_memory_of_layers_is_reused(tmp_path):
 
 def test_the_detector_equals_the_evaluation(weights, painted):
     """The loader and the model of evaluate.py, and the detector, on the same images."""
-    data = read(str(painted(6)), "val", ("red", "blue"))
+    data = read(str(painted(6)), "val", ReadOptions(classes=("red", "blue")))
     model, _, size, *_ = load(weights)
     loader = build_loader(DetectionDataset(data, model.letterbox), ValSampler(len(data), 4, size), 0)
     limits = {"confidence": 0.05, "nms_iou": 0.65}

@@ -519,7 +519,9 @@ def test_a_compiled_model_computes_the_same():
 def official(folder, count):
     """Real images, and a model with official weights for their classes."""
     torch.manual_seed(0)  # for the rows of new classes
-    data = read.read(str(folder / "data/bccd/BCCD/ImageSets/Main/train.txt"), "train", bad_boxes="drop")
+    data = read.read(
+        str(folder / "data/bccd/BCCD/ImageSets/Main/train.txt"), "train", read.ReadOptions(bad_boxes="drop")
+    )
     data = data.select(np.arange(count))
     model, _ = nets.build_pretrained("yolox_nano", data.classes, str(folder / "weights/yolox_nano.pth"), Ranks(), print)
     return data, model
@@ -624,7 +626,9 @@ def one_epoch(shared, folder, name, model, weights, seed):
     """The constants of an epoch on 24 images of BCCD, with a learning rate of 0."""
     file = folder / "train.txt"
     if not file.exists():
-        data = read.read(str(shared / "data/bccd/BCCD/ImageSets/Main/train.txt"), "train", bad_boxes="drop")
+        data = read.read(
+            str(shared / "data/bccd/BCCD/ImageSets/Main/train.txt"), "train", read.ReadOptions(bad_boxes="drop")
+        )
         rows = [slice(data.starts[i], data.starts[i + 1]) for i in range(24)]
         lines = [
             annotation_line(data.path(i), data.boxes[r], data.labels[r], data.crowd[r]) for i, r in enumerate(rows)

@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from files import read_annotation_file
 
 import nets
 from datasets.dataset import DetectionDataset
-from datasets.formats.annotation_file import read_annotation_file
 from datasets.loader import ValSampler, build_loader
 from engine import evaluation
 from engine.evaluation import evaluate

@@ -12,10 +12,10 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+from files import read_annotation_file
 from pages import ROOT, code, text_of
 
 from datasets.dataset import DetectionDataset, checked_sample
-from datasets.formats.annotation_file import read_annotation_file
 from datasets.loader import TrainSampler, build_loader
 from datasets.mosaic import Augment
 from utils import checkpoint

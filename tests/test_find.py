@@ -13,7 +13,7 @@ import pytest
 
 from datasets.errors import DataError, first_ten
 from datasets.formats import image_paths
-from datasets.formats.read import read
+from datasets.formats.read import ReadOptions, read, read_options
 from datasets.scan import prepare
 from datasets.sources import read_train_and_val
 from datasets.store import Annotations
@@ -138,7 +138,7 @@ def test_voc_images_may_be_in_image_root(tmp_path: Path) -> None:
     xml(tmp_path / "set" / "annots" / "a.xml", "a.jpg"), paint(tmp_path / "far" / "away" / "a.jpg")
     with pytest.raises(DataError, match="no image for any of 1 XML files.*image_root=FOLDER"):
         convert(str(tmp_path / "set"), str(tmp_path / "out.txt"))
-    found = read(str(tmp_path / "set"), "train", image_root=str(tmp_path / "far"))
+    found = read(str(tmp_path / "set"), "train", ReadOptions(image_root=str(tmp_path / "far")))
     assert images(found, tmp_path) == ["far/away/a.jpg"]
 
 
@@ -437,7 +437,7 @@ def test_a_second_list_of_a_part_is_an_error_or_a_note(tmp_path: Path) -> None:
     for name in names[:4]:
         paint(tmp_path / f"{name} 1.jpg"), text(tmp_path / f"{name}.txt", f"{name} 1.jpg 1,2,9,8,0\n")
     with pytest.raises(
-        DataError, match=r"2 lists are of the part train \(train_1.txt, train_2.txt\): join them to train"
+        DataError, match=r"2 lists are of the split train \(train_1.txt, train_2.txt\): join them to train"
     ):
         read(str(tmp_path), "train")
     assert images(read(str(tmp_path), "val"), tmp_path) == ["my_val 1.jpg"]
@@ -502,7 +502,7 @@ def test_splits_that_are_left_out_or_serve_as_validation_are_named(
     notes: list[str] = []
     source = str(tmp_path / "data")
     with contextlib.suppress(DataError):  # one image cannot be divided
-        read_train_and_val(source, val or source, 0, None, None, None, "drop", "error", notes.append)
+        read_train_and_val(source, val or source, 0, read_options(), notes.append)
     named = [note for note in notes if "splits that are not used" in note]
     assert [note.rpartition(": ")[2] for note in named] == [", ".join(unused)] * bool(unused), notes
     serves = [note for note in notes if "test serves as validation" in note]
@@ -534,7 +534,7 @@ def test_splits_of_data_files_and_lists_are_named(tmp_path: Path, kind: str) -> 
             rows = [{"file_name": f"{split}.jpg", "objects": objects, "split": split} for split in splits]
             source = text(tmp_path / "metadata.jsonl", "\n".join(map(json.dumps, rows)))
         notes: list[str] = []
-        read_train_and_val(str(source), str(source), 0, None, None, None, "drop", "error", notes.append)
+        read_train_and_val(str(source), str(source), 0, read_options(), notes.append)
         assert sum("test serves as validation" in note for note in notes) == serves, notes
         assert sum(note.endswith("splits that are not used: test") for note in notes) == (not serves), notes
         splits.append("val")
@@ -556,15 +556,15 @@ def test_files_that_belong_to_no_part_are_named(tmp_path: Path, form: str) -> No
 def test_image_root_is_used_or_reported(tmp_path: Path) -> None:
     text(tmp_path / "classes.txt", "cat\n"), paint(tmp_path / "far" / "a.jpg")
     source = str(text(tmp_path / "train.txt", "a.jpg 1,2,9,8,0\n"))
-    assert images(read(source, "train", image_root=str(tmp_path / "far")), tmp_path) == ["far/a.jpg"]
-    assert "is not used" in read(source, "train", image_root=str(tmp_path)).notes[0]
+    assert images(read(source, "train", ReadOptions(image_root=str(tmp_path / "far"))), tmp_path) == ["far/a.jpg"]
+    assert "is not used" in read(source, "train", ReadOptions(image_root=str(tmp_path))).notes[0]
     with pytest.raises(DataError, match="image_root=.*there is no such folder"):
-        read(source, "train", image_root=str(tmp_path / "none"))
+        read(source, "train", ReadOptions(image_root=str(tmp_path / "none")))
     paint(tmp_path / "images" / "a.jpg"), text(tmp_path / "labels" / "a.txt", LABEL), (tmp_path / "train.txt").unlink()
-    found = read(str(tmp_path), "train", image_root=str(tmp_path / "far"))
+    found = read(str(tmp_path), "train", ReadOptions(image_root=str(tmp_path / "far")))
     assert images(found, tmp_path) == ["far/a.jpg"] and len(found.labels) == 1
     with pytest.raises(DataError, match="image_root=.*labels: there are no images: correct the path"):
-        read(str(tmp_path), "train", image_root=str(tmp_path / "labels"))
+        read(str(tmp_path), "train", ReadOptions(image_root=str(tmp_path / "labels")))
 
 
 def test_label_files_near_a_list_stay_with_image_root(tmp_path: Path) -> None:
@@ -572,9 +572,13 @@ def test_label_files_near_a_list_stay_with_image_root(tmp_path: Path) -> None:
     text(tmp_path / "set" / "labels" / "a.txt", LABEL), text(tmp_path / "set" / "classes.txt", "cat\n")
     source = text(tmp_path / "set" / "train.txt", "images/a.jpg\n")
     paint(tmp_path / "far" / "images" / "a.jpg")
-    assert images(read(str(source), "train", image_root=str(tmp_path / "far")), tmp_path) == ["far/images/a.jpg"]
+    assert images(read(str(source), "train", ReadOptions(image_root=str(tmp_path / "far"))), tmp_path) == [
+        "far/images/a.jpg"
+    ]
     (tmp_path / "set" / "labels").rename(tmp_path / "far" / "labels")
-    assert images(read(str(source), "train", image_root=str(tmp_path / "far")), tmp_path) == ["far/images/a.jpg"]
+    assert images(read(str(source), "train", ReadOptions(image_root=str(tmp_path / "far"))), tmp_path) == [
+        "far/images/a.jpg"
+    ]
 
 
 def test_an_image_root_that_is_no_folder_is_an_error_for_every_format(tmp_path: Path) -> None:
@@ -592,7 +596,7 @@ def test_an_image_root_that_is_no_folder_is_an_error_for_every_format(tmp_path: 
         source = tmp_path / name.partition("/")[0] if "/" in name else place
         for root in (tmp_path / "typo", tmp_path / "a.jpg"):
             with pytest.raises(DataError, match=f"image_root={root}: there is no such folder: correct the path"):
-                read(str(source), "train", image_root=str(root))
+                read(str(source), "train", ReadOptions(image_root=str(root)))
 
 
 def test_image_root_replaces_the_path_of_a_yolo_file(tmp_path: Path) -> None:
@@ -600,10 +604,10 @@ def test_image_root_replaces_the_path_of_a_yolo_file(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "far"):
         paint(folder / "images" / "a.jpg"), text(folder / "labels" / "a.txt", LABEL)
     for source in (yaml, tmp_path):
-        found = read(str(source), "train", image_root=str(tmp_path / "far"))
+        found = read(str(source), "train", ReadOptions(image_root=str(tmp_path / "far")))
         assert images(found, tmp_path) == ["far/images/a.jpg"] and not found.notes
     with pytest.raises(DataError, match="train: there is no .*labels.images: correct the entry or image_root="):
-        read(str(yaml), "train", image_root=str(tmp_path / "labels"))
+        read(str(yaml), "train", ReadOptions(image_root=str(tmp_path / "labels")))
 
 
 @pytest.mark.parametrize("names", [["_annotations.createml.json"], ["a.json", "b.json"]])
@@ -645,7 +649,7 @@ def test_label_files_without_images_next_to_them_need_image_root(tmp_path: Path)
     text(tmp_path / "set" / "classes.txt", "cat\n")
     for name in ("a", "b"):
         paint(tmp_path / "far" / f"{name}.jpg"), text(tmp_path / "set" / f"{name}.txt", LABEL)
-    found = read(str(tmp_path / "set"), "train", image_root=str(tmp_path / "far"))
+    found = read(str(tmp_path / "set"), "train", ReadOptions(image_root=str(tmp_path / "far")))
     assert images(found, tmp_path) == ["far/a.jpg", "far/b.jpg"] and len(found.labels) == 2
 
 

@@ -9,7 +9,7 @@ import pytest
 from files import boxes, paint, text
 
 from datasets.errors import DataError
-from datasets.formats.read import read
+from datasets.formats.read import ReadOptions, read
 from datasets.scan import prepare
 from datasets.store import Annotations
 
@@ -186,33 +186,33 @@ def test_splits_are_those_of_files_and_folders(tmp_path: Path, kind: str) -> Non
 
 def test_classes_decide_the_order_and_other_classes_are_an_error_with_its_place(tmp_path: Path, kind: str) -> None:
     source = build(tmp_path, kind)
-    found = read(source, "all", classes=("dog", "bird", "cat"))
+    found = read(source, "all", ReadOptions(classes=("dog", "bird", "cat")))
     assert labeled(found) == expected("a", "b")
     assert found.classes == ("dog", "bird", "cat")
     assert found.labels.tolist() == [2, 0] * 2
     with pytest.raises(DataError, match="problems: 2") as caught:
-        read(source, "all", classes=("dog",))
+        read(source, "all", ReadOptions(classes=("dog",)))
     places = [line for line in str(caught.value).splitlines() if "class 'cat' is not in the list" in line]
     assert len(places) == 2 and all(line.strip().startswith(source) for line in places)
 
 
 def test_select_leaves_other_classes_out_and_merge_renames_them(tmp_path: Path, kind: str) -> None:
     source = build(tmp_path, kind)
-    found = read(source, "all", classes=("dog",), select=True)
+    found = read(source, "all", ReadOptions(classes=("dog",), select=True))
     assert labeled(found) == expected("a", "b", rows=ROWS[1:])
     assert [("left out: 2" in note and "cat 2" in note) for note in found.notes] == [True]
-    found = read(source, "all", merge="dog:cat")
+    found = read(source, "all", ReadOptions(merge="dog:cat"))
     assert found.classes == ("cat",) and found.labels.tolist() == [0] * 4
 
 
 def test_boxes_without_area_are_dropped_with_a_note_or_an_error(tmp_path: Path, kind: str) -> None:
     source = build(tmp_path, kind, NO_AREA)
-    found, notes = prepare(read(source, "all", bad_boxes="drop"), bad_boxes="drop")
+    found, notes = prepare(read(source, "all", ReadOptions(bad_boxes="drop")), bad_boxes="drop")
     assert labeled(found) == expected("a", "b")
     (note,) = notes
     assert "without area" in note and "left out: 2" in note and "30,30,30,50" in note
     with pytest.raises(DataError, match="without area: 2") as caught:
-        read(source, "all", bad_boxes="error")
+        read(source, "all", ReadOptions(bad_boxes="error"))
     assert 'bad_boxes="drop"' in str(caught.value) and "30,30,30,50" in str(caught.value)
 
 
@@ -230,6 +230,6 @@ def test_images_are_found_in_image_root(tmp_path: Path, kind: str) -> None:
         (tmp_path / "elsewhere").rename(root / "images")
     if kind == "YOLO data.yaml":  # image_root replaces the folder of images and labels
         (tmp_path / "labels" / "labels").rename(root / "labels")
-    found, notes = prepare(read(source, "all", image_root=str(root)))
+    found, notes = prepare(read(source, "all", ReadOptions(image_root=str(root))))
     assert labeled(found) == expected("a", "b") and notes == []
     assert all(found.path(index).startswith(str(root)) for index in range(len(found)))

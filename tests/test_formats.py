@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from datasets.formats.annotation_file import DataError, read_classes
-from datasets.formats.read import read
+from datasets.formats.read import ReadOptions, read
 from datasets.scan import prepare
 
 # ---- recognizing the format
@@ -67,7 +67,7 @@ def test_class_names_that_cannot_be_drawn_are_one_data_error(tmp_path: Path, kin
     else:
         text(tmp_path / "classes.txt", f"cat\n{name}\ndog\n")
     with pytest.raises(DataError, match="class name|blank line") as caught:
-        read(str(source), "train", classes)
+        read(str(source), "train", ReadOptions(classes=classes))
     str(caught.value).encode()  # the message can be printed anywhere
 
 
@@ -122,7 +122,7 @@ def test_byte_order_marks_at_the_ends_of_a_class_name_do_not_count(tmp_path: Pat
     else:
         text(tmp_path / "x.csv", f"image,x1,y1,x2,y2,class\na.png,1,2,3,4,{marked}\nb.png,1,2,3,4,cat\n")
         merge = f"{mark}cat:{mark}dog" if kind == "merge" else None
-    found = read(str(source), "train", merge=merge)
+    found = read(str(source), "train", ReadOptions(merge=merge))
     assert [row[2] for row in boxes(found)] == [["dog" if merge else "cat"]] * 2
     assert set(found.classes) <= {"cat", "dog"}
 
@@ -137,9 +137,9 @@ def test_class_ids_out_of_range_are_errors_with_the_line(tmp_path: Path) -> None
 def test_classes_txt_next_to_the_file_names_its_ids(tmp_path: Path) -> None:
     text(tmp_path / "classes.txt", "cat\ndog\n")
     path = text(tmp_path / "train.txt", "a.jpg 1,2,3,4,1\n")
-    assert boxes(read(str(path), "train")) == boxes(read(str(path), "val", ("dog", "cat")))
+    assert boxes(read(str(path), "train")) == boxes(read(str(path), "val", ReadOptions(classes=("dog", "cat"))))
     with pytest.raises(DataError, match="'dog' is not in the list"):
-        read(str(path), "train", ("cat",))
+        read(str(path), "train", ReadOptions(classes=("cat",)))
 
 
 # ---- COCO
@@ -186,7 +186,7 @@ def test_coco_images_are_searched_next_to_the_file_in_images_and_in_image_root(t
     second = paint(tmp_path / "set" / "images" / "two" / "1.png")
     assert [row[0] for row in boxes(read(str(path), "train"))] == [str(first), str(second)]
     root = paint(tmp_path / "elsewhere" / "two" / "1.png")
-    found = read(str(path), "train", image_root=str(tmp_path / "elsewhere"))
+    found = read(str(path), "train", ReadOptions(image_root=str(tmp_path / "elsewhere")))
     assert [row[0] for row in boxes(found)] == [str(first), str(root)]
     second.unlink()
     with pytest.raises(DataError, match="image_root names the folder"):
@@ -195,11 +195,11 @@ def test_coco_images_are_searched_next_to_the_file_in_images_and_in_image_root(t
 
 def test_coco_with_other_classes_keeps_its_own_ids(tmp_path: Path) -> None:
     path = str(text(tmp_path / "x.json", coco()))
-    found = read(path, "val", ("m", "new", "z", "a"))
+    found = read(path, "val", ReadOptions(classes=("m", "new", "z", "a")))
     assert found.category_ids.tolist() == [3, 91, 90, 1]
     assert [row[2] for row in boxes(found)] == [["m"], ["z", "a"]]
     with pytest.raises(DataError, match=r"annotation 5 of two/1.png: class 'z' is not in the list of classes \(a, m\)"):
-        read(path, "val", ("a", "m"))
+        read(path, "val", ReadOptions(classes=("a", "m")))
 
 
 def test_coco_category_0_without_boxes_is_left_out(tmp_path: Path) -> None:
@@ -361,7 +361,7 @@ def test_voc_lists_select_images_and_difficult_objects_are_crowd(tmp_path: Path)
     assert len(read(str(root), "all")) == 3
     prepare(found)
     with pytest.raises(DataError, match="object 2: class 'cat' is not in the list"):
-        read(str(root), "train", ("dog", "bird"))
+        read(str(root), "train", ReadOptions(classes=("dog", "bird")))
 
 
 def test_voc_without_image_sets_reads_all_images(tmp_path: Path) -> None:
@@ -514,7 +514,7 @@ def test_yolo_folders_and_lists_need_no_yaml(tmp_path: Path) -> None:
     text(tmp_path / "labels" / "train" / "a.txt", "1 .5 .5 .5 .5\n")
     with pytest.raises(DataError, match="no class names"):
         read(str(tmp_path), "train")
-    assert [row[2] for row in boxes(read(str(tmp_path), "train", ("x", "y")))] == [["y"]]
+    assert [row[2] for row in boxes(read(str(tmp_path), "train", ReadOptions(classes=("x", "y"))))] == [["y"]]
     text(tmp_path / "classes.txt", "cat\ndog\n")
     source = text(tmp_path / "list.txt", "images/train/a.png\n")
     for found in (read(str(tmp_path), "train"), read(str(source), "train")):
@@ -551,7 +551,7 @@ def test_labelme_shapes_become_bounding_boxes(tmp_path: Path) -> None:
     assert found.classes == ("dog", "猫") and found.labels.tolist() == [0, 1, 0, 0]
     assert report == [f"{tmp_path}: images without a JSON file, left out: 1"]
     with pytest.raises(DataError, match="a.json: object 2: class '猫' is not in the list"):
-        read(str(tmp_path), "train", ("dog",))
+        read(str(tmp_path), "train", ReadOptions(classes=("dog",)))
 
 
 def polygon_in(kind: str, folder: Path, points: list) -> Path:
@@ -579,7 +579,7 @@ def test_a_polygon_with_nan_in_its_middle_is_an_error(tmp_path: Path, kind: str)
     assert len(read(str(polygon_in(kind, tmp_path, points)), "all").boxes) == 1
     points[1][1] = float("nan")
     with pytest.raises(DataError, match="not a number|is not valid"):
-        read(str(polygon_in(kind, tmp_path, points)), "all", bad_boxes="drop")
+        read(str(polygon_in(kind, tmp_path, points)), "all", ReadOptions(bad_boxes="drop"))
 
 
 def test_mistakes_in_labelme_files_are_errors_with_their_file(tmp_path: Path) -> None:
@@ -607,7 +607,7 @@ def test_boxes_without_area_in_bccd_are_named(shared: Path) -> None:
     for part, name in (("train", "BloodImage_00343.xml"), ("val", "BloodImage_00338.xml")):
         with pytest.raises(DataError, match=f"{name}: object .* has no area"):
             read(root, part)
-    parts = {part: read(root, part, bad_boxes="drop") for part in ("train", "val", "test", "all")}
+    parts = {part: read(root, part, ReadOptions(bad_boxes="drop")) for part in ("train", "val", "test", "all")}
     assert [len(found) for found in parts.values()] == [205, 87, 72, 364]
     assert len(parts["all"].boxes) == 4888 - 2 and len(parts["all"].notes) == 1
     assert {found.classes for found in parts.values()} == {("Platelets", "RBC", "WBC")}

@@ -13,7 +13,7 @@ import nets
 import predict
 from benchmarks.heatmap import MAPS, Config, blurred, hottest, interval, measure, random_areas, table
 from datasets.dataset import DetectionDataset
-from datasets.formats.read import read
+from datasets.formats.read import ReadOptions, read
 from deploy.detector import Detector
 from report import heatmap
 from report.heatmap import MOST, HeatMaps, nearest, overlay, spread
@@ -175,7 +175,7 @@ def test_a_training_logs_at_most_ten_sheets_and_the_last_one(painted):
 
 
 def test_the_sheet_of_a_training_shows_the_best_detection_of_each_image(painted):
-    data = read(str(painted(3, "val")), "val", ("red", "blue"))
+    data = read(str(painted(3, "val")), "val", ReadOptions(classes=("red", "blue")))
     dataset = DetectionDataset(data, "center")
     heat = HeatMaps(lively(nets.build("tiny_n", 2), (64, 64)), (64, 64), data.classes)
     drawn = []

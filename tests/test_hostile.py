@@ -9,8 +9,9 @@ import time
 import pytest
 from files import paint, text
 
-from datasets.formats.read import read
-from datasets.store import DataError, Packer
+from datasets.errors import DataError
+from datasets.formats.read import ReadOptions, finish, read
+from datasets.formats.source import Source
 from tools.convert import convert
 from utils.files import files_under
 from utils.images import images_under
@@ -83,22 +84,19 @@ def test_a_pipe_does_not_stop_a_reader(tmp_path):
 
 def test_names_and_boxes_of_unknown_classes_take_linear_time():
     names = tuple(f"class number {i}" for i in range(20_000))
-    pack = Packer("x", "", names, tuple(f"other number {i}" for i in range(20_000)))
-    pack.add_image("a.png")
+    source = Source("x", names=names)
+    source.add_image("a.png")
     for label in range(3000):
-        try:
-            pack.add_box(1, 2, 3, 4, label)
-        except ValueError as error:
-            pack.complain("a.txt:1", error)
+        source.add_box("a.txt:1", 1, 2, 3, 4, label)
     with pytest.raises(DataError, match="problems: 3000"):
-        pack.finish("error")
+        finish(source, ReadOptions(), tuple(f"other number {i}" for i in range(20_000)))
 
 
 def test_selecting_many_classes_takes_linear_time(tmp_path):
     names = [f"class {i}" for i in range(20_000)]
     text(tmp_path / "classes.txt", "\n".join(names))
     file = text(tmp_path / "train.txt", "a.png 1,2,3,4,7\n")
-    assert read(str(file), "train", tuple(names[::-1]), select=True).classes == tuple(names[::-1])
+    assert read(str(file), "train", ReadOptions(classes=tuple(names[::-1]), select=True)).classes == tuple(names[::-1])
 
 
 LONG = {

@@ -181,7 +181,7 @@ def test_what_cannot_work_names_the_fix(tmp_path, painted):
 def test_an_image_that_cannot_be_read_is_reported_and_left_out(painted, capsys):
     file = painted(4)
     (file.parent / "train_1.png").write_bytes(b"broken")
-    data = read.read(str(file), "train", ("red", "blue"))
+    data = read.read(str(file), "train", read.ReadOptions(classes=("red", "blue")))
     assert len(calibration.calibration_images(data)) == 3
     assert "train_1.png" in capsys.readouterr().out
 

@@ -7,7 +7,7 @@ import pytest
 from files import boxes, paint, text
 
 from datasets.errors import DataError
-from datasets.formats.read import read
+from datasets.formats.read import ReadOptions, read
 
 
 def shape(label: Any, points: Any, kind: str | None = "polygon") -> dict[str, Any]:
@@ -37,7 +37,7 @@ def test_images_may_be_in_a_folder_next_to_that_of_the_files(tmp_path: Path) -> 
     image = paint(tmp_path / "images" / "a.png")
     assert Path(read(str(tmp_path / "labels"), "train").path(0)).resolve() == image
     root = paint(tmp_path / "root" / "a.png")
-    assert read(str(tmp_path / "labels"), "train", image_root=str(root.parent)).path(0) == str(root)
+    assert read(str(tmp_path / "labels"), "train", ReadOptions(image_root=str(root.parent))).path(0) == str(root)
 
 
 @pytest.mark.parametrize("named", ["{}a.png", "../old/a.png", "a.png"])
@@ -46,7 +46,7 @@ def test_image_root_counts_before_an_image_next_to_the_file(tmp_path: Path, name
     paint(tmp_path / "x" / "sub" / "a.png")
     found = paint(tmp_path / "far" / f"{inside}a.png")
     text(tmp_path / "x" / "sub" / "a.json", {"shapes": [], "imagePath": named.format(inside)})
-    data = read(str(tmp_path / "x"), "train", image_root=str(tmp_path / "far"))
+    data = read(str(tmp_path / "x"), "train", ReadOptions(image_root=str(tmp_path / "far")))
     assert data.path(0) == str(found) and data.notes == ()
 
 

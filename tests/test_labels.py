@@ -9,7 +9,7 @@ from test_results import CLASSES, collect
 
 import predict
 from datasets.formats.annotation_file import DataError, read_classes
-from datasets.formats.read import read
+from datasets.formats.read import ReadOptions, read
 from deploy.label_files import KINDS, ONE_FILE, Labeled, LabelFiles, label_studio_task, voc_text, yolo_text
 
 
@@ -44,7 +44,7 @@ def test_voc_labels_can_be_read_again(tmp_path):
     (tmp_path / "out/labels/x").rename(tmp_path / "out/labels/Annotations")
     (tmp_path / "out/labels").rename(voc)
     (tmp_path / "images/x").rename(voc / "JPEGImages")
-    data = read(str(voc), "train", CLASSES)
+    data = read(str(voc), "train", ReadOptions(classes=CLASSES))
     np.testing.assert_allclose(data.boxes_of(0)[0], [[10.25, 20, 30, 50.5], [0, 0, 80, 9]], atol=0.01)
     assert data.labels.tolist() == [0, 1] and data.path(0) == str(voc / "JPEGImages/pic.png")
 
@@ -88,7 +88,7 @@ def test_a_coco_file_has_scores_and_can_be_read_again(tmp_path):
     contents = json.loads(file.read_text(encoding="utf-8"))
     assert [image["file_name"] for image in contents["images"]] == ["x/pic.png", "y/pic.png"]
     assert [annotation["score"] for annotation in contents["annotations"]] == [0.9, 0.5]
-    data = read(str(file), "train", image_root=str(tmp_path / "images"))
+    data = read(str(file), "train", ReadOptions(image_root=str(tmp_path / "images")))
     np.testing.assert_allclose(data.boxes_of(0)[0], [[10.25, 20, 30, 50.5], [0, 0, 80, 9]], atol=1e-4)
     assert data.classes == CLASSES and data.labels.tolist() == [0, 1] and len(data) == 2
     assert data.path(0) == str(tmp_path / "images/x/pic.png")

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from files import read_annotation_file
 
 from datasets.dataset import DetectionDataset, epoch_order
-from datasets.formats.annotation_file import read_annotation_file
 from datasets.loader import Loader, TrainSampler, ValSampler, build_loader, init_worker
 from datasets.mosaic import Augment
 from utils.images import ImageError

@@ -9,9 +9,9 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+from files import read_annotation_file
 
 from datasets.dataset import DetectionDataset
-from datasets.formats.annotation_file import read_annotation_file
 from datasets.loader import TrainSampler, build_loader
 from datasets.mosaic import Augment
 

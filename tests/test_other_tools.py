@@ -14,8 +14,8 @@ from files import boxes, text
 
 from datasets.errors import DataError
 from datasets.formats import refusals
-from datasets.formats.read import read
-from datasets.formats.recognition import read_json_file
+from datasets.formats.read import ReadOptions, read
+from datasets.formats.recognition import read_file
 from datasets.scan import prepare
 
 WIDTH, HEIGHT = 200, 100
@@ -91,7 +91,7 @@ def test_tables_of_many_kinds_are_read(tmp_path: Path, tool: str) -> None:
         assert (
             found.classes == ("object",) and "no column for the class" in notes[0] and "merge=object:NAME" in notes[0]
         )
-        assert read(str(tmp_path), "train", merge="object:car").classes == ("car",)
+        assert read(str(tmp_path), "train", ReadOptions(merge="object:car")).classes == ("car",)
 
 
 @pytest.mark.parametrize(
@@ -297,17 +297,17 @@ def test_numbers_of_classes_are_named_by_a_file(tmp_path: Path) -> None:
     huge = {"file_name": "a.png", "objects": {"bbox": XYWH, "categories": [9, 10**20]}}
     assert read(str(text(tmp_path / "huge.jsonl", lines(huge))), "train").classes == ("9", str(10**20))
     names = tuple(f"name{i}" for i in range(12))
-    assert [row[2] for row in boxes(read(str(path), "train", names))] == [["name0", "name11"]]
+    assert [row[2] for row in boxes(read(str(path), "train", ReadOptions(classes=names)))] == [["name0", "name11"]]
 
 
 def test_numbers_that_name_the_classes_of_a_training_stay_names(tmp_path: Path) -> None:
     record = {"file_name": "a.png", "objects": {"bbox": XYWH, "categories": [1, 2]}}
     path = str(text(tmp_path / "val.jsonl", lines(record)))
-    assert [row[2] for row in boxes(read(path, "val", ("1", "2", "3")))] == [["1", "2"]]
-    with pytest.raises(DataError, match=r"object 1: class '1', but the classes are \(2, 3\)"):
-        read(path, "val", ("2", "3"))
+    assert [row[2] for row in boxes(read(path, "val", ReadOptions(classes=("1", "2", "3"))))] == [["1", "2"]]
+    with pytest.raises(DataError, match=r"object 1: class '1' is not in the list of classes \(2, 3\)"):
+        read(path, "val", ReadOptions(classes=("2", "3")))
     with pytest.raises(DataError, match=r"\(1, 2\) may be names or positions in .* \(1, 2, cat\): write class names"):
-        read(path, "val", ("1", "2", "cat"))
+        read(path, "val", ReadOptions(classes=("1", "2", "cat")))
 
 
 def test_mistakes_in_records_are_reported_in_one_pass(tmp_path: Path) -> None:
@@ -450,7 +450,7 @@ def test_instances_are_chosen_among_the_files_of_coco(tmp_path: Path) -> None:
         text(tmp_path / "annotations" / f"{name}_train.json", data)
     paint(tmp_path / "images" / "train" / "a.png")
     assert read(str(tmp_path), "train").source.endswith("instances_train.json")
-    assert len(read_json_file(str(tmp_path / "annotations" / "labels_train.json"), None, None, "drop")) == 1
+    assert len(read_file(tmp_path / "annotations" / "labels_train.json", ())) == 1
 
 
 _SHAPES = {"imagePath": "a.png", "shapes": [{"label": "cat", "points": [[1, 2], [9, 8]]}]}

@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from files import read_annotation_file
 from small import assert_same_run, config, log_of, train_quietly
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from datasets.dataset import DetectionDataset, Key
-from datasets.formats.annotation_file import read_annotation_file
 from datasets.mosaic import Augment
 from engine.environment import changes_of_rounding
 

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+from files import read_annotation_file
 
 from datasets.dataset import DetectionDataset, Key, Repeats, epoch_order, repeats_of
-from datasets.formats.annotation_file import read_annotation_file
 from datasets.loader import TrainSampler, build_loader
 from datasets.mosaic import Augment
 

@@ -12,7 +12,7 @@ import pytest
 import tool_files
 from tool_files import CLASSES, IMAGES, truth
 
-from datasets.formats.read import read
+from datasets.formats.read import ReadOptions, read
 from deploy.label_files import LabelFiles, label_studio_config
 
 TOOLS = Path(__file__).parent / "data" / "tools"
@@ -43,7 +43,9 @@ def check_file(folder: Path, file: str) -> None:
     found = {}
     for part in parts.split():
         root = images and str((folder / file).parent / images)
-        data = read(str(folder / file), part, CLASSES if file.endswith("voc") else None, root)
+        data = read(
+            str(folder / file), part, ReadOptions(classes=CLASSES if file.endswith("voc") else None, image_root=root)
+        )
         assert data.classes == CLASSES
         for index in range(len(data)):
             assert Path(data.path(index)).is_file()
@@ -144,7 +146,9 @@ def test_label_studio_accepts_the_predictions_and_exports_the_same_boxes(tmp_pat
     (tmp_path / "tasks.json").write_text(json.dumps(annotated))  # as if a person had accepted all of them
     converter = Converter(label_studio_config(CLASSES), str(tmp_path), download_resources=False)
     converter.convert_to_coco(str(tmp_path / "tasks.json"), str(tmp_path / "coco"), is_dir=False)
-    data = read(str(tmp_path / "coco" / "result.json"), "all", CLASSES, str(tmp_path / "images"))
+    data = read(
+        str(tmp_path / "coco" / "result.json"), "all", ReadOptions(classes=CLASSES, image_root=str(tmp_path / "images"))
+    )
     for index in range(2):
         np.testing.assert_allclose(data.boxes_of(index)[0], detected(index)[0], atol=1e-2)
 

@@ -6,12 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from files import read_annotation_file
 from PIL import Image
 
 import datasets.scan
 from datasets.cache import ImageCache
-from datasets.formats.annotation_file import Annotations, DataError, read_annotation_file
+from datasets.formats.annotation_file import DataError
 from datasets.scan import prepare, scan
+from datasets.store import Annotations
 from utils.images import ImageError, read_image
 
 

@@ -15,6 +15,7 @@ from benchmarks.own_process import in_own_process
 from benchmarks.small_data import DATA, STAGES, Config, DataSet, LinearSchedule, Recipe, Run
 from benchmarks.table import RESULTS, read_rows
 from datasets.dataset import DetectionDataset
+from datasets.formats.read import read_options
 from datasets.sources import read_train_and_val
 from engine.schedule import Plan, Schedule
 from utils.config import ConfigError
@@ -158,7 +159,7 @@ def test_gray_negatives_and_few_images_are_parts_of_a_training(demo_images, tmp_
 
     cfg = small_config(demo_images, tmp_path, epochs=1, freeze_epochs=0)
     few = known_classes.partial(known_classes.read_few, 3)
-    source = (str(demo_images / "train.txt"), str(demo_images / "val.txt"), 0, None, None, None, "drop", "error", print)
+    source = (str(demo_images / "train.txt"), str(demo_images / "val.txt"), 0, read_options(), print)
     everything, val = read_train_and_val(*source)
     chosen, same = few(*source)
     assert [chosen.path(i) for i in range(3)] == [everything.path(i) for i in (0, 4, 8)]
@@ -174,6 +175,6 @@ def test_gray_negatives_and_few_images_are_parts_of_a_training(demo_images, tmp_
 @pytest.mark.parametrize("name", DATA)
 def test_the_table_of_data_sets_is_true(name, shared):
     paths = DATA[name].sources(str(shared / "data"))
-    source = (paths["train"], paths["val"], 0, None, None, paths["image_root"])
-    found = read_train_and_val(*source, "drop", "error", lambda note: None)
+    options = read_options(image_root=paths["image_root"])
+    found = read_train_and_val(paths["train"], paths["val"], 0, options, lambda note: None)
     assert tuple(map(len, found)) == DATA[name].images

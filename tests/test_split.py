@@ -17,7 +17,7 @@ import predict
 import train
 from datasets import demo, sources
 from datasets.errors import DataError
-from datasets.formats.read import read, read_validation
+from datasets.formats.read import options_of, read, read_options
 from datasets.sources import read_train_and_val
 from datasets.split import split_groups, train_and_val
 from tools.convert import convert
@@ -184,7 +184,7 @@ def test_the_data_of_a_run_are_those_of_its_written_split(scenes: dict[str, byte
     coco_json(tmp_path / "set", scenes)
     parts = read_both(tmp_path / "set" / "coco.json", ".4", classes=classes)
     val = sources.val_source(".4", "", tmp_path / "run", parts, save=True)
-    again = read_validation({"val": val, "classes": classes}, parts[1].classes)
+    again = read(val, "val", options_of({"val": val, "classes": classes}, parts[1].classes))
     assert [again.path(i) for i in range(len(again))] == [parts[1].path(i) for i in range(len(again))]
     for name in ("classes", "category_ids", "image_ids", "starts", "boxes", "labels", "crowd", "areas"):
         assert np.array_equal(getattr(again, name), getattr(parts[1], name)), name
@@ -192,8 +192,7 @@ def test_the_data_of_a_run_are_those_of_its_written_split(scenes: dict[str, byte
 
 
 def read_both(source: Path | str, val: str = sources.DEMO[1], classes=None, merge=None, log=lambda _: None, **options):
-    options = {"image_root": None, "bad_boxes": "drop", "bad_images": "error", **options}
-    return read_train_and_val(str(source), val, 0, classes, merge, log=log, **options)
+    return read_train_and_val(str(source), val, 0, read_options(classes, merge, **options), log)
 
 
 def test_the_default_data_are_those_of_the_constants() -> None:
@@ -293,9 +292,9 @@ def test_classes_are_merged_before_they_are_selected(tmp_path: Path) -> None:
 def test_validation_data_that_a_run_has_written_are_not_merged_again(tmp_path: Path, merge: str) -> None:
     source = str(vehicles(tmp_path) / "train.txt")
     text(Path(source), "a.jpg 1,2,3,4,0 1,2,3,5,1 1,2,3,6,2\nb.jpg 1,2,3,4,0 1,2,3,5,1 1,2,3,6,2\n")
-    parts = read_train_and_val(source, ".5", 0, None, merge, None, "drop", "error", lambda note: None)
+    parts = read_train_and_val(source, ".5", 0, read_options(merge=merge), lambda note: None)
     val = sources.val_source(".5", source, tmp_path / "run", parts, save=True)
-    again = read_validation({"val": val, "merge": merge}, parts[1].classes)
+    again = read(val, "val", options_of({"val": val, "merge": merge}, parts[1].classes))
     assert again.classes == parts[1].classes and again.labels.tolist() == parts[1].labels.tolist()
 
 

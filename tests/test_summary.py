@@ -3,9 +3,9 @@
 import dataclasses
 
 import pytest
+from files import read_annotation_file
 
 import nets
-from datasets.formats.annotation_file import read_annotation_file
 from engine import gpu_memory, summary
 from engine.schedule import Plan, Schedule
 

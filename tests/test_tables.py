@@ -6,7 +6,7 @@ import pytest
 from files import boxes, paint, text
 
 from datasets.errors import DataError
-from datasets.formats.read import read
+from datasets.formats.read import ReadOptions, read
 from datasets.scan import prepare
 
 
@@ -40,7 +40,7 @@ def test_empty_fields_are_a_background(tmp_path: Path) -> None:
 def test_image_root_is_the_folder_of_the_images(tmp_path: Path) -> None:
     image = paint(tmp_path / "far" / "a.png")
     path = text(tmp_path / "x.csv", '"C:\\me\\a.png",1,2,3,4,"cat, big"\n')
-    found = read(str(path), "train", image_root=str(image.parent))
+    found = read(str(path), "train", ReadOptions(image_root=str(image.parent)))
     assert found.path(0) == str(image) and found.classes == ("cat, big",)
 
 

@@ -373,7 +373,9 @@ def test_official_weights_overfit_eight_real_images(shared, tmp_path):
     from datasets.formats import read
     from datasets.formats.annotation_file import annotation_line
 
-    data = read.read(str(shared / "data/bccd/BCCD/ImageSets/Main/train.txt"), "train", bad_boxes="drop")
+    data = read.read(
+        str(shared / "data/bccd/BCCD/ImageSets/Main/train.txt"), "train", read.ReadOptions(bad_boxes="drop")
+    )
     lines = [annotation_line(data.path(i), *data.boxes_of(i)) for i in range(8)]
     (tmp_path / "eight.txt").write_text("\n".join(lines))
     (tmp_path / "classes.txt").write_text("\n".join(data.classes))

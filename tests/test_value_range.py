@@ -5,6 +5,7 @@ from dataclasses import replace
 import cv2
 import numpy as np
 import pytest
+from files import read_annotation_file
 from small import config, only_run, train_quietly
 
 import evaluate
@@ -12,9 +13,9 @@ import export
 import predict
 from datasets import demo
 from datasets.cache import ImageCache
-from datasets.formats.annotation_file import read_annotation_file
+from datasets.formats.read import ReadOptions
 from datasets.scan import prepare, scan
-from datasets.sources import read_parts
+from datasets.sources import read_splits
 from deploy.detector import Detector
 from tools.check_report import check
 from tools.convert import main as convert
@@ -146,7 +147,7 @@ def test_validation_images_take_the_range_of_the_training_and_those_outside_are_
         "val": data_set(tmp_path, [(0, 300), (9, 9000)], name="val"),
     }
     lines = []
-    train, val = read_parts(sources, None, None, None, "drop", "error", lines.append)
+    train, val = read_splits(sources, ReadOptions(bad_boxes="drop"), lines.append)
     assert train.value_range == val.value_range == TWELVE
     assert any("4,095" in line for line in lines)
     (outside,) = (line for line in lines if "val_1.png" in line)

@@ -8,7 +8,7 @@ import pytest
 from files import boxes, paint, text
 
 from datasets.errors import DataError
-from datasets.formats.read import read
+from datasets.formats.read import ReadOptions, read
 
 RECT = {"name": "rect", "x": 1, "y": 2, "width": 3, "height": 4}
 
@@ -53,7 +53,7 @@ def test_regions_without_attributes_take_the_only_class(tmp_path: Path) -> None:
     """The first version of VIA has an object of regions; the well-known balloons have no attributes."""
     first = {"a.png77": {"filename": "a.png", "regions": {"0": region(RECT), "1": region(RECT)}}}
     path = str(text(tmp_path / "x.json", first))
-    assert read(path, "train", ("balloon",)).labels.tolist() == [0, 0]
+    assert read(path, "train", ReadOptions(classes=("balloon",))).labels.tolist() == [0, 0]
     with pytest.raises(DataError, match="no attribute for the class: add one in VIA or"):
         read(path, "train")
 

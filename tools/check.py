@@ -14,7 +14,7 @@ from textwrap import indent
 from typing import Any
 
 from datasets.errors import DataError, first_ten
-from datasets.formats.annotation_file import is_names, read_classes
+from datasets.formats.read import read_options
 from tools.check_output import PAGES, require_output, write_html, write_report, write_sheet
 from tools.check_page import contact_page, html_page
 from tools.check_report import SUSPICIOUS, Part, Size, check
@@ -106,8 +106,8 @@ def main(words: list[str]) -> None:
             raise DataError(f"size={cfg.size[0]},{cfg.size[1]}: give size=416 or size=384,640 (height,width)")
         if cfg.page:
             require_output("page", cfg.page, PAGES)
-        classes = read_classes(cfg.classes) if cfg.classes else None
-        report, parts = check(cfg.data, cfg.val, cfg.size, classes, cfg.image_root, is_names(cfg.classes))
+        options = read_options(classes=cfg.classes, image_root=cfg.image_root)
+        report, parts = check(cfg.data, cfg.val, cfg.size, options)
         print(text_of(report))
         if cfg.page:
             write_page(cfg.page, report, parts)

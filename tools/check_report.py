@@ -1,17 +1,18 @@
 """The report of the data check: counts, sizes and copies of images, and where suspicious boxes are."""
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from datasets.classes import similar_names
 from datasets.errors import DataError, first_ten
-from datasets.formats.read import read
+from datasets.formats.read import ReadOptions, read
 from datasets.scan import Scan, clipped_boxes, prepare, scan
 from datasets.similar import similar_groups
 from datasets.sources import fraction_of, unused_splits
 from datasets.split import split
-from datasets.store import Annotations, Classes
+from datasets.store import Annotations
 from utils.boxes import area
 
 COVERING = 0.98  # fraction of the image's area; such a box labels the image rather than an object
@@ -49,25 +50,25 @@ def check(
     data: str,
     val: str | None = None,
     size: Size = (416, 416),
-    classes: Classes = None,
-    image_root: str | None = None,
-    select: bool = False,
+    options: ReadOptions | None = None,
 ) -> tuple[dict[str, Any], dict[str, Part]]:
     """Returns (report of plain values, the parts "train" and "val" with their images).
 
     Raises DataError for the problems of both together if one cannot be read, or holds no images.
 
-    With `select` boxes of other classes than `classes` are left out. "train" and "val" are reports of `examine`; "between"
+    "train" and "val" are reports of `examine`; "between"
     lists pairs of equal images in both, "similar_between" groups of nearly same ones, "errors" what training refuses,
     "warnings" what may harm it."""
+    options = options or ReadOptions(bad_boxes="drop")
     parts, unread, asked = {}, [], {"train": data}
     fraction = None if val is None else fraction_of(val)
     if val is not None and fraction is None:
         asked["val"] = val
     for name, source in asked.items():
-        names = parts["train"].good.classes if "train" in parts else classes
+        if "train" in parts:
+            options = replace(options, classes=parts["train"].good.classes)
         try:
-            parts[name] = examine(source, name, size, names, image_root, select)
+            parts[name] = examine(source, name, size, options)
         except DataError as error:
             unread += _problems(error)
     if unread:
@@ -121,9 +122,9 @@ def _problems(error: DataError) -> list[str]:
     return [str(error)]
 
 
-def examine(source: str, part: str, size: Size, classes: Classes, image_root: str | None, select: bool) -> Part:
+def examine(source: str, part: str, size: Size, options: ReadOptions) -> Part:
     """Examines one part of the data. Raises DataError if nothing can be read."""
-    found = read(source, part, classes, image_root, "drop", select=select)
+    found = read(source, part, options)
     if len(found) == 0:
         raise DataError(f"{source}: no images; name an annotation file or a folder with images")
     paths = [found.path(i) for i in range(len(found))]

@@ -18,9 +18,9 @@ from pathlib import Path
 
 from datasets import split
 from datasets.errors import DataError, raise_any
-from datasets.formats.annotation_file import is_names, read_classes
+from datasets.formats.annotation_file import read_classes
 from datasets.formats.listing import CLASS_FILES
-from datasets.formats.read import PARTS, read
+from datasets.formats.read import SPLITS, read, read_options
 from datasets.scan import prepare
 from datasets.store import Annotations
 from tools.tiles import cutter_of
@@ -61,7 +61,7 @@ def convert(source: str, target: str, **options) -> list[str]:
     Raises DataError, and writes nothing, if the data are wrong, a file exists, or classes.txt next to it has other names.
     """
     goal, cfg = Path(target), Config(**options)
-    choices = {"part": (None, *PARTS), "bad_boxes": ("drop", "error")}
+    choices = {"part": (None, *SPLITS), "bad_boxes": ("drop", "error")}
     require(cfg, {"seed": 0}, {"seed": MAX_SEED}, choices)
     if goal.suffix.lower() not in (".txt", ".json"):
         raise DataError(f"{target}: the name must end with .txt (annotation file) or .json (COCO JSON)")
@@ -70,8 +70,8 @@ def convert(source: str, target: str, **options) -> list[str]:
     part = cfg.part or ("all" if cfg.split else "train")
     require_writable(target, goal.parent)
     cutter = _cutter(cfg)
-    classes = read_classes(cfg.classes) if cfg.classes else None
-    found = read(source, part, classes, cfg.image_root, cfg.bad_boxes, cfg.merge, select=is_names(cfg.classes))
+    options = read_options(classes=cfg.classes, merge=cfg.merge, image_root=cfg.image_root, bad_boxes=cfg.bad_boxes)
+    found = read(source, part, options)
     report = list(found.notes)
     to_json = goal.suffix.lower() == ".json"
     missing = [path for path in map(found.path, range(len(found))) if not os.path.exists(path)]

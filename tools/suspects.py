@@ -21,8 +21,8 @@ import cv2
 import numpy as np
 
 from datasets.errors import DataError
-from datasets.formats.annotation_file import annotation_line, is_names, read_classes
-from datasets.formats.read import PARTS, read
+from datasets.formats.annotation_file import annotation_line
+from datasets.formats.read import SPLITS, read, read_options
 from datasets.scan import prepare, scan
 from datasets.similar import similar_groups
 from datasets.split import relative, split_groups, text_of
@@ -164,15 +164,13 @@ def word(box: Box, corners: np.ndarray | None = None) -> str:
 def main(cfg: Config) -> Path:
     """Ranks the labels, writes the three files and returns their folder."""
     cfg = check(cfg)
-    require(cfg, {"epochs": 1, "most": 1, "seed": 0}, {"seed": MAX_SEED}, {"part": tuple(PARTS)})
+    require(cfg, {"epochs": 1, "most": 1, "seed": 0}, {"seed": MAX_SEED}, {"part": tuple(SPLITS)})
     if cfg.data is None:
         raise ConfigError("data= is missing: an annotation file or the folder of a data set")
     if cfg.output:
         require_empty(Path(cfg.output))
-    names = read_classes(cfg.classes) if cfg.classes else None
-    data, notes = prepare(
-        read(cfg.data, cfg.part, names, cfg.image_root, "drop", select=is_names(cfg.classes)), "skip", "drop"
-    )
+    options = read_options(classes=cfg.classes, image_root=cfg.image_root, bad_boxes="drop", bad_images="skip")
+    data, notes = prepare(read(cfg.data, cfg.part, options), options.bad_images, options.bad_boxes)
     for note in notes:
         print(f"note: {note}")
     if data.crowd.all():

@@ -13,8 +13,10 @@ import cv2
 import numpy as np
 
 from datasets.errors import DataError
+from datasets.formats.read import ReadOptions, finish
+from datasets.formats.source import Source
 from datasets.scan import clipped_boxes
-from datasets.store import Annotations, Packer
+from datasets.store import Annotations
 from deploy.tiles import Tiles, cut
 from utils.boxes import area, intersection
 from utils.images import READERS, decode_deep, prefetch, read_bytes, read_image
@@ -146,11 +148,11 @@ def annotations_of(data: Annotations, tiles: list[Tile]) -> Annotations:
     """Returns annotations whose images are the tiles, with the classes of `data`.
 
     A cut object has the fraction of its area that is kept of its box: its outline is not known."""
-    pack = Packer(data.source, "", data.classes, None)
+    source = Source(data.source, names=data.classes, category_ids=data.category_ids.tolist())
     for tile in tiles:
         x1, y1, x2, y2 = tile.window.tolist()
-        pack.add_image(tile.path, size=(y2 - y1, x2 - x1))
+        source.add_image(tile.path, size=(y2 - y1, x2 - x1))
         areas = data.areas[tile.rows] * area(tile.boxes) / area(data.boxes[tile.rows])
         for box, row, size in zip(tile.boxes.tolist(), tile.rows.tolist(), areas.tolist(), strict=True):
-            pack.add_box(*box, int(data.labels[row]), int(data.crowd[row]), size)
-    return pack.finish("error", data.category_ids.tolist())
+            source.add_box(tile.path, *box, int(data.labels[row]), int(data.crowd[row]), size)
+    return finish(source, ReadOptions(), None)

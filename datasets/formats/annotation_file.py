@@ -12,7 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from datasets.errors import DataError, check_path, open_file
-from datasets.store import Annotations, Classes, Packer
+from datasets.formats.source import Source
+from datasets.store import Classes
 from utils.images import IMAGE_SUFFIXES
 from utils.text import check_class_names, clean_name
 
@@ -52,31 +53,27 @@ def split_line(line: str) -> tuple[str, list[str]]:
     return check_path(name), tokens[count:]
 
 
-def read_annotation_file(
-    path: str, classes: Classes = None, bad_boxes: str = "error", names: Classes = None
-) -> Annotations:
-    """Reads an annotation file. Raises DataError naming file and line.
-
-    `names`: those of the file's class ids (None: `classes`, and without these "0", "1", ...)."""
-    pack = Packer(path, os.path.dirname(path), names, classes)
+def read(path: str, names: Classes = None) -> Source:
+    """Reads an annotation file. `names`: those of its class numbers, if there is a list of them. Raises DataError."""
+    source = Source(path, os.path.dirname(path), names)
     if names is not None:
-        pack.names_from = "classes.txt"
+        source.names_from = "classes.txt"
     for number, line in text_lines(path):
         try:
             name, tokens = split_line(line)
             if tokens and not name:
                 raise ValueError(f"no image before the box {tokens[0]!r}: write path x1,y1,x2,y2,class ...")
         except ValueError as error:
-            pack.complain(f"{path}:{number}", error)
+            source.problems.append(f"{path}:{number}: {error}")
             continue
         if name:
-            pack.add_image(name, line=number)
+            source.add_image(name, line=number)
         for token in tokens:
             try:
-                pack.add_box(*_numbers(token))
+                source.add_box(f"{path}:{number}", *_numbers(token))
             except ValueError as error:
-                pack.complain(f"{path}:{number}", error)
-    return pack.finish(bad_boxes)
+                source.problems.append(f"{path}:{number}: {error}")
+    return source
 
 
 def _numbers(token: str) -> list[float]:

@@ -1,19 +1,20 @@
-"""COCO JSON -> Annotations."""
+"""COCO JSON -> Source."""
 
+import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from dataclasses import replace
 from itertools import count
 from typing import Annotated, Any
 
 from msgspec import Meta, Raw, Struct
 
 from datasets.errors import DataError
-from datasets.formats.image_paths import ImageFinder
+from datasets.formats.file import File
 from datasets.formats.named_boxes import points_box
+from datasets.formats.source import Source
 from datasets.formats.typed_json import ABSENT, Side, parse, rows
 from datasets.formats.typed_json import brief as shorten
-from datasets.store import Annotations, Classes, Packer, brief
+from datasets.store import Split, brief
 from utils.text import clean_name
 
 Id = int | float | str
@@ -59,20 +60,24 @@ class RunLengths(Struct):
     counts: str | list[Annotated[int, Meta(ge=0, lt=2**31)]]
 
 
-def read_coco(
-    source: str, contents: dict[str, Raw], classes: Classes, image_root: str | None, bad_boxes: str
-) -> Annotations:
-    """Returns the annotations in `contents`, the top level of the COCO file `source`. Raises DataError.
+def claims(file: File) -> bool:
+    """Returns whether a file is a COCO ground truth."""
+    return "images" in file.keys
+
+
+def read(file: File, split: Split) -> Source:
+    """Reads a COCO file. Raises DataError.
 
     Ids that are not whole numbers are numbered. A box that is missing is that of the segmentation."""
+    source, contents = file.path, file.json
     problems: list[str] = []
     categories = [row for _, row in _rows(source, contents, "categories", Category, problems)]
     images = [row for _, row in _rows(source, contents, "images", Image, problems)]
     by_image, used, notes = _annotations(source, contents, problems)
-    names, category_ids = _categories(source, categories, used, classes, notes)
-    finder = ImageFinder(source, (image.file_name for image in images), image_root)
-    pack = Packer(source, finder.folder, tuple(names), classes)
-    pack.problems, pack.notes = problems, notes
+    names, category_ids, groups = _categories(source, categories, used, notes)
+    found = Source(source, os.path.dirname(source), tuple(names), find_images=True, is_coco=True, groups=groups)
+    found.problems, found.notes = problems, notes
+    found.category_ids = [category_ids[key] for key in names.values()]
     labels = {key: label for label, key in enumerate(names.values())}
     image_ids, seen = whole_ids("images", (_key(image.id) for image in images), source, notes), set()
     for image in images:
@@ -83,21 +88,14 @@ def read_coco(
             continue
         seen.add(key)
         size = int(image.height or 0), int(image.width or 0)
-        pack.add_image(finder.find(image.file_name), image_id=image_ids[key], size=size)
+        found.add_image(image.file_name, image_id=image_ids[key], size=size)
         for annotation in by_image.pop(key, ()):
-            try:
-                _add_box(pack, annotation, labels)
-            except ValueError as error:
-                pack.complain(f"{source}: annotation {annotation.id} of {image.file_name}", error)
+            _add_box(found, annotation, labels, f"{source}: annotation {annotation.id} of {image.file_name}")
     for key, left in by_image.items():
         problems.append(
             f"{source}: {len(left)} annotations of image {shorten(key)}, which is not among the images; {ADD}"
         )
-    notes += finder.notes()
-    new_ids = count(max(category_ids.values(), default=0) + 1)
-    final = names if classes is None else classes
-    found = pack.finish(bad_boxes, [category_ids[names[n]] if n in names else next(new_ids) for n in final])
-    return replace(found, is_coco=True)
+    return found
 
 
 def _annotations(
@@ -113,8 +111,10 @@ def _annotations(
             place = f"{source}: annotations[{index}].segmentation (id {annotation.id})"
             annotation.bbox = outline_box(annotation.segmentation, place, problems)
         annotation.segmentation = ABSENT
-    text = f"{source}: boxes without bbox, which are those of their segmentation: {outlined}"
-    return by_image, used, [text] * bool(outlined)
+    notes = []
+    if outlined:
+        notes.append(f"{source}: boxes without bbox, which are those of their segmentation: {outlined}")
+    return by_image, used, notes
 
 
 def _rows(source: str, contents: dict[str, Raw], key: str, kind: type, problems: list[str]):
@@ -142,40 +142,47 @@ def whole_ids(kind: str, keys: Iterable[Id], source: str, notes: list[str]) -> d
 
 
 def _categories(
-    source: str, categories: list[Category], used: set[Id], classes: Classes, notes: list[str]
-) -> tuple[dict[str, Id], dict[Id, int]]:
-    """Returns (key of each name in the order of ids, id of each key). `used` are the keys of the annotations.
+    source: str, categories: list[Category], used: set[Id], notes: list[str]
+) -> tuple[dict[str, Id], dict[Id, int], tuple[str, ...]]:
+    """Returns (key of each name in the order of ids, id of each key, names of groups). `used`: keys of the annotations.
 
-    Some services export an unused category 0 that names the group of all others; it is left out."""
+    Some services export an unused category 0 that names the group of all others. It is left out or, if no other category has
+    its name, a group."""
     rows = [(_key(row.id), clean_name(str(row.name))) for row in categories]
     counts = Counter(name for _, name in rows)
     groups = [row.supercategory if isinstance(row.supercategory, str) else "" for row in categories]
+    unused = ()
     for (key, name), group in zip(rows, groups, strict=True):
         is_group = key == 0 and group in ("", "none", name) and groups.count(name) > (group == name)
-        if is_group and used and 0 not in used and (counts[name] > 1 or name not in (classes or ())):
-            rows.remove((key, name))
-            notes.append(f"{source}: category 0 {name!r} has no box and is left out")
+        if is_group and used and 0 not in used:
+            if counts[name] == 1:
+                unused = (name,)
+            else:
+                rows.remove((key, name))
+                notes.append(f"{source}: category 0 {name!r} has no box and is left out")
             break
     ids = whole_ids("categories", (key for key, _ in rows), source, notes)
     names = {name: key for key, name in sorted(rows, key=lambda row: ids[row[0]])}
     if len(ids) < len(rows) or len(names) < len(rows):
         twice = tuple(sorted({name for key, name in rows if names[name] != key})) or tuple(names)
         raise DataError(f"{source}: two categories have the same id or name {brief(twice)}: rename one of them")
-    return names, ids
+    return names, ids, unused
 
 
-def _add_box(pack: Packer, annotation: Annotation, labels: dict[Id, int]) -> None:
-    """Adds the box of an annotation. Raises ValueError."""
+def _add_box(source: Source, annotation: Annotation, labels: dict[Id, int], place: str) -> None:
+    """Adds the box of an annotation, or a problem."""
     label = labels.get(_key(annotation.category_id))
     if label is None:
-        raise ValueError(f"category {shorten(annotation.category_id)} is not among the categories; {ADD}")
-    if not annotation.bbox:
-        return  # reported where it was read
-    if len(annotation.bbox) != 4:
-        raise ValueError(f"bbox {list(annotation.bbox)} must be x, y, width, height")
-    x, y, width, height = annotation.bbox
-    area = width * height if annotation.area is None else annotation.area
-    pack.add_box(x, y, x + width, y + height, label, int(annotation.iscrowd or 0), area)
+        problem = f"category {shorten(annotation.category_id)} is not among the categories; {ADD}"
+        source.problems.append(f"{place}: {problem}")
+    elif not annotation.bbox:
+        pass  # reported where it was read
+    elif len(annotation.bbox) != 4:
+        source.problems.append(f"{place}: bbox {list(annotation.bbox)} must be x, y, width, height")
+    else:
+        x, y, width, height = annotation.bbox
+        area = width * height if annotation.area is None else annotation.area
+        source.add_box(place, x, y, x + width, y + height, label, int(annotation.iscrowd or 0), area)
 
 
 def outline_box(segmentation: Raw, place: str, problems: list[str]) -> tuple[float, ...]:

@@ -1,40 +1,46 @@
-"""XML of CVAT ("CVAT for images 1.1") -> Annotations."""
+"""XML of CVAT ("CVAT for images 1.1") -> Source."""
 
 import math
 import xml.etree.ElementTree as ElementTree
-from pathlib import Path
 
 from datasets.errors import DataError, open_file
+from datasets.formats.file import File
 from datasets.formats.named_boxes import (
     Box,
     Corners,
     LabelFile,
     ellipse_box,
     names_of,
-    pack_source,
     points_box,
     rotated_box,
     side,
+    source_of,
 )
-from datasets.store import Annotations, Classes
+from datasets.formats.source import Source
+from datasets.store import Split
 from utils.text import clean_name
 
 NO_AREA = ("attribute", "polyline", "points", "cuboid", "skeleton", "tag")  # elements without a box
 
 
-def is_cvat(path: Path) -> bool:
+def is_cvat(file: File) -> bool:
     """Returns whether the beginning of an XML file looks like CVAT's, with many images."""
-    with open_file(path) as file:
-        return b"<annotations>" in file.read(1000)
+    return b"<annotations>" in file.head[:1000]
 
 
-def read_cvat(path: str, classes: Classes, image_root: str | None, bad_boxes: str) -> Annotations:
+def claims(file: File) -> bool:
+    """Returns whether a file is XML. VOC files, with one image each, are read by their folder."""
+    return file.suffix == ".xml"
+
+
+def read(file: File, split: Split) -> Source:
     """Reads an XML file with the boxes, polygons, ellipses and masks of many images. Raises DataError.
 
     The classes are the labels of the task or project, in its order."""
-    with open_file(path) as file:
+    path = file.path
+    with open_file(path) as opened:
         try:
-            root = ElementTree.parse(file).getroot()
+            root = ElementTree.parse(opened).getroot()
         except (ElementTree.ParseError, ValueError, LookupError) as error:
             raise DataError(f"{path}: not valid XML ({error}): export the file again, as UTF-8") from error
     if root.tag == "annotation":
@@ -46,7 +52,7 @@ def read_cvat(path: str, classes: Classes, image_root: str | None, bad_boxes: st
     used = names_of(files)
     labels = dict.fromkeys(clean_name(node.findtext("name", "")) for node in root.iterfind("meta//labels/label"))
     names = tuple(labels) if set(used) <= set(labels) and all(labels) else used
-    return pack_source(path, files, classes, image_root, bad_boxes, names=names)
+    return source_of(path, files, names)
 
 
 def _label_file(path: str, node: ElementTree.Element) -> LabelFile:

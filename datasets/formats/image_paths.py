@@ -4,13 +4,11 @@ import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from functools import cached_property
 from urllib.parse import unquote
 
 from datasets.errors import DataError
 from datasets.formats.listing import PART_NAMES, part_in
-from datasets.store import Annotations, Strings
 from utils.images import images_under
 
 MAX_CUT = 50  # folders of another computer before the path of a file
@@ -170,12 +168,7 @@ def locate_all(source: object, names: Sequence[str], folders: Sequence[str]) -> 
     return [found[name] for name in names]
 
 
-def with_root(found: Annotations, image_root: str) -> Annotations:
-    """Returns the annotations with the images that are in `image_root` taken from there."""
-    places = [os.path.abspath(os.path.join(image_root, found.names[i])) for i in range(len(found))]
-    there = list(map(os.path.exists, places))
-    if not any(there):
-        note = f"image_root={image_root} is not used: {found.source} tells by itself where its images are"
-        return replace(found, notes=(*found.notes, note))
-    names = (place if exists else found.names[i] for i, (place, exists) in enumerate(zip(places, there, strict=True)))
-    return replace(found, names=Strings(names))
+def in_root(names: Sequence[str], image_root: str) -> list[str]:
+    """Returns the names, with the paths of those that are in `image_root`."""
+    places = [os.path.abspath(os.path.join(image_root, name)) for name in names]
+    return [place if os.path.exists(place) else name for name, place in zip(names, places, strict=True)]

@@ -1,16 +1,20 @@
-"""LabelMe folders, with one JSON file per image -> Annotations."""
+"""LabelMe folders, with one JSON file per image -> Source."""
 
 import math
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from msgspec import Struct
 
+from datasets.formats import listing
+from datasets.formats.file import File
 from datasets.formats.image_paths import ImageFinder
 from datasets.formats.listing import part_in
-from datasets.formats.named_boxes import Box, LabelFile, names_of, pack_files, points_box
+from datasets.formats.named_boxes import Box, LabelFile, add_files, names_of, points_box
+from datasets.formats.source import Source
 from datasets.formats.typed_json import ABSENT, Side, open_json, parse, rows
-from datasets.store import Annotations, Classes, Packer
+from datasets.store import Split
 from utils.images import images_under
 
 NO_BOX = ("point", "points", "line", "linestrip")
@@ -22,10 +26,25 @@ class Shape(Struct):
     shape_type: str | None = None
 
 
-def read_labelme(
-    folder: Path, files: list[Path], classes: Classes, bad_boxes: str, image_root: str | None = None
-) -> Annotations:
-    """Reads a LabelMe folder with the JSON files `files`; every shape becomes its bounding box. Raises DataError.
+def claims(file: File) -> bool:
+    """Returns whether a file is one of LabelMe."""
+    return "shapes" in file.keys
+
+
+def read(file: File, split: Split, image_root: str | None) -> Source:
+    """Reads a single file with its image. Raises DataError."""
+    return _read(Path(file.path).parent, [Path(file.path)], image_root)
+
+
+def read_folder(folder: Path, files: Sequence[str], split: Split, image_root: str | None) -> Source:
+    """Reads those of the JSON files `files` in a folder that belong to a split. Raises DataError."""
+    source = _read(folder, [folder / file for file in listing.select_part(folder, files, split)], image_root)
+    listing.add_notes(source, folder, files, split)
+    return source
+
+
+def _read(folder: Path, files: list[Path], image_root: str | None) -> Source:
+    """Reads the JSON files `files` in a folder; every shape becomes its bounding box.
 
     Points and lines are left out with a note. An image is in `image_root`, where its file says, or next to the file."""
     problems: list[str] = []
@@ -44,12 +63,13 @@ def read_labelme(
         pairs.append((image or finder.find(file.image or own.with_suffix(".jpg").as_posix()), file))
         used |= {Path(os.path.normpath(place)).as_posix() for place in (near_file, pairs[-1][0]) if place}
     names = names_of(labeled)
-    pack = Packer(str(folder), str(folder), names, classes)
-    pack.problems += problems
+    source = Source(str(folder), str(folder), names)
+    source.problems += problems
     splits = {part_in(path.relative_to(folder).as_posix()) for path in files}
     if left := [image for image in images if image not in used and part_in(image) in (None, *splits)]:
-        pack.notes.append(f"{folder}: images without a JSON file, left out: {len(left)}")
-    return pack_files(pack, names, pairs, bad_boxes)
+        source.notes.append(f"{folder}: images without a JSON file, left out: {len(left)}")
+    add_files(source, pairs)
+    return source
 
 
 def _in_root(image_root: str, folder: Path, image: str) -> str | None:

@@ -1,7 +1,6 @@
-"""JSON and JSON-MIN of Label Studio -> Annotations. Coordinates are in per cent of the image."""
+"""JSON and JSON-MIN of Label Studio -> Source. Coordinates are in per cent of the image."""
 
 import math
-import os
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -9,11 +8,20 @@ from typing import Any, NamedTuple
 from msgspec import Raw, Struct, field
 
 from datasets.errors import DataError, raise_any
-from datasets.formats.image_paths import ImageFinder
-from datasets.formats.named_boxes import Box, Corners, LabelFile, ellipse_box, pack_source, points_box, rotated_box
+from datasets.formats.file import File
+from datasets.formats.named_boxes import (
+    Box,
+    Corners,
+    LabelFile,
+    ellipse_box,
+    names_of,
+    points_box,
+    rotated_box,
+    source_of,
+)
+from datasets.formats.source import Source
 from datasets.formats.typed_json import ABSENT, Angle, Side, parse, rows
-from datasets.scan import scan
-from datasets.store import Annotations, Classes
+from datasets.store import Split
 from utils.images import IMAGE_SUFFIXES
 
 
@@ -67,12 +75,17 @@ class Task(NamedTuple):
     results: Numbered
 
 
-def read_labelstudio(
-    source: str, contents: list[Raw], classes: Classes, image_root: str | None, bad_boxes: str
-) -> Annotations:
-    """Returns the annotations in `contents`, the list in a JSON or JSON-MIN file of Label Studio. Raises DataError.
+def claims(file: File) -> bool:
+    """Returns whether a JSON file holds a list. `read` refuses lists of other tools."""
+    return file.suffix == ".json" and isinstance(file.json, list)
 
-    Of a task with several annotations the first one counts, or the one that is marked as ground truth."""
+
+def read(file: File, split: Split) -> Source:
+    """Reads a JSON or JSON-MIN file of Label Studio. Raises DataError.
+
+    Of a task with several annotations the first one counts, or the one that is marked as ground truth. Boxes are in pixels
+    where the file has the size of the image, otherwise in fractions of the image."""
+    source, contents = file.path, file.json
     problems: list[str] = []
     if not any(map(_is_task, contents[:100])):
         problem = "not a COCO ground truth, but a list; detections are not labels"
@@ -103,33 +116,27 @@ def read_labelstudio(
         raise DataError(
             f"{source}: none of {open_tasks} tasks has a submitted annotation: label them, and export again"
         )
-    notes = [f"{source}: tasks without a submitted annotation, left out: {open_tasks}"] * bool(open_tasks)
+    files = list(map(_label_file, tasks))
+    found = source_of(source, files, names_of(files))
+    found.sizes_problem = "the size of the image is not known: export with original_width, or give image_root=FOLDER"
+    found.problems = problems + found.problems
     if several:
-        notes.append(f"{source}: tasks with several annotations, of which one counts: {several}")
-    sizes = _sizes(source, tasks, image_root)
-    files = [
-        LabelFile(place, image, (height, width), list(_boxes(results, place, width, height)))
-        for (place, image, results), (height, width) in zip(tasks, sizes, strict=True)
-    ]
-    return pack_source(source, files, classes, image_root, bad_boxes, problems=problems, notes=notes)
+        found.notes.insert(0, f"{source}: tasks with several annotations, of which one counts: {several}")
+    if open_tasks:
+        found.notes.insert(0, f"{source}: tasks without a submitted annotation, left out: {open_tasks}")
+    return found
+
+
+def _label_file(task: Task) -> LabelFile:
+    height, width = _written_size(task.results)
+    boxes = list(_boxes(task.results, task.place, width, height))
+    return LabelFile(task.place, task.image, (height, width), boxes, fractions=bool(boxes) and not width)
 
 
 def _works(row: Mapping[str, Raw], place: str, problems: list[str]) -> list[Work]:
     """Returns the annotations of a task that were submitted."""
     listed = row.get("annotations", row.get("completions", ABSENT))
     return [work for _, work in rows(listed, Work, f"{place}: annotations", problems) if not work.was_cancelled]
-
-
-def _sizes(source: str, tasks: list[Task], image_root: str | None) -> list[tuple[int, int]]:
-    """Returns height, width of each image: those in the results, or those of the image; 0, 0 where it cannot be read."""
-    sizes = [_written_size(task.results) for task in tasks]
-    missing = [index for index, task in enumerate(tasks) if task.results and not all(sizes[index])]
-    if missing:
-        finder = ImageFinder(source, (task.image for task in tasks), image_root)
-        paths = [os.path.join(finder.folder, finder.find(tasks[index].image)) for index in missing]
-        for index, size in zip(missing, scan(paths).sizes.tolist(), strict=True):
-            sizes[index] = tuple(size)
-    return sizes
 
 
 def _written_size(results: Numbered) -> tuple[int, int]:
@@ -165,20 +172,22 @@ def _image(data: Mapping[str, Any]) -> str:
 
 
 def _boxes(results: Numbered, place: str, width: int, height: int) -> Iterator[Box]:
+    """Yields the boxes of a task in pixels, or in fractions of the image if its width and height are 0."""
     labeled = {str(result.id) for _, result in results if result.id is not None and result.value.names()}
     for index, result in results:
         names, where = result.value.names(), f"{place}, result {index + 1}"
-        corners = _corners(result.value, width / 100, height / 100)
+        corners = _corners(result.value, (width or 1) / 100, (height or 1) / 100)
         problem = ""
         if not names and str(result.id) in labeled:
             continue  # another result has the label of this object
         if corners is None:
             yield Box(", ".join(names), (), no_box=result.type or "object without corners", place=where)
             continue
+        turned = bool(result.value.rotation) or result.value.radius_x is not None
         if result.image_rotation:
             problem = "the image is rotated in Label Studio: rotate the file, and draw again"
-        elif not width or not height:
-            problem = "the size of the image is not known: export with original_width, or give image_root=FOLDER"
+        elif turned and not width:
+            problem = "a rotated box or an ellipse needs the size of the image: export with original_width"
         elif not names:
             problem = "the object has no label: choose one, or remove it"
         for name in names or [""]:

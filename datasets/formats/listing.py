@@ -1,13 +1,13 @@
-"""The part of a data set (train, val, test) to which a file belongs, and which files are images or class lists."""
+"""The split of a data set (train, val, test) to which a file belongs, and which files are images or class lists."""
 
 import os
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from pathlib import PurePosixPath
 
 from datasets.errors import DataError, one_line
-from datasets.store import Annotations, Part
+from datasets.formats.source import Source
+from datasets.store import Split
 from utils.images import IMAGE_SUFFIXES
 
 SPLITS = ("train", "val", "test")
@@ -50,7 +50,7 @@ def part_in(path: str) -> str | None:
     return next((PART_NAMES[name] for name in path.lower().split("/")[:-1] if name in PART_NAMES), None)
 
 
-def select_part(source: object, files: Sequence[str], part: Part, by_name: bool = False) -> list[str]:
+def select_part(source: object, files: Sequence[str], part: Split, by_name: bool = False) -> list[str]:
     """Returns the files of the first part in `part` that has any; all of them if they are not divided into parts.
 
     The part is that of a folder or, with `by_name`, of the file's name. Raises DataError if there are other parts only."""
@@ -64,37 +64,38 @@ def select_part(source: object, files: Sequence[str], part: Part, by_name: bool 
     return [file for file, name in zip(files, parts, strict=True) if name == chosen]
 
 
-def no_part_notes(source: object, files: Sequence[str], part: Part, by_name: bool = False) -> list[str]:
+def no_part_notes(source: object, files: Sequence[str], part: Split, by_name: bool = False) -> list[str]:
     """Returns a note about files that `select_part` leaves out for any part, if there are any, with their folders or names."""
     parts = splits_of(files, by_name)
     lost = [file for file, name in zip(files, parts, strict=True) if name is None]
     if not part or not lost or not any(parts):
         return []
     places = list(dict.fromkeys(os.path.dirname(file) or file for file in lost))
-    there = ", ".join(map(one_line, places[:5])) + ", ..." * (len(places) > 5)
+    there = ", ".join(map(one_line, places[:5]))
+    if len(places) > 5:
+        there += ", ..."
     return [f"{source}: files that belong to no part, such as train or val, left out: {len(lost)} ({there})"]
 
 
-def noted(found: Annotations, source: object, files: Sequence[str], part: Part, by_name: bool = False) -> Annotations:
-    """Returns the annotations with notes about the files that `select_part` leaves out, and with their other splits."""
-    notes = (*found.notes, *no_part_notes(source, files, part, by_name))
-    return with_splits(replace(found, notes=notes), source, splits_of(files, by_name), part)
+def add_notes(found: Source, source: object, files: Sequence[str], part: Split, by_name: bool = False) -> None:
+    """Adds notes about the files that `select_part` leaves out to `found`, and the other splits of `source`."""
+    found.notes += no_part_notes(source, files, part, by_name)
+    add_splits(found, source, splits_of(files, by_name), part)
 
 
-def with_splits(found: Annotations, source: object, splits: Iterable[str | None], part: Part) -> Annotations:
-    """Returns the annotations with the names of the splits in `splits`, those of the source, that were not read.
+def add_splits(found: Source, source: object, splits: Iterable[str | None], part: Split) -> None:
+    """Adds the names of those of the `splits` of `source` that were not read to `found`.
 
     A note tells if the split test serves as validation."""
     there = sorted({name for name in splits if name}, key=SPLITS.index)
     wanted = [PART_NAMES[name] for name in part]
     chosen = next((name for name in wanted if name in there), None)
     if chosen is None:
-        return found
-    notes = found.notes
+        return
     if chosen != wanted[0]:
         fix = "keep other images for the final test"
-        notes += (f"{source}: no split named {wanted[0]}: {chosen} serves as validation, so {fix}",)
-    return replace(found, notes=notes, other_splits=tuple(name for name in there if name != chosen))
+        found.notes.append(f"{source}: no split named {wanted[0]}: {chosen} serves as validation, so {fix}")
+    found.other_splits = tuple(name for name in there if name != chosen)
 
 
 def splits_of(files: Iterable[str], by_name: bool) -> list[str | None]:
@@ -102,6 +103,6 @@ def splits_of(files: Iterable[str], by_name: bool) -> list[str | None]:
     return [part_in(file) or (part_of(PurePosixPath(file).stem) if by_name else None) for file in files]
 
 
-def fix_of(part: Part) -> str:
+def fix_of(part: Split) -> str:
     """Returns what to write where a part is missing."""
     return "name its data, or val=.2 splits off a fifth of the training images" if "val" in part else "name its data"

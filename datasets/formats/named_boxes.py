@@ -1,15 +1,16 @@
-"""Boxes with class names, image by image -> Annotations; and the bounding boxes of drawn shapes.
+"""Boxes with class names, image by image -> Source; and the bounding boxes of drawn shapes.
 
 The formats without class ids share it. Angles are in radians and turn clockwise on the screen.
 """
 
 import math
+import os
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from datasets.errors import first_ten
-from datasets.formats.image_paths import ImageFinder
-from datasets.store import Annotations, Classes, Packer
+from datasets.formats.source import Source
+from datasets.store import Classes
 from utils.text import class_name_problem, clean_name
 
 Corners = tuple[float, float, float, float]  # x1, y1, x2, y2
@@ -35,53 +36,39 @@ class LabelFile(NamedTuple):
     boxes: Sequence[Box] = ()
     problem: str = ""
     line: int = 0  # in a file with many images
+    fractions: bool = False  # the corners are fractions of the image, not pixels
 
 
-def pack_files(pack: Packer, names: tuple[str, ...], rows: list[tuple[str, LabelFile]], bad_boxes: str) -> Annotations:
-    """Packs `rows` (path of the image, its label file) into annotations with the class names `names`."""
-    labels = {clean_name(name): label for label, name in enumerate(names)}
+def add_files(source: Source, rows: Iterable[tuple[str, LabelFile]]) -> None:
+    """Adds `rows` (path of the image, its label file) to a source. Without class names all boxes have label 0."""
+    labels = {clean_name(name): label for label, name in enumerate(source.names or ())}
     left_out = []
     for image, file in rows:
         if file.problem:
-            pack.problems.append(f"{file.path}: {file.problem}")
-        pack.add_image(image, file=file.path, size=file.size, line=file.line)
+            source.problems.append(f"{file.path}: {file.problem}")
+        source.add_image(image, file=file.path, size=file.size, line=file.line, fractions=file.fractions)
         for number, box in enumerate(file.boxes, 1):
             place = box.place or f"{file.path}: object {number}"
+            name = clean_name(box.name)
             if box.no_box:
                 left_out.append(f"{place}: {box.name!r} is a {box.no_box}")
-                continue
-            try:
-                name = clean_name(box.name)
-                problem = box.problem or ("" if name in labels else class_name_problem(box.name))
-                if problem:
-                    raise ValueError(problem)
-                pack.add_box(*box.corners, labels[name], int(box.crowd))
-            except ValueError as error:
-                pack.complain(place, error)
+            elif box.problem:
+                source.problems.append(f"{place}: {box.problem}")
+            elif source.names is None:
+                source.add_box(place, *box.corners, 0, int(box.crowd))
+            elif name in labels:
+                source.add_box(place, *box.corners, labels[name], int(box.crowd))
+            else:
+                source.problems.append(f"{place}: {class_name_problem(box.name)}")
     if left_out:
-        pack.notes.append(f"{pack.source}: objects without a box, left out: {len(left_out)}\n{first_ten(left_out)}")
-    return pack.finish(bad_boxes)
+        source.notes.append(f"{source.path}: objects without a box, left out: {len(left_out)}\n{first_ten(left_out)}")
 
 
-def pack_source(
-    source: str,
-    files: list[LabelFile],
-    classes: Classes,
-    image_root: str | None,
-    bad_boxes: str,
-    names: tuple[str, ...] | None = None,
-    problems: Iterable[str] = (),
-    notes: Iterable[str] = (),
-) -> Annotations:
-    """Packs the images that one file describes. `names`: its classes (None: those of the boxes)."""
-    names = names_of(files) if names is None else names
-    finder = ImageFinder(source, (file.image for file in files), image_root)
-    pack = Packer(source, finder.folder, names, classes)
-    pack.problems += problems
-    pack.notes += notes
-    rows = [(finder.find(file.image), file) for file in files]
-    pack.notes += finder.notes()
-    return pack_files(pack, names, rows, bad_boxes)
+def source_of(path: str, files: Sequence[LabelFile], names: Classes) -> Source:
+    """Returns the images that one file describes, with its class names."""
+    source = Source(path, os.path.dirname(path), names, find_images=True)
+    add_files(source, ((file.image, file) for file in files))
+    return source
 
 
 def names_of(files: Iterable[LabelFile]) -> tuple[str, ...]:

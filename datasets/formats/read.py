@@ -1,19 +1,29 @@
-"""Reading of data sets in any accepted format: `read`.
+"""Reading of data sets in any accepted format: `read`. Here, and only here, the options of the user are applied.
 
-recognition.py recognizes the format; its reader is in the module of its name, such as coco.py."""
+recognition.py chooses the reader. It returns a Source, and `finish` makes Annotations of it."""
 
 import os
+from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import count
 from pathlib import Path
 from typing import Any
 
-from datasets.classes import choose_classes, parse_merge
-from datasets.errors import DataError, check_path
-from datasets.formats.annotation_file import is_names
-from datasets.formats.recognition import read_path
-from datasets.store import Annotations, Classes, Part
+import numpy as np
 
-PARTS: dict[str, Part] = {
+from datasets.classes import choose_classes, join, parse_merge
+from datasets.errors import DataError, check_path, note_dropped, raise_any
+from datasets.formats.annotation_file import is_names, read_classes
+from datasets.formats.image_paths import ImageFinder
+from datasets.formats.recognition import read_path
+from datasets.formats.source import Source
+from datasets.scan import scan
+from datasets.store import MAX_UNNAMED, Annotations, Classes, Split, Strings, brief, unknown_class
+from utils.text import check_class_names, clean_name, printable
+
+SPLITS: dict[str, Split] = {
     "train": ("train", "trainval"),
     "val": ("val", "valid", "validation", "test"),
     "test": ("test",),
@@ -21,29 +31,53 @@ PARTS: dict[str, Part] = {
 }
 
 
-def read(
-    source: str,
-    part: str,
-    classes: Classes = None,
-    image_root: str | None = None,
-    bad_boxes: str = "error",
-    merge: str | None = None,
-    select: bool = False,
-) -> Annotations:
-    """Reads a data set: a file or a folder in any format that `datasets.formats.recognition` knows. Raises DataError.
+@dataclass(frozen=True)
+class ReadOptions:
+    """What the user decides about data of any format."""
 
-    `part`: train, val, test or all, if the source has parts. `classes`: the class names of the result (None: those of the
-    data); with `select` boxes of other classes are left out. `merge` ("truck:car") merges classes before that. `image_root`:
-    the folder of the images, if they are not next to the annotations. `bad_boxes`: "error" or "drop", for boxes without area.
-    """
-    source, chosen = check_path(os.fspath(source)), bool(merge) or select
+    classes: Classes = None  # class names of the result, in their order; None: those of the data
+    select: bool = False  # boxes of other classes are left out with a note; otherwise they are an error
+    merge: str | None = None  # truck:car,van:car renames classes before `classes` counts
+    image_root: str | None = None  # folder of the images, if they are not near the annotations
+    bad_boxes: str = "error"  # boxes without area: "error" stops and names them, "drop" leaves them out
+    bad_images: str = "error"  # images that cannot be read: see datasets.scan
+
+
+def read_options(
+    classes: str | None = None,
+    merge: str | None = None,
+    image_root: str | None = None,
+    bad_boxes: str = "drop",
+    bad_images: str = "error",
+) -> ReadOptions:
+    """Returns the options that a script has as constants. `classes`: cat,dog selects classes; a file of names does not.
+
+    Raises DataError for a file of classes that cannot be read."""
+    names = read_classes(classes) if classes else None
+    return ReadOptions(names, is_names(classes), merge, image_root, bad_boxes, bad_images)
+
+
+def options_of(config: Mapping[str, Any], classes: tuple[str, ...]) -> ReadOptions:
+    """Returns the options of a training with the constants `config`, for data of a model with the classes `classes`."""
+    return ReadOptions(
+        classes=classes,
+        select=is_names(config.get("classes")),
+        merge=config.get("merge"),
+        image_root=config.get("image_root"),
+        bad_boxes=config.get("bad_boxes") or "drop",
+        bad_images=config.get("bad_images") or "error",
+    )
+
+
+def read(source: str | os.PathLike, split: str, options: ReadOptions | None = None) -> Annotations:
+    """Reads a data set: a file or a folder in any accepted format. Raises DataError.
+
+    `split`: train, val, test or all, if the source has splits."""
+    source = check_path(os.fspath(source))
     if not os.path.exists(source):
         raise DataError(f"{source}: no such file or folder in {os.getcwd()}: correct the path")
     try:
-        found = read_path(Path(source), PARTS[part], None if chosen else classes, image_root, bad_boxes)
-        if chosen:
-            found = choose_classes(found, classes, parse_merge(merge), select, complete=part in ("train", "all"))
-        return found
+        return _read(Path(source), split, options or ReadOptions())
     except DataError:
         raise
     except OSError as error:  # such as a name that is too long
@@ -53,12 +87,196 @@ def read(
         raise DataError(f"{source}: not in the form of its format ({what}): export the data again") from error
 
 
-def read_validation(
-    config: Mapping[str, Any], classes: tuple[str, ...], source: str | None = None, part: str = "val"
-) -> Annotations:
-    """Reads the validation data of a training with the constants `config`, or a part of `source`, in the same way.
+def _read(path: Path, split: str, options: ReadOptions) -> Annotations:
+    reading = read_path(path, SPLITS[split], options.image_root)
+    are_chosen_later = bool(options.merge) or options.select  # from all classes of the data
+    classes, found = None if are_chosen_later else options.classes, []
+    for source in reading.sources:
+        found.append(finish(source, options, classes))
+        classes = found[0].classes
+    data = join(found, str(path))
+    notes = list(data.notes)
+    if reading.notes:
+        notes += map(printable, reading.notes(data))
+    data = replace(data, notes=(*notes, *_labeled_twice(data)))
+    if are_chosen_later:
+        complete = split in ("train", "all")
+        data = choose_classes(data, options.classes, parse_merge(options.merge), options.select, complete)
+    return data
 
-    `classes` are those of the model. Raises DataError."""
-    bad_boxes = config.get("bad_boxes") or "drop"
-    options = (config.get("image_root"), bad_boxes, config.get("merge"), is_names(config.get("classes")))
-    return read(source or config["val"], part, classes, *options)
+
+def finish(source: Source, options: ReadOptions, classes: Classes) -> Annotations:
+    """Makes annotations of what a reader found: finds the images, scales boxes to pixels and checks them.
+
+    `classes`: class names of the result (None: those of the source). A box of any other class is an error. Raises one
+    DataError for all problems."""
+    if options.bad_boxes not in ("error", "drop"):
+        raise DataError(f'bad_boxes is {options.bad_boxes!r}; it can be "error" or "drop"')
+    names, classes, notes = _class_names(source, classes)
+    if source.find_images:
+        notes += _find_images(source, options.image_root)
+    starts = np.append(np.frombuffer(source.starts, np.int64), len(source.labels))
+    sizes, boxes, is_known = _in_pixels(source, np.diff(starts))
+    written = np.frombuffer(source.areas)
+    with np.errstate(all="ignore"):
+        areas = np.where(np.isnan(written), (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1]), written)
+    indices, problems, without_area = _check_boxes(source, boxes, areas, is_known, names, classes)
+    if classes is None:
+        classes = tuple(str(index) for index in range(indices.max(initial=-1) + 1))
+    found = Annotations(
+        source=source.path,
+        classes=classes,
+        category_ids=_category_ids(source, names, classes),
+        image_ids=np.frombuffer(source.image_ids, np.int64),
+        sizes=sizes,
+        starts=starts,
+        boxes=boxes,
+        labels=indices,
+        crowd=np.frombuffer(source.crowd) == 1,
+        areas=areas,
+        root=source.root,
+        names=source.images,
+        lines=np.frombuffer(source.lines, np.int32),
+        files=source.files,
+        is_coco=source.is_coco,
+        other_splits=source.other_splits,
+    )
+    if (indices < 0).any():
+        found = found.keep_boxes(indices >= 0)
+    try:
+        every = source.problems + problems
+        if every and options.bad_boxes == "error":
+            every += without_area
+        raise_any(f"{source.path}: problems: {len(every)}", every)
+        dropped = note_dropped(f"{source.path}: boxes without area", without_area, options.bad_boxes)
+    except DataError as error:
+        error.rest = found.select([i for i in range(len(found)) if found.names[i]])
+        raise
+    if source.check:
+        source.check(found)
+    return replace(found, notes=tuple(map(printable, [*source.notes, *notes, *dropped])))
+
+
+def _class_names(source: Source, classes: Classes) -> tuple[Classes, Classes, list[str]]:
+    """Returns (class names by label, class names of the result, notes); None: "0", "1", ... Raises DataError."""
+    names, notes = source.names, []
+    if names is None and source.needs_classes and (classes is None or (source.one_class and len(classes) != 1)):
+        raise DataError(f"{source.path}: {source.needs_classes}")
+    check_class_names((*(names or ()), *(classes or ())), source.path, DataError)
+    names, classes = (group and tuple(map(clean_name, group)) for group in (names, classes))  # as in classes.txt
+    if source.names_are_numbers and not classes:
+        notes.append(f"{source.path}: the classes are numbers; classes=FILE names them, one per line")
+    elif source.names_are_numbers and not all(map(str.isdecimal, classes)):
+        if set(names) <= set(classes):
+            problem = f"{brief(names)} may be names or positions in the list of classes {brief(classes)}"
+            raise DataError(f"{source.path}: the classes {problem}: write class names instead of numbers")
+        names = tuple(classes[int(name)] if int(name) < len(classes) else name for name in names)
+    if names is None:
+        return classes, classes, notes
+    if twice := tuple(name for name, number in Counter(names).items() if number > 1):
+        raise DataError(f"{source.path}: two classes of the same name {brief(twice)}: rename one of them")
+    unused = {name for name in source.groups if name not in (classes or ())}
+    notes += [f"{source.path}: category 0 {name!r} has no box and is left out" for name in sorted(unused)]
+    if classes is None:
+        classes = tuple(name for name in names if name not in unused)
+    return names, classes, notes
+
+
+def _category_ids(source: Source, names: Classes, classes: tuple[str, ...]) -> np.ndarray:
+    """Returns the id of each class in `classes`: that of the data, or one after the largest; 0, 1, ... for data without ids."""
+    if source.category_ids is None:
+        return np.arange(len(classes), dtype=np.int64)
+    ids = dict(zip(names, source.category_ids, strict=True))
+    new_ids = count(max(source.category_ids, default=0) + 1)
+    return np.array([ids[name] if name in ids else next(new_ids) for name in classes], np.int64)
+
+
+def _find_images(source: Source, image_root: str | None) -> list[str]:
+    """Replaces the names of images by their paths. Returns notes."""
+    names = [source.images[index] for index in range(len(source))]
+    finder = ImageFinder(source.path, names, image_root)
+    source.images = Strings(finder.find(name) if name else "" for name in names)
+    return finder.notes()
+
+
+def _in_pixels(source: Source, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns sizes int32 [N, 2], boxes float64 [K, 4] in pixels, and whether they are in pixels, bool [K].
+
+    Boxes that are fractions of an image are multiplied by its size. `counts`: boxes of each image."""
+    sizes = np.array(source.sizes, np.int32).reshape(-1, 2)
+    boxes = np.frombuffer(source.boxes).reshape(-1, 4)
+    are_fractions = np.frombuffer(source.are_fractions, bool)
+    indices = np.flatnonzero(are_fractions)
+    if not len(indices):
+        return sizes, boxes, np.ones(len(boxes), bool)
+    sizes[indices] = scan([os.path.join(source.root, source.images[index]) for index in indices]).sizes
+    scales = np.where(are_fractions[:, None], sizes[:, [1, 0, 1, 0]], 1)
+    with np.errstate(all="ignore"):
+        boxes = boxes * np.repeat(scales, counts, axis=0)
+    return sizes, boxes, np.repeat(sizes.all(1) | ~are_fractions, counts)
+
+
+def _check_boxes(
+    source: Source, boxes: np.ndarray, areas: np.ndarray, is_known: np.ndarray, names: Classes, classes: Classes
+) -> tuple[np.ndarray, list[str], list[str]]:
+    """Returns (the class of each box int32 [K], -1: left out; problems; boxes without area).
+
+    Boxes of images that cannot be read, without `is_known`, are left out: the scan reports the images."""
+    labels, crowd = np.frombuffer(source.labels), np.frombuffer(source.crowd)
+    if names is None:
+        table = np.arange(MAX_UNNAMED, dtype=np.int32)
+    else:
+        order = {name: index for index, name in enumerate(classes)}
+        table = np.array([order.get(name, -1) for name in names], np.int32)
+    with np.errstate(all="ignore"):
+        is_finite = np.isfinite(boxes.sum(1) + labels + areas)
+        is_whole = (labels == np.floor(labels)) & ((crowd == 0) | (crowd == 1))
+    is_class = is_finite & is_whole & (labels >= 0) & (labels < len(table))
+    indices = np.full(len(labels), -1, np.int32)
+    indices[is_class] = table[labels[is_class].astype(np.int64)]
+    has_area = (boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1])
+    problems, without_area = [], []
+    if source.sizes_problem and not is_known.any():
+        problems += [f"{source.places[row]}: {source.sizes_problem}" for row in range(len(labels))]
+    unknown = lru_cache(maxsize=None)(unknown_class)
+    for row in np.flatnonzero(is_known & ~((indices >= 0) & has_area)).tolist():
+        label, place = labels[row], source.places[row]
+        box = "{:g},{:g},{:g},{:g}".format(*boxes[row])
+        if not is_finite[row]:
+            problem = f"box {box},{label:g} holds a value that is not a number; draw it again, or remove it"
+        elif not is_whole[row]:
+            problem = f"class {label:g} must be a whole number, and crowd {crowd[row]:g} must be 0 or 1"
+        elif not is_class[row] and names is None:
+            fix = f"write classes.txt next to {source.path}, one name per line"
+            problem = f"class {int(label)} without a list of names: {fix}"
+        elif not is_class[row]:
+            problem = f"class {int(label)}, but {source.names_from} has {len(table)} names (0-{len(table) - 1})"
+        elif indices[row] < 0:
+            problem = unknown(names[int(label)], classes, hint=len(problems) < 100)
+        else:
+            without_area.append(f"{place}: box {box} has no area (x1,y1,x2,y2 with x1 < x2 and y1 < y2)")
+            continue
+        problems.append(f"{place}: {problem}")
+    indices[~(is_known & has_area)] = -1
+    return indices, problems, without_area
+
+
+def _labeled_twice(data: Annotations) -> list[str]:
+    """Returns a note about images that occur several times. Each trains as if the boxes of the others were not there."""
+    first: dict[str, int] = {}
+    pairs = ((first.setdefault(os.path.normpath(data.path(index)), index), index) for index in range(len(data)))
+    again = [(one, other) for one, other in pairs if one != other]
+    if not again:
+        return []
+    fix = "keep one per image" + ", or write all its boxes in one line" * bool(data.lines[again[0][1]])
+    text = f"labels of images that have labels already: {len(again)}; each trains as another image, without the others: {fix}"
+    rows = [f"  {_places(data, one, other)}" for one, other in again[:10]]
+    rows += [f"  ... and {len(again) - 10} more"] * (len(again) > 10)
+    return [printable("\n".join([f"{data.source}: {text}", *rows]))]
+
+
+def _places(data: Annotations, *indices: int) -> str:
+    """Returns the path of an image, and the different places of its boxes."""
+    rows = ((data.files[index], f"line {data.lines[index]}" * bool(data.lines[index])) for index in indices)
+    places = dict.fromkeys(filter(None, (": ".join(filter(None, row)) for row in rows)))
+    return ": ".join([data.path(indices[0]), *[" and ".join(places)] * (len(places) > 1)])

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -11,7 +11,8 @@ from msgspec import Raw, Struct
 from datasets.errors import DataError, open_file, raise_any
 from datasets.formats import image_paths, listing
 from datasets.formats.annotation_file import text_lines
-from datasets.formats.named_boxes import Box, LabelFile, names_of, pack_files, pack_source
+from datasets.formats.file import File
+from datasets.formats.named_boxes import Box, LabelFile, add_files, names_of, source_of
 from datasets.formats.records import (
     CrowdHuman,
     Datumaro,
@@ -22,19 +23,28 @@ from datasets.formats.records import (
     Supervisely,
     Ultralytics,
 )
+from datasets.formats.source import Source
 from datasets.formats.typed_json import BOM, parse
-from datasets.store import Annotations, Classes, Packer, Part, brief
+from datasets.store import Split, brief
 from utils.files import files_under
 
+JSON_LINES = (".jsonl", ".ndjson", ".odgt", ".manifest")
 
-def read_lines(path: str, part: Part, classes: Classes, image_root: str | None, bad_boxes: str) -> Annotations:
+
+def claims_lines(file: File) -> bool:
+    """Returns whether a file holds JSON Lines."""
+    return file.suffix in JSON_LINES
+
+
+def read_lines(file: File, split: Split) -> Source:
     """Reads a file of JSON Lines, whose format is recognized by the first two lines. Raises DataError."""
+    path = file.path
     lines = [(f"{path}:{number}", Raw(line.encode())) for number, line in text_lines(path) if line.strip()]
     kind, names, problems = _kind_of_lines(path, b"".join(bytes(raw) for _, raw in lines[:2])), None, []
     if kind is Ultralytics and lines:
         head = parse(lines.pop(0)[1], _Dataset, f"{path}:1", problems)
         names = head.class_names if head else {}
-    return _pack(path, kind, lines, part, names, classes, image_root, bad_boxes, problems)
+    return _source(path, kind, lines, split, names, problems)
 
 
 class _Dataset(Struct, frozen=True):
@@ -73,14 +83,20 @@ def is_lines(path: str) -> bool:
     return True
 
 
-def read_scalabel(
-    source: str, rows: Raw | list[Raw], classes: Classes, image_root: str | None, bad_boxes: str
-) -> Annotations:
-    """Returns the annotations in `rows`, the frames in a JSON file of Scalabel or BDD100K. Raises DataError."""
-    problems: list[str] = []
-    frames = rows if isinstance(rows, list) else parse(rows, list[Raw], f"{source}: frames", problems) or []
+def claims_scalabel(file: File) -> bool:
+    """Returns whether a JSON file holds frames of Scalabel or BDD100K: a list, or an object with one."""
+    if file.suffix != ".json" or isinstance(file.json, dict):
+        return "frames" in file.keys
+    return any(b'"box2d"' in bytes(row) for row in file.json)
+
+
+def read_scalabel(file: File, split: Split) -> Source:
+    """Reads a JSON file of Scalabel or BDD100K. Raises DataError."""
+    source, frames, problems = file.path, file.json, []
+    if isinstance(frames, dict):
+        frames = parse(frames["frames"], list[Raw], f"{source}: frames", problems) or []
     places = [(f"{source}: [{index}]", raw) for index, raw in enumerate(frames)]
-    return _pack(source, Scalabel, places, (), None, classes, image_root, bad_boxes, problems)
+    return _source(source, Scalabel, places, (), None, problems)
 
 
 class _Label(Struct, frozen=True):
@@ -95,33 +111,33 @@ class _Categories(Struct, frozen=True):
     label: _Labels
 
 
-def read_datumaro(
-    source: str, contents: dict[str, Raw], classes: Classes, image_root: str | None, bad_boxes: str
-) -> Annotations:
-    """Returns the annotations in `contents`, the top level of a JSON file of Datumaro. Raises DataError."""
-    problems: list[str] = []
+def claims_datumaro(file: File) -> bool:
+    """Returns whether a file is one of Datumaro."""
+    return {"items", "categories"} <= file.keys
+
+
+def read_datumaro(file: File, split: Split) -> Source:
+    """Reads a JSON file of Datumaro. Raises DataError."""
+    source, contents, problems = file.path, file.json, []
     categories = parse(contents["categories"], _Categories, f"{source}: categories", problems)
     names = {str(index): label.name for index, label in enumerate(categories.label.labels if categories else ())}
     rows = parse(contents["items"], list[Raw], f"{source}: items", problems) or []
     places = [(f"{source}: items[{index}]", raw) for index, raw in enumerate(rows)]
-    return _pack(source, Datumaro, places, (), names, classes, image_root, bad_boxes, problems)
+    return _source(source, Datumaro, places, (), names, problems)
 
 
-def _pack(
+def _source(
     source: str,
     kind: type[Record],
     rows: Iterable[tuple[str, Raw]],
-    part: Part,
+    split: Split,
     names: dict[str, str] | None,
-    classes: Classes,
-    image_root: str | None,
-    bad_boxes: str,
     problems: list[str],
-) -> Annotations:
-    """Packs the records in `rows` (place, JSON) that belong to `part`. `names`: {number in the file: class name}."""
+) -> Source:
+    """Returns the records in `rows` (place, JSON) that belong to a split. `names`: {number in the file: class name}."""
     records = [(place, record) for place, raw in rows if (record := parse(raw, kind, place, problems)) is not None]
     splits = [_split_of(record) for _, record in records]
-    records, notes = _of_part(source, records, part, problems)
+    records, notes = _of_part(source, records, split, problems)
     files = []
     for place, record in records:
         height, width = record.size()
@@ -130,14 +146,14 @@ def _pack(
         files.append(
             LabelFile(place, name, (int(height), int(width)), boxes, "" if name else "no image: export it again")
         )
-    found = names_of(files)
-    if names is None and found and all(map(str.isdecimal, found)):  # class names are numbers only
-        names = _numbered(source, found, classes)
-        files = [file._replace(boxes=[_named(box, names) for box in file.boxes]) for file in files]
-        notes += [] if classes else [f"{source}: the classes are numbers; classes=FILE names them, one per line"]
-    order = found if names is None else tuple(names.values())
-    packed = pack_source(source, files, classes, image_root, bad_boxes, names=order, problems=problems, notes=notes)
-    return listing.with_splits(packed, source, (name for name in splits if name in listing.SPLITS), part)
+    order = names_of(files) if names is None else tuple(names.values())
+    are_numbers = names is None and bool(order) and all(map(str.isdecimal, order))
+    found = source_of(source, files, tuple(sorted(order, key=int)) if are_numbers else order)
+    found.names_are_numbers = are_numbers
+    found.problems = problems + found.problems
+    found.notes = notes + found.notes
+    listing.add_splits(found, source, (name for name in splits if name in listing.SPLITS), split)
+    return found
 
 
 def _split_of(record: Record) -> str:
@@ -147,7 +163,7 @@ def _split_of(record: Record) -> str:
 
 
 def _of_part(
-    source: str, records: list[tuple[str, Record]], part: Part, problems: list[str]
+    source: str, records: list[tuple[str, Record]], part: Split, problems: list[str]
 ) -> tuple[list[tuple[str, Record]], list[str]]:
     """Returns (records of a part, or all of them if they are not divided; notes about those of no part). Raises DataError."""
     parts = [_split_of(record) for _, record in records]
@@ -161,20 +177,8 @@ def _of_part(
     pairs = list(zip(records, parts, strict=True))
     lost = [f"{record.image()} ({place})" for (place, record), name in pairs if name not in listing.PART_NAMES.values()]
     text = f"{source}: images that belong to no part, left out: {len(lost)}, for example {''.join(lost[:1])}"
-    notes = [f"{text}: write their split, such as train or val"] * bool(lost)
+    notes = [f"{text}: write their split, such as train or val"] if lost else []
     return [row for row, name in pairs if name == chosen], notes
-
-
-def _numbered(source: str, found: tuple[str, ...], classes: Classes) -> dict[str, str]:
-    """Returns {number: class name} for a file whose classes `found` are numbers only. Raises DataError.
-
-    The numbers are positions in `classes`, or names where these are numbers too, such as those of the training data."""
-    if all(map(str.isdecimal, classes or ())):
-        return {name: name for name in classes or sorted(found, key=int)}
-    if set(found) <= set(classes):
-        problem = f"{brief(found)} may be names or positions in the list of classes {brief(classes)}"
-        raise DataError(f"{source}: the classes {problem}: write class names instead of numbers")
-    return {str(index): name for index, name in enumerate(classes)}
 
 
 def _named(box: Box, names: dict[str, str]) -> Box:
@@ -187,13 +191,11 @@ def _named(box: Box, names: dict[str, str]) -> Box:
     return box._replace(name=names[box.name])
 
 
-def read_supervisely(
-    folder: Path, files: list[str], part: Part, classes: Classes, bad_boxes: str, image_root: str | None = None
-) -> Annotations:
+def read_supervisely(folder: Path, files: Sequence[str], split: Split, image_root: str | None) -> Source:
     """Reads a project of Supervisely: one JSON file per image, in folders named ann. Raises DataError."""
     problems: list[str] = []
     every = [file for file in files if is_supervisely(file)]
-    chosen = listing.select_part(folder, every, part)
+    chosen = listing.select_part(folder, every, split)
     root = image_root or str(folder)
     index = image_paths.Stems(listing.images_of(files_under(root)))
     pairs = []
@@ -204,10 +206,10 @@ def read_supervisely(
         record = parse(raw, Supervisely, place, problems) or Supervisely(objects=[])
         found = index.nearest(image, image.rpartition("/")[2]) or re.sub("(^|/)ann/", r"\1img/", image)
         pairs.append((found, LabelFile(place, image, boxes=list(record.boxes()))))
-    names = names_of(file for _, file in pairs)
-    pack = Packer(str(folder), root, names, classes)
-    pack.problems += problems
-    return listing.noted(pack_files(pack, names, pairs, bad_boxes), folder, every, part)
+    source = Source(str(folder), root, names_of(file for _, file in pairs), problems=problems)
+    add_files(source, pairs)
+    listing.add_notes(source, folder, every, split)
+    return source
 
 
 def is_supervisely(file: str) -> bool:

@@ -1,29 +1,38 @@
-"""Tables (CSV) with one box per line -> Annotations."""
+"""Tables (CSV) with one box per line -> Source."""
 
 import csv
-import os
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from itertools import chain
 from pathlib import Path
+
+import numpy as np
 
 from datasets.errors import DataError, open_file, raise_any
 from datasets.formats.annotation_file import text_lines
 from datasets.formats.columns import CORNERS, ONE_CLASS, RENAME, Columns, columns_of, is_number
-from datasets.formats.image_paths import ImageFinder
-from datasets.formats.named_boxes import Box, LabelFile, pack_source, side
+from datasets.formats.file import File
+from datasets.formats.named_boxes import Box, LabelFile, names_of, side, source_of
+from datasets.formats.source import Source
 from datasets.scan import scan
-from datasets.store import Annotations, Classes
+from datasets.store import Annotations, Split
 from utils.images import IMAGE_SUFFIXES
 
+SUFFIXES = (".csv", ".tsv")
 ROUNDING = 1e-3  # a sum of rounded fractions, x + width, may be so much above 1
 
 
-def read_table(path: str, classes: Classes, image_root: str | None, bad_boxes: str) -> Annotations:
+def claims(file: File) -> bool:
+    """Returns whether a file is a table."""
+    return file.suffix in SUFFIXES
+
+
+def read(file: File, split: Split) -> Source:
     """Reads a CSV file with one box per line, with or without a header. Raises DataError.
 
-    A line with empty fields instead of a box makes its image a background, unless other lines have boxes of it. Boxes that
-    are fractions of the image (Open Images) are multiplied by its size."""
+    A line with empty fields instead of a box makes its image a background, unless other lines have boxes of it."""
+    path = file.path
     lines = _rows(path)
     number, first = next(lines, (0, []))
     columns = columns_of(f"{path}:{number}", first)
@@ -37,20 +46,27 @@ def read_table(path: str, classes: Classes, image_root: str | None, bad_boxes: s
             problems.append(f"{path}:{number}: {len(row)} fields: {problem}")
             continue
         fields = columns.fields(row)
-        file = images.get(fields["image"])
-        if file is None:
+        labels = images.get(fields["image"])
+        if labels is None:
             size = side(fields.get("height", "")), side(fields.get("width", ""))
-            file = images[fields["image"]] = LabelFile("", fields["image"], size, [], line=number)
+            labels = images[fields["image"]] = LabelFile("", fields["image"], size, [], line=number)
         if not fields["image"]:
             problems.append(f"{path}:{number}: no image: write its path, or remove the line")
         if any(fields[name] for name in columns.box):
-            file.boxes.append(_box(columns, fields, f"{path}:{number}"))
+            labels.boxes.append(_box(columns, fields, f"{path}:{number}"))
             others = {index for index in others if index < len(row) and is_number(row[index])}
-    files = _named(path, _in_pixels(path, list(images.values()), image_root))
+    files = _named(path, list(images.values()))
+    if _are_fractions(path, [box for labels in files for box in labels.boxes if box.corners]):
+        files = [labels._replace(fractions=True) for labels in files]
+    source = source_of(path, files, names_of(files))
+    source.problems = problems + source.problems
+    fix = "multiply them by its width and height, or give image_root=FOLDER with the images"
+    source.sizes_problem = f"the boxes are fractions of the image: {fix}"
     if columns.maybe_image_size:
-        _refuse_sizes_of_images(path, files, image_root, len(others) > 1)
-    notes = [f"{path}: {columns.note}"] * bool(columns.note)
-    return pack_source(path, files, classes, image_root, bad_boxes, problems=problems, notes=notes)
+        source.check = partial(_refuse_sizes_of_images, has_others=len(others) > 1)
+    if columns.note:
+        source.notes.insert(0, f"{path}: {columns.note}")
+    return source
 
 
 def _misfit(row: list[str], least: int, most: int) -> str:
@@ -89,48 +105,24 @@ def image_names(path: str) -> set[str]:
     return {row[at].strip() for _, row in every if len(row) > at}
 
 
-def _in_pixels(path: str, files: list[LabelFile], image_root: str | None) -> list[LabelFile]:
-    """Returns the files with boxes in pixels: those that are fractions of the image are multiplied by its size."""
-    boxes = [box for file in files for box in file.boxes if box.corners]
-    if not _are_fractions(path, boxes):
-        return files
-    sizes = _sizes_of_images(path, files, image_root)
-    if not any(map(all, sizes)):
-        fix = "multiply them by its width and height, or give image_root=FOLDER with the images"
-        raise DataError(f"{path}: the boxes are fractions of the image: {fix}")
-    scaled = []
-    for file, (height, width) in zip(files, sizes, strict=True):
-        factors = (width or 1, height or 1, width or 1, height or 1)
-        boxes = [
-            box._replace(corners=tuple(value * factor for value, factor in zip(box.corners, factors, strict=False)))
-            for box in file.boxes
-        ]
-        scaled.append(file._replace(size=(height, width), boxes=boxes))
-    return scaled
-
-
-def _sizes_of_images(path: str, files: list[LabelFile], image_root: str | None) -> list[list[int]]:
-    """Returns height, width of the image of each file; 0, 0 where it cannot be read."""
-    finder = ImageFinder(path, (file.image for file in files), image_root)
-    return scan([os.path.join(finder.folder, finder.find(file.image)) for file in files]).sizes.tolist()
-
-
-def _refuse_sizes_of_images(path: str, files: list[LabelFile], image_root: str | None, has_others: bool) -> None:
+def _refuse_sizes_of_images(found: Annotations, has_others: bool) -> None:
     """Raises DataError if the boxes are all as large as their images, but do not all start at the corner of the image.
 
     With `has_others`, the size of the boxes may be in other columns. Then it does not matter where they start."""
-    labeled = [file for file in files if any(box.corners for box in file.boxes)]
+    labeled = np.flatnonzero(np.diff(found.starts))
     sides = []
-    for file in labeled:
-        boxes = [box.corners for box in file.boxes if box.corners]
-        sides.append({(round(y2 - y1, 3), round(x2 - x1, 3)) for x1, y1, x2, y2 in boxes})
-    moved = any(box.corners and any(box.corners[:2]) for file in labeled for box in file.boxes)
+    for index in labeled:
+        boxes = found.boxes_of(index)[0]
+        sides.append({tuple(size) for size in np.round(boxes[:, [3, 2]] - boxes[:, [1, 0]], 3).tolist()})
+    moved = bool(found.boxes[:, :2].any())
     if not (moved or has_others) or any(len(different) > 1 for different in sides):
         return
-    sizes = _sizes_of_images(path, labeled, image_root)
+    sizes = scan([found.path(index) for index in labeled]).sizes.tolist()
     known = [(size, different) for size, different in zip(sizes, sides, strict=True) if all(size)]
     if known and all(tuple(size) in different for size, different in known):
-        raise DataError(f"{path}: the columns width and height are the sizes of the images, not of the boxes: {RENAME}")
+        raise DataError(
+            f"{found.source}: the columns width and height are the sizes of the images, not of the boxes: {RENAME}"
+        )
 
 
 def _are_fractions(path: str, boxes: list[Box]) -> bool:

@@ -15,11 +15,11 @@ from pathlib import Path
 from datasets.errors import DataError, one_line, open_file
 from datasets.formats import image_paths, listing
 from datasets.formats.annotation_file import text_lines
-from datasets.formats.record_files import is_lines, is_supervisely
+from datasets.formats.record_files import JSON_LINES, is_lines, is_supervisely
 from datasets.formats.refusals import refuse_texts
 from datasets.formats.tables import image_names, is_table
 from datasets.formats.yolo import is_label
-from datasets.store import Annotations, Part
+from datasets.store import Annotations, Split
 from utils.files import files_under
 from utils.images import IMAGE_SUFFIXES
 
@@ -27,7 +27,6 @@ VOC, CVAT, LABELME, JSON, SUPERVISELY = "VOC", "CVAT", "LabelMe", "JSON", "Super
 LINES, TEXT, YOLO, CSV = "JSON Lines", "annotation files", "YOLO", "CSV"
 OTHER = "other formats"  # text files in a known format that is not supported
 PER_IMAGE = (VOC, LABELME, SUPERVISELY, YOLO)  # one label file per image
-JSON_LINES = (".jsonl", ".ndjson", ".odgt", ".manifest")
 NO_BOXES = re.compile(r"captions|keypoints|panoptic|stuff|image_info", re.IGNORECASE)  # files of COCO for other tasks
 HEAD = 1 << 16  # bytes
 _XML = re.compile(rb"<(\w+:)?annotation(s?)\b")
@@ -57,7 +56,7 @@ _IMAGE_KEYS = (
 def left_over(
     folder: Path,
     found: Annotations,
-    part: Part,
+    part: Split,
     read: str,
     image_root: str | None,
     listed: Iterable[str] | None = None,
@@ -119,7 +118,7 @@ def _lost_images(
     folder: Path,
     files: Sequence[str],
     found: Annotations,
-    part: Part,
+    part: Split,
     read: str,
     every: dict[str, list[str]],
     listed: Iterable[str] | None,

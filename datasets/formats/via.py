@@ -1,4 +1,4 @@
-"""VIA (VGG Image Annotator) 2: a project, or its annotations exported as JSON -> Annotations."""
+"""VIA (VGG Image Annotator) 2: a project, or its annotations exported as JSON -> Source."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,9 +6,11 @@ from typing import Any
 from msgspec import Raw, Struct
 
 from datasets.errors import DataError
-from datasets.formats.named_boxes import Box, LabelFile, ellipse_box, pack_source, points_box
+from datasets.formats.file import File
+from datasets.formats.named_boxes import Box, LabelFile, ellipse_box, names_of, points_box, source_of
+from datasets.formats.source import Source
 from datasets.formats.typed_json import ABSENT, Angle, brief, parse, rows
-from datasets.store import Annotations, Classes
+from datasets.store import Split
 from utils.text import clean_name
 
 NAMES = ("class", "label", "name", "type")  # of the attribute with the class, where there are several
@@ -40,19 +42,20 @@ class Image(Struct):
     regions: Raw = ABSENT  # a list; in VIA 1 an object with the keys "0", "1", ...
 
 
-def is_via(contents: dict[str, Raw]) -> bool:
-    """Returns whether an object is a project of VIA 2 or its annotations."""
-    first = next(iter(contents.values()), Raw(b""))
-    return "_via_img_metadata" in contents or b'"regions"' in bytes(first)
+def claims(file: File) -> bool:
+    """Returns whether a file is a project of VIA 2 or its annotations."""
+    if not file.keys:
+        return False
+    first = next(iter(file.json.values()))
+    return "_via_img_metadata" in file.keys or b'"regions"' in bytes(first)
 
 
-def read_via(
-    source: str, contents: dict[str, Raw], classes: Classes, image_root: str | None, bad_boxes: str
-) -> Annotations:
-    """Returns the annotations in `contents`, the top level of the VIA file `source`. Raises DataError.
+def read(file: File, split: Split) -> Source:
+    """Reads a project of VIA, or its annotations. Raises DataError.
 
-    The class is the only attribute of the regions, or the one that is named class, label, name or type."""
-    problems: list[str] = []
+    The class is the only attribute of the regions, or the one that is named class, label, name or type. Without any, the
+    classes that the user gives must be one class."""
+    source, contents, problems = file.path, file.json, []
     if "_via_img_metadata" in contents:
         contents = parse(contents["_via_img_metadata"], dict[str, Raw], f"{source}: _via_img_metadata", problems) or {}
     found = []
@@ -61,12 +64,20 @@ def read_via(
         if image is not None:
             place = f"{source}: {image.filename}"
             found.append((place, image.filename, _regions(image.regions, f"{place}: regions", problems)))
-    attribute = _attribute(source, [region for *_, regions in found for _, region in regions], classes)
+    every = [region for *_, regions in found for _, region in regions]
+    attribute = _attribute(source, every)
     files = []
     for place, name, regions in found:
-        boxes = [_box(region, attribute, classes, f"{place}, region {index + 1}") for index, region in regions]
+        boxes = [_box(region, attribute, f"{place}, region {index + 1}") for index, region in regions]
         files.append(LabelFile(place, name, boxes=boxes))
-    return pack_source(source, files, classes, image_root, bad_boxes, problems=problems)
+    is_unnamed = attribute is None and bool(every)
+    packed = source_of(source, files, None if is_unnamed else names_of(files))
+    packed.problems = problems + packed.problems
+    if is_unnamed:
+        packed.one_class = True
+        fix = "add one in VIA or, if there is one class, name it by classes=FILE"
+        packed.needs_classes = f"the regions have no attribute for the class: {fix}"
+    return packed
 
 
 def _regions(raw: Raw, place: str, problems: list[str]) -> list[tuple[int, Region]]:
@@ -77,8 +88,8 @@ def _regions(raw: Raw, place: str, problems: list[str]) -> list[tuple[int, Regio
     return [(index, region) for index, region in parsed if region is not None]
 
 
-def _attribute(source: str, regions: Sequence[Region], classes: Classes) -> str | None:
-    """Returns the name of the attribute with the class; None if there are no attributes and only one class."""
+def _attribute(source: str, regions: Sequence[Region]) -> str | None:
+    """Returns the name of the attribute with the class; None if there are no attributes."""
     names = list(dict.fromkeys(name for region in regions for name in region.region_attributes))
     fitting = names if len(names) == 1 else [name for name in names if name.lower() in NAMES]
     if len(fitting) == 1:
@@ -86,13 +97,10 @@ def _attribute(source: str, regions: Sequence[Region], classes: Classes) -> str 
     if names:
         there = ", ".join(map(repr, names[:10]))
         raise DataError(f"{source}: which attribute is the class? There are {there}: name one of them class in VIA")
-    if regions and (classes is None or len(classes) != 1):
-        problem = "the regions have no attribute for the class"
-        raise DataError(f"{source}: {problem}: add one in VIA or, if there is one class, name it by classes=FILE")
     return None
 
 
-def _box(region: Region, attribute: str | None, classes: Classes, place: str) -> Box:
+def _box(region: Region, attribute: str | None, place: str) -> Box:
     shape, value = region.shape_attributes, region.region_attributes.get(attribute)
     if isinstance(value, dict):  # check boxes
         value = (
@@ -100,8 +108,6 @@ def _box(region: Region, attribute: str | None, classes: Classes, place: str) ->
             if sum(map(bool, value.values())) == 1
             else None
         )
-    if attribute is None:
-        value = (classes or ("",))[0]
     name = "" if value is None else clean_name(str(value))
     if shape.name == "rect":
         corners = (shape.x, shape.y, shape.x + shape.width, shape.y + shape.height)
@@ -115,5 +121,7 @@ def _box(region: Region, attribute: str | None, classes: Classes, place: str) ->
         return Box(name, (), problem="the polygon needs as many x as y: draw it again, or remove it", place=place)
     else:
         corners = points_box(zip(shape.all_points_x, shape.all_points_y, strict=True))
-    problem = "" if name else f"{attribute} has no value, or several: choose one class in VIA, or remove the region"
+    problem = ""
+    if attribute is not None and not name:
+        problem = f"{attribute} has no value, or several: choose one class in VIA, or remove the region"
     return Box(name, corners, problem=problem, place=place)

@@ -1,4 +1,4 @@
-"""VOC folders, with one XML file per image -> Annotations."""
+"""VOC folders, with one XML file per image -> Source."""
 
 import os
 import re
@@ -10,26 +10,20 @@ from pathlib import Path
 from datasets.errors import DataError, one_line, open_file
 from datasets.formats import image_paths, listing
 from datasets.formats.annotation_file import text_lines
-from datasets.formats.named_boxes import Box, LabelFile, names_of, pack_files, side
-from datasets.store import Annotations, Classes, Packer, Part
+from datasets.formats.named_boxes import Box, LabelFile, add_files, names_of, side
+from datasets.formats.source import Source
+from datasets.store import Split
 from utils.files import files_under
 from utils.images import IMAGE_SUFFIXES
 from utils.text import clean_name
 
 
-def read_voc(
-    folder: Path,
-    part: Part,
-    classes: Classes,
-    bad_boxes: str,
-    image_root: str | None = None,
-    listed: Path | None = None,
-) -> Annotations:
+def read_folder(folder: Path, part: Split, image_root: str | None = None, listed: Path | None = None) -> Source:
     """Reads a VOC folder: the images in the list `listed`, or those of a part. Raises DataError.
 
     A part is a list in ImageSets, or a folder; the first name in `part` that exists counts. An empty `part` is all images.
     The XML files and the images may be anywhere in the folder; images also next to it, or in `image_root`. Difficult
-    objects become crowd regions. Without `classes` the names in all XML files count, so that all parts have the same."""
+    objects become crowd regions. The names in all XML files count, so that all parts have the same classes."""
     files = files_under(folder)
     if not listing.images_of(files) and (Path(os.path.abspath(folder)).parent / "ImageSets").is_dir():
         folder = Path(os.path.normpath(folder / ".."))  # the user named Annotations
@@ -42,30 +36,32 @@ def read_voc(
     xmls, missing, unclear = listing.select_part(folder, every, () if lists else part), {}, []
     if lists:
         xmls, missing, unclear = _listed(folder, lists, every)
-    parsed = {xml: _voc_file(folder / xml) for xml in (every if classes is None else xmls)}
+    parsed = {xml: _voc_file(folder / xml) for xml in every}
     names = names_of(parsed.values())
     root, images = _images(folder, files, [parsed[xml] for xml in xmls], image_root)
-    pack = Packer(str(folder), root, names, classes)
+    source = Source(str(folder), root, names)
     index = image_paths.Stems(images)
     image_of = {xml: index.nearest(xml, parsed[xml].image) for xml in xmls}
     rows = [(image_of[xml] or parsed[xml].image or f"{image_paths.stem_of(xml)}.jpg", parsed[xml]) for xml in xmls]
     backgrounds = {name: _without_xml(name, lists[0].parent, index if xmls else None) for name in missing}
-    pack.problems += unclear + [problem for name, problem in missing.items() if not backgrounds.get(name)]
+    source.problems += unclear + [problem for name, problem in missing.items() if not backgrounds.get(name)]
     backgrounds = [image for image in backgrounds.values() if image]  # CVAT writes no XML for an image without boxes
     if backgrounds:
         text = f"listed images without an XML file, which have no boxes: {len(backgrounds)}"
-        pack.notes.append(f"{lists[0]}: {text}, for example {backgrounds[0]}")
+        source.notes.append(f"{lists[0]}: {text}, for example {backgrounds[0]}")
     if rows and not any(image_of.values()):
         problem = f"no image for any of {len(rows)} XML files, for example {rows[0][0]} for {rows[0][1].path}"
-        pack.problems.append(f"{folder}: {problem}: image_root=FOLDER names the folder of the images")
+        source.problems.append(f"{folder}: {problem}: image_root=FOLDER names the folder of the images")
     if not lists and "val" in part and len(xmls) == len(every):
-        pack.notes.append(f"{folder}: no ImageSets and no folders of parts: all images belong to every part")
-    pack.notes += listing.no_part_notes(folder, every, () if lists else part)
+        source.notes.append(f"{folder}: no ImageSets and no folders of parts: all images belong to every part")
+    source.notes += listing.no_part_notes(folder, every, () if lists else part)
     used = {*filter(None, image_of.values()), *backgrounds}
-    pack.notes += _left_out(folder, images, used, set(map(image_paths.stem_of, every)), bool(lists))
+    source.notes += _left_out(folder, images, used, set(map(image_paths.stem_of, every)), bool(lists))
     rows += [(image, LabelFile(str(folder / image))) for image in backgrounds]
-    found = pack_files(pack, names, rows, bad_boxes)
-    return found if listed else listing.with_splits(found, folder, splits, part)
+    add_files(source, rows)
+    if not listed:
+        listing.add_splits(source, folder, splits, part)
+    return source
 
 
 def _without_xml(name: str, folder: Path, index: image_paths.Stems | None) -> str | None:
@@ -100,7 +96,7 @@ def _image_lists(folder: Path, files: list[str], xmls: Sequence[str]) -> list[st
     return lists
 
 
-def _lists_of(folder: Path, lists: Sequence[str], part: Part) -> list[Path]:
+def _lists_of(folder: Path, lists: Sequence[str], part: Split) -> list[Path]:
     """Returns those of `lists` that are of the first name of `part` that has any. Raises DataError if there are none."""
     chosen = next(filter(None, ([f for f in lists if Path(f).stem.lower() == name] for name in part)), [])
     if not chosen:

@@ -1,4 +1,4 @@
-"""YOLO data -> Annotations: a yaml file, a folder, or a list of images, with one label file per image.
+"""YOLO data -> Source: a yaml file, a folder, or a list of images, with one label file per image.
 
 A label is `class x y width height` (center and size) or `class x1 y1 x2 y2 x3 y3 ...` (a polygon, which becomes its
 bounding box), in fractions of the image's width and height.
@@ -16,12 +16,13 @@ from datasets.errors import DataError, check_path, one_line, open_file, raise_an
 from datasets.formats import image_paths, listing
 from datasets.formats.annotation_file import text_lines
 from datasets.formats.class_lists import ClassList, ClassLists, find_lists, require_agreement
+from datasets.formats.file import File
 from datasets.formats.label_kinds import LabelKinds
 from datasets.formats.named_boxes import points_box
+from datasets.formats.source import Source
 from datasets.formats.typed_json import BOM
 from datasets.formats.yolo_config import PARTS, darknet_config, yaml_config, yaml_names
-from datasets.scan import scan
-from datasets.store import Annotations, Classes, Packer, Part
+from datasets.store import Split
 from utils.files import files_under
 from utils.images import IMAGE_SUFFIXES
 from utils.text import clean_name
@@ -30,10 +31,16 @@ NOT_LABELS = ("classes", "train", "val", "valid", "test", "labels", "predefined_
 NO_NAMES = "no class names: write classes.txt next to it, with one name per line in the order of the class numbers"
 
 
-def read_config(path: Path, part: Part, classes: Classes, bad_boxes: str, image_root: str | None) -> Annotations:
+def claims_config(file: File) -> bool:
+    """Returns whether a file is a data file, yaml or darknet."""
+    return file.suffix in (".yaml", ".yml", ".data")
+
+
+def read_config(file: File, part: Split, image_root: str | None) -> Source:
     """Reads the first part of a data file, yaml or darknet, whose name is in `part` (empty: all parts). Raises DataError.
 
     `image_root` replaces the folder `path` of the file."""
+    path = Path(file.path)
     config = _config(path)
     keys = [key for key in PARTS if config.get(key)]
     if not keys and "val" not in part and (path.parent / "images").is_dir():  # supervision writes the names only
@@ -53,8 +60,9 @@ def read_config(path: Path, part: Part, classes: Classes, bad_boxes: str, image_
     names = yaml_names(path, config)
     if config.get("names"):
         require_agreement(_names_of(path, config), label_folders(images, map(label_file, images)))
-    found = read_yolo_images(str(path), images, ClassLists(names), classes, bad_boxes, notes)
-    return listing.with_splits(found, path, map(listing.PART_NAMES.get, keys), part)
+    found = read_images(str(path), images, ClassLists(names), notes)
+    listing.add_splits(found, path, map(listing.PART_NAMES.get, keys), part)
+    return found
 
 
 def unread_configs(path: Path, images: Iterable[str], others: Sequence[Path], image_root: str | None) -> list[str]:
@@ -137,14 +145,7 @@ def _images(path: Path, root: str | None, key: str, entry: str, image_root: str 
     return image_paths.locate_all(place, [line for line in lines if line], folders), []
 
 
-def read_yolo_folder(
-    folder: Path,
-    files: Sequence[str],
-    part: Part,
-    classes: Classes,
-    bad_boxes: str,
-    image_root: str | None,
-) -> Annotations:
+def read_folder(folder: Path, files: Sequence[str], part: Split, image_root: str | None) -> Source:
     """Reads the images of a folder with `files`, or of `image_root`, and their label files, which may be anywhere in it.
 
     A part is a folder of its name; without such folders all images belong to every part."""
@@ -169,8 +170,9 @@ def read_yolo_folder(
     lists = find_lists(folder, texts | every | used, used, files)
     if lists:
         notes += lists.notes(folder)
-    found = read_yolo_images(str(folder), paths, lists, classes, bad_boxes, notes, own)
-    return listing.noted(found, folder, there, part)
+    found = read_images(str(folder), paths, lists, notes, own)
+    listing.add_notes(found, folder, there, part)
+    return found
 
 
 def _labels_elsewhere(
@@ -265,44 +267,42 @@ def is_label(path: str | Path, least: int = 0) -> bool:
     return len(words) >= least and all(re.fullmatch(rb"[-+.\deE]+", word) for word in words)
 
 
-def read_yolo_images(
+def read_images(
     source: str,
     images: list[str],
     lists: ClassLists | None,
-    classes: Classes,
-    bad_boxes: str,
     notes: Sequence[str] = (),
     labels: list[str] | None = None,
-) -> Annotations:
-    """Reads the label files of `images` (None: those of `label_file`); without `lists` the labels are positions in `classes`.
+) -> Source:
+    """Reads the label files of `images` (None: those of `label_file`). Without `lists` the classes have no names.
 
-    An image without a label file is a background; at least one image must have one. Both are counted in a note. An image
-    that cannot be read has no size and is kept without boxes; `scan.prepare` reports it. Raises DataError."""
+    An image without a label file is a background; at least one image must have one. Both are counted in a note.
+    Raises DataError."""
     labels = [label_file(image) for image in images] if labels is None else labels
     known = [os.path.exists(path) for path in labels]
     if not any(known):
         expected = f"{len(images)} images" + (f", for example {labels[0]}" if labels else "")
         raise DataError(f"{source}: no label file for any of {expected}: put labels/ next to images/")
-    if lists is None and classes is None:
-        raise DataError(f"{source}: {NO_NAMES}; or give classes=FILE")
     names = lists.names if lists else None
     numbers = {name: number for number, name in enumerate(names or ())}
-    pack = Packer(source, "", names, classes)
-    pack.notes += [*notes, *_unpaired(source, images, labels, known), *_shared(source, images, labels, known)]
-    sizes, kinds = scan(images).sizes.tolist(), LabelKinds()
-    for image, path, exists, (height, width) in zip(images, labels, known, sizes, strict=True):
-        pack.add_image(image, file=path if exists else image, size=(height, width))
+    found = Source(source, names=names, needs_classes=f"{NO_NAMES}; or give classes=FILE")
+    found.notes += [*notes, *_unpaired(source, images, labels, known), *_shared(source, images, labels, known)]
+    kinds = LabelKinds()
+    for image, path, exists in zip(images, labels, known, strict=True):
+        found.add_image(image, file=path if exists else image, fractions=True)
         own = lists.by_folder.get(os.path.dirname(path)) if lists else None
-        for number, line in text_lines(path) if exists and width else ():
+        for number, line in text_lines(path) if exists else ():
             if line.strip():
                 kinds.add(line, f"{path}:{number}")
                 try:
-                    *corners, label = _label(line, width, height)
-                    pack.add_box(*corners, own.number_in(numbers, label) if own else label)
+                    *corners, label = _label(line)
+                    if own:
+                        label = own.number_in(numbers, label)
+                    found.add_box(f"{path}:{number}", *corners, label)
                 except ValueError as error:
-                    pack.complain(f"{path}:{number}", error)
+                    found.problems.append(f"{path}:{number}: {error}")
     kinds.refuse()
-    return pack.finish(bad_boxes)
+    return found
 
 
 def _unpaired(source: str, images: list[str], labels: list[str], known: list[bool]) -> list[str]:
@@ -356,8 +356,8 @@ def _listing(folder: str) -> list[str]:
         return sorted(entry.name for entry in entries if not entry.is_dir())
 
 
-def _label(line: str, width: int, height: int) -> tuple[float, ...]:
-    """Returns x1, y1, x2, y2 in pixels, label of one line. Raises ValueError."""
+def _label(line: str) -> tuple[float, ...]:
+    """Returns x1, y1, x2, y2 in fractions of the image, label of one line. Raises ValueError."""
     try:
         label, *values = (float(word) for word in line.split())
     except ValueError as error:
@@ -372,4 +372,4 @@ def _label(line: str, width: int, height: int) -> tuple[float, ...]:
         x1, y1, x2, y2 = x - w / 2, y - h / 2, x + w / 2, y + h / 2
     else:
         x1, y1, x2, y2 = points_box(zip(values[::2], values[1::2], strict=True))
-    return x1 * width, y1 * height, x2 * width, y2 * height, label
+    return x1, y1, x2, y2, label

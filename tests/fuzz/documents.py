@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from datasets.formats.read import read
+from datasets.formats.read import ReadOptions, read
 
 from . import mutate
 from .harness import Case, Failure, Fuzzer
@@ -77,7 +77,7 @@ def mutate_names(rng: random.Random) -> Sequence[str]:
 
 def run_coco(folder: Path) -> None:
     source = folder / "coco.json"
-    found = read(str(source), "all", bad_boxes="drop")
+    found = read(str(source), "all", ReadOptions(bad_boxes="drop"))
     check_annotations(found)
     data = _load(source)
     names = {_id(row["id"]): _name(row["name"]) for row in data.get("categories") or ()}
@@ -171,7 +171,7 @@ def make_labelme(rng: random.Random) -> Case:
 
 
 def run_labelme(folder: Path) -> None:
-    found = read(str(folder), "all", bad_boxes="drop")
+    found = read(str(folder), "all", ReadOptions(bad_boxes="drop"))
     check_annotations(found)
     images = []
     for path in sorted(folder.glob("*.json")):
@@ -216,7 +216,7 @@ def make_labelstudio(rng: random.Random) -> Case:
 
 def run_labelstudio(folder: Path) -> None:
     source = folder / "tasks.json"
-    found = read(str(source), "all", bad_boxes="drop")
+    found = read(str(source), "all", ReadOptions(bad_boxes="drop"))
     check_annotations(found)
     images = []
     for task in _load(source):
@@ -278,7 +278,7 @@ def make_via(rng: random.Random) -> Case:
 
 def run_via(folder: Path) -> None:
     source = folder / "via.json"
-    found = read(str(source), "all", bad_boxes="drop")
+    found = read(str(source), "all", ReadOptions(bad_boxes="drop"))
     check_annotations(found)
     data, images = _load(source), []
     for image in data.get("_via_img_metadata", data).values():
@@ -329,7 +329,7 @@ def make_voc(rng: random.Random) -> Case:
 
 
 def run_voc(folder: Path) -> None:
-    found = read(str(folder), "all", bad_boxes="drop")
+    found = read(str(folder), "all", ReadOptions(bad_boxes="drop"))
     check_annotations(found)
     images = []
     for path in sorted((folder / "Annotations").glob("*.xml")):
@@ -366,7 +366,7 @@ def make_cvat(rng: random.Random) -> Case:
 
 def run_cvat(folder: Path) -> None:
     source = folder / "annotations.xml"
-    found = read(str(source), "all", bad_boxes="drop")
+    found = read(str(source), "all", ReadOptions(bad_boxes="drop"))
     check_annotations(found)
     images = []
     for image in _root(source).findall("image"):

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import cv2
 import numpy as np
+from files import read_annotation_file
 from PIL import Image, ImageOps
 
 from datasets.cache import ImageCache
-from datasets.formats.annotation_file import read_annotation_file
 from datasets.scan import prepare, scan
 from utils.images import ImageError, read_image, read_reduced, read_with_limits
 

@@ -13,7 +13,7 @@ import export
 import predict
 import train
 from datasets.errors import DataError
-from datasets.formats.read import read
+from datasets.formats.read import ReadOptions, read
 from tools import check as tools_check
 from tools import convert as tools_convert
 from utils.config import check, override, show
@@ -148,7 +148,8 @@ def run_convert(folder: Path) -> None:
         raise Failure("wrong", f"wrote {written}")
     wanted = options.get("classes")
     wanted = tuple(name.strip() for name in wanted.split(",")) if wanted else None
-    expected = read(str(source), "all", wanted, None, "drop", options.get("merge"), select=bool(wanted))
+    chosen = ReadOptions(classes=wanted, select=bool(wanted), merge=options.get("merge"), bad_boxes="drop")
+    expected = read(str(source), "all", chosen)
     try:
         found = [read(str(name), "all") for name in written]
     except DataError as error:

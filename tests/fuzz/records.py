@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from datasets.formats.read import read
+from datasets.formats.read import ReadOptions, read
 
 from . import mutate
 from .documents import listed, loads
@@ -36,7 +36,7 @@ def _lines(rng: random.Random, name: str, records: list[Any], likely: Iterable[s
 
 def _read(source: Path) -> tuple[Any, list[Any]]:
     """Returns what the project reads, and the lines of the file."""
-    found = read(str(source), "all", bad_boxes="drop")
+    found = read(str(source), "all", ReadOptions(bad_boxes="drop"))
     check_annotations(found)
     return found, [loads(line.encode()) for line in lines_of(source) if line.strip()]
 
@@ -150,7 +150,7 @@ def make_bdd(rng: random.Random) -> Case:
 
 
 def run_bdd(folder: Path) -> None:
-    found = read(str(folder / "bdd.json"), "all", bad_boxes="drop")
+    found = read(str(folder / "bdd.json"), "all", ReadOptions(bad_boxes="drop"))
     check_annotations(found)
     data = loads((folder / "bdd.json").read_bytes())
     if isinstance(data, list) and not any('"box2d"' in json.dumps(frame) for frame in data):
@@ -186,7 +186,7 @@ def make_datumaro(rng: random.Random) -> Case:
 
 
 def run_datumaro(folder: Path) -> None:
-    found = read(str(folder / "default.json"), "all", bad_boxes="drop")
+    found = read(str(folder / "default.json"), "all", ReadOptions(bad_boxes="drop"))
     check_annotations(found)
     data = loads((folder / "default.json").read_bytes())
     names = [label["name"] for label in data["categories"].get("label", {}).get("labels", ())]
@@ -224,7 +224,7 @@ def make_supervisely(rng: random.Random) -> Case:
 
 
 def run_supervisely(folder: Path) -> None:
-    found = read(str(folder), "all", bad_boxes="drop")
+    found = read(str(folder), "all", ReadOptions(bad_boxes="drop"))
     check_annotations(found)
     images = []
     for path in sorted((folder / "ds" / "ann").iterdir()):

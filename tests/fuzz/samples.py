@@ -13,7 +13,7 @@ import cv2
 import numpy as np
 
 from datasets.errors import DataError
-from datasets.formats.read import read
+from datasets.formats.read import ReadOptions, read
 from datasets.store import Annotations
 from utils.text import class_name_problem
 
@@ -112,7 +112,7 @@ def compare(source: Path, found: Annotations, images: Iterable[Sequence[Box]], t
         raise Failure("wrong", f"{dropped} boxes without area are left out, but the notes are {found.notes}")
     if dropped:
         try:
-            read(str(source), "all", bad_boxes="error")
+            read(str(source), "all", ReadOptions(bad_boxes="error"))
         except DataError:
             return
         raise Failure("wrong", f"{dropped} boxes without area are accepted with bad_boxes=error")

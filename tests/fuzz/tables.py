@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from datasets.formats.columns import NAMES
-from datasets.formats.read import read
+from datasets.formats.read import ReadOptions, read
 
 from . import mutate
 from .harness import Case, Failure, Fuzzer
@@ -66,7 +66,7 @@ def _normal(word: str) -> str:
 
 def run(folder: Path) -> None:
     source = folder / "boxes.csv"
-    found = read(str(source), "all", bad_boxes="drop")
+    found = read(str(source), "all", ReadOptions(bad_boxes="drop"))
     check_annotations(found)
     lines = lines_of(source)
     delimiter = max(",;\t", key=lines[0].count)
@@ -84,11 +84,9 @@ def run(folder: Path) -> None:
     values = [value for boxes in images.values() for box in boxes for value in box[:4]]
     if values and 0 <= min(values) < max(values) <= 1:
         paths = [found.path(index) for index in range(len(found))]
-        names = [
-            os.path.basename(path) if os.path.exists(path) else "" for path in paths
-        ]  # fractions of missing images stay
-        pairs = zip(names, images.items(), strict=True)
-        images = {name: _scaled(boxes, SIZES.get(file, (1, 1))) for file, (name, boxes) in pairs}
+        names = [os.path.basename(path) if os.path.exists(path) else "" for path in paths]
+        pairs = zip(names, images.items(), strict=True)  # boxes of missing images are left out
+        images = {name: _scaled(boxes, SIZES[file]) if file in SIZES else [] for file, (name, boxes) in pairs}
     compare(source, found, images.values(), 1e-4)
 
 

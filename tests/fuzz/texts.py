@@ -8,7 +8,7 @@ from pathlib import Path
 import yaml
 
 from datasets.formats.annotation_file import read_classes
-from datasets.formats.read import read
+from datasets.formats.read import ReadOptions, read
 from utils.text import class_name_problem
 
 from . import mutate
@@ -42,7 +42,7 @@ def make_annotation_file(rng: random.Random) -> Case:
 
 def run_annotation_file(folder: Path) -> None:
     source = folder / "train.txt"
-    found = read(str(source), "all", bad_boxes="drop")
+    found = read(str(source), "all", ReadOptions(bad_boxes="drop"))
     check_annotations(found)
     names = _names(folder / "classes.txt") if (folder / "classes.txt").exists() else list(map(str, range(10_000)))
     images = []
@@ -125,7 +125,7 @@ _YAML_BOMBS = (
 
 
 def run_yolo(folder: Path) -> None:
-    found = read(str(folder), "all", bad_boxes="drop")
+    found = read(str(folder), "all", ReadOptions(bad_boxes="drop"))
     check_annotations(found)
     sizes = {f"{name[:-4]}": size for name, size in SIZES.items()}
     images = []
