@@ -1,8 +1,10 @@
 """Runs a measurement in a process of its own, with its CPU time and its peak of memory."""
 
 import multiprocessing
+import os
 import resource
 import sys
+import threading
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any
@@ -12,8 +14,18 @@ import torch
 
 def in_own_process(measure: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
     """Returns `measure(*arguments)` of a new process, with its "cpu_minutes" and "peak_MiB". Errors are raised here."""
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), _end_with_parent) as pool:
         return pool.submit(_with_usage, measure, arguments).result()
+
+
+def _end_with_parent() -> None:
+    """Ends this process as soon as its parent has ended, also if that was killed."""
+
+    def wait() -> None:
+        multiprocessing.parent_process().join()
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def _with_usage(measure: Callable[..., dict[str, Any]], arguments: tuple) -> dict[str, Any]:
