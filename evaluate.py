@@ -83,13 +83,14 @@ def main(cfg: Config) -> dict:
     log = print if ranks.is_main else lambda *_: None
     names = annotation_file.read_classes(cfg.classes) if cfg.classes else None
     loaded = load.load(cfg.checkpoint, cfg.model, names, cfg.image_size)
-    model, classes, size, trained, path, *_ = loaded
+    model, size, trained, path = loaded.model, loaded.image_size, loaded.config, loaded.path
+    usual_folder = path.parent if trained else Path("runs")  # official weights and exported files are of no run
     given, node = {"workers": cfg.workers}, len(ranks.node_ranks)
     if cfg.workers is None:
         cfg = replace(cfg, workers=threads.choose_workers(ranks.device, node, node * cfg.batch_size, size))
     threads.set_threads(ranks.device, cfg.workers, node)
     if ranks.is_main:
-        require_writable(f"output={show(cfg.output)}", cfg.output or (path.parent if trained else "runs"))
+        require_writable(f"output={show(cfg.output)}", cfg.output or usual_folder)
         outputs.require_evaluation(cfg.output, cfg.data or trained.get("val"))
     if cfg.multi_label:
         model = MultiLabel(model)
@@ -97,7 +98,7 @@ def main(cfg: Config) -> dict:
     options = trained | {name: value for name, value in about_data.items() if value is not None}
     if cfg.data not in (None, trained.get("train"), trained.get("val")):  # their images are not those of the training
         options["image_root"] = cfg.image_root
-    data, notes = open_data(cfg.data or trained.get("val"), cfg.part, classes, options)
+    data, notes = open_data(cfg.data or trained.get("val"), cfg.part, loaded.classes, options)
     data, outside = data.with_range(loaded.value_range)
     derived = {"weights": path, "source": data.source, "images": len(data), "input size": size}
     log(table(cfg, Config(), derived, given))
@@ -113,9 +114,7 @@ def main(cfg: Config) -> dict:
     if ranks.is_main:
         detections = metrics.pop("detections")
         print(metrics_text(metrics))
-        folder = outputs.open_evaluation(cfg.output) or run_folder.create(
-            path.parent if trained else "runs", "evaluation"
-        )
+        folder = outputs.open_evaluation(cfg.output) or run_folder.create(usual_folder, "evaluation")
         settings = {"checkpoint": str(path), "data": data.source, "images": len(data), "image_size": size}
         settings |= {**limits, "multi_label": cfg.multi_label, "tile": cfg.tile, "overlap": cfg.overlap}
         results = metrics | {"evaluator": BACKEND.name, "settings": settings}
@@ -152,7 +151,9 @@ def metrics_text(metrics: dict) -> str:
     lines = ["", "  ".join(f"{name:>9}" for name in COCO_METRICS)]
     lines += ["  ".join(f"{four_decimals(metrics[name]):>9}" for name in COCO_METRICS), ""]
     rows = [row for row in metrics["per_class"].values() if row["boxes"]]
-    mean = {name: float(np.mean([row[name] for row in rows])) if rows else -1.0 for name in CLASS_COLUMNS}
+    mean = dict.fromkeys(CLASS_COLUMNS, -1.0)
+    if rows:
+        mean = {name: float(np.mean([row[name] for row in rows])) for name in CLASS_COLUMNS}
     mean |= {"boxes": sum(row["boxes"] for row in rows), "threshold": -1.0}
     width = max(5, *(display_width(name) for name in metrics["per_class"]))
     lines.append(f"{'class':{width}}  {'boxes':>7}" + "".join(f"  {name:>9}" for name in CLASS_COLUMNS))
@@ -177,7 +178,8 @@ def write_results(folder: Path, data: Annotations, detections: list[dict], metri
     """Writes metrics.json, and detections.json and ground_truth.json, from which pycocotools computes the same metrics."""
     truth = {"info": {"description": f"boxes of {data.source}"}, **data.coco()}
     for name, contents in (("metrics", metrics), ("detections", detections), ("ground_truth", truth)):
-        text = json.dumps(contents, ensure_ascii=False, indent=2 if name == "metrics" else None)
+        indent = 2 if name == "metrics" else None
+        text = json.dumps(contents, ensure_ascii=False, indent=indent)
         with atomic_write(folder / f"{name}.json") as file:
             file.write(text.encode("utf-8", errors="surrogateescape"))
 

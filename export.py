@@ -98,8 +98,8 @@ def main(cfg: Config) -> Path:
         file.flush()
         verify(Path(file.name), loaded.model, images)
         if cfg.int8:
-            kind = (loaded.config, loaded.classes, loaded.image_size, loaded.model.letterbox, loaded.value_range)
-            quantize(Path(file.name), *calibration.read(cfg.train, cfg.val, *kind), cfg.int8_loss)
+            calibration_images, loader = calibration.read(cfg.train, cfg.val, loaded)
+            quantize(Path(file.name), calibration_images, loader, cfg.int8_loss)
     print(f"{output}  {output.stat().st_size / 2**20:.1f} MiB")
     return output
 
@@ -170,20 +170,28 @@ def write(
     import onnx
 
     model = (model.half() if about["half"] else model).cpu()
-    limits = {name: about[name] for name in ("confidence", "nms_iou")} if about["outputs"] == "detections" else {}
-    if limits:
+    if about["outputs"] == "detections":
         graph = DetectionGraph(model, uint8_input, about["max_detections"])
+        limits = {"confidence": about["confidence"], "nms_iou": about["nms_iou"]}
     else:
         graph = RawGraph(model, uint8_input, about["image_size"])
+        limits = {}
         about = about | {"shapes": graph.shapes}
-    # At least 64 pixels: torch.export takes a single row of grid cells for a constant.
-    size = [max(side, 64) for side in about["image_size"]] if about["dynamic_size"] else about["image_size"]
-    shape = (*size, 3) if uint8_input else (3, *size)
-    images = torch.zeros(batch_size or 2, *shape, dtype=torch.uint8 if uint8_input else torch.float32)
-    dynamic = {} if batch_size else {0: torch.export.Dim("batch", min=1, max=2**15)}
+    height, width = about["image_size"]
+    if about["dynamic_size"]:  # at least 64 pixels: torch.export takes a single row of grid cells for a constant
+        height, width = max(height, 64), max(width, 64)
+    if uint8_input:
+        images = torch.zeros(batch_size or 2, height, width, 3, dtype=torch.uint8)
+        rows, columns = 1, 2  # the dimensions
+    else:
+        images = torch.zeros(batch_size or 2, 3, height, width)
+        rows, columns = 2, 3
+    dynamic = {}
+    if batch_size == 0:
+        dynamic[0] = torch.export.Dim("batch", min=1, max=2**15)
     if about["dynamic_size"]:
-        sides = [32 * torch.export.Dim(name, min=1, max=2**10) for name in ("rows", "columns")]
-        dynamic |= dict(zip((1, 2) if uint8_input else (2, 3), sides, strict=True))
+        dynamic[rows] = 32 * torch.export.Dim("rows", min=1, max=2**10)
+        dynamic[columns] = 32 * torch.export.Dim("columns", min=1, max=2**10)
     program = torch.onnx.export(
         graph.eval(),
         (images, *(torch.tensor([value]) for value in limits.values())),
@@ -204,7 +212,10 @@ def verify(path: Path, model: torch.nn.Module, images: list[np.ndarray]) -> None
     exported = OnnxModel(path, model)
     tolerance = HALF if exported.about["half"] else EXACT
     height, width = exported.about["image_size"]
-    for size in [(height, width)] + [(height + 64, width + 32)] * exported.about["dynamic_size"]:
+    sizes = [(height, width)]
+    if exported.about["dynamic_size"]:
+        sizes.append((height + 64, width + 32))
+    for size in sizes:
         inputs = torch.from_numpy(np.stack([letterbox(image, size, model.letterbox)[0] for image in images]))
         result = agreement(model, exported, inputs.permute(0, 3, 1, 2), tolerance)
         print(f"onnxruntime and PyTorch at {size[0]} x {size[1]}, confidence {ABOVE} and more: {result.text()}")
@@ -219,14 +230,14 @@ def verify(path: Path, model: torch.nn.Module, images: list[np.ndarray]) -> None
 def agreement(model: torch.nn.Module, exported: Any, images: Tensor, tolerance: Tolerance) -> Agreement:
     """Compares the detections of a model and an OnnxModel on images uint8 [B, 3, H, W], the first one alone, then in fours."""
     size, most, nms_iou = tuple(images.shape[-2:]), exported.about["max_detections"], exported.about["nms_iou"]
-    limits = {
-        "confidence": ABOVE - 2 * tolerance.scores,
-        "max_detections": most,
-        "clip": False,
-    }  # a clipped box hides its error
+    # Boxes are not clipped: a clipped box hides its error.
+    limits = {"confidence": ABOVE - 2 * tolerance.scores, "max_detections": most, "clip": False}
     thresholds = nms_thresholds(nms_iou, tolerance)
     ours, theirs = [[] for _ in thresholds], []
-    for batch in images[:1].split(1) + images[1:].split(4) * (len(images) > 1):
+    batches = [images[:1]]
+    if len(images) > 1:
+        batches += images[1:].split(4)
+    for batch in batches:
         transforms = torch.tensor([[size[1], size[0], 1.0, 0.0, 0.0]] * len(batch))
         predictions = model(batch)
         for threshold, detections in zip(thresholds, ours, strict=True):

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from tqdm import tqdm
@@ -35,7 +36,13 @@ from utils.images import IMAGE_SUFFIXES, READERS, ImageError, batched, images_un
 from utils.script import run_script
 from utils.text import brief
 
-Origin = tuple[str, str, int | None]  # of an image: name in the results, path, and number of the frame in a video
+
+class Origin(NamedTuple):
+    """Where an image comes from."""
+
+    name: str  # in the results
+    path: str
+    frame: int | None = None  # its number in a video
 
 
 @dataclass(frozen=True)
@@ -148,16 +155,24 @@ def find_images(source: str | list[str], output: str | None) -> dict[str, str]:
         paths = [source]
     else:
         paths = [path for path in sorted(glob.glob(source, recursive=True)) if path.lower().endswith(IMAGE_SUFFIXES)]
-    root = root or (os.path.commonpath([os.path.dirname(os.path.abspath(p)) for p in paths]) if paths else "")
+    if not paths:
+        raise no_images(source)
+    if root is None:
+        root = os.path.commonpath([os.path.dirname(os.path.abspath(path)) for path in paths])
     target = Path(output).resolve() if output else None
-    require_other_folder(output if paths else None, root)
+    require_other_folder(output, root)
     if target and Path(root).resolve() in target.parents:  # skips the drawn images of an earlier run
         paths = [p for p in paths if target not in Path(p).resolve().parents]
     if not paths:
-        known = " ".join(IMAGE_SUFFIXES)
-        shown = brief(str(source))
-        raise ValueError(f"source={shown}: no images there (current folder: {os.getcwd()}; known suffixes: {known})")
+        raise no_images(source)
     return {os.path.relpath(path, root): path for path in paths}
+
+
+def no_images(source: str | list[str]) -> ValueError:
+    """Returns the error of a source without images."""
+    known = " ".join(IMAGE_SUFFIXES)
+    shown = brief(str(source))
+    return ValueError(f"source={shown}: no images there (current folder: {os.getcwd()}; known suffixes: {known})")
 
 
 def require_other_folder(output: str | None, sources: str | Path) -> None:
@@ -197,7 +212,7 @@ def predict_images(detector: Detector, images: dict[str, str], results: Results,
             if isinstance(image, ImageError):
                 results.unread.append(str(image))
             else:
-                yield (name, images[name], None), image
+                yield Origin(name, images[name]), image
 
     def write(name: str, drawn: np.ndarray) -> None:
         file = name if Path(name).suffix.lower() in WRITABLE else f"{name}.png"
@@ -207,7 +222,9 @@ def predict_images(detector: Detector, images: dict[str, str], results: Results,
 
     bar = tqdm(total=len(images), desc="images", unit="", leave=False, dynamic_ncols=True, disable=None)
     batches = batched(readable(), detector.batch_size)
-    predict_all(detector, batches, results, write if save else None, wait=0 if show else None, bar=bar)
+    writer = write if save else None
+    wait = 0 if show else None  # until a key is pressed
+    predict_all(detector, batches, results, writer, wait, bar)
     if not results.images:
         raise ValueError("\n".join(["no image could be read:", *results.unread[:10]]))
 
@@ -221,13 +238,17 @@ def predict_video(detector: Detector, source: str, results: Results, show: bool,
     if live:
         print("Ctrl-C ends it" + (", or q in the window" if show else ""))
     bar = tqdm(total=announced, desc=name, unit="", leave=False, dynamic_ncols=True, disable=None)
+    file = name if name.endswith(".mp4") else f"{name}.mp4"
+    ahead = 1 if live else video.AHEAD
     with (
-        video.writing(lambda: results.folder / (name if name.endswith(".mp4") else f"{name}.mp4"), rate) as write,
-        closing(video.frames_of(capture, 1 if live else video.AHEAD, count)) as frames,
+        video.writing(lambda: results.folder / file, rate) as write,
+        closing(video.frames_of(capture, ahead, count)) as frames,
     ):
-        images = (((name, source, number), frame) for number, frame in enumerate(frames))
-        batches = batched(images, 1 if live or show else detector.batch_size)
-        ended = predict_all(detector, batches, results, write if save else None, wait=1 if show else None, bar=bar)
+        images = ((Origin(name, source, number), frame) for number, frame in enumerate(frames))
+        batch_size = 1 if live or show else detector.batch_size
+        writer = write if save else None
+        wait = 1 if show else None  # a millisecond
+        ended = predict_all(detector, batched(images, batch_size), results, writer, wait, bar)
     if ended and (warning := video.require_frames(source, count, announced, rate)):
         print(warning)
 
@@ -254,18 +275,19 @@ def predict_all(
     def finish(one: tuple[Origin, np.ndarray, Result]) -> np.ndarray:
         origin, image, result = one
         try:
-            results.add(image, result, *origin)
+            results.add(image, result, origin.name, origin.path, origin.frame)
             if write is not None or wait is not None:
                 image = draw_boxes(image, result.boxes, result.labels, detector.classes, result.scores)
             if write is not None:
-                write(origin[0], image)
+                write(origin.name, image)
         except (OSError, ValueError) as error:  # a name that a suffix makes too long, a format that is not written
-            if origin[2] is not None or getattr(error, "errno", errno.ENAMETOOLONG) != errno.ENAMETOOLONG:
+            if origin.frame is not None or getattr(error, "errno", errno.ENAMETOOLONG) != errno.ENAMETOOLONG:
                 raise
-            results.unread.append(f"{origin[1]}: detected, but not drawn ({error})")
+            results.unread.append(f"{origin.path}: detected, but not drawn ({error})")
         return image
 
-    with bar, closing(prefetch(finish, detected(), BEHIND if wait is None else 0)) as finished:
+    behind = BEHIND if wait is None else 0
+    with bar, closing(prefetch(finish, detected(), behind)) as finished:
         for image in finished:
             bar.update()
             if wait is not None and not video.show(image, wait):

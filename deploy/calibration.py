@@ -2,9 +2,7 @@
 
 import os
 import re
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -14,27 +12,19 @@ from datasets.formats import read as formats
 from datasets.loader import Loader, ValSampler, build_loader
 from datasets.scan import prepare
 from datasets.store import Annotations
+from deploy.load import Loaded
 from utils.images import ImageError, letterbox
-from utils.value_range import ValueRange
 
 IMAGES = 50  # at most, on which the ranges of the activations are measured
 BATCH_SIZE = 8  # of the loader; exported files choose their own
 
 
-def read(
-    train: str | None,
-    val: str | None,
-    config: Mapping[str, Any],
-    classes: tuple[str, ...],
-    size: tuple[int, int],
-    kind: str,
-    value_range: ValueRange | None = None,
-) -> tuple[list[np.ndarray], Loader]:
-    """Returns letterboxed training images uint8 [H, W, 3], and a loader of the validation data.
+def read(train: str | None, val: str | None, loaded: Loaded) -> tuple[list[np.ndarray], Loader]:
+    """Returns training images, letterboxed for the model: uint8 [H, W, 3], and a loader of the validation data.
 
-    `train` and `val` are the sources of the data; None: those in `config`, the constants of the training. `size` and `kind`:
-    height and width, and placement ("corner" or "center") of the letterbox. `value_range`: that of the model. Raises DataError.
+    `train` and `val` are the sources of the data; None: the sources of the training. Raises DataError.
     """
+    config, size, letterbox_kind = loaded.config, loaded.image_size, loaded.model.letterbox
     sources = {"train": train or config.get("train"), "val": val or config.get("val")}
     if val and not os.path.exists(val) and re.fullmatch(r"[\d.]+ *%?", val):
         fix = "give a file or a folder; without val= the validation data are those of the training"
@@ -44,17 +34,18 @@ def read(
     found = {}
     for part, source in sources.items():
         own = config if source == config.get(part) else {**config, "image_root": None}
-        found[part] = formats.read(source, part, formats.options_of(own, classes))
+        found[part] = formats.read(source, part, formats.options_of(own, loaded.classes))
         if not len(found[part].boxes):
             raise DataError(f"{part}={source}: no boxes of the classes of the model in its part {part!r}")
-    options = formats.options_of(config, classes)
+    options = formats.options_of(config, loaded.classes)
     data, notes = prepare(found["val"], options.bad_images, options.bad_boxes)
-    data, outside = data.with_range(value_range)
+    data, outside = data.with_range(loaded.value_range)
     for note in notes + outside:
         print(f"note: {note}")
-    train_data = replace(found["train"], value_range=value_range)
-    loader = build_loader(DetectionDataset(data, kind), ValSampler(len(data), BATCH_SIZE, size), workers=0)
-    return [letterbox(image, size, kind)[0] for image in calibration_images(train_data)], loader
+    train_data = replace(found["train"], value_range=loaded.value_range)
+    images = [letterbox(image, size, letterbox_kind)[0] for image in calibration_images(train_data)]
+    sampler = ValSampler(len(data), BATCH_SIZE, size)
+    return images, build_loader(DetectionDataset(data, letterbox_kind), sampler, workers=0)
 
 
 def calibration_images(data: Annotations) -> list[np.ndarray]:

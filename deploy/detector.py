@@ -60,16 +60,22 @@ class Detector:
         overlap: float | None = None,
     ):
         self.loaded = loaded = load(checkpoint, model, classes, image_size)
-        self.classes, self.image_size, self.config, self.path = loaded[1:5]
-        self.device, self.batch_size, self.tiles = choose_device(device_for(loaded.path, device)), batch_size, None
-        least = loaded.confidence if confidence is None else confidence
-        if isinstance(confidence, str):
+        self.classes, self.image_size = loaded.classes, loaded.image_size
+        self.config, self.path = loaded.config, loaded.path
+        self.device = choose_device(device_for(loaded.path, device))
+        self.batch_size = batch_size
+        if confidence is None:
+            least = loaded.confidence
+        elif isinstance(confidence, str):
             least = thresholds_of(loaded, confidence)
+        else:
+            least = confidence
         self.reported = False  # whether a 16-bit file with other values was reported
         self.limits = {"confidence": least, "nms_iou": nms_iou, "max_detections": max_detections}
         self.model = loaded.model.fuse().to(self.device, memory_format=torch.channels_last)
         if self.device.type == "cpu":
             keep_memory()
+        self.tiles = None
         if tile is not None or overlap is not None:
             self.tiles = for_detection(tile, overlap)
 
@@ -93,10 +99,10 @@ class Detector:
 
         def crops() -> Iterator[np.ndarray]:
             for image in images:
-                height, width = (*getattr(image, "shape", ()), 0, 0)[:2]
-                windows = tiles.windows(width, height)
+                require_image(image)
+                windows = tiles.windows(image.shape[1], image.shape[0])
                 waiting.append(windows)
-                yield image  # `prepare` checks it before the tiles are cut
+                yield image
                 yield from cut(image, windows[1:])
 
         for batch in batched(crops(), self.batch_size):
@@ -104,8 +110,9 @@ class Detector:
             found += self.select(self.network(inputs), transforms)
             while waiting and len(found) >= len(waiting[0]):
                 count = len(waiting[0])
-                fields = merged([one[:3] for one in found[:count]], waiting.popleft(), self.limits)
-                results.append(Result(*fields, tuple(self.classes[label] for label in fields[2])))
+                parts = [(one.boxes, one.scores, one.labels) for one in found[:count]]
+                boxes, scores, labels = merged(parts, waiting.popleft(), self.limits)
+                results.append(Result(boxes, scores, labels, tuple(self.classes[label] for label in labels)))
                 del found[:count]
         return results
 
@@ -135,9 +142,7 @@ class Detector:
         Returns its input uint8 [B, 3, H, W] and letterbox transforms float32 [B, 5], on the device of the model.
         """
         for image in images:
-            if not isinstance(image, np.ndarray) or image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
-                what = f"{image.dtype} {list(image.shape)}" if isinstance(image, np.ndarray) else type(image).__name__
-                raise TypeError(f"an image must be a path or a uint8 array [H, W, 3] in BGR order, not {what}")
+            require_image(image)
         fitted = [letterbox(image, self.image_size, self.model.letterbox) for image in images]
         inputs = torch.from_numpy(np.stack([image for image, _ in fitted])).permute(0, 3, 1, 2)
         transforms = torch.tensor([transform for _, transform in fitted], dtype=torch.float32)
@@ -156,7 +161,21 @@ class Detector:
         ends = np.cumsum([len(one.scores) for one in detections])[:-1]
         # One transfer from the device per field, not per image.
         fields = (np.split(torch.cat(field).cpu().numpy(), ends) for field in zip(*detections, strict=True))
-        return [Result(*one, tuple(self.classes[label] for label in one[2])) for one in zip(*fields, strict=True)]
+        results = []
+        for boxes, scores, labels in zip(*fields, strict=True):
+            results.append(Result(boxes, scores, labels, tuple(self.classes[label] for label in labels)))
+        return results
+
+
+def require_image(image: object) -> None:
+    """Raises TypeError unless the image is an array uint8 [H, W, 3]."""
+    if not isinstance(image, np.ndarray):
+        what = type(image).__name__
+    elif image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
+        what = f"{image.dtype} {list(image.shape)}"
+    else:
+        return
+    raise TypeError(f"an image must be a path or a uint8 array [H, W, 3] in BGR order, not {what}")
 
 
 def keep_memory() -> None:

@@ -72,8 +72,10 @@ class LabelFiles:
         target.parent.mkdir(parents=True, exist_ok=True)
         if self.kind == "voc":
             text = voc_text(image, self.classes)
+        elif self.kind == "yolo_scores":
+            text = yolo_text(boxes, labels, *size, scores)
         else:
-            text = yolo_text(boxes, labels, *size, scores if self.kind == "yolo_scores" else None)
+            text = yolo_text(boxes, labels, *size)
         target.write_text(text, encoding="utf-8")
 
     def finish(self, folder: Path) -> None:

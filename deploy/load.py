@@ -53,18 +53,14 @@ def load(
     path = Path(path or ("coco" if model else newest_checkpoint()))
     if not os.path.exists(path):
         of_name = [folder / "best.pt" for folder in runs("runs", str(path)) if (folder / "best.pt").is_file()]
-        path = of_name[-1] if of_name else path
+        if of_name:
+            path = of_name[-1]
     if str(path) == "coco":
         if model is None:
             raise ValueError(f"checkpoint=coco needs model=, one of {', '.join(nets.model_names())}")
         path = nets.fetch_weights(model, option="checkpoint")
     if path.suffix == ".onnx":
-        network = OnnxModel(path, image_size=image_size)
-        names, size, confidence, name = (network.about[x] for x in ("classes", "image_size", "confidence", "model"))
-        thresholds = network.about.get("thresholds", {})
-        value_range = network.about.get("value_range")
-        loaded = Loaded(network, tuple(names), tuple(size), {}, path, confidence, name, thresholds)
-        loaded = loaded._replace(value_range=value_range and tuple(value_range))
+        loaded = _load_onnx(path, image_size)
     elif model is not None and not checkpoint.is_own(checkpoint.read(path)):
         network, names = load_official(path, model, classes)
         loaded = Loaded(network.eval(), names, nets.official_size(model), {}, path, CONFIDENCE, model)
@@ -72,9 +68,29 @@ def load(
         loaded = _load_checkpoint(path)
     check_class_names(loaded.classes, str(path))
     if model not in (None, loaded.name) or (classes is not None and tuple(classes) != loaded.classes):
-        some = ", ".join(loaded.classes[:5]) + (", ..." if len(loaded.classes) > 5 else "")
+        some = ", ".join(loaded.classes[:5])
+        if len(loaded.classes) > 5:
+            some += ", ..."
         raise ValueError(f"{path} is a {loaded.name} with the classes {some}: leave out model= and classes=")
     return loaded._replace(image_size=nets.check_size(image_size or loaded.image_size))
+
+
+def _load_onnx(path: Path, image_size: tuple[int, int] | None) -> Loaded:
+    """Loads an exported file."""
+    network = OnnxModel(path, image_size=image_size)
+    about = network.about
+    value_range = about.get("value_range")
+    return Loaded(
+        network,
+        classes=tuple(about["classes"]),
+        image_size=tuple(about["image_size"]),
+        config={},
+        path=path,
+        confidence=about["confidence"],
+        name=about["model"],
+        thresholds=about.get("thresholds", {}),
+        value_range=value_range and tuple(value_range),
+    )
 
 
 def _load_checkpoint(path: Path) -> Loaded:
@@ -85,11 +101,19 @@ def _load_checkpoint(path: Path) -> Loaded:
         network = nets.build(config["model"], len(names), contents["model"])
         network.load_state_dict(contents["model"])
     best = contents.get("metrics", {}).get("confidence", -1)
-    confidence, size = best if best > 0 else CONFIDENCE, tuple(config["image_size"])
-    thresholds = contents.get("thresholds", {})
     value_range = contents.get("value_range")
-    loaded = Loaded(network.eval(), names, size, config, path, confidence, config["model"], thresholds, best > 0)
-    return loaded._replace(value_range=value_range and tuple(value_range))
+    return Loaded(
+        network.eval(),
+        classes=names,
+        image_size=tuple(config["image_size"]),
+        config=config,
+        path=path,
+        confidence=best if best > 0 else CONFIDENCE,
+        name=config["model"],
+        thresholds=contents.get("thresholds", {}),
+        measured=best > 0,
+        value_range=value_range and tuple(value_range),
+    )
 
 
 def newest_checkpoint() -> Path:

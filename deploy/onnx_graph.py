@@ -29,8 +29,8 @@ def suppress_in_onnx(boxes, scores, nms_iou, most: int):
     """Builds `suppress` from operators of ONNX."""
     from onnxscript import opset18 as op
 
-    limits = op.Constant(value_ints=[most]), nms_iou, op.Constant(value_floats=[NOTHING / 2])
-    chosen = op.NonMaxSuppression(boxes, scores, *limits)  # rows of image, class, box
+    limit, threshold = op.Constant(value_ints=[most]), op.Constant(value_floats=[NOTHING / 2])
+    chosen = op.NonMaxSuppression(boxes, scores, limit, nms_iou, threshold)  # rows of image, class, box
     places = op.Gather(chosen, op.Constant(value_ints=[0, 2]), axis=1)
     ones = op.Expand(op.Constant(value_float=1.0), op.Shape(op.Gather(chosen, op.Constant(value_int=0), axis=1)))
     zeros = op.Mul(op.ReduceMax(scores, op.Constant(value_ints=[1]), keepdims=0), op.Constant(value_float=0.0))

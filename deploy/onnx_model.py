@@ -55,10 +55,13 @@ class OnnxModel:
         # A side that is not fixed is its name, or None.
         sizes = all(a in (b, None) or isinstance(a, str) for a, b in zip(fixed, self.about["image_size"], strict=False))
         batch = len(shape) == 4 and (not isinstance(shape[0], int) or 1 <= shape[0] <= MAX_BATCH)
-        kinds = self._input.type in ("tensor(uint8)", "tensor(float)", "tensor(float16)")
+        types = self._input.type in ("tensor(uint8)", "tensor(float)", "tensor(float16)")
         names = [one.name for one in inputs[1:]] in ([], ["confidence", "nms_iou"])
-        count = len(outputs) == 3 if self._decoder is None else len(outputs) % len(self._decoder.strides) == 0
-        if not (sizes and batch and kinds and names and count and outputs):
+        if self._decoder is None:
+            count = len(outputs) == 3
+        else:
+            count = len(outputs) > 0 and len(outputs) % len(self._decoder.strides) == 0
+        if not (sizes and batch and types and names and count):
             raise CheckpointError(
                 f"{self._path}: inputs or outputs of its network do not fit its metadata: export it again"
             )

@@ -88,7 +88,10 @@ class Results:
         """Adds the Result of an image. `name`: in the results; `path`: of its file; `frame`: its number in a video."""
         self.images += 1
         self.counts.update(result.names)
-        origin = {"file_name": name.replace(os.sep, "/")} | ({} if frame is None else {"frame": frame})
+        origin, crop_name = {"file_name": name.replace(os.sep, "/")}, name
+        if frame is not None:
+            origin["frame"] = frame
+            crop_name = f"{name}_{frame:06}"
         boxes = result.boxes.astype(np.float64)
         rows = zip(xyxy_to_xywh(boxes).tolist(), result.scores.tolist(), result.labels, result.names, strict=True)
         entries = []
@@ -102,7 +105,7 @@ class Results:
         inside = area(boxes) > 0
         boxes, labels, scores = boxes[inside], result.labels[inside], result.scores[inside]
         if self.crops:
-            self._write_crops(Path(name if frame is None else f"{name}_{frame:06}"), image, boxes, labels)
+            self._write_crops(Path(crop_name), image, boxes, labels)
         for inner, writer in self.writers.items():
             writer.add(self.folder / inner, name, path, boxes, labels, scores, image)
 
@@ -122,7 +125,8 @@ class Results:
             writer.finish(self.folder / inner)
         rate = self.images / (time.perf_counter() - self.begin)
         counts = ", ".join(f"{count} {name}" for name, count in self.counts.most_common(SHOWN)) or "nothing"
-        counts += ", ..." if len(self.counts) > SHOWN else ""
+        if len(self.counts) > SHOWN:
+            counts += ", ..."
         lines = [f"{self.images} images, {rate:.1f} per second, detected: {counts}", str(self.folder)]
         if self.unread:
             more = [f"... and {len(self.unread) - SHOWN} more"] if len(self.unread) > SHOWN else []

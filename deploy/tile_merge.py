@@ -6,7 +6,7 @@ import numpy as np
 
 from utils.boxes import area, intersection
 
-COVERED = 0.5  # fraction of a box cut by a tile's border: a box that covers more of it is of the same object
+COVERED = 0.5  # a box that covers more than this fraction of a box cut by a tile's border is the same object
 BLOCK = 256  # detections compared with all others at a time
 BORDER = 0.03  # fraction of a tile's side: a box that ends nearer to the tile's border counts as cut
 

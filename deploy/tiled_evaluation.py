@@ -73,8 +73,8 @@ class TiledDataset(torch.utils.data.Dataset):
         image = self.dataset.read(key.index).image
         for part in cut(image, self.tiles.windows(image.shape[1], image.shape[0])):
             fitted, transform = letterbox(part, key.size, self.dataset.letterbox)
-            no_boxes = np.zeros((0, 4), np.float32), np.zeros(0, np.int64)
-            yield Window(fitted, *no_boxes, key.index, np.array(transform, np.float32))
+            boxes, labels = np.zeros((0, 4), np.float32), np.zeros(0, np.int64)
+            yield Window(fitted, boxes, labels, key.index, np.array(transform, np.float32))
 
 
 def tiled(model: Any, loader: Any, tile: int | None, overlap: float | None) -> tuple[TiledModel, Any]:
@@ -95,6 +95,5 @@ def tiled(model: Any, loader: Any, tile: int | None, overlap: float | None) -> t
         room -= count
     options = ("num_workers", "collate_fn", "pin_memory", "persistent_workers", "worker_init_fn")
     kept = {name: getattr(loader, name) for name in options}
-    return TiledModel(model, tiles, most), type(loader)(
-        TiledDataset(loader.dataset, tiles), batch_sampler=batches, **kept
-    )
+    windows = type(loader)(TiledDataset(loader.dataset, tiles), batch_sampler=batches, **kept)
+    return TiledModel(model, tiles, most), windows

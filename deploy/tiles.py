@@ -43,7 +43,9 @@ class Tiles:
             )
         starts = [(x, y) for y in rows for x in columns]
         tiles = [(x, y, min(x + self.tile, width), min(y + self.tile, height)) for x, y in starts]
-        return np.array([(0, 0, width, height), *(tiles if len(tiles) > 1 else [])], np.int64)
+        if len(tiles) == 1:
+            tiles = []
+        return np.array([(0, 0, width, height), *tiles], np.int64)
 
     def _starts(self, side: int) -> list[int]:
         """Returns the first pixel of each tile along a side of the image: evenly spaced, from 0 to `side - tile`."""

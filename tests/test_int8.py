@@ -27,9 +27,7 @@ from utils.config import ConfigError
 
 def data_of(images):
     """Calibration images and a loader, as export.py reads them for TINY_WEIGHTS."""
-    loaded = load(TINY_WEIGHTS)
-    kind = (loaded.config, loaded.classes, loaded.image_size, loaded.model.letterbox)
-    return calibration.read(str(images / "train.txt"), str(images / "val.txt"), *kind)
+    return calibration.read(str(images / "train.txt"), str(images / "val.txt"), load(TINY_WEIGHTS))
 
 
 @pytest.fixture(scope="module")
@@ -162,13 +160,14 @@ def test_a_refused_file_is_not_written_and_the_data_are_those_of_the_run(demo_im
 
 
 def test_what_cannot_work_names_the_fix(tmp_path, painted):
+    loaded = load(TINY_WEIGHTS)._replace(config={})
     with pytest.raises(DataError, match="give train= and val="):
-        calibration.read(None, None, {}, ("a",), (64, 64), "center")
+        calibration.read(None, None, loaded)
     with pytest.raises(DataError, match="give val="):
-        calibration.read(str(painted(3)), None, {}, ("a",), (64, 64), "center")
+        calibration.read(str(painted(3)), None, loaded)
     for val in (".2", "20%", "1.5"):  # a fraction is a choice of the training
         with pytest.raises(DataError, match=f"val={val}: .*without val="):
-            calibration.read(str(painted(3)), val, {}, ("a",), (64, 64), "center")
+            calibration.read(str(painted(3)), val, loaded)
     with pytest.raises(ConfigError, match="int8_loss=-1: it must be at least 0"):
         main(Config(int8_loss=-1))
     half = onnx.numpy_helper.from_array(np.zeros(3, np.float16), "x")
