@@ -1,4 +1,4 @@
-"""Selects, orders and merges the classes of annotations, and joins the parts of a data set."""
+"""Selects, orders and merges the classes of annotations, and joins annotations."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence

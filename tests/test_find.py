@@ -260,7 +260,7 @@ def test_yolo_parts_share_the_names_of_the_folder(tmp_path: Path, place: str) ->
         paint(tmp_path / here / "a.jpg"), text(tmp_path / here.replace("images", "labels") / "a.txt", LABEL)
     assert images(read(str(tmp_path), "train"), tmp_path) == [f"{place}/a.jpg"]
     assert images(read(str(tmp_path), "val"), tmp_path) == [f"{place.replace('train', 'valid')}/a.jpg"]
-    with pytest.raises(DataError, match="no part test, only train, val"):
+    with pytest.raises(DataError, match="no split test, only train, val"):
         read(str(tmp_path), "test")
     text(tmp_path / "data.yaml", f"train: {place}\nvalidation: {place.replace('train', 'valid')}\nnames: [cat]\n")
     assert images(read(str(tmp_path), "val"), tmp_path) == [f"{place.replace('train', 'valid')}/a.jpg"]
@@ -393,7 +393,7 @@ def test_images_from_the_folder_of_another_part_are_reported(tmp_path: Path) -> 
         for part, place in (("val", "train/images/1.jpg"), ("train", "val/images/2.jpg")):
             found = read(str(text(tmp_path / name.format(part), contents)), part)
             assert images(found, tmp_path) == ["train/images/1.jpg", "val/images/2.jpg"]
-            words = f"images from the folder of another part: 1, for example {place[-5:]} is {place}: correct the path"
+            words = f"images from the folder of another split: 1, for example {place[-5:]} is {place}: correct the path"
             assert words in found.notes[0]
         for part in ("trainval", "train_val", "all"):
             assert not read(str(text(tmp_path / name.format(part), contents)), "all").notes
@@ -548,9 +548,9 @@ def test_files_that_belong_to_no_part_are_named(tmp_path: Path, form: str) -> No
     for part in ("train", "val"):
         found = read(str(tmp_path), part)
         assert len(images(found, tmp_path)) == 1
-        expected = f"files that belong to no part, such as train or val, left out: 1 ({NO_PART[form]})"
+        expected = f"files that belong to no split, such as train or val, left out: 1 ({NO_PART[form]})"
         assert [note for note in found.notes if note.endswith(expected)], found.notes
-    assert not any("no part" in note for note in read(str(tmp_path), "all").notes)
+    assert not any("belong to no split" in note for note in read(str(tmp_path), "all").notes)
 
 
 def test_image_root_is_used_or_reported(tmp_path: Path) -> None:

@@ -265,7 +265,7 @@ def test_parts_in_one_file_of_json_lines_are_read(tmp_path: Path) -> None:
     path = text(tmp_path / "pets.ndjson", lines(head, rows[0], rows[1].replace('"train"', '"val"')))
     names = {part: [Path(r[0]).name for r in boxes(read(str(path), part))] for part in ("train", "val", "all")}
     assert names == {"train": ["a.png"], "val": ["b.png"], "all": ["a.png", "b.png"]}
-    with pytest.raises(DataError, match="pets.ndjson: no part test, only train, val: name its data"):
+    with pytest.raises(DataError, match="pets.ndjson: no split test, only train, val: name its data"):
         read(str(path), "test")
 
 
@@ -277,7 +277,7 @@ def test_images_of_no_part_in_json_lines_are_reported(tmp_path: Path) -> None:
     for part, name in (("train", "b.png"), ("val", "c.png")):
         found = read(str(path), part)
         assert [Path(row[0]).name for row in boxes(found)] == [name]
-        assert "m.jsonl: images that belong to no part, left out: 3, for example a.png (" in found.notes[0]
+        assert "m.jsonl: images that belong to no split, left out: 3, for example a.png (" in found.notes[0]
     assert len(read(str(path), "all")) == 5 and not read(str(path), "all").notes
 
 

@@ -206,7 +206,7 @@ def test_train_alone_needs_a_part_for_validation(scenes: dict[str, bytes], tmp_p
         with pytest.raises(ConfigError, match=r"val= still names the demo.*val=\.2"):
             read_both(alone)
     Path(source).rename(tmp_path / "a" / "train.txt")
-    with pytest.raises(DataError, match=r"no part val, only train: name its data, or val=\.2 splits off a fifth"):
+    with pytest.raises(DataError, match=r"no split val, only train: name its data, or val=\.2 splits off a fifth"):
         read_both(tmp_path / "a")
     text(tmp_path / "a" / "train.txt", "0.jpg 1,2,3,4,0\n"), text(tmp_path / "a" / "val.txt", "1.jpg 1,2,3,4,0\n")
     train_data, val_data = read_both(tmp_path / "a")

@@ -8,7 +8,7 @@ from functools import cached_property
 from urllib.parse import unquote
 
 from datasets.errors import DataError
-from datasets.formats.listing import PART_NAMES, part_in
+from datasets.formats.listing import SPLIT_NAMES, split_in
 from utils.images import images_under
 
 MAX_CUT = 50  # folders of another computer before the path of a file
@@ -35,8 +35,8 @@ class ImageFinder:
         self._default = os.path.abspath(image_root) if image_root else ""
         self._names = set(names)
         self._source, self._strays = source, []
-        parts = {PART_NAMES[word.lower()] for word in words if word.lower() in PART_NAMES}
-        self._part = parts.pop() if len(parts) == 1 and "trainval" not in words else None
+        splits = {SPLIT_NAMES[word.lower()] for word in words if word.lower() in SPLIT_NAMES}
+        self._split = splits.pop() if len(splits) == 1 and "trainval" not in words else None
 
     def find(self, name: str) -> str:
         """Returns the path of an image relative to the folder of the annotation file.
@@ -54,15 +54,15 @@ class ImageFinder:
         return os.path.join(self._default, name)
 
     def _compared(self, name: str, path: str) -> str:
-        """Returns `path`. Keeps it for `notes` if it is in the folder of another part than that of the annotation file."""
+        """Returns `path`. Keeps it for `notes` if it is in the folder of another split than that of the annotation file."""
         near = "/".join(path.replace(os.sep, "/").split("/")[-3:])  # of images/train/a.jpg and train/images/a.jpg
-        if self._part and part_in(near) not in (None, self._part):
+        if self._split and split_in(near) not in (None, self._split):
             self._strays.append(f"{name} is {path}")
         return path
 
     def notes(self) -> list[str]:
-        """Returns a note about images that `find` has found in the folder of another part; they may be other images."""
-        text = f"{self._source}: images from the folder of another part: {len(self._strays)}, for example "
+        """Returns a note about images that `find` has found in the folder of another split; they may be other images."""
+        text = f"{self._source}: images from the folder of another split: {len(self._strays)}, for example "
         fix = "correct the path if this is another image of the same name"
         return [f"{text}{stray}: {fix}" for stray in self._strays[:1]]
 
@@ -112,11 +112,11 @@ class Stems:
     def nearest(self, path: str, name: str = "") -> str | None:
         """Returns the file with the stem of `path` that shares most folder names with it, or else a file `name`.
 
-        `name`, a file name that belongs to `path`, also decides between suffixes. A file in the folder of another part (train,
+        `name`, a file name that belongs to `path`, also decides between suffixes. A file in the folder of another split (train,
         val, test) is another file of the same name."""
-        part = part_in(path)
+        split = split_in(path)
         candidates = self._files.get(stem_of(path)) or [file for file in self._files.get(stem_of(name), ()) if name]
-        candidates = [file for file in candidates if None in (part, own := part_in(file)) or own == part]
+        candidates = [file for file in candidates if None in (split, own := split_in(file)) or own == split]
 
         def fits(file: str) -> tuple:
             *places, own = file.lower().split("/")

@@ -10,7 +10,7 @@ from msgspec import Struct
 from datasets.formats import listing
 from datasets.formats.file import File
 from datasets.formats.image_paths import ImageFinder
-from datasets.formats.listing import part_in
+from datasets.formats.listing import split_in
 from datasets.formats.named_boxes import Box, LabelFile, add_files, names_of, points_box
 from datasets.formats.source import Source
 from datasets.formats.typed_json import ABSENT, Side, open_json, parse, rows
@@ -38,7 +38,7 @@ def read(file: File, split: Split, image_root: str | None) -> Source:
 
 def read_folder(folder: Path, files: Sequence[str], split: Split, image_root: str | None) -> Source:
     """Reads those of the JSON files `files` in a folder that belong to a split. Raises DataError."""
-    source = _read(folder, [folder / file for file in listing.select_part(folder, files, split)], image_root)
+    source = _read(folder, [folder / file for file in listing.select_split(folder, files, split)], image_root)
     listing.add_notes(source, folder, files, split)
     return source
 
@@ -65,8 +65,8 @@ def _read(folder: Path, files: list[Path], image_root: str | None) -> Source:
     names = names_of(labeled)
     source = Source(str(folder), str(folder), names)
     source.problems += problems
-    splits = {part_in(path.relative_to(folder).as_posix()) for path in files}
-    if left := [image for image in images if image not in used and part_in(image) in (None, *splits)]:
+    splits = {split_in(path.relative_to(folder).as_posix()) for path in files}
+    if left := [image for image in images if image not in used and split_in(image) in (None, *splits)]:
         source.notes.append(f"{folder}: images without a JSON file, left out: {len(left)}")
     add_files(source, pairs)
     return source

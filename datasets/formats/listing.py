@@ -11,7 +11,7 @@ from datasets.store import Split
 from utils.images import IMAGE_SUFFIXES
 
 SPLITS = ("train", "val", "test")
-PART_NAMES = {
+SPLIT_NAMES = {
     **dict.fromkeys(("train", "training", "trainval"), "train"),
     **dict.fromkeys(("val", "valid", "validation", "dev"), "val"),
     **dict.fromkeys(("test", "testing"), "test"),
@@ -39,56 +39,56 @@ def unread_notes(source: object, files: Iterable[str]) -> list[str]:
     return [f"{source}: {count}: convert them to JPEG or PNG"]
 
 
-def part_of(name: str) -> str | None:
-    """Returns the part that a file or folder name contains: "instances_val2017" -> "val"; None if there is none."""
+def split_of(name: str) -> str | None:
+    """Returns the split that a file or folder name contains: "instances_val2017" -> "val"; None if there is none."""
     words = re.findall(r"[a-z]+", name.lower())
-    return next((PART_NAMES[word] for word in words if word in PART_NAMES), None)
+    return next((SPLIT_NAMES[word] for word in words if word in SPLIT_NAMES), None)
 
 
-def part_in(path: str) -> str | None:
-    """Returns the part to which a folder in a path belongs: "train/images/a.jpg" -> "train"; None if there is none."""
-    return next((PART_NAMES[name] for name in path.lower().split("/")[:-1] if name in PART_NAMES), None)
+def split_in(path: str) -> str | None:
+    """Returns the split to which a folder in a path belongs: "train/images/a.jpg" -> "train"; None if there is none."""
+    return next((SPLIT_NAMES[name] for name in path.lower().split("/")[:-1] if name in SPLIT_NAMES), None)
 
 
-def select_part(source: object, files: Sequence[str], part: Split, by_name: bool = False) -> list[str]:
-    """Returns the files of the first part in `part` that has any; all of them if they are not divided into parts.
+def select_split(source: object, files: Sequence[str], split: Split, by_name: bool = False) -> list[str]:
+    """Returns the files of the first split in `split` that has any; all of them if they are not divided into splits.
 
-    The part is that of a folder or, with `by_name`, of the file's name. Raises DataError if there are other parts only."""
-    parts = splits_of(files, by_name)
-    there = {name for name in parts if name}
-    if not part or not there:
+    The split is that of a folder or, with `by_name`, of the file's name. Raises DataError if there are other splits only."""
+    splits = splits_of(files, by_name)
+    there = {name for name in splits if name}
+    if not split or not there:
         return list(files)
-    chosen = next((PART_NAMES[name] for name in part if PART_NAMES[name] in there), None)
+    chosen = next((SPLIT_NAMES[name] for name in split if SPLIT_NAMES[name] in there), None)
     if chosen is None:
-        raise DataError(f"{source}: no part {part[0]}, only {', '.join(sorted(there))}: {fix_of(part)}")
-    return [file for file, name in zip(files, parts, strict=True) if name == chosen]
+        raise DataError(f"{source}: no split {split[0]}, only {', '.join(sorted(there))}: {fix_of(split)}")
+    return [file for file, name in zip(files, splits, strict=True) if name == chosen]
 
 
-def no_part_notes(source: object, files: Sequence[str], part: Split, by_name: bool = False) -> list[str]:
-    """Returns a note about files that `select_part` leaves out for any part, if there are any, with their folders or names."""
-    parts = splits_of(files, by_name)
-    lost = [file for file, name in zip(files, parts, strict=True) if name is None]
-    if not part or not lost or not any(parts):
+def no_split_notes(source: object, files: Sequence[str], split: Split, by_name: bool = False) -> list[str]:
+    """Returns a note about files that `select_split` leaves out for any split, if there are any, with their folders or names."""
+    splits = splits_of(files, by_name)
+    lost = [file for file, name in zip(files, splits, strict=True) if name is None]
+    if not split or not lost or not any(splits):
         return []
     places = list(dict.fromkeys(os.path.dirname(file) or file for file in lost))
     there = ", ".join(map(one_line, places[:5]))
     if len(places) > 5:
         there += ", ..."
-    return [f"{source}: files that belong to no part, such as train or val, left out: {len(lost)} ({there})"]
+    return [f"{source}: files that belong to no split, such as train or val, left out: {len(lost)} ({there})"]
 
 
-def add_notes(found: Source, source: object, files: Sequence[str], part: Split, by_name: bool = False) -> None:
-    """Adds notes about the files that `select_part` leaves out to `found`, and the other splits of `source`."""
-    found.notes += no_part_notes(source, files, part, by_name)
-    add_splits(found, source, splits_of(files, by_name), part)
+def add_notes(found: Source, source: object, files: Sequence[str], split: Split, by_name: bool = False) -> None:
+    """Adds notes about the files that `select_split` leaves out to `found`, and the other splits of `source`."""
+    found.notes += no_split_notes(source, files, split, by_name)
+    add_splits(found, source, splits_of(files, by_name), split)
 
 
-def add_splits(found: Source, source: object, splits: Iterable[str | None], part: Split) -> None:
+def add_splits(found: Source, source: object, splits: Iterable[str | None], split: Split) -> None:
     """Adds the names of those of the `splits` of `source` that were not read to `found`.
 
     A note tells if the split test serves as validation."""
     there = sorted({name for name in splits if name}, key=SPLITS.index)
-    wanted = [PART_NAMES[name] for name in part]
+    wanted = [SPLIT_NAMES[name] for name in split]
     chosen = next((name for name in wanted if name in there), None)
     if chosen is None:
         return
@@ -100,9 +100,9 @@ def add_splits(found: Source, source: object, splits: Iterable[str | None], part
 
 def splits_of(files: Iterable[str], by_name: bool) -> list[str | None]:
     """Returns the split of each file: that of its folder or, with `by_name`, of its name; None without one."""
-    return [part_in(file) or (part_of(PurePosixPath(file).stem) if by_name else None) for file in files]
+    return [split_in(file) or (split_of(PurePosixPath(file).stem) if by_name else None) for file in files]
 
 
-def fix_of(part: Split) -> str:
-    """Returns what to write where a part is missing."""
-    return "name its data, or val=.2 splits off a fifth of the training images" if "val" in part else "name its data"
+def fix_of(split: Split) -> str:
+    """Returns what to write where a split is missing."""
+    return "name its data, or val=.2 splits off a fifth of the training images" if "val" in split else "name its data"

@@ -177,7 +177,7 @@ def _read_texts(folder: Path, files: list[str], split: Split, image_root: str | 
         return _read_files(folder, found.exported, split, image_root)
     lists, are_sure, naming = found.lists()
     if are_sure and lists and (split or len(lists) == 1):
-        notes = listing.no_part_notes(folder, naming, split, by_name=True)
+        notes = listing.no_split_notes(folder, naming, split, by_name=True)
         chosen, others = texts.list_of_split(folder, lists, split)
         source = read_file(folder / chosen, split, image_root)
         source.notes += others + notes
@@ -190,14 +190,14 @@ def _read_texts(folder: Path, files: list[str], split: Split, image_root: str | 
 
 def _read_files(folder: Path, files: Sequence[str], split: Split, image_root: str | None) -> list[Source]:
     """Reads the file of a split; without a split, all files."""
-    chosen = listing.select_part(folder, files, split, by_name=True) if len(files) > 1 else files
+    chosen = listing.select_split(folder, files, split, by_name=True) if len(files) > 1 else files
     if split and len(chosen) > 1:
         names = ", ".join(chosen[:5])
         raise DataError(
             f"{folder}: {len(chosen)} files may have the annotations ({names}): name the one with the boxes"
         )
     sources = [read_file(folder / file, split, image_root) for file in chosen]
-    sources[-1].notes += listing.no_part_notes(folder, files, split, by_name=True)
+    sources[-1].notes += listing.no_split_notes(folder, files, split, by_name=True)
     listing.add_splits(sources[0], folder, listing.splits_of(files, by_name=True), split)
     return sources
 

@@ -137,7 +137,7 @@ def _source(
     """Returns the records in `rows` (place, JSON) that belong to a split. `names`: {number in the file: class name}."""
     records = [(place, record) for place, raw in rows if (record := parse(raw, kind, place, problems)) is not None]
     splits = [_split_of(record) for _, record in records]
-    records, notes = _of_part(source, records, split, problems)
+    records, notes = _of_split(source, records, split, problems)
     files = []
     for place, record in records:
         height, width = record.size()
@@ -159,24 +159,26 @@ def _source(
 def _split_of(record: Record) -> str:
     """Returns the split that a record names, "" if it names none."""
     word = str(record.split or "").strip().lower()
-    return listing.PART_NAMES.get(word, word)
+    return listing.SPLIT_NAMES.get(word, word)
 
 
-def _of_part(
-    source: str, records: list[tuple[str, Record]], part: Split, problems: list[str]
+def _of_split(
+    source: str, records: list[tuple[str, Record]], split: Split, problems: list[str]
 ) -> tuple[list[tuple[str, Record]], list[str]]:
-    """Returns (records of a part, or all of them if they are not divided; notes about those of no part). Raises DataError."""
-    parts = [_split_of(record) for _, record in records]
-    if not part or not any(parts):
+    """Returns (records of a split, or all of them if they are not divided; notes about those of no split). Raises DataError."""
+    splits = [_split_of(record) for _, record in records]
+    if not split or not any(splits):
         return records, []
-    chosen = next((name for name in map(listing.PART_NAMES.get, part) if name in parts), None)
+    chosen = next((name for name in map(listing.SPLIT_NAMES.get, split) if name in splits), None)
     if chosen is None:
-        raise_any(f"{source}: problems: {len(problems)}", problems)  # the records of the part may be among them
-        there = ", ".join(sorted({*parts} - {""}))
-        raise DataError(f"{source}: no part {part[0]}, only {there}: {listing.fix_of(part)}")
-    pairs = list(zip(records, parts, strict=True))
-    lost = [f"{record.image()} ({place})" for (place, record), name in pairs if name not in listing.PART_NAMES.values()]
-    text = f"{source}: images that belong to no part, left out: {len(lost)}, for example {''.join(lost[:1])}"
+        raise_any(f"{source}: problems: {len(problems)}", problems)  # the records of the split may be among them
+        there = ", ".join(sorted({*splits} - {""}))
+        raise DataError(f"{source}: no split {split[0]}, only {there}: {listing.fix_of(split)}")
+    pairs = list(zip(records, splits, strict=True))
+    lost = [
+        f"{record.image()} ({place})" for (place, record), name in pairs if name not in listing.SPLIT_NAMES.values()
+    ]
+    text = f"{source}: images that belong to no split, left out: {len(lost)}, for example {''.join(lost[:1])}"
     notes = [f"{text}: write their split, such as train or val"] if lost else []
     return [row for row, name in pairs if name == chosen], notes
 
@@ -195,7 +197,7 @@ def read_supervisely(folder: Path, files: Sequence[str], split: Split, image_roo
     """Reads a project of Supervisely: one JSON file per image, in folders named ann. Raises DataError."""
     problems: list[str] = []
     every = [file for file in files if is_supervisely(file)]
-    chosen = listing.select_part(folder, every, split)
+    chosen = listing.select_split(folder, every, split)
     root = image_root or str(folder)
     index = image_paths.Stems(listing.images_of(files_under(root)))
     pairs = []

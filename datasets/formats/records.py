@@ -21,7 +21,7 @@ NO_KIND = "shape of no kind"
 class Record(Struct):
     """One image with its boxes."""
 
-    split: Any = ""  # its part of the data, where all parts are in one file
+    split: Any = ""  # of the data, where all splits are in one file
 
     def image(self) -> str:  # path or name
         raise NotImplementedError

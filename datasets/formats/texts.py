@@ -81,10 +81,10 @@ class Texts:
             text for text in lists if not yolo.is_label(self.folder / text, least=5)
         ]  # the user named labels/train
         naming = [text for text in lists if self._names_images(text)]
-        sure = [text for text in lists if text in naming or listing.part_of(text)]  # others may be a README
+        sure = [text for text in lists if text in naming or listing.split_of(text)]  # others may be a README
         lists = sure or lists
         if len(lists) > 1:
-            lists = [text for text in lists if listing.part_of(text)]
+            lists = [text for text in lists if listing.split_of(text)]
         return lists, bool(sure), naming
 
     def _names_images(self, text: str) -> bool:
@@ -105,7 +105,7 @@ def list_of_split(folder: Path, lists: Sequence[str], split: Split) -> tuple[str
     """Returns (the list of a split, notes about others of this split). One with the very name of the split is preferred.
 
     Raises DataError for several without it."""
-    chosen = listing.select_part(folder, lists, split, by_name=True)
+    chosen = listing.select_split(folder, lists, split, by_name=True)
     exact = {text.lower(): text for text in chosen}
     named = [exact[f"{name}.txt"] for name in split if f"{name}.txt" in exact]
     if not named and len(chosen) > 1:
@@ -113,7 +113,7 @@ def list_of_split(folder: Path, lists: Sequence[str], split: Split) -> tuple[str
         raise DataError(f"{folder}: {len(chosen)} lists are of the split {split[0]} ({', '.join(chosen[:5])}): {fix}")
     if not named:
         return chosen[0], []
-    others = [text for text in chosen if text.lower()[:-4] not in listing.PART_NAMES]
+    others = [text for text in chosen if text.lower()[:-4] not in listing.SPLIT_NAMES]
     if not others:
         return named[0], []
     text = f"{folder}: lists that are not read, because there is {named[0]}: {', '.join(others[:5])}"

@@ -56,7 +56,7 @@ _IMAGE_KEYS = (
 def left_over(
     folder: Path,
     found: Annotations,
-    part: Split,
+    split: Split,
     read: str,
     image_root: str | None,
     listed: Iterable[str] | None = None,
@@ -85,7 +85,7 @@ def left_over(
         notes += listing.unread_notes(folder, files)
     if read == VOC:
         notes += _unlisted(folder, files, every[VOC])
-    return notes + ([] if image_root else _lost_images(folder, files, found, part, read, every, listed))
+    return notes + ([] if image_root else _lost_images(folder, files, found, split, read, every, listed))
 
 
 def with_boxes(files: list[str]) -> list[str]:
@@ -118,7 +118,7 @@ def _lost_images(
     folder: Path,
     files: Sequence[str],
     found: Annotations,
-    part: Split,
+    split: Split,
     read: str,
     every: dict[str, list[str]],
     listed: Iterable[str] | None,
@@ -131,9 +131,9 @@ def _lost_images(
     if read == VOC:  # its reader reports those next to the images that are read
         near = {os.path.dirname(path) for path in used}
         images = [image for image in images if os.path.dirname(_real(os.path.join(folder, image))) not in near]
-    if part and images:  # the images of another split are read with that split
-        own = {listing.part_in(image) for image in _relative(folder, used)}
-        images = [image for image in images if listing.part_in(image) in (None, *own)]
+    if split and images:  # the images of another split are read with that split
+        own = {listing.split_in(image) for image in _relative(folder, used)}
+        images = [image for image in images if listing.split_in(image) in (None, *own)]
     if images:
         known = set(_lists(folder, files))
         for kind, names in every.items():

@@ -18,22 +18,22 @@ from utils.images import IMAGE_SUFFIXES
 from utils.text import clean_name
 
 
-def read_folder(folder: Path, part: Split, image_root: str | None = None, listed: Path | None = None) -> Source:
-    """Reads a VOC folder: the images in the list `listed`, or those of a part. Raises DataError.
+def read_folder(folder: Path, split: Split, image_root: str | None = None, listed: Path | None = None) -> Source:
+    """Reads a VOC folder: the images in the list `listed`, or those of a split. Raises DataError.
 
-    A part is a list in ImageSets, or a folder; the first name in `part` that exists counts. An empty `part` is all images.
+    A split is a list in ImageSets, or a folder; the first name in `split` that exists counts. An empty `split` is all images.
     The XML files and the images may be anywhere in the folder; images also next to it, or in `image_root`. Difficult
-    objects become crowd regions. The names in all XML files count, so that all parts have the same classes."""
+    objects become crowd regions. The names in all XML files count, so that all splits have the same classes."""
     files = files_under(folder)
     if not listing.images_of(files) and (Path(os.path.abspath(folder)).parent / "ImageSets").is_dir():
         folder = Path(os.path.normpath(folder / ".."))  # the user named Annotations
         files = files_under(folder)
     every = listing.of_suffix(files, ".xml")
     lists, splits = ([listed] if listed else []), listing.splits_of(every, by_name=False)
-    if part and not listed and (texts := _image_lists(folder, files, every)):
-        lists = _lists_of(folder, texts, part)
-        splits = [listing.PART_NAMES.get(Path(text).stem.lower()) for text in texts]
-    xmls, missing, unclear = listing.select_part(folder, every, () if lists else part), {}, []
+    if split and not listed and (texts := _image_lists(folder, files, every)):
+        lists = _lists_of(folder, texts, split)
+        splits = [listing.SPLIT_NAMES.get(Path(text).stem.lower()) for text in texts]
+    xmls, missing, unclear = listing.select_split(folder, every, () if lists else split), {}, []
     if lists:
         xmls, missing, unclear = _listed(folder, lists, every)
     parsed = {xml: _voc_file(folder / xml) for xml in every}
@@ -52,15 +52,15 @@ def read_folder(folder: Path, part: Split, image_root: str | None = None, listed
     if rows and not any(image_of.values()):
         problem = f"no image for any of {len(rows)} XML files, for example {rows[0][0]} for {rows[0][1].path}"
         source.problems.append(f"{folder}: {problem}: image_root=FOLDER names the folder of the images")
-    if not lists and "val" in part and len(xmls) == len(every):
-        source.notes.append(f"{folder}: no ImageSets and no folders of parts: all images belong to every part")
-    source.notes += listing.no_part_notes(folder, every, () if lists else part)
+    if not lists and "val" in split and len(xmls) == len(every):
+        source.notes.append(f"{folder}: no ImageSets and no folders of splits: all images belong to every split")
+    source.notes += listing.no_split_notes(folder, every, () if lists else split)
     used = {*filter(None, image_of.values()), *backgrounds}
     source.notes += _left_out(folder, images, used, set(map(image_paths.stem_of, every)), bool(lists))
     rows += [(image, LabelFile(str(folder / image))) for image in backgrounds]
     add_files(source, rows)
     if not listed:
-        listing.add_splits(source, folder, splits, part)
+        listing.add_splits(source, folder, splits, split)
     return source
 
 
@@ -96,12 +96,12 @@ def _image_lists(folder: Path, files: list[str], xmls: Sequence[str]) -> list[st
     return lists
 
 
-def _lists_of(folder: Path, lists: Sequence[str], part: Split) -> list[Path]:
-    """Returns those of `lists` that are of the first name of `part` that has any. Raises DataError if there are none."""
-    chosen = next(filter(None, ([f for f in lists if Path(f).stem.lower() == name] for name in part)), [])
+def _lists_of(folder: Path, lists: Sequence[str], split: Split) -> list[Path]:
+    """Returns those of `lists` that are of the first name of `split` that has any. Raises DataError if there are none."""
+    chosen = next(filter(None, ([f for f in lists if Path(f).stem.lower() == name] for name in split)), [])
     if not chosen:
         there = ", ".join(Path(text).name for text in lists)
-        missing = f"no {' or '.join(part)}.txt, only {there}"
+        missing = f"no {' or '.join(split)}.txt, only {there}"
         place = (folder / lists[0]).parent
         raise DataError(f"{place}: {missing}: name the list itself, {place}/NAME.txt")
     return [folder / text for text in chosen]
@@ -153,9 +153,9 @@ def _images(
     if any(index.nearest(os.path.relpath(label.path, folder), label.image) for label in some):
         return str(folder), images
     top = Path(os.path.abspath(folder))
-    only_xml = all("/" not in file or listing.part_in(file) for file in listing.of_suffix(files, ".xml"))
+    only_xml = all("/" not in file or listing.split_in(file) for file in listing.of_suffix(files, ".xml"))
     alone = (
-        listing.part_of(top.name) or len(os.listdir(top.parent)) == 1
+        listing.split_of(top.name) or len(os.listdir(top.parent)) == 1
     )  # otherwise other data sets lie two folders above
     for place in (top.parent, top.parent.parent)[: 2 if alone else 1] if only_xml else ():
         inside = [entry for entry in sorted(place.iterdir()) if entry.is_dir() and entry not in (top, top.parent)]

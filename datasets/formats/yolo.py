@@ -36,19 +36,19 @@ def claims_config(file: File) -> bool:
     return file.suffix in (".yaml", ".yml", ".data")
 
 
-def read_config(file: File, part: Split, image_root: str | None) -> Source:
-    """Reads the first part of a data file, yaml or darknet, whose name is in `part` (empty: all parts). Raises DataError.
+def read_config(file: File, split: Split, image_root: str | None) -> Source:
+    """Reads the first split of a data file, yaml or darknet, whose name is in `split` (empty: all splits). Raises DataError.
 
     `image_root` replaces the folder `path` of the file."""
     path = Path(file.path)
     config = _config(path)
     keys = [key for key in PARTS if config.get(key)]
-    if not keys and "val" not in part and (path.parent / "images").is_dir():  # supervision writes the names only
+    if not keys and "val" not in split and (path.parent / "images").is_dir():  # supervision writes the names only
         config, keys = config | {"train": "images"}, ["train"]
-    chosen = [key for key in part if key in keys][:1] if part else keys
+    chosen = [key for key in split if key in keys][:1] if split else keys
     if not chosen:
-        missing = " or ".join(name for name in part if name in PARTS) or "train"
-        fix = ", or val=.2 splits off a fifth of the training images" if "val" in part else ""
+        missing = " or ".join(name for name in split if name in PARTS) or "train"
+        fix = ", or val=.2 splits off a fifth of the training images" if "val" in split else ""
         raise DataError(f"{path}: no entry {missing}: add it, with a folder or a list of images{fix}")
     images, notes = [], []
     for key in chosen:
@@ -61,7 +61,7 @@ def read_config(file: File, part: Split, image_root: str | None) -> Source:
     if config.get("names"):
         require_agreement(_names_of(path, config), label_folders(images, map(label_file, images)))
     found = read_images(str(path), images, ClassLists(names), notes)
-    listing.add_splits(found, path, map(listing.PART_NAMES.get, keys), part)
+    listing.add_splits(found, path, map(listing.SPLIT_NAMES.get, keys), split)
     return found
 
 
@@ -111,7 +111,7 @@ def _images(path: Path, root: str | None, key: str, entry: str, image_root: str 
     """Returns (images of one entry, notes). An entry is a folder, a list of images, or one image.
 
     Some labeling services export `../train/images` for `train/images`, or `data/train.txt` for `train.txt`. The folder that
-    names the part is never cut off: `test/images` does not become `images`."""
+    names the split is never cut off: `test/images` does not become `images`."""
     try:
         bare = check_path(entry).replace("\\", "/").rstrip("/")
         check_path(root or "")
@@ -124,7 +124,7 @@ def _images(path: Path, root: str | None, key: str, entry: str, image_root: str 
         bases = [Path(os.path.abspath(image_root))]
     places = [base / name for base in bases for name in (entry, bare)]
     steps = bare.lower().split("/")
-    keep = next((count for count, step in enumerate(reversed(steps), 1) if step in listing.PART_NAMES), 1)
+    keep = next((count for count, step in enumerate(reversed(steps), 1) if step in listing.SPLIT_NAMES), 1)
     found = Path(image_paths.locate(bare, list(map(str, bases)), keep))
     place = next((place for place in places if os.path.exists(place)), found)
     if not os.path.exists(place):
@@ -145,14 +145,14 @@ def _images(path: Path, root: str | None, key: str, entry: str, image_root: str 
     return image_paths.locate_all(place, [line for line in lines if line], folders), []
 
 
-def read_folder(folder: Path, files: Sequence[str], part: Split, image_root: str | None) -> Source:
+def read_folder(folder: Path, files: Sequence[str], split: Split, image_root: str | None) -> Source:
     """Reads the images of a folder with `files`, or of `image_root`, and their label files, which may be anywhere in it.
 
-    A part is a folder of its name; without such folders all images belong to every part."""
+    A split is a folder of its name; without such folders all images belong to every split."""
     there = listing.images_of(files if image_root is None else files_under(image_root))
     if image_root and not there:
         raise DataError(f"image_root={image_root}: there are no images: correct the path")
-    images = listing.select_part(folder, there, part)
+    images = listing.select_split(folder, there, split)
     notes = listing.unread_notes(folder, files)
     if not images:
         raise DataError(f"{folder}: label files, but no images: copy them to {folder}{os.sep}images" + "".join(notes))
@@ -171,7 +171,7 @@ def read_folder(folder: Path, files: Sequence[str], part: Split, image_root: str
     if lists:
         notes += lists.notes(folder)
     found = read_images(str(folder), paths, lists, notes, own)
-    listing.add_notes(found, folder, there, part)
+    listing.add_notes(found, folder, there, split)
     return found
 
 
