@@ -33,7 +33,7 @@ from engine.gpu_memory import MOST_IMAGES, hardware_warnings, less_memory
 from engine.optimizer import EMA, Updater, build_optimizer
 from engine.parallel import compile_forward, wrap
 from engine.run_folder import Run, check_name, create, open_run
-from engine.schedule import CHOSEN, Plan, Schedule, choose, enough_epochs, likeness_of
+from engine.schedule import CHOSEN_BY_RUN, Plan, Schedule, enough_epochs, fill_in_defaults, likeness_of
 from utils import processes
 from utils.config import MAX_SEED, ConfigError, check, override, require, require_writable, show, table
 from utils.processes import Interrupted, Ranks
@@ -234,7 +234,7 @@ def main(
     plan = Plan.of(len(train_data), epochs, freeze_epochs, **batch_sizes, accumulate=cfg.accumulate)
     sgd = nets.family_of(cfg.model)[0].sgd
     pretrained = pretraining is not None
-    defaults = choose(asdict(cfg), previous.saved or {}, cfg.optimizer, sgd, pretrained, likeness, plan)
+    defaults = fill_in_defaults(asdict(cfg), previous.saved or {}, cfg.optimizer, sgd, pretrained, likeness, plan)
     settings = replace(
         cfg,
         image_size=image_size,
@@ -243,7 +243,7 @@ def main(
         freeze_epochs=freeze_epochs,
         weights=weights,
         **batch_sizes,
-        **{name: defaults[name] for name in CHOSEN},
+        **{name: defaults[name] for name in CHOSEN_BY_RUN},
     )
     updater = build_updater(settings, parts, model, plan, defaults)
     state, begun_epoch = resume.restore(previous.saved, model, updater)
@@ -271,7 +271,7 @@ def main(
     val = val_source(cfg.val, cfg.train, folder, (train_data, val_data), ranks.is_node_main)
     config = asdict(settings) | {"val": val}  # for config.json and checkpoints
     marks = summary.curve_marks(plan, settings.no_aug_epochs)
-    run = open_run(folder, config, ranks, marks, state.rows, len(train_data))
+    run = open_run(folder, config, ranks, marks=marks, rows=state.rows, training_images=len(train_data))
     log(f"run folder {folder}, with all constants in config.json\n")
     kept = {"constants": fixed, "freeze_epochs": freeze_epochs, "weights": weights}
     stop = StopSignal()

@@ -71,27 +71,28 @@ class Run:
     """Writes the files of a run folder.
 
     `rows`: the rows of the log up to the checkpoint that the run resumes from. Later rows are removed from log.csv, so that
-    it has neither gaps nor repeated epochs. None: another node writes the log. `run`: see `run_id`. `facts`: more entries of
-    environment.json.
-    `marks`: vertical lines of the curves, name -> first epoch (`{"thaw": 10}`). TensorBoard and curves are only for looking
-    at: a full disk is a warning there, and the next call tries again.
+    it has neither gaps nor repeated epochs. None: another node writes the log. `run_id`: see `environment.run_id`. `facts`:
+    more entries of environment.json. `marks`: vertical lines of the curves, name -> first epoch (`{"thaw": 10}`).
+
+    TensorBoard and curves are only for looking at: a full disk is a warning there, and the next call tries again.
     """
 
     def __init__(
         self,
         folder: str | Path,
         config: Mapping[str, Any],
+        *,
         device: torch.device | str = "cpu",
         marks: Mapping[str, int] | None = None,
         rows: Sequence[Mapping[str, Any]] | None = (),
-        run: str | None = None,
+        run_id: str | None = None,
         facts: Mapping[str, Any] | None = None,
     ):
         self.folder, self.marks, self.rows = Path(folder), dict(marks or {}), list(rows or ())
         self.keeps_log = rows is not None
         self.id = secrets.token_hex(8)  # unique for each start of the run
         self.drawn = self.saved = time.monotonic()  # when the curves were drawn, and when a save was last attempted
-        self.config, self.start = config, {"id": self.id, "run": run, **environment(device), **(facts or {})}
+        self.config, self.start = config, {"id": self.id, "run": run_id, **environment(device), **(facts or {})}
         self._events: list[bytes] = []  # of TensorBoard, which could not be written yet
         self._open()
 
@@ -233,7 +234,7 @@ def _write_json(path: Path, value: Any) -> None:
         file.write(text.encode("utf-8", "backslashreplace"))  # a lone surrogate becomes its JSON escape
 
 
-def open_run(folder: Path, config: dict, ranks: Ranks, marks: dict, rows: tuple, training_images: int) -> Run | None:
+def open_run(folder: Path, config: dict, ranks: Ranks, *, marks: dict, rows: tuple, training_images: int) -> Run | None:
     """Opens a run folder and returns the Run in processes that write to it. For the other arguments see `Run`.
 
     Rank 0 writes. On a node that does not see the files of rank 0, because there is no common disk, the first process keeps
@@ -243,7 +244,7 @@ def open_run(folder: Path, config: dict, ranks: Ranks, marks: dict, rows: tuple,
 
     def opened(rows: tuple | None) -> str:
         nonlocal run
-        run = Run(folder, config, ranks.device, marks, rows, run_id(), facts)
+        run = Run(folder, config, device=ranks.device, marks=marks, rows=rows, run_id=run_id(), facts=facts)
         return run.id
 
     first = ranks.on_main(lambda: opened(rows))

@@ -11,7 +11,7 @@ LOWEST_RATE = 1 / 32  # factor of the default learning rate on images like the t
 REFERENCE_BATCH = 64  # images per step that the constants learning_rate and min_learning_rate refer to
 LEAST_WARMUP = 3  # steps: the first step of AdamW moves every weight by the whole rate, whatever its gradient
 ENOUGH_SAMPLES, ENOUGH_STEPS = 20_000, 1_000  # of a training with epochs=0
-CHOSEN = ("no_aug_epochs", "warmup_epochs", "weight_decay", "learning_rate", "min_learning_rate")
+CHOSEN_BY_RUN = ("no_aug_epochs", "warmup_epochs", "weight_decay", "learning_rate", "min_learning_rate")
 
 
 @dataclass(frozen=True)
@@ -82,17 +82,17 @@ def usual_rate(optimizer: str, sgd: SGDDefaults) -> float:
     return 0.01 * sgd.factor if optimizer == "sgd" else 4e-3
 
 
-def choose(
+def fill_in_defaults(
     given: Mapping, saved: Mapping, optimizer: str, sgd: SGDDefaults, pretrained: bool, likeness: float, plan: Plan
 ) -> dict[str, float]:
-    """Fills in the defaults that depend on the run (`CHOSEN`); also returns rate_power, max_images and clip.
+    """Fills in the defaults that depend on the run (`CHOSEN_BY_RUN`); also returns rate_power, max_images and clip.
 
     `given`: the constants as written; None becomes the default. A `saved` run keeps its values. `pretrained`: whether the run
     starts from weights. `likeness`: see `likeness_of`. `rate_power` and `max_images` are those of `Schedule`, and `clip` is
     the largest norm of the gradients (0: any norm). See docs/constants.md.
     """
-    chosen = {name: given[name] for name in CHOSEN if given[name] is not None}
-    chosen |= {name: saved[name] for name in (*CHOSEN, "rate_power", "max_images", "clip") if name in saved}
+    chosen = {name: given[name] for name in CHOSEN_BY_RUN if given[name] is not None}
+    chosen |= {name: saved[name] for name in (*CHOSEN_BY_RUN, "rate_power", "max_images", "clip") if name in saved}
     chosen.setdefault("no_aug_epochs", min(round(plan.epochs / 5), 15))
     decays = {"adamw": 0.05, "sgd": 5e-4 / sgd.factor}  # of sgd: a step subtracts rate * decay
     chosen.setdefault("weight_decay", decays.get(optimizer, 5e-4))

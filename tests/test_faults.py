@@ -352,12 +352,12 @@ def test_a_restart_of_the_same_job_replaces_a_process_that_is_lost(holder, tmp_p
     monkeypatch.setattr(run_lock, "RESTART_PATIENCE", 0.2)
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "job 8")
     with pytest.raises(RunInUse, match="process"):
-        Run(tmp_path, {}, run="job 8")
+        Run(tmp_path, {}, run_id="job 8")
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "job 7")
-    lost = Run(tmp_path, {}, run="job 7")
+    lost = Run(tmp_path, {}, run_id="job 7")
     assert "earlier start of this job and is replaced" in capsys.readouterr().out
     lost.check_folder()
-    Run(tmp_path, {}, run="job 7")
+    Run(tmp_path, {}, run_id="job 7")
     with pytest.raises(RunInUse, match="ends without a save"):
         lost.check_folder()
 
@@ -383,7 +383,8 @@ def test_a_folder_in_use_ends_all_ranks(tmp_path):
 
     from engine.run_folder import open_run
 
-    assert open_run(tmp_path / "run", {}, Main(), {}, (), 9).folder == tmp_path / "run" and seen == ["on_main"]
+    assert open_run(tmp_path / "run", {}, Main(), marks={}, rows=(), training_images=9).folder == tmp_path / "run"
+    assert seen == ["on_main"]
 
 
 def test_containers_with_equal_host_names_and_process_ids_are_different_runs(monkeypatch):

@@ -26,7 +26,7 @@ from datasets.loader import TrainSampler
 from engine.epoch import accelerate
 from engine.optimizer import EMA, MAX_BAD_STEPS, Updater, build_optimizer, parameter_groups
 from engine.parallel import Graphed
-from engine.schedule import CHOSEN, LEAST_WARMUP, Plan, Schedule, choose, enough_epochs, likeness_of
+from engine.schedule import CHOSEN_BY_RUN, LEAST_WARMUP, Plan, Schedule, enough_epochs, fill_in_defaults, likeness_of
 
 OPTIMIZERS = ["sgd", "adam", "adamw"]
 
@@ -84,14 +84,14 @@ def test_learning_rate_scales_with_the_images_per_step():
     assert rates == pytest.approx([0.01, 0.0025, 0.02])
 
 
-NAMES = (*CHOSEN, "rate_power", "max_images", "clip")
+NAMES = (*CHOSEN_BY_RUN, "rate_power", "max_images", "clip")
 
 
 def numbers(length, epochs, optimizer="adamw", like=0.0, *, model="yolox_nano", batch=8, saved=None, **given):
     """Returns the numbers of a run with the default constants, except the `given` ones. `like` None: from scratch."""
     plan = Plan.of(length, epochs, given.pop("freeze_epochs", 0), given.pop("frozen", 2 * batch), batch, 1)
     kind = (optimizer, nets.family_of(model)[0].sgd, like is not None, like or 0.0)
-    chosen = choose(dict.fromkeys(CHOSEN) | given, saved or {}, *kind, plan)
+    chosen = fill_in_defaults(dict.fromkeys(CHOSEN_BY_RUN) | given, saved or {}, *kind, plan)
     assert set(chosen) == set(NAMES)
     return chosen
 

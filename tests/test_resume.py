@@ -319,7 +319,7 @@ def test_without_an_id_only_a_restart_by_the_same_torchrun_is_resumed(tmp_path, 
 def save_run(folder, rows, batches, run="job"):
     """Writes a run folder with checkpoints after `rows` epochs and `batches` batches."""
     folder.mkdir(parents=True)
-    Run(folder, {}, run=run)
+    Run(folder, {}, run_id=run)
     state = {"rows": [{"epoch": 1 + n, "AP": 0.1} for n in range(rows)]}
     rest = {"state": state, "meter": {"batches": batches}, "constants": {"seed": 0}}
     rest |= {"model": {}, "updater": {}, "freeze_epochs": 0, "batch_sizes": (1, 1)}

@@ -82,7 +82,7 @@ def test_numbers_used_on_other_nodes_are_skipped(tmp_path):
 
 def test_node_that_keeps_no_log_leaves_an_existing_one_unchanged(tmp_path):
     Run(tmp_path, {}).log({"epoch": 1, "AP": 0.5})
-    run = Run(tmp_path, {}, rows=None, run="job 7")
+    run = Run(tmp_path, {}, rows=None, run_id="job 7")
     assert rows_of(tmp_path) == [{"epoch": "1", "AP": "0.5"}]
     assert last_start(tmp_path).get("run") == "job 7" and last_start(tmp_path).get("id") == run.id
     assert last_start(tmp_path / "nowhere").get("run") is None

@@ -23,7 +23,7 @@ from datasets.formats.annotation_file import DataError
 from datasets.sources import val_text
 from deploy.detector import Detector
 from engine import resume
-from engine.schedule import CHOSEN
+from engine.schedule import CHOSEN_BY_RUN
 from nets.losses import YOLOXCriterion
 from nets.pretrained import PretrainedError
 from utils import checkpoint, file_checks
@@ -443,18 +443,18 @@ def test_zero_epochs_are_computed_from_the_number_of_images(demo_images, tmp_pat
 
 
 def test_chosen_numbers_are_printed_saved_and_kept_by_a_resumed_run(demo_images, tmp_path):
-    none = dict.fromkeys(CHOSEN)
+    none = dict.fromkeys(CHOSEN_BY_RUN)
     folder, _, text = train_quietly(config(demo_images, tmp_path, epochs=2, **none))
     assert re.search(r"^  learning_rate +0\.004 +\(chosen\)$", text, re.M)  # for 64 images
     assert re.search(r"^  gradient clipping +norm 10$", text, re.M)
     first = json.loads((folder / "config.json").read_text())
-    assert None not in [first[name] for name in CHOSEN]
+    assert None not in [first[name] for name in CHOSEN_BY_RUN]
     *_, text = train_quietly(config(demo_images, tmp_path, epochs=3, resume=str(folder), **none))
     again = checkpoint.load(folder / "last.pt")
     assert again["epoch"] == 3 and re.search(
         r"^  no_aug_epochs +0 +\(chosen\)$", text, re.M
     )  # for 3 epochs it would be 1
-    assert {name: again["config"][name] for name in CHOSEN} == {name: first[name] for name in CHOSEN}
+    assert {name: again["config"][name] for name in CHOSEN_BY_RUN} == {name: first[name] for name in CHOSEN_BY_RUN}
     *_, text = train_quietly(config(demo_images, tmp_path / "b", epochs=1, weights=None, optimizer="sgd", **none))
     assert re.search(r"^  gradient clipping +none$", text, re.M)
 
