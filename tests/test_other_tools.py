@@ -477,8 +477,5 @@ def test_images_that_are_labeled_twice_are_reported(tmp_path: Path, form: str) -
     for name, contents in files.items():
         text(tmp_path / name, contents)
     (note,) = read(str(tmp_path if form == "LabelMe" else tmp_path / next(iter(files))), "train").notes
-    assert (
-        "labels of images that have labels already: 1; each trains as another image, without the others: keep one"
-        in note
-    )
+    assert "images that are labeled more than once: 1; each copy trains with only its own boxes: keep one" in note
     assert re.search(words, note), note

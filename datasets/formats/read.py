@@ -268,15 +268,22 @@ def _labeled_twice(data: Annotations) -> list[str]:
     again = [(one, other) for one, other in pairs if one != other]
     if not again:
         return []
-    fix = "keep one per image" + ", or write all its boxes in one line" * bool(data.lines[again[0][1]])
-    text = f"labels of images that have labels already: {len(again)}; each trains as another image, without the others: {fix}"
+    fix = "keep one per image"
+    if data.lines[again[0][1]]:
+        fix += ", or write all its boxes in one line"
+    text = f"images that are labeled more than once: {len(again)}; each copy trains with only its own boxes: {fix}"
     rows = [f"  {_places(data, one, other)}" for one, other in again[:10]]
-    rows += [f"  ... and {len(again) - 10} more"] * (len(again) > 10)
+    if len(again) > 10:
+        rows.append(f"  ... and {len(again) - 10} more")
     return [printable("\n".join([f"{data.source}: {text}", *rows]))]
 
 
 def _places(data: Annotations, *indices: int) -> str:
     """Returns the path of an image, and the different places of its boxes."""
-    rows = ((data.files[index], f"line {data.lines[index]}" * bool(data.lines[index])) for index in indices)
-    places = dict.fromkeys(filter(None, (": ".join(filter(None, row)) for row in rows)))
-    return ": ".join([data.path(indices[0]), *[" and ".join(places)] * (len(places) > 1)])
+    places = []
+    for index in indices:
+        line = f"line {data.lines[index]}" if data.lines[index] else ""
+        places.append(": ".join(filter(None, (data.files[index], line))))
+    places = list(dict.fromkeys(filter(None, places)))
+    path = data.path(indices[0])
+    return f"{path}: {' and '.join(places)}" if len(places) > 1 else path

@@ -111,7 +111,8 @@ def _unlisted(folder: Path, files: Sequence[str], labels: Sequence[str]) -> list
 
 
 def _some(names: Sequence[str]) -> str:
-    return one_line(", ".join(names[:3])) + ", ..." * (len(names) > 3)
+    shown = one_line(", ".join(names[:3]))
+    return f"{shown}, ..." if len(names) > 3 else shown
 
 
 def _lost_images(

@@ -82,7 +82,9 @@ def unread_configs(path: Path, images: Iterable[str], others: Sequence[Path], im
             raise DataError(f"{path} and {other} {what}: give the right one instead of the folder, or remove the other")
     if not others:
         return []
-    shown = ", ".join(other.name for other in others[:5]) + ", ..." * (len(others) > 5)
+    shown = ", ".join(other.name for other in others[:5])
+    if len(others) > 5:
+        shown += ", ..."
     return [one_line(f"{path.parent}: data files that are not read, because there is {path.name}: {shown}")]
 
 
