@@ -35,7 +35,7 @@ class Family(NamedTuple):
     criterion: Callable  # built as criterion(strides, normalizer, no_aug); see YOLOXCriterion
     weights: Mapping[str, OfficialFile]  # size name -> the official COCO weights; may be empty
     rename: Callable[[str], str | None]  # official tensor name -> ours; None: our model does not have this tensor
-    sgd: SGDDefaults = SGDDefaults()  # those of YOLOX
+    sgd: SGDDefaults = SGDDefaults()  # the defaults of YOLOX
 
 
 MAX_WIDTH = 4096  # channels of a layer that `build` takes from a file
@@ -143,7 +143,8 @@ def build_pretrained(
 
     def load() -> tuple[Pretraining | None, dict[str, Tensor]]:
         nonlocal model
-        path, pretraining = _weights_file(name, weights, log, optional), None
+        path = _weights_file(name, weights, log, optional)
+        pretraining = None
         if path is None:
             model = build(name, len(classes))
         else:

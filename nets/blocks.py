@@ -132,12 +132,8 @@ class GELAN(nn.Module):
         super().__init__()
         half = inside // 2
         self.conv1 = Conv(in_channels, inside)
-        self.conv2, self.conv3 = (
-            nn.Sequential(CSP(half, half, depth, True, Conv, RepBottleneck), Conv(half, half, 3))
-            if depth
-            else Conv(half, half, 3)
-            for _ in range(2)
-        )
+        self.conv2 = _inner_stage(half, depth)
+        self.conv3 = _inner_stage(half, depth)
         self.conv4 = Conv(2 * inside, out_channels)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -145,6 +141,13 @@ class GELAN(nn.Module):
         for stage in (self.conv2, self.conv3):
             parts.append(stage(parts[-1]))
         return self.conv4(torch.cat(parts, 1))
+
+
+def _inner_stage(channels: int, depth: int) -> nn.Module:
+    """Builds an inner stage of GELAN."""
+    if depth == 0:
+        return Conv(channels, channels, 3)
+    return nn.Sequential(CSP(channels, channels, depth, True, Conv, RepBottleneck), Conv(channels, channels, 3))
 
 
 class AConv(nn.Sequential):

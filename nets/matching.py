@@ -75,12 +75,14 @@ def load_matching(model: nn.Module, state: Mapping[str, Any], fresh: Mapping[str
     model.load_state_dict(fits, strict=False)
     sizes = {name: value.numel() for name, value in own.items() if not name.endswith("num_batches_tracked")}
     different = [name for name in sizes if name in state and name not in fits]
-    kinds = [[f"{list(getattr(x, 'shape', []))}" for x in (state[name], own[name])] for name in different]
-    shapes = [f"file {one}, model {other}" if one != other else "another type of numbers" for one, other in kinds]
+    mismatched = {}
+    for name in different:
+        theirs, ours = list(getattr(state[name], "shape", [])), list(own[name].shape)
+        mismatched[name] = f"file {theirs}, model {ours}" if theirs != ours else "another type of numbers"
     return MatchReport(
         sizes,
         taken=tuple(name for name in sizes if name in fits),
-        mismatched=dict(zip(different, shapes, strict=True)),
+        mismatched=mismatched,
         missing=tuple(name for name in sizes if name not in state),
         unused=tuple(name for name in state if name not in own),
         fresh=fresh or {},

@@ -17,10 +17,13 @@ SHEET_SIDE = 400  # pixels of the longer side of each image in the contact sheet
 
 def draw_errors(image: np.ndarray, one: ImageComparison, classes: Sequence[str]) -> np.ndarray:
     """Draws detected boxes in green, missed ones in orange with their class, and false detections in red."""
-    texts = [classes[label] if missed else "" for label, missed in zip(one.labels, one.missed, strict=True)]
-    false = zip(one.detected_labels[one.false], one.scores[one.false], strict=True)
-    texts += [f"{classes[label]} {score:.2f}" for label, score in false]
-    colors = [MISSED if missed else CORRECT for missed in one.missed] + [FALSE] * int(one.false.sum())
+    texts, colors = [], []
+    for label, missed in zip(one.labels, one.missed, strict=True):
+        texts.append(classes[label] if missed else "")
+        colors.append(MISSED if missed else CORRECT)
+    for label, score in zip(one.detected_labels[one.false], one.scores[one.false], strict=True):
+        texts.append(f"{classes[label]} {score:.2f}")
+        colors.append(FALSE)
     return draw_labeled(image, np.concatenate([one.boxes, one.detected[one.false]]), texts, colors)
 
 

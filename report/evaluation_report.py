@@ -200,19 +200,19 @@ def _images(
     def one_image(index: int) -> dict[str, Any]:
         one = comparisons[index]
         height, width = data.sizes[index].tolist()
-        of_boxes, of_found = (
-            (one.boxes, one.labels, one.predicted),
-            (one.detected, one.detected_labels, one.true_labels),
-        )
         jpeg, problem = _jpeg(data.path(index), data.value_range, max(height, width), most)
+        labeled, detected = {}, {}
+        for i in range(len(one.boxes)):
+            if i < MOST_BOXES or (index, i) in boxes:
+                labeled[i] = _row(i, one.boxes, one.labels, one.predicted)
+        for i in range(len(one.detected)):
+            if i < MOST_BOXES or (index, i) in found:
+                row = _row(i, one.detected, one.detected_labels, one.true_labels)
+                detected[i] = [*row, round(float(one.scores[i]), 4)]
         return {
             "size": [width, height],
-            "boxes": {i: _row(i, *of_boxes) for i in range(len(one.boxes)) if i < MOST_BOXES or (index, i) in boxes},
-            "found": {
-                i: [*_row(i, *of_found), round(float(one.scores[i]), 4)]
-                for i in range(len(one.detected))
-                if i < MOST_BOXES or (index, i) in found
-            },
+            "boxes": labeled,
+            "found": detected,
             "uri": page.data_uri(jpeg) if jpeg else "",
             "problem": problem,
         }

@@ -40,7 +40,8 @@ def bootstrap(matches: Mapping[str, ClassMatches], images: int) -> tuple[dict[st
     common = {}
     for name in COCO_METRICS:
         size = name.rpartition("_")[2]
-        common[name] = _interval(metrics[name], counts[SIZES.index(size) + 1] if size in SIZES else counts[0])
+        images_with_boxes = counts[SIZES.index(size) + 1] if size in SIZES else counts[0]
+        common[name] = _interval(metrics[name], images_with_boxes)
     rows = zip(matches.items(), per_class, strict=True)
     return common, {name: _interval(values, _images_with_boxes([one], 0)) for (name, one), values in rows}
 

@@ -45,11 +45,14 @@ def draw_curves(rows: Sequence[Mapping[str, Any]], path: str | Path, marks: Mapp
         for axes, (title, columns) in zip(figure.subplots(2, 2).flat, panels.items(), strict=True):
             for column in columns:
                 points = [(int(row["epoch"]), float(row[column])) for row in rows if column in row]
-                axes.plot(*zip(*points, strict=True), label=column, marker="o", markersize=3 if len(points) < 40 else 0)
+                epochs, values = zip(*points, strict=True)
+                axes.plot(epochs, values, label=column, marker="o", markersize=_marker_size(points))
             _decorate(axes, title, "epoch", "")
             axes.xaxis.get_major_locator().set_params(integer=True)
             axes.set_xlim(min(first, 1) - 0.5, last + 0.5)
-            axes.set_ylim(bottom=0, top=1 if title == "Average precision" else None)
+            axes.set_ylim(bottom=0)
+            if title == "Average precision":
+                axes.set_ylim(top=1)
             for name, epoch in reached.items():
                 axes.axvline(epoch - 0.5, color=INK, linewidth=0.9, linestyle=(0, (4, 3)))
                 paper = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1}
@@ -69,7 +72,7 @@ def draw_runs(runs: Mapping[str, Sequence[tuple[float, float, float]]], path: st
         for number, (name, points) in enumerate(runs.items()):
             style = {"color": f"C{number % 10}", "linestyle": LINES[number // 10 % len(LINES)]}
             for axes, column in zip(panels, (0, 1), strict=True):
-                style |= {"marker": "o", "markersize": 3 if len(points) < 40 else 0, "label": drawable(name)}
+                style |= {"marker": "o", "markersize": _marker_size(points), "label": drawable(name)}
                 axes.plot([point[column] for point in points], [point[2] for point in points], **style)
         _decorate(panels[0], "mAP50-95 over epochs", "epoch", "")
         _decorate(panels[1], "mAP50-95 over minutes of training", "minutes", "")
@@ -86,7 +89,9 @@ def draw_precision_recall(curves: dict[str, Curve], path: str | Path) -> None:
     curves = {name: curve for name, curve in curves.items() if curve.boxes}
     areas = {name: curve.average_precision() for name, curve in curves.items()}
     ranking = sorted(areas, key=areas.get, reverse=True)
-    named = ranking if len(ranking) <= MAX_COLORS else ranking[: MAX_COLORS // 2] + ranking[-MAX_COLORS // 2 :]
+    named = ranking
+    if len(ranking) > MAX_COLORS:
+        named = ranking[: MAX_COLORS // 2] + ranking[-MAX_COLORS // 2 :]
     recalls, heights = np.linspace(0, 1, 1001), []
     with _figure(path, 9.5, 6) as figure:
         axes = figure.subplots()
@@ -102,7 +107,9 @@ def draw_precision_recall(curves: dict[str, Curve], path: str | Path) -> None:
         axes.plot(recalls, np.mean(heights or [0 * recalls], axis=0), color=INK, linewidth=3, label=label)
         _decorate(axes, "Precision and recall at IoU 0.5", "recall", "precision")
         axes.set(xlim=(0, 1), ylim=(-0.01, 1.01))
-        title = "area under the curve" if named == ranking else "area under the curve, best and worst"
+        title = "area under the curve"
+        if named != ranking:
+            title += ", best and worst"
         axes.legend(title=title, loc="upper left", bbox_to_anchor=(1.01, 1), alignment="left")
 
 
@@ -126,12 +133,18 @@ def draw_confusion(matrix: np.ndarray, classes: Sequence[str], path: str | Path)
         if len(names) <= MAX_COUNTS:
             for row, column in np.argwhere(matrix):
                 color = "white" if fraction[row, column] > 0.3 else INK
-                text = {"ha": "center", "va": "center", "fontsize": 8 if len(names) < 15 else 7, "color": color}
+                size = 8 if len(names) < 15 else 7
+                text = {"ha": "center", "va": "center", "fontsize": size, "color": color}
                 axes.text(column, row, f"{matrix[row, column]}", **text)
         for line in (axes.axhline, axes.axvline):
             line(len(classes) - 0.5, color=INK, linewidth=0.8)
         axes.set(xlabel="predicted class", ylabel="true class")
         axes.set_title("Confusion matrix", loc="left")
+
+
+def _marker_size(points: Sequence) -> int:
+    """Returns the size of the dots on a line; 0, without dots, for many points."""
+    return 3 if len(points) < 40 else 0
 
 
 def _pooled(matrix: np.ndarray) -> np.ndarray:

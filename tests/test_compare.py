@@ -73,6 +73,13 @@ def test_the_best_run_is_first_and_only_constants_that_differ_are_columns(tmp_pa
     assert (third["best mAP"], third["last mAP"], third["learning_rate"]) == ("-", "-", "-")
 
 
+def test_a_constant_with_the_name_of_a_column_has_a_column_of_its_own(tmp_path):
+    runs = read_runs([made(tmp_path / "a", [0.3], epochs=9), made(tmp_path / "b", [0.2], epochs=5)])[0]
+    head, first, second = table(runs)
+    assert head.count("epochs") == 2 and head[-1] == "epochs"
+    assert first[head.index("epochs")] == "1 of 9" and [first[-1], second[-1]] == ["9", "5"]
+
+
 @pytest.mark.parametrize("name", ["val.txt", "val.json"])
 def test_runs_on_different_data_have_different_letters(tmp_path, capsys, name):
     same = [made(tmp_path / f"run-{i}", [0.5 - i / 100]) for i in range(2)]

@@ -22,9 +22,8 @@ from deploy.detector import Result
 from tools import suspects
 from tools.disagreement import KINDS, Box, Suspect, found_fraction, rank
 from tools.regression import RIDGE, logistic_regression, probability
-from tools.suspects import word
+from tools.suspects import within, word
 from tools.suspects_page import thumbnail
-from utils.boxes import clip
 from utils.config import ConfigError
 
 CLASSES = 3
@@ -321,7 +320,7 @@ def test_two_trainings_on_the_demo_find_wrong_classes(tmp_path: Path, shared: Pa
 
 def test_boxes_are_written_with_one_decimal_and_proposals_within_the_image():
     box = Box(np.float32([-1.4, 2.25, 244.7, 9]), 3)
-    assert word(box) == "-1.4,2.2,244.7,9,3" and word(box, clip(box.box, 240, 8)) == "0,2.2,240,8,3"
+    assert word(box) == "-1.4,2.2,244.7,9,3" and word(within(box, 240, 8)) == "0,2.2,240,8,3"
 
 
 def test_no_name_of_the_data_is_a_formula_of_a_spreadsheet(tmp_path: Path) -> None:

@@ -37,23 +37,26 @@ def text_of(report: dict[str, Any]) -> str:
     """Returns the report as text; long lists end after ten lines."""
     lines = []
     for name in ("train", "val"):
-        lines += _part_lines(name, report[name], report["size"]) if name in report else []
-    lines += _ten([" = ".join(pair) for pair in report.get("between", ())], "images of equal content in both")
-    lines += _ten(
-        [
-            f"train {_chain(pair['train'], ' ~ ')} ~ val {_chain(pair['val'], ' ~ ')}"
-            for pair in report.get("similar_between", ())
-        ],
-        "nearly same images in both",
-    )
+        if name in report:
+            lines += _part_lines(name, report[name], report["size"])
+    equal = [" = ".join(pair) for pair in report.get("between", ())]
+    lines += _ten(equal, "images of equal content in both")
+    similar = []
+    for pair in report.get("similar_between", ()):
+        similar.append(f"train {_chain(pair['train'], ' ~ ')} ~ val {_chain(pair['val'], ' ~ ')}")
+    lines += _ten(similar, "nearly same images in both")
     for kind in ("warnings", "errors"):
-        lines += [f"\n{kind}:", *(f"  {line}" for line in report[kind])] if report[kind] else []
+        if report[kind]:
+            lines += [f"\n{kind}:", *(f"  {line}" for line in report[kind])]
     return "\n".join(lines)
 
 
 def _chain(paths: list[str], sign: str) -> str:
     """Returns the first four paths of a group of copies, and the number of the others."""
-    return sign.join(paths[:4]) + (f" and {len(paths) - 4} more" if len(paths) > 4 else "")
+    chain = sign.join(paths[:4])
+    if len(paths) > 4:
+        chain += f" and {len(paths) - 4} more"
+    return chain
 
 
 def _part_lines(name: str, part: dict[str, Any], size: list[int]) -> list[str]:

@@ -93,11 +93,11 @@ def _samples(thumbnails: "_Thumbnails", name: str) -> list[dict[str, Any]]:
 def _extremes(thumbnails: "_Thumbnails", name: str) -> dict[str, list[dict[str, Any]]]:
     """Returns the images with the most boxes, and the smallest boxes."""
     part = thumbnails.parts[name]
-    most = [
-        thumbnails.of_image(name, path, "1 box" if count == 1 else f"{count} boxes")
-        for path, count in part.report["most_boxes"]
-        if count
-    ]
+    most = []
+    for path, count in part.report["most_boxes"]:
+        if count:
+            caption = "1 box" if count == 1 else f"{count} boxes"
+            most.append(thumbnails.of_image(name, path, caption))
     small = zip(part.report["smallest"], part.rows["smallest"].tolist(), strict=True)
     return {"most": most, "smallest": [thumbnails.of_box(name, row, f"{side:g} px") for (_, side), row in small]}
 
@@ -162,7 +162,9 @@ class _Thumbnails:
     def of_image(self, name: str, path: str, caption: str = "") -> dict[str, Any]:
         """Returns an image with all its boxes."""
         good, index = self.parts[name].good, self._index[name].get(path)
-        rows = np.arange(0) if index is None else np.arange(good.starts[index], good.starts[index + 1])
+        rows = np.arange(0)
+        if index is not None:
+            rows = np.arange(good.starts[index], good.starts[index + 1])
         return self._figure(good, path, rows, caption)
 
     def _figure(self, good: Annotations, path: str, rows: np.ndarray, caption: str) -> dict[str, Any]:

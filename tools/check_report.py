@@ -156,10 +156,10 @@ def _find_copies(parts: dict[str, Part]) -> dict[str, Any]:
     Returns those that are in both parts. Of equal images, a group of nearly same ones names the first."""
     paths = [path for part in parts.values() for path in part.paths]
     owner = np.repeat(list(parts), [len(part.paths) for part in parts.values()])
-    digests, hashes = (
-        np.concatenate([getattr(part.scanned, key) for part in parts.values()]) for key in ("digests", "hashes")
-    )
-    equal, similar = similar_groups(digests, np.zeros_like(hashes)), similar_groups(digests, hashes)
+    digests = np.concatenate([part.scanned.digests for part in parts.values()])
+    hashes = np.concatenate([part.scanned.hashes for part in parts.values()])
+    equal = similar_groups(digests, np.zeros_like(hashes))
+    similar = similar_groups(digests, hashes)
 
     def groups_in(name: str, groups: np.ndarray, rows: np.ndarray) -> list[np.ndarray]:
         rows = rows[owner[rows] == name]
@@ -240,14 +240,18 @@ def _advice(sides: np.ndarray, size: Size) -> str:
     at = f"{size[0]}x{size[1]}" if size[0] != size[1] else f"{size[0]}"
     if not len(sides):
         return ""
-    most, median = LARGEST_INPUT / max(size), float(np.median(sides))
+    most = LARGEST_INPUT / max(size)  # growth of the input
+    median = float(np.median(sides))
     wanted = min(MEDIUM / max(median, 1e-6), MOST_GROWTH)
     for fraction, words in ((0.5, "half"), (0.25, "a quarter"), (0.1, "a tenth")):
         limit = float(np.quantile(sides, fraction))
         if limit < HARD:
             needed = HARD / max(limit, 1e-6)
-            fixes = [_larger(size, max(needed, wanted))] if most > 1 else []
-            fixes += ["cut the images into tiles"] if needed > most else []
+            fixes = []
+            if most > 1:
+                fixes.append(_larger(size, max(needed, wanted)))
+            if needed > most:
+                fixes.append("cut the images into tiles")
             return f"{words} of the boxes are below {HARD} pixels at {at}: {', or '.join(fixes)}"
     if wanted > 1 and most > 1:
         larger = _larger(size, wanted)
@@ -268,12 +272,15 @@ def _warnings(part: dict[str, Any]) -> list[str]:
     source, counts = part["source"], part["classes"]
     empty = [name for name, number in counts.items() if not number]
     present = [number for number in counts.values() if number]
-    found = [f"{source}: classes without a box: {', '.join(empty)}"] if empty else []
+    warnings = []
+    if empty:
+        warnings.append(f"{source}: classes without a box: {', '.join(empty)}")
     if present and max(present) > IMBALANCE * min(present):
         ratio = max(present) / min(present)
-        found.append(f"{source}: the most frequent class has {ratio:.0f} times the boxes of the rarest one")
+        warnings.append(f"{source}: the most frequent class has {ratio:.0f} times the boxes of the rarest one")
     groups = [" = ".join(map(repr, names)) for names in similar_names(counts)]
-    found += [f"{source}: class names that differ only in case or blanks: {group}" for group in groups]
+    warnings += [f"{source}: class names that differ only in case or blanks: {group}" for group in groups]
     for key, what in (("duplicates", "images of equal content"), ("similar", "nearly same images")):
-        found += [f"{source}: groups of {what}: {len(part[key])}"] if part[key] else []
-    return found
+        if part[key]:
+            warnings.append(f"{source}: groups of {what}: {len(part[key])}")
+    return warnings

@@ -42,7 +42,8 @@ def text_of(runs: Sequence[Run], refused: dict[str, str]) -> str:
         cells = zip(row, sides, widths, strict=True)
         lines.append("  ".join(f"{cell:{side}{width}}" for cell, side, width in cells))
     lines += notes(runs)
-    lines += ["", "not compared:", *(f"  {folder}: {why}" for folder, why in refused.items())] if refused else []
+    if refused:
+        lines += ["", "not compared:", *(f"  {folder}: {why}" for folder, why in refused.items())]
     return "\n".join(printable(line.rstrip()) for line in lines)
 
 
@@ -53,8 +54,9 @@ def main(words: Sequence[str]) -> None:
     if not folders and not options:
         raise SystemExit(__doc__)
     try:
-        dashed = any(word.startswith("-") for word in options)
-        cfg = override(Config(), words if dashed else options)  # the message for --output FOLDER needs both words
+        if any(word.startswith("-") for word in options):
+            options = words  # the message for --output FOLDER needs both words
+        cfg = override(Config(), options)
         if cfg.output:
             require_page(Path(cfg.output))
     except ValueError as error:

@@ -109,7 +109,9 @@ def data_of(folder: Path, config: dict[str, Any], rows: list[dict[str, float]]) 
     own = Path(val).name in ("val.txt", "val.json") and Path(val).parent.name == folder.name
     if own:  # the run split it off the training images
         file = folder / Path(val).name
-        digest = hashlib.blake2b(file.read_bytes(), digest_size=4).hexdigest() if file.is_file() else "missing"
+        digest = "missing"
+        if file.is_file():
+            digest = hashlib.blake2b(file.read_bytes(), digest_size=4).hexdigest()
         val = f"a part of the training data ({digest})"
     images = last_start(folder).get("training_images")
     if images is None:  # older versions counted no repeated images
@@ -160,14 +162,21 @@ def table(runs: Sequence[Run]) -> list[list[str]]:
     texts = {name: [show(run.config[name]) if name in run.config else "-" for run in runs] for name in names}
     differ = [name for name in names if len(set(texts[name])) > 1]
     marks = data_marks(runs)
-    columns = ["", "run", *["data"] * bool(marks), "best mAP", "epoch", "last mAP", "epochs", "minutes", "images"]
-    rows = [columns + differ]
+    head = ["", "run"]
+    if marks:
+        head.append("data")
+    rows = [head + ["best mAP", "epoch", "last mAP", "epochs", "minutes", "images"] + differ]
     for i, run in enumerate(runs):
-        best, last = run.best, run.evaluated[-1] if run.evaluated else {}
-        row = [str(i + 1), run.folder.name, *([marks[run.data]] if marks else [])]
-        row += [f"{best['AP']:.4f}", f"{best['epoch']:.0f}", f"{last['AP']:.4f}"] if best else ["-"] * 3
-        row += [f"{run.rows[-1]['epoch']:.0f} of {show(run.config.get('epochs'))}", f"{run.minutes[-1]:.1f}"]
-        rows.append([*row, f"{run.images:,}", *(texts[name][i] for name in differ)])
+        row = [str(i + 1), run.folder.name]
+        if marks:
+            row.append(marks[run.data])
+        best = epoch = last = "-"
+        if run.evaluated:
+            best, epoch = f"{run.best['AP']:.4f}", f"{run.best['epoch']:.0f}"
+            last = f"{run.evaluated[-1]['AP']:.4f}"
+        epochs = f"{run.rows[-1]['epoch']:.0f} of {show(run.config.get('epochs'))}"
+        row += [best, epoch, last, epochs, f"{run.minutes[-1]:.1f}", f"{run.images:,}"]
+        rows.append(row + [texts[name][i] for name in differ])
     return rows
 
 

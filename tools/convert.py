@@ -84,9 +84,10 @@ def convert(source: str, target: str, **options) -> list[str]:
     existing = next((path for path in outputs if path.exists()), None)
     if existing:
         raise DataError(f"{existing} exists: give another name, or delete it")
-    texts = {} if to_json else _class_names(source, goal, found.classes)
-    report += [] if to_json else _lost(found)
-    write = split.json_of if to_json else split.text_of
+    texts, write = {}, split.json_of
+    if not to_json:
+        texts, write = _class_names(source, goal, found.classes), split.text_of
+        report += _lost(found)
     place = partial(split.relative, folder=goal.parent)
     with cutter.cut(outputs, goal) if cutter else nullcontext((outputs, [])) as (outputs, lines):
         if not to_json:
@@ -154,7 +155,9 @@ def in_order(words: list[str], names: tuple[str, ...]) -> list[str]:
     named = []
     for word in words:
         bare = not word.startswith("-") and word not in known and ("=" not in word or os.path.exists(word))
-        named.append(f"{free.pop(0)}={word}" if bare and free else word)
+        if bare and free:
+            word = f"{free.pop(0)}={word}"
+        named.append(word)
     return named
 
 

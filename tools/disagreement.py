@@ -226,6 +226,7 @@ def doubled_boxes(pair: Pair) -> list[Suspect]:
     iou = np.triu(pairwise_iou(pair.boxes, pair.boxes), 1)
     best: dict[int, float] = {}
     for a, b in np.argwhere((iou >= DOUBLED) & ~pair.crowd & ~pair.crowd[:, None]):
-        n = int(a if support[a] < support[b] else b)
+        weaker = a if support[a] < support[b] else b
+        n = int(weaker)
         best[n] = max(best.get(n, 0), float(iou[a, b]))
     return [Suspect("doubled", s, 0, n, Box(pair.boxes[n], int(pair.labels[n])), None) for n, s in best.items()]

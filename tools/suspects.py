@@ -40,9 +40,18 @@ from utils.script import run_script
 
 # The short training of each half, for a few hundred images.
 RECIPE = {
-    **{"batch_size": 8, "freeze_batch_size": 8, "learning_rate": 0.0042, "no_aug_epochs": 3, "bad_boxes": "drop"},
-    **{"mosaic": 0.0, "rotation": 0.0, "scale": (0.8, 1.2), "save_minutes": 0.0},
-    **{"min_learning_rate": 7e-5, "warmup_epochs": 1.0, "weight_decay": 0.05},
+    "batch_size": 8,
+    "freeze_batch_size": 8,
+    "learning_rate": 0.0042,
+    "min_learning_rate": 7e-5,
+    "warmup_epochs": 1.0,
+    "weight_decay": 0.05,
+    "no_aug_epochs": 3,
+    "mosaic": 0.0,
+    "rotation": 0.0,
+    "scale": (0.8, 1.2),
+    "bad_boxes": "drop",
+    "save_minutes": 0.0,
 }
 TRAINING = (sys.executable, str(Path(__file__).parents[1] / "train.py"))
 FREEZE = 4  # the backbone is frozen in the first quarter of the epochs; frozen in all, models judged x-rays badly
@@ -143,10 +152,14 @@ def write_csv(path: Path, data: Annotations, groups: dict[str, list[Suspect]], l
         rows.writerow(["rank", "kind", "score", "image", "line", "source", "box", "class", "proposal"])
         for kind, group in groups.items():
             for number, one in enumerate(group, 1):
-                box, name = (word(one.label), data.classes[one.label.label]) if one.label else ("", "")
+                box = name = ""
+                if one.label:
+                    box, name = word(one.label), data.classes[one.label.label]
                 place = [cell(data.path(one.image)), lines[one.image], cell(data.where(one.image))]
-                height, width = data.sizes[one.image]
-                proposal = word(one.proposal, clip(one.proposal.box, width, height)) if one.proposal else "remove"
+                proposal = "remove"
+                if one.proposal:
+                    height, width = data.sizes[one.image]
+                    proposal = word(within(one.proposal, width, height))
                 rows.writerow([number, kind, f"{one.score:.4f}", *place, box, cell(name), proposal])
 
 
@@ -155,9 +168,14 @@ def cell(text: str) -> str:
     return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
 
 
-def word(box: Box, corners: np.ndarray | None = None) -> str:
-    """Returns a labeled box as text of an annotation file, with one decimal. `corners` replace those of the box."""
-    corners = np.round(np.asarray(box.box if corners is None else corners, np.float64), 1)
+def within(box: Box, width: int, height: int) -> Box:
+    """Returns a box clipped to its image."""
+    return box._replace(box=clip(box.box, width, height))
+
+
+def word(box: Box) -> str:
+    """Returns a labeled box as text of an annotation file, with one decimal."""
+    corners = np.round(np.asarray(box.box, np.float64), 1)
     return annotation_line("image.jpg", corners[None], np.array([box.label]), np.zeros(1, bool)).split()[1]
 
 
@@ -177,7 +195,10 @@ def main(cfg: Config) -> Path:
         raise DataError(f"{cfg.data}: no labels to judge: is it the right file?")
     folder = Path(cfg.output) if cfg.output else create("runs", "suspects")
     folder.mkdir(parents=True, exist_ok=True)
-    detected = detect(cfg.checkpoint, data, cfg.model) if cfg.checkpoint else judge_halves(cfg, data, folder)
+    if cfg.checkpoint:
+        detected = detect(cfg.checkpoint, data, cfg.model)
+    else:
+        detected = judge_halves(cfg, data, folder)
     truth = [data.boxes_of(i) for i in range(len(data))]
     suspects = rank(truth, detected, len(data.classes))
     groups = {kind: [one for one in suspects if one.kind == kind][: cfg.most] for kind in KINDS}
@@ -189,7 +210,9 @@ def main(cfg: Config) -> Path:
     found = found_fraction(truth, detected)
     quality = f"The models find {found:.0%} of {len(data.labels)} labels in {len(data)} images."
     write_page(folder / "suspects.html", data, groups, lines, quality)
-    print(f"\n{quality}" + (f" {WEAK}" if found < 0.5 else ""))
+    print(f"\n{quality}")
+    if found < 0.5:
+        print(WEAK)
     print("\n".join(f"{TITLES[kind]}: {len(group)}" for kind, group in groups.items()))
     print(f"look at {folder / 'suspects.html'}, correct {folder / 'suspects.txt'}")
     return folder

@@ -45,7 +45,9 @@ def change_of(one: Suspect, classes: tuple[str, ...]) -> str:
     name = classes[one.label.label]
     if one.proposal is None:
         return f"remove {name}: it repeats another label"
-    return f"{name}: other edges" if one.kind == "loose" else f"{name}: rather {classes[one.proposal.label]}"
+    if one.kind == "loose":
+        return f"{name}: other edges"
+    return f"{name}: rather {classes[one.proposal.label]}"
 
 
 def thumbnail(image: np.ndarray, one: Suspect, others: np.ndarray, classes: tuple[str, ...]) -> bytes:
@@ -60,7 +62,8 @@ def thumbnail(image: np.ndarray, one: Suspect, others: np.ndarray, classes: tupl
     crop = image[y1 : max(y2, y1 + 1), x1 : max(x2, x1 + 1)]
     scale = SIDE / max(crop.shape[:2])
     size = [max(round(side * scale), 1) for side in crop.shape[1::-1]]
-    crop = cv2.resize(crop, size, interpolation=cv2.INTER_AREA if scale < 1 else cv2.INTER_LINEAR)
+    method = cv2.INTER_AREA if scale < 1 else cv2.INTER_LINEAR
+    crop = cv2.resize(crop, size, interpolation=method)
     texts = [""] * len(others) + [classes[box.label] for box, _ in shown]
     colors = [OTHER] * len(others) + [color for _, color in shown]
     drawn = draw_labeled(crop, (np.concatenate([others, boxes]) - [x1, y1, x1, y1]) * scale, texts, colors)

@@ -124,7 +124,10 @@ def cutter_of(
     """Builds the Cutter from the options of tools/convert.py; None stands for a default. Raises ValueError."""
     if tile is None:
         raise DataError("overlap=, visible= and background= are for tiles: give their side too, as in tile=640")
-    visible, background = VISIBLE if visible is None else visible, BACKGROUND if background is None else background
+    if visible is None:
+        visible = VISIBLE
+    if background is None:
+        background = BACKGROUND
     return Cutter(Tiles(tile, overlap), visible, background, seed)
 
 
@@ -134,7 +137,10 @@ def write_tiles(data: Annotations, tiles: list[Tile]) -> None:
     def write(group: tuple[int, list[Tile]]) -> None:
         index, some = group
         path = data.path(index)
-        image = read_image(path) if some[0].path.endswith(".jpg") else decode_deep(read_bytes(path), path)
+        if some[0].path.endswith(".jpg"):
+            image = read_image(path)
+        else:
+            image = decode_deep(read_bytes(path), path)
         for tile, part in zip(some, cut(image, np.array([tile.window for tile in some])), strict=True):
             options = JPEG if tile.path.endswith(".jpg") else []
             Path(tile.path).write_bytes(cv2.imencode(tile.path[-4:], part, options)[1].tobytes())
