@@ -478,7 +478,7 @@ def test_mistakes_in_yolo_yamls_are_errors(tmp_path: Path, yaml: str, words: str
     [
         ("2 .5 .5 .1 .1", "class 2, but the list of classes has 2 names (0-1)"),
         ("0 .5 .5 .1", "4 numbers"),
-        ("0 .5 .5 .1 .1 .9", "6 numbers"),
+        ("0 .5 .5 .1 .1 .9", "5 numbers after the class"),
         ("0 20 10 8 8", "not a fraction"),
         ("cat .5 .5 .1 .1", "not numbers"),
         ("0 .5 .5 0 .1", "no area"),

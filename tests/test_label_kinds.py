@@ -71,20 +71,82 @@ def test_labels_with_key_points_are_refused(tmp_path: Path, points: int, step: i
         read(write(tmp_path, rows), "train")
 
 
-def test_lines_without_any_point_are_read_as_before(tmp_path: Path) -> None:
-    for row in ([0.0] * 10, [0, 0, 0.01, 0.01, 0, 0, 0, 0, 0, 0], [np.nan] * 6, [0.5, 0.5, 0.1, 0.1, np.inf, 1]):
+def test_numbers_that_are_no_box_are_read_as_before() -> None:
+    for row in ([0.0] * 10, [np.nan] * 6, [0.5, 0.5, 0.1, 0.1, np.inf, 1]):
         kinds = label_kinds.LabelKinds()
-        kinds.add("0 " + " ".join(map(str, row)), "a.txt:1")
-        kinds.add("0 a b c d e f", "a.txt:2")
-        kinds.refuse()
+        kinds.add(row, "a.txt:1")
+        assert kinds.check() == []
 
 
-def test_the_label_files_of_one_split_decide_together(tmp_path: Path) -> None:
-    """One line that no tracker writes makes all of them polygons."""
-    rows = [[0.5, 0.5, 0.2, 0.3, 0.9, 1]] * 5
-    assert len(read(write(tmp_path / "a", [*rows, [0.5, 0.5, 0.2, 0.3, 0.9, 0.4]]), "train").boxes) == 6
-    closed = [0.5, 0.5, 0.2, 0.3, 0.9, 1, 0.5, 0.5]  # the fix for polygons
-    assert len(read(write(tmp_path / "b", [*rows, closed]), "train").boxes) == 6
+def confident(rng: np.random.Generator, count: int, points: int, tail: int) -> list[list[float]]:
+    """Returns rows of a box, key points with confidences, and the first `tail` of the confidence of the box and the track."""
+    rows = poses(rng, count, points, 2, (0.1, 0.9))
+    for row in rows:
+        pairs = [row[first : first + 2] for first in range(4, len(row), 2)]
+        row[4:] = [value for pair in pairs for value in (*pair, rng.uniform(0, 1))]
+        row += [rng.uniform(0.3, 1), int(rng.integers(0, 2))][:tail]
+    return rows
+
+
+@pytest.mark.parametrize(("points", "tail"), [(2, 0), (4, 0), (5, 0), (5, 1), (4, 2), (17, 1), (5, 2)])
+def test_key_points_with_confidences_are_refused(tmp_path: Path, points: int, tail: int) -> None:
+    """As the predictions of pose models, of objects of all sizes."""
+    rows = confident(np.random.default_rng(points), 12, points, tail)
+    with pytest.raises(DataError, match=r"labels.0\.txt:1: \d+ numbers.*key points.* first four"):
+        read(write(tmp_path, rows), "train")
+
+
+def test_key_points_that_are_unknown_may_be_negative(tmp_path: Path) -> None:
+    rows = poses(np.random.default_rng(0), 12, 5, 2, (0.1, 0.9))
+    rows = [row[:4] + [value or -1 for value in row[4:]] for row in rows]
+    with pytest.raises(DataError, match="key points"):
+        read(write(tmp_path, rows), "train")
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_labels_of_a_tracker_may_reach_over_the_border(tmp_path: Path, swapped: bool) -> None:
+    ends = (1, 0.9) if swapped else (0.9, 1)
+    rows = [[0.5, 0.5, 0.2, 0.3, *ends], [0.02, 0.5, 0.1, 0.3, *ends]] * 4
+    with pytest.raises(DataError, match=r"6 numbers.* track.* first four"):
+        read(write(tmp_path, rows), "train")
+
+
+def test_polygons_of_a_tracker_are_refused(tmp_path: Path) -> None:
+    """class x1 y1 x2 y2 ... confidence id: the last two numbers would be a corner."""
+    rng = np.random.default_rng(0)
+    rows = [polygons(rng, 1, corners, 0.2, False)[0] + [rng.uniform(0.3, 0.9), 1] for corners in range(6, 15)]
+    with pytest.raises(DataError, match="track.* last two"):
+        read(write(tmp_path, rows), "train")
+
+
+TRACKED = [0.5, 0.5, 0.2, 0.3, 0.9, 1]
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        pytest.param([[*TRACKED[:5], 0.4]], id="a line that no tracker writes"),
+        pytest.param([[*TRACKED, 0.5, 0.5]], id="a closed polygon, the fix"),
+        pytest.param([[0.1, 0.1, 0.1, 0.8, 0.8, 0.8, 0.8, 0.1]] * 5, id="as many polygons"),
+    ],
+)
+def test_other_lines_make_an_error_a_note(tmp_path: Path, others: list[list[float]]) -> None:
+    found = read(write(tmp_path, [TRACKED] * 5 + others), "train")
+    assert len(found.boxes) == 5 + len(others)
+    assert [note for note in found.notes if "0.txt:1: 6 numbers" in note and "track" in note]
+
+
+def test_most_lines_decide(tmp_path: Path) -> None:
+    """A polygon between lines of a tracker or with key points, which has another count of corners."""
+    polygon = [0.1, 0.1, 0.1, 0.8, 0.8, 0.8, 0.8, 0.1]
+    for number, rows in enumerate(([TRACKED] * 5, confident(np.random.default_rng(0), 12, 5, 1))):
+        with pytest.raises(DataError, match="first four"):
+            read(write(tmp_path / str(number), [*rows, polygon]), "train")
+
+
+def test_a_box_with_a_fifth_number_names_the_fix(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"0\.txt:1: 5 numbers.* first four"):
+        read(write(tmp_path, [[0.5, 0.5, 0.2, 0.3, 0.9]]), "train")
 
 
 KINDS = list(itertools.product((3, 4, 5, 8, 32), (1, 3, 60), (0, 0.2), (False, True)))
@@ -94,10 +156,12 @@ KINDS = list(itertools.product((3, 4, 5, 8, 32), (1, 3, 60), (0, 0.2), (False, T
 def test_polygons_with_equally_many_corners_are_read(tmp_path: Path, seed: int) -> None:
     """Triangles, rotated boxes and outlines, of small objects anywhere or all at one place."""
     rng = np.random.default_rng(seed)
-    for number, kind in enumerate(KINDS):
+    for number, (corners, count, jitter, fixed) in enumerate(KINDS):
         kinds = label_kinds.LabelKinds()
-        for row in polygons(rng, kind[1], kind[0], kind[2], kind[3]):
-            kinds.add("0 " + " ".join(f"{v:.6f}" for v in row), f"{number}.txt")
-        kinds.refuse()
+        for row in polygons(rng, count, corners, jitter, fixed):
+            kinds.add(row, f"{number}.txt")
+        kinds.check()
     rows = polygons(rng, 60, 3, 0.2, False)
-    assert len(read(write(tmp_path, rows), "train").boxes) == 60
+    found = read(write(tmp_path, rows), "train")
+    assert len(found.boxes) == 60
+    assert not [note for note in found.notes if "polygon" in note]

@@ -295,15 +295,16 @@ def read_images(
         own = lists.by_folder.get(os.path.dirname(path)) if lists else None
         for number, line in text_lines(path) if exists else ():
             if line.strip():
-                kinds.add(line, f"{path}:{number}")
                 try:
-                    *corners, label = _label(line)
+                    label, *values = _numbers(line)
+                    kinds.add(values, f"{path}:{number}")
+                    corners = _corners(values)
                     if own:
                         label = own.number_in(numbers, label)
                     found.add_box(f"{path}:{number}", *corners, label)
                 except ValueError as error:
                     found.problems.append(f"{path}:{number}: {error}")
-    kinds.refuse()
+    found.notes += kinds.check()
     return found
 
 
@@ -358,12 +359,19 @@ def _listing(folder: str) -> list[str]:
         return sorted(entry.name for entry in entries if not entry.is_dir())
 
 
-def _label(line: str) -> tuple[float, ...]:
-    """Returns x1, y1, x2, y2 in fractions of the image, label of one line. Raises ValueError."""
+def _numbers(line: str) -> list[float]:
+    """Returns the numbers of a line. Raises ValueError."""
     try:
-        label, *values = (float(word) for word in line.split())
+        return [float(word) for word in line.split()]
     except ValueError as error:
         raise ValueError(f"{line.strip()[:60]!r} is not numbers: write class x y width height") from error
+
+
+def _corners(values: Sequence[float]) -> tuple[float, ...]:
+    """Returns x1, y1, x2, y2 in fractions of the image, of the numbers after the class. Raises ValueError."""
+    if len(values) == 5:
+        fix = "keep only the class and the first four numbers of each line"
+        raise ValueError(f"5 numbers after the class: if they are a box with its confidence or track, {fix}")
     if len(values) != 4 and (len(values) < 6 or len(values) % 2):
         expected = "write class x y width height, or class and the corners of a polygon"
         raise ValueError(f"{1 + len(values)} numbers: {expected}")
@@ -374,4 +382,4 @@ def _label(line: str) -> tuple[float, ...]:
         x1, y1, x2, y2 = x - w / 2, y - h / 2, x + w / 2, y + h / 2
     else:
         x1, y1, x2, y2 = points_box(zip(values[::2], values[1::2], strict=True))
-    return x1, y1, x2, y2, label
+    return x1, y1, x2, y2
