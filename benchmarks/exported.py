@@ -44,6 +44,7 @@ class Config:
     images: str = "val2017"  # the folder of its images
 
 
+@torch.no_grad()
 def main(cfg: Config) -> None:
     """Writes benchmarks/results/exported.md."""
     rows, files = [], {}
@@ -108,5 +109,4 @@ def in_openvino(file: str, images: str) -> str:
 
 if __name__ == "__main__":
     cv2.setNumThreads(0)
-    torch.set_grad_enabled(False)
     main(override(Config(), sys.argv[1:]))

@@ -420,19 +420,6 @@ def test_demo_reaches_the_same_map_with_one_process_and_with_two(tmp_path, share
     assert min(one, two) > 0.7 and abs(two - one) <= 0.03
 
 
-def test_a_run_of_an_older_version_resumes_with_the_frozen_epochs_that_it_chose(demo_images, tmp_path):
-    folder, *_ = train_quietly(config(demo_images, tmp_path, epochs=2))
-    contents = checkpoint.load(folder / "last.pt")
-    assert contents["resume"]["constants"]["freeze_epochs"] == contents["resume"]["freeze_epochs"] == 1
-    contents["resume"]["constants"]["freeze_epochs"] = None  # none was its default
-    checkpoint.save(folder / "last.pt", contents)
-    again = {"epochs": 3, "resume": str(folder)}
-    with pytest.raises(train.ConfigError, match=r"other constants: freeze_epochs=0 \(was 1\)\. Set them back"):
-        train.main(config(demo_images, tmp_path, freeze_epochs=0, **again))
-    train_quietly(config(demo_images, tmp_path, **again))
-    assert checkpoint.load(folder / "last.pt")["epoch"] == 3
-
-
 def test_zero_epochs_are_computed_from_the_number_of_images(demo_images, tmp_path, monkeypatch):
     monkeypatch.setattr(train, "enough_epochs", lambda images, batch: images // batch)
     folder, _, text = train_quietly(config(demo_images, tmp_path, epochs=0))
