@@ -83,8 +83,8 @@ def _as_written(data: Annotations) -> Annotations:
         else:
             source = annotation_file.read(path, data.classes)
         read = finish(source, ReadOptions(), data.classes)
-    kept = {name: getattr(data, name) for name in ("source", "sizes", "lines", "files", "digests")}
-    return replace(read, **kept)
+    kept = ("source", "sizes", "lines", "files", "digests", "limits", "value_range")  # what the files do not hold
+    return replace(read, **{name: getattr(data, name) for name in kept})
 
 
 def file_name(split: str, data: Annotations) -> str:

@@ -187,6 +187,17 @@ def test_a_stray_file_does_not_hide_a_larger_data_set(tmp_path: Path, stray: str
     assert Path(stray).name in str(caught.value)
 
 
+def test_images_without_a_label_file_do_not_count_as_labeled(tmp_path: Path) -> None:
+    """One YOLO label next to a table of all images: seven labeled images would train as backgrounds."""
+    yolo(tmp_path, 8)
+    for number in range(1, 8):
+        (tmp_path / "labels" / f"{number}.txt").unlink()
+    rows = [f"images/{number}.png,cat,1,1,9,9\n" for number in range(8)]
+    (tmp_path / "boxes.csv").write_text("image,class,x1,y1,x2,y2\n" + "".join(rows))
+    with pytest.raises(DataError, match=r"boxes\.csv"):
+        read(str(tmp_path), "train")
+
+
 def test_formats_of_the_same_images_are_a_note(tmp_path: Path) -> None:
     """Data that were converted, with the old label files next to them."""
     yolo(tmp_path, 4)

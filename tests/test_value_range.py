@@ -13,9 +13,9 @@ import export
 import predict
 from datasets import demo
 from datasets.cache import ImageCache
-from datasets.formats.read import ReadOptions
+from datasets.formats.read import ReadOptions, read_options
 from datasets.scan import prepare, scan
-from datasets.sources import read_splits
+from datasets.sources import read_splits, read_train_and_val
 from deploy.detector import Detector
 from tools.check_report import check
 from tools.convert import main as convert
@@ -210,6 +210,15 @@ def test_a_run_prints_the_range_and_stores_it(trained):
     assert text.count("0 to 4,095") == 1
     for name in ("best.pt", "last.pt"):
         assert tuple(checkpoint.load(folder / name)["value_range"]) == TWELVE
+
+
+def test_a_fraction_as_validation_data_keeps_the_range(deep, tmp_path):
+    """Both splits come from one data set, and have its range: without it, their images would be nearly black."""
+    options = config(deep, tmp_path, val=".25", epochs=1, freeze_epochs=0)
+    train, val = read_train_and_val(options.train, options.val, 0, read_options(), print)
+    assert train.value_range == val.value_range == TWELVE and len(train) + len(val) == 8
+    assert min(data.image(i).max() for data in (train, val) for i in range(len(data))) > 200
+    assert len(train.limits) == len(train) and train.value_text() and val.value_text()
 
 
 def test_prediction_reads_the_same_pixels_as_the_training(trained, deep, tmp_path, capsys):

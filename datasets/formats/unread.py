@@ -74,7 +74,9 @@ def left_over(
         others[JSON] = sorted(more)
     notes = [_other_formats(folder, read, others, counts)] if others else []
     if listed is None and counts:
-        own = max(len(found), _count(folder, read, every.get(read, ())))
+        own = _count(folder, read, every.get(read, ()))
+        if read not in PER_IMAGE:  # else images without a label file, which are backgrounds, are among those found
+            own = max(own, len(found))
         most = max(counts, key=counts.get)
         if counts[most] > own:
             fix = "name the folder or the file of the right one, or move the others out of this folder"
