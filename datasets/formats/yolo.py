@@ -370,8 +370,8 @@ def _numbers(line: str) -> list[float]:
 def _corners(values: Sequence[float]) -> tuple[float, ...]:
     """Returns x1, y1, x2, y2 in fractions of the image, of the numbers after the class. Raises ValueError."""
     if len(values) == 5:
-        fix = "keep only the class and the first four numbers of each line"
-        raise ValueError(f"5 numbers after the class: if they are a box with its confidence or track, {fix}")
+        fix = "write class x y width height, without the confidence or the track of a box"
+        raise ValueError(f"5 numbers after the class: {fix}")
     if len(values) != 4 and (len(values) < 6 or len(values) % 2):
         expected = "write class x y width height, or class and the corners of a polygon"
         raise ValueError(f"{1 + len(values)} numbers: {expected}")
