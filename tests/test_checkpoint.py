@@ -151,14 +151,13 @@ def test_a_disk_that_fills_up_while_writing_leaves_the_old_file(tmp_path):
     """A limit on the file size makes write() fail halfway, as a full disk does."""
     program = f"""
 import resource, signal, torch
-from utils.checkpoint import save
-from utils.file_checks import CheckpointError
+from utils.checkpoint import DiskError, save
 save({str(tmp_path / "last.pt")!r}, {{"model": {{"a": torch.ones(3)}}}})
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 try:
     save({str(tmp_path / "last.pt")!r}, {{"model": {{"a": torch.zeros(1_000_000)}}}})
-except CheckpointError as error:
+except DiskError as error:
     print(error)
 """
     out = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=120)
