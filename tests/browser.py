@@ -4,8 +4,10 @@ It speaks through a pipe, so that no package and no port is needed.
 """
 
 import base64
+import html
 import json
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -132,3 +134,9 @@ class Browser:
         kind = {"format": "jpeg", "quality": 85} if path.suffix == ".jpg" else {"format": "png"}
         data = self.call("Page.captureScreenshot", captureBeyondViewport=whole, **kind)["data"]
         path.write_bytes(base64.b64decode(data))
+
+
+def words_of(text: str) -> str:
+    """The text that a reader sees."""
+    text = re.sub(r"<style>.*?</style>|<[^>]*>", " ", text, flags=re.S)
+    return re.sub(r"\s+", " ", html.unescape(text))

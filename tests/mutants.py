@@ -283,9 +283,26 @@ MUTANTS = [
 ]
 
 
+def file_of_tests(name: str) -> Path:
+    """The file of tests with this name, relative to the repository."""
+    (path,) = (ROOT / "tests").rglob(f"{name}.py")
+    return path.relative_to(ROOT)
+
+
 def passes(tests: str, copy: Path) -> bool:
     """Runs a file of tests in the copy of the repository."""
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", "-m", "not gpu and not slow", f"tests/{tests}.py"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-x",
+        "-n",
+        "0",
+        "-m",
+        "not gpu and not slow",
+        str(file_of_tests(tests)),
+    ]
     return subprocess.run(command, cwd=copy, capture_output=True).returncode == 0
 
 
@@ -314,7 +331,7 @@ def main(words: list[str]) -> int:
             shutil.copy(ROOT / file, copy / file)
         for tests in dict.fromkeys(mutant.tests for mutant in chosen):
             if not passes(tests, copy):
-                raise SystemExit(f"tests/{tests}.py fails without a mutant")
+                raise SystemExit(f"{file_of_tests(tests)} fails without a mutant")
         for mutant in chosen:
             alive = survives(mutant, copy)
             survivors += alive

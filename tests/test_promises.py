@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from files import read_annotation_file
+from mutants import file_of_tests
 from small import assert_same_run, config, log_of, train_quietly
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -19,7 +20,7 @@ PAGE = TESTS.parent / "docs/distributed.md"
 CHANGES = ("workers", "processes", "threads", "device", "torch")
 NO_TORCH = "samples are made by NumPy and OpenCV alone: test_promises.test_samples_are_made_without_torch"
 UNTOUCHED = "nothing writes to it: test_train.test_frozen_backbone_keeps_every_bit_and_thaws_afterwards"
-NEEDS_GPU = "needs a GPU: test_simulated_gpu.py has the code path, benchmarks/gpu.py the numbers"
+NEEDS_GPU = "needs a GPU: tests/engine/test_simulated_gpu.py has the code path, benchmarks/gpu.py the numbers"
 VERSIONS = "other versions run the same test: test_golden.test_ten_steps_have_the_stored_losses"
 PROMISES = {  # first words of the row -> by change: what stays equal, and the test that checks it
     "a training sample": {
@@ -65,9 +66,10 @@ def test_the_test_that_holds_a_promise_exists(promise):
     for _, held in PROMISES[promise].values():
         named = re.findall(r"(test_\w+)\.(test_\w+)", held)
         for module, name in named:
-            assert f"def {name}(" in (TESTS / f"{module}.py").read_text(encoding="utf-8"), f"{module}.{name}"
+            text = (TESTS.parent / file_of_tests(module)).read_text(encoding="utf-8")
+            assert f"def {name}(" in text, f"{module}.{name}"
         for path in re.findall(r"[\w/]+\.py", held):
-            assert (TESTS / path).exists() or (TESTS.parent / path).exists(), path
+            assert (TESTS.parent / path).exists(), path
         assert named or "needs a GPU" in held
 
 

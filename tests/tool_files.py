@@ -1,6 +1,7 @@
 """The same small data set as labeling tools write it, by their own libraries: `python -m tests.tool_files` in the repository.
 
-It writes tests/data/tools, which the quick tests read without the libraries; tests/test_round_trip.py writes it anew.
+It writes tests/data/tools, which the quick tests read without the libraries;
+tests/datasets/formats/test_round_trip.py writes it anew.
 """
 
 import json

@@ -24,7 +24,7 @@ from report.plots import draw_curves
 from utils.checkpoint import load
 from utils.processes import Ranks
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 def rows_of(folder):

@@ -1,6 +1,6 @@
 """Faults of disks, processes and people: what a run does in each case. Real faults where they are possible in a test.
 
-More of them: tests/test_resume.py (kills, full disks), tests/test_nodes.py (nodes, cables), tests/stress (for hours).
+More of them: tests/engine/test_resume.py (kills, full disks), tests/test_nodes.py (nodes, cables), tests/stress (for hours).
 """
 
 import errno
@@ -37,7 +37,7 @@ from utils.processes import Ranks
 from utils.script import run_script
 from utils.signals import StopSignal
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 posix = pytest.mark.skipif(os.name == "nt", reason="file locks and limits of POSIX")
 
 

@@ -1,6 +1,5 @@
 """The page of the data check in a real browser: no error, no request, the numbers of the report, names as plain text."""
 
-import html
 import re
 import shutil
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
-from browser import Browser
+from browser import Browser, words_of
 
 from tools.check import check, main, text_of
 from tools.check_page import html_page
@@ -44,12 +43,6 @@ def data(tmp_path: Path) -> tuple[str, str]:
     (tmp_path / "train.txt").write_text("\n".join(lines), encoding="utf-8")
     (tmp_path / "val.txt").write_text(f"{name} 9,9,40,40,0\n3.png 1,1,9,9,1\n2.png 1,1,9,9,1\n", encoding="utf-8")
     return str(tmp_path / "train.txt"), str(tmp_path / "val.txt")
-
-
-def words_of(text: str) -> str:
-    """The text that a reader sees."""
-    text = re.sub(r"<style>.*?</style>|<[^>]*>", " ", text, flags=re.S)
-    return re.sub(r"\s+", " ", html.unescape(text))
 
 
 def numbers_of(report: dict[str, Any]) -> list[str]:

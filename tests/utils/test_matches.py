@@ -1,14 +1,8 @@
 """utils/matches.py: every match of every image, class, size and IoU equals that of pycocotools, and so do the twelve metrics."""
 
-import contextlib
-import copy
-import io
-
 import numpy as np
 import pytest
-from pycocotools.coco import COCO
-from pycocotools.cocoeval import COCOeval
-from test_metrics import entries, ground_truth
+from coco_cases import entries, evaluated, ground_truth
 
 from report.intervals import resampled_metrics
 from utils import matches
@@ -49,19 +43,6 @@ def hard_case(seed):
         if rng.random() < 0.3:
             annotation["area"] *= 0.6
     return truth, entries(*[found[n] for n in order])
-
-
-def evaluated(truth, detections):
-    """The evaluator of pycocotools with its `evalImgs` and `stats`."""
-    with contextlib.redirect_stdout(io.StringIO()):
-        data = COCO()
-        data.dataset = copy.deepcopy(truth)
-        data.createIndex()
-        evaluator = COCOeval(data, data.loadRes(copy.deepcopy(detections)), "bbox")
-        evaluator.evaluate()
-        evaluator.accumulate()
-        evaluator.summarize()
-    return evaluator
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -10,7 +10,7 @@ import torch
 from utils import boxes as b
 from utils.boxes import area, ciou, clip, cxcywh_to_xyxy, iou, pairwise_iou, xywh_to_xyxy, xyxy_to_cxcywh, xyxy_to_xywh
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 def random_boxes(*shape, seed=0):

@@ -23,7 +23,7 @@ from nets.losses import YOLOXCriterion
 from utils import checkpoint, file_checks
 from utils.processes import Ranks, start
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 RECIPES = {
     "default": {},
     "accumulation, sizes and repeats": {"accumulate": 2, "multi_scale": 0.5, "batch_size": 2, "repeat": 1.0},

@@ -15,7 +15,7 @@ from tool_files import CLASSES, IMAGES, truth
 from datasets.formats.read import ReadOptions, read
 from deploy.label_files import LabelFiles, label_studio_config
 
-TOOLS = Path(__file__).parent / "data" / "tools"
+TOOLS = Path(__file__).parents[2] / "data" / "tools"
 # Of each file that a tool writes: its parts, the folder of the images, and how far a box may be from the truth.
 # supervision writes VOC from 1 instead of 0; Label Studio's VOC has whole pixels, rounded down, and no file without boxes.
 FILES = {

@@ -19,7 +19,7 @@ from tools.check_report import _advice
 from utils.config import ConfigError
 from utils.draw import GAP, color_of
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def paint(path: Path, level: int, width: int = 200, height: int = 100, orientation: int = 1) -> None:

@@ -23,7 +23,7 @@ from utils.config import ConfigError, check, override, require, require_writable
 from utils.processes import RemoteError
 from utils.script import run_script
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 @dataclass(frozen=True)
@@ -368,7 +368,7 @@ def test_the_help_prints_the_constants_with_their_comments(flag, capsys):
     assert rows["sync_bn=true"] == "true or false" and rows["resume=false"] == "true, false or text"
     assert rows["steps=8,11"].startswith("whole numbers")
     assert {"data", "model"} < set(out.splitlines())  # the groups
-    assert "None" not in out and "str" not in out and "python -m tests.test_config name=value" in out
+    assert "None" not in out and "str" not in out and "python -m tests.utils.test_config name=value" in out
 
 
 def test_the_table_shows_changed_and_chosen_values_and_the_number_of_the_others():

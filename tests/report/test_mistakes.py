@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from test_metrics import entries, ground_truth, random_case
+from coco_cases import entries, ground_truth, random_case
 
 from report import mistakes
 from report.comparison import compare_images, confusion_matrix

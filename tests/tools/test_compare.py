@@ -10,9 +10,8 @@ import cv2
 import numpy as np
 import pytest
 import torch
-from browser import Browser
+from browser import Browser, words_of
 from small import config, log_of, only_run
-from test_check_page import words_of
 
 import train
 from report import plots

@@ -106,7 +106,7 @@ def schedule_of(length, epochs, batch, chosen):
 def test_the_numbers_of_typical_runs():
     """Images, epochs, optimizer, likeness, images per step and model; then the numbers in the order of NAMES.
 
-    `python -m pytest -n0 -s tests/test_optim.py -k typical` prints the table.
+    `python -m pytest -n0 -s tests/engine/test_optim.py -k typical` prints the table.
     """
     inf = math.inf
     table = {

@@ -11,7 +11,7 @@ import pytest
 
 from utils.signals import StopSignal
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -17,7 +17,7 @@ from datasets.split import split_groups, train_and_val
 from tools.convert import convert, main
 from utils.config import ConfigError
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 def paint(path: Path, level: int) -> None:

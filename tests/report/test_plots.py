@@ -6,7 +6,7 @@ import warnings
 import cv2
 import numpy as np
 import pytest
-from test_metrics import entries, ground_truth
+from coco_cases import entries, ground_truth
 
 from report import plots
 from report.plots import draw_confusion, draw_curves, draw_precision_recall

@@ -322,7 +322,9 @@ def test_what_the_simulation_finds():
         x = torch.arange(4.0).pin_memory().to(DEVICE, non_blocking=True)
         assert (x.device, x.is_cuda, repr(x)) == (DEVICE, True, "GPUTensor([4], torch.float32)")
         for mix in (lambda: x + torch.ones(4), lambda: torch.stack([x[0], torch.ones(())])):
-            with pytest.raises(RuntimeError, match="Expected all tensors to be on the same device.*tests/test_simul"):
+            with pytest.raises(
+                RuntimeError, match="Expected all tensors to be on the same device.*tests/engine/test_simul"
+            ):
                 mix()
         x = x * 2 + torch.tensor(1.0)  # a number
         assert gpu.waits == []
@@ -338,7 +340,7 @@ def test_what_the_simulation_finds():
             before = len(gpu.waits)
             wait()
             assert len(gpu.waits) == before + 1
-        assert {wait.file for wait in gpu.waits} == {"tests/test_simulated_gpu.py"}
+        assert {wait.file for wait in gpu.waits} == {"tests/engine/test_simulated_gpu.py"}
         y = torch.zeros(2, device=DEVICE)[:1]
         before = gpu.allocated
         del y

@@ -14,7 +14,7 @@ from datasets.errors import DataError
 from datasets.formats.read import read
 from datasets.store import Annotations
 
-TOOLS = Path(__file__).parent / "data" / "tools"
+TOOLS = Path(__file__).parents[2] / "data" / "tools"
 SETS = sorted(str(path.relative_to(TOOLS)) for path in TOOLS.glob("*/*") if path.is_dir())
 LABEL = "0 .5 .5 .2 .2\n"
 TABLE = "image,x1,y1,x2,y2,class\n"

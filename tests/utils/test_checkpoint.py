@@ -24,7 +24,7 @@ from utils.config import check
 from utils.file_checks import CheckpointError
 from utils.files import atomic_write
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="uses Linux limits and signals")
 
 

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from test_metrics import entries, ground_truth
+from coco_cases import entries, ground_truth
 
 from report import drawn_images
 from report.comparison import compare_images

@@ -1,16 +1,13 @@
 """utils/metrics.py: the COCO metrics equal those of pycocotools; precision, recall, F1 and VOC AP equal values by hand."""
 
-import contextlib
 import copy
-import io
 import json
 import runpy
 import sys
 
 import numpy as np
 import pytest
-from pycocotools.coco import COCO
-from pycocotools.cocoeval import COCOeval
+from coco_cases import entries, evaluated, ground_truth, random_case
 
 from utils import metrics
 from utils.matches import match_classes
@@ -28,61 +25,8 @@ def backend(name):
 
 def reference(ground_truth, detections):
     """The metrics of pycocotools, used as its documentation does; 12 decimals, because a precision of 1 may be 1 - 2e-16."""
-    with contextlib.redirect_stdout(io.StringIO()):
-        truth = COCO()
-        truth.dataset = copy.deepcopy(ground_truth)
-        truth.createIndex()
-        evaluator = COCOeval(truth, truth.loadRes(copy.deepcopy(detections)), "bbox")
-        evaluator.evaluate()
-        evaluator.accumulate()
-        evaluator.summarize()
-    return {name: round(value, 12) for name, value in zip(COCO_METRICS, evaluator.stats.tolist(), strict=True)}
-
-
-def ground_truth(boxes, classes=("a", "b"), images=(1,), ids=None):
-    """boxes: (image, category id, x, y, w, h[, crowd])."""
-    ids = ids or range(1, len(classes) + 1)
-    return {
-        "images": [{"id": i, "file_name": f"{i}.jpg", "width": 640, "height": 480} for i in images],
-        "categories": [{"id": i, "name": name} for i, name in zip(ids, classes, strict=True)],
-        "annotations": [
-            {
-                "id": n,
-                "image_id": b[0],
-                "category_id": b[1],
-                "bbox": list(b[2:6]),
-                "area": b[4] * b[5],
-                "iscrowd": sum(b[6:]),
-            }
-            for n, b in enumerate(boxes, 1)
-        ],
-    }
-
-
-def entries(*rows):
-    """rows: (image, category id, x, y, w, h, score)."""
-    return [{"image_id": r[0], "category_id": r[1], "bbox": list(r[2:6]), "score": r[6]} for r in rows]
-
-
-def random_case(seed):
-    """Boxes of all sizes, crowd, categories 1, 3, 90 (one without boxes), images without boxes, equal scores."""
-    rng = np.random.default_rng(seed)
-    boxes, detections = [], []
-    for image in range(10, 22):
-        for _ in range(rng.integers(0, 9)):
-            x, y, w, h = rng.integers(1, 200, 4).tolist()
-            category = int(rng.choice([1, 3]))
-            boxes.append((image, category, x, y, w, h, int(rng.random() < 0.15)))
-            for _ in range(rng.integers(0, 4)):
-                jitter = rng.normal(0, 0.1, 4) * [w, h, w, h]
-                detections.append(
-                    (image, category, *(np.array([x, y, w, h]) + jitter).tolist(), round(float(rng.random()), 1))
-                )
-        for _ in range(rng.integers(0, 5)):
-            numbers = rng.integers(1, 200, 4).tolist()
-            detections.append((image, int(rng.choice([1, 3, 90])), *numbers, float(rng.random())))
-    truth = ground_truth(boxes, ("cat", "dog", "bird"), range(10, 24), (90, 3, 1))
-    return truth, entries(*detections)
+    stats = evaluated(ground_truth, detections).stats.tolist()
+    return {name: round(value, 12) for name, value in zip(COCO_METRICS, stats, strict=True)}
 
 
 def curve_of(boxes, detections, rule="coco"):
