@@ -45,7 +45,7 @@ class Config:
     model: str | None = None  # yolox_nano, yolox_tiny, yolox_s, _m, _l, _x; yolov9_t, _s, _m, _c
     classes: str | None = None  # a file with one name per line; none: COCO's 80
     # detections
-    image_size: tuple[int, int] | None = None  # height, width; none: that of the training
+    image_size: tuple[int, int] | None = None  # height, width; none: as in training
     confidence: float = 0.001  # low, because AP needs the whole curve; published metrics use 0.001
     nms_iou: float = 0.65  # the published metrics of YOLOX use it
     max_detections: int = 300  # per image; the published metrics of YOLOX have no limit: 3000
@@ -96,7 +96,7 @@ def main(cfg: Config) -> dict:
         model = MultiLabel(model)
     about_data = {name: getattr(cfg, name) for name in ("image_root", "bad_boxes", "bad_images")}
     options = trained | {name: value for name, value in about_data.items() if value is not None}
-    if cfg.data not in (None, trained.get("train"), trained.get("val")):  # their images are not those of the training
+    if cfg.data not in (None, trained.get("train"), trained.get("val")):  # other images than in training
         options["image_root"] = cfg.image_root
     data, notes = open_data(cfg.data or trained.get("val"), cfg.part, loaded.classes, options)
     data, outside = data.with_range(loaded.value_range)

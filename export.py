@@ -42,7 +42,7 @@ class Config:
     model: str | None = None  # yolox_nano, yolox_tiny, yolox_s, _m, _l, _x; yolov9_t, _s, _m, _c
     classes: str | None = None  # a file with one name per line; none: COCO's 80
     # input of the file
-    image_size: tuple[int, int] | None = None  # height, width; none: that of the training
+    image_size: tuple[int, int] | None = None  # height, width; none: as in training
     dynamic_size: bool = False  # any height and width that are multiples of 32
     batch_size: int = 1  # images per call; 0: any number
     uint8_input: bool = True  # uint8 [B, H, W, 3] as OpenCV reads; false: float32 [B, 3, H, W], BGR, 0-255
@@ -54,8 +54,8 @@ class Config:
     half: bool = False  # float16 weights: half the size
     int8: bool = False  # 8-bit weights and activations: a third of the size, for CPUs
     int8_loss: float = 0.01  # an 8-bit file that loses more of the mAP is not written; 1: any is
-    train: str | None = None  # int8: data whose images give the ranges; none: those of the training
-    val: str | None = None  # int8: data on which the mAP is measured; none: those of the training
+    train: str | None = None  # int8: data whose images give the ranges; none: the training's
+    val: str | None = None  # int8: data on which the mAP is measured; none: the training's
     # comparison with PyTorch
     images: str | None = None  # a folder; none: validation images of the training, or drawn ones if they are missing
     check_images: int = 16  # number of images to compare on
@@ -154,7 +154,9 @@ def find_images(folder: str | None, loaded: load.Loaded, most: int) -> tuple[lis
             return read_some(paths, most, loaded.value_range), f"images of {config['val']}"
         except (DataError, ImageError, OSError) as error:
             print(f"note: the validation images of the training are missing ({error})")
-    return [demo.draw_image(number)[0] for number in range(most)], "drawn images; real ones are better: images=FOLDER"
+    return [
+        demo.draw_image(number)[0] for number in range(most)
+    ], "generated images; real ones are better: images=FOLDER"
 
 
 def read_some(paths: list[str], most: int, value_range: ValueRange | None) -> list[np.ndarray]:

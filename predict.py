@@ -67,7 +67,7 @@ class Config:
     heatmap: bool = False  # the pixels that each detection depends on, drawn over the image, in the folder heatmaps
     speed: bool = False  # only measure the speed of decoding, preprocessing, network and post-processing
     # hardware
-    image_size: tuple[int, int] | None = None  # height, width; none: that of the training
+    image_size: tuple[int, int] | None = None  # height, width; none: as in training
     batch_size: int = 8  # images per forward pass; a GPU is faster with more, a camera always gets 1
     device: str = "auto"  # auto: CUDA, MPS, CPU; or cpu, cuda, cuda:1, mps
 
@@ -161,7 +161,7 @@ def find_images(source: str | list[str], output: str | None) -> dict[str, str]:
         root = os.path.commonpath([os.path.dirname(os.path.abspath(path)) for path in paths])
     target = Path(output).resolve() if output else None
     require_other_folder(output, root)
-    if target and Path(root).resolve() in target.parents:  # skips the drawn images of an earlier run
+    if target and Path(root).resolve() in target.parents:  # skips the output images of an earlier run
         paths = [p for p in paths if target not in Path(p).resolve().parents]
     if not paths:
         raise no_images(source)
@@ -190,7 +190,7 @@ def validation_images(detector: Detector) -> list[str]:
 
 
 def open_output(output: str | None) -> Path:
-    """Creates the output folder: that of the user, or a new one in runs."""
+    """Creates the output folder: the user's, or a new one in runs."""
     if output is None:
         return run_folder.create("runs", "predict")
     folder = Path(output)

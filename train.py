@@ -157,7 +157,7 @@ class Parts:
         return {name: source_digest(part) for name, part in parts.items() if part is not vars(Parts)[name]}
 
 
-# Only for data/demo, 200 drawn images: minutes on two CPU cores, also from scratch if there are no official weights.
+# Only for data/demo, 200 generated images: minutes on two CPU cores, also from scratch if there are no official weights.
 DEMO = dict(
     image_size=(224, 224), epochs=32, batch_size=8, freeze_epochs=4, freeze_batch_size=8, learning_rate=0.0113,
     min_learning_rate=0.00035, name="demo", mosaic=0.0, scale=(0.8, 1.2), no_aug_epochs=4, warmup_epochs=1.0, workers=0,

@@ -3,7 +3,7 @@
     python -m benchmarks.exported weights=yolox_nano.pth data=coco_val326/instances.json images=coco_val326/images
 
 `export.py` compares every file with PyTorch on all images, then `evaluate.py` evaluates it. If openvino is installed
-(`pip install openvino`), it converts the files, and its outputs are compared with those of onnxruntime.
+(`pip install openvino`), it converts the files, and its outputs are compared with onnxruntime's.
 """
 
 import io
@@ -85,7 +85,7 @@ def accuracy(cfg: Config, checkpoint: str, folder: str) -> str:
 
 
 def in_openvino(file: str, images: str) -> str:
-    """The largest difference between the float32 outputs of OpenVINO and those of onnxruntime on SOME images."""
+    """The largest difference between the float32 outputs of OpenVINO and of onnxruntime on SOME images."""
     import openvino
 
     session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])

@@ -47,7 +47,7 @@ class Config:
     model: str = "yolox_nano"
     weights: str | None = "coco"  # coco: official weights; a file; none: from scratch
     seed: int = 0
-    epochs: int = 0  # 0: those of the recipe
+    epochs: int = 0  # 0: as in the recipe
     output: str = "runs"  # folder of the run folder
 
 

@@ -2,8 +2,8 @@
 
     python -m benchmarks.int8 weights=yolox_nano.pth train=instances_train.json val=instances_val.json images=val2017
 
-The AP is that of trained weights. The speeds of `others` are those of random weights: they do not depend on the values. The two
-files of a model take turns, so that other programs slow both.
+The AP is measured with trained weights. The speeds of `others` are measured with random weights: they do not depend on the
+values. The two files of a model take turns, so that other programs slow both.
 """
 
 import shutil

@@ -2,9 +2,9 @@
 
     python -m benchmarks.known_classes data=FOLDER weights=yolox_nano.pth [seeds=0,1,2] [minutes=60]
 
-`data` and `weights` are those of benchmarks.small_data. Each run takes minutes and adds a row to known_classes.csv in `results`;
-a run that has a row there is not repeated. After `minutes` no run begins; run the same command again to continue. The page
-known_classes.md is written from all rows.
+`data` and `weights` are explained in benchmarks.small_data. Each run takes minutes and adds a row to known_classes.csv in
+`results`; a run that has a row there is not repeated. After `minutes` no run begins; run the same command again to continue.
+The page known_classes.md is written from all rows.
 """
 
 import statistics
@@ -86,7 +86,7 @@ class Config:
     weights: str = "coco"  # coco: official weights of yolox_nano; or a file
     seeds: tuple[int, ...] = (0, 1, 2)
     only: tuple[str, ...] = ()  # experiments; (): all
-    rates: tuple[str, ...] = ()  # default, usual or lowest; (): those of the experiment
+    rates: tuple[str, ...] = ()  # default, usual or lowest; (): all of the experiment
     minutes: float = 0.0  # no run begins after this time; 0: no limit
     results: str = str(RESULTS)  # folder of the CSV file and the page
 
@@ -131,7 +131,7 @@ def constants_of(experiment: Experiment, cfg: Config, rate: float | None, seed: 
 
 
 class GrayNegatives(DetectionDataset):
-    """All images become gray negatives, a little like those of a thermal camera: known classes that look different."""
+    """All images become gray negatives, a little like a thermal camera's: known classes that look different."""
 
     def read(self, *args):
         """Returns the sample with its image as a gray negative."""

@@ -237,7 +237,7 @@ def parse(cfg: Config) -> None:
 
 
 def peak_mb() -> float:
-    """Peak memory of this process on Linux (getrusage may report that of the parent process)."""
+    """Peak memory of this process on Linux (getrusage may report the parent process's)."""
     found = re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())
     return int(found[1]) / 1024
 

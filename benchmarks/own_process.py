@@ -29,7 +29,7 @@ def _end_with_parent() -> None:
 
 
 def _with_usage(measure: Callable[..., dict[str, Any]], arguments: tuple) -> dict[str, Any]:
-    """Returns the result of a measurement and what its process used. On a GPU the memory is that of the GPU."""
+    """Returns the result of a measurement and what its process used. On a GPU the memory is GPU memory."""
     result = measure(*arguments)
     used = usage_cells(resource.getrusage(resource.RUSAGE_SELF))
     if torch.cuda.is_available():

@@ -221,7 +221,7 @@ def ultralytics_predictor(yolo, size: int, confidence: float, batch: int, rect: 
 
     def predict(source: list) -> int:
         blocks = [source[i : i + batch] for i in range(0, len(source), batch)]
-        if isinstance(source[0], str):  # it opens all files of a list at once, but those of a folder batch by batch
+        if isinstance(source[0], str):  # it opens all files of a list at once, but the files of a folder batch by batch
             blocks = [str(Path(source[0]).parent)]
         return sum(len(one.boxes) for b in blocks for one in yolo.predict(b, device="cpu", verbose=False, **settings))
 

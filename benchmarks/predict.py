@@ -5,7 +5,7 @@
 
 Without `peers` only Thaw is measured. A contender is one of KINDS and a model. Its weights are random, and its batch norms
 are adapted to the images. All contenders take turns, round by round, on the same images with the same number of threads. The
-confidence threshold of each lets `candidates` boxes per image through to NMS. GFLOPs are those of the convolutions for a
+confidence threshold of each lets `candidates` boxes per image through to NMS. GFLOPs count the convolutions for a
 square input, counted by PyTorch.
 """
 

@@ -152,8 +152,8 @@ class Config:
     data: str = "."  # the folder of the data sets
     weights: str = "coco"  # coco: official weights of yolox_nano; or a file, which LibreYOLO needs
     stage: str = "report"  # report, scratch or lengths
-    only: tuple[str, ...] = ()  # data sets; (): those of the stage
-    recipes: tuple[str, ...] = ()  # (): those of the stage
+    only: tuple[str, ...] = ()  # data sets; (): all of the stage
+    recipes: tuple[str, ...] = ()  # (): all of the stage
     peers: str | None = None  # the Python of an environment with libreyolo and ultralytics; none: without them
     minutes: float = 0.0  # no run begins after this time; 0: no limit
     results: str = "small_data.csv"  # the table
@@ -224,7 +224,7 @@ def constants_of(run: Run, cfg: Config) -> dict[str, Any]:
 
 
 def train_once(run: Run, constants: dict[str, Any]) -> dict[str, Any]:
-    """Trains and returns the cells of the row. Minutes are those of training alone, without evaluations."""
+    """Trains and returns the cells of the row. Minutes count training alone, without evaluations."""
     options = {"parts": train.Parts(schedule=LinearSchedule)} if RECIPES[run.recipe].former else {}
     with tempfile.TemporaryDirectory(prefix="small_data_") as folder:
         train.main(train.Config(**constants, output=folder, name="run"), **options)

@@ -39,7 +39,7 @@ judges the images that it did not see. Only the corrupted labels count as hits. 
 count as false alarms here, so the precision is a lower bound.
 
 Precision is among the first 50 suspects of the kind (or as many as were corrupted), recall among the first 5 % of the labels.
-Minutes are those of both trainings, and long where other programs used the cores. The labels alone decide the order of doubled
+Minutes cover both trainings, and are long where other programs used the cores. The labels alone decide the order of doubled
 boxes, so these rows need no training.
 
 ## What was chosen on which data
@@ -123,7 +123,7 @@ class Corrupted:
     def hits(self, ranking: list[Suspect]) -> np.ndarray:
         """Returns for each suspect whether it is a corrupted label that no earlier suspect was, bool [n].
 
-        A suspect is recognized by its box: that of a missing label by IoU .5, that of a doubled one by IoU .8, since either
+        A suspect is recognized by its box: a missing label by IoU .5, a doubled one by IoU .8, since either
         of the two labels may be named."""
         least = {"missing": 0.5, "doubled": 0.8}.get(self.kind, 0.999)
         left, found = list(self.places), np.zeros(len(ranking), bool)

@@ -29,7 +29,7 @@ def parse_merge(text: str | None) -> dict[str, str]:
 def choose_classes(
     data: Annotations, classes: Classes, merge: Mapping[str, str], select: bool, complete: bool
 ) -> Annotations:
-    """Merges classes by name, and then gives `data` the classes `classes` in that order (None: those of the data).
+    """Merges classes by name, and then gives `data` the classes `classes` in that order (None: the classes of the data).
 
     With `select` boxes of other classes are left out with a note, otherwise they are an error. `complete`: every name must
     be a class of the data. Without it, data that have exactly `classes` are returned unchanged, because a run writes its

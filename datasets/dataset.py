@@ -175,7 +175,7 @@ class DetectionDataset(torch.utils.data.Dataset):
 def checked_sample(result: Any, size: tuple[int, int], num_classes: int) -> Sample:
     """Returns the result of `extra_augment` as a sample with clipped boxes.
 
-    Raises ValueError for a wrong type or shape, and for labels that are not those of a class.
+    Raises ValueError for a wrong type or shape, and for labels that are no class.
     """
     try:
         image, boxes, labels = result

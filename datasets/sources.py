@@ -24,7 +24,7 @@ def is_demo(train: str) -> bool:
 
 
 def val_of(val: str, train: str) -> str:
-    """Returns the source of the validation data: `train`, which then has a split for it, if `val` is still that of the demo."""
+    """Returns the source of the validation data: `train`, which then has a split for it, if `val` is still the demo's."""
     return train if val == DEMO[1] and not is_demo(train) else val
 
 
@@ -112,7 +112,7 @@ def read_splits(
 ) -> tuple[Annotations, ...]:
     """Reads and checks the splits of a data set; `sources` maps a split ("train", "val") to its file or folder.
 
-    All splits have the classes of the options, or those of the first split. Logs what is left out. Raises DataError for
+    All splits have the classes of the options, or the classes of the first split. Logs what is left out. Raises DataError for
     the problems of all splits together."""
     found, errors, noted = [], [], set()
     for split, source in sources.items():
@@ -134,7 +134,7 @@ def read_splits(
                 except DataError as more:
                     errors.append(more)
             continue
-        if found:  # the validation images are converted as those of the training
+        if found:  # the validation images are converted like the training images
             data, outside = data.with_range(found[0].value_range)
             notes += outside
         else:

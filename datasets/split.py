@@ -32,7 +32,7 @@ PARTS = ("train", "val", "test")
 def split_groups(groups: np.ndarray, digests: np.ndarray, fractions: Sequence[float], seed: int) -> list[np.ndarray]:
     """Divides images at random into one part per fraction -> sorted indices of each part.
 
-    `groups [N]`: images of one group stay in one part. The order of the groups is that of a hash of the seed and their
+    `groups [N]`: images of one group stay in one part. The groups are ordered by a hash of the seed and their
     `digests [N]`, so that it does not depend on the order of the images, and new images move few others."""
     salt = seed.to_bytes(8, "big")
     keys = [hashlib.blake2b(digest.tobytes(), digest_size=8, salt=salt).digest() for digest in digests]

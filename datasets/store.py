@@ -16,7 +16,7 @@ from utils.value_range import FULL, ValueRange, are_outside, outside_text
 
 MAX_HINTS = 2000  # classes among which the nearest name is looked for
 
-Classes = tuple[str, ...] | None  # class names; None: those of the data
+Classes = tuple[str, ...] | None  # class names; None: the classes of the data
 Split = tuple[str, ...]  # names of a split, such as ("val", "valid"): the first one that exists counts; (): all splits
 MAX_UNNAMED = 10_000  # classes; without a list of names a larger id is a mistake, not a class
 
@@ -51,7 +51,7 @@ class Annotations:
     boxes: np.ndarray  # float64 [K, 4] xyxy in pixels, as written: they may reach outside
     labels: np.ndarray  # int32 [K]
     crowd: np.ndarray  # bool [K] crowd or difficult: ignored in training, an ignore region in evaluation
-    areas: np.ndarray  # float64 [K] the file's area where it has one, otherwise that of the box
+    areas: np.ndarray  # float64 [K] the file's area where it has one, otherwise the area of the box
     root: str  # folder of relative names
     names: Strings  # [N] paths as written
     lines: np.ndarray  # int32 [N] line in `source`, 0 where there is none
@@ -62,7 +62,7 @@ class Annotations:
         None  # int32 [N, 2] least and largest value of 16-bit images, -1 for others; None: not scanned
     )
     value_range: ValueRange | None = None  # the values of 16-bit images that become 0 and 255
-    is_coco: bool = False  # ids and areas are those of a COCO JSON
+    is_coco: bool = False  # ids and areas come from a COCO JSON
     other_splits: tuple[str, ...] = ()  # of the source, which were not read: "train", "val", "test"
 
     def __len__(self) -> int:
@@ -122,7 +122,7 @@ class Annotations:
         return np.repeat(np.arange(len(self)), np.diff(self.starts))
 
     def own_areas(self) -> np.ndarray:
-        """Returns which areas are not those of the boxes but of the objects, as COCO has them, bool [K]."""
+        """Returns which areas are not the areas of the boxes but of the objects, as COCO has them, bool [K]."""
         boxes = area(self.boxes)
         return np.abs(self.areas - boxes) > 1e-3 * boxes  # less is rounding
 

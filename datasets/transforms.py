@@ -53,7 +53,7 @@ def placement(scale: float, left: float, top: float, width: int, mirrored: bool)
 
 
 def random_affine(rng: np.random.Generator, source: Size, target: Size, settings: Augment) -> np.ndarray:
-    """Returns a random matrix float64 [2, 3] that takes the center of an area of size `source` near that of one of size `target`.
+    """Returns a random matrix float64 [2, 3] that takes the center of an area of size `source` near the center of size `target`.
 
     The number of random values is fixed, so that one setting does not change the values of another."""
     shear = settings.shear

@@ -27,7 +27,7 @@ def read(train: str | None, val: str | None, loaded: Loaded) -> tuple[list[np.nd
     config, size, letterbox_kind = loaded.config, loaded.image_size, loaded.model.letterbox
     sources = {"train": train or config.get("train"), "val": val or config.get("val")}
     if val and not os.path.exists(val) and re.fullmatch(r"[\d.]+ *%?", val):
-        fix = "give a file or a folder; without val= the validation data are those of the training"
+        fix = "give a file or a folder; without val= the training's validation data are used"
         raise DataError(f"val={val}: only a training splits off a fraction: {fix}")
     if missing := [f"{part}=" for part, source in sources.items() if not source]:
         raise DataError(f"int8=true needs training images and validation data with boxes: give {' and '.join(missing)}")

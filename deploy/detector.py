@@ -39,10 +39,10 @@ class Detector:
     """A trained model as a callable: `Detector(checkpoint)(images)` returns one `Result` per image.
 
     An image is a path, or a uint8 array [H, W, 3] in BGR order as in OpenCV. `load` explains the arguments `checkpoint`,
-    `model`, `classes` and `image_size`; `confidence=None` takes the threshold stored in the file, "per_class" those of its
-    classes. The boxes are those of evaluate.py with the same `confidence`, `nms_iou` and `max_detections`, up to rounding,
-    since batch norms are folded into the convolutions. `tile`: the side in pixels of tiles to detect in, too (docs/tiles.md).
-    On a CPU the process keeps the memory that it frees (see `keep_memory`).
+    `model`, `classes` and `image_size`; `confidence=None` takes the threshold stored in the file, "per_class" one threshold
+    for each of its classes. The boxes equal the boxes of evaluate.py with the same `confidence`, `nms_iou` and
+    `max_detections`, up to rounding, since batch norms are folded into the convolutions. `tile`: the side in pixels of tiles
+    to detect in, too (docs/tiles.md). On a CPU the process keeps the memory that it frees (see `keep_memory`).
     """
 
     def __init__(

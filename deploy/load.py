@@ -46,8 +46,8 @@ def load(
     """Loads a trained model: a checkpoint of this project, an ONNX file of export.py, or official weights.
 
     `path=None` is "coco" with `model`, or the newest checkpoint in runs/. The name of a run is its newest best.pt. Official
-    weights need `model`; they are a file, or "coco" to download them. Those of 80 classes are taken for COCO's. `classes` picks
-    some of COCO's, or names those of others.
+    weights need `model`; they are a file, or "coco" to download them. Weights of 80 classes are taken for COCO's. `classes` picks
+    some of COCO's classes, or names the classes of other weights.
     `image_size=None` is the size of the training. Raises CheckpointError, PretrainedError or ValueError with the fix.
     """
     path = Path(path or ("coco" if model else newest_checkpoint()))

@@ -49,7 +49,7 @@ class MultiLabel(nn.Module):
 
 
 def class_scores(predictions: Any) -> Tensor:
-    """Scores `[B, A, C]` of all classes: sigmoid of their logits, times that of the objectness if there is one."""
+    """Scores `[B, A, C]` of all classes: sigmoid of their logits, times the sigmoid of the objectness if there is one."""
     scores = predictions.classes.float().sigmoid()
     objectness = getattr(predictions, "objectness", None)
     return scores if objectness is None else objectness.float().sigmoid()[..., None] * scores

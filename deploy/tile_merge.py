@@ -49,8 +49,8 @@ def _objects(
 ) -> Iterator[tuple[np.ndarray, float, int]]:
     """Yields box, score and label of each object, from detections of one class, highest score first.
 
-    The detection with the highest score collects those of the same object in other tiles. The box of the object is the best
-    one that no border cuts; if all are cut, it encloses all of them.
+    The detection with the highest score collects the detections of the same object in other tiles. The box of the object is
+    the best one that no border cuts; if all are cut, it encloses all of them.
     """
     places, left = windows[tiles].astype(boxes.dtype), np.ones(len(boxes), bool)
     cut = _is_cut(boxes, places, windows[0])

@@ -78,7 +78,7 @@ class TiledDataset(torch.utils.data.Dataset):
 
 
 def tiled(model: Any, loader: Any, tile: int | None, overlap: float | None) -> tuple[TiledModel, Any]:
-    """Returns the model and the loader of an evaluation with tiles, made from those of an evaluation without.
+    """Returns the model and the loader of an evaluation with tiles, made from the model and the loader without tiles.
 
     A batch holds at most as many windows as it held images, or all windows of one image. If no image has tiles, the batches
     stay as they were.

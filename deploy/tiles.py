@@ -1,4 +1,4 @@
-"""Tiled inference for small objects: the layout of overlapping tiles, and how their detections become those of the image.
+"""Tiled inference for small objects: the layout of overlapping tiles, and how their detections become detections of the image.
 
 A large image is shrunk to the size of the network's input, where small objects vanish. A tile is a part of the image; it is
 scaled to the same input, so its objects stay larger. `Detector(..., tile=640)`, predict.py and evaluate.py use this module.
@@ -70,7 +70,7 @@ def cut(image: np.ndarray, windows: np.ndarray) -> Iterator[np.ndarray]:
 
 
 def merged(parts: Sequence[Sequence[np.ndarray]], windows: np.ndarray, limits: dict[str, Any]) -> Sequence[np.ndarray]:
-    """Merges the detections (boxes, scores, labels) of all windows of an image -> those of the image, highest score first."""
+    """Merges the detections (boxes, scores, labels) of all windows of an image -> of the image, highest score first."""
     if len(parts) == 1:
         return parts[0]
     counts = [len(scores) for _, scores, _ in parts]

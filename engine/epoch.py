@@ -23,7 +23,7 @@ CUDNN_SEARCH_STEPS = 20_000  # longer runs turn on cudnn.benchmark, whose search
 class NonFiniteLoss(RuntimeError):
     """Too many optimizer steps in a row without finite gradients.
 
-    `ids`: indices of the images of these steps in the data set, those of the last step first.
+    `ids`: indices of the images of these steps in the data set, the last step first.
     """
 
     def __init__(self, ids: list[int], step: int):

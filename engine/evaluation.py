@@ -36,7 +36,7 @@ def evaluate(
     Interrupted together when the others are done with theirs.
     """
     model.eval()
-    torch.backends.cudnn.allow_tf32 = False  # it rounds to 10 bits, and the metrics should be those of a CPU
+    torch.backends.cudnn.allow_tf32 = False  # it rounds to 10 bits, and the metrics should equal a CPU's
     exact = torch.float32 if ranks.device.type == "mps" else torch.float64
     sums = torch.zeros(2, dtype=exact, device=ranks.device)  # loss, positives
     found, stopped = [], False

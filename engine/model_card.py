@@ -110,7 +110,7 @@ def constants(config: Mapping[str, Any], defaults: Mapping[str, Any]) -> Iterato
 
 
 def licenses(config: Mapping[str, Any]) -> Iterator[str]:
-    """Yields the licenses of the code and of the initial weights; that of the model is to be filled in."""
+    """Yields the licenses of the code and of the initial weights; the license of the model is to be filled in."""
     yield "\n## Licenses\n"
     yield "- The code that trained the model: Apache-2.0."
     family, weights = config["model"].rpartition("_")[0], config["weights"]
@@ -131,7 +131,7 @@ def licenses(config: Mapping[str, Any]) -> Iterator[str]:
 def limits(train, val, config: Mapping[str, Any]) -> Iterator[str]:
     """Yields the limits of the model: what it cannot detect, and what was not tested."""
     yield "\n## Limits\n"
-    yield "- It detects the classes above only, and only objects that look like those of its training images."
+    yield "- It detects the classes above only, and only objects that look like the objects in its training images."
     height, width = config["image_size"]
     yield f"- Images are scaled to {height} x {width} pixels; it misses objects that shrink to a few pixels."
     yield "- A score is not a probability. Choose a threshold on images from the place where the model will be used."
@@ -140,7 +140,7 @@ def limits(train, val, config: Mapping[str, Any]) -> Iterator[str]:
         yield f"- Classes without any training box, which it cannot detect: {', '.join(unknown)}."
     if few := [f"{plain(name)} ({boxes})" for name, _, boxes in pairs if boxes < FEW_BOXES]:
         yield f"- Classes with fewer than {FEW_BOXES} validation boxes, whose metrics are mostly chance: {', '.join(few)}."
-    yield "- Not tested: other cameras, places, seasons or groups of people than those of the validation images."
+    yield "- Not tested: other cameras, places, seasons or groups of people than in the validation images."
 
 
 def origin(start: Mapping[str, Any]) -> Iterator[str]:

@@ -59,7 +59,7 @@ class EMA:
     def update(self, finite: Tensor) -> None:
         """Updates the average after a step. `finite` (0-dim) is 1, or 0 for a skipped step, which leaves the EMA unchanged.
 
-        Frozen weights need no update: they are equal to those of the model.
+        Frozen weights need no update: they equal the model's.
         """
         self.count += finite
         weight = (1 - self.decay * (1 - torch.exp(self.count / -self.tau))) * finite

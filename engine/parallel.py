@@ -129,7 +129,7 @@ def _distributed(model: nn.Module, device: torch.device, sync_bn: bool) -> nn.Mo
 class Graphed(nn.Module):
     """A model on a GPU whose training passes are replayed from CUDA graphs: Python need not launch each operation.
 
-    Outputs and gradients are those of the model. In evaluation mode, and for images of another shape than `shape`, the model
+    Outputs and gradients equal the model's. In evaluation mode, and for images of another shape than `shape`, the model
     runs without graphs. Each backward pass overwrites the gradients of the one before, so they cannot be accumulated.
     """
 

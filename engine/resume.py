@@ -52,7 +52,7 @@ class Previous:
 class State:
     """Progress of a run after its last whole epoch, as the rows of its log. There is no random state to save.
 
-    The first row may be that of epoch 0: an evaluation of the initial weights.
+    The first row may be epoch 0: an evaluation of the initial weights.
     """
 
     rows: tuple[dict[str, Any], ...] = ()
@@ -100,7 +100,7 @@ def find(resume: bool | str, output: str, name: str, constants: Mapping[str, Any
 
     `resume`: True for the newest run of that name, or a folder. False for a new run, unless torchrun has
     restarted this one. Without a common disk, the last.pt of the node with the most progress is copied to the others.
-    Raises ConfigError that names the `constants` (of what is trained) that differ from those of the earlier run.
+    Raises ConfigError that names the `constants` (of what is trained) that differ from the earlier run.
     """
     loaded: dict[Path, dict] = {}  # by this process already: the contents of last.pt by folder
     answers = ranks.gather(ranks.once_per_node(lambda: _find_here(resume, output, name, loaded)))
@@ -215,7 +215,7 @@ class Saver:
         self._save(state, Meter(), last, state.rows[-1], names)
 
     def within_epoch(self, state: State, meter: Meter, last: bool = False) -> None:
-        """Saves last.pt within an epoch. `state`: after the last whole epoch; `meter`: that of the current epoch."""
+        """Saves last.pt within an epoch. `state`: after the last whole epoch; `meter`: of the current epoch."""
         self._save(state, meter, last)
 
     def between_steps(self, state: State, meter: Meter) -> None:
@@ -276,7 +276,7 @@ class Saver:
 
 
 def check_constants(folder: Path, saved: Mapping[str, Any], constants: Mapping[str, Any]) -> None:
-    """Raises ConfigError that names the constants whose values differ from those of the `saved` run."""
+    """Raises ConfigError that names the constants whose values differ from the `saved` run."""
     before = saved["constants"]
     changed = [key for key, value in constants.items() if key in before and show(before[key]) != show(value)]
     text = ", ".join(f"{key}={show(constants[key])} (was {show(before[key])})" for key in changed)

@@ -27,7 +27,7 @@ class Plan:
 
     @classmethod
     def of(cls, length: int, epochs: int, freeze_epochs: int, freeze_batch_size: int, batch_size: int, accumulate: int):
-        """Builds the plan for `length` training images. Batch sizes are those of all processes together."""
+        """Builds the plan for `length` training images. Batch sizes count the images of all processes together."""
         frozen_images, images = freeze_batch_size * accumulate, batch_size * accumulate
         steps = (-(-length // frozen_images), -(-length // images))
         return cls(epochs, min(freeze_epochs, epochs), *steps, frozen_images, images)
@@ -68,7 +68,7 @@ def likeness_of(known: float, mean_ap: float, expected: float) -> float:
     """Returns how much the data look like what the official weights were trained on, from 0 (no lower rate) to 1.
 
     `known`: fraction of the classes that the weights were trained on. `mean_ap`: their mAP50-95 on the validation data before
-    training. `expected`: the mAP50-95 that they reach on images like those of their training. Both ratios are ramps, so that
+    training. `expected`: the mAP50-95 that they reach on images like their training images. Both ratios are ramps, so that
     one more class or image changes little: from half of the classes to all, and from .3 of the expected mAP to .7. Measured
     in benchmarks/results/known_classes.md.
     """
@@ -88,7 +88,7 @@ def fill_in_defaults(
     """Fills in the defaults that depend on the run (`CHOSEN_BY_RUN`); also returns rate_power, max_images and clip.
 
     `given`: the constants as written; None becomes the default. A `saved` run keeps its values. `pretrained`: whether the run
-    starts from weights. `likeness`: see `likeness_of`. `rate_power` and `max_images` are those of `Schedule`, and `clip` is
+    starts from weights. `likeness`: see `likeness_of`. `rate_power` and `max_images` are explained in `Schedule`, and `clip` is
     the largest norm of the gradients (0: any norm). See docs/constants.md.
     """
     chosen = {name: given[name] for name in CHOSEN_BY_RUN if given[name] is not None}

@@ -52,7 +52,7 @@ def candidates(centers: Tensor, strides: Tensor, num_levels: int, targets: Tenso
     """Indices `[B, K]` of the anchor points that `simota` can choose: those in the center region of any box.
 
     They come in ascending order, followed by other anchor points up to K, the largest possible number: a center region holds
-    3 x 3 anchor points per level. K depends on shapes only. The arguments are those of `simota`.
+    3 x 3 anchor points per level. K depends on shapes only. The arguments are the same as for `simota`.
     """
     count = min(len(centers), 9 * num_levels * targets.shape[1])
     size = max(1, MAX_PAIRS // (targets.shape[1] * len(centers)))  # images at a time, as in `_in_chunks`
@@ -131,7 +131,7 @@ def task_aligned(
 ) -> Assignment:
     """Task-aligned label assignment (TOOD, Feng et al. 2021, section 3.2; exponents and CIoU as in YOLOv8 and YOLOv9).
 
-    The arguments are those of `simota`, without the objectness.
+    The arguments are the same as for `simota`, without the objectness.
 
     alignment = (class score)^0.5 * CIoU^6, with CIoU clamped at 0. A box takes the ten anchor points of highest alignment among
     those inside it. If none of them has a positive alignment, it takes the best anchor point anywhere, or if all alignments are

@@ -64,7 +64,7 @@ def shared_classes(from_names: Sequence[str], to_names: Sequence[str]) -> dict[i
 def adapt_classes(
     state: Mapping[str, Tensor], from_names: Sequence[str] | None, to_names: Sequence[str], model: nn.Module
 ) -> tuple[dict[str, Any], dict[str, int]]:
-    """Reorders the rows of the class predictors in a state dict, from the classes `from_names` to those of a model, `to_names`.
+    """Reorders the rows of the class predictors in a state dict from classes `from_names` to the model's classes `to_names`.
 
     Classes that only `to_names` has keep the freshly initialized rows of `model`. The second dict says how many values these
     rows have, by tensor. If `from_names` is None, the rows stay unchanged: they fit only a model with as many classes.

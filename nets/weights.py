@@ -21,7 +21,7 @@ OTHERS = {  # option of the caller that asks for official weights -> what else i
     "weights": "weights=FILE, weights=none or a mirror, weights=https://HOST",
     "checkpoint": "checkpoint=FILE",
 }
-# Between the standard deviation of pixels of 0-255, about 60, and that of the legacy preprocessing, about 1.
+# Between the standard deviation of pixels of 0-255, about 60, and of legacy preprocessed pixels, about 1.
 MIN_INPUT_STD = 8.0
 
 
@@ -73,7 +73,7 @@ def pin(path: Path, verify: Callable[[Path], object] | None, hint: str) -> None:
             verify(path)
         except ValueError as error:
             raise PretrainedError(f"{path} is not the official file ({error}). Delete it. {hint}") from error
-    print(f"{path}: SHA-256 {digest}, pinned in {pinned.name}: compare it with that of another source")
+    print(f"{path}: SHA-256 {digest}, pinned in {pinned.name}: compare it with the SHA-256 of another source")
     with atomic_write(pinned) as file:
         file.write(f"{digest}\n".encode())
 
@@ -114,7 +114,7 @@ def read(path: str | Path, rename: Callable[[str], str | None]) -> Weights:
 
     Accepts our own checkpoints and the official layouts: `{"model": {...}}`, `{"state_dict": {...}}` of a training, or a bare
     state dict. `rename`: official tensor name -> ours; our own names stay unchanged. If a file does not name its classes,
-    80 classes are those of COCO. Raises PretrainedError for damaged files, for files without weights, and for weights that need
+    80 classes are COCO's. Raises PretrainedError for damaged files, for files without weights, and for weights that need
     the preprocessing of YOLOX release 0.1.0.
     """
     try:
@@ -139,7 +139,7 @@ def read(path: str | Path, rename: Callable[[str], str | None]) -> Weights:
     if deviation is not None and deviation < MIN_INPUT_STD:
         raise PretrainedError(
             f"weights={path} were trained on pixels with a standard deviation of {deviation:.1f}, not on 0-255: they need the "
-            f"preprocessing of YOLOX release 0.1.0 and would detect nothing. Use those of release 0.1.1rc0 (weights=coco)"
+            f"preprocessing of YOLOX release 0.1.0 and would detect nothing. Use the weights of release 0.1.1rc0 (weights=coco)"
         )
     official = class_rows(state) == len(COCO_CLASSES)
     return Weights(state, COCO_CLASSES if official else None, official)
@@ -154,7 +154,7 @@ def class_rows(state: Mapping[str, Tensor]) -> int:
 def input_std(state: Mapping[str, Tensor]) -> float | None:
     """Estimates the standard deviation of the pixels that a YOLOX stem was trained on, from its weights and batch norm.
 
-    In natural images the correlation of two pixels falls as exp(-distance / 20), and that of two colors is about .9. Let S be
+    In natural images the correlation of two pixels falls as exp(-distance / 20), and of two colors is about .9. Let S be
     this correlation matrix of the stem's inputs. For pixels of variance 1, the output of filter w has the variance w'Sw. For
     the pixels of the training it has the running variance of the batch norm. The ratio of both is the variance of the pixels.
     Returns None if there is no YOLOX stem, or if its batch norm was never updated.

@@ -11,7 +11,7 @@ from utils.metrics import Curve, curves
 
 
 class ImageComparison(NamedTuple):
-    """Boxes and detections of one image, matched one to one. Classes are numbers; C, that of all classes, is the background."""
+    """Boxes and detections of one image, matched one to one. Classes are numbers; C, the number of classes, is the background."""
 
     boxes: np.ndarray  # float64 [m, 4] xyxy without crowd regions
     labels: np.ndarray  # int64 [m]

@@ -1,6 +1,6 @@
 """Writes the report of an evaluation: a single HTML file without external resources.
 
-The metrics are those of metrics.json; the mistakes and the confusion matrix come from `report.comparison.analyze_errors`.
+The metrics come from metrics.json; the mistakes and the confusion matrix come from `report.comparison.analyze_errors`.
 """
 
 import json
@@ -23,7 +23,7 @@ from utils.value_range import ValueRange
 
 SIDES, QUALITY = (640, 480, 360, 240, 160), 78  # longer side in pixels, tried until the JPEG fits; JPEG quality
 LIMIT = 12 * 2**20  # bytes of all images; base64 adds a third
-MOST_BOXES = 200  # most boxes, and most detections, stored per image, besides those of the examples
+MOST_BOXES = 200  # most boxes, and most detections, stored per image, not counting the examples
 MAX_ROWS, MAX_MATRIX, CONFUSIONS = 300, 100, 12  # most classes in the table and in the matrix, most confusions
 TEMPLATE, STYLE, SCRIPT = (Path(__file__).with_name(f"evaluation.{kind}") for kind in ("html", "css", "js"))
 NAMES = {
@@ -50,7 +50,7 @@ KINDS = {
 
 
 def write(path: Path, data: Annotations, metrics: dict[str, Any], analysis: Analysis) -> None:
-    """Writes the report of an evaluation to `path`; `metrics` are those of its metrics.json."""
+    """Writes the report of an evaluation to `path`; `metrics` are the contents of its metrics.json."""
     intervals, of_classes = bootstrap(analysis.matches, len(data))
     kinds = mistakes.by_kind(analysis.comparisons)
     cells = mistakes.by_cell(analysis.comparisons, len(data.classes))

@@ -20,7 +20,7 @@ BLUR = 0.05  # standard deviation of the blurred copy that the image is compared
 STEPS = 4  # points between the blurred copy and the image at which gradients are computed
 MOST = 12  # detections of an image that are drawn, those with the highest scores
 COLUMNS = 4  # of the contact sheet of an image
-LONGEST = 640  # largest side of a drawn image, in pixels
+LONGEST = 640  # largest side of a heat map, in pixels
 OPACITY = 0.6  # of the color where the map is 1
 SHEETS = 10  # that a training draws at most, evenly spaced over its epochs
 SHOWN, CONFIDENCE = 8, 0.3  # images of val_heatmaps, and least score of a detection, as in val_predictions
@@ -104,7 +104,9 @@ class HeatMaps:
         if len(best):
             sheet = contact_sheet(self.draw(image, boxes[best], labels[best], scores[best]), COLUMNS)
             stem, suffix = os.path.splitext(name.lower())
-            is_own = suffix in (".jpg", ".jpeg") and not stem.endswith(IMAGE_SUFFIXES)  # a.png.jpg is that of a.png
+            is_own = suffix in (".jpg", ".jpeg") and not stem.endswith(
+                IMAGE_SUFFIXES
+            )  # a.png.jpg is the heat map of a.png
             write_image(folder / (name if is_own else f"{name}.jpg"), sheet)
 
     def finish(self, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Bootstrap confidence intervals of the COCO metrics. Imported only for the report of an evaluation.
+"""Bootstrap confidence intervals of the COCO metrics, for the report of an evaluation.
 
 A resample draws as many images as there are, with replacement. It draws whole images, because the boxes of an image depend on
 each other. The model stays the same, so an interval shows how much the choice of images changes a metric, not how much another
@@ -20,7 +20,7 @@ from utils.metrics import COCO_METRICS
 RESAMPLES, SEED = 200, 0
 COVERAGE = 95  # percent of the resamples inside an interval
 LEAST_IMAGES = 10  # with boxes; resamples of fewer images are not informative
-RECALLS = np.linspace(0, 1, 101)  # those of the COCO metrics
+RECALLS = np.linspace(0, 1, 101)  # of the COCO metrics
 LIMITS = (1, 10, MAX_DETECTIONS)  # detections per image and class of AR1, AR10, AR100
 BLOCK = 2**20  # approximate number of elements of a temporary array
 

@@ -89,7 +89,7 @@ def by_cell(comparisons: list[ImageComparison], background: int) -> dict[Cell, l
 
 
 def choose(lists: Iterable[list[Example]], cells: Iterable[list[Example]]) -> tuple[list[list[Example]], list[int]]:
-    """Chooses the examples of a report -> (those of each list, then of each cell), (their images, at most MAX_IMAGES).
+    """Chooses the examples of a report -> (examples of each list, then of each cell), (their images, at most MAX_IMAGES).
 
     The lists get their images first, then every cell gets one image, then every cell a second one, and so on up to
     MAX_IMAGES. Examples whose image is left out come last.

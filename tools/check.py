@@ -27,7 +27,7 @@ class Config:
     data: str | None = None  # annotation file, COCO JSON, YOLO yaml, or the folder of a data set
     val: str | None = None  # validation data, checked too and compared with the training data; .2: a fifth of these
     size: Size = (416, 416)  # height, width of the network's input, or one number for both
-    classes: str | None = None  # a file of class names, or names, which select: cat,dog; none: those of the data
+    classes: str | None = None  # a file of class names, or names, which select: cat,dog; none: the classes of the data
     image_root: str | None = None  # the folder of the images of a COCO JSON
     json: str | None = None  # a file for the report
     page: str | None = None  # a file to look at: .html with everything, or a contact sheet, .png or .jpg
@@ -85,7 +85,7 @@ def _ten(places: list[str], title: str) -> list[str]:
 
 
 def write_page(path: str, report: dict[str, Any], parts: dict[str, Part]) -> None:
-    """Writes the page: HTML, or a contact sheet of images with their boxes if the name ends like that of an image."""
+    """Writes the page: HTML, or a contact sheet of images with their boxes if its name ends like an image's."""
     if path.lower().endswith(".html"):
         write_html(path, html_page(report, parts))
     else:
@@ -97,7 +97,7 @@ def main(words: list[str]) -> None:
     if not words:
         raise SystemExit(__doc__)
     try:
-        cfg = override(Config(), words, {"data": bool})  # any word: that of a missing path gets the error of the reader
+        cfg = override(Config(), words, {"data": bool})  # any word: a missing path gets the error of the reader
         if cfg.data is None:
             raise ConfigError("data= is missing: an annotation file or the folder of a data set")
         if cfg.json:

@@ -1,4 +1,4 @@
-"""The files that the data check writes: the report as JSON, and the page. They replace nothing but those of an earlier check."""
+"""The files that the data check writes: the report as JSON, and the page. They replace only the files of an earlier check."""
 
 import json
 from io import BytesIO
@@ -20,7 +20,7 @@ PAGES = (".html", ".png", ".jpg", ".jpeg")
 
 
 def require_output(option: str, path: str, suffixes: tuple[str, ...]) -> None:
-    """Raises ConfigError for an output file that cannot be written, or that exists and is not that of an earlier check."""
+    """Raises ConfigError for an output file that cannot be written, or that exists and was not written by an earlier check."""
     given, file = f"{option}={path}", Path(path)
     if not path.lower().endswith(suffixes):
         raise ConfigError(f"{given}: give a name that ends with {' or '.join(suffixes)}")

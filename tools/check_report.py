@@ -113,7 +113,7 @@ def _share_range(parts: dict[str, Part]) -> list[str]:
 
 
 def _problems(error: DataError) -> list[str]:
-    """Returns the message of an error, and that of the images of what could be read, as train.py prints both."""
+    """Returns the message of an error, and the message about the images of what could be read, as train.py prints both."""
     try:
         if error.rest is not None:
             prepare(error.rest, "error", "drop")

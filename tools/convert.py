@@ -36,7 +36,7 @@ class Config:
     split: tuple[float, ...] | None = None  # fractions of the images for train, val and test, as .9,.1 or .8,.1,.1
     seed: int = 0  # of the split
     part: str | None = None  # train, val, test or all, of a source with several parts; none: train, or all with split
-    classes: str | None = None  # a file of class names, or names, which select: cat,dog; none: those of the data
+    classes: str | None = None  # a file of class names, or names, which select: cat,dog; none: the classes of the data
     merge: str | None = None  # classes that become others: truck:car,van:car
     image_root: str | None = None  # the folder of the images, unless they are next to the annotations
     bad_boxes: str = "drop"  # boxes without area: drop lists them and leaves them out, error stops
@@ -56,7 +56,7 @@ def _divide(annotations: Annotations, target: Path, fractions: tuple[float, ...]
 
 
 def convert(source: str, target: str, **options) -> list[str]:
-    """Reads `source` and writes `target`; `options` are those of Config -> lines of report.
+    """Reads `source` and writes `target`; `options` are explained in Config -> lines of report.
 
     Raises DataError, and writes nothing, if the data are wrong, a file exists, or classes.txt next to it has other names.
     """

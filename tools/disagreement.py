@@ -58,7 +58,7 @@ class Suspect(NamedTuple):
     kind: str
     score: float
     image: int
-    row: int  # of the label among those of the image; -1: missing
+    row: int  # of the label among the labels of the image; -1: missing
     label: Box | None  # None: missing
     proposal: Box | None  # what the detections propose; None: to remove the label
 
@@ -128,7 +128,7 @@ def explained(pair: Pair) -> np.ndarray:
 
 
 def unlabeled(pair: Pair, loose: list[Suspect]) -> np.ndarray:
-    """Returns the indices of the detections without a label, best first: not on any label, not that of a loose box, not in
+    """Returns the indices of the detections without a label, best first: not on any label, not of a loose box, not in
     the middle of a crowd region, and one for each place."""
     centers = (pair.detected[:, :2] + pair.detected[:, 2:]) / 2
     regions = pair.boxes[pair.crowd][:, None]

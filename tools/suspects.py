@@ -70,7 +70,7 @@ class Config:
     most: int = 100  # suspects per kind
     output: str | None = None  # a new folder; none: one in runs
     part: str = "train"  # of data with several parts: train, val, test, all
-    classes: str | None = None  # a file of class names, or names, which select: cat,dog; none: those of the data
+    classes: str | None = None  # a file of class names, or names, which select: cat,dog; none: the classes of the data
     image_root: str | None = None  # folder of the images of a COCO JSON, unless they are next to it
     seed: int = 0  # of the division into halves
 
@@ -123,7 +123,7 @@ def detect(checkpoint: str | Path, data: Annotations, model: str | None = None) 
 
 
 def mean_scores(result: Result, mirrored: Result, image: np.ndarray) -> np.ndarray:
-    """Returns the scores [n], each averaged in log-odds with that of the same object in the mirrored image."""
+    """Returns the scores [n], each averaged in log-odds with the score of the same object in the mirrored image."""
     boxes, width = mirrored.boxes.copy(), image.shape[1]
     boxes[:, [0, 2]] = width - boxes[:, [2, 0]]
     same = (pairwise_iou(result.boxes, boxes) >= MATCH) & (result.labels[:, None] == mirrored.labels)
@@ -219,7 +219,7 @@ def main(cfg: Config) -> Path:
 
 
 def from_command_line(argv: list[str]) -> Config:
-    """Returns the options with those of the command line; a path needs no name."""
+    """Returns the options, changed by the command line; a path needs no name."""
     return override(Config(), argv, {"checkpoint": is_weights, "data": bool})
 
 

@@ -135,7 +135,7 @@ def not_saved(path: Path, error: BaseException) -> DiskError:
     """Returns the error of a checkpoint that could not be written."""
     kept = "the previous file is kept" if path.exists() else "there is no previous file"
     why: BaseException | None = error
-    while why and not isinstance(why, OSError):  # PyTorch's writer raises its own error after that of the disk
+    while why and not isinstance(why, OSError):  # PyTorch's writer raises its own error after the disk's
         why = why.__context__
     return DiskError(f"{path} was not saved ({why or error}); {kept}. Is there space left in {path.parent}?")
 

@@ -24,7 +24,7 @@ GAP, PAPER = 8, 245  # contact sheet: pixels between images, gray level of the b
 
 
 def color_of(label: int) -> Color:
-    """The color of a class: the same in every run, far from that of the next class (hues in steps of the golden ratio)."""
+    """The color of a class: the same in every run, far from the color of the next class (hues in steps of the golden ratio)."""
     hue = (0.01 + label * 0.6180339887) % 1
     saturation, value = ((0.82, 1.0), (0.55, 1.0), (0.95, 0.78))[label // 8 % 3]
     red, green, blue = colorsys.hsv_to_rgb(hue, saturation, value)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 MATCH_IOU = 0.5  # least IoU of a correct detection in VOC AP, in the curves and in the confusion matrix
-IOUS = np.linspace(0.5, 0.95, 10)  # those of the COCO metrics
+IOUS = np.linspace(0.5, 0.95, 10)  # of the COCO metrics
 SIZES = ("small", "medium", "large")  # numbers 1 to 3 of the evaluators; 0 is boxes of all sizes
 LOW, HIGH = np.array([[0, 0, 32**2, 96**2], [1e10, 32**2, 96**2, 1e10]])  # area: all, small, medium, large
 MAX_DETECTIONS = 100  # per image and class, as in COCO
@@ -141,7 +141,7 @@ def _ranks(groups: np.ndarray) -> np.ndarray:
 def _match_groups(groups: np.ndarray, boxes: np.ndarray, truth: _Boxes) -> tuple[np.ndarray, np.ndarray]:
     """Matches the detections of all groups -> states int8 [4, 10, n] by COCO's rule, and int8 [n] by VOC's rule.
 
-    The detections of one group depend on each other, those of several groups do not. So the first ones of all groups take
+    Detections of one group depend on each other, detections of several groups do not. So the first ones of all groups take
     their boxes together, then the second ones, and so on.
     """
     states = np.zeros((len(LOW), len(IOUS), len(groups)), np.int8)
@@ -234,7 +234,7 @@ def match_one_to_one(
 def overlap(detected: np.ndarray, boxes: np.ndarray, crowd: np.ndarray) -> np.ndarray:
     """IoU, or for crowd regions the fraction of the detection inside: x, y, width, height [..., 4] with broadcasting -> [...].
 
-    The order of the operations is that of pycocotools: the results are equal to the bit.
+    The order of the operations is the same as in pycocotools: the results are equal to the bit.
     """
     starts = np.maximum(detected[..., :2], boxes[..., :2])
     sides = np.minimum(detected[..., :2] + detected[..., 2:], boxes[..., :2] + boxes[..., 2:]) - starts

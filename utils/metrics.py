@@ -185,7 +185,7 @@ def _mean(values: np.ndarray) -> float:
 def to_coco(parts: Sequence[Sequence[np.ndarray]], annotations) -> list[dict]:
     """Converts boxes xyxy, scores, labels and image indices of each process to entries of a COCO results file.
 
-    The entries are sorted by image id. Boxes become x, y, width, height; ids are those of the data.
+    The entries are sorted by image id. Boxes become x, y, width, height; ids come from the data.
     """
     if not parts:
         return []

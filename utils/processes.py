@@ -172,7 +172,7 @@ class RankMismatchError(ValueError):
 
 
 def join(device: torch.device, timeout: timedelta) -> Ranks:
-    """Joins the processes that torchrun started: NCCL between GPUs, gloo between CPUs. `device`: that of this process."""
+    """Joins the processes that torchrun started: NCCL between GPUs, gloo between CPUs. `device`: of this process."""
     threading.Thread(target=_end_with_torchrun, daemon=True).start()
     backend = "gloo"  # also for ranks that share a GPU, which NCCL refuses
     if device.type == "cuda":

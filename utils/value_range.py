@@ -28,7 +28,7 @@ def limits_of(image: np.ndarray) -> tuple[int, int]:
 def choose(limits: np.ndarray) -> ValueRange | None:
     """Returns the range for images with these limits, int [N, 2]; None: all have 8 bits.
 
-    If the least value is near 0, the range is that of the bits that are used, such as 0 to 4,095. If the values fill half of
+    If the least value is near 0, the range follows from the bits that are used, such as 0 to 4,095. If the values fill half of
     the 16 bits, it is FULL.
     """
     limits = limits[limits[:, 1] >= 0]

@@ -54,7 +54,7 @@ def split_line(line: str) -> tuple[str, list[str]]:
 
 
 def read(path: str, names: Classes = None) -> Source:
-    """Reads an annotation file. `names`: those of its class numbers, if there is a list of them. Raises DataError."""
+    """Reads an annotation file. `names`: the names of its class numbers, if there is a list of them. Raises DataError."""
     source = Source(path, os.path.dirname(path), names)
     if names is not None:
         source.names_from = "classes.txt"

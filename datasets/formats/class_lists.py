@@ -88,9 +88,9 @@ def find_lists(
 ) -> ClassLists | None:
     """Returns the class list of each folder with label files, None if there is no list.
 
-    The nearest list counts: in the folder, in those above it up to the data set `top`, then those of the folders of images, then
-    any in `top`, then those above `top`. `folders`: folder of label files -> folders of their images. `used`: folders whose
-    label files are read; the others add their names, so that all splits have the same classes. `files`: those in `top`.
+    The nearest list counts: in the folder, in the folders above it up to the data set `top`, then in the folders of the
+    images, then any in `top`, then above `top`. `folders`: folder of label files -> folders of their images. `used`: folders
+    whose label files are read; the others add their names, so that all splits have the same classes. `files`: files in `top`.
     Raises DataError if lists that are equally near differ, or if the only list that is read differs from one farther away:
     each of them may be the right one."""
     used = set(used)
@@ -142,7 +142,7 @@ def _unused(
 
 
 def _on_the_way(top: Path, folder: str, image_folders: Iterable[str]) -> list[str]:
-    """Returns the folders in which the list of label files may be: their own, those above it, and those of the images."""
+    """Returns where the list of label files may be: in their own folder, in the folders above, in the folders of the images."""
     return list(dict.fromkeys(place for one in (folder, *sorted(image_folders)) for place in _places(one, top)))
 
 
@@ -203,7 +203,7 @@ def _nearest(
         lists = [one for one in group if one]
         for other in lists:
             if difference := lists[0].difference(other):
-                which = f"which class list is that of its label files? {lists[0].file} and {other.file} differ"
+                which = f"which class list belongs to its label files? {lists[0].file} and {other.file} differ"
                 raise DataError(f"{folder}: {which} ({difference}): copy the right one to this folder")
         if lists:
             return _only(lists)

@@ -68,7 +68,7 @@ def claims(file: File) -> bool:
 def read(file: File, split: Split) -> Source:
     """Reads a COCO file. Raises DataError.
 
-    Ids that are not whole numbers are numbered. A box that is missing is that of the segmentation."""
+    Ids that are not whole numbers are numbered. A box that is missing is computed from the segmentation."""
     source, contents = file.path, file.json
     problems: list[str] = []
     categories = [row for _, row in _rows(source, contents, "categories", Category, problems)]
@@ -113,7 +113,7 @@ def _annotations(
         annotation.segmentation = ABSENT
     notes = []
     if outlined:
-        notes.append(f"{source}: boxes without bbox, which are those of their segmentation: {outlined}")
+        notes.append(f"{source}: boxes without bbox, computed from their segmentation: {outlined}")
     return by_image, used, notes
 
 

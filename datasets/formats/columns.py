@@ -56,7 +56,7 @@ FORMS = (
     "filename,width,height,class,xmin,ymin,xmax,ymax or path,x1,y1,x2,y2,class; "
     "x,y,w,h or x_center,y_center,w,h may stand for the corners"
 )
-RENAME = "name the columns with the size of the image image_width and image_height, and those of the boxes w and h"
+RENAME = "name the columns of the image's size image_width and image_height, and the columns of the box's size w and h"
 ONE_CLASS = "object"  # of a table without a column for the class
 CROWD, NO_CROWD = ("1", "1.0", "true"), ("0", "0.0", "false", "", "-1")  # -1: not known (Open Images)
 
@@ -179,7 +179,7 @@ def _refuse_other_sizes(place: str, row: Sequence[str], others: Mapping[str, int
 
 
 def _heights_of(word: str) -> Iterator[str]:
-    """Yields the names that the column of the height may have if `word` is that of the width: objw -> objh."""
+    """Yields the names that the column of the height may have if `word` names the column of the width: objw -> objh."""
     if "width" in word:
         yield word.replace("width", "height")
     if word.startswith("w"):

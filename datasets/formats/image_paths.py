@@ -54,7 +54,7 @@ class ImageFinder:
         return os.path.join(self._default, name)
 
     def _compared(self, name: str, path: str) -> str:
-        """Returns `path`. Keeps it for `notes` if it is in the folder of another split than that of the annotation file."""
+        """Returns `path`. Keeps it for `notes` if its folder belongs to another split than the annotation file."""
         near = "/".join(path.replace(os.sep, "/").split("/")[-3:])  # of images/train/a.jpg and train/images/a.jpg
         if self._split and split_in(near) not in (None, self._split):
             self._strays.append(f"{name} is {path}")
@@ -127,7 +127,7 @@ class Stems:
 
 
 def most_alike(path: str, others: Sequence[str]) -> list[str]:
-    """Returns those of `others` that share the most folder names with `path`."""
+    """Returns the paths in `others` that share the most folder names with `path`."""
     shared = [_shared(path, other) for other in others]
     most = max(shared, default=0)
     return [other for other, count in zip(others, shared, strict=True) if count == most]
@@ -146,7 +146,7 @@ def stem_of(path: str) -> str:
 def locate(name: str, folders: Sequence[str], keep: int = 1) -> str:
     """Returns the path of the file `name` in the first of `folders` that has it, or else in the first one.
 
-    The first folders of `name` may be those of another computer or of an export: data/, C:\\pets\\. The last `keep` parts
+    The first folders of `name` may come from another computer or from an export: data/, C:\\pets\\. The last `keep` parts
     are never cut off."""
     parts = [part for part in name.replace("\\", "/").split("/") if part not in ("", ".")]
     cuts = range(min(len(parts) - keep + 1, MAX_CUT))

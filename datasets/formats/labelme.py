@@ -37,7 +37,7 @@ def read(file: File, split: Split, image_root: str | None) -> Source:
 
 
 def read_folder(folder: Path, files: Sequence[str], split: Split, image_root: str | None) -> Source:
-    """Reads those of the JSON files `files` in a folder that belong to a split. Raises DataError."""
+    """Reads the JSON files among `files` in a folder that belong to a split. Raises DataError."""
     source = _read(folder, [folder / file for file in listing.select_split(folder, files, split)], image_root)
     listing.add_notes(source, folder, files, split)
     return source

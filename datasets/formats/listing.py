@@ -53,7 +53,7 @@ def split_in(path: str) -> str | None:
 def select_split(source: object, files: Sequence[str], split: Split, by_name: bool = False) -> list[str]:
     """Returns the files of the first split in `split` that has any; all of them if they are not divided into splits.
 
-    The split is that of a folder or, with `by_name`, of the file's name. Raises DataError if there are other splits only."""
+    The split is named by the folder or, with `by_name`, by the file. Raises DataError if there are other splits only."""
     splits = splits_of(files, by_name)
     there = {name for name in splits if name}
     if not split or not there:
@@ -84,7 +84,7 @@ def add_notes(found: Source, source: object, files: Sequence[str], split: Split,
 
 
 def add_splits(found: Source, source: object, splits: Iterable[str | None], split: Split) -> None:
-    """Adds the names of those of the `splits` of `source` that were not read to `found`.
+    """Adds the names of the `splits` of `source` that were not read to `found`.
 
     A note tells if the split test serves as validation."""
     there = sorted({name for name in splits if name}, key=SPLITS.index)
@@ -99,7 +99,7 @@ def add_splits(found: Source, source: object, splits: Iterable[str | None], spli
 
 
 def splits_of(files: Iterable[str], by_name: bool) -> list[str | None]:
-    """Returns the split of each file: that of its folder or, with `by_name`, of its name; None without one."""
+    """Returns the split of each file: the split of its folder or, with `by_name`, of its name; None without one."""
     return [split_in(file) or (split_of(PurePosixPath(file).stem) if by_name else None) for file in files]
 
 

@@ -35,7 +35,7 @@ SPLITS: dict[str, Split] = {
 class ReadOptions:
     """What the user decides about data of any format."""
 
-    classes: Classes = None  # class names of the result, in their order; None: those of the data
+    classes: Classes = None  # class names of the result, in their order; None: the classes of the data
     select: bool = False  # boxes of other classes are left out with a note; otherwise they are an error
     merge: str | None = None  # truck:car,van:car renames classes before `classes` counts
     image_root: str | None = None  # folder of the images, if they are not near the annotations
@@ -108,7 +108,7 @@ def _read(path: Path, split: str, options: ReadOptions) -> Annotations:
 def finish(source: Source, options: ReadOptions, classes: Classes) -> Annotations:
     """Makes annotations of what a reader found: finds the images, scales boxes to pixels and checks them.
 
-    `classes`: class names of the result (None: those of the source). A box of any other class is an error. Raises one
+    `classes`: class names of the result (None: the classes of the source). A box of any other class is an error. Raises one
     DataError for all problems."""
     if options.bad_boxes not in ("error", "drop"):
         raise DataError(f'bad_boxes is {options.bad_boxes!r}; it can be "error" or "drop"')
@@ -183,7 +183,7 @@ def _class_names(source: Source, classes: Classes) -> tuple[Classes, Classes, li
 
 
 def _category_ids(source: Source, names: Classes, classes: tuple[str, ...]) -> np.ndarray:
-    """Returns the id of each class in `classes`: that of the data, or one after the largest; 0, 1, ... for data without ids."""
+    """Returns the id of each class in `classes`: its id in the data, or one after the largest; 0, 1, ... for data without ids."""
     if source.category_ids is None:
         return np.arange(len(classes), dtype=np.int64)
     ids = dict(zip(names, source.category_ids, strict=True))

@@ -165,7 +165,7 @@ def _split_of(record: Record) -> str:
 def _of_split(
     source: str, records: list[tuple[str, Record]], split: Split, problems: list[str]
 ) -> tuple[list[tuple[str, Record]], list[str]]:
-    """Returns (records of a split, or all of them if they are not divided; notes about those of no split). Raises DataError."""
+    """Returns (records of a split, or all of them if they are not divided; notes about records of no split). Raises DataError."""
     splits = [_split_of(record) for _, record in records]
     if not split or not any(splits):
         return records, []
@@ -215,5 +215,5 @@ def read_supervisely(folder: Path, files: Sequence[str], split: Split, image_roo
 
 
 def is_supervisely(file: str) -> bool:
-    """Returns whether the name of a file is that of an annotation of Supervisely, such as ds0/ann/a.jpg.json."""
+    """Returns whether a file has the name of an annotation of Supervisely, such as ds0/ann/a.jpg.json."""
     return re.search(r"(^|/)ann/[^/]+\.json$", file, re.IGNORECASE) is not None

@@ -22,8 +22,8 @@ class Source:
     names_are_numbers: bool = False  # `names` are positions in the list that the user gives, if its names are words
     groups: tuple[str, ...] = ()  # classes without boxes, which count only if the user names them
     category_ids: list[int] | None = None  # of `names`; None: 0, 1, ...
-    is_coco: bool = False  # ids and areas are those of a COCO JSON
-    find_images: bool = False  # image names are those of an annotation file: images are near `path` or in image_root
+    is_coco: bool = False  # ids and areas come from a COCO JSON
+    find_images: bool = False  # image names come from an annotation file: images are near `path` or in image_root
     sizes_problem: str = ""  # problem if all boxes are fractions and no image can be read; "": the scan reports images
     check: Callable[[Annotations], None] | None = None  # raises DataError for boxes that contradict the images
     other_splits: tuple[str, ...] = ()  # of the file or folder, which were not read
@@ -39,7 +39,7 @@ class Source:
     boxes: array = field(default_factory=lambda: array("d"))  # [K * 4] xyxy, in pixels or fractions
     labels: array = field(default_factory=lambda: array("d"))  # [K]
     crowd: array = field(default_factory=lambda: array("d"))  # [K] 0 or 1
-    areas: array = field(default_factory=lambda: array("d"))  # [K] NaN: that of the box
+    areas: array = field(default_factory=lambda: array("d"))  # [K] NaN: the area of the box
     places: Strings = field(default_factory=Strings)  # [K] for messages: train.txt:12
 
     def __len__(self) -> int:

@@ -194,7 +194,7 @@ def _kind_of_xml(path: Path) -> str:
 
 
 def is_other_json(folder: Path, file: str) -> bool:
-    """Returns whether a JSON file holds labels that are not those of LabelMe."""
+    """Returns whether a JSON file holds labels of another format than LabelMe."""
     return _kind_of_json(folder / file, file) in (JSON, SUPERVISELY)
 
 

@@ -19,7 +19,7 @@ from utils.text import clean_name
 
 
 def read_folder(folder: Path, split: Split, image_root: str | None = None, listed: Path | None = None) -> Source:
-    """Reads a VOC folder: the images in the list `listed`, or those of a split. Raises DataError.
+    """Reads a VOC folder: the images in the list `listed`, or the images of a split. Raises DataError.
 
     A split is a list in ImageSets, or a folder; the first name in `split` that exists counts. An empty `split` is all images.
     The XML files and the images may be anywhere in the folder; images also next to it, or in `image_root`. Difficult
@@ -97,7 +97,7 @@ def _image_lists(folder: Path, files: list[str], xmls: Sequence[str]) -> list[st
 
 
 def _lists_of(folder: Path, lists: Sequence[str], split: Split) -> list[Path]:
-    """Returns those of `lists` that are of the first name of `split` that has any. Raises DataError if there are none."""
+    """Returns the `lists` of the first name of `split` that has any. Raises DataError if there are none."""
     chosen = next(filter(None, ([f for f in lists if Path(f).stem.lower() == name] for name in split)), [])
     if not chosen:
         there = ", ".join(Path(text).name for text in lists)

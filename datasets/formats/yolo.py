@@ -202,7 +202,7 @@ def _labels_elsewhere(
 def label_folders(images: Iterable[str], labels: Iterable[str] | None = None) -> dict[str, set[str]]:
     """Returns the folders of label files, each with the folders of its images. Label files that do not exist have no folder.
 
-    Without `labels`, those of `label_file`, of one image per folder."""
+    Without `labels`, reads `label_file` of one image per folder."""
     if labels is None:
         images = {os.path.dirname(image): image for image in images}.values()
         pairs = [(image, label_file(image)) for image in images]
@@ -352,7 +352,7 @@ def _shared(source: str, images: list[str], labels: list[str], known: list[bool]
 
 
 def _listing(folder: str) -> list[str]:
-    """Returns the sorted names of the files in a folder, without those of folders."""
+    """Returns the sorted names of the files in a folder, without folders."""
     if not os.path.isdir(folder or "."):
         return []
     with os.scandir(folder or ".") as entries:

@@ -64,7 +64,7 @@ def test_boxes_come_from_the_segmentation_where_there_is_no_bbox(tmp_path: Path)
     rows = [annotation(bbox=bbox, segmentation=one) for one, bbox in zip(outlines, (None, [], None), strict=True)]
     found = read(write(tmp_path, annotations=rows), "train")
     assert found.boxes.tolist() == [[1, 1, 11, 8], [5, 3, 21, 9], [5, 3, 21, 9]]
-    assert "boxes without bbox, which are those of their segmentation: 3" in found.notes[0]
+    assert "boxes without bbox, computed from their segmentation: 3" in found.notes[0]
     kept = [annotation(segmentation=[["junk"]])]  # with a bbox it is not even parsed
     assert read(write(tmp_path, annotations=kept, name="y.json"), "train").boxes.tolist() == [[1, 2, 4, 6]]
 
