@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from files import read_annotation_file
 from PIL import Image
+from refused import refused
 
 import datasets.scan
 from datasets.cache import ImageCache
@@ -117,9 +118,9 @@ def data(folder: Path, text: str) -> Annotations:
 def test_unreadable_images_are_an_error_or_left_out_and_listed(tmp_path: Path) -> None:
     found = data(tmp_path, "a.png 1,2,3,4,0\nmissing.png 1,2,3,4,0\ncut.png 1,2,3,4,0 5,6,7,8,0\na.png 5,5,9,9,0\n")
     truncated(tmp_path, "cut.png")
-    with pytest.raises(DataError, match="bad_images=.skip") as caught:
+    with refused(DataError, "2 of 4", "bad_images=", "train.txt:2", "missing.png", "train.txt:3", "cut.png"):
         prepare(found)
-    assert all(text in str(caught.value) for text in ("train.txt:2: ", "train.txt:3: ", "2 of 4"))
+
     good, report = prepare(found, bad_images="skip")
     assert good.lines.tolist() == [1, 4] and good.sizes.tolist() == [[32, 48]] * 2 and good.image_ids.tolist() == [1, 4]
     assert good.boxes.tolist() == [[1, 2, 3, 4], [5, 5, 9, 9]]
@@ -127,7 +128,7 @@ def test_unreadable_images_are_an_error_or_left_out_and_listed(tmp_path: Path) -
 
 
 def test_a_data_set_without_any_readable_image_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="1 of 1"):
+    with refused(DataError, "1 of 1", "train.txt:1"):
         prepare(data(tmp_path, "missing.png 1,2,3,4,0\n"), bad_images="skip")
 
 
@@ -139,9 +140,8 @@ def test_boxes_partly_outside_are_kept_and_counted(tmp_path: Path) -> None:
 
 def test_boxes_wholly_outside_are_an_error_or_dropped(tmp_path: Path) -> None:
     found = data(tmp_path, "a.png 1,1,5,5,0\na.png 48,2,60,20,0 2,2,6,6,0 -9,-9,0,0,0\n")
-    with pytest.raises(DataError, match="train.txt:2: box 48,2,60,20 lies outside its image of 48x32") as caught:
+    with refused(DataError, "train.txt:2", "48,2,60,20", "48x32", "bad_boxes="):
         prepare(found)
-    assert 'bad_boxes="drop"' in str(caught.value)
     good, report = prepare(found, bad_boxes="drop")
     assert good.boxes.tolist() == [[1, 1, 5, 5], [2, 2, 6, 6]] and good.starts.tolist() == [0, 1, 2]
     assert "left out: 2" in report[0]
@@ -157,9 +157,8 @@ def test_a_jpeg_that_is_cut_off_can_be_repaired(tmp_path: Path) -> None:
     (tmp_path / "a.jpg").write_bytes(a[:-2])
     (tmp_path / "b.jpg").write_bytes(b[: len(b) // 2])
     found = data(tmp_path, "a.jpg 1,2,3,4,0\nwhole.jpg 1,2,3,4,0\nb.jpg 5,6,7,8,0\n")
-    with pytest.raises(DataError, match='2 of 3 .*bad_images="skip".*"repair" uses .* of 2 JPEGs') as caught:
+    with refused(DataError, "2 of 3", '"skip"', '"repair"', "2 JPEGs", "a.jpg", "b.jpg"):
         prepare(found)
-    assert "a.jpg" in str(caught.value) and "b.jpg" in str(caught.value)
     assert len(prepare(found, "skip")[0]) == 1
     for _ in range(2):  # the second time from the cache
         good, report = prepare(found, "repair")
@@ -168,12 +167,12 @@ def test_a_jpeg_that_is_cut_off_can_be_repaired(tmp_path: Path) -> None:
     assert np.array_equal(read_image(good.path(0)), intact)
     assert np.array_equal(ImageCache(1e9).read(good.path(0), 1), intact)
     assert np.array_equal(read_image(good.path(2)), read_image(good.path(2)))
-    with pytest.raises(ImageError, match="a.jpg: the JPEG is cut off"):
+    with refused(ImageError, "a.jpg"):
         read_image(good.path(0), whole=True)
     truncated(tmp_path, "cut.png")
-    with pytest.raises(DataError, match="(?s)1 of 2 .*cut.png"):
+    with refused(DataError, "1 of 2", "cut.png"):
         prepare(data(tmp_path, "a.jpg 1,2,3,4,0\ncut.png 1,2,3,4,0\n"), "repair")
-    with pytest.raises(DataError, match="bad_images is 'ignore'"):
+    with refused(DataError, "bad_images", "'ignore'"):
         prepare(found, "ignore")
 
 

@@ -3,13 +3,13 @@
 import dataclasses
 import json
 import random
-import re
 from pathlib import Path
 
 import cv2
 import numpy as np
 import pytest
 from files import boxes, text
+from refused import refused
 from small import config, train_quietly
 
 import evaluate
@@ -203,10 +203,10 @@ def test_train_alone_needs_a_part_for_validation(scenes: dict[str, bytes], tmp_p
     """A folder with train and valid; a folder without any split; the message tells both ways out."""
     source = write(tmp_path / "a", scenes)
     for alone in (source, tmp_path / "a"):
-        with pytest.raises(ConfigError, match=r"val= still names the demo.*val=\.2"):
+        with refused(ConfigError, "val=.2"):
             read_both(alone)
     Path(source).rename(tmp_path / "a" / "train.txt")
-    with pytest.raises(DataError, match=r"no split val, only train: name its data, or val=\.2 splits off a fifth"):
+    with refused(DataError, tmp_path / "a", "val=.2"):
         read_both(tmp_path / "a")
     text(tmp_path / "a" / "train.txt", "0.jpg 1,2,3,4,0\n"), text(tmp_path / "a" / "val.txt", "1.jpg 1,2,3,4,0\n")
     train_data, val_data = read_both(tmp_path / "a")
@@ -219,27 +219,28 @@ def test_train_alone_needs_a_part_for_validation(scenes: dict[str, bytes], tmp_p
 
 @pytest.mark.parametrize("val", ["0", "1", "20", "-.2", "nan"])
 def test_a_fraction_outside_of_0_to_1_is_refused(val: str) -> None:
-    with pytest.raises(ConfigError, match=f"val={val}: a fraction of the training images is between 0 and 1"):
+    with refused(ConfigError, f"val={val}", "val=.2"):
         sources.fraction_of(val)
 
 
 def test_per_cent_are_refused_with_the_fraction() -> None:
-    for val, fix in (("20%", "val=0.2"), ("7.5 %", "val=0.075"), ("%", "val=.2"), ("200%", "val=.2")):
-        with pytest.raises(ConfigError, match=re.escape(fix)):
+    for val, fix in (("20%", "0.2"), ("7.5 %", "0.075"), ("%", ".2"), ("200%", ".2")):
+        with refused(ConfigError, f"val={val}", f"val={fix}"):
             sources.fraction_of(val)
 
 
 def test_images_that_no_fraction_divides_are_refused_with_the_reason(tmp_path: Path) -> None:
     """One image, or only copies of one: another fraction does not help."""
     one = {"0.jpg": jpeg(scene(0))}
-    for images in (one, one | {"1.jpg": one["0.jpg"], "2.jpg": jpeg(scene(0), 60)}):
-        with pytest.raises(DataError, match="copies|one image") as caught:
+    copies = one | {"1.jpg": one["0.jpg"], "2.jpg": jpeg(scene(0), 60)}
+    for images, counts in ((one, "0, 1"), (copies, "0, 3")):
+        with refused(DataError, "val=0.5", counts) as caught:
             read_both(write(tmp_path / str(len(images)), images), ".5")
         assert "enlarge" not in str(caught.value) and "add" in str(caught.value)
 
 
 def test_a_fraction_without_images_is_refused(scenes: dict[str, bytes], tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="val=0.001 divides 16 images into 16, 0: enlarge the fraction"):
+    with refused(DataError, "val=0.001", "16, 0"):
         read_both(write(tmp_path, scenes), ".001")
 
 
@@ -262,12 +263,12 @@ def test_names_select_and_order_classes(tmp_path: Path) -> None:
     assert [[row[2] for row in boxes(data)] for data in found] == [[["cat", "dog"]], [["dog"]]]
     assert any("boxes of other classes, left out: 2 (car 1, truck 1)" in note for note in notes)
     assert any("boxes of other classes, left out: 2 (truck 1, van 1)" in note for note in notes)
-    with pytest.raises(DataError, match="classes=: there is no class 'bird' in .*, only .cat, car"):
+    with refused(DataError, "classes=", "'bird'", "train.txt", "cat, car"):
         read_both(tmp_path, classes="dog,bird")
-    with pytest.raises(DataError, match="named twice"):
+    with refused(DataError, "classes=dog,dog"):
         read_both(tmp_path, classes="dog,dog")
     text(tmp_path / "names.txt", "dog\ncat\n")
-    with pytest.raises(DataError, match="class 'car' is not in the list"):  # a file lists all classes
+    with refused(DataError, "train.txt:1", "'car'", "val.txt:1", "'truck'"):  # a file lists all classes
         read_both(tmp_path, classes=str(tmp_path / "names.txt"))
 
 
@@ -278,13 +279,13 @@ def test_classes_are_merged_before_they_are_selected(tmp_path: Path) -> None:
     (merged, _) = read_both(tmp_path, merge="truck:vehicle,car:vehicle")
     assert merged.classes == ("cat", "vehicle", "dog", "Van", "van")
     assert merged.labels.tolist() == [0, 1, 1, 2]
-    for merge, message in (
-        ("trck:car", "there is no class 'trck'"),
-        ("truck", "as in merge=truck:car"),
-        ("a:", "as in"),
-        ("truck:car,truck:van", "class 'truck' is named twice: name the class that it becomes once"),
+    for merge, named in (
+        ("trck:car", ("'trck'", "train.txt")),
+        ("truck", ("merge=truck", "merge=truck:car,van:car")),
+        ("a:", ("merge=a:", "merge=truck:car,van:car")),
+        ("truck:car,truck:van", ("merge=truck:car,truck:van", "'truck'")),
     ):
-        with pytest.raises(DataError, match=message):
+        with refused(DataError, *named):
             read_both(tmp_path, merge=merge)
 
 
@@ -307,7 +308,7 @@ def test_names_that_differ_in_case_or_blanks_are_noted(tmp_path: Path) -> None:
 def test_problems_of_both_parts_are_reported_together(tmp_path: Path) -> None:
     vehicles(tmp_path)
     text(tmp_path / "train.txt", "a.jpg 1,2,3,4,9\nnone.jpg 1,2,3,4,0\n"), text(tmp_path / "val.txt", "a.jpg 1,2,3\n")
-    with pytest.raises(DataError, match=r"(?s)train.txt:1: class 9.*train.txt:2: .*no such file.*val.txt:1: "):
+    with refused(DataError, "train.txt:1", "class 9", "train.txt:2", "none.jpg", "val.txt:1", "'1,2,3'"):
         read_both(tmp_path)
 
 
@@ -330,7 +331,7 @@ def test_scripts_take_words_without_a_name(tmp_path: Path) -> None:
     """`train.py data.yaml` is understood; `train.py data=` gets a message with the right line."""
     source = str(text(tmp_path / "data.yaml", "train: x\n"))
     assert train.from_command_line([source, "epochs=3"]) == train.Config(train=source, epochs=3)
-    with pytest.raises(ConfigError, match="write train=VALUE"):
+    with refused(ConfigError, "train=VALUE"):
         train.from_command_line(["data="])
     words = {"checkpoint": is_weights, "source": predict.is_source}
     assert override(predict.Config(), ["best.pt", source], words) == predict.Config("best.pt", source)

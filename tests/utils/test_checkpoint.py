@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import torch
+from refused import refused
 from torch import nn
 
 import train
@@ -76,7 +77,7 @@ def test_only_plain_values_are_saved():
     assert made == {"n": 1.5, "i": 3, "p": os.path.join("a", "b"), "o": {"k": (1, [2])}}
     assert type(made["n"]) is float and type(made["i"]) is int and type(made["o"]) is dict
     for bad in (Point(1), torch.float32, {1, 2}, Path, nn.Linear(1, 1), np.array([None])):
-        with pytest.raises(CheckpointError, match=r"contents\.resume\.1 is a"):
+        with refused(CheckpointError, "contents.resume.1"):
             plain({"resume": [0, bad]})
 
 
@@ -89,14 +90,16 @@ def test_a_slice_is_saved_without_the_rest_of_its_storage(tmp_path):
     assert torch.equal(again, big[:4]) and type(again) is torch.Tensor and not again.requires_grad
 
 
-@pytest.mark.parametrize("place", ["model", "resume.model", "resume.updater"])
+@pytest.mark.parametrize(
+    ("place", "first"), [("model", "0.x.0"), ("resume.model", "1.x.0"), ("resume.updater", "2.x.0")]
+)
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_weights_that_are_not_finite_are_never_saved(tmp_path, place, bad):
+def test_weights_that_are_not_finite_are_never_saved(tmp_path, place, first, bad):
     save(tmp_path / "last.pt", contents(5.0))
     new = contents(6.0)
     holder = {"model": new, "resume.model": new["resume"], "resume.updater": new["resume"]}[place]
     holder[place.rpartition(".")[2]] = {"x": [torch.tensor([1.0, bad])]}
-    with pytest.raises(CheckpointError, match="not finite"):
+    with refused(CheckpointError, "last.pt", first):
         save(tmp_path / "last.pt", new)
     assert load(tmp_path / "last.pt")["model"]["backbone.a"][0, 0] == 5
     assert os.listdir(tmp_path) == ["last.pt"]
@@ -132,12 +135,12 @@ def test_a_written_file_replaces_the_old_one(tmp_path):
 
 def test_a_full_disk_is_a_disk_error_that_names_the_cause(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", fail(OSError(28, "No space left on device")))
-    with pytest.raises(DiskError, match=r"No space left on device.*there is no previous file"):
+    with refused(DiskError, "last.pt", tmp_path, "No space left on device"):
         save(tmp_path / "last.pt", contents())
     monkeypatch.undo()
     save(tmp_path / "last.pt", contents(5.0))
     monkeypatch.setattr(os, "fsync", fail(OSError(28, "No space left on device")))
-    with pytest.raises(DiskError, match=r"No space left on device.*the previous file is kept"):
+    with refused(DiskError, "last.pt", tmp_path, "No space left on device"):
         try:
             raise KeyboardInterrupt  # a run that is stopped is saved while the signal is handled
         except KeyboardInterrupt:
@@ -176,7 +179,7 @@ def test_a_damaged_write_is_found_by_reading_the_file_back(tmp_path, monkeypatch
         file.write(b"damage")
 
     monkeypatch.setattr(torch, "save", damaged)
-    with pytest.raises(DiskError, match="damaged.*the previous file is kept"):
+    with refused(DiskError, "last.pt", "checksums"):
         save(tmp_path / "last.pt", {"model": {"a": torch.zeros(10_000)}})
     assert load(tmp_path / "last.pt")["model"]["a"].all()
 
@@ -225,7 +228,7 @@ def test_a_hostile_pickle_is_refused(tmp_path, monkeypatch, old_layout):
         Path("bad.pt").write_bytes(pickle.dumps({"format": 1, "model": Hostile()}, protocol=2))
     else:
         torch.save({"format": 1, "model": Hostile()}, "bad.pt")
-    with pytest.raises(CheckpointError, match="could run code when loaded: refused"):
+    with refused(CheckpointError, "bad.pt"):
         load("bad.pt")
     assert not Path("owned").exists()
 
@@ -237,7 +240,7 @@ def test_a_checkpoint_of_ultralytics_is_refused_as_another_architecture(tmp_path
         monkeypatch.setitem(sys.modules, part, types.ModuleType(part))
     sys.modules[module].DetectionModel = kind
     torch.save({"model": kind()}, tmp_path / "yolo11n.pt")
-    with pytest.raises(CheckpointError, match="yolo11n.pt .*another architecture.*weights=coco"):
+    with refused(CheckpointError, "yolo11n.pt", "Ultralytics", "weights=coco"):
         load(tmp_path / "yolo11n.pt")
 
 
@@ -245,21 +248,21 @@ def test_files_that_are_not_checkpoints_are_refused_by_name(tmp_path):
     file = tmp_path / "x.pt"
     for garbage in (b"", b"hello, this is text", b"PK\x03\x04 nearly a zip", os.urandom(5000)):
         file.write_bytes(garbage)
-        with pytest.raises(CheckpointError, match="x.pt"):
+        with refused(CheckpointError, "x.pt"):
             load(file)
     torch.save({"model": {"a": torch.ones(1)}}, file)
-    with pytest.raises(CheckpointError, match="not a checkpoint of this project.*weights="):
+    with refused(CheckpointError, "x.pt", "weights="):
         load(file)
     torch.save({"format": 2, "model": {}}, file)
-    with pytest.raises(CheckpointError, match="has format 2; this version reads format 1"):
+    with refused(CheckpointError, "x.pt", "format 2", "format 1"):
         load(file)
 
 
 def test_the_message_for_a_missing_file_names_the_fix(tmp_path):
-    with pytest.raises(CheckpointError, match="train.py writes"):
+    with refused(CheckpointError, tmp_path / "best.pt", "train.py"):
         load(tmp_path / "best.pt")
     save(tmp_path / "best.pt", contents())
-    with pytest.raises(CheckpointError, match="did you mean .*best.pt"):
+    with refused(CheckpointError, tmp_path / "best.pt"):
         load(tmp_path)
 
 
@@ -273,7 +276,7 @@ def test_damaged_files_are_refused(tmp_path):
         if isinstance(damaged, bytearray):
             damaged[data.header_offset + 5000] ^= 1  # one bit of one weight
         file.write_bytes(damaged)
-        with pytest.raises(CheckpointError, match="damaged"):
+        with refused(CheckpointError, "a.pt"):
             load(file)
 
 
@@ -306,28 +309,28 @@ def test_constants_that_a_run_accepts_are_read_back(tmp_path, text):
 
 
 @pytest.mark.parametrize(
-    ("place", "value", "why"),
+    ("place", "value", "named"),
     [
-        ("classes", 5, "classes is 5, it must be a list of 1 to 10000 class names"),
-        ("classes", ["cat\ud800"], "class name .* surrogate"),
-        ("config.image_size", (10**6, 10**6), "multiples of 32 up to 8192"),
-        ("config.image_size", ..., "config.image_size is missing"),
-        ("config.val", "a\x1b[31m", "text without control characters"),
-        ("config", [1], "config is .*, it must be a dict of constants"),
-        ("metrics", {"confidence": 1.5}, "metrics.confidence is 1.5, it must be a number from -1 to 1"),
-        ("thresholds", {"cat": 1.5}, "thresholds is a dict, it must be a dict of class names and numbers from 0 to 1"),
-        ("thresholds", [0.5], "thresholds is .*, it must be a dict of class names and numbers"),
-        ("resume.state.thresholds", {"cat": float("nan")}, "resume.state.thresholds is a dict, it must be"),
-        ("model", {"a": "b"}, "model is a dict, it must be a dict of tensors"),
-        ("model", {"a": torch.tensor(float("nan"))}, "not finite"),
-        ("resume.meter.batches", "1", "resume.meter.batches is '1', it must be a whole number"),
-        ("resume.batch_sizes", (4,), "a list of 2 values"),
-        ("resume.state.rows", ({"epoch": 7},), "the rows of all epochs"),
-        ("resume.updater", ..., "resume.updater is missing"),
-        ("epoch", {1, 2}, "epoch is a set, which no such file holds"),
+        ("classes", 5, "a.pt: classes is 5"),
+        ("classes", ["cat\ud800"], r"'cat\ud800'"),
+        ("config.image_size", (10**6, 10**6), "config.image_size is (1000000, 1000000)"),
+        ("config.image_size", ..., "a.pt: config.image_size"),
+        ("config.val", "a\x1b[31m", r"config.val is 'a\x1b[31m'"),
+        ("config", [1], "config is [1]"),
+        ("metrics", {"confidence": 1.5}, "metrics.confidence is 1.5"),
+        ("thresholds", {"cat": 1.5}, "a.pt: thresholds"),
+        ("thresholds", [0.5], "a.pt: thresholds is [0.5]"),
+        ("resume.state.thresholds", {"cat": float("nan")}, "a.pt: resume.state.thresholds"),
+        ("model", {"a": "b"}, "a.pt: model"),
+        ("model", {"a": torch.tensor(float("nan"))}, "0.a"),
+        ("resume.meter.batches", "1", "resume.meter.batches is '1'"),
+        ("resume.batch_sizes", (4,), "resume.batch_sizes is (4,)"),
+        ("resume.state.rows", ({"epoch": 7},), "resume.state.rows is ({'epoch': 7},)"),
+        ("resume.updater", ..., "a.pt: resume.updater"),
+        ("epoch", {1, 2}, "a.pt: epoch"),
     ],
 )
-def test_contents_of_a_wrong_type_or_range_are_refused(tmp_path, place, value, why):
+def test_contents_of_a_wrong_type_or_range_are_refused(tmp_path, place, value, named):
     made, path = whole_checkpoint(), tmp_path / "a.pt"
     torch.save(made | {"format": 1}, path)
     for purpose in (None, "prediction", "resuming"):
@@ -340,7 +343,7 @@ def test_contents_of_a_wrong_type_or_range_are_refused(tmp_path, place, value, w
     if value is ...:
         del inside[name]
     torch.save(made | {"format": 1}, path)
-    with pytest.raises(CheckpointError, match=f"a.pt: .*{why}"):
+    with refused(CheckpointError, "a.pt", named):
         load(path, "resuming" if "resume" in place else "prediction")
 
 
@@ -357,21 +360,21 @@ def nested(depth):
 
 
 @pytest.mark.parametrize(
-    ("value", "why"),
+    "value",
     [
-        (torch.ones(1).expand(4_000_000, 1000), "more values than its storage"),
-        (torch.ones(3, 3).to_sparse(), "unusual kind of tensor"),
-        (torch.empty(10**6, 10**6, device="meta"), "unusual kind of tensor"),
-        (Fill(), "asks for memory that it does not fill"),
-        (nested(30), "nested too deeply, or there are too many values"),
-        (nested(60), "nested too deeply"),
+        torch.ones(1).expand(4_000_000, 1000),
+        torch.ones(3, 3).to_sparse(),
+        torch.empty(10**6, 10**6, device="meta"),
+        Fill(),
+        nested(30),
+        nested(60),
     ],
     ids=["strides", "sparse", "meta", "bytearray", "repetitions", "depth"],
 )
-def test_files_that_ask_for_more_memory_than_they_fill_are_refused(tmp_path, value, why):
+def test_files_that_ask_for_more_memory_than_they_fill_are_refused(tmp_path, value):
     torch.save({"format": 1, "model": {"a": value}}, tmp_path / "a.pt")
     assert (tmp_path / "a.pt").stat().st_size < 10_000
-    with pytest.raises(CheckpointError, match=why):
+    with refused(CheckpointError, "a.pt"):
         load(tmp_path / "a.pt")
 
 
@@ -380,9 +383,9 @@ def test_archives_that_pytorch_does_not_write_are_refused(tmp_path):
     save(tmp_path / "a.pt", {"model": {"a": torch.zeros(10_000)}})
     with zipfile.ZipFile(tmp_path / "a.pt") as archive:
         records = {item.filename: archive.read(item) for item in archive.infolist()}
-    for kind, more, why in ((zipfile.ZIP_DEFLATED, 0, "compressed"), (zipfile.ZIP_STORED, 1, "one name")):
+    for kind, more in ((zipfile.ZIP_DEFLATED, 0), (zipfile.ZIP_STORED, 1)):
         with zipfile.ZipFile(tmp_path / "b.pt", "w", kind) as archive:
             for name, record in list(records.items()) + list(records.items())[:more]:
                 archive.writestr(name, record)
-        with pytest.raises(CheckpointError, match=why):
+        with refused(CheckpointError, "b.pt"):
             load(tmp_path / "b.pt")

@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
+from refused import mentions, refused
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from utils import config, migration
@@ -49,6 +50,11 @@ class Config:
 
 def parse(*argv):
     return override(Config(), argv)
+
+
+def after(word, caught):
+    """What a message holds after the word that it is about: the fix is not that word itself."""
+    return str(caught.value).partition(word)[2]
 
 
 @pytest.mark.parametrize(
@@ -115,9 +121,19 @@ def test_values_that_do_not_fit_are_refused_with_name_and_type(item):
     assert example.startswith(f"{name}=") and parse(example)
 
 
-@pytest.mark.parametrize("name", ["epochs", "epoch", "-1", "{0}", "\n\n{0}", "a\x7f\ufeff{0}"])
-def test_a_long_word_hides_neither_the_problem_nor_the_fix(name):
-    with pytest.raises(ConfigError, match="for example|did you mean epochs|--help|write name=VALUE") as raised:
+@pytest.mark.parametrize(
+    ("name", "fix"),
+    [
+        ("epochs", "epochs=50"),
+        ("epoch", "epochs="),
+        ("-1", "--help"),
+        ("{0}", "--help"),
+        ("\n\n{0}", "--help"),
+        ("a\x7f\ufeff{0}", "--help"),
+    ],
+)
+def test_a_long_word_hides_neither_the_problem_nor_the_fix(name, fix):
+    with refused(ConfigError, fix) as raised:
         parse(name.format("x" * 5000) + "=" + "[\x7f" * 5000)
     assert len(str(raised.value)) < 1000 and "\n" not in str(raised.value)
 
@@ -125,82 +141,86 @@ def test_a_long_word_hides_neither_the_problem_nor_the_fix(name):
 @pytest.mark.parametrize(
     ("item", "hint"),
     [
-        ("epoch=3", "did you mean epochs"),
-        ("image-size=64", "did you mean image_size"),
-        ("Learning_rate=1", "did you mean learning_rate"),
+        ("epoch=3", "epochs=3"),
+        ("image-size=64", "image_size=64"),
+        ("Learning_rate=1", "learning_rate=1"),
         ("zzzzzz=3", "--help"),
         ("--epochs=9", "epochs=9"),
         ("--sync-bn", "sync_bn=true"),
         ("epochs", "epochs=VALUE"),
         ("epochs=", "epochs=VALUE"),
-        ("image_size=1,2,3", "two whole numbers, for example image_size=416,416"),
-        ("image_size=640x480", "for example image_size=640,480"),
-        ("patience=x", "a whole number or none$"),
-        ("amp", "text, for example amp=none"),
+        ("image_size=1,2,3", "image_size=416,416"),
+        ("image_size=640x480", "image_size=640,480"),
+        ("patience=x", "none"),
+        ("amp", "amp=none"),
     ],
 )
 def test_an_invalid_override_gets_a_hint(item, hint):
-    with pytest.raises(ConfigError, match=hint):
+    with refused(ConfigError, item) as caught:
         parse(item)
+    assert mentions(after(item, caught), hint)
 
 
 @pytest.mark.parametrize(
     ("words", "fix"),
     [
-        ("--epochs 10", "write epochs=10"),
-        ("--epochs=10", "write epochs=10"),
-        ("-epochs 10", "write epochs=10"),
-        ("epochs 10", "write epochs=10"),
-        ("epochs = 10", "write epochs=10"),
-        ("epochs= 10", "write epochs=10"),
-        ("--sync-bn --epochs 10", "write sync_bn=true"),
-        ("--learning-rate -1", "write learning_rate=-1"),
-        ("--image-size 640,480", "write image_size=640,480"),
-        ("--imgsz 640", "write image_size=640"),
-        ("--lr0=.01", "write learning_rate=.01"),
-        ("--epochs amp=bf16", "write epochs=VALUE"),
+        ("--epochs 10", "epochs=10"),
+        ("--epochs=10", "epochs=10"),
+        ("-epochs 10", "epochs=10"),
+        ("epochs 10", "epochs=10"),
+        ("epochs = 10", "epochs=10"),
+        ("epochs= 10", "epochs=10"),
+        ("--sync-bn --epochs 10", "sync_bn=true"),
+        ("--learning-rate -1", "learning_rate=-1"),
+        ("--image-size 640,480", "image_size=640,480"),
+        ("--imgsz 640", "image_size=640"),
+        ("--lr0=.01", "learning_rate=.01"),
+        ("--epochs amp=bf16", "epochs=VALUE"),
     ],
 )
 def test_dashes_and_spaces_get_a_message_with_the_number_of_the_user(words, fix):
-    with pytest.raises(ConfigError, match=f"{fix}\\b"):
+    first = words.partition(" ")[0]
+    with refused(ConfigError, first) as caught:
         parse(*words.split())
+    assert mentions(after(first, caught), fix)
 
 
 @pytest.mark.parametrize(
     ("word", "fix"),
     [
-        ("input_shape=640,640", "write image_size=640,640"),
-        ("fp16=true", "write amp=fp16"),
-        ("fp16=False", "write amp=none"),
-        ("phi=s", "write model=yolox_s"),
-        ("Init_lr=.01", "write learning_rate=.01"),
-        ("Min_lr=1e-4", "write min_learning_rate=1e-4"),
-        ("lr0=0.01", "write learning_rate=0.01"),
-        ("lrf=0.01", "write min_learning_rate=VALUE"),  # a factor there
-        ("pretrained=true", "write weights=coco"),
-        ("pretrained=a.pth", "write weights=a.pth"),
-        ("project=x", "write output=x"),
-        ("degrees=10", "write rotation=10"),
-        ("close_mosaic=10", "write no_aug_epochs=10"),
-        ("imgsz=640", "write image_size=640"),
-        ("batch=-1", "write batch_size=0"),
-        ("data=coco.yaml", "write train=coco.yaml"),
-        ("UnFreeze_Epoch=9", "write epochs=9"),
-        ("Freeze_Train=False", "write freeze_epochs=0"),
-        ("momentum=.9", "'momentum': it is 0.9"),
+        ("input_shape=640,640", "image_size=640,640"),
+        ("fp16=true", "amp=fp16"),
+        ("fp16=False", "amp=none"),
+        ("phi=s", "model=yolox_s"),
+        ("Init_lr=.01", "learning_rate=.01"),
+        ("Min_lr=1e-4", "min_learning_rate=1e-4"),
+        ("lr0=0.01", "learning_rate=0.01"),
+        ("lrf=0.01", "min_learning_rate=VALUE"),  # a factor there
+        ("pretrained=true", "weights=coco"),
+        ("pretrained=a.pth", "weights=a.pth"),
+        ("project=x", "output=x"),
+        ("degrees=10", "rotation=10"),
+        ("close_mosaic=10", "no_aug_epochs=10"),
+        ("imgsz=640", "image_size=640"),
+        ("batch=-1", "batch_size=0"),
+        ("data=coco.yaml", "train=coco.yaml"),
+        ("UnFreeze_Epoch=9", "epochs=9"),
+        ("Freeze_Train=False", "freeze_epochs=0"),
+        ("momentum=.9", "0.9"),
         ("conf=.3", "confidence=.3 is for evaluate.py, predict.py"),
-        ("heatmap=true", "heatmap=true is for predict.py"),
-        ("format=onnx", "export.py writes ONNX"),
-        ("epoch=3", "did you mean epochs=3"),
-        ("warmup=3", "did you mean warmup_epochs=3"),
-        ("model=best.pt", "write weights=best.pt"),
+        ("heatmap=true", "predict.py"),
+        ("format=onnx", "export.py"),
+        ("epoch=3", "epochs=3"),
+        ("warmup=3", "warmup_epochs=3"),
+        ("model=best.pt", "weights=best.pt"),
     ],
 )
 def test_names_of_other_programs_get_the_constant_of_train(word, fix):
     import train
 
-    with pytest.raises(ConfigError, match=fix):
+    with refused(ConfigError, word.partition("=")[0]) as caught:
         override(train.Config(), [word])
+    assert mentions(after(word, caught), fix)
 
 
 def test_only_a_slip_of_a_name_gets_a_guess():
@@ -242,31 +262,31 @@ def test_words_without_a_name_are_constants_where_only_one_fits(tmp_path, monkey
         (["best.pt", "data"], {"classes": "best.pt", "train": "data"}),
     ):
         assert override(Config(), argv, positional) == replace(Config(), **changes)
-    for argv, message in (
-        (["none.txt"], r"none.txt': there is no such file or folder in .*; write classes=none.txt or train=none.txt"),
-        (["data", "data"], "train= is given twice: write the name before each word, as in train=data"),
-        (["train=x", "data"], "train= is given twice"),
-        (["train="], "train=VALUE, .*: text, for example train=data/train.txt"),
-        (["train", "data"], "write train=data"),
-        (["data=x"], "write train=x"),
-        (["data="], "write train=VALUE"),
-        (["imgsz=640"], "write image_size=640"),
-        (["epochs"], "epochs=VALUE, .*: a whole number, for example epochs=50"),
+    for argv, named in (
+        (["none.txt"], ("'none.txt'", "classes=none.txt", "train=none.txt")),
+        (["data", "data"], ("train=", "train=data")),
+        (["train=x", "data"], ("train=",)),
+        (["train="], ("train=VALUE", "train=data/train.txt")),
+        (["train", "data"], ("train=data",)),
+        (["data=x"], ("train=x",)),
+        (["data="], ("train=VALUE",)),
+        (["imgsz=640"], ("image_size=640",)),
+        (["epochs"], ("epochs=VALUE", "epochs=50")),
     ):
-        with pytest.raises(ConfigError, match=message):
+        with refused(ConfigError, *named):
             override(Config(), argv, positional)
 
 
 def test_numbers_outside_of_the_limits_and_unknown_words_are_refused():
     limits = {"epochs": 1, "scale": 0.1}, {"mosaic": 1}, {"amp": ("fp16", "none")}
     require(Config(mosaic=None), *limits)
-    for wrong, message in (
-        ({"epochs": 0}, "epochs=0: it must be at least 1"),
-        ({"scale": (0.05, 2.0)}, "scale=0.05,2: it must be at least 0.1"),
-        ({"mosaic": 1.5}, "mosaic=1.5: it must be at most 1"),
-        ({"amp": "fp61"}, "amp=fp61: did you mean fp16.*fp16, none"),
+    for wrong, named in (
+        ({"epochs": 0}, ("epochs=0", "at least 1")),
+        ({"scale": (0.05, 2.0)}, ("scale=0.05,2", "at least 0.1")),
+        ({"mosaic": 1.5}, ("mosaic=1.5", "at most 1")),
+        ({"amp": "fp61"}, ("amp=fp61", "fp16", "fp16, none")),
     ):
-        with pytest.raises(ConfigError, match=message):
+        with refused(ConfigError, *named):
             require(Config(**wrong), *limits)
 
 
@@ -278,14 +298,14 @@ def test_a_folder_that_cannot_be_written_is_refused_and_a_good_one_stays_as_it_i
         require_writable("output=x", good)
     bad = [tmp_path / "file", tmp_path / "file/new", tmp_path / "dangling", tmp_path / ("n" * 5000)]
     for folder in bad + [Path("/proc/x")] * (sys.platform == "linux"):  # the administrator has permission for /proc
-        with pytest.raises(ConfigError, match="output=x: .*name another folder"):
+        with refused(ConfigError, "output=x"):
             require_writable("output=x", folder)
 
     def read_only(*_, **__):
         raise OSError(errno.EROFS, "Read-only file system")
 
     monkeypatch.setattr(tempfile, "TemporaryFile", read_only)
-    with pytest.raises(ConfigError, match="output=x: .*Read-only"):
+    with refused(ConfigError, "output=x", "Read-only file system"):
         require_writable("output=x", tmp_path)
     assert sorted(tmp_path.iterdir()) == before
 
@@ -300,13 +320,13 @@ def test_a_constant_without_a_type_is_refused_with_the_fix():
         epochs: int = 3
         batch_size = 8
 
-    with pytest.raises(ConfigError, match=r"batch_size: int = 8"):
+    with refused(ConfigError, "batch_size: int = 8"):
         override(Forgot(), [])
 
 
 def test_control_characters_in_a_windows_path_are_refused_with_the_fix():
     for path in ("C:\new\table.txt", "C:\1.txt"):
-        with pytest.raises(ConfigError, match="control character.*r before the quotes"):
+        with refused(ConfigError, "train", repr(path), 'r"'):
             check(Config(train=path))
 
 
@@ -327,7 +347,8 @@ def test_values_typed_into_the_file_get_their_declared_types():
     + [{"image_size": "640,640"}, {"image_size": (1, 2, 3)}, {"learning_rate": float("inf")}, {"ema": "x"}],
 )
 def test_values_of_another_type_in_the_file_are_refused(wrong):
-    with pytest.raises(ConfigError, match=next(iter(wrong))):
+    ((name, value),) = wrong.items()
+    with refused(ConfigError, f"{name} = {value!r}"):
         check(Config(**wrong))
 
 
@@ -401,7 +422,7 @@ def run(error):
         (PermissionError("no"), "^\nno$"),
         (ConfigError("epochs=0"), "^\nepochs=0$"),
         (KeyboardInterrupt(), "continue with resume=true"),
-        (torch.cuda.OutOfMemoryError("full"), "CUDA out of memory: lower batch_size="),
+        (torch.cuda.OutOfMemoryError("full"), "lower batch_size="),
     ],
 )
 def test_user_errors_end_a_script_in_one_line(error, message):
@@ -463,7 +484,7 @@ def test_a_failing_rank_prints_its_rank_and_reports_to_torchrun(rank_1):
 
 @pytest.mark.parametrize("error", [RuntimeError("[gloo/pair.cc:1] Connection closed"), dist.DistError("NCCL timeout")])
 def test_a_rank_that_lost_the_others_prints_one_line(rank_1, error):
-    with pytest.raises(SystemExit, match="rank 1: lost the connection.*timeout_minutes") as raised:
+    with refused(SystemExit, "rank 1", "timeout_minutes=") as raised:
         run(error)
     assert "\n" not in str(raised.value).strip()
     assert str(error) in json.loads(rank_1.read_text())["message"]["message"]
@@ -478,5 +499,5 @@ def test_a_rank_that_ends_because_another_failed_prints_nothing(rank_1):
 def test_a_constant_that_was_replaced_names_the_new_one():
     import train
 
-    with pytest.raises(ConfigError, match="write bad_images=skip"):
+    with refused(ConfigError, "bad_images=skip"):
         override(train.Config(), ["skip_bad_images=true"])

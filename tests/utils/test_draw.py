@@ -6,6 +6,7 @@ import cv2
 import numpy as np
 import pytest
 import torch
+from refused import refused
 
 from datasets.dataset import Item, collate
 from utils.draw import (
@@ -179,7 +180,7 @@ def test_a_contact_sheet_shrinks_large_images_and_keeps_their_aspect_ratio():
 
 def test_a_contact_sheet_of_one_image_and_of_none():
     assert contact_sheet([gray(30, 30)], 4).shape == (46, 46, 3)
-    with pytest.raises(ValueError, match="at least one"):
+    with refused(ValueError, "contact sheet"):
         contact_sheet([], 4)
 
 
@@ -193,7 +194,7 @@ def test_images_are_written_at_any_path(tmp_path, name):
 
 @pytest.mark.parametrize("name", ["a.xyz", "a"])
 def test_unknown_image_formats_are_refused_with_a_hint(tmp_path, name):
-    with pytest.raises(ValueError, match="use .jpg or .png"):
+    with refused(ValueError, tmp_path / name, ".jpg", ".png"):
         write_image(tmp_path / name, gray(5, 5))
     assert not (tmp_path / name).exists()
 

@@ -15,6 +15,7 @@ import pytest
 import torch
 from painted import assert_under_its_box, painted_sample
 from PIL import Image, ImageOps
+from refused import refused
 
 import utils.images
 from utils.boxes import clip
@@ -98,16 +99,9 @@ def test_unreadable_files_are_errors_with_a_fix(tmp_path: Path) -> None:
     (tmp_path / "empty.jpg").write_bytes(b"")
     (tmp_path / "text.jpg").write_text("hello")
     (tmp_path / "float.tif").write_bytes(cv2.imencode(".tif", np.zeros((8, 8), np.float32))[1].tobytes())
-    for name, words in (
-        ("empty.jpg", "empty"),
-        ("text.jpg", "JPEG or PNG"),
-        ("float.tif", "JPEG or PNG"),
-        ("missing.jpg", "no such file"),
-        ("folder\\missing.jpg", "instead of" if os.sep == "/" else "no such file"),
-    ):
-        with pytest.raises(ImageError, match=words) as caught:
+    for name in ("empty.jpg", "text.jpg", "float.tif", "missing.jpg", "folder\\missing.jpg"):
+        with refused(ImageError, name):
             read_image(str(tmp_path / name))
-        assert name in str(caught.value)
 
 
 @pytest.mark.parametrize("reduction", [1, 2, 4, 8])
@@ -170,7 +164,7 @@ def test_images_that_shrink_to_less_than_a_half_keep_their_mean_and_lose_their_n
 
 
 def test_an_unknown_letterbox_is_an_error() -> None:
-    with pytest.raises(ValueError, match='"middle": must be "corner" or "center"'):
+    with refused(ValueError, '"middle"', '"corner"', '"center"'):
         letterbox(np.zeros((4, 4, 3), np.uint8), (32, 32), "middle")
 
 
@@ -290,9 +284,7 @@ def test_progressive_jpegs_have_half_the_limit(monkeypatch, head) -> None:
     for data in with_head[:2]:
         check(data, "a.jpg")
     for data in with_head[2:]:
-        with pytest.raises(
-            ImageError, match="a.jpg: 48x32 are more than 768 pixels, the limit of JPEGs with several scans: save it as"
-        ):
+        with refused(ImageError, "a.jpg", "48x32", "768", "OPENCV_IO_MAX_IMAGE_PIXELS"):
             check(data, "a.jpg")
     monkeypatch.setattr(utils.images, "MAX_PIXELS", 2 * 48 * 32)
     for data in with_head[:3]:
@@ -313,28 +305,28 @@ def png_of(width: int, height: int, pixels: bytes = b"", length: int | None = No
 
 
 @pytest.mark.parametrize(
-    ("data", "why"),
+    ("data", "named"),
     [
-        (png_of(16385, 16384), "more than 268,435,456 pixels.*OPENCV_IO_MAX_IMAGE_PIXELS"),
-        (png_of(2**31 - 1, 2**31 - 1), "more than|cannot be decoded"),
-        (png_of(16000, 16000), "bytes cannot hold 16000x16000 pixels"),
-        (png_of(64, 64, zlib.compress(bytes(64 * 193)), 2**31 - 1), "the PNG is cut off"),
+        (png_of(16385, 16384), ("16385x16384", "268,435,456", "OPENCV_IO_MAX_IMAGE_PIXELS")),
+        (png_of(2**31 - 1, 2**31 - 1), ()),
+        (png_of(16000, 16000), ("57 bytes", "16000x16000")),
+        (png_of(64, 64, zlib.compress(bytes(64 * 193)), 2**31 - 1), ("PNG",)),
     ],
 )
 def test_small_files_that_promise_much_are_refused_before_they_are_decoded(
-    tmp_path: Path, monkeypatch, data, why
+    tmp_path: Path, monkeypatch, data, named
 ) -> None:
     path = tmp_path / "a.png"
     path.write_bytes(data)
     monkeypatch.setattr(cv2, "imdecode", None)
-    with pytest.raises(ImageError, match=why):
+    with refused(ImageError, "a.png", *named):
         read_image(str(path))
 
 
 def test_the_limit_of_pixels_can_be_raised(tmp_path: Path, monkeypatch) -> None:
     quarters().save(tmp_path / "a.png")
     monkeypatch.setattr(utils.images, "MAX_PIXELS", 48 * 32 - 1)
-    with pytest.raises(ImageError, match="48x32 are more than 1,535 pixels"):
+    with refused(ImageError, "a.png", "48x32", "1,535", "OPENCV_IO_MAX_IMAGE_PIXELS"):
         read_image(str(tmp_path / "a.png"))
     monkeypatch.setattr(utils.images, "MAX_PIXELS", 48 * 32)
     assert read_image(str(tmp_path / "a.png")).shape == (32, 48, 3)
@@ -345,7 +337,7 @@ def test_devices_pipes_and_folders_are_no_images(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.jpg")
     (tmp_path / "folder.jpg").mkdir()
     for path in ("/dev/zero", tmp_path / "pipe.jpg", tmp_path / "folder.jpg"):
-        with pytest.raises(ImageError, match="a folder, a device or a pipe"):
+        with refused(ImageError, path):
             read_image(str(path))
 
 

@@ -8,6 +8,7 @@ import sys
 import numpy as np
 import pytest
 from coco_cases import entries, evaluated, ground_truth, random_case
+from refused import refused
 
 from utils import metrics
 from utils.matches import match_classes
@@ -110,9 +111,9 @@ def test_without_faster_coco_eval_pycocotools_is_used_and_named(monkeypatch):
 
 def test_detections_with_unknown_ids_are_refused():
     truth = ground_truth([(1, 1, 0, 0, 50, 50)])
-    with pytest.raises(ValueError, match="image_id .* such as 7"):
+    with refused(ValueError, "image_id", 7):
         coco_metrics(truth, entries((7, 1, 0, 0, 9, 9, 0.5)))
-    with pytest.raises(ValueError, match="category_id .* such as 5"):
+    with refused(ValueError, "category_id", 5):
         coco_metrics(truth, entries((1, 5, 0, 0, 9, 9, 0.5)))
 
 
