@@ -9,6 +9,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -239,19 +240,18 @@ def _own_labels(folder: Path, images: Sequence[str], labels: Sequence[str]) -> l
 
 def label_file(image: str) -> str:
     """Returns the path of an image's label file: in labels/ if the image is in images/, otherwise next to the image."""
+    places = _label_places(image)
+    return next(filter(os.path.exists, places), places[0])
+
+
+def _label_places(image: str) -> list[str]:
+    """Returns the paths where the label file of an image may be, in their order: in labels/, if it is in images/, and near it."""
     stem = os.path.splitext(image)[0]
-    parts = stem.replace(os.sep, "/").split("/")
+    stems, parts = [stem], stem.replace(os.sep, "/").split("/")
     if "images" in parts[:-1]:
         last = len(parts) - 2 - parts[-2::-1].index("images")
-        path, near = _text("/".join([*parts[:last], "labels", *parts[last + 1 :]])), _text(stem)
-        return near if os.path.exists(near) and not os.path.exists(path) else path
-    return _text(stem)
-
-
-def _text(stem: str) -> str:
-    """Returns the path with the suffix .txt, or .TXT if only this file exists."""
-    path = f"{stem}.txt"
-    return path if os.path.exists(path) or not os.path.exists(f"{stem}.TXT") else f"{stem}.TXT"
+        stems.insert(0, "/".join([*parts[:last], "labels", *parts[last + 1 :]]))
+    return [f"{stem}{suffix}" for stem in stems for suffix in (".txt", ".TXT")]
 
 
 def has_label(image: str) -> bool:
@@ -289,6 +289,7 @@ def read_images(
     numbers = {name: number for number, name in enumerate(names or ())}
     found = Source(source, names=names, needs_classes=f"{NO_NAMES}; or give classes=FILE")
     found.notes += [*notes, *_unpaired(source, images, labels, known), *_shared(source, images, labels, known)]
+    found.problems += _contradictions(images, labels, known)
     kinds = LabelKinds()
     for image, path, exists in zip(images, labels, known, strict=True):
         found.add_image(image, file=path if exists else image, fractions=True)
@@ -349,6 +350,31 @@ def _shared(source: str, images: list[str], labels: list[str], known: list[bool]
             several.append(f"{first[label]} and {image} with {label}")
     text = f"{source}: images that share a label file: {len(several)}, for example "
     return [f"{text}{pair}: remove images that are not photos, such as masks" for pair in several[:1]]
+
+
+def _contradictions(images: list[str], labels: list[str], known: list[bool]) -> list[str]:
+    """Returns the problems of images with two label files, in labels/ and next to the image, whose contents differ.
+
+    Equal ones are fine. Other texts may be next to an image, such as its caption."""
+    problems = []
+    names_in = lru_cache(maxsize=None)(lambda folder: frozenset(_listing(folder)))
+    labeled = ((image, label) for image, label, exists in zip(images, labels, known, strict=True) if exists)
+    for image, label in labeled:
+        for other in _label_places(image):
+            folder, name = os.path.split(other)
+            if name not in names_in(folder) or os.path.normpath(other) == os.path.normpath(label):
+                continue
+            is_text = folder == os.path.dirname(image) and not is_label(other)
+            if not is_text and _words(other) != _words(label):
+                problems.append(
+                    f"{other}: differs from {label}, the label file of the same image: remove the wrong one"
+                )
+    return problems
+
+
+def _words(path: str) -> list[bytes]:
+    with open_file(path) as file:
+        return file.read().split()
 
 
 def _listing(folder: str) -> list[str]:

@@ -309,3 +309,27 @@ def test_yolo_labels_that_would_make_images_backgrounds_are_named_or_an_error(tm
     usual = {i: f"labels/{i}.txt" for i in range(5)}
     data = read(str(yolo_with_labels_elsewhere(tmp_path / "usual", usual)), "train")
     assert not any("not read" in note for note in data.notes)
+
+
+@pytest.mark.parametrize("source", ["", "data.yaml", "list.txt"])
+@pytest.mark.parametrize("other", ["images/0.txt", "labels/0.TXT"])
+def test_two_label_files_of_an_image_that_differ_are_an_error_that_names_both(
+    tmp_path: Path, source: str, other: str
+) -> None:
+    """One of them counted, without a word."""
+    yolo(tmp_path, 3)
+    text(tmp_path / "data.yaml", "train: images\nnames: [cat]\n")
+    text(tmp_path / "list.txt", "".join(f"images/{i}.png\n" for i in range(3)))
+    text(tmp_path / other, "0 0.5 .5 .2 .2\n")
+    with pytest.raises(DataError, match="labels/0.txt") as caught:
+        read(str(tmp_path / source), "train")
+    assert str(tmp_path / other) in str(caught.value)
+    for same in (LABEL, LABEL.replace("\n", "\r\n")):
+        (tmp_path / other).write_bytes(same.encode())
+        assert len(read(str(tmp_path / source), "train").boxes) == 3
+
+
+def test_a_caption_next_to_an_image_is_no_label_file(tmp_path: Path) -> None:
+    yolo(tmp_path, 3)
+    text(tmp_path / "images" / "0.txt", "a photo of a cat\n")
+    assert not read(str(tmp_path), "train").notes
