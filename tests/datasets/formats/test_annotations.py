@@ -9,6 +9,7 @@ import pytest
 from files import read_annotation_file
 from hypothesis import given
 from hypothesis import strategies as st
+from refused import refused
 
 from datasets.formats.annotation_file import (
     DataError,
@@ -63,35 +64,34 @@ def test_absolute_paths_are_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "words"),
+    ("line", "named"),
     [
-        ("a.jpg 1,2,3,4", "five numbers"),
-        ("a.jpg 1,2,3,4,0,1,7", "five numbers"),
-        ("a.jpg 1,2,x,4,0", "five numbers"),
-        ("a.jpg 1,2,nan,4,0", "not a number"),
-        ("a.jpg 1,2,inf,4,0", "not a number"),
-        ("a.jpg 1,2,3,4,0.5", "whole number"),
-        ("a.jpg 1,2,3,4,0,2", "0 or 1"),
+        ("a.jpg 1,2,3,4", "'1,2,3,4'"),
+        ("a.jpg 1,2,3,4,0,1,7", "'1,2,3,4,0,1,7'"),
+        ("a.jpg 1,2,x,4,0", "'1,2,x,4,0'"),
+        ("a.jpg 1,2,nan,4,0", "box 1,2,nan,4,0"),
+        ("a.jpg 1,2,inf,4,0", "box 1,2,inf,4,0"),
+        ("a.jpg 1,2,3,4,0.5", "class 0.5"),
+        ("a.jpg 1,2,3,4,0,2", "crowd 2"),
         ("a.jpg 1,2,3,4,2", "class 2, but the list of classes has 2 names (0-1)"),
         ("a.jpg 1,2,3,4,-1", "class -1"),
-        ("a.jpg 1, 2, 3, 4, 0", "without blanks inside a box"),
-        ("a.jpg 1 2 3 4 0", "without blanks inside a box"),
-        ("a.jpg,1,2,3,4,0", "no image before the box"),
-        ("1,2,3,4,0", "no image before the box"),
-        ("C:\temp\a.jpg 1,2,3,4,0", "control character"),
-        ("a.jpg 5,2,5,4,0", "has no area"),
-        ("a.jpg 5,2,3,4,0", "has no area"),
+        ("a.jpg 1, 2, 3, 4, 0", "'1, 2, 3, 4, 0'"),
+        ("a.jpg 1 2 3 4 0", "'1 2 3 4 0'"),
+        ("a.jpg,1,2,3,4,0", "'a.jpg,1,2,3,4,0'"),
+        ("1,2,3,4,0", "'1,2,3,4,0'"),
+        ("C:\temp\a.jpg 1,2,3,4,0", r"'C:\temp\x07.jpg'"),
+        ("a.jpg 5,2,5,4,0", "box 5,2,5,4"),
+        ("a.jpg 5,2,3,4,0", "box 5,2,3,4"),
     ],
 )
-def test_errors_name_the_line(tmp_path: Path, line: str, words: str) -> None:
-    with pytest.raises(DataError, match="train.txt:2: ") as caught:
+def test_errors_name_the_line(tmp_path: Path, line: str, named: str) -> None:
+    with refused(DataError, "train.txt:2", named) as caught:
         read(tmp_path, f"a.jpg 1,2,3,4,0\n{line}\n")
-    assert words in str(caught.value)
     assert "train.txt:1:" not in str(caught.value)
 
 
 def test_text_that_is_not_utf8_is_an_error_with_its_line(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"train.txt:2: .*save the file as UTF-8"):
+    with refused(DataError, "train.txt:2", "UTF-8"):
         read(tmp_path, "a.jpg 1,2,3,4,0\n猫的图片.jpg 1,2,3,4,0\n".encode("gbk"))
 
 
@@ -105,25 +105,25 @@ def test_ten_problems_are_listed_and_all_are_counted(tmp_path: Path) -> None:
 
 def test_boxes_without_area_are_an_error_or_dropped_and_counted(tmp_path: Path) -> None:
     text = "a.jpg 1,2,1,9,0 1,2,3,4,1\nb.jpg 9,2,3,4,0\n"
-    with pytest.raises(DataError, match='bad_boxes="drop"'):
+    with refused(DataError, "train.txt:1", "1,2,1,9", "train.txt:2", "9,2,3,4", 'bad_boxes="drop"'):
         read(tmp_path, text)
     found = read(tmp_path, text, bad_boxes="drop")
     assert found.starts.tolist() == [0, 1, 1] and found.labels.tolist() == [1]
     assert "left out: 2" in found.notes[0] and "train.txt:2" in found.notes[0]
-    with pytest.raises(DataError, match="bad_boxes"):
+    with refused(DataError, "bad_boxes", "'ignore'"):
         read(tmp_path, text, bad_boxes="ignore")
 
 
 def test_class_names_default_to_the_ids(tmp_path: Path) -> None:
     assert read(tmp_path, "a.jpg 1,2,3,4,2", classes=None).classes == ("0", "1", "2")
-    with pytest.raises(DataError, match=r"class 1e\+09|class 1000000000"):
+    with refused(DataError, "train.txt:1", "class 1000000000", "classes.txt"):
         read(tmp_path, "a.jpg 1,2,3,4,1000000000", classes=None)
 
 
 def test_labels_are_mapped_by_class_name(tmp_path: Path) -> None:
     path = write(tmp_path, "a.jpg 1,2,3,4,0 1,2,3,4,1\n")
     assert read_annotation_file(path, ("dog", "bird", "cat"), "error", NAMES).labels.tolist() == [2, 0]
-    with pytest.raises(DataError, match=r"train.txt:1: class 'dog' is not in the list of classes \(cat, bird\)"):
+    with refused(DataError, "train.txt:1", "'dog'", "(cat, bird)"):
         read_annotation_file(path, ("cat", "bird"), "error", NAMES)
 
 

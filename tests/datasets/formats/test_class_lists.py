@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from files import boxes, paint, text
+from refused import refused
 
 from datasets.errors import DataError
 from datasets.formats.read import ReadOptions, read
@@ -101,10 +102,8 @@ def test_two_lists_in_a_folder_that_differ_are_an_error(
     for name, words in (one, other):
         text(tmp_path / place / name, words)
     for source in (tmp_path, text(tmp_path / "list.txt", "images/1.png\n")):
-        with pytest.raises(DataError, match="remove") as caught:
+        with refused(DataError, tmp_path / place / one[0], tmp_path / place / other[0], "'cat'", "'dog'"):
             read(str(source), "train")
-        assert str(tmp_path / place / one[0]) in str(caught.value)
-        assert str(tmp_path / place / other[0]) in str(caught.value)
 
 
 @pytest.mark.parametrize("place", ["", "labels", "labels/train", "images/train"])
@@ -112,9 +111,8 @@ def test_a_data_file_and_a_class_list_that_differ_are_an_error(tmp_path: Path, p
     paint(tmp_path / "images" / "train" / "1.png"), text(tmp_path / "labels" / "train" / "1.txt", "0 .5 .5 .2 .2\n")
     yaml = text(tmp_path / "data.yaml", "train: images/train\nnames: [cat, dog]\n")
     other = text(tmp_path / place / "classes.txt", "dog\ncat\n")
-    with pytest.raises(DataError, match="remove") as caught:
+    with refused(DataError, yaml, other, "'cat'", "'dog'"):
         read(str(tmp_path), "train")
-    assert str(yaml) in str(caught.value) and str(other) in str(caught.value)
     yaml.write_text("train: images/train\nnc: 2\n")
     assert read(str(tmp_path), "train").classes == ("0", "1")
 
@@ -139,9 +137,8 @@ def test_a_list_that_a_nearer_one_hides_from_all_label_files_must_agree(
     words = f"names: [{names.replace(' ', ', ')}]\n" if far.endswith("yaml") else names.replace(" ", "\n")
     text(tmp_path / far, words)
     for source in (tmp_path, text(tmp_path / "list.txt", f"{image}\n")):
-        with pytest.raises(DataError, match="remove") as caught:
+        with refused(DataError, tmp_path / near, tmp_path / far, "'cat'"):
             read(str(source), "train")
-        assert str(tmp_path / near) in str(caught.value) and str(tmp_path / far) in str(caught.value)
     text(tmp_path / far, "nc: 2\n" if far.endswith("yaml") else "Cat\ndog\n")
     (tmp_path / "list.txt").unlink()
     found = read(str(tmp_path), "train")
@@ -172,16 +169,15 @@ def test_darknet_keeps_the_names_of_other_data_sets_in_its_folder(tmp_path: Path
     text(tmp_path / "obj.names", "cat\ndog\n"), text(tmp_path / "voc.names", "bird\nbus\n")
     assert classes_of(tmp_path) == {"images/1.png": "dog"}
     text(tmp_path / "classes.txt", "dog\ncat\n")
-    with pytest.raises(DataError, match="classes.txt"):
+    with refused(DataError, tmp_path / "obj.data", tmp_path / "classes.txt", "'cat'", "'dog'"):
         read(str(tmp_path), "train")
 
 
 def test_lists_that_are_equally_near_and_differ_are_an_error(tmp_path: Path) -> None:
     paint(tmp_path / "images" / "1.png"), text(tmp_path / "labels" / "1.txt", "0 .5 .5 .2 .2\n")
     lists = [text(tmp_path / "meta" / name / "classes.txt", f"{name}\n") for name in "ab"]
-    with pytest.raises(DataError, match="copy the right one") as caught:
+    with refused(DataError, tmp_path / "labels", *lists, "'a'", "'b'"):
         read(str(tmp_path), "train")
-    assert all(str(path) in str(caught.value) for path in (*lists, tmp_path / "labels"))
     lists[1].write_text("a\nb\n")
     assert read(str(tmp_path), "train").classes == ("a", "b")
 
@@ -195,21 +191,20 @@ def test_lists_of_images_use_the_class_lists_near_their_label_files(tmp_path: Pa
     far = text(tmp_path / "far" / "away" / "list.txt", f"{places[1]}\n")
     assert classes_of(tmp_path / "set", far) == {"b/1.png": "y"}
     own = text(tmp_path / "far" / "away" / "classes.txt", "x\ny\n")
-    with pytest.raises(DataError, match="remove") as caught:
+    with refused(DataError, own, places[1].with_name("classes.txt"), "'x'", "'y'"):
         read(str(far), "train")
-    assert str(own) in str(caught.value) and str(places[1].with_name("classes.txt")) in str(caught.value)
 
 
 def test_an_annotation_file_with_two_lists_that_differ_is_an_error(tmp_path: Path) -> None:
     text(tmp_path / "classes.txt", "cat\ndog\n"), text(tmp_path / "_classes.txt", "dog\ncat\n")
-    with pytest.raises(DataError, match="_classes.txt"):
+    with refused(DataError, tmp_path / "classes.txt", tmp_path / "_classes.txt", "'cat'", "'dog'"):
         read(str(text(tmp_path / "train.txt", "a.png 1,2,3,4,0\n")), "train")
 
 
 def test_a_number_that_the_nearest_list_does_not_have_names_this_list(tmp_path: Path) -> None:
     text(tmp_path / "classes.txt", "a\nb\nc\n")
     group(tmp_path, "side by side", "one", ["a", "b"], 2)
-    with pytest.raises(DataError, match="1.txt:1: class 2, but .*one.classes.txt has 2 names"):
+    with refused(DataError, "1.txt:1", "class 2", tmp_path / "one" / "classes.txt", "2 names"):
         read(str(tmp_path), "train")
 
 
@@ -225,9 +220,8 @@ def test_data_files_that_name_the_classes_of_the_same_images_differently_are_an_
     text(tmp_path / "data.yaml", "train: images/train\nval: images/val\nnames: [cat, dog]\n")
     text(tmp_path / "old.yaml", f"train: {entry}\nnames: {names}\n")
     for part in ("train", "val"):
-        with pytest.raises(DataError, match="remove") as caught:
+        with refused(DataError, tmp_path / "data.yaml", tmp_path / "old.yaml", "'cat'"):
             read(str(tmp_path), part)
-        assert all(str(tmp_path / name) in str(caught.value) for name in ("data.yaml", "old.yaml"))
 
 
 @pytest.mark.parametrize(
@@ -260,11 +254,11 @@ def test_several_darknet_data_files_are_an_error(tmp_path: Path) -> None:
     for name in ("a", "b"):
         text(tmp_path / f"{name}.data", f"train = images\nnames = {name}.names\n")
         text(tmp_path / f"{name}.names", "cat\ndog\n")
-    with pytest.raises(DataError, match="a.data, b.data"):
+    with refused(DataError, "a.data, b.data"):
         read(str(tmp_path), "train")
 
 
 def test_names_that_are_repeated_in_a_data_file_are_an_error(tmp_path: Path) -> None:
     group(tmp_path, "nested data files", "a", ["cat", "cat"], 0)
-    with pytest.raises(DataError, match="data.yaml: .*'?cat"):
+    with refused(DataError, "data.yaml", "cat"):
         read(str(tmp_path), "train")

@@ -10,6 +10,7 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
+from refused import refused
 
 from datasets.errors import DataError, first_ten
 from datasets.formats import image_paths
@@ -112,7 +113,7 @@ def test_voc_lists_name_images_of_one_name_by_their_folders(tmp_path: Path, line
     expected = ["JPEGImages/cam1/1.jpg", "JPEGImages/cam2/1.jpg"]
     assert images(read(str(tmp_path), "train"), tmp_path) == images(read(str(listed), "train"), tmp_path) == expected
     listed.write_text("1\n")
-    with pytest.raises(DataError, match=r"train.txt:1: 1 may be A.*/cam1/1.xml, A.*/cam2/1.xml: write the path with"):
+    with refused(DataError, "train.txt:1", "cam1/1.xml", "cam2/1.xml"):
         read(str(tmp_path), "train")
 
 
@@ -136,7 +137,7 @@ def test_a_file_of_class_names_is_no_list_of_images(tmp_path: Path) -> None:
 def test_voc_images_may_be_in_image_root(tmp_path: Path) -> None:
     """`image_root` is never ignored silently, and images that do not exist are never converted."""
     xml(tmp_path / "set" / "annots" / "a.xml", "a.jpg"), paint(tmp_path / "far" / "away" / "a.jpg")
-    with pytest.raises(DataError, match="no image for any of 1 XML files.*image_root=FOLDER"):
+    with refused(DataError, "1 XML", "a.xml", "a.jpg", "image_root="):
         convert(str(tmp_path / "set"), str(tmp_path / "out.txt"))
     found = read(str(tmp_path / "set"), "train", ReadOptions(image_root=str(tmp_path / "far")))
     assert images(found, tmp_path) == ["far/away/a.jpg"]
@@ -144,7 +145,7 @@ def test_voc_images_may_be_in_image_root(tmp_path: Path) -> None:
 
 def test_conversion_never_writes_images_that_do_not_exist(tmp_path: Path) -> None:
     source = text(tmp_path / "a.txt", "none.jpg 1,2,3,4,0\n")
-    with pytest.raises(DataError, match="images that do not exist: 1 of 1"):
+    with refused(DataError, "a.txt", "1 of 1", "none.jpg", "image_root="):
         convert(str(source), str(tmp_path / "out.txt"))
     assert not (tmp_path / "out.txt").exists()
 
@@ -156,7 +157,7 @@ def test_xml_namespaces_are_read_and_other_xml_is_refused(tmp_path: Path) -> Non
     paint(tmp_path / "a.jpg")
     assert images(read(str(tmp_path), "train"), tmp_path) == ["a.jpg"]
     text(tmp_path / "b.xml", "<annotations><image/></annotations>")
-    with pytest.raises(DataError, match="b.xml: <annotations> is not a VOC file: export the data as Pascal VOC"):
+    with refused(DataError, "b.xml", "<annotations>"):
         read(str(tmp_path), "train")
 
 
@@ -167,7 +168,7 @@ def test_xml_namespaces_are_read_and_other_xml_is_refused(tmp_path: Path) -> Non
 def test_yolo_images_and_labels_may_be_side_by_side(tmp_path: Path, names: str) -> None:
     """Flat YOLO folder; a list of images with labels next to them."""
     paint(tmp_path / "a.jpg"), text(tmp_path / "a.txt", LABEL)
-    with pytest.raises(DataError, match=r"no class names: write classes\.txt next to it"):
+    with refused(DataError, "classes.txt", "classes="):
         read(str(tmp_path), "train")
     words = {"notes.json": {"categories": [{"id": 0, "name": "cat"}], "info": {}}}
     text(tmp_path / names, words.get(names, "cat\n"))
@@ -178,7 +179,7 @@ def test_yolo_images_and_labels_may_be_side_by_side(tmp_path: Path, names: str) 
 
 def test_a_list_of_images_with_labels_next_to_them_needs_classes_txt(tmp_path: Path) -> None:
     paint(tmp_path / "a.jpg"), text(tmp_path / "a.txt", LABEL)
-    with pytest.raises(DataError, match=r"list.txt: no class names: write classes\.txt next to it"):
+    with refused(DataError, "list.txt", "classes.txt", "classes="):
         read(str(text(tmp_path / "list.txt", "a.jpg\n")), "train")
 
 
@@ -194,22 +195,22 @@ def test_cvat_yolo_1_1_is_read(tmp_path: Path) -> None:
         assert images(read(str(source), "train"), tmp_path) == ["obj_train_data/a 1.jpg"]
         assert images(read(str(source), "val"), tmp_path) == ["obj_valid_data/b.jpg"]
     (tmp_path / "obj.data").write_text(lines.replace("valid", "other"))
-    with pytest.raises(DataError, match=r"obj.data: no entry val.*val=\.2 splits off"):
+    with refused(DataError, "obj.data", "val or valid or validation or test", "val=.2"):
         read(str(tmp_path), "val")
     (tmp_path / "obj.names").write_text("bird\n\ncat\n")
-    with pytest.raises(DataError, match="obj.names:2: a blank line between the names shifts the classes: remove it"):
+    with refused(DataError, "obj.names:2"):
         read(str(tmp_path), "train")
     (tmp_path / "obj.names").write_text("bird\ncat\n")
-    with pytest.raises(DataError, match="obj.data: classes is 1, but there are 2 names: correct one of them"):
+    with refused(DataError, "obj.data", "classes is 1", "2 names"):
         read(str(tmp_path), "train")
     (tmp_path / "obj.names").unlink()
-    with pytest.raises(DataError, match="obj.names: write it, with one class name per line"):
+    with refused(DataError, "obj.data", tmp_path / "data" / "obj.names"):
         read(str(tmp_path), "train")
 
 
 def test_a_path_without_its_first_folders_is_never_the_wrong_image(tmp_path: Path) -> None:
     paint(tmp_path / "1.jpg")
-    with pytest.raises(DataError, match="x/1.jpg and y/1.jpg are both|y/1.jpg and x/1.jpg are both"):
+    with refused(DataError, "list", "x/1.jpg", "y/1.jpg", tmp_path / "1.jpg"):
         image_paths.locate_all("list", ["x/1.jpg", "y/1.jpg"], [str(tmp_path)])
     assert image_paths.locate("C:\\pets\\1.jpg", [str(tmp_path)]) == str(tmp_path / "1.jpg")
 
@@ -221,7 +222,7 @@ def test_a_missing_part_is_never_the_folder_above_it(tmp_path: Path, entry: str)
     text(tmp_path / "data.yaml", f"train: images/train/\nval: ../images/val\ntest: {entry}\nnames: [cat]\n")
     for part in ("train", "val"):
         assert images(read(str(tmp_path), part), tmp_path) == [f"images/{part}/a.jpg"]
-    with pytest.raises(DataError, match="data.yaml: test: there is no .*: correct the entry or `path`"):
+    with refused(DataError, "data.yaml: test"):
         read(str(tmp_path), "test")
 
 
@@ -235,7 +236,7 @@ def test_label_studio_yolo_is_read(tmp_path: Path) -> None:
     """Label Studio YOLO folder with notes.json; without images the message tells where to put them."""
     text(tmp_path / "notes.json", {"categories": [{"id": 0, "name": "cat"}], "info": {"version": "1.0"}})
     text(tmp_path / "labels" / "1f-a.txt", LABEL)
-    with pytest.raises(DataError, match="label files, but no images: copy them to"):
+    with refused(DataError, tmp_path, tmp_path / "images"):
         read(str(tmp_path), "train")
     paint(tmp_path / "images" / "1f-a.jpg")
     assert images(read(str(tmp_path), "train"), tmp_path) == ["images/1f-a.jpg"]
@@ -244,10 +245,10 @@ def test_label_studio_yolo_is_read(tmp_path: Path) -> None:
 def test_other_notes_are_ignored_and_damaged_ones_named(tmp_path: Path) -> None:
     paint(tmp_path / "images" / "a.jpg"), text(tmp_path / "labels" / "a.txt", LABEL)
     text(tmp_path / "notes.json", {"todo": "x"})
-    with pytest.raises(DataError, match=r"no class names: write classes\.txt"):
+    with refused(DataError, "classes.txt", "classes="):
         read(str(tmp_path), "train")
     text(tmp_path / "notes.json", {"categories": [{"id": 0}]})
-    with pytest.raises(DataError, match=r"notes\.json: categories\[0\].*missing required field `name`; correct it"):
+    with refused(DataError, "notes.json", "categories[0]", "`name`"):
         read(str(tmp_path), "train")
 
 
@@ -260,7 +261,7 @@ def test_yolo_parts_share_the_names_of_the_folder(tmp_path: Path, place: str) ->
         paint(tmp_path / here / "a.jpg"), text(tmp_path / here.replace("images", "labels") / "a.txt", LABEL)
     assert images(read(str(tmp_path), "train"), tmp_path) == [f"{place}/a.jpg"]
     assert images(read(str(tmp_path), "val"), tmp_path) == [f"{place.replace('train', 'valid')}/a.jpg"]
-    with pytest.raises(DataError, match="no split test, only train, val"):
+    with refused(DataError, tmp_path, "test", "train, val"):
         read(str(tmp_path), "test")
     text(tmp_path / "data.yaml", f"train: {place}\nvalidation: {place.replace('train', 'valid')}\nnames: [cat]\n")
     assert images(read(str(tmp_path), "val"), tmp_path) == [f"{place.replace('train', 'valid')}/a.jpg"]
@@ -281,9 +282,7 @@ def test_two_images_never_share_a_label_file_of_another_folder(tmp_path: Path) -
     assert [len(found.boxes_of(i)[0]) for i in range(2)] == [0, 1] and "count as backgrounds: 1" in found.notes[0]
     for name in "ab":
         paint(tmp_path / f"images_{name}" / "2.jpg"), text(tmp_path / f"labels_{name}" / "2.txt", LABEL)
-    with pytest.raises(
-        DataError, match=r"images_a/2.jpg and images_b/2.jpg would both have labels_a/2.txt: give the fol"
-    ):
+    with refused(DataError, "images_a/2.jpg", "images_b/2.jpg", "labels_a/2.txt"):
         read(str(tmp_path), "train")
 
 
@@ -436,9 +435,7 @@ def test_a_second_list_of_a_part_is_an_error_or_a_note(tmp_path: Path) -> None:
     names = ("train_1", "train_2", "my_val", "test", "trainval", "train")
     for name in names[:4]:
         paint(tmp_path / f"{name} 1.jpg"), text(tmp_path / f"{name}.txt", f"{name} 1.jpg 1,2,9,8,0\n")
-    with pytest.raises(
-        DataError, match=r"2 lists are of the split train \(train_1.txt, train_2.txt\): join them to train"
-    ):
+    with refused(DataError, "train_1.txt, train_2.txt", "train.txt"):
         read(str(tmp_path), "train")
     assert images(read(str(tmp_path), "val"), tmp_path) == ["my_val 1.jpg"]
     for name in names[4:]:
@@ -558,12 +555,12 @@ def test_image_root_is_used_or_reported(tmp_path: Path) -> None:
     source = str(text(tmp_path / "train.txt", "a.jpg 1,2,9,8,0\n"))
     assert images(read(source, "train", ReadOptions(image_root=str(tmp_path / "far"))), tmp_path) == ["far/a.jpg"]
     assert "is not used" in read(source, "train", ReadOptions(image_root=str(tmp_path))).notes[0]
-    with pytest.raises(DataError, match="image_root=.*there is no such folder"):
+    with refused(DataError, f"image_root={tmp_path / 'none'}"):
         read(source, "train", ReadOptions(image_root=str(tmp_path / "none")))
     paint(tmp_path / "images" / "a.jpg"), text(tmp_path / "labels" / "a.txt", LABEL), (tmp_path / "train.txt").unlink()
     found = read(str(tmp_path), "train", ReadOptions(image_root=str(tmp_path / "far")))
     assert images(found, tmp_path) == ["far/a.jpg"] and len(found.labels) == 1
-    with pytest.raises(DataError, match="image_root=.*labels: there are no images: correct the path"):
+    with refused(DataError, f"image_root={tmp_path / 'labels'}"):
         read(str(tmp_path), "train", ReadOptions(image_root=str(tmp_path / "labels")))
 
 
@@ -595,7 +592,7 @@ def test_an_image_root_that_is_no_folder_is_an_error_for_every_format(tmp_path: 
         place = text(tmp_path / name, contents)
         source = tmp_path / name.partition("/")[0] if "/" in name else place
         for root in (tmp_path / "typo", tmp_path / "a.jpg"):
-            with pytest.raises(DataError, match=f"image_root={root}: there is no such folder: correct the path"):
+            with refused(DataError, f"image_root={root}"):
                 read(str(source), "train", ReadOptions(image_root=str(root)))
 
 
@@ -606,7 +603,7 @@ def test_image_root_replaces_the_path_of_a_yolo_file(tmp_path: Path) -> None:
     for source in (yaml, tmp_path):
         found = read(str(source), "train", ReadOptions(image_root=str(tmp_path / "far")))
         assert images(found, tmp_path) == ["far/images/a.jpg"] and not found.notes
-    with pytest.raises(DataError, match="train: there is no .*labels.images: correct the entry or image_root="):
+    with refused(DataError, "data.yaml: train", tmp_path / "labels" / "images", "image_root="):
         read(str(yaml), "train", ReadOptions(image_root=str(tmp_path / "labels")))
 
 
@@ -617,7 +614,7 @@ def test_createml_is_refused_by_its_name(tmp_path: Path, names: list[str]) -> No
         path = text(tmp_path / name, [{"image": f"{name}.jpg", "annotations": [box]}])
         paint(tmp_path / f"{name}.jpg")
         for source in (path, tmp_path):
-            with pytest.raises(DataError, match="json: CreateML, which is not read: export the boxes as COCO"):
+            with refused(DataError, "json", "CreateML"):
                 read(str(source), "train")
 
 
@@ -641,7 +638,7 @@ def test_a_folder_with_annotation_files_of_parts_is_read_as_a_whole_too(painted:
 def test_label_files_are_not_taken_for_lists_of_images(tmp_path: Path) -> None:
     for name in ("train1", "train2"):
         paint(tmp_path / "images" / f"{name}.jpg"), text(tmp_path / "labels" / f"{name}.txt", LABEL)
-    with pytest.raises(DataError, match="name the file, or the folder above"):
+    with refused(DataError, tmp_path / "labels"):
         read(str(tmp_path / "labels"), "train")
 
 
@@ -736,7 +733,7 @@ def test_settings_and_several_data_sets_in_a_folder(tmp_path: Path) -> None:
     text(place / "pets.yaml", "path: ./\nTrain: Train.txt\nnames:\n  0: cat\n")
     assert images(read(str(place), "train"), tmp_path) == ["cvat/images/Train/a.jpg"]
     text(place / "other.yaml", "train: x")
-    with pytest.raises(DataError, match="several data files .other.yaml, pets.yaml.: name one of them"):
+    with refused(DataError, place, "other.yaml, pets.yaml"):
         read(str(place), "train")
     year = tmp_path / "VOCdevkit" / "VOC2007"
     for name, part in (("a", "train"), ("b", "val")):

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from files import boxes, paint, text
+from refused import refused
 
 from datasets.errors import DataError
 from datasets.formats.read import ReadOptions, read
@@ -190,9 +191,9 @@ def test_classes_decide_the_order_and_other_classes_are_an_error_with_its_place(
     assert labeled(found) == expected("a", "b")
     assert found.classes == ("dog", "bird", "cat")
     assert found.labels.tolist() == [2, 0] * 2
-    with pytest.raises(DataError, match="problems: 2") as caught:
+    with refused(DataError, source, "'cat'", "(dog)") as caught:
         read(source, "all", ReadOptions(classes=("dog",)))
-    places = [line for line in str(caught.value).splitlines() if "class 'cat' is not in the list" in line]
+    places = [line for line in str(caught.value).splitlines() if "'cat'" in line]
     assert len(places) == 2 and all(line.strip().startswith(source) for line in places)
 
 
@@ -211,9 +212,9 @@ def test_boxes_without_area_are_dropped_with_a_note_or_an_error(tmp_path: Path, 
     assert labeled(found) == expected("a", "b")
     (note,) = notes
     assert "without area" in note and "left out: 2" in note and "30,30,30,50" in note
-    with pytest.raises(DataError, match="without area: 2") as caught:
+    with refused(DataError, "30,30,30,50", 'bad_boxes="drop"') as caught:
         read(source, "all", ReadOptions(bad_boxes="error"))
-    assert 'bad_boxes="drop"' in str(caught.value) and "30,30,30,50" in str(caught.value)
+    assert str(caught.value).count("30,30,30,50") == 2
 
 
 def test_images_are_found_in_image_root(tmp_path: Path, kind: str) -> None:

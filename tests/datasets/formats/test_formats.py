@@ -9,6 +9,7 @@ import pytest
 from files import boxes, paint, text
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from refused import refused
 
 from datasets.formats.annotation_file import DataError, read_classes
 from datasets.formats.read import ReadOptions, read
@@ -18,12 +19,12 @@ from datasets.scan import prepare
 
 
 def test_missing_and_unknown_sources_are_errors_with_a_fix(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no such file or folder"):
+    with refused(DataError, tmp_path / "none.txt"):
         read(str(tmp_path / "none.txt"), "train")
-    with pytest.raises(DataError, match="give an annotation file"):
+    with refused(DataError, tmp_path / "a.md", ".txt"):
         read(str(text(tmp_path / "a.md", "")), "train")
     (tmp_path / "empty" / "inside").mkdir(parents=True)
-    with pytest.raises(DataError, match="neither data.yaml .*inside"):
+    with refused(DataError, tmp_path / "empty", "data.yaml", "(inside)"):
         read(str(tmp_path / "empty"), "train")
 
 
@@ -31,7 +32,7 @@ def test_missing_and_unknown_sources_are_errors_with_a_fix(tmp_path: Path) -> No
 def test_control_characters_in_a_path_are_errors_with_a_fix(path: str) -> None:
     """The advice on backslashes is for paths of Windows only."""
     for reader in (lambda: read(path, "train"), lambda: read_classes(path)):
-        with pytest.raises(DataError, match="control character: .*write") as caught:
+        with refused(DataError, repr(path)) as caught:
             reader()
         assert ('r"C:' in str(caught.value)) == path.startswith("C:")
         assert "\n" not in str(caught.value)
@@ -66,7 +67,8 @@ def test_class_names_that_cannot_be_drawn_are_one_data_error(tmp_path: Path, kin
         source = voc(tmp_path / "x" / "1.xml", "1.png", (name, 0, 1, 2, 3, 4)).parent
     else:
         text(tmp_path / "classes.txt", f"cat\n{name}\ndog\n")
-    with pytest.raises(DataError, match="class name|blank line") as caught:
+    files = {"coco": "x.json", "labelme": "1.json", "yaml": "x.yaml", "voc": "1.xml", "classes": "a.txt"}
+    with refused(DataError, files.get(kind, kind)) as caught:
         read(str(source), "train", ReadOptions(classes=classes))
     str(caught.value).encode()  # the message can be printed anywhere
 
@@ -78,14 +80,14 @@ def test_classes_files_are_read_and_their_mistakes_named(tmp_path: Path) -> None
     path = tmp_path / "classes.txt"
     path.write_bytes("\ufeffcat\r\n big dog \r\n鸟\r\n\r\n".encode())
     assert read_classes(str(path)) == ("cat", "big dog", "鸟")
-    for words, message in (
-        ("a\n\nb\n", ":2: a blank line"),
-        ("a\nb\na\n", ":3: class 'a' is already in line 1"),
-        ("\n", "no names"),
+    for words, named in (
+        ("a\n\nb\n", "classes.txt:2"),
+        ("a\nb\na\n", "classes.txt:3: class 'a'"),
+        ("\n", "classes.txt"),
     ):
-        with pytest.raises(DataError, match=message):
+        with refused(DataError, named):
             read_classes(str(text(path, words)))
-    with pytest.raises(DataError, match="correct the path"):
+    with refused(DataError, tmp_path / "none.txt"):
         read_classes(str(tmp_path / "none.txt"))
 
 
@@ -130,7 +132,7 @@ def test_byte_order_marks_at_the_ends_of_a_class_name_do_not_count(tmp_path: Pat
 def test_class_ids_out_of_range_are_errors_with_the_line(tmp_path: Path) -> None:
     text(tmp_path / "classes.txt", "".join(f"name{i}\n" for i in range(20)))
     path = text(tmp_path / "train.txt", "a.jpg 1,2,3,4,19\nb.jpg 1,2,3,4,20\n")
-    with pytest.raises(DataError, match=r"train.txt:2: class 20, but classes.txt has 20 names \(0-19\)"):
+    with refused(DataError, "train.txt:2", "class 20", "classes.txt has 20 names (0-19)"):
         read(str(path), "train")
 
 
@@ -138,7 +140,7 @@ def test_classes_txt_next_to_the_file_names_its_ids(tmp_path: Path) -> None:
     text(tmp_path / "classes.txt", "cat\ndog\n")
     path = text(tmp_path / "train.txt", "a.jpg 1,2,3,4,1\n")
     assert boxes(read(str(path), "train")) == boxes(read(str(path), "val", ReadOptions(classes=("dog", "cat"))))
-    with pytest.raises(DataError, match="'dog' is not in the list"):
+    with refused(DataError, "train.txt:1", "'dog'", "(cat)"):
         read(str(path), "train", ReadOptions(classes=("cat",)))
 
 
@@ -189,7 +191,7 @@ def test_coco_images_are_searched_next_to_the_file_in_images_and_in_image_root(t
     found = read(str(path), "train", ReadOptions(image_root=str(tmp_path / "elsewhere")))
     assert [row[0] for row in boxes(found)] == [str(first), str(root)]
     second.unlink()
-    with pytest.raises(DataError, match="image_root names the folder"):
+    with refused(DataError, "x.json", "two/1.png", "image_root"):
         prepare(read(str(path), "train"))
 
 
@@ -198,7 +200,7 @@ def test_coco_with_other_classes_keeps_its_own_ids(tmp_path: Path) -> None:
     found = read(path, "val", ReadOptions(classes=("m", "new", "z", "a")))
     assert found.category_ids.tolist() == [3, 91, 90, 1]
     assert [row[2] for row in boxes(found)] == [["m"], ["z", "a"]]
-    with pytest.raises(DataError, match=r"annotation 5 of two/1.png: class 'z' is not in the list of classes \(a, m\)"):
+    with refused(DataError, "annotation 5 of two/1.png", "'z'", "(a, m)"):
         read(path, "val", ReadOptions(classes=("a", "m")))
 
 
@@ -215,48 +217,50 @@ def test_coco_category_0_without_boxes_is_left_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "named"),
     [
         (
             {"annotations": [{"id": 5, "image_id": 9, "category_id": 2, "bbox": [1, 1, 2, 2]}]},
-            "category 2 is not among",
+            ["annotation 5 of two/1.png", "category 2"],
         ),
         (
             {"annotations": [{"id": 5, "image_id": 9, "category_id": 1, "bbox": [1, 1, 2]}]},
-            "annotation 5 of two/1.png: bbox",
+            ["annotation 5 of two/1.png", "bbox [1.0, 1.0, 2.0]"],
         ),
         (
             {"annotations": [{"id": 5, "image_id": 9, "category_id": 1}]},
-            "annotations[0].segmentation (id 5) has no points x, y, and there is no bbox",
+            ["annotations[0].segmentation (id 5)", "bbox"],
         ),
-        ({"annotations": [{"id": 5, "image_id": 9, "category_id": 1, "bbox": [1, 1, 0, 2]}]}, "no area"),
+        (
+            {"annotations": [{"id": 5, "image_id": 9, "category_id": 1, "bbox": [1, 1, 0, 2]}]},
+            ["annotation 5 of two/1.png", "box 1,1,1,3", "bad_boxes="],
+        ),
         (
             {"annotations": [{"id": 5, "image_id": 8, "category_id": 1, "bbox": [1, 1, 2, 2]}]},
-            "image 8, which is not among the images",
+            ["image 8"],
         ),
-        ({"images": [{"id": 9, "file_name": "a"}, {"id": 9, "file_name": "b"}]}, "no other image has"),
-        ({"categories": [{"id": 1, "name": "a"}, {"id": 2, "name": "a"}]}, "the same id or name"),
-        ({"categories": [{"id": [1], "name": "a"}]}, "categories[0].id (id [1]) is [1]: expected `int | float | str`"),
-        ({"categories": [{"id": 1}]}, 'categories[0] (id 1) is {"id": 1}: object missing required field `name`'),
-        ({"annotations": [3]}, "annotations[0] is 3: expected `object`"),
-        ({"images": [{"id": 9, "file_name": "a\0.png"}], "annotations": []}, "control character"),
-        ({"images": [{"id": 9, "file_name": "a\ud800.png"}], "annotations": []}, "half of a surrogate pair"),
+        ({"images": [{"id": 9, "file_name": "a"}, {"id": 9, "file_name": "b"}]}, ["9"]),
+        ({"categories": [{"id": 1, "name": "a"}, {"id": 2, "name": "a"}]}, ["categories", "a"]),
+        ({"categories": [{"id": [1], "name": "a"}]}, ["categories[0].id (id [1])", "`int | float | str`"]),
+        ({"categories": [{"id": 1}]}, ['categories[0] (id 1) is {"id": 1}', "`name`"]),
+        ({"annotations": [3]}, ["annotations[0] is 3", "`object`"]),
+        ({"images": [{"id": 9, "file_name": "a\0.png"}], "annotations": []}, [r"'a\x00.png'"]),
+        ({"images": [{"id": 9, "file_name": "a\ud800.png"}], "annotations": []}, ["images[0]"]),
     ],
 )
-def test_mistakes_in_coco_files_are_errors_with_their_place(tmp_path: Path, change: dict, words: str) -> None:
-    with pytest.raises(DataError, match="x.json") as caught:
+def test_mistakes_in_coco_files_are_errors_with_their_place(tmp_path: Path, change: dict, named: list[str]) -> None:
+    with refused(DataError, "x.json", *named):
         read(str(text(tmp_path / "x.json", json.dumps(coco(**change)))), "train")
-    assert words in str(caught.value)
 
 
 def test_other_json_files_are_errors_with_a_fix(tmp_path: Path) -> None:
-    for words, message in (
-        ("[1]", "not a COCO"),
-        ("{\n]", "x.json:2: not JSON"),
-        ('{"shapes": 5}', "x.json: shapes is 5: expected `array"),
-        ('{"shapes": "null"}', 'x.json: shapes is "null": expected `array'),
+    for words, named in (
+        ("[1]", "x.json: not a COCO ground truth"),
+        ("{\n]", "x.json:2"),
+        ('{"shapes": 5}', "x.json: shapes is 5"),
+        ('{"shapes": "null"}', 'x.json: shapes is "null"'),
     ):
-        with pytest.raises(DataError, match=message):
+        with refused(DataError, named):
             read(str(text(tmp_path / "x.json", words)), "train")
 
 
@@ -360,7 +364,7 @@ def test_voc_lists_select_images_and_difficult_objects_are_crowd(tmp_path: Path)
     assert boxes(read(str(root), "val")) == boxes(read(str(root / "ImageSets/Main/test.txt"), "train")) == last
     assert len(read(str(root), "all")) == 3
     prepare(found)
-    with pytest.raises(DataError, match="object 2: class 'cat' is not in the list"):
+    with refused(DataError, "a.1.xml: object 2", "'cat'", "(dog, bird)"):
         read(str(root), "train", ReadOptions(classes=("dog", "bird")))
 
 
@@ -389,16 +393,15 @@ def test_mistakes_in_voc_files_are_errors_with_their_file(tmp_path: Path) -> Non
     voc(root / "Annotations" / "flat.xml", "flat.png", ("dog", 0, 1, 2, 1, 4))
     with pytest.raises(DataError) as caught:
         read(str(root), "train")
-    assert "bad.xml: not valid XML" in str(caught.value) and "words.xml: object 1: 'dog' needs a bndbox" in str(
-        caught.value
-    )
+    for place in ("bad.xml: ", "words.xml: object 1: 'dog'"):
+        assert place in str(caught.value)
     text(root / "ImageSets" / "Main" / "train.txt", "a.1\nnone\n")
-    with pytest.raises(DataError, match="train.txt:2: there is no none.xml"):
+    with refused(DataError, "train.txt:2", "none.xml"):
         read(str(root), "train")
     text(root / "ImageSets" / "Main" / "train.txt", "flat\n")
-    with pytest.raises(DataError, match="flat.xml: object 1: box 1,2,1,4 has no area"):
+    with refused(DataError, "flat.xml: object 1", "1,2,1,4"):
         read(str(root), "train")
-    with pytest.raises(DataError, match="no val or .* only train.txt"):
+    with refused(DataError, "val or valid or validation or test.txt", "train.txt"):
         read(str(root), "val")
 
 
@@ -454,42 +457,40 @@ def test_yolo_names_stay_text(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("yaml", "words"),
+    ("yaml", "named"),
     [
-        ("train: nowhere\nnames: [cat, dog]\n", "train: there is no"),
-        ("val: val/images\nnames: [cat, dog]\n", "no entry train"),
-        ("train: train/images\nnames: [cat, dog]\nnc: 3\n", "nc is 3, but there are 2 names"),
-        ("train: train/images\nnames: {0: cat, 2: dog}\n", "must be 0 to 1"),
-        ('train: "C:\\new\\train"\nnames: [cat, dog]\n', "control character"),
-        ('train: "C:\\data"\nnames: [cat, dog]\n', "write paths with /"),
-        ("train: train/images\nnames: [cat, dog]\nkpt_shape: [17, 3]\n", "key points"),
-        ("train: train/labels\nnames: [cat, dog]\n", "no images in"),
-        ("just words", "not a YOLO data file"),
+        ("train: nowhere\nnames: [cat, dog]\n", "nowhere"),
+        ("val: val/images\nnames: [cat, dog]\n", "entry train"),
+        ("train: train/images\nnames: [cat, dog]\nnc: 3\n", "nc is 3"),
+        ("train: train/images\nnames: {0: cat, 2: dog}\n", "names must be 0 to 1"),
+        ('train: "C:\\new\\train"\nnames: [cat, dog]\n', r"'C:\new\train'"),
+        ('train: "C:\\data"\nnames: [cat, dog]\n', "character 'd'"),
+        ("train: train/images\nnames: [cat, dog]\nkpt_shape: [17, 3]\n", "kpt_shape"),
+        ("train: train/labels\nnames: [cat, dog]\n", "train/labels"),
+        ("just words", "train, val and names"),
     ],
 )
-def test_mistakes_in_yolo_yamls_are_errors(tmp_path: Path, yaml: str, words: str) -> None:
-    with pytest.raises(DataError, match="data.yaml") as caught:
+def test_mistakes_in_yolo_yamls_are_errors(tmp_path: Path, yaml: str, named: str) -> None:
+    with refused(DataError, "data.yaml", named):
         read(yolo(tmp_path, yaml), "train")
-    assert words in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("label", "words"),
+    ("label", "named"),
     [
         ("2 .5 .5 .1 .1", "class 2, but the list of classes has 2 names (0-1)"),
         ("0 .5 .5 .1", "4 numbers"),
-        ("0 .5 .5 .1 .1 .9", "5 numbers after the class"),
-        ("0 20 10 8 8", "not a fraction"),
-        ("cat .5 .5 .1 .1", "not numbers"),
-        ("0 .5 .5 0 .1", "no area"),
+        ("0 .5 .5 .1 .1 .9", "5 numbers"),
+        ("0 20 10 8 8", "20"),
+        ("cat .5 .5 .1 .1", "cat"),
+        ("0 .5 .5 0 .1", "box 50,22.5,50,27.5"),
     ],
 )
-def test_mistakes_in_yolo_labels_are_errors_with_their_line(tmp_path: Path, label: str, words: str) -> None:
+def test_mistakes_in_yolo_labels_are_errors_with_their_line(tmp_path: Path, label: str, named: str) -> None:
     path = yolo(tmp_path)
     text(tmp_path / "train" / "labels" / "b.txt", f"0 .5 .5 .1 .1\n{label}\n")
-    with pytest.raises(DataError, match="b.txt:2: ") as caught:
+    with refused(DataError, "b.txt:2", named):
         read(path, "train")
-    assert words in str(caught.value)
 
 
 def test_unreadable_yolo_images_are_reported_by_prepare(tmp_path: Path) -> None:
@@ -497,7 +498,7 @@ def test_unreadable_yolo_images_are_reported_by_prepare(tmp_path: Path) -> None:
     (tmp_path / "train" / "images" / "a 1.png").write_bytes(b"not an image")
     text(tmp_path / "train" / "labels" / "b.txt", "0 .5 .5 .1 .1\n")
     found = read(path, "train")
-    with pytest.raises(DataError, match="a 1.png: cannot be decoded"):
+    with refused(DataError, "a 1.txt", "a 1.png"):
         prepare(found)
     assert [row[2] for row in boxes(prepare(found, bad_images="skip")[0])] == [["cat"]]
 
@@ -505,14 +506,14 @@ def test_unreadable_yolo_images_are_reported_by_prepare(tmp_path: Path) -> None:
 def test_yolo_without_label_files_is_an_error_with_an_example(tmp_path: Path) -> None:
     path = yolo(tmp_path)
     (tmp_path / "train" / "labels" / "a 1.txt").unlink()
-    with pytest.raises(DataError, match=r"no label file for any of 2 images, for example .*labels.a 1.txt"):
+    with refused(DataError, "data.yaml", "2 images", tmp_path / "train" / "labels" / "a 1.txt"):
         read(path, "train")
 
 
 def test_yolo_folders_and_lists_need_no_yaml(tmp_path: Path) -> None:
     paint(tmp_path / "images" / "train" / "a.png")
     text(tmp_path / "labels" / "train" / "a.txt", "1 .5 .5 .5 .5\n")
-    with pytest.raises(DataError, match="no class names"):
+    with refused(DataError, "classes.txt", "classes="):
         read(str(tmp_path), "train")
     assert [row[2] for row in boxes(read(str(tmp_path), "train", ReadOptions(classes=("x", "y"))))] == [["y"]]
     text(tmp_path / "classes.txt", "cat\ndog\n")
@@ -550,7 +551,7 @@ def test_labelme_shapes_become_bounding_boxes(tmp_path: Path) -> None:
     assert found.boxes.tolist() == [[1, 2, 9, 8], [1, 1, 5.5, 7], [5, 5, 15, 15], [1, 1, 5, 7]]
     assert found.classes == ("dog", "猫") and found.labels.tolist() == [0, 1, 0, 0]
     assert report == [f"{tmp_path}: images without a JSON file, left out: 1"]
-    with pytest.raises(DataError, match="a.json: object 2: class '猫' is not in the list"):
+    with refused(DataError, "a.json: object 2", "'猫'", "(dog)"):
         read(str(tmp_path), "train", ReadOptions(classes=("dog",)))
 
 
@@ -571,14 +572,22 @@ def polygon_in(kind: str, folder: Path, points: list) -> Path:
     return text(folder / "coco.json", {"images": images, "annotations": [one], "categories": categories})
 
 
-@pytest.mark.parametrize("kind", ["yolo", "labelme", "via", "coco"])
-def test_a_polygon_with_nan_in_its_middle_is_an_error(tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "place"),
+    [
+        ("yolo", "a.txt:1"),
+        ("labelme", "a.json: object 1"),
+        ("via", "via.json: images/a.png, region 1"),
+        ("coco", "coco.json"),
+    ],
+)
+def test_a_polygon_with_nan_in_its_middle_is_an_error(tmp_path: Path, kind: str, place: str) -> None:
     """min() and max() of Python overlook NaN there."""
     paint(tmp_path / "images" / "a.png")
     points = [[1, 1], [5, 3], [2, 7]]
     assert len(read(str(polygon_in(kind, tmp_path, points)), "all").boxes) == 1
     points[1][1] = float("nan")
-    with pytest.raises(DataError, match="not a number|is not valid"):
+    with refused(DataError, "nan,nan,nan,nan", place):
         read(str(polygon_in(kind, tmp_path, points)), "all", ReadOptions(bad_boxes="drop"))
 
 
@@ -589,12 +598,9 @@ def test_mistakes_in_labelme_files_are_errors_with_their_file(tmp_path: Path) ->
     text(tmp_path / "b.json", {"other": 1})
     with pytest.raises(DataError) as caught:
         read(str(tmp_path), "train")
-    for words in (
-        "a.json: object 3: 'x' needs points",
-        "b.json: not a LabelMe file",
-    ):
-        assert words in str(caught.value)
-    with pytest.raises(DataError, match="a.json: object 1: box 1,2,1,5 has no area"):
+    for place in ("a.json: object 3", "b.json: "):
+        assert place in str(caught.value)
+    with refused(DataError, "a.json: object 1", "1,2,1,5"):
         labelme(tmp_path / "a.json", "a.png", shape("dog", [[1, 2], [1, 5]])), (tmp_path / "b.json").unlink()
         read(str(tmp_path), "train")
 
@@ -605,7 +611,7 @@ def test_mistakes_in_labelme_files_are_errors_with_their_file(tmp_path: Path) ->
 def test_boxes_without_area_in_bccd_are_named(shared: Path) -> None:
     root = str(shared / "data" / "bccd" / "BCCD")
     for part, name in (("train", "BloodImage_00343.xml"), ("val", "BloodImage_00338.xml")):
-        with pytest.raises(DataError, match=f"{name}: object .* has no area"):
+        with refused(DataError, f"{name}: object", 'bad_boxes="drop"'):
             read(root, part)
     parts = {part: read(root, part, ReadOptions(bad_boxes="drop")) for part in ("train", "val", "test", "all")}
     assert [len(found) for found in parts.values()] == [205, 87, 72, 364]

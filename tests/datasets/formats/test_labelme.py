@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from files import boxes, paint, text
+from refused import refused
 
 from datasets.errors import DataError
 from datasets.formats.read import ReadOptions, read
@@ -81,5 +82,5 @@ def test_all_mistakes_are_reported_in_one_pass(tmp_path: Path) -> None:
 
 def test_a_circle_of_any_size_is_refused_cleanly(tmp_path: Path) -> None:
     labelme(tmp_path / "a.json", "a.png", shape("sun", [[10, 10], [1e200, 14]], "circle"))
-    with pytest.raises(DataError, match="a.json: object 1: box -1e.200,.* not a number"):
+    with refused(DataError, "a.json: object 1", "-1e+200,-1e+200,1e+200,1e+200"):
         read(str(tmp_path), "train")

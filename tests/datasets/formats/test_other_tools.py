@@ -11,6 +11,7 @@ import cv2
 import numpy as np
 import pytest
 from files import boxes, text
+from refused import refused
 
 from datasets.errors import DataError
 from datasets.formats import refusals
@@ -95,20 +96,19 @@ def test_tables_of_many_kinds_are_read(tmp_path: Path, tool: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("row", "words"),
+    ("row", "place", "named"),
     [
-        ("TRAIN,gs://b/a.jpg,cat,0.1,0.2,,,0.3,0.4,,", "CSV of Vertex AI"),
-        ("annotation_id,annotator,created_at,id,image,label,lead_time,updated_at", "export the project as JSON"),
-        ("video_id,sequence,image_id,annotations", "a list of boxes in the column annotations"),
-        ("image_id,PredictionString", "predictions for a competition are not labels"),
-        ("image,class,bbox\na.png,cat,[1 2]", "write [x, y, width, height], or the points of a polygon"),
-        ("image,class,bbox\na.png,cat,left", "'left' is not a box: write x,y,width,height as numbers"),
+        ("TRAIN,gs://b/a.jpg,cat,0.1,0.2,,,0.3,0.4,,", "x.csv:1", "Vertex AI"),
+        ("annotation_id,annotator,created_at,id,image,label,lead_time,updated_at", "x.csv:1", "Label Studio"),
+        ("video_id,sequence,image_id,annotations", "x.csv:1", "column annotations"),
+        ("image_id,PredictionString", "x.csv:1", "predictions"),
+        ("image,class,bbox\na.png,cat,[1 2]", "x.csv:2", "[x, y, width, height]"),
+        ("image,class,bbox\na.png,cat,left", "x.csv:2", "'left'"),
     ],
 )
-def test_tables_that_are_not_read_tell_why(tmp_path: Path, row: str, words: str) -> None:
-    with pytest.raises(DataError, match="x.csv:[12]: ") as caught:
+def test_tables_that_are_not_read_tell_why(tmp_path: Path, row: str, place: str, named: str) -> None:
+    with refused(DataError, place, named):
         read(str(text(tmp_path / "x.csv", row + "\n")), "train")
-    assert words in str(caught.value)
 
 
 def per_image(record: Callable[[str], Any]) -> list[Any]:
@@ -214,7 +214,7 @@ def test_crowd_regions_of_datumaro_are_kept(tmp_path: Path, attributes: dict | N
 def test_an_unclear_crowd_region_of_datumaro_is_a_problem(tmp_path: Path) -> None:
     contents = copy.deepcopy(DATUMARO)
     contents["items"][0]["annotations"][0]["attributes"] = {"is_crowd": "perhaps"}
-    with pytest.raises(DataError, match=r"all.json: items\[0\]: object 1: .*'perhaps'"):
+    with refused(DataError, "all.json: items[0]: object 1", "'perhaps'"):
         read(str(text(tmp_path / "all.json", contents)), "train")
 
 
@@ -265,7 +265,7 @@ def test_parts_in_one_file_of_json_lines_are_read(tmp_path: Path) -> None:
     path = text(tmp_path / "pets.ndjson", lines(head, rows[0], rows[1].replace('"train"', '"val"')))
     names = {part: [Path(r[0]).name for r in boxes(read(str(path), part))] for part in ("train", "val", "all")}
     assert names == {"train": ["a.png"], "val": ["b.png"], "all": ["a.png", "b.png"]}
-    with pytest.raises(DataError, match="pets.ndjson: no split test, only train, val: name its data"):
+    with refused(DataError, "pets.ndjson", "test", "train, val"):
         read(str(path), "test")
 
 
@@ -284,7 +284,7 @@ def test_images_of_no_part_in_json_lines_are_reported(tmp_path: Path) -> None:
 def test_a_part_with_mistakes_only_is_not_called_missing(tmp_path: Path) -> None:
     good = {"file_name": "a.png", "objects": {"bbox": XYWH[:1], "category": ["cat"]}, "split": "val"}
     path = text(tmp_path / "m.jsonl", lines({"file_name": 7, "objects": {}, "split": "train"}, good))
-    with pytest.raises(DataError, match="m.jsonl:1.file_name is 7"):
+    with refused(DataError, "m.jsonl:1.file_name", "7"):
         read(str(path), "train")
 
 
@@ -304,9 +304,9 @@ def test_numbers_that_name_the_classes_of_a_training_stay_names(tmp_path: Path) 
     record = {"file_name": "a.png", "objects": {"bbox": XYWH, "categories": [1, 2]}}
     path = str(text(tmp_path / "val.jsonl", lines(record)))
     assert [row[2] for row in boxes(read(path, "val", ReadOptions(classes=("1", "2", "3"))))] == [["1", "2"]]
-    with pytest.raises(DataError, match=r"object 1: class '1' is not in the list of classes \(2, 3\)"):
+    with refused(DataError, "val.jsonl:1: object 1", "'1'", "(2, 3)"):
         read(path, "val", ReadOptions(classes=("2", "3")))
-    with pytest.raises(DataError, match=r"\(1, 2\) may be names or positions in .* \(1, 2, cat\): write class names"):
+    with refused(DataError, "val.jsonl", "(1, 2)", "(1, 2, cat)"):
         read(path, "val", ReadOptions(classes=("1", "2", "cat")))
 
 
@@ -336,7 +336,7 @@ def test_nan_in_records_is_named(tmp_path: Path) -> None:
         ("ds0/ann/a.png.json", figures, "NaN"),
     ):
         source = text(tmp_path / name, lines(contents))
-        with pytest.raises(DataError, match=rf"{source.name}.*: not JSON \({word} is no number of JSON\): export"):
+        with refused(DataError, source.name, f"JSON ({word}"):
             read(str(tmp_path if "/" in name else source), "train")
 
 
@@ -349,30 +349,31 @@ def test_polygons_and_rotated_boxes_of_ultralytics_become_boxes(tmp_path: Path) 
         assert np.allclose(found.boxes, [[10, 10, 50, 20]]) and found.classes == ("cat",)
 
 
-MISSING = {  # a file, and the problem that it has
+MISSING = {  # a file, and the place and the value of its problem
     "unknown annotations": ("x.ndjson", lines({"class_names": {}, "type": "dataset"}, {"file": "a", "annotations": {"a": []}}),
-                            ":2.annotations is .*unknown field `a`"),
+                            ("x.ndjson:2.annotations", "`a`")),
     "class without a name": ("x.ndjson", lines({"class_names": {"0": "cat"}, "type": "dataset"},
                              {"file": "a", "width": 9, "height": 9, "annotations": {"boxes": [[3, 0.5, 0.5, 0.2, 0.2]]}}),
-                             "object 1: class '3', but the classes are"),
+                             ("x.ndjson:2: object 1", "'3'", "(0)")),
     "no objects": ("metadata.jsonl", lines({"file_name": "a", "objects": {"bbox": []}}, {"file_name": "b", "object": {}}),
-                   ":2 is .*missing required field `objects`"),
+                   ("metadata.jsonl:2", "`objects`")),
     "no boxes": ("x.odgt", lines({"ID": "a", "gtboxes": []}, {"ID": "b", "gtbox": []}),
-                 ":2 is .*missing required field `gtboxes`"),
-    "no list": ("x.json", {"frames": {"a": "box2d"}}, "frames is .*expected `array`"),
+                 ("x.odgt:2", "`gtboxes`")),
+    "no list": ("x.json", {"frames": {"a": "box2d"}}, ("x.json: frames", "`array`")),
     "no names": ("x.json", {"categories": {"label": {"labels": []}}, "items": [{"id": "a", "annotations": [
-                 {"type": "bbox", "label_id": 2, "bbox": [1, 2, 3, 4]}]}]}, "class '2', but the classes are"),
+                 {"type": "bbox", "label_id": 2, "bbox": [1, 2, 3, 4]}]}]}, ("x.json: items[0]: object 1", "'2'")),
     "odd points": ("x.json", {"categories": {"label": {"labels": [{"name": "cat"}]}}, "items": [{"id": "a", "annotations": [
-                   {"type": "polygon", "label_id": 0, "points": [1, 2, 3, 4, 5]}]}]}, "5 numbers are not a polygon"),
+                   {"type": "polygon", "label_id": 0, "points": [1, 2, 3, 4, 5]}]}]},
+                   ("x.json: items[0]: object 1", "5 numbers")),
     "too deep": ("x.odgt", lines({"ID": "a", "gtboxes": []}) + '{"ID": ' + "[" * 3000 + "]" * 3000 + "}",
-                 "too deeply|expected `str`"),  # Python 3.12 and later read deeper structures
+                 ("x.odgt:2",)),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("what", MISSING)
 def test_what_is_missing_in_records_is_not_taken_for_a_background(tmp_path: Path, what: str) -> None:
-    name, contents, problem = MISSING[what]
-    with pytest.raises(DataError, match=problem):
+    name, contents, named = MISSING[what]
+    with refused(DataError, *named):
         read(str(text(tmp_path / name, contents)), "train")
 
 
@@ -397,11 +398,11 @@ REFUSED = {
     "WIDER FACE": ("wider_face_train_bbx_gt.txt", "0--Parade/a.jpg\n1\n20 10 40 40 0 0 0 0 0 0 \n"),
     "VisDrone": ("annotations/a.txt", "20,10,40,40,1,4,0,0\n"),
     "DOTA": ("labelTxt/a.txt", "imagesource:GoogleEarth\ngsd:0.1\n1 2 3 4 5 6 7 8 plane 0\n"),
-    "rotated boxes of DOTA": ("labelTxt/a.txt", "1.0 2.0 3.0 4.0 5.0 6.0 7.0 8.0 small-vehicle 1\n"),
+    "of DOTA": ("labelTxt/a.txt", "1.0 2.0 3.0 4.0 5.0 6.0 7.0 8.0 small-vehicle 1\n"),
     "OIDv4 toolkit": ("Cat/Label/a.txt", "Domestic cat 20.5 10.0 60.2 50.1\n"),
-    "class names": ("labels/a.txt", "cat 0.5 0.5 .25 0.1\n"),
+    "YOLO": ("labels/a.txt", "cat 0.5 0.5 .25 0.1\n"),
     "PASCAL 1.00": ("Annotation/a.txt", "# Compatible with PASCAL Annotation Version 1.00\n"),
-    "semicolons": ("gt.txt", "00000.ppm;774;411;815;446;11\n"),
+    ".csv": ("gt.txt", "00000.ppm;774;411;815;446;11\n"),
     "CreateML": ("a.json", [{"image": "a.png", "annotations": [{"label": "c", "coordinates": {"x": 1}}]}]),
     "FiftyOne": ("labels.json", {"classes": ["cat"], "labels": {"a": [{"label": 0, "bounding_box": [0, 0, 1, 1]}]}}),
     "VoTT": ("a.json", {"assets": {"1": {"asset": {"name": "a.png"}, "regions": []}}}),
@@ -414,12 +415,12 @@ REFUSED = {
     "Labelbox": ("x.ndjson", lines({"data_row": {"id": "c"}})),
     "Azure ML": ("x.jsonl", lines({"image_url": "azureml://a.png", "label": []})),
     "PaliGemma": ("_annotations.train.jsonl", lines({"image": "a.png", "prefix": "detect", "suffix": "<loc0001>"})),
-    "form that is not known": ("x.jsonl", lines({"a": 1})),
+    "JSON Lines": ("x.jsonl", lines({"a": 1})),
     "TFRecord": ("train/pets.tfrecord", "x"),
     "Hugging Face": ("data/train-0.parquet", "x"),
     "MATLAB": ("digitStruct.mat", "x"),
-    "unpack": ("pets.zip", "x"),
-    "no file with boxes": ("notes.md", "x"),
+    "pets.zip": ("pets.zip", "x"),
+    "images/a.png": ("notes.md", "x"),
 }
 
 
@@ -429,10 +430,10 @@ def test_forms_that_are_not_read_are_refused_by_their_names(tmp_path: Path, name
     path = text(tmp_path / file, contents)
     paint(tmp_path / "images" / "a.png")
     sources = [tmp_path, path] if path.suffix in (".json", ".jsonl", ".ndjson", ".manifest") else [tmp_path]
+    place = tmp_path if path.suffix == ".md" else path
     for source in sources:
-        with pytest.raises(DataError, match=name) as caught:
+        with refused(DataError, place, name):
             read(str(source), "train")
-        assert str(path if name != "no file with boxes" else tmp_path) in str(caught.value)
 
 
 def test_label_files_of_yolo_are_never_refused(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from files import boxes, paint, text
+from refused import refused
 
 from datasets.errors import DataError
 from datasets.formats.read import ReadOptions, read
@@ -60,19 +61,18 @@ def test_all_mistakes_are_reported_in_one_pass(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lines", "words"),
+    ("lines", "named"),
     [
-        ("", "0 columns without a known header: write filename,width"),
-        ("a,b\n", "2 columns without a known header"),
-        ("path,x1,y1,x2,class\n", "x.csv:1: the header has no column for y2"),
-        ("a.png,1,2,3,4,cat\n" + "x" * 200_000 + ",1,2,3,4,cat\n", "x.csv:2: not CSV"),
-        ("path,x1,y1,x2,y2,class\na.png,0.1,0.2,0.3,0.4,cat\n", "fractions"),
+        ("", ["x.csv:0", "0 columns", "filename,width,height,class,xmin,ymin,xmax,ymax"]),
+        ("a,b\n", ["x.csv:1", "2 columns", "(a,b)"]),
+        ("path,x1,y1,x2,class\n", ["x.csv:1", "y2"]),
+        ("a.png,1,2,3,4,cat\n" + "x" * 200_000 + ",1,2,3,4,cat\n", ["x.csv:2", "131072"]),
+        ("path,x1,y1,x2,y2,class\na.png,0.1,0.2,0.3,0.4,cat\n", ["x.csv:2", "image_root="]),
     ],
 )
-def test_other_tables_are_errors_with_a_fix(tmp_path: Path, lines: str, words: str) -> None:
-    with pytest.raises(DataError, match="x.csv") as caught:
+def test_other_tables_are_errors_with_a_fix(tmp_path: Path, lines: str, named: list[str]) -> None:
+    with refused(DataError, *named):
         read(str(text(tmp_path / "x.csv", lines)), "train")
-    assert words in str(caught.value)
 
 
 def test_the_tables_of_raccoon_are_its_parts(shared: Path) -> None:
@@ -89,7 +89,7 @@ def test_numbers_as_classes_do_not_change_the_columns(tmp_path: Path) -> None:
 
 
 def test_a_quoted_line_end_is_not_lost_in_a_name(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"class name 'cat\\nlynx'"):
+    with refused(DataError, "x.csv:2", r"'cat\nlynx'"):
         read(str(text(tmp_path / "x.csv", 'a.png,1,2,3,4,"cat\nlynx"\n')), "train")
 
 
@@ -101,14 +101,14 @@ def test_crowd_regions_are_written_in_several_ways(tmp_path: Path, word: str, cr
 
 def test_another_word_for_a_crowd_region_is_a_problem(tmp_path: Path) -> None:
     path = text(tmp_path / "x.csv", "path,x1,y1,x2,y2,class,iscrowd\na.png,1,2,3,4,cat,many\n")
-    with pytest.raises(DataError, match=r"x.csv:2: 'many' does not tell .* write 0 or 1"):
+    with refused(DataError, "x.csv:2", "'many'", "0 or 1"):
         read(str(path), "train")
 
 
 def test_a_row_with_more_fields_than_the_header_is_a_problem(tmp_path: Path) -> None:
     lines = "path,x1,y1,x2,y2,class\na.png,1,2,3,4,cat,\n"  # an empty field at the end is harmless
     assert len(read(str(text(tmp_path / "x.csv", lines)), "train").boxes) == 1
-    with pytest.raises(DataError, match="x.csv:3: 7 fields: the first line has 6; put a name with a comma in quotes"):
+    with refused(DataError, "x.csv:3", "7 fields", "6"):
         read(str(text(tmp_path / "x.csv", lines + "a.png,1,2,3,4,5,cat\n")), "train")
 
 
@@ -117,9 +117,9 @@ def test_fractions_with_a_slip_are_never_taken_for_pixels(tmp_path: Path) -> Non
     header, good = "path,x1,y1,x2,y2,class\n", "a.png,.1,.2,.5,.6,cat\n"
     for slip, shown in (("1.02", "0.1,0.2,1.02,0.6"), ("62", "0.1,0.2,62,0.6")):
         lines = header + 2 * good + f"a.png,.1,.2,{slip},.6,cat\n" + good
-        with pytest.raises(DataError, match=f"x.csv:4: box {shown} is not in fractions of the image, as most"):
+        with refused(DataError, "x.csv:4", f"box {shown}"):
             read(str(text(tmp_path / "x.csv", lines)), "train")
-    with pytest.raises(DataError, match="x.csv:3: box 0.1,-0.2,0.5,0.6 is not in fractions"):
+    with refused(DataError, "x.csv:3", "box 0.1,-0.2,0.5,0.6"):
         read(str(text(tmp_path / "x.csv", header + good + "a.png,.1,-.2,.5,.6,cat\n")), "train")
     rounded = read(str(text(tmp_path / "x.csv", "path,x,y,w,h,class\na.png,.7,.5,.3001,.5,cat\n")), "train")
     assert rounded.boxes.round(1).tolist() == [[28, 10, 40, 20]]
@@ -163,9 +163,8 @@ def test_a_box_size_next_to_the_size_of_the_image_is_read(tmp_path: Path, names:
 def test_another_pair_of_sizes_next_to_width_and_height_is_refused(tmp_path: Path, names: str) -> None:
     """Nothing tells which of them is the size of the box."""
     names = names.split("," if "," in names else " ")
-    with pytest.raises(DataError, match="x.csv:1: ") as caught:
+    with refused(DataError, "x.csv:1", *names, "width", "image_width"):
         read(str(text(tmp_path / "x.csv", SIZED.format(*names))), "train")
-    assert all(word in str(caught.value) for word in (*names, "width", "image_width"))
 
 
 @pytest.mark.parametrize(
@@ -181,11 +180,11 @@ def test_width_and_height_that_are_always_those_of_the_image_are_refused(tmp_pat
     """The size of the box has an unknown name; boxes that start at 0 may be as large as the image."""
     paint(tmp_path / "a.png"), paint(tmp_path / "b.png")  # 40 x 20
     head = "image,width,height,class,x,y,wide,tall\n"
-    with pytest.raises(DataError, match="x.csv.*image_width"):
+    with refused(DataError, "x.csv", "width", "height", "image_width"):
         read(str(text(tmp_path / "x.csv", head + "a.png,40,20,cat,2,3,10,12\nb.png,40,20,cat,0,0,10,12\n")), "train")
     for lines in ("a.png,40,20,cat,0,0,1,x\n", "a.png,40,20,cat,2,3,1,1\nb.png,39,20,cat,0,0,10,12\n"):
         assert len(read(str(text(tmp_path / "x.csv", head + lines)), "train").boxes)
-    with pytest.raises(DataError, match="x.csv.*image_width"):
+    with refused(DataError, "x.csv", "width", "height", "image_width"):
         read(str(text(tmp_path / "x.csv", head + "a.png,40,20,cat,0,0,10,12\nb.png,40,20,cat,0,0,9,9\n")), "train")
 
 
@@ -228,9 +227,9 @@ def test_centers_and_sizes_become_corners(tmp_path: Path, names: str, scale: int
 def test_the_size_of_the_image_is_not_that_of_a_box_around_a_center(tmp_path: Path) -> None:
     paint(tmp_path / "a.png")
     head = "image,width,height,class,x_center,y_center"
-    with pytest.raises(DataError, match="x.csv:1: .*obj_w"):
+    with refused(DataError, "x.csv:1", "obj_w", "obj_h", "image_width"):
         read(str(text(tmp_path / "x.csv", f"{head},obj_w,obj_h\na.png,40,20,cat,9,9,2,2\n")), "train")
-    with pytest.raises(DataError, match="x.csv.*image_width"):
+    with refused(DataError, "x.csv", "width", "height", "image_width"):
         read(str(text(tmp_path / "x.csv", f"{head},wide,tall\na.png,40,20,cat,9,9,2,2\n")), "train")
     found = read(str(text(tmp_path / "x.csv", f"{head},box_w,box_h\na.png,40,20,cat,9,9,2,2\n")), "train")
     assert found.boxes.tolist() == [[8, 8, 10, 10]]
@@ -247,14 +246,14 @@ def test_the_size_of_the_image_is_not_that_of_a_box_around_a_center(tmp_path: Pa
 )
 def test_a_header_that_is_not_known_is_named_and_no_image(tmp_path: Path, head: str) -> None:
     path = text(tmp_path / "x.csv", f"{head}\na.png,{','.join('123456789'[: head.count(',')])}\n")
-    with pytest.raises(DataError, match="x.csv:1: ") as caught:
+    with refused(DataError, "x.csv:1", f"({head})", "x_center") as caught:
         read(str(path), "train")
-    assert head in str(caught.value) and "x_center" in str(caught.value) and "problems" not in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
 
 
 def test_a_first_line_that_is_no_header_is_an_image_of_any_name(tmp_path: Path) -> None:
     for first, expected in (("one,1,2,3,4,cat", [[1, 2, 3, 4]]), ("one,,,,,", [])):
         found = read(str(text(tmp_path / "x.csv", f"{first}\ntwo,5,6,7,8,cat\n")), "train")
         assert [row[1] for row in boxes(found)] == [expected, [[5, 6, 7, 8]]]
-    with pytest.raises(DataError, match="x.csv:1: 'l,2,3,4'"):
+    with refused(DataError, "x.csv:1", "'l,2,3,4'"):
         read(str(text(tmp_path / "x.csv", "a.png,l,2,3,4,cat\n")), "train")

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from files import boxes, paint, text
+from refused import refused
 
 from datasets.errors import DataError
 from datasets.formats.read import ReadOptions, read
@@ -45,7 +46,7 @@ def test_the_class_is_the_only_attribute_or_the_one_with_a_usual_name(tmp_path: 
     several = via(region(RECT, Label="cat", color="red"), region(RECT, Label={"dog": True, "cat": False}))
     assert read(str(text(tmp_path / "x.json", several)), "train").classes == ("cat", "dog")
     unclear = text(tmp_path / "x.json", via(region(RECT, color="red", kind="cat")))
-    with pytest.raises(DataError, match="which attribute is the class.* 'color', 'kind'"):
+    with refused(DataError, "x.json", "'color', 'kind'"):
         read(str(unclear), "train")
 
 
@@ -54,7 +55,7 @@ def test_regions_without_attributes_take_the_only_class(tmp_path: Path) -> None:
     first = {"a.png77": {"filename": "a.png", "regions": {"0": region(RECT), "1": region(RECT)}}}
     path = str(text(tmp_path / "x.json", first))
     assert read(path, "train", ReadOptions(classes=("balloon",))).labels.tolist() == [0, 0]
-    with pytest.raises(DataError, match="no attribute for the class: add one in VIA or"):
+    with refused(DataError, "x.json", "classes=FILE"):
         read(path, "train")
 
 
@@ -103,16 +104,15 @@ def test_cvat_xml_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("contents", "words"),
+    ("contents", "named"),
     [
-        ("<annotations><track/></annotations>", "of a video, not images: export as CVAT for images 1.1"),
-        ("<annotation/>", "a VOC file with one image: give its folder"),
-        ("<svg/>", "<svg>, not images"),
-        ("<annotations>", "not valid XML"),
-        ('<annotations><image><box label="a" xtl="1"/></image></annotations>', "has no box of numbers"),
+        ("<annotations><track/></annotations>", "CVAT for images 1.1"),
+        ("<annotation/>", "VOC"),
+        ("<svg/>", "<svg>"),
+        ("<annotations>", "line 1, column 13"),
+        ('<annotations><image><box label="a" xtl="1"/></image></annotations>', '<box label="a" xtl="1">'),
     ],
 )
-def test_mistakes_in_cvat_files_are_errors(tmp_path: Path, contents: str, words: str) -> None:
-    with pytest.raises(DataError, match="x.xml") as caught:
+def test_mistakes_in_cvat_files_are_errors(tmp_path: Path, contents: str, named: str) -> None:
+    with refused(DataError, "x.xml", named):
         read(str(text(tmp_path / "x.xml", contents)), "train")
-    assert words in str(caught.value)
