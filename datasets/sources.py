@@ -10,11 +10,13 @@ from datasets.classes import merge_notes
 from datasets.errors import DataError
 from datasets.formats.read import ReadOptions, read
 from datasets.formats.record_files import JSON_LINES
+from datasets.formats.tables import SUFFIXES as TABLES
 from datasets.scan import prepare
 from datasets.split import file_name, train_and_val, write
 from datasets.store import Annotations
 from utils.config import ConfigError
 
+MAY_HAVE_SPLITS = (".yaml", ".yml", ".data", *JSON_LINES, *TABLES)  # suffixes of files that may hold several splits
 DEMO = ("data/demo/train.txt", "data/demo/val.txt")  # the default data of train.py
 
 
@@ -90,7 +92,7 @@ def read_train_and_val(
     fraction, source = fraction_of(val), val_of(val, train)
     inside = source != val
     sources = {"train": train} | ({} if fraction else {"val": source})
-    if inside and os.path.isfile(train) and not train.lower().endswith((".yaml", ".yml", ".data", *JSON_LINES)):
+    if inside and os.path.isfile(train) and not train.lower().endswith(MAY_HAVE_SPLITS):
         raise ConfigError(_no_val(train))
     found = read_splits(sources, options, log)
     if fraction:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from datasets.errors import DataError, one_line
+from datasets.formats.listing import word_split
 from datasets.formats.named_boxes import Corners, points_box
 from utils.images import IMAGE_SUFFIXES
 
@@ -44,6 +45,8 @@ NAMES = {  # of the columns in headers, without case, blanks and "_"
     "bbox": ("bbox", "boundingbox", "geometry"),  # one field such as "[10, 20, 30, 40]"
     "crowd": ("isgroupof", "iscrowd"),
 }
+SPLIT = "split"  # name of the column with the split of an image
+SPLITS = (SPLIT, "datasplit", "set", "subset", "dataset", "partition", "usage", "fold", "phase")  # if they name splits
 ORDERS = {  # of the columns of a table without a header: (number of columns, position of the image) -> names
     (6, 0): ("image", *CORNERS, "class"),
     (8, 0): ("image", "width", "height", "class", *CORNERS),
@@ -70,10 +73,15 @@ class Columns(NamedTuple):
     note: str = ""  # what a user should check
     maybe_image_size: bool = False  # the size of the box is in the columns width and height
     others: tuple[int, ...] = ()  # positions of columns that are not read, but may have the size of the box
+    splits: Mapping[str, int] = {}  # name -> position of columns that may have the split, in the order of SPLITS
 
     def fields(self, row: Sequence[str]) -> dict[str, str]:
         """Returns {name: text} of a row. Raises IndexError if it is too short."""
         return {name: row[index].strip() for name, index in self.at.items()}
+
+    def split_words(self, row: Sequence[str]) -> list[str]:
+        """Returns the words in the columns that may have the split; "" for a field that is missing at the end of a row."""
+        return [word_split(row[index]) if index < len(row) else "" for index in self.splits.values()]
 
     def corners(self, fields: Mapping[str, str]) -> Corners:
         """Returns x1, y1, x2, y2 of the box in a row. Raises ValueError with the fix."""
@@ -151,16 +159,18 @@ def _of_header(place: str, row: Sequence[str], words: Sequence[str], at: dict[st
     of_box = {at[name] for name in box}
     keep = {"image", "class", "crowd", *box, *(name for name in ("width", "height") if at.get(name) not in of_box)}
     at = {name: index for name, index in at.items() if name in keep}
+    splits = {name: words.index(name) for name in SPLITS if name in words}
     notes = []
     if box == ("bbox",):
         notes.append(f"the column {row[at['bbox']]} is read as x, y, width, height, or as the points of a polygon")
     if "class" not in at:
-        unread = ", ".join(word for index, word in enumerate(row) if index not in at.values()) or "none"
+        read = {*at.values(), *splits.values()}
+        unread = ", ".join(word for index, word in enumerate(row) if index not in read) or "none"
         fix = f"if one of them holds the class, rename it to class; merge={ONE_CLASS}:NAME renames the class"
         notes.append(
             f"no column for the class, so all boxes are {ONE_CLASS!r}; columns that are not read: {unread}; {fix}"
         )
-    return Columns(at, box, True, "; ".join(notes), is_unsure, tuple(others.values()))
+    return Columns(at, box, True, "; ".join(notes), is_unsure, tuple(others.values()), splits)
 
 
 def _others(words: Sequence[str], read: set[int]) -> dict[str, int]:

@@ -1,11 +1,11 @@
-"""The split of a data set (train, val, test) to which a file belongs, and which files are images or class lists."""
+"""The split of a data set (train, val, test) to which a file or a row belongs, and which files are images or class lists."""
 
 import os
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import PurePosixPath
 
-from datasets.errors import DataError, one_line
+from datasets.errors import DataError, one_line, raise_any
 from datasets.formats.source import Source
 from datasets.store import Split
 from utils.images import IMAGE_SUFFIXES
@@ -95,12 +95,52 @@ def add_splits(found: Source, source: object, splits: Iterable[str | None], spli
     if chosen != wanted[0]:
         fix = "keep other images for the final test"
         found.notes.append(f"{source}: no split named {wanted[0]}: {chosen} serves as validation, so {fix}")
-    found.other_splits = tuple(name for name in there if name != chosen)
+    others = (name for name in there if name != chosen)
+    found.other_splits = tuple(dict.fromkeys((*found.other_splits, *others)))  # those in a file, and other files
 
 
 def splits_of(files: Iterable[str], by_name: bool) -> list[str | None]:
     """Returns the split of each file: the split of its folder or, with `by_name`, of its name; None without one."""
     return [split_in(file) or (split_of(PurePosixPath(file).stem) if by_name else None) for file in files]
+
+
+def word_split(word: str) -> str:
+    """Returns the split that a word in a file means, " Valid" -> "val"; the word in lower case if it means none."""
+    word = word.strip().lower()
+    return SPLIT_NAMES.get(word, word)
+
+
+def select_rows(
+    source: str, places: Sequence[tuple[str, str]], words: Sequence[str], split: Split, problems: list[str]
+) -> tuple[set[str], set[str], list[str]]:
+    """Returns (images of a split in a file with all splits, the splits that the file has, notes about images of no split).
+
+    `places`: image, and file and line, of each row. `words`: `word_split` of each row; if all are empty, the file is not
+    divided, and all images are returned. Adds images in several splits to `problems`. Raises DataError if there are other
+    splits only, with `problems` instead, if there are any: the images of the split may be among them."""
+    rows: dict[str, tuple[str, str]] = {}  # image -> word and place of its first row
+    several: dict[str, str] = {}
+    for (image, place), word in zip(places, words, strict=True):
+        first, first_place = rows.setdefault(image, (word, place))
+        if image and word != first:
+            text = (
+                f"{image} has the split {word!r} here, but {first!r} at {first_place}: write one split for each image"
+            )
+            several.setdefault(image, f"{place}: {text}")
+    there = {word for word, _ in rows.values() if word}
+    if not split or not there:
+        return set(rows), there & set(SPLITS), []
+    problems += several.values()
+    chosen = next((name for name in map(SPLIT_NAMES.get, split) if name in there), None)
+    if chosen is None:
+        raise_any(f"{source}: problems: {len(problems)}", problems)
+        raise DataError(f"{source}: no split {split[0]}, only {', '.join(sorted(there)[:10])}: {fix_of(split)}")
+    notes, lost = [], {image: row for image, row in rows.items() if row[0] not in SPLITS}
+    for image in list(lost)[:1]:
+        found = [repr(word) if word else "empty" for word in sorted({word for word, _ in lost.values()})]
+        text = f"images that belong to no split, left out: {len(lost)}, for example {image} ({lost[image][1]})"
+        notes.append(f"{source}: {text}; their split is {' or '.join(found[:10])}: write one, such as train or val")
+    return {image for image, (word, _) in rows.items() if word == chosen}, there & set(SPLITS), notes
 
 
 def fix_of(split: Split) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from msgspec import Raw, Struct
 
-from datasets.errors import DataError, open_file, raise_any
+from datasets.errors import DataError, open_file
 from datasets.formats import image_paths, listing
 from datasets.formats.annotation_file import text_lines
 from datasets.formats.file import File
@@ -136,8 +136,6 @@ def _source(
 ) -> Source:
     """Returns the records in `rows` (place, JSON) that belong to a split. `names`: {number in the file: class name}."""
     records = [(place, record) for place, raw in rows if (record := parse(raw, kind, place, problems)) is not None]
-    splits = [_split_of(record) for _, record in records]
-    records, notes = _of_split(source, records, split, problems)
     files = []
     for place, record in records:
         height, width = record.size()
@@ -146,41 +144,19 @@ def _source(
         files.append(
             LabelFile(place, name, (int(height), int(width)), boxes, "" if name else "no image: export it again")
         )
-    order = names_of(files) if names is None else tuple(names.values())
+    order = names_of(files) if names is None else tuple(names.values())  # of all splits, which have the same classes
     are_numbers = names is None and bool(order) and all(map(str.isdecimal, order))
-    found = source_of(source, files, tuple(sorted(order, key=int)) if are_numbers else order)
+    if are_numbers:
+        order = tuple(sorted(order, key=int))
+    words = [listing.word_split(str(record.split or "")) for _, record in records]
+    places = [(file.image, file.path) for file in files]
+    chosen, splits, notes = listing.select_rows(source, places, words, split, problems)
+    found = source_of(source, [file for file in files if file.image in chosen], order)
     found.names_are_numbers = are_numbers
     found.problems = problems + found.problems
     found.notes = notes + found.notes
-    listing.add_splits(found, source, (name for name in splits if name in listing.SPLITS), split)
+    listing.add_splits(found, source, splits, split)
     return found
-
-
-def _split_of(record: Record) -> str:
-    """Returns the split that a record names, "" if it names none."""
-    word = str(record.split or "").strip().lower()
-    return listing.SPLIT_NAMES.get(word, word)
-
-
-def _of_split(
-    source: str, records: list[tuple[str, Record]], split: Split, problems: list[str]
-) -> tuple[list[tuple[str, Record]], list[str]]:
-    """Returns (records of a split, or all of them if they are not divided; notes about records of no split). Raises DataError."""
-    splits = [_split_of(record) for _, record in records]
-    if not split or not any(splits):
-        return records, []
-    chosen = next((name for name in map(listing.SPLIT_NAMES.get, split) if name in splits), None)
-    if chosen is None:
-        raise_any(f"{source}: problems: {len(problems)}", problems)  # the records of the split may be among them
-        there = ", ".join(sorted({*splits} - {""}))
-        raise DataError(f"{source}: no split {split[0]}, only {there}: {listing.fix_of(split)}")
-    pairs = list(zip(records, splits, strict=True))
-    lost = [
-        f"{record.image()} ({place})" for (place, record), name in pairs if name not in listing.SPLIT_NAMES.values()
-    ]
-    text = f"{source}: images that belong to no split, left out: {len(lost)}, for example {''.join(lost[:1])}"
-    notes = [f"{text}: write their split, such as train or val"] if lost else []
-    return [row for row, name in pairs if name == chosen], notes
 
 
 def _named(box: Box, names: dict[str, str]) -> Box:

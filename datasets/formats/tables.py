@@ -1,7 +1,7 @@
 """Tables (CSV) with one box per line -> Source."""
 
 import csv
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import chain
@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from datasets.errors import DataError, open_file, raise_any
+from datasets.formats import listing
 from datasets.formats.annotation_file import text_lines
-from datasets.formats.columns import CORNERS, ONE_CLASS, RENAME, Columns, columns_of, is_number
+from datasets.formats.columns import CORNERS, ONE_CLASS, RENAME, SPLIT, Columns, columns_of, is_number
 from datasets.formats.file import File
 from datasets.formats.named_boxes import Box, LabelFile, names_of, side, source_of
 from datasets.formats.source import Source
@@ -39,6 +40,7 @@ def read(file: File, split: Split) -> Source:
     problems: list[str] = []
     images: dict[str, LabelFile] = {}
     others = set(columns.others)  # those with numbers in all rows
+    marks: list[tuple[str, str, list[str]]] = []  # image, place, and words of the columns that may have the split
     if not columns.is_header:
         lines = chain([(number, first)], lines)
     for number, row in lines:
@@ -52,20 +54,45 @@ def read(file: File, split: Split) -> Source:
             labels = images[fields["image"]] = LabelFile("", fields["image"], size, [], line=number)
         if not fields["image"]:
             problems.append(f"{path}:{number}: no image: write its path, or remove the line")
+        marks.append((fields["image"], f"{path}:{number}", columns.split_words(row)))
         if any(fields[name] for name in columns.box):
             labels.boxes.append(_box(columns, fields, f"{path}:{number}"))
             others = {index for index in others if index < len(row) and is_number(row[index])}
     files = _named(path, list(images.values()))
     if _are_fractions(path, [box for labels in files for box in labels.boxes if box.corners]):
         files = [labels._replace(fractions=True) for labels in files]
-    source = source_of(path, files, names_of(files))
-    source.problems = problems + source.problems
+    source = _of_split(path, files, marks, list(columns.splits), split, problems)
     fix = "multiply them by its width and height, or give image_root=FOLDER with the images"
     source.sizes_problem = f"the boxes are fractions of the image: {fix}"
     if columns.maybe_image_size:
         source.check = partial(_refuse_sizes_of_images, has_others=len(others) > 1)
     if columns.note:
         source.notes.insert(0, f"{path}: {columns.note}")
+    return source
+
+
+def _of_split(
+    path: str,
+    files: Sequence[LabelFile],
+    marks: Sequence[tuple[str, str, list[str]]],
+    columns: Sequence[str],
+    split: Split,
+    problems: list[str],
+) -> Source:
+    """Returns the images of a split with the classes of all splits. Raises DataError.
+
+    `marks`: image, place and words of each row in the `columns` that may have the split. A column of another name than split
+    counts if one of its words is a split."""
+    every = [{words[index] for *_, words in marks} for index in range(len(columns))]
+    known = (index for index, name in enumerate(columns) if name == SPLIT or every[index] & set(listing.SPLITS))
+    column = next(known, None)
+    words = ["" if column is None else row[column] for *_, row in marks]
+    places = [(image, place) for image, place, _ in marks]
+    chosen, splits, notes = listing.select_rows(path, places, words, split, problems)
+    source = source_of(path, [file for file in files if file.image in chosen], names_of(files))
+    listing.add_splits(source, path, splits, split)
+    source.notes += notes
+    source.problems = problems + source.problems
     return source
 
 

@@ -277,8 +277,27 @@ def test_images_of_no_part_in_json_lines_are_reported(tmp_path: Path) -> None:
     for part, name in (("train", "b.png"), ("val", "c.png")):
         found = read(str(path), part)
         assert [Path(row[0]).name for row in boxes(found)] == [name]
-        assert "m.jsonl: images that belong to no split, left out: 3, for example a.png (" in found.notes[0]
+        assert (
+            "m.jsonl: images that belong to no split, left out: 3, for example a.png (" in found.notes[0]
+            and "'more'" in found.notes[0]
+        )
     assert len(read(str(path), "all")) == 5 and not read(str(path), "all").notes
+
+
+def test_lines_of_one_image_in_two_splits_are_a_problem(tmp_path: Path) -> None:
+    objects = {"bbox": XYWH[:1], "category": ["cat"]}
+    rows = [{"file_name": "a.png", "objects": objects, "split": split} for split in ("train", "test")]
+    with pytest.raises(DataError, match=r"m.jsonl:2: a.png .*'test'.*m.jsonl:1"):
+        read(str(text(tmp_path / "m.jsonl", lines(*rows))), "train")
+
+
+def test_all_parts_of_json_lines_have_the_classes_of_the_file(tmp_path: Path) -> None:
+    rows = [
+        {"file_name": f"{name}.png", "objects": {"bbox": XYWH[:1], "category": [name]}, "split": split}
+        for name, split in (("dog", "train"), ("cat", "val"))
+    ]
+    path = text(tmp_path / "m.jsonl", lines(*rows))
+    assert [read(str(path), split).classes for split in ("train", "val")] == [("cat", "dog")] * 2
 
 
 def test_a_part_with_mistakes_only_is_not_called_missing(tmp_path: Path) -> None:

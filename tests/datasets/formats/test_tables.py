@@ -7,8 +7,11 @@ from files import boxes, paint, text
 from refused import refused
 
 from datasets.errors import DataError
-from datasets.formats.read import ReadOptions, read
+from datasets.formats.read import ReadOptions, read, read_options
 from datasets.scan import prepare
+from datasets.sources import read_train_and_val
+from train import Config
+from utils.config import ConfigError
 
 
 @pytest.mark.parametrize(
@@ -133,6 +136,60 @@ def test_tiny_boxes_in_pixels_stay_pixels(tmp_path: Path, tiny: str) -> None:
         found = read(str(text(tmp_path / "x.csv", lines)), "train")
         assert found.boxes[0].tolist() == [float(word) for word in tiny.split(",")]
         assert found.boxes[-1].tolist() == [1, 2, 30, 15]
+
+
+# ---- columns with the split of an image
+
+SPLITS = "path,x1,y1,x2,y2,class,{}\na.png,1,2,3,4,cat,{}\nb.png,1,2,3,4,dog,{}\nc.png,1,2,3,4,cat,{}\na.png,5,6,7,8,cat,{}\n"
+
+
+def _table(folder: Path, *words: str) -> str:
+    """Writes a table whose column words[0] has the other words for a, b, c, and for a again."""
+    for name in "abc":
+        paint(folder / f"{name}.png")
+    return str(text(folder / "x.csv", SPLITS.format(*words)))
+
+
+@pytest.mark.parametrize("name", ["split", "Set", "subset", "partition", "usage", "fold", "data_split"])
+@pytest.mark.parametrize("words", ["train valid test train", "Training val TEST training"])
+def test_a_column_with_splits_divides_the_images(tmp_path: Path, name: str, words: str) -> None:
+    """Images of the test split were trained on."""
+    path = _table(tmp_path, name, *words.split())
+    parts = {part: read(path, part) for part in ("train", "val", "test", "all")}
+    images = {part: [Path(row[0]).name for row in boxes(found)] for part, found in parts.items()}
+    assert images == {"train": ["a.png"], "val": ["b.png"], "test": ["c.png"], "all": ["a.png", "b.png", "c.png"]}
+    assert parts["train"].boxes.tolist() == [[1, 2, 3, 4], [5, 6, 7, 8]]
+    assert {found.classes for found in parts.values()} == {("cat", "dog")}
+    assert parts["train"].other_splits == ("val", "test")
+    log = []
+    data = read_train_and_val(path, Config.val, 0, read_options(), log.append)
+    assert [len(found) for found in data] == [1, 1] and any("not used: test" in line for line in log)
+
+
+def test_test_rows_serve_as_validation_with_a_note(tmp_path: Path) -> None:
+    found = read(_table(tmp_path, "split", "train", "test", "train", "train"), "val")
+    assert [Path(row[0]).name for row in boxes(found)] == ["b.png"] and "test serves as validation" in found.notes[0]
+
+
+def test_words_that_are_no_split_are_named(tmp_path: Path) -> None:
+    path = _table(tmp_path, "set", "train", "hold", "", "train")
+    found = read(path, "train")
+    assert len(found) == 1 and all(word in found.notes[0] for word in ("left out: 2", "b.png (", "x.csv:3", "'hold'"))
+    assert len(read(path, "all")) == 3
+    with pytest.raises(DataError, match="no split train, only 0, 1"):
+        read(_table(tmp_path, "split", *"0110"), "train")
+    assert len(read(_table(tmp_path, "fold", *"0110"), "train")) == 3  # parts of a cross-validation
+
+
+def test_an_image_in_two_splits_is_a_problem(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"x.csv:5: a.png .*'val'.*'train'.*x.csv:2"):
+        read(_table(tmp_path, "split", "train", "test", "test", "val"), "train")
+
+
+def test_a_table_without_splits_is_not_its_own_validation(tmp_path: Path) -> None:
+    path = _table(tmp_path, "weather", "sun", "sun", "sun", "sun")
+    with pytest.raises(ConfigError, match=r"val=\.2"):
+        read_train_and_val(path, Config.val, 0, read_options(), lambda note: None)
 
 
 # ---- columns for the size of the box and for that of the image
