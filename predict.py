@@ -31,7 +31,7 @@ from nets.pretrained import COCO_CATEGORY_IDS, COCO_CLASSES
 from report.heatmap import HeatMaps
 from utils import threads
 from utils.config import ConfigError, check, is_weights, override, require, require_writable, show
-from utils.draw import draw_boxes, write_image
+from utils.draw import write_image
 from utils.images import IMAGE_SUFFIXES, READERS, ImageError, batched, images_under, prefetch
 from utils.script import run_script
 from utils.text import brief
@@ -277,7 +277,7 @@ def predict_all(
         try:
             results.add(image, result, origin.name, origin.path, origin.frame)
             if write is not None or wait is not None:
-                image = draw_boxes(image, result.boxes, result.labels, detector.classes, result.scores)
+                image = result.draw()
             if write is not None:
                 write(origin.name, image)
         except (OSError, ValueError) as error:  # a name that a suffix makes too long, a format that is not written

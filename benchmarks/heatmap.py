@@ -127,7 +127,7 @@ def measure(cfg: Config) -> list[dict[str, float]]:
     for name in images_under(cfg.images):
         image = as_seen(read_image(str(Path(cfg.images) / name)), detector)
         random = random or HeatMaps(random_model(cfg.model, image), detector.image_size, detector.classes)
-        found = Result(*(field[:1] for field in detector(image)[0]))  # the best detection
+        found = detector(image)[0][:1]  # the best detection
         if not len(found.scores) or found.scores[0] < cfg.confidence:
             continue
         masks = list(masks_of(image, found, trained, random).values())

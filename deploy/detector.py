@@ -11,6 +11,7 @@ import ctypes
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,6 +20,7 @@ import torch
 from torch import Tensor
 
 from deploy.load import device_for, load
+from deploy.result import Result
 from deploy.thresholds import thresholds_of
 from deploy.tiles import Tiles, cut, for_detection, merged
 from utils.images import READERS, batched, letterbox, prefetch, read_with_limits
@@ -26,13 +28,11 @@ from utils.processes import choose_device
 from utils.value_range import are_outside, outside_text
 
 
-class Result(NamedTuple):
-    """The detections in one image, best first. Without detections, all arrays have length 0."""
+class Input(NamedTuple):
+    """An image to detect objects in."""
 
-    boxes: np.ndarray  # float32 [n, 4] xyxy, pixels of the image; clipped to it, except with official weights
-    scores: np.ndarray  # float32 [n]
-    labels: np.ndarray  # int64 [n]
-    names: tuple[str, ...]  # class names of the labels
+    pixels: np.ndarray  # uint8 [H, W, 3] BGR
+    path: str | None = None  # of its file, from which it can be read again
 
 
 class Detector:
@@ -83,38 +83,48 @@ class Detector:
         """Detects objects in a list of images; a single image is a list of one. Raises ImageError for an unreadable file."""
         if isinstance(images, str | Path) or getattr(images, "ndim", 4) < 4:
             images = [images]
-        if self.tiles:
-            return self.detect_in_tiles(self.read_all(images, self.batch_size), self.tiles)
-        results = []
-        for batch in batched(self.read_all(images, 2 * self.batch_size), self.batch_size):
-            inputs, transforms = self.prepare(batch)
-            results += self.select(self.network(inputs), transforms)
-        return results
+        most = self.batch_size if self.tiles else 2 * self.batch_size
+        inputs = self.read_all(images, most)
+        return list(self.detect_in_tiles(inputs, self.tiles) if self.tiles else self.detect(inputs))
 
-    def detect_in_tiles(self, images: Iterable[np.ndarray], tiles: Tiles) -> list[Result]:
-        """Detects objects in images uint8 [H, W, 3] BGR and in their tiles, in batches of windows -> one Result per image."""
-        results: list[Result] = []
+    def detect(self, inputs: Iterable[Input]) -> Iterator[Result]:
+        """Yields one Result per image; the network gets the images in batches."""
+        for batch in batched(inputs, self.batch_size):
+            network_inputs, transforms = self.prepare([one.pixels for one in batch])
+            for one, result in zip(batch, self.select(self.network(network_inputs), transforms), strict=True):
+                yield self.of_input(one, result)
+
+    def detect_in_tiles(self, inputs: Iterable[Input], tiles: Tiles) -> Iterator[Result]:
+        """Yields one Result per image, from the image and its tiles; the network gets these windows in batches."""
         found: list[Result] = []  # of windows whose image is not finished
-        waiting: deque[np.ndarray] = deque()  # the windows of each of these images
+        waiting: deque[tuple[Input, np.ndarray]] = deque()  # these images and their windows
 
         def crops() -> Iterator[np.ndarray]:
-            for image in images:
-                require_image(image)
-                windows = tiles.windows(image.shape[1], image.shape[0])
-                waiting.append(windows)
-                yield image
-                yield from cut(image, windows[1:])
+            for one in inputs:
+                require_image(one.pixels)
+                windows = tiles.windows(one.pixels.shape[1], one.pixels.shape[0])
+                waiting.append((one, windows))
+                yield one.pixels
+                yield from cut(one.pixels, windows[1:])
 
         for batch in batched(crops(), self.batch_size):
-            inputs, transforms = self.prepare(batch)
-            found += self.select(self.network(inputs), transforms)
-            while waiting and len(found) >= len(waiting[0]):
-                count = len(waiting[0])
-                parts = [(one.boxes, one.scores, one.labels) for one in found[:count]]
-                boxes, scores, labels = merged(parts, waiting.popleft(), self.limits)
-                results.append(Result(boxes, scores, labels, tuple(self.classes[label] for label in labels)))
-                del found[:count]
-        return results
+            network_inputs, transforms = self.prepare(batch)
+            found += self.select(self.network(network_inputs), transforms)
+            while waiting and len(found) >= len(waiting[0][1]):
+                one, windows = waiting.popleft()
+                parts = [(window.boxes, window.scores, window.labels) for window in found[: len(windows)]]
+                del found[: len(windows)]
+                yield self.of_input(one, self.result(*merged(parts, windows, self.limits)))
+
+    def result(self, boxes: np.ndarray, scores: np.ndarray, labels: np.ndarray) -> Result:
+        """Returns a Result with the names of its classes."""
+        return Result(boxes, scores, labels, tuple(self.classes[label] for label in labels))
+
+    def of_input(self, one: Input, result: Result) -> Result:
+        """Returns the Result with its image: the path of a file, or the pixels."""
+        if one.path is None:
+            return replace(result, pixels=one.pixels)
+        return replace(result, path=one.path, value_range=self.loaded.value_range)
 
     def read(self, path: str | Path) -> np.ndarray:
         """Reads an image file as the training did -> uint8 [H, W, 3] BGR. Raises ImageError.
@@ -126,11 +136,13 @@ class Detector:
             print(f"note: {path}: {outside_text(limits, self.loaded.value_range)}")
         return image
 
-    def read_all(self, images: Sequence[str | Path | np.ndarray], most: int) -> Iterator[np.ndarray]:
+    def read_all(self, images: Sequence[str | Path | np.ndarray], most: int) -> Iterator[Input]:
         """Yields the images in order; threads read up to `most` of the next files ahead."""
 
-        def read(image: str | Path | np.ndarray) -> np.ndarray:
-            return self.read(image) if isinstance(image, str | Path) else image
+        def read(image: str | Path | np.ndarray) -> Input:
+            if isinstance(image, str | Path):
+                return Input(self.read(image), str(image))
+            return Input(image)
 
         if len(images) > 1 and any(isinstance(image, str | Path) for image in images):
             return prefetch(read, images, most, READERS)
@@ -161,10 +173,7 @@ class Detector:
         ends = np.cumsum([len(one.scores) for one in detections])[:-1]
         # One transfer from the device per field, not per image.
         fields = (np.split(torch.cat(field).cpu().numpy(), ends) for field in zip(*detections, strict=True))
-        results = []
-        for boxes, scores, labels in zip(*fields, strict=True):
-            results.append(Result(boxes, scores, labels, tuple(self.classes[label] for label in labels)))
-        return results
+        return [self.result(*one) for one in zip(*fields, strict=True)]
 
 
 def require_image(image: object) -> None:

@@ -16,7 +16,7 @@ import evaluate
 import predict
 from datasets.formats.read import read
 from deploy import speed, video
-from deploy.detector import Detector
+from deploy.detector import Detector, Result
 from predict import Config, find_images, is_live, is_stream, main
 from utils.config import ConfigError, override
 from utils.file_checks import CheckpointError
@@ -448,15 +448,15 @@ def test_q_in_the_window_ends_and_keeps_the_results(weights, tmp_path, monkeypat
 def test_ctrl_c_keeps_the_results(weights, tmp_path, monkeypatch, capsys):
     for number in range(3):
         write_noise(tmp_path / f"in/{number}.png", number)
-    draw, calls = predict.draw_boxes, []
+    draw, calls = Result.draw, []
 
-    def interrupted(*args):
+    def interrupted(result):
         calls.append(1)
         if len(calls) == 2:
             raise KeyboardInterrupt
-        return draw(*args)
+        return draw(result)
 
-    monkeypatch.setattr(predict, "draw_boxes", interrupted)
+    monkeypatch.setattr(Result, "draw", interrupted)
     run(weights, tmp_path / "in", tmp_path / "out")
     assert "stopped" in capsys.readouterr().out and "detections.json" in files(tmp_path / "out")
 
@@ -518,14 +518,14 @@ def test_an_error_in_the_middle_keeps_what_was_detected(weights, tmp_path, monke
     (tmp_path / "in").mkdir()
     for number in range(4):
         Image.new("RGB", (60, 40), (number * 50, 9, 99)).save(tmp_path / "in" / f"{number}.png")
-    drawing = predict.draw_boxes
+    draw = Result.draw
 
-    def failing(image, *rest):
-        if image[0, 0, 2] > 90:
+    def failing(result):
+        if result.image[0, 0, 2] > 90:
             raise RuntimeError("no more")
-        return drawing(image, *rest)
+        return draw(result)
 
-    monkeypatch.setattr(predict, "draw_boxes", failing)
+    monkeypatch.setattr(Result, "draw", failing)
     with pytest.raises(RuntimeError, match="no more"):
         main(Config(str(weights), str(tmp_path / "in"), str(tmp_path / "out"), device="cpu", confidence=0.01))
     assert {"0.png", "1.png"} <= {

@@ -12,7 +12,7 @@ look at), suspects.csv, and suspects.txt: all images as an annotation file to co
 import csv
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
@@ -34,7 +34,7 @@ from tools.regression import logit, probability
 from tools.suspects_page import TITLES, write_page
 from utils.boxes import clip, pairwise_iou
 from utils.config import MAX_SEED, ConfigError, check, is_weights, override, require, require_writable, show
-from utils.images import batched
+from utils.images import READERS, batched, prefetch
 from utils.outputs import write_all
 from utils.script import run_script
 
@@ -109,16 +109,16 @@ def detect(checkpoint: str | Path, data: Annotations, model: str | None = None) 
     if unknown:
         raise DataError(f"{checkpoint} has no class {', '.join(unknown)}: give a checkpoint that was trained with it")
     label_of = np.array([data.classes.index(name) if name in data.classes else -1 for name in detector.classes])
-    detected = []
-    for images in batched(detector.read_all([data.path(i) for i in range(len(data))], 2 * BATCH), BATCH):
+    detected, paths = [], [data.path(i) for i in range(len(data))]
+    for images in batched(prefetch(detector.read, paths, 2 * BATCH, READERS), BATCH):
         results = detector(images)
         if detector.config.get("flip"):  # the training had mirrored images, too: the mean of both scores is better
             mirrored = detector([cv2.flip(image, 1) for image in images])
             triples = zip(results, mirrored, images, strict=True)
-            results = [one._replace(scores=mean_scores(one, other, image)) for one, other, image in triples]
-        for boxes, scores, labels, _ in results:
-            known = label_of[labels] >= 0
-            detected.append((boxes[known], scores[known], label_of[labels[known]]))
+            results = [replace(one, scores=mean_scores(one, other, image)) for one, other, image in triples]
+        for result in results:
+            known = result[label_of[result.labels] >= 0]
+            detected.append((known.boxes, known.scores, label_of[known.labels]))
     return detected
 
 

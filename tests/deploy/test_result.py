@@ -1,0 +1,146 @@
+"""Result: its arrays, rows and drawing belong together, and the image is there without holding it in memory."""
+
+import gc
+import sys
+import weakref
+
+import cv2
+import numpy as np
+import pytest
+from lively import lively_checkpoint
+
+from deploy import video
+from deploy.detector import Detector, Result
+from utils.draw import draw_boxes
+from utils.images import ImageError, read_image
+
+LOW = {"confidence": 0.3, "device": "cpu"}
+NAMES = ("red", "blue", "red")
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory):
+    return lively_checkpoint(tmp_path_factory.mktemp("weights") / "best.pt")
+
+
+def noise(height=60, width=90, seed=0):
+    return np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
+
+
+def three(**more) -> Result:
+    boxes = np.array([[1, 2, 30, 40], [5.5, 6, 50, 44], [60, 10, 80, 50]], np.float32)
+    return Result(boxes, np.array([0.9, 0.75, 0.5], np.float32), np.array([0, 1, 0]), NAMES, **more)
+
+
+def test_rows_hold_plain_numbers_and_names_that_json_and_tables_take():
+    rows = three().rows()
+    assert [list(row) for row in rows] == [["x1", "y1", "x2", "y2", "score", "class"]] * 3
+    assert rows[1] == {"x1": 5.5, "y1": 6.0, "x2": 50.0, "y2": 44.0, "score": 0.75, "class": "blue"}
+    assert {type(value) for row in rows for value in row.values()} == {float, str}
+    assert three()[:0].rows() == []
+
+
+@pytest.mark.parametrize(
+    "index, kept",
+    [
+        (1, [1]),
+        (-1, [2]),
+        (slice(2), [0, 1]),
+        (np.array([True, False, True]), [0, 2]),
+        ([2, 0], [2, 0]),
+        (slice(0), []),
+    ],
+)
+def test_a_chosen_part_keeps_the_fields_of_each_detection_together(index, kept):
+    every, some = three(pixels=noise()), three(pixels=noise())[index]
+    assert len(some) == len(kept) and some.boxes.shape == (len(kept), 4) and some.boxes.dtype == np.float32
+    assert some.rows() == [every.rows()[i] for i in kept]
+    assert some.labels.tolist() == every.labels[kept].tolist() and some.image is not None
+
+
+def test_a_loop_over_a_result_gives_each_detection_once():
+    assert [one.names for one in three()] == [("red",), ("blue",), ("red",)]
+
+
+def test_the_drawing_is_that_of_all_other_programs_and_leaves_the_image_as_it_was():
+    image, result = noise(), three()
+    before, result.pixels = image.copy(), image
+    drawn = result.draw()
+    assert np.array_equal(drawn, draw_boxes(image, result.boxes, result.labels, ("red", "blue"), result.scores))
+    assert np.array_equal(image, before) and not np.array_equal(drawn, image)
+
+
+def test_a_path_and_an_array_are_drawn_the_same_and_saved_as_drawn(weights, tmp_path):
+    cv2.imwrite(str(tmp_path / "a.png"), noise())
+    detector = Detector(weights, **LOW)
+    (of_path,), (of_array,) = detector(tmp_path / "a.png"), detector(noise())
+    assert len(of_path) > 0 and np.array_equal(of_path.draw(), of_array.draw())
+    assert (of_path.path, of_array.path) == (str(tmp_path / "a.png"), None)
+    of_path.save(tmp_path / "new" / "drawn.png")
+    assert np.array_equal(read_image(str(tmp_path / "new/drawn.png")), of_path.draw())
+
+
+def test_results_of_tiles_have_their_image(weights, tmp_path):
+    cv2.imwrite(str(tmp_path / "a.png"), noise(200, 300))
+    for result in Detector(weights, **LOW, tile=96)([tmp_path / "a.png", noise(200, 300)]):
+        assert np.array_equal(result.image, noise(200, 300))
+
+
+def test_results_of_files_do_not_hold_their_images(weights, tmp_path, monkeypatch):
+    """A list of the results of a million files stays small."""
+    read, images = Detector.read, []
+
+    def watched(self, path):
+        image = read(self, path)
+        images.append(weakref.ref(image))
+        return image
+
+    monkeypatch.setattr(Detector, "read", watched)
+    for number in range(4):
+        cv2.imwrite(str(tmp_path / f"{number}.png"), noise(seed=number))
+    results = Detector(weights, **LOW)([tmp_path / f"{number}.png" for number in range(4)])
+    gc.collect()
+    assert len(images) == len(results) == 4 and not any(image() is not None for image in images)
+
+
+def test_an_image_that_is_gone_is_named(weights, tmp_path):
+    cv2.imwrite(str(tmp_path / "a.png"), noise())
+    (result,) = Detector(weights, **LOW)(tmp_path / "a.png")
+    (tmp_path / "a.png").unlink()
+    with pytest.raises(ImageError, match="a.png"):
+        result.draw()
+    with pytest.raises(ValueError, match="pixels"):
+        three().draw()
+
+
+def test_a_window_shows_what_is_drawn(monkeypatch):
+    shown, result = [], three(pixels=noise())
+    monkeypatch.setattr(video, "show", lambda image, wait: shown.append((image, wait)))
+    result.show()
+    ((image, wait),) = shown
+    assert np.array_equal(image, result.draw()) and wait == 0
+
+
+def test_a_notebook_shows_the_drawing_and_only_numbers_if_there_is_no_image():
+    result = three(pixels=np.full((60, 90, 3), 114, np.uint8))
+    shown = cv2.imdecode(np.frombuffer(result._repr_jpeg_(), np.uint8), cv2.IMREAD_COLOR)
+    assert np.abs(shown.astype(int) - result.draw()).mean() < 20  # JPEG
+    assert three()._repr_jpeg_() is None
+    assert "0.75" in repr(result) and "pixels" not in repr(result)
+
+
+def test_supervision_gets_equal_boxes_scores_and_class_ids():
+    pytest.importorskip("supervision", reason="pip install supervision")
+    for result in (three(), three()[:0]):
+        found = result.to_supervision()
+        assert len(found) == len(result)
+        np.testing.assert_array_equal(found.xyxy, result.boxes)
+        np.testing.assert_array_equal(found.confidence, result.scores)
+        np.testing.assert_array_equal(found.class_id, result.labels)
+        assert tuple(found.data["class_name"]) == result.names
+
+
+def test_without_supervision_the_error_names_the_command(monkeypatch):
+    monkeypatch.setitem(sys.modules, "supervision", None)
+    with pytest.raises(ImportError, match="pip install supervision"):
+        three().to_supervision()
