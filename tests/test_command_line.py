@@ -77,7 +77,7 @@ def test_a_folder_needs_no_name(folder, capsys):
         assert suspects.from_command_line([*words, "epochs=3"]) == suspects.Config(data=folder, epochs=3)
     printed = []
     for words in ([folder], [f"data={folder}"]):
-        with pytest.raises(SystemExit, match="0"):
+        with pytest.raises(SystemExit, match="^0$"):
             check.main(words)
         printed.append(capsys.readouterr().out)
     assert printed[0] == printed[1] and "images 4" in printed[0]
@@ -101,7 +101,7 @@ def test_source_and_target_of_a_conversion_need_no_names(folder, tmp_path):
 
 
 def test_check_prints_errors_to_standard_error(folder, capsys):
-    with pytest.raises(SystemExit, match="1"):
+    with pytest.raises(SystemExit, match="^1$"):
         check.main(["nothing"])
     printed = capsys.readouterr()
     assert "nothing" in printed.err and not printed.out

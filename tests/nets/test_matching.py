@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from refused import refused
 from torch import nn
 
 from nets.matching import load_matching
@@ -43,7 +44,7 @@ def test_load_matching_copies_tensors_that_fit_and_reports_the_others():
 def test_weights_that_fit_too_little_of_the_backbone_are_refused():
     report = load_matching(Model(), Model().state_dict())
     assert report.require(backbone=1.0, head=1.0) is report
-    with pytest.raises(CheckpointError, match=r"only 0% of the backbone fits, but 80% must.*model="):
+    with refused(CheckpointError, "0%", "backbone", "80%", "model=", "weights=none"):
         load_matching(Model(width=4), Model(width=6).state_dict()).require(backbone=0.8)
 
 
@@ -53,7 +54,7 @@ def test_matching_batch_norms_do_not_hide_missing_convolutions():
     del state["backbone.0.weight"]
     report = load_matching(Model(), state)
     assert report.counts("backbone")[:2] == (4, 5) and report.fraction("backbone") == pytest.approx(16 / 124)
-    with pytest.raises(CheckpointError, match="backbone"):
+    with refused(CheckpointError, "13%", "backbone", "80%"):
         report.require(backbone=0.8)
 
 
@@ -62,6 +63,6 @@ def test_weights_that_are_not_finite_are_never_loaded():
     state["head.bias"] = torch.tensor([1.0, float("inf"), 0.0])
     model = Model()
     before = model.head.weight.clone()
-    with pytest.raises(CheckpointError, match=r"head\.bias"):
+    with refused(CheckpointError, "head.bias"):
         load_matching(model, state)
     assert torch.equal(model.head.weight, before)

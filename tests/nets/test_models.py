@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from refused import refused
 from torch import nn
 from toys import FAMILIES, detector
 
@@ -22,9 +23,8 @@ def test_every_model_name_builds_its_model():
 
 @pytest.mark.parametrize("name", ["yolo_x", "yolox", "yolox_", "resnet"])
 def test_unknown_model_name_lists_all_names(name):
-    with pytest.raises(ValueError, match=f"model='{name}' is not known") as error:
+    with refused(ValueError, f"model='{name}'", *nets.model_names()):
         nets.build(name, 80)
-    assert all(known in str(error.value) for known in nets.model_names())
 
 
 def test_criterion_of_an_unregistered_model_is_an_error():
@@ -35,9 +35,7 @@ def test_criterion_of_an_unregistered_model_is_an_error():
 @pytest.mark.parametrize("size", [(64, 64), (32, 640)])
 def test_image_sizes_are_multiples_of_32(size):
     assert nets.check_size(size) == size
-    with pytest.raises(
-        ValueError, match="image_size=100,0: height and width must be multiples of 32 up to 8192, such as 96,32"
-    ):
+    with refused(ValueError, "image_size=100,0", "96,32"):
         nets.check_size((100, 0))
 
 
@@ -84,21 +82,22 @@ def test_weights_that_cannot_be_downloaded_are_optional_for_the_demo(weights, mo
     monkeypatch.setattr(pretrained, "HOST", "http://127.0.0.1:1")  # no server listens there
     monkeypatch.setenv("no_proxy", "*")
     lines = []
-    with pytest.raises(pretrained.PretrainedError, match="could not be downloaded"):
+    with refused(pretrained.PretrainedError, "yolox_nano", "http://127.0.0.1:1", "weights=none"):
         nets.build_pretrained("yolox_nano", ("cat",), weights, OneProcess(), lines.append)
+    assert not lines
     model, known = nets.build_pretrained("yolox_nano", ("cat",), weights, OneProcess(), lines.append, optional=True)
     assert known is None and model.num_classes == 1
     (line,) = lines
-    assert "could not be downloaded" in line and "weights=none" in line and "FROM SCRATCH and without freezing" in line
+    assert "yolox_nano" in line and "http://127.0.0.1:1" in line and "weights=none" in line
 
 
 def test_a_weights_file_is_never_optional(tmp_path):
     (tmp_path / "bad.pth").write_bytes(b"text")
     for path in ("missing.pth", str(tmp_path / "bad.pth")):
-        with pytest.raises(pretrained.PretrainedError, match=path):
+        with refused(pretrained.PretrainedError, f"weights={path}"):
             nets.build_pretrained("tiny_n", ("cat",), path, OneProcess(), print, optional=True)
     checkpoint.save(tmp_path / "other.pt", {"classes": ["cat"], "config": {}, "model": {"a": torch.ones(1)}})
-    with pytest.raises(file_checks.CheckpointError, match="weights=none"):
+    with refused(file_checks.CheckpointError, tmp_path / "other.pt", "0%", "backbone", "weights=none"):
         nets.build_pretrained("tiny_n", ("cat",), str(tmp_path / "other.pt"), OneProcess(), print, optional=True)
 
 

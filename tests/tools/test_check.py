@@ -10,6 +10,7 @@ import cv2
 import numpy as np
 import pytest
 from PIL import Image
+from refused import refused
 
 from datasets.formats.annotation_file import DataError
 from datasets.formats.read import ReadOptions
@@ -158,7 +159,7 @@ def test_a_few_tiny_boxes_do_not_make_the_advised_input_smaller() -> None:
 
 def test_data_without_a_readable_line_are_an_error(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a.png 1,2,x,4,0\n")
-    with pytest.raises(DataError, match="a.txt:1"):
+    with refused(DataError, "a.txt:1"):
         check(str(tmp_path / "a.txt"))
 
 
@@ -167,18 +168,18 @@ def test_data_without_images_are_an_error(data: tuple[str, str], tmp_path: Path)
     (tmp_path / "head.csv").write_text("image,xmin,ymin,xmax,ymax,label\n")
     (tmp_path / "coco.json").write_text('{"images": [], "annotations": [], "categories": [{"id": 1, "name": "cat"}]}')
     for name in ("empty.txt", "head.csv", "coco.json"):
-        with pytest.raises(DataError, match=f"{name}: no images; name an annotation file or a folder with images"):
+        with refused(DataError, tmp_path / name):
             check(str(tmp_path / name))
-    with pytest.raises(DataError, match="empty.txt: no images; name"):
+    with refused(DataError, tmp_path / "empty.txt"):
         check(data[1], str(tmp_path / "empty.txt"))
 
 
 def test_problems_of_both_parts_are_reported_together_as_in_training(data: tuple[str, str], tmp_path: Path) -> None:
     (tmp_path / "bad.txt").write_text("0.png 1,2,3,4,9\nnone.png 1,2,3,4,0\n")
     (tmp_path / "worse.txt").write_text("0.png 1,2,3\n")
-    with pytest.raises(DataError, match=r"(?s)bad.txt:1: class 9.*bad.txt:2: .*no such file.*worse.txt:1: "):
+    with refused(DataError, "bad.txt:1", "class 9", "bad.txt:2", "none.png", "worse.txt:1"):
         check(str(tmp_path / "bad.txt"), str(tmp_path / "worse.txt"))
-    with pytest.raises(DataError, match=r"(?s)worse.txt:1: .*2 of 8 images cannot be read.*cut.png.*missing.png"):
+    with refused(DataError, "worse.txt:1", "2 of 8", "cut.png", "missing.png"):
         check(data[0], str(tmp_path / "worse.txt"))
 
 
@@ -201,24 +202,24 @@ def test_main_prints_and_writes_the_report(
     data: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     outputs = [f"json={tmp_path / 'r.json'}", f"page={tmp_path / '页.png'}"]
-    with pytest.raises(SystemExit, match="1"):
+    with pytest.raises(SystemExit, match="^1$"):
         main([data[0], f"val={data[1]}", "size=50,100", *outputs])
     assert "unreadable 2" in capsys.readouterr().out
     assert json.loads((tmp_path / "r.json").read_text(encoding="utf-8"))["size"] == [50, 100]
     assert cv2.imdecode(np.fromfile(tmp_path / "页.png", np.uint8), 1).shape[2] == 3
-    with pytest.raises(SystemExit, match="0"):
+    with pytest.raises(SystemExit, match="^0$"):
         main([data[1]])
-    with pytest.raises(SystemExit, match="did you mean size"):
+    with refused(SystemExit, "sise=64", "size=64"):
         main([data[1], "sise=64"])
-    for words, message in (
-        ([str(tmp_path / "none.txt")], "no such file"),
-        ([data[1], "size=0"], "give size=416"),
-        ([data[1], "page=a.doc"], "ends with .html or .png"),
+    for words, named in (
+        ([str(tmp_path / "none.txt")], str(tmp_path / "none.txt")),
+        ([data[1], "size=0"], "size=416"),
+        ([data[1], "page=a.doc"], ".html or .png"),
     ):
-        with pytest.raises(SystemExit, match="1"):
+        with pytest.raises(SystemExit, match="^1$"):
             main([*words, outputs[0]])
-        assert message in capsys.readouterr().err
-        assert message in json.loads((tmp_path / "r.json").read_text())["errors"][0]
+        assert named in capsys.readouterr().err
+        assert named in json.loads((tmp_path / "r.json").read_text())["errors"][0]
 
 
 def test_only_files_of_an_earlier_check_are_replaced(
@@ -226,25 +227,25 @@ def test_only_files_of_an_earlier_check_are_replaced(
 ) -> None:
     own = [tmp_path / "new" / name for name in ("r.json", "p.html", "p.png", "p.jpg")]
     for page in (*own[1:], *own[1:]):  # the folder is new, and the second time the files are replaced
-        with pytest.raises(SystemExit, match="0"):
+        with pytest.raises(SystemExit, match="^0$"):
             main([data[1], f"json={own[0]}", f"page={page}"])
     (tmp_path / "coco.json").write_text('{"images": [], "annotations": [], "categories": []}')
     (tmp_path / "my.html").write_text("<p>mine")
     before = {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
     capsys.readouterr()
-    for word, why in (
-        (f"json={data[0]}", "give a name that ends with .json"),
-        (f"json={tmp_path / 'coco.json'}", "would be replaced, and no earlier check wrote it"),
-        (f"json={tmp_path}", "give a name that ends with .json"),
-        (f"json={data[0]}/r.json", "is a file, not a folder: name another folder"),
-        (f"page={tmp_path / '0.png'}", "would be replaced, and no earlier check wrote it"),
-        (f"page={tmp_path / 'my.html'}", "would be replaced, and no earlier check wrote it"),
-        (f"page={data[0]}/p.png", "is a file, not a folder: name another folder"),
+    for word in (
+        f"json={data[0]}",
+        f"json={tmp_path / 'coco.json'}",
+        f"json={tmp_path}",
+        f"json={data[0]}/r.json",
+        f"page={tmp_path / '0.png'}",
+        f"page={tmp_path / 'my.html'}",
+        f"page={data[0]}/p.png",
     ):
         with pytest.raises(SystemExit) as stop:
             main([data[1], word])
         printed = f"{''.join(capsys.readouterr())}{stop.value}"
-        assert word in printed and why in printed and "boxes" not in printed  # before the work
+        assert stop.value.code and word in printed and "boxes" not in printed  # before the work
     assert {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before
 
 
@@ -275,7 +276,7 @@ def test_a_fraction_as_validation_data_is_taken_from_the_checked_images(painted,
     report, parts = check(str(painted(8)), val)
     assert list(parts) == ["train"] and report["train"]["images"] == 8
     assert any(f"val={val}" in note for note in report["train"]["notes"])
-    with pytest.raises(ConfigError, match="val=0.2"):
+    with refused(ConfigError, "val=20%", "val=0.2"):
         check(str(painted(8)), "20%")
 
 

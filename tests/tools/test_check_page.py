@@ -66,7 +66,7 @@ def test_the_page_shows_the_report_in_a_browser(
     data: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     page = tmp_path / "检查.html"
-    with pytest.raises(SystemExit, match="1"):
+    with pytest.raises(SystemExit, match="^1$"):
         main([data[0], f"val={data[1]}", f"page={page}"])
     report = check(*data)[0]
     assert text_of(report).strip() == capsys.readouterr().out.strip()

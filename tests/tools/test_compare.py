@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from browser import Browser, words_of
+from refused import refused
 from small import config, log_of, only_run
 
 import train
@@ -155,7 +156,7 @@ def test_a_broken_run_is_listed_with_the_reason(tmp_path, capsys, what, why):
     assert f"{tmp_path / 'gone'}: there is no such folder" in printed
     page = (tmp_path / "compare.html").read_text(encoding="utf-8")
     assert "Not compared" in page and page.count("<tr>") == 1 + 1  # the head and the good run
-    with pytest.raises(SystemExit, match="1"):
+    with pytest.raises(SystemExit, match="^1$"):
         main([str(bad)])
     assert "no run to compare" in capsys.readouterr().out
 
@@ -168,7 +169,7 @@ def test_a_run_without_best_pt_is_compared(tmp_path):
 
 def test_a_damaged_cell_names_its_line(tmp_path):
     (tmp_path / "log.csv").write_text("epoch,AP,seconds,images_per_second\n1,.5,2,3\n2,x,2,3\n")
-    with pytest.raises(ValueError, match="line 3: AP is 'x', not a number"):
+    with refused(ValueError, "log.csv, line 3", "'x'"):
         read_log(tmp_path / "log.csv")
 
 
@@ -208,12 +209,12 @@ def test_only_an_earlier_comparison_is_replaced(tmp_path, capsys, name):
     run, out = made(tmp_path / "run", [0.1]), tmp_path / "out"
     main([str(run), f"output={out}"]), main([str(run), f"output={out}"])
     (out / "compare.html").unlink(), (out / name).write_bytes(b"mine"), (tmp_path / name).write_bytes(b"mine")
-    for words in ([f"output={out}"], []):
-        with pytest.raises(SystemExit, match=f"{name} would be replaced, and no earlier comparison"):
+    for words, place in (([f"output={out}"], out), ([], tmp_path)):
+        with refused(SystemExit, f"output={place}", place / name):
             main([str(run), *words])
     assert (out / name).read_bytes() == (tmp_path / name).read_bytes() == b"mine"
     capsys.readouterr()
-    with pytest.raises(SystemExit, match="config.json is a file, not a folder: name another folder"):
+    with refused(SystemExit, f"output={run / 'config.json'}"):
         main([str(run), f"output={run / 'config.json'}"])
     assert not capsys.readouterr().out  # before the work
 
@@ -221,7 +222,7 @@ def test_only_an_earlier_comparison_is_replaced(tmp_path, capsys, name):
 def test_without_folders_the_program_explains_itself():
     with pytest.raises(SystemExit, match="python -m tools.compare"):
         main([])
-    with pytest.raises(SystemExit, match="0"):
+    with pytest.raises(SystemExit, match="^0$"):
         main(["--help"])
 
 

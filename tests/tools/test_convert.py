@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from refused import refused
 
 from datasets.formats.annotation_file import DataError
 from datasets.formats.read import ReadOptions, read
@@ -133,21 +134,21 @@ def test_a_split_of_a_voc_folder_has_all_parts(shared: Path, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("split", [(1.0,), (0.9, 0.2), (0.9, 0.1, 0.0), (0.4, 0.3, 0.2, 0.1)])
 def test_fractions_must_add_up_to_one(source: Path, tmp_path: Path, split: tuple) -> None:
-    with pytest.raises(DataError, match="two or three fractions that add up to 1"):
+    with refused(DataError, f"split={','.join(f'{fraction:g}' for fraction in split)}"):
         convert(str(source), str(tmp_path / "x.txt"), split=split)
 
 
 @pytest.mark.parametrize("seed, limit", [(-1, "at least 0"), (2**63, "at most 9223372036854775807")])
 def test_the_seed_has_a_range(source: Path, tmp_path: Path, seed: int, limit: str) -> None:
     for options in ({"split": (0.5, 0.5)}, {"tile": 32}):
-        with pytest.raises(ConfigError, match=f"seed={seed}: it must be {limit}"):
+        with refused(ConfigError, f"seed={seed}", limit):
             convert(str(source), str(tmp_path / "x.txt"), seed=seed, **options)
     convert(str(source), str(tmp_path / "x.txt"), seed=2**63 - 1, split=(0.5, 0.5))
 
 
 def test_words_are_checked(source: Path, tmp_path: Path) -> None:
-    for name in ("part", "bad_boxes"):
-        with pytest.raises(ConfigError, match=f"{name}=foo: Choose one of: "):
+    for name, known in (("part", "train, val, test, all"), ("bad_boxes", "drop, error")):
+        with refused(ConfigError, f"{name}=foo", known):
             convert(str(source), str(tmp_path / "x.txt"), **{name: "foo"})
 
 
@@ -165,7 +166,7 @@ def test_the_report_names_the_splits_that_are_left_out(source: Path, tmp_path: P
 
 
 def test_an_empty_part_is_an_error(source: Path, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="enlarge the fraction"):
+    with refused(DataError, "split=0.999,0.001", "20, 0"):
         convert(str(source), str(tmp_path / "x.txt"), split=(0.999, 0.001))
 
 
@@ -173,24 +174,24 @@ def test_no_file_is_overwritten(source: Path, tmp_path: Path) -> None:
     folder = tmp_path / "out"
     convert(str(source), str(folder / "x.txt"))
     before = {path: path.read_bytes() for path in folder.iterdir()}
-    with pytest.raises(DataError, match="x.txt exists: give another name"):
+    with refused(DataError, folder / "x.txt"):
         convert(str(source), str(folder / "x.txt"))
     convert(str(source), str(folder / "y.txt"))  # the same classes.txt may stay
     (folder / "y.txt").unlink()
     before[folder / "classes.txt"] = b"other\n"
     (folder / "classes.txt").write_bytes(b"other\n")
-    with pytest.raises(DataError, match="classes.txt exists with other names: write into another folder"):
+    with refused(DataError, folder / "classes.txt"):
         convert(str(source), str(folder / "z.txt"))
     assert {path: path.read_bytes() for path in folder.iterdir()} == before
-    with pytest.raises(ConfigError, match="x.txt is a file, not a folder: name another folder"):
+    with refused(ConfigError, folder / "x.txt" / "y.txt"):
         convert("none", str(folder / "x.txt" / "y.txt"))  # before the source is read
-    with pytest.raises(DataError, match="must end with"):
+    with refused(DataError, folder / "z.csv", ".txt", ".json"):
         convert(str(source), str(folder / "z.csv"))
 
 
 @pytest.mark.parametrize("name", ["classes.txt", "Labels.txt", "_classes.txt"])
 def test_a_target_named_like_a_file_of_classes_is_refused(source: Path, tmp_path: Path, name: str) -> None:
-    with pytest.raises(DataError, match=f"{name}: this name is reserved for class names: give another one"):
+    with refused(DataError, tmp_path / "out" / name):
         convert(str(source), str(tmp_path / "out" / name))
 
 
@@ -202,9 +203,9 @@ def test_names_of_images_that_are_not_utf8_are_refused(tmp_path: Path) -> None:
     for image in tmp_path.glob("set/*.png"):
         image.with_suffix(".txt").write_text("0 .5 .5 .2 .2\n")
     for target in ("all.txt", "all.json"):
-        with pytest.raises(DataError, match=r"\\udcff\d+.png' is not UTF-8: rename the image or its folder"):
+        with refused(DataError, r"\udcff0.png'", "UTF-8"):
             convert(str(tmp_path / "set"), str(tmp_path / target))
-    with pytest.raises(DataError, match="is not UTF-8: rename"):
+    with refused(DataError, r"\udcff0.png'", "UTF-8"):
         train_and_val(read(str(tmp_path / "set"), "train"), 0.5, 0)
     assert [path.name for path in tmp_path.iterdir()] == ["set"]
 
@@ -230,7 +231,7 @@ def test_a_file_without_boxes_beside_label_files_is_an_error(tmp_path: Path) -> 
     paint(tmp_path / "images" / "a.png", 50)
     (tmp_path / "labels" / "a.txt").write_text("1 .5 .5 .2 .2\n")
     (tmp_path / "classes.txt").write_text("cat\ndog\n")
-    with pytest.raises(DataError, match="no box is left, .* read as a list of images with label files such as .*a.txt"):
+    with refused(DataError, tmp_path / "labels" / "a.txt", "classes="):
         convert(str(tmp_path), str(tmp_path / "out" / "cats.txt"), classes="cat")
     assert not (tmp_path / "out").exists()
     assert "1 images, 1 boxes" in convert(str(tmp_path), str(tmp_path / "out" / "dogs.txt"), classes="dog")[-1]
@@ -242,7 +243,7 @@ def test_a_part_without_boxes_in_a_folder_with_xml_is_an_error(tmp_path: Path) -
         box = "<bndbox><xmin>1</xmin><ymin>1</ymin><xmax>5</xmax><ymax>5</ymax></bndbox>"
         found = f"<annotation><filename>{name}.png</filename><object><name>{kind}</name>{box}</object></annotation>"
         (tmp_path / f"{name}.xml").write_text(found)
-    with pytest.raises(DataError, match=r"no box is left, .* label files such as a\.xml"):
+    with refused(DataError, "a.xml", "classes="):
         convert(str(tmp_path), str(tmp_path / "data.txt"), classes="cat", split=(0.5, 0.5))
     assert not list(tmp_path.glob("*.txt"))
     convert(str(tmp_path), str(tmp_path / "out" / "data.txt"), classes="cat", split=(0.5, 0.5))
@@ -259,10 +260,10 @@ def test_main_converts_and_ends_with_the_error(source: Path, tmp_path: Path, cap
     command = [str(source), str(tmp_path / "out.txt"), "split=.8,.2", "seed=1"]
     main(command)
     assert "out_train.txt: " in capsys.readouterr().out
-    for words, message in (
-        (command, "out_train.txt exists"),
-        ([*command[:2], "splt=.8,.2"], "did you mean split"),
-        (command[:1], "python -m tools.convert FOLDER TARGET.txt"),
+    for words, named in (
+        (command, [tmp_path / "out_train.txt"]),
+        ([*command[:2], "splt=.8,.2"], ["splt=.8,.2", "split=.8,.2"]),
+        (command[:1], ["python -m tools.convert FOLDER TARGET.txt"]),
     ):
-        with pytest.raises(SystemExit, match=message):
+        with refused(SystemExit, *named):
             main(words)

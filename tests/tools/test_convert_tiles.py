@@ -6,6 +6,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+from refused import refused
 
 from datasets.formats.annotation_file import DataError
 from datasets.formats.read import read
@@ -150,14 +151,14 @@ def cut_to_json(source: Path, folder: Path) -> Path:
 
 def test_errors_leave_nothing(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "out"
-    for options, message in (
-        ({"tile": 20}, "tile=20: it must be a whole number of pixels, at least 32"),
-        ({"overlap": 1.0}, "overlap=1.0: it must be a fraction of the tile from 0 to 0.9"),
-        ({"visible": 1.5}, "visible=1.5: it must be a fraction from 0 to 1"),
-        ({"background": -1.0}, "background=-1: it must be a fraction"),
-        ({"tile": None}, "overlap=, visible= and background= are for tiles: give their side too"),
+    for options, named in (
+        ({"tile": 20}, ["tile=20", "at least 32"]),
+        ({"overlap": 1.0}, ["overlap=1.0", "from 0 to 0.9"]),
+        ({"visible": 1.5}, ["visible=1.5", "from 0 to 1"]),
+        ({"background": -1.0}, ["background=-1", "from 0 to 1"]),
+        ({"tile": None}, ["overlap=", "visible=", "background="]),
     ):
-        with pytest.raises(ValueError, match=message):
+        with refused(ValueError, *named):
             cut(source, out / "t.txt", **options)
     monkeypatch.setattr("tools.tiles.annotations_of", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
@@ -166,5 +167,5 @@ def test_errors_leave_nothing(source: Path, tmp_path: Path, monkeypatch: pytest.
     monkeypatch.undo()
     cut(source, out / "t.txt")
     (out / "t.txt").unlink()
-    with pytest.raises(DataError, match="t_tiles exists: give another name, or delete it"):
+    with refused(DataError, out / "t_tiles"):
         cut(source, out / "t.txt")

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from lively import lively_checkpoint
 from painted import drawn
+from refused import refused
 
 from benchmarks.suspects import Corrupted
 from datasets.formats.annotation_file import DataError
@@ -262,19 +263,19 @@ def test_a_checkpoint_gives_a_page_a_table_and_a_file_to_correct(small: Path, tm
 
 
 def test_errors_name_the_fix(small: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="data= is missing"):
+    with refused(ConfigError, "data="):
         suspects.main(suspects.Config())
-    with pytest.raises(ConfigError, match=f"seed={2**63}: it must be at most"):
+    with refused(ConfigError, f"seed={2**63}", 2**63 - 1):
         suspects.main(suspects.Config(data=str(small), seed=2**63))
     checkpoint = lively_checkpoint(tmp_path / "best.pt", classes=("cat",))
-    with pytest.raises(DataError, match="has no class <b>red</b>, blue"):
+    with refused(DataError, checkpoint, "<b>red</b>, blue & 蓝"):
         suspects.main(suspects.Config(data=str(small), checkpoint=str(checkpoint), output=str(tmp_path / "out")))
     line = small.read_text().splitlines()[1]
     (tmp_path / "one.txt").write_text(f"{line}\n{line}\n")
-    with pytest.raises(DataError, match="no two halves .* checkpoint="):
+    with refused(DataError, "one.txt", "checkpoint="):
         suspects.main(suspects.Config(data=str(tmp_path / "one.txt"), output=str(tmp_path / "out")))
     (tmp_path / "one.txt").write_text(line.split()[0] + "\n")
-    with pytest.raises(DataError, match="no labels to judge"):
+    with refused(DataError, "one.txt"):
         suspects.main(suspects.Config(data=str(tmp_path / "one.txt")))
 
 
@@ -282,8 +283,8 @@ def test_a_file_corrected_by_hand_is_never_replaced(small: Path, tmp_path: Path)
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "suspects.txt").write_text("corrected")
     checkpoint = lively_checkpoint(tmp_path / "best.pt", classes=("blue & 蓝", "<b>red</b>"))
-    for output, why in (("out", "the folder exists and is not empty"), ("out/suspects.txt", "is a file, not a folder")):
-        with pytest.raises(ConfigError, match=f"output=.*{output}: .*{why}: name a"):
+    for output in ("out", "out/suspects.txt"):
+        with refused(ConfigError, f"output={tmp_path / output}"):
             suspects.main(suspects.Config(data=str(small), checkpoint=str(checkpoint), output=str(tmp_path / output)))
     assert [path.read_text() for path in (tmp_path / "out").iterdir()] == ["corrected"]
 
