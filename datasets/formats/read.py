@@ -16,6 +16,7 @@ import numpy as np
 from datasets.classes import choose_classes, join, parse_merge
 from datasets.errors import DataError, check_path, note_dropped, raise_any
 from datasets.formats.annotation_file import is_names, read_classes
+from datasets.formats.fractions import find_fractions, is_whole_file
 from datasets.formats.image_paths import ImageFinder
 from datasets.formats.recognition import read_path
 from datasets.formats.source import Source
@@ -123,6 +124,11 @@ def finish(source: Source, options: ReadOptions, classes: Classes) -> Annotation
     indices, problems, without_area = _check_boxes(source, boxes, areas, is_known, names, classes)
     if classes is None:
         classes = tuple(str(index) for index in range(indices.max(initial=-1) + 1))
+    tiny = find_fractions(source, boxes, starts, sizes)
+    indices[list(tiny)] = -1
+    if is_whole_file(len(tiny), len(boxes)):
+        problems += tiny.values()
+        tiny = {}
     found = Annotations(
         source=source.path,
         classes=classes,
@@ -146,9 +152,10 @@ def finish(source: Source, options: ReadOptions, classes: Classes) -> Annotation
     try:
         every = source.problems + problems
         if every and options.bad_boxes == "error":
-            every += without_area
+            every += [*without_area, *tiny.values()]
         raise_any(f"{source.path}: problems: {len(every)}", every)
         dropped = note_dropped(f"{source.path}: boxes without area", without_area, options.bad_boxes)
+        dropped += note_dropped(f"{source.path}: boxes below a pixel", list(tiny.values()), options.bad_boxes)
     except DataError as error:
         error.rest = found.select([i for i in range(len(found)) if found.names[i]])
         raise

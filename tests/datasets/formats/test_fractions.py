@@ -1,0 +1,123 @@
+"""Boxes that are fractions of the image in a format of pixels: each is named, and none trains as a box of half a pixel."""
+
+from pathlib import Path
+
+import pytest
+from files import boxes, paint, text
+
+from datasets.errors import DataError
+from datasets.formats.read import ReadOptions, read
+from tools.check import check
+
+CORNERS = ((0.1, 0.2, 0.5, 0.75), (0, 0, 0.5, 0.6))  # fractions
+PIXELS = (4, 5, 20, 15)
+DROP = ReadOptions(bad_boxes="drop")
+
+
+def coco(folder: Path, rows, **size: int) -> Path:
+    extents = [[x1, y1, x2 - x1, y2 - y1] for x1, y1, x2, y2 in rows]
+    shapes = [{"id": n, "image_id": 1, "category_id": 1, "bbox": extent} for n, extent in enumerate(extents)]
+    images = [{"id": 1, "file_name": "a.png"} | size]
+    categories = [{"id": 1, "name": "cat"}]
+    return text(folder / "x.json", {"images": images, "annotations": shapes, "categories": categories})
+
+
+def voc(folder: Path, rows) -> Path:
+    names = ("xmin", "ymin", "xmax", "ymax")
+    sides = ("".join(f"<{name}>{value}</{name}>" for name, value in zip(names, row, strict=True)) for row in rows)
+    shapes = (f"<object><name>cat</name><bndbox>{box}</bndbox></object>" for box in sides)
+    return text(folder / "a.xml", f"<annotation><filename>a.png</filename>{''.join(shapes)}</annotation>").parent
+
+
+def labelme(folder: Path, rows) -> Path:
+    shapes = [{"label": "cat", "shape_type": "rectangle", "points": [row[:2], row[2:]]} for row in rows]
+    return text(folder / "a.json", {"imagePath": "a.png", "shapes": shapes})
+
+
+def cvat(folder: Path, rows) -> Path:
+    places = ("xtl", "ytl", "xbr", "ybr")
+    sides = (" ".join(f'{key}="{value}"' for key, value in zip(places, row, strict=True)) for row in rows)
+    shapes = "".join(f'<box label="cat" {box}/>' for box in sides)
+    return text(folder / "a.xml", f'<annotations><image name="a.png">{shapes}</image></annotations>')
+
+
+def annotation_file(folder: Path, rows) -> Path:
+    words = (",".join(map(str, (*row, 0))) for row in rows)
+    return text(folder / "train.txt", f"a.png {' '.join(words)}\n")
+
+
+def table(folder: Path, rows) -> Path:
+    lines = (",".join(map(str, ("a.png", *row, "cat"))) for row in rows)
+    return text(folder / "a.csv", "\n".join(["image,x1,y1,x2,y2,class", *lines]))
+
+
+WRITERS = (coco, voc, labelme, cvat, annotation_file)
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+@pytest.mark.parametrize("options", [ReadOptions(), DROP])
+def test_fractions_in_a_format_of_pixels_are_an_error(tmp_path: Path, writer, options: ReadOptions) -> None:
+    paint(tmp_path / "a.png")
+    path = writer(tmp_path, CORNERS)
+    with pytest.raises(DataError) as caught:
+        read(path, "train", options)
+    message = str(caught.value)
+    assert path.name in message and "fractions" in message and "YOLO" in message
+    assert all(",".join(f"{value:g}" for value in row) in message for row in CORNERS)
+    with pytest.raises(DataError, match="fractions"):
+        check(str(path))
+
+
+@pytest.mark.parametrize("writer", (*WRITERS, table))
+def test_fractions_in_some_rows_are_an_error(tmp_path: Path, writer) -> None:
+    paint(tmp_path / "a.png")
+    with pytest.raises(DataError, match="0.1,0.2,0.5,0.75"):
+        read(writer(tmp_path, [PIXELS] * 8 + list(CORNERS)), "train", DROP)
+
+
+@pytest.mark.parametrize("writer", (*WRITERS, table))
+def test_one_tiny_box_among_usual_ones_is_a_bad_box(tmp_path: Path, writer) -> None:
+    paint(tmp_path / "a.png")
+    path = writer(tmp_path, [PIXELS, (0.1, 0.2, 0.5, 0.75), PIXELS])
+    found = read(path, "train", DROP)
+    assert boxes(found)[0][1] == [list(PIXELS)] * 2
+    assert "0.1,0.2,0.5,0.75" in "".join(found.notes)
+    assert "0.1,0.2,0.5,0.75" in "".join(check(str(path))[0]["train"]["notes"])
+    with pytest.raises(DataError, match="0.1,0.2,0.5,0.75"):
+        read(path, "train")
+
+
+def test_the_line_of_an_annotation_file_is_named_and_images_without_size_are_opened(tmp_path: Path) -> None:
+    paint(tmp_path / "a.png")
+    path = text(tmp_path / "train.txt", "a.png 4,5,20,15,0\na.png 0,0,.5,1,0\na.png .5,.5,1,.9,0\n")
+    with pytest.raises(DataError) as caught:
+        read(path, "train", DROP)
+    assert "train.txt:2:" in str(caught.value) and "train.txt:3:" in str(caught.value)
+    assert "train.txt:1:" not in str(caught.value) and "40x20" in str(caught.value)
+
+
+def test_centers_and_sizes_in_fractions_are_an_error_in_coco(tmp_path: Path) -> None:
+    paint(tmp_path / "a.png")
+    with pytest.raises(DataError, match="fractions"):
+        read(coco(tmp_path, [(0.5, 0.5, 1.4, 1.3), (0.75, 0.8, 1, 1.1)]), "train", DROP)
+
+
+@pytest.mark.parametrize(
+    ("row", "width", "height"),
+    [
+        ((0, 0, 1, 1), 40, 20),  # a pixel, as whole numbers
+        ((0.25, 0.5, 1, 1), 2, 2),  # most of an image of a few pixels
+        ((0.25, 0.5, 0.75, 18), 1, 20),
+        ((0.5, 0.5, 1.75, 1.75), 40, 20),
+        ((7.25, 9.5, 7.75, 9.75), 40, 20),  # less than a pixel, but somewhere in the image
+    ],
+)
+def test_small_boxes_in_pixels_stay(tmp_path: Path, row, width: int, height: int) -> None:
+    paint(tmp_path / "a.png", width, height)
+    paths = [
+        labelme(tmp_path, [row]),
+        annotation_file(tmp_path, [row]),
+        coco(tmp_path, [row], width=width, height=height),
+    ]
+    for path in paths:
+        assert boxes(read(path, "train"))[0][1] == [list(row)]
