@@ -110,10 +110,14 @@ class Stems:
             self._files[stem_of(file)].append(file)
 
     def nearest(self, path: str, name: str = "") -> str | None:
-        """Returns the file with the stem of `path` that shares most folder names with it, or else a file `name`.
+        """Returns the first file of `all_nearest`, None if there is none."""
+        return next(iter(self.all_nearest(path, name)), None)
+
+    def all_nearest(self, path: str, name: str = "") -> list[str]:
+        """Returns the files with the stem of `path` that share most folder names with it, or else the files `name`.
 
         `name`, a file name that belongs to `path`, also decides between suffixes. A file in the folder of another split (train,
-        val, test) is another file of the same name."""
+        val, test) is another file of the same name. Several files fit equally well."""
         split = split_in(path)
         candidates = self._files.get(stem_of(path)) or [file for file in self._files.get(stem_of(name), ()) if name]
         candidates = [file for file in candidates if None in (split, own := split_in(file)) or own == split]
@@ -123,7 +127,21 @@ class Stems:
             image_folder = any(place in IMAGE_FOLDERS for place in places)
             return _shared(path, file), own == name.lower(), image_folder, -len(places)
 
-        return max(candidates, key=fits, default=None)
+        fitting = list(map(fits, candidates))
+        best = max(fitting, default=None)
+        return [file for file, fit in zip(candidates, fitting, strict=True) if fit == best]
+
+
+def doubts(label: object, root: str, images: Sequence[str]) -> list[str]:
+    """Returns a problem if several `images` in `root` fit a label file equally well; none of them is then the right one."""
+    if len(images) < 2:
+        return []
+    if len(set(map(os.path.dirname, images))) > 1:
+        fix = "give the folders of images and label files the same names, such as images/a and labels/a"
+    else:
+        fix = "write the name of its image with suffix into it, or take the others out"
+    shown = " or ".join(os.path.join(root, image) for image in images[:5])
+    return [f"{label}: its image may be {shown}: {fix}"]
 
 
 def most_alike(path: str, others: Sequence[str]) -> list[str]:

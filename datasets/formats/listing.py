@@ -17,6 +17,7 @@ SPLIT_NAMES = {
     **dict.fromkeys(("test", "testing"), "test"),
 }
 CLASS_FILES = ("classes.txt", "_classes.txt", "labels.txt", "predefined_classes.txt")  # never lists of images
+FLAGS = ("0", "1", "-0", "-1")  # in the lists of a class: difficult, with the class, without it
 UNREAD_SUFFIXES = (".heic", ".heif", ".avif", ".jxl", ".svg", ".psd", ".dng", ".cr2", ".nef", ".arw", ".raw")
 
 
@@ -102,6 +103,18 @@ def add_splits(found: Source, source: object, splits: Iterable[str | None], spli
 def splits_of(files: Iterable[str], by_name: bool) -> list[str | None]:
     """Returns the split of each file: the split of its folder or, with `by_name`, of its name; None without one."""
     return [split_in(file) or (split_of(PurePosixPath(file).stem) if by_name else None) for file in files]
+
+
+def listed_name(line: str) -> tuple[str, list[str]]:
+    """Returns what a line of a VOC list names, without the flag of a class behind it, and its readings, the likeliest first.
+
+    A line is a name with or without folder and suffix. A number behind a blank may be a flag or belong to the name."""
+    name = line.strip().replace("\\", "/")
+    *words, flag = name.rsplit(None, 1) or [""]
+    bare = words[0] if words and flag in FLAGS else name
+    readings = [word for text in (name, bare) for word in (text, text.rpartition("/")[2])]
+    readings += [os.path.splitext(word)[0] for word in readings if word.lower().endswith((*IMAGE_SUFFIXES, ".xml"))]
+    return bare, readings
 
 
 def word_split(word: str) -> str:

@@ -182,8 +182,10 @@ def read_supervisely(folder: Path, files: Sequence[str], split: Split, image_roo
         with open_file(place) as opened:
             raw = Raw(opened.read().removeprefix(BOM))
         record = parse(raw, Supervisely, place, problems) or Supervisely(objects=[])
-        found = index.nearest(image, image.rpartition("/")[2]) or re.sub("(^|/)ann/", r"\1img/", image)
-        pairs.append((found, LabelFile(place, image, boxes=list(record.boxes()))))
+        images = index.all_nearest(image, image.rpartition("/")[2])
+        problems += image_paths.doubts(place, root, images)
+        images.append(re.sub("(^|/)ann/", r"\1img/", image))  # where it should be
+        pairs.append((images[0], LabelFile(place, image, boxes=list(record.boxes()))))
     source = Source(str(folder), root, names_of(file for _, file in pairs), problems=problems)
     add_files(source, pairs)
     listing.add_notes(source, folder, every, split)

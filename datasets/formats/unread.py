@@ -163,7 +163,7 @@ _real_folder = lru_cache(maxsize=1000)(os.path.realpath)
 
 
 def _lists(folder: Path, files: Iterable[str]) -> list[str]:
-    """Returns the stems of the images in the lists of a folder, and in ImageSets below it."""
+    """Returns the stems that the lists of a folder name, and those in ImageSets below it: all readings of each line."""
     texts = [name for name in listing.of_suffix(files, ".txt") if "/" not in name or "ImageSets/" in name]
     texts = [name for name in texts if os.path.basename(name).lower() not in listing.CLASS_FILES]
     stems = []
@@ -171,8 +171,8 @@ def _lists(folder: Path, files: Iterable[str]) -> list[str]:
         if "/" not in name and not _names_images(folder / name):
             continue
         for _, line in text_lines(str(folder / name)):
-            bare = _BOX.split(f"{line.strip()} ")[0].strip()
-            stems += [image_paths.stem_of(bare.replace("\\", "/"))] if bare else []
+            _, readings = listing.listed_name(_BOX.split(f"{line.strip()} ")[0])
+            stems += filter(None, (reading.rpartition("/")[2] for reading in readings))
     return stems
 
 

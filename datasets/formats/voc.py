@@ -41,7 +41,7 @@ def read_folder(folder: Path, split: Split, image_root: str | None = None, liste
     root, images = _images(folder, files, [parsed[xml] for xml in xmls], image_root)
     source = Source(str(folder), root, names)
     index = image_paths.Stems(images)
-    image_of = {xml: index.nearest(xml, parsed[xml].image) for xml in xmls}
+    image_of = {xml: index.nearest(xml, parsed[xml].image) for xml in every}
     rows = [(image_of[xml] or parsed[xml].image or f"{image_paths.stem_of(xml)}.jpg", parsed[xml]) for xml in xmls]
     backgrounds = {name: _without_xml(name, lists[0].parent, index if xmls else None) for name in missing}
     source.problems += unclear + [problem for name, problem in missing.items() if not backgrounds.get(name)]
@@ -49,14 +49,16 @@ def read_folder(folder: Path, split: Split, image_root: str | None = None, liste
     if backgrounds:
         text = f"listed images without an XML file, which have no boxes: {len(backgrounds)}"
         source.notes.append(f"{lists[0]}: {text}, for example {backgrounds[0]}")
-    if rows and not any(image_of.values()):
+    for xml in xmls:
+        source.problems += image_paths.doubts(folder / xml, root, index.all_nearest(xml, parsed[xml].image))
+    if rows and not any(image_of[xml] for xml in xmls):
         problem = f"no image for any of {len(rows)} XML files, for example {rows[0][0]} for {rows[0][1].path}"
         source.problems.append(f"{folder}: {problem}: image_root=FOLDER names the folder of the images")
     if not lists and "val" in split and len(xmls) == len(every):
         source.notes.append(f"{folder}: no ImageSets and no folders of splits: all images belong to every split")
     source.notes += listing.no_split_notes(folder, every, () if lists else split)
-    used = {*filter(None, image_of.values()), *backgrounds}
-    source.notes += _left_out(folder, images, used, set(map(image_paths.stem_of, every)), bool(lists))
+    used = {*filter(None, map(image_of.get, xmls)), *backgrounds}
+    source.notes += _left_out(folder, images, used, image_of, bool(lists))
     rows += [(image, LabelFile(str(folder / image))) for image in backgrounds]
     add_files(source, rows)
     if not listed:
@@ -72,16 +74,23 @@ def _without_xml(name: str, folder: Path, index: image_paths.Stems | None) -> st
     return index and (index.nearest(f"{name}.xml") or index.nearest(name))
 
 
-def _left_out(folder: Path, images: list[str], used: set[str], stems: set[str], has_list: bool) -> list[str]:
+def _left_out(
+    folder: Path, images: list[str], used: set[str], image_of: dict[str, str | None], has_list: bool
+) -> list[str]:
     """Returns notes about images next to the `used` ones: those without an XML file, and those that cannot be read.
 
-    `stems`: names of all XML files, also of other splits."""
+    `image_of`: the image of each XML file, also of other splits. With a list, images count that have the name of a used one."""
     folders = {os.path.dirname(image) for image in used}
     near = [image for image in images if os.path.dirname(image) in folders]
-    left = [image for image in listing.images_of(near) if image not in used and image_paths.stem_of(image) not in stems]
+    owned = used.union(filter(None, image_of.values()))
+    left = [image for image in listing.images_of(near) if image not in owned]
+    if has_list:
+        stems = {os.path.splitext(image)[0] for image in used}
+        left = [image for image in left if os.path.splitext(image)[0] in stems]
     notes = []
-    if not has_list and left:
-        notes.append(f"{folder}: images without an XML file, left out: {len(left)}, for example {one_line(left[0])}")
+    if left:
+        text = f"images without an XML file of their own, left out: {len(left)}, for example {one_line(left[0])}"
+        notes.append(f"{folder}: {text}")
     return notes + listing.unread_notes(folder, near)
 
 
@@ -108,9 +117,7 @@ def _lists_of(folder: Path, lists: Sequence[str], split: Split) -> list[Path]:
 
 
 def _listed(folder: Path, lists: Sequence[Path], xmls: Sequence[str]) -> tuple[list[str], dict[str, str], list[str]]:
-    """Returns (XML files in lists of images, name -> problem for each one without an XML file, problems of unclear names).
-
-    A line is a name with or without folder and suffix; lists of one class have a flag after the name."""
+    """Returns (XML files in lists of images, name -> problem for each one without an XML file, problems of unclear names)."""
     by_name, by_path = defaultdict(list), defaultdict(list)
     for xml in xmls:
         by_name[image_paths.stem_of(xml)].append(xml)
@@ -119,11 +126,7 @@ def _listed(folder: Path, lists: Sequence[Path], xmls: Sequence[str]) -> tuple[l
     found, missing, unclear = [], {}, []
     lines = ((path, number, line) for path in lists for number, line in text_lines(str(path)))
     for path, number, line in lines:
-        name = line.strip().replace("\\", "/")
-        *words, flag = name.rsplit(None, 1) or [""]
-        bare = words[0] if words and flag in ("0", "1", "-0", "-1") else name
-        readings = [word for text in (name, bare) for word in (text, text.rpartition("/")[2])]
-        readings += [os.path.splitext(word)[0] for word in readings if word.lower().endswith((*IMAGE_SUFFIXES, ".xml"))]
+        bare, readings = listing.listed_name(line)
         candidates = next((by_name[word] for word in readings if word in by_name), [])
         if len(candidates) > 1:
             own = os.path.relpath(path.with_suffix(""), folder).replace(os.sep, "/")
@@ -133,7 +136,7 @@ def _listed(folder: Path, lists: Sequence[Path], xmls: Sequence[str]) -> tuple[l
             unclear.append(f"{path}:{number}: {bare} may be {several}: write the path with its folder")
         elif candidates:
             found += candidates
-        elif name:
+        elif bare:
             problem = f"there is no {bare}.xml and no such image: add both, or remove the line"
             missing[bare] = f"{path}:{number}: {problem}"
     return found, missing, unclear

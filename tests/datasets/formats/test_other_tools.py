@@ -237,6 +237,13 @@ def test_supervisely_projects_are_read(tmp_path: Path) -> None:
     assert np.allclose(found.boxes, [box[1:] for box in BOXES] * 2) and "'cat' is a bitmap" in notes[0]
 
 
+def test_a_supervisely_file_that_fits_two_images_is_an_error(tmp_path: Path) -> None:
+    text(tmp_path / "ann" / "a.png.json", {"objects": [_figure(*BOXES[0])]})
+    paint(tmp_path / "one" / "a.png"), paint(tmp_path / "two" / "a.png")
+    with refused(DataError, "ann/a.png.json", "one/a.png", "two/a.png"):
+        read(str(tmp_path), "train")
+
+
 def test_a_byte_order_mark_is_no_part_of_a_file(tmp_path: Path) -> None:
     mark = "\ufeff"
     for place in ("s/img/a.png", "y/images/a.png", "together/a.png"):
