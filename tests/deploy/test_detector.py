@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from lively import lively_checkpoint, tiny_checkpoint
+from refused import refused
 
 import nets
 from datasets.dataset import DetectionDataset
@@ -90,7 +91,7 @@ def test_files_read_by_threads_keep_their_order(weights, tmp_path):
 def test_a_missing_file_among_others_is_named_and_leaves_no_thread(weights):
     detector, before = Detector(weights, batch_size=2, **LOW), threading.active_count()
     for images in (["nowhere.jpg"], [*noise(5), "nowhere.jpg", *noise(5)]):
-        with pytest.raises(ImageError, match="nowhere.jpg"):
+        with refused(ImageError, "nowhere.jpg"):
             detector(images)
     assert threading.active_count() == before
 
@@ -145,12 +146,12 @@ def test_official_weights_detect_what_the_official_code_detects(shared):
 def test_images_of_another_type_are_refused_with_their_type(weights):
     detector = Detector(weights, **LOW)
     for image, what in (
-        (np.zeros((9, 9), np.uint8), r"uint8 \[9, 9\]"),
-        (np.zeros((9, 9, 4), np.uint8), r"\[9, 9, 4\]"),
-        (np.zeros((9, 9, 3), np.float32), "float32"),
+        (np.zeros((9, 9), np.uint8), "uint8 [9, 9]"),
+        (np.zeros((9, 9, 4), np.uint8), "uint8 [9, 9, 4]"),
+        (np.zeros((9, 9, 3), np.float32), "float32 [9, 9, 3]"),
         (7, "int"),
     ):
-        with pytest.raises(TypeError, match=what):
+        with refused(TypeError, what):
             detector([image])
 
 
@@ -173,16 +174,16 @@ def test_a_checkpoint_stores_its_classes_size_and_confidence(weights, tmp_path):
 
 
 def test_arguments_that_contradict_the_checkpoint_are_refused(weights):
-    with pytest.raises(ValueError, match="is a tiny_n with the classes red, blue"):
+    with refused(ValueError, weights, "tiny_n", "red, blue", "model="):
         load(weights, "yolox_s")
-    with pytest.raises(ValueError, match="leave out model= and classes="):
+    with refused(ValueError, weights, "red, blue", "classes="):
         load(weights, classes=["blue", "red"])
-    with pytest.raises(ValueError, match="multiples of 32 up to 8192, such as 416,96"):
+    with refused(ValueError, "image_size=420,100", "416,96"):
         load(weights, image_size=(420, 100))
 
 
 def test_a_damaged_checkpoint_is_refused_and_never_read_as_official_weights(weights, tmp_path):
-    whole, refused = weights.read_bytes(), 0
+    whole, count = weights.read_bytes(), 0
     original = load(weights).model.state_dict()
     for place in range(100, len(whole) - 100, len(whole) // 20):
         damaged = bytearray(whole)
@@ -192,23 +193,26 @@ def test_a_damaged_checkpoint_is_refused_and_never_read_as_official_weights(weig
             try:
                 loaded = load(tmp_path / "damaged.pt", model)
             except (CheckpointError, PretrainedError):
-                refused += 1
+                count += 1
             else:  # the bit belongs to the padding between two parts of the file
                 assert loaded.config["model"] == "tiny_n"
                 assert all(torch.equal(value, original[name]) for name, value in loaded.model.state_dict().items())
-    assert refused >= 20
+    assert count >= 20
     (tmp_path / "cut.pt").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises((CheckpointError, PretrainedError), match="damaged|PyTorch file"):
+    with refused((CheckpointError, PretrainedError), tmp_path / "cut.pt"):
         load(tmp_path / "cut.pt", "tiny_n")
 
 
-@pytest.mark.parametrize("name", ["cat\ud800", "cat\nlynx", " ", "c" * 201])
-def test_class_names_that_cannot_be_drawn_are_refused(tmp_path, name):
+@pytest.mark.parametrize(
+    ("name", "named"),
+    [("cat\ud800", r"'cat\ud800'"), ("cat\nlynx", r"'cat\nlynx'"), (" ", "' '"), ("c" * 201, "201")],
+)
+def test_class_names_that_cannot_be_drawn_are_refused(tmp_path, name, named):
     """OpenCV ends the process at a lone surrogate."""
     weights = tiny_checkpoint(tmp_path / "best.pt", ("dog", "cat"))
     contents = checkpoint.load(weights)
     checkpoint.save(weights, contents | {"classes": ["dog", name]})
-    with pytest.raises(ValueError, match="best.pt: class name"):
+    with refused(ValueError, "best.pt", named):
         Detector(weights, device="cpu")
 
 
@@ -221,14 +225,14 @@ def official(path, rows):
 
 def test_weights_without_class_names_need_classes(tmp_path):
     path, _ = official(tmp_path / "w.pth", 3)
-    with pytest.raises(CheckpointError, match="model=yolox_nano .classes=FILE"):
+    with refused(CheckpointError, path, "model=yolox_nano", "classes=FILE"):
         load(path)
-    with pytest.raises(ValueError, match="predicts 3 classes without their names: give classes=FILE"):
+    with refused(ValueError, path, "3 classes", "classes=FILE"):
         load(path, "yolox_nano")
-    with pytest.raises(ValueError, match="predicts 3 classes, classes= has 2 names"):
+    with refused(ValueError, path, "3 classes", "classes=", "2 names"):
         load(path, "yolox_nano", ["a", "b"])
     assert load(path, "yolox_nano", ["a", "b", "c"]).classes == ("a", "b", "c")
-    with pytest.raises(CheckpointError, match="model= the model"):
+    with refused(CheckpointError, path, "backbone", "model="):
         load(path, "yolox_tiny", ["a", "b", "c"])
 
 
@@ -241,7 +245,7 @@ def test_classes_select_rows_of_coco_weights_by_name(tmp_path):
             assert torch.equal(loaded.model.state_dict()[name], selected)
     assert loaded.image_size == (416, 416) and load(path, "yolox_nano").classes == COCO_CLASSES
     assert not loaded.model.clips  # the published AP is without it
-    with pytest.raises(ValueError, match="not all are COCO's"):
+    with refused(ValueError, path, "80 classes", "classes=", "2 names"):
         load(path, "yolox_nano", ["dog", "dragon"])
 
 
@@ -266,13 +270,13 @@ def test_the_name_of_a_run_is_its_newest_checkpoint(tmp_path, monkeypatch):
         tiny_checkpoint(tmp_path / "runs" / run / "best.pt")
     (tmp_path / "runs/mine-2026-03-01-1").mkdir()  # without a checkpoint
     assert load("mine").path.parent.name == "mine-2026-01-31-10"
-    with pytest.raises(CheckpointError, match="there is no checkpoint min"):
+    with refused(CheckpointError, "min"):
         load("min")
 
 
 def test_the_newest_checkpoint_is_the_default(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(CheckpointError, match="python train.py"):
+    with refused(CheckpointError, "python train.py"):
         load(None)
     old, new = (lively_checkpoint(tmp_path / f"runs/{name}/best.pt") for name in ("z", "a"))
     os.utime(old, (1, 1))
@@ -280,13 +284,13 @@ def test_the_newest_checkpoint_is_the_default(tmp_path, monkeypatch):
 
 
 def test_coco_weights_need_a_model():
-    with pytest.raises(ValueError, match="needs model=, one of yolox_nano"):
+    with refused(ValueError, "checkpoint=coco", "model=", "yolox_nano"):
         load("coco")
 
 
 def test_a_missing_file_is_reported_as_missing(tmp_path):
     for model in (None, "yolox_nano"):
-        with pytest.raises(CheckpointError, match="there is no checkpoint"):
+        with refused(CheckpointError, tmp_path / "no.pth"):
             load(tmp_path / "no.pth", model)
 
 

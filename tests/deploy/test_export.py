@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from lively import lively_checkpoint
+from refused import refused
 from small import TINY_WEIGHTS, only_run
 from small import config as training
 from torch import nn
@@ -249,8 +250,10 @@ def with_other_nms(file, path):
 def test_the_comparison_notices_every_difference(exported, weights, tmp_path, what):
     file, model = exported("one image")[0], spoiled(load(weights).model, what)
     file = with_other_nms(file, tmp_path / "other.onnx") if what == "nms" else file
-    message = "differ by more than .*boxes=0.5, scores=0.001(.|\n)*only the (first|second) has class"
-    with contextlib.nullcontext() if what == "nothing" else pytest.raises(ExportError, match=message):
+    outcome = contextlib.nullcontext()
+    if what != "nothing":
+        outcome = refused(ExportError, "boxes=0.5", "scores=0.001", "image 2" if what == "nms" else "image 1")
+    with outcome:
         export.verify(file, model, images(3))
 
 
@@ -259,7 +262,7 @@ def test_a_file_that_differs_is_not_written_and_the_previous_one_is_kept(tmp_pat
     weights.with_suffix(".onnx").write_bytes(b"the previous file")
     before = sorted(weights.parent.iterdir())
     monkeypatch.setattr(export, "write", lambda file, model, *more: write(file, spoiled(model, "scores"), *more))
-    with pytest.raises(ExportError, match="no file was written"):
+    with refused(ExportError, "boxes=0.5", "scores=0.001", "image 1", "class 2"):
         run(weights)
     assert sorted(weights.parent.iterdir()) == before
     assert weights.with_suffix(".onnx").read_bytes() == b"the previous file"
@@ -271,7 +274,7 @@ def test_a_model_without_detections_is_refused(tmp_path):
         nn.init.constant_(predictor.bias, -20)
     contents = {"config": {"model": "tiny_n", "image_size": (64, 64)}, "classes": ["a", "b"], "epoch": 1, "step": 1}
     checkpoint.save(tmp_path / "a.pt", contents | {"metrics": {}, "model": model.state_dict()})
-    with pytest.raises(ExportError, match="detects nothing in these images: give others"):
+    with refused(ExportError, "images=FOLDER"):
         run(tmp_path / "a.pt")
     assert [path.name for path in tmp_path.iterdir()] == ["a.pt"]
 
@@ -320,24 +323,24 @@ def test_a_checkpoint_trained_with_synchronized_batch_norm_is_exported(tmp_path)
 
 def test_a_missing_package_is_named(weights, monkeypatch):
     monkeypatch.setattr(export, "find_spec", lambda name: None if name.startswith("onnx") and name != "onnx" else 1)
-    with pytest.raises(ExportError, match="pip install onnxscript onnxruntime$"):
+    with refused(ExportError, "pip install onnxscript onnxruntime"):
         run(weights)
 
 
 @pytest.mark.parametrize(
-    ("changes", "why"),
+    ("changes", "named"),
     [
-        ({"outputs": "raw", "batch_size": 0}, "fixed shapes"),
-        ({"outputs": "raw", "dynamic_size": True}, "fixed shapes"),
-        ({"outputs": "boxes"}, "detections, raw"),
-        ({"output": "a.pt"}, "must end with .onnx"),
-        ({"image_size": (60, 64)}, "multiples of 32"),
-        ({"nms_iou": 1.5}, "at most 1"),
-        ({"max_detections": 3001}, "at most 3000"),
+        ({"outputs": "raw", "batch_size": 0}, ["outputs=raw", "dynamic_size", "batch_size"]),
+        ({"outputs": "raw", "dynamic_size": True}, ["outputs=raw", "dynamic_size", "batch_size"]),
+        ({"outputs": "boxes"}, ["outputs=boxes", "detections, raw"]),
+        ({"output": "a.pt"}, ["output=a.pt", ".onnx"]),
+        ({"image_size": (60, 64)}, ["image_size=60,64", "64,64"]),
+        ({"nms_iou": 1.5}, ["nms_iou=1.5", "at most 1"]),
+        ({"max_detections": 3001}, ["max_detections=3001", "at most 3000"]),
     ],
 )
-def test_invalid_constants_are_refused_with_the_reason(weights, changes, why):
-    with pytest.raises(ValueError, match=why):
+def test_invalid_constants_are_refused_with_the_reason(weights, changes, named):
+    with refused(ValueError, *named):
         run(weights, **changes)
 
 
@@ -355,12 +358,12 @@ def test_images_to_compare_on_come_from_the_training_or_a_folder(demo_images, tm
     found, source = export.find_images(None, loaded._replace(config={"val": "gone.txt"}), 4)
     assert "are missing" in capsys.readouterr().out and len(found) == 4 and "generated images" in source
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ConfigError, match="no images in this folder"):
+    with refused(ConfigError, f"images={tmp_path / 'empty'}"):
         export.find_images(str(tmp_path / "empty"), loaded, 4)
 
 
 def test_an_exported_file_cannot_be_exported_again(exported):
-    with pytest.raises(ValueError, match="is an exported file"):
+    with refused(ValueError, "checkpoint=", "one image.onnx"):
         run(exported("one image")[0])
 
 

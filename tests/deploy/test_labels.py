@@ -5,6 +5,7 @@ import xml.etree.ElementTree as ET
 
 import numpy as np
 import pytest
+from refused import refused
 from test_results import CLASSES, collect
 
 import predict
@@ -59,12 +60,12 @@ def test_label_files_without_boxes():
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_images_that_would_share_a_label_file_are_refused(kind):
-    for images in (["a.jpg", "a.png"], ["classes.jpg"]):
+    for images, shared in ((["a.jpg", "a.png"], "a.*"), (["classes.jpg"], "classes.*")):
         images = {name: name for name in images}
         if kind in ONE_FILE:
             LabelFiles(kind, CLASSES, images)
         else:
-            with pytest.raises(ValueError, match="would share (a|classes)"):
+            with refused(ValueError, shared):
                 LabelFiles(kind, CLASSES, images)
 
 
@@ -126,11 +127,11 @@ def test_label_studio_gets_predictions_in_per_cent_with_scores(tmp_path):
 
 
 def test_names_that_a_format_cannot_hold_are_refused_before_the_first_image():
-    for kind, name, error in (
-        ("cvat", "a\x01.jpg", ValueError),
-        ("voc", "a\udc80.jpg", ValueError),
-        ("txt", "a\n.jpg", DataError),
+    for kind, name, error, escaped in (
+        ("cvat", "a\x01.jpg", ValueError, r"'a\x01.jpg'"),
+        ("voc", "a\udc80.jpg", ValueError, r"'a\udc80.jpg'"),
+        ("txt", "a\n.jpg", DataError, r"/a\n.jpg'"),
     ):
-        with pytest.raises(error, match="rename|control character"):
+        with refused(error, escaped):
             LabelFiles(kind, CLASSES, {name: name})
     LabelFiles("coco", CLASSES, {"a\x01\udc80.jpg": "a\x01\udc80.jpg"})

@@ -5,6 +5,7 @@ import onnx
 import pytest
 import torch
 from lively import lively_checkpoint
+from refused import refused
 
 import export
 from datasets import demo
@@ -74,40 +75,40 @@ def test_no_more_detections_than_wanted(file):
 
 
 def test_files_that_are_missing_damaged_or_foreign_are_refused(file, tmp_path):
-    with pytest.raises(CheckpointError, match="there is no .*none.onnx"):
+    with refused(CheckpointError, tmp_path / "none.onnx", "python export.py"):
         Detector(tmp_path / "none.onnx")
     (tmp_path / "bad.onnx").write_bytes(b"no network")
-    with pytest.raises(CheckpointError, match="damaged"):
+    with refused(CheckpointError, tmp_path / "bad.onnx"):
         Detector(tmp_path / "bad.onnx")
     (tmp_path / "cut.onnx").write_bytes(file.read_bytes()[:5000])
-    with pytest.raises(CheckpointError, match="damaged"):
+    with refused(CheckpointError, tmp_path / "cut.onnx"):
         Detector(tmp_path / "cut.onnx")
 
 
 @pytest.mark.parametrize(
-    ("changes", "why"),
+    ("changes", "named"),
     [
-        (dict.fromkeys(("version", "model", "classes", "letterbox")), "has no version, .*export.py did not write it"),
-        ({"clip": None}, "has no clip in its metadata"),
-        ({"version": "9"}, "has version 9, supported is 1"),
-        ({"classes": "cat, dog"}, "metadata that are not JSON"),
-        ({"classes": "5"}, "classes is 5, it must be a list"),
-        ({"image_size": "[1000000, 1000000]"}, "multiples of 32 up to 8192"),
-        ({"letterbox": '"left"', "confidence": "1.5"}, "letterbox is 'left'.*; confidence is 1.5"),
-        ({"thresholds": '{"red": "high"}'}, "thresholds is a dict, it must be a dict of class names and numbers"),
-        ({"classes": "[" * 9000}, "metadata that are not JSON"),
+        (dict.fromkeys(("version", "model", "classes", "letterbox")), ["version, model, classes, letterbox"]),
+        ({"clip": None}, ["clip"]),
+        ({"version": "9"}, ["version 9", "1"]),
+        ({"classes": "cat, dog"}, ["JSON"]),
+        ({"classes": "5"}, ["classes is 5"]),
+        ({"image_size": "[1000000, 1000000]"}, ["image_size is [1000000, 1000000]"]),
+        ({"letterbox": '"left"', "confidence": "1.5"}, ["letterbox is 'left'", "confidence is 1.5"]),
+        ({"thresholds": '{"red": "high"}'}, ["thresholds"]),
+        ({"classes": "[" * 9000}, ["JSON"]),
     ],
     ids=["foreign", "missing", "newer", "no JSON", "classes", "size", "two", "thresholds", "deep"],
 )
-def test_metadata_that_are_not_supported_are_refused(file, tmp_path, changes, why):
-    with pytest.raises(CheckpointError, match=why):
+def test_metadata_that_are_not_supported_are_refused(file, tmp_path, changes, named):
+    with refused(CheckpointError, "other.onnx", *named):
         Detector(with_metadata(file, tmp_path / "other.onnx", **changes))
 
 
 def test_names_in_the_graph_that_are_not_text_are_refused(file, tmp_path):
     """onnxruntime opens such a file, and fails only when a name is read."""
     (tmp_path / "flipped.onnx").write_bytes(file.read_bytes().replace(b"nms_iou", b"nms\xe2iou"))
-    with pytest.raises(CheckpointError, match="flipped.onnx has names or metadata that are not text"):
+    with refused(CheckpointError, "flipped.onnx"):
         Detector(tmp_path / "flipped.onnx")
 
 
@@ -124,16 +125,16 @@ def test_batch_size_that_is_neither_fixed_nor_named_is_free(weights, tmp_path):
 
 def test_class_names_that_cannot_be_drawn_are_refused(file, tmp_path):
     other = with_metadata(file, tmp_path / "other.onnx", classes='["red", "cat\\ud800", "green"]')
-    with pytest.raises(ValueError, match="other.onnx: class name"):
+    with refused(ValueError, "other.onnx", r"'cat\ud800'"):
         Detector(other)
 
 
 def test_arguments_that_contradict_the_file_are_refused(file, weights):
-    with pytest.raises(ValueError, match="image_size=64,96 only"):
+    with refused(ValueError, file, "image_size=64,96", "dynamic_size=true"):
         Detector(file, image_size=(96, 96))
-    with pytest.raises(ValueError, match="is a tiny_n with the classes red, blue, green"):
+    with refused(ValueError, file, "tiny_n", "red, blue, green", "model="):
         Detector(file, "yolox_s")
-    with pytest.raises(ValueError, match="run on the CPU only"):
+    with refused(ValueError, ".onnx", "cuda:0", "device=cpu"):
         OnnxModel(file).to("cuda:0")
     assert device_for(file, "auto") == "cpu" and device_for(weights, "auto") == "auto"
     assert device_for(file, "cuda") == "cuda"

@@ -11,6 +11,7 @@ import pytest
 import torch
 from lively import lively_checkpoint
 from painted import COLORS, GRAY
+from refused import refused
 from toys import spawn
 
 import evaluate
@@ -252,33 +253,33 @@ def test_tiles_with_thresholds_of_classes_and_few_detections(weights):
 
 def test_what_is_no_image_is_an_error(weights):
     detector = Detector(weights, **LOW, tile=96)
-    with pytest.raises(TypeError, match=r"uint8 array \[H, W, 3\] in BGR order, not uint8 \[200, 300\]"):
+    with refused(TypeError, "uint8 [200, 300]"):
         detector(noise(300, 200)[..., 0])
-    with pytest.raises(TypeError, match="not float64"):
+    with refused(TypeError, "float64 [200, 300, 3]"):
         detector(noise(300, 200) / 1)
-    with pytest.raises(TypeError, match=r"not uint8 \[5\]"):
+    with refused(TypeError, "uint8 [5]"):
         detector(np.zeros(5, np.uint8))
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "named"),
     [
-        ({"tile": 31}, "tile=31: it must be a whole number of pixels, at least 32"),
-        ({"tile": 64.5}, "tile=64.5: it must be a whole number"),
-        ({"tile": 640, "overlap": 1.0}, "overlap=1.0: it must be a fraction of the tile from 0 to 0.9"),
-        ({"tile": 640, "overlap": float("nan")}, "overlap=nan"),
-        ({"tile": 640, "overlap": 0.0}, "overlap=0.0: .* at least 0.05"),
-        ({"tile": 640, "overlap": 0.04}, "overlap=0.04"),
-        ({"overlap": 0.3}, "overlap=0.3 is for tiles: give their side in pixels too, as in tile=640"),
+        ({"tile": 31}, ["tile=31", "at least 32"]),
+        ({"tile": 64.5}, ["tile=64.5", "at least 32"]),
+        ({"tile": 640, "overlap": 1.0}, ["overlap=1.0", "from 0 to 0.9"]),
+        ({"tile": 640, "overlap": float("nan")}, ["overlap=nan", "from 0 to 0.9"]),
+        ({"tile": 640, "overlap": 0.0}, ["overlap=0.0", "at least 0.05"]),
+        ({"tile": 640, "overlap": 0.04}, ["overlap=0.04", "at least 0.05"]),
+        ({"overlap": 0.3}, ["overlap=0.3", "tile=640"]),
     ],
 )
-def test_nonsense_is_refused_with_the_fix(weights, options, message):
-    with pytest.raises(ValueError, match=message):
+def test_nonsense_is_refused_with_the_fix(weights, options, named):
+    with refused(ValueError, *named):
         Detector(weights, device="cpu", **options)
 
 
 def test_an_evaluation_refuses_tiles_that_cannot_be_merged(weights, painted):
-    with pytest.raises(ValueError, match="overlap=0"):
+    with refused(ValueError, "overlap=0.0", "at least 0.05"):
         evaluated(weights, painted(1, "val"), None, tile=64, overlap=0.0)
 
 
@@ -296,7 +297,7 @@ def test_long_objects_are_found_once_with_the_least_overlap(tile):
 
 
 def test_more_tiles_than_memory_are_refused():
-    with pytest.raises(ValueError, match="tile=32: an image of 9000x9000 pixels has 119,716 tiles, at most 4,096"):
+    with refused(ValueError, "tile=32", "9000x9000", "119,716", "4,096"):
         Tiles(32).windows(9000, 9000)
 
 
@@ -401,9 +402,9 @@ def test_predict_takes_tiles_for_images_and_videos(weights, tmp_path):
             predict.main(predict.Config(str(weights), str(tmp_path / name), str(output), tile=tile, **LOW))
             counts[name, tile] = len(json.loads((output / "detections.json").read_text()))
     assert counts["a.png", 96] > counts["a.png", None] and counts["v.mp4", 96] > counts["v.mp4", None]
-    with pytest.raises(ConfigError, match="tile=20: it must be at least 32"):
+    with refused(ConfigError, "tile=20", "at least 32"):
         predict.main(predict.Config(str(weights), str(tmp_path / "a.png"), tile=20))
-    with pytest.raises(ValueError, match="speed=true measures one pass of the network: leave out tile="):
+    with refused(ValueError, "speed=true", "tile="):
         measure(Detector(weights, **LOW, tile=96), iter([noise(200, 120)]))
 
 
