@@ -105,13 +105,15 @@ def read_folder(folder: Path, split: Split, image_root: str | None) -> Reading:
     config, others = _data_files(folder)
     if config is None:
         kind, sources = _read_labels(folder, split, image_root)
-        return Reading(sources, lambda found: left_over(folder, found, split, kind, image_root))
+        own = [file for source in sources for file in (source.path, *source.label_files)]
+        return Reading(sources, lambda found: left_over(folder, found, split, kind, image_root, own))
     images = yolo.config_images(config, image_root)
     source = yolo.read_config(File(config), split, image_root)
 
     def notes(found: Annotations) -> list[str]:
         unread = yolo.unread_configs(config, images, others, image_root)
-        return unread + left_over(folder, found, split, YOLO, image_root, images)
+        own = [] if image_root else [os.path.join(folder, file) for file in yolo.usual_labels(files_under(folder))]
+        return unread + left_over(folder, found, split, YOLO, image_root, own, images)
 
     return Reading([source], notes)
 
@@ -147,11 +149,15 @@ def _read_labels(folder: Path, split: Split, image_root: str | None) -> tuple[st
             return CVAT, _read_files(folder, xmls, split, image_root)
         return VOC, [voc.read_folder(folder, split, image_root)]
     if any(map(record_files.is_supervisely, files)):
-        return SUPERVISELY, [record_files.read_supervisely(folder, files, split, image_root)]
+        source = record_files.read_supervisely(folder, files, split, image_root)
+        source.label_files = [os.path.join(folder, file) for file in filter(record_files.is_supervisely, files)]
+        return SUPERVISELY, [source]
     if jsons := _jsons(folder, files):
         if any(jsons.values()):
             every = [file for file in listing.of_suffix(files, ".json") if not is_other_json(folder, file)]
-            return LABELME, [labelme.read_folder(folder, every, split, image_root)]
+            source = labelme.read_folder(folder, every, split, image_root)
+            source.label_files = [os.path.join(folder, file) for file in every]
+            return LABELME, [source]
         return JSON, _read_files(folder, with_boxes(list(jsons)), split, image_root)
     if lines := listing.of_suffix(files, JSON_LINES):
         return LINES, _read_files(folder, lines, split, image_root)
@@ -182,6 +188,8 @@ def _read_texts(folder: Path, files: list[str], split: Split, image_root: str | 
         source = read_file(folder / chosen, split, image_root)
         source.notes += others + notes
         listing.add_splits(source, folder, listing.splits_of(lists, by_name=True), split)
+        own = yolo.usual_labels(files) | {text for text in found.texts if split and "/" not in text}
+        source.label_files = [os.path.join(folder, file) for file in own]
         return [source]
     if found.are_labels():
         return [yolo.read_folder(folder, files, split, image_root)]
@@ -198,6 +206,7 @@ def _read_files(folder: Path, files: Sequence[str], split: Split, image_root: st
         )
     sources = [read_file(folder / file, split, image_root) for file in chosen]
     sources[-1].notes += listing.no_split_notes(folder, files, split, by_name=True)
+    sources[0].label_files = [os.path.join(folder, file) for file in files]
     listing.add_splits(sources[0], folder, listing.splits_of(files, by_name=True), split)
     return sources
 

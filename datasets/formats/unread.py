@@ -1,7 +1,8 @@
-"""Finds what the reader of a folder did not read: label files of other formats, and images that no label file names.
+"""Finds what the reader of a folder did not read: label files, and images that no label file names.
 
-A folder is read in one format. One stray file of a format that is tried before the others could hide a whole data set. So label
-files that are not read are named, and they are an error if they label more images than the files that are read.
+A folder is read in one format, and each image has one label file. One stray file of a format that is tried before the others,
+or in the place that is tried first, could hide a whole data set. So label files that are not read are named, and they are an
+error if they label more images than the files that are read.
 """
 
 import json
@@ -18,7 +19,7 @@ from datasets.formats.annotation_file import text_lines
 from datasets.formats.record_files import JSON_LINES, is_lines, is_supervisely
 from datasets.formats.refusals import refuse_texts
 from datasets.formats.tables import image_names, is_table
-from datasets.formats.yolo import is_label
+from datasets.formats.yolo import begins_with_label, is_label, is_named_otherwise
 from datasets.store import Annotations, Split
 from utils.files import files_under
 from utils.images import IMAGE_SUFFIXES
@@ -59,35 +60,50 @@ def left_over(
     split: Split,
     read: str,
     image_root: str | None,
+    label_files: Iterable[str],
     listed: Iterable[str] | None = None,
 ) -> list[str]:
     """Returns notes about the label files and images in `folder` that were not read. `read`: the format that was.
 
-    With `image_root` the images in `folder` do not count.
+    With `image_root` the images in `folder` do not count. `label_files`: those that the reader reads for any split.
     `listed`: the images in all splits of a data file, if there is one. A data file decides what is read.
-    Raises DataError if label files of another format label more images than those of the format that was read."""
+    Raises DataError if the label files that are not read, of one format, label more images than those that are read."""
     files = files_under(folder)
-    every = _label_files(folder, files, read)
+    own = {_real(path) for path in (*label_files, *(found.files[i] for i in range(len(found)))) if path}
+    every = _label_files(folder, files, read, own)
+    mine = [name for name in every.get(read, ()) if _real(os.path.join(folder, name)) in own]
     others = {kind: names for kind, names in every.items() if kind != read}
-    counts = {kind: _count(folder, kind, names) for kind, names in others.items()}
-    if read == JSON and (more := set(every.get(JSON, ())) - set(with_boxes(every[JSON]))):
-        others[JSON] = sorted(more)
-    notes = [_other_formats(folder, read, others, counts)] if others else []
+    if more := sorted(set(every.get(read, ())).difference(mine)):
+        others[read] = more
+    images = image_paths.Stems(listing.images_of(files_under(image_root) if image_root else files))
+    counts = {kind: _count(folder, kind, names, images) for kind, names in others.items()}
     if listed is None and counts:
-        own = _count(folder, read, every.get(read, ()))
+        count = _count(folder, read, mine, images)
         if read not in PER_IMAGE:  # else images without a label file, which are backgrounds, are among those found
-            own = max(own, len(found))
+            count = max(count, len(found))
         most = max(counts, key=counts.get)
-        if counts[most] > own:
+        if counts[most] > count:
             fix = "name the folder or the file of the right one, or move the others out of this folder"
-            what = f"{read} ({_some(every.get(read, ()))}) would be read with {own} images"
+            what = f"{read} ({_some(mine)}) would be read with {count} images"
             other = f"{most} ({_some(others[most])}) has {counts[most]}"
-            raise DataError(f"{folder}: labels in several formats: {what}, but {other}: {fix}")
+            raise DataError(f"{folder}: labels in several formats or places: {what}, but {other}: {fix}")
+    if read == YOLO and YOLO in others and (rest := _unnamed(folder, others.pop(YOLO), own, images)):
+        others[YOLO] = rest
+    notes = [_other_formats(folder, read, others, counts)] if others else []
     if read not in (VOC, YOLO):
         notes += listing.unread_notes(folder, files)
     if read == VOC:
         notes += _unlisted(folder, files, every[VOC])
     return notes + ([] if image_root else _lost_images(folder, files, found, split, read, every, listed))
+
+
+def _unnamed(folder: Path, labels: Sequence[str], own: set[str], images: image_paths.Stems) -> list[str]:
+    """Returns those YOLO label files that their reader does not name: it looks for label files without an image and with
+    other suffixes in the folders of those that it reads, `own`."""
+    folders = {os.path.dirname(path) for path in own}
+    near = {label for label in labels if os.path.dirname(_real(os.path.join(folder, label))) in folders}
+    usual = (".txt", ".TXT")
+    return [label for label in labels if label not in near or (images.nearest(label) and label.endswith(usual))]
 
 
 def with_boxes(files: list[str]) -> list[str]:
@@ -113,8 +129,17 @@ def _unlisted(folder: Path, files: Sequence[str], labels: Sequence[str]) -> list
 
 
 def _some(names: Sequence[str]) -> str:
-    shown = one_line(", ".join(names[:3]))
-    return f"{shown}, ..." if len(names) > 3 else shown
+    """Returns the first of these files in each folder, and the number of the others there."""
+    folders = defaultdict(list)
+    for name in names:
+        folders[os.path.dirname(name)].append(name)
+    shown = []
+    for there in folders.values():
+        more = f" and {len(there) - 1} more" if len(there) > 1 else ""
+        shown.append(one_line(there[0]) + more)
+    if len(shown) > 5:
+        shown[5:] = ["..."]
+    return ", ".join(shown)
 
 
 def _lost_images(
@@ -138,10 +163,10 @@ def _lost_images(
         own = {listing.split_in(image) for image in _relative(folder, used)}
         images = [image for image in images if listing.split_in(image) in (None, *own)]
     if images:
-        known = set(_lists(folder, files))
+        known, there = set(_lists(folder, files)), image_paths.Stems(listing.images_of(files))
         for kind, names in every.items():
             if kind != YOLO or read != YOLO:  # of YOLO, lists and data files decide what is read
-                known |= {stem for name in names for stem in _stems(_names(folder, kind, name))}
+                known |= {stem for name in names for stem in _stems(_names(folder, kind, name, there))}
         images = [image for image in images if image_paths.stem_of(image) not in known]
     if not images:
         return []
@@ -198,15 +223,17 @@ def is_other_json(folder: Path, file: str) -> bool:
     return _kind_of_json(folder / file, file) in (JSON, SUPERVISELY)
 
 
-def _label_files(folder: Path, files: Sequence[str], read: str) -> dict[str, list[str]]:
+def _label_files(folder: Path, files: Sequence[str], read: str, own: set[str]) -> dict[str, list[str]]:
     """Returns {format: label files} of a folder. Files that only look like label files by their suffix are left out.
 
-    `read`: the format whose reader has opened its files, so that they are recognized without opening them again."""
+    `read`: the format whose reader has opened its files, `own`, so that they are recognized without opening them again."""
     images = {image_paths.stem_of(image) for image in listing.images_of(files)}
     found = defaultdict(list)
     for name in files:
         suffix, paired = os.path.splitext(name)[1].lower(), image_paths.stem_of(name) in images
-        opened = (suffix, read) == (".xml", VOC) or (read == YOLO and suffix == ".txt" and paired)
+        opened = (suffix, read) == (".xml", VOC)
+        if read == YOLO and suffix == ".txt":
+            opened = _real(os.path.join(folder, name)) in own
         if kind := read if opened else _kind_of(folder, name, paired):
             found[kind].append(name)
     return found
@@ -225,9 +252,9 @@ def _kind_of(folder: Path, name: str, paired: bool) -> str:
         return CSV if is_table(str(path)) else ""
     if suffix != ".txt" or os.path.basename(name).lower() in listing.CLASS_FILES:
         return ""
+    if not is_named_otherwise(name) and (is_label(path, least=5) if paired else begins_with_label(path)):
+        return YOLO
     if paired:
-        if is_label(path, least=5):
-            return YOLO
         try:
             refuse_texts([path])
         except DataError:
@@ -245,20 +272,24 @@ def _kind_of_json(path: Path, name: str) -> str:
     head = _head(path)
     if b'"shapes"' in head and (b'"imagePath"' in head or b'"points"' in head):
         return LABELME
+    if b'"classTitle"' in head:
+        return SUPERVISELY
     return JSON if any(all(word in head for word in words) for words in _JSON) else ""
 
 
-def _count(folder: Path, kind: str, files: Iterable[str]) -> int:
-    """Returns the number of images that label files of a format name."""
-    return len({name for file in files for name in _names(folder, kind, file)})
+def _count(folder: Path, kind: str, files: Iterable[str], images: image_paths.Stems) -> int:
+    """Returns the number of images that label files of a format name. `images`: those of the data set."""
+    return len({name for file in files for name in _names(folder, kind, file, images)})
 
 
-def _names(folder: Path, kind: str, file: str) -> set[str]:
+def _names(folder: Path, kind: str, file: str, images: image_paths.Stems) -> set[str]:
     """Returns the names of the images in a label file, none of a damaged one."""
-    if kind == SUPERVISELY:
-        return {os.path.splitext(file)[0]}
     if kind in PER_IMAGE or kind == OTHER:
-        return {file}
+        place = os.path.splitext(file)[0] if kind == SUPERVISELY else file
+        image = images.nearest(place)
+        if image:
+            return {image}
+        return set() if kind in (YOLO, OTHER) else {place}  # a text without an image may be anything
     try:
         return _names_of_many(str(folder / file), kind)
     except DataError:  # the note still names it

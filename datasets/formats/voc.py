@@ -33,13 +33,15 @@ def read_folder(folder: Path, split: Split, image_root: str | None = None, liste
     if split and not listed and (texts := _image_lists(folder, files, every)):
         lists = _lists_of(folder, texts, split)
         splits = [listing.SPLIT_NAMES.get(Path(text).stem.lower()) for text in texts]
-    xmls, missing, unclear = listing.select_split(folder, every, () if lists else split), {}, []
+    xmls, missing, unclear, own = listing.select_split(folder, every, () if lists else split), {}, [], every
     if lists:
         xmls, missing, unclear = _listed(folder, lists, every)
+    if lists and not listed:
+        own = _of_any_list(folder, texts, every)
     parsed = {xml: _voc_file(folder / xml) for xml in every}
     names = names_of(parsed.values())
     root, images = _images(folder, files, [parsed[xml] for xml in xmls], image_root)
-    source = Source(str(folder), root, names)
+    source = Source(str(folder), root, names, label_files=[str(folder / xml) for xml in own])
     index = image_paths.Stems(images)
     image_of = {xml: index.nearest(xml, parsed[xml].image) for xml in every}
     rows = [(image_of[xml] or parsed[xml].image or f"{image_paths.stem_of(xml)}.jpg", parsed[xml]) for xml in xmls]
@@ -114,6 +116,14 @@ def _lists_of(folder: Path, lists: Sequence[str], split: Split) -> list[Path]:
         place = (folder / lists[0]).parent
         raise DataError(f"{place}: {missing}: name the list itself, {place}/NAME.txt")
     return [folder / text for text in chosen]
+
+
+def _of_any_list(folder: Path, lists: Sequence[str], xmls: Sequence[str]) -> list[str]:
+    """Returns the XML files that the lists of all splits name, without others of the same names, such as old versions."""
+    of_splits = [text for text in lists if listing.split_of(Path(text).stem)] or lists
+    named = set(_listed(folder, [folder / text for text in of_splits], xmls)[0])
+    stems = set(map(image_paths.stem_of, named))
+    return [xml for xml in xmls if xml in named or image_paths.stem_of(xml) not in stems]
 
 
 def _listed(folder: Path, lists: Sequence[Path], xmls: Sequence[str]) -> tuple[list[str], dict[str, str], list[str]]:

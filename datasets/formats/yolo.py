@@ -162,42 +162,26 @@ def read_folder(folder: Path, files: Sequence[str], split: Split, image_root: st
     labels = listing.of_suffix(files, ".txt")
     root = os.path.abspath(image_root) if image_root else folder
     paths = [os.path.join(root, image) for image in images]
-    own = list(map(label_file, paths))
+    own, all_labels = list(map(label_file, paths)), usual_labels(files)
     if image_root or not any(map(os.path.exists, own)):
         own = [os.path.join(folder, label) for label in _own_labels(folder, images, labels)]
-    else:
-        notes += _labels_elsewhere(folder, paths, own, [os.path.join(root, image) for image in there], labels)
+        all_labels = set(map(image_paths.Stems(labels).nearest, there)) - {None}
     used = label_folders(paths, own)
     every = label_folders([os.path.join(root, image) for image in there])
-    texts = {os.path.dirname(os.path.join(folder, label)): set() for label in labels if not _is_named_otherwise(label)}
+    texts = {os.path.dirname(os.path.join(folder, label)): set() for label in labels if not is_named_otherwise(label)}
     lists = find_lists(folder, texts | every | used, used, files)
     if lists:
         notes += lists.notes(folder)
     found = read_images(str(folder), paths, lists, notes, own)
+    found.label_files = [os.path.join(folder, label) for label in all_labels]
     listing.add_notes(found, folder, there, split)
     return found
 
 
-def _labels_elsewhere(
-    folder: Path, paths: Sequence[str], own: Sequence[str], every: Iterable[str], labels: Sequence[str]
-) -> list[str]:
-    """Returns a note about label files in `folder` that bear the name of an image without one, and of no other image.
-
-    `own`: the label files of the images `paths`. `every`: the images of all splits. `labels`: the label files in the folder.
-    Raises DataError if there are more of them than label files that are read: these images would become backgrounds."""
-    read = sum(map(os.path.exists, own))
-    alone = {Path(path).stem for path, label in zip(paths, own, strict=True) if not os.path.exists(label)}
-    taken = {*own, *map(label_file, every)}
-    named = [label for label in labels if Path(label).stem in alone and os.path.join(folder, label) not in taken]
-    lost = [label for label in named if not _is_named_otherwise(label) and is_label(folder / label, least=5)]
-    if not lost:
-        return []
-    text = f"label files that are not read, because labels/ or the folder of the image has others: {len(lost)}"
-    shown = f"{text} ({one_line(', '.join(lost[:3]))}{', ...' if len(lost) > 3 else ''})"
-    if len({Path(label).stem for label in lost}) > read:
-        fix = "copy all label files to labels/, or next to their images, with the suffix .txt"
-        raise DataError(f"{folder}: {shown}; only {read} are read: {fix}")
-    return [f"{folder}: {shown}"]
+def usual_labels(files: Sequence[str]) -> set[str]:
+    """Returns the label files among `files` that are in the place where their images have one."""
+    there = set(files)
+    return {place for image in listing.images_of(files) for place in _label_places(image) if place in there}
 
 
 def label_folders(images: Iterable[str], labels: Iterable[str] | None = None) -> dict[str, set[str]]:
@@ -215,7 +199,7 @@ def label_folders(images: Iterable[str], labels: Iterable[str] | None = None) ->
     return found
 
 
-def _is_named_otherwise(text: str) -> bool:
+def is_named_otherwise(text: str) -> bool:
     """Returns whether a text file has a name that label files do not have, such as classes.txt."""
     return os.path.splitext(os.path.basename(text))[0].lower() in NOT_LABELS
 
@@ -267,6 +251,18 @@ def is_label(path: str | Path, least: int = 0) -> bool:
     with open_file(path) as file:
         words = file.readline(1000).removeprefix(BOM).split()
     return len(words) >= least and all(re.fullmatch(rb"[-+.\deE]+", word) for word in words)
+
+
+def begins_with_label(path: str | Path) -> bool:
+    """Returns whether the first line of a text is one that `read_images` reads without a problem."""
+    with open_file(path) as file:
+        line = file.readline(1000).removeprefix(BOM)
+    try:
+        label, *values = map(float, line.split())
+        _corners(values)
+    except ValueError:
+        return False
+    return label.is_integer()
 
 
 def read_images(

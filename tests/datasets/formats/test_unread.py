@@ -333,3 +333,122 @@ def test_a_caption_next_to_an_image_is_no_label_file(tmp_path: Path) -> None:
     yolo(tmp_path, 3)
     text(tmp_path / "images" / "0.txt", "a photo of a cat\n")
     assert not read(str(tmp_path), "train").notes
+
+
+# ---- label files of the format that is read, in folders that are not
+
+
+ELSEWHERE = ["labels_old/{}.txt", "labels.bak/{}.txt", "bob/labels/{}.txt", "labels/v2/{}.txt", "annotations/{}.txt"]
+
+
+@pytest.mark.parametrize("part", ["train", "all"])
+@pytest.mark.parametrize("source", ["usual", "data.yaml", "list", "one folder", "elsewhere", "splits"])
+@pytest.mark.parametrize("place", ELSEWHERE)
+def test_label_files_next_to_a_complete_set_are_named_with_their_folder(
+    tmp_path: Path, place: str, source: str, part: str
+) -> None:
+    """They were neither read nor named."""
+    if source == "splits":
+        yolo(tmp_path, 3, "train"), yolo(tmp_path, 3, "val")
+    else:
+        yolo(tmp_path, 3)
+    if source == "data.yaml":
+        text(tmp_path / "data.yaml", "train: images\nnames: [cat]\n")
+    if source == "list":
+        text(tmp_path / "train.txt", "".join(f"images/{i}.png\n" for i in range(3)))
+    if source == "one folder":
+        for path in (tmp_path / "labels").iterdir():
+            path.rename(tmp_path / "images" / path.name)
+    if source == "elsewhere":
+        (tmp_path / "labels").rename(tmp_path / "alice")
+    assert not any("not read" in note for note in read(str(tmp_path), part).notes)
+    for i in (0, 1, "without an image"):
+        text(tmp_path / place.format(i), LABEL)
+    (note,) = [note for note in read(str(tmp_path), part).notes if "not read" in note]
+    assert "YOLO 3" in note and f"({place.format(0)} and 2 more)" in note
+
+
+@pytest.mark.parametrize("place", ELSEWHERE)
+def test_label_files_of_more_images_than_those_that_are_read_are_an_error(tmp_path: Path, place: str) -> None:
+    """Two old versions of the same labels are not more."""
+    yolo(tmp_path, 5)
+    for i in range(5):
+        text(tmp_path / place.format(i), LABEL), text(tmp_path / "older" / f"{i}.txt", LABEL)
+    assert any("YOLO 10" in note for note in read(str(tmp_path), "train").notes)
+    (tmp_path / "labels" / "0.txt").unlink()
+    with pytest.raises(DataError, match="labels/1.txt.* 4 images.* has 5") as caught:
+        read(str(tmp_path), "train")
+    assert place.format(0) in str(caught.value)
+
+
+def test_label_files_of_other_splits_are_not_left_over(tmp_path: Path) -> None:
+    for part in ("train", "val"):
+        yolo(tmp_path, 2, part)
+        text(tmp_path / "labels_old" / part / "0.txt", LABEL)
+        (note,) = [note for note in read(str(tmp_path), part).notes if "not read" in note]
+        assert f"labels_old/{part}/0.txt" in note
+
+
+def test_texts_with_other_numbers_are_no_label_files(tmp_path: Path) -> None:
+    yolo(tmp_path, 2)
+    text(tmp_path / "camera" / "matrix.txt", "900 0 320 0 900 240 0 0 1\n")
+    text(tmp_path / "logs" / "loss.txt", "1 2.5 1.25 .5 .25\n")
+    assert not read(str(tmp_path), "train").notes
+
+
+def test_labels_in_a_known_format_that_is_not_read_are_named_next_to_yolo(tmp_path: Path) -> None:
+    yolo(tmp_path, 2)
+    text(tmp_path / "data.yaml", "train: images\nnames: [cat]\n")
+    text(tmp_path / "kitti" / "0.txt", "Car 0 0 0 1 2 9 8 1 1 1 1 1 1 1\n")
+    (note,) = read(str(tmp_path), "train").notes
+    assert "kitti/0.txt" in note
+
+
+@pytest.mark.parametrize("part", ["train", "val"])
+def test_old_versions_of_listed_voc_files_are_named(tmp_path: Path, part: str) -> None:
+    for name, number in (("train", 0), ("val", 1)):
+        (
+            paint(tmp_path / "images" / f"{number}.png"),
+            text(tmp_path / "ImageSets" / "Main" / f"{name}.txt", f"{number}\n"),
+        )
+        text(tmp_path / "Annotations" / f"{number}.xml", xml("cat"))
+    assert not read(str(tmp_path), part).notes
+    for number in (0, 1):
+        text(tmp_path / "Annotations_old" / f"{number}.xml", xml("cat", "dog"))
+    found = read(str(tmp_path), part)
+    assert len(found.boxes) == 1
+    assert any("VOC 2 (Annotations_old/0.xml and 1 more)" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("part", ["train", "all"])
+@pytest.mark.parametrize("place", ["ds/ann_old/{}.png.json", "ds/ann/old/{}.png.json"])
+def test_old_versions_of_supervisely_files_are_named(tmp_path: Path, place: str, part: str) -> None:
+    contents = STRAYS["ds/ann/stray.png.json"]
+    for i in range(2):
+        paint(tmp_path / "ds" / "img" / f"{i}.png"), text(tmp_path / "ds" / "ann" / f"{i}.png.json", contents)
+    assert not read(str(tmp_path), part).notes
+    for i in range(2):
+        text(tmp_path / place.format(i), contents)
+    (note,) = read(str(tmp_path), part).notes
+    assert place.format(0) in note and "and 1 more" in note
+
+
+@pytest.mark.parametrize("part", ["train", "all"])
+def test_annotation_files_in_folders_are_named(tmp_path: Path, part: str) -> None:
+    text(tmp_path / "classes.txt", "cat\n"), paint(tmp_path / "0.png")
+    for name in ("train.txt", "old/train.txt"):
+        text(tmp_path / name, "0.png 1,2,9,8,0\n")
+    (note,) = read(str(tmp_path), part).notes
+    assert "old/train.txt" in note
+
+
+def test_coco_files_of_other_names_that_label_more_images_are_an_error(tmp_path: Path) -> None:
+    for i in range(3):
+        paint(tmp_path / "images" / f"{i}.png")
+    text(tmp_path / "annotations" / "instances.json", coco("0.png", "1.png"))
+    other = text(tmp_path / "annotations" / "old" / "boxes.json", coco("0.png", "1.png"))
+    (note,) = [note for note in read(str(tmp_path), "train").notes if "label files" in note]
+    assert "old/boxes.json" in note
+    text(other, coco("0.png", "1.png", "2.png"))
+    with pytest.raises(DataError, match="old/boxes.json"):
+        read(str(tmp_path), "train")
