@@ -68,7 +68,7 @@ class Columns(NamedTuple):
     """The positions of the fields in a row, and the fields that hold its box."""
 
     at: dict[str, int]  # name -> position
-    box: tuple[str, ...]  # names of the fields with the box: CORNERS, EXTENT, CENTER or ("bbox",)
+    box: tuple[str, ...]  # names of the fields with the box: CORNERS, EXTENT, CENTER, ("bbox",) or more x1, y1, x2, ...
     is_header: bool = False  # the first row is no data
     note: str = ""  # what a user should check
     maybe_image_size: bool = False  # the size of the box is in the columns width and height
@@ -86,6 +86,8 @@ class Columns(NamedTuple):
     def corners(self, fields: Mapping[str, str]) -> Corners:
         """Returns x1, y1, x2, y2 of the box in a row. Raises ValueError with the fix."""
         words = [fields[name] for name in self.box]
+        if len(words) > len(CORNERS):
+            return self._polygon(words)
         try:
             values = [float(word) for word in (_numbers(words[0]) if len(words) == 1 else words)]
         except ValueError as error:
@@ -101,6 +103,19 @@ class Columns(NamedTuple):
         if len(values) < 6 or len(values) % 2:
             raise ValueError(f"{words[0][:60]!r} is not a box: write [x, y, width, height], or the points of a polygon")
         return points_box(zip(values[::2], values[1::2], strict=True))
+
+    def _polygon(self, words: Sequence[str]) -> Corners:
+        """Returns the bounding box of the corners x1, y1, x2, y2, ... in a row; blank ones do not count. Raises ValueError."""
+        pairs = [pair for pair in zip(words[::2], words[1::2], strict=True) if any(pair)]
+        try:
+            points = [(float(x), float(y)) for x, y in pairs]
+        except ValueError:
+            points = []
+        if len(points) < 3:
+            raise ValueError(
+                f"{','.join(words)!r} is not a polygon: write {','.join(self.box)} as numbers, at least three"
+            )
+        return points_box(points)
 
     def is_crowd(self, fields: Mapping[str, str]) -> bool:
         """Returns whether the box in a row is a crowd region. Raises ValueError that tells what to write."""
@@ -123,9 +138,11 @@ def columns_of(place: str, row: Sequence[str]) -> Columns:
     at = {name: index for name, index in at.items() if index >= 0}
     size = next((pair for pair in SIZES if set(pair) <= set(words)), ())
     at |= {name: words.index(word) for name, word in zip("wh", size, strict=False)}
+    points = _points(place, words)
+    at |= {name: words.index(name) for name in points}
     found = len({"image", "class", "bbox", *CORNERS, "xc", "yc"} & at.keys())
     if found >= 3 or {"image", "bbox"} <= at.keys():
-        return _of_header(place, row, words, at)
+        return _of_header(place, row, words, at, points)
     _refuse(place, words)
     images = [index for index, word in enumerate(words) if word.endswith(IMAGE_SUFFIXES)]
     order = ORDERS.get((len(row), images[0] if images else 0), ())
@@ -145,10 +162,28 @@ def _is_text(row: Sequence[str], at: Mapping[str, int], box: Sequence[str]) -> b
     return any(words) and not is_image and not any(map(is_number, words))
 
 
-def _of_header(place: str, row: Sequence[str], words: Sequence[str], at: dict[str, int]) -> Columns:
+def _points(place: str, words: Sequence[str]) -> tuple[str, ...]:
+    """Returns the names of the columns with the corners of a polygon: x1, y1, x2, y2, x3, y3, ...; empty for a header with less.
+
+    Raises DataError for an x without its y."""
+    names = {word for word in words if re.fullmatch(r"[xy](0|[1-9]\d?)", word)}
+    numbers = sorted({int(name[1:]) for name in names})
+    if len(numbers) < 3:
+        return ()
+    points = tuple(f"{axis}{number}" for number in numbers for axis in "xy")
+    if missing := [name for name in points if name not in names]:
+        raise DataError(f"{place}: the header has no column for {', '.join(missing)}: add it, or rename the others")
+    return points
+
+
+def _of_header(
+    place: str, row: Sequence[str], words: Sequence[str], at: dict[str, int], points: tuple[str, ...]
+) -> Columns:
+    """Returns the columns of a header, of which those in `at` are known. `points`: the columns of a polygon. Raises DataError."""
     boxes = (box for box in (CORNERS, EXTENT, CENTER, ("bbox",)) if set(box) <= at.keys())
     likely = CENTER if at.keys() & {"xc", "yc"} else CORNERS
     box = CORNERS if at.keys() & {"x2", "y2"} else next(boxes, likely)
+    box = points or box
     missing = [name for name in ("image", *box) if name not in at]
     if missing:
         raise DataError(f"{place}: the header has no column for {', '.join(missing)}: write {FORMS}")

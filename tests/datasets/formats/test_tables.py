@@ -192,6 +192,31 @@ def test_a_table_without_splits_is_not_its_own_validation(tmp_path: Path) -> Non
         read_train_and_val(path, Config.val, 0, read_options(), lambda note: None)
 
 
+# ---- columns with the corners of a polygon
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_the_corners_of_a_quadrilateral_become_the_enclosing_box(tmp_path: Path, first: int) -> None:
+    """Only two of the four corners were read."""
+    head = ",".join(f"x{number},Y_{number}" for number in range(first, first + 4))
+    path = text(tmp_path / "x.csv", f"path,class,{head}\na.png,cat,9,2,15,8,9,14,3,8\nb.png,dog,,,,,,,,\n")
+    assert [row[1] for row in boxes(read(str(path), "train"))] == [[[3, 2, 15, 14]], []]
+
+
+def test_polygons_of_a_table_may_have_different_numbers_of_corners(tmp_path: Path) -> None:
+    head = "path,class,x1,y1,x2,y2,x3,y3,x4,y4,x5,y5\n"
+    path = text(tmp_path / "x.csv", f"{head}a.png,cat,9,2,15,8,9,14,,,,\nb.png,cat,1,2,3,4,5,6,7,8,9,1\n")
+    assert read(str(path), "train").boxes.tolist() == [[9, 2, 15, 14], [1, 1, 9, 8]]
+    for line in ("a.png,cat,9,2,15,8,,,,,,", "a.png,cat,9,2,15,8,9,,,,,", "a.png,cat,9,2,15,8,9,z,,,,"):
+        with refused(DataError, "x.csv:2", "x5,y5"):
+            read(str(text(tmp_path / "x.csv", f"{head}{line}\n")), "train")
+
+
+def test_a_corner_without_its_other_coordinate_is_an_error(tmp_path: Path) -> None:
+    with refused(DataError, "x.csv:1", "y3"):
+        read(str(text(tmp_path / "x.csv", "path,class,x1,y1,x2,y2,x3\na.png,cat,1,2,3,4,5\n")), "train")
+
+
 # ---- columns for the size of the box and for that of the image
 
 SIZED = "image,width,height,class,x,y,{},{}\na.png,40,20,cat,2,3,10,12\na.png,40,20,cat,4,1,8,6\n"
