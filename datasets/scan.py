@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 from datasets.errors import DataError, first_ten, note_dropped, raise_any
 from datasets.store import Annotations
-from utils import images
+from utils import images, jpeg
 from utils.boxes import area, clip
 from utils.files import make_cache_folder
 from utils.value_range import FULL, NO_LIMITS, choose, limits_of, to_8_bits
@@ -39,7 +39,7 @@ class Scan(NamedTuple):
     digests: np.ndarray  # int64 [N] equal for files of equal content; 0 for files that cannot be read
     hashes: np.ndarray  # uint64 [N, 4] perceptual hash, see `image_hash`; 0 where there is none
     problems: dict[int, str]  # index -> what is wrong
-    cut_off: set[int]  # those with a problem that can be decoded: JPEGs without their end
+    repairable: set[int]  # those with a problem that can be decoded: JPEGs that are cut off or damaged
     limits: np.ndarray  # int32 [N, 2] least and largest value of 16-bit images, see `limits_of`; -1 for others
 
 
@@ -51,7 +51,7 @@ class Examined(NamedTuple):
     orientation: int  # EXIF
     digest: int
     hash: bytes  # b"" for none
-    cut_off: int  # 0 or 1
+    repairable: int  # 0 or 1
     problem: str  # "" for none
     low: int  # limits of a 16-bit image
     high: int
@@ -88,8 +88,8 @@ def scan(paths: list[str]) -> Scan:
                     result.hashes[i] = np.frombuffer(image.hash, np.uint64)
                 if image.problem:
                     result.problems[i] = image.problem
-                if image.cut_off:
-                    result.cut_off.add(i)
+                if image.repairable:
+                    result.repairable.add(i)
             bar.update(len(block))
     return result
 
@@ -112,24 +112,27 @@ def _examine(path: str) -> Examined:
     """Reads one image."""
     height = width = digest = 0
     limits = NO_LIMITS
-    orientation, looks, cut, problem = 1, b"", 0, ""
+    orientation, looks, repairable, problem = 1, b"", 0, ""
     try:
         data = images.read_bytes(path)
         digest = int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big", signed=True)
-        if images.is_cut_off(data):
-            data += images.JPEG_END
+        if jpeg.is_cut_off(data):
+            data += jpeg.END
             images.decode_image(data, path)
-            cut, problem = 1, f"{path}: the JPEG is cut off: fetch it again, or remove it"
+            repairable, problem = 1, f"{path}: the JPEG is cut off: fetch it again, or remove it"
         orientation = images.read_orientation(data)
-        with images.check_header(data, path), Image.open(io.BytesIO(data), formats=images.FORMATS) as image:
+        file = jpeg.WatchedJpeg(data) if data.startswith(jpeg.MARK) else io.BytesIO(data)
+        with images.check_header(data, path), Image.open(file, formats=images.FORMATS) as image:
             width, height = image.size[::-1] if orientation >= 5 else image.size
             mode = "L" if image.mode == "RGB" else None
             drafted = image.draft(mode, tuple(max(side // 8, LEAST) for side in image.size))
             image.load()  # of a JPEG it reads all and decodes down to an eighth of the size
-            if jpeg := image.format in ("JPEG", "MPO"):
+            if is_jpeg := image.format in ("JPEG", "MPO"):
+                if not problem and file.is_damaged():
+                    repairable, problem = 1, f"{path}: the JPEG is damaged: fetch it again, or remove it"
                 gray = np.asarray(image if image.mode == "L" else image.convert("L"))
             image.close()  # frees the pixels, before OpenCV decodes them again
-        if jpeg:
+        if is_jpeg:
             gray = images.TURNS[orientation](gray[..., None])[..., 0] if orientation > 1 else gray
             shrink = max(height, width) / max(drafted[1]) if drafted else 1
         else:
@@ -143,10 +146,10 @@ def _examine(path: str) -> Examined:
             gray = np.asarray(Image.fromarray(cv2.cvtColor(pixels, cv2.COLOR_BGR2GRAY)).reduce(shrink))
         looks = image_hash(gray, height / shrink, width / shrink)
     except images.ImageError as error:
-        cut, problem = 0, str(error)
+        repairable, problem = 0, str(error)
     except Exception as error:  # Pillow raises many kinds of errors for damaged files
-        cut, problem = 0, f"{path}: cannot be decoded ({error}): fetch or save it again, or remove it"
-    return Examined(height, width, orientation, digest, looks, cut, problem, *limits)
+        repairable, problem = 0, f"{path}: cannot be decoded ({error}): fetch or save it again, or remove it"
+    return Examined(height, width, orientation, digest, looks, repairable, problem, *limits)
 
 
 def image_hash(gray: np.ndarray, height: float, width: float) -> bytes:
@@ -192,10 +195,11 @@ def _checksum(row: tuple) -> str:
 @contextmanager
 def _open_cache() -> Iterator[sqlite3.Connection]:
     """Opens the SQLite file with results of `_examine`, and commits what is written to it."""
-    file = make_cache_folder() / "images-4.sqlite"
+    file = make_cache_folder() / "images-5.sqlite"
     with closing(sqlite3.connect(file, timeout=60)) as connection, connection:
-        columns = "path TEXT PRIMARY KEY, stamp, height, width, orientation, digest, hash, cut_off, problem, low, high, checksum"
-        connection.execute(f"CREATE TABLE IF NOT EXISTS images ({columns}) WITHOUT ROWID")
+        columns = ", ".join(Examined._fields)
+        table = f"images (path TEXT PRIMARY KEY, stamp, {columns}, checksum)"
+        connection.execute(f"CREATE TABLE IF NOT EXISTS {table} WITHOUT ROWID")
         yield connection
 
 
@@ -253,24 +257,24 @@ def _check_boxes(annotations: Annotations, bad_boxes: str) -> tuple[Annotations,
 def without_bad(annotations: Annotations, found: Scan, bad_images: str) -> tuple[Annotations, list[str]]:
     """Returns the annotations without unreadable images, and notes about these. Raises DataError that lists them.
 
-    "skip" leaves them out. "repair" keeps JPEGs that are cut off: what can be decoded of them, and gray for the rest."""
+    "skip" leaves them out. "repair" keeps JPEGs that are cut off or damaged, with what can be decoded of them."""
     if bad_images not in BAD_IMAGES:
         raise DataError(f'bad_images is {bad_images!r}; it can be "error", "skip" or "repair"')
     source = annotations.source
-    repaired = found.cut_off if bad_images == "repair" else set()
+    repaired = found.repairable if bad_images == "repair" else set()
     bad = sorted(found.problems.keys() - repaired)
     repaired_lines = [f"{annotations.where(i)}: {found.problems[i]}" for i in sorted(repaired)]
     bad_lines = [f"{annotations.where(i)}: {found.problems[i]}" for i in bad]
     if bad_images != "skip" or len(bad) == len(annotations):
         fix = 'bad_images="skip" leaves them out'
-        if cut := len(found.cut_off - repaired):
-            fix += f', "repair" uses what can be decoded of {cut} JPEGs that are cut off'
+        if count := len(found.repairable - repaired):
+            fix += f', "repair" uses what can be decoded of {count} JPEGs that are cut off or damaged'
         if source.lower().endswith(".json"):
             fix += "; image_root names the folder of the images"
         raise_any(f"{source}: {len(bad)} of {len(annotations)} images cannot be read; {fix}", bad_lines)
     notes = []
     if repaired:
-        notes.append(f"{source}: JPEGs that are cut off, used: {len(repaired)}\n{first_ten(repaired_lines)}")
+        notes.append(f"{source}: JPEGs that are cut off or damaged, used: {len(repaired)}\n{first_ten(repaired_lines)}")
     if bad:
         notes.append(f"{source}: images that cannot be read, left out: {len(bad)}\n{first_ten(bad_lines)}")
         annotations = annotations.select(np.setdiff1d(np.arange(len(annotations)), bad))

@@ -7,7 +7,6 @@ is ignored, palettes are resolved, and the EXIF orientation is applied.
 import io
 import itertools
 import os
-import re
 import stat
 import struct
 import threading
@@ -22,11 +21,9 @@ import cv2
 import numpy as np
 from PIL import Image
 
+from utils import jpeg
 from utils.files import files_under
 from utils.value_range import FULL, NO_LIMITS, ValueRange, limits_of, to_8_bits
-
-_JPEG_SEGMENT = re.compile(rb"\xff+[^\x00\xff\xd0-\xd7]")  # FF 00 is image data, FF D0 to D7 have no contents
-_JPEG_FRAMES, _JPEG_SCAN = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}, 0xDA  # C0 and C1 are baseline JPEGs
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -45,8 +42,6 @@ _PIXELS_PER_BYTE = 1 << 14  # of a large image at most; the best compression of 
 
 _JPEG_EXIF_MARK = b"Exif\0\0"
 _TIFF_MARKS = (b"II*\0", b"MM\0*")
-_JPEG_MARK = b"\xff\xd8\xff"
-JPEG_END = b"\xff\xd9"
 _PNG_MARK = b"\x89PNG\r\n\x1a\n"
 _FIX = "save it again as JPEG or PNG with 8 or 16 bits, or remove it"
 _FLAGS = {1: cv2.IMREAD_COLOR, 2: cv2.IMREAD_REDUCED_COLOR_2}  # reduction -> how OpenCV decodes a JPEG
@@ -78,7 +73,7 @@ def read_image(path: str, whole: bool = False, value_range: ValueRange | None = 
 def read_with_limits(path: str, value_range: ValueRange | None) -> tuple[np.ndarray, tuple[int, int]]:
     """Reads a whole image file as `read_image` does, and the `limits_of` its values. Raises ImageError."""
     data = _read(path, whole=True)
-    if data.startswith(_JPEG_MARK):
+    if data.startswith(jpeg.MARK):
         return decode_image(data, path), NO_LIMITS
     image = decode_deep(data, path)
     if image.dtype == np.uint8:
@@ -89,7 +84,7 @@ def read_with_limits(path: str, value_range: ValueRange | None) -> tuple[np.ndar
 def _read(path: str, whole: bool) -> bytes:
     """Returns the contents of an image file. With `whole`, a JPEG that is cut off is an ImageError."""
     data = read_bytes(path)
-    if whole and is_cut_off(data):
+    if whole and jpeg.is_cut_off(data):
         raise ImageError(f"{path}: the JPEG is cut off: fetch it again, or remove it")
     return data
 
@@ -101,7 +96,7 @@ def read_reduced(path: str, reduction: int, value_range: ValueRange | None = Non
     that EXIF mirrors or rotates).
     """
     data = read_bytes(path)
-    if data.startswith(_JPEG_MARK):
+    if data.startswith(jpeg.MARK):
         return decode_image(data, path, reduction)
     return shrink(decode_image(data, path, value_range=value_range), reduction)
 
@@ -118,7 +113,7 @@ def shrink(image: np.ndarray, reduction: int) -> np.ndarray:
 
 def decode_image(data: bytes, path: str, reduction: int = 1, value_range: ValueRange | None = None) -> np.ndarray:
     """Decodes the bytes of an image file -> uint8 [H, W, 3] BGR, upright. Raises ImageError naming `path`."""
-    if value_range in (None, FULL) or data.startswith(_JPEG_MARK):
+    if value_range in (None, FULL) or data.startswith(jpeg.MARK):
         return _decode(data, path, _FLAGS[reduction])
     image = decode_deep(data, path)
     return to_8_bits(image, value_range) if image.dtype == np.uint16 else image
@@ -132,8 +127,8 @@ def decode_deep(data: bytes, path: str) -> np.ndarray:
 def _decode(data: bytes, path: str, flags: int) -> np.ndarray:
     """Decodes the bytes of an image file with these flags of OpenCV, upright."""
     one_if_large = check_header(data, path)
-    if data.startswith(_JPEG_MARK) and not data.endswith(JPEG_END):
-        data += JPEG_END  # without it, versions of OpenCV differ in what they do with a file that is cut off
+    if data.startswith(jpeg.MARK) and not data.endswith(jpeg.END):
+        data += jpeg.END  # without it, versions of OpenCV differ in what they do with a file that is cut off
     tiff = data.startswith(_TIFF_MARKS)  # OpenCV ignores IMREAD_IGNORE_ORIENTATION for this format
     flags |= 0 if tiff else cv2.IMREAD_IGNORE_ORIENTATION
     try:
@@ -170,14 +165,6 @@ def check_header(data: bytes, path: str) -> AbstractContextManager:
     return _ONE_LARGE if width * height > _LARGE else nullcontext()
 
 
-def is_cut_off(data: bytes) -> bool:
-    """Returns whether these are the contents of a JPEG that is cut off: it has no end marker."""
-    if not data.startswith(_JPEG_MARK) or data.endswith(JPEG_END):  # the walk below takes a millisecond
-        return False
-
-    return all(mark != JPEG_END[1] for mark, _ in jpeg_segments(data))
-
-
 def read_bytes(path: str) -> bytes:
     """Returns the contents of a file. Raises ImageError for files that are missing, empty, huge or cannot be opened."""
     try:
@@ -202,7 +189,7 @@ def read_bytes(path: str) -> bytes:
 def read_orientation(data: bytes) -> int:
     """Returns the EXIF orientation (1..8) of an image file with these contents; 1 is upright, and the default."""
     marks = [_JPEG_EXIF_MARK]
-    if not data.startswith(_JPEG_MARK):
+    if not data.startswith(jpeg.MARK):
         marks += [b"eXIf", b"EXIF"]  # PNG, WebP
     if not data.startswith(_TIFF_MARKS) and not any(mark in data for mark in marks):
         return 1
@@ -298,25 +285,17 @@ def batched(items: Iterable[A], size: int) -> Iterator[list[A]]:
         yield block
 
 
-def jpeg_segments(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yields marker and contents of the segments of a JPEG."""
-    place = 2
-    while found := _JPEG_SEGMENT.search(data, place):
-        place = found.end() + int.from_bytes(data[found.end() : found.end() + 2], "big")
-        yield found[0][-1], data[found.end() + 2 : place]
-
-
 def require_pixels(data: bytes, path: str, width: int, height: int) -> None:
     """Raises ImageError for an image file of more than MAX_PIXELS, or of half as many if it needs twice the memory.
 
     Progressive and multi-scan JPEGs need twice the memory: the decoder keeps all coefficients.
     """
     frame, collected = b"", False
-    for mark, body in jpeg_segments(data) if data.startswith(b"\xff\xd8") else ():
-        if mark in _JPEG_FRAMES:
+    for mark, body, _ in jpeg.segments(data) if data.startswith(b"\xff\xd8") else ():
+        if mark in jpeg.FRAMES:
             frame = bytes([mark]) + body
-        elif mark == _JPEG_SCAN:
-            collected = len(frame) < 7 or frame[0] > 0xC1 or not body or body[0] < frame[6]
+        elif mark == jpeg.SCAN:
+            collected = len(frame) < 7 or frame[0] not in jpeg.BASELINE or not body or body[0] < frame[6]
             break
     most = MAX_PIXELS // 2 if collected else MAX_PIXELS
     if width * height > most:

@@ -25,7 +25,7 @@ def results(paths: list[str]) -> list:
     """Everything that the program reads through the cache."""
     found = scan(paths)
     images = [ImageCache(1e9, 0.0).read(path, reduction) for path in paths for reduction in (1, 2)]
-    return [*found[:4], found.limits, found.problems, found.cut_off, *images]
+    return [*found[:4], found.limits, found.problems, found.repairable, *images]
 
 
 def run(folder: Path) -> None:

@@ -140,7 +140,7 @@ def run(folder: Path) -> None:
     (path,) = (str(path) for path in folder.iterdir() if path.name != "train.txt")
     first, again = scan([path]), scan([path])
     arrays = zip((*first[:4], first.limits), (*again[:4], again.limits), strict=True)
-    words = (first.problems, first.cut_off) == (again.problems, again.cut_off)
+    words = (first.problems, first.repairable) == (again.problems, again.repairable)
     if not words or not all(np.array_equal(a, b) for a, b in arrays):
         raise Failure("wrong", "a second scan, from the cache, finds something else")
     found = read_annotation_file(str(folder / "train.txt"), ("cat",), "drop")
@@ -150,7 +150,7 @@ def run(folder: Path) -> None:
         check_readings(path, tuple(first.sizes[0]), whole=True)
         prepare(found, "error", "drop")
         return
-    if first.cut_off:
+    if first.repairable:
         check_readings(path, tuple(first.sizes[0]), whole=False)
         good, notes = prepare(found, "repair", "drop")
         if len(good) != 1 or not any("used: 1" in note for note in notes):

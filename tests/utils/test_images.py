@@ -27,12 +27,12 @@ from utils.images import (
     fit,
     images_under,
     into_original,
-    is_cut_off,
     letterbox,
     prefetch,
     read_image,
     read_reduced,
 )
+from utils.jpeg import is_cut_off
 
 SIZES = [(160, 160), (96, 224), (256, 128)]
 
