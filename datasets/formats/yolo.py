@@ -206,20 +206,30 @@ def is_named_otherwise(text: str) -> bool:
 
 def _own_labels(folder: Path, images: Sequence[str], labels: Sequence[str]) -> list[str]:
     """Returns the label file of each image, with the most similar folders. An image is a background if its label file is
-    nearer to another image. Raises DataError if it is equally near to images of two folders."""
-    index, users = image_paths.Stems(labels), defaultdict(list)
-    nearest = [index.nearest(image) for image in images]
+    nearer to another image. Raises DataError if it is equally near to images of two folders, or an image to two that differ."""
+    index, users, problems = image_paths.Stems(labels), defaultdict(list), []
+    nearest = [_nearest(folder, image, index, problems) for image in images]
     for image, label in zip(images, nearest, strict=True):
         users[label].append(image)
-    problems = []
     for label in set(users) - {None}:
         users[label] = own = image_paths.most_alike(label, users[label])
         if other := next((image for image in own if os.path.dirname(image) != os.path.dirname(own[0])), None):
             problems.append(f"{own[0]} and {other} would both have {label}")
-    fix = "give the folders of images and labels the same names, such as images/a and labels/a, or take masks out"
+    fix = "give the folders of images and labels the same names, such as images/a and labels/a, or take wrong ones out"
     raise_any(f"{folder}: problems: {len(problems)}", [f"{problem}: {fix}" for problem in sorted(problems)])
     own = zip(images, nearest, strict=True)
     return [label if label and image in users[label] else f"{os.path.splitext(image)[0]}.txt" for image, label in own]
+
+
+def _nearest(folder: Path, image: str, index: image_paths.Stems, problems: list[str]) -> str | None:
+    """Returns the label file nearest to an image, None without any. Several that differ are added to `problems`."""
+    found = index.all_nearest(image)
+    if len(found) > 1:
+        found = [label for label in found if is_label(folder / label)] or found  # others may be captions
+        first = _words(folder / found[0])
+        if other := next((label for label in found[1:] if _words(folder / label) != first), None):
+            problems.append(f"{image} would have {found[0]} and {other}, which differ")
+    return found[0] if found else None
 
 
 def label_file(image: str) -> str:
@@ -368,7 +378,7 @@ def _contradictions(images: list[str], labels: list[str], known: list[bool]) -> 
     return problems
 
 
-def _words(path: str) -> list[bytes]:
+def _words(path: str | Path) -> list[bytes]:
     with open_file(path) as file:
         return file.read().split()
 

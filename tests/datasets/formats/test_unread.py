@@ -452,3 +452,18 @@ def test_coco_files_of_other_names_that_label_more_images_are_an_error(tmp_path:
     text(other, coco("0.png", "1.png", "2.png"))
     with pytest.raises(DataError, match="old/boxes.json"):
         read(str(tmp_path), "train")
+
+
+def test_label_files_equally_near_to_an_image_are_an_error_that_names_both_if_they_differ(tmp_path: Path) -> None:
+    """The first one counted. A caption is no label file."""
+    yolo(tmp_path, 2)
+    (tmp_path / "labels" / "1.txt").unlink()
+    (tmp_path / "labels").rename(tmp_path / "bob")
+    text(tmp_path / "alice" / "0.txt", "a photo of a cat\n"), text(tmp_path / "alice" / "1.txt", LABEL)
+    assert len(read(str(tmp_path), "train").boxes) == 2
+    text(tmp_path / "alice" / "0.txt", LABEL)
+    assert any("bob/0.txt" in note for note in read(str(tmp_path), "train").notes)
+    text(tmp_path / "alice" / "0.txt", "0 .25 .5 .2 .2\n")
+    with pytest.raises(DataError, match="alice/0.txt") as caught:
+        read(str(tmp_path), "train")
+    assert "bob/0.txt" in str(caught.value)
