@@ -113,7 +113,7 @@ class Columns(NamedTuple):
             points = []
         if len(points) < 3:
             raise ValueError(
-                f"{','.join(words)!r} is not a polygon: write {','.join(self.box)} as numbers, at least three"
+                f"{','.join(words)!r} is not a polygon: write {','.join(self.box)} as numbers, at least three corners"
             )
         return points_box(points)
 

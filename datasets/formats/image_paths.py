@@ -35,6 +35,7 @@ class ImageFinder:
         self._default = os.path.abspath(image_root) if image_root else ""
         self._names = set(names)
         self._source, self._strays = source, []
+        self._several: dict[str, list[str]] = {}  # name -> images that have it
         splits = {SPLIT_NAMES[word.lower()] for word in words if word.lower() in SPLIT_NAMES}
         self._split = splits.pop() if len(splits) == 1 and "trainval" not in words else None
 
@@ -49,9 +50,21 @@ class ImageFinder:
                     return os.path.join(root, own)
         for images in self._by_base:
             for short in short_names(name):
-                if len(images.get(short, ())) == 1 and self._wanted[short] == 1:  # two images never become one
-                    return self._compared(name, next(iter(images[short].values())))
+                there = list(images.get(short, {}).values())
+                if len(there) == 1 and self._wanted[short] == 1:  # two images never become one
+                    self._several.pop(written, None)
+                    return self._compared(name, there[0])
+                if len(there) > 1:
+                    self._several.setdefault(written, there)
         return os.path.join(self._default, name)
+
+    def doubt(self, name: str) -> str:
+        """Returns what is wrong with a name that `find` did not find because several images have it, otherwise ""."""
+        there = self._several.get(name, ())
+        if not there:
+            return ""
+        shown = " or ".join(os.path.normpath(self._join(path)) for path in there[:5])
+        return f"{name} may be {shown}: write its path, or image_root=FOLDER names the folder of the images"
 
     def _compared(self, name: str, path: str) -> str:
         """Returns `path`. Keeps it for `notes` if its folder belongs to another split than the annotation file."""

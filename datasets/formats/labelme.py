@@ -7,7 +7,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from datasets.formats import listing
+from datasets.errors import one_line
+from datasets.formats import image_paths, listing
 from datasets.formats.file import File
 from datasets.formats.image_paths import ImageFinder
 from datasets.formats.listing import split_in
@@ -49,25 +50,37 @@ def _read(folder: Path, files: list[Path], image_root: str | None) -> Source:
     Points and lines are left out with a note. An image is in `image_root`, where its file says, or next to the file."""
     problems: list[str] = []
     labeled = [_label_file(path, problems) for path in files]
-    near: dict[str, str] = {}  # path without suffix -> image
+    near: dict[str, list[str]] = {}  # path without suffix -> images
     images = images_under(str(folder))
     for image in images:
-        near.setdefault(os.path.splitext(image)[0], image)
+        near.setdefault(os.path.splitext(image)[0], []).append(image)
     finder = ImageFinder(str(folder / "labels.json"), (file.image for file in labeled), image_root)
     pairs, used = [], set()
     for path, file in zip(files, labeled, strict=True):
         own = path.relative_to(folder)
         named = os.path.join(own.parent, file.image)
-        near_file = named if file.image and os.path.isfile(folder / named) else near.get(own.with_suffix("").as_posix())
-        image = (_in_root(image_root, own.parent, file.image) if image_root and file.image else None) or near_file
-        pairs.append((image or finder.find(file.image or own.with_suffix(".jpg").as_posix()), file))
+        twins = near.get(own.with_suffix("").as_posix(), [])
+        if file.image and os.path.isfile(folder / named):
+            twins = [named]
+        near_file = next(iter(twins), None)
+        image = _in_root(image_root, own.parent, file.image) if image_root and file.image else None
+        if not image:
+            image = near_file
+            problems += image_paths.doubts(path, str(folder), twins)
+        if not image:
+            name = file.image or own.with_suffix(".jpg").as_posix()
+            image = finder.find(name)
+            if doubt := finder.doubt(name):
+                problems.append(f"{path}: {doubt}")
+        pairs.append((image, file))
         used |= {Path(os.path.normpath(place)).as_posix() for place in (near_file, pairs[-1][0]) if place}
     names = names_of(labeled)
     source = Source(str(folder), str(folder), names)
     source.problems += problems
     splits = {split_in(path.relative_to(folder).as_posix()) for path in files}
     if left := [image for image in images if image not in used and split_in(image) in (None, *splits)]:
-        source.notes.append(f"{folder}: images without a JSON file, left out: {len(left)}")
+        text = f"images without a JSON file, left out: {len(left)}, for example {one_line(left[0])}"
+        source.notes.append(f"{folder}: {text}")
     add_files(source, pairs)
     return source
 

@@ -199,10 +199,14 @@ def _category_ids(source: Source, names: Classes, classes: tuple[str, ...]) -> n
 
 
 def _find_images(source: Source, image_root: str | None) -> list[str]:
-    """Replaces the names of images by their paths. Returns notes."""
+    """Replaces the names of images by their paths. Returns notes. Adds names that several images have to the problems."""
     names = [source.images[index] for index in range(len(source))]
     finder = ImageFinder(source.path, names, image_root)
     source.images = Strings(finder.find(name) if name else "" for name in names)
+    for name, file, line in zip(names, source.files, source.lines, strict=True):
+        if doubt := finder.doubt(name):
+            place = f"{source.path}:{line}" if line else file or source.path
+            source.problems.append(f"{place}: {doubt}")
     return finder.notes()
 
 

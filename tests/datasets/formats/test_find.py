@@ -384,6 +384,28 @@ def test_addresses_and_backslashes_in_names_lead_to_the_image(tmp_path: Path) ->
     assert found == [f"images/{name}" for name in ("a.png", "c.png", *names[2:], "b.png")]
 
 
+@pytest.mark.parametrize("form", ["x.csv", "x.json", "1.json"])
+def test_a_name_that_two_images_have_is_an_error_that_names_both(tmp_path: Path, form: str) -> None:
+    """They were called missing."""
+    one, two = paint(tmp_path / "one" / "0.png"), paint(tmp_path / "two" / "0.png")
+    shape = {"label": "cat", "shape_type": "rectangle", "points": [[1, 2], [9, 8]]}
+    contents = {
+        "x.csv": "path,x1,y1,x2,y2,class\n0.png,1,2,9,8,cat\n",
+        "x.json": {
+            "images": [{"id": 1, "file_name": "0.png", "width": 40, "height": 20}],
+            "annotations": [{"id": 1, "image_id": 1, "category_id": 1, "bbox": [1, 2, 8, 6]}],
+            "categories": [{"id": 1, "name": "cat"}],
+        },
+        "1.json": {"shapes": [shape], "imagePath": "0.png"},
+    }
+    path = text(tmp_path / form, contents[form])
+    source = tmp_path if form == "1.json" else path
+    with refused(DataError, f"{form}:2" if form == "x.csv" else form, "0.png", one, two):
+        read(str(source), "train")
+    two.unlink()
+    assert images(read(str(source), "train"), tmp_path) == ["one/0.png"]
+
+
 def test_images_from_the_folder_of_another_part_are_reported(tmp_path: Path) -> None:
     """They may be those that the file means, or others of the same names."""
     for place in ("train/images/1.jpg", "val/images/2.jpg"):

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from files import boxes, paint, text
-from refused import refused
+from refused import mentions, refused
 
 from datasets.errors import DataError
 from datasets.formats.read import ReadOptions, read
@@ -29,8 +29,14 @@ def test_an_image_next_to_its_file_is_found_whatever_the_file_says(tmp_path: Pat
     paint(tmp_path / f"a.1{suffix}"), paint(tmp_path / "a.png")
     found = read(str(tmp_path), "train")
     assert boxes(found) == [(str(tmp_path / f"a.1{suffix}"), [[1, 2, 9, 8]], ["dog"], [False])]
-    assert found.notes == (f"{tmp_path}: images without a JSON file, left out: 1",)
+    assert len(found.notes) == 1 and mentions(found.notes[0], "a.png")
     assert boxes(read(str(tmp_path / "a.1.json"), "train")) == boxes(found)
+    twin = paint(tmp_path / "a.1.bmp")
+    with refused(DataError, "a.1.json", tmp_path / f"a.1{suffix}", twin):
+        read(str(tmp_path), "train")
+    labelme(tmp_path / "a.1.json", twin.name, BOX)
+    found = read(str(tmp_path), "train")
+    assert Path(found.path(0)) == twin and mentions(found.notes[0], 2)
 
 
 def test_images_may_be_in_a_folder_next_to_that_of_the_files(tmp_path: Path) -> None:
