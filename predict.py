@@ -4,7 +4,6 @@ IMAGES is an image, a folder, a pattern ("in/*.jpg"), a video file, a camera num
 """
 
 import errno
-import glob
 import os
 import signal
 import sys
@@ -23,6 +22,7 @@ from deploy import video
 from deploy.detector import Detector, Result
 from deploy.label_files import LabelFiles
 from deploy.results import Results
+from deploy.sources import image_paths, is_image_address, is_live, is_source, is_stream, name_of
 from deploy.speed import decoded, measure, speed_table
 from deploy.thresholds import threshold_text
 from engine import run_folder
@@ -32,7 +32,7 @@ from report.heatmap import HeatMaps
 from utils import threads
 from utils.config import ConfigError, check, is_weights, override, require, require_writable, show
 from utils.draw import write_image
-from utils.images import IMAGE_SUFFIXES, READERS, ImageError, batched, images_under, prefetch
+from utils.images import IMAGE_SUFFIXES, READERS, ImageError, batched, prefetch
 from utils.script import run_script
 from utils.text import brief
 
@@ -72,7 +72,6 @@ class Config:
     device: str = "auto"  # auto: CUDA, MPS, CPU; or cpu, cuda, cuda:1, mps
 
 
-VIDEO_SUFFIXES = {".mp4", ".avi", ".mov", ".mkv", ".webm", ".m4v", ".mpg", ".mpeg", ".wmv", ".flv", ".ts"}
 BEHIND = 8  # predicted images that may wait to be drawn and written
 WRITABLE = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff"}  # images of other formats are drawn as PNG
 LEAST = {"batch_size": 1, "max_detections": 1, "confidence": 0, "nms_iou": 0, "tile": 32, "overlap": 0.05}
@@ -96,7 +95,7 @@ def main(cfg: Config) -> Path | None:
     confidence = f", confidence {cfg.confidence:g}" if given else ""
     print(f"{detector.path}: {len(detector.classes)} classes, input {size}{confidence}, {detector.device}")
     if not given:
-        print(threshold_text(detector.loaded, detector.limits["confidence"]))
+        print(threshold_text(detector.loaded, detector.confidence))
     stream = cfg.source is not None and is_stream(cfg.source)
     if stream and (cfg.labels or cfg.heatmap):
         raise ConfigError("labels= and heatmap=true are for images: the frames of a video are not kept as files")
@@ -129,32 +128,17 @@ def main(cfg: Config) -> Path | None:
     return results.folder if results.images else None
 
 
-def is_source(word: str) -> bool:
-    """Whether a word on the command line is the path or the address of images."""
-    return is_live(word) or os.path.exists(word) or bool(glob.glob(word))
-
-
-def is_live(source: str) -> bool:
-    """Whether the source is a camera number or the address of a stream, which do not end by themselves."""
-    return "://" in source or (source.isdecimal() and not os.path.exists(source))
-
-
-def is_stream(source: str) -> bool:
-    """Whether the source is a sequence of frames: a live source or a video file."""
-    return is_live(source) or (Path(source).suffix.lower() in VIDEO_SUFFIXES and not os.path.isdir(source))
-
-
 def find_images(source: str | list[str], output: str | None) -> dict[str, str]:
     """Finds the images of a source -> name in the results: path. Names contain the folders that tell equal file names apart."""
     root = None
     if not isinstance(source, str):
         paths = source
-    elif os.path.isdir(source):
-        root, paths = source, [os.path.join(source, name) for name in images_under(source)]
-    elif os.path.isfile(source):
-        paths = [source]
+    elif is_image_address(source):
+        return {name_of(source): source}
     else:
-        paths = [path for path in sorted(glob.glob(source, recursive=True)) if path.lower().endswith(IMAGE_SUFFIXES)]
+        paths = image_paths(source)
+        if os.path.isdir(source):
+            root = source
     if not paths:
         raise no_images(source)
     if root is None:
@@ -226,7 +210,8 @@ def predict_images(detector: Detector, images: dict[str, str], results: Results,
     wait = 0 if show else None  # until a key is pressed
     predict_all(detector, batches, results, writer, wait, bar)
     if not results.images:
-        raise ValueError("\n".join(["no image could be read:", *results.unread[:10]]))
+        between = "\n" if len(images) > 1 else " "
+        raise ValueError(between.join(["no image could be read:", *results.unread[:10]]))
 
 
 def predict_video(detector: Detector, source: str, results: Results, show: bool, save: bool) -> None:

@@ -11,38 +11,58 @@ import ctypes
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from deploy import video
 from deploy.load import device_for, load
+from deploy.onnx_model import require_open_nms
 from deploy.result import Result
-from deploy.thresholds import thresholds_of
+from deploy.sources import (
+    download,
+    is_live,
+    is_pillow,
+    is_stream,
+    is_web_address,
+    listed,
+    of_pillow,
+    require_image,
+)
+from deploy.thresholds import only_classes, thresholds_of
 from deploy.tiles import Tiles, cut, for_detection, merged
-from utils.images import READERS, batched, letterbox, prefetch, read_with_limits
+from utils.images import READERS, batched, decode_with_limits, letterbox, prefetch, read_bytes
 from utils.processes import choose_device
 from utils.value_range import are_outside, outside_text
+
+Images = str | Path | np.ndarray | Sequence[str | Path | np.ndarray]  # Pillow images, too, which are not imported here
 
 
 class Input(NamedTuple):
     """An image to detect objects in."""
 
     pixels: np.ndarray  # uint8 [H, W, 3] BGR
-    path: str | None = None  # of its file, from which it can be read again
+    path: str | None = None  # of its file or video, or its address
+    in_file: bool = False  # whether it can be read from the path again
 
 
 class Detector:
     """A trained model as a callable: `Detector(checkpoint)(images)` returns one `Result` per image.
 
-    An image is a path, or a uint8 array [H, W, 3] in BGR order as in OpenCV. `load` explains the arguments `checkpoint`,
-    `model`, `classes` and `image_size`; `confidence=None` takes the threshold stored in the file, "per_class" one threshold
-    for each of its classes. The boxes equal the boxes of evaluate.py with the same `confidence`, `nms_iou` and
-    `max_detections`, up to rounding, since batch norms are folded into the convolutions. `tile`: the side in pixels of tiles
-    to detect in, too (docs/tiles.md). On a CPU the process keeps the memory that it frees (see `keep_memory`).
+    An image is a path, the http address of an image, a uint8 array [H, W, 3] in BGR order as in OpenCV, or a Pillow image, whose
+    EXIF orientation is not applied. A folder or a pattern such as "in/*.jpg" stands for all its images.
+
+    `load` explains the arguments `checkpoint`, `model`, `classes` and `image_size`; `confidence=None` takes the threshold stored
+    in the file, "per_class" those of its classes. `only`: names of the classes to detect. `class_agnostic`: boxes of different
+    classes that overlap more than `nms_iou` are one object, too. `tile`: the side in pixels of tiles to detect in, too
+    (docs/tiles.md). The boxes are those of evaluate.py with the same `confidence`, `nms_iou` and `max_detections`, up to
+    rounding, since batch norms are folded into the convolutions. On a CPU the process keeps the memory that it frees (see
+    `keep_memory`).
     """
 
     def __init__(
@@ -58,6 +78,8 @@ class Detector:
         max_detections: int = 300,
         tile: int | None = None,
         overlap: float | None = None,
+        only: str | Sequence[str] | None = None,
+        class_agnostic: bool = False,
     ):
         self.loaded = loaded = load(checkpoint, model, classes, image_size)
         self.classes, self.image_size = loaded.classes, loaded.image_size
@@ -70,8 +92,12 @@ class Detector:
             least = thresholds_of(loaded, confidence)
         else:
             least = confidence
+        self.confidence = least  # one threshold, or one for each class
         self.reported = False  # whether a 16-bit file with other values was reported
-        self.limits = {"confidence": least, "nms_iou": nms_iou, "max_detections": max_detections}
+        self.limits = {"confidence": only_classes(least, self.classes, only), "nms_iou": nms_iou}
+        self.limits |= {"max_detections": max_detections, "class_agnostic": class_agnostic}
+        if class_agnostic:
+            require_open_nms(loaded.model)
         self.model = loaded.model.fuse().to(self.device, memory_format=torch.channels_last)
         if self.device.type == "cpu":
             keep_memory()
@@ -79,13 +105,37 @@ class Detector:
         if tile is not None or overlap is not None:
             self.tiles = for_detection(tile, overlap)
 
-    def __call__(self, images: str | Path | np.ndarray | Sequence[str | Path | np.ndarray]) -> list[Result]:
-        """Detects objects in a list of images; a single image is a list of one. Raises ImageError for an unreadable file."""
-        if isinstance(images, str | Path) or getattr(images, "ndim", 4) < 4:
-            images = [images]
-        most = self.batch_size if self.tiles else 2 * self.batch_size
-        inputs = self.read_all(images, most)
-        return list(self.detect_in_tiles(inputs, self.tiles) if self.tiles else self.detect(inputs))
+    def __call__(self, images: Images) -> list[Result]:
+        """Detects objects in images and returns a list with one Result per image; a single image gives a list of one.
+
+        Raises ImageError for a file or an address that cannot be read, TypeError for an array of another kind, and ValueError for
+        a video, whose frames only `stream` gives.
+        """
+        return list(self._results(self.inputs(listed(images))))
+
+    def stream(self, images: Images | Iterator) -> Iterator[Result]:
+        """Yields one Result after the other, of what `__call__` takes and of a video file, a camera number or a stream.
+
+        So the results of a large folder or a long video need no memory. An iterator is read image by image.
+        """
+        source = str(images) if isinstance(images, str | Path | int) else ""
+        if is_stream(source):
+            yield from self._frames(source)
+        elif isinstance(images, Iterator):
+            yield from self._results(map(self.input, images))
+        else:
+            yield from self._results(self.inputs(listed(images)))
+
+    def _frames(self, source: str) -> Iterator[Result]:
+        """Yields the Results of the frames of a video; those of a live source at once."""
+        live = is_live(source)
+        ahead, size = (1, 1) if live else (video.AHEAD, self.batch_size)
+        with closing(video.read_frames(source, ahead)) as frames:
+            for batch in batched(frames, size):
+                yield from self._results(Input(frame, source) for frame in batch)
+
+    def _results(self, inputs: Iterable[Input]) -> Iterator[Result]:
+        return self.detect_in_tiles(inputs, self.tiles) if self.tiles else self.detect(inputs)
 
     def detect(self, inputs: Iterable[Input]) -> Iterator[Result]:
         """Yields one Result per image; the network gets the images in batches."""
@@ -121,32 +171,35 @@ class Detector:
         return Result(boxes, scores, labels, tuple(self.classes[label] for label in labels))
 
     def of_input(self, one: Input, result: Result) -> Result:
-        """Returns the Result with its image: the path of a file, or the pixels."""
-        if one.path is None:
-            return replace(result, pixels=one.pixels)
-        return replace(result, path=one.path, value_range=self.loaded.value_range)
+        """Returns the Result with the path of its image, and the pixels unless a file has them."""
+        pixels = None if one.in_file else one.pixels
+        return replace(result, path=one.path, pixels=pixels, value_range=self.loaded.value_range)
 
     def read(self, path: str | Path) -> np.ndarray:
-        """Reads an image file as the training did -> uint8 [H, W, 3] BGR. Raises ImageError.
+        """Reads an image file, or the image at a web address, as the training did -> uint8 [H, W, 3] BGR. Raises ImageError.
 
         Prints a note about the first 16-bit file whose values are outside the range of the training."""
-        image, limits = read_with_limits(str(path), self.loaded.value_range)
-        if not self.reported and are_outside(np.array([limits]), self.loaded.value_range)[0]:
+        path, value_range = str(path), self.loaded.value_range
+        data = download(path) if is_web_address(path) else read_bytes(path)
+        image, limits = decode_with_limits(data, path, value_range)
+        if not self.reported and are_outside(np.array([limits]), value_range)[0]:
             self.reported = True
-            print(f"note: {path}: {outside_text(limits, self.loaded.value_range)}")
+            print(f"note: {path}: {outside_text(limits, value_range)}")
         return image
 
-    def read_all(self, images: Sequence[str | Path | np.ndarray], most: int) -> Iterator[Input]:
-        """Yields the images in order; threads read up to `most` of the next files ahead."""
+    def input(self, image: str | Path | np.ndarray | Any) -> Input:
+        """Returns a path, an address, an array or an image of Pillow with its pixels."""
+        if isinstance(image, str | Path):
+            path = str(image)
+            return Input(self.read(path), path, in_file=not is_web_address(path))
+        return Input(of_pillow(image) if is_pillow(image) else image)
 
-        def read(image: str | Path | np.ndarray) -> Input:
-            if isinstance(image, str | Path):
-                return Input(self.read(image), str(image))
-            return Input(image)
-
-        if len(images) > 1 and any(isinstance(image, str | Path) for image in images):
-            return prefetch(read, images, most, READERS)
-        return map(read, images)
+    def inputs(self, images: list) -> Iterator[Input]:
+        """Yields the images in order; threads read some of the next files ahead."""
+        most = self.batch_size if self.tiles else 2 * self.batch_size
+        if len(images) > 1 and any(isinstance(image, str) for image in images):
+            return prefetch(self.input, images, most, READERS)
+        return map(self.input, images)
 
     def prepare(self, images: Sequence[np.ndarray]) -> tuple[Tensor, Tensor]:
         """Letterboxes images uint8 [H, W, 3] BGR for the network.
@@ -174,17 +227,6 @@ class Detector:
         # One transfer from the device per field, not per image.
         fields = (np.split(torch.cat(field).cpu().numpy(), ends) for field in zip(*detections, strict=True))
         return [self.result(*one) for one in zip(*fields, strict=True)]
-
-
-def require_image(image: object) -> None:
-    """Raises TypeError unless the image is an array uint8 [H, W, 3]."""
-    if not isinstance(image, np.ndarray):
-        what = type(image).__name__
-    elif image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
-        what = f"{image.dtype} {list(image.shape)}"
-    else:
-        return
-    raise TypeError(f"an image must be a path or a uint8 array [H, W, 3] in BGR order, not {what}")
 
 
 def keep_memory() -> None:

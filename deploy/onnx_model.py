@@ -36,7 +36,7 @@ class OnnxModel:
         self._session = _open(Path(path))
         self.about = _about(Path(path), _metadata(Path(path), self._session))
         self.letterbox, self.num_classes = self.about["letterbox"], len(self.about["classes"])
-        self._path, self._input = Path(path), self._session.get_inputs()[0]
+        self.path, self._input = Path(path), self._session.get_inputs()[0]
         self._decoder = None
         if self.about["outputs"] == "raw":
             with torch.device("meta"):
@@ -63,7 +63,7 @@ class OnnxModel:
             count = len(outputs) > 0 and len(outputs) % len(self._decoder.strides) == 0
         if not (sizes and batch and types and names and count):
             raise CheckpointError(
-                f"{self._path}: inputs or outputs of its network do not fit its metadata: export it again"
+                f"{self.path}: inputs or outputs of its network do not fit its metadata: export it again"
             )
 
     def __call__(self, images: Tensor) -> Any:
@@ -75,7 +75,7 @@ class OnnxModel:
             return images
         maps, count = self._run(images, {}), len(self._decoder.strides)  # boxes_8, boxes_16, ...
         fields = [maps[start : start + count] for start in range(0, len(maps), count)]
-        with fitting(self._path):
+        with fitting(self.path):
             return self._decoder.head.flatten(list(zip(*fields, strict=True)))
 
     def detections(
@@ -87,26 +87,31 @@ class OnnxModel:
         nms_iou: float = 0.65,
         max_detections: int = 300,
         clip: bool | None = None,
+        class_agnostic: bool = False,
     ) -> list[Detections]:
         """Turns predictions into detections per image, as `DetectionModel.detections` does.
 
         An image has at most as many as the `max_detections` of the export. With a threshold for each class, detections above
-        the lowest one count against this limit. `clip=None`: as the exported model does.
+        the lowest one count against this limit. `clip=None`: as the exported model does. Raises ValueError for `class_agnostic`
+        if NMS per class is inside the file.
         """
         clip = self.about["clip"] if clip is None else clip
         if self._decoder is not None:
             limits = {"confidence": confidence, "nms_iou": nms_iou, "max_detections": max_detections, "clip": clip}
+            limits["class_agnostic"] = class_agnostic
             return self._decoder.detections(predictions, image_size, transforms.cpu(), **limits)
+        if class_agnostic:
+            require_open_nms(self)
         least = torch.as_tensor(confidence, dtype=torch.float32).expand(self.num_classes)
         limits = {"confidence": least.min().reshape(1).numpy(), "nms_iou": np.array([nms_iou], np.float32)}
         boxes, scores, labels = self._run(predictions, limits)
         if boxes.shape != (*scores.shape, 4) or labels.shape != scores.shape or boxes.ndim != 3:
-            raise CheckpointError(f"{self._path} returns {list(boxes.shape)}, not boxes with scores: export it again")
+            raise CheckpointError(f"{self.path} returns {list(boxes.shape)}, not boxes with scores: export it again")
         keep = labels >= 0
         if not (labels[keep] < self.num_classes).all() or not (
             boxes[keep].isfinite().all() and scores[keep].isfinite().all()
         ):
-            raise CheckpointError(f"{self._path} returns unknown classes or boxes that are not finite: export it again")
+            raise CheckpointError(f"{self.path} returns unknown classes or boxes that are not finite: export it again")
         boxes, labels = into_original(boxes, transforms.cpu()[:, None]), labels.long()
         if clip:
             boxes = clip_to_images(boxes, transforms.cpu())
@@ -132,7 +137,7 @@ class OnnxModel:
                 output = self._session.run(None, {self._input.name: np.concatenate([batch, padding]), **limits})
             except Exception as error:  # its errors have no common class
                 why = first_line(error)
-                raise CheckpointError(f"{self._path} cannot be run ({why}): export it again") from error
+                raise CheckpointError(f"{self.path} cannot be run ({why}): export it again") from error
             outputs.append([x[: len(batch)] for x in output])
         return [torch.from_numpy(np.concatenate(parts)) for parts in zip(*outputs, strict=True)]
 
@@ -149,6 +154,14 @@ class OnnxModel:
     def fuse(self) -> "OnnxModel":
         """Returns the model: its batch norms were folded at the export."""
         return self
+
+
+def require_open_nms(model: Any) -> None:
+    """Raises ValueError for a file that contains NMS per class, whose boxes cannot be compared across classes."""
+    if isinstance(model, OnnxModel) and model.about["outputs"] != "raw":
+        raise ValueError(
+            f"class_agnostic=true: NMS per class is inside {model.path}: give the checkpoint, or export with outputs=raw"
+        )
 
 
 def _open(path: Path):

@@ -1,9 +1,13 @@
 """Confidence thresholds of a Detector: one for each class, and an explanation of the one in use."""
 
+import difflib
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from deploy.load import Loaded
+from utils.text import brief
 
 NAMED = 5  # classes that a message names
 
@@ -18,6 +22,24 @@ def thresholds_of(loaded: Loaded, confidence: str) -> Tensor:
             f"from them do, if the last validation found objects: leave confidence= out, or give a number"
         )
     return torch.tensor([loaded.thresholds.get(name, loaded.confidence) for name in loaded.classes])
+
+
+def only_classes(least: float | Tensor, classes: Sequence[str], only: str | Sequence[str] | None) -> float | Tensor:
+    """Returns thresholds that the classes other than `only` never reach, float32 [C]; None: all classes, `least` itself.
+
+    Raises ValueError for a name that is no class, with the nearest name.
+    """
+    if only is None:
+        return least
+    only = [only] if isinstance(only, str) else only
+    for name in only:
+        if name not in classes:
+            near = difflib.get_close_matches(name, classes, n=1) or [brief(", ".join(classes))]
+            raise ValueError(f"only={brief(name)}: the model has no such class; it has {near[0]}")
+    if not only:
+        raise ValueError("only= names no class: leave it out for all classes")
+    wanted = torch.tensor([name in only for name in classes])
+    return torch.as_tensor(least, dtype=torch.float32).expand(len(classes)).where(wanted, torch.inf)
 
 
 def threshold_text(loaded: Loaded, least: float | Tensor) -> str:

@@ -19,20 +19,23 @@ def merge(
     windows: np.ndarray,
     nms_iou: float,
     max_detections: int,
+    class_agnostic: bool = False,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Merges detections of all windows of an image -> boxes, scores and labels of the image, highest score first.
 
     `boxes [n, 4]`: xyxy in pixels of the image. `tiles [n]`: index of the window of each detection. `windows [t, 4]`: xyxy,
     first the whole image. At first only the 4 * max_detections highest scores are merged; four times as many, again and
-    again, while fewer than max_detections objects remain. The order of the tiles does not matter.
+    again, while fewer than max_detections objects remain. The order of the tiles does not matter. With `class_agnostic`,
+    detections of different classes may be of the same object, which has the class of its best detection.
     """
+    groups = np.zeros_like(labels) if class_agnostic else labels
     order = np.lexsort((*windows[tiles].T, *boxes.T, labels, -scores.astype(np.float64)))
     first = 4 * max_detections
     while True:
         chosen, found = order[:first], []
-        for label in np.unique(labels[chosen]):
-            rows = chosen[labels[chosen] == label]
-            found += _objects(boxes[rows], scores[rows], label, tiles[rows], windows, nms_iou)
+        for group in np.unique(groups[chosen]):
+            rows = chosen[groups[chosen] == group]
+            found += _objects(boxes[rows], scores[rows], labels[rows], tiles[rows], windows, nms_iou)
         if len(found) >= max_detections or first >= len(order):
             break
         first *= 4
@@ -45,9 +48,9 @@ def merge(
 
 
 def _objects(
-    boxes: np.ndarray, scores: np.ndarray, label: int, tiles: np.ndarray, windows: np.ndarray, nms_iou: float
+    boxes: np.ndarray, scores: np.ndarray, labels: np.ndarray, tiles: np.ndarray, windows: np.ndarray, nms_iou: float
 ) -> Iterator[tuple[np.ndarray, float, int]]:
-    """Yields box, score and label of each object, from detections of one class, highest score first.
+    """Yields box, score and label of each object, from detections of one group, highest score first.
 
     The detection with the highest score collects the detections of the same object in other tiles. The box of the object is
     the best one that no border cuts; if all are cut, it encloses all of them.
@@ -73,7 +76,7 @@ def _objects(
             used = np.append(used, tiles[same])
             others = left & ~np.isin(tiles, used)
             same = np.flatnonzero(others & _are_same(box, place, boxes, places, cut, nms_iou))
-        yield box, scores[best], label
+        yield box, scores[best], labels[best]
 
 
 def _near(

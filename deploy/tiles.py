@@ -77,4 +77,5 @@ def merged(parts: Sequence[Sequence[np.ndarray]], windows: np.ndarray, limits: d
     boxes, scores, labels = map(np.concatenate, zip(*parts, strict=True))
     tiles = np.repeat(np.arange(len(windows)), counts)
     boxes = boxes + windows[tiles][:, [0, 1, 0, 1]]
-    return merge(boxes, scores, labels, tiles, windows, limits["nms_iou"], limits["max_detections"])
+    class_agnostic = limits.get("class_agnostic", False)
+    return merge(boxes, scores, labels, tiles, windows, limits["nms_iou"], limits["max_detections"], class_agnostic)

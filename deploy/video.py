@@ -105,6 +105,18 @@ def frames_of(video: cv2.VideoCapture, most: int, count: Frames | None = None) -
         video.release()
 
 
+def read_frames(source: str, most: int) -> Iterator[np.ndarray]:
+    """Opens a video and yields its frames uint8 [H, W, 3] BGR, up to `most` of which a thread reads ahead.
+
+    Raises ValueError for a video that cannot be opened, and after its last frame for one that is damaged.
+    """
+    capture, count = open_video(source), Frames()
+    announced, per_second = length(capture), rate(capture)
+    yield from frames_of(capture, most, count)
+    if warning := require_frames(source, count, announced, per_second):
+        print(warning)
+
+
 def require_frames(source: str, count: Frames, announced: int | None, rate: float) -> str:
     """Returns a warning if a video has fewer frames than its file announces, "" otherwise.
 

@@ -72,7 +72,12 @@ def read_image(path: str, whole: bool = False, value_range: ValueRange | None = 
 
 def read_with_limits(path: str, value_range: ValueRange | None) -> tuple[np.ndarray, tuple[int, int]]:
     """Reads a whole image file as `read_image` does, and the `limits_of` its values. Raises ImageError."""
-    data = _read(path, whole=True)
+    return decode_with_limits(read_bytes(path), path, value_range)
+
+
+def decode_with_limits(data: bytes, path: str, value_range: ValueRange | None) -> tuple[np.ndarray, tuple[int, int]]:
+    """Decodes the bytes of a whole image file, and returns the `limits_of` its values, too. Raises ImageError naming `path`."""
+    require_whole(data, path)
     if data.startswith(jpeg.MARK):
         return decode_image(data, path), NO_LIMITS
     image = decode_deep(data, path)
@@ -84,9 +89,15 @@ def read_with_limits(path: str, value_range: ValueRange | None) -> tuple[np.ndar
 def _read(path: str, whole: bool) -> bytes:
     """Returns the contents of an image file. With `whole`, a JPEG that is cut off is an ImageError."""
     data = read_bytes(path)
-    if whole and jpeg.is_cut_off(data):
-        raise ImageError(f"{path}: the JPEG is cut off: fetch it again, or remove it")
+    if whole:
+        require_whole(data, path)
     return data
+
+
+def require_whole(data: bytes, path: str) -> None:
+    """Raises ImageError if these are the contents of a JPEG that is cut off."""
+    if jpeg.is_cut_off(data):
+        raise ImageError(f"{path}: the JPEG is cut off: fetch it again, or remove it")
 
 
 def read_reduced(path: str, reduction: int, value_range: ValueRange | None = None) -> np.ndarray:

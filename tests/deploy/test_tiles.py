@@ -121,6 +121,28 @@ def test_overlapping_objects_of_one_tile_or_of_different_classes_stay():
     assert len(found) == 6 and classes.sum() == 3
 
 
+def test_class_agnostic_merging_finds_an_object_of_two_classes_once_with_the_class_of_the_higher_score():
+    windows = Tiles(128, 0.25).windows(300, 128)
+    box = np.array([[20, 20, 60, 60]], np.float32)
+    boxes, scores = np.repeat(box, 3, 0), np.array([0.5, 0.9, 0.8], np.float32)
+    labels, tiles = np.array([0, 1, 2]), np.array([0, 1, 1])  # of the whole image, and of its first tile
+    rows = boxes, scores, labels, tiles
+    assert sorted(merge(*rows, windows, 0.5, 300)[2]) == [0, 1, 2]
+    found, best, classes = merge(boxes[:2], scores[:2], labels[:2], tiles[:2], windows, 0.5, 300, class_agnostic=True)
+    assert found.tolist() == box.tolist() and best.tolist() == [np.float32(0.9)] and classes.tolist() == [1]
+
+
+def test_class_agnostic_merging_is_that_of_a_single_class():
+    windows = Tiles(64, 0.25).windows(200, 150)
+    boxes, _, labels, tiles = random_detections(3, 300, windows)
+    scores = np.random.default_rng(3).permutation(300).astype(np.float32)  # no two are equal
+    agnostic = merge(boxes, scores, labels, tiles, windows, 0.5, 300, class_agnostic=True)
+    single = merge(boxes, scores, np.zeros_like(labels), tiles, windows, 0.5, 300)
+    assert np.array_equal(agnostic[0], single[0]) and np.array_equal(agnostic[1], single[1])
+    assert len(np.unique(agnostic[2])) > 1
+    assert len(agnostic[1]) < len(merge(boxes, scores, labels, tiles, windows, 0.5, 300)[1])
+
+
 def random_detections(seed, count, windows):
     """Random boxes in the windows, of two classes, many of them at borders or equal."""
     rng = np.random.default_rng(seed)

@@ -37,9 +37,9 @@ def crowd(count, classes, seed=0, batch=1, spread=100.0):
     return boxes, torch.rand(batch, count), torch.randint(classes, (batch, count))
 
 
-def detect(boxes, scores, labels, confidence=0.0, nms_iou=0.65, max_detections=10_000):
+def detect(boxes, scores, labels, confidence=0.0, nms_iou=0.65, max_detections=10_000, **more):
     transforms = torch.tensor([IDENTITY] * len(boxes))
-    return select(boxes, scores, labels, transforms, confidence, nms_iou, max_detections)
+    return select(boxes, scores, labels, transforms, confidence, nms_iou, max_detections, **more)
 
 
 def detect_one(*scene, **limits):
@@ -81,6 +81,19 @@ def test_nms_equals_the_definition_also_with_a_huge_box(huge):
         boxes[0, 7], scores[0, 7] = torch.tensor([-huge, -huge, huge, huge]), 1.0
     kept = slow_nms(boxes[0].tolist(), scores[0].tolist(), labels[0].tolist(), 0.65)
     assert_kept(detect_one(boxes, scores, labels), boxes[0], scores[0], labels[0], kept)
+
+
+@pytest.mark.parametrize("max_detections", [10, 10_000])
+def test_class_agnostic_nms_is_that_of_a_single_class_and_keeps_the_labels(max_detections):
+    boxes, scores, labels = crowd(400, 5)
+    limits = {"nms_iou": 0.5, "max_detections": max_detections}
+    detections = detect_one(boxes, scores, labels, class_agnostic=True, **limits)
+    kept = slow_nms(boxes[0].double(), scores[0], torch.zeros(400), 0.5)[:max_detections]
+    assert_kept(detections, boxes[0], scores[0], labels[0], kept)
+    assert len(detections.labels.unique()) > 1
+    assert len(detect_one(boxes, scores, labels, nms_iou=0.5).scores) > len(
+        slow_nms(boxes[0].double(), scores[0], torch.zeros(400), 0.5)
+    )
 
 
 def test_boxes_of_two_classes_never_overlap_in_nms_wherever_they_are():
