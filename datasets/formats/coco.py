@@ -6,11 +6,12 @@ from collections.abc import Iterable
 from itertools import count
 from typing import Annotated, Any
 
-from msgspec import Meta, Raw, Struct
+from msgspec import Meta, Raw, Struct, field
 
 from datasets.errors import DataError
 from datasets.formats.file import File
 from datasets.formats.named_boxes import points_box
+from datasets.formats.rotation import Degrees, NoAngle, box_around
 from datasets.formats.source import Source
 from datasets.formats.typed_json import ABSENT, Side, parse, rows
 from datasets.formats.typed_json import brief as shorten
@@ -51,6 +52,10 @@ class Annotation(Struct, gc=False):
     area: Annotated[float, Meta(ge=0, lt=1e300)] | None = None
     iscrowd: Annotated[int, Meta(ge=0, le=1)] | bool | None = None
     segmentation: Raw = ABSENT  # parsed only without bbox
+    turned: Degrees = field(name="attributes", default=Degrees())  # the attribute rotation, as CVAT writes it
+    rotation: NoAngle = NoAngle()
+    angle: NoAngle = NoAngle()
+    theta: NoAngle = NoAngle()
 
 
 class RunLengths(Struct):
@@ -104,17 +109,28 @@ def _annotations(
     """Returns (annotations by the key of their image, keys of their categories, notes)."""
     by_image, used, outlined = defaultdict(list), set(), 0
     for index, annotation in _rows(source, contents, "annotations", Annotation, problems):
-        used.add(_key(annotation.category_id))
+        used.add(annotation.category_id)
         by_image[_key(annotation.image_id)].append(annotation)
         if not annotation.bbox:
             outlined += 1
             place = f"{source}: annotations[{index}].segmentation (id {annotation.id})"
             annotation.bbox = outline_box(annotation.segmentation, place, problems)
+        elif annotation.turned:
+            annotation.bbox = _box_around(annotation.bbox, annotation.turned)
         annotation.segmentation = ABSENT
     notes = []
     if outlined:
         notes.append(f"{source}: boxes without bbox, computed from their segmentation: {outlined}")
-    return by_image, used, notes
+    return by_image, set(map(_key, used)), notes
+
+
+def _box_around(bbox: tuple[float, ...], degrees: float) -> tuple[float, ...]:
+    """Returns x, y, width, height around a rotated box; what is not four numbers, which is reported later, stays."""
+    if len(bbox) != 4:
+        return bbox
+    x, y, width, height = bbox
+    x1, y1, x2, y2 = box_around((x, y, x + width, y + height), degrees)
+    return x1, y1, x2 - x1, y2 - y1
 
 
 def _rows(source: str, contents: dict[str, Raw], key: str, kind: type, problems: list[str]):

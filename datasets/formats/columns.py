@@ -7,6 +7,7 @@ from typing import NamedTuple
 from datasets.errors import DataError, one_line
 from datasets.formats.listing import word_split
 from datasets.formats.named_boxes import Corners, points_box
+from datasets.formats.rotation import FIELDS, angle_problem
 from utils.images import IMAGE_SUFFIXES
 
 CORNERS, EXTENT, CENTER = ("x1", "y1", "x2", "y2"), ("x1", "y1", "w", "h"), ("xc", "yc", "w", "h")
@@ -74,10 +75,15 @@ class Columns(NamedTuple):
     maybe_image_size: bool = False  # the size of the box is in the columns width and height
     others: tuple[int, ...] = ()  # positions of columns that are not read, but may have the size of the box
     splits: Mapping[str, int] = {}  # name -> position of columns that may have the split, in the order of SPLITS
+    angles: Mapping[str, int] = {}  # name -> position of columns that may have an angle of the box
 
     def fields(self, row: Sequence[str]) -> dict[str, str]:
         """Returns {name: text} of a row. Raises IndexError if it is too short."""
         return {name: row[index].strip() for name, index in self.at.items()}
+
+    def angle_problem(self, row: Sequence[str]) -> str:
+        """Returns what is wrong with an angle in a row, and the fix; "" if there is none, or it is 0."""
+        return angle_problem({name: row[at].strip() for name, at in self.angles.items() if at < len(row)})
 
     def split_words(self, row: Sequence[str]) -> list[str]:
         """Returns the words in the columns that may have the split; "" for a field that is missing at the end of a row."""
@@ -195,6 +201,7 @@ def _of_header(
     keep = {"image", "class", "crowd", *box, *(name for name in ("width", "height") if at.get(name) not in of_box)}
     at = {name: index for name, index in at.items() if name in keep}
     splits = {name: words.index(name) for name in SPLITS if name in words}
+    angles = {name: words.index(name) for name in FIELDS if name in words}
     notes = []
     if box == ("bbox",):
         notes.append(f"the column {row[at['bbox']]} is read as x, y, width, height, or as the points of a polygon")
@@ -205,7 +212,7 @@ def _of_header(
         notes.append(
             f"no column for the class, so all boxes are {ONE_CLASS!r}; columns that are not read: {unread}; {fix}"
         )
-    return Columns(at, box, True, "; ".join(notes), is_unsure, tuple(others.values()), splits)
+    return Columns(at, box, True, "; ".join(notes), is_unsure, tuple(others.values()), splits, angles)
 
 
 def _others(words: Sequence[str], read: set[int]) -> dict[str, int]:

@@ -12,10 +12,10 @@ from datasets.formats.named_boxes import (
     ellipse_box,
     names_of,
     points_box,
-    rotated_box,
     side,
     source_of,
 )
+from datasets.formats.rotation import box_around
 from datasets.formats.source import Source
 from datasets.store import Split
 from utils.text import clean_name
@@ -80,12 +80,11 @@ def _corners(shape: ElementTree.Element) -> Corners:
     def numbers(*names: str) -> list[float]:
         return [float(shape.get(name)) for name in names]
 
-    angle = math.radians(float(shape.get("rotation", 0)))
+    degrees = float(shape.get("rotation", 0))
     if shape.tag == "box":
-        x1, y1, x2, y2 = numbers("xtl", "ytl", "xbr", "ybr")
-        return rotated_box(x1, y1, x2, y2, angle, ((x1 + x2) / 2, (y1 + y2) / 2))
+        return box_around(numbers("xtl", "ytl", "xbr", "ybr"), degrees)
     if shape.tag == "ellipse":
-        return ellipse_box(*numbers("cx", "cy", "rx", "ry"), angle)
+        return ellipse_box(*numbers("cx", "cy", "rx", "ry"), math.radians(degrees))
     if shape.tag == "mask":
         left, top, width, height = numbers("left", "top", "width", "height")
         return left, top, left + width, top + height

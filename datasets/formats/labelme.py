@@ -13,6 +13,7 @@ from datasets.formats.file import File
 from datasets.formats.image_paths import ImageFinder
 from datasets.formats.listing import split_in
 from datasets.formats.named_boxes import Box, LabelFile, add_files, names_of, points_box
+from datasets.formats.rotation import Degrees, angle_problem
 from datasets.formats.source import Source
 from datasets.formats.typed_json import ABSENT, Side, open_json, parse, rows
 from datasets.store import Split
@@ -25,6 +26,9 @@ class Shape(Struct):
     label: str | int | float | None
     points: list[tuple[float, float]]
     shape_type: str | None = None
+    rotation: Degrees = Degrees()  # the points of a polygon are rotated already, the corners of a rectangle are not
+    angle: Degrees = Degrees()
+    theta: Degrees = Degrees()
 
 
 def claims(file: File) -> bool:
@@ -124,4 +128,7 @@ def _box(shape: Shape) -> Box:
     if kind == "circle" and len(xs) == 2:  # its center and a point on it
         radius = math.hypot(xs[1] - xs[0], ys[1] - ys[0])
         return Box(name, (xs[0] - radius, ys[0] - radius, xs[0] + radius, ys[0] + radius))
-    return Box(name, points_box(shape.points))
+    problem = ""
+    if kind == "rectangle" and len(xs) == 2:
+        problem = angle_problem({"rotation": shape.rotation, "angle": shape.angle, "theta": shape.theta})
+    return Box(name, points_box(shape.points), problem=problem)

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct, field
 
 from datasets.formats.named_boxes import Box, points_box
+from datasets.formats.rotation import Degrees, NoAngle, box_around
 from datasets.formats.typed_json import Side
 
 Four = tuple[float, float, float, float]
@@ -184,6 +185,7 @@ class Scalabel(Record, kw_only=True):
 class _Attributes(Struct, frozen=True):
     is_crowd: Any = False  # of COCO
     difficult: Any = False  # of VOC
+    rotation: Degrees = Degrees()  # of CVAT
 
 
 class _Item(Struct, frozen=True):
@@ -192,6 +194,9 @@ class _Item(Struct, frozen=True):
     bbox: Four | None = None
     points: list[float] = []
     attributes: _Attributes | None = None
+    rotation: NoAngle = NoAngle()
+    angle: NoAngle = NoAngle()
+    theta: NoAngle = NoAngle()
 
 
 class _File(Struct, frozen=True):
@@ -215,6 +220,7 @@ class Datumaro(Record, kw_only=True):
             crowd = found.is_crowd in TRUE or found.difficult in TRUE
             if item.bbox:
                 box = _box(name, *item.bbox, crowd)
+                box = box._replace(corners=box_around(box.corners, found.rotation))
             elif item.type == "polygon" and item.points:
                 box = _polygon(name, item.points)._replace(crowd=crowd)
             else:

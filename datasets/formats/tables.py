@@ -56,7 +56,7 @@ def read(file: File, split: Split) -> Source:
             problems.append(f"{path}:{number}: no image: write its path, or remove the line")
         marks.append((fields["image"], f"{path}:{number}", columns.split_words(row)))
         if any(fields[name] for name in columns.box):
-            labels.boxes.append(_box(columns, fields, f"{path}:{number}"))
+            labels.boxes.append(_box(columns, row, fields, f"{path}:{number}"))
             others = {index for index in others if index < len(row) and is_number(row[index])}
     files = _named(path, list(images.values()))
     if _are_fractions(path, [box for labels in files for box in labels.boxes if box.corners]):
@@ -193,9 +193,9 @@ def _rows(path: str) -> Iterator[tuple[int, list[str]]]:
         raise DataError(f"{path}:{reader.line_num}: not CSV ({error}): export the table again") from error
 
 
-def _box(columns: Columns, fields: dict[str, str], place: str) -> Box:
+def _box(columns: Columns, row: Sequence[str], fields: dict[str, str], place: str) -> Box:
     name = fields.get("class", ONE_CLASS)
     try:
-        return Box(name, columns.corners(fields), columns.is_crowd(fields), place=place)
+        return Box(name, columns.corners(fields), columns.is_crowd(fields), columns.angle_problem(row), place=place)
     except ValueError as error:
         return Box(name, (), problem=str(error), place=place)

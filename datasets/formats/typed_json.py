@@ -68,7 +68,8 @@ def parse(raw: Raw, kind: type[T], place: str, problems: list[str], strict: bool
 
     Unless `strict`, numbers, booleans and null may be in quotes."""
     try:
-        return msgspec.json.decode(raw if memoryview(raw).nbytes else b"null", type=kind, strict=strict)
+        raw = raw if memoryview(raw).nbytes else b"null"
+        return msgspec.json.decode(raw, type=kind, strict=strict, dec_hook=_convert)
     except _ERRORS as error:
         problems.append(explain(raw, place, error))
         return None
@@ -76,12 +77,17 @@ def parse(raw: Raw, kind: type[T], place: str, problems: list[str], strict: bool
 
 def rows(raw: Raw, kind: type[T], place: str, problems: list[str]) -> Iterator[tuple[int, T]]:
     """Yields (index, row) of a list whose rows fit `kind`; the others become problems. `ABSENT` has no rows."""
-    decoder = msgspec.json.Decoder(kind, strict=False)
+    decoder = msgspec.json.Decoder(kind, strict=False, dec_hook=_convert)
     for index, row in enumerate(parse(raw, list[Raw] | None, place, problems, strict=True) or ()):
         try:
             yield index, decoder.decode(row)
         except _ERRORS as error:
             problems.append(explain(row, f"{place}[{index}]", error))
+
+
+def _convert(kind: type[T], value: Any) -> T:
+    """Returns the value of a field whose type is a class with the method `of`, such as Degrees in rotation.py."""
+    return kind.of(value)
 
 
 def explain(raw: Raw, place: str, error: Exception) -> str:

@@ -11,6 +11,7 @@ from datasets.errors import DataError, one_line, open_file
 from datasets.formats import image_paths, listing
 from datasets.formats.annotation_file import text_lines
 from datasets.formats.named_boxes import Box, LabelFile, add_files, names_of, side
+from datasets.formats.rotation import FIELDS, Degrees, angle_problem, box_around
 from datasets.formats.source import Source
 from datasets.store import Split
 from utils.files import files_under
@@ -209,7 +210,11 @@ def _voc_box(node: ElementTree.Element) -> Box:
     crowd = node.findtext("difficult", "0").strip() == "1"
     words = [node.findtext(f"bndbox/{side}") for side in ("xmin", "ymin", "xmax", "ymax")]
     try:
-        return Box(name, tuple(float(word) for word in words), crowd)
+        corners = tuple(float(word) for word in words)
     except (TypeError, ValueError):
         needed = "bndbox with numbers for xmin, ymin, xmax, ymax"
         return Box(name, (), problem=f"{name!r} needs a {needed}, not {words}; draw it again, or remove it")
+    attributes = {row.findtext("name"): row.findtext("value") for row in node.iterfind("attributes/attribute")}
+    places = (*FIELDS, *(f"bndbox/{field}" for field in FIELDS))
+    angles = {place: node.findtext(place) for place in places}
+    return Box(name, box_around(corners, Degrees.of(attributes)), crowd, angle_problem(angles))
