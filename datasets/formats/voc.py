@@ -18,6 +18,8 @@ from utils.files import files_under
 from utils.images import IMAGE_SUFFIXES
 from utils.text import clean_name
 
+CVAT_FILE = "is a file of CVAT, not of VOC: give the file itself"
+
 
 def read_folder(folder: Path, split: Split, image_root: str | None = None, listed: Path | None = None) -> Source:
     """Reads a VOC folder: the images in the list `listed`, or the images of a split. Raises DataError.
@@ -39,7 +41,7 @@ def read_folder(folder: Path, split: Split, image_root: str | None = None, liste
         xmls, missing, unclear = _listed(folder, lists, every)
     if lists and not listed:
         own = _of_any_list(folder, texts, every)
-    parsed = {xml: _voc_file(folder / xml) for xml in every}
+    parsed = _parsed(folder, every)
     names = names_of(parsed.values())
     root, images = _images(folder, files, [parsed[xml] for xml in xmls], image_root)
     source = Source(str(folder), root, names, label_files=[str(folder / xml) for xml in own])
@@ -186,6 +188,17 @@ def _has_image(folder: Path, label: LabelFile) -> bool:
     return any(name and os.path.isfile(folder / name) for name in names)
 
 
+def _parsed(folder: Path, xmls: Sequence[str]) -> dict[str, LabelFile]:
+    """Returns {XML file: its contents}. The problem of a file of CVAT names one of the VOC files next to it."""
+    parsed = {xml: _voc_file(folder / xml) for xml in xmls}
+    voc = next((xml for xml in xmls if not parsed[xml].problem), None)
+    for xml in xmls if voc else ():
+        if parsed[xml].problem == CVAT_FILE:
+            fix = "give the file of CVAT instead of the folder, or move it to another folder"
+            parsed[xml] = parsed[xml]._replace(problem=f"is a file of CVAT, but {folder / voc} is one of VOC: {fix}")
+    return parsed
+
+
 def _voc_file(path: Path) -> LabelFile:
     with open_file(path) as file:
         try:
@@ -194,6 +207,8 @@ def _voc_file(path: Path) -> LabelFile:
             return LabelFile(str(path), problem=f"not valid XML ({error}): export the file again, as UTF-8")
     for node in root.iter():
         node.tag = str(node.tag).rpartition("}")[2]  # without the namespace
+    if root.tag == "annotations":
+        return LabelFile(str(path), problem=CVAT_FILE)
     if root.tag != "annotation":
         problem = f"<{root.tag}> is not a VOC file: export the data as Pascal VOC, COCO or YOLO, or take the file out"
         return LabelFile(str(path), problem=problem)

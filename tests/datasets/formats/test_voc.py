@@ -71,3 +71,11 @@ def test_flags_of_lists_do_not_make_their_images_left_out(tmp_path: Path, flags:
     assert len(found) == 3 and not found.notes
     xml(tmp_path / "Annotations" / "3.xml", "3.jpg"), paint(tmp_path / "JPEGImages" / "3.jpg")
     assert any(mentions(note, "Annotations/3.xml") for note in read(str(tmp_path), "train").notes)
+
+
+def test_cvat_next_to_voc_is_an_error_that_names_both(tmp_path: Path) -> None:
+    xml(tmp_path / "voc" / "b.xml", "b.jpg"), paint(tmp_path / "voc" / "b.jpg")
+    cvat = '<annotations><image id="0" name="a.jpg" width="40" height="20"/></annotations>'
+    path = text(tmp_path / "all.xml", cvat)
+    with refused(DataError, path, "CVAT", "VOC", "voc/b.xml"):
+        read(str(tmp_path), "train")
