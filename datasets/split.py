@@ -16,7 +16,7 @@ import numpy as np
 
 from datasets.errors import DataError
 from datasets.formats import annotation_file, coco, listing
-from datasets.formats.annotation_file import annotation_line
+from datasets.formats.annotation_file import annotation_line, class_text
 from datasets.formats.file import File
 from datasets.formats.read import ReadOptions, finish
 from datasets.formats.yolo import has_label, label_file
@@ -100,7 +100,7 @@ def write(folder: str | os.PathLike, parts: Mapping[str, Annotations]) -> None:
     for name, data in parts.items():
         if not data.is_coco:
             require_box(data, folder)
-            texts["classes.txt"] = "".join(f"{name}\n" for name in data.classes)
+            texts["classes.txt"] = class_text(data.classes)
         texts[file_name(name, data)] = (
             json_of(data, os.path.abspath) if data.is_coco else text_of(data, os.path.abspath)
         )

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import numpy as np
 
-from datasets.formats.annotation_file import annotation_line
+from datasets.formats.annotation_file import annotation_line, class_text
 from utils.boxes import xyxy_to_cxcywh, xyxy_to_xywh
 
 PER_IMAGE = {"yolo": ".txt", "yolo_scores": ".txt", "voc": ".xml"}  # kind -> suffix of a file per image
@@ -80,7 +80,7 @@ class LabelFiles:
 
     def finish(self, folder: Path) -> None:
         """Writes classes.txt, and the file with all images."""
-        texts = {"classes.txt": "".join(f"{name}\n" for name in self.classes)}
+        texts = {"classes.txt": class_text(self.classes)}
         if self.kind == "txt":
             lines = [_txt_line(image.path, image.boxes, image.labels) for image in self.images]
             texts[ONE_FILE["txt"]] = "".join(f"{line}\n" for line in lines)

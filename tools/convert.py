@@ -18,7 +18,7 @@ from pathlib import Path
 
 from datasets import split
 from datasets.errors import DataError, raise_any
-from datasets.formats.annotation_file import read_classes
+from datasets.formats.annotation_file import class_text, read_classes
 from datasets.formats.listing import CLASS_FILES
 from datasets.formats.read import SPLITS, read, read_options
 from datasets.scan import prepare
@@ -128,7 +128,7 @@ def _class_names(source: str, goal: Path, classes: tuple[str, ...]) -> dict[Path
         raise DataError(f"{source}: there are no boxes and no class names: label images, or name the classes")
     names = goal.with_name("classes.txt")
     if not names.exists():
-        return {names: "".join(f"{name}\n" for name in classes)}
+        return {names: class_text(classes)}
     if read_classes(str(names)) != classes:
         raise DataError(f"{names} exists with other names: write into another folder, or move it away")
     return {}

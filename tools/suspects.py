@@ -21,7 +21,7 @@ import cv2
 import numpy as np
 
 from datasets.errors import DataError
-from datasets.formats.annotation_file import annotation_line
+from datasets.formats.annotation_file import annotation_line, class_text
 from datasets.formats.read import SPLITS, read, read_options
 from datasets.scan import prepare, scan
 from datasets.similar import similar_groups
@@ -135,7 +135,7 @@ def write_annotations(folder: Path, files: dict[str, Annotations]) -> None:
     """Writes annotation files of the same classes, and classes.txt."""
     texts = {folder / name: text_of(data, partial(relative, folder=folder)) for name, data in files.items()}
     classes = next(iter(files.values())).classes
-    write_all(texts | {folder / "classes.txt": "".join(f"{name}\n" for name in classes)})
+    write_all(texts | {folder / "classes.txt": class_text(classes)})
 
 
 def require_empty(folder: Path) -> None:

@@ -6,7 +6,7 @@ starts at the folder of the file. An image without boxes is a background.
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +17,8 @@ from datasets.store import Classes
 from utils.images import IMAGE_SUFFIXES
 from utils.text import check_class_names, clean_name
 
+_NUMBERED = re.compile(r"(\d+)(?:\s*[:=,;]\s*|[.)]?\s+)(?=[^\d\s])(.+)")  # "0 cat", "0: cat", "0. cat", "0,cat"
+_SURELY_NUMBERED = re.compile(r"\d+\s*[:=,;]\s*[^\d\s]")  # not a name such as "2 wheeler"
 _TEXT_AFTER_IMAGE = re.compile(r"\.(?:" + "|".join(s[1:] for s in IMAGE_SUFFIXES) + r")\s+(.*)", re.IGNORECASE)
 
 
@@ -103,7 +105,8 @@ def is_names(classes: str | None) -> bool:
 def read_classes(path: str) -> tuple[str, ...]:
     """Reads class names from a file, one per line; `cat,dog` are names themselves.
 
-    Raises DataError for names that are blank, repeated or unusable."""
+    Numbers before all names, which count from 0, and quotes around all names are no part of them. Raises DataError for names
+    that are blank, repeated or unusable, and for other forms than a name per line."""
     if isinstance(path, str) and is_names(check_path(path)):
         names = [clean_name(name) for name in path.split(",")]
         check_class_names(names, f"classes={path}", DataError)
@@ -117,7 +120,7 @@ def read_classes(path: str) -> tuple[str, ...]:
     while lines and not lines[-1][1]:
         lines.pop()
     seen: dict[str, int] = {}
-    for number, name in lines:
+    for number, name in _bare_names(path, lines):
         if not name:
             raise DataError(f"{path}:{number}: a blank line between the names shifts the classes: remove it")
         if name in seen:
@@ -127,3 +130,43 @@ def read_classes(path: str) -> tuple[str, ...]:
     if not seen:
         raise DataError(f"{path}: no names: write one per line")
     return tuple(seen)
+
+
+def _bare_names(path: str, lines: list[tuple[int, str]]) -> list[tuple[int, str]]:
+    """Returns (line number, name) in the order of the class numbers, without quotes and numbers. Raises DataError.
+
+    Numbers whose names repeat, such as 1 euro and 2 euro, are a part of the names."""
+    if lines and all(len(name) > 2 and name[0] == name[-1] == '"' for _, name in lines):
+        return [(line, clean_name(name[1:-1])) for line, name in lines]
+    fix = "write one name per line, in the order of the class numbers; quotes around all names keep them as they are"
+    for line, name in lines:
+        if name.endswith(",") or (len(lines) == 1 and "," in name):
+            raise DataError(
+                f"{path}:{line}: {name[:60]!r} holds several names, or a comma that is no part of one: {fix}"
+            )
+    found = [_NUMBERED.fullmatch(name) for _, name in lines]
+    if not all(found) or len({match[2] for match in found}) < len(found):
+        for line, name in lines:
+            if _SURELY_NUMBERED.match(name):
+                raise DataError(f"{path}:{line}: {name[:60]!r} has a number, but other lines have none: {fix}")
+        return lines
+    rows = [(int(match[1]), line, match[2]) for match, (line, _) in zip(found, lines, strict=True)]
+    if max((number for number, *_ in rows), default=0) > len(rows):
+        return lines
+    for expected, (number, line, _) in enumerate(sorted(rows)):
+        if number != expected:
+            shown = dict(lines)[line][:60]
+            raise DataError(
+                f"{path}:{line}: {shown!r} should have the number {expected}, as classes count from 0: {fix}"
+            )
+    return [(line, name) for _, line, name in sorted(rows)]
+
+
+def class_text(names: Sequence[str]) -> str:
+    """Returns the text of a file of class names, one per line, in quotes if `read_classes` would change them otherwise."""
+    lines = list(enumerate(names, 1))
+    try:
+        is_same = [name for _, name in _bare_names("", lines)] == list(names)
+    except DataError:
+        is_same = False
+    return "".join(f"{name}\n" if is_same else f'"{name}"\n' for name in names)

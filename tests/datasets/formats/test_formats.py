@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from refused import refused
 
-from datasets.formats.annotation_file import DataError, read_classes
+from datasets.formats.annotation_file import DataError, class_text, read_classes
 from datasets.formats.read import ReadOptions, read
 from datasets.scan import prepare
 
@@ -89,6 +89,62 @@ def test_classes_files_are_read_and_their_mistakes_named(tmp_path: Path) -> None
             read_classes(str(text(path, words)))
     with refused(DataError, tmp_path / "none.txt"):
         read_classes(str(tmp_path / "none.txt"))
+
+
+@pytest.mark.parametrize(
+    ("lines", "names"),
+    [
+        (("0 cat", "1 big dog"), ("cat", "big dog")),
+        (("0: cat", "1: dog"), ("cat", "dog")),
+        (("1,dog", "0,cat"), ("cat", "dog")),
+        (("0. cat", "1. dog"), ("cat", "dog")),
+        (("1 euro", "2 euro"), None),  # coins
+        (("0 degrees", "90 degrees"), None),
+        (("0 euro", "50 cent"), None),
+        (("car", "2 wheeler"), None),
+        (("16:9", "4:3"), None),
+        (("tench, Tinca tinca", "kite"), None),
+        (('"cat, big"',), ("cat, big",)),
+        (("cat dog",), None),
+    ],
+)
+def test_numbers_before_class_names_are_read(
+    tmp_path: Path, lines: tuple[str, ...], names: tuple[str, ...] | None
+) -> None:
+    """They were a part of the names."""
+    path = text(tmp_path / "classes.txt", "".join(f"{line}\n" for line in lines))
+    assert read_classes(str(path)) == (names or lines)
+
+
+@pytest.mark.parametrize(
+    ("lines", "place"),
+    [
+        (("cat, dog",), 1),
+        (("['cat', 'dog']",), 1),
+        (("cat,", "dog"), 1),
+        (("1: cat", "2: dog"), 1),
+        (("1 cat", "2 dog"), 1),
+        (("0 cat", "2 dog"), 2),
+        (("0 cat", "0 dog"), 2),
+        (("0: cat", "dog"), 1),
+        (("id,name", "0,cat"), 2),
+        (("1: cat",), 1),
+    ],
+)
+def test_class_lists_in_another_form_are_errors_with_their_line(
+    tmp_path: Path, lines: tuple[str, ...], place: int
+) -> None:
+    with refused(DataError, f"classes.txt:{place}", repr(lines[place - 1])):
+        read_classes(str(text(tmp_path / "classes.txt", "".join(f"{line}\n" for line in lines))))
+
+
+@pytest.mark.parametrize(
+    "names", [("cat, big",), ("0 a", "1 b"), ("1: a",), ('"a"', '"b"'), ("a", "b c"), ("1 a", "2 b")]
+)
+def test_written_class_names_are_read_back(tmp_path: Path, names: tuple[str, ...]) -> None:
+    path = text(tmp_path / "classes.txt", class_text(names))
+    assert read_classes(str(path)) == names
+    assert ('"' in path.read_text()) == (names != ("a", "b c"))
 
 
 @pytest.mark.parametrize("kind", ["classes.txt", "yaml", "coco", "voc", "csv", "labelme", "cvat", "merge"])
