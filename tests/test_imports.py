@@ -158,3 +158,9 @@ def test_starting_a_run_loads_no_plotting_no_tensorboard_no_onnx():
 
 def test_reading_annotations_loads_no_torch():
     assert modules_loaded_by("import datasets.formats.read, utils.images", {"torch"}) == set()
+
+
+def test_test_files_share_builders_and_do_not_import_each_other() -> None:
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        names = {name.partition(".")[0] for name in imports(path.read_text(encoding="utf-8"))}
+        assert not [name for name in names if name.startswith("test_")], path

@@ -5,8 +5,8 @@ import xml.etree.ElementTree as ET
 
 import numpy as np
 import pytest
+from detections import CLASSES, collect
 from refused import refused
-from test_results import CLASSES, collect
 
 import predict
 from datasets.formats.annotation_file import DataError, read_classes

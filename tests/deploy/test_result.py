@@ -8,6 +8,7 @@ import cv2
 import numpy as np
 import pytest
 from lively import lively_checkpoint
+from refused import refused
 
 from deploy import video
 from deploy.detector import Detector, Result
@@ -107,9 +108,9 @@ def test_an_image_that_is_gone_is_named(weights, tmp_path):
     cv2.imwrite(str(tmp_path / "a.png"), noise())
     (result,) = Detector(weights, **LOW)(tmp_path / "a.png")
     (tmp_path / "a.png").unlink()
-    with pytest.raises(ImageError, match="a.png"):
+    with refused(ImageError, tmp_path / "a.png"):
         result.draw()
-    with pytest.raises(ValueError, match="pixels"):
+    with refused(ValueError, "result.pixels"):
         three().draw()
 
 

@@ -6,38 +6,11 @@ import json
 import cv2
 import numpy as np
 import pytest
+from detections import CLASSES, collect, result
 from refused import refused
 
 from deploy.detector import Result
 from deploy.results import DetectionsFile, Results
-
-CLASSES = ("红细胞", "a/b")
-
-
-def result(boxes, labels):
-    boxes = np.array(boxes, np.float32).reshape(-1, 4)
-    scores = np.linspace(0.9, 0.5, len(boxes), dtype=np.float32)
-    return Result(boxes, scores, np.array(labels, np.int64), tuple(CLASSES[label] for label in labels))
-
-
-def write_noise(path, height=60, width=80):
-    image = np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(cv2.imencode(".png", image)[1].tobytes())
-    return image
-
-
-def collect(folder, writers=(), crops=False):
-    """Two images with one name in two folders; one box lies outside of its image, another one partly."""
-    results = Results(lambda: folder / "out", CLASSES, (7, 90), crops, writers)
-    (folder / "out").mkdir()
-    for place, boxes, labels in (
-        ("x", [[10.25, 20, 30, 50.5], [-5, 0, 200, 9]], [0, 1]),
-        ("y", [[90, 90, 99, 99]], [1]),
-    ):
-        path = folder / "images" / place / "pic.png"
-        results.add(write_noise(path), result(boxes, labels), f"{place}/pic.png", str(path))
-    return results
 
 
 def test_the_json_has_unclipped_boxes_with_ids_and_names(tmp_path):

@@ -10,7 +10,7 @@ import pytest
 import torch
 from lively import lively, tiny_checkpoint
 from refused import refused
-from test_pretrained import server  # noqa: F401  a fixture
+from weight_server import serving
 
 import evaluate
 import export
@@ -25,17 +25,18 @@ SIZE = (64, 96)
 
 
 @pytest.fixture
-def published(server, tmp_path, monkeypatch):  # noqa: F811
+def published(tmp_path, monkeypatch):
     """A local server that publishes official weights of tiny_n, and a run folder with a newer model of two classes."""
-    torch.save({"model": lively(nets.build("tiny_n", 80), SIZE).state_dict()}, tmp_path / "weights.pth")
-    server.data = (tmp_path / "weights.pth").read_bytes()
-    file = OfficialFile("owner/tiny.pth", hashlib.sha256(server.data).hexdigest(), SIZE)
-    monkeypatch.setitem(nets.MODELS, "tiny", nets.MODELS["tiny"]._replace(weights={"n": file}))
-    monkeypatch.setattr(pretrained, "HOST", server.address)
-    monkeypatch.chdir(tmp_path)
-    tiny_checkpoint(tmp_path / "runs/mine/best.pt")
-    cv2.imwrite("photo.png", np.random.default_rng(0).integers(0, 255, (48, 64, 3), dtype=np.uint8))
-    return server
+    with serving(tmp_path / "cache", monkeypatch) as server:
+        torch.save({"model": lively(nets.build("tiny_n", 80), SIZE).state_dict()}, tmp_path / "weights.pth")
+        server.data = (tmp_path / "weights.pth").read_bytes()
+        file = OfficialFile("owner/tiny.pth", hashlib.sha256(server.data).hexdigest(), SIZE)
+        monkeypatch.setitem(nets.MODELS, "tiny", nets.MODELS["tiny"]._replace(weights={"n": file}))
+        monkeypatch.setattr(pretrained, "HOST", server.address)
+        monkeypatch.chdir(tmp_path)
+        tiny_checkpoint(tmp_path / "runs/mine/best.pt")
+        cv2.imwrite("photo.png", np.random.default_rng(0).integers(0, 255, (48, 64, 3), dtype=np.uint8))
+        yield server
 
 
 def test_a_model_without_a_checkpoint_is_the_official_one(published, tmp_path):

@@ -4,11 +4,8 @@ import hashlib
 import json
 import os
 import struct
-import threading
 import zipfile
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import official
@@ -16,6 +13,7 @@ import pytest
 import torch
 from refused import refused
 from toys import detector as toy_detector
+from weight_server import DATA, serving
 
 import nets
 from deploy.load import load
@@ -32,44 +30,14 @@ from nets.pretrained import (
 from nets.weights import fetch, input_std, read
 from utils import checkpoint, file_checks
 
-DATA = os.urandom(200_000)
 FILE = OfficialFile("owner/releases/model.pth", hashlib.sha256(DATA).hexdigest())
 UNKNOWN = OfficialFile("owner/releases/other.pt")  # without a digest
 
 
 @pytest.fixture
 def server(tmp_path, monkeypatch):
-    """A local HTTP server. `.answer` selects its behavior, `.data` is the file, `.paths` lists the requested paths."""
-    paths = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self):
-            paths.append(self.path)
-            answer = state.answer
-            if answer == "missing":
-                return self.send_error(404)
-            if answer == "slow":
-                return threading.Event().wait(2)
-            self.send_response(200)
-            if answer != "no length":
-                self.send_header("Content-Length", str(len(state.data)))
-            self.end_headers()
-            self.wfile.write({"cut": DATA[:70_000], "other": b"x" * len(DATA)}.get(answer, state.data))
-
-        def log_message(self, *_):
-            pass
-
-    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    state = SimpleNamespace(answer="ok", data=DATA, paths=paths, address=f"http://127.0.0.1:{http.server_port}")
-    threading.Thread(target=http.serve_forever, args=(0.01,), daemon=True).start()
-    for name in list(os.environ):
-        if name.lower().endswith("_proxy"):
-            monkeypatch.delenv(name)
-    monkeypatch.setenv("THAW_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(pretrained, "HOST", "http://127.0.0.1:1")  # no server listens there
-    yield state
-    http.shutdown()
-    http.server_close()
+    with serving(tmp_path / "cache", monkeypatch) as state:
+        yield state
 
 
 @pytest.mark.parametrize("answer", ["ok", "no length"])
