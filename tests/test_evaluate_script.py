@@ -13,6 +13,7 @@ import torch
 from lively import tiny_checkpoint
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
+from refused import refused
 from small import config, log_of, train_quietly
 
 import evaluate
@@ -39,7 +40,7 @@ def run(weights, data, output, **more):
 
 
 def test_all_gpus_are_refused_and_not_left_idle(weights):
-    with pytest.raises(ConfigError, match="device=cuda:all is for training: use torchrun, or device=cuda for one GPU"):
+    with refused(ConfigError, "device=cuda:all", "torchrun", "device=cuda"):
         main(Config(checkpoint=str(weights), device="cuda:all"))
 
 
@@ -154,9 +155,16 @@ def test_the_processes_of_a_node_divide_its_cores(weights, painted, tmp_path, mo
     assert calls == [(torch.device("cpu"), 0, 2)]
 
 
-@pytest.mark.parametrize("changes", [{"worst": -1}, {"show_confidence": 1.5}, {"part": "foo"}])
-def test_limits_and_words_are_checked(weights, painted, tmp_path, changes):
-    with pytest.raises(ConfigError, match="it must be at|=foo: Choose one of: "):
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"worst": -1}, ["worst=-1", "at least 0"]),
+        ({"show_confidence": 1.5}, ["show_confidence=1.5", "at most 1"]),
+        ({"part": "foo"}, ["part=foo", "train, val, test, all"]),
+    ],
+)
+def test_limits_and_words_are_checked(weights, painted, tmp_path, changes, named):
+    with refused(ConfigError, *named):
         run(weights, painted(1, "val"), tmp_path / "out", **changes)
 
 
@@ -184,11 +192,11 @@ def test_files_that_are_not_of_an_earlier_evaluation_are_kept(weights, painted, 
     data, out = painted(2, "val"), tmp_path / "out"
     run(weights, data, out)
     monkeypatch.setattr(evaluate, "evaluate", None)
-    with pytest.raises(ConfigError, match="it holds the data, .*ground_truth.json, which would be replaced"):
+    with refused(ConfigError, f"output={out}", out / "ground_truth.json"):
         run(weights, out / "ground_truth.json", out)
     for text in ("", "[]", '{"AP": 1}'):
         (out / "metrics.json").write_text(text)
-        with pytest.raises(ConfigError, match="confusion_matrix.png would be replaced, and no earlier evaluation"):
+        with refused(ConfigError, f"output={out}", out / "confusion_matrix.png"):
             run(weights, data, out)
 
 
@@ -200,11 +208,11 @@ def test_an_output_that_cannot_be_written_is_refused_before_the_evaluation(weigh
     monkeypatch.setattr(evaluate, "evaluate", None)
     (tmp_path / "file").touch()
     for output in ("file", "file/new"):
-        with pytest.raises(ConfigError, match=f"output=.*/{output}: .*file is a file, not a folder: name another"):
+        with refused(ConfigError, f"output={tmp_path / output}", tmp_path / "file"):
             run(weights, painted(1, "val"), tmp_path / output)
     monkeypatch.setattr(tempfile, "TemporaryFile", read_only)
     for output in (tmp_path / "new", None):
-        with pytest.raises(ConfigError, match="cannot write there .*: name another folder"):
+        with refused(ConfigError, "output=", "Read-only file system"):
             run(weights, painted(1, "val"), output)
 
 
@@ -212,7 +220,7 @@ def test_options_follow_the_training_unless_given(painted, tmp_path, capsys):
     val, other = painted(3, "val"), painted(4, "other")
     text = val.read_text().splitlines()
     val.write_text("\n".join([text[0], text[1] + " 5,5,5,9,0", *text[2:]]))
-    with pytest.raises(DataError, match="no area"):
+    with refused(DataError, "val.txt:2", "5,5,5,9", "bad_boxes="):
         run(tiny_checkpoint(tmp_path / "a/best.pt", val=str(val), bad_boxes="error"), val, tmp_path / "out")
     weights = tiny_checkpoint(tmp_path / "b/best.pt", val=str(val))
     main(Config(checkpoint=str(weights), output=str(tmp_path / "out"), workers=0, device="cpu"))
@@ -229,7 +237,7 @@ def test_weights_of_a_model_need_data_and_write_to_runs(painted, tmp_path, monke
     (tmp_path / "names.txt").write_text("red\nblue\n")
     torch.save({"model": nets.build("tiny_n", 2).state_dict()}, tmp_path / "w.pth")
     known = {"model": "tiny_n", "classes": "names.txt", "image_size": (64, 64)}
-    with pytest.raises(DataError, match="data= is missing"):
+    with refused(DataError, "data="):
         main(Config(checkpoint="w.pth", device="cpu", **known))
     run("w.pth", painted(2, "val"), None, **known)
     (folder,) = (tmp_path / "runs").iterdir()
@@ -238,7 +246,7 @@ def test_weights_of_a_model_need_data_and_write_to_runs(painted, tmp_path, monke
 
 def test_a_class_that_the_model_does_not_have_is_an_error(weights, painted, tmp_path):
     (tmp_path / "classes.txt").write_text("red\ngreen\n")
-    with pytest.raises(DataError, match="green"):
+    with refused(DataError, "val.txt:2", "'green'", "(red, blue)"):
         run(weights, painted(4, "val"), tmp_path / "out")
 
 
@@ -294,7 +302,8 @@ def test_other_data_have_other_folders_of_images(painted, tmp_path):
 
 def test_the_command_fails_if_nothing_is_measured(weights, painted, tmp_path, capsys):
     words = [f"checkpoint={weights}", f"output={tmp_path / 'out'}", "workers=0", "device=cpu"]
-    with pytest.raises(SystemExit, match="nothing was measured: the data have no boxes"):
+    with pytest.raises(SystemExit) as ended:
         evaluate.command([*words, f"data={painted(1, 'val')}"])
+    assert ended.value.code not in (None, 0)
     assert "mAP50-95 -  mAP50 -  by" in capsys.readouterr().out and (tmp_path / "out" / "metrics.json").exists()
     evaluate.command([*words, f"data={painted(3, 'val')}"])

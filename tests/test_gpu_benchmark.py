@@ -4,6 +4,7 @@ from unittest.mock import patch
 
 import pytest
 import torch
+from refused import refused
 from simulated_gpu import simulated_gpu
 from toys import detector
 
@@ -111,11 +112,11 @@ def test_all_parts_take_at_most_nine_minutes():
 
 def test_without_a_gpu_the_program_says_so_in_one_sentence(tiny, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(SystemExit, match="needs a GPU, and torch finds none"):
+    with refused(SystemExit, "benchmarks.gpu", "GPU"):
         gpu.main(tiny)
 
 
 def test_unknown_part_lists_the_known_ones(tiny, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    with pytest.raises(SystemExit, match="parts=sped: not known; choose among tests, speed"):
+    with refused(SystemExit, "parts=sped", "tests, speed"):
         gpu.main(gpu.Config(parts=("sped",)))

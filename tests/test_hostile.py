@@ -8,6 +8,7 @@ import time
 
 import pytest
 from files import paint, text
+from refused import refused
 
 from datasets.errors import DataError
 from datasets.formats.read import ReadOptions, finish, read
@@ -43,7 +44,7 @@ YAMLS = {
 @pytest.mark.parametrize("name", YAMLS)
 def test_a_hostile_yaml_is_one_clean_error(tmp_path, name):
     paint(tmp_path / "images" / "1.png"), text(tmp_path / "labels" / "1.txt", "0 .5 .5 .1 .1\n")
-    with pytest.raises(DataError, match="(?s)data.yaml.*write") as caught:
+    with refused(DataError, "data.yaml") as caught:
         read(str(text(tmp_path / "data.yaml", YAMLS[name])), "train")
     assert len(str(caught.value)) < 2000 and "Error" not in str(caught.value)
 
@@ -72,13 +73,13 @@ def test_a_device_in_place_of_a_label_file_is_named(tmp_path, name):
     (tmp_path / name).symlink_to("/dev/null")
     sources = [tmp_path] if "/" in name or name == "classes.txt" else [tmp_path, tmp_path / name]
     for source in sources:
-        with pytest.raises(DataError, match=f"{name}: .*device.*: remove it"):
+        with refused(DataError, tmp_path / name):
             read(str(source), "train")
 
 
 def test_a_pipe_does_not_stop_a_reader(tmp_path):
     os.mkfifo(tmp_path / "data.yaml")
-    with pytest.raises(DataError, match="data.yaml: .*pipe"):
+    with refused(DataError, tmp_path / "data.yaml"):
         read(str(tmp_path), "train")
 
 
@@ -88,7 +89,7 @@ def test_names_and_boxes_of_unknown_classes_take_linear_time():
     source.add_image("a.png")
     for label in range(3000):
         source.add_box("a.txt:1", 1, 2, 3, 4, label)
-    with pytest.raises(DataError, match="problems: 3000"):
+    with refused(DataError, "3000", "a.txt:1", "20000"):
         finish(source, ReadOptions(), tuple(f"other number {i}" for i in range(20_000)))
 
 
@@ -123,7 +124,7 @@ def test_blanks_in_a_list_of_images_take_linear_time(tmp_path):
 
 def test_a_json_list_with_many_annotations_is_refused_in_time(tmp_path):
     rows = [{f"x{i}": {"annotations": 1} for i in range(40_000)}]
-    with pytest.raises(DataError, match="not a COCO ground truth"):
+    with refused(DataError, "x.json"):
         read(str(text(tmp_path / "x.json", json.dumps(rows))), "train")
 
 
@@ -148,7 +149,7 @@ def test_a_folder_that_cannot_be_listed_is_named(tmp_path, monkeypatch):
         return scandir(folder)
 
     monkeypatch.setattr(os, "scandir", refuse)
-    with pytest.raises(DataError, match="locked: Permission denied: correct"):
+    with refused(DataError, tmp_path / "locked", "Permission denied"):
         read(str(tmp_path), "train")
     with pytest.raises(PermissionError, match="locked"):
         images_under(str(tmp_path))
@@ -159,7 +160,7 @@ def test_a_folder_that_cannot_be_listed_is_named(tmp_path, monkeypatch):
 def test_control_characters_never_reach_the_terminal(tmp_path):
     """A COCO file held escape sequences in a category that no box has, and in the kind of a VIA shape."""
     data = {"images": [{"id": 1, "file_name": "a.png"}], "categories": [{"id": 1, "name": "a\x1b[31mred"}]}
-    with pytest.raises(DataError, match="rename the class") as caught:
+    with refused(DataError, "x.json", r"'a\x1b[31mred'") as caught:
         read(str(text(tmp_path / "x.json", data)), "train")
     assert "\x1b" not in str(caught.value)
     region = {"shape_attributes": {"name": "a\x1b[31m\r"}, "region_attributes": {"class": "cat"}}
@@ -177,7 +178,7 @@ def test_a_line_end_in_a_file_name_does_not_break_the_message(tmp_path, kind):
     paint(tmp_path / "c.png")
     if kind in ("yolo", "voc"):
         paint(tmp_path / f"{name}.png")
-        with pytest.raises(DataError, match="rename the file") as caught:
+        with refused(DataError, r"a\nb.png'") as caught:
             read(str(tmp_path), "train")
         assert len(str(caught.value).splitlines()) == 2  # a title, and one problem
         return
@@ -191,7 +192,7 @@ def test_a_line_end_in_a_file_name_does_not_break_the_message(tmp_path, kind):
 def test_areas_that_are_no_areas_are_refused(tmp_path, area):
     box = f'{{"id": 1, "image_id": 1, "category_id": 1, "bbox": [1, 2, 3, 4], "area": {area}}}'
     images = '"images": [{"id": 1, "file_name": "a.png"}], "categories": [{"id": 1, "name": "cat"}]'
-    with pytest.raises(DataError, match=r"annotations\[0\].*area"):
+    with refused(DataError, "annotations[0].area (id 1)"):
         read(str(text(tmp_path / "x.json", f'{{{images}, "annotations": [{box}]}}')), "train")
 
 
@@ -221,6 +222,6 @@ def test_a_data_set_without_classes_is_not_converted_to_an_annotation_file(tmp_p
     """classes.txt would be empty, which is not read."""
     paint(tmp_path / "a.png")
     source = text(tmp_path / "x.json", {"images": [{"id": 1, "file_name": "a.png"}], "categories": []})
-    with pytest.raises(DataError, match="name the classes"):
+    with refused(DataError, "x.json"):
         convert(str(source), str(tmp_path / "out" / "data.txt"))
     assert not (tmp_path / "out").exists()

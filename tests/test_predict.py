@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from lively import tiny_checkpoint
 from PIL import Image
+from refused import refused
 
 import evaluate
 import predict
@@ -110,14 +111,14 @@ def test_source_images_are_never_overwritten(weights, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path / "in")
     before = (tmp_path / "in/a.png").read_bytes()
     for source in ("a.png", ".", "*.png", str(tmp_path / "in")):
-        with pytest.raises(ValueError, match="could be overwritten"):
+        with refused(ValueError, "output=."):
             run(weights, source, ".")
     assert (tmp_path / "in/a.png").read_bytes() == before
 
 
 def test_a_source_video_is_never_overwritten(weights, film, tmp_path):
     before = film.read_bytes()
-    with pytest.raises(ValueError, match="could be overwritten"):
+    with refused(ValueError, f"output={tmp_path}"):
         run(weights, film, tmp_path)
     assert film.read_bytes() == before and files(tmp_path).count("detections.json") == 0
 
@@ -207,7 +208,7 @@ def test_a_broken_image_is_reported_and_does_not_stop_the_others(weights, tmp_pa
 
 def test_only_broken_images_are_an_error(weights, tmp_path):
     (tmp_path / "a.png").write_bytes(b"no image")
-    with pytest.raises(ValueError, match="no image could be read"):
+    with refused(ValueError, tmp_path / "a.png"):
         run(weights, tmp_path / "a.png", tmp_path / "out")
 
 
@@ -215,14 +216,14 @@ def test_only_broken_images_are_an_error(weights, tmp_path):
 def test_a_source_without_images_is_an_error_that_names_the_folder(weights, tmp_path, monkeypatch, source):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ValueError, match="no images there .current folder:"):
+    with refused(ValueError, f"source={source}", tmp_path):
         run(weights, source, "out")
     assert not (tmp_path / "out").exists()
 
 
 def test_a_missing_checkpoint_is_an_error_that_names_the_alternatives(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(CheckpointError, match="python train.py.*checkpoint=FILE.*weights with model=yolox_s"):
+    with refused(CheckpointError, "python train.py", "checkpoint=FILE", "model=yolox_s"):
         main(Config(source="a.jpg"))
 
 
@@ -234,7 +235,7 @@ def test_the_defaults_are_the_newest_run_and_its_validation_images(painted, tmp_
 
 
 def test_a_source_is_needed_without_validation_images(weights):
-    with pytest.raises(ValueError, match="source= is missing"):
+    with refused(ValueError, "source="):
         run(weights, None, None)
 
 
@@ -265,9 +266,9 @@ def test_label_files_are_named_after_their_images(weights, tmp_path, kind, name)
 def test_images_that_would_share_a_label_file_are_refused(weights, tmp_path):
     for name in ("a.png", "a.jpg"):
         write_noise(tmp_path / "in" / name)
-    with pytest.raises(ValueError, match=r"share a\.\*"):
+    with refused(ValueError, "a.*"):
         run(weights, tmp_path / "in", tmp_path / "out", labels="yolo")
-    with pytest.raises(ConfigError, match="none, labelstudio, cvat, coco, yolo, yolo_scores, voc, txt"):
+    with refused(ConfigError, "labels=csv", "none, labelstudio, cvat, coco, yolo, yolo_scores, voc, txt"):
         run(weights, tmp_path / "in", tmp_path / "out", labels="csv")
     assert not (tmp_path / "out").exists()
 
@@ -320,10 +321,10 @@ def test_a_damaged_video_is_an_error_that_keeps_the_frames_before_and_after_the_
     half = len(data) // 2
     data[half : half + 65536] = bytes(65536)
     (tmp_path / "film.mp4").write_bytes(data)
-    with pytest.raises(ValueError, match="film.mp4: .* of 60 frames"):
+    with refused(ValueError, "film.mp4") as caught:
         run(weights, tmp_path / "film.mp4", tmp_path / "out", confidence=0.0, max_detections=1)
     frames = frames_in(tmp_path / "out/film.mp4")
-    assert 30 < len(frames) < 60
+    assert 30 < len(frames) < 60 and f"{len(frames)} of 60" in str(caught.value)
     assert [entry["frame"] for entry in entries(tmp_path / "out")] == list(range(len(frames)))
     assert f"{len(frames)} images" in capsys.readouterr().out
 
@@ -346,7 +347,7 @@ def test_a_source_that_cannot_be_opened_is_one_line_and_leaves_no_folder(
 def test_an_output_that_cannot_be_written_is_refused_before_the_model_is_read(tmp_path):
     (tmp_path / "file").touch()
     for output in (tmp_path / "file", tmp_path / "file/new"):
-        with pytest.raises(ConfigError, match="output=.*name another folder"):
+        with refused(ConfigError, f"output={output}"):
             run(tmp_path / "none.pt", tmp_path, output)
 
 
@@ -480,7 +481,7 @@ def test_the_speed_measurement_times_every_part_and_writes_nothing(weights, film
 
 
 def test_the_speed_of_a_video_that_is_too_short_is_an_error(weights, film):
-    with pytest.raises(ValueError, match="needs more than 16 images; lower batch_size"):
+    with refused(ValueError, "speed=true", "16 images", "batch_size="):
         run(weights, film, None, speed=True)
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from files import read_annotation_file
 from mutants import file_of_tests
+from refused import refused
 from small import assert_same_run, config, log_of, train_quietly
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -91,7 +92,7 @@ def test_samples_are_made_without_torch(painted):
     """So neither its threads, nor its device, nor its version can change them."""
     augment = Augment(mosaic=0.5, mixup=0.3, flip=0.5, rotation=5, scale=(0.5, 1.5), translate=0.1, shear=2)
     data = DetectionDataset(read_annotation_file(str(painted(8))), "corner", augment)
-    with pytest.raises(AssertionError, match="torch computes"), NoOperation():
+    with refused(AssertionError, "aten.zeros.default"), NoOperation():
         torch.zeros(1)
     with NoOperation():
         samples = [data[Key(0, position, position, (64, 96))] for position in range(8)]

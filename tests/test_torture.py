@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from refused import refused
 
 from tests.stress import clock, faults, torture
 from utils import checkpoint
@@ -196,7 +197,7 @@ def test_only_a_signal_after_the_first_bar_must_save(fake_run, place, begun, los
     """Before, no handler is there and no step is done: the signal ends the process at once."""
     stop = faults.asked_to_stop(signal.SIGTERM)
     if lost:
-        with pytest.raises(torture.Broken, match="saved up to None"):
+        with refused(torture.Broken, f"SIGTERM at {place}"):
             stop(fake_run(place=place, begun=begun))
     else:
         assert stop(fake_run(place=place, begun=begun)) == "SIGTERM"
@@ -225,7 +226,7 @@ def test_a_second_start_may_take_a_run_that_nobody_holds(fake_run, tmp_path, mon
     monkeypatch.setattr(run.__class__, "trainers", lambda self: next(trainers))
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: subprocess.CompletedProcess([], 0, *output))
     if broken:
-        with pytest.raises(torture.Broken, match="a second start ended with 0"):
+        with refused(torture.Broken, "0", "resuming"):
             faults.resumed_twice(run)
     else:
         assert faults.resumed_twice(run)

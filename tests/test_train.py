@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from pages import text_of
+from refused import refused
 from small import TINY_WEIGHTS, config, log_of, only_run, same, train_quietly
 
 import evaluate
@@ -52,7 +53,7 @@ def folder(finished):
 def test_an_output_that_cannot_be_written_is_refused_before_the_data_are_read(demo_images, tmp_path, monkeypatch):
     monkeypatch.setattr(train, "read_data", None)
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match="output=.*name another folder"):
+    with refused(ConfigError, f"output={tmp_path / 'file'}"):
         train.main(config(demo_images, tmp_path / "file"))
 
 
@@ -117,7 +118,7 @@ def test_extra_augment_changes_training_and_a_resumed_run_notices_another_one(de
     default, *_ = train_quietly(config(demo_images, tmp_path / "default", epochs=1, no_aug_epochs=0))
     assert log_of(folder)[0]["loss"] != log_of(default)[0]["loss"]
     resumed = config(demo_images, tmp_path, epochs=2, no_aug_epochs=0, resume=str(folder))
-    with pytest.raises(train.ConfigError, match="trained with other constants: extra_augment="):
+    with refused(train.ConfigError, "extra_augment="):
         train.main(resumed)
     contents = checkpoint.load(folder / "last.pt")
     del contents["resume"]["constants"]["extra_augment"]  # as in checkpoints of earlier versions
@@ -127,7 +128,7 @@ def test_extra_augment_changes_training_and_a_resumed_run_notices_another_one(de
 
 
 def test_an_extra_augment_that_removes_all_objects_ends_the_run_before_the_training(demo_images, tmp_path):
-    with pytest.raises(ValueError, match="extra_augment lost all boxes"):
+    with refused(ValueError, "extra_augment", "64x64"):
         train_quietly(
             config(demo_images, tmp_path),
             extra_augment=lambda image, boxes, labels, rng: (image, boxes + 10_000, labels),
@@ -160,22 +161,22 @@ def test_resume_refuses_other_constants_and_names_them(demo_images, folder):
     def resume(**changes):
         train.main(config(demo_images, folder.parent, **{"resume": True, **changes}))
 
-    with pytest.raises(train.ConfigError, match=r"batch_size=5 \(was 4\)"):
+    with refused(train.ConfigError, folder, "batch_size=5 (was 4)"):
         resume(batch_size=5)
-    with pytest.raises(train.ConfigError, match=r"training data=5 .*\(was 9 "):
+    with refused(train.ConfigError, folder, "training data=5 images", "(was 9 images"):
         resume(train=str(demo_images / "val.txt"))
-    with pytest.raises(train.ConfigError, match="only last.pt can be resumed"):
+    with refused(train.ConfigError, f"resume={folder / 'best.pt'}", "last.pt"):
         resume(resume=str(folder / "best.pt"))
     names = demo_images / "other names.txt"
     names.write_text("\n".join(reversed(demo.CLASSES)))
-    with pytest.raises(train.ConfigError, match="classes=heart,star"):
+    with refused(train.ConfigError, folder, "classes=heart,star,triangle,square,circle"):
         resume(classes=str(names))
 
 
 def test_resume_without_a_run_starts_one_and_a_missing_path_fails(demo_images, tmp_path):
     train_quietly(config(demo_images, tmp_path, epochs=1, resume=True))
     assert (only_run(tmp_path) / "last.pt").exists()
-    with pytest.raises(file_checks.CheckpointError, match="there is no checkpoint"):
+    with refused(file_checks.CheckpointError, tmp_path / "nowhere" / "last.pt"):
         train.main(config(demo_images, tmp_path, resume=str(tmp_path / "nowhere")))
 
 
@@ -206,9 +207,9 @@ def test_few_images_and_a_batch_larger_than_the_data_train(demo_images, tmp_path
 
 
 def test_missing_images_and_missing_boxes_have_their_own_errors(demo_images, tmp_path):
-    for text, message in (("0.png\n1.png\n", "no boxes"), ("\n", "no images")):
+    for text, named in (("0.png\n1.png\n", "(2)"), ("\n", "train=")):
         (demo_images / "without.txt").write_text(text)
-        with pytest.raises(DataError, match=message):
+        with refused(DataError, "without.txt", named):
             train.main(config(demo_images, tmp_path, train=str(demo_images / "without.txt")))
 
 
@@ -235,7 +236,7 @@ def test_non_finite_steps_stop_training_name_images_and_keep_the_checkpoint(demo
     monkeypatch.setattr(YOLOXCriterion, "__call__", call)
     monkeypatch.setattr(train.resume.Saver, "after_epoch", save)
     monkeypatch.setattr("engine.optimizer.MAX_BAD_STEPS", 3)
-    with pytest.raises(SystemExit, match=r"not finite.*\d\.png"):
+    with refused(SystemExit, "6 images", "learning_rate", "amp=bf16"):
         train.main(config(demo_images, tmp_path, batch_size=2))
     contents = checkpoint.load(only_run(tmp_path) / "last.pt")
     assert contents["epoch"] == 1 and (only_run(tmp_path) / "curves.png").exists()
@@ -269,24 +270,24 @@ def test_patience_ends_a_run_only_after_an_evaluation():
 
 
 @pytest.mark.parametrize(
-    "changes, message",
+    "changes, named",
     [
-        ({"image_size": (32, 8224)}, "image_size=32,8224: .*up to 8192, such as 32,8192"),
-        ({"batch_size": -1}, "batch_size=-1: it must be at least 0"),
-        ({"evaluate_every": 0}, "evaluate_every=0: it must be at least 1"),
-        ({"mosaic": 50.0}, "mosaic=50: it must be at most 1"),
-        ({"scale": (0.0, 1.0)}, "scale=0,1: it must be at least 0.01"),
-        ({"scale": (1.5, 0.5)}, "smallest size first: scale=0.5,1.5"),
-        ({"optimizer": "adamx"}, "did you mean adam"),
-        ({"model": "yolox_xl"}, "did you mean yolox_"),
-        ({"val": train.Config.val}, "val= still names the demo"),
-        ({"image_size": (410, 650)}, "such as 416,640"),
-        ({"name": "a/b"}, "name="),
-        ({"device": "cuda:all", "amp": "bf16"}, "use torchrun, or amp=fp16"),
+        ({"image_size": (32, 8224)}, ["image_size=32,8224", "32,8192"]),
+        ({"batch_size": -1}, ["batch_size=-1", "at least 0"]),
+        ({"evaluate_every": 0}, ["evaluate_every=0", "at least 1"]),
+        ({"mosaic": 50.0}, ["mosaic=50", "at most 1"]),
+        ({"scale": (0.0, 1.0)}, ["scale=0,1", "at least 0.01"]),
+        ({"scale": (1.5, 0.5)}, ["scale=1.5,0.5", "scale=0.5,1.5"]),
+        ({"optimizer": "adamx"}, ["optimizer=adamx", "adam"]),
+        ({"model": "yolox_xl"}, ["model=yolox_xl", "yolox_x"]),
+        ({"val": train.Config.val}, ["val=", "val=.2"]),
+        ({"image_size": (410, 650)}, ["image_size=410,650", "416,640"]),
+        ({"name": "a/b"}, ["name='a/b'"]),
+        ({"device": "cuda:all", "amp": "bf16"}, ["amp=bf16", "device=cuda:all", "amp=fp16"]),
     ],
 )
-def test_wrong_constants_are_named_before_anything_is_written(demo_images, tmp_path, changes, message):
-    with pytest.raises(ValueError, match=message):
+def test_wrong_constants_are_named_before_anything_is_written(demo_images, tmp_path, changes, named):
+    with refused(ValueError, *named):
         train.main(config(demo_images, tmp_path / "runs", **changes))
     assert not (tmp_path / "runs").exists()
 
@@ -322,7 +323,7 @@ def test_demo_trains_from_scratch_without_weights_and_own_data_need_them(tmp_pat
         == 4
     )
     own = str(tmp_path / "data/demo/val.txt")
-    with pytest.raises(PretrainedError, match="by hand"):
+    with refused(PretrainedError, unreachable, "weights=FILE"):
         train.main(train.Config(train=own, val=own, weights=unreachable))
 
 
@@ -448,9 +449,7 @@ def test_chosen_numbers_are_printed_saved_and_kept_by_a_resumed_run(demo_images,
 
 def test_a_minimum_above_the_learning_rate_is_refused():
     """The learning rate would grow during the decay."""
-    with pytest.raises(
-        ValueError, match="min_learning_rate=0.0002 is above learning_rate=0.0001: lower it too, as in min"
-    ):
+    with refused(ValueError, "min_learning_rate=0.0002", "learning_rate=0.0001", "min_learning_rate=5e-06"):
         train.checked(train.Config(learning_rate=1e-4, min_learning_rate=2e-4))
     train.checked(train.Config(learning_rate=1e-4, min_learning_rate=2e-4, schedule="constant"))
     train.checked(train.Config(learning_rate=1e-4))
@@ -458,7 +457,7 @@ def test_a_minimum_above_the_learning_rate_is_refused():
 
 
 def test_the_seed_has_a_range_that_pytorch_and_numpy_take():
-    with pytest.raises(train.ConfigError, match=f"seed={2**63}: it must be at most {train.MAX_SEED}"):
+    with refused(train.ConfigError, f"seed={2**63}", train.MAX_SEED):
         train.checked(train.Config(seed=2**63))
     torch.manual_seed(train.checked(train.Config(seed=train.MAX_SEED)).seed)
     np.random.default_rng((train.MAX_SEED, 0))

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from refused import refused
 from simulated_gpu import simulated_gpu
 from small import config, only_run, train_quietly
 from toys import toy
@@ -70,7 +71,7 @@ def test_automatic_batch_sizes_of_both_phases_and_of_a_resumed_run(gpu):
     assert gpu_memory.choose_batch_sizes({**sizes, "batch_size": 6}, None, step_bytes, 100, 1, ranks)["batch_size"] == 6
     before = {"freeze_batch_size": 3, "batch_size": 5}
     assert gpu_memory.choose_batch_sizes(sizes, before, step_bytes, 100, 1, ranks) == before
-    with pytest.raises(ConfigError, match="not even one image fits"):
+    with refused(ConfigError, "freeze_batch_size=0", "image_size"):
         gpu_memory.choose_batch_sizes(sizes, None, lambda *_, **__: 100 * GIB, 100, 1, ranks)
 
 
@@ -189,7 +190,7 @@ def test_thawed_step_that_does_not_fit_ends_the_run_at_its_start(demo_images, tm
         raise torch.cuda.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(gpu_memory, "training_memory", training_memory)
-    with pytest.raises(SystemExit, match="CUDA out of memory after the thaw: lower batch_size=4 to 2"):
+    with refused(SystemExit, "batch_size=4", "accumulate=2", "freeze_batch_size=3"):
         train.main(config(demo_images, tmp_path / "runs"))
     assert not (tmp_path / "runs").exists()
     *_, text = train_quietly(config(demo_images, tmp_path / "runs", epochs=1, freeze_epochs=1))  # no step is thawed
@@ -201,13 +202,13 @@ def test_step_that_runs_out_of_memory_ends_the_run_with_advice(demo_images, tmp_
         raise torch.cuda.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(train, "fit_one_epoch", fit_one_epoch)
-    with pytest.raises(SystemExit, match="CUDA out of memory: lower freeze_batch_size=6 to 3"):
+    with refused(SystemExit, "freeze_batch_size=6", "accumulate=2", "batch_size=2"):
         train.main(config(demo_images, tmp_path))
 
 
 @pytest.mark.parametrize("name", ["batch_size", "freeze_batch_size"])
 def test_automatic_batch_size_needs_a_gpu(demo_images, tmp_path, name):
-    with pytest.raises(ConfigError, match=f"{name}=0.*example to 8"):
+    with refused(ConfigError, f"{name}=0", "cpu"):
         train.main(config(demo_images, tmp_path / "runs", **{name: 0}))
     assert not (tmp_path / "runs").exists()
 

@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from refused import refused
 from torch import nn
 from toys import (
     FAMILIES,
@@ -242,11 +243,11 @@ def test_short_runs_have_a_learning_rate(epochs, freeze, warmup, no_aug):
 
 
 def test_unknown_names_list_the_known_ones():
-    with pytest.raises(ValueError, match="schedule='linear'.*cosine, step or constant"):
+    with refused(ValueError, "schedule='linear'", "cosine", "step", "constant"):
         Schedule(FLAT.plan, "linear", 0.01, 0.001, 1, 0)
-    with pytest.raises(ValueError, match="optimizer='lion'.*sgd, adam or adamw"):
+    with refused(ValueError, "optimizer='lion'", "sgd", "adam", "adamw"):
         build_optimizer("lion", toy(), 0.01)
-    with pytest.raises(ValueError, match="amp='half'.*fp16, bf16 or none"):
+    with refused(ValueError, "amp='half'", "fp16", "bf16", "none"):
         make_updater(toy(), amp="half")
 
 

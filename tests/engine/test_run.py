@@ -16,6 +16,7 @@ import cv2
 import numpy as np
 import pytest
 import torch
+from refused import refused
 
 from engine import run_folder as run_module
 from engine.environment import changes_of_rounding, code_digest, environment, last_start
@@ -111,7 +112,7 @@ def test_digest_of_the_code_changes_with_the_code_only(tmp_path):
 
 @pytest.mark.parametrize("name", ["", "a/b", "..\\x", "C:x"])
 def test_names_that_cannot_be_folder_names_are_refused(name):
-    with pytest.raises(ValueError, match="name="):
+    with refused(ValueError, f"name={name!r}"):
         check_name(name)
 
 

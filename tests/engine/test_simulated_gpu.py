@@ -4,6 +4,7 @@ import cv2
 import numpy as np
 import pytest
 import torch
+from refused import refused
 from simulated_gpu import DEVICE, simulated_gpu
 from small import config, log_of, only_run, train_quietly
 from tiny import Tiny
@@ -243,7 +244,7 @@ def test_a_named_gpu_becomes_the_current_one():
 
 
 def test_compile_with_all_gpus_is_refused_before_there_is_a_run_folder(demo_images, tmp_path):
-    with simulated_gpu(), pytest.raises(ConfigError, match="compile=true does not work with device=cuda:all"):
+    with simulated_gpu(), refused(ConfigError, "compile=true", "device=cuda:all"):
         train_quietly(config(demo_images, tmp_path / "runs", device="cuda:all", amp="none", compile=True))
     assert not (tmp_path / "runs").exists()
 
@@ -322,9 +323,7 @@ def test_what_the_simulation_finds():
         x = torch.arange(4.0).pin_memory().to(DEVICE, non_blocking=True)
         assert (x.device, x.is_cuda, repr(x)) == (DEVICE, True, "GPUTensor([4], torch.float32)")
         for mix in (lambda: x + torch.ones(4), lambda: torch.stack([x[0], torch.ones(())])):
-            with pytest.raises(
-                RuntimeError, match="Expected all tensors to be on the same device.*tests/engine/test_simul"
-            ):
+            with refused(RuntimeError, "cuda:0", "cpu", "tests/engine/test_simulated_gpu.py"):
                 mix()
         x = x * 2 + torch.tensor(1.0)  # a number
         assert gpu.waits == []
@@ -347,7 +346,7 @@ def test_what_the_simulation_finds():
         assert gpu.allocated == before - 8
         with pytest.raises(torch.cuda.OutOfMemoryError):
             torch.zeros(MIB, device=DEVICE)
-    with pytest.raises(RuntimeError, match="outside of the simulation"):
+    with refused(RuntimeError, "aten.add.Tensor"):
         with simulated_gpu():
             y = torch.ones(2, device=DEVICE)
         y + 1

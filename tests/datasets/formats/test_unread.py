@@ -321,9 +321,8 @@ def test_two_label_files_of_an_image_that_differ_are_an_error_that_names_both(
     text(tmp_path / "data.yaml", "train: images\nnames: [cat]\n")
     text(tmp_path / "list.txt", "".join(f"images/{i}.png\n" for i in range(3)))
     text(tmp_path / other, "0 0.5 .5 .2 .2\n")
-    with pytest.raises(DataError, match="labels/0.txt") as caught:
+    with refused(DataError, "labels/0.txt", tmp_path / other):
         read(str(tmp_path / source), "train")
-    assert str(tmp_path / other) in str(caught.value)
     for same in (LABEL, LABEL.replace("\n", "\r\n")):
         (tmp_path / other).write_bytes(same.encode())
         assert len(read(str(tmp_path / source), "train").boxes) == 3
