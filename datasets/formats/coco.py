@@ -1,14 +1,16 @@
 """COCO JSON -> Source."""
 
 import os
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from itertools import count
+from mmap import ACCESS_READ, mmap
 from typing import Annotated, Any
 
 from msgspec import Meta, Raw, Struct, field
 
-from datasets.errors import DataError
+from datasets.errors import DataError, open_file
 from datasets.formats.file import File
 from datasets.formats.named_boxes import points_box
 from datasets.formats.rotation import Degrees, NoAngle, box_around
@@ -21,6 +23,8 @@ from utils.text import clean_name
 Id = int | float | str
 Length = Annotated[int, Meta(gt=0, lt=2**31)]
 ADD = "add it, or remove the annotations"
+_ROWS = re.compile(rb'"annotations"\s*:\s*\[\s*')
+_BOX = re.compile(rb'"(bbox|segmentation|segments_info)"')  # panoptic annotations have boxes in segments_info
 MAX_ID = 2**53  # larger whole numbers are not exact in every program that reads JSON
 
 
@@ -68,6 +72,21 @@ class RunLengths(Struct):
 def claims(file: File) -> bool:
     """Returns whether a file is a COCO ground truth."""
     return "images" in file.keys
+
+
+def has_labels(path: str | os.PathLike) -> bool:
+    """Returns whether a JSON file is no COCO file for another task: one with captions or panoptic segments, or without labels.
+
+    A COCO file with an empty list of annotations has labels: its images are backgrounds. The file is read up to its first
+    box, because the images may come first."""
+    with open_file(path) as file, mmap(file.fileno(), 0, access=ACCESS_READ) as contents:
+        if contents.find(b'"images"') < 0:
+            return True
+        start = _ROWS.search(contents)
+        if start is None or contents[start.end() : start.end() + 1] == b"]":
+            return start is not None
+        first = _BOX.search(contents, start.end())
+        return first is not None and first[1] != b"segments_info"
 
 
 def read(file: File, split: Split) -> Source:

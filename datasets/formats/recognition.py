@@ -26,7 +26,7 @@ from datasets.formats.unread import (
     is_label_xml,
     is_other_json,
     left_over,
-    with_boxes,
+    with_labels,
 )
 from datasets.store import Annotations, Split
 from utils.files import files_under
@@ -158,7 +158,7 @@ def _read_labels(folder: Path, split: Split, image_root: str | None) -> tuple[st
             source = labelme.read_folder(folder, every, split, image_root)
             source.label_files = [os.path.join(folder, file) for file in every]
             return LABELME, [source]
-        return JSON, _read_files(folder, with_boxes(list(jsons)), split, image_root)
+        return JSON, _read_files(folder, with_labels(folder, list(jsons)), split, image_root)
     if lines := listing.of_suffix(files, JSON_LINES):
         return LINES, _read_files(folder, lines, split, image_root)
     if sources := _read_texts(folder, files, split, image_root):

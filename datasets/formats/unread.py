@@ -16,6 +16,7 @@ from pathlib import Path
 from datasets.errors import DataError, one_line, open_file
 from datasets.formats import image_paths, listing
 from datasets.formats.annotation_file import text_lines
+from datasets.formats.coco import has_labels
 from datasets.formats.record_files import JSON_LINES, is_lines, is_supervisely
 from datasets.formats.refusals import refuse_texts
 from datasets.formats.tables import image_names, is_table
@@ -26,9 +27,9 @@ from utils.images import IMAGE_SUFFIXES
 
 VOC, CVAT, LABELME, JSON, SUPERVISELY = "VOC", "CVAT", "LabelMe", "JSON", "Supervisely"
 LINES, TEXT, YOLO, CSV = "JSON Lines", "annotation files", "YOLO", "CSV"
+NO_LABELS = "COCO for other tasks"  # captions, panoptic segments, or images alone
 OTHER = "other formats"  # text files in a known format that is not supported
 PER_IMAGE = (VOC, LABELME, SUPERVISELY, YOLO)  # one label file per image
-NO_BOXES = re.compile(r"captions|keypoints|panoptic|stuff|image_info", re.IGNORECASE)  # files of COCO for other tasks
 HEAD = 1 << 16  # bytes
 _XML = re.compile(rb"<(\w+:)?annotation(s?)\b")
 _BOX = re.compile(r"\s-?\d+(\.\d+)?(,-?\d+(\.\d+)?){3,5}(\s|$)")
@@ -75,8 +76,10 @@ def left_over(
     others = {kind: names for kind, names in every.items() if kind != read}
     if more := sorted(set(every.get(read, ())).difference(mine)):
         others[read] = more
+    if NO_LABELS in others and all(_real(os.path.join(folder, name)) in own for name in others[NO_LABELS]):
+        del others[NO_LABELS]  # read, because there is nothing else
     images = image_paths.Stems(listing.images_of(files_under(image_root) if image_root else files))
-    counts = {kind: _count(folder, kind, names, images) for kind, names in others.items()}
+    counts = {kind: _count(folder, kind, names, images) for kind, names in others.items() if kind != NO_LABELS}
     if listed is None and counts:
         count = _count(folder, read, mine, images)
         if read not in PER_IMAGE:  # else images without a label file, which are backgrounds, are among those found
@@ -106,10 +109,12 @@ def _unnamed(folder: Path, labels: Sequence[str], own: set[str], images: image_p
     return [label for label in labels if label not in near or (images.nearest(label) and label.endswith(usual))]
 
 
-def with_boxes(files: list[str]) -> list[str]:
-    """Returns the COCO files with boxes: instances, or else all that are not for captions, key points or other tasks."""
+def with_labels(folder: Path, files: list[str]) -> list[str]:
+    """Returns the JSON files with labels: instances of COCO, or else all that are not for captions or other tasks."""
     instances = [file for file in files if os.path.basename(file).startswith("instances")]
-    return instances or [file for file in files if not NO_BOXES.search(os.path.basename(file))] or files
+    if instances or len(files) == 1:
+        return instances or files
+    return [file for file in files if has_labels(folder / file)] or files
 
 
 def _other_formats(folder: Path, read: str, others: dict[str, list[str]], counts: dict[str, int]) -> str:
@@ -165,7 +170,8 @@ def _lost_images(
     if images:
         known, there = set(_lists(folder, files)), image_paths.Stems(listing.images_of(files))
         for kind, names in every.items():
-            if kind != YOLO or read != YOLO:  # of YOLO, lists and data files decide what is read
+            is_decided = kind == YOLO == read  # by lists and data files
+            if kind != NO_LABELS and not is_decided:
                 known |= {stem for name in names for stem in _stems(_names(folder, kind, name, there))}
         images = [image for image in images if image_paths.stem_of(image) not in known]
     if not images:
@@ -220,7 +226,7 @@ def _kind_of_xml(path: Path) -> str:
 
 def is_other_json(folder: Path, file: str) -> bool:
     """Returns whether a JSON file holds labels of another format than LabelMe."""
-    return _kind_of_json(folder / file, file) in (JSON, SUPERVISELY)
+    return _kind_of_json(folder / file, file) in (JSON, NO_LABELS, SUPERVISELY)
 
 
 def _label_files(folder: Path, files: Sequence[str], read: str, own: set[str]) -> dict[str, list[str]]:
@@ -267,14 +273,14 @@ def _kind_of(folder: Path, name: str, paired: bool) -> str:
 def _kind_of_json(path: Path, name: str) -> str:
     if is_supervisely(name):
         return SUPERVISELY
-    if NO_BOXES.search(os.path.basename(name)):
-        return ""
     head = _head(path)
     if b'"shapes"' in head and (b'"imagePath"' in head or b'"points"' in head):
         return LABELME
     if b'"classTitle"' in head:
         return SUPERVISELY
-    return JSON if any(all(word in head for word in words) for words in _JSON) else ""
+    if not any(all(word in head for word in words) for words in _JSON):
+        return ""
+    return JSON if has_labels(path) else NO_LABELS
 
 
 def _count(folder: Path, kind: str, files: Iterable[str], images: image_paths.Stems) -> int:

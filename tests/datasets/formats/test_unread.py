@@ -466,3 +466,66 @@ def test_label_files_equally_near_to_an_image_are_an_error_that_names_both_if_th
     with pytest.raises(DataError, match="alice/0.txt") as caught:
         read(str(tmp_path), "train")
     assert "bob/0.txt" in str(caught.value)
+
+
+# ---- files of COCO for other tasks
+
+
+CAPTION = {"id": 1, "image_id": 0, "caption": "a cat"}
+SEGMENTS = {"image_id": 0, "file_name": "a.png", "segments_info": [{"id": 1, "category_id": 1, "bbox": [1, 2, 3, 4]}]}
+OTHER_TASKS = {"captions": {"annotations": [CAPTION]}, "panoptic": {"annotations": [SEGMENTS]}, "image_info": {}}
+NAMES = ("captions", "keypoints", "stuff", "panoptic", "image_info", "plain")
+
+
+def many(count: int) -> dict[str, Any]:
+    """COCO with so many images that the annotations begin after what is read to recognize the file."""
+    return coco(*(f"{n:0100}.png" for n in range(count)))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_coco_file_with_boxes_is_read_whatever_its_name(tmp_path: Path, name: str) -> None:
+    paint(tmp_path / "a.png"), paint(tmp_path / "b.png")
+    text(tmp_path / "boxes_train.json", coco("a.png")), text(tmp_path / f"{name}_train.json", coco("b.png"))
+    with pytest.raises(DataError, match=f"{name}_train.json"):  # both may be meant
+        read(str(tmp_path), "train")
+    assert sorted(Path(row[0]).name for row in boxes(read(str(tmp_path), "all"))) == ["a.png", "b.png"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_coco_file_with_boxes_next_to_other_labels_counts_whatever_its_name(tmp_path: Path, name: str) -> None:
+    paint(tmp_path / "a.png"), text(tmp_path / "a.xml", xml("cat"))
+    text(tmp_path / f"{name}.json", many(2000))
+    with pytest.raises(DataError, match=f"{name}.json"):
+        read(str(tmp_path), "train")
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("task", OTHER_TASKS)
+def test_a_coco_file_for_another_task_is_left_out_and_named_whatever_its_name(
+    tmp_path: Path, name: str, task: str
+) -> None:
+    paint(tmp_path / "a.png")
+    other = {key: value for key, value in many(2000).items() if key == "images"} | OTHER_TASKS[task]
+    text(tmp_path / f"{name}_train.json", other)
+    text(tmp_path / "boxes_train.json", coco("a.png"))
+    for split in ("train", "all"):
+        found = read(str(tmp_path), split)
+        assert len(found) == 1 and any(f"{name}_train.json" in note for note in found.notes)
+    (tmp_path / "boxes_train.json").unlink()
+    text(tmp_path / "a.xml", xml("cat"))
+    found = read(str(tmp_path), "train")
+    assert len(found) == 1 and any(f"{name}_train.json" in note for note in found.notes)
+
+
+def test_a_coco_file_of_backgrounds_is_read(tmp_path: Path) -> None:
+    paint(tmp_path / "a.png"), paint(tmp_path / "b.png")
+    text(tmp_path / "boxes.json", coco("a.png"))
+    text(tmp_path / "empty.json", coco("b.png") | {"annotations": []})
+    assert len(read(str(tmp_path), "all")) == 2
+
+
+def test_captions_next_to_files_of_labelme_are_named(tmp_path: Path) -> None:
+    paint(tmp_path / "a.png"), text(tmp_path / "a.json", {"imagePath": "a.png", "shapes": [SHAPE]})
+    text(tmp_path / "captions.json", {"images": coco("a.png")["images"], "annotations": [CAPTION]})
+    found = read(str(tmp_path), "train")
+    assert len(found) == 1 and any("captions.json" in note for note in found.notes)
