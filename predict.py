@@ -1,16 +1,17 @@
 """Detects objects in images and videos: python predict.py runs/RUN/best.pt IMAGES
 
-IMAGES is an image, a folder, a pattern ("in/*.jpg"), a video file, a camera number, or the address of a stream.
+IMAGES is an image, a video, a folder or pattern of these ("in/*.jpg"), a camera number, or the address of a stream.
 """
 
 import errno
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import NamedTuple
 
 import numpy as np
@@ -20,9 +21,10 @@ from datasets.formats.annotation_file import read_classes
 from datasets.formats.read import options_of, read
 from deploy import video
 from deploy.detector import Detector, Result
+from deploy.file_kinds import IMAGE, MISNAMED, UNREAD, VIDEO
 from deploy.label_files import LabelFiles
 from deploy.results import Results
-from deploy.sources import image_paths, is_image_address, is_live, is_source, is_stream, name_of
+from deploy.sources import is_image_address, is_live, is_source, is_stream, kinds_in, name_of
 from deploy.speed import decoded, measure, speed_table
 from deploy.thresholds import threshold_text
 from engine import run_folder
@@ -43,6 +45,14 @@ class Origin(NamedTuple):
     name: str  # in the results
     path: str
     frame: int | None = None  # its number in a video
+
+
+class Sources(NamedTuple):
+    """What a source has to predict: name in the results -> path."""
+
+    images: dict[str, str]
+    videos: dict[str, str]  # files, or a camera number or an address
+    unread: list[str]  # messages about files that look like images or videos, but are not read
 
 
 @dataclass(frozen=True)
@@ -72,6 +82,10 @@ class Config:
     device: str = "auto"  # auto: CUDA, MPS, CPU; or cpu, cuda, cuda:1, mps
 
 
+FIXES = {
+    UNREAD: "in a format that is not read: convert it to JPEG or PNG",
+    MISNAMED: "an image or a video with the suffix of other files, not read: rename it",
+}
 BEHIND = 8  # predicted images that may wait to be drawn and written
 WRITABLE = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff"}  # images of other formats are drawn as PNG
 LEAST = {"batch_size": 1, "max_detections": 1, "confidence": 0, "nms_iou": 0, "tile": 32, "overlap": 0.05}
@@ -96,14 +110,18 @@ def main(cfg: Config) -> Path | None:
     print(f"{detector.path}: {len(detector.classes)} classes, input {size}{confidence}, {detector.device}")
     if not given:
         print(threshold_text(detector.loaded, detector.confidence))
-    stream = cfg.source is not None and is_stream(cfg.source)
-    if stream and (cfg.labels or cfg.heatmap):
-        raise ConfigError("labels= and heatmap=true are for images: the frames of a video are not kept as files")
-    images = {} if stream else find_images(cfg.source or validation_images(detector), cfg.output)
-    if stream and not is_live(cfg.source):
-        require_other_folder(cfg.output, Path(cfg.source).parent)
+    if cfg.source is not None and is_stream(cfg.source):
+        sources = Sources({}, {stream_name(cfg.source): cfg.source}, [])
+        if not is_live(cfg.source):
+            require_other_folder(cfg.output, Path(cfg.source).parent)
+    else:
+        sources = find_files(cfg.source or validation_images(detector), cfg.output)
+    if cfg.labels or cfg.heatmap:
+        sources = without_videos(sources)
+    images, videos = sources.images, sources.videos
     if cfg.speed:
-        print(speed_table(measure(detector, decoded(cfg.source, images.values(), detector.read)), cfg.batch_size))
+        frames = decoded(next(iter(videos.values()), None), images.values(), detector.read)
+        print(speed_table(measure(detector, frames), cfg.batch_size))
         return None
     writers = {}
     if cfg.labels:
@@ -115,11 +133,9 @@ def main(cfg: Config) -> Path | None:
         print(f"{cfg.output} is not empty: files with the same names are replaced")
     ids = COCO_CATEGORY_IDS if detector.classes == COCO_CLASSES else range(len(detector.classes))
     results = Results(lambda: open_output(cfg.output), detector.classes, ids, cfg.crops, writers)
+    results.unread += sources.unread
     try:
-        if stream:
-            predict_video(detector, cfg.source, results, cfg.show, cfg.save)
-        else:
-            predict_images(detector, images, results, cfg.show, cfg.save)
+        predict_files(detector, images, videos, results, cfg.show, cfg.save)
     except KeyboardInterrupt:
         print("stopped; the results up to here are kept" if results.images else "stopped before the first result")
     finally:  # an error keeps them too
@@ -128,35 +144,60 @@ def main(cfg: Config) -> Path | None:
     return results.folder if results.images else None
 
 
-def find_images(source: str | list[str], output: str | None) -> dict[str, str]:
-    """Finds the images of a source -> name in the results: path. Names contain the folders that tell equal file names apart."""
+def stream_name(source: str) -> str:
+    """Returns the name of a camera, an address or a video file in the results."""
+    if is_live(source) and source.isdecimal():
+        return f"camera{source}"
+    return Path(source).name
+
+
+def find_files(source: str | list[str], output: str | None) -> Sources:
+    """Finds the images and videos of a source. Names contain the folders that tell equal file names apart.
+
+    `source`: a folder, a pattern or an image, or the paths of images.
+    """
     root = None
     if not isinstance(source, str):
-        paths = source
+        kinds = dict.fromkeys(source, IMAGE)
     elif is_image_address(source):
-        return {name_of(source): source}
+        return Sources({name_of(source): source}, {}, [])
     else:
-        paths = image_paths(source)
+        kinds = kinds_in(source)
         if os.path.isdir(source):
             root = source
-    if not paths:
-        raise no_images(source)
+    if not kinds:
+        raise no_images(source, [])
     if root is None:
-        root = os.path.commonpath([os.path.dirname(os.path.abspath(path)) for path in paths])
+        root = os.path.commonpath([os.path.dirname(os.path.abspath(path)) for path in kinds])
     target = Path(output).resolve() if output else None
     require_other_folder(output, root)
     if target and Path(root).resolve() in target.parents:  # skips the output images of an earlier run
-        paths = [p for p in paths if target not in Path(p).resolve().parents]
-    if not paths:
-        raise no_images(source)
-    return {os.path.relpath(path, root): path for path in paths}
+        kinds = {path: kind for path, kind in kinds.items() if target not in Path(path).resolve().parents}
+    images, videos = (
+        {os.path.relpath(path, root): path for path, kind in kinds.items() if kind == wanted}
+        for wanted in (IMAGE, VIDEO)
+    )
+    unread = [f"{path}: {FIXES[kind]}" for path, kind in kinds.items() if kind in FIXES]
+    if not images and not videos:
+        raise no_images(source, unread)
+    return Sources(images, videos, unread)
 
 
-def no_images(source: str | list[str]) -> ValueError:
+def without_videos(sources: Sources) -> Sources:
+    """Returns the sources without videos, which are named as not read. Raises ConfigError if there are no images."""
+    reason = "labels= and heatmap=true are for images: the frames of a video are not kept as files"
+    if not sources.images:
+        raise ConfigError(reason)
+    unread = [f"{path}: a video; {reason}: python predict.py source={quote(path)}" for path in sources.videos.values()]
+    return Sources(sources.images, {}, sources.unread + unread)
+
+
+def no_images(source: str | list[str], unread: list[str]) -> ValueError:
     """Returns the error of a source without images."""
     known = " ".join(IMAGE_SUFFIXES)
     shown = brief(str(source))
-    return ValueError(f"source={shown}: no images there (current folder: {os.getcwd()}; known suffixes: {known})")
+    error = f"source={shown}: no images there (current folder: {os.getcwd()}; known suffixes: {known})"
+    return ValueError("\n".join([error, *unread[:10]]))
 
 
 def require_other_folder(output: str | None, sources: str | Path) -> None:
@@ -182,8 +223,38 @@ def open_output(output: str | None) -> Path:
     return folder
 
 
-def predict_images(detector: Detector, images: dict[str, str], results: Results, show: bool, save: bool) -> None:
-    """Predicts all images (name -> path); those that cannot be read are listed at the end."""
+def predict_files(
+    detector: Detector, images: dict[str, str], videos: dict[str, str], results: Results, show: bool, save: bool
+) -> None:
+    """Predicts images, then videos (name -> path). What cannot be read is listed at the end, or an error if it is all."""
+    alone, complete = len(images) + len(videos) == 1, True
+    if images:
+        complete = predict_images(detector, images, results, show, save)
+    for name, path in videos.items():
+        if not complete:  # the user ended it in the window
+            return
+        file = drawn_name(name, {".mp4"}, ".mp4", videos)
+        try:
+            complete = predict_video(detector, name, path, file, results, show, save)
+        except ValueError as error:
+            if alone:
+                raise
+            results.unread.append(str(error))
+    if not results.images:
+        between = " " if alone else "\n"
+        raise ValueError(between.join(["no image could be read:", *results.unread[:10]]))
+
+
+def drawn_name(name: str, writable: Collection[str], suffix: str, others: Collection[str]) -> str:
+    """Returns the name of a drawn image or video: with `suffix` added, if its own is not writable. `others`: all names."""
+    file = name if Path(name).suffix.lower() in writable else f"{name}{suffix}"
+    while file != name and file in others:  # g.gif next to g.gif.png
+        file += suffix
+    return file
+
+
+def predict_images(detector: Detector, images: dict[str, str], results: Results, show: bool, save: bool) -> bool:
+    """Predicts all images (name -> path); those that cannot be read are listed at the end. Returns as `predict_all` does."""
 
     def read(name: str) -> tuple[str, np.ndarray | ImageError]:
         try:
@@ -199,31 +270,25 @@ def predict_images(detector: Detector, images: dict[str, str], results: Results,
                 yield Origin(name, images[name]), image
 
     def write(name: str, drawn: np.ndarray) -> None:
-        file = name if Path(name).suffix.lower() in WRITABLE else f"{name}.png"
-        while file != name and file in images:  # g.gif next to g.gif.png
-            file += ".png"
-        write_image(results.folder / file, drawn)
+        write_image(results.folder / drawn_name(name, WRITABLE, ".png", images), drawn)
 
     bar = tqdm(total=len(images), desc="images", unit="", leave=False, dynamic_ncols=True, disable=None)
     batches = batched(readable(), detector.batch_size)
     writer = write if save else None
     wait = 0 if show else None  # until a key is pressed
-    predict_all(detector, batches, results, writer, wait, bar)
-    if not results.images:
-        between = "\n" if len(images) > 1 else " "
-        raise ValueError(between.join(["no image could be read:", *results.unread[:10]]))
+    return predict_all(detector, batches, results, writer, wait, bar)
 
 
-def predict_video(detector: Detector, source: str, results: Results, show: bool, save: bool) -> None:
-    """Predicts every frame of a video or camera and writes them as one video."""
+def predict_video(
+    detector: Detector, name: str, source: str, file: str, results: Results, show: bool, save: bool
+) -> bool:
+    """Predicts every frame of a video or camera and writes them as one video `file`. Returns as `predict_all` does."""
     live, capture = is_live(source), video.open_video(source)
-    name = f"camera{source}" if live and source.isdecimal() else Path(source).name
     announced, rate = video.length(capture), video.rate(capture)
     count = video.Frames()
     if live:
         print("Ctrl-C ends it" + (", or q in the window" if show else ""))
     bar = tqdm(total=announced, desc=name, unit="", leave=False, dynamic_ncols=True, disable=None)
-    file = name if name.endswith(".mp4") else f"{name}.mp4"
     ahead = 1 if live else video.AHEAD
     with (
         video.writing(lambda: results.folder / file, rate) as write,
@@ -236,6 +301,7 @@ def predict_video(detector: Detector, source: str, results: Results, show: bool,
         ended = predict_all(detector, batched(images, batch_size), results, writer, wait, bar)
     if ended and (warning := video.require_frames(source, count, announced, rate)):
         print(warning)
+    return ended
 
 
 def predict_all(

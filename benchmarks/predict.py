@@ -139,7 +139,8 @@ def whole_video(cfg: Config, how: str, batch: int, images) -> tuple[Predict, obj
         video.AHEAD = predict.BEHIND = 8 if how == "threads" else 0
         with tempfile.TemporaryDirectory() as folder:
             results = Results(lambda: Path(folder), detect.classes, range(80))
-            predict.predict_video(detect, str(Path(cfg.data, "video/frames.mp4")), results, show=False, save=True)
+            source = str(Path(cfg.data, "video/frames.mp4"))
+            predict.predict_video(detect, "frames.mp4", source, "frames.mp4", results, show=False, save=True)
             return results.counts.total()
 
     return predict_frames, network

@@ -8,16 +8,17 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterable
 from functools import lru_cache
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
 import numpy as np
 
-from utils.images import IMAGE_SUFFIXES, ImageError, images_under
+from deploy.file_kinds import IMAGE, VIDEO, VIDEO_SUFFIXES, kind_of, kinds_of
+from utils.files import files_under
+from utils.images import IMAGE_SUFFIXES, ImageError
 from utils.text import brief, first_line
 
-VIDEO_SUFFIXES = {".mp4", ".avi", ".mov", ".mkv", ".webm", ".m4v", ".mpg", ".mpeg", ".wmv", ".flv", ".ts"}
 TIMEOUT = 20.0  # seconds without an answer after which a download ends
 SECONDS = 60.0  # of a whole download
 MAX_BYTES = 64 << 20  # of a downloaded image
@@ -41,7 +42,7 @@ def is_live(source: str) -> bool:
 
 def is_stream(source: str) -> bool:
     """Whether the source is a sequence of frames: a live source or a video file."""
-    return is_live(source) or (Path(source).suffix.lower() in VIDEO_SUFFIXES and not os.path.isdir(source))
+    return is_live(source) or (not os.path.isdir(source) and kind_of(source) == VIDEO)
 
 
 def is_web_address(source: str) -> bool:
@@ -111,13 +112,18 @@ def name_of(address: str) -> str:
     return name if name.strip(". ") else "image"
 
 
+def kinds_in(source: str) -> dict[str, str]:
+    """Returns the kinds of an image, or of the files in a folder or of a pattern, sorted; see `deploy.file_kinds.kinds_of`."""
+    if os.path.isdir(source):
+        return kinds_of(os.path.join(source, name) for name in files_under(source))
+    if os.path.isfile(source):
+        return {source: IMAGE}
+    return kinds_of(path for path in sorted(glob.glob(source, recursive=True)) if os.path.isfile(path))
+
+
 def image_paths(source: str) -> list[str]:
     """Returns the path of an image file, or the paths of all images in a folder or of a pattern, sorted; [] without images."""
-    if os.path.isdir(source):
-        return [os.path.join(source, name) for name in images_under(source)]
-    if os.path.isfile(source):
-        return [source]
-    return [path for path in sorted(glob.glob(source, recursive=True)) if path.lower().endswith(IMAGE_SUFFIXES)]
+    return [path for path, kind in kinds_in(source).items() if kind == IMAGE]
 
 
 def listed(images: Any) -> list:

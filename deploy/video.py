@@ -155,7 +155,9 @@ def writing(path: Callable[[], Path], rate: float) -> Iterator[Callable[[str, np
     def write(name: str, frame: np.ndarray) -> None:
         nonlocal writer
         if writer is None:
-            writer = open_writer(path(), rate, frame.shape)
+            file = path()
+            file.parent.mkdir(parents=True, exist_ok=True)
+            writer = open_writer(file, rate, frame.shape)
         writer.write(frame)
 
     try:

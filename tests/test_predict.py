@@ -18,7 +18,7 @@ import predict
 from datasets.formats.read import read
 from deploy import speed, video
 from deploy.detector import Detector, Result
-from predict import Config, find_images, is_live, is_stream, main
+from predict import Config, find_files, is_live, is_stream, main
 from utils.config import ConfigError, override
 from utils.file_checks import CheckpointError
 from utils.images import read_image
@@ -83,7 +83,7 @@ def test_pattern_over_two_folders_keeps_the_folders(weights, tmp_path):
 
 def test_a_file_with_brackets_in_its_name_is_a_file_not_a_pattern(tmp_path):
     write_noise(tmp_path / "a[1].jpg")
-    assert find_images(str(tmp_path / "a[1].jpg"), None) == {"a[1].jpg": str(tmp_path / "a[1].jpg")}
+    assert find_files(str(tmp_path / "a[1].jpg"), None).images == {"a[1].jpg": str(tmp_path / "a[1].jpg")}
 
 
 def test_formats_that_cannot_be_written_are_drawn_as_png(weights, tmp_path):
@@ -310,6 +310,61 @@ def test_a_video_is_drawn_frame_by_frame(weights, film, tmp_path):
     detections = entries(tmp_path / "out")
     assert {entry["frame"] for entry in detections} == set(range(5))
     assert all(entry["image_id"] == entry["frame"] + 1 and entry["file_name"] == "film.mp4" for entry in detections)
+
+
+@pytest.mark.parametrize("name", ["film", "film.jpg", "film.txt"])
+def test_a_video_is_recognized_by_its_contents(weights, film, tmp_path, name):
+    film.rename(tmp_path / name)
+    run(weights, tmp_path / name, tmp_path / "out", confidence=0.3)
+    assert files(tmp_path / "out") == ["detections.json", f"{name}.mp4"]
+    assert {entry["frame"] for entry in entries(tmp_path / "out")} == set(range(5))
+
+
+def test_an_image_with_the_suffix_of_a_video_is_an_image(weights, tmp_path):
+    write_noise(tmp_path / "a.mp4")
+    run(weights, tmp_path / "a.mp4", tmp_path / "out")
+    assert files(tmp_path / "out") == ["a.mp4.png", "detections.json"]
+
+
+def test_everything_in_a_folder_that_looks_like_an_image_or_a_video_is_predicted_or_named(
+    weights, film, tmp_path, capsys
+):
+    write_noise(tmp_path / "in/a.png")
+    write_noise(tmp_path / "in/misnamed.bak")
+    (tmp_path / "in/x").mkdir()
+    for name in ("b.mp4", "c.jpg", "x/b.mp4", "d.avi", "d.avi.mp4"):
+        (tmp_path / "in" / name).write_bytes(film.read_bytes())
+    (tmp_path / "in/damaged.mov").write_bytes(film.read_bytes()[:300])
+    (tmp_path / "in/phone.heic").write_bytes(b"\0\0\0\x18ftypheic")
+    (tmp_path / "in/raw.dng").write_bytes(b"II*\0")
+    (tmp_path / "in/code.ts").write_text("let a = 1")
+    run(weights, tmp_path / "in", tmp_path / "out", confidence=0.3)
+    videos = ["b.mp4", "c.jpg.mp4", "d.avi.mp4", "d.avi.mp4.mp4", "x/b.mp4"]
+    assert files(tmp_path / "out") == sorted(["a.png", "detections.json", *videos])
+    frames = [entry["file_name"] for entry in entries(tmp_path / "out") if entry.get("frame") == 4]
+    assert set(frames) == {"b.mp4", "c.jpg", "x/b.mp4", "d.avi", "d.avi.mp4"}
+    printed = capsys.readouterr().out
+    assert all(
+        name in printed for name in ("damaged.mov", "phone.heic", "raw.dng", "misnamed.bak", "4 images could not")
+    )
+    assert "code.ts" not in printed
+
+
+def test_videos_next_to_images_are_named_where_only_images_are_possible(weights, film, tmp_path, capsys):
+    write_noise(tmp_path / "in/a.png")
+    film.rename(tmp_path / "in/b.mp4")
+    run(weights, tmp_path / "in", tmp_path / "out", labels="yolo")
+    assert "a.png" in files(tmp_path / "out") and "b.mp4" not in files(tmp_path / "out")
+    assert str(tmp_path / "in/b.mp4") in capsys.readouterr().out
+    (tmp_path / "in/a.png").unlink()
+    with pytest.raises(ConfigError, match="labels="):
+        run(weights, tmp_path / "in", tmp_path / "out", labels="yolo")
+
+
+def test_a_folder_with_images_that_are_not_read_is_an_error_that_names_them(weights, tmp_path):
+    (tmp_path / "phone.heic").write_bytes(b"\0\0\0\x18ftypheic")
+    with pytest.raises(ValueError, match=r"phone\.heic"):
+        run(weights, tmp_path, tmp_path / "out")
 
 
 def test_a_damaged_video_is_an_error_that_keeps_the_frames_before_and_after_the_damage(weights, tmp_path, capsys):
