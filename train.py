@@ -9,7 +9,7 @@ from utils import threads
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 os.environ["THAW_PROCESS"] = f"{os.getpid()} {os.getppid()}"  # torchrun may be killed while this process starts
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing, nullcontext
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
@@ -23,14 +23,15 @@ import nets
 from datasets.dataset import DetectionDataset, require_boxes, source_digest
 from datasets.formats.read import read_options
 from datasets.loader import Loader, TrainSampler, ValSampler, build_loader
-from datasets.mosaic import Augment
-from datasets.sources import Annotations, is_demo, read_train_and_val, val_source, val_text
+from datasets.sources import is_demo, read_train_and_val, val_source, val_text
+from datasets.store import Annotations
+from datasets.transforms import Augment
 from engine import gpu_memory, resume, summary
 from engine.environment import code_digest
 from engine.epoch import Meter, NonFiniteLoss, accelerate, epoch_progress, epoch_row, epoch_text, fit_one_epoch
 from engine.evaluation import evaluate, evaluation_row, validate
 from engine.gpu_memory import MOST_IMAGES, hardware_warnings, less_memory
-from engine.optimizer import EMA, Updater, build_optimizer
+from engine.optimizer import EMA, Updater, build_optimizer, usable_amp
 from engine.parallel import compile_forward, wrap
 from engine.run_folder import Run, check_name, create, open_run
 from engine.schedule import CHOSEN_BY_RUN, Plan, Schedule, enough_epochs, fill_in_defaults, likeness_of
@@ -195,20 +196,27 @@ def main(
     constants: Config, extra_augment: Callable = extra_augment, on_row: Callable = on_row, parts: Parts = Parts()
 ) -> float:
     """Trains a detector and returns the best mAP50-95 of the run."""
-    cfg = checked(constants)  # as written; `settings` has the values that the run chooses in addition
+    cfg = checked(constants)  # as written; `settings` also has the values that the run chooses
     ranks = processes.start(cfg.device, cfg.timeout_minutes)
     log = print if ranks.is_main else lambda *_: None
     image_size = cfg.image_size or nets.official_size(cfg.model)
-    workers = loader_workers(cfg, image_size, ranks)
+    workers = loader_workers(cfg.workers, cfg.batch_size, cfg.freeze_batch_size, cfg.freeze_epochs, image_size, ranks)
     threads.set_threads(ranks.device, workers, len(ranks.node_ranks))
     torch.manual_seed(cfg.seed)
-
     ranks.once_per_node(lambda: require_output(cfg.resume, cfg.output))
-    train_data, val_data = ranks.once_per_node(lambda: read_data(cfg, log, parts.read_data))
+
+    # The data, and the run to resume.
+    def read() -> tuple[Annotations, Annotations]:
+        options = read_options(cfg.classes, cfg.merge, cfg.image_root, cfg.bad_boxes, cfg.bad_images)
+        return parts.read_data(cfg.train, cfg.val, cfg.split_seed, options, log)
+
+    train_data, val_data = ranks.once_per_node(read)
     fixed = fixed_constants(cfg, image_size, train_data, extra_augment, parts)
     ranks.check_same(fixed | common_constants(cfg, val_data))
     previous = resume.find(cfg.resume, cfg.output, cfg.name, fixed, ranks)
     train_data, val_data = resume.with_saved_range(previous.saved, train_data, val_data)
+
+    # The model.
     model, pretraining = parts.build_model(
         name=cfg.model,
         classes=train_data.classes,
@@ -218,46 +226,68 @@ def main(
         ranks=ranks,
         log=log,
     )
-    batch_sizes, step_bytes = fit_to_memory(cfg, image_size, model, train_data, previous.saved, ranks)
-    val_loader = build_val_loader(
-        parts.dataset(val_data, model.letterbox), batch_sizes["batch_size"], image_size, workers, ranks
-    )
     val_criterion = parts.criterion(model, torch.ones_like)  # sums: `evaluate` divides them
-    first_row, likeness = evaluate_initial(cfg.model, image_size, model, pretraining, val_loader, val_criterion, ranks)
-
-    epochs = cfg.epochs or enough_epochs(len(train_data), batch_sizes["batch_size"] * cfg.accumulate)
     freeze_epochs, weights = cfg.freeze_epochs, cfg.weights
     if previous.saved:
         freeze_epochs, weights = previous.saved["freeze_epochs"], previous.saved.get("weights", weights)
     elif cfg.weights and pretraining is None:  # the demo's download failed, so nothing is worth freezing
         freeze_epochs, weights = 0, None
-    plan = Plan.of(len(train_data), epochs, freeze_epochs, **batch_sizes, accumulate=cfg.accumulate)
-    sgd = nets.family_of(cfg.model)[0].sgd
-    pretrained = pretraining is not None
-    defaults = fill_in_defaults(asdict(cfg), previous.saved or {}, cfg.optimizer, sgd, pretrained, likeness, plan)
-    settings = replace(
-        cfg,
-        image_size=image_size,
-        workers=workers,
-        epochs=epochs,
-        freeze_epochs=freeze_epochs,
-        weights=weights,
-        **batch_sizes,
-        **{name: defaults[name] for name in CHOSEN_BY_RUN},
+
+    # Images per step, which must fit the memory of a GPU, and the numbers of steps and epochs.
+    augment = Augment.of(cfg.mosaic, cfg.mixup, cfg.flip, cfg.rotation, cfg.scale, cfg.hsv)
+    most_boxes = augment.most_images * train_data.most_boxes
+    step_bytes = gpu_memory.probe(model, val_criterion, image_size, cfg.multi_scale, most_boxes, cfg.amp, ranks)
+    batch_sizes = {"freeze_batch_size": cfg.freeze_batch_size, "batch_size": cfg.batch_size}
+    batch_sizes = gpu_memory.choose_batch_sizes(
+        batch_sizes, previous.batch_sizes, step_bytes, len(train_data), cfg.accumulate, ranks
     )
-    updater = build_updater(settings, parts, model, plan, defaults)
+    epochs = cfg.epochs or enough_epochs(len(train_data), batch_sizes["batch_size"] * cfg.accumulate)
+    plan = Plan.of(len(train_data), epochs, freeze_epochs, **batch_sizes, accumulate=cfg.accumulate)
+    thawed_bytes = gpu_memory.check_thawed_step(step_bytes, batch_sizes, plan, cfg.accumulate, ranks)
+
+    # The validation. Initial weights that were trained on classes of the data are evaluated before training.
+    val_set = parts.dataset(val_data, model.letterbox)
+    val_loader = build_val_loader(val_set, batch_sizes["batch_size"], image_size, workers, ranks)
+    first_row, likeness = {}, 0.0
+    if pretraining is not None and pretraining.known > 0:
+        first_row = {"epoch": 0} | evaluation_row(evaluate(model, val_loader, ranks, val_criterion))
+        likeness = likeness_of(pretraining, first_row["AP"], nets.expected_ap(cfg.model, image_size))
+
+    # The defaults that depend on all this. `settings` has the values of all constants.
+    defaults = fill_in_defaults(
+        learning_rate=cfg.learning_rate,
+        min_learning_rate=cfg.min_learning_rate,
+        warmup_epochs=cfg.warmup_epochs,
+        no_aug_epochs=cfg.no_aug_epochs,
+        weight_decay=cfg.weight_decay,
+        optimizer=cfg.optimizer,
+        sgd=nets.sgd_defaults(cfg.model),
+        pretrained=pretraining is not None,
+        likeness=likeness,
+        plan=plan,
+        saved=previous.saved or {},
+    )
+    chosen = {name: defaults[name] for name in CHOSEN_BY_RUN}
+    settings = replace(cfg, image_size=image_size, workers=workers, weights=weights, **batch_sizes, **chosen)
+    settings = replace(settings, epochs=epochs, freeze_epochs=freeze_epochs)
+
+    # What trains the model, with the state of the run to resume, and what it trains on.
+    schedule = build_schedule(parts.schedule, plan, cfg.schedule, defaults)
+    optimizer = parts.build_optimizer(cfg.optimizer, model, settings.weight_decay)
+    ema = EMA(model, plan.total_steps, cfg.ema)
+    amp = usable_amp(cfg.amp, ranks.device)
+    updater = parts.updater(model, optimizer, schedule, ema, amp=amp, accumulate=cfg.accumulate, clip=defaults["clip"])
     state, begun_epoch = resume.restore(previous.saved, model, updater)
     previous.saved = None  # frees the tensors of last.pt, which may take gigabytes
-    train_set = build_train_set(settings, parts.dataset, model.letterbox, train_data, extra_augment)
+    first_no_aug = max(epochs - settings.no_aug_epochs, 0)
+    train_set = parts.dataset(train_data, model.letterbox, augment, first_no_aug, cfg.seed, extra_augment, cfg.repeat)
     ranks.on_main(lambda: require_boxes(train_set, image_size))
+    loader = build_train_loader(
+        train_set, settings.batch_size, image_size, cfg.multi_scale, cfg.seed, cfg.accumulate, workers, ranks
+    )
+    sampler = loader.batch_sampler
 
-    shown = replace(settings, val=val_text(cfg.val, cfg.train, val_data.source))
-    derived = summary.derived(settings.batch_size, workers, updater, ranks)
-    log(table(shown, Config(), derived, written=asdict(cfg)))
-    if first_row:
-        rates = {"written": cfg.learning_rate, "rate": settings.learning_rate}
-        log(summary.initial_text(first_row["AP"], likeness, **rates, optimizer=cfg.optimizer, sgd=sgd))
-    log_summary(settings, model, train_data, val_data, updater, step_bytes, ranks, log)
+    log_summary(cfg, settings, train_data, val_data, model, updater, first_row, likeness, thawed_bytes, ranks, log)
     if done := state.done(epochs, cfg.patience):
         log(f"nothing to do: {done}\n{previous.folder}  best mAP50-95 {state.best:.4f}")
         ranks.stop()
@@ -267,6 +297,7 @@ def main(
     if cfg.compile:
         log(compile_forward(model, cfg.multi_scale > 0, ranks, cfg.sync_bn))
 
+    # The run folder, and what is saved there.
     folder = previous.folder or create(cfg.output, cfg.name, ranks)
     val = val_source(cfg.val, cfg.train, folder, (train_data, val_data), ranks.is_node_main)
     config = asdict(settings) | {"val": val}  # for config.json and checkpoints
@@ -287,6 +318,7 @@ def main(
         save_minutes=cfg.save_minutes,
         defaults=asdict(Config()),
     )
+
     network, meter, first_epoch = None, Meter(begun_epoch), state.epoch
     with stop, closing(run) if run else nullcontext():  # draws the curves at the end, also of a run that was stopped
         try:
@@ -298,18 +330,18 @@ def main(
                 log(epoch_text(first_row, epochs, best=False))
             for epoch in range(first_epoch, epochs):
                 frozen = epoch < plan.freeze_epochs
+                sampler.batch_size = settings.freeze_batch_size if frozen else settings.batch_size
+                sampler.epoch, sampler.start = epoch, meter.batches
                 if network is None or frozen != model.frozen:
                     model.freeze_backbone(frozen)
                     network = wrap(model, ranks, cfg.sync_bn)
-                    loader = train_loader(settings, train_set, frozen, ranks)
-                    network = accelerate(network, loader.batch_sampler, updater, cfg.cuda_graphs, log)
-                loader.batch_sampler.epoch, loader.batch_sampler.start = epoch, meter.batches
-                criterion = parts.criterion(model, ranks.normalizer, no_aug=epoch >= epochs - settings.no_aug_epochs)
+                    network = accelerate(network, sampler, updater, cfg.cuda_graphs, log)
+                criterion = parts.criterion(model, ranks.normalizer, no_aug=epoch >= first_no_aug)
                 profile = cfg.profile_steps if epoch == first_epoch else 0
                 with epoch_progress(loader, epoch, epochs, meter, updater, run, profile) as (batches, update_bar):
                     on_log = (update_bar, partial(save.between_steps, state))
                     fit_one_epoch(network, criterion, batches, updater, ranks, meter, on_log, stop)
-                row = epoch_row(epoch, meter, updater, loader.batch_sampler.samples)
+                row = epoch_row(epoch, meter, updater, sampler.samples)
                 if (epoch + 1) % cfg.evaluate_every == 0 or epoch + 1 == epochs:
                     row |= parts.validate(updater, val_loader, val_criterion, ranks, run, epoch, stop)
                 state, meter = state.after(row), Meter()
@@ -319,7 +351,6 @@ def main(
                     on_row(state.rows[-1], run)
                 log(epoch_text(row, epochs, best=state.best_epoch == epoch + 1))
                 if done:
-                    log(f"done: {done}")
                     break
         except Interrupted:
             save.within_epoch(state, meter, last=True)
@@ -329,7 +360,8 @@ def main(
             raise SystemExit(error.text(train_data)) from error
         except torch.cuda.OutOfMemoryError as error:
             raise SystemExit(f"CUDA out of memory: {less_memory(batch_sizes, cfg.accumulate, model.frozen)}") from error
-    if state.done(epochs, cfg.patience):
+    if done := state.done(epochs, cfg.patience):
+        log(f"done: {done}")
         log(summary.next_steps(folder, cfg.output, state.best, state.best_epoch))
     elif not stop.received:
         raise SystemExit("another process was asked to stop; everything is saved, and torchrun may restart this run")
@@ -365,33 +397,36 @@ def require_output(resumed: bool | str, output: str) -> None:
         require_writable(f"resume={resumed}", resumed)
 
 
-def loader_workers(cfg: Config, image_size: tuple[int, int], ranks: Ranks) -> int:
-    """Returns the number of processes that load images for this process."""
-    if cfg.workers is not None:
-        return cfg.workers
-    images = max(cfg.batch_size, cfg.freeze_batch_size * bool(cfg.freeze_epochs))
-    if images == 0:  # a batch that will be chosen to fill the GPUs
-        images = MOST_IMAGES * ranks.world_size
+def loader_workers(
+    workers: int | None,
+    batch_size: int,
+    freeze_batch_size: int,
+    freeze_epochs: int,
+    image_size: tuple[int, int],
+    ranks: Ranks,
+) -> int:
+    """Returns the number of processes that load images for this process: `workers`, or what fits the batches (0: automatic)."""
+    if workers is not None:
+        return workers
+    images = larger_batch(batch_size, freeze_batch_size, freeze_epochs) or MOST_IMAGES * ranks.world_size
     node = len(ranks.node_ranks)
     return threads.choose_workers(ranks.device, node, -(-images * node // ranks.world_size), image_size)
 
 
-def read_data(cfg: Config, log: Callable, read: Callable = read_train_and_val) -> tuple[Annotations, Annotations]:
-    """Reads and checks the training and the validation data. Draws the demo data set if it is missing."""
-    options = read_options(
-        classes=cfg.classes,
-        merge=cfg.merge,
-        image_root=cfg.image_root,
-        bad_boxes=cfg.bad_boxes,
-        bad_images=cfg.bad_images,
-    )
-    return read(cfg.train, cfg.val, cfg.split_seed, options, log)
+def larger_batch(batch_size: int, freeze_batch_size: int, freeze_epochs: int) -> int:
+    """Returns the images per step of the phase that has more of them."""
+    if freeze_epochs:
+        return max(batch_size, freeze_batch_size)
+    return batch_size
 
 
 def fixed_constants(
     cfg: Config, image_size: tuple[int, int], data: Annotations, extra_augment: Callable, parts: Parts
 ) -> dict:
-    """Returns what a resumed run must have in common with the run before: constants, data, extra_augment and parts."""
+    """Returns what a resumed run must have in common with the run before: constants, data, extra_augment and parts.
+
+    It takes the whole `cfg`, because a constant that is added later counts, too, unless MAY_CHANGE names it.
+    """
     constants = {name: value for name, value in asdict(cfg).items() if name not in MAY_CHANGE}
     of_data = {"training data": data.digest(), "contents of the images": data.image_digest()}
     replaced = ",".join(f"{name}:{digest}" for name, digest in parts.replaced().items())
@@ -400,134 +435,97 @@ def fixed_constants(
 
 
 def common_constants(cfg: Config, val: Annotations) -> dict[str, str]:
-    """Returns what the processes of one run must have in common besides `fixed_constants`, as text."""
+    """Returns what the processes of one run must have in common besides `fixed_constants`, as text.
+
+    It takes the whole `cfg`, because a constant that is added later counts, too, unless PER_NODE names it.
+    """
     other = {"code": code_digest(Path(__file__).parent), "torch": torch.__version__, "validation data": val.digest()}
     return {name: show(value) for name, value in asdict(cfg).items() if name not in PER_NODE} | other
 
 
-def evaluate_initial(
-    name: str,
-    image_size: tuple[int, int],
-    model,
-    pretraining: nets.Pretraining | None,
-    val_loader: Loader,
-    val_criterion,
-    ranks: Ranks,
-) -> tuple[dict[str, Any], float]:
-    """Evaluates initial weights that were trained on classes of the data. Returns the row of epoch 0, and their likeness.
-
-    The row is empty for other weights. The likeness (`engine.schedule.likeness_of`) is 0 unless the weights are official.
-    """
-    if pretraining is None or pretraining.known == 0:
-        return {}, 0.0
-    row = {"epoch": 0} | evaluation_row(evaluate(model, val_loader, ranks, val_criterion))
-    expected = nets.expected_ap(name, image_size) if pretraining.official else 0.0
-    return row, likeness_of(pretraining.known, row["AP"], expected)
-
-
-def fit_to_memory(
-    cfg: Config, image_size: tuple[int, int], model, data: Annotations, saved: dict | None, ranks: Ranks
-) -> tuple[dict, int]:
-    """Returns the batch sizes, with numbers in place of automatic ones, and the bytes of a thawed step on a GPU."""
-    on_gpu = ranks.device.type == "cuda"
-    sizes = {"freeze_batch_size": cfg.freeze_batch_size, "batch_size": cfg.batch_size}
-    if not on_gpu and all(sizes.values()):
-        return sizes, 0
-    largest = tuple(round(side * (1 + cfg.multi_scale) / 32) * 32 for side in image_size)
-    boxes = int(np.diff(data.starts).max()) * (4 if cfg.mosaic else 1) * (2 if cfg.mixup else 1)
-    step_bytes = partial(
-        gpu_memory.training_memory,
-        model,
-        nets.criterion(model),
-        largest,
-        max(boxes, 1),
-        cfg.amp,
-        all_gpus=ranks.all_gpus,
-    )
-    before = dict(zip(sizes, saved["batch_sizes"], strict=True)) if saved else None
-    sizes = gpu_memory.choose_batch_sizes(sizes, before, step_bytes, len(data), cfg.accumulate, ranks)
-    thaws = cfg.freeze_epochs < cfg.epochs or cfg.epochs == 0
-    return sizes, gpu_memory.check_thawed_step(step_bytes, sizes, cfg.accumulate, ranks) if on_gpu and thaws else 0
-
-
-def build_updater(
-    settings: Config, parts: Parts, model: nets.DetectionModel, plan: Plan, defaults: dict[str, float]
-) -> Updater:
-    """Builds optimizer, schedule and EMA for the whole run."""
-    schedule = parts.schedule(
+def build_schedule(schedule: Callable, plan: Plan, kind: str, defaults: Mapping[str, float]):
+    """Builds the schedule of the learning rate for the whole run. `defaults`: see `fill_in_defaults`."""
+    return schedule(
         plan=plan,
-        kind=settings.schedule,
-        learning_rate=settings.learning_rate,
-        min_learning_rate=settings.min_learning_rate,
-        warmup_epochs=settings.warmup_epochs,
-        no_aug_epochs=settings.no_aug_epochs,
+        kind=kind,
+        learning_rate=defaults["learning_rate"],
+        min_learning_rate=defaults["min_learning_rate"],
+        warmup_epochs=defaults["warmup_epochs"],
+        no_aug_epochs=defaults["no_aug_epochs"],
         power=defaults["rate_power"],
         max_images=defaults["max_images"],
     )
-    optimizer = parts.build_optimizer(settings.optimizer, model, settings.weight_decay)
-    ema = EMA(model, plan.total_steps, settings.ema)
-    amp = "none" if settings.amp == "fp16" and next(model.parameters()).device.type != "cuda" else settings.amp
-    return parts.updater(
-        model, optimizer, schedule, ema, amp=amp, accumulate=settings.accumulate, clip=defaults["clip"]
+
+
+def build_train_loader(
+    dataset: DetectionDataset,
+    batch_size: int,
+    image_size: tuple[int, int],
+    multi_scale: float,
+    seed: int,
+    accumulate: int,
+    workers: int,
+    ranks: Ranks,
+) -> Loader:
+    """Builds the loader of this process's training batches. Its sampler gets the epoch, and the batch size of the phase."""
+    sampler = TrainSampler(
+        length=len(dataset),
+        batch_size=batch_size,
+        image_size=image_size,
+        seed=seed,
+        multi_scale=multi_scale,
+        rank=ranks.rank,
+        world=ranks.world_size,
+        accumulate=accumulate,
+        repeats=dataset.repeats,
     )
+    return build_loader(dataset, sampler, workers, ranks.device.type == "cuda")
 
 
 def build_val_loader(
-    val_set: DetectionDataset, batch_size: int, image_size: tuple[int, int], workers: int, ranks: Ranks
+    dataset: DetectionDataset, batch_size: int, image_size: tuple[int, int], workers: int, ranks: Ranks
 ) -> Loader:
     """Builds the loader of this process's shard of the validation images."""
-    sampler = ValSampler(len(val_set), min(batch_size, 32), image_size, ranks.rank, ranks.world_size)
-    return build_loader(val_set, sampler, workers, ranks.device.type == "cuda")
-
-
-def build_train_set(
-    settings: Config, dataset: Callable, letterbox: str, train: Annotations, extra_augment: Callable
-) -> DetectionDataset:
-    """Builds the training data set with its augmentation."""
-    moved = settings.rotation > 0 or settings.scale != (1.0, 1.0)  # if neither, single images are not shifted either
-    affine = {
-        "rotation": settings.rotation,
-        "scale": settings.scale,
-        "translate": 0.1 * moved,
-        "shear": 0.4 * settings.rotation,
-    }
-    augment = Augment(settings.mosaic, settings.mixup, settings.flip, hsv=settings.hsv, **affine)
-    first_no_aug = max(settings.epochs - settings.no_aug_epochs, 0)
-    return dataset(train, letterbox, augment, first_no_aug, settings.seed, extra_augment, settings.repeat)
-
-
-def train_loader(settings: Config, dataset: DetectionDataset, frozen: bool, ranks: Ranks) -> Loader:
-    """Builds the loader of this process's training batches in the frozen or the thawed phase."""
-    batch_size = settings.freeze_batch_size if frozen else settings.batch_size
-    sampler = TrainSampler(
-        len(dataset),
-        batch_size,
-        settings.image_size,
-        settings.seed,
-        settings.multi_scale,
-        ranks.rank,
-        ranks.world_size,
-        settings.accumulate,
-        dataset.repeats,
-    )
-    return build_loader(dataset, sampler, settings.workers, ranks.device.type == "cuda")
+    sampler = ValSampler(len(dataset), min(batch_size, 32), image_size, ranks.rank, ranks.world_size)
+    return build_loader(dataset, sampler, workers, ranks.device.type == "cuda")
 
 
 def log_summary(
-    settings: Config, model, train, val, updater: Updater, step_bytes: int, ranks: Ranks, log: Callable
+    cfg: Config,
+    settings: Config,
+    train_data: Annotations,
+    val_data: Annotations,
+    model: nets.DetectionModel,
+    updater: Updater,
+    first_row: Mapping[str, Any],
+    likeness: float,
+    thawed_bytes: int,
+    ranks: Ranks,
+    log: Callable,
 ) -> None:
-    """Logs what the run will do: model, data, and warnings."""
-    log(summary.model_text(model, settings.model, settings.image_size, updater.schedule.plan))
-    log(summary.data_text(train, val))
-    schedule = summary.schedule_warnings(
-        settings.epochs, settings.freeze_epochs, settings.no_aug_epochs, settings.weights
-    )
-    images = max(settings.batch_size, settings.freeze_batch_size * bool(settings.freeze_epochs))
-    hardware = hardware_warnings(settings.workers, images, settings.image_size, ranks)
-    for warning in (*schedule, *summary.data_warnings(train, val, settings.repeat), *hardware):
+    """Logs what the run will do: constants, initial weights, model, data, warnings and memory.
+
+    It takes all constants, as written and with the values of the run, because its table shows both.
+    """
+    shown = replace(settings, val=val_text(cfg.val, cfg.train, val_data.source))
+    derived = summary.derived(settings.batch_size, settings.workers, updater, ranks)
+    log(table(shown, Config(), derived, written=asdict(cfg)))
+    if first_row:
+        rates = {"written": cfg.learning_rate, "rate": settings.learning_rate}
+        sgd = nets.sgd_defaults(cfg.model)
+        log(summary.initial_text(first_row["AP"], likeness, **rates, optimizer=cfg.optimizer, sgd=sgd))
+    log(summary.model_text(model, cfg.model, settings.image_size, updater.schedule.plan))
+    log(summary.data_text(train_data, val_data))
+    images = larger_batch(settings.batch_size, settings.freeze_batch_size, settings.freeze_epochs)
+    warnings = [
+        *summary.schedule_warnings(settings.epochs, settings.freeze_epochs, settings.no_aug_epochs, settings.weights),
+        *summary.data_warnings(train_data, val_data, cfg.repeat),
+        *hardware_warnings(settings.workers, images, settings.image_size, ranks),
+    ]
+    for warning in warnings:
         log(f"WARNING: {warning}")
-    if step_bytes:
-        log(f"memory     {step_bytes / 2**30:.1f} GiB for a thawed step")
+    if thawed_bytes:
+        log(f"memory     {thawed_bytes / 2**30:.1f} GiB for a thawed step")
 
 
 def from_command_line(argv: list[str]) -> Config:

@@ -21,7 +21,10 @@ import train
 from benchmarks import step
 from datasets import demo
 from datasets.dataset import DetectionDataset
+from datasets.formats.read import read_options
 from datasets.loader import TrainSampler
+from datasets.sources import read_train_and_val
+from datasets.transforms import Augment
 from engine.epoch import accelerate
 from engine.evaluation import evaluate
 from engine.gpu_memory import training_memory
@@ -179,12 +182,17 @@ def run_constants(cfg, **changes) -> Iterator[train.Config]:
 
 def made_data(constants: train.Config, ranks: Ranks) -> tuple:
     """Returns the training loader and the validation loader that a run with YOLOX has."""
-    train_data, val_data = train.read_data(constants, lambda *_: None)
-    train_set = train.build_train_set(constants, DetectionDataset, "corner", train_data, train.extra_augment)
-    val_loader = train.build_val_loader(
-        DetectionDataset(val_data, "corner"), constants.batch_size, constants.image_size, constants.workers, ranks
+    batch_size, size, workers = constants.batch_size, constants.image_size, constants.workers
+    read = read_train_and_val(constants.train, constants.val, constants.split_seed, read_options(), lambda *_: None)
+    augment = Augment.of(
+        constants.mosaic, constants.mixup, constants.flip, constants.rotation, constants.scale, constants.hsv
     )
-    return train.train_loader(constants, train_set, False, ranks), val_loader
+    train_set = DetectionDataset(read[0], "corner", augment, constants.epochs, constants.seed)
+    val_set = DetectionDataset(read[1], "corner")
+    train_loader = train.build_train_loader(
+        train_set, batch_size, size, constants.multi_scale, constants.seed, constants.accumulate, workers, ranks
+    )
+    return train_loader, train.build_val_loader(val_set, batch_size, size, workers, ranks)
 
 
 def loader(cfg, end: float) -> Iterator[dict]:

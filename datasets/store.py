@@ -126,6 +126,11 @@ class Annotations:
         boxes = area(self.boxes)
         return np.abs(self.areas - boxes) > 1e-3 * boxes  # less is rounding
 
+    @property
+    def most_boxes(self) -> int:
+        """The largest number of boxes in an image, crowd regions included."""
+        return int(np.diff(self.starts).max())
+
     def boxes_per_class(self) -> np.ndarray:
         """Returns the number of boxes of each class without crowd regions, int64 [C]."""
         return np.bincount(self.labels[~self.crowd], minlength=len(self.classes))

@@ -33,6 +33,26 @@ class Augment:
     shear: float  # largest angle in degrees, in both directions
     hsv: tuple[float, float, float] = (5, 30, 30)  # see transforms.shift_colors
 
+    @classmethod
+    def of(
+        cls, mosaic: float, mixup: float, flip: float, rotation: float, scale: Range, hsv: tuple[float, float, float]
+    ):
+        """Builds the settings from the constants of train.py, with the shift and the shear that go with them."""
+        translate = 0.1
+        if rotation == 0 and scale == (1.0, 1.0):  # single images that keep angle and size are not shifted either
+            translate = 0.0
+        return cls(mosaic, mixup, flip, rotation, scale, translate, shear=0.4 * rotation, hsv=hsv)
+
+    @property
+    def most_images(self) -> int:
+        """The largest number of images that a training sample is made of."""
+        images = 1
+        if self.mosaic > 0:
+            images *= 4
+        if self.mixup > 0:
+            images *= 2
+        return images
+
     def without_geometry(self) -> "Augment":
         """Returns the settings of the no-augmentation epochs: letterboxed single images with flip and color shifts."""
         return replace(self, mosaic=0.0, mixup=0.0, rotation=0.0, scale=(1.0, 1.0), translate=0.0, shear=0.0)

@@ -18,6 +18,7 @@ import torch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile, record_function
 
+from engine.schedule import Plan
 from utils.config import ConfigError
 from utils.processes import Ranks
 from utils.threads import shared_memory
@@ -76,6 +77,20 @@ def training_memory(
         torch.cuda.empty_cache()
 
 
+def probe(
+    model: nn.Module,
+    criterion: Callable,
+    image_size: tuple[int, int],
+    multi_scale: float,
+    boxes: int,
+    amp: str,
+    ranks: Ranks,
+) -> Callable[..., int]:
+    """Returns a function (images per step, frozen=False) -> bytes, which is `training_memory` at the largest input size."""
+    largest = tuple(round(side * (1 + multi_scale) / 32) * 32 for side in image_size)
+    return partial(training_memory, model, criterion, largest, max(boxes, 1), amp, all_gpus=ranks.all_gpus)
+
+
 def largest_batch(step_bytes: Callable[[int], int], limit: int, device: torch.device) -> int:
     """Finds the largest power of two, up to `limit`, of images whose step fits into 80 % of the GPU's memory.
 
@@ -128,8 +143,15 @@ def choose_batch_sizes(
     return chosen
 
 
-def check_thawed_step(step_bytes: Callable[..., int], sizes: dict[str, int], accumulate: int, ranks: Ranks) -> int:
-    """Returns the bytes that a step needs on each GPU after the thaw. Raises SystemExit with advice if it does not fit."""
+def check_thawed_step(
+    step_bytes: Callable[..., int], sizes: dict[str, int], plan: Plan, accumulate: int, ranks: Ranks
+) -> int:
+    """Returns the bytes that a step needs on each GPU after the thaw; 0 without a GPU, or if the plan has no thawed step.
+
+    Raises SystemExit with advice if it does not fit.
+    """
+    if ranks.device.type != "cuda" or plan.freeze_epochs == plan.epochs:
+        return 0
     try:
         return step_bytes(-(-sizes["batch_size"] // number_of_gpus(ranks)))
     except torch.cuda.OutOfMemoryError as error:

@@ -38,6 +38,13 @@ def build_optimizer(name: str, model: nn.Module, weight_decay: float) -> torch.o
     return kinds[name](groups, lr=0.0, betas=(MOMENTUM, 0.999), fused=True)
 
 
+def usable_amp(amp: str, device: torch.device) -> str:
+    """Returns the mixed precision that a device can train with: "fp16" needs CUDA and becomes "none" elsewhere."""
+    if amp == "fp16" and device.type != "cuda":
+        return "none"
+    return amp
+
+
 class EMA:
     """Exponential moving average (EMA) of the weights. Batch-norm statistics have no average: both models share them.
 

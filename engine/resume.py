@@ -47,6 +47,13 @@ class Previous:
     folder: Path | None = None
     saved: dict[str, Any] | None = None  # None also if nothing was saved yet
 
+    @property
+    def batch_sizes(self) -> dict[str, int] | None:
+        """The batch sizes of both phases by the names of their constants, None if nothing was saved."""
+        if self.saved is None:
+            return None
+        return dict(zip(("freeze_batch_size", "batch_size"), self.saved["batch_sizes"], strict=True))
+
 
 @dataclass(frozen=True)
 class State:

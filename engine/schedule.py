@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from nets import SGDDefaults
+from nets import Pretraining, SGDDefaults
 
 MAX_GRADIENT_NORM = 10.0  # larger gradients are clipped to this norm
 LOWEST_RATE = 1 / 32  # factor of the default learning rate on images like the training images of the official weights
@@ -64,16 +64,18 @@ def enough_epochs(images: int, batch: int) -> int:
     return min(max(for_samples, for_steps), 300)
 
 
-def likeness_of(known: float, mean_ap: float, expected: float) -> float:
+def likeness_of(pretraining: Pretraining, mean_ap: float, expected: float) -> float:
     """Returns how much the data look like what the official weights were trained on, from 0 (no lower rate) to 1.
 
-    `known`: fraction of the classes that the weights were trained on. `mean_ap`: their mAP50-95 on the validation data before
-    training. `expected`: the mAP50-95 that they reach on images like their training images. Both ratios are ramps, so that
-    one more class or image changes little: from half of the classes to all, and from .3 of the expected mAP to .7. Measured
-    in benchmarks/results/known_classes.md.
+    `mean_ap`: the mAP50-95 of the weights on the validation data before training. `expected`: the mAP50-95 that official
+    weights reach on images like those of their training. Its ratio and that of the classes are ramps, so that one more class
+    or image changes little: from half of the classes to all, and from .3 of the expected mAP to .7. Measured in
+    benchmarks/results/known_classes.md.
     """
-    by_name = (known - 0.5) / 0.5
-    by_map = (mean_ap / expected - 0.3) / 0.4 if expected > 0 else 0.0
+    if not pretraining.official or expected <= 0:
+        return 0.0
+    by_name = (pretraining.known - 0.5) / 0.5
+    by_map = (mean_ap / expected - 0.3) / 0.4
     return min(max(by_name, 0.0), 1.0) * min(max(by_map, 0.0), 1.0)
 
 
@@ -83,15 +85,33 @@ def usual_rate(optimizer: str, sgd: SGDDefaults) -> float:
 
 
 def fill_in_defaults(
-    given: Mapping, saved: Mapping, optimizer: str, sgd: SGDDefaults, pretrained: bool, likeness: float, plan: Plan
+    *,
+    learning_rate: float | None,
+    min_learning_rate: float | None,
+    warmup_epochs: float | None,
+    no_aug_epochs: int | None,
+    weight_decay: float | None,
+    optimizer: str,
+    sgd: SGDDefaults,
+    pretrained: bool,
+    likeness: float,
+    plan: Plan,
+    saved: Mapping,
 ) -> dict[str, float]:
     """Fills in the defaults that depend on the run (`CHOSEN_BY_RUN`); also returns rate_power, max_images and clip.
 
-    `given`: the constants as written; None becomes the default. A `saved` run keeps its values. `pretrained`: whether the run
-    starts from weights. `likeness`: see `likeness_of`. `rate_power` and `max_images` are explained in `Schedule`, and `clip` is
-    the largest norm of the gradients (0: any norm). See docs/constants.md.
+    The first five are constants as written; None becomes the default. A `saved` run keeps its values. `pretrained`: whether
+    the run starts from weights. `likeness`: see `likeness_of`. `rate_power` and `max_images` are those of `Schedule`, and
+    `clip` is the largest norm of the gradients (0: any norm). See docs/constants.md.
     """
-    chosen = {name: given[name] for name in CHOSEN_BY_RUN if given[name] is not None}
+    given = {
+        "learning_rate": learning_rate,
+        "min_learning_rate": min_learning_rate,
+        "warmup_epochs": warmup_epochs,
+        "no_aug_epochs": no_aug_epochs,
+        "weight_decay": weight_decay,
+    }
+    chosen = {name: value for name, value in given.items() if value is not None}
     chosen |= {name: saved[name] for name in (*CHOSEN_BY_RUN, "rate_power", "max_images", "clip") if name in saved}
     chosen.setdefault("no_aug_epochs", min(round(plan.epochs / 5), 15))
     decays = {"adamw": 0.05, "sgd": 5e-4 / sgd.factor}  # of sgd: a step subtracts rate * decay

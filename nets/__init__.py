@@ -110,6 +110,11 @@ def official_size(name: str) -> tuple[int, int]:
     return family.weights[size].image_size if size in family.weights else (640, 640)
 
 
+def sgd_defaults(name: str) -> SGDDefaults:
+    """Returns the defaults of SGD for a model."""
+    return family_of(name)[0].sgd
+
+
 def expected_ap(name: str, image_size: tuple[int, int]) -> float:
     """Returns the AP50-95 that the official weights of a model reach on images like COCO's, at this input height and width.
 

@@ -101,8 +101,8 @@ MUTANTS = [
     Mutant(
         "the no-augmentation loss begins an epoch late",
         "train.py",
-        "no_aug=epoch >= epochs - settings.no_aug_epochs",
-        "no_aug=epoch > epochs - settings.no_aug_epochs",
+        "no_aug=epoch >= first_no_aug",
+        "no_aug=epoch > first_no_aug",
         "test_train",
     ),
     Mutant(

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,8 @@ from datasets.formats.annotation_file import DataError
 from datasets.sources import val_text
 from deploy.detector import Detector
 from engine import resume
-from engine.schedule import CHOSEN_BY_RUN
+from engine.optimizer import Updater
+from engine.schedule import CHOSEN_BY_RUN, Schedule, enough_epochs
 from nets.losses import YOLOXCriterion
 from nets.pretrained import PretrainedError
 from utils import checkpoint, file_checks
@@ -50,11 +52,10 @@ def folder(finished):
     return finished[0]
 
 
-def test_an_output_that_cannot_be_written_is_refused_before_the_data_are_read(demo_images, tmp_path, monkeypatch):
-    monkeypatch.setattr(train, "read_data", None)
+def test_an_output_that_cannot_be_written_is_refused_before_the_data_are_read(demo_images, tmp_path):
     (tmp_path / "file").touch()
     with refused(ConfigError, f"output={tmp_path / 'file'}"):
-        train.main(config(demo_images, tmp_path / "file"))
+        train.main(config(demo_images, tmp_path / "file"), parts=train.Parts(read_data=None))
 
 
 def test_run_folder_holds_log_constants_checkpoints_and_images(folder):
@@ -222,22 +223,25 @@ def test_validation_without_boxes_is_a_warning_and_the_last_epoch_is_the_best(de
 
 
 def test_non_finite_steps_stop_training_name_images_and_keep_the_checkpoint(demo_images, tmp_path, monkeypatch):
-    broken, after_epoch = [], train.resume.Saver.after_epoch
+    rows = []
 
-    def call(self, *args):
-        losses = criterion(self, *args)
-        return {**losses, "total": losses["total"] * (float("inf") if broken else 1.0)}
+    class BrokenAfterAnEpoch(YOLOXCriterion):
+        def __call__(self, *args):
+            losses = super().__call__(*args)
+            if rows:
+                losses["total"] = losses["total"] * float("inf")
+            return losses
 
-    def save(*args, **options):
-        after_epoch(*args, **options)
-        broken.append(1)
+    def criterion(model, normalizer, no_aug=False):
+        return BrokenAfterAnEpoch(model.strides, normalizer, no_aug)
 
-    criterion = YOLOXCriterion.__call__
-    monkeypatch.setattr(YOLOXCriterion, "__call__", call)
-    monkeypatch.setattr(train.resume.Saver, "after_epoch", save)
     monkeypatch.setattr("engine.optimizer.MAX_BAD_STEPS", 3)
     with refused(SystemExit, "6 images", "learning_rate", "amp=bf16"):
-        train.main(config(demo_images, tmp_path, batch_size=2))
+        train.main(
+            config(demo_images, tmp_path, batch_size=2),
+            on_row=lambda row, run: rows.append(row),
+            parts=train.Parts(criterion=criterion),
+        )
     contents = checkpoint.load(only_run(tmp_path) / "last.pt")
     assert contents["epoch"] == 1 and (only_run(tmp_path) / "curves.png").exists()
     assert all(value.isfinite().all() for value in contents["model"].values())
@@ -327,16 +331,16 @@ def test_demo_trains_from_scratch_without_weights_and_own_data_need_them(tmp_pat
         train.main(train.Config(train=own, val=own, weights=unreachable))
 
 
-def test_the_table_at_the_start_names_the_validation_data_that_are_used(demo_images, tmp_path, monkeypatch):
+def test_the_table_at_the_start_names_the_validation_data_that_are_used(demo_images, tmp_path):
+    class Stopped(Updater):
+        def step(self, *_):
+            raise KeyboardInterrupt
+
     def shown(val: str) -> str:
         cfg = config(demo_images, tmp_path / "runs", train=str(demo_images), val=val)
-        monkeypatch.setattr(train, "log_summary", stop)
         with pytest.raises(KeyboardInterrupt), contextlib.redirect_stdout(io.StringIO()) as text:
-            train.main(cfg)
+            train.main(cfg, parts=train.Parts(updater=Stopped))
         return re.search(r"^\* val +(.*)$", text.getvalue(), re.MULTILINE)[1]
-
-    def stop(*_):
-        raise KeyboardInterrupt
 
     assert shown(train.Config().val).startswith(str(demo_images / "val.txt "))  # of the folder
     assert val_text(train.Config().val, "data.yaml", "data.yaml") == "data.yaml, its validation split"
@@ -421,13 +425,23 @@ def test_demo_reaches_the_same_map_with_one_process_and_with_two(tmp_path, share
     assert min(one, two) > 0.7 and abs(two - one) <= 0.03
 
 
-def test_zero_epochs_are_computed_from_the_number_of_images(demo_images, tmp_path, monkeypatch):
-    monkeypatch.setattr(train, "enough_epochs", lambda images, batch: images // batch)
-    folder, _, text = train_quietly(config(demo_images, tmp_path, epochs=0))
-    assert checkpoint.load(folder / "last.pt")["epoch"] == 2  # 9 images
-    assert re.search(r"^\* epochs +2 +\(was 50\)$", text, re.M)
-    *_, text = train_quietly(config(demo_images, tmp_path, epochs=0, resume=str(folder)))
-    assert "nothing to do: " in text
+def test_zero_epochs_are_computed_from_the_number_of_images(demo_images, tmp_path):
+    """9 images: 300 epochs, in the table, the schedule and config.json, and again when the run is resumed."""
+    plans = []
+
+    def schedule(plan, **options):
+        plans.append(plan)
+        return Schedule(plan, **options)
+
+    parts = train.Parts(validate=lambda *_: {"AP": 0.1, "AP50": 0.2, "val_loss": 1.0}, schedule=schedule)
+    cfg = config(demo_images, tmp_path, epochs=0, patience=1)  # ends after two epochs
+    folder, _, text = train_quietly(cfg, parts=parts)
+    assert enough_epochs(9, cfg.batch_size) == 300
+    assert re.search(r"^\* epochs +300 +\(was 50\)$", text, re.M) and len(log_of(folder)) == 2
+    assert json.loads((folder / "config.json").read_text())["epochs"] == 300
+    *_, text = train_quietly(replace(cfg, resume=str(folder)), parts=parts)
+    assert re.search(r"^\* epochs +300 +\(was 50\)$", text, re.M) and "nothing to do: " in text
+    assert [plan.epochs for plan in plans] == [300, 300]
 
 
 def test_chosen_numbers_are_printed_saved_and_kept_by_a_resumed_run(demo_images, tmp_path):
@@ -465,7 +479,7 @@ def test_the_seed_has_a_range_that_pytorch_and_numpy_take():
 
 def test_a_run_is_resumed_only_with_the_same_parts(demo_images, tmp_path):
     def clipped(*args, **options):
-        return train.Updater(*args, **options | {"clip": 1.0})
+        return Updater(*args, **options | {"clip": 1.0})
 
     train_quietly(config(demo_images, tmp_path, epochs=1, freeze_epochs=0), parts=train.Parts(updater=clipped))
     with pytest.raises(train.ConfigError, match=r"parts= \(was updater:[0-9a-f]+\)"):

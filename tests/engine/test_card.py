@@ -12,6 +12,8 @@ from small import config, train_quietly
 
 import nets
 import train
+from datasets.formats.read import read_options
+from datasets.sources import read_train_and_val
 from engine import model_card
 from utils.checkpoint import load
 
@@ -61,7 +63,8 @@ def test_the_card_holds_metrics_data_constants_licenses_and_limits(run_folder, d
 
 
 def test_the_counts_of_classes_are_those_of_the_data(run_folder, demo_images):
-    data = train.read_data(config(demo_images, run_folder), lambda *_: None)
+    sources = [str(demo_images / f"{split}.txt") for split in ("train", "val")]
+    data = read_train_and_val(*sources, 0, read_options(), lambda *_: None)
     table = next(table for table in tables(text_of(run_folder / "card.md")) if table[0][0] == "class")
     rows = [[int(cell) for cell in row[1:4]] for row in table[1:]]
     counts = (data[0].images_per_class(), data[0].boxes_per_class(), data[1].boxes_per_class())

@@ -435,8 +435,8 @@ def test_chosen_workers_fit_into_the_shared_memory(tmp_path, monkeypatch, eight_
 
 def test_the_number_of_workers_that_a_user_gives_stays(eight_cores):
     ranks = Ranks(world_size=4, node_ranks=(0, 1), device=torch.device("cuda"))
-    assert [train.loader_workers(train.Config(workers=n), SIZE, ranks) for n in (0, 4, 20)] == [0, 4, 20]
-    assert train.loader_workers(train.Config(batch_size=0), SIZE, ranks) == 3
+    assert [train.loader_workers(n, 8, 16, 0, SIZE, ranks) for n in (0, 4, 20)] == [0, 4, 20]
+    assert train.loader_workers(None, 0, 16, 0, SIZE, ranks) == 3  # the batch size will be chosen
 
 
 def test_data_parallel_is_for_one_process_and_not_for_bf16(monkeypatch):

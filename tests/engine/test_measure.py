@@ -144,17 +144,8 @@ def test_gpu_logs_every_20_steps_or_2_seconds_and_ranks_agree():
     assert gpu_memory.batches_to_log(5.0, 1, Two(world_size=2)) == 8
 
 
-@pytest.fixture
-def probed_on_gpu(monkeypatch, gpu):
-    """train.py takes the CPU for the pretended GPU while it fits the batches to the memory."""
-    fit = train.fit_to_memory
-    monkeypatch.setattr(train, "fit_to_memory", lambda *args: fit(*args[:-1], replace(args[-1], device=gpu())))
-
-
-def test_train_probes_both_phases_and_trains_with_the_batch_sizes_that_fit(
-    demo_images, tmp_path, probed_on_gpu, monkeypatch
-):
-    """A pretended GPU: the probe is called as train.py calls it, and asked about the right batches."""
+def test_train_probes_both_phases_and_trains_with_the_batch_sizes_that_fit(demo_images, tmp_path, monkeypatch):
+    """The probe is called as train.py calls it, and asked about the right batches."""
     probed = []
 
     def training_memory(model, criterion, image_size, boxes, amp, batch_size, frozen=False, all_gpus=False):
@@ -164,10 +155,10 @@ def test_train_probes_both_phases_and_trains_with_the_batch_sizes_that_fit(
     real = gpu_memory.training_memory
     assert list(inspect.signature(real).parameters) == list(inspect.signature(training_memory).parameters)
     monkeypatch.setattr(gpu_memory, "training_memory", training_memory)
-    cfg = config(
-        demo_images, tmp_path, batch_size=0, freeze_batch_size=0, multi_scale=0.5, epochs=2, learning_rate=0.01
-    )
-    *_, text = train_quietly(cfg)
+    automatic = {"device": "auto", "batch_size": 0, "freeze_batch_size": 0}
+    cfg = config(demo_images, tmp_path, **automatic, multi_scale=0.5, epochs=2, learning_rate=0.01)
+    with simulated_gpu(memory=10 * GIB):
+        *_, text = train_quietly(cfg)
     assert [(size, frozen) for *_, size, frozen in probed[:4]] == [(1, True), (2, True), (4, True), (8, True)]
     assert probed[-1][3:] == (4, False)  # the memory of a thawed step is printed at the start
     assert {images[:1] + images[2:3] for images in probed} == {((96, 96), "fp16")}
@@ -185,25 +176,27 @@ def test_memory_error_names_the_constant_of_its_phase_and_how_to_keep_the_step()
     assert "batch_size is 1 already: lower image_size" in gpu_memory.less_memory({**sizes, "batch_size": 1}, 1)
 
 
-def test_thawed_step_that_does_not_fit_ends_the_run_at_its_start(demo_images, tmp_path, probed_on_gpu, monkeypatch):
+def test_thawed_step_that_does_not_fit_ends_the_run_at_its_start(demo_images, tmp_path, monkeypatch):
     def training_memory(*_, **__):
         raise torch.cuda.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(gpu_memory, "training_memory", training_memory)
-    with refused(SystemExit, "batch_size=4", "accumulate=2", "freeze_batch_size=3"):
-        train.main(config(demo_images, tmp_path / "runs"))
+    cfg = config(demo_images, tmp_path / "runs", device="auto", epochs=2)
+    with simulated_gpu(), refused(SystemExit, "batch_size=4", "accumulate=2", "freeze_batch_size=3"):
+        train.main(cfg)
     assert not (tmp_path / "runs").exists()
-    *_, text = train_quietly(config(demo_images, tmp_path / "runs", epochs=1, freeze_epochs=1))  # no step is thawed
+    with simulated_gpu():
+        *_, text = train_quietly(replace(cfg, epochs=1))  # no step is thawed
     assert "for a thawed step" not in text and "never thawed" in text
 
 
-def test_step_that_runs_out_of_memory_ends_the_run_with_advice(demo_images, tmp_path, monkeypatch):
-    def fit_one_epoch(*_, **__):
-        raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+def test_step_that_runs_out_of_memory_ends_the_run_with_advice(demo_images, tmp_path):
+    class OutOfMemory(Updater):
+        def step(self, *_):
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(train, "fit_one_epoch", fit_one_epoch)
     with refused(SystemExit, "freeze_batch_size=6", "accumulate=2", "batch_size=2"):
-        train.main(config(demo_images, tmp_path))
+        train.main(config(demo_images, tmp_path), parts=train.Parts(updater=OutOfMemory))
 
 
 @pytest.mark.parametrize("name", ["batch_size", "freeze_batch_size"])

@@ -91,8 +91,15 @@ NAMES = (*CHOSEN_BY_RUN, "rate_power", "max_images", "clip")
 def numbers(length, epochs, optimizer="adamw", like=0.0, *, model="yolox_nano", batch=8, saved=None, **given):
     """Returns the numbers of a run with the default constants, except the `given` ones. `like` None: from scratch."""
     plan = Plan.of(length, epochs, given.pop("freeze_epochs", 0), given.pop("frozen", 2 * batch), batch, 1)
-    kind = (optimizer, nets.family_of(model)[0].sgd, like is not None, like or 0.0)
-    chosen = fill_in_defaults(dict.fromkeys(CHOSEN_BY_RUN) | given, saved or {}, *kind, plan)
+    chosen = fill_in_defaults(
+        **dict.fromkeys(CHOSEN_BY_RUN) | given,
+        optimizer=optimizer,
+        sgd=nets.sgd_defaults(model),
+        pretrained=like is not None,
+        likeness=like or 0.0,
+        plan=plan,
+        saved=saved or {},
+    )
     assert set(chosen) == set(NAMES)
     return chosen
 
@@ -167,12 +174,16 @@ def test_enough_epochs_counts_samples_and_steps():
 
 def test_the_likeness_has_no_cliff():
     expected = nets.expected_ap("yolox_nano", (256, 256))
-    assert likeness_of(1.0, 0.220, expected) == 1  # images of COCO
-    assert 0.4 < likeness_of(1.0, 0.108, expected) < 0.8  # gray negatives of them
-    assert likeness_of(1.0, 0.01, expected) == likeness_of(0.5, 0.22, expected) == likeness_of(1.0, -1.0, expected) == 0
-    assert likeness_of(1.0, 0.5, 0.0) == 0  # not official weights
-    one_more_class = [likeness_of(known / 80, 0.22, expected) for known in range(81)]
-    a_little_more_map = [likeness_of(1.0, mean_ap / 1000, expected) for mean_ap in range(300)]
+
+    def like_coco(known: float, mean_ap: float) -> float:
+        return likeness_of(nets.Pretraining(known, official=True), mean_ap, expected)
+
+    assert like_coco(1.0, 0.220) == 1  # images of COCO
+    assert 0.4 < like_coco(1.0, 0.108) < 0.8  # gray negatives of them
+    assert like_coco(1.0, 0.01) == like_coco(0.5, 0.22) == like_coco(1.0, -1.0) == 0
+    assert likeness_of(nets.Pretraining(1.0, official=True), 0.5, expected=0.0) == 0  # no official weights
+    one_more_class = [like_coco(known / 80, 0.22) for known in range(81)]
+    a_little_more_map = [like_coco(1.0, mean_ap / 1000) for mean_ap in range(300)]
     for likes in (one_more_class, a_little_more_map):
         rates = [numbers(1000, 50, like=like)["learning_rate"] for like in likes]
         assert rates[0] == 4e-3 and rates[-1] == pytest.approx(1.25e-4)
