@@ -34,6 +34,15 @@ def similar_groups(digests: np.ndarray, hashes: np.ndarray) -> np.ndarray:
     return groups
 
 
+def equal_pairs(train: np.ndarray, val: np.ndarray) -> list[tuple[int, int]]:
+    """Returns (index in train, index in val) for each digest that is in both: of the first image that has it, in val's order.
+
+    Digests of 0 belong to files that were not read."""
+    common, in_train, in_val = np.intersect1d(train, val, return_indices=True)
+    pairs = zip(in_val[common != 0].tolist(), in_train[common != 0].tolist(), strict=True)
+    return [(i, j) for j, i in sorted(pairs)]
+
+
 def bits_apart(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Returns the number of bits in which the rows of two arrays of whole numbers differ."""
     return _ONES[(a ^ b).view(np.uint16)].sum(-1, dtype=np.int64)

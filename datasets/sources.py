@@ -92,17 +92,23 @@ def read_train_and_val(
     fraction, source = fraction_of(val), val_of(val, train)
     inside = source != val
     sources = {"train": train} | ({} if fraction else {"val": source})
-    if inside and os.path.isfile(train) and not train.lower().endswith(MAY_HAVE_SPLITS):
-        raise ConfigError(_no_val(train))
+    if inside and not may_have_splits(train):
+        raise ConfigError(no_val(train))
     found = read_splits(sources, options, log)
     if fraction:
         return train_and_val(found[0], fraction, split_seed)
     if inside and set.intersection(*({data.path(i) for i in range(len(data))} for data in found)):
-        raise ConfigError(_no_val(train))
+        raise ConfigError(no_val(train))
     return found
 
 
-def _no_val(train: str) -> str:
+def may_have_splits(source: str) -> bool:
+    """Returns whether a source may hold several splits: a folder, or a file of a kind that names them."""
+    return not os.path.isfile(source) or source.lower().endswith(MAY_HAVE_SPLITS)
+
+
+def no_val(train: str) -> str:
+    """Returns the error of training data without a validation split, for a training without val=."""
     return (
         f"train={train}, but val= still names the demo, and the training data have no split for validation: "
         f"set val= to images of your own, or val=.2 to split off a fifth of the training images"

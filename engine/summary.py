@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from datasets.similar import equal_pairs
 from engine.optimizer import Updater
 from engine.schedule import REFERENCE_BATCH, Plan, Schedule, usual_rate
 from nets import SGDDefaults
@@ -150,8 +151,16 @@ def data_warnings(train, val, repeat: float = 0.0) -> Iterator[str]:
     if len(train) < FEW_IMAGES:
         yield f"only {len(train)} training images: enough for a try, too few to learn from; add images"
     paths = ({data.path(i) for i in range(len(data))} for data in (train, val))
-    if shared := len(set.intersection(*paths)):
+    shared = set.intersection(*paths)
+    divide = "python -m tools.convert SRC DST.txt split=.9,.1 divides them, with copies in one split"
+    if shared:
+        yield f"{len(shared)} images are in train and in val: the mAP is too high; {divide}"
+    pairs = [] if train.digests is None or val.digests is None else equal_pairs(train.digests, val.digests)
+    copies = [(train.path(i), val.path(j)) for i, j in pairs if val.path(j) not in shared]
+    if copies:
+        first, second = copies[0]
+        show = f"python -m tools.check {quote(train.source)} val={quote(val.source)}"
         yield (
-            f"{shared} images are in train and in val: the mAP is too high; "
-            f"python -m tools.convert SRC DST.txt split=.9,.1 divides them"
+            f"{len(copies)} images of val are equal to images of train, as {second} to {first}: the mAP is too high; "
+            f"{show} lists them, and nearly same images; {divide}"
         )

@@ -2,7 +2,8 @@
 
     python -m tools.check FOLDER [val=VAL] [size=416] [classes=FILE] [image_root=DIR] [json=FILE] [page=check.html]
 
-FOLDER (or data=FOLDER) is the folder of a data set, or a file of any accepted format.
+FOLDER (or data=FOLDER) is the folder of a data set, or a file of any accepted format. Its training and
+validation splits are checked.
 
 Prints the report and writes it to `json`. `page` shows it with images: an HTML file that needs nothing else, or a contact
 sheet (.png, .jpg). Both replace only a file of an earlier check. The exit status is 1 if training would refuse the data.
@@ -25,7 +26,7 @@ from utils.script import run_script
 @dataclass(frozen=True)
 class Config:
     data: str | None = None  # annotation file, COCO JSON, YOLO yaml, or the folder of a data set
-    val: str | None = None  # validation data, checked too and compared with the training data; .2: a fifth of these
+    val: str | None = None  # validation data; none: the validation split of data; .2: a fifth of the training data
     size: Size = (416, 416)  # height, width of the network's input, or one number for both
     classes: str | None = None  # a file of class names, or names, which select: cat,dog; none: the classes of the data
     image_root: str | None = None  # the folder of the images of a COCO JSON

@@ -10,7 +10,7 @@ from datasets.errors import DataError, first_ten
 from datasets.formats.read import ReadOptions, read
 from datasets.scan import Scan, clipped_boxes, prepare, scan
 from datasets.similar import similar_groups
-from datasets.sources import fraction_of, unused_splits
+from datasets.sources import fraction_of, may_have_splits, no_val, unused_splits
 from datasets.split import split
 from datasets.store import Annotations
 from utils.boxes import area
@@ -54,7 +54,8 @@ def check(
 ) -> tuple[dict[str, Any], dict[str, Part]]:
     """Returns (report of plain values, the parts "train" and "val" with their images).
 
-    Raises DataError for the problems of both together if one cannot be read, or holds no images.
+    `val` None: the validation split of `data`, if it has one. Raises DataError for the problems of both together if one cannot be
+    read, or holds no images.
 
     "train" and "val" are reports of `examine`; "between"
     lists pairs of equal images in both, "similar_between" groups of nearly same ones, "errors" what training refuses,
@@ -64,11 +65,15 @@ def check(
     fraction = None if val is None else fraction_of(val)
     if val is not None and fraction is None:
         asked["val"] = val
-    for name, source in asked.items():
+    for name in ("train", "val"):
+        if name == "val" and val is None and "train" in parts and _has_val(parts["train"].good, data):
+            asked["val"] = data
+        if name not in asked:
+            continue
         if "train" in parts:
             options = replace(options, classes=parts["train"].good.classes)
         try:
-            parts[name] = examine(source, name, size, options)
+            parts[name] = examine(asked[name], name, size, options)
         except DataError as error:
             unread += _problems(error)
     if unread:
@@ -81,6 +86,8 @@ def check(
         text = f"val={val}: training splits its validation images off these; images that are copies stay in one split"
         parts["train"].report["notes"].append(text)
         parts["train"].report["errors"] += _split_errors(parts["train"].good, fraction)
+    if val is None and "val" in parts and set(parts["train"].paths) & set(parts["val"].paths):
+        parts["val"].report["errors"].append(no_val(data))
     outside = _share_range(parts)
     report: dict[str, Any] = {"size": list(size), **{name: part.report for name, part in parts.items()}}
     report |= _find_copies(parts)
@@ -91,6 +98,11 @@ def check(
         if report.get(key):
             report["warnings"].append(f"{what} in train and val: {len(report[key])}")
     return report, parts
+
+
+def _has_val(train: Annotations, source: str) -> bool:
+    """Returns whether a training without val= validates on another split of the source of its training data."""
+    return bool(train.other_splits) and may_have_splits(source)
 
 
 def _split_errors(data: Annotations, fraction: float) -> list[str]:

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
 from files import read_annotation_file
 
@@ -97,6 +98,21 @@ def test_data_warnings_name_what_is_wrong(tmp_path):
     many = "".join(f"{i}.jpg 0,0,5,5,0 0,0,5,5,1\n" for i in range(60))
     good = data(tmp_path, "c.txt", many)
     assert list(summary.data_warnings(good, data(tmp_path, "d.txt", "x.jpg 0,0,5,5,0\n"))) == []
+
+
+def test_equal_images_of_train_and_val_are_counted_with_the_first_pair_and_the_command_that_lists_them(tmp_path):
+    lines = "".join(f"{i}.jpg 0,0,5,5,0 0,0,5,5,1\n" for i in range(60))
+    train = dataclasses.replace(data(tmp_path, "a b.txt", lines), digests=np.arange(60))
+    val = data(tmp_path, "v.txt", "".join(f"{name}.jpg 0,0,5,5,0\n" for name in ("x", "y", "7", "z", "unread")))
+    val = dataclasses.replace(val, digests=np.array([100, 9, 7, 5, 0]))
+    listed, copies = summary.data_warnings(train, val)
+    assert listed.startswith("1 images")
+    assert copies.startswith("2 images")
+    assert f"{tmp_path}/y.jpg to {tmp_path}/9.jpg" in copies
+    assert f"python -m tools.check '{tmp_path}/a b.txt' val={tmp_path}/v.txt" in copies
+    assert list(summary.data_warnings(train, dataclasses.replace(val, digests=None))) == [listed]
+    other = dataclasses.replace(val.select(np.array([0, 4])), digests=np.array([100, 0]))
+    assert list(summary.data_warnings(train, other)) == []
 
 
 def test_too_little_shared_memory_is_a_warning(tmp_path, monkeypatch):

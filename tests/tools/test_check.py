@@ -14,6 +14,7 @@ from refused import refused
 
 from datasets.formats.annotation_file import DataError
 from datasets.formats.read import ReadOptions
+from datasets.sources import DEMO, read_train_and_val
 from tools.check import check, main, text_of
 from tools.check_page import contact_page
 from tools.check_report import _advice
@@ -53,14 +54,38 @@ def data(tmp_path: Path) -> tuple[str, str]:
     return str(tmp_path / "train.txt"), str(tmp_path / "val.txt")
 
 
-def test_splits_that_are_not_checked_are_named(tmp_path: Path) -> None:
+@pytest.fixture
+def splits(tmp_path: Path) -> Path:
+    """A folder with the splits train, val and test, of an image each."""
     (tmp_path / "classes.txt").write_text("cat\n")
     for level, split in enumerate(("train", "val", "test")):
         paint(tmp_path / f"{level}.png", 10 * level)
         (tmp_path / f"{split}.txt").write_text(f"{level}.png 1,1,9,9,0\n")
-    for val, unused in ((None, "val, test"), (str(tmp_path), "test")):
-        notes = check(str(tmp_path), val)[0]["train"]["notes"]
-        assert [note for note in notes if "splits" in note] == [f"{tmp_path}: splits that are not used: {unused}"]
+    return tmp_path
+
+
+def test_the_validation_split_of_a_folder_is_checked_and_other_splits_are_named(splits: Path) -> None:
+    for val in (None, str(splits)):
+        report, _ = check(str(splits), val)
+        assert [report[split]["images"] for split in ("train", "val")] == [1, 1]
+        notes = report["train"]["notes"]
+        assert [note for note in notes if "splits" in note] == [f"{splits}: splits that are not used: test"]
+
+
+@pytest.mark.parametrize(
+    ("line", "named"),
+    [("gone.png 1,1,9,9,0", "gone.png"), ("1.png 1,1,9,9,7", "val.txt:1"), ("0.png 1,1,9,9,0", "val=")],
+)
+def test_what_a_training_refuses_in_the_validation_split_of_a_folder_is_an_error(
+    splits: Path, line: str, named: str, capsys: pytest.CaptureFixture
+) -> None:
+    (splits / "val.txt").write_text(f"{line}\n")
+    with pytest.raises(ValueError, match=named):
+        read_train_and_val(str(splits), DEMO[1], 0, ReadOptions(bad_boxes="drop"), print)
+    with pytest.raises(SystemExit) as end:
+        main([str(splits)])
+    printed = capsys.readouterr()
+    assert end.value.code == 1 and named in printed.out + printed.err
 
 
 def test_every_problem_is_found_in_one_pass(data: tuple[str, str]) -> None:
