@@ -20,7 +20,6 @@ from lively import lively_checkpoint
 from small import SMALL
 
 import nets
-import train
 from datasets import demo
 from deploy.detector import Detector
 from nets.pretrained import COCO_CLASSES
@@ -177,12 +176,12 @@ def read_url(address: str) -> np.ndarray | None:
 
 
 @pytest.mark.slow
-def test_optuna_trains_once_per_trial_and_keeps_the_best(place, demo_images, monkeypatch, capsys):
+def test_optuna_trains_once_per_trial_and_keeps_the_best(place, demo_images, capsys):
     optuna = pytest.importorskip("optuna", reason="pip install optuna")
     shutil.copytree(demo_images, "data/mine")
-    monkeypatch.setattr(train, "Config", functools.partial(train.Config, **SMALL))
-    code = block("optuna").replace("epochs=10", "epochs=2").replace("n_trials=20", "n_trials=2")
-    names = {}
+    code = block("optuna").replace("epochs=10", "epochs=2, **small").replace("n_trials=20", "n_trials=2")
+    written = ("epochs", "learning_rate", "name")  # by the code of the page
+    names = {"small": {name: value for name, value in SMALL.items() if name not in written}}
     exec(code, names)
     study = names["study"]
     assert [path.name.partition("-")[0] for path in sorted(Path("runs").iterdir())] == ["trial0", "trial1"]
