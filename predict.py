@@ -1,9 +1,11 @@
 """Detects objects in images and videos: python predict.py runs/RUN/best.pt IMAGES
 
-IMAGES is an image, a video, a folder or pattern of these ("in/*.jpg"), a camera number, or the address of a stream.
+IMAGES is an image, a video, a folder or pattern of these ("in/*.jpg"), a camera number, or the address of an image or
+a stream.
 """
 
 import errno
+import itertools
 import os
 import signal
 import sys
@@ -11,7 +13,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from shlex import quote
 from typing import NamedTuple
 
 import numpy as np
@@ -23,10 +24,11 @@ from deploy import video
 from deploy.detector import Detector, Result
 from deploy.file_kinds import IMAGE, MISNAMED, UNREAD, VIDEO
 from deploy.label_files import LabelFiles
-from deploy.results import Results
-from deploy.sources import is_image_address, is_live, is_source, is_stream, kinds_in, name_of
+from deploy.results import WRITABLE, Results
+from deploy.sources import is_image_address, is_live, is_source, is_stream, is_web_address, kinds_in, name_of
 from deploy.speed import decoded, measure, speed_table
 from deploy.thresholds import threshold_text
+from deploy.tracking import WEAK, Tracker, require_trackers
 from engine import run_folder
 from nets.postprocess import MAX_CANDIDATES
 from nets.pretrained import COCO_CATEGORY_IDS, COCO_CLASSES
@@ -47,6 +49,13 @@ class Origin(NamedTuple):
     frame: int | None = None  # its number in a video
 
 
+class Frames(NamedTuple):
+    """What is done with the frames of a video."""
+
+    every: int  # 10 predicts every tenth frame
+    track: bool  # whether objects get numbers
+
+
 class Sources(NamedTuple):
     """What a source has to predict: name in the results -> path."""
 
@@ -59,13 +68,17 @@ class Sources(NamedTuple):
 class Config:
     # what most users set
     checkpoint: str | None = None  # .pt, .onnx, name of a run; none: official weights of model=, or the newest run
-    source: str | None = None  # image, folder, pattern, video, camera number; none: validation images of the training
+    source: str | None = None  # image, folder, pattern, video, address, camera; none: validation images of the training
     output: str | None = None  # a folder; none: a new one in runs
     confidence: float | str | None = None  # lower: more boxes, more wrong; none: of the best F1, or 0.3; per_class
     nms_iou: float = 0.5  # boxes of a class that overlap more are one object
     max_detections: int = 300  # per image
+    only: str | None = None  # names of the classes to detect, such as cat,dog; none: all
+    class_agnostic: bool = False  # boxes of different classes that overlap more than nms_iou are one object, too
     tile: int | None = None  # for small objects in large images: the side in pixels of tiles to detect in, too
     overlap: float | None = None  # of neighboring tiles, a fraction of their side; none: 0.2
+    every: int = 1  # of the frames of a video; 10 takes every tenth
+    track: bool = False  # each object in a video gets a number; needs pip install trackers
     # for official weights, which do not store these
     model: str | None = None  # yolox_nano, yolox_tiny, yolox_s, _m, _l, _x; yolov9_t, _s, _m, _c
     classes: str | None = None  # a file with one name per line; none: COCO's 80
@@ -87,8 +100,8 @@ FIXES = {
     MISNAMED: "an image or a video with the suffix of other files, not read: rename it",
 }
 BEHIND = 8  # predicted images that may wait to be drawn and written
-WRITABLE = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff"}  # images of other formats are drawn as PNG
 LEAST = {"batch_size": 1, "max_detections": 1, "confidence": 0, "nms_iou": 0, "tile": 32, "overlap": 0.05}
+LIMITS = (*LEAST, "class_agnostic")  # of the Detector
 MOST = {"max_detections": MAX_CANDIDATES, "confidence": 1, "nms_iou": 1, "overlap": 0.9}
 LABELS = ("labelstudio", "cvat", "coco", "yolo", "yolo_scores", "voc", "txt")
 EXAMPLES = 16  # number of validation images if there is no source
@@ -97,12 +110,13 @@ EXAMPLES = 16  # number of validation images if there is no source
 def main(cfg: Config) -> Path | None:
     """Predicts and returns the folder with the results, or None if there are none, as with speed=true."""
     cfg = check(cfg)
-    require(cfg, LEAST, MOST, {"labels": (None, *LABELS)})
+    require(cfg, {**LEAST, "every": 1}, MOST, {"labels": (None, *LABELS)})
     if not cfg.speed:
         require_writable(f"output={show(cfg.output)}", cfg.output or "runs")
     classes = read_classes(cfg.classes) if cfg.classes else None
-    limits = {name: getattr(cfg, name) for name in LEAST}
-    detector = Detector(cfg.checkpoint, cfg.model, classes, cfg.image_size, cfg.device, **limits)
+    only = [name.strip() for name in cfg.only.split(",")] if cfg.only else None
+    limits = {name: getattr(cfg, name) for name in LIMITS}
+    detector = Detector(cfg.checkpoint, cfg.model, classes, cfg.image_size, cfg.device, only=only, **limits)
     threads.set_threads(detector.device, 0)
     size = " x ".join(map(str, detector.image_size))
     given = isinstance(cfg.confidence, float)
@@ -116,26 +130,30 @@ def main(cfg: Config) -> Path | None:
             require_other_folder(cfg.output, Path(cfg.source).parent)
     else:
         sources = find_files(cfg.source or validation_images(detector), cfg.output)
-    if cfg.labels or cfg.heatmap:
-        sources = without_videos(sources)
     images, videos = sources.images, sources.videos
+    require_videos(sources, cfg.every, cfg.track)
+    if cfg.track:
+        require_trackers()
+        detector.detect_weak(WEAK)
     if cfg.speed:
+        require_files(images)
         frames = decoded(next(iter(videos.values()), None), images.values(), detector.read)
         print(speed_table(measure(detector, frames), cfg.batch_size))
         return None
     writers = {}
     if cfg.labels:
         model = "/".join(Path(detector.path).parts[-2:])
-        writers["labels"] = LabelFiles(cfg.labels, detector.classes, images, model)
+        writers["labels"] = LabelFiles(cfg.labels, detector.classes, label_images(images, videos), model)
     if cfg.heatmap:
         writers["heatmaps"] = HeatMaps(detector.model, detector.image_size, detector.classes)
     if cfg.output and os.path.isdir(cfg.output) and os.listdir(cfg.output):
         print(f"{cfg.output} is not empty: files with the same names are replaced")
     ids = COCO_CATEGORY_IDS if detector.classes == COCO_CLASSES else range(len(detector.classes))
-    results = Results(lambda: open_output(cfg.output), detector.classes, ids, cfg.crops, writers)
+    keep = cfg.labels is not None
+    results = Results(lambda: open_output(cfg.output), detector.classes, ids, cfg.crops, writers, keep)
     results.unread += sources.unread
     try:
-        predict_files(detector, images, videos, results, cfg.show, cfg.save)
+        predict_files(detector, sources, results, cfg.show, cfg.save, Frames(cfg.every, cfg.track))
     except KeyboardInterrupt:
         print("stopped; the results up to here are kept" if results.images else "stopped before the first result")
     finally:  # an error keeps them too
@@ -148,6 +166,8 @@ def stream_name(source: str) -> str:
     """Returns the name of a camera, an address or a video file in the results."""
     if is_live(source) and source.isdecimal():
         return f"camera{source}"
+    if "://" in source:
+        return name_of(source)
     return Path(source).name
 
 
@@ -183,13 +203,24 @@ def find_files(source: str | list[str], output: str | None) -> Sources:
     return Sources(images, videos, unread)
 
 
-def without_videos(sources: Sources) -> Sources:
-    """Returns the sources without videos, which are named as not read. Raises ConfigError if there are no images."""
-    reason = "labels= and heatmap=true are for images: the frames of a video are not kept as files"
-    if not sources.images:
-        raise ConfigError(reason)
-    unread = [f"{path}: a video; {reason}: python predict.py source={quote(path)}" for path in sources.videos.values()]
-    return Sources(sources.images, {}, sources.unread + unread)
+def require_videos(sources: Sources, every: int, track: bool) -> None:
+    """Raises ConfigError if the options for videos are given for other sources."""
+    if every > 1 and not sources.videos:
+        raise ConfigError(f"every={every} is for the frames of a video: the source has none, leave it out")
+    if track and (sources.images or not sources.videos):
+        raise ConfigError("track=true is for videos: name a video, or a folder of videos only")
+
+
+def require_files(images: dict[str, str]) -> None:
+    """Raises ConfigError for images of web addresses, whose reading cannot be timed."""
+    if addresses := [path for path in images.values() if is_web_address(path)]:
+        raise ConfigError(f"speed=true is for files: download {brief(addresses[0])} first")
+
+
+def label_images(images: dict[str, str], videos: dict[str, str]) -> dict[str, str]:
+    """Returns name -> path of the images that get labels; for a video, those of its first frame."""
+    files = {name: name if is_web_address(path) else path for name, path in images.items()}
+    return files | {f"{name}_000000.jpg": name for name in videos}
 
 
 def no_images(source: str | list[str], unread: list[str]) -> ValueError:
@@ -224,9 +255,10 @@ def open_output(output: str | None) -> Path:
 
 
 def predict_files(
-    detector: Detector, images: dict[str, str], videos: dict[str, str], results: Results, show: bool, save: bool
+    detector: Detector, sources: Sources, results: Results, show: bool, save: bool, choice: Frames
 ) -> None:
-    """Predicts images, then videos (name -> path). What cannot be read is listed at the end, or an error if it is all."""
+    """Predicts images, then videos. What cannot be read is listed at the end, or an error if it is all."""
+    images, videos = sources.images, sources.videos
     alone, complete = len(images) + len(videos) == 1, True
     if images:
         complete = predict_images(detector, images, results, show, save)
@@ -235,7 +267,7 @@ def predict_files(
             return
         file = drawn_name(name, {".mp4"}, ".mp4", videos)
         try:
-            complete = predict_video(detector, name, path, file, results, show, save)
+            complete = predict_video(detector, name, path, file, results, show, save, choice)
         except ValueError as error:
             if alone:
                 raise
@@ -280,32 +312,41 @@ def predict_images(detector: Detector, images: dict[str, str], results: Results,
 
 
 def predict_video(
-    detector: Detector, name: str, source: str, file: str, results: Results, show: bool, save: bool
+    detector: Detector, name: str, source: str, file: str, results: Results, show: bool, save: bool, choice: Frames
 ) -> bool:
-    """Predicts every frame of a video or camera and writes them as one video `file`. Returns as `predict_all` does."""
+    """Predicts the frames of a video or camera and writes them as one video `file`. Returns as `predict_all` does."""
     live, capture = is_live(source), video.open_video(source)
     announced, rate = video.length(capture), video.rate(capture)
     count = video.Frames()
     if live:
         print("Ctrl-C ends it" + (", or q in the window" if show else ""))
-    bar = tqdm(total=announced, desc=name, unit="", leave=False, dynamic_ncols=True, disable=None)
+    total = announced and -(-announced // choice.every)
+    bar = tqdm(total=total, desc=name, unit="", leave=False, dynamic_ncols=True, disable=None)
     ahead = 1 if live else video.AHEAD
+    detect = tracking(detector, rate / choice.every) if choice.track else detector
     with (
-        video.writing(lambda: results.folder / file, rate) as write,
+        video.writing(lambda: results.folder / file, rate / choice.every) as write,
         closing(video.frames_of(capture, ahead, count)) as frames,
     ):
-        images = ((Origin(name, source, number), frame) for number, frame in enumerate(frames))
+        chosen = itertools.islice(enumerate(frames), 0, None, choice.every)
+        images = ((Origin(name, source, number), frame) for number, frame in chosen)
         batch_size = 1 if live or show else detector.batch_size
         writer = write if save else None
         wait = 1 if show else None  # a millisecond
-        ended = predict_all(detector, batched(images, batch_size), results, writer, wait, bar)
+        ended = predict_all(detect, batched(images, batch_size), results, writer, wait, bar)
     if ended and (warning := video.require_frames(source, count, announced, rate)):
         print(warning)
     return ended
 
 
+def tracking(detector: Detector, rate: float) -> Callable[[list[np.ndarray]], list[Result]]:
+    """Returns a function that detects and tracks the objects in the frames of one video, in their order."""
+    tracker = Tracker(rate, detector.confidence)
+    return lambda frames: [tracker.update(result) for result in detector(frames)]
+
+
 def predict_all(
-    detector: Detector,
+    detect: Callable[[list[np.ndarray]], list[Result]],
     batches: Iterable[list[tuple[Origin, np.ndarray]]],
     results: Results,
     write: Callable[[str, np.ndarray], None] | None,
@@ -320,7 +361,7 @@ def predict_all(
 
     def detected() -> Iterator[tuple[Origin, np.ndarray, Result]]:
         for batch in batches:
-            for (origin, image), result in zip(batch, detector([image for _, image in batch]), strict=True):
+            for (origin, image), result in zip(batch, detect([image for _, image in batch]), strict=True):
                 yield origin, image, result
 
     def finish(one: tuple[Origin, np.ndarray, Result]) -> np.ndarray:

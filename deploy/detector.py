@@ -94,6 +94,7 @@ class Detector:
             least = confidence
         self.confidence = least  # one threshold, or one for each class
         self.reported = False  # whether a 16-bit file with other values was reported
+        self.only = only
         self.limits = {"confidence": only_classes(least, self.classes, only), "nms_iou": nms_iou}
         self.limits |= {"max_detections": max_detections, "class_agnostic": class_agnostic}
         if class_agnostic:
@@ -193,6 +194,14 @@ class Detector:
             path = str(image)
             return Input(self.read(path), path, in_file=not is_web_address(path))
         return Input(of_pillow(image) if is_pillow(image) else image)
+
+    def detect_weak(self, least: float) -> None:
+        """Also detects objects with scores from `least` on, which a tracker needs; `confidence` stays as it is."""
+        if isinstance(self.confidence, Tensor):
+            weak = self.confidence.clamp(max=least)
+        else:
+            weak = min(self.confidence, least)
+        self.limits["confidence"] = only_classes(weak, self.classes, self.only)
 
     def inputs(self, images: list) -> Iterator[Input]:
         """Yields the images in order; threads read some of the next files ahead."""

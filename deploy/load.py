@@ -71,7 +71,10 @@ def load(
         some = ", ".join(loaded.classes[:5])
         if len(loaded.classes) > 5:
             some += ", ..."
-        raise ValueError(f"{path} is a {loaded.name} with the classes {some}: leave out model= and classes=")
+        raise ValueError(
+            f"{path} is a {loaded.name} with the classes {some}: leave out model= and classes=; "
+            f"only= detects some of the classes"
+        )
     return loaded._replace(image_size=nets.check_size(image_size or loaded.image_size))
 
 

@@ -29,6 +29,7 @@ class Result:
     pixels: np.ndarray | None = field(
         default=None, repr=False
     )  # the image uint8 [H, W, 3] BGR; None: it is in the file
+    tracks: np.ndarray | None = None  # int64 [n] numbers of the objects in a video, -1: none yet; None: not tracked
     value_range: ValueRange | None = field(default=None, repr=False)  # of a 16-bit file, as the training read it
 
     def __len__(self) -> int:
@@ -37,10 +38,9 @@ class Result:
     def __getitem__(self, index: Any) -> "Result":
         """Returns a Result with the detections at an index, a slice, a mask or an array of indices."""
         chosen = np.atleast_1d(np.arange(len(self))[index])
-        names = tuple(self.names[i] for i in chosen)
-        return replace(
-            self, boxes=self.boxes[chosen], scores=self.scores[chosen], labels=self.labels[chosen], names=names
-        )
+        fields = {"boxes": self.boxes, "scores": self.scores, "labels": self.labels, "tracks": self.tracks}
+        some = {name: values[chosen] for name, values in fields.items() if values is not None}
+        return replace(self, names=tuple(self.names[i] for i in chosen), **some)
 
     @property
     def image(self) -> np.ndarray:
@@ -52,10 +52,17 @@ class Result:
         return read_image(self.path, whole=True, value_range=self.value_range)
 
     def draw(self) -> np.ndarray:
-        """Returns a copy of the image, uint8 [H, W, 3] BGR, with the boxes, class names and scores."""
+        """Returns a copy of the image, uint8 [H, W, 3] BGR, with the boxes, class names and scores.
+
+        With `tracks`, the number of each object stands before its class and chooses the color.
+        """
         order = np.argsort(self.scores, kind="stable")  # the best box is on top
         texts = [f"{self.names[i]} {self.scores[i]:.2f}" for i in order]
         colors = [color_of(int(self.labels[i])) for i in order]
+        if self.tracks is not None:
+            for place, track in enumerate(self.tracks[order].tolist()):
+                if track >= 0:
+                    texts[place], colors[place] = f"#{track} {texts[place]}", color_of(track)
         return draw_labeled(self.image, self.boxes[order], texts, colors)
 
     def save(self, path: str | Path) -> None:
@@ -67,10 +74,15 @@ class Result:
         video.show(self.draw(), 0)
 
     def rows(self) -> list[dict[str, Any]]:
-        """Returns a dictionary per detection with x1, y1, x2, y2, score and class, for `pandas.DataFrame` or JSON."""
+        """Returns a dictionary per detection with x1, y1, x2, y2, score and class, for `pandas.DataFrame` or JSON.
+
+        With `tracks`, also track.
+        """
         rows = []
         for box, score, name in zip(self.boxes.tolist(), self.scores.tolist(), self.names, strict=True):
             rows.append(dict(zip(("x1", "y1", "x2", "y2"), box, strict=True)) | {"score": score, "class": name})
+        if self.tracks is not None:
+            rows = [row | {"track": track} for row, track in zip(rows, self.tracks.tolist(), strict=True)]
         return rows
 
     def to_supervision(self):
@@ -83,7 +95,9 @@ class Result:
         except ImportError as error:
             raise ImportError(f"to_supervision() needs supervision ({error}): pip install supervision") from error
         names = {"class_name": np.array(self.names, dtype=str)}
-        return supervision.Detections(self.boxes, confidence=self.scores, class_id=self.labels, data=names)
+        detections = supervision.Detections(self.boxes, confidence=self.scores, class_id=self.labels, data=names)
+        detections.tracker_id = self.tracks
+        return detections
 
     def _repr_jpeg_(self) -> bytes | None:
         """Returns the drawn image as JPEG, which notebooks show for a Result."""

@@ -1,4 +1,4 @@
-"""Detections as files: one JSON for all images, and crops."""
+"""Detections as files: one JSON for all images, crops, and the tracks of videos."""
 
 import json
 import os
@@ -11,10 +11,12 @@ from typing import BinaryIO
 
 import numpy as np
 
+from deploy.sources import is_web_address
 from utils.boxes import area, clip, xyxy_to_xywh
 from utils.draw import write_image
 
 SHOWN = 10  # classes and unreadable images that the summary names
+WRITABLE = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff"}  # images of other formats are written as PNG
 
 
 class DetectionsFile:
@@ -58,7 +60,8 @@ class Results:
 
     `open_folder` creates the folder of the results and returns it. It is called for the first image, so that a source without
     images leaves no folder. `category_ids`: of the labels in the JSON. `writers`: folder -> what writes into it, such as a
-    `deploy.label_files.LabelFiles`.
+    `deploy.label_files.LabelFiles`. `keep`: writes frames and images of web addresses to the folder images, so that label files
+    have an image file.
     """
 
     def __init__(
@@ -68,11 +71,14 @@ class Results:
         category_ids: Sequence[int],
         crops: bool = False,
         writers=(),
+        keep: bool = False,
     ):
         self.open_folder, self.classes, self.category_ids = open_folder, classes, category_ids
-        self.crops, self.writers = crops, dict(writers)
+        self.crops, self.writers, self.keep = crops, dict(writers), keep
         self.unread: list[str] = []  # messages about images that cannot be read
         self.counts: Counter = Counter()  # detections per class
+        self.images_with: Counter = Counter()  # images per class with a detection of it
+        self.tracked: set[str] = set()  # videos whose file of tracks was begun
         self.images, self.begin = 0, time.perf_counter()
 
     @cached_property
@@ -88,10 +94,12 @@ class Results:
         """Adds the Result of an image. `name`: in the results; `path`: of its file; `frame`: its number in a video."""
         self.images += 1
         self.counts.update(result.names)
-        origin, crop_name = {"file_name": name.replace(os.sep, "/")}, name
+        self.images_with.update(set(result.names))
+        origin, crop_name, image_name = {"file_name": name.replace(os.sep, "/")}, name, name
         if frame is not None:
             origin["frame"] = frame
             crop_name = f"{name}_{frame:06}"
+            image_name = f"{crop_name}.jpg"
         boxes = result.boxes.astype(np.float64)
         rows = zip(xyxy_to_xywh(boxes).tolist(), result.scores.tolist(), result.labels, result.names, strict=True)
         entries = []
@@ -99,6 +107,9 @@ class Results:
             category = int(self.category_ids[label])
             entry = {"image_id": self.images, "category_id": category, "bbox": box, "score": score, "class": word}
             entries.append(entry | origin)
+        if result.tracks is not None:
+            entries = [e | {"track_id": track} for e, track in zip(entries, result.tracks.tolist(), strict=True)]
+            self._add_tracks(name, frame or 0, entries)
         self._detections.add(entries)
         height, width = image.shape[:2]
         boxes = clip(boxes, width, height)
@@ -106,8 +117,25 @@ class Results:
         boxes, labels, scores = boxes[inside], result.labels[inside], result.scores[inside]
         if self.crops:
             self._write_crops(Path(crop_name), image, boxes, labels)
+        if self.keep and (frame is not None or is_web_address(path)):
+            image_name = writable_name(image_name)
+            path = str(self.folder / "images" / image_name)
+            write_image(path, image)
         for inner, writer in self.writers.items():
-            writer.add(self.folder / inner, name, path, boxes, labels, scores, image)
+            writer.add(self.folder / inner, image_name, path, boxes, labels, scores, image)
+
+    def _add_tracks(self, name: str, frame: int, entries: Sequence[dict]) -> None:
+        """Appends the tracked objects of a frame to the file of the video, in the text format of the MOT challenge."""
+        path = self.folder / "tracks" / f"{name}.txt"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        mode = "a" if name in self.tracked else "w"
+        self.tracked.add(name)
+        with open(path, mode, encoding="utf-8") as file:
+            for entry in entries:
+                if entry["track_id"] >= 0:
+                    left, top, width, height = entry["bbox"]
+                    place = f"{left:.2f},{top:.2f},{width:.2f},{height:.2f}"
+                    file.write(f"{frame + 1},{entry['track_id']},{place},{entry['score']:.4f},-1,-1,-1\n")
 
     def _write_crops(self, name: Path, image: np.ndarray, boxes: np.ndarray, labels: np.ndarray) -> None:
         for number, (box, label) in enumerate(zip(boxes, labels, strict=True), 1):
@@ -123,12 +151,26 @@ class Results:
         self._detections.close()
         for inner, writer in self.writers.items():
             writer.finish(self.folder / inner)
-        rate = self.images / (time.perf_counter() - self.begin)
-        counts = ", ".join(f"{count} {name}" for name, count in self.counts.most_common(SHOWN)) or "nothing"
-        if len(self.counts) > SHOWN:
-            counts += ", ..."
-        lines = [f"{self.images} images, {rate:.1f} per second, detected: {counts}", str(self.folder)]
+        seconds = (time.perf_counter() - self.begin) / self.images
+        speed = f"{self.images} images, {1000 * seconds:.1f} ms per image ({1 / seconds:.1f} per second)"
+        lines = [speed, f"detected: {self._counts()}", str(self.folder)]
         if self.unread:
             more = [f"... and {len(self.unread) - SHOWN} more"] if len(self.unread) > SHOWN else []
             lines = [f"{len(self.unread)} images could not be read or written:", *self.unread[:SHOWN], *more, *lines]
         return "\n".join(lines)
+
+    def _counts(self) -> str:
+        """Returns the number of detections of the most frequent classes, and of the images with them."""
+        counts = []
+        for name, count in self.counts.most_common(SHOWN):
+            images = self.images_with[name]
+            noun = "image" if images == 1 else "images"
+            counts.append(f"{count} {name} in {images} {noun}")
+        if len(self.counts) > SHOWN:
+            counts.append("...")
+        return ", ".join(counts) or "nothing"
+
+
+def writable_name(name: str) -> str:
+    """Returns the name under which an image is written: with .png behind it if its format is not written."""
+    return name if Path(name).suffix.lower() in WRITABLE else f"{name}.png"

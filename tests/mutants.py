@@ -227,8 +227,8 @@ MUTANTS = [
     Mutant(
         "classes far apart suppress each other",
         "nets/postprocess.py",
-        "labels[:, None] * (2 * FAR)",
-        "labels[:, None] * FAR",
+        "groups[:, None] * (2 * FAR)",
+        "groups[:, None] * FAR",
         "test_postprocess",
     ),
     Mutant(

@@ -350,15 +350,16 @@ def test_everything_in_a_folder_that_looks_like_an_image_or_a_video_is_predicted
     assert "code.ts" not in printed
 
 
-def test_videos_next_to_images_are_named_where_only_images_are_possible(weights, film, tmp_path, capsys):
+def test_videos_next_to_images_have_labels_for_each_frame(weights, film, tmp_path):
     write_noise(tmp_path / "in/a.png")
     film.rename(tmp_path / "in/b.mp4")
     run(weights, tmp_path / "in", tmp_path / "out", labels="yolo")
-    assert "a.png" in files(tmp_path / "out") and "b.mp4" not in files(tmp_path / "out")
-    assert str(tmp_path / "in/b.mp4") in capsys.readouterr().out
-    (tmp_path / "in/a.png").unlink()
-    with pytest.raises(ConfigError, match="labels="):
-        run(weights, tmp_path / "in", tmp_path / "out", labels="yolo")
+    frames = [f"b.mp4_{number:06}" for number in range(5)]
+    assert files(tmp_path / "out") == sorted(
+        ["a.png", "b.mp4", "detections.json", "labels/a.txt", "labels/classes.txt"]
+        + [f"images/{frame}.jpg" for frame in frames]
+        + [f"labels/{frame}.txt" for frame in frames]
+    )
 
 
 def test_a_folder_with_images_that_are_not_read_is_an_error_that_names_them(weights, tmp_path):

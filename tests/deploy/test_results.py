@@ -2,6 +2,7 @@
 
 import gc
 import json
+import re
 
 import cv2
 import numpy as np
@@ -9,8 +10,11 @@ import pytest
 from detections import CLASSES, collect, result
 from refused import refused
 
+from datasets.formats.read import ReadOptions, read
 from deploy.detector import Result
+from deploy.label_files import LabelFiles
 from deploy.results import DetectionsFile, Results
+from utils.images import read_image
 
 
 def test_the_json_has_unclipped_boxes_with_ids_and_names(tmp_path):
@@ -22,7 +26,7 @@ def test_the_json_has_unclipped_boxes_with_ids_and_names(tmp_path):
         (2, 90, "a/b", "y/pic.png"),
     ]
     assert entries[1]["bbox"] == [-5, 0, 205, 9] and entries[0]["score"] == pytest.approx(0.9)
-    assert text.startswith("2 images") and "2 a/b, 1 红细胞" in text
+    assert text.startswith("2 images") and "2 a/b in 2 images, 1 红细胞 in 1 image" in text
 
 
 def test_crops_hold_the_pixels_of_their_boxes(tmp_path):
@@ -128,3 +132,70 @@ def test_a_folder_is_made_for_the_first_image_only(tmp_path):
     results.add(np.zeros((20, 20, 3), np.uint8), result([], []), "a.png", "a.png")
     results.finish()
     assert json.loads((folder / "detections.json").read_text()) == []
+
+
+def test_the_summary_counts_the_detections_and_the_images_of_each_class(tmp_path):
+    results = Results(lambda: tmp_path, CLASSES, (7, 90))
+    for labels in ([0, 0, 1], [0], []):
+        results.add(np.zeros((20, 20, 3), np.uint8), result([[1, 1, 9, 9]] * len(labels), labels), "a.png", "a.png")
+    text = results.finish()
+    assert f"3 {CLASSES[0]} in 2 images" in text and f"1 {CLASSES[1]} in 1 image\n" in text
+    assert re.search(r"3 images, [\d.]+ ms per image", text)
+
+
+@pytest.mark.parametrize("kind, name", [("yolo", "labels/v.mp4_000007.txt"), ("voc", "labels/v.mp4_000007.xml")])
+def test_frames_with_labels_are_kept_as_images_of_the_same_name(tmp_path, kind, name):
+    labels = LabelFiles(kind, CLASSES, {})
+    results = Results(lambda: tmp_path, CLASSES, (7, 90), writers={"labels": labels}, keep=True)
+    frame = np.random.default_rng(0).integers(90, 130, (40, 60, 3), dtype=np.uint8)
+    results.add(frame, result([[5, 5, 30, 30]], [1]), "v.mp4", "in/v.mp4", 7)
+    results.finish()
+    assert (tmp_path / name).is_file()
+    assert np.abs(read_image(str(tmp_path / "images/v.mp4_000007.jpg")).astype(int) - frame).mean() < 8  # JPEG
+
+
+@pytest.mark.parametrize(
+    "kind, place",
+    [
+        ("yolo", "images"),
+        ("voc", "labels"),
+        ("coco", "labels/coco.json"),
+        ("txt", "labels/annotations.txt"),
+        ("cvat", "labels/cvat.xml"),
+    ],
+)
+def test_the_kept_frames_and_their_labels_are_data_to_train_on(tmp_path, kind, place):
+    results = Results(lambda: tmp_path, CLASSES, (7, 90), writers={"labels": LabelFiles(kind, CLASSES, {})}, keep=True)
+    for frame in range(0, 30, 10):
+        results.add(np.full((40, 60, 3), 114, np.uint8), result([[5, 5, 30, 30]], [1]), "v.mp4", "in/v.mp4", frame)
+    results.finish()
+    root = None if kind == "yolo" else str(tmp_path / "images")
+    options = ReadOptions(image_root=root, classes=CLASSES)
+    data = read(str(tmp_path / place), "train", options)
+    assert len(data) == 3 and {data.path(i) for i in range(3)} == {
+        str(tmp_path / f"images/v.mp4_{frame:06}.jpg") for frame in range(0, 30, 10)
+    }
+    np.testing.assert_allclose(data.boxes, [[5, 5, 30, 30]] * 3, atol=1e-3)
+    assert data.labels.tolist() == [1, 1, 1]
+
+
+def test_tracks_are_in_the_json_and_in_the_format_of_the_mot_challenge(tmp_path):
+    results = Results(lambda: tmp_path, CLASSES, (7, 90))
+    image = np.zeros((40, 60, 3), np.uint8)
+    for frame, tracks in ((0, [-1, -1]), (10, [3, -1]), (20, [4, 3])):
+        one = result([[5, 6, 30, 40], [1, 1, 9, 9]], [1, 0])
+        one.tracks = np.array(tracks)
+        results.add(image, one, "sub/v.mp4", "in/sub/v.mp4", frame)
+    results.finish()
+    entries = json.loads((tmp_path / "detections.json").read_text())
+    assert [(one["frame"], one["track_id"]) for one in entries] == [
+        (0, -1),
+        (0, -1),
+        (10, 3),
+        (10, -1),
+        (20, 4),
+        (20, 3),
+    ]
+    rows = np.loadtxt(tmp_path / "tracks/sub/v.mp4.txt", delimiter=",")
+    assert rows[:, :2].tolist() == [[11, 3], [21, 4], [21, 3]]  # frames from 1 on, tracks
+    assert rows[0, 2:6].tolist() == [5, 6, 25, 34] and rows.shape == (3, 10)
