@@ -347,6 +347,19 @@ def test_contents_of_a_wrong_type_or_range_are_refused(tmp_path, place, value, n
         load(path, "resuming" if "resume" in place else "prediction")
 
 
+@pytest.fixture
+def unpickled(monkeypatch):
+    """The files that torch.load is asked to unpickle. What is found before takes no memory."""
+    files, unpickle = [], torch.load
+
+    def record(file, *args, **options):
+        files.append(file)
+        return unpickle(file, *args, **options)
+
+    monkeypatch.setattr(torch, "load", record)
+    return files
+
+
 class Fill:
     def __reduce__(self):
         return bytearray, (10**12,)
@@ -360,26 +373,27 @@ def nested(depth):
 
 
 @pytest.mark.parametrize(
-    "value",
+    ("value", "place"),
     [
-        torch.ones(1).expand(4_000_000, 1000),
-        torch.ones(3, 3).to_sparse(),
-        torch.empty(10**6, 10**6, device="meta"),
-        Fill(),
-        nested(30),
-        nested(60),
+        (torch.ones(1).expand(4_000_000, 1000), "model.a [4000000, 1000]"),
+        (torch.ones(3, 3).to_sparse(), "model.a"),
+        (torch.empty(10**6, 10**6, device="meta"), "model.a"),
+        (Fill(), "a.pt"),
+        (nested(30), ".model.a.0.0"),
+        (nested(60), ".model.a.0.0"),
     ],
     ids=["strides", "sparse", "meta", "bytearray", "repetitions", "depth"],
 )
-def test_files_that_ask_for_more_memory_than_they_fill_are_refused(tmp_path, value):
+def test_files_that_ask_for_more_memory_than_they_fill_are_refused(tmp_path, value, place, unpickled):
     torch.save({"format": 1, "model": {"a": value}}, tmp_path / "a.pt")
     assert (tmp_path / "a.pt").stat().st_size < 10_000
-    with refused(CheckpointError, "a.pt"):
+    with refused(CheckpointError, "a.pt", place):
         load(tmp_path / "a.pt")
+    assert not (unpickled and isinstance(value, Fill))
 
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")
-def test_archives_that_pytorch_does_not_write_are_refused(tmp_path):
+def test_archives_that_pytorch_does_not_write_are_refused(tmp_path, unpickled):
     save(tmp_path / "a.pt", {"model": {"a": torch.zeros(10_000)}})
     with zipfile.ZipFile(tmp_path / "a.pt") as archive:
         records = {item.filename: archive.read(item) for item in archive.infolist()}
@@ -387,5 +401,7 @@ def test_archives_that_pytorch_does_not_write_are_refused(tmp_path):
         with zipfile.ZipFile(tmp_path / "b.pt", "w", kind) as archive:
             for name, record in list(records.items()) + list(records.items())[:more]:
                 archive.writestr(name, record)
+        unpickled.clear()
         with refused(CheckpointError, "b.pt"):
             load(tmp_path / "b.pt")
+        assert not unpickled
