@@ -1,6 +1,7 @@
 """XML of CVAT ("CVAT for images 1.1") -> Source."""
 
 import math
+import re
 import xml.etree.ElementTree as ElementTree
 
 from datasets.errors import DataError, open_file
@@ -21,11 +22,24 @@ from datasets.store import Split
 from utils.text import clean_name
 
 NO_AREA = ("attribute", "polyline", "points", "cuboid", "skeleton", "tag")  # elements without a box
+_ROOT = re.compile(rb"<(\w+:)?annotations\b")
 
 
 def is_cvat(file: File) -> bool:
     """Returns whether the beginning of an XML file looks like CVAT's, with many images."""
     return b"<annotations>" in file.head[:1000]
+
+
+def is_label_file(file: File, has_image: bool = False) -> bool:
+    """Returns whether a file is XML with many images."""
+    return file.suffix == ".xml" and bool(_ROOT.search(file.head.replace(b"\0", b"")))  # UTF-16 has zeros
+
+
+def images_in(path: str) -> set[str]:
+    """Returns the names of the images in an XML file."""
+    with open_file(path) as file:
+        names = re.findall(rb'<image\b[^>]*?\bname="([^"]*)"', file.read())
+    return {name.decode("utf-8", "replace") for name in names}
 
 
 def claims(file: File) -> bool:

@@ -44,6 +44,7 @@ def read(file: File, split: Split, image_root: str | None) -> Source:
 def read_folder(folder: Path, files: Sequence[str], split: Split, image_root: str | None) -> Source:
     """Reads the JSON files among `files` in a folder that belong to a split. Raises DataError."""
     source = _read(folder, [folder / file for file in listing.select_split(folder, files, split)], image_root)
+    source.label_files += [str(folder / file) for file in files]
     listing.add_notes(source, folder, files, split)
     return source
 

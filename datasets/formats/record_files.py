@@ -74,10 +74,11 @@ def _kind_of_lines(path: str, head: bytes) -> type[Record]:
     raise DataError(f"{path}: {what}, which is not read: export the boxes as COCO or YOLO")
 
 
-def is_lines(path: str) -> bool:
+def is_label_file(file: File, has_image: bool = False) -> bool:
     """Returns whether a file holds JSON Lines of a format that is read."""
     try:
-        _kind_of_lines(path, "".join(line for _, line in islice(text_lines(path), 2)).encode())
+        head = "".join(line for _, line in islice(text_lines(file.path), 2)) if claims_lines(file) else ""
+        _kind_of_lines(file.path, head.encode())
     except DataError:
         return False
     return True
@@ -170,10 +171,9 @@ def _named(box: Box, names: dict[str, str]) -> Box:
 
 
 def read_supervisely(folder: Path, files: Sequence[str], split: Split, image_root: str | None) -> Source:
-    """Reads a project of Supervisely: one JSON file per image, in folders named ann. Raises DataError."""
+    """Reads a project of Supervisely: `files`, one JSON file per image, in folders named ann. Raises DataError."""
     problems: list[str] = []
-    every = [file for file in files if is_supervisely(file)]
-    chosen = listing.select_split(folder, every, split)
+    chosen = listing.select_split(folder, files, split)
     root = image_root or str(folder)
     index = image_paths.Stems(listing.images_of(files_under(root)))
     pairs = []
@@ -188,7 +188,8 @@ def read_supervisely(folder: Path, files: Sequence[str], split: Split, image_roo
         pairs.append((images[0], LabelFile(place, image, boxes=list(record.boxes()))))
     source = Source(str(folder), root, names_of(file for _, file in pairs), problems=problems)
     add_files(source, pairs)
-    listing.add_notes(source, folder, every, split)
+    source.label_files += [str(folder / file) for file in files]
+    listing.add_notes(source, folder, files, split)
     return source
 
 

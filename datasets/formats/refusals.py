@@ -6,6 +6,7 @@ from pathlib import Path
 
 from datasets.errors import DataError, open_file
 from datasets.formats import listing
+from datasets.formats.file import File
 
 BLANKS = b"\xef\xbb\xbf \t\r\n"  # before JSON, with a byte order mark
 EXPORT = "export the boxes as COCO, VOC or YOLO"
@@ -58,6 +59,13 @@ def refuse_texts(paths: Iterable[Path]) -> None:
     for path in paths:
         with open_file(path) as file:
             _refuse(path, file.read(2000), _TEXTS)
+
+
+def is_label_file(file: File, has_image: bool) -> bool:
+    """Returns whether a text with the name of an image has a known format that is not read."""
+    if not has_image or file.suffix != ".txt" or file.name.lower() in listing.CLASS_FILES:
+        return False
+    return any(re.search(pattern, file.head[:2000], re.DOTALL) for pattern, _ in _TEXTS)
 
 
 def refuse_folder(folder: Path, files: list[str]) -> None:

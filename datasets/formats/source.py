@@ -27,7 +27,10 @@ class Source:
     sizes_problem: str = ""  # problem if all boxes are fractions and no image can be read; "": the scan reports images
     check: Callable[[Annotations], None] | None = None  # raises DataError for boxes that contradict the images
     other_splits: tuple[str, ...] = ()  # of the file or folder, which were not read
-    label_files: list[str] = field(default_factory=list)  # of all splits of a folder, read or named in a note
+    format: str = ""  # of the label files in a folder, if it is not that of the reader: a list may name images of YOLO
+    label_files: list[str] = field(default_factory=list)  # in a folder, of all splits
+    named_files: list[str] = field(default_factory=list)  # label files that are not read, but named in `notes`
+    listed: list[str] | None = None  # images in all splits of a data file, which decides what is read
     problems: list[str] = field(default_factory=list)  # with file and line
     notes: list[str] = field(default_factory=list)
     images: Strings = field(default_factory=Strings)  # [N] paths as written

@@ -105,6 +105,11 @@ def _misfit(row: list[str], least: int, most: int) -> str:
     return ""
 
 
+def is_label_file(file: File, has_image: bool = False) -> bool:
+    """Returns whether a file is a table with boxes."""
+    return claims(file) and is_table(file.path)
+
+
 def is_table(path: str) -> bool:
     """Returns whether a file is a table with boxes, not one of class names or of predictions.
 

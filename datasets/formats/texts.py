@@ -3,10 +3,12 @@
 import os
 import re
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 
 from datasets.errors import DataError
 from datasets.formats import annotation_file, image_paths, listing, voc, yolo
+from datasets.formats.annotation_file import text_lines
 from datasets.formats.class_lists import find_lists, names_next_to
 from datasets.formats.file import File
 from datasets.formats.refusals import refuse_texts
@@ -56,6 +58,36 @@ def read(file: File, split: Split, image_root: str | None) -> Source:
     return found
 
 
+_BOX = re.compile(r"\s-?\d+(\.\d+)?(,-?\d+(\.\d+)?){3,5}(\s|$)")
+
+
+def is_label_file(file: File, has_image: bool) -> bool:
+    """Returns whether a file is an annotation file: its first line names an image and has a box."""
+    if has_image or file.suffix != ".txt" or file.name.lower() in listing.CLASS_FILES:
+        return False
+    return names_images(file) and bool(_BOX.search(_first_line(file)))
+
+
+def images_in(path: str) -> set[str]:
+    """Returns the names of the images in an annotation file. Raises DataError."""
+    return {image_of(line) for _, line in text_lines(path) if line.strip()}
+
+
+def image_of(line: str) -> str:
+    """Returns the name of the image in a line of an annotation file or a list."""
+    return _BOX.split(f"{line.strip()} ")[0].strip()
+
+
+def names_images(file: File) -> bool:
+    """Returns whether the first line of a text holds the name of an image."""
+    first = _first_line(file).lower()
+    return any(suffix in first for suffix in IMAGE_SUFFIXES)
+
+
+def _first_line(file: File) -> str:
+    return file.head.partition(b"\n")[0].decode("utf-8", "replace")
+
+
 class Texts:
     """The text files of a folder: which of them are annotation files or lists of images, and whether others are labels."""
 
@@ -69,6 +101,7 @@ class Texts:
         self.exported = [text for text in self.texts if os.path.basename(text).lower() == "_annotations.txt"]
         self._paired = image_paths.Stems(self.images)
 
+    @cached_property
     def lists(self) -> tuple[list[str], bool, list[str]]:
         """Returns (annotation files and lists of images, whether they are sure to be some, all that name images).
 
@@ -80,17 +113,12 @@ class Texts:
         lists = [
             text for text in lists if not yolo.is_label(self.folder / text, least=5)
         ]  # the user named labels/train
-        naming = [text for text in lists if self._names_images(text)]
+        naming = [text for text in lists if names_images(File(self.folder / text))]
         sure = [text for text in lists if text in naming or listing.split_of(text)]  # others may be a README
         lists = sure or lists
         if len(lists) > 1:
             lists = [text for text in lists if listing.split_of(text)]
         return lists, bool(sure), naming
-
-    def _names_images(self, text: str) -> bool:
-        """Returns whether the first line of a text holds the name of an image."""
-        first = File(self.folder / text).head.partition(b"\n")[0].lower()
-        return any(suffix.encode() in first for suffix in IMAGE_SUFFIXES)
 
     def are_labels(self) -> bool:
         """Returns whether the texts, or those next to the folder, are YOLO label files."""

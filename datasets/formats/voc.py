@@ -10,6 +10,7 @@ from pathlib import Path
 from datasets.errors import DataError, one_line, open_file
 from datasets.formats import image_paths, listing
 from datasets.formats.annotation_file import text_lines
+from datasets.formats.file import File
 from datasets.formats.named_boxes import Box, LabelFile, add_files, names_of, side
 from datasets.formats.rotation import FIELDS, Degrees, angle_problem, box_around
 from datasets.formats.source import Source
@@ -19,6 +20,13 @@ from utils.images import IMAGE_SUFFIXES
 from utils.text import clean_name
 
 CVAT_FILE = "is a file of CVAT, not of VOC: give the file itself"
+
+_ROOT = re.compile(rb"<(\w+:)?annotation\b")
+
+
+def is_label_file(file: File, has_image: bool = False) -> bool:
+    """Returns whether a file is the XML of one image."""
+    return file.suffix == ".xml" and bool(_ROOT.search(file.head.replace(b"\0", b"")))  # UTF-16 has zeros
 
 
 def read_folder(folder: Path, split: Split, image_root: str | None = None, listed: Path | None = None) -> Source:
@@ -40,11 +48,14 @@ def read_folder(folder: Path, split: Split, image_root: str | None = None, liste
     if lists:
         xmls, missing, unclear = _listed(folder, lists, every)
     if lists and not listed:
-        own = _of_any_list(folder, texts, every)
+        own, unlisted = _of_any_list(folder, texts, every)
     parsed = _parsed(folder, every)
     names = names_of(parsed.values())
     root, images = _images(folder, files, [parsed[xml] for xml in xmls], image_root)
     source = Source(str(folder), root, names, label_files=[str(folder / xml) for xml in own])
+    if lists and not listed and unlisted:
+        text = f"XML files that no list of a split names, left out: {len(unlisted)}"
+        source.notes.append(f"{folder}: {text}, for example {one_line(unlisted[0])}")
     index = image_paths.Stems(images)
     image_of = {xml: index.nearest(xml, parsed[xml].image) for xml in every}
     rows = [(image_of[xml] or parsed[xml].image or f"{image_paths.stem_of(xml)}.jpg", parsed[xml]) for xml in xmls]
@@ -121,12 +132,15 @@ def _lists_of(folder: Path, lists: Sequence[str], split: Split) -> list[Path]:
     return [folder / text for text in chosen]
 
 
-def _of_any_list(folder: Path, lists: Sequence[str], xmls: Sequence[str]) -> list[str]:
-    """Returns the XML files that the lists of all splits name, without others of the same names, such as old versions."""
+def _of_any_list(folder: Path, lists: Sequence[str], xmls: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Returns (XML files that belong to the data set, those of them that the list of no split names).
+
+    Others have the name of a listed one, but are in another folder, such as old versions."""
     of_splits = [text for text in lists if listing.split_of(Path(text).stem)] or lists
     named = set(_listed(folder, [folder / text for text in of_splits], xmls)[0])
     stems = set(map(image_paths.stem_of, named))
-    return [xml for xml in xmls if xml in named or image_paths.stem_of(xml) not in stems]
+    unlisted = [xml for xml in xmls if image_paths.stem_of(xml) not in stems]
+    return [*named, *unlisted], unlisted
 
 
 def _listed(folder: Path, lists: Sequence[Path], xmls: Sequence[str]) -> tuple[list[str], dict[str, str], list[str]]:

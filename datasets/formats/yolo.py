@@ -1,4 +1,4 @@
-"""YOLO data -> Source: a yaml file, a folder, or a list of images, with one label file per image.
+"""YOLO label files, one per image -> Source.
 
 A label is `class x y width height` (center and size) or `class x1 y1 x2 y2 x3 y3 ...` (a polygon, which becomes its
 bounding box), in fractions of the image's width and height.
@@ -8,144 +8,24 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
-from datasets.errors import DataError, check_path, one_line, open_file, raise_any
+from datasets.errors import DataError, one_line, open_file, raise_any
 from datasets.formats import image_paths, listing
 from datasets.formats.annotation_file import text_lines
-from datasets.formats.class_lists import ClassList, ClassLists, find_lists, require_agreement
+from datasets.formats.class_lists import ClassLists, find_lists
 from datasets.formats.file import File
 from datasets.formats.label_kinds import LabelKinds
 from datasets.formats.named_boxes import points_box
 from datasets.formats.source import Source
 from datasets.formats.typed_json import BOM
-from datasets.formats.yolo_config import PARTS, darknet_config, yaml_config, yaml_names
 from datasets.store import Split
 from utils.files import files_under
 from utils.images import IMAGE_SUFFIXES
-from utils.text import clean_name
 
 NOT_LABELS = ("classes", "train", "val", "valid", "test", "labels", "predefined_classes", "readme")  # .txt near labels
 NO_NAMES = "no class names: write classes.txt next to it, with one name per line in the order of the class numbers"
-
-
-def claims_config(file: File) -> bool:
-    """Returns whether a file is a data file, yaml or darknet."""
-    return file.suffix in (".yaml", ".yml", ".data")
-
-
-def read_config(file: File, split: Split, image_root: str | None) -> Source:
-    """Reads the first split of a data file, yaml or darknet, whose name is in `split` (empty: all splits). Raises DataError.
-
-    `image_root` replaces the folder `path` of the file."""
-    path = Path(file.path)
-    config = _config(path)
-    keys = [key for key in PARTS if config.get(key)]
-    if not keys and "val" not in split and (path.parent / "images").is_dir():  # supervision writes the names only
-        config, keys = config | {"train": "images"}, ["train"]
-    chosen = [key for key in split if key in keys][:1] if split else keys
-    if not chosen:
-        missing = " or ".join(name for name in split if name in PARTS) or "train"
-        fix = ", or val=.2 splits off a fifth of the training images" if "val" in split else ""
-        raise DataError(f"{path}: no entry {missing}: add it, with a folder or a list of images{fix}")
-    images, notes = [], []
-    for key in chosen:
-        entries = config[key] if isinstance(config[key], list) else [config[key]]
-        for entry in entries:
-            found, unread = _images(path, config.get("path"), key, entry, image_root)
-            images += found
-            notes += unread
-    names = yaml_names(path, config)
-    if config.get("names"):
-        require_agreement(_names_of(path, config), label_folders(images, map(label_file, images)))
-    found = read_images(str(path), images, ClassLists(names), notes)
-    listing.add_splits(found, path, map(listing.SPLIT_NAMES.get, keys), split)
-    return found
-
-
-def unread_configs(path: Path, images: Iterable[str], others: Sequence[Path], image_root: str | None) -> list[str]:
-    """Returns a note about data files that are not read, `others`, because `path` is, which names `images`.
-
-    Raises DataError if one of them names classes of the same images differently: it may be the right one."""
-    config = _config(path)
-    for other in others:
-        try:
-            own, names = _names_of(path, config), _names_of(other, _config(other))
-        except DataError:  # the note names the file
-            continue
-        difference = own.has_names and names.has_names and own.difference(names)
-        theirs = config_images(other, image_root) if difference else ()
-        if not set(map(os.path.abspath, images)).isdisjoint(map(os.path.abspath, theirs)):
-            what = f"name classes of the same images differently ({difference})"
-            raise DataError(f"{path} and {other} {what}: give the right one instead of the folder, or remove the other")
-    if not others:
-        return []
-    shown = ", ".join(other.name for other in others[:5])
-    if len(others) > 5:
-        shown += ", ..."
-    return [one_line(f"{path.parent}: data files that are not read, because there is {path.name}: {shown}")]
-
-
-def _config(path: Path) -> dict[str, Any]:
-    """Returns the contents of a data file, yaml or darknet. Raises DataError."""
-    return darknet_config(path) if path.suffix.lower() == ".data" else yaml_config(path)
-
-
-def _names_of(path: Path, config: dict[str, Any]) -> ClassList:
-    """Returns the class names in the contents of a data file. Raises DataError."""
-    return ClassList(str(path), tuple(map(clean_name, yaml_names(path, config))))
-
-
-def config_images(path: Path, image_root: str | None) -> list[str]:
-    """Returns the images that all entries of a data file name. Entries that are wrong have none."""
-    config, images = _config(path), []
-    for key in PARTS:
-        entries = config.get(key) or []
-        for entry in entries if isinstance(entries, list) else [entries]:
-            with suppress(DataError):
-                images += _images(path, config.get("path"), key, entry, image_root)[0]
-    return images
-
-
-def _images(path: Path, root: str | None, key: str, entry: str, image_root: str | None) -> tuple[list[str], list[str]]:
-    """Returns (images of one entry, notes). An entry is a folder, a list of images, or one image.
-
-    Some labeling services export `../train/images` for `train/images`, or `data/train.txt` for `train.txt`. The folder that
-    names the split is never cut off: `test/images` does not become `images`."""
-    try:
-        bare = check_path(entry).replace("\\", "/").rstrip("/")
-        check_path(root or "")
-    except ValueError as error:
-        raise DataError(f"{path}: {key}: {error}") from error
-    while bare.startswith("../"):
-        bare = bare[3:]
-    bases = [path.parent / root, path.parent] if root else [path.parent]
-    if image_root:
-        bases = [Path(os.path.abspath(image_root))]
-    places = [base / name for base in bases for name in (entry, bare)]
-    steps = bare.lower().split("/")
-    keep = next((count for count, step in enumerate(reversed(steps), 1) if step in listing.SPLIT_NAMES), 1)
-    found = Path(image_paths.locate(bare, list(map(str, bases)), keep))
-    place = next((place for place in places if os.path.exists(place)), found)
-    if not os.path.exists(place):
-        fix = "image_root=" if image_root else "`path`"
-        raise DataError(f"{path}: {key}: there is no {places[0]}: correct the entry or {fix}")
-    if place.is_dir():
-        files = files_under(place)
-        notes = listing.unread_notes(place, files)
-        names = listing.images_of(files)
-        if not names:
-            why = "".join(f" ({note})" for note in notes)
-            raise DataError(f"{path}: {key}: no images in {place}: correct the entry{why}")
-        return [os.path.join(place, name) for name in names], notes
-    if place.suffix.lower() != ".txt":
-        return [str(place)], []
-    lines = [line.strip() for _, line in text_lines(str(place))]
-    folders = [str(place.parent), *map(str, bases)]
-    return image_paths.locate_all(place, [line for line in lines if line], folders), []
 
 
 def read_folder(folder: Path, files: Sequence[str], split: Split, image_root: str | None) -> Source:
@@ -256,6 +136,13 @@ def has_label(image: str) -> bool:
     return is_label(path)
 
 
+def is_label_file(file: File, has_image: bool) -> bool:
+    """Returns whether a text is a label file. Without an image of its name, it must begin with a label that can be read."""
+    if file.suffix != ".txt" or is_named_otherwise(file.name):
+        return False
+    return is_label(file.path, least=5) if has_image else _begins_with_label(file)
+
+
 def is_label(path: str | Path, least: int = 0) -> bool:
     """Returns whether the first line of a text holds nothing but numbers, at least `least`."""
     with open_file(path) as file:
@@ -263,12 +150,10 @@ def is_label(path: str | Path, least: int = 0) -> bool:
     return len(words) >= least and all(re.fullmatch(rb"[-+.\deE]+", word) for word in words)
 
 
-def begins_with_label(path: str | Path) -> bool:
+def _begins_with_label(file: File) -> bool:
     """Returns whether the first line of a text is one that `read_images` reads without a problem."""
-    with open_file(path) as file:
-        line = file.readline(1000).removeprefix(BOM)
     try:
-        label, *values = map(float, line.split())
+        label, *values = map(float, file.head.removeprefix(BOM).partition(b"\n")[0].split())
         _corners(values)
     except ValueError:
         return False
@@ -294,7 +179,9 @@ def read_images(
     names = lists.names if lists else None
     numbers = {name: number for number, name in enumerate(names or ())}
     found = Source(source, names=names, needs_classes=f"{NO_NAMES}; or give classes=FILE")
-    found.notes += [*notes, *_unpaired(source, images, labels, known), *_shared(source, images, labels, known)]
+    found.notes += [*notes, *_backgrounds(source, images, known)]
+    _name_unpaired(found, images, labels)
+    found.notes += _shared(source, images, labels, known)
     found.problems += _contradictions(images, labels, known)
     kinds = LabelKinds()
     for image, path, exists in zip(images, labels, known, strict=True):
@@ -315,16 +202,18 @@ def read_images(
     return found
 
 
-def _unpaired(source: str, images: list[str], labels: list[str], known: list[bool]) -> list[str]:
-    """Returns notes about images without a label file, and about label files without an image in the folder of images."""
-    notes, folders, used = [], defaultdict(set), set(labels)
+def _backgrounds(source: str, images: list[str], known: list[bool]) -> list[str]:
+    """Returns a note about images without a label file."""
+    alone = [image for image, exists in zip(images, known, strict=True) if not exists]
+    text = f"{source}: images without a label file, which count as backgrounds: {len(alone)}, for example "
+    return [text + one_line(image) for image in alone[:1]]
+
+
+def _name_unpaired(source: Source, images: list[str], labels: list[str]) -> None:
+    """Adds notes about label files in the folders of `labels` that have no image there, or another suffix, to `source`."""
+    folders, used = defaultdict(set), set(labels)
     for image, label in zip(images, labels, strict=True):
         folders[os.path.dirname(label)].add(os.path.dirname(image))
-    alone = [image for image, exists in zip(images, known, strict=True) if not exists]
-    if alone:
-        count = f"images without a label file, which count as backgrounds: {len(alone)}"
-        text = f"{count}, for example {one_line(alone[0])}"
-        notes.append(f"{source}: {text}")
     lost, others = [], []
     for place, image_folders in folders.items():
         there = [name for folder in image_folders for name in _listing(folder)]
@@ -341,11 +230,13 @@ def _unpaired(source: str, images: list[str], labels: list[str], known: list[boo
             elif suffix != ".txt" and (suffix != ".TXT" or f"{stem}.txt" in every):
                 others.append(path)
     if lost:
-        notes.append(f"{source}: label files without an image, left out: {len(lost)}, for example {one_line(lost[0])}")
+        count = f"label files without an image, left out: {len(lost)}"
+        source.notes.append(f"{source.path}: {count}, for example {one_line(lost[0])}")
     if others:
-        text = f"label files with another suffix than .txt, left out: {len(others)}, for example {one_line(others[0])}"
-        notes.append(f"{source}: {text}: add their boxes to the .txt file of the same name")
-    return notes
+        count = f"label files with another suffix than .txt, left out: {len(others)}"
+        fix = "add their boxes to the .txt file of the same name"
+        source.notes.append(f"{source.path}: {count}, for example {one_line(others[0])}: {fix}")
+    source.named_files += [*lost, *others]
 
 
 def _shared(source: str, images: list[str], labels: list[str], known: list[bool]) -> list[str]:

@@ -15,8 +15,8 @@ from refused import refused
 
 from datasets.errors import DataError
 from datasets.formats import refusals
+from datasets.formats.file_readers import read_file
 from datasets.formats.read import ReadOptions, read
-from datasets.formats.recognition import read_file
 from datasets.scan import prepare
 
 WIDTH, HEIGHT = 200, 100

@@ -12,6 +12,7 @@ from files import boxes, paint, text
 from refused import refused
 
 from datasets.errors import DataError
+from datasets.formats.folder_readers import FOLDER_READERS, Folder
 from datasets.formats.read import read
 from datasets.store import Annotations
 
@@ -529,3 +530,15 @@ def test_captions_next_to_files_of_labelme_are_named(tmp_path: Path) -> None:
     text(tmp_path / "captions.json", {"images": coco("a.png")["images"], "annotations": [CAPTION]})
     found = read(str(tmp_path), "train")
     assert len(found) == 1 and any("captions.json" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("stray", STRAYS)
+def test_what_a_reader_claims_is_a_label_file_of_its_format_and_of_no_other(tmp_path: Path, stray: str) -> None:
+    """One list of readers serves both: which format a folder has, and which label files in it are left over."""
+    name = stray.removeprefix("more/")
+    paint(tmp_path / "stray.png"), text(tmp_path / name, STRAYS[stray])
+    folder = Folder(tmp_path, (), None)
+    reader = next(reader for reader in FOLDER_READERS if reader.claims(folder))
+    has_image = Path(name).stem == "stray"
+    formats = {other.name for other in FOLDER_READERS if other.is_label_file(folder.file(name), has_image)}
+    assert formats == {reader.name}

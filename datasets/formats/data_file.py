@@ -1,0 +1,174 @@
+"""YOLO data files, data.yaml or obj.data of darknet, with the images and classes of all splits -> Source."""
+
+import os
+import re
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from datasets.errors import DataError, check_path, one_line
+from datasets.formats import image_paths, listing, yolo
+from datasets.formats.annotation_file import text_lines
+from datasets.formats.class_lists import ClassList, ClassLists, require_agreement
+from datasets.formats.file import File
+from datasets.formats.source import Source
+from datasets.formats.typed_json import BOM
+from datasets.formats.yolo_config import PARTS, darknet_config, yaml_config, yaml_names
+from datasets.store import Split
+from utils.files import files_under
+from utils.text import clean_name
+
+_YOLO = re.compile(rb"^[\"']?(train|val|valid|validation|test)[\"']? *:", re.IGNORECASE | re.MULTILINE)
+_NAMES = re.compile(rb"^[\"']?names[\"']? *:", re.IGNORECASE | re.MULTILINE)
+_DARKNET = re.compile(rb"^\s*(train|valid|names) *=", re.IGNORECASE | re.MULTILINE)
+
+
+def claims(file: File) -> bool:
+    """Returns whether a file is a data file, yaml or darknet."""
+    return file.suffix in (".yaml", ".yml", ".data")
+
+
+def read(file: File, split: Split, image_root: str | None) -> Source:
+    """Reads the first split of a data file, yaml or darknet, whose name is in `split` (empty: all splits). Raises DataError.
+
+    `image_root` replaces the folder `path` of the file."""
+    path = Path(file.path)
+    config = _config(path)
+    keys = [key for key in PARTS if config.get(key)]
+    if not keys and "val" not in split and (path.parent / "images").is_dir():  # supervision writes the names only
+        config, keys = config | {"train": "images"}, ["train"]
+    chosen = [key for key in split if key in keys][:1] if split else keys
+    if not chosen:
+        missing = " or ".join(name for name in split if name in PARTS) or "train"
+        fix = ", or val=.2 splits off a fifth of the training images" if "val" in split else ""
+        raise DataError(f"{path}: no entry {missing}: add it, with a folder or a list of images{fix}")
+    images, notes = [], []
+    for key in chosen:
+        entries = config[key] if isinstance(config[key], list) else [config[key]]
+        for entry in entries:
+            found, unread = _images(path, config.get("path"), key, entry, image_root)
+            images += found
+            notes += unread
+    names = yaml_names(path, config)
+    if config.get("names"):
+        require_agreement(_names_of(path, config), yolo.label_folders(images, map(yolo.label_file, images)))
+    found = yolo.read_images(str(path), images, ClassLists(names), notes)
+    listing.add_splits(found, path, map(listing.SPLIT_NAMES.get, keys), split)
+    return found
+
+
+def data_files(folder: Path) -> list[str]:
+    """Returns the YOLO data file of a folder, if it has one, followed by others, which are not read.
+
+    It is data.yaml, or the only other yaml file, or else the only darknet file. Raises DataError if there are several."""
+    names = sorted(os.listdir(folder), key=lambda name: (name.lower() != "data.yaml", name))
+    names = [name for name in names if not os.path.isdir(folder / name)]
+    yamls = [folder / name for name in listing.of_suffix(names, (".yaml", ".yml"))]
+    heads = {path: File(path).head.removeprefix(BOM) for path in yamls}
+    own = [path for path in yamls if path.name.lower() == "data.yaml"][:1]
+    data = own or [path for path in yamls if _YOLO.search(heads[path])]
+    darknet = [folder / name for name in listing.of_suffix(names, ".data")]
+    darknet = [path for path in darknet if _DARKNET.search(File(path).head.removeprefix(BOM))]
+    chosen = data or darknet
+    if len(chosen) > 1:
+        shown = ", ".join(path.name for path in chosen[:5])
+        raise DataError(f"{folder}: several data files ({shown}): name one of them")
+    if not chosen:
+        return []
+    others = [path for path in yamls if _YOLO.search(heads[path]) or _NAMES.search(heads[path])] + darknet
+    return list(dict.fromkeys(path.name for path in (chosen[0], *others)))
+
+
+def read_folder(folder: Path, files: Sequence[str], split: Split, image_root: str | None) -> Source:
+    """Reads the first of the data files `files` in a folder; the others are named. Raises DataError."""
+    path, *others = (folder / file for file in files)
+    images = _all_images(path, image_root)
+    source = read(File(path), split, image_root)
+    source.notes += _unread_notes(path, images, others, image_root)
+    source.listed = images
+    if not image_root:
+        source.label_files += [str(folder / file) for file in yolo.usual_labels(files_under(folder))]
+    return source
+
+
+def _unread_notes(path: Path, images: Iterable[str], others: Sequence[Path], image_root: str | None) -> list[str]:
+    """Returns a note about data files that are not read, `others`, because `path` is, which names `images`.
+
+    Raises DataError if one of them names classes of the same images differently: it may be the right one."""
+    config = _config(path)
+    for other in others:
+        try:
+            own, names = _names_of(path, config), _names_of(other, _config(other))
+        except DataError:  # the note names the file
+            continue
+        difference = own.has_names and names.has_names and own.difference(names)
+        theirs = _all_images(other, image_root) if difference else ()
+        if not set(map(os.path.abspath, images)).isdisjoint(map(os.path.abspath, theirs)):
+            what = f"name classes of the same images differently ({difference})"
+            raise DataError(f"{path} and {other} {what}: give the right one instead of the folder, or remove the other")
+    if not others:
+        return []
+    shown = ", ".join(other.name for other in others[:5])
+    if len(others) > 5:
+        shown += ", ..."
+    return [one_line(f"{path.parent}: data files that are not read, because there is {path.name}: {shown}")]
+
+
+def _config(path: Path) -> dict[str, Any]:
+    """Returns the contents of a data file, yaml or darknet. Raises DataError."""
+    return darknet_config(path) if path.suffix.lower() == ".data" else yaml_config(path)
+
+
+def _names_of(path: Path, config: dict[str, Any]) -> ClassList:
+    """Returns the class names in the contents of a data file. Raises DataError."""
+    return ClassList(str(path), tuple(map(clean_name, yaml_names(path, config))))
+
+
+def _all_images(path: Path, image_root: str | None) -> list[str]:
+    """Returns the images that all entries of a data file name. Entries that are wrong have none."""
+    config, images = _config(path), []
+    for key in PARTS:
+        entries = config.get(key) or []
+        for entry in entries if isinstance(entries, list) else [entries]:
+            with suppress(DataError):
+                images += _images(path, config.get("path"), key, entry, image_root)[0]
+    return images
+
+
+def _images(path: Path, root: str | None, key: str, entry: str, image_root: str | None) -> tuple[list[str], list[str]]:
+    """Returns (images of one entry, notes). An entry is a folder, a list of images, or one image.
+
+    Some labeling services export `../train/images` for `train/images`, or `data/train.txt` for `train.txt`. The folder that
+    names the split is never cut off: `test/images` does not become `images`."""
+    try:
+        bare = check_path(entry).replace("\\", "/").rstrip("/")
+        check_path(root or "")
+    except ValueError as error:
+        raise DataError(f"{path}: {key}: {error}") from error
+    while bare.startswith("../"):
+        bare = bare[3:]
+    bases = [path.parent / root, path.parent] if root else [path.parent]
+    if image_root:
+        bases = [Path(os.path.abspath(image_root))]
+    places = [base / name for base in bases for name in (entry, bare)]
+    steps = bare.lower().split("/")
+    keep = next((count for count, step in enumerate(reversed(steps), 1) if step in listing.SPLIT_NAMES), 1)
+    found = Path(image_paths.locate(bare, list(map(str, bases)), keep))
+    place = next((place for place in places if os.path.exists(place)), found)
+    if not os.path.exists(place):
+        fix = "image_root=" if image_root else "`path`"
+        raise DataError(f"{path}: {key}: there is no {places[0]}: correct the entry or {fix}")
+    if place.is_dir():
+        files = files_under(place)
+        notes = listing.unread_notes(place, files)
+        names = listing.images_of(files)
+        if not names:
+            why = "".join(f" ({note})" for note in notes)
+            raise DataError(f"{path}: {key}: no images in {place}: correct the entry{why}")
+        return [os.path.join(place, name) for name in names], notes
+    if place.suffix.lower() != ".txt":
+        return [str(place)], []
+    lines = [line.strip() for _, line in text_lines(str(place))]
+    folders = [str(place.parent), *map(str, bases)]
+    return image_paths.locate_all(place, [line for line in lines if line], folders), []
