@@ -420,6 +420,16 @@ def test_old_versions_of_listed_voc_files_are_named(tmp_path: Path, part: str) -
     assert any("VOC 2 (Annotations_old/0.xml and 1 more)" in note for note in found.notes)
 
 
+def test_xml_files_that_no_list_of_a_split_names_are_named(tmp_path: Path) -> None:
+    """A list of another name is read for no split."""
+    for name in ("train", "val", "extra"):
+        paint(tmp_path / "images" / f"{name}1.png"), text(tmp_path / "Annotations" / f"{name}1.xml", xml("cat"))
+        text(tmp_path / "ImageSets" / "Main" / f"{name}.txt", f"{name}1\n")
+    for part in ("train", "val"):
+        (note,) = read(str(tmp_path), part).notes
+        assert "extra1.xml" in note
+
+
 @pytest.mark.parametrize("part", ["train", "all"])
 @pytest.mark.parametrize("place", ["ds/ann_old/{}.png.json", "ds/ann/old/{}.png.json"])
 def test_old_versions_of_supervisely_files_are_named(tmp_path: Path, place: str, part: str) -> None:
