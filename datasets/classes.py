@@ -7,7 +7,7 @@ from itertools import count
 
 import numpy as np
 
-from datasets.errors import DataError
+from datasets.errors import DataError, one_line
 from datasets.store import Annotations, Classes, Strings, brief, unknown_class
 from utils.text import check_class_names, clean_name
 
@@ -79,7 +79,7 @@ def merge_notes(names: Iterable[str]) -> list[str]:
 
 
 def join(parts: Sequence[Annotations], source: str) -> Annotations:
-    """Returns the images of all parts, which must have the same classes, as one; image ids are 1 to N if they repeat."""
+    """Returns the images of all parts as one, with the classes of all parts; image ids are 1 to N if they repeat."""
     first, starts, paths = parts[0], [np.zeros(1, np.int64)], Strings()
     if len(parts) == 1:
         return first
@@ -88,13 +88,55 @@ def join(parts: Sequence[Annotations], source: str) -> Annotations:
         for index in range(len(data)):
             paths.append(data.path(index))
     files = Strings(data.files[i] or data.source for data in parts for i in range(len(data)))
-    columns = {
-        name: np.concatenate([getattr(data, name) for data in parts])
-        for name in ("image_ids", "sizes", "boxes", "labels", "crowd", "areas", "lines")
-    }
+    names = ("image_ids", "sizes", "boxes", "crowd", "areas", "lines")
+    columns = {name: np.concatenate([getattr(data, name) for data in parts]) for name in names}
     if len(np.unique(columns["image_ids"])) < len(columns["image_ids"]):
         columns["image_ids"] = np.arange(1, len(columns["image_ids"]) + 1)
-    notes = tuple(note for data in parts for note in data.notes)
+    classes, notes = _classes_of_all(parts)
+    order = {name: index for index, name in enumerate(classes)}
+    tables = [np.array([order[name] for name in data.classes], np.int32) for data in parts]
+    labels = [table[data.labels] for table, data in zip(tables, parts, strict=True)]
     return replace(
-        first, source=source, root="", starts=np.concatenate(starts), names=paths, files=files, notes=notes, **columns
+        first,
+        source=source,
+        classes=classes,
+        category_ids=_ids_of_all(parts, classes),
+        root="",
+        starts=np.concatenate(starts),
+        names=paths,
+        files=files,
+        labels=np.concatenate(labels),
+        notes=(*(note for data in parts for note in data.notes), *notes),
+        **columns,
     )
+
+
+def _classes_of_all(parts: Sequence[Annotations]) -> tuple[tuple[str, ...], list[str]]:
+    """Returns (the classes of all parts, a note about those that the first part does not have).
+
+    Classes that are numbers are in the order of the numbers, others in the order in which they come."""
+    sources: dict[str, str] = {}
+    for data in parts:
+        for name in data.classes:
+            sources.setdefault(name, data.source)
+    names = tuple(sources)
+    others = [f"{name} ({sources[name]})" for name in names if name not in parts[0].classes]
+    if not others:
+        return names, []
+    if all(map(str.isdecimal, names)):
+        names = tuple(sorted(names, key=int))
+    text = f"classes that {parts[0].source} does not have: {len(others)}, from other files: {', '.join(others[:10])}"
+    return names, [one_line(text)]
+
+
+def _ids_of_all(parts: Sequence[Annotations], classes: Sequence[str]) -> np.ndarray:
+    """Returns the id of each class: that of the first part with it, or one after the largest if another class has this id."""
+    if not parts[0].is_coco:
+        return np.arange(len(classes), dtype=np.int64)
+    new_ids = count(max(int(data.category_ids.max(initial=0)) for data in parts) + 1)
+    ids: dict[str, int] = {}
+    for data in parts:
+        for name, category_id in zip(data.classes, data.category_ids.tolist(), strict=True):
+            if name not in ids:
+                ids[name] = next(new_ids) if category_id in ids.values() else category_id
+    return np.array([ids[name] for name in classes], np.int64)

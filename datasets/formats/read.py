@@ -91,11 +91,8 @@ def read(source: str | os.PathLike, split: str, options: ReadOptions | None = No
 def _read(path: Path, split: str, options: ReadOptions) -> Annotations:
     reading = read_path(path, SPLITS[split], options.image_root)
     are_chosen_later = bool(options.merge) or options.select  # from all classes of the data
-    classes, found = None if are_chosen_later else options.classes, []
-    for source in reading.sources:
-        found.append(finish(source, options, classes))
-        classes = found[0].classes
-    data = join(found, str(path))
+    classes = None if are_chosen_later else options.classes
+    data = join([finish(source, options, classes) for source in reading.sources], str(path))
     notes = list(data.notes)
     if reading.notes:
         notes += map(printable, reading.notes(data))

@@ -10,7 +10,8 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
-from refused import refused
+from files import boxes
+from refused import mentions, refused
 
 from datasets.errors import DataError, first_ten
 from datasets.formats import image_paths
@@ -418,6 +419,44 @@ def test_images_from_the_folder_of_another_part_are_reported(tmp_path: Path) -> 
             assert words in found.notes[0]
         for part in ("trainval", "train_val", "all"):
             assert not read(str(text(tmp_path / name.format(part), contents)), "all").notes
+
+
+def _coco_of(image: str, *categories: tuple[int, str]) -> dict:
+    """A COCO file with one image, which has a box of each category (id, name)."""
+    return {
+        "images": [{"id": 1, "file_name": image, "width": 40, "height": 20}],
+        "annotations": [
+            {"id": number, "image_id": 1, "category_id": category, "bbox": [1, 2, 8, 6]}
+            for number, (category, _) in enumerate(categories, 1)
+        ],
+        "categories": [{"id": category, "name": name} for category, name in categories],
+    }
+
+
+FILES_OF_PARTS = {
+    "csv": ("1.jpg,1,2,9,8,cat\n1.jpg,1,2,9,8,dog\n", "2.jpg,1,2,9,8,bird\n2.jpg,1,2,9,8,cat\n"),
+    "json": (_coco_of("1.jpg", (3, "cat"), (7, "dog")), _coco_of("2.jpg", (3, "bird"), (9, "cat"))),
+    "txt": ("1.jpg 1,2,9,8,0 1,2,9,8,1\n", "2.jpg 1,2,9,8,2 1,2,9,8,0\n"),
+}
+
+
+@pytest.mark.parametrize("suffix", FILES_OF_PARTS)
+def test_all_parts_together_have_the_classes_of_every_file(tmp_path: Path, suffix: str) -> None:
+    """A class that only val.csv has was called missing from a list that nobody had given."""
+    for name, contents in zip(("train", "val"), FILES_OF_PARTS[suffix], strict=True):
+        text(tmp_path / f"{name}.{suffix}", contents)
+    paint(tmp_path / "1.jpg"), paint(tmp_path / "2.jpg")
+    found = read(str(tmp_path), "all")
+    names = ("0", "1", "2") if suffix == "txt" else ("cat", "dog", "bird")
+    assert found.classes == names
+    assert [row[2] for row in boxes(found)] == [[names[0], names[1]], [names[2], names[0]]]
+    assert found.category_ids.tolist() == ([3, 7, 10] if suffix == "json" else [0, 1, 2])
+    assert any(mentions(note, names[2]) and mentions(note, f"val.{suffix}") for note in found.notes)
+    if suffix != "txt":
+        merged = read(str(tmp_path), "all", ReadOptions(merge="bird:dog"))
+        assert [row[2] for row in boxes(merged)] == [["cat", "dog"], ["dog", "cat"]]
+        with refused(DataError, f"val.{suffix}", "'bird'"):
+            read(str(tmp_path), "all", ReadOptions(classes=("cat", "dog")))
 
 
 def test_roboflow_coco_parts_are_read_from_one_folder(tmp_path: Path) -> None:
