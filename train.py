@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 import nets
-from datasets.dataset import DetectionDataset, require_boxes, source_digest
+from datasets.dataset import DetectionDataset, source_digest, try_augment
 from datasets.formats.read import read_options
 from datasets.loader import Loader, TrainSampler, ValSampler, build_loader
 from datasets.sources import is_demo, read_train_and_val, val_source, val_text
@@ -281,7 +281,8 @@ def main(
     previous.saved = None  # frees the tensors of last.pt, which may take gigabytes
     first_no_aug = max(epochs - settings.no_aug_epochs, 0)
     train_set = parts.dataset(train_data, model.letterbox, augment, first_no_aug, cfg.seed, extra_augment, cfg.repeat)
-    ranks.on_main(lambda: require_boxes(train_set, image_size))
+    if warning := ranks.on_main(lambda: try_augment(train_set, image_size)):
+        log(f"WARNING: {warning}")
     loader = build_train_loader(
         train_set, settings.batch_size, image_size, cfg.multi_scale, cfg.seed, cfg.accumulate, workers, ranks
     )

@@ -20,7 +20,9 @@ from utils.images import boxes_to_input, letterbox, read_image
 from utils.text import brief
 
 NO_IMAGE = -1  # index of the placeholder in a batch without images
-TRIALS = 64  # samples in which extra_augment is tried before a training; usually, it keeps an object of the first one
+TRIALS = 64  # samples in which extra_augment is tried before a training, if all of them lose their objects
+TRIED = 16  # samples with objects in which it is tried, if a box is lost
+CLEAN = 4  # samples with objects in which it is tried, if no box is lost
 PARTNER_REACH = 256  # how far apart the images of a mosaic are at most in the epoch's order: a small cache holds them
 
 
@@ -199,39 +201,69 @@ def checked_sample(result: Any, size: tuple[int, int], num_classes: int) -> Samp
     return Sample(np.ascontiguousarray(image), boxes[keep], labels[keep].astype(np.int64))
 
 
-def require_boxes(data: DetectionDataset, size: tuple[int, int]) -> None:
-    """Raises ValueError if `extra_augment` loses all boxes of all of the first samples, as with boxes in other units.
+def try_augment(data: DetectionDataset, size: tuple[int, int]) -> str:
+    """Tries `extra_augment` in the first samples and returns a warning if it loses most of their boxes, "" otherwise.
 
-    The trial ends with the first sample that keeps a box: a crop that empties 8 samples of 10 never fails in practice.
+    Raises ValueError if it loses all boxes of all samples, as with boxes in other units, or returns the boxes in another form.
+    The trial ends after CLEAN samples without a lost box, and after TRIED samples if a box is kept: a crop that empties 8 samples
+    of 10 never fails in practice. Boxes that are wrong in another way, but lie inside the image, are not noticed.
     """
     if data.extra_augment is None:
-        return
+        return ""
     labeled = np.flatnonzero(np.diff(data.annotations.starts))
     if not len(labeled):
-        return
-    had_boxes = []
+        return ""
+    given = []  # boxes before the augmentation, by sample
 
     def noted(image: np.ndarray, boxes: np.ndarray, labels: np.ndarray, rng: np.random.Generator):
-        had_boxes.append(_any_pixel(boxes))
-        return data.extra_augment(image, boxes, labels, rng)
+        before = boxes.copy()
+        given.append(before)
+        result = data.extra_augment(image, boxes, labels, rng)
+        if form := _other_form(before, result):
+            raise ValueError(f"extra_augment returns boxes as {form}: return x1,y1,x2,y2 in pixels")
+        return result
 
     cache = ImageCache(files=0, memory=0)  # forked workers would inherit the state of the other one
     trial = replace(data, extra_augment=noted, cache=cache)
+    before, after, had_boxes = 0, 0, 0
     for position in range(TRIALS):
         item = trial[Key(0, position, int(labeled[position % len(labeled)]), size)]
-        if any(had_boxes[-1:]) and _any_pixel(item.boxes):
-            return
-    lost = sum(had_boxes)
-    if lost > TRIALS / 2:  # with fewer, it is the geometry that leaves no object in the samples
-        raise ValueError(
-            f"extra_augment lost all boxes of {lost} samples: return boxes [n, 4] x1,y1,x2,y2 in pixels of the returned "
-            f"image, which has {size[0]}x{size[1]} (height x width); boxes outside of it are removed"
+        count = sum(map(_count_boxes, given[-1:]))
+        before, had_boxes = before + count, had_boxes + (count > 0)
+        after += min(count, _count_boxes(item.boxes))
+        if after and (had_boxes >= TRIED or (had_boxes >= CLEAN and after == before)):
+            break
+        given.clear()
+    form = f"boxes [n, 4] x1,y1,x2,y2 in pixels of the returned image, which has {size[0]}x{size[1]} (height x width)"
+    if not after and had_boxes > TRIALS / 2:  # with fewer, it is the geometry that leaves no object in the samples
+        text = f"extra_augment lost all boxes of {had_boxes} samples: return {form}; boxes outside of it are removed"
+        raise ValueError(text)
+    if after < before / 2 and had_boxes >= CLEAN:
+        return (
+            f"extra_augment loses {before - after} of {before} boxes in the first {had_boxes} samples: are they {form}?"
         )
+    return ""
 
 
-def _any_pixel(boxes: np.ndarray) -> bool:
-    """Returns whether a box has a pixel or more on each side. Boxes as fractions of the image have less."""
-    return bool((boxes[:, 2:] - boxes[:, :2] >= 1).all(1).any())
+def _other_form(given: np.ndarray, result: Any) -> str:
+    """Returns the form of the boxes in a result of `extra_augment` if they are the `given` boxes in another form, or ""."""
+    try:
+        returned = np.asarray(result[1], np.float32).reshape(-1, 4)
+    except (IndexError, TypeError, ValueError):  # `checked_sample` reports it
+        return ""
+    if returned.shape != given.shape or not len(given) or np.abs(returned - given).max() <= 1:
+        return ""
+    sizes = given[:, 2:] - given[:, :2]
+    forms = {
+        "x,y,width,height": np.hstack([given[:, :2], sizes]),
+        "center x,center y,width,height": np.hstack([given[:, :2] + sizes / 2, sizes]),
+    }
+    return next((name for name, boxes in forms.items() if np.abs(returned - boxes).max() <= 1), "")
+
+
+def _count_boxes(boxes: np.ndarray) -> int:
+    """Returns the number of boxes with a pixel or more on each side. Boxes as fractions of the image have less."""
+    return int((boxes[:, 2:] - boxes[:, :2] >= 1).all(1).sum())
 
 
 def source_digest(function: Callable) -> str:
