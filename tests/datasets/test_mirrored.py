@@ -1,0 +1,45 @@
+"""datasets/mirrored.py: classes that a mirror turns into each other are found in several languages, and others are not."""
+
+import pytest
+
+from datasets.mirrored import mirrored_classes
+from nets.pretrained import COCO_CLASSES
+
+
+@pytest.mark.parametrize(
+    "classes",
+    [
+        ("Left", "Right"),
+        ("hand_l", "hand_r"),
+        ("TurnLeft", "TurnRight"),
+        ("lefthand", "righthand"),
+        ("HandL", "HandR"),
+        ("links", "rechts"),
+        ("feu à droite", "feu à gauche"),
+        ("向左", "向右"),
+        ("b", "d"),
+        ("6", "9"),
+    ],
+)
+def test_mirror_images_are_found(classes):
+    assert mirrored_classes(("dog", *classes, "cat")) == classes
+
+
+def test_a_class_may_have_a_side_without_its_opposite():
+    assert mirrored_classes(("stop", "left_arrow")) == ("left_arrow",)
+
+
+@pytest.mark.parametrize(
+    "classes",
+    [
+        COCO_CLASSES,
+        ("RBC", "WBC", "Platelets"),
+        ("bright", "copyright", "leftover"),
+        ("flat", "frat"),
+        ("airport", "port"),
+        tuple(map(str, range(20))),  # numbers of classes without names
+        (),
+    ],
+)
+def test_other_classes_are_not(classes):
+    assert mirrored_classes(classes) == ()
