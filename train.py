@@ -23,6 +23,7 @@ import nets
 from datasets.dataset import DetectionDataset, source_digest, try_augment
 from datasets.formats.read import read_options
 from datasets.loader import Loader, TrainSampler, ValSampler, build_loader
+from datasets.mirrored import default_flip
 from datasets.sources import is_demo, read_train_and_val, val_source, val_text
 from datasets.store import Annotations
 from datasets.transforms import Augment
@@ -67,7 +68,7 @@ class Config:
     # augmentation
     mosaic: float = 0.5  # probability; 1 for thousands of images and hundreds of epochs
     mixup: float = 0.0  # probability; helps only large models in long runs
-    flip: float = 0.5  # probability; 0 where left and right or text matter
+    flip: float | None = None  # probability; none: .5, or 0 if a mirror turns a class into another (left, right)
     rotation: float = 0.0  # degrees to either side, and 0.4 times as much shear
     scale: tuple[float, float] = (0.5, 1.5)  # smallest, largest size of the image, relative to the letterboxed one
     hsv: tuple[float, float, float] = (5.0, 30.0, 30.0)  # largest change of hue (of 180), saturation and value (of 255)
@@ -234,7 +235,10 @@ def main(
         freeze_epochs, weights = 0, None
 
     # Images per step, which must fit the memory of a GPU, and the numbers of steps and epochs.
-    augment = Augment.of(cfg.mosaic, cfg.mixup, cfg.flip, cfg.rotation, cfg.scale, cfg.hsv)
+    flip = cfg.flip
+    if flip is None:
+        flip = default_flip(train_data.classes)
+    augment = Augment.of(cfg.mosaic, cfg.mixup, flip, cfg.rotation, cfg.scale, cfg.hsv)
     most_boxes = augment.most_images * train_data.most_boxes
     step_bytes = gpu_memory.probe(model, val_criterion, image_size, cfg.multi_scale, most_boxes, cfg.amp, ranks)
     batch_sizes = {"freeze_batch_size": cfg.freeze_batch_size, "batch_size": cfg.batch_size}
@@ -269,7 +273,7 @@ def main(
     )
     chosen = {name: defaults[name] for name in CHOSEN_BY_RUN}
     settings = replace(cfg, image_size=image_size, workers=workers, weights=weights, **batch_sizes, **chosen)
-    settings = replace(settings, epochs=epochs, freeze_epochs=freeze_epochs)
+    settings = replace(settings, epochs=epochs, freeze_epochs=freeze_epochs, flip=flip)
 
     # What trains the model, with the state of the run to resume, and what it trains on.
     schedule = build_schedule(parts.schedule, plan, cfg.schedule, defaults)
@@ -517,6 +521,8 @@ def log_summary(
         log(summary.initial_text(first_row["AP"], likeness, **rates, optimizer=cfg.optimizer, sgd=sgd))
     log(summary.model_text(model, cfg.model, settings.image_size, updater.schedule.plan))
     log(summary.data_text(train_data, val_data))
+    if note := summary.flip_note(cfg.flip, train_data.classes):
+        log(note)
     images = larger_batch(settings.batch_size, settings.freeze_batch_size, settings.freeze_epochs)
     warnings = [
         *summary.schedule_warnings(settings.epochs, settings.freeze_epochs, settings.no_aug_epochs, settings.weights),

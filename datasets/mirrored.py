@@ -57,6 +57,11 @@ def mirrored_classes(classes: Sequence[str]) -> tuple[str, ...]:
     return _characters(classes)
 
 
+def default_flip(classes: Sequence[str]) -> float:
+    """Returns the default of flip=, the probability that a training image is mirrored: 0 for classes with a side."""
+    return 0.0 if mirrored_classes(classes) else 0.5
+
+
 def _exchanged(word: str, one: str, other: str) -> str:
     """Returns a word, or its opposite if it is one of the two words."""
     return {one: other, other: one}.get(word, word)

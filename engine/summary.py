@@ -1,6 +1,6 @@
 """Text that a run logs at its start and end: the model, the data, the schedule, and warnings about what may go wrong."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from datasets.mirrored import mirrored_classes
 from datasets.similar import equal_pairs
 from engine.optimizer import Updater
 from engine.schedule import REFERENCE_BATCH, Plan, Schedule, usual_rate
@@ -130,6 +131,19 @@ def schedule_warnings(epochs: int, freeze_epochs: int, no_aug_epochs: int, weigh
             f"no_aug_epochs={no_aug_epochs} of epochs={epochs}: after the thaw there is no mosaic or affine, and only the lowest "
             f"learning rate; lower no_aug_epochs to about {max(1, epochs // 5)}, or train longer"
         )
+
+
+def flip_note(written: float | None, classes: Sequence[str]) -> str:
+    """Returns a line about flip= for classes that a mirror turns into others, "" for other classes; `written`: the constant."""
+    mirrored = mirrored_classes(classes)
+    if not mirrored or written == 0:
+        return ""
+    why = f"a mirror turns objects of the class {mirrored[0]!r} into others"
+    if len(mirrored) == 2:
+        why = f"a mirror turns objects of the class {mirrored[0]!r} into {mirrored[1]!r}"
+    if written is None:
+        return f"flip       0, not .5: {why}; flip=.5 mirrors images all the same"
+    return f"WARNING: flip={written:g}: {why}: write flip=0"
 
 
 def data_warnings(train, val, repeat: float = 0.0) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from datasets.mirrored import mirrored_classes
+from datasets.mirrored import default_flip, mirrored_classes
 from nets.pretrained import COCO_CLASSES
 
 
@@ -43,3 +43,7 @@ def test_a_class_may_have_a_side_without_its_opposite():
 )
 def test_other_classes_are_not(classes):
     assert mirrored_classes(classes) == ()
+
+
+def test_images_of_such_classes_are_not_mirrored_by_default():
+    assert (default_flip(("Left", "Right")), default_flip(("cat", "dog"))) == (0, 0.5)

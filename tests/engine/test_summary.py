@@ -132,3 +132,10 @@ def test_rare_classes_are_named_with_a_fix(tmp_path):
     assert "1 of 2 classes are rare (images with dog: 3; mean 52)" in warning and "repeat=0.5" in warning
     (warning,) = summary.data_warnings(train, val, repeat=0.5)
     assert "dog: 3" in warning and "repeat=" not in warning
+
+
+def test_a_run_says_why_it_mirrors_no_images():
+    sides, others = ("Left", "Right"), ("cat", "dog")
+    assert all(word in summary.flip_note(None, sides) for word in ("Left", "Right", "flip=.5"))
+    assert "flip=0" in summary.flip_note(0.5, sides)
+    assert summary.flip_note(0, sides) == summary.flip_note(None, others) == summary.flip_note(0.5, others) == ""
