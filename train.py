@@ -90,9 +90,9 @@ class Config:
     cuda_graphs: bool = True  # on one GPU: launch forward and backward at once, not operation by operation
     sync_bn: bool = True  # batch-norm statistics over all processes
     timeout_minutes: float = 30.0  # how long a process waits for the others
-    seed: int = 0
+    seed: int = 0  # of new weights, the order of the images and the augmentation; another one shows how results vary
     # run
-    output: str = "runs"
+    output: str = "runs"  # the folder of the run folders
     resume: bool | str = False  # true: the newest run of this name, or a new run if there is none; or a run folder
     evaluate_every: int = 1  # epochs
     save_every: int = 0  # epochs between checkpoints that are kept; 0: only best.pt and last.pt

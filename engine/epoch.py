@@ -162,7 +162,10 @@ def epoch_text(row: Mapping[str, float], epochs: int, best: bool) -> str:
         parts.append(f"loss {row['loss']:.3f}")
     if "AP" in row:
         parts.append(f"val loss {row['val_loss']:.3f}  mAP50-95 {row['AP']:.4f}  mAP50 {row['AP50']:.4f}")
-    parts.append(f"{row['images_per_second']:.1f} images/s" if row["epoch"] else "the initial weights, before training")
+    if row["epoch"]:
+        parts.append(f"{row['images_per_second']:.1f} images/s")
+    else:
+        parts.append("the initial weights, before training")
     if row.get("skipped_steps"):
         parts.append(f"{row['skipped_steps']} steps skipped so far: gradients not finite")
     return "  ".join(parts) + ("  (best)" if best and row.get("AP", 0) > 0 else "")

@@ -49,7 +49,8 @@ def evaluate(
             sums += torch.stack([losses["total"], losses["positives"]])
         detections = model.detections(predictions, batch.size, batch.transforms, **limits)
         index = batch.ids.repeat_interleave(torch.tensor([len(one.scores) for one in detections]))
-        found.append((*(torch.cat(field).cpu() for field in zip(*detections, strict=True)), index))
+        fields = [torch.cat(field).cpu() for field in zip(*detections, strict=True)]
+        found.append((*fields, index))
         stopped = stop is not None and stop()
         if stopped:
             break

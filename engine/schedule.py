@@ -111,22 +111,35 @@ def fill_in_defaults(
         "no_aug_epochs": no_aug_epochs,
         "weight_decay": weight_decay,
     }
-    chosen = {name: value for name, value in given.items() if value is not None}
+    chosen = _usual_lengths(plan) | _usual_optimizer(optimizer, sgd, pretrained)
+    chosen |= {name: value for name, value in given.items() if value is not None}
     chosen |= {name: saved[name] for name in (*CHOSEN_BY_RUN, "rate_power", "max_images", "clip") if name in saved}
-    chosen.setdefault("no_aug_epochs", min(round(plan.epochs / 5), 15))
-    decays = {"adamw": 0.05, "sgd": 5e-4 / sgd.factor}  # of sgd: a step subtracts rate * decay
-    chosen.setdefault("weight_decay", decays.get(optimizer, 5e-4))
-    total = plan.total_steps
-    steps = min(max(100, plan.steps_before(1)), total / 10)
-    chosen.setdefault("warmup_epochs", plan.position(min(max(steps, LEAST_WARMUP), total)))
-    chosen.setdefault("rate_power", 1.0 if optimizer == "sgd" else 0.5)
-    chosen.setdefault("max_images", REFERENCE_BATCH if chosen["rate_power"] < 1 else sgd.max_images)
     rate = usual_rate(optimizer, sgd) * LOWEST_RATE**likeness
     chosen.setdefault("learning_rate", max(rate, chosen.get("min_learning_rate", 0.0)))
     chosen.setdefault("min_learning_rate", chosen["learning_rate"] / 20)
-    clips = optimizer != "sgd" or pretrained or sgd.clip_from_scratch
-    chosen.setdefault("clip", MAX_GRADIENT_NORM if clips else 0.0)
     return chosen
+
+
+def _usual_lengths(plan: Plan) -> dict[str, float]:
+    """Returns the defaults of the epochs without augmentation and of the warm-up."""
+    total = plan.total_steps
+    warmup = min(max(100, plan.steps_before(1)), total / 10)
+    warmup = min(max(warmup, LEAST_WARMUP), total)
+    return {"no_aug_epochs": min(round(plan.epochs / 5), 15), "warmup_epochs": plan.position(warmup)}
+
+
+def _usual_optimizer(optimizer: str, sgd: SGDDefaults, pretrained: bool) -> dict[str, float]:
+    """Returns the defaults of the weight decay, of the scaling of the rate, and of the clipping of gradients."""
+    if optimizer == "sgd":
+        clip = 0.0
+        if pretrained or sgd.clip_from_scratch:
+            clip = MAX_GRADIENT_NORM
+        decay = 5e-4 / sgd.factor  # a step subtracts rate * decay
+        return {"weight_decay": decay, "rate_power": 1.0, "max_images": sgd.max_images, "clip": clip}
+    decay = 5e-4
+    if optimizer == "adamw":
+        decay = 0.05
+    return {"weight_decay": decay, "rate_power": 0.5, "max_images": REFERENCE_BATCH, "clip": MAX_GRADIENT_NORM}
 
 
 @dataclass(frozen=True)

@@ -66,6 +66,13 @@ def test_help_names_the_command_and_every_constant(command, flag):
 
 
 @pytest.mark.parametrize("command", COMMANDS)
+def test_help_explains_every_constant(command):
+    _, out, _ = start(command, ["--help"])
+    rows = [re.split(" {2,}", line.strip()) for line in re.findall(r"^  \w+=.*$", out, re.MULTILINE)]
+    assert rows and [row[0] for row in rows if len(row) < 3] == []  # value, type and comment
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 def test_an_option_with_dashes_is_answered_with_the_right_form(command):
     code, out, _ = start(command, ["--output", "somewhere"])
     assert "output=somewhere" in str(code) or "there is no constant 'output'" in str(code)

@@ -1,6 +1,7 @@
 """The structure of the project, read from the source: who imports whom, and what a start loads."""
 
 import ast
+import re
 import subprocess
 import sys
 from graphlib import CycleError, TopologicalSorter
@@ -107,6 +108,13 @@ def test_an_import_inside_a_function_names_the_heavy_package_that_it_avoids():
                 name = node.module if isinstance(node, ast.ImportFrom) else node.names[0].name
                 if name.partition(".")[0] in FLOORS:
                     assert "# loads " in lines[node.lineno - 1], f"{path}:{node.lineno}"
+
+
+@pytest.mark.parametrize("folder", ["tests", "benchmarks"])
+def test_tests_and_benchmarks_replace_what_a_training_uses_by_its_arguments(folder):
+    """train.main takes parts=, extra_augment= and on_row=: a replaced name of train.py would tie them to its lines."""
+    for path in (ROOT / folder).rglob("*.py"):
+        assert not re.search(r"setattr\(\s*[\"']?train\b", path.read_text(encoding="utf-8")), path
 
 
 def test_the_map_of_modules_is_complete():
