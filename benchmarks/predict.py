@@ -140,7 +140,16 @@ def whole_video(cfg: Config, how: str, batch: int, images) -> tuple[Predict, obj
         with tempfile.TemporaryDirectory() as folder:
             results = Results(lambda: Path(folder), detect.classes, range(80))
             source = str(Path(cfg.data, "video/frames.mp4"))
-            predict.predict_video(detect, "frames.mp4", source, "frames.mp4", results, show=False, save=True)
+            predict.predict_video(
+                detect,
+                "frames.mp4",
+                source,
+                "frames.mp4",
+                results,
+                show=False,
+                save=True,
+                choice=predict.Frames(1, False),
+            )
             return results.counts.total()
 
     return predict_frames, network

@@ -2,6 +2,7 @@
 
 import json
 import sys
+import weakref
 from pathlib import Path
 
 import cv2
@@ -131,6 +132,24 @@ def test_the_frames_of_a_video_with_labels_are_data_to_train_on(weights, film, t
     assert files(tmp_path / "out/images") == frames == files(tmp_path / "out/heatmaps")
     data = read(str(tmp_path / "out/images"), "train", ReadOptions(classes=("red", "blue", "green")))
     assert len(data) == len(data.labels) == len(entries(tmp_path / "out")) == 3
+
+
+def test_a_long_video_needs_no_more_memory_than_a_short_one(weights, film, tmp_path, monkeypatch):
+    frames, alive = [], []
+
+    def endless(capture, most, count):
+        capture.release()
+        for seed in range(120):
+            frame = noise(seed)
+            frames.append(weakref.ref(frame))
+            alive.append(sum(one() is not None for one in frames))
+            yield frame
+            del frame
+
+    monkeypatch.setattr(video, "frames_of", endless)
+    monkeypatch.setattr(video, "require_frames", lambda *_: "")
+    run(weights, film, tmp_path / "out", labels="yolo", crops=False, batch_size=2)
+    assert len(alive) == 120 and max(alive[60:]) <= max(alive[:60]) + 2 <= 30
 
 
 def test_options_of_videos_are_refused_for_images(weights, tmp_path):
