@@ -18,6 +18,7 @@ from datasets.formats.named_boxes import (
 )
 from datasets.formats.rotation import box_around
 from datasets.formats.source import Source
+from datasets.formats.xml_file import parse_xml
 from datasets.store import Split
 from utils.text import clean_name
 
@@ -54,9 +55,9 @@ def read(file: File, split: Split) -> Source:
     path = file.path
     with open_file(path) as opened:
         try:
-            root = ElementTree.parse(opened).getroot()
-        except (ElementTree.ParseError, ValueError, LookupError) as error:
-            raise DataError(f"{path}: not valid XML ({error}): export the file again, as UTF-8") from error
+            root = parse_xml(opened)
+        except ValueError as error:
+            raise DataError(f"{path}: {error}") from error
     if root.tag == "annotation":
         raise DataError(f"{path}: a VOC file with one image: give its folder")
     if root.tag != "annotations" or root.find("track") is not None:

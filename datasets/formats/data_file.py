@@ -1,5 +1,6 @@
 """YOLO data files, data.yaml or obj.data of darknet, with the images and classes of all splits -> Source."""
 
+import codecs
 import os
 import re
 from collections.abc import Iterable, Sequence
@@ -65,11 +66,11 @@ def data_files(folder: Path) -> list[str]:
     names = sorted(os.listdir(folder), key=lambda name: (name.lower() != "data.yaml", name))
     names = [name for name in names if not os.path.isdir(folder / name)]
     yamls = [folder / name for name in listing.of_suffix(names, (".yaml", ".yml"))]
-    heads = {path: File(path).head.removeprefix(BOM) for path in yamls}
+    heads = {path: _beginning(path) for path in yamls}
     own = [path for path in yamls if path.name.lower() == "data.yaml"][:1]
     data = own or [path for path in yamls if _YOLO.search(heads[path])]
     darknet = [folder / name for name in listing.of_suffix(names, ".data")]
-    darknet = [path for path in darknet if _DARKNET.search(File(path).head.removeprefix(BOM))]
+    darknet = [path for path in darknet if _DARKNET.search(_beginning(path))]
     chosen = data or darknet
     if len(chosen) > 1:
         shown = ", ".join(path.name for path in chosen[:5])
@@ -78,6 +79,14 @@ def data_files(folder: Path) -> list[str]:
         return []
     others = [path for path in yamls if _YOLO.search(heads[path]) or _NAMES.search(heads[path])] + darknet
     return list(dict.fromkeys(path.name for path in (chosen[0], *others)))
+
+
+def _beginning(path: Path) -> bytes:
+    """Returns the beginning of a text without a byte order mark, and of UTF-16 without zeros."""
+    head = File(path).head
+    for mark in (BOM, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+        head = head.removeprefix(mark)
+    return head.replace(b"\0", b"")
 
 
 def read_folder(folder: Path, files: Sequence[str], split: Split, image_root: str | None) -> Source:

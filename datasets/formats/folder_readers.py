@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-from datasets.errors import DataError
+from datasets.errors import DataError, raise_any
 from datasets.formats import (
     cvat,
     data_file,
@@ -19,6 +19,7 @@ from datasets.formats import (
     refusals,
     tables,
     texts,
+    unreadable,
     voc,
     yolo,
 )
@@ -112,7 +113,11 @@ def _nothing(folder: Folder) -> list[str]:
 
 def _tables(folder: Folder) -> list[str]:
     found = folder.of_suffix(tables.SUFFIXES)
-    return [name for name in found if tables.is_table(str(folder.path / name))] or found
+    return [name for name in found if tables.is_table(str(folder.path / name))]
+
+
+def _unreadable(folder: Folder) -> list[str]:
+    return [name for name in folder.files if unreadable.problem_of(folder.file(name))]
 
 
 def _lists(folder: Folder) -> list[str]:
@@ -182,6 +187,13 @@ def _read_yolo(folder: Folder, files: Sequence[str]) -> list[Source]:
     return [yolo.read_folder(folder.path, folder.files, folder.split, folder.image_root)]
 
 
+def _refuse_unreadable(folder: Folder, files: Sequence[str]) -> list[Source]:
+    """Raises DataError, which names the files that may have the boxes, but cannot be read, with the reasons."""
+    problems = [unreadable.problem_of(folder.file(name)) for name in files]
+    raise_any(f"{folder.path}: no file with boxes, but files that cannot be read: {len(problems)}", problems)
+    return []
+
+
 def _refuse(folder: Folder, files: Sequence[str]) -> list[Source]:
     """Raises DataError, which names what is in the folder."""
     refusals.refuse_folder(folder.path, folder.files)
@@ -195,6 +207,10 @@ def _refuse(folder: Folder, files: Sequence[str]) -> list[Source]:
 YOLO = FolderReader("YOLO", _yolo, _read_yolo, yolo.is_label_file, by_name=True, reports="all")
 VOC = FolderReader("VOC", _xmls, _read_voc, voc.is_label_file, reports="near")
 LISTS = FolderReader("annotation files", _lists, _read_lists, texts.is_label_file, texts.images_in)
+CSV = FolderReader("CSV", _tables, _read_files, tables.is_label_file, tables.image_names)
+UNREADABLE = FolderReader(
+    "files that cannot be read", _unreadable, _refuse_unreadable, unreadable.is_label_file, lambda path: set()
+)
 
 FOLDER_READERS = (  # the first one that claims label files reads them
     YOLO._replace(claims=lambda folder: data_file.data_files(folder.path), read=_read_data_file, reports=""),
@@ -219,8 +235,10 @@ FOLDER_READERS = (  # the first one that claims label files reads them
     ),
     LISTS,
     YOLO,
+    CSV,
+    UNREADABLE,
     LISTS._replace(claims=lambda folder: folder.texts.lists[0]),  # its reader reports what is wrong with them
-    FolderReader("CSV", _tables, _read_files, tables.is_label_file, tables.image_names),
+    CSV._replace(claims=lambda folder: folder.of_suffix(tables.SUFFIXES)),  # as for lists
     VOC._replace(claims=lambda folder: folder.of_suffix(".xml")),  # as for lists
     FolderReader("other formats", lambda folder: ["."], _refuse, refusals.is_label_file, by_name=True),
 )

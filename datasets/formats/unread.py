@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 
-from datasets.errors import DataError, one_line
-from datasets.formats import image_paths, listing, texts
+from datasets.errors import DataError, first_ten, one_line
+from datasets.formats import image_paths, listing, texts, unreadable
 from datasets.formats.annotation_file import text_lines
-from datasets.formats.folder_readers import FOLDER_READERS, YOLO, Folder, FolderReader
+from datasets.formats.folder_readers import FOLDER_READERS, UNREADABLE, YOLO, Folder, FolderReader
 from datasets.formats.source import Source
 from datasets.store import Annotations
 from utils.files import files_under
@@ -75,14 +75,20 @@ def _label_files(folder: Folder, read: str, own: set[str]) -> dict[str, list[str
 def _unread_labels(
     folder: Folder, read: str, unread: Mapping[str, Sequence[str]], counts: Mapping[str, int]
 ) -> list[str]:
-    """Returns a note about label files that are not read: how many of each format, their names and the number of images."""
-    shown = []
+    """Returns notes about label files that are not read: how many of each format, their names and the number of images.
+
+    Files that cannot be read are named with the reasons."""
+    shown, notes = [], []
     for kind, names in unread.items():
+        if kind == UNREADABLE.name:
+            problems = [unreadable.problem_of(folder.file(name)) for name in names]
+            notes.append(f"{folder.path}: {kind}, but may hold labels: {len(names)}\n{first_ten(problems)}")
+            continue
         images = f" of {counts[kind]} images" if _FORMATS[kind].images_in else ""
         if names:
             shown.append(f"{kind} {len(names)}{images} ({_some(names)})")
     text = f"{folder.path}: label files that are not read, because the folder is read as {read}: {'; '.join(shown)}"
-    return [text] if shown else []
+    return [*([text] if shown else []), *notes]
 
 
 def _some(names: Sequence[str]) -> str:

@@ -14,6 +14,7 @@ from datasets.formats.file import File
 from datasets.formats.named_boxes import Box, LabelFile, add_files, names_of, side
 from datasets.formats.rotation import FIELDS, Degrees, angle_problem, box_around
 from datasets.formats.source import Source
+from datasets.formats.xml_file import parse_xml
 from datasets.store import Split
 from utils.files import files_under
 from utils.images import IMAGE_SUFFIXES
@@ -216,9 +217,9 @@ def _parsed(folder: Path, xmls: Sequence[str]) -> dict[str, LabelFile]:
 def _voc_file(path: Path) -> LabelFile:
     with open_file(path) as file:
         try:
-            root = ElementTree.parse(file).getroot()
-        except (ElementTree.ParseError, ValueError, LookupError) as error:
-            return LabelFile(str(path), problem=f"not valid XML ({error}): export the file again, as UTF-8")
+            root = parse_xml(file)
+        except ValueError as error:
+            return LabelFile(str(path), problem=str(error))
     for node in root.iter():
         node.tag = str(node.tag).rpartition("}")[2]  # without the namespace
     if root.tag == "annotations":

@@ -1,5 +1,6 @@
 """Every label file and every image in a folder is read, named as not read, or an error."""
 
+import json
 import os
 import shutil
 from pathlib import Path
@@ -552,3 +553,77 @@ def test_what_a_reader_claims_is_a_label_file_of_its_format_and_of_no_other(tmp_
     has_image = Path(name).stem == "stray"
     formats = {other.name for other in FOLDER_READERS if other.is_label_file(folder.file(name), has_image)}
     assert formats == {reader.name}
+
+
+# ---- files that cannot be read as text
+
+
+CANNOT_BE_READ = {  # file -> its contents
+    "a.json": json.dumps(coco("images/0.png")).encode("utf-16"),
+    "without_mark.json": json.dumps(coco("images/0.png")).encode("utf-16-le"),
+    "cut.json": b'{"info": {"year": 20',
+    "empty.json": b"",
+    "a.xml": b"<annot",
+    "empty.xml": b"",
+    "a.csv": f"{TABLE}images/0.png,1,2,9,8,cat\n".encode("utf-16"),
+    "without_mark.tsv": f"{TABLE}images/0.png,1,2,9,8,cat\n".encode("utf-16-be"),
+    "empty.csv": b"",
+    "a.jsonl": json.dumps(STRAYS["more/metadata.jsonl"]).encode("utf-16"),
+    "empty.ndjson": b"",
+    "old/0.txt": LABEL.encode("utf-16"),
+    "old.txt": "images/0.png 1,2,9,8,0\n".encode("utf-16"),
+}
+
+
+@pytest.mark.parametrize("name", CANNOT_BE_READ)
+def test_a_file_that_cannot_be_read_is_named_or_an_error(tmp_path: Path, name: str) -> None:
+    """A COCO file in UTF-16, as PowerShell writes it, counted as nothing, also if it was the only label file."""
+    yolo(tmp_path, 2)
+    assert not read(str(tmp_path), "train").notes
+    text(tmp_path / name, "").write_bytes(CANNOT_BE_READ[name])
+    text(tmp_path / "data.yaml", "train: images\nnames: [cat]\n")
+    (note,) = read(str(tmp_path), "train").notes
+    assert str(tmp_path / name) in note
+    (tmp_path / "data.yaml").unlink()
+    if ".jsonl" not in name and ".ndjson" not in name:  # JSON Lines are tried before YOLO
+        (note,) = read(str(tmp_path), "train").notes
+        assert str(tmp_path / name) in note
+    shutil.rmtree(tmp_path / "labels")
+    text(tmp_path / "README.txt", "Photos of cats\n")
+    with refused(DataError, tmp_path / name):
+        read(str(tmp_path), "train")
+
+
+def test_a_file_that_may_not_be_opened_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    yolo(tmp_path, 2)
+    text(tmp_path / "a.json", coco("images/0.png"))
+
+    def refuse(path: str | Path, mode: str) -> Any:
+        if Path(path).name == "a.json":
+            raise PermissionError(13, "Permission denied", str(path))
+        return open(path, mode)
+
+    monkeypatch.setattr("datasets.errors.open", refuse, raising=False)
+    with refused(DataError, tmp_path / "a.json", "Permission denied"):
+        read(str(tmp_path), "train")
+
+
+def test_files_with_a_byte_order_mark_are_read(tmp_path: Path) -> None:
+    paint(tmp_path / "0.png")
+    (tmp_path / "a.json").write_text(json.dumps(coco("0.png")), encoding="utf-8-sig")
+    assert len(read(str(tmp_path), "train").boxes) == 1
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_a_data_file_of_any_name_is_found_in_the_encodings_of_windows(tmp_path: Path, encoding: str) -> None:
+    """One in UTF-16 that is not named data.yaml counted as nothing: its class names were lost."""
+    yolo(tmp_path, 2)
+    (tmp_path / "pets.yaml").write_text("train: images\nnames: [pet]\n", encoding=encoding)
+    (tmp_path / "classes.txt").unlink()
+    assert read(str(tmp_path), "train").classes == ("pet",)
+
+
+def test_a_readme_does_not_hide_a_table(tmp_path: Path) -> None:
+    paint(tmp_path / "0.png"), text(tmp_path / "README.txt", "Photos of cats\n")
+    text(tmp_path / "boxes.csv", f"{TABLE}0.png,1,2,9,8,cat\n")
+    assert len(read(str(tmp_path), "train").boxes) == 1
