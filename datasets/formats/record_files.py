@@ -3,12 +3,11 @@
 import os
 import re
 from collections.abc import Iterable, Sequence
-from itertools import islice
 from pathlib import Path
 
 from msgspec import Raw, Struct
 
-from datasets.errors import DataError, open_file
+from datasets.errors import open_file
 from datasets.formats import image_paths, listing
 from datasets.formats.annotation_file import text_lines
 from datasets.formats.file import File
@@ -23,6 +22,7 @@ from datasets.formats.records import (
     Supervisely,
     Ultralytics,
 )
+from datasets.formats.refusals import error_of_lines
 from datasets.formats.source import Source
 from datasets.formats.typed_json import BOM, parse
 from datasets.store import Split, brief
@@ -40,7 +40,10 @@ def read_lines(file: File, split: Split) -> Source:
     """Reads a file of JSON Lines, whose format is recognized by the first two lines. Raises DataError."""
     path = file.path
     lines = [(f"{path}:{number}", Raw(line.encode())) for number, line in text_lines(path) if line.strip()]
-    kind, names, problems = _kind_of_lines(path, b"".join(bytes(raw) for _, raw in lines[:2])), None, []
+    head = b"".join(bytes(raw) for _, raw in lines[:2])
+    kind, names, problems = _kind_of_lines(head), None, []
+    if kind is None:
+        raise error_of_lines(path, head)
     if kind is Ultralytics and lines:
         head = parse(lines.pop(0)[1], _Dataset, f"{path}:1", problems)
         names = head.class_names if head else {}
@@ -53,35 +56,20 @@ class _Dataset(Struct, frozen=True):
     class_names: dict[str, str]
 
 
-def _kind_of_lines(path: str, head: bytes) -> type[Record]:
-    """Returns the record type of JSON Lines that begin with `head`. Raises DataError that names any other format."""
+def _kind_of_lines(head: bytes) -> type[Record] | None:
+    """Returns the record type of JSON Lines that begin with `head`, None if no reader knows them."""
     kinds = {
         (b'"gtboxes"',): CrowdHuman,
         (b'"class_names"', b'"dataset"'): Ultralytics,
         (b'"detection"', b'"instances"'): Grounding,
         (b'"file_name"', b'"objects"'): HuggingFace,
     }
-    for words, kind in kinds.items():
-        if all(word in head for word in words):
-            return kind
-    others = {
-        b'"source-ref"': "a manifest of SageMaker Ground Truth",
-        b'"image_url"': "JSON Lines of Azure ML",
-        b'"data_row"': "an export of Labelbox",
-        b'"suffix"': "JSON Lines of PaliGemma or Florence",
-    }
-    what = next((name for word, name in others.items() if word in head), "JSON Lines in a form that is not known")
-    raise DataError(f"{path}: {what}, which is not read: export the boxes as COCO or YOLO")
+    return next((kind for words, kind in kinds.items() if all(word in head for word in words)), None)
 
 
 def is_label_file(file: File, has_image: bool = False) -> bool:
     """Returns whether a file holds JSON Lines of a format that is read."""
-    try:
-        head = "".join(line for _, line in islice(text_lines(file.path), 2)) if claims_lines(file) else ""
-        _kind_of_lines(file.path, head.encode())
-    except DataError:
-        return False
-    return True
+    return claims_lines(file) and _kind_of_lines(b"".join(file.head.split(b"\n", 2)[:2])) is not None
 
 
 def claims_scalabel(file: File) -> bool:
