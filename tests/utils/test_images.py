@@ -99,9 +99,16 @@ def test_unreadable_files_are_errors_with_a_fix(tmp_path: Path) -> None:
     (tmp_path / "empty.jpg").write_bytes(b"")
     (tmp_path / "text.jpg").write_text("hello")
     (tmp_path / "float.tif").write_bytes(cv2.imencode(".tif", np.zeros((8, 8), np.float32))[1].tobytes())
-    for name in ("empty.jpg", "text.jpg", "float.tif", "missing.jpg", "folder\\missing.jpg"):
-        with refused(ImageError, name):
+    for name, has_content in (
+        ("empty.jpg", False),
+        ("text.jpg", True),
+        ("float.tif", True),
+        ("missing.jpg", False),
+        ("folder\\missing.jpg", False),
+    ):
+        with refused(ImageError, name) as caught:
             read_image(str(tmp_path / name))
+        assert ("PNG" in str(caught.value)) == has_content  # another format helps only where there are contents
 
 
 @pytest.mark.parametrize("reduction", [1, 2, 4, 8])
