@@ -23,6 +23,7 @@ from datasets import demo
 from datasets.dataset import DetectionDataset
 from datasets.formats.read import read_options
 from datasets.loader import TrainSampler
+from datasets.mirrored import default_flip
 from datasets.sources import read_train_and_val
 from datasets.transforms import Augment
 from engine.epoch import accelerate
@@ -183,12 +184,12 @@ def run_constants(cfg, **changes) -> Iterator[train.Config]:
 def made_data(constants: train.Config, ranks: Ranks) -> tuple:
     """Returns the training loader and the validation loader that a run with YOLOX has."""
     batch_size, size, workers = constants.batch_size, constants.image_size, constants.workers
-    read = read_train_and_val(constants.train, constants.val, constants.split_seed, read_options(), lambda *_: None)
-    augment = Augment.of(
-        constants.mosaic, constants.mixup, constants.flip, constants.rotation, constants.scale, constants.hsv
-    )
-    train_set = DetectionDataset(read[0], "corner", augment, constants.epochs, constants.seed)
-    val_set = DetectionDataset(read[1], "corner")
+    sources = (constants.train, constants.val, constants.split_seed)
+    train_data, val_data = read_train_and_val(*sources, read_options(), lambda *_: None)
+    flip = default_flip(train_data.classes)
+    augment = Augment.of(constants.mosaic, constants.mixup, flip, constants.rotation, constants.scale, constants.hsv)
+    train_set = DetectionDataset(train_data, "corner", augment, constants.epochs, constants.seed)
+    val_set = DetectionDataset(val_data, "corner")
     train_loader = train.build_train_loader(
         train_set, batch_size, size, constants.multi_scale, constants.seed, constants.accumulate, workers, ranks
     )
