@@ -49,7 +49,7 @@ class Origin(NamedTuple):
     frame: int | None = None  # its number in a video
 
 
-class Frames(NamedTuple):
+class FrameOptions(NamedTuple):
     """What is done with the frames of a video."""
 
     every: int  # 10 predicts every tenth frame
@@ -118,48 +118,67 @@ def main(cfg: Config) -> Path | None:
     limits = {name: getattr(cfg, name) for name in LIMITS}
     detector = Detector(cfg.checkpoint, cfg.model, classes, cfg.image_size, cfg.device, only=only, **limits)
     threads.set_threads(detector.device, 0)
-    size = " x ".join(map(str, detector.image_size))
-    given = isinstance(cfg.confidence, float)
-    confidence = f", confidence {cfg.confidence:g}" if given else ""
-    print(f"{detector.path}: {len(detector.classes)} classes, input {size}{confidence}, {detector.device}")
-    if not given:
-        print(threshold_text(detector.loaded, detector.confidence))
-    if cfg.source is not None and is_stream(cfg.source):
-        sources = Sources({}, {stream_name(cfg.source): cfg.source}, [])
-        if not is_live(cfg.source):
-            require_other_folder(cfg.output, Path(cfg.source).parent)
-    else:
-        sources = find_files(cfg.source or validation_images(detector), cfg.output)
-    images, videos = sources.images, sources.videos
+    print(description(detector, only, cfg.confidence))
+    sources = find_sources(cfg.source or validation_images(detector), cfg.output)
     require_videos(sources, cfg.every, cfg.track)
     if cfg.track:
         require_trackers()
         detector.detect_weak(WEAK)
     if cfg.speed:
-        require_files(images)
-        frames = decoded(next(iter(videos.values()), None), images.values(), detector.read)
+        require_files(sources.images)
+        frames = decoded(next(iter(sources.videos.values()), None), sources.images.values(), detector.read)
         print(speed_table(measure(detector, frames), cfg.batch_size))
         return None
-    writers = {}
-    if cfg.labels:
-        model = "/".join(Path(detector.path).parts[-2:])
-        writers["labels"] = LabelFiles(cfg.labels, detector.classes, label_images(images, videos), model)
-    if cfg.heatmap:
-        writers["heatmaps"] = HeatMaps(detector.model, detector.image_size, detector.classes)
+    writers = writers_of(detector, sources, cfg.labels, cfg.heatmap)
     if cfg.output and os.path.isdir(cfg.output) and os.listdir(cfg.output):
         print(f"{cfg.output} is not empty: files with the same names are replaced")
     ids = COCO_CATEGORY_IDS if detector.classes == COCO_CLASSES else range(len(detector.classes))
-    keep = cfg.labels is not None
-    results = Results(lambda: open_output(cfg.output), detector.classes, ids, cfg.crops, writers, keep)
+    results = Results(lambda: open_output(cfg.output), detector.classes, ids, cfg.crops, writers, "labels" in writers)
     results.unread += sources.unread
     try:
-        predict_files(detector, sources, results, cfg.show, cfg.save, Frames(cfg.every, cfg.track))
+        predict_files(detector, sources, results, cfg.show, cfg.save, FrameOptions(cfg.every, cfg.track))
     except KeyboardInterrupt:
         print("stopped; the results up to here are kept" if results.images else "stopped before the first result")
     finally:  # an error keeps them too
         if summary := results.finish():
             print(summary)
     return results.folder if results.images else None
+
+
+def description(detector: Detector, only: list[str] | None, confidence: float | str | None) -> str:
+    """Returns what is detected and how, for the console: the model, its classes, its input and the confidence threshold."""
+    size = " x ".join(map(str, detector.image_size))
+    parts = [f"{len(detector.classes)} classes", f"input {size}"]
+    if only:
+        parts.insert(1, f"only {brief(', '.join(only))}")
+    if isinstance(confidence, float):
+        parts.append(f"confidence {confidence:g}")
+    line = f"{detector.path}: {', '.join(parts)}, {detector.device}"
+    if isinstance(confidence, float):
+        return line
+    return f"{line}\n{threshold_text(detector.loaded, detector.confidence)}"
+
+
+def writers_of(
+    detector: Detector, sources: Sources, labels: str | None, heatmap: bool
+) -> dict[str, LabelFiles | HeatMaps]:
+    """Returns what writes label files and heat maps into the folders of the results."""
+    writers: dict[str, LabelFiles | HeatMaps] = {}
+    if labels:
+        model = "/".join(Path(detector.path).parts[-2:])
+        writers["labels"] = LabelFiles(labels, detector.classes, label_images(sources), model)
+    if heatmap:
+        writers["heatmaps"] = HeatMaps(detector.model, detector.image_size, detector.classes)
+    return writers
+
+
+def find_sources(source: str | list[str], output: str | None) -> Sources:
+    """Finds what a source has to predict: a stream, or images and videos."""
+    if not isinstance(source, str) or not is_stream(source):
+        return find_files(source, output)
+    if not is_live(source):
+        require_other_folder(output, Path(source).parent)
+    return Sources({}, {stream_name(source): source}, [])
 
 
 def stream_name(source: str) -> str:
@@ -217,10 +236,14 @@ def require_files(images: dict[str, str]) -> None:
         raise ConfigError(f"speed=true is for files: download {brief(addresses[0])} first")
 
 
-def label_images(images: dict[str, str], videos: dict[str, str]) -> dict[str, str]:
-    """Returns name -> path of the images that get labels; for a video, those of its first frame."""
-    files = {name: name if is_web_address(path) else path for name, path in images.items()}
-    return files | {f"{name}_000000.jpg": name for name in videos}
+def label_images(sources: Sources) -> dict[str, str]:
+    """Returns name -> path of the images that get labels: of a video, its first frame, whose path has the same name."""
+    images = {}
+    for name, path in sources.images.items():
+        images[name] = name if is_web_address(path) else path
+    for name in sources.videos:
+        images[f"{name}_000000.jpg"] = name
+    return images
 
 
 def no_images(source: str | list[str], unread: list[str]) -> ValueError:
@@ -255,7 +278,7 @@ def open_output(output: str | None) -> Path:
 
 
 def predict_files(
-    detector: Detector, sources: Sources, results: Results, show: bool, save: bool, choice: Frames
+    detector: Detector, sources: Sources, results: Results, show: bool, save: bool, options: FrameOptions
 ) -> None:
     """Predicts images, then videos. What cannot be read is listed at the end, or an error if it is all."""
     images, videos = sources.images, sources.videos
@@ -267,7 +290,7 @@ def predict_files(
             return
         file = drawn_name(name, {".mp4"}, ".mp4", videos)
         try:
-            complete = predict_video(detector, name, path, file, results, show, save, choice)
+            complete = predict_video(detector, name, path, file, results, show, save, options)
         except ValueError as error:
             if alone:
                 raise
@@ -312,7 +335,14 @@ def predict_images(detector: Detector, images: dict[str, str], results: Results,
 
 
 def predict_video(
-    detector: Detector, name: str, source: str, file: str, results: Results, show: bool, save: bool, choice: Frames
+    detector: Detector,
+    name: str,
+    source: str,
+    file: str,
+    results: Results,
+    show: bool,
+    save: bool,
+    options: FrameOptions,
 ) -> bool:
     """Predicts the frames of a video or camera and writes them as one video `file`. Returns as `predict_all` does."""
     live, capture = is_live(source), video.open_video(source)
@@ -320,15 +350,15 @@ def predict_video(
     count = video.Frames()
     if live:
         print("Ctrl-C ends it" + (", or q in the window" if show else ""))
-    total = announced and -(-announced // choice.every)
+    total = announced and -(-announced // options.every)
     bar = tqdm(total=total, desc=name, unit="", leave=False, dynamic_ncols=True, disable=None)
     ahead = 1 if live else video.AHEAD
-    detect = tracking(detector, rate / choice.every) if choice.track else detector
+    detect = tracking(detector, rate / options.every) if options.track else detector
     with (
-        video.writing(lambda: results.folder / file, rate / choice.every) as write,
+        video.writing(lambda: results.folder / file, rate / options.every) as write,
         closing(video.frames_of(capture, ahead, count)) as frames,
     ):
-        chosen = itertools.islice(enumerate(frames), 0, None, choice.every)
+        chosen = itertools.islice(enumerate(frames), 0, None, options.every)
         images = ((Origin(name, source, number), frame) for number, frame in chosen)
         batch_size = 1 if live or show else detector.batch_size
         writer = write if save else None

@@ -148,7 +148,7 @@ def whole_video(cfg: Config, how: str, batch: int, images) -> tuple[Predict, obj
                 results,
                 show=False,
                 save=True,
-                choice=predict.Frames(1, False),
+                options=predict.FrameOptions(1, False),
             )
             return results.counts.total()
 

@@ -121,11 +121,6 @@ def kinds_in(source: str) -> dict[str, str]:
     return kinds_of(path for path in sorted(glob.glob(source, recursive=True)) if os.path.isfile(path))
 
 
-def image_paths(source: str) -> list[str]:
-    """Returns the path of an image file, or the paths of all images in a folder or of a pattern, sorted; [] without images."""
-    return [path for path, kind in kinds_in(source).items() if kind == IMAGE]
-
-
 def listed(images: Any) -> list:
     """Returns the images of an argument of Detector as a list of paths, addresses, arrays and PIL images.
 
@@ -153,7 +148,12 @@ def _files_of(source: str) -> list[str]:
         raise ValueError(
             f"{brief(source)} is a video or a camera: write `for result in detector.stream({brief(source)!r})`"
         )
-    paths = image_paths(source)
+    kinds = kinds_in(source)
+    paths = [path for path, kind in kinds.items() if kind == IMAGE]
+    if others := [path for path, kind in kinds.items() if kind != IMAGE]:
+        print(
+            f"note: {brief(source)}: {len(others)} videos or files of other formats are not read, such as {others[0]}"
+        )
     if not paths and (os.path.isdir(source) or glob.has_magic(source)):
         known = " ".join(IMAGE_SUFFIXES)
         raise ImageError(f"{brief(source)}: no images there: give another folder or pattern (known suffixes: {known})")

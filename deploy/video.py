@@ -182,4 +182,6 @@ def show(image: np.ndarray, wait: int) -> bool:
         cv2.imshow("Thaw", cv2.resize(image, None, fx=shrink, fy=shrink, interpolation=cv2.INTER_AREA))
         return cv2.waitKey(wait) & 0xFF not in (ord("q"), 27)
     except cv2.error as error:
-        raise ValueError("show=true: there is no screen, or OpenCV was built without windows; leave it out") from error
+        raise ValueError(
+            "show=true: there is no screen, or OpenCV was built without windows: save the images instead"
+        ) from error

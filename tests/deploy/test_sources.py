@@ -75,6 +75,12 @@ def test_folders_patterns_and_lists_of_them_stand_for_their_images(detector, fol
     ]
 
 
+def test_files_of_a_folder_that_are_no_readable_images_are_named(detector, folder, capsys):
+    (folder / "phone.heic").write_bytes(b"\0\0\0\x18ftypheic")
+    assert len(detector(folder)) == 3
+    assert "phone.heic" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("mode", ["RGB", "RGBA", "L", "P"])
 def test_a_pillow_image_has_the_detections_of_its_file(detector, tmp_path, mode):
     image = Image.fromarray(noise(0)[..., ::-1]).convert(mode)
