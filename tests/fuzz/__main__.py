@@ -13,6 +13,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # for what the tests build
+
 from tests.fuzz import harness
 from tests.fuzz.harness import KINDS, Fuzzer, Result
 from utils.config import ConfigError, override
