@@ -48,6 +48,7 @@ def left_over(folder: Folder, reader: FolderReader, sources: Sequence[Source], f
             raise DataError(f"{folder.path}: labels in several formats or places: {what}, but {other}: {fix}")
     named = {_real(path) for source in sources for path in source.named_files}
     unread = {kind: [name for name in names if _path(folder, name) not in named] for kind, names in unread.items()}
+    unread = {kind: names for kind, names in unread.items() if names}
     notes = _unread_labels(folder, read, unread, counts)
     if not reader.reports and listed is None:
         notes += listing.unread_notes(folder.path, folder.files)
@@ -85,8 +86,7 @@ def _unread_labels(
             notes.append(f"{folder.path}: {kind}, but may hold labels: {len(names)}\n{first_ten(problems)}")
             continue
         images = f" of {counts[kind]} images" if _FORMATS[kind].images_in else ""
-        if names:
-            shown.append(f"{kind} {len(names)}{images} ({_some(names)})")
+        shown.append(f"{kind} {len(names)}{images} ({_some(names)})")
     text = f"{folder.path}: label files that are not read, because the folder is read as {read}: {'; '.join(shown)}"
     return [*([text] if shown else []), *notes]
 
