@@ -33,7 +33,7 @@ from engine.epoch import Meter, NonFiniteLoss, accelerate, epoch_progress, epoch
 from engine.evaluation import evaluate, evaluation_row, validate
 from engine.gpu_memory import MOST_IMAGES, hardware_warnings, less_memory
 from engine.optimizer import EMA, Updater, build_optimizer, usable_amp
-from engine.parallel import compile_forward, wrap
+from engine.parallel import compile_forward, require_statistics, wrap
 from engine.run_folder import Run, check_name, create, open_run
 from engine.schedule import CHOSEN_BY_RUN, Plan, Schedule, enough_epochs, fill_in_defaults, likeness_of
 from utils import processes
@@ -204,6 +204,8 @@ def main(
     workers = loader_workers(cfg.workers, cfg.batch_size, cfg.freeze_batch_size, cfg.freeze_epochs, image_size, ranks)
     threads.set_threads(ranks.device, workers, len(ranks.node_ranks))
     torch.manual_seed(cfg.seed)
+    phases = batch_sizes_of_phases(cfg.batch_size, cfg.freeze_batch_size, cfg.epochs, cfg.freeze_epochs)
+    ranks.on_main(lambda: require_statistics(phases, image_size, ranks, cfg.sync_bn))
     ranks.once_per_node(lambda: require_output(cfg.resume, cfg.output))
 
     # The data, and the run to resume.
@@ -378,10 +380,7 @@ def checked(cfg: Config) -> Config:
     """Returns the constants with their declared types. Raises ConfigError that names the constant and the fix."""
     cfg = check(cfg)
     require(cfg, MINIMUM, MAXIMUM, CHOICES)
-    image_size = nets.check_size(cfg.image_size or nets.official_size(cfg.model))
-    frozen_batch = cfg.freeze_batch_size if cfg.freeze_epochs else cfg.batch_size
-    if image_size == (32, 32) and 1 in (cfg.batch_size, frozen_batch):  # a batch norm needs two values per channel
-        raise ConfigError("image_size=32,32 batch_size=1: a map of 1 value has no variance: write batch_size=2")
+    nets.check_size(cfg.image_size or nets.official_size(cfg.model))
     check_name(cfg.name)
     if cfg.scale[0] > cfg.scale[1]:
         raise ConfigError(f"scale={show(cfg.scale)}: write the smallest size first: scale={show(cfg.scale[::-1])}")
@@ -400,6 +399,14 @@ def require_output(resumed: bool | str, output: str) -> None:
         require_writable(f"output={output}", output)
     elif os.path.isdir(resumed):
         require_writable(f"resume={resumed}", resumed)
+
+
+def batch_sizes_of_phases(batch_size: int, freeze_batch_size: int, epochs: int, freeze_epochs: int) -> dict[str, int]:
+    """Returns {name of the constant: images per step} of the phases that a run has. `epochs`: 0 is automatic."""
+    sizes = {"freeze_batch_size": freeze_batch_size} if freeze_epochs else {}
+    if not 0 < epochs <= freeze_epochs:
+        sizes["batch_size"] = batch_size
+    return sizes
 
 
 def loader_workers(

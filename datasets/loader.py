@@ -54,9 +54,9 @@ class TrainSampler:
             return self.image_size
         rng = np.random.default_rng((self.seed, self.epoch, step // SIZE_EVERY, SIZE_STEP))
         factor = 1 + rng.integers(-reach, reach + 1) * SIZE_STEP / max(self.image_size)
-        # 64 pixels, if the input has them: a feature of 1 x 1 has no variance in a batch of one image
-        least = min(2, *(side // SIZE_STEP for side in self.image_size))
-        return tuple(max(least, round(side * factor / SIZE_STEP)) * SIZE_STEP for side in self.image_size)
+        # 64 pixels of each side that has them: a feature of 1 x 1 has no variance in a batch of one image
+        steps = (max(min(2, side // SIZE_STEP), round(side * factor / SIZE_STEP)) for side in self.image_size)
+        return tuple(step * SIZE_STEP for step in steps)
 
     def __iter__(self) -> Iterator[list[Key]]:
         order = epoch_order(self.length, self.seed, self.epoch, self.repeats)

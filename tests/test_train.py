@@ -288,6 +288,11 @@ def test_patience_ends_a_run_only_after_an_evaluation():
         ({"val": train.Config.val}, ["val=", "val=.2"]),
         ({"image_size": (410, 650)}, ["image_size=410,650", "416,640"]),
         ({"name": "a/b"}, ["name='a/b'"]),
+        ({"image_size": (32, 32), "batch_size": 1}, ["image_size=32,32", "batch_size=1", "batch_size=2"]),
+        (
+            {"image_size": (32, 32), "batch_size": 2, "freeze_epochs": 1, "freeze_batch_size": 1},
+            ["image_size=32,32", "freeze_batch_size=1", "freeze_batch_size=2"],
+        ),
         ({"device": "cuda:all", "amp": "bf16"}, ["amp=bf16", "device=cuda:all", "amp=fp16"]),
     ],
 )

@@ -113,6 +113,9 @@ def test_multi_scale_sizes_are_multiples_of_32_and_the_same_on_all_ranks():
 def test_multi_scale_leaves_more_than_one_pixel_of_the_last_feature():
     sizes = {k.size for k in flat(keys_of(300, image_size=(64, 96), multi_scale=1.0))}
     assert min(map(min, sizes)) == 64 and len(sizes) > 2  # batch norms need two values, also of a single image
+    for narrow in ((32, 64), (64, 32), (32, 128)):
+        sizes = {k.size for k in flat(keys_of(300, image_size=narrow, multi_scale=1.0))}
+        assert min(height * width for height, width in sizes) == 32 * 64 and len(sizes) > 1
 
 
 def test_without_multi_scale_the_size_is_constant():

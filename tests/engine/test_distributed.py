@@ -25,7 +25,7 @@ from toys import FAMILIES, make_updater, toy
 
 import nets
 import train
-from datasets.dataset import DetectionDataset
+from datasets.dataset import NO_IMAGE, DetectionDataset
 from datasets.formats import read
 from datasets.formats.annotation_file import annotation_line
 from datasets.loader import TrainSampler, ValSampler, build_loader
@@ -34,7 +34,7 @@ from engine import gpu_memory, summary
 from engine.epoch import Meter, fit_one_epoch
 from engine.evaluation import evaluate
 from engine.optimizer import EMA, Updater, build_optimizer
-from engine.parallel import compile_forward, convert_sync_bn, wrap
+from engine.parallel import compile_forward, convert_sync_bn, fewest_images, require_statistics, wrap
 from engine.schedule import Plan, Schedule
 from utils import processes, threads
 from utils.config import ConfigError
@@ -677,3 +677,37 @@ def test_gradients_of_several_processes_in_float32(real_one, real_three, shared)
 @pytest.mark.slow
 def test_twenty_steps_of_several_processes_end_where_one_ends(real_one, real_three):
     assert_close([real_three["twenty steps"]], [real_one["twenty steps"]], 1e-6)
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+@pytest.mark.parametrize("batch_size", range(1, 8))
+def test_the_fewest_images_of_a_batch_norm_are_those_of_the_smallest_shard(world: int, batch_size: int) -> None:
+    """An empty shard has no statistics at all."""
+    samplers = [TrainSampler(11, batch_size, SIZE, 0, rank=rank, world=world) for rank in range(world)]
+    shards = [shard for sampler in samplers for shard in sampler]
+    images = [sum(key.index != NO_IMAGE for key in shard) for shard in shards]
+    ranks = Ranks(world_size=world)
+    assert fewest_images(batch_size, ranks, sync_bn=False) == min(filter(None, images))
+    assert fewest_images(batch_size, ranks, sync_bn=True) == batch_size
+
+
+@pytest.mark.parametrize("gpus", [1, 2, 3])
+def test_the_fewest_images_of_a_batch_norm_with_data_parallel(gpus: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    for batch_size in range(1, 8):
+        shards = torch.zeros(batch_size, 1).chunk(gpus)  # as nn.DataParallel scatters a batch
+        assert fewest_images(batch_size, Ranks(all_gpus=True), sync_bn=True) == min(map(len, shards))
+
+
+@pytest.mark.parametrize(
+    "world, sync_bn, least", [(1, True, 2), (1, False, 2), (2, True, 2), (2, False, 4), (3, False, 6)]
+)
+def test_a_batch_norm_gets_two_values_on_every_rank(world: int, sync_bn: bool, least: int) -> None:
+    """Else PyTorch ends the run with "Expected more than 1 value per channel". An automatic size, 0, may be 1."""
+    ranks = Ranks(world_size=world)
+    for name in ("batch_size", "freeze_batch_size"):
+        for images in range(least):
+            with refused(ConfigError, "image_size=32,32", f"{name}={images}", f"{name}={least}"):
+                require_statistics({name: images}, (32, 32), ranks, sync_bn)
+            require_statistics({name: images}, (32, 64), ranks, sync_bn)
+        require_statistics({name: least}, (32, 32), ranks, sync_bn)
