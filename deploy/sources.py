@@ -57,7 +57,7 @@ def is_image_address(source: str) -> bool:
     """
     if not is_web_address(source):
         return False
-    suffix = PurePosixPath(urlsplit(source).path).suffix.lower()
+    suffix = path_of(source).suffix.lower()
     return suffix in IMAGE_SUFFIXES or (not suffix and _content_type(source).startswith("image/"))
 
 
@@ -90,10 +90,13 @@ def download(address: str) -> bytes:
                 data += block
                 if time.monotonic() > end:
                     raise TimeoutError(f"{len(data):,} bytes in {SECONDS:g} seconds")
+    except ImageError:
+        raise
     except urllib.error.HTTPError as error:
-        why = f"the server answers {error.code} {error.reason}"
+        reason = str(error.reason).partition("\n")[0]
+        why = f"the server answers {error.code} {reason}"
         raise ImageError(f"{shown}: {why}: correct the address, or download the image and give its file") from error
-    except (OSError, http.client.HTTPException) as error:
+    except (OSError, http.client.HTTPException, ValueError) as error:  # ValueError: no address, no number in a header
         why = first_line(error)
         raise ImageError(
             f"{shown}: cannot be downloaded ({why}): correct the address, or download the image and give its file"
@@ -105,9 +108,17 @@ def download(address: str) -> bytes:
     return bytes(data)
 
 
+def path_of(address: str) -> PurePosixPath:
+    """Returns the path in an address, empty if the address cannot be divided into its parts."""
+    try:
+        return PurePosixPath(urlsplit(address).path)
+    except ValueError:  # such as an IPv6 address without its end
+        return PurePosixPath()
+
+
 def name_of(address: str) -> str:
     """Returns a file name for the image at an address: the last part of its path."""
-    name = PurePosixPath(unquote(urlsplit(address).path).replace("\\", "/")).name
+    name = PurePosixPath(unquote(str(path_of(address))).replace("\\", "/")).name
     name = "".join("_" if character in ':*?"<>|' or character < " " else character for character in name)
     return name if name.strip(". ") else "image"
 
@@ -139,7 +150,7 @@ def listed(images: Any) -> list:
 
 def _files_of(source: str) -> list[str]:
     """Returns the paths of the images of a path, a pattern or an address."""
-    suffix = PurePosixPath(urlsplit(source).path).suffix.lower() if "://" in source else ""
+    suffix = path_of(source).suffix.lower() if "://" in source else ""
     if is_web_address(source) and suffix not in VIDEO_SUFFIXES:
         return [source]
     if suffix in IMAGE_SUFFIXES:

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import cv2
 import numpy as np
 
+from deploy.sources import path_of
 from utils.images import IMAGE_SUFFIXES, prefetch
 from utils.text import brief
 
@@ -50,7 +50,7 @@ def open_video(source: str) -> cv2.VideoCapture:
 def fix_of(source: str) -> str:
     """Returns what to do about a source that cannot be opened, or has no frame."""
     if "://" in source:
-        if urlsplit(source).path.lower().endswith(IMAGE_SUFFIXES):
+        if path_of(source).suffix.lower() in IMAGE_SUFFIXES:
             return "download the image first, and give its file"
         return "check the address, and whether it opens in a video player"
     if source.isdecimal() and not os.path.exists(source):

@@ -74,7 +74,9 @@ def test_the_image_of_an_address_is_drawn_under_its_name(weights, tmp_path, path
     assert np.array_equal(read_image(str(tmp_path / "out/images" / name)), noise())
 
 
-@pytest.mark.parametrize("source", ["http://127.0.0.1:1/bus.jpg", "http://127.0.0.1:1/stream", "999", "PAGE"])
+@pytest.mark.parametrize(
+    "source", ["http://127.0.0.1:1/bus.jpg", "http://127.0.0.1:1/stream", "rtsp://[::1/a", "999", "PAGE"]
+)
 def test_a_source_that_is_not_there_is_named_and_leaves_no_folder(weights, tmp_path, monkeypatch, source):
     monkeypatch.chdir(tmp_path)
     with serving({"/page.jpg": (200, {"Content-Type": "text/html"}, b"<html>")}) as address:

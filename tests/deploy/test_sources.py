@@ -131,6 +131,8 @@ BAD = {
     "/silent.jpg": silent,
     "/stream": (200, {"Content-Type": "multipart/x-mixed-replace"}, b""),
     "/denied.jpg": (403, {}, b""),
+    "/odd.jpg": (200, {"Content-Length": "many"}, b""),
+    "/loop.jpg": (302, {"Location": "/loop.jpg"}, b""),
 }
 
 
@@ -150,9 +152,14 @@ def test_a_slow_server_ends_after_the_time_for_a_download(detector, monkeypatch)
         detector(f"{address}/a.png")
 
 
-def test_a_server_that_is_not_there_is_an_error_with_the_address(detector):
-    with pytest.raises(ImageError, match="127.0.0.1:1/a.jpg"):
-        detector("http://127.0.0.1:1/a.jpg")
+@pytest.mark.parametrize(
+    "address",
+    ["http://127.0.0.1:1/a.jpg", "http://[::1/a.jpg", "http://127.0.0.1:b/a.jpg", "http:///a.jpg", "https://"],
+)
+def test_an_address_without_a_server_is_an_error_with_the_address(detector, address):
+    with pytest.raises(ImageError) as caught:
+        detector(address)
+    assert address in str(caught.value) and "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
