@@ -45,7 +45,8 @@ def read_folder(folder: Path, files: Sequence[str], split: Split, image_root: st
     own, all_labels = list(map(label_file, paths)), usual_labels(files)
     if image_root or not any(map(os.path.exists, own)):
         own = [os.path.join(folder, label) for label in _own_labels(folder, images, labels)]
-        all_labels = set(map(image_paths.Stems(labels).nearest, there)) - {None}
+        index = image_paths.Stems(labels)
+        all_labels = {_nearest(folder, image, index, []) for image in there} - {None}
     used = label_folders(paths, own)
     every = label_folders([os.path.join(root, image) for image in there])
     texts = {os.path.dirname(os.path.join(folder, label)): set() for label in labels if not is_named_otherwise(label)}
@@ -102,10 +103,13 @@ def _own_labels(folder: Path, images: Sequence[str], labels: Sequence[str]) -> l
 
 
 def _nearest(folder: Path, image: str, index: image_paths.Stems, problems: list[str]) -> str | None:
-    """Returns the label file nearest to an image, None without any. Several that differ are added to `problems`."""
+    """Returns the label file nearest to an image, None without any. Several that differ are added to `problems`.
+
+    Of files that are equally near, the one in labels/ counts. Others may be captions."""
     found = index.all_nearest(image)
     if len(found) > 1:
-        found = [label for label in found if is_label(folder / label)] or found  # others may be captions
+        found = [label for label in found if is_label(folder / label)] or found
+        found = [label for label in found if "labels" in label.lower().split("/")[:-1]] or found
         first = _words(folder / found[0])
         if other := next((label for label in found[1:] if _words(folder / label) != first), None):
             problems.append(f"{image} would have {found[0]} and {other}, which differ")

@@ -14,7 +14,7 @@ from refused import refused
 
 from datasets.errors import DataError
 from datasets.formats.folder_readers import FOLDER_READERS, Folder
-from datasets.formats.read import read
+from datasets.formats.read import ReadOptions, read
 from datasets.store import Annotations
 
 TOOLS = Path(__file__).parents[2] / "data" / "tools"
@@ -463,6 +463,13 @@ def test_coco_files_of_other_names_that_label_more_images_are_an_error(tmp_path:
     text(other, coco("0.png", "1.png", "2.png"))
     with pytest.raises(DataError, match="old/boxes.json"):
         read(str(tmp_path), "train")
+
+
+def test_of_equally_near_label_files_those_in_labels_are_read_and_the_others_named(tmp_path: Path) -> None:
+    paint(tmp_path / "far" / "0.png"), text(tmp_path / "set" / "classes.txt", "cat\n")
+    text(tmp_path / "set" / "labels" / "0.txt", LABEL), text(tmp_path / "set" / "alice" / "0.txt", "0 .5 .5 .1 .1\n")
+    found = read(str(tmp_path / "set"), "train", ReadOptions(image_root=str(tmp_path / "far")))
+    assert found.files[0].endswith("labels/0.txt") and any("alice/0.txt" in note for note in found.notes)
 
 
 def test_label_files_equally_near_to_an_image_are_an_error_that_names_both_if_they_differ(tmp_path: Path) -> None:
