@@ -84,7 +84,7 @@ def download(address: str) -> bytes:
         with _open(address) as response:
             kind, size = response.headers.get("Content-Type", ""), int(response.headers.get("Content-Length") or 0)
             if kind.lower().startswith(NO_IMAGE):
-                raise ImageError(f"{shown}: the server answers with {kind}: give the address of an image")
+                raise ImageError(f"{shown}: the server answers with {brief(kind)}: give the address of an image")
             data = bytearray()
             while size <= MAX_BYTES and len(data) <= MAX_BYTES and (block := response.read1(BLOCK)):
                 data += block
@@ -94,7 +94,7 @@ def download(address: str) -> bytes:
         raise
     except urllib.error.HTTPError as error:
         reason = str(error.reason).partition("\n")[0]
-        why = f"the server answers {error.code} {reason}"
+        why = f"the server answers {error.code} {brief(reason)}"
         raise ImageError(f"{shown}: {why}: correct the address, or download the image and give its file") from error
     except (OSError, http.client.HTTPException, ValueError) as error:  # ValueError: no address, no number in a header
         why = first_line(error)
