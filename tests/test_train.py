@@ -285,7 +285,7 @@ def test_patience_ends_a_run_only_after_an_evaluation():
         ({"scale": (1.5, 0.5)}, ["scale=1.5,0.5", "scale=0.5,1.5"]),
         ({"optimizer": "adamx"}, ["optimizer=adamx", "adam"]),
         ({"model": "yolox_xl"}, ["model=yolox_xl", "yolox_x"]),
-        ({"val": train.Config.val}, ["val=", "val=.2"]),
+        ({"val": train.Config.val}, ["train=", "val=.2"]),
         ({"image_size": (410, 650)}, ["image_size=410,650", "416,640"]),
         ({"name": "a/b"}, ["name='a/b'"]),
         ({"image_size": (32, 32), "batch_size": 1}, ["image_size=32,32", "batch_size=1", "batch_size=2"]),

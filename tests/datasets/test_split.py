@@ -210,7 +210,7 @@ def test_train_alone_needs_a_part_for_validation(scenes: dict[str, bytes], tmp_p
     """A folder with train and valid; a folder without any split; the message tells both ways out."""
     source = write(tmp_path / "a", scenes)
     for alone in (source, tmp_path / "a"):
-        with refused(ConfigError, "val=.2"):
+        with refused(ConfigError, f"train={alone}", "val=.2"):
             read_both(alone)
     Path(source).rename(tmp_path / "a" / "train.txt")
     with refused(DataError, tmp_path / "a", "val=.2"):
