@@ -267,6 +267,27 @@ MUTANTS = [
         "test_tiles",
     ),
     Mutant(
+        "two label files of an image may differ",
+        "datasets/formats/yolo.py",
+        "if not is_text and _words(other) != _words(label):",
+        "if is_text and _words(other) != _words(label):",
+        "test_unread",
+    ),
+    Mutant(
+        "label files that are not read count as read",
+        "datasets/formats/unread.py",
+        "mine = [name for name in every[read] if _path(folder, name) in own]",
+        "mine = every[read]",
+        "test_unread",
+    ),
+    Mutant(
+        "label files that are not read may label more images",
+        "datasets/formats/unread.py",
+        "if counts[most] > count:",
+        "if counts[most] > 2 * count:",
+        "test_unread",
+    ),
+    Mutant(
         "images are reduced too much",
         "datasets/dataset.py",
         "reduction * scale <= 1",
