@@ -61,7 +61,7 @@ class Config:
     # data
     merge: str | None = None  # classes that become others: truck:car,van:car
     image_root: str | None = None  # folder of the images, unless they are next to the annotations
-    bad_boxes: str = "drop"  # boxes without area: "drop" lists them and leaves them out, "error" stops
+    bad_boxes: str = "drop"  # without area or outside the image: "drop" lists them and leaves them out, "error" stops
     bad_images: str = "error"  # unreadable: "error" stops with a list, "skip" leaves them out, "repair": cut-off JPEGs
     split_seed: int = 0  # chooses the validation images of val=.2; seed does not change them
     repeat: float = 0.0  # images of classes found in less than this fraction of all are drawn more often (LVIS: 0.001)
@@ -229,7 +229,7 @@ def main(
         ranks=ranks,
         log=log,
     )
-    val_criterion = parts.criterion(model, torch.ones_like)  # sums: `evaluate` divides them
+    val_criterion = parts.criterion(model, torch.ones_like)  # normalizer 1: losses are sums, which `evaluate` divides
     freeze_epochs, weights = cfg.freeze_epochs, cfg.weights
     if previous.saved:
         freeze_epochs, weights = previous.saved["freeze_epochs"], previous.saved.get("weights", weights)
@@ -283,7 +283,7 @@ def main(
     ema = EMA(model, plan.total_steps, cfg.ema)
     amp = usable_amp(cfg.amp, ranks.device)
     updater = parts.updater(model, optimizer, schedule, ema, amp=amp, accumulate=cfg.accumulate, clip=defaults["clip"])
-    state, begun_epoch = resume.restore(previous.saved, model, updater)
+    state, saved_meter = resume.restore(previous.saved, model, updater)
     previous.saved = None  # frees the tensors of last.pt, which may take gigabytes
     first_no_aug = max(epochs - settings.no_aug_epochs, 0)
     train_set = parts.dataset(train_data, model.letterbox, augment, first_no_aug, cfg.seed, extra_augment, cfg.repeat)
@@ -299,8 +299,8 @@ def main(
         log(f"nothing to do: {done}\n{previous.folder}  best mAP50-95 {state.best:.4f}")
         ranks.stop()
         return state.best
-    if begun_epoch:
-        log(f"resuming {previous.folder} after epoch {state.epoch} and {begun_epoch['batches']} batches")
+    if saved_meter:
+        log(f"resuming {previous.folder} after epoch {state.epoch} and {saved_meter['batches']} batches")
     if cfg.compile:
         log(compile_forward(model, cfg.multi_scale > 0, ranks, cfg.sync_bn))
 
@@ -326,7 +326,7 @@ def main(
         defaults=asdict(Config()),
     )
 
-    network, meter, first_epoch = None, Meter(begun_epoch), state.epoch
+    network, meter, first_epoch = None, Meter(saved_meter), state.epoch
     with stop, closing(run) if run else nullcontext():  # draws the curves at the end, also of a run that was stopped
         try:
             if first_row:  # best.pt holds the initial weights until training beats them

@@ -26,10 +26,6 @@ class DataError(ValueError):
         super().__init__(printable(message))
 
 
-class NoArea(ValueError):
-    """A box without width or height, which `bad_boxes="drop"` leaves out."""
-
-
 def first_ten(problems: list[str]) -> str:
     """Returns the first ten problems of each kind, one per line, and the number of the others."""
     groups: dict[str, list[str]] = {}

@@ -226,7 +226,7 @@ def prepare(
         annotations, notes = without_bad(annotations, found, bad_images)
         report += notes
     annotations = replace(annotations, value_range=choose(annotations.limits))
-    annotations, notes = _check_boxes(annotations, bad_boxes)
+    annotations, notes = _drop_boxes_outside(annotations, bad_boxes)
     return annotations, report + notes
 
 
@@ -236,7 +236,7 @@ def clipped_boxes(annotations: Annotations) -> np.ndarray:
     return clip(annotations.boxes, width, height)
 
 
-def _check_boxes(annotations: Annotations, bad_boxes: str) -> tuple[Annotations, list[str]]:
+def _drop_boxes_outside(annotations: Annotations, bad_boxes: str) -> tuple[Annotations, list[str]]:
     clipped, owner = clipped_boxes(annotations), annotations.image_of_boxes()
     outside = np.abs(clipped - annotations.boxes).max(1, initial=0) > 0.01  # pixels; less is rounding
     gone = area(clipped.astype(np.float32)) <= 0

@@ -41,7 +41,7 @@ TRANSLATIONS = {torch.ops.thaw.suppress.default: suppress_in_onnx}
 
 
 class DetectionGraph(nn.Module):
-    """A model that outputs detections after NMS, equal to the output of `DetectionModel.detections`.
+    """A model that outputs detections after NMS: as `DetectionModel.detections`, but in pixels of the input, and padded.
 
     `uint8_input`: the images are uint8 `[B, H, W, 3]`, otherwise float32 `[B, 3, H, W]`. `most`: detections per image.
     """

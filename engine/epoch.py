@@ -146,7 +146,10 @@ def accelerate(model: nn.Module, sampler, updater: Updater, graphs: bool, log: C
 
 
 def epoch_row(epoch: int, meter: Meter, updater: Updater, images: int) -> dict[str, float]:
-    """Returns the row of log.csv for the training of an epoch (counted from 0) on `images` images, repeated ones included."""
+    """Returns the row of log.csv for the training of an epoch (counted from 0) on `images` images, repeated ones included.
+
+    `learning_rate` is the rate of the epoch's first step.
+    """
     means = meter.mean()
     row = {"epoch": epoch + 1, "loss": means.pop("total"), "positives": means.pop("positives")}
     row |= {f"loss_{name}": value for name, value in means.items()}

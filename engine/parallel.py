@@ -96,7 +96,7 @@ class SyncBatchNorm2d(nn.BatchNorm2d):
         return _Normalize.apply(wide, self.weight, self.bias, mean, variance, pixels, self.eps).to(x.dtype)
 
 
-def convert_sync_bn(model: nn.Module) -> nn.Module:
+def convert_batch_norms(model: nn.Module) -> nn.Module:
     """Makes the batch norms of `model` use the statistics of all ranks, in place. Names and tensors stay the same."""
     if next(model.parameters()).device.type == "cuda":
         return nn.SyncBatchNorm.convert_sync_batchnorm(model)
@@ -107,20 +107,24 @@ def convert_sync_bn(model: nn.Module) -> nn.Module:
 
 
 def wrap(model: nn.Module, ranks: Ranks, sync_bn: bool = True) -> nn.Module:
-    """Returns the model as the training loop calls it: unchanged, or inside DistributedDataParallel or DataParallel."""
+    """Returns the model as the training loop calls it: itself, or inside DistributedDataParallel or DataParallel.
+
+    Called again after every freeze and thaw, because DDP looks up what is trained when it is built. Without DDP, the batch
+    norms on a CPU become SyncBatchNorm2d, too, whose statistics are exact.
+    """
     if ranks.world_size > 1:
         return _distributed(model, ranks.device, sync_bn)
     if ranks.all_gpus:
         return nn.DataParallel(model)
     if ranks.device.type == "cpu" and model._compiled_call_impl is None:
-        convert_sync_bn(model)  # its statistics are more exact
+        convert_batch_norms(model)  # for exact statistics
     return model
 
 
 def _distributed(model: nn.Module, device: torch.device, sync_bn: bool) -> nn.Module:
     """Returns the model inside of DistributedDataParallel."""
     if sync_bn:
-        model = convert_sync_bn(model)
+        model = convert_batch_norms(model)
     ddp, devices = nn.parallel.DistributedDataParallel, [device] if device.type == "cuda" else None
     names = ("forward_sync_buffers", "broadcast_buffers")  # PyTorch renamed the option
     name = next(name for name in names if name in inspect.signature(ddp).parameters)

@@ -18,21 +18,21 @@ class FileReader(NamedTuple):
     claims: Callable[[File], bool]
     # (file, split) or, where label files and images are paired by their names, also image_root
     read: Callable[..., Source]
-    pairs: bool = False
+    takes_image_root: bool = False
 
 
 FILE_READERS = (  # the first one that claims a file reads it
-    FileReader(texts.claims, texts.read, pairs=True),
+    FileReader(texts.claims, texts.read, takes_image_root=True),
     FileReader(record_files.claims_scalabel, record_files.read_scalabel),
     FileReader(labelstudio.claims, labelstudio.read),
-    FileReader(labelme.claims, labelme.read, pairs=True),
+    FileReader(labelme.claims, labelme.read, takes_image_root=True),
     FileReader(coco.claims, coco.read),
     FileReader(record_files.claims_datumaro, record_files.read_datumaro),
     FileReader(via.claims, via.read),
     FileReader(tables.claims, tables.read),
     FileReader(record_files.claims_lines, record_files.read_lines),
     FileReader(cvat.claims, cvat.read),
-    FileReader(data_file.claims, data_file.read, pairs=True),
+    FileReader(data_file.claims, data_file.read, takes_image_root=True),
 )
 
 
@@ -44,7 +44,7 @@ def read_file(path: Path, split: Split, image_root: str | None = None) -> Source
         refuse_json(path, file.head)
     for reader in FILE_READERS:
         if reader.claims(file):
-            return reader.read(file, split, image_root) if reader.pairs else reader.read(file, split)
+            return reader.read(file, split, image_root) if reader.takes_image_root else reader.read(file, split)
     if file.suffix == ".json":
         there = ", ".join(list(file.json)[:5]) or "nothing"
         raise DataError(

@@ -72,7 +72,7 @@ class FolderReader(NamedTuple):
     name: str
     claims: Callable[[Folder], list[str]]  # the files of all splits that it reads, none if it is another format
     read: Callable[[Folder, list[str]], list[Source]]  # reads the split of these files; several sources are joined
-    is_label_file: Callable[[File, bool], bool]  # of any file, and whether an image has its name
+    is_label_file: Callable[[File, bool], bool]  # (a file, whether an image has its name)
     images_in: Callable[[str], set[str]] | None = None  # names in a label file; None: it belongs to one image
     by_name: bool = False  # a label file belongs to the image of its name, and to no other
     reports: str = ""  # the images that its reader reads or names: "all", or those "near" the ones that it reads

@@ -20,7 +20,7 @@ class Box(NamedTuple):
     """One object of a label file; where it cannot be read, `problem` says why and there are no corners."""
 
     name: str
-    corners: tuple[float, ...]  # x1, y1, x2, y2 in pixels
+    corners: tuple[float, ...]  # x1, y1, x2, y2 in pixels, or in fractions if the LabelFile has them
     crowd: bool = False
     problem: str = ""
     no_box: str = ""  # kind of an object that is not an area, such as a point: it is left out and counted

@@ -118,14 +118,14 @@ def finish(source: Source, options: ReadOptions, classes: Classes) -> Annotation
     written = np.frombuffer(source.areas)
     with np.errstate(all="ignore"):
         areas = np.where(np.isnan(written), (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1]), written)
-    indices, problems, without_area = _check_boxes(source, boxes, areas, is_known, names, classes)
+    indices, problems, without_area = _check_labels_and_areas(source, boxes, areas, is_known, names, classes)
     if classes is None:
         classes = tuple(str(index) for index in range(indices.max(initial=-1) + 1))
-    tiny = find_fractions(source, boxes, starts, sizes)
-    indices[list(tiny)] = -1
-    if is_whole_file(len(tiny), len(boxes)):
-        problems += tiny.values()
-        tiny = {}
+    like_fractions = find_fractions(source, boxes, starts, sizes)
+    indices[list(like_fractions)] = -1
+    if is_whole_file(len(like_fractions), len(boxes)):
+        problems += like_fractions.values()
+        like_fractions = {}
     found = Annotations(
         source=source.path,
         classes=classes,
@@ -149,10 +149,10 @@ def finish(source: Source, options: ReadOptions, classes: Classes) -> Annotation
     try:
         every = source.problems + problems
         if every and options.bad_boxes == "error":
-            every += [*without_area, *tiny.values()]
+            every += [*without_area, *like_fractions.values()]
         raise_any(f"{source.path}: problems: {len(every)}", every)
         dropped = note_dropped(f"{source.path}: boxes without area", without_area, options.bad_boxes)
-        dropped += note_dropped(f"{source.path}: boxes below a pixel", list(tiny.values()), options.bad_boxes)
+        dropped += note_dropped(f"{source.path}: boxes below a pixel", list(like_fractions.values()), options.bad_boxes)
     except DataError as error:
         error.rest = found.select([i for i in range(len(found)) if found.names[i]])
         raise
@@ -224,7 +224,7 @@ def _in_pixels(source: Source, counts: np.ndarray) -> tuple[np.ndarray, np.ndarr
     return sizes, boxes, np.repeat(sizes.all(1) | ~are_fractions, counts)
 
 
-def _check_boxes(
+def _check_labels_and_areas(
     source: Source, boxes: np.ndarray, areas: np.ndarray, is_known: np.ndarray, names: Classes, classes: Classes
 ) -> tuple[np.ndarray, list[str], list[str]]:
     """Returns (the class of each box int32 [K], -1: left out; problems; boxes without area).

@@ -34,7 +34,7 @@ from engine import gpu_memory, summary
 from engine.epoch import Meter, fit_one_epoch
 from engine.evaluation import evaluate
 from engine.optimizer import EMA, Updater, build_optimizer
-from engine.parallel import compile_forward, convert_sync_bn, fewest_images, require_statistics, wrap
+from engine.parallel import compile_forward, convert_batch_norms, fewest_images, require_statistics, wrap
 from engine.schedule import Plan, Schedule
 from utils import processes, threads
 from utils.config import ConfigError
@@ -338,7 +338,7 @@ def test_gradients_of_exact_batch_norms_are_those_of_pytorch():
     norms = [nn.BatchNorm2d(5).double() for _ in range(2)]
     nn.init.uniform_(norms[0].weight), nn.init.uniform_(norms[0].bias)
     norms[1].load_state_dict(norms[0].state_dict())
-    convert_sync_bn(norms[1])
+    convert_batch_norms(norms[1])
     x, found = torch.randn(3, 5, 40, 56, dtype=torch.float64), []
     for norm in norms:
         leaf = x.clone().requires_grad_()
@@ -352,7 +352,7 @@ def test_gradients_of_exact_batch_norms_are_those_of_pytorch():
 
 def test_models_with_sync_bn_are_saved_and_evaluated_as_without():
     model, plain = network(), network()
-    assert list(convert_sync_bn(model).state_dict()) == list(plain.state_dict())
+    assert list(convert_batch_norms(model).state_dict()) == list(plain.state_dict())
     assert any(type(m).__name__ == "SyncBatchNorm2d" for m in model.modules())
     images = torch.randint(0, 256, (1, 3, 64, 64), dtype=torch.uint8)
     assert torch.equal(plain.eval()(images).boxes, model.eval()(images).boxes)
