@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from files import boxes, paint, text
+from refused import refused
 
 from datasets.errors import DataError
 from datasets.formats.read import ReadOptions, read
@@ -73,7 +74,7 @@ def test_attributes_of_other_forms_do_not_matter_in_coco(tmp_path: Path, attribu
 @pytest.mark.parametrize("writer", [coco, datumaro, voc])
 def test_a_rotation_that_is_not_finite_is_a_problem(tmp_path: Path, writer) -> None:
     paint(tmp_path / "a.png")
-    with pytest.raises(DataError, match="not a number"):
+    with refused(DataError, "nan,nan,nan,nan"):
         read(writer(tmp_path, {"rotation": "inf"}), "train")
 
 

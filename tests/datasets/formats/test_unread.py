@@ -377,9 +377,8 @@ def test_label_files_of_more_images_than_those_that_are_read_are_an_error(tmp_pa
         text(tmp_path / place.format(i), LABEL), text(tmp_path / "older" / f"{i}.txt", LABEL)
     assert any("YOLO 10" in note for note in read(str(tmp_path), "train").notes)
     (tmp_path / "labels" / "0.txt").unlink()
-    with pytest.raises(DataError, match="labels/1.txt.* 4 images.* has 5") as caught:
+    with refused(DataError, "labels/1.txt", "4 images", place.format(0), "5"):
         read(str(tmp_path), "train")
-    assert place.format(0) in str(caught.value)
 
 
 def test_label_files_of_other_splits_are_not_left_over(tmp_path: Path) -> None:
@@ -482,9 +481,8 @@ def test_label_files_equally_near_to_an_image_are_an_error_that_names_both_if_th
     text(tmp_path / "alice" / "0.txt", LABEL)
     assert any("bob/0.txt" in note for note in read(str(tmp_path), "train").notes)
     text(tmp_path / "alice" / "0.txt", "0 .25 .5 .2 .2\n")
-    with pytest.raises(DataError, match="alice/0.txt") as caught:
+    with refused(DataError, "alice/0.txt", "bob/0.txt"):
         read(str(tmp_path), "train")
-    assert "bob/0.txt" in str(caught.value)
 
 
 # ---- files of COCO for other tasks
