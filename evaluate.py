@@ -90,7 +90,7 @@ def main(cfg: Config) -> dict:
         cfg = replace(cfg, workers=threads.choose_workers(ranks.device, node, node * cfg.batch_size, size))
     threads.set_threads(ranks.device, cfg.workers, node)
     if ranks.is_main:
-        require_writable(f"output={show(cfg.output)}", cfg.output or usual_folder)
+        require_writable(f"output={show(cfg.output)}", cfg.output or usual_folder, "give output=FOLDER")
         outputs.require_evaluation(cfg.output, cfg.data or trained.get("val"))
     if cfg.multi_label:
         model = MultiLabel(model)

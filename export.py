@@ -132,7 +132,7 @@ def output_path(output: str | None, loaded: load.Loaded) -> Path:
     path = usual if output is None else Path(output)
     if path.suffix != ".onnx":
         raise ConfigError(f"output={output}: its name must end with .onnx")
-    require_writable(f"output={show(output)}", path.parent)
+    require_writable(f"output={show(output)}", path.parent, "give output=FILE.onnx in another folder")
     path.parent.mkdir(parents=True, exist_ok=True)
     return path
 

@@ -112,7 +112,7 @@ def main(cfg: Config) -> Path | None:
     cfg = check(cfg)
     require(cfg, {**LEAST, "every": 1}, MOST, {"labels": (None, *LABELS)})
     if not cfg.speed:
-        require_writable(f"output={show(cfg.output)}", cfg.output or "runs")
+        require_writable(f"output={show(cfg.output)}", cfg.output or "runs", "give output=FOLDER")
     classes = read_classes(cfg.classes) if cfg.classes else None
     only = [name.strip() for name in cfg.only.split(",")] if cfg.only else None
     limits = {name: getattr(cfg, name) for name in LIMITS}

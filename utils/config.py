@@ -159,13 +159,13 @@ def require(cfg: Any, least: dict[str, float], most: dict[str, float], choices: 
             raise ConfigError(f"{name}={show(value)}: {hint}Choose one of: {', '.join(known)}")
 
 
-def require_writable(option: str, folder: str | Path) -> None:
-    """Raises ConfigError if files cannot be written to the folder of `option`, which may not exist yet.
+def require_writable(option: str, folder: str | Path, fix: str = "name another folder") -> None:
+    """Raises ConfigError, with the folder and the fix, if files cannot be written to the folder of `option`.
 
-    Writes a temporary file into the folder, or into the nearest one above it that exists: permissions alone do not show a
-    read-only disk to the administrator, nor folders of the system such as /proc.
+    The folder may not exist yet. Writes a temporary file into it, or into the nearest one above it that exists: permissions
+    alone do not show a read-only disk to the administrator, nor folders of the system such as /proc.
     """
-    folder = Path(folder).absolute()
+    folder = there = Path(folder).absolute()
     try:
         with suppress(FileNotFoundError, NotADirectoryError):
             folder.lstat()  # raises OSError for a name that is too long
@@ -174,8 +174,8 @@ def require_writable(option: str, folder: str | Path) -> None:
             with tempfile.TemporaryFile(dir=there):
                 return
     except OSError as error:
-        raise ConfigError(f"{option}: cannot write there ({error.strerror}): name another folder") from error
-    raise ConfigError(f"{option}: {there} is a file, not a folder: name another folder")
+        raise ConfigError(f"{option}: cannot write in {there} ({error.strerror}): {fix}") from error
+    raise ConfigError(f"{option}: {there} is a file, not a folder: {fix}")
 
 
 def help_text(cfg: Any) -> str:

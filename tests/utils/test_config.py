@@ -305,8 +305,8 @@ def test_a_folder_that_cannot_be_written_is_refused_and_a_good_one_stays_as_it_i
         raise OSError(errno.EROFS, "Read-only file system")
 
     monkeypatch.setattr(tempfile, "TemporaryFile", read_only)
-    with refused(ConfigError, "output=x", "Read-only file system"):
-        require_writable("output=x", tmp_path)
+    with refused(ConfigError, "output=x", tmp_path, "Read-only file system", "output=FILE"):
+        require_writable("output=x", tmp_path / "new", "give output=FILE")
     assert sorted(tmp_path.iterdir()) == before
 
 
