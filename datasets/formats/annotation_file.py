@@ -113,6 +113,8 @@ def read_classes(path: str) -> tuple[str, ...]:
         if len(set(names)) < len(names):
             raise DataError(f"classes={path}: a class is named twice: name it once")
         return tuple(names)
+    if os.path.isdir(path):
+        raise DataError(f"classes={path}: is a folder: give a file with a name per line, or the names, as in cat,dog")
     try:
         lines = [(number, clean_name(line)) for number, line in text_lines(check_path(os.fspath(path)))]
     except OSError as error:

@@ -186,7 +186,10 @@ def _kind_of(file: str | Path) -> str:
 
 def _files_in(folder: str) -> list[Path]:
     """Returns the files in a folder that are class lists by their names, in the order of NAMES."""
-    found = [Path(folder, name) for name in os.listdir(folder) if is_list(name)] if os.path.isdir(folder) else []
+    if not os.path.isdir(folder):
+        return []
+    found = [Path(folder, name) for name in os.listdir(folder) if is_list(name)]
+    found = [path for path in found if not path.is_dir()]
     return sorted(found, key=lambda file: (NAMES.index(_kind_of(file)), file.name))
 
 

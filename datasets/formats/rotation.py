@@ -22,6 +22,8 @@ class Degrees(float):
         """Returns the angle of a number, of text, or of attributes with the entry rotation; NaN if it is not finite."""
         if isinstance(value, dict):
             value = value.get("rotation")
+        if isinstance(value, str) and value.strip().lower() == "nan":  # an empty cell of pandas
+            return cls(0)
         try:
             angle = float(value)
         except (TypeError, ValueError):

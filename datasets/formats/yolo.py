@@ -110,8 +110,8 @@ def _nearest(folder: Path, image: str, index: image_paths.Stems, problems: list[
     if len(found) > 1:
         found = [label for label in found if is_label(folder / label)] or found
         found = [label for label in found if "labels" in label.lower().split("/")[:-1]] or found
-        first = _words(folder / found[0])
-        if other := next((label for label in found[1:] if _words(folder / label) != first), None):
+        first = _lines(folder / found[0])
+        if other := next((label for label in found[1:] if _lines(folder / label) != first), None):
             problems.append(f"{image} would have {found[0]} and {other}, which differ")
     return found[0] if found else None
 
@@ -266,16 +266,17 @@ def _contradictions(images: list[str], labels: list[str], known: list[bool]) -> 
             if name not in names_in(folder) or os.path.normpath(other) == os.path.normpath(label):
                 continue
             is_text = folder == os.path.dirname(image) and not is_label(other)
-            if not is_text and _words(other) != _words(label):
+            if not is_text and _lines(other) != _lines(label):
                 problems.append(
                     f"{other}: differs from {label}, the label file of the same image: remove the wrong one"
                 )
     return problems
 
 
-def _words(path: str | Path) -> list[bytes]:
+def _lines(path: str | Path) -> list[list[bytes]]:
+    """Returns the sorted lines of a file, divided into words: in the form in which the order of boxes does not count."""
     with open_file(path) as file:
-        return file.read().split()
+        return sorted(words for line in file.read().splitlines() if (words := line.split()))
 
 
 def _listing(folder: str) -> list[str]:

@@ -43,9 +43,9 @@ LONGEST = 20_000  # characters of a message
 
 # A message ends with what to do. These are the verbs of the project's messages.
 _FIX = re.compile(
-    r"\b(add|choose|convert|copy|correct|delete|divide|draw|enlarge|export|fetch|give|install|label|lower|move|multiply|name|"
-    r"names|pass|put|raise|raises|remove|rename|replace|resize|save|set|take|train|turn|use|write|did you mean|can be|must be|"
-    r"for example|lists all|leaves (?:it|them) out)\b",
+    r"\b(add|choose|convert|copy|correct|delete|divide|draw|enlarge|export|fetch|give|install|keep|label|lower|move|multiply|"
+    r"name|names|pass|put|raise|raises|remove|rename|repeat|replace|resize|save|set|take|train|turn|use|write|did you mean|"
+    r"can be|must be|for example|lists all|leaves (?:it|them) out)\b",
     re.IGNORECASE,
 )
 _PYTHON = re.compile(

@@ -90,7 +90,7 @@ def test_an_angle_that_the_format_does_not_define_is_a_problem(tmp_path: Path, w
 
 
 @pytest.mark.parametrize("writer", [coco, datumaro, voc, labelme, table])
-@pytest.mark.parametrize("value", [0, "0.0", "", "north"])
+@pytest.mark.parametrize("value", [0, "0.0", "", "NaN", "north"])
 def test_fields_without_an_angle_are_fine(tmp_path: Path, writer, value: Any) -> None:
     paint(tmp_path / "a.png")
     fields = dict.fromkeys(FIELDS, value)

@@ -330,6 +330,20 @@ def test_two_label_files_of_an_image_that_differ_are_an_error_that_names_both(
         assert len(read(str(tmp_path / source), "train").boxes) == 3
 
 
+def test_two_label_files_of_an_image_are_equal_in_any_order_of_their_lines(tmp_path: Path) -> None:
+    yolo(tmp_path, 2)
+    lines = [LABEL, "0 .3 .3 .1 .1\n"]
+    text(tmp_path / "labels/0.txt", "".join(lines))
+    text(tmp_path / "images/0.txt", "".join(lines[::-1]))
+    assert len(read(str(tmp_path), "train").boxes) == 3
+
+
+def test_a_folder_with_the_name_of_a_class_list_is_none(tmp_path: Path) -> None:
+    yolo(tmp_path, 2)
+    (tmp_path / "old.names").mkdir()
+    assert len(read(str(tmp_path), "train").boxes) == 2
+
+
 def test_a_caption_next_to_an_image_is_no_label_file(tmp_path: Path) -> None:
     yolo(tmp_path, 3)
     text(tmp_path / "images" / "0.txt", "a photo of a cat\n")
