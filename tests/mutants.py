@@ -269,8 +269,8 @@ MUTANTS = [
     Mutant(
         "two label files of an image may differ",
         "datasets/formats/yolo.py",
-        "if not is_text and _words(other) != _words(label):",
-        "if is_text and _words(other) != _words(label):",
+        "if not is_text and _lines(other) != _lines(label):",
+        "if is_text and _lines(other) != _lines(label):",
         "test_unread",
     ),
     Mutant(

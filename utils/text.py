@@ -53,6 +53,13 @@ def class_name_problem(name: object) -> str:
     return ""
 
 
+def number_of(text: str) -> float:
+    """Returns the number that text stands for. Raises ValueError, also for 1_000, which only Python takes for a number."""
+    if "_" in text:
+        raise ValueError(f"{text!r} is not a number")
+    return float(text)
+
+
 def first_line(error: Exception) -> str:
     """Returns the first line of an error of a library, at most 300 characters that can be printed."""
     return _UNPRINTABLE.sub("?", str(error).partition("\n")[0][:300])

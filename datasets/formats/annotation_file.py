@@ -15,7 +15,7 @@ from datasets.errors import DataError, check_path, open_file
 from datasets.formats.source import Source
 from datasets.store import Classes
 from utils.images import IMAGE_SUFFIXES
-from utils.text import check_class_names, clean_name
+from utils.text import check_class_names, clean_name, number_of
 
 _NUMBERED = re.compile(r"(\d+)(?:\s*[:=,;]\s*|[.)]?\s+)(?=[^\d\s])(.+)")  # "0 cat", "0: cat", "0. cat", "0,cat"
 _SURELY_NUMBERED = re.compile(r"\d+\s*[:=,;]\s*[^\d\s]")  # not a name such as "2 wheeler"
@@ -82,7 +82,7 @@ def _numbers(token: str) -> list[float]:
     fields = token.split(",")
     try:
         if len(fields) in (5, 6):
-            return [float(field) for field in fields]
+            return [number_of(field) for field in fields]
     except ValueError:
         pass
     raise ValueError(f"box {token!r} must be five numbers x1,y1,x2,y2,class, and 0 or 1 for crowd as a sixth")

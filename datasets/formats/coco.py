@@ -171,7 +171,9 @@ def whole_ids(kind: str, keys: Iterable[Id], source: str, notes: list[str]) -> d
     keys = list(dict.fromkeys(keys))
     ids = {key: key for key in keys if isinstance(key, int)}
     if len(ids) < len(keys):
-        notes.append(f"{source}: {kind} whose id is not a whole number, which are numbered: {len(keys) - len(ids)}")
+        notes.append(
+            f"{source}: {kind} whose id is not a whole number below 2^53, which are numbered: {len(keys) - len(ids)}"
+        )
     new_ids = count(max(ids.values(), default=0) + 1)
     return {key: ids[key] if key in ids else next(new_ids) for key in keys}
 

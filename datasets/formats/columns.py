@@ -9,6 +9,7 @@ from datasets.formats.listing import word_split
 from datasets.formats.named_boxes import Corners, points_box
 from datasets.formats.rotation import FIELDS, angle_problem
 from utils.images import IMAGE_SUFFIXES
+from utils.text import number_of
 
 CORNERS, EXTENT, CENTER = ("x1", "y1", "x2", "y2"), ("x1", "y1", "w", "h"), ("xc", "yc", "w", "h")
 SIZES = (  # names of the columns with the size of a box; width and height may also be the size of the image
@@ -95,7 +96,7 @@ class Columns(NamedTuple):
         if len(words) > len(CORNERS):
             return self._polygon(words)
         try:
-            values = [float(word) for word in (_numbers(words[0]) if len(words) == 1 else words)]
+            values = [number_of(word) for word in (_numbers(words[0]) if len(words) == 1 else words)]
         except ValueError as error:
             what = {CORNERS: "x1,y1,x2,y2", CENTER: "x_center,y_center,width,height"}.get(self.box, "x,y,width,height")
             raise ValueError(f"{','.join(words)!r} is not a box: write {what} as numbers") from error
@@ -114,7 +115,7 @@ class Columns(NamedTuple):
         """Returns the bounding box of the corners x1, y1, x2, y2, ... in a row; blank ones do not count. Raises ValueError."""
         pairs = [pair for pair in zip(words[::2], words[1::2], strict=True) if any(pair)]
         try:
-            points = [(float(x), float(y)) for x, y in pairs]
+            points = [(number_of(x), number_of(y)) for x, y in pairs]
         except ValueError:
             points = []
         if len(points) < 3:
@@ -243,7 +244,7 @@ def _heights_of(word: str) -> Iterator[str]:
 def is_number(word: str) -> bool:
     """Returns whether a field of a table is a number."""
     try:
-        float(word)
+        number_of(word)
     except ValueError:
         return False
     return True

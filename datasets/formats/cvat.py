@@ -20,7 +20,7 @@ from datasets.formats.rotation import box_around
 from datasets.formats.source import Source
 from datasets.formats.xml_file import parse_xml
 from datasets.store import Split
-from utils.text import clean_name
+from utils.text import clean_name, number_of
 
 NO_AREA = ("attribute", "polyline", "points", "cuboid", "skeleton", "tag")  # elements without a box
 _ROOT = re.compile(rb"<(\w+:)?annotations\b")
@@ -93,9 +93,9 @@ def _corners(shape: ElementTree.Element) -> Corners:
     """Returns the bounding box of an element in pixels. Raises TypeError or ValueError."""
 
     def numbers(*names: str) -> list[float]:
-        return [float(shape.get(name)) for name in names]
+        return [number_of(shape.get(name)) for name in names]
 
-    degrees = float(shape.get("rotation", 0))
+    degrees = number_of(shape.get("rotation", "0"))
     if shape.tag == "box":
         return box_around(numbers("xtl", "ytl", "xbr", "ybr"), degrees)
     if shape.tag == "ellipse":

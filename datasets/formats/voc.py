@@ -18,7 +18,7 @@ from datasets.formats.xml_file import parse_xml
 from datasets.store import Split
 from utils.files import files_under
 from utils.images import IMAGE_SUFFIXES
-from utils.text import clean_name
+from utils.text import clean_name, number_of
 
 CVAT_FILE = "is a file of CVAT, not of VOC: give the file itself"
 
@@ -240,7 +240,7 @@ def _voc_box(node: ElementTree.Element) -> Box:
     crowd = node.findtext("difficult", "0").strip() == "1"
     words = [node.findtext(f"bndbox/{side}") for side in ("xmin", "ymin", "xmax", "ymax")]
     try:
-        corners = tuple(float(word) for word in words)
+        corners = tuple(number_of(word) for word in words)
     except (TypeError, ValueError):
         needed = "bndbox with numbers for xmin, ymin, xmax, ymax"
         return Box(name, (), problem=f"{name!r} needs a {needed}, not {words}; draw it again, or remove it")

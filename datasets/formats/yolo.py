@@ -23,6 +23,7 @@ from datasets.formats.typed_json import BOM
 from datasets.store import Split
 from utils.files import files_under
 from utils.images import IMAGE_SUFFIXES
+from utils.text import number_of
 
 NOT_LABELS = ("classes", "train", "val", "valid", "test", "labels", "predefined_classes", "readme")  # .txt near labels
 NO_NAMES = "no class names: write classes.txt next to it, with one name per line in the order of the class numbers"
@@ -290,7 +291,7 @@ def _listing(folder: str) -> list[str]:
 def _numbers(line: str) -> list[float]:
     """Returns the numbers of a line. Raises ValueError."""
     try:
-        return [float(word) for word in line.split()]
+        return [number_of(word) for word in line.split()]
     except ValueError as error:
         raise ValueError(f"{line.strip()[:60]!r} is not numbers: write class x y width height") from error
 

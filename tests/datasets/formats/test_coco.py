@@ -49,8 +49,8 @@ def test_ids_of_any_type_become_whole_numbers_and_whole_numbers_stay(tmp_path: P
     assert found.classes == ("cat", "owl", "dog") and found.category_ids.tolist() == [7, 9, 10]
     assert found.image_ids.tolist() == [13, 12, 14]
     assert [row[2] for row in boxes(found)] == [["dog"], ["cat"], ["owl"]]
-    assert "images whose id is not a whole number, which are numbered: 2" in "".join(found.notes)
-    assert "categories whose id is not a whole number, which are numbered: 1" in "".join(found.notes)
+    assert "images whose id is not a whole number below 2^53, which are numbered: 2" in "".join(found.notes)
+    assert "categories whose id is not a whole number below 2^53, which are numbered: 1" in "".join(found.notes)
 
 
 def test_boxes_come_from_the_segmentation_where_there_is_no_bbox(tmp_path: Path) -> None:

@@ -682,3 +682,13 @@ def test_raccoon_and_coco_are_read_completely(shared: Path) -> None:
         (a["image_id"], a["category_id"], tuple(np.round(a["bbox"], 6)), a["area"]) for a in found.coco()["annotations"]
     }
     assert mine == rows
+
+
+@pytest.mark.parametrize("words", ["1_0 .5 .5 .2 .2", "0 .5 .5 1_0e-2 .2"])
+def test_numbers_with_underscores_are_no_numbers(tmp_path: Path, words: str) -> None:
+    """Python reads 1_0 as 10."""
+    paint(tmp_path / "images/0.png")
+    text(tmp_path / "labels/0.txt", words + "\n")
+    text(tmp_path / "data.yaml", "train: images\nnames: [cat]\n")
+    with refused(DataError, tmp_path / "labels/0.txt"):
+        read(str(tmp_path), "train")
