@@ -35,10 +35,8 @@ def read(file: File, split: Split, image_root: str | None) -> Source:
 
     `image_root` replaces the folder `path` of the file."""
     path = Path(file.path)
-    config = _config(path)
+    config = _with_images(path, _config(path))
     keys = [key for key in PARTS if config.get(key)]
-    if not keys and "val" not in split and (path.parent / "images").is_dir():  # supervision writes the names only
-        config, keys = config | {"train": "images"}, ["train"]
     chosen = [key for key in split if key in keys][:1] if split else keys
     if not chosen:
         missing = " or ".join(name for name in split if name in PARTS) or "train"
@@ -127,6 +125,18 @@ def _unread_notes(path: Path, images: Iterable[str], others: Sequence[Path], ima
 def _config(path: Path) -> dict[str, Any]:
     """Returns the contents of a data file, yaml or darknet. Raises DataError."""
     return darknet_config(path) if path.suffix.lower() == ".data" else yaml_config(path)
+
+
+def _with_images(path: Path, config: dict[str, Any]) -> dict[str, Any]:
+    """Returns the contents of a data file with images.
+
+    A file with names only, as supervision writes it, has its images in images/, and their splits are its subfolders."""
+    images = path.parent / "images"
+    if any(config.get(key) for key in PARTS) or not images.is_dir():
+        return config
+    folders = {name.lower(): f"images/{name}" for name in sorted(os.listdir(images)) if (images / name).is_dir()}
+    splits = {key: folders[key] for key in PARTS if key in folders}
+    return config | (splits or {"train": "images"})
 
 
 def _names_of(path: Path, config: dict[str, Any]) -> ClassList:

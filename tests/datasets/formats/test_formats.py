@@ -692,3 +692,13 @@ def test_numbers_with_underscores_are_no_numbers(tmp_path: Path, words: str) -> 
     text(tmp_path / "data.yaml", "train: images\nnames: [cat]\n")
     with refused(DataError, tmp_path / "labels/0.txt"):
         read(str(tmp_path), "train")
+
+
+def test_a_data_file_with_names_only_has_the_splits_of_the_folders_of_its_images(tmp_path: Path) -> None:
+    """All images were training images."""
+    for split, count in (("train", 3), ("val", 2)):
+        for number in range(count):
+            paint(tmp_path / f"images/{split}/{number}.png")
+            text(tmp_path / f"labels/{split}/{number}.txt", "0 .5 .5 .2 .2\n")
+    text(tmp_path / "data.yaml", "names: [cat]\n")
+    assert [len(read(str(tmp_path), split)) for split in ("train", "val")] == [3, 2]
