@@ -127,6 +127,8 @@ def read_classes(path: str) -> tuple[str, ...]:
             raise DataError(f"{path}:{number}: a blank line between the names shifts the classes: remove it")
         if name in seen:
             raise DataError(f"{path}:{number}: class {name!r} is already in line {seen[name]}: remove or rename it")
+        if name.startswith("# "):
+            raise DataError(f"{path}:{number}: {name[:60]!r} would be the name of a class: remove the comment")
         check_class_names([name], f"{path}:{number}", DataError)
         seen[name] = number
     if not seen:

@@ -77,6 +77,7 @@ class Columns(NamedTuple):
     others: tuple[int, ...] = ()  # positions of columns that are not read, but may have the size of the box
     splits: Mapping[str, int] = {}  # name -> position of columns that may have the split, in the order of SPLITS
     angles: Mapping[str, int] = {}  # name -> position of columns that may have an angle of the box
+    unread: Mapping[str, int] = {}  # name -> position of the other columns
 
     def fields(self, row: Sequence[str]) -> dict[str, str]:
         """Returns {name: text} of a row. Raises IndexError if it is too short."""
@@ -203,17 +204,18 @@ def _of_header(
     at = {name: index for name, index in at.items() if name in keep}
     splits = {name: words.index(name) for name in SPLITS if name in words}
     angles = {name: words.index(name) for name in FIELDS if name in words}
+    read = {*at.values(), *splits.values(), *angles.values()}
+    unread = {word.strip(): index for index, word in enumerate(row) if index not in read}
     notes = []
     if box == ("bbox",):
         notes.append(f"the column {row[at['bbox']]} is read as x, y, width, height, or as the points of a polygon")
     if "class" not in at:
-        read = {*at.values(), *splits.values()}
-        unread = ", ".join(word for index, word in enumerate(row) if index not in read) or "none"
+        left = ", ".join(row[index] for index in unread.values()) or "none"
         fix = f"if one of them holds the class, rename it to class; merge={ONE_CLASS}:NAME renames the class"
         notes.append(
-            f"no column for the class, so all boxes are {ONE_CLASS!r}; columns that are not read: {unread}; {fix}"
+            f"no column for the class, so all boxes are {ONE_CLASS!r}; columns that are not read: {left}; {fix}"
         )
-    return Columns(at, box, True, "; ".join(notes), is_unsure, tuple(others.values()), splits, angles)
+    return Columns(at, box, True, "; ".join(notes), is_unsure, tuple(others.values()), splits, angles, unread)
 
 
 def _others(words: Sequence[str], read: set[int]) -> dict[str, int]:

@@ -137,7 +137,7 @@ def _source(
     are_numbers = names is None and bool(order) and all(map(str.isdecimal, order))
     if are_numbers:
         order = tuple(sorted(order, key=int))
-    words = [listing.word_split(str(record.split or "")) for _, record in records]
+    words = [record.split_word() for _, record in records]
     places = [(file.image, file.path) for file in files]
     chosen, splits, notes = listing.select_rows(source, places, words, split, problems)
     found = source_of(source, [file for file in files if file.image in chosen], order)

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct, field
 
+from datasets.formats.listing import SPLITS, word_split
 from datasets.formats.named_boxes import Box, points_box
 from datasets.formats.rotation import Degrees, NoAngle, box_around
 from datasets.formats.typed_json import Side
@@ -23,6 +24,10 @@ class Record(Struct):
     """One image with its boxes."""
 
     split: Any = ""  # of the data, where all splits are in one file
+
+    def split_word(self) -> str:
+        """Returns `word_split` of the field with the split; "" without one."""
+        return word_split(str(self.split or ""))
 
     def image(self) -> str:  # path or name
         raise NotImplementedError
@@ -61,6 +66,19 @@ class HuggingFace(Record, kw_only=True):
 
     file_name: str
     objects: _Objects
+    set: Any = ""  # these fields count as the split if they name one
+    subset: Any = ""
+    dataset: Any = ""
+    partition: Any = ""
+    usage: Any = ""
+    fold: Any = ""
+
+    def split_word(self) -> str:
+        """Returns the split in the first field that names one."""
+        others = (self.set, self.subset, self.dataset, self.partition, self.usage, self.fold)
+        words = [word_split(str(value)) for value in others]
+        named = next((word for word in words if word in SPLITS), "")
+        return super().split_word() or named
 
     def image(self) -> str:
         return self.file_name

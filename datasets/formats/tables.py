@@ -40,6 +40,7 @@ def read(file: File, split: Split) -> Source:
     problems: list[str] = []
     images: dict[str, LabelFile] = {}
     others = set(columns.others)  # those with numbers in all rows
+    of_splits = dict(columns.unread)  # those with names of splits in all rows
     marks: list[tuple[str, str, list[str]]] = []  # image, place, and words of the columns that may have the split
     if not columns.is_header:
         lines = chain([(number, first)], lines)
@@ -55,6 +56,11 @@ def read(file: File, split: Split) -> Source:
         if not fields["image"]:
             problems.append(f"{path}:{number}: no image: write its path, or remove the line")
         marks.append((fields["image"], f"{path}:{number}", columns.split_words(row)))
+        of_splits = {
+            name: index
+            for name, index in of_splits.items()
+            if index < len(row) and listing.word_split(row[index]) in listing.SPLITS
+        }
         if any(fields[name] for name in columns.box):
             labels.boxes.append(_box(columns, row, fields, f"{path}:{number}"))
             others = {index for index in others if index < len(row) and is_number(row[index])}
@@ -66,6 +72,8 @@ def read(file: File, split: Split) -> Source:
     source.sizes_problem = f"the boxes are fractions of the image: {fix}"
     if columns.maybe_image_size:
         source.check = partial(_refuse_sizes_of_images, has_others=len(others) > 1)
+    for name in of_splits if marks else ():
+        source.notes.append(f"{path}: the column {name!r} holds names of splits and is not read: rename it to split")
     if columns.note:
         source.notes.insert(0, f"{path}: {columns.note}")
     return source

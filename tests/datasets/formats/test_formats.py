@@ -702,3 +702,8 @@ def test_a_data_file_with_names_only_has_the_splits_of_the_folders_of_its_images
             text(tmp_path / f"labels/{split}/{number}.txt", "0 .5 .5 .2 .2\n")
     text(tmp_path / "data.yaml", "names: [cat]\n")
     assert [len(read(str(tmp_path), split)) for split in ("train", "val")] == [3, 2]
+
+
+def test_a_comment_in_a_class_list_is_no_class(tmp_path: Path) -> None:
+    with refused(DataError, f"{tmp_path / 'classes.txt'}:1"):
+        read_classes(str(text(tmp_path / "classes.txt", "# my classes\ncat\ndog\n")))

@@ -509,3 +509,14 @@ def test_images_that_are_labeled_twice_are_reported(tmp_path: Path, form: str) -
     (note,) = read(str(tmp_path if form == "LabelMe" else tmp_path / next(iter(files))), "train").notes
     assert "images that are labeled more than once: 1; each copy trains with only its own boxes: keep one" in note
     assert re.search(words, note), note
+
+
+@pytest.mark.parametrize("name", ["split", "set", "subset", "usage"])
+def test_json_lines_are_divided_by_the_field_that_names_splits(tmp_path, name):
+    """Images of the test split were trained on."""
+    rows = []
+    for image, word in (("a.png", "train"), ("b.png", "valid"), ("c.png", "test")):
+        paint(tmp_path / image)
+        rows.append({"file_name": image, name: word, "objects": {"bbox": [[1, 2, 3, 4]], "category": ["cat"]}})
+    path = text(tmp_path / "metadata.jsonl", lines(*rows))
+    assert [len(read(str(path), split)) for split in ("train", "val", "test", "all")] == [1, 1, 1, 3]

@@ -150,6 +150,14 @@ def _table(folder: Path, *words: str) -> str:
     return str(text(folder / "x.csv", SPLITS.format(*words)))
 
 
+@pytest.mark.parametrize("name", ["mode", "group", "train_test"])
+def test_another_column_with_names_of_splits_is_named(tmp_path: Path, name: str) -> None:
+    path = _table(tmp_path, name, *"train valid test train".split())
+    assert any(name in note and "split" in note for note in read(path, "train").notes)
+    path = _table(tmp_path, name, *"train bus test train".split())
+    assert not any("rename" in note for note in read(path, "train").notes)
+
+
 @pytest.mark.parametrize("name", ["split", "Set", "subset", "partition", "usage", "fold", "data_split"])
 @pytest.mark.parametrize("words", ["train valid test train", "Training val TEST training"])
 def test_a_column_with_splits_divides_the_images(tmp_path: Path, name: str, words: str) -> None:
