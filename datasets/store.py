@@ -182,7 +182,8 @@ class Annotations:
 
 def brief(names: tuple[str, ...]) -> str:
     """Returns the first ten names, and the number of all."""
-    return "(" + ", ".join(names[:10]) + (f", ... {len(names)} in all)" if len(names) > 10 else ")")
+    shown = [repr(name) if "," in name else name for name in names[:10]]
+    return "(" + ", ".join(shown) + (f", ... {len(names)} in all)" if len(names) > 10 else ")")
 
 
 def unknown_class(name: str, classes: tuple[str, ...], hint: bool = True) -> str:

@@ -75,6 +75,7 @@ class Results:
     ):
         self.open_folder, self.classes, self.category_ids = open_folder, classes, category_ids
         self.crops, self.writers, self.keep = crops, dict(writers), keep
+        self.crop_folders = crop_folders(classes)
         self.unread: list[str] = []  # messages about images that cannot be read
         self.counts: Counter = Counter()  # detections per class
         self.images_with: Counter = Counter()  # images per class with a detection of it
@@ -140,8 +141,7 @@ class Results:
     def _write_crops(self, name: Path, image: np.ndarray, boxes: np.ndarray, labels: np.ndarray) -> None:
         for number, (box, label) in enumerate(zip(boxes, labels, strict=True), 1):
             (x1, y1), (x2, y2) = np.floor(box[:2]).astype(int), np.ceil(box[2:]).astype(int)
-            folder = "".join("_" if character in '/\\:*?"<>|' else character for character in self.classes[label])
-            folder = folder.strip(" .") or "_"  # ".." would lead out of the output folder
+            folder = self.crop_folders[label]
             write_image(self.folder / "crops" / folder / name.parent / f"{name.name}_{number}.png", image[y1:y2, x1:x2])
 
     def finish(self) -> str:
@@ -174,3 +174,13 @@ class Results:
 def writable_name(name: str) -> str:
     """Returns the name under which an image is written: with .png behind it if its format is not written."""
     return name if Path(name).suffix.lower() in WRITABLE else f"{name}.png"
+
+
+def crop_folders(classes: Sequence[str]) -> list[str]:
+    """Returns the name of the folder for the crops of each class; names that become equal end with the class number."""
+    names = []
+    for name in classes:
+        name = "".join("_" if character in '/\\:*?"<>|' else character for character in name)
+        names.append(name.strip(" .") or "_")  # ".." would lead out of the output folder
+    counts = Counter(map(str.lower, names))  # some file systems ignore the case
+    return [f"{name}_{label}" if counts[name.lower()] > 1 else name for label, name in enumerate(names)]

@@ -30,7 +30,15 @@ KEPT = "%/:=&?~#+!$,;'@()*[]"  # characters of an address that are not escaped
 
 def is_source(word: str) -> bool:
     """Whether a word on the command line is the path or the address of images."""
-    return "://" in word or word.isdecimal() or os.path.exists(word) or bool(glob.glob(word))
+    return "://" in word or word.isdecimal() or os.path.exists(word) or bool(matching(word))
+
+
+def matching(pattern: str) -> list[str]:
+    """Returns the sorted paths that match a glob pattern. A folder that exists is no pattern, as in "photos [1]/*.png"."""
+    folder, name = os.path.split(pattern)
+    if os.path.isdir(folder):
+        pattern = os.path.join(glob.escape(folder), name)
+    return sorted(glob.glob(pattern, recursive=True))
 
 
 def is_live(source: str) -> bool:
@@ -129,7 +137,7 @@ def kinds_in(source: str) -> dict[str, str]:
         return kinds_of(os.path.join(source, name) for name in files_under(source))
     if os.path.isfile(source):
         return {source: IMAGE}
-    return kinds_of(path for path in sorted(glob.glob(source, recursive=True)) if os.path.isfile(path))
+    return kinds_of(path for path in matching(source) if os.path.isfile(path))
 
 
 def listed(images: Any) -> list:

@@ -7,6 +7,7 @@ import weakref
 import cv2
 import numpy as np
 import pytest
+from detections import write_noise
 from lively import lively_checkpoint
 from PIL import Image
 from web import serving
@@ -14,6 +15,7 @@ from web import serving
 import export
 from deploy import sources, video
 from deploy.detector import Detector
+from deploy.sources import matching
 from utils.boxes import pairwise_iou
 from utils.images import ImageError
 
@@ -304,3 +306,9 @@ def test_exported_files_take_class_agnostic_only_without_nms_inside(weights, tmp
     assert_same(Detector(tmp_path / "raw.onnx", **options)(noise()), Detector(weights, **options)(noise()))
     with pytest.raises(ValueError, match="outputs=raw"):
         Detector(tmp_path / "detections.onnx", **options)
+
+
+def test_an_existing_folder_is_no_pattern(tmp_path):
+    folder = tmp_path / "photos [1]"
+    write_noise(folder / "a.png")
+    assert matching(f"{folder}/*.png") == [str(folder / "a.png")]
