@@ -10,7 +10,6 @@ look at), suspects.csv, and suspects.txt: all images as an annotation file to co
 """
 
 import csv
-import subprocess
 import sys
 from dataclasses import dataclass, replace
 from functools import partial
@@ -28,10 +27,11 @@ from datasets.similar import similar_groups
 from datasets.split import relative, split_groups, text_of
 from datasets.store import Annotations
 from deploy.detector import Detector, Result
-from engine.run_folder import create, runs
+from engine.run_folder import create
 from tools.disagreement import CONFIDENCE, KINDS, MATCH, Box, Detected, Suspect, found_fraction, rank
 from tools.regression import logit, probability
 from tools.suspects_page import TITLES, write_page
+from tools.trainings import run_trainings
 from utils.boxes import clip, pairwise_iou
 from utils.config import MAX_SEED, ConfigError, check, is_weights, override, require, require_writable, show
 from utils.images import READERS, batched, prefetch
@@ -53,7 +53,6 @@ RECIPE = {
     "bad_boxes": "drop",
     "save_minutes": 0.0,
 }
-TRAINING = (sys.executable, str(Path(__file__).parents[1] / "train.py"))
 FREEZE = 4  # the backbone is frozen in the first quarter of the epochs; frozen in all, models judged x-rays badly
 BATCH = 16  # images that are read at once
 WEAK = "WARNING: models that find less than half of the labels judge badly: more epochs=, or a larger image_size="
@@ -85,19 +84,21 @@ def judge_halves(cfg: Config, data: Annotations, folder: Path) -> list[Detected]
     if not all(len(data.select(half).labels) for half in halves):
         raise DataError(f"{data.source}: no two halves with labels: add labeled images, or give checkpoint=")
     write_annotations(folder, {f"half{number}.txt": data.select(half) for number, half in enumerate(halves)})
-    detected: list = [None] * len(data)
-    for number, half in enumerate(halves):
+    freeze_epochs = 0
+    if cfg.weights:
+        freeze_epochs = cfg.epochs // FREEZE
+    constants = RECIPE | {"model": cfg.model or "yolox_nano", "weights": cfg.weights, "image_size": cfg.image_size}
+    constants |= {"freeze_epochs": freeze_epochs, "evaluate_every": cfg.epochs}
+    trainings = {}
+    for number in range(2):
         sources = {"train": folder / f"half{1 - number}.txt", "val": folder / f"half{number}.txt"}
-        name, model = f"without_half{number}", cfg.model or "yolox_nano"
-        freeze_epochs = cfg.epochs // FREEZE if cfg.weights else 0
-        epochs = {"epochs": cfg.epochs, "freeze_epochs": freeze_epochs, "evaluate_every": cfg.epochs}
-        chosen = {"model": model, "weights": cfg.weights, "image_size": cfg.image_size, "output": folder, "name": name}
-        print(f"training without half {number}: {len(data) - len(half)} images", flush=True)
-        words = [f"{constant}={show(value)}" for constant, value in (sources | RECIPE | epochs | chosen).items()]
-        if subprocess.run([*TRAINING, *words]).returncode:
-            raise ChildProcessError(f"the training without half {number} failed: its message is above")
-        checkpoint = runs(folder, name)[-1] / "best.pt"
-        for index, result in zip(half.tolist(), detect(checkpoint, data.select(half)), strict=True):
+        words = [f"{constant}={show(value)}" for constant, value in (sources | constants).items()]
+        trainings[f"without_half{number}"] = words
+    sizes = " and ".join(str(len(half)) for half in halves)
+    print(f"two trainings of {cfg.model or 'yolox_nano'} on {sizes} images, {cfg.epochs} epochs each", flush=True)
+    detected: list = [None] * len(data)
+    for half, run in zip(halves, run_trainings(folder, trainings, cfg.epochs), strict=True):
+        for index, result in zip(half.tolist(), detect(run / "best.pt", data.select(half)), strict=True):
             detected[index] = result
     return detected
 
