@@ -9,7 +9,9 @@ others are evidence. s is the confidence of a detection.
   numbers: the confidence; the usual confidence of the class, and how often its detections have a label; and the overlap with
   labels of other objects, because what half covers a label is more likely a bad box than a forgotten object. A class that the
   annotators often leave out counts less. n better ones are in the same image: whoever opens the image sees them all, and an
-  image of which most was never labeled does not fill the list.
+  image of which most was never labeled does not fill the list. A detection that overlaps a label at IoU 0.3, or is within one by
+  0.7 of its area, is no missing box: it is a part of the labeled object, or another outline of it. It is one nevertheless if a
+  tenth of the labels of its class overlap labels of that class so, as number plates are within cars.
 - wrong: (s - own) / (1 + 10 * confusion), of a detection of another class k that matches a label of class c. `own` is the
   confidence of class c there. `confusion` is how often the models take the classes for each other: the geometric mean of
   usual[c, k] / usual[k, k] and usual[k, c] / usual[c, c]. Models confuse two similar classes both ways, while wrong labels, most
@@ -27,12 +29,15 @@ from typing import NamedTuple
 import numpy as np
 
 from tools.regression import logistic_regression, logit, probability
-from utils.boxes import pairwise_iou
+from utils.boxes import area, intersection, pairwise_iou
 
 KINDS = ("missing", "wrong", "loose", "doubled")
 CONFIDENCE = 0.02  # detections with less are not needed
 MATCH = 0.5  # IoU at which a detection and a label mean the same object
 LOOSE = 0.2  # smallest IoU of a loose box with its detection
+NEAR = 0.3  # IoU at which a label overlaps a detection, so that this is no missing box
+WITHIN = 0.7  # fraction of the area of a detection within a label, for the same
+USUAL = 0.1  # of the labels of a class: so many overlap a label of another one where this is usual
 DOUBLED = 0.7  # IoU of two labels; in dense images, labels of two objects rarely overlap more
 EXPECTED = (0.0, 1.0, 0.0, 0.0, -2.0)  # weights of the columns of `features_of` for data with few labels
 SURE = 0.05  # the regression learns from detections with at least this confidence
@@ -83,9 +88,11 @@ def rank(truth: Sequence[Labeled], detections: Sequence[Detected], num_classes: 
     loose = [loose_boxes(pair, usual.diagonal(), usual_iou) for pair in pairs]
     free = [unlabeled(*both) for both in zip(pairs, loose, strict=True)]
     probabilities = labeled_probabilities(pairs, free, usual.diagonal())
+    usually = usual_overlaps(pairs, num_classes)
     suspects = []
     for image, pair in enumerate(pairs):
-        found = loose[image] + missing_boxes(pair, free[image], probabilities[image])
+        alone = free[image][~covered(pair, usually)[free[image]]]
+        found = loose[image] + missing_boxes(pair, alone, probabilities[image])
         found += wrong_classes(pair, usual) + doubled_boxes(pair)
         suspects += [one._replace(image=image) for one in found if one.row < 0 or not pair.crowd[one.row]]
     return sorted(suspects, key=lambda one: -one.score)
@@ -141,6 +148,32 @@ def unlabeled(pair: Pair, loose: list[Suspect]) -> np.ndarray:
             taken.append(box)  # of the classes that are detected at one place, the most confident one
             found.append(d)
     return np.array(found, int)
+
+
+def overlaps(boxes: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Returns which boxes [n, 4] overlap which others [m, 4] much, or are within them, bool [n, m]."""
+    common = area(intersection(boxes[:, None], others[None]))
+    within = common >= WITHIN * np.maximum(area(boxes), 1e-9)[:, None]
+    return within | (pairwise_iou(boxes, others) >= NEAR)
+
+
+def usual_overlaps(pairs: list[Pair], num_classes: int) -> np.ndarray:
+    """Returns of which classes the labels usually overlap labels of which other class, or the same one, bool [C, C]."""
+    counts, sums = np.zeros(num_classes), np.zeros((num_classes, num_classes))
+    for pair in pairs:
+        boxes, labels = pair.boxes[~pair.crowd], pair.labels[~pair.crowd]
+        doubled = pairwise_iou(boxes, boxes) >= DOUBLED  # each box with itself, too
+        n, other = np.nonzero(overlaps(boxes, boxes) & ~doubled)
+        places = np.unique(np.stack([n, labels[other]]), axis=1)  # a label counts once for a class
+        np.add.at(sums, (labels[places[0]], places[1]), 1)
+        np.add.at(counts, labels, 1)
+    return sums >= USUAL * np.maximum(counts, 1)[:, None]
+
+
+def covered(pair: Pair, usually: np.ndarray) -> np.ndarray:
+    """Returns which detections overlap a label as labels of their class usually do not, bool [m]."""
+    unusual = ~usually[pair.classes[:, None], pair.labels] & ~pair.crowd
+    return (overlaps(pair.detected.astype(float), pair.boxes) & unusual).any(1)
 
 
 def labeled(pair: Pair) -> np.ndarray:
