@@ -18,6 +18,7 @@ from utils.boxes import xyxy_to_cxcywh, xyxy_to_xywh
 PER_IMAGE = {"yolo": ".txt", "yolo_scores": ".txt", "voc": ".xml"}  # kind -> suffix of a file per image
 ONE_FILE = {"txt": "annotations.txt", "coco": "coco.json", "cvat": "cvat.xml", "labelstudio": "labelstudio.json"}
 KINDS = (*PER_IMAGE, *ONE_FILE)
+MARKS = ("no", "missing", "wrong", "loose", "doubled", "proposal")  # values of the attribute `suspect` of CVAT
 NOT_IN_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 
 
@@ -30,6 +31,7 @@ class Labeled(NamedTuple):
     boxes: np.ndarray  # float64 [n, 4] xyxy, inside the image
     labels: np.ndarray  # int64 [n]
     scores: np.ndarray  # float [n]
+    marks: Sequence[str] = ()  # a word per box for the attribute `suspect` of CVAT: one of MARKS; (): no attribute
 
     def rows(self, classes: Sequence[str]) -> Iterator[tuple[list[float], str, float]]:
         """Yields x1, y1, x2, y2, the class name and the score of each box, rounded to 1e-4 pixels."""
@@ -167,13 +169,19 @@ def cvat_text(images: list[Labeled], classes: Sequence[str]) -> str:
     for name in classes:
         label = ET.SubElement(labels, "label")
         _children(label, name=name)
-        ET.SubElement(label, "attributes")
+        attributes = ET.SubElement(label, "attributes")
+        if any(image.marks for image in images):
+            kind = {"name": "suspect", "mutable": "False", "input_type": "select"}
+            _children(ET.SubElement(attributes, "attribute"), **kind, default_value=MARKS[0], values="\n".join(MARKS))
     for number, image in enumerate(images):
         width, height = map(str, image.size)
         node = ET.SubElement(root, "image", id=str(number), name=image.name, width=width, height=height)
-        for box, name, _ in image.rows(classes):
+        marks = image.marks or [""] * len(image.boxes)
+        for (box, name, _), mark in zip(image.rows(classes), marks, strict=True):
             corners = {key: f"{value:.2f}" for key, value in zip(("xtl", "ytl", "xbr", "ybr"), box, strict=True)}
-            ET.SubElement(node, "box", label=name, source="auto", occluded="0", **corners, z_order="0")
+            one = ET.SubElement(node, "box", label=name, source="auto", occluded="0", **corners, z_order="0")
+            if mark:
+                ET.SubElement(one, "attribute", name="suspect").text = mark
     return '<?xml version="1.0" encoding="utf-8"?>\n' + _xml(root)
 
 
@@ -181,6 +189,20 @@ def label_studio_task(image: Labeled, classes: Sequence[str], model: str) -> dic
     """Returns a task of Label Studio with the detections as a prediction; boxes in per cent of the image.
 
     The image is named as in a local storage whose document root is /. The score of the image is the mean of its scores."""
+    result = label_studio_boxes(image, classes)
+    place = os.path.abspath(image.path).replace(os.sep, "/").lstrip("/")
+    mean = 0.0
+    if result:
+        mean = round(float(image.scores.mean()), 4)
+    prediction = {"model_version": model, "score": mean, "result": result}
+    return {
+        "data": {"image": f"/data/local-files/?d={quote(place, errors='surrogateescape')}"},
+        "predictions": [prediction],
+    }
+
+
+def label_studio_boxes(image: Labeled, classes: Sequence[str]) -> list[dict[str, Any]]:
+    """Returns the boxes of an image as Label Studio holds them in a prediction or an annotation."""
     width, height = image.size
     fixed = {"type": "rectanglelabels", "from_name": "label", "to_name": "image", "image_rotation": 0}
     fixed |= {"original_width": width, "original_height": height}
@@ -189,13 +211,7 @@ def label_studio_task(image: Labeled, classes: Sequence[str], model: str) -> dic
     for number, (box, (_, name, score)) in enumerate(zip(boxes, image.rows(classes), strict=True), 1):
         value = dict(zip(("x", "y", "width", "height"), box, strict=True)) | {"rotation": 0, "rectanglelabels": [name]}
         result.append({"id": f"box{number}", **fixed, "value": value, "score": score})
-    place = os.path.abspath(image.path).replace(os.sep, "/").lstrip("/")
-    mean = round(float(image.scores.mean()), 4) if result else 0.0
-    prediction = {"model_version": model, "score": mean, "result": result}
-    return {
-        "data": {"image": f"/data/local-files/?d={quote(place, errors='surrogateescape')}"},
-        "predictions": [prediction],
-    }
+    return result
 
 
 def label_studio_config(classes: Sequence[str]) -> str:

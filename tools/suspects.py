@@ -7,6 +7,7 @@ FOLDER (or data=FOLDER) is the folder of a data set, or a file of any accepted f
 The images are divided into two halves. A short training on each half gives a model that judges the labels of the other
 one. With `checkpoint=` a model that was trained on other images judges all labels. `output` gets suspects.html (to
 look at), suspects.csv, and suspects.txt: all images as an annotation file to correct, those with suspects first.
+labelstudio.json and cvat.xml have the images with suspects, their labels and the proposals, to correct in these tools.
 """
 
 import csv
@@ -30,7 +31,8 @@ from deploy.detector import Detector, Result
 from engine.run_folder import create
 from tools.disagreement import CONFIDENCE, KINDS, MATCH, Box, Detected, Suspect, found_fraction, rank
 from tools.regression import logit, probability
-from tools.suspects_page import TITLES, write_page
+from tools.suspects_labels import write_label_files
+from tools.suspects_page import TITLES, short_names, write_page
 from tools.trainings import run_trainings
 from utils.boxes import clip, pairwise_iou
 from utils.config import MAX_SEED, ConfigError, check, is_weights, override, require, require_writable, show
@@ -146,13 +148,15 @@ def require_empty(folder: Path) -> None:
         raise ConfigError(f"output={folder}: the folder exists and is not empty: name a new folder")
 
 
-def write_csv(path: Path, data: Annotations, groups: dict[str, list[Suspect]], lines: dict[int, int]) -> None:
-    """Writes suspects.csv: one row per suspect. `proposal` is a box as in the annotation file, or the word remove."""
+def write_csv(path: Path, data: Annotations, groups: dict[str, list[list[Suspect]]], lines: dict[int, int]) -> None:
+    """Writes suspects.csv: one row per suspect. `proposal` is a box as in the annotation file, or the word remove.
+
+    `copies` are the lines of near-duplicates of the image, which have the same suspect."""
     with open(path, "w", encoding="utf-8", errors="surrogateescape", newline="") as file:
         rows = csv.writer(file)
-        rows.writerow(["rank", "kind", "score", "image", "line", "source", "box", "class", "proposal"])
+        rows.writerow(["rank", "kind", "score", "image", "line", "source", "box", "class", "proposal", "copies"])
         for kind, group in groups.items():
-            for number, one in enumerate(group, 1):
+            for number, (one, *copies) in enumerate(group, 1):
                 box = name = ""
                 if one.label:
                     box, name = word(one.label), data.classes[one.label.label]
@@ -161,7 +165,38 @@ def write_csv(path: Path, data: Annotations, groups: dict[str, list[Suspect]], l
                 if one.proposal:
                     height, width = data.sizes[one.image]
                     proposal = word(within(one.proposal, width, height))
-                rows.writerow([number, kind, f"{one.score:.4f}", *place, box, cell(name), proposal])
+                others = " ".join(str(lines[copy.image]) for copy in copies)
+                rows.writerow([number, kind, f"{one.score:.4f}", *place, box, cell(name), proposal, others])
+
+
+def fold(suspects: list[Suspect], similar: np.ndarray, sizes: np.ndarray) -> list[list[Suspect]]:
+    """Groups suspects of one kind, best first: the same one in other images of a group of near-duplicates joins it.
+
+    `similar` [N]: the group of each image; `sizes` [N, 2]: its height and width."""
+    groups: list[list[Suspect]] = []
+    of_images: dict[int, list[list[Suspect]]] = {}
+    for one in suspects:
+        earlier = of_images.setdefault(int(similar[one.image]), [])
+        same = [group for group in earlier if is_copy(one, group, sizes)]
+        if same:
+            same[0].append(one)
+        else:
+            earlier.append([one])
+            groups.append(earlier[-1])
+    return groups
+
+
+def is_copy(one: Suspect, group: list[Suspect], sizes: np.ndarray) -> bool:
+    """Returns whether a suspect has the classes and the place of a group of suspects of other images."""
+    if one.image in [other.image for other in group]:
+        return False
+    places, classes = [], []
+    for suspect in (one, group[0]):
+        height, width = sizes[suspect.image]
+        box = (suspect.label or suspect.proposal).box
+        places.append(np.asarray(box, np.float64)[None] / [width, height, width, height])
+        classes.append([part and part.label for part in (suspect.label, suspect.proposal)])
+    return classes[0] == classes[1] and pairwise_iou(*places)[0, 0] >= MATCH
 
 
 def cell(text: str) -> str:
@@ -202,20 +237,28 @@ def main(cfg: Config) -> Path:
         detected = judge_halves(cfg, data, folder)
     truth = [data.boxes_of(i) for i in range(len(data))]
     suspects = rank(truth, detected, len(data.classes))
-    groups = {kind: [one for one in suspects if one.kind == kind][: cfg.most] for kind in KINDS}
-    order = list(dict.fromkeys(one.image for ones in zip_longest(*groups.values()) for one in ones if one))
+    found = scan([data.path(i) for i in range(len(data))])
+    similar = similar_groups(found.digests, found.hashes)
+    groups = {}
+    for kind in KINDS:
+        groups[kind] = fold([one for one in suspects if one.kind == kind], similar, data.sizes)[: cfg.most]
+    ranked = [group for same_rank in zip_longest(*groups.values()) for group in same_rank if group]
+    order = list(dict.fromkeys(one.image for group in ranked for one in group))
+    names = short_names(data)
+    notes = write_label_files(folder, data, order, [one for group in ranked for one in group], names)
     order += sorted(set(range(len(data))) - set(order))
     write_annotations(folder, {"suspects.txt": data.select(np.array(order))})
     lines = {image: number for number, image in enumerate(order, 1)}
     write_csv(folder / "suspects.csv", data, groups, lines)
-    found = found_fraction(truth, detected)
-    quality = f"The models find {found:.0%} of {len(data.labels)} labels in {len(data)} images."
-    write_page(folder / "suspects.html", data, groups, lines, quality)
-    print(f"\n{quality}")
-    if found < 0.5:
+    fraction = found_fraction(truth, detected)
+    quality = f"The models find {fraction:.0%} of {len(data.labels)} labels in {len(data)} images."
+    write_page(folder / "suspects.html", data, groups, lines, names, quality)
+    print("".join(f"\nnote: {note}" for note in notes))
+    print(quality)
+    if fraction < 0.5:
         print(WEAK)
     print("\n".join(f"{TITLES[kind]}: {len(group)}" for kind, group in groups.items()))
-    print(f"look at {folder / 'suspects.html'}, correct {folder / 'suspects.txt'}")
+    print(f"look at {folder / 'suspects.html'}, correct {folder / 'suspects.txt'}, or in Label Studio or CVAT")
     return folder
 
 

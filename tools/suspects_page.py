@@ -1,5 +1,6 @@
 """Writes suspects.html: one self-contained page with an image of each suspect."""
 
+import os
 from pathlib import Path
 
 import cv2
@@ -11,31 +12,52 @@ from tools.disagreement import Suspect
 from utils.draw import draw_labeled
 
 TITLES = {"missing": "Missing boxes", "wrong": "Wrong classes", "loose": "Loose boxes", "doubled": "Doubled boxes"}
-LABEL, PROPOSAL, OTHER = (0, 140, 255), (255, 120, 0), (150, 150, 150)  # BGR: orange, blue; gray for other labels
-SIDE = 260  # pixels of an image on the page
+LABEL, PROPOSAL, OTHER = (0, 140, 255), (255, 120, 0), (190, 60, 200)  # BGR: orange, blue; purple for other labels
+SIDE = 360  # pixels of an image on the page
+LINE = 2  # pixels of the outline of a box
 MARGIN = 0.6  # of the larger side of the boxes, shown around them
 PAGE_BYTES = 14_000_000  # of all JPEGs; the page is a third larger, and stays below 20 MB
 TEMPLATE = Path(__file__).with_name("suspects.html")
 
 
 def write_page(
-    path: Path, data: Annotations, groups: dict[str, list[Suspect]], lines: dict[int, int], quality: str
+    path: Path,
+    data: Annotations,
+    groups: dict[str, list[list[Suspect]]],
+    lines: dict[int, int],
+    names: list[str],
+    quality: str,
 ) -> None:
-    """Writes the page. `groups`: the suspects by kind; `lines`: the line of each image in suspects.txt."""
+    """Writes the page.
+
+    `groups`: by kind, each suspect with the same one in near-duplicates of its image, of which the page shows the first;
+    `lines`: the line of each image in suspects.txt; `names`: its short path.
+    """
     left, shown = PAGE_BYTES, {}
     for kind, group in groups.items():
         cards = []
-        for one in group:
+        for one, *copies in group:
             jpeg = b""
             if left > 0:
                 jpeg = thumbnail(data.image(one.image), one, data.boxes_of(one.image)[0], data.classes)
             left -= len(jpeg)
             card = {"uri": page.data_uri(jpeg) if jpeg else "", "change": change_of(one, data.classes)}
-            card |= {"score": f"{one.score:.3f}", "name": data.names[one.image], "place": data.where(one.image)}
-            cards.append(card | {"line": lines[one.image]})
+            card |= {"score": f"{one.score:.3f}", "place": data.where(one.image)}
+            card["copies"] = [(names[copy.image], lines[copy.image]) for copy in copies]
+            cards.append(card | {"name": names[one.image], "line": lines[one.image]})
         shown[f"{TITLES[kind]} {len(group)}"] = cards
     html = page.render(TEMPLATE, "Suspicious labels", list(shown), source=data.source, quality=quality, groups=shown)
     path.write_text(html, encoding="utf-8", errors="replace", newline="\n")
+
+
+def short_names(data: Annotations) -> list[str]:
+    """Returns the path of each image relative to the folder that has all of them, with "/"."""
+    paths = [os.path.abspath(data.path(i)) for i in range(len(data))]
+    drives = {os.path.splitdrive(path)[0] for path in paths}
+    if len(drives) > 1:
+        return [path.replace(os.sep, "/") for path in paths]
+    folder = os.path.commonpath([os.path.dirname(path) for path in paths])
+    return [os.path.relpath(path, folder).replace(os.sep, "/") for path in paths]
 
 
 def change_of(one: Suspect, classes: tuple[str, ...]) -> str:
@@ -66,5 +88,5 @@ def thumbnail(image: np.ndarray, one: Suspect, others: np.ndarray, classes: tupl
     crop = cv2.resize(crop, size, interpolation=method)
     texts = [""] * len(others) + [classes[box.label] for box, _ in shown]
     colors = [OTHER] * len(others) + [color for _, color in shown]
-    drawn = draw_labeled(crop, (np.concatenate([others, boxes]) - [x1, y1, x1, y1]) * scale, texts, colors)
+    drawn = draw_labeled(crop, (np.concatenate([others, boxes]) - [x1, y1, x1, y1]) * scale, texts, colors, LINE)
     return cv2.imencode(".jpg", drawn, [cv2.IMWRITE_JPEG_QUALITY, 85])[1].tobytes()

@@ -42,17 +42,21 @@ def draw_boxes(image: np.ndarray, boxes, labels, classes: Sequence[str], scores=
     return draw_labeled(image, boxes, texts, [color_of(int(label)) for label in labels])
 
 
-def draw_labeled(image: np.ndarray, boxes, texts: Sequence[str], colors: Sequence[Color]) -> np.ndarray:
+def draw_labeled(
+    image: np.ndarray, boxes, texts: Sequence[str], colors: Sequence[Color], line: int | None = None
+) -> np.ndarray:
     """Draws boxes [n, 4] xyxy, each with a text and a color; the last one is on top.
 
     A text fills a rectangle (plate) above, inside or below its box, where it hides the least of other plates. "" has no plate.
+    `line`: the width of the outlines in pixels; None: by the size of the image.
     """
     image = np.ascontiguousarray(image).copy()
     height, width = image.shape[:2]
     side = (height * width) ** 0.5
     boxes, texts = np.asarray(boxes, np.float64).reshape(-1, 4), [drawable(text) for text in texts]
     size = max(round(side * TEXT_SIZE * min(FEW_BOXES / max(len(boxes), 1), 1) ** 0.4), MIN_TEXT_SIZE)
-    line = max(round(side / 260), 1)
+    if line is None:
+        line = max(round(side / 260), 1)
     corners = np.round(np.clip(boxes, 0, [width - 1, height - 1] * 2)).astype(int).tolist()
     for (x1, y1, x2, y2), color in zip(corners, colors, strict=True):
         cv2.rectangle(image, (x1, y1), (x2, y2), color, line)

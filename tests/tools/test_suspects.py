@@ -1,10 +1,14 @@
 """Wrong labels rank first: of each kind, among synthetic detections; the page and the files name them; halves are honest."""
 
 import csv
+import json
 import re
+import xml.etree.ElementTree as ET
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import cv2
 import numpy as np
 import pytest
 import torch
@@ -17,14 +21,16 @@ from refused import refused
 
 from benchmarks.suspects import Corrupted
 from datasets.formats.annotation_file import DataError
-from datasets.formats.read import read
+from datasets.formats.read import ReadOptions, read
 from datasets.scan import prepare
+from datasets.store import Annotations
 from deploy.detector import Result
 from tools import suspects
 from tools.disagreement import KINDS, Box, Suspect, found_fraction, rank
 from tools.regression import RIDGE, logistic_regression, probability
 from tools.suspects import within, word
-from tools.suspects_page import thumbnail
+from tools.suspects_labels import write_label_files
+from tools.suspects_page import OTHER, short_names, thumbnail, write_page
 from utils.config import ConfigError
 
 CLASSES = 3
@@ -288,10 +294,93 @@ def test_a_checkpoint_gives_a_page_a_table_and_a_file_to_correct(small: Path, tm
         assert Path(row["image"]).name in line and (not row["box"] or row["box"] in line)
         assert row["proposal"] == "remove" or re.fullmatch(r"(-?[\d.]+,){4}[01]", row["proposal"])
         assert row["source"].startswith(f"{small}:")
-    lines = {int(row["line"]) for row in rows}
+    lines = {int(line) for row in rows for line in [row["line"], *row["copies"].split()]}
     assert lines == set(range(1, len(lines) + 1))  # the images with suspects come first
     out = capsys.readouterr().out
     assert "of 18 labels in 12 images" in out and "suspects.html" in out and "WARNING" in out
+
+
+def drawn_data(tmp_path: Path, boxes: list[list[str]]) -> Annotations:
+    """Data with a.png, b.png, ... of 100 x 80 pixels in the folder images, and the given labels of each."""
+    (tmp_path / "images").mkdir()
+    (tmp_path / "classes.txt").write_text("cat\ndog\n")
+    rows = []
+    for number, words in enumerate(boxes):
+        name = f"images/{'abcdef'[number]}.png"
+        cv2.imwrite(str(tmp_path / name), np.full((80, 100, 3), 50 * number, np.uint8))
+        rows.append(" ".join([name, *words]) + "\n")
+    (tmp_path / "train.txt").write_text("".join(rows))
+    return prepare(read(str(tmp_path / "train.txt"), "train"))[0]
+
+
+def box_of(values: list[float], label: int) -> Box:
+    return Box(np.array(values, float), label)
+
+
+def test_label_studio_and_cvat_get_the_labels_and_the_proposals(tmp_path: Path) -> None:
+    data = drawn_data(tmp_path, [[], ["0,0,20,20,0", "30,0,50,20,1", "60,0,90,20,0", "60,1,90,21,0"]])
+    box = [box_of(values, label) for values, label in zip(data.boxes.tolist(), data.labels.tolist(), strict=True)]
+    found = [
+        Suspect("missing", 0.9, 1, -1, None, box_of([30, 40, 120, 70], 1)),
+        Suspect("wrong", 0.8, 1, 0, box[0], box_of([0, 0, 20, 20], 1)),
+        Suspect("loose", 0.7, 1, 1, box[1], box_of([30, 0, 55, 25], 1)),
+        Suspect("doubled", 0.6, 1, 3, box[3], None),
+    ]
+    names = short_names(data)
+    assert names == ["a.png", "b.png"]
+    assert write_label_files(tmp_path, data, [1], found, names) == []
+    (task,) = json.loads((tmp_path / "labelstudio.json").read_text())
+    present, proposed = task["annotations"][0]["result"], task["predictions"][0]["result"]
+    assert [one["value"]["rectanglelabels"] for one in present] == [["cat"], ["dog"], ["cat"], ["cat"]]
+    assert [one["value"]["rectanglelabels"] for one in proposed] == [["dog"], ["dog"], ["cat"], ["dog"]]
+    assert [one["value"]["width"] for one in proposed] == [20, 25, 30, 70]  # within the image, in per cent
+    assert [one["score"] for one in proposed] == [0.8, 0.7, 1, 0.9] and "score" not in present[0]
+    (image,) = ET.parse(tmp_path / "cvat.xml").findall("image")
+    marks = [(one.get("label"), one.findtext("attribute")) for one in image]
+    labels = [("cat", "wrong"), ("dog", "loose"), ("cat", "no"), ("cat", "doubled")]
+    assert marks == [*labels, ("dog", "missing"), ("dog", "proposal"), ("dog", "proposal")]
+    again = read(str(tmp_path / "labelstudio.json"), "train", ReadOptions(image_root=str(tmp_path / "images")))
+    np.testing.assert_allclose(again.boxes, data.boxes)  # the labels, not the proposals
+    assert len(read(str(tmp_path / "cvat.xml"), "train", ReadOptions(image_root=str(tmp_path / "images"))).labels) == 7
+
+
+def test_what_label_files_cannot_hold_is_told(tmp_path: Path) -> None:
+    data = drawn_data(tmp_path, [["0,0,20,20,0"], ["0,0,9,9,1"]])
+    data = replace(data, crowd=np.array([True, False]), classes=("c\x01t", "dog"))
+    notes = write_label_files(tmp_path, data, [0, 1], [], short_names(data))
+    assert len(notes) == 2 and "cvat.xml" in notes[0] and notes[1].endswith(": 1")
+    assert not (tmp_path / "cvat.xml").exists()
+    tasks = json.loads((tmp_path / "labelstudio.json").read_text())
+    assert [len(task["annotations"][0]["result"]) for task in tasks] == [0, 1]
+
+
+def test_one_suspect_in_near_duplicates_is_one_card() -> None:
+    """Places are relative to the image, since copies may be rescaled. Other classes, places and images stay apart."""
+    similar, sizes = np.array([0, 0, 2, 0]), np.array([[100, 100], [200, 200], [100, 100], [100, 100]])
+    places = [(0, [10, 10, 30, 30], 0), (1, [20, 20, 60, 62], 0), (2, [10, 10, 30, 30], 0)]
+    places += [(3, [10, 10, 30, 30], 1), (3, [60, 60, 90, 90], 0), (0, [11, 10, 30, 30], 0)]
+    found = [Suspect("missing", 0.9 - 0.1 * n, i, -1, None, box_of(box, c)) for n, (i, box, c) in enumerate(places)]
+    groups = suspects.fold(found, similar, sizes)
+    assert [[found.index(one) for one in group] for group in groups] == [[0, 1], [2], [3], [4], [5]]
+
+
+def test_the_page_has_short_paths_and_names_the_copies(tmp_path: Path) -> None:
+    data = drawn_data(tmp_path, [["0,0,20,20,0"], ["0,0,20,20,0"]])
+    found = [Suspect("wrong", 0.9, i, 0, box_of([0, 0, 20, 20], 0), box_of([0, 0, 20, 20], 1)) for i in (0, 1)]
+    write_page(tmp_path / "page.html", data, {"wrong": [found]}, {0: 1, 1: 2}, short_names(data), "")
+    (card,) = re.findall(r"<li .*?</li>", (tmp_path / "page.html").read_text(encoding="utf-8"), re.DOTALL)
+    text = re.sub(r"<[^>]*>", " ", card)
+    assert "a.png" in text and "b.png suspects.txt:2" in text and str(tmp_path) not in text
+
+
+def test_other_labels_are_as_wide_as_the_suspect() -> None:
+    one = Suspect("missing", 0.9, 0, -1, None, box_of([40, 40, 80, 80], 0))
+    jpeg = thumbnail(np.zeros((120, 120, 3), np.uint8), one, np.array([[5.0, 5, 30, 115]]), ("cat",))
+    image = cv2.imdecode(np.frombuffer(jpeg, np.uint8), cv2.IMREAD_COLOR).astype(int)
+    of_others = np.abs(image - OTHER).sum(-1) < 120
+    assert (
+        of_others.sum(1).max() >= 40 and of_others.sum(0).max() > 200
+    )  # a row crosses the upper edge, and a column the left one
 
 
 def test_errors_name_the_fix(small: Path, tmp_path: Path) -> None:
@@ -362,7 +451,9 @@ def test_no_name_of_the_data_is_a_formula_of_a_spreadsheet(tmp_path: Path) -> No
         classes=names, sizes=[(20, 20)] * 5, path=lambda i: f"=a{i}.png", where=lambda i: f"@a.txt:{i}"
     )
     found = [Suspect("wrong", 0.5, i, 0, Box(np.array([1.0, 1, 9, 9]), i), None) for i in range(5)]
-    suspects.write_csv(tmp_path / "suspects.csv", data, {"wrong": found}, {i: i + 1 for i in range(5)})
+    suspects.write_csv(
+        tmp_path / "suspects.csv", data, {"wrong": [[one] for one in found]}, {i: i + 1 for i in range(5)}
+    )
     with open(tmp_path / "suspects.csv", newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert [row["class"] for row in rows] == [f"'{name}" for name in names[:4]] + ["cat"]
