@@ -25,7 +25,7 @@ from utils.config import ConfigError, override, require, show
 from utils.script import run_script
 
 FRACTION = 0.05  # of the labels are corrupted
-FIRST = 50  # suspects in which precision is measured; as many as are corrupted, if these are fewer
+FIRST = (20, 50)  # suspects in which precision is measured; as many as are corrupted, if these are fewer
 LOOSE_IOU = (0.5, 0.6)
 FIELDS = ("boxes", "scores", "labels")  # of the detections
 NOTHING = np.zeros((0, 4), np.float32), np.zeros(0, np.float32), np.zeros(0, np.int64)  # detections
@@ -38,9 +38,9 @@ training part, each kind by itself, and `tools.suspects` ranks all labels by two
 judges the images that it did not see. Only the corrupted labels count as hits. Real data have label errors of their own, which
 count as false alarms here, so the precision is a lower bound.
 
-Precision is among the first 50 suspects of the kind (or as many as were corrupted), recall among the first 5 % of the labels.
-Minutes cover both trainings, and are long where other programs used the cores. The labels alone decide the order of doubled
-boxes, so these rows need no training.
+Precision is among the first 50 suspects of the kind (or as many as were corrupted), in newer rows among the first 20 too,
+recall among the first 5 % of the labels. Minutes cover both trainings, and are long where other programs used the cores. The
+labels alone decide the order of doubled boxes, so these rows need no training.
 
 ## What was chosen on which data
 
@@ -56,6 +56,9 @@ formulas and settings were chosen on other corruptions of the same data, which m
 - Thawed backbone after a quarter of the epochs: one half of dental_xray (seed 0). Precision .34 before, .44 after.
 - Mean of the confidences in an image and in its mirror: the same half rose from .49 to .53, deep_pcb from .83 to .88; missing
   boxes of chess stayed, but its wrong classes fell from .92 to .87.
+- Left out since a user's day with raccoons: missing boxes that overlap a label (IoU .3, or .7 of their area within it),
+  unless labels of these classes usually do. With the detections of 120 images of BCCD (85 labels removed), precision is .95
+  of 20 and .54 of 50 with and without this. Of all 85 removed labels, 76 are listed instead of 80.
 - Tried and left out: a calibrated confidence alone, other factors than 0.8, and how completely the rest of an image is labeled
   (no gain after the thaw). The models that were trained with the judged labels, as second judges, raised dental_xray from .36 to
   .44 while frozen; a thawed model may remember the wrong labels, which was not measured.
@@ -170,12 +173,13 @@ def measure(cfg: Config, data: Annotations, kind: str) -> dict[str, str]:
         found, minutes = detections(cfg, corrupted.data, Path(cfg.output) / folder)
     truth = [corrupted.data.boxes_of(i) for i in range(len(data))]
     hits = corrupted.hits([one for one in rank(truth, found, len(data.classes)) if one.kind == kind])
-    first, share = min(FIRST, len(corrupted.places)), round(FRACTION * corrupted.labels)
+    counts = [min(count, len(corrupted.places)) for count in FIRST]
+    fraction = round(FRACTION * corrupted.labels)
     return {
         "labels": str(corrupted.labels),
         "corrupted": str(len(corrupted.places)),
-        "precision": f"{hits[:first].mean():.2f} of {first}",
-        "recall": f"{hits[:share].sum() / len(corrupted.places):.2f}",
+        "precision": ", ".join(f"{hits[:count].mean():.2f} of {count}" for count in counts),
+        "recall": f"{hits[:fraction].sum() / len(corrupted.places):.2f}",
         "minutes": f"{minutes:.1f}",
     }
 
