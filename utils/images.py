@@ -70,11 +70,6 @@ def read_image(path: str, whole: bool = False, value_range: ValueRange | None = 
     return decode_image(_read(path, whole), path, value_range=value_range)
 
 
-def read_with_limits(path: str, value_range: ValueRange | None) -> tuple[np.ndarray, tuple[int, int]]:
-    """Reads a whole image file as `read_image` does, and the `limits_of` its values. Raises ImageError."""
-    return decode_with_limits(read_bytes(path), path, value_range)
-
-
 def decode_with_limits(data: bytes, path: str, value_range: ValueRange | None) -> tuple[np.ndarray, tuple[int, int]]:
     """Decodes the bytes of a whole image file, and returns the `limits_of` its values, too. Raises ImageError naming `path`."""
     require_whole(data, path)

@@ -41,7 +41,7 @@ def find_fractions(source: Source, boxes: np.ndarray, starts: np.ndarray, sizes:
 
 
 def is_whole_file(found: int, boxes: int) -> bool:
-    """Returns whether boxes that look like fractions are so many that they are a mistake of the whole file.
+    """Returns whether boxes that look like fractions are a mistake of the whole file, by their number.
 
     One tiny box among others, or one in ten of many, is a bad box like one without area."""
     return found > max(1, boxes // 10) or 0 < found == boxes

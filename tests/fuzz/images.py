@@ -13,7 +13,7 @@ from PIL import Image, ImageOps
 
 from datasets.cache import ImageCache
 from datasets.scan import prepare, scan
-from utils.images import ImageError, read_image, read_reduced, read_with_limits
+from utils.images import ImageError, decode_with_limits, read_bytes, read_image, read_reduced
 from utils.jpeg import is_cut_off
 
 from . import spoil
@@ -179,7 +179,7 @@ def check_readings(path: str, size: tuple[int, int], whole: bool) -> None:
     with_range = read_image(path, value_range=(10, 3000))
     if with_range.shape != image.shape or with_range.dtype != np.uint8:
         raise Failure("wrong", f"{with_range.dtype} {with_range.shape} with a range of values")
-    if whole and not np.array_equal(read_with_limits(path, None)[0], image):
+    if whole and not np.array_equal(decode_with_limits(read_bytes(path), path, None)[0], image):
         raise Failure("wrong", "the prediction reads other pixels")
     for reduction in (1, 2, 8):
         expected = read_reduced(path, reduction)

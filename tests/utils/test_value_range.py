@@ -21,7 +21,7 @@ from deploy.detector import Detector
 from tools.check_report import check
 from tools.convert import main as convert
 from utils import checkpoint, file_checks
-from utils.images import decode_deep, read_bytes, read_image, read_reduced, read_with_limits
+from utils.images import decode_deep, decode_with_limits, read_bytes, read_image, read_reduced
 from utils.value_range import FULL, NO_LIMITS, are_outside, choose, limits_of, to_8_bits
 
 TWELVE = (0, 4095)
@@ -102,7 +102,7 @@ def test_12_bit_files_use_all_8_bits(tmp_path, suffix, channels):
     assert read_image(path).max() in (15, 16)  # the upper eight bits; OpenCV rounds those of colored TIFFs
     image = read_image(path, value_range=TWELVE)
     assert image.dtype == np.uint8 and image.min() == 0 and image.max() == 255 and len(np.unique(image)) == 256
-    again, limits = read_with_limits(path, TWELVE)
+    again, limits = decode_with_limits(read_bytes(path), path, TWELVE)
     assert np.array_equal(image, again) and limits == pytest.approx(TWELVE, abs=8)
     assert np.array_equal(read_reduced(path, 1, TWELVE), image) and read_reduced(path, 4, TWELVE).shape == (16, 24, 3)
 
@@ -112,7 +112,7 @@ def test_8_bit_files_do_not_change_by_a_bit(tmp_path, suffix):
     path = write(tmp_path / f"a{suffix}", np.random.default_rng(0).integers(0, 256, (40, 50, 3), dtype=np.uint8))
     for value_range in (FULL, TWELVE, (21_000, 31_000)):
         assert np.array_equal(read_image(path, value_range=value_range), read_image(path))
-        image, limits = read_with_limits(path, value_range)
+        image, limits = decode_with_limits(read_bytes(path), path, value_range)
         assert np.array_equal(image, read_image(path)) and limits == NO_LIMITS
     assert scan([path]).limits.tolist() == [list(NO_LIMITS)]
 
@@ -122,7 +122,7 @@ def test_full_16_bit_files_keep_their_upper_eight_bits(tmp_path):
     expected = np.dstack([(ramp(0, 65_535) >> 8).astype(np.uint8)] * 3)
     for value_range in (None, FULL):
         assert np.array_equal(read_image(path, value_range=value_range), expected)
-        assert np.array_equal(read_with_limits(path, value_range)[0], expected)
+        assert np.array_equal(decode_with_limits(read_bytes(path), path, value_range)[0], expected)
 
 
 def test_the_scan_finds_the_range_also_from_its_cache(tmp_path):
