@@ -122,12 +122,8 @@ class GPUTensor(torch.Tensor):
         return self.inner.data_ptr()
 
     def backward(self, *args, **kwargs) -> None:
-        gpu = self.allocation.gpu
-        gpu.in_backward = True  # here C++ creates tensors on the device of others, which it takes for the CPU
-        try:
+        with self.allocation.gpu.backward():
             super().backward(*args, **kwargs)
-        finally:
-            gpu.in_backward = False
 
 
 class SimulatedGPU(TorchDispatchMode):
@@ -151,6 +147,15 @@ class SimulatedGPU(TorchDispatchMode):
         for target, values in self._arriving:
             target.copy_(values)
         self._arriving.clear()
+
+    @contextmanager
+    def backward(self) -> Iterator[None]:
+        """Context of a backward pass, in which C++ creates tensors on the device of others, which it takes for the CPU."""
+        self.in_backward = True
+        try:
+            yield
+        finally:
+            self.in_backward = False
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs, facts = kwargs or {}, _facts(func)
@@ -404,6 +409,7 @@ def simulated_gpu(memory: int = 8 * GIB, count: int = 1) -> Iterator[SimulatedGP
             stack.enter_context(patch.object(torch.accelerator, name, function))
         stack.enter_context(patch.object(torch.cuda.amp.common, "amp_definitely_not_available", lambda: False))
         stack.enter_context(patch.object(torch.Tensor, "pin_memory", _pin_memory))
+        stack.enter_context(patch.object(torch.autograd, "grad", gpu.backward()(torch.autograd.grad)))
         stack.enter_context(patch.object(torch, "autocast", _Autocast))
         stack.enter_context(patch.object(torch._C, "_group_tensors_by_device_and_dtype", _group_tensors))
         types = [*foreach._foreach_supported_types, GPUTensor]
