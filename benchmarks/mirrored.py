@@ -9,7 +9,6 @@ there is not repeated. The page mirrored.md is written from all rows. Six runs t
 import statistics
 import sys
 import tempfile
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,8 +36,8 @@ images with arrows to the left and to the right, up to 25 degrees from level; YO
 15 epochs, all else default. mAP50-95 in points, mean and standard deviation over the seeds. `flip=.5` mirrors half of the
 training images, so an arrow to the left becomes one to the right that is labeled left.
 
-| flip | seeds | mAP50-95 | minutes per run |
-|---|---|---:|---:|"""
+| flip | seeds | mAP50-95 |
+|---|---|---:|"""
 
 
 @dataclass(frozen=True)
@@ -84,11 +83,10 @@ def draw_image(rng: np.random.Generator) -> tuple[np.ndarray, list[tuple[int, ..
 
 
 def measure(flip: float, seed: int, weights: str | None) -> dict[str, Any]:
-    """Draws the data, trains, and returns the mAP50-95 of best.pt, and the minutes."""
+    """Draws the data, trains, and returns the mAP50-95 of best.pt."""
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory(prefix="mirrored_") as folder:
         draw(Path(folder))
-        begin = time.perf_counter()
         train.main(
             train.Config(
                 train=f"{folder}/train.txt",
@@ -105,9 +103,8 @@ def measure(flip: float, seed: int, weights: str | None) -> dict[str, Any]:
                 name="run",
             )
         )
-        minutes = (time.perf_counter() - begin) / 60
         rows = read_rows(runs(folder, "run")[-1] / "log.csv")
-    return {"AP": max(float(row["AP"]) for row in rows), "minutes": minutes}
+    return {"AP": max(float(row["AP"]) for row in rows)}
 
 
 def main(cfg: Config) -> None:
@@ -118,7 +115,7 @@ def main(cfg: Config) -> None:
             if any((float(row["flip"]), int(row["seed"])) == (flip, seed) for row in read_rows(path)):
                 continue
             result = in_own_process(measure, flip, seed, cfg.weights)
-            append_row(path, {"flip": flip, "seed": seed, "AP": result["AP"], "minutes": result["minutes"], **where()})
+            append_row(path, {"flip": flip, "seed": seed, "AP": result["AP"], **where()})
     path.with_suffix(".md").write_text(text_of(read_rows(path)), encoding="utf-8")
 
 
@@ -134,8 +131,7 @@ def text_of(rows: list[dict[str, str]]) -> str:
         if len(values) > 1:
             cell += f" ± {statistics.stdev(values):.1f}"
         seeds = ", ".join(row["seed"] for row in found)
-        minutes = statistics.fmean(float(row["minutes"]) for row in found)
-        lines.append(f"| {flip:g} | {seeds} | {cell} | {minutes:.1f} |")
+        lines.append(f"| {flip:g} | {seeds} | {cell} |")
     for text in dict.fromkeys(f"{row['machine']}, {row['date']}" for row in rows):
         lines += ["", f"Measured on {text}."]
     return "\n".join(lines) + "\n"
