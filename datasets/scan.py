@@ -221,7 +221,7 @@ def prepare(
         text = "images whose size differs from the one in the annotations, so that boxes may be off"
         example = f"{annotations.where(first)}: {old_width}x{old_height}, but the image is {width}x{height}"
         report.append(f"{source}: {text}: {len(differ)}; {example}")
-    annotations = replace(annotations, sizes=new, digests=found.digests, limits=found.limits)
+    annotations = replace(annotations, sizes=new, digests=found.digests, hashes=found.hashes, limits=found.limits)
     if found.problems or bad_images != "error":
         annotations, notes = without_bad(annotations, found, bad_images)
         report += notes

@@ -34,13 +34,13 @@ def similar_groups(digests: np.ndarray, hashes: np.ndarray) -> np.ndarray:
     return groups
 
 
-def equal_pairs(train: np.ndarray, val: np.ndarray) -> list[tuple[int, int]]:
-    """Returns (index in train, index in val) for each digest that is in both: of the first image that has it, in val's order.
+def copies_between(first: tuple[np.ndarray, np.ndarray], second: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+    """Returns an image of the first set that each image of the second set is a copy of, int64 [N of the second], or -1.
 
-    Digests of 0 belong to files that were not read."""
-    common, in_train, in_val = np.intersect1d(train, val, return_indices=True)
-    pairs = zip(in_val[common != 0].tolist(), in_train[common != 0].tolist(), strict=True)
-    return [(i, j) for j, i in sorted(pairs)]
+    Each set is (digests, hashes). Copies are images of one group of `similar_groups`."""
+    groups = similar_groups(*map(np.concatenate, zip(first, second, strict=True)))
+    count = len(first[0])  # the number of a group is its first image, of the first set if it has one there
+    return np.where(groups[count:] < count, groups[count:], -1)
 
 
 def bits_apart(a: np.ndarray, b: np.ndarray) -> np.ndarray:

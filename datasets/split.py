@@ -83,7 +83,8 @@ def _as_written(data: Annotations) -> Annotations:
         else:
             source = annotation_file.read(path, data.classes)
         read = finish(source, ReadOptions(), data.classes)
-    kept = ("source", "sizes", "lines", "files", "digests", "limits", "value_range")  # what the files do not hold
+    # what the files do not hold
+    kept = ("source", "sizes", "lines", "files", "digests", "hashes", "limits", "value_range")
     return replace(read, **{name: getattr(data, name) for name in kept})
 
 

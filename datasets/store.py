@@ -58,6 +58,7 @@ class Annotations:
     files: Strings  # [N] the file with the boxes, "" where it is `source`
     notes: tuple[str, ...] = ()  # what was left out while reading
     digests: np.ndarray | None = None  # int64 [N] of the contents of the image files; None: not scanned yet
+    hashes: np.ndarray | None = None  # uint64 [N, 4] perceptual hashes of the images; None: not scanned yet
     limits: np.ndarray | None = (
         None  # int32 [N, 2] least and largest value of 16-bit images, -1 for others; None: not scanned
     )
@@ -154,6 +155,7 @@ class Annotations:
             lines=self.lines[indices],
             files=Strings(self.files[i] for i in indices),
             digests=None if self.digests is None else self.digests[indices],
+            hashes=None if self.hashes is None else self.hashes[indices],
             limits=None if self.limits is None else self.limits[indices],
         )
 

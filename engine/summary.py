@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from datasets.mirrored import mirrored_classes
-from datasets.similar import equal_pairs
+from datasets.similar import copies_between
 from engine.optimizer import Updater
 from engine.schedule import REFERENCE_BATCH, Plan, Schedule, usual_rate
 from nets import SGDDefaults
@@ -164,17 +164,22 @@ def data_warnings(train, val, repeat: float = 0.0) -> Iterator[str]:
         yield f"{val.source} has no boxes: there is no mAP, best.pt is the last; choose val= with boxes"
     if len(train) < FEW_IMAGES:
         yield f"only {len(train)} training images: enough for a try, too few to learn from; add images"
-    paths = ({data.path(i) for i in range(len(data))} for data in (train, val))
-    shared = set.intersection(*paths)
-    divide = "python -m tools.convert SRC DST.txt split=.9,.1 divides them, with copies in one split"
-    if shared:
-        yield f"{len(shared)} images are in train and in val: the mAP is too high; {divide}"
-    pairs = [] if train.digests is None or val.digests is None else equal_pairs(train.digests, val.digests)
-    copies = [(train.path(i), val.path(j)) for i, j in pairs if val.path(j) not in shared]
-    if copies:
-        first, second = copies[0]
-        show = f"python -m tools.check {quote(train.source)} val={quote(val.source)}"
-        yield (
-            f"{len(copies)} images of val are equal to images of train, as {second} to {first}: the mAP is too high; "
-            f"{show} lists them, and nearly same images; {divide}"
-        )
+    if train.hashes is not None and val.hashes is not None:
+        yield from _leak_warning(train, val)
+
+
+def _leak_warning(train, val) -> Iterator[str]:
+    """Yields a warning if images of `val` are copies of images of `train`, with the first pair and the fix."""
+    original = copies_between((train.digests, train.hashes), (val.digests, val.hashes))
+    copies = (original >= 0).nonzero()[0]
+    if not len(copies):
+        return
+    pair = f"{val.path(copies[0])} of {train.path(original[copies[0]])}"
+    show = f"python -m tools.check {quote(train.source)}"
+    if val.source != train.source:
+        show += f" val={quote(val.source)}"
+    yield (
+        f"{len(copies)} of {len(val)} images of val are copies of images of train, equal or nearly the same, such as {pair}: "
+        f"the mAP is too high; {show} lists them; python -m tools.convert SRC DST.txt split=.9,.1 divides them, "
+        f"with copies in one split"
+    )

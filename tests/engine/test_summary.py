@@ -94,25 +94,31 @@ def test_data_warnings_name_what_is_wrong(tmp_path):
     val = data(tmp_path, "b.txt", "a.jpg\n")
     text = " | ".join(summary.data_warnings(train, val))
     assert "1 of 2 classes have no box" in text and "dog" in text
-    assert "has no boxes" in text and "only 1 training" in text and "1 images are in train and in val" in text
+    assert "has no boxes" in text and "only 1 training" in text
     many = "".join(f"{i}.jpg 0,0,5,5,0 0,0,5,5,1\n" for i in range(60))
     good = data(tmp_path, "c.txt", many)
     assert list(summary.data_warnings(good, data(tmp_path, "d.txt", "x.jpg 0,0,5,5,0\n"))) == []
 
 
-def test_equal_images_of_train_and_val_are_counted_with_the_first_pair_and_the_command_that_lists_them(tmp_path):
+def scanned(annotations, digests, hashes):
+    hashes = np.repeat(np.array(hashes, np.uint64)[:, None], 4, 1)
+    return dataclasses.replace(annotations, digests=np.array(digests), hashes=hashes)
+
+
+def test_copies_of_training_images_in_val_are_one_line_with_the_first_pair_and_the_command_that_lists_them(tmp_path):
+    """Equal files, y and 7, and nearly the same images, near; files that were not read, unread, are copies of nothing."""
     lines = "".join(f"{i}.jpg 0,0,5,5,0 0,0,5,5,1\n" for i in range(60))
-    train = dataclasses.replace(data(tmp_path, "a b.txt", lines), digests=np.arange(60))
-    val = data(tmp_path, "v.txt", "".join(f"{name}.jpg 0,0,5,5,0\n" for name in ("x", "y", "7", "z", "unread")))
-    val = dataclasses.replace(val, digests=np.array([100, 9, 7, 5, 0]))
-    listed, copies = summary.data_warnings(train, val)
-    assert listed.startswith("1 images")
-    assert copies.startswith("2 images")
-    assert f"{tmp_path}/y.jpg to {tmp_path}/9.jpg" in copies
+    numbers = np.arange(60) * 0x1234567
+    train = scanned(data(tmp_path, "a b.txt", lines), [*range(1, 60), 0], numbers)
+    names = ("x", "y", "7", "near", "unread")
+    val = data(tmp_path, "v.txt", "".join(f"{name}.jpg 0,0,5,5,0\n" for name in names))
+    val = scanned(val, [100, 10, 8, 101, 0], [0x7777777777777777, 0, 0, numbers[5] ^ 1, 0])
+    (copies,) = summary.data_warnings(train, val)
+    assert copies.startswith("3 of 5 images") and "\n" not in copies
+    assert f"{tmp_path}/y.jpg of {tmp_path}/9.jpg" in copies
     assert f"python -m tools.check '{tmp_path}/a b.txt' val={tmp_path}/v.txt" in copies
-    assert list(summary.data_warnings(train, dataclasses.replace(val, digests=None))) == [listed]
-    other = dataclasses.replace(val.select(np.array([0, 4])), digests=np.array([100, 0]))
-    assert list(summary.data_warnings(train, other)) == []
+    assert list(summary.data_warnings(train, val.select(np.array([0, 4])))) == []
+    assert list(summary.data_warnings(train, dataclasses.replace(val, hashes=None))) == []
 
 
 def test_too_little_shared_memory_is_a_warning(tmp_path, monkeypatch):
