@@ -343,7 +343,8 @@ def main(
                     model.freeze_backbone(frozen)
                     network = wrap(model, ranks, cfg.sync_bn)
                     network = accelerate(network, sampler, updater, cfg.cuda_graphs, log)
-                criterion = parts.criterion(model, ranks.normalizer, no_aug=epoch >= first_no_aug)
+                static = settings.weights is None and epoch < epochs // 3  # as in the official recipes of PP-YOLOE
+                criterion = parts.criterion(model, ranks.normalizer, no_aug=epoch >= first_no_aug, static=static)
                 profile = cfg.profile_steps if epoch == first_epoch else 0
                 with epoch_progress(loader, epoch, epochs, meter, updater, run, profile) as (batches, update_bar):
                     on_log = (update_bar, partial(save.between_steps, state))

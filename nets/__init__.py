@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from nets import official_names, pretrained, yolov9, yolox
-from nets.losses import YOLOv9Criterion, YOLOXCriterion, local_normalizer
+from nets import official_names, ppyoloe, pretrained, yolov9, yolox
+from nets.losses import PPYOLOECriterion, YOLOv9Criterion, YOLOXCriterion, local_normalizer
 from nets.matching import load_matching
 from nets.model import DetectionModel
 from nets.pretrained import OfficialFile
@@ -32,7 +32,7 @@ class Family(NamedTuple):
 
     model: type[DetectionModel]  # built as model(size, num_classes, **model.options(state))
     sizes: Mapping[str, Any]  # size name -> what the model's constructor takes as its size
-    criterion: Callable  # built as criterion(strides, normalizer, no_aug); see YOLOXCriterion
+    criterion: Callable  # built as criterion(strides, normalizer, no_aug, static); see YOLOXCriterion
     weights: Mapping[str, OfficialFile]  # size name -> the official COCO weights; may be empty
     rename: Callable[[str], str | None]  # official tensor name -> ours; None: our model does not have this tensor
     sgd: SGDDefaults = SGDDefaults()  # the defaults of YOLOX
@@ -47,6 +47,7 @@ MODELS = {
     "yolov9": Family(
         yolov9.YOLOv9, yolov9.SIZES, YOLOv9Criterion, pretrained.YOLOV9_FILES, official_names.of_yolov9, V9_SGD
     ),
+    "ppyoloe": Family(ppyoloe.PPYOLOE, ppyoloe.SIZES, PPYOLOECriterion, {}, official_names.of_ppyoloe),
 }
 
 
@@ -83,14 +84,20 @@ def build(name: str, num_classes: int, state: Mapping[str, Tensor] | None = None
     return family.model(family.sizes[size], num_classes, **options)
 
 
-def criterion(model: DetectionModel, normalizer: Callable[[Tensor], Tensor] = local_normalizer, no_aug: bool = False):
+def criterion(
+    model: DetectionModel,
+    normalizer: Callable[[Tensor], Tensor] = local_normalizer,
+    no_aug: bool = False,
+    static: bool = False,
+):
     """Builds the loss function of the model's family.
 
     `normalizer`: local number of positives -> divisor of the loss (see YOLOXCriterion). `no_aug` is set in the no-augmentation
-    epochs, in which YOLOX adds an L1 loss.
+    epochs, in which YOLOX adds an L1 loss. `static` is set in the first third of a training from scratch, in which PP-YOLOE
+    assigns labels without looking at predictions.
     """
     criteria = {family.model: family.criterion for family in MODELS.values()}
-    return criteria[type(model)](model.strides, normalizer, no_aug)
+    return criteria[type(model)](model.strides, normalizer, no_aug, static)
 
 
 def fetch_weights(name: str, mirror: str | None = None, option: str = "weights") -> Path:

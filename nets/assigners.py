@@ -1,17 +1,19 @@
 """Label assignment: which anchor point predicts which box. Functions of padded batches, without synchronization."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from utils.boxes import ciou, pairwise_iou
+from utils.boxes import ciou, cxcywh_to_xyxy, iou, pairwise_iou
 
 CENTER_RADIUS = 1.5  # strides
 MAX_PAIRS = 2**24  # boxes times anchor points per chunk of images: up to fourteen tensors of 64 MiB exist at once
 MAX_POSITIVES = 10  # anchor points per box
+ATSS_NEAREST = 9  # anchor points per box and level that ATSS considers
+ATSS_SIDE = 5.0  # strides: side of the square around an anchor point, whose IoU with a box counts in ATSS
 TIE = 1e-4  # costs (sums of IoUs, alignments) that differ by less tie: rounding must not decide
 
 
@@ -23,16 +25,29 @@ class Assignment(NamedTuple):
     score: Tensor  # [B, A] target of the class score: IoU of matched and predicted box, or the normalized alignment
 
 
+class Alignment(NamedTuple):
+    """The rule of `task_aligned`: alignment = class score ** class_power * overlap ** 6. The defaults are those of YOLOv9."""
+
+    class_power: float = 0.5
+    overlap: Callable[[Tensor, Tensor], Tensor] = ciou  # element by element, as in utils/boxes.py
+    most: int = MAX_POSITIVES  # anchor points per box
+    every_box: bool = True  # every box gets an anchor point, also one without a prediction that overlaps it
+    eps: float = 0.0  # added to the highest alignment of a box: target scores of tiny alignments are lower
+
+
+YOLOV9_ALIGNMENT = Alignment()
+
+
 def _in_chunks(assign: Callable[..., Assignment]) -> Callable[..., Assignment]:
     """Decorator that calls an assigner on a few images at a time, so that memory stays bounded for any number of boxes."""
 
     @wraps(assign)
-    def assign_chunks(*arguments: Tensor) -> Assignment:
+    def assign_chunks(*arguments: Tensor, **options) -> Assignment:
         *predictions, centers, strides, targets, labels = arguments
         batch, num_points = predictions[0].shape[:2]
         size = max(1, MAX_PAIRS // (targets.shape[1] * num_points))
         tensors = (*predictions, centers.expand(batch, -1, 2), strides.expand(batch, -1), targets, labels)
-        parts = [assign(*chunk) for chunk in zip(*(x.split(size) for x in tensors), strict=True)]
+        parts = [assign(*chunk, **options) for chunk in zip(*(x.split(size) for x in tensors), strict=True)]
         return Assignment(*map(torch.cat, zip(*parts, strict=True)))
 
     return assign_chunks
@@ -127,52 +142,120 @@ def _class_cost(objectness: Tensor, classes: Tensor, labels: Tensor, offset: Ten
 @torch.no_grad()
 @_in_chunks
 def task_aligned(
-    boxes: Tensor, classes: Tensor, centers: Tensor, strides: Tensor, targets: Tensor, labels: Tensor
+    boxes: Tensor,
+    classes: Tensor,
+    centers: Tensor,
+    strides: Tensor,
+    targets: Tensor,
+    labels: Tensor,
+    rule: Alignment = YOLOV9_ALIGNMENT,
 ) -> Assignment:
-    """Task-aligned label assignment (TOOD, Feng et al. 2021, section 3.2; exponents and CIoU as in YOLOv8 and YOLOv9).
+    """Task-aligned label assignment (TOOD, Feng et al. 2021, section 3.2).
 
     The arguments are the same as for `simota`, without the objectness.
 
-    alignment = (class score)^0.5 * CIoU^6, with CIoU clamped at 0. A box takes the ten anchor points of highest alignment among
-    those inside it. If none of them has a positive alignment, it takes the best anchor point anywhere, or if all alignments are
-    0 the nearest one of the finest level. An anchor point that several boxes take is matched with the box of highest CIoU.
-    Unlike in YOLOv8 and YOLOv9, it is matched with a box whose first choice it is, if there is one. So a small box inside a
-    large one keeps an anchor point. Only a box that shares its first choice with another box can end without any.
+    alignment = (class score)^.5 * CIoU^6, with CIoU clamped at 0, as in YOLOv8 and YOLOv9, or the `rule` of another family.
+    A box takes the ten (`rule.most`) anchor points of highest alignment among those inside it. An anchor point that several
+    boxes take is matched with the box of highest overlap; see `_every_box` for YOLOv9.
     For a box, alignments that differ by less than TIE of their value are ordered by the places of the anchor points.
-    The score of an anchor point is alignment / (highest alignment of its box) * (highest CIoU of its box), where "highest" goes
-    over the anchor points matched with the box.
+    The score of an anchor point is alignment / (highest alignment of its box) * (highest overlap of its box), where "highest"
+    goes over the anchor points matched with the box.
     """
     real = (labels >= 0)[..., None]  # [B, M, 1]: not padding
-    distance = (centers[:, None] - ((targets[..., :2] + targets[..., 2:]) / 2)[:, :, None]).abs()  # [B, M, A, 2]
-    inside = (distance < (targets[..., 2:] - targets[..., :2])[:, :, None] / 2).all(-1) & real
-    overlap = ciou(targets[:, :, None], boxes[:, None]).clamp(min=0)
+    distance, inside = _distances(centers, targets)
+    overlap = rule.overlap(targets[:, :, None], boxes[:, None]).clamp(min=0)
     rows = labels.clamp(min=0)[..., None].expand_as(overlap)
-    alignment = classes.transpose(1, 2).gather(1, rows).sigmoid().sqrt() * overlap**6  # [B, M, A]
+    class_score = classes.transpose(1, 2).gather(1, rows).sigmoid()
+    alignment = class_score**rule.class_power * overlap**6  # [B, M, A]
 
     ordered = alignment * (1 + TIE * _tie_order(centers))[:, None]
-    best = ordered.where(inside, 0).topk(min(MAX_POSITIVES, boxes.shape[1]))
-    found = best.values > 0
-    missing = ~found.any(-1, keepdim=True)
-    # The nearest anchor point of a level is at most .71 strides away, so adding the stride makes the finest level the nearest.
-    nearest = (distance.norm(dim=-1) + strides[:, None]).where(real, torch.inf).argmin(-1, keepdim=True)
-    highest = ordered.where(real, 0).max(-1, keepdim=True)
-    chosen = torch.where(missing, torch.where(highest.values > 0, highest.indices, nearest), best.indices)
-    taken = (found | missing) & real
+    best = ordered.where(inside & real, 0).topk(min(rule.most, boxes.shape[1]))
+    if rule.every_box:
+        # The nearest anchor point of a level is at most .71 strides away: adding the stride makes the finest level the nearest.
+        far = (distance + strides[:, None]).where(real, torch.inf)
+        positive, index = _every_box(best, ordered, overlap, far, real)
+    else:
+        positive, index = _contested(torch.zeros_like(inside).scatter(2, best.indices, best.values > 0), overlap)
+    alignment = alignment.gather(1, index[:, None])[:, 0].where(positive, 0)
+    overlap = overlap.gather(1, index[:, None])[:, 0].where(positive, 0)
+    score = _normalize(alignment, overlap, index, targets.shape[1], rule.eps)
+    return Assignment(positive, index, score.where(positive, 0))
 
-    matched = torch.zeros_like(inside).scatter(2, chosen, taken)
+
+def _distances(centers: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Distances of anchor points from the centers of boxes, and whether they lie inside: `[B, M, A]` each."""
+    middle, half = (targets[..., :2] + targets[..., 2:]) / 2, (targets[..., 2:] - targets[..., :2]) / 2
+    offset = (centers[:, None] - middle[:, :, None]).abs()  # [B, M, A, 2]
+    return offset.norm(dim=-1), (offset < half[:, :, None]).all(-1)
+
+
+def _every_box(
+    best: tuple[Tensor, Tensor], alignment: Tensor, overlap: Tensor, far: Tensor, real: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Matches anchor points with the boxes that take them, so that every box keeps one -> positive, index `[B, A]`.
+
+    `best`: alignment and index of the anchor points that a box takes. If none of them has a positive alignment, it takes the
+    best anchor point anywhere, or if all alignments are 0 the nearest one of the finest level, by `far`. An anchor point that
+    several boxes take is matched with the box of highest overlap. Unlike in YOLOv8 and YOLOv9, it is matched with a box whose
+    first choice it is, if there is one. So a small box inside a large one keeps an anchor point. Only a box that shares its
+    first choice with another box can end without any.
+    """
+    values, indices = best
+    found = values > 0
+    missing = ~found.any(-1, keepdim=True)
+    highest = alignment.where(real, 0).max(-1, keepdim=True)
+    nearest = far.argmin(-1, keepdim=True)
+    chosen = torch.where(missing, torch.where(highest.values > 0, highest.indices, nearest), indices)
+    taken = (found | missing) & real
+    matched = torch.zeros_like(overlap, dtype=torch.bool).scatter(2, chosen, taken)
     first = torch.zeros_like(overlap).scatter(2, chosen[..., :1], taken[..., :1].to(overlap.dtype))
     priority, index = (overlap + 2 * first).where(matched, -1).max(1)  # first choices take precedence
     positive = priority >= 0
-    index = index * positive
-    alignment = alignment.gather(1, index[:, None])[:, 0].where(positive, 0)
-    overlap = overlap.gather(1, index[:, None])[:, 0].where(positive, 0)
-    return Assignment(positive, index, _normalize(alignment, overlap, index, targets.shape[1]).where(positive, 0))
+    return positive, index * positive
 
 
-def _normalize(alignment: Tensor, overlap: Tensor, index: Tensor, num_boxes: int) -> Tensor:
+def _contested(matched: Tensor, overlap: Tensor) -> tuple[Tensor, Tensor]:
+    """Matches each anchor point with one of the boxes that take it (mask `[B, M, A]`) -> positive, index `[B, A]`.
+
+    If there are several, it is the box of highest overlap among all boxes of the image, as in the code of PaddleDetection.
+    """
+    count = matched.sum(1)
+    index = torch.where(count > 1, overlap.argmax(1), matched.int().argmax(1))
+    return count > 0, index * (count > 0)
+
+
+@torch.no_grad()
+@_in_chunks
+def atss(
+    boxes: Tensor, centers: Tensor, strides: Tensor, targets: Tensor, labels: Tensor, level_sizes: Sequence[int]
+) -> Assignment:
+    """Adaptive training sample selection (ATSS, Zhang et al. 2020, algorithm 1), for the first epochs from scratch.
+
+    The arguments are the same as for `simota`, without classes; `level_sizes`: anchor points per level.
+
+    Around each anchor point lies a square of five strides. The candidates of a box are the nine nearest anchor points of each
+    level. It takes those inside it whose square has an IoU with the box above mean + standard deviation of its candidates. An
+    anchor point that several boxes take is matched with the box of highest IoU. Its score is the IoU of the predicted box.
+    """
+    squares = cxcywh_to_xyxy(torch.cat([centers, (ATSS_SIDE * strides)[..., None].expand_as(centers)], -1))
+    overlap = pairwise_iou(targets, squares)  # [B, M, A]
+    distance, inside = _distances(centers, targets)
+    levels = distance.split(tuple(level_sizes), -1)
+    starts = (sum(level_sizes[:i]) for i in range(len(levels)))
+    nearest = [d.topk(min(ATSS_NEAREST, d.shape[-1]), largest=False).indices for d in levels]
+    candidate = torch.cat([start + indices for start, indices in zip(starts, nearest, strict=True)], -1)  # [B, M, K]
+    values = overlap.gather(2, candidate)
+    taken = values > values.mean(-1, keepdim=True) + values.std(-1, keepdim=True)
+    matched = torch.zeros_like(inside).scatter(2, candidate, taken) & inside & (labels >= 0)[..., None]
+    positive, index = _contested(matched, overlap)
+    score = iou(targets.gather(1, index[..., None].expand(-1, -1, 4)), boxes)
+    return Assignment(positive, index, score * positive)
+
+
+def _normalize(alignment: Tensor, overlap: Tensor, index: Tensor, num_boxes: int, eps: float) -> Tensor:
     """Scales alignments `[B, A]`, so that the highest one of each box becomes the highest overlap of the box."""
     zeros, tiny = alignment.new_zeros(len(index), num_boxes), torch.finfo(alignment.dtype).tiny
     highest_alignment, highest_overlap = (
         zeros.scatter_reduce(1, index, values, "amax").gather(1, index) for values in (alignment, overlap)
     )
-    return (alignment + tiny) / (highest_alignment + tiny) * highest_overlap
+    return (alignment + tiny) / (highest_alignment + tiny + eps) * highest_overlap

@@ -73,7 +73,7 @@ class CSP(nn.Module):
 
 
 class SPP(nn.Module):
-    """Spatial pyramid pooling: max pools of 5, 9 and 13 pixels next to the identity (He et al. 2014; YOLOv3-SPP)."""
+    """Spatial pyramid pooling (He et al. 2014; YOLOv3-SPP) between two 1x1 convolutions."""
 
     def __init__(self, in_channels: int, out_channels: int):
         super().__init__()
@@ -81,25 +81,27 @@ class SPP(nn.Module):
         self.conv2 = Conv(in_channels // 2 * 4, out_channels)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.conv1(x)
-        # Two chained 5-pools cover 9 pixels and three cover 13: the same outputs as separate pools, with less work.
-        pools = [x]
-        for _ in range(3):
-            pools.append(F.max_pool2d(pools[-1], 5, stride=1, padding=2))
-        return self.conv2(torch.cat(pools, 1))
+        return self.conv2(pyramid_pools(self.conv1(x)))
 
 
 class RepConv(nn.Module):
-    """The sum of a 3x3 and a 1x1 convolution, each with batch norm, then SiLU (RepVGG, Ding et al. 2021)."""
+    """The sum of a 3x3 and a 1x1 convolution, each with batch norm, then SiLU (RepVGG, Ding et al. 2021).
 
-    def __init__(self, channels: int):
+    `weighted`: the 1x1 convolution has a learned weight (PP-YOLOE+).
+    """
+
+    def __init__(self, channels: int, weighted: bool = False):
         super().__init__()
         self.conv3x3 = ConvNorm(channels, channels, 3)
         self.conv1x1: ConvNorm | None = ConvNorm(channels, channels)
+        self.alpha = nn.Parameter(torch.ones(1)) if weighted else None
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.conv3x3(x)
-        return silu(y if self.conv1x1 is None else y + self.conv1x1(x))
+        if self.conv1x1 is None:
+            return silu(y)
+        branch = self.conv1x1(x)
+        return silu(y + branch if self.alpha is None else y + self.alpha * branch)
 
     @torch.no_grad()
     def fuse(self) -> None:
@@ -108,9 +110,10 @@ class RepConv(nn.Module):
             return
         self.conv3x3.fuse()
         self.conv1x1.fuse()
-        self.conv3x3.conv.weight += F.pad(self.conv1x1.conv.weight, (1, 1, 1, 1))
-        self.conv3x3.conv.bias += self.conv1x1.conv.bias
-        self.conv1x1 = None
+        factor = 1 if self.alpha is None else self.alpha
+        self.conv3x3.conv.weight += factor * F.pad(self.conv1x1.conv.weight, (1, 1, 1, 1))
+        self.conv3x3.conv.bias += factor * self.conv1x1.conv.bias
+        self.conv1x1 = self.alpha = None
 
 
 class RepBottleneck(Bottleneck):
@@ -173,6 +176,15 @@ class ADown(nn.Module):
         return torch.cat([self.conv1(first), self.conv2(F.max_pool2d(second, 3, stride=2, padding=1))], 1)
 
 
+def pyramid_pools(x: Tensor) -> Tensor:
+    """Concatenates x and its max pools of 5, 9 and 13 pixels: `[B, C, H, W]` -> `[B, 4 * C, H, W]`."""
+    # Two chained 5-pools cover 9 pixels and three cover 13: the same outputs as separate pools, with less work.
+    pools = [x]
+    for _ in range(3):
+        pools.append(F.max_pool2d(pools[-1], 5, stride=1, padding=2))
+    return torch.cat(pools, 1)
+
+
 def silu(x: Tensor) -> Tensor:
     """SiLU, in place where `x` needs no gradient. Autograd would copy the input of an in-place SiLU."""
     return F.silu(x, inplace=not x.requires_grad)
@@ -186,3 +198,10 @@ def upsample(x: Tensor) -> Tensor:
 def flatten_levels(levels: Sequence[Sequence[Tensor]]) -> Tensor:
     """Concatenates maps `[B, C, H, W]` of each level -> `[B, A, sum of C]`, level by level and row by row."""
     return torch.cat([torch.cat(maps, 1).flatten(2) for maps in levels], 2).transpose(1, 2)
+
+
+def set_batch_norms(model: nn.Module, eps: float, momentum: float) -> None:
+    """Sets epsilon and momentum of all batch norms of a model."""
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.eps, module.momentum = eps, momentum

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from utils.boxes import cxcywh_to_xyxy, xyxy_to_cxcywh
 
-BINS = 16  # per side of a box: the distance is a distribution over 0, 1, ... 15 strides
+BINS = 16  # per side of a box in YOLOv9: the distance is a distribution over 0, 1, ... 15 strides
 
 
 def grid(image_size: tuple[int, int], strides: tuple[int, ...], like: Tensor) -> tuple[Tensor, Tensor]:
@@ -36,11 +36,12 @@ def encode_yolox(boxes: Tensor, cells: Tensor, strides: Tensor) -> Tensor:
 
 
 def decode_dfl(raw: Tensor, cells: Tensor, strides: Tensor) -> Tensor:
-    """Logits `[..., A, 64]` -> xyxy in pixels (Generalized Focal Loss, Li et al. 2020, section 3.2).
+    """Logits `[..., A, 4 * bins]` -> xyxy in pixels (Generalized Focal Loss, Li et al. 2020, section 3.2).
 
     The expected distances from the anchor point to the left, top, right and bottom side are in strides.
     """
-    distances = raw.unflatten(-1, (4, BINS)).softmax(-1) @ torch.arange(BINS, device=raw.device, dtype=raw.dtype)
+    distances = raw.unflatten(-1, (4, -1)).softmax(-1)
+    distances = distances @ torch.arange(raw.shape[-1] // 4, device=raw.device, dtype=raw.dtype)
     sides = torch.cat([cells + 0.5 - distances[..., :2], cells + 0.5 + distances[..., 2:]], -1)
     return sides * strides[..., None]
 

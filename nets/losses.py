@@ -11,13 +11,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nets import yolov9, yolox
-from nets.assigners import MAX_POSITIVES, candidates, simota, task_aligned
-from nets.coder import BINS, at_least_float32, decode_dfl, decode_yolox, encode_dfl, encode_yolox, grid
-from utils.boxes import ciou, iou
+from nets.assigners import ATSS_NEAREST, Alignment, Assignment, atss, candidates, simota, task_aligned
+from nets.coder import at_least_float32, decode_dfl, decode_yolox, encode_dfl, encode_yolox, grid
+from utils.boxes import ciou, giou, iou
 
 BOX_WEIGHT = 5.0  # weight of the IoU loss in YOLOX
 YOLOV9_WEIGHTS = {"box": 7.5, "class": 0.5, "dfl": 1.5}  # as in the released training code
 Normalizer = Callable[[Tensor], Tensor]  # local count -> divisor of the loss
+PPYOLOE_WEIGHTS = {"box": 2.5, "class": 1.0, "dfl": 0.5}  # as in the released training code, also of PicoDet
+VARIFOCAL_ALPHA = 0.75  # weight of the scores of other classes (VarifocalNet, Zhang et al. 2021, section 3.3)
 _bce = partial(F.binary_cross_entropy_with_logits, reduction="none")
 
 
@@ -31,10 +33,17 @@ class YOLOXCriterion:
 
     Each term is summed and divided by the number of positive anchor points. `normalizer`: local count -> global normalizer of
     this rank, that is the count of all processes, at least 1, divided by world size; with it the averaged gradients of the
-    processes equal the gradient of the whole batch. `no_aug`: adds the L1 loss, in the no-augmentation epochs.
+    processes equal the gradient of the whole batch. `no_aug`: adds the L1 loss, in the no-augmentation epochs. `static`
+    changes nothing; see PPYOLOECriterion.
     """
 
-    def __init__(self, strides: tuple[int, ...], normalizer: Normalizer = local_normalizer, no_aug: bool = False):
+    def __init__(
+        self,
+        strides: tuple[int, ...],
+        normalizer: Normalizer = local_normalizer,
+        no_aug: bool = False,
+        static: bool = False,
+    ):
         self.strides, self.normalizer, self.l1 = strides, normalizer, no_aug
 
     def __call__(
@@ -79,7 +88,7 @@ class YOLOv9Criterion:
     """YOLOv9 loss: 7.5 * (1 - CIoU) + 0.5 * BCE(class, target score) + 1.5 * DFL.
 
     Box and DFL terms are weighted by the target score of their anchor point. Each term is summed and divided by the sum of the
-    target scores. `normalizer`: as for YOLOX, of that sum. `no_aug` changes nothing.
+    target scores. `normalizer`: as for YOLOX, of that sum. `no_aug` and `static` change nothing.
 
     MultimediaTechLab's code multiplies this loss by the images per step, so SGD needs 64 times its rate of .01 here. The default
     is 16 times, with gradients clipped to a norm of 10 as in that code, and no more for steps of more than 64 images. Mean loss
@@ -87,33 +96,85 @@ class YOLOv9Criterion:
     13.14 at .64; 13.93 at .64 and clipped to 10 / 64.
     """
 
-    def __init__(self, strides: tuple[int, ...], normalizer: Normalizer = local_normalizer, no_aug: bool = False):
-        self.strides, self.normalizer = strides, normalizer
+    weights = YOLOV9_WEIGHTS
+    alignment = Alignment()
+    overlap = staticmethod(ciou)
+
+    def __init__(
+        self,
+        strides: tuple[int, ...],
+        normalizer: Normalizer = local_normalizer,
+        no_aug: bool = False,
+        static: bool = False,
+    ):
+        self.strides, self.normalizer, self.static = strides, normalizer, static
 
     def __call__(
         self, predictions: yolov9.Predictions, targets: Tensor, labels: Tensor, image_size: tuple[int, int]
     ) -> dict[str, Tensor]:
         """Computes the losses as for YOLOX: total, box, class, dfl, and positives per box, counted by their target scores."""
-        raw, classes = (at_least_float32(x) for x in predictions)
+        raw, classes = at_least_float32(predictions.boxes), at_least_float32(predictions.classes)
         targets, labels = _at_least_one_row(targets.to(raw.dtype), labels)
         cells, strides = grid(image_size, self.strides, raw)
         centers, decoded = (cells + 0.5) * strides[:, None], decode_dfl(raw.detach(), cells, strides)
-        match = task_aligned(decoded, classes, centers, strides, targets, labels)
+        match, most = self.assign((decoded, classes, centers, strides, targets, labels), image_size)
 
         # All positive anchor points, followed by others of score 0 up to the largest possible number of positive ones.
-        chosen = match.positive.byte().sort(descending=True, stable=True).indices
-        chosen = chosen[:, : MAX_POSITIVES * targets.shape[1]]
-        score, index = match.score.gather(1, chosen), match.index.gather(1, chosen)
+        chosen = match.positive.byte().sort(descending=True, stable=True).indices[:, : most * targets.shape[1]]
+        positive, score, index = (x.gather(1, chosen) for x in (match.positive, match.score, match.index))
         raw, matched, cells, strides = _take(raw, chosen), _take(targets, index), cells[chosen], strides[chosen]
         label = labels.gather(1, index).clamp(min=0)
         logits = _take(classes, chosen).gather(2, label[..., None])[..., 0]  # of the matched classes
         sums = {
-            "box": ((1 - ciou(decode_dfl(raw, cells, strides), matched)) * score).sum(),
-            "class": F.softplus(classes).sum() - (logits * score).sum(),  # BCE, without a dense tensor of targets
+            "box": ((1 - self.overlap(decode_dfl(raw, cells, strides), matched)) * score).sum(),
+            "class": self.class_loss(classes, logits, score, positive),
             "dfl": (_dfl(raw, encode_dfl(matched, cells, strides)) * score).sum(),
         }
-        weighted = {name: YOLOV9_WEIGHTS[name] * value for name, value in sums.items()}
+        weighted = {name: self.weights[name] * value for name, value in sums.items()}
         return _normalized(weighted, match.score.sum(), labels, self.normalizer)
+
+    def assign(self, inputs: tuple[Tensor, ...], image_size: tuple[int, int]) -> tuple[Assignment, int]:
+        """Assigns labels -> the assignment, and the largest number of anchor points per box. `inputs`: see `task_aligned`."""
+        return task_aligned(*inputs, rule=self.alignment), self.alignment.most
+
+    def class_loss(self, classes: Tensor, logits: Tensor, score: Tensor, positive: Tensor) -> Tensor:
+        """Sums BCE of all logits `[B, A, C]`, without a dense tensor of targets, which are 0 but for the matched classes.
+
+        `logits`, `score` (target) and `positive` `[B, K]`: of the matched classes; where not positive, the score is 0.
+        """
+        return F.softplus(classes).sum() - (logits * score).sum()
+
+
+class PPYOLOECriterion(YOLOv9Criterion):
+    """PP-YOLOE loss: 2.5 * (1 - GIoU) + varifocal loss + 0.5 * DFL, weighted and normalized as for YOLOv9.
+
+    The assignment is TAL with alignment = score * IoU^6 and 13 anchor points per box. With `static` it is ATSS, which does not
+    depend on predictions. The official recipes from scratch use it in the first third of the epochs.
+    """
+
+    weights = PPYOLOE_WEIGHTS
+    alignment = Alignment(class_power=1.0, overlap=iou, most=13, every_box=False, eps=1e-9)
+    overlap = staticmethod(giou)
+
+    def assign(self, inputs: tuple[Tensor, ...], image_size: tuple[int, int]) -> tuple[Assignment, int]:
+        """Assigns labels as for YOLOv9, or with `static` by ATSS."""
+        if not self.static:
+            return super().assign(inputs, image_size)
+        boxes, _, *others = inputs
+        height, width = image_size
+        level_sizes = [(height // stride) * (width // stride) for stride in self.strides]
+        return atss(boxes, *others, level_sizes=level_sizes), ATSS_NEAREST * len(self.strides)
+
+    def class_loss(self, classes: Tensor, logits: Tensor, score: Tensor, positive: Tensor) -> Tensor:
+        """Sums the varifocal loss (VarifocalNet, equation 2): the BCE, weighted by the target score of a matched class, and by
+        .75 * (predicted score)^2 everywhere else."""
+        matched = (F.softplus(logits) - logits * score) * score
+        return _varifocal_negative(classes).sum() + ((matched - _varifocal_negative(logits)) * positive).sum()
+
+
+def _varifocal_negative(logits: Tensor) -> Tensor:
+    """Varifocal loss of logits without an object."""
+    return VARIFOCAL_ALPHA * logits.sigmoid().square() * F.softplus(logits)
 
 
 def _normalized(sums: dict[str, Tensor], positives: Tensor, labels: Tensor, normalizer: Normalizer) -> dict:
@@ -135,12 +196,12 @@ def _at_least_one_row(targets: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 def _dfl(raw: Tensor, distances: Tensor) -> Tensor:
     """Distribution focal loss (Generalized Focal Loss, Li et al. 2020, equation 6), averaged over the four sides.
 
-    Logits `[..., 64]` and true distances `[..., 4]` in strides -> `[...]`: the cross-entropy with the two bins around the
+    Logits `[..., 4 * bins]` and true distances `[..., 4]` in strides -> `[...]`: the cross-entropy with the two bins around the
     distance, weighted by how near they are.
     """
-    distances = distances.clamp(0, BINS - 1 - 0.01)  # keeps both bins in range
+    log_p = raw.unflatten(-1, (4, -1)).log_softmax(-1)
+    distances = distances.clamp(0, log_p.shape[-1] - 1 - 0.01)  # keeps both bins in range
     left = distances.floor()
-    log_p = raw.unflatten(-1, (4, BINS)).log_softmax(-1)
     bins = torch.stack([left, left + 1], -1).long()
     weights = torch.stack([left + 1 - distances, distances - left], -1)
     return -(log_p.gather(-1, bins) * weights).sum(-1).mean(-1)

@@ -39,6 +39,33 @@ YOLOV9_PATTERNS = {  # regular expression -> replacement
     r"^head\.heads\.(\d)\.anchor_conv\.": r"head.box_convs.\1.",
 }
 
+PPYOLOE_NAMES = {  # official part of a name -> ours; `of_ppyoloe` numbers the rest
+    "backbone.stem.conv1.": "backbone.stem.0.",
+    "backbone.stem.conv2.": "backbone.stem.1.",
+    "backbone.stem.conv3.": "backbone.stem.2.",
+    ".attn.": ".attention.",
+    "neck.fpn_stages.0.0.": "neck.top_stride32.",
+    "neck.fpn_stages.1.0.": "neck.up_to_stride16.",
+    "neck.fpn_stages.2.0.": "neck.up_to_stride8.",
+    "neck.fpn_routes.0.": "neck.reduce_stride32.",
+    "neck.fpn_routes.1.": "neck.reduce_stride16.",
+    "neck.pan_stages.1.0.": "neck.down_to_stride16.",
+    "neck.pan_stages.0.0.": "neck.down_to_stride32.",
+    "neck.pan_routes.1.": "neck.shrink_stride8.",
+    "neck.pan_routes.0.": "neck.shrink_stride16.",
+    ".convs.spp.": ".blocks.pool.",
+    ".convs.": ".blocks.",
+    ".conv2.conv1.": ".conv2.conv3x3.",
+    ".conv2.conv2.": ".conv2.conv1x1.",
+    **{"._mean": ".running_mean", "._variance": ".running_var"},
+}
+PPYOLOE_HEAD = {
+    "stem_cls": "class_stems",
+    "stem_reg": "box_stems",
+    "pred_cls": "class_predictors",
+    "pred_reg": "box_predictors",
+}
+
 
 def of_yolox(official: str) -> str:
     """Official tensor name -> name in our YOLOX. Our own names stay unchanged."""
@@ -59,4 +86,19 @@ def of_yolov9(official: str) -> str | None:
     name = f"{YOLOV9_LAYERS[int(number)]}.{rest}"
     for theirs, ours in YOLOV9_PATTERNS.items():
         name = re.sub(theirs, ours, name)
+    return name
+
+
+def of_ppyoloe(official: str) -> str | None:
+    """Official tensor name -> name in our PP-YOLOE+, or None: a constant. Our own names stay unchanged."""
+    if "proj_conv" in official:
+        return None
+    name = official
+    for theirs, ours in PPYOLOE_NAMES.items():
+        name = name.replace(theirs, ours)
+    if stage := re.match(r"backbone\.stages\.(\d)\.(conv_down)?", name):
+        part = "down" if stage[2] else "csp."
+        return f"backbone.stage{int(stage[1]) + 2}.{part}{name[stage.end() :]}"
+    if level := re.match(r"yolo_head\.(\w+)\.(\d)\.", name):  # their levels begin with stride 32
+        return f"head.{PPYOLOE_HEAD[level[1]]}.{2 - int(level[2])}.{name[level.end() :]}"
     return name

@@ -233,7 +233,7 @@ def test_non_finite_steps_stop_training_name_images_and_keep_the_checkpoint(demo
                 losses["total"] = losses["total"] * float("inf")
             return losses
 
-    def criterion(model, normalizer, no_aug=False):
+    def criterion(model, normalizer, no_aug=False, static=False):
         return BrokenAfterAnEpoch(model.strides, normalizer, no_aug)
 
     monkeypatch.setattr("engine.optimizer.MAX_BAD_STEPS", 3)

@@ -22,6 +22,7 @@ FLAT = Schedule(Plan(100, 0, 10, 10, 64, 64), "constant", 0.01, 0.01, 0, 0)
 SIZES = {
     "yolox": (0.33, 0.125, SeparableConv),
     "yolov9": yolov9.Size(8, ((8, 8, 16), *[(16, 16, 16)] * 3), (16, 16, 16), (16, 16), 0, 1, ADown),
+    "ppyoloe": (0.33, 0.125),
 }
 FAMILIES = {family: partial(nets.MODELS[family].model, size) for family, size in SIZES.items()}
 

@@ -1,4 +1,4 @@
-"""Box arithmetic: conversions, area, clipping, IoU and CIoU. Boxes are xyxy in pixels unless a name has another format.
+"""Box arithmetic: conversions, area, clipping, IoU, GIoU and CIoU. Boxes are xyxy in pixels unless a name has another format.
 
 Every function takes torch tensors or NumPy arrays `[..., 4]` and returns the same type.
 
@@ -84,6 +84,19 @@ def iou(a: Boxes, b: Boxes, eps: float = 1e-9) -> Boxes:
     sides = (bottom_right - top_left).clip(0)
     overlap = sides[..., 0] * sides[..., 1]
     return overlap / (area(a) + area(b) - overlap + eps)
+
+
+def giou(a: Boxes, b: Boxes, eps: float = 1e-9) -> Boxes:
+    """Element-wise generalized IoU with broadcasting: `[..., 4], [..., 4]` -> `[...]`, between -1 and 1.
+
+    GIoU is the IoU, minus the fraction of the enclosing box that neither box covers (Rezatofighi et al. 2019, algorithm 1).
+    """
+    library = _library(a)
+    overlap = area(intersection(a, b))
+    union = area(a) + area(b) - overlap
+    corners = library.minimum(a[..., :2], b[..., :2]), library.maximum(a[..., 2:], b[..., 2:])
+    enclosing = area(_pair(*corners))
+    return overlap / (union + eps) - (enclosing - union) / (enclosing + eps)
 
 
 def ciou(a: Boxes, b: Boxes, eps: float = 1e-9) -> Boxes:

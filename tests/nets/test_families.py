@@ -7,10 +7,15 @@ from torch import nn
 from toys import SIZES
 
 import nets
-from nets.losses import YOLOv9Criterion, YOLOXCriterion
+from nets.losses import PPYOLOECriterion, YOLOv9Criterion, YOLOXCriterion
 from utils import checkpoint
 
-CRITERIA = {"yolox": YOLOXCriterion, "yolov9": YOLOv9Criterion, "tiny": YOLOXCriterion}
+CRITERIA = {
+    "yolox": YOLOXCriterion,
+    "yolov9": YOLOv9Criterion,
+    "ppyoloe": PPYOLOECriterion,
+    "tiny": YOLOXCriterion,
+}
 STRIDES = (8, 16, 32)
 IDENTITY = torch.tensor([[96.0, 64, 1, 0, 0]])  # the letterbox transform of an image that already has the input size
 BOXES = torch.tensor([[[8.0, 8, 40, 48], [50, 20, 60, 30]], [[20.0, 4, 90, 60], [0, 0, 0, 0]]])
@@ -21,7 +26,7 @@ every_family = pytest.mark.parametrize("family", CRITERIA)
 
 @pytest.fixture(autouse=True)
 def toy_sizes(monkeypatch):
-    """Adds a very small size to the families of the package: yolox_toy, yolov9_toy."""
+    """Adds a very small size to the families of the package: yolox_toy, yolov9_toy, ppyoloe_toy."""
     for family, size in SIZES.items():
         row = nets.MODELS[family]
         monkeypatch.setitem(nets.MODELS, family, row._replace(sizes={**row.sizes, "toy": size}))
@@ -37,7 +42,9 @@ def random_model(family, num_classes=3):
     model = nets.build(name_of(family), num_classes)
     for module in model.modules():
         if isinstance(module, nn.Conv2d):
-            nn.init.kaiming_normal_(module.weight, a=0 if module.bias is None else {"yolov9": 4}.get(family, 40))
+            nn.init.kaiming_normal_(
+                module.weight, a=0 if module.bias is None else {"yolox": 40, "tiny": 40}.get(family, 4)
+            )
         if isinstance(module, nn.BatchNorm2d):
             nn.init.uniform_(module.weight, 0.5, 1.5)
             nn.init.normal_(module.bias, 0, 0.1)
@@ -84,7 +91,7 @@ def test_criterion_is_that_of_the_family(family):
     losses = nets.criterion(model, torch.ones_like, no_aug=True)(
         model(random_images(2, 64, 96)), BOXES, LABELS, (64, 96)
     )
-    assert ("l1" in losses) == (family != "yolov9") and losses["total"].isfinite()
+    assert ("l1" in losses) == (CRITERIA[family] is YOLOXCriterion) and losses["total"].isfinite()
 
 
 @every_family
@@ -144,7 +151,8 @@ def test_fuse_changes_outputs_by_rounding_only(family):
 @every_family
 def test_batch_norms_have_the_constants_of_the_released_weights(family):
     norms = [m for m in random_model(family).modules() if isinstance(m, nn.BatchNorm2d)]
-    assert norms and all(m.eps == 1e-3 and m.momentum == 0.03 for m in norms)
+    eps, momentum = (1e-5, 0.1) if family == "ppyoloe" else (1e-3, 0.03)
+    assert norms and all(m.eps == eps and m.momentum == momentum for m in norms)
 
 
 @every_family
