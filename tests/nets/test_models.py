@@ -15,7 +15,7 @@ from utils import checkpoint, file_checks
 def test_every_model_name_builds_its_model():
     with torch.device("meta"):
         models = {name: nets.build(name, 7) for name in nets.model_names()}
-    assert {name.rpartition("_")[0] for name in models} == nets.MODELS.keys() and len(models) == 6 + 4 + 1
+    assert {name.rpartition("_")[0] for name in models} == nets.MODELS.keys() and len(models) == 6 + 4 + 4 + 1
     for name, model in models.items():
         assert type(model) is nets.MODELS[name.rpartition("_")[0]].model
         assert model.num_classes == 7 and model.strides == (8, 16, 32) and model.letterbox in ("corner", "center")

@@ -8,7 +8,18 @@ import pytest
 import torch
 
 from utils import boxes as b
-from utils.boxes import area, ciou, clip, cxcywh_to_xyxy, iou, pairwise_iou, xywh_to_xyxy, xyxy_to_cxcywh, xyxy_to_xywh
+from utils.boxes import (
+    area,
+    ciou,
+    clip,
+    cxcywh_to_xyxy,
+    giou,
+    iou,
+    pairwise_iou,
+    xywh_to_xyxy,
+    xyxy_to_cxcywh,
+    xyxy_to_xywh,
+)
 
 ROOT = Path(__file__).parents[2]
 
@@ -104,6 +115,14 @@ def test_iou_has_finite_gradients_everywhere():
     boxes = torch.tensor([[0.0, 0, 10, 10], [50, 50, 60, 60], [3, 3, 3, 3], [2, 2, 8, 12]], requires_grad=True)
     iou(boxes, other).sum().backward()
     assert boxes.grad.isfinite().all() and boxes.grad[3].abs().sum() > 0
+
+
+def test_giou_by_hand():
+    """Side by side, apart by a box, and the same."""
+    boxes = np.array([[4.0, 0, 8, 4], [8.0, 0, 12, 4], [0.0, 0, 4, 4]])
+    assert giou(np.array([0.0, 0, 4, 4]), boxes) == pytest.approx([0, -1 / 3, 1], abs=1e-8)
+    overlapping = giou(torch.tensor([0.0, 0, 4, 4]), torch.tensor([2.0, 2, 6, 6]))
+    assert overlapping.item() == pytest.approx(4 / 28 - 8 / 36, abs=1e-6)
 
 
 def test_ciou_by_hand():
