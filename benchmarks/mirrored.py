@@ -1,9 +1,9 @@
-"""Measures `flip` on classes that a mirror turns into each other: drawn arrows to the left and to the right.
+"""Measures `flip` on classes that a mirror turns into each other: synthetic images of arrows to the left and to the right.
 
     python -m benchmarks.mirrored weights=yolox_nano.pth [seeds=0,1,2]
 
 Draws the data set, trains with flip=.5 and flip=0, and adds a row per run to mirrored.csv in `results`. A run that has a row
-there is not repeated. The page mirrored.md is written from all rows. Six runs take about ten minutes on two cores.
+there is not repeated. The page mirrored.md is written from all rows. Six runs take about ten minutes.
 """
 
 import statistics
@@ -31,7 +31,7 @@ ARROW = np.array([(-1, -0.25), (0.2, -0.25), (0.2, -0.7), (1, 0), (0.2, 0.7), (0
 FLIPS = (0.5, 0.0)
 HEAD = f"""# Mirrored training images and classes with a side
 
-`python -m benchmarks.mirrored weights=yolox_nano.pth`. {IMAGES["train"]} drawn training images and {IMAGES["val"]} validation
+`python -m benchmarks.mirrored weights=yolox_nano.pth`. {IMAGES["train"]} synthetic training images and {IMAGES["val"]} validation
 images with arrows to the left and to the right, up to 25 degrees from level; YOLOX-nano from COCO weights, {SIDE} pixels,
 15 epochs, all else default. mAP50-95 in points, mean and standard deviation over the seeds. `flip=.5` mirrors half of the
 training images, so an arrow to the left becomes one to the right that is labeled left.
