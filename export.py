@@ -240,7 +240,7 @@ def agreement(model: torch.nn.Module, exported: Any, images: Tensor, tolerance: 
     if len(images) > 1:
         batches += images[1:].split(4)
     for batch in batches:
-        transforms = torch.tensor([[size[1], size[0], 1.0, 0.0, 0.0]] * len(batch))
+        transforms = torch.tensor([[size[1], size[0], 1.0, 1.0, 0.0, 0.0]] * len(batch))
         predictions = model(batch)
         for threshold, detections in zip(thresholds, ours, strict=True):
             detections += model.detections(predictions, size, transforms, nms_iou=threshold, **limits)

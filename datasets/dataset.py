@@ -16,7 +16,7 @@ from datasets.cache import ImageCache
 from datasets.formats.annotation_file import Sample
 from datasets.mosaic import MIXUP_SCALE, Augment, make_sample
 from datasets.store import Annotations
-from utils.images import boxes_to_input, letterbox, read_image
+from utils.images import boxes_to_input, fit, letterbox, read_image
 from utils.text import brief
 
 NO_IMAGE = -1  # index of the placeholder in a batch without images
@@ -42,7 +42,7 @@ class Item(NamedTuple):
     boxes: np.ndarray  # float32 [n, 4] xyxy
     labels: np.ndarray  # int64 [n]
     index: int
-    transform: np.ndarray  # float32 [5]: original width, height, scale, left, top; zeros for an augmented sample
+    transform: np.ndarray  # float32 [6]: a `utils.images.LetterboxTransform`; zeros for an augmented sample
 
 
 class Batch(NamedTuple):
@@ -52,7 +52,7 @@ class Batch(NamedTuple):
     boxes: Tensor  # float32 [B, M, 4] xyxy, pixels of the input
     labels: Tensor  # int64 [B, M], -1 where there is no box
     ids: Tensor  # int64 [B] index of the image in the data set; stays on the CPU
-    transforms: Tensor  # float32 [B, 5] letterbox transforms, see Item.transform
+    transforms: Tensor  # float32 [B, 6] letterbox transforms, see Item.transform
 
     @property
     def size(self) -> tuple[int, int]:
@@ -90,7 +90,7 @@ class DetectionDataset(torch.utils.data.Dataset):
     """Immutable data set: `dataset[Key]` -> Item is a function of the key and of these fields."""
 
     annotations: Annotations
-    letterbox: str  # "corner" or "center"
+    letterbox: str  # of the model, see utils.images.fit
     augment: Augment | None = None  # None: for validation
     no_aug_from: int | None = None  # first no-augmentation epoch: letterboxed single images, flip and color shifts only
     seed: int = 0
@@ -130,16 +130,17 @@ class DetectionDataset(torch.utils.data.Dataset):
         height, width = self.annotations.sizes[index].tolist()
         if not height or not width:  # the size is not known
             return 1
-        scale = largest * min(size[0] / height, size[1] / width)
+        transform, _ = fit(width, height, size, self.letterbox)
+        scale = largest * max(transform.scale_x, transform.scale_y)
         return next(reduction for reduction in (8, 4, 2, 1) if reduction == 1 or reduction * scale <= 1)
 
     def __getitem__(self, key: Key) -> Item:
         if key.index == NO_IMAGE:
             image = np.zeros((*key.size, 3), np.uint8)
             boxes, labels = np.zeros((0, 4), np.float32), np.zeros(0, np.int64)
-            return Item(image, boxes, labels, key.index, np.zeros(5, np.float32))
+            return Item(image, boxes, labels, key.index, np.zeros(6, np.float32))
         if self.augment is not None:
-            return Item(*self._training_sample(key), key.index, np.zeros(5, np.float32))
+            return Item(*self._training_sample(key), key.index, np.zeros(6, np.float32))
         sample = self.read(key.index)
         image, transform = letterbox(sample.image, key.size, self.letterbox)
         boxes = boxes_to_input(sample.boxes, transform)
@@ -289,7 +290,7 @@ def collate(items: list[Item]) -> Batch:
         labels[b, : len(item.labels)] = torch.from_numpy(item.labels)
     images = shared_memory.stack([item.image for item in items]) if items else torch.zeros(0, height, width, 3).byte()
     ids = torch.tensor([item.index for item in items], dtype=torch.int64)
-    transforms = torch.from_numpy(np.array([item.transform for item in items], np.float32).reshape(-1, 5))
+    transforms = torch.from_numpy(np.array([item.transform for item in items], np.float32).reshape(-1, 6))
     return Batch(images.permute(0, 3, 1, 2), boxes, labels, ids, transforms)
 
 

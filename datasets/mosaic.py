@@ -13,11 +13,12 @@ CENTER = (0.5, 1.5)  # range of a mosaic's center on its canvas of twice the inp
 MIXUP_SCALE = (0.5, 1.5)  # range of the size of a mixup's second image, relative to its letterboxed size (YOLOX)
 
 
-def mosaic(samples: list[Sample], size: Size, rng: np.random.Generator, settings: Augment) -> Sample:
+def mosaic(samples: list[Sample], size: Size, rng: np.random.Generator, kind: str, settings: Augment) -> Sample:
     """Combines four samples (top left, top right, bottom left, bottom right) into one of `size` = (height, width).
 
-    Each image is fitted into `size` and placed with one corner at the center point of a canvas of twice that size. A random
-    affine map takes the canvas to the output. The canvas itself is never painted: each image is resampled once.
+    Each image is fitted into `size` as by a letterbox of `kind`, and placed with one corner at the center point of a canvas of
+    twice that size. A random affine map takes the canvas to the output. The canvas itself is never painted: each image is
+    resampled once.
     """
     height, width = size
     center_x, center_y = rng.uniform(*CENTER, 2) * (width, height)
@@ -27,30 +28,33 @@ def mosaic(samples: list[Sample], size: Size, rng: np.random.Generator, settings
     parts = []
     for i, sample in enumerate(samples):
         high, wide = sample.image.shape[:2]
-        ratio = min(height / high, width / wide)
-        left = center_x - (wide * ratio if i % 2 == 0 else 0)
-        top = center_y - (high * ratio if i < 2 else 0)
+        fitted, _ = fit(wide, high, size, kind)
+        left = center_x - (wide * fitted.scale_x if i % 2 == 0 else 0)
+        top = center_y - (high * fitted.scale_y if i < 2 else 0)
         # the part inside the canvas, in pixels of the image
-        x1, x2 = max(-left / ratio, 0), min((2 * width - left) / ratio, wide)
-        y1, y2 = max(-top / ratio, 0), min((2 * height - top) / ratio, high)
+        x1, x2 = max(-left / fitted.scale_x, 0), min((2 * width - left) / fitted.scale_x, wide)
+        y1, y2 = max(-top / fitted.scale_y, 0), min((2 * height - top) / fitted.scale_y, high)
         if mirrored[i]:
             x1, x2 = wide - x2, wide - x1
-        matrix = compose(affine, placement(ratio, left, top, wide, mirrored[i]))
+        matrix = compose(affine, placement(fitted._replace(left=left, top=top), mirrored[i]))
         parts.append(paint(output, sample, matrix, np.array([x1, y1, x2, y2])))
     shift_colors(output, rng, settings.hsv)
     boxes, labels = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
     return Sample(output, boxes, labels)
 
 
-def mixup(sample: Sample, second: Sample, rng: np.random.Generator, settings: Augment) -> Sample:
+def mixup(sample: Sample, second: Sample, rng: np.random.Generator, kind: str, settings: Augment) -> Sample:
     """Blends `second`, with random size, place and color, into a finished `sample`, half and half; keeps all boxes."""
     height, width = size = sample.image.shape[:2]
     high, wide = second.image.shape[:2]
-    scale = fit(wide, high, size, "corner")[0].scale * rng.uniform(*MIXUP_SCALE)
+    fitted, _ = fit(wide, high, size, kind)
+    zoom = rng.uniform(*MIXUP_SCALE)
+    scale_x, scale_y = fitted.scale_x * zoom, fitted.scale_y * zoom
     # anywhere inside the input; if it is larger than the input, a random part of it
-    left, top = rng.random(2) * (width - wide * scale, height - high * scale)
+    left, top = rng.random(2) * (width - wide * scale_x, height - high * scale_y)
+    place = fitted._replace(scale_x=scale_x, scale_y=scale_y, left=left, top=top)
     over = np.full((height, width, 3), FILL, np.uint8)
-    boxes, labels = paint(over, second, placement(scale, left, top, wide, bool(rng.random() < settings.flip)))
+    boxes, labels = paint(over, second, placement(place, bool(rng.random() < settings.flip)))
     shift_colors(over, rng, settings.hsv)
     image = cv2.addWeighted(sample.image, 0.5, over, 0.5, 0)
     return Sample(image, np.concatenate([sample.boxes, boxes]), np.concatenate([sample.labels, labels]))
@@ -61,11 +65,11 @@ def make_sample(
 ) -> Sample:
     """Makes a training sample from an image as it is on disk: a mosaic or an `augment`ed image, then perhaps a mixup.
 
-    `partner()` returns another image, which it also chooses by `rng`. `kind`: letterbox of the model, "corner" or "center".
+    `partner()` returns another image, which it also chooses by `rng`. `kind`: letterbox of the model.
     """
     with_mosaic, with_mixup = rng.random(2) < (settings.mosaic, settings.mixup)
     if with_mosaic:
-        sample = mosaic([sample, *(partner() for _ in range(3))], size, rng, settings)
+        sample = mosaic([sample, *(partner() for _ in range(3))], size, rng, kind, settings)
     else:
         sample = augment(sample, size, rng, kind, settings)
-    return mixup(sample, partner(), rng, settings) if with_mixup else sample
+    return mixup(sample, partner(), rng, kind, settings) if with_mixup else sample

@@ -11,7 +11,7 @@ import cv2
 import numpy as np
 
 from datasets.formats.annotation_file import Sample
-from utils.images import AREA_BELOW, FILL, fit, letterbox, shrink
+from utils.images import AREA_BELOW, FILL, LetterboxTransform, fit, letterbox, shrink
 
 Size = tuple[int, int]  # height, width
 Range = tuple[float, float]  # from, to
@@ -65,11 +65,12 @@ def compose(second: np.ndarray, first: np.ndarray) -> np.ndarray:
     return matrix
 
 
-def placement(scale: float, left: float, top: float, width: int, mirrored: bool) -> np.ndarray:
-    """Returns the matrix [2, 3] that scales an image of this width, mirrors it if wanted, and moves it to `left`, `top`."""
+def placement(transform: LetterboxTransform, mirrored: bool) -> np.ndarray:
+    """Returns the matrix [2, 3] that moves an image to its place in the input, and mirrors it there if wanted."""
+    scale_x, scale_y, left, top = transform[2:]
     if mirrored:
-        return np.array([[-scale, 0, left + width * scale], [0, scale, top]])
-    return np.array([[scale, 0, left], [0, scale, top]])
+        return np.array([[-scale_x, 0, left + transform.width * scale_x], [0, scale_y, top]])
+    return np.array([[scale_x, 0, left], [0, scale_y, top]])
 
 
 def random_affine(rng: np.random.Generator, source: Size, target: Size, settings: Augment) -> np.ndarray:
@@ -219,7 +220,7 @@ def augment(sample: Sample, size: Size, rng: np.random.Generator, kind: str, set
     affine = random_affine(rng, size, size, settings)
     height, width = sample.image.shape[:2]
     transform, place = fit(width, height, size, kind)
-    matrix = compose(affine, placement(transform.scale, transform.left, transform.top, width, mirrored))
+    matrix = compose(affine, placement(transform, mirrored))
     if np.array_equal(affine, np.eye(2, 3)):
         image = cv2.flip(sample.image, 1) if mirrored else sample.image
         output, _ = letterbox(image, size, kind)

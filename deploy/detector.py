@@ -213,7 +213,7 @@ class Detector:
     def prepare(self, images: Sequence[np.ndarray]) -> tuple[Tensor, Tensor]:
         """Letterboxes images uint8 [H, W, 3] BGR for the network.
 
-        Returns its input uint8 [B, 3, H, W] and letterbox transforms float32 [B, 5], on the device of the model.
+        Returns its input uint8 [B, 3, H, W] and letterbox transforms float32 [B, 6], on the device of the model.
         """
         for image in images:
             require_image(image)

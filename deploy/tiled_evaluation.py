@@ -56,7 +56,7 @@ class Window(NamedTuple):
     boxes: np.ndarray  # [0, 4], empty: metrics take the boxes from the annotations
     labels: np.ndarray  # [0]
     index: int  # of the image
-    transform: np.ndarray  # float32 [5]: letterbox transform of the window
+    transform: np.ndarray  # float32 [6]: letterbox transform of the window
 
 
 class TiledDataset(torch.utils.data.Dataset):

@@ -1,5 +1,7 @@
 """Anchor points, and the conversion between raw box outputs and boxes in pixels."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -8,11 +10,20 @@ from utils.boxes import cxcywh_to_xyxy, xyxy_to_cxcywh
 BINS = 16  # per side of a box in YOLOv9: the distance is a distribution over 0, 1, ... 15 strides
 
 
+def level_shapes(image_size: tuple[int, int], strides: Sequence[int]) -> list[tuple[int, int]]:
+    """Rows and columns of each level for an input (height, width): what convolutions of stride 2 leave, which round up.
+
+    So the last row and column of a coarse level may reach beyond the input.
+    """
+    height, width = image_size
+    return [(-(-height // stride), -(-width // stride)) for stride in strides]
+
+
 def grid(image_size: tuple[int, int], strides: tuple[int, ...], like: Tensor) -> tuple[Tensor, Tensor]:
     """Grid cells `[A, 2]` (column, row) and strides `[A]` of an input (height, width), level by level and row by row."""
     cells, sizes = [], []
-    for stride in strides:
-        y, x = (torch.arange(side // stride, device=like.device, dtype=like.dtype) for side in image_size)
+    for stride, shape in zip(strides, level_shapes(image_size, strides), strict=True):
+        y, x = (torch.arange(side, device=like.device, dtype=like.dtype) for side in shape)
         cells.append(torch.stack(torch.meshgrid(x, y, indexing="xy"), 2).flatten(0, 1))
         sizes.append(torch.full_like(cells[-1][:, 0], stride))
     return torch.cat(cells), torch.cat(sizes)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from nets import yolov9, yolox
 from nets.assigners import ATSS_NEAREST, Alignment, Assignment, atss, candidates, simota, task_aligned
-from nets.coder import at_least_float32, decode_dfl, decode_yolox, encode_dfl, encode_yolox, grid
+from nets.coder import at_least_float32, decode_dfl, decode_yolox, encode_dfl, encode_yolox, grid, level_shapes
 from utils.boxes import ciou, giou, iou
 
 BOX_WEIGHT = 5.0  # weight of the IoU loss in YOLOX
@@ -161,8 +161,7 @@ class PPYOLOECriterion(YOLOv9Criterion):
         if not self.static:
             return super().assign(inputs, image_size)
         boxes, _, *others = inputs
-        height, width = image_size
-        level_sizes = [(height // stride) * (width // stride) for stride in self.strides]
+        level_sizes = [rows * columns for rows, columns in level_shapes(image_size, self.strides)]
         return atss(boxes, *others, level_sizes=level_sizes), ATSS_NEAREST * len(self.strides)
 
     def class_loss(self, classes: Tensor, logits: Tensor, score: Tensor, positive: Tensor) -> Tensor:

@@ -17,7 +17,9 @@ class DetectionModel(nn.Module):
     Predictions `[B, A, ...]`).
     """
 
-    letterbox: str  # "corner" or "center": where the image lies in the network's input
+    letterbox: (
+        str  # "corner", "center" or "stretch": how an image is fitted into the network's input, see utils.images.fit
+    )
     strides: tuple[int, ...]
     num_classes: int
     backbone: nn.Module
@@ -62,7 +64,7 @@ class DetectionModel(nn.Module):
     def detections(self, predictions, image_size: tuple[int, int], transforms: Tensor, **limits) -> list[Detections]:
         """Turns predictions into detections per image, with boxes in pixels of the original image, clipped to it if `clips`.
 
-        `image_size`: height and width of the network's input; `transforms [B, 5]`: letterbox transforms (original width and
-        height, scale, left, top); `limits`: keyword arguments of `select`.
+        `image_size`: height and width of the network's input; `transforms [B, 6]`: letterbox transforms (see
+        `utils.images.LetterboxTransform`); `limits`: keyword arguments of `select`.
         """
         return select(*self.decode(predictions, image_size), transforms, **{"clip": self.clips} | limits)

@@ -34,7 +34,7 @@ def select(
 ) -> list[Detections]:
     """Applies the confidence threshold and NMS per class to boxes `[B, A, 4]` xyxy, scores and labels `[B, A]`.
 
-    `transforms [B, 5]`: letterbox transforms. `confidence` may be a tensor [C], a threshold for each class. Boxes with a
+    `transforms [B, 6]`: letterbox transforms. `confidence` may be a tensor [C], a threshold for each class. Boxes with a
     coordinate that is not finite are left out. With `clip`, boxes end at the borders of their image. With `class_agnostic`, boxes
     of different classes suppress each other, too.
     """
@@ -59,7 +59,7 @@ def select(
 
 
 def clip_to_images(boxes: Tensor, transforms: Tensor) -> Tensor:
-    """Clips boxes `[B, n, 4]` xyxy in pixels of the original images. `transforms [B, 5]`: their letterbox transforms."""
+    """Clips boxes `[B, n, 4]` xyxy in pixels of the original images. `transforms [B, 6]`: their letterbox transforms."""
     return boxes.clamp(min=0).minimum(transforms[:, None, :2].repeat(1, 1, 2))
 
 

@@ -185,7 +185,7 @@ class Head(nn.Module):
 class PPYOLOE(DetectionModel):
     """PP-YOLOE+ of one size: multipliers of depth and width, as in `SIZES`."""
 
-    letterbox = "corner"
+    letterbox = "stretch"
     strides = (8, 16, 32)
 
     def __init__(self, size: tuple[float, float], num_classes: int):

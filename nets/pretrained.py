@@ -13,10 +13,11 @@ YOLOV9_RELEASE = "MultimediaTechLab/YOLO/releases/download/v1.0-alpha"
 class OfficialFile(NamedTuple):
     """A released weights file."""
 
-    path: str  # below HOST
+    path: str  # below `host`
     sha256: str | None = None  # None: unknown, see `weights.pin`
     image_size: tuple[int, int] = (640, 640)  # height and width of the training and of the published AP
     ap: float = 0.0  # published AP50-95 on COCO val2017, 0 to 1
+    host: str | None = None  # None: HOST
 
 
 YOLOX_RELEASED = {  # size of the model -> sides of the input in the training, published AP, SHA-256

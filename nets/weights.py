@@ -36,14 +36,15 @@ def fetch(
     """Downloads the official COCO weights of `model` once, into the cache folder, and returns the file.
 
     The SHA-256 is checked at every use, so a file put into the folder by hand is checked too. If it is not known, `verify`
-    checks the file at its first use, and its digest is pinned (see `pin`). `mirror` replaces "https://github.com" in the
-    address. Proxies are taken from the environment. `timeout`: seconds for the connection and for every read. `option`: the
-    key of OTHERS that messages name. Raises PretrainedError.
+    checks the file at its first use, and its digest is pinned (see `pin`). `mirror` replaces the host of the
+    address. Proxies are taken from the environment. `timeout`: seconds for the connection and for every read. `option`: the key
+    of OTHERS that messages name. Raises PretrainedError.
     """
     if official is None:
         raise PretrainedError(f"there are no official weights for model={model}; give {OTHERS[option]}")
-    address = f"{(mirror or pretrained.HOST).rstrip('/')}/{official.path}"
-    path = cache_folder() / f"{model}.pth"
+    address = f"{(mirror or official.host or pretrained.HOST).rstrip('/')}/{official.path}"
+    suffix = checkpoint.PADDLE if official.path.endswith(checkpoint.PADDLE) else ".pth"
+    path = cache_folder() / f"{model}{suffix}"
     hint = f"Download {address} by hand to {path}, or give {OTHERS[option]}"
     if not path.exists():
         try:
@@ -61,8 +62,8 @@ def fetch(
 def pin(path: Path, verify: Callable[[Path], object] | None, hint: str) -> None:
     """Checks a file without a known SHA-256 at its first use, prints the SHA-256 and keeps it; later uses compare it.
 
-    It is kept next to the file, in NAME.pth.sha256. Raises PretrainedError if the file has changed since."""
-    pinned, digest = path.with_suffix(".pth.sha256"), _digest(path)
+    It is kept next to the file, as in NAME.pth.sha256. Raises PretrainedError if the file has changed since."""
+    pinned, digest = path.with_name(f"{path.name}.sha256"), _digest(path)
     if pinned.exists():
         if pinned.read_text(encoding="utf-8", errors="replace").strip() != digest:
             fix = f"If you have replaced it on purpose, delete {pinned}; otherwise delete both. {hint}"
@@ -113,9 +114,9 @@ def read(path: str | Path, rename: Callable[[str], str | None]) -> Weights:
     """Reads a weights file.
 
     Accepts our own checkpoints and the official layouts: `{"model": {...}}`, `{"state_dict": {...}}` of a training, or a bare
-    state dict. `rename`: official tensor name -> ours; our own names stay unchanged. If a file does not name its classes,
-    80 classes are COCO's. Raises PretrainedError for damaged files, for files without weights, and for weights that need
-    the preprocessing of YOLOX release 0.1.0.
+    state dict, all of them also as a `.pdparams` file of PaddlePaddle. `rename`: official tensor name -> ours; our own names stay
+    unchanged. If a file does not name its classes, 80 classes are COCO's. Raises PretrainedError for damaged files, for files
+    without weights, and for weights that need the preprocessing of YOLOX release 0.1.0.
     """
     try:
         contents = checkpoint.read(path)

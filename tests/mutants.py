@@ -122,7 +122,7 @@ MUTANTS = [
     Mutant(
         "the inverse letterbox does not shift",
         "utils/images.py",
-        "(boxes - transform[..., [3, 4, 3, 4]]) /",
+        "(boxes - transform[..., [4, 5, 4, 5]]) /",
         "boxes /",
         "test_images",
     ),

@@ -34,10 +34,10 @@ def file(weights):
     return main(Config(str(weights), check_images=2))
 
 
-def with_corner_letterbox(file, path):
-    """A copy of the file whose metadata ask for padding on the right and at the bottom."""
+def with_letterbox(file, kind, path):
+    """A copy of the file whose metadata ask for another letterbox."""
     proto = onnx.load(file)
-    next(entry for entry in proto.metadata_props if entry.key == "letterbox").value = '"corner"'
+    next(entry for entry in proto.metadata_props if entry.key == "letterbox").value = f'"{kind}"'
     onnx.save(proto, path)
     return path
 
@@ -48,12 +48,12 @@ def test_the_program_is_short_and_needs_three_packages():
     assert packages == {"json", "sys", "cv2", "numpy", "onnxruntime"}
 
 
-@pytest.mark.parametrize("case", ["centered", "corner", "any number of float images"])
+@pytest.mark.parametrize("case", ["center", "corner", "stretch", "any number of float images"])
 def test_the_program_detects_what_the_detector_detects_without_torch(tmp_path, weights, file, case):
     reference = weights
-    if case == "corner":
-        reference = file = with_corner_letterbox(file, tmp_path / "corner.onnx")
-    elif case != "centered":
+    if case in ("corner", "stretch"):
+        reference = file = with_letterbox(file, case, tmp_path / f"{case}.onnx")
+    elif case != "center":
         output = str(tmp_path / "float.onnx")
         file = main(Config(str(weights), output=output, check_images=2, uint8_input=False, batch_size=0))
     (tmp_path / "without").mkdir()

@@ -19,12 +19,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from utils import file_checks
+from utils import file_checks, paddle
 from utils.file_checks import CheckpointError, refuse_non_finite
 from utils.files import atomic_write
 from utils.text import first_line
 
 FORMAT = 1
+PADDLE = ".pdparams"  # suffix of the files of PaddlePaddle
 STALE = 600  # seconds after which a temporary file is known to be left over from a killed process
 
 
@@ -110,8 +111,9 @@ def plain(value: Any, where: str = "contents") -> Any:
 def read(path: str | Path, on_disk: bool = False) -> Any:
     """Reads any PyTorch file after comparing its checksums; tensors on the CPU, or with `on_disk` only mapped from the disk.
 
-    Raises CheckpointError for a missing or damaged file, for one that asks for more memory than it fills, and for one that
-    holds more than plain containers and tensors (such a file could run code when it is loaded).
+    A file whose name ends with .pdparams is one of PaddlePaddle, which has no checksums; see utils/paddle.py. Raises
+    CheckpointError for a missing or damaged file, for one that asks for more memory than it fills, and for one that holds more
+    than plain containers and tensors (such a file could run code when it is loaded).
     """
 
     path = Path(path)
@@ -123,6 +125,8 @@ def read(path: str | Path, on_disk: bool = False) -> Any:
         refuse_missing(path)
         refuse_blank(path)
     try:
+        if path.suffix == PADDLE:
+            return paddle.read(path)
         file_checks.check_file(path, zipped)
         contents = torch.load(path, map_location="cpu", weights_only=True, mmap=on_disk and zipped)
         file_checks.check_tensors(path, contents)
@@ -161,6 +165,10 @@ def refuse_blank(path: Path) -> None:
 
 def unreadable(path: Path, zipped: bool, error: Exception) -> CheckpointError:
     """Returns the error of a file that PyTorch's reader refuses. `zipped`: it has PyTorch's present format."""
+    if path.suffix == PADDLE:
+        return CheckpointError(
+            f"{path} is damaged or not a file of weights of PaddlePaddle ({first_line(error)}): use another"
+        )
     if isinstance(error, pickle.UnpicklingError):
         if re.search(r"GLOBAL (ultralytics|models\.yolo)\.", str(error)):
             return CheckpointError(

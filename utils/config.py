@@ -87,7 +87,7 @@ def _badly_written(argv: Sequence[str], kinds: Mapping[str, Any], cfg: Any) -> s
 
 def is_weights(word: str) -> bool:
     """Whether a word on the command line is the path of a checkpoint or of weights."""
-    return word.endswith((".pt", ".pth", ".onnx"))
+    return word.endswith((".pt", ".pth", ".onnx", ".pdparams"))
 
 
 def _named(argv: Sequence[str], positional: Mapping[str, Callable[[str], bool]], kinds: Mapping) -> list[str]:

@@ -275,7 +275,7 @@ _ONNX = {
     "classes": class_names,
     "image_size": input_size,
     "dynamic_size": one_of(True, False),
-    "letterbox": one_of("corner", "center"),
+    "letterbox": one_of("corner", "center", "stretch"),
     "outputs": one_of("raw", "detections"),
     "confidence": number(0, 1),
     "thresholds": thresholds,

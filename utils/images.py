@@ -30,6 +30,7 @@ B = TypeVar("B")
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".jfif", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".jp2", ".ppm", ".pgm")
 FILL = 114  # gray of the padding; the released YOLOX and YOLOv9 weights were trained with it
+LETTERBOXES = ("corner", "center", "stretch")  # see `fit`
 AREA_BELOW = 0.5  # images that shrink to less than this are averaged: bilinear interpolation would skip pixels
 READERS = 4  # threads that decode images while the network computes
 MAX_PIXELS = int(os.environ.get("OPENCV_IO_MAX_IMAGE_PIXELS") or 1 << 28)  # larger images are not decoded
@@ -213,11 +214,12 @@ def images_under(folder: str) -> list[str]:
 
 
 class LetterboxTransform(NamedTuple):
-    """Where an image is in the network's input: `x_in = x * scale + left`, `y_in = y * scale + top`."""
+    """Where an image is in the network's input: `x_in = x * scale_x + left`, `y_in = y * scale_y + top`."""
 
     width: float  # of the original image
     height: float
-    scale: float
+    scale_x: float
+    scale_y: float
     left: float
     top: float
 
@@ -225,18 +227,21 @@ class LetterboxTransform(NamedTuple):
 def fit(width: int, height: int, size: tuple[int, int], kind: str) -> tuple[LetterboxTransform, tuple[slice, slice]]:
     """Returns the letterbox transform of an image into `size` = (height, width), and the rows and columns that the image fills.
 
-    The aspect ratio is kept; sides are truncated to whole pixels, as in the evaluation of the released weights. `kind`:
-    "corner" (padding right and below) or "center" (padding on both sides). Raises ValueError for another kind.
+    `kind`: "corner" (padding right and below) and "center" (padding on both sides) keep the aspect ratio, and truncate sides to
+    whole pixels, as in the evaluation of the released weights; "stretch" fills the input. Raises ValueError for another kind.
     """
-    if kind not in ("corner", "center"):
-        raise ValueError(f'letterbox "{kind}": must be "corner" or "center"')
+    if kind not in LETTERBOXES:
+        raise ValueError(f'letterbox "{kind}": must be one of {", ".join(LETTERBOXES)}')
+    if kind == "stretch":
+        stretched = LetterboxTransform(float(width), float(height), size[1] / width, size[0] / height, 0.0, 0.0)
+        return stretched, (slice(0, size[0]), slice(0, size[1]))
     scale = min(size[0] / height, size[1] / width)
     new_width, new_height = (max(int(side * scale + 1e-6), 1) for side in (width, height))  # 720 * (416 / 720) < 416
     left = top = 0
     if kind == "center":
         left, top = (size[1] - new_width) // 2, (size[0] - new_height) // 2
     place = slice(top, top + new_height), slice(left, left + new_width)
-    return LetterboxTransform(float(width), float(height), scale, float(left), float(top)), place
+    return LetterboxTransform(float(width), float(height), scale, scale, float(left), float(top)), place
 
 
 def letterbox(
@@ -244,28 +249,30 @@ def letterbox(
 ) -> tuple[np.ndarray, LetterboxTransform]:
     """Fits an image [h, w, 3] into `size` = (height, width) -> new image [H, W, 3] padded with `fill`, its transform.
 
-    Images that shrink to less than a half are averaged. From a half on, interpolation is bilinear, as in the evaluation of the
-    released weights. Training, evaluation, prediction and the program in docs/deploy.md do the same."""
+    Images that shrink to less than a half are averaged. From a half on, interpolation is bilinear, or cubic for "stretch", as in
+    the evaluation of the released weights. Evaluation, prediction and the program in docs/deploy.md do the same."""
     transform, place = fit(image.shape[1], image.shape[0], size, kind)
     output = np.full((*size, 3), fill, np.uint8)
     inside = output[place]
-    method = cv2.INTER_AREA if transform.scale < AREA_BELOW else cv2.INTER_LINEAR
+    method = cv2.INTER_CUBIC if kind == "stretch" else cv2.INTER_LINEAR
+    if transform.scale_x * transform.scale_y < AREA_BELOW**2:
+        method = cv2.INTER_AREA
     cv2.resize(image, inside.shape[1::-1], dst=inside, interpolation=method)
     return output, transform
 
 
 def boxes_to_input(boxes: np.ndarray, transform: LetterboxTransform) -> np.ndarray:
     """Maps boxes [n, 4] xyxy of the original image into the network's input -> float32 [n, 4] (not clipped)."""
-    shift = np.array([transform.left, transform.top, transform.left, transform.top])
-    return (boxes * transform.scale + shift).astype(np.float32)
+    scale = np.array([transform.scale_x, transform.scale_y] * 2)
+    return (boxes * scale + np.array([transform.left, transform.top] * 2)).astype(np.float32)
 
 
 def into_original(boxes, transform):
     """Maps boxes `[..., 4]` xyxy of the network's input back into the original image; the inverse of `boxes_to_input`.
 
-    `transform [..., 5]` holds letterbox transforms and broadcasts to the boxes. Tensors or arrays.
+    `transform [..., 6]` holds letterbox transforms and broadcasts to the boxes. Tensors or arrays.
     """
-    return (boxes - transform[..., [3, 4, 3, 4]]) / transform[..., 2:3]
+    return (boxes - transform[..., [4, 5, 4, 5]]) / transform[..., [2, 3, 2, 3]]
 
 
 def prefetch(function: Callable[[A], B], items: Iterable[A], limit: int, threads: int = 1) -> Iterator[B]:

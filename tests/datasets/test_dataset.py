@@ -355,7 +355,7 @@ def test_source_digest_changes_with_the_source_only():
 def item(count: int, index: int) -> Item:
     boxes = np.arange(4 * count, dtype=np.float32).reshape(-1, 4)
     image = np.full((32, 64, 3), index % 256, np.uint8)
-    return Item(image, boxes, np.arange(count), index, np.full(5, index, np.float32))
+    return Item(image, boxes, np.arange(count), index, np.full(6, index, np.float32))
 
 
 def test_collate_pads_boxes_and_labels():

@@ -34,13 +34,14 @@ def same(a, b):
     return all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
 
 
+@pytest.mark.parametrize("kind", ["corner", "stretch"])
 @pytest.mark.parametrize("moves", [UPRIGHT, ROTATED], ids=["upright", "rotated"])
-def test_boxes_of_a_mosaic_stay_over_their_objects(moves):
+def test_boxes_of_a_mosaic_stay_over_their_objects(moves, kind):
     kept = 0
     for seed in range(250):
         rng = np.random.default_rng((1, seed))
         four = [painted_sample(rng, label) for label in range(4)]
-        sample = mosaic(four, SIZES[seed % 3], rng, Augment(0, 0, **moves))
+        sample = mosaic(four, SIZES[seed % 3], rng, kind, Augment(0, 0, **moves))
         kept += len(sample.boxes)
         assert len(set(sample.labels.tolist())) == len(sample.labels) and sample.boxes.dtype == np.float32
         for label in range(4):
@@ -49,12 +50,13 @@ def test_boxes_of_a_mosaic_stay_over_their_objects(moves):
     assert kept > 350
 
 
-def test_boxes_of_a_mixup_stay_over_their_objects():
+@pytest.mark.parametrize("kind", ["corner", "stretch"])
+def test_boxes_of_a_mixup_stay_over_their_objects(kind):
     for seed in range(150):
         rng = np.random.default_rng((2, seed))
         size = SIZES[seed % 3]
         blank = Sample(np.full((*size, 3), GRAY, np.uint8), np.zeros((0, 4), np.float32), np.zeros(0, np.int64))
-        mixed = mixup(blank, painted_sample(rng), rng, Augment(0, 1, **UPRIGHT))
+        mixed = mixup(blank, painted_sample(rng), rng, kind, Augment(0, 1, **UPRIGHT))
         assert_under_its_box(mixed.image, mixed.boxes, 0, rotated=False, strength=0.5)
 
 
@@ -62,7 +64,7 @@ def test_a_mixup_averages_two_images_and_keeps_all_boxes():
     rng = np.random.default_rng(3)
     first = Sample(np.full((64, 64, 3), 40, np.uint8), np.array([[1, 2, 30, 40]], np.float32), np.array([5]))
     second = Sample(np.full((32, 32, 3), 200, np.uint8), np.array([[0, 0, 32, 32]], np.float32), np.array([7]))
-    mixed = mixup(first, second, rng, Augment(0, 1, **UPRIGHT))
+    mixed = mixup(first, second, rng, "corner", Augment(0, 1, **UPRIGHT))
     assert mixed.labels.tolist() == [5, 7]
     np.testing.assert_array_equal(mixed.boxes[0], first.boxes[0])
     x1, y1, x2, y2 = mixed.boxes[1].astype(int)
@@ -79,11 +81,27 @@ def test_the_images_of_a_mosaic_meet_without_gap_or_overlap(moves):
     for seed in range(40):
         rng = np.random.default_rng((4, seed))
         four = [Sample(np.full((80, 80, 3), 10 + 60 * i, np.uint8), np.zeros((0, 4)), np.zeros(0)) for i in range(4)]
-        image = mosaic(four, (160, 160), rng, Augment(0, 0, **moves)).image.astype(int)[..., 0]
+        image = mosaic(four, (160, 160), rng, "corner", Augment(0, 0, **moves)).image.astype(int)[..., 0]
         covered = [(abs(image - (10 + 60 * i)) <= 1).mean() for i in range(4)]
         seams = 1 - sum(covered)
         assert seams < (0.05 if moves["rotation"] else 1e-9)  # the blur of two edges of 160 pixels, one or two wide
         assert (image >= 10).all() and (image <= 190).all()
+
+
+def test_stretched_images_have_the_aspect_ratio_of_the_input():
+    """Objects of a training have the shape that they have in an evaluation."""
+    boxes, size = np.array([[10, 10, 30, 30]], np.float32), (64, 128)
+    square = Sample(np.zeros((40, 40, 3), np.uint8), boxes, np.zeros(1, np.int64))
+    still = UPRIGHT | {"scale": (1, 1), "translate": 0.0}
+    samples = [
+        mosaic([square] * 4, size, np.random.default_rng(s), "stretch", Augment(0, 0, **still)) for s in range(9)
+    ]
+    blank = Sample(np.zeros((*size, 3), np.uint8), np.zeros((0, 4), np.float32), np.zeros(0, np.int64))
+    samples += [mixup(blank, square, np.random.default_rng(s), "stretch", Augment(0, 1, **still)) for s in range(9)]
+    found = np.concatenate([sample.boxes for sample in samples])
+    whole = found[(found[:, :2] > 0).all(1) & (found[:, 2:] < size[::-1]).all(1)]
+    sides = whole[:, 2:] - whole[:, :2]
+    assert len(whole) > 8 and (abs(sides[:, 0] - 2 * sides[:, 1]) < 2.1).all()
 
 
 def test_the_images_of_a_mosaic_are_in_the_order_of_the_arguments():
@@ -91,7 +109,11 @@ def test_the_images_of_a_mosaic_are_in_the_order_of_the_arguments():
     four = [Sample(np.full((80, 80, 3), 50 * i, np.uint8), np.zeros((0, 4)), np.zeros(0)) for i in range(4)]
     still = UPRIGHT | {"scale": (0.5, 0.5), "translate": 0.0}
     for seed in range(20):
-        image = mosaic(four, (128, 128), np.random.default_rng(seed), Augment(0, 0, **still)).image[..., 0].astype(int)
+        image = (
+            mosaic(four, (128, 128), np.random.default_rng(seed), "corner", Augment(0, 0, **still))
+            .image[..., 0]
+            .astype(int)
+        )
         rows, columns = (np.array([np.argwhere(image == 50 * i).mean(0) for i in range(4)])).T
         assert rows[0] < rows[2] and rows[1] < rows[3] and columns[0] < columns[1] and columns[2] < columns[3]
 
@@ -191,7 +213,7 @@ def test_nothing_outside_of_the_canvas_is_visible():
     four = [Sample(np.full((80, 80, 3), 200, np.uint8), np.array([[0, 0, 80, 80]], np.float32), np.zeros(1, int))] * 4
     for seed in range(20):
         moves = UPRIGHT | {"scale": (0.25, 0.25), "translate": 0.0}  # the canvas takes half of the input's sides
-        sample = mosaic(four, (160, 160), np.random.default_rng(seed), Augment(0, 0, **moves))
+        sample = mosaic(four, (160, 160), np.random.default_rng(seed), "corner", Augment(0, 0, **moves))
         assert (sample.image[:40] == FILL).all() and (sample.image[:, 120:] == FILL).all()
         assert (sample.boxes >= 39.5).all() and (sample.boxes <= 120.5).all()
 
@@ -203,7 +225,7 @@ def test_flip_is_the_probability_of_mirrored_images(flip):
     still = UPRIGHT | {"scale": (0.5, 0.5), "translate": 0.0, "flip": flip}  # all of the canvas
     for seed in range(10):
         seam = 80 * np.random.default_rng(seed).uniform(0.5, 1.5)
-        sample = mosaic(four, (160, 160), np.random.default_rng(seed), Augment(0, 0, **still))
+        sample = mosaic(four, (160, 160), np.random.default_rng(seed), "corner", Augment(0, 0, **still))
         left, right = (sample.boxes[sample.labels == i] for i in (0, 1))  # at the seam: one of them, always seen
         assert abs((right[0, 0] if flip else left[0, 2]) - seam) < 1
 
@@ -212,7 +234,7 @@ def test_the_second_image_of_a_mixup_has_a_random_place_and_size():
     blank = Sample(np.zeros((100, 100, 3), np.uint8), np.zeros((0, 4), np.float32), np.zeros(0, np.int64))
     second = Sample(np.zeros((50, 50, 3), np.uint8), np.array([[24, 24, 26, 26]], np.float32), np.zeros(1, np.int64))
     how = Augment(0, 1, **UPRIGHT)
-    boxes = np.concatenate([mixup(blank, second, np.random.default_rng(s), how).boxes for s in range(200)])
+    boxes = np.concatenate([mixup(blank, second, np.random.default_rng(s), "corner", how).boxes for s in range(200)])
     middles, sides = (boxes[:, :2] + boxes[:, 2:]) / 2, boxes[:, 2:] - boxes[:, :2]
     assert (middles.std(0) > 8).all() and (abs(middles.mean(0) - 50) < 5).all()
     assert 1.9 <= sides.min() < 2.5 and 5.5 < sides.max() <= 6.5  # .5 to 1.5 of the letterboxed 4 pixels

@@ -7,7 +7,7 @@ from painted import assert_under_its_box, painted_sample
 
 from datasets.formats.annotation_file import Sample
 from datasets.transforms import Augment, augment, compose, move_boxes, paint, placement, random_affine, shift_colors
-from utils.images import FILL, boxes_to_input, fit, letterbox
+from utils.images import FILL, LetterboxTransform, boxes_to_input, fit, letterbox
 
 STILL = {"flip": 0.0, "rotation": 0.0, "scale": (1.0, 1.0), "translate": 0.0, "shear": 0.0, "hsv": (0, 0, 0)}
 ROTATED = {"flip": 0.5, "rotation": 25.0, "scale": (0.4, 1.8), "translate": 0.2, "shear": 8.0, "hsv": (0, 0, 0)}
@@ -146,7 +146,7 @@ def test_a_rotated_box_becomes_the_bounding_box_of_its_corners():
 
 def test_paint_draws_the_window_only():
     sample = Sample(np.full((40, 60, 3), 250, np.uint8), np.array([[0, 0, 60, 40]], np.float32), np.zeros(1, int))
-    for matrix in (placement(2, 10, 5, 60, False), placement(2, 10, 5, 60, True)):
+    for matrix in (placement(LetterboxTransform(60, 40, 2, 2, 10, 5), mirrored) for mirrored in (False, True)):
         output = np.zeros((100, 150, 3), np.uint8)
         boxes, _ = paint(output, sample, matrix, np.array([15.2, 10, 45, 30]))
         assert boxes.tolist() == [[40, 25, 100, 65]]

@@ -214,7 +214,7 @@ def test_nms_of_the_file_equals_nms_of_pytorch(given, case, rows):
     assert (numbers.shape[1] > MAX_CANDIDATES) == (rows == 128)
     inputs = torch.from_numpy(numbers).reshape(2, 3, rows, 64)
     for confidence, nms_iou in ((0.0, 0.65), (0.5, 0.5), (0.75, 0.0), (0.99999, 0.5)):
-        transforms = torch.tensor([[64.0, rows, 1, 0, 0], [64, rows, 2, 3, 5]])
+        transforms = torch.tensor([[64.0, rows, 1, 1, 0, 0], [64, rows, 2, 4, 3, 5]])
         limits = {"confidence": confidence, "nms_iou": nms_iou, "max_detections": 50}
         ours = select(*Given().decode(torch.from_numpy(numbers), None), transforms, **limits)
         theirs = given.detections(given(inputs), (rows, 64), transforms, **limits)

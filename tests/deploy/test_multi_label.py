@@ -32,7 +32,7 @@ def predictions(family, classes=5, batch=3, seed=0):
 
 
 def identity(batch=3):
-    return torch.tensor([[SIZE[1], SIZE[0], 1.0, 0, 0]] * batch)
+    return torch.tensor([[SIZE[1], SIZE[0], 1.0, 1.0, 0, 0]] * batch)
 
 
 def reference(boxes, logits, objectness, confidence, nms_iou, most):

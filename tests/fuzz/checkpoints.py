@@ -1,4 +1,4 @@
-"""Fuzzers of checkpoints and of weights files: flipped bits, archives that were taken apart, and odd contents."""
+"""Fuzzers of checkpoints and weights files, also of PaddlePaddle: flipped bits, archives taken apart, odd contents."""
 
 import copy
 import io
@@ -21,7 +21,7 @@ import nets
 from engine import resume
 from engine.optimizer import EMA, Updater, build_optimizer
 from engine.schedule import Plan, Schedule
-from utils import checkpoint
+from utils import checkpoint, file_checks
 from utils.config import ConfigError
 from utils.file_checks import CheckpointError
 from utils.processes import Ranks
@@ -29,6 +29,8 @@ from utils.processes import Ranks
 from . import spoil
 from .harness import Case, Failure, Fuzzer
 
+DATA = Path(__file__).parents[1] / "data"
+PADDLE_TYPES = (dict, list, str, bytes, bool, int, float, type(None), torch.Tensor)
 CLASSES = ("cat", "dog", "bird")
 RUN = "runs/train-2026-01-31-1"
 ODD = (
@@ -318,9 +320,23 @@ def run_weights(folder: Path) -> None:
     check_model(model, path.name.partition("_")[0], contents()["model"])
 
 
+def make_paddle(rng: random.Random) -> Case:
+    """A file of PaddlePaddle with changed, missing or moved bytes, mostly in the instructions at its start."""
+    name = rng.choice(("tiny_protocol2", "tiny_protocol4", "tiny_nested"))
+    data = (DATA / f"{name}.pdparams").read_bytes()
+    return {"a.pdparams": spoil.spoil(rng, data, rng.choice((64, 300, len(data))))}
+
+
+def run_paddle(folder: Path) -> None:
+    contents = checkpoint.read(folder / "a.pdparams")
+    if any(type(value) not in PADDLE_TYPES for _, value in file_checks.walk(contents)):
+        raise Failure("wrong", f"{contents}"[:300])
+
+
 ERRORS = (CheckpointError, ConfigError, nets.pretrained.PretrainedError, ValueError)
 FUZZERS = (
     Fuzzer("best", make_best, run_best, ERRORS, fraction=0.4),
     Fuzzer("last", make_last, run_last, ERRORS, lambda text, case: "last.pt" in text or "train-2026" in text, 0.4),
     Fuzzer("weights", make_weights, run_weights, ERRORS, fraction=0.4),
+    Fuzzer("paddle", make_paddle, run_paddle, ERRORS, fraction=0.4),
 )

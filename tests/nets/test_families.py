@@ -17,7 +17,7 @@ CRITERIA = {
     "tiny": YOLOXCriterion,
 }
 STRIDES = (8, 16, 32)
-IDENTITY = torch.tensor([[96.0, 64, 1, 0, 0]])  # the letterbox transform of an image that already has the input size
+IDENTITY = torch.tensor([[96.0, 64, 1, 1, 0, 0]])  # the letterbox transform of an image that already has the input size
 BOXES = torch.tensor([[[8.0, 8, 40, 48], [50, 20, 60, 30]], [[20.0, 4, 90, 60], [0, 0, 0, 0]]])
 LABELS = torch.tensor([[0, 2], [1, -1]])
 
@@ -204,7 +204,7 @@ def test_freezing_keeps_evaluation_mode(family):
 
 @every_family
 def test_prediction_changes_nothing_and_gives_at_most_the_wanted_detections(family):
-    model, images, transforms = random_model(family).eval(), random_images(2, 64, 96), IDENTITY.expand(2, 5)
+    model, images, transforms = random_model(family).eval(), random_images(2, 64, 96), IDENTITY.expand(2, 6)
     before = copy_of(model)
     first, again = (
         model.detections(model(images), (64, 96), transforms, confidence=0.0, max_detections=5) for _ in range(2)

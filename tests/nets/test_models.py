@@ -10,6 +10,7 @@ import nets
 from nets import pretrained
 from nets.blocks import BN_EPS, SPP, ADown, Conv, RepConv
 from utils import checkpoint, file_checks
+from utils.images import LETTERBOXES
 
 
 def test_every_model_name_builds_its_model():
@@ -18,7 +19,7 @@ def test_every_model_name_builds_its_model():
     assert {name.rpartition("_")[0] for name in models} == nets.MODELS.keys() and len(models) == 6 + 4 + 4 + 1
     for name, model in models.items():
         assert type(model) is nets.MODELS[name.rpartition("_")[0]].model
-        assert model.num_classes == 7 and model.strides == (8, 16, 32) and model.letterbox in ("corner", "center")
+        assert model.num_classes == 7 and model.strides == (8, 16, 32) and model.letterbox in LETTERBOXES
 
 
 @pytest.mark.parametrize("name", ["yolo_x", "yolox", "yolox_", "resnet"])

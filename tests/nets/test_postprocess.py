@@ -11,7 +11,7 @@ from nets.postprocess import FAR, MAX_CANDIDATES, select
 from nets.yolox import Predictions
 from utils.images import boxes_to_input, into_original, letterbox
 
-IDENTITY = [1000.0, 1000, 1, 0, 0]  # the letterbox transform of an image that already has the input size
+IDENTITY = [1000.0, 1000, 1, 1, 0, 0]  # the letterbox transform of an image that already has the input size
 
 
 def slow_nms(boxes, scores, labels, threshold):
@@ -196,7 +196,7 @@ def test_a_gpu_gives_the_detections_of_the_cpu_also_for_empty_scenes():
 
 def test_boxes_are_converted_to_the_original_image_and_not_clipped():
     boxes = torch.tensor([[[-8.0, 16, 40, 48]]]).expand(2, 1, 4)
-    transforms = torch.tensor([[640.0, 480, 0.25, 0, 0], [64.0, 48, 2, 10, 6]])
+    transforms = torch.tensor([[640.0, 480, 0.25, 0.25, 0, 0], [64.0, 48, 2, 2, 10, 6]])
     first, second = select(boxes, torch.ones(2, 1), torch.zeros(2, 1, dtype=torch.int64), transforms, 0.1, 0.65, 300)
     assert first.boxes.tolist() == [[-32, 64, 160, 192]]
     assert second.boxes.tolist() == [[-9, 5, 15, 21]]
@@ -205,7 +205,7 @@ def test_boxes_are_converted_to_the_original_image_and_not_clipped():
 def test_clipped_boxes_end_at_the_borders_of_their_image():
     boxes = torch.tensor([[[-8.0, 16, 40, 48], [150, 100, 170, 130], [10, 20, 30, 40]]])
     scores, labels = torch.tensor([[0.9, 0.8, 0.7]]), torch.tensor([[0, 1, 2]])
-    transforms = torch.tensor([[640.0, 480, 0.25, 0, 0]])
+    transforms = torch.tensor([[640.0, 480, 0.25, 0.25, 0, 0]])
     (found,) = select(boxes, scores, labels, transforms, 0.1, 0.65, 300, clip=True)
     assert found.boxes.tolist() == [[0, 64, 160, 192], [600, 400, 640, 480], [40, 80, 120, 160]]
     assert found.labels.tolist() == [0, 1, 2] and found.scores.tolist() == pytest.approx([0.9, 0.8, 0.7])
@@ -218,7 +218,7 @@ def test_a_model_of_this_program_clips_by_default(clips):
     assert model.clips
     model.clips = clips
     predictions = Predictions(torch.randn(1, 8400, 4), torch.full((1, 8400), 5.0), torch.randn(1, 8400, 3))
-    (found,) = model.detections(predictions, (640, 640), torch.tensor([[60.0, 50, 10, 0, 0]]))
+    (found,) = model.detections(predictions, (640, 640), torch.tensor([[60.0, 50, 10, 10, 0, 0]]))
     inside = (found.boxes >= 0) & (found.boxes <= torch.tensor([60.0, 50, 60, 50]))
     assert len(found.boxes) > 50 and bool(inside.all()) == clips
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import cv2
 import numpy as np
+import official
 import pytest
 import torch
 from painted import assert_under_its_box, painted_sample
@@ -21,6 +22,7 @@ import utils.images
 from utils.boxes import clip
 from utils.images import (
     FILL,
+    LETTERBOXES,
     ImageError,
     batched,
     boxes_to_input,
@@ -146,12 +148,30 @@ def test_letterbox_keeps_the_aspect_ratio_and_pads(kind: str, shape: tuple[int, 
     height, width = max(int(shape[0] * ratio), 1), max(int(shape[1] * ratio), 1)
     method = cv2.INTER_AREA if ratio < 0.5 else cv2.INTER_LINEAR
     left, top = int(transform.left), int(transform.top)
-    assert transform[:3] == (shape[1], shape[0], ratio)
+    assert transform[:4] == (shape[1], shape[0], ratio, ratio)
     assert (left, top) == ((0, 0) if kind == "corner" else ((160 - width) // 2, (96 - height) // 2))
     inside = output[top : top + height, left : left + width].copy()
     np.testing.assert_array_equal(inside, cv2.resize(image, (width, height), interpolation=method))
     output[top : top + height, left : left + width] = FILL
     assert output.shape == (96, 160, 3) and (output == FILL).all()
+
+
+@pytest.mark.parametrize("shape", [(480, 640), (50, 400), (37, 100), (1, 700)])
+def test_a_stretched_image_fills_the_input(shape: tuple[int, int]) -> None:
+    image = np.random.default_rng(0).integers(0, 256, (*shape, 3), dtype=np.uint8)
+    output, transform = letterbox(image, (96, 160), "stretch")
+    shrinks = 96 * 160 < 0.25 * shape[0] * shape[1]
+    method = cv2.INTER_AREA if shrinks else cv2.INTER_CUBIC
+    np.testing.assert_array_equal(output, cv2.resize(image, (160, 96), interpolation=method))
+    assert transform == (shape[1], shape[0], 160 / shape[1], 96 / shape[0], 0, 0)
+
+
+def test_a_stretched_image_equals_that_of_the_official_evaluation() -> None:
+    reference = official.reference("paddle_preprocessing")  # RGB, from 50 x 70 to 64 x 96, divided by 255
+    output, transform = letterbox(np.ascontiguousarray(reference["image"][..., ::-1]), (64, 96), "stretch")
+    theirs = (reference["ppyoloe"] * 255).round()[::-1].transpose(1, 2, 0)
+    assert np.abs(output - theirs).max() <= 1 and np.abs(output - theirs).mean() < 0.01
+    assert (transform.scale_y, transform.scale_x) == pytest.approx(reference["scale_factor"].tolist())
 
 
 @pytest.mark.parametrize("side", [416, 640])
@@ -166,16 +186,16 @@ def test_images_that_shrink_to_less_than_a_half_keep_their_mean_and_lose_their_n
     noise = np.random.default_rng(0).integers(0, 256, (900, 1200, 3), dtype=np.uint8)
     output, transform = letterbox(noise, (96, 128), "corner")
     inside = output[:96, :128].astype(float)
-    assert transform.scale < 0.11 and abs(inside.mean() - noise.mean()) < 1
+    assert transform.scale_x < 0.11 and abs(inside.mean() - noise.mean()) < 1
     assert inside.std() < 10  # 74 / 9.4, the standard deviation of a mean of 88 pixels; bilinear: 40
 
 
 def test_an_unknown_letterbox_is_an_error() -> None:
-    with refused(ValueError, '"middle"', '"corner"', '"center"'):
+    with refused(ValueError, '"middle"', *LETTERBOXES):
         letterbox(np.zeros((4, 4, 3), np.uint8), (32, 32), "middle")
 
 
-@pytest.mark.parametrize("kind", ["corner", "center"])
+@pytest.mark.parametrize("kind", LETTERBOXES)
 def test_boxes_to_input_stay_over_their_objects(kind: str) -> None:
     for seed in range(40):
         sample = painted_sample(np.random.default_rng(seed))
@@ -185,7 +205,7 @@ def test_boxes_to_input_stay_over_their_objects(kind: str) -> None:
         assert_under_its_box(output, clip(boxes, *output.shape[1::-1]), 0, rotated=False)
 
 
-@pytest.mark.parametrize("kind", ["corner", "center"])
+@pytest.mark.parametrize("kind", LETTERBOXES)
 def test_into_original_is_the_inverse_of_boxes_to_input(kind: str) -> None:
     rng = np.random.default_rng(0)
     for height, width in rng.integers(20, 2000, (50, 2)):

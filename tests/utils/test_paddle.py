@@ -1,0 +1,144 @@
+"""utils/paddle.py: files of PaddlePaddle are read, and pickles of other things are refused without running anything."""
+
+import contextlib
+import os
+import pickle
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from refused import refused
+
+from utils import checkpoint, paddle
+from utils.file_checks import CheckpointError
+
+DATA = Path(__file__).parents[1] / "data"
+
+
+def written(path: Path, value, protocol: int = 4) -> Path:
+    """Pickles a value as `paddle.save` does."""
+    path.write_bytes(pickle.dumps(value, protocol))
+    return path
+
+
+@pytest.mark.parametrize("name", ["tiny_protocol2", "tiny_protocol4", "tiny_nested"])
+def test_files_of_paddle_are_read_without_paddle(name):
+    contents = checkpoint.read(DATA / f"{name}.pdparams")
+    state = contents.get("model", contents)
+    assert state["backbone.conv1.conv.weight"].shape == (16, 3, 3, 3)
+    assert state["backbone.conv1.conv.weight"].dtype == torch.float32
+    others = checkpoint.read(DATA / "tiny_protocol4.pdparams")
+    for key, value in others.items():
+        if isinstance(value, torch.Tensor):
+            assert torch.equal(state[key], value) and value.abs().sum() > 0
+    assert sum(isinstance(value, torch.Tensor) for value in others.values()) > 15
+
+
+@pytest.mark.parametrize("protocol", [2, 3, 4])
+def test_arrays_keep_shape_type_and_order(tmp_path, protocol):
+    rng = np.random.default_rng(0)
+    arrays = {"a": rng.normal(size=(3, 4, 5)), "by columns": np.asfortranarray(rng.normal(size=(4, 7)))}
+    arrays |= {str(kind): rng.normal(0, 9, (2, 3)).astype(kind) for kind in ("f2", "f4", "i1", "i8", "u1", "?")}
+    arrays["scalar"] = np.array(2.5)
+    contents = {"state": arrays, "rest": [1, -1, 2**40, 0.5, None, True, "text", b"bytes", []]}
+    read = paddle.read(written(tmp_path / "a.pdparams", contents, protocol))
+    assert read["rest"] == contents["rest"] and read["state"].keys() == arrays.keys()
+    for name, array in arrays.items():
+        assert np.array_equal(read["state"][name].numpy(), array), name
+
+
+class Call:
+    """Runs a command when it is unpickled."""
+
+    def __init__(self, function, *arguments):
+        self.parts = function, arguments
+
+    def __reduce__(self):
+        return self.parts
+
+
+def laughs(depth: int) -> list:
+    """Nested lists that share their items: few in the file, 10 ** depth for a careless reader."""
+    value = ["ha"]
+    for _ in range(depth):
+        value = [value] * 10
+    return value
+
+
+HOSTILE = {
+    "a command": lambda: Call(os.mkdir, "owned"),
+    "a call of tuple": lambda: Call(tuple, "abc"),
+    "an object": lambda: np.random.default_rng(0),
+    "objects in an array": lambda: np.array([Call(os.mkdir, "owned")], dtype=object),
+    "numbers of another byte order": lambda: np.arange(4, dtype=">f4"),
+    "text in an array": lambda: np.array(["a", "b"]),
+    "a set": lambda: {1, 2},
+    "a function": lambda: tuple,
+    "shared lists": lambda: laughs(40),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_other_pickles_are_refused_and_run_nothing(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    path = written(tmp_path / "a.pdparams", {"weight": HOSTILE[name]()})
+    with refused(CheckpointError, path, "PaddlePaddle"):
+        checkpoint.read(path)
+    assert not Path("owned").exists()
+
+
+def test_a_key_that_takes_forever_to_hash_is_refused(tmp_path):
+    """Tuples that share their items: hashing the outermost one takes 2 ** 60 steps."""
+    tuples = b"".join(b"\x94h" + bytes([i]) + b"\x86" for i in range(60))
+    (tmp_path / "a.pdparams").write_bytes(b"\x80\x04})" + tuples + b"K\x01s.")
+    with refused(CheckpointError, tmp_path / "a.pdparams", "a key"):
+        checkpoint.read(tmp_path / "a.pdparams")
+
+
+def test_arrays_that_a_file_names_twice_are_one_tensor(tmp_path):
+    array = np.arange(100_000.0)
+    read = paddle.read(written(tmp_path / "a.pdparams", {str(i): array for i in range(9)}))
+    assert torch.equal(read["8"], torch.arange(100_000.0).double()) and read["8"] is read["0"]
+
+
+TEXT = b"X\x50\xc3\x00\x00" + b"a" * 50_000  # 50,000 letters
+GREEDY = {
+    "a large index of the memory": b"\x80\x04}r\xff\xff\xff\x7f.",
+    "bytes longer than the file": b"\x80\x04B\xff\xff\xff\x7fabc.",
+    "a large frame": b"\x80\x04\x95\xff\xff\xff\xff\xff\x00\x00\x00}.",
+    "text turned into bytes many times": b"\x80\x02c_codecs\nencode\nq\x00"
+    + TEXT
+    + b"X\x06\x00\x00\x00latin1\x86q\x01R"
+    + b"h\x00h\x01R" * 10_000
+    + b"}.",
+}
+
+
+@pytest.mark.parametrize("name", GREEDY)
+def test_no_file_takes_more_memory_than_it_fills(tmp_path, name):
+    path = tmp_path / "a.pdparams"
+    path.write_bytes(GREEDY[name])
+    tracemalloc.start()
+    with contextlib.suppress(ValueError):
+        assert paddle.read(path) == {}
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 2_000_000
+
+
+def test_flipped_and_cut_bytes_are_one_clean_error_or_numbers(tmp_path):
+    data, rng = (DATA / "tiny_protocol2.pdparams").read_bytes(), np.random.default_rng(0)
+    path, refusals = tmp_path / "a.pdparams", 0
+    for trial in range(60):
+        spoiled = bytearray(data[: rng.integers(len(data))] if trial % 3 == 0 else data)
+        for place in rng.integers(0, min(len(spoiled), 600), 2):
+            spoiled[place] = rng.integers(256)
+        path.write_bytes(spoiled)
+        try:
+            checkpoint.read(path)
+        except CheckpointError as error:
+            refusals += 1
+            assert str(path) in str(error) and "\n" not in str(error) and len(str(error)) < 400
+    assert refusals > 30
