@@ -27,7 +27,7 @@ from datasets.mirrored import default_flip
 from datasets.sources import is_demo, read_train_and_val, val_source, val_text
 from datasets.store import Annotations
 from datasets.transforms import Augment
-from engine import gpu_memory, resume, summary
+from engine import gpu_memory, resume, run_constants, summary
 from engine.environment import code_digest
 from engine.epoch import Meter, NonFiniteLoss, accelerate, epoch_progress, epoch_row, epoch_text, fit_one_epoch
 from engine.evaluation import evaluate, evaluation_row, validate
@@ -309,7 +309,8 @@ def main(
     val = val_source(cfg.val, cfg.train, folder, (train_data, val_data), ranks.is_node_main)
     config = asdict(settings) | {"val": val}  # for config.json and checkpoints
     marks = summary.curve_marks(plan, settings.no_aug_epochs)
-    run = open_run(folder, config, ranks, marks=marks, rows=state.rows, training_images=len(train_data))
+    images, written = len(train_data), asdict(cfg)
+    run = open_run(folder, config, ranks, marks=marks, rows=state.rows, training_images=images, written=written)
     log(f"run folder {folder}, with all constants in config.json\n")
     kept = {"constants": fixed, "freeze_epochs": freeze_epochs, "weights": weights}
     stop = StopSignal()
@@ -544,11 +545,16 @@ def log_summary(
 
 
 def from_command_line(argv: list[str]) -> Config:
-    """Returns the constants with the overrides of DEMO (only for the demo) and of the command line."""
-    cfg = override(Config(), argv, {"train": os.path.exists})
-    if is_demo(cfg.train):  # the command line overrides DEMO
-        demo = DEMO if cfg.weights else DEMO | {"freeze_epochs": 0}  # a frozen random backbone learns nothing
-        cfg = override(replace(Config(), **demo), argv, {"train": os.path.exists})
+    """Returns the constants. The command line overrides those of the run to resume, or else DEMO (only for the demo)."""
+    words = {"train": os.path.exists}
+    cfg = override(Config(), argv, words)
+    if demo := is_demo(cfg.train):
+        constants = DEMO if cfg.weights else DEMO | {"freeze_epochs": 0}  # a frozen random backbone learns nothing
+        cfg = override(replace(Config(), **constants), argv, words)
+    if cfg.resume and (run := resume.run_here(cfg.resume, cfg.output, cfg.name)):
+        return run_constants.with_constants_of(run, Config(), argv, words)
+    if demo:
+        run_constants.refuse_demo(cfg.resume, cfg.output, cfg.name, argv)
         if os.environ.get("RANK", "0") == "0":
             print("demo: the constants DEMO in train.py, marked * in the table; not for your own data")
     return cfg

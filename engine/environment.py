@@ -42,18 +42,23 @@ def last_start(folder: Path) -> dict[str, Any]:
         return {}
 
 
-def code_digest(root: str | Path) -> str:
-    """Returns a digest of the source files under `root` that determine a training, committed or not."""
-    digest = hashlib.blake2b(digest_size=6)
-    root = Path(root)
+def file_digests(root: str | Path) -> dict[str, str]:
+    """Returns digests of the source files under `root` that determine a training, committed or not, by their paths."""
+    root, digests = Path(root), {}
     for pattern in ("train.py", "engine/*.py", "nets/*.py", "datasets/**/*.py", "utils/*.py"):
         for path in sorted(root.glob(pattern)):
-            digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
-    return digest.hexdigest()
+            name = path.relative_to(root).as_posix()
+            digests[name] = hashlib.blake2b(path.read_bytes(), digest_size=6).hexdigest()
+    return digests
+
+
+def code_digest(root: str | Path) -> str:
+    """Returns one digest of all source files under `root` that determine a training."""
+    return hashlib.blake2b(json.dumps(file_digests(root)).encode(), digest_size=6).hexdigest()
 
 
 def environment(device: torch.device | str) -> dict[str, Any]:
-    """Returns what determines the results of a run besides the constants: versions, device, threads, commit, command line."""
+    """Returns what determines the results of a run besides the constants: versions, device, threads, code, command line."""
     device = torch.device(device)
     root = Path(__file__).resolve().parents[1]
     changed = _git(root, "status", "--porcelain", "--untracked-files=no")
@@ -62,8 +67,10 @@ def environment(device: torch.device | str) -> dict[str, Any]:
         "host": socket.gethostname(),
         "pid": os.getpid(),
         "command": [sys.executable, *sys.argv],
+        "working_folder": os.getcwd(),
         "commit": _git(root, "rev-parse", "HEAD"),
         "uncommitted_changes": None if changed is None else bool(changed),
+        "code": file_digests(root),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "torchvision": version("torchvision"),  # importing it takes a second
@@ -86,6 +93,16 @@ def changes_of_rounding(before: Mapping[str, Any], now: Mapping[str, Any]) -> st
         names = ["torch", "cv2", "device", "processes", "threads"]
     changed = [name for name in names if name in before and name in now and before[name] != now[name]]
     return ", ".join(f"{name} {before[name]} is now {now[name]}" for name in changed)
+
+
+def changes_of_code(before: Mapping[str, Any], now: Mapping[str, Any], most: int = 8) -> str:
+    """Names the source files that differ between two starts of a run, by the entry "code" of environment.json."""
+    old, new = before.get("code"), now["code"]
+    if not isinstance(old, dict):  # of an earlier version
+        return ""
+    changed = sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name))
+    more = [f"{len(changed) - most} more"] if len(changed) > most else []
+    return ", ".join([*changed[:most], *more])
 
 
 def _git(root: Path, *words: str) -> str | None:

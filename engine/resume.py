@@ -113,12 +113,12 @@ def find(resume: bool | str, output: str, name: str, constants: Mapping[str, Any
     answers = ranks.gather(ranks.once_per_node(lambda: _find_here(resume, output, name, loaded)))
     if not any(answers):
         if isinstance(resume, str):
-            checkpoint.load(_folder(resume) / "last.pt")  # raises the error that names the file
+            checkpoint.load(folder_of(resume) / "last.pt")  # raises the error that names the file
         if resume and ranks.is_main:
             print(f"resume=true: no last.pt in the newest run of name={name} in output={output}; a new run starts")
         return Previous()
     newest = max(answer for answer in answers if answer)
-    folder = _folder(resume) if isinstance(resume, str) else Path(output) / newest.name
+    folder = folder_of(resume) if isinstance(resume, str) else Path(output) / newest.name
     if not newest.has_checkpoint:
         return Previous(folder)
     missing = ranks.is_node_main and answers[ranks.rank] != newest
@@ -135,7 +135,7 @@ def find(resume: bool | str, output: str, name: str, constants: Mapping[str, Any
     return Previous(folder, saved)
 
 
-def _folder(resume: str) -> Path:
+def folder_of(resume: str) -> Path:
     """Returns the run folder of `resume`, which may also name its last.pt."""
     path = Path(resume)
     if path.suffix == ".pt" and path.name != "last.pt":
@@ -143,21 +143,27 @@ def _folder(resume: str) -> Path:
     return path.parent if path.name == "last.pt" else path
 
 
-def _find_here(resume: bool | str, output: str, name: str, loaded: dict[Path, dict]) -> Progress | None:
-    """Finds the run on this node. Returns its `_progress`, and adds the contents of its last.pt to `loaded`."""
+def run_here(resume: bool | str, output: str, name: str) -> Path | None:
+    """Returns the folder of the run to resume on this node; None for a new run. For the arguments see `find`."""
     if isinstance(resume, str):
-        folder = _folder(resume)
-        return _progress(folder, loaded) if (folder / "last.pt").exists() else None
+        folder = folder_of(resume)
+        return folder if (folder / "last.pt").exists() else None
     candidates = runs(output, name)[::-1]
     has_id = os.environ.get("TORCHELASTIC_RUN_ID", "none") != "none"  # of --rdzv_id; the same after a restart
     # torchrun: a restart, or a start with the same --rdzv_id, resumes the run that was started under this id.
     if run_id() and (has_id or os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"):
         started_here = [path for path in candidates if last_start(path).get("run") == run_id()]
         if started_here or not resume:
-            return _progress(started_here[0], loaded) if started_here else None
+            return started_here[0] if started_here else None
     if resume and candidates and (candidates[0] / "last.pt").exists():
-        return _progress(candidates[0], loaded)
+        return candidates[0]
     return None
+
+
+def _find_here(resume: bool | str, output: str, name: str, loaded: dict[Path, dict]) -> Progress | None:
+    """Finds the run on this node. Returns its `_progress`, and adds the contents of its last.pt to `loaded`."""
+    folder = run_here(resume, output, name)
+    return _progress(folder, loaded) if folder else None
 
 
 def _progress(folder: Path, loaded: dict[Path, dict]) -> Progress:

@@ -19,12 +19,13 @@ import cv2
 import numpy as np
 import torch
 
-from engine.environment import changes_of_rounding, environment, last_start, run_id
+from engine.environment import changes_of_code, changes_of_rounding, environment, last_start, run_id
 from engine.run_lock import check_folder, lock
 from utils import checkpoint, files
 from utils.processes import Ranks
 
 CURVES_EVERY = 60  # seconds between two updates of curves.png
+ONLY_LAST = ("constants", "code")  # entries of environment.json that are large and kept for the last start only
 MOST_EVENTS = 64 * 2**20  # bytes of TensorBoard's events that wait for a full disk; then the oldest are lost
 
 
@@ -102,9 +103,12 @@ class Run:
         self.folder.mkdir(parents=True, exist_ok=True)
         self._lock = lock(self.folder)
         before = last_start(self.folder)
-        earlier = [*before.pop("earlier_starts", []), *[before] * bool(before)]
+        history = {key: value for key, value in before.items() if key not in (*ONLY_LAST, "earlier_starts")}
+        earlier = [*before.get("earlier_starts", []), *[history] * bool(history)]
         if self.keeps_log and (changes := changes_of_rounding(before, self.start)):
             print(f"note: {changes} since the last start of this run: it continues equal up to rounding, not by bits")
+        if self.keeps_log and (changes := changes_of_code(before, self.start)):
+            print(f"WARNING: code changed since the last start of this run: {changes}; it continues with the new code")
         _write_json(self.folder / "config.json", self.config)
         _write_json(self.folder / "environment.json", {**self.start, "earlier_starts": earlier})
         if self.keeps_log:
@@ -234,13 +238,17 @@ def _write_json(path: Path, value: Any) -> None:
         file.write(text.encode("utf-8", "backslashreplace"))  # a lone surrogate becomes its JSON escape
 
 
-def open_run(folder: Path, config: dict, ranks: Ranks, *, marks: dict, rows: tuple, training_images: int) -> Run | None:
-    """Opens a run folder and returns the Run in processes that write to it. For the other arguments see `Run`.
+def open_run(
+    folder: Path, config: dict, ranks: Ranks, *, marks: dict, rows: tuple, training_images: int, written: dict
+) -> Run | None:
+    """Opens a run folder and returns the Run in processes that write to it. `written`: the constants as this process got
+    them, which `resume.constants_of` returns. For the other arguments see `Run`.
 
     Rank 0 writes. On a node that does not see the files of rank 0, because there is no common disk, the first process keeps
     the checkpoints in a folder of the same name.
     """
-    run, facts = None, {"processes": ranks.world_size, "training_images": training_images}
+    run = None
+    facts = {"processes": ranks.world_size, "training_images": training_images, "constants": written}
 
     def opened(rows: tuple | None) -> str:
         nonlocal run

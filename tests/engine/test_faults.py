@@ -384,7 +384,10 @@ def test_a_folder_in_use_ends_all_ranks(tmp_path):
 
     from engine.run_folder import open_run
 
-    assert open_run(tmp_path / "run", {}, Main(), marks={}, rows=(), training_images=9).folder == tmp_path / "run"
+    assert (
+        open_run(tmp_path / "run", {}, Main(), marks={}, rows=(), training_images=9, written={}).folder
+        == tmp_path / "run"
+    )
     assert seen == ["on_main"]
 
 

@@ -110,6 +110,18 @@ def test_stopped_and_resumed_run_equals_an_uninterrupted_one(
     assert_same_run(only_run(tmp_path), expected)
 
 
+@pytest.mark.parametrize("by_folder", [True, False])
+def test_run_resumed_in_one_word_equals_an_uninterrupted_one(demo_images, tmp_path, at_call, uninterrupted, by_folder):
+    expected = uninterrupted("accumulation, sizes and repeats")
+    at_call(4, partial(signal.raise_signal, signal.SIGINT))
+    train_quietly(config(demo_images, tmp_path, **RECIPES["accumulation, sizes and repeats"]))
+    folder = only_run(tmp_path)
+    words = [f"resume={folder}"] if by_folder else ["resume=true", "name=small", f"output={tmp_path}"]
+    *_, text = train_quietly(train.from_command_line(words))
+    assert "resuming" in text
+    assert_same_run(folder, expected)
+
+
 @pytest.mark.parametrize(
     "call, saved", [(7, (1, 2)), (8, (1, 3)), (13, (2, 3))]
 )  # (epochs, batches); 8, 13: evaluation

@@ -19,7 +19,7 @@ import torch
 from refused import refused
 
 from engine import run_folder as run_module
-from engine.environment import changes_of_rounding, code_digest, environment, last_start
+from engine.environment import changes_of_code, changes_of_rounding, code_digest, environment, last_start
 from engine.run_folder import Run, check_name, create, runs, tensorboard_scalars
 from report.plots import draw_curves
 from utils.checkpoint import load
@@ -108,6 +108,26 @@ def test_digest_of_the_code_changes_with_the_code_only(tmp_path):
     assert code_digest(tmp_path) == first
     (tmp_path / "nets" / "a.py").write_text("x = 2")
     assert code_digest(tmp_path) != first
+
+
+def test_a_start_names_the_code_that_changed_since_the_last_one(tmp_path, capsys):
+    """environment.json keeps the digests of the files for the last start only: a restart in a loop adds little."""
+    folder = tmp_path / "run"
+    Run(folder, {}).close()
+    Run(folder, {}).close()
+    assert "code" not in capsys.readouterr().out
+    start = last_start(folder)
+    assert "code" not in start["earlier_starts"][0] and {"train.py", "nets/losses.py"} <= start["code"].keys()
+    start["code"] |= {"nets/losses.py": "another"}
+    del start["code"]["datasets/mosaic.py"]  # new since then
+    (folder / "environment.json").write_text(json.dumps(start))
+    Run(folder, {}, rows=None).close()  # another node, which does not print it
+    (folder / "environment.json").write_text(json.dumps(start))
+    Run(folder, {}).close()
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "code" in line]
+    assert line.startswith("WARNING") and "datasets/mosaic.py, nets/losses.py;" in line
+    many = changes_of_code({"code": {str(n): "" for n in range(20)}}, {"code": {}}, most=3)
+    assert many == "0, 1, 10, 17 more"
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "..\\x", "C:x"])

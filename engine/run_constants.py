@@ -1,0 +1,79 @@
+"""The constants of a run that is resumed in one word: resume=FOLDER, or resume=true with its name."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from engine.environment import last_start
+from engine.resume import folder_of
+from utils import checkpoint
+from utils.config import ConfigError, check, override, show
+
+T = TypeVar("T")
+DATA = ("train", "val", "classes", "image_root")  # constants that may be paths which a resumed run reads
+
+
+def with_constants_of(
+    folder: Path, defaults: T, argv: Sequence[str], positional: Mapping[str, Callable[[str], bool]]
+) -> T:
+    """Returns the constants of a run with the overrides in `argv`; `defaults` only has those that the run does not know.
+
+    For `positional` see `override`. Raises ConfigError for data of the run that are in another working folder.
+    """
+    values, names = constants_of(folder), [field.name for field in fields(defaults)]
+    unknown = [name for name in values if name not in names]
+    try:
+        of_run = check(replace(defaults, **{name: values[name] for name in names if name in values}))
+    except ConfigError as error:
+        raise ConfigError(f"{folder} cannot be resumed with its own constants: {error}") from error
+    cfg = override(of_run, argv, positional)
+    changed = [name for name in names if name != "resume" and getattr(cfg, name) != getattr(of_run, name)]
+    _require_data(folder, {name: getattr(cfg, name) for name in DATA if name not in changed})
+    if os.environ.get("RANK", "0") == "0":
+        text = "".join(f", but {name}={show(getattr(cfg, name))}" for name in changed)
+        print(f"constants: those of {folder}, not of train.py{text}")
+        if unknown:
+            print(f"note: {folder} has constants that no longer exist: {', '.join(unknown)}")
+    return cfg
+
+
+def constants_of(folder: Path) -> dict[str, Any]:
+    """Returns the constants of a run by name, as they were written for its last start; without `resume`.
+
+    They are in environment.json of each node. Earlier versions wrote them to last.pt: those that fix the training as
+    written, the others with the values that the run chose.
+    """
+    values = last_start(folder).get("constants")
+    if isinstance(values, dict):
+        return {name: value for name, value in values.items() if name != "resume"}
+    last = checkpoint.load(folder / "last.pt", "resuming")
+    config, fixed = last["config"], last["resume"]["constants"]
+    written = {name: fixed[name] for name in config if name in fixed and name != "classes"}
+    return {name: value for name, value in (config | written).items() if name != "resume"}
+
+
+def _require_data(folder: Path, kept: Mapping[str, str | None]) -> None:
+    """Raises ConfigError if data of a run cannot be found again by the constants that are `kept` from it."""
+    start = last_start(folder)
+    val = Path(kept.get("val", ""))
+    if not isinstance(start.get("constants"), dict) and val.stem == "val" and val.parent.name == folder.name:
+        lost = "an earlier version split off its validation images and did not save the fraction"
+        raise ConfigError(f"{folder}: {lost}. Add val= as at its start, for example val=.2")
+    place = str(start.get("working_folder", "."))
+    for name, path in kept.items():
+        if path and not os.path.exists(path) and os.path.exists(there := os.path.join(place, path)):
+            relative = f"{name}={path} of {folder} is relative to the folder in which the run was started"
+            raise ConfigError(f"{relative}: cd {place}, or add {name}={there}")
+
+
+def refuse_demo(resume: bool | str, output: str, name: str, argv: Sequence[str]) -> None:
+    """Raises ConfigError if a run that does not exist would become a training of the demo, which `argv` does not name."""
+    if any(word.startswith("train=") or os.path.exists(word) for word in argv):
+        return
+    if isinstance(resume, str):
+        checkpoint.load(folder_of(resume) / "last.pt")  # raises the error that names the file
+    if resume and any(word.startswith("name=") for word in argv):
+        missing = f"there is no run of name={name} in output={output}, or its newest one has no last.pt"
+        raise ConfigError(f"resume=true: {missing}. A new run needs the whole command, with train=")

@@ -1,0 +1,181 @@
+"""engine/run_constants.py: which constants a run has that is resumed in one word, and which run that is."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from golden import kept
+from refused import refused
+from small import config, train_quietly
+
+import train
+from engine.run_constants import constants_of, with_constants_of
+from utils import checkpoint
+from utils.config import ConfigError
+from utils.file_checks import CheckpointError
+
+CHANGES = {"mosaic": 0.25, "flip": 0.0, "epochs": 2, "val": ".3", "accumulate": 2, "save_minutes": 3.0}
+
+
+@pytest.fixture(scope="module")
+def trained(demo_images, tmp_path_factory):
+    """The constants and the folder of a run that splits off its validation images, in a folder of its own."""
+    cfg = config(demo_images, tmp_path_factory.mktemp("runs"), learning_rate=None, min_learning_rate=None, **CHANGES)
+    return cfg, train_quietly(cfg)[0]
+
+
+@pytest.fixture
+def copy(trained, tmp_path):
+    """A copy of that run, which a test may change."""
+    return Path(shutil.copytree(trained[1], tmp_path / "copies" / trained[1].name))
+
+
+def without_constants(folder: Path) -> Path:
+    """Makes a run folder look as earlier versions left it."""
+    start = json.loads((folder / "environment.json").read_text())
+    old = {name: value for name, value in start.items() if name not in ("constants", "working_folder", "code")}
+    (folder / "environment.json").write_text(json.dumps(old))
+    return folder
+
+
+def change_constants(folder: Path, **changes) -> None:
+    start = json.loads((folder / "environment.json").read_text())
+    start["constants"] |= changes
+    (folder / "environment.json").write_text(json.dumps(start))
+
+
+def test_constants_are_as_written_not_as_the_run_chose_them(trained):
+    """So rates and splits are chosen again from the same data, and automatic workers fit another computer."""
+    cfg, folder = trained
+    for word in (f"resume={folder}", f"resume={folder / 'last.pt'}"):
+        assert replace(train.from_command_line([word]), resume=False) == cfg
+    by_name = train.from_command_line(["resume=true", f"name={cfg.name}", f"output={cfg.output}"])
+    assert by_name == replace(cfg, resume=True)
+    assert constants_of(folder)["val"] == ".3" and constants_of(folder)["learning_rate"] is None
+
+
+def test_the_command_line_wins_over_the_run_and_the_run_over_the_file(trained, capsys):
+    cfg, folder = trained
+    edited = replace(train.Config(), mosaic=1.0, epochs=77, optimizer="sgd", train="elsewhere", save_minutes=1.0)
+    found = with_constants_of(folder, edited, ["epochs=9", "save_minutes=3"], {})
+    assert found == replace(cfg, epochs=9)
+    out = capsys.readouterr().out
+    assert str(folder) in out and "epochs=9" in out and "demo" not in out
+    assert "save_minutes" not in out  # it is the value of the run
+
+
+def test_a_changed_constant_that_must_not_change_is_refused(trained):
+    _, folder = trained
+    with refused(ConfigError, folder.name, "mosaic=0.5 (was 0.25)"):
+        train_quietly(train.from_command_line([f"resume={folder}", "mosaic=.5"]))
+
+
+def test_a_renamed_run_keeps_its_constants(copy, trained):
+    other = copy.rename(copy.with_name("best-of-all"))
+    assert train.from_command_line([f"resume={other}"]).name == trained[0].name
+
+
+def test_a_finished_run_is_extended(copy):
+    assert "epochs=" in train_quietly(replace(train.from_command_line([f"resume={copy}"]), output=str(copy.parent)))[2]
+    _, _, text = train_quietly(train.from_command_line([f"resume={copy}", "epochs=3", f"output={copy.parent}"]))
+    assert (copy / "log.csv").read_text().count("\n") == 1 + 3 and "done" in text
+
+
+def test_demo_constants_are_those_of_the_run(copy, capsys):
+    """A demo keeps the constants DEMO that it was trained with, also after DEMO was edited."""
+    change_constants(copy, train="data/demo/train.txt", image_size=[96, 96], mosaic=0.125)
+    found = train.from_command_line([f"resume={copy}"])
+    assert (found.image_size, found.mosaic) == ((96, 96), 0.125)
+    assert "demo:" not in capsys.readouterr().out
+
+
+def test_relative_data_are_found_only_where_the_run_was_started(copy, tmp_path, monkeypatch):
+    there, here = tmp_path / "there", tmp_path / "here"
+    (there / "images").mkdir(parents=True), here.mkdir()
+    change_constants(copy, train="images", val=".2", weights="none.pt", classes="cat,dog")
+    start = json.loads((copy / "environment.json").read_text())
+    (copy / "environment.json").write_text(json.dumps(start | {"working_folder": str(there)}))
+    monkeypatch.chdir(there)
+    assert train.from_command_line([f"resume={copy}"]).train == "images"
+    monkeypatch.chdir(here)
+    with refused(ConfigError, "train=images", there, f"train={there / 'images'}"):
+        train.from_command_line([f"resume={copy}"])
+    assert train.from_command_line([f"resume={copy}", "train=other"]).train == "other"
+
+
+def test_unknown_constants_are_named_missing_ones_have_the_value_of_the_file(copy, capsys, trained):
+    change_constants(copy, brightness=0.5)
+    start = json.loads((copy / "environment.json").read_text())
+    del start["constants"]["patience"]
+    (copy / "environment.json").write_text(json.dumps(start))
+    assert replace(train.from_command_line([f"resume={copy}"]), resume=False) == trained[0]
+    assert "brightness" in capsys.readouterr().out
+
+
+def test_a_constant_of_another_type_names_the_run(copy):
+    change_constants(copy, scale="large")
+    with refused(ConfigError, copy.name, "scale"):
+        train.from_command_line([f"resume={copy}"])
+
+
+@pytest.mark.parametrize("contents", ["", "[1]", '{"constants": 3}', None])
+def test_a_run_of_an_earlier_version_takes_its_constants_from_the_checkpoint(copy, trained, contents):
+    """It must be given the fraction of its validation images, which last.pt does not have."""
+    if contents is None:
+        without_constants(copy)
+    else:
+        (copy / "environment.json").write_text(contents)
+    with refused(ConfigError, copy.name, "val="):
+        train.from_command_line([f"resume={copy}"])
+    found = train.from_command_line([f"resume={copy}", "val=.3", f"output={copy.parent}"])
+    expected = replace(trained[0], resume=str(copy), output=str(copy.parent))
+    assert found == expected
+    assert "nothing to do" in train_quietly(found)[2]
+
+
+def test_the_kept_run_of_an_earlier_version_resumes_in_one_word(tmp_path, monkeypatch):
+    monkeypatch.chdir(kept.FOLDER.parent)
+    folder = tmp_path / "kept-2026-01-31-1"
+    folder.mkdir()
+    shutil.copy(kept.LAST, folder)
+    _, _, text = train_quietly(
+        train.from_command_line([f"resume={folder}", f"output={tmp_path}"]), extra_augment=kept.unchanged
+    )
+    assert "resuming" in text and checkpoint.load(folder / "last.pt")["epoch"] == 3
+
+
+def test_a_new_run_starts_only_if_the_command_names_its_data(demo_images, tmp_path, capsys):
+    words = ["resume=true", "name=new", f"output={tmp_path}"]
+    with refused(ConfigError, "name=new", "train="):
+        train.from_command_line(words)
+    with refused(CheckpointError, tmp_path / "new" / "last.pt"):
+        train.from_command_line([f"resume={tmp_path / 'new'}"])
+    whole = [*words, f"train={demo_images}"]
+    assert train.from_command_line(whole) == train.Config(
+        train=str(demo_images), name="new", output=str(tmp_path), resume=True
+    )
+    (tmp_path / "new-2026-01-31-1").mkdir()  # killed before its first save
+    assert train.from_command_line(whole).resume is True
+    with refused(ConfigError, "last.pt"):
+        train.from_command_line(words)
+    assert train.from_command_line(["resume=true", f"output={tmp_path}"]).name == train.DEMO["name"]
+    assert train.from_command_line([*words, "train=data/demo/train.txt"]).name == "new"
+
+
+def test_the_run_of_torchrun_s_id_is_found_not_the_newest(copy, monkeypatch):
+    newest = Path(shutil.copytree(copy, copy.with_name("small-2999-01-01-1")))
+    change_constants(newest, seed=7)
+    start = json.loads((copy / "environment.json").read_text())
+    (copy / "environment.json").write_text(json.dumps(start | {"run": "job 7"}))
+    words = ["resume=true", "name=small", f"output={copy.parent}"]
+    assert train.from_command_line(words).seed == 7
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "job 7")
+    assert train.from_command_line(words).seed == 2
+
+
+def test_only_rank_0_prints_where_the_constants_are_from(copy, monkeypatch, capsys):
+    monkeypatch.setenv("RANK", "1")
+    train.from_command_line([f"resume={copy}"])
+    assert not capsys.readouterr().out
