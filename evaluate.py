@@ -84,6 +84,8 @@ def main(cfg: Config) -> dict:
     names = annotation_file.read_classes(cfg.classes) if cfg.classes else None
     loaded = load.load(cfg.checkpoint, cfg.model, names, cfg.image_size)
     model, size, trained, path = loaded.model, loaded.image_size, loaded.config, loaded.path
+    if loaded.note:
+        log(loaded.note)
     usual_folder = path.parent if trained else Path("runs")  # official weights and exported files are of no run
     given, node = {"workers": cfg.workers}, len(ranks.node_ranks)
     if cfg.workers is None:

@@ -18,6 +18,7 @@ from torch import Tensor
 from datasets import demo
 from datasets.formats import annotation_file, read
 from datasets.formats.annotation_file import DataError
+from datasets.store import evenly_spaced
 from deploy import calibration, load
 from deploy.agreement import Agreement, Tolerance, compare, nms_thresholds
 from deploy.int8 import quantize
@@ -84,6 +85,8 @@ def main(cfg: Config) -> Path:
         raise ExportError(f"export needs more packages than training: pip install {' '.join(missing)}")
     classes = annotation_file.read_classes(cfg.classes) if cfg.classes else None
     loaded = load.load(cfg.checkpoint, cfg.model, classes, cfg.image_size)
+    if loaded.note:
+        print(loaded.note)
     if loaded.path.suffix == ".onnx":
         raise ConfigError(f"checkpoint={cfg.checkpoint} is an exported file; export the checkpoint it was made from")
     threads.set_threads(torch.device("cpu"), 0)
@@ -161,8 +164,7 @@ def find_images(folder: str | None, loaded: load.Loaded, most: int) -> tuple[lis
 
 def read_some(paths: list[str], most: int, value_range: ValueRange | None) -> list[np.ndarray]:
     """Reads up to `most` images, evenly spaced over all paths, with the range of 16-bit values of the model."""
-    count = min(most, len(paths))
-    return [read_image(paths[i * len(paths) // count], value_range=value_range) for i in range(count)]
+    return [read_image(paths[i], value_range=value_range) for i in evenly_spaced(len(paths), most)]
 
 
 def write(

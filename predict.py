@@ -20,6 +20,7 @@ from tqdm import tqdm
 
 from datasets.formats.annotation_file import read_classes
 from datasets.formats.read import options_of, read
+from datasets.store import evenly_spaced
 from deploy import video
 from deploy.detector import Detector, Result
 from deploy.file_kinds import IMAGE, MISNAMED, UNREAD, VIDEO
@@ -118,6 +119,8 @@ def main(cfg: Config) -> Path | None:
     limits = {name: getattr(cfg, name) for name in LIMITS}
     detector = Detector(cfg.checkpoint, cfg.model, classes, cfg.image_size, cfg.device, only=only, **limits)
     threads.set_threads(detector.device, 0)
+    if detector.loaded.note:
+        print(detector.loaded.note)
     print(description(detector, only, cfg.confidence))
     sources = find_sources(cfg.source or validation_images(detector), cfg.output)
     require_videos(sources, cfg.every, cfg.track)
@@ -261,11 +264,11 @@ def require_other_folder(output: str | None, sources: str | Path) -> None:
 
 
 def validation_images(detector: Detector) -> list[str]:
-    """Paths of the first validation images of the training."""
+    """Paths of validation images of the training, evenly spaced over all."""
     if not detector.config.get("val"):
         raise ValueError("source= is missing: an image, a folder, a pattern, a video or a camera number")
     data = read(detector.config["val"], "val", options_of(detector.config, detector.classes))
-    return [data.path(i) for i in range(min(len(data), EXAMPLES))]
+    return [data.path(i) for i in evenly_spaced(len(data), EXAMPLES)]
 
 
 def open_output(output: str | None) -> Path:

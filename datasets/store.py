@@ -182,6 +182,12 @@ class Annotations:
         }
 
 
+def evenly_spaced(number: int, most: int) -> list[int]:
+    """Returns the indices of up to `most` of `number` images, evenly spaced: neighbors often show the same scene."""
+    count = min(number, most)
+    return [index * number // count for index in range(count)]
+
+
 def brief(names: tuple[str, ...]) -> str:
     """Returns the first ten names, and the number of all."""
     shown = [repr(name) if "," in name else name for name in names[:10]]

@@ -18,6 +18,10 @@ from utils.boxes import xyxy_to_cxcywh, xyxy_to_xywh
 PER_IMAGE = {"yolo": ".txt", "yolo_scores": ".txt", "voc": ".xml"}  # kind -> suffix of a file per image
 ONE_FILE = {"txt": "annotations.txt", "coco": "coco.json", "cvat": "cvat.xml", "labelstudio": "labelstudio.json"}
 KINDS = (*PER_IMAGE, *ONE_FILE)
+DATA_FILE = """\
+train: ../images
+val: ../images  # other trainers need an entry: name images that are not among the training images, or give val=.2 here
+"""
 MARKS = ("no", "missing", "wrong", "loose", "doubled", "proposal")  # values of the attribute `suspect` of CVAT
 NOT_IN_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 
@@ -42,6 +46,8 @@ class Labeled(NamedTuple):
 class LabelFiles:
     """Writes one label file per image (`kind` in PER_IMAGE), or one for all images (in ONE_FILE), and classes.txt.
 
+    YOLO labels whose images are in the folder `images` next to theirs also get data.yaml, to train with.
+
     `images`: name in the results -> path. `model`: its name in files that have a place for it. Raises ValueError (DataError)
     if two images would share a label file, such as a.jpg and a.png, or if a name cannot be written.
     """
@@ -49,6 +55,7 @@ class LabelFiles:
     def __init__(self, kind: str, classes: Sequence[str], images: Mapping[str, str], model: str = ""):
         self.kind, self.classes, self.model = kind, classes, model
         self.images: list[Labeled] = []  # for a single file
+        self.can_train = kind == "yolo"  # as they are: trainers look for `labels` next to `images`
         stems = Counter(["classes", *(str(Path(name).with_suffix("")) for name in images)])
         shared = [stem for stem, count in stems.items() if count > 1]
         if kind in PER_IMAGE and shared:
@@ -70,6 +77,7 @@ class LabelFiles:
         if self.kind in ONE_FILE:
             self.images.append(image)
             return
+        self.can_train &= os.path.abspath(path) == os.path.abspath(folder.parent / "images" / name)
         target = (folder / name).with_suffix(PER_IMAGE[self.kind])
         target.parent.mkdir(parents=True, exist_ok=True)
         if self.kind == "voc":
@@ -81,9 +89,11 @@ class LabelFiles:
         target.write_text(text, encoding="utf-8")
 
     def finish(self, folder: Path) -> None:
-        """Writes classes.txt, and the file with all images."""
+        """Writes classes.txt, and the data file or the file with all images."""
         texts = {"classes.txt": class_text(self.classes)}
-        if self.kind == "txt":
+        if self.can_train:
+            texts["data.yaml"] = yaml_text(self.classes)
+        elif self.kind == "txt":
             lines = [_txt_line(image.path, image.boxes, image.labels) for image in self.images]
             texts[ONE_FILE["txt"]] = "".join(f"{line}\n" for line in lines)
         elif self.kind == "coco":
@@ -128,6 +138,12 @@ def yolo_text(
         columns = np.column_stack([columns, scores])
     rows = zip(labels, columns.tolist(), strict=True)
     return "".join(f"{int(label)} {' '.join(f'{value:.6f}' for value in row)}\n" for label, row in rows)
+
+
+def yaml_text(classes: Sequence[str]) -> str:
+    """Returns a YOLO data file for the folder `images` next to the folder of the file."""
+    names = "".join(f"  {number}: {_json(name)}\n" for number, name in enumerate(classes))
+    return f"{DATA_FILE}names:\n{names}"
 
 
 def voc_text(image: Labeled, classes: Sequence[str]) -> str:

@@ -30,6 +30,7 @@ class Loaded(NamedTuple):
     thresholds: Mapping[str, float] = {}  # by class, of its best F1 in the validation; not of all classes
     measured: bool = False  # whether `confidence` comes from a validation
     value_range: ValueRange | None = None  # of the 16-bit images of the training
+    note: str = ""  # which file was taken, if the caller named none
 
 
 def device_for(path: str | Path | None, device: str) -> str:
@@ -50,7 +51,11 @@ def load(
     some of COCO's classes, or names the classes of other weights.
     `image_size=None` is the size of the training. Raises CheckpointError, PretrainedError or ValueError with the fix.
     """
-    path = Path(path or ("coco" if model else newest_checkpoint()))
+    note = ""
+    if not path and not model:
+        path = newest_checkpoint()
+        note = f"{path} is the newest best.pt of all runs; checkpoint=NAME takes the newest run of a name"
+    path = Path(path or "coco")
     if not os.path.exists(path):
         of_name = [folder / "best.pt" for folder in runs("runs", str(path)) if (folder / "best.pt").is_file()]
         if of_name:
@@ -75,7 +80,7 @@ def load(
             f"{path} is a {loaded.name} with the classes {some}: leave out model= and classes=; "
             f"only= detects some of the classes"
         )
-    return loaded._replace(image_size=nets.check_size(image_size or loaded.image_size))
+    return loaded._replace(note=note, image_size=nets.check_size(image_size or loaded.image_size))
 
 
 def _load_onnx(path: Path, image_size: tuple[int, int] | None) -> Loaded:

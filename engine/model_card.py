@@ -78,11 +78,11 @@ def results(state) -> Iterator[str]:
     best = next(row for row in evaluated if row["epoch"] == state.best_epoch)
     yield "Measured on the validation images. They also chose the best epoch, so expect lower metrics on new images."
     names = [name for name in COCO_METRICS if name in best]
-    columns = [f"epoch {row['epoch']}" if row["epoch"] else "initial weights" for row in (best, evaluated[-1])]
-    values = [
-        [name, *(f"{row[name]:.4f}" if row[name] >= 0 else "-" for row in (best, evaluated[-1]))] for name in names
-    ]
-    yield from table(["COCO metric", f"best.pt ({columns[0]})", columns[1]], values, 2)
+    rows = [best] if best is evaluated[-1] else [best, evaluated[-1]]
+    columns = [f"epoch {row['epoch']}" if row["epoch"] else "initial weights" for row in rows]
+    columns[0] = f"best.pt ({columns[0]})"
+    values = [[name, *(f"{row[name]:.4f}" if row[name] >= 0 else "-" for row in rows)] for name in names]
+    yield from table(["COCO metric", *columns], values, len(rows))
 
 
 def data_lines(train, val, config: Mapping[str, Any], thresholds: Mapping[str, float]) -> Iterator[str]:

@@ -6,13 +6,14 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from datasets.store import Annotations
+from datasets.store import Annotations, evenly_spaced
 from report.comparison import ImageComparison
 from utils.boxes import xywh_to_xyxy
 from utils.draw import COLUMNS, PAPER, contact_sheet, draw_boxes, draw_labeled, put_text, write_image
 
 CORRECT, MISSED, FALSE = (80, 175, 76), (0, 152, 255), (60, 20, 220)  # BGR green, orange, red
 SHEET_SIDE = 400  # pixels of the longer side of each image in the contact sheet of a validation
+SHOWN, CONFIDENCE = 8, 0.3  # images of the sheets of a validation, and least score of a detection
 
 
 def draw_errors(image: np.ndarray, one: ImageComparison, classes: Sequence[str]) -> np.ndarray:
@@ -40,17 +41,18 @@ def draw_worst(folder: Path, data: Annotations, comparisons: Sequence[ImageCompa
     return lines
 
 
-def prediction_sheet(dataset, detections: Iterable[dict], count: int = 8, confidence: float = 0.3) -> np.ndarray:
-    """A contact sheet of the first `count` images of a data set at one size, each with its boxes, then with its detections."""
+def prediction_sheet(dataset, detections: Iterable[dict], count: int = SHOWN) -> np.ndarray:
+    """A contact sheet of `count` images, evenly spaced over a data set, at one size, each with its boxes, then its detections."""
     data = dataset.annotations
+    chosen = evenly_spaced(len(data.image_ids), count)
     labels = {int(category): label for label, category in enumerate(data.category_ids)}
-    of_image = {int(image_id): [] for image_id in data.image_ids[:count]}
+    of_image = {int(data.image_ids[index]): [] for index in chosen}
     for one in detections:  # entries of a COCO results file
-        if one["image_id"] in of_image and one["score"] >= confidence:
+        if one["image_id"] in of_image and one["score"] >= CONFIDENCE:
             of_image[one["image_id"]].append((*one["bbox"], labels[one["category_id"]], one["score"]))
     names = (*data.classes, "crowd")
     drawn = []
-    for index, detected in enumerate(of_image.values()):
+    for index, detected in zip(chosen, of_image.values(), strict=True):
         rows = np.array(detected, np.float64).reshape(-1, 6)
         image = dataset.read(index).image
         scale = SHEET_SIDE / max(image.shape[:2])  # before drawing, so that the text stays readable
@@ -59,7 +61,7 @@ def prediction_sheet(dataset, detections: Iterable[dict], count: int = 8, confid
         boxes, classes, crowd = data.boxes_of(index)
         truth = draw_boxes(image, boxes * scale, np.where(crowd, len(names) - 1, classes), names)
         found = draw_boxes(image, xywh_to_xyxy(rows[:, :4]) * scale, rows[:, 4], names, rows[:, 5])
-        drawn += [_titled(truth, "ground truth"), _titled(found, f"prediction, score at least {confidence:g}")]
+        drawn += [_titled(truth, "ground truth"), _titled(found, f"prediction, score at least {CONFIDENCE:g}")]
     return contact_sheet(drawn, COLUMNS)
 
 

@@ -11,7 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
+from datasets.store import evenly_spaced
 from nets.model import DetectionModel
+from report.drawn_images import CONFIDENCE, SHOWN
 from utils.boxes import clip, pairwise_iou, xywh_to_xyxy
 from utils.draw import contact_sheet, draw_boxes, write_image
 from utils.images import IMAGE_SUFFIXES, fit, into_original, letterbox
@@ -23,7 +25,6 @@ COLUMNS = 4  # of the contact sheet of an image
 LONGEST = 640  # largest side of a heat map, in pixels
 OPACITY = 0.6  # of the color where the map is 1
 SHEETS = 10  # that a training draws at most, evenly spaced over its epochs
-SHOWN, CONFIDENCE = 8, 0.3  # images of val_heatmaps, and least score of a detection, as in val_predictions
 
 
 class Scene(NamedTuple):
@@ -123,12 +124,12 @@ class HeatMaps:
                 print("no heat maps of the validation images: CUDA out of memory")
 
     def sheet(self, dataset, detections: Iterable[dict]) -> np.ndarray:
-        """Returns a contact sheet of the first images of a data set with the heat map of the best detection (of COCO results)."""
+        """Returns a contact sheet of the images of val_predictions with the heat map of the best detection (of COCO results)."""
         best = {one["image_id"]: one for one in sorted(detections, key=lambda one: one["score"])}
         data, drawn = dataset.annotations, []
         labels = {int(category): label for label, category in enumerate(data.category_ids)}
-        for index, image_id in enumerate(data.image_ids[:SHOWN]):
-            image, one = dataset.read(index).image, best.get(int(image_id))
+        for index in evenly_spaced(len(data.image_ids), SHOWN):
+            image, one = dataset.read(index).image, best.get(int(data.image_ids[index]))
             if one is not None and one["score"] >= CONFIDENCE:
                 box = xywh_to_xyxy(np.array([one["bbox"]], np.float64))
                 (image,) = self.draw(image, box, np.array([labels[one["category_id"]]]), np.array([one["score"]]))

@@ -280,7 +280,10 @@ def test_the_newest_checkpoint_is_the_default(tmp_path, monkeypatch):
         load(None)
     old, new = (lively_checkpoint(tmp_path / f"runs/{name}/best.pt") for name in ("z", "a"))
     os.utime(old, (1, 1))
-    assert newest_checkpoint().resolve() == new and load(None).path.resolve() == new
+    loaded = load(None)
+    assert newest_checkpoint().resolve() == new and loaded.path.resolve() == new
+    assert str(loaded.path) in loaded.note and "newest" in loaded.note  # it may be another run than the one in mind
+    assert not load(new).note
 
 
 def test_coco_weights_need_a_model():

@@ -12,6 +12,7 @@ import predict
 from datasets.formats.annotation_file import DataError, read_classes
 from datasets.formats.read import ReadOptions, read
 from deploy.label_files import KINDS, ONE_FILE, Labeled, LabelFiles, label_studio_task, voc_text, yolo_text
+from utils.draw import write_image
 
 
 def write(folder, kind):
@@ -37,6 +38,22 @@ def test_yolo_labels_can_be_read_again(tmp_path):
     np.testing.assert_allclose(data.boxes_of(0)[0], [[10.25, 20, 30, 50.5], [0, 0, 80, 9]], atol=1e-3)
     assert read_classes(str(out / "labels/classes.txt")) == CLASSES
     assert (out / "labels/y/pic.txt").read_text() == ""
+    assert not (out / "labels/data.yaml").exists()  # the images were in another place
+
+
+def test_yolo_labels_next_to_their_images_are_data_to_train_on(tmp_path):
+    classes = ('the "red", big: one', "no", "1")  # names that YAML would read as something else
+    images = {f"{place}/pic.png": str(tmp_path / "out/images" / place / "pic.png") for place in "xy"}
+    pixels = np.zeros((100, 80, 3), np.uint8)
+    labels, boxes = LabelFiles("yolo", classes, images), np.array([[10.0, 20, 30, 50], [0, 0, 80, 9]])
+    for name, path in images.items():
+        write_image(path, pixels)
+        labels.add(tmp_path / "out/labels", name, path, boxes, np.array([0, 2]), np.array([0.9, 0.8]), pixels)
+    labels.finish(tmp_path / "out/labels")
+    for source in ("out/labels/data.yaml", "out"):
+        data = read(str(tmp_path / source), "train")
+        assert data.classes == classes and len(data) == 2 and data.labels.tolist() == [0, 2, 0, 2]
+        np.testing.assert_allclose(data.boxes, [*boxes, *boxes], atol=1e-3)
 
 
 def test_voc_labels_can_be_read_again(tmp_path):

@@ -5,6 +5,7 @@ import html
 import re
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from pages import ROOT, spans, tables, text_of
@@ -132,3 +133,10 @@ def test_a_run_that_was_not_evaluated_has_a_card_too(demo_images, tmp_path):
         train_quietly(cfg)
     assert len(seen) == 2 and "Not evaluated yet." in seen[0] and "COCO metric" in seen[1]
     assert "1 of 2 epochs" in seen[0] and "2 of 2 epochs" in seen[1]
+
+
+@pytest.mark.parametrize(("best", "columns"), [(1, ["best.pt (epoch 1)", "epoch 2"]), (2, ["best.pt (epoch 2)"])])
+def test_a_run_whose_last_epoch_is_the_best_has_one_column_of_results(best, columns):
+    state = SimpleNamespace(rows=[{"epoch": epoch, "AP": epoch / 10} for epoch in (1, 2)], best_epoch=best)
+    (head, *rows) = tables("\n".join(model_card.results(state)))[0]
+    assert head == ["COCO metric", *columns] and {len(row) for row in rows} == {len(head)}

@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 from coco_cases import entries, ground_truth
 
+from datasets.store import evenly_spaced
+from nets import build
 from report import drawn_images
 from report.comparison import compare_images
+from report.heatmap import HeatMaps
 from utils.draw import color_of
 
 
@@ -49,6 +52,7 @@ class TwoImages:
 
 
 def test_the_prediction_sheet_has_truth_and_detections_of_each_image_side_by_side_at_one_size():
+    """The third image is left out: two of three, evenly spaced, are the first and the second."""
     high = {"image_id": 9, "category_id": 5, "score": 0.8, "bbox": [60, 60, 300, 300]}
     low = {"image_id": 70, "category_id": 2, "score": 0.2, "bbox": [20, 40, 60, 50]}
     sheet = drawn_images.prediction_sheet(TwoImages(), [high, low, {**high, "image_id": 30}], count=2)
@@ -67,3 +71,34 @@ def test_the_prediction_sheet_has_truth_and_detections_of_each_image_side_by_sid
         [False, True],
         [True, False],
     ]
+
+
+def test_the_images_of_the_sheets_are_evenly_spaced_over_the_data_set():
+    assert evenly_spaced(800, 8) == [0, 100, 200, 300, 400, 500, 600, 700]
+    assert evenly_spaced(5, 8) == [0, 1, 2, 3, 4] and evenly_spaced(0, 8) == []
+    for number in range(1, 40):
+        gaps = np.diff([*evenly_spaced(number, 8), number])
+        assert len(gaps) == min(number, 8) and gaps.min() >= 1 and np.ptp(gaps) <= 1
+
+
+class Many(TwoImages):
+    """A data set of 16 images without boxes, which notes the images that are read."""
+
+    image_ids, category_ids, classes = np.arange(16), np.array([5, 2]), ("a", "b")
+
+    def __init__(self):
+        self.seen = []
+
+    def read(self, index):
+        self.seen.append(index)
+        return SimpleNamespace(image=np.zeros((30, 30, 3), np.uint8))
+
+    def boxes_of(self, index):
+        return np.zeros((0, 4)), np.zeros(0, int), np.zeros(0, bool)
+
+
+@pytest.mark.parametrize("sheet", [drawn_images.prediction_sheet, HeatMaps(build("tiny_n", 2), (64, 64), ()).sheet])
+def test_both_sheets_of_a_validation_show_the_same_images(sheet):
+    data = Many()
+    sheet(data, [])
+    assert data.seen == list(range(0, 16, 2))
