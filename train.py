@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 
 from utils import threads
 
@@ -35,7 +36,16 @@ from engine.gpu_memory import MOST_IMAGES, hardware_warnings, less_memory
 from engine.optimizer import EMA, Updater, build_optimizer, usable_amp
 from engine.parallel import compile_forward, require_statistics, wrap
 from engine.run_folder import Run, check_name, create, open_run
-from engine.schedule import CHOSEN_BY_RUN, Plan, Schedule, enough_epochs, fill_in_defaults, likeness_of
+from engine.schedule import (
+    CHOSEN_BY_RUN,
+    Plan,
+    Schedule,
+    enough_epochs,
+    fill_in_defaults,
+    first_no_aug_epoch,
+    likeness_of,
+)
+from engine.time_budget import TimeBudget, step_seconds
 from utils import processes
 from utils.config import MAX_SEED, ConfigError, check, override, require, require_writable, show, table
 from utils.processes import Interrupted, Ranks
@@ -53,6 +63,7 @@ class Config:
     weights: str | None = "coco"  # coco: official weights; https://HOST: a mirror of them; a file; none: from scratch
     image_size: tuple[int, int] | None = None  # height, width; multiples of 32; none: the size of the official weights
     epochs: int = 50  # 0: enough for the number of training images; the run prints how many
+    hours: float = 0.0  # time limit: as many of these epochs as fit, with the schedule of so many; 0: none
     batch_size: int = 8  # images per step over all processes; 0: the power of two that fills 80 % of the GPUs
     freeze_epochs: int = 0  # the backbone is frozen in these first epochs: faster, but no gain in mAP
     freeze_batch_size: int = 16  # images per step while frozen: without gradients of the backbone, more of them fit
@@ -152,6 +163,7 @@ class Parts:
     schedule: Callable = Schedule
     updater: Callable = Updater
     validate: Callable = validate
+    clock: Callable = time.monotonic
 
     def replaced(self) -> dict[str, str]:
         """Returns the digests of the sources of replaced parts, by name."""
@@ -188,7 +200,7 @@ PER_NODE = {"train", "val", "classes", "image_root", "output", "weights", "worke
 
 # A resumed run may change these constants, too. A change of any other constant would make it a different training.
 MAY_CHANGE = PER_NODE | {
-    *("epochs", "name", "compile", "cuda_graphs", "evaluate_every", "save_every", "save_minutes"),
+    *("epochs", "hours", "name", "compile", "cuda_graphs", "evaluate_every", "save_every", "save_minutes"),
     *("timeout_minutes", "patience", "profile_steps"),
 }
 
@@ -198,6 +210,7 @@ def main(
 ) -> float:
     """Trains a detector and returns the best mAP50-95 of the run."""
     cfg = checked(constants)  # as written; `settings` also has the values that the run chooses
+    budget = TimeBudget(cfg.hours, cfg.evaluate_every, parts.clock)
     ranks = processes.start(cfg.device, cfg.timeout_minutes)
     log = print if ranks.is_main else lambda *_: None
     image_size = cfg.image_size or nets.official_size(cfg.model)
@@ -248,19 +261,22 @@ def main(
         batch_sizes, previous.batch_sizes, step_bytes, len(train_data), cfg.accumulate, ranks
     )
     epochs = cfg.epochs or enough_epochs(len(train_data), batch_sizes["batch_size"] * cfg.accumulate)
-    plan = Plan.of(len(train_data), epochs, freeze_epochs, **batch_sizes, accumulate=cfg.accumulate)
-    thawed_bytes = gpu_memory.check_thawed_step(step_bytes, batch_sizes, plan, cfg.accumulate, ranks)
+    longest = Plan.of(len(train_data), epochs, freeze_epochs, **batch_sizes, accumulate=cfg.accumulate)
+    thawed_bytes = gpu_memory.check_thawed_step(step_bytes, batch_sizes, longest, cfg.accumulate, ranks)
 
     # The validation. Initial weights that were trained on classes of the data are evaluated before training.
     val_set = parts.dataset(val_data, model.letterbox)
     val_loader = build_val_loader(val_set, batch_sizes["batch_size"], image_size, workers, ranks)
     first_row, likeness = {}, 0.0
     if pretraining is not None and pretraining.known > 0:
+        budget.lap()
         first_row = {"epoch": 0} | evaluation_row(evaluate(model, val_loader, ranks, val_criterion))
+        budget.lap("evaluation")
         likeness = likeness_of(pretraining, first_row["AP"], nets.expected_ap(cfg.model, image_size))
 
-    # The defaults that depend on all this. `settings` has the values of all constants.
-    defaults = fill_in_defaults(
+    # The defaults that depend on all this and on the number of epochs.
+    defaults_of = partial(
+        fill_in_defaults,
         learning_rate=cfg.learning_rate,
         min_learning_rate=cfg.min_learning_rate,
         warmup_epochs=cfg.warmup_epochs,
@@ -270,31 +286,67 @@ def main(
         sgd=nets.sgd_defaults(cfg.model),
         pretrained=pretraining is not None,
         likeness=likeness,
-        plan=plan,
-        saved=previous.saved or {},
     )
+
+    # What trains a model.
+    amp = usable_amp(cfg.amp, ranks.device)
+
+    def build_updater(model: nets.DetectionModel, plan: Plan, defaults: Mapping[str, float]) -> Updater:
+        schedule = build_schedule(parts.schedule, plan, cfg.schedule, defaults)
+        optimizer = parts.build_optimizer(cfg.optimizer, model, defaults["weight_decay"])
+        ema = EMA(model, plan.total_steps, cfg.ema)
+        return parts.updater(model, optimizer, schedule, ema, amp=amp, accumulate=cfg.accumulate, clip=defaults["clip"])
+
+    # What it trains on.
+    no_aug_from = torch.tensor(epochs).share_memory_()  # with the workers of the loader: a time limit changes it
+    train_set = parts.dataset(train_data, model.letterbox, augment, no_aug_from, cfg.seed, extra_augment, cfg.repeat)
+    if warning := ranks.on_main(lambda: try_augment(train_set, image_size)):
+        log(f"WARNING: {warning}")
+    loader = build_train_loader(
+        train_set, batch_sizes["batch_size"], image_size, cfg.multi_scale, cfg.seed, cfg.accumulate, workers, ranks
+    )
+    sampler = loader.batch_sampler
+
+    # The number of epochs that fit into the time limit.
+    if cfg.hours:
+        budget.load_state_dict((previous.saved or {}).get("time_budget"))
+        budget.probe(
+            partial(
+                step_seconds,
+                model,
+                build_updater=lambda trial: build_updater(
+                    trial, longest, defaults_of(plan=longest, saved=previous.saved or {})
+                ),
+                build_criterion=parts.criterion,
+                loader=loader,
+                batch_sizes=batch_sizes,
+                ranks=ranks,
+                sync_bn=cfg.sync_bn,
+                cuda_graphs=cfg.cuda_graphs,
+                clock=parts.clock,
+            ),
+            longest,
+            len(val_data),
+        )
+        epochs = budget.choose(longest, previous.epochs, ranks)
+    plan = longest.cut(epochs)
+    defaults = defaults_of(plan=plan, saved=previous.saved or {})
+    first_no_aug = max(epochs - defaults["no_aug_epochs"], 0)
+    no_aug_from.fill_(first_no_aug)
+
+    # `settings` has the values of all constants.
     chosen = {name: defaults[name] for name in CHOSEN_BY_RUN}
     settings = replace(cfg, image_size=image_size, workers=workers, weights=weights, **batch_sizes, **chosen)
     settings = replace(settings, epochs=epochs, freeze_epochs=freeze_epochs, flip=flip)
 
-    # What trains the model, with the state of the run to resume, and what it trains on.
-    schedule = build_schedule(parts.schedule, plan, cfg.schedule, defaults)
-    optimizer = parts.build_optimizer(cfg.optimizer, model, settings.weight_decay)
-    ema = EMA(model, plan.total_steps, cfg.ema)
-    amp = usable_amp(cfg.amp, ranks.device)
-    updater = parts.updater(model, optimizer, schedule, ema, amp=amp, accumulate=cfg.accumulate, clip=defaults["clip"])
+    # The state of the run to resume.
+    updater = build_updater(model, plan, defaults)
     state, saved_meter = resume.restore(previous.saved, model, updater)
     previous.saved = None  # frees the tensors of last.pt, which may take gigabytes
-    first_no_aug = max(epochs - settings.no_aug_epochs, 0)
-    train_set = parts.dataset(train_data, model.letterbox, augment, first_no_aug, cfg.seed, extra_augment, cfg.repeat)
-    if warning := ranks.on_main(lambda: try_augment(train_set, image_size)):
-        log(f"WARNING: {warning}")
-    loader = build_train_loader(
-        train_set, settings.batch_size, image_size, cfg.multi_scale, cfg.seed, cfg.accumulate, workers, ranks
-    )
-    sampler = loader.batch_sampler
 
     log_summary(cfg, settings, train_data, val_data, model, updater, first_row, likeness, thawed_bytes, ranks, log)
+    if cfg.hours:
+        log(budget.text(longest, state.epoch))
     if done := state.done(epochs, cfg.patience):
         log(f"nothing to do: {done}\n{previous.folder}  best mAP50-95 {state.best:.4f}")
         ranks.stop()
@@ -322,6 +374,7 @@ def main(
         config,
         data=(train_data, val_data),
         resume=defaults | kept | {"batch_sizes": tuple(batch_sizes.values())},
+        budget=budget,
         save_every=cfg.save_every,
         save_minutes=cfg.save_minutes,
         defaults=asdict(Config()),
@@ -336,7 +389,9 @@ def main(
                 if ranks.is_main:
                     on_row(state.rows[-1], run)
                 log(epoch_text(first_row, epochs, best=False))
-            for epoch in range(first_epoch, epochs):
+            elif cfg.hours:
+                save.within_epoch(state, meter)  # the number of epochs, before a step depends on it
+            for epoch in range(first_epoch, longest.epochs):
                 frozen = epoch < plan.freeze_epochs
                 sampler.batch_size = settings.freeze_batch_size if frozen else settings.batch_size
                 sampler.epoch, sampler.start = epoch, meter.batches
@@ -347,18 +402,36 @@ def main(
                 static = settings.weights is None and epoch < epochs // 3  # as in the official recipes of PP-YOLOE
                 criterion = parts.criterion(model, ranks.normalizer, no_aug=epoch >= first_no_aug, static=static)
                 profile = cfg.profile_steps if epoch == first_epoch else 0
+                budget.lap()
+                steps_before = updater.step_number
                 with epoch_progress(loader, epoch, epochs, meter, updater, run, profile) as (batches, update_bar):
                     on_log = (update_bar, partial(save.between_steps, state))
                     fit_one_epoch(network, criterion, batches, updater, ranks, meter, on_log, stop)
+                budget.lap("frozen" if frozen else "thawed", updater.step_number - steps_before)
                 row = epoch_row(epoch, meter, updater, sampler.samples)
+                if cfg.hours:  # a run that falls behind keeps its last epochs, those without augmentation
+                    least = epoch + 2 if epoch < first_no_aug < epochs else epoch + 1
+                    before, epochs = epochs, budget.fit(longest, least, epoch + 1, ranks)
+                    if epochs != before:
+                        log(f"hours={cfg.hours:g}: {epochs} epochs instead of {before}, from the measured time")
+                        plan = longest.cut(epochs)
+                        first_no_aug = first_no_aug_epoch(epochs, cfg.no_aug_epochs, first_no_aug, epoch + 1)
+                        no_aug_from.fill_(first_no_aug)
+                        defaults["no_aug_epochs"] = epochs - first_no_aug
+                        updater.schedule = build_schedule(parts.schedule, plan, cfg.schedule, defaults)
+                        updater.ema.set_length(plan.total_steps)
+                        changed = {"epochs": epochs, "no_aug_epochs": epochs - first_no_aug}
+                        save.change(changed, summary.curve_marks(plan, epochs - first_no_aug))
                 if (epoch + 1) % cfg.evaluate_every == 0 or epoch + 1 == epochs:
                     row |= parts.validate(updater, val_loader, val_criterion, ranks, run, epoch, stop)
+                    budget.lap("evaluation")
                 state, meter = state.after(row), Meter()
                 done = state.done(epochs, cfg.patience)
                 save.after_epoch(state, last=bool(done))
                 if ranks.is_main:
                     on_row(state.rows[-1], run)
                 log(epoch_text(row, epochs, best=state.best_epoch == epoch + 1))
+                budget.lap("save")
                 if done:
                     break
         except Interrupted:

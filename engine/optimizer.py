@@ -58,9 +58,14 @@ class EMA:
         self.parameters = list(self.model.parameters()), list(model.parameters())
         for ours, theirs in zip(self.model.modules(), model.modules(), strict=True):
             ours._buffers = theirs._buffers
-        self.decay = 1 - 1 / min(5000, max(total_steps / 20, 1)) if enabled else 0.0
-        self.tau = min(2000.0, max(total_steps / 20, 1))
+        self.enabled = enabled
+        self.set_length(total_steps)
         self.count = torch.zeros((), device=next(model.parameters()).device)
+
+    def set_length(self, total_steps: int) -> None:
+        """Sets the decay for a run of this length."""
+        self.decay = 1 - 1 / min(5000, max(total_steps / 20, 1)) if self.enabled else 0.0
+        self.tau = min(2000.0, max(total_steps / 20, 1))
 
     @torch.no_grad()
     def update(self, finite: Tensor) -> None:

@@ -16,6 +16,7 @@ from engine.environment import last_start, run_id
 from engine.epoch import Meter
 from engine.optimizer import Updater
 from engine.run_folder import Run, date_and_number, runs, tensorboard_scalars
+from engine.time_budget import TimeBudget
 from utils import checkpoint
 from utils.config import ConfigError, show
 from utils.file_checks import fitting
@@ -53,6 +54,11 @@ class Previous:
         if self.saved is None:
             return None
         return dict(zip(("freeze_batch_size", "batch_size"), self.saved["batch_sizes"], strict=True))
+
+    @property
+    def epochs(self) -> int:
+        """The number of epochs done."""
+        return State(**self.saved["state"]).epoch if self.saved else 0
 
 
 @dataclass(frozen=True)
@@ -215,10 +221,18 @@ class Saver:
     config: Mapping[str, Any]  # for every checkpoint
     data: Sequence[Any]  # annotations of training, whose classes go into every checkpoint, and of validation
     resume: Mapping[str, Any]  # for last.pt: values that a resumed run needs and that no step changes
+    budget: TimeBudget
     save_every: int = 0  # epochs
     save_minutes: float = 0.0  # between saves within an epoch
     defaults: Mapping[str, Any] = field(default_factory=dict)  # the constants that config differs from, for card.md
     pending: dict[str, dict] = field(default_factory=dict)  # checkpoints, by file name, that could not be written yet
+
+    def change(self, constants: Mapping[str, Any], marks: Mapping[str, int]) -> None:
+        """Changes constants of the training in progress, and the vertical lines of its curves."""
+        self.config = {**self.config, **constants}
+        self.resume = {name: constants.get(name, value) for name, value in self.resume.items()}
+        if self.run:
+            self.run.change(self.config, marks)
 
     def after_epoch(self, state: State, last: bool = False) -> None:
         """Saves the end of an epoch: its row of the log, best.pt if it is the best, and last.pt. `last`: no save follows."""
@@ -283,6 +297,8 @@ class Saver:
         rest = {"model": self.updater.model.state_dict(), "updater": self.updater.state_dict()}
         rest |= {"meter": meter.state_dict(), "state": asdict(state), "classes": contents["classes"], **self.resume}
         rest["value_range"] = contents["value_range"]
+        if self.budget.limit:
+            rest["time_budget"] = self.budget.state_dict()
         with warn_if_disk_fails(errors):
             self.run.save("last.pt", {**contents, "resume": rest})
         return errors

@@ -119,6 +119,12 @@ class Run:
         if last_start(self.folder).get("id") != self.id:
             check_folder(self.folder, self._open)
 
+    def change(self, config: Mapping[str, Any], marks: Mapping[str, int]) -> None:
+        """Replaces the constants, also in config.json, and the vertical lines of the curves."""
+        self.config, self.marks = config, dict(marks)
+        with files.warn_if_disk_fails():
+            _write_json(self.folder / "config.json", self.config)
+
     def log(self, row: Mapping[str, Any]) -> None:
         """Adds the row of an epoch to log.csv: `epoch`, `AP` and any others. New columns are added to the header."""
         self.rows.append({"epoch": row["epoch"], **{key: value for key, value in row.items() if value is not None}})

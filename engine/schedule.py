@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nets import Pretraining, SGDDefaults
 
@@ -31,6 +31,10 @@ class Plan:
         frozen_images, images = freeze_batch_size * accumulate, batch_size * accumulate
         steps = (-(-length // frozen_images), -(-length // images))
         return cls(epochs, min(freeze_epochs, epochs), *steps, frozen_images, images)
+
+    def cut(self, epochs: int) -> "Plan":
+        """Returns the plan with fewer epochs."""
+        return replace(self, epochs=epochs, freeze_epochs=min(self.freeze_epochs, epochs))
 
     def steps_before(self, epoch: int) -> int:
         """Returns the number of optimizer steps before an epoch (counted from 0)."""
@@ -79,6 +83,22 @@ def likeness_of(pretraining: Pretraining, mean_ap: float, expected: float) -> fl
     return min(max(by_name, 0.0), 1.0) * min(max(by_map, 0.0), 1.0)
 
 
+def usual_no_aug_epochs(epochs: int) -> int:
+    """Returns the default number of epochs without augmentation."""
+    return min(round(epochs / 5), 15)
+
+
+def first_no_aug_epoch(epochs: int, written: int | None, before: int, done: int) -> int:
+    """Returns the first no-augmentation epoch if the number of epochs changes after `done` of them.
+
+    `written`: the constant no_aug_epochs; `before`: the first one so far, which stays if it is done.
+    """
+    if before < done:
+        return before
+    length = usual_no_aug_epochs(epochs) if written is None else written
+    return max(epochs - length, done)
+
+
 def usual_rate(optimizer: str, sgd: SGDDefaults) -> float:
     """Returns the default learning rate for 64 images per step, on data that are new to the initial weights."""
     return 0.01 * sgd.factor if optimizer == "sgd" else 4e-3
@@ -125,7 +145,7 @@ def _usual_lengths(plan: Plan) -> dict[str, float]:
     total = plan.total_steps
     warmup = min(max(100, plan.steps_before(1)), total / 10)
     warmup = min(max(warmup, LEAST_WARMUP), total)
-    return {"no_aug_epochs": min(round(plan.epochs / 5), 15), "warmup_epochs": plan.position(warmup)}
+    return {"no_aug_epochs": usual_no_aug_epochs(plan.epochs), "warmup_epochs": plan.position(warmup)}
 
 
 def _usual_optimizer(optimizer: str, sgd: SGDDefaults, pretrained: bool) -> dict[str, float]:

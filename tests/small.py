@@ -13,6 +13,7 @@ from utils import checkpoint
 # A checkpoint with which a few steps have an mAP of .2 with any version of PyTorch, and its weights without class names: a
 # run that starts from a checkpoint evaluates it first (epoch 0), one that starts from weights without names does not.
 TINY_WEIGHTS, UNNAMED_WEIGHTS = (Path(__file__).parent / "data" / name for name in ("tiny.pt", "tiny_unnamed.pt"))
+TIMES = ("seconds", "images_per_second", "time_budget")
 SMALL = {
     "model": "tiny_n",
     "weights": str(UNNAMED_WEIGHTS),
@@ -73,7 +74,7 @@ def log_of(folder: Path) -> list[dict[str, str]]:
 def untimed(contents):
     """Nested containers without the values that depend on the clock."""
     if isinstance(contents, dict):
-        return {k: untimed(v) for k, v in contents.items() if k not in ("seconds", "images_per_second")}
+        return {k: untimed(v) for k, v in contents.items() if k not in TIMES}
     return list(map(untimed, contents)) if isinstance(contents, list | tuple) else contents
 
 

@@ -1,6 +1,7 @@
 """Small models and training steps for tests."""
 
 import math
+import socket
 import time
 from functools import partial
 
@@ -35,6 +36,14 @@ def spawn(work, arguments, processes, seconds=600):
             for process in context.processes:
                 process.kill()
             pytest.fail(f"the processes still run after {seconds} seconds")
+
+
+def free_ports(count: int) -> list[int]:
+    servers = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [server.getsockname()[1] for server in servers]
+    for server in servers:
+        server.close()
+    return ports
 
 
 def toy(seed=0):

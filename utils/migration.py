@@ -110,7 +110,7 @@ ULTRALYTICS = {
     "rect": Here(("image_size=VALUE",), "height,width of all images; rectangles are fine"),
     "single_cls": Here(("merge=dog:animal,cat:animal",), "classes that become another one"),
     "fraction": Here(note="give a data set with fewer images, see python -m tools.convert"),
-    "time": Here(note="Ctrl-C saves, and resume=true continues"),
+    "time": Here(("hours={}",), "at most epochs= epochs"),
     "profile": Here(("profile_steps=10",)),
     "deterministic": Here(note="on a CPU the bits are the same; a GPU rounds differently in each run"),
     "nc": Here(("classes=FILE",), "only if the data do not name their classes"),

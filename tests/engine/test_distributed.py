@@ -5,7 +5,6 @@ Float64 where gradients are compared, so that rounding cannot hide an error. One
 
 import os
 import shutil
-import socket
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -21,7 +20,7 @@ from simulated_gpu import simulated_gpu
 from small import log_of, only_run
 from torch import nn
 from torch._dynamo.testing import CompileCounter
-from toys import FAMILIES, make_updater, toy
+from toys import FAMILIES, free_ports, make_updater, toy
 
 import nets
 import train
@@ -170,14 +169,6 @@ def training(folder, output, **changes):
     data = {"train": str(folder / "train.txt"), "val": str(folder / "val.txt"), "no_aug_epochs": 1}
     run = {"model": "tiny_n", "weights": None, "workers": 0, "device": "cpu", "output": str(folder / output)}
     return train.Config(**{**data, **sizes, **rates, **run, **changes})
-
-
-def free_ports(count: int) -> list[int]:
-    servers = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [server.getsockname()[1] for server in servers]
-    for server in servers:
-        server.close()
-    return ports
 
 
 def rank_of(rank, world_size, ports, folder, work, arguments, configs):
