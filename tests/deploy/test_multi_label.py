@@ -13,7 +13,7 @@ import evaluate
 from deploy.detector import Detector
 from deploy.multi_label import MultiLabel
 from deploy.onnx_model import OnnxModel
-from nets import yolov9, yolox
+from nets import ppyoloe, yolov9, yolox
 from nets.yolox import YOLOX
 from utils.boxes import clip
 from utils.config import ConfigError
@@ -28,7 +28,8 @@ def predictions(family, classes=5, batch=3, seed=0):
     if family == "yolox":
         boxes = torch.cat([torch.randn(batch, POINTS, 2), 0.5 * torch.randn(batch, POINTS, 2) + 1], -1)
         return yolox.Predictions(boxes, torch.randn(batch, POINTS), torch.randn(batch, POINTS, classes) * 2)
-    return yolov9.Predictions(torch.randn(batch, POINTS, 64), torch.randn(batch, POINTS, classes) * 2)
+    family, width = {"yolov9": (yolov9, 64), "ppyoloe": (ppyoloe, 68)}[family]
+    return family.Predictions(torch.randn(batch, POINTS, width), torch.randn(batch, POINTS, classes) * 2)
 
 
 def identity(batch=3):
@@ -52,7 +53,7 @@ def reference(boxes, logits, objectness, confidence, nms_iou, most):
     return kept[:most]
 
 
-@pytest.mark.parametrize("family", ["yolox", "yolov9"])
+@pytest.mark.parametrize("family", ["yolox", "yolov9", "ppyoloe"])
 @pytest.mark.parametrize(("confidence", "most"), [(0.05, 10_000), (1e-4, 40)])
 def test_several_labels_equal_the_definition(family, confidence, most):
     model, raw = detector(family, 5), predictions(family)
@@ -68,7 +69,7 @@ def test_several_labels_equal_the_definition(family, confidence, most):
         np.testing.assert_array_equal(one.boxes, expected)
 
 
-@pytest.mark.parametrize("family", ["yolox", "yolov9"])
+@pytest.mark.parametrize("family", ["yolox", "yolov9", "ppyoloe"])
 def test_the_best_label_of_each_point_is_that_of_a_single_label(family):
     """And with one class nothing changes, to the bit."""
     model, raw = detector(family, 5), predictions(family)

@@ -507,7 +507,7 @@ def test_fp16_scaler_skips_an_overflow_and_lowers_its_scale(optimizer):
     assert not torch.equal(before["model.0.weight"], updater.model[0].weight)
 
 
-@pytest.mark.parametrize("family, skipped", [("yolox", 7), ("yolov9", 4)])
+@pytest.mark.parametrize("family, skipped", [("yolox", 7), ("yolov9", 4), ("ppyoloe", 2)])
 def test_few_first_steps_are_skipped_in_fp16(family, skipped):
     """YOLOX takes 0-255, which makes the gradients of its stem large. From a loss scale of 2**16 it skips eleven."""
     updater = make_updater(detector(family), "adamw", amp="fp16", clip=10.0)

@@ -117,7 +117,12 @@ def fit_on_cpu(family, amp):
         return fit(family, "none" if amp == "fp16" else amp, torch.device("cpu"))
 
 
-QUICK = {("yolox", "fp16"), ("yolov9", "bf16"), *(("tiny", amp) for amp in ("none", "fp16", "bf16"))}
+QUICK = {
+    ("yolox", "fp16"),
+    ("yolov9", "bf16"),
+    ("ppyoloe", "fp16"),
+    *(("tiny", amp) for amp in ("none", "fp16", "bf16")),
+}
 CASES = [
     pytest.param(family, amp, marks=() if (family, amp) in QUICK else pytest.mark.slow)
     for family in MODELS

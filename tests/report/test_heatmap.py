@@ -53,7 +53,7 @@ def test_a_map_belongs_to_its_detection(weights):
     assert len(set(points.tolist())) == len(points)
 
 
-@pytest.mark.parametrize("name", ["tiny_n", "yolox_nano", "yolov9_t"])
+@pytest.mark.parametrize("name", ["tiny_n", "yolox_nano", "yolov9_t", "ppyoloe_s"])
 def test_every_family_has_maps_and_keeps_nothing_of_them(name):
     model = lively(nets.build(name, 2), (64, 64)).eval()
     heat = HeatMaps(model, (64, 64), ("a", "b"))
