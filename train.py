@@ -59,8 +59,10 @@ class Config:
     train: str = "data/demo/train.txt"  # annotation file, COCO JSON, YOLO yaml, or the folder of a data set
     val: str = "data/demo/val.txt"  # the same, images that training never sees; .2: a fifth of the training images
     classes: str | None = None  # names that select: cat,dog; or a file, one name per line; none: the names in the data
-    model: str = "yolox_nano"  # yolox_nano, yolox_tiny, yolox_s, _m, _l, _x; yolov9_t, _s, _m, _c
-    weights: str | None = "coco"  # coco: official weights; https://HOST: a mirror of them; a file; none: from scratch
+    model: str = "yolox_nano"  # yolox_nano, _tiny, _s, _m, _l, _x; yolov9_t, _s, _m, _c; ppyoloe_s, _m, _l, _x
+    weights: str | None = (
+        "coco"  # coco, objects365: official weights; https://HOST: a mirror; a file; none: from scratch
+    )
     image_size: tuple[int, int] | None = None  # height, width; multiples of 32; none: the size of the official weights
     epochs: int = 50  # 0: enough for the number of training images; the run prints how many
     hours: float = 0.0  # time limit: as many of these epochs as fit, with the schedule of so many; 0: none

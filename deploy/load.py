@@ -47,8 +47,8 @@ def load(
     """Loads a trained model: a checkpoint of this project, an ONNX file of export.py, or official weights.
 
     `path=None` is "coco" with `model`, or the newest checkpoint in runs/. The name of a run is its newest best.pt. Official
-    weights need `model`; they are a file, or "coco" to download them. Weights of 80 classes are taken for COCO's. `classes` picks
-    some of COCO's classes, or names the classes of other weights.
+    weights need `model`; they are a file, or "coco" or "objects365" to download them. Weights of 80 classes are taken for COCO's,
+    weights of 365 for those of Objects365. `classes` picks some of these classes, or names the classes of other weights.
     `image_size=None` is the size of the training. Raises CheckpointError, PretrainedError or ValueError with the fix.
     """
     note = ""
@@ -60,10 +60,10 @@ def load(
         of_name = [folder / "best.pt" for folder in runs("runs", str(path)) if (folder / "best.pt").is_file()]
         if of_name:
             path = of_name[-1]
-    if str(path) == "coco":
+    if (weights := str(path)) in ("coco", "objects365"):
         if model is None:
-            raise ValueError(f"checkpoint=coco needs model=, one of {', '.join(nets.model_names())}")
-        path = nets.fetch_weights(model, option="checkpoint")
+            raise ValueError(f"checkpoint={weights} needs model=, one of {', '.join(nets.model_names())}")
+        path = nets.fetch_weights(model, weights, option="checkpoint")
     if path.suffix == ".onnx":
         loaded = _load_onnx(path, image_size)
     elif model is not None and not checkpoint.is_own(checkpoint.read(path)):

@@ -4,14 +4,18 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from nets import family_of
+from nets import official_file
 from nets.pretrained import HOST
 from utils.config import show
 from utils.files import atomic_write
 from utils.metrics import COCO_METRICS
 from utils.text import printable
 
-AUTHORS = {"yolox": ("Megvii", "Apache-2.0"), "yolov9": ("MultimediaTechLab", "MIT")}  # of weights=coco, see WEIGHTS.md
+AUTHORS = {  # of official weights, see WEIGHTS.md
+    "yolox": ("Megvii", "Apache-2.0"),
+    "yolov9": ("MultimediaTechLab", "MIT"),
+    "ppyoloe": ("PaddlePaddle", "Apache-2.0"),
+}
 FEW_BOXES = 20  # with fewer validation boxes, the AP of a class is mostly chance
 SPECIAL = re.compile(r"[\\`*\[\]<>|~&@#$!]|(?<![^\W_])_|_(?![^\W_])|:(?=//)|(?<=www)\.", re.IGNORECASE)
 TO_FILL_IN = "*to fill in*"
@@ -114,14 +118,15 @@ def licenses(config: Mapping[str, Any]) -> Iterator[str]:
     yield "\n## Licenses\n"
     yield "- The code that trained the model: Apache-2.0."
     family, weights = config["model"].rpartition("_")[0], config["weights"]
-    row, size = family_of(config["model"])
+    file = official_file(config["model"], weights)
     if weights is None:
         yield "- Initial weights: none; trained from scratch."
-    elif size in row.weights and (weights == "coco" or "://" in weights):
+    elif file is not None:
         author, name = AUTHORS.get(family, ("its authors", f"license {TO_FILL_IN}"))
-        address = f"{HOST}/{row.weights[size].path}"
-        yield f"- Initial weights: <{address}> by {author}, {name}, trained on COCO train2017. Pass their license text on."
-        if weights != "coco":
+        address = f"{file.host or HOST}/{file.path}"
+        data = "Objects365" if weights == "objects365" else "COCO train2017"
+        yield f"- Initial weights: <{address}> by {author}, {name}, trained on {data}. Pass their license text on."
+        if "://" in weights:
             yield f"  They came from the mirror {plain(weights)}."
     else:
         yield f"- Initial weights: {plain(weights)}. Their license: {TO_FILL_IN}."

@@ -14,7 +14,7 @@ from nets.losses import PPYOLOECriterion, YOLOv9Criterion, YOLOXCriterion, local
 from nets.matching import load_matching
 from nets.model import DetectionModel
 from nets.pretrained import OfficialFile
-from nets.weights import class_rows, fetch, read
+from nets.weights import Weights, class_rows, fetch, read
 from utils.file_checks import CheckpointError, fitting
 from utils.processes import Ranks
 
@@ -36,6 +36,7 @@ class Family(NamedTuple):
     weights: Mapping[str, OfficialFile]  # size name -> the official COCO weights; may be empty
     rename: Callable[[str], str | None]  # official tensor name -> ours; None: our model does not have this tensor
     sgd: SGDDefaults = SGDDefaults()  # the defaults of YOLOX
+    objects365: Mapping[str, OfficialFile] = {}  # size name -> the official weights of Objects365
 
 
 MAX_WIDTH = 4096  # channels of a layer that `build` takes from a file
@@ -47,7 +48,14 @@ MODELS = {
     "yolov9": Family(
         yolov9.YOLOv9, yolov9.SIZES, YOLOv9Criterion, pretrained.YOLOV9_FILES, official_names.of_yolov9, V9_SGD
     ),
-    "ppyoloe": Family(ppyoloe.PPYOLOE, ppyoloe.SIZES, PPYOLOECriterion, {}, official_names.of_ppyoloe),
+    "ppyoloe": Family(
+        ppyoloe.PPYOLOE,
+        ppyoloe.SIZES,
+        PPYOLOECriterion,
+        pretrained.PPYOLOE_FILES,
+        official_names.of_ppyoloe,
+        objects365=pretrained.PPYOLOE_OBJECTS365,
+    ),
 }
 
 
@@ -100,15 +108,34 @@ def criterion(
     return criteria[type(model)](model.strides, normalizer, no_aug, static)
 
 
-def fetch_weights(name: str, mirror: str | None = None, option: str = "weights") -> Path:
-    """Downloads the official COCO weights of a model once and returns the path; see `weights.fetch`."""
+def official_file(name: str, weights: str | None) -> OfficialFile | None:
+    """Returns the released file that a constant `weights` names, which a mirror has too; None: it is no official file."""
     family, size = family_of(name)
-    return fetch(name, family.weights.get(size), mirror, verify=partial(require_all, name), option=option)
+    if weights == "objects365":
+        return family.objects365.get(size)
+    return family.weights.get(size) if weights == "coco" or "://" in (weights or "") else None
 
 
-def read_weights(path: str | Path, name: str):
-    """Reads a weights file and returns a `weights.Weights`: a state dict with our tensor names, and its classes."""
-    return read(path, family_of(name)[0].rename)
+def fetch_weights(name: str, weights: str = "coco", option: str = "weights") -> Path:
+    """Downloads the official weights of a model once and returns the path; see `weights.fetch`.
+
+    `weights`: "coco", "objects365", or the address of a mirror of the COCO weights.
+    """
+    file, mirror = official_file(name, weights), weights if "://" in weights else None
+    if weights == "objects365" and file is None:
+        have = [other for other in model_names() if official_file(other, weights)]
+        raise pretrained.PretrainedError(
+            f"there are no Objects365 weights for model={name}, only for {', '.join(have)}: take one of them, or {option}=coco"
+        )
+    stem = f"{name}_objects365" if weights == "objects365" else name
+    return fetch(stem, file, mirror, verify=partial(require_all, name), option=option)
+
+
+def read_weights(path: str | Path, name: str) -> Weights:
+    """Reads a weights file and returns a state dict with our tensor names, and its classes."""
+    family, _ = family_of(name)
+    weights = read(path, family.rename)
+    return weights._replace(state=family.model.completed(weights.state))
 
 
 def official_size(name: str) -> tuple[int, int]:
@@ -147,9 +174,10 @@ def build_pretrained(
 ) -> tuple[DetectionModel, Pretraining | None]:
     """Builds a model, loads pretrained weights, and returns it and what they were trained on (None: from scratch).
 
-    Only rank 0 loads them; the caller broadcasts the model. `weights`: "coco" (official weights), the address of a mirror of
-    them, a file, or None (from scratch). Classes that the weights were trained on keep their rows of the class predictors,
-    matched by name. With `optional`, training starts from scratch after a warning if the official weights cannot be downloaded.
+    Only rank 0 loads them; the caller broadcasts the model. `weights`: "coco" or "objects365" (official weights), the address of
+    a mirror of those of COCO, a file, or None (from scratch). Classes that the weights were trained on keep their rows of the
+    class predictors, matched by name. With `optional`, training starts from scratch after a warning if the official weights
+    cannot be downloaded.
     """
     model = None
 
@@ -179,10 +207,10 @@ def build_pretrained(
 
 def _weights_file(name: str, weights: str | None, log: Callable[[str], None], optional: bool) -> str | Path | None:
     """Returns the file that `weights` names, after downloading official weights; None: train from scratch."""
-    if weights is None or (weights != "coco" and "://" not in weights):
+    if weights is None or (weights not in ("coco", "objects365") and "://" not in weights):
         return weights
     try:
-        return fetch_weights(name, mirror=None if weights == "coco" else weights)
+        return fetch_weights(name, weights)
     except pretrained.PretrainedError as error:
         if not optional:
             raise
@@ -212,7 +240,9 @@ def load_official(path: Path, model: str, classes: Sequence[str] | None) -> tupl
         raise ValueError(f"{path} predicts {rows} classes without their names: give classes=FILE, one name per line")
     known = names and len(pretrained.shared_classes(names, wanted)) == len(wanted)
     if not known and len(wanted) != rows:
-        raise ValueError(f"{path} predicts {rows} classes, classes= has {len(wanted)} names, and not all are COCO's")
+        raise ValueError(
+            f"{path} predicts {rows} classes, classes= has {len(wanted)} names, and not all are among those of the weights"
+        )
     network = build(model, len(wanted), state)
     network.clips = False
     with fitting(path):
@@ -222,7 +252,7 @@ def load_official(path: Path, model: str, classes: Sequence[str] | None) -> tupl
 
 
 def require_all(name: str, path: Path) -> None:
-    """Raises ValueError unless a file has all tensors of the model `name`, for COCO's classes, with finite values."""
+    """Raises ValueError unless a file has all tensors of the model `name`, for known classes, with finite values."""
     state, classes, _ = read_weights(path, name)
     model = build(name, len(classes or ()), state)
     load_matching(model, state).require(backbone=1.0, neck=1.0, head=1.0)

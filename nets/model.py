@@ -33,6 +33,11 @@ class DetectionModel(nn.Module):
         """Returns constructor arguments that follow from a state dict, such as layer widths. There are none by default."""
         return {}
 
+    @classmethod
+    def completed(cls, state: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Adds tensors to the state dict of official weights that only some of their releases have. There are none by default."""
+        return state
+
     def freeze_backbone(self, frozen: bool) -> None:
         """Freezes or thaws the backbone. A frozen one has no gradients and stays in evaluation mode, also after `train()`."""
         self.frozen = frozen

@@ -4,6 +4,7 @@ It is the network of PaddleDetection (Apache-2.0), release 2.5, which the author
 """
 
 import math
+import re
 from typing import NamedTuple
 
 import torch
@@ -195,6 +196,13 @@ class PPYOLOE(DetectionModel):
         self.neck = Neck(*size)
         self.head = Head(neck_channels(size[1]), num_classes)
         set_batch_norms(self, eps=1e-5, momentum=0.1)  # the released weights were trained with them
+
+    @classmethod
+    def completed(cls, state: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Adds the weights of 1x1 branches, which are 1 in the weights of Objects365: these were trained without them."""
+        branches = [name for name in state if re.fullmatch(r"backbone\..*\.conv1x1\.conv\.weight", name)]
+        alphas = {name.replace("conv1x1.conv.weight", "alpha"): torch.ones(1) for name in branches}
+        return alphas | state
 
     def prepare(self, images: Tensor) -> Tensor:
         """Images -> input of the backbone: RGB, 0-1, in the dtype of the weights."""

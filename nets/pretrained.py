@@ -34,6 +34,18 @@ YOLOX_FILES = {
 }
 YOLOV9_RELEASED = {"t": 0.383, "s": 0.468, "m": 0.514, "c": 0.530}  # size of the model -> published AP
 YOLOV9_FILES = {size: OfficialFile(f"{YOLOV9_RELEASE}/v9-{size}.pt", ap=ap) for size, ap in YOLOV9_RELEASED.items()}
+PPYOLOE_RELEASED = {"s": 0.437, "m": 0.498, "l": 0.529, "x": 0.547}  # size of the model -> published AP
+PADDLE_HOST, PADDLE_BUCKETS = "https://paddledet.bj.bcebos.com", "https://bj.bcebos.com"
+PPYOLOE_FILES = {
+    size: OfficialFile(f"models/ppyoloe_plus_crn_{size}_80e_coco.pdparams", ap=ap, host=PADDLE_HOST)
+    for size, ap in PPYOLOE_RELEASED.items()
+}
+PPYOLOE_OBJECTS365 = {
+    size: OfficialFile(
+        f"v1/paddledet/models/pretrained/ppyoloe_crn_{size}_obj365_pretrained.pdparams", host=PADDLE_BUCKETS
+    )
+    for size in PPYOLOE_RELEASED
+}
 
 COCO_CLASSES = tuple(
     """person, bicycle, car, motorcycle, airplane, bus, train, truck, boat, traffic light, fire hydrant, stop

@@ -12,6 +12,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from nets import pretrained
+from nets.objects365 import OBJECTS365_CLASSES
 from nets.pretrained import COCO_CLASSES, OfficialFile, PretrainedError
 from utils import checkpoint, file_checks
 from utils.file_checks import validated
@@ -115,8 +116,8 @@ def read(path: str | Path, rename: Callable[[str], str | None]) -> Weights:
 
     Accepts our own checkpoints and the official layouts: `{"model": {...}}`, `{"state_dict": {...}}` of a training, or a bare
     state dict, all of them also as a `.pdparams` file of PaddlePaddle. `rename`: official tensor name -> ours; our own names stay
-    unchanged. If a file does not name its classes, 80 classes are COCO's. Raises PretrainedError for damaged files, for files
-    without weights, and for weights that need the preprocessing of YOLOX release 0.1.0.
+    unchanged. If a file does not name its classes, 80 classes are COCO's and 365 those of Objects365. Raises PretrainedError for
+    damaged files, for files without weights, and for weights that need the preprocessing of YOLOX release 0.1.0.
     """
     try:
         contents = checkpoint.read(path)
@@ -142,8 +143,9 @@ def read(path: str | Path, rename: Callable[[str], str | None]) -> Weights:
             f"weights={path} were trained on pixels with a standard deviation of {deviation:.1f}, not on 0-255: they need the "
             f"preprocessing of YOLOX release 0.1.0 and would detect nothing. Use the weights of release 0.1.1rc0 (weights=coco)"
         )
-    official = class_rows(state) == len(COCO_CLASSES)
-    return Weights(state, COCO_CLASSES if official else None, official)
+    known = {len(classes): classes for classes in (COCO_CLASSES, OBJECTS365_CLASSES)}
+    classes = known.get(class_rows(state))
+    return Weights(state, classes, official=classes is COCO_CLASSES)
 
 
 def class_rows(state: Mapping[str, Tensor]) -> int:

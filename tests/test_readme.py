@@ -75,13 +75,22 @@ def test_weights_page_lists_every_official_file_and_no_other():
     """Address, authors, license, training data and digest of each; a changed address or digest must change the page too."""
     head, *rows = tables(text_of(ROOT / "WEIGHTS.md"))[0]
     assert head == ["model", "file", "authors", "license", "trained on", "SHA-256"]
-    terms = {"yolox": ("Megvii", "Apache-2.0"), "yolov9": ("MultimediaTechLab", "MIT")}
-    files = {f"{name}_{size}": file for name, row in nets.MODELS.items() for size, file in row.weights.items()}
-    assert [spans(row[0])[0] for row in rows] == list(files)
-    for (model, file), (_, link, authors, license, data, digest) in zip(files.items(), rows, strict=True):
-        author, expected = terms[model.rpartition("_")[0]]
-        assert link == f"[{file.path.rpartition('/')[2]}]({HOST}/{file.path})"
-        assert authors.startswith(author) and (license, data) == (expected, "COCO train2017")
+    coco, objects365 = "COCO train2017", "Objects365"
+    terms = {  # family -> author, license, training data of the COCO weights
+        "yolox": ("Megvii", "Apache-2.0", coco),
+        "yolov9": ("MultimediaTechLab", "MIT", coco),
+        "ppyoloe": ("PaddlePaddle", "Apache-2.0", f"{objects365}, then {coco}"),
+    }
+    files = []
+    for family, row in nets.MODELS.items():
+        files += [([f"{family}_{size}"], file) for size, file in row.weights.items()]
+        files += [([f"{family}_{size}", "weights=objects365"], file) for size, file in row.objects365.items()]
+    assert [spans(row[0]) for row in rows] == [names for names, _ in files]
+    for (names, file), (_, link, authors, license, data, digest) in zip(files, rows, strict=True):
+        author, expected, trained = terms[names[0].rpartition("_")[0]]
+        assert link == f"[{file.path.rpartition('/')[2]}]({file.host or HOST}/{file.path})"
+        assert authors.startswith(author) and license == expected
+        assert data == (objects365 if names[1:] else trained)
         assert digest == (f"`{file.sha256}`" if file.sha256 else "not known; pinned at the first use")
 
 
@@ -89,7 +98,13 @@ def test_notice_names_the_copyright_and_every_author_of_weights():
     notice = text_of(ROOT / "NOTICE")
     assert notice.startswith("Thaw\nCopyright 2026 The Thaw authors\n") and "Apache License, Version 2.0" in notice
     assert "Apache License" in text_of(ROOT / "LICENSE")
-    for name in ("Megvii (Apache-2.0)", "MultimediaTechLab (MIT)", "WEIGHTS.md", "docs/licenses.md"):
+    for name in (
+        "Megvii (Apache-2.0)",
+        "MultimediaTechLab (MIT)",
+        "PaddlePaddle (Apache-2.0)",
+        "WEIGHTS.md",
+        "docs/licenses.md",
+    ):
         assert name in notice
 
 

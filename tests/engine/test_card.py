@@ -102,6 +102,13 @@ def test_simple_names_stay_readable():
     [
         ("yolox_s", "coco", "yolox_s.pth> by Megvii, Apache-2.0"),
         ("yolov9_c", "coco", "v9-c.pt> by MultimediaTechLab, MIT"),
+        ("ppyoloe_s", "coco", "ppyoloe_plus_crn_s_80e_coco.pdparams> by PaddlePaddle, Apache-2.0, trained on COCO"),
+        (
+            "ppyoloe_m",
+            "objects365",
+            "ppyoloe_crn_m_obj365_pretrained.pdparams> by PaddlePaddle, Apache-2.0, trained on Obj",
+        ),
+        ("yolox_s", "objects365", "objects365. Their license: *to fill in*"),  # a model without such weights
         ("yolov9_t", "https://mirror.example", "from the mirror https&#58;//mirror.example"),
         ("yolox_s", "mine.pt", "mine.pt. Their license: *to fill in*"),
         ("yolox_s", None, "from scratch"),

@@ -132,3 +132,15 @@ def test_assignments_and_losses_of_hard_cases_equal_the_official_code(case, rule
         assert (match.score - reordered(reference[f"{rule}_scores"])).abs().max() < 1e-5
         matched = boxes.gather(1, match.index[..., None].expand(-1, -1, 4))
         assert torch.equal(matched[match.positive], reordered(reference[f"{rule}_boxes"])[match.positive])
+
+
+def test_weights_without_alpha_are_those_of_branches_of_weight_1(tmp_path):
+    """The Objects365 weights were trained without the weight of the 1x1 branch."""
+    state = {name: value for name, value in paddle.filled_state("ppyoloe_s").items() if not name.endswith(".alpha")}
+    torch.save(state, tmp_path / "weights.pth")
+    nets.require_all("ppyoloe_s", tmp_path / "weights.pth")
+    ours = nets.read_weights(tmp_path / "weights.pth", "ppyoloe_s").state
+    alphas = [name for name in ours if name.endswith(".alpha")]
+    assert len(alphas) == 1 + 2 + 2 + 1 and all(ours[name] == 1 for name in alphas)
+    torch.save(paddle.filled_state("ppyoloe_s"), tmp_path / "weights.pth")  # a file that has them keeps them
+    assert all(nets.read_weights(tmp_path / "weights.pth", "ppyoloe_s").state[name] != 1 for name in alphas)

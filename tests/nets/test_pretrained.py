@@ -18,6 +18,7 @@ from weight_server import DATA, serving
 import nets
 from deploy.load import load
 from nets import pretrained, weights
+from nets.objects365 import OBJECTS365_CLASSES
 from nets.official_names import of_yolox
 from nets.pretrained import (
     COCO_CATEGORY_IDS,
@@ -29,6 +30,7 @@ from nets.pretrained import (
 )
 from nets.weights import fetch, input_std, read
 from utils import checkpoint, file_checks
+from utils.processes import Ranks
 
 FILE = OfficialFile("owner/releases/model.pth", hashlib.sha256(DATA).hexdigest())
 UNKNOWN = OfficialFile("owner/releases/other.pt")  # without a digest
@@ -115,10 +117,40 @@ def test_official_models_have_an_address_and_a_digest_if_it_is_known():
         assert len(bytes.fromhex(file.sha256)) == 32
     assert nets.MODELS["yolov9"].weights["t"].path == "MultimediaTechLab/YOLO/releases/download/v1.0-alpha/v9-t.pt"
     assert all(row.weights.keys() == row.sizes.keys() for row in nets.MODELS.values() if row.weights)
+    paddle = nets.official_file("ppyoloe_x", "coco"), nets.official_file("ppyoloe_x", "objects365")
+    assert [f"{file.host}/{file.path}" for file in paddle] == [
+        "https://paddledet.bj.bcebos.com/models/ppyoloe_plus_crn_x_80e_coco.pdparams",
+        "https://bj.bcebos.com/v1/paddledet/models/pretrained/ppyoloe_crn_x_obj365_pretrained.pdparams",
+    ]
     assert len({file.sha256 for file in nets.MODELS["yolox"].weights.values()}) == 6
     assert nets.official_size("yolox_tiny") == (416, 416) and nets.official_size("yolox_s") == (640, 640)
     with refused(PretrainedError, "model=tiny_n", "weights=FILE"):
         nets.fetch_weights("tiny_n")
+
+
+def test_weights_of_objects365_are_a_file_of_their_own(server, tmp_path, monkeypatch):
+    """A tiny model publishes both kinds of weights; the class predictors of one have 365 rows."""
+    row = nets.MODELS["tiny"]._replace(weights={"n": OfficialFile("c.pth")}, objects365={"n": OfficialFile("o.pth")})
+    monkeypatch.setitem(nets.MODELS, "tiny", row)
+    monkeypatch.setattr(pretrained, "HOST", server.address)
+    for data, rows, name in (("coco", 80, "tiny_n.pth"), ("objects365", 365, "tiny_n_objects365.pth")):
+        torch.save(nets.build("tiny_n", rows).state_dict(), tmp_path / "a.pth")
+        server.data = (tmp_path / "a.pth").read_bytes()
+        model, pretraining = nets.build_pretrained("tiny_n", ("dog", "candle"), data, Ranks(), lambda _: None)
+        assert (tmp_path / "cache" / name).exists() and pretraining.official == (data == "coco")
+        assert pretraining.known == (0.5 if data == "coco" else 1.0)  # COCO has no candles
+        source = torch.load(tmp_path / "a.pth")["head.class_predictors.0.weight"]
+        dog = {"coco": COCO_CLASSES, "objects365": OBJECTS365_CLASSES}[data].index("dog")
+        assert torch.equal(model.head.class_predictors[0].weight[0], source[dog])
+    assert server.paths == ["/c.pth", "/o.pth"]
+    with refused(PretrainedError, "model=yolox_s", "ppyoloe_s", "weights=coco"):
+        nets.fetch_weights("yolox_s", "objects365")
+
+
+def test_objects365_has_365_names_most_of_cocos_among_them():
+    assert len(set(OBJECTS365_CLASSES)) == 365 and all(name == name.strip() for name in OBJECTS365_CLASSES)
+    assert (OBJECTS365_CLASSES[0], OBJECTS365_CLASSES[364]) == ("person", "table tennis")
+    assert len(shared_classes(OBJECTS365_CLASSES, COCO_CLASSES)) == 70
 
 
 def tensor_bytes(path):
