@@ -39,7 +39,7 @@ from utils.config import ConfigError, check, is_weights, override, require, requ
 from utils.draw import write_image
 from utils.images import IMAGE_SUFFIXES, READERS, ImageError, batched, prefetch
 from utils.script import run_script
-from utils.text import brief
+from utils.text import brief, split_names
 
 
 class Origin(NamedTuple):
@@ -115,7 +115,7 @@ def main(cfg: Config) -> Path | None:
     if not cfg.speed:
         require_writable(f"output={show(cfg.output)}", cfg.output or "runs", "give output=FOLDER")
     classes = read_classes(cfg.classes) if cfg.classes else None
-    only = [name.strip() for name in cfg.only.split(",")] if cfg.only else None
+    only = split_names(cfg.only) if cfg.only else None
     limits = {name: getattr(cfg, name) for name in LIMITS}
     detector = Detector(cfg.checkpoint, cfg.model, classes, cfg.image_size, cfg.device, only=only, **limits)
     threads.set_threads(detector.device, 0)

@@ -1,5 +1,6 @@
 """Text for messages: short, printable, and names of classes that can be drawn and written."""
 
+import csv
 import re
 from collections.abc import Iterable
 
@@ -35,6 +36,11 @@ def check_class_names(names: Iterable[object], where: str, error: type[ValueErro
 def clean_name(name: str) -> str:
     """Returns a class name without blanks and byte order marks at its ends. Joined files have such marks inside."""
     return _NAME_ENDS.sub("", name) if "\ufeff" in name else name.strip()
+
+
+def split_names(text: str) -> list[str]:
+    """Returns the names in text such as cat,dog. A name with a comma is in double quotes, as in "cat, big",dog."""
+    return [clean_name(name) for name in next(csv.reader([text], skipinitialspace=True), [""])]
 
 
 def class_name_problem(name: object) -> str:

@@ -15,9 +15,10 @@ from datasets.errors import DataError, check_path, open_file
 from datasets.formats.source import Source
 from datasets.store import Classes
 from utils.images import IMAGE_SUFFIXES
-from utils.text import check_class_names, clean_name, number_of
+from utils.text import check_class_names, clean_name, number_of, split_names
 
 _NUMBERED = re.compile(r"(\d+)(?:\s*[:=,;]\s*|[.)]?\s+)(?=[^\d\s])(.+)")  # "0 cat", "0: cat", "0. cat", "0,cat"
+_NUMBER_BEHIND = re.compile(r"(.*\S)\s*[:=;\s]\s*(\d+)")  # "cat 0", "cat: 0"
 _SURELY_NUMBERED = re.compile(r"\d+\s*[:=,;]\s*[^\d\s]")  # not a name such as "2 wheeler"
 _TEXT_AFTER_IMAGE = re.compile(r"\.(?:" + "|".join(s[1:] for s in IMAGE_SUFFIXES) + r")\s+(.*)", re.IGNORECASE)
 
@@ -103,12 +104,12 @@ def is_names(classes: str | None) -> bool:
 
 
 def read_classes(path: str) -> tuple[str, ...]:
-    """Reads class names from a file, one per line; `cat,dog` are names themselves.
+    """Reads class names from a file, one per line; `cat,dog` are names themselves, those with a comma in double quotes.
 
     Numbers before all names, which count from 0, and quotes around all names are no part of them. Raises DataError for names
     that are blank, repeated or unusable, and for other forms than a name per line."""
     if isinstance(path, str) and is_names(check_path(path)):
-        names = [clean_name(name) for name in path.split(",")]
+        names = split_names(path)
         check_class_names(names, f"classes={path}", DataError)
         if len(set(names)) < len(names):
             raise DataError(f"classes={path}: a class is named twice: name it once")
@@ -148,6 +149,8 @@ def _bare_names(path: str, lines: list[tuple[int, str]]) -> list[tuple[int, str]
             raise DataError(
                 f"{path}:{line}: {name[:60]!r} holds several names, or a comma that is no part of one: {fix}"
             )
+    if form := _other_form([name for _, name in lines]):
+        raise DataError(f"{path}:{lines[0][0]}: {lines[0][1][:60]!r}: {form}: {fix}")
     found = [_NUMBERED.fullmatch(name) for _, name in lines]
     if not all(found) or len({match[2] for match in found}) < len(found):
         for line, name in lines:
@@ -164,6 +167,23 @@ def _bare_names(path: str, lines: list[tuple[int, str]]) -> list[tuple[int, str]
                 f"{path}:{line}: {shown!r} should have the number {expected}, as classes count from 0: {fix}"
             )
     return [(line, name) for _, line, name in sorted(rows)]
+
+
+def _other_form(names: Sequence[str]) -> str:
+    """Returns what the lines of a class list are if they are no names but YAML, or names before their numbers; "" otherwise.
+
+    Numbers behind one name, such as type 0 and type 1, are a part of the names."""
+    if names and (names[0] == "names:" or all(name.startswith("- ") for name in names)):
+        return "this is a list in YAML"
+    found = [_NUMBER_BEHIND.fullmatch(name) for name in names]
+    if len(found) < 2 or not all(found) or len({match[1] for match in found}) < len(found):
+        return ""
+    numbers = [int(match[2]) for match in found]
+    return (
+        "each name has its number behind it"
+        if sorted(numbers) in (list(range(len(found))), list(range(1, len(found) + 1)))
+        else ""
+    )
 
 
 def class_text(names: Sequence[str]) -> str:

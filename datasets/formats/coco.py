@@ -11,6 +11,7 @@ from typing import Annotated, Any
 from msgspec import Meta, Raw, Struct, field
 
 from datasets.errors import DataError, open_file
+from datasets.formats import listing
 from datasets.formats.file import File
 from datasets.formats.named_boxes import points_box
 from datasets.formats.rotation import Degrees, NoAngle, box_around
@@ -25,6 +26,7 @@ Length = Annotated[int, Meta(gt=0, lt=2**31)]
 ADD = "add it, or remove the annotations"
 _ROWS = re.compile(rb'"annotations"\s*:\s*\[\s*')
 _BOX = re.compile(rb'"(bbox|segmentation|segments_info)"')  # panoptic annotations have boxes in segments_info
+_CAPTION = re.compile(rb'\{[^{}]*"caption"\s*:')
 MAX_ID = 2**53  # larger whole numbers are not exact in every program that reads JSON
 
 
@@ -34,6 +36,7 @@ class Image(Struct, gc=False):
     width: Side | None = None
     height: Side | None = None
     coco_url: str | None = None
+    split: Any = None
 
     def __post_init__(self) -> None:
         """LVIS has only the address of an image, which ends with its folder and name."""
@@ -97,6 +100,10 @@ def read(file: File, split: Split) -> Source:
     problems: list[str] = []
     categories = [row for _, row in _rows(source, contents, "categories", Category, problems)]
     images = [row for _, row in _rows(source, contents, "images", Image, problems)]
+    if not categories and _CAPTION.search(memoryview(contents.get("annotations", ABSENT))[:4096]):
+        raise DataError(
+            f"{source}: captions, not boxes: give the file with the boxes, such as instances_train2017.json"
+        )
     by_image, used, notes = _annotations(source, contents, problems)
     names, category_ids, groups = _categories(source, categories, used, notes)
     found = Source(source, os.path.dirname(source), tuple(names), find_images=True, is_coco=True, groups=groups)
@@ -104,6 +111,7 @@ def read(file: File, split: Split) -> Source:
     found.category_ids = [category_ids[key] for key in names.values()]
     labels = {key: label for label, key in enumerate(names.values())}
     image_ids, seen = whole_ids("images", (_key(image.id) for image in images), source, notes), set()
+    chosen = _split_images(found, images, split)
     for image in images:
         key = _key(image.id)
         if key in seen:
@@ -111,6 +119,9 @@ def read(file: File, split: Split) -> Source:
             problems.append(f"{source}: image {image.id!r} {image.file_name!r}: {problem}")
             continue
         seen.add(key)
+        if image.file_name not in chosen:
+            by_image.pop(key, None)
+            continue
         size = int(image.height or 0), int(image.width or 0)
         found.add_image(image.file_name, image_id=image_ids[key], size=size)
         for annotation in by_image.pop(key, ()):
@@ -120,6 +131,19 @@ def read(file: File, split: Split) -> Source:
             f"{source}: {len(left)} annotations of image {shorten(key)}, which is not among the images; {ADD}"
         )
     return found
+
+
+def _split_images(found: Source, images: list[Image], split: Split) -> set[str]:
+    """Returns the names of the images of a split, if the entry `split` of images names splits; otherwise of all images."""
+    names = [image.file_name for image in images]
+    words = [listing.word_split(image.split) if isinstance(image.split, str) else "" for image in images]
+    if not set(words) & set(listing.SPLITS):
+        return set(names)
+    places = [(name, found.path) for name in names]
+    chosen, splits, notes = listing.select_rows(found.path, places, words, split, found.problems)
+    listing.add_splits(found, found.path, splits, split)
+    found.notes += notes
+    return chosen
 
 
 def _annotations(

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from datasets.errors import DataError, one_line
 from datasets.formats.listing import word_split
 from datasets.formats.named_boxes import Corners, points_box
-from datasets.formats.rotation import FIELDS, angle_problem
+from datasets.formats.rotation import angle_problem
 from utils.images import IMAGE_SUFFIXES
 from utils.text import number_of
 
@@ -55,6 +55,9 @@ ORDERS = {  # of the columns of a table without a header: (number of columns, po
     (8, 5): ("class", *EXTENT, "image", "width", "height"),  # Make Sense
 }
 SKU = ("image", *CORNERS, "class", "width", "height")  # SKU-110K, also 8 columns
+ANGLE = re.compile(
+    "(r|bbox|box|boundingbox|object|obj|annbbox)?(rotation|rot|angle|theta)(deg|degrees|degree|rad|radians)?"
+)
 NOT_SIZES = ("id", "score", "confidence", "area", "difficult", "occluded", "truncated", "crowd")  # of a box
 OF_IMAGE = ("image", "img", "orig", "frame", "photo")  # beginnings of names of columns about the image
 FORMS = (
@@ -192,6 +195,8 @@ def _of_header(
     likely = CENTER if at.keys() & {"xc", "yc"} else CORNERS
     box = CORNERS if at.keys() & {"x2", "y2"} else next(boxes, likely)
     box = points or box
+    if box == CORNERS:
+        _refuse_two_boxes(place, row, words)
     missing = [name for name in ("image", *box) if name not in at]
     if missing:
         raise DataError(f"{place}: the header has no column for {', '.join(missing)}: write {FORMS}")
@@ -203,7 +208,7 @@ def _of_header(
     keep = {"image", "class", "crowd", *box, *(name for name in ("width", "height") if at.get(name) not in of_box)}
     at = {name: index for name, index in at.items() if name in keep}
     splits = {name: words.index(name) for name in SPLITS if name in words}
-    angles = {name: words.index(name) for name in FIELDS if name in words}
+    angles = {row[index].strip(): index for index, word in enumerate(words) if ANGLE.fullmatch(word)}
     read = {*at.values(), *splits.values(), *angles.values()}
     unread = {word.strip(): index for index, word in enumerate(row) if index not in read}
     notes = []
@@ -216,6 +221,14 @@ def _of_header(
             f"no column for the class, so all boxes are {ONE_CLASS!r}; columns that are not read: {left}; {fix}"
         )
     return Columns(at, box, True, "; ".join(notes), is_unsure, tuple(others.values()), splits, angles, unread)
+
+
+def _refuse_two_boxes(place: str, row: Sequence[str], words: Sequence[str]) -> None:
+    """Raises DataError if a header has two columns for each corner of a box, such as xmin and x1: either may be the label."""
+    columns = [[row[index] for index, word in enumerate(words) if word in NAMES[name]] for name in CORNERS]
+    if all(len(several) > 1 for several in columns):
+        sets = " and ".join(",".join(several[i] for several in columns) for i in (0, 1))
+        raise DataError(f"{place}: two sets of corners, {sets}: remove the columns that are not the labels")
 
 
 def _others(words: Sequence[str], read: set[int]) -> dict[str, int]:

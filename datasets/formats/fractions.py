@@ -1,4 +1,4 @@
-"""Finds boxes that look like fractions of the image in a format whose boxes are in pixels: as pixels they would be tiny."""
+"""Finds boxes that look like fractions or percents of the image in a format whose boxes are in pixels."""
 
 import os
 
@@ -6,9 +6,11 @@ import numpy as np
 
 from datasets.formats.source import Source
 from datasets.scan import scan
+from datasets.store import Annotations, evenly_spaced
 
 ROUNDING = 1e-3  # a rounded fraction may be so much below 0 or above 1
 CENTERED = 1.5  # x + width may be so much if x, y is the center of a box in fractions; counts if no box exceeds it
+LEAST_IMAGES, OPENED = 5, 20  # labeled images from which boxes may be percents, and those of which the size is read
 TINY_IMAGE = 2  # pixels; in an image with such a side these boxes may be in pixels
 FIX = "multiply it by width and height, or use a format that has fractions (YOLO)"
 
@@ -38,6 +40,20 @@ def find_fractions(source: Source, boxes: np.ndarray, starts: np.ndarray, sizes:
             f"{source.places[row]}: box {box} looks like fractions of {image}, but this format is in pixels: {FIX}"
         )
     return found
+
+
+def percent_note(source: Source, found: Annotations) -> list[str]:
+    """Returns a note if the boxes of larger images all lie in the first 100 pixels, up to their end, and are no whole numbers."""
+    labeled, boxes = np.flatnonzero(np.diff(found.starts)), found.boxes
+    if len(labeled) < LEAST_IMAGES or any(source.are_fractions) or not (0 <= boxes.min() and 50 < boxes.max() <= 100):
+        return []
+    if (boxes % 1 > 0).mean() < 0.5:
+        return []
+    sizes = scan([found.path(labeled[i]) for i in evenly_spaced(len(labeled), OPENED)]).sizes
+    if sizes.min() <= 2 * 100:
+        return []
+    fix = "if they are percents, multiply x by width / 100 and y by height / 100, or use a format that has fractions (YOLO)"
+    return [f"{source.path}: all boxes are in the first 100 pixels of larger images: {fix}"]
 
 
 def is_whole_file(found: int, boxes: int) -> bool:

@@ -16,7 +16,7 @@ import numpy as np
 from datasets.classes import choose_classes, join, parse_merge
 from datasets.errors import DataError, check_path, note_dropped, raise_any
 from datasets.formats.annotation_file import is_names, read_classes
-from datasets.formats.fractions import find_fractions, is_whole_file
+from datasets.formats.fractions import find_fractions, is_whole_file, percent_note
 from datasets.formats.image_paths import ImageFinder
 from datasets.formats.recognition import read_path
 from datasets.formats.source import Source
@@ -158,6 +158,7 @@ def finish(source: Source, options: ReadOptions, classes: Classes) -> Annotation
         raise
     if source.check:
         source.check(found)
+    notes += percent_note(source, found)
     return replace(found, notes=tuple(map(printable, [*source.notes, *notes, *dropped])))
 
 

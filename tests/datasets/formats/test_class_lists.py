@@ -8,6 +8,7 @@ from files import boxes, paint, text
 from refused import refused
 
 from datasets.errors import DataError
+from datasets.formats.annotation_file import class_text, read_classes
 from datasets.formats.read import ReadOptions, read
 
 NAMES = ("ant", "bee", "cat", "dog", "elk", "fox")
@@ -262,3 +263,22 @@ def test_names_that_are_repeated_in_a_data_file_are_an_error(tmp_path: Path) -> 
     group(tmp_path, "nested data files", "a", ["cat", "cat"], 0)
     with refused(DataError, "data.yaml", "cat"):
         read(str(tmp_path), "train")
+
+
+@pytest.mark.parametrize(
+    "lines", ["- cat\n- dog\n", "names:\n- cat\n", "cat 0\ndog 1\n", "cat: 0\ndog: 1\n", "cat;1\ndog;2\n"]
+)
+def test_lists_of_another_form_than_a_name_per_line_are_errors(tmp_path, lines):
+    path = tmp_path / "classes.txt"
+    path.write_text(lines)
+    with refused(DataError, f"{path}:1", lines.partition("\n")[0]):
+        read_classes(str(path))
+
+
+@pytest.mark.parametrize(
+    "names", [("type 0", "type 1"), ("size 2", "cat 7"), ("-cat", "- dog"), ("cat 0",), ("- cat", "- dog")]
+)
+def test_names_with_numbers_and_dashes_are_written_so_that_they_are_read_back(tmp_path, names):
+    path = tmp_path / "classes.txt"
+    path.write_text(class_text(names))
+    assert read_classes(str(path)) == names

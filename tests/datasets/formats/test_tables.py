@@ -347,3 +347,35 @@ def test_a_first_line_that_is_no_header_is_an_image_of_any_name(tmp_path: Path) 
         assert [row[1] for row in boxes(found)] == [expected, [[5, 6, 7, 8]]]
     with refused(DataError, "x.csv:1", "'l,2,3,4'"):
         read(str(text(tmp_path / "x.csv", "a.png,l,2,3,4,cat\n")), "train")
+
+
+@pytest.mark.parametrize("name", ["bbox_angle", "rot", "box_rotation", "Rotation_Deg", "angle_radians", "Theta"])
+def test_an_angle_in_a_column_of_any_name_is_an_error(tmp_path: Path, name: str) -> None:
+    paint(tmp_path / "a.png")
+    head, row = f"filename,class,xmin,ymin,xmax,ymax,{name}", "a.png,cat,1,2,9,9"
+    assert len(read(str(text(tmp_path / "x.csv", f"{head}\n{row},0\n")), "train").boxes) == 1
+    with refused(DataError, "x.csv:2", f"{name} is 30"):
+        read(str(text(tmp_path / "x.csv", f"{head}\n{row},30\n")), "train")
+
+
+def test_two_sets_of_corners_in_a_table_are_an_error(tmp_path: Path) -> None:
+    paint(tmp_path / "a.png")
+    lines = "filename,class,xmin,ymin,xmax,ymax,x1,y1,x2,y2\na.png,cat,1,2,9,9,3,4,5,6\n"
+    with refused(DataError, "x.csv:1", "xmin,ymin,xmax,ymax and x1,y1,x2,y2"):
+        read(str(text(tmp_path / "x.csv", lines)), "train")
+
+
+@pytest.mark.parametrize(("size", "step", "is_noted"), [(300, 0.5, True), (150, 0.5, False), (300, 1.0, False)])
+def test_boxes_that_may_be_percents_have_a_note(tmp_path: Path, size: int, step: float, is_noted: bool) -> None:
+    """They are within the first 100 pixels of larger images, and are no whole numbers."""
+    names = [paint(tmp_path / f"{n}.png", size, size).name for n in range(6)]
+    rows = [f"{name},cat,{n + step},{n + step},{n + 20 + step},{n + 80 + step}\n" for n, name in enumerate(names)]
+    found = read(str(text(tmp_path / "x.csv", "filename,class,xmin,ymin,xmax,ymax\n" + "".join(rows))), "train")
+    assert any("percents" in note for note in found.notes) == is_noted
+
+
+def test_a_class_with_a_comma_is_chosen_in_quotes(tmp_path: Path) -> None:
+    paint(tmp_path / "a.png")
+    path = text(tmp_path / "x.csv", 'a.png,1,2,3,4,"cat, big"\na.png,1,2,3,4,dog\na.png,1,2,3,4,fox\n')
+    found = read(str(path), "train", read_options(classes='"cat, big", dog'))
+    assert found.classes == ("cat, big", "dog") and found.labels.tolist() == [0, 1]
