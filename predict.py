@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from tqdm import tqdm
 
 from datasets.formats.annotation_file import read_classes
 from datasets.formats.read import options_of, read
@@ -38,6 +37,7 @@ from utils import threads
 from utils.config import ConfigError, check, is_weights, override, require, require_writable, show
 from utils.draw import write_image
 from utils.images import IMAGE_SUFFIXES, READERS, ImageError, batched, prefetch
+from utils.progress import Progress, progress_bar
 from utils.script import run_script
 from utils.text import brief, split_names
 
@@ -330,7 +330,7 @@ def predict_images(detector: Detector, images: dict[str, str], results: Results,
     def write(name: str, drawn: np.ndarray) -> None:
         write_image(results.folder / drawn_name(name, WRITABLE, ".png", images), drawn)
 
-    bar = tqdm(total=len(images), desc="images", unit="", leave=False, dynamic_ncols=True, disable=None)
+    bar = progress_bar(None, "images", total=len(images))
     batches = batched(readable(), detector.batch_size)
     writer = write if save else None
     wait = 0 if show else None  # until a key is pressed
@@ -354,7 +354,7 @@ def predict_video(
     if live:
         print("Ctrl-C ends it" + (", or q in the window" if show else ""))
     total = announced and -(-announced // options.every)
-    bar = tqdm(total=total, desc=name, unit="", leave=False, dynamic_ncols=True, disable=None)
+    bar = progress_bar(None, name, total=total)
     ahead = 1 if live else video.AHEAD
     detect = tracking(detector, rate / options.every) if options.track else detector
     with (
@@ -384,7 +384,7 @@ def predict_all(
     results: Results,
     write: Callable[[str, np.ndarray], None] | None,
     wait: int | None,
-    bar: tqdm,
+    bar: Progress,
 ) -> bool:
     """Predicts all images, collects the results, and writes the drawn images by `write(name, image)` (None: not at all).
 

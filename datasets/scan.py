@@ -15,13 +15,13 @@ from typing import NamedTuple
 import cv2
 import numpy as np
 from PIL import Image
-from tqdm import tqdm
 
 from datasets.errors import DataError, first_ten, note_dropped, raise_any
 from datasets.store import Annotations
 from utils import images, jpeg
 from utils.boxes import area, clip
 from utils.files import make_cache_folder
+from utils.progress import progress_bar
 from utils.value_range import FULL, NO_LIMITS, choose, limits_of, to_8_bits
 
 LEAST = 32  # pixels of the shorter side of the reduced image that is hashed
@@ -67,7 +67,7 @@ def scan(paths: list[str]) -> Scan:
     result = Scan(sizes, np.ones(count, np.uint8), np.zeros(count, np.int64), hashes, {}, set(), limits)
     with (
         ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool,
-        tqdm(total=count, desc="scanning images", unit="", delay=1, leave=False, disable=None) as bar,
+        progress_bar(None, "scanning images", total=count, delay=1) as bar,
     ):
         for number, block in enumerate(images.batched(map(os.path.abspath, paths), 500)):
             stamps = _in_groups(pool, file_stamp, block, 50)
