@@ -49,7 +49,7 @@ from engine.time_budget import TimeBudget, step_seconds
 from utils import processes
 from utils.config import MAX_SEED, ConfigError, check, override, require, require_writable, show, table
 from utils.processes import Interrupted, Ranks
-from utils.script import run_script
+from utils.script import command_line, run_script
 from utils.signals import StopSignal
 
 
@@ -350,7 +350,9 @@ def main(
     if cfg.hours:
         log(budget.text(longest, state.epoch))
     if done := state.done(epochs, cfg.patience):
-        log(f"nothing to do: {done}\n{previous.folder}  best mAP50-95 {state.best:.4f}")
+        log(
+            f"nothing to do: {done}; a larger epochs= or patience= continues\n{previous.folder}  best mAP50-95 {state.best:.4f}"
+        )
         ranks.stop()
         return state.best
     if saved_meter:
@@ -439,7 +441,7 @@ def main(
         except Interrupted:
             save.within_epoch(state, meter, last=True)
             where = f"epoch {state.epoch + 1} after {meter.batches} of {len(loader)} batches"
-            log(f"\nstopped in {where}; everything is saved, and the same command with resume=true continues")
+            log(f"\nstopped in {where}; everything is saved. {resume.to_continue(__file__, folder, ranks)}")
         except NonFiniteLoss as error:
             raise SystemExit(error.text(train_data)) from error
         except torch.cuda.OutOfMemoryError as error:
@@ -636,5 +638,6 @@ def from_command_line(argv: list[str]) -> Config:
 
 
 if __name__ == "__main__":
-    stopped = "stopped; the same command with resume=true continues from what was saved"
+    again = resume.with_resume(sys.argv[1:])
+    stopped = f"stopped. To continue from what was saved:\n{command_line(__file__, again)}"
     run_script(lambda: main(from_command_line(sys.argv[1:])), stopped, memory_advice="lower batch_size= or image_size=")

@@ -22,6 +22,7 @@ from utils.config import ConfigError, show
 from utils.file_checks import fitting
 from utils.files import warn_if_disk_fails
 from utils.processes import Interrupted, Ranks, copy_files
+from utils.script import command_line
 from utils.signals import StopSignal
 
 
@@ -139,6 +140,19 @@ def find(resume: bool | str, output: str, name: str, constants: Mapping[str, Any
     if ranks.is_node_main and not (folder / "best.pt").exists():
         saved["write_best"] = partial(restore_best, folder, last, State(**saved["state"]).best_epoch)
     return Previous(folder, saved)
+
+
+def to_continue(script: str, folder: Path, ranks: Ranks) -> str:
+    """Returns the command that resumes the run in this folder, on a line of its own that can be copied. `script`: train.py."""
+    nodes = ", on every node" if len(ranks.node_ranks) < ranks.world_size else ""
+    return f"To continue{nodes}:\n{command_line(script, [f'resume={folder}'])}"
+
+
+def with_resume(argv: Sequence[str]) -> list[str]:
+    """Returns the words of a command that starts a run again, or resumes what it has saved."""
+    if any(word.startswith("resume=") for word in argv):
+        return list(argv)
+    return [*argv, "resume=true"]
 
 
 def folder_of(resume: str) -> Path:

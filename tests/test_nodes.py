@@ -244,6 +244,36 @@ def assert_both_keep(main, other, undisturbed):
     assert main.run.name == other.run.name and not (other.run / "log.csv").exists()
 
 
+def in_one_word(node, *words):
+    """The command of a node without the constants of its training, and with other words."""
+    return [*node.command[: node.command.index("script.py") + 1], *words]
+
+
+def test_a_killed_run_of_two_processes_resumes_in_one_word(make, undisturbed):
+    node = make("one", torchrun("--standalone", "--nproc_per_node=2")).start()
+    node.wait_for_the_middle()
+    node.kill()
+    node.command = in_one_word(node, f"resume=output/{node.run.name}", "output=output")
+    node.start().end(0)
+    assert_resumed_in_the_middle(node)
+    assert_undisturbed(node.run, undisturbed)
+
+
+def test_nodes_without_a_common_disk_resume_in_one_word_with_the_constants_of_each(pair, undisturbed):
+    main, other = pair(different={"workers": 1})
+    main.start(), other.start()
+    main.wait_for_the_middle()
+    for node in (main, other):
+        node.kill()
+        node.command = in_one_word(node, "resume=true", "name=small", "output=output")
+    main.start(), other.start()
+    main.end(0), other.end(0)
+    assert_resumed_in_the_middle(main)
+    assert_both_keep(main, other, undisturbed)
+    workers = [json.loads((node.run / "config.json").read_text())["workers"] for node in (main, other)]
+    assert workers == [0, 1]
+
+
 @pytest.mark.parametrize("dies", ["rank 0 and its disk", "both, which share a disk"])
 def test_a_node_that_dies_and_comes_back_leaves_no_trace(pair, undisturbed, tmp_path, dies):
     shared_disk = "share" in dies

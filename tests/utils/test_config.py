@@ -456,6 +456,38 @@ def test_a_character_that_the_terminal_cannot_show_does_not_end_a_script():
     assert done.returncode == 0 and done.stdout.strip() == "? done"
 
 
+SCRIPT = """
+import os, sys
+sys.path.insert(0, {root!r})
+from utils.script import command_line
+print(command_line(__file__, ["resume=a b", "name=x"]), command_line("other.py", ["name=a b"]), sep="; ")
+"""
+TORCHRUN = """
+import os, subprocess, sys
+at = sys.argv.index("my train.py")
+subprocess.run([sys.executable, "-u", *sys.argv[at:]], env={**os.environ, "TORCHELASTIC_RUN_ID": "none"}, check=True)
+"""
+
+
+@pytest.mark.parametrize(
+    "parent, expected",
+    [
+        ([], "python"),
+        (["torchrun", "--nproc_per_node=2"], "torchrun --nproc_per_node=2"),
+        (["-m", "launch", "--rdzv_conf=a b"], "python -m launch '--rdzv_conf=a b'"),
+    ],
+)
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="torchrun's options are read from /proc")
+def test_the_command_to_continue_can_be_pasted(tmp_path, parent, expected):
+    """The process of torchrun is played by a script: real ones are in tests/test_nodes.py."""
+    (tmp_path / "my train.py").write_text(SCRIPT.format(root=str(ROOT)))
+    for name in ("torchrun", "launch.py"):
+        (tmp_path / name).write_text(TORCHRUN)
+    words = [sys.executable, *parent, "my train.py", "name=x", "resume=true"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout == f"{expected} 'my train.py' 'resume=a b' name=x; 'name=a b'\n"
+
+
 @pytest.fixture
 def rank_1(monkeypatch, tmp_path):
     """This is rank 1, the second process of a node, under torchrun -> the file in which torchrun expects the error."""
