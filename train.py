@@ -350,9 +350,8 @@ def main(
     if cfg.hours:
         log(budget.text(longest, state.epoch))
     if done := state.done(epochs, cfg.patience):
-        log(
-            f"nothing to do: {done}; a larger epochs= or patience= continues\n{previous.folder}  best mAP50-95 {state.best:.4f}"
-        )
+        log(f"nothing to do: {done}; a larger epochs=, hours= or patience= extends the run")
+        log(f"{previous.folder}  best mAP50-95 {state.best:.4f}")
         ranks.stop()
         return state.best
     if saved_meter:

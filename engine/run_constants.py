@@ -32,8 +32,8 @@ def with_constants_of(
     changed = [name for name in names if name != "resume" and getattr(cfg, name) != getattr(of_run, name)]
     _require_data(folder, {name: getattr(cfg, name) for name in DATA if name not in changed})
     if os.environ.get("RANK", "0") == "0":
-        text = "".join(f", but {name}={show(getattr(cfg, name))}" for name in changed)
-        print(f"constants: those of {folder}, not of train.py{text}")
+        text = ", ".join(f"{name}={show(getattr(cfg, name))}" for name in changed) or "none"
+        print(f"constants: those of {folder}, not of train.py; changed by the command line: {text}")
         if unknown:
             print(f"note: {folder} has constants that no longer exist: {', '.join(unknown)}")
     return cfg
