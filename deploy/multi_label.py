@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nets import picodet
 from nets.model import DetectionModel
 from nets.postprocess import Detections, select
 
@@ -49,7 +50,12 @@ class MultiLabel(nn.Module):
 
 
 def class_scores(predictions: Any) -> Tensor:
-    """Scores `[B, A, C]` of all classes: sigmoid of their logits, times the sigmoid of the objectness if there is one."""
+    """Scores `[B, A, C]` of all classes: sigmoid of their logits, times the sigmoid of the objectness if there is one.
+
+    The scores of PicoDet are `picodet.joint_scores`.
+    """
+    if isinstance(predictions, picodet.Predictions):
+        return picodet.joint_scores(predictions.classes.float(), predictions.alignment.float())
     scores = predictions.classes.float().sigmoid()
     objectness = getattr(predictions, "objectness", None)
     return scores if objectness is None else objectness.float().sigmoid()[..., None] * scores

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from nets import official_names, ppyoloe, pretrained, yolov9, yolox
-from nets.losses import PPYOLOECriterion, YOLOv9Criterion, YOLOXCriterion, local_normalizer
+from nets import official_names, picodet, ppyoloe, pretrained, yolov9, yolox
+from nets.losses import PicoDetCriterion, PPYOLOECriterion, YOLOv9Criterion, YOLOXCriterion, local_normalizer
 from nets.matching import load_matching
 from nets.model import DetectionModel
 from nets.pretrained import OfficialFile
@@ -42,6 +42,7 @@ class Family(NamedTuple):
 MAX_WIDTH = 4096  # channels of a layer that `build` takes from a file
 
 V9_SGD = SGDDefaults(factor=16.0, clip_from_scratch=True, max_images=64)  # see YOLOv9Criterion
+PICODET_SGD = SGDDefaults(factor=8.0, clip_from_scratch=True)  # the official rate is .24 for 192 images per step
 
 MODELS = {
     "yolox": Family(yolox.YOLOX, yolox.SIZES, YOLOXCriterion, pretrained.YOLOX_FILES, official_names.of_yolox),
@@ -55,6 +56,14 @@ MODELS = {
         pretrained.PPYOLOE_FILES,
         official_names.of_ppyoloe,
         objects365=pretrained.PPYOLOE_OBJECTS365,
+    ),
+    "picodet": Family(
+        picodet.PicoDet,
+        picodet.SIZES,
+        PicoDetCriterion,
+        pretrained.PICODET_FILES,
+        official_names.of_picodet,
+        PICODET_SGD,
     ),
 }
 

@@ -185,6 +185,19 @@ def pyramid_pools(x: Tensor) -> Tensor:
     return torch.cat(pools, 1)
 
 
+class AttentionStem(nn.Module):
+    """Weights the channels of a map by their mean over the image, then a 1x1 convolution `conv` (PP-YOLOE, PicoDet)."""
+
+    def __init__(self, channels: int, conv: type[ConvNorm]):
+        super().__init__()
+        self.fc = nn.Conv2d(channels, channels, 1)
+        self.conv = conv(channels, channels)
+        nn.init.normal_(self.fc.weight, std=0.001)  # as in the official code: all channels begin with the same weight
+
+    def forward(self, x: Tensor, mean: Tensor) -> Tensor:
+        return self.conv(x * self.fc(mean).sigmoid())
+
+
 def silu(x: Tensor) -> Tensor:
     """SiLU, in place where `x` needs no gradient. Autograd would copy the input of an in-place SiLU."""
     return F.silu(x, inplace=not x.requires_grad)

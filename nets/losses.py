@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nets import yolov9, yolox
+from nets import picodet, ppyoloe, yolov9, yolox
 from nets.assigners import ATSS_NEAREST, Alignment, Assignment, atss, candidates, simota, task_aligned
 from nets.coder import at_least_float32, decode_dfl, decode_yolox, encode_dfl, encode_yolox, grid, level_shapes
 from utils.boxes import ciou, giou, iou
@@ -99,6 +99,7 @@ class YOLOv9Criterion:
     weights = YOLOV9_WEIGHTS
     alignment = Alignment()
     overlap = staticmethod(ciou)
+    dfl_margin = 0.01  # see `_dfl`
 
     def __init__(
         self,
@@ -128,7 +129,7 @@ class YOLOv9Criterion:
         sums = {
             "box": ((1 - self.overlap(decode_dfl(raw, cells, strides), matched)) * score).sum(),
             "class": self.class_loss(classes, logits, score, positive),
-            "dfl": (_dfl(raw, encode_dfl(matched, cells, strides)) * score).sum(),
+            "dfl": (_dfl(raw, encode_dfl(matched, cells, strides), self.dfl_margin) * score).sum(),
         }
         weighted = {name: self.weights[name] * value for name, value in sums.items()}
         return _normalized(weighted, match.score.sum(), labels, self.normalizer)
@@ -171,6 +172,20 @@ class PPYOLOECriterion(YOLOv9Criterion):
         return _varifocal_negative(classes).sum() + ((matched - _varifocal_negative(logits)) * positive).sum()
 
 
+class PicoDetCriterion(PPYOLOECriterion):
+    """PicoDet loss: that of PP-YOLOE, where the score of a class is the root of its probability times that of the alignment."""
+
+    dfl_margin = 0.1
+
+    def __call__(
+        self, predictions: picodet.Predictions, targets: Tensor, labels: Tensor, image_size: tuple[int, int]
+    ) -> dict[str, Tensor]:
+        """Computes the losses as for YOLOv9."""
+        boxes, alignment, classes = (at_least_float32(x) for x in predictions)
+        scores = ppyoloe.Predictions(boxes, picodet.joint_logits(classes, alignment))
+        return super().__call__(scores, targets, labels, image_size)
+
+
 def _varifocal_negative(logits: Tensor) -> Tensor:
     """Varifocal loss of logits without an object."""
     return VARIFOCAL_ALPHA * logits.sigmoid().square() * F.softplus(logits)
@@ -192,14 +207,14 @@ def _at_least_one_row(targets: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     return F.pad(targets, (0, 0, 0, 1)), F.pad(labels, (0, 1), value=-1)
 
 
-def _dfl(raw: Tensor, distances: Tensor) -> Tensor:
+def _dfl(raw: Tensor, distances: Tensor, margin: float) -> Tensor:
     """Distribution focal loss (Generalized Focal Loss, Li et al. 2020, equation 6), averaged over the four sides.
 
     Logits `[..., 4 * bins]` and true distances `[..., 4]` in strides -> `[...]`: the cross-entropy with the two bins around the
-    distance, weighted by how near they are.
+    distance, weighted by how near they are. Distances end at the last bin minus `margin`, which keeps both bins in range.
     """
     log_p = raw.unflatten(-1, (4, -1)).log_softmax(-1)
-    distances = distances.clamp(0, log_p.shape[-1] - 1 - 0.01)  # keeps both bins in range
+    distances = distances.clamp(0, log_p.shape[-1] - 1 - margin)
     left = distances.floor()
     bins = torch.stack([left, left + 1], -1).long()
     weights = torch.stack([left + 1 - distances, distances - left], -1)

@@ -67,6 +67,34 @@ PPYOLOE_HEAD = {
 }
 
 
+PICODET_NAMES = {  # official part of a name -> ours
+    "backbone.conv1.": "backbone.stem.",
+    **{f"backbone.blocks{stage + 1}.": f"backbone.stage{stage}." for stage in range(1, 6)},
+    **{".se.conv1.": ".attention.reduce.", ".se.conv2.": ".attention.expand."},
+    **{".dw_conv.": ".depthwise.", ".dwconv.": ".depthwise.conv.", ".bn1.": ".depthwise.bn."},
+    **{".pw_conv.": ".pointwise.", ".pwconv.": ".pointwise.conv.", ".bn2.": ".pointwise.bn."},
+    **{f"neck.conv_t.convs.{level}.": f"neck.reduce_stride{8 << level}." for level in range(3)},
+    "neck.top_down_blocks.0.": "neck.up_to_stride16.",
+    "neck.top_down_blocks.1.": "neck.up_to_stride8.",
+    "neck.downsamples.0.": "neck.shrink_stride8.",
+    "neck.downsamples.1.": "neck.shrink_stride16.",
+    "neck.bottom_up_blocks.0.": "neck.down_to_stride16.",
+    "neck.bottom_up_blocks.1.": "neck.down_to_stride32.",
+    "neck.first_top_conv.": "neck.shrink_top.",
+    "neck.second_top_conv.": "neck.shrink_stride32.",
+    "head.conv_feat.se.": "head.attention_stems.",
+    **{".norm.": ".bn.", "._mean": ".running_mean", "._variance": ".running_var"},
+}
+PICODET_PATTERNS = {  # regular expression -> replacement; the predictors have two names each
+    r"^head\.conv_feat\.cls_conv_dw(\d)\.(\d)\.": r"head.convs.\1.\2.depthwise.",
+    r"^head\.conv_feat\.cls_conv_pw(\d)\.(\d)\.": r"head.convs.\1.\2.pointwise.",
+    r"^head\.head_cls(?:_list\.)?(\d)\.": r"head.class_predictors.\1.",
+    r"^head\.head_reg(?:_list\.)?(\d)\.": r"head.box_predictors.\1.",
+    r"^head\.cls_align\.(\d)\.depthwise\.": r"head.alignments.\1.0.",
+    r"^head\.cls_align\.(\d)\.pointwise\.": r"head.alignments.\1.1.",
+}
+
+
 def of_yolox(official: str) -> str:
     """Official tensor name -> name in our YOLOX. Our own names stay unchanged."""
     name = official.removeprefix("module.")
@@ -101,4 +129,16 @@ def of_ppyoloe(official: str) -> str | None:
         return f"backbone.stage{int(stage[1]) + 2}.{part}{name[stage.end() :]}"
     if level := re.match(r"yolo_head\.(\w+)\.(\d)\.", name):  # their levels begin with stride 32
         return f"head.{PPYOLOE_HEAD[level[1]]}.{2 - int(level[2])}.{name[level.end() :]}"
+    return name
+
+
+def of_picodet(official: str) -> str | None:
+    """Official tensor name -> name in our PicoDet, or None: constants and unused scales. Our own names stay unchanged."""
+    if official.endswith((".project", ".scale_reg")):
+        return None
+    name = official
+    for theirs, ours in PICODET_NAMES.items():
+        name = name.replace(theirs, ours)
+    for theirs, ours in PICODET_PATTERNS.items():
+        name = re.sub(theirs, ours, name)
     return name

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from nets.blocks import Conv, RepConv, flatten_levels, pyramid_pools, set_batch_norms, upsample
+from nets.blocks import AttentionStem, Conv, RepConv, flatten_levels, pyramid_pools, set_batch_norms, upsample
 from nets.coder import decode_dfl, grid
 from nets.model import DetectionModel
 
@@ -140,26 +140,13 @@ class Neck(nn.Module):
         return out8, out16, self.down_to_stride32(torch.cat([self.shrink_stride16(out16), top], 1))
 
 
-class AttentionStem(nn.Module):
-    """Weights the channels of a map by their mean over the image, then a 1x1 convolution."""
-
-    def __init__(self, channels: int):
-        super().__init__()
-        self.fc = nn.Conv2d(channels, channels, 1)
-        self.conv = Conv(channels, channels)
-        nn.init.normal_(self.fc.weight, std=0.001)  # as in the official code: all channels begin with the same weight
-
-    def forward(self, x: Tensor, mean: Tensor) -> Tensor:
-        return self.conv(x * self.fc(mean).sigmoid())
-
-
 class Head(nn.Module):
     """Efficient task-aligned head (PP-YOLOE, section 2.2). Each level has a branch for classes and one for boxes."""
 
     def __init__(self, channels: tuple[int, ...], num_classes: int):
         super().__init__()
-        self.class_stems = nn.ModuleList(AttentionStem(c) for c in channels)
-        self.box_stems = nn.ModuleList(AttentionStem(c) for c in channels)
+        self.class_stems = nn.ModuleList(AttentionStem(c, Conv) for c in channels)
+        self.box_stems = nn.ModuleList(AttentionStem(c, Conv) for c in channels)
         self.class_predictors = nn.ModuleList(nn.Conv2d(c, num_classes, 3, padding=1) for c in channels)
         self.box_predictors = nn.ModuleList(nn.Conv2d(c, 4 * BINS, 3, padding=1) for c in channels)
         for class_predictor, box_predictor in zip(self.class_predictors, self.box_predictors, strict=True):

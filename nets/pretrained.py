@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 
 HOST = "https://github.com"
+PADDLE_HOST, PADDLE_BUCKETS = "https://paddledet.bj.bcebos.com", "https://bj.bcebos.com"  # of PaddleDetection
 YOLOX_RELEASE = "Megvii-BaseDetection/YOLOX/releases/download/0.1.1rc0"
 YOLOV9_RELEASE = "MultimediaTechLab/YOLO/releases/download/v1.0-alpha"
 
@@ -35,7 +36,6 @@ YOLOX_FILES = {
 YOLOV9_RELEASED = {"t": 0.383, "s": 0.468, "m": 0.514, "c": 0.530}  # size of the model -> published AP
 YOLOV9_FILES = {size: OfficialFile(f"{YOLOV9_RELEASE}/v9-{size}.pt", ap=ap) for size, ap in YOLOV9_RELEASED.items()}
 PPYOLOE_RELEASED = {"s": 0.437, "m": 0.498, "l": 0.529, "x": 0.547}  # size of the model -> published AP
-PADDLE_HOST, PADDLE_BUCKETS = "https://paddledet.bj.bcebos.com", "https://bj.bcebos.com"
 PPYOLOE_FILES = {
     size: OfficialFile(f"models/ppyoloe_plus_crn_{size}_80e_coco.pdparams", ap=ap, host=PADDLE_HOST)
     for size, ap in PPYOLOE_RELEASED.items()
@@ -45,6 +45,11 @@ PPYOLOE_OBJECTS365 = {
         f"v1/paddledet/models/pretrained/ppyoloe_crn_{size}_obj365_pretrained.pdparams", host=PADDLE_BUCKETS
     )
     for size in PPYOLOE_RELEASED
+}
+PICODET_RELEASED = {"s": (416, 0.325), "m": (416, 0.375), "l": (640, 0.426)}  # side of the input, published AP
+PICODET_FILES = {
+    size: OfficialFile(f"models/picodet_{size}_{side}_coco_lcnet.pdparams", None, (side, side), ap, PADDLE_HOST)
+    for size, (side, ap) in PICODET_RELEASED.items()
 }
 
 COCO_CLASSES = tuple(

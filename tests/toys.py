@@ -13,7 +13,7 @@ from torch import nn
 import nets
 from engine.optimizer import EMA, Updater, build_optimizer
 from engine.schedule import Plan, Schedule
-from nets import yolov9
+from nets import picodet, yolov9
 from nets.blocks import ADown, SeparableConv
 from nets.losses import YOLOXCriterion
 
@@ -24,6 +24,7 @@ SIZES = {
     "yolox": (0.33, 0.125, SeparableConv),
     "yolov9": yolov9.Size(8, ((8, 8, 16), *[(16, 16, 16)] * 3), (16, 16, 16), (16, 16), 0, 1, ADown),
     "ppyoloe": (0.33, 0.125),
+    "picodet": picodet.Size(0.25, 16, 1),
 }
 FAMILIES = {family: partial(nets.MODELS[family].model, size) for family, size in SIZES.items()}
 

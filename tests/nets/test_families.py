@@ -7,16 +7,17 @@ from torch import nn
 from toys import SIZES
 
 import nets
-from nets.losses import PPYOLOECriterion, YOLOv9Criterion, YOLOXCriterion
+from nets.coder import level_shapes
+from nets.losses import PicoDetCriterion, PPYOLOECriterion, YOLOv9Criterion, YOLOXCriterion
 from utils import checkpoint
 
 CRITERIA = {
     "yolox": YOLOXCriterion,
     "yolov9": YOLOv9Criterion,
     "ppyoloe": PPYOLOECriterion,
+    "picodet": PicoDetCriterion,
     "tiny": YOLOXCriterion,
 }
-STRIDES = (8, 16, 32)
 IDENTITY = torch.tensor([[96.0, 64, 1, 1, 0, 0]])  # the letterbox transform of an image that already has the input size
 BOXES = torch.tensor([[[8.0, 8, 40, 48], [50, 20, 60, 30]], [[20.0, 4, 90, 60], [0, 0, 0, 0]]])
 LABELS = torch.tensor([[0, 2], [1, -1]])
@@ -26,7 +27,7 @@ every_family = pytest.mark.parametrize("family", CRITERIA)
 
 @pytest.fixture(autouse=True)
 def toy_sizes(monkeypatch):
-    """Adds a very small size to the families of the package: yolox_toy, yolov9_toy, ppyoloe_toy."""
+    """Adds a very small size to the families of the package: yolox_toy, yolov9_toy and so on."""
     for family, size in SIZES.items():
         row = nets.MODELS[family]
         monkeypatch.setitem(nets.MODELS, family, row._replace(sizes={**row.sizes, "toy": size}))
@@ -99,7 +100,7 @@ def test_criterion_is_that_of_the_family(family):
 def test_inputs_are_multiples_of_32_with_any_number_of_classes(family, height, width, classes):
     model = random_model(family, classes).eval()
     out = model(random_images(2, height, width))
-    count = sum((height // s) * (width // s) for s in STRIDES)
+    count = sum(-(-height // s) * -(-width // s) for s in model.strides)
     assert all(x.shape[:2] == (2, count) for x in out) and out.classes.shape == (2, count, classes)
     boxes, scores, labels = model.decode(out, (height, width))
     assert boxes.shape == (2, count, 4) and scores.shape == labels.shape == (2, count)
@@ -113,8 +114,10 @@ def test_decoded_boxes_are_in_pixels(family):
     out = model(random_images(1, 64, 96))
     out = out._replace(boxes=out.boxes[:, :1].expand_as(out.boxes))
     (boxes,), _, _ = model.decode(out, (64, 96))
-    maps = [level.unflatten(0, (64 // s, 96 // s)) for s, level in zip(STRIDES, boxes.split([96, 24, 6]), strict=True)]
-    for stride, level in zip(STRIDES, maps, strict=True):
+    shapes = level_shapes((64, 96), model.strides)
+    levels = boxes.split([rows * columns for rows, columns in shapes])
+    maps = [level.unflatten(0, shape) for level, shape in zip(levels, shapes, strict=True)]
+    for stride, level in zip(model.strides, maps, strict=True):
         shift = torch.tensor([stride, 0.0, stride, 0.0])
         assert torch.allclose(level.diff(dim=1), shift.expand_as(level[:, 1:]), atol=1e-3)
         assert torch.allclose(level.diff(dim=0), shift.roll(1).expand_as(level[1:]), atol=1e-3)
@@ -151,7 +154,7 @@ def test_fuse_changes_outputs_by_rounding_only(family):
 @every_family
 def test_batch_norms_have_the_constants_of_the_released_weights(family):
     norms = [m for m in random_model(family).modules() if isinstance(m, nn.BatchNorm2d)]
-    eps, momentum = (1e-5, 0.1) if family == "ppyoloe" else (1e-3, 0.03)
+    eps, momentum = (1e-5, 0.1) if family in ("ppyoloe", "picodet") else (1e-3, 0.03)
     assert norms and all(m.eps == eps and m.momentum == momentum for m in norms)
 
 

@@ -10,10 +10,10 @@ import torch
 from toys import FAMILIES, detector
 
 from engine.parallel import compile_criterion
-from nets import ppyoloe, yolov9
+from nets import picodet, ppyoloe, yolov9
 from nets.assigners import task_aligned
 from nets.coder import decode_dfl, grid
-from nets.losses import PPYOLOECriterion, YOLOv9Criterion, YOLOXCriterion, local_normalizer
+from nets.losses import PicoDetCriterion, PPYOLOECriterion, YOLOv9Criterion, YOLOXCriterion, local_normalizer
 from nets.yolox import Predictions
 from utils.boxes import ciou, cxcywh_to_xyxy
 
@@ -22,8 +22,9 @@ CRITERIA = {
     "yolox": partial(YOLOXCriterion, STRIDES, no_aug=True),
     "yolov9": partial(YOLOv9Criterion, STRIDES),
     "ppyoloe": partial(PPYOLOECriterion, STRIDES),
+    "picodet": partial(PicoDetCriterion, picodet.PicoDet.strides),
 }
-BACKGROUND = {"yolox": "objectness", "yolov9": "class", "ppyoloe": "class"}  # the loss of anchor points without a box
+BACKGROUND = dict.fromkeys(FAMILIES, "class") | {"yolox": "objectness"}  # the loss of anchor points without a box
 
 every_family = pytest.mark.parametrize("family", FAMILIES)
 
@@ -47,6 +48,9 @@ def some_batch(counts, dtype=torch.float64, seed=0):
 
 def random_predictions(batch, dtype=torch.float32, num_points=126, num_classes=4, family="yolox"):
     torch.manual_seed(1)
+    if family == "picodet":
+        raw = 3 * torch.randn(batch, num_points + 2, 33 + num_classes, dtype=dtype)  # two of stride 64
+        return picodet.Predictions(raw[..., :32], raw[..., 32], raw[..., 33:])
     if family != "yolox":
         predictions, width = {"yolov9": (yolov9.Predictions, 64), "ppyoloe": (ppyoloe.Predictions, 68)}[family]
         raw = 3 * torch.randn(batch, num_points, width + num_classes, dtype=dtype)
