@@ -2,25 +2,33 @@
 
     python -m tools.check FOLDER [val=VAL] [size=416] [classes=FILE] [image_root=DIR] [json=FILE] [page=check.html]
 
-FOLDER (or data=FOLDER) is the folder of a data set, or a file of any accepted format. Its training and
-validation splits are checked.
+FOLDER (or data=FOLDER) is the folder of a data set, or a file of any accepted format. Its training, validation and test
+splits are checked.
 
-Prints the report and writes it to `json`. `page` shows it with images: an HTML file that needs nothing else, or a contact
-sheet (.png, .jpg). Both replace only a file of an earlier check. The exit status is 1 if training would refuse the data.
+Prints what matters most, and writes the report to `json`. `page` shows it with images: an HTML file that needs nothing
+else, or a contact sheet (.png, .jpg). Both replace only a file of an earlier check. The exit status is 1 if training
+would refuse the data.
 """
 
+import os
 import sys
 from dataclasses import dataclass
-from textwrap import indent
 from typing import Any
 
-from datasets.errors import DataError, first_ten
+from datasets.errors import DataError
 from datasets.formats.read import read_options
 from tools.check_output import PAGES, require_output, write_html, write_report, write_sheet
 from tools.check_page import contact_page, html_page
 from tools.check_report import SUSPICIOUS, Part, Size, check
 from utils.config import ConfigError, override
 from utils.script import run_script
+
+SPLITS = ("train", "val", "test")
+FINDINGS, PLACES, CLASSES = (
+    10,
+    3,
+    20,
+)  # kinds of findings, places of each, classes in the table that are printed at most
 
 
 @dataclass(frozen=True)
@@ -35,35 +43,23 @@ class Config:
 
 
 def text_of(report: dict[str, Any]) -> str:
-    """Returns the report as text; long lists end after ten lines."""
-    lines = []
-    for name in ("train", "val"):
-        if name in report:
-            lines += _part_lines(name, report[name], report["size"])
-    equal = [" = ".join(pair) for pair in report.get("between", ())]
-    lines += _ten(equal, "images of equal content in both")
-    similar = []
-    for pair in report.get("similar_between", ()):
-        similar.append(f"train {_chain(pair['train'], ' ~ ')} ~ val {_chain(pair['val'], ' ~ ')}")
-    lines += _ten(similar, "nearly same images in both")
-    for kind in ("warnings", "errors"):
-        if report[kind]:
-            lines += [f"\n{kind}:", *(f"  {line}" for line in report[kind])]
+    """Returns what matters most of the report as text. The page shows everything with images."""
+    names = [name for name in SPLITS if name in report]
+    lines = [line for name in names for line in _part_lines(name, report[name], report["size"])]
+    lines += ["", *_class_table([report[name] for name in names], names), ""]
+    found = _findings(report, names)
+    for title, places in found[:FINDINGS]:
+        lines.append(title)
+        lines += [f"  {place}" for place in places[:PLACES]]
+        if len(places) > PLACES:
+            lines.append(f"  ... and {len(places) - PLACES} more")
+    if len(found) > FINDINGS:
+        lines.append(f"... and {len(found) - FINDINGS} other findings: page=check.html and json=check.json show all")
     return "\n".join(lines)
 
 
-def _chain(paths: list[str], sign: str) -> str:
-    """Returns the first four paths of a group of copies, and the number of the others."""
-    chain = sign.join(paths[:4])
-    if len(paths) > 4:
-        chain += f" and {len(paths) - 4} more"
-    return chain
-
-
 def _part_lines(name: str, part: dict[str, Any], size: list[int]) -> list[str]:
-    width = min(max([5, *(len(name) for name in part["classes"])]), 40)
     smaller = ", ".join(f"{count} below {side} px" for side, count in part["smaller_than"].items())
-    rows = zip(part["classes"].items(), part["class_images"], part["class_sides"], strict=True)
     return [
         f"\n{name}: {part['source']}",
         f"  images {part['images']} (without boxes {part['backgrounds']}, unreadable {len(part['unreadable'])}, "
@@ -71,18 +67,71 @@ def _part_lines(name: str, part: dict[str, Any], size: list[int]) -> list[str]:
         f"  boxes {part['boxes']} (besides {part['crowd']} crowd regions; clipped {part['clipped']})",
         f"  at {size[0]}x{size[1]}: {smaller}; median {part['median_side']:g} px",
         *(f"  {part[key]}" for key in ("sixteen_bits", "advice") if part[key]),
-        f"  {'class':{width}}  {'boxes':>8}  {'images':>8}  {'median px':>9}",
-        *(f"  {name:{width}}  {count:8}  {images:8}  {side:9g}" for (name, count), images, side in rows),
-        *_ten([_chain(group, " = ") for group in part["duplicates"]], "images of equal content"),
-        *_ten([_chain(group, " ~ ") for group in part["similar"]], "nearly same images"),
-        *(line for kind, title in SUSPICIOUS.items() for line in _ten(part["suspicious"][kind], title)),
-        *_ten(part["unreadable"], "images that cannot be read"),
-        *(indent(note, "  ") for note in part["notes"]),
     ]
 
 
-def _ten(places: list[str], title: str) -> list[str]:
-    return [f"  {title}: {len(places)}", indent(first_ten(places), "  ")] if places else []
+def _class_table(parts: list[dict[str, Any]], names: list[str]) -> list[str]:
+    """Returns a table of the boxes of each class in each split, with the images and the median size in the first one."""
+    first = parts[0]
+    classes = list(first["classes"])
+    width = min(max([5, *map(len, classes)]), 40)
+    head = "".join(f"  {name:>8}" for name in names)
+    lines = [f"{'boxes':{width}}{head}  {names[0] + ' images':>12}  {'median px':>9}"]
+    for label, name in enumerate(classes[:CLASSES]):
+        counts = "".join(f"  {part['classes'].get(name, 0):8}" for part in parts)
+        lines.append(f"{name:{width}}{counts}  {first['class_images'][label]:12}  {first['class_sides'][label]:9g}")
+    if len(classes) > CLASSES:
+        lines.append(f"... and {len(classes) - CLASSES} more classes")
+    return lines
+
+
+def _findings(report: dict[str, Any], names: list[str]) -> list[tuple[str, list[str]]]:
+    """Returns (title, places) of what is wrong or unusual, the most important first."""
+    found = []
+
+    def add(title: str, places: list[str]) -> None:
+        if places:
+            found.append((f"{title}: {len(places)}", list(map(_short, places))))
+
+    found += [_first_line(f"error: {error}") for error in report["errors"]]
+    for name in names:
+        add(f"{name}: images that cannot be read", report[name]["unreadable"])
+    for leak in report["leaks"]:
+        pairs = [_chain(pair, " = ") for pair in leak["equal"]]
+        pairs += [_chain([paths[0] for paths in group.values()], " ~ ") for group in leak["similar"]]
+        found.append((leak["text"], pairs))
+    found += [_first_line(f"warning: {warning}") for warning in report["warnings"]]
+    for kind, title in SUSPICIOUS.items():
+        for name in names:
+            add(f"{name}: {title}", report[name]["suspicious"][kind])
+    for name in names:
+        add(f"{name}: images of equal content", [_chain(group, " = ") for group in report[name]["duplicates"]])
+        if not report["versions"]:
+            add(f"{name}: nearly same images", [_chain(group, " ~ ") for group in report[name]["similar"]])
+    if report["versions"]:
+        found.append((report["versions"], []))
+    notes = dict.fromkeys(note for name in names for note in report[name]["notes"])
+    return found + list(map(_first_line, notes))
+
+
+def _first_line(text: str) -> tuple[str, list[str]]:
+    """Returns the first line of a text, and its other lines as places."""
+    first, *rest = text.splitlines()
+    return first, [_short(line.strip()) for line in rest]
+
+
+def _chain(paths: list[str], sign: str) -> str:
+    """Returns the names of the first four files of a group of copies, and the number of the others."""
+    chain = sign.join(map(os.path.basename, paths[:4]))
+    if len(paths) > 4:
+        chain += f" and {len(paths) - 4} more"
+    return chain
+
+
+def _short(place: str) -> str:
+    """Returns a place, `folder/file: what`, without the folder."""
+    path, colon, what = place.partition(": ")
+    return os.path.basename(path) + colon + what
 
 
 def write_page(path: str, report: dict[str, Any], parts: dict[str, Part]) -> None:
@@ -115,6 +164,7 @@ def main(words: list[str]) -> None:
         print(text_of(report))
         if cfg.page:
             write_page(cfg.page, report, parts)
+            print(f"\npage: {cfg.page}")
     except (OSError, ValueError) as error:
         report = {"errors": [str(error)]}
         print(error, file=sys.stderr)

@@ -11,7 +11,7 @@ import numpy as np
 from datasets.errors import first_ten
 from datasets.store import Annotations
 from report import page
-from tools.check_report import EDGES, HARD, SUSPICIOUS, Part
+from tools.check_report import EDGES, HARD, SUSPICIOUS, Part, one_per_group
 from utils.draw import contact_sheet, draw_boxes
 from utils.images import ImageError, read_image
 
@@ -86,7 +86,8 @@ def _histogram(counts: list[int]) -> list[dict[str, Any]]:
 
 def _samples(thumbnails: "_Thumbnails", name: str) -> list[dict[str, Any]]:
     good = thumbnails.parts[name].good
-    chosen = np.unique(np.linspace(0, len(good) - 1, min(SAMPLES, len(good))).astype(int)).tolist()
+    firsts = np.unique(thumbnails.parts[name].groups)  # one of the versions of an image
+    chosen = firsts[np.unique(np.linspace(0, len(firsts) - 1, min(SAMPLES, len(firsts))).astype(int))].tolist()
     return [thumbnails.of_image(name, good.path(i)) for i in chosen]
 
 
@@ -94,21 +95,29 @@ def _extremes(thumbnails: "_Thumbnails", name: str) -> dict[str, list[dict[str, 
     """Returns the images with the most boxes, and the smallest boxes."""
     part = thumbnails.parts[name]
     most = []
-    for path, count in part.report["most_boxes"]:
+    for path, count, versions in part.report["most_boxes"]:
         if count:
             caption = "1 box" if count == 1 else f"{count} boxes"
-            most.append(thumbnails.of_image(name, path, caption))
-    small = zip(part.report["smallest"], part.rows["smallest"].tolist(), strict=True)
-    return {"most": most, "smallest": [thumbnails.of_box(name, row, f"{side:g} px") for (_, side), row in small]}
+            most.append(thumbnails.of_image(name, path, caption + _of_versions(versions)))
+    smallest = []
+    for (_, side, versions), row in zip(part.report["smallest"], part.rows["smallest"].tolist(), strict=True):
+        smallest.append(thumbnails.of_box(name, row, f"{side:g} px{_of_versions(versions)}"))
+    return {"most": most, "smallest": smallest}
+
+
+def _of_versions(count: int) -> str:
+    return f", 1 of {count} versions" if count > 1 else ""
 
 
 def _copies(thumbnails: "_Thumbnails", report: dict[str, Any]) -> list[dict[str, Any]]:
-    """Returns groups of equal and of nearly same images by kind, first those that are in both splits."""
-    both = [[(name, path) for name in group for path in group[name][:2]] for group in report.get("similar_between", ())]
-    kinds = {
-        "in train and val: equal": [[("train", a), ("val", b)] for a, b in report.get("between", ())],
-        "in train and val: nearly same": both,
-    }
+    """Returns groups of equal and of nearly same images by kind, first those that are in two splits."""
+    kinds = {}
+    for leak in report["leaks"]:
+        first, second = leak["splits"]
+        title = f"in {first} and {second}"
+        kinds[f"{title}: equal"] = [[(first, a), (second, b)] for a, b in leak["equal"]]
+        near = [[(name, path) for name in group for path in group[name][:2]] for group in leak["similar"]]
+        kinds[f"{title}: nearly same"] = near
     for name in thumbnails.parts:
         for key, words in (("duplicates", "equal"), ("similar", "nearly same")):
             kinds[f"within {name}: {words}"] = [[(name, path) for path in group] for group in report[name][key]]
@@ -122,7 +131,8 @@ def _copies(thumbnails: "_Thumbnails", report: dict[str, Any]) -> list[dict[str,
             for group in groups[:PAIRS]
         ]
         if groups:
-            found.append({"title": title, "count": len(groups), "groups": shown, "open": "val:" in title})
+            is_leak = title.startswith("in ")
+            found.append({"title": title, "count": len(groups), "groups": shown, "is_leak": is_leak})
     return found
 
 
@@ -137,7 +147,9 @@ def _problems(thumbnails: "_Thumbnails", report: dict[str, Any]) -> tuple[list[d
 
     for name, part in thumbnails.parts.items():
         for kind, title in SUSPICIOUS.items():
-            rows = part.rows[kind][:PLACES].tolist()
+            rows = part.rows[kind]
+            groups = part.groups[np.searchsorted(part.good.starts, rows, "right") - 1]
+            rows = rows[one_per_group(groups, PLACES)].tolist()
             add(f"{name}: {title}", part.report["suspicious"][kind], (thumbnails.of_box(name, row) for row in rows))
         add(f"{name}: images that cannot be read", part.report["unreadable"], ())
         for note in part.report["notes"]:

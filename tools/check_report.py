@@ -1,6 +1,7 @@
 """The report of the data check: counts, sizes and copies of images, and where suspicious boxes are."""
 
 from dataclasses import replace
+from itertools import combinations
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +18,7 @@ from utils.boxes import area
 
 COVERING = 0.98  # fraction of the image's area; such a box labels the image rather than an object
 THIN = 20  # ratio of the sides
+TINY = 2  # pixels of the image; such a box is a slip of the mouse
 SMALL = (8, 16, 32)  # pixels of the network's input; the finest stride of the networks is 8
 HARD = 12  # pixels of the network's input; smaller objects are hard to find
 MEDIUM = 32  # pixels; if half of the objects are smaller, a larger input gained 7 to 15 points of mAP (constants.md)
@@ -29,6 +31,7 @@ EXTREMES = 6  # images with the most boxes, and with the smallest
 SUSPICIOUS = {
     "covering": "boxes that cover their whole image",
     "thin": f"boxes more than {THIN} times longer than wide",
+    "tiny": f"boxes below {TINY} pixels in width or height",
     "twice": "repeated boxes",
     "outside": "boxes that reach outside their images and are clipped",
 }
@@ -37,12 +40,13 @@ Size = tuple[int, int]  # height, width
 
 
 class Part(NamedTuple):
-    """One part of the data, "train" or "val", and where its images of interest are."""
+    """One split of the data, "train", "val" or "test", and where its images of interest are."""
 
     report: dict[str, Any]
     good: Annotations  # what training would use
     paths: list[str]  # of all images, also those that cannot be read
     scanned: Scan  # of `paths`
+    groups: np.ndarray  # int64 [images of `good`]: the first of the images that are versions of one image
     rows: dict[str, np.ndarray]  # kind of SUSPICIOUS or "smallest" -> boxes of `good`; "most_boxes" -> images of it
 
 
@@ -52,14 +56,13 @@ def check(
     size: Size = (416, 416),
     options: ReadOptions | None = None,
 ) -> tuple[dict[str, Any], dict[str, Part]]:
-    """Returns (report of plain values, the parts "train" and "val" with their images).
+    """Returns (report of plain values, the splits "train", "val" and "test" with their images).
 
-    `val` None: the validation split of `data`, if it has one. Raises DataError for the problems of both together if one cannot be
-    read, or holds no images.
+    `val` None: the validation split of `data`, if it has one. The test split of `data` is examined too. Raises DataError for
+    the problems of train and val together if one cannot be read, or holds no images.
 
-    "train" and "val" are reports of `examine`; "between"
-    lists pairs of equal images in both, "similar_between" groups of nearly same ones, "errors" what training refuses,
-    "warnings" what may harm it."""
+    "train", "val" and "test" are reports of `examine`; "leaks" are the copies in two splits, see `_leaks`; "errors" what
+    training refuses, "warnings" what may harm it, "versions" a sentence about copies within a split."""
     options = options or ReadOptions(bad_boxes="drop")
     parts, unread, asked = {}, [], {"train": data}
     fraction = None if val is None else fraction_of(val)
@@ -81,6 +84,7 @@ def check(
             unread += [*part.report["errors"], first_ten(part.report["unreadable"])]
         raise DataError("\n".join(filter(None, dict.fromkeys(unread))))
     sources = {name: part.report["source"] for name, part in parts.items()}
+    test_warnings = []
     parts["train"].report["notes"] += unused_splits(sources, [part.good for part in parts.values()])
     if fraction is not None:
         text = f"val={val}: training splits its validation images off these; images that are copies stay in one split"
@@ -88,21 +92,37 @@ def check(
         parts["train"].report["errors"] += _split_errors(parts["train"].good, fraction)
     if val is None and "val" in parts and set(parts["train"].paths) & set(parts["val"].paths):
         parts["val"].report["errors"].append(no_val(data))
+    if _has_test(parts, data):
+        test_warnings = _add_test(parts, data, size, options)
     outside = _share_range(parts)
     report: dict[str, Any] = {"size": list(size), **{name: part.report for name, part in parts.items()}}
-    report |= _find_copies(parts)
+    report["leaks"], report["versions"] = _find_copies(parts)
     report["errors"] = [error for part in parts.values() for error in part.report["errors"]]
-    report["warnings"] = [warning for part in parts.values() for warning in _warnings(part.report)]
-    report["warnings"] += outside
-    for key, what in (("between", "images of equal content"), ("similar_between", "groups of nearly same images")):
-        if report.get(key):
-            report["warnings"].append(f"{what} in train and val: {len(report[key])}")
+    report["warnings"] = [warning for name, part in parts.items() for warning in _warnings(name, part.report)]
+    report["warnings"] += test_warnings + outside
     return report, parts
 
 
 def _has_val(train: Annotations, source: str) -> bool:
     """Returns whether a training without val= validates on another split of the source of its training data."""
     return bool(train.other_splits) and may_have_splits(source)
+
+
+def _has_test(parts: dict[str, Part], source: str) -> bool:
+    """Returns whether the source of the training data has a test split that does not serve as validation."""
+    own = [part.good for part in parts.values() if part.report["source"] == source]
+    return may_have_splits(source) and all("test" in data.other_splits for data in own)
+
+
+def _add_test(parts: dict[str, Part], source: str, size: Size, options: ReadOptions) -> list[str]:
+    """Adds the test split to the parts. Returns its errors, which are warnings: a training does not read it."""
+    try:
+        part = examine(source, "test", size, replace(options, classes=parts["train"].good.classes))
+    except DataError as error:
+        return [f"test: cannot be read: {error}"]
+    errors, part.report["errors"] = part.report["errors"], []
+    parts["test"] = part
+    return [f"test: {error}" for error in errors]
 
 
 def _split_errors(data: Annotations, fraction: float) -> list[str]:
@@ -115,12 +135,13 @@ def _split_errors(data: Annotations, fraction: float) -> list[str]:
 
 
 def _share_range(parts: dict[str, Part]) -> list[str]:
-    """Gives the validation images the range of values of the training images, as train.py does; returns what is outside of it."""
-    if "val" not in parts:
-        return []
-    val, outside = parts["val"].good.with_range(parts["train"].good.value_range)
-    parts["val"] = parts["val"]._replace(good=val)
-    parts["val"].report["sixteen_bits"] = val.value_text()
+    """Gives all images the range of values of the training images, as train.py does; returns what is outside of it."""
+    outside = []
+    for name in list(parts)[1:]:
+        good, notes = parts[name].good.with_range(parts["train"].good.value_range)
+        parts[name] = parts[name]._replace(good=good)
+        parts[name].report["sixteen_bits"] = good.value_text()
+        outside += notes
     return outside
 
 
@@ -135,7 +156,7 @@ def _problems(error: DataError) -> list[str]:
 
 
 def examine(source: str, part: str, size: Size, options: ReadOptions) -> Part:
-    """Examines one part of the data. Raises DataError if nothing can be read."""
+    """Examines one split of the data. Raises DataError if nothing can be read."""
     found = read(source, part, options)
     if len(found) == 0:
         raise DataError(f"{source}: no images; name an annotation file or a folder with images")
@@ -146,7 +167,8 @@ def examine(source: str, part: str, size: Size, options: ReadOptions) -> Part:
     except DataError as error:
         errors.append(str(error).partition("\n")[0])
         good, notes = prepare(found, "skip", "drop")
-    boxes, rows = _boxes(good, size)
+    groups = similar_groups(good.digests, good.hashes)
+    boxes, rows = _boxes(good, size, groups)
     report = {
         "source": source,
         "images": len(found),
@@ -159,13 +181,14 @@ def examine(source: str, part: str, size: Size, options: ReadOptions) -> Part:
         "notes": notes,  # what was left out, and what is unusual
         "errors": errors if len(good.boxes) else [*errors, f"{source}: no boxes at all: is it the right file?"],
     }
-    return Part(report, good, paths, scanned, rows)
+    return Part(report, good, paths, scanned, groups, rows)
 
 
-def _find_copies(parts: dict[str, Part]) -> dict[str, Any]:
-    """Adds groups of equal ("duplicates") and of nearly same images ("similar") to the reports of the parts.
+def _find_copies(parts: dict[str, Part]) -> tuple[list[dict[str, Any]], str]:
+    """Adds groups of equal ("duplicates") and of nearly same images ("similar") to the reports of the splits.
 
-    Returns those that are in both parts. Of equal images, a group of nearly same ones names the first."""
+    Returns (the leaks, a sentence if the copies within the splits are harmless). A leak is two splits with copies of the same
+    images: "text", pairs of "equal" images, and groups of "similar" ones by split. Of equal images, a group names the first."""
     paths = [path for part in parts.values() for path in part.paths]
     owner = np.repeat(list(parts), [len(part.paths) for part in parts.values()])
     digests = np.concatenate([part.scanned.digests for part in parts.values()])
@@ -184,21 +207,41 @@ def _find_copies(parts: dict[str, Part]) -> dict[str, Any]:
         for key, groups, rows in (("duplicates", equal, everything), ("similar", similar, np.sort(firsts[name]))):
             found = [group for group in groups_in(name, groups, rows) if len(group) > 1]
             part.report[key] = [[paths[i] for i in group] for group in found]
+    sides = {name: {similar[group[0]]: group for group in groups_in(name, similar, firsts[name])} for name in parts}
+    leaks = []
+    for first, second in combinations(parts, 2):
+        leak: dict[str, Any] = {"splits": [first, second], "text": "", "equal": [], "similar": []}
+        common = sorted(sides[first].keys() & sides[second].keys())
+        for one, other in ((sides[first][key], sides[second][key]) for key in common):
+            both = {equal[i]: i for i in other}
+            leak["equal"] += [[paths[i], paths[both[equal[i]]]] for i in one if equal[i] in both]
+            if len({*equal[one], *equal[other]}) > 1:
+                leak["similar"].append({first: [paths[i] for i in one], second: [paths[i] for i in other]})
+        if common:
+            count = int(np.isin(similar[owner == second], common).sum())
+            leak["text"] = (
+                f"{count} images of {second} are copies of images of {first}: metrics of {second} are too high"
+            )
+            leaks.append(leak)
+    return leaks, _versions_text(parts, leaks)
+
+
+def _versions_text(parts: dict[str, Part], leaks: list[dict[str, Any]]) -> str:
+    """Returns a sentence about nearly same images within the splits, "" if there are none or if some are in two splits."""
+    names = [name for name, part in parts.items() if part.report["similar"]]
+    if not names or leaks:
+        return ""
+    count = sum(len(parts[name].report["similar"]) for name in names)
+    why = "none of them is in two splits"
     if len(parts) == 1:
-        return {}
-    sides = [{similar[group[0]]: group for group in groups_in(name, similar, firsts[name])} for name in parts]
-    shared: dict[str, Any] = {"between": [], "similar_between": []}
-    for key in sorted(sides[0].keys() & sides[1].keys()):
-        train, val = sides[0][key], sides[1][key]
-        both = {equal[i]: i for i in val}
-        shared["between"] += [[paths[i], paths[both[equal[i]]]] for i in train if equal[i] in both]
-        if len({*equal[train], *equal[val]}) > 1:
-            shared["similar_between"].append({"train": [paths[i] for i in train], "val": [paths[i] for i in val]})
-    return shared
+        why = "val=.2 and tools.convert keep them in one split"
+    return f"versions of one image within {' and '.join(names)} are harmless ({count} groups): {why}"
 
 
-def _boxes(annotations: Annotations, size: Size) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Counts and sizes of all boxes except crowd regions, and the rows of suspicious and small ones, by kind."""
+def _boxes(annotations: Annotations, size: Size, groups: np.ndarray) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Counts and sizes of all boxes except crowd regions, and the rows of suspicious and small ones, by kind.
+
+    `groups` [N]: of the images that are versions of one image, one is listed."""
     rows = np.flatnonzero(~annotations.crowd)
     boxes, written = clipped_boxes(annotations)[rows], annotations.boxes[rows]
     images, labels = annotations.image_of_boxes()[rows], annotations.labels[rows]
@@ -206,18 +249,21 @@ def _boxes(annotations: Annotations, size: Size) -> tuple[dict[str, Any], dict[s
     sides = np.sqrt(area(boxes)) * (np.array(size) / shape).min(1)
     width, height = boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1]
     keys = np.column_stack([images, labels, written])
-    first, groups = np.unique(keys, axis=0, return_index=True, return_inverse=True)[1:]
+    first, same = np.unique(keys, axis=0, return_index=True, return_inverse=True)[1:]
     masks = {
         "covering": area(boxes) >= COVERING * shape.prod(1),
         "thin": np.maximum(width / height, height / width) > THIN,
-        "twice": first[groups.reshape(-1)] != np.arange(len(rows)),
+        "tiny": np.minimum(width, height) < TINY,
+        "twice": first[same.reshape(-1)] != np.arange(len(rows)),
         "outside": (np.abs(boxes - written) > 0.01).any(1),
     }
     found = {kind: rows[mask] for kind, mask in masks.items()}
     counts = np.bincount(images, minlength=len(annotations))
-    found["most_boxes"] = np.argsort(-counts, kind="stable")[:EXTREMES]
+    versions = np.bincount(groups, minlength=len(groups))[groups]
+    by_count = np.argsort(-counts, kind="stable")
+    found["most_boxes"] = by_count[one_per_group(groups[by_count], EXTREMES)]
     by_size = np.argsort(sides, kind="stable")
-    smallest = by_size[np.sort(np.unique(images[by_size], return_index=True)[1])[:EXTREMES]]  # one per image
+    smallest = by_size[one_per_group(groups[images[by_size]], EXTREMES)]
     found["smallest"] = rows[smallest]
 
     def place(row: int) -> str:
@@ -235,12 +281,18 @@ def _boxes(annotations: Annotations, size: Size) -> tuple[dict[str, Any], dict[s
         "advice": _advice(sides, size),
         "clipped": len(found["outside"]),
         "suspicious": {kind: [place(row) for row in found[kind]] for kind in SUSPICIOUS},
-        "most_boxes": [[annotations.path(i), int(counts[i])] for i in found["most_boxes"]],
+        "most_boxes": [[annotations.path(i), int(counts[i]), int(versions[i])] for i in found["most_boxes"]],
         "smallest": [
-            [place(row), round(float(sides[i]), 1)] for row, i in zip(found["smallest"], smallest, strict=True)
+            [place(row), round(float(sides[i]), 1), int(versions[images[i]])]
+            for row, i in zip(found["smallest"], smallest, strict=True)
         ],
     }
     return report, found
+
+
+def one_per_group(groups: np.ndarray, count: int) -> np.ndarray:
+    """Returns the first positions of at most `count` groups in an array of group numbers, in their order."""
+    return np.sort(np.unique(groups, return_index=True)[1])[:count]
 
 
 def _median(values: np.ndarray) -> float:
@@ -280,19 +332,16 @@ def _larger(size: Size, factor: float) -> str:
     return f"image_size={height},{width}"
 
 
-def _warnings(part: dict[str, Any]) -> list[str]:
-    source, counts = part["source"], part["classes"]
+def _warnings(split: str, part: dict[str, Any]) -> list[str]:
+    counts = part["classes"]
     empty = [name for name, number in counts.items() if not number]
     present = [number for number in counts.values() if number]
     warnings = []
     if empty:
-        warnings.append(f"{source}: classes without a box: {', '.join(empty)}")
+        warnings.append(f"{split}: classes without a box: {', '.join(empty)}")
     if present and max(present) > IMBALANCE * min(present):
         ratio = max(present) / min(present)
-        warnings.append(f"{source}: the most frequent class has {ratio:.0f} times the boxes of the rarest one")
+        warnings.append(f"{split}: the most frequent class has {ratio:.0f} times the boxes of the rarest one")
     groups = [" = ".join(map(repr, names)) for names in similar_names(counts)]
-    warnings += [f"{source}: class names that differ only in case or blanks: {group}" for group in groups]
-    for key, what in (("duplicates", "images of equal content"), ("similar", "nearly same images")):
-        if part[key]:
-            warnings.append(f"{source}: groups of {what}: {len(part[key])}")
+    warnings += [f"{split}: class names that differ only in case or blanks: {group}" for group in groups]
     return warnings

@@ -67,9 +67,67 @@ def splits(tmp_path: Path) -> Path:
 def test_the_validation_split_of_a_folder_is_checked_and_other_splits_are_named(splits: Path) -> None:
     for val in (None, str(splits)):
         report, _ = check(str(splits), val)
-        assert [report[split]["images"] for split in ("train", "val")] == [1, 1]
+        assert [report[split]["images"] for split in ("train", "val", "test")] == [1, 1, 1]
         notes = report["train"]["notes"]
         assert [note for note in notes if "splits" in note] == [f"{splits}: splits that are not used: test"]
+    report, parts = check(str(splits), ".5")
+    assert list(parts) == ["train", "test"]
+    assert f"{splits}: splits that are not used: val, test" in report["train"]["notes"]
+
+
+def test_copies_in_test_are_found_and_errors_of_test_are_warnings(splits: Path) -> None:
+    """A training does not read the test split, but it would measure too much on copies."""
+    (splits / "test.txt").write_text("0.png 1,1,9,9,0\n1.png 1,1,9,9,0\n2.png 1,1,9,9,0\ngone.png 1,1,9,9,0\n")
+    report, _ = check(str(splits))
+    assert [leak["splits"] for leak in report["leaks"]] == [["train", "test"], ["val", "test"]]
+    assert report["errors"] == [] and any("1 of 4" in warning for warning in report["warnings"])
+    (splits / "test.txt").write_text("0.png 1,1,9,9,7\n")
+    report, parts = check(str(splits))
+    assert list(parts) == ["train", "val"] and report["errors"] == []
+    assert any("test.txt:1" in warning for warning in report["warnings"])
+
+
+def test_boxes_below_two_pixels_are_a_problem(tmp_path: Path) -> None:
+    paint(tmp_path / "a.png", 1)
+    (tmp_path / "a.txt").write_text("a.png 1,1,2.9,20,0 1,1,20,2,0 1,1,3,3,0\n")
+    report, _ = check(str(tmp_path / "a.txt"))
+    boxes = [place.rpartition(" ")[2] for place in report["train"]["suspicious"]["tiny"]]
+    assert boxes == ["1,1,2.9,20", "1,1,20,2"]
+    assert "below 2 pixels in width or height: 2\n" in text_of(report)
+
+
+def test_versions_of_one_image_are_one_card_and_harmless_within_a_split(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    lines = []
+    for i in range(3):
+        small = random.integers(0, 255, (8, 10, 3)).astype(np.uint8)
+        image = cv2.resize(small, (100, 80), interpolation=cv2.INTER_CUBIC)
+        for version in range(3):
+            cv2.imwrite(str(tmp_path / f"{i}{version}.jpg"), image, [cv2.IMWRITE_JPEG_QUALITY, 97 - version])
+            lines.append(f"{i}{version}.jpg 1,1,{20 + i},{20 + i},0\n")
+    (tmp_path / "a.txt").write_text("".join(lines))
+    report, _ = check(str(tmp_path / "a.txt"))
+    assert [[Path(path).name, versions] for path, _, versions in report["train"]["most_boxes"]] == [
+        ["00.jpg", 3],
+        ["10.jpg", 3],
+        ["20.jpg", 3],
+    ]
+    assert len(report["train"]["smallest"]) == 3 and "harmless (3 groups)" in report["versions"]
+    (tmp_path / "b.txt").write_text(lines[4])
+    leaked, _ = check(str(tmp_path / "a.txt"), str(tmp_path / "b.txt"))
+    assert leaked["versions"] == "" and leaked["leaks"][0]["text"].startswith("1 images of val")
+
+
+def test_the_console_prints_ten_findings_with_three_places_each(tmp_path: Path) -> None:
+    paint(tmp_path / "a.png", 1)
+    (tmp_path / "classes.txt").write_text("".join(f"class {i}\n" for i in range(50)))
+    boxes = "".join(f" {i},0,{i + 1},90,0 {i},0,{i + 1},90,0 {-i - 1},0,30,30,{i % 50}" for i in range(60))
+    (tmp_path / "train.txt").write_text(f"a.png{boxes}\n" * 20)
+    report, _ = check(str(tmp_path / "train.txt"))
+    report["warnings"] += [f"warning {i}" for i in range(20)]
+    text = text_of(report)
+    assert len(text.splitlines()) < 75 and "other findings" in text
+    assert str(tmp_path) not in text.partition(f"train: {tmp_path}")[2].partition("\n")[2]
 
 
 @pytest.mark.parametrize(
@@ -106,20 +164,31 @@ def test_every_problem_is_found_in_one_pass(data: tuple[str, str]) -> None:
     assert suspicious == {
         "covering": ["train.txt:2: 0,0,200,100"],
         "thin": ["train.txt:4: 0,10,180,15"],
+        "tiny": [],
         "twice": ["train.txt:1: 10,10,20,20"],
         "outside": ["train.txt:5: -20,10,60,60"],
     }
-    assert [[Path(path).name for path in pair] for pair in report["between"]] == [["2.png", "2.png"]]
+    (leak,) = report["leaks"]
+    assert leak["splits"] == ["train", "val"] and leak["text"].startswith("1 images of val")
+    assert [[Path(path).name for path in pair] for pair in leak["equal"]] == [["2.png", "2.png"]]
     assert len(report["errors"]) == 1 and "2 of 8" in report["errors"][0]
     assert any("boxes without area, left out: 1" in note and "train.txt:5" in note for note in train["notes"])
-    for words in ("classes without a box: bird", "equal content: 1", "train and val: 1"):
-        assert any(words in warning for warning in report["warnings"]), words
+    assert any("classes without a box: bird" in warning for warning in report["warnings"])
     assert len(parts["train"].good) == 6 and json.loads(json.dumps(report)) == report
 
 
 def test_the_text_has_everything_that_is_in_the_report(data: tuple[str, str]) -> None:
     words = text_of(check(*data)[0])
-    for part in ("images 8", "unreadable 2", "cut.png", "train.txt:4", "1.png = ", "bird", "errors:", "below 16 px"):
+    for part in (
+        "images 8",
+        "unreadable 2",
+        "\n  cut.png",
+        "\n  train.txt:4",
+        "2.png = 2.png",
+        "bird",
+        "error: ",
+        "below 16",
+    ):
         assert part in words, part
 
 
@@ -132,7 +201,7 @@ def test_names_of_classes_select_as_in_training(data: tuple[str, str], capsys: p
     with pytest.raises(SystemExit) as end:
         main([data[1], "classes=dog"])
     printed = capsys.readouterr().out
-    assert end.value.code == 0 and "boxes of other classes, left out: 1 (cat 1)" in printed and "errors:" not in printed
+    assert end.value.code == 0 and "boxes of other classes, left out: 1 (cat 1)" in printed and "error:" not in printed
 
 
 def test_imbalanced_classes_are_a_warning_and_data_without_boxes_an_error(tmp_path: Path) -> None:
@@ -283,7 +352,7 @@ def test_neither_a_terminal_nor_a_full_disk_ends_the_check_with_a_traceback(data
             command = [sys.executable, "-m", "tools.check", data[1]]
             done = subprocess.run(command, cwd=ROOT, env=env, stdout=out, stderr=subprocess.PIPE, text=True)
             assert (done.returncode, done.stderr) == (0, "")
-            assert out is full or "\n  ?  " in done.stdout
+            assert out is full or "\n?  " in done.stdout
 
 
 def test_real_data_have_their_known_problems(shared: Path) -> None:
@@ -291,7 +360,7 @@ def test_real_data_have_their_known_problems(shared: Path) -> None:
     assert len(report["train"]["duplicates"]) == 4 and report["errors"] == []
     root = str(shared / "data" / "bccd" / "BCCD")
     report, _ = check(root, root)
-    assert report["errors"] == report["between"] == [] and report["val"]["classes"]["RBC"] == 967
+    assert report["errors"] == report["leaks"] == [] and report["val"]["classes"]["RBC"] == 967
     assert all("BloodImage_003" in report[part]["notes"][0] for part in ("train", "val"))  # a box without area in each
 
 

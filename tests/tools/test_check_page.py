@@ -69,7 +69,7 @@ def test_the_page_shows_the_report_in_a_browser(
     with pytest.raises(SystemExit, match="^1$"):
         main([data[0], f"val={data[1]}", f"page={page}"])
     report = check(*data)[0]
-    assert text_of(report).strip() == capsys.readouterr().out.strip()
+    assert capsys.readouterr().out.strip() == f"{text_of(report)}\n\npage: {page}".strip()
     with Browser(page, tmp_path) as browser:
         document = browser.run("document.documentElement.outerHTML")
         assert browser.problems == []
@@ -88,8 +88,9 @@ def test_every_copy_and_problem_has_its_image(data: tuple[str, str]) -> None:
     report, parts = check(*data)
     page = html_page(report, parts)
     assert report["train"]["similar"] == [] and len(report["train"]["duplicates"]) == 1
-    assert len(report["between"]) == 1  # 2.png
-    (group,) = report["similar_between"]  # 5.png and its copy as JPEG
+    (leak,) = report["leaks"]
+    assert len(leak["equal"]) == 1  # 2.png
+    (group,) = leak["similar"]  # 5.png and its copy as JPEG
     assert [Path(path).name for path in group["train"]] == ["5.png"] and len(group["val"]) == 1
     sections = dict(re.findall(r"<h2>(.*?)</h2>(.*?)</section>", page, re.S))
     assert sections["Copies"].count("<svg") == 2 + 2 + 2
