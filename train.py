@@ -433,7 +433,8 @@ def main(
                 save.after_epoch(state, last=bool(done))
                 if ranks.is_main:
                     on_row(state.rows[-1], run)
-                log(epoch_text(row, epochs, best=state.best_epoch == epoch + 1))
+                left, memory = budget.left(plan, epoch + 1, epoch + 1), gpu_memory.reserved_bytes(ranks.device)
+                log(epoch_text(row, epochs, state.best_epoch == epoch + 1, left, memory))
                 budget.lap("save")
                 if done:
                     break

@@ -14,7 +14,7 @@ from engine.parallel import compile_criterion, graphed
 from engine.run_folder import Run
 from utils.draw import draw_batches
 from utils.processes import Ranks
-from utils.progress import progress_bar
+from utils.progress import duration, progress_bar
 from utils.signals import StopSignal
 
 CUDNN_SEARCH_STEPS = 20_000  # longer runs turn on cudnn.benchmark, whose search takes up to 40 s (H100)
@@ -158,15 +158,24 @@ def epoch_row(epoch: int, meter: Meter, updater: Updater, images: int) -> dict[s
     return row | {"seconds": meter.seconds, "images_per_second": images / meter.seconds}
 
 
-def epoch_text(row: Mapping[str, float], epochs: int, best: bool) -> str:
-    """Returns the console line of a finished epoch, from its row of log.csv. Epoch 0 is an evaluation of the initial weights."""
+def epoch_text(row: Mapping[str, float], epochs: int, best: bool, seconds_left: float = 0.0, gpu_bytes: int = 0) -> str:
+    """Returns the console line of a finished epoch, from its row of log.csv. Epoch 0 is an evaluation of the initial weights.
+
+    P and R are the means over the classes of precision and recall at the best F1 of each class.
+    """
     parts = [f"epoch {row['epoch']:3}/{epochs}"]
     if row["epoch"]:
         parts.append(f"loss {row['loss']:.3f}")
     if "AP" in row:
         parts.append(f"val loss {row['val_loss']:.3f}  mAP50-95 {row['AP']:.4f}  mAP50 {row['AP50']:.4f}")
+    if row.get("precision", -1) >= 0:
+        parts.append(f"P {row['precision']:.3f}  R {row['recall']:.3f}")
     if row["epoch"]:
         parts.append(f"{row['images_per_second']:.1f} images/s")
+        if gpu_bytes:
+            parts.append(f"GPU {gpu_bytes / 2**30:.1f} GiB")
+        if seconds_left:
+            parts.append(f"{duration(seconds_left)} left")
     else:
         parts.append("the initial weights, before training")
     if row.get("skipped_steps"):

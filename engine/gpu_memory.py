@@ -163,6 +163,11 @@ def number_of_gpus(ranks: Ranks) -> int:
     return torch.cuda.device_count() if ranks.all_gpus else ranks.world_size
 
 
+def reserved_bytes(device: torch.device) -> int:
+    """Returns the bytes of this GPU that PyTorch holds, in use or cached; 0 for other devices."""
+    return torch.cuda.memory_reserved(device) if device.type == "cuda" else 0
+
+
 def less_memory(sizes: dict[str, int], accumulate: int, frozen: bool = False) -> str:
     """Advises which batch size to lower, and to what, if a step of the frozen or of the thawed phase does not fit.
 

@@ -56,13 +56,21 @@ class TimeBudget:
 
     def expected(self, plan: Plan, done: int) -> float:
         """Returns the expected seconds of the whole run. Of `done` epochs, the last is trained, but not evaluated and saved."""
-        frozen = max(plan.freeze_epochs - done, 0)
-        thawed = plan.epochs - max(done, plan.freeze_epochs)
-        complete = max(done - 1, 0)  # epochs
+        return self.used + self.left(plan, done, max(done - 1, 0))
+
+    def left(self, plan: Plan, trained: int, complete: int) -> float:
+        """Returns the expected seconds until the end of the run: `complete` of the `trained` epochs are evaluated and saved.
+
+        Without a measured step of the thawed phase, it takes as long as a frozen one.
+        """
+        if complete >= plan.epochs:
+            return 0.0
+        frozen = max(plan.freeze_epochs - trained, 0)
+        thawed = plan.epochs - max(trained, plan.freeze_epochs)
         evaluations = -(-plan.epochs // self.evaluate_every) - complete // self.evaluate_every
-        training = frozen * plan.frozen_steps * self.seconds("frozen") + thawed * plan.steps * self.seconds("thawed")
-        after = evaluations * self.seconds("evaluation") + (plan.epochs - complete) * self.seconds("save")
-        return self.used + training + after
+        thawed_seconds = self.seconds("thawed") or self.seconds("frozen")
+        training = frozen * plan.frozen_steps * self.seconds("frozen") + thawed * plan.steps * thawed_seconds
+        return training + evaluations * self.seconds("evaluation") + (plan.epochs - complete) * self.seconds("save")
 
     def probe(self, step_seconds: Callable[[bool], float], longest: Plan, val_images: int) -> None:
         """Guesses the time of steps and evaluations, unless a saved run has. `step_seconds(frozen)`: seconds of a step."""

@@ -85,7 +85,7 @@ class Curve(NamedTuple):
 
 
 def coco_metrics(ground_truth: dict, detections: list[dict], backend: Backend = BACKEND) -> dict:
-    """Computes the twelve COCO metrics as floats, "VOC_AP50" (mean over classes), "confidence" and "per_class".
+    """Computes the twelve COCO metrics, VOC_AP50, precision and recall (means over classes), "confidence" and "per_class".
 
     per_class[name] holds AP, AP50, VOC_AP50, the precision, recall, f1 and threshold at the highest F1 at IoU 0.5, and the
     number of boxes. "confidence" is the threshold with the highest mean F1 over classes. A metric without any box of its
@@ -109,7 +109,8 @@ def coco_metrics(ground_truth: dict, detections: list[dict], backend: Backend = 
             best = (-1.0, -1.0, -1.0, -1.0)
         row |= zip(("precision", "recall", "f1", "threshold"), best, strict=True)
         per_class[name] = row | {"boxes": by_coco[name].boxes}
-    metrics["VOC_AP50"] = _mean(np.array([row["VOC_AP50"] for row in per_class.values()]))
+    for name in ("VOC_AP50", "precision", "recall"):
+        metrics[name] = _mean(np.array([row[name] for row in per_class.values()]))
     metrics["confidence"] = best_confidence([curve for curve in by_coco.values() if curve.boxes])
     return metrics | {"per_class": per_class}
 

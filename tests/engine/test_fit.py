@@ -192,3 +192,12 @@ def test_no_epoch_without_a_positive_map_is_called_the_best():
     assert "(best)" not in epoch_text(row | {"AP": 0.0}, 9, best=True)
     assert "(best)" not in epoch_text(row | {"AP": -1.0}, 9, best=True)
     assert "(best)" not in epoch_text(row | {"AP": 0.5}, 9, best=False)
+
+
+def test_the_line_of_an_epoch_has_what_was_measured_and_the_time_left():
+    row = {"epoch": 3, "loss": 1.0, "images_per_second": 9.0}
+    assert epoch_text(row, 9, best=False) == "epoch   3/9  loss 1.000  9.0 images/s"
+    row |= {"val_loss": 2.0, "AP": 0.5, "AP50": 0.7, "precision": 0.25, "recall": 0.75}
+    text = epoch_text(row, 9, best=True, seconds_left=7200, gpu_bytes=3 * 2**29)
+    assert "P 0.250  R 0.750" in text and text.endswith("GPU 1.5 GiB  2 h 0 min left  (best)")
+    assert "P " not in epoch_text(row | {"precision": -1.0, "recall": -1.0}, 9, best=True)

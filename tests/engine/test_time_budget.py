@@ -194,3 +194,16 @@ def test_epochs_fit_for_any_speeds_and_the_next_would_not(seed):
     now[0] += sum(after(epoch, epochs) for epoch in range(done - 1))  # the last one is not evaluated yet
     assert budget.expected(longest.cut(epochs), done) == pytest.approx(total(epochs))
     assert budget.fit(longest, done, done, Ranks()) == epochs
+
+
+def test_the_time_left_counts_steps_evaluations_and_saves_of_the_epochs_to_come():
+    budget = TimeBudget(0.0, evaluate_every=2, clock=iter([0.0, 0.0, 10.0, 15.0, 16.0, 36.0]).__next__)
+    plan = Plan(9, 3, 10, 20, 8, 8)
+    budget.lap()
+    budget.lap("frozen", 10)
+    assert budget.left(plan, 1, 1) == 2 * 10 + 6 * 20  # before the first thawed step: as long as a frozen one
+    budget.lap("evaluation")
+    budget.lap("save")
+    budget.lap("thawed", 10)
+    assert budget.left(plan, 4, 4) == 5 * 20 * 2 + 3 * 5 + 5 * 1
+    assert budget.left(plan, 9, 9) == 0
