@@ -15,7 +15,7 @@ import pytest
 import torch
 from pages import text_of
 from refused import refused
-from small import TINY_WEIGHTS, config, log_of, only_run, same, train_quietly
+from small import TINY_WEIGHTS, UNNAMED_WEIGHTS, config, log_of, only_run, same, train_quietly
 
 import evaluate
 import nets
@@ -246,6 +246,19 @@ def test_non_finite_steps_stop_training_name_images_and_keep_the_checkpoint(demo
     contents = checkpoint.load(only_run(tmp_path) / "last.pt")
     assert contents["epoch"] == 1 and (only_run(tmp_path) / "curves.png").exists()
     assert all(value.isfinite().all() for value in contents["model"].values())
+
+
+@pytest.mark.parametrize("weights", [None, str(UNNAMED_WEIGHTS)])
+def test_static_assignment_is_for_the_first_third_of_a_training_from_scratch(demo_images, tmp_path, weights):
+    flags = []
+
+    def criterion(model, normalizer, no_aug=False, static=False):
+        flags.append(static)
+        return nets.criterion(model, normalizer, no_aug, static)
+
+    cfg = config(demo_images, tmp_path, weights=weights, evaluate_every=4)
+    train_quietly(cfg, parts=train.Parts(criterion=criterion))
+    assert flags == [False, weights is None, False, False, False]  # the validation, then four epochs
 
 
 def test_patience_stops_the_run_and_checkpoints_of_save_every_stay(demo_images, tmp_path, capsys):
