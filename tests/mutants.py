@@ -106,6 +106,13 @@ MUTANTS = [
         "test_train",
     ),
     Mutant(
+        "a run that falls behind keeps its schedule",
+        "train.py",
+        "                        updater.schedule = build_schedule(parts.schedule, plan, cfg.schedule, defaults)\n",
+        "",
+        "test_time_budget",
+    ),
+    Mutant(
         "the no-augmentation data begin an epoch late",
         "datasets/dataset.py",
         "epoch >= self.no_aug_from",

@@ -4,6 +4,7 @@ import multiprocessing as mp
 import re
 import signal
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -153,6 +154,19 @@ def test_workers_started_with_spawn_give_the_same_batches(painted):
     loader = build_loader(data, train_sampler(len(data)), 1)
     loader.multiprocessing_context = "spawn"
     assert_same_batches(list(loader), batches_of(data))
+
+
+@pytest.mark.parametrize("method", sorted({"fork", "spawn"} & set(mp.get_all_start_methods())))
+def test_workers_notice_that_the_no_augmentation_epochs_begin_earlier(painted, method):
+    """A time limit changes the number of epochs while the workers run."""
+    data = dataset_of(painted(5))
+    shared = torch.tensor(9).share_memory_()
+    loader = build_loader(replace(data, no_aug_from=shared), train_sampler(len(data)), 1)
+    loader.multiprocessing_context = method
+    assert_same_batches(list(loader), batches_of(data))
+    next(iter(loader))  # left after a batch, as the steps that are measured leave it
+    shared.fill_(0)
+    assert_same_batches(list(loader), batches_of(replace(data, no_aug_from=0)))
 
 
 def test_ranks_draw_the_samples_that_one_process_would(painted):
