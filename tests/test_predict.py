@@ -234,6 +234,13 @@ def test_the_defaults_are_the_newest_run_and_its_validation_images(painted, tmp_
     assert len(list(folder.glob("val_*.png"))) == predict.EXAMPLES
 
 
+@pytest.mark.parametrize("source", ["99999999999", "http://127.0.0.1:9/a.jpg"])
+def test_a_camera_or_an_address_that_cannot_be_opened_leaves_no_results(weights, tmp_path, source):
+    with refused(ValueError, source):
+        run(weights, source, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_source_is_needed_without_validation_images(weights):
     with refused(ValueError, "source="):
         run(weights, None, None)

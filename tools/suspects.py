@@ -220,7 +220,7 @@ def main(cfg: Config) -> Path:
     cfg = check(cfg)
     require(cfg, {"epochs": 1, "most": 1, "seed": 0}, {"seed": MAX_SEED}, {"part": tuple(SPLITS)})
     if cfg.data is None:
-        raise ConfigError("data= is missing: an annotation file or the folder of a data set")
+        raise ConfigError("data= is missing: python -m tools.suspects FOLDER, or the path of an annotation file")
     if cfg.output:
         require_empty(Path(cfg.output))
     options = read_options(classes=cfg.classes, image_root=cfg.image_root, bad_boxes="drop", bad_images="skip")
