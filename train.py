@@ -607,8 +607,9 @@ def log_summary(
         log(summary.initial_text(first_row["AP"], likeness, **rates, optimizer=cfg.optimizer, sgd=sgd))
     log(summary.model_text(model, cfg.model, settings.image_size, updater.schedule.plan))
     log(summary.data_text(train_data, val_data))
-    if note := summary.flip_note(cfg.flip, train_data.classes):
-        log(note)
+    for note in (summary.flip_note(cfg.flip, train_data.classes), summary.size_note(train_data, settings.image_size)):
+        if note:
+            log(note)
     images = larger_batch(settings.batch_size, settings.freeze_batch_size, settings.freeze_epochs)
     warnings = [
         *summary.schedule_warnings(settings.epochs, settings.freeze_epochs, settings.no_aug_epochs, settings.weights),

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from datasets.box_sizes import advice, sides_at
 from datasets.mirrored import mirrored_classes
 from datasets.similar import copies_between
 from engine.optimizer import Updater
@@ -17,6 +18,7 @@ from nets import SGDDefaults
 from utils.processes import Ranks
 
 FEW_IMAGES = 50  # training images below which a run gets a warning
+GROWTH = 1.25  # of the input that the sizes of the boxes ask for, from which a run proposes it
 RARE = 0.1  # a class is rare in fewer images than this fraction of the mean over the classes
 
 
@@ -144,6 +146,14 @@ def flip_note(written: float | None, classes: Sequence[str]) -> str:
     if written is None:
         return f"flip       0, not .5: {why}; flip=.5 mirrors images all the same"
     return f"WARNING: flip={written:g}: {why}: write flip=0"
+
+
+def size_note(train, image_size: tuple[int, int]) -> str:
+    """Returns a line that proposes a larger input if many boxes of `train` (Annotations) are small in it, "" otherwise."""
+    if not train.sizes.all():  # images that were not scanned
+        return ""
+    found = advice(sides_at(train, image_size), image_size)
+    return f"image size {found.text}" if found.growth >= GROWTH else ""
 
 
 def data_warnings(train, val, repeat: float = 0.0) -> Iterator[str]:

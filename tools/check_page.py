@@ -8,10 +8,11 @@ from typing import Any
 import cv2
 import numpy as np
 
+from datasets.box_sizes import HARD
 from datasets.errors import first_ten
 from datasets.store import Annotations
 from report import page
-from tools.check_report import EDGES, HARD, SUSPICIOUS, Part, one_per_group
+from tools.check_report import EDGES, SUSPICIOUS, Part, one_per_group
 from utils.draw import contact_sheet, draw_boxes
 from utils.images import ImageError, read_image
 

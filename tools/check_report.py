@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from datasets.box_sizes import Size, advice, sides_at
 from datasets.classes import similar_names
 from datasets.errors import DataError, first_ten
 from datasets.formats.read import ReadOptions, read
@@ -20,12 +21,7 @@ COVERING = 0.98  # fraction of the image's area; such a box labels the image rat
 THIN = 20  # ratio of the sides
 TINY = 2  # pixels of the image; such a box is a slip of the mouse
 SMALL = (8, 16, 32)  # pixels of the network's input; the finest stride of the networks is 8
-HARD = 12  # pixels of the network's input; smaller objects are hard to find
-MEDIUM = 32  # pixels; if half of the objects are smaller, a larger input gained 7 to 15 points of mAP (constants.md)
-MOST_GROWTH = 1.6  # of the input for objects below MEDIUM; so much was measured
-EASY = 48  # objects of this size are found in a smaller input too
 EDGES = (0, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384)  # pixels: bins of the histogram; the last one is open
-LARGEST_INPUT = 1280  # pixels; the advice goes no further
 IMBALANCE = 100  # ratio of the boxes of the most frequent class and of the rarest
 EXTREMES = 6  # images with the most boxes, and with the smallest
 SUSPICIOUS = {
@@ -35,8 +31,6 @@ SUSPICIOUS = {
     "twice": "repeated boxes",
     "outside": "boxes that reach outside their images and are clipped",
 }
-
-Size = tuple[int, int]  # height, width
 
 
 class Part(NamedTuple):
@@ -246,7 +240,7 @@ def _boxes(annotations: Annotations, size: Size, groups: np.ndarray) -> tuple[di
     boxes, written = clipped_boxes(annotations)[rows], annotations.boxes[rows]
     images, labels = annotations.image_of_boxes()[rows], annotations.labels[rows]
     shape = annotations.sizes[images].astype(float)  # height, width
-    sides = np.sqrt(area(boxes)) * (np.array(size) / shape).min(1)
+    sides = sides_at(annotations, size)
     width, height = boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1]
     keys = np.column_stack([images, labels, written])
     first, same = np.unique(keys, axis=0, return_index=True, return_inverse=True)[1:]
@@ -278,7 +272,7 @@ def _boxes(annotations: Annotations, size: Size, groups: np.ndarray) -> tuple[di
         "smaller_than": {str(side): int((sides < side).sum()) for side in SMALL},
         "histogram": np.histogram(sides, (*EDGES, np.inf))[0].tolist(),
         "median_side": _median(sides),
-        "advice": _advice(sides, size),
+        "advice": advice(sides, size).text,
         "clipped": len(found["outside"]),
         "suspicious": {kind: [place(row) for row in found[kind]] for kind in SUSPICIOUS},
         "most_boxes": [[annotations.path(i), int(counts[i]), int(versions[i])] for i in found["most_boxes"]],
@@ -297,39 +291,6 @@ def one_per_group(groups: np.ndarray, count: int) -> np.ndarray:
 
 def _median(values: np.ndarray) -> float:
     return round(float(np.median(values)), 1) if len(values) else 0.0
-
-
-def _advice(sides: np.ndarray, size: Size) -> str:
-    """Returns in words whether the network's input fits the sizes of the boxes."""
-    at = f"{size[0]}x{size[1]}" if size[0] != size[1] else f"{size[0]}"
-    if not len(sides):
-        return ""
-    most = LARGEST_INPUT / max(size)  # growth of the input
-    median = float(np.median(sides))
-    wanted = min(MEDIUM / max(median, 1e-6), MOST_GROWTH)
-    for fraction, words in ((0.5, "half"), (0.25, "a quarter"), (0.1, "a tenth")):
-        limit = float(np.quantile(sides, fraction))
-        if limit < HARD:
-            needed = HARD / max(limit, 1e-6)
-            fixes = []
-            if most > 1:
-                fixes.append(_larger(size, max(needed, wanted)))
-            if needed > most:
-                fixes.append("cut the images into tiles")
-            return f"{words} of the boxes are below {HARD} pixels at {at}: {', or '.join(fixes)}"
-    if wanted > 1 and most > 1:
-        larger = _larger(size, wanted)
-        return f"half of the boxes are below {MEDIUM} pixels at {at}: {larger} is slower, and probably more accurate"
-    if np.quantile(sides, 0.05) > EASY and max(size) > 320:
-        return f"nearly all boxes are above {EASY} pixels at {at}: a smaller image_size= is faster and may do as well"
-    return f"the boxes are large enough at {at}: a larger image_size= gains less than with small boxes"
-
-
-def _larger(size: Size, factor: float) -> str:
-    """Returns the constant of an input that is at least `factor` times as large, but not above LARGEST_INPUT."""
-    factor = min(factor, LARGEST_INPUT / max(size))
-    height, width = (-(-int(side * factor) // 32) * 32 for side in size)
-    return f"image_size={height},{width}"
 
 
 def _warnings(split: str, part: dict[str, Any]) -> list[str]:

@@ -100,6 +100,15 @@ def test_data_warnings_name_what_is_wrong(tmp_path):
     assert list(summary.data_warnings(good, data(tmp_path, "d.txt", "x.jpg 0,0,5,5,0\n"))) == []
 
 
+@pytest.mark.parametrize("side, is_named", [(20, True), (25, True), (28, False), (90, False)])
+def test_a_larger_input_is_proposed_if_half_of_the_boxes_ask_for_a_quarter_more(tmp_path, side, is_named):
+    train = data(tmp_path, "a.txt", f"a.jpg 0,0,{side},{side},0\n")
+    assert summary.size_note(train, (416, 416)) == ""  # the sizes of the images are not known
+    train = dataclasses.replace(train, sizes=np.array([[416, 416]], np.int32))
+    note = summary.size_note(train, (416, 416))
+    assert ("image_size=" in note and "\n" not in note) == is_named
+
+
 def scanned(annotations, digests, hashes):
     hashes = np.repeat(np.array(hashes, np.uint64)[:, None], 4, 1)
     return dataclasses.replace(annotations, digests=np.array(digests), hashes=hashes)

@@ -12,12 +12,12 @@ import pytest
 from PIL import Image
 from refused import refused
 
+from datasets.box_sizes import advice
 from datasets.formats.annotation_file import DataError
 from datasets.formats.read import ReadOptions
 from datasets.sources import DEMO, read_train_and_val
 from tools.check import check, main, text_of
 from tools.check_page import contact_page
-from tools.check_report import _advice
 from utils.config import ConfigError
 from utils.draw import GAP, color_of
 
@@ -248,7 +248,7 @@ def test_box_sizes_come_with_advice(tmp_path: Path, side: float, size: str, word
 
 def test_a_few_tiny_boxes_do_not_make_the_advised_input_smaller() -> None:
     """Half of the boxes alone would ask for 416 pixels, the tenth below 12 pixels alone for 320."""
-    assert _advice(np.array([10.0] * 2 + [13.7] * 8), (256, 256)).endswith(": image_size=416,416")
+    assert advice(np.array([10.0] * 2 + [13.7] * 8), (256, 256)).text.endswith(": image_size=416,416")
 
 
 def test_data_without_a_readable_line_are_an_error(tmp_path: Path) -> None:
