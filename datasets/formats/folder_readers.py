@@ -194,6 +194,12 @@ def _refuse_unreadable(folder: Folder, files: Sequence[str]) -> list[Source]:
     return []
 
 
+def _refuse_lists_below(folder: Folder, places: Sequence[str]) -> list[Source]:
+    """Raises DataError, which names the folders below that have annotation files: relative names in them start there."""
+    shown = " or ".join(str(folder.path / place) for place in places[:5])
+    raise DataError(f"{folder.path}: no data set in this folder itself, but below it: give {shown}")
+
+
 def _refuse(folder: Folder, files: Sequence[str]) -> list[Source]:
     """Raises DataError, which names what is in the folder."""
     refusals.refuse_folder(folder.path, folder.files)
@@ -237,6 +243,7 @@ FOLDER_READERS = (  # the first one that claims label files reads them
     YOLO,
     CSV,
     UNREADABLE,
+    LISTS._replace(claims=lambda folder: folder.texts.folders_below, read=_refuse_lists_below),
     LISTS._replace(claims=lambda folder: folder.texts.lists[0]),  # its reader reports what is wrong with them
     CSV._replace(claims=lambda folder: folder.of_suffix(tables.SUFFIXES)),  # as for lists
     VOC._replace(claims=lambda folder: folder.of_suffix(".xml")),  # as for lists

@@ -1,11 +1,12 @@
 """Chooses the reader of a file or a folder."""
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from datasets.errors import DataError
+from datasets.errors import DataError, one_line
 from datasets.formats.file_readers import read_file
 from datasets.formats.folder_readers import FOLDER_READERS, Folder
 from datasets.formats.source import Source
@@ -29,6 +30,16 @@ def read_path(path: Path, split: Split, image_root: str | None) -> Reading:
     return Reading([read_file(path, split, image_root)])
 
 
+def _joined(folder: Folder, source: Source) -> list[str]:
+    """Returns a note about the data sets in a folder, if it holds several that are read together."""
+    marks = re.compile(r"(.+?)/(data\.ya?ml|ImageSets/.+\.txt)", re.IGNORECASE)
+    places = sorted({found[1] for found in map(marks.fullmatch, folder.files) if found})
+    if len(places) < 2 or source.listed is not None:
+        return []
+    shown = ", ".join(map(one_line, places[:5]))
+    return [f"{folder.path}: {len(places)} data sets are read together ({shown}): give one of them to read it alone"]
+
+
 def read_folder(path: Path, split: Split, image_root: str | None) -> Reading:
     """Reads a folder with the first reader that claims label files in it. Raises DataError.
 
@@ -36,4 +47,5 @@ def read_folder(path: Path, split: Split, image_root: str | None) -> Reading:
     folder = Folder(path, split, image_root)
     reader, claimed = next((reader, found) for reader in FOLDER_READERS if (found := reader.claims(folder)))
     sources = reader.read(folder, claimed)
+    sources[0].notes += _joined(folder, sources[0])
     return Reading(sources, lambda found: left_over(folder, reader, sources, found))

@@ -4,7 +4,7 @@ import os
 import re
 from collections.abc import Sequence
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from datasets.errors import DataError
 from datasets.formats import annotation_file, image_paths, listing, voc, yolo
@@ -58,6 +58,7 @@ def read(file: File, split: Split, image_root: str | None) -> Source:
     return found
 
 
+OF_REPOSITORIES = ("requirements", "readme", "license", "cmakelists")  # beginnings of names of texts without images
 _BOX = re.compile(r"\s-?\d+(\.\d+)?(,-?\d+(\.\d+)?){3,5}(\s|$)")
 
 
@@ -115,10 +116,17 @@ class Texts:
         ]  # the user named labels/train
         naming = [text for text in lists if names_images(File(self.folder / text))]
         sure = [text for text in lists if text in naming or listing.split_of(text)]  # others may be a README
-        lists = sure or lists
+        lists = sure or [text for text in lists if not text.lower().startswith(OF_REPOSITORIES)]
         if len(lists) > 1:
             lists = [text for text in lists if listing.split_of(text)]
         return lists, bool(sure), naming
+
+    @cached_property
+    def folders_below(self) -> list[str]:
+        """The folders below this one that hold annotation files or lists of images of a split, such as data/set/train.txt."""
+        below = [text for text in self.texts if "/" in text and listing.split_of(PurePosixPath(text).stem)]
+        below = [text for text in below if names_images(File(self.folder / text))]
+        return sorted({os.path.dirname(text) for text in below})
 
     def are_labels(self) -> bool:
         """Returns whether the texts, or those next to the folder, are YOLO label files."""

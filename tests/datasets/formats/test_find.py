@@ -803,3 +803,65 @@ def test_settings_and_several_data_sets_in_a_folder(tmp_path: Path) -> None:
         xml(year / "Annotations" / f"{name}.xml"), paint(year / "JPEGImages" / f"{name}.jpg")
         text(year / "ImageSets" / "Main" / f"{part}.txt", f"{name}\n")
     assert images(read(str(year.parent), "val"), tmp_path) == ["VOCdevkit/VOC2007/JPEGImages/b.jpg"]
+
+
+def repository(folder, inside):
+    """Writes a data set `inside` a folder with what repositories hold besides: requirements, settings, layouts of an app."""
+    text(folder / "requirements.txt", "numpy==1.2\ntorch\n")
+    text(folder / "docker-compose.yml", "services:\n  a:\n    image: x\n")
+    text(folder / "package.json", '{"name": "x", "dependencies": {}}')
+    (folder / "app" / "res").mkdir(parents=True)
+    text(folder / "app" / "res" / "main.xml", "<LinearLayout></LinearLayout>")
+    place = folder / inside
+    place.mkdir(parents=True)
+    return place
+
+
+def image_file(path):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    cv2.imwrite(str(path), np.full((80, 100, 3), 90, np.uint8))
+
+
+def write_yolo(place):
+    for split in ("train", "valid"):
+        image_file(place / split / "images" / f"{split}.png")
+        (place / split / "labels").mkdir()
+        text(place / split / "labels" / f"{split}.txt", "0 .5 .5 .3 .3\n")
+    text(place / "data.yaml", "train: ../train/images\nval: ../valid/images\nnames: [cat]\n")
+
+
+def write_voc(place):
+    for split in ("train", "val"):
+        image_file(place / "JPEGImages" / f"{split}.png")
+        for name in ("Annotations", "ImageSets/Main"):
+            (place / name).mkdir(parents=True, exist_ok=True)
+        box = "<bndbox><xmin>1</xmin><ymin>1</ymin><xmax>50</xmax><ymax>50</ymax></bndbox>"
+        xml = f"<annotation><filename>{split}.png</filename><object><name>cat</name>{box}</object></annotation>"
+        text(place / "Annotations" / f"{split}.xml", xml)
+        text(place / "ImageSets" / "Main" / f"{split}.txt", f"{split}\n")
+
+
+@pytest.mark.parametrize("write", [write_yolo, write_voc])
+def test_the_folder_of_a_repository_leads_to_the_data_set_below_it(tmp_path, write):
+    write(repository(tmp_path, "a/b/set"))
+    found = read(str(tmp_path), "train")
+    assert found.classes == ("cat",) and [Path(found.path(i)).stem for i in range(len(found))] == ["train"]
+    assert Path(read(str(tmp_path), "val").path(0)).stem in ("val", "valid")
+    assert not [note for note in found.notes if "read together" in note]
+
+
+@pytest.mark.parametrize("write", [write_yolo, write_voc])
+def test_several_data_sets_in_a_folder_are_named(tmp_path, write):
+    write(repository(tmp_path, "data/one"))
+    write(tmp_path / "data" / "two")
+    (note,) = [note for note in read(str(tmp_path), "train").notes if "read together" in note]
+    assert "data/one" in note and "data/two" in note
+
+
+def test_lists_below_a_folder_are_an_error_that_names_their_folder(tmp_path):
+    """requirements.txt was read as a list of images."""
+    place = repository(tmp_path, "data/set")
+    image_file(place / "a.png")
+    text(place / "train.txt", "a.png 1,1,30,30,0\n")
+    with refused(DataError, tmp_path, f"give {place}"):
+        read(str(tmp_path), "train")
