@@ -3,7 +3,6 @@
 Official weights: python evaluate.py model=yolox_s data=instances_val2017.json
 """
 
-import json
 import os
 import sys
 from dataclasses import dataclass, replace
@@ -25,12 +24,9 @@ from deploy.tiled_evaluation import tiled
 from engine import run_folder
 from engine.evaluation import evaluate
 from nets.postprocess import MAX_CANDIDATES
-from report.comparison import analyze_errors
-from report.drawn_images import draw_worst
-from report.evaluation_report import write
+from report.evaluation_results import analyze, display_width, four_decimals, write_results
 from utils import outputs, processes, threads
 from utils.config import ConfigError, check, is_weights, override, require, require_writable, show, table
-from utils.files import atomic_write
 from utils.metrics import BACKEND, COCO_METRICS
 from utils.script import run_script
 
@@ -121,7 +117,10 @@ def main(cfg: Config) -> dict:
         settings |= {**limits, "multi_label": cfg.multi_label, "tile": cfg.tile, "overlap": cfg.overlap}
         results = metrics | {"evaluator": BACKEND.name, "settings": settings}
         write_results(folder, data, detections, results)
-        analyze(folder, data, detections, results, cfg.show_confidence, cfg.worst, cfg.report)
+        worst = analyze(folder, data, detections, results, cfg.show_confidence, cfg.worst, cfg.report)
+        if worst:
+            at = f"at confidence {cfg.show_confidence:g} (green: correct, orange: missed, red: false)"
+            print("\n  ".join([f"images with the most errors {at}:", *worst]))
         ap, ap50 = four_decimals(metrics["AP"]), four_decimals(metrics["AP50"])
         print(f"{folder}  mAP50-95 {ap}  mAP50 {ap50}  by {BACKEND.name}")
         if cfg.report:
@@ -164,44 +163,6 @@ def metrics_text(metrics: dict) -> str:
         lines.append(f"{name}{' ' * (width - display_width(name))}  {row['boxes']:7}{cells}")
     lines.append("precision, recall and f1 at IoU 0.5 and the threshold with the highest f1; -: nothing to measure\n")
     return "\n".join(lines)
-
-
-def display_width(text: str) -> int:
-    """The number of terminal columns of a text: two for each Chinese character."""
-    return sum(1 + (ord(character) >= 0x1100) for character in text)
-
-
-def four_decimals(value: float) -> str:
-    """A metric with four decimals; - for -1, which means that there is nothing to measure."""
-    return f"{value:.4f}" if value >= 0 else "-"
-
-
-def write_results(folder: Path, data: Annotations, detections: list[dict], metrics: dict) -> None:
-    """Writes metrics.json, and detections.json and ground_truth.json, from which pycocotools computes the same metrics."""
-    truth = {"info": {"description": f"boxes of {data.source}"}, **data.coco()}
-    for name, contents in (("metrics", metrics), ("detections", detections), ("ground_truth", truth)):
-        indent = 2 if name == "metrics" else None
-        text = json.dumps(contents, ensure_ascii=False, indent=indent)
-        with atomic_write(folder / f"{name}.json") as file:
-            file.write(text.encode("utf-8", errors="surrogateescape"))
-
-
-def analyze(
-    folder: Path, data: Annotations, detections: list[dict], results: dict, confidence: float, worst: int, report: bool
-) -> None:
-    """Draws the curves, the confusion matrix and the `worst` images at a confidence; with `report` also writes report.html."""
-    from report import plots  # loads matplotlib
-
-    analysis = analyze_errors(data.coco(), detections, confidence)
-    plots.draw_precision_recall(analysis.curves, folder / "precision_recall.png")
-    plots.draw_confusion(analysis.matrix, data.classes, folder / "confusion_matrix.png")
-    lines = draw_worst(folder, data, analysis.comparisons, worst)
-    if lines:
-        print(f"images with the most errors at confidence {confidence:g} (green: correct, orange: missed, red: false):")
-    for line in lines:
-        print(f"  {line}")
-    if report:
-        write(folder / "report.html", data, results, analysis)
 
 
 def command(words: list[str]) -> None:

@@ -32,6 +32,7 @@ from engine import gpu_memory, resume, run_constants, summary
 from engine.environment import code_digest
 from engine.epoch import Meter, NonFiniteLoss, accelerate, epoch_progress, epoch_row, epoch_text, fit_one_epoch
 from engine.evaluation import evaluate, evaluation_row, validate
+from engine.final_evaluation import evaluate_best
 from engine.gpu_memory import MOST_IMAGES, hardware_warnings, less_memory
 from engine.optimizer import EMA, Updater, build_optimizer, usable_amp
 from engine.parallel import compile_forward, require_statistics, wrap
@@ -112,6 +113,7 @@ class Config:
     save_minutes: float = 10.0  # minutes between saves of last.pt within an epoch; 0: only after each epoch
     patience: int = 0  # stop after this many epochs without a better mAP; 0: never
     profile_steps: int = 0  # profile this many early steps into the run folder
+    report: bool = True  # at the end: classes and mistakes of best.pt, as by evaluate.py; not for large validation sets
 
 
 def extra_augment(image: np.ndarray, boxes: np.ndarray, labels: np.ndarray, rng: np.random.Generator):
@@ -203,7 +205,7 @@ PER_NODE = {"train", "val", "classes", "image_root", "output", "weights", "worke
 # A resumed run may change these constants, too. A change of any other constant would make it a different training.
 MAY_CHANGE = PER_NODE | {
     *("epochs", "hours", "name", "compile", "cuda_graphs", "evaluate_every", "save_every", "save_minutes"),
-    *("timeout_minutes", "patience", "profile_steps"),
+    *("timeout_minutes", "patience", "profile_steps", "report"),
 }
 
 
@@ -448,7 +450,10 @@ def main(
             raise SystemExit(f"CUDA out of memory: {less_memory(batch_sizes, cfg.accumulate, model.frozen)}") from error
     if done := state.done(epochs, cfg.patience):
         log(f"done: {done}")
-        log(summary.next_steps(folder, cfg.output, state.best, state.best_epoch))
+        lines = []
+        if cfg.report and state.best > 0:
+            lines = evaluate_best(folder, updater.ema.model, val_loader, ranks, budget.seconds("evaluation"))
+        log(summary.next_steps(folder, cfg.output, state.best, state.best_epoch, lines))
     elif not stop.received:
         raise SystemExit("another process was asked to stop; everything is saved, and torchrun may restart this run")
     ranks.stop()

@@ -73,17 +73,27 @@ def initial_text(
     return "\n".join(lines)
 
 
-def next_steps(folder: Path, output: str, best: float, best_epoch: int | None) -> str:
-    """Returns the last lines of a finished run: where its results are, and how to use the model."""
-    lines = [f"\nlook at it:  tensorboard --logdir {quote(output)}      (or open {folder / 'curves.png'})"]
+def next_steps(folder: Path, output: str, best: float, best_epoch: int | None, evaluation: Sequence[str] = ()) -> str:
+    """Returns the last lines of a finished run: its results, the commands that come next, and the path of the report.
+
+    `evaluation`: the lines of `final_evaluation.evaluate_best`, of which the last is the report.
+    """
+    lines = ["", *evaluation[:-1]]
     if best_epoch == 0:
         kept = "best.pt holds these weights"
-        lines.insert(0, f"\ntraining did not improve on the weights it started from: mAP50-95 {best:.4f}; {kept}")
+        lines.append(f"training did not improve on the weights it started from: mAP50-95 {best:.4f}; {kept}")
+    lines.append(
+        f"images      {folder / 'curves.png'}, val_predictions.jpg (labels next to detections), val_heatmaps.jpg"
+    )
+    lines.append(f"all runs    tensorboard --logdir {quote(output)}")
     if best_epoch is not None:
         found = next((name for name in ("best.pt", "last.pt") if (folder / name).exists()), "best.pt")
         note = "" if found == "best.pt" else f"   # of the last epoch: best.pt, of epoch {best_epoch}, is missing"
-        lines.append(f"try it:      python predict.py checkpoint={quote(str(folder / found))} source=IMAGES{note}")
-    return "\n".join([*lines, f"{folder}  best mAP50-95 {best:.4f}"])
+        weights = f"checkpoint={quote(str(folder / found))}"
+        lines.append(f"predict     python predict.py {weights} source=IMAGES{note}")
+        lines.append(f"evaluate    python evaluate.py {weights} data=OTHER_DATA")
+        lines.append(f"export      python export.py {weights}")
+    return "\n".join([*lines, f"{folder}  best mAP50-95 {best:.4f}", *evaluation[-1:]])
 
 
 def gflops(model: nn.Module, image_size: tuple[int, int]) -> float:

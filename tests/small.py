@@ -31,6 +31,7 @@ SMALL = {
     "weight_decay": 0.05,
     "seed": 2,
     "name": "small",
+    "report": False,  # a second
 }
 
 

@@ -90,7 +90,7 @@ def judge_halves(cfg: Config, data: Annotations, folder: Path) -> list[Detected]
     if cfg.weights:
         freeze_epochs = cfg.epochs // FREEZE
     constants = RECIPE | {"model": cfg.model or "yolox_nano", "weights": cfg.weights, "image_size": cfg.image_size}
-    constants |= {"freeze_epochs": freeze_epochs, "evaluate_every": cfg.epochs}
+    constants |= {"freeze_epochs": freeze_epochs, "evaluate_every": cfg.epochs, "report": False}
     trainings = {}
     for number in range(2):
         sources = {"train": folder / f"half{1 - number}.txt", "val": folder / f"half{number}.txt"}

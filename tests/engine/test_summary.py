@@ -70,7 +70,7 @@ def test_curves_are_marked_at_the_thaw_and_at_the_no_augmentation_epochs():
 
 def test_the_last_lines_can_be_pasted_into_a_shell(tmp_path):
     text = summary.next_steps(tmp_path / "my run", "my runs", 0.5, 1)
-    assert "--logdir 'my runs' " in text and f"checkpoint='{tmp_path}/my run/best.pt' source" in text
+    assert "--logdir 'my runs'\n" in text and f"checkpoint='{tmp_path}/my run/best.pt' source" in text
 
 
 def test_data_table_counts_boxes_per_class(tmp_path):
