@@ -409,7 +409,6 @@ def simulated_gpu(memory: int = 8 * GIB, count: int = 1) -> Iterator[SimulatedGP
             stack.enter_context(patch.object(torch.accelerator, name, function))
         stack.enter_context(patch.object(torch.cuda.amp.common, "amp_definitely_not_available", lambda: False))
         stack.enter_context(patch.object(torch.Tensor, "pin_memory", _pin_memory))
-        stack.enter_context(patch.object(torch.autograd, "grad", gpu.backward()(torch.autograd.grad)))
         stack.enter_context(patch.object(torch, "autocast", _Autocast))
         stack.enter_context(patch.object(torch._C, "_group_tensors_by_device_and_dtype", _group_tensors))
         types = [*foreach._foreach_supported_types, GPUTensor]
