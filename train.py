@@ -48,7 +48,7 @@ from engine.schedule import (
 )
 from engine.time_budget import TimeBudget, step_seconds
 from utils import processes
-from utils.config import MAX_SEED, ConfigError, check, override, require, require_writable, show, table
+from utils.config import MAX_SEED, ConfigError, check, override, require, require_writable, show
 from utils.processes import Interrupted, Ranks
 from utils.script import command_line, run_script
 from utils.signals import StopSignal
@@ -368,7 +368,8 @@ def main(
     marks = summary.curve_marks(plan, settings.no_aug_epochs)
     images, written = len(train_data), asdict(cfg)
     run = open_run(folder, config, ranks, marks=marks, rows=state.rows, training_images=images, written=written)
-    log(f"run folder {folder}, with all constants in config.json\n")
+    everything = f"all {len(config)} constants are in config.json; python train.py --help explains them"
+    log(f"run folder {folder}: {everything}\n")
     kept = {"constants": fixed, "freeze_epochs": freeze_epochs, "weights": weights}
     stop = StopSignal()
     save = resume.Saver(
@@ -603,14 +604,15 @@ def log_summary(
 
     It takes all constants, as written and with the values of the run, because its table shows both.
     """
-    shown = replace(settings, val=val_text(cfg.val, cfg.train, val_data.source))
     derived = summary.derived(settings.batch_size, settings.workers, updater, ranks)
-    log(table(shown, Config(), derived, written=asdict(cfg)))
+    log(summary.constants_text(asdict(settings), asdict(Config()), asdict(cfg)))
+    log("\n".join(f"{name:20}{show(value)}" for name, value in derived.items()))
     if first_row:
         rates = {"written": cfg.learning_rate, "rate": settings.learning_rate}
         sgd = nets.sgd_defaults(cfg.model)
         log(summary.initial_text(first_row["AP"], likeness, **rates, optimizer=cfg.optimizer, sgd=sgd))
     log(summary.model_text(model, cfg.model, settings.image_size, updater.schedule.plan))
+    log(f"validation {val_text(cfg.val, cfg.train, val_data.source)}")
     log(summary.data_text(train_data, val_data))
     for note in (summary.flip_note(cfg.flip, train_data.classes), summary.size_note(train_data, settings.image_size)):
         if note:
@@ -639,7 +641,7 @@ def from_command_line(argv: list[str]) -> Config:
     if demo:
         run_constants.refuse_demo(cfg.resume, cfg.output, cfg.name, argv)
         if os.environ.get("RANK", "0") == "0":
-            print("demo: the constants DEMO in train.py, marked * in the table; not for your own data")
+            print("demo: with the constants DEMO in train.py, which are not for your own data")
     return cfg
 
 

@@ -1,8 +1,9 @@
 """Text that a run logs at its start and end: the model, the data, the schedule, and warnings about what may go wrong."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from shlex import quote
+from textwrap import wrap
 from typing import Any
 
 import torch
@@ -15,25 +16,44 @@ from datasets.similar import copies_between
 from engine.optimizer import Updater
 from engine.schedule import REFERENCE_BATCH, Plan, Schedule, usual_rate
 from nets import SGDDefaults
+from utils.config import show
 from utils.processes import Ranks
+from utils.text import printable
 
 FEW_IMAGES = 50  # training images below which a run gets a warning
 GROWTH = 1.25  # of the input that the sizes of the boxes ask for, from which a run proposes it
+MOST_CLASSES = 10  # in the table of the data
+WHOLE_WORDS = {"break_long_words": False, "break_on_hyphens": False}
 RARE = 0.1  # a class is rare in fewer images than this fraction of the mean over the classes
+
+
+def constants_text(values: Mapping[str, Any], defaults: Mapping[str, Any], written: Mapping[str, Any]) -> str:
+    """Returns the constants that were changed, as they can be typed again, and those that the run chose in place of none.
+
+    `values`: of the run; `written`: as the user wrote them.
+    """
+    chosen = {name for name, value in values.items() if written[name] is None and value is not None}
+    changed = [name for name, value in values.items() if name not in chosen and value != defaults[name]]
+    lines = []
+    for title, names in (("changed", changed), ("chosen", [name for name in values if name in chosen])):
+        text = " ".join(quote(f"{name}={show(values[name])}") for name in names)
+        if names:
+            lines += wrap(text, 110, initial_indent=f"{title:11}", subsequent_indent=" " * 11, **WHOLE_WORDS)
+    return printable("\n".join(lines))
 
 
 def derived(batch_size: int, workers: int, updater: Updater, ranks: Ranks) -> dict[str, Any]:
     """Returns values for the printed table that are computed from constants."""
     schedule, plan = updater.schedule, updater.schedule.plan
     local = -(-batch_size // ranks.world_size)
+    clip = f"gradients of norm {updater.clip:g} at most" if updater.clip else "gradients as they are"
     over = f" over {torch.distributed.get_backend()}" if ranks.world_size > 1 else ""  # gloo, or cpu:gloo,cuda:nccl
     return {
         "images per process": f"{local} of {batch_size}, {ranks.world_size} process(es){over}",
         "steps per epoch": f"{plan.frozen_steps} frozen, {plan.steps} thawed" if plan.freeze_epochs else plan.steps,
-        "learning_rate": rate_text(schedule.learning_rate, schedule),
-        "min_learning_rate": rate_text(schedule.min_learning_rate, schedule),
-        "gradient clipping": f"norm {updater.clip:g}" if updater.clip else "none",
-        "ema decay": f"{updater.ema.decay:.5f}, tau {updater.ema.tau:.0f} steps",
+        "learning rate": rate_text(schedule.learning_rate, schedule),
+        "lowest rate": rate_text(schedule.min_learning_rate, schedule),
+        "clipping and EMA": f"{clip}, decay {updater.ema.decay:.5f} with tau {updater.ema.tau:.0f} steps",
         "mixed precision": updater.amp,
         "device": f"{ranks.device}, {torch.get_num_threads()} thread(s), {workers} worker(s)",
     }
@@ -122,11 +142,19 @@ def model_text(model: nn.Module, name: str, image_size: tuple[int, int], plan: P
 
 
 def data_text(train, val) -> str:
-    """Returns a table of the numbers of images, of images without boxes, and of boxes per class (`train`, `val`: Annotations)."""
+    """Returns a table of images, images without boxes, and boxes, in all and of each class (`train`, `val`: Annotations).
+
+    Of many classes it has the rarest ones.
+    """
     empty = [int((data.starts[1:] == data.starts[:-1]).sum()) for data in (train, val)]
     rows = [("images", len(train), len(val)), ("no boxes", *empty)]
-    names = [f"boxes: {name}" for name in train.classes]
-    rows += zip(names, train.boxes_per_class(), val.boxes_per_class(), strict=True)
+    counts = [data.boxes_per_class() for data in (train, val)]
+    rows.append(("boxes", *(of_split.sum() for of_split in counts)))
+    named = range(len(train.classes))
+    if len(named) > MOST_CLASSES:
+        named = counts[0].argsort(kind="stable")[:MOST_CLASSES]
+        rows.append((f"the {MOST_CLASSES} rarest of {len(train.classes)} classes:", "", ""))
+    rows += [(f"boxes: {train.classes[label]}", *(of_split[label] for of_split in counts)) for label in named]
     width = max(9, *(len(name) for name, _, _ in rows))
     lines = [f"{'data':{width}}  {'train':>8}  {'val':>8}"]
     return "\n".join(lines + [f"{name:{width}}  {a:8}  {b:8}" for name, a, b in rows])

@@ -362,7 +362,7 @@ def test_demo_trains_from_scratch_without_weights_and_own_data_need_them(tmp_pat
         train.main(train.Config(train=own, val=own, weights=unreachable))
 
 
-def test_the_table_at_the_start_names_the_validation_data_that_are_used(demo_images, tmp_path):
+def test_the_start_names_the_validation_data_that_are_used(demo_images, tmp_path):
     class Stopped(Updater):
         def step(self, *_):
             raise KeyboardInterrupt
@@ -371,12 +371,12 @@ def test_the_table_at_the_start_names_the_validation_data_that_are_used(demo_ima
         cfg = config(demo_images, tmp_path / "runs", train=str(demo_images), val=val)
         with pytest.raises(KeyboardInterrupt), contextlib.redirect_stdout(io.StringIO()) as text:
             train.main(cfg, parts=train.Parts(updater=Stopped))
-        return re.search(r"^\* val +(.*)$", text.getvalue(), re.MULTILINE)[1]
+        return re.search(r"^validation (.*)$", text.getvalue(), re.MULTILINE)[1]
 
-    assert shown(train.Config().val).startswith(str(demo_images / "val.txt "))  # of the folder
+    assert shown(train.Config().val) == str(demo_images / "val.txt")  # of the folder
     assert val_text(train.Config().val, "data.yaml", "data.yaml") == "data.yaml, its validation split"
-    assert shown(".4").startswith("0.4 of the training images ")
-    assert shown(str(demo_images / "val.txt")).startswith(str(demo_images / "val.txt "))
+    assert shown(".4").startswith("0.4 of the training images")
+    assert shown(str(demo_images / "val.txt")) == str(demo_images / "val.txt")
 
 
 @pytest.mark.slow
@@ -468,28 +468,28 @@ def test_zero_epochs_are_computed_from_the_number_of_images(demo_images, tmp_pat
     cfg = config(demo_images, tmp_path, epochs=0, patience=1)  # ends after two epochs
     folder, _, text = train_quietly(cfg, parts=parts)
     assert enough_epochs(9, cfg.batch_size) == 300
-    assert re.search(r"^\* epochs +300 +\(was 50\)$", text, re.M) and len(log_of(folder)) == 2
+    assert re.search(r"^changed .*\bepochs=300\s", text, re.M | re.S) and len(log_of(folder)) == 2
     assert json.loads((folder / "config.json").read_text())["epochs"] == 300
     *_, text = train_quietly(replace(cfg, resume=str(folder)), parts=parts)
-    assert re.search(r"^\* epochs +300 +\(was 50\)$", text, re.M) and "nothing to do: " in text
+    assert re.search(r"^changed .*\bepochs=300\s", text, re.M | re.S) and "nothing to do: " in text
     assert [plan.epochs for plan in plans] == [300, 300]
 
 
 def test_chosen_numbers_are_printed_saved_and_kept_by_a_resumed_run(demo_images, tmp_path):
     none = dict.fromkeys(CHOSEN_BY_RUN)
     folder, _, text = train_quietly(config(demo_images, tmp_path, epochs=2, **none))
-    assert re.search(r"^  learning_rate +0\.004 +\(chosen\)$", text, re.M)  # for 64 images
-    assert re.search(r"^  gradient clipping +norm 10$", text, re.M)
+    assert re.search(r"^chosen .*learning_rate=0\.004 ", text, re.M | re.S)  # for 64 images
+    assert "gradients of norm 10 at most" in text
     first = json.loads((folder / "config.json").read_text())
     assert None not in [first[name] for name in CHOSEN_BY_RUN]
     *_, text = train_quietly(config(demo_images, tmp_path, epochs=3, resume=str(folder), **none))
     again = checkpoint.load(folder / "last.pt")
     assert again["epoch"] == 3 and re.search(
-        r"^  no_aug_epochs +0 +\(chosen\)$", text, re.M
+        r"^chosen .*no_aug_epochs=0\s", text, re.M | re.S
     )  # for 3 epochs it would be 1
     assert {name: again["config"][name] for name in CHOSEN_BY_RUN} == {name: first[name] for name in CHOSEN_BY_RUN}
     *_, text = train_quietly(config(demo_images, tmp_path / "b", epochs=1, weights=None, optimizer="sgd", **none))
-    assert re.search(r"^  gradient clipping +none$", text, re.M)
+    assert "gradients as they are" in text
 
 
 def test_a_minimum_above_the_learning_rate_is_refused():
