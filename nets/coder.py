@@ -16,7 +16,8 @@ def level_shapes(image_size: tuple[int, int], strides: Sequence[int]) -> list[tu
     So the last row and column of a coarse level may reach beyond the input.
     """
     height, width = image_size
-    return [(-(-height // stride), -(-width // stride)) for stride in strides]
+    # Not -(-height // stride): in an exported file with any size, division rounds towards 0.
+    return [((height + stride - 1) // stride, (width + stride - 1) // stride) for stride in strides]
 
 
 def grid(image_size: tuple[int, int], strides: tuple[int, ...], like: Tensor) -> tuple[Tensor, Tensor]:

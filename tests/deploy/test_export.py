@@ -38,7 +38,7 @@ from utils.config import ConfigError
 from utils.processes import Ranks
 
 MOVING = {"Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Expand"}  # operators that only move numbers
-SMALLEST = ["yolox_nano", "yolov9_t", "ppyoloe_s"]
+SMALLEST = ["yolox_nano", "yolov9_t", "ppyoloe_s", "picodet_s"]
 LARGER = ["yolox_s", "yolov9_c"]  # plain instead of depthwise convolutions; other down-sampling
 
 

@@ -7,13 +7,13 @@ import pytest
 import torch
 from lively import tiny_checkpoint
 from refused import refused
-from toys import detector
+from toys import FAMILIES, detector
 
 import evaluate
 from deploy.detector import Detector
 from deploy.multi_label import MultiLabel
 from deploy.onnx_model import OnnxModel
-from nets import ppyoloe, yolov9, yolox
+from nets import picodet, ppyoloe, yolov9, yolox
 from nets.yolox import YOLOX
 from utils.boxes import clip
 from utils.config import ConfigError
@@ -28,6 +28,9 @@ def predictions(family, classes=5, batch=3, seed=0):
     if family == "yolox":
         boxes = torch.cat([torch.randn(batch, POINTS, 2), 0.5 * torch.randn(batch, POINTS, 2) + 1], -1)
         return yolox.Predictions(boxes, torch.randn(batch, POINTS), torch.randn(batch, POINTS, classes) * 2)
+    if family == "picodet":
+        boxes, alignment = torch.randn(batch, POINTS + 2, 32), 2 * torch.randn(batch, POINTS + 2)  # two of stride 64
+        return picodet.Predictions(boxes, alignment, 2 * torch.randn(batch, POINTS + 2, classes))
     family, width = {"yolov9": (yolov9, 64), "ppyoloe": (ppyoloe, 68)}[family]
     return family.Predictions(torch.randn(batch, POINTS, width), torch.randn(batch, POINTS, classes) * 2)
 
@@ -36,9 +39,18 @@ def identity(batch=3):
     return torch.tensor([[SIZE[1], SIZE[0], 1.0, 1.0, 0, 0]] * batch)
 
 
-def reference(boxes, logits, objectness, confidence, nms_iou, most):
+def scores_of(raw):
+    """Scores `[B, A, C]` in float64, by the definitions of the families."""
+    scores = raw.classes.double().sigmoid()
+    if isinstance(raw, picodet.Predictions):
+        return (scores * raw.alignment.double().sigmoid()[..., None] + 1e-9).sqrt().numpy()
+    if isinstance(raw, yolox.Predictions):
+        scores = scores * raw.objectness.double().sigmoid()[..., None]
+    return scores.numpy()
+
+
+def reference(boxes, scores, confidence, nms_iou, most):
     """By the definition, for one image in float64: every class of every anchor point is a candidate of its own."""
-    scores = 1 / (1 + np.exp(-logits)) / (1 + np.exp(-objectness))[:, None]
     pairs = [
         (scores[p, c], p, c) for p in range(len(boxes)) for c in range(scores.shape[1]) if scores[p, c] >= confidence
     ]
@@ -53,7 +65,7 @@ def reference(boxes, logits, objectness, confidence, nms_iou, most):
     return kept[:most]
 
 
-@pytest.mark.parametrize("family", ["yolox", "yolov9", "ppyoloe"])
+@pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize(("confidence", "most"), [(0.05, 10_000), (1e-4, 40)])
 def test_several_labels_equal_the_definition(family, confidence, most):
     model, raw = detector(family, 5), predictions(family)
@@ -61,15 +73,14 @@ def test_several_labels_equal_the_definition(family, confidence, most):
     limits = {"confidence": confidence, "nms_iou": 0.7, "max_detections": most}
     found = MultiLabel(model).detections(raw, SIZE, identity(), **limits)
     for b, one in enumerate(found):
-        objectness = raw.objectness[b].double().numpy() if family == "yolox" else np.full(POINTS, np.inf)
-        kept = reference(boxes[b], raw.classes[b].double().numpy(), objectness, confidence, 0.7, most)
+        kept = reference(boxes[b], scores_of(raw)[b], confidence, 0.7, most)
         assert one.labels.tolist() == [c for _, _, c in kept] and len(kept) > 30
         np.testing.assert_allclose(one.scores, [score for score, *_ in kept], atol=1e-6)
         expected = clip(boxes[b][[p for _, p, _ in kept]].astype(np.float32), *SIZE[::-1])
         np.testing.assert_array_equal(one.boxes, expected)
 
 
-@pytest.mark.parametrize("family", ["yolox", "yolov9", "ppyoloe"])
+@pytest.mark.parametrize("family", FAMILIES)
 def test_the_best_label_of_each_point_is_that_of_a_single_label(family):
     """And with one class nothing changes, to the bit."""
     model, raw = detector(family, 5), predictions(family)

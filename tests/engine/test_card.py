@@ -103,6 +103,7 @@ def test_simple_names_stay_readable():
         ("yolox_s", "coco", "yolox_s.pth> by Megvii, Apache-2.0"),
         ("yolov9_c", "coco", "v9-c.pt> by MultimediaTechLab, MIT"),
         ("ppyoloe_s", "coco", "ppyoloe_plus_crn_s_80e_coco.pdparams> by PaddlePaddle, Apache-2.0, trained on COCO"),
+        ("picodet_s", "coco", "picodet_s_416_coco_lcnet.pdparams> by PaddlePaddle, Apache-2.0, trained on COCO"),
         (
             "ppyoloe_m",
             "objects365",

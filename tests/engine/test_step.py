@@ -10,6 +10,7 @@ LIMITS = {
     "yolox_nano": {"frozen": 1050, "thawed": 1260},
     "yolov9_t": {"frozen": 2020, "thawed": 2450},
     "ppyoloe_s": {"frozen": 1045, "thawed": 1255},
+    "picodet_s": {"frozen": 1130, "thawed": 1260},
 }
 
 
