@@ -81,7 +81,9 @@ class Config:
     every: int = 1  # of the frames of a video; 10 takes every tenth
     track: bool = False  # each object in a video gets a number; needs pip install trackers
     # for official weights, which do not store these
-    model: str | None = None  # yolox_nano, _tiny, _s, _m, _l, _x; yolov9_t, _s, _m, _c; ppyoloe_s, _m, _l, _x
+    model: str | None = (
+        None  # yolox_nano, _tiny, _s, _m, _l, _x; yolov9_t, _s, _m, _c; ppyoloe_s, _m, _l, _x; picodet_s, _m, _l
+    )
     classes: str | None = None  # a file with one name per line; none: COCO's 80
     # results
     show: bool = False  # in a window; any key shows the next image, q ends

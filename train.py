@@ -60,7 +60,7 @@ class Config:
     train: str = "data/demo/train.txt"  # annotation file, COCO JSON, YOLO yaml, or the folder of a data set
     val: str = "data/demo/val.txt"  # the same, images that training never sees; .2: a fifth of the training images
     classes: str | None = None  # names that select: cat,dog; or a file, one name per line; none: the names in the data
-    model: str = "yolox_nano"  # yolox_nano, _tiny, _s, _m, _l, _x; yolov9_t, _s, _m, _c; ppyoloe_s, _m, _l, _x
+    model: str = "yolox_nano"  # yolox_nano, _tiny, _s, _m, _l, _x; yolov9_t, _s, _m, _c; ppyoloe_s, _m, _l, _x; picodet_s, _m, _l
     weights: str | None = (
         "coco"  # coco, objects365: official weights; https://HOST: a mirror; a file; none: from scratch
     )

@@ -15,6 +15,7 @@ AUTHORS = {  # of official weights, see WEIGHTS.md
     "yolox": ("Megvii", "Apache-2.0"),
     "yolov9": ("MultimediaTechLab", "MIT"),
     "ppyoloe": ("PaddlePaddle", "Apache-2.0"),
+    "picodet": ("PaddlePaddle", "Apache-2.0"),
 }
 FEW_BOXES = 20  # with fewer validation boxes, the AP of a class is mostly chance
 SPECIAL = re.compile(r"[\\`*\[\]<>|~&@#$!]|(?<![^\W_])_|_(?![^\W_])|:(?=//)|(?<=www)\.", re.IGNORECASE)

@@ -80,6 +80,7 @@ def test_weights_page_lists_every_official_file_and_no_other():
         "yolox": ("Megvii", "Apache-2.0", coco),
         "yolov9": ("MultimediaTechLab", "MIT", coco),
         "ppyoloe": ("PaddlePaddle", "Apache-2.0", f"{objects365}, then {coco}"),
+        "picodet": ("PaddlePaddle", "Apache-2.0", f"ImageNet (backbone), then {coco}"),
     }
     files = []
     for family, row in nets.MODELS.items():

@@ -184,8 +184,8 @@ def unreadable(path: Path, zipped: bool, error: Exception) -> CheckpointError:
 def other_format(path: str | Path, contents: Any) -> CheckpointError:
     """Returns the error of a file that is not a checkpoint of this project, or one of another version."""
     if not is_own(contents):
-        known = re.fullmatch(r"(yolox|yolov9|ppyoloe)_[a-z]+", Path(path).stem)
-        name = known[0] if known else "yolox_nano"
+        known = re.fullmatch(r"((yolox|yolov9|ppyoloe|picodet)_[a-z]+)(_\d+_coco_lcnet)?", Path(path).stem)
+        name = known[1] if known else "yolox_nano"
         return CheckpointError(
             f"{path} is not a checkpoint of this project. If it holds weights of another one, name their model, as in "
             f"model={name} (classes=FILE if they have other classes than COCO's 80); train.py takes them as weights={path}"

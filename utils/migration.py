@@ -34,7 +34,7 @@ OWN = "extra_augment in train.py is the place for augmentations of your own"
 DETECTION = "boxes only, no masks and no keypoints"
 
 FREEZE_UNFREEZE = {  # repositories in which the backbone is frozen first
-    "phi": Here(("model=yolox_{}",), "or yolov9_t, _s, _m, _c, ppyoloe_s, _m, _l, _x"),
+    "phi": Here(("model=yolox_{}",), "or yolov9_t, _s, _m, _c, ppyoloe_s, _m, _l, _x, picodet_s, _m, _l"),
     "input_shape": Here(("image_size={}",)),
     "model_path": Here(("weights={}", "checkpoint={}")),
     "pretrained": Here(("weights={}",), values={"true": "coco", "false": "none"}),
