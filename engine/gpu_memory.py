@@ -21,7 +21,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from engine.schedule import Plan
 from utils.config import ConfigError
 from utils.processes import Ranks
-from utils.threads import shared_memory
+from utils.threads import busy_hint, shared_memory
 
 FILL = 0.8  # fraction of a GPU's memory that an automatically chosen batch may fill
 MOST_IMAGES = 128  # images on a GPU, above which an automatically chosen batch gains no speed
@@ -216,6 +216,9 @@ def profiled(batches: Iterable, steps: int, path: Path, log: Callable[[str], Non
 def hardware_warnings(workers: int, batch_size: int, image_size: tuple[int, int], ranks: Ranks) -> Iterator[str]:
     """Yields warnings about unused GPUs and too little shared memory."""
     yield from gpu_advice(sys.argv, ranks.all_gpus)
+    if ranks.world_size == 1 and hasattr(os, "getloadavg"):  # not Windows
+        if hint := busy_hint(ranks.device, os.getloadavg()[0], os.cpu_count() or 1):
+            yield hint
     yield from shared_memory_warning(workers, batch_size, image_size)
 
 

@@ -37,6 +37,17 @@ def choose_workers(
     return min(wanted, shutil.disk_usage(folder).free // shared_memory(1, images, image_size))
 
 
+def busy_hint(device: torch.device, load: float, cores: int) -> str:
+    """Returns a hint if other programs use cores that the threads of a CPU would need, "" otherwise.
+
+    The number of threads does not follow the load by itself: it changes the bits of a training.
+    """
+    free = max(1, round(cores - load))
+    if device.type != "cpu" or "OMP_NUM_THREADS" in os.environ or free >= torch.get_num_threads():
+        return ""
+    return f"{load:.1f} of {cores} cores are busy with other programs: OMP_NUM_THREADS={free} may be faster"
+
+
 def cores_of(processes: int) -> int:
     """Returns the cores for each of the processes of this node, of those that this process may use."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
