@@ -114,6 +114,7 @@ def description(cfg: Config, loaded: load.Loaded) -> dict[str, Any]:
     return {
         "model": loaded.name,
         "classes": loaded.classes,
+        "added": loaded.model.added_counts,
         "image_size": loaded.image_size,
         "dynamic_size": cfg.dynamic_size,
         "letterbox": loaded.model.letterbox,

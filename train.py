@@ -21,6 +21,7 @@ import numpy as np
 import torch
 
 import nets
+from datasets.classes import with_known_classes
 from datasets.dataset import DetectionDataset, source_digest, try_augment
 from datasets.formats.read import read_options
 from datasets.loader import Loader, TrainSampler, ValSampler, build_loader
@@ -64,6 +65,7 @@ class Config:
     weights: str | None = (
         "coco"  # coco, objects365: official weights; https://HOST: a mirror; a file; none: from scratch
     )
+    add_classes: bool = False  # the classes of weights= stay as they are, equal by bits; only new classes are trained
     image_size: tuple[int, int] | None = None  # height, width; multiples of 32; none: the size of the official weights
     epochs: int = 50  # 0: enough for the number of training images; the run prints how many
     hours: float = 0.0  # time limit: as many of these epochs as fit, with the schedule of so many; 0: none
@@ -137,16 +139,17 @@ def build_model(
     saved: dict | None,
     ranks: Ranks,
     log: Callable,
+    add_classes: bool,
 ) -> tuple[nets.DetectionModel, nets.Pretraining | None]:
     """Returns the model on its device, with the same weights in all processes, and what they were trained on.
 
-    `saved`: a run to resume, whose weights are loaded later; None: load the pretrained `weights`. For `optional` see
-    nets.build_pretrained.
+    `saved`: a run to resume, whose weights are loaded later; None: load the pretrained `weights`. For `optional` and
+    `add_classes` see nets.build_pretrained.
     """
     if saved:
         model, pretraining = nets.build(name, len(classes), saved["model"]), None
     else:
-        model, pretraining = nets.build_pretrained(name, classes, weights, ranks, log, optional)
+        model, pretraining = nets.build_pretrained(name, classes, weights, ranks, log, optional, add_classes)
     model = model.to(ranks.device, memory_format=torch.channels_last)
     ranks.broadcast_model(model)
     return model, pretraining
@@ -217,6 +220,10 @@ def main(
     budget = TimeBudget(cfg.hours, cfg.evaluate_every, parts.clock)
     ranks = processes.start(cfg.device, cfg.timeout_minutes)
     log = print if ranks.is_main else lambda *_: None
+    trained = None
+    if cfg.add_classes:  # model= and image_size= are those of the trained model
+        trained = ranks.on_main(lambda: nets.trained_model(cfg.model, cfg.weights, log))
+        cfg = replace(cfg, model=trained.model, image_size=cfg.image_size or trained.image_size)
     image_size = cfg.image_size or nets.official_size(cfg.model)
     workers = loader_workers(cfg.workers, cfg.batch_size, cfg.freeze_batch_size, cfg.freeze_epochs, image_size, ranks)
     threads.set_threads(ranks.device, workers, len(ranks.node_ranks))
@@ -228,7 +235,8 @@ def main(
     # The data, and the run to resume.
     def read() -> tuple[Annotations, Annotations]:
         options = read_options(cfg.classes, cfg.merge, cfg.image_root, cfg.bad_boxes, cfg.bad_images)
-        return parts.read_data(cfg.train, cfg.val, cfg.split_seed, options, log)
+        data = parts.read_data(cfg.train, cfg.val, cfg.split_seed, options, log)
+        return with_classes_of(trained, *data, options.select, log) if trained else data
 
     train_data, val_data = ranks.once_per_node(read)
     fixed = fixed_constants(cfg, image_size, train_data, extra_augment, parts)
@@ -245,6 +253,7 @@ def main(
         saved=previous.saved,
         ranks=ranks,
         log=log,
+        add_classes=cfg.add_classes,
     )
     val_criterion = parts.criterion(model, torch.ones_like)  # normalizer 1: losses are sums, which `evaluate` divides
     freeze_epochs, weights = cfg.freeze_epochs, cfg.weights
@@ -256,7 +265,7 @@ def main(
     # Images per step, which must fit the memory of a GPU, and the numbers of steps and epochs.
     flip = cfg.flip
     if flip is None:
-        flip = default_flip(train_data.classes)
+        flip = default_flip(train_data.classes[model.first_class :])
     augment = Augment.of(cfg.mosaic, cfg.mixup, flip, cfg.rotation, cfg.scale, cfg.hsv)
     most_boxes = augment.most_images * train_data.most_boxes
     step_bytes = gpu_memory.probe(model, val_criterion, image_size, cfg.multi_scale, most_boxes, cfg.amp, ranks)
@@ -363,7 +372,7 @@ def main(
 
     # The run folder, and what is saved there.
     folder = previous.folder or create(cfg.output, cfg.name, ranks)
-    val = val_source(cfg.val, cfg.train, folder, (train_data, val_data), ranks.is_node_main)
+    val = val_source(cfg.val, cfg.train, folder, (train_data, val_data), ranks.is_node_main, cfg.add_classes)
     config = asdict(settings) | {"val": val}  # for config.json and checkpoints
     marks = summary.curve_marks(plan, settings.no_aug_epochs)
     images, written = len(train_data), asdict(cfg)
@@ -473,9 +482,29 @@ def checked(cfg: Config) -> Config:
     if given and cfg.schedule != "constant" and cfg.min_learning_rate > cfg.learning_rate:
         rates = f"min_learning_rate={show(cfg.min_learning_rate)} is above learning_rate={show(cfg.learning_rate)}"
         raise ConfigError(f"{rates}: lower it too, as in min_learning_rate={show(cfg.learning_rate / 20)}")
+    if cfg.add_classes and cfg.weights is None:
+        raise ConfigError("add_classes=true adds to a trained model: write weights=FILE or weights=coco")
+    if cfg.add_classes and cfg.freeze_epochs:
+        raise ConfigError(
+            f"freeze_epochs={cfg.freeze_epochs}: add_classes=true freezes all that exists, for the whole run: leave it out"
+        )
     if cfg.device == "cuda:all" and cfg.amp == "bf16":  # autocast in the threads of DataParallel supports fp16 only
         raise ConfigError("amp=bf16 does not work with device=cuda:all: use torchrun, or amp=fp16")
     return cfg
+
+
+def with_classes_of(
+    trained: nets.Trained, train: Annotations, val: Annotations, are_chosen: bool, log: Callable
+) -> tuple[Annotations, Annotations]:
+    """Returns the annotations of both splits with the classes and the range of 16-bit values of a trained model first."""
+    *data, notes = with_known_classes(trained.classes, train, val, are_chosen)
+    outside = []
+    for number, split in enumerate(data):
+        data[number], more = split.with_range(trained.value_range)
+        outside += more
+    for note in notes + outside:
+        log(f"note: {note}")
+    return tuple(data)
 
 
 def require_output(resumed: bool | str, output: str) -> None:
@@ -613,14 +642,21 @@ def log_summary(
         log(summary.initial_text(first_row["AP"], likeness, **rates, optimizer=cfg.optimizer, sgd=sgd))
     log(summary.model_text(model, cfg.model, settings.image_size, updater.schedule.plan))
     log(f"validation {val_text(cfg.val, cfg.train, val_data.source)}")
-    log(summary.data_text(train_data, val_data))
-    for note in (summary.flip_note(cfg.flip, train_data.classes), summary.size_note(train_data, settings.image_size)):
+    first = model.first_class
+    if first:
+        log(summary.added_text(train_data.classes, first))
+    log(summary.data_text(train_data, val_data, first))
+    notes = (
+        summary.flip_note(cfg.flip, train_data.classes[first:]),
+        summary.size_note(train_data, settings.image_size),
+    )
+    for note in notes:
         if note:
             log(note)
     images = larger_batch(settings.batch_size, settings.freeze_batch_size, settings.freeze_epochs)
     warnings = [
         *summary.schedule_warnings(settings.epochs, settings.freeze_epochs, settings.no_aug_epochs, settings.weights),
-        *summary.data_warnings(train_data, val_data, cfg.repeat),
+        *summary.data_warnings(train_data, val_data, cfg.repeat, first),
         *hardware_warnings(settings.workers, images, settings.image_size, ranks),
     ]
     for warning in warnings:
@@ -634,7 +670,9 @@ def from_command_line(argv: list[str]) -> Config:
     words = {"train": os.path.exists}
     cfg = override(Config(), argv, words)
     if demo := is_demo(cfg.train):
-        constants = DEMO if cfg.weights else DEMO | {"freeze_epochs": 0}  # a frozen random backbone learns nothing
+        constants = DEMO
+        if cfg.weights is None or cfg.add_classes:  # a frozen random backbone learns nothing
+            constants = DEMO | {"freeze_epochs": 0}
         cfg = override(replace(Config(), **constants), argv, words)
     if cfg.resume and (run := resume.run_here(cfg.resume, cfg.output, cfg.name)):
         return run_constants.with_constants_of(run, Config(), argv, words)

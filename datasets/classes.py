@@ -61,6 +61,47 @@ def choose_classes(
     return replace(data, classes=final, category_ids=np.array(category_ids, np.int64), notes=tuple(notes))
 
 
+def with_known_classes(
+    known: tuple[str, ...], train: Annotations, val: Annotations, are_chosen: bool
+) -> tuple[Annotations, Annotations, list[str]]:
+    """Returns both splits with the classes that a model knows before their new ones, and notes to print.
+
+    Training boxes of known classes are left out; validation boxes of them stay. `are_chosen`: the user has named the classes,
+    so none of them may be known. Raises DataError with the fix if there is nothing new to learn, or a name is in doubt."""
+    new = tuple(name for name in train.classes if name not in known)
+    old = tuple(name for name in train.classes if name in known)
+    if are_chosen and old:
+        raise DataError(
+            f"classes={','.join(train.classes)}: the model has the class {old[0]!r} already: name the new classes only, or "
+            f"leave out add_classes to train all classes"
+        )
+    if not new:
+        raise DataError(
+            f"{train.source}: the model has all of its classes already {brief(old)}: leave out add_classes to train them, or "
+            f"rename one, as in merge='{old[0]}:my {old[0]}'"
+        )
+    for group in similar_names((*known, *new)):
+        pair = [name for name in group if name in known], [name for name in group if name in new]
+        if all(pair):
+            first, second = pair[0][0], pair[1][0]
+            raise DataError(
+                f"{train.source}: the class {second!r} and the class {first!r} of the model differ in case or blanks only: "
+                f"merge='{second}:{first}' makes them one, merge='{second}:my {second}' makes it a new one"
+            )
+    classes = (*known, *new)
+    train, val = (choose_classes(data, classes, {}, select=False, complete=False) for data in (train, val))
+    is_new = train.labels >= len(known)
+    notes = []
+    if not is_new.all():
+        notes.append(
+            f"{train.source}: boxes of classes that the model has already, which are not trained: {(~is_new).sum()}; "
+            f"validation boxes of these classes are evaluated"
+        )
+    if not is_new.any():
+        raise DataError(f"{train.source}: no boxes of the new classes {brief(new)}: there is nothing to train on")
+    return train.keep_boxes(is_new), val, notes
+
+
 def similar_names(names: Iterable[str]) -> list[list[str]]:
     """Returns the groups of class names that differ in case or blanks only."""
     groups = defaultdict(list)

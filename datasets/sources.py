@@ -63,12 +63,14 @@ def _of_per_cent(text: str) -> str:
     return f"{fraction:g}" if 0 < fraction < 1 else ".2"
 
 
-def val_source(val: str, train: str, folder: Path, data: tuple[Annotations, Annotations], save: bool) -> str:
+def val_source(
+    val: str, train: str, folder: Path, data: tuple[Annotations, Annotations], save: bool, other_classes: bool = False
+) -> str:
     """Returns the path of the validation data, for a checkpoint: `val`, or what stands in its place.
 
-    For a fraction it is val.txt in the run folder, val.json for COCO JSON. With `save` it is written, and the same for train,
-    from the training and the validation data `data`."""
-    if fraction_of(val) is None:
+    For a fraction, and with `other_classes` than those of the file, it is val.txt in the run folder, val.json for COCO JSON. With
+    `save` it is written, and the same for train, from the training and the validation data `data`."""
+    if fraction_of(val) is None and not other_classes:
         return val_of(val, train)
     if save:
         folder.mkdir(parents=True, exist_ok=True)

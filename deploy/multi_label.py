@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from nets import picodet
 from nets.model import DetectionModel
-from nets.postprocess import Detections, select
+from nets.postprocess import Detections, joined, select
 
 MAX_PAIRS = 30_000  # pairs of anchor point and class per image before NMS
 TOLERANCE = 1e-5  # between the scores of this module and of the family: the rounding of float32
@@ -30,23 +30,29 @@ class MultiLabel(nn.Module):
         self, predictions: Any, image_size: tuple[int, int], transforms: Tensor, **limits
     ) -> list[Detections]:
         """Turns predictions into detections per image, as `DetectionModel.detections` does."""
-        pairs = self.pairs(predictions, image_size)
-        return select(*pairs, transforms, max_candidates=MAX_PAIRS, clip=self.model.clips, **limits)
+        heads = []
+        limits = {"max_candidates": MAX_PAIRS, "clip": self.model.clips} | limits
+        for part in self.model.parts(predictions):
+            boxes, scores, labels = pairs(part.model, part.predictions, image_size)
+            heads.append(select(boxes, scores, labels + part.first_class, transforms, **limits))
+        return joined(heads)
 
-    def pairs(self, predictions: Any, image_size: tuple[int, int]) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns boxes `[B, K, 4]`, scores and labels `[B, K]` of the K best pairs of anchor point and class, best first.
 
-        Of equal scores the first anchor point counts, then the first class.
-        """
-        boxes, best, _ = self.model.decode(predictions, image_size)
-        scores = class_scores(predictions)
-        if not torch.allclose(scores.amax(-1), best, atol=TOLERANCE, equal_nan=True):
-            raise ValueError(f"multi_label=true does not know how {type(self.model).__name__} computes its scores")
-        usable = boxes.abs().amax(-1).isfinite()
-        scores = scores.where(usable[..., None], -1).nan_to_num(-1).flatten(1)  # [B, A * C]
-        scores, order = (x[:, :MAX_PAIRS] for x in scores.sort(dim=1, descending=True, stable=True))
-        points, labels = order // self.model.num_classes, order % self.model.num_classes
-        return boxes.gather(1, points[..., None].expand(-1, -1, 4)), scores, labels
+def pairs(model: DetectionModel, predictions: Any, image_size: tuple[int, int]) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns boxes `[B, K, 4]`, scores and labels `[B, K]` of the K best pairs of anchor point and class, best first.
+
+    Of equal scores the first anchor point counts, then the first class.
+    """
+    boxes, best, _ = model.decode(predictions, image_size)
+    scores = class_scores(predictions)
+    if not torch.allclose(scores.amax(-1), best, atol=TOLERANCE, equal_nan=True):
+        raise ValueError(f"multi_label=true does not know how {type(model).__name__} computes its scores")
+    num_classes = scores.shape[-1]
+    usable = boxes.abs().amax(-1).isfinite()
+    scores = scores.where(usable[..., None], -1).nan_to_num(-1).flatten(1)  # [B, A * C]
+    scores, order = (x[:, :MAX_PAIRS] for x in scores.sort(dim=1, descending=True, stable=True))
+    points, labels = order // num_classes, order % num_classes
+    return boxes.gather(1, points[..., None].expand(-1, -1, 4)), scores, labels
 
 
 def class_scores(predictions: Any) -> Tensor:

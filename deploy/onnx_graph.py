@@ -54,20 +54,33 @@ class DetectionGraph(nn.Module):
 
     def forward(self, images: Tensor, confidence: Tensor, nms_iou: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Images and two thresholds `[1]` -> boxes `[B, most, 4]` xyxy in pixels of the input, scores and labels `[B, most]`,
-        best first. After the last detection, boxes and scores are 0 and labels -1."""
+        best first. After the last detection, boxes and scores are 0 and labels -1. With n heads there are n * most."""
         images = images.permute(0, 3, 1, 2) if self.uint8_input else images
-        boxes, scores, labels = self.model.decode(self.model(images), tuple(images.shape[-2:]))
+        heads = []
+        for part in self.model.parts(self.model(images)):
+            boxes, scores, labels = part.model.decode(part.predictions, tuple(images.shape[-2:]))
+            boxes, scores, labels = self.detections(boxes, scores, labels, part.num_classes, confidence, nms_iou)
+            heads.append((boxes, scores, labels + part.first_class))
+        boxes, scores, labels = heads[0]
+        if len(heads) > 1:
+            boxes, scores, labels = (torch.cat(field, 1) for field in zip(*heads, strict=True))
+            boxes, scores, labels = top(boxes, scores, labels, len(heads) * self.most)
+        real = scores > NOTHING / 2
+        return boxes.where(real[..., None], 0.0), scores.where(real, 0.0), labels.where(real, -1)
+
+    def detections(
+        self, boxes: Tensor, scores: Tensor, labels: Tensor, num_classes: int, confidence: Tensor, nms_iou: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Applies the threshold and NMS to the decoded anchor points of a head; scores of empty places are NOTHING."""
         wanted = (scores >= confidence) & boxes.isfinite().all(-1)
         # Padded, so that there are MAX_CANDIDATES places for every size of the input.
         boxes, labels = F.pad(boxes, (0, 0, 0, MAX_CANDIDATES)), F.pad(labels, (0, MAX_CANDIDATES))
         scores = F.pad(scores.where(wanted, NOTHING), (0, MAX_CANDIDATES), value=NOTHING)
         boxes, scores, labels = top(boxes, scores, labels, MAX_CANDIDATES)
-        own = labels[:, None] == torch.arange(self.model.num_classes, device=labels.device)[:, None]
+        own = labels[:, None] == torch.arange(num_classes, device=labels.device)[:, None]
         kept = suppress(boxes.clamp(-FAR, FAR), scores[:, None].where(own, NOTHING), nms_iou, self.most)
         scores = scores.where(kept > 0, NOTHING)
-        boxes, scores, labels = top(boxes, scores, labels, self.most)
-        real = scores > NOTHING / 2
-        return boxes.where(real[..., None], 0.0), scores.where(real, 0.0), labels.where(real, -1)
+        return top(boxes, scores, labels, self.most)
 
 
 def top(boxes: Tensor, scores: Tensor, labels: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -79,19 +92,24 @@ def top(boxes: Tensor, scores: Tensor, labels: Tensor, count: int) -> tuple[Tens
 class RawGraph(nn.Module):
     """A model that outputs its predictions before decoding: for each field and stride a tensor `[B, C, rows, columns]`.
 
-    `shapes`: field -> shape of its values for one anchor point, such as (4,) or (); their product is C.
+    `shapes`: field -> shape of its values for one anchor point, such as (4,) or (); their product is C. The names of the outputs
+    and fields of an added head end with "_added1", "_added2", ...
     """
 
     def __init__(self, model: DetectionModel, uint8_input: bool, image_size: tuple[int, int]):
         super().__init__()
         self.model, self.uint8_input = model, uint8_input
         with torch.no_grad():
-            predictions = model(torch.zeros(1, 3, *image_size))
-        self.shapes = {name: tuple(x.shape[2:]) for name, x in predictions._asdict().items()}
-        self.outputs = tuple(f"{field}_{stride}" for field in self.shapes for stride in model.strides)
+            heads = [part.predictions for part in model.parts(model(torch.zeros(1, 3, *image_size)))]
+        self.shapes, self.outputs = {}, []
+        for field in heads[0]._fields:
+            for number, one in enumerate(heads):
+                suffix = f"_added{number}" if number else ""
+                self.shapes[field + suffix] = tuple(getattr(one, field).shape[2:])
+                self.outputs += [f"{field}_{stride}{suffix}" for stride in model.strides]
 
     def forward(self, images: Tensor) -> list[Tensor]:
         """Images -> the tensors in the order of `outputs`, float32, as the last convolutions output them."""
         images = images.permute(0, 3, 1, 2) if self.uint8_input else images
-        levels = self.model.head.levels(self.model.features(images))
+        levels = self.model.levels(self.model.features(images))
         return [x.float() for field in zip(*levels, strict=True) for x in field]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import nets
-from nets.postprocess import Detections, clip_to_images
+from nets.postprocess import Detections, clip_to_images, joined
 from utils.file_checks import CheckpointError, fitting, validated
 from utils.images import into_original
 from utils.text import first_line
@@ -37,10 +37,12 @@ class OnnxModel:
         self.about = _about(Path(path), _metadata(Path(path), self._session))
         self.letterbox, self.num_classes = self.about["letterbox"], len(self.about["classes"])
         self.path, self._input = Path(path), self._session.get_inputs()[0]
+        added = tuple(self.about.get("added", ()))  # files of earlier versions have none
+        self.counts = (self.num_classes - sum(added), *added)  # classes of each head
         self._decoder = None
         if self.about["outputs"] == "raw":
             with torch.device("meta"):
-                self._decoder = decoder or nets.build(self.about["model"], self.num_classes)
+                self._decoder = decoder or nets.build(self.about["model"], self.num_classes, added=self.counts[1:])
         self._check_graph()
         height, width = self.about["image_size"]
         if image_size not in (None, (height, width)) and not self.about["dynamic_size"]:
@@ -53,6 +55,7 @@ class OnnxModel:
         shape, uint8 = self._input.shape, self._input.type == "tensor(uint8)"
         fixed = shape[1:3] if uint8 else shape[2:4]
         # A side that is not fixed is its name, or None.
+        counts = self.counts[0] > 0
         sizes = all(a in (b, None) or isinstance(a, str) for a, b in zip(fixed, self.about["image_size"], strict=False))
         batch = len(shape) == 4 and (not isinstance(shape[0], int) or 1 <= shape[0] <= MAX_BATCH)
         types = self._input.type in ("tensor(uint8)", "tensor(float)", "tensor(float16)")
@@ -60,8 +63,8 @@ class OnnxModel:
         if self._decoder is None:
             count = len(outputs) == 3
         else:
-            count = len(outputs) > 0 and len(outputs) % len(self._decoder.strides) == 0
-        if not (sizes and batch and types and names and count):
+            count = len(outputs) > 0 and len(outputs) % self._decoder.num_levels == 0
+        if not (sizes and batch and types and names and count and counts):
             raise CheckpointError(
                 f"{self.path}: inputs or outputs of its network do not fit its metadata: export it again"
             )
@@ -73,10 +76,10 @@ class OnnxModel:
         """
         if self._decoder is None:
             return images
-        maps, count = self._run(images, {}), len(self._decoder.strides)  # boxes_8, boxes_16, ...
+        maps, count = self._run(images, {}), self._decoder.num_levels  # boxes_8, boxes_16, ...
         fields = [maps[start : start + count] for start in range(0, len(maps), count)]
         with fitting(self.path):
-            return self._decoder.head.flatten(list(zip(*fields, strict=True)))
+            return self._decoder.flatten(list(zip(*fields, strict=True)))
 
     def detections(
         self,
@@ -116,9 +119,13 @@ class OnnxModel:
         if clip:
             boxes = clip_to_images(boxes, transforms.cpu())
         keep &= scores >= least[labels.clamp(min=0)]
-        return [
-            Detections(*(x[i][keep[i]][:max_detections] for x in (boxes, scores, labels))) for i in range(len(keep))
-        ]
+        heads, first = [], 0
+        for count in self.counts:  # the limit counts for each head, as in DetectionModel.detections
+            own = keep & (labels >= first) & (labels < first + count)
+            fields = (boxes, scores, labels)
+            heads.append([Detections(*(x[i][own[i]][:max_detections] for x in fields)) for i in range(len(own))])
+            first += count
+        return joined(heads)
 
     def _run(self, images: Tensor, limits: Mapping[str, np.ndarray]) -> list[Tensor]:
         """Runs the session on as many images at a time as the file takes; an incomplete batch is padded with black images."""

@@ -58,15 +58,15 @@ def training_memory(
     trial.freeze_backbone(frozen)
     images = torch.zeros(batch_size, 3, *image_size, dtype=torch.uint8, device=device)
     targets = torch.tensor([32.0, 32.0, 96.0, 96.0], device=device).repeat(gathered * batch_size, boxes, 1)
-    labels = torch.zeros(gathered * batch_size, boxes, dtype=torch.int64, device=device)
+    labels = torch.full((gathered * batch_size, boxes), model.first_class, device=device)
     dtype = torch.float16 if amp == "fp16" else torch.bfloat16
     try:
         with torch.autocast("cuda", dtype, enabled=amp != "none"):
             predictions = trial(images)
         if gathered > 1:
-            predictions = type(predictions)(*(torch.cat([x] * gathered) for x in predictions))
+            predictions = repeated(predictions, gathered)
         criterion(predictions, targets, labels, image_size)["total"].backward()
-        moments = 2 * sum(p.nbytes for p in model.parameters())  # Adam allocates them at the first step
+        moments = 2 * sum(p.nbytes for p in trial.parameters() if p.grad is not None)  # Adam allocates them at first
         return torch.cuda.max_memory_allocated(device) + moments
     except RuntimeError as error:
         if not TOO_LARGE.search(str(error)):
@@ -75,6 +75,14 @@ def training_memory(
     finally:
         del trial
         torch.cuda.empty_cache()
+
+
+def repeated(predictions, times: int):
+    """Returns predictions of `times` as many images: tensors `[B, ...]`, or tuples of them, become `[times * B, ...]`."""
+    if isinstance(predictions, torch.Tensor):
+        return torch.cat([predictions] * times)
+    parts = [repeated(part, times) for part in predictions]
+    return type(predictions)(*parts) if hasattr(predictions, "_fields") else tuple(parts)
 
 
 def probe(

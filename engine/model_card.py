@@ -31,10 +31,10 @@ def write(model, run, state, data: Sequence[Any], defaults: Mapping[str, Any]) -
     lines = [
         *head(model, run, state),
         *results(state),
-        *data_lines(*data, run.config, state.thresholds),
+        *data_lines(*data, run.config, state.thresholds, model.first_class),
         *constants(run.config, defaults),
         *licenses(run.config),
-        *limits(*data, run.config),
+        *limits(*data, run.config, model.first_class),
         *origin(run.start),
     ]
     with atomic_write(run.folder / "card.md") as file:
@@ -66,6 +66,8 @@ def head(model, run, state) -> Iterator[str]:
         f"An object detector for {model.num_classes} classes: {plain(run.config['model'])}, {parameters:.3g} million parameters, "
         f"input {height} x {width} pixels. Trained for {state.epoch} of {run.config['epochs']} epochs."
     )
+    if model.first_class:
+        yield f"Its first {model.first_class} classes are those of the initial weights, unchanged; only the others were trained."
     yield ""
     yield "`train.py` replaces this file after every epoch. Copy it before you fill it in."
     yield from table(["to be filled in by its owner", ""], [])
@@ -90,8 +92,11 @@ def results(state) -> Iterator[str]:
     yield from table(["COCO metric", *columns], values, len(rows))
 
 
-def data_lines(train, val, config: Mapping[str, Any], thresholds: Mapping[str, float]) -> Iterator[str]:
-    """Yields tables of the data: sources, counts, questions to its owner, and the boxes and threshold of each class."""
+def data_lines(train, val, config: Mapping[str, Any], thresholds: Mapping[str, float], first: int) -> Iterator[str]:
+    """Yields tables of the data: sources, counts, questions to its owner, and the boxes and threshold of each class.
+
+    `first`: the label of the first class that is trained. Classes before it are listed if they have validation boxes.
+    """
     yield "\n## Data"
     empty = [int((part.starts[1:] == part.starts[:-1]).sum()) for part in (train, val)]
     boxes = [part.boxes_per_class() for part in (train, val)]
@@ -101,6 +106,7 @@ def data_lines(train, val, config: Mapping[str, Any], thresholds: Mapping[str, f
         yield f"| {question} | {TO_FILL_IN} | {TO_FILL_IN} |"
     columns = ["class", "training images", "training boxes", "validation boxes", "threshold of the best F1, last epoch"]
     counts = zip(train.classes, train.images_per_class().tolist(), *(c.tolist() for c in boxes), strict=True)
+    counts = [row for label, row in enumerate(counts) if label >= first or row[-1]]
     yield from table(
         columns, [(*row, f"{thresholds[row[0]]:.2f}" if row[0] in thresholds else "-") for row in counts], 4
     )
@@ -134,14 +140,15 @@ def licenses(config: Mapping[str, Any]) -> Iterator[str]:
     yield f"- This model: {TO_FILL_IN}. It depends on the licenses of the initial weights and of the data."
 
 
-def limits(train, val, config: Mapping[str, Any]) -> Iterator[str]:
-    """Yields the limits of the model: what it cannot detect, and what was not tested."""
+def limits(train, val, config: Mapping[str, Any], first: int) -> Iterator[str]:
+    """Yields the limits of the model: what it cannot detect, and what was not tested. `first`: see `data_lines`."""
     yield "\n## Limits\n"
     yield "- It detects the classes above only, and only objects that look like the objects in its training images."
     height, width = config["image_size"]
     yield f"- Images are scaled to {height} x {width} pixels; it misses objects that shrink to a few pixels."
     yield "- A score is not a probability. Choose a threshold on images from the place where the model will be used."
     pairs = list(zip(train.classes, train.boxes_per_class().tolist(), val.boxes_per_class().tolist(), strict=True))
+    pairs = pairs[first:]
     if unknown := [plain(name) for name, boxes, _ in pairs if boxes == 0]:
         yield f"- Classes without any training box, which it cannot detect: {', '.join(unknown)}."
     if few := [f"{plain(name)} ({boxes})" for name, _, boxes in pairs if boxes < FEW_BOXES]:

@@ -14,9 +14,13 @@ MOMENTUM = 0.9  # of SGD, and the first beta of Adam (YOLOX, section 2)
 
 
 def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict]:
-    """Splits parameters into two groups: weight decay for convolution and linear weights, none for norms and biases."""
-    decayed = [p for p in model.parameters() if p.ndim > 1]
-    others = [p for p in model.parameters() if p.ndim <= 1]
+    """Splits parameters into two groups: weight decay for convolution and linear weights, none for norms and biases.
+
+    Parameters that are frozen for the whole run are in no group.
+    """
+    trained = [p for p in model.parameters() if p.requires_grad]
+    decayed = [p for p in trained if p.ndim > 1]
+    others = [p for p in trained if p.ndim <= 1]
     groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]
     return [group for group in groups if group["params"]]
 
@@ -29,7 +33,8 @@ def build_optimizer(name: str, model: nn.Module, weight_decay: float) -> torch.o
     groups = parameter_groups(model, weight_decay)
     if name == "sgd":
         optimizer = torch.optim.SGD(groups, lr=0.0, momentum=MOMENTUM, nesterov=True, fused=True)
-        for p in model.parameters():  # a first step that is skipped must not leave uninitialized buffers behind
+        for p in (p for group in groups for p in group["params"]):
+            # A first step that is skipped must not leave uninitialized buffers behind.
             optimizer.state[p]["momentum_buffer"] = torch.zeros_like(p)
         return optimizer
     kinds = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}

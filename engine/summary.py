@@ -18,7 +18,7 @@ from engine.schedule import REFERENCE_BATCH, Plan, Schedule, usual_rate
 from nets import SGDDefaults
 from utils.config import show
 from utils.processes import Ranks
-from utils.text import printable
+from utils.text import brief, printable
 
 FEW_IMAGES = 50  # training images below which a run gets a warning
 GROWTH = 1.25  # of the input that the sizes of the boxes ask for, from which a run proposes it
@@ -133,6 +133,10 @@ def model_text(model: nn.Module, name: str, image_size: tuple[int, int], plan: P
     cost = f"{gflops(model, image_size):.2f} GFLOPs at {height} x {width}"
     lines = [f"model      {name}: {total:.3f} M parameters, {cost}"]
     rest = total - sum(p.numel() for p in model.backbone.parameters()) / 1e6
+    if model.first_class:
+        trained = sum(p.numel() for p in model.parameters() if p.requires_grad) / 1e6
+        lines.append(f"           {trained:.3f} M parameters are trained, all others are frozen")
+        return "\n".join(lines)
     if plan.freeze_epochs:
         lines.append(f"           epochs 1-{plan.freeze_epochs}: backbone frozen, {rest:.3f} M parameters are trained")
     if plan.freeze_epochs < plan.epochs:
@@ -141,19 +145,26 @@ def model_text(model: nn.Module, name: str, image_size: tuple[int, int], plan: P
     return "\n".join(lines)
 
 
-def data_text(train, val) -> str:
+def added_text(classes: Sequence[str], first: int) -> str:
+    """Returns a line about the frozen classes of a model and the new ones, which are those from the label `first` on."""
+    new = brief(", ".join(classes[first:]))
+    return f"frozen     {first} classes; training {len(classes) - first} new: {new}; best.pt has their best mAP"
+
+
+def data_text(train, val, first: int = 0) -> str:
     """Returns a table of images, images without boxes, and boxes, in all and of each class (`train`, `val`: Annotations).
 
-    Of many classes it has the rarest ones.
+    Of many classes it has the rarest ones. Classes before the label `first`, which are not trained, are in it only if they have
+    validation boxes.
     """
     empty = [int((data.starts[1:] == data.starts[:-1]).sum()) for data in (train, val)]
     rows = [("images", len(train), len(val)), ("no boxes", *empty)]
     counts = [data.boxes_per_class() for data in (train, val)]
     rows.append(("boxes", *(of_split.sum() for of_split in counts)))
-    named = range(len(train.classes))
+    named = [label for label in range(len(train.classes)) if label >= first or counts[1][label]]
     if len(named) > MOST_CLASSES:
-        named = counts[0].argsort(kind="stable")[:MOST_CLASSES]
-        rows.append((f"the {MOST_CLASSES} rarest of {len(train.classes)} classes:", "", ""))
+        rows.append((f"the {MOST_CLASSES} rarest of {len(named)} classes:", "", ""))
+        named = sorted(named, key=lambda label: counts[0][label])[:MOST_CLASSES]
     rows += [(f"boxes: {train.classes[label]}", *(of_split[label] for of_split in counts)) for label in named]
     width = max(9, *(len(name) for name, _, _ in rows))
     lines = [f"{'data':{width}}  {'train':>8}  {'val':>8}"]
@@ -194,12 +205,15 @@ def size_note(train, image_size: tuple[int, int]) -> str:
     return f"image size {found.text}" if found.growth >= GROWTH else ""
 
 
-def data_warnings(train, val, repeat: float = 0.0) -> Iterator[str]:
-    """Yields warnings about data that are valid but train badly (`train`, `val`: Annotations; `repeat`: the constant)."""
-    missing = [n for n, count in zip(train.classes, train.boxes_per_class(), strict=True) if count == 0]
+def data_warnings(train, val, repeat: float = 0.0, first: int = 0) -> Iterator[str]:
+    """Yields warnings about data that are valid but train badly.
+
+    `train`, `val`: Annotations; `repeat`: the constant; `first`: the label of the first class that is trained."""
+    trained = train.classes[first:]
+    missing = [n for n, count in zip(trained, train.boxes_per_class()[first:], strict=True) if count == 0]
     if missing:
         yield (
-            f"{len(missing)} of {len(train.classes)} classes have no box in the training data ({', '.join(missing[:5])}): "
+            f"{len(missing)} of {len(trained)} classes have no box in the training data ({', '.join(missing[:5])}): "
             f"they cannot be learned; leave them out of the classes, or add images"
         )
     counts = train.images_per_class()
@@ -207,9 +221,9 @@ def data_warnings(train, val, repeat: float = 0.0) -> Iterator[str]:
     if rare := [label for label in counts.argsort(kind="stable") if 0 < counts[label] < RARE * mean]:
         shown = ", ".join(f"{train.classes[label]}: {counts[label]}" for label in rare[:5])
         fix = "" if repeat else f", or repeat={mean / len(train):.1g} draws their images more often"
-        yield f"{len(rare)} of {len(counts)} classes are rare (images with {shown}; mean {mean:.0f}): add images{fix}"
-    if val.boxes_per_class().sum() == 0:
-        yield f"{val.source} has no boxes: there is no mAP, best.pt is the last; choose val= with boxes"
+        yield f"{len(rare)} of {len(trained)} classes are rare (images with {shown}; mean {mean:.0f}): add images{fix}"
+    if val.boxes_per_class()[first:].sum() == 0:
+        yield f"{val.source} has no boxes of the trained classes: there is no mAP, best.pt is the last; choose val= with boxes"
     if len(train) < FEW_IMAGES:
         yield f"only {len(train)} training images: enough for a try, too few to learn from; add images"
     if train.hashes is not None and val.hashes is not None:

@@ -10,13 +10,16 @@ import torch
 from torch import Tensor
 
 from nets import official_names, picodet, ppyoloe, pretrained, yolov9, yolox
+from nets.extended import ExtendedModel, NewestCriterion, added_states, extended
 from nets.losses import PicoDetCriterion, PPYOLOECriterion, YOLOv9Criterion, YOLOXCriterion, local_normalizer
 from nets.matching import load_matching
 from nets.model import DetectionModel
 from nets.pretrained import OfficialFile
 from nets.weights import Weights, class_rows, fetch, read
+from utils import checkpoint
 from utils.file_checks import CheckpointError, fitting
 from utils.processes import Ranks
+from utils.value_range import ValueRange
 
 
 class SGDDefaults(NamedTuple):
@@ -75,6 +78,15 @@ class Pretraining(NamedTuple):
     official: bool  # official COCO weights, not a checkpoint of this program
 
 
+class Trained(NamedTuple):
+    """A trained model that classes are added to, as its file describes it."""
+
+    model: str  # its name
+    classes: tuple[str, ...]
+    image_size: tuple[int, int]  # height and width of its input
+    value_range: ValueRange | None = None  # of the 16-bit images of its training
+
+
 def model_names() -> list[str]:
     """Lists the accepted values of the constant `model`: FAMILY_SIZE."""
     return [f"{family}_{size}" for family, row in MODELS.items() for size in row.sizes]
@@ -88,17 +100,38 @@ def family_of(name: str) -> tuple[Family, str]:
     return MODELS[family], size
 
 
-def build(name: str, num_classes: int, state: Mapping[str, Tensor] | None = None) -> DetectionModel:
+def build(
+    name: str, num_classes: int, state: Mapping[str, Tensor] | None = None, added: Sequence[int] = ()
+) -> DetectionModel:
     """Builds a freshly initialized model.
 
-    `state`: the state dict that the caller will load. Only its shapes are used here: they give layer widths that do not follow
-    from the size and the number of classes (the class branches of YOLOv9). Raises ValueError for an unknown name.
+    `state`: the state dict that the caller will load. Only its names and shapes are used here: they give the added heads, and
+    layer widths that do not follow from the size and the number of classes (the class branches of YOLOv9). `added`: without a
+    state, the numbers of classes of the added heads, which are the last of the classes. Raises ValueError for an unknown name.
     """
+    heads = added_states(state or {})
+    counts = [class_rows(head) for head in heads] or list(added)
+    if not counts:
+        return _build_plain(name, num_classes, state or {})
+    if min(counts) < 1 or sum(counts) >= num_classes:
+        raise CheckpointError(f"the weights do not fit {num_classes} classes: the added heads have {counts}")
+    base = _build_plain(name, num_classes - sum(counts), state or {})
+    states = heads or [{}] * len(counts)
+    return ExtendedModel(base, [_build_head(name, *head) for head in zip(counts, states, strict=True)], counts)
+
+
+def _build_plain(name: str, num_classes: int, state: Mapping[str, Tensor]) -> DetectionModel:
+    """Builds a model without added heads; see `build`."""
     family, size = family_of(name)
-    options = family.model.options({name: value for name, value in (state or {}).items() if value.ndim})
+    options = family.model.options({name: value for name, value in state.items() if value.ndim})
     if any(not 0 < width <= MAX_WIDTH for width in options.values()):
         raise CheckpointError(f"the weights do not fit model={name}: they ask for {options}")
     return family.model(family.sizes[size], num_classes, **options)
+
+
+def _build_head(name: str, num_classes: int, state: Mapping[str, Tensor]) -> torch.nn.Module:
+    """Builds a head to add: that of a whole model, which is the only way that works for every family."""
+    return _build_plain(name, num_classes, state).head
 
 
 def criterion(
@@ -113,6 +146,8 @@ def criterion(
     epochs, in which YOLOX adds an L1 loss. `static` is set in the first third of a training from scratch, in which PP-YOLOE
     assigns labels without looking at predictions.
     """
+    if isinstance(model, ExtendedModel):
+        return NewestCriterion(criterion(model.base, normalizer, no_aug, static), model.first_class)
     criteria = {family.model: family.criterion for family in MODELS.values()}
     return criteria[type(model)](model.strides, normalizer, no_aug, static)
 
@@ -180,13 +215,15 @@ def build_pretrained(
     ranks: Ranks,
     log: Callable[[str], None],
     optional: bool = False,
+    add_classes: bool = False,
 ) -> tuple[DetectionModel, Pretraining | None]:
     """Builds a model, loads pretrained weights, and returns it and what they were trained on (None: from scratch).
 
     Only rank 0 loads them; the caller broadcasts the model. `weights`: "coco" or "objects365" (official weights), the address of
     a mirror of those of COCO, a file, or None (from scratch). Classes that the weights were trained on keep their rows of the
     class predictors, matched by name. With `optional`, training starts from scratch after a warning if the official weights
-    cannot be downloaded.
+    cannot be downloaded. With `add_classes`, the model of the file stays as it is, and a head is added for
+    the last of the classes (`trained_model` returns the first ones).
     """
     model = None
 
@@ -196,9 +233,13 @@ def build_pretrained(
         pretraining = None
         if path is None:
             model = build(name, len(classes))
+        elif add_classes:
+            log(f"weights    {path}")
+            model = _with_new_head(name, path, len(classes))
+            pretraining = Pretraining(0.0, official=False)
         else:
             log(f"weights    {path}")
-            file = read_weights(path, name)
+            file = first_head(read_weights(path, name))
             with fitting(path):
                 model = build(name, len(classes), file.state)
                 state, fresh = pretrained.adapt_classes(file.state, file.classes, classes, model)
@@ -212,6 +253,44 @@ def build_pretrained(
 
     pretraining, shapes = ranks.on_main(load)
     return model or build(name, len(classes), shapes), pretraining
+
+
+def trained_model(name: str, weights: str | None, log: Callable[[str], None]) -> Trained:
+    """Returns what the file of a trained model says about it. `name`: the model of official weights.
+
+    Raises PretrainedError for weights without names of their classes.
+    """
+    path = _weights_file(name, weights, log, optional=False)
+    if checkpoint.is_own(checkpoint.read(path)):
+        contents = checkpoint.load(path, "prediction")
+        config, value_range = contents["config"], contents.get("value_range")
+        size = tuple(config["image_size"])
+        return Trained(config["model"], tuple(contents["classes"]), size, value_range and tuple(value_range))
+    classes = read_weights(path, name).classes
+    if classes is None:
+        raise pretrained.PretrainedError(
+            f"weights={path} has no names of its classes: give a checkpoint of this program"
+        )
+    return Trained(name, classes, official_size(name))
+
+
+def first_head(file: Weights) -> Weights:
+    """Returns a weights file without the heads that were added to its model, and without their classes."""
+    if not added_states(file.state):
+        return file
+    state = {name: value for name, value in file.state.items() if not name.startswith("added.")}
+    return file._replace(state=state, classes=file.classes[: class_rows(state)])
+
+
+def _with_new_head(name: str, path: str | Path, num_classes: int) -> ExtendedModel:
+    """Builds the model of a file with all its weights, and adds a head for the rest of `num_classes`."""
+    file = read_weights(path, name)
+    with fitting(path):
+        model = build(name, len(file.classes), file.state)
+        parts = dict.fromkeys(("backbone", "neck", "head", *["added"] * isinstance(model, ExtendedModel)), 1.0)
+        load_matching(model, file.state).require(**parts)
+    count = num_classes - len(file.classes)
+    return extended(model, _build_head(name, count, file.state), count)
 
 
 def _weights_file(name: str, weights: str | None, log: Callable[[str], None], optional: bool) -> str | Path | None:

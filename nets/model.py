@@ -1,11 +1,21 @@
 """The base class of all detection models: freezing, prediction, fusing layers for inference."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
-from nets.postprocess import Detections, select
+from nets.postprocess import Detections, joined, select
+
+
+class Part(NamedTuple):
+    """What one head of a model predicts."""
+
+    model: "DetectionModel"  # whose `decode` takes the predictions
+    predictions: Any  # Predictions of the family
+    first_class: int  # the label of the head's first class
+    num_classes: int
 
 
 class DetectionModel(nn.Module):
@@ -26,7 +36,14 @@ class DetectionModel(nn.Module):
     neck: nn.Module
     head: nn.Module
     frozen = False
+    first_class = 0  # label of the first class that is trained; see ExtendedModel
+    added_counts: tuple[int, ...] = ()  # numbers of classes of the heads that were added; see ExtendedModel
     clips = True  # detections end at the borders of their image; not with official weights, whose published AP is without it
+
+    @property
+    def num_levels(self) -> int:
+        """The number of Predictions that `levels` returns: one for each stride of each head."""
+        return len(self.strides) * (1 + len(self.added_counts))
 
     @classmethod
     def options(cls, state: Mapping[str, Tensor]) -> dict[str, Any]:
@@ -57,7 +74,19 @@ class DetectionModel(nn.Module):
 
     def forward(self, images: Tensor):
         """Images `[B, 3, H, W]` BGR, 0-255, uint8 or float, sides multiples of 32 -> Predictions of the family."""
-        return self.head.flatten(self.head.levels(self.features(images)))
+        return self.flatten(self.levels(self.features(images)))
+
+    def levels(self, features: tuple[Tensor, ...]) -> list:
+        """Feature maps of each stride -> Predictions of maps `[B, C, H, W]` for each stride."""
+        return self.head.levels(features)
+
+    def flatten(self, levels: list):
+        """Maps of each stride -> Predictions `[B, A, ...]` of all anchor points."""
+        return self.head.flatten(levels)
+
+    def parts(self, predictions) -> list["Part"]:
+        """Divides raw predictions among the heads of the model; a plain model has one."""
+        return [Part(self, predictions, 0, self.num_classes)]
 
     def fuse(self):
         """Merges layers for inference, such as batch norms into convolutions, by the `fuse` of every part that has it."""
@@ -66,10 +95,22 @@ class DetectionModel(nn.Module):
                 module.fuse()
         return self.eval()
 
+    def decode_heads(self, predictions, image_size: tuple[int, int]) -> list[tuple[Tensor, Tensor, Tensor]]:
+        """Returns boxes `[B, A, 4]`, and scores and labels `[B, A]`, of each head."""
+        heads = []
+        for part in self.parts(predictions):
+            boxes, scores, labels = part.model.decode(part.predictions, image_size)
+            heads.append((boxes, scores, labels + part.first_class))
+        return heads
+
     def detections(self, predictions, image_size: tuple[int, int], transforms: Tensor, **limits) -> list[Detections]:
         """Turns predictions into detections per image, with boxes in pixels of the original image, clipped to it if `clips`.
 
         `image_size`: height and width of the network's input; `transforms [B, 6]`: letterbox transforms (see
-        `utils.images.LetterboxTransform`); `limits`: keyword arguments of `select`.
+        `utils.images.LetterboxTransform`); `limits`: keyword arguments of `select`. They count for each head, so that the
+        detections of one do not crowd out those of another; with `class_agnostic` they count for all heads together.
         """
-        return select(*self.decode(predictions, image_size), transforms, **{"clip": self.clips} | limits)
+        heads = self.decode_heads(predictions, image_size)
+        if limits.get("class_agnostic"):
+            heads = [tuple(torch.cat(field, 1) for field in zip(*heads, strict=True))]
+        return joined([select(*one, transforms, **{"clip": self.clips} | limits) for one in heads])

@@ -1,5 +1,6 @@
 """From decoded boxes to detections: confidence threshold, NMS per class, and conversion to pixels of the original image."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -56,6 +57,18 @@ def select(
         kept = nms(boxes[b, :count], scores[b, :count], groups[b, :count], nms_iou, max_detections)
         detections.append(Detections(original[b, kept], scores[b, kept], labels[b, kept]))
     return detections
+
+
+def joined(heads: Sequence[list[Detections]]) -> list[Detections]:
+    """Joins the detections of several heads, each a list with one entry per image; best first, of equal scores the first head."""
+    if len(heads) == 1:
+        return heads[0]
+    images = []
+    for parts in zip(*heads, strict=True):
+        boxes, scores, labels = (torch.cat(field) for field in zip(*parts, strict=True))
+        order = scores.sort(descending=True, stable=True).indices
+        images.append(Detections(boxes[order], scores[order], labels[order]))
+    return images
 
 
 def clip_to_images(boxes: Tensor, transforms: Tensor) -> Tensor:

@@ -141,7 +141,9 @@ def test_every_script_and_tool_runs_by_run_script():
     scripts = {
         name: MODULES[name].read_text(encoding="utf-8").partition('if __name__ == "__main__":\n')[2] for name in named
     }
-    assert {"train", "tools.check", "tools.convert", "tools.compare"} <= {name for name in scripts if scripts[name]}
+    assert {"train", "tools.check", "tools.convert", "tools.compare", "tools.frozen"} <= {
+        name for name in scripts if scripts[name]
+    }
     assert [name for name in scripts if scripts[name] and "run_script(" not in scripts[name]] == []
 
 

@@ -130,6 +130,8 @@ def stand_ins(tmp_path_factory) -> Path:
         (folder / name).mkdir(parents=True)
         drawn(folder / name, parts)
         (folder / name / "classes.txt").write_text("\n".join(demo.CLASSES))
+    shutil.copytree(folder / "FOLDER", folder / "NEW")  # classes that no model has
+    (folder / "NEW/classes.txt").write_text("\n".join(f"new {name}" for name in demo.CLASSES))
     for name, part in itertools.product(("tiles", "voc"), ("train", "val")):
         (folder / f"data/{name}/{part}.txt").rename(folder / f"data/{name}/all_{part}.txt")
     for name in ("images", "new_images", "large_images", "data/VOC2012"):

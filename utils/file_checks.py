@@ -23,6 +23,7 @@ from torch import Tensor
 from utils.text import _UNPRINTABLE, class_name_problem
 
 MAX_CLASSES = 10_000
+MAX_ADDED = 64  # heads that were added to a model: each takes memory before its weights are read
 MAX_SIDE = 8192  # pixels of the network's input
 MAX_VALUES = 300_000  # numbers, texts and containers in a file
 MAX_DEPTH = 50  # of containers within containers
@@ -200,6 +201,13 @@ def list_of(check: Check, count: int) -> Check:
     )
 
 
+def head_counts(value: Any) -> str:
+    """Checks for the numbers of classes of the heads that were added to a model."""
+    count = whole(1, MAX_CLASSES)
+    fits = type(value) in (list, tuple) and len(value) <= MAX_ADDED and not any(map(count, value))
+    return "" if fits else f"a list of at most {MAX_ADDED} numbers of classes"
+
+
 def value_range(value: Any) -> str:
     """Checks for None, or the range of values of 16-bit images; see utils/value_range.py."""
     pair = type(value) in (list, tuple) and len(value) == 2 and not any(map(whole(0, 65535), value))
@@ -273,6 +281,7 @@ _CHECKPOINT = {
 _ONNX = {
     "model": text,
     "classes": class_names,
+    "added": head_counts,
     "image_size": input_size,
     "dynamic_size": one_of(True, False),
     "letterbox": one_of("corner", "center", "stretch"),

@@ -11,7 +11,7 @@ from toys import FAMILIES, detector
 
 import evaluate
 from deploy.detector import Detector
-from deploy.multi_label import MultiLabel
+from deploy.multi_label import MultiLabel, pairs
 from deploy.onnx_model import OnnxModel
 from nets import picodet, ppyoloe, yolov9, yolox
 from nets.yolox import YOLOX
@@ -85,7 +85,7 @@ def test_the_best_label_of_each_point_is_that_of_a_single_label(family):
     """And with one class nothing changes, to the bit."""
     model, raw = detector(family, 5), predictions(family)
     _, best, labels = model.decode(raw, SIZE)
-    _, scores, classes = MultiLabel(model).pairs(raw, SIZE)
+    _, scores, classes = pairs(model, raw, SIZE)
     np.testing.assert_allclose(scores[:, 0], best.amax(1), atol=1e-6)
     assert classes[:, 0].tolist() == labels.gather(1, best.argmax(1)[:, None])[:, 0].tolist()
     model, raw = detector(family, 1), predictions(family, 1)

@@ -17,7 +17,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from refused import refused
 from simulated_gpu import simulated_gpu
-from small import log_of, only_run
+from small import TINY_WEIGHTS, log_of, only_run
 from torch import nn
 from torch._dynamo.testing import CompileCounter
 from toys import FAMILIES, free_ports, make_updater, toy
@@ -40,7 +40,11 @@ from utils.config import ConfigError
 from utils.processes import RankMismatchError, Ranks, RemoteError, choose_device
 
 SIZE = (64, 64)
-TRAININGS = ({"name": "plain"}, {"name": "more", "repeat": 0.9, "val": ".3", "batch_size": 2})  # by two processes
+TRAININGS = (  # by two processes
+    {"name": "plain"},
+    {"name": "more", "repeat": 0.9, "val": ".3", "batch_size": 2},
+    {"name": "added", "add_classes": True, "weights": str(TINY_WEIGHTS), "freeze_epochs": 0},
+)
 CASES = {"even shards": (4, False), "a frozen backbone": (4, True), "an empty shard": (1, False)}  # batch size, frozen
 
 
@@ -289,7 +293,7 @@ def test_differences_between_ranks_are_named_on_all_ranks(two):
         assert "repeat: 1 on rank 1" in rank["collectives"]["more facts"]  # rank 0 does not have it
 
 
-@pytest.mark.parametrize("changes", TRAININGS, ids=["plain", "repeats and a fraction for validation"])
+@pytest.mark.parametrize("changes", TRAININGS, ids=["plain", "repeats and a fraction for validation", "added classes"])
 def test_a_training_by_two_processes_logs_what_one_process_logs(folder, two, changes):
     """Only one of the processes writes, also the files of val=.3: both have the same split."""
     train.main(training(folder, "one", **changes))

@@ -97,7 +97,7 @@ def test_automatic_batch_leaves_fifty_steps_per_epoch_and_has_at_most_128_images
 def too_large(message, error=RuntimeError):
     """A model whose forward pass fails with this message."""
     model = toy()
-    model.freeze_backbone = lambda frozen: None
+    model.freeze_backbone, model.first_class = lambda frozen: None, 0
     model.register_forward_pre_hook(lambda *_: (_ for _ in ()).throw(error(message)))
     return model
 

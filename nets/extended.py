@@ -1,0 +1,130 @@
+"""Classes added to a trained model: everything that it has stays frozen, and a new head learns the new classes."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from nets.model import DetectionModel, Part
+from utils.file_checks import MAX_ADDED, CheckpointError
+
+_ADDED = re.compile(r"added\.(\d+)\.(.+)")
+
+
+class ExtendedModel(DetectionModel):
+    """A trained model and heads that were added to it. Only the newest head is trained.
+
+    Each head predicts its own anchor points from the same features, so the outputs of the older heads keep their bits. Raw
+    predictions are a tuple with the Predictions of each head, and in training mode of the newest head only. The classes of
+    an added head come after those of the heads before it. `counts`: the number of classes of each added head.
+    """
+
+    def __init__(self, base: DetectionModel, added: Sequence[nn.Module], counts: Sequence[int]):
+        super().__init__()
+        self.backbone, self.neck, self.head = base.backbone, base.neck, base.head
+        self.added = nn.ModuleList(added)
+        self._base = (base,)  # in a tuple, so that its parts are registered only once, under the names of a plain model
+        self.letterbox, self.strides, self.clips = base.letterbox, base.strides, base.clips
+        self.added_counts = tuple(counts)
+        self.num_classes = base.num_classes + sum(counts)
+        self.requires_grad_(False)
+        self.added[-1].requires_grad_(True)
+
+    @property
+    def base(self) -> DetectionModel:
+        """The model without the added heads."""
+        return self._base[0]
+
+    @property
+    def first_class(self) -> int:
+        """The label of the first class of the newest head; the classes before it are frozen."""
+        return self.num_classes - self.added_counts[-1]
+
+    def freeze_backbone(self, frozen: bool) -> None:
+        """Changes nothing: all parts except the newest head are always frozen."""
+        self.frozen = frozen
+
+    def train(self, mode: bool = True):
+        """Sets training or evaluation mode of the newest head; all other parts stay in evaluation mode."""
+        super().train(mode)
+        for part in (self.backbone, self.neck, self.head, *self.added[:-1]):
+            part.eval()
+        return self
+
+    def prepare(self, images: Tensor) -> Tensor:
+        """Images -> input of the backbone, as the family prepares it."""
+        return self.base.prepare(images)
+
+    def forward(self, images: Tensor) -> tuple:
+        """Images `[B, 3, H, W]` -> the Predictions of each head; in training mode only those of the newest one."""
+        with torch.no_grad():
+            features = self.features(images)
+        if self.training:
+            newest = self.added[-1]
+            return (newest.flatten(newest.levels(features)),)
+        return self.flatten(self.levels(features))
+
+    def levels(self, features: tuple[Tensor, ...]) -> list:
+        """Feature maps of each stride -> Predictions of maps `[B, C, H, W]`, for each head and stride."""
+        return [level for head in (self.head, *self.added) for level in head.levels(features)]
+
+    def flatten(self, levels: list) -> tuple:
+        """Maps of each head and stride -> a tuple with the Predictions `[B, A, ...]` of each head."""
+        count = len(self.strides)
+        starts = range(0, len(levels), count)
+        heads = (self.head, *self.added)
+        return tuple(head.flatten(levels[i : i + count]) for head, i in zip(heads, starts, strict=True))
+
+    def parts(self, predictions: tuple) -> list[Part]:
+        """Divides raw predictions among the heads of the model."""
+        parts, first = [], 0
+        for one, count in zip(predictions, (self.base.num_classes, *self.added_counts), strict=True):
+            parts.append(Part(self.base, one, first, count))
+            first += count
+        return parts
+
+    def decode(self, predictions: tuple, image_size: tuple[int, int]) -> tuple[Tensor, Tensor, Tensor]:
+        """Returns boxes `[B, A, 4]`, and scores and labels `[B, A]`, of the anchor points of all heads one after another."""
+        boxes, scores, labels = zip(*self.decode_heads(predictions, image_size), strict=True)
+        return torch.cat(boxes, 1), torch.cat(scores, 1), torch.cat(labels, 1)
+
+
+class NewestCriterion:
+    """The loss of the newest head of an extended model, from a family's criterion. Boxes of older classes do not count."""
+
+    def __init__(self, criterion: Callable, first_class: int):
+        self.criterion, self.first_class = criterion, first_class
+
+    def __call__(
+        self, predictions: tuple, targets: Tensor, labels: Tensor, image_size: tuple[int, int]
+    ) -> dict[str, Tensor]:
+        """Computes the losses as the criterion of the family; `labels [B, M]` count all classes of the model."""
+        own = (labels - self.first_class).clamp(min=-1)  # -1: padding
+        return self.criterion(predictions[-1], targets, own, image_size)
+
+
+def extended(model: DetectionModel, head: nn.Module, count: int) -> ExtendedModel:
+    """Adds a head for `count` classes to a model, initialized from the model's first head.
+
+    The class predictors keep their fresh weights, and so does every tensor that has another shape.
+    """
+    own = head.state_dict()
+    for name, value in model.head.state_dict().items():
+        if "class_predictors." not in name and name in own and own[name].shape == value.shape:
+            own[name] = value.clone()
+    head.load_state_dict(own)
+    if isinstance(model, ExtendedModel):
+        return ExtendedModel(model.base, [*model.added, head], [*model.added_counts, count])
+    return ExtendedModel(model, [head], [count])
+
+
+def added_states(state: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
+    """Returns the tensors of each added head in a state dict, by the names that they would have in a model's first head."""
+    found: dict[int, dict[str, Tensor]] = {}
+    for name, value in state.items():
+        if match := _ADDED.fullmatch(name):
+            found.setdefault(int(match[1]), {})[f"head.{match[2]}"] = value
+    if sorted(found) != list(range(len(found))) or len(found) > MAX_ADDED:
+        raise CheckpointError(f"the added heads are not numbered from 0 to at most {MAX_ADDED - 1}: use another copy")
+    return [found[number] for number in range(len(found))]

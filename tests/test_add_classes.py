@@ -1,0 +1,212 @@
+"""train.py add_classes=true: new classes in a trained model whose old detections keep their bits, through every program."""
+
+import contextlib
+import io
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from lively import lively_checkpoint
+from refused import refused
+from simulated_gpu import simulated_gpu
+from small import assert_same_run, config, train_quietly
+
+import evaluate
+import export
+import predict
+from datasets import demo
+from datasets.errors import DataError
+from deploy.detector import Detector
+from tools import frozen
+from utils import checkpoint
+from utils.config import ConfigError
+
+OLD = ("cat", "dog", "red car")
+
+
+@pytest.fixture(scope="module")
+def old(tmp_path_factory):
+    """The checkpoint of a model with three classes."""
+    return lively_checkpoint(tmp_path_factory.mktemp("old") / "best.pt", classes=OLD, image_size=(64, 64))
+
+
+def constants(images, output, weights, **changes):
+    fixed = {
+        "freeze_epochs": 0,
+        "weights": weights and str(weights),
+        "add_classes": True,
+        "image_size": None,
+        "epochs": 2,
+    }
+    return config(images, output, **{**fixed, **changes})
+
+
+@pytest.fixture(scope="module")
+def run(old, demo_images, tmp_path_factory):
+    """A finished run that adds the five classes of the demo: its folder, best mAP and printed text."""
+    return train_quietly(constants(demo_images, tmp_path_factory.mktemp("added"), old))
+
+
+def compared(before, after, images):
+    """The text of tools.frozen, and its exit status."""
+    with contextlib.redirect_stdout(io.StringIO()) as text:
+        try:
+            frozen.main([str(before), str(after), f"source={images}", "device=cpu"])
+            status = 0
+        except SystemExit as error:
+            status = error.code
+    return text.getvalue(), status
+
+
+def test_old_classes_keep_their_bits_and_one_command_shows_it(run, old, demo_images):
+    for name in ("best.pt", "last.pt"):
+        text, status = compared(old, run[0] / name, demo_images)
+        assert status == 0 and "14 images" in text and "equal by bits" in text
+
+
+@pytest.mark.parametrize(
+    "part", ["backbone.stem.0.conv.weight", "head.class_predictors.1.bias", "neck.2.bn.running_var"]
+)
+def test_one_changed_bit_of_a_frozen_part_is_found(run, old, demo_images, tmp_path, part):
+    contents = checkpoint.load(run[0] / "best.pt")
+    first = (0,) * contents["model"][part].ndim
+    contents["model"][part][first] = torch.nextafter(contents["model"][part][first], torch.tensor(torch.inf))
+    checkpoint.save(tmp_path / "changed.pt", contents)
+    text, status = compared(old, tmp_path / "changed.pt", demo_images)
+    assert status == 1 and part in text
+
+
+def test_a_model_that_does_not_extend_the_other_is_refused(run, old, demo_images):
+    with refused(ConfigError, old, run[0] / "best.pt"):
+        compared(run[0] / "best.pt", old, demo_images)
+
+
+def test_the_run_says_what_is_frozen_and_what_is_trained(run):
+    folder, best, text = run
+    (line,) = (line for line in text.splitlines() if line.startswith("frozen"))
+    assert "3 classes" in line and f"training 5 new: {', '.join(demo.CLASSES)}" in line
+    assert "boxes: circle" in text and "boxes: cat" not in text and "cannot be learned" not in text
+    contents = checkpoint.load(folder / "best.pt")
+    assert contents["classes"] == [*OLD, *demo.CLASSES] and contents["config"]["image_size"] == (64, 64)
+    card = (folder / "card.md").read_text()
+    assert "first 3 classes" in card and "it cannot detect: cat" not in card
+
+
+def test_a_resumed_run_ends_with_the_same_bits(run, old, demo_images, tmp_path):
+    train_quietly(constants(demo_images, tmp_path, old, epochs=1, min_learning_rate=None))
+    stopped = constants(demo_images, tmp_path / "stopped", old)
+
+    def stop(row, run):
+        if row["epoch"] == 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train_quietly(stopped, on_row=stop)
+    folder, *_ = train_quietly(replace(stopped, resume=True))
+    assert_same_run(folder, run[0])
+    assert compared(old, folder / "last.pt", demo_images)[1] == 0
+
+
+def renamed(images, folder, names):
+    """The demo images with other class names."""
+    for part in ("train", "val"):
+        lines = (images / f"{part}.txt").read_text().splitlines()
+        (folder / f"{part}.txt").write_text("\n".join(f"{images}/{line}" for line in lines))
+    (folder / "classes.txt").write_text("\n".join(names))
+    return folder
+
+
+def test_classes_can_be_added_again(run, old, demo_images, tmp_path):
+    data = renamed(demo_images, tmp_path, ["a", "b", "c", "d", "e"])
+    folder, _, text = train_quietly(constants(data, tmp_path / "runs", run[0] / "best.pt", epochs=1))
+    assert checkpoint.load(folder / "best.pt")["classes"] == [*OLD, *demo.CLASSES, *"abcde"]
+    assert "frozen     8 classes; training 5 new" in text
+    for before in (old, run[0] / "best.pt"):
+        assert compared(before, folder / "best.pt", demo_images)[1] == 0
+
+
+def test_labels_of_old_classes_are_evaluated_but_not_trained(old, demo_images, tmp_path):
+    data = renamed(demo_images, tmp_path, ["cat", "b", "c", "d", "e"])
+    folder, _, text = train_quietly(constants(data, tmp_path / "runs", old, epochs=1))
+    rows = {line.split()[1]: line.split()[-2:] for line in text.splitlines() if line.startswith("boxes: ")}
+    assert rows["cat"][0] == "0" and int(rows["cat"][1]) > 0 and int(rows["b"][0]) > 0
+    assert "dog" not in rows and "note" in text
+    contents = checkpoint.load(folder / "best.pt")
+    assert contents["classes"] == [*OLD, *"bcde"]
+    assert contents["config"]["val"] == str(folder / "val.txt")  # with the classes of the model
+
+
+@pytest.mark.parametrize(
+    ("names", "changes", "expected"),
+    [
+        (OLD, {}, ["cat", "merge=", "add_classes"]),
+        ("Cat b c d e".split(), {}, ["'Cat'", "'cat'", "merge='Cat:cat'"]),
+        ("cat b c d e".split(), {"classes": "b,cat"}, ["'cat'", "classes=b,cat"]),
+        ("a b c d e".split(), {"freeze_epochs": 1}, ["freeze_epochs=1", "add_classes=true"]),
+        ("a b c d e".split(), {"weights": None}, ["add_classes=true", "weights="]),
+    ],
+    ids=["nothing new", "another case", "a chosen class that exists", "frozen epochs", "no weights"],
+)
+def test_what_cannot_be_added_is_refused_with_the_fix(old, demo_images, tmp_path, names, changes, expected):
+    data = renamed(demo_images, tmp_path, (*names, *"xyz")[:5] if names is not OLD else (*OLD, "cat2", "dog2"))
+    if names is OLD:  # boxes of three classes only
+        changes = {"classes": "cat,dog,red car"}
+        expected = ["'cat'", "classes=cat,dog,red car"]
+    with refused((ConfigError, DataError), *expected):
+        train_quietly(constants(data, tmp_path / "runs", **{"weights": old, **changes}))
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("options", [{}, {"outputs": "raw"}, {"half": True}], ids=["detections", "raw", "half"])
+def test_an_exported_file_detects_old_and_new_classes(run, demo_images, tmp_path, options):
+    path = export.main(export.Config(checkpoint=str(run[0] / "best.pt"), output=str(tmp_path / "a.onnx"), **options))
+    images = [str(demo_images / f"{number}.png") for number in range(4)]
+    ours, theirs = (Detector(one, confidence=0.01, device="cpu")(images) for one in (run[0] / "best.pt", path))
+    tolerance = {"rtol": 0, "atol": 0.02 if options.get("half") else 1e-4}
+    labels = set()
+    for one, other in zip(ours, theirs, strict=True):
+        labels |= set(one.labels.tolist())
+        if not options.get("half"):
+            np.testing.assert_array_equal(one.labels, other.labels)
+            np.testing.assert_allclose(one.scores, other.scores, **tolerance)
+    assert min(labels) < len(OLD) <= max(labels)
+
+
+def test_the_limit_of_an_exported_file_counts_for_each_head(run, demo_images, tmp_path):
+    options = {"checkpoint": str(run[0] / "best.pt"), "output": str(tmp_path / "a.onnx")}
+    path = export.main(export.Config(**options, confidence=0.0))
+    images = [str(demo_images / "0.png")]
+    limits = {"confidence": 0.0, "max_detections": 3, "device": "cpu"}
+    (ours,), (theirs,) = (Detector(one, **limits)(images) for one in (run[0] / "best.pt", path))
+    for found in (ours, theirs):
+        assert int((found.labels < len(OLD)).sum()) == int((found.labels >= len(OLD)).sum()) == 3
+    np.testing.assert_array_equal(ours.labels, theirs.labels)
+
+
+def test_evaluation_measures_the_map_of_the_training_and_predict_draws_heat_maps(run, demo_images, tmp_path):
+    folder, best, _ = run
+    cfg = evaluate.Config(checkpoint=str(folder / "best.pt"), output=str(tmp_path / "e"), workers=0, device="cpu")
+    metrics = evaluate.main(cfg)
+    assert metrics["AP"] == best
+    assert [row["boxes"] > 0 for row in metrics["per_class"].values()] == [False] * 3 + [True] * 5
+    assert evaluate.main(replace(cfg, multi_label=True, output=str(tmp_path / "m")))["AP"] >= 0
+    assert evaluate.main(replace(cfg, tile=48, output=str(tmp_path / "t")))["AP"] >= 0
+    options = {"output": str(tmp_path / "p"), "heatmap": True, "labels": "yolo", "device": "cpu"}
+    predict.main(predict.Config(str(folder / "best.pt"), str(demo_images / "0.png"), confidence=0.1, **options))
+    assert (tmp_path / "p/heatmaps/0.png.jpg").is_file()
+
+
+def test_fine_tuning_an_extended_model_starts_from_its_first_head(run, demo_images, tmp_path):
+    cfg = constants(demo_images, tmp_path, run[0] / "best.pt", add_classes=False, epochs=1)
+    folder, _, text = train_quietly(cfg)
+    assert not any(name.startswith("added") for name in checkpoint.load(folder / "best.pt")["model"])
+    assert "new classes, freshly initialized: circle" in text
+
+
+def test_a_training_with_fp16_and_cuda_graphs_on_a_gpu_keeps_the_bits(old, demo_images, tmp_path):
+    with simulated_gpu():
+        folder, *_ = train_quietly(constants(demo_images, tmp_path, old, device="auto", batch_size=0, amp="fp16"))
+    assert compared(old, folder / "last.pt", demo_images)[1] == 0
+    ours, theirs = (checkpoint.load(path)["model"] for path in (old, folder / "last.pt"))
+    assert all(torch.equal(value, theirs[name]) and value.dtype == theirs[name].dtype for name, value in ours.items())

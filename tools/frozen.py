@@ -1,0 +1,140 @@
+"""Checks that adding classes has changed no old class: compares weights, boxes and scores of two models by bits.
+
+    python -m tools.frozen BEFORE.pt AFTER.pt source=IMAGES
+
+BEFORE.pt is the model that classes were added to, AFTER.pt the model with more classes. IMAGES is an image, a folder or a
+pattern. Exits with status 1 if a weight of the old model, or a box, score or label of an old class, differs in one bit.
+"""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import nets
+from deploy.detector import Detector
+from deploy.sources import listed
+from utils import checkpoint
+from utils.config import ConfigError, is_weights, override
+from utils.images import batched
+from utils.progress import progress_bar
+from utils.script import run_script
+from utils.text import brief
+
+CONFIDENCE = 0.01  # of the detections after NMS
+BATCH = 8  # images per forward pass
+
+
+@dataclass(frozen=True)
+class Config:
+    source: str | None = None  # an image, a folder or a pattern
+    device: str = "auto"  # auto: CUDA, MPS, CPU; or cpu, cuda, cuda:1, mps
+
+
+@dataclass
+class Comparison:
+    """What was compared, and what differs."""
+
+    points: int = 0  # anchor points of the old heads
+    detections: int = 0  # of old classes after NMS
+    images: int = 0
+    box: float = 0.0  # the largest difference of a coordinate, in pixels of the network's input
+    score: float = 0.0
+    different: list[str] = field(default_factory=list)  # images with a difference
+
+    def text(self) -> str:
+        """Returns the result in words."""
+        what = f"{self.images} images, {self.points} anchor points, {self.detections} detections of old classes"
+        if not self.different:
+            return f"{what}: all boxes, scores and labels are equal by bits, before NMS and after it"
+        return (
+            f"{what}: NOT equal in {len(self.different)} images, the first is {self.different[0]}: boxes differ by up to "
+            f"{self.box:.3g} pixels, scores by up to {self.score:.3g}"
+        )
+
+
+def main(words: Sequence[str]) -> None:
+    """Compares the models of the arguments `words`; exits with status 1 if old classes have changed."""
+    paths = [word for word in words if is_weights(word) and "=" not in word]
+    cfg = override(Config(), [word for word in words if word not in paths])
+    if len(paths) != 2 or cfg.source is None:
+        raise SystemExit(__doc__)
+    after = Detector(paths[1], confidence=CONFIDENCE, device=cfg.device, batch_size=BATCH)
+    name = None if checkpoint.is_own(checkpoint.read(paths[0])) else after.loaded.name  # None: the file has it
+    before = Detector(paths[0], name, None, after.image_size, cfg.device, CONFIDENCE, batch_size=BATCH)
+    require_extension(before, after)
+    print(f"{len(before.classes)} classes of {before.path} in {after.path}")
+    comparison = compare(before, after, listed(cfg.source))
+    print(comparison.text())
+    changed = changed_tensors(paths, after.loaded.name)
+    if changed:
+        print(f"weights: NOT equal: {brief(', '.join(changed))}")
+    else:
+        print("weights and batch-norm statistics: equal by bits")
+    if comparison.different or changed:
+        raise SystemExit(1)
+
+
+def changed_tensors(paths: Sequence[str], name: str) -> list[str]:
+    """Returns the names of the tensors of the first file that the second one does not have with the same bits."""
+    before, after = (nets.read_weights(path, name).state for path in paths)
+    return [key for key, value in before.items() if key not in after or not torch.equal(value, after[key])]
+
+
+def require_extension(before: Detector, after: Detector) -> None:
+    """Raises ConfigError unless `after` has the heads and classes of `before` first."""
+    same_classes = after.classes[: len(before.classes)] == before.classes
+    added = before.model.added_counts
+    same_heads = after.model.added_counts[: len(added)] == added and before.loaded.name == after.loaded.name
+    if not (same_classes and same_heads):
+        raise ConfigError(
+            f"{after.path} ({after.loaded.name}, {len(after.classes)} classes) does not extend {before.path} "
+            f"({before.loaded.name}, {len(before.classes)} classes): name the model that its classes were added to"
+        )
+
+
+@torch.inference_mode()
+def compare(before: Detector, after: Detector, images: Sequence[str]) -> Comparison:
+    """Compares the outputs for the old classes on images, at the input size of `after`."""
+    result = Comparison()
+    for detector in (before, after):  # detections of official weights are not clipped to the image by default
+        detector.limits["clip"] = True
+    for paths in progress_bar(list(batched(images, BATCH)), "images", True):
+        batch = list(before.inputs(paths))
+        inputs, transforms = before.prepare([one.pixels for one in batch])
+        ours, theirs = before.network(inputs), after.network(inputs)
+        old, new = (d.model.decode_heads(p, after.image_size) for d, p in ((before, ours), (after, theirs)))
+        found = zip(before.select(ours, transforms), after.select(theirs, transforms), strict=True)
+        for index, (one, other) in enumerate(found):
+            heads = [[[x[index] for x in head] for head in heads] for heads in (old, new[: len(old)])]
+            other = other[other.labels < len(before.classes)]
+            add(result, str(batch[index].path), *heads, (one.boxes, one.scores), (other.boxes, other.scores))
+    return result
+
+
+def add(
+    result: Comparison,
+    path: str,
+    old: list[list[Tensor]],
+    new: list[list[Tensor]],
+    found: tuple[np.ndarray, np.ndarray],
+    found_after: tuple[np.ndarray, np.ndarray],
+) -> None:
+    """Adds an image: boxes, scores and labels of the heads of both models, and boxes and scores of both after NMS."""
+    equal = [x.tobytes() == y.tobytes() for x, y in zip(found, found_after, strict=True)]
+    for one, other in zip(old, new, strict=True):
+        equal += [x.cpu().numpy().tobytes() == y.cpu().numpy().tobytes() for x, y in zip(one, other, strict=True)]
+        result.points += len(one[0])
+        result.box = max(result.box, float((one[0] - other[0]).abs().max()))
+        result.score = max(result.score, float((one[1] - other[1]).abs().max()))
+    result.images += 1
+    result.detections += len(found[0])
+    if not all(equal):
+        result.different.append(path)
+
+
+if __name__ == "__main__":
+    run_script(lambda: main(sys.argv[1:]), stopped="stopped", memory_advice="")
