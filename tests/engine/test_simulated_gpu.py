@@ -20,7 +20,6 @@ from deploy.load import load
 from engine.epoch import Meter, accelerate, fit_one_epoch
 from engine.parallel import Graphed
 from engine.schedule import Plan, Schedule
-from report.heatmap import HeatMaps
 from utils import checkpoint, processes
 from utils.config import ConfigError
 from utils.processes import Interrupted, Ranks
@@ -30,25 +29,6 @@ pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="a real GPU is
 STILL = Schedule(Plan(100, 0, 10, 10, 64, 64), "constant", 0.0, 0.0, 0, 0)  # so that no rounding grows
 MIB = 2**20
 MODELS = {**FAMILIES, "tiny": lambda num_classes: Tiny(8, num_classes)}
-
-
-def max_has_a_gradient() -> bool:
-    """Whether the simulation sees the zeros that the gradient of max() is written to; PyTorch 2.6 makes them elsewhere."""
-    with simulated_gpu():
-        x = torch.ones(2, 3, device=DEVICE, requires_grad=True)
-        try:
-            torch.autograd.grad(x.max(-1).values.sum(), x)
-        except RuntimeError:
-            return False
-    return True
-
-
-@pytest.fixture(scope="module", autouse=True)
-def heat_maps_where_the_simulation_can_draw_them():
-    with pytest.MonkeyPatch.context() as patch:
-        if not max_has_a_gradient():
-            patch.setattr(HeatMaps, "log", lambda *_: None)
-        yield
 
 
 # The places that may wait for the GPU, and why. All others are defects.
