@@ -38,9 +38,7 @@ class Config:
     data: str | None = None  # annotation file, COCO JSON, YOLO yaml, or a folder; none: val of the training
     output: str | None = None  # a folder; none: a new one next to the checkpoint (.onnx, official weights: in runs)
     # for official weights, which do not contain it
-    model: str | None = (
-        None  # yolox_nano, _tiny, _s, _m, _l, _x; yolov9_t, _s, _m, _c; ppyoloe_s, _m, _l, _x; picodet_s, _m, _l
-    )
+    model: str | None = None  # yolox_nano, tiny, s, m, l, x; yolov9_t, s, m, c; ppyoloe_s, m, l, x; picodet_s, m, l
     classes: str | None = None  # a file with one name per line; none: COCO's 80
     # detections
     image_size: tuple[int, int] | None = None  # height, width; none: as in training

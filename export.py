@@ -40,9 +40,7 @@ class Config:
     checkpoint: str | None = None  # a .pt file; none: official weights of model=, or the newest runs/*/best.pt
     output: str | None = None  # the file to write; none: next to the checkpoint (official weights: the current folder)
     # for official weights, which do not store these
-    model: str | None = (
-        None  # yolox_nano, _tiny, _s, _m, _l, _x; yolov9_t, _s, _m, _c; ppyoloe_s, _m, _l, _x; picodet_s, _m, _l
-    )
+    model: str | None = None  # yolox_nano, tiny, s, m, l, x; yolov9_t, s, m, c; ppyoloe_s, m, l, x; picodet_s, m, l
     classes: str | None = None  # a file with one name per line; none: COCO's 80
     # input of the file
     image_size: tuple[int, int] | None = None  # height, width; none: as in training

@@ -81,9 +81,7 @@ class Config:
     every: int = 1  # of the frames of a video; 10 takes every tenth
     track: bool = False  # each object in a video gets a number; needs pip install trackers
     # for official weights, which do not store these
-    model: str | None = (
-        None  # yolox_nano, _tiny, _s, _m, _l, _x; yolov9_t, _s, _m, _c; ppyoloe_s, _m, _l, _x; picodet_s, _m, _l
-    )
+    model: str | None = None  # yolox_nano, tiny, s, m, l, x; yolov9_t, s, m, c; ppyoloe_s, m, l, x; picodet_s, m, l
     classes: str | None = None  # a file with one name per line; none: COCO's 80
     # results
     show: bool = False  # in a window; any key shows the next image, q ends

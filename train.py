@@ -61,10 +61,8 @@ class Config:
     train: str = "data/demo/train.txt"  # annotation file, COCO JSON, YOLO yaml, or the folder of a data set
     val: str = "data/demo/val.txt"  # the same, images that training never sees; .2: a fifth of the training images
     classes: str | None = None  # names that select: cat,dog; or a file, one name per line; none: the names in the data
-    model: str = "yolox_nano"  # yolox_nano, _tiny, _s, _m, _l, _x; yolov9_t, _s, _m, _c; ppyoloe_s, _m, _l, _x; picodet_s, _m, _l
-    weights: str | None = (
-        "coco"  # coco, objects365: official weights; https://HOST: a mirror; a file; none: from scratch
-    )
+    model: str = "yolox_nano"  # yolox_nano, tiny, s, m, l, x; yolov9_t, s, m, c; ppyoloe_s, m, l, x; picodet_s, m, l
+    weights: str | None = "coco"  # coco, objects365: official; https://HOST: a mirror; a file; none: from scratch
     add_classes: bool = False  # the classes of weights= stay as they are, equal by bits; only new classes are trained
     image_size: tuple[int, int] | None = None  # height, width; multiples of 32; none: the size of the official weights
     epochs: int = 50  # 0: enough for the number of training images; the run prints how many

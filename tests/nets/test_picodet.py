@@ -1,20 +1,27 @@
 """nets/picodet.py: tensor names, sizes, outputs, assignments and losses of PicoDet in PaddleDetection."""
 
+import hashlib
+import pickle
+
 import numpy as np
 import official
 import paddle
 import pytest
 import torch
 from toys import detector
+from weight_server import serving
 
 import nets
+from deploy.load import load
 from deploy.multi_label import MultiLabel
 from nets import picodet
 from nets.coder import decode_dfl, grid, level_shapes
 from nets.losses import PicoDetCriterion
 from nets.official_names import of_picodet
 from nets.picodet import joint_logits, joint_scores
+from nets.pretrained import COCO_CLASSES
 from utils.images import letterbox
+from utils.processes import Ranks
 
 STRIDES = (8, 16, 32, 64)
 PARAMETERS = {"s": 1.186, "m": 3.465, "l": 5.8045}  # millions
@@ -191,3 +198,22 @@ def test_official_sizes_and_addresses():
     address = f"{file.host}/{file.path}"
     assert address == "https://paddledet.bj.bcebos.com/models/picodet_s_416_coco_lcnet.pdparams"
     assert nets.expected_ap("picodet_l", (640, 640)) == 0.426
+
+
+def test_official_weights_are_downloaded_read_and_pinned(tmp_path, monkeypatch, capsys):
+    """A local server publishes a file as `paddle.save` writes it: weights=coco trains from it, and model= detects with it."""
+    with serving(tmp_path / "cache", monkeypatch) as server:
+        server.data = pickle.dumps({name: x.numpy() for name, x in paddle.filled_state("picodet_s").items()}, 4)
+        path = nets.fetch_weights("picodet_s", server.address)
+    assert server.paths == ["/models/picodet_s_416_coco_lcnet.pdparams"] and path.name == "picodet_s.pdparams"
+    digest = hashlib.sha256(server.data).hexdigest()
+    assert (tmp_path / "cache/picodet_s.pdparams.sha256").read_text().strip() == digest in capsys.readouterr().out
+    loaded = load("coco", "picodet_s")
+    assert loaded.classes == COCO_CLASSES and loaded.image_size == (416, 416) and not loaded.model.clips
+    theirs = official_state("s")
+    assert all(torch.equal(value, theirs[name]) for name, value in loaded.model.state_dict().items() if name in theirs)
+    lines = []
+    model, pretraining = nets.build_pretrained("picodet_s", ("dog", "dragon"), "coco", Ranks(), lines.append)
+    assert pretraining == nets.Pretraining(known=0.5, official=True) and "100.0% of" in lines[1]
+    weight = theirs["head.class_predictors.3.weight"][COCO_CLASSES.index("dog")]
+    assert torch.equal(model.head.class_predictors[3].weight[0], weight)

@@ -9,6 +9,7 @@ from toys import detector
 import nets
 from nets import pretrained
 from nets.coder import BINS, decode_dfl, encode_dfl, grid
+from utils.processes import Ranks
 
 FUSED = {"t": 2.408, "s": 7.106, "m": 19.979, "c": 25.289}  # millions of parameters; t with class branches of 128
 STRIDES = (8, 16, 32)
@@ -72,6 +73,20 @@ def test_class_branches_of_t_grow_with_the_classes_or_follow_the_weights(classes
         assert nets.build("yolov9_c", 3).head.class_predictors[0].in_channels == 256
     assert all(p.in_channels == width and p.out_channels == classes for p in model.head.class_predictors)
     assert all(p.in_channels == 80 and p.out_channels == 3 for p in like.head.class_predictors)
+
+
+def test_official_file_of_t_has_branches_of_80_and_training_from_scratch_those_of_the_current_code(tmp_path):
+    """The released file has 80 classes and class branches of 80 channels. The current official code builds 128."""
+    released = nets.build("yolov9_t", 80, nets.build("yolov9_t", 40).state_dict())
+    torch.save(released.state_dict(), tmp_path / "v9-t.pt")
+    nets.require_all("yolov9_t", tmp_path / "v9-t.pt")
+    classes = pretrained.COCO_CLASSES
+    built = [
+        nets.build_pretrained("yolov9_t", classes, w, Ranks(), print)[0] for w in (str(tmp_path / "v9-t.pt"), None)
+    ]
+    assert [model.head.class_predictors[0].in_channels for model in built] == [80, 128]
+    assert all(torch.equal(x, released.state_dict()[name]) for name, x in built[0].state_dict().items())
+    assert official.official_keys("yolov9_t")["22.heads.0.class_conv.2.weight"] == (80, 128, 1, 1)  # the current code
 
 
 def test_backbone_gets_rgb_between_0_and_1():
