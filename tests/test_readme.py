@@ -115,7 +115,7 @@ def test_notice_names_the_source_of_every_image():
 
 
 def test_old_constants_are_the_same_in_both_languages():
-    english = next(t for t in tables(text_of(ROOT / "docs" / "constants.md")) if t[0][0] == "there" and len(t[0]) == 3)
+    english = next(t for t in tables(text_of(ROOT / "docs" / "migrate.md")) if t[0][0] == "there" and len(t[0]) == 3)
     chinese = tables(text_of(CHINESE))[-1]
     assert [spans(" ".join(row[:2])) for row in english] == [spans(" ".join(row[:2])) for row in chinese]
 
@@ -124,7 +124,7 @@ def test_old_constants_are_the_same_in_both_languages():
 def test_the_tables_of_other_programs_name_the_constants_that_the_error_messages_name(table):
     """Each name of the page that is no constant here is in the table of the code, with the same constants, and vice versa."""
     code, every = getattr(migration, table), set().union(*(constants_of(file) or set() for file in ROOT.glob("*.py")))
-    pages = [t for t in tables(text_of(ROOT / "docs" / "constants.md")) if t[0][0] == "there" and len(t[0]) == 3]
+    pages = [t for t in tables(text_of(ROOT / "docs" / "migrate.md")) if t[0][0] == "there" and len(t[0]) == 3]
     listed = set()
     for there, here, _ in pages[table == "ULTRALYTICS"][1:]:
         names = {name for name in spans(there) if re.fullmatch(r"\w+", name) and name in code}

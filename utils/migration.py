@@ -1,4 +1,4 @@
-"""Constants of other programs and their names here. The tables of docs/constants.md have the same contents."""
+"""Constants of other programs and their names here. The tables of docs/migrate.md have the same contents."""
 
 import difflib
 import re
