@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from nets import official_names, picodet, ppyoloe, pretrained, yolov9, yolox
-from nets.extended import ExtendedModel, NewestCriterion, added_states, extended
+from nets.extended import Branch, ExtendedModel, NewestCriterion, added_states, extended
 from nets.losses import PicoDetCriterion, PPYOLOECriterion, YOLOv9Criterion, YOLOXCriterion, local_normalizer
 from nets.matching import load_matching
 from nets.model import DetectionModel
@@ -109,15 +109,16 @@ def build(
     layer widths that do not follow from the size and the number of classes (the class branches of YOLOv9). `added`: without a
     state, the numbers of classes of the added heads, which are the last of the classes. Raises ValueError for an unknown name.
     """
-    heads = added_states(state or {})
-    counts = [class_rows(head) for head in heads] or list(added)
+    branches = added_states(state or {})
+    counts = [class_rows(branch) for branch in branches] or list(added)
     if not counts:
         return _build_plain(name, num_classes, state or {})
     if min(counts) < 1 or sum(counts) >= num_classes:
         raise CheckpointError(f"the weights do not fit {num_classes} classes: the added heads have {counts}")
     base = _build_plain(name, num_classes - sum(counts), state or {})
-    states = heads or [{}] * len(counts)
-    return ExtendedModel(base, [_build_head(name, *head) for head in zip(counts, states, strict=True)], counts)
+    states = branches or [{}] * len(counts)
+    models = [_build_plain(name, count, of_branch) for count, of_branch in zip(counts, states, strict=True)]
+    return ExtendedModel(base, [Branch(model.neck, model.head) for model in models], counts)
 
 
 def _build_plain(name: str, num_classes: int, state: Mapping[str, Tensor]) -> DetectionModel:
@@ -127,11 +128,6 @@ def _build_plain(name: str, num_classes: int, state: Mapping[str, Tensor]) -> De
     if any(not 0 < width <= MAX_WIDTH for width in options.values()):
         raise CheckpointError(f"the weights do not fit model={name}: they ask for {options}")
     return family.model(family.sizes[size], num_classes, **options)
-
-
-def _build_head(name: str, num_classes: int, state: Mapping[str, Tensor]) -> torch.nn.Module:
-    """Builds a head to add: that of a whole model, which is the only way that works for every family."""
-    return _build_plain(name, num_classes, state).head
 
 
 def criterion(
@@ -222,7 +218,7 @@ def build_pretrained(
     Only rank 0 loads them; the caller broadcasts the model. `weights`: "coco" or "objects365" (official weights), the address of
     a mirror of those of COCO, a file, or None (from scratch). Classes that the weights were trained on keep their rows of the
     class predictors, matched by name. With `optional`, training starts from scratch after a warning if the official weights
-    cannot be downloaded. With `add_classes`, the model of the file stays as it is, and a head is added for
+    cannot be downloaded. With `add_classes`, the model of the file stays as it is, and a neck and a head are added for
     the last of the classes (`trained_model` returns the first ones).
     """
     model = None
@@ -290,7 +286,7 @@ def _with_new_head(name: str, path: str | Path, num_classes: int) -> ExtendedMod
         parts = dict.fromkeys(("backbone", "neck", "head", *["added"] * isinstance(model, ExtendedModel)), 1.0)
         load_matching(model, file.state).require(**parts)
     count = num_classes - len(file.classes)
-    return extended(model, _build_head(name, count, file.state), count)
+    return extended(model, _build_plain(name, count, file.state))
 
 
 def _weights_file(name: str, weights: str | None, log: Callable[[str], None], optional: bool) -> str | Path | None:

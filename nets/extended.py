@@ -1,4 +1,4 @@
-"""Classes added to a trained model: everything that it has stays frozen, and a new head learns the new classes."""
+"""Classes added to a trained model: everything that it has stays frozen, and a new neck and head learn the new classes."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -12,15 +12,27 @@ from utils.file_checks import MAX_ADDED, CheckpointError
 _ADDED = re.compile(r"added\.(\d+)\.(.+)")
 
 
-class ExtendedModel(DetectionModel):
-    """A trained model and heads that were added to it. Only the newest head is trained.
+class Branch(nn.Module):
+    """A neck and a head that were added to a model, for classes of their own."""
 
-    Each head predicts its own anchor points from the same features, so the outputs of the older heads keep their bits. Raw
-    predictions are a tuple with the Predictions of each head, and in training mode of the newest head only. The classes of
-    an added head come after those of the heads before it. `counts`: the number of classes of each added head.
+    def __init__(self, neck: nn.Module, head: nn.Module):
+        super().__init__()
+        self.neck, self.head = neck, head
+
+    def levels(self, features: tuple[Tensor, ...]) -> list:
+        """Outputs of the backbone -> Predictions of maps `[B, C, H, W]` for each stride."""
+        return self.head.levels(self.neck(*features))
+
+
+class ExtendedModel(DetectionModel):
+    """A trained model and branches that were added to it, each a neck and a head. Only the newest branch is trained.
+
+    Each head predicts its own anchor points, so the outputs of the older heads keep their bits. Raw predictions are a tuple
+    with the Predictions of each head, and in training mode of the newest one only. The classes of an added head come after
+    those of the heads before it. `counts`: the number of classes of each added head.
     """
 
-    def __init__(self, base: DetectionModel, added: Sequence[nn.Module], counts: Sequence[int]):
+    def __init__(self, base: DetectionModel, added: Sequence[Branch], counts: Sequence[int]):
         super().__init__()
         self.backbone, self.neck, self.head = base.backbone, base.neck, base.head
         self.added = nn.ModuleList(added)
@@ -42,11 +54,11 @@ class ExtendedModel(DetectionModel):
         return self.num_classes - self.added_counts[-1]
 
     def freeze_backbone(self, frozen: bool) -> None:
-        """Changes nothing: all parts except the newest head are always frozen."""
+        """Changes nothing: all parts except the newest branch are always frozen."""
         self.frozen = frozen
 
     def train(self, mode: bool = True):
-        """Sets training or evaluation mode of the newest head; all other parts stay in evaluation mode."""
+        """Sets training or evaluation mode of the newest branch; all other parts stay in evaluation mode."""
         super().train(mode)
         for part in (self.backbone, self.neck, self.head, *self.added[:-1]):
             part.eval()
@@ -62,18 +74,18 @@ class ExtendedModel(DetectionModel):
             features = self.features(images)
         if self.training:
             newest = self.added[-1]
-            return (newest.flatten(newest.levels(features)),)
+            return (newest.head.flatten(newest.levels(features)),)
         return self.flatten(self.levels(features))
 
     def levels(self, features: tuple[Tensor, ...]) -> list:
-        """Feature maps of each stride -> Predictions of maps `[B, C, H, W]`, for each head and stride."""
-        return [level for head in (self.head, *self.added) for level in head.levels(features)]
+        """Outputs of the backbone -> Predictions of maps `[B, C, H, W]`, for each head and stride."""
+        return [*super().levels(features), *(level for branch in self.added for level in branch.levels(features))]
 
     def flatten(self, levels: list) -> tuple:
         """Maps of each head and stride -> a tuple with the Predictions `[B, A, ...]` of each head."""
         count = len(self.strides)
         starts = range(0, len(levels), count)
-        heads = (self.head, *self.added)
+        heads = (self.head, *(branch.head for branch in self.added))
         return tuple(head.flatten(levels[i : i + count]) for head, i in zip(heads, starts, strict=True))
 
     def parts(self, predictions: tuple) -> list[Part]:
@@ -104,27 +116,28 @@ class NewestCriterion:
         return self.criterion(predictions[-1], targets, own, image_size)
 
 
-def extended(model: DetectionModel, head: nn.Module, count: int) -> ExtendedModel:
-    """Adds a head for `count` classes to a model, initialized from the model's first head.
+def extended(model: DetectionModel, fresh: DetectionModel) -> ExtendedModel:
+    """Adds the neck and the head of `fresh`, a new model of the same family, with the weights of the model's own neck and head.
 
     The class predictors keep their fresh weights, and so does every tensor that has another shape.
     """
-    own = head.state_dict()
-    for name, value in model.head.state_dict().items():
-        if "class_predictors." not in name and name in own and own[name].shape == value.shape:
-            own[name] = value.clone()
-    head.load_state_dict(own)
+    branch = Branch(fresh.neck, fresh.head)
+    own, old = branch.state_dict(), model.state_dict()
+    for name, value in own.items():
+        if "class_predictors." not in name and old[name].shape == value.shape:
+            own[name] = old[name].clone()
+    branch.load_state_dict(own)
     if isinstance(model, ExtendedModel):
-        return ExtendedModel(model.base, [*model.added, head], [*model.added_counts, count])
-    return ExtendedModel(model, [head], [count])
+        return ExtendedModel(model.base, [*model.added, branch], [*model.added_counts, fresh.num_classes])
+    return ExtendedModel(model, [branch], [fresh.num_classes])
 
 
 def added_states(state: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
-    """Returns the tensors of each added head in a state dict, by the names that they would have in a model's first head."""
+    """Returns the tensors of each added branch in a state dict, by the names that they would have in a model of its own."""
     found: dict[int, dict[str, Tensor]] = {}
     for name, value in state.items():
         if match := _ADDED.fullmatch(name):
-            found.setdefault(int(match[1]), {})[f"head.{match[2]}"] = value
+            found.setdefault(int(match[1]), {})[match[2]] = value
     if sorted(found) != list(range(len(found))) or len(found) > MAX_ADDED:
         raise CheckpointError(f"the added heads are not numbered from 0 to at most {MAX_ADDED - 1}: use another copy")
     return [found[number] for number in range(len(found))]

@@ -69,16 +69,16 @@ class DetectionModel(nn.Module):
         return self
 
     def features(self, images: Tensor) -> tuple[Tensor, ...]:
-        """Images -> the feature maps that the head takes, one per stride."""
-        return self.neck(*self.backbone(self.prepare(images)))
+        """Images -> the outputs of the backbone, which the neck takes: one feature map per stride."""
+        return self.backbone(self.prepare(images))
 
     def forward(self, images: Tensor):
         """Images `[B, 3, H, W]` BGR, 0-255, uint8 or float, sides multiples of 32 -> Predictions of the family."""
         return self.flatten(self.levels(self.features(images)))
 
     def levels(self, features: tuple[Tensor, ...]) -> list:
-        """Feature maps of each stride -> Predictions of maps `[B, C, H, W]` for each stride."""
-        return self.head.levels(features)
+        """Outputs of the backbone -> Predictions of maps `[B, C, H, W]` for each stride, by neck and head."""
+        return self.head.levels(self.neck(*features))
 
     def flatten(self, levels: list):
         """Maps of each stride -> Predictions `[B, A, ...]` of all anchor points."""

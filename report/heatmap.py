@@ -72,8 +72,7 @@ class HeatMaps:
 
     def decode(self, features: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         """Runs neck and head on outputs of the backbone -> boxes `[1, A, 4]`, scores and labels `[1, A]`."""
-        levels = self.model.levels(self.model.neck(*features))
-        return self.model.decode(self.model.flatten(levels), self.image_size)
+        return self.model.decode(self.model.flatten(self.model.levels(features)), self.image_size)
 
     def of_points(self, levels: list[Tensor], points: Sequence[int]) -> np.ndarray:
         """Computes integrated gradients (Sundararajan 2017) of the score of each anchor point, per pixel: float32 [n, H, W]."""

@@ -101,7 +101,7 @@ def test_a_training_pass_equals_the_official_code():
     """Feature maps and running statistics after a pass of two images in training mode."""
     reference, model = official.reference("picodet_s"), filled_model("s").train()
     with torch.no_grad():
-        features = model.features(torch.cat([paddle.image(192, 192, seed) for seed in (7, 8)]))
+        features = model.neck(*model.features(torch.cat([paddle.image(192, 192, seed) for seed in (7, 8)])))
     for level, x in enumerate(features):
         assert np.abs(x[:, :4, ::2, ::2].numpy() - reference[f"train_neck_{level}"]).max() < 1e-4
     before, after = official_state("s"), model.state_dict()
@@ -185,7 +185,7 @@ def test_backbone_gets_normalized_rgb():
 @pytest.mark.parametrize("size", [(416, 416), (96, 160), (32, 32)])
 def test_sizes_that_are_no_multiples_of_64_have_a_last_row_beyond_the_input(size):
     model = detector("picodet").eval()
-    shapes = [tuple(x.classes.shape[-2:]) for x in model.head.levels(model.features(torch.zeros(1, 3, *size)))]
+    shapes = [tuple(x.classes.shape[-2:]) for x in model.levels(model.features(torch.zeros(1, 3, *size)))]
     assert shapes == level_shapes(size, STRIDES) and shapes[-1] == (-(-size[0] // 64), -(-size[1] // 64))
     boxes, scores, _ = model.decode(model(torch.zeros(1, 3, *size)), size)
     assert boxes.shape[1] == scores.shape[1] == sum(rows * columns for rows, columns in shapes)
