@@ -23,7 +23,7 @@ from datasets.store import evenly_spaced
 from deploy import video
 from deploy.detector import Detector, Result
 from deploy.file_kinds import IMAGE, MISNAMED, UNREAD, VIDEO
-from deploy.label_files import LabelFiles
+from deploy.label_files import BackgroundFiles, LabelFiles
 from deploy.results import WRITABLE, Results
 from deploy.sources import is_image_address, is_live, is_source, is_stream, is_web_address, kinds_in, name_of
 from deploy.speed import decoded, measure, speed_table
@@ -88,6 +88,7 @@ class Config:
     save: bool = True  # images or video with drawn boxes
     crops: bool = False  # every object as an image of its own, in a folder per class
     labels: str | None = None  # files to correct by hand: labelstudio, cvat, coco, yolo, yolo_scores, voc or txt
+    negatives: bool = False  # the source has no objects: labels= are of the images with a detection, as backgrounds
     heatmap: bool = False  # the pixels that each detection depends on, drawn over the image, in the folder heatmaps
     speed: bool = False  # only measure the speed of decoding, preprocessing, network and post-processing
     # hardware
@@ -112,6 +113,8 @@ def main(cfg: Config) -> Path | None:
     """Predicts and returns the folder with the results, or None if there are none, as with speed=true."""
     cfg = check(cfg)
     require(cfg, {**LEAST, "every": 1}, MOST, {"labels": (None, *LABELS)})
+    if cfg.negatives and cfg.labels is None:
+        raise ConfigError("negatives=true chooses the images of label files: write labels=txt, or another kind, too")
     if not cfg.speed:
         require_writable(f"output={show(cfg.output)}", cfg.output or "runs", "give output=FOLDER")
     classes = read_classes(cfg.classes) if cfg.classes else None
@@ -132,7 +135,7 @@ def main(cfg: Config) -> Path | None:
         frames = decoded(next(iter(sources.videos.values()), None), sources.images.values(), detector.read)
         print(speed_table(measure(detector, frames), cfg.batch_size))
         return None
-    writers = writers_of(detector, sources, cfg.labels, cfg.heatmap)
+    writers = writers_of(detector, sources, cfg.labels, cfg.negatives, cfg.heatmap)
     if cfg.output and os.path.isdir(cfg.output) and os.listdir(cfg.output):
         print(f"{cfg.output} is not empty: files with the same names are replaced")
     ids = COCO_CATEGORY_IDS if detector.classes == COCO_CLASSES else range(len(detector.classes))
@@ -163,13 +166,14 @@ def description(detector: Detector, only: list[str] | None, confidence: float | 
 
 
 def writers_of(
-    detector: Detector, sources: Sources, labels: str | None, heatmap: bool
+    detector: Detector, sources: Sources, labels: str | None, negatives: bool, heatmap: bool
 ) -> dict[str, LabelFiles | HeatMaps]:
     """Returns what writes label files and heat maps into the folders of the results."""
     writers: dict[str, LabelFiles | HeatMaps] = {}
     if labels:
         model = "/".join(Path(detector.path).parts[-2:])
-        writers["labels"] = LabelFiles(labels, detector.classes, label_images(sources), model)
+        kind = BackgroundFiles if negatives else LabelFiles
+        writers["labels"] = kind(labels, detector.classes, label_images(sources), model)
     if heatmap:
         writers["heatmaps"] = HeatMaps(detector.model, detector.image_size, detector.classes)
     return writers

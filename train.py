@@ -391,6 +391,7 @@ def main(
         save_every=cfg.save_every,
         save_minutes=cfg.save_minutes,
         defaults=asdict(Config()),
+        thresholds=trained.thresholds if trained else {},
     )
 
     network, meter, first_epoch = None, Meter(saved_meter), state.epoch

@@ -109,6 +109,17 @@ class LabelFiles:
             (folder / name).write_text(text, encoding="utf-8", errors="surrogateescape")
 
 
+class BackgroundFiles(LabelFiles):
+    """Label files without boxes, for the images in which something was detected: false alarms, to train on as backgrounds."""
+
+    def add(
+        self, folder: Path, name: str, path: str, boxes: np.ndarray, labels: np.ndarray, scores: np.ndarray, pixels
+    ) -> None:
+        """Adds an image with detections as one without boxes; leaves out images without detections."""
+        if len(boxes):
+            super().add(folder, name, path, boxes[:0], labels[:0], scores[:0], pixels)
+
+
 def _json(contents: Any) -> str:
     return json.dumps(contents, ensure_ascii=False)
 

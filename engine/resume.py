@@ -239,6 +239,7 @@ class Saver:
     save_every: int = 0  # epochs
     save_minutes: float = 0.0  # between saves within an epoch
     defaults: Mapping[str, Any] = field(default_factory=dict)  # the constants that config differs from, for card.md
+    thresholds: Mapping[str, float] = field(default_factory=dict)  # of classes that are not trained
     pending: dict[str, dict] = field(default_factory=dict)  # checkpoints, by file name, that could not be written yet
 
     def change(self, constants: Mapping[str, Any], marks: Mapping[str, int]) -> None:
@@ -298,7 +299,7 @@ class Saver:
             "epoch": state.epoch,
             "step": self.updater.step_number,
             "metrics": {name: value for name, value in (state.rows or ({},))[-1].items() if name != "epoch"},
-            "thresholds": state.thresholds,
+            "thresholds": {**self.thresholds, **state.thresholds},
             "value_range": self.data[0].value_range,
             "model": self.updater.ema.model.state_dict(),
         }

@@ -85,6 +85,7 @@ class Trained(NamedTuple):
     classes: tuple[str, ...]
     image_size: tuple[int, int]  # height and width of its input
     value_range: ValueRange | None = None  # of the 16-bit images of its training
+    thresholds: Mapping[str, float] = {}  # of its classes, from its validation
 
 
 def model_names() -> list[str]:
@@ -261,7 +262,13 @@ def trained_model(name: str, weights: str | None, log: Callable[[str], None]) ->
         contents = checkpoint.load(path, "prediction")
         config, value_range = contents["config"], contents.get("value_range")
         size = tuple(config["image_size"])
-        return Trained(config["model"], tuple(contents["classes"]), size, value_range and tuple(value_range))
+        return Trained(
+            model=config["model"],
+            classes=tuple(contents["classes"]),
+            image_size=size,
+            value_range=value_range and tuple(value_range),
+            thresholds=contents.get("thresholds", {}),
+        )
     classes = read_weights(path, name).classes
     if classes is None:
         raise pretrained.PretrainedError(

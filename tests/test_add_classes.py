@@ -28,7 +28,9 @@ OLD = ("cat", "dog", "red car")
 @pytest.fixture(scope="module")
 def old(tmp_path_factory):
     """The checkpoint of a model with three classes."""
-    return lively_checkpoint(tmp_path_factory.mktemp("old") / "best.pt", classes=OLD, image_size=(64, 64))
+    return lively_checkpoint(
+        tmp_path_factory.mktemp("old") / "best.pt", classes=OLD, image_size=(64, 64), thresholds={"cat": 0.6}
+    )
 
 
 def constants(images, output, weights, **changes):
@@ -89,6 +91,7 @@ def test_the_run_says_what_is_frozen_and_what_is_trained(run):
     assert "boxes: circle" in text and "boxes: cat" not in text and "cannot be learned" not in text
     contents = checkpoint.load(folder / "best.pt")
     assert contents["classes"] == [*OLD, *demo.CLASSES] and contents["config"]["image_size"] == (64, 64)
+    assert contents["thresholds"]["cat"] == 0.6  # which this run has not measured
     card = (folder / "card.md").read_text()
     assert "first 3 classes" in card and "it cannot detect: cat" not in card
 

@@ -209,3 +209,24 @@ def test_an_object_that_moves_keeps_its_number_in_a_video(shared, tmp_path):
     found = entries(tmp_path / "out")
     assert [one["frame"] for one in found] == list(range(10))
     assert {one["track_id"] for one in found if one["frame"] > 1} == {1} and found[0]["track_id"] == tracking.NEW
+
+
+def test_images_with_false_alarms_become_backgrounds(weights, tmp_path):
+    """Only images with a detection, without boxes; which images these are depends on the confidence."""
+    (tmp_path / "in").mkdir()
+    for seed in range(4):
+        cv2.imwrite(str(tmp_path / f"in/{seed}.png"), noise(seed))
+    scores = {f"{n}.png": max(one["score"] for one in rows) for n, rows in best_of(weights, tmp_path / "in").items()}
+    middle = sorted(scores.values())[1]  # two images have a higher one
+    run(weights, tmp_path / "in", tmp_path / "out", labels="txt", negatives=True, confidence=middle + 1e-6)
+    data = read(str(tmp_path / "out/labels/annotations.txt"), "train", ReadOptions())
+    assert {Path(data.path(i)).name for i in range(len(data))} == {n for n, score in scores.items() if score > middle}
+    assert len(data) == 2 and len(data.labels) == 0
+    with refused(ConfigError, "negatives=true", "labels=txt"):
+        run(weights, tmp_path / "in", tmp_path / "other", negatives=True)
+
+
+def best_of(weights, folder):
+    """The detections of each image of a folder, by the name of the image without its suffix."""
+    results = Detector(weights, confidence=0.01, device="cpu")(folder)
+    return {Path(one.path).stem: one.rows() for one in results}
