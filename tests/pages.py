@@ -5,7 +5,8 @@ import shlex
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-USER_PAGES = [ROOT / "README.md", ROOT / "README.zh-CN.md", *sorted((ROOT / "docs").glob("*.md"))]
+TOP_PAGES = [ROOT / name for name in ("README.md", "README.zh-CN.md", "CONTRIBUTING.md")]
+USER_PAGES = [*TOP_PAGES, *sorted((ROOT / "docs").glob("*.md"))]
 PROGRAMS = "python|torchrun|pip|git|docker|tensorboard|jupyter|sbatch|ovc|pnnx|trtexec"
 INLINE = re.compile(rf"({PROGRAMS}) +[^ ]")  # a command in the text, not only the name of a program
 

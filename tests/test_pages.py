@@ -211,7 +211,9 @@ def filled(command: str) -> list[str]:
 def overrides_of(script: str, words: list[str]) -> list[str]:
     """The words that follow those of a command."""
     with_model = script != "train.py" and any(word.startswith("model=") for word in words)
-    return [*OVERRIDES.get(script, "").split(), *(OF_OFFICIAL_WEIGHTS if with_model else [])]
+    own = any(word.startswith("weights=runs/") for word in words)  # a checkpoint of the page stays the initial weights
+    fast = [word for word in OVERRIDES.get(script, "").split() if not (own and word.startswith("weights="))]
+    return [*fast, *(OF_OFFICIAL_WEIGHTS if with_model else [])]
 
 
 def run(command: str, alone: bool = True) -> str:
@@ -323,7 +325,7 @@ def test_the_commands_of_the_readme_run_in_order_with_nothing_but_the_files_of_a
     assert len(done) > 10
     for line in done:
         mine = sorted(path.name for path in place.glob("runs/mine-*-1"))
-        command = line.replace("mine-DATE-1", mine[0]) if mine else line
+        command = re.sub(r"(\w+)-DATE-1", lambda found: min(place.glob(f"runs/{found[1]}-*-1")).name, line)
         before = files(place)
         script = run(command, alone=False)
         changed = {path.relative_to(place) for path, when in files(place).items() if before.get(path) != when}

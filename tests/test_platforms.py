@@ -9,7 +9,7 @@ import pytest
 import yaml
 from pages import ROOT, commands, text_of
 
-README = commands(text_of(ROOT / "README.md"))
+README, CONTRIBUTING = (commands(text_of(ROOT / page)) for page in ("README.md", "CONTRIBUTING.md"))
 LINES = text_of(ROOT / "Dockerfile").splitlines()
 PAGE = text_of(ROOT / "docs/platforms.md")
 
@@ -19,10 +19,11 @@ def workflow() -> dict:
     return yaml.safe_load(text_of(ROOT / ".github/workflows/ci.yml"))
 
 
-def test_the_workflow_runs_the_commands_of_the_readme_in_their_order(workflow):
+def test_the_workflow_runs_the_commands_of_the_readme_and_then_the_tests(workflow):
     (job,) = workflow["jobs"].values()
-    assert [step["run"] for step in job["steps"] if "run" in step] == README[1:4]
-    assert README[1:4] == ["pip install -r requirements.txt", "python train.py", "python -m pytest"]
+    assert [step["run"] for step in job["steps"] if "run" in step] == [*README[1:3], CONTRIBUTING[1]]
+    assert README[1:3] == ["pip install -r requirements.txt", "python train.py"]
+    assert CONTRIBUTING[:2] == ["pip install -r requirements.txt", "python -m pytest"]
 
 
 def test_the_workflow_covers_the_systems_and_versions_of_the_page(workflow):

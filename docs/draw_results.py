@@ -1,0 +1,90 @@
+"""Draws the bar chart of the README from the tables in benchmarks/results.
+
+python -m docs.draw_results docs/images/results.png
+"""
+
+import json
+import statistics
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from benchmarks.table import read_rows
+
+RESULTS = Path(__file__).parents[1] / "benchmarks/results"
+OURS, THEIRS, INK = "#2f6fab", "#c3cad1", "#33383d"
+DATA = {  # data set in small_data.csv -> label of its bars
+    "bccd_test": "blood cells",
+    "raccoon": "raccoons",
+    "hemocytometer": "cell counting",
+    "dental_xray": "dental X-rays",
+    "coco163": "COCO photos",
+}
+Bar = tuple[str, list[float]]  # label, values of the seeds
+
+
+def fine_tuned(recipe: str) -> list[Bar]:
+    """mAP50-95 of a recipe on each data set of the report."""
+    found: dict[str, list[float]] = defaultdict(list)
+    for row in read_rows(RESULTS / "small_data.csv"):
+        if row["stage"] == "report" and row["recipe"] == recipe and row["AP"]:
+            found[row["data"]].append(float(row["AP"]))
+    return [(label, found[data]) for data, label in DATA.items()]
+
+
+def from_scratch(recipe: str) -> list[float]:
+    """mAP50-95 of the runs from scratch on BCCD."""
+    return [float(row["AP"]) for row in read_rows(RESULTS / "small_data.csv") if row["recipe"] == recipe]
+
+
+def images_per_second(trainer: str) -> float:
+    """Training images per second of YOLOv9-s on the GPU of gpu.json."""
+    rows = json.loads((RESULTS / "gpu.json").read_text(encoding="utf-8"))["peers"]["rows"]
+    (row,) = [r for r in rows if r.get("trainer", "").startswith(trainer) and r["model"] in ("yolov9_s", "yolov9s")]
+    return row["images/s"]
+
+
+def draw_bars(axes: Axes, bars: list[Bar], shift: float, color: str, name: str) -> None:
+    """Bars of the means with their values above, and lines of one standard deviation if there are several seeds."""
+    places = [number + shift for number in range(len(bars))]
+    means = [statistics.mean(values) for _, values in bars]
+    spread = [statistics.stdev(values) if len(values) > 1 else 0 for _, values in bars]
+    axes.bar(places, means, 0.38, color=color, label=name)
+    axes.errorbar(places, means, spread, fmt="none", ecolor=INK, elinewidth=1)
+    for place, mean, deviation in zip(places, means, spread, strict=True):
+        text = f"{100 * mean:.1f}" if mean < 1 else f"{mean:.0f}"
+        axes.annotate(text, (place, mean + deviation), (0, 2), textcoords="offset points", ha="center", fontsize=9)
+    axes.set_xticks(range(len(bars)), [label for label, _ in bars], fontsize=9)
+
+
+def draw_panel(axes: Axes, title: str, ours: list[Bar], theirs: list[Bar], name: str) -> None:
+    draw_bars(axes, ours, -0.2, OURS, "Thaw")
+    draw_bars(axes, theirs, 0.2, THEIRS, name)
+    axes.set_title(title, fontsize=10, color=INK, loc="left")
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.set_yticks([])
+    axes.margins(x=0.04, y=0.3)
+    axes.legend(frameon=False, fontsize=9, loc="upper right")
+
+
+def main(output: str) -> None:
+    """Writes the chart."""
+    figure = Figure((12.8, 3.6), layout="constrained")
+    figure.get_layout_engine().set(wspace=0.06)
+    tuned, scratch, speed = figure.subplots(1, 3, width_ratios=(5, 1.7, 1.7))
+    title = "YOLOX-nano fine-tuned on 160 to 400 images, mAP50-95"
+    draw_panel(tuned, title, fine_tuned("new"), fine_tuned("libreyolo_yolox_nano"), "LibreYOLO 1.6")
+    ours, theirs = (from_scratch(name) for name in ("scratch_new_yolox_nano", "ultralytics_yolo11n_scratch"))
+    label = "YOLOX-nano        yolo11n\nblood cells"
+    draw_panel(scratch, "From scratch, mAP50-95", [(label, ours)], [(label, theirs)], "Ultralytics 8.4")
+    ours, theirs = ([images_per_second(name)] for name in ("this one", "ultralytics"))
+    label = "YOLOv9-s\none H100"
+    draw_panel(speed, "Images/s in training", [(label, ours)], [(label, theirs)], "Ultralytics 8.4")
+    figure.savefig(output, dpi=100)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
