@@ -42,6 +42,7 @@ from utils.config import override
 EXCEPTIONS = {  # command -> why it does not run here
     "git clone <repository> thaw && cd thaw": "needs the address of a repository, and a network",
     "python -m pytest": "runs these tests",
+    "tensorboard --logdir runs": "a server, which does not end",
     "python -m benchmarks.gpu": "needs a GPU; test_gpu_benchmark.py runs its parts",
     "python -m tests.stress minutes=60": "takes an hour; test_torture.py runs its parts",
     "python train.py device=cuda:all": "needs several GPUs; test_simulated_gpu.py simulates them",

@@ -95,6 +95,16 @@ def test_weights_page_lists_every_official_file_and_no_other():
         assert digest == (f"`{file.sha256}`" if file.sha256 else "not known; pinned at the first use")
 
 
+def test_the_pages_list_every_model_with_its_published_ap():
+    """The README in its table of devices, docs/models.md with the sides of the input, too."""
+    files = {f"{family}_{size}": f for family, row in nets.MODELS.items() for size, f in row.weights.items()}
+    section = text_of(ENGLISH).partition("\n## Models\n")[2].partition("\n## ")[0]
+    assert dict(re.findall(r"`(\w+)` ([\d.]+)", section)) == {n: f"{100 * f.ap:.1f}" for n, f in files.items()}
+    rows = tables(text_of(ROOT / "docs/models.md"))[0][1:]
+    found = {spans(row[1])[0]: (row[4], row[5]) for row in rows}
+    assert found == {name: (f"{100 * file.ap:.1f}", str(file.image_size[0])) for name, file in files.items()}
+
+
 def test_notice_names_the_copyright_and_every_author_of_weights():
     notice = text_of(ROOT / "NOTICE")
     assert notice.startswith("Thaw\nCopyright 2026 The Thaw authors\n") and "Apache License, Version 2.0" in notice
