@@ -107,7 +107,7 @@ class Config:
     seed: int = 0  # of new weights, the order of the images and the augmentation; another one shows how results vary
     # run
     output: str = "runs"  # the folder of the run folders
-    resume: bool | str = False  # true: the newest run of this name, or a new run if there is none; or a run folder
+    resume: bool | str = False  # true: the newest run of this name, or a new run if there is none; or a run
     evaluate_every: int = 1  # epochs
     save_every: int = 0  # epochs between checkpoints that are kept; 0: only best.pt and last.pt
     save_minutes: float = 10.0  # minutes between saves of last.pt within an epoch; 0: only after each epoch
@@ -674,7 +674,8 @@ def from_command_line(argv: list[str]) -> Config:
             constants = DEMO | {"freeze_epochs": 0}
         cfg = override(replace(Config(), **constants), argv, words)
     if cfg.resume and (run := resume.run_here(cfg.resume, cfg.output, cfg.name)):
-        return run_constants.with_constants_of(run, Config(), argv, words)
+        cfg = run_constants.with_constants_of(run, Config(), argv, words)
+        return cfg if cfg.resume is True else replace(cfg, resume=str(run))
     if demo:
         run_constants.refuse_demo(cfg.resume, cfg.output, cfg.name, argv)
         if os.environ.get("RANK", "0") == "0":

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import nets
 from deploy.onnx_model import OnnxModel
-from engine.run_folder import runs
+from engine.run_folder import near_run, runs
 from nets import load_official
 from utils import checkpoint, file_checks
 from utils.file_checks import fitting
@@ -60,6 +60,8 @@ def load(
         of_name = [folder / "best.pt" for folder in runs("runs", str(path)) if (folder / "best.pt").is_file()]
         if of_name:
             path = of_name[-1]
+        elif near := near_run("runs", str(path)):
+            raise file_checks.CheckpointError(f"there is no checkpoint {path}; did you mean checkpoint={near}?")
     if (weights := str(path)) in ("coco", "objects365"):
         if model is None:
             raise ValueError(f"checkpoint={weights} needs model=, one of {', '.join(nets.model_names())}")

@@ -167,6 +167,8 @@ def run_here(resume: bool | str, output: str, name: str) -> Path | None:
     """Returns the folder of the run to resume on this node; None for a new run. For the arguments see `find`."""
     if isinstance(resume, str):
         folder = folder_of(resume)
+        if not folder.exists():  # the name of a run
+            folder = next(reversed(runs(output, resume)), folder)
         return folder if (folder / "last.pt").exists() else None
     candidates = runs(output, name)[::-1]
     has_id = os.environ.get("TORCHELASTIC_RUN_ID", "none") != "none"  # of --rdzv_id; the same after a restart

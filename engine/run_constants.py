@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from engine.environment import last_start
 from engine.resume import folder_of
+from engine.run_folder import near_run, runs
 from utils import checkpoint
 from utils.config import ConfigError, check, override, show
 
@@ -73,7 +74,13 @@ def refuse_demo(resume: bool | str, output: str, name: str, argv: Sequence[str])
     if any(word.startswith("train=") or os.path.exists(word) for word in argv):
         return
     if isinstance(resume, str):
+        if near := near_run(output, resume):
+            raise ConfigError(f"resume={resume}: there is no such run in output={output}; did you mean resume={near}?")
         checkpoint.load(folder_of(resume) / "last.pt")  # raises the error that names the file
     if resume and any(word.startswith("name=") for word in argv):
         missing = f"there is no run of name={name} in output={output}, or its newest one has no last.pt"
         raise ConfigError(f"resume=true: {missing}. A new run needs the whole command, with train=")
+    others = sorted(Path(output).glob("*/last.pt"), key=lambda path: path.stat().st_mtime)
+    if resume and others and not runs(output, name):
+        newest = others[-1].parent
+        raise ConfigError(f"resume=true: there is no run of name={name} in output={output}; write resume={newest}")

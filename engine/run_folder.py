@@ -1,6 +1,7 @@
 """The run folder, `runs/<name>-<date>-<number>`: constants, environment, log, curves, TensorBoard and checkpoints."""
 
 import csv
+import difflib
 import io
 import itertools
 import json
@@ -60,6 +61,13 @@ def runs(output: str | Path, name: str) -> list[Path]:
     folders = [path for path in Path(output).glob("*") if path.is_dir()]
     of_name = [path for path in folders if path.name == "-".join([name, *map(str, date_and_number(path))])]
     return sorted(of_name, key=date_and_number)
+
+
+def near_run(output: str | Path, name: str) -> str | None:
+    """Returns the name of a run in `output` that is nearly `name`, or None."""
+    dates = {path: "-".join(["", *map(str, date_and_number(path))]) for path in Path(output).glob("*-*-*-*-*")}
+    names = {path.name.removesuffix(date) for path, date in dates.items()}
+    return next(iter(difflib.get_close_matches(name, names, n=1)), None)
 
 
 def date_and_number(folder: Path) -> tuple[str, int]:

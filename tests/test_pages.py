@@ -238,7 +238,7 @@ def run(command: str, alone: bool = True) -> str:
     if alone and script == "tools.convert":
         for folder in ("data/mine", "data/tiles", "data/voc"):  # it writes a new data set there
             shutil.rmtree(folder, ignore_errors=True)
-    if alone and "resume=true" in rest:
+    if alone and ("resume=true" in rest or "resume=mine" in rest):
         shutil.copytree("runs/mine-DATE-1", "runs/mine-2026-01-31-1")
     if is_resumed(rest):  # the stand-in has two epochs, the run of the README has one
         return run_python(script, is_module, [*rest, f"epochs={3 if alone else 2}"])

@@ -270,7 +270,7 @@ def test_the_name_of_a_run_is_its_newest_checkpoint(tmp_path, monkeypatch):
         tiny_checkpoint(tmp_path / "runs" / run / "best.pt")
     (tmp_path / "runs/mine-2026-03-01-1").mkdir()  # without a checkpoint
     assert load("mine").path.parent.name == "mine-2026-01-31-10"
-    with refused(CheckpointError, "min"):
+    with refused(CheckpointError, "min", "checkpoint=mine"):
         load("min")
 
 

@@ -164,6 +164,19 @@ def test_a_new_run_starts_only_if_the_command_names_its_data(demo_images, tmp_pa
     assert train.from_command_line([*words, "train=data/demo/train.txt"]).name == "new"
 
 
+def test_the_name_of_a_run_resumes_its_newest_folder(copy):
+    shutil.copytree(copy, copy.with_name("small-2999-01-01-1"))
+    found = train.from_command_line(["resume=small", f"output={copy.parent}"])
+    assert found.resume == str(copy.with_name("small-2999-01-01-1"))
+    with refused(ConfigError, "resume=smal", "resume=small"):
+        train.from_command_line(["resume=smal", f"output={copy.parent}"])
+
+
+def test_resume_true_alone_does_not_train_the_demo_next_to_other_runs(copy):
+    with refused(ConfigError, f"resume={copy}"):
+        train.from_command_line(["resume=true", f"output={copy.parent}"])
+
+
 def test_the_run_of_torchrun_s_id_is_found_not_the_newest(copy, monkeypatch):
     newest = Path(shutil.copytree(copy, copy.with_name("small-2999-01-01-1")))
     change_constants(newest, seed=7)
