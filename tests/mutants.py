@@ -27,6 +27,7 @@ class Mutant(NamedTuple):
 
 
 OPTIMIZER, SCHEDULE, EPOCH = "engine/optimizer.py", "engine/schedule.py", "engine/epoch.py"
+EXTENDED = "nets/extended.py"
 PARALLEL, RESUME, EVALUATION = "engine/parallel.py", "engine/resume.py", "engine/evaluation.py"
 
 MUTANTS = [
@@ -36,6 +37,34 @@ MUTANTS = [
         "            ours._buffers = theirs._buffers\n",
         "            pass\n",
         "test_optim",
+    ),
+    Mutant(
+        "old batch norms are updated while added classes train",
+        EXTENDED,
+        "            part.eval()\n",
+        "            pass\n",
+        "test_extended",
+    ),
+    Mutant(
+        "old parts are trained with added classes",
+        EXTENDED,
+        "        self.requires_grad_(False)\n",
+        "",
+        "test_extended",
+    ),
+    Mutant(
+        "boxes of old classes train the added head",
+        EXTENDED,
+        ".clamp(min=-1)",
+        ".clamp(min=0)",
+        "test_extended",
+    ),
+    Mutant(
+        "added classes crowd out old detections",
+        "nets/model.py",
+        '        if limits.get("class_agnostic"):\n',
+        "        if True:\n",
+        "test_extended",
     ),
     Mutant("the EMA ignores tau", OPTIMIZER, "(1 - torch.exp(self.count / -self.tau))", "1.0", "test_optim"),
     Mutant(
