@@ -1,0 +1,49 @@
+"""Draws the learning rate of a run and its phases, for docs/how_it_works.md.
+
+python -m docs.draw_timeline docs/images/timeline.png
+
+The run has 205 images and the defaults of train.py, but freeze_epochs=10 to show the frozen phase.
+"""
+
+import sys
+
+from matplotlib.figure import Figure
+
+import nets
+import train
+from engine.schedule import Plan, Schedule, fill_in_defaults
+
+IMAGES, FREEZE_EPOCHS = 205, 10
+COLORS = ("#d5e3f0", "#f6e3c5", "#e9ecef")
+
+
+def main(output: str) -> None:
+    """Writes the drawing."""
+    cfg = train.Config()
+    plan = Plan.of(IMAGES, cfg.epochs, FREEZE_EPOCHS, cfg.freeze_batch_size, cfg.batch_size, cfg.accumulate)
+    names = ("learning_rate", "min_learning_rate", "warmup_epochs", "no_aug_epochs", "weight_decay")
+    given = {name: getattr(cfg, name) for name in names}
+    run = {"sgd": nets.sgd_defaults(cfg.model), "pretrained": True, "likeness": 0.0, "plan": plan, "saved": {}}
+    chosen = fill_in_defaults(**given, optimizer=cfg.optimizer, **run)
+    rates = {name: chosen[name] for name in names[:4]}
+    schedule = Schedule(plan, cfg.schedule, **rates, power=chosen["rate_power"], max_images=chosen["max_images"])
+
+    figure = Figure((10, 3), layout="constrained")
+    axes = figure.subplots()
+    steps = range(plan.total_steps)
+    axes.plot([plan.position(step) for step in steps], [schedule(step) for step in steps], color="#2f6fab", linewidth=2)
+    last = cfg.epochs - chosen["no_aug_epochs"]
+    borders = [0, FREEZE_EPOCHS, last, cfg.epochs]
+    phases = ("frozen, 16 images per step", "thawed, 8 images per step", "no augmentation")
+    for start, end, phase, color in zip(borders[:-1], borders[1:], phases, COLORS, strict=True):
+        axes.axvspan(start, end, color=color, zorder=0)
+        axes.text((start + end) / 2, axes.get_ylim()[1] * 1.05, phase, ha="center", fontsize=9)
+    axes.text(chosen["warmup_epochs"] / 4, schedule(steps[-1]) * 8, "warm-up", fontsize=9)
+    axes.set(
+        xlim=(0, cfg.epochs), ylim=(0, axes.get_ylim()[1] * 1.15), xlabel="epoch", ylabel="learning rate of a step"
+    )
+    figure.savefig(output, dpi=100)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
