@@ -37,7 +37,7 @@ from engine.final_evaluation import evaluate_best
 from engine.gpu_memory import MOST_IMAGES, hardware_warnings, less_memory
 from engine.optimizer import EMA, Updater, build_optimizer, usable_amp
 from engine.parallel import compile_forward, require_statistics, wrap
-from engine.run_folder import Run, check_name, create, open_run
+from engine.run_folder import Run, best_of, check_name, create, open_run
 from engine.schedule import (
     CHOSEN_BY_RUN,
     Plan,
@@ -462,7 +462,9 @@ def main(
         lines = []
         if cfg.report and state.best > 0:
             lines = evaluate_best(folder, updater.ema.model, val_loader, ranks, budget.seconds("evaluation"))
-        log(summary.next_steps(folder, cfg.output, state.best, state.best_epoch, lines))
+        has_test = all("test" in data.other_splits for data in (train_data, val_data))
+        test = cfg.train if has_test else None
+        log(summary.next_steps(folder, cfg.output, state.best, state.best_epoch, lines, test))
     elif not stop.received:
         raise SystemExit("another process was asked to stop; everything is saved, and torchrun may restart this run")
     ranks.stop()
@@ -475,6 +477,8 @@ def checked(cfg: Config) -> Config:
     require(cfg, MINIMUM, MAXIMUM, CHOICES)
     nets.check_size(cfg.image_size or nets.official_size(cfg.model))
     check_name(cfg.name)
+    if cfg.weights not in (None, "coco", "objects365") and (best := best_of(cfg.output, cfg.weights)):
+        cfg = replace(cfg, weights=str(best))
     if cfg.scale[0] > cfg.scale[1]:
         raise ConfigError(f"scale={show(cfg.scale)}: write the smallest size first: scale={show(cfg.scale[::-1])}")
     given = None not in (cfg.learning_rate, cfg.min_learning_rate)

@@ -168,4 +168,8 @@ def unused_splits(sources: Mapping[str, str], found: Sequence[Annotations]) -> l
     for source, data in zip(sources.values(), found, strict=True):
         source = os.path.normpath(source)
         others[source] = [name for name in others.get(source, data.other_splits) if name in data.other_splits]
-    return [f"{source}: splits that are not used: {', '.join(names)}" for source, names in others.items() if names]
+    return [
+        f"{source}: splits that a training does not use: {', '.join(names)}"
+        for source, names in others.items()
+        if names
+    ]

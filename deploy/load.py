@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import nets
 from deploy.onnx_model import OnnxModel
-from engine.run_folder import near_run, runs
+from engine.run_folder import best_of, near_run
 from nets import load_official
 from utils import checkpoint, file_checks
 from utils.file_checks import fitting
@@ -57,9 +57,8 @@ def load(
         note = f"{path} is the newest best.pt of all runs; checkpoint=NAME takes the newest run of a name"
     path = Path(path or "coco")
     if not os.path.exists(path):
-        of_name = [folder / "best.pt" for folder in runs("runs", str(path)) if (folder / "best.pt").is_file()]
-        if of_name:
-            path = of_name[-1]
+        if best := best_of("runs", str(path)):
+            path = best
         elif near := near_run("runs", str(path)):
             raise file_checks.CheckpointError(f"there is no checkpoint {path}; did you mean checkpoint={near}?")
     if (weights := str(path)) in ("coco", "objects365"):

@@ -63,6 +63,13 @@ def runs(output: str | Path, name: str) -> list[Path]:
     return sorted(of_name, key=date_and_number)
 
 
+def best_of(output: str | Path, name: str) -> Path | None:
+    """Returns the newest best.pt of the runs of that name, or None. A file or folder `name` is no run."""
+    if Path(name).exists():
+        return None
+    return next((path for run in reversed(runs(output, name)) if (path := run / "best.pt").is_file()), None)
+
+
 def near_run(output: str | Path, name: str) -> str | None:
     """Returns the name of a run in `output` that is nearly `name`, or None."""
     dates = {path: "-".join(["", *map(str, date_and_number(path))]) for path in Path(output).glob("*-*-*-*-*")}

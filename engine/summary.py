@@ -93,10 +93,18 @@ def initial_text(
     return "\n".join(lines)
 
 
-def next_steps(folder: Path, output: str, best: float, best_epoch: int | None, evaluation: Sequence[str] = ()) -> str:
+def next_steps(
+    folder: Path,
+    output: str,
+    best: float,
+    best_epoch: int | None,
+    evaluation: Sequence[str] = (),
+    test: str | None = None,
+) -> str:
     """Returns the last lines of a finished run: its results, the commands that come next, and the path of the report.
 
-    `evaluation`: the lines of `final_evaluation.evaluate_best`, of which the last is the report.
+    `evaluation`: the lines of `final_evaluation.evaluate_best`, of which the last is the report. `test`: data with a test
+    split that the run did not use.
     """
     lines = ["", *evaluation[:-1]]
     if best_epoch == 0:
@@ -111,7 +119,8 @@ def next_steps(folder: Path, output: str, best: float, best_epoch: int | None, e
         note = "" if found == "best.pt" else f"   # of the last epoch: best.pt, of epoch {best_epoch}, is missing"
         weights = f"checkpoint={quote(str(folder / found))}"
         lines.append(f"predict     python predict.py {weights} source=IMAGES{note}")
-        lines.append(f"evaluate    python evaluate.py {weights} data=OTHER_DATA")
+        data = f"data={quote(test)} part=test" if test else "data=OTHER_DATA"
+        lines.append(f"evaluate    python evaluate.py {weights} {data}")
         lines.append(f"export      python export.py {weights}")
     return "\n".join([*lines, f"{folder}  best mAP50-95 {best:.4f}", *evaluation[-1:]])
 
@@ -241,7 +250,7 @@ def _leak_warning(train, val) -> Iterator[str]:
     if val.source != train.source:
         show += f" val={quote(val.source)}"
     yield (
-        f"{len(copies)} of {len(val)} images of val are copies of images of train, equal or nearly the same, such as {pair}: "
+        f"copies of images of train in val: {len(copies)} of {len(val)}, equal or nearly the same, such as {pair}: "
         f"the mAP is too high; {show} lists them; python -m tools.convert SRC DST.txt split=.9,.1 divides them, "
         f"with copies in one split"
     )

@@ -163,6 +163,8 @@ def examine(source: str, part: str, size: Size, options: ReadOptions) -> Part:
         good, notes = prepare(found, "skip", "drop")
     groups = similar_groups(good.digests, good.hashes)
     boxes, rows = _boxes(good, size, groups)
+    if part != "train":
+        boxes["advice"] = ""  # one image size is chosen, by the training images
     report = {
         "source": source,
         "images": len(found),
@@ -213,9 +215,7 @@ def _find_copies(parts: dict[str, Part]) -> tuple[list[dict[str, Any]], str]:
                 leak["similar"].append({first: [paths[i] for i in one], second: [paths[i] for i in other]})
         if common:
             count = int(np.isin(similar[owner == second], common).sum())
-            leak["text"] = (
-                f"{count} images of {second} are copies of images of {first}: metrics of {second} are too high"
-            )
+            leak["text"] = f"copies of images of {first} in {second}: {count}; the metrics of {second} are too high"
             leaks.append(leak)
     return leaks, _versions_text(parts, leaks)
 

@@ -172,6 +172,13 @@ def test_the_name_of_a_run_resumes_its_newest_folder(copy):
         train.from_command_line(["resume=smal", f"output={copy.parent}"])
 
 
+def test_the_name_of_a_run_as_weights_is_its_newest_checkpoint(copy):
+    cfg = train.Config(output=str(copy.parent), name="more", weights="small")
+    assert train.checked(cfg).weights == str(copy / "best.pt")
+    shutil.copytree(copy, copy.with_name("coco-2026-01-31-1"))
+    assert train.checked(replace(cfg, weights="coco")).weights == "coco"
+
+
 def test_resume_true_alone_does_not_train_the_demo_next_to_other_runs(copy):
     with refused(ConfigError, f"resume={copy}"):
         train.from_command_line(["resume=true", f"output={copy.parent}"])

@@ -71,6 +71,8 @@ def test_curves_are_marked_at_the_thaw_and_at_the_no_augmentation_epochs():
 def test_the_last_lines_can_be_pasted_into_a_shell(tmp_path):
     text = summary.next_steps(tmp_path / "my run", "my runs", 0.5, 1)
     assert "--logdir 'my runs'\n" in text and f"checkpoint='{tmp_path}/my run/best.pt' source" in text
+    text = summary.next_steps(tmp_path / "my run", "my runs", 0.5, 1, test="my data")
+    assert "data='my data' part=test\n" in text
 
 
 def test_data_table_counts_boxes_per_class(tmp_path):
@@ -123,7 +125,7 @@ def test_copies_of_training_images_in_val_are_one_line_with_the_first_pair_and_t
     val = data(tmp_path, "v.txt", "".join(f"{name}.jpg 0,0,5,5,0\n" for name in names))
     val = scanned(val, [100, 10, 8, 101, 0], [0x7777777777777777, 0, 0, numbers[5] ^ 1, 0])
     (copies,) = summary.data_warnings(train, val)
-    assert copies.startswith("3 of 5 images") and "\n" not in copies
+    assert ": 3 of 5," in copies and "\n" not in copies
     assert f"{tmp_path}/y.jpg of {tmp_path}/9.jpg" in copies
     assert f"python -m tools.check '{tmp_path}/a b.txt' val={tmp_path}/v.txt" in copies
     assert list(summary.data_warnings(train, val.select(np.array([0, 4])))) == []

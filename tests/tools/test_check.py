@@ -68,11 +68,12 @@ def test_the_validation_split_of_a_folder_is_checked_and_other_splits_are_named(
     for val in (None, str(splits)):
         report, _ = check(str(splits), val)
         assert [report[split]["images"] for split in ("train", "val", "test")] == [1, 1, 1]
+        assert [bool(report[split]["advice"]) for split in ("train", "val", "test")] == [True, False, False]
         notes = report["train"]["notes"]
-        assert [note for note in notes if "splits" in note] == [f"{splits}: splits that are not used: test"]
+        assert [note for note in notes if "splits" in note] == [f"{splits}: splits that a training does not use: test"]
     report, parts = check(str(splits), ".5")
     assert list(parts) == ["train", "test"]
-    assert f"{splits}: splits that are not used: val, test" in report["train"]["notes"]
+    assert f"{splits}: splits that a training does not use: val, test" in report["train"]["notes"]
 
 
 def test_copies_in_test_are_found_and_errors_of_test_are_warnings(splits: Path) -> None:
@@ -115,7 +116,7 @@ def test_versions_of_one_image_are_one_card_and_harmless_within_a_split(tmp_path
     assert len(report["train"]["smallest"]) == 3 and "harmless (3 groups)" in report["versions"]
     (tmp_path / "b.txt").write_text(lines[4])
     leaked, _ = check(str(tmp_path / "a.txt"), str(tmp_path / "b.txt"))
-    assert leaked["versions"] == "" and leaked["leaks"][0]["text"].startswith("1 images of val")
+    assert leaked["versions"] == "" and leaked["leaks"][0]["text"].startswith("copies of images of train in val: 1;")
 
 
 def test_the_console_prints_ten_findings_with_three_places_each(tmp_path: Path) -> None:
@@ -169,7 +170,7 @@ def test_every_problem_is_found_in_one_pass(data: tuple[str, str]) -> None:
         "outside": ["train.txt:5: -20,10,60,60"],
     }
     (leak,) = report["leaks"]
-    assert leak["splits"] == ["train", "val"] and leak["text"].startswith("1 images of val")
+    assert leak["splits"] == ["train", "val"] and leak["text"].startswith("copies of images of train in val: 1;")
     assert [[Path(path).name for path in pair] for pair in leak["equal"]] == [["2.png", "2.png"]]
     assert len(report["errors"]) == 1 and "2 of 8" in report["errors"][0]
     assert any("boxes without area, left out: 1" in note and "train.txt:5" in note for note in train["notes"])

@@ -561,7 +561,7 @@ def test_splits_that_are_left_out_or_serve_as_validation_are_named(
     source = str(tmp_path / "data")
     with contextlib.suppress(DataError):  # one image cannot be divided
         read_train_and_val(source, val or source, 0, read_options(), notes.append)
-    named = [note for note in notes if "splits that are not used" in note]
+    named = [note for note in notes if "splits that a training does not use" in note]
     assert [note.rpartition(": ")[2] for note in named] == [", ".join(unused)] * bool(unused), notes
     serves = [note for note in notes if "test serves as validation" in note]
     assert len(serves) == ("val" not in splits), notes
@@ -594,7 +594,7 @@ def test_splits_of_data_files_and_lists_are_named(tmp_path: Path, kind: str) -> 
         notes: list[str] = []
         read_train_and_val(str(source), str(source), 0, read_options(), notes.append)
         assert sum("test serves as validation" in note for note in notes) == serves, notes
-        assert sum(note.endswith("splits that are not used: test") for note in notes) == (not serves), notes
+        assert sum(note.endswith("splits that a training does not use: test") for note in notes) == (not serves), notes
         splits.append("val")
 
 
