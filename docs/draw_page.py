@@ -3,7 +3,8 @@
 python -m docs.draw_page suspects/suspects.html docs/images/suspects.jpg 1180 1150
 
 The numbers are the width and height of the browser window in pixels. docs/images/suspects.jpg shows the page of
-`python -m tools.suspects BCCD/ImageSets/Main/train.txt image_size=256,256 epochs=14`.
+`python -m tools.suspects BCCD/ImageSets/Main/train.txt weights=yolox_nano.pth image_size=256,256 epochs=14`, with the folder
+of the data written as BCCD. yolox_nano.pth is the file of benchmarks/results/official.md.
 """
 
 import subprocess

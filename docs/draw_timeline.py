@@ -38,7 +38,7 @@ def main(output: str) -> None:
     for start, end, phase, color in zip(borders[:-1], borders[1:], phases, COLORS, strict=True):
         axes.axvspan(start, end, color=color, zorder=0)
         axes.text((start + end) / 2, axes.get_ylim()[1] * 1.05, phase, ha="center", fontsize=9)
-    axes.text(chosen["warmup_epochs"] / 4, schedule(steps[-1]) * 8, "warm-up", fontsize=9)
+    axes.text(0.4, axes.get_ylim()[1] * 0.55, "warm-up", fontsize=9)
     axes.set(
         xlim=(0, cfg.epochs), ylim=(0, axes.get_ylim()[1] * 1.15), xlabel="epoch", ylabel="learning rate of a step"
     )
