@@ -55,7 +55,8 @@ def override(cfg: T, argv: Sequence[str], positional: Mapping[str, Callable[[str
         shown = brief(item)
         if not equals and positional:
             names = " or ".join(f"{other}={shown}" for other in positional)
-            raise ConfigError(f"{shown!r}: there is no such file or folder in {os.getcwd()}; write {names}")
+            fix = "correct the path" if "/" in item else f"write {names}"
+            raise ConfigError(f"{shown!r}: there is no such file or folder in {os.getcwd()}; {fix}")
         if name not in kinds:
             given = brief(text.strip()) or "VALUE"
             raise ConfigError(f"{shown}: {migration.unknown_constant(name, given, kinds)}")

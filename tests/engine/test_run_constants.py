@@ -179,6 +179,13 @@ def test_the_name_of_a_run_as_weights_is_its_newest_checkpoint(copy):
     assert train.checked(replace(cfg, weights="coco")).weights == "coco"
 
 
+def test_a_mistyped_path_without_a_name_is_not_proposed_as_a_value(tmp_path):
+    path = str(tmp_path / "phtos")
+    with refused(ConfigError, path) as caught:
+        train.from_command_line([path])
+    assert "train=" not in str(caught.value)
+
+
 def test_resume_true_alone_does_not_train_the_demo_next_to_other_runs(copy):
     with refused(ConfigError, f"resume={copy}"):
         train.from_command_line(["resume=true", f"output={copy.parent}"])
