@@ -144,7 +144,8 @@ def stand_ins(tmp_path_factory) -> Path:
         shape = f"<filename>{number}.png</filename><size><width>320</width><height>240</height></size>"
         named = f"<annotation>{shape}<object><name>star</name><bndbox>{box}</bndbox></object></annotation>"
         (folder / f"data/VOC2012/{number}.xml").write_text(named)
-    shutil.copytree(folder / "data/VOC2012", folder / "VOC")
+    for name in ("VOC", "VOCdevkit/VOC2007"):
+        shutil.copytree(folder / "data/VOC2012", folder / name)
     shutil.copy(ROOT / "requirements.txt", folder)
     (folder / "docs").mkdir()
     image = cv2.imread(str(folder / "FOLDER/0.png"))

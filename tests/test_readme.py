@@ -18,7 +18,7 @@ from utils import migration
 from utils.config import override
 
 ENGLISH, CHINESE = ROOT / "README.md", ROOT / "README.zh-CN.md"
-PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
 WITHOUT_AN_ANSWER = {"verbose", "predict", "dir_predict"}  # --help is all that there is to tell, or they are values
 NUMBER = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?|\.\d+")
 
@@ -173,7 +173,9 @@ def test_a_wrong_command_is_noticed():
     assert wrong_in("torchrun --standalone train.py name=mine && python evaluate.py dta=x") == ["dta"]
 
 
-@pytest.mark.parametrize("name", ["README.md", "README.zh-CN.md", "docs/constants.md", "docs/extend.md"])
+@pytest.mark.parametrize(
+    "name", ["README.md", "README.zh-CN.md", "docs/constants.md", "docs/extend.md", "docs/zh/train_on_your_data.md"]
+)
 def test_files_and_constants_that_a_page_names_exist(name):
     known = set().union(*(constants_of(file) or set() for file in ROOT.glob("*.py")))
     text = without_code(text_of(ROOT / name))
