@@ -638,7 +638,7 @@ def one_epoch(shared, folder, name, model, weights, seed):
 
 
 # model, weights, seed; with THAW_SEEDS=20 yolox_nano from scratch with 20 seeds
-EPOCHS = [("yolox_nano", "weights/yolox_nano.pth", 5), ("yolov9_t", None, 1)]
+EPOCHS = [("yolox_nano", "weights/yolox_nano.pth", 5), ("yolov9_t", None, 1), ("ppyoloe_s", None, 1)]
 EPOCHS += [("yolox_nano", None, seed) for seed in range(int(os.environ.get("THAW_SEEDS", 2)))]
 
 
