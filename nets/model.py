@@ -27,9 +27,7 @@ class DetectionModel(nn.Module):
     Predictions `[B, A, ...]`).
     """
 
-    letterbox: (
-        str  # "corner", "center" or "stretch": how an image is fitted into the network's input, see utils.images.fit
-    )
+    letterbox: str  # "corner", "center" or "stretch": how an image fits into the input (utils.images.fit)
     strides: tuple[int, ...]
     num_classes: int
     backbone: nn.Module
