@@ -48,7 +48,8 @@ def assert_under_its_box(
     if seen is None:  # the bounding box of a rotated rectangle may reach into a corner of the output, the rectangle not
         assert rotated and cut.all()
         return
-    assert (seen[:2] >= box[:2] - 1.5).all() and (seen[2:] <= box[2:] + 1.5).all()
+    near = 2.0 if rotated else 1.5  # versions of OpenCV differ at the edges of a part that is enlarged several times
+    assert (seen[:2] >= box[:2] - near).all() and (seen[2:] <= box[2:] + near).all()
     if not (rotated and cut.any()):  # a rotated and cut rectangle has the larger bounding box of its corners
         np.testing.assert_allclose(seen, box, atol=2.5 if rotated else 1.5)
 
