@@ -178,8 +178,8 @@ class PicoDet(DetectionModel):
         """Images -> input of the backbone: RGB, 0-1, minus ImageNet's mean, divided by its deviation, in the weights' dtype."""
         pixels = images.to(self.head.box_predictors[0].weight.dtype) / 255
         # Channel by channel, since a tensor with the three means would have to be copied to the device.
-        colors = zip(pixels.flip(1).unbind(1), MEAN, DEVIATION, strict=True)
-        return torch.stack([(color - mean) / deviation for color, mean, deviation in colors], 1)
+        colors = zip(pixels.flip(1).split(1, 1), MEAN, DEVIATION, strict=True)
+        return torch.cat([(color - mean) / deviation for color, mean, deviation in colors], 1)
 
     def decode(self, predictions: Predictions, image_size: tuple[int, int]) -> tuple[Tensor, Tensor, Tensor]:
         """Returns boxes `[B, A, 4]` xyxy in pixels of the input, and scores and labels `[B, A]` of the best class."""
