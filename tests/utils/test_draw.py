@@ -202,7 +202,7 @@ def test_unknown_image_formats_are_refused_with_a_hint(tmp_path, name):
 def batches(count):
     boxes, labels = np.array([[4, 4, 20, 20]], np.float32), np.array([0])
     images = [np.full((32, 32, 3), 10 * i, np.uint8) for i in range(count)]
-    return [collate([Item(image, boxes, labels, i, np.zeros(5))] * 2) for i, image in enumerate(images)]
+    return [collate([Item(image, boxes, labels, i, np.zeros(6))] * 2) for i, image in enumerate(images)]
 
 
 @pytest.mark.parametrize("stop", range(5))

@@ -171,7 +171,7 @@ def test_a_column_with_splits_divides_the_images(tmp_path: Path, name: str, word
     assert parts["train"].other_splits == ("val", "test")
     log = []
     data = read_train_and_val(path, Config.val, 0, read_options(), log.append)
-    assert [len(found) for found in data] == [1, 1] and any("not used: test" in line for line in log)
+    assert [len(found) for found in data] == [1, 1] and any("not use: test" in line for line in log)
 
 
 def test_test_rows_serve_as_validation_with_a_note(tmp_path: Path) -> None:
