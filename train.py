@@ -66,7 +66,7 @@ class Config:
     add_classes: bool = False  # the classes of weights= stay as they are, equal by bits; only new classes are trained
     image_size: tuple[int, int] | None = None  # height, width; multiples of 32; none: the size of the official weights
     epochs: int = 50  # 0: enough for the number of training images; the run prints how many
-    hours: float = 0.0  # time limit: as many of these epochs as fit, with the schedule of so many; 0: none
+    hours: float = 0.0  # time limit: trains as many of these epochs as fit, and fits the schedule; 0: none
     batch_size: int = 8  # images per step over all processes; 0: the power of two that fills 80 % of the GPUs
     freeze_epochs: int = 0  # the backbone is frozen in these first epochs: faster, but no gain in mAP
     freeze_batch_size: int = 16  # images per step while frozen: without gradients of the backbone, more of them fit
