@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import nets
-from benchmarks import evaluate
+from benchmarks import evaluate, milliseconds
 from datasets.dataset import DetectionDataset
 from datasets.formats.read import read
 from datasets.loader import ValSampler, build_loader
@@ -59,3 +59,22 @@ def test_an_evaluation_is_timed_by_its_parts(demo_images):
     taken = dict(zip(evaluate.PARTS, seconds, strict=True))
     assert all(taken[part] > 0 for part in ("data", "network", "loss", "decoding + NMS", "metrics"))
     assert 0 <= result["AP"] <= 1
+
+
+def test_exported_files_take_turns_and_become_a_table(tmp_path):
+    cfg = milliseconds.Config(models=("tiny_n:64", "tiny_n:96"), others=(), rounds=3, seconds=0)
+    files = milliseconds.exported(cfg, tmp_path)
+    assert milliseconds.exported(cfg, tmp_path) == files  # kept: the second call exports nothing
+    rounds = milliseconds.measure(cfg, files)
+    assert all(len(times) == 3 and min(times) > 0 for times in rounds.values())
+    sides = {model: file["gflops"] for model, file in files.items()}
+    assert sides["tiny_n:96"] / sides["tiny_n:64"] == pytest.approx(96**2 / 64**2)
+    rounds = {"tiny_n:64": [10.0, 20.0, 30.0], "tiny_n:96": [20.0, 40.0, 60.0]}
+    *_, fast, slow = milliseconds.table(cfg, files, rounds).splitlines()
+    assert fast.startswith("| `tiny_n` | 64 |  |") and "| 20.0 ± 5.0 | 1.00 |" in fast
+    assert slow.startswith("| `tiny_n` | 96 |  |") and "| 40.0 ± 10.0 | 2.00 |" in slow
+
+
+def test_a_published_ap_belongs_to_the_side_of_the_input():
+    found = [milliseconds.published(model) for model in ("yolox_nano:416", "yolox_nano:640", "picodet_s:320")]
+    assert found == ["25.8", "", "29.1"]
