@@ -37,7 +37,19 @@ def suppress_in_onnx(boxes, scores, nms_iou, most: int):
     return op.ScatterND(zeros, places, ones)
 
 
-TRANSLATIONS = {torch.ops.thaw.suppress.default: suppress_in_onnx}
+def product_in_onnx(matrix, vector):
+    """Builds the product of a matrix and a vector as a sum, because MatMul with a vector is slow in onnxruntime.
+
+    Such products are the means of the distributions of box sides.
+    """
+    from onnxscript import opset18 as op
+
+    if len(vector.shape) != 1:
+        return op.MatMul(matrix, vector)
+    return op.ReduceSum(op.Mul(matrix, vector), op.Constant(value_ints=[-1]), keepdims=0)
+
+
+TRANSLATIONS = {torch.ops.thaw.suppress.default: suppress_in_onnx, torch.ops.aten.matmul.default: product_in_onnx}
 
 
 class DetectionGraph(nn.Module):

@@ -145,7 +145,8 @@ def operators(file):
 @pytest.mark.parametrize("options", [{}, {"half": True, "check_images": 1}], ids=["exact", "half"])
 @pytest.mark.parametrize("name", SMALLEST)
 def test_the_smallest_models_pass_the_comparison(tmp_path, name, options):
-    run(lively_checkpoint(tmp_path / "best.pt", name), **options)
+    file = run(lively_checkpoint(tmp_path / "best.pt", name), **options)
+    assert "MatMul" not in operators(file)  # slow in onnxruntime with a vector, as in the decoding of distances
 
 
 @pytest.mark.slow
