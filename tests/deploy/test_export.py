@@ -120,7 +120,7 @@ def test_a_dynamic_file_works_at_other_sizes(exported, weights):
 
 def test_half_precision_has_a_tolerance_of_its_own(exported, weights):
     half, printed = exported("half")
-    assert "onnxruntime and PyTorch at" in printed
+    assert "onnxruntime and PyTorch at 64 x 96, confidence 0.05 and more, without NMS: " in printed
     stored = {tensor.data_type for tensor in onnx.load(half).graph.initializer if len(tensor.dims) == 4}
     assert stored == {onnx.TensorProto.FLOAT16}
     ours, theirs = Detector(weights, confidence=0.3, device="cpu")(images()), Detector(half, confidence=0.3)(images())
@@ -142,11 +142,19 @@ def operators(file):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [{}, {"half": True, "check_images": 1}], ids=["exact", "half"])
+@pytest.mark.parametrize("options", [{}, {"half": True}], ids=["exact", "half"])
 @pytest.mark.parametrize("name", SMALLEST)
 def test_the_smallest_models_pass_the_comparison(tmp_path, name, options):
     file = run(lively_checkpoint(tmp_path / "best.pt", name), **options)
     assert "MatMul" not in operators(file)  # slow in onnxruntime with a vector, as in the decoding of distances
+
+
+@pytest.mark.slow
+def test_half_precision_may_change_which_overlapping_boxes_nms_keeps(tmp_path, capsys):
+    """With these weights, rounding turns the order of nearly equal scores around: after NMS, 60 boxes had no partner."""
+    run(lively_checkpoint(tmp_path / "best.pt", "picodet_s", image_size=(128, 128)), half=True, check_images=16)
+    printed = re.search(r"more, without NMS: (\d+) detections: .*, (\d+) without a partner", capsys.readouterr().out)
+    assert int(printed[1]) > 500 and printed[2] == "0"
 
 
 @pytest.mark.slow
