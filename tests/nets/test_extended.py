@@ -67,7 +67,8 @@ def test_training_changes_no_bit_of_the_old_classes(family, optimizer):
     updater = fit(model, optimizer=optimizer)
     for trained in (updater.model, updater.ema.model):
         assert_equal_bits(outputs(trained), before)
-        assert all(torch.equal(trained.state_dict()[name], value) for name, value in state.items())
+        now = trained.state_dict()
+        assert all(torch.equal(now[name], value) for name, value in state.items())
         changed = {name for name, value in trained.added.state_dict().items() if not torch.equal(value, fresh[name])}
         assert {name.split(".")[:3][-1] for name in changed} == {
             name.split(".")[:3][-1] for name in fresh

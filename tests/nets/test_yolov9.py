@@ -85,7 +85,8 @@ def test_official_file_of_t_has_branches_of_80_and_training_from_scratch_those_o
         nets.build_pretrained("yolov9_t", classes, w, Ranks(), print)[0] for w in (str(tmp_path / "v9-t.pt"), None)
     ]
     assert [model.head.class_predictors[0].in_channels for model in built] == [80, 128]
-    assert all(torch.equal(x, released.state_dict()[name]) for name, x in built[0].state_dict().items())
+    expected = released.state_dict()
+    assert all(torch.equal(x, expected[name]) for name, x in built[0].state_dict().items())
     assert official.official_keys("yolov9_t")["22.heads.0.class_conv.2.weight"] == (80, 128, 1, 1)  # the current code
 
 
