@@ -28,6 +28,7 @@ class Mutant(NamedTuple):
 
 OPTIMIZER, SCHEDULE, EPOCH = "engine/optimizer.py", "engine/schedule.py", "engine/epoch.py"
 EXTENDED = "nets/extended.py"
+PICODET, PPYOLOE, LOSSES = "nets/picodet.py", "nets/ppyoloe.py", "nets/losses.py"
 PARALLEL, RESUME, EVALUATION = "engine/parallel.py", "engine/resume.py", "engine/evaluation.py"
 
 MUTANTS = [
@@ -237,6 +238,81 @@ MUTANTS = [
     ),
     Mutant(
         "the last of equal epochs is the best", RESUME, 'row["AP"] > best[1]', 'row["AP"] >= best[1]', "test_resume"
+    ),
+    Mutant(
+        "the top level of PicoDet has the stride 32",
+        PICODET,
+        "strides = (8, 16, 32, 64)",
+        "strides = (8, 16, 32, 32)",
+        "test_picodet",
+    ),
+    Mutant(
+        "PicoDet has swish for hard-swish",
+        PICODET,
+        "F.hardswish(y, inplace=not y.requires_grad)",
+        "F.silu(y, inplace=not y.requires_grad)",
+        "test_picodet",
+    ),
+    Mutant(
+        "PicoDet forgets the alignment in its scores",
+        PICODET,
+        "(classes.sigmoid() * alignment.sigmoid()[..., None] + EPS).sqrt()",
+        "(classes.sigmoid() + 0 * alignment[..., None] + EPS).sqrt()",
+        "test_picodet",
+    ),
+    Mutant("PicoDet gets BGR", PICODET, "pixels.flip(1).split(1, 1)", "pixels.split(1, 1)", "test_picodet"),
+    Mutant(
+        "the map of stride 64 of PicoDet lacks the top of the backbone",
+        PICODET,
+        "self.shrink_top(top) + self.shrink_stride32(out32)",
+        "self.shrink_stride32(out32)",
+        "test_picodet",
+    ),
+    Mutant(
+        "the distances of PicoDet end too late", LOSSES, "dfl_margin = 0.1\n", "dfl_margin = 0.01\n", "test_picodet"
+    ),
+    Mutant("PP-YOLOE has 16 distances", PPYOLOE, "BINS = 17", "BINS = 16", "test_ppyoloe"),
+    Mutant(
+        "the attention of PP-YOLOE has no bias",
+        PPYOLOE,
+        "self.fc = nn.Conv2d(channels, channels, 1)",
+        "self.fc = nn.Conv2d(channels, channels, 1, bias=False)",
+        "test_ppyoloe",
+    ),
+    Mutant(
+        "the attention of PP-YOLOE has a plain sigmoid",
+        PPYOLOE,
+        "nn.functional.hardsigmoid",
+        "torch.sigmoid",
+        "test_ppyoloe",
+    ),
+    Mutant(
+        "the classes of PP-YOLOE lack the residual connection",
+        PPYOLOE,
+        "self.class_stems[i](x, mean) + x)",
+        "self.class_stems[i](x, mean))",
+        "test_ppyoloe",
+    ),
+    Mutant(
+        "the neck of PP-YOLOE has no pooling",
+        PPYOLOE,
+        "if pool and i == (depth - 1) // 2:",
+        "if pool and i == depth:",
+        "test_ppyoloe",
+    ),
+    Mutant(
+        "weights without a weight of the 1x1 branch switch it off",
+        PPYOLOE,
+        "torch.ones(1)",
+        "torch.zeros(1)",
+        "test_ppyoloe",
+    ),
+    Mutant(
+        "the varifocal loss counts a matched class twice",
+        LOSSES,
+        "((matched - _varifocal_negative(logits)) * positive)",
+        "(matched * positive)",
+        "test_ppyoloe",
     ),
     Mutant("TAL ignores first choices", "nets/assigners.py", "(overlap + 2 * first)", "overlap", "test_assigners"),
     Mutant(
