@@ -183,8 +183,8 @@ def write(
         limits = {}
         about = about | {"shapes": graph.shapes}
     height, width = about["image_size"]
-    if about["dynamic_size"]:  # at least 64 pixels: torch.export takes a single row of grid cells for a constant
-        height, width = max(height, 64), max(width, 64)
+    if about["dynamic_size"]:  # torch.export takes a single row of grid cells, at the largest stride, for a constant
+        height, width = (max(side, 2 * max(model.strides)) for side in (height, width))
     if uint8_input:
         images = torch.zeros(batch_size or 2, height, width, 3, dtype=torch.uint8)
         rows, columns = 1, 2  # the dimensions
