@@ -101,6 +101,11 @@ def test_the_pages_list_every_model_with_its_published_ap():
     section = text_of(ENGLISH).partition("\n## Models\n")[2].partition("\n## ")[0]
     assert dict(re.findall(r"`(\w+)` ([\d.]+)", section)) == {n: f"{100 * f.ap:.1f}" for n, f in files.items()}
     rows = tables(text_of(ROOT / "docs/models.md"))[0][1:]
+    measured = tables(text_of(ROOT / "benchmarks/results/milliseconds.md"))[0][1:]
+    times = {(*spans(row[0]), row[1]): f"{float(row[5].split()[0]):.0f}" for row in measured}
+    assert [row[6] for row in rows] == [times[spans(row[1])[0], row[5]] for row in rows]
+    in_readme = re.findall(r"`(\w+)` [\d.]+ \((\d+) ms\)", section)
+    assert dict(in_readme) == {spans(row[1])[0]: row[6] for row in rows}
     found = {spans(row[1])[0]: (row[4], row[5]) for row in rows}
     assert found == {name: (f"{100 * file.ap:.1f}", str(file.image_size[0])) for name, file in files.items()}
 
