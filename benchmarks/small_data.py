@@ -3,6 +3,7 @@
     python -m benchmarks.small_data data=FOLDER weights=yolox_nano.pth stage=report peers=PYTHON
     python -m benchmarks.small_data data=FOLDER stage=scratch peers=PYTHON
     python -m benchmarks.small_data data=FOLDER weights=yolox_nano.pth stage=lengths
+    python -m benchmarks.small_data data=FOLDER stage=families
 
 Each run takes minutes and adds a row to the file `results`. A run that has a row is not repeated, so the same command
 resumes. benchmarks/results/small_data.md describes the data sets in `data` and what was measured.
@@ -19,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -81,6 +83,7 @@ class Recipe(NamedTuple):
     constants: dict[str, Any] = {}
     peer: str | None = None  # libreyolo or ultralytics
     former: bool = False  # with the defaults of train.py before November 23, 2026
+    letterbox: str | None = None  # how images fit into the input; None: as the family does
 
 
 RECIPES = {
@@ -89,6 +92,11 @@ RECIPES = {
     "libreyolo_yolox_nano": Recipe(peer="libreyolo"),
     "scratch_new_yolox_nano": Recipe({"weights": None}),
     "ultralytics_yolo11n_scratch": Recipe({"weights": None}, peer="ultralytics"),
+    "scratch_yolov9_t": Recipe({"model": "yolov9_t", "weights": None}),
+    "scratch_picodet_s": Recipe({"model": "picodet_s", "weights": None}),
+    "scratch_ppyoloe_s": Recipe({"model": "ppyoloe_s", "weights": None}),
+    "scratch_picodet_s_corner": Recipe({"model": "picodet_s", "weights": None}, letterbox="corner"),
+    "scratch_ppyoloe_s_corner": Recipe({"model": "ppyoloe_s", "weights": None}, letterbox="corner"),
 }
 
 
@@ -134,6 +142,7 @@ LENGTHS = (  # data set, input side, epochs
     *(("chess", 256, epochs) for epochs in (20, 50, 60, 100)),
     *(("deep_pcb", side, 15) for side in (256, 640)),
 )
+FAMILIES = ("scratch_new_yolox_nano", *(name for name in RECIPES if name.startswith(("scratch_y", "scratch_p"))))
 STAGES: dict[str, list[Run]] = {
     "report": [
         Run("report", name, seed, recipe, 320, DATA[name].epochs)
@@ -144,6 +153,10 @@ STAGES: dict[str, list[Run]] = {
         for seed, (recipe, epochs) in itertools.product((1, 2, 3), FROM_SCRATCH.items())
     ],
     "lengths": [Run("lengths", name, 0, "new", side, epochs) for name, side, epochs in LENGTHS],
+    "families": [
+        Run("families", name, seed, recipe, 160, 30)
+        for seed, recipe, name in itertools.product((1, 2, 3), FAMILIES, ("bccd", "raccoon"))
+    ],
 }
 
 
@@ -151,7 +164,7 @@ STAGES: dict[str, list[Run]] = {
 class Config:
     data: str = "."  # the folder of the data sets
     weights: str = "coco"  # coco: official weights of yolox_nano; or a file, which LibreYOLO needs
-    stage: str = "report"  # report, scratch or lengths
+    stage: str = "report"  # report, scratch, lengths or families
     only: tuple[str, ...] = ()  # data sets; (): all of the stage
     recipes: tuple[str, ...] = ()  # (): all of the stage
     peers: str | None = None  # the Python of an environment with libreyolo and ultralytics; none: without them
@@ -225,7 +238,10 @@ def constants_of(run: Run, cfg: Config) -> dict[str, Any]:
 
 def train_once(run: Run, constants: dict[str, Any]) -> dict[str, Any]:
     """Trains and returns the cells of the row. Minutes count training alone, without evaluations."""
-    options = {"parts": train.Parts(schedule=LinearSchedule)} if RECIPES[run.recipe].former else {}
+    recipe = RECIPES[run.recipe]
+    options = {"parts": train.Parts(schedule=LinearSchedule)} if recipe.former else {}
+    if recipe.letterbox:
+        options = {"parts": train.Parts(build_model=partial(build_with_letterbox, recipe.letterbox))}
     with tempfile.TemporaryDirectory(prefix="small_data_") as folder:
         train.main(train.Config(**constants, output=folder, name="run"), **options)
         made = runs(folder, "run")[-1]
@@ -239,6 +255,13 @@ def train_once(run: Run, constants: dict[str, Any]) -> dict[str, Any]:
         **{"images_seen": seen, "AP": maps[-1], "AP50": float(rows[-1]["AP50"]), "best_AP": max(maps)},
         **{"minutes": seconds / 60, "images_per_second": seen / seconds},
     }
+
+
+def build_with_letterbox(letterbox: str, *arguments: Any) -> tuple:
+    """Builds the model of a training whose images fit into the input in another way than the family's."""
+    model, pretraining = train.build_model(*arguments)
+    model.letterbox = letterbox
+    return model, pretraining
 
 
 def train_peer(python: str, peer: str, constants: dict[str, Any]) -> dict[str, Any]:
