@@ -71,7 +71,6 @@ TREATMENTS = {
     "third": Treatment("backbone, 7 of 20 epochs", 0.35),
     "third_again": Treatment("backbone, 7 of 20 epochs, second warm-up after the thaw", 0.35, again=True),
     "stem": Treatment("stem and first stage, all epochs", stages=2),
-    "stages": Treatment("stem and two stages, all epochs", stages=3),
 }
 LONG = ("third", "third_again")
 EXPERIMENTS = {

@@ -142,7 +142,12 @@ LENGTHS = (  # data set, input side, epochs
     *(("chess", 256, epochs) for epochs in (20, 50, 60, 100)),
     *(("deep_pcb", side, 15) for side in (256, 640)),
 )
-FAMILIES = ("scratch_new_yolox_nano", *(name for name in RECIPES if name.startswith(("scratch_y", "scratch_p"))))
+FAMILIES = [
+    *itertools.product(
+        ("scratch_new_yolox_nano", "scratch_yolov9_t", "scratch_picodet_s", "scratch_ppyoloe_s"), ("bccd", "raccoon")
+    ),
+    *itertools.product(("scratch_picodet_s_corner", "scratch_ppyoloe_s_corner"), ("bccd",)),
+]  # recipe, data set
 STAGES: dict[str, list[Run]] = {
     "report": [
         Run("report", name, seed, recipe, 320, DATA[name].epochs)
@@ -154,8 +159,7 @@ STAGES: dict[str, list[Run]] = {
     ],
     "lengths": [Run("lengths", name, 0, "new", side, epochs) for name, side, epochs in LENGTHS],
     "families": [
-        Run("families", name, seed, recipe, 160, 30)
-        for seed, recipe, name in itertools.product((1, 2, 3), FAMILIES, ("bccd", "raccoon"))
+        Run("families", name, seed, recipe, 160, 30) for seed, (recipe, name) in itertools.product((1, 2, 3), FAMILIES)
     ],
 }
 
