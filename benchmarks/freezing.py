@@ -100,14 +100,16 @@ class Config:
     weights: str = "coco"  # coco: official weights of yolox_nano; or a file
     seeds: tuple[int, ...] = (0, 1, 2)
     only: tuple[str, ...] = ()  # experiments; (): all
+    treatments: tuple[str, ...] = ()  # (): all of the experiment
     minutes: float = 0.0  # no run begins after this time; 0: no limit
     results: str = str(RESULTS)  # folder of the CSV file and the page
 
 
 def main(cfg: Config) -> None:
     """Measures the runs that have no row yet, and writes the page."""
-    if unknown := [name for name in cfg.only if name not in EXPERIMENTS]:
-        raise ConfigError(f"only={','.join(unknown)}: choose from {', '.join(EXPERIMENTS)}")
+    for name, known in (("only", EXPERIMENTS), ("treatments", TREATMENTS)):
+        if unknown := [word for word in getattr(cfg, name) if word not in known]:
+            raise ConfigError(f"{name}={','.join(unknown)}: choose from {', '.join(known)}")
     begin, file = time.monotonic(), Path(cfg.results) / "freezing.csv"
     done = {tuple(row[name] for name in KEY) for row in read_rows(file)}
     for key in planned(cfg):
@@ -127,7 +129,8 @@ def planned(cfg: Config) -> Iterator[tuple[str, str, int]]:
     """Yields experiment, treatment and seed of each run: all of a seed before the next seed."""
     for seed, name in itertools.product(cfg.seeds, cfg.only or EXPERIMENTS):
         for treatment in EXPERIMENTS[name].treatments:
-            yield name, treatment, seed
+            if treatment in (cfg.treatments or TREATMENTS):
+                yield name, treatment, seed
 
 
 def measure(name: str, treatment: str, seed: int, data: str, weights: str) -> dict[str, Any]:
