@@ -205,8 +205,8 @@ class FirstStagesFrozen:
     def __init__(self, count: int):
         self.count = count
 
-    def __call__(self, *arguments: Any) -> tuple:
-        model, pretraining = train.build_model(*arguments)
+    def __call__(self, **arguments: Any) -> tuple:
+        model, pretraining = train.build_model(**arguments)
         for part in list(model.backbone.children())[: self.count]:
             part.eval().requires_grad_(False)
             part.train = lambda mode=True, part=part: part

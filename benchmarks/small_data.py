@@ -261,9 +261,9 @@ def train_once(run: Run, constants: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def build_with_letterbox(letterbox: str, *arguments: Any) -> tuple:
+def build_with_letterbox(letterbox: str, **arguments: Any) -> tuple:
     """Builds the model of a training whose images fit into the input in another way than the family's."""
-    model, pretraining = train.build_model(*arguments)
+    model, pretraining = train.build_model(**arguments)
     model.letterbox = letterbox
     return model, pretraining
 
