@@ -48,8 +48,9 @@ deviation over the seeds. CPU minutes and peak memory are those of the training 
 one thread. BCCD: 205 images, 160 pixels, 15 epochs; chess: 230 images, 192 pixels, 15 epochs; raccoons: 160 images, 160 pixels,
 8 epochs, and joint training has 337 images of COCO, too.
 
-Each row is one training of these epochs. On BCCD and chess, added and fine-tuned classes begin with the model of the row "before",
-so that both trainings together are twice as long as the joint one; this alone may be why the joint one is lower on new classes.
+Each row is one training of these epochs. On BCCD and chess, added and fine-tuned classes begin with the model of the row
+"before", so that both trainings together are twice as long as the joint one; this alone may be why the joint one is lower on new
+classes.
 
 Detections of a trained model end at the borders of the image, those of an official file do not. So COCO's mAP differs in the
 third decimal before and after raccoons were added, although boxes and scores before that are equal by bits.
