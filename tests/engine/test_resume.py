@@ -361,6 +361,7 @@ def free_port():
         return str(s.getsockname()[1])
 
 
+@pytest.mark.slow
 def test_checkpoint_with_the_most_progress_is_copied_to_the_nodes_that_lack_it(tmp_path):
     name, outputs = "demo-2026-01-31-2", []
     for case, (ahead, other) in enumerate([(0, "behind"), (1, "empty")]):

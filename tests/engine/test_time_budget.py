@@ -104,6 +104,7 @@ class Died(Exception):
     """Stands for kill -9."""
 
 
+@pytest.mark.slow
 def test_a_resumed_run_equals_an_uninterrupted_one_and_counts_the_time_of_both(demo_images, tmp_path):
     """It dies before the first step, within an epoch, and after the machine has become slower."""
     cfg = config(demo_images, tmp_path / "a", hours=0.06, epochs=100, save_minutes=1e-9, **CHOSEN)
