@@ -39,7 +39,7 @@ from utils.draw import write_image
 from utils.images import IMAGE_SUFFIXES, READERS, ImageError, batched, prefetch
 from utils.progress import Progress, progress_bar
 from utils.script import run_script
-from utils.text import brief, split_names
+from utils.text import amount, brief, split_names
 
 
 class Origin(NamedTuple):
@@ -154,7 +154,7 @@ def main(cfg: Config) -> Path | None:
 def description(detector: Detector, only: list[str] | None, confidence: float | str | None) -> str:
     """Returns what is detected and how, for the console: the model, its classes, its input and the confidence threshold."""
     size = " x ".join(map(str, detector.image_size))
-    parts = [f"{len(detector.classes)} classes", f"input {size}"]
+    parts = [amount(len(detector.classes), "class"), f"input {size}"]
     if only:
         parts.insert(1, f"only {brief(', '.join(only))}")
     if isinstance(confidence, float):

@@ -53,6 +53,7 @@ from utils.config import MAX_SEED, ConfigError, check, override, require, requir
 from utils.processes import Interrupted, Ranks
 from utils.script import command_line, run_script
 from utils.signals import StopSignal
+from utils.text import amount
 
 
 @dataclass(frozen=True)
@@ -427,7 +428,9 @@ def main(
                     least = epoch + 2 if epoch < first_no_aug < epochs else epoch + 1
                     before, epochs = epochs, budget.fit(longest, least, epoch + 1, ranks)
                     if epochs != before:
-                        log(f"hours={cfg.hours:g}: {epochs} epochs instead of {before}, from the measured time")
+                        log(
+                            f"hours={cfg.hours:g}: {amount(epochs, 'epoch')} instead of {before}, from the measured time"
+                        )
                         plan = longest.cut(epochs)
                         first_no_aug = first_no_aug_epoch(epochs, cfg.no_aug_epochs, first_no_aug, epoch + 1)
                         no_aug_from.fill_(first_no_aug)

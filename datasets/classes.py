@@ -129,7 +129,7 @@ def join(parts: Sequence[Annotations], source: str) -> Annotations:
         for index in range(len(data)):
             paths.append(data.path(index))
     files = Strings(data.files[i] or data.source for data in parts for i in range(len(data)))
-    names = ("image_ids", "sizes", "boxes", "crowd", "areas", "lines")
+    names = ("image_ids", "sizes", "boxes", "crowd", "areas", "lines", "box_lines")
     columns = {name: np.concatenate([getattr(data, name) for data in parts]) for name in names}
     if len(np.unique(columns["image_ids"])) < len(columns["image_ids"]):
         columns["image_ids"] = np.arange(1, len(columns["image_ids"]) + 1)

@@ -17,7 +17,7 @@ from datasets.formats.annotation_file import Sample
 from datasets.mosaic import MIXUP_SCALE, Augment, make_sample
 from datasets.store import Annotations
 from utils.images import boxes_to_input, fit, letterbox, read_image
-from utils.text import brief
+from utils.text import amount, brief
 
 NO_IMAGE = -1  # index of the placeholder in a batch without images
 TRIALS = 64  # samples in which extra_augment is tried before a training, if all of them lose their objects
@@ -189,7 +189,7 @@ def checked_sample(result: Any, size: tuple[int, int], num_classes: int) -> Samp
         what = f"{image.dtype} {list(image.shape)}" if isinstance(image, np.ndarray) else type(image).__name__
         raise ValueError(f"extra_augment must return an image uint8 {[*size, 3]}, not {what}")
     if len(boxes) != len(labels):
-        raise ValueError(f"extra_augment returned {len(boxes)} boxes, but {len(labels)} labels")
+        raise ValueError(f"extra_augment returned {amount(len(boxes), 'box')}, but {amount(len(labels), 'label')}")
     if not np.isfinite(boxes).all():
         raise ValueError(f"extra_augment returned boxes that are not finite: {boxes.tolist()}")
     if labels.dtype.kind not in "iuf" or (labels != labels.round()).any():  # some libraries return 2.0 for 2

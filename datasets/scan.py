@@ -22,6 +22,7 @@ from utils import images, jpeg
 from utils.boxes import area, clip
 from utils.files import make_cache_folder
 from utils.progress import progress_bar
+from utils.text import amount
 from utils.value_range import FULL, NO_LIMITS, choose, limits_of, to_8_bits
 
 LEAST = 32  # pixels of the shorter side of the reduced image that is hashed
@@ -244,7 +245,7 @@ def _drop_boxes_outside(annotations: Annotations, bad_boxes: str) -> tuple[Annot
     for row in np.flatnonzero(gone):
         box = ",".join(f"{value:g}" for value in annotations.boxes[row])
         height, width = annotations.sizes[owner[row]]
-        problems.append(f"{annotations.where(owner[row])}: box {box} lies outside its image of {width}x{height}")
+        problems.append(f"{annotations.where_box(row)}: box {box} lies outside its image of {width}x{height}")
     notes = note_dropped(f"{annotations.source}: boxes without area inside their images", problems, bad_boxes)
     if problems:
         annotations = annotations.keep_boxes(~gone)
@@ -271,7 +272,7 @@ def without_bad(annotations: Annotations, found: Scan, bad_images: str) -> tuple
             fix += f', "repair" uses what can be decoded of {count} JPEGs that are cut off or damaged'
         if source.lower().endswith(".json"):
             fix += "; image_root names the folder of the images"
-        raise_any(f"{source}: {len(bad)} of {len(annotations)} images cannot be read; {fix}", bad_lines)
+        raise_any(f"{source}: {len(bad)} of {amount(len(annotations), 'image')} cannot be read; {fix}", bad_lines)
     notes = []
     if repaired:
         notes.append(f"{source}: JPEGs that are cut off or damaged, used: {len(repaired)}\n{first_ten(repaired_lines)}")

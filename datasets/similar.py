@@ -2,9 +2,12 @@
 
 import numpy as np
 
+from utils.text import amount, percent
+
 NEAR = 7  # bits of 256 by which nearly same images differ at most: less than the 8 bands, so that one band is equal
 # An image is compared with at most this many of the images that are equal in a band: the next in sorted order.
 CROWD = 64
+FEW_COPIES = 0.01  # of the images of a split: fewer copies of training images hardly change its metrics
 
 _ONES = np.unpackbits(np.arange(65536, dtype=np.uint16).view(np.uint8)).reshape(-1, 16).sum(1, dtype=np.uint8)
 
@@ -41,6 +44,14 @@ def copies_between(first: tuple[np.ndarray, np.ndarray], second: tuple[np.ndarra
     groups = similar_groups(*map(np.concatenate, zip(first, second, strict=True)))
     count = len(first[0])  # the number of a group is its first image, of the first set if it has one there
     return np.where(groups[count:] < count, groups[count:], -1)
+
+
+def copies_text(first: str, second: str, count: int, total: int, score: str = "the mAP") -> tuple[str, str]:
+    """Returns how many of the `total` images of the split `second` are copies of images of `first`, and what that means."""
+    counted = f"copies of images of {first} in {second}: {count} of {amount(total, 'image')} ({percent(count / total)})"
+    if count < FEW_COPIES * total:
+        return counted, f"too few to change {score} much"
+    return counted, f"{score} is too high"
 
 
 def bits_apart(a: np.ndarray, b: np.ndarray) -> np.ndarray:

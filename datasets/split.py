@@ -25,6 +25,7 @@ from datasets.similar import similar_groups
 from datasets.store import Annotations
 from utils.files import files_under
 from utils.outputs import write_all
+from utils.text import amount
 
 PARTS = ("train", "val", "test")
 
@@ -54,7 +55,7 @@ def split(data: Annotations, fractions: Sequence[float], seed: int, option: str)
     groups = np.unique(similar_groups(found.digests, found.hashes), return_inverse=True)[1]
     parts = split_groups(groups, found.digests, fractions, seed)
     if not all(map(len, parts)):
-        count = "1 image" if len(data) == 1 else f"{len(data)} images"
+        count = amount(len(data), "image")
         into = f"{count} into {', '.join(str(len(part)) for part in parts)}"
         different = len(np.unique(groups))
         if different < len(fractions):

@@ -56,6 +56,7 @@ class Annotations:
     names: Strings  # [N] paths as written
     lines: np.ndarray  # int32 [N] line in `source`, 0 where there is none
     files: Strings  # [N] the file with the boxes, "" where it is `source`
+    box_lines: np.ndarray  # int32 [K] line in `files` or `source` of a box that has a line of its own, 0 for others
     notes: tuple[str, ...] = ()  # what was left out while reading
     digests: np.ndarray | None = None  # int64 [N] of the contents of the image files; None: not scanned yet
     hashes: np.ndarray | None = None  # uint64 [N, 4] perceptual hashes of the images; None: not scanned yet
@@ -79,8 +80,14 @@ class Annotations:
 
     def where(self, index: int) -> str:
         """Returns the place of an image's boxes for messages: `train.txt:12`, `a.xml`, `coco.json: a.jpg`."""
-        place = f":{self.lines[index]}" if self.lines[index] else f": {self.names[index]}"
-        return self.files[index] or self.source + place
+        if self.lines[index]:
+            return f"{self.files[index] or self.source}:{self.lines[index]}"
+        return self.files[index] or f"{self.source}: {self.names[index]}"
+
+    def where_box(self, row: int) -> str:
+        """Returns the place of a box for messages: that of its image, or its own line in the file."""
+        image = int(np.searchsorted(self.starts, row, "right")) - 1
+        return f"{self.files[image] or self.source}:{line}" if (line := self.box_lines[row]) else self.where(image)
 
     def digest(self) -> str:
         """Returns a digest of images and boxes. It shows whether a resumed run has the same data. Folders do not count."""
@@ -164,7 +171,7 @@ class Annotations:
         return self._with_rows(keep, np.concatenate([[0], np.cumsum(keep)])[self.starts])
 
     def _with_rows(self, rows: np.ndarray, starts: np.ndarray) -> "Annotations":
-        columns = {name: getattr(self, name)[rows] for name in ("boxes", "labels", "crowd", "areas")}
+        columns = {name: getattr(self, name)[rows] for name in ("boxes", "labels", "crowd", "areas", "box_lines")}
         return replace(self, starts=starts, **columns)
 
     def coco(self) -> dict[str, Any]:

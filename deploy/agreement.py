@@ -5,6 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from utils.text import amount
+
 
 class Tolerance(NamedTuple):
     """How far apart two detections of the same object may be."""
@@ -30,7 +32,8 @@ class Agreement(NamedTuple):
     def text(self) -> str:
         """One line for the terminal."""
         return (
-            f"{self.detections} detections: boxes differ by at most {self.boxes:.2g} pixels, scores by {self.scores:.2g}, "
+            f"{amount(self.detections, 'detection')}: boxes differ by at most {self.boxes:.2g} pixels, scores by "
+            f"{self.scores:.2g}, "
             f"{len(self.unpaired)} without a partner"
         )
 

@@ -14,6 +14,7 @@ import numpy as np
 from deploy.sources import is_web_address
 from utils.boxes import area, clip, xyxy_to_xywh
 from utils.draw import write_image
+from utils.text import amount
 
 SHOWN = 10  # classes and unreadable images that the summary names
 WRITABLE = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff"}  # images of other formats are written as PNG
@@ -79,6 +80,7 @@ class Results:
         self.unread: list[str] = []  # messages about images that cannot be read
         self.counts: Counter = Counter()  # detections per class
         self.images_with: Counter = Counter()  # images per class with a detection of it
+        self.track_classes: dict[tuple[str, int], str] = {}  # video and number of a track -> its first class
         self.tracked: set[str] = set()  # videos whose file of tracks was begun
         self.images, self.begin = 0, time.perf_counter()
 
@@ -134,6 +136,7 @@ class Results:
         with open(path, mode, encoding="utf-8") as file:
             for entry in entries:
                 if entry["track_id"] >= 0:
+                    self.track_classes.setdefault((name, entry["track_id"]), entry["class"])
                     left, top, width, height = entry["bbox"]
                     place = f"{left:.2f},{top:.2f},{width:.2f},{height:.2f}"
                     file.write(f"{frame + 1},{entry['track_id']},{place},{entry['score']:.4f},-1,-1,-1\n")
@@ -152,23 +155,37 @@ class Results:
         for inner, writer in self.writers.items():
             writer.finish(self.folder / inner)
         seconds = (time.perf_counter() - self.begin) / self.images
-        speed = f"{self.images} images, {1000 * seconds:.1f} ms per image ({1 / seconds:.1f} per second)"
-        lines = [speed, f"detected: {self._counts()}", str(self.folder)]
+        speed = f"{amount(self.images, 'image')}, {1000 * seconds:.1f} ms per image ({1 / seconds:.1f} per second)"
+        lines = [speed, f"detected: {self._counts()}", *self._track_counts(), str(self.folder)]
         if self.unread:
             more = [f"... and {len(self.unread) - SHOWN} more"] if len(self.unread) > SHOWN else []
-            lines = [f"{len(self.unread)} images could not be read or written:", *self.unread[:SHOWN], *more, *lines]
+            lines = [
+                f"{amount(len(self.unread), 'image')} could not be read or written:",
+                *self.unread[:SHOWN],
+                *more,
+                *lines,
+            ]
         return "\n".join(lines)
 
     def _counts(self) -> str:
         """Returns the number of detections of the most frequent classes, and of the images with them."""
         counts = []
         for name, count in self.counts.most_common(SHOWN):
-            images = self.images_with[name]
-            noun = "image" if images == 1 else "images"
-            counts.append(f"{count} {name} in {images} {noun}")
+            counts.append(f"{count:,} {name} in {amount(self.images_with[name], 'image')}")
         if len(self.counts) > SHOWN:
             counts.append("...")
         return ", ".join(counts) or "nothing"
+
+    def _track_counts(self) -> list[str]:
+        """Returns a line with the number of tracks of the most frequent classes, nothing if nothing was tracked.
+
+        A track counts for the class of its first detection with a number."""
+        if not self.tracked:
+            return []
+        counts = Counter(self.track_classes.values())
+        named = [f"{count:,} {name}" for name, count in counts.most_common(SHOWN)] + ["..."] * (len(counts) > SHOWN)
+        shown = f" ({', '.join(named)})" if named else ""
+        return [f"tracked: {amount(len(self.track_classes), 'object')}{shown}"]
 
 
 def writable_name(name: str) -> str:

@@ -13,6 +13,7 @@ from utils import checkpoint, outputs
 from utils.files import warn_if_disk_fails
 from utils.metrics import BACKEND
 from utils.processes import Ranks
+from utils.text import amount
 
 MOST_SECONDS = 60  # of the last evaluation in the run: a longer one is left to evaluate.py
 MOST_IMAGES = 2000  # of the validation: after the evaluation, the results take some seconds per thousand images
@@ -50,7 +51,7 @@ def evaluate_best(folder: Path, model: nn.Module, loader, ranks: Ranks, seconds:
         write_results(there, data, detections, results)
         worst = analyze(there, data, detections, results, CONFIDENCE, WORST, report=True)
         if worst:
-            lines.append(f"mistakes    {there / 'worst_01.jpg'}   # the {len(worst)} images with the most errors")
+            lines.append(f"mistakes    {there / 'worst_01.jpg'}   # {amount(len(worst), 'image')} with the most errors")
         lines.append(f"report      {there / 'report.html'}")
     return lines
 
@@ -66,7 +67,7 @@ def class_table(per_class: Mapping[str, Mapping[str, Any]], images: Mapping[str,
     lines = [f"{'class':{width}}  {'images':>7}  {'boxes':>7}" + "".join(f"  {name:>9}" for name in COLUMNS)]
     for place, name in enumerate(shown):
         if rest and place == MOST_ROWS // 2:
-            lines.append(f"... {rest} classes with an AP in between are in report.html")
+            lines.append(f"... {amount(rest, 'class')} with an AP in between: in report.html")
         row = per_class[name]
         cells = "".join(f"  {four_decimals(row[column]):>9}" for column in COLUMNS.values())
         blanks = " " * (width - display_width(name))

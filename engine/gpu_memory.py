@@ -21,6 +21,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from engine.schedule import Plan
 from utils.config import ConfigError
 from utils.processes import Ranks
+from utils.text import amount
 from utils.threads import busy_hint, shared_memory
 
 FILL = 0.8  # fraction of a GPU's memory that an automatically chosen batch may fill
@@ -215,7 +216,7 @@ def profiled(batches: Iterable, steps: int, path: Path, log: Callable[[str], Non
         profiler.export_chrome_trace(str(path))
         table = profiler.key_averages().table(f"self_{'device' if gpu else 'cpu'}_time_total", 40, 60)
         path.with_suffix("").with_suffix(".txt").write_text(table, encoding="utf-8")
-        log(f"profile    {done} steps: {path} (open it at https://ui.perfetto.dev)")
+        log(f"profile    {amount(done, 'step')}: {path} (open it at https://ui.perfetto.dev)")
     else:
         log(f"profile    no trace: the epoch has no more than {PROFILE_WARM_UP} steps")
     yield from batches

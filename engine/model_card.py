@@ -9,7 +9,7 @@ from nets.pretrained import HOST
 from utils.config import show
 from utils.files import atomic_write
 from utils.metrics import COCO_METRICS
-from utils.text import printable
+from utils.text import amount, printable
 
 AUTHORS = {  # of official weights, see WEIGHTS.md
     "yolox": ("Megvii", "Apache-2.0"),
@@ -63,8 +63,9 @@ def head(model, run, state) -> Iterator[str]:
     yield f"# Model card: {plain(run.folder.name)}"
     yield ""
     yield (
-        f"An object detector for {model.num_classes} classes: {plain(run.config['model'])}, {parameters:.3g} million parameters, "
-        f"input {height} x {width} pixels. Trained for {state.epoch} of {run.config['epochs']} epochs."
+        f"An object detector for {amount(model.num_classes, 'class')}: {plain(run.config['model'])}, "
+        f"{parameters:.3g} million parameters, input {height} x {width} pixels. "
+        f"Trained for {state.epoch} of {amount(run.config['epochs'], 'epoch')}."
     )
     if model.first_class:
         yield f"Its first {model.first_class} classes are those of the initial weights, unchanged; only the others were trained."

@@ -24,6 +24,7 @@ from utils.files import warn_if_disk_fails
 from utils.processes import Interrupted, Ranks, copy_files
 from utils.script import command_line
 from utils.signals import StopSignal
+from utils.text import amount
 
 
 @dataclass(frozen=True, order=True)
@@ -102,10 +103,10 @@ class State:
     def done(self, epochs: int, patience: int) -> str | None:
         """Returns why the run is finished, or None if it is not."""
         if self.epoch >= epochs:
-            return f"all {epochs} epochs are done"
+            return f"all {epochs} epochs are trained" if epochs > 1 else "its only epoch is trained"
         evaluated = self.best_epoch is not None and "AP" in self.rows[-1]
         if patience and evaluated and self.epoch - self.best_epoch >= patience:
-            return f"no better mAP for {patience} epochs (patience={patience})"
+            return f"no better mAP for {amount(patience, 'epoch')} (patience={patience})"
         return None
 
 

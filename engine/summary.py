@@ -12,13 +12,13 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from datasets.box_sizes import advice, sides_at
 from datasets.mirrored import mirrored_classes
-from datasets.similar import copies_between
+from datasets.similar import copies_between, copies_text
 from engine.optimizer import Updater
 from engine.schedule import REFERENCE_BATCH, Plan, Schedule, usual_rate
 from nets import SGDDefaults
 from utils.config import show
 from utils.processes import Ranks
-from utils.text import brief, printable
+from utils.text import amount, brief, printable
 
 FEW_IMAGES = 50  # training images below which a run gets a warning
 GROWTH = 1.25  # of the input that the sizes of the boxes ask for, from which a run proposes it
@@ -49,13 +49,13 @@ def derived(batch_size: int, workers: int, updater: Updater, ranks: Ranks) -> di
     clip = f"gradients of norm {updater.clip:g} at most" if updater.clip else "gradients as they are"
     over = f" over {torch.distributed.get_backend()}" if ranks.world_size > 1 else ""  # gloo, or cpu:gloo,cuda:nccl
     return {
-        "images per process": f"{local} of {batch_size}, {ranks.world_size} process(es){over}",
+        "images per process": f"{local} of {batch_size}, {amount(ranks.world_size, 'process')}{over}",
         "steps per epoch": f"{plan.frozen_steps} frozen, {plan.steps} thawed" if plan.freeze_epochs else plan.steps,
         "learning rate": rate_text(schedule.learning_rate, schedule),
         "lowest rate": rate_text(schedule.min_learning_rate, schedule),
         "clipping and EMA": f"{clip}, decay {updater.ema.decay:.5f} with tau {updater.ema.tau:.0f} steps",
         "mixed precision": updater.amp,
-        "device": f"{ranks.device}, {torch.get_num_threads()} thread(s), {workers} worker(s)",
+        "device": f"{ranks.device}, {amount(torch.get_num_threads(), 'thread')}, {amount(workers, 'worker')}",
     }
 
 
@@ -157,7 +157,9 @@ def model_text(model: nn.Module, name: str, image_size: tuple[int, int], plan: P
 def added_text(classes: Sequence[str], first: int) -> str:
     """Returns a line about the frozen classes of a model and the new ones, which are those from the label `first` on."""
     new = brief(", ".join(classes[first:]))
-    return f"frozen     {first} classes; training {len(classes) - first} new: {new}; best.pt has their best mAP"
+    return (
+        f"frozen     {amount(first, 'class')}; training {len(classes) - first} new: {new}; best.pt has their best mAP"
+    )
 
 
 def data_text(train, val, first: int = 0) -> str:
@@ -249,8 +251,8 @@ def _leak_warning(train, val) -> Iterator[str]:
     show = f"python -m tools.check {quote(train.source)}"
     if val.source != train.source:
         show += f" val={quote(val.source)}"
+    counted, effect = copies_text("train", "val", len(copies), len(val))
     yield (
-        f"copies of images of train in val: {len(copies)} of {len(val)}, equal or nearly the same, such as {pair}: "
-        f"the mAP is too high; {show} lists them; python -m tools.convert SRC DST.txt split=.9,.1 divides them, "
-        f"with copies in one split"
+        f"{counted}, equal or nearly the same, such as {pair}: {effect}; {show} lists them; "
+        f"python -m tools.convert SRC DST.txt split=.9,.1 divides them, with copies in one split"
     )

@@ -14,6 +14,7 @@ from engine.optimizer import Updater
 from engine.parallel import wrap
 from engine.schedule import Plan
 from utils.processes import Ranks
+from utils.text import amount
 
 TOLERANCE = 0.03  # of the budget: a run may take so much longer, and its number of epochs stays within it
 RECENT = 3  # laps of a kind that are remembered: one outlier, as the first epoch with its compilation, is passed over
@@ -112,9 +113,9 @@ class TimeBudget:
         """Describes how the run uses its time, and what to change if it uses too little or too much."""
         hours = self.expected(longest.cut(self.epochs), done) / 3600
         given = f"hours={self.limit / 3600:g}"
-        text = f"time       {given}: {self.epochs} of up to {longest.epochs} epochs, about {hours:.2g} hours in all"
+        text = f"time       {given}: {self.epochs} of up to {amount(longest.epochs, 'epoch')}, about {hours:.2g} hours in all"
         if hours * 3600 > self.limit * (1 + TOLERANCE):
-            return f"WARNING: {given}: too little for {self.epochs} epoch(s), which take about {hours:.2g} hours"
+            return f"WARNING: {given}: too little for {amount(self.epochs, 'epoch')}, about {hours:.2g} hours"
         if self.epochs == longest.epochs and hours * 3600 < self.limit * (1 - TOLERANCE):
             return f"{text}; a larger epochs= would use more of the time"
         return text

@@ -19,6 +19,7 @@ from utils.files import atomic_write
 from utils.images import ImageError, prefetch, read_reduced
 from utils.matches import MATCH_IOU
 from utils.metrics import Curve
+from utils.text import amount
 from utils.value_range import ValueRange
 
 SIDES, QUALITY = (640, 480, 360, 240, 160), 78  # longer side in pixels, tried until the JPEG fits; JPEG quality
@@ -119,7 +120,7 @@ def _shown_cells(cells: dict[Cell, list[Example]], matrix: np.ndarray) -> tuple[
 
 def _counts(data: Annotations, metrics: dict[str, Any]) -> str:
     boxes = sum(row["boxes"] for row in metrics["per_class"].values())
-    return f"{len(data):,} images, {boxes:,} boxes, {len(data.classes):,} classes"
+    return ", ".join((amount(len(data), "image"), amount(boxes, "box"), amount(len(data.classes), "class")))
 
 
 def _facts(metrics: dict[str, Any]) -> dict[str, str]:
@@ -178,7 +179,7 @@ def _all_counts(curves: dict[str, Curve], per_class: dict[str, dict], threshold:
     rows = []
     for name, curve in curves.items():
         at = np.searchsorted(-curve.scores, -np.arange(101) / 100, side="right")
-        best = per_class[name]["threshold"] if per_class[name]["f1"] > 0 else threshold
+        best = per_class[name]["threshold"] if per_class[name]["threshold"] >= 0 else threshold
         at = np.append(at, np.searchsorted(-curve.scores, -best, side="right"))
         hits = np.rint(curve.precision * curve.found).astype(int)
         rows.append((curve.boxes, np.append(0, hits)[at], np.append(0, curve.found)[at]))

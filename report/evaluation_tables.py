@@ -24,8 +24,7 @@ def class_rows(per_class: dict[str, dict], intervals: dict[str, Interval], most:
     for label, (name, metrics) in enumerate(list(per_class.items())[:most]):
         cells = {"boxes": f"{metrics['boxes']:,}", "AP": number(metrics["AP"]), "AP50": number(metrics["AP50"])}
         for column in LIVE:
-            measured = column in metrics and (column != "threshold" or metrics["f1"] > 0)
-            cells[column] = number(metrics[column]) if measured else "–"
+            cells[column] = number(metrics.get(column, -1))
         interval = intervals[name]
         between = ""
         if metrics["boxes"]:

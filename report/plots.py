@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 from utils.draw import drawable
 from utils.files import atomic_write
 from utils.metrics import Curve
+from utils.text import amount
 
 INK, FAINT = "#33383d", "#d9dde1"
 FONTS = ("Noto Sans CJK SC", "Noto Sans CJK JP", "Microsoft YaHei", "SimHei", "PingFang SC", "Arial Unicode MS")
@@ -103,7 +104,7 @@ def draw_precision_recall(curves: dict[str, Curve], path: str | Path) -> None:
         for number, name in enumerate(named):
             height, label = heights[ranking.index(name)], f"{areas[name]:.3f}  {drawable(name)}"
             axes.plot(recalls, height, color=f"C{number}", linewidth=1.5, label=label)
-        label = f"{np.mean([*areas.values()] or 0):.3f}  mean of {len(curves)} classes"
+        label = f"{np.mean([*areas.values()] or 0):.3f}  mean of {amount(len(curves), 'class')}"
         axes.plot(recalls, np.mean(heights or [0 * recalls], axis=0), color=INK, linewidth=3, label=label)
         _decorate(axes, "Precision and recall at IoU 0.5", "recall", "precision")
         axes.set(xlim=(0, 1), ylim=(-0.01, 1.01))

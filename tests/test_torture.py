@@ -215,7 +215,7 @@ def test_a_killed_process_has_ended_when_the_next_fault_strikes(fake_run):
     [
         (("resuming", ""), [1], True),
         (("resuming", "x is in use by process 7"), [1], False),
-        (("nothing to do: all 8 epochs are done", ""), [1], False),
+        (("nothing to do: all 8 epochs are trained", ""), [1], False),
         (("resuming", ""), [2], False),  # torchrun has replaced the processes: nobody held the run meanwhile
     ],
 )

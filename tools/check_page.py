@@ -15,6 +15,7 @@ from report import page
 from tools.check_report import EDGES, SUSPICIOUS, Part, one_per_group
 from utils.draw import contact_sheet, draw_boxes
 from utils.images import ImageError, read_image
+from utils.text import amount
 
 TEMPLATE = Path(__file__).with_name("check.html")
 SIDE, QUALITY = 400, 80  # of a thumbnail: pixels of its longer side, JPEG quality
@@ -98,7 +99,7 @@ def _extremes(thumbnails: "_Thumbnails", name: str) -> dict[str, list[dict[str, 
     most = []
     for path, count, versions in part.report["most_boxes"]:
         if count:
-            caption = "1 box" if count == 1 else f"{count} boxes"
+            caption = amount(count, "box")
             most.append(thumbnails.of_image(name, path, caption + _of_versions(versions)))
     smallest = []
     for (_, side, versions), row in zip(part.report["smallest"], part.rows["smallest"].tolist(), strict=True):

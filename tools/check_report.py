@@ -11,7 +11,7 @@ from datasets.classes import similar_names
 from datasets.errors import DataError, first_ten
 from datasets.formats.read import ReadOptions, read
 from datasets.scan import Scan, clipped_boxes, prepare, scan
-from datasets.similar import similar_groups
+from datasets.similar import copies_text, similar_groups
 from datasets.sources import fraction_of, may_have_splits, no_val, unused_splits
 from datasets.split import split
 from datasets.store import Annotations
@@ -215,7 +215,8 @@ def _find_copies(parts: dict[str, Part]) -> tuple[list[dict[str, Any]], str]:
                 leak["similar"].append({first: [paths[i] for i in one], second: [paths[i] for i in other]})
         if common:
             count = int(np.isin(similar[owner == second], common).sum())
-            leak["text"] = f"copies of images of {first} in {second}: {count}; the metrics of {second} are too high"
+            total = len(parts[second].paths)
+            leak["text"] = "; ".join(copies_text(first, second, count, total, f"the mAP of {second}"))
             leaks.append(leak)
     return leaks, _versions_text(parts, leaks)
 
@@ -261,8 +262,7 @@ def _boxes(annotations: Annotations, size: Size, groups: np.ndarray) -> tuple[di
     found["smallest"] = rows[smallest]
 
     def place(row: int) -> str:
-        where = annotations.where(np.searchsorted(annotations.starts, row, "right") - 1)
-        return f"{where}: " + ",".join(f"{value:g}" for value in annotations.boxes[row])
+        return f"{annotations.where_box(row)}: " + ",".join(f"{value:g}" for value in annotations.boxes[row])
 
     report = {
         "boxes": len(rows),

@@ -12,7 +12,7 @@ from engine.environment import last_start
 from utils import checkpoint, file_checks
 from utils.config import show
 from utils.file_checks import class_names
-from utils.text import first_line
+from utils.text import amount, first_line
 
 LARGEST = 1e12  # no number of a training is larger
 NUMBERS = ("epoch", "seconds", "images_per_second")  # columns of every row of log.csv; evaluated epochs also have AP
@@ -131,7 +131,7 @@ def classes_text(path: Path) -> str:
     classes = contents.get("classes") if isinstance(contents, dict) else None
     if must := class_names(classes):
         raise RunError(f"{path} is damaged: its classes must be {must}")
-    return f"{len(classes)} classes: {', '.join(classes)}"
+    return f"{amount(len(classes), 'class')}: {', '.join(classes)}"
 
 
 def read_runs(folders: Sequence[Path]) -> tuple[list[Run], dict[str, str]]:

@@ -27,6 +27,7 @@ from tools.tiles import cutter_of
 from utils.config import MAX_SEED, ConfigError, override, require, require_writable
 from utils.outputs import write_all
 from utils.script import run_script
+from utils.text import amount
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,9 @@ def convert(source: str, target: str, **options) -> list[str]:
             f"{source}: splits that are not converted: {', '.join(found.other_splits)}; part=all converts all"
         )
     report += lines
-    return report + [f"{path}: {len(parts)} images, {len(parts.boxes)} boxes" for path, parts in outputs.items()]
+    return report + [
+        f"{path}: {amount(len(parts), 'image')}, {amount(len(parts.boxes), 'box')}" for path, parts in outputs.items()
+    ]
 
 
 def _lost(data: Annotations) -> list[str]:

@@ -22,7 +22,7 @@ from utils.config import ConfigError, is_weights, override
 from utils.images import batched
 from utils.progress import progress_bar
 from utils.script import run_script
-from utils.text import brief
+from utils.text import amount, brief
 
 CONFIDENCE = 0.01  # of the detections after NMS
 BATCH = 8  # images per forward pass
@@ -47,12 +47,13 @@ class Comparison:
 
     def text(self) -> str:
         """Returns the result in words."""
-        what = f"{self.images} images, {self.points} anchor points, {self.detections} detections of old classes"
+        found = f"{amount(self.detections, 'detection')} of old classes"
+        what = f"{amount(self.images, 'image')}, {self.points} anchor points, {found}"
         if not self.different:
             return f"{what}: all boxes, scores and labels are equal by bits, before NMS and after it"
         return (
-            f"{what}: NOT equal in {len(self.different)} images, the first is {self.different[0]}: boxes differ by up to "
-            f"{self.box:.3g} pixels, scores by up to {self.score:.3g}"
+            f"{what}: NOT equal in {amount(len(self.different), 'image')}, the first is {self.different[0]}: boxes differ by "
+            f"up to {self.box:.3g} pixels, scores by up to {self.score:.3g}"
         )
 
 
@@ -66,7 +67,7 @@ def main(words: Sequence[str]) -> None:
     name = None if checkpoint.is_own(checkpoint.read(paths[0])) else after.loaded.name  # None: the file has it
     before = Detector(paths[0], name, None, after.image_size, cfg.device, CONFIDENCE, batch_size=BATCH)
     require_extension(before, after)
-    print(f"{len(before.classes)} classes of {before.path} in {after.path}")
+    print(f"{amount(len(before.classes), 'class')} of {before.path} in {after.path}")
     comparison = compare(before, after, listed(cfg.source))
     print(comparison.text())
     changed = changed_tensors(paths, after.loaded.name)
@@ -91,8 +92,8 @@ def require_extension(before: Detector, after: Detector) -> None:
     same_heads = after.model.added_counts[: len(added)] == added and before.loaded.name == after.loaded.name
     if not (same_classes and same_heads):
         raise ConfigError(
-            f"{after.path} ({after.loaded.name}, {len(after.classes)} classes) does not extend {before.path} "
-            f"({before.loaded.name}, {len(before.classes)} classes): name the model that its classes were added to"
+            f"{after.path} ({after.loaded.name}, {amount(len(after.classes), 'class')}) does not extend {before.path} "
+            f"({before.loaded.name}, {amount(len(before.classes), 'class')}): name the model that its classes were added to"
         )
 
 

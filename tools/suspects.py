@@ -39,6 +39,7 @@ from utils.config import MAX_SEED, ConfigError, check, is_weights, override, req
 from utils.images import READERS, batched, prefetch
 from utils.outputs import write_all
 from utils.script import run_script
+from utils.text import amount
 
 # The short training of each half, for a few hundred images.
 RECIPE = {
@@ -97,7 +98,10 @@ def judge_halves(cfg: Config, data: Annotations, folder: Path) -> list[Detected]
         words = [f"{constant}={show(value)}" for constant, value in (sources | constants).items()]
         trainings[f"without_half{number}"] = words
     sizes = " and ".join(str(len(half)) for half in halves)
-    print(f"two trainings of {cfg.model or 'yolox_nano'} on {sizes} images, {cfg.epochs} epochs each", flush=True)
+    print(
+        f"two trainings of {cfg.model or 'yolox_nano'} on {sizes} images, {amount(cfg.epochs, 'epoch')} each",
+        flush=True,
+    )
     detected: list = [None] * len(data)
     for half, run in zip(halves, run_trainings(folder, trainings, cfg.epochs), strict=True):
         for index, result in zip(half.tolist(), detect(run / "best.pt", data.select(half)), strict=True):
@@ -251,7 +255,7 @@ def main(cfg: Config) -> Path:
     lines = {image: number for number, image in enumerate(order, 1)}
     write_csv(folder / "suspects.csv", data, groups, lines)
     fraction = found_fraction(truth, detected)
-    quality = f"The models find {fraction:.0%} of {len(data.labels)} labels in {len(data)} images."
+    quality = f"The models find {fraction:.0%} of {amount(len(data.labels), 'label')} in {amount(len(data), 'image')}."
     write_page(folder / "suspects.html", data, groups, lines, names, quality)
     print("".join(f"\nnote: {note}" for note in notes))
     print(quality)

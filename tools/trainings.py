@@ -13,6 +13,7 @@ from tqdm import tqdm
 
 from engine.run_folder import runs
 from utils.processes import choose_device
+from utils.text import amount
 from utils.threads import cores_of
 
 TRAIN = (sys.executable, str(Path(__file__).parents[1] / "train.py"))
@@ -100,4 +101,6 @@ class Progress:
         self.done = done
         if self.bar.disable and new_line:
             seconds = (time.monotonic() - self.begin) / done * (self.total - done)
-            print(f"training: {done} of {self.total} epochs, about {seconds / 60:.1f} minutes left", flush=True)
+            print(
+                f"training: {done} of {amount(self.total, 'epoch')}, about {seconds / 60:.1f} minutes left", flush=True
+            )

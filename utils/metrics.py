@@ -68,10 +68,10 @@ class Curve(NamedTuple):
         return 2 * self.precision * self.recall / np.maximum(self.precision + self.recall, 1e-12)
 
     def best(self) -> tuple[float, float, float, float]:
-        """Precision, recall, F1 and score at the highest F1; zeros without detections."""
-        if not len(self.scores):
-            return 0.0, 0.0, 0.0, 0.0
+        """Precision, recall, F1 and score at the highest F1; zeros and the score -1 without a correct detection."""
         f1 = self.f1()
+        if not f1.any():
+            return 0.0, 0.0, 0.0, -1.0
         at = int(np.argmax(f1))
         return float(self.precision[at]), float(self.recall[at]), float(f1[at]), float(self.scores[at])
 
@@ -89,7 +89,7 @@ def coco_metrics(ground_truth: dict, detections: list[dict], backend: Backend = 
 
     per_class[name] holds AP, AP50, VOC_AP50, the precision, recall, f1 and threshold at the highest F1 at IoU 0.5, and the
     number of boxes. "confidence" is the threshold with the highest mean F1 over classes. A metric without any box of its
-    class or size is -1; without detections it is 0. Raises ValueError for detections of images or categories that the
+    class or size is -1, and so is a threshold without a correct detection; without detections other metrics are 0. Raises ValueError for detections of images or categories that the
     ground truth does not have.
     """
     result = _accumulate(ground_truth, detections, backend)  # first, because it needs the most memory

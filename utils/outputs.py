@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from utils.config import ConfigError
+from utils.text import amount
 
 RESULTS = (  # of an evaluation, besides the worst images
     *("metrics.json", "detections.json", "ground_truth.json", "precision_recall.png", "confusion_matrix.png"),
@@ -51,7 +52,7 @@ def open_evaluation(folder: str | None) -> Path | None:
         return None
     Path(folder).mkdir(parents=True, exist_ok=True)
     if older := results_in(folder):
-        print(f"replacing {len(older)} files of an earlier evaluation in {folder}")
+        print(f"replacing {amount(len(older), 'file')} of an earlier evaluation in {folder}")
     for path in older:
         path.unlink()
     return Path(folder)

@@ -19,6 +19,18 @@ def brief(text: str) -> str:
     return text if len(text) <= MAX_WORD else f"{text[:cut]} ... {text[-cut:]}"
 
 
+def amount(count: int, noun: str) -> str:
+    """Returns a number and its noun: 1 image, 1,200 images, 0 boxes, 2 classes, 2 processes."""
+    if count == 1:
+        return f"1 {noun}"
+    return f"{count:,} {noun}{'es' if noun.endswith(('s', 'x', 'ch', 'sh')) else 's'}"
+
+
+def percent(fraction: float) -> str:
+    """Returns a fraction in percent with at least two digits: 0.59 %, 3.1 %, 20 %, 100 %."""
+    return f"{100 * fraction:.2g} %" if fraction < 0.995 else f"{100 * fraction:.0f} %"
+
+
 def printable(text: str) -> str:
     """Returns text that any terminal can show: control characters and lone surrogates become escapes, long lines are cut."""
     cut = MAX_LINE // 2

@@ -25,6 +25,7 @@ class Box(NamedTuple):
     problem: str = ""
     no_box: str = ""  # kind of an object that is not an area, such as a point: it is left out and counted
     place: str = ""  # for messages; "": its number in the file
+    line: int = 0  # in a file with one box per line
 
 
 class LabelFile(NamedTuple):
@@ -55,9 +56,9 @@ def add_files(source: Source, rows: Iterable[tuple[str, LabelFile]]) -> None:
             elif box.problem:
                 source.problems.append(f"{place}: {box.problem}")
             elif source.names is None:
-                source.add_box(place, *box.corners, 0, int(box.crowd))
+                source.add_box(place, *box.corners, 0, int(box.crowd), line=box.line)
             elif name in labels:
-                source.add_box(place, *box.corners, labels[name], int(box.crowd))
+                source.add_box(place, *box.corners, labels[name], int(box.crowd), line=box.line)
             else:
                 source.problems.append(f"{place}: {class_name_problem(box.name)}")
     if left_out:

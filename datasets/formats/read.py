@@ -141,6 +141,7 @@ def finish(source: Source, options: ReadOptions, classes: Classes) -> Annotation
         names=source.images,
         lines=np.frombuffer(source.lines, np.int32),
         files=source.files,
+        box_lines=np.frombuffer(source.box_lines, np.int32),
         is_coco=source.is_coco,
         other_splits=source.other_splits,
     )

@@ -45,6 +45,9 @@ class Source:
     crowd: array = field(default_factory=lambda: array("d"))  # [K] 0 or 1
     areas: array = field(default_factory=lambda: array("d"))  # [K] NaN: the area of the box
     places: Strings = field(default_factory=Strings)  # [K] for messages: train.txt:12
+    box_lines: array = field(
+        default_factory=lambda: array("i")
+    )  # [K] line of the box in its file, 0 where there is none
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -81,10 +84,12 @@ class Source:
         label: float,
         crowd: float = 0.0,
         area: float = math.nan,
+        line: int = 0,
     ) -> None:
-        """Adds a box to the last image. It is checked when the source is finished."""
+        """Adds a box to the last image. It is checked when the source is finished. `line`: of a box that has one of its own."""
         self.boxes.extend((x1, y1, x2, y2))
         self.labels.append(label)
         self.crowd.append(crowd)
         self.areas.append(area)
         self.places.append(place)
+        self.box_lines.append(line)

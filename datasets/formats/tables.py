@@ -62,7 +62,7 @@ def read(file: File, split: Split) -> Source:
             if index < len(row) and listing.word_split(row[index]) in listing.SPLITS
         }
         if any(fields[name] for name in columns.box):
-            labels.boxes.append(_box(columns, row, fields, f"{path}:{number}"))
+            labels.boxes.append(_box(columns, row, fields, path, number))
             others = {index for index in others if index < len(row) and is_number(row[index])}
     files = _named(path, list(images.values()))
     if _are_fractions(path, [box for labels in files for box in labels.boxes if box.corners]):
@@ -206,9 +206,11 @@ def _rows(path: str) -> Iterator[tuple[int, list[str]]]:
         raise DataError(f"{path}:{reader.line_num}: not CSV ({error}): export the table again") from error
 
 
-def _box(columns: Columns, row: Sequence[str], fields: dict[str, str], place: str) -> Box:
-    name = fields.get("class", ONE_CLASS)
+def _box(columns: Columns, row: Sequence[str], fields: dict[str, str], path: str, line: int) -> Box:
+    place, name = f"{path}:{line}", fields.get("class", ONE_CLASS)
     try:
-        return Box(name, columns.corners(fields), columns.is_crowd(fields), columns.angle_problem(row), place=place)
+        return Box(
+            name, columns.corners(fields), columns.is_crowd(fields), columns.angle_problem(row), place=place, line=line
+        )
     except ValueError as error:
         return Box(name, (), problem=str(error), place=place)

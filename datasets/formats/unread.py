@@ -18,6 +18,7 @@ from datasets.formats.folder_readers import FOLDER_READERS, UNREADABLE, YOLO, Fo
 from datasets.formats.source import Source
 from datasets.store import Annotations
 from utils.files import files_under
+from utils.text import amount
 
 _FORMATS = {reader.name: reader for reader in FOLDER_READERS}
 
@@ -43,7 +44,7 @@ def left_over(folder: Folder, reader: FolderReader, sources: Sequence[Source], f
         most = max(counts, key=counts.get)
         if counts[most] > count:
             fix = "name the folder or the file of the right one, or move the others out of this folder"
-            what = f"{read} ({_some(mine)}) would be read with {count} images"
+            what = f"{read} ({_some(mine)}) would be read with {amount(count, 'image')}"
             other = f"{most} ({_some(unread[most])}) has {counts[most]}"
             raise DataError(f"{folder.path}: labels in several formats or places: {what}, but {other}: {fix}")
     named = {_real(path) for source in sources for path in source.named_files}

@@ -23,7 +23,7 @@ from datasets.formats.typed_json import BOM
 from datasets.store import Split
 from utils.files import files_under
 from utils.images import IMAGE_SUFFIXES
-from utils.text import number_of
+from utils.text import amount, number_of
 
 NOT_LABELS = ("classes", "train", "val", "valid", "test", "labels", "predefined_classes", "readme")  # .txt near labels
 NO_NAMES = "no class names: write classes.txt next to it, with one name per line in the order of the class numbers"
@@ -179,7 +179,7 @@ def read_images(
     labels = [label_file(image) for image in images] if labels is None else labels
     known = [os.path.exists(path) for path in labels]
     if not any(known):
-        expected = f"{len(images)} images" + (f", for example {labels[0]}" if labels else "")
+        expected = amount(len(images), "image") + (f", for example {labels[0]}" if labels else "")
         raise DataError(f"{source}: no label file for any of {expected}: put labels/ next to images/")
     names = lists.names if lists else None
     numbers = {name: number for number, name in enumerate(names or ())}
@@ -200,7 +200,7 @@ def read_images(
                     corners = _corners(values)
                     if own:
                         label = own.number_in(numbers, label)
-                    found.add_box(f"{path}:{number}", *corners, label)
+                    found.add_box(f"{path}:{number}", *corners, label, line=number)
                 except ValueError as error:
                     found.problems.append(f"{path}:{number}: {error}")
     found.notes += kinds.check()

@@ -3,6 +3,7 @@
 import gc
 import json
 import re
+from dataclasses import replace
 
 import cv2
 import numpy as np
@@ -47,6 +48,16 @@ def test_crops_of_a_class_named_like_the_parent_folder_stay_in_the_output_folder
     results.add(image, one, "a.png", "a.png")
     crops = sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.png"))
     assert crops == ["out/crops/_/a.png_1.png", "out/crops/dr/a.png_2.png"]
+
+
+def test_the_summary_counts_each_track_once_as_the_class_it_began_with(tmp_path):
+    """Two objects in two frames of one video, one of which changes its class, and an object of another video."""
+    results = Results(lambda: tmp_path, CLASSES, (7, 90))
+    frames = (("v.mp4", [0, 1], [1, 2]), ("v.mp4", [1, 1], [1, 2]), ("w.mp4", [1, 0], [1, -1]))
+    for number, (video, labels, tracks) in enumerate(frames):
+        one = replace(result([[1, 1, 9, 9], [2, 2, 8, 8]], labels), tracks=np.array(tracks))
+        results.add(np.zeros((20, 20, 3), np.uint8), one, video, video, number)
+    assert "\ntracked: 3 objects (2 a/b, 1 红细胞)\n" in results.finish()
 
 
 def test_frames_are_numbered(tmp_path):

@@ -281,7 +281,7 @@ def test_the_error_of_a_rank_ends_the_others_with_a_remote_error(two):
 
 
 def test_the_table_of_a_run_names_the_backend(two):
-    assert {rank["collectives"]["printed"] for rank in two} == {"4 of 8, 2 process(es) over gloo"}
+    assert {rank["collectives"]["printed"] for rank in two} == {"4 of 8, 2 processes over gloo"}
 
 
 def test_differences_between_ranks_are_named_on_all_ranks(two):

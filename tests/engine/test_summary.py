@@ -125,11 +125,24 @@ def test_copies_of_training_images_in_val_are_one_line_with_the_first_pair_and_t
     val = data(tmp_path, "v.txt", "".join(f"{name}.jpg 0,0,5,5,0\n" for name in names))
     val = scanned(val, [100, 10, 8, 101, 0], [0x7777777777777777, 0, 0, numbers[5] ^ 1, 0])
     (copies,) = summary.data_warnings(train, val)
-    assert ": 3 of 5," in copies and "\n" not in copies
+    assert ": 3 of 5 images (60 %)" in copies and "the mAP is too high" in copies and "\n" not in copies
     assert f"{tmp_path}/y.jpg of {tmp_path}/9.jpg" in copies
     assert f"python -m tools.check '{tmp_path}/a b.txt' val={tmp_path}/v.txt" in copies
     assert list(summary.data_warnings(train, val.select(np.array([0, 4])))) == []
     assert list(summary.data_warnings(train, dataclasses.replace(val, hashes=None))) == []
+
+
+@pytest.mark.parametrize("count, is_calm", [(1, True), (2, False)])
+def test_a_copied_image_among_many_is_told_calmly(tmp_path, count, is_calm):
+    train = data(tmp_path, "a.txt", "".join(f"{i}.jpg 0,0,5,5,0 0,0,5,5,1\n" for i in range(60)))
+    val = data(tmp_path, "v.txt", "".join(f"v{i}.jpg 0,0,5,5,0\n" for i in range(169)))
+    zeros = np.zeros(169, int)
+    (copies,) = summary.data_warnings(
+        scanned(train, range(1, 61), zeros[:60]),
+        scanned(val, [*range(1, count + 1), *range(1000, 1169 - count)], zeros),
+    )
+    assert f": {count} of 169 images ({'0.59' if is_calm else '1.2'} %)" in copies
+    assert ("too high" not in copies) == is_calm
 
 
 def test_too_little_shared_memory_is_a_warning(tmp_path, monkeypatch):

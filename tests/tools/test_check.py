@@ -116,7 +116,9 @@ def test_versions_of_one_image_are_one_card_and_harmless_within_a_split(tmp_path
     assert len(report["train"]["smallest"]) == 3 and "harmless (3 groups)" in report["versions"]
     (tmp_path / "b.txt").write_text(lines[4])
     leaked, _ = check(str(tmp_path / "a.txt"), str(tmp_path / "b.txt"))
-    assert leaked["versions"] == "" and leaked["leaks"][0]["text"].startswith("copies of images of train in val: 1;")
+    assert leaked["versions"] == "" and leaked["leaks"][0]["text"].startswith(
+        "copies of images of train in val: 1 of 1 image (100 %);"
+    )
 
 
 def test_the_console_prints_ten_findings_with_three_places_each(tmp_path: Path) -> None:
@@ -170,7 +172,9 @@ def test_every_problem_is_found_in_one_pass(data: tuple[str, str]) -> None:
         "outside": ["train.txt:5: -20,10,60,60"],
     }
     (leak,) = report["leaks"]
-    assert leak["splits"] == ["train", "val"] and leak["text"].startswith("copies of images of train in val: 1;")
+    assert leak["splits"] == ["train", "val"] and leak["text"].startswith(
+        "copies of images of train in val: 1 of 2 images (50 %);"
+    )
     assert [[Path(path).name for path in pair] for pair in leak["equal"]] == [["2.png", "2.png"]]
     assert len(report["errors"]) == 1 and "2 of 8" in report["errors"][0]
     assert any("boxes without area, left out: 1" in note and "train.txt:5" in note for note in train["notes"])

@@ -197,6 +197,17 @@ def test_best_confidence_maximizes_the_mean_f1_of_the_classes():
         assert round(best, 2) == best
 
 
+def test_a_class_without_a_correct_detection_has_no_threshold():
+    truth = {
+        "images": [{"id": 1, "file_name": "a", "height": 100, "width": 100}],
+        "annotations": [{"image_id": 1, "category_id": 1, "bbox": [0, 0, 10, 10], "area": 100, "iscrowd": 0}],
+        "categories": [{"id": 1, "name": "cat"}],
+    }
+    wrong = [{"image_id": 1, "category_id": 1, "bbox": [50, 50, 10, 10], "score": 0.0018}]
+    row = coco_metrics(truth, wrong)["per_class"]["cat"]
+    assert (row["precision"], row["recall"], row["f1"], row["threshold"]) == (0, 0, 0, -1)
+
+
 def test_without_a_correct_detection_there_is_no_best_confidence():
     nothing = Curve(*np.zeros((3, 0)), 5)
     wrong = Curve(np.zeros(2), np.zeros(2), np.array([0.9, 0.8]), 5)

@@ -1,8 +1,22 @@
-"""utils/text.py: what counts as a number in a data file."""
+"""utils/text.py: plurals in messages, and what counts as a number in a data file."""
 
 import pytest
 
-from utils.text import number_of
+from utils.text import amount, number_of, percent
+
+
+@pytest.mark.parametrize(
+    "count, noun, text",
+    [(1, "image", "1 image"), (0, "box", "0 boxes"), (2, "class", "2 classes"), (1, "process", "1 process")]
+    + [(1200, "image", "1,200 images"), (2, "epoch", "2 epochs"), (2, "match", "2 matches")],
+)
+def test_one_thing_is_singular(count, noun, text):
+    assert amount(count, noun) == text
+
+
+@pytest.mark.parametrize("fraction, text", [(1 / 169, "0.59 %"), (0.2, "20 %"), (0.996, "100 %"), (1, "100 %")])
+def test_percentages_have_two_digits(fraction, text):
+    assert percent(fraction) == text
 
 
 def test_numbers_are_read():

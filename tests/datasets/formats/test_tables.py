@@ -6,6 +6,7 @@ import pytest
 from files import boxes, paint, text
 from refused import refused
 
+from datasets.classes import join
 from datasets.errors import DataError
 from datasets.formats.read import ReadOptions, read, read_options
 from datasets.scan import prepare
@@ -379,3 +380,24 @@ def test_a_class_with_a_comma_is_chosen_in_quotes(tmp_path: Path) -> None:
     path = text(tmp_path / "x.csv", 'a.png,1,2,3,4,"cat, big"\na.png,1,2,3,4,dog\na.png,1,2,3,4,fox\n')
     found = read(str(path), "train", read_options(classes='"cat, big", dog'))
     assert found.classes == ("cat, big", "dog") and found.labels.tolist() == [0, 1]
+
+
+def test_a_box_outside_of_its_image_is_named_by_its_own_line(tmp_path: Path) -> None:
+    """The image is in lines 2, 3 and 5."""
+    paint(tmp_path / "a.png"), paint(tmp_path / "b.png")
+    rows = ("a.png,1,2,9,9,cat", "a.png,2,2,8,8,cat", "b.png,1,2,9,9,cat", "a.png,900,2,990,9,cat")
+    path = text(tmp_path / "x.csv", "\n".join(["filename,xmin,ymin,xmax,ymax,class", *rows, ""]))
+    with refused(DataError, "x.csv:5", "900,2,990,9"):
+        prepare(read(str(path), "train"))
+
+
+def test_the_line_of_a_box_survives_selection_and_joining(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        paint(tmp_path / f"{name}.png")
+        text(tmp_path / f"{name}.csv", f"{name}.png,1,2,9,9,cat\n{name}.png,5,5,5,9,cat\n{name}.png,2,2,8,8,dog\n")
+    parts = [read(str(tmp_path / f"{name}.csv"), "train", read_options(bad_boxes="drop")) for name in ("a", "b")]
+    both = join(parts, "both").select([1, 0])
+    assert [both.where_box(row) for row in range(4)] == [
+        str(tmp_path / f"{name}.csv:{n}") for name in "ba" for n in (1, 3)
+    ]
+    assert both.where(0) == f"{tmp_path / 'b.csv'}:1"
