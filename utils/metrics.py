@@ -89,8 +89,8 @@ def coco_metrics(ground_truth: dict, detections: list[dict], backend: Backend = 
 
     per_class[name] holds AP, AP50, VOC_AP50, the precision, recall, f1 and threshold at the highest F1 at IoU 0.5, and the
     number of boxes. "confidence" is the threshold with the highest mean F1 over classes. A metric without any box of its
-    class or size is -1, and so is a threshold without a correct detection; without detections other metrics are 0. Raises ValueError for detections of images or categories that the
-    ground truth does not have.
+    class or size is -1, and so is a threshold without a correct detection; without detections other metrics are 0. Raises
+    ValueError for detections of images or categories that the ground truth does not have.
     """
     result = _accumulate(ground_truth, detections, backend)  # first, because it needs the most memory
     matches = match_classes(ground_truth, detections)

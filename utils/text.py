@@ -23,7 +23,7 @@ def amount(count: int, noun: str) -> str:
     """Returns a number and its noun: 1 image, 1,200 images, 0 boxes, 2 classes, 2 processes."""
     if count == 1:
         return f"1 {noun}"
-    return f"{count:,} {noun}{'es' if noun.endswith(('s', 'x', 'ch', 'sh')) else 's'}"
+    return f"{count:,} {noun}{'es' if noun.endswith(('s', 'x', 'tch', 'sh')) else 's'}"
 
 
 def percent(fraction: float) -> str:

@@ -74,7 +74,7 @@ def test_no_detections_give_zero(name):
     assert result["AP"] == result["AP50"] == result["AR100"] == result["VOC_AP50"] == 0.0
     assert result["AP_large"] == -1  # no large box
     row = result["per_class"]["a"]
-    assert row.pop("boxes") == 1 and row == dict.fromkeys(row, 0.0)
+    assert (row.pop("boxes"), row.pop("threshold")) == (1, -1) and row == dict.fromkeys(row, 0.0)
     assert result["per_class"]["b"]["AP"] == result["per_class"]["b"]["recall"] == -1
 
 

@@ -196,7 +196,7 @@ def test_images_without_a_label_file_do_not_count_as_labeled(tmp_path: Path) -> 
         (tmp_path / "labels" / f"{number}.txt").unlink()
     rows = [f"images/{number}.png,cat,1,1,9,9\n" for number in range(8)]
     (tmp_path / "boxes.csv").write_text("image,class,x1,y1,x2,y2\n" + "".join(rows))
-    with refused(DataError, "YOLO (labels/0.txt)", "1 images", "CSV (boxes.csv)", "8"):
+    with refused(DataError, "YOLO (labels/0.txt)", "1 image,", "CSV (boxes.csv)", "8"):
         read(str(tmp_path), "train")
 
 
