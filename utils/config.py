@@ -77,7 +77,7 @@ def _badly_written(argv: Sequence[str], kinds: Mapping[str, Any], cfg: Any) -> s
     after = next((word for word in argv[1:3] if word != "="), "--")  # name = value is three words
     if not text.strip() and not after.startswith("--") and after.partition("=")[0] not in kinds:
         text, shown = after, brief(" ".join(argv[: argv.index(after, 1) + 1]))
-    given = brief(text.strip()) or ("true" if kinds.get(name) is bool else "VALUE")
+    given = brief(text.strip()) or ("true" if bool in (kinds.get(name), *get_args(kinds.get(name))) else "VALUE")
     if name not in kinds and name != "name":
         return f"{shown}: {migration.unknown_constant(name, given, kinds)}"
     fix = f"write {name}={given}, without dashes and spaces"

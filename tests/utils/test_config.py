@@ -533,3 +533,13 @@ def test_a_constant_that_was_replaced_names_the_new_one():
 
     with refused(ConfigError, "bad_images=skip"):
         override(train.Config(), ["skip_bad_images=true"])
+
+
+@dataclass(frozen=True)
+class Switch:
+    resume: bool | str = False
+
+
+def test_a_switch_that_may_be_text_too_is_switched_on_by_its_fix():
+    with refused(ConfigError, "resume: write resume=true"):
+        override(Switch(), ["resume"])
