@@ -1,6 +1,6 @@
 """Checks a data set before training: classes, box sizes, images that cannot be read, suspicious boxes, near duplicates.
 
-    python -m tools.check FOLDER [val=VAL] [size=416] [classes=FILE] [image_root=DIR] [json=FILE] [page=check.html]
+    python -m tools.check FOLDER [val=VAL] [image_size=416] [classes=FILE] [image_root=DIR] [json=FILE] [page=check.html]
 
 FOLDER (or data=FOLDER) is the folder of a data set, or a file of any accepted format. Its training, validation and test
 splits are checked.
@@ -36,7 +36,7 @@ FINDINGS, PLACES, CLASSES = (
 class Config:
     data: str | None = None  # annotation file, COCO JSON, YOLO yaml, or the folder of a data set
     val: str | None = None  # validation data; none: the validation split of data; .2: a fifth of the training data
-    size: Size = (416, 416)  # height, width of the network's input, or one number for both
+    image_size: Size = (416, 416)  # height, width of the network's input, or one number for both
     classes: str | None = None  # a file of class names, or names, which select: cat,dog; none: the classes of the data
     image_root: str | None = None  # the folder of the images of a COCO JSON
     json: str | None = None  # a file for the report
@@ -156,12 +156,13 @@ def main(words: list[str]) -> None:
     except (OSError, ValueError) as error:
         raise SystemExit(str(error)) from error
     try:
-        if min(cfg.size) < 1:
-            raise DataError(f"size={cfg.size[0]},{cfg.size[1]}: give size=416 or size=384,640 (height,width)")
+        if min(cfg.image_size) < 1:
+            height, width = cfg.image_size
+            raise DataError(f"image_size={height},{width}: give image_size=416 or image_size=384,640 (height,width)")
         if cfg.page:
             require_output("page", cfg.page, PAGES)
         options = read_options(classes=cfg.classes, image_root=cfg.image_root)
-        report, parts = check(cfg.data, cfg.val, cfg.size, options)
+        report, parts = check(cfg.data, cfg.val, cfg.image_size, options)
         print(text_of(report))
         if cfg.page:
             write_page(cfg.page, report, parts)

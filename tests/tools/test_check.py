@@ -302,17 +302,17 @@ def test_main_prints_and_writes_the_report(
 ) -> None:
     outputs = [f"json={tmp_path / 'r.json'}", f"page={tmp_path / '页.png'}"]
     with pytest.raises(SystemExit, match="^1$"):
-        main([data[0], f"val={data[1]}", "size=50,100", *outputs])
+        main([data[0], f"val={data[1]}", "image_size=50,100", *outputs])
     assert "unreadable 2" in capsys.readouterr().out
     assert json.loads((tmp_path / "r.json").read_text(encoding="utf-8"))["size"] == [50, 100]
     assert cv2.imdecode(np.fromfile(tmp_path / "页.png", np.uint8), 1).shape[2] == 3
     with pytest.raises(SystemExit, match="^0$"):
         main([data[1]])
-    with refused(SystemExit, "sise=64", "size=64"):
-        main([data[1], "sise=64"])
+    with refused(SystemExit, "size=64", "image_size=64"):
+        main([data[1], "size=64"])
     for words, named in (
         ([str(tmp_path / "none.txt")], str(tmp_path / "none.txt")),
-        ([data[1], "size=0"], "size=416"),
+        ([data[1], "image_size=0"], "image_size=416"),
         ([data[1], "page=a.doc"], ".html or .png"),
     ):
         with pytest.raises(SystemExit, match="^1$"):
