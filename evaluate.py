@@ -26,7 +26,7 @@ from engine.evaluation import evaluate
 from nets.postprocess import MAX_CANDIDATES
 from report.evaluation_results import analyze, display_width, four_decimals, write_results
 from utils import outputs, processes, threads
-from utils.config import ConfigError, check, is_weights, override, require, require_writable, show, table
+from utils.config import ConfigError, check, override, require, require_writable, show, table
 from utils.metrics import BACKEND, COCO_METRICS
 from utils.script import run_script
 
@@ -167,7 +167,7 @@ def metrics_text(metrics: dict) -> str:
 
 def command(words: list[str]) -> None:
     """Evaluates with the arguments `words`; exits with status 1 if the data have no boxes, so that scripts notice it."""
-    metrics = main(override(Config(), words, {"checkpoint": is_weights, "data": os.path.exists}))
+    metrics = main(override(Config(), words, {"checkpoint": load.is_checkpoint, "data": os.path.exists}))
     if metrics["AP"] < 0:
         raise SystemExit("nothing was measured: the data have no boxes of the classes of the model")
 

@@ -27,7 +27,7 @@ from deploy.onnx_model import OnnxModel, add_metadata
 from engine import environment
 from nets.postprocess import MAX_CANDIDATES
 from utils import threads
-from utils.config import ConfigError, check, is_weights, override, require, require_writable, show, table
+from utils.config import ConfigError, check, override, require, require_writable, show, table
 from utils.files import atomic_write
 from utils.images import FILL, ImageError, images_under, letterbox, read_image
 from utils.script import run_script
@@ -258,5 +258,5 @@ def agreement(model: torch.nn.Module, exported: Any, images: Tensor, tolerance: 
 
 
 if __name__ == "__main__":
-    stopped, positional = "stopped; no file was written", {"checkpoint": is_weights}
+    stopped, positional = "stopped; no file was written", {"checkpoint": load.is_checkpoint}
     run_script(lambda: main(override(Config(), sys.argv[1:], positional)), stopped, memory_advice="lower batch_size=")

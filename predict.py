@@ -24,6 +24,7 @@ from deploy import video
 from deploy.detector import Detector, Result
 from deploy.file_kinds import IMAGE, MISNAMED, UNREAD, VIDEO
 from deploy.label_files import BackgroundFiles, LabelFiles
+from deploy.load import is_checkpoint
 from deploy.results import WRITABLE, Results
 from deploy.sources import is_image_address, is_live, is_source, is_stream, is_web_address, kinds_in, name_of
 from deploy.speed import decoded, measure, speed_table
@@ -34,7 +35,7 @@ from nets.postprocess import MAX_CANDIDATES
 from nets.pretrained import COCO_CATEGORY_IDS, COCO_CLASSES
 from report.heatmap import HeatMaps
 from utils import threads
-from utils.config import ConfigError, check, is_weights, override, require, require_writable, show
+from utils.config import ConfigError, check, override, require, require_writable, show
 from utils.draw import write_image
 from utils.images import IMAGE_SUFFIXES, READERS, ImageError, batched, prefetch
 from utils.progress import Progress, progress_bar
@@ -427,7 +428,7 @@ def predict_all(
 def command(words: list[str]) -> None:
     """Predicts with the arguments `words`. SIGTERM, which ends containers and jobs, keeps the results as Ctrl-C does."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    main(override(Config(), words, {"checkpoint": is_weights, "source": is_source}))
+    main(override(Config(), words, {"checkpoint": is_checkpoint, "source": is_source}))
 
 
 if __name__ == "__main__":

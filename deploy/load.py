@@ -10,6 +10,7 @@ from deploy.onnx_model import OnnxModel
 from engine.run_folder import best_of, near_run
 from nets import load_official
 from utils import checkpoint, file_checks
+from utils.config import is_weights
 from utils.file_checks import fitting
 from utils.text import check_class_names
 from utils.value_range import ValueRange
@@ -31,6 +32,11 @@ class Loaded(NamedTuple):
     measured: bool = False  # whether `confidence` comes from a validation
     value_range: ValueRange | None = None  # of the 16-bit images of the training
     note: str = ""  # which file was taken, if the caller named none
+
+
+def is_checkpoint(word: str) -> bool:
+    """Whether a word on the command line is the path of weights, or the name of a run in runs/ that has a best.pt."""
+    return is_weights(word) or best_of("runs", word) is not None
 
 
 def device_for(path: str | Path | None, device: str) -> str:

@@ -18,6 +18,8 @@ import predict
 from datasets.formats.read import read
 from deploy import speed, video
 from deploy.detector import Detector, Result
+from deploy.load import is_checkpoint
+from deploy.sources import is_source
 from predict import Config, find_files, is_live, is_stream, main
 from utils.config import ConfigError, override
 from utils.file_checks import CheckpointError
@@ -232,6 +234,18 @@ def test_the_defaults_are_the_newest_run_and_its_validation_images(painted, tmp_
     tiny_checkpoint(tmp_path / "runs/a/best.pt", val=str(painted(20, "val")))
     folder = main(Config(device="cpu", confidence=0.6))
     assert len(list(folder.glob("val_*.png"))) == predict.EXAMPLES
+
+
+def test_the_name_of_a_run_is_its_checkpoint_unless_a_file_has_that_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    tiny_checkpoint(tmp_path / "runs/mask-2026-11-25-1/best.pt")
+    write_noise(tmp_path / "a.png")
+    words = {"checkpoint": is_checkpoint, "source": is_source}
+    assert override(Config(), ["mask", "a.png"], words) == Config(checkpoint="mask", source="a.png")
+    with refused(ConfigError, "'masc'", "checkpoint=masc"):
+        override(Config(), ["masc", "a.png"], words)
+    (tmp_path / "mask").mkdir()
+    assert override(Config(), ["mask"], words) == Config(source="mask")
 
 
 @pytest.mark.parametrize("source", ["99999999999", "http://127.0.0.1:9/a.jpg"])

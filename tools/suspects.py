@@ -28,6 +28,7 @@ from datasets.similar import similar_groups
 from datasets.split import relative, split_groups, text_of
 from datasets.store import Annotations
 from deploy.detector import Detector, Result
+from deploy.load import is_checkpoint
 from engine.run_folder import create
 from tools.disagreement import CONFIDENCE, KINDS, MATCH, Box, Detected, Suspect, found_fraction, rank
 from tools.regression import logit, probability
@@ -35,7 +36,7 @@ from tools.suspects_labels import write_label_files
 from tools.suspects_page import TITLES, short_names, write_page
 from tools.trainings import run_trainings
 from utils.boxes import clip, pairwise_iou
-from utils.config import MAX_SEED, ConfigError, check, is_weights, override, require, require_writable, show
+from utils.config import MAX_SEED, ConfigError, check, override, require, require_writable, show
 from utils.images import READERS, batched, prefetch
 from utils.outputs import write_all
 from utils.script import run_script
@@ -268,7 +269,7 @@ def main(cfg: Config) -> Path:
 
 def from_command_line(argv: list[str]) -> Config:
     """Returns the options, changed by the command line; a path needs no name."""
-    return override(Config(), argv, {"checkpoint": is_weights, "data": bool})
+    return override(Config(), argv, {"checkpoint": is_checkpoint, "data": bool})
 
 
 if __name__ == "__main__":
