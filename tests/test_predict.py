@@ -63,7 +63,7 @@ def test_one_image_is_drawn_and_its_boxes_are_written(weights, tmp_path, capsys)
         entry["score"] for entry in detections
     ) >= 0.5
     printed = capsys.readouterr().out
-    assert "1 images" in printed and printed.strip().endswith(str(tmp_path / "out"))
+    assert "1 image," in printed and printed.strip().endswith(str(tmp_path / "out"))
 
 
 def test_same_names_in_two_folders_and_with_two_endings_stay_apart(weights, tmp_path):
@@ -204,7 +204,7 @@ def test_a_broken_image_is_reported_and_does_not_stop_the_others(weights, tmp_pa
     run(weights, tmp_path / "in", tmp_path / "out", batch_size=2)
     assert files(tmp_path / "out") == ["0.png", "1.png", "3.png", "4.png", "detections.json"]
     printed = capsys.readouterr().out
-    assert "1 images could not be read" in printed and "2.png: cannot be decoded" in printed
+    assert "1 image could not be read" in printed and "2.png: cannot be decoded" in printed
     assert {e["file_name"] for e in entries(tmp_path / "out")} == {"0.png", "1.png", "3.png", "4.png"}
 
 

@@ -244,7 +244,7 @@ def test_profile_of_a_short_epoch_is_shorter_or_missing(tmp_path):
     messages, first = [], PROFILE_WARM_UP
     assert list(profiled(range(first + 1), 5, tmp_path / "a.json.gz", messages.append)) == list(range(first + 1))
     assert list(profiled(range(first), 5, tmp_path / "b.json.gz", messages.append)) == list(range(first))
-    assert "1 steps" in messages[0] and "no trace" in messages[1]
+    assert "1 step:" in messages[0] and "no trace" in messages[1]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.json.gz", "a.txt"]
 
 

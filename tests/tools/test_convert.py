@@ -234,7 +234,7 @@ def test_a_file_without_boxes_beside_label_files_is_an_error(tmp_path: Path) -> 
     with refused(DataError, tmp_path / "labels" / "a.txt", "classes="):
         convert(str(tmp_path), str(tmp_path / "out" / "cats.txt"), classes="cat")
     assert not (tmp_path / "out").exists()
-    assert "1 images, 1 boxes" in convert(str(tmp_path), str(tmp_path / "out" / "dogs.txt"), classes="dog")[-1]
+    assert "1 image, 1 box" in convert(str(tmp_path), str(tmp_path / "out" / "dogs.txt"), classes="dog")[-1]
 
 
 def test_a_part_without_boxes_in_a_folder_with_xml_is_an_error(tmp_path: Path) -> None:
