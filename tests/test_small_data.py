@@ -48,6 +48,15 @@ def test_each_run_has_one_row_and_is_not_repeated(tiny_stage, tmp_path, capfd, m
     assert capfd.readouterr().out.count("| report | drawn | 64 | 2 | shipped | 1 |") == 2
 
 
+def test_a_recipe_may_fit_images_into_the_input_in_another_way(tiny_stage, tmp_path, monkeypatch):
+    recipes = {"family": Recipe(TINY), "stretched": Recipe(TINY, letterbox="stretch")}
+    monkeypatch.setattr(small_data, "RECIPES", recipes)
+    monkeypatch.setattr(small_data, "STAGES", {"report": [Run("report", "drawn", 3, name, 64, 2) for name in recipes]})
+    small_data.main(tiny_stage)
+    family, stretched = read_rows(tmp_path / "rows.csv")
+    assert family["AP"] != stretched["AP"]
+
+
 def test_the_former_rate_grows_linearly_with_the_images_per_step():
     plan = Plan.of(160, 20, 5, 32, 16, 1)
     plain = Schedule(plan, "cosine", 4e-3, 2e-4, 1.0, 4)
