@@ -226,9 +226,10 @@ FROZEN = """# Freezing: what it costs and what it saves
 
 ## What is frozen, and for how long
 
-mAP50-95 of the last epoch in points, mean and standard deviation over the seeds 0, 1 and 2. A difference is that to the training
-with nothing frozen and the same seed: the mean over all data sets and seeds, and its 95 % interval. "Other camera" is the
-difference on the validation images as a simulated, worse camera would take them.
+mAP50-95 of the last epoch in points, mean and standard deviation over the seeds 0, 1 and 2. A mAP without ± has seed 0 only, and
+"-" was not measured. A difference is that to the training with nothing frozen and the same seed: the mean over all measured
+pairs, and its 95 % interval. "Other camera" is the difference on the validation images as a simulated, worse camera would take
+them. CPU minutes and memory are means over the measured data sets, which differ between the rows.
 
 | frozen | BCCD | chess | raccoons | difference | difference, other camera | CPU minutes | peak MiB |
 |---|---:|---:|---:|---:|---:|---:|---:|""".split("\n")
@@ -267,9 +268,10 @@ def frozen_rows(rows: list[dict[str, str]]) -> Iterator[str]:
         found = [row for row in rows if row["treatment"] == treatment]
         if not found:
             continue
-        cells = [spread([last[key] for key in last if key[:2] == (name, treatment)] or [math.nan]) for name in names]
-        for maps in (last, camera):
-            pairs = [(maps[key], maps.get((key[0], "thawed", key[2]))) for key in maps if key[1] == treatment]
+        maps = [[last[key] for key in last if key[:2] == (name, treatment)] for name in names]
+        cells = [spread(one) if one else "-" for one in maps]
+        for of_key in (last, camera):
+            pairs = [(of_key[key], of_key.get((key[0], "thawed", key[2]))) for key in of_key if key[1] == treatment]
             cells.append("" if treatment == "thawed" else interval([a - b for a, b in pairs if b is not None]))
         for column in ("cpu_minutes", "peak_MiB"):
             cells.append(f"{statistics.fmean(float(row[column]) for row in found):.4g}")
