@@ -221,7 +221,12 @@ def main(
     log = print if ranks.is_main else lambda *_: None
     trained = None
     if cfg.add_classes:  # model= and image_size= are those of the trained model
-        trained = ranks.on_main(lambda: nets.trained_model(cfg.model, cfg.weights, log))
+        trained = ranks.on_main(
+            lambda: (
+                resume.trained_before(cfg.resume, cfg.output, cfg.name)
+                or nets.trained_model(cfg.model, cfg.weights, log)
+            )
+        )
         cfg = replace(cfg, model=trained.model, image_size=cfg.image_size or trained.image_size)
     image_size = cfg.image_size or nets.official_size(cfg.model)
     workers = loader_workers(cfg.workers, cfg.batch_size, cfg.freeze_batch_size, cfg.freeze_epochs, image_size, ranks)
@@ -379,6 +384,8 @@ def main(
     everything = f"all {len(config)} constants are in config.json; python train.py --help explains them"
     log(f"run folder {folder}: {everything}\n")
     kept = {"constants": fixed, "freeze_epochs": freeze_epochs, "weights": weights}
+    if trained:  # a resumed run does not need the file of weights=
+        kept["trained"] = trained._asdict()
     stop = StopSignal()
     save = resume.Saver(
         run,

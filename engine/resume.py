@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import nn
 
+import nets
 from engine import model_card
 from engine.environment import last_start, run_id
 from engine.epoch import Meter
@@ -181,6 +182,18 @@ def run_here(resume: bool | str, output: str, name: str) -> Path | None:
     if resume and candidates and (candidates[0] / "last.pt").exists():
         return candidates[0]
     return None
+
+
+def trained_before(resume: bool | str, output: str, name: str) -> nets.Trained | None:
+    """Returns what the last.pt of the run to resume keeps of the model that its classes are added to. None if there is none.
+
+    For the arguments see `find`.
+    """
+    folder = run_here(resume, output, name)
+    if folder is None or not (folder / "last.pt").exists():
+        return None
+    saved = checkpoint.load(folder / "last.pt", "resuming")["resume"]
+    return nets.trained_from(saved["trained"]) if "trained" in saved else None
 
 
 def _find_here(resume: bool | str, output: str, name: str, loaded: dict[Path, dict]) -> Progress | None:

@@ -260,21 +260,25 @@ def trained_model(name: str, weights: str | None, log: Callable[[str], None]) ->
     path = _weights_file(name, weights, log, optional=False)
     if checkpoint.is_own(checkpoint.read(path)):
         contents = checkpoint.load(path, "prediction")
-        config, value_range = contents["config"], contents.get("value_range")
-        size = tuple(config["image_size"])
-        return Trained(
-            model=config["model"],
-            classes=tuple(contents["classes"]),
-            image_size=size,
-            value_range=value_range and tuple(value_range),
-            thresholds=contents.get("thresholds", {}),
-        )
+        return trained_from(contents | contents["config"] | {"classes": contents["classes"]})
     classes = read_weights(path, name).classes
     if classes is None:
         raise pretrained.PretrainedError(
             f"weights={path} has no names of its classes: give a checkpoint of this program"
         )
     return Trained(name, classes, official_size(name))
+
+
+def trained_from(contents: Mapping[str, Any]) -> Trained:
+    """Returns what the entries of a checkpoint say about its model, named as the fields of Trained."""
+    value_range = contents.get("value_range")
+    return Trained(
+        model=contents["model"],
+        classes=tuple(contents["classes"]),
+        image_size=tuple(contents["image_size"]),
+        value_range=value_range and tuple(value_range),
+        thresholds=contents.get("thresholds", {}),
+    )
 
 
 def first_head(file: Weights) -> Weights:

@@ -240,6 +240,13 @@ def a_dict(value: Any) -> str:
     return "" if isinstance(value, dict) else "a dict"
 
 
+def a_dict_with(*names: str) -> Callable[[Any], str]:
+    """Returns a check for a dict that has these names."""
+    return lambda value: (
+        "" if isinstance(value, dict) and value.keys() >= set(names) else f"a dict with {', '.join(names)}"
+    )
+
+
 def text(value: Any) -> str:
     """Checks for text without control characters."""
     return text_or_none(value) if isinstance(value, str) else "text"
@@ -275,6 +282,12 @@ _CHECKPOINT = {
     "resume.constants": constants_dict,
     "resume.freeze_epochs": whole(),
     "resume.weights": text_or_none,
+    "resume.trained": a_dict_with("model", "classes", "image_size"),
+    "resume.trained.model": text,
+    "resume.trained.classes": class_names,
+    "resume.trained.image_size": input_size,
+    "resume.trained.value_range": value_range,
+    "resume.trained.thresholds": thresholds,
     **{f"resume.{name}": number(0, math.inf) for name in _CHOSEN},
     "resume.batch_sizes": list_of(whole(0, 10**6), 2),
 }
