@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -216,3 +217,13 @@ def test_a_training_with_fp16_and_cuda_graphs_on_a_gpu_keeps_the_bits(old, demo_
     assert compared(old, folder / "last.pt", demo_images)[1] == 0
     ours, theirs = (checkpoint.load(path)["model"] for path in (old, folder / "last.pt"))
     assert all(torch.equal(value, theirs[name]) and value.dtype == theirs[name].dtype for name, value in ours.items())
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("g++"), reason="torch.compile needs a C++ compiler on a CPU")
+def test_a_compiled_training_keeps_the_bits(old, demo_images, tmp_path):
+    folder, _, text = train_quietly(constants(demo_images, tmp_path, old, compile=True, epochs=1))
+    assert "compile    active" in text
+    assert compared(old, folder / "last.pt", demo_images)[1] == 0
+    contents, before = checkpoint.load(folder / "last.pt"), checkpoint.load(old)
+    assert all(torch.equal(value, contents["model"][name]) for name, value in before["model"].items())
