@@ -43,6 +43,7 @@ def evaluate_best(folder: Path, model: nn.Module, loader, ranks: Ranks, seconds:
         return []
     detections = metrics.pop("detections")
     lines = class_table(metrics["per_class"], dict(zip(data.classes, data.images_per_class().tolist(), strict=True)))
+    lines += old_and_new(metrics["per_class"], model.first_class)
     settings = {"checkpoint": str(path), "data": data.source, "images": len(data)}
     settings |= {"image_size": loader.batch_sampler.image_size, **LIMITS, "multi_label": False}
     results = metrics | {"evaluator": BACKEND.name, "settings": settings}
@@ -54,6 +55,27 @@ def evaluate_best(folder: Path, model: nn.Module, loader, ranks: Ranks, seconds:
             lines.append(f"mistakes    {there / 'worst_01.jpg'}   # {amount(len(worst), 'image')} with the most errors")
         lines.append(f"report      {there / 'report.html'}")
     return lines
+
+
+def old_and_new(per_class: Mapping[str, Mapping[str, Any]], first_class: int) -> list[str]:
+    """Returns a line with the mAP of the old classes of a model and one with that of its newest, which begin at `first_class`.
+
+    None if all classes are trained. Old classes without boxes in the validation images have no mAP.
+    """
+    if not first_class:
+        return []
+    rows = list(per_class.values())
+    lines = []
+    for name, part, note in (
+        ("old", rows[:first_class], "as before this run: they are frozen"),
+        ("new", rows[first_class:], "the newest"),
+    ):
+        maps = [row["AP"] for row in part if row["boxes"]]
+        value = (
+            f"mAP50-95 {sum(maps) / len(maps):.4f} of {amount(len(maps), 'class')}" if maps else "no boxes to evaluate"
+        )
+        lines.append(f"{name} classes  {value} ({note})")
+    return [*lines, ""]
 
 
 def class_table(per_class: Mapping[str, Mapping[str, Any]], images: Mapping[str, int]) -> list[str]:

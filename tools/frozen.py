@@ -48,7 +48,7 @@ class Comparison:
     def text(self) -> str:
         """Returns the result in words."""
         found = f"{amount(self.detections, 'detection')} of old classes"
-        what = f"{amount(self.images, 'image')}, {self.points} anchor points, {found}"
+        what = f"{amount(self.images, 'image')}, {amount(self.points, 'anchor point')}, {found}"
         if not self.different:
             return f"{what}: all boxes, scores and labels are equal by bits, before NMS and after it"
         return (

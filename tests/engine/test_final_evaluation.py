@@ -8,7 +8,7 @@ import tiny  # noqa: F401  registers model="tiny_n"
 from small import assert_same_run, config, log_of, train_quietly
 
 from engine import final_evaluation
-from engine.final_evaluation import MOST_ROWS, class_table
+from engine.final_evaluation import MOST_ROWS, class_table, old_and_new
 
 
 def test_a_run_ends_with_the_path_of_its_report_about_best_pt(demo_images, tmp_path):
@@ -50,3 +50,17 @@ def test_a_long_table_has_the_best_and_the_worst_classes():
     assert lines[1].split()[1:4] == ["7", "1", "0.4900"]
     short = class_table(dict(list(per_class.items())[:MOST_ROWS]), {})
     assert len(short) == MOST_ROWS + 3 and not any("..." in line for line in short)
+
+
+def test_a_model_with_added_classes_says_the_map_of_old_and_new_classes():
+    rows = {
+        "cat": {"AP": 0.5, "boxes": 3},
+        "dog": {"AP": -1.0, "boxes": 0},
+        "cup": {"AP": 0.25, "boxes": 2},
+        "pen": {"AP": 0.75, "boxes": 9},
+    }
+    old, new, _ = old_and_new(rows, first_class=2)
+    assert old.startswith("old classes  mAP50-95 0.5000 of 1 class ")
+    assert new.startswith("new classes  mAP50-95 0.5000 of 2 classes ")
+    assert "no boxes" in old_and_new(rows | {"cat": {"AP": -1.0, "boxes": 0}}, first_class=2)[0]
+    assert old_and_new(rows, first_class=0) == []
