@@ -166,10 +166,10 @@ def metrics_text(metrics: dict) -> str:
 
 
 def command(words: list[str]) -> None:
-    """Evaluates with the arguments `words`; exits with status 1 if the data have no boxes, so that scripts notice it."""
+    """Evaluates with the arguments `words`; exits with status 1 if the data set has no boxes, so that scripts notice it."""
     metrics = main(override(Config(), words, {"checkpoint": load.is_checkpoint, "data": os.path.exists}))
     if metrics["AP"] < 0:
-        raise SystemExit("nothing was measured: the data have no boxes of the classes of the model")
+        raise SystemExit("nothing was measured: the data set has no boxes of the classes of the model")
 
 
 if __name__ == "__main__":

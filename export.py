@@ -58,7 +58,7 @@ class Config:
     train: str | None = None  # int8: data whose images give the ranges; none: the training's
     val: str | None = None  # int8: data on which the mAP is measured; none: the training's
     # comparison with PyTorch
-    images: str | None = None  # a folder; none: validation images of the training, or drawn ones if they are missing
+    images: str | None = None  # a folder; none: validation images of the training, or generated ones without them
     check_images: int = 16  # number of images to compare on
 
 

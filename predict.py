@@ -87,7 +87,7 @@ class Config:
     # results
     show: bool = False  # in a window; any key shows the next image, q ends
     save: bool = True  # images or video with drawn boxes
-    crops: bool = False  # every object as an image of its own, in a folder per class
+    crops: bool = False  # every object as a separate image, in a folder per class
     labels: str | None = None  # files to correct by hand: labelstudio, cvat, coco, yolo, yolo_scores, voc or txt
     negatives: bool = False  # the source has no objects: labels= are of the images with a detection, as backgrounds
     heatmap: bool = False  # the pixels that each detection depends on, drawn over the image, in the folder heatmaps
@@ -309,7 +309,7 @@ def predict_files(
 
 
 def drawn_name(name: str, writable: Collection[str], suffix: str, others: Collection[str]) -> str:
-    """Returns the name of a drawn image or video: with `suffix` added, if its own is not writable. `others`: all names."""
+    """Returns the name of a drawn image or video, with `suffix` added if the name has no writable one. `others`: all names."""
     file = name if Path(name).suffix.lower() in writable else f"{name}{suffix}"
     while file != name and file in others:  # g.gif next to g.gif.png
         file += suffix

@@ -220,7 +220,7 @@ def main(
     ranks = processes.start(cfg.device, cfg.timeout_minutes)
     log = print if ranks.is_main else lambda *_: None
     trained = None
-    if cfg.add_classes:  # model= and image_size= are those of the trained model
+    if cfg.add_classes:  # model= and image_size= come from the trained model
         trained = ranks.on_main(
             lambda: (
                 resume.trained_before(cfg.resume, cfg.output, cfg.name)
@@ -679,7 +679,7 @@ def log_summary(
 
 
 def from_command_line(argv: list[str]) -> Config:
-    """Returns the constants. The command line overrides those of the run to resume, or else DEMO (only for the demo)."""
+    """Returns the constants. The command line overrides the constants of the run to resume, or else DEMO (only for the demo)."""
     words = {"train": os.path.exists}
     cfg = override(Config(), argv, words)
     if demo := is_demo(cfg.train):

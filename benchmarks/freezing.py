@@ -140,7 +140,7 @@ def planned(cfg: Config) -> Iterator[tuple[str, str, int]]:
 
 
 def measure(name: str, treatment: str, seed: int, data: str, weights: str) -> dict[str, Any]:
-    """Trains, and returns the mAP50-95 of every epoch in one text, and that of last.pt on images of a simulated camera."""
+    """Trains, and returns the mAP50-95 of every epoch in one text, and the mAP of last.pt on images of a simulated camera."""
     torch.set_num_threads(1)
     experiment, chosen = EXPERIMENTS[name], TREATMENTS[treatment]
     with tempfile.TemporaryDirectory(prefix="freezing_") as folder:

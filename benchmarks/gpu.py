@@ -5,7 +5,7 @@
     python -m benchmarks.gpu parts=compiled            five minutes more
     python -m benchmarks.gpu peers=PYTHON              also Ultralytics and LibreYOLO, in the environment of this Python
 
-Each part is a process of its own with its own time budget. What fails or takes too long becomes a row with its error, the rows
+Each part is a separate process with a time budget. What fails or takes too long becomes a row with its error, the rows
 measured before it stay, and the next part begins. After each part its rows replace its old ones in results/gpu.json, and the
 page results/gpu.md is written again. benchmarks/gpu_parts.py holds the parts.
 """
@@ -52,7 +52,7 @@ class Config:
     size: int = 640
     batch_size: int = 32
     seconds: float = 4.0  # of measured steps per row
-    data: str = ""  # annotation file for loader, evaluation and ranks; empty: the drawn demo images
+    data: str = ""  # annotation file for loader, evaluation and ranks; empty: the generated demo images
     workers: int = 8
     peers: str = ""  # Python of an environment with ultralytics or libreyolo
     results: str = str(RESULTS / "gpu.json")  # the page lies next to it
@@ -68,7 +68,7 @@ def rows(cfg: Config, part: str) -> Iterator[dict]:
 
 
 def run_part(cfg: Config, part: str) -> list[dict]:
-    """Measures a part in a process of its own, which is killed when its time budget is used up. Returns the rows."""
+    """Measures a part in a separate process, which is killed when its time budget is used up. Returns the rows."""
     words = [f"{field.name}={show(getattr(cfg, field.name))}" for field in fields(cfg) if field.name != "child"]
     command = [sys.executable, "-m", "benchmarks.gpu", *(w for w in words if not w.endswith("=")), f"child={part}"]
     log = Path(cfg.results).with_suffix(f".{part}.jsonl")

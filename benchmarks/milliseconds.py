@@ -4,7 +4,7 @@
     python -m benchmarks.milliseconds models=picodet_s:416 others= rounds=3    the models of Thaw alone
 
 Every model is exported to ONNX in float32, as its own program does it, with post-processing inside. Random weights: batch norms
-are adapted to drawn images, and the confidence threshold lets `candidates` boxes per image through to NMS. All files are loaded
+are adapted to generated images, and the confidence threshold lets `candidates` boxes per image through to NMS. All files load
 in one process and take turns, in another order in each round, so that other programs slow all of them. A call is timed from the
 input array to the detections: reading, resizing, and in Ultralytics the conversion of the pixels to float32 are outside.
 """
@@ -27,7 +27,7 @@ from datasets.demo import draw_image
 
 ROOT = Path(__file__).parents[1]
 NMS_IOU, MAX_DETECTIONS = 0.5, 300  # of every file
-ADAPT = 4  # drawn images
+ADAPT = 4  # generated images
 PUBLISHED = {  # AP of models whose weights this program does not download, by their authors (docs of Ultralytics 8.4)
     "picodet_s:320": 29.1,
     "yolo11n:640": 39.5,
@@ -136,7 +136,7 @@ def exported(cfg: Config, folder: Path) -> dict[str, dict]:
 
 
 def load(file: Path, side: int, threads: int):
-    """Opens a file in onnxruntime -> a function that detects objects in one drawn image."""
+    """Opens a file in onnxruntime -> a function that detects objects in one generated image."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()

@@ -2,11 +2,11 @@
 
     python -m benchmarks.negatives data=FOLDER weights=yolox_nano.pth [seeds=0,1,2]
 
-Raccoons, and images of COCO without any. A first model is trained on the raccoons. `predict.py negatives=true` writes those of
-one half of the COCO images in which it sees raccoons, and a second model is trained with them as background images, too; a third
-one with as many COCO images chosen at random. The other half of the COCO images tells how many false alarms are left. `data` and
-`weights` are explained in benchmarks.small_data. A row per training is added to negatives.csv in `results`; a training that has
-its row there is not repeated. The page negatives.md is written from all rows.
+Raccoons, and images of COCO without any. A first model is trained on the raccoons. `predict.py negatives=true` finds the images,
+in one half of the COCO images, in which this model detects raccoons. A second model is trained with them as background images,
+and a third one with as many COCO images chosen at random. The other half of the COCO images shows how many false alarms are
+left. `data` and `weights` are explained in benchmarks.small_data. A row per training is added to negatives.csv in `results`; a
+training that has its row there is not repeated. The page negatives.md is written from all rows.
 """
 
 import shutil

@@ -1,4 +1,4 @@
-"""Runs a measurement in a process of its own, with its CPU time and its peak of memory."""
+"""Runs a measurement in a separate process, with its CPU time and its peak of memory."""
 
 import multiprocessing
 import os

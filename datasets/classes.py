@@ -171,7 +171,7 @@ def _classes_of_all(parts: Sequence[Annotations]) -> tuple[tuple[str, ...], list
 
 
 def _ids_of_all(parts: Sequence[Annotations], classes: Sequence[str]) -> np.ndarray:
-    """Returns the id of each class: that of the first part with it, or one after the largest if another class has this id."""
+    """Returns the id of each class: the id in the first part with it, or one after the largest if another class has this id."""
     if not parts[0].is_coco:
         return np.arange(len(classes), dtype=np.int64)
     new_ids = count(max(int(data.category_ids.max(initial=0)) for data in parts) + 1)

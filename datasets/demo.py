@@ -1,4 +1,4 @@
-"""The demo: a small drawn data set of shapes on cluttered backgrounds, with which train.py starts.
+"""The demo: a small generated data set of shapes on cluttered backgrounds, with which train.py starts.
 
 Boxes are exact: the bounding box of the visible pixels of a shape. The constants below make the data set easy enough for
 the smallest model to learn it from scratch in minutes. The same version of OpenCV draws the same images.

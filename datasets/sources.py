@@ -68,7 +68,7 @@ def val_source(
 ) -> str:
     """Returns the path of the validation data, for a checkpoint: `val`, or what stands in its place.
 
-    For a fraction, and with `other_classes` than those of the file, it is val.txt in the run folder, val.json for COCO JSON. With
+    For a fraction, and with `other_classes` than the file has, it is val.txt in the run folder, val.json for COCO JSON. With
     `save` it is written, and the same for train, from the training and the validation data `data`."""
     if fraction_of(val) is None and not other_classes:
         return val_of(val, train)
@@ -87,8 +87,8 @@ def read_train_and_val(
 ) -> tuple[Annotations, Annotations]:
     """Reads and checks the training and the validation data, and draws the demo if it is missing.
 
-    `val`: a source, or a fraction of the training images as text (".2"), which are chosen with `split_seed`. If it is that of
-    the demo and `train` is not, it is the validation split of `train`. Raises DataError or ConfigError with the fix."""
+    `val`: a source, or a fraction of the training images as text (".2"), which are chosen with `split_seed`. If it is the
+    demo and `train` is not, it is the validation split of `train`. Raises DataError or ConfigError with the fix."""
     if is_demo(train):
         demo.draw(Path(train).parent)
     fraction, source = fraction_of(val), val_of(val, train)

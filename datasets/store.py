@@ -56,7 +56,7 @@ class Annotations:
     names: Strings  # [N] paths as written
     lines: np.ndarray  # int32 [N] line in `source`, 0 where there is none
     files: Strings  # [N] the file with the boxes, "" where it is `source`
-    box_lines: np.ndarray  # int32 [K] line in `files` or `source` of a box that has a line of its own, 0 for others
+    box_lines: np.ndarray  # int32 [K] line in `files` or `source` of a box that has its own line, 0 for others
     notes: tuple[str, ...] = ()  # what was left out while reading
     digests: np.ndarray | None = None  # int64 [N] of the contents of the image files; None: not scanned yet
     hashes: np.ndarray | None = None  # uint64 [N, 4] perceptual hashes of the images; None: not scanned yet
@@ -85,7 +85,7 @@ class Annotations:
         return self.files[index] or f"{self.source}: {self.names[index]}"
 
     def where_box(self, row: int) -> str:
-        """Returns the place of a box for messages: that of its image, or its own line in the file."""
+        """Returns the place of a box for messages: its own line in the file, or the place of its image."""
         image = int(np.searchsorted(self.starts, row, "right")) - 1
         return f"{self.files[image] or self.source}:{line}" if (line := self.box_lines[row]) else self.where(image)
 

@@ -50,7 +50,7 @@ def compare(
 
     `first[i]` holds the detections per image at the i-th of `nms_thresholds`, `second` those at the exact threshold; both
     down to the score `confidence - 2 * tolerance.scores`, at most `most` per image, as tuples (boxes, scores, labels).
-    Every detection above the confidence needs a partner of its own with the same label, within the tolerance. Detections
+    Every detection above the confidence needs its own partner with the same label, within the tolerance. Detections
     that depend on the exact NMS threshold, or that are near the end of a full list, may have none.
     """
     unpaired, differences, count = [], [(0.0, 0.0)], 0

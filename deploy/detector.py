@@ -58,9 +58,9 @@ class Detector:
     EXIF orientation is not applied. A folder or a pattern such as "in/*.jpg" stands for all its images.
 
     `load` explains the arguments `checkpoint`, `model`, `classes` and `image_size`; `confidence=None` takes the threshold stored
-    in the file, "per_class" those of its classes. `only`: names of the classes to detect. `class_agnostic`: boxes of different
-    classes that overlap more than `nms_iou` are one object, too. `tile`: the side in pixels of tiles to detect in, too
-    (docs/tiles.md). The boxes are those of evaluate.py with the same `confidence`, `nms_iou` and `max_detections`, up to
+    in the file, "per_class" the thresholds of its classes. `only`: names of the classes to detect. `class_agnostic`: boxes of
+    different classes that overlap more than `nms_iou` are one object, too. `tile`: the side in pixels of tiles to detect in, too
+    (docs/tiles.md). The boxes equal those of evaluate.py with the same `confidence`, `nms_iou` and `max_detections`, up to
     rounding, since batch norms are folded into the convolutions. On a CPU the process keeps the memory that it frees (see
     `keep_memory`).
     """
@@ -128,7 +128,7 @@ class Detector:
             yield from self._results(self.inputs(listed(images)))
 
     def _frames(self, source: str) -> Iterator[Result]:
-        """Yields the Results of the frames of a video; those of a live source at once."""
+        """Yields the Results of the frames of a video, in batches; of a live source, frame by frame."""
         live = is_live(source)
         ahead, size = (1, 1) if live else (video.AHEAD, self.batch_size)
         with closing(video.read_frames(source, ahead)) as frames:
@@ -245,5 +245,5 @@ def keep_memory() -> None:
     """
     libc = ctypes.CDLL(None) if sys.platform == "linux" else None
     if hasattr(libc, "mallopt"):
-        libc.mallopt(-4, 0)  # M_MMAP_MAX: no allocation has a mapping of its own
+        libc.mallopt(-4, 0)  # M_MMAP_MAX: no allocation has a separate mapping
         libc.mallopt(-1, -1)  # M_TRIM_THRESHOLD: never return the end of the heap

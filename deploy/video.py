@@ -121,7 +121,7 @@ def require_frames(source: str, count: Frames, announced: int | None, rate: floa
     """Returns a warning if a video has fewer frames than its file announces, "" otherwise.
 
     Raises ValueError for a video without frames, with lost ones, or without more than its last second: the length of a
-    container may be that of the sound.
+    container may be the length of the sound.
     """
     if not count.read:
         raise ValueError(f"source={brief(source)}: no frame could be read; {fix_of(source)}")

@@ -2,8 +2,8 @@
 
 python -m docs.draw_assignment runs/bccd-.../best.pt BCCD/ImageSets/Main/test.txt BloodImage_00226.jpg docs/images/assignment.jpg
 
-Each box has a color, and so have the anchor points that learn it. The checkpoint is a YOLOX model; that of the image was trained
-for 14 epochs at 256 pixels, on half of the training images of BCCD.
+Each box has a color, and so have the anchor points that learn it. The checkpoint is a YOLOX model. The model of the image was
+trained for 14 epochs at 256 pixels, on half of the training images of BCCD.
 """
 
 import sys

@@ -44,7 +44,7 @@ Versions = list[tuple[float, str]]  # of a line: from when on, and its text
 
 
 def record(arguments: list[str], folder: str) -> Recording:
-    """Runs the training in a terminal of its own, in this folder."""
+    """Runs the training in a separate terminal, in this folder."""
     process, terminal = pty.fork()
     if process == 0:
         os.chdir(folder)

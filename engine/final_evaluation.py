@@ -58,7 +58,7 @@ def evaluate_best(folder: Path, model: nn.Module, loader, ranks: Ranks, seconds:
 
 
 def old_and_new(per_class: Mapping[str, Mapping[str, Any]], first_class: int) -> list[str]:
-    """Returns a line with the mAP of the old classes of a model and one with that of its newest, which begin at `first_class`.
+    """Returns one line with the mAP of a model's old classes and one with the mAP of its newest, which begin at `first_class`.
 
     None if all classes are trained. Old classes without boxes in the validation images have no mAP.
     """

@@ -145,7 +145,7 @@ def find(resume: bool | str, output: str, name: str, constants: Mapping[str, Any
 
 
 def to_continue(script: str, folder: Path, ranks: Ranks) -> str:
-    """Returns the command that resumes the run in this folder, on a line of its own that can be copied. `script`: train.py."""
+    """Returns the command that resumes the run in this folder, on a separate line that can be copied. `script`: train.py."""
     nodes = ", on every node" if len(ranks.node_ranks) < ranks.world_size else ""
     return f"To continue{nodes}:\n{command_line(script, [f'resume={folder}'])}"
 

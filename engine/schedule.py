@@ -72,7 +72,7 @@ def likeness_of(pretraining: Pretraining, mean_ap: float, expected: float) -> fl
     """Returns how much the data look like what the official weights were trained on, from 0 (no lower rate) to 1.
 
     `mean_ap`: the mAP50-95 of the weights on the validation data before training. `expected`: the mAP50-95 that official
-    weights reach on images like those of their training. Its ratio and that of the classes are ramps, so that one more class
+    weights reach on images like their training images. The ratios of mAP and of classes are ramps, so that one more class
     or image changes little: from half of the classes to all, and from .3 of the expected mAP to .7. Measured in
     benchmarks/results/known_classes.md.
     """
@@ -121,7 +121,7 @@ def fill_in_defaults(
     """Fills in the defaults that depend on the run (`CHOSEN_BY_RUN`); also returns rate_power, max_images and clip.
 
     The first five are constants as written; None becomes the default. A `saved` run keeps its values. `pretrained`: whether
-    the run starts from weights. `likeness`: see `likeness_of`. `rate_power` and `max_images` are those of `Schedule`, and
+    the run starts from weights. `likeness`: see `likeness_of`. `rate_power` and `max_images`: see `Schedule`;
     `clip` is the largest norm of the gradients (0: any norm). See docs/constants.md.
     """
     given = {

@@ -19,7 +19,7 @@ from utils.text import amount
 TOLERANCE = 0.03  # of the budget: a run may take so much longer, and its number of epochs stays within it
 RECENT = 3  # laps of a kind that are remembered: one outlier, as the first epoch with its compilation, is passed over
 WARM_UP_STEPS, TIMED_STEPS = 3, 5  # of the probe: the first steps allocate memory and choose algorithms
-EVALUATION = 0.5  # seconds per validation image, in those of a training image: a guess until the first evaluation
+EVALUATION = 0.5  # time per validation image relative to a training image: a guess until the first evaluation
 
 
 class TimeBudget:
@@ -85,14 +85,14 @@ class TimeBudget:
                 self.guesses["evaluation"] = EVALUATION * self.guesses[kind] / images * val_images
 
     def choose(self, longest: Plan, done: int, ranks: Ranks) -> int:
-        """Returns the number of epochs at the start: those of the saved run, or if its limits were others, those that `fit`."""
+        """Returns the number of epochs at the start: as in the saved run, or as `fit` chooses if the limits have changed."""
         if self._chosen_for != (self.limit, longest.epochs):
             self.epochs = 0
             self.fit(longest, max(done, 1), done, ranks)
         return self.epochs
 
     def fit(self, longest: Plan, least: int, done: int, ranks: Ranks) -> int:
-        """Sets and returns the number of epochs that fill the time, from `least` to those of the plan `longest`.
+        """Sets and returns the number of epochs that fill the time, from `least` to the epochs of the plan `longest`.
 
         The number stays while it fills the time up to the tolerance. Rank 0 decides for all.
         """

@@ -217,7 +217,7 @@ def build_pretrained(
     """Builds a model, loads pretrained weights, and returns it and what they were trained on (None: from scratch).
 
     Only rank 0 loads them; the caller broadcasts the model. `weights`: "coco" or "objects365" (official weights), the address of
-    a mirror of those of COCO, a file, or None (from scratch). Classes that the weights were trained on keep their rows of the
+    a mirror of the COCO weights, a file, or None (from scratch). Classes that the weights were trained on keep their rows of the
     class predictors, matched by name. With `optional`, training starts from scratch after a warning if the official weights
     cannot be downloaded. With `add_classes`, the model of the file stays as it is, and a neck and a head are added for
     the last of the classes (`trained_model` returns the first ones).

@@ -26,7 +26,7 @@ class Assignment(NamedTuple):
 
 
 class Alignment(NamedTuple):
-    """The rule of `task_aligned`: alignment = class score ** class_power * overlap ** 6. The defaults are those of YOLOv9."""
+    """The rule of `task_aligned`: alignment = class score ** class_power * overlap ** 6. YOLOv9 has the defaults."""
 
     class_power: float = 0.5
     overlap: Callable[[Tensor, Tensor], Tensor] = ciou  # element by element, as in utils/boxes.py

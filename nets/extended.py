@@ -13,7 +13,7 @@ _ADDED = re.compile(r"added\.(\d+)\.(.+)")
 
 
 class Branch(nn.Module):
-    """A neck and a head that were added to a model, for classes of their own."""
+    """A neck and a head that were added to a model, for the added classes."""
 
     def __init__(self, neck: nn.Module, head: nn.Module):
         super().__init__()
@@ -29,7 +29,7 @@ class ExtendedModel(DetectionModel):
 
     Each head predicts its own anchor points, so the outputs of the older heads keep their bits. Raw predictions are a tuple
     with the Predictions of each head, and in training mode of the newest one only. The classes of an added head come after
-    those of the heads before it. `counts`: the number of classes of each added head.
+    the classes of the heads before it. `counts`: the number of classes of each added head.
     """
 
     def __init__(self, base: DetectionModel, added: Sequence[Branch], counts: Sequence[int]):
@@ -69,7 +69,7 @@ class ExtendedModel(DetectionModel):
         return self.base.prepare(images)
 
     def forward(self, images: Tensor) -> tuple:
-        """Images `[B, 3, H, W]` -> the Predictions of each head; in training mode only those of the newest one."""
+        """Images `[B, 3, H, W]` -> the Predictions of each head; in training mode only of the newest head."""
         with torch.no_grad():
             features = self.features(images)
         if self.training:
@@ -133,7 +133,7 @@ def extended(model: DetectionModel, fresh: DetectionModel) -> ExtendedModel:
 
 
 def added_states(state: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
-    """Returns the tensors of each added branch in a state dict, by the names that they would have in a model of its own."""
+    """Returns the tensors of each added branch in a state dict, by the names that they would have in a separate model."""
     found: dict[int, dict[str, Tensor]] = {}
     for name, value in state.items():
         if match := _ADDED.fullmatch(name):

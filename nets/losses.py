@@ -173,7 +173,7 @@ class PPYOLOECriterion(YOLOv9Criterion):
 
 
 class PicoDetCriterion(PPYOLOECriterion):
-    """PicoDet loss: that of PP-YOLOE, where the score of a class is the root of its probability times that of the alignment."""
+    """PicoDet loss: PP-YOLOE's, with the root of class probability times alignment probability as the score of a class."""
 
     dfl_margin = 0.1
 

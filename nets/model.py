@@ -106,7 +106,7 @@ class DetectionModel(nn.Module):
 
         `image_size`: height and width of the network's input; `transforms [B, 6]`: letterbox transforms (see
         `utils.images.LetterboxTransform`); `limits`: keyword arguments of `select`. They count for each head, so that the
-        detections of one do not crowd out those of another; with `class_agnostic` they count for all heads together.
+        detections of one head do not crowd out others; with `class_agnostic` they count for all heads together.
         """
         heads = self.decode_heads(predictions, image_size)
         if limits.get("class_agnostic"):

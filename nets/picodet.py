@@ -195,7 +195,7 @@ def backbone_channels(width: float) -> list[int]:
 
 
 def joint_scores(classes: Tensor, alignment: Tensor) -> Tensor:
-    """Scores `[B, A, C]` of classes: the root of their probability times that of the alignment, from logits."""
+    """Scores `[B, A, C]` of classes: the root of class probability times alignment probability, from logits."""
     return (classes.sigmoid() * alignment.sigmoid()[..., None] + EPS).sqrt()
 
 

@@ -116,7 +116,7 @@ def read(path: str | Path, rename: Callable[[str], str | None]) -> Weights:
 
     Accepts our own checkpoints and the official layouts: `{"model": {...}}`, `{"state_dict": {...}}` of a training, or a bare
     state dict, all of them also as a `.pdparams` file of PaddlePaddle. `rename`: official tensor name -> ours; our own names stay
-    unchanged. If a file does not name its classes, 80 classes are COCO's and 365 those of Objects365. Raises PretrainedError for
+    unchanged. If a file does not name its classes, 80 classes are COCO's and 365 are Objects365's. Raises PretrainedError for
     damaged files, for files without weights, and for weights that need the preprocessing of YOLOX release 0.1.0.
     """
     try:

@@ -22,7 +22,7 @@ from utils.text import amount
 INK, FAINT = "#33383d", "#d9dde1"
 FONTS = ("Noto Sans CJK SC", "Noto Sans CJK JP", "Microsoft YaHei", "SimHei", "PingFang SC", "Arial Unicode MS")
 LINES = ("-", "--", ":", "-.")  # of ten runs each
-MAX_COLORS = 10  # classes with a color of their own in the precision-recall plot
+MAX_COLORS = 10  # classes with a separate color in the precision-recall plot
 MAX_COUNTS = 30  # classes up to which the confusion matrix shows its counts
 MAX_CELLS = 1000  # rows of the drawn confusion matrix; of more classes several are one cell
 MAX_NAMES = 150  # classes up to which the confusion matrix shows their names

@@ -1,4 +1,4 @@
-"""Fixtures for all tests: real data, an empty cache folder, and small drawn data sets."""
+"""Fixtures for all tests: real data, an empty cache folder, and small generated data sets."""
 
 import gc
 import os
@@ -70,7 +70,7 @@ def pytest_terminal_summary(terminalreporter) -> None:
 
 @pytest.fixture(scope="module")
 def demo_images(tmp_path_factory) -> Path:
-    """A folder with nine drawn images for training (train.txt), five for validation (val.txt), and classes.txt."""
+    """A folder with nine generated images for training (train.txt), five for validation (val.txt), and classes.txt."""
     return drawn(tmp_path_factory.mktemp("demo"), {"train": range(9), "val": range(9, 14)})
 
 

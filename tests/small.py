@@ -36,7 +36,7 @@ SMALL = {
 
 
 def config(images: Path, output: Path, **changes) -> train.Config:
-    """The constants of a small run on the drawn images of the fixture `demo_images`: 2 frozen steps, then 3 per epoch."""
+    """The constants of a small run on the generated images of the fixture `demo_images`: 2 frozen steps, then 3 per epoch."""
     source = {"train": str(images / "train.txt"), "val": str(images / "val.txt"), "output": str(output)}
     if changes.get("model", "tiny_n") != "tiny_n":
         source["weights"] = None

@@ -168,7 +168,7 @@ def torchrun(*flags, **changes):
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory):
-    """Annotation files of drawn images for training and validation."""
+    """Annotation files of generated images for training and validation."""
     folder = tmp_path_factory.mktemp("images")
     torture.draw(folder, IMAGES)
     return folder

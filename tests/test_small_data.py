@@ -26,7 +26,7 @@ TINY = {"model": "tiny_n", "learning_rate": 0.01, "min_learning_rate": 0.001, "b
 
 @pytest.fixture
 def tiny_stage(monkeypatch, demo_images, tmp_path):
-    """A stage of two runs on drawn images; measured in this process."""
+    """A stage of two runs on generated images; measured in this process."""
     monkeypatch.setattr(small_data, "DATA", {"drawn": DataSet("train.txt", "val.txt", (9, 5), 2, 64)})
     monkeypatch.setattr(small_data, "RECIPES", {"new": Recipe(TINY), "shipped": Recipe(TINY, former=True)})
     listed = [Run("report", "drawn", 3, name, 64, 2) for name in small_data.RECIPES]

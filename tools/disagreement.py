@@ -2,7 +2,7 @@
 
 Four kinds, each with one score from 0 to 1 that is comparable within the kind only. As in confident learning (Northcutt et al.
 2021), a confidence counts in relation to what is usual: usual[c, k] is the mean confidence with which class k is detected on
-labels of class c. A detection matches a label at IoU 0.5, and is explained if it matches a label of its own class; only
+labels of class c. A detection matches a label at IoU 0.5, and is explained if it matches a label of the same class; only
 others are evidence. s is the confidence of a detection.
 
 - missing: how often such detections have a label, times 0.8^n. A logistic regression over all detections learns it from four
@@ -130,7 +130,7 @@ def usual_values(pairs: list[Pair], num_classes: int) -> tuple[np.ndarray, np.nd
 
 
 def explained(pair: Pair) -> np.ndarray:
-    """Returns which detections match a label of their own class, bool [m]."""
+    """Returns which detections match a label of the same class, bool [m]."""
     return (pair.same & (pair.iou >= MATCH)).any(0)
 
 

@@ -85,8 +85,8 @@ class WatchedJpeg(io.BytesIO):
     the end, not before and not later. Bytes that are lost, added or changed shift the bits of all pixels after them, so that the
     pixels are complete too early, or not at the end.
 
-    Progressive JPEGs and those of several scans are not watched. Changes after which the lengths are right by chance,
-    and those between two restart markers, are not noticed.
+    Progressive JPEGs and JPEGs of several scans are not watched. Changes after which the lengths are right by chance,
+    and changes between two restart markers, are not noticed.
     """
 
     def __init__(self, data: bytes) -> None:

@@ -211,7 +211,7 @@ def match_one_to_one(
     """Matches the detections and the boxes of an image across classes: the index of each detection's box or -1, int64 [n].
 
     Pairs of the same class come first, then those with the highest IoU. `match_classes` looks at one class at a time, so it
-    cannot tell which class an object was taken for; a confusion matrix needs this matching. A detection without a box of its own
+    cannot tell which class an object was taken for; a confusion matrix needs this matching. A detection without a matched box
     gets a crowd region of its class that contains enough of it. Boxes are x, y, width, height: [n, 4] and [m, 4].
     """
     owners = np.full(len(detected), -1)

@@ -42,7 +42,7 @@ class NumberType:
         self.name = name
 
     def build(self, state: Any) -> None:
-        """Checks the byte order: that of files of usual computers, or none for bytes."""
+        """Checks the byte order: little-endian, or none for bytes."""
         if state[1] not in ("<", "|"):
             raise ValueError("numbers of another byte order")
 

@@ -200,7 +200,7 @@ def _agree_on_prefix(store: dist.Store, rank: int, world_size: int, timeout: tim
     """A prefix for the keys of this start in the store, which all ranks share and no earlier start used.
 
     torchrun gives the same store to every restart (pytorch#135712), with the addresses of processes that are dead. Every
-    rank asks rank 0 with a random token of its own, so that it cannot mistake an answer to a dead rank for its own.
+    rank asks rank 0 with its random token, so that it cannot mistake an answer to a dead rank for its own.
     """
     token, end, missing = secrets.token_hex(8), time.monotonic() + timeout.total_seconds(), set(range(1, world_size))
     if rank:

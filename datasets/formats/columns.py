@@ -203,7 +203,7 @@ def _of_header(
     is_unsure = box in (EXTENT, CENTER) and words[at["w"]] == "width"
     others = _others(words, set(at.values())) if is_unsure else {}
     _refuse_other_sizes(place, row, others)
-    is_unsure &= at.get("width") == at.get("w")  # otherwise the size of the image has columns of its own
+    is_unsure &= at.get("width") == at.get("w")  # otherwise the size of the image has separate columns
     of_box = {at[name] for name in box}
     keep = {"image", "class", "crowd", *box, *(name for name in ("width", "height") if at.get(name) not in of_box)}
     at = {name: index for name, index in at.items() if name in keep}

@@ -121,7 +121,7 @@ def _unreadable(folder: Folder) -> list[str]:
 
 
 def _lists(folder: Folder) -> list[str]:
-    """Returns the annotation files of Roboflow, or the lists of images, if one of them is that of the split."""
+    """Returns the annotation files of Roboflow, or the lists of images, if one of them belongs to the split."""
     if folder.texts.exported:
         return folder.texts.exported
     lists, are_sure, _ = folder.texts.lists

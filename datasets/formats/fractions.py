@@ -10,7 +10,7 @@ from datasets.store import Annotations, evenly_spaced
 
 ROUNDING = 1e-3  # a rounded fraction may be so much below 0 or above 1
 CENTERED = 1.5  # x + width may be so much if x, y is the center of a box in fractions; counts if no box exceeds it
-LEAST_IMAGES, OPENED = 5, 20  # labeled images from which boxes may be percents, and those of which the size is read
+LEAST_IMAGES, OPENED = 5, 20  # labeled images from which boxes may be percents, and images of which the size is read
 TINY_IMAGE = 2  # pixels; in an image with such a side these boxes may be in pixels
 FIX = "multiply it by width and height, or use a format that has fractions (YOLO)"
 

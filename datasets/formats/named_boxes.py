@@ -29,7 +29,7 @@ class Box(NamedTuple):
 
 
 class LabelFile(NamedTuple):
-    """The boxes of one image, from a file of its own or a part of a file."""
+    """The boxes of one image, from a whole file or a part of a file."""
 
     path: str  # of the label file, or its part for messages; "" with `line`
     image: str = ""  # name of the image as the file has it

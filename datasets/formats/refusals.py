@@ -40,7 +40,7 @@ _FORMATS = (  # kind of file, pattern that its beginning matches (for other file
     (OTHER, rb"\.mat$", "MATLAB"),
     (OTHER, rb"\.(zip|tar|gz|tgz|rar|7z)$", "an archive"),
 )
-_MISTAKES = {  # what is not a format of its own -> the fix
+_MISTAKES = {  # what is not a separate format -> the fix
     "a table with semicolons": "name it .csv, with class as sixth column",
     "YOLO labels with class names": "write the numbers of the classes, from 0",
     "an archive": "unpack it, and name the folder",

@@ -27,7 +27,7 @@ class Source:
     sizes_problem: str = ""  # problem if all boxes are fractions and no image can be read; "": the scan reports images
     check: Callable[[Annotations], None] | None = None  # raises DataError for boxes that contradict the images
     other_splits: tuple[str, ...] = ()  # of the file or folder, which were not read
-    format: str = ""  # of the label files in a folder, if it is not that of the reader: a list may name images of YOLO
+    format: str = ""  # of the label files in a folder, if the reader has another one: a list may name images of YOLO
     label_files: list[str] = field(default_factory=list)  # in a folder, of all splits
     named_files: list[str] = field(default_factory=list)  # label files that are not read, but named in `notes`
     listed: list[str] | None = None  # images in all splits of a data file, which decides what is read
@@ -86,7 +86,7 @@ class Source:
         area: float = math.nan,
         line: int = 0,
     ) -> None:
-        """Adds a box to the last image. It is checked when the source is finished. `line`: of a box that has one of its own."""
+        """Adds a box to the last image. It is checked when the source is finished. `line`: of the box, if it has a line."""
         self.boxes.extend((x1, y1, x2, y2))
         self.labels.append(label)
         self.crowd.append(crowd)

@@ -59,7 +59,7 @@ def left_over(folder: Folder, reader: FolderReader, sources: Sequence[Source], f
 
 
 def _label_files(folder: Folder, read: str, own: set[str]) -> dict[str, list[str]]:
-    """Returns {format: label files} of a folder. `own`: those of the format `read`, which its reader has opened."""
+    """Returns {format: label files} of a folder. `own`: the label files of the format `read`, which its reader has opened."""
     images = set(listing.images_of(folder.files))
     stems, found = set(map(image_paths.stem_of, images)), defaultdict(list)
     for name in folder.files:
@@ -107,7 +107,7 @@ def _some(names: Sequence[str]) -> str:
 
 
 def _images(folder: Folder, kind: str, files: Iterable[str], images: image_paths.Stems) -> set[str]:
-    """Returns the names of the images in label files of a format, none of damaged files. `images`: those of the data set."""
+    """Returns the names of the images in label files of a format, none of damaged files. `images`: of the data set."""
     names, reader = set(), _FORMATS[kind]
     for file in files:
         if reader.images_in is None:

@@ -134,7 +134,7 @@ def _lists_of(folder: Path, lists: Sequence[str], split: Split) -> list[Path]:
 
 
 def _of_any_list(folder: Path, lists: Sequence[str], xmls: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Returns (XML files that belong to the data set, those of them that the list of no split names).
+    """Returns (XML files of the data set, the XML files among them that no split lists).
 
     Others have the name of a listed one, but are in another folder, such as old versions."""
     of_splits = [text for text in lists if listing.split_of(Path(text).stem)] or lists

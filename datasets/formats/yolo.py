@@ -172,7 +172,7 @@ def read_images(
     notes: Sequence[str] = (),
     labels: list[str] | None = None,
 ) -> Source:
-    """Reads the label files of `images` (None: those of `label_file`). Without `lists` the classes have no names.
+    """Reads the label files of `images` (None: from `label_file`). Without `lists` the classes have no names.
 
     An image without a label file is a background; at least one image must have one. Both are counted in a note.
     Raises DataError."""

@@ -185,7 +185,7 @@ def test_tiles_of_16_bit_images_keep_their_values(tmp_path):
 
 @pytest.fixture(scope="module")
 def deep(tmp_path_factory):
-    """The drawn images as 12-bit files: an annotation file for training and one for validation."""
+    """The generated images as 12-bit files: an annotation file for training and one for validation."""
     folder = tmp_path_factory.mktemp("deep")
     for name, count in (("train", 8), ("val", 4)):
         lines = []
