@@ -247,5 +247,6 @@ FOLDER_READERS = (  # the first one that claims label files reads them
     LISTS._replace(claims=lambda folder: folder.texts.lists[0]),  # its reader reports what is wrong with them
     CSV._replace(claims=lambda folder: folder.of_suffix(tables.SUFFIXES)),  # as for lists
     VOC._replace(claims=lambda folder: folder.of_suffix(".xml")),  # as for lists
+    YOLO._replace(claims=lambda folder: folder.texts.labels_alone),  # its reader reports that their images are missing
     FolderReader("other formats", lambda folder: ["."], _refuse, refusals.is_label_file, by_name=True),
 )

@@ -128,6 +128,12 @@ class Texts:
         below = [text for text in below if names_images(File(self.folder / text))]
         return sorted({os.path.dirname(text) for text in below})
 
+    @cached_property
+    def labels_alone(self) -> list[str]:
+        """The texts, if one of the first begins with a label, whether an image has its name or not."""
+        first = (File(self.folder / text) for text in self.texts[:100])
+        return self.texts if any(yolo.is_label_file(file, has_image=False) for file in first) else []
+
     def are_labels(self) -> bool:
         """Returns whether the texts, or those next to the folder, are YOLO label files."""
         labeled = image_paths.Stems(self.texts)

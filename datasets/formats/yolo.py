@@ -39,13 +39,15 @@ def read_folder(folder: Path, files: Sequence[str], split: Split, image_root: st
     images = listing.select_split(folder, there, split)
     notes = listing.unread_notes(folder, files)
     if not images:
-        raise DataError(f"{folder}: label files, but no images: copy them to {folder}{os.sep}images" + "".join(notes))
+        raise DataError(f"{folder}: label files, but no images: {_fix_of_no_images(folder)}" + "".join(notes))
     labels = listing.of_suffix(files, ".txt")
     root = os.path.abspath(image_root) if image_root else folder
     paths = [os.path.join(root, image) for image in images]
     own, all_labels = list(map(label_file, paths)), usual_labels(files)
     if image_root or not any(map(os.path.exists, own)):
         own = [os.path.join(folder, label) for label in _own_labels(folder, images, labels)]
+        if image_root and not any(map(os.path.exists, own)):
+            raise DataError(_none_fits(folder, labels, image_root, images))
         index = image_paths.Stems(labels)
         all_labels = {_nearest(folder, image, index, []) for image in there} - {None}
     used = label_folders(paths, own)
@@ -58,6 +60,20 @@ def read_folder(folder: Path, files: Sequence[str], split: Split, image_root: st
     found.label_files = [os.path.join(folder, label) for label in all_labels]
     listing.add_notes(found, folder, there, split)
     return found
+
+
+def _fix_of_no_images(folder: Path) -> str:
+    """Returns the fix for a folder with label files, but without images."""
+    if (folder.parent / "images").is_dir():
+        return f"give the folder above, {folder.parent}, which has {folder.parent / 'images'}, or image_root=FOLDER"
+    return f"give image_root=FOLDER with the images, or copy them to {folder / 'images'}"
+
+
+def _none_fits(folder: Path, labels: Sequence[str], image_root: str, images: Sequence[str]) -> str:
+    """Returns the error of label files of which none has the name of one of the `images` in `image_root`."""
+    label = next((label for label in labels if not is_named_otherwise(label)), "none")
+    what = f"no label file (such as {label}) has the name of an image in image_root={image_root} (such as {images[0]})"
+    return f"{folder}: {what}: correct image_root=, or give the label files the names of their images"
 
 
 def usual_labels(files: Sequence[str]) -> set[str]:

@@ -713,6 +713,37 @@ def test_label_files_without_images_next_to_them_need_image_root(tmp_path: Path)
     assert images(found, tmp_path) == ["far/a.jpg", "far/b.jpg"] and len(found.labels) == 2
 
 
+@pytest.mark.parametrize("given", ["set", "set/labels", "set/labels/train"])
+@pytest.mark.parametrize("place", ["far", "far/train"])
+def test_a_folder_of_label_files_is_read_with_the_images_of_image_root(tmp_path: Path, given: str, place: str) -> None:
+    """The user may name the folder of the data set, of all labels, or of the split; there is no data.yaml."""
+    text(tmp_path / "set" / "classes.txt", "cat\n")
+    for name in ("a", "b"):
+        paint(tmp_path / place / f"{name}.jpg"), text(tmp_path / "set" / "labels" / "train" / f"{name}.txt", LABEL)
+    found = read(str(tmp_path / given), "train", ReadOptions(image_root=str(tmp_path / "far")))
+    assert images(found, tmp_path) == [f"{place}/a.jpg", f"{place}/b.jpg"] and not found.notes
+
+
+@pytest.mark.parametrize("labels", ["set", "set/labels"])
+def test_label_files_whose_names_no_image_has_are_refused_with_both_names(tmp_path: Path, labels: str) -> None:
+    text(tmp_path / "set" / "classes.txt", "cat\n"), text(tmp_path / labels / "a.txt", LABEL)
+    root = paint(tmp_path / "far" / "c.jpg").parent
+    with refused(DataError, tmp_path / labels, "a.txt", f"image_root={root}", "c.jpg", "correct image_root="):
+        read(str(tmp_path / labels), "train", ReadOptions(image_root=str(root)))
+
+
+@pytest.mark.parametrize("labels", ["set", "set/labels", "set/labels/train"])
+def test_label_files_without_images_are_refused_with_the_fix(tmp_path: Path, labels: str) -> None:
+    text(tmp_path / "set" / "classes.txt", "cat\n"), text(tmp_path / labels / "a.txt", LABEL)
+    with refused(DataError, tmp_path / labels, "label files, but no images", "image_root=FOLDER"):
+        read(str(tmp_path / labels), "train")
+    paint(tmp_path / "images" / "a.jpg"), (tmp_path / labels).rename(tmp_path / "labels")
+    with refused(DataError, tmp_path / "labels", f"give the folder above, {tmp_path},"):
+        read(str(tmp_path / "labels"), "train")
+    text(tmp_path / "classes.txt", "cat\n")
+    assert images(read(str(tmp_path), "train"), tmp_path) == ["images/a.jpg"]
+
+
 def test_a_link_never_hides_the_folder_of_a_part(tmp_path: Path) -> None:
     paint(tmp_path / "train" / "1.jpg"), (tmp_path / "a").mkdir()
     for link in ("latest", "a/latest"):
