@@ -44,7 +44,7 @@ HEAD = """# Classes added to a trained model
 
 `python -m benchmarks.add_classes data=FOLDER weights=yolox_nano.pth`. YOLOX-nano, last epoch, all constants but data, epochs and
 input size at their defaults. mAP50-95 in points over the old and over the new classes of the validation images, mean and standard
-deviation over the seeds. CPU minutes and peak memory are those of the training and its evaluations, in a process of its own with
+deviation over the seeds. CPU minutes and peak memory include the training and its evaluations, in a separate process with
 one thread. BCCD: 205 images, 160 pixels, 15 epochs; chess: 230 images, 192 pixels, 15 epochs; raccoons: 160 images, 160 pixels,
 8 epochs, and joint training has 337 images of COCO, too.
 
@@ -52,7 +52,7 @@ Each row is one training of these epochs. On BCCD and chess, added and fine-tune
 "before", so that both trainings together are twice as long as the joint one; this alone may be why the joint one is lower on new
 classes.
 
-Detections of a trained model end at the borders of the image, those of an official file do not. So COCO's mAP differs in the
+Detections of a trained model end at the borders of the image, detections of an official file do not. So COCO's mAP differs in the
 third decimal before and after raccoons were added, although boxes and scores before that are equal by bits.
 
 | data | method | seeds | old classes | new classes | CPU minutes | peak MiB |

@@ -254,7 +254,7 @@ HEAD = """
 THAW = """
 ## The thaw after a long frozen phase
 
-Whether the learning rate should warm up again when the backbone is thawed. The largest fall is that of any epoch after the thaw,
+Whether the learning rate should warm up again when the backbone is thawed. The largest fall is over all epochs after the thaw,
 relative to the last frozen epoch, as the worst of the seeds.
 
 | data | second warm-up | seeds | last frozen epoch | first thawed epoch | largest fall | last epoch |

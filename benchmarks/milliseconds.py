@@ -228,8 +228,8 @@ def page(cfg: Config, files: dict[str, dict], rounds: dict[str, list[float]], lo
 - **How**: all files are loaded in one process and take turns, {cfg.rounds} rounds in random order, {cfg.seconds} seconds per turn
   after one call that does not count. `ms` is the median of the rounds ± half the distance of their quartiles. Ratios are medians
   of the ratios within a round.
-- **AP** is AP50-95 on COCO val2017 as published by the authors of each model, in percent: it was not measured here. That of
-  picodet_s at 320 belongs to other weights than those that this program downloads. That of yolo26n is of its head without NMS.
+- **AP** is AP50-95 on COCO val2017 as published by the authors of each model, in percent: it was not measured here. The AP of
+  picodet_s at 320 belongs to other weights than this program downloads. The AP of yolo26n is of its head without NMS.
 - Parameters and GFLOPs are of the network for inference, with folded batch norms. GFLOPs count convolutions, and a multiply-add
   as two.
 

@@ -35,7 +35,7 @@ HEAD = """# Finding corrupted labels
 
 `python -m benchmarks.suspects data=FILE name=NAME weights=yolox_nano.pth` corrupts 5 % of the labels of the first images of a
 training part, each kind by itself, and `tools.suspects` ranks all labels by two short trainings of YOLOX-nano, each of which
-judges the images that it did not see. Only the corrupted labels count as hits. Real data have label errors of their own, which
+judges the images that it did not see. Only the corrupted labels count as hits. Real data sets also have other label errors, which
 count as false alarms here, so the precision is a lower bound.
 
 Precision is among the first 50 suspects of the kind (or as many as were corrupted), in newer rows among the first 20 too,

@@ -1,4 +1,4 @@
-"""Mutants: small errors put into the code one at a time, each of which the tests of its own module must notice.
+"""Mutants: small errors put into the code one at a time, each of which the tests of its module must notice.
 
     python -m tests.mutants [part of a name ...]
 

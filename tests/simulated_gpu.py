@@ -145,7 +145,7 @@ class SimulatedGPU(TorchDispatchMode):
         self.waits: list[Wait] = []
         self.operations: Counter[str] = Counter()
         self.in_backward = False
-        self._arriving: list[tuple[Tensor, Tensor]] = []  # copies to the host that nobody has waited for
+        self._arriving: list[tuple[Tensor, Tensor]] = []  # copies to the host without a wait so far
 
     def wait(self, operation: str) -> None:
         """Records that the host waits for the device. Copies to the host arrive."""
@@ -266,7 +266,7 @@ def _function(frame) -> str:
 
 @cache
 def _in_project(file: str) -> str:
-    """Returns the path of a source file relative to the project, "" for this file and those of packages."""
+    """Returns the path of a source file relative to the project, "" for this file and files of packages."""
     path = Path(file)
     if path == Path(__file__) or not path.is_relative_to(ROOT) or "site-packages" in path.parts:
         return ""

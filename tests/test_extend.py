@@ -83,7 +83,7 @@ def data(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def program(tmp_path) -> Path:
-    """A copy of the program in a folder of its own."""
+    """A copy of the program in a separate folder."""
     return copy_of_the_program(tmp_path)
 
 

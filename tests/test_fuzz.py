@@ -14,7 +14,7 @@ SECONDS = 0.2  # for each fuzzer
 
 @pytest.fixture(autouse=True)
 def own_cache(monkeypatch):
-    """The harness gives each input a cache folder of its own."""
+    """The harness gives each input a separate cache folder."""
     monkeypatch.setenv("THAW_CACHE", "")
 
 

@@ -198,7 +198,7 @@ def test_areas_that_are_no_areas_are_refused(tmp_path, area):
 
 @pytest.mark.parametrize("target", ["out/data.txt", "out/data.json"])
 def test_a_full_disk_leaves_no_part_of_a_converted_data_set(tmp_path, target):
-    """A limit of the size of files, between those of the parts, stands for the full disk."""
+    """A limit of the size of files, between the sizes of the parts, stands for the full disk."""
     lines = []
     for i in range(12):
         paint(tmp_path / f"{i}.png", 40 + i)

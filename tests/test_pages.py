@@ -1,10 +1,10 @@
 """Every command and every Python block of the pages runs, on a small stand-in of the data that the page has in mind.
 
 Each runs in a new copy of one folder (see `stand_ins`), which holds files and folders under the names that the pages use.
-`python SCRIPT` and `python -m MODULE` run within the test's process, torchrun and pip as programs of their own.
+`python SCRIPT` and `python -m MODULE` run within the test's process, torchrun and pip as separate programs.
 
-What differs from the page: placeholders have values (see `filled`), the words of OVERRIDES follow those of the command, so
-that a training takes a second and not an hour, and official weights are those of a tiny model (nothing is downloaded).
+What differs from the page: placeholders have values (see `filled`), the words of OVERRIDES follow the words of the command, so
+that a training takes a second and not an hour, and the weights of a tiny model stand in for official ones (no downloads).
 A new page needs nothing here, unless it uses a file that is missing in `stand_ins` or a script that OVERRIDES must make fast.
 """
 
@@ -71,7 +71,7 @@ SLOW = (
     r"|tests\.fuzz"
 )
 
-OVERRIDES = {  # script -> words that follow those of the command, so that it is fast
+OVERRIDES = {  # script -> words that follow the words of the command, so that it is fast
     "train.py": f"model=tiny_n weights={TINY_WEIGHTS} image_size=64,64 epochs=1 freeze_epochs=0 no_aug_epochs=0 batch_size=4 "
     "freeze_batch_size=4 workers=0 device=cpu",
     "evaluate.py": "workers=0 device=cpu",
@@ -211,7 +211,7 @@ def filled(command: str) -> list[str]:
 
 
 def overrides_of(script: str, words: list[str]) -> list[str]:
-    """The words that follow those of a command."""
+    """The words that follow the words of a command."""
     with_model = script != "train.py" and any(word.startswith("model=") for word in words)
     own = any(word.startswith("weights=runs/") for word in words)  # a checkpoint of the page stays the initial weights
     fast = [word for word in OVERRIDES.get(script, "").split() if not (own and word.startswith("weights="))]

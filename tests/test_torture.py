@@ -216,7 +216,7 @@ def test_a_killed_process_has_ended_when_the_next_fault_strikes(fake_run):
         (("resuming", ""), [1], True),
         (("resuming", "x is in use by process 7"), [1], False),
         (("nothing to do: all 8 epochs are trained", ""), [1], False),
-        (("resuming", ""), [2], False),  # torchrun has replaced the processes: nobody held the run meanwhile
+        (("resuming", ""), [2], False),  # torchrun has replaced the processes: no process held the run meanwhile
     ],
 )
 def test_a_second_start_may_take_a_run_that_nobody_holds(fake_run, tmp_path, monkeypatch, output, after, broken):

@@ -212,7 +212,7 @@ def threads_with_sigterm(pid: int) -> int:
 
 @pytest.mark.skipif(not hasattr(signal, "sigtimedwait"), reason="this system does not report the sender of a signal")
 def test_workers_ignore_sigterm_except_from_their_parent(painted):
-    torch.set_num_threads(torch.get_num_threads())  # from here on torch starts threads of its own in the workers
+    torch.set_num_threads(torch.get_num_threads())  # from here on torch starts more threads in the workers
     data = dataset_of(painted(9))
     loader, others = build_loader(data, train_sampler(len(data), 1), 2), mp.active_children()
     batches = iter(loader)

@@ -18,7 +18,7 @@ SIZES = [(160, 160), (96, 224), (256, 128)]
 
 
 def noise_samples(count, seed=0):
-    """Images of noise, so that no two samples are equal, each with a box of its own label."""
+    """Images of noise, so that no two samples are equal, each with a box of another label."""
     rng = np.random.default_rng(seed)
     shapes = rng.integers(30, 90, (count, 2))
     images = [rng.integers(0, 256, (*shape, 3), dtype=np.uint8) for shape in shapes]

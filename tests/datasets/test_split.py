@@ -75,7 +75,7 @@ def test_the_split_depends_on_contents_and_seed_only(scenes: dict[str, bytes], t
 
 
 def test_only_split_seed_changes_the_split(scenes: dict[str, bytes], tmp_path: Path) -> None:
-    """Runs with different seeds have the same validation images, those of seed=0 in earlier versions."""
+    """Runs with different seeds have the same validation images as seed=0 in earlier versions."""
     source = write(tmp_path, scenes)
 
     class HasRead(Exception):
@@ -132,7 +132,7 @@ def test_a_run_keeps_its_split_as_annotation_files(demo_images: Path, tmp_path: 
 
 
 def coco_json(folder: Path, images: dict[str, bytes]) -> dict:
-    """Writes images and coco.json, with areas as of masks, crowd regions and ids of its own. Returns its contents."""
+    """Writes images and coco.json, with areas as of masks, crowd regions and special ids. Returns its contents."""
     rng = np.random.default_rng(0)
     rows, annotations = [], []
     for number, (name, data) in enumerate(images.items()):

@@ -50,7 +50,7 @@ def scores_of(raw):
 
 
 def reference(boxes, scores, confidence, nms_iou, most):
-    """By the definition, for one image in float64: every class of every anchor point is a candidate of its own."""
+    """By the definition, for one image in float64: every class of every anchor point is a separate candidate."""
     pairs = [
         (scores[p, c], p, c) for p in range(len(boxes)) for c in range(scores.shape[1]) if scores[p, c] >= confidence
     ]

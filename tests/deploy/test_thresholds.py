@@ -43,7 +43,7 @@ def assert_same(a: Result, b: Result):
 
 
 def test_each_class_has_its_own_threshold(weights):
-    """NMS works per class, so the detections are those of a low threshold above the threshold of their class."""
+    """NMS works per class, so the result is the detections of a low threshold that are above the threshold of their class."""
     every = Detector(weights, confidence=0.05, device="cpu")(images())
     counts = np.zeros((2, 3), int)
     for one, result in zip(every, Detector(weights, confidence="per_class", device="cpu")(images()), strict=True):

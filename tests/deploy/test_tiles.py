@@ -342,7 +342,7 @@ def large(tmp_path_factory):
 
 
 def assert_as_the_detector(detections, data, weights, **options):
-    """The detections of an evaluation are those of a Detector."""
+    """An evaluation has the same detections as a Detector."""
     results = Detector(weights, device="cpu", confidence=0.7, nms_iou=0.65, **options)(
         [data.parent / f"{i}.png" for i in range(5)]
     )

@@ -319,7 +319,7 @@ def test_a_single_process_needs_no_process_group():
 
 
 def test_batch_norms_of_a_single_process_on_a_cpu_are_exact():
-    """Those of PyTorch are not, in large channels-last tensors: they add up all pixels one after the other in float32."""
+    """PyTorch's are not, in large channels-last tensors: they add up all pixels one after the other in float32."""
     torch.manual_seed(0)
     x = (torch.randn(4, 16, 200, 200) + 3).contiguous(memory_format=torch.channels_last)
     plain, ours = nn.BatchNorm2d(16), wrap(nn.BatchNorm2d(16), Ranks())

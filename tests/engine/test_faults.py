@@ -261,7 +261,7 @@ def test_best_pt_that_was_deleted_is_written_again_or_reported(demo_images, tmp_
         if name == "again":  # as if it had been stopped right after epoch 2
             last = checkpoint.load(folder / "last.pt")
             resume.restore_best(folder, last, 2)
-            assert not (folder / "best.pt").exists()  # the weights of last.pt are those of the begun epoch 3
+            assert not (folder / "best.pt").exists()  # last.pt has the weights of the begun epoch 3
             last["resume"]["meter"]["batches"] = 0
             resume.restore_best(folder, last | {"model": before["model"]}, 2)
             assert same(checkpoint.load(folder / "best.pt")["model"], before["model"])

@@ -192,7 +192,7 @@ def no_space(*_, **__):
 
 @pytest.fixture
 def disk(monkeypatch):
-    """A disk that is full while `disk["full"]` is true: for files written atomically, and for those of TensorBoard."""
+    """A disk that is full while `disk["full"]` is true: for files written atomically, and for the files of TensorBoard."""
     state, fsync = {"full": False}, os.fsync
 
     def opened(path, *mode):

@@ -21,7 +21,7 @@ CHANGES = {"mosaic": 0.25, "flip": 0.0, "epochs": 2, "val": ".3", "accumulate": 
 
 @pytest.fixture(scope="module")
 def trained(demo_images, tmp_path_factory):
-    """The constants and the folder of a run that splits off its validation images, in a folder of its own."""
+    """The constants and the folder of a run that splits off its validation images, in a separate folder."""
     cfg = config(demo_images, tmp_path_factory.mktemp("runs"), learning_rate=None, min_learning_rate=None, **CHANGES)
     return cfg, train_quietly(cfg)[0]
 

@@ -89,7 +89,7 @@ def fit(family, amp, device):
 
 
 def fit_on_cpu(family, amp):
-    """`fit` on the CPU. Its updater scales no fp16 loss, so only the autocast is that of fp16."""
+    """`fit` on the CPU. Its updater scales no fp16 loss, so only the autocast is as with fp16."""
     with pytest.MonkeyPatch.context() as patch:
         if amp == "fp16":
             autocast = torch.autocast

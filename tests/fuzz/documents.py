@@ -242,7 +242,7 @@ def run_labelstudio(folder: Path) -> None:
             ):
                 return  # left out with a note, or turned
             if any(key not in region for key in ("original_width", "original_height", "rectanglelabels")):
-                return  # the size is that of the image, or of another object
+                return  # the size of the image, or of another object
             w, h = float(region["original_width"]), float(region["original_height"])
             if (w, h) != SIZES.get(Path(found.path(len(images))).name.removeprefix("0a1b2c3d-")):
                 return  # of several sizes the first one counts

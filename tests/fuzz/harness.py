@@ -36,7 +36,7 @@ CORPUS = Path(__file__).parent / "corpus"
 SECONDS, BYTES = 10.0, 2 << 30  # limits of CPU time and memory per input
 WAIT = 60.0  # seconds of wall time after which an input is stopped: other programs may use the cores
 SHRINKING = 2.0  # seconds, at most
-# Kinds of failures. half written: an error after which files differ; wrong: the result differs from that of the independent
+# Kinds of failures. half written: an error after which files differ; wrong: the result differs from the independent
 # reader; message: an error or output without file or fix, or that terminals cannot show.
 KINDS = ("traceback", "crash", "hang", "memory", "half written", "wrong", "message")
 LONGEST = 20_000  # characters of a message
@@ -66,7 +66,7 @@ class Failure(Exception):
 class Fuzzer:
     """Makes inputs for one reader, and runs it.
 
-    `run(folder)` reads the input in `folder` and compares the result with that of an independent reader. It raises one of
+    `run(folder)` reads the input in `folder` and compares the result with an independent reader. It raises one of
     `errors`, which are no failures, or Failure. `names_place(message, case)`: whether an error names the place of the problem;
     None: it must name one of the files.
     """
@@ -119,7 +119,7 @@ def attempt(fuzzer: Fuzzer, case: Case, root: Path) -> Result:
         write(case, folder)
         before = _listing(folder)
         _reset_peak()
-        start = time.process_time()  # not that of other programs
+        start = time.process_time()  # not the time of other programs
         try:
             with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
                 fuzzer.run(folder)
@@ -199,7 +199,7 @@ class Worker:
         self._process = None
 
     def run(self, name: str, what: int | Case) -> Result:
-        """Runs an input, or that of a number, of the fuzzer `name`, at most SECONDS long and with at most BYTES of memory."""
+        """Runs an input, or the one of a number, of the fuzzer `name`, at most SECONDS long and with at most BYTES of memory."""
         return self.run_all(name, [what])[0]
 
     def run_all(self, name: str, whats: Sequence[int | Case]) -> list[Result]:

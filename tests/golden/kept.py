@@ -42,7 +42,7 @@ CONSTANTS = {
 
 
 def unchanged(image, boxes, labels, rng):
-    """The extra augmentation: a run is only resumed with the same one, so it must not be that of train.py."""
+    """The extra augmentation: a run is only resumed with the same one, so it must not be the augmentation of train.py."""
     return image, boxes, labels
 
 

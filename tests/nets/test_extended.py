@@ -111,7 +111,7 @@ def test_a_new_head_starts_with_the_weights_of_the_old_one_except_its_classes(fa
 
 @pytest.mark.parametrize("family", MODELS)
 def test_many_detections_of_new_classes_crowd_out_no_old_ones(family):
-    """Neither by the limit of detections per image nor by that of candidates before NMS; also with several labels."""
+    """Neither by the limit of detections per image nor by the limit of candidates before NMS; also with several labels."""
     old = old_model(family)
     model = with_head(old, family)
     for predictor in model.added[0].head.class_predictors:

@@ -1,4 +1,4 @@
-"""What every model family promises, for the smallest size of each: those of the package, and a third one (tests/tiny.py)."""
+"""What every model family promises, for the smallest size of each family of the package, and for tests/tiny.py."""
 
 import pytest
 import torch
@@ -168,7 +168,7 @@ def test_gradients_reach_every_parameter(family):
 @every_family
 def test_training_reduces_a_finite_loss(family):
     torch.manual_seed(0)
-    losses = train(nets.build(name_of(family), 3), 30)  # after 12, rounding alone changes that of YOLOX by a third
+    losses = train(nets.build(name_of(family), 3), 30)  # after 12, rounding alone changes the loss of YOLOX by a third
     assert all(loss.isfinite() for loss in losses) and losses[-1] < 0.8 * losses[0]
 
 

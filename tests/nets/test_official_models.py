@@ -78,7 +78,7 @@ def test_evaluate_and_export_take_the_official_model_too(published, tmp_path, mo
 
 
 def test_messages_name_the_option_of_the_detector(published, monkeypatch):
-    """Those of a training name weights=, which predict.py does not have."""
+    """The messages of a training name weights=, which predict.py does not have."""
     monkeypatch.setattr(pretrained, "HOST", "http://127.0.0.1:1")
     with refused(PretrainedError, "tiny_n.pth", "checkpoint=FILE"):
         load(None, "tiny_n")

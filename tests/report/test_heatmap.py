@@ -46,7 +46,7 @@ def test_a_map_belongs_to_its_detection(weights):
     assert set(maps.max((1, 2)).round(6).tolist()) <= {0.0, 1.0} and maps.min() >= 0  # 0: nothing adds to the score
     again = heat.maps(image, result.boxes[::-1], result.labels[::-1], result.scores[::-1])
     np.testing.assert_allclose(again, maps[::-1], atol=1e-6)
-    scene = heat.scene(image)  # the anchor points are those of the detections, whose boxes are clipped to the image
+    scene = heat.scene(image)  # the anchor points of the detections, whose boxes are clipped to the image
     points = nearest(scene, result.boxes, result.labels, result.scores, 128, 96)
     np.testing.assert_allclose(scene.scores[points], result.scores, atol=1e-5)
     np.testing.assert_allclose(clip(scene.boxes[points], 128, 96), result.boxes, atol=1e-2)

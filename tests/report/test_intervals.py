@@ -1,4 +1,4 @@
-"""report/intervals.py: resampled metrics equal those of the evaluator; intervals hold the metric and shrink with the data."""
+"""report/intervals.py: resampled metrics equal the evaluator's; intervals hold the metric and shrink with the data."""
 
 import numpy as np
 import pytest
@@ -32,7 +32,7 @@ def test_metrics_of_the_data_themselves_equal_the_evaluator(seed):
 
 @pytest.mark.parametrize("seed", range(6))
 def test_metrics_of_a_resample_equal_the_evaluator_on_copies_of_the_images(seed):
-    """Copies of an image are images with ids of their own; scores differ, because the order of equal ones is arbitrary."""
+    """Copies of an image are images with other ids; scores differ, because the order of equal ones is arbitrary."""
     truth, detections = random_case(seed)
     rng = np.random.default_rng(seed)
     for entry, score in zip(detections, rng.permutation(len(detections)).tolist(), strict=True):

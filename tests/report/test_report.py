@@ -186,7 +186,7 @@ def check_mistakes(browser):
 
 
 def check_menu(browser, analysis):
-    """The menu stays above the row of the background, which has a background of its own; two sections name their threshold."""
+    """The menu stays above the row of the background, which has its own background; two sections name their threshold."""
     browser.run("document.querySelector('#matrix tbody tr:last-child th').scrollIntoView({block: 'start'})")
     row = "document.querySelector('#matrix tbody tr:last-child th').getBoundingClientRect()"
     nav = "document.querySelector('nav').getBoundingClientRect()"

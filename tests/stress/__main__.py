@@ -1,4 +1,4 @@
-"""Kills trainings, or causes faults of every kind. Exits with 1 if a result differs from that of an undisturbed training.
+"""Kills trainings, or causes faults of every kind. Exits with 1 if a result differs from an undisturbed training.
 
 python -m tests.stress kills=22 seed=5         only kills, see torture.py
 python -m tests.stress minutes=60 seed=5       faults of every kind, see faults.py

@@ -1,4 +1,4 @@
-"""Causes faults of every kind at random moments of small trainings, whose results must equal those of undisturbed ones.
+"""Causes faults of every kind at random moments of small trainings, whose results must equal the results of undisturbed ones.
 
     python -m tests.stress minutes=60 seed=5
 
@@ -185,7 +185,7 @@ def small_files(run: Run) -> str | None:
 def resumed_twice(run: Run) -> str | None:
     """A second start of the same run while the first one trains: it must end with an error that names the first one.
 
-    It may continue the run when nobody holds it: torchrun is about to replace its processes, or the training is done.
+    It may continue the run when no process holds it: torchrun is about to replace its processes, or the training is done.
     """
     if not list(run.job.output.glob("*/last.pt")):
         return None

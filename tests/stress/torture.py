@@ -1,4 +1,4 @@
-"""Kills and resumes a small training many times, and compares its result bit by bit with that of an undisturbed training.
+"""Kills and resumes a small training many times, and compares its result bit by bit with an undisturbed training.
 
     python -m tests.stress kills=22 seed=5
 
@@ -39,7 +39,7 @@ HEAD = """# A training that is killed again and again ends with the same bits
 
 `python -m tests.stress kills=N seed=SEED note=true` starts a small training on CPUs (the tiny model of the tests, 64
 pixels, one thread per process), kills it, resumes it with `resume=true`, and so on; torchrun restarts killed ranks by itself.
-Then weights, moving average, optimizer, best.pt, log.csv and TensorBoard are compared, bit by bit, with those of an
+Then weights, moving average, optimizer, best.pt, log.csv and TensorBoard are compared, bit by bit, with the results of an
 undisturbed run. Half of the runs save every 0.3 s, the others only after epochs and at signals. The kills:
 SIGKILL, SIGTERM and SIGINT of one process at a step; SIGKILL in the middle of a save; SIGKILL and SIGTERM in the evaluation;
 of two processes SIGKILL of either rank at a step, of rank 0 in the middle of a save, of rank 1 in the evaluation, and SIGTERM

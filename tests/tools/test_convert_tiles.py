@@ -1,4 +1,4 @@
-"""tools/convert.py with tile=: the boxes of tiles are those of the images, nothing is lost, names are safe."""
+"""tools/convert.py with tile=: the boxes of tiles come from the images, nothing is lost, names are safe."""
 
 import json
 from pathlib import Path

@@ -142,7 +142,7 @@ def test_ciou_is_at_most_the_iou_and_one_only_for_the_same_box():
 
 
 def test_the_weight_of_the_aspect_ratios_in_ciou_has_no_gradient():
-    """The gradient is that of a copy of the formula whose weight is a constant, and it differs from that of a variable one."""
+    """The gradient equals a copy of the formula with a constant weight, and differs from a copy with a variable one."""
     box = torch.tensor([2.0, 3, 14, 9], dtype=torch.float64, requires_grad=True)
     other = torch.tensor([0.0, 0, 10, 10], dtype=torch.float64)
     overlap, distance = iou(box, other), ((box[:2] + box[2:] - other[:2] - other[2:]) / 2).square().sum()

@@ -206,7 +206,7 @@ for i in range(100000):
 
 
 def test_temporary_files_of_killed_processes_are_removed_later(tmp_path):
-    """Also those of best.pt, which may never be saved again."""
+    """Also the temporary files of best.pt, which may never be saved again."""
     old, older, young = (tmp_path / name for name in (".last.pt.a-1.tmp", ".best.pt.a-1.tmp", ".last.pt.a-2.tmp"))
     for file in (old, older, young):
         file.write_bytes(b"half")

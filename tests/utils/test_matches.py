@@ -1,4 +1,4 @@
-"""utils/matches.py: every match of every image, class, size and IoU equals that of pycocotools, and so do the twelve metrics."""
+"""utils/matches.py: every match of every image, class, size and IoU equals pycocotools, and so do the twelve metrics."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ SIDES = (4, 9.3, 31, 32, 33.5, 50, 96, 97, 130)  # some at the limits of the siz
 
 
 def hard_case(seed):
-    """Crowd regions, equal boxes, equal scores, IoUs at the thresholds, areas that are not those of the boxes, and images and
+    """Crowd regions, equal boxes, equal scores, IoUs at the thresholds, areas that differ from the boxes, and images and
     a class without boxes, without detections, or with more detections than count."""
     rng = np.random.default_rng(seed)
     boxes, found = [], []

@@ -1,4 +1,4 @@
-"""utils/metrics.py: the COCO metrics equal those of pycocotools; precision, recall, F1 and VOC AP equal values by hand."""
+"""utils/metrics.py: the COCO metrics equal pycocotools; precision, recall, F1 and VOC AP equal values by hand."""
 
 import copy
 import json

@@ -99,7 +99,7 @@ def test_files_outside_of_the_range():
 @pytest.mark.parametrize("channels", [1, 3])
 def test_12_bit_files_use_all_8_bits(tmp_path, suffix, channels):
     path = write(tmp_path / f"a{'.ppm' if channels == 3 and suffix == '.pgm' else suffix}", ramp(0, 4095, channels))
-    assert read_image(path).max() in (15, 16)  # the upper eight bits; OpenCV rounds those of colored TIFFs
+    assert read_image(path).max() in (15, 16)  # the upper eight bits; OpenCV rounds the bits of colored TIFFs
     image = read_image(path, value_range=TWELVE)
     assert image.dtype == np.uint8 and image.min() == 0 and image.max() == 255 and len(np.unique(image)) == 256
     again, limits = decode_with_limits(read_bytes(path), path, TWELVE)

@@ -442,7 +442,7 @@ FILES_OF_PARTS = {
 
 @pytest.mark.parametrize("suffix", FILES_OF_PARTS)
 def test_all_parts_together_have_the_classes_of_every_file(tmp_path: Path, suffix: str) -> None:
-    """A class that only val.csv has was called missing from a list that nobody had given."""
+    """A class that only val.csv has was called missing from a list that was not given."""
     for name, contents in zip(("train", "val"), FILES_OF_PARTS[suffix], strict=True):
         text(tmp_path / f"{name}.{suffix}", contents)
     paint(tmp_path / "1.jpg"), paint(tmp_path / "2.jpg")

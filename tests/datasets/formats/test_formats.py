@@ -149,7 +149,7 @@ def test_written_class_names_are_read_back(tmp_path: Path, names: tuple[str, ...
 
 @pytest.mark.parametrize("kind", ["classes.txt", "yaml", "coco", "voc", "csv", "labelme", "cvat", "merge"])
 def test_byte_order_marks_at_the_ends_of_a_class_name_do_not_count(tmp_path: Path, kind: str) -> None:
-    """Files that Excel saved and somebody joined have such marks before names. They were classes of their own."""
+    """Files that Excel saved and a user joined have such marks before names. They were read as separate classes."""
     mark = "\ufeff"
     paint(tmp_path / "a.png"), paint(tmp_path / "b.png")
     marked = f"{mark} {mark}cat{mark}"

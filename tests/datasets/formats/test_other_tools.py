@@ -457,9 +457,7 @@ def test_forms_that_are_not_read_are_refused_by_their_names(tmp_path: Path, name
     paint(tmp_path / "images" / "a.png")
     sources = [tmp_path, path] if path.suffix in (".json", ".jsonl", ".ndjson", ".manifest") else [tmp_path]
     place = tmp_path if path.suffix == ".md" else path
-    ways = (
-        [] if name in ("YOLO", ".csv", "pets.zip", "images/a.png") else ["datumaro"]
-    )  # mistakes have a fix of their own
+    ways = [] if name in ("YOLO", ".csv", "pets.zip", "images/a.png") else ["datumaro"]  # mistakes have a special fix
     for source in sources:
         with refused(DataError, place, name, *ways):
             read(str(source), "train")

@@ -226,7 +226,7 @@ def test_a_corner_without_its_other_coordinate_is_an_error(tmp_path: Path) -> No
         read(str(text(tmp_path / "x.csv", "path,class,x1,y1,x2,y2,x3\na.png,cat,1,2,3,4,5\n")), "train")
 
 
-# ---- columns for the size of the box and for that of the image
+# ---- columns for the size of the box and for the size of the image
 
 SIZED = "image,width,height,class,x,y,{},{}\na.png,40,20,cat,2,3,10,12\na.png,40,20,cat,4,1,8,6\n"
 
@@ -247,7 +247,7 @@ def test_a_box_size_next_to_the_size_of_the_image_is_read(tmp_path: Path, names:
     found, notes = prepare(read(str(text(tmp_path / "x.csv", SIZED.format(*names.split()))), "train"))
     assert found.boxes.tolist() == [[2, 3, 12, 15], [4, 1, 12, 7]] and not notes
     written = read(str(text(tmp_path / "y.csv", SIZED.format(*names.split()).replace("40,20", "41,21"))), "train")
-    assert written.sizes.tolist() == [[21, 41]]  # width, height are those of the image
+    assert written.sizes.tolist() == [[21, 41]]  # width and height of the image
 
 
 @pytest.mark.parametrize("names", ["obj_w obj_h", "object width,object height", "rectWidth rectHeight", "sw sh"])

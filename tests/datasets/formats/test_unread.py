@@ -301,7 +301,7 @@ def yolo_with_labels_elsewhere(folder: Path, near: dict[int, str], images: int =
 
 @pytest.mark.parametrize("elsewhere", ["batch2/{}.txt", "labels/{}.Txt"])
 def test_yolo_labels_that_would_make_images_backgrounds_are_named_or_an_error(tmp_path, elsewhere):
-    """One label file in the usual place decided where those of all images are."""
+    """One label file in the usual place decided where the label files of all images are."""
     most = {0: "labels/0.txt"} | {i: elsewhere.format(i) for i in range(1, 6)}
     with refused(DataError, tmp_path / "most", elsewhere.format(1), "5"):
         read(str(yolo_with_labels_elsewhere(tmp_path / "most", most)), "train")
@@ -509,7 +509,7 @@ NAMES = ("captions", "keypoints", "stuff", "panoptic", "image_info", "plain")
 
 
 def many(count: int) -> dict[str, Any]:
-    """COCO with so many images that the annotations begin after what is read to recognize the file."""
+    """COCO with enough images that the annotations begin after what is read to recognize the file."""
     return coco(*(f"{n:0100}.png" for n in range(count)))
 
 
