@@ -3,8 +3,10 @@
 The packages are not in requirements.txt: without them a test is skipped.
 """
 
+import ast
 import base64
 import functools
+import importlib
 import json
 import re
 import shutil
@@ -204,13 +206,22 @@ def test_the_notebook_is_small_and_shows_what_its_code_prints():
     assert sum("image/jpeg" in output.get("data", {}) for output in outputs) >= 3
 
 
+def test_the_notebook_imports_names_of_the_project():
+    cells = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
+    source = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+    imports = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ImportFrom)]
+    own = [node for node in imports if (ROOT / node.module.partition(".")[0]).is_dir()]
+    names = [(importlib.import_module(node.module), name.name) for node in own for name in node.names]
+    assert len(names) >= 6 and not [name for module, name in names if not hasattr(module, name)]
+
+
 @pytest.mark.slow
 def test_the_notebook_runs_from_start_to_end(tmp_path):
     """In a copy of the project, with the real weights where there are any, and from scratch otherwise."""
     nbformat = pytest.importorskip("nbformat", reason="pip install nbclient ipykernel")
     nbclient = pytest.importorskip("nbclient", reason="pip install nbclient ipykernel")
     pytest.importorskip("ipykernel", reason="pip install nbclient ipykernel")
-    for name in ("nets", "datasets", "utils"):
+    for name in ("datasets", "deploy", "engine", "nets", "report", "utils"):
         shutil.copytree(ROOT / name, tmp_path / name)
     shutil.copy(ROOT / "train.py", tmp_path)
     (tmp_path / "docs").mkdir()
