@@ -24,7 +24,14 @@ from deploy.tiled_evaluation import tiled
 from engine import run_folder
 from engine.evaluation import evaluate
 from nets.postprocess import MAX_CANDIDATES
-from report.evaluation_results import analyze, display_width, four_decimals, write_results
+from report.evaluation_results import (
+    analyze,
+    display_width,
+    four_decimals,
+    unlabeled_classes,
+    unlabeled_note,
+    write_results,
+)
 from utils import outputs, processes, threads
 from utils.config import ConfigError, check, override, require, require_writable, show, table
 from utils.metrics import BACKEND, COCO_METRICS
@@ -115,6 +122,9 @@ def main(cfg: Config) -> dict:
         folder = outputs.open_evaluation(cfg.output) or run_folder.create(usual_folder, "evaluation")
         settings = {"checkpoint": str(path), "data": data.source, "images": len(data), "image_size": size}
         settings |= {**limits, "multi_label": cfg.multi_label, "tile": cfg.tile, "overlap": cfg.overlap}
+        if unlabeled := unlabeled_classes(data, loaded.model.added_counts):
+            settings["unlabeled"] = unlabeled
+            print(unlabeled_note(unlabeled))
         results = metrics | {"evaluator": BACKEND.name, "settings": settings}
         write_results(folder, data, detections, results)
         worst = analyze(folder, data, detections, results, cfg.show_confidence, cfg.worst, cfg.report)

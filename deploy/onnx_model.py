@@ -37,12 +37,12 @@ class OnnxModel:
         self.about = _about(Path(path), _metadata(Path(path), self._session))
         self.letterbox, self.num_classes = self.about["letterbox"], len(self.about["classes"])
         self.path, self._input = Path(path), self._session.get_inputs()[0]
-        added = tuple(self.about.get("added", ()))  # files of earlier versions have none
-        self.counts = (self.num_classes - sum(added), *added)  # classes of each head
+        self.added_counts = tuple(self.about.get("added", ()))  # files of earlier versions have none
+        self.counts = (self.num_classes - sum(self.added_counts), *self.added_counts)  # classes of each head
         self._decoder = None
         if self.about["outputs"] == "raw":
             with torch.device("meta"):
-                self._decoder = decoder or nets.build(self.about["model"], self.num_classes, added=self.counts[1:])
+                self._decoder = decoder or nets.build(self.about["model"], self.num_classes, added=self.added_counts)
         self._check_graph()
         height, width = self.about["image_size"]
         if image_size not in (None, (height, width)) and not self.about["dynamic_size"]:

@@ -8,7 +8,14 @@ from typing import Any
 from torch import nn
 
 from engine.evaluation import evaluate
-from report.evaluation_results import analyze, display_width, four_decimals, write_results
+from report.evaluation_results import (
+    analyze,
+    display_width,
+    four_decimals,
+    unlabeled_classes,
+    unlabeled_note,
+    write_results,
+)
 from utils import checkpoint, outputs
 from utils.files import warn_if_disk_fails
 from utils.metrics import BACKEND
@@ -46,6 +53,8 @@ def evaluate_best(folder: Path, model: nn.Module, loader, ranks: Ranks, seconds:
     lines += old_and_new(metrics["per_class"], model.first_class)
     settings = {"checkpoint": str(path), "data": data.source, "images": len(data)}
     settings |= {"image_size": loader.batch_sampler.image_size, **LIMITS, "multi_label": False}
+    if unlabeled := unlabeled_classes(data, model.added_counts):
+        settings["unlabeled"] = unlabeled
     results = metrics | {"evaluator": BACKEND.name, "settings": settings}
     with warn_if_disk_fails():
         there = outputs.open_evaluation(str(folder / "evaluation"))
@@ -53,6 +62,8 @@ def evaluate_best(folder: Path, model: nn.Module, loader, ranks: Ranks, seconds:
         worst = analyze(there, data, detections, results, CONFIDENCE, WORST, report=True)
         if worst:
             lines.append(f"mistakes    {there / 'worst_01.jpg'}   # {amount(len(worst), 'image')} with the most errors")
+        if unlabeled:
+            lines.append(f"unlabeled   {unlabeled_note(unlabeled)}")
         lines.append(f"report      {there / 'report.html'}")
     return lines
 
@@ -71,10 +82,10 @@ def old_and_new(per_class: Mapping[str, Mapping[str, Any]], first_class: int) ->
         ("new", rows[first_class:], "the newest"),
     ):
         maps = [row["AP"] for row in part if row["boxes"]]
-        value = (
-            f"mAP50-95 {sum(maps) / len(maps):.4f} of {amount(len(maps), 'class')}" if maps else "no boxes to evaluate"
-        )
-        lines.append(f"{name} classes  {value} ({note})")
+        value = "no boxes in the validation images, so no mAP"
+        if maps:
+            value = f"mAP50-95 {sum(maps) / len(maps):.4f} of {amount(len(maps), 'class')} ({note})"
+        lines.append(f"{name} classes  {value}")
     return [*lines, ""]
 
 

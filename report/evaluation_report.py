@@ -19,7 +19,7 @@ from utils.files import atomic_write
 from utils.images import ImageError, prefetch, read_reduced
 from utils.matches import MATCH_IOU
 from utils.metrics import Curve
-from utils.text import amount
+from utils.text import amount, brief
 from utils.value_range import ValueRange
 
 SIDES, QUALITY = (640, 480, 360, 240, 160), 78  # longer side in pixels, tried until the JPEG fits; JPEG quality
@@ -129,13 +129,18 @@ def _facts(metrics: dict[str, Any]) -> dict[str, str]:
     height, width = settings["image_size"]
     limits = ["confidence", "nms_iou", "max_detections", "multi_label"]
     limits += [name for name in ("tile", "overlap") if settings.get(name) is not None]
-    return {
+    facts = {
         "checkpoint": settings["checkpoint"],
         "data": settings["data"],
         "input": f"{height}x{width} pixels",
         "limits": ", ".join(f"{name}={settings[name]}" for name in limits),
         "evaluator": metrics["evaluator"],
     }
+    if settings.get("unlabeled"):
+        facts["not counted as mistakes"] = (
+            f"detections of classes without boxes: {brief(', '.join(settings['unlabeled']))}"
+        )
+    return facts
 
 
 def _metrics(metrics: dict[str, Any], intervals: dict[str, Interval]) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import json
 import shutil
 from dataclasses import replace
 
@@ -52,7 +53,7 @@ def run(old, demo_images, tmp_path_factory):
 
 
 def compared(before, after, images):
-    """The text of tools.frozen, and its exit status."""
+    """The text of tools.frozen, and its exit status. `before` and `after`: files or names of runs."""
     with contextlib.redirect_stdout(io.StringIO()) as text:
         try:
             frozen.main([str(before), str(after), f"source={images}", "device=cpu"])
@@ -66,6 +67,15 @@ def test_old_classes_keep_their_bits_and_one_command_shows_it(run, old, demo_ima
     for name in ("best.pt", "last.pt"):
         text, status = compared(old, run[0] / name, demo_images)
         assert status == 0 and "14 images" in text and "equal by bits" in text
+
+
+def test_the_names_of_runs_are_compared(run, old, demo_images, tmp_path, monkeypatch):
+    for name, path in (("mine-2026-01-01-1", old), ("more-2026-01-02-1", run[0] / "best.pt")):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+        shutil.copy(path, tmp_path / "runs" / name / "best.pt")
+    monkeypatch.chdir(tmp_path)
+    text, status = compared("mine", "more", demo_images)
+    assert status == 0 and "runs/mine-2026-01-01-1/best.pt in runs/more-2026-01-02-1/best.pt" in text
 
 
 @pytest.mark.parametrize(
@@ -202,6 +212,22 @@ def test_evaluation_measures_the_map_of_the_training_and_predict_draws_heat_maps
     options = {"output": str(tmp_path / "p"), "heatmap": True, "labels": "yolo", "device": "cpu"}
     predict.main(predict.Config(str(folder / "best.pt"), str(demo_images / "0.png"), confidence=0.1, **options))
     assert (tmp_path / "p/heatmaps/0.png.jpg").is_file()
+
+
+def test_detections_of_old_classes_without_labels_are_no_mistakes(run, old, demo_images, tmp_path, capsys):
+    options = {"output": str(tmp_path / "e"), "workers": 0, "device": "cpu", "show_confidence": 0.01}
+    evaluate.main(evaluate.Config(checkpoint=str(run[0] / "best.pt"), **options))
+    assert (
+        "detections of 3 classes without boxes do not count as mistakes: cat, dog, red car" in capsys.readouterr().out
+    )
+    assert json.loads((tmp_path / "e/metrics.json").read_text())["settings"]["unlabeled"] == list(OLD)
+    labels = {one["category_id"] for one in json.loads((tmp_path / "e/detections.json").read_text())}
+    assert labels & {0, 1, 2}  # the files for other programs have all detections
+    assert "not counted as mistakes" in (tmp_path / "e/report.html").read_text()
+
+    folder, _, text = train_quietly(constants(demo_images, tmp_path / "runs", old, epochs=1, report=True))
+    assert "unlabeled   detections of 3 classes without boxes do not count" in text
+    assert json.loads((folder / "evaluation/metrics.json").read_text())["settings"]["unlabeled"] == list(OLD)
 
 
 def test_fine_tuning_an_extended_model_starts_from_its_first_head(run, demo_images, tmp_path):

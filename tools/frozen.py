@@ -2,8 +2,9 @@
 
     python -m tools.frozen BEFORE.pt AFTER.pt source=IMAGES
 
-BEFORE.pt is the model that classes were added to, AFTER.pt the model with more classes. IMAGES is an image, a folder or a
-pattern. Exits with status 1 if a weight of the old model, or a box, score or label of an old class, differs in one bit.
+BEFORE.pt is the model that classes were added to, AFTER.pt the model with more classes; the name of a run is its best.pt.
+IMAGES is an image, a folder or a pattern. Exits with status 1 if a weight of the old model, or a box,
+score or label of an old class, differs in one bit.
 """
 
 import sys
@@ -16,7 +17,9 @@ from torch import Tensor
 
 import nets
 from deploy.detector import Detector
+from deploy.load import is_checkpoint
 from deploy.sources import listed
+from engine.run_folder import best_of
 from utils import checkpoint
 from utils.config import ConfigError, is_weights, override
 from utils.images import batched
@@ -59,8 +62,9 @@ class Comparison:
 
 def main(words: Sequence[str]) -> None:
     """Compares the models of the arguments `words`; exits with status 1 if old classes have changed."""
-    paths = [word for word in words if is_weights(word) and "=" not in word]
-    cfg = override(Config(), [word for word in words if word not in paths])
+    named = [word for word in words if "=" not in word and is_checkpoint(word)]
+    cfg = override(Config(), [word for word in words if word not in named])
+    paths = [word if is_weights(word) else str(best_of("runs", word)) for word in named]
     if len(paths) != 2 or cfg.source is None:
         raise SystemExit(__doc__)
     after = Detector(paths[1], confidence=CONFIDENCE, device=cfg.device, batch_size=BATCH)
