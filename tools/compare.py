@@ -14,10 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tools.compare_page import FILES, require_page, write_page
-from tools.compared_runs import CUT, Run, notes, read_runs, table
+from tools.compared_runs import CUT, Run, class_table, notes, read_runs, table
 from utils.config import ConfigError, override
 from utils.script import run_script
 from utils.text import printable
+
+MOST_CLASSES = 20  # rows of the printed table of classes; the page has all
 
 
 @dataclass(frozen=True)
@@ -30,18 +32,28 @@ def short(text: str) -> str:
     return text if len(text) <= CUT else f"{text[: CUT - 3]}..."
 
 
+def aligned(rows: Sequence[Sequence[str]], left: Sequence[str]) -> list[str]:
+    """Returns the rows of a table, of which the first is its head, as lines; the columns `left` are aligned to the left."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    sides = ["<" if name in left else ">" for name in rows[0]]
+    return [
+        "  ".join(f"{cell:{side}{width}}" for cell, side, width in zip(row, sides, widths, strict=True)) for row in rows
+    ]
+
+
 def text_of(runs: Sequence[Run], refused: dict[str, str]) -> str:
     """Returns the comparison as text for the console."""
-    head, *rows = table(runs)
-    rows = [[cell if name == "run" else short(cell) for name, cell in zip(head, row, strict=True)] for row in rows]
-    rows.insert(0, head)
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    sides = ["<" if name in ("run", "data") else ">" for name in head]
     lines = []
-    for row in rows if runs else []:
-        cells = zip(row, sides, widths, strict=True)
-        lines.append("  ".join(f"{cell:{side}{width}}" for cell, side, width in cells))
+    if runs:
+        head, *rows = table(runs)
+        rows = [[cell if name == "run" else short(cell) for name, cell in zip(head, row, strict=True)] for row in rows]
+        lines = aligned([head, *rows], ("run", "data"))
     lines += notes(runs)
+    if classes := class_table(runs):
+        rows = [[short(cell) for cell in row] for row in classes[: 1 + MOST_CLASSES]]
+        lines += ["", "mAP50-95 of each class, in the runs with these numbers:", *aligned(rows, ("class",))]
+        if len(classes) > len(rows):
+            lines.append(f"classes with smaller differences, which compare.html has: {len(classes) - len(rows)}")
     if refused:
         lines += ["", "not compared:", *(f"  {folder}: {why}" for folder, why in refused.items())]
     return "\n".join(printable(line.rstrip()) for line in lines)

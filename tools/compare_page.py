@@ -5,7 +5,7 @@ from pathlib import Path
 
 from report import page
 from report.plots import draw_runs
-from tools.compared_runs import Run, notes, table
+from tools.compared_runs import Run, class_table, notes, table
 from utils.config import require_writable
 from utils.files import atomic_write
 from utils.outputs import require_replaceable
@@ -37,9 +37,13 @@ def html_page(runs: Sequence[Run], refused: dict[str, str], plot: bytes) -> str:
     head, *rows = table(runs)
     meaning, *warnings = notes(runs)
     sections = ["Constants that differ, and results", "mAP50-95"]
+    classes = class_table(runs)
+    if classes:
+        sections.append("Classes")
     if refused:
         sections.append("Not compared")
     values = {"head": head, "rows": rows, "meaning": meaning, "warnings": warnings, "refused": refused}
+    values["classes"] = classes
     return page.render(TEMPLATE, TITLE, sections, plot=page.data_uri(plot, "png"), **values)
 
 

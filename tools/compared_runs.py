@@ -17,6 +17,7 @@ from utils.text import amount, first_line
 LARGEST = 1e12  # no number of a training is larger
 NUMBERS = ("epoch", "seconds", "images_per_second")  # columns of every row of log.csv; evaluated epochs also have AP
 WHERE = ("name", "output", "resume")  # constants that are not compared: the table already names the folder
+SAME = 0.001  # largest difference between the mAP of a log and of the evaluation of the same best.pt
 CUT = 24  # most characters of a value in the printed table
 
 
@@ -178,6 +179,41 @@ def table(runs: Sequence[Run]) -> list[list[str]]:
         row += [best, epoch, last, epochs, f"{run.minutes[-1]:.1f}", f"{run.images:,}"]
         rows.append(row + [texts[name][i] for name in differ])
     return rows
+
+
+def class_maps(run: Run) -> dict[str, float]:
+    """Returns the mAP of each class with boxes, of the evaluation of best.pt at the end of a training.
+
+    {} without it, or if it is damaged, or of other data: then its mAP is not the highest of the log."""
+    try:
+        metrics = json.loads((run.folder / "evaluation" / "metrics.json").read_text(encoding="utf-8"))
+        maps = {str(name): float(row["AP"]) for name, row in metrics["per_class"].items()}
+        is_of_best = abs(float(metrics["AP"]) - run.best.get("AP", -1)) <= SAME
+    except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError):
+        return {}
+    return {name: value for name, value in maps.items() if 0 <= value <= 1} if is_of_best else {}
+
+
+def class_table(runs: Sequence[Run]) -> list[list[str]]:
+    """Returns the mAP of each class in the runs with the validation data of the best run, largest differences first.
+
+    A header, then a row per class; [] for fewer than two such runs. The last column is the first value minus the second one
+    of two runs, and the highest minus the lowest one of more."""
+    maps = {str(i): class_maps(run) for i, run in enumerate(runs, 1) if run.data[1] == runs[0].data[1]}
+    maps = {number: values for number, values in maps.items() if values}
+    if len(maps) < 2:
+        return []
+    rows = []
+    for name in dict.fromkeys(name for values in maps.values() for name in values):
+        values = [of_run.get(name) for of_run in maps.values()]
+        known = [value for value in values if value is not None]
+        change = None
+        if len(known) > 1:
+            change = known[0] - known[1] if len(maps) == 2 else max(known) - min(known)
+        cells = ["-" if value is None else f"{value:.4f}" for value in values]
+        rows.append((-abs(change or 0), [name, *cells, "-" if change is None else f"{change:+.4f}"]))
+    rows.sort(key=lambda row: row[0])
+    return [["class", *maps, "difference"], *(row for _, row in rows)]
 
 
 def notes(runs: Sequence[Run]) -> list[str]:

@@ -16,8 +16,8 @@ from small import config, log_of, only_run
 
 import train
 from report import plots
-from tools.compare import main
-from tools.compared_runs import CUT, read_log, read_run, read_runs, table
+from tools.compare import MOST_CLASSES, main
+from tools.compared_runs import CUT, class_table, read_log, read_run, read_runs, table
 from utils import checkpoint
 
 HOSTILE = "<script>throw 1</script>&\"'猫 onload=alert(1)".replace("/", "∕")
@@ -224,6 +224,48 @@ def test_without_folders_the_program_explains_itself():
         main([])
     with pytest.raises(SystemExit, match="^0$"):
         main(["--help"])
+
+
+def evaluated(folder: Path, whole: float, **maps: float) -> Path:
+    """Adds the evaluation of best.pt to a run folder."""
+    (folder / "evaluation").mkdir()
+    contents = {"AP": whole, "per_class": {name: {"AP": value} for name, value in maps.items()}}
+    (folder / "evaluation" / "metrics.json").write_text(json.dumps(contents), encoding="utf-8")
+    return folder
+
+
+def test_the_classes_of_two_runs_are_listed_with_the_largest_difference_first(tmp_path, capsys):
+    one = evaluated(made(tmp_path / "one", [0.3]), 0.3, a=0.25, b=0.35, c=-1.0)
+    two = evaluated(made(tmp_path / "two", [0.4]), 0.4, a=0.26, b=0.54)
+    expected = [["b", "0.5400", "0.3500", "+0.1900"], ["a", "0.2600", "0.2500", "+0.0100"]]
+    assert class_table(read_runs([one, two])[0]) == [["class", "1", "2", "difference"], *expected]
+    main([str(one), str(two)])
+    printed = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert printed.index(expected[0]) + 1 == printed.index(expected[1])
+    words = words_of((tmp_path / "compare.html").read_text(encoding="utf-8"))
+    assert words.index("+0.1900") < words.index("+0.0100")
+
+
+def test_of_many_classes_the_largest_differences_are_printed_and_the_page_has_all(tmp_path, capsys):
+    maps = {f"class{i:02}": i / 100 for i in range(MOST_CLASSES + 5)}
+    main(
+        [str(evaluated(made(tmp_path / n, [0.3]), 0.3, **m)) for n, m in (("x", maps), ("y", dict.fromkeys(maps, 0.0)))]
+    )
+    printed = capsys.readouterr().out
+    assert printed.count("class0") == 5 and "which compare.html has: 5" in printed
+    assert (tmp_path / "compare.html").read_text(encoding="utf-8").count(">class") == len(maps) + 1
+
+
+@pytest.mark.parametrize("what", ["no evaluation", "damaged", "other checkpoint", "other data"])
+def test_classes_are_compared_only_on_the_same_validation_data(tmp_path, what):
+    one, two = evaluated(made(tmp_path / "one", [0.5]), 0.5, a=0.5), made(tmp_path / "two", [0.4], val=what[:6])
+    if what != "other data":
+        (two / "config.json").write_text((one / "config.json").read_text())
+    if what != "no evaluation":
+        evaluated(two, 0.2 if what == "other checkpoint" else 0.4, a=0.4)
+    if what == "damaged":
+        (two / "evaluation" / "metrics.json").write_text("{")
+    assert class_table(read_runs([one, two])[0]) == []
 
 
 def test_the_epochs_of_the_plot_are_whole_numbers(tmp_path, monkeypatch):
