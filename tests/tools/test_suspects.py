@@ -383,6 +383,18 @@ def test_other_labels_are_as_wide_as_the_suspect() -> None:
     )  # a row crosses the upper edge, and a column the left one
 
 
+def test_a_weak_checkpoint_is_named_with_the_fix(small: Path, tmp_path: Path, capsys, monkeypatch) -> None:
+    checkpoint = lively_checkpoint(tmp_path / "best.pt", classes=("blue & 蓝", "<b>red</b>"))
+    for fraction, is_weak in ((suspects.LEAST_FOUND - 0.01, True), (suspects.LEAST_FOUND, False)):
+        monkeypatch.setattr(suspects, "found_fraction", lambda *_, fraction=fraction: fraction)
+        output = str(tmp_path / f"out{is_weak}")
+        suspects.main(suspects.Config(data=str(small), checkpoint=str(checkpoint), output=output))
+        lines = [line for line in capsys.readouterr().out.splitlines() if "too weak" in line]
+        assert len(lines) == is_weak
+        assert not is_weak or f"checkpoint={checkpoint}" in lines[0] and "more epochs" in lines[0]
+    assert "epochs=" in suspects.weak_text(0.1, None)
+
+
 def test_errors_name_the_fix(small: Path, tmp_path: Path) -> None:
     with refused(ConfigError, "data="):
         suspects.main(suspects.Config())
