@@ -227,6 +227,11 @@ def main(
                 or nets.trained_model(cfg.model, cfg.weights, log)
             )
         )
+        if cfg.model not in (Config.model, trained.model):
+            raise ConfigError(
+                f"model={cfg.model}: weights={cfg.weights} is a {trained.model}, and add_classes=true adds to this model: "
+                f"leave out model="
+            )
         cfg = replace(cfg, model=trained.model, image_size=cfg.image_size or trained.image_size)
     image_size = cfg.image_size or nets.official_size(cfg.model)
     workers = loader_workers(cfg.workers, cfg.batch_size, cfg.freeze_batch_size, cfg.freeze_epochs, image_size, ranks)
@@ -239,6 +244,7 @@ def main(
     # The data, and the run to resume.
     def read() -> tuple[Annotations, Annotations]:
         options = read_options(cfg.classes, cfg.merge, cfg.image_root, cfg.bad_boxes, cfg.bad_images)
+        options = replace(options, known=trained.classes if trained else ())
         data = parts.read_data(cfg.train, cfg.val, cfg.split_seed, options, log)
         return with_classes_of(trained, *data, options.select, log) if trained else data
 

@@ -122,8 +122,8 @@ def read_splits(
 ) -> tuple[Annotations, ...]:
     """Reads and checks the splits of a data set; `sources` maps a split ("train", "val") to its file or folder.
 
-    All splits have the classes of the options, or the classes of the first split. Logs what is left out. Raises DataError for
-    the problems of all splits together."""
+    All splits have the classes of the options, or the classes of the first split; the others may have the options' known
+    classes, too. Logs what is left out. Raises DataError for the problems of all splits together."""
     found, errors, noted = [], [], set()
     for split, source in sources.items():
         try:
@@ -134,7 +134,8 @@ def read_splits(
                 left = "".join(f"; {note}" for note in data.notes)
                 hint = "; a line is: path x1,y1,x2,y2,class ..." if source.lower().endswith(".txt") else ""
                 raise DataError(f"{source}: no boxes in any of the images ({len(data)}){hint}{left}")
-            options = replace(options, classes=data.classes)
+            known = (name for name in options.known if name not in data.classes)
+            options = replace(options, classes=(*data.classes, *known))
             data, notes = prepare(data, options.bad_images, options.bad_boxes)
         except DataError as error:
             errors.append(error)

@@ -154,6 +154,30 @@ def test_labels_of_old_classes_are_evaluated_but_not_trained(old, demo_images, t
     assert contents["config"]["val"] == str(folder / "val.txt")  # with the classes of the model
 
 
+@pytest.mark.parametrize("changes", [{}, {"classes": "b,c"}], ids=["all", "chosen"])
+def test_validation_data_of_their_own_may_have_old_classes(old, demo_images, tmp_path, changes):
+    sources = {}
+    for part, names in (("train", [*"abcde"]), ("val", ["dog", *"abcd"])):
+        (tmp_path / part).mkdir()
+        sources[part] = str(renamed(demo_images, tmp_path / part, names) / f"{part}.txt")
+    folder, best, text = train_quietly(constants(demo_images, tmp_path / "runs", old, **sources, **changes, epochs=1))
+    rows = {line.split()[1]: line.split()[-2:] for line in text.splitlines() if line.startswith("boxes: ")}
+    assert rows["dog"][0] == "0" and int(rows["dog"][1]) > 0 and "cat" not in rows
+    assert checkpoint.load(folder / "best.pt")["classes"] == [*OLD, *("bc" if changes else "abcde")]
+    assert (
+        evaluate.main(evaluate.Config(str(folder / "best.pt"), output=str(tmp_path / "e"), device="cpu"))["AP"] == best
+    )
+
+
+def test_validation_data_with_unknown_classes_are_refused(old, demo_images, tmp_path):
+    sources = {}
+    for part, names in (("train", [*"abcde"]), ("val", ["other", *"abcd"])):
+        (tmp_path / part).mkdir()
+        sources[part] = str(renamed(demo_images, tmp_path / part, names) / f"{part}.txt")
+    with refused(DataError, "'other'", sources["val"]):
+        train_quietly(constants(demo_images, tmp_path / "runs", old, **sources))
+
+
 @pytest.mark.parametrize(
     ("names", "changes", "expected"),
     [
@@ -162,8 +186,9 @@ def test_labels_of_old_classes_are_evaluated_but_not_trained(old, demo_images, t
         ("cat b c d e".split(), {"classes": "b,cat"}, ["'cat'", "classes=b,cat"]),
         ("a b c d e".split(), {"freeze_epochs": 1}, ["freeze_epochs=1", "add_classes=true"]),
         ("a b c d e".split(), {"weights": None}, ["add_classes=true", "weights="]),
+        ("a b c d e".split(), {"model": "yolox_s"}, ["model=yolox_s", "is a tiny_n", "leave out model="]),
     ],
-    ids=["nothing new", "another case", "a chosen class that exists", "frozen epochs", "no weights"],
+    ids=["nothing new", "another case", "a chosen class that exists", "frozen epochs", "no weights", "another model"],
 )
 def test_what_cannot_be_added_is_refused_with_the_fix(old, demo_images, tmp_path, names, changes, expected):
     data = renamed(demo_images, tmp_path, (*names, *"xyz")[:5] if names is not OLD else (*OLD, "cat2", "dog2"))

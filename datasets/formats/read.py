@@ -42,6 +42,7 @@ class ReadOptions:
     image_root: str | None = None  # folder of the images, if they are not near the annotations
     bad_boxes: str = "error"  # boxes without area: "error" stops and names them, "drop" leaves them out
     bad_images: str = "error"  # images that cannot be read: see datasets.scan
+    known: tuple[str, ...] = ()  # classes of the model that only the validation data may have
 
 
 def read_options(
