@@ -79,7 +79,7 @@ class Config:
     bad_boxes: str = "drop"  # without area or outside the image: "drop" lists them and leaves them out, "error" stops
     bad_images: str = "error"  # unreadable: "error" stops with a list, "skip" leaves them out, "repair": cut-off JPEGs
     split_seed: int = 0  # chooses the validation images of val=.2; seed does not change them
-    repeat: float = 0.0  # images of classes found in less than this fraction of all are drawn more often (LVIS: 0.001)
+    repeat_rare: float = 0.0  # images of classes in less than this fraction of all are drawn more often (LVIS: 0.001)
     # augmentation
     mosaic: float = 0.5  # probability; 1 for thousands of images and hundreds of epochs
     mixup: float = 0.0  # probability; helps only large models in long runs
@@ -188,7 +188,7 @@ MINIMUM = {
     **{"accumulate": 1, "evaluate_every": 1, "scale": 0.01, "timeout_minutes": 0.05},
 }
 MAXIMUM = {
-    **dict.fromkeys(("mosaic", "mixup", "flip", "multi_scale", "repeat"), 1),
+    **dict.fromkeys(("mosaic", "mixup", "flip", "multi_scale", "repeat_rare"), 1),
     "seed": MAX_SEED,
     "split_seed": MAX_SEED,
 }
@@ -322,7 +322,8 @@ def main(
 
     # What it trains on.
     no_aug_from = torch.tensor(epochs).share_memory_()  # with the workers of the loader: a time limit changes it
-    train_set = parts.dataset(train_data, model.letterbox, augment, no_aug_from, cfg.seed, extra_augment, cfg.repeat)
+    rare = cfg.repeat_rare
+    train_set = parts.dataset(train_data, model.letterbox, augment, no_aug_from, cfg.seed, extra_augment, rare)
     if warning := ranks.on_main(lambda: try_augment(train_set, image_size)):
         log(f"WARNING: {warning}")
     loader = build_train_loader(
@@ -675,7 +676,7 @@ def log_summary(
     images = larger_batch(settings.batch_size, settings.freeze_batch_size, settings.freeze_epochs)
     warnings = [
         *summary.schedule_warnings(settings.epochs, settings.freeze_epochs, settings.no_aug_epochs, settings.weights),
-        *summary.data_warnings(train_data, val_data, cfg.repeat, first),
+        *summary.data_warnings(train_data, val_data, cfg.repeat_rare, first),
         *hardware_warnings(settings.workers, images, settings.image_size, ranks),
     ]
     for warning in warnings:

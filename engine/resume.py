@@ -22,6 +22,7 @@ from utils import checkpoint
 from utils.config import ConfigError, show
 from utils.file_checks import fitting
 from utils.files import warn_if_disk_fails
+from utils.migration import with_new_names
 from utils.processes import Interrupted, Ranks, copy_files
 from utils.script import command_line
 from utils.signals import StopSignal
@@ -337,7 +338,7 @@ class Saver:
 
 def check_constants(folder: Path, saved: Mapping[str, Any], constants: Mapping[str, Any]) -> None:
     """Raises ConfigError that names the constants whose values differ from the `saved` run."""
-    before = saved["constants"]
+    before = with_new_names(saved["constants"])
     changed = [key for key, value in constants.items() if key in before and show(before[key]) != show(value)]
     text = ", ".join(f"{key}={show(constants[key])} (was {show(before[key])})" for key in changed)
     if changed:

@@ -11,6 +11,7 @@ from engine.resume import folder_of
 from engine.run_folder import near_run, runs
 from utils import checkpoint
 from utils.config import ConfigError, check, override, show
+from utils.migration import with_new_names
 
 T = TypeVar("T")
 DATA = ("train", "val", "classes", "image_root")  # constants that may be paths which a resumed run reads
@@ -48,9 +49,9 @@ def constants_of(folder: Path) -> dict[str, Any]:
     """
     values = last_start(folder).get("constants")
     if isinstance(values, dict):
-        return {name: value for name, value in values.items() if name != "resume"}
+        return {name: value for name, value in with_new_names(values).items() if name != "resume"}
     last = checkpoint.load(folder / "last.pt", "resuming")
-    config, fixed = last["config"], last["resume"]["constants"]
+    config, fixed = with_new_names(last["config"]), with_new_names(last["resume"]["constants"])
     written = {name: fixed[name] for name in config if name in fixed and name != "classes"}
     return {name: value for name, value in (config | written).items() if name != "resume"}
 

@@ -216,10 +216,10 @@ def size_note(train, image_size: tuple[int, int]) -> str:
     return f"image size {found.text}" if found.growth >= GROWTH else ""
 
 
-def data_warnings(train, val, repeat: float = 0.0, first: int = 0) -> Iterator[str]:
+def data_warnings(train, val, repeat_rare: float = 0.0, first: int = 0) -> Iterator[str]:
     """Yields warnings about data that are valid but train badly.
 
-    `train`, `val`: Annotations; `repeat`: the constant; `first`: the label of the first class that is trained."""
+    `train`, `val`: Annotations; `repeat_rare`: the constant; `first`: the label of the first class that is trained."""
     trained = train.classes[first:]
     missing = [n for n, count in zip(trained, train.boxes_per_class()[first:], strict=True) if count == 0]
     if missing:
@@ -231,7 +231,7 @@ def data_warnings(train, val, repeat: float = 0.0, first: int = 0) -> Iterator[s
     mean = counts.sum() / max((counts > 0).sum(), 1)
     if rare := [label for label in counts.argsort(kind="stable") if 0 < counts[label] < RARE * mean]:
         shown = ", ".join(f"{train.classes[label]}: {counts[label]}" for label in rare[:5])
-        fix = "" if repeat else f", or repeat={mean / len(train):.1g} draws their images more often"
+        fix = "" if repeat_rare else f", or repeat_rare={mean / len(train):.1g} draws their images more often"
         yield f"{len(rare)} of {len(trained)} classes are rare (images with {shown}; mean {mean:.0f}): add images{fix}"
     if val.boxes_per_class()[first:].sum() == 0:
         yield f"{val.source} has no boxes of the trained classes: there is no mAP, best.pt is the last; choose val= with boxes"

@@ -12,6 +12,7 @@ from engine.environment import last_start
 from utils import checkpoint, file_checks
 from utils.config import show
 from utils.file_checks import class_names
+from utils.migration import with_new_names
 from utils.text import amount, first_line
 
 LARGEST = 1e12  # no number of a training is larger
@@ -67,6 +68,7 @@ def read_run(folder: Path) -> Run:
     if not isinstance(config, dict):
         raise RunError("config.json holds no constants")
     rows = read_log(folder / "log.csv")
+    config = with_new_names(config)
     return Run(folder, config, rows, data_of(folder, config, rows))
 
 

@@ -42,7 +42,7 @@ from utils.processes import RankMismatchError, Ranks, RemoteError, choose_device
 SIZE = (64, 64)
 TRAININGS = (  # by two processes
     {"name": "plain"},
-    {"name": "more", "repeat": 0.9, "val": ".3", "batch_size": 2},
+    {"name": "more", "repeat_rare": 0.9, "val": ".3", "batch_size": 2},
     {"name": "added", "add_classes": True, "weights": str(TINY_WEIGHTS), "freeze_epochs": 0},
 )
 CASES = {"even shards": (4, False), "a frozen backbone": (4, True), "an empty shard": (1, False)}  # batch size, frozen
@@ -162,7 +162,7 @@ def collectives(ranks, folder):
         "a failure": error_of(ranks.once_per_node, fail),
         "the same facts": error_of(ranks.check_same, {"seed": 0}),
         "different facts": error_of(ranks.check_same, {"seed": 0, "batch_size": 16 + ranks.rank}),
-        "more facts": error_of(ranks.check_same, {"seed": 0} | ({"repeat": 1} if ranks.rank else {})),
+        "more facts": error_of(ranks.check_same, {"seed": 0} | ({"repeat_rare": 1} if ranks.rank else {})),
     }
 
 
@@ -290,7 +290,7 @@ def test_differences_between_ranks_are_named_on_all_ranks(two):
         message = rank["collectives"]["different facts"]
         assert message.startswith(f"{RankMismatchError.__name__}: ") and "seed" not in message
         assert "batch_size: 17 on rank 1" in message and "16 on rank 0" in message
-        assert "repeat: 1 on rank 1" in rank["collectives"]["more facts"]  # rank 0 does not have it
+        assert "repeat_rare: 1 on rank 1" in rank["collectives"]["more facts"]  # rank 0 does not have it
 
 
 @pytest.mark.parametrize("changes", TRAININGS, ids=["plain", "repeats and a fraction for validation", "added classes"])

@@ -27,7 +27,7 @@ from utils.processes import Ranks, start
 ROOT = Path(__file__).parents[2]
 RECIPES = {
     "default": {},
-    "accumulation, sizes and repeats": {"accumulate": 2, "multi_scale": 0.5, "batch_size": 2, "repeat": 1.0},
+    "accumulation, sizes and repeats": {"accumulate": 2, "multi_scale": 0.5, "batch_size": 2, "repeat_rare": 1.0},
     "sgd, workers, few evaluations": {"optimizer": "sgd", "workers": 1, "evaluate_every": 2, "learning_rate": 0.1},
 }
 

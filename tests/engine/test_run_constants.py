@@ -114,6 +114,39 @@ def test_unknown_constants_are_named_missing_ones_have_the_value_of_the_file(cop
     assert "brightness" in capsys.readouterr().out
 
 
+def with_old_name(folder: Path, repeat: float) -> None:
+    """Gives repeat_rare its earlier name and this value, in all files of a run folder that hold constants."""
+
+    def renamed(constants):
+        return {name: value for name, value in constants.items() if name != "repeat_rare"} | {"repeat": repeat}
+
+    start = json.loads((folder / "environment.json").read_text())
+    (folder / "environment.json").write_text(json.dumps(start | {"constants": renamed(start["constants"])}))
+    (folder / "config.json").write_text(json.dumps(renamed(json.loads((folder / "config.json").read_text()))))
+    for name in ("best.pt", "last.pt"):
+        contents = checkpoint.load(folder / name)
+        contents["config"] = renamed(contents["config"])
+        if name == "last.pt":
+            contents["resume"]["constants"] = renamed(contents["resume"]["constants"])
+        checkpoint.save(folder / name, contents)
+
+
+@pytest.mark.parametrize("earlier", [False, True])
+def test_a_run_with_the_earlier_name_of_a_constant_resumes_with_its_value(copy, capsys, earlier):
+    with_old_name(copy, repeat=0.25)
+    if earlier:
+        without_constants(copy)
+    words = [f"resume={copy}", f"output={copy.parent}", *(["val=.3"] if earlier else [])]
+    cfg = train.from_command_line(words)
+    assert cfg.repeat_rare == 0.25 and "no longer exist" not in capsys.readouterr().out
+    with refused(ConfigError, copy.name, "repeat_rare=0.5 (was 0.25)"):
+        train_quietly(replace(cfg, repeat_rare=0.5))
+    train_quietly(train.from_command_line([*words, "epochs=3"]))
+    assert (copy / "log.csv").read_text().count("\n") == 1 + 3
+    kept_names = json.loads((copy / "config.json").read_text())
+    assert kept_names["repeat_rare"] == 0.25 and "repeat" not in kept_names
+
+
 def test_a_constant_of_another_type_names_the_run(copy):
     change_constants(copy, scale="large")
     with refused(ConfigError, copy.name, "scale"):

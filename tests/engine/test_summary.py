@@ -159,9 +159,9 @@ def test_rare_classes_are_named_with_a_fix(tmp_path):
     train = data(tmp_path, "a.txt", "".join(lines))
     val = data(tmp_path, "b.txt", "x.jpg 0,0,5,5,0\n")
     (warning,) = summary.data_warnings(train, val)
-    assert "1 of 2 classes are rare (images with dog: 3; mean 52)" in warning and "repeat=0.5" in warning
-    (warning,) = summary.data_warnings(train, val, repeat=0.5)
-    assert "dog: 3" in warning and "repeat=" not in warning
+    assert "1 of 2 classes are rare (images with dog: 3; mean 52)" in warning and "repeat_rare=0.5" in warning
+    (warning,) = summary.data_warnings(train, val, repeat_rare=0.5)
+    assert "dog: 3" in warning and "repeat_rare=" not in warning
 
 
 def test_a_run_says_why_it_mirrors_no_images():

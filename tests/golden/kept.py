@@ -41,8 +41,9 @@ CONSTANTS = {
 }
 
 
+# The kept last.pt has the digest of this source, so not even the docstring may change.
 def unchanged(image, boxes, labels, rng):
-    """The extra augmentation: a run is only resumed with the same one, so it must not be the augmentation of train.py."""
+    """The extra augmentation: a run is only resumed with the same one, so it must not be that of train.py."""
     return image, boxes, labels
 
 

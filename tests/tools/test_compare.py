@@ -26,7 +26,14 @@ HOSTILE = "<script>throw 1</script>&\"'猫 onload=alert(1)".replace("/", "∕")
 def made(folder: Path, maps: list, classes=("a", "b"), seconds=30.0, **constants) -> Path:
     """A run folder with an epoch for each mAP; None: not evaluated."""
     folder.mkdir(parents=True)
-    config = {"train": "t.txt", "val": "v.txt", "epochs": 9, "image_size": [64, 64], "name": folder.name, "repeat": 0.0}
+    config = {
+        "train": "t.txt",
+        "val": "v.txt",
+        "epochs": 9,
+        "image_size": [64, 64],
+        "name": folder.name,
+        "repeat_rare": 0.0,
+    }
     (folder / "config.json").write_text(json.dumps(config | constants), encoding="utf-8")
     with open(folder / "log.csv", "w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, ["epoch", "loss", "seconds", "images_per_second", "AP"])
@@ -71,6 +78,15 @@ def test_the_best_run_is_first_and_only_constants_that_differ_are_columns(tmp_pa
     assert (second["best mAP"], second["epoch"], second["last mAP"]) == ("0.3000", "2", "0.2000")
     assert (second["minutes"], second["images"]) == ("1.5", "615") and third["seed"] == "none"
     assert (third["best mAP"], third["last mAP"], third["learning_rate"]) == ("-", "-", "-")
+
+
+def test_a_constant_that_was_renamed_is_one_column(tmp_path):
+    old, new = made(tmp_path / "old", [0.3]), made(tmp_path / "new", [0.2], repeat_rare=0.5)
+    constants = json.loads((old / "config.json").read_text(encoding="utf-8"))
+    constants["repeat"] = constants.pop("repeat_rare")
+    (old / "config.json").write_text(json.dumps(constants), encoding="utf-8")
+    head, *rows = table(read_runs([old, new])[0])
+    assert "repeat" not in head and [row[head.index("repeat_rare")] for row in rows] == ["0", "0.5"]
 
 
 def test_a_constant_with_the_name_of_a_column_has_a_column_of_its_own(tmp_path):

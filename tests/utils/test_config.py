@@ -533,6 +533,8 @@ def test_a_constant_that_was_replaced_names_the_new_one():
 
     with refused(ConfigError, "bad_images=skip"):
         override(train.Config(), ["skip_bad_images=true"])
+    with refused(ConfigError, "repeat=.01", "write repeat_rare=.01"):
+        override(train.Config(), ["repeat=.01"])
 
 
 @dataclass(frozen=True)
