@@ -169,6 +169,10 @@ def unreadable(path: Path, zipped: bool, error: Exception) -> CheckpointError:
         return CheckpointError(
             f"{path} is damaged or not a file of weights of PaddlePaddle ({first_line(error)}): use another"
         )
+    if path.suffix == ".onnx":
+        return CheckpointError(
+            f"{path} is an exported file, whose weights cannot be read here: name the .pt file that it came from"
+        )
     if isinstance(error, pickle.UnpicklingError):
         if re.search(r"GLOBAL (ultralytics|models\.yolo)\.", str(error)):
             return CheckpointError(

@@ -20,7 +20,7 @@ from refused import refused
 from torch import nn
 
 import train
-from utils.checkpoint import DiskError, load, plain, save, strip
+from utils.checkpoint import DiskError, load, plain, read, save, strip
 from utils.config import check
 from utils.file_checks import CheckpointError
 from utils.files import atomic_write
@@ -256,6 +256,12 @@ def test_files_that_are_not_checkpoints_are_refused_by_name(tmp_path):
     torch.save({"format": 2, "model": {}}, file)
     with refused(CheckpointError, "x.pt", "format 2", "format 1"):
         load(file)
+
+
+def test_an_exported_file_is_refused_with_the_fix(tmp_path):
+    (tmp_path / "best.onnx").write_bytes(b"\x08\x0a\x12\x07pytorch")
+    with refused(CheckpointError, "best.onnx", ".pt"):
+        read(tmp_path / "best.onnx")
 
 
 def test_the_message_for_a_missing_file_names_the_fix(tmp_path):
