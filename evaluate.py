@@ -57,7 +57,7 @@ class Config:
     overlap: float | None = None  # of neighboring tiles, a fraction of their side; none: 0.2
     batch_size: int = 16  # images per step of one process
     # data; none: as in the training
-    part: str = "val"  # of data with several parts: train, val, test, all
+    split: str = "val"  # of data with several splits: train, val, test, all
     image_root: str | None = None  # the folder of the images, if they are not next to the annotations
     bad_boxes: str | None = None  # boxes without area: "error" stops and names them, "drop" leaves them out
     bad_images: str | None = None  # images that cannot be read: "error", "skip" or "repair" (JPEGs that are cut off)
@@ -79,7 +79,7 @@ CLASS_COLUMNS = ("AP", "AP50", "VOC_AP50", "precision", "recall", "f1", "thresho
 def main(cfg: Config) -> dict:
     """Evaluates a checkpoint, writes the results to a folder and returns the metrics."""
     cfg = check(cfg)
-    require(cfg, LEAST, MOST, {"part": tuple(read.SPLITS)})
+    require(cfg, LEAST, MOST, {"split": tuple(read.SPLITS)})
     if cfg.device == "cuda:all":
         raise ConfigError("device=cuda:all is for training: use torchrun, or device=cuda for one GPU")
     ranks = processes.start(load.device_for(cfg.checkpoint, cfg.device))
@@ -103,7 +103,7 @@ def main(cfg: Config) -> dict:
     options = trained | {name: value for name, value in about_data.items() if value is not None}
     if cfg.data not in (None, trained.get("train"), trained.get("val")):  # other images than in training
         options["image_root"] = cfg.image_root
-    data, notes = open_data(cfg.data or trained.get("val"), cfg.part, loaded.classes, options)
+    data, notes = open_data(cfg.data or trained.get("val"), cfg.split, loaded.classes, options)
     data, outside = data.with_range(loaded.value_range)
     derived = {"weights": path, "source": data.source, "images": len(data), "input size": size}
     log(table(cfg, Config(), derived, given))
@@ -140,7 +140,7 @@ def main(cfg: Config) -> dict:
 
 
 def open_data(
-    source: str | None, part: str, classes: tuple[str, ...], config: dict[str, Any]
+    source: str | None, split: str, classes: tuple[str, ...], config: dict[str, Any]
 ) -> tuple[Annotations, list[str]]:
     """Reads and checks the data with the classes of the model, and the constants of its training where they are about data.
 
@@ -148,9 +148,9 @@ def open_data(
     if source is None:
         raise DataError("data= is missing: an annotation file, COCO JSON, YOLO yaml, or a folder")
     options = read.options_of(config, classes)
-    data = read.read(source, part, options)
+    data = read.read(source, split, options)
     if len(data) == 0:
-        raise DataError(f"{source}: no images in its part {part!r}; part= may be train, val, test or all")
+        raise DataError(f"{source}: no images in its split {split!r}; split= may be train, val, test or all")
     data, notes = prepare(data, options.bad_images, options.bad_boxes)
     if not data.boxes_per_class().sum():
         notes.append(f"{source} has no boxes: there is nothing to measure, and the metrics are -1")

@@ -119,7 +119,7 @@ def next_steps(
         note = "" if found == "best.pt" else f"   # of the last epoch: best.pt, of epoch {best_epoch}, is missing"
         weights = f"checkpoint={quote(str(folder / found))}"
         lines.append(f"predict     python predict.py {weights} source=IMAGES{note}")
-        data = f"data={quote(test)} part=test" if test else "data=OTHER_DATA"
+        data = f"data={quote(test)} split=test" if test else "data=OTHER_DATA"
         lines.append(f"evaluate    python evaluate.py {weights} {data}")
         lines.append(f"export      python export.py {weights}")
     return "\n".join([*lines, f"{folder}  best mAP50-95 {best:.4f}", *evaluation[-1:]])

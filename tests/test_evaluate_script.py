@@ -160,7 +160,7 @@ def test_the_processes_of_a_node_divide_its_cores(weights, painted, tmp_path, mo
     [
         ({"worst": -1}, ["worst=-1", "at least 0"]),
         ({"show_confidence": 1.5}, ["show_confidence=1.5", "at most 1"]),
-        ({"part": "foo"}, ["part=foo", "train, val, test, all"]),
+        ({"split": "foo"}, ["split=foo", "train, val, test, all"]),
     ],
 )
 def test_limits_and_words_are_checked(weights, painted, tmp_path, changes, named):

@@ -1,11 +1,11 @@
 """Converts a data set of any accepted format to an annotation file with classes.txt, or to COCO JSON.
 
-    python -m tools.convert FOLDER TARGET.txt [split=.9,.1] [seed=0] [part=train] [classes=FILE] [merge=truck:car] \
+    python -m tools.convert FOLDER TARGET.txt [split=.9,.1] [seed=0] [source_split=train] [classes=FILE] [merge=truck:car] \
 [image_root=DIR] [bad_boxes=error] [tile=640] [overlap=.2] [visible=.3] [background=.1]
 
 FOLDER (or data=FOLDER) is the folder of a data set, or a file of any accepted format. TARGET.txt (or target=TARGET.txt) is
 an annotation file, TARGET.json is COCO JSON. With split, TARGET_train.txt, TARGET_val.txt and, for three
-fractions, TARGET_test.txt are written; same and similar images stay in one part. With tile, larger images are cut into
+fractions, TARGET_test.txt are written; same and similar images stay in one split. With tile, larger images are cut into
 overlapping tiles, which are written to the folder TARGET_tiles.
 """
 
@@ -36,7 +36,7 @@ class Config:
     target: str | None = None  # the file to write: .txt or .json
     split: tuple[float, ...] | None = None  # fractions of the images for train, val and test, as .9,.1 or .8,.1,.1
     seed: int = 0  # of the split
-    part: str | None = None  # train, val, test or all, of a source with several parts; none: train, or all with split
+    source_split: str | None = None  # of a source with splits: train, val, test, all; none: train, or all with split=
     classes: str | None = None  # a file of class names, or names, which select: cat,dog; none: the classes of the data
     merge: str | None = None  # classes that become others: truck:car,van:car
     image_root: str | None = None  # the folder of the images, unless they are next to the annotations
@@ -62,17 +62,17 @@ def convert(source: str, target: str, **options) -> list[str]:
     Raises DataError, and writes nothing, if the data are wrong, a file exists, or classes.txt next to it has other names.
     """
     goal, cfg = Path(target), Config(**options)
-    choices = {"part": (None, *SPLITS), "bad_boxes": ("drop", "error")}
+    choices = {"source_split": (None, *SPLITS), "bad_boxes": ("drop", "error")}
     require(cfg, {"seed": 0}, {"seed": MAX_SEED}, choices)
     if goal.suffix.lower() not in (".txt", ".json"):
         raise DataError(f"{target}: the name must end with .txt (annotation file) or .json (COCO JSON)")
     if goal.name.lower() in CLASS_FILES:
         raise DataError(f"{target}: this name is reserved for class names: give another one, such as all.txt")
-    part = cfg.part or ("all" if cfg.split else "train")
+    source_split = cfg.source_split or ("all" if cfg.split else "train")
     require_writable(target, goal.parent)
     cutter = _cutter(cfg)
     options = read_options(classes=cfg.classes, merge=cfg.merge, image_root=cfg.image_root, bad_boxes=cfg.bad_boxes)
-    found = read(source, part, options)
+    found = read(source, source_split, options)
     report = list(found.notes)
     to_json = goal.suffix.lower() == ".json"
     missing = [path for path in map(found.path, range(len(found))) if not os.path.exists(path)]
@@ -97,9 +97,9 @@ def convert(source: str, target: str, **options) -> list[str]:
         texts |= {path: write(chosen, place) for path, chosen in outputs.items()}
         goal.parent.mkdir(parents=True, exist_ok=True)
         write_all(texts)
-    if found.other_splits and cfg.part is None:
+    if found.other_splits and cfg.source_split is None:
         report.append(
-            f"{source}: splits that are not converted: {', '.join(found.other_splits)}; part=all converts all"
+            f"{source}: splits that are not converted: {', '.join(found.other_splits)}; source_split=all converts all"
         )
     report += lines
     return report + [

@@ -72,9 +72,9 @@ class Config:
     weights: str | None = "coco"  # initial weights of the trainings, as in train.py
     epochs: int = 20  # of each training
     image_size: tuple[int, int] = (320, 320)  # height, width; larger for small objects
-    most: int = 100  # suspects per kind
+    top: int = 100  # suspects per kind
     output: str | None = None  # a new folder; none: one in runs
-    part: str = "train"  # of data with several parts: train, val, test, all
+    split: str = "train"  # of data with several splits: train, val, test, all
     classes: str | None = None  # a file of class names, or names, which select: cat,dog; none: the classes of the data
     image_root: str | None = None  # folder of the images of a COCO JSON, unless they are next to it
     seed: int = 0  # of the division into halves
@@ -237,13 +237,13 @@ def word(box: Box) -> str:
 def main(cfg: Config) -> Path:
     """Ranks the labels, writes the three files and returns their folder."""
     cfg = check(cfg)
-    require(cfg, {"epochs": 1, "most": 1, "seed": 0}, {"seed": MAX_SEED}, {"part": tuple(SPLITS)})
+    require(cfg, {"epochs": 1, "top": 1, "seed": 0}, {"seed": MAX_SEED}, {"split": tuple(SPLITS)})
     if cfg.data is None:
         raise ConfigError("data= is missing: python -m tools.suspects FOLDER, or the path of an annotation file")
     if cfg.output:
         require_empty(Path(cfg.output))
     options = read_options(classes=cfg.classes, image_root=cfg.image_root, bad_boxes="drop", bad_images="skip")
-    data, notes = prepare(read(cfg.data, cfg.part, options), options.bad_images, options.bad_boxes)
+    data, notes = prepare(read(cfg.data, cfg.split, options), options.bad_images, options.bad_boxes)
     for note in notes:
         print(f"note: {note}")
     if data.crowd.all():
@@ -260,7 +260,7 @@ def main(cfg: Config) -> Path:
     similar = similar_groups(found.digests, found.hashes)
     groups = {}
     for kind in KINDS:
-        groups[kind] = fold([one for one in suspects if one.kind == kind], similar, data.sizes)[: cfg.most]
+        groups[kind] = fold([one for one in suspects if one.kind == kind], similar, data.sizes)[: cfg.top]
     ranked = [group for same_rank in zip_longest(*groups.values()) for group in same_rank if group]
     order = list(dict.fromkeys(one.image for group in ranked for one in group))
     names = short_names(data)

@@ -115,7 +115,6 @@ ULTRALYTICS = {
     "deterministic": Here(note="on a CPU the bits are the same; a GPU rounds differently in each run"),
     "nc": Here(("classes=FILE",), "only if the data do not name their classes"),
     "names": Here(("classes={}",)),
-    "split": Here(("part={}",)),
     "conf": Here(("confidence={}",)),
     "iou": Here(("nms_iou={}",)),
     "max_det": Here(("max_detections={}",)),
@@ -154,6 +153,9 @@ OWN_NAMES = {  # names of one script of this program in another one, and older n
     "size": Here(("image_size={}",)),
     "image_size": Here(("size={}",)),
     "lr": Here(("learning_rate={}",), PER_64),
+    "part": Here(("source_split={}", "split={}")),
+    "split": Here(("split={}",)),
+    "most": Here(("top={}",)),
     "repeat": Here(("repeat_rare={}",)),
     "skip_bad_images": Here(("bad_images={}",), values={"true": "skip", "false": "error"}),
 }

@@ -72,7 +72,7 @@ def test_the_last_lines_can_be_pasted_into_a_shell(tmp_path):
     text = summary.next_steps(tmp_path / "my run", "my runs", 0.5, 1)
     assert "--logdir 'my runs'\n" in text and f"checkpoint='{tmp_path}/my run/best.pt' source" in text
     text = summary.next_steps(tmp_path / "my run", "my runs", 0.5, 1, test="my data")
-    assert "data='my data' part=test\n" in text
+    assert "data='my data' split=test\n" in text
 
 
 def test_data_table_counts_boxes_per_class(tmp_path):

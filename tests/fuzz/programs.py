@@ -140,7 +140,7 @@ def run_convert(folder: Path) -> None:
     if "split" in options:
         options["split"] = tuple(options["split"])
     source, target = folder / "source" / job["source"], folder / "out" / job["target"]
-    report = tools_convert.convert(str(source), str(target), part="all", **options)
+    report = tools_convert.convert(str(source), str(target), source_split="all", **options)
     print("\n".join(report))
     names = [target.with_name(f"data_{part}{target.suffix}") for part in ("train", "val", "test")]
     written = [name for name in names if name.exists()] if "split" in options else [target]

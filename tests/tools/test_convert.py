@@ -128,7 +128,7 @@ def test_a_split_of_a_voc_folder_has_all_parts(shared: Path, tmp_path: Path) -> 
     convert(str(shared / "data" / "bccd" / "BCCD"), str(tmp_path / "b.txt"), split=(0.9, 0.1), bad_boxes="drop")
     sizes = [len(read(str(tmp_path / f"b_{part}.txt"), "train")) for part in ("train", "val")]
     assert sum(sizes) == 364 and abs(sizes[1] - 36) <= 1
-    convert(str(shared / "data" / "bccd" / "BCCD"), str(tmp_path / "val.txt"), part="val", bad_boxes="drop")
+    convert(str(shared / "data" / "bccd" / "BCCD"), str(tmp_path / "val.txt"), source_split="val", bad_boxes="drop")
     assert len(read(str(tmp_path / "val.txt"), "train")) == 87
 
 
@@ -147,7 +147,7 @@ def test_the_seed_has_a_range(source: Path, tmp_path: Path, seed: int, limit: st
 
 
 def test_words_are_checked(source: Path, tmp_path: Path) -> None:
-    for name, known in (("part", "train, val, test, all"), ("bad_boxes", "drop, error")):
+    for name, known in (("source_split", "train, val, test, all"), ("bad_boxes", "drop, error")):
         with refused(ConfigError, f"{name}=foo", known):
             convert(str(source), str(tmp_path / "x.txt"), **{name: "foo"})
 
@@ -156,13 +156,13 @@ def test_the_report_names_the_splits_that_are_left_out(source: Path, tmp_path: P
     def report(target: str, **options) -> str:
         return "\n".join(convert(str(source.parent), str(tmp_path / target), **options))
 
-    assert "part=all" not in report("whole.txt")  # there is only one file
+    assert "source_split=all" not in report("whole.txt")  # there is only one file
     for split in ("train", "val", "test"):
         (source.parent / f"{split}.json").write_text(source.read_text())
     source.unlink()
-    assert "splits that are not converted: val, test; part=all" in report("one.txt")
-    assert not any("part=all" in report(f"{part}.txt", part=part) for part in ("train", "all"))
-    assert "part=all" not in report("split.txt", split=(0.5, 0.5))
+    assert "splits that are not converted: val, test; source_split=all" in report("one.txt")
+    assert not any("source_split=all" in report(f"{part}.txt", source_split=part) for part in ("train", "all"))
+    assert "source_split=all" not in report("split.txt", split=(0.5, 0.5))
 
 
 def test_an_empty_part_is_an_error(source: Path, tmp_path: Path) -> None:

@@ -274,7 +274,7 @@ def small(painted, tmp_path: Path) -> Path:
 
 def test_a_checkpoint_gives_a_page_a_table_and_a_file_to_correct(small: Path, tmp_path: Path, capsys) -> None:
     checkpoint = lively_checkpoint(tmp_path / "best.pt", classes=("green", "blue & 蓝", "<b>red</b>"))
-    cfg = suspects.Config(data=str(small), checkpoint=str(checkpoint), output=str(tmp_path / "out"), most=7)
+    cfg = suspects.Config(data=str(small), checkpoint=str(checkpoint), output=str(tmp_path / "out"), top=7)
     folder = suspects.main(cfg)
     page = (folder / "suspects.html").read_text(encoding="utf-8")
     assert "&lt;b&gt;red&lt;/b&gt;" in page and "<b>red" not in page and "blue &amp; 蓝" in page

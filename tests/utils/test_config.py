@@ -19,6 +19,9 @@ from hypothesis import strategies as st
 from refused import mentions, refused
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
+import evaluate
+import predict
+from tools import convert, suspects
 from utils import config, migration
 from utils.config import ConfigError, check, override, require, require_writable, show, table
 from utils.processes import RemoteError
@@ -244,11 +247,13 @@ def test_only_a_slip_of_a_name_gets_a_guess():
 
 
 def test_every_constant_in_the_tables_of_other_programs_exists():
+    of_tools = vars(convert.Config()) | vars(suspects.Config())
     for names in (migration.FREEZE_UNFREEZE, migration.ULTRALYTICS, migration.OWN_NAMES):
         for there, here in names.items():
             assert here.lines or here.note, there
             for line in here.lines:
-                assert migration.scripts_with(migration.constant_in(line)) or line == "size={}", there
+                name = migration.constant_in(line)
+                assert migration.scripts_with(name) or name in of_tools or line == "size={}", there
 
 
 def test_words_without_a_name_are_constants_where_only_one_fits(tmp_path, monkeypatch):
@@ -535,6 +540,21 @@ def test_a_constant_that_was_replaced_names_the_new_one():
         override(train.Config(), ["skip_bad_images=true"])
     with refused(ConfigError, "repeat=.01", "write repeat_rare=.01"):
         override(train.Config(), ["repeat=.01"])
+
+
+@pytest.mark.parametrize(
+    "kind, word, fix",
+    [
+        (evaluate.Config, "part=test", "write split=test"),
+        (suspects.Config, "part=all", "write split=all"),
+        (suspects.Config, "most=9", "write top=9"),
+        (convert.Config, "part=val", "write source_split=val"),
+        (predict.Config, "split=test", "split=test is for evaluate.py"),
+    ],
+)
+def test_an_earlier_name_of_an_option_names_the_new_one(kind, word, fix):
+    with refused(ConfigError, word, fix):
+        override(kind(), [word])
 
 
 @dataclass(frozen=True)
