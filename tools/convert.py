@@ -142,6 +142,10 @@ def main(words: list[str]) -> None:
     if not words:
         raise SystemExit(__doc__)
     try:
+        if named := next((word for word in words if word in [f"split={name}" for name in SPLITS]), None):
+            raise ConfigError(
+                f"{named}: split= takes fractions, as in split=.9,.1; to read one split, write source_{named}"
+            )
         options = asdict(override(Config(), in_order(words, ("data", "target"))))
         source, target = options.pop("data"), options.pop("target")
         if source is None or target is None:

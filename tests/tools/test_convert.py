@@ -263,6 +263,7 @@ def test_main_converts_and_ends_with_the_error(source: Path, tmp_path: Path, cap
     for words, named in (
         (command, [tmp_path / "out_train.txt"]),
         ([*command[:2], "splt=.8,.2"], ["splt=.8,.2", "split=.8,.2"]),
+        ([*command[:2], "split=val"], ["split=val", "write source_split=val"]),
         (command[:1], ["python -m tools.convert FOLDER TARGET.txt"]),
     ):
         with refused(SystemExit, *named):
