@@ -48,7 +48,7 @@ class Config:
     model: str | None = None  # yolox_nano, tiny, s, m, l, x; yolov9_t, s, m, c; ppyoloe_s, m, l, x; picodet_s, m, l
     classes: str | None = None  # a file with one name per line; none: COCO's 80
     # detections
-    image_size: tuple[int, int] | None = None  # height, width; none: as in training
+    image_size: tuple[int, int] | None = None  # height, width, or one number for both; none: as in training
     confidence: float = 0.001  # low, because AP needs the whole curve; published metrics use 0.001
     nms_iou: float = 0.65  # the published metrics of YOLOX use it
     max_detections: int = 300  # per image; the published metrics of YOLOX have no limit: 3000

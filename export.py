@@ -43,7 +43,7 @@ class Config:
     model: str | None = None  # yolox_nano, tiny, s, m, l, x; yolov9_t, s, m, c; ppyoloe_s, m, l, x; picodet_s, m, l
     classes: str | None = None  # a file with one name per line; none: COCO's 80
     # input of the file
-    image_size: tuple[int, int] | None = None  # height, width; none: as in training
+    image_size: tuple[int, int] | None = None  # height, width, or one number for both; none: as in training
     dynamic_size: bool = False  # any height and width that are multiples of 32
     batch_size: int = 1  # images per call; 0: any number
     uint8_input: bool = True  # uint8 [B, H, W, 3] as OpenCV reads; false: float32 [B, 3, H, W], BGR, 0-255

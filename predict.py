@@ -93,7 +93,7 @@ class Config:
     heatmap: bool = False  # the pixels that each detection depends on, drawn over the image, in the folder heatmaps
     speed: bool = False  # only measure the speed of decoding, preprocessing, network and post-processing
     # hardware
-    image_size: tuple[int, int] | None = None  # height, width; none: as in training
+    image_size: tuple[int, int] | None = None  # height, width, or one number for both; none: as in training
     batch_size: int = 8  # images per forward pass; a GPU is faster with more, a camera always gets 1
     device: str = "auto"  # auto: CUDA, MPS, CPU; or cpu, cuda, cuda:1, mps
 

@@ -71,7 +71,7 @@ class Config:
     model: str | None = None  # of the trainings (none: yolox_nano), or of official weights in checkpoint=
     weights: str | None = "coco"  # initial weights of the trainings, as in train.py
     epochs: int = 20  # of each training
-    image_size: tuple[int, int] = (320, 320)  # height, width; larger for small objects
+    image_size: tuple[int, int] = (320, 320)  # height, width, or one number for both; larger for small objects
     top: int = 100  # suspects per kind
     output: str | None = None  # a new folder; none: one in runs
     split: str = "train"  # of data with several splits: train, val, test, all
