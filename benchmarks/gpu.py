@@ -99,8 +99,8 @@ def page(results: dict[str, dict]) -> str:
     """Returns the page for the results of all parts, in the order of PARTS."""
     parts = [
         "# On a GPU",
-        "`python -m benchmarks.gpu` writes this page from gpu.json. Each part has its own date. A row with an error failed or "
-        "ran out of the time budget of its part. Evaluations use random weights, and steps random images and boxes.",
+        "`python -m benchmarks.gpu` writes this page from gpu.json. Each part has its own date. "
+        "Evaluations use random weights, and steps random images and boxes.",
     ]
     for part, (_, title) in PARTS.items():
         if part in results:
@@ -109,7 +109,10 @@ def page(results: dict[str, dict]) -> str:
                 f"## {title}",
                 f"{result['date']}, {result['machine']}, {result['seconds']} s; {result['constants']}",
             ]
-            parts.append(table(result["rows"]))
+            measured = [row for row in result["rows"] if row.keys() != {"error"}]
+            parts += [table(measured)] if measured else []
+            missing = [row["error"] for row in result["rows"] if row.keys() == {"error"}]
+            parts += [f"The other rows of this table were not measured: {error}." for error in missing]
     return "\n\n".join(parts) + "\n"
 
 
