@@ -40,9 +40,12 @@ from nets.pretrained import COCO_CATEGORY_IDS, COCO_CLASSES
 from utils.config import override
 
 EXCEPTIONS = {  # command -> why it does not run here
-    "git clone <repository> thaw && cd thaw": "needs the address of a repository, and a network",
+    "git clone <repository> thaw": "needs the address of a repository, and a network",
+    "cd thaw": "the folder of the command above",
     "python -m pytest": "runs these tests",
     "tensorboard --logdir runs": "a server, which does not end",
+    "python -m benchmarks.freezing data=FOLDER only=bccd_yolov9,chess_yolov9,raccoon_yolov9": "needs data sets and "
+    "official weights",
     "python -m benchmarks.gpu": "needs a GPU; test_gpu_benchmark.py runs its parts",
     "python -m tests.stress minutes=60": "takes an hour; test_torture.py runs its parts",
     "python train.py device=cuda:all": "needs several GPUs; test_simulated_gpu.py simulates them",
