@@ -82,7 +82,7 @@ def run_part(cfg: Config, part: str) -> list[dict]:
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)  # with the processes that it started
             process.communicate()
-            problem = [f"stopped after its budget of {PARTS[part][0]} s"]
+            problem = [f"the time limit of {PARTS[part][0]} s ended"]
     found = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines() if line.startswith("{")]
     log.unlink()
     return found + [{"error": text} for text in problem]
@@ -91,7 +91,8 @@ def run_part(cfg: Config, part: str) -> list[dict]:
 def table(found: list[dict]) -> str:
     """Formats rows as a Markdown table with every column that one of them has."""
     columns = list(dict.fromkeys(name for row in found for name in row))
-    lines = [columns, ["---"] * len(columns), *([str(row.get(name, "")) for name in columns] for row in found)]
+    rounded = [{k: f"{v:.5g}" if isinstance(v, float) else v for k, v in row.items()} for row in found]
+    lines = [columns, ["---"] * len(columns), *([str(row.get(name, "")) for name in columns] for row in rounded)]
     return "\n".join("| " + " | ".join(cell.replace("|", "/") for cell in line) + " |" for line in lines)
 
 
@@ -105,14 +106,11 @@ def page(results: dict[str, dict]) -> str:
     for part, (_, title) in PARTS.items():
         if part in results:
             result = results[part]
-            parts += [
-                f"## {title}",
-                f"{result['date']}, {result['machine']}, {result['seconds']} s; {result['constants']}",
-            ]
             measured = [row for row in result["rows"] if row.keys() != {"error"}]
-            parts += [table(measured)] if measured else []
+            parts += [f"## {title}", *([table(measured)] if measured else [])]
             missing = [row["error"] for row in result["rows"] if row.keys() == {"error"}]
-            parts += [f"The other rows of this table were not measured: {error}." for error in missing]
+            parts += [f"Other rows were not measured: {error}." for error in missing]
+            parts += [f"{result['constants']}; {result['date']}, {result['machine']}, {result['seconds']} s."]
     return "\n\n".join(parts) + "\n"
 
 

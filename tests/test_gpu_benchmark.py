@@ -92,7 +92,7 @@ def test_failing_process_of_a_part_is_a_row(tiny):
 
 def test_process_that_takes_too_long_is_stopped(tiny, monkeypatch):
     monkeypatch.setitem(gpu.PARTS, "memory", (0.1, "Memory"))
-    assert gpu.run_part(tiny, "memory") == [{"error": "stopped after its budget of 0.1 s"}]
+    assert gpu.run_part(tiny, "memory") == [{"error": "the time limit of 0.1 s ended"}]
 
 
 def test_page_keeps_the_parts_that_are_not_measured_again(tiny):

@@ -236,6 +236,9 @@ def run(command: str, alone: bool = True) -> str:
         return run_program([sys.executable, "-m", "pip", *words[1:], "--dry-run", "--no-index"], "pip")
     if words[0] == "torchrun":
         return run_torchrun(words[1:])
+    if words[:2] == ["python", "-c"]:
+        print(run_program([sys.executable, *words[1:]], "python"))
+        return "python"
     assert words[0] == "python", f"{command}: run() cannot run {words[0]}; extend it, or add the command to EXCEPTIONS"
     is_module = words[1] == "-m"
     script, *rest = words[2:] if is_module else words[1:]
