@@ -112,6 +112,20 @@ def test_the_pages_list_every_model_with_its_published_ap():
     assert found == {name: (f"{100 * file.ap:.1f}", str(file.image_size[0])) for name, file in files.items()}
 
 
+def test_counted_parameters_and_gflops_differ_from_the_published_ones_as_the_page_says():
+    """At most by 0.1 million and 0.5 GFLOPs, except for yolov9_t, whose counted numbers the page names."""
+    page = text_of(ROOT / "docs/models.md")
+    published = {(spans(row[1])[0], row[5]): (float(row[2]), float(row[3])) for row in tables(page)[0][1:]}
+    measured = tables(text_of(ROOT / "benchmarks/results/milliseconds.md"))[0][1:]
+    rows = {(*spans(row[0]), row[1]): (float(row[3]), float(row[4])) for row in measured}
+    parameters, gflops = rows.pop(("yolov9_t", "640"))
+    assert published.pop(("yolov9_t", "640")) == (2.0, 7.7)
+    assert f"{parameters:.1f} million parameters and {gflops:.1f} GFLOPs" in page
+    for model, numbers in published.items():
+        differences = [abs(ours - theirs) for ours, theirs in zip(rows[model], numbers, strict=True)]
+        assert differences[0] <= 0.1 and differences[1] <= 0.5 + 1e-9, model
+
+
 def test_notice_names_the_copyright_and_every_author_of_weights():
     notice = text_of(ROOT / "NOTICE")
     assert notice.startswith("Thaw\nCopyright 2026 The Thaw authors\n") and "Apache License, Version 2.0" in notice
