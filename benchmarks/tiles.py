@@ -27,11 +27,13 @@ from datasets.store import Annotations
 from deploy.detector import Detector, Result
 from deploy.tiles import Tiles
 from utils.config import override
-from utils.draw import color_of, draw_labeled
+from utils.draw import color_of, draw_labeled, put_text
 from utils.images import read_image
 from utils.metrics import coco_metrics
+from utils.text import amount
 
 WIDTH, GAP = 640, 8  # pixels of each of the two drawn images, and between them
+TITLE = 30  # pixels of the text above them, drawn at twice the size
 SLICES = {"GREEDYNMM, IoS .5 (its default)": ("GREEDYNMM", "IOS", 0.5), "NMS, IoU as nms_iou": ("NMS", "IOU", None)}
 
 
@@ -164,15 +166,19 @@ def table(title: str, found: dict[str, list[float]]) -> str:
 
 
 def draw(cfg: Config, image: np.ndarray) -> None:
-    """Draws the sure detections without tiles and with them next to each other."""
-    sure = Detector(cfg.checkpoint, device="cpu", tile=cfg.tile, overlap=cfg.overlap)
+    """Draws the sure detections without tiles and with them next to each other, each below its title."""
+    plain = Detector(cfg.checkpoint, device="cpu")
+    tiled = Detector(cfg.checkpoint, device="cpu", tile=cfg.tile, overlap=cfg.overlap)
     parts = []
-    for result in (Detector(cfg.checkpoint, device="cpu")(image)[0], sure(image)[0]):
+    for title, detector in {"whole image": plain, f"whole image and tiles, tile={cfg.tile}": tiled}.items():
+        result = detector(image)[0]
         scale = 2 * WIDTH / image.shape[1]  # drawn at twice the size, so that lines are smooth
         large = cv2.resize(image, None, fx=scale, fy=scale, interpolation=cv2.INTER_AREA)
         colors = [color_of(label) for label in result.labels.tolist()]
         drawn = draw_labeled(large, result.boxes * scale, [""] * len(colors), colors)  # without names
-        parts += [cv2.resize(drawn, None, fx=0.5, fy=0.5, interpolation=cv2.INTER_AREA)]
+        band = np.full((2 * TITLE, drawn.shape[1], 3), 255, np.uint8)
+        put_text(band, f"{title}: {amount(len(result), 'box')}", 0, round(1.35 * TITLE), TITLE, (40, 40, 40))
+        parts += [cv2.resize(np.concatenate([band, drawn]), None, fx=0.5, fy=0.5, interpolation=cv2.INTER_AREA)]
     gap = np.full((parts[0].shape[0], GAP, 3), 255, np.uint8)
     data = cv2.imencode(".jpg", np.concatenate([parts[0], gap, parts[1]], 1), [cv2.IMWRITE_JPEG_QUALITY, 80])[1]
     Path(cfg.docs).write_bytes(data.tobytes())

@@ -49,6 +49,8 @@ def draw_curves(rows: Sequence[Mapping[str, Any]], path: str | Path, marks: Mapp
                 epochs, values = zip(*points, strict=True)
                 axes.plot(epochs, values, label=column, marker="o", markersize=_marker_size(points))
             _decorate(axes, title, "epoch", "")
+            if reached:
+                axes.set_title(title, loc="left", pad=18)  # above the names of the phases
             axes.xaxis.get_major_locator().set_params(integer=True)
             axes.set_xlim(min(first, 1) - 0.5, last + 0.5)
             axes.set_ylim(bottom=0)
@@ -56,9 +58,8 @@ def draw_curves(rows: Sequence[Mapping[str, Any]], path: str | Path, marks: Mapp
                 axes.set_ylim(top=1)
             for name, epoch in reached.items():
                 axes.axvline(epoch - 0.5, color=INK, linewidth=0.9, linestyle=(0, (4, 3)))
-                paper = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1}
-                text = axes.text(epoch - 0.5, 0.03, name, transform=axes.get_xaxis_transform(), rotation=90, bbox=paper)
-                text.set(fontsize=8, horizontalalignment="center")
+                place = axes.get_xaxis_transform()
+                axes.text(epoch - 0.5, 1.01, name, transform=place, fontsize=8, horizontalalignment="center")
             if columns:
                 axes.legend()
 

@@ -51,6 +51,14 @@ def test_the_commands_of_a_page_exist(page):
             assert set(names) <= set(constants(module)), module
 
 
+def test_the_index_names_every_script_and_every_file_of_results():
+    text = (ROOT / "benchmarks/README.md").read_text(encoding="utf-8")
+    scripts = [file.stem for file in (ROOT / "benchmarks").glob("*.py") if file.stem not in SCRIPTS]
+    names = [f"`python -m benchmarks.{name}`" for name in SCRIPTS] + [f"{name}.py" for name in scripts]
+    names += [f"(results/{file.name})" for file in (ROOT / "benchmarks/results").iterdir()]
+    assert not [name for name in names if name not in text]
+
+
 def test_an_evaluation_is_timed_by_its_parts(demo_images):
     data, _ = prepare(read(str(demo_images / "val.txt"), "val"))
     loader = build_loader(DetectionDataset(data, "corner"), ValSampler(len(data), 2, (64, 64)), 0, False)

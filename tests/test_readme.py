@@ -19,6 +19,7 @@ from utils.config import override
 
 ENGLISH, CHINESE = ROOT / "README.md", ROOT / "README.zh-CN.md"
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+BENCHMARKS = sorted((ROOT / "benchmarks").rglob("*.md"))
 WITHOUT_AN_ANSWER = {"verbose", "predict", "dir_predict"}  # --help is all that there is to tell, or they are values
 NUMBER = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?|\.\d+")
 
@@ -169,7 +170,7 @@ def test_the_tables_of_other_programs_name_the_constants_that_the_error_messages
     assert listed == set(code)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [*PAGES, *BENCHMARKS], ids=lambda page: page.name)
 def test_links_and_images_exist(page):
     for target in re.findall(r"\]\(([^)\s]+)\)", without_code(text_of(page))):
         if "://" not in target:
