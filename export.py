@@ -20,7 +20,7 @@ from datasets.formats import annotation_file, read
 from datasets.formats.annotation_file import DataError
 from datasets.store import evenly_spaced
 from deploy import calibration, load
-from deploy.agreement import Agreement, Tolerance, compare, nms_thresholds
+from deploy.agreement import Agreement, Limits, Tolerance, compare
 from deploy.int8 import quantize
 from deploy.onnx_graph import TRANSLATIONS, DetectionGraph, RawGraph
 from deploy.onnx_model import OnnxModel, add_metadata
@@ -213,10 +213,9 @@ def write(
 
 
 def verify(path: Path, model: torch.nn.Module, images: list[np.ndarray]) -> None:
-    """Compares the file in onnxruntime with the PyTorch model. Raises ExportError if their detections differ.
+    """Compares the file in onnxruntime with the PyTorch model. Raises ExportError if they differ; see deploy/agreement.py.
 
-    Half precision is compared without NMS: of overlapping boxes with nearly equal scores, NMS keeps those that rounding made
-    the best, and the boxes that it removes for them follow.
+    Half precision is compared without NMS, because boxes that differ by pixels have other overlaps.
     """
     exported = OnnxModel(path, model)
     half = exported.about["half"]
@@ -230,7 +229,7 @@ def verify(path: Path, model: torch.nn.Module, images: list[np.ndarray]) -> None
         result = agreement(model, exported, inputs.permute(0, 3, 1, 2), tolerance, nms_iou)
         limits = f"confidence {ABOVE} and more{', without NMS' if half else ''}"
         print(f"onnxruntime and PyTorch at {size[0]} x {size[1]}, {limits}: {result.text()}")
-        if not result.detections:
+        if not result.detections and not result.unpaired:
             raise ExportError("the model detects nothing in these images: give others to compare on, images=FOLDER")
         if not result.within(tolerance):
             few = "\n".join(result.unpaired[:10])
@@ -239,22 +238,28 @@ def verify(path: Path, model: torch.nn.Module, images: list[np.ndarray]) -> None
 
 @torch.no_grad()
 def agreement(model: torch.nn.Module, exported: Any, images: Tensor, tolerance: Tolerance, nms_iou: float) -> Agreement:
-    """Compares the detections of a model and an OnnxModel on images uint8 [B, 3, H, W], the first one alone, then in fours."""
+    """Compares a model and an OnnxModel on images uint8 [B, 3, H, W], the first one alone, then in fours."""
     size, most = tuple(images.shape[-2:]), exported.about["max_detections"]
-    # Boxes are not clipped: a clipped box hides its error.
-    limits = {"confidence": ABOVE - 2 * tolerance.scores, "max_detections": most, "clip": False}
-    thresholds = nms_thresholds(nms_iou, tolerance)
-    ours, theirs = [[] for _ in thresholds], []
+    least = ABOVE - 2 * tolerance.scores
+    ours, theirs = [], []
     batches = [images[:1]]
     if len(images) > 1:
         batches += images[1:].split(4)
     for batch in batches:
         transforms = torch.tensor([[size[1], size[0], 1.0, 1.0, 0.0, 0.0]] * len(batch))
-        predictions = model(batch)
-        for threshold, detections in zip(thresholds, ours, strict=True):
-            detections += model.detections(predictions, size, transforms, nms_iou=threshold, **limits)
-        theirs += exported.detections(exported(batch), size, transforms, nms_iou=nms_iou, **limits)
-    return compare(ours, theirs, ABOVE, most, tolerance)
+        ours += boxes_before_nms(model, batch, least)
+        # Boxes are not clipped: a clipped box hides its error.
+        limits = {"confidence": least, "nms_iou": nms_iou, "max_detections": most, "clip": False}
+        theirs += exported.detections(exported(batch), size, transforms, **limits)
+    return compare(ours, theirs, exported.counts, Limits(ABOVE, nms_iou, most, MAX_CANDIDATES), tolerance)
+
+
+def boxes_before_nms(model: torch.nn.Module, images: Tensor, least: float) -> list[tuple[Tensor, Tensor, Tensor]]:
+    """Returns the finite boxes of all heads with at least the score `least`: per image boxes, scores and labels."""
+    heads = model.decode_heads(model(images), tuple(images.shape[-2:]))
+    boxes, scores, labels = (torch.cat(field, 1) for field in zip(*heads, strict=True))
+    chosen = (scores >= least) & boxes.isfinite().all(-1)
+    return [(boxes[i, own], scores[i, own], labels[i, own]) for i, own in enumerate(chosen)]
 
 
 if __name__ == "__main__":
