@@ -42,21 +42,23 @@ COLUMNS = (*KEY, "AP_old", "AP_new", "minutes", "cpu_minutes", "peak_MiB", "date
 
 HEAD = """# Classes added to a trained model
 
-`python -m benchmarks.add_classes data=FOLDER weights=yolox_nano.pth`. YOLOX-nano, last epoch, all constants but data, epochs and
-input size at their defaults. mAP50-95 in points over the old and over the new classes of the validation images, mean and standard
-deviation over the seeds. CPU minutes and peak memory include the training and its evaluations, in a separate process with
-one thread. BCCD: 205 images, 160 pixels, 15 epochs; chess: 230 images, 192 pixels, 15 epochs; raccoons: 160 images, 160 pixels,
-8 epochs, and joint training has 337 images of COCO, too.
+mAP50-95 of the last epoch in points, over the old and over the new classes of the validation images: mean and standard deviation
+over the seeds.
+
+| data | method | seeds | old classes | new classes | CPU minutes | peak MiB |
+|---|---|---|---:|---:|---:|---:|"""
+METHOD = """
+`python -m benchmarks.add_classes data=FOLDER weights=yolox_nano.pth`. YOLOX-nano, all constants but data, epochs and input size
+at their defaults. CPU minutes and peak memory include the training and its evaluations, in a separate process with one thread.
+BCCD: 205 images, 160 pixels, 15 epochs; chess: 230 images, 192 pixels, 15 epochs; raccoons: 160 images, 160 pixels, 8 epochs,
+and joint training has 337 images of COCO, too.
 
 Each row is one training of these epochs. On BCCD and chess, added and fine-tuned classes begin with the model of the row
 "before", so that both trainings together are twice as long as the joint one; this alone may be why the joint one is lower on new
 classes.
 
 Detections of a trained model end at the borders of the image, detections of an official file do not. So COCO's mAP differs in the
-third decimal before and after raccoons were added, although boxes and scores before that are equal by bits.
-
-| data | method | seeds | old classes | new classes | CPU minutes | peak MiB |
-|---|---|---|---:|---:|---:|---:|"""
+third decimal before and after raccoons were added, although boxes and scores before that are equal by bits."""
 
 
 class Experiment(NamedTuple):
@@ -256,6 +258,7 @@ def text_of(rows: list[dict[str, str]]) -> str:
             cells.append(f"{statistics.fmean(float(row['peak_MiB']) for row in found):.0f}")
             seeds = ", ".join(row["seed"] for row in found)
             lines.append(f"| {experiment.text} | {text} | {seeds} | {' | '.join(cells)} |")
+    lines.append(METHOD)
     for text in dict.fromkeys(f"{row['machine']}, {row['date']}" for row in rows):
         lines += ["", f"Measured on {text}."]
     return "\n".join(lines) + "\n"

@@ -39,12 +39,8 @@ MAPS = {  # row of the table: how its map is made
 }
 PAGE = """# Heat maps
 
-`python -m benchmarks.heatmap weights=yolox_nano.pth images=coco_val326/images` takes the best detection in each of the first
-{count} images of the folder that have one with a score of {least} or more. It blurs the hottest 10 % of the pixels of its heat
-map, detects again, and notes how much of the score is lost. Random areas of the same size (smooth areas, four draws per image)
-are blurred for comparison. A map passes if it costs more of the score than random areas do, with 95 % confidence.
-
-{model}, images of COCO val2017, mean score before {score}, {date}, {machine}.
+The loss of score when the hottest 10 % of the pixels of a heat map are blurred. A map passes if this loss is larger than the loss
+with random areas, with 95 % confidence.
 
 {table}
 
@@ -56,9 +52,16 @@ are blurred for comparison. A map passes if it costs more of the score than rand
 - The {large} detections whose box covers more than a fifth of the image show what the weights add, since 10 % of the pixels
   cannot cover them: {large_weights} more than random weights, {large_box} more than the box.
 
-The {large} large detections:
+## The {large} large detections
 
 {large_table}
+
+`python -m benchmarks.heatmap weights=yolox_nano.pth images=coco_val326/images` takes the best detection in each of the first
+{count} images of the folder that have one with a score of {least} or more. It blurs the hottest 10 % of the pixels of its heat
+map, detects again, and notes how much of the score is lost. Random areas of the same size (smooth areas, four draws per image)
+are blurred for comparison.
+
+{model}, images of COCO val2017, mean score before {score}, {date}, {machine}.
 """
 
 

@@ -93,22 +93,24 @@ def page(cfg: Config, lines: list[str], rows: list[tuple[str, list[list[float]]]
     table = "\n".join(cells)
     return f"""# 8-bit exports
 
-`python -m benchmarks.int8 {words} images={Path(cfg.images).name}`,
-{time.strftime("%Y-%m-%d")}, {machine()}, onnxruntime {onnxruntime.__version__}, onnx {onnx.__version__}.
-
 What `export.py int8=true` prints for {cfg.model}, calibrated on {Path(cfg.train).name} and evaluated on {Path(cfg.val).name}:
 
 ```
 {printed}
 ```
 
-Speed at {size[0]} x {size[1]}, one image per call, {cfg.rounds} rounds of {int8.RUNS} runs in which the files take turns.
-Networks other than {cfg.model} have random weights. Milliseconds are the fastest median of a round; the machine was shared,
-so compare the ratios.
+The speed of both files:
 
 | network | float32, ms | int8, ms | times as fast, median | rounds |
 |---|---:|---:|---:|---|
 {table}
+
+Speed at {size[0]} x {size[1]}, one image per call, {cfg.rounds} rounds of {int8.RUNS} runs in which the files take turns.
+Networks other than {cfg.model} have random weights. Milliseconds are the fastest median of a round; the machine was shared,
+so compare the ratios.
+
+`python -m benchmarks.int8 {words} images={Path(cfg.images).name}`,
+{time.strftime("%Y-%m-%d")}, {machine()}, onnxruntime {onnxruntime.__version__}, onnx {onnx.__version__}.
 """
 
 

@@ -48,14 +48,15 @@ COCO_NAMES = {  # class -> one of COCO's names
 
 HEAD = """# The learning rate for data whose class names the weights were trained on
 
-`python -m benchmarks.known_classes data=FOLDER weights=yolox_nano.pth`. YOLOX-nano from COCO weights with the defaults of
-`train.py`, 20 epochs at 224 pixels (BCCD), 20 at 256 (chess) and 10 at 256 (COCO). mAP50-95 in points, mean and standard
-deviation over the seeds. `default`: the rate that the run chooses. `usual`: .004. `lowest`: .000125, a thirty-second of it.
-best.pt is the model that the run returns; it may hold the initial weights. Where `default` chooses the usual rate, both rows
-are the same training. The rule was chosen on coco337 and its gray negatives; the other data had no part in it.
+mAP50-95 in points, mean and standard deviation over the seeds. `default`: the rate that the run chooses. `usual`: .004. `lowest`:
+.000125, a thirty-second of it. best.pt is the model that the run returns; it may be the initial weights.
 
 | data | rate | `learning_rate` | seeds | before training | best.pt | last epoch |
 |---|---|---:|---|---:|---:|---:|"""
+METHOD = """
+`python -m benchmarks.known_classes data=FOLDER weights=yolox_nano.pth`. YOLOX-nano from COCO weights with the defaults of
+`train.py`, 20 epochs at 224 pixels (BCCD), 20 at 256 (chess) and 10 at 256 (COCO). Where `default` chooses the usual rate, both
+rows are the same training. The rule was chosen on coco337 and its gray negatives; the other data had no part in it."""
 
 
 class Experiment(NamedTuple):
@@ -182,6 +183,7 @@ def text_of(rows: list[dict[str, str]]) -> str:
                     spread([float(row[column]) for row in found]) for column in ("AP_before", "AP_best", "AP_last")
                 ]
                 lines.append(f"| {experiment.text} | {rate} | {rates} | {seeds} | {' | '.join(cells)} |")
+    lines.append(METHOD)
     for text in dict.fromkeys(f"{row['machine']}, {row['date']}" for row in rows):
         lines += ["", f"Measured on {text}."]
     return "\n".join(lines) + "\n"

@@ -215,6 +215,10 @@ def page(cfg: Config, files: dict[str, dict], rounds: dict[str, list[float]], lo
     about += [f"load {load_before:.1f} at the start", time.strftime("%Y-%m-%d")]
     return f"""# Milliseconds per image of exported files on a CPU
 
+One image per call. AP is AP50-95 on COCO as published, not measured here.
+
+{table(cfg, files, rounds)}
+
 `{" ".join(["python -m benchmarks.milliseconds", *words])}`
 
 {", ".join(about)}.
@@ -232,8 +236,6 @@ def page(cfg: Config, files: dict[str, dict], rounds: dict[str, list[float]], lo
   picodet_s at 320 belongs to other weights than this program downloads. The AP of yolo26n is of its head without NMS.
 - Parameters and GFLOPs are of the network for inference, with folded batch norms. GFLOPs count convolutions, and a multiply-add
   as two.
-
-{table(cfg, files, rounds)}
 """
 
 

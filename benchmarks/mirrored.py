@@ -29,15 +29,16 @@ IMAGES = {"train": 120, "val": 120}
 SIDE = 160  # pixels of an image and of the input
 ARROW = np.array([(-1, -0.25), (0.2, -0.25), (0.2, -0.7), (1, 0), (0.2, 0.7), (0.2, 0.25), (-1, 0.25)])  # to the right
 FLIPS = (0.5, 0.0)
-HEAD = f"""# Mirrored training images and classes with a side
+HEAD = """# Mirrored training images and classes with a side
 
-`python -m benchmarks.mirrored weights=yolox_nano.pth`. {IMAGES["train"]} synthetic training images and {IMAGES["val"]} validation
-images with arrows to the left and to the right, up to 25 degrees from level; YOLOX-nano from COCO weights, {SIDE} pixels,
-15 epochs, all else default. mAP50-95 in points, mean and standard deviation over the seeds. `flip=.5` mirrors half of the
-training images, so an arrow to the left becomes one to the right that is labeled left.
+Arrows to the left and to the right are two classes. `flip=.5` mirrors half of the training images, so an arrow to the left
+becomes an arrow to the right that is labeled left. mAP50-95 in points, mean and standard deviation over the seeds.
 
 | flip | seeds | mAP50-95 |
 |---|---|---:|"""
+METHOD = f"""
+`python -m benchmarks.mirrored weights=yolox_nano.pth`. {IMAGES["train"]} synthetic training images and {IMAGES["val"]} validation
+images, with arrows up to 25 degrees from level; YOLOX-nano from COCO weights, {SIDE} pixels, 15 epochs, all else default."""
 
 
 @dataclass(frozen=True)
@@ -132,6 +133,7 @@ def text_of(rows: list[dict[str, str]]) -> str:
             cell += f" ± {statistics.stdev(values):.1f}"
         seeds = ", ".join(row["seed"] for row in found)
         lines.append(f"| {flip:g} | {seeds} | {cell} |")
+    lines.append(METHOD)
     for text in dict.fromkeys(f"{row['machine']}, {row['date']}" for row in rows):
         lines += ["", f"Measured on {text}."]
     return "\n".join(lines) + "\n"

@@ -38,16 +38,18 @@ METHODS = {
 }
 EPOCHS, SIDE = 20, 224
 
-HEAD = f"""# Background images that predict.py found
+HEAD = """# Background images that predict.py found
 
-160 images of raccoons for training and 40 for validation; 337 images of COCO without raccoons, of which one half was searched
-for false alarms and the other half judges. YOLOX-nano from COCO weights, {EPOCHS} epochs, {SIDE} pixels, all else default.
-"False alarms" are the images of the judging half with at least one detection at the default threshold of the model. The last
-column is mAP50-95 over the raccoons and the judging half together: false alarms with a high score lower it. Points, mean and
-standard deviation over the seeds.
+"False alarms" are the images without raccoons that have at least one detection at the default threshold of the model. The last
+column is mAP50-95 over the raccoons and these images together: false alarms with a high score lower it. mAP50-95 in points, mean
+and standard deviation over the seeds.
 
-| background images in the training | number | seeds | mAP50-95, raccoons | false alarms | mAP50-95 with the judging half |
+| background images in the training | number | seeds | mAP50-95, raccoons | false alarms | mAP50-95, with these images |
 |---|---:|---|---:|---:|---:|"""
+METHOD = f"""
+`python -m benchmarks.negatives data=FOLDER weights=yolox_nano.pth`. 160 images of raccoons for training and 40 for validation;
+337 images of COCO without raccoons, of which one half was searched for false alarms and the other half counts them. YOLOX-nano
+from COCO weights, {EPOCHS} epochs, {SIDE} pixels, all else default."""
 
 
 @dataclass(frozen=True)
@@ -180,7 +182,7 @@ def text_of(rows: list[dict[str, str]]) -> str:
         cells.append(f"{statistics.fmean(false):.0f} of {of_method[0]['judged']}")
         cells.append(spread([float(row["AP_all"]) for row in of_method]))
         lines.append(f"| {text} | {' | '.join(cells)} |")
-    lines += ["", "`python -m benchmarks.negatives data=FOLDER weights=yolox_nano.pth`."]
+    lines.append(METHOD)
     for text in dict.fromkeys(f"{row['machine']}, {row['date']}" for row in rows):
         lines += ["", f"Measured on {text}."]
     return "\n".join(lines) + "\n"

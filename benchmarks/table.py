@@ -23,13 +23,15 @@ def machine() -> str:
 
 
 def add_row(name: str, head: str, row: dict[str, str]) -> None:
-    """Appends `row` (column -> cell) with date and hardware to results/NAME.md; a new file begins with `head`."""
+    """Adds `row` (column -> cell), with date and hardware, to the last table of results/NAME.md; `head` begins a new file."""
     path, row = RESULTS / f"{name}.md", {"date": time.strftime("%Y-%m-%d"), **row, "machine": machine()}
     if not path.exists():
         line = "|" + "---|" * len(row)
         path.write_text(f"{head}\n\n| {' | '.join(row)} |\n{line}\n", encoding="utf-8")
-    with open(path, "a", encoding="utf-8") as file:
-        file.write(f"| {' | '.join(row.values())} |\n")
+    lines = path.read_text(encoding="utf-8").splitlines()
+    last = max(number for number, line in enumerate(lines) if line.startswith("|"))
+    lines.insert(last + 1, f"| {' | '.join(row.values())} |")
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     print(path.read_text(encoding="utf-8"))
 
 

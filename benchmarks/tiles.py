@@ -201,13 +201,12 @@ def limits_of(cfg: Config) -> dict[str, Any]:
     return {"confidence": cfg.confidence, "nms_iou": cfg.nms_iou, "device": "cpu"}
 
 
-def heading(cfg: Config, detector: Detector, source: str) -> str:
-    """The beginning of the page: the command, the hardware and what was compared."""
+def method(cfg: Config, detector: Detector, source: str) -> str:
+    """The end of the page: the command, the hardware and what was compared."""
     names = ("tile", "small_tile", "overlap", "confidence", "nms_iou", "mosaics", "grid")
     words = " ".join(f"{name}={getattr(cfg, name):g}" for name in names)
     size = f"{detector.image_size[1]}x{detector.image_size[0]}"
-    return f"""# Tiles for small objects
-
+    return f"""
 `python -m benchmarks.tiles checkpoint=best.pt data={"/".join(Path(source).parts[-2:])} {words}`,
 {time.strftime("%Y-%m-%d")}, {machine()}. {cfg.trained}
 
@@ -227,7 +226,7 @@ def main(cfg: Config) -> None:
         draw(cfg, images[0])
         return
     originals = [read_image(data.path(i)) for i in range(len(data))]
-    text = heading(cfg, plain, source)
+    text = "# Tiles for small objects\n"
     for name, tile, some, truth in (
         (f"{len(data)} images as they are", cfg.tile, originals, data),
         (f"{len(data)} images as they are", cfg.small_tile, originals, data),
@@ -238,6 +237,7 @@ def main(cfg: Config) -> None:
         what = f"{name}, {width}x{height} pixels, tile={tile} ({tiles or 'no'} tiles), {len(truth.labels)} boxes"
         compared = predictors_of(cfg, plain, tile)
         text += table(what, measure(compared if tiles else dict(list(compared.items())[:2]), some, truth))
+    text += method(cfg, plain, source)
     (RESULTS / "tiles.md").write_text(text, encoding="utf-8")
     print(text)
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import nets
-from benchmarks import evaluate, milliseconds
+from benchmarks import evaluate, milliseconds, table
 from datasets.dataset import DetectionDataset
 from datasets.formats.read import read
 from datasets.loader import ValSampler, build_loader
@@ -57,6 +57,17 @@ def test_the_index_names_every_script_and_every_file_of_results():
     names = [f"`python -m benchmarks.{name}`" for name in SCRIPTS] + [f"{name}.py" for name in scripts]
     names += [f"(results/{file.name})" for file in (ROOT / "benchmarks/results").iterdir()]
     assert not [name for name in names if name not in text]
+
+
+def test_a_row_is_added_to_the_last_table_of_a_page(tmp_path, monkeypatch):
+    monkeypatch.setattr(table, "RESULTS", tmp_path)
+    table.add_row("new", "# New", {"seed": "1"})
+    page = tmp_path / "new.md"
+    before = page.read_text(encoding="utf-8")
+    page.write_text(f"| other |\n|---|\n\n{before}\nMethod.\n", encoding="utf-8")
+    table.add_row("new", "# New", {"seed": "2"})
+    *_, first, second, blank, method = page.read_text(encoding="utf-8").splitlines()
+    assert "| 1 |" in first and "| 2 |" in second and (blank, method) == ("", "Method.")
 
 
 def test_an_evaluation_is_timed_by_its_parts(demo_images):
