@@ -37,7 +37,7 @@ from engine.final_evaluation import evaluate_best
 from engine.gpu_memory import MOST_IMAGES, hardware_warnings, less_memory
 from engine.optimizer import EMA, Updater, build_optimizer, usable_amp
 from engine.parallel import compile_forward, require_statistics, wrap
-from engine.run_folder import Run, best_of, check_name, create, open_run
+from engine.run_folder import Run, best_of, check_name, create, near_run, open_run
 from engine.schedule import (
     CHOSEN_BY_RUN,
     Plan,
@@ -49,7 +49,7 @@ from engine.schedule import (
 )
 from engine.time_budget import TimeBudget, step_seconds
 from utils import processes
-from utils.config import MAX_SEED, ConfigError, check, override, require, require_writable, show
+from utils.config import MAX_SEED, ConfigError, check, is_weights, override, require, require_writable, show
 from utils.processes import Interrupted, Ranks
 from utils.script import command_line, run_script
 from utils.signals import StopSignal
@@ -293,7 +293,8 @@ def main(
     first_row, likeness = {}, 0.0
     if pretraining is not None and pretraining.known > 0:
         budget.lap()
-        first_row = {"epoch": 0} | evaluation_row(evaluate(model, val_loader, ranks, val_criterion))
+        metrics = evaluate(model, val_loader, ranks, val_criterion)
+        first_row = {"epoch": 0} | evaluation_row(metrics, model.first_class)
         budget.lap("evaluation")
         likeness = likeness_of(pretraining, first_row["AP"], nets.expected_ap(cfg.model, image_size))
 
@@ -372,7 +373,10 @@ def main(
     if cfg.hours:
         log(budget.text(longest, state.epoch))
     if done := state.done(epochs, cfg.patience):
-        log(f"nothing to do: {done}; a larger epochs=, hours= or patience= extends the run")
+        more = "a larger patience=, or patience=0,"
+        if state.epoch >= epochs:
+            more = "a larger epochs= or hours=" if cfg.hours else "a larger epochs="
+        log(f"nothing to do: {done}; {more} extends the run")
         log(f"{previous.folder}  best mAP50-95 {state.best:.4f}")
         ranks.stop()
         return state.best
@@ -494,8 +498,13 @@ def checked(cfg: Config) -> Config:
     require(cfg, MINIMUM, MAXIMUM, CHOICES)
     nets.check_size(cfg.image_size or nets.official_size(cfg.model))
     check_name(cfg.name)
-    if cfg.weights not in (None, "coco", "objects365") and (best := best_of(cfg.output, cfg.weights)):
-        cfg = replace(cfg, weights=str(best))
+    if cfg.weights not in (None, "coco", "objects365"):
+        if best := best_of(cfg.output, cfg.weights):
+            cfg = replace(cfg, weights=str(best))
+        elif not (os.path.exists(cfg.weights) or is_weights(cfg.weights)) and (
+            near := near_run(cfg.output, cfg.weights)
+        ):
+            raise ConfigError(f"weights={cfg.weights}: there is no such file or run; did you mean weights={near}?")
     if cfg.scale[0] > cfg.scale[1]:
         raise ConfigError(f"scale={show(cfg.scale)}: write the smallest size first: scale={show(cfg.scale[::-1])}")
     given = None not in (cfg.learning_rate, cfg.min_learning_rate)

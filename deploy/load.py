@@ -15,6 +15,7 @@ from utils.file_checks import fitting
 from utils.text import check_class_names
 from utils.value_range import ValueRange
 
+OFFICIAL = ("coco", "objects365")  # weights to download
 CONFIDENCE = 0.3  # the default threshold for files that do not store the confidence of their best F1
 
 
@@ -35,8 +36,19 @@ class Loaded(NamedTuple):
 
 
 def is_checkpoint(word: str) -> bool:
-    """Whether a word on the command line is the path of weights, or the name of a run in runs/ that has a best.pt."""
+    """Whether a word on the command line is the path of weights, or the name or the folder of a run that has a best.pt."""
     return is_weights(word) or best_of("runs", word) is not None
+
+
+def file_of(path: str | Path, option: str = "checkpoint=") -> Path:
+    """Returns the file of a model: `path` itself, or the best.pt of a run. Raises CheckpointError if a run has a similar name."""
+    if str(path) in OFFICIAL:  # also if a run has such a name
+        return Path(path)
+    if best := best_of("runs", str(path)):
+        return best
+    if not os.path.exists(path) and (near := near_run("runs", str(path))):
+        raise file_checks.CheckpointError(f"there is no checkpoint {path}; did you mean {option}{near}?")
+    return Path(path)
 
 
 def device_for(path: str | Path | None, device: str) -> str:
@@ -52,22 +64,17 @@ def load(
 ) -> Loaded:
     """Loads a trained model: a checkpoint of this project, an ONNX file of export.py, or official weights.
 
-    `path=None` is "coco" with `model`, or the newest checkpoint in runs/. The name of a run is its newest best.pt. Official
-    weights need `model`; they are a file, or "coco" or "objects365" to download them. Weights of 80 classes are taken for COCO's,
-    weights of 365 classes for Objects365's. `classes` picks some of these classes, or names the classes of other weights.
-    `image_size=None` is the size of the training. Raises CheckpointError, PretrainedError or ValueError with the fix.
+    `path=None` is "coco" with `model`, or the newest checkpoint in runs/. The name or the folder of a run is its newest best.pt.
+    Official weights need `model`; they are a file, or "coco" or "objects365" to download them. Weights of 80 classes are taken
+    for COCO's, weights of 365 classes for Objects365's. `classes` picks some of these classes, or names the classes of other
+    weights. `image_size=None` is the size of the training. Raises CheckpointError, PretrainedError or ValueError with the fix.
     """
     note = ""
     if not path and not model:
         path = newest_checkpoint()
         note = f"{path} is the newest best.pt of all runs; checkpoint=NAME takes the newest run of a name"
-    path = Path(path or "coco")
-    if not os.path.exists(path):
-        if best := best_of("runs", str(path)):
-            path = best
-        elif near := near_run("runs", str(path)):
-            raise file_checks.CheckpointError(f"there is no checkpoint {path}; did you mean checkpoint={near}?")
-    if (weights := str(path)) in ("coco", "objects365"):
+    path = file_of(path or "coco")
+    if (weights := str(path)) in OFFICIAL:
         if model is None:
             raise ValueError(f"checkpoint={weights} needs model=, one of {', '.join(nets.model_names())}")
         path = nets.fetch_weights(model, weights, option="checkpoint")

@@ -79,10 +79,16 @@ def validate(updater: Updater, loader, criterion, ranks: Ranks, run, epoch: int,
         run.image("val_predictions", prediction_sheet(loader.dataset, metrics["detections"]), epoch + 1)
         heatmaps = HeatMaps(updater.ema.model, loader.batch_sampler.image_size, loader.dataset.annotations.classes)
         heatmaps.log(run, loader.dataset, metrics["detections"], epoch + 1, updater.schedule.plan.epochs)
-    return evaluation_row(metrics)
+    return evaluation_row(metrics, updater.ema.model.first_class)
 
 
-def evaluation_row(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the columns of log.csv of an evaluation (see `evaluate`), and "thresholds" of classes."""
+def evaluation_row(metrics: Mapping[str, Any], first_class: int = 0) -> dict[str, Any]:
+    """Returns the columns of log.csv of an evaluation (see `evaluate`), and "thresholds" of classes.
+
+    `first_class`: the first class that is trained. If no trained class has boxes, the metrics are -1, as without any boxes:
+    frozen classes have the same mAP in each epoch, which would make the first epoch the best one.
+    """
     row = {name: value for name, value in metrics.items() if isinstance(value, float)}
+    if not any(one["boxes"] for one in list(metrics["per_class"].values())[first_class:]):
+        row |= dict.fromkeys(row.keys() - {"val_loss", "confidence"}, -1.0)
     return row | {"thresholds": class_thresholds(metrics["per_class"])}

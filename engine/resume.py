@@ -16,7 +16,7 @@ from engine import model_card
 from engine.environment import last_start, run_id
 from engine.epoch import Meter
 from engine.optimizer import Updater
-from engine.run_folder import Run, date_and_number, runs, tensorboard_scalars
+from engine.run_folder import Run, date_and_number, run_of, runs, tensorboard_scalars
 from engine.time_budget import TimeBudget
 from utils import checkpoint
 from utils.config import ConfigError, show
@@ -170,8 +170,8 @@ def run_here(resume: bool | str, output: str, name: str) -> Path | None:
     """Returns the folder of the run to resume on this node; None for a new run. For the arguments see `find`."""
     if isinstance(resume, str):
         folder = folder_of(resume)
-        if not folder.exists():  # the name of a run
-            folder = next(reversed(runs(output, resume)), folder)
+        if not folder.exists():  # the name of a run, or of its folder
+            folder = run_of(output, resume) or folder
         return folder if (folder / "last.pt").exists() else None
     candidates = runs(output, name)[::-1]
     has_id = os.environ.get("TORCHELASTIC_RUN_ID", "none") != "none"  # of --rdzv_id; the same after a restart

@@ -64,10 +64,24 @@ def runs(output: str | Path, name: str) -> list[Path]:
 
 
 def best_of(output: str | Path, name: str) -> Path | None:
-    """Returns the newest best.pt of the runs of that name, or None. A file or folder `name` is no run."""
+    """Returns the newest best.pt of the runs of that name, or None. `name` may also be a run folder, with or without `output`."""
+    for folder in (Path(name), Path(output) / name):
+        if is_run(folder) and (folder / "best.pt").is_file():
+            return folder / "best.pt"
     if Path(name).exists():
         return None
     return next((path for run in reversed(runs(output, name)) if (path := run / "best.pt").is_file()), None)
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a folder is that of a run, and not of data or results: it has environment.json."""
+    return (folder / "environment.json").is_file()
+
+
+def run_of(output: str | Path, name: str) -> Path | None:
+    """Returns the run folder of this name in `output`, or the newest run of that name, or None."""
+    folder = Path(output) / name
+    return folder if is_run(folder) else next(reversed(runs(output, name)), None)
 
 
 def near_run(output: str | Path, name: str) -> str | None:

@@ -284,6 +284,7 @@ def test_patience_stops_the_run_and_checkpoints_of_save_every_stay(demo_images, 
         config(demo_images, tmp_path, **cfg, resume=True), parts=parts
     )  # a stopped run stays stopped
     assert "nothing to do: no better mAP" in text and len(log_of(folder)) == 3
+    assert "patience=0" in text and "epochs=," not in text  # more epochs would change nothing
 
 
 def test_patience_waits_for_the_first_evaluation(demo_images, tmp_path):

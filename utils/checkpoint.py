@@ -148,7 +148,7 @@ def refuse_missing(path: Path) -> None:
     """Raises CheckpointError for a path without a file."""
     if path.is_file():
         return
-    inside = next((path / name for name in ("last.pt", "best.pt") if (path / name).is_file()), None)
+    inside = next((path / name for name in ("best.pt", "last.pt") if (path / name).is_file()), None)
     if path.is_dir() and not inside:
         raise CheckpointError(f"{path} is a folder without a checkpoint, not a file; use another checkpoint")
     hint = f"did you mean {inside}?" if inside else "train.py writes runs/NAME/best.pt and last.pt"

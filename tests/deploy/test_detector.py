@@ -274,6 +274,27 @@ def test_the_name_of_a_run_is_its_newest_checkpoint(tmp_path, monkeypatch):
         load("min")
 
 
+def test_the_folder_of_a_run_is_its_checkpoint(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for run in ("mine-2026-01-31-1", "mine-2026-01-31-2"):
+        tiny_checkpoint(tmp_path / "runs" / run / "best.pt")
+        (tmp_path / "runs" / run / "environment.json").write_text("{}")
+    for word in ("mine-2026-01-31-1", "runs/mine-2026-01-31-1", str(tmp_path / "runs/mine-2026-01-31-1")):
+        assert load(word).path.resolve() == tmp_path / "runs/mine-2026-01-31-1/best.pt"
+    tiny_checkpoint(tmp_path / "images/best.pt")  # of no run
+    with refused(CheckpointError, "images/best.pt"):
+        load("images")
+
+
+def test_official_weights_are_taken_next_to_a_run_with_a_similar_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    tiny_checkpoint(tmp_path / "runs/coco128-2026-01-31-1/best.pt")
+    tiny_checkpoint(tmp_path / "runs/coco-2026-01-31-1/best.pt")
+    monkeypatch.setattr(nets, "fetch_weights", lambda model, weights, option: tmp_path / "downloaded.pth")
+    with refused(CheckpointError, tmp_path / "downloaded.pth"):
+        load("coco", "yolox_nano")
+
+
 def test_the_newest_checkpoint_is_the_default(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with refused(CheckpointError, "python train.py"):

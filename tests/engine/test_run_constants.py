@@ -201,6 +201,7 @@ def test_the_name_of_a_run_resumes_its_newest_folder(copy):
     shutil.copytree(copy, copy.with_name("small-2999-01-01-1"))
     found = train.from_command_line(["resume=small", f"output={copy.parent}"])
     assert found.resume == str(copy.with_name("small-2999-01-01-1"))
+    assert train.from_command_line([f"resume={copy.name}", f"output={copy.parent}"]).resume == str(copy)
     with refused(ConfigError, "resume=smal", "resume=small"):
         train.from_command_line(["resume=smal", f"output={copy.parent}"])
 
@@ -208,6 +209,9 @@ def test_the_name_of_a_run_resumes_its_newest_folder(copy):
 def test_the_name_of_a_run_as_weights_is_its_newest_checkpoint(copy):
     cfg = train.Config(output=str(copy.parent), name="more", weights="small")
     assert train.checked(cfg).weights == str(copy / "best.pt")
+    assert train.checked(replace(cfg, weights=str(copy))).weights == str(copy / "best.pt")
+    with refused(ConfigError, "weights=smal", "weights=small"):
+        train.checked(replace(cfg, weights="smal"))
     shutil.copytree(copy, copy.with_name("coco-2026-01-31-1"))
     assert train.checked(replace(cfg, weights="coco")).weights == "coco"
 
