@@ -79,6 +79,35 @@ def test_the_names_of_runs_are_compared(run, old, demo_images, tmp_path, monkeyp
 
 
 @pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["BEFORE"], ["two models", "BEFORE.pt AFTER.pt source=IMAGES"]),
+        (["BEFORE", "AFTER"], ["source="]),
+        (["BEFORE", "AFTER", "IMAGES", "more"], ["not 4"]),
+        (["BEFORE", "gone.pt", "IMAGES"], ["gone.pt"]),
+        (["BEFORE", "AFTER.onnx", "IMAGES"], ["AFTER.onnx", ".pt"]),
+        (["BEFORE", "BEFORE", "IMAGES"], ["3 classes"]),
+        (["BEFORE", "AFTER", "--source", "IMAGES"], ["--source IMAGES", "source=IMAGES"]),
+        (["BEFORE", "AFTER", "images=IMAGES"], ["images=IMAGES", "source=IMAGES"]),
+    ],
+)
+def test_wrong_arguments_of_the_comparison_are_refused_with_the_fix(
+    run, old, demo_images, tmp_path, monkeypatch, words, expected
+):
+    monkeypatch.chdir(tmp_path)
+    paths = {"BEFORE": str(old), "AFTER": str(run[0] / "best.pt")}
+    with refused((ConfigError, checkpoint.CheckpointError), *expected):
+        frozen.main([paths.get(word, word) for word in words])
+
+
+def test_the_third_word_of_the_comparison_names_the_images_and_a_run_folder_its_checkpoint(
+    run, old, demo_images, capsys
+):
+    frozen.main([str(old), str(run[0]), str(demo_images), "device=cpu"])
+    assert f"{run[0] / 'best.pt'}\n14 images" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
     "part", ["backbone.stem.0.conv.weight", "head.class_predictors.1.bias", "neck.2.bn.running_var"]
 )
 def test_one_changed_bit_of_a_frozen_part_is_found(run, old, demo_images, tmp_path, part):
@@ -169,12 +198,31 @@ def test_validation_data_of_their_own_may_have_old_classes(old, demo_images, tmp
     )
 
 
+def test_validation_data_of_old_classes_only_measure_nothing_so_the_last_epoch_is_kept(old, demo_images, tmp_path):
+    """The mAP of the old classes is equal in all epochs, so the first one would be the best."""
+    sources = {}
+    for part, names in (("train", [*"abcde"]), ("val", ["dog", *"abcd"])):
+        (tmp_path / part).mkdir()
+        sources[part] = str(renamed(demo_images, tmp_path / part, names) / f"{part}.txt")
+    rows = (tmp_path / "val/val.txt").read_text().splitlines()
+    only_dogs = [
+        " ".join([path, *(box for box in boxes if box.endswith(",0"))]) for path, *boxes in map(str.split, rows)
+    ]
+    (tmp_path / "val/val.txt").write_text("\n".join(only_dogs))
+    folder, best, text = train_quietly(constants(demo_images, tmp_path / "runs", old, **sources))
+    assert "best.pt is the last" in text and best == 0
+    contents = checkpoint.load(folder / "best.pt")
+    assert contents["epoch"] == 2 and contents["metrics"]["AP"] == contents["metrics"]["AP50"] == -1
+    cfg = evaluate.Config(str(folder / "best.pt"), output=str(tmp_path / "e"), device="cpu")
+    assert evaluate.main(cfg)["AP"] >= 0  # of the old classes
+
+
 def test_validation_data_with_unknown_classes_are_refused(old, demo_images, tmp_path):
     sources = {}
     for part, names in (("train", [*"abcde"]), ("val", ["other", *"abcd"])):
         (tmp_path / part).mkdir()
         sources[part] = str(renamed(demo_images, tmp_path / part, names) / f"{part}.txt")
-    with refused(DataError, "'other'", sources["val"]):
+    with refused(DataError, "'other'", sources["val"], "python -m tools.convert"):
         train_quietly(constants(demo_images, tmp_path / "runs", old, **sources))
 
 

@@ -1,15 +1,15 @@
 """Checks that adding classes has changed no old class: compares weights, boxes and scores of two models by bits.
 
-    python -m tools.frozen BEFORE.pt AFTER.pt source=IMAGES
+    python -m tools.frozen BEFORE.pt AFTER.pt IMAGES
 
 BEFORE.pt is the model that classes were added to, AFTER.pt the model with more classes; the name of a run is its best.pt.
-IMAGES is an image, a folder or a pattern. Exits with status 1 if a weight of the old model, or a box,
+IMAGES (or source=IMAGES) is an image, a folder or a pattern. Exits with status 1 if a weight of the old model, or a box,
 score or label of an old class, differs in one bit.
 """
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -17,11 +17,10 @@ from torch import Tensor
 
 import nets
 from deploy.detector import Detector
-from deploy.load import is_checkpoint
+from deploy.load import file_of
 from deploy.sources import listed
-from engine.run_folder import best_of
 from utils import checkpoint
-from utils.config import ConfigError, is_weights, override
+from utils.config import ConfigError, override
 from utils.images import batched
 from utils.progress import progress_bar
 from utils.script import run_script
@@ -62,11 +61,23 @@ class Comparison:
 
 def main(words: Sequence[str]) -> None:
     """Compares the models of the arguments `words`; exits with status 1 if old classes have changed."""
-    named = [word for word in words if "=" not in word and is_checkpoint(word)]
-    cfg = override(Config(), [word for word in words if word not in named])
-    paths = [word if is_weights(word) else str(best_of("runs", word)) for word in named]
-    if len(paths) != 2 or cfg.source is None:
+    if not words:
         raise SystemExit(__doc__)
+    named = [word for word in words if "=" not in word]
+    needs_all = any(word.startswith("-") or word == "help" for word in words)  # as the message for --source FOLDER does
+    cfg = override(Config(), words if needs_all else [word for word in words if "=" in word])
+    if len(named) == 3 and cfg.source is None:
+        cfg = replace(cfg, source=named.pop())
+    fix = "python -m tools.frozen BEFORE.pt AFTER.pt source=IMAGES"
+    if len(named) != 2:
+        raise ConfigError(f"two models are needed, not {len(named)}: {fix}")
+    if cfg.source is None:
+        raise ConfigError(f"source= is missing, an image, a folder or a pattern: {fix}")
+    paths = [str(file_of(word, "")) for word in named]
+    if exported := next((path for path in paths if path.endswith(".onnx")), None):
+        raise ConfigError(
+            f"{exported} is an exported file, whose outputs are rounded otherwise: name the .pt file it came from"
+        )
     after = Detector(paths[1], confidence=CONFIDENCE, device=cfg.device, batch_size=BATCH)
     name = None if checkpoint.is_own(checkpoint.read(paths[0])) else after.loaded.name  # None: the file has it
     before = Detector(paths[0], name, None, after.image_size, cfg.device, CONFIDENCE, batch_size=BATCH)
@@ -90,11 +101,12 @@ def changed_tensors(paths: Sequence[str], name: str) -> list[str]:
 
 
 def require_extension(before: Detector, after: Detector) -> None:
-    """Raises ConfigError unless `after` has the heads and classes of `before` first."""
+    """Raises ConfigError unless `after` has the heads and classes of `before` first, and then more of them."""
     same_classes = after.classes[: len(before.classes)] == before.classes
     added = before.model.added_counts
     same_heads = after.model.added_counts[: len(added)] == added and before.loaded.name == after.loaded.name
-    if not (same_classes and same_heads):
+    has_more = len(after.classes) > len(before.classes)
+    if not (same_classes and same_heads and has_more):
         raise ConfigError(
             f"{after.path} ({after.loaded.name}, {amount(len(after.classes), 'class')}) does not extend {before.path} "
             f"({before.loaded.name}, {amount(len(before.classes), 'class')}): name the model that its classes were added to"
