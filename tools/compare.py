@@ -2,8 +2,9 @@
 
     python -m tools.compare runs/* [output=FOLDER]
 
-runs/* are run folders of train.py. Prints a table, highest mAP first, and writes it with a plot of all runs to compare.html
-and compare.png in `output`. Folders without a finished epoch, or with a damaged file, are listed with the reason.
+runs/* are run folders of train.py, or names of runs, of which the newest counts. Prints a table, highest mAP first, and writes
+it with a plot of all runs to compare.html and compare.png in `output`. Folders without a finished epoch, or with a damaged file,
+are listed with the reason.
 """
 
 import os
@@ -13,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from engine.run_folder import run_of
 from tools.compare_page import FILES, require_page, write_page
 from tools.compared_runs import CUT, Run, class_table, notes, read_runs, table
 from utils.config import ConfigError, override
@@ -73,6 +75,7 @@ def main(words: Sequence[str]) -> None:
             require_page(Path(cfg.output))
     except ValueError as error:
         raise SystemExit(str(error)) from error
+    folders = [folder if folder.exists() else run_of("runs", str(folder)) or folder for folder in folders]
     runs, refused = read_runs(list(dict.fromkeys(folders)))
     print(text_of(runs, refused))
     if not runs:

@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from datasets.sources import fraction_of, val_of
 from engine.environment import last_start
+from engine.run_folder import near_run
 from utils import checkpoint, file_checks
 from utils.config import show
 from utils.file_checks import class_names
@@ -58,7 +60,9 @@ class Run(NamedTuple):
 def read_run(folder: Path) -> Run:
     """Reads a run folder. Raises RunError if it holds no finished epoch, or a damaged file."""
     if not folder.is_dir():
-        raise RunError("not a folder" if folder.exists() else "there is no such folder")
+        near = near_run("runs", str(folder))
+        hint = f"; did you mean {near}?" if near else ""
+        raise RunError("not a folder" if folder.exists() else f"there is no such folder{hint}")
     if not (folder / "config.json").exists():
         raise RunError("no config.json: not a run folder of train.py")
     try:
@@ -69,7 +73,10 @@ def read_run(folder: Path) -> Run:
         raise RunError("config.json holds no constants")
     rows = read_log(folder / "log.csv")
     config = with_new_names(config)
-    return Run(folder, config, rows, data_of(folder, config, rows))
+    data = data_of(folder, config, rows)
+    if typed := typed_val(folder, config):
+        config["val"] = typed
+    return Run(folder, config, rows, data)
 
 
 def read_log(path: Path) -> list[dict[str, float]]:
@@ -106,16 +113,32 @@ def number(text: str | None, where: str) -> float:
     return value
 
 
+def typed_val(folder: Path, config: dict[str, Any]) -> str | None:
+    """Returns `val` of a run as it was typed; None if `config` has it so, or an old run does not have it.
+
+    config.json has val.txt of the run folder instead, if the validation images were split off the training images, or have the
+    classes of a model that classes were added to.
+    """
+    val, constants = Path(str(config.get("val"))), last_start(folder).get("constants")
+    if val.name not in ("val.txt", "val.json") or val.parent.name != folder.name or not isinstance(constants, dict):
+        return None
+    return val_of(str(constants.get("val")), str(constants.get("train")))
+
+
 def data_of(folder: Path, config: dict[str, Any], rows: list[dict[str, float]]) -> tuple[str, ...]:
     """Returns the data of a run as text: equal for two runs on the same data, whose mAP can be compared."""
     val = str(config.get("val"))
     own = Path(val).name in ("val.txt", "val.json") and Path(val).parent.name == folder.name
-    if own:  # the run split it off the training images
+    if (
+        own
+    ):  # written by the run: split off the training images, or with the classes of a model that classes were added to
         file = folder / Path(val).name
         digest = "missing"
         if file.is_file():
             digest = hashlib.blake2b(file.read_bytes(), digest_size=4).hexdigest()
-        val = f"a part of the training data ({digest})"
+        typed = typed_val(folder, config)
+        is_part = typed is None or fraction_of(typed) is not None
+        val = f"{'a part of the training data' if is_part else typed} ({digest})"
     images = last_start(folder).get("training_images")
     if images is None:  # older versions counted no repeated images
         first = next((row for row in rows if row["epoch"] > 0), rows[0])

@@ -114,6 +114,33 @@ def test_runs_on_different_data_have_different_letters(tmp_path, capsys, name):
     assert "different data" not in capsys.readouterr().out
 
 
+def test_validation_data_that_a_run_wrote_are_named_as_they_were_typed(tmp_path):
+    """A run with added classes writes its validation data with the classes of the model."""
+    folders = []
+    for name, typed in (("added-1", "more/val.txt"), ("added-2", "data/demo/val.txt"), ("part", ".2")):
+        folder = made(tmp_path / name, [0.5 - len(folders) / 10], val=f"runs/{name}/val.txt")
+        (folder / "val.txt").write_text("a.png")
+        (folder / "environment.json").write_text(json.dumps({"constants": {"val": typed, "train": "t.txt"}}))
+        folders.append(folder)
+    assert [row["val"] for row in rows_of(*folders)] == ["more/val.txt", "t.txt", ".2"]
+    texts = [run.data[1] for run in read_runs(folders)[0]]
+    assert [text.rpartition(" ")[0] for text in texts] == [
+        "val more/val.txt",
+        "val t.txt",
+        "val a part of the training data",
+    ]
+
+
+def test_the_names_of_runs_are_compared(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for name in ("mine-2026-01-31-1", "mine-2026-01-31-2", "more-2026-01-31-1"):
+        made(tmp_path / "runs" / name, [0.5])
+    main(["mine", "more", "min"])
+    text = capsys.readouterr().out
+    assert "mine-2026-01-31-2" in text and "more-2026-01-31-1" in text and "mine-2026-01-31-1" not in text
+    assert "did you mean mine?" in text
+
+
 class Fill:
     """A pickle that asks for memory: at most what the test can give."""
 
