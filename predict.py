@@ -149,6 +149,8 @@ def main(cfg: Config) -> Path | None:
     finally:  # an error keeps them too
         if summary := results.finish():
             print(summary)
+    if cfg.negatives and results.images:
+        print(writers["labels"].text(results.folder / "labels", results.images))
     return results.folder if results.images else None
 
 

@@ -112,12 +112,21 @@ class LabelFiles:
 class BackgroundFiles(LabelFiles):
     """Label files without boxes, for the images in which something was detected: false alarms, to train on as backgrounds."""
 
+    count = 0  # of the images with a detection
+
     def add(
         self, folder: Path, name: str, path: str, boxes: np.ndarray, labels: np.ndarray, scores: np.ndarray, pixels
     ) -> None:
         """Adds an image with detections as one without boxes; leaves out images without detections."""
         if len(boxes):
+            self.count += 1
             super().add(folder, name, path, boxes[:0], labels[:0], scores[:0], pixels)
+
+    def text(self, folder: Path, images: int) -> str:
+        """Returns how many of `images` became background images in `folder`, for the console."""
+        if self.count:
+            return f"background images in {folder}: {self.count} of {images}"
+        return f"no background images in {folder}: nothing was detected; a lower confidence= may find some"
 
 
 def _json(contents: Any) -> str:

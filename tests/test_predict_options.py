@@ -211,7 +211,7 @@ def test_an_object_that_moves_keeps_its_number_in_a_video(shared, tmp_path):
     assert {one["track_id"] for one in found if one["frame"] > 1} == {1} and found[0]["track_id"] == tracking.NEW
 
 
-def test_images_with_false_alarms_become_backgrounds(weights, tmp_path):
+def test_images_with_false_alarms_become_backgrounds(weights, tmp_path, capsys):
     """Only images with a detection, without boxes; which images these are depends on the confidence."""
     (tmp_path / "in").mkdir()
     for seed in range(4):
@@ -222,6 +222,9 @@ def test_images_with_false_alarms_become_backgrounds(weights, tmp_path):
     data = read(str(tmp_path / "out/labels/annotations.txt"), "train", ReadOptions())
     assert {Path(data.path(i)).name for i in range(len(data))} == {n for n, score in scores.items() if score > middle}
     assert len(data) == 2 and len(data.labels) == 0
+    assert f"background images in {tmp_path / 'out/labels'}: 2 of 4" in capsys.readouterr().out
+    run(weights, tmp_path / "in", tmp_path / "none", labels="txt", negatives=True, confidence=1.0)
+    assert "nothing was detected" in capsys.readouterr().out
     with refused(ConfigError, "negatives=true", "labels=txt"):
         run(weights, tmp_path / "in", tmp_path / "other", negatives=True)
 

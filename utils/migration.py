@@ -155,6 +155,7 @@ OWN_NAMES = {  # names of one script of this program in another one, and older n
     "lr": Here(("learning_rate={}",), PER_64),
     "part": Here(("source_split={}", "split={}")),
     "split": Here(("split={}",)),
+    "source_split": Here(("split={}",)),
     "most": Here(("top={}",)),
     "repeat": Here(("repeat_rare={}",)),
     "skip_bad_images": Here(("bad_images={}",), values={"true": "skip", "false": "error"}),

@@ -226,6 +226,21 @@ def test_names_of_other_programs_get_the_constant_of_train(word, fix):
     assert mentions(after(word, caught), fix)
 
 
+def test_the_earlier_names_of_splits_get_the_names_of_today():
+    import evaluate
+    from tools import convert, suspects
+
+    for cfg, word, fix in (
+        (evaluate.Config(), "part=test", "split=test"),
+        (evaluate.Config(), "source_split=test", "split=test"),  # as tools.convert names it
+        (suspects.Config(), "part=val", "split=val"),
+        (suspects.Config(), "most=5", "top=5"),
+        (convert.Config(), "part=val", "source_split=val"),
+    ):
+        with refused(ConfigError, word.partition("=")[0], fix):
+            override(cfg, [word])
+
+
 def test_only_a_slip_of_a_name_gets_a_guess():
     import train
 
