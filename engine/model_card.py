@@ -11,11 +11,11 @@ from utils.files import atomic_write
 from utils.metrics import COCO_METRICS
 from utils.text import amount, printable
 
-AUTHORS = {  # of official weights, see WEIGHTS.md
-    "yolox": ("Megvii", "Apache-2.0"),
-    "yolov9": ("MultimediaTechLab", "MIT"),
-    "ppyoloe": ("PaddlePaddle", "Apache-2.0"),
-    "picodet": ("PaddlePaddle", "Apache-2.0"),
+OFFICIAL = {  # authors, license and training data of the official COCO weights, see WEIGHTS.md
+    "yolox": ("Megvii", "Apache-2.0", "COCO train2017"),
+    "yolov9": ("MultimediaTechLab", "MIT", "COCO train2017"),
+    "ppyoloe": ("PaddlePaddle", "Apache-2.0", "Objects365, then COCO train2017"),
+    "picodet": ("PaddlePaddle", "Apache-2.0", "ImageNet (backbone), then COCO train2017"),
 }
 FEW_BOXES = 20  # with fewer validation boxes, the AP of a class is mostly chance
 SPECIAL = re.compile(r"[\\`*\[\]<>|~&@#$!]|(?<![^\W_])_|_(?![^\W_])|:(?=//)|(?<=www)\.", re.IGNORECASE)
@@ -130,9 +130,10 @@ def licenses(config: Mapping[str, Any]) -> Iterator[str]:
     if weights is None:
         yield "- Initial weights: none; trained from scratch."
     elif file is not None:
-        author, name = AUTHORS.get(family, ("its authors", f"license {TO_FILL_IN}"))
+        author, name, data = OFFICIAL.get(family, ("its authors", f"license {TO_FILL_IN}", "COCO train2017"))
         address = f"{file.host or HOST}/{file.path}"
-        data = "Objects365" if weights == "objects365" else "COCO train2017"
+        if weights == "objects365":
+            data = "Objects365"
         yield f"- Initial weights: <{address}> by {author}, {name}, trained on {data}. Pass their license text on."
         if "://" in weights:
             yield f"  They came from the mirror {plain(weights)}."

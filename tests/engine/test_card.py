@@ -102,8 +102,8 @@ def test_simple_names_stay_readable():
     [
         ("yolox_s", "coco", "yolox_s.pth> by Megvii, Apache-2.0"),
         ("yolov9_c", "coco", "v9-c.pt> by MultimediaTechLab, MIT"),
-        ("ppyoloe_s", "coco", "ppyoloe_plus_crn_s_80e_coco.pdparams> by PaddlePaddle, Apache-2.0, trained on COCO"),
-        ("picodet_s", "coco", "picodet_s_416_coco_lcnet.pdparams> by PaddlePaddle, Apache-2.0, trained on COCO"),
+        ("ppyoloe_s", "coco", "ppyoloe_plus_crn_s_80e_coco.pdparams> by PaddlePaddle, Apache-2.0, trained on Obj"),
+        ("picodet_s", "coco", "picodet_s_416_coco_lcnet.pdparams> by PaddlePaddle, Apache-2.0, trained on ImageNet"),
         (
             "ppyoloe_m",
             "objects365",
@@ -120,11 +120,13 @@ def test_licenses_name_the_initial_weights(model, weights, expected):
     assert expected in "\n".join(model_card.licenses({"model": model, "weights": weights}))
 
 
-def test_authors_and_licenses_are_those_of_the_weights_page():
+def test_authors_licenses_and_training_data_are_those_of_the_weights_page():
     rows = tables(text_of(ROOT / "WEIGHTS.md"))[0][1:]
     listed = {(spans(row[0])[0].rpartition("_")[0], row[2].partition(" (")[0], row[3]) for row in rows}
-    assert listed == {(family, *both) for family, both in model_card.AUTHORS.items()}
-    assert set(model_card.AUTHORS) == {name for name, family in nets.MODELS.items() if family.weights}
+    assert listed == {(family, *facts[:2]) for family, facts in model_card.OFFICIAL.items()}
+    of_coco = {(spans(row[0])[0].rpartition("_")[0], row[4]) for row in rows if "objects365" not in row[0]}
+    assert of_coco == {(family, facts[2]) for family, facts in model_card.OFFICIAL.items()}
+    assert set(model_card.OFFICIAL) == {name for name, family in nets.MODELS.items() if family.weights}
 
 
 def test_a_run_that_was_not_evaluated_has_a_card_too(demo_images, tmp_path):
