@@ -330,6 +330,8 @@ def load_official(path: Path, model: str, classes: Sequence[str] | None) -> tupl
     """
     state, names, _ = read_weights(path, model)
     rows = class_rows(state)
+    if rows == 0:
+        raise ValueError(f"{path} has no class predictors of model={model}: is model= the model of this file?")
     wanted = tuple(classes or names or ())
     if not wanted:
         raise ValueError(f"{path} predicts {rows} classes without their names: give classes=FILE, one name per line")

@@ -26,6 +26,11 @@ from utils.text import first_line
 
 FORMAT = 1
 PADDLE = ".pdparams"  # suffix of the files of PaddlePaddle
+OFFICIAL_STEMS = {  # names of official files, as released and in the cache folder -> the model
+    r"((?:yolox|yolov9|ppyoloe|picodet)_[a-z]+)(?:_objects365|_\d+_coco_lcnet)?": r"\1",
+    r"ppyoloe_(?:plus_)?crn_([a-z])_.*": r"ppyoloe_\1",
+    r"v9-([a-z])": r"yolov9_\1",
+}
 STALE = 600  # seconds after which a temporary file is known to be left over from a killed process
 
 
@@ -188,8 +193,11 @@ def unreadable(path: Path, zipped: bool, error: Exception) -> CheckpointError:
 def other_format(path: str | Path, contents: Any) -> CheckpointError:
     """Returns the error of a file that is not a checkpoint of this project, or one of another version."""
     if not is_own(contents):
-        known = re.fullmatch(r"((yolox|yolov9|ppyoloe|picodet)_[a-z]+)(_\d+_coco_lcnet)?", Path(path).stem)
-        name = known[1] if known else "yolox_nano"
+        stem = Path(path).stem
+        known = (
+            match.expand(name) for pattern, name in OFFICIAL_STEMS.items() if (match := re.fullmatch(pattern, stem))
+        )
+        name = next(known, "yolox_nano")
         return CheckpointError(
             f"{path} is not a checkpoint of this project. If it holds weights of another one, name their model, as in "
             f"model={name} (classes=FILE if they have other classes than COCO's 80); train.py takes them as weights={path}"

@@ -236,6 +236,13 @@ def test_weights_without_class_names_need_classes(tmp_path):
         load(path, "yolox_tiny", ["a", "b", "c"])
 
 
+def test_weights_of_another_model_are_not_taken_for_weights_without_classes(tmp_path):
+    state = {name: value for name, value in nets.build("tiny_n", 80).state_dict().items() if "class_" not in name}
+    torch.save(state, tmp_path / "w.pth")
+    with refused(ValueError, tmp_path / "w.pth", "is model=", "model=tiny_n"):
+        load(tmp_path / "w.pth", "tiny_n")
+
+
 def test_classes_select_rows_of_coco_weights_by_name(tmp_path):
     path, model = official(tmp_path / "w.pth", 80)
     loaded = load(path, "yolox_nano", ["dog", "person"])
@@ -320,7 +327,18 @@ def test_a_missing_file_is_reported_as_missing(tmp_path):
 
 def test_weights_without_a_model_are_refused_with_the_constant_that_is_missing(tmp_path):
     state = nets.build("tiny_n", 80).state_dict()
-    for name, model in (("yolox_s.pth", "model=yolox_s"), ("other.pth", "model=yolox_nano")):
+    files = {
+        "yolox_s": ["yolox_s.pth"],
+        "yolox_nano": ["other.pth"],
+        "yolov9_t": ["v9-t.pt", "yolov9_t.pth"],
+        "ppyoloe_m": [
+            "ppyoloe_plus_crn_m_80e_coco.pth",
+            "ppyoloe_crn_m_obj365_pretrained.pth",
+            "ppyoloe_m_objects365.pth",
+        ],
+        "picodet_l": ["picodet_l_640_coco_lcnet.pth", "picodet_l.pth"],
+    }
+    for name, model in ((name, f"model={model} ") for model, names in files.items() for name in names):
         torch.save(state, tmp_path / name)
         with pytest.raises(CheckpointError) as raised:
             Detector(tmp_path / name)
