@@ -238,7 +238,8 @@ def main(
     threads.set_threads(ranks.device, workers, len(ranks.node_ranks))
     torch.manual_seed(cfg.seed)
     phases = batch_sizes_of_phases(cfg.batch_size, cfg.freeze_batch_size, cfg.epochs, cfg.freeze_epochs)
-    ranks.on_main(lambda: require_statistics(phases, image_size, ranks, cfg.sync_bn))
+    coarsest = nets.coarsest_stride(cfg.model)
+    ranks.on_main(lambda: require_statistics(phases, image_size, ranks, cfg.sync_bn, coarsest))
     ranks.once_per_node(lambda: require_output(cfg.resume, cfg.output))
 
     # The data, and the run to resume.
@@ -328,7 +329,15 @@ def main(
     if warning := ranks.on_main(lambda: try_augment(train_set, image_size)):
         log(f"WARNING: {warning}")
     loader = build_train_loader(
-        train_set, batch_sizes["batch_size"], image_size, cfg.multi_scale, cfg.seed, cfg.accumulate, workers, ranks
+        train_set,
+        batch_sizes["batch_size"],
+        image_size,
+        cfg.multi_scale,
+        coarsest,
+        cfg.seed,
+        cfg.accumulate,
+        workers,
+        ranks,
     )
     sampler = loader.batch_sampler
 
@@ -617,6 +626,7 @@ def build_train_loader(
     batch_size: int,
     image_size: tuple[int, int],
     multi_scale: float,
+    coarsest: int,
     seed: int,
     accumulate: int,
     workers: int,
@@ -633,6 +643,7 @@ def build_train_loader(
         world=ranks.world_size,
         accumulate=accumulate,
         repeats=dataset.repeats,
+        coarsest=coarsest,
     )
     return build_loader(dataset, sampler, workers, ranks.device.type == "cuda")
 

@@ -191,7 +191,15 @@ def made_data(constants: train.Config, ranks: Ranks) -> tuple:
     train_set = DetectionDataset(train_data, "corner", augment, constants.epochs, constants.seed)
     val_set = DetectionDataset(val_data, "corner")
     train_loader = train.build_train_loader(
-        train_set, batch_size, size, constants.multi_scale, constants.seed, constants.accumulate, workers, ranks
+        train_set,
+        batch_size,
+        size,
+        constants.multi_scale,
+        nets.coarsest_stride(constants.model),
+        constants.seed,
+        constants.accumulate,
+        workers,
+        ranks,
     )
     return train_loader, train.build_val_loader(val_set, batch_size, size, workers, ranks)
 

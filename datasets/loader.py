@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 from datasets.dataset import NO_IMAGE, DetectionDataset, Key, collate, epoch_order
 from utils.signals import end_at_once
 
-SIZE_STEP = 32  # the coarsest stride: input sizes are multiples of it
+SIZE_STEP = 32  # input sizes are multiples of it
 SIZE_EVERY = 10  # steps between changes of the input size (YOLOX)
 KNOWS_SENDER = hasattr(signal, "sigtimedwait")  # not on macOS and Windows, where SIGTERM ends workers in any case
 
@@ -37,6 +37,7 @@ class TrainSampler:
     repeats: Any = None  # of the data set
     epoch: int = 0  # set it before each epoch
     start: int = 0  # batches of the epoch that are already done: they are skipped without reading an image
+    coarsest: int = SIZE_STEP  # the largest stride of the model
 
     def __len__(self) -> int:
         """Returns the number of batches of a whole epoch, the same on all ranks."""
@@ -54,8 +55,9 @@ class TrainSampler:
             return self.image_size
         rng = np.random.default_rng((self.seed, self.epoch, step // SIZE_EVERY, SIZE_STEP))
         factor = 1 + rng.integers(-reach, reach + 1) * SIZE_STEP / max(self.image_size)
-        # 64 pixels of each side that has them: a feature of 1 x 1 has no variance in a batch of one image
-        steps = (max(min(2, side // SIZE_STEP), round(side * factor / SIZE_STEP)) for side in self.image_size)
+        # Each side that is longer than the coarsest stride stays so: a map of 1 x 1 has no variance in a batch of one image.
+        least = self.coarsest // SIZE_STEP + 1
+        steps = (max(min(least, side // SIZE_STEP), round(side * factor / SIZE_STEP)) for side in self.image_size)
         return tuple(step * SIZE_STEP for step in steps)
 
     def __iter__(self) -> Iterator[list[Key]]:

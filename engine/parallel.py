@@ -132,20 +132,26 @@ def _distributed(model: nn.Module, device: torch.device, sync_bn: bool) -> nn.Mo
 
 
 def require_statistics(
-    batch_sizes: Mapping[str, int], image_size: tuple[int, int], ranks: Ranks, sync_bn: bool
+    batch_sizes: Mapping[str, int],
+    image_size: tuple[int, int],
+    ranks: Ranks,
+    sync_bn: bool,
+    coarsest: int = SIZE_STEP,
 ) -> None:
     """Raises ConfigError if a batch norm gets a single value in a step: it has no variance, and PyTorch refuses it.
 
     `batch_sizes`: images per step by the name of the constant; an automatic size, 0, may become 1. All batches of an epoch
-    are whole, and multi-scale training leaves two values of the coarsest map if `image_size` has them."""
-    values = math.prod(side // SIZE_STEP for side in image_size)
+    are whole, and multi-scale training leaves two values of the coarsest map if `image_size` has them. `coarsest`: the
+    largest stride of the model."""
+    values = math.prod(-(-side // coarsest) for side in image_size)
     shards = torch.cuda.device_count() if ranks.all_gpus else ranks.world_size
     if sync_bn and not ranks.all_gpus:
         shards = 1
     for name, size in batch_sizes.items():
         if values * fewest_images(max(size, 1), ranks, sync_bn) < 2:
             size_text = f"image_size={image_size[0]},{image_size[1]} {name}={size}"
-            fix = f"write {name}={2 * shards} or image_size=64,64"
+            side = coarsest + SIZE_STEP
+            fix = f"write {name}={2 * shards} or image_size={side},{side}"
             raise ConfigError(f"{size_text}: a batch norm needs two values, and a GPU or process would have one: {fix}")
 
 

@@ -185,6 +185,11 @@ def official_size(name: str) -> tuple[int, int]:
     return family.weights[size].image_size if size in family.weights else (640, 640)
 
 
+def coarsest_stride(name: str) -> int:
+    """Returns the largest stride of a model: its coarsest map has a value for each square of so many pixels."""
+    return max(family_of(name)[0].model.strides)
+
+
 def sgd_defaults(name: str) -> SGDDefaults:
     """Returns the defaults of SGD for a model."""
     return family_of(name)[0].sgd

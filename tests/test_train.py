@@ -315,6 +315,7 @@ def test_patience_ends_a_run_only_after_an_evaluation():
         ({"image_size": (410, 650)}, ["image_size=410,650", "416,640"]),
         ({"name": "a/b"}, ["name='a/b'"]),
         ({"image_size": (32, 32), "batch_size": 1}, ["image_size=32,32", "batch_size=1", "batch_size=2"]),
+        ({"model": "picodet_s", "batch_size": 1}, ["image_size=64,64", "batch_size=1", "image_size=96,96"]),
         (
             {"image_size": (32, 32), "batch_size": 2, "freeze_epochs": 1, "freeze_batch_size": 1},
             ["image_size=32,32", "freeze_batch_size=1", "freeze_batch_size=2"],

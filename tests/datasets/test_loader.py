@@ -117,6 +117,10 @@ def test_multi_scale_leaves_more_than_one_pixel_of_the_last_feature():
     for narrow in ((32, 64), (64, 32), (32, 128)):
         sizes = {k.size for k in flat(keys_of(300, image_size=narrow, multi_scale=1.0))}
         assert min(height * width for height, width in sizes) == 32 * 64 and len(sizes) > 1
+    for size, least in (((96, 128), 96), ((64, 160), 64)):  # of a model with a stride of 64
+        sizes = {k.size for k in flat(keys_of(300, image_size=size, multi_scale=1.0, coarsest=64))}
+        assert min(map(min, sizes)) == least and len(sizes) > 1
+        assert min(-(-height // 64) * -(-width // 64) for height, width in sizes) >= 2
 
 
 def test_without_multi_scale_the_size_is_constant():

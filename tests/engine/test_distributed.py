@@ -706,4 +706,7 @@ def test_a_batch_norm_gets_two_values_on_every_rank(world: int, sync_bn: bool, l
             with refused(ConfigError, "image_size=32,32", f"{name}={images}", f"{name}={least}"):
                 require_statistics({name: images}, (32, 32), ranks, sync_bn)
             require_statistics({name: images}, (32, 64), ranks, sync_bn)
+            with refused(ConfigError, "image_size=64,64", f"{name}={images}", f"{name}={least}", "image_size=96,96"):
+                require_statistics({name: images}, (64, 64), ranks, sync_bn, coarsest=64)
+            require_statistics({name: images}, (64, 96), ranks, sync_bn, coarsest=64)
         require_statistics({name: least}, (32, 32), ranks, sync_bn)
