@@ -225,6 +225,8 @@ def run(command: str, alone: bool = True) -> str:
     """Runs a command of a page in the current folder and returns the name of its script. Fails unless it succeeds.
 
     `alone`: the commands before it on its page were not run, so what it needs is made here."""
+    if alone and "tools.frozen" in command:
+        add_classes()
     words = filled(command)
     if words[0] == "export":
         name, value = words[1].split("=")
@@ -250,6 +252,20 @@ def run(command: str, alone: bool = True) -> str:
     if is_resumed(rest):  # the stand-in has two epochs, the run of the README has one
         return run_python(script, is_module, [*rest, f"epochs={3 if alone else 2}"])
     return run_python(script, is_module, [*rest, *overrides_of(script, rest)])
+
+
+def add_classes() -> None:
+    """Makes runs/more-DATE-1, a run that added a class to runs/mine-DATE-1."""
+    words = [
+        "train=NEW",
+        "weights=runs/mine-DATE-1/best.pt",
+        "add_classes=true",
+        "output=added",
+        "epochs=1",
+        "freeze_epochs=0",
+    ]
+    more, *_ = train_quietly(override(train.Config(**SMALL), words))
+    more.rename("runs/more-DATE-1")
 
 
 def is_resumed(words: list[str]) -> bool:
