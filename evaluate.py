@@ -17,6 +17,7 @@ from datasets.errors import DataError
 from datasets.formats import annotation_file, read
 from datasets.loader import ValSampler, build_loader
 from datasets.scan import prepare
+from datasets.sources import may_have_splits
 from datasets.store import Annotations
 from deploy import load
 from deploy.multi_label import MultiLabel
@@ -103,6 +104,9 @@ def main(cfg: Config) -> dict:
     options = trained | {name: value for name, value in about_data.items() if value is not None}
     if cfg.data not in (None, trained.get("train"), trained.get("val")):  # other images than in training
         options["image_root"] = cfg.image_root
+    if not cfg.data and trained.get("val") and cfg.split != "val" and not may_have_splits(trained["val"]):
+        fix = f"write data={trained.get('train')} split={cfg.split}"
+        raise ConfigError(f"split={cfg.split}: {trained['val']} of the training has validation images only: {fix}")
     data, notes = open_data(cfg.data or trained.get("val"), cfg.split, loaded.classes, options)
     data, outside = data.with_range(loaded.value_range)
     derived = {"weights": path, "source": data.source, "images": len(data), "input size": size}

@@ -384,7 +384,7 @@ def main(
     if done := state.done(epochs, cfg.patience):
         more = "a larger patience=, or patience=0,"
         if state.epoch >= epochs:
-            more = "a larger epochs= or hours=" if cfg.hours else "a larger epochs="
+            more = "a larger hours=" if epochs < longest.epochs else "a larger epochs="
         log(f"nothing to do: {done}; {more} extends the run")
         log(f"{previous.folder}  best mAP50-95 {state.best:.4f}")
         ranks.stop()

@@ -42,9 +42,8 @@ def choose_classes(
         known = set(there)
         missing = [name for name in wanted if name not in known]
         if complete and missing:
-            raise DataError(
-                f"{option}=: there is no class {missing[0]!r} in {data.source}, only {brief(tuple(there))}: correct it"
-            )
+            only = brief(tuple(dict.fromkeys(there)))  # merged classes have the same name
+            raise DataError(f"{option}=: there is no class {missing[0]!r} in {data.source}, only {only}: correct it")
     order = {name: index for index, name in enumerate(final)}
     table = np.array([order.get(name, -1) for name in names], np.int32)
     labels = table[data.labels] if len(table) else data.labels

@@ -232,6 +232,15 @@ def test_options_follow_the_training_unless_given(painted, tmp_path, capsys):
     assert len(read(tmp_path / "out", "ground_truth")["images"]) == 4
 
 
+def test_another_split_is_not_measured_on_the_validation_file_of_the_training(painted, tmp_path):
+    """Such as val.txt of a run with added classes, whose data have a test split."""
+    val = str(painted(3, "val"))
+    weights = tiny_checkpoint(tmp_path / "a/best.pt", train="more", val=val)
+    with refused(ConfigError, "split=test", val, "data=more split=test"):
+        main(Config(checkpoint=str(weights), split="test", output=str(tmp_path / "out"), device="cpu"))
+    run(weights, val, tmp_path / "out", split="test")  # the user has named the file
+
+
 def test_weights_of_a_model_need_data_and_write_to_runs(painted, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "names.txt").write_text("red\nblue\n")

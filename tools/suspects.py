@@ -242,17 +242,18 @@ def main(cfg: Config) -> Path:
         raise ConfigError("data= is missing: python -m tools.suspects FOLDER, or the path of an annotation file")
     if cfg.output:
         require_empty(Path(cfg.output))
+    else:
+        require_writable("output=none", "runs", "give output=FOLDER")
     options = read_options(classes=cfg.classes, image_root=cfg.image_root, bad_boxes="drop", bad_images="skip")
     data, notes = prepare(read(cfg.data, cfg.split, options), options.bad_images, options.bad_boxes)
     for note in notes:
         print(f"note: {note}")
     if data.crowd.all():
         raise DataError(f"{cfg.data}: no labels to judge: is it the right file?")
+    detected = detect(cfg.checkpoint, data, cfg.model) if cfg.checkpoint else None  # may be refused: no folder before
     folder = Path(cfg.output) if cfg.output else create("runs", "suspects")
     folder.mkdir(parents=True, exist_ok=True)
-    if cfg.checkpoint:
-        detected = detect(cfg.checkpoint, data, cfg.model)
-    else:
+    if detected is None:
         detected = judge_halves(cfg, data, folder)
     truth = [data.boxes_of(i) for i in range(len(data))]
     suspects = rank(truth, detected, len(data.classes))

@@ -272,6 +272,8 @@ def test_names_select_and_order_classes(tmp_path: Path) -> None:
     assert any("boxes of other classes, left out: 2 (truck 1, van 1)" in note for note in notes)
     with refused(DataError, "classes=", "'bird'", "train.txt", "cat, car"):
         read_both(tmp_path, classes="dog,bird")
+    with refused(DataError, "'truck'", "(cat, car, dog, Van, van)"):
+        read_both(tmp_path, classes="truck", merge="truck:car")
     with refused(DataError, "classes=dog,dog"):
         read_both(tmp_path, classes="dog,dog")
     text(tmp_path / "names.txt", "dog\ncat\n")

@@ -403,6 +403,7 @@ def test_errors_name_the_fix(small: Path, tmp_path: Path) -> None:
     checkpoint = lively_checkpoint(tmp_path / "best.pt", classes=("cat",))
     with refused(DataError, checkpoint, "<b>red</b>, blue & 蓝"):
         suspects.main(suspects.Config(data=str(small), checkpoint=str(checkpoint), output=str(tmp_path / "out")))
+    assert not (tmp_path / "out").exists()  # no empty folder is left
     line = small.read_text().splitlines()[1]
     (tmp_path / "one.txt").write_text(f"{line}\n{line}\n")
     with refused(DataError, "one.txt", "checkpoint="):
