@@ -22,6 +22,7 @@ from datasets.store import evenly_spaced
 from deploy import calibration, load
 from deploy.agreement import Agreement, Limits, Tolerance, compare
 from deploy.int8 import quantize
+from deploy.multi_label import with_class_scores
 from deploy.onnx_graph import TRANSLATIONS, DetectionGraph, RawGraph
 from deploy.onnx_model import OnnxModel, add_metadata
 from engine import environment
@@ -251,15 +252,18 @@ def agreement(model: torch.nn.Module, exported: Any, images: Tensor, tolerance: 
         # Boxes are not clipped: a clipped box hides its error.
         limits = {"confidence": least, "nms_iou": nms_iou, "max_detections": most, "clip": False}
         theirs += exported.detections(exported(batch), size, transforms, **limits)
-    return compare(ours, theirs, exported.counts, Limits(ABOVE, nms_iou, most, MAX_CANDIDATES), tolerance)
+    return compare(ours, theirs, Limits(ABOVE, nms_iou, most, MAX_CANDIDATES), tolerance)
 
 
-def boxes_before_nms(model: torch.nn.Module, images: Tensor, least: float) -> list[tuple[Tensor, Tensor, Tensor]]:
-    """Returns the finite boxes of all heads with at least the score `least`: per image boxes, scores and labels."""
-    heads = model.decode_heads(model(images), tuple(images.shape[-2:]))
-    boxes, scores, labels = (torch.cat(field, 1) for field in zip(*heads, strict=True))
-    chosen = (scores >= least) & boxes.isfinite().all(-1)
-    return [(boxes[i, own], scores[i, own], labels[i, own]) for i, own in enumerate(chosen)]
+def boxes_before_nms(model: torch.nn.Module, images: Tensor, least: float) -> list[list[tuple[Tensor, Tensor]]]:
+    """Returns the finite boxes with at least the score `least`: per image and head boxes `[n, 4]` and class scores `[n, C]`."""
+    found = [[] for _ in images]
+    for part in model.parts(model(images)):
+        boxes, scores = with_class_scores(part, tuple(images.shape[-2:]))
+        chosen = (scores.amax(-1) >= least) & boxes.isfinite().all(-1)
+        for number, own in enumerate(chosen):
+            found[number].append((boxes[number, own], scores[number, own]))
+    return found
 
 
 if __name__ == "__main__":

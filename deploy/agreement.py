@@ -1,9 +1,10 @@
 """Compares an exported file with PyTorch, up to what rounding may change.
 
 Detections of both cannot be compared: of overlapping boxes with nearly equal scores, NMS keeps those that rounding made the best,
-and the boxes that it removes for them follow. After a few epochs from scratch most scores are nearly equal. So the detections of
-the file are compared with the boxes of PyTorch before NMS. They are right if each has a partner there, if no two of them overlap
-by more than the threshold, and if each box without a partner overlaps a detection whose score is as high.
+and the boxes that it removes for them follow. After a few epochs from scratch most scores are nearly equal, and so are those of
+the classes of a box. So the detections of the file are compared with the boxes of PyTorch before NMS. They are right if each has
+a partner there, if no two of them overlap by more than the threshold, and if each box without a partner overlaps a detection
+whose score is as high. A box may have each class whose score is within the tolerance of its best one.
 """
 
 from collections.abc import Sequence
@@ -55,71 +56,77 @@ class Agreement(NamedTuple):
         )
 
 
-def compare(
-    boxes: Sequence, detections: Sequence, num_classes: Sequence[int], limits: Limits, tolerance: Tolerance
-) -> Agreement:
-    """Compares the boxes of PyTorch before NMS with the detections of a file, per image as tuples (boxes, scores, labels).
+def compare(boxes: Sequence, detections: Sequence, limits: Limits, tolerance: Tolerance) -> Agreement:
+    """Compares the boxes of PyTorch before NMS with the detections of a file.
 
-    Both go down to the score `limits.confidence - 2 * tolerance.scores`; detections come best first. `num_classes`: of each
-    head of the model, because the limits count for each head.
+    `boxes`: per image a list with boxes `[n, 4]` and scores of all classes `[n, C]` for each head, because the limits count for
+    each head. `detections`: per image boxes, scores and labels, best first. Both go down to the score
+    `limits.confidence - 2 * tolerance.scores`.
     """
     differences, unpaired, count = [(0.0, 0.0)], [], 0
-    for number, image in enumerate(zip(boxes, detections, strict=True), 1):
-        ours, theirs = map(rows, image)
-        first = 0
-        for classes in num_classes:
-            own = [x[(x[:, 5] >= first) & (x[:, 5] < first + classes)] for x in (ours, theirs)]
-            paired, wrong = _compare_head(*own, limits, tolerance)
+    for number, (heads, of_file) in enumerate(zip(boxes, detections, strict=True), 1):
+        found = rows(of_file)
+        first = 0  # label of the first class of the head
+        for one in heads:
+            ours, scores = (np.asarray(part, np.float64) for part in one)
+            theirs = found[(found[:, 5] >= first) & (found[:, 5] < first + scores.shape[1])]
+            paired, wrong = _compare_head(ours, scores, theirs, first, limits, tolerance)
             differences += paired
             unpaired += [f"image {number}: {text}" for text in wrong]
-            count += int((own[1][:, 4] >= limits.confidence).sum())
-            first += classes
+            count += int((theirs[:, 4] >= limits.confidence).sum())
+            first += scores.shape[1]
     largest_box, largest_score = np.max(differences, 0).tolist()
     return Agreement(count, largest_box, largest_score, tuple(unpaired))
 
 
 def _compare_head(
-    boxes: np.ndarray, detections: np.ndarray, limits: Limits, tolerance: Tolerance
+    boxes: np.ndarray, scores: np.ndarray, detections: np.ndarray, first: int, limits: Limits, tolerance: Tolerance
 ) -> tuple[list[tuple[float, float]], list[str]]:
-    """Compares the boxes and the detections of a head in an image -> differences within pairs, and what is wrong."""
+    """Compares boxes `[n, 4]` with class scores `[n, C]` and detections `[m, 6]` of a head in an image.
+
+    `first`: the label of its first class. Returns the differences within pairs, and what is wrong.
+    """
     differences, wrong = [], []
+    best = scores.max(1)
+    own = scores[
+        :, detections[:, 5].astype(int) - first
+    ]  # [n, m]: scores of the boxes for the classes of the detections
+    possible = own >= best[:, None] - 2 * tolerance.scores
     free = np.ones(len(boxes), bool)  # without a partner so far
     compared = detections[:, 4] >= limits.confidence
-    for row, required in zip(detections, compared, strict=True):
-        box, score = np.abs(boxes[:, :4] - row[:4]).max(1, initial=0), np.abs(boxes[:, 4] - row[4])
-        near = free & (boxes[:, 5] == row[5]) & (box <= tolerance.boxes) & (score <= tolerance.scores)
+    for i, row in enumerate(detections):
+        box, score = np.abs(boxes - row[:4]).max(1), np.abs(own[:, i] - row[4])
+        near = free & possible[:, i] & (box <= tolerance.boxes) & (score <= tolerance.scores)
         if near.any():
             nearest = int(np.where(near, box, np.inf).argmin())
             free[nearest] = False
             differences.append((box[nearest], score[nearest]))
-        elif required:
+        elif compared[i]:
             wrong.append(f"only the file has {description(row)}")
 
     too_much = min(limits.nms_iou + tolerance.nms_iou, 1.0)
-    twice = np.triu(_overlaps(detections, detections) > too_much, 1).any(0)  # a better detection overlaps them
+    same_class = detections[:, None, 5] == detections[:, 5]
+    twice = np.triu(same_class & (_overlaps(detections[:, :4], detections[:, :4]) > too_much), 1).any(0)
     wrong += [f"NMS in the file keeps {description(row)} next to a better box" for row in detections[twice & compared]]
 
     # A full list was cut at its last score: near it, a box may be missing.
-    last_scores = [np.sort(x[:, 4])[-most] for x, most in _full(boxes, detections, limits)]
+    full = [(best, limits.candidates), (detections[:, 4], limits.detections)]
+    last_scores = [np.sort(values)[-most] for values, most in full if len(values) >= most]
     least = max([limits.confidence, *(score + 2 * tolerance.scores for score in last_scores)])
-    alone = boxes[free & (boxes[:, 4] >= least)]
+    alone = free & (best >= least)
     enough = max(limits.nms_iou - tolerance.nms_iou, 0.0)
-    as_good = detections[:, 4] >= alone[:, 4, None] - 2 * tolerance.scores
-    removed = ((_overlaps(alone, detections) > enough) & as_good).any(1)
-    wrong += [f"only PyTorch has {description(row)}" for row in alone[~removed]]
+    as_good = possible[alone] & (detections[:, 4] >= own[alone] - 2 * tolerance.scores)
+    removed = (as_good & (_overlaps(boxes[alone], detections[:, :4]) > enough)).any(1)
+    missing = np.flatnonzero(alone)[~removed]
+    labels = first + scores[missing].argmax(1)
+    missing_rows = np.concatenate([boxes[missing], best[missing, None], labels[:, None]], 1)
+    wrong += [f"only PyTorch has {description(row)}" for row in missing_rows]
     return differences, wrong
 
 
-def _full(boxes: np.ndarray, detections: np.ndarray, limits: Limits) -> list[tuple[np.ndarray, int]]:
-    """Returns the lists that reach their limit, with the limit."""
-    pairs = ((boxes, limits.candidates), (detections, limits.detections))
-    return [(rows, most) for rows, most in pairs if len(rows) >= most]
-
-
 def _overlaps(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """The IoU of all pairs of rows `[n, 6]` and `[m, 6]` -> `[n, m]`; 0 for different labels."""
-    same = a[:, None, 5] == b[None, :, 5]
-    return pairwise_iou(a[:, :4].clip(-FAR, FAR), b[:, :4].clip(-FAR, FAR)) * same
+    """The IoU of all pairs of boxes, clipped as in NMS: `[n, 4]`, `[m, 4]` -> `[n, m]`."""
+    return pairwise_iou(a.clip(-FAR, FAR), b.clip(-FAR, FAR))
 
 
 def rows(detections: Sequence) -> np.ndarray:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from nets import picodet
-from nets.model import DetectionModel
+from nets.model import DetectionModel, Part
 from nets.postprocess import Detections, joined, select
 
 MAX_PAIRS = 30_000  # pairs of anchor point and class per image before NMS
@@ -53,6 +53,20 @@ def pairs(model: DetectionModel, predictions: Any, image_size: tuple[int, int]) 
     scores, order = (x[:, :MAX_PAIRS] for x in scores.sort(dim=1, descending=True, stable=True))
     points, labels = order // num_classes, order % num_classes
     return boxes.gather(1, points[..., None].expand(-1, -1, 4)), scores, labels
+
+
+def with_class_scores(part: Part, image_size: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    """Returns boxes `[B, A, 4]` and scores of all classes `[B, A, C]` of a head.
+
+    For a family whose scores this module does not know, the scores are -1 except for the best class.
+    """
+    boxes, best, labels = part.model.decode(part.predictions, image_size)
+    if hasattr(part.predictions, "classes"):
+        scores = class_scores(part.predictions)
+        if torch.allclose(scores.amax(-1), best, atol=TOLERANCE, equal_nan=True):
+            return boxes, scores
+    others = best.new_full((*best.shape, part.num_classes), -1)
+    return boxes, others.scatter(2, labels[..., None], best[..., None])
 
 
 def class_scores(predictions: Any) -> Tensor:

@@ -18,6 +18,21 @@ def detections(*rows):
     return np.array([row[0] for row in rows]).reshape(-1, 4), [r[1] for r in rows], [r[2] for r in rows]
 
 
+def before_nms(rows, num_classes):
+    """(box, score, label) or (box, {label: score}) -> boxes and class scores of each head."""
+    heads, first = [], 0
+    for classes in num_classes:
+        boxes, scores = [], []
+        for box, *best in rows:
+            given = best[0] if isinstance(best[0], dict) else {best[1]: best[0]}
+            if all(first <= label < first + classes for label in given):
+                boxes.append(box)
+                scores.append([given.get(first + number, -1.0) for number in range(classes)])
+        heads.append((np.array(boxes).reshape(-1, 4), np.array(scores).reshape(-1, classes)))
+        first += classes
+    return heads
+
+
 def moved(by):
     return tuple(side + by for side in BOX)
 
@@ -25,7 +40,7 @@ def moved(by):
 def agree(ours, theirs, nms_iou=0.5, most=300, candidates=3000, num_classes=(5,)):
     """Compares boxes of PyTorch before NMS with detections of a file in one image."""
     limits = Limits(0.05, nms_iou, most, candidates)
-    return compare([detections(*ours)], [detections(*theirs)], num_classes, limits, EXACT)
+    return compare([before_nms(ours, num_classes)], [detections(*theirs)], limits, EXACT)
 
 
 def test_equal_detections_agree_and_distances_are_reported():
@@ -83,6 +98,17 @@ def test_nms_may_keep_any_of_the_boxes_whose_scores_are_nearly_equal():
         if agree(ours, [ours[number] for number in kept], 0.4).within(EXACT)
     }
     assert right == {(0, 2, 4), (0, 3), (1, 3), (1, 4)}
+
+
+def test_a_box_may_have_any_class_whose_score_is_nearly_the_best():
+    ours = [(BOX, {1: 0.8, 2: 0.7995, 3: 0.79})]
+    assert agree(ours, [(BOX, 0.8, 1)]).within(EXACT) and agree(ours, [(BOX, 0.7999, 2)]).within(EXACT)
+    assert not agree(ours, [(BOX, 0.79, 3)]).within(EXACT)  # not nearly the best
+    assert not agree(ours, [(BOX, 0.801, 2)]).within(EXACT)  # another score than this class has
+    assert not agree(ours, [(BOX, 0.8, 1), (BOX, 0.7995, 2)]).within(EXACT)  # both
+    for label, right in ((1, True), (2, True), (3, False)):  # NMS may remove it as a box of each of its classes
+        better = (moved(9), 0.9, label)
+        assert agree([*ours, better], [better], 0.4).within(EXACT) == right
 
 
 def test_a_box_is_not_removed_by_one_whose_score_is_lower():
