@@ -133,7 +133,8 @@ def read_splits(
             if split == "train" and len(data.labels) == 0:
                 left = "".join(f"; {note}" for note in data.notes)
                 hint = "; a line is: path x1,y1,x2,y2,class ..." if source.lower().endswith(".txt") else ""
-                raise DataError(f"{source}: no boxes in any of the images ({len(data)}){hint}{left}")
+                fix = "label them, or name the file or the folder with the boxes"
+                raise DataError(f"{source}: no boxes in any of the images ({len(data)}): {fix}{hint}{left}")
             known = (name for name in options.known if name not in data.classes)
             options = replace(options, classes=(*data.classes, *known))
             data, notes = prepare(data, options.bad_images, options.bad_boxes)

@@ -146,7 +146,11 @@ def main(words: list[str]) -> None:
             raise ConfigError(
                 f"{named}: split= takes fractions, as in split=.9,.1; to read one split, write source_{named}"
             )
-        options = asdict(override(Config(), in_order(words, ("data", "target"))))
+        words = in_order(words, ("data", "target"))
+        more = next((word for word in words if is_path(word)), None)
+        if more and all("=" in word for word in words if word != more):  # another wrong word has its own message
+            raise ConfigError(f"{more}: data= and target= are given already: leave it out, or write its name before it")
+        options = asdict(override(Config(), words))
         source, target = options.pop("data"), options.pop("target")
         if source is None or target is None:
             raise ConfigError("two paths are needed: python -m tools.convert FOLDER TARGET.txt")
@@ -155,14 +159,18 @@ def main(words: list[str]) -> None:
         raise SystemExit(str(error)) from error
 
 
+def is_path(word: str) -> bool:
+    """Whether a word of the command line is a path without a name: no option, and no value of one."""
+    known = {field.name for field in fields(Config)}
+    return not word.startswith("-") and word not in known and ("=" not in word or os.path.exists(word))
+
+
 def in_order(words: list[str], names: tuple[str, ...]) -> list[str]:
     """Returns the words with `names` before those that have no name, in order."""
-    known = {field.name for field in fields(Config)}
     free = [name for name in names if not any(word.startswith(f"{name}=") for word in words)]
     named = []
     for word in words:
-        bare = not word.startswith("-") and word not in known and ("=" not in word or os.path.exists(word))
-        if bare and free:
+        if is_path(word) and free:
             word = f"{free.pop(0)}={word}"
         named.append(word)
     return named

@@ -20,6 +20,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 
+import nets
 from datasets.errors import DataError
 from datasets.formats.annotation_file import annotation_line, class_text
 from datasets.formats.read import SPLITS, read, read_options
@@ -28,7 +29,7 @@ from datasets.similar import similar_groups
 from datasets.split import relative, split_groups, text_of
 from datasets.store import Annotations
 from deploy.detector import Detector, Result
-from deploy.load import is_checkpoint
+from deploy.load import OFFICIAL, file_of, is_checkpoint
 from engine.run_folder import create
 from tools.disagreement import CONFIDENCE, KINDS, MATCH, Box, Detected, Suspect, found_fraction, rank
 from tools.regression import logit, probability
@@ -36,6 +37,7 @@ from tools.suspects_labels import write_label_files
 from tools.suspects_page import TITLES, short_names, write_page
 from tools.trainings import run_trainings
 from utils.boxes import clip, pairwise_iou
+from utils.checkpoint import refuse_missing
 from utils.config import MAX_SEED, ConfigError, check, override, require, require_writable, show
 from utils.images import READERS, batched, prefetch
 from utils.outputs import write_all
@@ -160,6 +162,15 @@ def weak_text(fraction: float, checkpoint: str | None) -> str:
     return f"WARNING: {who} too weak to judge labels: {fraction:.0%} found, at least {LEAST_FOUND:.0%} needed: {fix}"
 
 
+def initial_weights(weights: str | None) -> str | None:
+    """Returns `weights` as both trainings can find them: the name of a run becomes its best.pt. Raises CheckpointError."""
+    if weights is None or weights in OFFICIAL or "://" in weights:
+        return weights
+    path = file_of(weights, "weights=")
+    refuse_missing(path)
+    return str(path)
+
+
 def require_empty(folder: Path) -> None:
     """Raises ConfigError for an output folder with files, such as a suspects.txt corrected by hand, or without permission."""
     require_writable(f"output={folder}", folder)
@@ -250,6 +261,9 @@ def main(cfg: Config) -> Path:
         print(f"note: {note}")
     if data.crowd.all():
         raise DataError(f"{cfg.data}: no labels to judge: is it the right file?")
+    if not cfg.checkpoint:
+        cfg = replace(cfg, weights=initial_weights(cfg.weights))
+        nets.check_size(cfg.image_size)
     detected = detect(cfg.checkpoint, data, cfg.model) if cfg.checkpoint else None  # may be refused: no folder before
     folder = Path(cfg.output) if cfg.output else create("runs", "suspects")
     folder.mkdir(parents=True, exist_ok=True)

@@ -202,6 +202,19 @@ def read_both(source: Path | str, val: str = sources.DEMO[1], classes=None, merg
     return read_train_and_val(str(source), val, 0, read_options(classes, merge, **options), log)
 
 
+def test_training_data_without_any_box_are_refused_with_the_fix(scenes: dict[str, bytes], tmp_path: Path) -> None:
+    """Such as label files of background images only."""
+    (tmp_path / "labels").mkdir()
+    (tmp_path / "labels" / "classes.txt").write_text("cat")
+    for name, data in list(scenes.items())[:3]:
+        (tmp_path / "labels" / name).write_bytes(data)
+    (tmp_path / "labels" / "list.txt").write_text("\n".join(list(scenes)[:3]))
+    with refused(
+        DataError, tmp_path / "labels" / "list.txt", "images (3)", "name the file or the folder with the boxes"
+    ):
+        read_both(tmp_path / "labels" / "list.txt", val=str(tmp_path / "labels" / "list.txt"))
+
+
 def test_the_default_data_are_those_of_the_constants() -> None:
     assert (train.Config.train, train.Config.val) == sources.DEMO
 

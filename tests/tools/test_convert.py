@@ -165,6 +165,14 @@ def test_the_report_names_the_splits_that_are_left_out(source: Path, tmp_path: P
     assert "source_split=all" not in report("split.txt", split=(0.5, 0.5))
 
 
+def test_a_third_path_is_refused_as_such(source: Path, tmp_path: Path) -> None:
+    for words in ([source, tmp_path / "x.txt", "y.txt"], [f"data={source}", "y.txt", f"target={tmp_path / 'x.txt'}"]):
+        with refused(SystemExit, "y.txt", "data=", "target="):
+            main([str(word) for word in words])
+    with refused(SystemExit, "split .5,.5", "split=.5,.5"):
+        main([str(source), str(tmp_path / "x.txt"), "split", ".5,.5"])
+
+
 def test_an_empty_part_is_an_error(source: Path, tmp_path: Path) -> None:
     with refused(DataError, "split=0.999,0.001", "20, 0"):
         convert(str(source), str(tmp_path / "x.txt"), split=(0.999, 0.001))

@@ -32,6 +32,7 @@ from tools.suspects import within, word
 from tools.suspects_labels import write_label_files
 from tools.suspects_page import OTHER, short_names, thumbnail, write_page
 from utils.config import ConfigError
+from utils.file_checks import CheckpointError
 
 CLASSES = 3
 
@@ -411,6 +412,19 @@ def test_errors_name_the_fix(small: Path, tmp_path: Path) -> None:
     (tmp_path / "one.txt").write_text(line.split()[0] + "\n")
     with refused(DataError, "one.txt"):
         suspects.main(suspects.Config(data=str(tmp_path / "one.txt")))
+
+
+def test_initial_weights_of_the_trainings_may_be_a_run(small: Path, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    lively_checkpoint(tmp_path / "runs/mine-2026-01-31-1/best.pt")
+    assert suspects.initial_weights("mine") == "runs/mine-2026-01-31-1/best.pt"
+    assert [suspects.initial_weights(kept) for kept in ("coco", "https://host", None)] == ["coco", "https://host", None]
+    for weights, expected in (("min", "weights=mine"), ("gone.pt", "gone.pt")):
+        with refused(CheckpointError, expected):
+            suspects.main(suspects.Config(data=str(small), weights=weights, output="out"))
+    with refused(ValueError, "image_size=100,100", "96,96"):
+        suspects.main(suspects.Config(data=str(small), weights=None, image_size=(100, 100), output="out"))
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_file_corrected_by_hand_is_never_replaced(small: Path, tmp_path: Path) -> None:
