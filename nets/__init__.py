@@ -168,7 +168,10 @@ def fetch_weights(name: str, weights: str = "coco", option: str = "weights") -> 
         raise pretrained.PretrainedError(
             f"there are no Objects365 weights for model={name}, only for {', '.join(have)}: take one of them, or {option}=coco"
         )
-    stem = f"{name}_objects365" if weights == "objects365" else name
+    stem = name
+    if weights == "objects365":
+        stem = f"{name}_objects365"
+        option = "objects365" if option == "weights" else option
     return fetch(stem, file, mirror, verify=partial(require_all, name), option=option)
 
 

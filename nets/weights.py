@@ -18,8 +18,9 @@ from utils import checkpoint, file_checks
 from utils.file_checks import validated
 from utils.files import atomic_write, cache_folder, make_cache_folder
 
-OTHERS = {  # option of the caller that asks for official weights -> what else it may be
+OTHERS = {  # what the caller asks for: official weights by this option, or those of Objects365 -> what else it may be
     "weights": "weights=FILE, weights=none or a mirror, weights=https://HOST",
+    "objects365": "weights=FILE, weights=coco or weights=none",  # mirrors have COCO weights
     "checkpoint": "checkpoint=FILE",
 }
 # Between the standard deviation of pixels of 0-255, about 60, and of legacy preprocessed pixels, about 1.

@@ -145,6 +145,11 @@ def test_weights_of_objects365_are_a_file_of_their_own(server, tmp_path, monkeyp
     assert server.paths == ["/c.pth", "/o.pth"]
     with refused(PretrainedError, "model=yolox_s", "ppyoloe_s", "weights=coco"):
         nets.fetch_weights("yolox_s", "objects365")
+    (tmp_path / "cache/tiny_n_objects365.pth").unlink()
+    server.answer = "cut"
+    with pytest.raises(PretrainedError) as raised:
+        nets.fetch_weights("tiny_n", "objects365")
+    assert "weights=coco" in str(raised.value) and "mirror" not in str(raised.value)  # a mirror has COCO weights
 
 
 def test_objects365_has_365_names_most_of_cocos_among_them():
