@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import nets
 from deploy.onnx_model import OnnxModel
-from engine.run_folder import best_of, near_run
+from engine.run_folder import best_of, is_run, near_run
 from nets import load_official
 from utils import checkpoint, file_checks
 from utils.config import is_weights
@@ -36,8 +36,8 @@ class Loaded(NamedTuple):
 
 
 def is_checkpoint(word: str) -> bool:
-    """Whether a word on the command line is the path of weights, or the name or the folder of a run that has a best.pt."""
-    return is_weights(word) or best_of("runs", word) is not None
+    """Whether a word on the command line is the path of weights, a run folder, or the name of a run that has a best.pt."""
+    return is_weights(word) or best_of("runs", word) is not None or is_run(Path(word))
 
 
 def file_of(path: str | Path, option: str = "checkpoint=") -> Path:

@@ -17,7 +17,7 @@ from datasets.dataset import DetectionDataset
 from datasets.formats.read import ReadOptions, read
 from datasets.loader import ValSampler, build_loader
 from deploy.detector import Detector, Result
-from deploy.load import load, newest_checkpoint
+from deploy.load import is_checkpoint, load, newest_checkpoint
 from nets.pretrained import COCO_CLASSES, PretrainedError
 from utils import checkpoint
 from utils.file_checks import CheckpointError
@@ -288,6 +288,12 @@ def test_the_folder_of_a_run_is_its_checkpoint(tmp_path, monkeypatch):
         (tmp_path / "runs" / run / "environment.json").write_text("{}")
     for word in ("mine-2026-01-31-1", "runs/mine-2026-01-31-1", str(tmp_path / "runs/mine-2026-01-31-1")):
         assert load(word).path.resolve() == tmp_path / "runs/mine-2026-01-31-1/best.pt"
+    stopped = tmp_path / "runs/mine-2026-01-31-3"  # before the first evaluation
+    tiny_checkpoint(stopped / "last.pt")
+    (stopped / "environment.json").write_text("{}")
+    assert is_checkpoint(str(stopped)) and not is_checkpoint(str(tmp_path / "runs"))
+    with refused(CheckpointError, stopped / "last.pt"):
+        load(stopped)
     tiny_checkpoint(tmp_path / "images/best.pt")  # of no run
     with refused(CheckpointError, "images/best.pt"):
         load("images")
