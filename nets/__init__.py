@@ -269,7 +269,8 @@ def trained_model(name: str, weights: str | None, log: Callable[[str], None]) ->
     if checkpoint.is_own(checkpoint.read(path)):
         contents = checkpoint.load(path, "prediction")
         return trained_from(contents | contents["config"] | {"classes": contents["classes"]})
-    classes = read_weights(path, name).classes
+    state, classes, _ = read_weights(path, name)
+    _rows_of(path, name, state)
     if classes is None:
         raise pretrained.PretrainedError(
             f"weights={path} has no names of its classes: give a checkpoint of this program"
@@ -337,9 +338,7 @@ def load_official(path: Path, model: str, classes: Sequence[str] | None) -> tupl
     Returns the model and its classes.
     """
     state, names, _ = read_weights(path, model)
-    rows = class_rows(state)
-    if rows == 0:
-        raise ValueError(f"{path} has no class predictors of model={model}: is model= the model of this file?")
+    rows = _rows_of(path, model, state)
     wanted = tuple(classes or names or ())
     if not wanted:
         raise ValueError(f"{path} predicts {rows} classes without their names: give classes=FILE, one name per line")
@@ -354,6 +353,16 @@ def load_official(path: Path, model: str, classes: Sequence[str] | None) -> tupl
         state, _ = pretrained.adapt_classes(state, names if known else None, wanted, network)
         load_matching(network, state).require(backbone=1.0, neck=1.0, head=1.0)
     return network, wanted
+
+
+def _rows_of(path: str | Path, model: str, state: Mapping[str, Tensor]) -> int:
+    """Returns the number of classes that weights predict. Raises PretrainedError if they belong to another model."""
+    rows = class_rows(state)
+    if rows == 0:
+        raise pretrained.PretrainedError(
+            f"{path} has no class predictors of model={model}: is model= the model of this file?"
+        )
+    return rows
 
 
 def require_all(name: str, path: Path) -> None:

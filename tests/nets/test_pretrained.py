@@ -158,6 +158,13 @@ def test_objects365_has_365_names_most_of_cocos_among_them():
     assert len(shared_classes(OBJECTS365_CLASSES, COCO_CLASSES)) == 70
 
 
+def test_classes_are_not_added_to_weights_of_another_model(tmp_path):
+    state = {f"other.{name}": value for name, value in nets.build("tiny_n", 80).state_dict().items()}
+    torch.save(state, tmp_path / "w.pth")
+    with refused(PretrainedError, tmp_path / "w.pth", "is model=", "model=tiny_n"):
+        nets.trained_model("tiny_n", str(tmp_path / "w.pth"), print)
+
+
 def tensor_bytes(path):
     """Offsets of all bytes of tensors in a PyTorch file."""
     offsets, data = [], path.read_bytes()
