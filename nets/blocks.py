@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-BN_EPS, BN_MOMENTUM = 1e-3, 0.03  # the released weights of both families were trained with them
+BN_EPS, BN_MOMENTUM = 1e-3, 0.03  # of the released weights of YOLOX and YOLOv9; the other families set theirs
 
 
 class ConvNorm(nn.Module):
