@@ -688,7 +688,7 @@ def log_summary(
     log(summary.data_text(train_data, val_data, first))
     notes = (
         summary.flip_note(cfg.flip, train_data.classes[first:]),
-        summary.size_note(train_data, settings.image_size),
+        summary.size_note(train_data, settings.image_size, model.letterbox),
     )
     for note in notes:
         if note:

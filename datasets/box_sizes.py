@@ -24,13 +24,15 @@ class Advice(NamedTuple):
     growth: float  # of the input that it proposes, 1: no larger input
 
 
-def sides_at(annotations: Annotations, size: Size) -> np.ndarray:
+def sides_at(annotations: Annotations, size: Size, letterbox: str = "corner") -> np.ndarray:
     """Returns the sizes of all boxes except crowd regions in a network's input of this size: the root of their area, [K].
 
-    The sizes of the images must be known."""
+    The sizes of the images must be known. `letterbox`: of the model, see `utils.images.fit`."""
     rows = np.flatnonzero(~annotations.crowd)
     shape = annotations.sizes[annotations.image_of_boxes()[rows]].astype(float)  # height, width
-    return np.sqrt(area(clipped_boxes(annotations)[rows])) * (np.array(size) / shape).min(1)
+    scales = np.array(size) / shape
+    scale = np.sqrt(scales.prod(1)) if letterbox == "stretch" else scales.min(1)
+    return np.sqrt(area(clipped_boxes(annotations)[rows])) * scale
 
 
 def advice(sides: np.ndarray, size: Size) -> Advice:

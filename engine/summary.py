@@ -208,11 +208,13 @@ def flip_note(written: float | None, classes: Sequence[str]) -> str:
     return f"WARNING: flip={written:g}: {why}: write flip=0"
 
 
-def size_note(train, image_size: tuple[int, int]) -> str:
-    """Returns a line that proposes a larger input if many boxes of `train` (Annotations) are small in it, "" otherwise."""
+def size_note(train, image_size: tuple[int, int], letterbox: str) -> str:
+    """Returns a line that proposes a larger input if many boxes of `train` (Annotations) are small in it, "" otherwise.
+
+    `letterbox`: of the model, see `utils.images.fit`."""
     if not train.sizes.all():  # images that were not scanned
         return ""
-    found = advice(sides_at(train, image_size), image_size)
+    found = advice(sides_at(train, image_size, letterbox), image_size)
     return f"image size {found.text}" if found.growth >= GROWTH else ""
 
 

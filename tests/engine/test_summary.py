@@ -105,10 +105,18 @@ def test_data_warnings_name_what_is_wrong(tmp_path):
 @pytest.mark.parametrize("side, is_named", [(20, True), (25, True), (28, False), (90, False)])
 def test_a_larger_input_is_proposed_if_half_of_the_boxes_ask_for_a_quarter_more(tmp_path, side, is_named):
     train = data(tmp_path, "a.txt", f"a.jpg 0,0,{side},{side},0\n")
-    assert summary.size_note(train, (416, 416)) == ""  # the sizes of the images are not known
+    assert summary.size_note(train, (416, 416), "corner") == ""  # the sizes of the images are not known
     train = dataclasses.replace(train, sizes=np.array([[416, 416]], np.int32))
-    note = summary.size_note(train, (416, 416))
+    note = summary.size_note(train, (416, 416), "corner")
     assert ("image_size=" in note and "\n" not in note) == is_named
+
+
+def test_boxes_are_larger_in_an_input_that_images_are_stretched_to(tmp_path):
+    """An image of 832 x 416: boxes of 40 pixels have 20 with padding, and 28 where only the width shrinks."""
+    train = data(tmp_path, "a.txt", "a.jpg 0,0,40,40,0\n")
+    train = dataclasses.replace(train, sizes=np.array([[416, 832]], np.int32))
+    assert "image_size=" in summary.size_note(train, (416, 416), "center")
+    assert summary.size_note(train, (416, 416), "stretch") == ""
 
 
 def scanned(annotations, digests, hashes):
