@@ -37,7 +37,7 @@ from engine.final_evaluation import evaluate_best
 from engine.gpu_memory import MOST_IMAGES, hardware_warnings, less_memory
 from engine.optimizer import EMA, Updater, build_optimizer, usable_amp
 from engine.parallel import compile_forward, require_statistics, wrap
-from engine.run_folder import Run, best_of, check_name, create, near_run, open_run
+from engine.run_folder import Run, best_of, check_name, create, near_run, open_run, run_of
 from engine.schedule import (
     CHOSEN_BY_RUN,
     Plan,
@@ -508,12 +508,7 @@ def checked(cfg: Config) -> Config:
     nets.check_size(cfg.image_size or nets.official_size(cfg.model))
     check_name(cfg.name)
     if cfg.weights not in (None, "coco", "objects365"):
-        if best := best_of(cfg.output, cfg.weights):
-            cfg = replace(cfg, weights=str(best))
-        elif not (os.path.exists(cfg.weights) or is_weights(cfg.weights)) and (
-            near := near_run(cfg.output, cfg.weights)
-        ):
-            raise ConfigError(f"weights={cfg.weights}: there is no such file or run; did you mean weights={near}?")
+        cfg = replace(cfg, weights=weights_of_run(cfg.weights, cfg.output))
     if cfg.scale[0] > cfg.scale[1]:
         raise ConfigError(f"scale={show(cfg.scale)}: write the smallest size first: scale={show(cfg.scale[::-1])}")
     given = None not in (cfg.learning_rate, cfg.min_learning_rate)
@@ -529,6 +524,18 @@ def checked(cfg: Config) -> Config:
     if cfg.device == "cuda:all" and cfg.amp == "bf16":  # autocast in the threads of DataParallel supports fp16 only
         raise ConfigError("amp=bf16 does not work with device=cuda:all: use torchrun, or amp=fp16")
     return cfg
+
+
+def weights_of_run(weights: str, output: str) -> str:
+    """Returns the best.pt of a run that `weights` names, or `weights`. Raises ConfigError for a name that is nearly a run's."""
+    if best := best_of(output, weights):
+        return str(best)
+    if not os.path.exists(weights) and not is_weights(weights):
+        if run := run_of(output, weights):
+            raise ConfigError(f"weights={weights}: {run} has no best.pt: resume it, or write weights={run / 'last.pt'}")
+        if near := near_run(output, weights):
+            raise ConfigError(f"weights={weights}: there is no such file or run; did you mean weights={near}?")
+    return weights
 
 
 def with_classes_of(

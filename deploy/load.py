@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import nets
 from deploy.onnx_model import OnnxModel
-from engine.run_folder import best_of, is_run, near_run
+from engine.run_folder import best_of, is_run, near_run, run_of
 from nets import load_official
 from utils import checkpoint, file_checks
 from utils.config import is_weights
@@ -36,8 +36,9 @@ class Loaded(NamedTuple):
 
 
 def is_checkpoint(word: str) -> bool:
-    """Whether a word on the command line is the path of weights, a run folder, or the name of a run that has a best.pt."""
-    return is_weights(word) or best_of("runs", word) is not None or is_run(Path(word))
+    """Whether a word on the command line is the path of weights, a run folder, or the name of a run."""
+    is_name = not os.path.exists(word) and run_of("runs", word) is not None
+    return is_weights(word) or is_name or is_run(Path(word))
 
 
 def file_of(path: str | Path, option: str = "checkpoint=") -> Path:
@@ -46,7 +47,11 @@ def file_of(path: str | Path, option: str = "checkpoint=") -> Path:
         return Path(path)
     if best := best_of("runs", str(path)):
         return best
-    if not os.path.exists(path) and (near := near_run("runs", str(path))):
+    if os.path.exists(path):
+        return Path(path)
+    if run := run_of("runs", str(path)):  # without best.pt
+        return run
+    if near := near_run("runs", str(path)):
         raise file_checks.CheckpointError(f"there is no checkpoint {path}; did you mean {option}{near}?")
     return Path(path)
 

@@ -291,9 +291,12 @@ def test_the_folder_of_a_run_is_its_checkpoint(tmp_path, monkeypatch):
     stopped = tmp_path / "runs/mine-2026-01-31-3"  # before the first evaluation
     tiny_checkpoint(stopped / "last.pt")
     (stopped / "environment.json").write_text("{}")
-    assert is_checkpoint(str(stopped)) and not is_checkpoint(str(tmp_path / "runs"))
+    tiny_checkpoint(tmp_path / "runs/other-2026-01-31-1/last.pt")
+    assert is_checkpoint(str(stopped)) and is_checkpoint("other") and not is_checkpoint(str(tmp_path / "runs"))
     with refused(CheckpointError, stopped / "last.pt"):
         load(stopped)
+    with refused(CheckpointError, "runs/other-2026-01-31-1/last.pt"):
+        load("other")
     tiny_checkpoint(tmp_path / "images/best.pt")  # of no run
     with refused(CheckpointError, "images/best.pt"):
         load("images")

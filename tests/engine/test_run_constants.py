@@ -212,6 +212,9 @@ def test_the_name_of_a_run_as_weights_is_its_newest_checkpoint(copy):
     assert train.checked(replace(cfg, weights=str(copy))).weights == str(copy / "best.pt")
     with refused(ConfigError, "weights=smal", "weights=small"):
         train.checked(replace(cfg, weights="smal"))
+    shutil.copytree(copy, copy.with_name("early-2026-01-31-1"), ignore=shutil.ignore_patterns("best.pt"))
+    with refused(ConfigError, "weights=early", copy.with_name("early-2026-01-31-1") / "last.pt"):
+        train.checked(replace(cfg, weights="early"))
     shutil.copytree(copy, copy.with_name("coco-2026-01-31-1"))
     assert train.checked(replace(cfg, weights="coco")).weights == "coco"
 
