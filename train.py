@@ -379,9 +379,10 @@ def main(
     previous.saved = None  # frees the tensors of last.pt, which may take gigabytes
 
     log_summary(cfg, settings, train_data, val_data, model, updater, first_row, likeness, thawed_bytes, ranks, log)
-    if cfg.hours:
+    done = state.done(epochs, cfg.patience)
+    if cfg.hours and not done:
         log(budget.text(longest, state.epoch))
-    if done := state.done(epochs, cfg.patience):
+    if done:
         more = "a larger patience=, or patience=0,"
         if state.epoch >= epochs:
             more = "a larger hours=" if epochs < longest.epochs else "a larger epochs="

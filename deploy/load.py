@@ -97,7 +97,7 @@ def load(
             some += ", ..."
         raise ValueError(
             f"{path} is a {loaded.name} with the classes {some}: leave out model= and classes=; "
-            f"only= detects some of the classes"
+            f"only= of predict.py detects some of the classes"
         )
     return loaded._replace(note=note, image_size=nets.check_size(image_size or loaded.image_size))
 

@@ -137,6 +137,7 @@ def test_another_time_limit_lengthens_or_ends_a_resumed_run(demo_images, tmp_pat
     first = len(log_of(folder))
     *_, text = train_quietly(replace(cfg, resume=True), **FakeClock().options)
     assert "nothing to do" in text and "a larger hours= extends" in text and len(log_of(folder)) == first
+    assert "WARNING: hours=" not in text and not text.count("\ntime  ")  # no epoch is left
     clock = FakeClock()
     train_quietly(replace(cfg, hours=0.1, resume=True), **clock.options)
     assert len(log_of(folder)) > first and clock.now + 252 == pytest.approx(0.1 * 3600, rel=0.05)
