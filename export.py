@@ -231,7 +231,10 @@ def verify(path: Path, model: torch.nn.Module, images: list[np.ndarray]) -> None
         limits = f"confidence {ABOVE} and more{', without NMS' if half else ''}"
         print(f"onnxruntime and PyTorch at {size[0]} x {size[1]}, {limits}: {result.text()}")
         if not result.detections and not result.unpaired:
-            raise ExportError("the model detects nothing in these images: give others to compare on, images=FOLDER")
+            raise ExportError(
+                f"the model detects nothing with a confidence of {ABOVE} or more in these images: train it longer, or give "
+                f"others to compare on, images=FOLDER"
+            )
         if not result.within(tolerance):
             few = "\n".join(result.unpaired[:10])
             raise ExportError(f"onnxruntime and PyTorch differ by more than {tolerance}; no file was written\n{few}")
