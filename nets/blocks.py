@@ -101,7 +101,9 @@ class RepConv(nn.Module):
         if self.conv1x1 is None:
             return silu(y)
         branch = self.conv1x1(x)
-        return silu(y + branch if self.alpha is None else y + self.alpha * branch)
+        if self.alpha is not None:
+            branch = (self.alpha * branch).to(y.dtype)  # else float32 with mixed precision, up to the end of the stage
+        return silu(y + branch)
 
     @torch.no_grad()
     def fuse(self) -> None:

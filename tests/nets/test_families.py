@@ -159,6 +159,24 @@ def test_batch_norms_have_the_constants_of_the_released_weights(family):
 
 
 @every_family
+def test_mixed_precision_reaches_every_layer(family):
+    """A single float32 tensor would make all layers after it compute in float32, up to the next convolution."""
+    model, kinds = random_model(family).train(), {}
+
+    def note(name):
+        def hook(module, inputs, out):
+            kinds[name] = out.dtype if isinstance(out, torch.Tensor) else None
+
+        return hook
+
+    for name, module in model.named_modules():
+        module.register_forward_hook(note(name))
+    with torch.autocast("cpu", torch.bfloat16):
+        model(random_images(2, 64, 64))
+    assert kinds and {name for name, kind in kinds.items() if kind not in (None, torch.bfloat16)} == set()
+
+
+@every_family
 def test_gradients_reach_every_parameter(family):
     model = random_model(family).train()
     sum(x.square().sum() for x in model(random_images(2, 64, 64))).backward()
