@@ -12,7 +12,7 @@ from datasets.sources import fraction_of, val_of
 from engine.environment import last_start
 from engine.run_folder import near_run
 from utils import checkpoint, file_checks
-from utils.config import show
+from utils.config import ConfigError, show
 from utils.file_checks import class_names
 from utils.migration import with_new_names
 from utils.text import amount, first_line
@@ -122,7 +122,12 @@ def typed_val(folder: Path, config: dict[str, Any]) -> str | None:
     val, constants = Path(str(config.get("val"))), last_start(folder).get("constants")
     if val.name not in ("val.txt", "val.json") or val.parent.name != folder.name or not isinstance(constants, dict):
         return None
-    return val_of(str(constants.get("val")), str(constants.get("train")))
+    typed = val_of(str(constants.get("val")), str(constants.get("train")))
+    try:
+        fraction_of(typed)
+    except ConfigError:  # a damaged file
+        return None
+    return typed
 
 
 def data_of(folder: Path, config: dict[str, Any], rows: list[dict[str, float]]) -> tuple[str, ...]:

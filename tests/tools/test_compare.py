@@ -123,6 +123,10 @@ def test_validation_data_that_a_run_wrote_are_named_as_they_were_typed(tmp_path)
         (folder / "environment.json").write_text(json.dumps({"constants": {"val": typed, "train": "t.txt"}}))
         folders.append(folder)
     assert [row["val"] for row in rows_of(*folders)] == ["more/val.txt", "t.txt", ".2"]
+    damaged = made(tmp_path / "damaged", [0.1], val="runs/damaged/val.txt")
+    for contents in ("{", "[1]", '{"constants": {"val": 7}}', '{"constants": {"val": "7%%"}}', '{"constants": 1}'):
+        (damaged / "environment.json").write_text(contents)
+        assert read_run(damaged).config["val"] == "runs/damaged/val.txt"
     texts = [run.data[1] for run in read_runs(folders)[0]]
     assert [text.rpartition(" ")[0] for text in texts] == [
         "val more/val.txt",
