@@ -1,7 +1,8 @@
 """Detection models, their losses and their pretrained weights. This package imports `utils` only."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -244,11 +245,12 @@ def build_pretrained(
             pretraining = Pretraining(0.0, official=False)
         else:
             log(f"weights    {path}")
-            file = first_head(read_weights(path, name))
-            with fitting(path):
-                model = build(name, len(classes), file.state)
-                state, fresh = pretrained.adapt_classes(file.state, file.classes, classes, model)
-                log(load_matching(model, state, fresh).require(backbone=0.8).text())
+            with _names_its_model(path, name):
+                file = first_head(read_weights(path, name))
+                with fitting(path):
+                    model = build(name, len(classes), file.state)
+                    state, fresh = pretrained.adapt_classes(file.state, file.classes, classes, model)
+                    log(load_matching(model, state, fresh).require(backbone=0.8).text())
             shared = pretrained.shared_classes(file.classes or (), classes)
             pretraining = Pretraining(len(shared) / len(classes), file.official)
             if new := [other for label, other in enumerate(classes) if label not in shared]:
@@ -296,6 +298,22 @@ def first_head(file: Weights) -> Weights:
         return file
     state = {name: value for name, value in file.state.items() if not name.startswith("added.")}
     return file._replace(state=state, classes=file.classes[: class_rows(state)])
+
+
+@contextmanager
+def _names_its_model(path: str | Path, name: str) -> Iterator[None]:
+    """Turns the errors of a checkpoint of this program that holds another model than `name` into one that names its model."""
+    try:
+        yield
+    except CheckpointError as error:
+        contents = checkpoint.read(path)
+        config = contents.get("config") if checkpoint.is_own(contents) else None
+        own = config.get("model") if isinstance(config, dict) else None
+        if own == name or not isinstance(own, str):
+            raise
+        raise CheckpointError(
+            f"{path} is a {own}, and model={name}: write model={own}, or name other weights"
+        ) from error
 
 
 def _with_new_head(name: str, path: str | Path, num_classes: int) -> ExtendedModel:

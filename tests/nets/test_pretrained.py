@@ -296,6 +296,18 @@ def test_own_checkpoints_name_their_classes(tmp_path):
     )
 
 
+def test_an_own_checkpoint_of_another_model_names_its_model(tmp_path):
+    state = nets.build("tiny_n", 2).state_dict()
+    contents = {"classes": ["cat", "dog"], "model": state, "config": {"model": "tiny_n"}}
+    checkpoint.save(tmp_path / "best.pt", contents)
+    for name in ("picodet_s", "yolov9_t", "ppyoloe_s"):
+        with refused(file_checks.CheckpointError, tmp_path / "best.pt", "is a tiny_n", f"model={name}", "model=tiny_n"):
+            nets.build_pretrained(name, ["cat"], str(tmp_path / "best.pt"), Ranks(), print)
+    checkpoint.save(tmp_path / "best.pt", contents | {"config": {}})
+    with refused(file_checks.CheckpointError, tmp_path / "best.pt", "model="):
+        nets.build_pretrained("picodet_s", ["cat"], str(tmp_path / "best.pt"), Ranks(), print)
+
+
 def test_coco_has_80_names_and_ids_up_to_90():
     assert len(set(COCO_CLASSES)) == len(set(COCO_CATEGORY_IDS)) == 80
     assert (COCO_CLASSES[0], COCO_CLASSES[-1]) == ("person", "toothbrush")
