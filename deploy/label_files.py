@@ -77,7 +77,7 @@ class LabelFiles:
         if self.kind in ONE_FILE:
             self.images.append(image)
             return
-        self.can_train &= os.path.abspath(path) == os.path.abspath(folder.parent / "images" / name)
+        self.can_train &= is_next_to(folder, name, path)
         target = (folder / name).with_suffix(PER_IMAGE[self.kind])
         target.parent.mkdir(parents=True, exist_ok=True)
         if self.kind == "voc":
@@ -87,6 +87,10 @@ class LabelFiles:
         else:
             text = yolo_text(boxes, labels, *size)
         target.write_text(text, encoding="utf-8")
+
+    def takes(self, boxes: np.ndarray) -> bool:
+        """Whether an image with these detections gets labels: every image does."""
+        return True
 
     def finish(self, folder: Path) -> None:
         """Writes classes.txt, and the data file or the file with all images."""
@@ -109,6 +113,11 @@ class LabelFiles:
             (folder / name).write_text(text, encoding="utf-8", errors="surrogateescape")
 
 
+def is_next_to(folder: Path, name: str, path: str) -> bool:
+    """Whether the path of an image is in the folder `images` next to the folder of label files."""
+    return os.path.abspath(path) == os.path.abspath(folder.parent / "images" / name)
+
+
 class BackgroundFiles(LabelFiles):
     """Label files without boxes, for the images in which something was detected: false alarms, to train on as backgrounds."""
 
@@ -118,9 +127,15 @@ class BackgroundFiles(LabelFiles):
         self, folder: Path, name: str, path: str, boxes: np.ndarray, labels: np.ndarray, scores: np.ndarray, pixels
     ) -> None:
         """Adds an image with detections as one without boxes; leaves out images without detections."""
-        if len(boxes):
+        if self.takes(boxes):
             self.count += 1
             super().add(folder, name, path, boxes[:0], labels[:0], scores[:0], pixels)
+        else:  # in the folder of the images, it would be a background image without a label file
+            self.can_train &= not is_next_to(folder, name, path)
+
+    def takes(self, boxes: np.ndarray) -> bool:
+        """Whether an image with these detections gets labels."""
+        return len(boxes) > 0
 
     def text(self, folder: Path, images: int) -> str:
         """Returns how many of `images` became background images in `folder`, for the console."""

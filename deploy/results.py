@@ -120,7 +120,8 @@ class Results:
         boxes, labels, scores = boxes[inside], result.labels[inside], result.scores[inside]
         if self.crops:
             self._write_crops(Path(crop_name), image, boxes, labels)
-        if self.keep and (frame is not None or is_web_address(path)):
+        is_kept = self.keep and self.writers["labels"].takes(boxes)
+        if is_kept and (frame is not None or is_web_address(path)):
             image_name = writable_name(image_name)
             path = str(self.folder / "images" / image_name)
             write_image(path, image)

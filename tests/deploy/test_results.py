@@ -13,7 +13,7 @@ from refused import refused
 
 from datasets.formats.read import ReadOptions, read
 from deploy.detector import Result
-from deploy.label_files import LabelFiles
+from deploy.label_files import BackgroundFiles, LabelFiles
 from deploy.results import DetectionsFile, Results, crop_folders
 from utils.images import read_image
 
@@ -188,6 +188,27 @@ def test_the_kept_frames_and_their_labels_are_data_to_train_on(tmp_path, kind, p
     }
     np.testing.assert_allclose(data.boxes, [[5, 5, 30, 30]] * 3, atol=1e-3)
     assert data.labels.tolist() == [1, 1, 1]
+
+
+def test_frames_without_a_detection_are_not_kept_as_background_images(tmp_path):
+    """In the folder of the images, they would be background images without a label file."""
+    labels = BackgroundFiles("yolo", CLASSES, {})
+    results = Results(lambda: tmp_path, CLASSES, (7, 90), writers={"labels": labels}, keep=True)
+    for frame, boxes in enumerate(([[5, 5, 30, 30]], np.zeros((0, 4)))):
+        results.add(np.full((40, 60, 3), 114, np.uint8), result(boxes, [1] * len(boxes)), "v.mp4", "in/v.mp4", frame)
+    results.finish()
+    assert [path.name for path in (tmp_path / "images").iterdir()] == ["v.mp4_000000.jpg"]
+    assert (tmp_path / "labels/v.mp4_000000.txt").read_text() == "" and (tmp_path / "labels/data.yaml").exists()
+
+
+def test_label_files_of_some_images_of_a_folder_do_not_claim_all_of_them(tmp_path):
+    labels = BackgroundFiles("yolo", CLASSES, {})
+    results = Results(lambda: tmp_path, CLASSES, (7, 90), writers={"labels": labels}, keep=True)
+    for name, boxes in (("a.png", [[5, 5, 30, 30]]), ("b.png", np.zeros((0, 4)))):
+        image, one = np.full((40, 60, 3), 114, np.uint8), result(boxes, [1] * len(boxes))
+        results.add(image, one, name, str(tmp_path / "images" / name))
+    results.finish()
+    assert (tmp_path / "labels/a.txt").exists() and not (tmp_path / "labels/data.yaml").exists()
 
 
 def test_tracks_are_in_the_json_and_in_the_format_of_the_mot_challenge(tmp_path):
