@@ -170,7 +170,7 @@ def run_here(resume: bool | str, output: str, name: str) -> Path | None:
     """Returns the folder of the run to resume on this node; None for a new run. For the arguments see `find`."""
     if isinstance(resume, str):
         folder = folder_of(resume)
-        if not folder.exists():  # the name of a run, or of its folder
+        if not (folder / "last.pt").exists():  # the name of a run, or of its folder
             folder = run_of(output, resume) or folder
         return folder if (folder / "last.pt").exists() else None
     candidates = runs(output, name)[::-1]

@@ -64,11 +64,14 @@ def runs(output: str | Path, name: str) -> list[Path]:
 
 
 def best_of(output: str | Path, name: str) -> Path | None:
-    """Returns the newest best.pt of the runs of that name, or None. `name` may also be a run folder, with or without `output`."""
+    """Returns the newest best.pt of the runs of that name, or None. `name` may also be a run folder, with or without `output`.
+
+    A file of that name is no run. A folder of that name, such as the data of the run, does not hide the runs.
+    """
     for folder in (Path(name), Path(output) / name):
         if is_run(folder) and (folder / "best.pt").is_file():
             return folder / "best.pt"
-    if Path(name).exists():
+    if Path(name).is_file():
         return None
     return next((path for run in reversed(runs(output, name)) if (path := run / "best.pt").is_file()), None)
 

@@ -246,6 +246,8 @@ def test_the_name_of_a_run_is_its_checkpoint_unless_a_file_has_that_name(tmp_pat
         override(Config(), ["masc", "a.png"], words)
     (tmp_path / "mask").mkdir()
     assert override(Config(), ["mask"], words) == Config(source="mask")
+    with refused(ConfigError, "'a.png'", "source=mask", "source=a.png"):
+        override(Config(), ["mask", "a.png"], words)
 
 
 @pytest.mark.parametrize("source", ["99999999999", "http://127.0.0.1:9/a.jpg"])

@@ -75,7 +75,7 @@ def main(words: Sequence[str]) -> None:
             require_page(Path(cfg.output))
     except ValueError as error:
         raise SystemExit(str(error)) from error
-    folders = [folder if folder.exists() else run_of("runs", str(folder)) or folder for folder in folders]
+    folders = [one if (one / "config.json").exists() else run_of("runs", str(one)) or one for one in folders]
     runs, refused = read_runs(list(dict.fromkeys(folders)))
     print(text_of(runs, refused))
     if not runs:

@@ -103,12 +103,13 @@ def _named(argv: Sequence[str], positional: Mapping[str, Callable[[str], bool]],
         if owner is None:
             named.append(item)
             continue
-        named.append(f"{owner}={item}")
-        if sum(other.startswith(f"{owner}=") for other in (*named, *argv)) > 1:
+        if given := next((other for other in (*named, *argv) if other.startswith(f"{owner}=")), None):
             shown = brief(item)
             raise ConfigError(
-                f"{shown!r}: {owner}= is given twice: write the name before each word, as in {owner}={shown}"
+                f"{shown!r}: {owner}= is given twice, here and by {brief(given)}: write the name before each word, as in "
+                f"{owner}={shown}"
             )
+        named.append(f"{owner}={item}")
     return named
 
 

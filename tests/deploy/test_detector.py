@@ -279,6 +279,8 @@ def test_the_name_of_a_run_is_its_newest_checkpoint(tmp_path, monkeypatch):
     assert load("mine").path.parent.name == "mine-2026-01-31-10"
     with refused(CheckpointError, "min", "checkpoint=mine"):
         load("min")
+    (tmp_path / "mine").mkdir()  # the data of the run
+    assert load("mine").path.parent.name == "mine-2026-01-31-10" and not is_checkpoint("mine")
 
 
 def test_the_folder_of_a_run_is_its_checkpoint(tmp_path, monkeypatch):

@@ -197,7 +197,9 @@ def test_a_new_run_starts_only_if_the_command_names_its_data(demo_images, tmp_pa
     assert train.from_command_line([*words, "train=data/demo/train.txt"]).name == "new"
 
 
-def test_the_name_of_a_run_resumes_its_newest_folder(copy):
+def test_the_name_of_a_run_resumes_its_newest_folder(copy, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "small").mkdir()  # the data of the run
     shutil.copytree(copy, copy.with_name("small-2999-01-01-1"))
     found = train.from_command_line(["resume=small", f"output={copy.parent}"])
     assert found.resume == str(copy.with_name("small-2999-01-01-1"))

@@ -139,6 +139,7 @@ def test_the_names_of_runs_are_compared(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for name in ("mine-2026-01-31-1", "mine-2026-01-31-2", "more-2026-01-31-1"):
         made(tmp_path / "runs" / name, [0.5])
+    (tmp_path / "more").mkdir()  # the data of the run
     main(["mine", "more", "min"])
     text = capsys.readouterr().out
     assert "mine-2026-01-31-2" in text and "more-2026-01-31-1" in text and "mine-2026-01-31-1" not in text
