@@ -104,7 +104,9 @@ class State:
 
     def done(self, epochs: int, patience: int) -> str | None:
         """Returns why the run is finished, or None if it is not."""
-        if self.epoch >= epochs:
+        if self.epoch > epochs:
+            return f"{amount(self.epoch, 'epoch')} are trained, more than epochs={epochs}"
+        if self.epoch == epochs:
             return f"all {epochs} epochs are trained" if epochs > 1 else "its only epoch is trained"
         evaluated = self.best_epoch is not None and "AP" in self.rows[-1]
         if patience and evaluated and self.epoch - self.best_epoch >= patience:

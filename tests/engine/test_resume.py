@@ -389,6 +389,7 @@ def test_state_is_a_function_of_the_log():
         state = state.after({"epoch": epoch} | ({} if ap is None else {"AP": ap}))
     assert (state.epoch, state.best, state.best_epoch) == (5, 0.5, 2)
     assert state.done(5, 0) and state.done(9, 3) and not state.done(9, 4)
+    assert state.done(1, 0) == "5 epochs are trained, more than epochs=1" and "all 5" in state.done(5, 0)
     nothing = resume.State().after({"epoch": 1, "AP": -1.0}).after({"epoch": 2, "AP": -1.0})
     assert (nothing.best, nothing.best_epoch) == (0.0, 2)
     initial = resume.State().after({"epoch": 0, "AP": 0.3})
