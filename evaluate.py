@@ -5,6 +5,7 @@ Official weights: python evaluate.py model=yolox_s data=instances_val2017.json
 
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -104,9 +105,8 @@ def main(cfg: Config) -> dict:
     options = trained | {name: value for name, value in about_data.items() if value is not None}
     if cfg.data not in (None, trained.get("train"), trained.get("val")):  # other images than in training
         options["image_root"] = cfg.image_root
-    if not cfg.data and trained.get("val") and cfg.split != "val" and not may_have_splits(trained["val"]):
-        fix = f"write data={trained.get('train')} split={cfg.split}"
-        raise ConfigError(f"split={cfg.split}: {trained['val']} of the training has validation images only: {fix}")
+    if not cfg.data:
+        require_split(cfg.split, trained)
     data, notes = open_data(cfg.data or trained.get("val"), cfg.split, loaded.classes, options)
     data, outside = data.with_range(loaded.value_range)
     derived = {"weights": path, "source": data.source, "images": len(data), "input size": size}
@@ -141,6 +141,15 @@ def main(cfg: Config) -> dict:
             print(f"report: {folder / 'report.html'}")
     ranks.stop()
     return metrics
+
+
+def require_split(split: str, trained: Mapping[str, Any]) -> None:
+    """Raises ConfigError for a split that the validation data of the training, in its constants `trained`, do not have."""
+    val, train = trained.get("val"), trained.get("train")
+    if val and split != "val" and not may_have_splits(val):
+        has_splits = train and may_have_splits(train)
+        fix = f"write data={train} split={split}" if has_splits else "name the file of these images in data="
+        raise ConfigError(f"split={split}: {val} of the training has validation images only: {fix}")
 
 
 def open_data(

@@ -71,14 +71,14 @@ def best_of(output: str | Path, name: str) -> Path | None:
     for folder in (Path(name), Path(output) / name):
         if is_run(folder) and (folder / "best.pt").is_file():
             return folder / "best.pt"
-    if Path(name).is_file():
+    if os.path.isfile(name):
         return None
     return next((path for run in reversed(runs(output, name)) if (path := run / "best.pt").is_file()), None)
 
 
 def is_run(folder: Path) -> bool:
     """Whether a folder is that of a run, and not of data or results: it has environment.json."""
-    return (folder / "environment.json").is_file()
+    return os.path.isfile(folder / "environment.json")  # False also for a name that is too long, or without permission
 
 
 def run_of(output: str | Path, name: str) -> Path | None:

@@ -238,6 +238,11 @@ def test_another_split_is_not_measured_on_the_validation_file_of_the_training(pa
     weights = tiny_checkpoint(tmp_path / "a/best.pt", train="more", val=val)
     with refused(ConfigError, "split=test", val, "data=more split=test"):
         main(Config(checkpoint=str(weights), split="test", output=str(tmp_path / "out"), device="cpu"))
+    train = str(painted(2, "train"))  # has no test split either
+    weights = tiny_checkpoint(tmp_path / "b/best.pt", train=train, val=val)
+    with refused(ConfigError, "split=test", val, "data=") as raised:
+        main(Config(checkpoint=str(weights), split="test", output=str(tmp_path / "out"), device="cpu"))
+    assert train not in str(raised.value)
     run(weights, val, tmp_path / "out", split="test")  # the user has named the file
 
 

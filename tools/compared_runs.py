@@ -134,9 +134,7 @@ def data_of(folder: Path, config: dict[str, Any], rows: list[dict[str, float]]) 
     """Returns the data of a run as text: equal for two runs on the same data, whose mAP can be compared."""
     val = str(config.get("val"))
     own = Path(val).name in ("val.txt", "val.json") and Path(val).parent.name == folder.name
-    if (
-        own
-    ):  # written by the run: split off the training images, or with the classes of a model that classes were added to
+    if own:  # split off the training images, or written with the classes of a model that classes were added to
         file = folder / Path(val).name
         digest = "missing"
         if file.is_file():

@@ -114,6 +114,8 @@ def test_a_box_may_have_any_class_whose_score_is_nearly_the_best():
 def test_a_box_is_not_removed_by_one_whose_score_is_lower():
     ours = (BOX, 0.9, 1), (moved(9), 0.8, 1)
     assert not agree(ours, ours[1:], 0.4).within(EXACT)
+    for score, right in ((0.9009, True), (0.9015, False)):  # in the file it is at least 0.9005
+        assert agree([ours[0], (moved(9), score, 1)], ours[:1], 0.4).within(EXACT) == right
 
 
 def test_the_last_detections_of_a_full_list_need_no_partner():

@@ -299,6 +299,7 @@ def test_the_folder_of_a_run_is_its_checkpoint(tmp_path, monkeypatch):
         load(stopped)
     with refused(CheckpointError, "runs/other-2026-01-31-1/last.pt"):
         load("other")
+    assert not is_checkpoint("long" * 100)  # longer than a name of a file can be
     tiny_checkpoint(tmp_path / "images/best.pt")  # of no run
     with refused(CheckpointError, "images/best.pt"):
         load("images")
