@@ -238,8 +238,8 @@ FROZEN = """# Freezing: what it costs and what it saves
 
 mAP50-95 of the last epoch in points, mean and standard deviation over the seeds 0, 1 and 2. A mAP without ± has seed 0 only, and
 "-" was not measured. A difference is that to the training with nothing frozen and the same seed: the mean over all measured
-pairs, and its 95 % interval. "Other camera" is the difference on the validation images as a simulated, worse camera would take
-them. CPU minutes and memory are means over the measured data sets, which differ between the rows.
+pairs, and its 95 % interval. "Other camera" is the difference on validation images that were changed as if by a worse
+camera, see "Method". CPU minutes and memory are means over the measured data sets, which differ between the rows.
 
 YOLOX-nano, official COCO weights:""".split("\n")
 
@@ -253,8 +253,9 @@ HEAD = """
 THAW = """
 ## The thaw after a long frozen phase
 
-Whether the learning rate should warm up again when the backbone is thawed. The largest fall is over all epochs after the thaw,
-relative to the last frozen epoch, as the worst of the seeds.
+Whether the learning rate should warm up again when the backbone is thawed. By default it does
+not. "Largest fall" is how far the mAP of any epoch after the thaw is below that of the last frozen epoch, in percent of the
+latter, for the worst seed.
 
 | data | second warm-up | seeds | last frozen epoch | first thawed epoch | largest fall | last epoch |
 |---|---|---|---:|---:|---:|---:|""".split("\n")
@@ -267,11 +268,10 @@ all phases, 20 epochs, YOLOX-nano at 160 (BCCD), 192 (chess) and 224 pixels (rac
 memory are of whole runs with an evaluation after each epoch. The simulated camera has half of the resolution, another white
 balance, other contrast, noise, and JPEG quality 40.
 
-The second warm-up was chosen among six treatments that were tried on the raccoons at 320 pixels (also a warm-up of the backbone
-alone, and a tenth of the rate for it), so its rows there are optimistic; these rows are of an earlier form of the script with the
-same learning rates. One run on BCCD at 224 pixels had ended at 59.5 without and at 58.5 with the second warm-up.""".split(
-    "\n"
-)
+Of six ways to thaw that were tried on the raccoons at 320 pixels (14 epochs), among them a warm-up of the backbone alone and a
+tenth of the learning rate for it, the second warm-up was the best, so its rows there are optimistic. These rows are of an earlier
+form of the script with the same learning rates. Two runs on BCCD at 224 pixels ended at 59.5 without it and at 58.5 with
+it.""".split("\n")
 
 
 def frozen_rows(rows: list[dict[str, str]], model: str) -> Iterator[str]:
