@@ -531,10 +531,10 @@ def weights_of_run(weights: str, output: str) -> str:
     """Returns the best.pt of a run that `weights` names, or `weights`. Raises ConfigError for a name that is nearly a run's."""
     if best := best_of(output, weights):
         return str(best)
-    if not os.path.exists(weights) and not is_weights(weights):
+    if not os.path.isfile(weights) and not is_weights(weights):
         if run := run_of(output, weights):
             raise ConfigError(f"weights={weights}: {run} has no best.pt: resume it, or write weights={run / 'last.pt'}")
-        if near := near_run(output, weights):
+        if not os.path.exists(weights) and (near := near_run(output, weights)):
             raise ConfigError(f"weights={weights}: there is no such file or run; did you mean weights={near}?")
     return weights
 

@@ -47,11 +47,11 @@ def file_of(path: str | Path, option: str = "checkpoint=") -> Path:
         return Path(path)
     if best := best_of("runs", str(path)):
         return best
-    if os.path.exists(path):
+    if os.path.isfile(path):
         return Path(path)
     if run := run_of("runs", str(path)):  # without best.pt
         return run
-    if near := near_run("runs", str(path)):
+    if not os.path.exists(path) and (near := near_run("runs", str(path))):
         raise file_checks.CheckpointError(f"there is no checkpoint {path}; did you mean {option}{near}?")
     return Path(path)
 

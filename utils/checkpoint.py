@@ -27,7 +27,7 @@ from utils.text import first_line
 FORMAT = 1
 PADDLE = ".pdparams"  # suffix of the files of PaddlePaddle
 OFFICIAL_STEMS = {  # names of official files, as released and in the cache folder -> the model
-    r"((?:yolox|yolov9|ppyoloe|picodet)_[a-z]+)(?:_objects365|_\d+_coco_lcnet)?": r"\1",
+    r"((?:yolox|yolov9|ppyoloe|picodet)_(?:nano|tiny|[a-z]))(?:_objects365|_\d+_coco_lcnet)?": r"\1",
     r"ppyoloe_(?:plus_)?crn_([a-z])_.*": r"ppyoloe_\1",
     r"v9-([a-z])": r"yolov9_\1",
 }

@@ -299,6 +299,9 @@ def test_the_folder_of_a_run_is_its_checkpoint(tmp_path, monkeypatch):
         load(stopped)
     with refused(CheckpointError, "runs/other-2026-01-31-1/last.pt"):
         load("other")
+    (tmp_path / "other").mkdir()  # the data of the run
+    with refused(CheckpointError, "runs/other-2026-01-31-1/last.pt"):
+        load("other")
     assert not is_checkpoint("long" * 100)  # longer than a name of a file can be
     tiny_checkpoint(tmp_path / "images/best.pt")  # of no run
     with refused(CheckpointError, "images/best.pt"):
@@ -341,7 +344,7 @@ def test_weights_without_a_model_are_refused_with_the_constant_that_is_missing(t
     state = nets.build("tiny_n", 80).state_dict()
     files = {
         "yolox_s": ["yolox_s.pth"],
-        "yolox_nano": ["other.pth"],
+        "yolox_nano": ["other.pth", "yolox_best.pth"],
         "yolov9_t": ["v9-t.pt", "yolov9_t.pth"],
         "ppyoloe_m": [
             "ppyoloe_plus_crn_m_80e_coco.pth",

@@ -208,13 +208,17 @@ def test_the_name_of_a_run_resumes_its_newest_folder(copy, tmp_path, monkeypatch
         train.from_command_line(["resume=smal", f"output={copy.parent}"])
 
 
-def test_the_name_of_a_run_as_weights_is_its_newest_checkpoint(copy):
+def test_the_name_of_a_run_as_weights_is_its_newest_checkpoint(copy, tmp_path, monkeypatch):
     cfg = train.Config(output=str(copy.parent), name="more", weights="small")
     assert train.checked(cfg).weights == str(copy / "best.pt")
     assert train.checked(replace(cfg, weights=str(copy))).weights == str(copy / "best.pt")
     with refused(ConfigError, "weights=smal", "weights=small"):
         train.checked(replace(cfg, weights="smal"))
     shutil.copytree(copy, copy.with_name("early-2026-01-31-1"), ignore=shutil.ignore_patterns("best.pt"))
+    with refused(ConfigError, "weights=early", copy.with_name("early-2026-01-31-1") / "last.pt"):
+        train.checked(replace(cfg, weights="early"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "early").mkdir()  # the data of the run
     with refused(ConfigError, "weights=early", copy.with_name("early-2026-01-31-1") / "last.pt"):
         train.checked(replace(cfg, weights="early"))
     shutil.copytree(copy, copy.with_name("coco-2026-01-31-1"))
