@@ -205,5 +205,5 @@ def unknown_class(name: str, classes: tuple[str, ...], hint: bool = True) -> str
     """Returns the message for a class that is not in `classes`. `hint`: with the nearest name, which takes its time."""
     near = difflib.get_close_matches(name, classes, n=1) if hint and len(classes) <= MAX_HINTS else []
     fix = f"did you mean {near[0]!r}? Rename it in the data" if near else "rename it in the data"
-    leave_out = "leave it out: python -m tools.convert SRC DST.txt classes=NAMES"
+    leave_out = "leave it out: python -m tools.convert SRC DST.txt classes=CLASSES_TO_KEEP"
     return f"class {name!r} is not in the list of classes {brief(classes)}; {fix}, add it to the file of classes=, or {leave_out}"
