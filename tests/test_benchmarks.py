@@ -80,6 +80,7 @@ def test_an_evaluation_is_timed_by_its_parts(demo_images):
     assert 0 <= result["AP"] <= 1
 
 
+@pytest.mark.slow
 def test_exported_files_take_turns_and_become_a_table(tmp_path):
     cfg = milliseconds.Config(models=("tiny_n:64", "tiny_n:96"), others=(), rounds=3, seconds=0)
     files = milliseconds.exported(cfg, tmp_path)

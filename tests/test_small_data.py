@@ -48,6 +48,7 @@ def test_each_run_has_one_row_and_is_not_repeated(tiny_stage, tmp_path, capfd, m
     assert capfd.readouterr().out.count("| report | drawn | 64 | 2 | shipped | 1 |") == 2
 
 
+@pytest.mark.slow
 def test_a_recipe_may_fit_images_into_the_input_in_another_way(tiny_stage, tmp_path, monkeypatch):
     recipes = {"family": Recipe(TINY), "stretched": Recipe(TINY, letterbox="stretch")}
     monkeypatch.setattr(small_data, "RECIPES", recipes)
