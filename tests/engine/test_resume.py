@@ -123,7 +123,7 @@ def test_run_resumed_in_one_word_equals_an_uninterrupted_one(demo_images, tmp_pa
 
 
 @pytest.mark.parametrize(
-    "call, saved", [(7, (1, 2)), (8, (1, 3)), (13, (2, 3))]
+    "call, saved", [(7, (1, 2)), (8, (1, 3)), pytest.param(13, (2, 3), marks=pytest.mark.slow)]
 )  # (epochs, batches); 8, 13: evaluation
 def test_killed_run_resumes_from_the_last_save_within_the_epoch(
     demo_images, tmp_path, at_call, uninterrupted, call, saved

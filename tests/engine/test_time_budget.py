@@ -69,7 +69,11 @@ def assert_ends_well(folder, evaluate_every=1):
         (FakeClock(evaluation=1.875, after=0.0), {}),
         (FakeClock(evaluation=30.0), {"evaluate_every": 3, "freeze_epochs": 4}),  # most of the time
         (FakeClock(thawed=2.0, slow_from=150), {}),
-        (FakeClock(slow_from=150, factor=0.5), {"multi_scale": 0.5, "accumulate": 2, "batch_size": 2}),
+        pytest.param(
+            FakeClock(slow_from=150, factor=0.5),
+            {"multi_scale": 0.5, "accumulate": 2, "batch_size": 2},
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_run_takes_the_time_that_it_is_given_and_ends_without_augmentation(demo_images, tmp_path, clock, changes):
