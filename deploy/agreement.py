@@ -1,7 +1,7 @@
 """Compares an exported file with PyTorch, up to what rounding may change.
 
 Detections of both cannot be compared: of overlapping boxes with nearly equal scores, NMS keeps those that rounding made the best,
-and the boxes that it removes for them follow. After a few epochs from scratch most scores are nearly equal, and so are those of
+and the boxes that it removes for them follow. After a few epochs from scratch most scores are nearly equal, also between
 the classes of a box. So the detections of the file are compared with the boxes of PyTorch before NMS. They are right if each has
 a partner there, if no two of them overlap by more than the threshold, and if each box without a partner overlaps a detection
 whose score is as high. A box may have each class whose score is within the tolerance of its best one.

@@ -190,7 +190,7 @@ def official_size(name: str) -> tuple[int, int]:
 
 
 def coarsest_stride(name: str) -> int:
-    """Returns the largest stride of a model: its coarsest map has a value for each square of so many pixels."""
+    """Returns the largest stride of a model: the side, in pixels, of the squares that its coarsest map has one value for."""
     return max(family_of(name)[0].model.strides)
 
 
