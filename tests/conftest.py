@@ -2,6 +2,8 @@
 
 import gc
 import os
+import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +16,7 @@ import numpy as np
 import pytest
 import tiny  # noqa: F401  registers model="tiny_n"
 import torch
+import tqdm
 from painted import drawn
 
 torch.set_num_threads(1)
@@ -38,6 +41,17 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("THAW_CACHE", str(folder))
         yield folder
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_threads_left() -> Iterator[None]:
+    """Fails if the tests of a file leave a thread behind, which could end the process in the middle of another test."""
+    before = set(threading.enumerate())
+    yield
+    end = time.monotonic() + 5
+    while left := [t for t in threading.enumerate() if t not in before and not isinstance(t, tqdm.TMonitor)]:
+        assert time.monotonic() < end, f"threads that still run: {left}"
+        time.sleep(0.02)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
