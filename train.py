@@ -44,6 +44,7 @@ from engine.schedule import (
     Schedule,
     enough_epochs,
     fill_in_defaults,
+    first_fixed_epoch,
     first_no_aug_epoch,
     likeness_of,
 )
@@ -438,8 +439,10 @@ def main(
                 frozen = epoch < plan.freeze_epochs
                 sampler.batch_size = settings.freeze_batch_size if frozen else settings.batch_size
                 sampler.epoch, sampler.start = epoch, meter.batches
-                if network is None or frozen != model.frozen:
+                fixed = settings.weights is None and epoch >= first_fixed_epoch(epochs, first_no_aug)
+                if network is None or (frozen, fixed) != (model.frozen, model.fixed_statistics):
                     model.freeze_backbone(frozen)
+                    model.fix_statistics(fixed)
                     network = wrap(model, ranks, cfg.sync_bn)
                     network = accelerate(network, sampler, updater, cfg.cuda_graphs, log)
                 static = settings.weights is None and epoch < epochs // 3  # as in the official recipes of PP-YOLOE

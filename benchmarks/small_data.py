@@ -84,19 +84,24 @@ class Recipe(NamedTuple):
     peer: str | None = None  # libreyolo or ultralytics
     former: bool = False  # with the defaults of train.py before November 23, 2026
     letterbox: str | None = None  # how images fit into the input; None: as the family does
+    batch_statistics: bool = False  # from scratch: batch norms use the statistics of each batch also in the last epochs
 
 
+SCRATCH = ("yolox_nano", "yolov9_t", "picodet_s", "ppyoloe_s")  # one model of each family
 RECIPES = {
     "new": Recipe(),  # YOLOX-nano with the defaults of train.py
     "shipped": Recipe(former=True),
     "libreyolo_yolox_nano": Recipe(peer="libreyolo"),
     "scratch_new_yolox_nano": Recipe({"weights": None}),
     "ultralytics_yolo11n_scratch": Recipe({"weights": None}, peer="ultralytics"),
-    "scratch_yolov9_t": Recipe({"model": "yolov9_t", "weights": None}),
-    "scratch_picodet_s": Recipe({"model": "picodet_s", "weights": None}),
-    "scratch_ppyoloe_s": Recipe({"model": "ppyoloe_s", "weights": None}),
-    "scratch_picodet_s_corner": Recipe({"model": "picodet_s", "weights": None}, letterbox="corner"),
-    "scratch_ppyoloe_s_corner": Recipe({"model": "ppyoloe_s", "weights": None}, letterbox="corner"),
+    **{f"scratch_{model}": Recipe({"model": model, "weights": None}) for model in SCRATCH},
+    **{f"scratch_{model}_batch": Recipe({"model": model, "weights": None}, batch_statistics=True) for model in SCRATCH},
+    "scratch_picodet_s_corner": Recipe(
+        {"model": "picodet_s", "weights": None}, letterbox="corner", batch_statistics=True
+    ),
+    "scratch_ppyoloe_s_corner": Recipe(
+        {"model": "ppyoloe_s", "weights": None}, letterbox="corner", batch_statistics=True
+    ),
 }
 
 
@@ -142,12 +147,13 @@ LENGTHS = (  # data set, input side, epochs
     *(("chess", 256, epochs) for epochs in (20, 50, 60, 100)),
     *(("deep_pcb", side, 15) for side in (256, 640)),
 )
-FAMILIES = [
+FAMILIES = [  # recipe, data set
+    *itertools.product((f"scratch_{model}{kind}" for kind in ("", "_batch") for model in SCRATCH), ("bccd", "raccoon")),
     *itertools.product(
-        ("scratch_new_yolox_nano", "scratch_yolov9_t", "scratch_picodet_s", "scratch_ppyoloe_s"), ("bccd", "raccoon")
+        (f"scratch_{model}{kind}" for kind in ("", "_batch") for model in SCRATCH[2:]), ("hemocytometer", "chess")
     ),
     *itertools.product(("scratch_picodet_s_corner", "scratch_ppyoloe_s_corner"), ("bccd",)),
-]  # recipe, data set
+]
 STAGES: dict[str, list[Run]] = {
     "report": [
         Run("report", name, seed, recipe, 320, DATA[name].epochs)
@@ -244,8 +250,8 @@ def train_once(run: Run, constants: dict[str, Any]) -> dict[str, Any]:
     """Trains and returns the cells of the row. Minutes count training alone, without evaluations."""
     recipe = RECIPES[run.recipe]
     options = {"parts": train.Parts(schedule=LinearSchedule)} if recipe.former else {}
-    if recipe.letterbox:
-        options = {"parts": train.Parts(build_model=partial(build_with_letterbox, recipe.letterbox))}
+    if recipe.letterbox or recipe.batch_statistics:
+        options = {"parts": train.Parts(build_model=partial(build_changed, recipe))}
     with tempfile.TemporaryDirectory(prefix="small_data_") as folder:
         train.main(train.Config(**constants, output=folder, name="run"), **options)
         made = runs(folder, "run")[-1]
@@ -261,10 +267,12 @@ def train_once(run: Run, constants: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def build_with_letterbox(letterbox: str, **arguments: Any) -> tuple:
-    """Builds the model of a training whose images fit into the input in another way than the family's."""
+def build_changed(recipe: Recipe, **arguments: Any) -> tuple:
+    """Builds the model of a training with the letterbox and the batch norms of the recipe."""
     model, pretraining = train.build_model(**arguments)
-    model.letterbox = letterbox
+    model.letterbox = recipe.letterbox or model.letterbox
+    if recipe.batch_statistics:
+        model.fix_statistics = lambda fixed: None
     return model, pretraining
 
 

@@ -99,6 +99,15 @@ def first_no_aug_epoch(epochs: int, written: int | None, before: int, done: int)
     return max(epochs - length, done)
 
 
+def first_fixed_epoch(epochs: int, first_no_aug: int) -> int:
+    """Returns the first epoch (counted from 0) with fixed batch-norm statistics, in a training from scratch.
+
+    It is the first no-augmentation epoch, but not before the last fifth of all epochs: earlier, the statistics of a network
+    from scratch are still far from what they become. See docs/decisions.md.
+    """
+    return max(first_no_aug, epochs - usual_no_aug_epochs(epochs))
+
+
 def usual_rate(optimizer: str, sgd: SGDDefaults) -> float:
     """Returns the default learning rate for 64 images per step, on data that are new to the initial weights."""
     return 0.01 * sgd.factor if optimizer == "sgd" else 4e-3

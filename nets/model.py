@@ -34,6 +34,7 @@ class DetectionModel(nn.Module):
     neck: nn.Module
     head: nn.Module
     frozen = False
+    fixed_statistics = False
     first_class = 0  # label of the first class that is trained; see ExtendedModel
     added_counts: tuple[int, ...] = ()  # numbers of classes of the heads that were added; see ExtendedModel
     clips = True  # detections end at the borders of their image; not with official weights, whose published AP is without it
@@ -59,11 +60,23 @@ class DetectionModel(nn.Module):
         self.backbone.requires_grad_(not frozen)
         self.train(self.training)
 
+    def fix_statistics(self, fixed: bool) -> None:
+        """Makes all batch norms use their running statistics, also after `train()`, or the statistics of each batch again.
+
+        With fixed statistics, training computes the same function as evaluation (Wu and Johnson 2021, section 3).
+        """
+        self.fixed_statistics = fixed
+        self.train(self.training)
+
     def train(self, mode: bool = True):
-        """Sets training or evaluation mode; a frozen backbone stays in evaluation mode."""
+        """Sets training or evaluation mode; a frozen backbone and batch norms with fixed statistics stay in evaluation mode."""
         super().train(mode)
         if self.frozen:
             self.backbone.eval()
+        if self.fixed_statistics:
+            for module in self.modules():
+                if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                    module.eval()
         return self
 
     def features(self, images: Tensor) -> tuple[Tensor, ...]:

@@ -273,6 +273,22 @@ def test_static_assignment_is_for_the_first_third_of_a_training_from_scratch(dem
     assert flags == [False, weights is None, False, False, False]  # the validation, then four epochs
 
 
+@pytest.mark.parametrize(
+    ("weights", "no_aug_epochs", "first_fixed"),
+    [(None, 2, 9), (None, 10, 9), (None, 1, 10), (str(UNNAMED_WEIGHTS), 2, 11)],
+)
+def test_statistics_are_fixed_at_the_end_of_a_training_from_scratch(
+    demo_images, tmp_path, weights, no_aug_epochs, first_fixed
+):
+    """In the no-augmentation epochs, but only in the last fifth of the epochs."""
+    cfg = config(demo_images, tmp_path, weights=weights, epochs=10, no_aug_epochs=no_aug_epochs, save_every=1)
+    folder, *_ = train_quietly(cfg, parts=train.Parts(validate=lambda *_: {"AP": 0.1, "AP50": 0.2, "val_loss": 1.0}))
+    states = [checkpoint.load(folder / f"epoch_{epoch:04}.pt")["model"] for epoch in range(1, 11)]
+    means = [state["neck.0.bn.running_mean"] for state in states]
+    fixed = [epoch for epoch in range(2, 11) if torch.equal(means[epoch - 1], means[epoch - 2])]
+    assert fixed == list(range(first_fixed, 11))
+
+
 def test_patience_stops_the_run_and_checkpoints_of_save_every_stay(demo_images, tmp_path, capsys):
     parts = train.Parts(validate=lambda *_: {"AP": 0.1, "AP50": 0.2, "val_loss": 1.0})
     cfg = {"epochs": 9, "patience": 2, "save_every": 2}

@@ -45,7 +45,12 @@ TRAININGS = (  # by two processes
     {"name": "more", "repeat_rare": 0.9, "val": ".3", "batch_size": 2},
     {"name": "added", "add_classes": True, "weights": str(TINY_WEIGHTS), "freeze_epochs": 0},
 )
-CASES = {"even shards": (4, False), "a frozen backbone": (4, True), "an empty shard": (1, False)}  # batch size, frozen
+CASES = {  # batch size, frozen, and other arguments of `gradients`
+    "even shards": (4, False),
+    "a frozen backbone": (4, True),
+    "an empty shard": (1, False),
+    "an empty shard, fixed statistics": (1, False, "tiny_n", SIZE, True),
+}
 
 
 def draw(folder: Path) -> None:
@@ -81,10 +86,11 @@ def batches(ranks, data, batch_size, size=SIZE):
     return build_loader(data, sampler, 0)
 
 
-def gradients(ranks, file, batch_size, frozen, name="tiny_n", image_size=SIZE):
+def gradients(ranks, file, batch_size, frozen, name="tiny_n", image_size=SIZE, fixed=False):
     """The loss and the gradients of each of the first two steps, and the batch-norm statistics after them."""
     model = network(name)
     model.freeze_backbone(frozen)
+    model.fix_statistics(fixed)
     data = DetectionDataset(read.read(file, "train"), model.letterbox)
     wrapped, criterion = wrap(model, ranks), nets.criterion(model, ranks.normalizer)
     found = []
@@ -460,7 +466,9 @@ def test_ranks_that_share_a_gpu_communicate_through_gloo(monkeypatch, gpus, back
     for name, value in {"WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "RANK": 0, "LOCAL_RANK": 0}.items():
         monkeypatch.setenv(name, str(value))
     joined = []
-    monkeypatch.setattr(processes, "_end_with_torchrun", lambda: None)  # a thread that never ends would watch all later tests
+    monkeypatch.setattr(
+        processes, "_end_with_torchrun", lambda: None
+    )  # a thread that never ends would watch all later tests
     monkeypatch.setattr(dist, "rendezvous", lambda *_, **__: iter([(dist.HashStore(), 0, 2)]))
     monkeypatch.setattr("utils.processes._agree_on_prefix", lambda *_, **__: "prefix")
     monkeypatch.setattr(dist, "init_process_group", lambda backend, **_: joined.append(backend))
@@ -483,7 +491,7 @@ def test_training_continues_where_torch_compile_does_not_work(monkeypatch):
 
 
 @pytest.mark.slow
-def test_few_compilations_serve_all_input_sizes_and_the_thaw(monkeypatch):
+def test_few_compilations_serve_all_input_sizes_the_thaw_and_fixed_statistics(monkeypatch):
     torch._dynamo.reset()
     counter, model, compile_now = CompileCounter(), FAMILIES["yolox"](num_classes=3), torch.compile
     names = list(model.state_dict())
@@ -491,13 +499,14 @@ def test_few_compilations_serve_all_input_sizes_and_the_thaw(monkeypatch):
     assert " active" in compile_forward(model, True, Ranks()) and list(model.state_dict()) == names
     counter.clear()
     counts = []
-    for frozen in (True, False):
+    for frozen, fixed in ((True, False), (False, False), (False, True)):
         model.freeze_backbone(frozen)
+        model.fix_statistics(fixed)
         model.train()
         for side in (96, 64, 128):
             model(torch.zeros(2, 3, side, side + 32)).classes.sum().backward()
         counts.append(counter.frame_count)
-    assert counts[0] <= 2 and counts[1] <= 4, counts
+    assert counts[0] <= 2 and counts[1] <= 4 and counts[2] <= 6, counts
 
 
 @pytest.mark.slow

@@ -224,6 +224,20 @@ def test_freezing_keeps_evaluation_mode(family):
 
 
 @every_family
+def test_with_fixed_statistics_training_computes_what_evaluation_computes(family):
+    model, images = random_model(family), random_images(2, 64, 96)
+    expected, before = model.eval()(images), copy_of(model)
+    model.fix_statistics(True)
+    for ours, theirs in zip(model.train()(images), expected, strict=True):
+        assert torch.equal(ours, theirs)
+    assert not changed(before, model)
+    model.fix_statistics(False)
+    model.train()(images)
+    statistics = {name for name in before if name.endswith(("running_mean", "running_var", "num_batches_tracked"))}
+    assert statistics and changed(before, model) == statistics
+
+
+@every_family
 def test_prediction_changes_nothing_and_gives_at_most_the_wanted_detections(family):
     model, images, transforms = random_model(family).eval(), random_images(2, 64, 96), IDENTITY.expand(2, 6)
     before = copy_of(model)
