@@ -63,7 +63,7 @@ class DetectionModel(nn.Module):
     def fix_statistics(self, fixed: bool) -> None:
         """Makes all batch norms use their running statistics, also after `train()`, or the statistics of each batch again.
 
-        With fixed statistics, training computes the same function as evaluation (Wu and Johnson 2021, section 3).
+        With fixed statistics, training computes the same function as evaluation (Wu and Johnson 2021, section 4).
         """
         self.fixed_statistics = fixed
         self.train(self.training)

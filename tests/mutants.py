@@ -33,6 +33,20 @@ PARALLEL, RESUME, EVALUATION = "engine/parallel.py", "engine/resume.py", "engine
 
 MUTANTS = [
     Mutant(
+        "statistics are fixed before the network has learned",
+        SCHEDULE,
+        "return max(first_no_aug, epochs - usual_no_aug_epochs(epochs))",
+        "return first_no_aug",
+        "test_train",
+    ),
+    Mutant(
+        "batch norms with fixed statistics still use those of each batch",
+        "nets/model.py",
+        "                    module.eval()\n",
+        "                    pass\n",
+        "test_families",
+    ),
+    Mutant(
         "the EMA has batch-norm buffers of its own",
         OPTIMIZER,
         "            ours._buffers = theirs._buffers\n",
