@@ -408,7 +408,7 @@ def main(
     kept = {"constants": fixed, "freeze_epochs": freeze_epochs, "weights": weights}
     if trained:  # a resumed run does not need the file of weights=
         kept["trained"] = trained._asdict()
-    stop = StopSignal()
+    stop = StopSignal(advice=resume.to_continue(__file__, folder, ranks))
     save = resume.Saver(
         run,
         ranks,

@@ -16,12 +16,13 @@ class StopSignal:
 
     SIGHUP (a closed terminal) stays ignored where it is, under nohup. A second signal ends the program at once, except under
     torchrun, which repeats a Ctrl-C of the terminal. After a signal, a thread ends the program with status 1 as soon as
-    `patience` seconds pass without a save. A save sets `saving`, and may take as long as it needs.
+    `patience` seconds pass without a save. A save sets `saving`, and may take as long as it needs. `advice` is printed where
+    the program is ended so: how to continue.
     """
 
-    def __init__(self, patience: float = PATIENCE):
+    def __init__(self, patience: float = PATIENCE, advice: str = ""):
         self.received = self.saving = False
-        self._patience = patience
+        self._patience, self._advice = patience, advice
         self._handlers: dict = {}
         self._ended = threading.Event()
 
@@ -47,18 +48,19 @@ class StopSignal:
             self.received = True
             threading.Thread(target=self._give_up, daemon=True).start()
         elif "TORCHELASTIC_RUN_ID" not in os.environ:
-            end_at_once("stopped at once", 128 + number)
+            end_at_once("stopped at once", 128 + number, self._advice)
 
     def _give_up(self, tick: float = 0.1) -> None:
         waited = 0.0
         while waited < self._patience and not self._ended.wait(tick):
             waited = 0.0 if self.saving else waited + tick
         if not self._ended.is_set():
-            end_at_once("stopped: the step did not end in time", 1)
+            end_at_once("stopped: the step did not end in time", 1, self._advice)
 
 
-def end_at_once(why: str, status: int) -> None:
+def end_at_once(why: str, status: int, advice: str = "") -> None:
     """Ends the process without waiting for anything."""
+    text = f"\n{why}; what was saved before remains. {advice}".rstrip()
     with suppress(OSError):  # standard error may be closed
-        os.write(2, f"\n{why}; what was saved before remains\n".encode())
+        os.write(2, f"{text}\n".encode())
     os._exit(status)

@@ -48,7 +48,7 @@ CASES = {
 
 @pytest.fixture(scope="module")
 def statuses():
-    """The exit status of each case, 7 if it came to its end."""
+    """The exit status of each case, 7 if it came to its end, and all that was printed."""
     program = f"""
 import os, signal, time
 from utils.signals import StopSignal
@@ -58,7 +58,7 @@ for name, (body, env) in {CASES!r}.items():
     children[name] = os.fork()
     if children[name] == 0:
         os.environ.update(env)
-        with StopSignal(patience=0.5) as stop:
+        with StopSignal(patience=0.5, advice="To continue: " + name) as stop:
             exec(body)
 print({{name: os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for name, child in children.items()}})
 """
@@ -66,7 +66,7 @@ print({{name: os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for name, child
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
-    return eval(done.stdout)
+    return eval(done.stdout) | {"printed": done.stderr}
 
 
 def test_a_second_signal_ends_the_program_at_once_but_not_under_torchrun(statuses):
@@ -77,6 +77,13 @@ def test_a_second_signal_ends_the_program_at_once_but_not_under_torchrun(statuse
 def test_a_step_that_does_not_end_in_time_is_given_up_but_a_save_is_not(statuses):
     assert statuses["a step that does not end"] == 1
     assert statuses["a slow save"] == 7
+
+
+def test_a_program_that_is_ended_says_how_to_continue(statuses):
+    remains = "what was saved before remains. To continue:"
+    assert f"stopped at once; {remains} a second signal\n" in statuses["printed"]
+    assert f"stopped: the step did not end in time; {remains} a step that does not end\n" in statuses["printed"]
+    assert statuses["printed"].count("To continue") == 2
 
 
 def test_a_process_that_torchrun_left_behind_notices_it(monkeypatch):
