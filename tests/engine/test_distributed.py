@@ -468,9 +468,7 @@ def test_ranks_that_share_a_gpu_communicate_through_gloo(monkeypatch, gpus, back
     for name, value in {"WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "RANK": 0, "LOCAL_RANK": 0}.items():
         monkeypatch.setenv(name, str(value))
     joined = []
-    monkeypatch.setattr(
-        processes, "_end_with_torchrun", lambda: None
-    )  # a thread that never ends would watch all later tests
+    monkeypatch.setattr(processes, "_end_with_torchrun", lambda: None)  # else its thread watches all later tests
     monkeypatch.setattr(dist, "rendezvous", lambda *_, **__: iter([(dist.HashStore(), 0, 2)]))
     monkeypatch.setattr("utils.processes._agree_on_prefix", lambda *_, **__: "prefix")
     monkeypatch.setattr(dist, "init_process_group", lambda backend, **_: joined.append(backend))
