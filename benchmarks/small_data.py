@@ -149,9 +149,7 @@ LENGTHS = (  # data set, input side, epochs
 )
 FAMILIES = [  # recipe, data set
     *itertools.product((f"scratch_{model}{kind}" for kind in ("", "_batch") for model in SCRATCH), ("bccd", "raccoon")),
-    *itertools.product(
-        (f"scratch_{model}{kind}" for kind in ("", "_batch") for model in SCRATCH[2:]), ("hemocytometer", "chess")
-    ),
+    *itertools.product((f"scratch_{model}{kind}" for kind in ("", "_batch") for model in SCRATCH[2:]), ("chess",)),
     *itertools.product(("scratch_picodet_s_corner", "scratch_ppyoloe_s_corner"), ("bccd",)),
 ]
 STAGES: dict[str, list[Run]] = {
