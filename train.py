@@ -408,7 +408,7 @@ def main(
     kept = {"constants": fixed, "freeze_epochs": freeze_epochs, "weights": weights}
     if trained:  # a resumed run does not need the file of weights=
         kept["trained"] = trained._asdict()
-    stop = StopSignal(advice=resume.to_continue(__file__, folder, ranks))
+    stop = StopSignal(advice=partial(resume.to_continue, __file__, folder, ranks))
     save = resume.Saver(
         run,
         ranks,
@@ -439,10 +439,10 @@ def main(
                 frozen = epoch < plan.freeze_epochs
                 sampler.batch_size = settings.freeze_batch_size if frozen else settings.batch_size
                 sampler.epoch, sampler.start = epoch, meter.batches
-                fixed = settings.weights is None and epoch >= first_fixed_epoch(epochs, first_no_aug)
-                if network is None or (frozen, fixed) != (model.frozen, model.fixed_statistics):
+                fixed_statistics = settings.weights is None and epoch >= first_fixed_epoch(epochs, first_no_aug)
+                if network is None or (frozen, fixed_statistics) != (model.frozen, model.fixed_statistics):
                     model.freeze_backbone(frozen)
-                    model.fix_statistics(fixed)
+                    model.fix_statistics(fixed_statistics)
                     network = wrap(model, ranks, cfg.sync_bn)
                     network = accelerate(network, sampler, updater, cfg.cuda_graphs, log)
                 static = settings.weights is None and epoch < epochs // 3  # as in the official recipes of PP-YOLOE

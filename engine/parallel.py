@@ -109,8 +109,9 @@ def convert_batch_norms(model: nn.Module) -> nn.Module:
 def wrap(model: nn.Module, ranks: Ranks, sync_bn: bool = True) -> nn.Module:
     """Returns the model as the training loop calls it: itself, or inside DistributedDataParallel or DataParallel.
 
-    Called again after every freeze and thaw, because DDP looks up what is trained when it is built. Without DDP, the batch
-    norms on a CPU become SyncBatchNorm2d, too, whose statistics are exact.
+    Called again after every freeze and thaw, because DDP looks up what is trained when it is built, and when the batch-norm
+    statistics are fixed, because CUDA graphs must be captured again. Without DDP, the batch norms on a CPU become
+    SyncBatchNorm2d, too, whose statistics are exact.
     """
     if ranks.world_size > 1:
         return _distributed(model, ranks.device, sync_bn)

@@ -148,7 +148,12 @@ def find(resume: bool | str, output: str, name: str, constants: Mapping[str, Any
 
 
 def to_continue(script: str, folder: Path, ranks: Ranks) -> str:
-    """Returns the command that resumes the run in this folder, on a separate line that can be copied. `script`: train.py."""
+    """Returns the command that resumes the run in this folder, on a separate line that can be copied. `script`: train.py.
+
+    Empty on all ranks but the first, and before the first save.
+    """
+    if not ranks.is_main or not (folder / "last.pt").exists():
+        return ""
     nodes = ", on every node" if len(ranks.node_ranks) < ranks.world_size else ""
     return f"To continue{nodes}:\n{command_line(script, [f'resume={folder}'])}"
 

@@ -102,8 +102,8 @@ def first_no_aug_epoch(epochs: int, written: int | None, before: int, done: int)
 def first_fixed_epoch(epochs: int, first_no_aug: int) -> int:
     """Returns the first epoch (counted from 0) with fixed batch-norm statistics, in a training from scratch.
 
-    It is the first no-augmentation epoch, but not before the last fifth of all epochs: earlier, the statistics of a network
-    from scratch are still far from what they become. See docs/decisions.md.
+    It is the first no-augmentation epoch, but neither before the last fifth of all epochs nor before the last 15: earlier, the
+    statistics of a network from scratch are still far from what they become. See docs/decisions.md.
     """
     return max(first_no_aug, epochs - usual_no_aug_epochs(epochs))
 

@@ -61,7 +61,7 @@ class DetectionModel(nn.Module):
         self.train(self.training)
 
     def fix_statistics(self, fixed: bool) -> None:
-        """Makes all batch norms use their running statistics, also after `train()`, or the statistics of each batch again.
+        """Fixes the running statistics of all batch norms, which then use them in training too, or ends this.
 
         With fixed statistics, training computes the same function as evaluation (Wu and Johnson 2021, section 4).
         """

@@ -45,7 +45,7 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="module", autouse=True)
 def no_threads_left() -> Iterator[None]:
-    """Fails if the tests of a file leave a thread behind, which could end the process in the middle of another test."""
+    """Fails if a thread of a test file runs on for 5 seconds: it could end the process in the middle of another test."""
     before = set(threading.enumerate())
     yield
     end = time.monotonic() + 5

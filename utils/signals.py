@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 
 PATIENCE = 15.0  # seconds from a signal to the start of the save; batch systems and torchrun kill soon after that
@@ -16,11 +17,11 @@ class StopSignal:
 
     SIGHUP (a closed terminal) stays ignored where it is, under nohup. A second signal ends the program at once, except under
     torchrun, which repeats a Ctrl-C of the terminal. After a signal, a thread ends the program with status 1 as soon as
-    `patience` seconds pass without a save. A save sets `saving`, and may take as long as it needs. `advice` is printed where
-    the program is ended so: how to continue.
+    `patience` seconds pass without a save. A save sets `saving`, and may take as long as it needs. Whenever the program is
+    ended this way, the text of `advice` is printed, which says how to continue.
     """
 
-    def __init__(self, patience: float = PATIENCE, advice: str = ""):
+    def __init__(self, patience: float = PATIENCE, advice: Callable[[], str] = str):
         self.received = self.saving = False
         self._patience, self._advice = patience, advice
         self._handlers: dict = {}
@@ -48,14 +49,14 @@ class StopSignal:
             self.received = True
             threading.Thread(target=self._give_up, daemon=True).start()
         elif "TORCHELASTIC_RUN_ID" not in os.environ:
-            end_at_once("stopped at once", 128 + number, self._advice)
+            end_at_once("stopped at once", 128 + number, self._advice())
 
     def _give_up(self, tick: float = 0.1) -> None:
         waited = 0.0
         while waited < self._patience and not self._ended.wait(tick):
             waited = 0.0 if self.saving else waited + tick
         if not self._ended.is_set():
-            end_at_once("stopped: the step did not end in time", 1, self._advice)
+            end_at_once("stopped: the step did not end in time", 1, self._advice())
 
 
 def end_at_once(why: str, status: int, advice: str = "") -> None:

@@ -58,7 +58,7 @@ for name, (body, env) in {CASES!r}.items():
     children[name] = os.fork()
     if children[name] == 0:
         os.environ.update(env)
-        with StopSignal(patience=0.5, advice="To continue: " + name) as stop:
+        with StopSignal(patience=0.5, advice=lambda: "To continue: " + name) as stop:
             exec(body)
 print({{name: os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for name, child in children.items()}})
 """
