@@ -2,6 +2,7 @@
 
 import gc
 import os
+import sys
 import threading
 import time
 from collections import Counter
@@ -16,11 +17,11 @@ import numpy as np
 import pytest
 import tiny  # noqa: F401  registers model="tiny_n"
 import torch
-import tqdm
 from painted import drawn
 
 torch.set_num_threads(1)
 
+ROOT = Path(__file__).parents[1]
 NO_SHARED = "no real data sets and weights (a folder `shared` next to the repository)"
 NO_GPU = "no CUDA device"
 
@@ -28,7 +29,7 @@ NO_GPU = "no CUDA device"
 @pytest.fixture(scope="session")
 def shared() -> Path:
     """The folder `shared` next to the repository, with real data sets and official weights. Skips the test without it."""
-    folder = Path(__file__).parents[2] / "shared"
+    folder = ROOT.parent / "shared"
     if not folder.is_dir():
         pytest.skip(NO_SHARED)
     return folder
@@ -46,12 +47,19 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture(scope="module", autouse=True)
 def no_threads_left() -> Iterator[None]:
     """Fails if a thread of a test file runs on for 5 seconds: it could end the process in the middle of another test."""
-    before = set(threading.enumerate())
     yield
     end = time.monotonic() + 5
-    while left := [t for t in threading.enumerate() if t not in before and not isinstance(t, tqdm.TMonitor)]:
+    while left := [thread for thread in threading.enumerate() if is_ours(thread)]:
         assert time.monotonic() < end, f"threads that still run: {left}"
         time.sleep(0.02)
+
+
+def is_ours(thread: threading.Thread) -> bool:
+    """Whether a thread runs a function of this repository. Those of PyTorch, as of torch.compile, never end."""
+    target = getattr(thread, "_target", None)
+    module = sys.modules.get(getattr(target, "__module__", ""))
+    file = getattr(module, "__file__", None)
+    return file is not None and Path(file).is_relative_to(ROOT)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
