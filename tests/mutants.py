@@ -40,7 +40,7 @@ MUTANTS = [
         "test_train",
     ),
     Mutant(
-        "batch norms with fixed statistics still use those of each batch",
+        "batch norms with fixed statistics still use batch statistics",
         "nets/model.py",
         "                    module.eval()\n",
         "                    pass\n",

@@ -21,7 +21,7 @@ class StopSignal:
     ended this way, the text of `advice` is printed, which says how to continue.
     """
 
-    def __init__(self, patience: float = PATIENCE, advice: Callable[[], str] = str):
+    def __init__(self, patience: float = PATIENCE, advice: Callable[[], str] = lambda: ""):
         self.received = self.saving = False
         self._patience, self._advice = patience, advice
         self._handlers: dict = {}

@@ -313,6 +313,13 @@ def test_torchrun_finds_its_run_again_by_its_id(demo_images, tmp_path, monkeypat
     assert "nothing to do" in capsys.readouterr().out and len(list(tmp_path.iterdir())) == 2
 
 
+def test_the_command_to_continue_is_for_one_rank_and_a_saved_run(tmp_path):
+    assert resume.to_continue("train.py", tmp_path, Ranks()) == ""
+    (tmp_path / "last.pt").touch()
+    assert resume.to_continue("train.py", tmp_path, Ranks()).endswith(f"resume={tmp_path}")
+    assert resume.to_continue("train.py", tmp_path, Ranks(rank=1, world_size=2, node_ranks=(0, 1))) == ""
+
+
 def test_without_an_id_only_a_restart_by_the_same_torchrun_is_resumed(tmp_path, monkeypatch):
     def find():
         folder = resume.find(False, str(tmp_path), "demo", {"seed": 0}, Ranks()).folder
