@@ -12,6 +12,7 @@ from utils.signals import StopSignal  # reads it, before torch is imported
 import sys
 import time
 from collections.abc import Callable
+from functools import partialmethod
 from pathlib import Path
 
 import tiny
@@ -39,7 +40,7 @@ def slow(function: Callable) -> Callable:
 def main(words: list[str]) -> None:
     """Trains with the constants of a command line."""
     torch.set_num_threads(1)
-    StopSignal.__init__.__defaults__ = (PATIENCE,)
+    StopSignal.__init__ = partialmethod(StopSignal.__init__, patience=PATIENCE)
     if CLOCK in os.environ:
         move_clock(Path(os.environ[CLOCK]))
     Updater.step = slow(Updater.step)

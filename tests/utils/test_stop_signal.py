@@ -1,4 +1,4 @@
-"""StopSignal of utils/processes.py: the first signal asks, the second one ends, and patience has an end."""
+"""StopSignal of utils/signals.py: the first signal asks, the second one ends, and patience has an end."""
 
 import os
 import signal
