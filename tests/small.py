@@ -4,6 +4,7 @@ import contextlib
 import csv
 import io
 from pathlib import Path
+from unittest import mock
 
 import torch
 
@@ -44,9 +45,15 @@ def config(images: Path, output: Path, **changes) -> train.Config:
 
 
 def train_quietly(cfg: train.Config, **options) -> tuple[Path, float, str]:
-    """Trains, and returns the only run folder in `output`, the best mAP and the printed text."""
+    """Trains, and returns the only run folder in `output`, the best mAP and the printed text.
+
+    curves.png is an empty file: its drawing takes half of the time of such a run, and tests/engine/test_run.py draws it.
+    """
     text = io.StringIO()
-    with contextlib.redirect_stdout(text):
+    with (
+        contextlib.redirect_stdout(text),
+        mock.patch("report.plots.draw_curves", lambda rows, path, marks: path.touch()),
+    ):
         best = train.main(cfg, **options)
     return only_run(Path(cfg.output)), best, text.getvalue()
 
