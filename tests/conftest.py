@@ -18,6 +18,7 @@ import pytest
 import tiny  # noqa: F401  registers model="tiny_n"
 import torch
 from painted import drawn
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 torch.set_num_threads(1)
 
@@ -52,6 +53,18 @@ def no_threads_left() -> Iterator[None]:
     while left := [thread for thread in threading.enumerate() if is_ours(thread)]:
         assert time.monotonic() < end, f"threads that still run: {left}"
         time.sleep(0.02)
+
+
+@pytest.fixture
+def no_loader_left() -> Iterator[None]:
+    """Ends the processes of a loader that an error interrupted.
+
+    The error and its traceback hold the loader, in a cycle. When the garbage collector finds it, it first closes the queue
+    through which PyTorch tells each process to end, and PyTorch then waits 5 seconds for each of them.
+    """
+    yield
+    for loader in [thing for thing in gc.get_objects() if type(thing) is _MultiProcessingDataLoaderIter]:
+        loader._shutdown_workers()
 
 
 def is_ours(thread: threading.Thread) -> bool:

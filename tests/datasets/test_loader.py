@@ -257,6 +257,7 @@ def test_an_error_has_the_same_message_with_and_without_workers(error):
         assert type(raised.value) is type(error) and str(raised.value) == str(error)
 
 
+@pytest.mark.usefixtures("no_loader_left")
 def test_other_errors_of_workers_keep_their_traceback():
     with pytest.raises(RuntimeError, match="DataLoader worker(.|\n)*__getitem__"):
         list(Loader(Failing(RuntimeError("a")), batch_sampler=[[2]], num_workers=1, worker_init_fn=init_worker))

@@ -493,6 +493,7 @@ def test_best_pt_reaches_a_node_before_last_pt(tmp_path, monkeypatch):
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="there is no SIGKILL")
+@pytest.mark.usefixtures("no_loader_left")
 def test_a_killed_loader_process_is_reported_with_the_fix(demo_images, tmp_path, at_call):
     others = mp.active_children()
 
@@ -524,6 +525,7 @@ class Limited(torch.utils.data.Dataset):
 
 
 @posix
+@pytest.mark.usefixtures("no_loader_left")
 def test_an_error_of_a_loader_process_is_named():
     def first_batch(limit: bool) -> None:
         next(iter(torch.utils.data.DataLoader(Limited(limit), sampler=[0], num_workers=1)))
