@@ -3,6 +3,9 @@
 Official weights: python evaluate.py model=yolox_s data=instances_val2017.json
 """
 
+from utils import start  # noqa: F401  before PyTorch is imported
+
+# isort: split
 import os
 import sys
 from collections.abc import Mapping

@@ -3,6 +3,9 @@
 The exported file is compared with PyTorch on real images before it gets its name. docs/deploy.md describes its contents.
 """
 
+from utils import start  # noqa: F401  before PyTorch is imported
+
+# isort: split
 import copy
 import os
 import sys

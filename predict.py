@@ -4,6 +4,9 @@ IMAGES is an image, a video, a folder or pattern of these ("in/*.jpg"), a camera
 a stream.
 """
 
+from utils import start  # noqa: F401  before PyTorch is imported
+
+# isort: split
 import errno
 import itertools
 import os

@@ -1,15 +1,11 @@
 """Trains a detector. Edit the constants below, or override them for one run: python train.py epochs=100 image_size=640,640"""
 
+from utils import start  # noqa: F401  before PyTorch is imported
+
+# isort: split
 import os
 import sys
 import time
-
-from utils import threads
-
-# Before torch is imported: threads that wait in a busy loop starve each other when other programs need the cores.
-os.environ.setdefault("GOMP_SPINCOUNT", "10000")
-os.environ["THAW_PROCESS"] = f"{os.getpid()} {os.getppid()}"  # torchrun may be killed while this process starts
-
 from collections.abc import Callable, Mapping
 from contextlib import closing, nullcontext
 from dataclasses import asdict, dataclass, fields, replace
@@ -49,7 +45,7 @@ from engine.schedule import (
     likeness_of,
 )
 from engine.time_budget import TimeBudget, step_seconds
-from utils import processes
+from utils import processes, threads
 from utils.config import MAX_SEED, ConfigError, check, is_weights, override, require, require_writable, show
 from utils.processes import Interrupted, Ranks
 from utils.script import command_line, run_script

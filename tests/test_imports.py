@@ -1,6 +1,7 @@
 """The structure of the project, read from the source: who imports whom, and what a start loads."""
 
 import ast
+import os
 import re
 import subprocess
 import sys
@@ -17,6 +18,11 @@ MODULES = {
     for path in ROOT.glob(pattern)
 }
 SCRIPTS = {name for name in MODULES if "." not in name}
+PROGRAMS = {  # scripts and tools, with what they run
+    name: main
+    for name, path in MODULES.items()
+    if (main := path.read_text(encoding="utf-8").partition('if __name__ == "__main__":\n')[2])
+}
 HEAVY = {"matplotlib", "tensorboard", "pycocotools", "faster_coco_eval", "onnx", "onnxruntime"}
 
 
@@ -137,14 +143,8 @@ def reached_from(*scripts: str) -> set[str]:
 
 def test_every_script_and_tool_runs_by_run_script():
     """It ends Ctrl-C, closed pipes, full disks and characters that the terminal cannot show without a traceback."""
-    named = [name for name in MODULES if "." not in name or name.startswith("tools.")]
-    scripts = {
-        name: MODULES[name].read_text(encoding="utf-8").partition('if __name__ == "__main__":\n')[2] for name in named
-    }
-    assert {"train", "tools.check", "tools.convert", "tools.compare", "tools.frozen"} <= {
-        name for name in scripts if scripts[name]
-    }
-    assert [name for name in scripts if scripts[name] and "run_script(" not in scripts[name]] == []
+    assert {"train", "tools.check", "tools.convert", "tools.compare", "tools.frozen"} <= PROGRAMS.keys()
+    assert [name for name, main in PROGRAMS.items() if "run_script(" not in main] == []
 
 
 def test_training_imports_nothing_heavy_at_the_start():
@@ -164,6 +164,25 @@ def modules_loaded_by(statement: str, names: set[str]) -> set[str]:
 
 def test_starting_a_run_loads_no_plotting_no_tensorboard_no_onnx():
     assert modules_loaded_by("import train", HEAVY - {"faster_coco_eval"}) == set()
+
+
+@pytest.mark.parametrize("script", PROGRAMS)
+def test_a_script_prepares_what_pytorch_reads_when_it_is_imported(script):
+    """Threads that do not wait in a busy loop, and the process that started the script, which may be killed meanwhile."""
+    program = f"""
+import os, sys
+class Finder:
+    def find_spec(self, name, path, target):
+        if name == "torch":
+            print(os.environ.get("GOMP_SPINCOUNT"), "utils.signals" in sys.modules, flush=True)
+            os._exit(0)
+sys.meta_path.insert(0, Finder())
+import {script}
+"""
+    environment = {name: value for name, value in os.environ.items() if name != "GOMP_SPINCOUNT"}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == ["10000", "True"], done.stderr
 
 
 def test_reading_annotations_loads_no_torch():

@@ -10,6 +10,9 @@ else, or a contact sheet (.png, .jpg). Both replace only a file of an earlier ch
 would refuse the data.
 """
 
+from utils import start  # noqa: F401  before PyTorch is imported
+
+# isort: split
 import os
 import sys
 from dataclasses import dataclass

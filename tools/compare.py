@@ -7,6 +7,9 @@ it with a plot of all runs to compare.html and compare.png in `output`. Folders 
 are listed with the reason.
 """
 
+from utils import start  # noqa: F401  before PyTorch is imported
+
+# isort: split
 import os
 import re
 import sys

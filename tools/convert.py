@@ -9,6 +9,9 @@ fractions, TARGET_test.txt are written; same and similar images stay in one spli
 overlapping tiles, which are written to the folder TARGET_tiles.
 """
 
+from utils import start  # noqa: F401  before PyTorch is imported
+
+# isort: split
 import os
 import sys
 from contextlib import nullcontext

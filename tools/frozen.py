@@ -7,6 +7,9 @@ IMAGES (or source=IMAGES) is an image, a folder or a pattern. Exits with status 
 score or label of an old class, differs in one bit.
 """
 
+from utils import start  # noqa: F401  before PyTorch is imported
+
+# isort: split
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace

@@ -10,6 +10,9 @@ look at), suspects.csv, and suspects.txt: all images as an annotation file to co
 labelstudio.json and cvat.xml have the images with suspects, their labels and the proposals, to correct in these tools.
 """
 
+from utils import start  # noqa: F401  before PyTorch is imported
+
+# isort: split
 import csv
 import sys
 from dataclasses import dataclass, replace

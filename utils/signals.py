@@ -7,9 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 PATIENCE = 15.0  # seconds from a signal to the start of the save; batch systems and torchrun kill soon after that
-# of train.py, noted before torch is imported
-_process, _parent = map(int, os.environ.get("THAW_PROCESS", "0 0").split())
-PARENT = _parent if _process == os.getpid() else os.getppid()
+PARENT = os.getppid()  # of a script, which imports this module before PyTorch: see utils/start.py
 
 
 class StopSignal:

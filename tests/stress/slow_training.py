@@ -3,12 +3,10 @@
 python tests/stress/slow_training.py train=FILE val=FILE ...
 """
 
-import os
-
-os.environ["THAW_PROCESS"] = f"{os.getpid()} {os.getppid()}"  # torchrun may be killed while this process starts
-from utils.signals import StopSignal  # reads it, before torch is imported
+from utils import start  # noqa: F401  before PyTorch is imported, as in train.py
 
 # isort: split
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -22,6 +20,7 @@ import torch
 import train  # after tiny, which adds its model to the choices
 from engine.optimizer import Updater
 from tests.stress.clock import CLOCK, move_clock
+from utils.signals import StopSignal
 
 SLEEP = 0.05  # seconds of sleep per step, per batch of the evaluation and per flush of a save
 PATIENCE = 60  # seconds after a signal in which a save may begin: the computer may be busy
