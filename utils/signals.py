@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 PATIENCE = 15.0  # seconds from a signal to the start of the save; batch systems and torchrun kill soon after that
-PARENT = os.getppid()  # of a script, which imports this module before PyTorch: see utils/start.py
+PARENT = os.getppid()  # as it was before PyTorch was imported: see utils/start.py
 
 
 class StopSignal:
