@@ -59,8 +59,8 @@ def no_threads_left() -> Iterator[None]:
 def no_loader_left() -> Iterator[None]:
     """Ends the processes of a loader that an error interrupted.
 
-    The error and its traceback hold the loader, in a cycle. When the garbage collector finds it, it first closes the queue
-    through which PyTorch tells each process to end, and PyTorch then waits 5 seconds for each of them.
+    The error and its traceback hold the loader, in a cycle. If the garbage collector finds it, the processes do not end when
+    PyTorch tells them to, and it waits 5 seconds for each of them.
     """
     yield
     for loader in [thing for thing in gc.get_objects() if type(thing) is _MultiProcessingDataLoaderIter]:

@@ -137,7 +137,7 @@ def runs(demo_images, tmp_path_factory):
     for device in ("cuda", "cpu"):
         output = tmp_path_factory.mktemp(device)
         with simulated_gpu() as gpu:
-            train_quietly(config(demo_images, output, device=device, **options))
+            train_quietly(config(demo_images, output, device=device, **options), draw=True)
         folders.append(only_run(output))
         recorded.append(gpu)
     return folders, recorded[0]
@@ -151,6 +151,7 @@ def test_whole_run_waits_only_where_it_may_and_equals_that_of_a_cpu(runs):
     for ours, theirs in zip(log_of(on_gpu), log_of(on_cpu), strict=True):
         numbers = {name: float(value) for name, value in theirs.items() if value}
         assert {name: float(value) for name, value in ours.items() if value} == pytest.approx(numbers, rel=1e-4)
+    assert (on_gpu / "curves.png").stat().st_size > 0
     saved = checkpoint.load(on_gpu / "last.pt")
     assert saved["epoch"] == 2 and all(x.device.type == "cpu" for x in saved["model"].values())
 
