@@ -26,9 +26,9 @@ from datasets.loader import TrainSampler
 from datasets.mirrored import default_flip
 from datasets.sources import read_train_and_val
 from datasets.transforms import Augment
-from engine.epoch import accelerate
 from engine.evaluation import evaluate
-from engine.gpu_memory import training_memory
+from engine.memory import StepProbe
+from engine.network import accelerate
 from engine.optimizer import Updater
 from engine.parallel import compile_forward
 from utils.config import show
@@ -183,25 +183,14 @@ def run_constants(cfg, **changes) -> Iterator[train.Config]:
 
 def made_data(constants: train.Config, ranks: Ranks) -> tuple:
     """Returns the training loader and the validation loader that a run with YOLOX has."""
-    batch_size, size, workers = constants.batch_size, constants.image_size, constants.workers
     sources = (constants.train, constants.val, constants.split_seed)
     train_data, val_data = read_train_and_val(*sources, read_options(), lambda *_: None)
     flip = default_flip(train_data.classes)
     augment = Augment.of(constants.mosaic, constants.mixup, flip, constants.rotation, constants.scale, constants.hsv)
     train_set = DetectionDataset(train_data, "corner", augment, constants.epochs, constants.seed)
     val_set = DetectionDataset(val_data, "corner")
-    train_loader = train.build_train_loader(
-        train_set,
-        batch_size,
-        size,
-        constants.multi_scale,
-        nets.coarsest_stride(constants.model),
-        constants.seed,
-        constants.accumulate,
-        workers,
-        ranks,
-    )
-    return train_loader, train.build_val_loader(val_set, batch_size, size, workers, ranks)
+    train_loader = train.build_train_loader(constants, train_set, nets.coarsest_stride(constants.model), ranks)
+    return train_loader, train.build_val_loader(constants, val_set, ranks)
 
 
 def loader(cfg, end: float) -> Iterator[dict]:
@@ -269,7 +258,7 @@ def memory_of(cfg, name: str, amp: str) -> dict:
     """Probes a step, then runs a few. Returns the cells of a row."""
     model = nets.build(name, 80).to("cuda:0", memory_format=torch.channels_last)
     boxes = settings(cfg, name, amp).boxes
-    probed = training_memory(model, nets.criterion(model), (cfg.size, cfg.size), boxes, amp, cfg.batch_size)
+    probed = StepProbe(model, nets.criterion(model), (cfg.size, cfg.size), boxes, amp).bytes(cfg.batch_size)
     del model
     updater, one_step = trainer(cfg, name, amp, graphs=False)
     torch.cuda.reset_peak_memory_stats()

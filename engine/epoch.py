@@ -8,16 +8,17 @@ from contextlib import contextmanager, nullcontext
 import torch
 from torch import Tensor, nn
 
-from engine.gpu_memory import batches_to_log, profiled
 from engine.optimizer import MAX_BAD_STEPS, Updater
-from engine.parallel import compile_criterion, graphed
+from engine.parallel import compile_criterion
+from engine.profiling import profiled
 from engine.run_folder import Run
 from utils.draw import draw_batches
 from utils.processes import Ranks
 from utils.progress import duration, progress_bar
 from utils.signals import StopSignal
 
-CUDNN_SEARCH_STEPS = 20_000  # longer runs turn on cudnn.benchmark, whose search takes up to 40 s (H100)
+LOG_EVERY = 20  # optimizer steps between two logs on a GPU, where a log waits for the device
+LOG_SECONDS = 2.0  # the same in seconds, so that slow steps do not delay the answer to a signal
 
 
 class NonFiniteLoss(RuntimeError):
@@ -129,22 +130,6 @@ def fit_one_epoch(
     _reduce_and_check(updater, ranks, meter, recent_ids)
 
 
-def accelerate(model: nn.Module, sampler, updater: Updater, graphs: bool, log: Callable[[str], None]) -> nn.Module:
-    """Returns the model for training steps, on a single GPU with CUDA graphs, and sets cuDNN's search for the fastest kernels.
-
-    The model is returned unchanged if `graphs` is false, it is compiled, gradients accumulate, or input sizes vary.
-    """
-    search = updater.schedule.plan.total_steps > CUDNN_SEARCH_STEPS
-    torch.backends.cudnn.benchmark = search and not sampler.multi_scale  # searches again for each input size
-    if not graphs or updater.device.type != "cuda":
-        return model
-    if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel) or model._compiled_call_impl:
-        return model
-    if updater.accumulate > 1 or sampler.multi_scale:
-        return model
-    return graphed(model, (sampler.batch_size, 3, *sampler.image_size), updater.autocast, log)
-
-
 def epoch_row(epoch: int, meter: Meter, updater: Updater, images: int) -> dict[str, float]:
     """Returns the row of log.csv for the training of an epoch (counted from 0) on `images` images, repeated ones included.
 
@@ -196,6 +181,12 @@ def _reduce_and_check(updater: Updater, ranks: Ranks, meter: Meter, recent_ids: 
         shards = ranks.gather([ids.tolist() for ids in recent_ids])
         ids = [i for step in reversed(range(len(shards[0]))) for shard in shards for i in shard[step]]
         raise NonFiniteLoss(list(dict.fromkeys(ids)), updater.step_number)
+
+
+def batches_to_log(batches_per_second: float, accumulate: int, ranks: Ranks) -> int:
+    """Returns after how many batches training on a GPU logs again: every 20 steps or 2 seconds. All ranks agree on it."""
+    count = min(LOG_EVERY * accumulate, int(LOG_SECONDS * batches_per_second))
+    return int(ranks.sum(torch.tensor(count))) // ranks.world_size
 
 
 @contextmanager

@@ -128,6 +128,11 @@ class Updater:
         self.skipped = torch.zeros((), device=self.device)
         self.bad_in_a_row = torch.zeros((), device=self.device)
 
+    def follow(self, course) -> None:
+        """Takes the schedule of a course, and the length of the moving average, after its number of epochs has changed."""
+        self.schedule = course.schedule
+        self.ema.set_length(course.plan.total_steps)
+
     def autocast(self, cache: bool = True):
         """Returns the autocast context for the forward pass. `cache`: cast a weight once for all its uses."""
         dtype = torch.float16 if self.amp == "fp16" else torch.bfloat16

@@ -52,6 +52,11 @@ class Ranks:
         """Whether this is the first rank of its node, which reads the data and keeps checkpoints."""
         return self.rank == self.node_ranks[0]
 
+    def log(self, text: str) -> None:
+        """Prints a text on rank 0, unless it is empty."""
+        if text and self.is_main:
+            print(text)
+
     def sum(self, x: Tensor) -> Tensor:
         """The sum of a tensor over all ranks; `x` itself if there is one rank."""
         if self.world_size > 1:

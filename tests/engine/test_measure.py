@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from engine.gpu_memory import PROFILE_WARM_UP, profiled
 from refused import refused
 from simulated_gpu import simulated_gpu
 from small import config, only_run, train_quietly
@@ -15,7 +16,6 @@ from toys import toy
 import nets
 import train
 from engine import gpu_memory
-from engine.gpu_memory import PROFILE_WARM_UP, profiled
 from engine.optimizer import EMA, Updater, build_optimizer
 from engine.schedule import MAX_GRADIENT_NORM, Plan, Schedule
 from utils import checkpoint
