@@ -27,8 +27,8 @@ from benchmarks.small_data import DATA
 from benchmarks.table import RESULTS, append_row, read_rows, where
 from datasets.dataset import DetectionDataset
 from datasets.sources import read_train_and_val
+from engine.rates import LOWEST_RATE, usual_rate
 from engine.run_folder import runs
-from engine.schedule import LOWEST_RATE, usual_rate
 from nets import SGDDefaults
 from utils import checkpoint
 from utils.config import ConfigError, override

@@ -163,7 +163,7 @@ class Course:
     def state_dict(self) -> dict[str, Any]:
         """Returns what a resumed run needs, as plain values."""
         return {
-            "most_epochs": self.longest.epochs,
+            "most_epochs": self.longest.epochs if self._chooses_epochs else 0,
             "warmup_epochs": self.warmup_epochs,
             "no_aug_epochs": self.no_aug_epochs,
             "budget": self.budget.state_dict() if self.budget.limit else None,

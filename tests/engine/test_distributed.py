@@ -5,6 +5,7 @@ Float64 where gradients are compared, so that rounding cannot hide an error. One
 
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -29,7 +30,7 @@ from datasets.formats import read
 from datasets.formats.annotation_file import annotation_line
 from datasets.loader import TrainSampler, ValSampler, build_loader
 from datasets.mosaic import Augment
-from engine import gpu_memory, summary
+from engine import hardware, summary
 from engine.epoch import Meter, fit_one_epoch
 from engine.evaluation import evaluate
 from engine.optimizer import EMA, Updater, build_optimizer
@@ -386,16 +387,16 @@ def test_idle_gpus_and_cpu_builds_are_reported(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     monkeypatch.delenv("WORLD_SIZE", raising=False)
-    (advice,) = gpu_memory.gpu_advice(["train.py", "train=my data"])
+    (advice,) = hardware.gpu_advice(["train.py", "train=my data"])
     assert "torchrun --standalone --nproc_per_node=4 train.py 'train=my data'" in advice and "one in use" in advice
-    (advice,) = gpu_memory.gpu_advice(["train.py", "device=cuda:all", "epochs=3"], all_gpus=True)
+    (advice,) = hardware.gpu_advice(["train.py", "device=cuda:all", "epochs=3"], all_gpus=True)
     assert "--nproc_per_node=4 train.py epochs=3 is faster" in advice
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    assert not list(gpu_memory.gpu_advice(["train.py"]))
+    assert not list(hardware.gpu_advice(["train.py"]))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.version, "cuda", None)
     monkeypatch.setattr(os.path, "exists", lambda path: "nvidia" in path)
-    assert "the CPU build" in next(gpu_memory.gpu_advice([]))
+    assert "the CPU build" in next(hardware.gpu_advice([]))
 
 
 @pytest.fixture
@@ -430,7 +431,7 @@ def test_chosen_workers_fit_into_the_shared_memory(tmp_path, monkeypatch, eight_
     def chosen(free, images=8):
         monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
         workers = threads.choose_workers(torch.device("cuda"), 1, images, (416, 416), str(tmp_path))
-        assert not list(gpu_memory.shared_memory_warning(workers, images, (416, 416), str(tmp_path)))
+        assert not list(hardware.shared_memory_warning(workers, images, (416, 416), str(tmp_path)))
         return workers
 
     assert [chosen(2**26), chosen(2**26, images=64), chosen(2**34)] == [5, 0, 7]
@@ -438,8 +439,9 @@ def test_chosen_workers_fit_into_the_shared_memory(tmp_path, monkeypatch, eight_
 
 def test_the_number_of_workers_that_a_user_gives_stays(eight_cores):
     ranks = Ranks(world_size=4, node_ranks=(0, 1), device=torch.device("cuda"))
-    assert [train.loader_workers(n, 8, 16, 0, SIZE, ranks) for n in (0, 4, 20)] == [0, 4, 20]
-    assert train.loader_workers(None, 0, 16, 0, SIZE, ranks) == 3  # the batch size will be chosen
+    cfg = train.Config(image_size=SIZE)
+    assert [train.loader_workers(replace(cfg, workers=n), ranks) for n in (0, 4, 20)] == [0, 4, 20]
+    assert train.loader_workers(replace(cfg, batch_size=0), ranks) == 3  # the batch size will be chosen
 
 
 def test_data_parallel_is_for_one_process_and_not_for_bf16(monkeypatch):

@@ -9,10 +9,11 @@ from small import TINY_WEIGHTS, assert_same_run, config, log_of, only_run, same,
 import nets
 import train
 from datasets import demo
-from engine.schedule import CHOSEN_BY_RUN, likeness_of
+from engine.rates import likeness_of
 from tools.compared_runs import read_run
 from utils import checkpoint
 
+CHOSEN = ("no_aug_epochs", "warmup_epochs", "weight_decay", "learning_rate", "min_learning_rate")
 NO_TRAINING = {"learning_rate": 0.0, "min_learning_rate": 0.0, "ema": False}
 
 
@@ -89,7 +90,7 @@ def test_the_likeness_follows_the_measured_map_and_not_the_names(pretraining, me
 
 
 def test_continuing_a_checkpoint_has_the_usual_rate(demo_images, tmp_path):
-    folder, _, text = train_quietly(own(demo_images, tmp_path, epochs=1, **dict.fromkeys(CHOSEN_BY_RUN)))
+    folder, _, text = train_quietly(own(demo_images, tmp_path, epochs=1, **dict.fromkeys(CHOSEN)))
     assert checkpoint.load(folder / "last.pt")["config"]["learning_rate"] == 4e-3
     assert "epoch 0" in text and "usual" in text
 
@@ -98,7 +99,7 @@ def test_the_lower_rate_is_printed_with_its_reason_and_the_usual_one(demo_images
     read = nets.read_weights
     monkeypatch.setattr(nets, "read_weights", lambda *args: read(*args)._replace(official=True))
     monkeypatch.setattr(nets, "expected_ap", lambda *_: 0.1)
-    folder, _, text = train_quietly(own(demo_images, tmp_path, epochs=1, **dict.fromkeys(CHOSEN_BY_RUN)))
+    folder, _, text = train_quietly(own(demo_images, tmp_path, epochs=1, **dict.fromkeys(CHOSEN)))
     assert checkpoint.load(folder / "last.pt")["config"]["learning_rate"] == pytest.approx(4e-3 / 32)
     assert "learning_rate=0.004" in text
 

@@ -27,10 +27,11 @@ from small import assert_same_run, config, log_of, only_run, same, train_quietly
 
 import train
 from datasets.loader import Loader, init_worker
-from engine import gpu_memory, resume, run_lock
+from engine import hardware, resume, run_lock
 from engine.environment import last_start, run_id
 from engine.run_folder import Run
 from engine.run_lock import RunInUse
+from engine.saving import Saver
 from nets.losses import YOLOXCriterion
 from utils import checkpoint, file_checks, signals
 from utils.config import ConfigError
@@ -194,9 +195,9 @@ def test_output_without_a_buffer_appears_at_once(tmp_path):
 
 def test_a_small_shared_memory_is_reported_with_true_amounts(tmp_path):
     with small_disk(tmp_path / "shm", 2**16) as folder:
-        (warning,) = gpu_memory.shared_memory_warning(2, 4, (64, 64), str(folder))
+        (warning,) = hardware.shared_memory_warning(2, 4, (64, 64), str(folder))
     assert "64 KiB free, 2 workers need 288" in warning
-    assert not list(gpu_memory.shared_memory_warning(2, 4, (64, 64), str(tmp_path)))
+    assert not list(hardware.shared_memory_warning(2, 4, (64, 64), str(tmp_path)))
 
 
 # --- files of a run that are missing or damaged ---------------------------------------------------------------------------
@@ -216,7 +217,7 @@ def test_an_unusable_checkpoint_is_described_in_one_sentence(undisturbed, tmp_pa
     damaged(folder / "last.pt", how)
     for target in (True, str(folder)):
         with pytest.raises(file_checks.CheckpointError) as raised:
-            resume.find(target, str(tmp_path), "small", {}, Ranks())
+            resume.find(target, str(tmp_path), "small", Ranks())
         text = str(raised.value)
         assert message in text and "last.pt" in text and "weights_only" not in text and len(text) < 300
 
@@ -244,7 +245,7 @@ def test_best_pt_that_was_deleted_is_written_again_or_reported(demo_images, tmp_
     for name, step, message in (("again", 6, "was missing: written again"), ("lost", 9, "of epoch 2 is missing")):
         cfg = config(demo_images, tmp_path / name, resume=True)
         calls = iter(range(1, 99))
-        between = resume.Saver.between_steps
+        between = Saver.between_steps
 
         def stop(self, state, meter, between=between, calls=calls, step=step):
             if next(calls) == step:  # 6: the first step of epoch 3, 9: of epoch 4
@@ -252,7 +253,7 @@ def test_best_pt_that_was_deleted_is_written_again_or_reported(demo_images, tmp_
             between(self, state, meter)
 
         with monkeypatch.context() as patch:
-            patch.setattr(resume.Saver, "between_steps", stop)
+            patch.setattr(Saver, "between_steps", stop)
             train_quietly(cfg, parts=parts)
         folder = only_run(tmp_path / name)
         before = checkpoint.load(folder / "best.pt")
@@ -271,14 +272,14 @@ def test_best_pt_that_was_deleted_is_written_again_or_reported(demo_images, tmp_
         assert "checkpoint=" + str(folder / "last.pt") in text
 
 
-def test_best_pt_is_not_written_from_a_damaged_last_pt(tmp_path, undisturbed):
+def test_best_pt_is_not_written_from_a_damaged_last_pt(demo_images, tmp_path, undisturbed):
     folder = shutil.copytree(undisturbed, tmp_path / "run")
     last = checkpoint.load(folder / "last.pt")
     del last["resume"]["updater"]["optimizer"]
     checkpoint.save(folder / "last.pt", last)
     (folder / "best.pt").unlink()
     with refused(file_checks.CheckpointError, "last.pt"):
-        resume.restore(resume.find(str(folder), str(tmp_path), "small", {}, Ranks()).saved, torch.nn.Identity(), None)
+        train_quietly(config(demo_images, folder.parent, resume=str(folder), epochs=9))
     assert not (folder / "best.pt").exists()
 
 
@@ -304,7 +305,7 @@ def test_images_that_were_replaced_are_noticed_by_a_resumed_run(demo_images, tmp
     with refused(ConfigError, "contents of the images="):
         train.main(cfg)
     saved = torch.load(only_run(tmp_path / "runs") / "last.pt", weights_only=True)
-    del saved["resume"]["constants"]["contents of the images"]  # as in runs of older versions
+    del saved["resume"]["origin"]["facts"]["contents of the images"]  # as in runs of older versions
     torch.save(saved, only_run(tmp_path / "runs") / "last.pt")
     assert len(log_of(train_quietly(cfg)[0])) == 4
 
@@ -384,10 +385,7 @@ def test_a_folder_in_use_ends_all_ranks(tmp_path):
 
     from engine.run_folder import open_run
 
-    assert (
-        open_run(tmp_path / "run", {}, Main(), marks={}, rows=(), training_images=9, written={}).folder
-        == tmp_path / "run"
-    )
+    assert open_run(tmp_path / "run", {}, Main(), marks={}, rows=(), training_images=9).folder == tmp_path / "run"
     assert seen == ["on_main"]
 
 
@@ -442,20 +440,18 @@ def test_a_closed_terminal_stops_a_run_unless_it_is_ignored(ignored):
 
 def test_the_timer_waits_during_every_save(demo_images, tmp_path, monkeypatch):
     """Also during the save at the end of an epoch, until all processes have written their files."""
-    seen, write, gather = [], resume.Saver._write, Ranks.gather
+    seen, write, gather = [], Saver._write, Ranks.gather
 
     def writing(self, *args):
         seen.append(self.stop.saving)
         return write(self, *args)
 
-    monkeypatch.setattr(resume.Saver, "_write", writing)
+    monkeypatch.setattr(Saver, "_write", writing)
     monkeypatch.setattr(Ranks, "gather", lambda self, value: seen.append("gather") or gather(self, value))
     with monkeypatch.context() as patch:
         states = []
-        between = resume.Saver.between_steps
-        patch.setattr(
-            resume.Saver, "between_steps", lambda self, *a: states.append(self.stop.saving) or between(self, *a)
-        )
+        between = Saver.between_steps
+        patch.setattr(Saver, "between_steps", lambda self, *a: states.append(self.stop.saving) or between(self, *a))
         train_quietly(config(demo_images, tmp_path, epochs=2, save_minutes=1e-9))
     assert [flag for flag in seen if flag != "gather"] and all(flag is True for flag in seen if flag != "gather")
     assert not any(states)
@@ -468,8 +464,9 @@ def test_best_pt_reaches_a_node_before_last_pt(tmp_path, monkeypatch):
     for folder in folders:
         folder.mkdir(parents=True)
     for name in ("last.pt", "best.pt"):
-        rest = {"state": {"rows": []}, "meter": {"batches": 1}, "constants": {}, "model": {}, "updater": {}}
-        rest |= {"freeze_epochs": 0, "batch_sizes": (1, 1)}
+        rest = {"state": {"rows": []}, "meter": {"batches": 1}, "model": {}, "updater": {}}
+        rest |= {"origin": {"written": {}, "facts": {}}, "course": {"warmup_epochs": 1.0, "no_aug_epochs": 1}}
+        rest |= {"rates": {"power": 0.5, "max_images": 64, "clip": 10.0}}
         checkpoint.save(folders[1] / name, {"model": {}, "resume": rest})
 
     class Second(Ranks):
@@ -488,7 +485,7 @@ def test_best_pt_reaches_a_node_before_last_pt(tmp_path, monkeypatch):
         "utils.processes.broadcast_file", lambda ranks, path, source, wanted: received.append(path.name)
     )
     with pytest.raises(file_checks.CheckpointError):  # the files were not really copied
-        resume.find(True, str(tmp_path / "ours"), "small", {}, Second(1, 1, node_ranks=(1,)))
+        resume.find(True, str(tmp_path / "ours"), "small", Second(1, 1, node_ranks=(1,)))
     assert received == ["best.pt", "last.pt"]
 
 

@@ -9,8 +9,8 @@ from torch import nn
 from toys import assert_equal_bits, images, make_updater, snapshot, toy
 
 from datasets.loader import TrainSampler
-from engine import epoch as fit_module
-from engine.epoch import Meter, NonFiniteLoss, accelerate, epoch_text, fit_one_epoch
+from engine.epoch import Meter, NonFiniteLoss, epoch_text, fit_one_epoch
+from engine.network import CUDNN_SEARCH_STEPS, accelerate
 from engine.optimizer import MAX_BAD_STEPS
 from engine.schedule import Plan, Schedule
 from utils.processes import Ranks
@@ -171,7 +171,7 @@ def test_autocast_is_off_for_an_empty_shard():
 def test_cudnn_searches_for_kernels_in_long_runs_with_one_input_size_only(monkeypatch, multi_scale, steps, searches):
     """A search takes up to 40 seconds, and begins again at each input size."""
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", not searches)
-    plan = Plan(1, 0, 1, fit_module.CUDNN_SEARCH_STEPS + steps, 8, 8)
+    plan = Plan(1, 0, 1, CUDNN_SEARCH_STEPS + steps, 8, 8)
     updater = make_updater(toy(), schedule=Schedule(plan, "constant", 0.01, 0.01, 0, 0))
     sampler = TrainSampler(100, 8, (64, 64), 0, multi_scale)
     assert accelerate(updater.model, sampler, updater, True, print) is updater.model  # there is no GPU

@@ -23,11 +23,15 @@ from toys import (
 )
 
 import nets
+import train
 from datasets.loader import TrainSampler
-from engine.epoch import accelerate
+from engine.course import Course
+from engine.network import accelerate
 from engine.optimizer import EMA, MAX_BAD_STEPS, Updater, build_optimizer, parameter_groups
 from engine.parallel import Graphed
-from engine.schedule import CHOSEN_BY_RUN, LEAST_WARMUP, Plan, Schedule, enough_epochs, fill_in_defaults, likeness_of
+from engine.rates import Rates, likeness_of
+from engine.schedule import LEAST_WARMUP, Plan, Schedule, enough_epochs
+from engine.time_budget import TimeBudget
 
 OPTIMIZERS = ["sgd", "adam", "adamw"]
 
@@ -85,29 +89,22 @@ def test_learning_rate_scales_with_the_images_per_step():
     assert rates == pytest.approx([0.01, 0.0025, 0.02])
 
 
-NAMES = (*CHOSEN_BY_RUN, "rate_power", "max_images", "clip")
+NAMES = "no_aug_epochs warmup_epochs weight_decay learning_rate min_learning_rate power max_images clip".split()
 
 
-def numbers(length, epochs, optimizer="adamw", like=0.0, *, model="yolox_nano", batch=8, saved=None, **given):
+def numbers(length, epochs, optimizer="adamw", like=0.0, *, model="yolox_nano", batch=8, frozen=None, **given):
     """Returns the numbers of a run with the default constants, except the `given` ones. `like` None: from scratch."""
-    plan = Plan.of(length, epochs, given.pop("freeze_epochs", 0), given.pop("frozen", 2 * batch), batch, 1)
-    chosen = fill_in_defaults(
-        **dict.fromkeys(CHOSEN_BY_RUN) | given,
-        optimizer=optimizer,
-        sgd=nets.sgd_defaults(model),
-        pretrained=like is not None,
-        likeness=like or 0.0,
-        plan=plan,
-        saved=saved or {},
-    )
-    assert set(chosen) == set(NAMES)
-    return chosen
+    sizes = {"batch_size": batch, "freeze_batch_size": frozen or 2 * batch}
+    cfg = train.Config(model=model, optimizer=optimizer, epochs=epochs, **sizes, **given)
+    rates = Rates(cfg, like is not None, like or 0.0)
+    course = Course(cfg, length, rates, TimeBudget(0.0), Schedule)
+    return {name: getattr(course if hasattr(course, name) else rates, name) for name in NAMES}
 
 
 def schedule_of(length, epochs, batch, chosen):
     """Returns the schedule of a thawed run with the chosen numbers."""
     rates = (chosen["learning_rate"], chosen["min_learning_rate"])
-    phases = (chosen["warmup_epochs"], chosen["no_aug_epochs"], chosen["rate_power"], chosen["max_images"])
+    phases = (chosen["warmup_epochs"], chosen["no_aug_epochs"], chosen["power"], chosen["max_images"])
     return Schedule(Plan.of(length, epochs, 0, 16, batch, 1), "cosine", *rates, *phases)
 
 
@@ -217,7 +214,7 @@ def test_adam_rates_grow_with_the_square_root_up_to_a_cap():
         chosen = numbers(10_000, 50, batch=batch, freeze_epochs=10, **given)
         rates = (chosen["learning_rate"], chosen["min_learning_rate"])
         plan = Plan.of(10_000, 50, 10, given.get("frozen", 2 * batch), batch, 1)
-        schedule = Schedule(plan, "constant", *rates, 0, 10, chosen["rate_power"], chosen["max_images"])
+        schedule = Schedule(plan, "constant", *rates, 0, 10, chosen["power"], chosen["max_images"])
         return schedule(0), schedule(plan.steps_before(10))
 
     assert steps(16) == (pytest.approx(2e-3 * 2**0.5), 2e-3)
@@ -226,14 +223,33 @@ def test_adam_rates_grow_with_the_square_root_up_to_a_cap():
     assert steps(16, learning_rate=2e-3) == pytest.approx((1e-3 * 2**0.5, 1e-3))  # also a rate that is given
 
 
-def test_given_numbers_and_those_of_a_saved_run_stay():
+def test_given_numbers_stay():
     given = {"no_aug_epochs": 0, "warmup_epochs": 5.0, "weight_decay": 0.0, "learning_rate": 0.0}
     chosen = numbers(300, 50, "sgd", **given)
-    assert chosen.items() >= given.items() and chosen["min_learning_rate"] == 0 and chosen["rate_power"] == 1
+    assert chosen.items() >= given.items() and chosen["min_learning_rate"] == 0 and chosen["power"] == 1
     assert numbers(300, 50, min_learning_rate=0.1)["learning_rate"] == 0.1  # not below the lowest
-    saved = numbers(300, 50, "sgd", None)
-    assert numbers(9000, 200, "sgd", saved=saved | {"model": {}}) == saved  # also with other weights or more epochs
-    assert numbers(300, 50, saved={"weight_decay": 0.1}, **given)["weight_decay"] == 0.1
+
+
+def test_a_resumed_run_keeps_what_it_chose_whatever_the_defaults_are_now():
+    """Also with other weights or more epochs. The constants that it chose are given to it, see `Origin.completed`."""
+    cfg = train.Config(optimizer="sgd", epochs=50, patience=3)
+    rates = Rates(cfg, pretrained=True, likeness=0.0)
+    course = Course(cfg, 300, rates, TimeBudget(0.0), Schedule)
+    later = train.Config(optimizer="adam", epochs=200, **rates.constants)
+    again = Rates(later, pretrained=False, likeness=1.0)
+    again.load_state_dict(rates.state_dict())
+    longer = Course(later, 300, again, TimeBudget(0.0), Schedule)
+    longer.load_state_dict(course.state_dict())
+    assert {name: getattr(again, name) for name in NAMES[2:]} == {name: getattr(rates, name) for name in NAMES[2:]}
+    assert (longer.no_aug_epochs, longer.warmup_epochs) == (course.no_aug_epochs, course.warmup_epochs)
+    assert longer.epochs == longer.schedule.plan.epochs == 200
+
+
+def test_an_automatic_number_of_epochs_stays_too():
+    course = Course(train.Config(epochs=0), 300, Rates(train.Config(), True, 0.0), TimeBudget(0.0), Schedule)
+    saved = course.state_dict() | {"most_epochs": 7}  # as if an earlier version had chosen it
+    course.load_state_dict(saved)
+    assert course.epochs == 7
 
 
 @pytest.mark.parametrize("kind", ["cosine", "constant"])

@@ -7,8 +7,9 @@ import pytest
 from files import read_annotation_file
 
 import nets
-from engine import gpu_memory, summary
-from engine.schedule import Plan, Schedule
+from engine import hardware, summary
+from engine.schedule import Plan, Schedule, curve_marks
+from engine.state import State
 
 
 def data(tmp_path, name, text, classes=("cat", "dog")):
@@ -61,7 +62,7 @@ def test_learning_rate_is_printed_for_each_batch_size():
 
 def test_curves_are_marked_at_the_thaw_and_at_the_no_augmentation_epochs():
     def marks(freeze_epochs, no_aug_epochs):
-        return summary.curve_marks(Plan(10, freeze_epochs, 1, 1, 64, 64), no_aug_epochs)
+        return curve_marks(Plan(10, freeze_epochs, 1, 1, 64, 64), no_aug_epochs)
 
     assert marks(3, 2) == {"thaw": 4, "no augmentation": 9}
     assert marks(8, 2) == {"thaw, no augmentation": 9}
@@ -69,9 +70,9 @@ def test_curves_are_marked_at_the_thaw_and_at_the_no_augmentation_epochs():
 
 
 def test_the_last_lines_can_be_pasted_into_a_shell(tmp_path):
-    text = summary.next_steps(tmp_path / "my run", "my runs", 0.5, 1)
+    text = summary.next_steps(tmp_path / "my run", "my runs", State(({"epoch": 1, "AP": 0.5},)))
     assert "--logdir 'my runs'\n" in text and f"checkpoint='{tmp_path}/my run/best.pt' source" in text
-    text = summary.next_steps(tmp_path / "my run", "my runs", 0.5, 1, test="my data")
+    text = summary.next_steps(tmp_path / "my run", "my runs", State(({"epoch": 1, "AP": 0.5},)), test="my data")
     assert "data='my data' split=test\n" in text
 
 
@@ -155,11 +156,11 @@ def test_a_copied_image_among_many_is_told_calmly(tmp_path, count, is_calm):
 
 def test_too_little_shared_memory_is_a_warning(tmp_path, monkeypatch):
     usage = dataclasses.make_dataclass("Usage", ["free"])
-    monkeypatch.setattr(gpu_memory.shutil, "disk_usage", lambda _: usage(64 * 2**20))
-    (warning,) = gpu_memory.shared_memory_warning(4, 32, (640, 640), str(tmp_path))
+    monkeypatch.setattr(hardware.shutil, "disk_usage", lambda _: usage(64 * 2**20))
+    (warning,) = hardware.shared_memory_warning(4, 32, (640, 640), str(tmp_path))
     assert "64 MiB free" in warning and "--shm-size" in warning
-    assert not list(gpu_memory.shared_memory_warning(0, 32, (640, 640), str(tmp_path)))
-    assert not list(gpu_memory.shared_memory_warning(1, 1, (64, 64), str(tmp_path)))
+    assert not list(hardware.shared_memory_warning(0, 32, (640, 640), str(tmp_path)))
+    assert not list(hardware.shared_memory_warning(1, 1, (64, 64), str(tmp_path)))
 
 
 def test_rare_classes_are_named_with_a_fix(tmp_path):
