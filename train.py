@@ -203,9 +203,8 @@ def main(
     batch sizes, the learning rates, the epochs. Each one answers for its decisions from then on, and last.pt keeps its state.
     Then comes the loop over the epochs.
     """
-    written = cfg = checked(
-        constants
-    )  # `cfg` gets the values of this run; at the end no None and no automatic 0 is left
+    written = cfg = checked(constants)
+    # `cfg` gets the values that this run chooses, as soon as they are known; in the end no None and no automatic 0 is left.
     budget = TimeBudget(cfg.hours, cfg.evaluate_every, parts.clock)  # the time of hours= begins here
     ranks = processes.start(cfg.device, cfg.timeout_minutes)
     log = ranks.log
@@ -237,14 +236,14 @@ def main(
     memory = StepMemory(cfg, model, val_criterion, most_boxes, len(train_data), ranks)
     cfg = replace(cfg, **memory.batch_sizes)
 
-    # The learning rates: lower if an evaluation shows that the initial weights know the data. The epochs.
+    # The learning rates, lower if an evaluation shows that the initial weights know the data; and the epochs.
     val_loader = build_val_loader(cfg, parts.dataset(val_data, model.letterbox), ranks)
     expected = nets.expected_ap(cfg.model, cfg.image_size)
     initial = Initial(origin.pretraining, expected, model, val_loader, val_criterion, ranks, budget)
     rates = origin.restore("rates", Rates(cfg, initial.pretrained, initial.likeness))
     course = origin.restore("course", Course(cfg, len(train_data), rates, budget, parts.schedule))
 
-    # What trains the model, and on what.
+    # What trains the model, what it trains on, and how many epochs fit into hours=.
     def build_updater(model: nets.DetectionModel) -> Updater:
         optimizer = parts.build_optimizer(cfg.optimizer, model, rates.weight_decay)
         ema = EMA(model, course.plan.total_steps, cfg.ema)
