@@ -118,10 +118,6 @@ class Schedule:
     power: float = 1.0
     max_images: float = math.inf
 
-    def __post_init__(self):
-        if self.kind not in ("cosine", "step", "constant"):
-            raise ValueError(f"schedule={self.kind!r} is not known; choose cosine, step or constant")
-
     def __call__(self, step: int) -> float:
         epoch = self.plan.position(step)
         if epoch < self.warmup_epochs:  # the first step has a rate, too

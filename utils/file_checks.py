@@ -315,10 +315,7 @@ _ONNX = {
     "value_range": value_range,
 }
 SCHEMAS = {"checkpoint": _CHECKPOINT, "onnx": _ONNX}
-_FOR_RESUMING = (
-    *("model", "updater", "meter.batches", "state.rows", "origin.written", "origin.facts"),
-    *("rates.power", "rates.max_images", "rates.clip", "course.warmup_epochs", "course.no_aug_epochs"),
-)
+_FOR_RESUMING = ("model", "updater", "meter.batches", "state.rows", "origin.written", "origin.facts", "rates", "course")
 REQUIRED = {
     "prediction": ("config.model", "config.image_size", "classes"),
     "resuming": tuple(f"resume.{name}" for name in _FOR_RESUMING),

@@ -6,7 +6,6 @@ import math
 
 import pytest
 import torch
-from refused import refused
 from torch import nn
 from toys import (
     FAMILIES,
@@ -267,15 +266,6 @@ def test_learning_rate_per_image_is_continuous_at_the_thaw(kind, warmup):
 def test_short_runs_have_a_learning_rate(epochs, freeze, warmup, no_aug):
     schedule = Schedule(Plan(epochs, freeze, 1, 1, 64, 64), "cosine", 0.01, 0.001, warmup, no_aug)
     assert all(0 <= schedule(s) < 0.010001 for s in range(epochs + 1))
-
-
-def test_unknown_names_list_the_known_ones():
-    with refused(ValueError, "schedule='linear'", "cosine", "step", "constant"):
-        Schedule(FLAT.plan, "linear", 0.01, 0.001, 1, 0)
-    with refused(ValueError, "optimizer='lion'", "sgd", "adam", "adamw"):
-        build_optimizer("lion", toy(), 0.01)
-    with refused(ValueError, "amp='half'", "fp16", "bf16", "none"):
-        make_updater(toy(), amp="half")
 
 
 def test_weight_decay_applies_to_convolution_and_linear_weights_only():
