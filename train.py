@@ -28,7 +28,7 @@ from engine.course import Course
 from engine.environment import code_digest
 from engine.epoch import Meter, NonFiniteLoss, epoch_progress, epoch_row, fit_one_epoch
 from engine.evaluation import Initial, validate
-from engine.final_evaluation import evaluate_best
+from engine.final_report import evaluate_best
 from engine.memory import MOST_IMAGES, StepMemory
 from engine.network import Network, step_seconds
 from engine.optimizer import EMA, Updater, build_optimizer, usable_amp

@@ -29,7 +29,7 @@ from datasets.loader import ValSampler, build_loader
 from datasets.scan import prepare
 from deploy import load
 from engine import evaluation
-from utils import metrics
+from metrics import coco
 from utils.config import override
 from utils.processes import Ranks
 
@@ -121,7 +121,7 @@ def one_evaluation(model, loader, device: torch.device, with_loss: bool) -> tupl
     """Times one evaluation and returns the seconds of each part, and the metrics."""
     clock = Clock(device)
     criterion = clock.timed("loss", nets.criterion(model, torch.ones_like)) if with_loss else None
-    with patch.object(evaluation, "coco_metrics", clock.timed("metrics", metrics.coco_metrics)):
+    with patch.object(evaluation, "coco_metrics", clock.timed("metrics", coco.coco_metrics)):
         result = evaluation.evaluate(Timed(clock, model), Timed(clock, loader=loader), Ranks(device=device), criterion)
     return clock.parts(), result
 
@@ -148,7 +148,7 @@ def main(cfg: Config) -> None:
     """Prints the table of all cases."""
     torch.set_num_threads(1)
     cases = measure(cfg)
-    print(f"{cfg.model} at {cfg.size}, batches of {cfg.batch_size}, {machine()}, {metrics.BACKEND.name}\n")
+    print(f"{cfg.model} at {cfg.size}, batches of {cfg.batch_size}, {machine()}, {coco.BACKEND.name}\n")
     names = (*PARTS, "total", "neither data nor network", "detections", "AP")
     print("| seconds | " + " | ".join(names) + " |\n|---|" + "---:|" * len(names))
     for name, case in cases.items():
@@ -159,7 +159,7 @@ def main(cfg: Config) -> None:
     for name in ("untrained", "confident"):
         print(f"\nThe {name} model takes {whole[name] / whole['trained']:.2f} times as long as the trained one.")
     if cfg.json:
-        contents = {"parts": PARTS, "cases": cases, "machine": machine(), "evaluator": metrics.BACKEND.name}
+        contents = {"parts": PARTS, "cases": cases, "machine": machine(), "evaluator": coco.BACKEND.name}
         Path(cfg.json).write_text(json.dumps(contents, indent=2))
 
 

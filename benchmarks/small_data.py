@@ -36,8 +36,8 @@ from datasets.store import Annotations
 from deploy.label_files import yolo_text
 from engine.run_folder import runs
 from engine.schedule import REFERENCE_BATCH, Schedule
+from metrics.coco import coco_metrics, to_coco
 from utils.config import ConfigError, override, require
-from utils.metrics import coco_metrics, to_coco
 from utils.script import run_script
 
 PEERS_SCRIPT = Path(__file__).with_name("peers.py")

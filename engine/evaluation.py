@@ -9,10 +9,10 @@ from torch import nn
 from engine.optimizer import Updater
 from engine.rates import likeness_of
 from engine.time_budget import TimeBudget
+from metrics.coco import class_thresholds, coco_metrics, to_coco
 from nets import Pretraining
 from report.drawn_images import prediction_sheet
 from report.heatmap import HeatMaps
-from utils.metrics import class_thresholds, coco_metrics, to_coco
 from utils.processes import Interrupted, Ranks
 from utils.progress import progress_bar
 from utils.signals import StopSignal

@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from engine import model_card
 from engine.course import Course
 from engine.epoch import Meter, epoch_text
 from engine.memory import reserved_bytes
 from engine.origin import Origin
 from engine.run_folder import Run, tensorboard_scalars
 from engine.state import State
+from report import model_card
 from utils import checkpoint
 from utils.files import warn_if_disk_fails
 from utils.processes import Interrupted, Ranks

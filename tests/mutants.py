@@ -177,7 +177,7 @@ MUTANTS = [
         "boxes /",
         "test_images",
     ),
-    Mutant("crowd regions count as boxes", "utils/matches.py", "ignored = crowd | ", "ignored = ", "test_metrics"),
+    Mutant("crowd regions count as boxes", "metrics/matches.py", "ignored = crowd | ", "ignored = ", "test_metrics"),
     Mutant(
         "the validation sampler drops an image",
         "datasets/loader.py",
@@ -373,7 +373,7 @@ MUTANTS = [
     ),
     Mutant(
         "a download that is cut off is an image",
-        "deploy/sources.py",
+        "deploy/inputs.py",
         "    if len(data) < size:\n",
         "    if False:\n",
         "test_sources",
@@ -436,7 +436,7 @@ MUTANTS = [
     ),
     Mutant(
         "crops may be empty",
-        "deploy/results.py",
+        "deploy/writer.py",
         "inside = area(boxes) > 0",
         "inside = area(boxes) >= 0",
         "test_results",
@@ -450,7 +450,7 @@ MUTANTS = [
     ),
     Mutant(
         "ignored boxes are taken like others",
-        "utils/matches.py",
+        "metrics/matches.py",
         "preference = np.where(truth.ignored[:, box], 0.25, 1)",
         "preference = 1.0",
         "test_metrics",

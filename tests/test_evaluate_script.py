@@ -21,8 +21,8 @@ import nets
 from datasets.formats.annotation_file import DataError
 from deploy.detector import Detector
 from evaluate import Config, main
+from metrics.coco import BACKEND, COCO_METRICS
 from utils.config import ConfigError, override
-from utils.metrics import BACKEND, COCO_METRICS
 from utils.processes import Ranks
 
 FILES = ["confusion_matrix.png", "detections.json", "ground_truth.json", "metrics.json", "precision_recall.png"]

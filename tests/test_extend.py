@@ -30,7 +30,7 @@ SHORT = (
 
 def copy_of_the_program(folder: Path) -> Path:
     """A copy of the scripts and packages, and of the tests' small model."""
-    for package in ("nets", "datasets", "engine", "report", "deploy", "utils", "tools"):
+    for package in ("nets", "datasets", "metrics", "engine", "report", "deploy", "utils", "tools"):
         shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
     (folder / "tests").mkdir()
     for file in (*ROOT.glob("*.py"), ROOT / "tests" / "tiny.py"):

@@ -11,7 +11,16 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-FLOORS = {"utils": 1, "nets": 2, "datasets": 2, "report": 3, "engine": 4, "deploy": 5, "tools": 6}  # scripts are above
+FLOORS = {
+    "utils": 1,
+    "nets": 2,
+    "datasets": 2,
+    "metrics": 2,
+    "report": 3,
+    "engine": 4,
+    "deploy": 5,
+    "tools": 6,
+}  # scripts are above
 MODULES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts): path
     for pattern in ("*.py", *(f"{room}/**/*.py" for room in FLOORS))

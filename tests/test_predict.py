@@ -18,8 +18,8 @@ import predict
 from datasets.formats.read import read
 from deploy import speed, video
 from deploy.detector import Detector, Result
+from deploy.inputs import is_source
 from deploy.load import is_checkpoint
-from deploy.sources import is_source
 from predict import Config, find_files, is_live, is_stream, main
 from utils.config import ConfigError, override
 from utils.file_checks import CheckpointError

@@ -81,3 +81,8 @@ def number_of(text: str) -> float:
 def first_line(error: Exception) -> str:
     """Returns the first line of an error of a library, at most 300 characters that can be printed."""
     return _UNPRINTABLE.sub("?", str(error).partition("\n")[0][:300])
+
+
+def four_decimals(value: float) -> str:
+    """Returns a metric with four decimals; - for -1, which means that there was nothing to measure."""
+    return f"{value:.4f}" if value >= 0 else "-"

@@ -13,8 +13,8 @@ import evaluate
 import predict
 from deploy.detector import Detector, Result
 from deploy.thresholds import threshold_text
+from metrics.coco import class_thresholds
 from utils import checkpoint
-from utils.metrics import class_thresholds
 
 CLASSES = ("red", "blue", "green")
 OWN = {"red": 0.6, "green": 0.2, "of another model": 0.9}

@@ -1,4 +1,4 @@
-"""deploy/sources.py: every way to give an image leads to the same detections; what is no image is an error with its name."""
+"""deploy/inputs.py: every way to give an image leads to the same detections; what is no image is an error with its name."""
 
 import gc
 import threading
@@ -13,9 +13,9 @@ from PIL import Image
 from web import serving
 
 import export
-from deploy import sources, video
+from deploy import inputs, video
 from deploy.detector import Detector
-from deploy.sources import matching
+from deploy.inputs import matching
 from utils.boxes import pairwise_iou
 from utils.images import ImageError
 
@@ -140,8 +140,8 @@ BAD = {
 
 @pytest.mark.parametrize("path", [*BAD, "/missing.jpg"])
 def test_an_address_without_an_image_is_an_error_with_the_address(detector, path, monkeypatch):
-    monkeypatch.setattr(sources, "TIMEOUT", 0.5)
-    monkeypatch.setattr(sources, "MAX_BYTES", 1 << 20)
+    monkeypatch.setattr(inputs, "TIMEOUT", 0.5)
+    monkeypatch.setattr(inputs, "MAX_BYTES", 1 << 20)
     before = threading.active_count()
     with serving(BAD) as address, pytest.raises(ImageError) as caught:
         detector([f"{address}{path}"])
@@ -149,7 +149,7 @@ def test_an_address_without_an_image_is_an_error_with_the_address(detector, path
 
 
 def test_a_slow_server_ends_after_the_time_for_a_download(detector, monkeypatch):
-    monkeypatch.setattr(sources, "SECONDS", 0.0)
+    monkeypatch.setattr(inputs, "SECONDS", 0.0)
     with serving({"/a.png": (200, PNG, encoded(noise()))}) as address, pytest.raises(ImageError, match="a.png"):
         detector(f"{address}/a.png")
 
@@ -177,7 +177,7 @@ def test_an_address_without_a_server_is_an_error_with_the_address(detector, addr
     ],
 )
 def test_the_name_of_an_address_is_a_file_name_inside_any_folder(address, name):
-    assert sources.name_of(address) == name
+    assert inputs.name_of(address) == name
 
 
 @pytest.fixture

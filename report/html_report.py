@@ -1,6 +1,6 @@
 """Writes the report of an evaluation: a single HTML file without external resources.
 
-The metrics come from metrics.json; the mistakes and the confusion matrix come from `report.comparison.analyze_errors`.
+The metrics come from metrics.json; the mistakes and the confusion matrix come from `metrics.comparison.analyze_errors`.
 """
 
 import json
@@ -10,16 +10,17 @@ from typing import Any
 import numpy as np
 
 from datasets.store import Annotations
-from report import mistakes, page
-from report.comparison import Analysis, ImageComparison
-from report.evaluation_tables import AXES, COLUMNS, LIVE, class_rows, confusion_rows, curve_chart, number
-from report.intervals import COVERAGE, LEAST_IMAGES, RESAMPLES, Interval, bootstrap
-from report.mistakes import Cell, Example
+from metrics import mistakes
+from metrics.coco import Curve
+from metrics.comparison import Analysis, ImageComparison
+from metrics.intervals import COVERAGE, LEAST_IMAGES, RESAMPLES, Interval, bootstrap
+from metrics.matches import MATCH_IOU
+from metrics.mistakes import Cell, Example
+from report import page
+from report.tables import AXES, COLUMNS, LIVE, class_rows, confusion_rows, curve_chart
 from utils.files import atomic_write
 from utils.images import ImageError, prefetch, read_reduced
-from utils.matches import MATCH_IOU
-from utils.metrics import Curve
-from utils.text import amount, brief
+from utils.text import amount, brief, four_decimals
 from utils.value_range import ValueRange
 
 SIDES, QUALITY = (640, 480, 360, 240, 160), 78  # longer side in pixels, tried until the JPEG fits; JPEG quality
@@ -157,7 +158,7 @@ def _metrics(metrics: dict[str, Any], intervals: dict[str, Interval]) -> list[di
             between = f"{low:.3f} – {high:.3f}"
             places = {"left": low, "width": high - low, "value": value}
             drawn = {name: f"{100 * place:.1f}" for name, place in places.items()}
-        card = {"name": name, "value": number(value), "measured": value >= 0, "words": words}
+        card = {"name": name, "value": four_decimals(value), "measured": value >= 0, "words": words}
         cards.append(card | {"between": between, "interval": drawn})
     return cards
 

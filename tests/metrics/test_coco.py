@@ -1,4 +1,4 @@
-"""utils/metrics.py: the COCO metrics equal pycocotools; precision, recall, F1 and VOC AP equal values by hand."""
+"""metrics/coco.py: the COCO metrics equal pycocotools; precision, recall, F1 and VOC AP equal values by hand."""
 
 import copy
 import json
@@ -10,9 +10,9 @@ import pytest
 from coco_cases import entries, evaluated, ground_truth, random_case
 from refused import refused
 
-from utils import metrics
-from utils.matches import match_classes
-from utils.metrics import COCO_METRICS, Curve, best_confidence, coco_metrics, curves, load_backend, to_coco
+from metrics import coco
+from metrics.coco import COCO_METRICS, Curve, best_confidence, coco_metrics, curves, load_backend, to_coco
+from metrics.matches import match_classes
 
 BACKENDS = ["faster-coco-eval", "pycocotools"]
 
@@ -101,9 +101,9 @@ def test_computing_metrics_prints_nothing_and_keeps_its_arguments_and_gives_json
 
 
 def test_without_faster_coco_eval_pycocotools_is_used_and_named(monkeypatch):
-    assert metrics.BACKEND.name.split()[0] in BACKENDS
+    assert coco.BACKEND.name.split()[0] in BACKENDS
     monkeypatch.setitem(sys.modules, "faster_coco_eval", None)
-    alone = runpy.run_path(metrics.__file__)
+    alone = runpy.run_path(coco.__file__)
     assert alone["BACKEND"].name.startswith("pycocotools ")
     truth, detections = random_case(0)
     assert alone["coco_metrics"](truth, detections) == coco_metrics(truth, detections)

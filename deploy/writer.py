@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from deploy.sources import is_web_address
+from deploy.inputs import is_web_address
 from utils.boxes import area, clip, xyxy_to_xywh
 from utils.draw import write_image
 from utils.text import amount

@@ -5,9 +5,10 @@ from typing import Any
 
 import numpy as np
 
+from metrics.coco import Curve
+from metrics.intervals import Interval
 from report import page
-from report.intervals import Interval
-from utils.metrics import Curve
+from utils.text import four_decimals
 
 COLUMNS = ("boxes", "AP", "AP50", "threshold", "precision", "recall", "f1", "correct", "false", "missed")
 LIVE = COLUMNS[3:]  # the slider changes them
@@ -22,9 +23,13 @@ def class_rows(per_class: dict[str, dict], intervals: dict[str, Interval], most:
     """Returns the metrics of the first `most` classes; the last columns change with the threshold."""
     rows = []
     for label, (name, metrics) in enumerate(list(per_class.items())[:most]):
-        cells = {"boxes": f"{metrics['boxes']:,}", "AP": number(metrics["AP"]), "AP50": number(metrics["AP50"])}
+        cells = {
+            "boxes": f"{metrics['boxes']:,}",
+            "AP": four_decimals(metrics["AP"]),
+            "AP50": four_decimals(metrics["AP50"]),
+        }
         for column in LIVE:
-            cells[column] = number(metrics.get(column, -1))
+            cells[column] = four_decimals(metrics.get(column, -1))
         interval = intervals[name]
         between = ""
         if metrics["boxes"]:
@@ -32,11 +37,6 @@ def class_rows(per_class: dict[str, dict], intervals: dict[str, Interval], most:
         row = {"label": label, "name": name, "metrics": cells, "between": between, "few": interval is None}
         rows.append(row)
     return rows
-
-
-def number(value: float) -> str:
-    """Returns a metric with four decimals; a dash where there was nothing to measure."""
-    return f"{value:.4f}" if value >= 0 else "–"
 
 
 def curve_chart(curves: dict[str, Curve]) -> dict[str, Any]:

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from datasets.store import Annotations
-from report.comparison import analyze_errors
+from metrics.comparison import analyze_errors
 from report.drawn_images import draw_worst
-from report.evaluation_report import write
+from report.html_report import write
 from utils.files import atomic_write
 from utils.text import amount, brief
 
@@ -15,11 +15,6 @@ from utils.text import amount, brief
 def display_width(text: str) -> int:
     """The number of terminal columns of a text: two for each Chinese character."""
     return sum(1 + (ord(character) >= 0x1100) for character in text)
-
-
-def four_decimals(value: float) -> str:
-    """A metric with four decimals; - for -1, which means that there is nothing to measure."""
-    return f"{value:.4f}" if value >= 0 else "-"
 
 
 def write_results(folder: Path, data: Annotations, detections: list[dict], metrics: dict) -> None:

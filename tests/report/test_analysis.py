@@ -1,4 +1,4 @@
-"""report/evaluation_results.py: whose detections count as mistakes."""
+"""report/analysis.py: whose detections count as mistakes."""
 
 from dataclasses import replace
 
@@ -8,8 +8,8 @@ from painted import drawn
 
 import evaluate
 from datasets import demo
-from report import evaluation_results
-from report.evaluation_results import analyze, unlabeled_classes
+from report import analysis as evaluation_results
+from report.analysis import analyze, unlabeled_classes
 
 CLASSES = ("cat", *demo.CLASSES)
 

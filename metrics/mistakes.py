@@ -1,6 +1,6 @@
 """Sorts the mistakes of a detector by kind, and lists the boxes behind each cell of a confusion matrix, for the report.
 
-`report.comparison.compare_images` matches detections and boxes one to one; this module gives each mistake a kind:
+`metrics.comparison.compare_images` matches detections and boxes one to one; this module gives each mistake a kind:
 
 - missed: a box without a matched detection, of any class, and without a loose one.
 - wrong class: a detection that is matched with a box of another class.
@@ -18,9 +18,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from report.comparison import ImageComparison
+from metrics.comparison import ImageComparison
+from metrics.matches import MATCH_IOU
 from utils.boxes import area, pairwise_iou
-from utils.matches import MATCH_IOU
 
 KINDS = ("missed", "background", "wrong class", "loose", "double")
 LOOSE_IOU = 0.1  # least IoU of a loose detection, as in TIDE

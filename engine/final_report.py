@@ -8,19 +8,18 @@ from typing import Any
 from torch import nn
 
 from engine.evaluation import evaluate
-from report.evaluation_results import (
+from metrics.coco import BACKEND
+from report.analysis import (
     analyze,
     display_width,
-    four_decimals,
     unlabeled_classes,
     unlabeled_note,
     write_results,
 )
 from utils import checkpoint, outputs
 from utils.files import warn_if_disk_fails
-from utils.metrics import BACKEND
 from utils.processes import Ranks
-from utils.text import amount
+from utils.text import amount, four_decimals
 
 MOST_SECONDS = 60  # of the last evaluation in the run: a longer one is left to evaluate.py
 MOST_IMAGES = 2000  # of the validation: after the evaluation, the results take some seconds per thousand images

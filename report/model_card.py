@@ -4,11 +4,11 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from metrics.coco import COCO_METRICS
 from nets import official_file
 from nets.pretrained import HOST
 from utils.config import show
 from utils.files import atomic_write
-from utils.metrics import COCO_METRICS
 from utils.text import amount, printable
 
 OFFICIAL = {  # authors, license and training data of the official COCO weights, see WEIGHTS.md

@@ -1,13 +1,13 @@
-"""utils/matches.py: every match of every image, class, size and IoU equals pycocotools, and so do the twelve metrics."""
+"""metrics/matches.py: every match of every image, class, size and IoU equals pycocotools, and so do the twelve metrics."""
 
 import numpy as np
 import pytest
 from coco_cases import entries, evaluated, ground_truth
 
-from report.intervals import resampled_metrics
-from utils import matches
-from utils.matches import CORRECT, IGNORED, IOUS, MAX_DETECTIONS, match_classes
-from utils.metrics import COCO_METRICS, coco_metrics
+from metrics import matches
+from metrics.coco import COCO_METRICS, coco_metrics
+from metrics.intervals import resampled_metrics
+from metrics.matches import CORRECT, IGNORED, IOUS, MAX_DETECTIONS, match_classes
 
 CATEGORIES = (7, 3, 90, 1)  # not sorted; 1 has no boxes
 SIDES = (4, 9.3, 31, 32, 33.5, 50, 96, 97, 130)  # some at the limits of the sizes

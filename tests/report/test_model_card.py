@@ -15,7 +15,7 @@ import nets
 import train
 from datasets.formats.read import read_options
 from datasets.sources import read_train_and_val
-from engine import model_card
+from report import model_card
 from utils.checkpoint import load
 
 HOSTILE = [

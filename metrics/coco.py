@@ -1,7 +1,7 @@
 """Detection metrics: the twelve of COCO, VOC's AP, and precision, recall and F1 per class.
 
 pycocotools is the reference for the twelve. faster-coco-eval gives the same twelve decimals and is used if it can be imported;
-`BACKEND.name` is the one in use, and `evaluate.py` prints it. The other metrics come from `utils.matches`. A ground truth is a
+`BACKEND.name` is the one in use, and `evaluate.py` prints it. The other metrics come from `metrics.matches`. A ground truth is a
 COCO dictionary with "images", "annotations" (boxes x, y, width, height) and "categories"; detections are the entries of a COCO
 results file.
 """
@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from metrics.matches import CORRECT, IGNORED, SIZES, ClassMatches, class_names, match_classes
 from utils.boxes import xyxy_to_xywh
-from utils.matches import CORRECT, IGNORED, SIZES, ClassMatches, class_names, match_classes
 
 # Name -> array of the evaluator, and what to average of it. Axes: IoU, recall (of "precision"), class, size, limit (1, 10, 100).
 COCO_METRICS = {

@@ -1,12 +1,12 @@
-"""report/mistakes.py: the kind of each mistake, and the boxes behind each cell of the confusion matrix."""
+"""metrics/mistakes.py: the kind of each mistake, and the boxes behind each cell of the confusion matrix."""
 
 import numpy as np
 import pytest
 from coco_cases import entries, ground_truth, random_case
 
-from report import mistakes
-from report.comparison import compare_images, confusion_matrix
-from report.mistakes import Example, by_cell, by_kind, choose
+from metrics import mistakes
+from metrics.comparison import compare_images, confusion_matrix
+from metrics.mistakes import Example, by_cell, by_kind, choose
 
 FAR = (400, 400, 20, 20)
 

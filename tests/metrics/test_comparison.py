@@ -1,10 +1,10 @@
-"""report/comparison.py: boxes and detections of all classes are matched one to one, and the confusion matrix counts them."""
+"""metrics/comparison.py: boxes and detections of all classes are matched one to one, and the confusion matrix counts them."""
 
 import numpy as np
 import pytest
 from coco_cases import entries, ground_truth, random_case
 
-from report.comparison import compare_images, confusion_matrix
+from metrics.comparison import compare_images, confusion_matrix
 
 FAR = (400, 400, 10, 10)
 

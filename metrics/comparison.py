@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from metrics.coco import Curve, curves
+from metrics.matches import ClassMatches, match_classes, match_one_to_one
 from utils.boxes import xywh_to_xyxy
-from utils.matches import ClassMatches, match_classes, match_one_to_one
-from utils.metrics import Curve, curves
 
 
 class ImageComparison(NamedTuple):

@@ -1,12 +1,12 @@
-"""report/intervals.py: resampled metrics equal the evaluator's; intervals hold the metric and shrink with the data."""
+"""metrics/intervals.py: resampled metrics equal the evaluator's; intervals hold the metric and shrink with the data."""
 
 import numpy as np
 import pytest
 from coco_cases import entries, ground_truth, random_case
 
-from report.intervals import LEAST_IMAGES, bootstrap, resampled_metrics
-from utils.matches import match_classes
-from utils.metrics import COCO_METRICS, coco_metrics
+from metrics.coco import COCO_METRICS, coco_metrics
+from metrics.intervals import LEAST_IMAGES, bootstrap, resampled_metrics
+from metrics.matches import match_classes
 
 
 def resampled(truth, detections, counts):

@@ -1,4 +1,4 @@
-"""deploy/results.py: the JSON and the crops of detections."""
+"""deploy/writer.py: the JSON and the crops of detections."""
 
 import gc
 import json
@@ -14,7 +14,7 @@ from refused import refused
 from datasets.formats.read import ReadOptions, read
 from deploy.detector import Result
 from deploy.label_files import BackgroundFiles, LabelFiles
-from deploy.results import DetectionsFile, Results, crop_folders
+from deploy.writer import DetectionsFile, Results, crop_folders
 from utils.images import read_image
 
 

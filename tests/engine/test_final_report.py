@@ -1,4 +1,4 @@
-"""engine/final_evaluation.py: what a run evaluates and writes after its last epoch."""
+"""engine/final_report.py: what a run evaluates and writes after its last epoch."""
 
 import json
 from pathlib import Path
@@ -7,8 +7,8 @@ import pytest
 import tiny  # noqa: F401  registers model="tiny_n"
 from small import assert_same_run, config, log_of, train_quietly
 
-from engine import final_evaluation
-from engine.final_evaluation import MOST_ROWS, class_table, old_and_new
+from engine import final_report
+from engine.final_report import MOST_ROWS, class_table, old_and_new
 
 
 def test_a_run_ends_with_the_path_of_its_report_about_best_pt(demo_images, tmp_path):
@@ -30,7 +30,7 @@ def test_a_run_ends_with_the_path_of_its_report_about_best_pt(demo_images, tmp_p
 
 @pytest.mark.parametrize("name, value", [("MOST_SECONDS", -1), ("MOST_IMAGES", 1)])
 def test_a_large_validation_set_is_left_to_evaluate_py(demo_images, tmp_path, monkeypatch, name, value):
-    monkeypatch.setattr(final_evaluation, name, value)
+    monkeypatch.setattr(final_report, name, value)
     folder, _, text = train_quietly(config(demo_images, tmp_path, report=True, epochs=1, freeze_epochs=0))
     assert f"python evaluate.py checkpoint={folder / 'best.pt'} " in text.splitlines()[-1]
     assert not (folder / "evaluation").exists()

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from utils.matches import CORRECT, IGNORED, IOUS, LOW, MAX_DETECTIONS, SIZES, ClassMatches
-from utils.metrics import COCO_METRICS
+from metrics.coco import COCO_METRICS
+from metrics.matches import CORRECT, IGNORED, IOUS, LOW, MAX_DETECTIONS, SIZES, ClassMatches
 
 RESAMPLES, SEED = 200, 0
 COVERAGE = 95  # percent of the resamples inside an interval
