@@ -253,3 +253,23 @@ def test_training_that_stops_during_a_profile_leaves_no_profiler_running(tmp_pat
         next(batches)
     batches.close()
     assert sums(profiled(range(12), 3, tmp_path / "b.json.gz")) == sums(range(12))
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_the_probe_counts_both_moments_of_what_a_step_trains(monkeypatch, frozen):
+    """The peak of the step is set to 0, so that only what the optimizer will allocate is left."""
+    with simulated_gpu():
+        model = nets.build("tiny_n", 3).to("cuda:0")
+        monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda _: 0)
+        measured = StepProbe(model, nets.criterion(model), (64, 64), 1, "none").bytes(2, frozen)
+    trained = sum(p.nbytes for name, p in model.named_parameters() if not (frozen and name.startswith("backbone.")))
+    assert measured == 2 * trained
+
+
+def test_the_thawed_step_is_measured_with_the_largest_shard(monkeypatch, gpu):
+    asked = []
+    monkeypatch.setattr(StepProbe, "bytes", lambda self, images, frozen=False: asked.append(images) or 7)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    cfg = train.Config(image_size=(64, 64), batch_size=4)
+    made = memory.StepMemory(cfg, None, None, 1, 9, Ranks(device=gpu(), all_gpus=True))
+    assert asked == [2] and made.thawed_bytes == 7

@@ -8,8 +8,10 @@ import subprocess
 import sys
 import time
 import weakref
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -17,6 +19,7 @@ from refused import refused
 from small import assert_same_run, config, log_of, only_run, same, train_quietly
 from toys import spawn
 
+import nets
 import train
 from engine import resume
 from engine.origin import Origin
@@ -461,3 +464,26 @@ def test_a_resumed_run_reads_last_pt_once_and_keeps_none_of_it(demo_images, tmp_
 
     train_quietly(config(demo_images, tmp_path, epochs=2, resume=True), on_row=on_row)
     assert len(reads) == 1 and len(kept) > 20 and alive == [0]
+
+
+def test_a_resumed_run_has_the_weights_that_it_began_with(demo_images, tmp_path):
+    """From them follow the recipe from scratch, and what card.md says about licenses."""
+    cfg = config(demo_images, tmp_path, epochs=1)
+    folder, *_ = train_quietly(cfg)
+    train_quietly(replace(cfg, epochs=2, resume=True, weights=None))
+    assert checkpoint.load(folder / "last.pt")["config"]["weights"] == cfg.weights
+
+
+def test_a_run_is_resumed_by_its_name_from_python_too(demo_images, tmp_path):
+    folder, *_ = train_quietly(config(demo_images, tmp_path, epochs=1))
+    train_quietly(config(demo_images, tmp_path, epochs=2, resume="small"))
+    assert len(log_of(folder)) == 2
+
+
+def test_measured_thresholds_win_over_those_of_the_model_that_gets_new_classes():
+    data = SimpleNamespace(classes=("old", "new"), value_range=None)
+    updater = SimpleNamespace(step_number=3, ema=SimpleNamespace(model=nets.build("tiny_n", 2)))
+    run = SimpleNamespace(config={})
+    saver = SimpleNamespace(data=(data,), run=run, updater=updater, frozen_thresholds={"old": 0.3, "older": 0.4})
+    state = State(({"epoch": 1},), {"old": 0.6, "new": 0.5})
+    assert Saver._contents(saver, state)["thresholds"] == {"old": 0.6, "older": 0.4, "new": 0.5}

@@ -130,7 +130,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one_and_counts_the_time_of_both(d
             break
         with pytest.raises(Died):
             train_quietly(cfg, **clock.options)
-        now = checkpoint.load(only_run(tmp_path / "b") / "last.pt")["resume"]["time_budget"]["used"]
+        now = checkpoint.load(only_run(tmp_path / "b") / "last.pt")["resume"]["course"]["budget"]["used"]
     assert_same_run(only_run(tmp_path / "b"), expected)
     assert clock.now == pytest.approx(216, rel=0.05) and clock.now == pytest.approx(whole.now, abs=20)
 
