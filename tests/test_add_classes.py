@@ -172,6 +172,13 @@ def test_classes_can_be_added_again(run, old, demo_images, tmp_path):
         assert compared(before, folder / "best.pt", demo_images)[1] == 0
 
 
+def test_only_the_new_classes_decide_whether_images_are_mirrored(demo_images, tmp_path):
+    """A mirror turns the old classes into each other, but they are not trained."""
+    weights = lively_checkpoint(tmp_path / "best.pt", classes=("turn left", "turn right"), image_size=(64, 64))
+    folder, *_ = train_quietly(constants(demo_images, tmp_path / "runs", weights, epochs=1))
+    assert checkpoint.load(folder / "best.pt")["config"]["flip"] == 0.5
+
+
 def test_labels_of_old_classes_are_evaluated_but_not_trained(old, demo_images, tmp_path):
     data = renamed(demo_images, tmp_path, ["cat", "b", "c", "d", "e"])
     folder, _, text = train_quietly(constants(data, tmp_path / "runs", old, epochs=1))
