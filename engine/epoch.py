@@ -53,6 +53,10 @@ class Meter:
         self.sums: dict[str, list[float]] = {name: list(pair) for name, pair in state["sums"].items()}  # sum, count
         self._names: list[str] = []
         self._unreduced: Tensor | None = None  # [2, names] sums and counts of this process since the last reduction
+        self.start()
+
+    def start(self) -> None:
+        """Starts the clock: the time since the last epoch, as of its evaluation and its save, does not count."""
         self._clock = time.perf_counter()
 
     def add(self, losses: dict[str, Tensor]) -> None:
@@ -101,6 +105,7 @@ def fit_one_epoch(
     NonFiniteLoss in all processes after `MAX_BAD_STEPS` non-finite steps in a row.
     """
     model.train()
+    meter.start()
     torch.backends.cudnn.allow_tf32 = True  # faster, and precise enough to train; `evaluate` turns it off
     if model._compiled_call_impl is not None:  # compile=true; several processes have a DDP model here, which has none
         criterion = compile_criterion(criterion)
