@@ -12,6 +12,7 @@ from engine.gpu_memory import batches_to_log, profiled
 from engine.optimizer import MAX_BAD_STEPS, Updater
 from engine.parallel import compile_criterion, graphed
 from engine.run_folder import Run
+from nets.postprocess import NO_FLOAT64
 from utils.draw import draw_batches
 from utils.processes import Ranks
 from utils.progress import duration, progress_bar
@@ -62,6 +63,10 @@ class Meter:
     def add(self, losses: dict[str, Tensor]) -> None:
         """Adds the scalar losses of one batch; all batches have the same names."""
         values = torch.stack([value.detach() for value in losses.values()])
+        if (
+            values.device.type not in NO_FLOAT64
+        ):  # exact sums: how many batches lie between two logs depends on the speed
+            values = values.double()
         finite = values.isfinite()
         pair = torch.stack([values.where(finite, 0), finite.to(values.dtype)])
         self._unreduced = pair if self._unreduced is None else self._unreduced + pair
