@@ -304,7 +304,8 @@ def write_task(folder: Path, peer: str, train_data: Annotations, val_data: Annot
     task = {
         **{"peer": peer, "data": str(folder / "data.yaml"), "folder": str(folder), "weights": constants["weights"]},
         **{"epochs": constants["epochs"], "imgsz": constants["image_size"][0], "seed": constants["seed"]},
-        **{"images": [val_data.path(i) for i in range(len(val_data))], "result": str(folder / "result.json")},
+        **{"images": [val_data.path(i) for i in range(len(val_data))], "train_images": len(train_data)},
+        "result": str(folder / "result.json"),
     }
     (folder / "task.json").write_text(json.dumps(task), encoding="utf-8")
     return task

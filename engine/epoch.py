@@ -12,6 +12,7 @@ from engine.optimizer import MAX_BAD_STEPS, Updater
 from engine.parallel import compile_criterion
 from engine.profiling import profiled
 from engine.run_folder import Run
+from nets.postprocess import NO_FLOAT64
 from utils.draw import draw_batches
 from utils.processes import Ranks
 from utils.progress import duration, progress_bar
@@ -54,11 +55,19 @@ class Meter:
         self.sums: dict[str, list[float]] = {name: list(pair) for name, pair in state["sums"].items()}  # sum, count
         self._names: list[str] = []
         self._unreduced: Tensor | None = None  # [2, names] sums and counts of this process since the last reduction
+        self.start()
+
+    def start(self) -> None:
+        """Starts the clock: the time since the last epoch, as of its evaluation and its save, does not count."""
         self._clock = time.perf_counter()
 
     def add(self, losses: dict[str, Tensor]) -> None:
         """Adds the scalar losses of one batch; all batches have the same names."""
         values = torch.stack([value.detach() for value in losses.values()])
+        if (
+            values.device.type not in NO_FLOAT64
+        ):  # exact sums: how many batches lie between two logs depends on the speed
+            values = values.double()
         finite = values.isfinite()
         pair = torch.stack([values.where(finite, 0), finite.to(values.dtype)])
         self._unreduced = pair if self._unreduced is None else self._unreduced + pair
@@ -102,6 +111,7 @@ def fit_one_epoch(
     NonFiniteLoss in all processes after `MAX_BAD_STEPS` non-finite steps in a row.
     """
     model.train()
+    meter.start()
     torch.backends.cudnn.allow_tf32 = True  # faster, and precise enough to train; `evaluate` turns it off
     if model._compiled_call_impl is not None:  # compile=true; several processes have a DDP model here, which has none
         criterion = compile_criterion(criterion)

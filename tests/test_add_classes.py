@@ -52,11 +52,11 @@ def run(old, demo_images, tmp_path_factory):
     return train_quietly(constants(demo_images, tmp_path_factory.mktemp("added"), old))
 
 
-def compared(before, after, images):
+def compared(before, after, images, device="cpu"):
     """The text of tools.frozen, and its exit status. `before` and `after`: files or names of runs."""
     with contextlib.redirect_stdout(io.StringIO()) as text:
         try:
-            frozen.main([str(before), str(after), f"source={images}", "device=cpu"])
+            frozen.main([str(before), str(after), f"source={images}", f"device={device}"])
             status = 0
         except SystemExit as error:
             status = error.code
@@ -323,6 +323,18 @@ def test_a_training_with_fp16_and_cuda_graphs_on_a_gpu_keeps_the_bits(old, demo_
     assert compared(old, folder / "last.pt", demo_images)[1] == 0
     ours, theirs = (checkpoint.load(path)["model"] for path in (old, folder / "last.pt"))
     assert all(torch.equal(value, theirs[name]) and value.dtype == theirs[name].dtype for name, value in ours.items())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["tiny_n", "yolox_nano", "yolov9_t", "ppyoloe_s", "picodet_s"])
+def test_a_training_on_a_real_gpu_keeps_the_bits(name, demo_images, tmp_path):
+    old = lively_checkpoint(tmp_path / "old.pt", name, OLD, (64, 64))
+    cfg = constants(demo_images, tmp_path / "runs", old, model="yolox_nano", device="cuda:0", amp="fp16")
+    folder, _, text = train_quietly(replace(cfg, weights=str(old)))
+    assert "CUDA graphs are not used" not in text
+    for device in ("cpu", "cuda:0"):
+        text, status = compared(old, folder / "last.pt", demo_images, device)
+        assert status == 0 and "equal by bits" in text
 
 
 @pytest.mark.slow

@@ -8,8 +8,10 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+from refused import refused
 
-from benchmarks import milliseconds, table
+from benchmarks import aquarium, milliseconds, table
+from utils.config import ConfigError
 
 ROOT = Path(__file__).parents[1]
 SCRIPTS = sorted(path.stem for path in (ROOT / "benchmarks").glob("*.py") if "Config(), sys.argv" in path.read_text())
@@ -83,3 +85,25 @@ def test_exported_files_take_turns_and_become_a_table(tmp_path):
 def test_a_published_ap_belongs_to_the_side_of_the_input():
     found = [milliseconds.published(model) for model in ("yolox_nano:416", "yolox_nano:640", "picodet_s:320")]
     assert found == ["25.8", "", "29.1"]
+
+
+def test_subsets_of_labels_are_nested_and_follow_the_lists(tmp_path):
+    folder = tmp_path / "train/images"
+    folder.mkdir(parents=True)
+    for number in range(20):
+        (folder / f"{number:02}.jpg").touch()
+    few, more, other = (
+        {Path(path).name for path in aquarium.subset(aquarium.Config(data=str(tmp_path)), labels, seed)}
+        for labels, seed in ((5, 0), (10, 0), (5, 1))
+    )
+    assert few < more and len(more) == 10 and few != other
+    (tmp_path / "5_0.txt").write_text("03.jpg\n01.jpg\n07.jpg\n09.jpg\n11.jpg\n")
+    listed = aquarium.subset(aquarium.Config(data=str(tmp_path), lists=str(tmp_path)), 5, 0)
+    assert [Path(path).name for path in listed] == ["03.jpg", "01.jpg", "07.jpg", "09.jpg", "11.jpg"]
+    (tmp_path / "5_0.txt").write_text("03.jpg\n01.jpg\n07.jpg\n09.jpg\nother.jpg\n")
+    for cfg, labels in (
+        (aquarium.Config(data=str(tmp_path), lists=str(tmp_path)), 5),
+        (aquarium.Config(str(tmp_path)), 21),
+    ):
+        with refused(ConfigError, "train/images", str(labels)):
+            aquarium.subset(cfg, labels, 0)

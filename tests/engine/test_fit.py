@@ -58,6 +58,36 @@ def test_epoch_trains_on_every_batch_and_averages_the_losses():
     assert calls[2][1]["total"] == pytest.approx(torch.stack(losses[:3]).mean().item())
 
 
+def test_means_do_not_depend_on_the_batches_between_two_logs():
+    """On a GPU the host reads the losses every second or so."""
+    losses = torch.rand(100, generator=torch.Generator().manual_seed(0)).add(0.1).split(1)
+    means = []
+    for every in (1, 3, 1000):
+        meter = Meter()
+        for batch, loss in enumerate(losses):
+            meter.add({"total": loss[0]})
+            if batch % every == 0:
+                meter.reduce(Ranks())
+        meter.reduce(Ranks())
+        means.append(meter.mean()["total"])
+    assert means[0] == means[1] == means[2]
+
+
+def test_time_between_two_epochs_does_not_count(monkeypatch):
+    """A run saves its checkpoints after the meter of the next epoch exists."""
+    now = [0.0]
+    monkeypatch.setattr("time.perf_counter", lambda: now[0])
+    meter = Meter()
+    now[0] = 100.0  # a save
+
+    def batches():
+        for step in range(3):
+            now[0] += 2.0
+            yield Batch(step)
+
+    assert fit(make_updater(toy()), batches(), meter).seconds == 6.0
+
+
 def test_functions_of_on_log_are_called_between_optimizer_steps_only():
     updater, calls = make_updater(toy(), accumulate=3), []
     functions = [lambda m: calls.append((m.batches, updater.micro)), lambda _: calls.append("second")]

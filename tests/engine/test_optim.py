@@ -639,3 +639,33 @@ def test_cuda_graphs_train_to_the_same_bits(family, frozen, amp, monkeypatch):
         torch.use_deterministic_algorithms(False)
     assert results[0][0] == results[1][0]
     assert_equal_bits(results[0][1], results[1][1])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("family", FAMILIES)
+def test_captured_steps_leave_fixed_statistics_unchanged_to_the_bit(family):
+    model = detector(family).cuda().to(memory_format=torch.channels_last)
+    updater, criterion = make_updater(model, "adamw", amp="bf16", clip=10.0), nets.criterion(model, no_aug=True)
+    batch = torch.randint(0, 256, (2, 3, 64, 64), device="cuda", dtype=torch.uint8)
+    boxes, labels = torch.tensor([[[8.0, 8, 40, 48]]] * 2).cuda(), torch.tensor([[0], [2]]).cuda()
+
+    def train(fixed, steps=3):
+        model.fix_statistics(fixed)
+        network = accelerate(model, TrainSampler(8, 2, (64, 64), seed=0), updater, True, pytest.fail).train()
+        assert isinstance(network, Graphed)
+        for _ in range(steps):
+            with updater.autocast():
+                predictions = network(batch)
+            updater.step(criterion(predictions, boxes, labels, (64, 64))["total"])
+
+    def copies(tensors):
+        return {name: tensor.clone() for name, tensor in tensors}
+
+    train(fixed=False)
+    buffers, weights = copies(model.named_buffers()), copies(model.named_parameters())
+    train(fixed=True)
+    assert_equal_bits(buffers, copies(model.named_buffers()))
+    assert any(not torch.equal(value, weights[name]) for name, value in model.named_parameters())
+    train(fixed=False)
+    moving = [name for name, value in model.named_buffers() if not torch.equal(value, buffers[name])]
+    assert any(name.endswith("running_mean") for name in moving)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -87,6 +88,17 @@ def test_a_run_takes_the_time_that_it_is_given_and_ends_without_augmentation(dem
         assert "epochs instead of" not in text
         same = replace(cfg, epochs=len(rows), hours=0.0, output=str(tmp_path / "same"))
         assert_same_run(folder, train_quietly(same, **clock.options)[0])
+
+
+@pytest.mark.gpu
+def test_a_run_on_a_gpu_takes_the_time_that_it_is_given(demo_images, tmp_path):
+    """With the real clock: steps, evaluations and saves of a real GPU, with mixed precision and CUDA graphs."""
+    gpu = {"device": "cuda:0", "amp": "fp16", "freeze_epochs": 3, "no_aug_epochs": None}
+    cfg = config(demo_images, tmp_path, hours=0.005, epochs=2000, **gpu)
+    begin = time.monotonic()
+    folder, _, text = train_quietly(cfg)
+    assert time.monotonic() - begin == pytest.approx(3600 * cfg.hours, rel=0.15)
+    assert 3 < len(assert_ends_well(folder)) < 2000 and "CUDA graphs are not used" not in text
 
 
 def test_a_run_that_stalls_still_trains_an_epoch_without_augmentation(demo_images, tmp_path):
