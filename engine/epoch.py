@@ -64,9 +64,7 @@ class Meter:
     def add(self, losses: dict[str, Tensor]) -> None:
         """Adds the scalar losses of one batch; all batches have the same names."""
         values = torch.stack([value.detach() for value in losses.values()])
-        if (
-            values.device.type not in NO_FLOAT64
-        ):  # exact sums: how many batches lie between two logs depends on the speed
+        if values.device.type not in NO_FLOAT64:  # exact: how many batches lie between two logs depends on the speed
             values = values.double()
         finite = values.isfinite()
         pair = torch.stack([values.where(finite, 0), finite.to(values.dtype)])
