@@ -16,10 +16,9 @@ from datasets.formats.file import File
 from datasets.formats.named_boxes import points_box
 from datasets.formats.rotation import Degrees, NoAngle, box_around
 from datasets.formats.source import Source
-from datasets.formats.typed_json import ABSENT, Side, parse, rows
-from datasets.formats.typed_json import brief as shorten
-from datasets.store import Split, brief
-from utils.text import clean_name
+from datasets.formats.typed_json import ABSENT, Side, parse, rows, shown
+from datasets.store import Split
+from utils.text import clean_name, first_names
 
 Id = int | float | str
 Length = Annotated[int, Meta(gt=0, lt=2**31)]
@@ -128,7 +127,7 @@ def read(file: File, split: Split) -> Source:
             _add_box(found, annotation, labels, f"{source}: annotation {annotation.id} of {image.file_name}")
     for key, left in by_image.items():
         problems.append(
-            f"{source}: {len(left)} annotations of image {shorten(key)}, which is not among the images; {ADD}"
+            f"{source}: {len(left)} annotations of image {shown(key)}, which is not among the images; {ADD}"
         )
     return found
 
@@ -226,7 +225,7 @@ def _categories(
     names = {name: key for key, name in sorted(rows, key=lambda row: ids[row[0]])}
     if len(ids) < len(rows) or len(names) < len(rows):
         twice = tuple(sorted({name for key, name in rows if names[name] != key})) or tuple(names)
-        raise DataError(f"{source}: two categories have the same id or name {brief(twice)}: rename one of them")
+        raise DataError(f"{source}: two categories have the same id or name {first_names(twice)}: rename one of them")
     return names, ids, unused
 
 
@@ -234,7 +233,7 @@ def _add_box(source: Source, annotation: Annotation, labels: dict[Id, int], plac
     """Adds the box of an annotation, or a problem."""
     label = labels.get(_key(annotation.category_id))
     if label is None:
-        problem = f"category {shorten(annotation.category_id)} is not among the categories; {ADD}"
+        problem = f"category {shown(annotation.category_id)} is not among the categories; {ADD}"
         source.problems.append(f"{place}: {problem}")
     elif not annotation.bbox:
         pass  # reported where it was read

@@ -21,8 +21,8 @@ from datasets.formats.image_paths import ImageFinder
 from datasets.formats.recognition import read_path
 from datasets.formats.source import Source
 from datasets.scan import scan
-from datasets.store import MAX_UNNAMED, Annotations, Classes, Split, Strings, brief, unknown_class
-from utils.text import check_class_names, clean_name, printable
+from datasets.store import MAX_UNNAMED, Annotations, Classes, Split, Strings, unknown_class
+from utils.text import check_class_names, clean_name, first_names, printable
 
 SPLITS: dict[str, Split] = {
     "train": ("train", "trainval"),
@@ -175,13 +175,13 @@ def _class_names(source: Source, classes: Classes) -> tuple[Classes, Classes, li
         notes.append(f"{source.path}: the classes are numbers; classes=FILE names them, one per line")
     elif source.names_are_numbers and not all(map(str.isdecimal, classes)):
         if set(names) <= set(classes):
-            problem = f"{brief(names)} may be names or positions in the list of classes {brief(classes)}"
+            problem = f"{first_names(names)} may be names or positions in the list of classes {first_names(classes)}"
             raise DataError(f"{source.path}: the classes {problem}: write class names instead of numbers")
         names = tuple(classes[int(name)] if int(name) < len(classes) else name for name in names)
     if names is None:
         return classes, classes, notes
     if twice := tuple(name for name, number in Counter(names).items() if number > 1):
-        raise DataError(f"{source.path}: two classes of the same name {brief(twice)}: rename one of them")
+        raise DataError(f"{source.path}: two classes of the same name {first_names(twice)}: rename one of them")
     unused = {name for name in source.groups if name not in (classes or ())}
     notes += [f"{source.path}: category 0 {name!r} has no box and is left out" for name in sorted(unused)]
     if classes is None:

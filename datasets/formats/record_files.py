@@ -25,8 +25,9 @@ from datasets.formats.records import (
 from datasets.formats.refusals import error_of_lines
 from datasets.formats.source import Source
 from datasets.formats.typed_json import BOM, parse
-from datasets.store import Split, brief
+from datasets.store import Split
 from utils.files import files_under
+from utils.text import first_names
 
 JSON_LINES = (".jsonl", ".ndjson", ".odgt", ".manifest")
 
@@ -154,7 +155,7 @@ def _named(box: Box, names: dict[str, str]) -> Box:
         return box
     if box.name not in names:
         fix = "correct it, or add the name of the class"
-        return box._replace(problem=f"class {box.name!r}, but the classes are {brief(tuple(names))}: {fix}")
+        return box._replace(problem=f"class {box.name!r}, but the classes are {first_names(tuple(names))}: {fix}")
     return box._replace(name=names[box.name])
 
 
