@@ -16,7 +16,7 @@ from datasets.formats import image_paths, listing
 from datasets.formats.annotation_file import text_lines
 from datasets.formats.class_lists import ClassLists, find_lists
 from datasets.formats.file import File
-from datasets.formats.label_kinds import LabelKinds
+from datasets.formats.key_points import MaybeBoxes
 from datasets.formats.named_boxes import points_box
 from datasets.formats.source import Source
 from datasets.formats.typed_json import BOM
@@ -204,7 +204,7 @@ def read_images(
     _name_unpaired(found, images, labels)
     found.notes += _shared(source, images, labels, known)
     found.problems += _contradictions(images, labels, known)
-    kinds = LabelKinds()
+    maybe_boxes = MaybeBoxes()
     for image, path, exists in zip(images, labels, known, strict=True):
         found.add_image(image, file=path if exists else image, fractions=True)
         own = lists.by_folder.get(os.path.dirname(path)) if lists else None
@@ -212,14 +212,14 @@ def read_images(
             if line.strip():
                 try:
                     label, *values = _numbers(line)
-                    kinds.add(values, f"{path}:{number}")
+                    maybe_boxes.add(values, f"{path}:{number}")
                     corners = _corners(values)
                     if own:
                         label = own.number_in(numbers, label)
                     found.add_box(f"{path}:{number}", *corners, label, line=number)
                 except ValueError as error:
                     found.problems.append(f"{path}:{number}: {error}")
-    found.notes += kinds.check()
+    found.notes += maybe_boxes.notes()
     return found
 
 
@@ -321,7 +321,10 @@ def _corners(values: Sequence[float]) -> tuple[float, ...]:
         expected = "write class x y width height, or class and the corners of a polygon"
         raise ValueError(f"{1 + len(values)} numbers: {expected}")
     if max(map(abs, values)) > 1.5:
-        raise ValueError(f"{max(values, key=abs):g} is not a fraction of the image: divide by its width and height")
+        fix = "divide by its width and height" + "; keep only class x y width height of a tracker's line" * (
+            len(values) == 6
+        )
+        raise ValueError(f"{max(values, key=abs):g} is not a fraction of the image: {fix}")
     if len(values) == 4:
         x, y, w, h = *values[:2], abs(values[2]), abs(values[3])
         x1, y1, x2, y2 = x - w / 2, y - h / 2, x + w / 2, y + h / 2
