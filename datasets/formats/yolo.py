@@ -321,8 +321,9 @@ def _corners(values: Sequence[float]) -> tuple[float, ...]:
         expected = "write class x y width height, or class and the corners of a polygon"
         raise ValueError(f"{1 + len(values)} numbers: {expected}")
     if max(map(abs, values)) > 1.5:
-        fix = "divide by its width and height" + "; keep only class x y width height of a tracker's line" * (
-            len(values) == 6
+        fix = (
+            "divide by its width and height"
+            + "; of a box with key points or a track, keep class x y width height" * (len(values) > 4)
         )
         raise ValueError(f"{max(values, key=abs):g} is not a fraction of the image: {fix}")
     if len(values) == 4:

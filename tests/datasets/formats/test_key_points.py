@@ -30,7 +30,7 @@ def poses(rng: np.random.Generator, points: int, step: int) -> list[list[float]]
         center = rng.uniform(size / 2, 1 - size / 2)
         row = [*center, *size]
         for _ in range(points):
-            visible = int(rng.integers(0, 3))
+            visible = int(rng.integers(0, 2))
             row += [*(center + rng.uniform(-0.5, 0.5, 2) * size if visible else (0, 0)), visible][:step]
         rows.append(row)
     return rows
@@ -42,6 +42,11 @@ def test_boxes_with_key_points_are_noted(tmp_path: Path, points: int, step: int)
     (note,) = found(tmp_path / "all", rows).notes
     assert "0.txt:1" in note and f"{4 + points * step} numbers" in note
     assert not found(tmp_path / "one", [*rows, [0.1, 0.1, 0.1, 0.8, 0.8, 0.8, 0.8, 0.1]]).notes
+
+
+def test_key_points_whose_visibility_is_2_are_refused(tmp_path: Path) -> None:
+    with refused(DataError, "0.txt:1", "2", "class x y width height"):
+        found(tmp_path, [[0.5, 0.5, 0.2, 0.2, 0.5, 0.5, 2, 0.5, 0.6, 2]])
 
 
 def test_boxes_with_one_track_are_noted_and_with_several_refused(tmp_path: Path) -> None:
