@@ -36,7 +36,7 @@ def poses(rng: np.random.Generator, points: int, step: int) -> list[list[float]]
     return rows
 
 
-@pytest.mark.parametrize(("points", "step"), [(3, 2), (17, 2), (2, 3), (3, 3), (17, 3)])
+@pytest.mark.parametrize(("points", "step"), [(3, 2), (17, 2), (2, 3), (4, 3), (16, 3)])
 def test_boxes_with_key_points_are_noted(tmp_path: Path, points: int, step: int) -> None:
     rows = poses(np.random.default_rng(points), points, step)
     (note,) = found(tmp_path / "all", rows).notes
