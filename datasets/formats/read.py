@@ -16,9 +16,11 @@ import numpy as np
 from datasets.classes import choose_classes, join, parse_merge
 from datasets.errors import DataError, check_path, note_dropped, raise_any
 from datasets.formats.annotation_file import is_names, read_classes
+from datasets.formats.file import Folder
+from datasets.formats.folder import left_over, read_folder
+from datasets.formats.formats import read_file
 from datasets.formats.fractions import find_fractions, is_whole_file, percent_note
 from datasets.formats.image_paths import ImageFinder
-from datasets.formats.recognition import read_path
 from datasets.formats.source import Source
 from datasets.scan import scan
 from datasets.store import MAX_UNNAMED, Annotations, Classes, Split, Strings, unknown_class
@@ -90,13 +92,15 @@ def read(source: str | os.PathLike, split: str, options: ReadOptions | None = No
 
 
 def _read(path: Path, split: str, options: ReadOptions) -> Annotations:
-    reading = read_path(path, SPLITS[split], options.image_root)
+    root = options.image_root
+    if root is not None and not os.path.isdir(root):
+        raise DataError(f"image_root={root}: there is no such folder: correct the path")
+    reading = read_folder(Folder(path, SPLITS[split], root)) if path.is_dir() else None
+    sources = reading.sources if reading else [read_file(path, SPLITS[split], root)]
     are_chosen_later = bool(options.merge) or options.select  # from all classes of the data
     classes = None if are_chosen_later else options.classes
-    data = join([finish(source, options, classes) for source in reading.sources], str(path))
-    notes = list(data.notes)
-    if reading.notes:
-        notes += map(printable, reading.notes(data))
+    data = join([finish(source, options, classes) for source in sources], str(path))
+    notes = [*data.notes, *map(printable, left_over(reading, data) if reading else ())]
     data = replace(data, notes=(*notes, *_labeled_twice(data)))
     if are_chosen_later:
         complete = split in ("train", "all")

@@ -42,14 +42,6 @@ class Image(Struct):
     regions: Raw = ABSENT  # a list; in VIA 1 an object with the keys "0", "1", ...
 
 
-def claims(file: File) -> bool:
-    """Returns whether a file is a project of VIA 2 or its annotations."""
-    if not file.keys:
-        return False
-    first = next(iter(file.json.values()))
-    return "_via_img_metadata" in file.keys or b'"regions"' in bytes(first)
-
-
 def read(file: File, split: Split) -> Source:
     """Reads a project of VIA, or its annotations. Raises DataError.
 
