@@ -401,17 +401,17 @@ MUTANTS = [
     ),
     Mutant(
         "label files that are not read count as read",
-        "datasets/formats/unread.py",
+        "datasets/formats/folder.py",
         "mine = [name for name in every[read] if _path(folder, name) in own]",
         "mine = every[read]",
-        "test_unread",
+        "test_layouts",
     ),
     Mutant(
         "label files that are not read may label more images",
-        "datasets/formats/unread.py",
+        "datasets/formats/folder.py",
         "if counts[most] > count:",
         "if counts[most] > 2 * count:",
-        "test_unread",
+        "test_layouts",
     ),
     Mutant(
         "images are reduced too much",

@@ -234,7 +234,7 @@ def _backgrounds(source: str, images: list[str], known: list[bool]) -> list[str]
 
 def _name_unpaired(source: Source, images: list[str], labels: list[str]) -> None:
     """Adds notes about label files in the folders of `labels` that have no image there, or another suffix, to `source`."""
-    folders, used = defaultdict(set), set(labels)
+    folders, used = defaultdict(set), {*labels, source.path}  # a list may be next to the label files
     for image, label in zip(images, labels, strict=True):
         folders[os.path.dirname(label)].add(os.path.dirname(image))
     lost, others = [], []
