@@ -1,11 +1,12 @@
-"""The split of a data set (train, val, test) to which a file or a row belongs, and which files are images or class lists."""
+"""The split of a data set (train, val, test) to which a file or a row belongs."""
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import PurePosixPath
 
 from datasets.errors import DataError, one_line, raise_any
+from datasets.formats.file import File, Folder
 from datasets.formats.source import Source
 from datasets.store import Split
 from utils.images import IMAGE_SUFFIXES
@@ -16,28 +17,7 @@ SPLIT_NAMES = {
     **dict.fromkeys(("val", "valid", "validation", "dev"), "val"),
     **dict.fromkeys(("test", "testing"), "test"),
 }
-CLASS_FILES = ("classes.txt", "_classes.txt", "labels.txt", "predefined_classes.txt")  # never lists of images
 FLAGS = ("0", "1", "-0", "-1")  # in the lists of a class: difficult, with the class, without it
-UNREAD_SUFFIXES = (".heic", ".heif", ".avif", ".jxl", ".svg", ".psd", ".dng", ".cr2", ".nef", ".arw", ".raw")
-
-
-def of_suffix(files: Iterable[str], suffixes: str | tuple[str, ...]) -> list[str]:
-    """Returns the files that end with one of `suffixes`, in upper or lower case."""
-    return [file for file in files if file.lower().endswith(suffixes)]
-
-
-def images_of(files: Iterable[str]) -> list[str]:
-    """Returns the images among `files` that can be read."""
-    return of_suffix(files, IMAGE_SUFFIXES)
-
-
-def unread_notes(source: object, files: Iterable[str]) -> list[str]:
-    """Returns a note about images in formats that are not read, if there are any."""
-    unread = of_suffix(files, UNREAD_SUFFIXES)
-    if not unread:
-        return []
-    count = f"images in a format that is not read: {len(unread)}, for example {one_line(unread[0])}"
-    return [f"{source}: {count}: convert them to JPEG or PNG"]
 
 
 def split_of(name: str) -> str | None:
@@ -63,6 +43,20 @@ def select_split(source: object, files: Sequence[str], split: Split, by_name: bo
     if chosen is None:
         raise DataError(f"{source}: no split {split[0]}, only {', '.join(sorted(there))}: {fix_of(split)}")
     return [file for file, name in zip(files, splits, strict=True) if name == chosen]
+
+
+def read_split(folder: Folder, files: Sequence[str], read: Callable[[File, Split], Source]) -> list[Source]:
+    """Reads the file of the split of a folder, of files with many images each; without a split, all files. Raises DataError."""
+    split, path = folder.split, folder.path
+    chosen = select_split(path, files, split, by_name=True) if len(files) > 1 else files
+    if split and len(chosen) > 1:
+        names = ", ".join(chosen[:5])
+        raise DataError(f"{path}: {len(chosen)} files may have the annotations ({names}): name the one with the boxes")
+    sources = [read(folder.file(file), split) for file in chosen]
+    sources[-1].notes += no_split_notes(path, files, split, by_name=True)
+    sources[0].label_files += [str(path / file) for file in files]
+    add_splits(sources[0], path, splits_of(files, by_name=True), split)
+    return sources
 
 
 def no_split_notes(source: object, files: Sequence[str], split: Split, by_name: bool = False) -> list[str]:
