@@ -14,7 +14,8 @@ from utils.text import brief
 
 # Threads that wait in a busy loop starve each other when other programs need the cores. GNU OpenMP reads this when it is loaded.
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")
-INPUTS = ("checkpoint", "source", "data", "train", "val")  # constants with the path of something that exists
+INPUTS = ("checkpoint", "source", "data", "train", "val", "apply")  # constants with the path of something that exists
+DRAWN = "data/demo"  # train.py draws it if it is missing
 SUFFIXES = (".txt", ".json", ".yaml", ".csv", ".zip")  # of files to read; weights have their own
 
 
@@ -38,7 +39,7 @@ def wrong_word(words: Sequence[str], constants: Collection[str], only_inputs: bo
 
 def is_path(word: str) -> bool:
     """Whether a word can only be the path of one file or folder: no address, pattern, list, run or number."""
-    if "://" in word or "," in word or glob.has_magic(word) or word.startswith(("~", "-", "$")):
+    if "://" in word or "," in word or glob.has_magic(word) or word.startswith(("~", "-", "$", DRAWN)):
         return False
     return "/" in word or os.sep in word or is_weights(word) or word.lower().endswith(SUFFIXES)
 

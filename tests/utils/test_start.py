@@ -81,6 +81,7 @@ def test_the_message_names_the_right_word(folder, words, expected):
         "source=rtsp://camera/x.mp4 data=a/x.txt,b/y.txt train=sets/*/train.txt",
         "mine 0 --name value",  # a run, a camera, and words that the script answers
         "resume=mine train=gone/train.txt",
+        "train=data/demo/train.txt",
     ],
 )
 def test_words_that_may_be_right_are_left_to_the_script(folder, words):
