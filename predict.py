@@ -41,6 +41,7 @@ from utils import threads
 from utils.config import ConfigError, check, override, require, require_writable, show
 from utils.draw import write_image
 from utils.images import IMAGE_SUFFIXES, READERS, ImageError, batched, prefetch
+from utils.outputs import require_replaceable
 from utils.progress import Progress, progress_bar
 from utils.script import run_script
 from utils.text import amount, brief, split_names
@@ -92,6 +93,7 @@ class Config:
     save: bool = True  # images or video with drawn boxes
     crops: bool = False  # every object as a separate image, in a folder per class
     labels: str | None = None  # files to correct by hand: labelstudio, cvat, coco, yolo, yolo_scores, voc or txt
+    overwrite: bool = False  # also replaces label files that were corrected since an earlier call wrote them
     negatives: bool = False  # the source has no objects: labels= are of the images with a detection, as backgrounds
     heatmap: bool = False  # the pixels that each detection depends on, drawn over the image, in the folder heatmaps
     speed: bool = False  # only measure the speed of decoding, preprocessing, network and post-processing
@@ -139,9 +141,10 @@ def main(cfg: Config) -> Path | None:
         frames = decoded(next(iter(sources.videos.values()), None), sources.images.values(), detector.read)
         print(speed_table(measure(detector, frames), cfg.batch_size))
         return None
-    writers = writers_of(detector, sources, cfg.labels, cfg.negatives, cfg.heatmap)
+    writers = writers_of(detector, sources, cfg.labels, cfg.negatives, cfg.heatmap, cfg.overwrite)
     if cfg.output and os.path.isdir(cfg.output) and os.listdir(cfg.output):
-        print(f"{cfg.output} is not empty: files with the same names are replaced")
+        require_replaceable_files(Path(cfg.output), sources, writers, cfg.save and not cfg.overwrite)
+        print(f"{cfg.output} is not empty: files with the same names are replaced, corrected labels are kept")
     ids = COCO_CATEGORY_IDS if detector.classes == COCO_CLASSES else range(len(detector.classes))
     results = Results(lambda: open_output(cfg.output), detector.classes, ids, cfg.crops, writers, "labels" in writers)
     results.unread += sources.unread
@@ -152,6 +155,8 @@ def main(cfg: Config) -> Path | None:
     finally:  # an error keeps them too
         if summary := results.finish():
             print(summary)
+    if kept := "labels" in writers and writers["labels"].kept_text():
+        print(kept)
     if cfg.negatives and results.images:
         print(writers["labels"].text(results.folder / "labels", results.images))
     return results.folder if results.images else None
@@ -172,17 +177,28 @@ def description(detector: Detector, only: list[str] | None, confidence: float | 
 
 
 def writers_of(
-    detector: Detector, sources: Sources, labels: str | None, negatives: bool, heatmap: bool
+    detector: Detector, sources: Sources, labels: str | None, negatives: bool, heatmap: bool, overwrite: bool
 ) -> dict[str, LabelFiles | HeatMaps]:
     """Returns what writes label files and heat maps into the folders of the results."""
     writers: dict[str, LabelFiles | HeatMaps] = {}
     if labels:
         model = "/".join(Path(detector.path).parts[-2:])
         kind = BackgroundFiles if negatives else LabelFiles
-        writers["labels"] = kind(labels, detector.classes, label_images(sources), model)
+        writers["labels"] = kind(labels, detector.classes, label_images(sources), model, overwrite)
     if heatmap:
         writers["heatmaps"] = HeatMaps(detector.model, detector.image_size, detector.classes)
     return writers
+
+
+def require_replaceable_files(folder: Path, sources: Sources, writers: dict, save: bool) -> None:
+    """Raises ConfigError if drawn images or labels would replace files of a folder that no earlier call wrote."""
+    if "labels" in writers:
+        writers["labels"].require_replaceable(folder / "labels")
+    drawn = [drawn_name(name, WRITABLE, ".png", sources.images) for name in sources.images]
+    drawn += [drawn_name(name, {".mp4"}, ".mp4", sources.videos) for name in sources.videos]
+    if save:
+        own = (folder / "detections.json").exists()
+        require_replaceable(f"output={folder}", [folder / name for name in drawn], own, "prediction")
 
 
 def find_sources(source: str | list[str], output: str | None) -> Sources:

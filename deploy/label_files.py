@@ -12,12 +12,16 @@ from urllib.parse import quote
 
 import numpy as np
 
-from datasets.formats.annotation_file import annotation_line, class_text
+from datasets.formats.annotation_file import annotation_line, class_text, read_classes
 from utils.boxes import xyxy_to_cxcywh, xyxy_to_xywh
+from utils.config import ConfigError
+from utils.outputs import OwnFiles
+from utils.text import amount, brief
 
 PER_IMAGE = {"yolo": ".txt", "yolo_scores": ".txt", "voc": ".xml"}  # kind -> suffix of a file per image
 ONE_FILE = {"txt": "annotations.txt", "coco": "coco.json", "cvat": "cvat.xml", "labelstudio": "labelstudio.json"}
 KINDS = (*PER_IMAGE, *ONE_FILE)
+NUMBERED = ("yolo", "yolo_scores", "txt")  # kinds with the number of the class, not its name
 DATA_FILE = """\
 train: ../images
 val: ../images  # other trainers need an entry: name images that are not among the training images, or give val=.2 here
@@ -46,15 +50,19 @@ class Labeled(NamedTuple):
 class LabelFiles:
     """Writes one label file per image (`kind` in PER_IMAGE), or one for all images (in ONE_FILE), and classes.txt.
 
-    YOLO labels whose images are in the folder `images` next to theirs also get data.yaml, to train with.
+    YOLO labels whose images are in the folder `images` next to theirs also get data.yaml, to train with. Files that were
+    corrected since an earlier call wrote them are kept, unless `overwrite` is true.
 
     `images`: name in the results -> path. `model`: its name in files that have a place for it. Raises ValueError (DataError)
     if two images would share a label file, such as a.jpg and a.png, or if a name cannot be written.
     """
 
-    def __init__(self, kind: str, classes: Sequence[str], images: Mapping[str, str], model: str = ""):
-        self.kind, self.classes, self.model = kind, classes, model
+    def __init__(
+        self, kind: str, classes: Sequence[str], images: Mapping[str, str], model: str = "", overwrite: bool = False
+    ):
+        self.kind, self.classes, self.model, self.overwrite = kind, classes, model, overwrite
         self.images: list[Labeled] = []  # for a single file
+        self.files: OwnFiles | None = None  # once the folder is known
         self.can_train = kind == "yolo"  # as they are: trainers look for `labels` next to `images`
         stems = Counter(["classes", *(str(Path(name).with_suffix("")) for name in images)])
         shared = [stem for stem, count in stems.items() if count > 1]
@@ -68,6 +76,21 @@ class LabelFiles:
                 if NOT_IN_XML.search(name):
                     raise ValueError(f"XML cannot hold the name {name!r}: rename it, or choose another kind of labels=")
 
+    def require_replaceable(self, folder: Path) -> None:
+        """Raises ConfigError if the labels in a folder can neither be kept next to the new ones nor be replaced."""
+        if self.overwrite:
+            return
+        fix = "name another output=, or write overwrite=true to replace it"
+        name = ONE_FILE.get(self.kind)
+        if name and OwnFiles(folder).is_changed(name):
+            raise ConfigError(f"{folder / name} was changed since predict.py wrote it, or is of another program: {fix}")
+        classes = folder / "classes.txt"
+        if self.kind in NUMBERED and classes.exists():
+            there = read_classes(str(classes))
+            if there[: len(self.classes)] != tuple(self.classes):  # classes that a person added stay behind
+                names = brief(", ".join(there))
+                raise ConfigError(f"{classes}: the labels there have other classes than the model ({names}): {fix}")
+
     def add(
         self, folder: Path, name: str, path: str, boxes: np.ndarray, labels: np.ndarray, scores: np.ndarray, pixels
     ) -> None:
@@ -78,15 +101,18 @@ class LabelFiles:
             self.images.append(image)
             return
         self.can_train &= is_next_to(folder, name, path)
-        target = (folder / name).with_suffix(PER_IMAGE[self.kind])
-        target.parent.mkdir(parents=True, exist_ok=True)
         if self.kind == "voc":
             text = voc_text(image, self.classes)
         elif self.kind == "yolo_scores":
             text = yolo_text(boxes, labels, *size, scores)
         else:
             text = yolo_text(boxes, labels, *size)
-        target.write_text(text, encoding="utf-8")
+        self._write(folder, Path(name).with_suffix(PER_IMAGE[self.kind]).as_posix(), text)
+
+    def _write(self, folder: Path, name: str, text: str) -> None:
+        if self.files is None:
+            self.files = OwnFiles(folder, self.overwrite)
+        self.files.write(name, text)
 
     def takes(self, boxes: np.ndarray) -> bool:
         """Whether an image with these detections gets labels: every image does."""
@@ -108,9 +134,16 @@ class LabelFiles:
             tasks = [label_studio_task(image, self.classes, self.model) for image in self.images]
             texts[ONE_FILE["labelstudio"]] = _json(tasks)
             texts["labelstudio.xml"] = label_studio_config(self.classes)
-        folder.mkdir(exist_ok=True)
         for name, text in texts.items():
-            (folder / name).write_text(text, encoding="utf-8", errors="surrogateescape")
+            self._write(folder, name, text)
+
+    def kept_text(self) -> str:
+        """Returns which files were kept, for the console; "" if none was."""
+        kept = self.files.kept if self.files else []
+        if not kept:
+            return ""
+        names = brief(", ".join(sorted(kept)))
+        return f"kept, because they were changed: {amount(len(kept), 'file')} ({names}); overwrite=true replaces them"
 
 
 def is_next_to(folder: Path, name: str, path: str) -> bool:

@@ -49,7 +49,9 @@ def run(weights, source, output, **more):
 
 
 def files(folder):
-    return sorted(path.relative_to(folder).as_posix() for path in Path(folder).rglob("*") if path.is_file())
+    """The files in a folder, without hidden ones."""
+    found = [path for path in Path(folder).rglob("[!.]*") if path.is_file()]
+    return sorted(path.relative_to(folder).as_posix() for path in found)
 
 
 def entries(folder):

@@ -8,12 +8,16 @@ The images are divided into two halves. A short training on each half gives a mo
 one. With `checkpoint=` a model that was trained on other images judges all labels. `output` gets suspects.html (to
 look at), suspects.csv, and suspects.txt: all images as an annotation file to correct, those with suspects first.
 labelstudio.json and cvat.xml have the images with suspects, their labels and the proposals, to correct in these tools.
+
+    python -m tools.suspects apply=FOLDER accept=1-11,14
+
+FOLDER is such an output folder. This writes corrected.txt there: all labels, with the proposals of these numbers.
 """
 
 from utils import start  # noqa: F401  before PyTorch is imported
 
 # isort: split
-import csv
+import shlex
 import sys
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,7 +29,7 @@ import numpy as np
 
 import nets
 from datasets.errors import DataError
-from datasets.formats.annotation_file import annotation_line, class_text
+from datasets.formats.annotation_file import class_text
 from datasets.formats.read import SPLITS, read, read_options
 from datasets.scan import prepare, scan
 from datasets.similar import similar_groups
@@ -34,12 +38,13 @@ from datasets.store import Annotations
 from deploy.detector import Detector, Result
 from deploy.load import OFFICIAL, file_of, is_checkpoint
 from engine.run_folder import create
-from tools.disagreement import CONFIDENCE, KINDS, MATCH, Box, Detected, Suspect, found_fraction, rank
+from tools.disagreement import CONFIDENCE, KINDS, MATCH, Detected, Suspect, found_fraction, rank
 from tools.regression import logit, probability
 from tools.suspects_labels import write_label_files
 from tools.suspects_page import TITLES, short_names, write_page
+from tools.suspects_table import apply, write_csv
 from tools.trainings import run_trainings
-from utils.boxes import clip, pairwise_iou
+from utils.boxes import pairwise_iou
 from utils.checkpoint import refuse_missing
 from utils.config import MAX_SEED, ConfigError, check, override, require, require_writable, show
 from utils.images import READERS, batched, prefetch
@@ -83,6 +88,8 @@ class Config:
     classes: str | None = None  # a file of class names, or names, which select: cat,dog; none: the classes of the data
     image_root: str | None = None  # folder of the images of a COCO JSON, unless they are next to it
     seed: int = 0  # of the division into halves
+    apply: str | None = None  # the output folder of an earlier call, whose proposals accept= are applied to the labels
+    accept: str | None = None  # numbers of these proposals, as the page shows them: 1-11,14
 
 
 def judge_halves(cfg: Config, data: Annotations, folder: Path) -> list[Detected]:
@@ -181,27 +188,6 @@ def require_empty(folder: Path) -> None:
         raise ConfigError(f"output={folder}: the folder exists and is not empty: name a new folder")
 
 
-def write_csv(path: Path, data: Annotations, groups: dict[str, list[list[Suspect]]], lines: dict[int, int]) -> None:
-    """Writes suspects.csv: one row per suspect. `proposal` is a box as in the annotation file, or the word remove.
-
-    `copies` are the lines of near-duplicates of the image, which have the same suspect."""
-    with open(path, "w", encoding="utf-8", errors="surrogateescape", newline="") as file:
-        rows = csv.writer(file)
-        rows.writerow(["rank", "kind", "score", "image", "line", "source", "box", "class", "proposal", "copies"])
-        for kind, group in groups.items():
-            for number, (one, *copies) in enumerate(group, 1):
-                box = name = ""
-                if one.label:
-                    box, name = word(one.label), data.classes[one.label.label]
-                place = [cell(data.path(one.image)), lines[one.image], cell(data.where(one.image))]
-                proposal = "remove"
-                if one.proposal:
-                    height, width = data.sizes[one.image]
-                    proposal = word(within(one.proposal, width, height))
-                others = " ".join(str(lines[copy.image]) for copy in copies)
-                rows.writerow([number, kind, f"{one.score:.4f}", *place, box, cell(name), proposal, others])
-
-
 def fold(suspects: list[Suspect], similar: np.ndarray, sizes: np.ndarray) -> list[list[Suspect]]:
     """Groups suspects of one kind, best first: the same one in other images of a group of near-duplicates joins it.
 
@@ -232,25 +218,13 @@ def is_copy(one: Suspect, group: list[Suspect], sizes: np.ndarray) -> bool:
     return classes[0] == classes[1] and pairwise_iou(*places)[0, 0] >= MATCH
 
 
-def cell(text: str) -> str:
-    """Returns text of the data for a table: a ' in front of what a spreadsheet would run as a formula."""
-    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
-
-
-def within(box: Box, width: int, height: int) -> Box:
-    """Returns a box clipped to its image."""
-    return box._replace(box=clip(box.box, width, height))
-
-
-def word(box: Box) -> str:
-    """Returns a labeled box as text of an annotation file, with one decimal."""
-    corners = np.round(np.asarray(box.box, np.float64), 1)
-    return annotation_line("image.jpg", corners[None], np.array([box.label]), np.zeros(1, bool)).split()[1]
-
-
 def main(cfg: Config) -> Path:
-    """Ranks the labels, writes the three files and returns their folder."""
+    """Ranks the labels, writes the files and returns their folder; with `apply`, returns the file of corrected labels."""
     cfg = check(cfg)
+    if (cfg.apply is None) != (cfg.accept is None):
+        raise ConfigError("apply= and accept= belong together: apply=FOLDER accept=1-11,14")
+    if cfg.apply is not None:
+        return apply(Path(cfg.apply), cfg.accept)
     require(cfg, {"epochs": 1, "top": 1, "seed": 0}, {"seed": MAX_SEED}, {"split": tuple(SPLITS)})
     if cfg.data is None:
         raise ConfigError("data= is missing: python -m tools.suspects FOLDER, or the path of an annotation file")
@@ -296,6 +270,9 @@ def main(cfg: Config) -> Path:
         print(weak_text(fraction, cfg.checkpoint))
     print("\n".join(f"{TITLES[kind]}: {len(group)}" for kind, group in groups.items()))
     print(f"look at {folder / 'suspects.html'}, correct {folder / 'suspects.txt'}, or in Label Studio or CVAT")
+    print(
+        f"python -m tools.suspects {shlex.join([f'apply={folder}', 'accept=1-3,5'])}  # applies proposals 1, 2, 3 and 5"
+    )
     return folder
 
 

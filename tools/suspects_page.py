@@ -33,15 +33,20 @@ def write_page(
     `groups`: by kind, each suspect with the same one in near-duplicates of its image, of which the page shows the first;
     `lines`: the line of each image in suspects.txt; `names`: its short path.
     """
-    left, shown = PAGE_BYTES, {}
+    left, shown, number = PAGE_BYTES, {}, 0
     for kind, group in groups.items():
         cards = []
         for one, *copies in group:
+            number += 1  # as in suspects.csv
             jpeg = b""
             if left > 0:
                 jpeg = thumbnail(data.image(one.image), one, data.boxes_of(one.image)[0], data.classes)
             left -= len(jpeg)
-            card = {"uri": page.data_uri(jpeg) if jpeg else "", "change": change_of(one, data.classes)}
+            card = {
+                "number": number,
+                "uri": page.data_uri(jpeg) if jpeg else "",
+                "change": change_of(one, data.classes),
+            }
             card |= {"score": f"{one.score:.3f}", "place": data.where(one.image)}
             card["copies"] = [(names[copy.image], lines[copy.image]) for copy in copies]
             cards.append(card | {"name": names[one.image], "line": lines[one.image]})

@@ -10,7 +10,7 @@ import re
 import sys
 import tempfile
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -58,8 +58,7 @@ def override(cfg: T, argv: Sequence[str], positional: Mapping[str, Callable[[str
             fix = "correct the path" if "/" in item else f"write {names}"
             raise ConfigError(f"{shown!r}: there is no such file or folder in {os.getcwd()}; {fix}")
         if name not in kinds:
-            given = brief(text.strip()) or "VALUE"
-            raise ConfigError(f"{shown}: {migration.unknown_constant(name, given, kinds)}")
+            raise ConfigError(unknown_text(item, kinds))
         if name == "model" and is_weights(text):
             option = next((f"; write {other}={text}" for other in ("checkpoint", "weights") if other in kinds), "")
             raise ConfigError(f"{shown}: model= is a name, such as yolox_s, and not a file{option}")
@@ -84,6 +83,13 @@ def _badly_written(argv: Sequence[str], kinds: Mapping[str, Any], cfg: Any) -> s
     if name in kinds and given == "VALUE":
         fix += f": {_expected(name, kinds[name], getattr(cfg, name))}"
     return f"{shown}: {fix}"
+
+
+def unknown_text(word: str, names: Collection[str]) -> str:
+    """Returns the message for a word name=value whose name is none of the constants `names`: what to write instead."""
+    name, _, text = word.partition("=")
+    given = brief(text.strip()) or "VALUE"
+    return f"{brief(word)}: {migration.unknown_constant(name, given, names)}"
 
 
 def is_weights(word: str) -> bool:

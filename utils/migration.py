@@ -201,7 +201,12 @@ def similar(word: str, names: Iterable[str]) -> list[str]:
 
 
 def scripts_with(constant: str) -> list[str]:
-    """Returns the scripts that have a constant, read from their source code."""
+    """Returns the scripts that have a constant."""
     root = Path(__file__).parents[1]
-    line = re.compile(rf"^    {re.escape(constant)}: .* = ", re.MULTILINE)
-    return [name for name in SCRIPTS if (root / name).is_file() and line.search((root / name).read_text("utf-8"))]
+    return [name for name in SCRIPTS if (root / name).is_file() and constant in constants_of(root / name)]
+
+
+def constants_of(script: Path) -> set[str]:
+    """Returns the names of the constants of a script, read from the class Config in its source code."""
+    body = re.search(r"^class Config:\n(.*?)^\S", script.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    return set(re.findall(r"^    (\w+): .* = ", body[1], re.MULTILINE)) if body else set()

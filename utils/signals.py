@@ -6,6 +6,8 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 
+from utils.progress import duration
+
 PATIENCE = 15.0  # seconds from a signal to the start of the save; batch systems and torchrun kill soon after that
 PARENT = os.getppid()  # as it was before PyTorch was imported: see utils/start.py
 
@@ -14,14 +16,21 @@ class StopSignal:
     """Context manager in which SIGINT, SIGTERM and SIGHUP only set `received`, so that the step ends and the run is saved.
 
     SIGHUP (a closed terminal) stays ignored where it is, under nohup. A second signal ends the program at once, except under
-    torchrun, which repeats a Ctrl-C of the terminal. After a signal, a thread ends the program with status 1 as soon as
-    `patience` seconds pass without a save. A save sets `saving`, and may take as long as it needs. Whenever the program is
-    ended this way, the text of `advice` is printed, which says how to continue.
+    torchrun, which repeats a Ctrl-C of the terminal. After SIGTERM, and after any signal under torchrun, others kill the program
+    soon: a thread ends it with status 1 as soon as `patience` seconds pass without a save. A save sets `saving`, and may take as
+    long as it needs. After Ctrl-C or a closed terminal, a step may take as long as it needs, too. `step_seconds` returns how long
+    a step takes, 0 if that is not known; Ctrl-C prints it. `advice` returns how to continue, which is printed when a program is
+    ended before it saved.
     """
 
-    def __init__(self, patience: float = PATIENCE, advice: Callable[[], str] = lambda: ""):
+    def __init__(
+        self,
+        patience: float = PATIENCE,
+        advice: Callable[[], str] = lambda: "",
+        step_seconds: Callable[[], float] = lambda: 0.0,
+    ):
         self.received = self.saving = False
-        self._patience, self._advice = patience, advice
+        self._patience, self._advice, self._step_seconds = patience, advice, step_seconds
         self._handlers: dict = {}
         self._ended = threading.Event()
 
@@ -43,11 +52,18 @@ class StopSignal:
         return "TORCHELASTIC_RUN_ID" in os.environ and os.getppid() != PARENT
 
     def _handle(self, number: int, _) -> None:
-        if not self.received:
-            self.received = True
+        under_torchrun = "TORCHELASTIC_RUN_ID" in os.environ
+        if self.received:
+            if not under_torchrun:
+                end_at_once("stopped at once", 128 + number, self._advice())
+            return
+        self.received = True
+        if under_torchrun or number == signal.SIGTERM:
             threading.Thread(target=self._give_up, daemon=True).start()
-        elif "TORCHELASTIC_RUN_ID" not in os.environ:
-            end_at_once("stopped at once", 128 + number, self._advice())
+        elif number == signal.SIGINT:
+            seconds = self._step_seconds()
+            about = f" (about {duration(seconds)})" if seconds >= 1 else ""
+            print_at_once(f"finishing the step{about}, then saving; Ctrl-C again stops now")
 
     def _give_up(self, tick: float = 0.1) -> None:
         waited = 0.0
@@ -59,7 +75,11 @@ class StopSignal:
 
 def end_at_once(why: str, status: int, advice: str = "") -> None:
     """Ends the process without waiting for anything."""
-    text = f"\n{why}; what was saved before remains. {advice}".rstrip()
-    with suppress(OSError):  # standard error may be closed
-        os.write(2, f"{text}\n".encode())
+    print_at_once(f"{why}; what was saved before remains. {advice}".rstrip())
     os._exit(status)
+
+
+def print_at_once(text: str) -> None:
+    """Prints a line on standard error, without the buffers of Python, in which the interrupted program may be writing."""
+    with suppress(OSError):  # standard error may be closed
+        os.write(2, f"\n{text}\n".encode())

@@ -4,6 +4,7 @@ import csv
 import json
 import re
 import xml.etree.ElementTree as ET
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from lively import lively_checkpoint
 from painted import drawn
-from refused import refused
+from refused import mentions, refused
 
 from benchmarks.suspects import Corrupted
 from datasets.formats.annotation_file import DataError
@@ -28,9 +29,9 @@ from deploy.detector import Result
 from tools import suspects
 from tools.disagreement import KINDS, Box, Suspect, found_fraction, rank
 from tools.regression import RIDGE, logistic_regression, probability
-from tools.suspects import within, word
 from tools.suspects_labels import write_label_files
 from tools.suspects_page import OTHER, short_names, thumbnail, write_page
+from tools.suspects_table import within, word, write_csv
 from utils.config import ConfigError
 from utils.file_checks import CheckpointError
 
@@ -282,9 +283,10 @@ def test_a_checkpoint_gives_a_page_a_table_and_a_file_to_correct(small: Path, tm
     assert not re.search(r"https?://|<script|src=\"(?!data:)", page)
     with open(folder / "suspects.csv", encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
-    assert rows and page.count("<li ") == page.count("<img ") == len(rows)
-    ranks = [(row["kind"], int(row["rank"])) for row in rows]
-    assert len(set(ranks)) == len(ranks) and max(number for _, number in ranks) == 7
+    numbers = list(dict.fromkeys(int(row["number"]) for row in rows))
+    assert numbers == list(range(1, len(numbers) + 1)) == [int(n) for n in re.findall(r"<b>(\d+)\. ", page)]
+    assert page.count("<li ") == page.count("<img ") == len(numbers)
+    assert max(Counter(kind for kind, _ in {(row["kind"], row["number"]) for row in rows}).values()) == 7
     before, after = read(str(small), "train"), read(str(folder / "suspects.txt"), "train")
     assert after.classes == before.classes and len(after) == len(before)
     boxes = {before.path(i): before.boxes_of(i)[0].tolist() for i in range(len(before))}
@@ -295,7 +297,7 @@ def test_a_checkpoint_gives_a_page_a_table_and_a_file_to_correct(small: Path, tm
         assert Path(row["image"]).name in line and (not row["box"] or row["box"] in line)
         assert row["proposal"] == "remove" or re.fullmatch(r"(-?[\d.]+,){4}[01]", row["proposal"])
         assert row["source"].startswith(f"{small}:")
-    lines = {int(line) for row in rows for line in [row["line"], *row["copies"].split()]}
+    lines = {int(row["line"]) for row in rows}
     assert lines == set(range(1, len(lines) + 1))  # the images with suspects come first
     out = capsys.readouterr().out
     assert "of 18 labels in 12 images" in out and "suspects.html" in out and "WARNING" in out
@@ -363,6 +365,76 @@ def test_one_suspect_in_near_duplicates_is_one_card() -> None:
     found = [Suspect("missing", 0.9 - 0.1 * n, i, -1, None, box_of(box, c)) for n, (i, box, c) in enumerate(places)]
     groups = suspects.fold(found, similar, sizes)
     assert [[found.index(one) for one in group] for group in groups] == [[0, 1], [2], [3], [4], [5]]
+
+
+@pytest.fixture
+def judged(tmp_path: Path) -> Path:
+    """A folder of tools.suspects with a suspect of each kind, and a missing box in two near-duplicates."""
+    labels = ["0,0,20,20,0", "30.25,0,50,20.126,1", "60,0,90,20,0", "60,1,90,21,0", "0,0,99,79,1,1"]
+    data = drawn_data(tmp_path, [[], labels, [], ["1,1,9,9,1"]])
+    box = [box_of(values, label) for values, label in zip(data.boxes.tolist(), data.labels.tolist(), strict=True)]
+    new = box_of([30, 40, 120, 70], 1)
+    groups = {
+        "missing": [[Suspect("missing", 0.9, image, -1, None, new) for image in (0, 2)]],
+        "wrong": [[Suspect("wrong", 0.8, 1, 1, box[1], box_of([31, 0, 50, 20], 0))]],
+        "loose": [[Suspect("loose", 0.7, 1, 1, box[1], box_of([30, 0, 55, 25], 1))]],
+        "doubled": [[Suspect("doubled", 0.6, 1, 3, box[3], None)]],
+    }
+    suspects.write_annotations(tmp_path, {"suspects.txt": data})
+    write_csv(tmp_path / "suspects.csv", data, groups, {image: image + 1 for image in range(4)})
+    return tmp_path
+
+
+def labels_of(path: Path) -> list[list[str]]:
+    return [line.split()[1:] for line in path.read_text().splitlines()]
+
+
+def accepted(folder: Path, numbers: str) -> list[list[str]]:
+    return labels_of(suspects.main(suspects.Config(apply=str(folder), accept=numbers)))
+
+
+def test_accepted_proposals_are_in_a_new_file_and_all_other_labels_stay(judged: Path, capsys) -> None:
+    before = (judged / "suspects.txt").read_bytes()
+    first, crowd, others = "0,0,20,20,0", "0,0,99,79,1,1", ["60,0,90,20,0", "60,1,90,21,0"]
+    old, new = "30.25,0,50,20.126,1", ["30,40,100,70,1"]
+    assert accepted(judged, "1") == [new, [first, old, *others, crowd], new, ["1,1,9,9,1"]]
+    assert accepted(judged, "2") == [[], [first, "30.25,0,50,20.126,0", *others, crowd], [], ["1,1,9,9,1"]]
+    assert accepted(judged, "3") == [[], [first, "30,0,55,25,1", *others, crowd], [], ["1,1,9,9,1"]]
+    assert accepted(judged, "2-4,1") == [new, [first, "30,0,55,25,0", others[0], crowd], new, ["1,1,9,9,1"]]
+    files = [judged / name for name in ("corrected.txt", "corrected-2.txt", "corrected-3.txt", "corrected-4.txt")]
+    assert labels_of(files[0])[0] == new and labels_of(files[3])[1][-2:] == [others[0], crowd]  # none was replaced
+    assert (judged / "suspects.txt").read_bytes() == before
+    data = read(str(files[3]), "train")
+    assert data.classes == ("cat", "dog") and len(data) == 4 and len(data.labels) == 7
+    assert mentions(capsys.readouterr().out, files[3])
+
+
+def test_proposals_keep_to_what_a_person_wrote_meanwhile(judged: Path, capsys) -> None:
+    path = judged / "suspects.txt"
+    path.write_text(path.read_text().replace("60,1,90,21,0", "60,1,95,21,0"))
+    assert accepted(judged, "1,4")[1][3] == "60,1,95,21,0"
+    assert re.search(r"not applied.*\b4\b", capsys.readouterr().out)
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines[1:]))
+    with refused(ConfigError, f"{path}:1", "a.png"):
+        accepted(judged, "1")
+
+
+@pytest.mark.parametrize("numbers", ["0", "5", "3-2", "1;2", "all", "1-"])
+def test_numbers_that_no_suspect_has_are_refused(judged: Path, numbers: str) -> None:
+    with refused(ConfigError, f"accept={numbers}", 4):
+        accepted(judged, numbers)
+    assert not (judged / "corrected.txt").exists()
+
+
+def test_a_folder_without_suspects_is_refused(tmp_path: Path) -> None:
+    with refused(ConfigError, f"apply={tmp_path}", "suspects.csv"):
+        accepted(tmp_path, "1")
+    (tmp_path / "suspects.csv").write_text("number;kind\n1;wrong\n")
+    with refused(ConfigError, "suspects.csv", "proposal"):
+        accepted(tmp_path, "1")
+    with refused(ConfigError, "accept="):
+        suspects.main(suspects.Config(apply=str(tmp_path)))
 
 
 def test_the_page_has_short_paths_and_names_the_copies(tmp_path: Path) -> None:
@@ -478,9 +550,7 @@ def test_no_name_of_the_data_is_a_formula_of_a_spreadsheet(tmp_path: Path) -> No
         classes=names, sizes=[(20, 20)] * 5, path=lambda i: f"=a{i}.png", where=lambda i: f"@a.txt:{i}"
     )
     found = [Suspect("wrong", 0.5, i, 0, Box(np.array([1.0, 1, 9, 9]), i), None) for i in range(5)]
-    suspects.write_csv(
-        tmp_path / "suspects.csv", data, {"wrong": [[one] for one in found]}, {i: i + 1 for i in range(5)}
-    )
+    write_csv(tmp_path / "suspects.csv", data, {"wrong": [[one] for one in found]}, {i: i + 1 for i in range(5)})
     with open(tmp_path / "suspects.csv", newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert [row["class"] for row in rows] == [f"'{name}" for name in names[:4]] + ["cat"]

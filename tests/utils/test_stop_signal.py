@@ -1,6 +1,7 @@
 """StopSignal of utils/signals.py: the first signal asks, the second one ends, and patience has an end."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -37,11 +38,18 @@ def test_a_stop_signal_in_another_thread_does_nothing():
     assert received == [False]
 
 
-# Code of processes that get signals; send() sends SIGTERM. Forked, because importing torch takes seconds.
+# Code of processes that get signals; send() sends SIGTERM, or another signal. Forked, because importing torch takes seconds.
 CASES = {
     "a second signal": ("send(); send(); time.sleep(0.3); os._exit(7)", {}),
     "a second signal under torchrun": ("send(); send(); time.sleep(0.3); os._exit(7)", {"TORCHELASTIC_RUN_ID": "job"}),
     "a step that does not end": ("send(); time.sleep(3); os._exit(7)", {}),
+    "a long step after Ctrl-C": ("send(signal.SIGINT); time.sleep(1.5); os._exit(7)", {}),
+    "a long step after Ctrl-C under torchrun": (
+        "send(signal.SIGINT); time.sleep(3); os._exit(7)",
+        {"TORCHELASTIC_RUN_ID": "job"},
+    ),
+    "a long step after the terminal closed": ("send(signal.SIGHUP); time.sleep(1.5); os._exit(7)", {}),
+    "a second Ctrl-C": ("send(signal.SIGINT); send(signal.SIGINT); time.sleep(0.3); os._exit(7)", {}),
     "a slow save": ("send(); stop.saving = True; time.sleep(1.5); os._exit(7)", {}),
 }
 
@@ -52,13 +60,13 @@ def statuses():
     program = f"""
 import os, signal, time
 from utils.signals import StopSignal
-send = lambda: os.kill(os.getpid(), signal.SIGTERM)
+send = lambda number=signal.SIGTERM: os.kill(os.getpid(), number)
 children = {{}}
 for name, (body, env) in {CASES!r}.items():
     children[name] = os.fork()
     if children[name] == 0:
         os.environ.update(env)
-        with StopSignal(patience=0.5, advice=lambda: "To continue: " + name) as stop:
+        with StopSignal(0.5, lambda: "To continue: " + name, lambda: 40 + len(name)) as stop:
             exec(body)
 print({{name: os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for name, child in children.items()}})
 """
@@ -79,11 +87,23 @@ def test_a_step_that_does_not_end_in_time_is_given_up_but_a_save_is_not(statuses
     assert statuses["a slow save"] == 7
 
 
+def test_after_ctrl_c_or_a_closed_terminal_a_step_has_the_time_that_it_needs(statuses):
+    assert statuses["a long step after Ctrl-C"] == statuses["a long step after the terminal closed"] == 7
+    assert statuses["a long step after Ctrl-C under torchrun"] == 1
+    assert statuses["a second Ctrl-C"] == 128 + signal.SIGINT
+
+
+def test_ctrl_c_prints_at_once_how_long_the_step_takes_and_what_a_second_one_does(statuses):
+    lines = [line for line in statuses["printed"].splitlines() if "Ctrl-C again" in line]
+    seconds = sorted(re.findall(r"about (\d+) s", "".join(lines)))
+    assert seconds == sorted(str(40 + len(name)) for name in ("a long step after Ctrl-C", "a second Ctrl-C"))
+
+
 def test_a_program_that_is_ended_says_how_to_continue(statuses):
     remains = "what was saved before remains. To continue:"
     assert f"stopped at once; {remains} a second signal\n" in statuses["printed"]
     assert f"stopped: the step did not end in time; {remains} a step that does not end\n" in statuses["printed"]
-    assert statuses["printed"].count("To continue") == 2
+    assert statuses["printed"].count("To continue") == 4
 
 
 def test_a_process_that_torchrun_left_behind_notices_it(monkeypatch):

@@ -1,0 +1,94 @@
+"""utils/start.py: wrong words and Ctrl-C are answered in one line, before PyTorch has been imported."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from refused import mentions
+
+from utils.start import is_path, wrong_word
+
+ROOT = Path(__file__).parents[2]
+COMMANDS = [
+    "train.py",
+    "evaluate.py",
+    "predict.py",
+    "export.py",
+    "-m tools.check",
+    "-m tools.suspects",
+    "-m tools.convert",
+]
+
+
+def run(tmp_path: Path, command: str, torch: str) -> subprocess.CompletedProcess:
+    """Runs a command whose PyTorch is the code `torch`."""
+    (tmp_path / "torch.py").write_text(torch)
+    paths = os.pathsep.join([str(tmp_path), str(ROOT)])
+    env = {name: value for name, value in os.environ.items() if name != "TORCHELASTIC_RUN_ID"} | {"PYTHONPATH": paths}
+    words = [sys.executable, *command.split()]
+    return subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_misspelled_constant_is_answered_before_pytorch_is_imported(tmp_path, command):
+    done = run(tmp_path, f"{command} clases=cat", "import os; os._exit(9)")
+    assert done.returncode == 1 and done.stdout == ""
+    assert mentions(done.stderr, "classes=cat") and done.stderr.strip().count("\n") == 0
+
+
+@pytest.mark.parametrize("command", COMMANDS[:4])
+def test_ctrl_c_while_pytorch_is_imported_ends_with_one_line(tmp_path, command):
+    done = run(tmp_path, command, f"import os, time; os.kill(os.getpid(), {int(signal.SIGINT)}); time.sleep(9)")
+    assert done.returncode == -signal.SIGINT and done.stdout == ""
+    assert mentions(done.stderr, "stopped") and done.stderr.strip().count("\n") == 0
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos/list.txt").touch()
+    (tmp_path / "weights.pt").touch()
+    (tmp_path / "a=b.jpg").touch()
+    return tmp_path
+
+
+NAMES = {"checkpoint", "source", "data", "train", "val", "output", "confidence"}
+
+
+@pytest.mark.parametrize(
+    "words, expected",
+    [
+        ("confidense=.3", "confidence=.3"),
+        ("weihgts.pt", "did you mean weights.pt"),
+        ("weights.pt fotos/list.txt", "did you mean photos/list.txt"),
+        ("source=photos/lst.txt", "did you mean photos/list.txt"),
+        ("data=nowhere/at/all", "nowhere/at/all"),
+    ],
+)
+def test_the_message_names_the_right_word(folder, words, expected):
+    assert mentions(wrong_word(words.split(), NAMES, only_inputs=True), expected)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "weights.pt photos confidence=.3 val=.2 output=new/folder",
+        "a=b.jpg",  # a file
+        "source=rtsp://camera/x.mp4 data=a/x.txt,b/y.txt train=sets/*/train.txt",
+        "mine 0 --name value",  # a run, a camera, and words that the script answers
+        "resume=mine train=gone/train.txt",
+        "train=data/demo/train.txt",
+    ],
+)
+def test_words_that_may_be_right_are_left_to_the_script(folder, words):
+    assert wrong_word(words.split(), NAMES | {"resume"}, only_inputs=True) is None
+
+
+def test_files_to_write_need_not_exist(folder):
+    """tools.convert FOLDER TARGET.txt, and folders that tools.compare lists as missing."""
+    assert wrong_word(["photos", "new/all.txt"], NAMES, only_inputs=False) is None
+    assert is_path("new/all.txt") and not is_path("C,D/e")
