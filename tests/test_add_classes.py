@@ -119,6 +119,17 @@ def test_one_changed_bit_of_a_frozen_part_is_found(run, old, demo_images, tmp_pa
     assert status == 1 and part in text
 
 
+@pytest.mark.parametrize("place", range(6))
+def test_one_changed_number_is_a_difference(place):
+    """Boxes, scores and labels of the only head, and boxes and scores after NMS."""
+    before = [torch.rand(7, 4), torch.rand(7), torch.arange(7), np.ones((2, 4), np.float32), np.ones(2, np.float32)]
+    after, result = [one + 0 for one in before], frozen.Comparison()
+    if place < 5:
+        after[place][1] += 1
+    frozen.add(result, "a.png", [before[:3]], [after[:3]], before[3:], after[3:])
+    assert result.different == ["a.png"] * (place < 5)
+
+
 def test_a_model_that_does_not_extend_the_other_is_refused(run, old, demo_images):
     with refused(ConfigError, old, run[0] / "best.pt"):
         compared(run[0] / "best.pt", old, demo_images)
@@ -265,7 +276,7 @@ def test_an_exported_file_detects_old_and_new_classes(run, demo_images, tmp_path
 
 def test_the_limit_of_an_exported_file_counts_for_each_head(run, demo_images, tmp_path):
     options = {"checkpoint": str(run[0] / "best.pt"), "output": str(tmp_path / "a.onnx")}
-    path = export.main(export.Config(**options, confidence=0.0))
+    path = export.main(export.Config(**options, confidence=0.0, max_detections=5))
     images = [str(demo_images / "0.png")]
     limits = {"confidence": 0.0, "max_detections": 3, "device": "cpu"}
     (ours,), (theirs,) = (Detector(one, **limits)(images) for one in (run[0] / "best.pt", path))
