@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import tiny  # noqa: F401  registers model="tiny_n", also in spawned processes
 import torch
-import torch.distributed as dist
 import torch.multiprocessing as mp
 from refused import refused, told
 from simulated_gpu import simulated_gpu
@@ -434,21 +433,12 @@ def test_compile_is_refused_where_it_would_only_seem_to_work():
     assert "NOT active" in compile_forward(model, False, Ranks(world_size=2))
 
 
-@pytest.mark.parametrize(("gpus", "backend"), [(1, "gloo"), (2, "cpu:gloo,cuda:nccl")])
-def test_ranks_that_share_a_gpu_communicate_through_gloo(monkeypatch, gpus, backend):
-    """NCCL refuses two ranks on one GPU."""
-    for name, value in {"WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "RANK": 0, "LOCAL_RANK": 0}.items():
-        monkeypatch.setenv(name, str(value))
-    joined = []
-    monkeypatch.setattr(processes, "_end_with_torchrun", lambda: None)  # else its thread watches all later tests
-    monkeypatch.setattr(dist, "rendezvous", lambda *_, **__: iter([(dist.HashStore(), 0, 2)]))
-    monkeypatch.setattr("utils.processes._agree_on_prefix", lambda *_, **__: "prefix")
-    monkeypatch.setattr(dist, "init_process_group", lambda backend, **_: joined.append(backend))
-    monkeypatch.setattr(Ranks, "gather", lambda *_: [0, 0])
-    monkeypatch.setattr(dist, "new_subgroups_by_enumeration", lambda *_, **__: (None, None))
-    with simulated_gpu(count=gpus):
-        assert processes.start().device == torch.device("cuda:0")
-    assert joined == [backend]
+def test_ranks_that_share_a_gpu_communicate_through_gloo(monkeypatch):
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    for gpus, backend in ((1, "gloo"), (2, "cpu:gloo,cuda:nccl")):
+        with simulated_gpu(count=gpus):
+            assert processes.backend_of(torch.device("cuda:0")) == backend
+    assert processes.backend_of(torch.device("cpu")) == "gloo"
 
 
 def test_training_continues_where_torch_compile_does_not_work(monkeypatch):
