@@ -1,10 +1,7 @@
 """The data check finds every kind of problem in one pass, and its exit status says whether training would start."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import cv2
@@ -21,8 +18,6 @@ from tools.check import check, main, text_of
 from tools.check_page import contact_page
 from utils.config import ConfigError
 from utils.draw import GAP, color_of
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def paint(path: Path, level: int, width: int = 200, height: int = 100, orientation: int = 1) -> None:
@@ -343,18 +338,6 @@ def test_only_files_of_an_earlier_check_are_replaced(
         printed = f"{''.join(capsys.readouterr())}{stop.value}"
         assert stop.value.code and word in printed and "boxes" not in printed  # before the work
     assert {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has this full disk")
-def test_neither_a_terminal_nor_a_full_disk_ends_the_check_with_a_traceback(data: tuple[str, str]) -> None:
-    (Path(data[0]).parent / "classes.txt").write_text("猫\n狗\n鸟\n", encoding="utf-8")
-    env = {**os.environ, "PYTHONIOENCODING": "ascii"}
-    with open("/dev/full", "w") as full:
-        for out in (subprocess.PIPE, full):
-            command = [sys.executable, "-m", "tools.check", data[1]]
-            done = subprocess.run(command, cwd=ROOT, env=env, stdout=out, stderr=subprocess.PIPE, text=True)
-            assert (done.returncode, done.stderr) == (0, "")
-            assert out is full or "\n?  " in done.stdout
 
 
 def test_real_data_have_their_known_problems(shared: Path) -> None:
