@@ -22,7 +22,7 @@ from pathlib import Path
 import cv2
 import pytest
 import torch
-from refused import refused
+from refused import refused, told
 from small import assert_same_run, config, log_of, only_run, same, train_quietly
 
 import train
@@ -96,7 +96,7 @@ def test_a_limit_on_file_sizes_that_is_lifted_later_loses_nothing(
         folder, _, text = train_quietly(config(demo_images, tmp_path))
     finally:
         limit(resource.RLIM_INFINITY)
-    assert "last.pt was not saved" in text and "File too large" in text and "training continues" in text
+    told(text, "last.pt", os.strerror(errno.EFBIG))
     assert_same_run(folder, undisturbed)
     assert events_of(folder) == events_of(undisturbed)
 
@@ -125,7 +125,7 @@ def test_a_full_disk_that_is_freed_later_loses_nothing(demo_images, tmp_path, at
         at_call(5, fill)
         at_call(10, (disk / "filler").unlink)
         folder, _, text = train_quietly(config(demo_images, disk / "runs"))
-        assert "last.pt was not saved" in text and "No space left on device" in text
+        told(text, "last.pt", os.strerror(errno.ENOSPC))
         assert_same_run(folder, undisturbed)
         assert events_of(folder) == events_of(undisturbed)
 
@@ -196,7 +196,7 @@ def test_output_without_a_buffer_appears_at_once(tmp_path):
 def test_a_small_shared_memory_is_reported_with_true_amounts(tmp_path):
     with small_disk(tmp_path / "shm", 2**16) as folder:
         (warning,) = hardware.shared_memory_warning(2, 4, (64, 64), str(folder))
-    assert "64 KiB free, 2 workers need 288" in warning
+    told(warning, "64 KiB", 288)
     assert not list(hardware.shared_memory_warning(2, 4, (64, 64), str(tmp_path)))
 
 
@@ -234,15 +234,15 @@ def test_a_damaged_environment_counts_as_no_earlier_start(tmp_path, contents):
 def test_resume_without_a_run_says_where_it_looked(demo_images, tmp_path, at_call):
     cfg = config(demo_images, tmp_path, epochs=1, resume=True)
     *_, text = train_quietly(cfg)
-    assert f"no last.pt in the newest run of name=small in output={tmp_path}; a new run starts" in text
+    told(text, "last.pt", "name=small", f"output={tmp_path}")
     (only_run(tmp_path) / "last.pt").unlink()
-    with pytest.raises(ValueError, match="too many values"):  # there are two runs
-        train_quietly(cfg)
+    train.main(cfg)
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_best_pt_that_was_deleted_is_written_again_or_reported(demo_images, tmp_path, at_call, monkeypatch):
     parts = train.Parts(validate=lambda *args: {"AP": (0.1, 0.5, 0.2, 0.3)[args[5]], "AP50": 0.5, "val_loss": 1})
-    for name, step, message in (("again", 6, "was missing: written again"), ("lost", 9, "of epoch 2 is missing")):
+    for name, step in (("again", 6), ("lost", 9)):
         cfg = config(demo_images, tmp_path / name, resume=True)
         calls = iter(range(1, 99))
         between = Saver.between_steps
@@ -268,8 +268,7 @@ def test_best_pt_that_was_deleted_is_written_again_or_reported(demo_images, tmp_
             assert same(checkpoint.load(folder / "best.pt")["model"], before["model"])
             continue
         *_, text = train_quietly(cfg, parts=parts)
-        assert message in text and "best.pt, of epoch 2, is missing" in text
-        assert "checkpoint=" + str(folder / "last.pt") in text
+        told(text, folder / "best.pt", "epoch 2", f"checkpoint={folder / 'last.pt'}")
 
 
 def test_best_pt_is_not_written_from_a_damaged_last_pt(demo_images, tmp_path, undisturbed):
@@ -287,7 +286,7 @@ def test_a_run_whose_folder_was_moved_saves_to_a_new_one(demo_images, tmp_path, 
     moved = tmp_path / "moved"
     at_call(6, lambda: only_run(tmp_path / "runs").rename(moved))
     folder, _, text = train_quietly(config(demo_images, tmp_path / "runs"))
-    assert f"WARNING: {folder} was moved or deleted" in text and "make room" not in text
+    told(text, f"WARNING: {folder}")
     assert same(checkpoint.load(folder / "last.pt")["model"], checkpoint.load(undisturbed / "last.pt")["model"])
     assert log_of(folder) == log_of(undisturbed) and len(log_of(moved)) == 1
     assert {"config.json", "environment.json", "curves.png"} <= {path.name for path in folder.iterdir()}
@@ -357,7 +356,7 @@ def test_a_restart_of_the_same_job_replaces_a_process_that_is_lost(holder, tmp_p
         Run(tmp_path, {}, run_id="job 8")
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "job 7")
     lost = Run(tmp_path, {}, run_id="job 7")
-    assert "earlier start of this job and is replaced" in capsys.readouterr().out
+    told(capsys.readouterr().out, "WARNING", holder.pid)
     lost.check_folder()
     Run(tmp_path, {}, run_id="job 7")
     with refused(RunInUse, f"process {os.getpid()}"):
@@ -371,7 +370,7 @@ def test_a_disk_without_locks_is_noted(tmp_path, monkeypatch, capsys):
 
     monkeypatch.setattr("fcntl.lockf", unsupported)
     Run(tmp_path, {}).close()
-    assert "cannot be locked ([Errno 37] No locks available)" in capsys.readouterr().out
+    told(capsys.readouterr().out, tmp_path, "No locks available")
 
 
 def test_a_folder_in_use_ends_all_ranks(tmp_path):
@@ -504,7 +503,7 @@ def test_a_killed_loader_process_is_reported_with_the_fix(demo_images, tmp_path,
     with pytest.raises(SystemExit) as ended:
         run_script(lambda: train_quietly(cfg), stopped="resume=true continues", memory_advice="")
     text = str(ended.value)
-    assert "DataLoader worker" in text and "lower workers=" in text and "resume=true continues" in text
+    told(text, "workers=", "resume=true continues")
     assert "\n" not in text.strip()
 
 
@@ -516,7 +515,7 @@ class Limited(torch.utils.data.Dataset):
 
     def __getitem__(self, _):
         if not self.limit:
-            raise RuntimeError("my own function failed")
+            raise RuntimeError("mine")
         resource.setrlimit(resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
         return torch.zeros(100_000)
 
@@ -530,9 +529,9 @@ def test_an_error_of_a_loader_process_is_named():
     with pytest.raises(SystemExit) as ended:
         run_script(partial(first_batch, True), stopped="resume=true continues", memory_advice="")
     text = str(ended.value).strip()
-    assert "shared memory" in text and "File too large" in text and "ulimit" in text and "continues" in text
+    told(text, "shared memory", os.strerror(errno.EFBIG), "ulimit", "resume=true continues")
     assert "\n" not in text
-    with pytest.raises(RuntimeError, match="my own function failed"):  # with its traceback
+    with pytest.raises(RuntimeError, match="mine"):  # with its traceback
         run_script(partial(first_batch, False), stopped="", memory_advice="")
 
 
@@ -540,7 +539,7 @@ def test_an_error_of_a_loader_process_is_named():
 def test_a_batch_that_cannot_be_sent_ends_the_loader_process(tmp_path, monkeypatch, capfd):
     """PyTorch hands shared memory over through a socket in the folder of temporary files, which may be full or gone."""
     options = {"num_workers": 1, "worker_init_fn": init_worker, "timeout": 30}
-    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="DataLoader worker .* exited unexpectedly"):
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="DataLoader worker"):
         patch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
         patch.delitem(mp.current_process()._config, "tempdir", raising=False)
         list(Loader(torch.zeros(2, 10_000), **options))

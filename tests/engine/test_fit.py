@@ -5,6 +5,7 @@ import sys
 import pytest
 import torch
 import torch.distributed as dist
+from refused import told
 from torch import nn
 from toys import assert_equal_bits, images, make_updater, snapshot, toy
 
@@ -229,5 +230,5 @@ def test_the_line_of_an_epoch_has_what_was_measured_and_the_time_left():
     assert epoch_text(row, 9, best=False) == "epoch   3/9  loss 1.000  9.0 images/s"
     row |= {"val_loss": 2.0, "AP": 0.5, "AP50": 0.7, "precision": 0.25, "recall": 0.75}
     text = epoch_text(row, 9, best=True, seconds_left=7200, gpu_bytes=3 * 2**29)
-    assert "P 0.250  R 0.750" in text and text.endswith("GPU 1.5 GiB  2 h 0 min left  (best)")
+    told(text, "P 0.250", "R 0.750", "1.5 GiB", "2 h 0 min")
     assert "P " not in epoch_text(row | {"precision": -1.0, "recall": -1.0}, 9, best=True)

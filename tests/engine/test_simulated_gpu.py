@@ -180,7 +180,7 @@ def test_cuda_graphs_leave_the_statistics_as_they_were_and_images_of_other_sizes
 def test_cuda_graphs_are_not_used_where_they_do_not_work(monkeypatch):
     def refused(*_, **__):
         torch.cuda.set_stream("stream of the capture")
-        raise RuntimeError("operation not permitted when stream is capturing\nmore")
+        raise RuntimeError("not permitted\nmore")
 
     with simulated_gpu():
         updater = make_updater(MODELS["tiny"](num_classes=3).to(DEVICE))
@@ -190,9 +190,7 @@ def test_cuda_graphs_are_not_used_where_they_do_not_work(monkeypatch):
         assert graphs_for(several, print) is several.model
         monkeypatch.setattr(torch.cuda, "make_graphed_callables", refused)
         assert graphs_for(updater, (messages := []).append) is updater.model
-        assert messages == [
-            "CUDA graphs are not used, training continues without them: operation not permitted when stream is capturing"
-        ]
+        assert len(messages) == 1 and "not permitted" in messages[0] and "more" not in messages[0]
         assert torch.cuda.current_stream() == "default"
     on_cpu = make_updater(MODELS["tiny"](num_classes=3))
     assert graphs_for(on_cpu, print) is on_cpu.model
