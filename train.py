@@ -288,7 +288,7 @@ def main(
     run = open_run(folder, config, ranks, marks=course.marks, rows=state.rows, training_images=len(train_data))
     log(f"run folder {folder}: all {len(config)} constants are in config.json; python train.py --help explains them\n")
     to_continue = partial(resume.to_continue, __file__, folder, ranks)
-    stop = StopSignal(advice=to_continue)
+    stop = StopSignal(advice=to_continue, step_seconds=lambda: cfg.accumulate * meter.batch_seconds)
     saver = Saver(cfg, run, origin, stop, data, ranks, on_row)
     meter, first_epoch = Meter(begun), state.epoch
 

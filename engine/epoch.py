@@ -87,6 +87,11 @@ class Meter:
         """Returns the mean of each loss over batches and processes up to the last reduction; NaN if no batch was finite."""
         return {name: total / count if count else float("nan") for name, (total, count) in self.sums.items()}
 
+    @property
+    def batch_seconds(self) -> float:
+        """The mean seconds of a batch up to the last reduction; 0 before the first one."""
+        return self.seconds / max(self.batches, 1)
+
     def state_dict(self) -> dict:
         """Returns Python numbers, which are the same in all processes."""
         return {"batches": self.batches, "seconds": self.seconds, "sums": self.sums}
