@@ -38,6 +38,7 @@ from engine.rates import Rates
 from engine.run_folder import Run, best_of, check_name, create, near_run, open_run, run_of
 from engine.saving import Saver
 from engine.schedule import Schedule
+from engine.state import Outcome
 from engine.time_budget import TimeBudget
 from utils import processes, threads
 from utils.config import MAX_SEED, ConfigError, check, is_weights, override, require, require_writable, show
@@ -196,8 +197,8 @@ MAY_CHANGE = PER_NODE | {
 
 def main(
     constants: Config, extra_augment: Callable = extra_augment, on_row: Callable = on_row, parts: Parts = Parts()
-) -> float:
-    """Trains a detector and returns the best mAP50-95 of the run.
+) -> Outcome:
+    """Trains a detector, and returns the best mAP50-95 of the run, its folder and the rows of its log.
 
     First it builds the owners of a run, in the order in which things become known: where it begins, the data, the model, the
     batch sizes, the learning rates, the epochs. Each one answers for its decisions from then on, and last.pt keeps its state.
@@ -274,7 +275,7 @@ def main(
         log(f"nothing to do: {done}; {course.more(state)} extends the run")
         log(f"{origin.folder}  best mAP50-95 {state.best:.4f}")
         ranks.stop()
-        return state.best
+        return Outcome(state.best, origin.folder, state.rows)
     log(course.time_text(state))
     if begun:
         log(f"resuming {origin.folder} after epoch {state.epoch} and {begun['batches']} batches")
@@ -331,7 +332,7 @@ def main(
     elif not stop.received:
         raise SystemExit("another process was asked to stop; everything is saved, and torchrun may restart this run")
     ranks.stop()
-    return state.best
+    return Outcome(state.best, folder, state.rows)
 
 
 def checked(cfg: Config) -> Config:

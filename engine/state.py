@@ -2,9 +2,18 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from utils.text import amount
+
+
+class Outcome(NamedTuple):
+    """What a training returns."""
+
+    best: float  # mAP50-95 of best.pt
+    folder: Path  # of the run, with best.pt, log.csv and curves.png
+    rows: tuple[dict[str, Any], ...]  # of log.csv
 
 
 @dataclass(frozen=True)

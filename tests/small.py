@@ -52,7 +52,7 @@ def train_quietly(cfg: train.Config, draw: bool = False, **options) -> tuple[Pat
     text = io.StringIO()
     undrawn = mock.patch("report.plots.draw_curves", lambda rows, path, marks: path.touch())
     with contextlib.redirect_stdout(text), contextlib.nullcontext() if draw else undrawn:
-        best = train.main(cfg, **options)
+        best = train.main(cfg, **options).best
     return only_run(Path(cfg.output)), best, text.getvalue()
 
 

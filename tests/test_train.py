@@ -166,7 +166,8 @@ def test_frozen_backbone_keeps_every_bit_and_thaws_afterwards(demo_images, folde
 def test_resuming_a_finished_run_changes_nothing(demo_images, finished, capsys):
     folder, best, _ = finished
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    assert train.main(config(demo_images, folder.parent, resume=True)) == best
+    outcome = train.main(config(demo_images, folder.parent, resume=True))
+    assert (outcome.best, outcome.folder, len(outcome.rows)) == (best, folder, 4)
     assert "nothing to do" in capsys.readouterr().out
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 

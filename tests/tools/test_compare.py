@@ -51,7 +51,7 @@ def rows_of(*folders: Path) -> list[dict[str, str]]:
 
 
 def test_a_real_run_shows_the_numbers_of_its_log(demo_images, tmp_path, capsys):
-    best = train.main(config(demo_images, tmp_path / "runs", epochs=3))
+    best = train.main(config(demo_images, tmp_path / "runs", epochs=3)).best
     folder = only_run(tmp_path / "runs")
     rows, run = log_of(folder), read_run(folder)
     assert run.best["AP"] == pytest.approx(best) == max(float(row["AP"]) for row in rows)
