@@ -8,10 +8,9 @@ import json
 import os
 import re
 import secrets
-import socket
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -30,7 +29,6 @@ ONLY_LAST = (
     "code",
     "constants",
 )  # large entries of environment.json, kept for the last start only; constants: until 1.0
-MOST_EVENTS = 64 * 2**20  # bytes of TensorBoard's events that wait for a full disk; then the oldest are lost
 
 
 def create(output: str | Path, name: str, ranks: Ranks | None = None) -> Path:
@@ -110,7 +108,7 @@ class Run:
     it has neither gaps nor repeated epochs. None: another node writes the log. `run_id`: see `environment.run_id`. `facts`:
     more entries of environment.json. `marks`: vertical lines of the curves, name -> first epoch (`{"thaw": 10}`).
 
-    TensorBoard and curves are only for looking at: a full disk is a warning there, and the next call tries again.
+    TensorBoard and curves are only for looking at: a full disk is a warning there, and TensorBoard misses some points.
     """
 
     def __init__(
@@ -129,12 +127,13 @@ class Run:
         self.id = secrets.token_hex(8)  # unique for each start of the run
         self.drawn = self.saved = time.monotonic()  # when the curves were drawn, and when a save was last attempted
         self.config, self.start = config, {"id": self.id, "run": run_id, **environment(device), **(facts or {})}
-        self._events: list[bytes] = []  # of TensorBoard, which could not be written yet
+        self._writer: Any = None  # of TensorBoard
         self._open()
 
     def _open(self) -> None:
-        self._tensorboard = self.folder / f"events.out.tfevents.{time.time():017.6f}.{socket.gethostname()}"
-        self._first_epoch = self.rows[-1]["epoch"] + 1 if self.rows else 1  # of this start
+        self._writer = None  # in this folder, which may be a new one
+        # The first epoch of this start: events that an earlier start wrote after its last save are hidden.
+        self._hides_from: int | None = self.rows[-1]["epoch"] + 1 if self.rows else 1
         self.folder.mkdir(parents=True, exist_ok=True)
         self._lock = lock(self.folder)
         before = last_start(self.folder)
@@ -169,7 +168,12 @@ class Run:
 
     def scalars(self, values: Mapping[str, float], step: int) -> None:
         """Writes numbers to TensorBoard, tag -> value."""
-        self._to_tensorboard(step, [{"tag": tag, "simple_value": value} for tag, value in values.items()])
+
+        def write(writer: Any) -> None:
+            for tag, value in values.items():
+                writer.add_scalar(tag, value, step)
+
+        self._to_tensorboard(write)
 
     def image(self, name: str, image: np.ndarray, step: int) -> None:
         """Writes an image, uint8 BGR `[H, W, 3]`, to the run folder as NAME.jpg and to TensorBoard."""
@@ -177,7 +181,13 @@ class Run:
         with files.warn_if_disk_fails():
             (self.folder / f"{name}.jpg").write_bytes(jpeg)
         encoded = {"height": len(image), "width": len(image[0]), "colorspace": 3, "encoded_image_string": jpeg}
-        self._to_tensorboard(step, [{"tag": name, "image": encoded}])
+
+        def write(writer: Any) -> None:  # not add_image, which would write a large PNG
+            from tensorboard.compat.proto.summary_pb2 import Summary  # loads TensorBoard
+
+            writer.file_writer.add_summary(Summary(value=[{"tag": name, "image": encoded}]), step)
+
+        self._to_tensorboard(write)
 
     def save(self, name: str, contents: Mapping[str, Any]) -> None:
         """Writes the checkpoint `name` atomically; see checkpoint.save."""
@@ -198,8 +208,9 @@ class Run:
         with suppress(*[Exception] * (sys.exc_info()[0] is not None)):
             if self.rows:
                 self.curves()
-        if self._events:
-            self._write_events()
+        if self._writer:
+            with files.warn_if_disk_fails():
+                self._writer.close()
         self._lock.close()
 
     def _write_log(self) -> None:
@@ -211,44 +222,18 @@ class Run:
         with files.atomic_write(self.folder / "log.csv") as file:
             file.write(text.getvalue().encode("utf-8"))
 
-    def _to_tensorboard(self, step: int, values: list[dict]) -> None:
-        """Adds values (fields of Summary.Value) to the TensorBoard file, or keeps them in memory until it can be written."""
-        from tensorboard.compat.proto.event_pb2 import Event
+    def _to_tensorboard(self, write: Callable[[Any], None]) -> None:
+        """Calls `write(writer)` and flushes the writer. After an error of the disk, the next call begins a new file."""
+        from torch.utils.tensorboard import SummaryWriter  # loads TensorBoard
 
-        self._events.append(Event(wall_time=time.time(), step=step, summary={"value": values}).SerializeToString())
-        while len(self._events) > 1 and sum(map(len, self._events)) > MOST_EVENTS:
-            del self._events[0]
-        self._write_events()
-
-    def _write_events(self) -> None:
-        """Appends the events in memory to the TensorBoard file: all of them or, after an error of the disk, none.
-
-        Not by a SummaryWriter: at the first error of the disk its thread drops the events that wait and ends, and every later
-        write raises the same error (tensorboard's event_file_writer.py), so epochs would be missing after the disk is freed.
-        """
-        from tensorboard.compat.proto.event_pb2 import Event
-        from tensorboard.summary.writer.record_writer import RecordWriter
-
-        path = self._tensorboard
-        size = path.stat().st_size if path.exists() else 0
-        records, events = io.BytesIO(), self._events
-        if size == 0:  # events that an earlier start wrote after its last save are hidden
-            first = {"step": self._first_epoch, "session_log": {"status": "START"}}
-            start = [Event(file_version="brain.Event:2"), Event(wall_time=time.time(), **first)]
-            events = [*(event.SerializeToString() for event in start), *events]
-        for event in events:
-            RecordWriter(records).write(event)
+        if not self.folder.is_dir():  # it was moved, and the next save makes a new one
+            return
         with files.warn_if_disk_fails():
-            try:
-                with open(path, "ab") as file:
-                    file.write(records.getvalue())
-            except OSError:
-                with suppress(OSError):
-                    os.truncate(path, size)
-                    if size == 0:
-                        path.unlink()
-                raise
-            self._events = []
+            writer, self._writer = self._writer or SummaryWriter(self.folder, purge_step=self._hides_from), None
+            self._hides_from = None
+            write(writer)
+            writer.flush()  # raises the error of the thread that writes
+            self._writer = writer
 
 
 def tensorboard_scalars(row: Mapping[str, float]) -> dict[str, float]:
