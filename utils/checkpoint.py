@@ -120,8 +120,8 @@ def read(path: str | Path, on_disk: bool = False) -> Any:
     """Reads any PyTorch file after comparing its checksums; tensors on the CPU, or with `on_disk` only mapped from the disk.
 
     A file whose name ends with .pdparams is one of PaddlePaddle, which has no checksums; see utils/paddle.py. Raises
-    CheckpointError for a missing or damaged file, for one that asks for more memory than it fills, and for one that holds more
-    than plain containers and tensors (such a file could run code when it is loaded).
+    CheckpointError for a missing or damaged file, and for one with more than plain containers and tensors (such a file could
+    run code when it is loaded).
     """
 
     path = Path(path)
@@ -135,10 +135,9 @@ def read(path: str | Path, on_disk: bool = False) -> Any:
     try:
         if path.suffix == PADDLE:
             return paddle.read(path)
-        file_checks.check_file(path, zipped)
-        contents = torch.load(path, map_location="cpu", weights_only=True, mmap=on_disk and zipped)
-        file_checks.check_tensors(path, contents)
-        return contents
+        if zipped:
+            file_checks.check_archive(path)
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=on_disk and zipped)
     except Exception as error:  # damaged bytes can raise any kind of error
         raise unreadable(path, zipped, error) from error
 

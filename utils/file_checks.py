@@ -1,15 +1,15 @@
-"""Checks of files from elsewhere: weights before they are read, contents of checkpoints, metadata of ONNX files.
+"""Checks of files from elsewhere: checksums of weights, contents of checkpoints, metadata of ONNX files.
 
-PyTorch's reader with `weights_only=True` runs no code of a file. These checks do the rest: nothing in a file takes more memory
-than its own size, and every value that the program uses has the type and the range that this program writes.
+PyTorch's reader with `weights_only=True` runs no code of a file. These checks do the rest: every value that the program uses has
+the type and the range that this program writes.
 
 The checks are plain functions and not types of msgspec, which reads the annotation files: msgspec 0.22.0 ends the process with a
 segmentation fault where a value may be text with a pattern or a list of such texts, as constants are; it takes sets for lists.
 """
 
 import math
-import mmap
 import re
+import reprlib
 import zipfile
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
@@ -27,62 +27,47 @@ MAX_ADDED = 64  # heads that were added to a model: each takes memory before its
 MAX_SIDE = 8192  # pixels of the network's input
 MAX_VALUES = 300_000  # numbers, texts and containers in a file
 MAX_DEPTH = 50  # of containers within containers
-_GROWS = b"\nbytearray\n"  # PyTorch's reader allows a file to call bytearray(n), which takes n bytes of memory
 _CONTROL = re.compile("[\x00-\x1f\x7f]")
 _PLAIN = (type(None), bool, int, float, str, bytes, list, tuple, dict, OrderedDict, Tensor, torch.nn.Parameter)
 _NUMBERS = (bool, int, float)
 _MISSING = object()
+_SHORT = reprlib.Repr()  # of nested lists, too, which may share their items
+_SHORT.maxstring = 60
 
 Check = Callable[[Any], str]  # returns what the value must be, "" if it is that
 
 
-def check_file(path: Path, zipped: bool) -> None:
-    """Raises an error for a PyTorch file that is damaged, compressed or encrypted, or takes more memory than its size."""
-    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as contents:
-        if contents.find(_GROWS) >= 0:
-            raise ValueError("it asks for memory that it does not fill")
-    if not zipped:
-        return
-    with zipfile.ZipFile(path) as archive:  # PyTorch's own reader does not compare the checksums
-        records = archive.infolist()
-        if any(record.compress_type != zipfile.ZIP_STORED or record.flag_bits & 1 for record in records):
-            raise zipfile.BadZipFile("its records are compressed or encrypted, which PyTorch does not do")
-        if sum(record.file_size for record in records) > path.stat().st_size:
-            raise zipfile.BadZipFile("its records are larger than the file")
-        if len({record.filename for record in records}) < len(records):
-            raise zipfile.BadZipFile("two of its records have one name")
+def check_archive(path: Path) -> None:
+    """Raises BadZipFile for a PyTorch file whose checksums differ, which PyTorch's own reader does not compare."""
+    with zipfile.ZipFile(path) as archive:
         if archive.testzip() is not None:
             raise zipfile.BadZipFile("checksums differ")
 
 
-def check_tensors(path: Path, contents: Any) -> None:
-    """Raises ValueError for unusual kinds of tensors (sparse, quantized, ...) and for those larger than the file."""
-    storages = {}
-    for where, value in walk(contents):
-        if isinstance(value, Tensor):
-            usual = value.layout is torch.strided and value.device.type == "cpu" and not value.is_quantized
-            if not usual or value.is_nested or type(value) not in _PLAIN:
-                raise ValueError(f"{where} is an unusual kind of tensor")
-            storage = value.untyped_storage()
-            if value.nelement() * value.element_size() > storage.nbytes():
-                raise ValueError(f"{where} {list(value.shape)} has more values than its storage")
-            storages[storage.data_ptr()] = storage.nbytes()
-    if sum(storages.values()) > path.stat().st_size:
-        raise ValueError("its tensors are larger than the file")
-
-
 def walk(contents: Any) -> Iterator[tuple[str, Any]]:
     """Yields (place, value) of everything in nested containers. Raises ValueError for too many values or levels, or cycles."""
-    waiting, count = [("", contents, 0)], 0
-    while waiting:
-        where, value, depth = waiting.pop()
-        count += 1
-        if count > MAX_VALUES or depth > MAX_DEPTH:
-            raise ValueError(f"{where[:80]} is nested too deeply, or there are too many values")
-        yield where[1:], value
-        if isinstance(value, Mapping | list | tuple | set):
-            items = value.items() if isinstance(value, Mapping) else enumerate(value)
-            waiting += [(f"{where}.{str(key)[:80]}", item, depth + 1) for key, item in items][::-1]
+    yield "", contents
+    open_, count = [("", _items(contents))], 1  # places and values of the containers that are being walked
+    while open_:
+        where, items = open_[-1]
+        for key, value in items:
+            count += 1
+            place = f"{where}.{str(key)[:80]}"
+            if count > MAX_VALUES or len(open_) > MAX_DEPTH:
+                raise ValueError(f"{place[:80]} is nested too deeply, or there are too many values")
+            yield place[1:], value
+            if isinstance(value, Mapping | list | tuple | set):
+                open_.append((place, _items(value)))
+                break
+        else:
+            open_.pop()
+
+
+def _items(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Returns the keys and values of a container, none of another value."""
+    if isinstance(value, Mapping):
+        return iter(value.items())
+    return iter(enumerate(value if isinstance(value, list | tuple | set) else ()))
 
 
 def validated(contents: dict[str, Any], path: str | Path, kind: str, purpose: str | None = None) -> dict[str, Any]:
@@ -90,10 +75,13 @@ def validated(contents: dict[str, Any], path: str | Path, kind: str, purpose: st
 
     `kind`: "checkpoint" or "onnx". `purpose`: None or a key of REQUIRED."""
     required, problems = REQUIRED.get(purpose, ()), []
-    for where, value in walk(contents):
-        keys_fit = not isinstance(value, dict) or all(type(key) in (str, int) for key in value)
-        if type(value) not in _PLAIN or not keys_fit:
-            problems.append(f"{where} is a {type(value).__name__}, which no such file holds")
+    try:
+        for where, value in walk(contents):
+            keys_fit = not isinstance(value, dict) or all(type(key) in (str, int) for key in value)
+            if type(value) not in _PLAIN or not keys_fit:
+                problems.append(f"{where} is a {type(value).__name__}, which no such file holds")
+    except ValueError as error:
+        raise CheckpointError(f"{path}: {error}. It is not from this program: use another copy") from error
     for place, check in SCHEMAS[kind].items():
         value = contents
         for part in place.split("."):
@@ -127,7 +115,7 @@ def _brief(value: Any) -> str:
     """Returns a value as text of one line and at most 60 characters."""
     if isinstance(value, Tensor | dict | list | tuple) and not (isinstance(value, list | tuple) and len(value) < 5):
         return f"a {type(value).__name__}"
-    text = ascii(value)
+    text = _SHORT.repr(value).encode("ascii", "backslashreplace").decode()
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
@@ -171,10 +159,13 @@ def input_size(value: Any) -> str:
 
 
 def state_dict(value: Any) -> str:
-    """Checks for a dict of names and tensors without complex numbers."""
-    fits = isinstance(value, dict) and all(
-        type(name) is str and isinstance(one, Tensor) and not one.is_complex() for name, one in value.items()
-    )
+    """Checks for a dict of names and usual tensors: not sparse, quantized or without values, and no complex numbers."""
+
+    def is_usual(one: Any) -> bool:
+        dense = isinstance(one, Tensor) and one.layout is torch.strided and one.device.type == "cpu"
+        return dense and not one.is_quantized and not one.is_complex()
+
+    fits = isinstance(value, dict) and all(type(name) is str and is_usual(one) for name, one in value.items())
     return "" if fits else "a dict of tensors"
 
 
