@@ -88,7 +88,7 @@ PROMISED = {  # script -> files that every run of it writes
     "train.py": ("best.pt", "last.pt", "log.csv", "curves.png", "train_batch_1.jpg", "val_predictions.jpg", "card.md"),
     "evaluate.py": ("metrics.json", "detections.json", "precision_recall.png", "confusion_matrix.png"),
     "predict.py": ("detections.json",),
-    "export.py": (".onnx", "onnx_detector.py"),
+    "export.py": (".onnx",),
     "tools.suspects": ("suspects.html", "suspects.txt", "suspects.csv"),
 }
 NOT_REQUIRED = "{}, which a page names, is not in requirements.txt"
@@ -311,8 +311,6 @@ def missing(script: str, words: list[str], changed: set[Path]) -> list[str]:
     promised = [] if "--help" in words else list(PROMISED.get(script, ()))
     if is_resumed(words):
         promised = ["last.pt", "log.csv", "curves.png"]  # the others may be there already
-    if "outputs=raw" in words:
-        promised.remove("onnx_detector.py")
     for word in words:
         name, _, value = word.partition("=")
         if name in OUTPUTS:
