@@ -5,5 +5,5 @@ RUN apt-get update && apt-get install -y --no-install-recommends libgl1 libglib2
 WORKDIR /thaw
 COPY requirements.txt .
 RUN pip install --no-cache-dir -r requirements.txt
-RUN --mount=type=bind,target=/source cd /source && cp -r *.py LICENSE NOTICE datasets deploy engine nets report tools utils /thaw
+RUN --mount=type=bind,target=/source cd /source && cp -r *.py LICENSE NOTICE datasets deploy engine metrics nets report tools utils /thaw
 CMD ["python", "train.py"]

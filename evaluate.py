@@ -25,22 +25,22 @@ from datasets.sources import may_have_splits
 from datasets.store import Annotations
 from deploy import load
 from deploy.multi_label import MultiLabel
-from deploy.tiled_evaluation import tiled
+from deploy.tiled_model import tiled
 from engine import run_folder
 from engine.evaluation import evaluate
+from metrics.coco import BACKEND, COCO_METRICS
 from nets.postprocess import MAX_CANDIDATES
-from report.evaluation_results import (
+from report.analysis import (
     analyze,
     display_width,
-    four_decimals,
     unlabeled_classes,
     unlabeled_note,
     write_results,
 )
 from utils import outputs, processes, threads
 from utils.config import ConfigError, check, override, require, require_writable, show, table
-from utils.metrics import BACKEND, COCO_METRICS
 from utils.script import run_script
+from utils.text import four_decimals
 
 
 @dataclass(frozen=True)

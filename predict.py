@@ -26,13 +26,13 @@ from datasets.store import evenly_spaced
 from deploy import video
 from deploy.detector import Detector, Result
 from deploy.file_kinds import IMAGE, MISNAMED, UNREAD, VIDEO
+from deploy.inputs import is_image_address, is_live, is_source, is_stream, is_web_address, kinds_in, name_of
 from deploy.label_files import BackgroundFiles, LabelFiles
 from deploy.load import is_checkpoint
-from deploy.results import WRITABLE, Results
-from deploy.sources import is_image_address, is_live, is_source, is_stream, is_web_address, kinds_in, name_of
 from deploy.speed import decoded, measure, speed_table
 from deploy.thresholds import threshold_text
 from deploy.tracking import WEAK, Tracker, require_trackers
+from deploy.writer import WRITABLE, Results
 from engine import run_folder
 from nets.postprocess import MAX_CANDIDATES
 from nets.pretrained import COCO_CATEGORY_IDS, COCO_CLASSES

@@ -1,4 +1,4 @@
-"""Measures everything that needs a GPU, in at most nine minutes: python -m benchmarks.gpu
+"""Measures everything that needs a GPU, in at most sixteen minutes: python -m benchmarks.gpu
 
     python -m benchmarks.gpu                           all parts except "compiled", in the order of PARTS
     python -m benchmarks.gpu parts=speed,memory        only these; the page keeps the results of the others
@@ -28,15 +28,16 @@ from utils.config import override, show
 
 ROOT = Path(__file__).parents[1]
 PARTS = {  # name: seconds at most, title of its table
-    "tests": (120, "The tests that need a GPU"),
+    "tests": (240, "The tests that need a GPU"),
     "speed": (105, "Training steps: random images and boxes, without data loading"),
-    "compiled": (300, "Training steps with compile=true"),
-    "waits": (35, "Operations of a step, and moments in which the host waits for the GPU"),
+    "compiled": (300, "Training steps with and without torch.compile and CUDA graphs"),
+    "waits": (60, "Operations of a step, and moments in which the host waits for the GPU"),
     "loader": (60, "Data loading compared with the network"),
     "evaluation": (25, "Evaluation"),
-    "memory": (55, "GPU memory of a step: the probe compared with the peak"),
-    "ranks": (80, "Two processes on one GPU, through gloo"),
-    "peers": (60, "Other trainers: the same steps, without data loading"),
+    "memory": (80, "GPU memory of a step: the probe compared with the peak"),
+    "ranks": (120, "Two processes on one GPU, through gloo"),
+    "peers": (90, "Other trainers: the same steps, without data loading"),
+    "runs": (180, "Whole trainings with their loaders: the second epoch"),
 }
 NO_GPU = (
     "benchmarks.gpu needs a GPU, and torch finds none: run it on a computer with one; nothing was measured or written"
@@ -52,7 +53,8 @@ class Config:
     size: int = 640
     batch_size: int = 32
     seconds: float = 4.0  # of measured steps per row
-    data: str = ""  # annotation file for loader, evaluation and ranks; empty: the generated demo images
+    data: str = ""  # training data of loader, evaluation, ranks and runs; empty: the generated demo images
+    val: str = ".2"  # validation data for `data`
     workers: int = 8
     peers: str = ""  # Python of an environment with ultralytics or libreyolo
     results: str = str(RESULTS / "gpu.json")  # the page lies next to it

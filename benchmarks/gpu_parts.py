@@ -12,6 +12,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -19,6 +20,7 @@ import torch
 import nets
 import train
 from benchmarks import step
+from benchmarks.small_data import write_task
 from datasets import demo
 from datasets.dataset import DetectionDataset
 from datasets.formats.read import read_options
@@ -26,11 +28,11 @@ from datasets.loader import TrainSampler
 from datasets.mirrored import default_flip
 from datasets.sources import read_train_and_val
 from datasets.transforms import Augment
-from engine.epoch import accelerate
 from engine.evaluation import evaluate
-from engine.gpu_memory import training_memory
+from engine.memory import StepProbe
+from engine.network import accelerate
 from engine.optimizer import Updater
-from engine.parallel import compile_forward
+from engine.parallel import compile_criterion, compile_forward, graphed
 from utils.config import show
 from utils.processes import Ranks
 
@@ -60,7 +62,11 @@ def attempt(row: dict, measure: Callable[[], dict], end: float) -> dict:
 def run(command: list[str], end: float) -> str:
     """Runs a program and returns what it prints. Raises an error with its last line if it fails or takes too long."""
     limit = end - MARGIN - time.monotonic()
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=limit)
+    environment = {**os.environ, "YOLO_OFFLINE": "1"}
+    try:
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=limit, env=environment)
+    except subprocess.TimeoutExpired:
+        raise TimeoutError(f"not done after {limit:.0f} s, when the time of the part ended") from None
     if done.returncode:
         raise RuntimeError((done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1])
     return done.stdout
@@ -72,16 +78,23 @@ def settings(cfg, model: str, amp: str) -> step.Config:
 
 
 def trainer(
-    cfg, model: str, amp: str, graphs: bool = True, log: Callable[[str], None] = print
+    cfg, model: str, amp: str, graphs: bool = True, compiled: bool = False, log: Callable[[str], None] = print
 ) -> tuple[Updater, Callable[[], None]]:
     """Returns an updater, and a function that performs a thawed training step on a fixed batch, as train.py does.
 
-    `log` gets the reason if CUDA graphs do not work."""
+    `log` gets the reason if CUDA graphs or torch.compile do not work. With both, the compiled passes are captured, which
+    train.py does not do."""
     constants = settings(cfg, model, amp)
     updater, criterion = step.start(constants)
     images, boxes, labels = (x.to(updater.device) for x in step.random_batch(constants))
+    if compiled:
+        if "NOT active" in (message := compile_forward(updater.model, False, Ranks(device=updater.device))):
+            log(message)
+        criterion = compile_criterion(criterion)
     sampler = TrainSampler(1000, cfg.batch_size, (cfg.size, cfg.size), seed=0)
     network = accelerate(updater.model, sampler, updater, graphs, log).train()
+    if compiled and graphs:
+        network = graphed(updater.model, tuple(images.shape), updater.autocast, log).train()
 
     def one_step() -> None:
         with updater.autocast():
@@ -95,9 +108,8 @@ def steps(cfg, model: str, amp: str, graphs: bool = True, compiled: bool = False
     """Measures training steps. Returns the cells of a row."""
     torch.cuda.reset_peak_memory_stats()
     begin, messages = time.perf_counter(), []
-    updater, one_step = trainer(cfg, model, amp, graphs and not compiled, messages.append)
-    cells = {"compile": compile_forward(updater.model, False, Ranks(device=updater.device))} if compiled else {}
-    cells |= {"CUDA graphs": messages[0]} if messages else {}
+    updater, one_step = trainer(cfg, model, amp, graphs, compiled, messages.append)
+    cells = {"note": messages[0]} if messages else {}
     one_step()
     torch.cuda.synchronize()
     cells["first step s"] = round(time.perf_counter() - begin, 1)
@@ -119,7 +131,7 @@ def steps(cfg, model: str, amp: str, graphs: bool = True, compiled: bool = False
 
 def tests(cfg, end: float) -> Iterator[dict]:
     """Runs the tests that need a GPU: one row with their summary, and one per failure."""
-    command = [sys.executable, "-m", "pytest", "-m", "gpu", "-n0", "-q", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", "-m", "gpu", "-n4", "--dist=load", "-q", "-p", "no:cacheprovider"]
     limit = end - MARGIN - time.monotonic()
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=limit)
     lines = done.stdout.strip().splitlines()
@@ -137,9 +149,12 @@ def speed(cfg, end: float) -> Iterator[dict]:
 
 
 def compiled(cfg, end: float) -> Iterator[dict]:
-    """Measures steps of compiled models."""
+    """Measures steps of compiled models and of the same models without torch.compile, with and without CUDA graphs."""
     for model in cfg.compiled:
-        yield attempt({"model": model, "amp": "fp16"}, lambda m=model: steps(cfg, m, "fp16", compiled=True), end)
+        for compile, graphs in ((False, False), (False, True), (True, False), (True, True)):
+            words = {"compile": "yes" if compile else "no", "CUDA graphs": "yes" if graphs else "no"}
+            row = {"model": model, "amp": "fp16", **words}
+            yield attempt(row, lambda m=model, g=graphs, c=compile: steps(cfg, m, "fp16", g, c), end)
 
 
 def waits(cfg, end: float) -> Iterator[dict]:
@@ -161,7 +176,9 @@ def waits_of(cfg, model: str, amp: str) -> dict:
             one_step()
         finally:
             torch.cuda.set_sync_debug_mode("default")
-    places = Counter(f"{Path(w.filename).name}:{w.lineno}" for w in caught if "synchroniz" in str(w.message))
+    # Another warning, that the mode is a prototype, comes from turning it on.
+    waiting = [w for w in caught if "called a synchronizing" in str(w.message)]
+    places = Counter(f"{Path(w.filename).name}:{w.lineno}" for w in waiting)
     counts = {phase: counter.count for phase, counter in step.operations(settings(cfg, model, amp)).items()}
     found = ", ".join(f"{place} ({count})" for place, count in places.items())
     return {"waits": sum(places.values()), "where": found, **{f"operations, {p}": n for p, n in counts.items()}}
@@ -174,34 +191,30 @@ def run_constants(cfg, **changes) -> Iterator[train.Config]:
         folder = Path(name)
         if not cfg.data:
             demo.draw(folder / "demo")
-        data = {"train": cfg.data, "val": ".2"} if cfg.data else {}
+        data = {"train": cfg.data, "val": cfg.val} if cfg.data else {}
         data = data or {part: f"{folder}/demo/{part}.txt" for part in ("train", "val")}
         sizes = {"image_size": (cfg.size, cfg.size), "batch_size": cfg.batch_size, "freeze_batch_size": cfg.batch_size}
-        short = {"epochs": 2, "freeze_epochs": 0, "no_aug_epochs": 0, "evaluate_every": 2, "weights": None}
+        short = {
+            "epochs": 2,
+            "freeze_epochs": 0,
+            "no_aug_epochs": 0,
+            "evaluate_every": 2,
+            "weights": None,
+            "report": False,
+        }
         yield train.Config(**{**data, **sizes, **short, "workers": cfg.workers, "output": f"{folder}/runs", **changes})
 
 
 def made_data(constants: train.Config, ranks: Ranks) -> tuple:
     """Returns the training loader and the validation loader that a run with YOLOX has."""
-    batch_size, size, workers = constants.batch_size, constants.image_size, constants.workers
     sources = (constants.train, constants.val, constants.split_seed)
     train_data, val_data = read_train_and_val(*sources, read_options(), lambda *_: None)
     flip = default_flip(train_data.classes)
     augment = Augment.of(constants.mosaic, constants.mixup, flip, constants.rotation, constants.scale, constants.hsv)
     train_set = DetectionDataset(train_data, "corner", augment, constants.epochs, constants.seed)
     val_set = DetectionDataset(val_data, "corner")
-    train_loader = train.build_train_loader(
-        train_set,
-        batch_size,
-        size,
-        constants.multi_scale,
-        nets.coarsest_stride(constants.model),
-        constants.seed,
-        constants.accumulate,
-        workers,
-        ranks,
-    )
-    return train_loader, train.build_val_loader(val_set, batch_size, size, workers, ranks)
+    train_loader = train.build_train_loader(constants, train_set, nets.coarsest_stride(constants.model), ranks)
+    return train_loader, train.build_val_loader(constants, val_set, ranks)
 
 
 def loader(cfg, end: float) -> Iterator[dict]:
@@ -229,11 +242,16 @@ def loader_speed(cfg, batches) -> dict:
 
 def run_speed(constants: train.Config) -> dict:
     """Trains two epochs, and returns the speed that log.csv has for the second."""
+    torch.cuda.reset_peak_memory_stats()
     train.main(constants)
     (log,) = Path(constants.output).glob("*/log.csv")
     with open(log, encoding="utf-8") as file:
-        last = list(csv.DictReader(file))[-1]
-    return {"images/s": round(float(last["images_per_second"])), "loss": last["loss"]}
+        first, last = csv.DictReader(file)
+    peak = {"peak GiB": round(torch.cuda.max_memory_allocated() / 2**30, 2)}
+    return {
+        "images/s": round(float(last["images_per_second"])),
+        "first epoch s": round(float(first["seconds"]), 1),
+    } | peak
 
 
 def evaluation(cfg, end: float) -> Iterator[dict]:
@@ -269,7 +287,7 @@ def memory_of(cfg, name: str, amp: str) -> dict:
     """Probes a step, then runs a few. Returns the cells of a row."""
     model = nets.build(name, 80).to("cuda:0", memory_format=torch.channels_last)
     boxes = settings(cfg, name, amp).boxes
-    probed = training_memory(model, nets.criterion(model), (cfg.size, cfg.size), boxes, amp, cfg.batch_size)
+    probed = StepProbe(model, nets.criterion(model), (cfg.size, cfg.size), boxes, amp).bytes(cfg.batch_size)
     del model
     updater, one_step = trainer(cfg, name, amp, graphs=False)
     torch.cuda.reset_peak_memory_stats()
@@ -293,18 +311,40 @@ def ranks(cfg, end: float) -> Iterator[dict]:
 
 
 def ranks_of(constants: train.Config, processes: int, end: float) -> dict:
-    """Runs train.py with one process or through torchrun, and returns the last row of its log."""
+    """Runs train.py with one process or through torchrun, and returns metrics of its log."""
     changed = {name: value for name, value in vars(constants).items() if value != getattr(train.Config(), name)}
     words = [f"{name}={show(value)}" for name, value in changed.items()]
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={processes}"] if processes > 1 else []
-    begin = time.perf_counter()
     run([sys.executable, *launcher, "train.py", *words], end)
-    seconds = time.perf_counter() - begin
     (log,) = Path(constants.output).glob("*/log.csv")
     with open(log, encoding="utf-8") as file:
         last = list(csv.DictReader(file))[-1]
-    cells = {name: last[name] for name in ("loss", "val_loss", "AP", "images_per_second")}
-    return {**cells, "s of the whole command": round(seconds, 1)}
+    return {name: last[name] for name in ("loss", "val_loss", "AP")}
+
+
+def runs(cfg, end: float) -> Iterator[dict]:
+    """Measures the second epoch of trainings from scratch, with the loader, of this trainer and of others."""
+    with run_constants(cfg) as constants:
+        for model, mosaic in (("yolox_s", 0.5), ("yolov9_s", 0.5), ("yolov9_s", 1.0)):
+            row = {"trainer": "this one", "model": model, "mosaic": mosaic}
+            changed = replace(constants, model=model, mosaic=mosaic, output=f"{constants.output}/{model}_{mosaic}")
+            yield attempt(row, lambda c=changed: run_speed(c), end)
+        for name in ("ultralytics", "libreyolo"):
+            if not cfg.peers:
+                yield {"trainer": name, "error": "left out: peers=PYTHON of an environment with it is not given"}
+                continue
+            yield attempt({"trainer": name, "mosaic": 1.0}, lambda n=name: peer_epochs(cfg, constants, n, end), end)
+
+
+def peer_epochs(cfg, constants: train.Config, peer: str, end: float) -> dict:
+    """Trains two epochs with another trainer on the same images, and returns the cells of the row."""
+    sources = (constants.train, constants.val, constants.split_seed)
+    data = read_train_and_val(*sources, read_options(), lambda *_: None)
+    made = {"weights": None, "epochs": 2, "image_size": constants.image_size, "seed": 0}
+    with tempfile.TemporaryDirectory() as name:
+        write_task(Path(name), peer, *data, made)
+        words = ["epochs", f"{name}/task.json", str(cfg.batch_size), str(cfg.workers)]
+        return json.loads(run([cfg.peers, str(ROOT / "benchmarks" / "peers.py"), *words], end).splitlines()[-1])
 
 
 def peers(cfg, end: float) -> Iterator[dict]:

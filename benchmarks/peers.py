@@ -2,6 +2,7 @@
 
     PYTHON benchmarks/peers.py train TASK.json                        for benchmarks.small_data
     PYTHON benchmarks/peers.py steps ultralytics 640 32 fp16 8        for benchmarks.gpu
+    PYTHON benchmarks/peers.py epochs TASK.json 32 8                  for benchmarks.gpu
 
 It imports nothing of this project. Each function takes what is the peer's own: model, loss, augmentation, defaults.
 """
@@ -71,6 +72,74 @@ def train(path: str) -> None:
     columns = dict(zip(names, zip(*found, strict=True), strict=True)) if found else dict.fromkeys(names, [])
     result = {"version": version(task["peer"]), "torch": version("torch"), "minutes": minutes, **columns}
     Path(task["result"]).write_text(json.dumps(result), encoding="utf-8")
+
+
+# ---- the first epochs of whole trainings, with the loader of the trainer
+
+LONG = 100  # epochs of the training, of which two run: the last epochs of these trainers have less augmentation
+
+
+class Enough(SystemExit):
+    """Ends a training after its second epoch."""
+
+
+class Stopwatch:
+    """Prints a row after the second epoch, and ends the training."""
+
+    def __init__(self, peer: str, model: str, images: int):
+        self.cells, self.images, self.seconds = {"trainer": f"{peer} {version(peer)}", "model": model}, images, []
+
+    def add(self, seconds: float) -> None:
+        """Takes the time of an epoch, without evaluation."""
+        import torch
+
+        self.seconds.append(seconds)
+        if len(self.seconds) == 2:
+            speed = {"images/s": round(self.images / seconds), "first epoch s": round(self.seconds[0], 1)}
+            print(json.dumps({**self.cells, **speed, "peak GiB": round(torch.cuda.max_memory_allocated() / 2**30, 2)}))
+            raise Enough(0)
+
+
+def ultralytics_epochs(task: dict, options: dict) -> None:
+    """Trains YOLOv9-s of Ultralytics from scratch, with its defaults."""
+    import torch
+    import ultralytics.engine.trainer as trainer
+    from ultralytics import YOLO
+
+    trainer.check_amp = lambda model: True  # the check downloads another model to compare two images
+    watch, begin, model = Stopwatch("ultralytics", "yolov9s", task["train_images"]), [0.0], YOLO("yolov9s.yaml")
+
+    def started(_) -> None:
+        begin[0] = time.perf_counter()
+
+    def ended(_) -> None:
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        watch.add(time.perf_counter() - begin[0])
+
+    model.add_callback("on_train_epoch_start", started)
+    model.add_callback("on_train_epoch_end", ended)
+    model.train(**options, val=False, plots=False, save=False)
+
+
+def libreyolo_epochs(task: dict, options: dict) -> None:
+    """Trains YOLOX-s of LibreYOLO from scratch, with its defaults."""
+    from libreyolo import LibreYOLOX
+
+    watch = Stopwatch("libreyolo", "yolox_s", task["train_images"])
+
+    class Callback:
+        def on_train_epoch_end(self, event) -> None:
+            watch.add(event.epoch_seconds)
+
+    LibreYOLOX(None, size="s").train(**options, eval_interval=0, callbacks=Callback())
+
+
+def epochs(path: str, batch: int, workers: int) -> None:
+    """Trains two epochs on the data of the task, and prints the row."""
+    task = json.loads(Path(path).read_text(encoding="utf-8"))
+    options = {**common(task), "epochs": LONG, "batch": batch, "workers": workers, "amp": True}
+    {"ultralytics": ultralytics_epochs, "libreyolo": libreyolo_epochs}[task["peer"]](task, options)
 
 
 # ---- training steps on random images and boxes. Without a GPU the same calls run on the CPU, to see that they fit the
@@ -232,6 +301,8 @@ if __name__ == "__main__":
     task, *arguments = sys.argv[1:]
     if task == "train":
         train(*arguments)
+    elif task == "epochs":
+        epochs(arguments[0], *map(int, arguments[1:]))
     else:
         peer, size, batch_size, amp, seconds = arguments
         print(json.dumps(steps(peer, int(size), int(batch_size), amp, float(seconds))))

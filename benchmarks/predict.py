@@ -131,7 +131,7 @@ def whole_video(cfg: Config, how: str, batch: int, images) -> tuple[Predict, obj
     """A video predicted and written by predict.py. `how`: "threads" (reading and writing in threads) or "sequential"."""
     import predict
     from deploy import video
-    from deploy.results import Results
+    from deploy.writer import Results
 
     detect, network = detector(cfg, "yolox_nano", batch, images)
 

@@ -36,8 +36,8 @@ from datasets.store import Annotations
 from deploy.label_files import yolo_text
 from engine.run_folder import runs
 from engine.schedule import REFERENCE_BATCH, Schedule
+from metrics.coco import coco_metrics, to_coco
 from utils.config import ConfigError, override, require
-from utils.metrics import coco_metrics, to_coco
 from utils.script import run_script
 
 PEERS_SCRIPT = Path(__file__).with_name("peers.py")
@@ -304,7 +304,8 @@ def write_task(folder: Path, peer: str, train_data: Annotations, val_data: Annot
     task = {
         **{"peer": peer, "data": str(folder / "data.yaml"), "folder": str(folder), "weights": constants["weights"]},
         **{"epochs": constants["epochs"], "imgsz": constants["image_size"][0], "seed": constants["seed"]},
-        **{"images": [val_data.path(i) for i in range(len(val_data))], "result": str(folder / "result.json")},
+        **{"images": [val_data.path(i) for i in range(len(val_data))], "train_images": len(train_data)},
+        "result": str(folder / "result.json"),
     }
     (folder / "task.json").write_text(json.dumps(task), encoding="utf-8")
     return task

@@ -26,7 +26,8 @@ from torch.utils.flop_counter import FlopCounterMode
 import nets
 from benchmarks.table import machine
 from engine.optimizer import EMA, Updater, build_optimizer
-from engine.schedule import MAX_GRADIENT_NORM, Plan, Schedule
+from engine.rates import MAX_GRADIENT_NORM
+from engine.schedule import Plan, Schedule
 from utils.config import override
 
 PARTS = ("data", "forward", "assignment + loss", "backward", "optimizer + EMA")

@@ -3,6 +3,7 @@
 import csv
 import os
 import platform
+import statistics
 import time
 from pathlib import Path
 from typing import Any
@@ -58,3 +59,9 @@ def where() -> dict[str, str]:
     about = environment("cpu")
     commit = (about["commit"] or "")[:10] + ("+" if about["uncommitted_changes"] else "")
     return {"date": time.strftime("%Y-%m-%d"), "machine": machine(), "torch": torch.__version__, "commit": commit}
+
+
+def spread(values: list[float]) -> str:
+    """Returns mean and standard deviation of values, in points."""
+    mean = f"{100 * statistics.fmean(values):.1f}"
+    return f"{mean} ± {100 * statistics.stdev(values):.1f}" if len(values) > 1 else mean

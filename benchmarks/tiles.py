@@ -26,10 +26,10 @@ from datasets.scan import clipped_boxes, prepare
 from datasets.store import Annotations
 from deploy.detector import Detector, Result
 from deploy.tiles import Tiles
+from metrics.coco import coco_metrics
 from utils.config import override
 from utils.draw import color_of, draw_labeled, put_text
 from utils.images import read_image
-from utils.metrics import coco_metrics
 from utils.text import amount
 
 WIDTH, GAP = 640, 8  # pixels of each of the two drawn images, and between them

@@ -8,8 +8,8 @@ from itertools import count
 import numpy as np
 
 from datasets.errors import DataError, one_line
-from datasets.store import Annotations, Classes, Strings, brief, unknown_class
-from utils.text import check_class_names, clean_name
+from datasets.store import Annotations, Classes, Strings, unknown_class
+from utils.text import check_class_names, clean_name, first_names
 
 
 def parse_merge(text: str | None) -> dict[str, str]:
@@ -42,7 +42,7 @@ def choose_classes(
         known = set(there)
         missing = [name for name in wanted if name not in known]
         if complete and missing:
-            only = brief(tuple(dict.fromkeys(there)))  # merged classes have the same name
+            only = first_names(tuple(dict.fromkeys(there)))  # merged classes have the same name
             raise DataError(f"{option}=: there is no class {missing[0]!r} in {data.source}, only {only}: correct it")
     order = {name: index for index, name in enumerate(final)}
     table = np.array([order.get(name, -1) for name in names], np.int32)
@@ -76,8 +76,8 @@ def with_known_classes(
         )
     if not new:
         raise DataError(
-            f"{train.source}: the model has all of its classes already {brief(old)}: leave out add_classes to train them, or "
-            f"rename one, as in merge='{old[0]}:my {old[0]}'"
+            f"{train.source}: the model has all of its classes already {first_names(old)}: leave out add_classes to train "
+            f"them, or rename one, as in merge='{old[0]}:my {old[0]}'"
         )
     for group in similar_names((*known, *new)):
         pair = [name for name in group if name in known], [name for name in group if name in new]
@@ -97,7 +97,7 @@ def with_known_classes(
             f"validation boxes of these classes are evaluated"
         )
     if not is_new.any():
-        raise DataError(f"{train.source}: no boxes of the new classes {brief(new)}: there is nothing to train on")
+        raise DataError(f"{train.source}: no boxes of the new classes {first_names(new)}: there is nothing to train on")
     return train.keep_boxes(is_new), val, notes
 
 

@@ -13,9 +13,8 @@ from torch import Tensor
 
 from datasets import shared_memory
 from datasets.cache import ImageCache
-from datasets.formats.annotation_file import Sample
 from datasets.mosaic import MIXUP_SCALE, Augment, make_sample
-from datasets.store import Annotations
+from datasets.store import Annotations, Sample
 from utils.images import boxes_to_input, fit, letterbox, read_image
 from utils.text import amount, brief
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import cv2
 import numpy as np
 
-from datasets.formats.annotation_file import Sample
+from datasets.store import Sample
 from datasets.transforms import Augment, Size, augment, compose, paint, placement, random_affine, shift_colors
 from utils.images import FILL, fit
 

@@ -8,15 +8,14 @@ from pathlib import Path
 from datasets import demo
 from datasets.classes import merge_notes
 from datasets.errors import DataError
+from datasets.formats.formats import LINES, TABLE
 from datasets.formats.read import ReadOptions, read
-from datasets.formats.record_files import JSON_LINES
-from datasets.formats.tables import SUFFIXES as TABLES
 from datasets.scan import prepare
 from datasets.split import file_name, train_and_val, write
 from datasets.store import Annotations
 from utils.config import ConfigError
 
-MAY_HAVE_SPLITS = (".yaml", ".yml", ".data", *JSON_LINES, *TABLES)  # suffixes of files that may hold several splits
+MAY_HAVE_SPLITS = (".yaml", ".yml", ".data", *LINES, *TABLE)  # suffixes of files that may hold several splits
 DEMO = ("data/demo/train.txt", "data/demo/val.txt")  # the default data of train.py
 
 

@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 
 from datasets.errors import DataError
-from datasets.formats import annotation_file, coco, listing
+from datasets.formats import annotation_file, coco
 from datasets.formats.annotation_file import annotation_line, class_text
-from datasets.formats.file import File
+from datasets.formats.file import File, of_suffix
 from datasets.formats.read import ReadOptions, finish
 from datasets.formats.yolo import has_label, label_file
 from datasets.scan import scan
@@ -117,7 +117,7 @@ def require_box(data: Annotations, folder: str | os.PathLike) -> None:
         return
     paths = map(data.path, range(len(data)))
     labeled = (path for path in paths if has_label(path) and os.path.getsize(label_file(path)))
-    xmls = listing.of_suffix(files_under(folder), ".xml") if len(data) else []
+    xmls = of_suffix(files_under(folder), ".xml") if len(data) else []
     if found := next((label_file(path) for path in labeled), None) or next(iter(xmls), None):
         raise DataError(
             f"{data.source}: no box is left, and an annotation file without boxes would be read as a list of images with label "

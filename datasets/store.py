@@ -6,12 +6,13 @@ import os
 from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from utils.boxes import area, xyxy_to_xywh
 from utils.images import read_image
+from utils.text import first_names
 from utils.value_range import FULL, ValueRange, are_outside, outside_text
 
 MAX_HINTS = 2000  # classes among which the nearest name is looked for
@@ -36,6 +37,14 @@ class Strings:
     def __getitem__(self, index: int) -> str:
         start, end = self._ends[index], self._ends[index + 1]
         return self._buffer[start:end].decode("utf-8", "surrogateescape")
+
+
+class Sample(NamedTuple):
+    """An image with its boxes."""
+
+    image: np.ndarray  # uint8 [H, W, 3] BGR
+    boxes: np.ndarray  # float32 [n, 4] xyxy, pixels of the image
+    labels: np.ndarray  # int64 [n]
 
 
 @dataclass(frozen=True, eq=False)
@@ -195,15 +204,10 @@ def evenly_spaced(number: int, most: int) -> list[int]:
     return [index * number // count for index in range(count)]
 
 
-def brief(names: tuple[str, ...]) -> str:
-    """Returns the first ten names, and the number of all."""
-    shown = [repr(name) if "," in name else name for name in names[:10]]
-    return "(" + ", ".join(shown) + (f", ... {len(names)} in all)" if len(names) > 10 else ")")
-
-
 def unknown_class(name: str, classes: tuple[str, ...], hint: bool = True) -> str:
     """Returns the message for a class that is not in `classes`. `hint`: with the nearest name, which takes its time."""
     near = difflib.get_close_matches(name, classes, n=1) if hint and len(classes) <= MAX_HINTS else []
     fix = f"did you mean {near[0]!r}? Rename it in the data" if near else "rename it in the data"
     leave_out = "leave it out: python -m tools.convert SRC DST.txt classes=CLASSES_TO_KEEP"
-    return f"class {name!r} is not in the list of classes {brief(classes)}; {fix}, add it to the file of classes=, or {leave_out}"
+    what = f"class {name!r} is not in the list of classes {first_names(classes)}"
+    return f"{what}; {fix}, add it to the file of classes=, or {leave_out}"

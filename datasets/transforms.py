@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import cv2
 import numpy as np
 
-from datasets.formats.annotation_file import Sample
+from datasets.store import Sample
 from utils.images import AREA_BELOW, FILL, LetterboxTransform, fit, letterbox, shrink
 
 Size = tuple[int, int]  # height, width

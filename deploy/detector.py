@@ -21,10 +21,7 @@ import torch
 from torch import Tensor
 
 from deploy import video
-from deploy.load import device_for, load
-from deploy.onnx_model import require_open_nms
-from deploy.result import Result
-from deploy.sources import (
+from deploy.inputs import (
     download,
     is_live,
     is_pillow,
@@ -34,6 +31,9 @@ from deploy.sources import (
     of_pillow,
     require_image,
 )
+from deploy.load import device_for, load
+from deploy.onnx_model import require_open_nms
+from deploy.result import Result
 from deploy.thresholds import only_classes, thresholds_of
 from deploy.tiles import Tiles, cut, for_detection, merged
 from utils.images import READERS, batched, decode_with_limits, letterbox, prefetch, read_bytes

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterable
 
-from datasets.formats.listing import UNREAD_SUFFIXES
+from datasets.formats.file import UNREAD_SUFFIXES
 from utils.images import IMAGE_SUFFIXES
 
 IMAGE, VIDEO, OTHER = "image", "video", ""

@@ -11,7 +11,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from deploy.sources import path_of
+from deploy.inputs import path_of
 from utils.images import IMAGE_SUFFIXES, prefetch
 from utils.text import brief
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 
 from datasets import demo
-from datasets.formats.annotation_file import Sample
 from datasets.mosaic import Augment, make_sample
+from datasets.store import Sample
 from utils.draw import contact_sheet, draw_boxes, write_image
 
 FOLDER = Path(__file__).parent / "images"

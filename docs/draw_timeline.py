@@ -9,9 +9,11 @@ import sys
 
 from matplotlib.figure import Figure
 
-import nets
 import train
-from engine.schedule import Plan, Schedule, fill_in_defaults
+from engine.course import Course
+from engine.rates import Rates
+from engine.schedule import Schedule
+from engine.time_budget import TimeBudget
 
 IMAGES, FREEZE_EPOCHS = 205, 10
 COLORS = ("#d5e3f0", "#f6e3c5", "#e9ecef")
@@ -19,20 +21,16 @@ COLORS = ("#d5e3f0", "#f6e3c5", "#e9ecef")
 
 def main(output: str) -> None:
     """Writes the drawing."""
-    cfg = train.Config()
-    plan = Plan.of(IMAGES, cfg.epochs, FREEZE_EPOCHS, cfg.freeze_batch_size, cfg.batch_size, cfg.accumulate)
-    names = ("learning_rate", "min_learning_rate", "warmup_epochs", "no_aug_epochs", "weight_decay")
-    given = {name: getattr(cfg, name) for name in names}
-    run = {"sgd": nets.sgd_defaults(cfg.model), "pretrained": True, "likeness": 0.0, "plan": plan, "saved": {}}
-    chosen = fill_in_defaults(**given, optimizer=cfg.optimizer, **run)
-    rates = {name: chosen[name] for name in names[:4]}
-    schedule = Schedule(plan, cfg.schedule, **rates, power=chosen["rate_power"], max_images=chosen["max_images"])
+    cfg = train.Config(freeze_epochs=FREEZE_EPOCHS)
+    rates = Rates(cfg, pretrained=True, likeness=0.0)
+    course = Course(cfg, IMAGES, rates, TimeBudget(hours=0), Schedule)
+    plan, schedule = course.plan, course.schedule
 
     figure = Figure((10, 3), layout="constrained")
     axes = figure.subplots()
     steps = range(plan.total_steps)
     axes.plot([plan.position(step) for step in steps], [schedule(step) for step in steps], color="#2f6fab", linewidth=2)
-    last = cfg.epochs - chosen["no_aug_epochs"]
+    last = course.first_no_aug
     borders = [0, FREEZE_EPOCHS, last, cfg.epochs]
     phases = ("frozen, 16 images per step", "thawed, 8 images per step", "no augmentation")
     for start, end, phase, color in zip(borders[:-1], borders[1:], phases, COLORS, strict=True):

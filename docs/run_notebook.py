@@ -19,7 +19,7 @@ from utils.files import atomic_write
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOK = ROOT / "docs/first_detector.ipynb"
-PACKAGES = ("datasets", "deploy", "engine", "nets", "report", "utils")
+PACKAGES = ("datasets", "deploy", "engine", "metrics", "nets", "report", "utils")
 ON_CPU_TIME = """
 import time, types
 import torch, torchvision, tqdm

@@ -45,7 +45,7 @@ def last_start(folder: Path) -> dict[str, Any]:
 def file_digests(root: str | Path) -> dict[str, str]:
     """Returns digests of the source files under `root` that determine a training, committed or not, by their paths."""
     root, digests = Path(root), {}
-    for pattern in ("train.py", "engine/*.py", "nets/*.py", "datasets/**/*.py", "utils/*.py"):
+    for pattern in ("train.py", "engine/*.py", "nets/*.py", "datasets/**/*.py", "metrics/*.py", "utils/*.py"):
         for path in sorted(root.glob(pattern)):
             name = path.relative_to(root).as_posix()
             digests[name] = hashlib.blake2b(path.read_bytes(), digest_size=6).hexdigest()

@@ -8,16 +8,18 @@ from contextlib import contextmanager, nullcontext
 import torch
 from torch import Tensor, nn
 
-from engine.gpu_memory import batches_to_log, profiled
 from engine.optimizer import MAX_BAD_STEPS, Updater
-from engine.parallel import compile_criterion, graphed
+from engine.parallel import compile_criterion
+from engine.profiling import profiled
 from engine.run_folder import Run
+from nets.postprocess import NO_FLOAT64
 from utils.draw import draw_batches
 from utils.processes import Ranks
 from utils.progress import duration, progress_bar
 from utils.signals import StopSignal
 
-CUDNN_SEARCH_STEPS = 20_000  # longer runs turn on cudnn.benchmark, whose search takes up to 40 s (H100)
+LOG_EVERY = 20  # optimizer steps between two logs on a GPU, where a log waits for the device
+LOG_SECONDS = 2.0  # the same in seconds, so that slow steps do not delay the answer to a signal
 
 
 class NonFiniteLoss(RuntimeError):
@@ -53,11 +55,17 @@ class Meter:
         self.sums: dict[str, list[float]] = {name: list(pair) for name, pair in state["sums"].items()}  # sum, count
         self._names: list[str] = []
         self._unreduced: Tensor | None = None  # [2, names] sums and counts of this process since the last reduction
+        self.start()
+
+    def start(self) -> None:
+        """Starts the clock: the time since the last epoch, as of its evaluation and its save, does not count."""
         self._clock = time.perf_counter()
 
     def add(self, losses: dict[str, Tensor]) -> None:
         """Adds the scalar losses of one batch; all batches have the same names."""
         values = torch.stack([value.detach() for value in losses.values()])
+        if values.device.type not in NO_FLOAT64:  # exact: how many batches lie between two logs depends on the speed
+            values = values.double()
         finite = values.isfinite()
         pair = torch.stack([values.where(finite, 0), finite.to(values.dtype)])
         self._unreduced = pair if self._unreduced is None else self._unreduced + pair
@@ -78,6 +86,11 @@ class Meter:
     def mean(self) -> dict[str, float]:
         """Returns the mean of each loss over batches and processes up to the last reduction; NaN if no batch was finite."""
         return {name: total / count if count else float("nan") for name, (total, count) in self.sums.items()}
+
+    @property
+    def batch_seconds(self) -> float:
+        """The mean seconds of a batch up to the last reduction; 0 before the first one."""
+        return self.seconds / max(self.batches, 1)
 
     def state_dict(self) -> dict:
         """Returns Python numbers, which are the same in all processes."""
@@ -101,6 +114,7 @@ def fit_one_epoch(
     NonFiniteLoss in all processes after `MAX_BAD_STEPS` non-finite steps in a row.
     """
     model.train()
+    meter.start()
     torch.backends.cudnn.allow_tf32 = True  # faster, and precise enough to train; `evaluate` turns it off
     if model._compiled_call_impl is not None:  # compile=true; several processes have a DDP model here, which has none
         criterion = compile_criterion(criterion)
@@ -127,22 +141,6 @@ def fit_one_epoch(
             if ranks.device.type != "cpu":
                 log_at = meter.batches + batches_to_log(meter.batches / meter.seconds, updater.accumulate, ranks)
     _reduce_and_check(updater, ranks, meter, recent_ids)
-
-
-def accelerate(model: nn.Module, sampler, updater: Updater, graphs: bool, log: Callable[[str], None]) -> nn.Module:
-    """Returns the model for training steps, on a single GPU with CUDA graphs, and sets cuDNN's search for the fastest kernels.
-
-    The model is returned unchanged if `graphs` is false, it is compiled, gradients accumulate, or input sizes vary.
-    """
-    search = updater.schedule.plan.total_steps > CUDNN_SEARCH_STEPS
-    torch.backends.cudnn.benchmark = search and not sampler.multi_scale  # searches again for each input size
-    if not graphs or updater.device.type != "cuda":
-        return model
-    if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel) or model._compiled_call_impl:
-        return model
-    if updater.accumulate > 1 or sampler.multi_scale:
-        return model
-    return graphed(model, (sampler.batch_size, 3, *sampler.image_size), updater.autocast, log)
 
 
 def epoch_row(epoch: int, meter: Meter, updater: Updater, images: int) -> dict[str, float]:
@@ -196,6 +194,12 @@ def _reduce_and_check(updater: Updater, ranks: Ranks, meter: Meter, recent_ids: 
         shards = ranks.gather([ids.tolist() for ids in recent_ids])
         ids = [i for step in reversed(range(len(shards[0]))) for shard in shards for i in shard[step]]
         raise NonFiniteLoss(list(dict.fromkeys(ids)), updater.step_number)
+
+
+def batches_to_log(batches_per_second: float, accumulate: int, ranks: Ranks) -> int:
+    """Returns after how many batches training on a GPU logs again: every 20 steps or 2 seconds. All ranks agree on it."""
+    count = min(LOG_EVERY * accumulate, int(LOG_SECONDS * batches_per_second))
+    return int(ranks.sum(torch.tensor(count))) // ranks.world_size
 
 
 @contextmanager

@@ -7,9 +7,12 @@ import torch
 from torch import nn
 
 from engine.optimizer import Updater
+from engine.rates import likeness_of
+from engine.time_budget import TimeBudget
+from metrics.coco import class_thresholds, coco_metrics, to_coco
+from nets import Pretraining
 from report.drawn_images import prediction_sheet
 from report.heatmap import HeatMaps
-from utils.metrics import class_thresholds, coco_metrics, to_coco
 from utils.processes import Interrupted, Ranks
 from utils.progress import progress_bar
 from utils.signals import StopSignal
@@ -63,6 +66,34 @@ def evaluate(
         total, positives = ranks.sum(sums).tolist()
         metrics["val_loss"] = total / max(positives, 1)
     return {**metrics, "detections": detections}
+
+
+class Initial:
+    """The evaluation of the initial weights before training (epoch 0), if they were trained on classes of the data.
+
+    `row`: the row of the log, empty without an evaluation. `likeness`: see `likeness_of`. `expected`: the mAP50-95 of the
+    weights on images like those of their training. `criterion`: see `evaluate`.
+    """
+
+    def __init__(
+        self,
+        pretraining: Pretraining | None,
+        expected: float,
+        model: nn.Module,
+        loader,
+        criterion,
+        ranks: Ranks,
+        budget: TimeBudget,
+    ):
+        self.pretrained = pretraining is not None
+        self.row: dict[str, Any] = {}
+        self.likeness = 0.0
+        if self.pretrained and pretraining.known > 0:
+            budget.lap()
+            metrics = evaluate(model, loader, ranks, criterion)
+            self.row = {"epoch": 0} | evaluation_row(metrics, model.first_class)
+            budget.lap("evaluation")
+            self.likeness = likeness_of(pretraining, self.row["AP"], expected)
 
 
 def validate(updater: Updater, loader, criterion, ranks: Ranks, run, epoch: int, stop: StopSignal) -> dict[str, Any]:

@@ -38,8 +38,6 @@ def build_optimizer(name: str, model: nn.Module, weight_decay: float) -> torch.o
             optimizer.state[p]["momentum_buffer"] = torch.zeros_like(p)
         return optimizer
     kinds = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
-    if name not in kinds:
-        raise ValueError(f"optimizer={name!r} is not known; choose sgd, adam or adamw")
     return kinds[name](groups, lr=0.0, betas=(MOMENTUM, 0.999), fused=True)
 
 
@@ -109,8 +107,6 @@ class Updater:
         accumulate: int = 1,
         clip: float = 0.0,
     ):
-        if amp not in ("none", "fp16", "bf16"):
-            raise ValueError(f"amp={amp!r} is not known; choose fp16, bf16 or none")
         self.model, self.optimizer, self.schedule, self.ema = model, optimizer, schedule, ema
         self.amp, self.accumulate, self.clip = amp, accumulate, clip
         self.device = next(model.parameters()).device
@@ -127,6 +123,11 @@ class Updater:
         self.images = 0  # of this rank since its batch-norm statistics were last averaged
         self.skipped = torch.zeros((), device=self.device)
         self.bad_in_a_row = torch.zeros((), device=self.device)
+
+    def follow(self, course) -> None:
+        """Takes the schedule of a course, and the length of the moving average, after its number of epochs has changed."""
+        self.schedule = course.schedule
+        self.ema.set_length(course.plan.total_steps)
 
     def autocast(self, cache: bool = True):
         """Returns the autocast context for the forward pass. `cache`: cast a weight once for all its uses."""

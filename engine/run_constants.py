@@ -44,26 +44,21 @@ def with_constants_of(
 def constants_of(folder: Path) -> dict[str, Any]:
     """Returns the constants of a run by name, as they were written for its last start; without `resume`.
 
-    They are in environment.json of each node. Earlier versions wrote them to last.pt: those that fix the training as
-    written, the others with the values that the run chose.
+    They are in last.pt; runs of earlier versions have them in environment.json.
     """
     values = last_start(folder).get("constants")
-    if isinstance(values, dict):
-        return {name: value for name, value in with_new_names(values).items() if name != "resume"}
-    last = checkpoint.load(folder / "last.pt", "resuming")
-    config, fixed = with_new_names(last["config"]), with_new_names(last["resume"]["constants"])
-    written = {name: fixed[name] for name in config if name in fixed and name != "classes"}
-    return {name: value for name, value in (config | written).items() if name != "resume"}
+    if not isinstance(values, dict):
+        values = checkpoint.load(folder / "last.pt", "resuming")["resume"]["origin"]["written"]
+    return {name: value for name, value in with_new_names(values).items() if name != "resume"}
 
 
 def _require_data(folder: Path, kept: Mapping[str, str | None]) -> None:
     """Raises ConfigError if data of a run cannot be found again by the constants that are `kept` from it."""
-    start = last_start(folder)
     val = Path(kept.get("val", ""))
-    if not isinstance(start.get("constants"), dict) and val.stem == "val" and val.parent.name == folder.name:
+    if val.stem == "val" and val.parent.name == folder.name:
         lost = "an earlier version split off its validation images and did not save the fraction"
         raise ConfigError(f"{folder}: {lost}. Add val= as at its start, for example val=.2")
-    place = str(start.get("working_folder", "."))
+    place = str(last_start(folder).get("working_folder", "."))
     for name, path in kept.items():
         if path and not os.path.exists(path) and os.path.exists(there := os.path.join(place, path)):
             relative = f"{name}={path} of {folder} is relative to the folder in which the run was started"

@@ -26,7 +26,10 @@ from utils import checkpoint, files
 from utils.processes import Ranks
 
 CURVES_EVERY = 60  # seconds between two updates of curves.png
-ONLY_LAST = ("constants", "code")  # entries of environment.json that are large and kept for the last start only
+ONLY_LAST = (
+    "code",
+    "constants",
+)  # large entries of environment.json, kept for the last start only; constants: until 1.0
 MOST_EVENTS = 64 * 2**20  # bytes of TensorBoard's events that wait for a full disk; then the oldest are lost
 
 
@@ -276,17 +279,14 @@ def _write_json(path: Path, value: Any) -> None:
         file.write(text.encode("utf-8", "backslashreplace"))  # a lone surrogate becomes its JSON escape
 
 
-def open_run(
-    folder: Path, config: dict, ranks: Ranks, *, marks: dict, rows: tuple, training_images: int, written: dict
-) -> Run | None:
-    """Opens a run folder and returns the Run in processes that write to it. `written`: the constants as this process got
-    them, which `resume.constants_of` returns. For the other arguments see `Run`.
+def open_run(folder: Path, config: dict, ranks: Ranks, *, marks: dict, rows: tuple, training_images: int) -> Run | None:
+    """Opens a run folder and returns the Run in processes that write to it. For the arguments see `Run`.
 
     Rank 0 writes. On a node that does not see the files of rank 0, because there is no common disk, the first process keeps
     the checkpoints in a folder of the same name.
     """
     run = None
-    facts = {"processes": ranks.world_size, "training_images": training_images, "constants": written}
+    facts = {"processes": ranks.world_size, "training_images": training_images}
 
     def opened(rows: tuple | None) -> str:
         nonlocal run

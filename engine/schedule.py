@@ -1,17 +1,11 @@
-"""Steps, learning rates and the defaults that depend on the run."""
+"""Steps and learning rates as pure functions of the step, and the usual lengths of the phases of a run."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from nets import Pretraining, SGDDefaults
-
-MAX_GRADIENT_NORM = 10.0  # larger gradients are clipped to this norm
-LOWEST_RATE = 1 / 32  # factor of the default learning rate on images like the training images of the official weights
 REFERENCE_BATCH = 64  # images per step that the constants learning_rate and min_learning_rate refer to
 LEAST_WARMUP = 3  # steps: the first step of AdamW moves every weight by the whole rate, whatever its gradient
 ENOUGH_SAMPLES, ENOUGH_STEPS = 20_000, 1_000  # of a training with epochs=0
-CHOSEN_BY_RUN = ("no_aug_epochs", "warmup_epochs", "weight_decay", "learning_rate", "min_learning_rate")
 
 
 @dataclass(frozen=True)
@@ -68,21 +62,6 @@ def enough_epochs(images: int, batch: int) -> int:
     return min(max(for_samples, for_steps), 300)
 
 
-def likeness_of(pretraining: Pretraining, mean_ap: float, expected: float) -> float:
-    """Returns how much the data look like what the official weights were trained on, from 0 (no lower rate) to 1.
-
-    `mean_ap`: the mAP50-95 of the weights on the validation data before training. `expected`: the mAP50-95 that official
-    weights reach on images like their training images. The ratios of mAP and of classes are ramps, so that one more class
-    or image changes little: from half of the classes to all, and from .3 of the expected mAP to .7. Measured in
-    benchmarks/results/known_classes.md.
-    """
-    if not pretraining.official or expected <= 0:
-        return 0.0
-    by_name = (pretraining.known - 0.5) / 0.5
-    by_map = (mean_ap / expected - 0.3) / 0.4
-    return min(max(by_name, 0.0), 1.0) * min(max(by_map, 0.0), 1.0)
-
-
 def usual_no_aug_epochs(epochs: int) -> int:
     """Returns the default number of epochs without augmentation."""
     return min(round(epochs / 5), 15)
@@ -108,67 +87,18 @@ def first_fixed_epoch(epochs: int, first_no_aug: int) -> int:
     return max(first_no_aug, epochs - usual_no_aug_epochs(epochs))
 
 
-def usual_rate(optimizer: str, sgd: SGDDefaults) -> float:
-    """Returns the default learning rate for 64 images per step, on data that are new to the initial weights."""
-    return 0.01 * sgd.factor if optimizer == "sgd" else 4e-3
-
-
-def fill_in_defaults(
-    *,
-    learning_rate: float | None,
-    min_learning_rate: float | None,
-    warmup_epochs: float | None,
-    no_aug_epochs: int | None,
-    weight_decay: float | None,
-    optimizer: str,
-    sgd: SGDDefaults,
-    pretrained: bool,
-    likeness: float,
-    plan: Plan,
-    saved: Mapping,
-) -> dict[str, float]:
-    """Fills in the defaults that depend on the run (`CHOSEN_BY_RUN`); also returns rate_power, max_images and clip.
-
-    The first five are constants as written; None becomes the default. A `saved` run keeps its values. `pretrained`: whether
-    the run starts from weights. `likeness`: see `likeness_of`. `rate_power` and `max_images`: see `Schedule`;
-    `clip` is the largest norm of the gradients (0: any norm). See docs/constants.md.
-    """
-    given = {
-        "learning_rate": learning_rate,
-        "min_learning_rate": min_learning_rate,
-        "warmup_epochs": warmup_epochs,
-        "no_aug_epochs": no_aug_epochs,
-        "weight_decay": weight_decay,
-    }
-    chosen = _usual_lengths(plan) | _usual_optimizer(optimizer, sgd, pretrained)
-    chosen |= {name: value for name, value in given.items() if value is not None}
-    chosen |= {name: saved[name] for name in (*CHOSEN_BY_RUN, "rate_power", "max_images", "clip") if name in saved}
-    rate = usual_rate(optimizer, sgd) * LOWEST_RATE**likeness
-    chosen.setdefault("learning_rate", max(rate, chosen.get("min_learning_rate", 0.0)))
-    chosen.setdefault("min_learning_rate", chosen["learning_rate"] / 20)
-    return chosen
-
-
-def _usual_lengths(plan: Plan) -> dict[str, float]:
-    """Returns the defaults of the epochs without augmentation and of the warm-up."""
+def usual_warmup(plan: Plan) -> float:
+    """Returns the default length of the warm-up in epochs: 100 steps or an epoch, but at most a tenth of the run."""
     total = plan.total_steps
-    warmup = min(max(100, plan.steps_before(1)), total / 10)
-    warmup = min(max(warmup, LEAST_WARMUP), total)
-    return {"no_aug_epochs": usual_no_aug_epochs(plan.epochs), "warmup_epochs": plan.position(warmup)}
+    steps = min(max(100, plan.steps_before(1)), total / 10)
+    return plan.position(min(max(steps, LEAST_WARMUP), total))
 
 
-def _usual_optimizer(optimizer: str, sgd: SGDDefaults, pretrained: bool) -> dict[str, float]:
-    """Returns the defaults of the weight decay, of the scaling of the rate, and of the clipping of gradients."""
-    if optimizer == "sgd":
-        clip = 0.0
-        if pretrained or sgd.clip_from_scratch:
-            clip = MAX_GRADIENT_NORM
-        decay = 5e-4 / sgd.factor  # a step subtracts rate * decay
-        return {"weight_decay": decay, "rate_power": 1.0, "max_images": sgd.max_images, "clip": clip}
-    decay = 5e-4
-    if optimizer == "adamw":
-        decay = 0.05
-    return {"weight_decay": decay, "rate_power": 0.5, "max_images": REFERENCE_BATCH, "clip": MAX_GRADIENT_NORM}
+def curve_marks(plan: Plan, no_aug_epochs: int) -> dict[str, int]:
+    """Returns the vertical lines of curves.png: name -> first epoch of a phase, counted from 1."""
+    thaw, no_aug = plan.freeze_epochs, max(plan.epochs - no_aug_epochs, 0)
+    marks = {"thaw, no augmentation": thaw} if thaw == no_aug else {"thaw": thaw, "no augmentation": no_aug}
+    return {name: epoch + 1 for name, epoch in marks.items() if 0 < epoch < plan.epochs}
 
 
 @dataclass(frozen=True)
@@ -187,10 +117,6 @@ class Schedule:
     no_aug_epochs: int
     power: float = 1.0
     max_images: float = math.inf
-
-    def __post_init__(self):
-        if self.kind not in ("cosine", "step", "constant"):
-            raise ValueError(f"schedule={self.kind!r} is not known; choose cosine, step or constant")
 
     def __call__(self, step: int) -> float:
         epoch = self.plan.position(step)

@@ -1,6 +1,7 @@
 """Text that a run logs at its start and end: the model, the data, the schedule, and warnings about what may go wrong."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from shlex import quote
 from textwrap import wrap
@@ -13,9 +14,13 @@ from torch.utils.flop_counter import FlopCounterMode
 from datasets.box_sizes import advice, sides_at
 from datasets.mirrored import mirrored_classes
 from datasets.similar import copies_between, copies_text
+from datasets.sources import val_text
+from engine.evaluation import Initial
+from engine.hardware import hardware_warnings
 from engine.optimizer import Updater
-from engine.schedule import REFERENCE_BATCH, Plan, Schedule, usual_rate
-from nets import SGDDefaults
+from engine.rates import Rates
+from engine.schedule import REFERENCE_BATCH, Plan, Schedule
+from engine.state import State
 from utils.config import show
 from utils.processes import Ranks
 from utils.text import amount, brief, printable
@@ -25,6 +30,36 @@ GROWTH = 1.25  # of the input that the sizes of the boxes ask for, from which a 
 MOST_CLASSES = 10  # in the table of the data
 WHOLE_WORDS = {"break_long_words": False, "break_on_hyphens": False}
 RARE = 0.1  # a class is rare in fewer images than this fraction of the mean over the classes
+
+
+def run_summary(
+    written: Any, cfg: Any, data: Sequence[Any], updater: Updater, first: str, ranks: Ranks
+) -> Iterator[str]:
+    """Yields what the run will do: constants, initial weights, model, data and warnings.
+
+    `written`, `cfg`: the constants of train.py, as written and with the values of the run. `data`: annotations of training and
+    validation; `first`: the lines about the initial weights.
+    """
+    train, val = data
+    model, values = updater.model, derived(cfg.batch_size, cfg.workers, updater, ranks)
+    yield constants_text(asdict(cfg), asdict(type(cfg)()), asdict(written))
+    yield "\n".join(f"{name:20}{show(value)}" for name, value in values.items())
+    yield first
+    yield model_text(model, cfg.model, cfg.image_size, updater.schedule.plan)
+    yield f"validation {val_text(written.val, cfg.train, val.source)}"
+    label = model.first_class
+    if label:
+        yield added_text(train.classes, label)
+    yield data_text(train, val, label)
+    yield flip_note(written.flip, train.classes[label:])
+    yield size_note(train, cfg.image_size, model.letterbox)
+    images = max(cfg.batch_size, cfg.freeze_batch_size) if cfg.freeze_epochs else cfg.batch_size
+    warnings = [
+        *schedule_warnings(cfg.epochs, cfg.freeze_epochs, cfg.no_aug_epochs, cfg.weights),
+        *data_warnings(train, val, cfg.repeat_rare, label),
+        *hardware_warnings(cfg.workers, images, cfg.image_size, ranks),
+    ]
+    yield from (f"WARNING: {warning}" for warning in warnings)
 
 
 def constants_text(values: Mapping[str, Any], defaults: Mapping[str, Any], written: Mapping[str, Any]) -> str:
@@ -67,49 +102,35 @@ def rate_text(rate: float, schedule: Schedule) -> str:
     return f"{rate:g} for {REFERENCE_BATCH} images = {', then '.join(scaled)}"
 
 
-def curve_marks(plan: Plan, no_aug_epochs: int) -> dict[str, int]:
-    """Returns the vertical lines of curves.png: name -> first epoch of a phase, counted from 1."""
-    thaw, no_aug = plan.freeze_epochs, max(plan.epochs - no_aug_epochs, 0)
-    marks = {"thaw, no augmentation": thaw} if thaw == no_aug else {"thaw": thaw, "no augmentation": no_aug}
-    return {name: epoch + 1 for name, epoch in marks.items() if 0 < epoch < plan.epochs}
-
-
-def initial_text(
-    mean_ap: float, likeness: float, written: float | None, rate: float, optimizer: str, sgd: SGDDefaults
-) -> str:
+def initial_text(initial: Initial, rates: Rates, is_chosen: bool) -> str:
     """Returns the lines about initial weights that were trained on classes of the data: their mAP, and the rate that follows.
 
-    `written`: the constant learning_rate, None: chosen. `likeness`: see `engine.schedule.likeness_of`.
+    `is_chosen`: the constant learning_rate is none. "" for other weights.
     """
-    lines = [f"initial    mAP50-95 {mean_ap:.4f} on the validation data before training (epoch 0)"]
-    usual = usual_rate(optimizer, sgd)
-    if written is None and likeness > 0:
+    if not initial.row:
+        return ""
+    lines = [f"initial    mAP50-95 {initial.row['AP']:.4f} on the validation data before training (epoch 0)"]
+    if is_chosen and initial.likeness > 0:
         lines.append(
             f"           The images look like those that the official weights were trained on, so the learning rate is "
-            f"{rate:.3g}.\n           The usual rate, learning_rate={usual:g}, would make the network forget more."
+            f"{rates.learning_rate:.3g}.\n           The usual rate, learning_rate={rates.usual:g}, would make the network "
+            f"forget more."
         )
-    elif written is None:
-        lines.append(f"           The learning rate is the usual one, {rate:g}.")
+    elif is_chosen:
+        lines.append(f"           The learning rate is the usual one, {rates.learning_rate:g}.")
     return "\n".join(lines)
 
 
-def next_steps(
-    folder: Path,
-    output: str,
-    best: float,
-    best_epoch: int | None,
-    evaluation: Sequence[str] = (),
-    test: str | None = None,
-) -> str:
+def next_steps(folder: Path, output: str, state: State, evaluation: Sequence[str] = (), test: str | None = None) -> str:
     """Returns the last lines of a finished run: its results, the commands that come next, and the path of the report.
 
     `evaluation`: the lines of `final_evaluation.evaluate_best`, of which the last is the report. `test`: data with a test
     split that the run did not use.
     """
-    lines = ["", *evaluation[:-1]]
+    lines, best_epoch = ["", *evaluation[:-1]], state.best_epoch
     if best_epoch == 0:
         kept = "best.pt holds these weights"
-        lines.append(f"training did not improve on the weights it started from: mAP50-95 {best:.4f}; {kept}")
+        lines.append(f"training did not improve on the weights it started from: mAP50-95 {state.best:.4f}; {kept}")
     lines.append(
         f"images      {folder / 'curves.png'}, val_predictions.jpg (labels next to detections), val_heatmaps.jpg"
     )
@@ -122,7 +143,7 @@ def next_steps(
         data = f"data={quote(test)} split=test" if test else "data=OTHER_DATA"
         lines.append(f"evaluate    python evaluate.py {weights} {data}")
         lines.append(f"export      python export.py {weights}")
-    return "\n".join([*lines, f"{folder}  best mAP50-95 {best:.4f}", *evaluation[-1:]])
+    return "\n".join([*lines, f"{folder}  best mAP50-95 {state.best:.4f}", *evaluation[-1:]])
 
 
 def gflops(model: nn.Module, image_size: tuple[int, int]) -> float:

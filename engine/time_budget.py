@@ -3,22 +3,16 @@
 import copy
 import statistics
 import time
-from collections.abc import Callable, Mapping
-from itertools import chain, islice, repeat
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
-from torch import nn
-
-from engine.epoch import Meter, accelerate, fit_one_epoch
-from engine.optimizer import Updater
-from engine.parallel import wrap
 from engine.schedule import Plan
 from utils.processes import Ranks
 from utils.text import amount
 
 TOLERANCE = 0.03  # of the budget: a run may take so much longer, and its number of epochs stays within it
 RECENT = 3  # laps of a kind that are remembered: one outlier, as the first epoch with its compilation, is passed over
-WARM_UP_STEPS, TIMED_STEPS = 3, 5  # of the probe: the first steps allocate memory and choose algorithms
 EVALUATION = 0.5  # time per validation image relative to a training image: a guess until the first evaluation
 
 
@@ -48,6 +42,14 @@ class TimeBudget:
         if kind and count:
             self.laps[kind] = [*self.laps.get(kind, ()), (now - self._lap_began) / count][-RECENT:]
         self._lap_began = now
+
+    @contextmanager
+    def steps(self, frozen: bool, updater: Any) -> Iterator[None]:
+        """Measures the time of the steps that `updater` performs, as a lap of the frozen or of the thawed phase."""
+        self.lap()
+        before = updater.step_number
+        yield
+        self.lap("frozen" if frozen else "thawed", updater.step_number - before)
 
     def seconds(self, kind: str) -> float:
         """Returns the expected seconds of a lap."""
@@ -130,41 +132,8 @@ class TimeBudget:
             "guesses": dict(self.guesses),
         }
 
-    def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
-        """Continues the time of a saved run; None: the run begins, or had no time limit."""
-        if state is None:
-            return
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continues the time of a saved run."""
         self._began -= state["used"]
         self.laps, self.guesses = copy.deepcopy(state["laps"]), dict(state["guesses"])
         self.epochs, self._chosen_for = state["epochs"], tuple(state["chosen_for"])
-
-
-def step_seconds(
-    model: nn.Module,
-    frozen: bool,
-    batch_sizes: Mapping[str, int],
-    build_updater: Callable[[nn.Module], Updater],
-    build_criterion: Callable,
-    loader,
-    ranks: Ranks,
-    sync_bn: bool,
-    cuda_graphs: bool,
-    clock: Callable[[], float],
-) -> float:
-    """Measures the seconds of a training step, with its data, on a copy of the model. The model stays unchanged."""
-    trial = copy.deepcopy(model)
-    trial.freeze_backbone(frozen)
-    sampler, updater = loader.batch_sampler, build_updater(trial)
-    sampler.batch_size = batch_sizes["freeze_batch_size" if frozen else "batch_size"]
-    sampler.epoch, sampler.start = 0, 0
-    network = accelerate(wrap(trial, ranks, sync_bn), sampler, updater, cuda_graphs, lambda _: None)
-    criterion = build_criterion(trial, ranks.normalizer, no_aug=False)
-    batches = chain.from_iterable(repeat(loader))  # an epoch may have fewer steps
-
-    def train(steps: int) -> None:
-        fit_one_epoch(network, criterion, islice(batches, steps * updater.accumulate), updater, ranks, Meter())
-
-    train(WARM_UP_STEPS)
-    start = clock()
-    train(TIMED_STEPS)
-    return (clock() - start) / TIMED_STEPS

@@ -10,7 +10,8 @@ from torch import Tensor
 from utils.boxes import ciou, cxcywh_to_xyxy, iou, pairwise_iou
 
 CENTER_RADIUS = 1.5  # strides
-MAX_PAIRS = 2**24  # boxes times anchor points per chunk of images: up to fourteen tensors of 64 MiB exist at once
+# Boxes times anchor points per chunk of images: up to fourteen tensors of 64 MiB exist at once. No result depends on it.
+MAX_PAIRS = 2**24
 MAX_POSITIVES = 10  # anchor points per box
 ATSS_NEAREST = 9  # anchor points per box and level that ATSS considers
 ATSS_SIDE = 5.0  # strides: side of the square around an anchor point, whose IoU with a box counts in ATSS
@@ -163,13 +164,13 @@ def task_aligned(
     """
     real = (labels >= 0)[..., None]  # [B, M, 1]: not padding
     distance, inside = _distances(centers, targets)
-    overlap = rule.overlap(targets[:, :, None], boxes[:, None]).clamp(min=0)
+    overlap = rule.overlap(targets[:, :, None], boxes[:, None]).clamp(min=0).where(real, 0)
     rows = labels.clamp(min=0)[..., None].expand_as(overlap)
     class_score = classes.transpose(1, 2).gather(1, rows).sigmoid()
     alignment = class_score**rule.class_power * overlap**6  # [B, M, A]
 
     ordered = alignment * (1 + TIE * _tie_order(centers))[:, None]
-    best = ordered.where(inside & real, 0).topk(min(rule.most, boxes.shape[1]))
+    best = ordered.where(inside, 0).topk(min(rule.most, boxes.shape[1]))
     if rule.every_box:
         # The nearest anchor point of a level is at most .71 strides away: adding the stride makes the finest level the nearest.
         far = (distance + strides[:, None]).where(real, torch.inf)
@@ -203,7 +204,7 @@ def _every_box(
     values, indices = best
     found = values > 0
     missing = ~found.any(-1, keepdim=True)
-    highest = alignment.where(real, 0).max(-1, keepdim=True)
+    highest = alignment.max(-1, keepdim=True)
     nearest = far.argmin(-1, keepdim=True)
     chosen = torch.where(missing, torch.where(highest.values > 0, highest.indices, nearest), indices)
     taken = (found | missing) & real
@@ -238,7 +239,7 @@ def atss(
     anchor point that several boxes take is matched with the box of highest IoU. Its score is the IoU of the predicted box.
     """
     squares = cxcywh_to_xyxy(torch.cat([centers, (ATSS_SIDE * strides)[..., None].expand_as(centers)], -1))
-    overlap = pairwise_iou(targets, squares)  # [B, M, A]
+    overlap = pairwise_iou(targets, squares).where((labels >= 0)[..., None], 0)  # [B, M, A]
     distance, inside = _distances(centers, targets)
     levels = distance.split(tuple(level_sizes), -1)
     starts = (sum(level_sizes[:i]) for i in range(len(levels)))
@@ -246,10 +247,10 @@ def atss(
     candidate = torch.cat([start + indices for start, indices in zip(starts, nearest, strict=True)], -1)  # [B, M, K]
     values = overlap.gather(2, candidate)
     taken = values > values.mean(-1, keepdim=True) + values.std(-1, keepdim=True)
-    matched = torch.zeros_like(inside).scatter(2, candidate, taken) & inside & (labels >= 0)[..., None]
+    matched = torch.zeros_like(inside).scatter(2, candidate, taken) & inside
     positive, index = _contested(matched, overlap)
     score = iou(targets.gather(1, index[..., None].expand(-1, -1, 4)), boxes)
-    return Assignment(positive, index, score * positive)
+    return Assignment(positive, index, score.where(positive, 0))
 
 
 def _normalize(alignment: Tensor, overlap: Tensor, index: Tensor, num_boxes: int, eps: float) -> Tensor:

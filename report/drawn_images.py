@@ -7,7 +7,7 @@ import cv2
 import numpy as np
 
 from datasets.store import Annotations, evenly_spaced
-from report.comparison import ImageComparison
+from metrics.comparison import ImageComparison
 from utils.boxes import xywh_to_xyxy
 from utils.draw import COLUMNS, PAPER, contact_sheet, draw_boxes, draw_labeled, put_text, write_image
 

@@ -46,7 +46,7 @@ function showThreshold() {
       const cell = row.querySelector(`[data-column="${name}"]`);
       if (name === "threshold") cell.textContent = own ? cell.dataset.own : (percent / 100).toFixed(2);
       else if (["correct", "false", "missed"].includes(name)) cell.textContent = counts[name].toLocaleString("en");
-      else cell.textContent = one.boxes ? counts[name].toFixed(4) : "–";
+      else cell.textContent = one.boxes ? counts[name].toFixed(4) : "-";
     }
     const curve = document.querySelector(`path[data-class="${label}"]`);
     if (curve && !hopeless && (picked.has(label) || !curve.closest(".many"))) dots.push([label, counts.recall, counts.precision, curve]);
@@ -96,7 +96,7 @@ all("[data-sort]").forEach((button) => button.addEventListener("click", () => {
   head.setAttribute("aria-sort", down ? "descending" : "ascending");
   const value = (row) => {
     const text = row.cells[column].firstChild.textContent;
-    return column ? Number(text.replace(/,/g, "").replace("–", "-1")) : text.toLowerCase();
+    return column ? Number(text === "-" ? -1 : text.replace(/,/g, "")) : text.toLowerCase();
   };
   const rows = [...body.rows].map((row) => [value(row), row]);
   rows.sort(([a], [b]) => (a < b ? -1 : a > b ? 1 : 0) * (down ? -1 : 1));

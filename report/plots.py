@@ -14,9 +14,9 @@ import numpy as np
 from matplotlib import font_manager, rc_context
 from matplotlib.figure import Figure
 
+from metrics.coco import Curve
 from utils.draw import drawable
 from utils.files import atomic_write
-from utils.metrics import Curve
 from utils.text import amount
 
 INK, FAINT = "#33383d", "#d9dde1"

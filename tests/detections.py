@@ -4,7 +4,7 @@ import cv2
 import numpy as np
 
 from deploy.detector import Result
-from deploy.results import Results
+from deploy.writer import Results
 
 CLASSES = ("红细胞", "a/b")
 

@@ -4,7 +4,7 @@ import cv2
 import numpy as np
 
 from datasets import demo
-from datasets.formats.annotation_file import Sample
+from datasets.store import Sample
 
 GRAY = 90
 COLORS = np.array([(0, 255, 0), (255, 0, 0), (0, 0, 255), (255, 255, 255)], np.uint8)

@@ -1,4 +1,4 @@
-"""What an error at the border must name. Its wording is free: no test depends on it."""
+"""What an error at the border, a note or a printed line must name. Its wording is free: no test depends on it."""
 
 import re
 from collections.abc import Iterator
@@ -15,6 +15,12 @@ def mentions(text: str, name: object) -> bool:
     return re.search(start + re.escape(word) + end, text) is not None
 
 
+def told(text: str, *expected: object) -> None:
+    """Asserts that a text names all that is expected: places, values, constants, commands."""
+    missing = [str(name) for name in expected if not mentions(text, name)]
+    assert expected and not missing, f"{missing} not in: {text}"
+
+
 @contextmanager
 def refused(error: type[Exception] | tuple[type[Exception], ...], *expected: object) -> Iterator[pytest.ExceptionInfo]:
     """Asserts that the block raises the error, that its message names all that is expected, and that it can be printed.
@@ -26,6 +32,5 @@ def refused(error: type[Exception] | tuple[type[Exception], ...], *expected: obj
     with pytest.raises(error) as caught:
         yield caught
     text = str(caught.value)
-    missing = [str(name) for name in expected if not mentions(text, name)]
-    assert not missing, f"{missing} not in: {text}"
+    told(text, *expected)
     assert all(line.isprintable() for line in text.splitlines()), ascii(text)

@@ -8,14 +8,10 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-import torch
+from refused import refused
 
-import nets
-from benchmarks import evaluate, milliseconds, table
-from datasets.dataset import DetectionDataset
-from datasets.formats.read import read
-from datasets.loader import ValSampler, build_loader
-from datasets.scan import prepare
+from benchmarks import aquarium, milliseconds, table
+from utils.config import ConfigError
 
 ROOT = Path(__file__).parents[1]
 SCRIPTS = sorted(path.stem for path in (ROOT / "benchmarks").glob("*.py") if "Config(), sys.argv" in path.read_text())
@@ -43,7 +39,8 @@ def test_a_benchmark_prints_its_constants(name, monkeypatch, capsys):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_the_commands_of_a_page_exist(page):
-    for module, words in COMMAND.findall(page.read_text(encoding="utf-8")):
+    text = page.read_text(encoding="utf-8")
+    for module, words in COMMAND.findall(re.sub(r"`[^`]+` \(at commit [0-9a-f]{7}\)", "", text)):
         file = ROOT / module.replace(".", "/")
         assert file.with_suffix(".py").is_file() or (file / "__main__.py").is_file(), module
         if module.startswith("benchmarks"):
@@ -70,16 +67,6 @@ def test_a_row_is_added_to_the_last_table_of_a_page(tmp_path, monkeypatch):
     assert "| 1 |" in first and "| 2 |" in second and (blank, method) == ("", "Method.")
 
 
-def test_an_evaluation_is_timed_by_its_parts(demo_images):
-    data, _ = prepare(read(str(demo_images / "val.txt"), "val"))
-    loader = build_loader(DetectionDataset(data, "corner"), ValSampler(len(data), 2, (64, 64)), 0, False)
-    model = nets.build("tiny_n", len(data.classes))
-    seconds, result = evaluate.one_evaluation(model, loader, torch.device("cpu"), with_loss=True)
-    taken = dict(zip(evaluate.PARTS, seconds, strict=True))
-    assert all(taken[part] > 0 for part in ("data", "network", "loss", "decoding + NMS", "metrics"))
-    assert 0 <= result["AP"] <= 1
-
-
 @pytest.mark.slow
 def test_exported_files_take_turns_and_become_a_table(tmp_path):
     cfg = milliseconds.Config(models=("tiny_n:64", "tiny_n:96"), others=(), rounds=3, seconds=0)
@@ -98,3 +85,25 @@ def test_exported_files_take_turns_and_become_a_table(tmp_path):
 def test_a_published_ap_belongs_to_the_side_of_the_input():
     found = [milliseconds.published(model) for model in ("yolox_nano:416", "yolox_nano:640", "picodet_s:320")]
     assert found == ["25.8", "", "29.1"]
+
+
+def test_subsets_of_labels_are_nested_and_follow_the_lists(tmp_path):
+    folder = tmp_path / "train/images"
+    folder.mkdir(parents=True)
+    for number in range(20):
+        (folder / f"{number:02}.jpg").touch()
+    few, more, other = (
+        {Path(path).name for path in aquarium.subset(aquarium.Config(data=str(tmp_path)), labels, seed)}
+        for labels, seed in ((5, 0), (10, 0), (5, 1))
+    )
+    assert few < more and len(more) == 10 and few != other
+    (tmp_path / "5_0.txt").write_text("03.jpg\n01.jpg\n07.jpg\n09.jpg\n11.jpg\n")
+    listed = aquarium.subset(aquarium.Config(data=str(tmp_path), lists=str(tmp_path)), 5, 0)
+    assert [Path(path).name for path in listed] == ["03.jpg", "01.jpg", "07.jpg", "09.jpg", "11.jpg"]
+    (tmp_path / "5_0.txt").write_text("03.jpg\n01.jpg\n07.jpg\n09.jpg\nother.jpg\n")
+    for cfg, labels in (
+        (aquarium.Config(data=str(tmp_path), lists=str(tmp_path)), 5),
+        (aquarium.Config(str(tmp_path)), 21),
+    ):
+        with refused(ConfigError, "train/images", str(labels)):
+            aquarium.subset(cfg, labels, 0)

@@ -9,6 +9,7 @@ import sys
 import pytest
 from pages import ROOT
 from painted import drawn
+from refused import mentions
 
 from datasets import demo
 from tools import check, convert, suspects
@@ -55,19 +56,13 @@ def test_every_script_and_tool_is_started():
 
 @pytest.mark.parametrize("flag", ["--help", "-h"])
 @pytest.mark.parametrize("command", COMMANDS)
-def test_help_names_the_command_and_every_constant(command, flag):
+def test_help_names_the_command_and_explains_every_constant(command, flag):
     code, out, err = start(command, [flag])
     assert code == 0 and err == ""
     assert re.search(rf"{re.escape(command)}\b", out)
     others = {name for name in re.findall(r"python (?:-m )?[\w.]+", out) if name != command}
     assert others <= set(COMMANDS), "it names a command that does not exist"
-    assert re.search(r"^  \w+=\S+ +(text|a number|a whole number|true or false)", out, re.MULTILINE)
     assert "None" not in out
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_help_explains_every_constant(command):
-    _, out, _ = start(command, ["--help"])
     rows = [re.split(" {2,}", line.strip()) for line in re.findall(r"^  \w+=.*$", out, re.MULTILINE)]
     assert rows and [row[0] for row in rows if len(row) < 3] == []  # value, type and comment
 
@@ -75,7 +70,7 @@ def test_help_explains_every_constant(command):
 @pytest.mark.parametrize("command", COMMANDS)
 def test_an_option_with_dashes_is_answered_with_the_right_form(command):
     code, out, _ = start(command, ["--output", "somewhere"])
-    assert "output=somewhere" in str(code) or "there is no constant 'output'" in str(code)
+    assert mentions(str(code), "output=somewhere") or mentions(str(code), "'output'")  # which it does not have
     assert "Traceback" not in str(code) + out
 
 

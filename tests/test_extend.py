@@ -30,7 +30,7 @@ SHORT = (
 
 def copy_of_the_program(folder: Path) -> Path:
     """A copy of the scripts and packages, and of the tests' small model."""
-    for package in ("nets", "datasets", "engine", "report", "deploy", "utils", "tools"):
+    for package in ("nets", "datasets", "metrics", "engine", "report", "deploy", "utils", "tools"):
         shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
     (folder / "tests").mkdir()
     for file in (*ROOT.glob("*.py"), ROOT / "tests" / "tiny.py"):
@@ -87,14 +87,9 @@ def program(tmp_path) -> Path:
     return copy_of_the_program(tmp_path)
 
 
-def test_the_page_has_five_changes_of_at_most_three_files():
-    assert list(DIFFS) == ["A loss term", "An augmentation", "A model", "An optimizer", "A metric"]
+def test_each_diff_applies_and_changes_at_most_three_files(program):
     for name, diff in DIFFS.items():
         assert 1 <= len(re.findall(r"^\+\+\+ b/", diff, re.MULTILINE)) <= 3, name
-
-
-def test_each_diff_applies(program):
-    for diff in DIFFS.values():
         apply(diff, program, "--check")
 
 

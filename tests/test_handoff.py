@@ -221,7 +221,7 @@ def test_the_notebook_runs_from_start_to_end(tmp_path):
     nbformat = pytest.importorskip("nbformat", reason="pip install nbclient ipykernel")
     nbclient = pytest.importorskip("nbclient", reason="pip install nbclient ipykernel")
     pytest.importorskip("ipykernel", reason="pip install nbclient ipykernel")
-    for name in ("datasets", "deploy", "engine", "nets", "report", "utils"):
+    for name in ("datasets", "deploy", "engine", "metrics", "nets", "report", "utils"):
         shutil.copytree(ROOT / name, tmp_path / name)
     shutil.copy(ROOT / "train.py", tmp_path)
     (tmp_path / "docs").mkdir()

@@ -381,7 +381,7 @@ def change_a_box(node):
 
 def change_the_code(node):
     root = node.folder / "thaw"
-    for name in ("datasets", "deploy", "engine", "nets", "report", "utils", "tests"):
+    for name in ("datasets", "deploy", "engine", "metrics", "nets", "report", "utils", "tests"):
         shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__", "data"))
     shutil.copy(ROOT / "train.py", root)
     with open(root / "utils/boxes.py", "a") as file:

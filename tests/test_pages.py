@@ -44,8 +44,6 @@ EXCEPTIONS = {  # command -> why it does not run here
     "cd thaw": "the folder of the command above",
     "python -m pytest": "runs these tests",
     "tensorboard --logdir runs": "a server, which does not end",
-    "python -m benchmarks.freezing data=FOLDER only=bccd_yolov9,chess_yolov9,raccoon_yolov9": "needs data sets and "
-    "official weights",
     "python -m benchmarks.gpu": "needs a GPU; test_gpu_benchmark.py runs its parts",
     "python -m tests.stress minutes=60": "takes an hour; test_torture.py runs its parts",
     "python train.py device=cuda:all": "needs several GPUs; test_simulated_gpu.py simulates them",

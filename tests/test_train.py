@@ -25,9 +25,9 @@ from datasets.dataset import CLEAN
 from datasets.formats.annotation_file import DataError
 from datasets.sources import val_text
 from deploy.detector import Detector
-from engine import resume
 from engine.optimizer import Updater
-from engine.schedule import CHOSEN_BY_RUN, Schedule, enough_epochs
+from engine.schedule import Schedule, enough_epochs
+from engine.state import State
 from nets.losses import YOLOXCriterion
 from nets.pretrained import PretrainedError
 from utils import checkpoint, file_checks
@@ -135,7 +135,7 @@ def test_extra_augment_changes_training_and_a_resumed_run_notices_another_one(de
     with refused(train.ConfigError, "extra_augment="):
         train.main(resumed)
     contents = checkpoint.load(folder / "last.pt")
-    del contents["resume"]["constants"]["extra_augment"]  # as in checkpoints of earlier versions
+    del contents["resume"]["origin"]["facts"]["extra_augment"]  # as in checkpoints of earlier versions
     checkpoint.save(folder / "last.pt", contents)
     train.main(resumed)
     assert len(log_of(folder)) == 2
@@ -166,7 +166,8 @@ def test_frozen_backbone_keeps_every_bit_and_thaws_afterwards(demo_images, folde
 def test_resuming_a_finished_run_changes_nothing(demo_images, finished, capsys):
     folder, best, _ = finished
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    assert train.main(config(demo_images, folder.parent, resume=True)) == best
+    outcome = train.main(config(demo_images, folder.parent, resume=True))
+    assert (outcome.best, outcome.folder, len(outcome.rows)) == (best, folder, 4)
     assert "nothing to do" in capsys.readouterr().out
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
@@ -310,10 +311,10 @@ def test_patience_waits_for_the_first_evaluation(demo_images, tmp_path):
 
 def test_patience_ends_a_run_only_after_an_evaluation():
     rows = [{"epoch": epoch, **({"AP": 0.1 + epoch / 100} if epoch % 5 == 0 else {})} for epoch in range(1, 16)]
-    done = [resume.State(tuple(rows[:epoch])).done(99, 3) for epoch in range(1, 16)]
+    done = [State(tuple(rows[:epoch])).done(99, 3) for epoch in range(1, 16)]
     assert done == [None] * 15  # each evaluation is better than the one before
     rows[9]["AP"] = 0.1
-    assert "no better mAP for 3 epochs" in resume.State(tuple(rows[:10])).done(99, 3)
+    assert "no better mAP for 3 epochs" in State(tuple(rows[:10])).done(99, 3)
 
 
 @pytest.mark.parametrize(
@@ -490,22 +491,23 @@ def test_zero_epochs_are_computed_from_the_number_of_images(demo_images, tmp_pat
     assert json.loads((folder / "config.json").read_text())["epochs"] == 300
     *_, text = train_quietly(replace(cfg, resume=str(folder)), parts=parts)
     assert re.search(r"^changed .*\bepochs=300\s", text, re.M | re.S) and "nothing to do: " in text
-    assert [plan.epochs for plan in plans] == [300, 300]
+    assert {plan.epochs for plan in plans} == {300}
 
 
 def test_chosen_numbers_are_printed_saved_and_kept_by_a_resumed_run(demo_images, tmp_path):
-    none = dict.fromkeys(CHOSEN_BY_RUN)
+    names = ("no_aug_epochs", "warmup_epochs", "weight_decay", "learning_rate", "min_learning_rate", "flip")
+    none = dict.fromkeys(names)
     folder, _, text = train_quietly(config(demo_images, tmp_path, epochs=2, **none))
     assert re.search(r"^chosen .*learning_rate=0\.004 ", text, re.M | re.S)  # for 64 images
     assert "gradients of norm 10 at most" in text
     first = json.loads((folder / "config.json").read_text())
-    assert None not in [first[name] for name in CHOSEN_BY_RUN]
+    assert None not in [first[name] for name in names]
     *_, text = train_quietly(config(demo_images, tmp_path, epochs=3, resume=str(folder), **none))
     again = checkpoint.load(folder / "last.pt")
     assert again["epoch"] == 3 and re.search(
         r"^chosen .*no_aug_epochs=0\s", text, re.M | re.S
     )  # for 3 epochs it would be 1
-    assert {name: again["config"][name] for name in CHOSEN_BY_RUN} == {name: first[name] for name in CHOSEN_BY_RUN}
+    assert {name: again["config"][name] for name in names} == {name: first[name] for name in names}
     *_, text = train_quietly(config(demo_images, tmp_path / "b", epochs=1, weights=None, optimizer="sgd", **none))
     assert "gradients as they are" in text
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from datasets import split
 from datasets.errors import DataError, raise_any
 from datasets.formats.annotation_file import class_text, read_classes
-from datasets.formats.listing import CLASS_FILES
+from datasets.formats.file import CLASS_FILES
 from datasets.formats.read import SPLITS, read, read_options
 from datasets.scan import prepare
 from datasets.store import Annotations

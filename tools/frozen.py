@@ -20,8 +20,8 @@ from torch import Tensor
 
 import nets
 from deploy.detector import Detector
+from deploy.inputs import listed
 from deploy.load import file_of
-from deploy.sources import listed
 from utils import checkpoint
 from utils.config import ConfigError, override
 from utils.images import batched

@@ -1,4 +1,4 @@
-"""What needs no other room: boxes, images, metrics, text, files, constants, checkpoints, processes. One idea per file."""
+"""What needs no other room: boxes, images, text, files, constants, checkpoints, processes. One idea per file."""
 
 try:
     import cv2  # noqa: F401

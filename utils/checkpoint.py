@@ -1,10 +1,10 @@
 """Checkpoints: plain containers and tensors only, written atomically, read with `weights_only=True`.
 
-{"format": 1, "config": {...}, "classes": [...], "epoch": 12, "step": 340, "metrics": {...},
+{"format": 2, "config": {...}, "classes": [...], "epoch": 12, "step": 340, "metrics": {...},
  "thresholds": {class: confidence of its best F1},
  "value_range": [low, high] of 16-bit images, or None,
  "model": weights for prediction (the moving average),
- "resume": {"model": raw weights, "updater": {...}, ...}}    # last.pt only
+ "resume": {name of an owner: its state, such as the raw weights ("model"), the optimizer ("updater"), ...}}    # last.pt only
 """
 
 import os
@@ -22,9 +22,10 @@ from torch import Tensor
 from utils import file_checks, paddle
 from utils.file_checks import CheckpointError, refuse_non_finite
 from utils.files import atomic_write
+from utils.old_checkpoints import upgraded
 from utils.text import first_line
 
-FORMAT = 1
+FORMAT = 2
 PADDLE = ".pdparams"  # suffix of the files of PaddlePaddle
 OFFICIAL_STEMS = {  # names of official files, as released and in the cache folder -> the model
     r"((?:yolox|yolov9|ppyoloe|picodet)_(?:nano|tiny|[a-z]))(?:_objects365|_\d+_coco_lcnet)?": r"\1",
@@ -68,6 +69,8 @@ def load(path: str | Path, purpose: str | None = None) -> dict[str, Any]:
     """
 
     contents = read(path)
+    if is_own(contents) and contents["format"] == 1:
+        contents = upgraded(contents)
     if not is_own(contents) or type(contents["format"]) is int and contents["format"] != FORMAT:
         raise other_format(path, contents)
     resume = file_checks.validated(contents, path, "checkpoint", purpose).get("resume") or {}

@@ -247,13 +247,17 @@ def a_dict_with(*names: str) -> Callable[[Any], str]:
     )
 
 
+def none_or(check: Check) -> Check:
+    """Returns a check for None, or for a value that fits `check`."""
+    return lambda value: "" if value is None else check(value)
+
+
 def text(value: Any) -> str:
     """Checks for text without control characters."""
     return text_or_none(value) if isinstance(value, str) else "text"
 
 
 _NAMES = dict.fromkeys(("train", "val", "classes", "merge", "image_root", "bad_boxes", "bad_images"), text_or_none)
-_CHOSEN = "no_aug_epochs warmup_epochs weight_decay learning_rate min_learning_rate rate_power max_images clip".split()
 _CHECKPOINT = {
     "format": whole(),
     "config": constants_dict,
@@ -277,19 +281,22 @@ _CHECKPOINT = {
     "resume.state": a_dict,
     "resume.state.rows": log_rows,
     "resume.state.thresholds": thresholds,
-    "resume.classes": class_names,
-    "resume.value_range": value_range,
-    "resume.constants": constants_dict,
-    "resume.freeze_epochs": whole(),
-    "resume.weights": text_or_none,
-    "resume.trained": a_dict_with("model", "classes", "image_size"),
-    "resume.trained.model": text,
-    "resume.trained.classes": class_names,
-    "resume.trained.image_size": input_size,
-    "resume.trained.value_range": value_range,
-    "resume.trained.thresholds": thresholds,
-    **{f"resume.{name}": number(0, math.inf) for name in _CHOSEN},
-    "resume.batch_sizes": list_of(whole(0, 10**6), 2),
+    "resume.origin": a_dict,
+    "resume.origin.written": constants_dict,
+    "resume.origin.facts": constants_dict,
+    "resume.origin.trained": none_or(a_dict_with("model", "classes", "image_size")),
+    "resume.origin.trained.model": text,
+    "resume.origin.trained.classes": class_names,
+    "resume.origin.trained.image_size": input_size,
+    "resume.origin.trained.value_range": value_range,
+    "resume.origin.trained.thresholds": thresholds,
+    "resume.rates": a_dict,
+    **dict.fromkeys(("resume.rates.power", "resume.rates.max_images", "resume.rates.clip"), number(0, math.inf)),
+    "resume.course": a_dict,
+    "resume.course.most_epochs": whole(),
+    "resume.course.warmup_epochs": number(0, math.inf),
+    "resume.course.no_aug_epochs": whole(),
+    "resume.course.budget": none_or(a_dict_with("epochs", "chosen_for", "used", "laps", "guesses")),
 }
 _ONNX = {
     "model": text,
@@ -308,7 +315,7 @@ _ONNX = {
     "value_range": value_range,
 }
 SCHEMAS = {"checkpoint": _CHECKPOINT, "onnx": _ONNX}
-_FOR_RESUMING = ("model", "updater", "meter.batches", "state.rows", "constants", "freeze_epochs", "batch_sizes")
+_FOR_RESUMING = ("model", "updater", "meter.batches", "state.rows", "origin.written", "origin.facts", "rates", "course")
 REQUIRED = {
     "prediction": ("config.model", "config.image_size", "classes"),
     "resuming": tuple(f"resume.{name}" for name in _FOR_RESUMING),

@@ -52,6 +52,11 @@ class Ranks:
         """Whether this is the first rank of its node, which reads the data and keeps checkpoints."""
         return self.rank == self.node_ranks[0]
 
+    def log(self, text: str) -> None:
+        """Prints a text on rank 0, unless it is empty."""
+        if text and self.is_main:
+            print(text)
+
     def sum(self, x: Tensor) -> Tensor:
         """The sum of a tensor over all ranks; `x` itself if there is one rank."""
         if self.world_size > 1:
@@ -174,19 +179,22 @@ class RankMismatchError(ValueError):
 def join(device: torch.device, timeout: timedelta) -> Ranks:
     """Joins the processes that torchrun started: NCCL between GPUs, gloo between CPUs. `device`: of this process."""
     threading.Thread(target=_end_with_torchrun, daemon=True).start()
-    backend = "gloo"  # also for ranks that share a GPU, which NCCL refuses
     if device.type == "cuda":
         torch.cuda.set_device(device)
-        if torch.cuda.device_count() >= int(os.environ.get("LOCAL_WORLD_SIZE", 1)):
-            backend = "cpu:gloo,cuda:nccl"
     store, rank, world_size = next(dist.rendezvous("env://", timeout=timeout))
     store = dist.PrefixStore(_agree_on_prefix(store, rank, world_size, timeout), store)
-    dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=timeout)
+    dist.init_process_group(backend_of(device), store=store, rank=rank, world_size=world_size, timeout=timeout)
     ranks = Ranks(rank, world_size, device)
     places = ranks.gather(os.environ.get("GROUP_RANK", socket.gethostname()))  # torchrun: one group rank per node
     nodes = [tuple(r for r in range(world_size) if places[r] == place) for place in dict.fromkeys(places)]
     group, _ = dist.new_subgroups_by_enumeration([list(node) for node in nodes], timeout=timeout)
     return replace(ranks, node_ranks=next(node for node in nodes if rank in node), node_group=group)
+
+
+def backend_of(device: torch.device) -> str:
+    """Returns the backend of the processes of a node: NCCL needs a GPU for each of them."""
+    enough = device.type == "cuda" and torch.cuda.device_count() >= int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    return "cpu:gloo,cuda:nccl" if enough else "gloo"
 
 
 def _end_with_torchrun() -> None:

@@ -2,7 +2,7 @@
 
 import csv
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
@@ -12,11 +12,17 @@ MAX_LINE = 1000  # characters of a line of a message
 _NAME_ENDS = re.compile("^[\\s\ufeff]+|[\\s\ufeff]+$")
 
 
-def brief(text: str) -> str:
-    """Returns text for a message, in one line of at most `MAX_WORD` characters: its beginning and its end."""
+def brief(text: str, most: int = MAX_WORD) -> str:
+    """Returns text for a message, in one line of at most `most` characters: its beginning and its end."""
     text = printable(text.replace("\n", "\\n"))
-    cut = MAX_WORD // 2 - 3
-    return text if len(text) <= MAX_WORD else f"{text[:cut]} ... {text[-cut:]}"
+    cut = most // 2 - 3
+    return text if len(text) <= most else f"{text[:cut]} ... {text[-cut:]}"
+
+
+def first_names(names: Sequence[str]) -> str:
+    """Returns the first ten names for a message, and the number of all: (cat, dog, ... 80 in all)."""
+    shown = [repr(name) if "," in name else name for name in names[:10]]
+    return "(" + ", ".join(shown) + (f", ... {len(names)} in all)" if len(names) > 10 else ")")
 
 
 def amount(count: int, noun: str) -> str:
@@ -81,3 +87,8 @@ def number_of(text: str) -> float:
 def first_line(error: Exception) -> str:
     """Returns the first line of an error of a library, at most 300 characters that can be printed."""
     return _UNPRINTABLE.sub("?", str(error).partition("\n")[0][:300])
+
+
+def four_decimals(value: float) -> str:
+    """Returns a metric with four decimals; - for -1, which means that there was nothing to measure."""
+    return f"{value:.4f}" if value >= 0 else "-"

@@ -7,7 +7,6 @@ starts at the folder of the file. An image without boxes is a background.
 import os
 import re
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -21,14 +20,6 @@ _NUMBERED = re.compile(r"(\d+)(?:\s*[:=,;]\s*|[.)]?\s+)(?=[^\d\s])(.+)")  # "0 c
 _NUMBER_BEHIND = re.compile(r"(.*\S)\s*[:=;\s]\s*(\d+)")  # "cat 0", "cat: 0"
 _SURELY_NUMBERED = re.compile(r"\d+\s*[:=,;]\s*[^\d\s]")  # not a name such as "2 wheeler"
 _TEXT_AFTER_IMAGE = re.compile(r"\.(?:" + "|".join(s[1:] for s in IMAGE_SUFFIXES) + r")\s+(.*)", re.IGNORECASE)
-
-
-class Sample(NamedTuple):
-    """An image with its boxes."""
-
-    image: np.ndarray  # uint8 [H, W, 3] BGR
-    boxes: np.ndarray  # float32 [n, 4] xyxy, pixels of the image
-    labels: np.ndarray  # int64 [n]
 
 
 def text_lines(path: str) -> Iterator[tuple[int, str]]:

@@ -17,8 +17,8 @@ from datasets.errors import DataError, one_line, raise_any
 from datasets.formats.annotation_file import read_classes
 from datasets.formats.typed_json import open_json, rows
 from datasets.formats.yolo_config import yaml_config, yaml_names
-from datasets.store import Classes, brief
-from utils.text import clean_name
+from datasets.store import Classes
+from utils.text import clean_name, first_names
 
 ABOVE = 3  # folders above the data set in which a list may be
 OWN = ("classes.txt", "_classes.txt")  # names of class lists, also of those next to an annotation file
@@ -78,7 +78,7 @@ class ClassLists(NamedTuple):
         others = [found for found in lists if any(map(found.difference, lists))]
         if not others:
             return []
-        shown = ", ".join(f"{found.file} {brief(found.names)}" for found in others[:5])
+        shown = ", ".join(f"{found.file} {first_names(found.names)}" for found in others[:5])
         text = f"class lists that differ: {len(others)} ({shown}{', ...' if len(others) > 5 else ''})"
         return [one_line(f"{source}: {text}; each label file is read with the list nearest to it")]
 

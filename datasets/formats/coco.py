@@ -11,15 +11,14 @@ from typing import Annotated, Any
 from msgspec import Meta, Raw, Struct, field
 
 from datasets.errors import DataError, open_file
-from datasets.formats import listing
-from datasets.formats.file import File
+from datasets.formats.file import File, Folder
 from datasets.formats.named_boxes import points_box
 from datasets.formats.rotation import Degrees, NoAngle, box_around
 from datasets.formats.source import Source
-from datasets.formats.typed_json import ABSENT, Side, parse, rows
-from datasets.formats.typed_json import brief as shorten
-from datasets.store import Split, brief
-from utils.text import clean_name
+from datasets.formats.splits import SPLITS, add_splits, read_split, select_rows, word_split
+from datasets.formats.typed_json import ABSENT, Side, parse, rows, shown
+from datasets.store import Split
+from utils.text import clean_name, first_names
 
 Id = int | float | str
 Length = Annotated[int, Meta(gt=0, lt=2**31)]
@@ -72,11 +71,6 @@ class RunLengths(Struct):
     counts: str | list[Annotated[int, Meta(ge=0, lt=2**31)]]
 
 
-def claims(file: File) -> bool:
-    """Returns whether a file is a COCO ground truth."""
-    return "images" in file.keys
-
-
 def has_labels(path: str | os.PathLike) -> bool:
     """Returns whether a JSON file is no COCO file for another task: one with captions or panoptic segments, or without labels.
 
@@ -90,6 +84,14 @@ def has_labels(path: str | os.PathLike) -> bool:
             return start is not None
         first = _BOX.search(contents, start.end())
         return first is not None and first[1] != b"segments_info"
+
+
+def read_all(folder: Folder, names: Iterable[str]) -> list[Source]:
+    """Reads the file of a split, of those with the official name instances_..., or else of all. Raises DataError."""
+    every = list(names)
+    return read_split(
+        folder, [name for name in every if name.rpartition("/")[2].startswith("instances")] or every, read
+    )
 
 
 def read(file: File, split: Split) -> Source:
@@ -128,7 +130,7 @@ def read(file: File, split: Split) -> Source:
             _add_box(found, annotation, labels, f"{source}: annotation {annotation.id} of {image.file_name}")
     for key, left in by_image.items():
         problems.append(
-            f"{source}: {len(left)} annotations of image {shorten(key)}, which is not among the images; {ADD}"
+            f"{source}: {len(left)} annotations of image {shown(key)}, which is not among the images; {ADD}"
         )
     return found
 
@@ -136,12 +138,12 @@ def read(file: File, split: Split) -> Source:
 def _split_images(found: Source, images: list[Image], split: Split) -> set[str]:
     """Returns the names of the images of a split, if the entry `split` of images names splits; otherwise of all images."""
     names = [image.file_name for image in images]
-    words = [listing.word_split(image.split) if isinstance(image.split, str) else "" for image in images]
-    if not set(words) & set(listing.SPLITS):
+    words = [word_split(image.split) if isinstance(image.split, str) else "" for image in images]
+    if not set(words) & set(SPLITS):
         return set(names)
     places = [(name, found.path) for name in names]
-    chosen, splits, notes = listing.select_rows(found.path, places, words, split, found.problems)
-    listing.add_splits(found, found.path, splits, split)
+    chosen, splits, notes = select_rows(found.path, places, words, split, found.problems)
+    add_splits(found, found.path, splits, split)
     found.notes += notes
     return chosen
 
@@ -226,7 +228,7 @@ def _categories(
     names = {name: key for key, name in sorted(rows, key=lambda row: ids[row[0]])}
     if len(ids) < len(rows) or len(names) < len(rows):
         twice = tuple(sorted({name for key, name in rows if names[name] != key})) or tuple(names)
-        raise DataError(f"{source}: two categories have the same id or name {brief(twice)}: rename one of them")
+        raise DataError(f"{source}: two categories have the same id or name {first_names(twice)}: rename one of them")
     return names, ids, unused
 
 
@@ -234,7 +236,7 @@ def _add_box(source: Source, annotation: Annotation, labels: dict[Id, int], plac
     """Adds the box of an annotation, or a problem."""
     label = labels.get(_key(annotation.category_id))
     if label is None:
-        problem = f"category {shorten(annotation.category_id)} is not among the categories; {ADD}"
+        problem = f"category {shown(annotation.category_id)} is not among the categories; {ADD}"
         source.problems.append(f"{place}: {problem}")
     elif not annotation.bbox:
         pass  # reported where it was read

@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from datasets.errors import DataError, one_line
-from datasets.formats.listing import word_split
 from datasets.formats.named_boxes import Corners, points_box
 from datasets.formats.rotation import angle_problem
+from datasets.formats.splits import word_split
 from utils.images import IMAGE_SUFFIXES
 from utils.text import number_of
 

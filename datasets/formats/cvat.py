@@ -26,14 +26,9 @@ NO_AREA = ("attribute", "polyline", "points", "cuboid", "skeleton", "tag")  # el
 _ROOT = re.compile(rb"<(\w+:)?annotations\b")
 
 
-def is_cvat(file: File) -> bool:
-    """Returns whether the beginning of an XML file looks like CVAT's, with many images."""
-    return b"<annotations>" in file.head[:1000]
-
-
-def is_label_file(file: File, has_image: bool = False) -> bool:
-    """Returns whether a file is XML with many images."""
-    return file.suffix == ".xml" and bool(_ROOT.search(file.head.replace(b"\0", b"")))  # UTF-16 has zeros
+def claims(file: File) -> bool:
+    """Returns whether an XML file has many images."""
+    return bool(_ROOT.search(file.head.replace(b"\0", b"")))  # UTF-16 has zeros
 
 
 def images_in(path: str) -> set[str]:
@@ -41,11 +36,6 @@ def images_in(path: str) -> set[str]:
     with open_file(path) as file:
         names = re.findall(rb'<image\b[^>]*?\bname="([^"]*)"', file.read())
     return {name.decode("utf-8", "replace") for name in names}
-
-
-def claims(file: File) -> bool:
-    """Returns whether a file is XML. VOC files, with one image each, are read by their folder."""
-    return file.suffix == ".xml"
 
 
 def read(file: File, split: Split) -> Source:
@@ -58,8 +48,6 @@ def read(file: File, split: Split) -> Source:
             root = parse_xml(opened)
         except ValueError as error:
             raise DataError(f"{path}: {error}") from error
-    if root.tag == "annotation":
-        raise DataError(f"{path}: a VOC file with one image: give its folder")
     if root.tag != "annotations" or root.find("track") is not None:
         what = "of a video" if root.find("track") is not None else f"<{root.tag}>"
         raise DataError(f"{path}: {what}, not images: export as CVAT for images 1.1, or as COCO")

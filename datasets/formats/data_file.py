@@ -9,32 +9,37 @@ from pathlib import Path
 from typing import Any
 
 from datasets.errors import DataError, check_path, one_line
-from datasets.formats import image_paths, listing, yolo
+from datasets.formats import image_paths, yolo
 from datasets.formats.annotation_file import text_lines
 from datasets.formats.class_lists import ClassList, ClassLists, require_agreement
-from datasets.formats.file import File
+from datasets.formats.file import File, Folder, images_of, unread_notes
 from datasets.formats.source import Source
+from datasets.formats.splits import SPLIT_NAMES, add_splits
 from datasets.formats.typed_json import BOM
 from datasets.formats.yolo_config import PARTS, darknet_config, yaml_config, yaml_names
 from datasets.store import Split
 from utils.files import files_under
 from utils.text import clean_name
 
+MAIN = "data.yaml"
 _YOLO = re.compile(rb"^[\"']?(train|val|valid|validation|test)[\"']? *:", re.IGNORECASE | re.MULTILINE)
 _NAMES = re.compile(rb"^[\"']?names[\"']? *:", re.IGNORECASE | re.MULTILINE)
 _DARKNET = re.compile(rb"^\s*(train|valid|names) *=", re.IGNORECASE | re.MULTILINE)
 
 
 def claims(file: File) -> bool:
-    """Returns whether a file is a data file, yaml or darknet."""
-    return file.suffix in (".yaml", ".yml", ".data")
+    """Returns whether a file in the data set itself is a data file, yaml or darknet."""
+    if "/" in file.place:
+        return False
+    head = _beginning(file)
+    return bool(_DARKNET.search(head) if file.suffix == ".data" else file.name.lower() == MAIN or _YOLO.search(head))
 
 
-def read(file: File, split: Split, image_root: str | None) -> Source:
+def read(file: File, split: Split) -> Source:
     """Reads the first split of a data file, yaml or darknet, whose name is in `split` (empty: all splits). Raises DataError.
 
     `image_root` replaces the folder `path` of the file."""
-    path = Path(file.path)
+    path, image_root = Path(file.path), file.image_root
     config = _with_images(path, _config(path))
     keys = [key for key in PARTS if config.get(key)]
     chosen = [key for key in split if key in keys][:1] if split else keys
@@ -53,50 +58,42 @@ def read(file: File, split: Split, image_root: str | None) -> Source:
     if config.get("names"):
         require_agreement(_names_of(path, config), yolo.label_folders(images, map(yolo.label_file, images)))
     found = yolo.read_images(str(path), images, ClassLists(names), notes)
-    listing.add_splits(found, path, map(listing.SPLIT_NAMES.get, keys), split)
+    add_splits(found, path, map(SPLIT_NAMES.get, keys), split)
     return found
 
 
-def data_files(folder: Path) -> list[str]:
-    """Returns the YOLO data file of a folder, if it has one, followed by others, which are not read.
+def _data_files(folder: Folder, names: Iterable[str]) -> tuple[Path, list[Path]]:
+    """Returns (the data file of a folder, others, which are not read). `names`: those that look like data files.
 
     It is data.yaml, or the only other yaml file, or else the only darknet file. Raises DataError if there are several."""
-    names = sorted(os.listdir(folder), key=lambda name: (name.lower() != "data.yaml", name))
-    names = [name for name in names if not os.path.isdir(folder / name)]
-    yamls = [folder / name for name in listing.of_suffix(names, (".yaml", ".yml"))]
-    heads = {path: _beginning(path) for path in yamls}
-    own = [path for path in yamls if path.name.lower() == "data.yaml"][:1]
-    data = own or [path for path in yamls if _YOLO.search(heads[path])]
-    darknet = [folder / name for name in listing.of_suffix(names, ".data")]
-    darknet = [path for path in darknet if _DARKNET.search(_beginning(path))]
-    chosen = data or darknet
-    if len(chosen) > 1:
-        shown = ", ".join(path.name for path in chosen[:5])
-        raise DataError(f"{folder}: several data files ({shown}): name one of them")
-    if not chosen:
-        return []
-    others = [path for path in yamls if _YOLO.search(heads[path]) or _NAMES.search(heads[path])] + darknet
-    return list(dict.fromkeys(path.name for path in (chosen[0], *others)))
+    found = sorted(names, key=lambda name: (name.lower().endswith(".data"), name.lower() != MAIN, name))
+    first = found[0]
+    rivals = [name for name in found if name.lower().endswith(".data") == first.lower().endswith(".data")]
+    if first.lower() != MAIN and len(rivals) > 1:
+        raise DataError(f"{folder.path}: several data files ({', '.join(rivals[:5])}): name one of them")
+    yamls = [name for name in folder.of_suffix((".yaml", ".yml")) if "/" not in name and name not in found]
+    found += [name for name in yamls if _NAMES.search(_beginning(folder.file(name)))]
+    return folder.path / first, [folder.path / name for name in found[1:]]
 
 
-def _beginning(path: Path) -> bytes:
+def _beginning(file: File) -> bytes:
     """Returns the beginning of a text without a byte order mark, and of UTF-16 without zeros."""
-    head = File(path).head
+    head = file.head
     for mark in (BOM, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
         head = head.removeprefix(mark)
     return head.replace(b"\0", b"")
 
 
-def read_folder(folder: Path, files: Sequence[str], split: Split, image_root: str | None) -> Source:
-    """Reads the first of the data files `files` in a folder; the others are named. Raises DataError."""
-    path, *others = (folder / file for file in files)
-    images = _all_images(path, image_root)
-    source = read(File(path), split, image_root)
-    source.notes += _unread_notes(path, images, others, image_root)
-    source.listed = images
-    if not image_root:
-        source.label_files += [str(folder / file) for file in yolo.usual_labels(files_under(folder))]
-    return source
+def read_folder(folder: Folder, names: Iterable[str]) -> list[Source]:
+    """Reads the data file of a folder; others are named. Raises DataError."""
+    path, others = _data_files(folder, names)
+    images = _all_images(path, folder.image_root)
+    source = read(File(path, folder.image_root), folder.split)
+    source.notes += _unread_notes(path, images, others, folder.image_root)
+    source.listed, source.format = images, "YOLO"
+    if not folder.image_root:
+        source.label_files += [str(folder.path / file) for file in yolo.usual_labels(folder.files)]
+    return [source]
 
 
 def _unread_notes(path: Path, images: Iterable[str], others: Sequence[Path], image_root: str | None) -> list[str]:
@@ -172,7 +169,7 @@ def _images(path: Path, root: str | None, key: str, entry: str, image_root: str 
         bases = [Path(os.path.abspath(image_root))]
     places = [base / name for base in bases for name in (entry, bare)]
     steps = bare.lower().split("/")
-    keep = next((count for count, step in enumerate(reversed(steps), 1) if step in listing.SPLIT_NAMES), 1)
+    keep = next((count for count, step in enumerate(reversed(steps), 1) if step in SPLIT_NAMES), 1)
     found = Path(image_paths.locate(bare, list(map(str, bases)), keep))
     place = next((place for place in places if os.path.exists(place)), found)
     if not os.path.exists(place):
@@ -180,8 +177,8 @@ def _images(path: Path, root: str | None, key: str, entry: str, image_root: str 
         raise DataError(f"{path}: {key}: there is no {places[0]}: correct the entry or {fix}")
     if place.is_dir():
         files = files_under(place)
-        notes = listing.unread_notes(place, files)
-        names = listing.images_of(files)
+        notes = unread_notes(place, files)
+        names = images_of(files)
         if not names:
             why = "".join(f" ({note})" for note in notes)
             raise DataError(f"{path}: {key}: no images in {place}: correct the entry{why}")

@@ -8,7 +8,8 @@ from functools import cached_property
 from urllib.parse import unquote
 
 from datasets.errors import DataError
-from datasets.formats.listing import SPLIT_NAMES, split_in
+from datasets.formats.file import stem_of
+from datasets.formats.splits import SPLIT_NAMES, split_in
 from utils.images import images_under
 
 MAX_CUT = 50  # folders of another computer before the path of a file
@@ -167,11 +168,6 @@ def most_alike(path: str, others: Sequence[str]) -> list[str]:
 def _shared(path: str, other: str) -> int:
     """Returns the number of folder names that two paths share, ignoring case."""
     return len({*path.lower().split("/")[:-1]}.intersection(other.lower().split("/")[:-1]))
-
-
-def stem_of(path: str) -> str:
-    """Returns the file name in a path with "/", without its suffix."""
-    return os.path.splitext(path.rpartition("/")[2])[0]
 
 
 def locate(name: str, folders: Sequence[str], keep: int = 1) -> str:

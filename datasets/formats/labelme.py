@@ -2,22 +2,20 @@
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from msgspec import Struct
 
-from datasets.errors import one_line
-from datasets.formats import image_paths, listing
-from datasets.formats.file import File
+from datasets.formats import image_paths
+from datasets.formats.file import File, Folder, images_of
 from datasets.formats.image_paths import ImageFinder
-from datasets.formats.listing import split_in
 from datasets.formats.named_boxes import Box, LabelFile, add_files, names_of, points_box
 from datasets.formats.rotation import Degrees, angle_problem
 from datasets.formats.source import Source
+from datasets.formats.splits import add_notes, select_split
 from datasets.formats.typed_json import ABSENT, Side, open_json, parse, rows
 from datasets.store import Split
-from utils.images import images_under
 
 NO_BOX = ("point", "points", "line", "linestrip")
 
@@ -31,72 +29,59 @@ class Shape(Struct):
     theta: Degrees = Degrees()
 
 
-def claims(file: File) -> bool:
-    """Returns whether a file is one of LabelMe."""
-    return "shapes" in file.keys
-
-
-def read(file: File, split: Split, image_root: str | None) -> Source:
+def read(file: File, split: Split) -> Source:
     """Reads a single file with its image. Raises DataError."""
-    return _read(Path(file.path).parent, [Path(file.path)], image_root)
+    return _read(Folder(Path(file.path).parent, split, file.image_root), [file.name])
 
 
-def read_folder(folder: Path, files: Sequence[str], split: Split, image_root: str | None) -> Source:
-    """Reads the JSON files among `files` in a folder that belong to a split. Raises DataError."""
-    source = _read(folder, [folder / file for file in listing.select_split(folder, files, split)], image_root)
-    source.label_files += [str(folder / file) for file in files]
-    listing.add_notes(source, folder, files, split)
-    return source
+def read_all(folder: Folder, names: Iterable[str]) -> list[Source]:
+    """Reads the JSON files in a folder that belong to its split. Raises DataError."""
+    names = list(names)
+    source = _read(folder, select_split(folder.path, names, folder.split))
+    source.label_files += [str(folder.path / name) for name in names]
+    add_notes(source, folder.path, names, folder.split)
+    return [source]
 
 
-def _read(folder: Path, files: list[Path], image_root: str | None) -> Source:
-    """Reads the JSON files `files` in a folder; every shape becomes its bounding box.
+def _read(folder: Folder, names: Sequence[str]) -> Source:
+    """Reads JSON files in a folder; every shape becomes its bounding box.
 
     Points and lines are left out with a note. An image is in `image_root`, where its file says, or next to the file."""
-    problems: list[str] = []
-    labeled = [_label_file(path, problems) for path in files]
+    source = Source(str(folder.path), str(folder.path))
+    labeled = [_label_file(folder.path / name, source.problems) for name in names]
     near: dict[str, list[str]] = {}  # path without suffix -> images
-    images = images_under(str(folder))
-    for image in images:
+    for image in images_of(folder.files):
         near.setdefault(os.path.splitext(image)[0], []).append(image)
-    finder = ImageFinder(str(folder / "labels.json"), (file.image for file in labeled), image_root)
-    pairs, used = [], set()
-    for path, file in zip(files, labeled, strict=True):
-        own = path.relative_to(folder)
-        named = os.path.join(own.parent, file.image)
-        twins = near.get(own.with_suffix("").as_posix(), [])
-        if file.image and os.path.isfile(folder / named):
+    finder = ImageFinder(str(folder.path / "labels.json"), (file.image for file in labeled), folder.image_root)
+    pairs = []
+    for name, file in zip(names, labeled, strict=True):
+        place = os.path.dirname(name)
+        named = os.path.join(place, file.image)
+        twins = near.get(os.path.splitext(name)[0], [])
+        if file.image and os.path.isfile(folder.path / named):
             twins = [named]
-        near_file = next(iter(twins), None)
-        image = _in_root(image_root, own.parent, file.image) if image_root and file.image else None
+        image = _in_root(folder.image_root, place, file.image) if folder.image_root and file.image else None
+        if not image and twins:
+            image = twins[0]
+            source.problems += image_paths.doubts(folder.path / name, str(folder.path), twins)
         if not image:
-            image = near_file
-            problems += image_paths.doubts(path, str(folder), twins)
-        if not image:
-            name = file.image or own.with_suffix(".jpg").as_posix()
-            image = finder.find(name)
-            if doubt := finder.doubt(name):
-                problems.append(f"{path}: {doubt}")
+            wanted = file.image or f"{os.path.splitext(name)[0]}.jpg"
+            image = finder.find(wanted)
+            if doubt := finder.doubt(wanted):
+                source.problems.append(f"{folder.path / name}: {doubt}")
         pairs.append((image, file))
-        used |= {Path(os.path.normpath(place)).as_posix() for place in (near_file, pairs[-1][0]) if place}
-    names = names_of(labeled)
-    source = Source(str(folder), str(folder), names)
-    source.problems += problems
-    splits = {split_in(path.relative_to(folder).as_posix()) for path in files}
-    if left := [image for image in images if image not in used and split_in(image) in (None, *splits)]:
-        text = f"images without a JSON file, left out: {len(left)}, for example {one_line(left[0])}"
-        source.notes.append(f"{folder}: {text}")
+    source.names = names_of(labeled)
     add_files(source, pairs)
     return source
 
 
-def _in_root(image_root: str, folder: Path, image: str) -> str | None:
+def _in_root(image_root: str, folder: str, image: str) -> str | None:
     """Returns the path of an image in `image_root`, with the subfolder of its JSON file or without it; None if it is not there.
 
     Of an absolute path, or one with `..`, only the file name is used."""
     if os.path.isabs(image) or ":" in image or ".." in image.split("/"):
         image = image.rpartition("/")[2]
-    places = [os.path.abspath(os.path.join(image_root, place)) for place in (folder / image, image)]
+    places = [os.path.abspath(os.path.join(image_root, place)) for place in (os.path.join(folder, image), image)]
     return next(filter(os.path.isfile, places), None)
 
 

@@ -76,8 +76,9 @@ class Task(NamedTuple):
 
 
 def claims(file: File) -> bool:
-    """Returns whether a JSON file holds a list. `read` refuses lists of other tools."""
-    return file.suffix == ".json" and isinstance(file.json, list)
+    """Returns whether a JSON file holds a list of tasks: with data, as JSON-MIN, or with drawn objects."""
+    marks = {"[].data", "[].annotator", "[].lead_time", "[].*.x", "[].*.points", "[].*.rectanglelabels"}
+    return not marks.isdisjoint(file.keys)
 
 
 def read(file: File, split: Split) -> Source:
@@ -87,9 +88,6 @@ def read(file: File, split: Split) -> Source:
     where the file has the size of the image, otherwise in fractions of the image."""
     source, contents = file.path, file.json
     problems: list[str] = []
-    if not any(map(_is_task, contents[:100])):
-        problem = "not a COCO ground truth, but a list; detections are not labels"
-        raise DataError(f"{source}: {problem}: export the boxes as COCO, or as JSON from Label Studio")
     tasks, open_tasks, several = [], 0, 0
     for index, raw in enumerate(contents):
         row = parse(raw, dict[str, Raw], f"{source}: [{index}]", problems)
@@ -145,11 +143,6 @@ def _written_size(results: Numbered) -> tuple[int, int]:
         if sized.original_width and sized.original_height:
             return int(sized.original_height), int(sized.original_width)
     return 0, 0
-
-
-def _is_task(raw: Raw) -> bool:
-    row = parse(raw, dict[str, Raw], "", [])
-    return row is not None and ("data" in row or "annotator" in row or "lead_time" in row or bool(_drawn(row)))
 
 
 def _drawn(row: Mapping[str, Raw]) -> list[str]:

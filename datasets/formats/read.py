@@ -16,13 +16,15 @@ import numpy as np
 from datasets.classes import choose_classes, join, parse_merge
 from datasets.errors import DataError, check_path, note_dropped, raise_any
 from datasets.formats.annotation_file import is_names, read_classes
+from datasets.formats.file import Folder
+from datasets.formats.folder import left_over, read_folder
+from datasets.formats.formats import read_file
 from datasets.formats.fractions import find_fractions, is_whole_file, percent_note
 from datasets.formats.image_paths import ImageFinder
-from datasets.formats.recognition import read_path
 from datasets.formats.source import Source
 from datasets.scan import scan
-from datasets.store import MAX_UNNAMED, Annotations, Classes, Split, Strings, brief, unknown_class
-from utils.text import check_class_names, clean_name, printable
+from datasets.store import MAX_UNNAMED, Annotations, Classes, Split, Strings, unknown_class
+from utils.text import check_class_names, clean_name, first_names, printable
 
 SPLITS: dict[str, Split] = {
     "train": ("train", "trainval"),
@@ -90,13 +92,15 @@ def read(source: str | os.PathLike, split: str, options: ReadOptions | None = No
 
 
 def _read(path: Path, split: str, options: ReadOptions) -> Annotations:
-    reading = read_path(path, SPLITS[split], options.image_root)
+    root = options.image_root
+    if root is not None and not os.path.isdir(root):
+        raise DataError(f"image_root={root}: there is no such folder: correct the path")
+    reading = read_folder(Folder(path, SPLITS[split], root)) if path.is_dir() else None
+    sources = reading.sources if reading else [read_file(path, SPLITS[split], root)]
     are_chosen_later = bool(options.merge) or options.select  # from all classes of the data
     classes = None if are_chosen_later else options.classes
-    data = join([finish(source, options, classes) for source in reading.sources], str(path))
-    notes = list(data.notes)
-    if reading.notes:
-        notes += map(printable, reading.notes(data))
+    data = join([finish(source, options, classes) for source in sources], str(path))
+    notes = [*data.notes, *map(printable, left_over(reading, data) if reading else ())]
     data = replace(data, notes=(*notes, *_labeled_twice(data)))
     if are_chosen_later:
         complete = split in ("train", "all")
@@ -175,13 +179,13 @@ def _class_names(source: Source, classes: Classes) -> tuple[Classes, Classes, li
         notes.append(f"{source.path}: the classes are numbers; classes=FILE names them, one per line")
     elif source.names_are_numbers and not all(map(str.isdecimal, classes)):
         if set(names) <= set(classes):
-            problem = f"{brief(names)} may be names or positions in the list of classes {brief(classes)}"
+            problem = f"{first_names(names)} may be names or positions in the list of classes {first_names(classes)}"
             raise DataError(f"{source.path}: the classes {problem}: write class names instead of numbers")
         names = tuple(classes[int(name)] if int(name) < len(classes) else name for name in names)
     if names is None:
         return classes, classes, notes
     if twice := tuple(name for name, number in Counter(names).items() if number > 1):
-        raise DataError(f"{source.path}: two classes of the same name {brief(twice)}: rename one of them")
+        raise DataError(f"{source.path}: two classes of the same name {first_names(twice)}: rename one of them")
     unused = {name for name in source.groups if name not in (classes or ())}
     notes += [f"{source.path}: category 0 {name!r} has no box and is left out" for name in sorted(unused)]
     if classes is None:

@@ -2,52 +2,34 @@
 
 import os
 import re
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Iterable
 
 from msgspec import Raw, Struct
 
 from datasets.errors import open_file
-from datasets.formats import image_paths, listing
+from datasets.formats import image_paths
 from datasets.formats.annotation_file import text_lines
-from datasets.formats.file import File
+from datasets.formats.file import File, Folder
 from datasets.formats.named_boxes import Box, LabelFile, add_files, names_of, source_of
 from datasets.formats.records import (
-    CrowdHuman,
     Datumaro,
-    Grounding,
-    HuggingFace,
     Record,
     Scalabel,
     Supervisely,
     Ultralytics,
 )
-from datasets.formats.refusals import error_of_lines
 from datasets.formats.source import Source
+from datasets.formats.splits import add_notes, add_splits, select_rows, select_split
 from datasets.formats.typed_json import BOM, parse
-from datasets.store import Split, brief
-from utils.files import files_under
+from datasets.store import Split
+from utils.text import first_names
 
-JSON_LINES = (".jsonl", ".ndjson", ".odgt", ".manifest")
-
-
-def claims_lines(file: File) -> bool:
-    """Returns whether a file holds JSON Lines."""
-    return file.suffix in JSON_LINES
+IN_ANN = re.compile(r"(^|/)ann/[^/]+$", re.IGNORECASE)
 
 
-def read_lines(file: File, split: Split) -> Source:
-    """Reads a file of JSON Lines, whose format is recognized by the first two lines. Raises DataError."""
-    path = file.path
-    lines = [(f"{path}:{number}", Raw(line.encode())) for number, line in text_lines(path) if line.strip()]
-    head = b"".join(bytes(raw) for _, raw in lines[:2])
-    kind, names, problems = _kind_of_lines(head), None, []
-    if kind is None:
-        raise error_of_lines(path, head)
-    if kind is Ultralytics and lines:
-        head = parse(lines.pop(0)[1], _Dataset, f"{path}:1", problems)
-        names = head.class_names if head else {}
-    return _source(path, kind, lines, split, names, problems)
+def read_lines(kind: type[Record], file: File, split: Split) -> Source:
+    """Reads a file of JSON Lines, whose records are of one kind. Raises DataError."""
+    return _source(file.path, kind, _lines(file.path), split, None, [])
 
 
 class _Dataset(Struct, frozen=True):
@@ -56,27 +38,22 @@ class _Dataset(Struct, frozen=True):
     class_names: dict[str, str]
 
 
-def _kind_of_lines(head: bytes) -> type[Record] | None:
-    """Returns the record type of JSON Lines that begin with `head`, None if no reader knows them."""
-    kinds = {
-        (b'"gtboxes"',): CrowdHuman,
-        (b'"class_names"', b'"dataset"'): Ultralytics,
-        (b'"detection"', b'"instances"'): Grounding,
-        (b'"file_name"', b'"objects"'): HuggingFace,
-    }
-    return next((kind for words, kind in kinds.items() if all(word in head for word in words)), None)
+def read_ultralytics(file: File, split: Split) -> Source:
+    """Reads NDJSON of Ultralytics, which begins with the names of its classes. Raises DataError."""
+    (place, raw), *lines = _lines(file.path)
+    problems: list[str] = []
+    head = parse(raw, _Dataset, place, problems)
+    return _source(file.path, Ultralytics, lines, split, head.class_names if head else {}, problems)
 
 
-def is_label_file(file: File, has_image: bool = False) -> bool:
-    """Returns whether a file holds JSON Lines of a format that is read."""
-    return claims_lines(file) and _kind_of_lines(b"".join(file.head.split(b"\n", 2)[:2])) is not None
+def _lines(path: str) -> list[tuple[str, Raw]]:
+    """Returns (place, JSON) of the lines that are not blank."""
+    return [(f"{path}:{number}", Raw(line.encode())) for number, line in text_lines(path) if line.strip()]
 
 
-def claims_scalabel(file: File) -> bool:
+def is_scalabel(file: File) -> bool:
     """Returns whether a JSON file holds frames of Scalabel or BDD100K: a list, or an object with one."""
-    if file.suffix != ".json" or isinstance(file.json, dict):
-        return "frames" in file.keys
-    return any(b'"box2d"' in bytes(row) for row in file.json)
+    return not {"frames", "[].labels.box2d"}.isdisjoint(file.keys) or {"[].name", "[].labels"} <= file.keys
 
 
 def read_scalabel(file: File, split: Split) -> Source:
@@ -98,11 +75,6 @@ class _Labels(Struct, frozen=True):
 
 class _Categories(Struct, frozen=True):
     label: _Labels
-
-
-def claims_datumaro(file: File) -> bool:
-    """Returns whether a file is one of Datumaro."""
-    return {"items", "categories"} <= file.keys
 
 
 def read_datumaro(file: File, split: Split) -> Source:
@@ -139,12 +111,12 @@ def _source(
         order = tuple(sorted(order, key=int))
     words = [record.split_word() for _, record in records]
     places = [(file.image, file.path) for file in files]
-    chosen, splits, notes = listing.select_rows(source, places, words, split, problems)
+    chosen, splits, notes = select_rows(source, places, words, split, problems)
     found = source_of(source, [file for file in files if file.image in chosen], order)
     found.names_are_numbers = are_numbers
     found.problems = problems + found.problems
     found.notes = notes + found.notes
-    listing.add_splits(found, source, splits, split)
+    add_splits(found, source, splits, split)
     return found
 
 
@@ -154,33 +126,34 @@ def _named(box: Box, names: dict[str, str]) -> Box:
         return box
     if box.name not in names:
         fix = "correct it, or add the name of the class"
-        return box._replace(problem=f"class {box.name!r}, but the classes are {brief(tuple(names))}: {fix}")
+        return box._replace(problem=f"class {box.name!r}, but the classes are {first_names(tuple(names))}: {fix}")
     return box._replace(name=names[box.name])
 
 
-def read_supervisely(folder: Path, files: Sequence[str], split: Split, image_root: str | None) -> Source:
-    """Reads a project of Supervisely: `files`, one JSON file per image, in folders named ann. Raises DataError."""
+def is_supervisely(file: File) -> bool:
+    """Returns whether a JSON file holds the objects of one image as Supervisely writes them, or none."""
+    below = [key for key in file.keys if key.startswith("objects.")]
+    return "objects.classTitle" in file.keys or ("objects" in file.keys and not below)
+
+
+def read_supervisely(folder: Folder, names: Iterable[str]) -> list[Source]:
+    """Reads a project of Supervisely: one JSON file per image, in folders named ann, or anywhere. Raises DataError."""
     problems: list[str] = []
-    chosen = listing.select_split(folder, files, split)
-    root = image_root or str(folder)
-    index = image_paths.Stems(listing.images_of(files_under(root)))
+    names = list(names)
+    files = [name for name in names if IN_ANN.search(name)] or names  # others may be old versions
+    index = image_paths.Stems(folder.images)
     pairs = []
-    for file in chosen:
-        place, image = str(folder / file), os.path.splitext(file)[0]
+    for file in select_split(folder.path, files, folder.split):
+        place, image = str(folder.path / file), os.path.splitext(file)[0]
         with open_file(place) as opened:
             raw = Raw(opened.read().removeprefix(BOM))
         record = parse(raw, Supervisely, place, problems) or Supervisely(objects=[])
         images = index.all_nearest(image, image.rpartition("/")[2])
-        problems += image_paths.doubts(place, root, images)
+        problems += image_paths.doubts(place, folder.image_folder, images)
         images.append(re.sub("(^|/)ann/", r"\1img/", image))  # where it should be
         pairs.append((images[0], LabelFile(place, image, boxes=list(record.boxes()))))
-    source = Source(str(folder), root, names_of(file for _, file in pairs), problems=problems)
+    source = Source(str(folder.path), folder.image_folder, names_of(file for _, file in pairs), problems=problems)
     add_files(source, pairs)
-    source.label_files += [str(folder / file) for file in files]
-    listing.add_notes(source, folder, files, split)
-    return source
-
-
-def is_supervisely(file: str) -> bool:
-    """Returns whether a file has the name of an annotation of Supervisely, such as ds0/ann/a.jpg.json."""
-    return re.search(r"(^|/)ann/[^/]+\.json$", file, re.IGNORECASE) is not None
+    source.label_files += [str(folder.path / file) for file in files]
+    add_notes(source, folder.path, files, folder.split)
+    return [source]

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct, field
 
-from datasets.formats.listing import SPLITS, word_split
 from datasets.formats.named_boxes import Box, points_box
 from datasets.formats.rotation import Degrees, NoAngle, box_around
+from datasets.formats.splits import SPLITS, word_split
 from datasets.formats.typed_json import Side
 
 Four = tuple[float, float, float, float]

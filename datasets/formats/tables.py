@@ -10,23 +10,17 @@ from pathlib import Path
 import numpy as np
 
 from datasets.errors import DataError, open_file, raise_any
-from datasets.formats import listing
 from datasets.formats.annotation_file import text_lines
 from datasets.formats.columns import CORNERS, ONE_CLASS, RENAME, SPLIT, Columns, columns_of, is_number
 from datasets.formats.file import File
 from datasets.formats.named_boxes import Box, LabelFile, names_of, side, source_of
 from datasets.formats.source import Source
+from datasets.formats.splits import SPLITS, add_splits, select_rows, word_split
 from datasets.scan import scan
 from datasets.store import Annotations, Split
 from utils.images import IMAGE_SUFFIXES
 
-SUFFIXES = (".csv", ".tsv")
 ROUNDING = 1e-3  # a sum of rounded fractions, x + width, may be so much above 1
-
-
-def claims(file: File) -> bool:
-    """Returns whether a file is a table."""
-    return file.suffix in SUFFIXES
 
 
 def read(file: File, split: Split) -> Source:
@@ -57,9 +51,7 @@ def read(file: File, split: Split) -> Source:
             problems.append(f"{path}:{number}: no image: write its path, or remove the line")
         marks.append((fields["image"], f"{path}:{number}", columns.split_words(row)))
         of_splits = {
-            name: index
-            for name, index in of_splits.items()
-            if index < len(row) and listing.word_split(row[index]) in listing.SPLITS
+            name: index for name, index in of_splits.items() if index < len(row) and word_split(row[index]) in SPLITS
         }
         if any(fields[name] for name in columns.box):
             labels.boxes.append(_box(columns, row, fields, path, number))
@@ -92,13 +84,13 @@ def _of_split(
     `marks`: image, place and words of each row in the `columns` that may have the split. A column of another name than split
     counts if one of its words is a split."""
     every = [{words[index] for *_, words in marks} for index in range(len(columns))]
-    known = (index for index, name in enumerate(columns) if name == SPLIT or every[index] & set(listing.SPLITS))
+    known = (index for index, name in enumerate(columns) if name == SPLIT or every[index] & set(SPLITS))
     column = next(known, None)
     words = ["" if column is None else row[column] for *_, row in marks]
     places = [(image, place) for image, place, _ in marks]
-    chosen, splits, notes = listing.select_rows(path, places, words, split, problems)
+    chosen, splits, notes = select_rows(path, places, words, split, problems)
     source = source_of(path, [file for file in files if file.image in chosen], names_of(files))
-    listing.add_splits(source, path, splits, split)
+    add_splits(source, path, splits, split)
     source.notes += notes
     source.problems = problems + source.problems
     return source
@@ -113,20 +105,15 @@ def _misfit(row: list[str], least: int, most: int) -> str:
     return ""
 
 
-def is_label_file(file: File, has_image: bool = False) -> bool:
-    """Returns whether a file is a table with boxes."""
-    return claims(file) and is_table(file.path)
-
-
-def is_table(path: str) -> bool:
+def is_table(file: File) -> bool:
     """Returns whether a file is a table with boxes, not one of class names or of predictions.
 
     A table whose header is not known counts if its next row has an image and the numbers of a box."""
     with suppress(DataError):
-        rows = _rows(path)
+        rows = _rows(file.path)
         try:
             number, first = next(rows, (0, []))
-            columns_of(f"{path}:{number}", first)
+            columns_of(f"{file.path}:{number}", first)
             return True
         except DataError:
             _, words = next(rows, (0, []))

@@ -1,35 +1,78 @@
-"""Text files -> Source: annotation files, lists of images whose boxes are in label files, and folders of YOLO label files."""
+"""Text files -> Source: annotation files, and lists of images whose boxes are in label files."""
 
 import os
 import re
-from collections.abc import Sequence
-from functools import cached_property
-from pathlib import Path, PurePosixPath
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from datasets.errors import DataError
-from datasets.formats import annotation_file, image_paths, listing, voc, yolo
+from datasets.formats import annotation_file, image_paths, voc, yolo
 from datasets.formats.annotation_file import text_lines
 from datasets.formats.class_lists import find_lists, names_next_to
-from datasets.formats.file import File
-from datasets.formats.refusals import refuse_texts
+from datasets.formats.file import CLASS_FILES, File, Folder, of_suffix
 from datasets.formats.source import Source
+from datasets.formats.splits import (
+    SPLIT_NAMES,
+    add_splits,
+    no_split_notes,
+    read_split,
+    select_split,
+    split_of,
+    splits_of,
+)
 from datasets.store import Split
 from utils.files import files_under
 from utils.images import IMAGE_SUFFIXES
 
+ROBOFLOW = "_annotations.txt"  # the annotation file of a split, in the folder of the split
+FIRST = 10  # lines in which a list must name an image
+_BOX = re.compile(r"\s-?\d+(\.\d+)?(,-?\d+(\.\d+)?){3,5}(\s|$)")
 
-def claims(file: File) -> bool:
-    """Returns whether a file is a text."""
-    return file.suffix == ".txt"
+
+def is_list(file: File) -> bool:
+    """Returns whether a text is an annotation file or a list of images, in the data set itself or as Roboflow writes it."""
+    if file.name.lower() == ROBOFLOW:
+        return True
+    if file.has_image or "/" in file.place or file.name.lower() in CLASS_FILES:
+        return False
+    return names_images(file) or (bool(split_of(Path(file.name).stem)) and not yolo.is_label(file.path, least=5))
 
 
-def read(file: File, split: Split, image_root: str | None) -> Source:
+def is_list_below(file: File) -> bool:
+    """Returns whether a text in a subfolder is an annotation file."""
+    return "/" in file.place and not file.has_image and file.name.lower() not in CLASS_FILES and has_box(file)
+
+
+def names_images(file: File) -> bool:
+    """Returns whether one of the first lines of a text holds the name of an image."""
+    return any(suffix in line for line in map(str.lower, _first_lines(file)) for suffix in IMAGE_SUFFIXES)
+
+
+def has_box(file: File) -> bool:
+    """Returns whether one of the first lines of a text holds the name of an image and a box: it is an annotation file."""
+    return names_images(file) and any(map(_BOX.search, _first_lines(file)))
+
+
+def _first_lines(file: File) -> list[str]:
+    return [line.decode("utf-8", "replace") for line in file.head.split(b"\n", FIRST)[:FIRST]]
+
+
+def images_in(path: str) -> set[str]:
+    """Returns the names of the images in an annotation file. Raises DataError."""
+    return {image_of(line) for _, line in text_lines(path) if line.strip()}
+
+
+def image_of(line: str) -> str:
+    """Returns the name of the image in a line of an annotation file or a list."""
+    return _BOX.split(f"{line.strip()} ")[0].strip()
+
+
+def read(file: File, split: Split) -> Source:
     """Reads an annotation file, or a list of images, whose boxes are in label files of YOLO or VOC. Raises DataError."""
-    path = Path(file.path)
+    path, image_root = Path(file.path), file.image_root
     if "ImageSets" in path.parts[-3:-1]:
         folder = path.parents[0 if path.parent.name == "ImageSets" else 1].parent
-        return voc.read_folder(folder, (), image_root, path)
-    refuse_texts([path])
+        return voc.read_listed(path, folder, image_root)
     found = annotation_file.read(file.path, names_next_to(path))
     if not len(found):
         return found
@@ -53,101 +96,39 @@ def read(file: File, split: Split, image_root: str | None) -> Source:
         lists = find_lists(path.parent, folders, folders)
         notes = [*found.notes, *(lists.notes(file.path) if lists else [])]
         return yolo.read_images(file.path, paths, lists, notes, labels)
-    if listing.of_suffix(files_under(path.parent), ".xml"):
-        return voc.read_folder(path.parent, (), image_root, path)
+    if of_suffix(files_under(path.parent), ".xml"):
+        return voc.read_listed(path, path.parent, image_root)
     return found
 
 
-OF_REPOSITORIES = ("requirements", "readme", "license", "cmakelists")  # beginnings of names of texts without images
-_BOX = re.compile(r"\s-?\d+(\.\d+)?(,-?\d+(\.\d+)?){3,5}(\s|$)")
+def read_lists(folder: Folder, names: Iterable[str]) -> list[Source]:
+    """Reads the list of a split, or the annotation files of Roboflow. Raises DataError."""
+    every, split, path = list(names), folder.split, folder.path
+    exported = [name for name in every if os.path.basename(name).lower() == ROBOFLOW]
+    lists = exported or every
+    if len(lists) > 1 and not exported:
+        lists = [name for name in lists if split_of(Path(name).stem)] or lists
+    if not split and len(lists) > 1 and not any(has_box(folder.file(name)) for name in lists):
+        return yolo.read_all(folder)  # all images, of any list or of none
+    if exported or not split:
+        return read_split(folder, lists, read)
+    notes = no_split_notes(path, every, split, by_name=True)
+    chosen, others = _list_of_split(path, lists, split)
+    source = read(folder.file(chosen), split)
+    source.notes += others + notes
+    source.label_files += [str(path / name) for name in folder.of_suffix(".txt") if "/" not in name]
+    if not any(source.lines):  # its boxes are in label files
+        source.format = "YOLO"
+        source.label_files += [str(path / name) for name in yolo.usual_labels(folder.files)]
+    add_splits(source, path, splits_of(lists, by_name=True), split)
+    return [source]
 
 
-def is_label_file(file: File, has_image: bool) -> bool:
-    """Returns whether a file is an annotation file: its first line names an image and has a box."""
-    if has_image or file.suffix != ".txt" or file.name.lower() in listing.CLASS_FILES:
-        return False
-    return names_images(file) and bool(_BOX.search(_first_line(file)))
-
-
-def images_in(path: str) -> set[str]:
-    """Returns the names of the images in an annotation file. Raises DataError."""
-    return {image_of(line) for _, line in text_lines(path) if line.strip()}
-
-
-def image_of(line: str) -> str:
-    """Returns the name of the image in a line of an annotation file or a list."""
-    return _BOX.split(f"{line.strip()} ")[0].strip()
-
-
-def names_images(file: File) -> bool:
-    """Returns whether the first line of a text holds the name of an image."""
-    first = _first_line(file).lower()
-    return any(suffix in first for suffix in IMAGE_SUFFIXES)
-
-
-def _first_line(file: File) -> str:
-    return file.head.partition(b"\n")[0].decode("utf-8", "replace")
-
-
-class Texts:
-    """The text files of a folder: which of them are annotation files or lists of images, and whether others are labels."""
-
-    def __init__(self, folder: Path, files: Sequence[str], image_root: str | None) -> None:
-        self.folder, self.files = folder, files
-        self.texts = listing.of_suffix(files, ".txt")
-        self.images = listing.images_of(files)
-        if image_root:
-            self.images += listing.images_of(files_under(image_root))
-        # Roboflow's YOLOv4
-        self.exported = [text for text in self.texts if os.path.basename(text).lower() == "_annotations.txt"]
-        self._paired = image_paths.Stems(self.images)
-
-    @cached_property
-    def lists(self) -> tuple[list[str], bool, list[str]]:
-        """Returns (annotation files and lists of images, whether they are sure to be some, all that name images).
-
-        Raises DataError for label files of a known format that is not read."""
-        labels = [text for text in self.texts if self._paired.nearest(text)] or self.texts  # others may be notes
-        refuse_texts(self.folder / text for text in labels[:: max(len(labels) // 10, 1)])
-        lists = [text for text in self.texts if "/" not in text and text.lower() not in listing.CLASS_FILES]
-        lists = [text for text in lists if not self._paired.nearest(text)]
-        lists = [
-            text for text in lists if not yolo.is_label(self.folder / text, least=5)
-        ]  # the user named labels/train
-        naming = [text for text in lists if names_images(File(self.folder / text))]
-        sure = [text for text in lists if text in naming or listing.split_of(text)]  # others may be a README
-        lists = sure or [text for text in lists if not text.lower().startswith(OF_REPOSITORIES)]
-        if len(lists) > 1:
-            lists = [text for text in lists if listing.split_of(text)]
-        return lists, bool(sure), naming
-
-    @cached_property
-    def folders_below(self) -> list[str]:
-        """The folders below this one that hold annotation files or lists of images of a split, such as data/set/train.txt."""
-        below = [text for text in self.texts if "/" in text and listing.split_of(PurePosixPath(text).stem)]
-        below = [text for text in below if names_images(File(self.folder / text))]
-        return sorted({os.path.dirname(text) for text in below})
-
-    @cached_property
-    def labels_alone(self) -> list[str]:
-        """The texts, if one of the first begins with a label, whether an image has its name or not."""
-        first = (File(self.folder / text) for text in self.texts[:100])
-        return self.texts if any(yolo.is_label_file(file, has_image=False) for file in first) else []
-
-    def are_labels(self) -> bool:
-        """Returns whether the texts, or those next to the folder, are YOLO label files."""
-        labeled = image_paths.Stems(self.texts)
-        near = (str(self.folder / image) for image in self.images[:100])  # the user named images/train
-        if any(map(yolo.has_label, near)) or any(map(labeled.nearest, self.images)):
-            return True
-        return any(re.search("(^|/)labels/", text) for text in self.texts)
-
-
-def list_of_split(folder: Path, lists: Sequence[str], split: Split) -> tuple[str, list[str]]:
+def _list_of_split(folder: Path, lists: Sequence[str], split: Split) -> tuple[str, list[str]]:
     """Returns (the list of a split, notes about others of this split). One with the very name of the split is preferred.
 
     Raises DataError for several without it."""
-    chosen = listing.select_split(folder, lists, split, by_name=True)
+    chosen = select_split(folder, lists, split, by_name=True)
     exact = {text.lower(): text for text in chosen}
     named = [exact[f"{name}.txt"] for name in split if f"{name}.txt" in exact]
     if not named and len(chosen) > 1:
@@ -155,8 +136,15 @@ def list_of_split(folder: Path, lists: Sequence[str], split: Split) -> tuple[str
         raise DataError(f"{folder}: {len(chosen)} lists are of the split {split[0]} ({', '.join(chosen[:5])}): {fix}")
     if not named:
         return chosen[0], []
-    others = [text for text in chosen if text.lower()[:-4] not in listing.SPLIT_NAMES]
+    others = [text for text in chosen if text.lower()[:-4] not in SPLIT_NAMES]
     if not others:
         return named[0], []
     text = f"{folder}: lists that are not read, because there is {named[0]}: {', '.join(others[:5])}"
     return named[0], [text]
+
+
+def refuse_lists_below(folder: Folder, names: Iterable[str]) -> list[Source]:
+    """Raises DataError, which names the folders below that have annotation files: relative names in them start there."""
+    places = sorted({os.path.dirname(name) for name in names})
+    shown = " or ".join(str(folder.path / place) for place in places[:5])
+    raise DataError(f"{folder.path}: no data set in this folder itself, but below it: give {shown}")

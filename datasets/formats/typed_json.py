@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Raw
 
 from datasets.errors import DataError, open_file
+from utils.text import brief
 
 T = TypeVar("T")
 Contents = dict[str, Raw] | list[Raw]  # of a JSON file, not yet parsed below the top level
@@ -102,20 +103,19 @@ def explain(raw: Raw, place: str, error: Exception) -> str:
         return f"{place}: not JSON ({problem}): export the file again"
     if not isinstance(error, msgspec.ValidationError):
         return f"{place}: a class name, file name or other text holds half of a surrogate pair: rename it"
-    name = f" (id {brief(value['id'])})" if isinstance(value, dict) and "id" in value else ""
+    name = f" (id {shown(value['id'])})" if isinstance(value, dict) and "id" in value else ""
     problem, _, path = str(error).partition(" - at `$")
     path = path.removesuffix("`")
     for key, index in _STEP.findall(path):
         value = value[key or int(index)] if isinstance(value, dict if key else list) else value
     problem = f"{problem[:1].lower()}{problem[1:]}; correct it, or export the file again"
-    return f"{place}{path}{name} is {brief(value)}: {problem}"
+    return f"{place}{path}{name} is {shown(value)}: {problem}"
 
 
 def _no_number(text: str) -> None:
     raise ValueError(f"{text} is no number of JSON")
 
 
-def brief(value: Any) -> str:
-    """Returns a value as JSON of at most 60 characters."""
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+def shown(value: Any) -> str:
+    """Returns a value of JSON for a message, at most 60 characters of it."""
+    return brief(json.dumps(value, ensure_ascii=False), 60)

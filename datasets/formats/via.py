@@ -9,7 +9,7 @@ from datasets.errors import DataError
 from datasets.formats.file import File
 from datasets.formats.named_boxes import Box, LabelFile, ellipse_box, names_of, points_box, source_of
 from datasets.formats.source import Source
-from datasets.formats.typed_json import ABSENT, Angle, brief, parse, rows
+from datasets.formats.typed_json import ABSENT, Angle, parse, rows, shown
 from datasets.store import Split
 from utils.text import clean_name
 
@@ -42,14 +42,6 @@ class Image(Struct):
     regions: Raw = ABSENT  # a list; in VIA 1 an object with the keys "0", "1", ...
 
 
-def claims(file: File) -> bool:
-    """Returns whether a file is a project of VIA 2 or its annotations."""
-    if not file.keys:
-        return False
-    first = next(iter(file.json.values()))
-    return "_via_img_metadata" in file.keys or b'"regions"' in bytes(first)
-
-
 def read(file: File, split: Split) -> Source:
     """Reads a project of VIA, or its annotations. Raises DataError.
 
@@ -60,7 +52,7 @@ def read(file: File, split: Split) -> Source:
         contents = parse(contents["_via_img_metadata"], dict[str, Raw], f"{source}: _via_img_metadata", problems) or {}
     found = []
     for key, raw in contents.items():
-        image = parse(raw, Image, f"{source}: {brief(key)}", problems)
+        image = parse(raw, Image, f"{source}: {shown(key)}", problems)
         if image is not None:
             place = f"{source}: {image.filename}"
             found.append((place, image.filename, _regions(image.regions, f"{place}: regions", problems)))

@@ -4,62 +4,80 @@ import os
 import re
 import xml.etree.ElementTree as ElementTree
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from datasets.errors import DataError, one_line, open_file
-from datasets.formats import image_paths, listing
+from datasets.formats import image_paths
 from datasets.formats.annotation_file import text_lines
-from datasets.formats.file import File
+from datasets.formats.file import CLASS_FILES, UNREAD_SUFFIXES, File, Folder, images_of, of_suffix, stem_of
 from datasets.formats.named_boxes import Box, LabelFile, add_files, names_of, side
 from datasets.formats.rotation import FIELDS, Degrees, angle_problem, box_around
 from datasets.formats.source import Source
+from datasets.formats.splits import (
+    SPLIT_NAMES,
+    add_splits,
+    listed_name,
+    no_split_notes,
+    select_split,
+    split_in,
+    split_of,
+    splits_of,
+)
 from datasets.formats.xml_file import parse_xml
 from datasets.store import Split
 from utils.files import files_under
 from utils.images import IMAGE_SUFFIXES
 from utils.text import clean_name, number_of
 
-CVAT_FILE = "is a file of CVAT, not of VOC: give the file itself"
-
 _ROOT = re.compile(rb"<(\w+:)?annotation\b")
 
 
-def is_label_file(file: File, has_image: bool = False) -> bool:
-    """Returns whether a file is the XML of one image."""
-    return file.suffix == ".xml" and bool(_ROOT.search(file.head.replace(b"\0", b"")))  # UTF-16 has zeros
+def claims(file: File) -> bool:
+    """Returns whether an XML file has one image."""
+    return bool(_ROOT.search(file.head.replace(b"\0", b"")))  # UTF-16 has zeros
 
 
-def read_folder(folder: Path, split: Split, image_root: str | None = None, listed: Path | None = None) -> Source:
-    """Reads a VOC folder: the images in the list `listed`, or the images of a split. Raises DataError.
+def read_all(folder: Folder, names: Iterable[str]) -> list[Source]:
+    """Reads the XML files in a folder that belong to its split. Raises DataError."""
+    above = Path(os.path.abspath(folder.path)).parent
+    if not images_of(folder.files) and (above / "ImageSets").is_dir():  # the user named Annotations
+        folder = Folder(Path(os.path.normpath(folder.path / "..")), folder.split, folder.image_root)
+        names = [name for name in folder.of_suffix(".xml") if claims(folder.file(name))]
+    return [read(folder, list(names))]
 
-    A split is a list in ImageSets, or a folder; the first name in `split` that exists counts. An empty `split` is all images.
-    The XML files and the images may be anywhere in the folder; images also next to it, or in `image_root`. Difficult
-    objects become crowd regions. The names in all XML files count, so that all splits have the same classes."""
-    files = files_under(folder)
-    if not listing.images_of(files) and (Path(os.path.abspath(folder)).parent / "ImageSets").is_dir():
-        folder = Path(os.path.normpath(folder / ".."))  # the user named Annotations
-        files = files_under(folder)
-    every = listing.of_suffix(files, ".xml")
-    lists, splits = ([listed] if listed else []), listing.splits_of(every, by_name=False)
-    if split and not listed and (texts := _image_lists(folder, files, every)):
-        lists = _lists_of(folder, texts, split)
-        splits = [listing.SPLIT_NAMES.get(Path(text).stem.lower()) for text in texts]
-    xmls, missing, unclear, own = listing.select_split(folder, every, () if lists else split), {}, [], every
+
+def read_listed(listed: Path, folder: Path, image_root: str | None) -> Source:
+    """Reads the images in the list `listed`, whose XML files are in a folder. Raises DataError."""
+    inside = Folder(folder, (), image_root)
+    return read(inside, [name for name in inside.of_suffix(".xml") if claims(inside.file(name))], listed)
+
+
+def read(folder: Folder, every: Sequence[str], listed: Path | None = None) -> Source:
+    """Reads the images in the list `listed`, or those of the split of a folder with the XML files `every`. Raises DataError.
+
+    A split is a list in ImageSets, or a folder; the first name in it that exists counts. An empty split is all images. The XML
+    files and the images may be anywhere in the folder; images also next to it, or in `image_root`. Difficult objects become
+    crowd regions. The names in all XML files count, so that all splits have the same classes."""
+    path, files, split = folder.path, folder.files, folder.split
+    lists, splits = ([listed] if listed else []), splits_of(every, by_name=False)
+    if split and not listed and (texts := _image_lists(path, files, every)):
+        lists = _lists_of(path, texts, split)
+        splits = [SPLIT_NAMES.get(Path(text).stem.lower()) for text in texts]
+    xmls, missing, unclear, own = select_split(path, every, () if lists else split), {}, [], every
     if lists:
-        xmls, missing, unclear = _listed(folder, lists, every)
+        xmls, missing, unclear = _listed(path, lists, every)
     if lists and not listed:
-        own, unlisted = _of_any_list(folder, texts, every)
-    parsed = _parsed(folder, every)
-    names = names_of(parsed.values())
-    root, images = _images(folder, files, [parsed[xml] for xml in xmls], image_root)
-    source = Source(str(folder), root, names, label_files=[str(folder / xml) for xml in own])
+        own, unlisted = _of_any_list(path, texts, every)
+    parsed = {xml: _voc_file(path / xml) for xml in every}
+    root, images = _images(folder, [parsed[xml] for xml in xmls])
+    source = Source(str(path), root, names_of(parsed.values()), label_files=[str(path / xml) for xml in own])
     if lists and not listed and unlisted:
         text = f"XML files that no list of a split names, left out: {len(unlisted)}"
-        source.notes.append(f"{folder}: {text}, for example {one_line(unlisted[0])}")
+        source.notes.append(f"{path}: {text}, for example {one_line(unlisted[0])}")
     index = image_paths.Stems(images)
-    image_of = {xml: index.nearest(xml, parsed[xml].image) for xml in every}
-    rows = [(image_of[xml] or parsed[xml].image or f"{image_paths.stem_of(xml)}.jpg", parsed[xml]) for xml in xmls]
+    image_of = {xml: index.nearest(xml, parsed[xml].image) for xml in xmls}
+    rows = [(image_of[xml] or parsed[xml].image or f"{stem_of(xml)}.jpg", parsed[xml]) for xml in xmls]
     backgrounds = {name: _without_xml(name, lists[0].parent, index if xmls else None) for name in missing}
     source.problems += unclear + [problem for name, problem in missing.items() if not backgrounds.get(name)]
     backgrounds = [image for image in backgrounds.values() if image]  # CVAT writes no XML for an image without boxes
@@ -67,19 +85,18 @@ def read_folder(folder: Path, split: Split, image_root: str | None = None, liste
         text = f"listed images without an XML file, which have no boxes: {len(backgrounds)}"
         source.notes.append(f"{lists[0]}: {text}, for example {backgrounds[0]}")
     for xml in xmls:
-        source.problems += image_paths.doubts(folder / xml, root, index.all_nearest(xml, parsed[xml].image))
+        source.problems += image_paths.doubts(path / xml, root, index.all_nearest(xml, parsed[xml].image))
     if rows and not any(image_of[xml] for xml in xmls):
         problem = f"no image for any of {len(rows)} XML files, for example {rows[0][0]} for {rows[0][1].path}"
-        source.problems.append(f"{folder}: {problem}: image_root=FOLDER names the folder of the images")
+        source.problems.append(f"{path}: {problem}: image_root=FOLDER names the folder of the images")
     if not lists and "val" in split and len(xmls) == len(every):
-        source.notes.append(f"{folder}: no ImageSets and no folders of splits: all images belong to every split")
-    source.notes += listing.no_split_notes(folder, every, () if lists else split)
-    used = {*filter(None, map(image_of.get, xmls)), *backgrounds}
-    source.notes += _left_out(folder, images, used, image_of, bool(lists))
-    rows += [(image, LabelFile(str(folder / image))) for image in backgrounds]
+        source.notes.append(f"{path}: no ImageSets and no folders of splits: all images belong to every split")
+    if not lists:
+        source.notes += no_split_notes(path, every, split)
+    rows += [(image, LabelFile(str(path / image))) for image in backgrounds]
     add_files(source, rows)
     if not listed:
-        listing.add_splits(source, folder, splits, split)
+        add_splits(source, path, splits, split)
     return source
 
 
@@ -91,30 +108,10 @@ def _without_xml(name: str, folder: Path, index: image_paths.Stems | None) -> st
     return index and (index.nearest(f"{name}.xml") or index.nearest(name))
 
 
-def _left_out(
-    folder: Path, images: list[str], used: set[str], image_of: dict[str, str | None], has_list: bool
-) -> list[str]:
-    """Returns notes about images next to the `used` ones: those without an XML file, and those that cannot be read.
-
-    `image_of`: the image of each XML file, also of other splits. With a list, images count that have the name of a used one."""
-    folders = {os.path.dirname(image) for image in used}
-    near = [image for image in images if os.path.dirname(image) in folders]
-    owned = used.union(filter(None, image_of.values()))
-    left = [image for image in listing.images_of(near) if image not in owned]
-    if has_list:
-        stems = {os.path.splitext(image)[0] for image in used}
-        left = [image for image in left if os.path.splitext(image)[0] in stems]
-    notes = []
-    if left:
-        text = f"images without an XML file of their own, left out: {len(left)}, for example {one_line(left[0])}"
-        notes.append(f"{folder}: {text}")
-    return notes + listing.unread_notes(folder, near)
-
-
 def _image_lists(folder: Path, files: list[str], xmls: Sequence[str]) -> list[str]:
     """Returns the lists of images in ImageSets/Main, ImageSets or the folder: the first of these that has any."""
-    texts = listing.of_suffix(files, ".txt")
-    texts = [text for text in texts if os.path.basename(text).lower() not in listing.CLASS_FILES]
+    texts = of_suffix(files, ".txt")
+    texts = [text for text in texts if os.path.basename(text).lower() not in CLASS_FILES]
     places = ("(.*/)?ImageSets/Main/", "(.*/)?ImageSets/", "")
     lists = next((found for place in places if (found := [t for t in texts if re.fullmatch(f"{place}[^/]+", t)])), [])
     if lists and "/" not in lists[0]:  # not every text is a list
@@ -137,10 +134,10 @@ def _of_any_list(folder: Path, lists: Sequence[str], xmls: Sequence[str]) -> tup
     """Returns (XML files of the data set, the XML files among them that no split lists).
 
     Others have the name of a listed one, but are in another folder, such as old versions."""
-    of_splits = [text for text in lists if listing.split_of(Path(text).stem)] or lists
+    of_splits = [text for text in lists if split_of(Path(text).stem)] or lists
     named = set(_listed(folder, [folder / text for text in of_splits], xmls)[0])
-    stems = set(map(image_paths.stem_of, named))
-    unlisted = [xml for xml in xmls if image_paths.stem_of(xml) not in stems]
+    stems = set(map(stem_of, named))
+    unlisted = [xml for xml in xmls if stem_of(xml) not in stems]
     return [*named, *unlisted], unlisted
 
 
@@ -148,13 +145,13 @@ def _listed(folder: Path, lists: Sequence[Path], xmls: Sequence[str]) -> tuple[l
     """Returns (XML files in lists of images, name -> problem for each one without an XML file, problems of unclear names)."""
     by_name, by_path = defaultdict(list), defaultdict(list)
     for xml in xmls:
-        by_name[image_paths.stem_of(xml)].append(xml)
+        by_name[stem_of(xml)].append(xml)
         by_path[os.path.splitext(xml)[0]].append(xml)
     by_name |= by_path
     found, missing, unclear = [], {}, []
     lines = ((path, number, line) for path in lists for number, line in text_lines(str(path)))
     for path, number, line in lines:
-        bare, readings = listing.listed_name(line)
+        bare, readings = listed_name(line)
         candidates = next((by_name[word] for word in readings if word in by_name), [])
         if len(candidates) > 1:
             own = os.path.relpath(path.with_suffix(""), folder).replace(os.sep, "/")
@@ -170,48 +167,33 @@ def _listed(folder: Path, lists: Sequence[Path], xmls: Sequence[str]) -> tuple[l
     return found, missing, unclear
 
 
-def _images(
-    folder: Path, files: list[str], labels: Sequence[LabelFile], image_root: str | None
-) -> tuple[str, list[str]]:
+def _images(folder: Folder, labels: Sequence[LabelFile]) -> tuple[str, list[str]]:
     """Returns (folder of the images, images relative to it): in `image_root`, or in the folder, or next to a folder that
     holds nothing but XML files, such as Annotations or Annotations/train."""
-    suffixes = (*IMAGE_SUFFIXES, *listing.UNREAD_SUFFIXES)
-    if image_root is not None:
-        return image_root, listing.of_suffix(files_under(image_root), suffixes)
-    images = listing.of_suffix(files, suffixes)
+    suffixes = (*IMAGE_SUFFIXES, *UNREAD_SUFFIXES)
+    if folder.image_root is not None:
+        return folder.image_root, of_suffix(files_under(folder.image_root), suffixes)
+    images = folder.of_suffix(suffixes)
     index = image_paths.Stems(images)
     some = labels[:: max(len(labels) // 50, 1)]
-    if any(index.nearest(os.path.relpath(label.path, folder), label.image) for label in some):
-        return str(folder), images
-    top = Path(os.path.abspath(folder))
-    only_xml = all("/" not in file or listing.split_in(file) for file in listing.of_suffix(files, ".xml"))
-    alone = (
-        listing.split_of(top.name) or len(os.listdir(top.parent)) == 1
-    )  # otherwise other data sets lie two folders above
+    if any(index.nearest(os.path.relpath(label.path, folder.path), label.image) for label in some):
+        return str(folder.path), images
+    top = Path(os.path.abspath(folder.path))
+    only_xml = all("/" not in file or split_in(file) for file in folder.of_suffix(".xml"))
+    alone = split_of(top.name) or len(os.listdir(top.parent)) == 1  # otherwise other data sets lie two folders above
     for place in (top.parent, top.parent.parent)[: 2 if alone else 1] if only_xml else ():
         inside = [entry for entry in sorted(place.iterdir()) if entry.is_dir() and entry not in (top, top.parent)]
         for near in [place / entry.name / top.name for entry in inside] + inside + [place]:
             if any(_has_image(near, label) for label in some):
                 names = os.listdir(near) if near == place else files_under(near)
-                return str(near), listing.of_suffix(sorted(names), suffixes)
-    return str(folder), images
+                return str(near), of_suffix(sorted(names), suffixes)
+    return str(folder.path), images
 
 
 def _has_image(folder: Path, label: LabelFile) -> bool:
     stem = Path(label.path).stem
     names = [label.image, *(stem + suffix for suffix in (".jpg", ".png", ".jpeg", ".JPG", ".PNG", ".JPEG", ".bmp"))]
     return any(name and os.path.isfile(folder / name) for name in names)
-
-
-def _parsed(folder: Path, xmls: Sequence[str]) -> dict[str, LabelFile]:
-    """Returns {XML file: its contents}. The problem of a file of CVAT names one of the VOC files next to it."""
-    parsed = {xml: _voc_file(folder / xml) for xml in xmls}
-    voc = next((xml for xml in xmls if not parsed[xml].problem), None)
-    for xml in xmls if voc else ():
-        if parsed[xml].problem == CVAT_FILE:
-            fix = "give the file of CVAT instead of the folder, or move it to another folder"
-            parsed[xml] = parsed[xml]._replace(problem=f"is a file of CVAT, but {folder / voc} is one of VOC: {fix}")
-    return parsed
 
 
 def _voc_file(path: Path) -> LabelFile:
@@ -222,11 +204,6 @@ def _voc_file(path: Path) -> LabelFile:
             return LabelFile(str(path), problem=str(error))
     for node in root.iter():
         node.tag = str(node.tag).rpartition("}")[2]  # without the namespace
-    if root.tag == "annotations":
-        return LabelFile(str(path), problem=CVAT_FILE)
-    if root.tag != "annotation":
-        problem = f"<{root.tag}> is not a VOC file: export the data as Pascal VOC, COCO or YOLO, or take the file out"
-        return LabelFile(str(path), problem=problem)
     return LabelFile(
         path=str(path),
         image=root.findtext("filename", "").strip().replace("\\", "/").rpartition("/")[2],

@@ -12,16 +12,15 @@ from functools import lru_cache
 from pathlib import Path
 
 from datasets.errors import DataError, one_line, open_file, raise_any
-from datasets.formats import image_paths, listing
+from datasets.formats import image_paths
 from datasets.formats.annotation_file import text_lines
 from datasets.formats.class_lists import ClassLists, find_lists
-from datasets.formats.file import File
-from datasets.formats.label_kinds import LabelKinds
+from datasets.formats.file import CLASS_FILES, File, Folder, images_of, unread_notes
+from datasets.formats.key_points import MaybeBoxes
 from datasets.formats.named_boxes import points_box
 from datasets.formats.source import Source
+from datasets.formats.splits import add_notes, select_split
 from datasets.formats.typed_json import BOM
-from datasets.store import Split
-from utils.files import files_under
 from utils.images import IMAGE_SUFFIXES
 from utils.text import amount, number_of
 
@@ -29,37 +28,47 @@ NOT_LABELS = ("classes", "train", "val", "valid", "test", "labels", "predefined_
 NO_NAMES = "no class names: write classes.txt next to it, with one name per line in the order of the class numbers"
 
 
-def read_folder(folder: Path, files: Sequence[str], split: Split, image_root: str | None) -> Source:
-    """Reads the images of a folder with `files`, or of `image_root`, and their label files, which may be anywhere in it.
+def claims(file: File) -> bool:
+    """Returns whether a text is a label file: its first line holds numbers, or it is in a folder named labels.
+
+    Without an image of its name, it must begin with a label that can be read."""
+    if "labels" in file.place.lower().split("/")[:-1]:
+        return file.name.lower() not in CLASS_FILES
+    if is_named_otherwise(file.name):
+        return False
+    return is_label(file.path, least=5) if file.has_image else _begins_with_label(file)
+
+
+def read_all(folder: Folder, names: Iterable[str] = ()) -> list[Source]:
+    """Reads the images of a folder and their label files, which may be anywhere in it.
 
     A split is a folder of its name; without such folders all images belong to every split."""
-    there = listing.images_of(files if image_root is None else files_under(image_root))
-    if image_root and not there:
-        raise DataError(f"image_root={image_root}: there are no images: correct the path")
-    images = listing.select_split(folder, there, split)
-    notes = listing.unread_notes(folder, files)
+    path, there = folder.path, folder.images
+    if folder.image_root and not there:
+        raise DataError(f"image_root={folder.image_root}: there are no images: correct the path")
+    images = select_split(path, there, folder.split)
+    notes = unread_notes(path, folder.files)
     if not images:
-        raise DataError(f"{folder}: label files, but no images: {_fix_of_no_images(folder)}" + "".join(notes))
-    labels = listing.of_suffix(files, ".txt")
-    root = os.path.abspath(image_root) if image_root else folder
-    paths = [os.path.join(root, image) for image in images]
-    own, all_labels = list(map(label_file, paths)), usual_labels(files)
-    if image_root or not any(map(os.path.exists, own)):
-        own = [os.path.join(folder, label) for label in _own_labels(folder, images, labels)]
-        if image_root and not any(map(os.path.exists, own)):
-            raise DataError(_none_fits(folder, labels, image_root, images))
+        raise DataError(f"{path}: label files, but no images: {_fix_of_no_images(path)}" + "".join(notes))
+    labels = folder.of_suffix(".txt")
+    paths = [os.path.join(folder.image_folder, image) for image in images]
+    own, all_labels = list(map(label_file, paths)), usual_labels(folder.files)
+    if folder.image_root or not any(map(os.path.exists, own)):
+        own = [os.path.join(path, label) for label in _own_labels(path, images, labels)]
+        if folder.image_root and not any(map(os.path.exists, own)):
+            raise DataError(_none_fits(path, labels, folder.image_root, images))
         index = image_paths.Stems(labels)
-        all_labels = {_nearest(folder, image, index, []) for image in there} - {None}
+        all_labels = {_nearest(path, image, index, []) for image in there} - {None}
     used = label_folders(paths, own)
-    every = label_folders([os.path.join(root, image) for image in there])
-    texts = {os.path.dirname(os.path.join(folder, label)): set() for label in labels if not is_named_otherwise(label)}
-    lists = find_lists(folder, texts | every | used, used, files)
+    every = label_folders([os.path.join(folder.image_folder, image) for image in there])
+    texts = {os.path.dirname(os.path.join(path, label)): set() for label in labels if not is_named_otherwise(label)}
+    lists = find_lists(path, texts | every | used, used, folder.files)
     if lists:
-        notes += lists.notes(folder)
-    found = read_images(str(folder), paths, lists, notes, own)
-    found.label_files = [os.path.join(folder, label) for label in all_labels]
-    listing.add_notes(found, folder, there, split)
-    return found
+        notes += lists.notes(path)
+    found = read_images(str(path), paths, lists, notes, own)
+    found.label_files = [os.path.join(path, label) for label in all_labels]
+    add_notes(found, path, there, folder.split)
+    return [found]
 
 
 def _fix_of_no_images(folder: Path) -> str:
@@ -79,7 +88,7 @@ def _none_fits(folder: Path, labels: Sequence[str], image_root: str, images: Seq
 def usual_labels(files: Sequence[str]) -> set[str]:
     """Returns the label files among `files` that are in the place where their images have one."""
     there = set(files)
-    return {place for image in listing.images_of(files) for place in _label_places(image) if place in there}
+    return {place for image in images_of(files) for place in _label_places(image) if place in there}
 
 
 def label_folders(images: Iterable[str], labels: Iterable[str] | None = None) -> dict[str, set[str]]:
@@ -157,13 +166,6 @@ def has_label(image: str) -> bool:
     return is_label(path)
 
 
-def is_label_file(file: File, has_image: bool) -> bool:
-    """Returns whether a text is a label file. Without an image of its name, it must begin with a label that can be read."""
-    if file.suffix != ".txt" or is_named_otherwise(file.name):
-        return False
-    return is_label(file.path, least=5) if has_image else _begins_with_label(file)
-
-
 def is_label(path: str | Path, least: int = 0) -> bool:
     """Returns whether the first line of a text holds nothing but numbers, at least `least`."""
     with open_file(path) as file:
@@ -204,7 +206,7 @@ def read_images(
     _name_unpaired(found, images, labels)
     found.notes += _shared(source, images, labels, known)
     found.problems += _contradictions(images, labels, known)
-    kinds = LabelKinds()
+    maybe_boxes = MaybeBoxes()
     for image, path, exists in zip(images, labels, known, strict=True):
         found.add_image(image, file=path if exists else image, fractions=True)
         own = lists.by_folder.get(os.path.dirname(path)) if lists else None
@@ -212,14 +214,14 @@ def read_images(
             if line.strip():
                 try:
                     label, *values = _numbers(line)
-                    kinds.add(values, f"{path}:{number}")
+                    maybe_boxes.add(values, f"{path}:{number}")
                     corners = _corners(values)
                     if own:
                         label = own.number_in(numbers, label)
                     found.add_box(f"{path}:{number}", *corners, label, line=number)
                 except ValueError as error:
                     found.problems.append(f"{path}:{number}: {error}")
-    found.notes += kinds.check()
+    found.notes += maybe_boxes.notes()
     return found
 
 
@@ -232,7 +234,7 @@ def _backgrounds(source: str, images: list[str], known: list[bool]) -> list[str]
 
 def _name_unpaired(source: Source, images: list[str], labels: list[str]) -> None:
     """Adds notes about label files in the folders of `labels` that have no image there, or another suffix, to `source`."""
-    folders, used = defaultdict(set), set(labels)
+    folders, used = defaultdict(set), {*labels, source.path}  # a list may be next to the label files
     for image, label in zip(images, labels, strict=True):
         folders[os.path.dirname(label)].add(os.path.dirname(image))
     lost, others = [], []
@@ -321,7 +323,11 @@ def _corners(values: Sequence[float]) -> tuple[float, ...]:
         expected = "write class x y width height, or class and the corners of a polygon"
         raise ValueError(f"{1 + len(values)} numbers: {expected}")
     if max(map(abs, values)) > 1.5:
-        raise ValueError(f"{max(values, key=abs):g} is not a fraction of the image: divide by its width and height")
+        fix = (
+            "divide by its width and height"
+            + "; of a box with key points or a track, keep class x y width height" * (len(values) > 4)
+        )
+        raise ValueError(f"{max(values, key=abs):g} is not a fraction of the image: {fix}")
     if len(values) == 4:
         x, y, w, h = *values[:2], abs(values[2]), abs(values[3])
         x1, y1, x2, y2 = x - w / 2, y - h / 2, x + w / 2, y + h / 2

@@ -11,8 +11,8 @@ import yaml
 from datasets.errors import DataError, open_file
 from datasets.formats import image_paths
 from datasets.formats.annotation_file import read_classes, text_lines
-from datasets.store import MAX_UNNAMED, brief
-from utils.text import clean_name
+from datasets.store import MAX_UNNAMED
+from utils.text import clean_name, first_names
 
 PARTS = ("train", "val", "valid", "validation", "test")  # keys of a data file
 MAX_YAML, MAX_NESTING = 1 << 20, 100  # bytes, brackets in brackets; a larger file may take minutes to parse
@@ -79,5 +79,5 @@ def yaml_names(path: Path, config: dict[str, Any]) -> tuple[str, ...]:
             f"{path}: {key} is {count or 'not given'}, but there are {len(names)} names: correct one of them"
         )
     if twice := tuple(name for name, count in Counter(map(clean_name, names)).items() if count > 1):
-        raise DataError(f"{path}: two classes of the same name {brief(twice)}: rename one of them")
+        raise DataError(f"{path}: two classes of the same name {first_names(twice)}: rename one of them")
     return tuple(names)

@@ -189,13 +189,15 @@ def test_boxes_stay_over_their_objects_in_images_that_are_decoded_smaller(
     assert kept > 50 and {2, 4} & set(reductions)
 
 
-def test_an_image_is_never_decoded_smaller_than_it_is_drawn(tmp_path: Path) -> None:
-    found = data(tmp_path)
+@pytest.mark.parametrize("letterbox", ["corner", "stretch"])
+def test_an_image_is_never_decoded_smaller_than_it_is_drawn(tmp_path: Path, letterbox: str) -> None:
+    found, larger = data(tmp_path), {"corner": min, "stretch": max}[letterbox]
+    found.letterbox = letterbox
     for size in ((32, 32), (160, 160), (640, 640), (96, 416)):
         for largest in (0.5, 1.0, 1.5, 2.0):
             for index in range(12):
                 height, width = found.annotations.sizes[index]
-                scale = largest * min(size[0] / height, size[1] / width)
+                scale = largest * larger(size[0] / height, size[1] / width)
                 reduction = found._reduction(index, size, largest)
                 assert reduction in (1, 2, 4, 8) and (reduction == 1 or reduction * scale <= 1)
                 assert reduction == 8 or 2 * reduction * scale > 1

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from painted import GRAY, assert_under_its_box, painted_sample
 
-from datasets.formats.annotation_file import Sample
 from datasets.mosaic import Augment, make_sample, mixup, mosaic
+from datasets.store import Sample
 from utils.images import FILL, letterbox
 
 ROTATED = {"flip": 0.5, "rotation": 10.0, "scale": (0.4, 1.6), "translate": 0.1, "shear": 2.0, "hsv": (0, 0, 0)}

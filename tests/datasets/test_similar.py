@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image
 
 from datasets.scan import scan
-from datasets.similar import NEAR, bits_apart, similar_groups
+from datasets.similar import NEAR, bits_apart, copies_between, similar_groups
 
 
 def scene(seed: int, height: int = 256, width: int = 336) -> np.ndarray:
@@ -72,6 +72,20 @@ def test_groups_are_those_of_all_pairs() -> None:
         expected = np.where(near, expected, 300).min(1)
     found = similar_groups(digests, hashes)
     assert np.array_equal(found, expected) and 40 < len(np.unique(found)) < 300
+
+
+def test_near_images_are_found_in_their_one_equal_band_behind_others_that_are_equal_there() -> None:
+    words = np.random.default_rng(0).integers(0, 2**32, (20, 8), np.uint32)
+    words[:, 7], words[:, 0] = 5, 1
+    words[[0, -1]] = 0, 0, 0, 0, 0, 0, 0, 5
+    words[-1, :NEAR] = 2  # one bit in each band: the images with a 1 are between these two in sorted order
+    groups = similar_groups(np.arange(1, 21), words.view(np.uint64))
+    assert groups.tolist() == [*range(19), 0]
+
+
+def test_copies_between_two_sets_are_of_images_of_the_first_one() -> None:
+    none = np.zeros((3, 4), np.uint64)
+    assert copies_between((np.array([4, 7]), none[:2]), (np.array([9, 7, 9]), none)).tolist() == [-1, 1, -1]
 
 
 def test_a_hundred_thousand_images_take_seconds() -> None:

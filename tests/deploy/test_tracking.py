@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from refused import refused
 
 from deploy.result import Result
 from deploy.tracking import NEW, Tracker
@@ -45,6 +46,7 @@ class Stub:
         def update(self, found):
             order = np.arange(len(found))[::-1]
             strong = found.confidence[order] >= self.limits["track_activation_threshold"]
+            strong |= found.xyxy[order, 0] >= 100  # here are the objects that have a track already
             one = Stub.Detections(found.xyxy[order], found.confidence[order], {"row": found.data["row"][order]})
             one.tracker_id = np.where(strong, found.xyxy[order, 0].astype(int), -1)  # the left side is the number
             return one
@@ -64,13 +66,14 @@ def test_each_detection_gets_the_number_of_its_own_box(stub):
 
 @pytest.mark.parametrize("confidence, kept", [(0.5, [0.9, 0.5]), (torch.tensor([0.5, 0.95]), [0.5])])
 def test_weak_detections_without_a_track_are_left_out_by_the_threshold_of_their_class(stub, confidence, kept):
-    tracked = Tracker(25, confidence).update(result([[5, 0, 9, 9]] * 3, [0.4, 0.9, 0.5], [0, 1, 0]))
-    assert tracked.scores.tolist() == np.float32(kept).tolist()
+    boxes = [[5, 0, 9, 9]] * 3 + [[105, 0, 109, 9]]
+    tracked = Tracker(25, confidence).update(result(boxes, [0.4, 0.9, 0.5, 0.2], [0, 1, 0, 1]))
+    assert tracked.scores.tolist() == np.float32([*kept, 0.2]).tolist() and tracked.tracks[-1] == 106
 
 
 def test_without_the_package_the_error_names_the_command(monkeypatch):
     monkeypatch.setitem(sys.modules, "trackers", None)
-    with pytest.raises(ConfigError, match="pip install trackers"):
+    with refused(ConfigError, "track=true", "pip install trackers"):
         Tracker(25, 0.3)
 
 

@@ -5,17 +5,16 @@ Float64 where gradients are compared, so that rounding cannot hide an error. One
 
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import cv2
 import numpy as np
 import pytest
 import tiny  # noqa: F401  registers model="tiny_n", also in spawned processes
 import torch
-import torch.distributed as dist
 import torch.multiprocessing as mp
-from refused import refused
+from refused import refused, told
 from simulated_gpu import simulated_gpu
 from small import TINY_WEIGHTS, log_of, only_run
 from torch import nn
@@ -29,13 +28,13 @@ from datasets.formats import read
 from datasets.formats.annotation_file import annotation_line
 from datasets.loader import TrainSampler, ValSampler, build_loader
 from datasets.mosaic import Augment
-from engine import gpu_memory, summary
+from engine import hardware, summary
 from engine.epoch import Meter, fit_one_epoch
 from engine.evaluation import evaluate
 from engine.optimizer import EMA, Updater, build_optimizer
 from engine.parallel import compile_forward, convert_batch_norms, fewest_images, require_statistics, wrap
 from engine.schedule import Plan, Schedule
-from utils import processes, threads
+from utils import processes
 from utils.config import ConfigError
 from utils.processes import RankMismatchError, Ranks, RemoteError, choose_device
 
@@ -51,6 +50,7 @@ CASES = {  # batch size, frozen, and other arguments of `gradients`
     "an empty shard": (1, False),
     "an empty shard, fixed statistics": (1, False, "tiny_n", SIZE, True),
 }
+BATCH_SIZES = ((4,), (3,), (1,), (1, 3))  # of the epochs of a training
 
 
 def draw(folder: Path) -> None:
@@ -114,24 +114,30 @@ def evaluation(ranks, file):
     return evaluate(model, loader, ranks, nets.criterion(model, torch.ones_like))
 
 
-def statistics_without_sync_bn(ranks, file, batch_size):
-    """Running means of the model and its EMA on all ranks after an epoch without SyncBN, before and after averaging.
+def statistics_without_sync_bn(ranks, file, *batch_sizes):
+    """Running means of the model and its EMA on all ranks after the last of some epochs without SyncBN, and after averages.
 
-    The learning rate is 0, so that the means depend on the images alone."""
+    The learning rate is 0, so that the means depend on the images alone. The second result: whether those of the frozen
+    backbone have kept their bits.
+    """
     model = network(dtype=torch.float32)
+    statistics = [b for b in model.backbone.buffers() if b.is_floating_point()]
+    for values in statistics:
+        values.fill_(0.1)  # not exact: weighted sums of it are rounded
     data = DetectionDataset(read.read(file, "train"), model.letterbox)
     schedule = Schedule(Plan(10, 0, 10, 10, 4, 4), "constant", 0.0, 0.0, 0, 0)
     updater = Updater(model, build_optimizer("adamw", model, 0.01), schedule, EMA(model, 10))
     model.freeze_backbone(True)
-    criterion = nets.criterion(model, ranks.normalizer)
-    loader = batches(ranks, data, batch_size)
-    fit_one_epoch(wrap(model, ranks, sync_bn=False), criterion, loader, updater, ranks, Meter())
+    criterion, wrapped = nets.criterion(model, ranks.normalizer), wrap(model, ranks, sync_bn=False)
     found = []
+    for batch_size in batch_sizes:
+        updater.average_statistics(ranks)
+        fit_one_epoch(wrapped, criterion, batches(ranks, data, batch_size), updater, ranks, Meter())
     for _ in range(3):
         pair = [net.get_buffer("neck.0.bn.running_mean").clone() for net in (model, updater.ema.model)]
         found.append(ranks.gather(pair))
         updater.average_statistics(ranks)
-    return found
+    return found, all((values == torch.tensor(0.1)).all() for values in statistics)
 
 
 def error_of(function, *arguments):
@@ -206,7 +212,7 @@ def run_ranks(world_size, folder, work, *arguments, configs=()):
 def everything(ranks, folder, file):
     found = {name: gradients(ranks, file, *case) for name, case in CASES.items()}
     found |= {"evaluation": evaluation(ranks, file)}
-    found |= {"statistics": {size: statistics_without_sync_bn(ranks, file, size) for size in (4, 3, 1)}}
+    found |= {"statistics": {sizes: statistics_without_sync_bn(ranks, file, *sizes) for sizes in BATCH_SIZES}}
     found |= {"collectives": collectives(ranks, folder)} if ranks.world_size > 1 else {}
     return found
 
@@ -257,22 +263,23 @@ def test_sharded_evaluation_equals_that_of_one_process(one, two):
 
 
 def test_statistics_without_sync_bn_are_averaged_over_ranks(two):
-    before, after, again = two[0]["statistics"][4]
+    (before, after, again), _ = two[0]["statistics"][(4,)]
     assert not torch.equal(before[0][0], before[1][0])
     for model, average in after + again:
         assert torch.equal(model, (before[0][0] + before[1][0]) / 2)
         assert torch.equal(average, model)
 
 
-@pytest.mark.parametrize("batch_size", [4, 3, 1])
-def test_statistics_without_sync_bn_are_those_of_one_process(one, two, batch_size):
-    """Each rank counts with its images: two and one of three, and with one image per step the other rank has none."""
-    ((expected, _),) = one["statistics"][batch_size][0]
-    before, after, again = two[0]["statistics"][batch_size]
+@pytest.mark.parametrize("batch_sizes", BATCH_SIZES)
+def test_statistics_without_sync_bn_are_those_of_one_process(one, two, batch_sizes):
+    """Each rank counts with its images of the epoch: two and one of three, and with one per step the other rank has none."""
+    (((expected, _),), *_), _ = one["statistics"][batch_sizes]
+    (before, after, again), frozen_bits_stay = two[0]["statistics"][batch_sizes]
     for mean, _ in after + again:
         assert torch.allclose(mean, expected, rtol=1e-3, atol=1e-8)
-    if batch_size == 1:  # rank 1 keeps the statistics of the start
+    if batch_sizes == (1,):  # rank 1 keeps the statistics of the start
         assert torch.equal(after[0][0], before[0][0]) and not torch.allclose(before[1][0], expected, rtol=0.1)
+    assert frozen_bits_stay
 
 
 def test_collectives_give_all_ranks_the_same(two):
@@ -289,7 +296,8 @@ def test_the_error_of_a_rank_ends_the_others_with_a_remote_error(two):
 
 
 def test_the_table_of_a_run_names_the_backend(two):
-    assert {rank["collectives"]["printed"] for rank in two} == {"4 of 8, 2 processes over gloo"}
+    for rank in two:
+        told(rank["collectives"]["printed"], "4 of 8", "2 processes", "gloo")
 
 
 def test_differences_between_ranks_are_named_on_all_ranks(two):
@@ -297,8 +305,8 @@ def test_differences_between_ranks_are_named_on_all_ranks(two):
         assert rank["collectives"]["the same facts"] is None
         message = rank["collectives"]["different facts"]
         assert message.startswith(f"{RankMismatchError.__name__}: ") and "seed" not in message
-        assert "batch_size: 17 on rank 1" in message and "16 on rank 0" in message
-        assert "repeat_rare: 1 on rank 1" in rank["collectives"]["more facts"]  # rank 0 does not have it
+        told(message, "batch_size", "17 on rank 1", "16 on rank 0")
+        told(rank["collectives"]["more facts"], "repeat_rare", "1 on rank 1")  # rank 0 does not have it
 
 
 @pytest.mark.parametrize("changes", TRAININGS, ids=["plain", "repeats and a fraction for validation", "added classes"])
@@ -386,60 +394,25 @@ def test_idle_gpus_and_cpu_builds_are_reported(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     monkeypatch.delenv("WORLD_SIZE", raising=False)
-    (advice,) = gpu_memory.gpu_advice(["train.py", "train=my data"])
-    assert "torchrun --standalone --nproc_per_node=4 train.py 'train=my data'" in advice and "one in use" in advice
-    (advice,) = gpu_memory.gpu_advice(["train.py", "device=cuda:all", "epochs=3"], all_gpus=True)
-    assert "--nproc_per_node=4 train.py epochs=3 is faster" in advice
+    (advice,) = hardware.gpu_advice(["train.py", "train=my data"])
+    told(advice, "torchrun --standalone --nproc_per_node=4 train.py 'train=my data'", "device=cuda:all")
+    (advice,) = hardware.gpu_advice(["train.py", "device=cuda:all", "epochs=3"], all_gpus=True)
+    told(advice, "--nproc_per_node=4 train.py epochs=3")
+    assert "device=" not in advice
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    assert not list(gpu_memory.gpu_advice(["train.py"]))
+    assert not list(hardware.gpu_advice(["train.py"]))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.version, "cuda", None)
     monkeypatch.setattr(os.path, "exists", lambda path: "nvidia" in path)
-    assert "the CPU build" in next(gpu_memory.gpu_advice([]))
+    told(next(hardware.gpu_advice([])), "CPU build", f"torch {torch.__version__}")
 
 
-@pytest.fixture
-def eight_cores(monkeypatch):
+def test_the_number_of_workers_that_a_user_gives_stays(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(8), raising=False)
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-
-
-def test_the_network_keeps_its_cores_but_one_for_any_number_of_workers(monkeypatch, eight_cores):
-    numbers = []
-    monkeypatch.setattr(torch, "set_num_threads", numbers.append)
-    for workers in (0, 1, 4, 20):
-        threads.set_threads(torch.device("cpu"), workers)
-    for count in (2, 8, 20):
-        threads.set_threads(torch.device("cpu"), 1, count)
-    threads.set_threads(torch.device("cuda"), 4)  # the network is not on the cores
-    assert numbers == [8, 7, 7, 7, 3, 1, 1]
-
-
-def test_workers_are_chosen_by_device_and_cores(tmp_path, eight_cores):
-    def chosen(device, ranks, folder=tmp_path / "none"):
-        return threads.choose_workers(torch.device(device), ranks, 8, (416, 416), str(folder))
-
-    assert [chosen("cpu", ranks) for ranks in (1, 2, 4, 20)] == [1, 1, 0, 0]
-    assert [chosen("cuda", ranks) for ranks in (1, 2, 4, 8, 20)] == [7, 3, 1, 1, 1]
-    assert chosen("mps", 1) == 7
-
-
-def test_chosen_workers_fit_into_the_shared_memory(tmp_path, monkeypatch, eight_cores):
-    """Docker gives a container 64 MiB; a worker needs three batches."""
-
-    def chosen(free, images=8):
-        monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
-        workers = threads.choose_workers(torch.device("cuda"), 1, images, (416, 416), str(tmp_path))
-        assert not list(gpu_memory.shared_memory_warning(workers, images, (416, 416), str(tmp_path)))
-        return workers
-
-    assert [chosen(2**26), chosen(2**26, images=64), chosen(2**34)] == [5, 0, 7]
-
-
-def test_the_number_of_workers_that_a_user_gives_stays(eight_cores):
     ranks = Ranks(world_size=4, node_ranks=(0, 1), device=torch.device("cuda"))
-    assert [train.loader_workers(n, 8, 16, 0, SIZE, ranks) for n in (0, 4, 20)] == [0, 4, 20]
-    assert train.loader_workers(None, 0, 16, 0, SIZE, ranks) == 3  # the batch size will be chosen
+    cfg = train.Config(image_size=SIZE)
+    assert [train.loader_workers(replace(cfg, workers=n), ranks) for n in (0, 4, 20)] == [0, 4, 20]
+    assert train.loader_workers(replace(cfg, batch_size=0), ranks) == 3  # the batch size will be chosen
 
 
 def test_data_parallel_is_for_one_process_and_not_for_bf16(monkeypatch):
@@ -462,31 +435,22 @@ def test_compile_is_refused_where_it_would_only_seem_to_work():
     assert "NOT active" in compile_forward(model, False, Ranks(world_size=2))
 
 
-@pytest.mark.parametrize(("gpus", "backend"), [(1, "gloo"), (2, "cpu:gloo,cuda:nccl")])
-def test_ranks_that_share_a_gpu_communicate_through_gloo(monkeypatch, gpus, backend):
-    """NCCL refuses two ranks on one GPU."""
-    for name, value in {"WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "RANK": 0, "LOCAL_RANK": 0}.items():
-        monkeypatch.setenv(name, str(value))
-    joined = []
-    monkeypatch.setattr(processes, "_end_with_torchrun", lambda: None)  # else its thread watches all later tests
-    monkeypatch.setattr(dist, "rendezvous", lambda *_, **__: iter([(dist.HashStore(), 0, 2)]))
-    monkeypatch.setattr("utils.processes._agree_on_prefix", lambda *_, **__: "prefix")
-    monkeypatch.setattr(dist, "init_process_group", lambda backend, **_: joined.append(backend))
-    monkeypatch.setattr(Ranks, "gather", lambda *_: [0, 0])
-    monkeypatch.setattr(dist, "new_subgroups_by_enumeration", lambda *_, **__: (None, None))
-    with simulated_gpu(count=gpus):
-        assert processes.start().device == torch.device("cuda:0")
-    assert joined == [backend]
+def test_ranks_that_share_a_gpu_communicate_through_gloo(monkeypatch):
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    for gpus, backend in ((1, "gloo"), (2, "cpu:gloo,cuda:nccl")):
+        with simulated_gpu(count=gpus):
+            assert processes.backend_of(torch.device("cuda:0")) == backend
+    assert processes.backend_of(torch.device("cpu")) == "gloo"
 
 
 def test_training_continues_where_torch_compile_does_not_work(monkeypatch):
     def broken(*_, **__):
-        raise RuntimeError("no compiler here\nand a long story")
+        raise RuntimeError("no compiler\nand a long story")
 
     monkeypatch.setattr(torch, "compile", broken)
     model = network(dtype=torch.float32)
     text = compile_forward(model, False, Ranks())
-    assert "NOT active" in text and "no compiler here" in text and "story" not in text
+    assert "NOT active" in text and "no compiler" in text and "story" not in text
     assert model(torch.zeros(1, 3, 64, 64)).boxes.shape[:2] == (1, 84)
 
 

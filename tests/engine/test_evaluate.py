@@ -14,8 +14,8 @@ from datasets.dataset import DetectionDataset
 from datasets.loader import ValSampler, build_loader
 from engine import evaluation
 from engine.evaluation import evaluate
+from metrics.coco import COCO_METRICS, coco_metrics
 from nets.postprocess import Detections, into_original
-from utils.metrics import COCO_METRICS, coco_metrics
 from utils.processes import Interrupted, Ranks
 
 SIZE = (64, 96)

@@ -5,12 +5,13 @@ import sys
 import pytest
 import torch
 import torch.distributed as dist
+from refused import told
 from torch import nn
 from toys import assert_equal_bits, images, make_updater, snapshot, toy
 
 from datasets.loader import TrainSampler
-from engine import epoch as fit_module
-from engine.epoch import Meter, NonFiniteLoss, accelerate, epoch_text, fit_one_epoch
+from engine.epoch import Meter, NonFiniteLoss, epoch_text, fit_one_epoch
+from engine.network import CUDNN_SEARCH_STEPS, accelerate
 from engine.optimizer import MAX_BAD_STEPS
 from engine.schedule import Plan, Schedule
 from utils.processes import Ranks
@@ -56,6 +57,36 @@ def test_epoch_trains_on_every_batch_and_averages_the_losses():
     assert means["total"] == pytest.approx(torch.stack(losses).mean().item(), rel=1e-6)
     assert [done for done, _ in calls] == [1, 2, 3, 4, 5, 6, 7] and calls[-1][1] == means  # a CPU logs every step
     assert calls[2][1]["total"] == pytest.approx(torch.stack(losses[:3]).mean().item())
+
+
+def test_means_do_not_depend_on_the_batches_between_two_logs():
+    """On a GPU the host reads the losses every second or so."""
+    losses = torch.rand(100, generator=torch.Generator().manual_seed(0)).add(0.1).split(1)
+    means = []
+    for every in (1, 3, 1000):
+        meter = Meter()
+        for batch, loss in enumerate(losses):
+            meter.add({"total": loss[0]})
+            if batch % every == 0:
+                meter.reduce(Ranks())
+        meter.reduce(Ranks())
+        means.append(meter.mean()["total"])
+    assert means[0] == means[1] == means[2]
+
+
+def test_time_between_two_epochs_does_not_count(monkeypatch):
+    """A run saves its checkpoints after the meter of the next epoch exists."""
+    now = [0.0]
+    monkeypatch.setattr("time.perf_counter", lambda: now[0])
+    meter = Meter()
+    now[0] = 100.0  # a save
+
+    def batches():
+        for step in range(3):
+            now[0] += 2.0
+            yield Batch(step)
+
+    assert fit(make_updater(toy()), batches(), meter).seconds == 6.0
 
 
 def test_functions_of_on_log_are_called_between_optimizer_steps_only():
@@ -171,7 +202,7 @@ def test_autocast_is_off_for_an_empty_shard():
 def test_cudnn_searches_for_kernels_in_long_runs_with_one_input_size_only(monkeypatch, multi_scale, steps, searches):
     """A search takes up to 40 seconds, and begins again at each input size."""
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", not searches)
-    plan = Plan(1, 0, 1, fit_module.CUDNN_SEARCH_STEPS + steps, 8, 8)
+    plan = Plan(1, 0, 1, CUDNN_SEARCH_STEPS + steps, 8, 8)
     updater = make_updater(toy(), schedule=Schedule(plan, "constant", 0.01, 0.01, 0, 0))
     sampler = TrainSampler(100, 8, (64, 64), 0, multi_scale)
     assert accelerate(updater.model, sampler, updater, True, print) is updater.model  # there is no GPU
@@ -199,5 +230,5 @@ def test_the_line_of_an_epoch_has_what_was_measured_and_the_time_left():
     assert epoch_text(row, 9, best=False) == "epoch   3/9  loss 1.000  9.0 images/s"
     row |= {"val_loss": 2.0, "AP": 0.5, "AP50": 0.7, "precision": 0.25, "recall": 0.75}
     text = epoch_text(row, 9, best=True, seconds_left=7200, gpu_bytes=3 * 2**29)
-    assert "P 0.250  R 0.750" in text and text.endswith("GPU 1.5 GiB  2 h 0 min left  (best)")
+    told(text, "P 0.250", "R 0.750", "1.5 GiB", "2 h 0 min")
     assert "P " not in epoch_text(row | {"precision": -1.0, "recall": -1.0}, 9, best=True)

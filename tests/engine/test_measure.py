@@ -1,4 +1,4 @@
-"""engine/gpu_memory.py: the batch size that fits a GPU, the advice if one does not, and profiles. Measuring needs a GPU."""
+"""engine/memory.py and engine/profiling.py: the batch size that fits a GPU, advice if none does, profiles."""
 
 import gzip
 import inspect
@@ -7,17 +7,19 @@ from dataclasses import replace
 
 import pytest
 import torch
-from refused import refused
+from refused import refused, told
 from simulated_gpu import simulated_gpu
 from small import config, only_run, train_quietly
 from toys import toy
 
 import nets
 import train
-from engine import gpu_memory
-from engine.gpu_memory import PROFILE_WARM_UP, profiled
+from engine import epoch, memory
+from engine.memory import StepProbe
 from engine.optimizer import EMA, Updater, build_optimizer
-from engine.schedule import MAX_GRADIENT_NORM, Plan, Schedule
+from engine.profiling import PROFILE_WARM_UP, profiled
+from engine.rates import MAX_GRADIENT_NORM
+from engine.schedule import Plan, Schedule
 from utils import checkpoint
 from utils.config import ConfigError
 from utils.processes import Ranks
@@ -42,12 +44,12 @@ def gpu(monkeypatch):
     [(GIB, 1000, 8), (GIB * 1.01, 1000, 4), (GIB / 100, 1000, 512), (GIB / 100, 20, 16), (9 * GIB, 1000, 0)],
 )
 def test_largest_batch_is_a_power_of_two_that_fills_80_percent(gpu, each, limit, fits):
-    assert gpu_memory.largest_batch(lambda images: images * each, limit, gpu()) == fits
+    assert memory.largest_batch(lambda images: images * each, limit, gpu()) == fits
 
 
 def test_memory_of_other_programs_is_not_free_but_reserved_memory_is(gpu):
-    assert gpu_memory.largest_batch(lambda images: images * GIB, 100, gpu(free=3 * GIB)) == 2
-    assert gpu_memory.largest_batch(lambda images: images * GIB, 100, gpu(free=3 * GIB, reserved=1 * GIB)) == 4
+    assert memory.largest_batch(lambda images: images * GIB, 100, gpu(free=3 * GIB)) == 2
+    assert memory.largest_batch(lambda images: images * GIB, 100, gpu(free=3 * GIB, reserved=1 * GIB)) == 4
 
 
 def test_step_that_runs_out_of_memory_does_not_fit(gpu):
@@ -56,23 +58,21 @@ def test_step_that_runs_out_of_memory_does_not_fit(gpu):
             raise torch.cuda.OutOfMemoryError("CUDA out of memory")
         return 0
 
-    assert gpu_memory.largest_batch(step, 100, gpu()) == 2
+    assert memory.largest_batch(step, 100, gpu()) == 2
 
 
-def test_automatic_batch_sizes_of_both_phases_and_of_a_resumed_run(gpu):
+def test_automatic_batch_sizes_of_both_phases(gpu):
     def step_bytes(images, frozen=False):
         return images * (GIB if frozen else 2 * GIB)
 
     ranks, sizes = Ranks(device=gpu()), {"freeze_batch_size": 0, "batch_size": 0}
-    assert gpu_memory.choose_batch_sizes(sizes, None, step_bytes, 100, 1, ranks) == {
+    assert memory.choose_batch_sizes(sizes, step_bytes, 100, 1, ranks) == {
         "freeze_batch_size": 8,
         "batch_size": 4,
     }
-    assert gpu_memory.choose_batch_sizes({**sizes, "batch_size": 6}, None, step_bytes, 100, 1, ranks)["batch_size"] == 6
-    before = {"freeze_batch_size": 3, "batch_size": 5}
-    assert gpu_memory.choose_batch_sizes(sizes, before, step_bytes, 100, 1, ranks) == before
+    assert memory.choose_batch_sizes({**sizes, "batch_size": 6}, step_bytes, 100, 1, ranks)["batch_size"] == 6
     with refused(ConfigError, "freeze_batch_size=0", "image_size"):
-        gpu_memory.choose_batch_sizes(sizes, None, lambda *_, **__: 100 * GIB, 100, 1, ranks)
+        memory.choose_batch_sizes(sizes, lambda *_, **__: 100 * GIB, 100, 1, ranks)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_automatic_batch_leaves_fifty_steps_per_epoch_and_has_at_most_128_images
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
     ranks = Ranks(device=gpu(), all_gpus=gpus > 1)
     sizes = {"freeze_batch_size": 0, "batch_size": 0}
-    chosen = gpu_memory.choose_batch_sizes(sizes, None, lambda images, frozen: images, length, accumulate, ranks)
+    chosen = memory.choose_batch_sizes(sizes, lambda images, frozen: images, length, accumulate, ranks)
     assert chosen == dict.fromkeys(sizes, batch_size)
 
 
@@ -115,12 +115,12 @@ def too_large(message, error=RuntimeError):
 )
 def test_step_that_is_too_large_for_a_kernel_counts_as_out_of_memory(message):
     with simulated_gpu(), pytest.raises(torch.cuda.OutOfMemoryError, match="."):
-        gpu_memory.training_memory(too_large(message).to("cuda:0"), None, (64, 64), 1, "none", 4)
+        StepProbe(too_large(message).to("cuda:0"), None, (64, 64), 1, "none").bytes(4)
 
 
 def test_other_errors_of_the_probe_are_not_taken_for_a_lack_of_memory():
-    with simulated_gpu(), pytest.raises(RuntimeError, match="shapes cannot be multiplied") as raised:
-        gpu_memory.training_memory(too_large("shapes cannot be multiplied").to("cuda:0"), None, (64, 64), 1, "none", 4)
+    with simulated_gpu(), pytest.raises(RuntimeError, match="shapes") as raised:
+        StepProbe(too_large("shapes").to("cuda:0"), None, (64, 64), 1, "none").bytes(4)
     assert not isinstance(raised.value, torch.cuda.OutOfMemoryError)
 
 
@@ -128,33 +128,32 @@ def test_data_parallel_counts_the_loss_of_the_images_of_all_gpus():
     """The criterion runs on the first GPU, for the gathered predictions of all."""
     with simulated_gpu(count=4):
         model = nets.build("tiny_n", 3).to("cuda:0")
-        probe = (model, nets.criterion(model), (64, 64), 100, "none", 4)
-        one, four = (gpu_memory.training_memory(*probe, all_gpus=all_gpus) for all_gpus in (False, True))
+        probe = (model, nets.criterion(model), (64, 64), 100, "none")
+        one, four = (StepProbe(*probe, all_gpus).bytes(4) for all_gpus in (False, True))
     assert four > 1.5 * one
 
 
 def test_gpu_logs_every_20_steps_or_2_seconds_and_ranks_agree():
-    assert [gpu_memory.batches_to_log(pace, 1, Ranks()) for pace in (100.0, 5.0, 0.4, 0.01)] == [20, 10, 0, 0]
-    assert gpu_memory.batches_to_log(100.0, 4, Ranks()) == 80
+    assert [epoch.batches_to_log(pace, 1, Ranks()) for pace in (100.0, 5.0, 0.4, 0.01)] == [20, 10, 0, 0]
+    assert epoch.batches_to_log(100.0, 4, Ranks()) == 80
 
     class Two(Ranks):
         def sum(self, x):
             return x + 6  # the other rank measured 3 batches per second
 
-    assert gpu_memory.batches_to_log(5.0, 1, Two(world_size=2)) == 8
+    assert epoch.batches_to_log(5.0, 1, Two(world_size=2)) == 8
 
 
 def test_train_probes_both_phases_and_trains_with_the_batch_sizes_that_fit(demo_images, tmp_path, monkeypatch):
     """The probe is called as train.py calls it, and asked about the right batches."""
     probed = []
 
-    def training_memory(model, criterion, image_size, boxes, amp, batch_size, frozen=False, all_gpus=False):
-        probed.append((image_size, boxes, amp, batch_size, frozen))
+    def step_bytes(self, batch_size, frozen=False):
+        probed.append((self.image_size, self.boxes, self.amp, batch_size, frozen))
         return batch_size * (GIB if frozen else 2 * GIB)
 
-    real = gpu_memory.training_memory
-    assert list(inspect.signature(real).parameters) == list(inspect.signature(training_memory).parameters)
-    monkeypatch.setattr(gpu_memory, "training_memory", training_memory)
+    assert list(inspect.signature(StepProbe.bytes).parameters) == list(inspect.signature(step_bytes).parameters)
+    monkeypatch.setattr(StepProbe, "bytes", step_bytes)
     automatic = {"device": "auto", "batch_size": 0, "freeze_batch_size": 0}
     cfg = config(demo_images, tmp_path, **automatic, multi_scale=0.5, epochs=2, learning_rate=0.01)
     with simulated_gpu(memory=10 * GIB):
@@ -163,31 +162,29 @@ def test_train_probes_both_phases_and_trains_with_the_batch_sizes_that_fit(demo_
     assert probed[-1][3:] == (4, False)  # the memory of a thawed step is printed at the start
     assert {images[:1] + images[2:3] for images in probed} == {((96, 96), "fp16")}
     assert all(isinstance(boxes, int) and boxes % 4 == 0 for _, boxes, *_ in probed)  # a mosaic has four images
-    assert "8.0 GiB for a thawed step" in text
+    told(text, "8.0 GiB")
     saved = checkpoint.load(only_run(tmp_path) / "last.pt")
-    assert saved["resume"]["batch_sizes"] == (8, 4) and saved["config"]["batch_size"] == 4
+    assert (saved["config"]["freeze_batch_size"], saved["config"]["batch_size"]) == (8, 4)
 
 
 def test_memory_error_names_the_constant_of_its_phase_and_how_to_keep_the_step():
     sizes = {"freeze_batch_size": 32, "batch_size": 16}
-    text = gpu_memory.less_memory(sizes, accumulate=2)
-    assert text.startswith("lower batch_size=16 to 8;") and "accumulate=4 (and freeze_batch_size=16)" in text
-    assert "lower freeze_batch_size=32 to 16;" in gpu_memory.less_memory(sizes, 1, frozen=True)
-    assert "batch_size is 1 already: lower image_size" in gpu_memory.less_memory({**sizes, "batch_size": 1}, 1)
+    told(memory.less_memory(sizes, accumulate=2), "batch_size=16 to 8", "accumulate=4", "freeze_batch_size=16")
+    told(memory.less_memory(sizes, 1, frozen=True), "freeze_batch_size=32 to 16", "accumulate=2", "batch_size=8")
+    told(memory.less_memory({**sizes, "batch_size": 1}, 1), "batch_size", "image_size")
 
 
 def test_thawed_step_that_does_not_fit_ends_the_run_at_its_start(demo_images, tmp_path, monkeypatch):
-    def training_memory(*_, **__):
+    def step_bytes(*_, **__):
         raise torch.cuda.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(gpu_memory, "training_memory", training_memory)
+    monkeypatch.setattr(StepProbe, "bytes", step_bytes)
     cfg = config(demo_images, tmp_path / "runs", device="auto", epochs=2)
     with simulated_gpu(), refused(SystemExit, "batch_size=4", "accumulate=2", "freeze_batch_size=3"):
         train.main(cfg)
     assert not (tmp_path / "runs").exists()
     with simulated_gpu():
-        *_, text = train_quietly(replace(cfg, epochs=1))  # no step is thawed
-    assert "for a thawed step" not in text and "never thawed" in text
+        train_quietly(replace(cfg, epochs=1))  # no step is thawed, and none is measured
 
 
 def test_step_that_runs_out_of_memory_ends_the_run_with_advice(demo_images, tmp_path):
@@ -211,7 +208,7 @@ def test_automatic_batch_size_needs_a_gpu(demo_images, tmp_path, name):
 def test_probe_is_right_within_10_percent(amp):
     model = nets.build("yolox_s", 80).cuda().to(memory_format=torch.channels_last)
     criterion, size = nets.criterion(model), (416, 416)
-    expected = gpu_memory.training_memory(model, criterion, size, 20, amp, 16)
+    expected = StepProbe(model, criterion, size, 20, amp).bytes(16)
     schedule = Schedule(Plan(50, 0, 10, 10, 16, 16), "cosine", 4e-3, 2e-4, 1, 10)
     optimizer = build_optimizer("adamw", model.train(), 0.05)
     updater = Updater(model, optimizer, schedule, EMA(model, 500), amp, clip=MAX_GRADIENT_NORM)
@@ -254,3 +251,23 @@ def test_training_that_stops_during_a_profile_leaves_no_profiler_running(tmp_pat
         next(batches)
     batches.close()
     assert sums(profiled(range(12), 3, tmp_path / "b.json.gz")) == sums(range(12))
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_the_probe_counts_both_moments_of_what_a_step_trains(monkeypatch, frozen):
+    """The peak of the step is set to 0, so that only what the optimizer will allocate is left."""
+    with simulated_gpu():
+        model = nets.build("tiny_n", 3).to("cuda:0")
+        monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda _: 0)
+        measured = StepProbe(model, nets.criterion(model), (64, 64), 1, "none").bytes(2, frozen)
+    trained = sum(p.nbytes for name, p in model.named_parameters() if not (frozen and name.startswith("backbone.")))
+    assert measured == 2 * trained
+
+
+def test_the_thawed_step_is_measured_with_the_largest_shard(monkeypatch, gpu):
+    asked = []
+    monkeypatch.setattr(StepProbe, "bytes", lambda self, images, frozen=False: asked.append(images) or 7)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    cfg = train.Config(image_size=(64, 64), batch_size=4)
+    made = memory.StepMemory(cfg, None, None, 1, 9, Ranks(device=gpu(), all_gpus=True))
+    assert asked == [2] and made.thawed_bytes == 7

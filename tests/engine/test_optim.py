@@ -6,7 +6,6 @@ import math
 
 import pytest
 import torch
-from refused import refused
 from torch import nn
 from toys import (
     FAMILIES,
@@ -23,11 +22,15 @@ from toys import (
 )
 
 import nets
+import train
 from datasets.loader import TrainSampler
-from engine.epoch import accelerate
+from engine.course import Course
+from engine.network import accelerate
 from engine.optimizer import EMA, MAX_BAD_STEPS, Updater, build_optimizer, parameter_groups
 from engine.parallel import Graphed
-from engine.schedule import CHOSEN_BY_RUN, LEAST_WARMUP, Plan, Schedule, enough_epochs, fill_in_defaults, likeness_of
+from engine.rates import Rates, likeness_of
+from engine.schedule import LEAST_WARMUP, Plan, Schedule, enough_epochs
+from engine.time_budget import TimeBudget
 
 OPTIMIZERS = ["sgd", "adam", "adamw"]
 
@@ -85,29 +88,22 @@ def test_learning_rate_scales_with_the_images_per_step():
     assert rates == pytest.approx([0.01, 0.0025, 0.02])
 
 
-NAMES = (*CHOSEN_BY_RUN, "rate_power", "max_images", "clip")
+NAMES = "no_aug_epochs warmup_epochs weight_decay learning_rate min_learning_rate power max_images clip".split()
 
 
-def numbers(length, epochs, optimizer="adamw", like=0.0, *, model="yolox_nano", batch=8, saved=None, **given):
+def numbers(length, epochs, optimizer="adamw", like=0.0, *, model="yolox_nano", batch=8, frozen=None, **given):
     """Returns the numbers of a run with the default constants, except the `given` ones. `like` None: from scratch."""
-    plan = Plan.of(length, epochs, given.pop("freeze_epochs", 0), given.pop("frozen", 2 * batch), batch, 1)
-    chosen = fill_in_defaults(
-        **dict.fromkeys(CHOSEN_BY_RUN) | given,
-        optimizer=optimizer,
-        sgd=nets.sgd_defaults(model),
-        pretrained=like is not None,
-        likeness=like or 0.0,
-        plan=plan,
-        saved=saved or {},
-    )
-    assert set(chosen) == set(NAMES)
-    return chosen
+    sizes = {"batch_size": batch, "freeze_batch_size": frozen or 2 * batch}
+    cfg = train.Config(model=model, optimizer=optimizer, epochs=epochs, **sizes, **given)
+    rates = Rates(cfg, like is not None, like or 0.0)
+    course = Course(cfg, length, rates, TimeBudget(0.0), Schedule)
+    return {name: getattr(course if hasattr(course, name) else rates, name) for name in NAMES}
 
 
 def schedule_of(length, epochs, batch, chosen):
     """Returns the schedule of a thawed run with the chosen numbers."""
     rates = (chosen["learning_rate"], chosen["min_learning_rate"])
-    phases = (chosen["warmup_epochs"], chosen["no_aug_epochs"], chosen["rate_power"], chosen["max_images"])
+    phases = (chosen["warmup_epochs"], chosen["no_aug_epochs"], chosen["power"], chosen["max_images"])
     return Schedule(Plan.of(length, epochs, 0, 16, batch, 1), "cosine", *rates, *phases)
 
 
@@ -217,7 +213,7 @@ def test_adam_rates_grow_with_the_square_root_up_to_a_cap():
         chosen = numbers(10_000, 50, batch=batch, freeze_epochs=10, **given)
         rates = (chosen["learning_rate"], chosen["min_learning_rate"])
         plan = Plan.of(10_000, 50, 10, given.get("frozen", 2 * batch), batch, 1)
-        schedule = Schedule(plan, "constant", *rates, 0, 10, chosen["rate_power"], chosen["max_images"])
+        schedule = Schedule(plan, "constant", *rates, 0, 10, chosen["power"], chosen["max_images"])
         return schedule(0), schedule(plan.steps_before(10))
 
     assert steps(16) == (pytest.approx(2e-3 * 2**0.5), 2e-3)
@@ -226,14 +222,33 @@ def test_adam_rates_grow_with_the_square_root_up_to_a_cap():
     assert steps(16, learning_rate=2e-3) == pytest.approx((1e-3 * 2**0.5, 1e-3))  # also a rate that is given
 
 
-def test_given_numbers_and_those_of_a_saved_run_stay():
+def test_given_numbers_stay():
     given = {"no_aug_epochs": 0, "warmup_epochs": 5.0, "weight_decay": 0.0, "learning_rate": 0.0}
     chosen = numbers(300, 50, "sgd", **given)
-    assert chosen.items() >= given.items() and chosen["min_learning_rate"] == 0 and chosen["rate_power"] == 1
+    assert chosen.items() >= given.items() and chosen["min_learning_rate"] == 0 and chosen["power"] == 1
     assert numbers(300, 50, min_learning_rate=0.1)["learning_rate"] == 0.1  # not below the lowest
-    saved = numbers(300, 50, "sgd", None)
-    assert numbers(9000, 200, "sgd", saved=saved | {"model": {}}) == saved  # also with other weights or more epochs
-    assert numbers(300, 50, saved={"weight_decay": 0.1}, **given)["weight_decay"] == 0.1
+
+
+def test_a_resumed_run_keeps_what_it_chose_whatever_the_defaults_are_now():
+    """Also with other weights or more epochs. The constants that it chose are given to it, see `Origin.completed`."""
+    cfg = train.Config(optimizer="sgd", epochs=50, patience=3)
+    rates = Rates(cfg, pretrained=True, likeness=0.0)
+    course = Course(cfg, 300, rates, TimeBudget(0.0), Schedule)
+    later = train.Config(optimizer="adam", epochs=200, **rates.constants)
+    again = Rates(later, pretrained=False, likeness=1.0)
+    again.load_state_dict(rates.state_dict())
+    longer = Course(later, 300, again, TimeBudget(0.0), Schedule)
+    longer.load_state_dict(course.state_dict())
+    assert {name: getattr(again, name) for name in NAMES[2:]} == {name: getattr(rates, name) for name in NAMES[2:]}
+    assert (longer.no_aug_epochs, longer.warmup_epochs) == (course.no_aug_epochs, course.warmup_epochs)
+    assert longer.epochs == longer.schedule.plan.epochs == 200
+
+
+def test_an_automatic_number_of_epochs_stays_too():
+    course = Course(train.Config(epochs=0), 300, Rates(train.Config(), True, 0.0), TimeBudget(0.0), Schedule)
+    saved = course.state_dict() | {"most_epochs": 7}  # as if an earlier version had chosen it
+    course.load_state_dict(saved)
+    assert course.epochs == 7
 
 
 @pytest.mark.parametrize("kind", ["cosine", "constant"])
@@ -251,15 +266,6 @@ def test_learning_rate_per_image_is_continuous_at_the_thaw(kind, warmup):
 def test_short_runs_have_a_learning_rate(epochs, freeze, warmup, no_aug):
     schedule = Schedule(Plan(epochs, freeze, 1, 1, 64, 64), "cosine", 0.01, 0.001, warmup, no_aug)
     assert all(0 <= schedule(s) < 0.010001 for s in range(epochs + 1))
-
-
-def test_unknown_names_list_the_known_ones():
-    with refused(ValueError, "schedule='linear'", "cosine", "step", "constant"):
-        Schedule(FLAT.plan, "linear", 0.01, 0.001, 1, 0)
-    with refused(ValueError, "optimizer='lion'", "sgd", "adam", "adamw"):
-        build_optimizer("lion", toy(), 0.01)
-    with refused(ValueError, "amp='half'", "fp16", "bf16", "none"):
-        make_updater(toy(), amp="half")
 
 
 def test_weight_decay_applies_to_convolution_and_linear_weights_only():
@@ -633,3 +639,33 @@ def test_cuda_graphs_train_to_the_same_bits(family, frozen, amp, monkeypatch):
         torch.use_deterministic_algorithms(False)
     assert results[0][0] == results[1][0]
     assert_equal_bits(results[0][1], results[1][1])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("family", FAMILIES)
+def test_captured_steps_leave_fixed_statistics_unchanged_to_the_bit(family):
+    model = detector(family).cuda().to(memory_format=torch.channels_last)
+    updater, criterion = make_updater(model, "adamw", amp="bf16", clip=10.0), nets.criterion(model, no_aug=True)
+    batch = torch.randint(0, 256, (2, 3, 64, 64), device="cuda", dtype=torch.uint8)
+    boxes, labels = torch.tensor([[[8.0, 8, 40, 48]]] * 2).cuda(), torch.tensor([[0], [2]]).cuda()
+
+    def train(fixed, steps=3):
+        model.fix_statistics(fixed)
+        network = accelerate(model, TrainSampler(8, 2, (64, 64), seed=0), updater, True, pytest.fail).train()
+        assert isinstance(network, Graphed)
+        for _ in range(steps):
+            with updater.autocast():
+                predictions = network(batch)
+            updater.step(criterion(predictions, boxes, labels, (64, 64))["total"])
+
+    def copies(tensors):
+        return {name: tensor.clone() for name, tensor in tensors}
+
+    train(fixed=False)
+    buffers, weights = copies(model.named_buffers()), copies(model.named_parameters())
+    train(fixed=True)
+    assert_equal_bits(buffers, copies(model.named_buffers()))
+    assert any(not torch.equal(value, weights[name]) for name, value in model.named_parameters())
+    train(fixed=False)
+    moving = [name for name, value in model.named_buffers() if not torch.equal(value, buffers[name])]
+    assert any(name.endswith("running_mean") for name in moving)

@@ -8,8 +8,10 @@ import subprocess
 import sys
 import time
 import weakref
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -17,9 +19,13 @@ from refused import refused
 from small import assert_same_run, config, log_of, only_run, same, train_quietly
 from toys import spawn
 
+import nets
 import train
 from engine import resume
+from engine.origin import Origin
 from engine.run_folder import Run
+from engine.saving import Saver
+from engine.state import State
 from nets.losses import YOLOXCriterion
 from utils import checkpoint, file_checks
 from utils.processes import Ranks, start
@@ -268,13 +274,13 @@ def test_best_checkpoint_that_could_not_be_written_is_kept_and_written_later(dem
     """best.pt and epoch_0002.pt of epoch 2 fail and are written within epoch 3, with the bits of epoch 2."""
     expected, *_ = train_quietly(config(demo_images, tmp_path / "expected", save_every=2), parts=FAKE)
     names, late = ("best.pt", "epoch_0002.pt"), []
-    within = resume.Saver.within_epoch
+    within = Saver.within_epoch
 
     def within_epoch(self, state, meter, **options):
         late.append((state.epoch, sorted(self.pending)))
         within(self, state, meter, **options)
 
-    monkeypatch.setattr(resume.Saver, "within_epoch", within_epoch)
+    monkeypatch.setattr(Saver, "within_epoch", within_epoch)
     attempts = failing_save(monkeypatch, names, lambda path: len(late) > 0 and late[-1][0] >= 2)
     cfg = config(demo_images, tmp_path / "late", save_every=2, save_minutes=1e-9)
     folder, _, text = train_quietly(cfg, parts=FAKE)
@@ -322,7 +328,7 @@ def test_the_command_to_continue_is_for_one_rank_and_a_saved_run(tmp_path):
 
 def test_without_an_id_only_a_restart_by_the_same_torchrun_is_resumed(tmp_path, monkeypatch):
     def find():
-        folder = resume.find(False, str(tmp_path), "demo", {"seed": 0}, Ranks()).folder
+        folder = resume.find(False, str(tmp_path), "demo", Ranks()).folder
         return folder
 
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
@@ -341,8 +347,9 @@ def save_run(folder, rows, batches, run="job"):
     folder.mkdir(parents=True)
     Run(folder, {}, run_id=run)
     state = {"rows": [{"epoch": 1 + n, "AP": 0.1} for n in range(rows)]}
-    rest = {"state": state, "meter": {"batches": batches}, "constants": {"seed": 0}}
-    rest |= {"model": {}, "updater": {}, "freeze_epochs": 0, "batch_sizes": (1, 1)}
+    rest = {"state": state, "meter": {"batches": batches}, "origin": {"written": {"seed": 0}, "facts": {}}}
+    rest |= {"model": {}, "updater": {}, "rates": {"power": 0.5, "max_images": 64, "clip": 10.0}}
+    rest |= {"course": {"warmup_epochs": 1.0, "no_aug_epochs": 1}}
     checkpoint.save(folder / "last.pt", {"model": {"where": torch.tensor([rows, batches])}, "resume": rest})
     checkpoint.save(folder / "best.pt", {"model": {"where": torch.tensor([rows, batches])}})
 
@@ -354,9 +361,9 @@ def node(rank, port, outputs, results):
     found = []
     for output in outputs:
         ranks = start("cpu", 1)
-        previous = resume.find(False, output[rank], "demo", {"seed": 0}, ranks)
-        progress = resume.State(tuple(previous.saved["state"]["rows"])).epoch, previous.saved["meter"]["batches"]
-        found.append((ranks.node_ranks, str(previous.folder), progress))
+        folder, last = resume.find(False, output[rank], "demo", ranks)
+        progress = len(last["resume"]["state"]["rows"]), last["resume"]["meter"]["batches"]
+        found.append((ranks.node_ranks, str(folder), progress))
         ranks.stop()
         os.environ["MASTER_PORT"] = str(int(os.environ["MASTER_PORT"]) + 1)
     torch.save(found, results[rank])
@@ -390,16 +397,16 @@ def test_checkpoint_with_the_most_progress_is_copied_to_the_nodes_that_lack_it(t
 
 
 def test_state_is_a_function_of_the_log():
-    state = resume.State()
+    state = State()
     assert (state.epoch, state.best, state.best_epoch) == (0, 0.0, None)
     for epoch, ap in enumerate([0.2, 0.5, 0.4, None, 0.5], 1):
         state = state.after({"epoch": epoch} | ({} if ap is None else {"AP": ap}))
     assert (state.epoch, state.best, state.best_epoch) == (5, 0.5, 2)
     assert state.done(5, 0) and state.done(9, 3) and not state.done(9, 4)
     assert state.done(1, 0) == "5 epochs are trained, more than epochs=1" and "all 5" in state.done(5, 0)
-    nothing = resume.State().after({"epoch": 1, "AP": -1.0}).after({"epoch": 2, "AP": -1.0})
+    nothing = State().after({"epoch": 1, "AP": -1.0}).after({"epoch": 2, "AP": -1.0})
     assert (nothing.best, nothing.best_epoch) == (0.0, 2)
-    initial = resume.State().after({"epoch": 0, "AP": 0.3})
+    initial = State().after({"epoch": 0, "AP": 0.3})
     assert (initial.epoch, initial.best, initial.best_epoch) == (0, 0.3, 0)
     trained = initial.after({"epoch": 1, "AP": 0.3}).after({"epoch": 2, "AP": 0.2})
     assert trained.best_epoch == 0 and trained.done(9, 2) and not trained.done(9, 3)
@@ -410,7 +417,7 @@ def test_damaged_checkpoint_is_named(tmp_path):
     save_run(tmp_path / "demo-2026-01-31-1", 1, 0)
     (tmp_path / "demo-2026-01-31-1" / "last.pt").write_bytes(b"half")
     with refused(file_checks.CheckpointError, "last.pt"):
-        resume.find(True, str(tmp_path), "demo", {}, Ranks())
+        resume.find(True, str(tmp_path), "demo", Ranks())
 
 
 @pytest.mark.slow
@@ -442,14 +449,14 @@ def test_a_resumed_run_reads_last_pt_once_and_keeps_none_of_it(demo_images, tmp_
     """Raw weights, moving average and two moments of AdamW: 1.6 GB for YOLOX-x, in each process."""
     train_quietly(config(demo_images, tmp_path, epochs=1))
     reads, kept = [], []
-    load, restore = checkpoint.load, resume.restore
+    load, progress = checkpoint.load, Origin.progress
 
-    def restored(saved, *args):
-        kept.extend(map(weakref.ref, saved["model"].values()))
-        return restore(saved, *args)
+    def restored(origin):
+        kept.extend(map(weakref.ref, origin.saved["model"].values()))
+        return progress(origin)
 
     monkeypatch.setattr(checkpoint, "load", lambda *args: reads.append(args) or load(*args))
-    monkeypatch.setattr(resume, "restore", restored)
+    monkeypatch.setattr(Origin, "progress", restored)
     alive = []
 
     def on_row(row, run):
@@ -457,3 +464,26 @@ def test_a_resumed_run_reads_last_pt_once_and_keeps_none_of_it(demo_images, tmp_
 
     train_quietly(config(demo_images, tmp_path, epochs=2, resume=True), on_row=on_row)
     assert len(reads) == 1 and len(kept) > 20 and alive == [0]
+
+
+def test_a_resumed_run_has_the_weights_that_it_began_with(demo_images, tmp_path):
+    """From them follow the recipe from scratch, and what card.md says about licenses."""
+    cfg = config(demo_images, tmp_path, epochs=1)
+    folder, *_ = train_quietly(cfg)
+    train_quietly(replace(cfg, epochs=2, resume=True, weights=None))
+    assert checkpoint.load(folder / "last.pt")["config"]["weights"] == cfg.weights
+
+
+def test_a_run_is_resumed_by_its_name_from_python_too(demo_images, tmp_path):
+    folder, *_ = train_quietly(config(demo_images, tmp_path, epochs=1))
+    train_quietly(config(demo_images, tmp_path, epochs=2, resume="small"))
+    assert len(log_of(folder)) == 2
+
+
+def test_measured_thresholds_win_over_those_of_the_model_that_gets_new_classes():
+    data = SimpleNamespace(classes=("old", "new"), value_range=None)
+    updater = SimpleNamespace(step_number=3, ema=SimpleNamespace(model=nets.build("tiny_n", 2)))
+    run = SimpleNamespace(config={})
+    saver = SimpleNamespace(data=(data,), run=run, updater=updater, frozen_thresholds={"old": 0.3, "older": 0.4})
+    state = State(({"epoch": 1},), {"old": 0.6, "new": 0.5})
+    assert Saver._contents(saver, state)["thresholds"] == {"old": 0.6, "older": 0.4, "new": 0.5}

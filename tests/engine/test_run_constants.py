@@ -2,10 +2,11 @@
 
 import json
 import shutil
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
+import torch
 from golden import kept
 from refused import refused
 from small import config, train_quietly
@@ -32,18 +33,12 @@ def copy(trained, tmp_path):
     return Path(shutil.copytree(trained[1], tmp_path / "copies" / trained[1].name))
 
 
-def without_constants(folder: Path) -> Path:
-    """Makes a run folder look as earlier versions left it."""
-    start = json.loads((folder / "environment.json").read_text())
-    old = {name: value for name, value in start.items() if name not in ("constants", "working_folder", "code")}
-    (folder / "environment.json").write_text(json.dumps(old))
-    return folder
-
-
 def change_constants(folder: Path, **changes) -> None:
-    start = json.loads((folder / "environment.json").read_text())
-    start["constants"] |= changes
-    (folder / "environment.json").write_text(json.dumps(start))
+    """Changes constants as written of a run; those that become `...` are removed."""
+    last = torch.load(folder / "last.pt", weights_only=True)
+    written = last["resume"]["origin"]["written"] | changes
+    last["resume"]["origin"]["written"] = {name: value for name, value in written.items() if value is not ...}
+    torch.save(last, folder / "last.pt")
 
 
 def test_constants_are_as_written_not_as_the_run_chose_them(trained):
@@ -106,37 +101,17 @@ def test_relative_data_are_found_only_where_the_run_was_started(copy, tmp_path, 
 
 
 def test_unknown_constants_are_named_missing_ones_have_the_value_of_the_file(copy, capsys, trained):
-    change_constants(copy, brightness=0.5)
-    start = json.loads((copy / "environment.json").read_text())
-    del start["constants"]["patience"]
-    (copy / "environment.json").write_text(json.dumps(start))
+    change_constants(copy, brightness=0.5, patience=...)
     assert replace(train.from_command_line([f"resume={copy}"]), resume=False) == trained[0]
     assert "brightness" in capsys.readouterr().out
 
 
-def with_old_name(folder: Path, repeat: float) -> None:
-    """Gives repeat_rare its earlier name and this value, in all files of a run folder that hold constants."""
-
-    def renamed(constants):
-        return {name: value for name, value in constants.items() if name != "repeat_rare"} | {"repeat": repeat}
-
-    start = json.loads((folder / "environment.json").read_text())
-    (folder / "environment.json").write_text(json.dumps(start | {"constants": renamed(start["constants"])}))
-    (folder / "config.json").write_text(json.dumps(renamed(json.loads((folder / "config.json").read_text()))))
-    for name in ("best.pt", "last.pt"):
-        contents = checkpoint.load(folder / name)
-        contents["config"] = renamed(contents["config"])
-        if name == "last.pt":
-            contents["resume"]["constants"] = renamed(contents["resume"]["constants"])
-        checkpoint.save(folder / name, contents)
-
-
-@pytest.mark.parametrize("earlier", [False, True])
-def test_a_run_with_the_earlier_name_of_a_constant_resumes_with_its_value(copy, capsys, earlier):
-    with_old_name(copy, repeat=0.25)
-    if earlier:
-        without_constants(copy)
-    words = [f"resume={copy}", f"output={copy.parent}", *(["val=.3"] if earlier else [])]
+def test_a_run_with_the_earlier_name_of_a_constant_resumes_with_its_value(copy, capsys):
+    change_constants(copy, repeat_rare=..., repeat=0.25)
+    last = torch.load(copy / "last.pt", weights_only=True)
+    last["config"]["repeat"] = last["config"].pop("repeat_rare")
+    torch.save(last, copy / "last.pt")
+    words = [f"resume={copy}", f"output={copy.parent}"]
     cfg = train.from_command_line(words)
     assert cfg.repeat_rare == 0.25 and "no longer exist" not in capsys.readouterr().out
     with refused(ConfigError, copy.name, "repeat_rare=0.5 (was 0.25)"):
@@ -154,18 +129,22 @@ def test_a_constant_of_another_type_names_the_run(copy):
 
 
 @pytest.mark.parametrize("contents", ["", "[1]", '{"constants": 3}', None])
-def test_a_run_of_an_earlier_version_takes_its_constants_from_the_checkpoint(copy, trained, contents):
-    """It must be given the fraction of its validation images, which last.pt does not have."""
-    if contents is None:
-        without_constants(copy)
-    else:
-        (copy / "environment.json").write_text(contents)
+def test_a_damaged_environment_does_not_matter(copy, trained, contents):
+    (copy / "environment.json").write_text(contents or "{}")
+    found = train.from_command_line([f"resume={copy}", f"output={copy.parent}"])
+    assert found == replace(trained[0], resume=str(copy), output=str(copy.parent))
+    assert "nothing to do" in train_quietly(found)[2]
+
+
+def test_a_run_of_an_earlier_version_has_its_constants_in_environment_json(copy, trained):
+    """Where it has none, it must be given the fraction of its validation images, which its last.pt does not have."""
+    last = torch.load(kept.LAST, weights_only=True)
+    last["config"] |= {"val": str(copy / "val.txt")}
+    torch.save(last, copy / "last.pt")
     with refused(ConfigError, copy.name, "val="):
         train.from_command_line([f"resume={copy}"])
-    found = train.from_command_line([f"resume={copy}", "val=.3", f"output={copy.parent}"])
-    expected = replace(trained[0], resume=str(copy), output=str(copy.parent))
-    assert found == expected
-    assert "nothing to do" in train_quietly(found)[2]
+    (copy / "environment.json").write_text(json.dumps({"constants": asdict(trained[0])}))
+    assert replace(train.from_command_line([f"resume={copy}"]), resume=False) == trained[0]
 
 
 def test_the_kept_run_of_an_earlier_version_resumes_in_one_word(tmp_path, monkeypatch):

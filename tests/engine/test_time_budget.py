@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -89,6 +90,17 @@ def test_a_run_takes_the_time_that_it_is_given_and_ends_without_augmentation(dem
         assert_same_run(folder, train_quietly(same, **clock.options)[0])
 
 
+@pytest.mark.gpu
+def test_a_run_on_a_gpu_takes_the_time_that_it_is_given(demo_images, tmp_path):
+    """With the real clock: steps, evaluations and saves of a real GPU, with mixed precision and CUDA graphs."""
+    gpu = {"device": "cuda:0", "amp": "fp16", "freeze_epochs": 3, "no_aug_epochs": None}
+    cfg = config(demo_images, tmp_path, hours=0.005, epochs=2000, **gpu)
+    begin = time.monotonic()
+    folder, _, text = train_quietly(cfg)
+    assert time.monotonic() - begin == pytest.approx(3600 * cfg.hours, rel=0.15)
+    assert 3 < len(assert_ends_well(folder)) < 2000 and "CUDA graphs are not used" not in text
+
+
 def test_a_run_that_stalls_still_trains_an_epoch_without_augmentation(demo_images, tmp_path):
     clock = FakeClock(slow_from=100, factor=30)
     cfg = config(demo_images, tmp_path, hours=0.125, epochs=100, **CHOSEN)
@@ -130,7 +142,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one_and_counts_the_time_of_both(d
             break
         with pytest.raises(Died):
             train_quietly(cfg, **clock.options)
-        now = checkpoint.load(only_run(tmp_path / "b") / "last.pt")["resume"]["time_budget"]["used"]
+        now = checkpoint.load(only_run(tmp_path / "b") / "last.pt")["resume"]["course"]["budget"]["used"]
     assert_same_run(only_run(tmp_path / "b"), expected)
     assert clock.now == pytest.approx(216, rel=0.05) and clock.now == pytest.approx(whole.now, abs=20)
 

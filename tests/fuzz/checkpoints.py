@@ -21,6 +21,7 @@ import nets
 from engine import resume
 from engine.optimizer import EMA, Updater, build_optimizer
 from engine.schedule import Plan, Schedule
+from engine.state import State
 from utils import checkpoint, file_checks
 from utils.config import ConfigError
 from utils.file_checks import CheckpointError
@@ -68,11 +69,16 @@ def contents() -> dict[str, Any]:
     config = {"model": "tiny_n", "image_size": (64, 96), "val": "val.txt", "classes": None, "mosaic": 0.5, "ema": True}
     row = {"epoch": 1, "AP": 0.25, "box": 1.5, "confidence": 0.4}
     rest = {"model": model.state_dict(), "updater": updater.state_dict(), "state": {"rows": (row,)}}
-    rest |= {"meter": {"batches": 0, "seconds": 0.0, "sums": {}}, "classes": list(CLASSES), "constants": dict(config)}
+    rest |= {
+        "meter": {"batches": 0, "seconds": 0.0, "sums": {}},
+        "rates": {"power": 0.5, "max_images": 64, "clip": 10.0},
+    }
+    rest |= {"origin": {"written": dict(config), "facts": {}, "trained": None}}
+    rest |= {"course": {"most_epochs": 0, "warmup_epochs": 1.0, "no_aug_epochs": 1, "budget": None}}
     return {
-        **{"format": 1, "config": config, "classes": list(CLASSES), "epoch": 1, "step": 3, "metrics": row},
+        **{"format": 2, "config": config, "classes": list(CLASSES), "epoch": 1, "step": 3, "metrics": row},
         "model": updater.ema.model.state_dict(),
-        "resume": {**rest, "freeze_epochs": 1, "batch_sizes": (4, 4)},
+        "resume": rest,
     }
 
 
@@ -301,11 +307,13 @@ def run_best(folder: Path) -> None:
 
 def run_last(folder: Path) -> None:
     run, how = folder / RUN, (folder / "how.txt").read_text() if (folder / "how.txt").exists() else "odd"
-    constants = dict(contents()["config"])
-    part = resume.find(str(run), str(folder / "runs"), "train", constants, Ranks()).saved
+    part = resume.find(str(run), str(folder / "runs"), "train", Ranks()).last["resume"]
     model = nets.build("tiny_n", len(CLASSES), part["model"])
     updater = new_updater(model)
-    state, meter = resume.restore(part, model, updater)
+    with file_checks.fitting("last.pt"):
+        model.load_state_dict(part["model"])
+        updater.load_state_dict(part["updater"])
+    state, meter = State(**part["state"]), part["meter"]
     check_model(model, how, contents()["resume"]["model"])
     check_model(updater.ema.model, how, contents()["model"])
     if how == "intact" and (state.epoch, state.best, meter["batches"]) != (1, 0.25, 0):

@@ -94,9 +94,7 @@ def found(output: Path) -> dict:
 
 def config(output: Path) -> train.Config:
     """The constants of the kept run for a resumed one in the folder `output`. Constants that no longer exist are left out."""
-    saved = checkpoint.load(LAST)
-    as_given = saved["resume"]["constants"]  # None where "config" has the chosen value
+    written = checkpoint.load(LAST)["resume"]["origin"]["written"]  # None where "config" has the chosen value
     places = {"train": str(FOLDER / "train.txt"), "val": str(FOLDER / "val.txt"), "output": str(output), "resume": True}
-    places |= {"classes": saved["config"]["classes"]}  # `as_given` has the names in the data here
     known = {field.name for field in fields(train.Config)}
-    return train.Config(**{name: v for name, v in (saved["config"] | as_given | places).items() if name in known})
+    return train.Config(**{name: v for name, v in (written | places).items() if name in known})

@@ -10,8 +10,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from nets import assigners
-from nets.assigners import Assignment, candidates, simota, task_aligned
+from nets.assigners import Assignment, atss, candidates, simota, task_aligned
 from nets.coder import decode_yolox, grid
+from nets.losses import PPYOLOECriterion
 from utils.boxes import ciou, cxcywh_to_xyxy
 
 STRIDES = (8, 16, 32)
@@ -129,14 +130,19 @@ def slow_task_aligned(boxes, _, classes, centers, strides, targets, labels):
 
 
 SLOW = {"simota": slow_simota, "task_aligned": slow_task_aligned}
+LEVELS = (96, 24, 6)  # anchor points of each stride in a scene of the usual size
 every_assigner = pytest.mark.parametrize("name", SLOW)
+every_rule = pytest.mark.parametrize("name", [*SLOW, "ppyoloe", "atss"])
 
 
 def run(name, boxes, objectness, classes, *others) -> Assignment:
-    """Calls an assigner; task-aligned assignment takes no objectness."""
+    """Calls an assigner; only SimOTA takes the objectness, and ATSS takes no scores at all."""
     if name == "simota":
         return simota(boxes, objectness, classes, *others)
-    return task_aligned(boxes, classes, *others)
+    if name == "atss":
+        return atss(boxes, *others, level_sizes=LEVELS)
+    rule = {"rule": PPYOLOECriterion.alignment} if name == "ppyoloe" else {}
+    return task_aligned(boxes, classes, *others, **rule)
 
 
 def check(name, inputs) -> Assignment:
@@ -253,22 +259,24 @@ def test_tiny_and_empty_boxes_get_an_anchor_point(name):
     assert set(match.index[match.positive].tolist()) == {0, 1, 2}
 
 
-@every_assigner
+@every_rule
 def test_padding_changes_nothing(name):
-    """Padding rows anywhere, with any contents, NaN included."""
+    """Padding rows anywhere, with any contents: boxes that hold the others, and NaN."""
     targets, labels = random_targets(2, 6, 5)
     labels[:] = torch.arange(6) % 4
     inputs, rows = scene(targets, labels, good=0.5), torch.tensor([1, 2, 5, 6, 8, 9])
     compact = run(name, *inputs)
-    for value in (0.0, 40.0, 1e30, math.nan):
-        padded, marks = torch.full((2, 11, 4), value, dtype=torch.float64), torch.full((2, 11), -1)
+    assert compact.positive.any()
+    for value in (0.0, 40.0, 1e30, math.nan, [0.0, 0, 96, 64], [10.0, 10, 50, 50]):
+        padded = torch.tensor(value, dtype=torch.float64).expand(2, 11, 4).clone()
+        marks = torch.full((2, 11), -1)
         padded[:, rows], marks[:, rows] = targets, labels
         match = run(name, *inputs[:5], padded, marks)
         assert torch.equal(match.positive, compact.positive) and torch.equal(match.score, compact.score)
         assert torch.equal(match.index[match.positive], rows[compact.index[compact.positive]])
 
 
-@every_assigner
+@every_rule
 @pytest.mark.parametrize("max_pairs", [1, 2000, 5000])
 def test_images_are_independent_and_processed_in_chunks(monkeypatch, max_pairs, name):
     inputs = scene(*random_targets(5, 12, 3), good=0.5)

@@ -7,9 +7,9 @@ import pytest
 from coco_cases import entries, ground_truth
 
 from datasets.store import evenly_spaced
+from metrics.comparison import compare_images
 from nets import build
 from report import drawn_images
-from report.comparison import compare_images
 from report.heatmap import HeatMaps
 from utils.draw import color_of
 

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 import torch
 from lively import lively, lively_checkpoint
-from refused import refused
+from refused import refused, told
 
 import nets
 import predict
-from benchmarks.heatmap import MAPS, Config, blurred, hottest, interval, measure, random_areas, table
 from datasets.dataset import DetectionDataset
 from datasets.formats.read import ReadOptions, read
 from deploy.detector import Detector
@@ -109,21 +108,16 @@ def test_the_hottest_pixels_are_where_the_only_cause_is():
     heat = HeatMaps(model, (64, 64), ("a",))
     (one,) = heat.maps(image, np.array([[40, 24, 48, 32.0]]), np.array([0]), np.array([1.0]))
     rng = np.random.default_rng(0)
-    masks = [hottest(one, 0.02), *(random_areas((64, 64), rng) for _ in range(8))]
-    after = [float(heat.scene(x).scores[3 * 8 + 5]) for x in blurred(image, masks)]
+    areas = [cv2.GaussianBlur(rng.standard_normal((64, 64)).astype(np.float32), (0, 0), 20) for _ in range(8)]
+    masks = [np.zeros((64, 64), bool) for _ in (one, *areas)]
+    for mask, values in zip(masks, (one, *areas), strict=True):
+        mask.flat[np.argsort(-values, axis=None, kind="stable")[:82]] = True  # the highest 2 %
+    blurred = cv2.GaussianBlur(image, (0, 0), 20)
+    images = [np.where(mask[..., None], blurred, image) for mask in masks]
+    after = [float(heat.scene(x).scores[3 * 8 + 5]) for x in images]
     hot = np.argwhere(masks[0])
     assert len(hot) == 82 and (abs(hot.mean(0) - [27.5, 43.5]) < 1).all() and (np.ptp(hot, 0) < 14).all()
     assert after[0] < 0.3 and np.mean(after[1:]) > 0.7
-
-
-@pytest.mark.slow
-def test_on_real_images_maps_pass_and_those_of_a_random_model_fail(shared):
-    folder = shared / "data/coco_val326/images"
-    rows = measure(Config(weights=str(shared / "weights/yolox_nano.pth"), images=str(folder), count=10))
-    lost = {name: np.array([row[name] - row["areas"] for row in rows]) for name in MAPS}
-    assert interval(lost["heat map"])[0] > 0 and lost["heat map"].mean() > 0.15
-    assert interval(lost["random model"])[0] < 0 and lost["random model"].mean() < 0.05
-    assert "| yes |" in table(rows) and "| no |" in table(rows)
 
 
 def test_predict_writes_a_sheet_for_each_image_with_detections(weights, tmp_path, capsys):
@@ -136,7 +130,8 @@ def test_predict_writes_a_sheet_for_each_image_with_detections(weights, tmp_path
     assert sheets == ["a.png.jpg", "b.jpg"]
     entries = json.loads((out / "detections.json").read_text())
     many = [sum(e["file_name"] == name for e in entries) for name in ("a.png", "b.jpg")]
-    assert max(many) > MOST and "others have no heat map" in capsys.readouterr().out
+    assert max(many) > MOST
+    told(capsys.readouterr().out, out / "heatmaps", MOST)
     predict.main(
         predict.Config(source=str(tmp_path / "a.png"), confidence=0.9999, **options | {"output": str(out / "x")})
     )

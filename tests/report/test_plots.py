@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from coco_cases import entries, ground_truth
 
+from metrics.coco import curves
+from metrics.matches import match_classes
 from report import plots
 from report.plots import draw_confusion, draw_curves, draw_precision_recall
-from utils.matches import match_classes
-from utils.metrics import curves
 
 ODD_NAMES = ["红细胞", "cat\ud800", "$a_b$ $", "_hidden", "a\nb", "%s {0}", "x" * 3000, ""]
 

@@ -1,16 +1,14 @@
 """The data check finds every kind of problem in one pass, and its exit status says whether training would start."""
 
 import json
-import os
-import subprocess
-import sys
+import re
 from pathlib import Path
 
 import cv2
 import numpy as np
 import pytest
 from PIL import Image
-from refused import refused
+from refused import mentions, refused, told
 
 from datasets.box_sizes import advice
 from datasets.formats.annotation_file import DataError
@@ -20,8 +18,6 @@ from tools.check import check, main, text_of
 from tools.check_page import contact_page
 from utils.config import ConfigError
 from utils.draw import GAP, color_of
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def paint(path: Path, level: int, width: int = 200, height: int = 100, orientation: int = 1) -> None:
@@ -69,11 +65,11 @@ def test_the_validation_split_of_a_folder_is_checked_and_other_splits_are_named(
         report, _ = check(str(splits), val)
         assert [report[split]["images"] for split in ("train", "val", "test")] == [1, 1, 1]
         assert [bool(report[split]["advice"]) for split in ("train", "val", "test")] == [True, False, False]
-        notes = report["train"]["notes"]
-        assert [note for note in notes if "splits" in note] == [f"{splits}: splits that a training does not use: test"]
+        (note,) = (note for note in report["train"]["notes"] if "splits" in note)
+        assert note.startswith(str(splits)) and note.endswith(": test")
     report, parts = check(str(splits), ".5")
     assert list(parts) == ["train", "test"]
-    assert f"{splits}: splits that a training does not use: val, test" in report["train"]["notes"]
+    assert any(note.endswith(": val, test") for note in report["train"]["notes"])
 
 
 def test_copies_in_test_are_found_and_errors_of_test_are_warnings(splits: Path) -> None:
@@ -94,7 +90,7 @@ def test_boxes_below_two_pixels_are_a_problem(tmp_path: Path) -> None:
     report, _ = check(str(tmp_path / "a.txt"))
     boxes = [place.rpartition(" ")[2] for place in report["train"]["suspicious"]["tiny"]]
     assert boxes == ["1,1,2.9,20", "1,1,20,2"]
-    assert "below 2 pixels in width or height: 2\n" in text_of(report)
+    assert re.search("below 2 pixels.*: 2$", text_of(report), re.MULTILINE)
 
 
 def test_versions_of_one_image_are_one_card_and_harmless_within_a_split(tmp_path: Path) -> None:
@@ -116,9 +112,8 @@ def test_versions_of_one_image_are_one_card_and_harmless_within_a_split(tmp_path
     assert len(report["train"]["smallest"]) == 3 and "harmless (3 groups)" in report["versions"]
     (tmp_path / "b.txt").write_text(lines[4])
     leaked, _ = check(str(tmp_path / "a.txt"), str(tmp_path / "b.txt"))
-    assert leaked["versions"] == "" and leaked["leaks"][0]["text"].startswith(
-        "copies of images of train in val: 1 of 1 image (100 %);"
-    )
+    assert leaked["versions"] == ""
+    told(leaked["leaks"][0]["text"], "train", "val", "1 of 1 image", "100 %")
 
 
 def test_the_console_prints_ten_findings_with_three_places_each(tmp_path: Path) -> None:
@@ -172,13 +167,12 @@ def test_every_problem_is_found_in_one_pass(data: tuple[str, str]) -> None:
         "outside": ["train.txt:5: -20,10,60,60"],
     }
     (leak,) = report["leaks"]
-    assert leak["splits"] == ["train", "val"] and leak["text"].startswith(
-        "copies of images of train in val: 1 of 2 images (50 %);"
-    )
+    assert leak["splits"] == ["train", "val"]
+    told(leak["text"], "1 of 2 images", "50 %")
     assert [[Path(path).name for path in pair] for pair in leak["equal"]] == [["2.png", "2.png"]]
     assert len(report["errors"]) == 1 and "2 of 8" in report["errors"][0]
-    assert any("boxes without area, left out: 1" in note and "train.txt:5" in note for note in train["notes"])
-    assert any("classes without a box: bird" in warning for warning in report["warnings"])
+    assert any(mentions(note, "left out: 1") and "train.txt:5" in note for note in train["notes"])
+    told(" ".join(report["warnings"]), "bird")
     assert len(parts["train"].good) == 6 and json.loads(json.dumps(report)) == report
 
 
@@ -206,47 +200,45 @@ def test_names_of_classes_select_as_in_training(data: tuple[str, str], capsys: p
     with pytest.raises(SystemExit) as end:
         main([data[1], "classes=dog"])
     printed = capsys.readouterr().out
-    assert end.value.code == 0 and "boxes of other classes, left out: 1 (cat 1)" in printed and "error:" not in printed
+    assert end.value.code == 0 and "error:" not in printed
+    told(printed, "left out: 1 (cat 1)")
 
 
 def test_imbalanced_classes_are_a_warning_and_data_without_boxes_an_error(tmp_path: Path) -> None:
     paint(tmp_path / "a.png", 1)
     rows = " ".join(f"{i},0,{i + 9},9,0" for i in range(150))
     (tmp_path / "a.txt").write_text(f"a.png {rows} 1,1,30,30,1\n")
-    assert any("150 times the boxes" in warning for warning in check(str(tmp_path / "a.txt"))[0]["warnings"])
+    report, _ = check(str(tmp_path / "a.txt"))
+    told(" ".join(report["warnings"]), "150 times")
     (tmp_path / "b.txt").write_text("a.png\n")
-    assert "no boxes at all" in check(str(tmp_path / "b.txt"))[0]["errors"][0]
+    assert check(str(tmp_path / "b.txt"))[0]["errors"] and not report["errors"]
 
 
 @pytest.mark.parametrize(
-    "side, size, words",
+    "side, size, limit, larger, tiles",
     [
-        (9.5, "416", "half of the boxes are below 12 pixels at 416: image_size=672,672"),
-        (
-            5,
-            "384,640",
-            "half of the boxes are below 12 pixels at 384x640: image_size=768,1280, or cut the images into tiles",
-        ),
-        (9, "1280", "half of the boxes are below 12 pixels at 1280: cut the images into tiles"),
-        (
-            20,
-            "416",
-            "half of the boxes are below 32 pixels at 416: image_size=672,672 is slower, and probably more accurate",
-        ),
-        (13.7, "256", "half of the boxes are below 32 pixels at 256: image_size=416,416"),
-        (28, "416", "half of the boxes are below 32 pixels at 416: image_size=480,480"),
-        (30, "1280", "the boxes are large enough at 1280"),
-        (40, "416", "the boxes are large enough at 416"),
-        (90, "416", "nearly all boxes are above 48 pixels at 416"),
+        (9.5, "416", "below 12", "672,672", False),
+        (5, "384,640", "below 12", "768,1280", True),
+        (9, "1280", "below 12", None, True),
+        (20, "416", "below 32", "672,672", False),
+        (13.7, "256", "below 32", "416,416", False),
+        (28, "416", "below 32", "480,480", False),
+        (30, "1280", "", None, False),
+        (40, "416", "", None, False),
+        (90, "416", "above 48", None, False),
     ],
 )
-def test_box_sizes_come_with_advice(tmp_path: Path, side: float, size: str, words: str) -> None:
+def test_box_sizes_come_with_advice(
+    tmp_path: Path, side: float, size: str, limit: str, larger: str | None, tiles: bool
+) -> None:
     shape = [int(number) for number in size.split(",")]
     paint(tmp_path / "a.png", 1, shape[-1], shape[0])  # as large as the input
     rows = " ".join(f"{i},0,{i + side},{side},0" for i in range(9))
     (tmp_path / "a.txt").write_text(f"a.png {rows} 1,1,200,200,0\n")
     report, _ = check(str(tmp_path / "a.txt"), size=(shape[0], shape[-1]))
-    assert report["train"]["advice"].startswith(words)
+    text = report["train"]["advice"]
+    assert [*re.findall(r"image_size=([\d,]+\d)", text)] == [larger] * (larger is not None)
+    assert ("tiles" in text) == tiles and "".join(re.findall(r"(?:below|above) \d+", text)) == limit
     assert sum(report["train"]["histogram"]) == report["train"]["boxes"] == 10
     assert report["train"]["median_side"] == side and report["train"]["class_sides"] == [side]
 
@@ -346,18 +338,6 @@ def test_only_files_of_an_earlier_check_are_replaced(
         printed = f"{''.join(capsys.readouterr())}{stop.value}"
         assert stop.value.code and word in printed and "boxes" not in printed  # before the work
     assert {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has this full disk")
-def test_neither_a_terminal_nor_a_full_disk_ends_the_check_with_a_traceback(data: tuple[str, str]) -> None:
-    (Path(data[0]).parent / "classes.txt").write_text("猫\n狗\n鸟\n", encoding="utf-8")
-    env = {**os.environ, "PYTHONIOENCODING": "ascii"}
-    with open("/dev/full", "w") as full:
-        for out in (subprocess.PIPE, full):
-            command = [sys.executable, "-m", "tools.check", data[1]]
-            done = subprocess.run(command, cwd=ROOT, env=env, stdout=out, stderr=subprocess.PIPE, text=True)
-            assert (done.returncode, done.stderr) == (0, "")
-            assert out is full or "\n?  " in done.stdout
 
 
 def test_real_data_have_their_known_problems(shared: Path) -> None:

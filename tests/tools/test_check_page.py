@@ -95,7 +95,7 @@ def test_every_copy_and_problem_has_its_image(data: tuple[str, str]) -> None:
     sections = dict(re.findall(r"<h2>(.*?)</h2>(.*?)</section>", page, re.S))
     assert sections["Copies"].count("<svg") == 2 + 2 + 2
     assert sections["Problems"].count("<svg") == 1 + 1 + 1 + 1  # covering, thin, twice, outside
-    assert "a ce" in page and "differ only in case or blanks" in page
+    assert any("a ce" in warning for warning in report["warnings"]) and "a ce" in page
     assert len(page) < 2**20
 
 
@@ -106,4 +106,4 @@ def test_a_page_of_many_large_images_stays_small(tmp_path: Path, monkeypatch: py
     boxes = " ".join(f"{i % 400},{i // 400},{i % 400 + 9},{i // 400 + 9},{i % 3000}" for i in range(5000))
     (tmp_path / "a.txt").write_text(f"a.jpg {boxes}\n" * 20)
     page = html_page(*check(str(tmp_path / "a.txt")))
-    assert len(page) < 4 * 2**20 and "the page is full" in page and "and 2,800 more classes" in page
+    assert len(page) < 4 * 2**20 and "2,800 more" in page

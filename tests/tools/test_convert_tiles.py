@@ -6,7 +6,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-from refused import refused
+from refused import refused, told
 
 from datasets.formats.annotation_file import DataError
 from datasets.formats.read import read
@@ -86,7 +86,7 @@ def test_small_boxes_are_whole_in_a_tile(tmp_path: Path) -> None:
         for box in new.boxes_of(i)[0]
     }
     assert back == set(map(tuple, boxes.tolist()))
-    assert any("boxes that no tile shows enough of: 0" in line for line in report)
+    assert any(line.endswith("enough of: 0") for line in report)
 
 
 def test_names_are_safe_and_images_that_fit_stay_where_they_are(source: Path, tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_names_are_safe_and_images_that_fit_stay_where_they_are(source: Path, tm
     assert len(tiles) == len(paths) - 1 == len(set(tiles)) == len(list((tmp_path / "out" / "t_tiles").iterdir()))
     assert all(path.name.isascii() and all(c.isalnum() or c in "-." for c in path.name) for path in tiles)
     assert {path.suffix for path in tiles if path.name.startswith("000003")} == {".jpg"}
-    assert any("3 images cut, 1 fit into one tile; tiles without boxes: " in line for line in report)
+    told("\n".join(report), "3 images", "1 fit")
 
 
 def test_tiles_are_the_same_each_time_and_backgrounds_are_chosen_by_the_seed(source: Path, tmp_path: Path) -> None:

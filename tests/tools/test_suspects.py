@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from lively import lively_checkpoint
 from painted import drawn
-from refused import mentions, refused
+from refused import mentions, refused, told
 
 from benchmarks.suspects import Corrupted
 from datasets.formats.annotation_file import DataError
@@ -300,7 +300,7 @@ def test_a_checkpoint_gives_a_page_a_table_and_a_file_to_correct(small: Path, tm
     lines = {int(row["line"]) for row in rows}
     assert lines == set(range(1, len(lines) + 1))  # the images with suspects come first
     out = capsys.readouterr().out
-    assert "of 18 labels in 12 images" in out and "suspects.html" in out and "WARNING" in out
+    told(out, "18 labels", "12 images", "suspects.html", "WARNING")
 
 
 def drawn_data(tmp_path: Path, boxes: list[list[str]]) -> Annotations:

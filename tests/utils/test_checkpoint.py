@@ -20,7 +20,7 @@ from refused import refused
 from torch import nn
 
 import train
-from utils.checkpoint import DiskError, load, plain, read, save, strip
+from utils.checkpoint import FORMAT, DiskError, load, plain, read, save, strip
 from utils.config import check
 from utils.file_checks import CheckpointError
 from utils.files import atomic_write
@@ -47,7 +47,7 @@ def test_a_saved_checkpoint_is_loaded_unchanged(tmp_path):
     assert torch.equal(loaded["model"]["backbone.a"], torch.ones(3, 2)) and loaded["model"]["n"].item() == 7
     assert torch.equal(loaded["resume"]["updater"]["state"][0], torch.zeros(2))
     assert loaded["config"] == contents()["config"] and loaded["step"] == 2**70 and loaded["classes"] == ["cat", "狗"]
-    assert loaded["format"] == 1 and np.isnan(loaded["metrics"]["AP_small"])
+    assert loaded["format"] == FORMAT and np.isnan(loaded["metrics"]["AP_small"])
     assert os.listdir(tmp_path) == ["last.pt"]
 
 
@@ -253,8 +253,8 @@ def test_files_that_are_not_checkpoints_are_refused_by_name(tmp_path):
     torch.save({"model": {"a": torch.ones(1)}}, file)
     with refused(CheckpointError, "x.pt", "weights="):
         load(file)
-    torch.save({"format": 2, "model": {}}, file)
-    with refused(CheckpointError, "x.pt", "format 2", "format 1"):
+    torch.save({"format": 3, "model": {}}, file)
+    with refused(CheckpointError, "x.pt", "format 3", "format 2"):
         load(file)
 
 
@@ -303,7 +303,8 @@ def whole_checkpoint():
         "meter": {"batches": 1, "seconds": 2.0, "sums": {}},
         "state": {"rows": ({"epoch": 1, "AP": 0.5},)},
     }
-    made["resume"] |= {"constants": {"epochs": 3}, "freeze_epochs": 1, "batch_sizes": (4, 4), "classes": ["cat", "狗"]}
+    made["resume"] |= {"origin": {"written": {"epochs": 3}, "facts": {"classes": ["cat", "狗"]}, "trained": None}}
+    made["resume"] |= {"rates": {"power": 0.5}, "course": {"warmup_epochs": 1.0, "budget": None}}
     return made
 
 
@@ -330,7 +331,7 @@ def test_constants_that_a_run_accepts_are_read_back(tmp_path, text):
         ("model", {"a": "b"}, "a.pt: model"),
         ("model", {"a": torch.tensor(float("nan"))}, "0.a"),
         ("resume.meter.batches", "1", "resume.meter.batches is '1'"),
-        ("resume.batch_sizes", (4,), "resume.batch_sizes is (4,)"),
+        ("resume.course.warmup_epochs", "4", "resume.course.warmup_epochs is '4'"),
         ("resume.state.rows", ({"epoch": 7},), "resume.state.rows is ({'epoch': 7},)"),
         ("resume.updater", ..., "a.pt: resume.updater"),
         ("epoch", {1, 2}, "a.pt: epoch"),
@@ -338,7 +339,7 @@ def test_constants_that_a_run_accepts_are_read_back(tmp_path, text):
 )
 def test_contents_of_a_wrong_type_or_range_are_refused(tmp_path, place, value, named):
     made, path = whole_checkpoint(), tmp_path / "a.pt"
-    torch.save(made | {"format": 1}, path)
+    torch.save(made | {"format": FORMAT}, path)
     for purpose in (None, "prediction", "resuming"):
         assert load(path, purpose)["epoch"] == 3
     *parents, name = place.split(".")
@@ -348,7 +349,7 @@ def test_contents_of_a_wrong_type_or_range_are_refused(tmp_path, place, value, n
     inside[name] = value
     if value is ...:
         del inside[name]
-    torch.save(made | {"format": 1}, path)
+    torch.save(made | {"format": FORMAT}, path)
     with refused(CheckpointError, "a.pt", named):
         load(path, "resuming" if "resume" in place else "prediction")
 

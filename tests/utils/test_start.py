@@ -41,7 +41,8 @@ def test_a_misspelled_constant_is_answered_before_pytorch_is_imported(tmp_path, 
 
 @pytest.mark.parametrize("command", COMMANDS[:4])
 def test_ctrl_c_while_pytorch_is_imported_ends_with_one_line(tmp_path, command):
-    done = run(tmp_path, command, f"import os, time; os.kill(os.getpid(), {int(signal.SIGINT)}); time.sleep(9)")
+    handler = "signal.signal(signal.SIGINT, signal.default_int_handler)"  # a test in the background inherits SIG_IGN
+    done = run(tmp_path, command, f"import os, signal, time; {handler}; os.kill(os.getpid(), 2); time.sleep(9)")
     assert done.returncode == -signal.SIGINT and done.stdout == ""
     assert mentions(done.stderr, "stopped") and done.stderr.strip().count("\n") == 0
 

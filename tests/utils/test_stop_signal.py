@@ -100,10 +100,14 @@ def test_ctrl_c_prints_at_once_how_long_the_step_takes_and_what_a_second_one_doe
 
 
 def test_a_program_that_is_ended_says_how_to_continue(statuses):
-    remains = "what was saved before remains. To continue:"
-    assert f"stopped at once; {remains} a second signal\n" in statuses["printed"]
-    assert f"stopped: the step did not end in time; {remains} a step that does not end\n" in statuses["printed"]
-    assert statuses["printed"].count("To continue") == 4
+    said = re.findall("To continue: (.*)", statuses["printed"])
+    ended = (
+        "a long step after Ctrl-C under torchrun",
+        "a second Ctrl-C",
+        "a second signal",
+        "a step that does not end",
+    )
+    assert sorted(said) == sorted(ended)
 
 
 def test_a_process_that_torchrun_left_behind_notices_it(monkeypatch):

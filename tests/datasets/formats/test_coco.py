@@ -190,8 +190,8 @@ TOO_DEEP = ("nested too deeply",) if sys.version_info < (3, 12) else ("images[0]
         ("5", ("a number or text",)),
         ("NaN", ("a number or text",)),
         ('{"images": [{"id": 1, "file_name": "a", "width": 1e999, "height": NaN}]}', ("images[0].width", '"1e999"')),
-        ('{"annotations": []}', ("has no images", "annotations")),
-        ('[{"image_id": 1, "bbox": [1, 2, 3, 4], "score": 0.5}]', ("detections are not labels",)),
+        ('{"annotations": []}', ("annotations", "images")),
+        ('[{"image_id": 1, "bbox": [1, 2, 3, 4], "score": 0.5}]', ("COCO detections",)),
     ],
 )
 def test_any_structure_is_one_clean_error(tmp_path: Path, contents: str, words: tuple) -> None:

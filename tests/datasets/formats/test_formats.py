@@ -311,7 +311,7 @@ def test_mistakes_in_coco_files_are_errors_with_their_place(tmp_path: Path, chan
 
 def test_other_json_files_are_errors_with_a_fix(tmp_path: Path) -> None:
     for words, named in (
-        ("[1]", "x.json: not a COCO ground truth"),
+        ("[1]", "x.json: no known format"),
         ("{\n]", "x.json:2"),
         ('{"shapes": 5}', "x.json: shapes is 5"),
         ('{"shapes": "null"}', 'x.json: shapes is "null"'),
@@ -647,7 +647,7 @@ def test_mistakes_in_labelme_files_are_errors_with_their_file(tmp_path: Path) ->
     labelme(
         tmp_path / "a.json", "a.png", shape("dog", [[1, 2]], "point"), shape("dog", [[1, 2], [1, 5]]), shape("x", [])
     )
-    text(tmp_path / "b.json", {"other": 1})
+    text(tmp_path / "b.json", {"other": 1}), paint(tmp_path / "b.png")
     with pytest.raises(DataError) as caught:
         read(str(tmp_path), "train")
     for place in ("a.json: object 3", "b.json: "):

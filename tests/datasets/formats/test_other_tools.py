@@ -14,8 +14,8 @@ from files import boxes, text
 from refused import refused
 
 from datasets.errors import DataError
-from datasets.formats import refusals
-from datasets.formats.file_readers import read_file
+from datasets.formats.file import File
+from datasets.formats.formats import NOT_READ, format_of
 from datasets.formats.read import ReadOptions, read
 from datasets.scan import prepare
 
@@ -226,24 +226,6 @@ def test_crowd_regions_of_cvat_are_kept(tmp_path: Path, word: str | None, crowd:
     assert read(str(text(tmp_path / "all.xml", root)), "train").crowd.tolist() == [crowd]
 
 
-def test_supervisely_projects_are_read(tmp_path: Path) -> None:
-    text(tmp_path / "meta.json", {"classes": [{"title": "cat"}], "tags": [], "projectType": "images"})
-    for folder in ("ds0", "ds1"):  # images of one name stay apart
-        paint(tmp_path / folder / "img" / "a.png")
-        objects = [_figure(*box) for box in BOXES] + [{"classTitle": "cat", "geometryType": "bitmap"}]
-        text(tmp_path / folder / "ann" / "a.png.json", {"size": {"height": 100, "width": 200}, "objects": objects})
-    found, notes = prepare(read(str(tmp_path), "train"))
-    assert [Path(row[0]).relative_to(tmp_path).as_posix() for row in boxes(found)] == ["ds0/img/a.png", "ds1/img/a.png"]
-    assert np.allclose(found.boxes, [box[1:] for box in BOXES] * 2) and "'cat' is a bitmap" in notes[0]
-
-
-def test_a_supervisely_file_that_fits_two_images_is_an_error(tmp_path: Path) -> None:
-    text(tmp_path / "ann" / "a.png.json", {"objects": [_figure(*BOXES[0])]})
-    paint(tmp_path / "one" / "a.png"), paint(tmp_path / "two" / "a.png")
-    with refused(DataError, "ann/a.png.json", "one/a.png", "two/a.png"):
-        read(str(tmp_path), "train")
-
-
 def test_a_byte_order_mark_is_no_part_of_a_file(tmp_path: Path) -> None:
     mark = "\ufeff"
     for place in ("s/img/a.png", "y/images/a.png", "together/a.png"):
@@ -418,67 +400,11 @@ def test_lvis_has_addresses_instead_of_file_names(tmp_path: Path) -> None:
     assert found.path(0) == str(tmp_path / "train2017" / "1.png")
 
 
-REFUSED = {
-    "KITTI": ("label_2/a.txt", "Car 0.00 0 -1.58 20.0 10.0 60.0 50.0 1.65 1.67 3.64 -0.65 1.71 46.70 -1.59\n"),
-    "MOT": ("gt/gt.txt", "1,1,20,10,40,40,1,1,0.86\n"),
-    "WIDER FACE": ("wider_face_train_bbx_gt.txt", "0--Parade/a.jpg\n1\n20 10 40 40 0 0 0 0 0 0 \n"),
-    "VisDrone": ("annotations/a.txt", "20,10,40,40,1,4,0,0\n"),
-    "DOTA": ("labelTxt/a.txt", "imagesource:GoogleEarth\ngsd:0.1\n1 2 3 4 5 6 7 8 plane 0\n"),
-    "of DOTA": ("labelTxt/a.txt", "1.0 2.0 3.0 4.0 5.0 6.0 7.0 8.0 small-vehicle 1\n"),
-    "OIDv4 toolkit": ("Cat/Label/a.txt", "Domestic cat 20.5 10.0 60.2 50.1\n"),
-    "YOLO": ("labels/a.txt", "cat 0.5 0.5 .25 0.1\n"),
-    "PASCAL 1.00": ("Annotation/a.txt", "# Compatible with PASCAL Annotation Version 1.00\n"),
-    ".csv": ("gt.txt", "00000.ppm;774;411;815;446;11\n"),
-    "CreateML": ("a.json", [{"image": "a.png", "annotations": [{"label": "c", "coordinates": {"x": 1}}]}]),
-    "FiftyOne": ("labels.json", {"classes": ["cat"], "labels": {"a": [{"label": 0, "bounding_box": [0, 0, 1, 1]}]}}),
-    "VoTT": ("a.json", {"assets": {"1": {"asset": {"name": "a.png"}, "regions": []}}}),
-    "SuperAnnotate": ("a.png.json", {"metadata": {}, "instances": [{"type": "bbox", "className": "cat"}]}),
-    "Darwin": ("a.json", {"version": "2.0", "item": {"name": "a.png", "slots": []}, "annotations": []}),
-    "Cityscapes": ("a_polygons.json", {"imgHeight": 9, "imgWidth": 9, "objects": [{"label": "car", "polygon": []}]}),
-    "DeepFashion2": ("annos/a.json", {"source": "user", "item1": {"bounding_box": [1, 2, 3, 4]}}),
-    "MegaDetector": ("md.json", {"images": [{"file": "a.png", "detections": []}], "detection_categories": {}}),
-    "SageMaker": ("output.manifest", lines({"source-ref": "s3://b/a.png"})),
-    "Labelbox": ("x.ndjson", lines({"data_row": {"id": "c"}})),
-    "Azure ML": ("x.jsonl", lines({"image_url": "azureml://a.png", "label": []})),
-    "PaliGemma": ("_annotations.train.jsonl", lines({"image": "a.png", "prefix": "detect", "suffix": "<loc0001>"})),
-    "JSON Lines": ("x.jsonl", lines({"a": 1})),
-    "TFRecord": ("train/pets.tfrecord", "x"),
-    "Hugging Face": ("data/train-0.parquet", "x"),
-    "MATLAB": ("digitStruct.mat", "x"),
-    "pets.zip": ("pets.zip", "x"),
-    "images/a.png": ("notes.md", "x"),
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_forms_that_are_not_read_are_refused_by_their_names(tmp_path: Path, name: str) -> None:
-    file, contents = REFUSED[name]
-    path = text(tmp_path / file, contents)
-    paint(tmp_path / "images" / "a.png")
-    sources = [tmp_path, path] if path.suffix in (".json", ".jsonl", ".ndjson", ".manifest") else [tmp_path]
-    place = tmp_path if path.suffix == ".md" else path
-    ways = [] if name in ("YOLO", ".csv", "pets.zip", "images/a.png") else ["datumaro"]  # mistakes have a special fix
-    for source in sources:
-        with refused(DataError, place, name, *ways):
-            read(str(source), "train")
-
-
 def test_label_files_of_yolo_are_never_refused(tmp_path: Path) -> None:
     rows = ["0 .5 .5 .2 .2", "0 0.1 0.1 0.9 0.1 0.9 0.9 0.1 0.9", "", "1 1 1 1 1", "a.jpg 1,2,3,4,0", "00001", "a 1"]
     rows += ["0 0.1 0.1 0.9 0.1 0.9 0.9 0.8 1e-05 1 0.2"]  # a polygon
     for number, row in enumerate(rows):
-        refusals.refuse_texts([text(tmp_path / f"{number}.txt", f"{row}\n{row}\n")])
-
-
-def test_instances_are_chosen_among_the_files_of_coco(tmp_path: Path) -> None:
-    """Datumaro writes labels_train.json, without boxes, next to instances_train.json."""
-    image = {"id": 1, "file_name": "a.png", "width": WIDTH, "height": HEIGHT}
-    data = {"images": [image], "annotations": [], "categories": [{"id": 1, "name": "cat"}]}
-    for name in ("instances", "labels", "image_info"):
-        text(tmp_path / "annotations" / f"{name}_train.json", data)
-    paint(tmp_path / "images" / "train" / "a.png")
-    assert read(str(tmp_path), "train").source.endswith("instances_train.json")
-    assert len(read_file(tmp_path / "annotations" / "labels_train.json", ())) == 1
+        assert format_of(File(text(tmp_path / f"{number}.txt", f"{row}\n{row}\n"))) not in NOT_READ
 
 
 _SHAPES = {"imagePath": "a.png", "shapes": [{"label": "cat", "points": [[1, 2], [9, 8]]}]}

@@ -13,8 +13,10 @@ from files import boxes, paint, text
 from refused import refused
 
 from datasets.errors import DataError
-from datasets.formats.folder_readers import FOLDER_READERS, Folder
-from datasets.formats.read import ReadOptions, read
+from datasets.formats.file import Folder
+from datasets.formats.folder import read_folder
+from datasets.formats.formats import format_of
+from datasets.formats.read import read
 from datasets.store import Annotations
 
 TOOLS = Path(__file__).parents[2] / "data" / "tools"
@@ -112,7 +114,6 @@ def test_nothing_is_reported_for_the_files_of_real_tools(tmp_path: Path, name: s
         text(root / file, words)
     found = read(str(root), part)
     assert found.notes == before.notes and len(found) == len(before)
-    assert not any("not read" in note for note in found.notes)
 
 
 # ---- suffixes in upper case
@@ -171,44 +172,6 @@ def yolo(root: Path, count: int, place: str = "") -> None:
         paint(root / "images" / place / f"{i}.png"), text(root / "labels" / place / f"{i}.txt", LABEL)
 
 
-@pytest.mark.parametrize(
-    ("stray", "contents"),
-    [
-        ("old/99.xml", xml("cat")),
-        ("annotations/instances.json", coco("../images/0.png", "../images/1.png")),
-        ("old/99.json", {"imagePath": "99.png", "shapes": [SHAPE]}),
-        ("old/metadata.jsonl", {"file_name": "99.png", "objects": {"bbox": [[1, 2, 8, 6]], "category": ["cat"]}}),
-        ("old/cvat.xml", cvat("99.png")),
-    ],
-)
-def test_a_stray_file_does_not_hide_a_larger_data_set(tmp_path: Path, stray: str, contents: Any) -> None:
-    """Of 20 labeled images one was read, without a word."""
-    yolo(tmp_path, 6)
-    paint(tmp_path / "old" / "99.png"), text(tmp_path / stray, contents)
-    with refused(DataError, Path(stray).name, "YOLO (labels/0.txt", "6"):
-        read(str(tmp_path), "train")
-
-
-def test_images_without_a_label_file_do_not_count_as_labeled(tmp_path: Path) -> None:
-    """One YOLO label next to a table of all images: seven labeled images would train as backgrounds."""
-    yolo(tmp_path, 8)
-    for number in range(1, 8):
-        (tmp_path / "labels" / f"{number}.txt").unlink()
-    rows = [f"images/{number}.png,cat,1,1,9,9\n" for number in range(8)]
-    (tmp_path / "boxes.csv").write_text("image,class,x1,y1,x2,y2\n" + "".join(rows))
-    with refused(DataError, "YOLO (labels/0.txt)", "1 image,", "CSV (boxes.csv)", "8"):
-        read(str(tmp_path), "train")
-
-
-def test_formats_of_the_same_images_are_a_note(tmp_path: Path) -> None:
-    """Data that were converted, with the old label files next to them."""
-    yolo(tmp_path, 4)
-    for i in range(4):
-        text(tmp_path / "annotations" / f"{i}.xml", xml("cat"))
-    found = read(str(tmp_path), "train")
-    assert len(found) == 4 and any("YOLO 4" in note for note in found.notes)
-
-
 @pytest.mark.parametrize("part", ["train", "val"])
 def test_all_splits_of_the_format_that_is_read_count(tmp_path: Path, part: str) -> None:
     """The split val has fewer images than the label files of the other format, but both splits together have not."""
@@ -219,19 +182,6 @@ def test_all_splits_of_the_format_that_is_read_count(tmp_path: Path, part: str) 
             text(tmp_path / "labels" / name / f"{i}.txt", LABEL)
     (note,) = [note for note in read(str(tmp_path), part).notes if "not read" in note]
     assert "YOLO 8" in note
-
-
-def test_a_data_file_decides_what_is_read(tmp_path: Path) -> None:
-    yolo(tmp_path, 2, "train"), yolo(tmp_path, 1, "val")
-    text(tmp_path / "data.yaml", "train: images/train\nval: images/val\nnames: [cat]\n")
-    for i in range(9):
-        paint(tmp_path / "more" / f"x{i}.png"), text(tmp_path / "more" / f"x{i}.xml", xml("cat"))
-    paint(tmp_path / "images" / "rest" / "a.png")
-    for part, count in (("train", 2), ("val", 1)):
-        found = read(str(tmp_path), part)
-        assert len(found) == count
-        assert any("VOC 9" in note for note in found.notes)
-        assert any("not read: 1 (images/rest/a.png" in note for note in found.notes)
 
 
 def test_a_damaged_label_file_of_another_format_is_named(tmp_path: Path) -> None:
@@ -256,34 +206,6 @@ def test_a_table_whose_header_is_not_known_is_named_or_an_error(tmp_path: Path, 
         read(str(tmp_path), "all")
     table.write_text("epoch,loss,map,a,b,c\n1,.2,.3,4,5,6\n", encoding="utf-8")
     assert len(read(str(tmp_path), "all").boxes) == 1
-
-
-@pytest.mark.parametrize("kind", ["annotation files", "lists", "coco"])
-def test_images_in_no_list_are_named(tmp_path: Path, kind: str) -> None:
-    text(tmp_path / "classes.txt", "cat\n")
-    for part in ("train", "val"):
-        image = paint(tmp_path / "images" / f"of_{part}.png")
-        if kind == "lists":
-            text(tmp_path / "labels" / f"of_{part}.txt", LABEL)
-        if kind == "coco":
-            text(tmp_path / f"instances_{part}.json", coco(image.name))
-        else:
-            box = " 1,2,9,8,0" if kind == "annotation files" else ""
-            text(tmp_path / f"{part}.txt", f"images/{image.name}{box}\n")
-    for part in ("train", "val"):
-        assert not read(str(tmp_path), part).notes
-    paint(tmp_path / "images" / "lost.png"), paint(tmp_path / "elsewhere" / "lost too.png")
-    for part in ("train", "val"):
-        (note,) = read(str(tmp_path), part).notes
-        assert "not read: 2" in note and "lost" in note
-
-
-def test_images_without_an_xml_file_are_counted_without_those_of_other_splits(tmp_path: Path) -> None:
-    for part, name in (("train", "a"), ("val", "b")):
-        paint(tmp_path / "images" / f"{name}.png"), text(tmp_path / "Annotations" / part / f"{name}.xml", xml("cat"))
-    assert not any("without an XML" in note for note in read(str(tmp_path), "train").notes)
-    paint(tmp_path / "images" / "c.png")
-    assert any("left out: 1" in note and "c.png" in note for note in read(str(tmp_path), "train").notes)
 
 
 def yolo_with_labels_elsewhere(folder: Path, near: dict[int, str], images: int = 6) -> Path:
@@ -338,61 +260,7 @@ def test_two_label_files_of_an_image_are_equal_in_any_order_of_their_lines(tmp_p
     assert len(read(str(tmp_path), "train").boxes) == 3
 
 
-def test_a_folder_with_the_name_of_a_class_list_is_none(tmp_path: Path) -> None:
-    yolo(tmp_path, 2)
-    (tmp_path / "old.names").mkdir()
-    assert len(read(str(tmp_path), "train").boxes) == 2
-
-
-def test_a_caption_next_to_an_image_is_no_label_file(tmp_path: Path) -> None:
-    yolo(tmp_path, 3)
-    text(tmp_path / "images" / "0.txt", "a photo of a cat\n")
-    assert not read(str(tmp_path), "train").notes
-
-
 # ---- label files of the format that is read, in folders that are not
-
-
-ELSEWHERE = ["labels_old/{}.txt", "labels.bak/{}.txt", "bob/labels/{}.txt", "labels/v2/{}.txt", "annotations/{}.txt"]
-
-
-@pytest.mark.parametrize("part", ["train", "all"])
-@pytest.mark.parametrize("source", ["usual", "data.yaml", "list", "one folder", "elsewhere", "splits"])
-@pytest.mark.parametrize("place", ELSEWHERE)
-def test_label_files_next_to_a_complete_set_are_named_with_their_folder(
-    tmp_path: Path, place: str, source: str, part: str
-) -> None:
-    """They were neither read nor named."""
-    if source == "splits":
-        yolo(tmp_path, 3, "train"), yolo(tmp_path, 3, "val")
-    else:
-        yolo(tmp_path, 3)
-    if source == "data.yaml":
-        text(tmp_path / "data.yaml", "train: images\nnames: [cat]\n")
-    if source == "list":
-        text(tmp_path / "train.txt", "".join(f"images/{i}.png\n" for i in range(3)))
-    if source == "one folder":
-        for path in (tmp_path / "labels").iterdir():
-            path.rename(tmp_path / "images" / path.name)
-    if source == "elsewhere":
-        (tmp_path / "labels").rename(tmp_path / "alice")
-    assert not any("not read" in note for note in read(str(tmp_path), part).notes)
-    for i in (0, 1, "without an image"):
-        text(tmp_path / place.format(i), LABEL)
-    (note,) = [note for note in read(str(tmp_path), part).notes if "not read" in note]
-    assert "YOLO 3" in note and f"({place.format(0)} and 2 more)" in note
-
-
-@pytest.mark.parametrize("place", ELSEWHERE)
-def test_label_files_of_more_images_than_those_that_are_read_are_an_error(tmp_path: Path, place: str) -> None:
-    """Two old versions of the same labels are not more."""
-    yolo(tmp_path, 5)
-    for i in range(5):
-        text(tmp_path / place.format(i), LABEL), text(tmp_path / "older" / f"{i}.txt", LABEL)
-    assert any("YOLO 10" in note for note in read(str(tmp_path), "train").notes)
-    (tmp_path / "labels" / "0.txt").unlink()
-    with refused(DataError, "labels/1.txt", "4 images", place.format(0), "5"):
-        read(str(tmp_path), "train")
 
 
 def test_label_files_of_other_splits_are_not_left_over(tmp_path: Path) -> None:
@@ -401,88 +269,6 @@ def test_label_files_of_other_splits_are_not_left_over(tmp_path: Path) -> None:
         text(tmp_path / "labels_old" / part / "0.txt", LABEL)
         (note,) = [note for note in read(str(tmp_path), part).notes if "not read" in note]
         assert f"labels_old/{part}/0.txt" in note
-
-
-def test_texts_with_other_numbers_are_no_label_files(tmp_path: Path) -> None:
-    yolo(tmp_path, 2)
-    text(tmp_path / "camera" / "matrix.txt", "900 0 320 0 900 240 0 0 1\n")
-    text(tmp_path / "logs" / "loss.txt", "1 2.5 1.25 .5 .25\n")
-    assert not read(str(tmp_path), "train").notes
-
-
-def test_labels_in_a_known_format_that_is_not_read_are_named_next_to_yolo(tmp_path: Path) -> None:
-    yolo(tmp_path, 2)
-    text(tmp_path / "data.yaml", "train: images\nnames: [cat]\n")
-    text(tmp_path / "kitti" / "0.txt", "Car 0 0 0 1 2 9 8 1 1 1 1 1 1 1\n")
-    (note,) = read(str(tmp_path), "train").notes
-    assert "kitti/0.txt" in note
-
-
-@pytest.mark.parametrize("part", ["train", "val"])
-def test_old_versions_of_listed_voc_files_are_named(tmp_path: Path, part: str) -> None:
-    for name, number in (("train", 0), ("val", 1)):
-        (
-            paint(tmp_path / "images" / f"{number}.png"),
-            text(tmp_path / "ImageSets" / "Main" / f"{name}.txt", f"{number}\n"),
-        )
-        text(tmp_path / "Annotations" / f"{number}.xml", xml("cat"))
-    assert not read(str(tmp_path), part).notes
-    for number in (0, 1):
-        text(tmp_path / "Annotations_old" / f"{number}.xml", xml("cat", "dog"))
-    found = read(str(tmp_path), part)
-    assert len(found.boxes) == 1
-    assert any("VOC 2 (Annotations_old/0.xml and 1 more)" in note for note in found.notes)
-
-
-def test_xml_files_that_no_list_of_a_split_names_are_named(tmp_path: Path) -> None:
-    """A list of another name is read for no split."""
-    for name in ("train", "val", "extra"):
-        paint(tmp_path / "images" / f"{name}1.png"), text(tmp_path / "Annotations" / f"{name}1.xml", xml("cat"))
-        text(tmp_path / "ImageSets" / "Main" / f"{name}.txt", f"{name}1\n")
-    for part in ("train", "val"):
-        (note,) = read(str(tmp_path), part).notes
-        assert "extra1.xml" in note
-
-
-@pytest.mark.parametrize("part", ["train", "all"])
-@pytest.mark.parametrize("place", ["ds/ann_old/{}.png.json", "ds/ann/old/{}.png.json"])
-def test_old_versions_of_supervisely_files_are_named(tmp_path: Path, place: str, part: str) -> None:
-    contents = STRAYS["ds/ann/stray.png.json"]
-    for i in range(2):
-        paint(tmp_path / "ds" / "img" / f"{i}.png"), text(tmp_path / "ds" / "ann" / f"{i}.png.json", contents)
-    assert not read(str(tmp_path), part).notes
-    for i in range(2):
-        text(tmp_path / place.format(i), contents)
-    (note,) = read(str(tmp_path), part).notes
-    assert place.format(0) in note and "and 1 more" in note
-
-
-@pytest.mark.parametrize("part", ["train", "all"])
-def test_annotation_files_in_folders_are_named(tmp_path: Path, part: str) -> None:
-    text(tmp_path / "classes.txt", "cat\n"), paint(tmp_path / "0.png")
-    for name in ("train.txt", "old/train.txt"):
-        text(tmp_path / name, "0.png 1,2,9,8,0\n")
-    (note,) = read(str(tmp_path), part).notes
-    assert "old/train.txt" in note
-
-
-def test_coco_files_of_other_names_that_label_more_images_are_an_error(tmp_path: Path) -> None:
-    for i in range(3):
-        paint(tmp_path / "images" / f"{i}.png")
-    text(tmp_path / "annotations" / "instances.json", coco("0.png", "1.png"))
-    other = text(tmp_path / "annotations" / "old" / "boxes.json", coco("0.png", "1.png"))
-    (note,) = [note for note in read(str(tmp_path), "train").notes if "label files" in note]
-    assert "old/boxes.json" in note
-    text(other, coco("0.png", "1.png", "2.png"))
-    with pytest.raises(DataError, match="old/boxes.json"):
-        read(str(tmp_path), "train")
-
-
-def test_of_equally_near_label_files_those_in_labels_are_read_and_the_others_named(tmp_path: Path) -> None:
-    paint(tmp_path / "far" / "0.png"), text(tmp_path / "set" / "classes.txt", "cat\n")
-    text(tmp_path / "set" / "labels" / "0.txt", LABEL), text(tmp_path / "set" / "alice" / "0.txt", "0 .5 .5 .1 .1\n")
-    found = read(str(tmp_path / "set"), "train", ReadOptions(image_root=str(tmp_path / "far")))
-    assert found.files[0].endswith("labels/0.txt") and any("alice/0.txt" in note for note in found.notes)
 
 
 def test_label_files_equally_near_to_an_image_are_an_error_that_names_both_if_they_differ(tmp_path: Path) -> None:
@@ -502,9 +288,6 @@ def test_label_files_equally_near_to_an_image_are_an_error_that_names_both_if_th
 # ---- files of COCO for other tasks
 
 
-CAPTION = {"id": 1, "image_id": 0, "caption": "a cat"}
-SEGMENTS = {"image_id": 0, "file_name": "a.png", "segments_info": [{"id": 1, "category_id": 1, "bbox": [1, 2, 3, 4]}]}
-OTHER_TASKS = {"captions": {"annotations": [CAPTION]}, "panoptic": {"annotations": [SEGMENTS]}, "image_info": {}}
 NAMES = ("captions", "keypoints", "stuff", "panoptic", "image_info", "plain")
 
 
@@ -530,24 +313,6 @@ def test_a_coco_file_with_boxes_next_to_other_labels_counts_whatever_its_name(tm
         read(str(tmp_path), "train")
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("task", OTHER_TASKS)
-def test_a_coco_file_for_another_task_is_left_out_and_named_whatever_its_name(
-    tmp_path: Path, name: str, task: str
-) -> None:
-    paint(tmp_path / "a.png")
-    other = {key: value for key, value in many(2000).items() if key == "images"} | OTHER_TASKS[task]
-    text(tmp_path / f"{name}_train.json", other)
-    text(tmp_path / "boxes_train.json", coco("a.png"))
-    for split in ("train", "all"):
-        found = read(str(tmp_path), split)
-        assert len(found) == 1 and any(f"{name}_train.json" in note for note in found.notes)
-    (tmp_path / "boxes_train.json").unlink()
-    text(tmp_path / "a.xml", xml("cat"))
-    found = read(str(tmp_path), "train")
-    assert len(found) == 1 and any(f"{name}_train.json" in note for note in found.notes)
-
-
 def test_a_coco_file_of_backgrounds_is_read(tmp_path: Path) -> None:
     paint(tmp_path / "a.png"), paint(tmp_path / "b.png")
     text(tmp_path / "boxes.json", coco("a.png"))
@@ -555,23 +320,13 @@ def test_a_coco_file_of_backgrounds_is_read(tmp_path: Path) -> None:
     assert len(read(str(tmp_path), "all")) == 2
 
 
-def test_captions_next_to_files_of_labelme_are_named(tmp_path: Path) -> None:
-    paint(tmp_path / "a.png"), text(tmp_path / "a.json", {"imagePath": "a.png", "shapes": [SHAPE]})
-    text(tmp_path / "captions.json", {"images": coco("a.png")["images"], "annotations": [CAPTION]})
-    found = read(str(tmp_path), "train")
-    assert len(found) == 1 and any("captions.json" in note for note in found.notes)
-
-
 @pytest.mark.parametrize("stray", STRAYS)
 def test_what_a_reader_claims_is_a_label_file_of_its_format_and_of_no_other(tmp_path: Path, stray: str) -> None:
-    """One list of readers serves both: which format a folder has, and which label files in it are left over."""
+    """One table serves both: which format a folder has, and which label files in it are left over."""
     name = stray.removeprefix("more/")
-    paint(tmp_path / "stray.png"), text(tmp_path / name, STRAYS[stray])
+    paint(tmp_path / "stray.png"), text(tmp_path / name, STRAYS[stray]), text(tmp_path / "classes.txt", "cat\n")
     folder = Folder(tmp_path, (), None)
-    reader = next(reader for reader in FOLDER_READERS if reader.claims(folder))
-    has_image = Path(name).stem == "stray"
-    formats = {other.name for other in FOLDER_READERS if other.is_label_file(folder.file(name), has_image)}
-    assert formats == {reader.name}
+    assert read_folder(folder).row is format_of(folder.file(name))
 
 
 # ---- files that cannot be read as text
@@ -640,9 +395,3 @@ def test_a_data_file_of_any_name_is_found_in_the_encodings_of_windows(tmp_path: 
     (tmp_path / "pets.yaml").write_text("train: images\nnames: [pet]\n", encoding=encoding)
     (tmp_path / "classes.txt").unlink()
     assert read(str(tmp_path), "train").classes == ("pet",)
-
-
-def test_a_readme_does_not_hide_a_table(tmp_path: Path) -> None:
-    paint(tmp_path / "0.png"), text(tmp_path / "README.txt", "Photos of cats\n")
-    text(tmp_path / "boxes.csv", f"{TABLE}0.png,1,2,9,8,cat\n")
-    assert len(read(str(tmp_path), "train").boxes) == 1

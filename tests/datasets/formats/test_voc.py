@@ -77,5 +77,8 @@ def test_cvat_next_to_voc_is_an_error_that_names_both(tmp_path: Path) -> None:
     xml(tmp_path / "voc" / "b.xml", "b.jpg"), paint(tmp_path / "voc" / "b.jpg")
     cvat = '<annotations><image id="0" name="a.jpg" width="40" height="20"/></annotations>'
     path = text(tmp_path / "all.xml", cvat)
-    with refused(DataError, path, "CVAT", "VOC", "voc/b.xml"):
+    (note,) = read(str(tmp_path), "train").notes
+    assert "voc/b.xml" in note
+    xml(tmp_path / "voc" / "c.xml", "c.jpg"), paint(tmp_path / "voc" / "c.jpg")
+    with refused(DataError, path.name, "CVAT", "VOC", "voc/b.xml"):
         read(str(tmp_path), "train")

@@ -1,0 +1,224 @@
+"""What a file is: one table of formats, which is used for a file, for a folder, and for what a folder holds besides.
+
+A file is recognized by its beginning. A new format is a reader and one row of FORMATS.
+"""
+
+import os
+import re
+from collections.abc import Callable, Iterable
+from functools import partial
+from itertools import islice
+from typing import NamedTuple
+
+from datasets.errors import DataError, open_file
+from datasets.formats import (
+    coco,
+    cvat,
+    data_file,
+    json_images,
+    labelme,
+    labelstudio,
+    record_files,
+    records,
+    tables,
+    texts,
+    via,
+    voc,
+    yolo,
+)
+from datasets.formats.annotation_file import text_lines
+from datasets.formats.file import CLASS_FILES, File, Folder
+from datasets.formats.source import Source
+from datasets.formats.xml_file import parse_xml
+from datasets.store import Split
+
+JSON, XML, TEXT, TABLE = (".json",), (".xml",), (".txt",), (".csv", ".tsv")
+LINES = (".jsonl", ".ndjson", ".odgt", ".manifest")
+CONVERT = "export the boxes as COCO, VOC or YOLO, or convert them with datumaro (pip install datumaro)"
+NAME_IT_CSV = "name it .csv, with class as sixth column"
+WRITE_NUMBERS = "write the numbers of the classes, from 0"
+
+
+class Format(NamedTuple):
+    """A format of label files: what a file of it looks like, how it is read, and the images that it labels."""
+
+    name: str
+    suffixes: tuple[str, ...]
+    claims: Callable[[File], bool]
+    read: Callable[[File, Split], Source] | None = None  # a file with the labels of many images
+    read_all: Callable[[Folder, Iterable[str]], list[Source]] | None = (
+        None  # files of a folder; None: `read` of its split
+    )
+    images: Callable[[str], set[str]] | None = None  # names in a file; None: it belongs to the image of its name
+    fix: str = ""  # what to do with a file that is not read
+
+
+def has(*keys: str) -> Callable[[File], bool]:
+    """Returns whether a JSON file has all of these keys in its beginning, as `key_paths` writes them."""
+    return lambda file: file.keys.issuperset(keys)
+
+
+def has_any(*keys: str) -> Callable[[File], bool]:
+    """Returns whether a JSON file has one of these keys in its beginning."""
+    return lambda file: not file.keys.isdisjoint(keys)
+
+
+def _is_of_many_images(file: File) -> bool:
+    return has_any("images", "annotations.image_id")(file) and coco.has_labels(file.path)
+
+
+def _lines_of(kind: type[records.Record]) -> Callable[[File, Split], Source]:
+    return partial(record_files.read_lines, kind)
+
+
+names = json_images.names
+YAML = Format("YOLO data file", (".yaml", ".yml", ".data"), data_file.claims, data_file.read, data_file.read_folder)
+CVAT = Format("CVAT", XML, cvat.claims, cvat.read, images=cvat.images_in)
+LISTS = Format("annotation files", TEXT, texts.is_list, texts.read, texts.read_lists, texts.images_in)
+YOLO = Format("YOLO", TEXT, yolo.claims, read_all=yolo.read_all)
+CSV = Format("CSV", TABLE, tables.is_table, tables.read, images=tables.image_names)
+FORMATS = (  # the first one that claims label files in a folder reads it
+    YAML,
+    CVAT,
+    Format("VOC", XML, voc.claims, read_all=voc.read_all),
+    Format("Supervisely", JSON, record_files.is_supervisely, read_all=record_files.read_supervisely),
+    Format("LabelMe", JSON, has("shapes"), labelme.read, labelme.read_all),
+    Format("COCO", JSON, _is_of_many_images, coco.read, coco.read_all, names),
+    Format("Label Studio", JSON, labelstudio.claims, labelstudio.read, images=names),
+    Format("Scalabel", JSON, record_files.is_scalabel, record_files.read_scalabel, images=names),
+    Format("Datumaro", JSON, has("items", "categories"), record_files.read_datumaro, images=names),
+    Format("VIA", JSON, has_any("_via_img_metadata", "*.regions"), via.read, images=names),
+    Format("CrowdHuman", LINES, has("gtboxes"), _lines_of(records.CrowdHuman), images=names),
+    Format("Ultralytics", LINES, has("class_names"), record_files.read_ultralytics, images=names),
+    Format("ODVG", LINES, has("detection.instances"), _lines_of(records.Grounding), images=names),
+    Format("Hugging Face", LINES, has("file_name", "objects"), _lines_of(records.HuggingFace), images=names),
+    LISTS,
+    YOLO,
+    CSV,
+    Format("annotation files", TEXT, texts.is_list_below, texts.read, texts.refuse_lists_below, texts.images_in),
+    Format("COCO for other tasks", JSON, has("images"), coco.read),
+)
+BY_SUFFIX = {suffix: row for row in (YAML, CVAT, CSV, LISTS) for suffix in row.suffixes}  # they tell what is wrong
+
+
+def _text(pattern: str, is_list: bool = False) -> Callable[[File], bool]:
+    """Returns whether a text that belongs to an image, or is a list of images, begins with a pattern. N in it is a number."""
+    found = re.compile(pattern.replace("N", r"-?\d+(\.\d+)?").encode(), re.DOTALL)
+    return lambda file: (is_list or file.has_image is not False) and found.match(file.head[:2000]) is not None
+
+
+def _named(file: File) -> bool:
+    return True  # its suffix tells it
+
+
+NOT_READ = (  # of the formats that many tools write
+    Format("CreateML", JSON, has("[].annotations.coordinates"), images=names),
+    Format("MegaDetector", JSON, has("detection_categories"), images=names),
+    Format("FiftyOne", JSON, lambda file: has("classes", "labels")(file) or has("samples")(file), images=names),
+    Format("VoTT", JSON, has("assets"), images=names),
+    Format("SuperAnnotate", JSON, has("instances.className")),
+    Format("V7 (Darwin)", JSON, has("item.slots")),
+    Format("Cityscapes", JSON, has("imgHeight", "objects.polygon")),
+    Format("DeepFashion2", JSON, has("item1")),
+    Format("COCO detections", JSON, has("[].image_id", "[].score"), fix="give the file with the labels"),
+    Format("SageMaker Ground Truth", LINES, has("source-ref"), images=names),
+    Format("Azure ML", LINES, has("image_url"), images=names),
+    Format("Labelbox", LINES, has("data_row"), images=names),
+    Format("PaliGemma or Florence", LINES, has("suffix"), images=names),
+    Format("KITTI", TEXT, _text(r"[A-Za-z_]+( N){14,15}\s")),
+    Format("PASCAL 1.00", TEXT, _text("# Compatible with PASCAL Annotation")),
+    Format("DOTA", TEXT, _text(r"(imagesource|gsd):")),
+    Format("DOTA", TEXT, _text(r"(N ){8}(?![-\d.]+[eE][-+\d]+ )\S*[A-Za-z]\S* [0-2]\s")),
+    Format("VisDrone", TEXT, _text(r"(-?\d+,){7}-?\d+,?\s")),
+    Format("MOT", TEXT, _text(r"\d+,-?\d+(,N){5,8}\s")),
+    Format("WIDER FACE", TEXT, _text(r"[^\n]+\.jpg\s+\d+\s+(N ){4}", is_list=True)),
+    Format(
+        "a table with semicolons",
+        TEXT,
+        _text(r"[^\n;]+\.(ppm|png|jpg);\d+;\d+;\d+;\d+;", is_list=True),
+        fix=NAME_IT_CSV,
+    ),
+    Format(
+        "YOLO labels with class names",
+        TEXT,
+        _text(r"[A-Za-z]\S*( [01]?\.\d+){4}\s"),
+        fix=WRITE_NUMBERS,
+    ),
+    Format("the OIDv4 toolkit", TEXT, _text(r"[A-Za-z][A-Za-z ]*( \d+(\.\d+)?){4}\s")),
+    Format("TFRecord", (".tfrecord", ".record", ".tfrec"), _named),
+    Format("Hugging Face (Parquet)", (".parquet", ".arrow"), _named),
+    Format("MATLAB", (".mat",), _named),
+    Format("an archive", (".zip", ".tar", ".gz", ".tgz", ".rar", ".7z"), _named, fix="unpack it, and name the folder"),
+)
+
+
+def problem_of(file: File) -> str:
+    """Returns why a file with the suffix of a label file cannot be read: path, reason and fix. "" if it can be read."""
+    if file.name.lower() in CLASS_FILES:
+        return ""
+    try:
+        _require_readable(file)
+    except DataError as error:
+        return str(error)
+    return ""
+
+
+def _require_readable(file: File) -> None:
+    """Raises DataError for JSON or XML that cannot be parsed, for empty files, and if the first two lines are no text.
+
+    Texts may be empty."""
+    path = file.path
+    if file.suffix != ".txt" and not os.path.getsize(path):
+        raise DataError(f"{path}: empty: export the file again, or remove it")
+    if file.suffix == ".json":
+        _ = file.json
+    elif file.suffix == ".xml":
+        with open_file(path) as opened:
+            try:
+                parse_xml(opened)
+            except ValueError as error:
+                raise DataError(f"{path}: {error}") from error
+    elif any("\0" in line for _, line in islice(text_lines(path), 2)):  # UTF-16 without a byte order mark
+        raise DataError(f"{path}: not UTF-8 text: save the file as UTF-8")
+
+
+UNREADABLE = Format(
+    "files that cannot be read", (*JSON, *XML, *TEXT, *TABLE, *LINES), lambda file: bool(problem_of(file))
+)
+
+_ROWS: dict[str, list[Format]] = {}  # by suffix, in the order in which they are tried
+for _row in (*NOT_READ, *FORMATS, UNREADABLE):
+    for _suffix in _row.suffixes:
+        _ROWS.setdefault(_suffix, []).append(_row)
+
+
+def format_of(file: File) -> Format | None:
+    """Returns the format of a file, None if it is no label file."""
+    return next((row for row in _ROWS.get(file.suffix, ()) if row.claims(file)), None)
+
+
+def refusal(path: object, row: Format) -> DataError:
+    """Returns the error for a file in a format that is not read."""
+    return DataError(f"{path}: in the format of {row.name}, which is not read: {row.fix or CONVERT}")
+
+
+def read_file(path: str | os.PathLike, split: Split, image_root: str | None = None) -> Source:
+    """Reads a file in its format. Raises DataError."""
+    file = File(path, image_root)
+    row = format_of(file)
+    if row is UNREADABLE:
+        raise DataError(problem_of(file))
+    if row in NOT_READ:
+        raise refusal(path, row)
+    row = row or BY_SUFFIX.get(file.suffix)
+    if row and row.read:
+        return row.read(file, split)
+    if row:
+        raise DataError(f"{path}: a file of {row.name} with one image: give its folder")
+    if file.suffix in (*JSON, *LINES):
+        there = ", ".join(sorted(key for key in file.keys if "." not in key)[:5]) or "no keys"
+        raise DataError(f"{path}: no known format: {there}, but no images (COCO), shapes (LabelMe) or tasks: {CONVERT}")
+    raise DataError(
+        f"{path}: give an annotation file (.txt), JSON (COCO, Label Studio, VIA), CSV, YOLO yaml, CVAT XML, or a folder "
+        f"with any of these, or with VOC, LabelMe or YOLO label files"
+    )

@@ -1,0 +1,107 @@
+"""The evaluation of best.pt at the end of a training: the table of classes, and report.html with the mistakes."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+from torch import nn
+
+from engine.evaluation import evaluate
+from metrics.coco import BACKEND
+from report.analysis import (
+    analyze,
+    display_width,
+    unlabeled_classes,
+    unlabeled_note,
+    write_results,
+)
+from utils import checkpoint, outputs
+from utils.files import warn_if_disk_fails
+from utils.processes import Ranks
+from utils.text import amount, four_decimals
+
+MOST_SECONDS = 60  # of the last evaluation in the run: a longer one is left to evaluate.py
+MOST_IMAGES = 2000  # of the validation: after the evaluation, the results take some seconds per thousand images
+MOST_ROWS = 20  # of the table of classes
+LIMITS = {"confidence": 0.001, "nms_iou": 0.65, "max_detections": 300}  # the defaults of evaluate.py
+CONFIDENCE, WORST = 0.3, 16  # as in evaluate.py: least score in the error analysis, number of the worst images
+COLUMNS = {"AP50-95": "AP", "AP50": "AP50", "precision": "precision", "recall": "recall", "threshold": "threshold"}
+
+
+def evaluate_best(folder: Path, model: nn.Module, loader, ranks: Ranks, seconds: float) -> list[str]:
+    """Evaluates best.pt on all ranks, and writes FOLDER/evaluation on rank 0, as evaluate.py does.
+
+    `model` gets the weights of best.pt. `seconds`: what an evaluation took in the run. Returns lines to print: the table of
+    classes and where the results are. If that would take long, or best.pt is missing, there is one line with the command.
+    """
+    data, path = loader.dataset.annotations, folder / "best.pt"
+    is_quick = seconds <= MOST_SECONDS and len(data) <= MOST_IMAGES
+    if not ranks.on_main(lambda: is_quick and path.exists()):
+        return [
+            f"report      python evaluate.py checkpoint={quote(str(path))}   # not written here: {len(data)} validation images"
+        ]
+    if ranks.is_main:
+        model.load_state_dict(checkpoint.load(path)["model"])
+    ranks.broadcast_model(model)
+    metrics = evaluate(model, loader, ranks, **LIMITS)
+    if not ranks.is_main:
+        return []
+    detections = metrics.pop("detections")
+    lines = class_table(metrics["per_class"], dict(zip(data.classes, data.images_per_class().tolist(), strict=True)))
+    lines += old_and_new(metrics["per_class"], model.first_class)
+    settings = {"checkpoint": str(path), "data": data.source, "images": len(data)}
+    settings |= {"image_size": loader.batch_sampler.image_size, **LIMITS, "multi_label": False}
+    if unlabeled := unlabeled_classes(data, model.added_counts):
+        settings["unlabeled"] = unlabeled
+    results = metrics | {"evaluator": BACKEND.name, "settings": settings}
+    with warn_if_disk_fails():
+        there = outputs.open_evaluation(str(folder / "evaluation"))
+        write_results(there, data, detections, results)
+        worst = analyze(there, data, detections, results, CONFIDENCE, WORST, report=True)
+        if worst:
+            lines.append(f"mistakes    {there / 'worst_01.jpg'}   # {amount(len(worst), 'image')} with the most errors")
+        if unlabeled:
+            lines.append(f"unlabeled   {unlabeled_note(unlabeled)}")
+        lines.append(f"report      {there / 'report.html'}")
+    return lines
+
+
+def old_and_new(per_class: Mapping[str, Mapping[str, Any]], first_class: int) -> list[str]:
+    """Returns one line with the mAP of a model's old classes and one with the mAP of its newest, which begin at `first_class`.
+
+    None if all classes are trained. Old classes without boxes in the validation images have no mAP.
+    """
+    if not first_class:
+        return []
+    rows = list(per_class.values())
+    lines = []
+    for name, part, note in (
+        ("old", rows[:first_class], "as before this run: they are frozen"),
+        ("new", rows[first_class:], "the newest"),
+    ):
+        maps = [row["AP"] for row in part if row["boxes"]]
+        value = "no boxes in the validation images, so no mAP"
+        if maps:
+            value = f"mAP50-95 {sum(maps) / len(maps):.4f} of {amount(len(maps), 'class')} ({note})"
+        lines.append(f"{name} classes  {value}")
+    return [*lines, ""]
+
+
+def class_table(per_class: Mapping[str, Mapping[str, Any]], images: Mapping[str, int]) -> list[str]:
+    """Returns a table of the metrics of each class with boxes, or of the classes with the highest and lowest AP if it is long."""
+    names = sorted((name for name, row in per_class.items() if row["boxes"]), key=lambda name: -per_class[name]["AP"])
+    shown, rest = names, 0
+    if len(names) > MOST_ROWS:
+        rest = len(names) - MOST_ROWS
+        shown = [*names[: MOST_ROWS // 2], *names[-MOST_ROWS // 2 :]]
+    width = max(5, *(display_width(name) for name in shown)) if shown else 5
+    lines = [f"{'class':{width}}  {'images':>7}  {'boxes':>7}" + "".join(f"  {name:>9}" for name in COLUMNS)]
+    for place, name in enumerate(shown):
+        if rest and place == MOST_ROWS // 2:
+            lines.append(f"... {amount(rest, 'class')} with an AP in between: in report.html")
+        row = per_class[name]
+        cells = "".join(f"  {four_decimals(row[column]):>9}" for column in COLUMNS.values())
+        blanks = " " * (width - display_width(name))
+        lines.append(f"{name}{blanks}  {images.get(name, 0):7}  {row['boxes']:7}{cells}")
+    return [*lines, "precision and recall at IoU 0.5 and the threshold with the highest F1", ""]

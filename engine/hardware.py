@@ -1,0 +1,52 @@
+"""Warnings about hardware that a run leaves idle, or that is too small for it."""
+
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+
+from utils.processes import Ranks
+from utils.threads import busy_hint, shared_memory
+
+
+def hardware_warnings(workers: int, batch_size: int, image_size: tuple[int, int], ranks: Ranks) -> Iterator[str]:
+    """Yields warnings about unused GPUs and too little shared memory."""
+    yield from gpu_advice(sys.argv, ranks.all_gpus)
+    if ranks.world_size == 1 and hasattr(os, "getloadavg"):  # not Windows
+        if hint := busy_hint(ranks.device, os.getloadavg()[0], os.cpu_count() or 1):
+            yield hint
+    yield from shared_memory_warning(workers, batch_size, image_size)
+
+
+def gpu_advice(command: Sequence[str], all_gpus: bool = False) -> Iterator[str]:
+    """Yields a hint if GPUs are idle: torch cannot use them, or one process uses one of several (`all_gpus`: DataParallel)."""
+    count = torch.cuda.device_count()
+    if not torch.cuda.is_available():
+        if os.path.exists("/proc/driver/nvidia/version") or os.path.exists("/dev/nvidia0"):
+            build = "the CPU build" if torch.version.cuda is None else f"built for CUDA {torch.version.cuda}"
+            yield f"There is an NVIDIA GPU that torch {torch.__version__} ({build}) cannot use: install a matching torch."
+    elif count > 1 and "WORLD_SIZE" not in os.environ:
+        words = [word for word in command if not word.startswith("device=")]
+        start = f"torchrun --standalone --nproc_per_node={count} {shlex.join(words)}"
+        if all_gpus:
+            yield f"{count} GPUs in one process (DataParallel): {start} is faster."
+        else:
+            yield f"{count} GPUs, one in use: {start} uses all; device=cuda:all does too, more slowly, without torchrun."
+
+
+def shared_memory_warning(
+    workers: int, batch_size: int, image_size: tuple[int, int], folder: str = "/dev/shm"
+) -> Iterator[str]:
+    """Yields a warning if the batches of the workers (three per worker, uint8) do not fit into the shared memory."""
+    needed = shared_memory(workers, batch_size, image_size)
+    free = shutil.disk_usage(folder).free if Path(folder).is_dir() else needed
+    if free < needed:
+        unit, name = (2**20, "MiB") if needed >= 10 * 2**20 else (2**10, "KiB")
+        yield (
+            f"{folder} has {free / unit:.0f} {name} free, {workers} workers need {needed / unit:.0f}: they would die with a bus "
+            f"error. Use fewer workers=, or start the container with --shm-size={max(1, round(2 * needed / 2**30))}g"
+        )

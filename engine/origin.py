@@ -1,0 +1,186 @@
+"""Where a run begins: at its own last save, at a trained model that gets new classes, at weights, or at random weights."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from typing import Any, Protocol, TypeVar
+
+import nets
+from datasets.classes import with_known_classes
+from datasets.formats.read import read_options
+from datasets.sources import is_demo
+from datasets.store import Annotations
+from engine import resume
+from engine.state import State
+from utils.config import ConfigError, check, show
+from utils.file_checks import CheckpointError, fitting
+from utils.migration import with_new_names
+from utils.processes import Ranks
+
+T = TypeVar("T")
+# Constants that a run may choose, and then keeps. Course keeps the numbers of epochs, which hours= changes.
+CHOSEN = (
+    *("image_size", "batch_size", "freeze_batch_size", "flip"),
+    *("learning_rate", "min_learning_rate", "weight_decay"),
+)
+AUTOMATIC_0 = ("batch_size", "freeze_batch_size")  # constants for which 0 means: chosen by the run
+
+
+class Owner(Protocol):
+    """What decides a part of a run, and keeps what last.pt needs to go on with it."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: Mapping[str, Any], /) -> Any: ...
+
+
+class Origin:
+    """The owner of resume=, weights= and add_classes=, and of what follows from them.
+
+    It finds the run to resume, whose owners get their states back by `restore`, or the model that gets new classes. `written`:
+    the constants of train.py as the user wrote them.
+    """
+
+    def __init__(self, written: Any, ranks: Ranks):
+        self.written, self.ranks = written, ranks
+        self.weights, self.add_classes = written.weights, written.add_classes
+        found = resume.find(written.resume, written.output, written.name, ranks)
+        self.folder, self.last = (
+            found.folder,
+            found.last,
+        )  # of the run to resume: its folder, and the contents of last.pt
+        self.owners: dict[str, Owner] = {"origin": self}  # by their names in last.pt
+        self.facts: dict[str, Any] = {}  # see `continued`
+        self.trained = self._trained_model()
+        self.pretraining: nets.Pretraining | None = None  # what the initial weights were trained on
+
+    def _trained_model(self) -> nets.Trained | None:
+        """Returns what is known of the model that gets new classes; a resumed run does not need its file."""
+        if not self.add_classes:
+            return None
+        if self.saved.get("origin", {}).get("trained"):
+            return nets.trained_from(self.saved["origin"]["trained"])
+        cfg = self.written
+        return self.ranks.on_main(lambda: nets.trained_model(cfg.model, cfg.weights, self.ranks.log))
+
+    @property
+    def saved(self) -> dict[str, Any]:
+        """The states of the owners of the run to resume; empty for a new run."""
+        return self.last["resume"] if self.last else {}
+
+    @property
+    def is_optional(self) -> bool:
+        """Whether a run may start without its weights: the demo, if they cannot be downloaded."""
+        return is_demo(self.written.train)
+
+    @property
+    def thresholds(self) -> Mapping[str, float]:
+        """The thresholds of the classes that are not trained."""
+        return self.trained.thresholds if self.trained else {}
+
+    def completed(self, cfg: T) -> T:
+        """Returns the constants with the values that follow from where the run begins: model, image size, and in a resumed run
+        everything that it chose before."""
+        if self.last:
+            chosen = with_new_names(self.last["config"])
+            names = [name for name in CHOSEN if is_automatic(name, getattr(cfg, name)) and name in chosen]
+            # A run whose weights could not be downloaded began without them, and froze nothing.
+            names += [name for name in ("weights", "freeze_epochs") if name in chosen]
+            try:
+                cfg = check(replace(cfg, **{name: chosen[name] for name in names}))
+            except ConfigError as error:
+                raise CheckpointError(
+                    f"{self.folder / 'last.pt'} is damaged, its constants are wrong: {error}"
+                ) from error
+        if self.trained:
+            if cfg.model not in (type(cfg).model, self.trained.model):
+                raise ConfigError(
+                    f"model={cfg.model}: weights={cfg.weights} is a {self.trained.model}, and add_classes=true adds to "
+                    f"this model: leave out model="
+                )
+            cfg = replace(cfg, model=self.trained.model, image_size=cfg.image_size or self.trained.image_size)
+        return replace(cfg, image_size=cfg.image_size or nets.official_size(cfg.model))
+
+    def read(self, read_data: Callable) -> tuple[Annotations, Annotations]:
+        """Reads the data, with the classes and the range of 16-bit values of the trained model, if there is one."""
+        cfg, log = self.written, self.ranks.log
+        options = read_options(cfg.classes, cfg.merge, cfg.image_root, cfg.bad_boxes, cfg.bad_images)
+        if self.trained is None:
+            return read_data(cfg.train, cfg.val, cfg.split_seed, options, log)
+        options = replace(options, known=self.trained.classes)
+        data = read_data(cfg.train, cfg.val, cfg.split_seed, options, log)
+        *data, notes = with_known_classes(self.trained.classes, *data, options.select)
+        for number, split in enumerate(data):
+            data[number], outside = split.with_range(self.trained.value_range)
+            notes += outside
+        for note in notes:
+            log(f"note: {note}")
+        return tuple(data)
+
+    def continued(
+        self, data: tuple[Annotations, Annotations], facts: Mapping[str, Any], may_change: set[str]
+    ) -> tuple[Annotations, Annotations]:
+        """Returns the data as the run to resume reads them: with its range of 16-bit values.
+
+        `facts`: what determines the training besides the constants, such as digests of data and code. Raises ConfigError that
+        names the facts and constants, other than those that `may_change`, which differ from the run to resume.
+        """
+        self.facts = dict(facts)
+        if not self.last:
+            return data
+        origin = self.saved["origin"]
+        before = with_new_names(origin["written"]) | origin["facts"]
+        now = asdict(self.written) | self.facts
+        names = [name for name in now if name in before and name not in may_change - facts.keys()]
+        if changed := [name for name in names if show(before[name]) != show(now[name])]:
+            text = ", ".join(f"{name}={show(now[name])} (was {show(before[name])})" for name in changed)
+            raise ConfigError(
+                f"{self.folder} was trained with other constants: {text}. Set them back, or start a new run"
+            )
+        value_range = self.last.get("value_range")
+        return tuple(split.with_range(value_range and tuple(value_range))[0] for split in data)
+
+    def build_model(self, build: Callable, name: str, classes: tuple[str, ...]) -> nets.DetectionModel:
+        """Returns the model on its device, with its initial weights or those of the run to resume."""
+        model, self.pretraining = build(name=name, classes=classes, origin=self, ranks=self.ranks)
+        return self.restore("model", model)
+
+    def without_weights(self, cfg: T) -> T:
+        """Returns the constants without weights if they could not be downloaded: then nothing is worth freezing."""
+        if self.last or self.pretraining or cfg.weights is None:
+            return cfg
+        return replace(cfg, weights=None, freeze_epochs=0)
+
+    def restore(self, name: str, owner: T) -> T:
+        """Returns an owner with its state of the run to resume, and enters it among those whose state last.pt keeps."""
+        self.owners[name] = owner
+        if name in self.saved:
+            with fitting("last.pt"):
+                owner.load_state_dict(self.saved[name])
+        return owner
+
+    def progress(self) -> tuple[State, Mapping[str, Any] | None]:
+        """Returns the progress of the run to resume, and the `Meter.state_dict` of the epoch that it had begun.
+
+        Called last: only now last.pt has shown to be in order, so that a missing best.pt is written from it. Then the tensors of
+        last.pt, which may take gigabytes, are freed.
+        """
+        if not self.last:
+            return State(), None
+        state, meter = State(**self.saved["state"]), self.saved["meter"]
+        if self.ranks.is_node_main and not (self.folder / "best.pt").exists():
+            resume.restore_best(self.folder, self.last, state.best_epoch)
+        self.last = None
+        return state, meter
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the constants as written, the facts that may not change, and what is known of the trained model."""
+        trained = self.trained._asdict() if self.trained else None
+        return {"written": asdict(self.written), "facts": self.facts, "trained": trained}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Does nothing: the constructor has read the state, before the other owners could be built."""
+
+
+def is_automatic(name: str, value: Any) -> bool:
+    """Returns whether the run chooses the value of a constant, by what the user wrote."""
+    return value is None or (name in AUTOMATIC_0 and value == 0)

@@ -1,0 +1,1 @@
+"""Detections compared with labeled boxes: COCO metrics, matches, confidence intervals, mistakes. It imports `utils` only."""

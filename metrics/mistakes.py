@@ -1,0 +1,124 @@
+"""Sorts the mistakes of a detector by kind, and lists the boxes behind each cell of a confusion matrix, for the report.
+
+`metrics.comparison.compare_images` matches detections and boxes one to one; this module gives each mistake a kind:
+
+- missed: a box without a matched detection, of any class, and without a loose one.
+- wrong class: a detection that is matched with a box of another class.
+- double: a detection with an IoU of at least 0.5 with a box that is matched with another detection, of any class.
+- loose: a detection with an IoU from 0.1 to 0.5 with an unmatched box of its class.
+- background: every other false detection.
+
+Every false detection has one kind, similar to TIDE (Bolya et al. 2020). In TIDE a detection is also loose if another detection
+is matched with the box; where objects are dense, most such detections show neighboring objects without a label.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+
+from metrics.comparison import ImageComparison
+from metrics.matches import MATCH_IOU
+from utils.boxes import area, pairwise_iou
+
+KINDS = ("missed", "background", "wrong class", "loose", "double")
+LOOSE_IOU = 0.1  # least IoU of a loose detection, as in TIDE
+PER_IMAGE = 3  # most mistakes of one kind from one image, so that one bad image does not fill the list
+PER_KIND, PER_CELL = 36, 12  # most examples of a kind, and of a cell
+MAX_IMAGES = 200  # in a report
+
+
+class Example(NamedTuple):
+    """A box, a detection or a pair of both in one image, as indices in its `ImageComparison`; -1: none."""
+
+    image: int
+    box: int
+    detection: int
+    rank: float  # the highest comes first
+
+
+Cell = tuple[int, int]  # true and predicted class of a confusion matrix
+
+
+def by_kind(comparisons: list[ImageComparison]) -> dict[str, list[Example]]:
+    """Returns all mistakes by kind, sorted: the largest missed boxes and the false detections with the highest scores first."""
+    found: dict[str, list[Example]] = {kind: [] for kind in KINDS}
+    for image, one in enumerate(comparisons):
+        overlaps = pairwise_iou(one.detected, one.boxes)
+        explained = set(one.matched.tolist())  # boxes whose mistake is listed with a detection
+        for d in np.flatnonzero(one.false).tolist():
+            kind, box = _kind(one, d, overlaps[d])
+            found[kind].append(Example(image, box, d, float(one.scores[d])))
+            if kind == "loose":
+                explained.add(box)
+        sizes = area(one.boxes)
+        missed = set(np.flatnonzero(one.missed).tolist()) - explained
+        found["missed"] += [Example(image, box, -1, float(sizes[box])) for box in sorted(missed)]
+    return {kind: sorted(examples, key=lambda one: -one.rank) for kind, examples in found.items()}
+
+
+def _kind(one: ImageComparison, detection: int, overlaps: np.ndarray) -> tuple[str, int]:
+    """Returns the kind of a false detection and the index of its box (-1: none). `overlaps` [m]: IoUs with the boxes."""
+    if one.matched[detection] >= 0:
+        return "wrong class", int(one.matched[detection])
+    if overlaps.max(initial=0) >= MATCH_IOU:  # the box has another detection: otherwise they would be a pair
+        return "double", int(overlaps.argmax())
+    label, background = one.detected_labels[detection], one.true_labels[detection]
+    free = np.where((one.labels == label) & (one.predicted == background), overlaps, 0)
+    if free.max(initial=0) >= LOOSE_IOU:
+        return "loose", int(free.argmax())
+    return "background", -1
+
+
+def by_cell(comparisons: list[ImageComparison], background: int) -> dict[Cell, list[Example]]:
+    """Returns the examples that each cell of the confusion matrix counts; `background`: number of classes.
+
+    Missed boxes are sorted by falling size, false detections by falling score, correct detections by rising score.
+    """
+    cells: dict[Cell, list[Example]] = defaultdict(list)
+    for image, one in enumerate(comparisons):
+        sizes = area(one.boxes).tolist()
+        labels, predicted, true_labels = (x.tolist() for x in (one.labels, one.detected_labels, one.true_labels))
+        for d, (box, score) in enumerate(zip(one.matched.tolist(), one.scores.tolist(), strict=True)):
+            rank = -score if true_labels[d] == predicted[d] else score
+            cells[true_labels[d], predicted[d]].append(Example(image, box, d, rank))
+        for box in np.flatnonzero(one.predicted == background).tolist():
+            cells[labels[box], background].append(Example(image, box, -1, sizes[box]))
+    return {cell: sorted(examples, key=lambda one: -one.rank) for cell, examples in cells.items()}
+
+
+def choose(lists: Iterable[list[Example]], cells: Iterable[list[Example]]) -> tuple[list[list[Example]], list[int]]:
+    """Chooses the examples of a report -> (examples of each list, then of each cell), (their images, at most MAX_IMAGES).
+
+    The lists get their images first, then every cell gets one image, then every cell a second one, and so on up to
+    MAX_IMAGES. Examples whose image is left out come last.
+    """
+    chosen = [_from_many_images(examples)[:PER_KIND] for examples in lists]
+    cells = list(cells)
+    in_turn = [*_in_turn(chosen, PER_KIND), *_in_turn(cells, PER_CELL)]
+    images = list(dict.fromkeys(example.image for example in in_turn))[:MAX_IMAGES]
+    shown = set(images)
+
+    def shown_first(examples: list[Example]) -> list[Example]:
+        return sorted(examples, key=lambda example: example.image not in shown)
+
+    of_lists = [shown_first(examples) for examples in chosen]
+    of_cells = [shown_first(examples)[:PER_CELL] for examples in cells]
+    return of_lists + of_cells, images
+
+
+def _from_many_images(examples: list[Example]) -> list[Example]:
+    """The examples without those beyond the first PER_IMAGE of an image."""
+    counts: Counter = Counter()
+    kept = []
+    for example in examples:
+        counts[example.image] += 1
+        if counts[example.image] <= PER_IMAGE:
+            kept.append(example)
+    return kept
+
+
+def _in_turn(lists: list[list[Example]], most: int) -> list[Example]:
+    """The first examples of all lists, then the second ones, and so on up to `most` of each list."""
+    return [examples[place] for place in range(most) for examples in lists if place < len(examples)]

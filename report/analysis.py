@@ -1,0 +1,67 @@
+"""The files of an evaluation: metrics, detections and boxes as JSON, plots, the images with the most errors, and report.html."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from datasets.store import Annotations
+from metrics.comparison import analyze_errors
+from report.drawn_images import draw_worst
+from report.html_report import write
+from utils.files import atomic_write
+from utils.text import amount, brief
+
+
+def display_width(text: str) -> int:
+    """The number of terminal columns of a text: two for each Chinese character."""
+    return sum(1 + (ord(character) >= 0x1100) for character in text)
+
+
+def write_results(folder: Path, data: Annotations, detections: list[dict], metrics: dict) -> None:
+    """Writes metrics.json, and detections.json and ground_truth.json, from which pycocotools computes the same metrics."""
+    truth = {"info": {"description": f"boxes of {data.source}"}, **data.coco()}
+    for name, contents in (("metrics", metrics), ("detections", detections), ("ground_truth", truth)):
+        indent = 2 if name == "metrics" else None
+        text = json.dumps(contents, ensure_ascii=False, indent=indent)
+        with atomic_write(folder / f"{name}.json") as file:
+            file.write(text.encode("utf-8", errors="surrogateescape"))
+
+
+def unlabeled_classes(data: Annotations, added_counts: Sequence[int]) -> list[str]:
+    """Returns the classes without boxes in the data of a model with added classes, unless no class has boxes.
+
+    Such a model was trained on data sets that have labels of some of its classes only, so a detection of a class without
+    boxes need not be false. Without added classes (`added_counts`), the data have labels of all classes.
+    """
+    counts = data.boxes_per_class().tolist()
+    if not added_counts or not any(counts):
+        return []
+    return [name for name, count in zip(data.classes, counts, strict=True) if not count]
+
+
+def unlabeled_note(names: Sequence[str]) -> str:
+    """Returns in words that the mistakes are without `unlabeled_classes`."""
+    return (
+        f"detections of {amount(len(names), 'class')} without boxes do not count as mistakes: {brief(', '.join(names))}"
+    )
+
+
+def analyze(
+    folder: Path, data: Annotations, detections: list[dict], results: dict, confidence: float, worst: int, report: bool
+) -> list[str]:
+    """Draws curves, confusion matrix and the `worst` images at a confidence; with `report` also writes report.html.
+
+    Detections of the classes that the settings of `results` name as `unlabeled` do not count. Returns a line about each of
+    the worst images.
+    """
+    from report import plots  # loads matplotlib
+
+    unlabeled = {data.category_ids[data.classes.index(name)] for name in results["settings"].get("unlabeled", ())}
+    counted = [one for one in detections if one["category_id"] not in unlabeled]
+    analysis = analyze_errors(data.coco(), counted, confidence)
+    plots.draw_precision_recall(analysis.curves, folder / "precision_recall.png")
+    plots.draw_confusion(analysis.matrix, data.classes, folder / "confusion_matrix.png")
+    lines = draw_worst(folder, data, analysis.comparisons, worst)
+    if report:
+        write(folder / "report.html", data, results, analysis)
+    return lines

@@ -1,0 +1,246 @@
+"""Writes the report of an evaluation: a single HTML file without external resources.
+
+The metrics come from metrics.json; the mistakes and the confusion matrix come from `metrics.comparison.analyze_errors`.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from datasets.store import Annotations
+from metrics import mistakes
+from metrics.coco import Curve
+from metrics.comparison import Analysis, ImageComparison
+from metrics.intervals import COVERAGE, LEAST_IMAGES, RESAMPLES, Interval, bootstrap
+from metrics.matches import MATCH_IOU
+from metrics.mistakes import Cell, Example
+from report import page
+from report.tables import AXES, COLUMNS, LIVE, class_rows, confusion_rows, curve_chart
+from utils.files import atomic_write
+from utils.images import ImageError, prefetch, read_reduced
+from utils.text import amount, brief, four_decimals
+from utils.value_range import ValueRange
+
+SIDES, QUALITY = (640, 480, 360, 240, 160), 78  # longer side in pixels, tried until the JPEG fits; JPEG quality
+LIMIT = 12 * 2**20  # bytes of all images; base64 adds a third
+MOST_BOXES = 200  # most boxes, and most detections, stored per image, not counting the examples
+MAX_ROWS, MAX_MATRIX, CONFUSIONS = 300, 100, 12  # most classes in the table and in the matrix, most confusions
+TEMPLATE, STYLE, SCRIPT = (Path(__file__).with_name(f"evaluation.{kind}") for kind in ("html", "css", "js"))
+NAMES = {
+    "AP": "mean over IoU .50 to .95",
+    "AP50": "IoU .50",
+    "AP75": "IoU .75",
+    "AP_small": "below 32² pixels",
+    "AP_medium": "32² to 96² pixels",
+    "AP_large": "above 96² pixels",
+    "AR1": "recall, 1 detection per image",
+    "AR10": "recall, 10 detections",
+    "AR100": "recall, 100 detections",
+    "AR_small": "recall, below 32² pixels",
+    "AR_medium": "recall, 32² to 96² pixels",
+    "AR_large": "recall, above 96² pixels",
+}
+KINDS = {
+    "missed": "Objects without a detection, the largest first.",
+    "background": "Detections where no labeled object is, the highest score first. Some may be objects that lack a label.",
+    "wrong class": "Detections on an object of another class, the highest score first.",
+    "loose": f"Detections that fit their object badly (IoU {mistakes.LOOSE_IOU:g} to {MATCH_IOU:g}), the highest score first.",
+    "double": "Detections of an object that has a better one, the highest score first.",
+}
+
+
+def write(path: Path, data: Annotations, metrics: dict[str, Any], analysis: Analysis) -> None:
+    """Writes the report of an evaluation to `path`; `metrics` are the contents of its metrics.json."""
+    intervals, of_classes = bootstrap(analysis.matches, len(data))
+    kinds = mistakes.by_kind(analysis.comparisons)
+    cells = mistakes.by_cell(analysis.comparisons, len(data.classes))
+    labels, confusions = _shown_cells(cells, analysis.matrix)
+    shown = {cell: cells[cell] for cell in cells if cell in confusions or set(cell) <= set(labels)}
+    examples, images = mistakes.choose(kinds.values(), shown.values())
+    threshold = metrics["confidence"] if metrics["confidence"] >= 0 else analysis.confidence
+    names = list(metrics["per_class"])
+    contents = {
+        "classes": [page.printable(name) for name in (*names, "background")],
+        "chart": AXES,
+        "counts": _all_counts(analysis.curves, metrics["per_class"], threshold),
+        "images": dict(zip(images, _images(data, analysis.comparisons, images, examples), strict=True)),
+        "names": {one.image: _name(data, one.image) for few in examples for one in few},
+        "kinds": {kind: _examples(kinds[kind], few) for kind, few in zip(kinds, examples, strict=False)},
+        "cells": {
+            f"{r},{c}": _examples(shown[r, c], few) for (r, c), few in zip(shown, examples[len(kinds) :], strict=True)
+        },
+    }
+    text = json.dumps(contents, separators=(",", ":")).replace("<", "\\u003c")
+    at = f"at {analysis.confidence:.2f}"
+    html = page.render(
+        TEMPLATE,
+        "Evaluation report",
+        ["Metrics", "Threshold", f"Confusion matrix {at}", f"Mistakes {at}", "How it is measured"],
+        style=STYLE.read_text(encoding="utf-8"),
+        script=SCRIPT.read_text(encoding="utf-8"),
+        data=text,
+        counts=_counts(data, metrics),
+        facts=_facts(metrics),
+        metrics=_metrics(metrics, intervals),
+        coverage=COVERAGE,
+        resamples=RESAMPLES,
+        least_images=LEAST_IMAGES,
+        match_iou=f"{MATCH_IOU:g}",
+        confidence=f"{analysis.confidence:g}",
+        percent=min(max(round(100 * threshold), 1), 99),
+        jumps=_jumps(threshold, analysis.confidence),
+        chart=curve_chart(analysis.curves),
+        columns=COLUMNS,
+        live=LIVE,
+        classes=class_rows(metrics["per_class"], of_classes, MAX_ROWS),
+        other_classes=len(names) - MAX_ROWS,
+        confusions=[
+            {"cell": f"{r},{c}", "count": int(analysis.matrix[r, c]), "true": names[r], "predicted": names[c]}
+            for r, c in confusions
+        ],
+        matrix=confusion_rows(analysis.matrix, labels, [*names, "background"]),
+        kinds=[{"name": kind, "count": len(kinds[kind]), "words": words} for kind, words in KINDS.items()],
+        limits={"per_kind": mistakes.PER_KIND, "per_cell": mistakes.PER_CELL, "images": mistakes.MAX_IMAGES},
+    )
+    with atomic_write(path) as file:
+        file.write(html.encode("utf-8", errors="replace"))
+
+
+def _shown_cells(cells: dict[Cell, list[Example]], matrix: np.ndarray) -> tuple[list[int], list[Cell]]:
+    """Returns the classes that the page's matrix shows, those with the most mistakes, and the most frequent confusions."""
+    mistaken = matrix - np.diag(matrix.diagonal())
+    totals = (mistaken.sum(0) + mistaken.sum(1))[:-1]
+    busy = np.flatnonzero((matrix.sum(0) + matrix.sum(1))[:-1])
+    labels = sorted(busy[np.argsort(-totals[busy], kind="stable")[:MAX_MATRIX]].tolist())
+    background = len(matrix) - 1
+    between = [cell for cell in cells if cell[0] != cell[1] and background not in cell]
+    return [*labels, background], sorted(between, key=lambda cell: -len(cells[cell]))[:CONFUSIONS]
+
+
+def _counts(data: Annotations, metrics: dict[str, Any]) -> str:
+    boxes = sum(row["boxes"] for row in metrics["per_class"].values())
+    return ", ".join((amount(len(data), "image"), amount(boxes, "box"), amount(len(data.classes), "class")))
+
+
+def _facts(metrics: dict[str, Any]) -> dict[str, str]:
+    """Returns what was evaluated, and how."""
+    settings = metrics["settings"]
+    height, width = settings["image_size"]
+    limits = ["confidence", "nms_iou", "max_detections", "multi_label"]
+    limits += [name for name in ("tile", "overlap") if settings.get(name) is not None]
+    facts = {
+        "checkpoint": settings["checkpoint"],
+        "data": settings["data"],
+        "input": f"{height}x{width} pixels",
+        "limits": ", ".join(f"{name}={settings[name]}" for name in limits),
+        "evaluator": metrics["evaluator"],
+    }
+    if settings.get("unlabeled"):
+        facts["not counted as mistakes"] = (
+            f"detections of classes without boxes: {brief(', '.join(settings['unlabeled']))}"
+        )
+    return facts
+
+
+def _metrics(metrics: dict[str, Any], intervals: dict[str, Interval]) -> list[dict[str, Any]]:
+    """Returns the cards of COCO's metrics, with their intervals in numbers and as places (%) on a line from 0 to 1."""
+    cards = []
+    for name, words in NAMES.items():
+        value, interval, drawn = metrics[name], intervals[name], None
+        if value < 0:
+            between = "no such boxes"
+        elif interval is None:
+            between = f"fewer than {LEAST_IMAGES} images"
+        else:
+            low, high = interval
+            between = f"{low:.3f} – {high:.3f}"
+            places = {"left": low, "width": high - low, "value": value}
+            drawn = {name: f"{100 * place:.1f}" for name, place in places.items()}
+        card = {"name": name, "value": four_decimals(value), "measured": value >= 0, "words": words}
+        cards.append(card | {"between": between, "interval": drawn})
+    return cards
+
+
+def _jumps(threshold: float, confidence: float) -> dict[int, str]:
+    """Returns the thresholds with a button, in percent."""
+    jumps = {round(100 * threshold): "best mean F1", round(100 * confidence): "confusion matrix and mistakes"}
+    return {percent: words for percent, words in jumps.items() if 1 <= percent <= 99}
+
+
+def _examples(everything: list[Example], few: list[Example]) -> dict[str, Any]:
+    return {"count": len(everything), "examples": [[one.image, one.box, one.detection] for one in few]}
+
+
+def _name(data: Annotations, index: int) -> str:
+    return page.printable(data.names[index])
+
+
+def _all_counts(curves: dict[str, Curve], per_class: dict[str, dict], threshold: float) -> list[dict[str, Any]]:
+    """Returns the counts for the slider: correct and all detections of each class at each percent, then at its own threshold.
+
+    The last row sums the classes beyond MAX_ROWS. A class without a correct detection takes the threshold of all classes.
+    """
+    rows = []
+    for name, curve in curves.items():
+        at = np.searchsorted(-curve.scores, -np.arange(101) / 100, side="right")
+        best = per_class[name]["threshold"] if per_class[name]["threshold"] >= 0 else threshold
+        at = np.append(at, np.searchsorted(-curve.scores, -best, side="right"))
+        hits = np.rint(curve.precision * curve.found).astype(int)
+        rows.append((curve.boxes, np.append(0, hits)[at], np.append(0, curve.found)[at]))
+    rest = rows[MAX_ROWS:]
+    rows = rows[:MAX_ROWS] + ([tuple(map(sum, zip(*rest, strict=True)))] if rest else [])
+    return [
+        {"boxes": int(boxes), "correct": correct.tolist(), "found": found.tolist()} for boxes, correct, found in rows
+    ]
+
+
+def _images(
+    data: Annotations, comparisons: list[ImageComparison], images: list[int], examples: list[list[Example]]
+) -> list[dict[str, Any]]:
+    """Returns the images with their boxes and detections, for the script; all JPEGs together have about LIMIT bytes at most."""
+    most = LIMIT // max(len(images), 1)
+    boxes = {(one.image, one.box) for few in examples for one in few}
+    found = {(one.image, one.detection) for few in examples for one in few}
+
+    def one_image(index: int) -> dict[str, Any]:
+        one = comparisons[index]
+        height, width = data.sizes[index].tolist()
+        jpeg, problem = _jpeg(data.path(index), data.value_range, max(height, width), most)
+        labeled, detected = {}, {}
+        for i in range(len(one.boxes)):
+            if i < MOST_BOXES or (index, i) in boxes:
+                labeled[i] = _row(i, one.boxes, one.labels, one.predicted)
+        for i in range(len(one.detected)):
+            if i < MOST_BOXES or (index, i) in found:
+                row = _row(i, one.detected, one.detected_labels, one.true_labels)
+                detected[i] = [*row, round(float(one.scores[i]), 4)]
+        return {
+            "size": [width, height],
+            "boxes": labeled,
+            "found": detected,
+            "uri": page.data_uri(jpeg) if jpeg else "",
+            "problem": problem,
+        }
+
+    return list(prefetch(one_image, images, limit=4, threads=2))
+
+
+def _row(place: int, boxes: np.ndarray, labels: np.ndarray, others: np.ndarray) -> list[float]:
+    """Returns a box in pixels, its class, and the class that it is matched with."""
+    return [*boxes[place].round(1).tolist(), int(labels[place]), int(others[place])]
+
+
+def _jpeg(path: str, value_range: ValueRange | None, side: int, most: int) -> tuple[bytes, str]:
+    """Returns the image as a JPEG of at most `most` bytes (or of the smallest size), and why it cannot be read, if it cannot."""
+    reduction = next((r for r in (8, 4, 2) if side >= r * SIDES[0]), 1)
+    try:
+        image = read_reduced(path, reduction, value_range)
+    except ImageError as error:
+        return b"", page.printable(error)
+    for longest in SIDES:
+        jpeg = page.small_jpeg(image, longest, QUALITY)
+        if len(jpeg) <= most:
+            break
+    return jpeg, ""

@@ -1,0 +1,234 @@
+"""deploy/writer.py: the JSON and the crops of detections."""
+
+import gc
+import json
+from dataclasses import replace
+
+import cv2
+import numpy as np
+import pytest
+from detections import CLASSES, collect, result
+from refused import refused, told
+
+from datasets.formats.read import ReadOptions, read
+from deploy.detector import Result
+from deploy.label_files import BackgroundFiles, LabelFiles
+from deploy.writer import DetectionsFile, Results, crop_folders
+from utils.images import read_image
+
+
+def test_the_json_has_unclipped_boxes_with_ids_and_names(tmp_path):
+    collect(tmp_path).finish()
+    entries = json.loads((tmp_path / "out/detections.json").read_text(encoding="utf-8"))
+    assert [(e["image_id"], e["category_id"], e["class"], e["file_name"]) for e in entries] == [
+        (1, 7, "红细胞", "x/pic.png"),
+        (1, 90, "a/b", "x/pic.png"),
+        (2, 90, "a/b", "y/pic.png"),
+    ]
+    assert entries[1]["bbox"] == [-5, 0, 205, 9] and entries[0]["score"] == pytest.approx(0.9)
+
+
+def test_crops_hold_the_pixels_of_their_boxes(tmp_path):
+    collect(tmp_path, crops=True)
+    image = cv2.imread(str(tmp_path / "images/x/pic.png"))
+    first = tmp_path / "out/crops/红细胞/x/pic.png_1.png"
+    crop = cv2.imdecode(np.frombuffer(first.read_bytes(), np.uint8), cv2.IMREAD_COLOR)
+    assert (crop == image[20:51, 10:30]).all()
+    assert len(list((tmp_path / "out/crops").rglob("*.png"))) == 2  # the box outside has no pixels; a/b is one folder
+    assert (tmp_path / "out/crops/a_b/x/pic.png_2.png").exists()
+
+
+def test_crops_of_a_class_named_like_the_parent_folder_stay_in_the_output_folder(tmp_path):
+    (tmp_path / "out").mkdir()
+    results = Results(lambda: tmp_path / "out", ("..", "dr."), (1, 2), crops=True)
+    image = np.zeros((20, 20, 3), np.uint8)
+    one = Result(np.array([[1, 1, 9, 9]] * 2), np.array([0.9, 0.8]), np.array([0, 1]), ("..", "dr."))
+    results.add(image, one, "a.png", "a.png")
+    crops = sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.png"))
+    assert crops == ["out/crops/_/a.png_1.png", "out/crops/dr/a.png_2.png"]
+
+
+def test_the_summary_counts_each_track_once_as_the_class_it_began_with(tmp_path):
+    """Two objects in two frames of one video, one of which changes its class, and an object of another video."""
+    results = Results(lambda: tmp_path, CLASSES, (7, 90))
+    frames = (("v.mp4", [0, 1], [1, 2]), ("v.mp4", [1, 1], [1, 2]), ("w.mp4", [1, 0], [1, -1]))
+    for number, (video, labels, tracks) in enumerate(frames):
+        one = replace(result([[1, 1, 9, 9], [2, 2, 8, 8]], labels), tracks=np.array(tracks))
+        results.add(np.zeros((20, 20, 3), np.uint8), one, video, video, number)
+    told(results.finish(), "3 objects", "2 a/b, 1 红细胞")
+
+
+def test_frames_are_numbered(tmp_path):
+    results = Results(lambda: tmp_path, CLASSES, (7, 90), crops=True)
+    for frame in range(2):
+        results.add(np.zeros((20, 20, 3), np.uint8), result([[1, 1, 9, 9]], [0]), "v.mp4", "v.mp4", frame)
+    results.finish()
+    assert [e["frame"] for e in json.loads((tmp_path / "detections.json").read_text(encoding="utf-8"))] == [0, 1]
+    assert {p.name for p in (tmp_path / "crops/红细胞").iterdir()} == {"v.mp4_000000_1.png", "v.mp4_000001_1.png"}
+
+
+def test_the_summary_names_at_most_ten_unreadable_images(tmp_path):
+    results = Results(lambda: tmp_path, CLASSES, (7, 90))
+    results.add(np.zeros((20, 20, 3), np.uint8), result([], []), "a.jpg", "a.jpg")
+    results.unread = [f"bad{i}.jpg: broken" for i in range(12)]
+    text = results.finish()
+    told(text, "12 images", "bad9.jpg", "2 more")
+    assert "bad10.jpg" not in text
+
+
+def test_a_long_video_keeps_no_detection_in_memory_and_its_file_is_complete(tmp_path):
+    """2,000 frames with 5 detections: the number of objects that Python keeps does not grow."""
+    results, image = Results(lambda: tmp_path, CLASSES, (7, 90)), np.zeros((20, 20, 3), np.uint8)
+    one, kept = result([[1, 1, 9, 9]] * 5, [0, 1, 0, 1, 0]), {}
+    for frame in range(2000):
+        results.add(image, one, "v.mp4", "v.mp4", frame)
+        if frame in (99, 1999):
+            gc.collect()
+            kept[frame] = len(gc.get_objects())
+    assert kept[1999] - kept[99] < 50
+    results.finish()
+    entries = json.loads((tmp_path / "detections.json").read_text(encoding="utf-8"))
+    assert [entry["frame"] for entry in entries] == [frame for frame in range(2000) for _ in range(5)]
+
+
+def test_the_json_is_complete_after_every_image_for_a_process_that_is_killed(tmp_path):
+    results, image = Results(lambda: tmp_path, CLASSES, (7, 90)), np.zeros((20, 20, 3), np.uint8)
+    for frame, boxes in enumerate(([], [[1, 1, 9, 9]] * 2, [], [[2, 2, 5, 5]])):
+        results.add(image, result(boxes, [0] * len(boxes)), "v.mp4", "v.mp4", frame)
+        lines = (tmp_path / "detections.json").read_text(encoding="utf-8").splitlines()
+        frames = [entry["frame"] for entry in json.loads("".join(lines))]
+        assert frames == [1, 1, 3][: len(frames)] and len(frames) == [0, 2, 2, 3][frame]
+        assert len(lines) == len(frames) + 2  # a detection per line
+
+
+def test_a_full_disk_leaves_the_detections_before_it(tmp_path):
+    class Full:
+        """A file that takes `free` more bytes."""
+
+        def __init__(self, file):
+            self.file, self.free = file, 1000
+
+        def write(self, text):
+            if not self.free:
+                raise OSError("full")
+            written = self.file.write(bytes(text)[: self.free])
+            self.free -= written
+            return written
+
+        def __getattr__(self, name):
+            return getattr(self.file, name)
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            self.file.close()
+
+    file = DetectionsFile(tmp_path / "detections.json")
+    file.add([{"frame": 0}])
+    file._file = Full(file._file)
+    with refused(OSError, "full"):
+        file.add([{"frame": 1, "class": "x" * 2000}])
+    file._file.free = 2  # the end of the array replaces bytes that are on the disk
+    file.close()
+    assert json.loads((tmp_path / "detections.json").read_text()) == [{"frame": 0}]
+
+
+def test_a_folder_is_made_for_the_first_image_only(tmp_path):
+    folder = tmp_path / "out"
+    results = Results(lambda: folder.mkdir() or folder, CLASSES, (7, 90))
+    assert results.finish() == "" and not folder.exists()
+    results.add(np.zeros((20, 20, 3), np.uint8), result([], []), "a.png", "a.png")
+    results.finish()
+    assert json.loads((folder / "detections.json").read_text()) == []
+
+
+def test_the_summary_counts_the_detections_and_the_images_of_each_class(tmp_path):
+    results = Results(lambda: tmp_path, CLASSES, (7, 90))
+    for labels in ([0, 0, 1], [0], []):
+        results.add(np.zeros((20, 20, 3), np.uint8), result([[1, 1, 9, 9]] * len(labels), labels), "a.png", "a.png")
+    text = results.finish()
+    told(text, "3 images", f"3 {CLASSES[0]} in 2", f"1 {CLASSES[1]} in 1")
+
+
+@pytest.mark.parametrize("kind, name", [("yolo", "labels/v.mp4_000007.txt"), ("voc", "labels/v.mp4_000007.xml")])
+def test_frames_with_labels_are_kept_as_images_of_the_same_name(tmp_path, kind, name):
+    labels = LabelFiles(kind, CLASSES, {})
+    results = Results(lambda: tmp_path, CLASSES, (7, 90), writers={"labels": labels}, keep=True)
+    frame = np.random.default_rng(0).integers(90, 130, (40, 60, 3), dtype=np.uint8)
+    results.add(frame, result([[5, 5, 30, 30]], [1]), "v.mp4", "in/v.mp4", 7)
+    results.finish()
+    assert (tmp_path / name).is_file()
+    assert np.abs(read_image(str(tmp_path / "images/v.mp4_000007.jpg")).astype(int) - frame).mean() < 8  # JPEG
+
+
+@pytest.mark.parametrize(
+    "kind, place",
+    [
+        ("yolo", "images"),
+        ("voc", "labels"),
+        ("coco", "labels/coco.json"),
+        ("txt", "labels/annotations.txt"),
+        ("cvat", "labels/cvat.xml"),
+    ],
+)
+def test_the_kept_frames_and_their_labels_are_data_to_train_on(tmp_path, kind, place):
+    results = Results(lambda: tmp_path, CLASSES, (7, 90), writers={"labels": LabelFiles(kind, CLASSES, {})}, keep=True)
+    for frame in range(0, 30, 10):
+        results.add(np.full((40, 60, 3), 114, np.uint8), result([[5, 5, 30, 30]], [1]), "v.mp4", "in/v.mp4", frame)
+    results.finish()
+    root = None if kind == "yolo" else str(tmp_path / "images")
+    options = ReadOptions(image_root=root, classes=CLASSES)
+    data = read(str(tmp_path / place), "train", options)
+    assert len(data) == 3 and {data.path(i) for i in range(3)} == {
+        str(tmp_path / f"images/v.mp4_{frame:06}.jpg") for frame in range(0, 30, 10)
+    }
+    np.testing.assert_allclose(data.boxes, [[5, 5, 30, 30]] * 3, atol=1e-3)
+    assert data.labels.tolist() == [1, 1, 1]
+
+
+def test_frames_without_a_detection_are_not_kept_as_background_images(tmp_path):
+    """In the folder of the images, they would be background images without a label file."""
+    labels = BackgroundFiles("yolo", CLASSES, {})
+    results = Results(lambda: tmp_path, CLASSES, (7, 90), writers={"labels": labels}, keep=True)
+    for frame, boxes in enumerate(([[5, 5, 30, 30]], np.zeros((0, 4)))):
+        results.add(np.full((40, 60, 3), 114, np.uint8), result(boxes, [1] * len(boxes)), "v.mp4", "in/v.mp4", frame)
+    results.finish()
+    assert [path.name for path in (tmp_path / "images").iterdir()] == ["v.mp4_000000.jpg"]
+    assert (tmp_path / "labels/v.mp4_000000.txt").read_text() == "" and (tmp_path / "labels/data.yaml").exists()
+
+
+def test_label_files_of_some_images_of_a_folder_do_not_claim_all_of_them(tmp_path):
+    labels = BackgroundFiles("yolo", CLASSES, {})
+    results = Results(lambda: tmp_path, CLASSES, (7, 90), writers={"labels": labels}, keep=True)
+    for name, boxes in (("a.png", [[5, 5, 30, 30]]), ("b.png", np.zeros((0, 4)))):
+        image, one = np.full((40, 60, 3), 114, np.uint8), result(boxes, [1] * len(boxes))
+        results.add(image, one, name, str(tmp_path / "images" / name))
+    results.finish()
+    assert (tmp_path / "labels/a.txt").exists() and not (tmp_path / "labels/data.yaml").exists()
+
+
+def test_tracks_are_in_the_json_and_in_the_format_of_the_mot_challenge(tmp_path):
+    results = Results(lambda: tmp_path, CLASSES, (7, 90))
+    image = np.zeros((40, 60, 3), np.uint8)
+    for frame, tracks in ((0, [-1, -1]), (10, [3, -1]), (20, [4, 3])):
+        one = result([[5, 6, 30, 40], [1, 1, 9, 9]], [1, 0])
+        one.tracks = np.array(tracks)
+        results.add(image, one, "sub/v.mp4", "in/sub/v.mp4", frame)
+    results.finish()
+    entries = json.loads((tmp_path / "detections.json").read_text())
+    assert [(one["frame"], one["track_id"]) for one in entries] == [
+        (0, -1),
+        (0, -1),
+        (10, 3),
+        (10, -1),
+        (20, 4),
+        (20, 3),
+    ]
+    rows = np.loadtxt(tmp_path / "tracks/sub/v.mp4.txt", delimiter=",")
+    assert rows[:, :2].tolist() == [[11, 3], [21, 4], [21, 3]]  # frames from 1 on, tracks
+    assert rows[0, 2:6].tolist() == [5, 6, 25, 34] and rows.shape == (3, 10)
+
+
+def test_crops_of_classes_whose_folders_would_have_one_name_stay_apart():
+    assert crop_folders(("a/b", "cat", "a_b", "A:B", "..")) == ["a_b_0", "cat", "a_b_2", "A_B_3", "_"]
