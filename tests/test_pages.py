@@ -208,6 +208,12 @@ def filled(command: str) -> list[str]:
     return words
 
 
+def replaced(words: list[str], overrides: list[str]) -> list[str]:
+    """The words of a command with `overrides` in place of other values of the same constants."""
+    names = {word.partition("=")[0] for word in overrides}
+    return [word for word in words if word.partition("=")[0] not in names] + overrides
+
+
 def overrides_of(script: str, words: list[str]) -> list[str]:
     """The words that follow the words of a command."""
     with_model = script != "train.py" and any(word.startswith("model=") for word in words)
@@ -245,8 +251,8 @@ def run(command: str, alone: bool = True) -> str:
     if alone and ("resume=true" in rest or "resume=mine" in rest):
         shutil.copytree("runs/mine-DATE-1", "runs/mine-2026-01-31-1")
     if is_resumed(rest):  # the stand-in has two epochs, the run of the README has one
-        return run_python(script, is_module, [*rest, f"epochs={3 if alone else 2}"])
-    return run_python(script, is_module, [*rest, *overrides_of(script, rest)])
+        return run_python(script, is_module, replaced(rest, [f"epochs={3 if alone else 2}"]))
+    return run_python(script, is_module, replaced(rest, overrides_of(script, rest)))
 
 
 def add_classes() -> None:
@@ -287,7 +293,7 @@ def run_torchrun(words: list[str]) -> str:
     """Runs a training of torchrun: two processes on the CPU stand in for those on GPUs."""
     at = words.index("train.py")
     options = [word.replace("nproc_per_node=8", "nproc_per_node=2") for word in words[:at] if word != "--standalone"]
-    rest = [str(ROOT / "tests/tiny.py"), *words[at + 1 :], *overrides_of("train.py", [])]
+    rest = [str(ROOT / "tests/tiny.py"), *replaced(words[at + 1 :], overrides_of("train.py", []))]
     rest += [] if any(word.startswith("train=") for word in words) else DATA
     start = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     return run_program([*start, *options, *rest], "train.py")

@@ -38,9 +38,9 @@ def override(cfg: T, argv: Sequence[str], positional: Mapping[str, Callable[[str
     """A copy of the dataclass `cfg` with the name=value overrides in `argv`, each read by its declared type.
 
     Whole numbers may be written as 1e3, pairs as 640,640 or [640,640] or 640, and None as none if the type allows it.
-    Of two overrides of one name the last one wins. A word without a name is the value of the first constant in `positional`
-    whose function accepts it, if only one word is. `-h` and `--help` print the constants with their comments and exit.
-    Raises ConfigError for unknown names and for values that do not fit.
+    A word without a name is the value of the first constant in `positional` whose function accepts it, if only one word is.
+    `-h` and `--help` print the constants with their comments and exit.
+    Raises ConfigError for unknown names, for names that are given twice, and for values that do not fit.
     """
     if any(item in ("-h", "--help", "help") for item in argv):
         print(help_text(cfg))
@@ -59,6 +59,8 @@ def override(cfg: T, argv: Sequence[str], positional: Mapping[str, Callable[[str
             raise ConfigError(f"{shown!r}: there is no such file or folder in {os.getcwd()}; {fix}")
         if name not in kinds:
             raise ConfigError(unknown_text(item, kinds))
+        if name in changes:
+            raise ConfigError(f"{shown}: {name}= is given twice, also as {show(changes[name])}: leave one out")
         if name == "model" and is_weights(text):
             option = next((f"; write {other}={text}" for other in ("checkpoint", "weights") if other in kinds), "")
             raise ConfigError(f"{shown}: model= is a name, such as yolox_s, and not a file{option}")

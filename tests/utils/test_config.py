@@ -302,8 +302,9 @@ def test_a_folder_that_cannot_be_written_is_refused_and_a_good_one_stays_as_it_i
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_the_last_of_two_overrides_wins():
-    assert parse("epochs=3", "amp=bf16", "epochs=4") == replace(Config(), epochs=4, amp="bf16")
+def test_a_constant_that_is_given_twice_is_an_error_with_both_values():
+    with refused(ConfigError, "epochs=4", 3):
+        parse("epochs=3", "amp=bf16", "epochs=4")
 
 
 def test_a_constant_without_a_type_is_refused_with_the_fix():
