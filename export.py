@@ -33,7 +33,7 @@ from deploy.onnx_model import OnnxModel, add_metadata
 from engine import environment
 from nets.postprocess import MAX_CANDIDATES
 from utils import threads
-from utils.config import ConfigError, check, override, require, require_writable, show, table
+from utils.config import ConfigError, Constants, check, override, require, require_writable, show, table
 from utils.files import atomic_write
 from utils.images import FILL, ImageError, images_under, letterbox, read_image
 from utils.script import run_script
@@ -41,7 +41,7 @@ from utils.value_range import ValueRange
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Constants):
     # what most users set
     checkpoint: str | None = None  # a .pt file; none: official weights of model=, or the newest runs/*/best.pt
     output: str | None = None  # the file to write; none: next to the checkpoint (official weights: the current folder)

@@ -38,7 +38,7 @@ from nets.postprocess import MAX_CANDIDATES
 from nets.pretrained import COCO_CATEGORY_IDS, COCO_CLASSES
 from report.heatmap import HeatMaps
 from utils import threads
-from utils.config import ConfigError, check, override, require, require_writable, show
+from utils.config import ConfigError, Constants, check, override, require, require_writable, show
 from utils.draw import write_image
 from utils.images import IMAGE_SUFFIXES, READERS, ImageError, batched, prefetch
 from utils.outputs import require_replaceable
@@ -71,7 +71,7 @@ class Sources(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Constants):
     # what most users set
     checkpoint: str | None = None  # .pt, .onnx, name of a run; none: official weights of model=, or the newest run
     source: str | None = None  # image, folder, pattern, video, address, camera; none: validation images of the training

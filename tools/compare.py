@@ -22,7 +22,7 @@ from pathlib import Path
 from engine.run_folder import run_of
 from tools.compare_page import FILES, require_page, write_page
 from tools.compared_runs import CUT, TRAINING, Run, class_table, notes, read_runs, table
-from utils.config import ConfigError, override
+from utils.config import ConfigError, Constants, override
 from utils.script import run_script
 from utils.text import printable
 
@@ -32,7 +32,7 @@ MOST_CLASSES = 20  # rows of the printed table of classes; the page has all
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Constants):
     output: str | None = None  # folder for compare.html and compare.png; none: the folder that holds the best run
 
 

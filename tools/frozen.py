@@ -23,7 +23,7 @@ from deploy.detector import Detector
 from deploy.inputs import listed
 from deploy.load import file_of
 from utils import checkpoint
-from utils.config import ConfigError, override
+from utils.config import ConfigError, Constants, override
 from utils.images import batched
 from utils.progress import progress_bar
 from utils.script import run_script
@@ -34,7 +34,7 @@ BATCH = 8  # images per forward pass
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Constants):
     source: str | None = None  # an image, a folder or a pattern
     device: str = "auto"  # auto: CUDA, MPS, CPU; or cpu, cuda, cuda:1, mps
 

@@ -34,6 +34,16 @@ class ConfigError(ValueError):
         super().__init__(printable(message))
 
 
+class Constants:
+    """The base of the dataclasses of constants: Config(imgsz=640) in Python gets the help that the command line gives."""
+
+    def __new__(cls, *_: Any, **named: Any) -> "Constants":
+        for name, value in named.items():
+            if name not in cls.__dataclass_fields__:
+                raise ConfigError(unknown_text(f"{name}={show(value)}", cls.__dataclass_fields__))
+        return super().__new__(cls)
+
+
 def override(cfg: T, argv: Sequence[str], positional: Mapping[str, Callable[[str], bool]] | None = None) -> T:
     """A copy of the dataclass `cfg` with the name=value overrides in `argv`, each read by its declared type.
 
@@ -138,7 +148,10 @@ def check(cfg: T) -> T:
         try:
             values[name] = _convert(value, kind)
         except ValueError:
-            raise ConfigError(f"{name} = {value!r}: write {_expected(name, kind, vars(type(cfg)).get(name))}") from None
+            fix = f"write {_expected(name, kind, vars(type(cfg)).get(name))}"
+            if str in (kind, *get_args(kind)) and isinstance(value, int | float):
+                fix = f'write it in quotes: {name}="{show(value)}"'
+            raise ConfigError(f"{name} = {value!r}: {fix}") from None
         if isinstance(values[name], str) and any(c < " " or c == "\x7f" for c in values[name]):
             raise ConfigError(
                 f"{name} = {value!r} contains a control character: in quotes, Python replaces \\t, \\n and the like. "

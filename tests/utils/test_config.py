@@ -1,8 +1,10 @@
 """utils/config.py: constants read by their declared types, and scripts whose error messages name the fix."""
 
+import copy
 import errno
 import json
 import os
+import pickle
 import re
 import subprocess
 import sys
@@ -545,3 +547,25 @@ class Switch:
 def test_a_switch_that_may_be_text_too_is_switched_on_by_its_fix():
     with refused(ConfigError, "resume=true"):
         override(Switch(), ["resume"])
+
+
+@pytest.mark.parametrize(
+    "named, fix",
+    [({"imgsz": 640}, "image_size=640"), ({"confidense": 0.3}, "confidence=0.3"), ({"epochs": 3}, "train.py")],
+)
+def test_an_unknown_constant_in_python_gets_the_help_of_the_command_line(named, fix):
+    with refused(ConfigError, fix):
+        predict.Config("best.pt", **named)
+
+
+def test_constants_of_a_script_can_be_copied_and_pickled():
+    cfg = predict.Config("best.pt", image_size=(64, 96))
+    assert pickle.loads(pickle.dumps(cfg)) == copy.copy(cfg) == replace(cfg) == cfg
+
+
+def test_a_number_where_text_belongs_is_to_be_quoted():
+    """As in Config(val=.25) of a notebook: a fraction of the training images."""
+    with refused(ConfigError, 'source="0"'):
+        check(predict.Config(source=0))
+    with refused(ConfigError, 'data="0.25"'):
+        check(suspects.Config(data=0.25))
