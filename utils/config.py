@@ -312,7 +312,9 @@ def _convert(value: Any, kind: Any) -> Any:
 def _expected(name: str, kind: Any, example: Any, text: str = "") -> str:
     """The type and an example, for messages: two whole numbers, for example image_size=416,416.
 
-    `text`: what the user wrote; 640x480 makes 640,480 the example."""
+    `text`: what the user wrote; 640x480 makes 640,480 the example. A default of 0 turns something off: 1 is the example then."""
+    if example == 0 and not isinstance(example, bool):
+        example = type(example)(1)
     tuples = [member for member in (kind, *get_args(kind)) if get_origin(member) is tuple]
     if tuples:
         example = example or {int: (640, 640), float: (0.5, 0.5)}.get(get_args(tuples[0])[0])

@@ -569,3 +569,10 @@ def test_a_number_where_text_belongs_is_to_be_quoted():
         check(predict.Config(source=0))
     with refused(ConfigError, 'data="0.25"'):
         check(suspects.Config(data=0.25))
+
+
+@pytest.mark.parametrize("text", ["1h", "30min"])
+def test_the_example_for_a_number_does_not_turn_it_off(text):
+    """hours=0 is no limit at all."""
+    with refused(ConfigError, f"hours={text}", "hours=1"):
+        override(train.Config(), [f"hours={text}"])
