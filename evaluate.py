@@ -38,13 +38,13 @@ from report.analysis import (
     write_results,
 )
 from utils import outputs, processes, threads
-from utils.config import ConfigError, check, override, require, require_writable, show, table
+from utils.config import ConfigError, Constants, check, override, require, require_writable, show, table
 from utils.script import run_script
 from utils.text import four_decimals
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Constants):
     # what everyone sets
     checkpoint: str | None = None  # .pt, .onnx, name of a run; none: official weights of model=, or the newest run
     data: str | None = None  # annotation file, COCO JSON, YOLO yaml, or a folder; none: val of the training

@@ -1,6 +1,7 @@
 """Exports a checkpoint to ONNX: python export.py runs/RUN/best.pt
 
 The exported file is compared with PyTorch on real images before it gets its name. docs/deploy.md describes its contents.
+onnx_detector.py, which is written next to it, runs it in a program of your own.
 """
 
 from utils import start  # noqa: F401  before PyTorch is imported
@@ -8,6 +9,7 @@ from utils import start  # noqa: F401  before PyTorch is imported
 # isort: split
 import copy
 import os
+import shutil
 import sys
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -31,7 +33,7 @@ from deploy.onnx_model import OnnxModel, add_metadata
 from engine import environment
 from nets.postprocess import MAX_CANDIDATES
 from utils import threads
-from utils.config import ConfigError, check, override, require, require_writable, show, table
+from utils.config import ConfigError, Constants, check, override, require, require_writable, show, table
 from utils.files import atomic_write
 from utils.images import FILL, ImageError, images_under, letterbox, read_image
 from utils.script import run_script
@@ -39,7 +41,7 @@ from utils.value_range import ValueRange
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Constants):
     # what most users set
     checkpoint: str | None = None  # a .pt file; none: official weights of model=, or the newest runs/*/best.pt
     output: str | None = None  # the file to write; none: next to the checkpoint (official weights: the current folder)
@@ -72,6 +74,7 @@ EXACT = Tolerance(boxes=0.5, scores=1e-3, nms_iou=1e-3, unpaired=0.0)
 HALF = Tolerance(boxes=4.0, scores=0.02, nms_iou=0.02, unpaired=0.02)  # measured with YOLOX-nano: docs/deploy.md
 LEAST = {"batch_size": 0, "confidence": 0, "nms_iou": 0, "max_detections": 1, "check_images": 1, "int8_loss": 0}
 MOST = {"confidence": 1, "nms_iou": 1, "max_detections": MAX_CANDIDATES}
+DETECTOR = "onnx_detector.py"
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 
 
@@ -108,7 +111,19 @@ def main(cfg: Config) -> Path:
             calibration_images, loader = calibration.read(cfg.train, cfg.val, loaded)
             quantize(Path(file.name), calibration_images, loader, cfg.int8_loss)
     print(f"{output}  {output.stat().st_size / 2**20:.1f} MiB")
+    if cfg.outputs == "detections":
+        print(copy_detector(output.parent))
     return output
+
+
+def copy_detector(folder: Path) -> str:
+    """Copies the program that runs exported files into a folder, but not over another file. Returns what to print."""
+    source, target = Path(__file__).parent / "deploy" / DETECTOR, folder / DETECTOR
+    if not target.exists():
+        shutil.copyfile(source, target)
+    elif target.read_bytes() != source.read_bytes():
+        return f"note: {target} is kept: it was changed, or is of another version; delete it and export again for a new one"
+    return f"{target}  runs it in a program of your own, without this project: docs/deploy.md"
 
 
 def description(cfg: Config, loaded: load.Loaded) -> dict[str, Any]:

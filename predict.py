@@ -38,7 +38,7 @@ from nets.postprocess import MAX_CANDIDATES
 from nets.pretrained import COCO_CATEGORY_IDS, COCO_CLASSES
 from report.heatmap import HeatMaps
 from utils import threads
-from utils.config import ConfigError, check, override, require, require_writable, show
+from utils.config import ConfigError, Constants, check, override, require, require_writable, show
 from utils.draw import write_image
 from utils.images import IMAGE_SUFFIXES, READERS, ImageError, batched, prefetch
 from utils.outputs import require_replaceable
@@ -71,7 +71,7 @@ class Sources(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Constants):
     # what most users set
     checkpoint: str | None = None  # .pt, .onnx, name of a run; none: official weights of model=, or the newest run
     source: str | None = None  # image, folder, pattern, video, address, camera; none: validation images of the training
@@ -143,7 +143,8 @@ def main(cfg: Config) -> Path | None:
         return None
     writers = writers_of(detector, sources, cfg.labels, cfg.negatives, cfg.heatmap, cfg.overwrite)
     if cfg.output and os.path.isdir(cfg.output) and os.listdir(cfg.output):
-        require_replaceable_files(Path(cfg.output), sources, writers, cfg.save and not cfg.overwrite)
+        if not cfg.overwrite:
+            require_replaceable_files(Path(cfg.output), sources, writers, cfg.save)
         print(f"{cfg.output} is not empty: files with the same names are replaced, corrected labels are kept")
     ids = COCO_CATEGORY_IDS if detector.classes == COCO_CLASSES else range(len(detector.classes))
     results = Results(lambda: open_output(cfg.output), detector.classes, ids, cfg.crops, writers, "labels" in writers)
@@ -191,14 +192,15 @@ def writers_of(
 
 
 def require_replaceable_files(folder: Path, sources: Sources, writers: dict, save: bool) -> None:
-    """Raises ConfigError if drawn images or labels would replace files of a folder that no earlier call wrote."""
+    """Raises ConfigError if results would replace files of a folder that no earlier call wrote."""
     if "labels" in writers:
         writers["labels"].require_replaceable(folder / "labels")
-    drawn = [drawn_name(name, WRITABLE, ".png", sources.images) for name in sources.images]
-    drawn += [drawn_name(name, {".mp4"}, ".mp4", sources.videos) for name in sources.videos]
+    files = ["detections.json"]  # those of an evaluation have the same name, and metrics.json next to them
+    own = (folder / "detections.json").exists() and not (folder / "metrics.json").exists()
     if save:
-        own = (folder / "detections.json").exists()
-        require_replaceable(f"output={folder}", [folder / name for name in drawn], own, "prediction")
+        files += [drawn_name(name, WRITABLE, ".png", sources.images) for name in sources.images]
+        files += [drawn_name(name, {".mp4"}, ".mp4", sources.videos) for name in sources.videos]
+    require_replaceable(f"output={folder}", [folder / name for name in files], own, "prediction")
 
 
 def find_sources(source: str | list[str], output: str | None) -> Sources:

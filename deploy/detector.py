@@ -82,6 +82,8 @@ class Detector:
         class_agnostic: bool = False,
     ):
         self.loaded = loaded = load(checkpoint, model, classes, image_size)
+        if loaded.path.suffix != ".onnx":
+            import torchvision.ops  # noqa: F401  seconds for torchvision, which NMS needs: not in the time of the first image
         self.classes, self.image_size = loaded.classes, loaded.image_size
         self.config, self.path = loaded.config, loaded.path
         self.device = choose_device(device_for(loaded.path, device))

@@ -78,8 +78,6 @@ class LabelFiles:
 
     def require_replaceable(self, folder: Path) -> None:
         """Raises ConfigError if the labels in a folder can neither be kept next to the new ones nor be replaced."""
-        if self.overwrite:
-            return
         fix = "name another output=, or write overwrite=true to replace it"
         name = ONE_FILE.get(self.kind)
         if name and OwnFiles(folder).is_changed(name):

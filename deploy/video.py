@@ -41,7 +41,12 @@ def open_video(source: str) -> cv2.VideoCapture:
         raise ValueError(f"source={brief(source)}: there is no such file in {os.getcwd()}: correct the path")
     if camera and int(source) > MAX_CAMERA:
         raise ValueError(f"source={brief(source)}: there is no such camera; {fix_of(source)}")
-    video = cv2.VideoCapture(int(source) if camera else source)
+    log = cv2.utils.logging
+    level = log.setLogLevel(log.LOG_LEVEL_SILENT)  # OpenCV prints a page about what the error below has in a line
+    try:
+        video = cv2.VideoCapture(int(source) if camera else source)
+    finally:
+        log.setLogLevel(level)
     if not video.isOpened():
         raise ValueError(f"source={brief(source)}: OpenCV cannot open it; {fix_of(source)}")
     return video
@@ -54,6 +59,8 @@ def fix_of(source: str) -> str:
             return "download the image first, and give its file"
         return "check the address, and whether it opens in a video player"
     if source.isdecimal() and not os.path.exists(source):
+        if int(source) == 0:
+            return "connect a camera, end other programs that use it, or try source=1 for a second one"
         return "try another camera number, such as 0"
     if os.path.isfile(source) and is_incomplete(source):
         return "the file is incomplete: copy or download it again"

@@ -23,6 +23,7 @@ from deploy.detector import Detector
 from tools import frozen
 from utils import checkpoint
 from utils.config import ConfigError
+from utils.images import ImageError
 
 OLD = ("cat", "dog", "red car")
 
@@ -106,6 +107,16 @@ def test_the_third_word_of_the_comparison_names_the_images_and_a_run_folder_its_
 ):
     frozen.main([str(old), str(run[0]), str(demo_images), "device=cpu"])
     assert f"{run[0] / 'best.pt'}\n14 images" in capsys.readouterr().out
+
+
+def test_an_image_that_cannot_be_read_is_left_out_and_named(run, old, demo_images, tmp_path, capsys):
+    images = tmp_path / "images"
+    shutil.copytree(demo_images, images)
+    (images / "0bad.png").write_bytes(b"no image")
+    frozen.main([str(old), str(run[0]), str(images), "device=cpu"])
+    told(capsys.readouterr().out, "1 image", "0bad.png", "equal by bits")
+    with refused(ImageError, "0bad.png"):
+        frozen.main([str(old), str(run[0]), str(images / "0bad.png"), "device=cpu"])
 
 
 @pytest.mark.parametrize(

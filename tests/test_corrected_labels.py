@@ -110,6 +110,14 @@ def test_drawn_images_replace_no_image_of_another_origin(weights, data, tmp_path
     run(weights, data, output=str(tmp_path / "new"), save=True)  # its own
 
 
+def test_the_results_of_an_evaluation_are_not_replaced(weights, data):
+    for name in ("detections.json", "metrics.json"):
+        (data / name).write_text("[]")
+    with refused(ConfigError, "detections.json", "output="):
+        run(weights, data)
+    assert (data / "detections.json").read_text() == "[]"
+
+
 def test_a_record_that_was_cut_off_makes_files_corrected_ones(tmp_path):
     first = OwnFiles(tmp_path)
     for name in ("a.txt", "b.txt"):

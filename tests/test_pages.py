@@ -156,12 +156,12 @@ def stand_ins(tmp_path_factory) -> Path:
     for shift in range(6):
         video.write(np.roll(cv2.resize(image, (64, 48)), shift, 1))
     video.release()
-    weights_and_programs(folder)
+    weights_and_data(folder)
     return folder
 
 
-def weights_and_programs(folder: Path) -> None:
-    """Writes a trained run, weights of another program with COCO's classes, data for these, and programs of the pages."""
+def weights_and_data(folder: Path) -> None:
+    """Writes a trained run, weights of another program with COCO's classes, and data for these."""
     with contextlib.chdir(folder):  # a run holds the paths of its data
         trained, *_ = train_quietly(override(train.Config(**SMALL), [*DATA, "epochs=2", "output=runs"]))
         trained.rename("runs/mine-DATE-1")
@@ -177,9 +177,6 @@ def weights_and_programs(folder: Path) -> None:
     for part in ("train", "val"):
         placed = [{**images[0], "file_name": "../../images/0.png"}]
         (folder / f"coco/annotations/instances_{part}2017.json").write_text(json.dumps({**coco, "images": placed}))
-    for _, block in BLOCKS:
-        if called := re.search(r"python (\w+\.py) ", block.splitlines()[0]):
-            (folder / called[1]).write_text(block, encoding="utf-8")
 
 
 @pytest.fixture
@@ -209,6 +206,12 @@ def filled(command: str) -> list[str]:
         else:
             words += glob.glob(word) or [RUN.sub("runs/mine-DATE-1", word)]
     return words
+
+
+def replaced(words: list[str], overrides: list[str]) -> list[str]:
+    """The words of a command with `overrides` in place of other values of the same constants."""
+    names = {word.partition("=")[0] for word in overrides}
+    return [word for word in words if word.partition("=")[0] not in names] + overrides
 
 
 def overrides_of(script: str, words: list[str]) -> list[str]:
@@ -248,8 +251,8 @@ def run(command: str, alone: bool = True) -> str:
     if alone and ("resume=true" in rest or "resume=mine" in rest):
         shutil.copytree("runs/mine-DATE-1", "runs/mine-2026-01-31-1")
     if is_resumed(rest):  # the stand-in has two epochs, the run of the README has one
-        return run_python(script, is_module, [*rest, f"epochs={3 if alone else 2}"])
-    return run_python(script, is_module, [*rest, *overrides_of(script, rest)])
+        return run_python(script, is_module, replaced(rest, [f"epochs={3 if alone else 2}"]))
+    return run_python(script, is_module, replaced(rest, overrides_of(script, rest)))
 
 
 def add_classes() -> None:
@@ -290,7 +293,7 @@ def run_torchrun(words: list[str]) -> str:
     """Runs a training of torchrun: two processes on the CPU stand in for those on GPUs."""
     at = words.index("train.py")
     options = [word.replace("nproc_per_node=8", "nproc_per_node=2") for word in words[:at] if word != "--standalone"]
-    rest = [str(ROOT / "tests/tiny.py"), *words[at + 1 :], *overrides_of("train.py", [])]
+    rest = [str(ROOT / "tests/tiny.py"), *replaced(words[at + 1 :], overrides_of("train.py", []))]
     rest += [] if any(word.startswith("train=") for word in words) else DATA
     start = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     return run_program([*start, *options, *rest], "train.py")
@@ -363,11 +366,15 @@ TO_RUN = [one for one in BLOCKS if first_line(one[1]) not in EXCEPTIONS]
 @pytest.mark.parametrize(
     ("page", "block"), [pytest.param(*one, id=f"{one[0]}: {first_line(one[1])}") for one in TO_RUN]
 )
-def test_a_python_block_of_a_page_runs(page, block, place):
+def test_a_python_block_of_a_page_runs(page, block, place, monkeypatch):
     """In the same module, the functions of earlier blocks of its page that it uses are defined before."""
     earlier = [other for name, other in BLOCKS[: BLOCKS.index((page, block))] if name == page]
     trees = [definitions(other) for other in earlier if defined(other) & used(block)]
     trees.append(ast.parse(RUN.sub("runs/mine-DATE-1", block)))
+    if "onnx_detector" in packages_of(trees[-1]):  # it comes from an export
+        run("python export.py runs/mine-DATE-1/best.pt output=best.onnx")
+        monkeypatch.syspath_prepend(place)
+        monkeypatch.delitem(sys.modules, "onnx_detector", raising=False)
     names = {"__name__": "page", "shorter": lambda cfg: override(cfg, OVERRIDES["train.py"].split())}
     for tree in trees:
         for package in packages_of(tree):

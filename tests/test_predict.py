@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from lively import tiny_checkpoint
 from PIL import Image
-from refused import refused, told
+from refused import mentions, refused, told
 
 import evaluate
 import predict
@@ -419,7 +419,16 @@ def test_a_source_that_cannot_be_opened_is_one_line_and_leaves_no_folder(
         with pytest.raises(ValueError) as caught:
             run(weights, source, output)
         assert len(str(caught.value).splitlines()) == 1 and len(str(caught.value)) < 1000
-        assert files(".") == ["bad.mp4"] and not Path("runs").exists() and "images" not in capsys.readouterr().out
+        assert files(".") == ["bad.mp4"] and not Path("runs").exists()
+        assert "images" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("source, word", [("0", "source=0"), ("7", "7")])
+def test_a_camera_that_is_not_there_is_one_line_whose_fix_is_not_this_camera(weights, tmp_path, capfd, source, word):
+    with refused(ValueError, f"source={source}") as caught:
+        run(weights, source, tmp_path / "out")
+    assert not mentions(str(caught.value).partition(";")[2], word)
+    assert capfd.readouterr().err == ""  # OpenCV would print a page
 
 
 def test_an_output_that_cannot_be_written_is_refused_before_the_model_is_read(tmp_path):

@@ -24,7 +24,7 @@ from datasets.formats.read import read_options
 from tools.check_output import PAGES, require_output, write_html, write_report, write_sheet
 from tools.check_page import contact_page, html_page
 from tools.check_report import SUSPICIOUS, Part, check
-from utils.config import ConfigError, override
+from utils.config import ConfigError, Constants, override
 from utils.script import run_script
 
 SPLITS = ("train", "val", "test")
@@ -36,7 +36,7 @@ FINDINGS, PLACES, CLASSES = (
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Constants):
     data: str | None = None  # annotation file, COCO JSON, YOLO yaml, or the folder of a data set
     val: str | None = None  # validation data; none: the validation split of data; .2: a fifth of the training data
     image_size: Size = (416, 416)  # height, width of the network's input, or one number for both

@@ -10,6 +10,7 @@ from datasets.box_sizes import Size, advice, sides_at
 from datasets.classes import similar_names
 from datasets.errors import DataError, first_ten
 from datasets.formats.read import ReadOptions, read
+from datasets.mirrored import mirrored_classes
 from datasets.scan import Scan, clipped_boxes, prepare, scan
 from datasets.similar import copies_text, similar_groups
 from datasets.sources import fraction_of, may_have_splits, no_val, unused_splits
@@ -80,6 +81,10 @@ def check(
     sources = {name: part.report["source"] for name, part in parts.items()}
     test_warnings = []
     parts["train"].report["notes"] += unused_splits(sources, [part.good for part in parts.values()])
+    if sided := mirrored_classes(parts["train"].good.classes):
+        names = " and ".join(map(repr, sided))
+        text = f"training will not mirror images (flip=0), because a mirror makes another class of {names}"
+        parts["train"].report["notes"].append(text)
     if fraction is not None:
         text = f"val={val}: training splits its validation images off these; images that are copies stay in one split"
         parts["train"].report["notes"].append(text)

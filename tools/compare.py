@@ -12,29 +12,43 @@ from utils import start  # noqa: F401  before PyTorch is imported
 # isort: split
 import os
 import re
+import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 
 from engine.run_folder import run_of
 from tools.compare_page import FILES, require_page, write_page
-from tools.compared_runs import CUT, Run, class_table, notes, read_runs, table
-from utils.config import ConfigError, override
+from tools.compared_runs import CUT, TRAINING, Run, class_table, notes, read_runs, table
+from utils.config import ConfigError, Constants, override
 from utils.script import run_script
 from utils.text import printable
 
+WIDEST = 500  # characters of a line of the table where there is no terminal, as in a file
+CUT_TRAINING = 40  # most characters of the training data
 MOST_CLASSES = 20  # rows of the printed table of classes; the page has all
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Constants):
     output: str | None = None  # folder for compare.html and compare.png; none: the folder that holds the best run
 
 
-def short(text: str) -> str:
-    """Shortens a text to at most CUT characters."""
-    return text if len(text) <= CUT else f"{text[: CUT - 3]}..."
+def short(text: str, column: str = "") -> str:
+    """Shortens the text of a column; of a path, its end stays. The name of a run stays as it is."""
+    most = CUT_TRAINING if column == TRAINING else CUT
+    if len(text) <= most or column == "run":
+        return text
+    return f"...{text[3 - most :]}" if "/" in text else f"{text[: most - 3]}..."
+
+
+def fitting(rows: Sequence[Sequence[str]], width: int) -> tuple[list[Sequence[str]], Sequence[str]]:
+    """Returns the first columns of a table that fit into `width` characters, and the names of the other columns."""
+    ends = list(accumulate(max(map(len, column)) + 2 for column in zip(*rows, strict=True)))
+    count = max(sum(end - 2 <= width for end in ends), 3)
+    return [row[:count] for row in rows], rows[0][count:]
 
 
 def aligned(rows: Sequence[Sequence[str]], left: Sequence[str]) -> list[str]:
@@ -51,8 +65,11 @@ def text_of(runs: Sequence[Run], refused: dict[str, str]) -> str:
     lines = []
     if runs:
         head, *rows = table(runs)
-        rows = [[cell if name == "run" else short(cell) for name, cell in zip(head, row, strict=True)] for row in rows]
-        lines = aligned([head, *rows], ("run", "data"))
+        rows = [[short(cell, name) for name, cell in zip(head, row, strict=True)] for row in rows]
+        fit, others = fitting([head, *rows], shutil.get_terminal_size((WIDEST, 24)).columns)
+        lines = aligned(fit, ("run", "data", TRAINING))
+        if others:
+            lines.append(f"columns that do not fit here, which compare.html has: {', '.join(others)}")
     lines += notes(runs)
     if classes := class_table(runs):
         rows = [[short(cell) for cell in row] for row in classes[: 1 + MOST_CLASSES]]

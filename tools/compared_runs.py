@@ -19,6 +19,7 @@ from utils.text import amount, first_line
 
 LARGEST = 1e12  # no number of a training is larger
 NUMBERS = ("epoch", "seconds", "images_per_second")  # columns of every row of log.csv; evaluated epochs also have AP
+TRAINING = "training data"  # a column, if the runs differ in it
 WHERE = ("name", "output", "resume")  # constants that are not compared: the table already names the folder
 SAME = 0.001  # largest difference between the mAP of a log and of the evaluation of the same best.pt
 CUT = 24  # most characters of a value in the printed table
@@ -34,7 +35,8 @@ class Run(NamedTuple):
     folder: Path
     config: dict[str, Any]
     rows: list[dict[str, float]]  # of log.csv, with the columns NUMBERS and, of evaluated epochs, AP
-    data: tuple[str, ...]  # training data, validation data and classes, as text; equal: the mAPs can be compared
+    data: tuple[str, str]  # validation data and classes, as text; equal: the mAPs can be compared
+    training: str  # the training data, as text
 
     @property
     def evaluated(self) -> list[dict[str, float]]:
@@ -73,10 +75,10 @@ def read_run(folder: Path) -> Run:
         raise RunError("config.json holds no constants")
     rows = read_log(folder / "log.csv")
     config = with_new_names(config)
-    data = data_of(folder, config, rows)
+    data, training = data_of(folder, config), training_of(folder, config, rows)
     if typed := typed_val(folder, config):
         config["val"] = typed
-    return Run(folder, config, rows, data)
+    return Run(folder, config, rows, data, training)
 
 
 def read_log(path: Path) -> list[dict[str, float]]:
@@ -130,8 +132,8 @@ def typed_val(folder: Path, config: dict[str, Any]) -> str | None:
     return typed
 
 
-def data_of(folder: Path, config: dict[str, Any], rows: list[dict[str, float]]) -> tuple[str, ...]:
-    """Returns the data of a run as text: equal for two runs on the same data, whose mAP can be compared."""
+def data_of(folder: Path, config: dict[str, Any]) -> tuple[str, str]:
+    """Returns the validation data and the classes of a run as text: equal for two runs whose mAP can be compared."""
     val = str(config.get("val"))
     own = Path(val).name in ("val.txt", "val.json") and Path(val).parent.name == folder.name
     if own:  # split off the training images, or written with the classes of a model that classes were added to
@@ -142,11 +144,16 @@ def data_of(folder: Path, config: dict[str, Any], rows: list[dict[str, float]]) 
         typed = typed_val(folder, config)
         is_part = typed is None or fraction_of(typed) is not None
         val = f"{'a part of the training data' if is_part else typed} ({digest})"
+    return f"val {val}", classes_text(folder / "best.pt")
+
+
+def training_of(folder: Path, config: dict[str, Any], rows: list[dict[str, float]]) -> str:
+    """Returns the training data of a run as text, with the number of its images."""
     images = last_start(folder).get("training_images")
     if images is None:  # older versions counted no repeated images
         first = next((row for row in rows if row["epoch"] > 0), rows[0])
         images = round(first["seconds"] * first["images_per_second"])
-    return f"train {config.get('train')}", f"val {val}", classes_text(folder / "best.pt"), f"{images} training images"
+    return f"{config.get('train')}, {amount(images, 'image')}"
 
 
 def classes_text(path: Path) -> str:
@@ -175,7 +182,7 @@ def read_runs(folders: Sequence[Path]) -> tuple[list[Run], dict[str, str]]:
 
 
 def data_marks(runs: Sequence[Run]) -> dict[tuple[str, ...], str]:
-    """Returns a letter for each data set (data -> A, B, ...), in the order of the runs; {} if all runs have the same data."""
+    """Returns a letter for all validation data with their classes (data -> A, B, ...), in the order of the runs; {} for one."""
     kinds = list(dict.fromkeys(run.data for run in runs))
     return {data: mark_of(i) for i, data in enumerate(kinds)} if len(kinds) > 1 else {}
 
@@ -187,14 +194,17 @@ def mark_of(index: int) -> str:
 
 def table(runs: Sequence[Run]) -> list[list[str]]:
     """Returns the table: a header, then a row per run. The constants in which the runs differ are its last columns."""
-    names = dict.fromkeys(name for run in runs for name in run.config if name not in WHERE)
+    names = dict.fromkeys(name for run in runs for name in run.config if name not in (*WHERE, "train"))
     texts = {name: [show(run.config[name]) if name in run.config else "-" for run in runs] for name in names}
     differ = [name for name in names if len(set(texts[name])) > 1]
-    marks = data_marks(runs)
+    marks, trainings = data_marks(runs), {run.training for run in runs}
     head = ["", "run"]
     if marks:
         head.append("data")
-    rows = [head + ["best mAP", "epoch", "last mAP", "epochs", "minutes", "images"] + differ]
+    head += ["best mAP", "epoch", "last mAP", "epochs", "minutes", "images"]
+    if len(trainings) > 1:
+        head.append(TRAINING)
+    rows = [head + differ]
     for i, run in enumerate(runs):
         row = [str(i + 1), run.folder.name]
         if marks:
@@ -205,6 +215,8 @@ def table(runs: Sequence[Run]) -> list[list[str]]:
             last = f"{run.evaluated[-1]['AP']:.4f}"
         epochs = f"{run.rows[-1]['epoch']:.0f} of {show(run.config.get('epochs'))}"
         row += [best, epoch, last, epochs, f"{run.minutes[-1]:.1f}", f"{run.images:,}"]
+        if len(trainings) > 1:
+            row.append(run.training)
         rows.append(row + [texts[name][i] for name in differ])
     return rows
 
@@ -227,7 +239,7 @@ def class_table(runs: Sequence[Run]) -> list[list[str]]:
 
     A header, then a row per class; [] for fewer than two such runs. The last column is the first value minus the second one
     of two runs, and the highest minus the lowest one of more."""
-    maps = {str(i): class_maps(run) for i, run in enumerate(runs, 1) if run.data[1] == runs[0].data[1]}
+    maps = {str(i): class_maps(run) for i, run in enumerate(runs, 1) if run.data[0] == runs[0].data[0]}
     maps = {number: values for number, values in maps.items() if values}
     if len(maps) < 2:
         return []
@@ -248,6 +260,6 @@ def notes(runs: Sequence[Run]) -> list[str]:
     """Returns the notes below the table: the meaning of its columns, and the data of each letter."""
     lines = ["mAP50-95 on the validation data; minutes of training without evaluations; training images processed"]
     if marks := data_marks(runs):
-        lines.append("runs on different data: compare the mAP only between runs with the same letter")
+        lines.append("different validation data or classes: compare the mAP only between runs with the same letter")
         lines += [f"data {mark}: {'; '.join(data)}" for data, mark in marks.items()]
     return lines if runs else ["no run to compare"]

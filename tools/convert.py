@@ -28,14 +28,14 @@ from datasets.formats.read import SPLITS, read, read_options
 from datasets.scan import prepare
 from datasets.store import Annotations
 from tools.tiles import cutter_of
-from utils.config import MAX_SEED, ConfigError, override, require, require_writable
+from utils.config import MAX_SEED, ConfigError, Constants, override, require, require_writable
 from utils.outputs import write_all
 from utils.script import run_script
 from utils.text import amount
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Constants):
     data: str | None = None  # annotation file, COCO JSON, YOLO yaml, or the folder of a data set
     target: str | None = None  # the file to write: .txt or .json
     split: tuple[float, ...] | None = None  # fractions of the images for train, val and test, as .9,.1 or .8,.1,.1

@@ -11,7 +11,7 @@ from utils import start  # noqa: F401  before PyTorch is imported
 
 # isort: split
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -19,12 +19,12 @@ import torch
 from torch import Tensor
 
 import nets
-from deploy.detector import Detector
+from deploy.detector import Detector, Input
 from deploy.inputs import listed
 from deploy.load import file_of
 from utils import checkpoint
-from utils.config import ConfigError, override
-from utils.images import batched
+from utils.config import ConfigError, Constants, override
+from utils.images import ImageError, batched
 from utils.progress import progress_bar
 from utils.script import run_script
 from utils.text import amount, brief
@@ -34,7 +34,7 @@ BATCH = 8  # images per forward pass
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Constants):
     source: str | None = None  # an image, a folder or a pattern
     device: str = "auto"  # auto: CUDA, MPS, CPU; or cpu, cuda, cuda:1, mps
 
@@ -49,6 +49,7 @@ class Comparison:
     box: float = 0.0  # the largest difference of a coordinate, in pixels of the network's input
     score: float = 0.0
     different: list[str] = field(default_factory=list)  # images with a difference
+    unread: list[str] = field(default_factory=list)  # messages about images that cannot be read
 
     def text(self) -> str:
         """Returns the result in words."""
@@ -87,6 +88,10 @@ def main(words: Sequence[str]) -> None:
     require_extension(before, after)
     print(f"{amount(len(before.classes), 'class')} of {before.path} in {after.path}")
     comparison = compare(before, after, listed(cfg.source))
+    if comparison.unread:
+        print(f"left out: {amount(len(comparison.unread), 'image')}, such as {comparison.unread[0]}")
+    if not comparison.images:
+        raise ImageError(comparison.unread[0])
     print(comparison.text())
     changed = changed_tensors(paths, after.loaded.name)
     if changed:
@@ -123,7 +128,9 @@ def compare(before: Detector, after: Detector, images: Sequence[str]) -> Compari
     for detector in (before, after):  # detections of official weights are not clipped to the image by default
         detector.limits["clip"] = True
     for paths in progress_bar(list(batched(images, BATCH)), "images", True):
-        batch = list(before.inputs(paths))
+        batch = list(readable(before, paths, result.unread))
+        if not batch:
+            continue
         inputs, transforms = before.prepare([one.pixels for one in batch])
         ours, theirs = before.network(inputs), after.network(inputs)
         old, new = (d.model.decode_heads(p, after.image_size) for d, p in ((before, ours), (after, theirs)))
@@ -133,6 +140,15 @@ def compare(before: Detector, after: Detector, images: Sequence[str]) -> Compari
             other = other[other.labels < len(before.classes)]
             add(result, str(batch[index].path), *heads, (one.boxes, one.scores), (other.boxes, other.scores))
     return result
+
+
+def readable(detector: Detector, paths: Sequence[str], unread: list[str]) -> Iterator[Input]:
+    """Yields the images that can be read, and adds messages about the others to `unread`."""
+    for path in paths:
+        try:
+            yield detector.input(path)
+        except ImageError as error:
+            unread.append(str(error))
 
 
 def add(

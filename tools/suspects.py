@@ -46,7 +46,7 @@ from tools.suspects_table import apply, write_csv
 from tools.trainings import run_trainings
 from utils.boxes import pairwise_iou
 from utils.checkpoint import refuse_missing
-from utils.config import MAX_SEED, ConfigError, check, override, require, require_writable, show
+from utils.config import MAX_SEED, ConfigError, Constants, check, override, require, require_writable, show
 from utils.images import READERS, batched, prefetch
 from utils.outputs import write_all
 from utils.script import run_script
@@ -75,7 +75,7 @@ LEAST_FOUND = 0.75
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Constants):
     data: str | None = None  # annotation file, COCO JSON, YOLO yaml, VOC or LabelMe folder
     checkpoint: str | None = None  # a model that was not trained on these images; none: two short trainings
     model: str | None = None  # of the trainings (none: yolox_nano), or of official weights in checkpoint=

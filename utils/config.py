@@ -34,13 +34,23 @@ class ConfigError(ValueError):
         super().__init__(printable(message))
 
 
+class Constants:
+    """The base of the dataclasses of constants: Config(imgsz=640) in Python gets the help that the command line gives."""
+
+    def __new__(cls, *_: Any, **named: Any) -> "Constants":
+        for name, value in named.items():
+            if name not in cls.__dataclass_fields__:
+                raise ConfigError(unknown_text(f"{name}={show(value)}", cls.__dataclass_fields__))
+        return super().__new__(cls)
+
+
 def override(cfg: T, argv: Sequence[str], positional: Mapping[str, Callable[[str], bool]] | None = None) -> T:
     """A copy of the dataclass `cfg` with the name=value overrides in `argv`, each read by its declared type.
 
     Whole numbers may be written as 1e3, pairs as 640,640 or [640,640] or 640, and None as none if the type allows it.
-    Of two overrides of one name the last one wins. A word without a name is the value of the first constant in `positional`
-    whose function accepts it, if only one word is. `-h` and `--help` print the constants with their comments and exit.
-    Raises ConfigError for unknown names and for values that do not fit.
+    A word without a name is the value of the first constant in `positional` whose function accepts it, if only one word is.
+    `-h` and `--help` print the constants with their comments and exit.
+    Raises ConfigError for unknown names, for names that are given twice, and for values that do not fit.
     """
     if any(item in ("-h", "--help", "help") for item in argv):
         print(help_text(cfg))
@@ -59,6 +69,8 @@ def override(cfg: T, argv: Sequence[str], positional: Mapping[str, Callable[[str
             raise ConfigError(f"{shown!r}: there is no such file or folder in {os.getcwd()}; {fix}")
         if name not in kinds:
             raise ConfigError(unknown_text(item, kinds))
+        if name in changes:
+            raise ConfigError(f"{shown}: {name}= is given twice, also as {show(changes[name])}: leave one out")
         if name == "model" and is_weights(text):
             option = next((f"; write {other}={text}" for other in ("checkpoint", "weights") if other in kinds), "")
             raise ConfigError(f"{shown}: model= is a name, such as yolox_s, and not a file{option}")
@@ -136,7 +148,10 @@ def check(cfg: T) -> T:
         try:
             values[name] = _convert(value, kind)
         except ValueError:
-            raise ConfigError(f"{name} = {value!r}: write {_expected(name, kind, vars(type(cfg)).get(name))}") from None
+            fix = f"write {_expected(name, kind, vars(type(cfg)).get(name))}"
+            if str in (kind, *get_args(kind)) and isinstance(value, int | float):
+                fix = f'write it in quotes: {name}="{show(value)}"'
+            raise ConfigError(f"{name} = {value!r}: {fix}") from None
         if isinstance(values[name], str) and any(c < " " or c == "\x7f" for c in values[name]):
             raise ConfigError(
                 f"{name} = {value!r} contains a control character: in quotes, Python replaces \\t, \\n and the like. "
@@ -297,7 +312,9 @@ def _convert(value: Any, kind: Any) -> Any:
 def _expected(name: str, kind: Any, example: Any, text: str = "") -> str:
     """The type and an example, for messages: two whole numbers, for example image_size=416,416.
 
-    `text`: what the user wrote; 640x480 makes 640,480 the example."""
+    `text`: what the user wrote; 640x480 makes 640,480 the example. A default of 0 turns something off: 1 is the example then."""
+    if example == 0 and not isinstance(example, bool):
+        example = type(example)(1)
     tuples = [member for member in (kind, *get_args(kind)) if get_origin(member) is tuple]
     if tuples:
         example = example or {int: (640, 640), float: (0.5, 0.5)}.get(get_args(tuples[0])[0])

@@ -208,5 +208,5 @@ def scripts_with(constant: str) -> list[str]:
 
 def constants_of(script: Path) -> set[str]:
     """Returns the names of the constants of a script, read from the class Config in its source code."""
-    body = re.search(r"^class Config:\n(.*?)^\S", script.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    body = re.search(r"^class Config\b.*?:\n(.*?)^\S", script.read_text("utf-8"), re.MULTILINE | re.DOTALL)
     return set(re.findall(r"^    (\w+): .* = ", body[1], re.MULTILINE)) if body else set()

@@ -50,6 +50,13 @@ def data(tmp_path: Path) -> tuple[str, str]:
     return str(tmp_path / "train.txt"), str(tmp_path / "val.txt")
 
 
+@pytest.mark.parametrize("names, sided", [("arrow left\narrow right\nstop", True), ("cat\ndog\nbird", False)])
+def test_classes_that_a_training_does_not_mirror_are_named(data: tuple[str, str], names: str, sided: bool) -> None:
+    Path(data[0]).with_name("classes.txt").write_text(names)
+    text = "\n".join(check(data[0], None, (416, 416))[0]["train"]["notes"])
+    assert mentions(text, "flip=0") == mentions(text, "arrow left' and 'arrow right") == sided
+
+
 @pytest.fixture
 def splits(tmp_path: Path) -> Path:
     """A folder with the splits train, val and test, of an image each."""

@@ -57,7 +57,7 @@ def test_a_real_run_shows_the_numbers_of_its_log(demo_images, tmp_path, capsys):
     assert run.best["AP"] == pytest.approx(best) == max(float(row["AP"]) for row in rows)
     assert [row["AP"] for row in run.rows] == [float(row["AP"]) for row in rows]
     assert run.images == 3 * 12  # 3 of 12 repeat an image, to fill the last step of an epoch
-    assert "6 classes" in run.data[2] or "classes: " in run.data[2] and run.data[3] == "9 training images"
+    assert "classes: " in run.data[1] and run.training.endswith(", 9 images")
     capsys.readouterr()
     main([str(folder)])
     assert f"{best:.4f}" in capsys.readouterr().out
@@ -105,14 +105,47 @@ def test_runs_on_different_data_have_different_letters(tmp_path, capsys, name):
     parts = [made(tmp_path / f"part-{i}", [0.1], val=f"runs/part-{i}/{name}") for i in range(3)]
     for i, folder in enumerate(parts):
         (folder / name).write_text("a.png" if i < 2 else "b.png")
-    marks = [row["data"] for row in rows_of(*same, *other, images, *parts)]
-    assert marks == ["A", "A", "B", "C", "D", "E", "E", "F"]
+    rows = rows_of(*same, *other, images, *parts)
+    assert [row["data"] for row in rows] == ["A", "A", "B", "C", "A", "D", "D", "E"]
+    assert [row["training data"] for row in rows[3:6]] == [
+        "t.txt, 205 images",
+        "t.txt, 100 images",
+        "t.txt, 205 images",
+    ]
     main([*map(str, same), str(other[0])])
     printed = capsys.readouterr().out
     (line,) = (line for line in printed.splitlines() if mentions(line, "data B"))
-    told(line, "train t.txt", "val other.txt", "2 classes: a, b", 205)
+    told(line, "val other.txt", "2 classes: a, b")
     main([*map(str, same)])
     assert "data A" not in capsys.readouterr().out
+
+
+def test_runs_before_and_after_a_correction_of_labels_are_compared(tmp_path, capsys):
+    """Other training data, the same validation data: the mAPs are comparable, and a column has the training data."""
+    raw = made(tmp_path / "raw", [0.479], train="sets/plates/train.txt")
+    corrected = made(tmp_path / "corrected", [0.527], train="runs/suspects-2026-01-31-1/corrected.txt")
+    first, second = rows_of(raw, corrected)
+    assert "data" not in first and "train" not in first
+    assert first["training data"] == "runs/suspects-2026-01-31-1/corrected.txt, 205 images"
+    main([str(raw), str(corrected)])
+    printed = capsys.readouterr().out
+    assert "data A" not in printed and "corrected.txt" in printed and "train.txt" in printed
+
+
+def test_the_table_fits_the_terminal_and_names_what_it_leaves_out(tmp_path, capsys, monkeypatch):
+    constants = [{f"constant_{i}": f"{run}/{'x' * 40}" for i in range(9)} for run in range(2)]
+    runs = [str(made(tmp_path / f"run-{i}", [0.5], **more)) for i, more in enumerate(constants)]
+    for width in (100, 200, 60, 10):
+        monkeypatch.setenv("COLUMNS", str(width))
+        main(runs)
+        table, _, rest = capsys.readouterr().out.partition("columns that do not fit")
+        assert width < 60 or max(map(len, table.splitlines())) <= width
+        left_out = rest.splitlines()[0]
+        assert all((f"constant_{i}" in table) != (f"constant_{i}" in left_out) for i in range(9))
+        assert "run-0" in table and "run-1" in table
+    monkeypatch.delenv("COLUMNS")
+    main(runs)  # not into a terminal
+    assert "do not fit" not in capsys.readouterr().out
 
 
 def test_validation_data_that_a_run_wrote_are_named_as_they_were_typed(tmp_path):
@@ -128,7 +161,7 @@ def test_validation_data_that_a_run_wrote_are_named_as_they_were_typed(tmp_path)
     for contents in ("{", "[1]", '{"constants": {"val": 7}}', '{"constants": {"val": "7%%"}}', '{"constants": 1}'):
         (damaged / "environment.json").write_text(contents)
         assert read_run(damaged).config["val"] == "runs/damaged/val.txt"
-    texts = [run.data[1] for run in read_runs(folders)[0]]
+    texts = [run.data[0] for run in read_runs(folders)[0]]
     assert [mentions(text, name) for text, name in zip(texts, ("more/val.txt", "t.txt", "txt"), strict=True)] == [
         True, True, False,
     ]  # fmt: skip

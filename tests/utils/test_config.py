@@ -1,8 +1,10 @@
 """utils/config.py: constants read by their declared types, and scripts whose error messages name the fix."""
 
+import copy
 import errno
 import json
 import os
+import pickle
 import re
 import subprocess
 import sys
@@ -302,8 +304,9 @@ def test_a_folder_that_cannot_be_written_is_refused_and_a_good_one_stays_as_it_i
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_the_last_of_two_overrides_wins():
-    assert parse("epochs=3", "amp=bf16", "epochs=4") == replace(Config(), epochs=4, amp="bf16")
+def test_a_constant_that_is_given_twice_is_an_error_with_both_values():
+    with refused(ConfigError, "epochs=4", 3):
+        parse("epochs=3", "amp=bf16", "epochs=4")
 
 
 def test_a_constant_without_a_type_is_refused_with_the_fix():
@@ -544,3 +547,32 @@ class Switch:
 def test_a_switch_that_may_be_text_too_is_switched_on_by_its_fix():
     with refused(ConfigError, "resume=true"):
         override(Switch(), ["resume"])
+
+
+@pytest.mark.parametrize(
+    "named, fix",
+    [({"imgsz": 640}, "image_size=640"), ({"confidense": 0.3}, "confidence=0.3"), ({"epochs": 3}, "train.py")],
+)
+def test_an_unknown_constant_in_python_gets_the_help_of_the_command_line(named, fix):
+    with refused(ConfigError, fix):
+        predict.Config("best.pt", **named)
+
+
+def test_constants_of_a_script_can_be_copied_and_pickled():
+    cfg = predict.Config("best.pt", image_size=(64, 96))
+    assert pickle.loads(pickle.dumps(cfg)) == copy.copy(cfg) == replace(cfg) == cfg
+
+
+def test_a_number_where_text_belongs_is_to_be_quoted():
+    """As in Config(val=.25) of a notebook: a fraction of the training images."""
+    with refused(ConfigError, 'source="0"'):
+        check(predict.Config(source=0))
+    with refused(ConfigError, 'data="0.25"'):
+        check(suspects.Config(data=0.25))
+
+
+@pytest.mark.parametrize("text", ["1h", "30min"])
+def test_the_example_for_a_number_does_not_turn_it_off(text):
+    """hours=0 is no limit at all."""
+    with refused(ConfigError, f"hours={text}", "hours=1"):
+        override(train.Config(), [f"hours={text}"])
