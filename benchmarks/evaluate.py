@@ -24,9 +24,9 @@ import torch
 import nets
 from benchmarks.table import machine
 from datasets.dataset import DetectionDataset
-from datasets.formats.read import ReadOptions, read
+from datasets.formats.finish import ReadOptions, prepare
+from datasets.formats.read import read
 from datasets.loader import ValSampler, build_loader
-from datasets.scan import prepare
 from deploy import load
 from engine import evaluation
 from utils import metrics

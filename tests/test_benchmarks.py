@@ -13,9 +13,9 @@ import torch
 import nets
 from benchmarks import evaluate, milliseconds, table
 from datasets.dataset import DetectionDataset
+from datasets.formats.finish import prepare
 from datasets.formats.read import read
 from datasets.loader import ValSampler, build_loader
-from datasets.scan import prepare
 
 ROOT = Path(__file__).parents[1]
 SCRIPTS = sorted(path.stem for path in (ROOT / "benchmarks").glob("*.py") if "Config(), sys.argv" in path.read_text())

@@ -15,9 +15,9 @@ from refused import refused
 
 from datasets.errors import DataError
 from datasets.formats.file import File
+from datasets.formats.finish import ReadOptions, prepare
 from datasets.formats.formats import NOT_READ, format_of
-from datasets.formats.read import ReadOptions, read
-from datasets.scan import prepare
+from datasets.formats.read import read
 
 WIDTH, HEIGHT = 200, 100
 BOXES = [("cat", 20, 10, 60, 50), ("dog", 100, 20, 180, 90)]  # of every image

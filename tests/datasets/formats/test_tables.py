@@ -8,8 +8,8 @@ from refused import refused
 
 from datasets.classes import join
 from datasets.errors import DataError
-from datasets.formats.read import ReadOptions, read, read_options
-from datasets.scan import prepare
+from datasets.formats.finish import ReadOptions, prepare
+from datasets.formats.read import read, read_options
 from datasets.sources import read_train_and_val
 from train import Config
 from utils.config import ConfigError
