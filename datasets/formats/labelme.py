@@ -48,7 +48,7 @@ def _read(folder: Folder, names: Sequence[str]) -> Source:
 
     Points and lines are left out with a note. An image is in `image_root`, where its file says, or next to the file."""
     source = Source(str(folder.path), str(folder.path))
-    labeled = [_label_file(folder.path / name, source.problems) for name in names]
+    labeled = [_label_file(os.path.join(folder.path, name), source.problems) for name in names]
     near: dict[str, list[str]] = {}  # path without suffix -> images
     for image in images_of(folder.files):
         near.setdefault(os.path.splitext(image)[0], []).append(image)
@@ -58,7 +58,7 @@ def _read(folder: Folder, names: Sequence[str]) -> Source:
         place = os.path.dirname(name)
         named = os.path.join(place, file.image)
         twins = near.get(os.path.splitext(name)[0], [])
-        if file.image and os.path.isfile(folder.path / named):
+        if file.image and os.path.isfile(os.path.join(folder.path, named)):
             twins = [named]
         image = _in_root(folder.image_root, place, file.image) if folder.image_root and file.image else None
         if not image and twins:
@@ -85,17 +85,17 @@ def _in_root(image_root: str, folder: str, image: str) -> str | None:
     return next(filter(os.path.isfile, places), None)
 
 
-def _label_file(path: Path, problems: list[str]) -> LabelFile:
-    contents = open_json(str(path))
+def _label_file(path: str, problems: list[str]) -> LabelFile:
+    contents = open_json(path)
     if not isinstance(contents, dict) or "shapes" not in contents:
-        return LabelFile(str(path), problem="not a LabelMe file, it has no shapes: take it out of this folder")
+        return LabelFile(path, problem="not a LabelMe file, it has no shapes: take it out of this folder")
     image, height, width = (
         parse(contents.get(key, ABSENT), kind, f"{path}: {key}", problems)
         for key, kind in (("imagePath", str | None), ("imageHeight", Side | None), ("imageWidth", Side | None))
     )
     shapes = rows(contents["shapes"], Shape, f"{path}: shapes", problems)
     return LabelFile(
-        path=str(path),
+        path=path,
         image=(image or "").replace("\\", "/"),
         size=(int(height or 0), int(width or 0)),
         boxes=[_box(shape)._replace(place=f"{path}: object {index + 1}") for index, shape in shapes],

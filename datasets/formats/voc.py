@@ -213,15 +213,25 @@ def _voc_file(path: Path) -> LabelFile:
 
 
 def _voc_box(node: ElementTree.Element) -> Box:
-    name = clean_name(node.findtext("name", ""))
-    crowd = node.findtext("difficult", "0").strip() == "1"
-    words = [node.findtext(f"bndbox/{side}") for side in ("xmin", "ymin", "xmax", "ymax")]
+    own = _texts(node)
+    name = clean_name(own.get("name", ""))
+    boxes = node.findall("bndbox")
+    inner = _texts(boxes[0]) if boxes else {}
+    words = [inner.get(side) for side in ("xmin", "ymin", "xmax", "ymax")]
+    if len(boxes) > 1:
+        return Box(name, (), problem=f"{name!r} has {len(boxes)} bndbox: write an object for each")
     try:
         corners = tuple(number_of(word) for word in words)
     except (TypeError, ValueError):
         needed = "bndbox with numbers for xmin, ymin, xmax, ymax"
         return Box(name, (), problem=f"{name!r} needs a {needed}, not {words}; draw it again, or remove it")
     attributes = {row.findtext("name"): row.findtext("value") for row in node.iterfind("attributes/attribute")}
-    places = (*FIELDS, *(f"bndbox/{field}" for field in FIELDS))
-    angles = {place: node.findtext(place) for place in places}
+    angles = {field: own[field] for field in FIELDS if field in own}
+    angles |= {f"bndbox/{field}": inner[field] for field in FIELDS if field in inner}
+    crowd = own.get("difficult", "").strip() == "1"
     return Box(name, box_around(corners, Degrees.of(attributes)), crowd, angle_problem(angles))
+
+
+def _texts(node: ElementTree.Element) -> dict[str, str]:
+    """Returns {tag: text} of the elements in one; of several with the same tag, the first."""
+    return {child.tag: child.text or "" for child in reversed(node)}
