@@ -8,6 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from datasets.classes import choose_classes, join, parse_merge
 from datasets.errors import DataError, check_path
 from datasets.formats.annotation_file import is_names, read_classes
@@ -80,28 +82,40 @@ def _read(path: Path, split: str, options: ReadOptions) -> Annotations:
     classes = None if are_chosen_later else options.classes
     data = join([finish(source, options, classes) for source in sources], str(path))
     notes = [*data.notes, *map(printable, left_over(reading, data) if reading else ())]
-    data = replace(data, notes=(*notes, *_labeled_twice(data)))
+    data = _united(replace(data, notes=tuple(notes)))
     if are_chosen_later:
         complete = split in ("train", "all")
         data = choose_classes(data, options.classes, parse_merge(options.merge), options.select, complete)
     return data
 
 
-def _labeled_twice(data: Annotations) -> list[str]:
-    """Returns a note about images that occur several times. Each trains as if the boxes of the others were not there."""
+def _united(data: Annotations) -> Annotations:
+    """Returns the data with each image once, with the boxes of all its label files or lines, and a note that counts them.
+
+    Labels may be made class by class. A box that several of them have is there once."""
     first: dict[str, int] = {}
-    pairs = ((first.setdefault(os.path.normpath(data.path(index)), index), index) for index in range(len(data)))
-    again = [(one, other) for one, other in pairs if one != other]
-    if not again:
-        return []
-    fix = "keep one per image"
-    if data.lines[again[0][1]]:
-        fix += ", or write all its boxes in one line"
-    text = f"images that are labeled more than once: {len(again)}; each copy trains with only its own boxes: {fix}"
-    rows = [f"  {_places(data, one, other)}" for one, other in again[:10]]
-    if len(again) > 10:
-        rows.append(f"  ... and {len(again) - 10} more")
-    return [printable("\n".join([f"{data.source}: {text}", *rows]))]
+    owners = [first.setdefault(os.path.normpath(data.path(index)), index) for index in range(len(data))]
+    if len(first) == len(data):
+        return data
+    owner, image = np.array(owners), data.image_of_boxes()
+    order = np.argsort(owner[image], kind="stable")
+    several = np.bincount(owner, minlength=len(data)) > 1
+    seen: dict[tuple, int] = {}  # box -> the copy of the image that has it first
+    keep = np.ones(len(order), bool)
+    for place in np.flatnonzero(several[owner[image[order]]]).tolist():
+        row = order[place]
+        box = owners[image[row]], *data.boxes[row].tolist(), int(data.labels[row]), bool(data.crowd[row])
+        keep[place] = seen.setdefault(box, image[row]) == image[row]
+    rows = order[keep]
+    starts = np.concatenate([[0], np.cumsum(np.bincount(owner[image[rows]], minlength=len(data)))])
+    pairs = [(one, other) for other, one in enumerate(owners) if one != other]
+    text = f"images with several label files or lines, whose boxes are united: {int(several.sum())}"
+    text += f"; equal boxes in them, counted once: {len(order) - len(rows)}"
+    shown = [f"  {_places(data, one, other)}" for one, other in pairs[:10]]
+    if len(pairs) > 10:
+        shown.append(f"  ... and {len(pairs) - 10} more")
+    note = printable("\n".join([f"{data.source}: {text}", *shown]))
+    return replace(data.with_rows(rows, starts).select(sorted(first.values())), notes=(*data.notes, note))
 
 
 def _places(data: Annotations, *indices: int) -> str:
