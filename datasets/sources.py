@@ -15,7 +15,7 @@ from datasets.split import file_name, train_and_val, write
 from datasets.store import Annotations
 from utils.config import ConfigError
 
-MAY_HAVE_SPLITS = (".yaml", ".yml", ".data", *LINES, *TABLE)  # suffixes of files that may hold several splits
+MAY_HAVE_SPLITS = (".yaml", ".yml", ".data", ".xml", *LINES, *TABLE)  # suffixes of files that may hold several splits
 DEMO = ("data/demo/train.txt", "data/demo/val.txt")  # the default data of train.py
 
 

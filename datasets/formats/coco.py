@@ -15,7 +15,7 @@ from datasets.formats.file import File, Folder
 from datasets.formats.named_boxes import points_box
 from datasets.formats.rotation import Degrees, NoAngle, box_around
 from datasets.formats.source import Source
-from datasets.formats.splits import SPLITS, add_splits, read_split, select_rows, word_split
+from datasets.formats.splits import read_split, select_images
 from datasets.formats.typed_json import ABSENT, Side, parse, rows, shown
 from datasets.store import Split
 from utils.text import clean_name, first_names
@@ -113,7 +113,8 @@ def read(file: File, split: Split) -> Source:
     found.category_ids = [category_ids[key] for key in names.values()]
     labels = {key: label for label, key in enumerate(names.values())}
     image_ids, seen = whole_ids("images", (_key(image.id) for image in images), source, notes), set()
-    chosen = _split_images(found, images, split)
+    words = [image.split if isinstance(image.split, str) else "" for image in images]
+    chosen = select_images(found, [image.file_name for image in images], words, split)
     for image in images:
         key = _key(image.id)
         if key in seen:
@@ -133,19 +134,6 @@ def read(file: File, split: Split) -> Source:
             f"{source}: {len(left)} annotations of image {shown(key)}, which is not among the images; {ADD}"
         )
     return found
-
-
-def _split_images(found: Source, images: list[Image], split: Split) -> set[str]:
-    """Returns the names of the images of a split, if the entry `split` of images names splits; otherwise of all images."""
-    names = [image.file_name for image in images]
-    words = [word_split(image.split) if isinstance(image.split, str) else "" for image in images]
-    if not set(words) & set(SPLITS):
-        return set(names)
-    places = [(name, found.path) for name in names]
-    chosen, splits, notes = select_rows(found.path, places, words, split, found.problems)
-    add_splits(found, found.path, splits, split)
-    found.notes += notes
-    return chosen
 
 
 def _annotations(
