@@ -8,7 +8,7 @@ from pathlib import Path
 from datasets import demo
 from datasets.classes import merge_notes
 from datasets.errors import DataError
-from datasets.formats.finish import ReadOptions, prepare
+from datasets.formats.finish import ReadOptions, prepare, repeated_boxes
 from datasets.formats.formats import LINES, TABLE
 from datasets.formats.read import read
 from datasets.split import file_name, train_and_val, write
@@ -137,6 +137,7 @@ def read_splits(
             known = (name for name in options.known if name not in data.classes)
             options = replace(options, classes=(*data.classes, *known))
             data, notes = prepare(data, options)
+            notes += repeated_boxes(data)
         except DataError as error:
             errors.append(error)
             if error.rest is not None:  # the images of what could be read are checked too

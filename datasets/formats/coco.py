@@ -57,6 +57,7 @@ class Annotation(Struct, gc=False):
     bbox: tuple[float, ...] | None = None
     area: Annotated[float, Meta(ge=0, lt=1e300)] | None = None
     iscrowd: Annotated[int, Meta(ge=0, le=1)] | bool | None = None
+    ignore: Annotated[int, Meta(ge=0, le=1)] | bool | None = None  # as VOC's difficult: a crowd region
     segmentation: Raw = ABSENT  # parsed only without bbox
     turned: Degrees = field(name="attributes", default=Degrees())  # the attribute rotation, as CVAT writes it
     rotation: NoAngle = NoAngle()
@@ -140,9 +141,10 @@ def _annotations(
     source: str, contents: dict[str, Raw], problems: list[str]
 ) -> tuple[dict[Id, list[Annotation]], set[Id], list[str]]:
     """Returns (annotations by the key of their image, keys of their categories, notes)."""
-    by_image, used, outlined = defaultdict(list), set(), 0
+    by_image, used, outlined, ignored = defaultdict(list), set(), 0, 0
     for index, annotation in _rows(source, contents, "annotations", Annotation, problems):
         used.add(annotation.category_id)
+        ignored += bool(annotation.ignore and not annotation.iscrowd)
         by_image[_key(annotation.image_id)].append(annotation)
         if not annotation.bbox:
             outlined += 1
@@ -154,6 +156,8 @@ def _annotations(
     notes = []
     if outlined:
         notes.append(f"{source}: boxes without bbox, computed from their segmentation: {outlined}")
+    if ignored:
+        notes.append(f"{source}: boxes with ignore, which are crowd regions: {ignored}")
     return by_image, set(map(_key, used)), notes
 
 
@@ -233,7 +237,8 @@ def _add_box(source: Source, annotation: Annotation, labels: dict[Id, int], plac
     else:
         x, y, width, height = annotation.bbox
         area = width * height if annotation.area is None else annotation.area
-        source.add_box(place, x, y, x + width, y + height, label, int(annotation.iscrowd or 0), area)
+        crowd = int(annotation.iscrowd or annotation.ignore or 0)
+        source.add_box(place, x, y, x + width, y + height, label, crowd, area)
 
 
 def outline_box(segmentation: Raw, place: str, problems: list[str]) -> tuple[float, ...]:

@@ -221,6 +221,9 @@ def prepare(annotations: Annotations, options: ReadOptions | None = None) -> tup
         text = "images whose size differs from the one in the annotations, so that boxes may be off"
         example = f"{annotations.where(first)}: {old_width}x{old_height}, but the image is {width}x{height}"
         report.append(f"{source}: {text}: {len(differ)}; {example}")
+    if turned := int((found.orientations > 1).sum()):
+        text = "images that their EXIF orientation turns; their boxes must be those of the upright image"
+        report.append(f"{source}: {text}: {turned}")
     annotations = replace(annotations, sizes=new, digests=found.digests, hashes=found.hashes, limits=found.limits)
     if found.problems or options.bad_images != "error":
         annotations, notes = _without_bad(annotations, found, options.bad_images)
@@ -228,6 +231,21 @@ def prepare(annotations: Annotations, options: ReadOptions | None = None) -> tup
     annotations = replace(annotations, value_range=choose(annotations.limits))
     annotations, notes = _drop_boxes_outside(annotations, options.bad_boxes)
     return annotations, report + notes
+
+
+def repeated_boxes(annotations: Annotations) -> list[str]:
+    """Returns a note about boxes that are there more than once in their image, with the same class."""
+    image = annotations.image_of_boxes()
+    columns = (*annotations.boxes.T, annotations.labels, annotations.crowd, image)
+    order = np.argsort(sum(np.sqrt(2 + place) * column for place, column in enumerate(columns)))  # equal ones adjoin
+    same = np.ones(max(len(order) - 1, 0), bool)
+    for column in columns:
+        same &= column[order[1:]] == column[order[:-1]]
+    again = np.flatnonzero(same)
+    if not len(again):
+        return []
+    text = f"boxes that repeat another one of the same image and class: {len(again)}"
+    return [f"{annotations.source}: {text}, for example {annotations.where_box(int(order[again[0] + 1]))}"]
 
 
 def _drop_boxes_outside(annotations: Annotations, bad_boxes: str) -> tuple[Annotations, list[str]]:
