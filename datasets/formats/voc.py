@@ -157,6 +157,8 @@ def _image_lists(folder: Path, files: list[str], xmls: Sequence[str]) -> list[st
 def _lists_of(folder: Path, lists: Sequence[str], split: Split) -> list[Path]:
     """Returns the `lists` of the first name of `split` that has any. Raises DataError if there are none."""
     chosen = next(filter(None, ([f for f in lists if Path(f).stem.lower() == name] for name in split)), [])
+    if len(lists) == 1 and not split_of(Path(lists[0]).stem):
+        chosen = lists  # such as default.txt of CVAT: the data set is not divided
     if not chosen:
         there = ", ".join(Path(text).name for text in lists)
         missing = f"no {' or '.join(split)}.txt, only {there}"
