@@ -19,8 +19,8 @@ import torch
 from datasets.dataset import DetectionDataset
 from datasets.errors import DataError
 from datasets.formats import annotation_file, read
+from datasets.formats.finish import prepare
 from datasets.loader import ValSampler, build_loader
-from datasets.scan import prepare
 from datasets.sources import may_have_splits
 from datasets.store import Annotations
 from deploy import load
@@ -167,7 +167,7 @@ def open_data(
     data = read.read(source, split, options)
     if len(data) == 0:
         raise DataError(f"{source}: no images in its split {split!r}; split= may be train, val, test or all")
-    data, notes = prepare(data, options.bad_images, options.bad_boxes)
+    data, notes = prepare(data, options)
     if not data.boxes_per_class().sum():
         notes.append(f"{source} has no boxes: there is nothing to measure, and the metrics are -1")
     return data, notes

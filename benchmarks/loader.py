@@ -65,13 +65,15 @@ def lay_out(cfg: Config, folder: Path) -> None:
     import numpy as np
 
     from datasets.formats.annotation_file import annotation_line
-    from datasets.formats.read import ReadOptions, read
-    from datasets.scan import clipped_boxes, prepare
+    from datasets.formats.finish import ReadOptions, prepare
+    from datasets.formats.read import read
+    from datasets.scan import clipped_boxes
     from utils.boxes import xyxy_to_cxcywh
 
     source = next(Path(cfg.data).glob("instances_*.json"))
     data, _ = prepare(
-        read(str(source), "val", ReadOptions(image_root=f"{cfg.data}/images", bad_boxes="drop")), bad_boxes="drop"
+        read(str(source), "val", ReadOptions(image_root=f"{cfg.data}/images", bad_boxes="drop")),
+        ReadOptions(bad_boxes="drop"),
     )
     (folder / "images").mkdir()
     (folder / "labels").mkdir()
@@ -94,9 +96,9 @@ def ours(folder: Path, size: int, recipe: str, memory: str) -> tuple[Callable, C
     """Returns sample(position) and collate. With memory="cached" all images are decoded in advance."""
     from datasets.cache import ImageCache
     from datasets.dataset import DetectionDataset, Key, collate, epoch_order
+    from datasets.formats.finish import prepare
     from datasets.formats.read import read
     from datasets.mosaic import Augment
-    from datasets.scan import prepare
 
     data, _ = prepare(read(str(folder / "train.txt"), "train"))
     files, kept = {"cached": (64e9, None), "buffer": (0.0, None), "uncached": (0.0, 0.0)}[memory]
@@ -205,10 +207,10 @@ def two_workers(cfg: Config) -> None:
 
     from datasets.cache import ImageCache
     from datasets.dataset import DetectionDataset
+    from datasets.formats.finish import prepare
     from datasets.formats.read import read
     from datasets.loader import TrainSampler, build_loader
     from datasets.mosaic import Augment
-    from datasets.scan import prepare
 
     torch.set_num_threads(1)
     data, _ = prepare(read(f"{cfg.data}/train.txt", "train"))

@@ -20,9 +20,10 @@ import cv2
 import numpy as np
 
 from benchmarks.table import RESULTS, machine
-from datasets.formats.read import ReadOptions, finish, read
+from datasets.formats.finish import ReadOptions, finish, prepare
+from datasets.formats.read import read
 from datasets.formats.source import Source
-from datasets.scan import clipped_boxes, prepare
+from datasets.scan import clipped_boxes
 from datasets.store import Annotations
 from deploy.detector import Detector, Result
 from deploy.tiles import Tiles

@@ -7,7 +7,6 @@ import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
-from dataclasses import replace
 from functools import lru_cache
 from itertools import chain
 from typing import NamedTuple
@@ -16,20 +15,16 @@ import cv2
 import numpy as np
 from PIL import Image
 
-from datasets.errors import DataError, first_ten, note_dropped, raise_any
 from datasets.store import Annotations
 from utils import images, jpeg
-from utils.boxes import area, clip
+from utils.boxes import clip
 from utils.files import make_cache_folder
 from utils.progress import progress_bar
-from utils.text import amount
-from utils.value_range import FULL, NO_LIMITS, choose, limits_of, to_8_bits
+from utils.value_range import FULL, NO_LIMITS, limits_of, to_8_bits
 
 LEAST = 32  # pixels of the shorter side of the reduced image that is hashed
 FLAT = 0.05  # gray levels; an image in which no wave is stronger shows nothing but noise
 _CACHE_ERRORS = (OSError, sqlite3.Error, UnicodeError)  # a read-only or damaged file, a file name that is not text
-
-BAD_IMAGES = ("error", "skip", "repair")  # values of the constant bad_images
 
 
 class Scan(NamedTuple):
@@ -204,79 +199,7 @@ def _open_cache() -> Iterator[sqlite3.Connection]:
         yield connection
 
 
-def prepare(
-    annotations: Annotations, bad_images: str = "error", bad_boxes: str = "error"
-) -> tuple[Annotations, list[str]]:
-    """Scans the images and checks the boxes against them -> (annotations with sizes and range of values, lines of report).
-
-    Images that cannot be read are a DataError, or what `bad_images` says (see `without_bad`). Boxes wholly outside
-    their image are an error, or left out with `bad_boxes="drop"`. Boxes partly outside stay as written and are counted."""
-    report = list(annotations.notes)
-    found = scan([annotations.path(i) for i in range(len(annotations))])
-    source = annotations.source
-    old, new = annotations.sizes, found.sizes
-    differ = np.flatnonzero((old != new).any(1) & old.all(1) & new.all(1))
-    if len(differ):
-        first = differ[0]
-        (old_height, old_width), (height, width) = old[first], new[first]
-        text = "images whose size differs from the one in the annotations, so that boxes may be off"
-        example = f"{annotations.where(first)}: {old_width}x{old_height}, but the image is {width}x{height}"
-        report.append(f"{source}: {text}: {len(differ)}; {example}")
-    annotations = replace(annotations, sizes=new, digests=found.digests, hashes=found.hashes, limits=found.limits)
-    if found.problems or bad_images != "error":
-        annotations, notes = without_bad(annotations, found, bad_images)
-        report += notes
-    annotations = replace(annotations, value_range=choose(annotations.limits))
-    annotations, notes = _drop_boxes_outside(annotations, bad_boxes)
-    return annotations, report + notes
-
-
 def clipped_boxes(annotations: Annotations) -> np.ndarray:
     """Returns all boxes, float64 [K, 4], clipped to their images, whose sizes must be known."""
     height, width = annotations.sizes[annotations.image_of_boxes()].T
     return clip(annotations.boxes, width, height)
-
-
-def _drop_boxes_outside(annotations: Annotations, bad_boxes: str) -> tuple[Annotations, list[str]]:
-    clipped, owner = clipped_boxes(annotations), annotations.image_of_boxes()
-    outside = np.abs(clipped - annotations.boxes).max(1, initial=0) > 0.01  # pixels; less is rounding
-    gone = area(clipped.astype(np.float32)) <= 0
-    problems = []
-    for row in np.flatnonzero(gone):
-        box = ",".join(f"{value:g}" for value in annotations.boxes[row])
-        height, width = annotations.sizes[owner[row]]
-        problems.append(f"{annotations.where_box(row)}: box {box} lies outside its image of {width}x{height}")
-    notes = note_dropped(f"{annotations.source}: boxes without area inside their images", problems, bad_boxes)
-    if problems:
-        annotations = annotations.keep_boxes(~gone)
-    count = int((outside & ~gone).sum())
-    if count:
-        notes.append(f"{annotations.source}: boxes that reach outside their images and are clipped: {count}")
-    return annotations, notes
-
-
-def without_bad(annotations: Annotations, found: Scan, bad_images: str) -> tuple[Annotations, list[str]]:
-    """Returns the annotations without unreadable images, and notes about these. Raises DataError that lists them.
-
-    "skip" leaves them out. "repair" keeps JPEGs that are cut off or damaged, with what can be decoded of them."""
-    if bad_images not in BAD_IMAGES:
-        raise DataError(f'bad_images is {bad_images!r}; it can be "error", "skip" or "repair"')
-    source = annotations.source
-    repaired = found.repairable if bad_images == "repair" else set()
-    bad = sorted(found.problems.keys() - repaired)
-    repaired_lines = [f"{annotations.where(i)}: {found.problems[i]}" for i in sorted(repaired)]
-    bad_lines = [f"{annotations.where(i)}: {found.problems[i]}" for i in bad]
-    if bad_images != "skip" or len(bad) == len(annotations):
-        fix = 'bad_images="skip" leaves them out'
-        if count := len(found.repairable - repaired):
-            fix += f', "repair" uses what can be decoded of {count} JPEGs that are cut off or damaged'
-        if source.lower().endswith(".json"):
-            fix += "; image_root names the folder of the images"
-        raise_any(f"{source}: {len(bad)} of {amount(len(annotations), 'image')} cannot be read; {fix}", bad_lines)
-    notes = []
-    if repaired:
-        notes.append(f"{source}: JPEGs that are cut off or damaged, used: {len(repaired)}\n{first_ten(repaired_lines)}")
-    if bad:
-        notes.append(f"{source}: images that cannot be read, left out: {len(bad)}\n{first_ten(bad_lines)}")
-        annotations = annotations.select(np.setdiff1d(np.arange(len(annotations)), bad))
-    return annotations, notes

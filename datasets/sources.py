@@ -8,14 +8,14 @@ from pathlib import Path
 from datasets import demo
 from datasets.classes import merge_notes
 from datasets.errors import DataError
+from datasets.formats.finish import ReadOptions, prepare, repeated_boxes
 from datasets.formats.formats import LINES, TABLE
-from datasets.formats.read import ReadOptions, read
-from datasets.scan import prepare
+from datasets.formats.read import read
 from datasets.split import file_name, train_and_val, write
 from datasets.store import Annotations
 from utils.config import ConfigError
 
-MAY_HAVE_SPLITS = (".yaml", ".yml", ".data", *LINES, *TABLE)  # suffixes of files that may hold several splits
+MAY_HAVE_SPLITS = (".yaml", ".yml", ".data", ".xml", *LINES, *TABLE)  # suffixes of files that may hold several splits
 DEMO = ("data/demo/train.txt", "data/demo/val.txt")  # the default data of train.py
 
 
@@ -136,12 +136,13 @@ def read_splits(
                 raise DataError(f"{source}: no boxes in any of the images ({len(data)}): {fix}{hint}{left}")
             known = (name for name in options.known if name not in data.classes)
             options = replace(options, classes=(*data.classes, *known))
-            data, notes = prepare(data, options.bad_images, options.bad_boxes)
+            data, notes = prepare(data, options)
+            notes += repeated_boxes(data)
         except DataError as error:
             errors.append(error)
             if error.rest is not None:  # the images of what could be read are checked too
                 try:
-                    prepare(error.rest, options.bad_images, options.bad_boxes)
+                    prepare(error.rest, options)
                 except DataError as more:
                     errors.append(more)
             continue

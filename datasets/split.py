@@ -18,7 +18,7 @@ from datasets.errors import DataError
 from datasets.formats import annotation_file, coco
 from datasets.formats.annotation_file import annotation_line, class_text
 from datasets.formats.file import File, of_suffix
-from datasets.formats.read import ReadOptions, finish
+from datasets.formats.finish import ReadOptions, finish
 from datasets.formats.yolo import has_label, label_file
 from datasets.scan import scan
 from datasets.similar import similar_groups

@@ -164,7 +164,7 @@ class Annotations:
         starts = np.concatenate([[0], np.cumsum(counts)])
         rows = np.repeat(self.starts[indices] - starts[:-1], counts) + np.arange(starts[-1])
         return replace(
-            self._with_rows(rows, starts),
+            self.with_rows(rows, starts),
             image_ids=self.image_ids[indices],
             sizes=self.sizes[indices],
             names=Strings(self.names[i] for i in indices),
@@ -177,9 +177,10 @@ class Annotations:
 
     def keep_boxes(self, keep: np.ndarray) -> "Annotations":
         """Returns the same images with only the boxes where `keep` (bool [K]) is true."""
-        return self._with_rows(keep, np.concatenate([[0], np.cumsum(keep)])[self.starts])
+        return self.with_rows(keep, np.concatenate([[0], np.cumsum(keep)])[self.starts])
 
-    def _with_rows(self, rows: np.ndarray, starts: np.ndarray) -> "Annotations":
+    def with_rows(self, rows: np.ndarray, starts: np.ndarray) -> "Annotations":
+        """Returns the same images with the boxes `rows`, of which image i has starts[i]:starts[i + 1]."""
         columns = {name: getattr(self, name)[rows] for name in ("boxes", "labels", "crowd", "areas", "box_lines")}
         return replace(self, starts=starts, **columns)
 

@@ -9,8 +9,8 @@ import numpy as np
 from datasets.dataset import DetectionDataset
 from datasets.errors import DataError
 from datasets.formats import read as formats
+from datasets.formats.finish import prepare
 from datasets.loader import Loader, ValSampler, build_loader
-from datasets.scan import prepare
 from datasets.store import Annotations
 from deploy.load import Loaded
 from utils.images import ImageError, letterbox
@@ -38,7 +38,7 @@ def read(train: str | None, val: str | None, loaded: Loaded) -> tuple[list[np.nd
         if not len(found[part].boxes):
             raise DataError(f"{part}={source}: no boxes of the classes of the model in its part {part!r}")
     options = formats.options_of(config, loaded.classes)
-    data, notes = prepare(found["val"], options.bad_images, options.bad_boxes)
+    data, notes = prepare(found["val"], options)
     data, outside = data.with_range(loaded.value_range)
     for note in notes + outside:
         print(f"note: {note}")

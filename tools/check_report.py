@@ -9,9 +9,10 @@ import numpy as np
 from datasets.box_sizes import Size, advice, sides_at
 from datasets.classes import similar_names
 from datasets.errors import DataError, first_ten
-from datasets.formats.read import ReadOptions, read
+from datasets.formats.finish import ReadOptions, prepare
+from datasets.formats.read import read
 from datasets.mirrored import mirrored_classes
-from datasets.scan import Scan, clipped_boxes, prepare, scan
+from datasets.scan import Scan, clipped_boxes, scan
 from datasets.similar import copies_text, similar_groups
 from datasets.sources import fraction_of, may_have_splits, no_val, unused_splits
 from datasets.split import split
@@ -148,7 +149,7 @@ def _problems(error: DataError) -> list[str]:
     """Returns the message of an error, and the message about the images of what could be read, as train.py prints both."""
     try:
         if error.rest is not None:
-            prepare(error.rest, "error", "drop")
+            prepare(error.rest, ReadOptions(bad_boxes="drop"))
     except DataError as more:
         return [str(error), str(more)]
     return [str(error)]
@@ -162,10 +163,10 @@ def examine(source: str, part: str, size: Size, options: ReadOptions) -> Part:
     paths = [found.path(i) for i in range(len(found))]
     scanned, errors = scan(paths), []
     try:
-        good, notes = prepare(found, "error", "drop")
+        good, notes = prepare(found, ReadOptions(bad_boxes="drop"))
     except DataError as error:
         errors.append(str(error).partition("\n")[0])
-        good, notes = prepare(found, "skip", "drop")
+        good, notes = prepare(found, ReadOptions(bad_boxes="drop", bad_images="skip"))
     groups = similar_groups(good.digests, good.hashes)
     boxes, rows = _boxes(good, size, groups)
     if part != "train":

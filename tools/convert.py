@@ -24,8 +24,8 @@ from datasets import split
 from datasets.errors import DataError, raise_any
 from datasets.formats.annotation_file import class_text, read_classes
 from datasets.formats.file import CLASS_FILES
+from datasets.formats.finish import prepare
 from datasets.formats.read import SPLITS, read, read_options
-from datasets.scan import prepare
 from datasets.store import Annotations
 from tools.tiles import cutter_of
 from utils.config import MAX_SEED, ConfigError, Constants, override, require, require_writable
@@ -84,7 +84,7 @@ def convert(source: str, target: str, **options) -> list[str]:
         f"{source}: images that do not exist: {len(missing)} of {len(found)}; image_root= names their folder", missing
     )
     if to_json or cutter:
-        found, report = prepare(found, bad_boxes=cfg.bad_boxes)  # COCO JSON and tiles need the sizes of the images
+        found, report = prepare(found, options)  # COCO JSON and tiles need the sizes of the images
     outputs = _divide(found, goal, cfg.split, cfg.seed) if cfg.split else {goal: found}
     existing = next((path for path in outputs if path.exists()), None)
     if existing:

@@ -30,8 +30,9 @@ import numpy as np
 import nets
 from datasets.errors import DataError
 from datasets.formats.annotation_file import class_text
+from datasets.formats.finish import prepare
 from datasets.formats.read import SPLITS, read, read_options
-from datasets.scan import prepare, scan
+from datasets.scan import scan
 from datasets.similar import similar_groups
 from datasets.split import relative, split_groups, text_of
 from datasets.store import Annotations
@@ -233,7 +234,7 @@ def main(cfg: Config) -> Path:
     else:
         require_writable("output=none", "runs", "give output=FOLDER")
     options = read_options(classes=cfg.classes, image_root=cfg.image_root, bad_boxes="drop", bad_images="skip")
-    data, notes = prepare(read(cfg.data, cfg.split, options), options.bad_images, options.bad_boxes)
+    data, notes = prepare(read(cfg.data, cfg.split, options), options)
     for note in notes:
         print(f"note: {note}")
     if data.crowd.all():

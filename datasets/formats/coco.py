@@ -15,7 +15,7 @@ from datasets.formats.file import File, Folder
 from datasets.formats.named_boxes import points_box
 from datasets.formats.rotation import Degrees, NoAngle, box_around
 from datasets.formats.source import Source
-from datasets.formats.splits import SPLITS, add_splits, read_split, select_rows, word_split
+from datasets.formats.splits import read_split, select_images
 from datasets.formats.typed_json import ABSENT, Side, parse, rows, shown
 from datasets.store import Split
 from utils.text import clean_name, first_names
@@ -57,6 +57,7 @@ class Annotation(Struct, gc=False):
     bbox: tuple[float, ...] | None = None
     area: Annotated[float, Meta(ge=0, lt=1e300)] | None = None
     iscrowd: Annotated[int, Meta(ge=0, le=1)] | bool | None = None
+    ignore: Annotated[int, Meta(ge=0, le=1)] | bool | None = None  # as VOC's difficult: a crowd region
     segmentation: Raw = ABSENT  # parsed only without bbox
     turned: Degrees = field(name="attributes", default=Degrees())  # the attribute rotation, as CVAT writes it
     rotation: NoAngle = NoAngle()
@@ -113,7 +114,8 @@ def read(file: File, split: Split) -> Source:
     found.category_ids = [category_ids[key] for key in names.values()]
     labels = {key: label for label, key in enumerate(names.values())}
     image_ids, seen = whole_ids("images", (_key(image.id) for image in images), source, notes), set()
-    chosen = _split_images(found, images, split)
+    words = [image.split if isinstance(image.split, str) else "" for image in images]
+    chosen = select_images(found, [image.file_name for image in images], words, split)
     for image in images:
         key = _key(image.id)
         if key in seen:
@@ -135,26 +137,14 @@ def read(file: File, split: Split) -> Source:
     return found
 
 
-def _split_images(found: Source, images: list[Image], split: Split) -> set[str]:
-    """Returns the names of the images of a split, if the entry `split` of images names splits; otherwise of all images."""
-    names = [image.file_name for image in images]
-    words = [word_split(image.split) if isinstance(image.split, str) else "" for image in images]
-    if not set(words) & set(SPLITS):
-        return set(names)
-    places = [(name, found.path) for name in names]
-    chosen, splits, notes = select_rows(found.path, places, words, split, found.problems)
-    add_splits(found, found.path, splits, split)
-    found.notes += notes
-    return chosen
-
-
 def _annotations(
     source: str, contents: dict[str, Raw], problems: list[str]
 ) -> tuple[dict[Id, list[Annotation]], set[Id], list[str]]:
     """Returns (annotations by the key of their image, keys of their categories, notes)."""
-    by_image, used, outlined = defaultdict(list), set(), 0
+    by_image, used, outlined, ignored = defaultdict(list), set(), 0, 0
     for index, annotation in _rows(source, contents, "annotations", Annotation, problems):
         used.add(annotation.category_id)
+        ignored += bool(annotation.ignore and not annotation.iscrowd)
         by_image[_key(annotation.image_id)].append(annotation)
         if not annotation.bbox:
             outlined += 1
@@ -166,6 +156,8 @@ def _annotations(
     notes = []
     if outlined:
         notes.append(f"{source}: boxes without bbox, computed from their segmentation: {outlined}")
+    if ignored:
+        notes.append(f"{source}: boxes with ignore, which are crowd regions: {ignored}")
     return by_image, set(map(_key, used)), notes
 
 
@@ -245,7 +237,8 @@ def _add_box(source: Source, annotation: Annotation, labels: dict[Id, int], plac
     else:
         x, y, width, height = annotation.bbox
         area = width * height if annotation.area is None else annotation.area
-        source.add_box(place, x, y, x + width, y + height, label, int(annotation.iscrowd or 0), area)
+        crowd = int(annotation.iscrowd or annotation.ignore or 0)
+        source.add_box(place, x, y, x + width, y + height, label, crowd, area)
 
 
 def outline_box(segmentation: Raw, place: str, problems: list[str]) -> tuple[float, ...]:

@@ -81,6 +81,7 @@ class Columns(NamedTuple):
     splits: Mapping[str, int] = {}  # name -> position of columns that may have the split, in the order of SPLITS
     angles: Mapping[str, int] = {}  # name -> position of columns that may have an angle of the box
     unread: Mapping[str, int] = {}  # name -> position of the other columns
+    classes: Mapping[str, int] = {}  # name -> position of the columns that may have the class, if there are several
 
     def fields(self, row: Sequence[str]) -> dict[str, str]:
         """Returns {name: text} of a row. Raises IndexError if it is too short."""
@@ -220,7 +221,9 @@ def _of_header(
         notes.append(
             f"no column for the class, so all boxes are {ONE_CLASS!r}; columns that are not read: {left}; {fix}"
         )
-    return Columns(at, box, True, "; ".join(notes), is_unsure, tuple(others.values()), splits, angles, unread)
+    classes = {row[index]: index for index, word in enumerate(words) if word in NAMES["class"]}
+    classes = classes if len(classes) > 1 else {}
+    return Columns(at, box, True, "; ".join(notes), is_unsure, tuple(others.values()), splits, angles, unread, classes)
 
 
 def _refuse_two_boxes(place: str, row: Sequence[str], words: Sequence[str]) -> None:

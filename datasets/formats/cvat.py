@@ -1,6 +1,7 @@
 """XML of CVAT ("CVAT for images 1.1") -> Source."""
 
 import math
+import os
 import re
 import xml.etree.ElementTree as ElementTree
 
@@ -10,14 +11,15 @@ from datasets.formats.named_boxes import (
     Box,
     Corners,
     LabelFile,
+    add_files,
     ellipse_box,
     names_of,
     points_box,
     side,
-    source_of,
 )
 from datasets.formats.rotation import box_around
 from datasets.formats.source import Source
+from datasets.formats.splits import select_images
 from datasets.formats.xml_file import parse_xml
 from datasets.store import Split
 from utils.text import clean_name, number_of
@@ -55,7 +57,11 @@ def read(file: File, split: Split) -> Source:
     used = names_of(files)
     labels = dict.fromkeys(clean_name(node.findtext("name", "")) for node in root.iterfind("meta//labels/label"))
     names = tuple(labels) if set(used) <= set(labels) and all(labels) else used
-    return source_of(path, files, names)
+    found = Source(path, os.path.dirname(path), names, find_images=True)
+    words = [node.get("subset", "") for node in root.iterfind("image")]  # of a project: Train, Validation or Test
+    chosen = select_images(found, [file.image for file in files], words, split)
+    add_files(found, ((file.image, file) for file in files if file.image in chosen))
+    return found
 
 
 def _label_file(path: str, node: ElementTree.Element) -> LabelFile:

@@ -47,17 +47,18 @@ def read(file: File, split: Split) -> Source:
         missing = " or ".join(name for name in split if name in PARTS) or "train"
         fix = ", or val=.2 splits off a fifth of the training images" if "val" in split else ""
         raise DataError(f"{path}: no entry {missing}: add it, with a folder or a list of images{fix}")
-    images, notes = [], []
+    images, labels, notes = [], [], []
     for key in chosen:
         entries = config[key] if isinstance(config[key], list) else [config[key]]
         for entry in entries:
-            found, unread = _images(path, config.get("path"), key, entry, image_root)
+            found, own, unread = _images(path, config.get("path"), key, entry, image_root)
             images += found
+            labels += own
             notes += unread
     names = yaml_names(path, config)
     if config.get("names"):
-        require_agreement(_names_of(path, config), yolo.label_folders(images, map(yolo.label_file, images)))
-    found = yolo.read_images(str(path), images, ClassLists(names), notes)
+        require_agreement(_names_of(path, config), yolo.label_folders(images, labels))
+    found = yolo.read_images(str(path), images, ClassLists(names), notes, labels)
     add_splits(found, path, map(SPLIT_NAMES.get, keys), split)
     return found
 
@@ -87,10 +88,11 @@ def _beginning(file: File) -> bytes:
 def read_folder(folder: Folder, names: Iterable[str]) -> list[Source]:
     """Reads the data file of a folder; others are named. Raises DataError."""
     path, others = _data_files(folder, names)
-    images = _all_images(path, folder.image_root)
+    images, labels = _all_images(path, folder.image_root)
     source = read(File(path, folder.image_root), folder.split)
     source.notes += _unread_notes(path, images, others, folder.image_root)
     source.listed, source.format = images, "YOLO"
+    source.label_files += labels
     if not folder.image_root:
         source.label_files += [str(folder.path / file) for file in yolo.usual_labels(folder.files)]
     return [source]
@@ -107,7 +109,7 @@ def _unread_notes(path: Path, images: Iterable[str], others: Sequence[Path], ima
         except DataError:  # the note names the file
             continue
         difference = own.has_names and names.has_names and own.difference(names)
-        theirs = _all_images(other, image_root) if difference else ()
+        theirs = _all_images(other, image_root)[0] if difference else ()
         if not set(map(os.path.abspath, images)).isdisjoint(map(os.path.abspath, theirs)):
             what = f"name classes of the same images differently ({difference})"
             raise DataError(f"{path} and {other} {what}: give the right one instead of the folder, or remove the other")
@@ -141,19 +143,23 @@ def _names_of(path: Path, config: dict[str, Any]) -> ClassList:
     return ClassList(str(path), tuple(map(clean_name, yaml_names(path, config))))
 
 
-def _all_images(path: Path, image_root: str | None) -> list[str]:
-    """Returns the images that all entries of a data file name. Entries that are wrong have none."""
-    config, images = _config(path), []
+def _all_images(path: Path, image_root: str | None) -> tuple[list[str], list[str]]:
+    """Returns the images that all entries of a data file name, and their label files. Entries that are wrong have none."""
+    config, images, labels = _config(path), [], []
     for key in PARTS:
         entries = config.get(key) or []
         for entry in entries if isinstance(entries, list) else [entries]:
             with suppress(DataError):
-                images += _images(path, config.get("path"), key, entry, image_root)[0]
-    return images
+                found, own, _ = _images(path, config.get("path"), key, entry, image_root)
+                images += found
+                labels += own
+    return images, labels
 
 
-def _images(path: Path, root: str | None, key: str, entry: str, image_root: str | None) -> tuple[list[str], list[str]]:
-    """Returns (images of one entry, notes). An entry is a folder, a list of images, or one image.
+def _images(
+    path: Path, root: str | None, key: str, entry: str, image_root: str | None
+) -> tuple[list[str], list[str], list[str]]:
+    """Returns (images of one entry, their label files, notes). An entry is a folder, a list of images, or one image.
 
     Some labeling services export `../train/images` for `train/images`, or `data/train.txt` for `train.txt`. The folder that
     names the split is never cut off: `test/images` does not become `images`."""
@@ -164,9 +170,10 @@ def _images(path: Path, root: str | None, key: str, entry: str, image_root: str 
         raise DataError(f"{path}: {key}: {error}") from error
     while bare.startswith("../"):
         bare = bare[3:]
-    bases = [path.parent / root, path.parent] if root else [path.parent]
-    if image_root:
-        bases = [Path(os.path.abspath(image_root))]
+    own = [path.parent / root, path.parent] if root else [path.parent]
+    bases = own
+    if image_root:  # lists and label files may stay next to the data file
+        bases = [Path(os.path.abspath(image_root)), *(own if entry.lower().endswith(".txt") else ())]
     places = [base / name for base in bases for name in (entry, bare)]
     steps = bare.lower().split("/")
     keep = next((count for count, step in enumerate(reversed(steps), 1) if step in SPLIT_NAMES), 1)
@@ -182,9 +189,20 @@ def _images(path: Path, root: str | None, key: str, entry: str, image_root: str 
         if not names:
             why = "".join(f" ({note})" for note in notes)
             raise DataError(f"{path}: {key}: no images in {place}: correct the entry{why}")
-        return [os.path.join(place, name) for name in names], notes
+        images = [os.path.join(place, name) for name in names]
+        return images, list(map(yolo.label_file, images)), notes
     if place.suffix.lower() != ".txt":
-        return [str(place)], []
-    lines = [line.strip() for _, line in text_lines(str(place))]
-    folders = [str(place.parent), *map(str, bases)]
-    return image_paths.locate_all(place, [line for line in lines if line], folders), []
+        return [str(place)], [yolo.label_file(str(place))], []
+    names = [line.strip() for _, line in text_lines(str(place)) if line.strip()]
+    images = image_paths.locate_all(place, names, [str(place.parent), *map(str, bases)])
+    near = [str(place.parent), *map(str, own)] if image_root else []
+    return images, [_label_of(*pair, near) for pair in zip(images, names, strict=True)], []
+
+
+def _label_of(image: str, name: str, near: Sequence[str]) -> str:
+    """Returns the label file of an image that a list calls `name`: next to the image, or in the folders `near`."""
+    label = yolo.label_file(image)
+    if os.path.exists(label) or not near:
+        return label
+    found = image_paths.locate(f"{os.path.splitext(name)[0]}.txt", near)
+    return found if os.path.exists(found) else label

@@ -4,6 +4,7 @@ import math
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from msgspec import Struct
 
@@ -17,13 +18,14 @@ from datasets.formats.splits import add_notes, select_split
 from datasets.formats.typed_json import ABSENT, Side, open_json, parse, rows
 from datasets.store import Split
 
-NO_BOX = ("point", "points", "line", "linestrip")
+AREAS = ("polygon", "rectangle", "circle", "mask", "rotation", "oriented_rectangle")  # shapes that have a box
 
 
 class Shape(Struct):
     label: str | int | float | None
     points: list[tuple[float, float]]
     shape_type: str | None = None
+    group_id: Any = None  # parts of one object have the same
     rotation: Degrees = Degrees()  # the points of a polygon are rotated already, the corners of a rectangle are not
     angle: Degrees = Degrees()
     theta: Degrees = Degrees()
@@ -48,7 +50,8 @@ def _read(folder: Folder, names: Sequence[str]) -> Source:
 
     Points and lines are left out with a note. An image is in `image_root`, where its file says, or next to the file."""
     source = Source(str(folder.path), str(folder.path))
-    labeled = [_label_file(folder.path / name, source.problems) for name in names]
+    parts: list[str] = []
+    labeled = [_label_file(os.path.join(folder.path, name), source.problems, parts) for name in names]
     near: dict[str, list[str]] = {}  # path without suffix -> images
     for image in images_of(folder.files):
         near.setdefault(os.path.splitext(image)[0], []).append(image)
@@ -58,7 +61,7 @@ def _read(folder: Folder, names: Sequence[str]) -> Source:
         place = os.path.dirname(name)
         named = os.path.join(place, file.image)
         twins = near.get(os.path.splitext(name)[0], [])
-        if file.image and os.path.isfile(folder.path / named):
+        if file.image and os.path.isfile(os.path.join(folder.path, named)):
             twins = [named]
         image = _in_root(folder.image_root, place, file.image) if folder.image_root and file.image else None
         if not image and twins:
@@ -72,6 +75,9 @@ def _read(folder: Folder, names: Sequence[str]) -> Source:
         pairs.append((image, file))
     source.names = names_of(labeled)
     add_files(source, pairs)
+    if parts:
+        text = f"shapes with the label and group_id of another one, of whose object they are parts: {len(parts)}"
+        source.notes.append(f"{folder.path}: {text}, for example {parts[0]}")
     return source
 
 
@@ -85,26 +91,42 @@ def _in_root(image_root: str, folder: str, image: str) -> str | None:
     return next(filter(os.path.isfile, places), None)
 
 
-def _label_file(path: Path, problems: list[str]) -> LabelFile:
-    contents = open_json(str(path))
+def _label_file(path: str, problems: list[str], parts: list[str]) -> LabelFile:
+    contents = open_json(path)
     if not isinstance(contents, dict) or "shapes" not in contents:
-        return LabelFile(str(path), problem="not a LabelMe file, it has no shapes: take it out of this folder")
+        return LabelFile(path, problem="not a LabelMe file, it has no shapes: take it out of this folder")
     image, height, width = (
         parse(contents.get(key, ABSENT), kind, f"{path}: {key}", problems)
         for key, kind in (("imagePath", str | None), ("imageHeight", Side | None), ("imageWidth", Side | None))
     )
     shapes = rows(contents["shapes"], Shape, f"{path}: shapes", problems)
+    boxes = [(shape.group_id, _box(shape)._replace(place=f"{path}: object {index + 1}")) for index, shape in shapes]
     return LabelFile(
-        path=str(path),
+        path=path,
         image=(image or "").replace("\\", "/"),
         size=(int(height or 0), int(width or 0)),
-        boxes=[_box(shape)._replace(place=f"{path}: object {index + 1}") for index, shape in shapes],
+        boxes=_united(boxes, parts),
     )
+
+
+def _united(boxes: list[tuple[Any, Box]], parts: list[str]) -> list[Box]:
+    """Returns the boxes of (group, box), with one around all parts of an object, which have its label and its group.
+
+    Adds the places of further parts to `parts`."""
+    found: dict[Any, Box] = {}
+    for index, (group, box) in enumerate(boxes):
+        key = (box.name, str(group)) if group is not None and box.corners and not box.problem else index
+        if key in found:
+            parts.append(box.place)
+            (x1, y1, x2, y2), (x3, y3, x4, y4) = found[key].corners, box.corners
+            box = found[key]._replace(corners=points_box([(x1, y1), (x2, y2), (x3, y3), (x4, y4)]))
+        found[key] = box
+    return list(found.values())
 
 
 def _box(shape: Shape) -> Box:
     name, kind = "" if shape.label is None else str(shape.label), shape.shape_type or "polygon"
-    if kind in NO_BOX:
+    if kind not in AREAS:
         return Box(name, (), no_box=kind)
     if shape.label is None:
         return Box(name, (), problem="the label is null: give the shape a label in LabelMe, or remove it")

@@ -43,8 +43,12 @@ class Region(Struct, frozen=True):
     original_width: Side = 0.0
     original_height: Side = 0.0
 
+    def tool_names(self) -> list[str]:
+        """Returns the labels of the control with which the object was drawn."""
+        return self.rectanglelabels or self.polygonlabels or self.ellipselabels
+
     def names(self) -> list[str]:
-        return self.rectanglelabels or self.polygonlabels or self.ellipselabels or self.labels
+        return self.tool_names() or self.labels
 
 
 class Result(Struct):
@@ -53,6 +57,8 @@ class Result(Struct):
     value: Region = Region()
     id: Any = None
     type: str = ""
+    to_name: str = ""  # the image or page to which the object belongs
+    item_index: int | None = None
     original_width: Side = 0.0
     original_height: Side = 0.0
     image_rotation: float = 0.0
@@ -105,19 +111,24 @@ def read(file: File, split: Split) -> Source:
             results = list(rows(truth.result, Result, f"{place}: result", problems))
         else:
             data, results = _minimal(row, place, problems)
-        image = _image(data or {})
-        if not image:
-            problems.append(f"{place}: there is no image: export the task again, or remove it")
+        image, problem = _image(data or {}, results)
+        if problem:
+            problems.append(f"{place}: {problem}")
         tasks.append(Task(place, image, results))
     if open_tasks and not tasks:
         raise_any(f"{source}: problems: {len(problems)}", problems)  # annotations that could not be read
         raise DataError(
             f"{source}: none of {open_tasks} tasks has a submitted annotation: label them, and export again"
         )
+    second = [_without_second_labels(task) for task in tasks]
     files = list(map(_label_file, tasks))
     found = source_of(source, files, names_of(files))
     found.sizes_problem = "the size of the image is not known: export with original_width, or give image_root=FOLDER"
     found.problems = problems + found.problems
+    if any(second):
+        shown = ", ".join(sorted({name for names in second for name in names})[:10])
+        text = f"labels of a second control on an object, not read: {sum(map(len, second))} ({shown})"
+        found.notes.append(f"{source}: {text}")
     if several:
         found.notes.insert(0, f"{source}: tasks with several annotations, of which one counts: {several}")
     if open_tasks:
@@ -129,6 +140,14 @@ def _label_file(task: Task) -> LabelFile:
     height, width = _written_size(task.results)
     boxes = list(_boxes(task.results, task.place, width, height))
     return LabelFile(task.place, task.image, (height, width), boxes, fractions=bool(boxes) and not width)
+
+
+def _without_second_labels(task: Task) -> list[str]:
+    """Takes labels of the control <Labels> out of a task, where the tool has labeled the same object. Returns them."""
+    tools = {str(result.id) for _, result in task.results if result.id is not None and result.value.tool_names()}
+    second = [row for row in task.results if str(row[1].id) in tools and not row[1].value.tool_names()]
+    task.results[:] = [row for row in task.results if row not in second]
+    return [name for _, result in second for name in result.value.labels]
 
 
 def _works(row: Mapping[str, Raw], place: str, problems: list[str]) -> list[Work]:
@@ -157,11 +176,18 @@ def _minimal(row: Mapping[str, Raw], place: str, problems: list[str]) -> tuple[d
     return data, [(index, Result(value=region)) for index, region in regions]
 
 
-def _image(data: Mapping[str, Any]) -> str:
-    """Returns the path of the image of a task: the value of "image", or the first one with the suffix of an image."""
-    texts = {key: value for key, value in data.items() if isinstance(value, str)}
-    found = (value for value in texts.values() if value.partition("?X-Amz")[0].lower().endswith(IMAGE_SUFFIXES))
-    return texts.get("image") or next(found, "")
+def _image(data: Mapping[str, Any], results: Numbered) -> tuple[str, str]:
+    """Returns (path of the image of a task, what is wrong): the value of "image", or the one with the suffix of an image."""
+    drawn = [result for _, result in results if result.value.names()]
+    if len({(result.to_name, result.item_index or 0) for result in drawn}) > 1 or any(one.item_index for one in drawn):
+        return "", "its boxes are on several images or pages: import each of them as a task, and label them there"
+    texts = {key: value for key, value in data.items() if isinstance(value, str) and value}
+    found = {value for value in texts.values() if value.partition("?X-Amz")[0].lower().endswith(IMAGE_SUFFIXES)}
+    if len(found) > 1 and "image" not in texts:
+        shown = " or ".join(sorted(found)[:5])
+        return "", f"its image may be {shown}: name the right one image in the data of the task"
+    image = texts.get("image") or next(iter(found), "")
+    return image, "" if image else "there is no image: export the task again, or remove it"
 
 
 def _boxes(results: Numbered, place: str, width: int, height: int) -> Iterator[Box]:

@@ -19,7 +19,7 @@ from datasets.formats.records import (
     Ultralytics,
 )
 from datasets.formats.source import Source
-from datasets.formats.splits import add_notes, add_splits, select_rows, select_split
+from datasets.formats.splits import add_notes, add_splits, select_images, select_rows, select_split
 from datasets.formats.typed_json import BOM, parse
 from datasets.store import Split
 from utils.text import first_names
@@ -142,7 +142,7 @@ def read_supervisely(folder: Folder, names: Iterable[str]) -> list[Source]:
     names = list(names)
     files = [name for name in names if IN_ANN.search(name)] or names  # others may be old versions
     index = image_paths.Stems(folder.images)
-    pairs = []
+    pairs, words = [], []
     for file in select_split(folder.path, files, folder.split):
         place, image = str(folder.path / file), os.path.splitext(file)[0]
         with open_file(place) as opened:
@@ -152,8 +152,10 @@ def read_supervisely(folder: Folder, names: Iterable[str]) -> list[Source]:
         problems += image_paths.doubts(place, folder.image_folder, images)
         images.append(re.sub("(^|/)ann/", r"\1img/", image))  # where it should be
         pairs.append((images[0], LabelFile(place, image, boxes=list(record.boxes()))))
+        words.append(record.split_word())
     source = Source(str(folder.path), folder.image_folder, names_of(file for _, file in pairs), problems=problems)
-    add_files(source, pairs)
+    chosen = select_images(source, [file.path for _, file in pairs], words, folder.split)
+    add_files(source, ((image, file) for image, file in pairs if file.path in chosen))
     source.label_files += [str(folder.path / file) for file in files]
     add_notes(source, folder.path, files, folder.split)
     return [source]

@@ -261,10 +261,20 @@ class _Figure(Struct, frozen=True):
     points: _Exterior = _Exterior()
 
 
+class _Tag(Struct, frozen=True):
+    name: str = ""
+
+
 class Supervisely(Record, kw_only=True):
     """An annotation file of Supervisely, NAME.jpg.json in the folder ann, with the images in img."""
 
     objects: list[_Figure]
+    tags: list[_Tag] | None = None  # of the image; train and val are the usual splits
+
+    def split_word(self) -> str:
+        """Returns the split that a tag names; "" without one."""
+        words = (word_split(tag.name) for tag in self.tags or ())
+        return next((word for word in words if word in SPLITS), "")
 
     def boxes(self) -> Iterator[Box]:
         for figure in self.objects:

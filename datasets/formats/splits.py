@@ -150,6 +150,21 @@ def select_rows(
     return {image for image, (word, _) in rows.items() if word == chosen}, there & set(SPLITS), notes
 
 
+def select_images(found: Source, names: Sequence[str], words: Sequence[str], split: Split) -> set[str]:
+    """Returns the names of the images of a split in a file with all splits; all names if none of the `words` names a split.
+
+    Adds notes, problems and the other splits to `found`. Raises DataError if there are other splits only."""
+    words = [word_split(word) for word in words]
+    if not set(words) & set(SPLITS):
+        return set(names)
+    chosen, splits, notes = select_rows(
+        found.path, [(name, found.path) for name in names], words, split, found.problems
+    )
+    add_splits(found, found.path, splits, split)
+    found.notes += notes
+    return chosen
+
+
 def fix_of(split: Split) -> str:
     """Returns what to write where a split is missing."""
     return "name its data, or val=.2 splits off a fifth of the training images" if "val" in split else "name its data"

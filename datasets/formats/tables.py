@@ -4,7 +4,7 @@ import csv
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +31,8 @@ def read(file: File, split: Split) -> Source:
     lines = _rows(path)
     number, first = next(lines, (0, []))
     columns = columns_of(f"{path}:{number}", first)
+    if columns.classes:
+        columns = _with_class(path, columns)
     problems: list[str] = []
     images: dict[str, LabelFile] = {}
     others = set(columns.others)  # those with numbers in all rows
@@ -69,6 +71,33 @@ def read(file: File, split: Split) -> Source:
     if columns.note:
         source.notes.insert(0, f"{path}: {columns.note}")
     return source
+
+
+def _with_class(path: str, columns: Columns) -> Columns:
+    """Returns the columns with the one that has the class, of several whose names fit: the only one that is not numbers, or
+    the first one if each value of it goes with one value of the others. Raises DataError if either may be the class."""
+    pairs: dict[str, set[tuple[str, ...]]] = {name: set() for name in columns.classes}
+    places = list(columns.classes.values())
+    for _, row in islice(_rows(path), 1, None):
+        words = tuple(row[index].strip() if index < len(row) else "" for index in places)
+        for name, word in zip(pairs, words, strict=True):
+            pairs[name].add((word, *words))
+    counts = {len({value for value, *_ in found}) for found in pairs.values()} | {
+        len(found) for found in pairs.values()
+    }
+    texts = [name for name, found in pairs.items() if not all(is_number(value) for value, *_ in found if value)]
+    names = texts if len(texts) == 1 else list(pairs) if len(counts) == 1 else []
+    if not names:
+        shown = " or ".join(
+            f"{name} ({', '.join(sorted({value for value, *_ in found})[:3])})" for name, found in pairs.items()
+        )
+        raise DataError(
+            f"{path}:1: the class may be in the columns {shown}: remove or rename those that are not the class"
+        )
+    others = ", ".join(name for name in pairs if name != names[0])
+    note = f"the class is in the column {names[0]}; not read: {others}"
+    at = columns.at | {"class": columns.classes[names[0]]}
+    return columns._replace(at=at, note="; ".join(filter(None, [columns.note, note])))
 
 
 def _of_split(

@@ -1,6 +1,6 @@
 """VIA (VGG Image Annotator) 2: a project, or its annotations exported as JSON -> Source."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec import Raw, Struct
@@ -48,6 +48,7 @@ def read(file: File, split: Split) -> Source:
     The class is the only attribute of the regions, or the one that is named class, label, name or type. Without any, the
     classes that the user gives must be one class."""
     source, contents, problems = file.path, file.json, []
+    options = _options(contents, source, problems)
     if "_via_img_metadata" in contents:
         contents = parse(contents["_via_img_metadata"], dict[str, Raw], f"{source}: _via_img_metadata", problems) or {}
     found = []
@@ -60,7 +61,8 @@ def read(file: File, split: Split) -> Source:
     attribute = _attribute(source, every)
     files = []
     for place, name, regions in found:
-        boxes = [_box(region, attribute, f"{place}, region {index + 1}") for index, region in regions]
+        named = options.get(attribute, {})
+        boxes = [_box(region, attribute, f"{place}, region {index + 1}", named) for index, region in regions]
         files.append(LabelFile(place, name, boxes=boxes))
     is_unnamed = attribute is None and bool(every)
     packed = source_of(source, files, None if is_unnamed else names_of(files))
@@ -70,6 +72,22 @@ def read(file: File, split: Split) -> Source:
         fix = "add one in VIA or, if there is one class, name it by classes=FILE"
         packed.needs_classes = f"the regions have no attribute for the class: {fix}"
     return packed
+
+
+class _Attribute(Struct):
+    options: dict[str, Any] = {}
+
+
+class _Attributes(Struct):
+    region: dict[str, _Attribute] = {}
+
+
+def _options(contents: Mapping[str, Raw], source: str, problems: list[str]) -> dict[str, dict[str, Any]]:
+    """Returns {attribute: {id: description}} of a project: its regions hold the ids of drop-downs and buttons."""
+    if "_via_attributes" not in contents:
+        return {}
+    found = parse(contents["_via_attributes"], _Attributes, f"{source}: _via_attributes", problems)
+    return {name: attribute.options for name, attribute in (found.region if found else {}).items()}
 
 
 def _regions(raw: Raw, place: str, problems: list[str]) -> list[tuple[int, Region]]:
@@ -92,7 +110,8 @@ def _attribute(source: str, regions: Sequence[Region]) -> str | None:
     return None
 
 
-def _box(region: Region, attribute: str | None, place: str) -> Box:
+def _box(region: Region, attribute: str | None, place: str, named: Mapping[str, Any]) -> Box:
+    """Returns the box of a region. `named`: the ids of a drop-down or of radio buttons, with their descriptions."""
     shape, value = region.shape_attributes, region.region_attributes.get(attribute)
     if isinstance(value, dict):  # check boxes
         value = (
@@ -100,7 +119,7 @@ def _box(region: Region, attribute: str | None, place: str) -> Box:
             if sum(map(bool, value.values())) == 1
             else None
         )
-    name = "" if value is None else clean_name(str(value))
+    name = "" if value is None else clean_name(str(named.get(str(value)) or value))
     if shape.name == "rect":
         corners = (shape.x, shape.y, shape.x + shape.width, shape.y + shape.height)
     elif shape.name == "circle":

@@ -6,6 +6,7 @@ import xml.etree.ElementTree as ElementTree
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from datasets.errors import DataError, one_line, open_file
 from datasets.formats import image_paths
@@ -53,51 +54,85 @@ def read_listed(listed: Path, folder: Path, image_root: str | None) -> Source:
     return read(inside, [name for name in inside.of_suffix(".xml") if claims(inside.file(name))], listed)
 
 
+class Chosen(NamedTuple):
+    """The XML files of a split."""
+
+    xmls: list[str]
+    splits: list[str | None]  # of the folder
+    own: Sequence[str]  # the XML files of all splits
+    lists: Sequence[Path] = ()  # lists of images that decide
+    missing: dict[str, str] = {}  # names in them without an XML file -> what is wrong
+    unclear: Sequence[str] = ()  # problems of names that several XML files have
+    unlisted: Sequence[str] = ()  # XML files that no list of a split names
+
+
+def _choose(folder: Folder, every: Sequence[str], listed: Path | None) -> Chosen:
+    """Returns the XML files in the list `listed`, in the lists of the split of a folder, or in the folders of the split."""
+    path, split = folder.path, folder.split
+    if listed:
+        xmls, missing, unclear = _listed(path, [listed], every)
+        return Chosen(xmls, [], every, [listed], missing, unclear)
+    texts = _image_lists(path, folder.files, every) if split else []
+    if not texts:
+        return Chosen(select_split(path, every, split), splits_of(every, by_name=False), every)
+    lists = _lists_of(path, texts, split)
+    xmls, missing, unclear = _listed(path, lists, every)
+    own, unlisted = _of_any_list(path, texts, every)
+    splits = [SPLIT_NAMES.get(Path(text).stem.lower()) for text in texts]
+    return Chosen(xmls, splits, own, lists, missing, unclear, unlisted)
+
+
 def read(folder: Folder, every: Sequence[str], listed: Path | None = None) -> Source:
     """Reads the images in the list `listed`, or those of the split of a folder with the XML files `every`. Raises DataError.
 
     A split is a list in ImageSets, or a folder; the first name in it that exists counts. An empty split is all images. The XML
     files and the images may be anywhere in the folder; images also next to it, or in `image_root`. Difficult objects become
     crowd regions. The names in all XML files count, so that all splits have the same classes."""
-    path, files, split = folder.path, folder.files, folder.split
-    lists, splits = ([listed] if listed else []), splits_of(every, by_name=False)
-    if split and not listed and (texts := _image_lists(path, files, every)):
-        lists = _lists_of(path, texts, split)
-        splits = [SPLIT_NAMES.get(Path(text).stem.lower()) for text in texts]
-    xmls, missing, unclear, own = select_split(path, every, () if lists else split), {}, [], every
-    if lists:
-        xmls, missing, unclear = _listed(path, lists, every)
-    if lists and not listed:
-        own, unlisted = _of_any_list(path, texts, every)
+    path, chosen = folder.path, _choose(folder, every, listed)
     parsed = {xml: _voc_file(path / xml) for xml in every}
+    xmls = chosen.xmls
     root, images = _images(folder, [parsed[xml] for xml in xmls])
-    source = Source(str(path), root, names_of(parsed.values()), label_files=[str(path / xml) for xml in own])
-    if lists and not listed and unlisted:
-        text = f"XML files that no list of a split names, left out: {len(unlisted)}"
-        source.notes.append(f"{path}: {text}, for example {one_line(unlisted[0])}")
+    source = Source(str(path), root, names_of(parsed.values()), label_files=[str(path / xml) for xml in chosen.own])
     index = image_paths.Stems(images)
     image_of = {xml: index.nearest(xml, parsed[xml].image) for xml in xmls}
     rows = [(image_of[xml] or parsed[xml].image or f"{stem_of(xml)}.jpg", parsed[xml]) for xml in xmls]
-    backgrounds = {name: _without_xml(name, lists[0].parent, index if xmls else None) for name in missing}
-    source.problems += unclear + [problem for name, problem in missing.items() if not backgrounds.get(name)]
-    backgrounds = [image for image in backgrounds.values() if image]  # CVAT writes no XML for an image without boxes
-    if backgrounds:
-        text = f"listed images without an XML file, which have no boxes: {len(backgrounds)}"
-        source.notes.append(f"{lists[0]}: {text}, for example {backgrounds[0]}")
     for xml in xmls:
         source.problems += image_paths.doubts(path / xml, root, index.all_nearest(xml, parsed[xml].image))
-    if rows and not any(image_of[xml] for xml in xmls):
+    if rows and not any(image_of.values()):
         problem = f"no image for any of {len(rows)} XML files, for example {rows[0][0]} for {rows[0][1].path}"
         source.problems.append(f"{path}: {problem}: image_root=FOLDER names the folder of the images")
-    if not lists and "val" in split and len(xmls) == len(every):
-        source.notes.append(f"{path}: no ImageSets and no folders of splits: all images belong to every split")
-    if not lists:
-        source.notes += no_split_notes(path, every, split)
-    rows += [(image, LabelFile(str(path / image))) for image in backgrounds]
+    rows += _backgrounds(source, path, chosen, index if xmls else None)
+    source.notes += _notes(folder, every, chosen)
     add_files(source, rows)
     if not listed:
-        add_splits(source, path, splits, split)
+        add_splits(source, path, chosen.splits, folder.split)
     return source
+
+
+def _backgrounds(
+    source: Source, path: Path, chosen: Chosen, index: image_paths.Stems | None
+) -> list[tuple[str, LabelFile]]:
+    """Returns the listed images without an XML file, as CVAT leaves those without boxes; others are problems of the source."""
+    found = {name: _without_xml(name, chosen.lists[0].parent, index) for name in chosen.missing}
+    source.problems += [*chosen.unclear, *(problem for name, problem in chosen.missing.items() if not found[name])]
+    images = list(filter(None, found.values()))
+    if images:
+        text = f"listed images without an XML file, which have no boxes: {len(images)}"
+        source.notes.append(f"{chosen.lists[0]}: {text}, for example {images[0]}")
+    return [(image, LabelFile(str(path / image))) for image in images]
+
+
+def _notes(folder: Folder, every: Sequence[str], chosen: Chosen) -> list[str]:
+    """Returns notes about XML files and splits."""
+    path, notes = folder.path, []
+    if chosen.unlisted:
+        text = f"XML files that no list of a split names, left out: {len(chosen.unlisted)}"
+        notes.append(f"{path}: {text}, for example {one_line(chosen.unlisted[0])}")
+    if chosen.lists:
+        return notes
+    if "val" in folder.split and len(chosen.xmls) == len(every):
+        notes.append(f"{path}: no ImageSets and no folders of splits: all images belong to every split")
+    return notes + no_split_notes(path, every, folder.split)
 
 
 def _without_xml(name: str, folder: Path, index: image_paths.Stems | None) -> str | None:
@@ -122,6 +157,8 @@ def _image_lists(folder: Path, files: list[str], xmls: Sequence[str]) -> list[st
 def _lists_of(folder: Path, lists: Sequence[str], split: Split) -> list[Path]:
     """Returns the `lists` of the first name of `split` that has any. Raises DataError if there are none."""
     chosen = next(filter(None, ([f for f in lists if Path(f).stem.lower() == name] for name in split)), [])
+    if len(lists) == 1 and not split_of(Path(lists[0]).stem):
+        chosen = lists  # such as default.txt of CVAT: the data set is not divided
     if not chosen:
         there = ", ".join(Path(text).name for text in lists)
         missing = f"no {' or '.join(split)}.txt, only {there}"
@@ -213,15 +250,25 @@ def _voc_file(path: Path) -> LabelFile:
 
 
 def _voc_box(node: ElementTree.Element) -> Box:
-    name = clean_name(node.findtext("name", ""))
-    crowd = node.findtext("difficult", "0").strip() == "1"
-    words = [node.findtext(f"bndbox/{side}") for side in ("xmin", "ymin", "xmax", "ymax")]
+    own = _texts(node)
+    name = clean_name(own.get("name", ""))
+    boxes = node.findall("bndbox")
+    inner = _texts(boxes[0]) if boxes else {}
+    words = [inner.get(side) for side in ("xmin", "ymin", "xmax", "ymax")]
+    if len(boxes) > 1:
+        return Box(name, (), problem=f"{name!r} has {len(boxes)} bndbox: write an object for each")
     try:
         corners = tuple(number_of(word) for word in words)
     except (TypeError, ValueError):
         needed = "bndbox with numbers for xmin, ymin, xmax, ymax"
         return Box(name, (), problem=f"{name!r} needs a {needed}, not {words}; draw it again, or remove it")
     attributes = {row.findtext("name"): row.findtext("value") for row in node.iterfind("attributes/attribute")}
-    places = (*FIELDS, *(f"bndbox/{field}" for field in FIELDS))
-    angles = {place: node.findtext(place) for place in places}
+    angles = {field: own[field] for field in FIELDS if field in own}
+    angles |= {f"bndbox/{field}": inner[field] for field in FIELDS if field in inner}
+    crowd = own.get("difficult", "").strip() == "1"
     return Box(name, box_around(corners, Degrees.of(attributes)), crowd, angle_problem(angles))
+
+
+def _texts(node: ElementTree.Element) -> dict[str, str]:
+    """Returns {tag: text} of the elements in one; of several with the same tag, the first."""
+    return {child.tag: child.text or "" for child in reversed(node)}

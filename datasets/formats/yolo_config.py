@@ -53,7 +53,7 @@ def _is_text(value: Any, key: str) -> bool:
 def darknet_config(path: Path) -> dict[str, Any]:
     """Returns the contents of a darknet data file (obj.data), which CVAT calls YOLO 1.1. Raises DataError."""
     pairs = (line.partition("=") for _, line in text_lines(str(path)))
-    config: dict[str, Any] = {key.strip(): value.strip() for key, equals, value in pairs if equals}
+    config: dict[str, Any] = {key.strip().lower(): value.strip() for key, equals, value in pairs if equals}
     names = image_paths.locate(config.get("names", "obj.names"), [str(path.parent)])
     if not os.path.isfile(names):
         raise DataError(f"{path}: there is no {names}: write it, with one class name per line")

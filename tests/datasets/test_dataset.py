@@ -25,9 +25,9 @@ from datasets.dataset import (
     source_digest,
     try_augment,
 )
+from datasets.formats.finish import prepare
 from datasets.loader import TrainSampler, ValSampler, build_loader
 from datasets.mosaic import Augment
-from datasets.scan import prepare
 from utils.images import boxes_to_input, letterbox, read_image
 
 AUGMENT = Augment(mosaic=0.5, mixup=0.3, flip=0.5, rotation=5, scale=(0.5, 1.5), translate=0.1, shear=2)

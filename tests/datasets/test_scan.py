@@ -14,7 +14,8 @@ from refused import refused
 import datasets.scan
 from datasets.cache import ImageCache
 from datasets.formats.annotation_file import DataError
-from datasets.scan import prepare, scan
+from datasets.formats.finish import ReadOptions, prepare
+from datasets.scan import scan
 from datasets.store import Annotations
 from utils.images import ImageError, read_image
 
@@ -122,7 +123,7 @@ def test_unreadable_images_are_an_error_or_left_out_and_listed(tmp_path: Path) -
     with refused(DataError, "2 of 4", "bad_images=", "train.txt:2", "missing.png", "train.txt:3", "cut.png"):
         prepare(found)
 
-    good, report = prepare(found, bad_images="skip")
+    good, report = prepare(found, ReadOptions(bad_images="skip"))
     assert good.lines.tolist() == [1, 4] and good.sizes.tolist() == [[32, 48]] * 2 and good.image_ids.tolist() == [1, 4]
     assert good.boxes.tolist() == [[1, 2, 3, 4], [5, 5, 9, 9]]
     assert "left out: 2" in report[0] and "missing.png" in report[0]
@@ -130,7 +131,7 @@ def test_unreadable_images_are_an_error_or_left_out_and_listed(tmp_path: Path) -
 
 def test_a_data_set_without_any_readable_image_is_an_error(tmp_path: Path) -> None:
     with refused(DataError, "1 of 1", "train.txt:1"):
-        prepare(data(tmp_path, "missing.png 1,2,3,4,0\n"), bad_images="skip")
+        prepare(data(tmp_path, "missing.png 1,2,3,4,0\n"), ReadOptions(bad_images="skip"))
 
 
 def test_boxes_partly_outside_are_kept_and_counted(tmp_path: Path) -> None:
@@ -143,7 +144,7 @@ def test_boxes_wholly_outside_are_an_error_or_dropped(tmp_path: Path) -> None:
     found = data(tmp_path, "a.png 1,1,5,5,0\na.png 48,2,60,20,0 2,2,6,6,0 -9,-9,0,0,0\n")
     with refused(DataError, "train.txt:2", "48,2,60,20", "48x32", "bad_boxes="):
         prepare(found)
-    good, report = prepare(found, bad_boxes="drop")
+    good, report = prepare(found, ReadOptions(bad_boxes="drop"))
     assert good.boxes.tolist() == [[1, 1, 5, 5], [2, 2, 6, 6]] and good.starts.tolist() == [0, 1, 2]
     assert "left out: 2" in report[0]
 
@@ -160,9 +161,9 @@ def test_a_jpeg_that_is_cut_off_can_be_repaired(tmp_path: Path) -> None:
     found = data(tmp_path, "a.jpg 1,2,3,4,0\nwhole.jpg 1,2,3,4,0\nb.jpg 5,6,7,8,0\n")
     with refused(DataError, "2 of 3", '"skip"', '"repair"', "2 JPEGs", "a.jpg", "b.jpg"):
         prepare(found)
-    assert len(prepare(found, "skip")[0]) == 1
+    assert len(prepare(found, ReadOptions(bad_images="skip"))[0]) == 1
     for _ in range(2):  # the second time from the cache
-        good, report = prepare(found, "repair")
+        good, report = prepare(found, ReadOptions(bad_images="repair"))
         assert len(good) == 3 and good.sizes.tolist() == [[100, 120]] * 3
         assert "damaged, used: 2" in report[0] and "a.jpg" in report[0] and "b.jpg" in report[0]
     assert np.array_equal(read_image(good.path(0)), intact)
@@ -172,9 +173,7 @@ def test_a_jpeg_that_is_cut_off_can_be_repaired(tmp_path: Path) -> None:
         read_image(good.path(0), whole=True)
     truncated(tmp_path, "cut.png")
     with refused(DataError, "1 of 2", "cut.png"):
-        prepare(data(tmp_path, "a.jpg 1,2,3,4,0\ncut.png 1,2,3,4,0\n"), "repair")
-    with refused(DataError, "bad_images", "'ignore'"):
-        prepare(found, "ignore")
+        prepare(data(tmp_path, "a.jpg 1,2,3,4,0\ncut.png 1,2,3,4,0\n"), ReadOptions(bad_images="repair"))
 
 
 def jpeg(**options) -> bytes:
@@ -214,7 +213,7 @@ def test_a_jpeg_that_is_damaged_in_the_middle_is_named_and_can_be_repaired(
     for _ in range(2):  # the second time from the cache
         with refused(DataError, "train.txt:1", "bad.jpg", "1 of 1"):
             prepare(found)
-    good, report = prepare(found, "repair")
+    good, report = prepare(found, ReadOptions(bad_images="repair"))
     assert good.sizes.tolist() == [[240, 320]]
     assert "used: 1" in report[0] and "bad.jpg" in report[0]
 

@@ -22,8 +22,8 @@ from refused import mentions, refused, told
 
 from benchmarks.suspects import Corrupted
 from datasets.formats.annotation_file import DataError
-from datasets.formats.read import ReadOptions, read
-from datasets.scan import prepare
+from datasets.formats.finish import ReadOptions, prepare
+from datasets.formats.read import read
 from datasets.store import Annotations
 from deploy.detector import Result
 from tools import suspects

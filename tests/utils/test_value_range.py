@@ -14,8 +14,9 @@ import export
 import predict
 from datasets import demo
 from datasets.cache import ImageCache
-from datasets.formats.read import ReadOptions, read_options
-from datasets.scan import prepare, scan
+from datasets.formats.finish import ReadOptions, prepare
+from datasets.formats.read import read_options
+from datasets.scan import scan
 from datasets.sources import read_splits, read_train_and_val
 from deploy.detector import Detector
 from tools.check_report import check

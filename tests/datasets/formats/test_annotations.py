@@ -110,8 +110,6 @@ def test_boxes_without_area_are_an_error_or_dropped_and_counted(tmp_path: Path) 
     found = read(tmp_path, text, bad_boxes="drop")
     assert found.starts.tolist() == [0, 1, 1] and found.labels.tolist() == [1]
     assert "left out: 2" in found.notes[0] and "train.txt:2" in found.notes[0]
-    with refused(DataError, "bad_boxes", "'ignore'"):
-        read(tmp_path, text, bad_boxes="ignore")
 
 
 def test_class_names_default_to_the_ids(tmp_path: Path) -> None:

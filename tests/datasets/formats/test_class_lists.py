@@ -9,7 +9,8 @@ from refused import refused
 
 from datasets.errors import DataError
 from datasets.formats.annotation_file import class_text, read_classes
-from datasets.formats.read import ReadOptions, read
+from datasets.formats.finish import ReadOptions
+from datasets.formats.read import read
 
 NAMES = ("ant", "bee", "cat", "dog", "elk", "fox")
 STUDIO = '{{"categories": [{{"id": 0, "name": "{0}"}}, {{"id": 1, "name": "{1}"}}]}}'

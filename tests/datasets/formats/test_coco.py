@@ -15,7 +15,8 @@ from pycocotools.coco import COCO
 from refused import refused
 
 from datasets.errors import DataError
-from datasets.formats.read import ReadOptions, read
+from datasets.formats.finish import ReadOptions
+from datasets.formats.read import read
 
 
 def image(id_: Any, name: str, **changes: Any) -> dict:

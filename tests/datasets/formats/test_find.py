@@ -15,8 +15,8 @@ from refused import mentions, refused
 
 from datasets.errors import DataError, first_ten
 from datasets.formats import image_paths
-from datasets.formats.read import ReadOptions, read, read_options
-from datasets.scan import prepare
+from datasets.formats.finish import ReadOptions, prepare
+from datasets.formats.read import read, read_options
 from datasets.sources import read_train_and_val
 from datasets.store import Annotations
 from tools.convert import convert

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from refused import refused
 
 from datasets.formats.annotation_file import DataError, class_text, read_classes
-from datasets.formats.read import ReadOptions, read
-from datasets.scan import prepare
+from datasets.formats.finish import ReadOptions, prepare
+from datasets.formats.read import read
 
 # ---- recognizing the format
 
@@ -552,7 +552,7 @@ def test_unreadable_yolo_images_are_reported_by_prepare(tmp_path: Path) -> None:
     found = read(path, "train")
     with refused(DataError, "a 1.txt", "a 1.png"):
         prepare(found)
-    assert [row[2] for row in boxes(prepare(found, bad_images="skip")[0])] == [["cat"]]
+    assert [row[2] for row in boxes(prepare(found, ReadOptions(bad_images="skip"))[0])] == [["cat"]]
 
 
 def test_yolo_without_label_files_is_an_error_with_an_example(tmp_path: Path) -> None:

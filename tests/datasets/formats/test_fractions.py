@@ -7,7 +7,8 @@ from files import boxes, paint, text
 from refused import refused
 
 from datasets.errors import DataError
-from datasets.formats.read import ReadOptions, read
+from datasets.formats.finish import ReadOptions
+from datasets.formats.read import read
 from tools.check import check
 
 CORNERS = ((0.1, 0.2, 0.5, 0.75), (0, 0, 0.5, 0.6))  # fractions

@@ -8,7 +8,8 @@ from files import boxes, paint, text
 from refused import mentions, refused
 
 from datasets.errors import DataError
-from datasets.formats.read import ReadOptions, read
+from datasets.formats.finish import ReadOptions
+from datasets.formats.read import read
 
 
 def shape(label: Any, points: Any, kind: str | None = "polygon") -> dict[str, Any]:

@@ -129,3 +129,34 @@ def test_all_mistakes_are_reported_in_one_pass(tmp_path: Path) -> None:
         "[2] is 5: expected `object`",
     ):
         assert words in str(caught.value)
+
+
+def _drawn(name: str, key: str = "rectanglelabels", **fields: object) -> dict:
+    value = {"x": 10, "y": 10, "width": 20, "height": 30, "rotation": 0, key: [name]}
+    return {"id": "a", "type": key, "original_width": 40, "original_height": 20, "value": value, **fields}
+
+
+@pytest.mark.parametrize(
+    ("data", "results"),
+    [
+        ({"image1": "a.png", "image2": "b.png"}, [_drawn("cat", to_name="img1"), _drawn("cat", to_name="img2")]),
+        ({"image": "a.png"}, [_drawn("cat", item_index=0), _drawn("cat", item_index=1)]),
+        ({"one": "a.png", "two": "b.png"}, [_drawn("cat", to_name="img2")]),
+    ],
+)
+def test_tasks_of_several_images_are_refused(tmp_path: Path, data: dict, results: list) -> None:
+    """All boxes went to the first image, in percents of its size."""
+    paint(tmp_path / "a.png"), paint(tmp_path / "b.png")
+    path = text(tmp_path / "export.json", [{"id": 7, "data": data, "annotations": [{"result": results}]}])
+    with refused(DataError, path, "task 7"):
+        read(str(path), "train")
+
+
+def test_a_second_label_control_of_an_object_is_no_second_object(tmp_path: Path) -> None:
+    paint(tmp_path / "a.png")
+    results = [_drawn("cat"), _drawn("occluded", "labels"), _drawn("dog", id="b")]
+    path = text(tmp_path / "export.json", [{"data": {"image": "a.png"}, "annotations": [{"result": results}]}])
+    found = read(str(path), "train")
+    assert [row[2] for row in boxes(found)] == [["cat", "dog"]]
+    (note,) = found.notes
+    assert "occluded" in note and "1" in note

@@ -17,8 +17,8 @@ from files import paint, text
 from refused import mentions, refused
 
 from datasets.errors import DataError
-from datasets.formats.read import ReadOptions, read
-from datasets.scan import prepare
+from datasets.formats.finish import ReadOptions, prepare
+from datasets.formats.read import read
 
 LAYOUTS = yaml.safe_load((Path(__file__).parents[2] / "data" / "layouts.yaml").read_text(encoding="utf-8"))
 BOX = {"x1": 1, "y1": 2, "x2": 9, "y2": 8}

@@ -2,7 +2,6 @@
 
 import copy
 import json
-import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,9 +14,9 @@ from refused import refused
 
 from datasets.errors import DataError
 from datasets.formats.file import File
+from datasets.formats.finish import ReadOptions, prepare
 from datasets.formats.formats import NOT_READ, format_of
-from datasets.formats.read import ReadOptions, read
-from datasets.scan import prepare
+from datasets.formats.read import read
 
 WIDTH, HEIGHT = 200, 100
 BOXES = [("cat", 20, 10, 60, 50), ("dog", 100, 20, 180, 90)]  # of every image
@@ -407,34 +406,6 @@ def test_label_files_of_yolo_are_never_refused(tmp_path: Path) -> None:
         assert format_of(File(text(tmp_path / f"{number}.txt", f"{row}\n{row}\n"))) not in NOT_READ
 
 
-_SHAPES = {"imagePath": "a.png", "shapes": [{"label": "cat", "points": [[1, 2], [9, 8]]}]}
-_IMAGES = [{"id": number, "file_name": "a.png"} for number in (1, 2)]
-TWICE = {  # format -> (files, what the note tells about the two places)
-    "LabelMe": (
-        {"a.json": _SHAPES, "a (copy).json": _SHAPES},
-        "keep one per image\n.*a.png: .*a .copy..json and .*a.json",
-    ),
-    "lines": ({"x.txt": "a.png 1,2,9,8,0\n./a.png 3,4,9,8,0\n"}, "or write all its boxes in one line\n.*2$"),
-    "COCO": ({"x.json": {"images": _IMAGES, "annotations": [], "categories": []}}, "keep one per image\n.*a.png$"),
-    "YOLO": (
-        {"x.yaml": "train: [., a.png]\nnames: [cat]\n", "a.txt": "0 .5 .5 .2 .2\n"},
-        "keep one per image\n.*a.png$",
-    ),
-}
-
-
-@pytest.mark.parametrize("form", TWICE)
-def test_images_that_are_labeled_twice_are_reported(tmp_path: Path, form: str) -> None:
-    """Each label file or line would train as if the other did not exist."""
-    files, words = TWICE[form]
-    paint(tmp_path / "a.png")
-    for name, contents in files.items():
-        text(tmp_path / name, contents)
-    (note,) = read(str(tmp_path if form == "LabelMe" else tmp_path / next(iter(files))), "train").notes
-    assert "images that are labeled more than once: 1; each copy trains with only its own boxes: keep one" in note
-    assert re.search(words, note), note
-
-
 @pytest.mark.parametrize("name", ["split", "set", "subset", "usage"])
 def test_json_lines_are_divided_by_the_field_that_names_splits(tmp_path, name):
     """Images of the test split were trained on."""
@@ -444,3 +415,70 @@ def test_json_lines_are_divided_by_the_field_that_names_splits(tmp_path, name):
         rows.append({"file_name": image, name: word, "objects": {"bbox": [[1, 2, 3, 4]], "category": ["cat"]}})
     path = text(tmp_path / "metadata.jsonl", lines(*rows))
     assert [len(read(str(path), split)) for split in ("train", "val", "test", "all")] == [1, 1, 1, 3]
+
+
+def _coco_of(name: str, *boxes: tuple) -> dict:
+    rows = [{"id": i, "image_id": 1, "category_id": 1, "bbox": box} for i, box in enumerate(boxes)]
+    return {"images": [{"id": 1, "file_name": "a.png"}], "annotations": rows, "categories": [{"id": 1, "name": name}]}
+
+
+def _voc_of(*names: str) -> str:
+    box = "<bndbox><xmin>{}</xmin><ymin>2</ymin><xmax>9</xmax><ymax>8</ymax></bndbox>"
+    objects = (f"<object><name>{name}</name>{box.format(NAMES.index(name))}</object>" for name in names)
+    return f"<annotation><filename>a.png</filename>{''.join(objects)}</annotation>"
+
+
+NAMES = ("cat", "dog")
+UNITED = {  # files of one image, made class by class -> the classes of its boxes, and how many equal ones count once
+    "VOC": (
+        {"cats/a.xml": _voc_of("cat"), "dogs/a.xml": _voc_of("dog", "dog"), "both/a.xml": _voc_of("dog")},
+        "cat dog",
+        2,
+    ),
+    "LabelMe": (
+        {
+            f"{name}.json": {"imagePath": "a.png", "shapes": [{"label": name, "points": [[1, 2], [9, 8]]}]}
+            for name in NAMES
+        },
+        "cat dog",
+        0,
+    ),
+    "annotation file": (
+        {"train.txt": "a.png 1,2,9,8,0\n./a.png 3,4,9,8,1 1,2,9,8,0\n", "classes.txt": "cat\ndog\n"},
+        "cat dog",
+        1,
+    ),
+    "COCO": ({"x.json": _coco_of("cat", (1, 2, 3, 4)), "y.json": _coco_of("dog", (1, 2, 3, 4))}, "cat dog", 0),
+    "YOLO": ({"data.yaml": "train: [., a.png]\nnames: [cat]\n", "a.txt": "0 .5 .5 .2 .2\n"}, "cat", 1),
+}
+
+
+@pytest.mark.parametrize("form", UNITED)
+def test_label_files_of_one_image_that_were_made_class_by_class_are_united(tmp_path: Path, form: str) -> None:
+    """Each image was there twice, and trained with half of its boxes."""
+    files, names, equal = UNITED[form]
+    paint(tmp_path / "a.png")
+    for name, contents in files.items():
+        text(tmp_path / name, contents)
+    found = read(str(tmp_path), "all" if form == "COCO" else "train")
+    (row,) = boxes(found)
+    assert Path(row[0]).name == "a.png" and sorted(row[2]) == names.split()
+    (note,) = [note for note in found.notes if "united: 1" in note]
+    assert f"counted once: {equal}" in note and "a.png" in note
+    assert len(found.box_lines) == len(found.areas) == len(found.boxes) == found.starts[-1]
+
+
+def test_the_subsets_of_a_project_of_cvat_are_its_splits(tmp_path: Path) -> None:
+    """Images of the test split were trained on. CVAT writes subset= into every image of an exported project."""
+    box = '<box label="cat" xtl="1" ytl="2" xbr="9" ybr="8"/>'
+    subsets = ("Train", "Validation", "Test")
+    rows = [f'<image name="{number}.png" subset="{subsets[number % 3]}">{box}</image>' for number in range(6)]
+    for number in range(6):
+        paint(tmp_path / "images" / f"{number}.png")
+    path = text(tmp_path / "annotations.xml", f"<annotations>{''.join(rows)}</annotations>")
+    for source in (tmp_path, path):
+        for split, numbers in (("train", "03"), ("val", "14"), ("test", "25"), ("all", "012345")):
+            assert [Path(row[0]).stem for row in boxes(read(str(source), split))] == list(numbers)
+    path.write_text(path.read_text().replace("Validation", "Train").replace("Test", "Train"))
+    with refused(DataError, path, "val", "train"):
+        read(str(path), "val")

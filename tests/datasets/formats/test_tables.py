@@ -8,8 +8,8 @@ from refused import refused
 
 from datasets.classes import join
 from datasets.errors import DataError
-from datasets.formats.read import ReadOptions, read, read_options
-from datasets.scan import prepare
+from datasets.formats.finish import ReadOptions, prepare
+from datasets.formats.read import read, read_options
 from datasets.sources import read_train_and_val
 from train import Config
 from utils.config import ConfigError
@@ -401,3 +401,29 @@ def test_the_line_of_a_box_survives_selection_and_joining(tmp_path: Path) -> Non
         str(tmp_path / f"{name}.csv:{n}") for name in "ba" for n in (1, 3)
     ]
     assert both.where(0) == f"{tmp_path / 'b.csv'}:1"
+
+
+@pytest.mark.parametrize(
+    ("head", "rows", "names"),
+    [
+        ("label,class", ["cat,0", "dog,1"], ("cat", "dog")),
+        ("class,class_name", ["0,cat", "1,dog"], ("cat", "dog")),
+        ("label,category", ["cat,Katze", "dog,Hund"], ("cat", "dog")),
+        ("category,name", ["animal,cat", "animal,dog"], ()),
+        ("class,label", ["0,1", "0,2"], ()),
+    ],
+)
+def test_of_two_columns_that_may_be_the_class_the_names_count(
+    tmp_path: Path, head: str, rows: list, names: tuple
+) -> None:
+    """The first name of a fixed order counted, without a word: all boxes became animals."""
+    paint(tmp_path / "a.png")
+    lines = "".join(f"a.png,{row},1,2,{9 + number},8\n" for number, row in enumerate(rows))
+    path = text(tmp_path / "t.csv", f"image,{head},x1,y1,x2,y2\n{lines}")
+    if not names:
+        with refused(DataError, "t.csv:1", *head.split(",")):
+            read(str(path), "train")
+        return
+    found = read(str(path), "train")
+    assert [row[2] for row in boxes(found)] == [list(names)]
+    assert all(any(word in note for note in found.notes) for word in head.split(","))

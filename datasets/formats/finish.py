@@ -1,0 +1,291 @@
+"""Makes annotations of what a reader found. Here, and only here, the options of the user are applied.
+
+`finish` applies those that concern labels, `prepare` those that concern images, which it scans.
+"""
+
+import os
+from collections import Counter
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import count
+
+import numpy as np
+
+from datasets.errors import DataError, first_ten, note_dropped, raise_any
+from datasets.formats.fractions import find_fractions, is_whole_file, percent_note
+from datasets.formats.image_paths import ImageFinder
+from datasets.formats.source import Source
+from datasets.scan import Scan, clipped_boxes, scan
+from datasets.store import MAX_UNNAMED, Annotations, Classes, Strings, unknown_class
+from utils.boxes import area
+from utils.text import amount, check_class_names, clean_name, first_names, printable
+from utils.value_range import choose
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """What the user decides about data of any format."""
+
+    classes: Classes = None  # class names of the result, in their order; None: the classes of the data
+    select: bool = False  # boxes of other classes are left out with a note; otherwise they are an error
+    merge: str | None = None  # truck:car,van:car renames classes before `classes` counts
+    image_root: str | None = None  # folder of the images, if they are not near the annotations
+    bad_boxes: str = "error"  # boxes without area: "error" stops and names them, "drop" leaves them out
+    bad_images: str = "error"  # images that cannot be read: see datasets.scan
+    known: tuple[str, ...] = ()  # classes of the model that only the validation data may have
+
+
+def finish(source: Source, options: ReadOptions, classes: Classes) -> Annotations:
+    """Makes annotations of what a reader found: finds the images, scales boxes to pixels and checks them.
+
+    `classes`: class names of the result (None: the classes of the source). A box of any other class is an error. Raises one
+    DataError for all problems."""
+    names, classes, notes = _class_names(source, classes)
+    if source.find_images:
+        notes += _find_images(source, options.image_root)
+    starts = np.append(np.frombuffer(source.starts, np.int64), len(source.labels))
+    sizes, boxes, is_known = _in_pixels(source, np.diff(starts))
+    written = np.frombuffer(source.areas)
+    with np.errstate(all="ignore"):
+        areas = np.where(np.isnan(written), (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1]), written)
+    indices, problems, without_area = _check_labels_and_areas(source, boxes, areas, is_known, names, classes)
+    if classes is None:
+        classes = tuple(str(index) for index in range(indices.max(initial=-1) + 1))
+    like_fractions = find_fractions(source, boxes, starts, sizes)
+    indices[list(like_fractions)] = -1
+    if is_whole_file(len(like_fractions), len(boxes)):
+        problems += like_fractions.values()
+        like_fractions = {}
+    found = Annotations(
+        source=source.path,
+        classes=classes,
+        category_ids=_category_ids(source, names, classes),
+        image_ids=np.frombuffer(source.image_ids, np.int64),
+        sizes=sizes,
+        starts=starts,
+        boxes=boxes,
+        labels=indices,
+        crowd=np.frombuffer(source.crowd) == 1,
+        areas=areas,
+        root=source.root,
+        names=source.images,
+        lines=np.frombuffer(source.lines, np.int32),
+        files=source.files,
+        box_lines=np.frombuffer(source.box_lines, np.int32),
+        is_coco=source.is_coco,
+        other_splits=source.other_splits,
+    )
+    if (indices < 0).any():
+        found = found.keep_boxes(indices >= 0)
+    try:
+        every = source.problems + problems
+        if every and options.bad_boxes == "error":
+            every += [*without_area, *like_fractions.values()]
+        raise_any(f"{source.path}: problems: {len(every)}", every)
+        dropped = note_dropped(f"{source.path}: boxes without area", without_area, options.bad_boxes)
+        dropped += note_dropped(f"{source.path}: boxes below a pixel", list(like_fractions.values()), options.bad_boxes)
+    except DataError as error:
+        error.rest = found.select([i for i in range(len(found)) if found.names[i]])
+        raise
+    if source.check:
+        source.check(found)
+    notes += percent_note(source, found)
+    return replace(found, notes=tuple(map(printable, [*source.notes, *notes, *dropped])))
+
+
+def _class_names(source: Source, classes: Classes) -> tuple[Classes, Classes, list[str]]:
+    """Returns (class names by label, class names of the result, notes); None: "0", "1", ... Raises DataError."""
+    names, notes = source.names, []
+    if names is None and source.needs_classes and (classes is None or (source.one_class and len(classes) != 1)):
+        raise DataError(f"{source.path}: {source.needs_classes}")
+    check_class_names((*(names or ()), *(classes or ())), source.path, DataError)
+    names, classes = (group and tuple(map(clean_name, group)) for group in (names, classes))  # as in classes.txt
+    if source.names_are_numbers and not classes:
+        notes.append(f"{source.path}: the classes are numbers; classes=FILE names them, one per line")
+    elif source.names_are_numbers and not all(map(str.isdecimal, classes)):
+        if set(names) <= set(classes):
+            problem = f"{first_names(names)} may be names or positions in the list of classes {first_names(classes)}"
+            raise DataError(f"{source.path}: the classes {problem}: write class names instead of numbers")
+        names = tuple(classes[int(name)] if int(name) < len(classes) else name for name in names)
+    if names is None:
+        return classes, classes, notes
+    if twice := tuple(name for name, number in Counter(names).items() if number > 1):
+        raise DataError(f"{source.path}: two classes of the same name {first_names(twice)}: rename one of them")
+    unused = {name for name in source.groups if name not in (classes or ())}
+    notes += [f"{source.path}: category 0 {name!r} has no box and is left out" for name in sorted(unused)]
+    if classes is None:
+        classes = tuple(name for name in names if name not in unused)
+    return names, classes, notes
+
+
+def _category_ids(source: Source, names: Classes, classes: tuple[str, ...]) -> np.ndarray:
+    """Returns the id of each class in `classes`: its id in the data, or one after the largest; 0, 1, ... for data without ids."""
+    if source.category_ids is None:
+        return np.arange(len(classes), dtype=np.int64)
+    ids = dict(zip(names, source.category_ids, strict=True))
+    new_ids = count(max(source.category_ids, default=0) + 1)
+    return np.array([ids[name] if name in ids else next(new_ids) for name in classes], np.int64)
+
+
+def _find_images(source: Source, image_root: str | None) -> list[str]:
+    """Replaces the names of images by their paths. Returns notes. Adds names that several images have to the problems."""
+    names = [source.images[index] for index in range(len(source))]
+    finder = ImageFinder(source.path, names, image_root)
+    source.images = Strings(finder.find(name) if name else "" for name in names)
+    for name, file, line in zip(names, source.files, source.lines, strict=True):
+        if doubt := finder.doubt(name):
+            place = f"{source.path}:{line}" if line else file or source.path
+            source.problems.append(f"{place}: {doubt}")
+    return finder.notes()
+
+
+def _in_pixels(source: Source, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns sizes int32 [N, 2], boxes float64 [K, 4] in pixels, and whether they are in pixels, bool [K].
+
+    Boxes that are fractions of an image are multiplied by its size. `counts`: boxes of each image."""
+    sizes = np.array(source.sizes, np.int32).reshape(-1, 2)
+    boxes = np.frombuffer(source.boxes).reshape(-1, 4)
+    are_fractions = np.frombuffer(source.are_fractions, bool)
+    indices = np.flatnonzero(are_fractions)
+    if not len(indices):
+        return sizes, boxes, np.ones(len(boxes), bool)
+    sizes[indices] = scan([os.path.join(source.root, source.images[index]) for index in indices]).sizes
+    scales = np.where(are_fractions[:, None], sizes[:, [1, 0, 1, 0]], 1)
+    with np.errstate(all="ignore"):
+        boxes = boxes * np.repeat(scales, counts, axis=0)
+    return sizes, boxes, np.repeat(sizes.all(1) | ~are_fractions, counts)
+
+
+def _check_labels_and_areas(
+    source: Source, boxes: np.ndarray, areas: np.ndarray, is_known: np.ndarray, names: Classes, classes: Classes
+) -> tuple[np.ndarray, list[str], list[str]]:
+    """Returns (the class of each box int32 [K], -1: left out; problems; boxes without area).
+
+    Boxes of images that cannot be read, without `is_known`, are left out: the scan reports the images."""
+    labels, crowd = np.frombuffer(source.labels), np.frombuffer(source.crowd)
+    if names is None:
+        table = np.arange(MAX_UNNAMED, dtype=np.int32)
+    else:
+        order = {name: index for index, name in enumerate(classes)}
+        table = np.array([order.get(name, -1) for name in names], np.int32)
+    with np.errstate(all="ignore"):
+        is_finite = np.isfinite(boxes.sum(1) + labels + areas)
+        is_whole = (labels == np.floor(labels)) & ((crowd == 0) | (crowd == 1))
+    is_class = is_finite & is_whole & (labels >= 0) & (labels < len(table))
+    indices = np.full(len(labels), -1, np.int32)
+    indices[is_class] = table[labels[is_class].astype(np.int64)]
+    has_area = (boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1])
+    problems, without_area = [], []
+    if source.sizes_problem and not is_known.any():
+        problems += [f"{source.places[row]}: {source.sizes_problem}" for row in range(len(labels))]
+    unknown = lru_cache(maxsize=None)(unknown_class)
+    for row in np.flatnonzero(is_known & ~((indices >= 0) & has_area)).tolist():
+        label, place = labels[row], source.places[row]
+        box = "{:g},{:g},{:g},{:g}".format(*boxes[row])
+        if not is_finite[row]:
+            problem = f"box {box},{label:g} holds a value that is not a number; draw it again, or remove it"
+        elif not is_whole[row]:
+            problem = f"class {label:g} must be a whole number, and crowd {crowd[row]:g} must be 0 or 1"
+        elif not is_class[row] and names is None:
+            fix = f"write classes.txt next to {source.path}, one name per line"
+            problem = f"class {int(label)} without a list of names: {fix}"
+        elif not is_class[row]:
+            problem = f"class {int(label)}, but {source.names_from} has {len(table)} names (0-{len(table) - 1})"
+        elif indices[row] < 0:
+            problem = unknown(names[int(label)], classes, hint=len(problems) < 100)
+        else:
+            without_area.append(f"{place}: box {box} has no area (x1,y1,x2,y2 with x1 < x2 and y1 < y2)")
+            continue
+        problems.append(f"{place}: {problem}")
+    indices[~(is_known & has_area)] = -1
+    return indices, problems, without_area
+
+
+# ---- with the images
+
+
+def prepare(annotations: Annotations, options: ReadOptions | None = None) -> tuple[Annotations, list[str]]:
+    """Scans the images and checks the boxes against them -> (annotations with sizes and range of values, lines of report).
+
+    Images that cannot be read are a DataError, or what `bad_images` says (see `_without_bad`). Boxes wholly outside
+    their image are an error, or left out with `bad_boxes="drop"`. Boxes partly outside stay as written and are counted."""
+    options = options or ReadOptions()
+    report = list(annotations.notes)
+    found = scan([annotations.path(i) for i in range(len(annotations))])
+    source = annotations.source
+    old, new = annotations.sizes, found.sizes
+    differ = np.flatnonzero((old != new).any(1) & old.all(1) & new.all(1))
+    if len(differ):
+        first = differ[0]
+        (old_height, old_width), (height, width) = old[first], new[first]
+        text = "images whose size differs from the one in the annotations, so that boxes may be off"
+        example = f"{annotations.where(first)}: {old_width}x{old_height}, but the image is {width}x{height}"
+        report.append(f"{source}: {text}: {len(differ)}; {example}")
+    if turned := int((found.orientations > 1).sum()):
+        text = "images that their EXIF orientation turns; their boxes must be those of the upright image"
+        report.append(f"{source}: {text}: {turned}")
+    annotations = replace(annotations, sizes=new, digests=found.digests, hashes=found.hashes, limits=found.limits)
+    if found.problems or options.bad_images != "error":
+        annotations, notes = _without_bad(annotations, found, options.bad_images)
+        report += notes
+    annotations = replace(annotations, value_range=choose(annotations.limits))
+    annotations, notes = _drop_boxes_outside(annotations, options.bad_boxes)
+    return annotations, report + notes
+
+
+def repeated_boxes(annotations: Annotations) -> list[str]:
+    """Returns a note about boxes that are there more than once in their image, with the same class."""
+    image = annotations.image_of_boxes()
+    columns = (*annotations.boxes.T, annotations.labels, annotations.crowd, image)
+    order = np.argsort(sum(np.sqrt(2 + place) * column for place, column in enumerate(columns)))  # equal ones adjoin
+    same = np.ones(max(len(order) - 1, 0), bool)
+    for column in columns:
+        same &= column[order[1:]] == column[order[:-1]]
+    again = np.flatnonzero(same)
+    if not len(again):
+        return []
+    text = f"boxes that repeat another one of the same image and class: {len(again)}"
+    return [f"{annotations.source}: {text}, for example {annotations.where_box(int(order[again[0] + 1]))}"]
+
+
+def _drop_boxes_outside(annotations: Annotations, bad_boxes: str) -> tuple[Annotations, list[str]]:
+    clipped, owner = clipped_boxes(annotations), annotations.image_of_boxes()
+    outside = np.abs(clipped - annotations.boxes).max(1, initial=0) > 0.01  # pixels; less is rounding
+    gone = area(clipped.astype(np.float32)) <= 0
+    problems = []
+    for row in np.flatnonzero(gone):
+        box = ",".join(f"{value:g}" for value in annotations.boxes[row])
+        height, width = annotations.sizes[owner[row]]
+        problems.append(f"{annotations.where_box(row)}: box {box} lies outside its image of {width}x{height}")
+    notes = note_dropped(f"{annotations.source}: boxes without area inside their images", problems, bad_boxes)
+    if problems:
+        annotations = annotations.keep_boxes(~gone)
+    count = int((outside & ~gone).sum())
+    if count:
+        notes.append(f"{annotations.source}: boxes that reach outside their images and are clipped: {count}")
+    return annotations, notes
+
+
+def _without_bad(annotations: Annotations, found: Scan, bad_images: str) -> tuple[Annotations, list[str]]:
+    """Returns the annotations without unreadable images, and notes about these. Raises DataError that lists them.
+
+    "skip" leaves them out. "repair" keeps JPEGs that are cut off or damaged, with what can be decoded of them."""
+    source = annotations.source
+    repaired = found.repairable if bad_images == "repair" else set()
+    bad = sorted(found.problems.keys() - repaired)
+    repaired_lines = [f"{annotations.where(i)}: {found.problems[i]}" for i in sorted(repaired)]
+    bad_lines = [f"{annotations.where(i)}: {found.problems[i]}" for i in bad]
+    if bad_images != "skip" or len(bad) == len(annotations):
+        fix = 'bad_images="skip" leaves them out'
+        if count := len(found.repairable - repaired):
+            fix += f', "repair" uses what can be decoded of {count} JPEGs that are cut off or damaged'
+        if source.lower().endswith(".json"):
+            fix += "; image_root names the folder of the images"
+        raise_any(f"{source}: {len(bad)} of {amount(len(annotations), 'image')} cannot be read; {fix}", bad_lines)
+    notes = []
+    if repaired:
+        notes.append(f"{source}: JPEGs that are cut off or damaged, used: {len(repaired)}\n{first_ten(repaired_lines)}")
+    if bad:
+        notes.append(f"{source}: images that cannot be read, left out: {len(bad)}\n{first_ten(bad_lines)}")
+        annotations = annotations.select(np.setdiff1d(np.arange(len(annotations)), bad))
+    return annotations, notes

@@ -1,0 +1,102 @@
+"""What was read wrong without a word: fields of exports that say something else than a plain box."""
+
+from pathlib import Path
+
+import pytest
+from files import boxes, paint, text
+from refused import refused
+
+from datasets.errors import DataError
+from datasets.formats.finish import ReadOptions, prepare
+from datasets.formats.read import read, read_options
+from datasets.sources import read_train_and_val
+
+CORNERS = [[1, 2], [9, 8]]
+
+
+@pytest.mark.parametrize(
+    ("fields", "crowd"), [({"ignore": 1}, True), ({"ignore": 0}, False), ({"iscrowd": 1, "ignore": 1}, True)]
+)
+def test_ignored_boxes_of_coco_are_crowd_regions(tmp_path: Path, fields: dict, crowd: bool) -> None:
+    """Conversions of CrowdHuman, CityPersons and VisDrone write ignore. They were trained on."""
+    paint(tmp_path / "a.png")
+    row = {"id": 1, "image_id": 1, "category_id": 1, "bbox": [1, 2, 8, 6], **fields}
+    data = {"images": [{"id": 1, "file_name": "a.png"}], "annotations": [row], "categories": [{"id": 1, "name": "cat"}]}
+    found = read(str(text(tmp_path / "x.json", data)), "train")
+    assert found.crowd.tolist() == [crowd]
+    assert bool(found.notes) == (fields == {"ignore": 1})
+
+
+def shape(label: str, points: list, kind: str = "polygon", group: int | None = None) -> dict:
+    return {"label": label, "points": points, "shape_type": kind, "group_id": group}
+
+
+def test_parts_of_one_object_of_labelme_are_one_box(tmp_path: Path) -> None:
+    paint(tmp_path / "a.png")
+    one, two = [[1, 1], [5, 1], [5, 5]], [[20, 2], [30, 2], [30, 9]]
+    shapes = [shape("cat", one, group=3), shape("cat", two, group=3), shape("dog", two, group=3), shape("cat", two)]
+    text(tmp_path / "a.json", {"imagePath": "a.png", "shapes": shapes})
+    found = read(str(tmp_path), "train")
+    assert boxes(found)[0][1:3] == ([[1, 1, 30, 9], [20, 2, 30, 9], [20, 2, 30, 9]], ["cat", "dog", "cat"])
+    (note,) = found.notes
+    assert "a.json: object 2" in note
+
+
+def test_shapes_of_labelme_that_are_not_known_are_left_out_and_named(tmp_path: Path) -> None:
+    """An ellipse of its center and a corner was a quarter of the object."""
+    paint(tmp_path / "a.png")
+    shapes = [shape("cat", CORNERS, "ellipse"), shape("cat", CORNERS, "rectangle"), shape("cat", CORNERS, "mask")]
+    text(tmp_path / "a.json", {"imagePath": "a.png", "shapes": shapes})
+    found = read(str(tmp_path), "train")
+    assert len(found.boxes) == 2 and any("a.json: object 1" in note and "ellipse" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("kind", ["dropdown", "radio", "checkbox"])
+def test_the_ids_of_drop_downs_of_via_become_their_names(tmp_path: Path, kind: str) -> None:
+    paint(tmp_path / "a.png")
+    rect = {"name": "rect", "x": 1, "y": 2, "width": 8, "height": 6}
+    values = [{"2": True} if kind == "checkbox" else "2", {"1": True} if kind == "checkbox" else "1"]
+    regions = [{"shape_attributes": rect, "region_attributes": {"class": value}} for value in values]
+    attributes = {"region": {"class": {"type": kind, "options": {"1": "cat", "2": "dog"}}}, "file": {}}
+    image = {"filename": "a.png", "regions": regions}
+    path = text(tmp_path / "x.json", {"_via_attributes": attributes, "_via_img_metadata": {"a.png1": image}})
+    assert boxes(read(str(path), "train"))[0][2] == ["dog", "cat"]
+
+
+def test_tags_of_supervisely_are_splits(tmp_path: Path) -> None:
+    for name, tag in (("a", "train"), ("b", "val"), ("c", "test")):
+        paint(tmp_path / "ds" / "img" / f"{name}.png")
+        objects = [{"classTitle": name, "points": {"exterior": CORNERS}}]
+        text(
+            tmp_path / "ds" / "ann" / f"{name}.png.json", {"objects": objects, "tags": [{"name": "day"}, {"name": tag}]}
+        )
+    for split, names in (("train", "a"), ("val", "b"), ("test", "c"), ("all", "abc")):
+        found = read(str(tmp_path), split)
+        assert [Path(row[0]).stem for row in boxes(found)] == list(names) and found.classes == ("a", "b", "c")
+
+
+def test_a_second_bndbox_of_a_voc_object_is_an_error(tmp_path: Path) -> None:
+    paint(tmp_path / "a.png")
+    box = "<bndbox><xmin>1</xmin><ymin>2</ymin><xmax>9</xmax><ymax>8</ymax></bndbox>"
+    text(tmp_path / "a.xml", f"<annotation><object><name>cat</name>{box}{box}</object></annotation>")
+    with refused(DataError, "a.xml: object 1", "2 bndbox"):
+        read(str(tmp_path), "train")
+
+
+def test_equal_boxes_and_turned_images_are_counted_at_the_start_of_a_training(tmp_path: Path) -> None:
+    """Doubled rows of a table were trained on, and boxes of turned images, without a word."""
+    paint(tmp_path / "a.png"), paint(tmp_path / "b.jpg")
+    data = (tmp_path / "b.jpg").read_bytes()
+    exif = b"Exif\0\0II*\0\x08\0\0\0\x01\0\x12\x01\x03\0\x01\0\0\0\x03\0\0\0\0\0\0\0"
+    turned = data[:2] + b"\xff\xe1" + (len(exif) + 2).to_bytes(2, "big") + exif + data[2:]
+    (tmp_path / "b.jpg").write_bytes(turned)
+    text(tmp_path / "classes.txt", "cat\ndog\n")
+    rows = "a.png 1,2,9,8,0 1,2,9,8,1 1,2,9,8,0 1,2,9,8,0 3,2,9,8,0\nb.jpg 1,2,9,8,0\n"
+    path = str(text(tmp_path / "train.txt", rows))
+    notes: list[str] = []
+    text(tmp_path / "val.txt", "b.jpg 1,2,9,8,0\n")
+    read_train_and_val(path, str(tmp_path / "val.txt"), 0, read_options(), notes.append)
+    assert any("train.txt" in note and ": 2, for example" in note and "train.txt:1" in note for note in notes), notes
+    assert any("EXIF" in note and "train.txt" in note and ": 1" in note for note in notes), notes
+    found, _ = prepare(read(path, "train"), ReadOptions())
+    assert len(found.boxes) == 6
