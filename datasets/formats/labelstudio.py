@@ -83,7 +83,8 @@ class Task(NamedTuple):
 
 def claims(file: File) -> bool:
     """Returns whether a JSON file holds a list of tasks: with data, as JSON-MIN, or with drawn objects."""
-    marks = {"[].data", "[].annotator", "[].lead_time", "[].*.x", "[].*.points", "[].*.rectanglelabels"}
+    drawn = ("x", "original_width", "rectanglelabels", "polygonlabels", "ellipselabels")
+    marks = {"[].data", "[].annotator", "[].lead_time", *(f"[].*.{key}" for key in drawn)}
     return not marks.isdisjoint(file.keys)
 
 

@@ -178,7 +178,7 @@ def run_labelme(folder: Path) -> None:
         boxes = []
         for shape in listed(_load(path)["shapes"]):
             kind = shape.get("shape_type") or "polygon"
-            if kind in ("point", "points", "line", "linestrip"):
+            if kind not in ("polygon", "rectangle", "circle", "mask", "rotation", "oriented_rectangle"):
                 continue
             xs, ys = ([float(point[side]) for point in shape["points"]] for side in (0, 1))
             if kind == "circle" and len(xs) == 2:

@@ -84,6 +84,8 @@ def run(folder: Path) -> None:
     values = [value for boxes in images.values() for box in boxes for value in box[:4]]
     if values and 0 <= min(values) < max(values) <= 1:
         paths = [found.path(index) for index in range(len(found))]
+        if len(paths) < len(images):  # two names of one image, which are united
+            return
         names = [os.path.basename(path) if os.path.exists(path) else "" for path in paths]
         pairs = zip(names, images.items(), strict=True)  # boxes of missing images are left out
         images = {name: _scaled(boxes, SIZES[file]) if file in SIZES else [] for file, (name, boxes) in pairs}
