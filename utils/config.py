@@ -70,7 +70,7 @@ def override(cfg: T, argv: Sequence[str], positional: Mapping[str, Callable[[str
         if name not in kinds:
             raise ConfigError(unknown_text(item, kinds))
         if name in changes:
-            raise ConfigError(f"{shown}: {name}= is given twice, also as {show(changes[name])}: leave one out")
+            raise ConfigError(f"{shown}: {name}= is given twice, also as {show(changes[name])}: remove one")
         if name == "model" and is_weights(text):
             option = next((f"; write {other}={text}" for other in ("checkpoint", "weights") if other in kinds), "")
             raise ConfigError(f"{shown}: model= is a name, such as yolox_s, and not a file{option}")

@@ -110,4 +110,4 @@ def test_tools_and_curves_read_epoch_0(demo_images, tmp_path):
     with open(folder / "log.csv", encoding="utf-8") as file:
         assert run.evaluated[0]["AP"] == float(next(csv.DictReader(file))["AP"])
     assert (folder / "curves.png").stat().st_size > 0
-    assert run.data[2] == f"5 classes: {', '.join(demo.CLASSES)}"
+    assert run.data[1] == f"5 classes: {', '.join(demo.CLASSES)}"
