@@ -23,6 +23,7 @@ from engine.environment import changes_of_code, changes_of_rounding, environment
 from engine.run_lock import check_folder, lock
 from utils import checkpoint, files
 from utils.processes import Ranks
+from utils.text import brief
 
 CURVES_EVERY = 60  # seconds between two updates of curves.png
 ONLY_LAST = (
@@ -53,8 +54,10 @@ def create(output: str | Path, name: str, ranks: Ranks | None = None) -> Path:
 
 def check_name(name: str) -> None:
     """Raises ValueError for a run name that cannot be part of a folder name."""
-    if not name.strip() or re.search(r'[/\\:*?"<>|]', name):
-        raise ValueError(f"name={name!r} becomes the name of a folder: use letters, digits, - and _")
+    most = 255 - len("-2026-01-31-10000")  # bytes of a name on most disks
+    if not name.strip(" .") or re.search(r'[/\\:*?"<>|]', name) or len(os.fsencode(name)) > most:
+        must = f"use letters, digits, - and _, at most {most} bytes"
+        raise ValueError(f"name={brief(repr(name))} becomes the name of a folder: {must}")
 
 
 def runs(output: str | Path, name: str) -> list[Path]:

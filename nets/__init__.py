@@ -20,6 +20,7 @@ from nets.weights import Weights, class_rows, fetch, read
 from utils import checkpoint
 from utils.file_checks import CheckpointError, fitting
 from utils.processes import Ranks
+from utils.text import brief
 from utils.value_range import ValueRange
 
 
@@ -344,9 +345,9 @@ def _weights_file(name: str, weights: str | None, log: Callable[[str], None], op
 def check_size(size: tuple[int, int]) -> tuple[int, int]:
     """Returns the input height and width. Raises ValueError, with the nearest valid size, unless both are 32, 64, ... 8192."""
     if any(side < 32 or side % 32 or side > 8192 for side in size):  # as utils/file_checks.py
-        nearest = ",".join(str(min(max(round(side / 32), 1), 256) * 32) for side in size)
+        nearest = ",".join(str(max(round(min(side, 8192) / 32), 1) * 32) for side in size)
         must = f"height and width must be multiples of 32 up to 8192, such as {nearest}"
-        raise ValueError(f"image_size={size[0]},{size[1]}: {must}")
+        raise ValueError(f"image_size={brief(f'{size[0]},{size[1]}')}: {must}")
     return size
 
 

@@ -129,10 +129,17 @@ def test_a_start_names_the_code_that_changed_since_the_last_one(tmp_path, capsys
     assert many == "0, 1, 10, 17 more"
 
 
-@pytest.mark.parametrize("name", ["", "a/b", "..\\x", "C:x"])
+@pytest.mark.parametrize("name", ["", "a/b", "..\\x", "C:x", ".", "..", "x" * 256, "狗" * 85])
 def test_names_that_cannot_be_folder_names_are_refused(name):
-    with refused(ValueError, f"name={name!r}"):
+    with refused(ValueError, f"name={name!r}"[:80], "letters") as caught:
         check_name(name)
+    assert len(str(caught.value)) < 400 and "\n" not in str(caught.value)
+
+
+def test_the_longest_name_is_that_of_a_folder(tmp_path):
+    name = "x" * 238
+    check_name(name)
+    assert create(tmp_path, name).is_dir() and len(create(tmp_path, name).name) <= 255
 
 
 def test_log_starts_with_the_epoch_and_adds_new_columns(tmp_path):
