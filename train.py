@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 import nets
-from datasets.dataset import DetectionDataset, source_digest, try_augment
+from datasets.dataset import DetectionDataset, try_augment
 from datasets.loader import Loader, TrainSampler, ValSampler, build_loader
 from datasets.mirrored import default_flip
 from datasets.sources import is_demo, read_train_and_val, val_source
@@ -25,7 +25,7 @@ from datasets.store import Annotations
 from datasets.transforms import Augment
 from engine import resume, run_constants, summary
 from engine.course import Course
-from engine.environment import code_digest
+from engine.environment import code_digest, source_digest
 from engine.epoch import Meter, NonFiniteLoss, epoch_progress, epoch_row, fit_one_epoch
 from engine.evaluation import Initial, validate
 from engine.final_report import evaluate_best

@@ -1,7 +1,5 @@
 """The data set, whose samples are pure functions of (seed, epoch, position, index), and batches of samples."""
 
-import hashlib
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
@@ -264,18 +262,6 @@ def _other_form(given: np.ndarray, result: Any) -> str:
 def _count_boxes(boxes: np.ndarray) -> int:
     """Returns the number of boxes with a pixel or more on each side. Boxes as fractions of the image have less."""
     return int((boxes[:, 2:] - boxes[:, :2] >= 1).all(1).sum())
-
-
-def source_digest(function: Callable) -> str:
-    """Returns a digest of the source (or bytecode) of a function, of a class, or of the class of an object: it shows changes."""
-    function = function if inspect.isroutine(function) or inspect.isclass(function) else type(function)
-    try:
-        source = inspect.getsource(function)
-    except (OSError, TypeError):
-        code = getattr(function, "__code__", None)
-        constants = [value for value in code.co_consts if not inspect.iscode(value)] if code else []
-        source = repr((code.co_code, code.co_names, constants)) if code else function.__qualname__
-    return hashlib.blake2b(source.encode(), digest_size=6).hexdigest()
 
 
 def collate(items: list[Item]) -> Batch:

@@ -1,6 +1,7 @@
 """What determines a run besides its constants: versions, device, code, and which start of which torchrun job it is."""
 
 import hashlib
+import inspect
 import json
 import os
 import platform
@@ -8,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
@@ -55,6 +56,18 @@ def file_digests(root: str | Path) -> dict[str, str]:
 def code_digest(root: str | Path) -> str:
     """Returns one digest of all source files under `root` that determine a training."""
     return hashlib.blake2b(json.dumps(file_digests(root)).encode(), digest_size=6).hexdigest()
+
+
+def source_digest(function: Callable) -> str:
+    """Returns a digest of the source (or bytecode) of a function, of a class, or of the class of an object: it shows changes."""
+    function = function if inspect.isroutine(function) or inspect.isclass(function) else type(function)
+    try:
+        source = inspect.getsource(function)
+    except (OSError, TypeError):
+        code = getattr(function, "__code__", None)
+        constants = [value for value in code.co_consts if not inspect.iscode(value)] if code else []
+        source = repr((code.co_code, code.co_names, constants)) if code else function.__qualname__
+    return hashlib.blake2b(source.encode(), digest_size=6).hexdigest()
 
 
 def environment(device: torch.device | str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from engine.parallel import compile_criterion
 from engine.profiling import profiled
 from engine.run_folder import Run
 from nets.postprocess import NO_FLOAT64
-from utils.draw import draw_batches
+from report.drawn_images import draw_batches
 from utils.processes import Ranks
 from utils.progress import duration, progress_bar
 from utils.signals import StopSignal

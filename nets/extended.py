@@ -53,10 +53,6 @@ class ExtendedModel(DetectionModel):
         """The label of the first class of the newest head; the classes before it are frozen."""
         return self.num_classes - self.added_counts[-1]
 
-    def freeze_backbone(self, frozen: bool) -> None:
-        """Changes nothing: all parts except the newest branch are always frozen."""
-        self.frozen = frozen
-
     def train(self, mode: bool = True):
         """Sets training or evaluation mode of the newest branch; all other parts stay in evaluation mode."""
         super().train(mode)

@@ -55,9 +55,12 @@ class DetectionModel(nn.Module):
         return state
 
     def freeze_backbone(self, frozen: bool) -> None:
-        """Freezes or thaws the backbone. A frozen one has no gradients and stays in evaluation mode, also after `train()`."""
+        """Freezes or thaws the backbone. A frozen one has no gradients and stays in evaluation mode, also after `train()`.
+
+        In a model with added classes it is frozen in any case.
+        """
         self.frozen = frozen
-        self.backbone.requires_grad_(not frozen)
+        self.backbone.requires_grad_(not frozen and not self.added_counts)
         self.train(self.training)
 
     def fix_statistics(self, fixed: bool) -> None:

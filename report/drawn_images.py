@@ -1,6 +1,6 @@
-"""Images drawn with their boxes and detections: the contact sheet of a validation, and the worst images of an evaluation."""
+"""Images drawn with their boxes: the first training batches, the validation images, and the worst images of an evaluation."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import cv2
@@ -9,9 +9,10 @@ import numpy as np
 from datasets.store import Annotations, evenly_spaced
 from metrics.comparison import ImageComparison
 from utils.boxes import xywh_to_xyxy
-from utils.draw import COLUMNS, PAPER, contact_sheet, draw_boxes, draw_labeled, put_text, write_image
+from utils.draw import PAPER, contact_sheet, draw_boxes, draw_labeled, put_text, write_image
 
 CORRECT, MISSED, FALSE = (80, 175, 76), (0, 152, 255), (60, 20, 220)  # BGR green, orange, red
+COLUMNS = 4  # of the contact sheets
 SHEET_SIDE = 400  # pixels of the longer side of each image in the contact sheet of a validation
 SHOWN, CONFIDENCE = 8, 0.3  # images of the sheets of a validation, and least score of a detection
 
@@ -39,6 +40,20 @@ def draw_worst(folder: Path, data: Annotations, comparisons: Sequence[ImageCompa
             write_image(folder / file, draw_errors(data.image(index), one, data.classes))
             lines.append(f"{file}  {one.missed.sum():3} missed  {one.false.sum():3} false  {data.path(index)}")
     return lines
+
+
+def draw_batches(batches: Iterable, classes: Sequence[str], show: Callable, begun: int = 0, count: int = 3) -> Iterator:
+    """Yields training batches unchanged, and draws a contact sheet of each of the first `count` of a run.
+
+    `show(name, sheet, step)` gets 16 samples with their boxes. `begun` batches were done by an earlier start of the run.
+    """
+    for number, batch in enumerate(batches, begun + 1):
+        if number <= count:
+            images = batch.images[:16].permute(0, 2, 3, 1).numpy()
+            samples = zip(images, batch.boxes.numpy(), batch.labels.numpy(), strict=False)
+            drawn = [draw_boxes(i, boxes[labels >= 0], labels[labels >= 0], classes) for i, boxes, labels in samples]
+            show(f"train_batch_{number}", contact_sheet(drawn, COLUMNS), 0)
+        yield batch
 
 
 def prediction_sheet(dataset, detections: Iterable[dict], count: int = SHOWN) -> np.ndarray:

@@ -4,7 +4,7 @@ Images are uint8 BGR [H, W, 3]. Functions return copies, except `put_text`.
 """
 
 import colorsys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -19,7 +19,6 @@ MIN_TEXT_SIZE = 11  # pixels; smaller Chinese is unreadable
 MAX_TEXT = 50  # characters that are drawn of a text
 JPEG_QUALITY = 95
 FONTS = ("NotoSansCJK-Regular.ttc", "msyh.ttc", "simhei.ttf", "PingFang.ttc", "Arial Unicode.ttf", "DejaVuSans.ttf")
-COLUMNS = 4  # of the contact sheets of a training
 GAP, PAPER = 8, 245  # contact sheet: pixels between images, gray level of the background
 
 
@@ -169,17 +168,3 @@ def write_image(path: str | Path, image: np.ndarray) -> None:
         raise ValueError(f"{path}: OpenCV cannot write {path.suffix or 'a file without extension'}; use .jpg or .png")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data.tobytes())
-
-
-def draw_batches(batches: Iterable, classes: Sequence[str], show: Callable, begun: int = 0, count: int = 3) -> Iterator:
-    """Yields training batches unchanged, and draws a contact sheet of each of the first `count` of a run.
-
-    `show(name, sheet, step)` gets 16 samples with their boxes. `begun` batches were done by an earlier start of the run.
-    """
-    for number, batch in enumerate(batches, begun + 1):
-        if number <= count:
-            images = batch.images[:16].permute(0, 2, 3, 1).numpy()
-            samples = zip(images, batch.boxes.numpy(), batch.labels.numpy(), strict=False)
-            drawn = [draw_boxes(i, boxes[labels >= 0], labels[labels >= 0], classes) for i, boxes, labels in samples]
-            show(f"train_batch_{number}", contact_sheet(drawn, COLUMNS), 0)
-        yield batch

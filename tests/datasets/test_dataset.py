@@ -22,7 +22,6 @@ from datasets.dataset import (
     checked_sample,
     collate,
     epoch_order,
-    source_digest,
     try_augment,
 )
 from datasets.formats.finish import prepare
@@ -329,24 +328,6 @@ def test_an_extra_augment_is_tried_only_if_there_is_something_to_lose(painted):
     try_augment(small, (1, 1))  # objects that are smaller than a pixel anyway
     backgrounds = painted(1, "backgrounds")
     try_augment(dataset_of(backgrounds, augment=AUGMENT, extra_augment=without_objects), SIZE)
-
-
-class Shift:
-    def __call__(self, image, boxes, labels, rng):
-        return image, boxes + 1, labels
-
-
-def test_source_digest_changes_with_the_source_only():
-    functions = [
-        invert,
-        unchanged,
-        len,
-        Shift(),
-        *(eval(f"lambda *x: x[{i}:]") for i in range(2)),
-    ]  # the last have no source
-    digests = [source_digest(function) for function in functions]
-    assert len(set(digests)) == len(functions)
-    assert digests[3] == source_digest(Shift()) and digests[4] == source_digest(eval("lambda *x: x[0:]"))
 
 
 # ---- batches

@@ -18,7 +18,7 @@ import torch
 from refused import refused
 
 from engine import run_folder as run_module
-from engine.environment import changes_of_code, changes_of_rounding, code_digest, environment, last_start
+from engine.environment import changes_of_code, changes_of_rounding, code_digest, environment, last_start, source_digest
 from engine.run_folder import Run, check_name, create, runs, tensorboard_scalars
 from report.plots import draw_curves
 from utils.checkpoint import load
@@ -107,6 +107,32 @@ def test_digest_of_the_code_changes_with_the_code_only(tmp_path):
     assert code_digest(tmp_path) == first
     (tmp_path / "nets" / "a.py").write_text("x = 2")
     assert code_digest(tmp_path) != first
+
+
+def first(image):
+    return image
+
+
+def second(image):
+    return 255 - image
+
+
+class Shift:
+    def __call__(self, image, boxes):
+        return image, boxes + 1
+
+
+def test_source_digest_changes_with_the_source_only():
+    functions = [
+        first,
+        second,
+        len,
+        Shift(),
+        *(eval(f"lambda *x: x[{i}:]") for i in range(2)),
+    ]  # the last have no source
+    digests = [source_digest(function) for function in functions]
+    assert len(set(digests)) == len(functions)
+    assert digests[3] == source_digest(Shift()) and digests[4] == source_digest(eval("lambda *x: x[0:]"))
 
 
 def test_a_start_names_the_code_that_changed_since_the_last_one(tmp_path, capsys):

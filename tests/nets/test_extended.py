@@ -92,6 +92,14 @@ def test_frozen_parts_have_no_gradient_and_no_optimizer_state(family):
     assert {p for p in model.parameters() if p.grad is not None} <= newest
 
 
+@pytest.mark.parametrize("frozen", [True, False])
+def test_the_backbone_stays_frozen_while_classes_are_added(frozen):
+    model = with_head(old_model("tiny"), "tiny").train()
+    model.freeze_backbone(frozen)
+    assert {p for p in model.parameters() if p.requires_grad} == set(model.added[-1].parameters())
+    assert not any(module.training for module in model.backbone.modules()) and model.added[-1].training
+
+
 @pytest.mark.parametrize("family", MODELS)
 def test_a_second_addition_freezes_the_first_one(family):
     first = with_head(old_model(family), family)

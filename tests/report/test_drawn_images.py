@@ -4,12 +4,15 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from coco_cases import entries, ground_truth
 
+from datasets.dataset import Item, collate
 from datasets.store import evenly_spaced
 from metrics.comparison import compare_images
 from nets import build
 from report import drawn_images
+from report.drawn_images import draw_batches
 from report.heatmap import HeatMaps
 from utils.draw import color_of
 
@@ -102,3 +105,29 @@ def test_both_sheets_of_a_validation_show_the_same_images(sheet):
     data = Many()
     sheet(data, [])
     assert data.seen == list(range(0, 16, 2))
+
+
+def batches(count):
+    boxes, labels = np.array([[4, 4, 20, 20]], np.float32), np.array([0])
+    images = [np.full((32, 32, 3), 10 * i, np.uint8) for i in range(count)]
+    return [collate([Item(image, boxes, labels, i, np.zeros(6))] * 2) for i, image in enumerate(images)]
+
+
+@pytest.mark.parametrize("stop", range(5))
+def test_a_resumed_run_has_the_contact_sheets_of_an_uninterrupted_one(stop):
+    """The sheet of a batch is there before its training step, so no checkpoint can lie between them."""
+    whole, parts = {}, {}
+    passed = list(draw_batches(batches(5), ["a"], lambda name, sheet, step: whole.update({name: sheet})))
+    assert list(whole) == ["train_batch_1", "train_batch_2", "train_batch_3"] and len(passed) == 5
+    assert all(torch.equal(a.images, b.images) for a, b in zip(passed, batches(5), strict=True))
+    assert not np.array_equal(whole["train_batch_1"], whole["train_batch_2"])
+
+    def show(name, sheet, step):
+        parts[name] = sheet
+
+    first = draw_batches(batches(5), ["a"], show)
+    for number in range(1, stop + 1):
+        next(first)
+        assert len(parts) == min(number, 3)
+    list(draw_batches(batches(5)[stop:], ["a"], show, begun=stop))
+    assert parts.keys() == whole.keys() and all(np.array_equal(parts[name], whole[name]) for name in whole)

@@ -5,15 +5,12 @@ import itertools
 import cv2
 import numpy as np
 import pytest
-import torch
 from refused import refused
 
-from datasets.dataset import Item, collate
 from utils.draw import (
     MAX_TEXT,
     color_of,
     contact_sheet,
-    draw_batches,
     draw_boxes,
     draw_labeled,
     drawable,
@@ -197,29 +194,3 @@ def test_unknown_image_formats_are_refused_with_a_hint(tmp_path, name):
     with refused(ValueError, tmp_path / name, ".jpg", ".png"):
         write_image(tmp_path / name, gray(5, 5))
     assert not (tmp_path / name).exists()
-
-
-def batches(count):
-    boxes, labels = np.array([[4, 4, 20, 20]], np.float32), np.array([0])
-    images = [np.full((32, 32, 3), 10 * i, np.uint8) for i in range(count)]
-    return [collate([Item(image, boxes, labels, i, np.zeros(6))] * 2) for i, image in enumerate(images)]
-
-
-@pytest.mark.parametrize("stop", range(5))
-def test_a_resumed_run_has_the_contact_sheets_of_an_uninterrupted_one(stop):
-    """The sheet of a batch is there before its training step, so no checkpoint can lie between them."""
-    whole, parts = {}, {}
-    passed = list(draw_batches(batches(5), ["a"], lambda name, sheet, step: whole.update({name: sheet})))
-    assert list(whole) == ["train_batch_1", "train_batch_2", "train_batch_3"] and len(passed) == 5
-    assert all(torch.equal(a.images, b.images) for a, b in zip(passed, batches(5), strict=True))
-    assert not np.array_equal(whole["train_batch_1"], whole["train_batch_2"])
-
-    def show(name, sheet, step):
-        parts[name] = sheet
-
-    first = draw_batches(batches(5), ["a"], show)
-    for number in range(1, stop + 1):
-        next(first)
-        assert len(parts) == min(number, 3)
-    list(draw_batches(batches(5)[stop:], ["a"], show, begun=stop))
-    assert parts.keys() == whole.keys() and all(np.array_equal(parts[name], whole[name]) for name in whole)
