@@ -157,7 +157,7 @@ def test_a_start_names_the_code_that_changed_since_the_last_one(tmp_path, capsys
 
 @pytest.mark.parametrize("name", ["", "a/b", "..\\x", "C:x", ".", "..", "x" * 256, "狗" * 85])
 def test_names_that_cannot_be_folder_names_are_refused(name):
-    with refused(ValueError, f"name={name!r}"[:80], "letters") as caught:
+    with refused(ValueError, "name=", "letters") as caught:
         check_name(name)
     assert len(str(caught.value)) < 400 and "\n" not in str(caught.value)
 

@@ -38,7 +38,7 @@ def test_image_sizes_are_multiples_of_32(size):
     assert nets.check_size(size) == size
     with refused(ValueError, "image_size=100,0", "96,32"):
         nets.check_size((100, 0))
-    with refused(ValueError, "image_size=999", "8192,64") as caught:
+    with refused(ValueError, "image_size=", "8192,64") as caught:
         nets.check_size((10**400 - 1, 64))
     assert len(str(caught.value)) < 400
 
