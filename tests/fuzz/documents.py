@@ -218,10 +218,10 @@ def run_labelstudio(folder: Path) -> None:
     source = folder / "tasks.json"
     found = read(str(source), "all", ReadOptions(bad_boxes="drop"))
     check_annotations(found)
-    images, tasks = [], _load(source)
-    if any("united" in note for note in found.notes):
-        return  # two tasks of one image
-    for task in tasks:
+    if any("are united" in note for note in found.notes):
+        return  # tasks of one image
+    images = []
+    for task in _load(source):
         if "data" in task and not isinstance(task.get("annotations"), list):
             return  # none, or in another key
         regions = next((value for value in task.values() if isinstance(value, list) and value), ())
