@@ -41,14 +41,14 @@ from engine.schedule import Schedule
 from engine.state import Outcome
 from engine.time_budget import TimeBudget
 from utils import processes, threads
-from utils.config import MAX_SEED, ConfigError, check, is_weights, override, require, require_writable, show
+from utils.config import MAX_SEED, ConfigError, Constants, check, is_weights, override, require, require_writable, show
 from utils.processes import Interrupted, Ranks
 from utils.script import command_line, run_script
 from utils.signals import StopSignal
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Constants):
     # what everyone edits
     train: str = "data/demo/train.txt"  # annotation file, COCO JSON, YOLO yaml, or the folder of a data set
     val: str = "data/demo/val.txt"  # the same, images that training never sees; .2: a fifth of the training images

@@ -38,9 +38,8 @@ def evaluate_best(folder: Path, model: nn.Module, loader, ranks: Ranks, seconds:
     data, path = loader.dataset.annotations, folder / "best.pt"
     is_quick = seconds <= MOST_SECONDS and len(data) <= MOST_IMAGES
     if not ranks.on_main(lambda: is_quick and path.exists()):
-        return [
-            f"report      python evaluate.py checkpoint={quote(str(path))}   # not written here: {len(data)} validation images"
-        ]
+        why = f"{amount(len(data), 'validation image')}, {seconds:.0f} s"
+        return [f"report      python evaluate.py checkpoint={quote(str(path))}   # takes too long here: {why}"]
     if ranks.is_main:
         model.load_state_dict(checkpoint.load(path)["model"])
     ranks.broadcast_model(model)
