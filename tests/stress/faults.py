@@ -381,7 +381,7 @@ def compare(alone: Path, run: Run, compared: dict[str, int]) -> list[str]:
     (folder,) = {path.parent for path in run.job.output.glob("*/last.pt")}
     if run.plan.processes > 2:
         return nearly(alone, folder)
-    # A kill loses the events of TensorBoard that wait in memory for a full disk, so that file is not compared then.
+    # TensorBoard may miss points after a full disk, so that file is not compared then.
     lossless = not {"a full disk", "a limit on the size of files"} & set(run.struck)
     files = torture.FILES if lossless and "nothing to do" not in run.job.out else torture.FILES[:3]
     found, counts = differences(alone, folder, files)

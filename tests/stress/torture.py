@@ -66,7 +66,7 @@ BY_PROCESSES = {  # number of processes -> more constants
     },
 }
 IMAGES = {"train": range(24), "val": range(24, 36)}
-TIMING = ("seconds", "images_per_second")  # differ between any two runs
+DIFFER = ("seconds", "images_per_second", "written")  # times and the constants as written: of any two runs
 DELAY = 0.03  # maximum seconds between reaching a place and the kill
 LAUNCHERS = (("--master-port={port}",), ("--standalone",), ("--rdzv_backend=c10d", "--rdzv_endpoint=localhost:0"))
 TIMEOUT = 180  # seconds without any progress after which the training is taken for hanging
@@ -515,7 +515,7 @@ def contents(folder: Path, name: str) -> dict[str, Any]:
         found = scalars(folder)
     else:
         found = flat({key: value for key, value in checkpoint.load(folder / name).items() if key != "config"})
-    return {key: value for key, value in found.items() if not set(key.split("/")) & set(TIMING)}
+    return {key: value for key, value in found.items() if not set(key.split("/")) & set(DIFFER)}
 
 
 def scalars(folder: Path) -> dict[str, Any]:
