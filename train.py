@@ -254,7 +254,7 @@ def main(
         )
 
     updater = origin.restore("updater", build_updater(model))
-    state, begun = origin.progress()
+    state, begun = origin.finish()
     end, rare = course.no_aug_from, cfg.repeat_rare
     train_set = parts.dataset(train_data, model.letterbox, augment, end, cfg.seed, extra_augment, rare)
     if warning := ranks.on_main(lambda: try_augment(train_set, cfg.image_size)):
@@ -288,10 +288,10 @@ def main(
     config = asdict(cfg) | {"val": val}  # for config.json and checkpoints
     run = open_run(folder, config, ranks, marks=course.marks, rows=state.rows, training_images=len(train_data))
     log(f"run folder {folder}: all {len(config)} constants are in config.json; python train.py --help explains them\n")
+    meter, first_epoch = Meter(begun), state.epoch
     to_continue = partial(resume.to_continue, __file__, folder, ranks)
     stop = StopSignal(advice=to_continue, step_seconds=lambda: cfg.accumulate * meter.batch_seconds)
     saver = Saver(cfg, run, origin, stop, data, ranks, on_row)
-    meter, first_epoch = Meter(begun), state.epoch
 
     with stop, closing(run) if run else nullcontext():  # draws the curves at the end, also of a run that was stopped
         try:
@@ -302,11 +302,11 @@ def main(
                 criterion = parts.criterion(model, ranks.normalizer, no_aug=phase.no_aug, static=phase.static)
                 profile = cfg.profile_steps if phase.epoch == first_epoch else 0
                 progress = epoch_progress(loader, phase.epoch, course.epochs, meter, updater, run, profile)
-                with budget.steps(phase.frozen, updater), progress as (batches, update_bar):
+                with budget.measured(phase.frozen, updater), progress as (batches, update_bar):
                     on_log = (update_bar, partial(saver.between_steps, state))
                     fit_one_epoch(ready, criterion, batches, updater, ranks, meter, on_log, stop)
                 row = epoch_row(phase.epoch, meter, updater, loader.batch_sampler.samples)
-                if change := course.refit(phase.epoch + 1, ranks):  # hours=: another number of epochs fits
+                if change := course.change_epochs(phase.epoch + 1, ranks):  # hours=: another number of epochs fits
                     log(change)
                     updater.follow(course)
                     saver.follow(course)

@@ -39,7 +39,7 @@ class Course:
 
     `cfg`: the constants of train.py; `images`: of the training data; `build_schedule`: `Schedule`, or what takes its place.
     `plan` and `schedule` are those of the current number of epochs. Only hours= changes it: at the start (`choose_epochs`) and
-    after an epoch (`refit`).
+    after an epoch (`change_epochs`).
     """
 
     def __init__(self, cfg: Any, images: int, rates: Rates, budget: TimeBudget, build_schedule: Callable):
@@ -140,7 +140,7 @@ class Course:
             self.budget.probe(lambda frozen: step_seconds(self.trial(frozen)), self.longest, val_images)
             self._begin(self.budget.choose(self.longest, state.epoch, ranks))
 
-    def refit(self, done: int, ranks: Ranks) -> str:
+    def change_epochs(self, done: int, ranks: Ranks) -> str:
         """With hours=, changes the number of epochs to what the measured time allows, after `done` epochs were trained.
 
         A run that is late keeps its last epochs, those without augmentation. Returns a line to log, or "".

@@ -32,7 +32,9 @@ class Network:
         self._ready: nn.Module | None = None  # as the last epoch used it
 
     def begin(self, phase: Phase, done: int = 0) -> nn.Module:
-        """Returns the model as the training loop calls it in this phase, of whose epoch `done` batches are trained.
+        """Freezes or thaws the backbone for a phase, and returns the model as the training loop calls it.
+
+        `done`: batches of the epoch that are trained already.
 
         It is wrapped again only when other parameters or batch norms are trained: DDP looks up what is trained when it is built,
         and CUDA graphs keep what they captured.

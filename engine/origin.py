@@ -158,7 +158,7 @@ class Origin:
                 owner.load_state_dict(self.saved[name])
         return owner
 
-    def progress(self) -> tuple[State, Mapping[str, Any] | None]:
+    def finish(self) -> tuple[State, Mapping[str, Any] | None]:
         """Returns the progress of the run to resume, and the `Meter.state_dict` of the epoch that it had begun.
 
         Called last: only now last.pt has shown to be in order, so that a missing best.pt is written from it. Then the tensors of

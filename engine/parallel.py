@@ -74,7 +74,7 @@ def _statistics(x: Tensor) -> tuple[Tensor, Tensor, float]:
     return mean.to(x.dtype), variance.to(x.dtype), pixels
 
 
-class SyncBatchNorm2d(nn.BatchNorm2d):
+class ExactBatchNorm2d(nn.BatchNorm2d):
     """BatchNorm2d for CPUs that uses the statistics of all ranks in training. In evaluation mode it is BatchNorm2d.
 
     nn.SyncBatchNorm works on GPUs only. A single process uses this class for its large layers, where the statistics of
@@ -96,13 +96,13 @@ class SyncBatchNorm2d(nn.BatchNorm2d):
         return _Normalize.apply(wide, self.weight, self.bias, mean, variance, pixels, self.eps).to(x.dtype)
 
 
-def convert_batch_norms(model: nn.Module) -> nn.Module:
-    """Makes the batch norms of `model` use the statistics of all ranks, in place. Names and tensors stay the same."""
+def use_exact_batch_norms(model: nn.Module) -> nn.Module:
+    """Makes the batch norms of `model` compute the statistics of all ranks, and on a CPU exactly, in place. Names and tensors stay."""
     if next(model.parameters()).device.type == "cuda":
         return nn.SyncBatchNorm.convert_sync_batchnorm(model)
     for module in model.modules():
         if type(module) is nn.BatchNorm2d:
-            module.__class__ = SyncBatchNorm2d
+            module.__class__ = ExactBatchNorm2d
     return model
 
 
@@ -111,21 +111,21 @@ def wrap(model: nn.Module, ranks: Ranks, sync_bn: bool = True) -> nn.Module:
 
     Called again after every freeze and thaw, because DDP looks up what is trained when it is built, and when the batch-norm
     statistics are fixed, because CUDA graphs must be captured again. Without DDP, the batch norms on a CPU become
-    SyncBatchNorm2d, too, whose statistics are exact.
+    ExactBatchNorm2d, too, whose statistics are exact.
     """
     if ranks.world_size > 1:
         return _distributed(model, ranks.device, sync_bn)
     if ranks.all_gpus:
         return nn.DataParallel(model)
     if ranks.device.type == "cpu" and model._compiled_call_impl is None:
-        convert_batch_norms(model)  # for exact statistics
+        use_exact_batch_norms(model)  # for exact statistics
     return model
 
 
 def _distributed(model: nn.Module, device: torch.device, sync_bn: bool) -> nn.Module:
     """Returns the model inside of DistributedDataParallel."""
     if sync_bn:
-        model = convert_batch_norms(model)
+        model = use_exact_batch_norms(model)
     ddp, devices = nn.parallel.DistributedDataParallel, [device] if device.type == "cuda" else None
     names = ("forward_sync_buffers", "broadcast_buffers")  # PyTorch renamed the option
     name = next(name for name in names if name in inspect.signature(ddp).parameters)
@@ -223,7 +223,7 @@ def compile_forward(model: nn.Module, sizes_vary: bool, ranks: Ranks, sync_bn: b
         raise ConfigError(
             "compile=true does not work with sync_bn=true on several GPUs: set sync_bn=false or compile=false"
         )
-    if device.type == "cpu" and ranks.world_size > 1:  # SyncBatchNorm2d was never tested with it
+    if device.type == "cpu" and ranks.world_size > 1:  # ExactBatchNorm2d was never tested with it
         return "compile=true is NOT active: on CPUs it works in a single process only"
     try:
         torch.compile(nn.functional.silu)(torch.zeros(8, device=device))

@@ -44,7 +44,7 @@ class TimeBudget:
         self._lap_began = now
 
     @contextmanager
-    def steps(self, frozen: bool, updater: Any) -> Iterator[None]:
+    def measured(self, frozen: bool, updater: Any) -> Iterator[None]:
         """Measures the time of the steps that `updater` performs, as a lap of the frozen or of the thawed phase."""
         self.lap()
         before = updater.step_number

@@ -349,7 +349,7 @@ MUTANTS = [
     ),
     Mutant(
         "the running variance is biased",
-        "engine.parallel:SyncBatchNorm2d.forward",
+        "engine.parallel:ExactBatchNorm2d.forward",
         "pixels / max(pixels - 1, 1)",
         "1.0",
         "test_distributed",

@@ -66,7 +66,7 @@ def test_a_run_with_a_time_limit_stays_consistent_whatever_its_steps_take(seed):
         now[0] += rng.uniform(0.2, 20.0) * rng.integers(1, 4)
         course.budget.lap("frozen" if phase.frozen else "thawed", 5)
         before = course.first_no_aug
-        course.refit(epoch + 1, Ranks())
+        course.change_epochs(epoch + 1, Ranks())
         assert_consistent(course)
         assert course.epochs >= epoch + 1
         assert course.first_no_aug == before if before <= epoch else course.first_no_aug >= epoch + 1

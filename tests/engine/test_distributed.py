@@ -32,7 +32,7 @@ from engine import hardware, summary
 from engine.epoch import Meter, fit_one_epoch
 from engine.evaluation import evaluate
 from engine.optimizer import EMA, Updater, build_optimizer
-from engine.parallel import compile_forward, convert_batch_norms, fewest_images, require_statistics, wrap
+from engine.parallel import compile_forward, fewest_images, require_statistics, use_exact_batch_norms, wrap
 from engine.schedule import Plan, Schedule
 from utils import processes
 from utils.config import ConfigError
@@ -349,7 +349,7 @@ def test_gradients_of_exact_batch_norms_are_those_of_pytorch():
     norms = [nn.BatchNorm2d(5).double() for _ in range(2)]
     nn.init.uniform_(norms[0].weight), nn.init.uniform_(norms[0].bias)
     norms[1].load_state_dict(norms[0].state_dict())
-    convert_batch_norms(norms[1])
+    use_exact_batch_norms(norms[1])
     x, found = torch.randn(3, 5, 40, 56, dtype=torch.float64), []
     for norm in norms:
         leaf = x.clone().requires_grad_()
@@ -363,8 +363,8 @@ def test_gradients_of_exact_batch_norms_are_those_of_pytorch():
 
 def test_models_with_sync_bn_are_saved_and_evaluated_as_without():
     model, plain = network(), network()
-    assert list(convert_batch_norms(model).state_dict()) == list(plain.state_dict())
-    assert any(type(m).__name__ == "SyncBatchNorm2d" for m in model.modules())
+    assert list(use_exact_batch_norms(model).state_dict()) == list(plain.state_dict())
+    assert any(type(m).__name__ == "ExactBatchNorm2d" for m in model.modules())
     images = torch.randint(0, 256, (1, 3, 64, 64), dtype=torch.uint8)
     assert torch.equal(plain.eval()(images).boxes, model.eval()(images).boxes)
 
