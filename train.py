@@ -205,7 +205,7 @@ def main(
     Then comes the loop over the epochs.
     """
     written = cfg = checked(constants)
-    # `cfg` gets the values that this run chooses, as soon as they are known; in the end no None and no automatic 0 is left.
+    # `cfg` gets the values that this run chooses, as soon as they are known; in the end nothing is left to choose.
     budget = TimeBudget(cfg.hours, cfg.evaluate_every, parts.clock)  # the time of hours= begins here
     ranks = processes.start(cfg.device, cfg.timeout_minutes)
     log = ranks.log
@@ -221,10 +221,11 @@ def main(
     ranks.on_main(lambda: require_statistics(sizes_of_phases(cfg), cfg.image_size, ranks, cfg.sync_bn, coarsest))
 
     # The data.
-    data = ranks.once_per_node(lambda: origin.read(parts.read_data))
-    facts = facts_of(cfg, data[0], extra_augment, parts)
-    ranks.check_same(facts | common_constants(cfg, data[1]))
-    train_data, val_data = data = origin.continued(data, facts, MAY_CHANGE)
+    train_data, val_data = ranks.once_per_node(lambda: origin.read(parts.read_data))
+    facts = facts_of(cfg, train_data, extra_augment, parts)
+    ranks.check_same(facts | common_constants(cfg, val_data))
+    data = origin.continued((train_data, val_data), facts, MAY_CHANGE)  # as a run to resume reads them
+    train_data, val_data = data
 
     # The model, and how many images a step has.
     model = origin.build_model(parts.build_model, cfg.model, train_data.classes)
@@ -237,7 +238,8 @@ def main(
     memory = StepMemory(cfg, model, val_criterion, most_boxes, len(train_data), ranks)
     cfg = replace(cfg, **memory.batch_sizes)
 
-    # The learning rates, lower if an evaluation shows that the initial weights know the data; and the epochs.
+    # The learning rates, lower if an evaluation shows that the initial weights know the data; and the epochs. `restore` enters an
+    # owner among those whose state last.pt keeps, and gives it its state of the run to resume, if there is one.
     val_loader = build_val_loader(cfg, parts.dataset(val_data, model.letterbox), ranks)
     expected = nets.expected_ap(cfg.model, cfg.image_size)
     initial = Initial(origin.pretraining, expected, model, val_loader, val_criterion, ranks, budget)
@@ -245,7 +247,7 @@ def main(
     course = origin.restore("course", Course(cfg, len(train_data), rates, budget, parts.schedule))
 
     # What trains the model, what it trains on, and how many epochs fit into hours=.
-    def build_updater(model: nets.DetectionModel) -> Updater:
+    def build_updater(model: nets.DetectionModel) -> Updater:  # also for the copies on which hours= times steps
         optimizer = parts.build_optimizer(cfg.optimizer, model, rates.weight_decay)
         ema = EMA(model, course.plan.total_steps, cfg.ema)
         amp = usable_amp(cfg.amp, ranks.device)
@@ -254,20 +256,22 @@ def main(
         )
 
     updater = origin.restore("updater", build_updater(model))
-    state, begun = origin.finish()
-    end, rare = course.no_aug_from, cfg.repeat_rare
-    train_set = parts.dataset(train_data, model.letterbox, augment, end, cfg.seed, extra_augment, rare)
+    state, begun_meter = origin.finish()
+    no_aug_from = course.no_aug_from  # shared with the workers of the loader, because hours= may change it
+    train_set = parts.dataset(
+        train_data, model.letterbox, augment, no_aug_from, cfg.seed, extra_augment, cfg.repeat_rare
+    )
     if warning := ranks.on_main(lambda: try_augment(train_set, cfg.image_size)):
         log(f"WARNING: {warning}")
     loader = build_train_loader(cfg, train_set, coarsest, ranks)
     network = Network(cfg, model, updater, loader.batch_sampler, ranks)
-    step_time = partial(step_seconds, network, build_updater, parts.criterion, loader, parts.clock)
-    course.choose_epochs(step_time, len(val_data), state, ranks)
+    time_steps = partial(step_seconds, network, build_updater, parts.criterion, loader, parts.clock)
+    course.choose_epochs(time_steps, len(val_data), state, ranks)  # only with hours=
     updater.follow(course)
     cfg = replace(cfg, **rates.constants, **course.constants)
 
-    first = summary.initial_text(initial, rates, written.learning_rate is None)
-    for text in summary.run_summary(written, cfg, data, updater, first, ranks):
+    initial_text = summary.initial_text(initial, rates, written.learning_rate is None)
+    for text in summary.run_summary(written, cfg, data, updater, initial_text, ranks):
         log(text)
     if memory.thawed_bytes:
         log(f"memory     {memory.thawed_bytes / 2**30:.1f} GiB for a thawed step")
@@ -277,18 +281,18 @@ def main(
         ranks.stop()
         return Outcome(state.best, origin.folder, state.rows)
     log(course.time_text(state))
-    if begun:
-        log(f"resuming {origin.folder} after epoch {state.epoch} and {begun['batches']} batches")
+    if begun_meter:
+        log(f"resuming {origin.folder} after epoch {state.epoch} and {begun_meter['batches']} batches")
     if cfg.compile:
         log(compile_forward(model, cfg.multi_scale > 0, ranks, cfg.sync_bn))
 
     # The run folder, and what saves to it.
     folder = origin.folder or create(cfg.output, cfg.name, ranks)
-    val = val_source(cfg.val, cfg.train, folder, data, ranks.is_node_main, cfg.add_classes)
-    config = asdict(cfg) | {"val": val}  # for config.json and checkpoints
+    val_path = val_source(cfg.val, cfg.train, folder, data, ranks.is_node_main, cfg.add_classes)
+    config = asdict(cfg) | {"val": val_path}  # for config.json and checkpoints
     run = open_run(folder, config, ranks, marks=course.marks, rows=state.rows, training_images=len(train_data))
     log(f"run folder {folder}: all {len(config)} constants are in config.json; python train.py --help explains them\n")
-    meter, first_epoch = Meter(begun), state.epoch
+    meter, first_epoch = Meter(begun_meter), state.epoch  # of the current epoch; the first one of this start
     to_continue = partial(resume.to_continue, __file__, folder, ranks)
     stop = StopSignal(advice=to_continue, step_seconds=lambda: cfg.accumulate * meter.batch_seconds)
     saver = Saver(cfg, run, origin, stop, data, ranks, on_row)
@@ -298,14 +302,16 @@ def main(
             state = saver.begin(state, initial.row)
             while not (done := course.done(state)):
                 phase = course.phase(state.epoch)
-                ready = network.begin(phase, meter.batches)
+                wrapped = network.begin(phase, meter.batches)  # frozen or thawed
                 criterion = parts.criterion(model, ranks.normalizer, no_aug=phase.no_aug, static=phase.static)
                 profile = cfg.profile_steps if phase.epoch == first_epoch else 0
                 progress = epoch_progress(loader, phase.epoch, course.epochs, meter, updater, run, profile)
                 with budget.measured(phase.frozen, updater), progress as (batches, update_bar):
                     on_log = (update_bar, partial(saver.between_steps, state))
-                    fit_one_epoch(ready, criterion, batches, updater, ranks, meter, on_log, stop)
-                row = epoch_row(phase.epoch, meter, updater, loader.batch_sampler.samples)
+                    fit_one_epoch(wrapped, criterion, batches, updater, ranks, meter, on_log, stop)
+                row = epoch_row(
+                    phase.epoch, meter, updater, loader.batch_sampler.samples
+                )  # with the rate of this epoch
                 if change := course.change_epochs(phase.epoch + 1, ranks):  # hours=: another number of epochs fits
                     log(change)
                     updater.follow(course)
@@ -322,7 +328,7 @@ def main(
             raise SystemExit(error.text(train_data)) from error
         except torch.cuda.OutOfMemoryError as error:
             raise SystemExit(f"CUDA out of memory: {memory.advice(model.frozen)}") from error
-    if done:
+    if done:  # the reason; None after a stop
         log(f"done: {done}")
         report = []
         if cfg.report and state.best > 0:

@@ -12,7 +12,6 @@ from engine.optimizer import MAX_BAD_STEPS, Updater
 from engine.parallel import compile_criterion
 from engine.profiling import profiled
 from engine.run_folder import Run
-from nets.postprocess import NO_FLOAT64
 from report.drawn_images import draw_batches
 from utils.processes import Ranks
 from utils.progress import duration, progress_bar
@@ -64,7 +63,7 @@ class Meter:
     def add(self, losses: dict[str, Tensor]) -> None:
         """Adds the scalar losses of one batch; all batches have the same names."""
         values = torch.stack([value.detach() for value in losses.values()])
-        if values.device.type not in NO_FLOAT64:  # exact: how many batches lie between two logs depends on the speed
+        if values.device.type == "cuda":  # exact: how many batches lie between two logs depends on the speed
             values = values.double()
         finite = values.isfinite()
         pair = torch.stack([values.where(finite, 0), finite.to(values.dtype)])

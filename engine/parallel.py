@@ -97,7 +97,7 @@ class ExactBatchNorm2d(nn.BatchNorm2d):
 
 
 def use_exact_batch_norms(model: nn.Module) -> nn.Module:
-    """Makes the batch norms of `model` compute the statistics of all ranks, and on a CPU exactly, in place. Names and tensors stay."""
+    """Makes batch norms compute the statistics of all ranks, on a CPU exactly, in place. Names and tensors stay the same."""
     if next(model.parameters()).device.type == "cuda":
         return nn.SyncBatchNorm.convert_sync_batchnorm(model)
     for module in model.modules():

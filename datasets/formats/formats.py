@@ -77,7 +77,7 @@ CVAT = Format("CVAT", XML, cvat.claims, cvat.read, images=cvat.images_in)
 LISTS = Format("annotation files", TEXT, texts.is_list, texts.read, texts.read_lists, texts.images_in)
 YOLO = Format("YOLO", TEXT, yolo.claims, read_all=yolo.read_all)
 CSV = Format("CSV", TABLE, tables.is_table, tables.read, images=tables.image_names)
-FORMATS = (  # the first one that claims label files in a folder reads it
+FORMATS = (  # after NOT_READ, the first one that claims a file reads it
     YAML,
     CVAT,
     Format("VOC", XML, voc.claims, read_all=voc.read_all),
