@@ -59,9 +59,10 @@ def test_epoch_trains_on_every_batch_and_averages_the_losses():
     assert calls[2][1]["total"] == pytest.approx(torch.stack(losses[:3]).mean().item())
 
 
+@pytest.mark.gpu
 def test_means_do_not_depend_on_the_batches_between_two_logs():
     """On a GPU the host reads the losses every second or so."""
-    losses = torch.rand(100, generator=torch.Generator().manual_seed(0)).add(0.1).split(1)
+    losses = torch.rand(100, generator=torch.Generator().manual_seed(0)).add(0.1).cuda().split(1)
     means = []
     for every in (1, 3, 1000):
         meter = Meter()
