@@ -59,6 +59,7 @@ EXCEPTIONS = {  # command -> why it does not run here
     "git apply change.diff": "test_extend.py applies every diff of the page",
     "python train.py model=resnet_18 weights=none": "needs the change of its page; test_extend.py trains with it",
     "python train.py optimizer=nadam": "needs the change of its page; test_extend.py trains with it",
+    "python -m tools.suspects apply=runs/suspects-DATE-1 accept=1-11,14": "needs proposals; test_suspects.py applies some",
     "ovc best.onnx --compress_to_fp16=False": "a program of OpenVINO, which is no requirement",
     'pnnx best.onnx "inputshape=[1,3,416,416]" fp16=0': "a program of ncnn, which is no requirement",
     "trtexec --onnx=best.onnx --saveEngine=best.engine --fp16": "a program of TensorRT, which needs a GPU",

@@ -80,6 +80,8 @@ def validated(contents: dict[str, Any], path: str | Path, kind: str, purpose: st
             keys_fit = not isinstance(value, dict) or all(type(key) in (str, int) for key in value)
             if type(value) not in _PLAIN or not keys_fit:
                 problems.append(f"{where} is a {type(value).__name__}, which no such file holds")
+            elif isinstance(value, Tensor) and not _is_usual(value):
+                problems.append(f"{where} is a tensor that is sparse, quantized, complex or without values")
     except ValueError as error:
         raise CheckpointError(f"{path}: {error}. It is not from this program: use another copy") from error
     for place, check in SCHEMAS[kind].items():
@@ -158,14 +160,15 @@ def input_size(value: Any) -> str:
     return "" if fits else f"height and width, multiples of 32 up to {MAX_SIDE}"
 
 
+def _is_usual(value: Any) -> bool:
+    """Whether a value is a tensor as this program writes them, and not sparse, quantized, complex or without values."""
+    dense = isinstance(value, Tensor) and value.layout is torch.strided and value.device.type == "cpu"
+    return dense and not value.is_quantized and not value.is_complex()
+
+
 def state_dict(value: Any) -> str:
-    """Checks for a dict of names and usual tensors: not sparse, quantized or without values, and no complex numbers."""
-
-    def is_usual(one: Any) -> bool:
-        dense = isinstance(one, Tensor) and one.layout is torch.strided and one.device.type == "cpu"
-        return dense and not one.is_quantized and not one.is_complex()
-
-    fits = isinstance(value, dict) and all(type(name) is str and is_usual(one) for name, one in value.items())
+    """Checks for a dict of names and usual tensors: on the CPU, dense, not quantized, and no complex numbers."""
+    fits = isinstance(value, dict) and all(type(name) is str and _is_usual(one) for name, one in value.items())
     return "" if fits else "a dict of tensors"
 
 

@@ -378,6 +378,13 @@ def test_values_that_no_checkpoint_has_are_refused(tmp_path, value, place):
         load(tmp_path / "a.pt")
 
 
+def test_a_sparse_tensor_anywhere_is_refused(tmp_path):
+    contents = {"format": FORMAT, "model": {}, "resume": {"updater": {"moments": [torch.ones(3, 3).to_sparse()]}}}
+    torch.save(contents, tmp_path / "a.pt")
+    with refused(CheckpointError, "a.pt", "resume.updater.moments.0", "sparse"):
+        load(tmp_path / "a.pt")
+
+
 def test_a_file_is_checked_without_the_places_of_all_its_values_in_memory():
     """A long list below nested dicts with long keys: 120 kB in a file."""
     value = [0] * 100_000
