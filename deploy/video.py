@@ -41,12 +41,12 @@ def open_video(source: str) -> cv2.VideoCapture:
         raise ValueError(f"source={brief(source)}: there is no such file in {os.getcwd()}: correct the path")
     if camera and int(source) > MAX_CAMERA:
         raise ValueError(f"source={brief(source)}: there is no such camera; {fix_of(source)}")
-    log = cv2.utils.logging
-    level = log.setLogLevel(log.LOG_LEVEL_SILENT)  # OpenCV prints a page about what the error below has in a line
+    set_log_level = cv2.setLogLevel if hasattr(cv2, "setLogLevel") else cv2.utils.logging.setLogLevel  # OpenCV 4 and 5
+    level = set_log_level(0)  # silent: OpenCV prints a page about what the error below has in a line
     try:
         video = cv2.VideoCapture(int(source) if camera else source)
     finally:
-        log.setLogLevel(level)
+        set_log_level(level)
     if not video.isOpened():
         raise ValueError(f"source={brief(source)}: OpenCV cannot open it; {fix_of(source)}")
     return video
