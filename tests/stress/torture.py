@@ -197,8 +197,9 @@ class Job:
     def __init__(self, folder: Path, output: Path, plan: Plan, resume: bool):
         constants = {**TRAINING, **BY_PROCESSES[plan.processes], "output": output}
         constants |= {part: folder / "images" / f"{part}.txt" for part in IMAGES}
+        constants |= dict(word.split("=", 1) for word in plan.constants)
         command = [str(SLOW_TRAINING), *(f"{name}={value}" for name, value in constants.items())]
-        command += [*plan.constants, *["resume=true"] * resume]
+        command += ["resume=true"] * resume
         if plan.processes > 1:
             launcher = [option.format(port=free_port()) for option in plan.launcher]
             flags = [f"--nproc_per_node={plan.processes}", f"--max-restarts={2 * len(plan.kinds)}"]
