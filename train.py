@@ -229,7 +229,7 @@ def main(
 
     # The model, and how many images a step has.
     model = origin.build_model(parts.build_model, cfg.model, train_data.classes)
-    cfg = origin.without_weights(cfg)  # if those of the demo could not be downloaded
+    cfg = origin.without_weights(cfg)  # if the weights of the demo could not be downloaded
     if cfg.flip is None:
         cfg = replace(cfg, flip=default_flip(train_data.classes[model.first_class :]))
     augment = Augment.of(cfg.mosaic, cfg.mixup, cfg.flip, cfg.rotation, cfg.scale, cfg.hsv)

@@ -26,7 +26,7 @@ AUTOMATIC_0 = ("batch_size", "freeze_batch_size")  # constants for which 0 means
 
 
 class Owner(Protocol):
-    """What decides a part of a run, and keeps what last.pt needs to go on with it."""
+    """What decides a part of a run, and keeps what last.pt needs to resume it."""
 
     def state_dict(self) -> dict[str, Any]: ...
 
