@@ -159,6 +159,7 @@ def _check_yolo_names(folder: Path, classes: tuple[str, ...]) -> None:
         config = {str(k).lower(): v for k, v in yaml.load((folder / "data.yaml").read_bytes(), yaml.BaseLoader).items()}
         names = config.get("names") or [str(i) for i in range(int(config["nc"]))]
         expected = [names[str(i)] for i in range(len(names))] if isinstance(names, dict) else list(names)
+        expected = [bare(str(name)) for name in expected]
     if list(classes) != expected:
         raise Failure("wrong", f"the classes are {classes[:9]} instead of {expected[:9]}")
 
