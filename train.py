@@ -271,7 +271,7 @@ def main(
     cfg = replace(cfg, **rates.constants, **course.constants)
 
     initial_text = summary.initial_text(initial, rates, written.learning_rate is None)
-    for text in summary.run_summary(written, cfg, data, updater, initial_text, ranks):
+    for text in summary.run_summary(written, cfg, data, updater, course, initial_text, ranks):
         log(text)
     if memory.thawed_bytes:
         log(f"memory     {memory.thawed_bytes / 2**30:.1f} GiB for a thawed step")
@@ -331,7 +331,7 @@ def main(
     if done:  # the reason; None after a stop
         log(f"done: {done}")
         report = []
-        if cfg.report and state.best > 0:
+        if cfg.report:
             report = evaluate_best(folder, updater.ema.model, val_loader, ranks, budget.seconds("evaluation"))
         has_test = all("test" in split.other_splits for split in data)
         log(summary.next_steps(folder, cfg.output, state, report, cfg.train if has_test else None))

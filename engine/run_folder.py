@@ -217,9 +217,8 @@ class Run:
         self._lock.close()
 
     def _write_log(self) -> None:
-        columns = list(dict.fromkeys(["epoch", *(key for row in self.rows for key in row)]))
         text = io.StringIO(newline="")
-        writer = csv.DictWriter(text, columns, lineterminator="\n")
+        writer = csv.DictWriter(text, columns_of(self.rows), lineterminator="\n")
         writer.writeheader()
         writer.writerows(self.rows)
         with files.atomic_write(self.folder / "log.csv") as file:
@@ -237,6 +236,21 @@ class Run:
             write(writer)
             writer.flush()  # raises the error of the thread that writes
             self._writer = writer
+
+
+def columns_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Returns the columns of log.csv, in the same order whichever row comes first: an evaluation, or an epoch without one.
+
+    A column that a row adds stands after the column before it in that row.
+    """
+    columns = ["epoch"]
+    for row in rows:
+        place = 0
+        for name in row:
+            if name not in columns:
+                columns.insert(place, name)
+            place = columns.index(name) + 1
+    return columns
 
 
 def tensorboard_scalars(row: Mapping[str, float]) -> dict[str, float]:

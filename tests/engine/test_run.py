@@ -2,6 +2,7 @@
 
 import csv
 import errno
+import itertools
 import json
 import os
 import subprocess
@@ -175,6 +176,21 @@ def test_log_starts_with_the_epoch_and_adds_new_columns(tmp_path):
     text = (tmp_path / "log.csv").read_text(encoding="utf-8")
     assert text.splitlines() == ["epoch,AP,total,l1", f"0,0.1,{1 / 3!r},", "1,,0.25,7"]
     assert rows_of(tmp_path)[1] == {"epoch": "1", "total": "0.25", "l1": "7"}
+
+
+def test_the_columns_of_the_log_have_one_order_whichever_row_comes_first(tmp_path):
+    """An evaluation before the first epoch, epochs without one, and the L1 loss of the last epochs."""
+    training, evaluation = {"loss": 1.0, "loss_class": 0.5, "seconds": 2.0}, {"AP": 0.1, "val_loss": 3.0}
+    last = {"loss": 1.0, "loss_class": 0.5, "loss_l1": 0.2, "seconds": 2.0}
+    orders = itertools.permutations((training, last, training | evaluation, last | evaluation))
+    headers = set()
+    for first, order in itertools.product(([], [evaluation]), orders):
+        run = Run(tmp_path, {})
+        for epoch, kind in enumerate([*first, *order]):
+            run.log({"epoch": epoch, **kind})
+        headers.add((tmp_path / "log.csv").read_text(encoding="utf-8").splitlines()[0])
+        run.close()
+    assert headers == {"epoch,loss,loss_class,loss_l1,seconds,AP,val_loss"}
 
 
 def test_log_after_resume_has_neither_gaps_nor_repeated_epochs(tmp_path):
