@@ -36,7 +36,7 @@ from engine.origin import Origin
 from engine.parallel import compile_forward, require_statistics
 from engine.rates import Rates
 from engine.run_folder import Run, best_of, check_name, create, near_run, open_run, run_of
-from engine.saving import Saver
+from engine.saving import Saver, require_space
 from engine.schedule import Schedule
 from engine.state import Outcome
 from engine.time_budget import TimeBudget
@@ -287,6 +287,7 @@ def main(
         log(compile_forward(model, cfg.multi_scale > 0, ranks, cfg.sync_bn))
 
     # The run folder, and what saves to it.
+    ranks.once_per_node(lambda: require_space(origin.folder or Path(cfg.output), updater))
     folder = origin.folder or create(cfg.output, cfg.name, ranks)
     val_path = val_source(cfg.val, cfg.train, folder, data, ranks.is_node_main, cfg.add_classes)
     config = asdict(cfg) | {"val": val_path}  # for config.json and checkpoints
