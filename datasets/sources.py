@@ -7,13 +7,14 @@ from pathlib import Path
 
 from datasets import demo
 from datasets.classes import merge_notes
-from datasets.errors import DataError
+from datasets.errors import DataError, one_line
 from datasets.formats.finish import ReadOptions, prepare, repeated_boxes
 from datasets.formats.formats import LINES, TABLE
 from datasets.formats.read import read
 from datasets.split import file_name, train_and_val, write
 from datasets.store import Annotations
 from utils.config import ConfigError
+from utils.text import amount
 
 MAY_HAVE_SPLITS = (".yaml", ".yml", ".data", ".xml", *LINES, *TABLE)  # suffixes of files that may hold several splits
 DEMO = ("data/demo/train.txt", "data/demo/val.txt")  # the default data of train.py
@@ -98,14 +99,32 @@ def read_train_and_val(
     found = read_splits(sources, options, log)
     if fraction:
         return train_and_val(found[0], fraction, split_seed)
-    if inside and set.intersection(*({data.path(i) for i in range(len(data))} for data in found)):
-        raise ConfigError(no_val(train))
+    if inside:
+        paths = [[data.path(i) for i in range(len(data))] for data in found]
+        if error := shared_error(train, *paths, has_val=bool(found[0].other_splits)):
+            raise ConfigError(error)
     return found
 
 
 def may_have_splits(source: str) -> bool:
     """Returns whether a source may hold several splits: a folder, or a file of a kind that names them."""
     return not os.path.isfile(source) or source.lower().endswith(MAY_HAVE_SPLITS)
+
+
+def shared_error(train: str, ours: Sequence[str], theirs: Sequence[str], has_val: bool = True) -> str:
+    """Returns the error of validation images `theirs` that are training images `ours`, for a training without val=; or "".
+
+    `has_val`: `train` has a split for validation. It may have all images, as `train: images` and `val: images` of a data.yaml.
+    """
+    trained = set(ours)
+    shared = [path for path in theirs if path in trained]
+    if not shared or (has_val and trained == set(theirs)):
+        return ""
+    if not has_val:
+        return no_val(train)
+    found = f"{len(shared)} of {amount(len(theirs), 'validation image')}"
+    fix = "take them out of one split, or write val=.2 to split off a fifth of the training images"
+    return one_line(f"{train}: training images in the validation split, such as {shared[0]}: {found}; {fix}")
 
 
 def no_val(train: str) -> str:

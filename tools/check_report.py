@@ -14,7 +14,7 @@ from datasets.formats.read import read
 from datasets.mirrored import mirrored_classes
 from datasets.scan import Scan, clipped_boxes, scan
 from datasets.similar import copies_text, similar_groups
-from datasets.sources import fraction_of, may_have_splits, no_val, unused_splits
+from datasets.sources import fraction_of, may_have_splits, shared_error, unused_splits
 from datasets.split import split
 from datasets.store import Annotations
 from utils.boxes import area
@@ -90,8 +90,9 @@ def check(
         text = f"val={val}: training splits its validation images off these; images that are copies stay in one split"
         parts["train"].report["notes"].append(text)
         parts["train"].report["errors"] += _split_errors(parts["train"].good, fraction)
-    if val is None and "val" in parts and set(parts["train"].paths) & set(parts["val"].paths):
-        parts["val"].report["errors"].append(no_val(data))
+    if val is None and "val" in parts:
+        error = shared_error(data, parts["train"].paths, parts["val"].paths)
+        parts["val"].report["errors"] += filter(None, [error])
     if _has_test(parts, data):
         test_warnings = _add_test(parts, data, size, options)
     outside = _share_range(parts)

@@ -2,6 +2,7 @@
 
 import json
 import random
+import shlex
 from pathlib import Path
 
 import cv2
@@ -15,11 +16,13 @@ import evaluate
 import predict
 import train
 from datasets import demo, sources
+from datasets.classes import merge_notes
 from datasets.errors import DataError
 from datasets.formats.read import options_of, read, read_options
 from datasets.sources import read_train_and_val
 from datasets.split import split_groups, train_and_val
 from metrics.coco import COCO_METRICS, coco_metrics
+from tools.check_report import check as check_data
 from tools.convert import convert
 from utils import checkpoint
 from utils.config import ConfigError, is_weights, override
@@ -237,6 +240,27 @@ def test_train_alone_needs_a_part_for_validation(scenes: dict[str, bytes], tmp_p
     assert not (tmp_path / "run").exists()
 
 
+def test_a_training_image_in_the_validation_split_is_named(scenes: dict[str, bytes], tmp_path: Path) -> None:
+    """A split that has all training images is what the data file says, as train: images and val: images; it is not shared by
+    mistake. Without a split, all images are validation images, too: that is another error."""
+    names = list(scenes)
+    write(tmp_path / "images", scenes)
+    (tmp_path / "images/all.txt").unlink()
+    for name in names:
+        text((tmp_path / "images" / name).with_suffix(".txt"), "0 .5 .5 .2 .2\n")
+    text(tmp_path / "some.txt", f"images/{names[1]}\nimages/{names[0]}\n")
+    text(tmp_path / "others.txt", "".join(f"images/{name}\n" for name in names[1:]))
+    yaml = text(tmp_path / "data.yaml", "train: others.txt\nval: some.txt\nnames: [cat]\n")
+    with refused(ConfigError, yaml, "1 of 2", f"images/{names[1]}", "val=.2") as caught:
+        read_both(yaml)
+    report, _ = check_data(str(yaml), None, (64, 64))
+    assert report["errors"] == [str(caught.value)]
+    text(yaml, "train: images\nval: images\nnames: [cat]\n")
+    train_data, val_data = read_both(yaml)
+    assert len(train_data) == len(val_data) == len(scenes)
+    assert check_data(str(yaml), None, (64, 64))[0]["errors"] == []
+
+
 @pytest.mark.parametrize("val", ["0", "1", "20", "-.2", "nan"])
 def test_a_fraction_outside_of_0_to_1_is_refused(val: str) -> None:
     with refused(ConfigError, f"val={val}", "val=.2"):
@@ -326,6 +350,8 @@ def test_names_that_differ_in_case_or_blanks_are_noted(tmp_path: Path) -> None:
     notes: list[str] = []
     read_both(vehicles(tmp_path), log=notes.append)
     assert "classes that differ in case or blanks only: 'Van', 'van'; merge=van:Van makes them one" in notes[-1]
+    (note,) = merge_notes(["Leaf Rust", "leaf rust", "dog"])  # can be pasted into a shell
+    assert "merge=leaf rust:Leaf Rust" in shlex.split(note.rpartition(";")[2])
 
 
 def test_problems_of_both_parts_are_reported_together(tmp_path: Path) -> None:

@@ -42,6 +42,13 @@ def test_empty_fields_are_a_background(tmp_path: Path) -> None:
     assert [row[1] for row in boxes(found)] == [[], [[1, 2, 3, 4]]]
 
 
+def test_the_encoding_that_excel_writes_by_default_is_refused_with_the_menu_entry_for_another(tmp_path: Path) -> None:
+    paint(tmp_path / "a.png")
+    (tmp_path / "boxes.csv").write_bytes("image,xmin,ymin,xmax,ymax,label\na.png,1,2,9,9,B\u00e4r\n".encode("cp1252"))
+    with refused(DataError, "boxes.csv:2", "Excel", "CSV UTF-8"):
+        read(str(tmp_path), "train")
+
+
 def test_image_root_is_the_folder_of_the_images(tmp_path: Path) -> None:
     image = paint(tmp_path / "far" / "a.png")
     path = text(tmp_path / "x.csv", '"C:\\me\\a.png",1,2,3,4,"cat, big"\n')
