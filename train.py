@@ -75,6 +75,7 @@ class Config(Constants):
     mosaic: float = 0.5  # probability; 1 for thousands of images and hundreds of epochs
     mixup: float = 0.0  # probability; helps only large models in long runs
     flip: float | None = None  # probability; none: .5, or 0 if a mirror turns a class into another (left, right)
+    flip_vertical: float = 0.0  # probability; .5 for images without a top, such as aerial and microscope images
     rotation: float = 0.0  # degrees to either side, and 0.4 times as much shear
     scale: tuple[float, float] = (0.5, 1.5)  # smallest, largest size of the image, relative to the letterboxed one
     hsv: tuple[float, float, float] = (5.0, 30.0, 30.0)  # largest change of hue (of 180), saturation and value (of 255)
@@ -172,7 +173,7 @@ MINIMUM = {
     **{"accumulate": 1, "evaluate_every": 1, "scale": 0.01, "timeout_minutes": 0.05},
 }
 MAXIMUM = {
-    **dict.fromkeys(("mosaic", "mixup", "flip", "multi_scale", "repeat_rare"), 1),
+    **dict.fromkeys(("mosaic", "mixup", "flip", "flip_vertical", "multi_scale", "repeat_rare"), 1),
     "seed": MAX_SEED,
     "split_seed": MAX_SEED,
 }
@@ -232,7 +233,7 @@ def main(
     cfg = origin.without_weights(cfg)  # if the weights of the demo could not be downloaded
     if cfg.flip is None:
         cfg = replace(cfg, flip=default_flip(train_data.classes[model.first_class :]))
-    augment = Augment.of(cfg.mosaic, cfg.mixup, cfg.flip, cfg.rotation, cfg.scale, cfg.hsv)
+    augment = Augment.of(cfg.mosaic, cfg.mixup, cfg.flip, cfg.flip_vertical, cfg.rotation, cfg.scale, cfg.hsv)
     val_criterion = parts.criterion(model, torch.ones_like)  # normalizer 1: losses are sums, which `evaluate` divides
     most_boxes = augment.most_images * train_data.most_boxes
     memory = StepMemory(cfg, model, val_criterion, most_boxes, len(train_data), ranks)
