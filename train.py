@@ -34,7 +34,7 @@ from engine.network import Network, step_seconds
 from engine.optimizer import EMA, Updater, build_optimizer, usable_amp
 from engine.origin import Origin
 from engine.parallel import compile_forward, require_statistics
-from engine.rates import Rates
+from engine.rates import Rates, given_or
 from engine.run_folder import Run, best_of, check_name, create, near_run, open_run, run_of
 from engine.saving import Saver, require_space
 from engine.schedule import Schedule
@@ -205,18 +205,18 @@ def main(
     batch sizes, the learning rates, the epochs. Each one answers for its decisions from then on, and last.pt keeps its state.
     Then comes the loop over the epochs.
     """
-    written = cfg = checked(constants)
-    # `cfg` gets the values that this run chooses, as soon as they are known; in the end nothing is left to choose.
-    budget = TimeBudget(cfg.hours, cfg.evaluate_every, parts.clock)  # the time of hours= begins here
-    ranks = processes.start(cfg.device, cfg.timeout_minutes)
+    written = checked(constants)
+    budget = TimeBudget(written.hours, written.evaluate_every, parts.clock)  # the time of hours= begins here
+    ranks = processes.start(written.device, written.timeout_minutes)
     log = ranks.log
-    ranks.once_per_node(lambda: require_output(cfg.resume, cfg.output))
+    ranks.once_per_node(lambda: require_output(written.resume, written.output))
 
-    # Where the run begins: at its own last save, at a model that gets new classes, at weights, or at random weights.
+    # Where the run begins: at its own last save, at a model that gets new classes, at weights, or at random weights. `cfg` has
+    # the values that this run chooses, as soon as they are known; in the end nothing is left to choose.
     origin = Origin(written, ranks)
-    cfg = origin.completed(cfg)
-    cfg = replace(cfg, workers=loader_workers(cfg, ranks))
-    threads.set_threads(ranks.device, cfg.workers, len(ranks.node_ranks))
+    cfg = origin.completed(written)
+    workers = loader_workers(cfg, ranks)
+    threads.set_threads(ranks.device, workers, len(ranks.node_ranks))
     torch.manual_seed(cfg.seed)
     coarsest = nets.coarsest_stride(cfg.model)
     ranks.on_main(lambda: require_statistics(sizes_of_phases(cfg), cfg.image_size, ranks, cfg.sync_bn, coarsest))
@@ -231,13 +231,12 @@ def main(
     # The model, and how many images a step has.
     model = origin.build_model(parts.build_model, cfg.model, train_data.classes)
     cfg = origin.without_weights(cfg)  # if the weights of the demo could not be downloaded
-    if cfg.flip is None:
-        cfg = replace(cfg, flip=default_flip(train_data.classes[model.first_class :]))
-    augment = Augment.of(cfg.mosaic, cfg.mixup, cfg.flip, cfg.flip_vertical, cfg.rotation, cfg.scale, cfg.hsv)
+    flip = given_or(cfg.flip, default_flip(train_data.classes[model.first_class :]))
+    augment = Augment.of(cfg.mosaic, cfg.mixup, flip, cfg.flip_vertical, cfg.rotation, cfg.scale, cfg.hsv)
     val_criterion = parts.criterion(model, torch.ones_like)  # normalizer 1: losses are sums, which `evaluate` divides
     most_boxes = augment.most_images * train_data.most_boxes
     memory = StepMemory(cfg, model, val_criterion, most_boxes, len(train_data), ranks)
-    cfg = replace(cfg, **memory.batch_sizes)
+    cfg = replace(cfg, workers=workers, flip=flip, **memory.batch_sizes)
 
     # The learning rates, lower if an evaluation shows that the initial weights know the data; and the epochs. `restore` enters an
     # owner among those whose state last.pt keeps, and gives it its state of the run to resume, if there is one.
