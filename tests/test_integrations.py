@@ -1,4 +1,4 @@
-"""docs/integrations.md: each block of code runs with the package that it is for. docs/first_detector.ipynb runs from start to end.
+"""docs/integrations.md: each block of code runs with its package. docs/first_detector.ipynb runs from start to end.
 
 The packages are not in requirements.txt: without them a test is skipped.
 """
