@@ -24,6 +24,9 @@ from datasets.formats.typed_json import ABSENT, Angle, Side, parse, rows
 from datasets.store import Split
 from utils.images import IMAGE_SUFFIXES
 
+# What a JSON-MIN task holds of itself, next to its data and its controls: nothing in it is drawn.
+OWN_KEYS = {"id", "annotator", "annotation_id", "created_at", "updated_at", "lead_time", "agreement"}
+
 
 class Region(Struct, frozen=True):
     """A drawn object; its labels have the name of the tool."""
@@ -167,7 +170,7 @@ def _written_size(results: Numbered) -> tuple[int, int]:
 
 def _drawn(row: Mapping[str, Raw]) -> list[str]:
     """Returns the keys of a JSON-MIN task that hold drawn objects."""
-    return [key for key, value in row.items() if re.match(rb"\[\s*\{", bytes(value))]
+    return [key for key, value in row.items() if key not in OWN_KEYS and re.match(rb"\[\s*\{", bytes(value))]
 
 
 def _minimal(row: Mapping[str, Raw], place: str, problems: list[str]) -> tuple[dict[str, Any], Numbered]:

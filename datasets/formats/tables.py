@@ -189,8 +189,8 @@ def _are_fractions(path: str, boxes: list[Box]) -> bool:
         return any(any(box.corners) for box in boxes)
     values = [value for box in boxes for value in box.corners]
     few = sum(not 0 <= value <= 1 for value in values) <= 0.1 * len(values)
-    near = all(-1 <= value <= 2 for value in values)
-    if 2 * sum(map(all, zip(inside, parts, strict=True))) < len(boxes) or not (few or near):
+    some_in_pixels = any(min(box.corners[2:]) > 2 for box in boxes)  # one wrong value makes no box of pixels
+    if 2 * sum(map(all, zip(inside, parts, strict=True))) < len(boxes) or (some_in_pixels and not few):
         return False  # boxes in pixels, of which hardly any lies within the first pixel of the image
     problem = "is not in fractions of the image, as most of the boxes are: correct it, or remove the line"
     wrong = [box for box, fits in zip(boxes, inside, strict=True) if not fits]

@@ -98,6 +98,9 @@ def test_json_min_is_read(tmp_path: Path) -> None:
     rows = [{"image": "/data/upload/a.png", "id": 1, "label": [region], "annotator": 1}, {"image": "b.png", "id": 2}]
     found = read(str(text(tmp_path / "x.json", rows)), "train")
     assert [row[1:3] for row in boxes(found)] == [([[4, 4, 14, 10]], ["cat"]), ([], [])]
+    rows[0]["id"] = [region | {"x": 50.0}]  # no control, but an entry of the task
+    found = read(str(text(tmp_path / "x.json", rows)), "train")
+    assert [row[1] for row in boxes(found)] == [[[4, 4, 14, 10]], []]
 
 
 def test_open_and_cancelled_tasks_are_left_out_and_the_ground_truth_counts(tmp_path: Path) -> None:

@@ -125,6 +125,14 @@ def test_fractions_with_a_slip_are_never_taken_for_pixels(tmp_path: Path) -> Non
             read(str(text(tmp_path / "x.csv", lines)), "train")
     with refused(DataError, "x.csv:3", "box 0.1,-0.2,0.5,0.6"):
         read(str(text(tmp_path / "x.csv", header + good + "a.png,.1,-.2,.5,.6,cat\n")), "train")
+    for slip in ("1.8e19", "-40", "62"):  # one of two boxes, so that an eighth of the values is wrong
+        for row in (f".1,.2,.5,{slip}", f".1,{slip},.5,.6", f"{slip},.2,.5,.6"):
+            with refused(DataError, "x.csv:3", "fractions"):
+                read(
+                    str(text(tmp_path / "x.csv", f"{header}{good}a.png,{row},cat\n")),
+                    "train",
+                    ReadOptions(bad_boxes="drop"),
+                )
     rounded = read(str(text(tmp_path / "x.csv", "path,x,y,w,h,class\na.png,.7,.5,.3001,.5,cat\n")), "train")
     assert rounded.boxes.round(1).tolist() == [[28, 10, 40, 20]]
 
