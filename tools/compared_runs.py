@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from datasets.sources import fraction_of, val_of
+from datasets.sources import division_of, val_of
 from engine.environment import last_start
 from engine.run_folder import near_run
 from utils import checkpoint, file_checks
@@ -126,7 +126,7 @@ def typed_val(folder: Path, config: dict[str, Any]) -> str | None:
         return None
     typed = val_of(str(constants.get("val")), str(constants.get("train")))
     try:
-        fraction_of(typed)
+        division_of(typed)
     except ConfigError:  # a damaged file
         return None
     return typed
@@ -142,7 +142,7 @@ def data_of(folder: Path, config: dict[str, Any]) -> tuple[str, str]:
         if file.is_file():
             digest = hashlib.blake2b(file.read_bytes(), digest_size=4).hexdigest()
         typed = typed_val(folder, config)
-        is_part = typed is None or fraction_of(typed) is not None
+        is_part = typed is None or division_of(typed) is not None
         val = f"{'a part of the training data' if is_part else typed} ({digest})"
     return f"val {val}", classes_text(folder / "best.pt")
 
