@@ -98,7 +98,8 @@ def read(file: File, split: Split) -> Source:
     where the file has the size of the image, otherwise in fractions of the image."""
     source, contents = file.path, file.json
     problems: list[str] = []
-    tasks, open_tasks, several = [], 0, 0
+    tasks, open_tasks, several = [], 0, set()
+    minimal = set()  # ids and images of the tasks in JSON-MIN, which has a row for each annotation
     for index, raw in enumerate(contents):
         row = parse(raw, dict[str, Raw], f"{source}: [{index}]", problems)
         if row is None:
@@ -110,12 +111,19 @@ def read(file: File, split: Split) -> Source:
             if not works:
                 open_tasks += 1
                 continue
-            several += len(works) > 1
+            if len(works) > 1:
+                several.add(place)
             truth = max(works, key=lambda work: work.ground_truth)
             results = list(rows(truth.result, Result, f"{place}: result", problems))
         else:
             data, results = _minimal(row, place, problems)
         image, problem = _image(data or {}, results)
+        if "data" not in row and "id" in row:
+            task = bytes(row["id"]), image
+            if task in minimal:
+                several.add(place)
+                continue
+            minimal.add(task)
         if problem:
             problems.append(f"{place}: {problem}")
         tasks.append(Task(place, image, results))
@@ -134,7 +142,7 @@ def read(file: File, split: Split) -> Source:
         text = f"labels of a second control on an object, not read: {sum(map(len, second))} ({shown})"
         found.notes.append(f"{source}: {text}")
     if several:
-        found.notes.insert(0, f"{source}: tasks with several annotations, of which one counts: {several}")
+        found.notes.insert(0, f"{source}: tasks with several annotations, of which one counts: {len(several)}")
     if open_tasks:
         found.notes.insert(0, f"{source}: tasks without a submitted annotation, left out: {open_tasks}")
     return found

@@ -167,6 +167,14 @@ def test_another_column_with_names_of_splits_is_named(tmp_path: Path, name: str)
     assert not any("rename" in note for note in read(path, "train").notes)
 
 
+@pytest.mark.parametrize("name", ["is_train", "is_valid", "Test"])
+def test_a_column_that_may_tell_the_split_by_flags_is_named(tmp_path: Path, name: str) -> None:
+    for words, is_named in (("1 0 1 1", True), ("True False False True", True), ("1 0 7 1", False)):
+        notes = read(_table(tmp_path, name, *words.split()), "train").notes
+        assert any(name in note and "split" in note for note in notes) == is_named
+    assert not read(_table(tmp_path, "occluded", *"1 0 1 1".split()), "train").notes
+
+
 @pytest.mark.parametrize("name", ["split", "Set", "subset", "partition", "usage", "fold", "data_split"])
 @pytest.mark.parametrize("words", ["train valid test train", "Training val TEST training"])
 def test_a_column_with_splits_divides_the_images(tmp_path: Path, name: str, words: str) -> None:
