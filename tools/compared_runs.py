@@ -4,6 +4,7 @@ import csv
 import hashlib
 import json
 import math
+import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,6 +22,7 @@ LARGEST = 1e12  # no number of a training is larger
 NUMBERS = ("epoch", "seconds", "images_per_second")  # columns of every row of log.csv; evaluated epochs also have AP
 TRAINING = "training data"  # a column, if the runs differ in it
 WHERE = ("name", "output", "resume")  # constants that are not compared: the table already names the folder
+REPEATED = ("seed", "split_seed", "val")  # constants in which repetitions of a training differ
 SAME = 0.001  # largest difference between the mAP of a log and of the evaluation of the same best.pt
 CUT = 24  # most characters of a value in the printed table
 
@@ -256,10 +258,46 @@ def class_table(runs: Sequence[Run]) -> list[list[str]]:
     return [["class", *maps, "difference"], *(row for _, row in rows)]
 
 
+def repeats(runs: Sequence[Run]) -> list[str]:
+    """Returns the mean and the spread of the best mAP of runs that repeat a training with other seeds or folds."""
+    groups: dict[str, list[tuple[int, Run, dict[str, str]]]] = {}
+    for number, run in enumerate(runs, 1):
+        constants = {name: show(value) for name, value in typed_constants(run).items() if name not in WHERE}
+        varied = {name: constants.pop(name, "") for name in REPEATED}
+        if run.best:
+            data = validated_on(varied["val"]) or run.data[0]
+            key = json.dumps([sorted(constants.items()), run.data[1], data])
+            groups.setdefault(key, []).append((number, run, varied))
+    lines = []
+    for rows in groups.values():
+        differ = [name for name in REPEATED if len({varied[name] for *_, varied in rows}) > 1]
+        if differ:
+            numbers, maps = ", ".join(str(number) for number, *_ in rows), [run.best["AP"] for _, run, _ in rows]
+            spread = f"mean {statistics.mean(maps):.4f}, standard deviation {statistics.stdev(maps):.4f}"
+            lines.append(f"best mAP of the runs {numbers}, which differ only in {' and '.join(differ)}: {spread}")
+    return lines
+
+
+def typed_constants(run: Run) -> dict[str, Any]:
+    """Returns the constants of a run as they were typed, of an old run those that it chose."""
+    constants = last_start(run.folder).get("constants")
+    return constants if isinstance(constants, dict) else run.config
+
+
+def validated_on(val: str) -> str:
+    """Returns which part of the training images is for validation, "1/5" and "2/5" alike; "" for other validation data."""
+    try:
+        division = division_of(val)
+    except ConfigError:  # a damaged file
+        return ""
+    return str(division.fractions) if division else ""
+
+
 def notes(runs: Sequence[Run]) -> list[str]:
     """Returns the notes below the table: the meaning of its columns, and the data of each letter."""
     lines = ["mAP50-95 on the validation data; minutes of training without evaluations; training images processed"]
     if marks := data_marks(runs):
         lines.append("different validation data or classes: compare the mAP only between runs with the same letter")
         lines += [f"data {mark}: {'; '.join(data)}" for data, mark in marks.items()]
+    lines += repeats(runs)
     return lines if runs else ["no run to compare"]
