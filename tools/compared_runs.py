@@ -39,6 +39,7 @@ class Run(NamedTuple):
     rows: list[dict[str, float]]  # of log.csv, with the columns NUMBERS and, of evaluated epochs, AP
     data: tuple[str, str]  # validation data and classes, as text; equal: the mAPs can be compared
     training: str  # the training data, as text
+    written: dict[str, Any]  # the constants as they were typed; {}: not known
 
     @property
     def evaluated(self) -> list[dict[str, float]]:
@@ -77,10 +78,11 @@ def read_run(folder: Path) -> Run:
         raise RunError("config.json holds no constants")
     rows = read_log(folder / "log.csv")
     config = with_new_names(config)
-    data, training = data_of(folder, config), training_of(folder, config, rows)
-    if typed := typed_val(folder, config):
+    written = written_constants(folder)
+    data, training = data_of(folder, config, written), training_of(folder, config, rows)
+    if typed := typed_val(folder, config, written):
         config["val"] = typed
-    return Run(folder, config, rows, data, training)
+    return Run(folder, config, rows, data, training, written)
 
 
 def read_log(path: Path) -> list[dict[str, float]]:
@@ -117,16 +119,27 @@ def number(text: str | None, where: str) -> float:
     return value
 
 
-def typed_val(folder: Path, config: dict[str, Any]) -> str | None:
-    """Returns `val` of a run as it was typed; None if `config` has it so, or an old run does not have it.
+def written_constants(folder: Path) -> dict[str, Any]:
+    """Returns the constants of a run as they were typed, without loading its weights; {} if they are not known."""
+    constants = last_start(folder).get("constants")  # until 1.0; since then in last.pt
+    if not isinstance(constants, dict):
+        try:
+            constants = checkpoint.read(folder / "last.pt", on_disk=True)["resume"]["origin"]["written"]
+        except (file_checks.CheckpointError, LookupError, TypeError):
+            constants = {}
+    return with_new_names(constants) if isinstance(constants, dict) else {}
+
+
+def typed_val(folder: Path, config: dict[str, Any], written: dict[str, Any]) -> str | None:
+    """Returns `val` of a run as it was typed; None if `config` has it so, or it is not among the constants as `written`.
 
     config.json has val.txt of the run folder instead, if the validation images were split off the training images, or have the
     classes of a model that classes were added to.
     """
-    val, constants = Path(str(config.get("val"))), last_start(folder).get("constants")
-    if val.name not in ("val.txt", "val.json") or val.parent.name != folder.name or not isinstance(constants, dict):
+    val = Path(str(config.get("val")))
+    if val.name not in ("val.txt", "val.json") or val.parent.name != folder.name or not written:
         return None
-    typed = val_of(str(constants.get("val")), str(constants.get("train")))
+    typed = val_of(str(written.get("val")), str(written.get("train")))
     try:
         division_of(typed)
     except ConfigError:  # a damaged file
@@ -134,7 +147,7 @@ def typed_val(folder: Path, config: dict[str, Any]) -> str | None:
     return typed
 
 
-def data_of(folder: Path, config: dict[str, Any]) -> tuple[str, str]:
+def data_of(folder: Path, config: dict[str, Any], written: dict[str, Any]) -> tuple[str, str]:
     """Returns the validation data and the classes of a run as text: equal for two runs whose mAP can be compared."""
     val = str(config.get("val"))
     own = Path(val).name in ("val.txt", "val.json") and Path(val).parent.name == folder.name
@@ -143,7 +156,7 @@ def data_of(folder: Path, config: dict[str, Any]) -> tuple[str, str]:
         digest = "missing"
         if file.is_file():
             digest = hashlib.blake2b(file.read_bytes(), digest_size=4).hexdigest()
-        typed = typed_val(folder, config)
+        typed = typed_val(folder, config, written)
         is_part = typed is None or division_of(typed) is not None
         val = f"{'a part of the training data' if is_part else typed} ({digest})"
     return f"val {val}", classes_text(folder / "best.pt")
@@ -262,7 +275,7 @@ def repeats(runs: Sequence[Run]) -> list[str]:
     """Returns the mean and the spread of the best mAP of runs that repeat a training with other seeds or folds."""
     groups: dict[str, list[tuple[int, Run, dict[str, str]]]] = {}
     for number, run in enumerate(runs, 1):
-        constants = {name: show(value) for name, value in typed_constants(run).items() if name not in WHERE}
+        constants = {name: show(value) for name, value in (run.written or run.config).items() if name not in WHERE}
         varied = {name: constants.pop(name, "") for name in REPEATED}
         if run.best:
             data = validated_on(varied["val"]) or run.data[0]
@@ -276,12 +289,6 @@ def repeats(runs: Sequence[Run]) -> list[str]:
             spread = f"mean {statistics.mean(maps):.4f}, standard deviation {statistics.stdev(maps):.4f}"
             lines.append(f"best mAP of the runs {numbers}, which differ only in {' and '.join(differ)}: {spread}")
     return lines
-
-
-def typed_constants(run: Run) -> dict[str, Any]:
-    """Returns the constants of a run as they were typed, of an old run those that it chose."""
-    constants = last_start(run.folder).get("constants")
-    return constants if isinstance(constants, dict) else run.config
 
 
 def validated_on(val: str) -> str:
