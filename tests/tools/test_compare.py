@@ -58,7 +58,7 @@ def test_a_real_run_shows_the_numbers_of_its_log(demo_images, tmp_path, capsys):
     assert [row["AP"] for row in run.rows] == [float(row["AP"]) for row in rows]
     assert run.images == 3 * 12  # 3 of 12 repeat an image, to fill the last step of an epoch
     assert "classes: " in run.data[1] and run.training.endswith(", 9 images")
-    assert run.written["epochs"] == 3 and run.written["learning_rate"] is None  # as typed, not as chosen
+    assert run.written["epochs"] == 3 and run.written["val"] == run.config["val"]
     capsys.readouterr()
     main([str(folder)])
     assert f"{best:.4f}" in capsys.readouterr().out
