@@ -31,7 +31,7 @@ def check_split_by(split_by: str | None) -> str | None:
     )
     try:
         groups = re.compile(split_by).groups
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:
         raise ConfigError(f"split_by={split_by}: no regular expression ({error}): {example}") from error
     if not groups:
         raise ConfigError(f"split_by={split_by}: put the part that names the group in parentheses: {example}")

@@ -17,6 +17,7 @@ from datasets.store import Annotations
 from utils.config import ConfigError
 
 MAY_HAVE_SPLITS = (".yaml", ".yml", ".data", ".xml", *LINES, *TABLE)  # suffixes of files that may hold several splits
+MOST_FOLDS = 1000
 DEMO = ("data/demo/train.txt", "data/demo/val.txt")  # the default data of train.py
 
 
@@ -48,8 +49,9 @@ def division_of(val: str) -> Division | None:
         return None
     if fold := re.fullmatch(r"(\d{1,9})/(\d{1,9})", val):
         number, count = map(int, fold.groups())
-        if not 1 <= number <= count or count == 1:
-            raise ConfigError(f"val={val}: a fold of a cross-validation is written val=1/5, val=2/5, ..., val=5/5")
+        if not 1 <= number <= count or not 2 <= count <= MOST_FOLDS:
+            example = f"val=1/5, val=2/5, ..., val=5/5, of at most {MOST_FOLDS}"
+            raise ConfigError(f"val={val}: a fold of a cross-validation is written {example}")
         return Division(f"val={val}", (1 / count,) * count, number - 1)
     try:
         fraction = float(val)
@@ -58,6 +60,12 @@ def division_of(val: str) -> Division | None:
     if not 0 < fraction < 1:
         raise ConfigError(f"val={val}: a fraction of the training images is between 0 and 1, as in val=.2")
     return Division(f"val={fraction:g}", (1 - fraction, fraction), 1)
+
+
+def require_division(division: Division | None, split_by: str | None) -> None:
+    """Raises ConfigError for a constant split_by= that has no effect, because val= names other data."""
+    if split_by and not division:
+        raise ConfigError(f"split_by={split_by} divides the training images: add val=.2, or leave it out")
 
 
 def _of_per_cent(text: str) -> str:
@@ -100,8 +108,7 @@ def read_train_and_val(
     division, source = division_of(val), val_of(val, train)
     inside = source != val
     sources = {"train": train} | ({} if division else {"val": source})
-    if options.split_by and not division:
-        raise ConfigError(f"split_by={options.split_by} divides the training images: add val=.2, or leave it out")
+    require_division(division, options.split_by)
     if inside and not may_have_splits(train):
         raise ConfigError(no_val(train))
     found = read_splits(sources, options, log)

@@ -15,7 +15,7 @@ from datasets.groups import frames_in_both
 from datasets.mirrored import mirrored_classes
 from datasets.scan import Scan, clipped_boxes, scan
 from datasets.similar import copies_text, similar_groups
-from datasets.sources import division_of, may_have_splits, no_val, unused_splits
+from datasets.sources import division_of, may_have_splits, no_val, require_division, unused_splits
 from datasets.split import Division, divide
 from datasets.store import Annotations
 from utils.boxes import area
@@ -64,6 +64,7 @@ def check(
     options = options or ReadOptions(bad_boxes="drop")
     parts, unread, asked = {}, [], {"train": data}
     division = None if val is None else division_of(val)
+    require_division(division, options.split_by)
     if val is not None and division is None:
         asked["val"] = val
     for name in ("train", "val"):

@@ -74,6 +74,8 @@ def convert(source: str, target: str, **options) -> list[str]:
         raise DataError(f"{target}: the name must end with .txt (annotation file) or .json (COCO JSON)")
     if goal.name.lower() in CLASS_FILES:
         raise DataError(f"{target}: this name is reserved for class names: give another one, such as all.txt")
+    if cfg.split_by and not cfg.split:
+        raise DataError(f"split_by={cfg.split_by} divides the images: add split=.9,.1, or leave it out")
     source_split = cfg.source_split or ("all" if cfg.split else "train")
     require_writable(target, goal.parent)
     cutter = _cutter(cfg)

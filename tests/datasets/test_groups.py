@@ -53,9 +53,9 @@ def test_a_pattern_or_the_folder_names_the_group() -> None:
         named_groups([*paths, "a/other.jpg"], CLIP)
 
 
-@pytest.mark.parametrize("pattern", ["(", r"clip\d+", ""])
+@pytest.mark.parametrize("pattern", ["(", r"clip\d+", "", "(a{99999999999})", "(" * 9999])
 def test_a_pattern_without_a_group_is_refused(pattern: str) -> None:
-    with refused(ConfigError, f"split_by={pattern}", "folders"):
+    with refused(ConfigError, f"split_by={pattern[:20]}", "folders"):
         check_split_by(pattern)
 
 
@@ -78,6 +78,10 @@ def test_split_by_without_a_division_and_with_too_few_groups_is_refused(tmp_path
     source, options = clips(tmp_path, {"a": 3}), read_options(split_by=CLIP)
     with refused(ConfigError, f"split_by={CLIP}", "val=.2"):
         read_train_and_val(source, source, 0, options, lambda note: None)
+    with refused(ConfigError, f"split_by={CLIP}", "val=.2"):
+        check(source, options=options)
+    with refused(DataError, f"split_by={CLIP}", "split="):
+        convert(source, str(tmp_path / "x.txt"), split_by=CLIP)
     with refused(DataError, f"split_by={CLIP}", "val=0.5", "1 group"):
         read_train_and_val(source, ".5", 0, options, lambda note: None)
 
@@ -116,7 +120,7 @@ def test_folds_are_disjoint_and_cover_all_images(tmp_path: Path) -> None:
     assert any(names(divide(data, division_of("2/4"), seed)[1]) != names(folds[1][1]) for seed in range(1, 4))
 
 
-@pytest.mark.parametrize("val", ["0/5", "6/5", "1/1", "0/0", "1/0"])
+@pytest.mark.parametrize("val", ["0/5", "6/5", "1/1", "0/0", "1/0", "1/999999999"])
 def test_a_fold_that_does_not_exist_is_refused(val: str) -> None:
     with refused(ConfigError, f"val={val}", "val=1/5"):
         division_of(val)
