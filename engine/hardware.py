@@ -16,9 +16,8 @@ from utils.threads import busy_hint, shared_memory
 def hardware_warnings(workers: int, batch_size: int, image_size: tuple[int, int], ranks: Ranks) -> Iterator[str]:
     """Yields warnings about unused GPUs and too little shared memory."""
     yield from gpu_advice(sys.argv, ranks.all_gpus)
-    if ranks.world_size == 1 and hasattr(os, "getloadavg"):  # not Windows
-        if hint := busy_hint(ranks.device, os.getloadavg()[0], os.cpu_count() or 1):
-            yield hint
+    if ranks.world_size == 1 and (hint := busy_hint(ranks.device)):
+        yield hint
     yield from shared_memory_warning(workers, batch_size, image_size)
 
 
