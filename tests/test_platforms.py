@@ -13,7 +13,7 @@ from refused import told
 
 README, CONTRIBUTING = (commands(text_of(ROOT / page)) for page in ("README.md", "CONTRIBUTING.md"))
 LINES = text_of(ROOT / "Dockerfile").splitlines()
-PAGE = text_of(ROOT / "docs/platforms.md")
+PAGE = text_of(ROOT / "docs/install.md")
 
 
 @pytest.fixture(scope="module")
