@@ -134,6 +134,7 @@ def build_model(
         model, pretraining = nets.build(name, len(classes), origin.saved["model"]), None
     else:
         options = {"optional": origin.is_optional, "add_classes": origin.add_classes}
+        options["image_size"] = origin.written.image_size
         model, pretraining = nets.build_pretrained(name, classes, origin.weights, ranks, ranks.log, **options)
     model = model.to(ranks.device, memory_format=torch.channels_last)
     ranks.broadcast_model(model)

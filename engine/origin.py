@@ -60,7 +60,7 @@ class Origin:
         if self.saved.get("origin", {}).get("trained"):
             return nets.trained_from(self.saved["origin"]["trained"])
         cfg = self.written
-        return self.ranks.on_main(lambda: nets.trained_model(cfg.model, cfg.weights, self.ranks.log))
+        return self.ranks.on_main(lambda: nets.trained_model(cfg.model, cfg.weights, self.ranks.log, cfg.image_size))
 
     @property
     def saved(self) -> dict[str, Any]:

@@ -5,6 +5,7 @@ Float64 where gradients are compared, so that rounding cannot hide an error. One
 
 import os
 import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -405,6 +406,11 @@ def test_idle_gpus_and_cpu_builds_are_reported(monkeypatch):
     monkeypatch.setattr(torch.version, "cuda", None)
     monkeypatch.setattr(os.path, "exists", lambda path: "nvidia" in path)
     told(next(hardware.gpu_advice([])), "CPU build", f"torch {torch.__version__}")
+    monkeypatch.setattr(os.path, "exists", lambda path: False)
+    monkeypatch.setattr(sys, "platform", "win32")  # where pip installs the CPU build
+    for program in ("nvidia-smi.exe", None):
+        monkeypatch.setattr(shutil, "which", lambda name, program=program: program)
+        assert len(list(hardware.gpu_advice([]))) == (program is not None)
 
 
 def test_the_number_of_workers_that_a_user_gives_stays(monkeypatch):
