@@ -41,8 +41,8 @@ from utils.config import override
 
 EXCEPTIONS = {  # command -> why it does not run here
     "git clone ADDRESS thaw": "needs the address of a repository, and a network",
-    "python3 -m venv .venv": "test_start.py runs it",
-    "source .venv/bin/activate": "test_start.py runs it",
+    "python3 -m venv .venv": "test_first_block.py runs it",
+    "source .venv/bin/activate": "test_first_block.py runs it",
     "py -m venv .venv": "a program of Windows",
     "pip install torch torchvision --index-url https://download.pytorch.org/whl/cpu": "needs a network",
     "pip install torch torchvision --index-url https://download.pytorch.org/whl/cu130": "needs a network",
