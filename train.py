@@ -51,7 +51,7 @@ from utils.signals import StopSignal
 class Config(Constants):
     # what everyone edits
     train: str = "data/demo/train.txt"  # annotation file, COCO JSON, YOLO yaml, or the folder of a data set
-    val: str = "data/demo/val.txt"  # the same, images that training never sees; .2: a fifth of the training images
+    val: str = "data/demo/val.txt"  # the same, images that training never sees; .2: a fifth of train; 1/5: a fold
     classes: str | None = None  # names that select: cat,dog; or a file, one name per line; none: the names in the data
     model: str = "yolox_nano"  # yolox_nano, tiny, s, m, l, x; yolov9_t, s, m, c; ppyoloe_s, m, l, x; picodet_s, m, l
     weights: str | None = "coco"  # coco, objects365: official; https://HOST: a mirror; a file; none: from scratch
@@ -70,6 +70,7 @@ class Config(Constants):
     bad_boxes: str = "drop"  # without area or outside the image: "drop" lists them and leaves them out, "error" stops
     bad_images: str = "error"  # unreadable: "error" stops with a list, "skip" leaves them out, "repair": cut-off JPEGs
     split_seed: int = 0  # chooses the validation images of val=.2; seed does not change them
+    split_by: str | None = None  # what val=.2 keeps together: folders, or a pattern of names; (.+)_\d+: frames of clips
     repeat_rare: float = 0.0  # images of classes in less than this fraction of all are drawn more often (LVIS: 0.001)
     # augmentation
     mosaic: float = 0.5  # probability; 1 for thousands of images and hundreds of epochs
@@ -133,6 +134,7 @@ def build_model(
         model, pretraining = nets.build(name, len(classes), origin.saved["model"]), None
     else:
         options = {"optional": origin.is_optional, "add_classes": origin.add_classes}
+        options["image_size"] = origin.written.image_size
         model, pretraining = nets.build_pretrained(name, classes, origin.weights, ranks, ranks.log, **options)
     model = model.to(ranks.device, memory_format=torch.channels_last)
     ranks.broadcast_model(model)

@@ -32,6 +32,7 @@ class ReadOptions:
     image_root: str | None = None  # folder of the images, if they are not near the annotations
     bad_boxes: str = "error"  # boxes without area: "error" stops and names them, "drop" leaves them out
     bad_images: str = "error"  # images that cannot be read: see datasets.scan
+    split_by: str | None = None  # images that val=.2 keeps together: see datasets.groups
     known: tuple[str, ...] = ()  # classes of the model that only the validation data may have
 
 

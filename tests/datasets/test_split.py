@@ -27,6 +27,8 @@ from tools.convert import convert
 from utils import checkpoint
 from utils.config import ConfigError, is_weights, override
 
+THIRD = sources.division_of(".3")
+
 
 def scene(number: int) -> np.ndarray:
     return demo.draw_image(number)[0]
@@ -61,7 +63,7 @@ def scenes() -> dict[str, bytes]:
 
 def test_the_split_depends_on_contents_and_seed_only(scenes: dict[str, bytes], tmp_path: Path) -> None:
     """Neither order, names nor place matter; same and nearly same images are in one part."""
-    found = train_and_val(read(write(tmp_path / "a", scenes), "all"), 0.3, 0)
+    found = train_and_val(read(write(tmp_path / "a", scenes), "all"), THIRD, 0)
     names = [{Path(data.path(i)).name for i in range(len(data))} for data in found]
     assert sorted(map(len, names)) == sorted([len(scenes) - len(names[1]), len(names[1])]) and 2 <= len(names[1]) <= 8
     for part in names:
@@ -70,10 +72,10 @@ def test_the_split_depends_on_contents_and_seed_only(scenes: dict[str, bytes], t
     shuffled = list(scenes)
     random.Random(1).shuffle(shuffled)
     renamed = {f"deep/{hash(name) % 10**9}.jpg": scenes[name] for name in shuffled}
-    again = train_and_val(read(write(tmp_path / "b", renamed), "all"), 0.3, 0)
+    again = train_and_val(read(write(tmp_path / "b", renamed), "all"), THIRD, 0)
     contents = [{Path(data.path(i)).read_bytes() for i in range(len(data))} for data in again]
     assert contents == [{scenes[name] for name in part} for part in names]
-    others = [train_and_val(read(str(tmp_path / "a/all.txt"), "all"), 0.3, seed)[1] for seed in range(1, 4)]
+    others = [train_and_val(read(str(tmp_path / "a/all.txt"), "all"), THIRD, seed)[1] for seed in range(1, 4)]
     assert any({Path(data.path(i)).name for i in range(len(data))} != names[1] for data in others)
 
 
@@ -95,7 +97,7 @@ def test_only_split_seed_changes_the_split(scenes: dict[str, bytes], tmp_path: P
         return {Path(data.path(i)).name for i in range(len(data))}
 
     before = {
-        Path(data.path(i)).name for data in train_and_val(read(source, "all"), 0.3, 0)[1:] for i in range(len(data))
+        Path(data.path(i)).name for data in train_and_val(read(source, "all"), THIRD, 0)[1:] for i in range(len(data))
     }
     assert [val_names(seed=seed) for seed in range(4)] == [before] * 4
     assert any(val_names(split_seed=seed) != before for seed in range(1, 4))
@@ -264,27 +266,27 @@ def test_a_training_image_in_the_validation_split_is_named(scenes: dict[str, byt
 @pytest.mark.parametrize("val", ["0", "1", "20", "-.2", "nan"])
 def test_a_fraction_outside_of_0_to_1_is_refused(val: str) -> None:
     with refused(ConfigError, f"val={val}", "val=.2"):
-        sources.fraction_of(val)
+        sources.division_of(val)
 
 
 def test_per_cent_are_refused_with_the_fraction() -> None:
     for val, fix in (("20%", "0.2"), ("7.5 %", "0.075"), ("%", ".2"), ("200%", ".2")):
         with refused(ConfigError, f"val={val}", f"val={fix}"):
-            sources.fraction_of(val)
+            sources.division_of(val)
 
 
 def test_images_that_no_fraction_divides_are_refused_with_the_reason(tmp_path: Path) -> None:
     """One image, or only copies of one: another fraction does not help."""
     one = {"0.jpg": jpeg(scene(0))}
     copies = one | {"1.jpg": one["0.jpg"], "2.jpg": jpeg(scene(0), 60)}
-    for images, counts in ((one, "0, 1"), (copies, "0, 3")):
+    for images, counts in ((one, "1 image"), (copies, "3 images")):
         with refused(DataError, "val=0.5", counts) as caught:
             read_both(write(tmp_path / str(len(images)), images), ".5")
         assert "enlarge" not in str(caught.value) and "add" in str(caught.value)
 
 
 def test_a_fraction_without_images_is_refused(scenes: dict[str, bytes], tmp_path: Path) -> None:
-    with refused(DataError, "val=0.001", "16, 0"):
+    with refused(DataError, "val=0.001", "16 images", "enlarge"):
         read_both(write(tmp_path, scenes), ".001")
 
 
