@@ -476,6 +476,39 @@ def test_best_pt_reaches_a_node_before_last_pt(tmp_path, monkeypatch):
     assert received == ["best.pt", "last.pt"]
 
 
+def saved_run(folder: Path, epochs: int) -> None:
+    """A folder with a best.pt and a last.pt of a run that has trained some epochs."""
+    folder.mkdir(parents=True)
+    rest = {"state": {"rows": [{"epoch": epoch + 1} for epoch in range(epochs)]}, "meter": {"batches": 0}}
+    rest |= {"origin": {"written": {}, "facts": {}}, "course": {"warmup_epochs": 1.0, "no_aug_epochs": 1}}
+    rest |= {"model": {}, "updater": {}, "rates": {"power": 0.5, "max_images": 64, "clip": 10.0}}
+    for name in ("last.pt", "best.pt"):
+        checkpoint.save(folder / name, {"model": {}, "epoch": epochs, "resume": rest})
+
+
+def test_a_node_with_an_older_last_pt_resumes_from_the_copied_one(tmp_path, monkeypatch):
+    """It has read its own file before it knows that another node has a newer one."""
+    ours, theirs = tmp_path / "ours/small-2026-01-31-1", tmp_path / "theirs/small-2026-01-31-1"
+    saved_run(ours, 1), saved_run(theirs, 3)
+
+    class Second(Ranks):
+        """The answers of two nodes; the other one has the newer files."""
+
+        def gather(self, value):
+            return [resume._progress(theirs, {}) if isinstance(value, resume.Progress) else value, value]
+
+        def once_per_node(self, work):
+            return work()
+
+    def copied(ranks, path, source, wanted):
+        assert source == 0 and wanted
+        shutil.copy(theirs / path.name, path)
+
+    monkeypatch.setattr("utils.processes.broadcast_file", copied)
+    found = resume.find(True, str(tmp_path / "ours"), "small", Second(1, 1, node_ranks=(1,)))
+    assert found.folder == ours and found.last["epoch"] == 3
+
+
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="there is no SIGKILL")
 @pytest.mark.usefixtures("no_loader_left")
 def test_a_killed_loader_process_is_reported_with_the_fix(demo_images, tmp_path, at_call):
