@@ -77,7 +77,8 @@ class Meter:
             sums, counts = ranks.sum(self._unreduced).tolist()
             for name, value, count in zip(self._names, sums, counts, strict=True):
                 before = self.sums.get(name, (0.0, 0.0))
-                self.sums[name] = [before[0] + value, before[1] + count]
+                # A batch counts once: a run may be resumed within an epoch with another number of processes.
+                self.sums[name] = [before[0] + value / ranks.world_size, before[1] + count / ranks.world_size]
             self._unreduced = None
         now = time.perf_counter()
         self.seconds, self._clock = self.seconds + now - self._clock, now

@@ -73,7 +73,10 @@ EXCEPTIONS = {  # command -> why it does not run here
     "torchrun --nnodes=2 --nproc_per_node=8 --rdzv_backend=c10d --rdzv_endpoint=HOST:29500 --rdzv_id=JOB "
     "--rdzv_conf=read_timeout=600 --max-restarts=3 train.py name=mine ...": "needs two computers; test_nodes.py "
     "runs two nodes in network namespaces",
-    "#!/bin/bash": "a script for Slurm, which needs a cluster",  # the first line of a script stands for all of it
+    # the first line of a script stands for all of it
+    "#!/bin/bash": "scripts for Slurm and SageMaker; test_engines.py runs them with stand-ins for the programs of Slurm",
+    "# ray_train.py": "test_engines.py runs it in a cluster of Ray",
+    "# sagemaker_job.py": "needs an account of AWS",
 }
 SLOW = (
     r"^torchrun|checkpoint=coco|evaluate\.py .*model=|epochs=100 |export\.py|tools\.suspects|\.onnx|^python train\.py$"

@@ -115,6 +115,23 @@ def test_interrupted_and_resumed_epoch_equals_an_uninterrupted_one():
     assert fit(parts, [], Meter(again.state_dict())).mean() == expected.mean()  # interrupted after its last batch
 
 
+class Copies(Ranks):
+    """Ranks whose processes all have the tensors of this one."""
+
+    def sum(self, x):
+        return x * self.world_size
+
+
+def test_batches_count_alike_in_an_epoch_that_another_number_of_processes_resumes():
+    meter = Meter()
+    for losses, world_size in (((1.0, 2.0, 6.0), 4), ((7.0,), 3), ((4.0, 10.0), 1)):
+        meter = Meter(meter.state_dict())
+        for loss in losses:
+            meter.add({"total": torch.tensor(loss)})
+        meter.reduce(Copies(world_size=world_size))
+    assert meter.mean() == {"total": pytest.approx(5.0)} and meter.batches == 6
+
+
 def test_loss_that_appears_within_an_epoch_is_averaged_over_its_own_batches():
     meter, ranks = Meter(), Ranks()
     meter.add({"total": torch.tensor(1.0)})
