@@ -42,7 +42,9 @@ from engine.state import Outcome
 from engine.time_budget import TimeBudget
 from utils import processes, threads
 from utils.config import MAX_SEED, ConfigError, Constants, check, is_weights, override, require, require_writable, show
+from utils.mirror import local_file
 from utils.processes import Interrupted, Ranks
+from utils.remote import exists, is_storage
 from utils.script import command_line, run_script
 from utils.signals import StopSignal
 
@@ -368,6 +370,8 @@ def checked(cfg: Config) -> Config:
 
 def weights_of_run(weights: str, output: str) -> str:
     """Returns the best.pt of a run that `weights` names, or `weights`. Raises ConfigError for a name that is nearly a run's."""
+    if is_storage(weights):
+        return local_file(weights)
     if best := best_of(output, weights):
         return str(best)
     if not os.path.isfile(weights) and not is_weights(weights):
@@ -452,7 +456,7 @@ def build_val_loader(cfg: Config, dataset: DetectionDataset, ranks: Ranks) -> Lo
 
 def from_command_line(argv: list[str]) -> Config:
     """Returns the constants. The command line overrides the constants of the run to resume, or else DEMO (only for the demo)."""
-    words = {"train": os.path.exists}
+    words = {"train": exists}
     cfg = override(Config(), argv, words)
     if demo := is_demo(cfg.train):
         constants = DEMO

@@ -18,7 +18,7 @@ from typing import NamedTuple, TypeVar
 
 from utils.files import IMAGE_SUFFIXES, atomic_write, cache_folder, files_under, make_cache_folder
 from utils.progress import progress_bar
-from utils.remote import WEB, FetchError, Item, is_address, parts_of, refuse_keys, scheme_of, storage_of
+from utils.remote import WEB, FetchError, Item, is_address, is_storage, parts_of, refuse_keys, scheme_of, storage_of
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -73,6 +73,25 @@ def local_file(address: str) -> str:
         raise FetchError(f"{address}: is a folder, not a file: name the file")
     path = _place(parts_of(address))
     _update({path: Row(*item, COPY)})
+    return path
+
+
+def local_source(source: str) -> str:
+    """Returns what stands for images to predict: a folder, a file of any kind or a tar in a storage; other sources unchanged."""
+    if source.lower().endswith(TAR):
+        return local(source)
+    if not is_storage(source):
+        return source
+    return local_file(source) if storage_of(source).file(source) else local(source)
+
+
+def copied(path: str) -> str:
+    """Returns the path of a large file, such as a video, after its contents were fetched if it stands for a storage."""
+    row = _known([path]).get(path) if path.startswith(_root() + os.sep) else None
+    if row and row.start >= 0:
+        raise FetchError(f"{shown(path)}: a video in a tar cannot be read: unpack it")
+    if row and row.start == PLACEHOLDER:
+        _update({path: row._replace(start=COPY)})
     return path
 
 
@@ -165,14 +184,14 @@ def _update(rows: Mapping[str, Row], folder: str | None = None) -> None:
     """Makes the files of these rows, and enters them in the table. With `folder`, all other files in it are removed."""
     known = _rows(folder) if folder else _known(rows)
     here = {os.path.join(folder, name) for name in files_under(folder)} if folder else set(filter(os.path.exists, rows))
-    changed = {path: row for path, row in rows.items() if path not in here or known.get(path) != row}
+    changed = {path: row for path, row in rows.items() if known.get(path) != row or not _is_whole(path, row)}
     changed |= {path: row for path, row in rows.items() if row.start == COPY and not row.version}  # may have changed
     for place in {os.path.dirname(path) for path in changed}:
         os.makedirs(place, mode=0o700, exist_ok=True)
     gone = (here | known.keys()) - rows.keys() if folder else set()
     for path in (*gone, *changed):
         Path(path).unlink(missing_ok=True)
-    copies = {path: row for path, row in changed.items() if row.start == COPY or (row.start >= 0 and _is_text(path))}
+    copies = {path: row for path, row in changed.items() if _is_copy(path, row)}
     for path in changed.keys() - copies.keys():
         open(path, "wb").close()  # a new file, whose stamp shows the change
     with progress_bar(None, "fetching label files", total=len(copies), delay=1) as bar:
@@ -189,13 +208,25 @@ def _update(rows: Mapping[str, Row], folder: str | None = None) -> None:
             bar.update()
 
         in_threads(copy, copies.items())
-    if copies and hasattr(os, "sync"):
-        os.sync()  # the table may not name a copy that a power cut takes away
     with closing(_table()) as table, table:
         table.executemany("DELETE FROM files WHERE path = ?", [(_key(path),) for path in gone])
         table.executemany(
             "INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?)", [(_key(path), *row) for path, row in changed.items()]
         )
+
+
+def _is_copy(path: str, row: Row) -> bool:
+    """Whether a file holds what its row stands for, and is not empty."""
+    return row.start == COPY or (row.start >= 0 and _is_text(path))
+
+
+def _is_whole(path: str, row: Row) -> bool:
+    """Whether a file is there with the size that it must have: a power cut may leave a copy that is empty or cut off."""
+    try:
+        size = os.path.getsize(path)
+    except OSError:
+        return False
+    return size == row.size if _is_copy(path, row) and row.size is not None else size == 0 or _is_copy(path, row)
 
 
 def _is_text(path: str) -> bool:

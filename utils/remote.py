@@ -48,6 +48,11 @@ def is_address(text: str) -> bool:
     return _ADDRESS.match(text) is not None
 
 
+def exists(word: str) -> bool:
+    """Whether a word on the command line is the path of something that exists, or an address."""
+    return is_address(word) or os.path.exists(word)
+
+
 def scheme_of(address: str) -> str:
     """Returns s3 of s3://bucket/folder; "" for a path."""
     return address.partition("://")[0].lower() if is_address(address) else ""

@@ -13,6 +13,7 @@ import numpy as np
 from datasets.errors import DataError, check_path, open_file
 from datasets.formats.source import Source
 from datasets.store import Classes
+from utils import mirror
 from utils.images import IMAGE_SUFFIXES
 from utils.text import check_class_names, clean_name, number_of, split_names
 
@@ -108,7 +109,9 @@ def read_classes(path: str) -> tuple[str, ...]:
     if os.path.isdir(path):
         raise DataError(f"classes={path}: is a folder: give a file with a name per line, or the names, as in cat,dog")
     try:
-        lines = [(number, clean_name(line)) for number, line in text_lines(check_path(os.fspath(path)))]
+        lines = [
+            (number, clean_name(line)) for number, line in text_lines(mirror.local_file(check_path(os.fspath(path))))
+        ]
     except OSError as error:
         raise DataError(f"{path}: {error}: correct the path") from error
     while lines and not lines[-1][1]:
