@@ -93,7 +93,8 @@ def main(cfg: Config) -> dict:
     model, size, trained, path = loaded.model, loaded.image_size, loaded.config, loaded.path
     if loaded.note:
         log(loaded.note)
-    usual_folder = path.parent if trained else Path("runs")  # official weights and exported files are of no run
+    is_here = trained and not remote.is_address(cfg.checkpoint or "")
+    usual_folder = path.parent if is_here else Path("runs")  # official weights and exported files are of no run
     given, node = {"workers": cfg.workers}, len(ranks.node_ranks)
     if cfg.workers is None:
         cfg = replace(cfg, workers=threads.choose_workers(ranks.device, node, node * cfg.batch_size, size))

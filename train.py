@@ -36,6 +36,7 @@ from engine.origin import Origin
 from engine.parallel import compile_forward, require_statistics
 from engine.rates import Rates
 from engine.run_folder import Run, best_of, check_name, create, near_run, open_run, run_of
+from engine.run_store import require_store, run_root
 from engine.saving import Saver
 from engine.schedule import Schedule
 from engine.state import Outcome
@@ -385,7 +386,8 @@ def weights_of_run(weights: str, output: str) -> str:
 def require_output(resumed: bool | str, output: str) -> None:
     """Raises ConfigError if the run folder cannot be written: before the data are read, which may take minutes."""
     if not isinstance(resumed, str):
-        require_writable(f"output={output}", output)
+        require_writable(f"output={output}", run_root(output))
+        require_store(output)
     elif os.path.isdir(resumed):
         require_writable(f"resume={resumed}", resumed)
 

@@ -24,6 +24,7 @@ A = TypeVar("A")
 B = TypeVar("B")
 
 FOLDER = "remote"  # in the cache folder
+RUNS = "runs+"  # before the schemes of addresses with runs
 TEXTS = (".txt", ".json", ".jsonl", ".ndjson", ".odgt", ".manifest", ".xml", ".csv", ".tsv")  # suffixes of label files
 TEXTS += (".yaml", ".yml", ".data", ".names", ".labels")
 DATA_FILES = (".yaml", ".yml", ".data")  # they name folders with label files
@@ -304,8 +305,20 @@ def shown(text: str) -> str:
     first, *rest = text.split(root)
     for one in rest:
         scheme, _, path = one.partition("/")
-        first += f"/{path}" if scheme == "tar" else f"{scheme.removeprefix('tar+')}://{path}"
+        first += f"/{path}" if scheme == "tar" else f"{scheme.rpartition('+')[2]}://{path}"
     return first
+
+
+def runs_at(address: str) -> str:
+    """Returns the folder in the cache for the runs at an address."""
+    scheme, *parts = parts_of(address)
+    return _place([f"{RUNS}{scheme}", *parts])
+
+
+def address_of_run(folder: str) -> str:
+    """Returns the address of a run folder that is in the cache; "" for any other folder."""
+    path = os.path.abspath(folder)
+    return shown(path) if path.startswith(os.path.join(_root(), RUNS)) else ""
 
 
 def _root() -> str:

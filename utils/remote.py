@@ -35,6 +35,10 @@ class FetchError(ValueError):
     """An object cannot be listed, read or written. The message names the address and the fix."""
 
 
+class Missing(FetchError):
+    """There is no such object."""
+
+
 class Item(NamedTuple):
     """A file of a storage."""
 
@@ -62,9 +66,9 @@ def is_storage(text: str) -> bool:
     """Whether text is an address of a storage that fsspec knows, and not of a web page, a camera or a stream."""
     if scheme_of(text) in ("", *WEB, "ftp"):
         return False
-    from fsspec import available_protocols  # only who has an address pays for fsspec
+    from fsspec.registry import known_implementations, registry  # only who has an address pays for fsspec
 
-    return scheme_of(text) in available_protocols()
+    return scheme_of(text) in {*known_implementations, *registry}
 
 
 def refuse_keys(name: str, address: str) -> None:
@@ -109,10 +113,15 @@ class Storage:
             raise FetchError(f"{scheme}://: no such kind of storage is known ({first_line(error)})") from error
         self.scheme = scheme
 
-    def folder(self, address: str) -> dict[str, Item]:
+    def folder(self, address: str, missing_is_empty: bool = False) -> dict[str, Item]:
         """Returns the files in a folder and below it, by their paths in it with "/"."""
         top = self.files._strip_protocol(address).rstrip("/")
-        found = attempt(address, lambda: self.files.find(address.rstrip("/"), detail=True))
+        try:
+            found = attempt(address, lambda: self.files.find(address.rstrip("/"), detail=True))
+        except Missing:
+            if not missing_is_empty:
+                raise
+            found = {}
         names = {info["name"]: info for info in found.values() if info["type"] == "file"}
         inside = {name.removeprefix(top).lstrip("/"): info for name, info in names.items() if name != top}
         if self.scheme in WEB:
@@ -154,6 +163,10 @@ class Storage:
             raise ConnectionError(f"{len(data):,} of {end - start:,} bytes came")
         return data
 
+    def write(self, path: str | os.PathLike, address: str) -> None:
+        """Uploads a file, whole or not at all."""
+        attempt(address, lambda: self.files.put_file(os.fspath(path), address))
+
     def _item(self, info: dict[str, Any]) -> Item:
         version = next((info[name] for name in VERSIONS if info.get(name)), "")
         if isinstance(version, datetime):  # some storages list a number
@@ -186,14 +199,14 @@ def attempt(address: str, work: Callable[[], T]) -> T:
         except FetchError:
             raise
         except FileNotFoundError as error:
-            raise FetchError(
+            raise Missing(
                 f"{address}: there is no such object: correct the address, and the name of the bucket"
             ) from error
         except Exception as error:  # each package of a storage has its own kinds
             why = f"{type(error).__name__}: {first_line(error)}"
             status = getattr(error, "status", None)  # of an answer over HTTP
             if isinstance(error, PermissionError) or status in (401, 403) or "Credentials" in type(error).__name__:
-                fix = "give the keys to the package of the storage, or the rights to read to their owner"
+                fix = "give the keys to the package of the storage, or the right to do this to their owner"
                 raise FetchError(f"{address}: access is denied ({why}): {fix}") from error
             final = isinstance(error, NotImplementedError | TypeError | AttributeError) or status in (
                 400,
@@ -204,6 +217,6 @@ def attempt(address: str, work: Callable[[], T]) -> T:
             if pause is None or final:
                 tries = f" after {len(PAUSES) + 1} attempts" if pause is None else ""
                 fix = "check the connection and the address; what was fetched is kept"
-                raise FetchError(f"{address}: cannot be read{tries} ({why}): {fix}") from error
+                raise FetchError(f"{address}: cannot be reached{tries} ({why}): {fix}") from error
             time.sleep(pause)
     raise AssertionError("unreachable")
