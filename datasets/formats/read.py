@@ -66,7 +66,8 @@ def read(source: str | os.PathLike, split: str, options: ReadOptions | None = No
     if not os.path.exists(source):
         raise DataError(f"{source}: no such file or folder in {os.getcwd()}: correct the path")
     try:
-        return _read(Path(source), split, options)
+        data = _read(Path(source), split, options)
+        return replace(data, source=mirror.shown(data.source), notes=tuple(map(mirror.shown, data.notes)))
     except DataError:
         raise
     except OSError as error:  # such as a name that is too long
