@@ -121,7 +121,7 @@ def extra_augment(image: np.ndarray, boxes: np.ndarray, labels: np.ndarray, rng:
 
 
 def on_row(row: dict[str, float], run: Run) -> None:
-    """Your own logger: gets the row of log.csv after each epoch, in one process. Examples: docs/runs.md."""
+    """Your own logger: gets the row of log.csv after each epoch, in one process. Examples: docs/integrations.md."""
 
 
 def build_model(

@@ -1,4 +1,4 @@
-"""Where each promise ends: the table of docs/distributed.md, and the tests that no other file has."""
+"""Where each promise ends: the table of docs/guarantees.md, and the tests that no other file has."""
 
 import re
 from pathlib import Path
@@ -15,7 +15,7 @@ from datasets.dataset import DetectionDataset, Key
 from datasets.mosaic import Augment
 from engine.environment import changes_of_rounding
 
-PAGE = Path(__file__).parents[1] / "docs/distributed.md"
+PAGE = Path(__file__).parents[1] / "docs/guarantees.md"
 CHANGES = ("workers", "processes", "threads", "device", "torch")
 PROMISES = {  # first words of the row -> what stays equal when each of CHANGES changes, and the tests that hold it
     # test_loader, and below: samples are made by NumPy and OpenCV alone

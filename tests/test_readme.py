@@ -187,7 +187,15 @@ def test_a_wrong_command_is_noticed():
 
 
 @pytest.mark.parametrize(
-    "name", ["README.md", "README.zh-CN.md", "docs/constants.md", "docs/extend.md", "docs/zh/train_on_your_data.md"]
+    "name",
+    [
+        "README.md",
+        "README.zh-CN.md",
+        "docs/constants.md",
+        "docs/choosing.md",
+        "docs/extend.md",
+        "docs/zh/train_on_your_data.md",
+    ],
 )
 def test_files_and_constants_that_a_page_names_exist(name):
     known = set().union(*(constants_of(file) or set() for file in ROOT.glob("*.py")))
@@ -222,8 +230,8 @@ def type_text(kind) -> str:
     return (", " if get_origin(kind) is tuple else " or ").join(parts) if parts else kind.__name__
 
 
-def test_the_page_of_licenses_lists_every_requirement():
-    listed = {canonicalize_name(row[0]) for table in tables(text_of(ROOT / "docs/licenses.md")) for row in table}
+def test_the_page_of_packages_lists_every_requirement():
+    listed = {canonicalize_name(row[0]) for table in tables(text_of(ROOT / "docs/packages.md")) for row in table}
     assert {
         canonicalize_name(Requirement(line).name) for line in text_of(ROOT / "requirements.txt").splitlines()
     } <= listed
