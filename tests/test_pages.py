@@ -72,6 +72,15 @@ EXCEPTIONS = {  # command -> why it does not run here
     "torchrun --nnodes=2 --nproc_per_node=8 --rdzv_backend=c10d --rdzv_endpoint=HOST:29500 --rdzv_id=JOB "
     "--rdzv_conf=read_timeout=600 --max-restarts=3 train.py name=mine ...": "needs two computers; test_nodes.py "
     "runs two nodes in network namespaces",
+    **dict.fromkeys(
+        (
+            "python train.py train=s3://BUCKET/set name=mine output=s3://BUCKET/runs",
+            "python train.py resume=true name=mine output=s3://BUCKET/runs",
+            "python evaluate.py checkpoint=s3://BUCKET/runs/mine-DATE-1/best.pt data=s3://BUCKET/set split=test",
+            "python predict.py checkpoint=s3://BUCKET/runs/mine-DATE-1/best.pt source=s3://BUCKET/new_images",
+        ),
+        "needs a bucket; test_buckets.py and test_addresses.py do the same",
+    ),
     "#!/bin/bash": "a script for Slurm, which needs a cluster",  # the first line of a script stands for all of it
 }
 SLOW = (
