@@ -18,7 +18,18 @@ from typing import NamedTuple, TypeVar
 
 from utils.files import IMAGE_SUFFIXES, atomic_write, cache_folder, files_under, make_cache_folder
 from utils.progress import progress_bar
-from utils.remote import WEB, FetchError, Item, is_address, is_storage, parts_of, refuse_keys, scheme_of, storage_of
+from utils.remote import (
+    WEB,
+    FetchError,
+    Item,
+    Missing,
+    is_address,
+    is_storage,
+    parts_of,
+    refuse_keys,
+    scheme_of,
+    storage_of,
+)
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -247,10 +258,12 @@ def contents(path: str) -> bytes | None:
     if not path.startswith(_root() + os.sep):
         return None
     row = _known([path]).get(path)
-    if row is None:  # named by an annotation file on a server that lists nothing
-        scheme, _, rest = _key(path).partition("/")
-        return _bytes(Row(f"{scheme}://{rest}", "", None, PLACEHOLDER)) if scheme in WEB else None
-    return _bytes(row)
+    if row is not None:
+        return _bytes(row)
+    address = address_of(path)  # an annotation file names it, and the storage has not listed it
+    with suppress(Missing):
+        return _bytes(Row(address, "", None, PLACEHOLDER)) if is_address(address) else None
+    return None
 
 
 def fetch_all(paths: Iterable[str]) -> None:
@@ -307,6 +320,17 @@ def shown(text: str) -> str:
         scheme, _, path = one.partition("/")
         first += f"/{path}" if scheme == "tar" else f"{scheme.rpartition('+')[2]}://{path}"
     return first
+
+
+def place(address: str) -> str:
+    """Returns the path in the cache that stands for the object at an address."""
+    return _place(parts_of(address))
+
+
+def address_of(path: str) -> str:
+    """Returns the address of an object for which a path in the cache stands; other paths, and those in a tar, unchanged."""
+    in_tar = path.startswith((os.path.join(_root(), "tar"), os.path.join(_root(), "objects")))
+    return path if in_tar else shown(path)
 
 
 def runs_at(address: str) -> str:

@@ -71,6 +71,17 @@ def is_storage(text: str) -> bool:
     return scheme_of(text) in {*known_implementations, *registry}
 
 
+def is_in_bucket(name: str) -> bool:
+    """Whether the name of an image in a file of labels, which others may have written, is an address that may be followed.
+
+    It leads to buckets, and to kinds of storage that this program uses already, and to no other server."""
+    if scheme_of(name) in ("", *WEB):
+        return False
+    from fsspec.registry import registry  # only who has an address pays for fsspec
+
+    return scheme_of(name) in {*PACKAGES, *registry}
+
+
 def refuse_keys(name: str, address: str) -> None:
     """Raises FetchError for an address with a password or a signature: constants are printed, and saved with a run."""
     if not is_address(address):

@@ -15,6 +15,7 @@ from datasets.formats.source import Source
 from datasets.store import Classes
 from utils import mirror
 from utils.images import IMAGE_SUFFIXES
+from utils.remote import is_in_bucket
 from utils.text import check_class_names, clean_name, number_of, split_names
 
 _NUMBERED = re.compile(r"(\d+)(?:\s*[:=,;]\s*|[.)]?\s+)(?=[^\d\s])(.+)")  # "0 cat", "0: cat", "0. cat", "0,cat"
@@ -62,7 +63,7 @@ def read(path: str, names: Classes = None) -> Source:
             source.problems.append(f"{path}:{number}: {error}")
             continue
         if name:
-            source.add_image(name, line=number)
+            source.add_image(mirror.place(name) if is_in_bucket(name) else name, line=number)
         for token in tokens:
             try:
                 source.add_box(f"{path}:{number}", *_numbers(token))

@@ -13,6 +13,8 @@ import small
 from buckets import Faulty, upload
 
 import train
+from datasets.formats.finish import prepare
+from datasets.formats.read import read
 from engine import resume, run_store
 from engine.run_folder import create
 from utils import checkpoint, remote
@@ -69,6 +71,17 @@ def test_a_run_from_and_to_a_bucket_has_the_bits_of_a_run_in_folders_and_resumes
     again, text = run_once(small.config(demo_images, RUNS, **changes, resume=True), tmp_path)
     assert again.name == first.name and "nothing to do" in text
     small.assert_same_run(local, again)
+
+
+def test_a_fraction_of_images_in_a_bucket_is_validated_on_another_computer(demo_images, tmp_path):
+    data = upload(demo_images, "faulty://bucket/set")
+    cfg = small.config(demo_images, RUNS, epochs=1, freeze_epochs=0, train=f"{data}/train.txt", val=".3")
+    folder, _ = run_once(cfg, tmp_path)
+    val = checkpoint.load(folder / "last.pt")["config"]["val"]
+    assert val == f"{RUNS}/{folder.name}/val.txt"
+    before = prepare(read(val, "all"))[0]
+    shutil.rmtree(tmp_path / "cache")
+    assert prepare(read(val, "all"))[0].image_digest() == before.image_digest() and len(before)
 
 
 def test_a_new_run_gets_the_next_number(demo_images, tmp_path):

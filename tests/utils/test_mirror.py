@@ -86,6 +86,36 @@ def test_an_annotation_file_in_a_bucket_finds_its_images(tmp_path):
     assert_same(upload(folder, "faulty://bucket/lines") + "/all.txt", folder / "all.txt")
 
 
+def test_a_local_annotation_file_may_name_images_by_their_addresses(tmp_path):
+    folder = lines(tmp_path / "set")
+    address = upload(folder, "faulty://bucket/set")
+    text(tmp_path / "all.txt", (folder / "all.txt").read_text().replace("photos/", f"{address}/photos/"))
+    text(tmp_path / "classes.txt", "cat\n")
+    found, _ = prepare(read(tmp_path / "all.txt", "all"))
+    assert found.image_digest() == prepare(read(folder / "all.txt", "all"))[0].image_digest()
+
+
+@pytest.mark.parametrize(
+    "name", ("sftp://host/a.png", "http://host/a.png", "smb://host/share/a.png", "s3://b/../../a.png")
+)
+def test_the_names_of_images_lead_to_buckets_only(tmp_path, name, monkeypatch):
+    monkeypatch.setattr(remote, "storage_of", lambda address: pytest.fail(address))
+    monkeypatch.setattr(mirror, "storage_of", lambda address: pytest.fail(address))
+    text(tmp_path / "all.txt", f"{name} 1,2,9,9,0\n")
+    with pytest.raises(DataError):
+        prepare(read(tmp_path / "all.txt", "all"))
+
+
+def test_an_image_that_is_not_in_the_bucket_is_a_missing_image(tmp_path):
+    folder = lines(tmp_path / "set")
+    (folder / "photos" / "1 a.png").unlink()
+    options = ReadOptions(bad_images="skip")
+    found = read(upload(folder, "faulty://bucket/set") + "/all.txt", "all", options)
+    assert len(prepare(found, options)[0]) == 2
+    with pytest.raises(DataError, match="faulty://bucket/set/photos/1 a.png"):
+        prepare(found, ReadOptions(bad_images="error"))
+
+
 def test_images_may_be_at_another_address(tmp_path):
     folder = coco(tmp_path / "coco")
     address = upload(folder / "images", "faulty://bucket/elsewhere")
