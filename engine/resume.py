@@ -55,7 +55,7 @@ def find(resume: bool | str, output: str, name: str, ranks: Ranks) -> Found:
             ranks.log(f"resume=true: no last.pt in the newest run of name={name} in output={output}; a new run starts")
         return Found()
     newest = max(answer for answer in answers if answer)
-    folder = run_here(resume, output, name)
+    folder = run_here(resume, output, name, fetch=False)
     if folder is None or folder.name != newest.name:  # it is on another node
         named = folder_of(resume) if isinstance(resume, str) else Path(newest.name)
         folder = named if len(named.parts) > 1 else run_root(output) / newest.name
@@ -95,17 +95,21 @@ def folder_of(resume: str) -> Path:
     return path.parent if path.name == "last.pt" else path
 
 
-def run_here(resume: bool | str, output: str, name: str) -> Path | None:
-    """Returns the folder of the run to resume on this node; None for a new run. For the arguments see `find`."""
+def run_here(resume: bool | str, output: str, name: str, fetch: bool = True) -> Path | None:
+    """Returns the folder of the run to resume on this node; None for a new run. For the arguments see `find`.
+
+    With `fetch`, a run that is in a bucket is fetched first."""
     has_id = os.environ.get("TORCHELASTIC_RUN_ID", "none") != "none"  # of --rdzv_id; the same after a restart
     restarts = run_id() and (has_id or os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0")
     if isinstance(resume, str):
-        _fetch_named(resume, output)
+        if fetch:
+            _fetch_named(resume, output)
         folder = folder_of(resume)
         if not (folder / "last.pt").exists():  # the name of a run, or of its folder
             folder = run_of(output, resume) or folder
         return folder if (folder / "last.pt").exists() else None
-    fetch_run(output, lambda folders: newest_of(folders, name) if resume or restarts else None)
+    if fetch:
+        fetch_run(output, lambda folders: newest_of(folders, name) if resume or restarts else None)
     candidates = runs(output, name)[::-1]
     # torchrun: a restart, or a start with the same --rdzv_id, resumes the run that was started under this id.
     if restarts:

@@ -65,7 +65,7 @@ def _fetch(item: Item, path: Path) -> None:
 
 def _is_behind(item: Item, here: Path) -> bool:
     """Whether a last.pt in the bucket has no more progress than the one that is here: its last upload was cut off."""
-    there = here.with_name(f".{LAST}")
+    there = here.with_name(f".{LAST}-{os.getpid()}")
     try:
         _fetch(item, there)
         return _progress(there) <= _progress(here)
@@ -95,7 +95,7 @@ class Uploads:
     """Uploads the files of a run folder that stands for a bucket whenever they have changed; does nothing for other folders.
 
     Each object is whole or the one before. best.pt comes before the last.pt that refers to it, and other files after it. The
-    run does not wait; `flush` does."""
+    training does not wait, except in `close`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.address = folder, mirror.address_of_run(str(folder))

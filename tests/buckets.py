@@ -1,9 +1,7 @@
-"""A storage in memory for tests, which can break, and the S3 server of moto."""
+"""A storage in memory for tests, which can break."""
 
 import io
 import tarfile
-import threading
-import time
 from pathlib import Path
 
 import fsspec
@@ -56,32 +54,3 @@ def tar_of(folder: Path) -> bytes:
         for name in files_under(folder):
             tar.add(folder / name, name)
     return data.getvalue()
-
-
-class S3Server:
-    """A server of S3 on this computer, which answers after `latency` seconds. `env`: what its clients need."""
-
-    def __init__(self, latency: float = 0.0) -> None:
-        from moto.server import DomainDispatcherApplication, create_backend_app
-        from werkzeug.serving import make_server
-
-        inner = DomainDispatcherApplication(create_backend_app)
-
-        def answer(environ, start_response):
-            time.sleep(self.latency)
-            return inner(environ, start_response)
-
-        self.latency, self.server = latency, make_server("127.0.0.1", 0, answer, threaded=True)
-        self.server.log = self.server.RequestHandlerClass.log_request = lambda *_, **__: None
-        self.env = {
-            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{self.server.port}",
-            "AWS_ACCESS_KEY_ID": "AKIATESTKEY",
-            "AWS_SECRET_ACCESS_KEY": "test-secret",
-            "AWS_DEFAULT_REGION": "us-east-1",
-        }
-        self.thread = threading.Thread(target=self.server.serve_forever, daemon=True)
-        self.thread.start()
-
-    def close(self) -> None:
-        self.server.shutdown()
-        self.thread.join()

@@ -10,11 +10,12 @@ import time
 import fsspec
 import pytest
 import torch
-from buckets import S3Server, tar_of, upload
+from buckets import tar_of, upload
 from painted import drawn
 from small import log_of
 from test_nodes import IMAGES, LONG, ROOT, Node, assert_undisturbed, torchrun
 
+from benchmarks.s3_server import S3Server
 from engine import run_store
 from utils import checkpoint
 
@@ -120,6 +121,7 @@ WRITER = """
 import sys
 sys.path[:0] = [{root!r}]
 import torch
+from benchmarks.s3_server import S3Server
 from engine import run_store
 from utils import checkpoint
 run_store.EVERY = 0.01
