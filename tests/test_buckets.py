@@ -110,9 +110,11 @@ def test_a_run_that_is_killed_resumes_on_an_empty_computer_with_another_number_o
     folder = next((two.folder / "cache" / "remote" / "runs+s3" / "data" / "runs").iterdir())
     if before == after:
         assert_undisturbed(folder, undisturbed[before])
-    ours, theirs = log_of(folder), log_of(undisturbed[before])  # another number of processes rounds otherwise
-    assert len(ours) == len(theirs) == 3
-    assert float(ours[at[0]]["loss"]) == pytest.approx(float(theirs[at[0]]["loss"]), rel=3e-7)
+    losses = [[float(row["loss"]) for row in log_of(one)] for one in (folder, undisturbed[before])]
+    assert len(losses[0]) == len(losses[1]) == 3
+    for epoch, (ours, theirs) in enumerate(zip(*losses, strict=True)):
+        if epoch != at[0]:  # the mean loss of an epoch that two numbers of processes trained is another mean
+            assert ours == pytest.approx(theirs, rel=3e-7)  # another number of processes rounds otherwise
     there = max(path for path in files.find("data/runs") if path.endswith("/last.pt"))
     assert files.cat_file(there) == (folder / "last.pt").read_bytes()
 

@@ -12,7 +12,7 @@ import tarfile
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -43,6 +43,7 @@ LARGE_TEXT = (
     1 << 20
 )  # bytes; larger label files next to the one that is named are others, such as those of another year
 TAR = ".tar"
+_opened = threading.local()  # see `_table`
 THREADS = 32  # that fetch small files: each waits for the network most of the time
 COPY, PLACEHOLDER = -2, -1  # values of Row.start
 
@@ -220,7 +221,7 @@ def _update(rows: Mapping[str, Row], folder: str | None = None) -> None:
             bar.update()
 
         in_threads(copy, copies.items())
-    with closing(_table()) as table, table:
+    with _table() as table:
         table.executemany("DELETE FROM files WHERE path = ?", [(_key(path),) for path in gone])
         table.executemany(
             "INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?)", [(_key(path), *row) for path, row in changed.items()]
@@ -378,26 +379,27 @@ def _key(path: str) -> str:
 
 
 def _table() -> sqlite3.Connection:
-    """Opens the table of what the files stand for."""
+    """Returns the table of what the files stand for, which each thread of a process opens once."""
+    owner = os.getpid(), _root()  # a forked process may not use the connection of its parent
+    if getattr(_opened, "owner", None) == owner:
+        return _opened.table
     connection = sqlite3.connect(make_cache_folder(FOLDER) / "files-1.sqlite", timeout=60)
     connection.execute(
         "CREATE TABLE IF NOT EXISTS files (path TEXT PRIMARY KEY, address, version, size, start) WITHOUT ROWID"
     )
+    _opened.owner, _opened.table = owner, connection
     return connection
 
 
 def _rows(folder: str) -> dict[str, Row]:
     """Returns the rows of the files in a folder."""
     first, root = _key(folder) + "/", _root()
-    with closing(_table()) as table:
-        found = table.execute("SELECT * FROM files WHERE path >= ? AND path < ?", (first, first[:-1] + "0"))
-        return {os.path.join(root, path): Row(*columns) for path, *columns in found}
+    found = _table().execute("SELECT * FROM files WHERE path >= ? AND path < ?", (first, first[:-1] + "0"))
+    return {os.path.join(root, path): Row(*columns) for path, *columns in found}
 
 
 def _known(paths: Iterable[str]) -> dict[str, Row]:
     """Returns the rows of these files that are in the table."""
-    with closing(_table()) as table:
-        found = (
-            (path, table.execute("SELECT * FROM files WHERE path = ?", (_key(path),)).fetchone()) for path in paths
-        )
-        return {path: Row(*row[1:]) for path, row in found if row}
+    table = _table()
+    found = ((path, table.execute("SELECT * FROM files WHERE path = ?", (_key(path),)).fetchone()) for path in paths)
+    return {path: Row(*row[1:]) for path, row in found if row}
