@@ -6,7 +6,6 @@ Official weights: python evaluate.py model=yolox_s data=instances_val2017.json
 from utils import start  # noqa: F401  before PyTorch is imported
 
 # isort: split
-import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -37,7 +36,7 @@ from report.analysis import (
     unlabeled_note,
     write_results,
 )
-from utils import outputs, processes, threads
+from utils import outputs, processes, remote, threads
 from utils.config import ConfigError, Constants, check, override, require, require_writable, show, table
 from utils.script import run_script
 from utils.text import four_decimals
@@ -94,7 +93,8 @@ def main(cfg: Config) -> dict:
     model, size, trained, path = loaded.model, loaded.image_size, loaded.config, loaded.path
     if loaded.note:
         log(loaded.note)
-    usual_folder = path.parent if trained else Path("runs")  # official weights and exported files are of no run
+    is_here = trained and not remote.is_address(cfg.checkpoint or "")
+    usual_folder = path.parent if is_here else Path("runs")  # official weights and exported files are of no run
     given, node = {"workers": cfg.workers}, len(ranks.node_ranks)
     if cfg.workers is None:
         cfg = replace(cfg, workers=threads.choose_workers(ranks.device, node, node * cfg.batch_size, size))
@@ -193,7 +193,7 @@ def metrics_text(metrics: dict) -> str:
 
 def command(words: list[str]) -> None:
     """Evaluates with the arguments `words`; exits with status 1 if the data set has no boxes, so that scripts notice it."""
-    metrics = main(override(Config(), words, {"checkpoint": load.is_checkpoint, "data": os.path.exists}))
+    metrics = main(override(Config(), words, {"checkpoint": load.is_checkpoint, "data": remote.exists}))
     if metrics["AP"] < 0:
         raise SystemExit("nothing was measured: the data set has no boxes of the classes of the model")
 

@@ -37,7 +37,7 @@ from engine import run_folder
 from nets.postprocess import MAX_CANDIDATES
 from nets.pretrained import COCO_CATEGORY_IDS, COCO_CLASSES
 from report.heatmap import HeatMaps
-from utils import threads
+from utils import mirror, threads
 from utils.config import ConfigError, Constants, check, override, require, require_writable, show
 from utils.draw import write_image
 from utils.images import IMAGE_SUFFIXES, READERS, ImageError, batched, prefetch
@@ -205,6 +205,8 @@ def require_replaceable_files(folder: Path, sources: Sources, writers: dict, sav
 
 def find_sources(source: str | list[str], output: str | None) -> Sources:
     """Finds what a source has to predict: a stream, or images and videos."""
+    if isinstance(source, str):
+        source = mirror.local_source(source)
     if not isinstance(source, str) or not is_stream(source):
         return find_files(source, output)
     if not is_live(source):

@@ -36,13 +36,16 @@ from engine.origin import Origin
 from engine.parallel import compile_forward, require_statistics
 from engine.rates import Rates, given_or
 from engine.run_folder import Run, best_of, check_name, create, near_run, open_run, run_of
+from engine.run_store import require_store, run_root
 from engine.saving import Saver, require_space
 from engine.schedule import Schedule
 from engine.state import Outcome
 from engine.time_budget import TimeBudget
 from utils import processes, threads
 from utils.config import MAX_SEED, ConfigError, Constants, check, is_weights, override, require, require_writable, show
+from utils.mirror import local_file
 from utils.processes import Interrupted, Ranks
+from utils.remote import exists, is_storage
 from utils.script import command_line, run_script
 from utils.signals import StopSignal
 
@@ -289,7 +292,7 @@ def main(
         log(compile_forward(model, cfg.multi_scale > 0, ranks, cfg.sync_bn))
 
     # The run folder, and what saves to it.
-    ranks.once_per_node(lambda: require_space(origin.folder or Path(cfg.output), updater))
+    ranks.once_per_node(lambda: require_space(origin.folder or run_root(cfg.output), updater))
     folder = origin.folder or create(cfg.output, cfg.name, ranks)
     val_path = val_source(cfg.val, cfg.train, folder, data, ranks.is_node_main, cfg.add_classes)
     config = asdict(cfg) | {"val": val_path}  # for config.json and checkpoints
@@ -371,6 +374,8 @@ def checked(cfg: Config) -> Config:
 
 def weights_of_run(weights: str, output: str) -> str:
     """Returns the best.pt of a run that `weights` names, or `weights`. Raises ConfigError for a name that is nearly a run's."""
+    if is_storage(weights):
+        return local_file(weights)
     if best := best_of(output, weights):
         return str(best)
     if not os.path.isfile(weights) and not is_weights(weights):
@@ -384,7 +389,8 @@ def weights_of_run(weights: str, output: str) -> str:
 def require_output(resumed: bool | str, output: str) -> None:
     """Raises ConfigError if the run folder cannot be written: before the data are read, which may take minutes."""
     if not isinstance(resumed, str):
-        require_writable(f"output={output}", output)
+        require_writable(f"output={output}", run_root(output))
+        require_store(output)
     elif os.path.isdir(resumed):
         require_writable(f"resume={resumed}", resumed)
 
@@ -455,7 +461,7 @@ def build_val_loader(cfg: Config, dataset: DetectionDataset, ranks: Ranks) -> Lo
 
 def from_command_line(argv: list[str]) -> Config:
     """Returns the constants. The command line overrides the constants of the run to resume, or else DEMO (only for the demo)."""
-    words = {"train": os.path.exists}
+    words = {"train": exists}
     cfg = override(Config(), argv, words)
     if demo := is_demo(cfg.train):
         constants = DEMO

@@ -14,6 +14,7 @@ from datasets.formats.formats import LINES, TABLE
 from datasets.formats.read import read
 from datasets.split import Division, file_name, train_and_val, write
 from datasets.store import Annotations
+from utils import mirror
 from utils.config import ConfigError
 from utils.text import amount
 
@@ -90,7 +91,7 @@ def val_source(
     if save:
         folder.mkdir(parents=True, exist_ok=True)
         write(folder, dict(zip(("train", "val"), data, strict=True)))
-    return str(folder / file_name("val", data[1]))
+    return mirror.address_of(str(folder / file_name("val", data[1])))
 
 
 def read_train_and_val(

@@ -25,6 +25,7 @@ from datasets.groups import named_groups
 from datasets.scan import scan
 from datasets.similar import similar_groups, with_named
 from datasets.store import Annotations
+from utils import mirror
 from utils.files import files_under
 from utils.outputs import write_all
 from utils.text import amount
@@ -139,10 +140,13 @@ def write(folder: str | os.PathLike, parts: Mapping[str, Annotations]) -> None:
         if not data.is_coco:
             require_box(data, folder)
             texts["classes.txt"] = class_text(data.classes)
-        texts[file_name(name, data)] = (
-            json_of(data, os.path.abspath) if data.is_coco else text_of(data, os.path.abspath)
-        )
+        texts[file_name(name, data)] = json_of(data, _absolute) if data.is_coco else text_of(data, _absolute)
     write_all({Path(folder, name): text for name, text in texts.items()})
+
+
+def _absolute(path: str) -> str:
+    """Returns the absolute path of an image, or its address."""
+    return mirror.address_of(os.path.abspath(path))
 
 
 def require_box(data: Annotations, folder: str | os.PathLike) -> None:

@@ -36,6 +36,7 @@ from deploy.onnx_model import require_open_nms
 from deploy.result import Result
 from deploy.thresholds import only_classes, thresholds_of
 from deploy.tiles import Tiles, cut, for_detection, merged
+from utils import mirror
 from utils.images import READERS, batched, decode_with_limits, letterbox, prefetch, read_bytes
 from utils.processes import choose_device
 from utils.value_range import are_outside, outside_text
@@ -121,13 +122,13 @@ class Detector:
 
         So the results of a large folder or a long video need no memory. An iterator is read image by image.
         """
-        source = str(images) if isinstance(images, str | Path | int) else ""
+        source = mirror.local_source(str(images)) if isinstance(images, str | Path | int) else ""
         if is_stream(source):
             yield from self._frames(source)
         elif isinstance(images, Iterator):
             yield from self._results(map(self.input, images))
         else:
-            yield from self._results(self.inputs(listed(images)))
+            yield from self._results(self.inputs(listed(source or images)))
 
     def _frames(self, source: str) -> Iterator[Result]:
         """Yields the Results of the frames of a video, in batches; of a live source, frame by frame."""

@@ -9,9 +9,10 @@ import nets
 from deploy.onnx_model import OnnxModel
 from engine.run_folder import best_of, is_run, near_run, run_of
 from nets import load_official
-from utils import checkpoint, file_checks
+from utils import checkpoint, file_checks, mirror
 from utils.config import is_weights
 from utils.file_checks import fitting
+from utils.remote import is_address
 from utils.text import check_class_names
 from utils.value_range import ValueRange
 
@@ -43,6 +44,8 @@ def is_checkpoint(word: str) -> bool:
 
 def file_of(path: str | Path, option: str = "checkpoint=") -> Path:
     """Returns the file of a model: `path` itself, or the best.pt of a run. Raises CheckpointError if a run has a similar name."""
+    if is_address(str(path)):
+        return Path(mirror.local_file(str(path)))
     if str(path) in OFFICIAL:  # also if a run has such a name
         return Path(path)
     if best := best_of("runs", str(path)):

@@ -8,6 +8,7 @@ from typing import Any
 from torch import nn
 
 from engine.evaluation import evaluate
+from engine.run_store import upload_folder
 from metrics.coco import BACKEND
 from report.analysis import (
     analyze,
@@ -59,6 +60,7 @@ def evaluate_best(folder: Path, model: nn.Module, loader, ranks: Ranks, seconds:
         there = outputs.open_evaluation(str(folder / "evaluation"))
         write_results(there, data, detections, results)
         worst = analyze(there, data, detections, results, CONFIDENCE, WORST, report=True)
+        upload_folder(there)
         if worst:
             lines.append(f"mistakes    {there / 'worst_01.jpg'}   # {amount(len(worst), 'image')} with the most errors")
         if unlabeled:

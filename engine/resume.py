@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from engine.environment import last_start, run_id
-from engine.run_folder import date_and_number, run_of, runs
+from engine.run_folder import date_and_number, newest_of, run_of, runs
+from engine.run_store import fetch_run, is_store, run_root
 from engine.state import State
 from utils import checkpoint
 from utils.config import ConfigError
+from utils.mirror import shown
 from utils.processes import Ranks, copy_files
 from utils.script import command_line
 
@@ -53,10 +55,10 @@ def find(resume: bool | str, output: str, name: str, ranks: Ranks) -> Found:
             ranks.log(f"resume=true: no last.pt in the newest run of name={name} in output={output}; a new run starts")
         return Found()
     newest = max(answer for answer in answers if answer)
-    folder = run_here(resume, output, name)
+    folder = run_here(resume, output, name, fetch=False)
     if folder is None or folder.name != newest.name:  # it is on another node
         named = folder_of(resume) if isinstance(resume, str) else Path(newest.name)
-        folder = named if len(named.parts) > 1 else Path(output) / newest.name
+        folder = named if len(named.parts) > 1 else run_root(output) / newest.name
     if not newest.has_checkpoint:
         return Found(folder)
     missing = ranks.is_node_main and answers[ranks.rank] != newest
@@ -75,7 +77,7 @@ def to_continue(script: str, folder: Path, ranks: Ranks) -> str:
     if not ranks.is_main or not (folder / "last.pt").exists():
         return ""
     nodes = ", on every node" if len(ranks.node_ranks) < ranks.world_size else ""
-    return f"To continue{nodes}:\n{command_line(script, [f'resume={folder}'])}"
+    return f"To continue{nodes}:\n{command_line(script, [f'resume={shown(str(folder))}'])}"
 
 
 def with_resume(argv: Sequence[str]) -> list[str]:
@@ -87,29 +89,46 @@ def with_resume(argv: Sequence[str]) -> list[str]:
 
 def folder_of(resume: str) -> Path:
     """Returns the run folder of `resume`, which may also name its last.pt."""
-    path = Path(resume)
+    path = run_root(resume)
     if path.suffix == ".pt" and path.name != "last.pt":
         raise ConfigError(f"resume={path}: only last.pt can be resumed, no other checkpoint; name the run folder")
     return path.parent if path.name == "last.pt" else path
 
 
-def run_here(resume: bool | str, output: str, name: str) -> Path | None:
-    """Returns the folder of the run to resume on this node; None for a new run. For the arguments see `find`."""
+def run_here(resume: bool | str, output: str, name: str, fetch: bool = True) -> Path | None:
+    """Returns the folder of the run to resume on this node; None for a new run. For the arguments see `find`.
+
+    With `fetch`, a run that is in a bucket is fetched first."""
+    has_id = os.environ.get("TORCHELASTIC_RUN_ID", "none") != "none"  # of --rdzv_id; the same after a restart
+    restarts = run_id() and (has_id or os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0")
     if isinstance(resume, str):
+        if fetch:
+            _fetch_named(resume, output)
         folder = folder_of(resume)
         if not (folder / "last.pt").exists():  # the name of a run, or of its folder
             folder = run_of(output, resume) or folder
         return folder if (folder / "last.pt").exists() else None
+    if fetch:
+        fetch_run(output, lambda folders: newest_of(folders, name) if resume or restarts else None)
     candidates = runs(output, name)[::-1]
-    has_id = os.environ.get("TORCHELASTIC_RUN_ID", "none") != "none"  # of --rdzv_id; the same after a restart
     # torchrun: a restart, or a start with the same --rdzv_id, resumes the run that was started under this id.
-    if run_id() and (has_id or os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"):
+    if restarts:
         started_here = [path for path in candidates if last_start(path).get("run") == run_id()]
         if started_here or not resume:
             return started_here[0] if started_here else None
     if resume and candidates and (candidates[0] / "last.pt").exists():
         return candidates[0]
     return None
+
+
+def _fetch_named(resume: str, output: str) -> None:
+    """Fetches the run that resume= names, by its address, or by its name in an output= that is an address."""
+    address = resume.rstrip("/").removesuffix("/last.pt")
+    if is_store(address):
+        above, _, name = address.rpartition("/")
+        fetch_run(above, lambda folders: next((folder for folder in folders if folder.name == name), None))
+    else:
+        fetch_run(output, lambda folders: newest_of(folders, resume))
 
 
 def _find_here(resume: bool | str, output: str, name: str, loaded: dict[Path, dict]) -> Progress | None:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from engine.environment import last_start
 from engine.resume import folder_of
 from engine.run_folder import near_run, run_of, runs
+from engine.run_store import run_root
 from utils import checkpoint
 from utils.config import ConfigError, check, override, show
 from utils.migration import with_new_names
@@ -78,7 +79,7 @@ def refuse_demo(resume: bool | str, output: str, name: str, argv: Sequence[str])
     if resume and any(word.startswith("name=") for word in argv):
         missing = f"there is no run of name={name} in output={output}, or its newest one has no last.pt"
         raise ConfigError(f"resume=true: {missing}. A new run needs the whole command, with train=")
-    others = sorted(Path(output).glob("*/last.pt"), key=lambda path: path.stat().st_mtime)
+    others = sorted(run_root(output).glob("*/last.pt"), key=lambda path: path.stat().st_mtime)
     if resume and others and not runs(output, name):
         newest = others[-1].parent
         raise ConfigError(f"resume=true: there is no run of name={name} in output={output}; write resume={newest}")

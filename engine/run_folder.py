@@ -10,7 +10,7 @@ import re
 import secrets
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,10 @@ import torch
 from engine.environment import changes_of_code, changes_of_rounding, environment, last_start, run_id
 from engine.events import EventFile
 from engine.run_lock import check_folder, lock
+from engine.run_store import Uploads, run_root
 from utils import checkpoint, files
 from utils.processes import Ranks
+from utils.remote import FetchError
 from utils.text import brief
 
 CURVES_EVERY = 60  # seconds between two updates of curves.png
@@ -39,7 +41,7 @@ def create(output: str | Path, name: str, ranks: Ranks | None = None) -> Path:
     It sorts after all runs of that name on all nodes, so its date is not before theirs, even if the clock was set back. With
     `ranks`, rank 0 makes the folder.
     """
-    ranks, output, today = ranks or Ranks(), Path(output), time.strftime("%Y-%m-%d")
+    ranks, output, today = ranks or Ranks(), run_root(output), time.strftime("%Y-%m-%d")
     newest = max(ranks.gather(max(map(date_and_number, runs(output, name)), default=("", 0))))
     today, used = max((today, 0), newest)
 
@@ -63,9 +65,19 @@ def check_name(name: str) -> None:
 
 def runs(output: str | Path, name: str) -> list[Path]:
     """Returns the folders of every run of that name, the oldest first."""
-    folders = [path for path in Path(output).glob("*") if path.is_dir()]
-    of_name = [path for path in folders if path.name == "-".join([name, *map(str, date_and_number(path))])]
-    return sorted(of_name, key=date_and_number)
+    return of_name([path for path in run_root(output).glob("*") if path.is_dir()], name)
+
+
+def of_name(folders: Iterable[Path], name: str) -> list[Path]:
+    """Returns those of the run folders that are of that name, the oldest first."""
+    own = [path for path in folders if path.name == "-".join([name, *map(str, date_and_number(path))])]
+    return sorted(own, key=date_and_number)
+
+
+def newest_of(folders: Sequence[Path], name: str) -> Path | None:
+    """Returns the run folder of this name, or else the newest run of that name, or None."""
+    exact = [path for path in folders if path.name == name]
+    return next(reversed([*of_name(folders, name), *exact]), None)
 
 
 def best_of(output: str | Path, name: str) -> Path | None:
@@ -73,7 +85,7 @@ def best_of(output: str | Path, name: str) -> Path | None:
 
     A file of that name is no run. A folder of that name, such as the data of the run, does not hide the runs.
     """
-    for folder in (Path(name), Path(output) / name):
+    for folder in (Path(name), run_root(output) / name):
         if is_run(folder) and (folder / "best.pt").is_file():
             return folder / "best.pt"
     if os.path.isfile(name):
@@ -88,13 +100,13 @@ def is_run(folder: Path) -> bool:
 
 def run_of(output: str | Path, name: str) -> Path | None:
     """Returns the run folder of this name in `output`, or the newest run of that name, or None."""
-    folder = Path(output) / name
+    folder = run_root(output) / name
     return folder if is_run(folder) else next(reversed(runs(output, name)), None)
 
 
 def near_run(output: str | Path, name: str) -> str | None:
     """Returns the name of a run in `output` that is nearly `name`, or None."""
-    dates = {path: "-".join(["", *map(str, date_and_number(path))]) for path in Path(output).glob("*-*-*-*-*")}
+    dates = {path: "-".join(["", *map(str, date_and_number(path))]) for path in run_root(output).glob("*-*-*-*-*")}
     names = {path.name.removesuffix(date) for path, date in dates.items()}
     return next(iter(difflib.get_close_matches(name, names, n=1)), None)
 
@@ -132,6 +144,7 @@ class Run:
         self.drawn = self.saved = time.monotonic()  # when the curves were drawn, and when a save was last attempted
         self.config, self.start = config, {"id": self.id, "run": run_id, **environment(device), **(facts or {})}
         self._events: EventFile | None = None  # for TensorBoard
+        self._uploads: Uploads | None = None  # of the process that writes the log
         self._open()
 
     def _open(self) -> None:
@@ -151,6 +164,7 @@ class Run:
         _write_json(self.folder / "environment.json", {**self.start, "earlier_starts": earlier})
         if self.keeps_log:
             self._write_log()
+            self._uploads = self._uploads or Uploads(self.folder)
 
     def check_folder(self) -> None:
         """Makes the folder again if it is gone. Raises RunInUse if another process has opened it after this one."""
@@ -204,6 +218,10 @@ class Run:
         if self._events:
             self._events.close()
         self._lock.close()
+        if self._uploads and (problem := self._uploads.close()):
+            if sys.exc_info()[0] is None:
+                raise FetchError(problem)
+            print(f"WARNING: {problem}")
 
     def _write_log(self) -> None:
         text = io.StringIO(newline="")

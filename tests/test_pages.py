@@ -77,6 +77,15 @@ EXCEPTIONS = {  # command -> why it does not run here
     "#!/bin/bash": "scripts for Slurm and SageMaker; test_engines.py runs them with stand-ins for the programs of Slurm",
     "# ray_train.py": "test_engines.py runs it in a cluster of Ray",
     "# sagemaker_job.py": "needs an account of AWS",
+    **dict.fromkeys(
+        (
+            "python train.py train=s3://BUCKET/set name=mine output=s3://BUCKET/runs",
+            "python train.py resume=true name=mine output=s3://BUCKET/runs",
+            "python evaluate.py checkpoint=s3://BUCKET/runs/mine-DATE-1/best.pt data=s3://BUCKET/set split=test",
+            "python predict.py checkpoint=s3://BUCKET/runs/mine-DATE-1/best.pt source=s3://BUCKET/new_images",
+        ),
+        "needs a bucket; test_buckets.py and test_addresses.py do the same",
+    ),
 }
 SLOW = (
     r"^torchrun|checkpoint=coco|evaluate\.py .*model=|epochs=100 |export\.py|tools\.suspects|\.onnx|^python train\.py$"

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from utils import migration
+from utils.remote import refuse_keys
 from utils.text import brief, printable
 
 T = TypeVar("T")
@@ -145,6 +146,8 @@ def check(cfg: T) -> T:
     values = {}
     for name, kind in kinds.items():
         value = getattr(cfg, name)
+        if isinstance(value, str) and name != "source":  # which is neither printed nor kept
+            refuse_keys(f"{name}=", value)
         try:
             values[name] = _convert(value, kind)
         except ValueError:

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".jfif", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".jp2", ".ppm", ".pgm")
+
 
 def files_under(folder: str | os.PathLike) -> list[str]:
     """Returns the sorted paths of all files in a folder and its subfolders, relative to it and with "/".

@@ -21,14 +21,13 @@ import cv2
 import numpy as np
 from PIL import Image
 
-from utils import jpeg
-from utils.files import files_under
+from utils import jpeg, mirror
+from utils.files import IMAGE_SUFFIXES, files_under
 from utils.value_range import FULL, NO_LIMITS, ValueRange, limits_of, to_8_bits
 
 A = TypeVar("A")
 B = TypeVar("B")
 
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".jfif", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".jp2", ".ppm", ".pgm")
 FILL = 114  # gray of the padding; the released YOLOX and YOLOv9 weights were trained with it
 LETTERBOXES = ("corner", "center", "stretch")  # see `fit`
 AREA_BELOW = 0.5  # images that shrink to less than this are averaged: bilinear interpolation would skip pixels
@@ -180,8 +179,10 @@ def read_bytes(path: str) -> bytes:
             raise ImageError(f"{path}: is a folder, a device or a pipe, not a file: remove it")
         if status.st_size > 4 * MAX_PIXELS:
             raise ImageError(f"{path}: a file of {status.st_size:,} bytes is no image: remove it")
-        data = Path(path).read_bytes()
+        data = Path(path).read_bytes() or mirror.contents(path)
     except OSError as error:
+        if isinstance(error, FileNotFoundError) and (fetched := mirror.contents(path)):
+            return fetched
         if not isinstance(error, FileNotFoundError):
             raise ImageError(f"{path}: {error.strerror}") from error
         fix = "correct the path"

@@ -10,7 +10,9 @@ from urllib.parse import unquote
 from datasets.errors import DataError
 from datasets.formats.file import stem_of
 from datasets.formats.splits import SPLIT_NAMES, split_in
+from utils import mirror
 from utils.images import images_under
+from utils.remote import is_in_bucket
 
 MAX_CUT = 50  # folders of another computer before the path of a file
 IMAGE_FOLDERS = ("jpegimages", "images", "image", "imgs", "img", "photos")
@@ -57,7 +59,7 @@ class ImageFinder:
                     return self._compared(name, there[0])
                 if len(there) > 1:
                     self._several.setdefault(written, there)
-        return os.path.join(self._default, name)
+        return mirror.place(name) if is_in_bucket(name) else os.path.join(self._default, name)
 
     def doubt(self, name: str) -> str:
         """Returns what is wrong with a name that `find` did not find because several images have it, otherwise ""."""

@@ -19,6 +19,7 @@ from datasets.formats.folder import left_over, read_folder
 from datasets.formats.formats import read_file
 from datasets.groups import check_split_by
 from datasets.store import Annotations, Split
+from utils import mirror
 from utils.text import printable
 
 SPLITS: dict[str, Split] = {
@@ -58,14 +59,18 @@ def options_of(config: Mapping[str, Any], classes: tuple[str, ...]) -> ReadOptio
 
 
 def read(source: str | os.PathLike, split: str, options: ReadOptions | None = None) -> Annotations:
-    """Reads a data set: a file or a folder in any accepted format. Raises DataError.
+    """Reads a data set: a file or a folder in any accepted format, also at an address or in a tar. Raises DataError.
 
     `split`: train, val, test or all, if the source has splits."""
-    source = check_path(os.fspath(source))
+    options = options or ReadOptions()
+    if options.image_root:
+        options = replace(options, image_root=mirror.local(options.image_root))
+    source = mirror.local(check_path(os.fspath(source)))
     if not os.path.exists(source):
         raise DataError(f"{source}: no such file or folder in {os.getcwd()}: correct the path")
     try:
-        return _read(Path(source), split, options or ReadOptions())
+        data = _read(Path(source), split, options)
+        return replace(data, source=mirror.shown(data.source), notes=tuple(map(mirror.shown, data.notes)))
     except DataError:
         raise
     except OSError as error:  # such as a name that is too long

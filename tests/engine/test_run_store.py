@@ -1,0 +1,181 @@
+"""A run whose output is a bucket resumes from an empty disk, and what is in the bucket is whole at every moment."""
+
+import contextlib
+import io
+import random
+import shutil
+from pathlib import Path
+from unittest import mock
+
+import fsspec
+import pytest
+import small
+from buckets import Faulty, upload
+
+import train
+from datasets.formats.finish import prepare
+from datasets.formats.read import read
+from engine import resume, run_store
+from engine.run_folder import create
+from utils import checkpoint, remote
+from utils.processes import Ranks
+from utils.remote import FetchError
+
+
+@pytest.fixture(autouse=True)
+def empty(tmp_path, monkeypatch):
+    """No cache, no objects, no pauses."""
+    monkeypatch.setenv("THAW_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(remote, "PAUSES", (0, 0))
+    Faulty.store.clear()
+    Faulty.faults.clear()
+    Faulty.writes = None
+
+
+RUNS = "faulty://bucket/runs"
+
+
+def in_bucket():
+    """{name: contents} of the files of the only run in the bucket."""
+    files = fsspec.filesystem("faulty")
+    return {path.split("/", 4)[4]: files.cat_file(path) for path in files.find("/bucket/runs") if path.count("/") > 3}
+
+
+def staged(tmp_path) -> Path:
+    return small.only_run(tmp_path / "cache" / "remote" / "runs+faulty" / "bucket" / "runs")
+
+
+def run_once(cfg, tmp_path, **options):
+    """Trains with output= in the bucket -> the folder that stands for the run."""
+    text = io.StringIO()
+    undrawn = mock.patch("report.plots.draw_curves", lambda rows, path, marks: path.touch())
+    with contextlib.redirect_stdout(text), undrawn:
+        train.main(cfg, **options)
+    return staged(tmp_path), text.getvalue()
+
+
+def test_a_run_from_and_to_a_bucket_has_the_bits_of_a_run_in_folders_and_resumes_from_an_empty_disk(
+    demo_images, tmp_path
+):
+    data = upload(demo_images, "faulty://bucket/set")
+    local, *_ = small.train_quietly(small.config(demo_images, tmp_path / "runs"))
+    changes = {"train": f"{data}/train.txt", "val": f"{data}/val.txt"}
+    first, _ = run_once(small.config(demo_images, RUNS, **changes), tmp_path)
+    small.assert_same_run(local, first)
+    names = in_bucket()
+    assert {"last.pt", "best.pt", "log.csv", "config.json", "environment.json"} <= names.keys()
+    for name in ("last.pt", "best.pt", "log.csv"):
+        assert names[name] == (first / name).read_bytes()
+    assert not [name for name in names if name.startswith(".") or name == "lock"]
+    shutil.rmtree(tmp_path / "cache")  # another computer
+    again, text = run_once(small.config(demo_images, RUNS, **changes, resume=True), tmp_path)
+    assert again.name == first.name and "nothing to do" in text
+    small.assert_same_run(local, again)
+
+
+def test_a_fraction_of_images_in_a_bucket_is_validated_on_another_computer(demo_images, tmp_path):
+    data = upload(demo_images, "faulty://bucket/set")
+    cfg = small.config(demo_images, RUNS, epochs=1, freeze_epochs=0, train=f"{data}/train.txt", val=".3")
+    folder, _ = run_once(cfg, tmp_path)
+    val = checkpoint.load(folder / "last.pt")["config"]["val"]
+    assert val == f"{RUNS}/{folder.name}/val.txt"
+    before = prepare(read(val, "all"))[0]
+    shutil.rmtree(tmp_path / "cache")
+    assert prepare(read(val, "all"))[0].image_digest() == before.image_digest() and len(before)
+
+
+def test_a_new_run_gets_the_next_number(demo_images, tmp_path):
+    cfg = small.config(demo_images, RUNS, epochs=1, freeze_epochs=0)
+    first, _ = run_once(cfg, tmp_path)
+    shutil.rmtree(tmp_path / "cache")
+    assert resume.find(False, RUNS, "small", Ranks()).folder is None
+    assert create(RUNS, "small").name == first.name[:-1] + "2"
+
+
+class Killed(BaseException):
+    """The process ends."""
+
+
+def saved(folder: Path, step: int, is_best: bool) -> None:
+    """Saves as a training does: best.pt, if it is the best, before last.pt."""
+    contents = {"step": step, "epoch": step, "model": {}, "config": {}, "classes": ["a"]}
+    if is_best:
+        checkpoint.save(folder / "best.pt", contents)
+    checkpoint.save(folder / "last.pt", {**contents, "metrics": {"best": step if is_best else step - 1}})
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_uploads_that_are_cut_off_leave_a_checkpoint_to_resume_from(tmp_path, monkeypatch, seed):
+    rng = random.Random(seed)
+    folder = run_store.run_root(RUNS) / "small-2026-01-01-1"
+    folder.mkdir(parents=True)
+    (folder / "environment.json").write_text("{}")
+    monkeypatch.setattr(run_store.Uploads, "_work", lambda self: None)  # the test calls it
+    uploads, whole = run_store.Uploads(folder), 0
+    put = Faulty.put_file
+    left = rng.randrange(3, 16)
+
+    def cut(self, path, address, **options):
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise Killed
+        put(self, path, address, **options)
+        if rng.random() < 0.3:  # the training saves while files are uploaded
+            saved(folder, step + 1, True)
+
+    monkeypatch.setattr(Faulty, "put_file", cut)
+    with pytest.raises(Killed):
+        for step in range(1, 100, 2):
+            saved(folder, step, rng.random() < 0.5)
+            uploads.upload()
+            whole = step
+    monkeypatch.setattr(Faulty, "put_file", put)
+    shutil.rmtree(tmp_path / "cache")
+    run_store.fetch_run(RUNS, lambda folders: folders[0])
+    if whole:
+        last = checkpoint.load(folder / "last.pt")
+        assert last["step"] >= whole
+        if last["metrics"]["best"] == last["step"]:
+            assert checkpoint.load(folder / "best.pt")["step"] >= last["step"]
+
+
+def test_a_last_pt_that_is_newer_here_is_kept(tmp_path, monkeypatch):
+    folder = run_store.run_root(RUNS) / "small-2026-01-01-1"
+    folder.mkdir(parents=True)
+    (folder / "environment.json").write_text("{}")
+    uploads = run_store.Uploads(folder)
+    saved(folder, 1, True)
+    uploads.upload()
+    saved(folder, 3, True)
+    run_store.fetch_run(RUNS, lambda folders: folders[0])
+    assert checkpoint.load(folder / "last.pt")["step"] == 3
+    assert uploads.close() == ""
+    saved(folder, 2, True)
+    run_store.fetch_run(RUNS, lambda folders: folders[0])
+    assert checkpoint.load(folder / "last.pt")["step"] == 3
+
+
+def test_failing_uploads_are_reported_and_do_not_end_the_training(demo_images, tmp_path, monkeypatch, capsys):
+    put = Faulty.put_file
+
+    def denied(self, path, address, **options):
+        if not address.endswith(".writable"):
+            raise PermissionError("403")
+        put(self, path, address, **options)
+
+    monkeypatch.setattr(Faulty, "put_file", denied)
+    cfg = small.config(demo_images, RUNS, epochs=1, freeze_epochs=0)
+    with pytest.raises(FetchError) as error:
+        run_once(cfg, tmp_path)
+    assert RUNS in str(error.value) and str(staged(tmp_path)) in str(error.value)
+    assert checkpoint.load(staged(tmp_path) / "last.pt")["epoch"] == 1
+
+
+def test_a_bucket_that_cannot_be_written_is_an_error_before_the_data_are_read(demo_images, tmp_path, monkeypatch):
+    def denied(self, path, address, **options):
+        raise PermissionError("403")
+
+    monkeypatch.setattr(Faulty, "put_file", denied)
+    with pytest.raises(FetchError, match=RUNS):
+        run_once(small.config(demo_images, RUNS, train="missing"), tmp_path)

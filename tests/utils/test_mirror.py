@@ -1,0 +1,283 @@
+"""A data set at an address or in a tar is read like its folder; what is wrong with a storage is told, and nothing is lost."""
+
+import io
+import os
+import tarfile
+from pathlib import Path
+
+import fsspec
+import pytest
+from buckets import Faulty, tar_of, upload
+from files import paint, text
+
+import train
+from datasets.errors import DataError
+from datasets.formats.finish import prepare
+from datasets.formats.read import ReadOptions, read
+from utils import mirror, remote
+from utils.config import check
+from utils.images import read_bytes
+from utils.remote import FetchError
+
+
+@pytest.fixture(autouse=True)
+def empty(tmp_path, monkeypatch):
+    """No cache, no objects, no pauses."""
+    monkeypatch.setenv("THAW_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(remote, "PAUSES", (0, 0, 0))
+    Faulty.store.clear()
+    Faulty.faults.clear()
+
+
+def yolo(folder: Path) -> Path:
+    for number in range(6):
+        split = "val" if number > 3 else "train"
+        paint(folder / "images" / split / f"{number}.png", 40 + number)
+        text(folder / "labels" / split / f"{number}.txt", f"{number % 2} .5 .5 .{number + 1} .5\n")
+    text(folder / "classes.txt", "cat\ndog\n")
+    return folder
+
+
+def coco(folder: Path) -> Path:
+    images = [{"id": n, "file_name": f"{n}.png", "width": 40, "height": 20} for n in range(3)]
+    marks = [
+        {"id": n, "image_id": n, "category_id": 1, "bbox": [n, 1, 9, 9], "area": 81, "iscrowd": 0} for n in range(3)
+    ]
+    for image in images:
+        paint(folder / "images" / image["file_name"])
+    text(
+        folder / "annotations" / "all.json",
+        {"images": images, "annotations": marks, "categories": [{"id": 1, "name": "cat"}]},
+    )
+    return folder
+
+
+def lines(folder: Path) -> Path:
+    for number in range(3):
+        paint(folder / "photos" / f"{number} a.png")
+    text(folder / "all.txt", "".join(f"photos/{n} a.png 1,2,{n + 9},9,0\n" for n in range(3)))
+    text(folder / "classes.txt", "cat\n")
+    return folder
+
+
+def assert_same(address, folder, split="all"):
+    """Asserts that an address has the same data as a folder or a file, and the same bytes in its images."""
+    options = ReadOptions(bad_boxes="drop")
+    ours, theirs = (prepare(read(source, split, options), options)[0] for source in (address, folder))
+    assert ours.digest() == theirs.digest() and ours.image_digest() == theirs.image_digest()
+    assert ours.classes == theirs.classes and len(ours) > 0
+    for i in range(len(ours)):
+        assert read_bytes(ours.path(i)) == read_bytes(theirs.path(i))
+    return ours
+
+
+@pytest.mark.parametrize("address", ("faulty://bucket/set", "memory://bucket/deep/set", "file"))
+def test_a_folder_in_a_bucket_is_the_folder(tmp_path, address):
+    folder = yolo(tmp_path / "set")
+    address = f"file://{folder}" if address == "file" else upload(folder, address)
+    for split in ("train", "val", "all"):
+        assert_same(address, folder, split)
+
+
+def test_an_annotation_file_in_a_bucket_finds_its_images(tmp_path):
+    folder = coco(tmp_path / "coco")
+    assert_same(upload(folder, "faulty://bucket/coco") + "/annotations/all.json", folder / "annotations" / "all.json")
+    folder = lines(tmp_path / "lines")
+    assert_same(upload(folder, "faulty://bucket/lines") + "/all.txt", folder / "all.txt")
+
+
+def test_a_local_annotation_file_may_name_images_by_their_addresses(tmp_path):
+    folder = lines(tmp_path / "set")
+    address = upload(folder, "faulty://bucket/set")
+    text(tmp_path / "all.txt", (folder / "all.txt").read_text().replace("photos/", f"{address}/photos/"))
+    text(tmp_path / "classes.txt", "cat\n")
+    found, _ = prepare(read(tmp_path / "all.txt", "all"))
+    assert found.image_digest() == prepare(read(folder / "all.txt", "all"))[0].image_digest()
+
+
+@pytest.mark.parametrize(
+    "name", ("sftp://host/a.png", "http://host/a.png", "smb://host/share/a.png", "s3://b/../../a.png")
+)
+def test_the_names_of_images_lead_to_buckets_only(tmp_path, name, monkeypatch):
+    monkeypatch.setattr(remote, "storage_of", lambda address: pytest.fail(address))
+    monkeypatch.setattr(mirror, "storage_of", lambda address: pytest.fail(address))
+    text(tmp_path / "all.txt", f"{name} 1,2,9,9,0\n")
+    with pytest.raises(DataError):
+        prepare(read(tmp_path / "all.txt", "all"))
+
+
+def test_an_image_that_is_not_in_the_bucket_is_a_missing_image(tmp_path):
+    folder = lines(tmp_path / "set")
+    (folder / "photos" / "1 a.png").unlink()
+    options = ReadOptions(bad_images="skip")
+    found = read(upload(folder, "faulty://bucket/set") + "/all.txt", "all", options)
+    assert len(prepare(found, options)[0]) == 2
+    with pytest.raises(DataError, match="faulty://bucket/set/photos/1 a.png"):
+        prepare(found, ReadOptions(bad_images="error"))
+
+
+def test_images_may_be_at_another_address(tmp_path):
+    folder = coco(tmp_path / "coco")
+    address = upload(folder / "images", "faulty://bucket/elsewhere")
+    (tmp_path / "all.json").write_bytes((folder / "annotations" / "all.json").read_bytes())
+    found = read(tmp_path / "all.json", "all", ReadOptions(image_root=address))
+    assert [read_bytes(found.path(i)) for i in range(3)] == [
+        (folder / "images" / f"{i}.png").read_bytes() for i in range(3)
+    ]
+
+
+@pytest.mark.parametrize("where", ("local", "bucket", "shards"))
+def test_a_tar_is_the_folder_in_it(tmp_path, where):
+    folder, tar = yolo(tmp_path / "set"), tmp_path / "set.tar"
+    tar.write_bytes(tar_of(folder))
+    if where == "local":
+        assert_same(tar, folder)
+        return
+    files, top = fsspec.core.url_to_fs("faulty://bucket")
+    files.pipe_file(f"{top}/tars/set.tar", tar.read_bytes())
+    address = "faulty://bucket/tars/set.tar" if where == "bucket" else "faulty://bucket/tars"
+    assert_same(address, folder)
+    before = Faulty.reads
+    assert_same(address, folder)
+    assert Faulty.reads == before  # the copy and the index are kept
+
+
+def test_names_in_a_tar_lead_nowhere_else(tmp_path):
+    with tarfile.open(tmp_path / "bad.tar", "w") as tar:
+        for name in ("../../escaped.txt", "/absolute.txt", "a/../../b.txt", "fine.txt"):
+            member = tarfile.TarInfo(name)
+            member.size = 2
+            tar.addfile(member, io.BytesIO(b"ok"))
+    folder = mirror.local(str(tmp_path / "bad.tar"))
+    assert os.listdir(folder) == ["fine.txt"]
+    assert not list(tmp_path.rglob("*escaped*")) and not list(tmp_path.rglob("b.txt"))
+
+
+def test_a_second_start_reads_no_object_and_a_changed_one_again(tmp_path):
+    folder = yolo(tmp_path / "set")
+    address = upload(folder, "faulty://bucket/set")
+    assert_same(address, folder)
+    before = Faulty.reads
+    assert_same(address, folder)
+    assert Faulty.reads == before
+    paint(folder / "images" / "train" / "0.png", 77)
+    text(folder / "labels" / "train" / "1.txt", "0 .5 .5 .2 .2\n")
+    (folder / "labels" / "train" / "2.txt").unlink()
+    paint(folder / "images" / "train" / "new.png", 33)
+    fsspec.filesystem("faulty").rm("/bucket/set", recursive=True)
+    upload(folder, address)
+    assert_same(address, folder)
+
+
+def test_a_lost_cache_is_fetched_again(tmp_path):
+    folder = yolo(tmp_path / "set")
+    address = upload(folder, "faulty://bucket/set")
+    found = assert_same(address, folder)
+    for path in (tmp_path / "cache" / "remote" / "objects").rglob("*"):
+        if path.is_file():
+            path.write_bytes(b"part")  # of another size than the object
+    for i in range(len(found)):
+        assert (
+            read_bytes(found.path(i))
+            == (folder / "images" / Path(found.path(i)).parent.name / Path(found.path(i)).name).read_bytes()
+        )
+
+
+@pytest.fixture
+def unread(tmp_path):
+    """A data set in a bucket whose images nothing has read yet, and its folder."""
+    folder = lines(tmp_path / "set")
+    return read(
+        upload(folder, "faulty://bucket/set") + "/all.txt", "all", ReadOptions(bad_images="skip")
+    ), folder / "photos"
+
+
+def test_a_broken_connection_costs_a_pause_and_leaves_no_part_of_an_image(unread):
+    found, photos = unread
+    Faulty.faults += [10, ConnectionResetError("cut"), 3]
+    assert read_bytes(found.path(0)) == (photos / "0 a.png").read_bytes()
+    Faulty.faults += [5] * 20  # more than the attempts
+    with pytest.raises(FetchError, match="faulty://bucket/set/photos/1 a.png"):
+        read_bytes(found.path(1))
+    Faulty.faults.clear()
+    assert read_bytes(found.path(1)) == (photos / "1 a.png").read_bytes()
+
+
+def test_a_full_disk_keeps_no_images_and_loses_none(unread, monkeypatch):
+    found, photos = unread
+
+    def full(path):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(mirror, "atomic_write", full)
+    for _ in range(2):
+        before = Faulty.reads
+        assert read_bytes(found.path(0)) == (photos / "0 a.png").read_bytes()
+        assert Faulty.reads == before + 1
+
+
+def test_an_image_that_changes_after_the_start_is_an_error(unread):
+    found, photos = unread
+    fsspec.filesystem("faulty").pipe_file("/bucket/set/photos/0 a.png", (photos / "0 a.png").read_bytes()[:-1] + b"x")
+    with pytest.raises(FetchError, match="faulty://bucket/set/photos/0 a.png has changed"):
+        read_bytes(found.path(0))
+
+
+def test_errors_of_the_storage_end_the_reading_whatever_bad_images_says(unread):
+    found, _ = unread
+    Faulty.faults += [PermissionError("403 Forbidden")] * 9
+    with pytest.raises(FetchError, match="faulty://bucket/set/photos/.*denied"):
+        prepare(found, ReadOptions(bad_images="skip"))
+
+
+@pytest.mark.parametrize("address", ("faulty://wrong/set", "faulty://bucket/set/none.json", "faulty://bucket/none.tar"))
+def test_a_wrong_address_is_named(tmp_path, address):
+    upload(yolo(tmp_path / "set"), "faulty://bucket/set")
+    with pytest.raises(FetchError, match=address):
+        read(address, "train")
+
+
+def test_a_missing_package_is_named(monkeypatch):
+    def missing(*_, **__):
+        raise ImportError("Please install gcsfs to access Google Storage")
+
+    monkeypatch.setattr(fsspec, "filesystem", missing)
+    with pytest.raises(FetchError, match="pip install gcsfs"):
+        remote.Storage("gs")
+
+
+def test_problems_of_the_data_name_the_address(tmp_path):
+    folder = yolo(tmp_path / "set")
+    text(folder / "labels" / "train" / "1.txt", "0 .5 .5 .2 .2\n7 .5 .5 .1 .1\n")
+    with pytest.raises(DataError) as error:
+        read(upload(folder, "faulty://bucket/set"), "train")
+    assert "faulty://bucket/set/labels/train/1.txt:2" in str(error.value) and "cache" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "address",
+    (
+        "https://user:secret@host/set.tar",
+        "s3://AKIA:secret@bucket/set",
+        "https://host/set.tar?X-Amz-Signature=secret&x=1",
+        "https://host/set.tar?token=secret",
+        "https://host/a?x=1&sig=secret",
+    ),
+)
+def test_keys_in_addresses_are_refused_and_not_repeated(address):
+    for work in (lambda: check(train.Config(train=address)), lambda: read(address, "train")):
+        with pytest.raises(ValueError) as error:
+            work()
+        assert "secret" not in str(error.value) and "AKIA" not in str(error.value)
+
+
+def test_paths_are_left_alone(tmp_path):
+    for path in ("data/train.txt", r"C:\data\set", str(tmp_path), "missing.tar"):
+        assert mirror.local(path) == path and mirror.contents(path) is None
+    assert not (tmp_path / "cache").exists()
+
+
+def test_an_empty_file_elsewhere_stays_an_error(tmp_path):
+    (tmp_path / "a.png").touch()
+    with pytest.raises(ValueError, match="empty"):
+        read_bytes(str(tmp_path / "a.png"))
