@@ -40,10 +40,14 @@ from nets.pretrained import COCO_CATEGORY_IDS, COCO_CLASSES
 from utils.config import override
 
 EXCEPTIONS = {  # command -> why it does not run here
-    "git clone <repository> thaw": "needs the address of a repository, and a network",
-    "cd thaw": "the folder of the command above",
-    "python3 -m venv .venv": "makes an environment, which needs packages then",
-    "source .venv/bin/activate": "starts the environment of the command above",
+    "git clone ADDRESS thaw": "needs the address of a repository, and a network",
+    "python3 -m venv .venv": "test_start.py runs it",
+    "source .venv/bin/activate": "test_start.py runs it",
+    "py -m venv .venv": "a program of Windows",
+    "pip install torch torchvision --index-url https://download.pytorch.org/whl/cpu": "needs a network",
+    "pip install torch torchvision --index-url https://download.pytorch.org/whl/cu130": "needs a network",
+    "uv run train.py": "needs uv and a network",
+    "uv run predict.py": "needs uv and a network",
     "python -m pytest": "runs these tests",
     "tensorboard --logdir runs": "a server, which does not end",
     "python -m tests.stress minutes=60": "takes an hour; test_torture.py runs its parts",
@@ -92,9 +96,10 @@ PROMISED = {  # script -> files that every run of it writes
     "tools.suspects": ("suspects.html", "suspects.txt", "suspects.csv"),
 }
 NOT_REQUIRED = "{}, which a page names, is not in requirements.txt"
+MINE, MORE = "runs/mine-2026-01-30-1", "runs/more-2026-01-30-1"  # runs: one of the stand-ins, one with more classes
 DATA = ["train=data/mine/train.txt", "val=data/mine/val.txt"]  # for `...` after train.py
 ELSEWHERE = {
-    "checkpoint": "runs/mine-DATE-1/best.pt",
+    "checkpoint": f"{MINE}/best.pt",
     "source": "images",
     "data": DATA[1].partition("=")[2],
 }  # for NAME=...
@@ -150,7 +155,8 @@ def stand_ins(tmp_path_factory) -> Path:
     for name in ("VOC", "VOCdevkit/VOC2007"):
         shutil.copytree(folder / "data/VOC2012", folder / name)
     shutil.copy(ROOT / "requirements.txt", folder)
-    (folder / "docs").mkdir()
+    (folder / "docs/images").mkdir(parents=True)
+    shutil.copy(ROOT / "docs/images/rider.jpg", folder / "docs/images")
     image = cv2.imread(str(folder / "FOLDER/0.png"))
     for name in ("a.jpg", "b.jpg", "photo.jpg", "image.jpg", "large.jpg", "raccoon-186.jpg"):
         cv2.imwrite(str(folder / name), image)
@@ -166,8 +172,8 @@ def weights_and_data(folder: Path) -> None:
     """Writes a trained run, weights of another program with COCO's classes, and data for these."""
     with contextlib.chdir(folder):  # a run holds the paths of its data
         trained, *_ = train_quietly(override(train.Config(**SMALL), [*DATA, "epochs=2", "output=runs"]))
-        trained.rename("runs/mine-DATE-1")
-    shutil.copy(folder / "runs/mine-DATE-1/best.pt", folder)
+        trained.rename(MINE)
+    shutil.copy(folder / MINE / "best.pt", folder)
     official = lively(nets.build("tiny_n", len(COCO_CLASSES)), (64, 64))
     torch.save(official.state_dict(), folder / "yolox_s.pth")
     images = [{"id": 1, "file_name": "images/0.png", "width": 320, "height": 240}]
@@ -206,7 +212,7 @@ def filled(command: str) -> list[str]:
         elif value == "...":
             words.append(f"{name}={ELSEWHERE[name]}")
         else:
-            words += glob.glob(word) or [RUN.sub("runs/mine-DATE-1", word)]
+            words += glob.glob(word) or [RUN.sub(MINE, word.replace("runs/more-DATE-1", MORE))]
     return words
 
 
@@ -251,25 +257,25 @@ def run(command: str, alone: bool = True) -> str:
     if alone and script == "tools.convert":
         for folder in ("data/mine", "data/tiles", "data/voc"):  # it writes a new data set there
             shutil.rmtree(folder, ignore_errors=True)
-    if alone and any(word == "resume=true" or word.endswith("=mine") for word in rest):
-        shutil.copytree("runs/mine-DATE-1", "runs/mine-2026-01-31-1")
+    if alone and ("resume=true" in rest or "resume=mine" in rest):
+        shutil.copytree(MINE, "runs/mine-2026-01-31-1")
     if is_resumed(rest):  # the stand-in has two epochs, the run of the README has one
         return run_python(script, is_module, replaced(rest, [f"epochs={3 if alone else 2}"]))
     return run_python(script, is_module, replaced(rest, overrides_of(script, rest)))
 
 
 def add_classes() -> None:
-    """Makes runs/more-DATE-1, a run that added a class to runs/mine-DATE-1."""
+    """Makes MORE, a run that added a class to MINE."""
     words = [
         "train=NEW",
-        "weights=runs/mine-DATE-1/best.pt",
+        f"weights={MINE}/best.pt",
         "add_classes=true",
         "output=added",
         "epochs=1",
         "freeze_epochs=0",
     ]
     more, *_ = train_quietly(override(train.Config(**SMALL), words))
-    more.rename("runs/more-DATE-1")
+    more.rename(MORE)
 
 
 def is_resumed(words: list[str]) -> bool:
@@ -333,7 +339,7 @@ def missing(script: str, words: list[str], changed: set[Path]) -> list[str]:
 def test_a_command_of_a_page_runs_and_writes_what_it_promises(command, place, capsys, monkeypatch):
     monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "0")  # what a command exports ends with the test
     if ".onnx" in command:
-        run("python export.py runs/mine-DATE-1/best.pt output=best.onnx")
+        run(f"python export.py {MINE}/best.pt output=best.onnx")
     before = files(place)
     script = run(command)
     changed = {path.relative_to(place) for path, when in files(place).items() if before.get(path) != when}
@@ -344,7 +350,7 @@ def test_a_command_of_a_page_runs_and_writes_what_it_promises(command, place, ca
 @pytest.mark.slow
 def test_the_commands_of_the_readme_run_in_order_with_nothing_but_the_files_of_a_user(place, monkeypatch, capsys):
     """What a command needs is made by those before it, except the data, the images and the videos of the user."""
-    for folder in ("runs", "data/mine", "data/tiles", "data/voc", "docs"):
+    for folder in ("runs", "data/mine", "data/tiles", "data/voc"):
         shutil.rmtree(folder)
     for path in (*place.glob("*.pt"), *place.glob("*.py")):
         path.unlink()
@@ -368,9 +374,9 @@ def test_a_python_block_of_a_page_runs(page, block, place, monkeypatch):
     """In the same module, the functions of earlier blocks of its page that it uses are defined before."""
     earlier = [other for name, other in BLOCKS[: BLOCKS.index((page, block))] if name == page]
     trees = [definitions(other) for other in earlier if defined(other) & used(block)]
-    trees.append(ast.parse(RUN.sub("runs/mine-DATE-1", block)))
+    trees.append(ast.parse(RUN.sub(MINE, block)))
     if "onnx_detector" in packages_of(trees[-1]):  # it comes from an export
-        run("python export.py runs/mine-DATE-1/best.pt output=best.onnx")
+        run(f"python export.py {MINE}/best.pt output=best.onnx")
         monkeypatch.syspath_prepend(place)
         monkeypatch.delitem(sys.modules, "onnx_detector", raising=False)
     names = {"__name__": "page", "shorter": lambda cfg: override(cfg, OVERRIDES["train.py"].split())}

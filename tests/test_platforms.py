@@ -22,8 +22,8 @@ def workflow() -> dict:
 
 def test_the_workflow_runs_the_commands_of_the_readme_and_then_the_tests(workflow):
     (job,) = workflow["jobs"].values()
-    assert [step["run"] for step in job["steps"] if "run" in step] == [*README[2:4], CONTRIBUTING[1]]
-    assert README[2:4] == ["pip install -r requirements.txt", "python train.py"]
+    assert [step["run"] for step in job["steps"] if "run" in step] == [*README[2:5], CONTRIBUTING[1]]
+    assert README[2] == "pip install -r requirements.txt" and README[4] == "python train.py"
     assert CONTRIBUTING[:2] == ["pip install -r requirements.txt", "python -m pytest"]
 
 
