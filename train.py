@@ -56,7 +56,7 @@ class Config(Constants):
     classes: str | None = None  # names that select: cat,dog; or a file, one name per line; none: the names in the data
     model: str = "yolox_nano"  # yolox_nano, tiny, s, m, l, x; yolov9_t, s, m, c; ppyoloe_s, m, l, x; picodet_s, m, l
     weights: str | None = "coco"  # coco, objects365: official; https://HOST: a mirror; a file; none: from scratch
-    add_classes: bool = False  # the classes of weights= stay as they are, equal by bits; only new classes are trained
+    add_classes: bool = False  # the classes of weights= stay as they are, bit-identical; only new classes are trained
     image_size: tuple[int, int] | None = None  # height, width, or one number; multiples of 32; none: 416 or 640
     epochs: int = 50  # 0: enough for the number of training images; the run prints how many
     hours: float = 0.0  # time limit: trains as many of these epochs as fit, and fits the schedule; 0: none

@@ -225,7 +225,7 @@ def test_files_and_constants_that_a_page_names_exist(name):
             "onnx_detector.py",
         ):  # which programs write
             assert (ROOT / span).is_file(), span
-        is_call = span.startswith("python") or "(" in span
+        is_call = span.startswith(("python", "conda")) or "(" in span
         for constant in [] if is_call else re.findall(r"(?:^| )([a-z_]+)=", span):
             assert constant in known, span
 
