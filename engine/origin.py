@@ -60,7 +60,7 @@ class Origin:
         if self.saved.get("origin", {}).get("trained"):
             return nets.trained_from(self.saved["origin"]["trained"])
         cfg = self.written
-        return self.ranks.on_main(lambda: nets.trained_model(cfg.model, cfg.weights, self.ranks.log))
+        return self.ranks.on_main(lambda: nets.trained_model(cfg.model, cfg.weights, self.ranks.log, cfg.image_size))
 
     @property
     def saved(self) -> dict[str, Any]:
@@ -103,7 +103,7 @@ class Origin:
     def read(self, read_data: Callable) -> tuple[Annotations, Annotations]:
         """Reads the data, with the classes and the range of 16-bit values of the trained model, if there is one."""
         cfg, log = self.written, self.ranks.log
-        options = read_options(cfg.classes, cfg.merge, cfg.image_root, cfg.bad_boxes, cfg.bad_images)
+        options = read_options(cfg.classes, cfg.merge, cfg.image_root, cfg.bad_boxes, cfg.bad_images, cfg.split_by)
         if self.trained is None:
             return read_data(cfg.train, cfg.val, cfg.split_seed, options, log)
         options = replace(options, known=self.trained.classes)

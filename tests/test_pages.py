@@ -48,6 +48,7 @@ EXCEPTIONS = {  # command -> why it does not run here
     "pip install torch torchvision --index-url https://download.pytorch.org/whl/cu130": "needs a network",
     "uv run train.py": "needs uv and a network",
     "uv run predict.py": "needs uv and a network",
+    "uv run pytest": "needs uv and a network",
     "python -m pytest": "runs these tests",
     "tensorboard --logdir runs": "a server, which does not end",
     "python -m tests.stress minutes=60": "takes an hour; test_torture.py runs its parts",
@@ -230,11 +231,11 @@ def overrides_of(script: str, words: list[str]) -> list[str]:
     return [*fast, *(OF_OFFICIAL_WEIGHTS if with_model else [])]
 
 
-def run(command: str, alone: bool = True) -> str:
+def run(command: str) -> str:
     """Runs a command of a page in the current folder and returns the name of its script. Fails unless it succeeds.
 
-    `alone`: the commands before it on its page were not run, so what it needs is made here."""
-    if alone and "tools.frozen" in command:
+    The commands before it on its page were not run, so what it needs is made here."""
+    if "tools.frozen" in command:
         add_classes()
     words = filled(command)
     if words[0] == "export":
@@ -254,13 +255,13 @@ def run(command: str, alone: bool = True) -> str:
     assert words[0] == "python", f"{command}: run() cannot run {words[0]}; extend it, or add the command to EXCEPTIONS"
     is_module = words[1] == "-m"
     script, *rest = words[2:] if is_module else words[1:]
-    if alone and script == "tools.convert":
+    if script == "tools.convert":
         for folder in ("data/mine", "data/tiles", "data/voc"):  # it writes a new data set there
             shutil.rmtree(folder, ignore_errors=True)
-    if alone and ("resume=true" in rest or "resume=mine" in rest):
+    if "resume=true" in rest or "resume=mine" in rest:
         shutil.copytree(MINE, "runs/mine-2026-01-31-1")
-    if is_resumed(rest):  # the stand-in has two epochs, the run of the README has one
-        return run_python(script, is_module, replaced(rest, [f"epochs={3 if alone else 2}"]))
+    if is_resumed(rest):  # the stand-in has two epochs
+        return run_python(script, is_module, replaced(rest, ["epochs=3"]))
     return run_python(script, is_module, replaced(rest, overrides_of(script, rest)))
 
 
@@ -345,23 +346,6 @@ def test_a_command_of_a_page_runs_and_writes_what_it_promises(command, place, ca
     changed = {path.relative_to(place) for path, when in files(place).items() if before.get(path) != when}
     assert not missing(script, filled(command), changed), (sorted(map(str, changed)), capsys.readouterr().out)
     assert changed or capsys.readouterr().out or script in ("export", "pip")
-
-
-@pytest.mark.slow
-def test_the_commands_of_the_readme_run_in_order_with_nothing_but_the_files_of_a_user(place, monkeypatch, capsys):
-    """What a command needs is made by those before it, except the data, the images and the videos of the user."""
-    for folder in ("runs", "data/mine", "data/tiles", "data/voc"):
-        shutil.rmtree(folder)
-    for path in (*place.glob("*.pt"), *place.glob("*.py")):
-        path.unlink()
-    lines = [" ".join(line.split()) for line in pages.code_lines(text_of(ROOT / "README.md"), "bash")]
-    done = [line for line in lines if line not in EXCEPTIONS]
-    assert len(done) > 5
-    for line in done:
-        before = files(place)
-        script = run(line, alone=False)
-        changed = {path.relative_to(place) for path, when in files(place).items() if before.get(path) != when}
-        assert not missing(script, filled(line), changed), (line, capsys.readouterr().out)
 
 
 TO_RUN = [one for one in BLOCKS if first_line(one[1]) not in EXCEPTIONS]

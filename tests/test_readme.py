@@ -94,12 +94,14 @@ def test_weights_page_lists_every_official_file_and_no_other():
     for family, row in nets.MODELS.items():
         files += [([f"{family}_{size}"], file) for size, file in row.weights.items()]
         files += [([f"{family}_{size}", "weights=objects365"], file) for size, file in row.objects365.items()]
+        others = [(size, file) for size, some in row.by_side.items() for file in some if file != row.weights[size]]
+        files += [([f"{family}_{size}", f"image_size={file.image_size[0]}"], file) for size, file in others]
     assert [spans(row[0]) for row in rows] == [names for names, _ in files]
     for (names, file), (_, link, authors, license, data, digest) in zip(files, rows, strict=True):
         author, expected, trained = terms[names[0].rpartition("_")[0]]
         assert link == f"[{file.path.rpartition('/')[2]}]({file.host or HOST}/{file.path})"
         assert authors.startswith(author) and license == expected
-        assert data == (objects365 if names[1:] else trained)
+        assert data == (objects365 if "weights=objects365" in names else trained)
         assert spans(digest) == ([file.sha256] if file.sha256 else [])
 
 
@@ -132,6 +134,17 @@ def test_the_readmes_state_the_numbers_of_the_chart_and_the_image_shows_them():
     for page in (ENGLISH, CHINESE):
         results = text_of(page).partition("results.png")[2].partition("\n## ")[0]
         assert {*means, *interval, str(len(pairs)), *drawn[-4:]} <= set(NUMBER.findall(results))
+
+
+def test_the_models_page_has_picodet_at_each_size_that_has_weights():
+    rows = tables(text_of(ROOT / "docs/models.md"))[1][1:]
+    files = {(f"picodet_{size}", file) for size, some in nets.MODELS["picodet"].by_side.items() for file in some}
+    assert {(*spans(row[0]), *row[1:3]) for row in rows} == {
+        (name, str(file.image_size[0]), f"{100 * file.ap:.1f}") for name, file in files
+    }
+    measured = tables(text_of(ROOT / "benchmarks/results/milliseconds.md"))[1][1:]
+    times = {(row[0], row[1]): row[6] for row in measured}
+    assert [row[3] for row in rows] == [times[row[0], row[1]] for row in rows]
 
 
 def test_counted_parameters_and_gflops_are_the_published_ones():

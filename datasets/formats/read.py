@@ -17,6 +17,7 @@ from datasets.formats.file import Folder
 from datasets.formats.finish import ReadOptions, finish
 from datasets.formats.folder import left_over, read_folder
 from datasets.formats.formats import read_file
+from datasets.groups import check_split_by
 from datasets.store import Annotations, Split
 from utils.text import printable
 
@@ -34,12 +35,14 @@ def read_options(
     image_root: str | None = None,
     bad_boxes: str = "drop",
     bad_images: str = "error",
+    split_by: str | None = None,
 ) -> ReadOptions:
     """Returns the options that a script has as constants. `classes`: cat,dog selects classes; a file of names does not.
 
-    Raises DataError for a file of classes that cannot be read."""
+    Raises DataError for a file of classes that cannot be read, and ConfigError for a pattern split_by= that is wrong."""
     names = read_classes(classes) if classes else None
-    return ReadOptions(names, is_names(classes), merge, image_root, bad_boxes, bad_images)
+    select, split_by = is_names(classes), check_split_by(split_by)
+    return ReadOptions(names, select, merge, image_root, bad_boxes, bad_images, split_by)
 
 
 def options_of(config: Mapping[str, Any], classes: tuple[str, ...]) -> ReadOptions:
