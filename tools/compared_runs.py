@@ -286,7 +286,7 @@ def repeats(runs: Sequence[Run]) -> list[str]:
         differ = [name for name in REPEATED if len({varied[name] for *_, varied in rows}) > 1]
         if differ:
             numbers, maps = ", ".join(str(number) for number, *_ in rows), [run.best["AP"] for _, run, _ in rows]
-            spread = f"mean {statistics.mean(maps):.4f}, standard deviation {statistics.stdev(maps):.4f}"
+            spread = f"mean {in_points(statistics.mean(maps))}, standard deviation {in_points(statistics.stdev(maps))}"
             lines.append(f"best mAP of the runs {numbers}, which differ only in {' and '.join(differ)}: {spread}")
     return lines
 

@@ -183,8 +183,8 @@ def test_runs_of_several_seeds_and_folds_have_a_mean_and_a_spread(tmp_path, caps
     runs = read_runs(folders)[0]
     assert [run.best["AP"] for run in runs] == [0.8, 0.5, 0.4, 0.2, 0.1]
     folds, seeds = repeats(runs)
-    assert all(word in folds for word in ("1, 2", "val", "0.6500", "0.2121"))
-    assert all(word in seeds for word in ("3, 4", "seed", "0.3000", "0.1414"))
+    assert all(word in folds for word in ("1, 2", "val", "65.00", "21.21"))
+    assert all(word in seeds for word in ("3, 4", "seed", "30.00", "14.14"))
     assert repeats(runs[1:4:2]) == [] and repeats([runs[0], runs[2]]) == []
     main(list(map(str, folders)))
     assert seeds in capsys.readouterr().out and seeds in (tmp_path / "compare.html").read_text()
