@@ -39,7 +39,7 @@ from report.analysis import (
 from utils import outputs, processes, remote, threads
 from utils.config import ConfigError, Constants, check, override, require, require_writable, show, table
 from utils.script import run_script
-from utils.text import four_decimals
+from utils.text import in_points, metric
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ def main(cfg: Config) -> dict:
         if worst:
             at = f"at confidence {cfg.show_confidence:g} (green: correct, orange: missed, red: false)"
             print("\n  ".join([f"images with the most errors {at}:", *worst]))
-        ap, ap50 = four_decimals(metrics["AP"]), four_decimals(metrics["AP50"])
+        ap, ap50 = in_points(metrics["AP"]), in_points(metrics["AP50"])
         print(f"{folder}  mAP50-95 {ap}  mAP50 {ap50}  by {BACKEND.name}")
         if cfg.report:
             print(f"report: {folder / 'report.html'}")
@@ -176,7 +176,7 @@ def open_data(
 def metrics_text(metrics: dict) -> str:
     """The twelve COCO metrics and a table with one row per class, for the console."""
     lines = ["", "  ".join(f"{name:>9}" for name in COCO_METRICS)]
-    lines += ["  ".join(f"{four_decimals(metrics[name]):>9}" for name in COCO_METRICS), ""]
+    lines += ["  ".join(f"{in_points(metrics[name]):>9}" for name in COCO_METRICS), ""]
     rows = [row for row in metrics["per_class"].values() if row["boxes"]]
     mean = dict.fromkeys(CLASS_COLUMNS, -1.0)
     if rows:
@@ -185,7 +185,7 @@ def metrics_text(metrics: dict) -> str:
     width = max(5, *(display_width(name) for name in metrics["per_class"]))
     lines.append(f"{'class':{width}}  {'boxes':>7}" + "".join(f"  {name:>9}" for name in CLASS_COLUMNS))
     for name, row in [*metrics["per_class"].items(), ("mean", mean)]:
-        cells = "".join(f"  {four_decimals(row[column]):>9}" for column in CLASS_COLUMNS)
+        cells = "".join(f"  {metric(column, row[column]):>9}" for column in CLASS_COLUMNS)
         lines.append(f"{name}{' ' * (width - display_width(name))}  {row['boxes']:7}{cells}")
     lines.append("precision, recall and f1 at IoU 0.5 and the threshold with the highest f1; -: nothing to measure\n")
     return "\n".join(lines)

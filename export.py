@@ -1,6 +1,6 @@
 """Exports a checkpoint to ONNX: python export.py runs/RUN/best.pt
 
-The exported file is compared with PyTorch on real images before it gets its name. docs/deploy.md describes its contents.
+The exported file is compared with PyTorch on real images before it gets its name. docs/exported_file.md describes its contents.
 onnx_detector.py, which is written next to it, runs it in a program of your own.
 """
 
@@ -127,7 +127,7 @@ def copy_detector(folder: Path) -> str:
 
 
 def description(cfg: Config, loaded: load.Loaded) -> dict[str, Any]:
-    """The metadata of the file: what a program needs to use it (docs/deploy.md)."""
+    """The metadata of the file: what a program needs to use it (docs/exported_file.md)."""
     return {
         "model": loaded.name,
         "classes": loaded.classes,

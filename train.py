@@ -48,6 +48,7 @@ from utils.processes import Interrupted, Ranks
 from utils.remote import exists, is_storage
 from utils.script import command_line, run_script
 from utils.signals import StopSignal
+from utils.text import in_points
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class Config(Constants):
     classes: str | None = None  # names that select: cat,dog; or a file, one name per line; none: the names in the data
     model: str = "yolox_nano"  # yolox_nano, tiny, s, m, l, x; yolov9_t, s, m, c; ppyoloe_s, m, l, x; picodet_s, m, l
     weights: str | None = "coco"  # coco, objects365: official; https://HOST: a mirror; a file; none: from scratch
-    add_classes: bool = False  # the classes of weights= stay as they are, equal by bits; only new classes are trained
+    add_classes: bool = False  # the classes of weights= stay as they are, bit-identical; only new classes are trained
     image_size: tuple[int, int] | None = None  # height, width, or one number; multiples of 32; none: 416 or 640
     epochs: int = 50  # 0: enough for the number of training images; the run prints how many
     hours: float = 0.0  # time limit: trains as many of these epochs as fit, and fits the schedule; 0: none
@@ -169,8 +170,8 @@ class Parts:
 
 # Only for data/demo, 200 generated images: minutes on two CPU cores, also from scratch if there are no official weights.
 DEMO = dict(
-    image_size=(224, 224), epochs=32, batch_size=8, freeze_epochs=4, freeze_batch_size=8, learning_rate=0.0113,
-    min_learning_rate=0.00035, name="demo", mosaic=0.0, scale=(0.8, 1.2), no_aug_epochs=4, warmup_epochs=1.0, workers=0,
+    image_size=(224, 224), epochs=32, batch_size=8, learning_rate=0.0113, min_learning_rate=0.00035, name="demo",
+    mosaic=0.0, scale=(0.8, 1.2), no_aug_epochs=4, warmup_epochs=1.0, workers=0,
 )  # fmt: skip
 
 MINIMUM = {
@@ -282,7 +283,7 @@ def main(
         log(f"memory     {memory.thawed_bytes / 2**30:.1f} GiB for a thawed step")
     if done := course.done(state):
         log(f"nothing to do: {done}; {course.more(state)} extends the run")
-        log(f"{origin.folder}  best mAP50-95 {state.best:.4f}")
+        log(f"{origin.folder}  best mAP50-95 {in_points(state.best)}")
         ranks.stop()
         return Outcome(state.best, origin.folder, state.rows)
     log(course.time_text(state))
@@ -464,10 +465,7 @@ def from_command_line(argv: list[str]) -> Config:
     words = {"train": exists}
     cfg = override(Config(), argv, words)
     if demo := is_demo(cfg.train):
-        constants = DEMO
-        if cfg.weights is None or cfg.add_classes:  # a frozen random backbone learns nothing
-            constants = DEMO | {"freeze_epochs": 0}
-        cfg = override(replace(Config(), **constants), argv, words)
+        cfg = override(replace(Config(), **DEMO), argv, words)
     if cfg.resume and (run := resume.run_here(cfg.resume, cfg.output, cfg.name)):
         cfg = run_constants.with_constants_of(run, Config(), argv, words)
         return cfg if cfg.resume is True else replace(cfg, resume=str(run))

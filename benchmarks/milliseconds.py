@@ -32,6 +32,9 @@ PUBLISHED = {  # AP of models whose weights this program does not download, by t
     "yolo11n:640": 39.5,
     "yolo26n:640": 40.1,  # of the head without NMS; with NMS it is 40.9
 }
+RELEASED = {  # widths of layers in the official weights that differ from those of a new model with 80 classes
+    "yolov9_t": {"head.class_convs.0.0.conv.weight": np.empty((80, 1, 1, 1))},
+}
 HOW = {  # the arguments of the export in Ultralytics, and what the file contains
     "yolo11n": ({"nms": True}, "NMS"),
     "yolo26n": ({"nms": False}, "the best 300, without NMS"),
@@ -82,7 +85,7 @@ def export_ours(cfg: Config, name: str, side: int, file: Path) -> dict[str, floa
     import nets
 
     torch.manual_seed(0)
-    network = nets.build(name, 80)
+    network = nets.build(name, 80, RELEASED.get(name))
     images = torch.from_numpy(drawn_images(side)).permute(0, 3, 1, 2).float()
     adapt_batch_norms(network, images)
     with torch.no_grad():

@@ -12,7 +12,7 @@ from utils.config import override
 HEAD = """# AP of official weights
 
 `python -m benchmarks.official weights=FILE model=NAME data=COCO.json` runs `evaluate.py` and adds a row. The official
-implementation has AP 0.2880 and AP50 0.4480 on the same 326 images of val2017 (YOLOX-nano, 416 pixels), with confidence 0.001,
+implementation has AP 28.80 and AP50 44.80 on the same 326 images of val2017 (YOLOX-nano, 416 pixels), with confidence 0.001,
 NMS IoU 0.65, no limit of boxes and one label per anchor point."""
 
 
@@ -33,7 +33,7 @@ def main(cfg: Config) -> None:
         limits = {name: getattr(cfg, name) for name in ("confidence", "nms_iou", "max_detections", "multi_label")}
         constants = {"checkpoint": cfg.weights, "model": cfg.model, "data": cfg.data, "output": folder}
         metrics = evaluate.main(evaluate.Config(**constants, **limits))
-    cells = {name: f"{metrics[name]:.4f}" for name in ("AP", "AP50", "AP75", "AR100")}
+    cells = {name: f"{100 * metrics[name]:.2f}" for name in ("AP", "AP50", "AP75", "AR100")}
     row = {"model": cfg.model, "data": Path(cfg.data).name, "confidence": f"{cfg.confidence:g}"}
     row |= {"NMS IoU": f"{cfg.nms_iou:g}", "boxes per image": str(cfg.max_detections)}
     row["labels per anchor point"] = "several" if cfg.multi_label else "one"

@@ -162,7 +162,10 @@ def table(title: str, found: dict[str, list[float]]) -> str:
         "| | AP | AP50 | seconds per image | CPU seconds per image |",
         "|---|---:|---:|---:|---:|",
     ]
-    lines += [f"| {name} | {a:.4f} | {b:.4f} | {wall:.2f} | {cpu:.2f} |" for name, (a, b, wall, cpu) in found.items()]
+    lines += [
+        f"| {name} | {100 * a:.2f} | {100 * b:.2f} | {wall:.2f} | {cpu:.2f} |"
+        for name, (a, b, wall, cpu) in found.items()
+    ]
     return "\n".join(lines) + "\n"
 
 

@@ -85,7 +85,7 @@ def with_known_classes(
         if all(pair):
             first, second = pair[0][0], pair[1][0]
             raise DataError(
-                f"{train.source}: the class {second!r} and the class {first!r} of the model differ in case or blanks only: "
+                f"{train.source}: the class {second!r} and the class {first!r} of the model differ in case or spaces only: "
                 f"{quote(f'merge={second}:{first}')} makes them one, {quote(f'merge={second}:my {second}')} makes it a new one"
             )
     classes = (*known, *new)
@@ -103,7 +103,7 @@ def with_known_classes(
 
 
 def similar_names(names: Iterable[str]) -> list[list[str]]:
-    """Returns the groups of class names that differ in case or blanks only."""
+    """Returns the groups of class names that differ in case or spaces only."""
     groups = defaultdict(list)
     for name in names:
         groups["".join(name.casefold().split())].append(name)
@@ -113,7 +113,7 @@ def similar_names(names: Iterable[str]) -> list[list[str]]:
 def merge_notes(names: Iterable[str]) -> list[str]:
     """Returns a note for each group of `similar_names`, with the fix."""
     return [
-        f"classes that differ in case or blanks only: {', '.join(map(repr, group))}; "
+        f"classes that differ in case or spaces only: {', '.join(map(repr, group))}; "
         f"{quote('merge=' + ','.join(f'{name}:{group[0]}' for name in group[1:]))} makes them one"
         for group in similar_names(names)
     ]

@@ -18,6 +18,7 @@ from engine.evaluation import evaluate
 from utils.config import ConfigError
 from utils.files import atomic_write
 from utils.processes import Ranks
+from utils.text import in_points
 
 # onnxruntime runs these operators in 8 bits on CPUs; any other one between two of them converts to float32 and back.
 OPERATORS = {"Conv", "Sigmoid", "Mul", "Add", "Concat", "MaxPool", "AveragePool", "Resize", "Split", "Slice"}
@@ -41,21 +42,22 @@ def quantize(path: Path, images: Sequence[np.ndarray], loader: Any, most: float)
     if any(tensor.data_type == onnx.TensorProto.FLOAT16 for tensor in model.graph.initializer):
         raise ConfigError("int8=true and half=true exclude each other: leave one of them out")
     before = average_precision(path, loader)
-    print(f"float32  mAP50-95 {before:.4f}  {path.stat().st_size / 2**20:.1f} MiB")
+    print(f"float32  mAP50-95 {in_points(before)}  {path.stat().st_size / 2**20:.1f} MiB")
     with tempfile.TemporaryDirectory() as folder:
         small = Path(folder) / "int8.onnx"
         for fraction in FLOAT_FRACTIONS:
             quantized(onnx.load(path), small, images, fraction)  # again: quantization moves the weights to files
             after = average_precision(small, loader)
             where = f"{fraction:.0%} of the layers in float32" if fraction else "all inner layers"
-            print(f"int8     mAP50-95 {after:.4f}  {small.stat().st_size / 2**20:.1f} MiB  {where}")
+            print(f"int8     mAP50-95 {in_points(after)}  {small.stat().st_size / 2**20:.1f} MiB  {where}")
             if before - after <= most:
                 break
         first, second = speed([path, small], images)
         print(f"float32 {first:.1f} ms, int8 {second:.1f} ms per image on this CPU: {first / second:.2f} times as fast")
         if (loss := before - after) > most:
             fix = f"calibrate on other images with train=, or accept the loss with int8_loss={loss + 1e-4:.4f}"
-            raise Int8Error(f"8 bits lose {loss:.4f} of the mAP, more than int8_loss={most:g}; nothing written: {fix}")
+            lost = f"8 bits lose {100 * loss:.2f} mAP points, more than int8_loss={most:g}, which is {100 * most:g}"
+            raise Int8Error(f"{lost}; nothing written: {fix}")
         with atomic_write(path) as file:
             file.write(small.read_bytes())
 

@@ -23,7 +23,7 @@ REQUIRED = ("version", "model", "classes", "image_size", "dynamic_size", "letter
 class OnnxModel:
     """An ONNX file of export.py as a model that predicts on the CPU, with as many threads as torch has now.
 
-    `about` is the metadata of the file (docs/deploy.md). `decoder` decodes raw outputs, and may be given for a test of the
+    `about` is the metadata of the file (docs/exported_file.md). `decoder` decodes raw outputs, and may be given for a test of the
     file; otherwise it is built without memory for its weights. Raises ValueError if the file does not accept `image_size`.
     """
 

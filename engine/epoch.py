@@ -16,6 +16,7 @@ from report.drawn_images import draw_batches
 from utils.processes import Ranks
 from utils.progress import duration, progress_bar
 from utils.signals import StopSignal
+from utils.text import in_points
 
 LOG_EVERY = 20  # optimizer steps between two logs on a GPU, where a log waits for the device
 LOG_SECONDS = 2.0  # the same in seconds, so that slow steps do not delay the answer to a signal
@@ -165,7 +166,7 @@ def epoch_text(row: Mapping[str, float], epochs: int, best: bool, seconds_left: 
     if row["epoch"]:
         parts.append(f"loss {row['loss']:.3f}")
     if "AP" in row:
-        parts.append(f"val loss {row['val_loss']:.3f}  mAP50-95 {row['AP']:.4f}  mAP50 {row['AP50']:.4f}")
+        parts.append(f"val loss {row['val_loss']:.3f}  mAP50-95 {in_points(row['AP'])}  mAP50 {in_points(row['AP50'])}")
     if row.get("precision", -1) >= 0:
         parts.append(f"P {row['precision']:.3f}  R {row['recall']:.3f}")
     if row["epoch"]:

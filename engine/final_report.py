@@ -20,7 +20,7 @@ from report.analysis import (
 from utils import checkpoint, outputs
 from utils.files import warn_if_disk_fails
 from utils.processes import Ranks
-from utils.text import amount, four_decimals
+from utils.text import amount, in_points, metric
 
 MOST_SECONDS = 60  # of the last evaluation in the run: a longer one is left to evaluate.py
 MOST_IMAGES = 2000  # of the validation: after the evaluation, the results take some seconds per thousand images
@@ -85,7 +85,7 @@ def old_and_new(per_class: Mapping[str, Mapping[str, Any]], first_class: int) ->
         maps = [row["AP"] for row in part if row["boxes"]]
         value = "no boxes in the validation images, so no mAP"
         if maps:
-            value = f"mAP50-95 {sum(maps) / len(maps):.4f} of {amount(len(maps), 'class')} ({note})"
+            value = f"mAP50-95 {in_points(sum(maps) / len(maps))} of {amount(len(maps), 'class')} ({note})"
         lines.append(f"{name} classes  {value}")
     return [*lines, ""]
 
@@ -105,7 +105,7 @@ def class_table(per_class: Mapping[str, Mapping[str, Any]], images: Mapping[str,
         if rest and place == MOST_ROWS // 2:
             lines.append(f"... {amount(rest, 'class')} with an AP in between: in report.html")
         row = per_class[name]
-        cells = "".join(f"  {four_decimals(row[column]):>9}" for column in COLUMNS.values())
+        cells = "".join(f"  {metric(column, row[column]):>9}" for column in COLUMNS.values())
         blanks = " " * (width - display_width(name))
         lines.append(f"{name}{blanks}  {images.get(name, 0):7}  {row['boxes']:7}{cells}")
     return [*lines, "precision and recall at IoU 0.5 and the threshold with the highest F1", ""]

@@ -157,7 +157,9 @@ class Run:
         history = {key: value for key, value in before.items() if key not in (*ONLY_LAST, "earlier_starts")}
         earlier = [*before.get("earlier_starts", []), *[history] * bool(history)]
         if self.keeps_log and (changes := changes_of_rounding(before, self.start)):
-            print(f"note: {changes} since the last start of this run: it continues equal up to rounding, not by bits")
+            print(
+                f"note: {changes} since the last start of this run: it continues equal up to rounding, not bit-identical"
+            )
         if self.keeps_log and (changes := changes_of_code(before, self.start)):
             print(f"WARNING: code changed since the last start of this run: {changes}; it continues with the new code")
         _write_json(self.folder / "config.json", self.config)

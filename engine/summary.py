@@ -24,7 +24,7 @@ from engine.schedule import REFERENCE_BATCH, Plan, Schedule, usual_no_aug_epochs
 from engine.state import State
 from utils.config import show
 from utils.processes import Ranks
-from utils.text import amount, brief, printable
+from utils.text import amount, brief, in_points, printable
 
 FEW_IMAGES = 50  # training images below which a run gets a warning
 GROWTH = 1.25  # of the input that the sizes of the boxes ask for, from which a run proposes it
@@ -112,7 +112,7 @@ def initial_text(initial: Initial, rates: Rates, is_chosen: bool) -> str:
     """
     if not initial.row:
         return ""
-    lines = [f"initial    mAP50-95 {initial.row['AP']:.4f} on the validation data before training (epoch 0)"]
+    lines = [f"initial    mAP50-95 {in_points(initial.row['AP'])} on the validation data before training (epoch 0)"]
     if is_chosen and initial.likeness > 0:
         lines.append(
             f"           The images look like those that the official weights were trained on, so the learning rate is "
@@ -133,7 +133,9 @@ def next_steps(folder: Path, output: str, state: State, evaluation: Sequence[str
     lines, best_epoch = ["", *evaluation[:-1]], state.best_epoch
     if best_epoch == 0:
         kept = "best.pt holds these weights"
-        lines.append(f"training did not improve on the weights it started from: mAP50-95 {state.best:.4f}; {kept}")
+        lines.append(
+            f"training did not improve on the weights it started from: mAP50-95 {in_points(state.best)}; {kept}"
+        )
     lines.append(
         f"images      {folder / 'curves.png'}, val_predictions.jpg (labels next to detections), val_heatmaps.jpg"
     )
@@ -146,7 +148,7 @@ def next_steps(folder: Path, output: str, state: State, evaluation: Sequence[str
         data = f"data={quote(test)} split=test" if test else "data=OTHER_DATA"
         lines.append(f"evaluate    python evaluate.py {weights} {data}")
         lines.append(f"export      python export.py {weights}")
-    return "\n".join([*lines, f"{folder}  best mAP50-95 {state.best:.4f}", *evaluation[-1:]])
+    return "\n".join([*lines, f"{folder}  best mAP50-95 {in_points(state.best)}", *evaluation[-1:]])
 
 
 def gflops(model: nn.Module, image_size: tuple[int, int]) -> float:

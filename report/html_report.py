@@ -20,7 +20,7 @@ from report import page
 from report.tables import AXES, COLUMNS, LIVE, class_rows, confusion_rows, curve_chart
 from utils.files import atomic_write
 from utils.images import ImageError, prefetch, read_reduced
-from utils.text import amount, brief, four_decimals
+from utils.text import amount, brief, in_points
 from utils.value_range import ValueRange
 
 SIDES, QUALITY = (640, 480, 360, 240, 160), 78  # longer side in pixels, tried until the JPEG fits; JPEG quality
@@ -155,10 +155,10 @@ def _metrics(metrics: dict[str, Any], intervals: dict[str, Interval]) -> list[di
             between = f"fewer than {LEAST_IMAGES} images"
         else:
             low, high = interval
-            between = f"{low:.3f} – {high:.3f}"
+            between = f"{100 * low:.1f} – {100 * high:.1f}"
             places = {"left": low, "width": high - low, "value": value}
             drawn = {name: f"{100 * place:.1f}" for name, place in places.items()}
-        card = {"name": name, "value": four_decimals(value), "measured": value >= 0, "words": words}
+        card = {"name": name, "value": in_points(value), "measured": value >= 0, "words": words}
         cards.append(card | {"between": between, "interval": drawn})
     return cards
 

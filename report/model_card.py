@@ -9,7 +9,7 @@ from nets import official_file
 from nets.pretrained import HOST
 from utils.config import show
 from utils.files import atomic_write
-from utils.text import amount, printable
+from utils.text import amount, in_points, printable
 
 OFFICIAL = {  # authors, license and training data of the official COCO weights, see WEIGHTS.md
     "yolox": ("Megvii", "Apache-2.0", "COCO train2017"),
@@ -89,7 +89,7 @@ def results(state) -> Iterator[str]:
     rows = [best] if best is evaluated[-1] else [best, evaluated[-1]]
     columns = [f"epoch {row['epoch']}" if row["epoch"] else "initial weights" for row in rows]
     columns[0] = f"best.pt ({columns[0]})"
-    values = [[name, *(f"{row[name]:.4f}" if row[name] >= 0 else "-" for row in rows)] for name in names]
+    values = [[name, *(in_points(row[name]) for row in rows)] for name in names]
     yield from table(["COCO metric", *columns], values, len(rows))
 
 

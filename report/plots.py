@@ -22,6 +22,7 @@ from utils.text import amount
 INK, FAINT = "#33383d", "#d9dde1"
 FONTS = ("Noto Sans CJK SC", "Noto Sans CJK JP", "Microsoft YaHei", "SimHei", "PingFang SC", "Arial Unicode MS")
 LINES = ("-", "--", ":", "-.")  # of ten runs each
+AVERAGE_PRECISION = "Average precision, %"  # a title
 MAX_COLORS = 10  # classes with a separate color in the precision-recall plot
 MAX_COUNTS = 30  # classes up to which the confusion matrix shows its counts
 MAX_CELLS = 1000  # rows of the drawn confusion matrix; of more classes several are one cell
@@ -37,7 +38,7 @@ def draw_curves(rows: Sequence[Mapping[str, Any]], path: str | Path, marks: Mapp
     panels = {
         "Training losses": [n for n in names if n.startswith("loss")],
         "Training and validation loss": [n for n in ("loss", "val_loss") if n in names],
-        "Average precision": [n for n in ("AP", "AP50", "AP75") if n in names],
+        AVERAGE_PRECISION: [n for n in ("AP", "AP50", "AP75") if n in names],
         "Learning rate": [n for n in names if n.startswith("learning_rate")],
     }
     first, last = (choose(int(row["epoch"]) for row in rows) for choose in (min, max))
@@ -45,7 +46,8 @@ def draw_curves(rows: Sequence[Mapping[str, Any]], path: str | Path, marks: Mapp
     with _figure(path, 12, 7.5) as figure:
         for axes, (title, columns) in zip(figure.subplots(2, 2).flat, panels.items(), strict=True):
             for column in columns:
-                points = [(int(row["epoch"]), float(row[column])) for row in rows if column in row]
+                scale = 100 if title == AVERAGE_PRECISION else 1
+                points = [(int(row["epoch"]), scale * float(row[column])) for row in rows if column in row]
                 epochs, values = zip(*points, strict=True)
                 axes.plot(epochs, values, label=column, marker="o", markersize=_marker_size(points))
             _decorate(axes, title, "epoch", "")
@@ -54,8 +56,8 @@ def draw_curves(rows: Sequence[Mapping[str, Any]], path: str | Path, marks: Mapp
             axes.xaxis.get_major_locator().set_params(integer=True)
             axes.set_xlim(min(first, 1) - 0.5, last + 0.5)
             axes.set_ylim(bottom=0)
-            if title == "Average precision":
-                axes.set_ylim(top=1)
+            if title == AVERAGE_PRECISION:
+                axes.set_ylim(top=100)
             for name, epoch in reached.items():
                 axes.axvline(epoch - 0.5, color=INK, linewidth=0.9, linestyle=(0, (4, 3)))
                 place = axes.get_xaxis_transform()
@@ -75,7 +77,7 @@ def draw_runs(runs: Mapping[str, Sequence[tuple[float, float, float]]], path: st
             style = {"color": f"C{number % 10}", "linestyle": LINES[number // 10 % len(LINES)]}
             for axes, column in zip(panels, (0, 1), strict=True):
                 style |= {"marker": "o", "markersize": _marker_size(points), "label": drawable(name)}
-                axes.plot([point[column] for point in points], [point[2] for point in points], **style)
+                axes.plot([point[column] for point in points], [100 * point[2] for point in points], **style)
         _decorate(panels[0], "mAP50-95 over epochs", "epoch", "")
         _decorate(panels[1], "mAP50-95 over minutes of training", "minutes", "")
         panels[0].xaxis.get_major_locator().set_params(integer=True)
@@ -103,13 +105,13 @@ def draw_precision_recall(curves: dict[str, Curve], path: str | Path) -> None:
             if name not in named:
                 axes.plot(recalls, height, color=FAINT, linewidth=0.8, zorder=1)
         for number, name in enumerate(named):
-            height, label = heights[ranking.index(name)], f"{areas[name]:.3f}  {drawable(name)}"
+            height, label = heights[ranking.index(name)], f"{100 * areas[name]:.1f}  {drawable(name)}"
             axes.plot(recalls, height, color=f"C{number}", linewidth=1.5, label=label)
-        label = f"{np.mean([*areas.values()] or 0):.3f}  mean of {amount(len(curves), 'class')}"
+        label = f"{100 * np.mean([*areas.values()] or 0):.1f}  mean of {amount(len(curves), 'class')}"
         axes.plot(recalls, np.mean(heights or [0 * recalls], axis=0), color=INK, linewidth=3, label=label)
         _decorate(axes, "Precision and recall at IoU 0.5", "recall", "precision")
         axes.set(xlim=(0, 1), ylim=(-0.01, 1.01))
-        title = "area under the curve"
+        title = "area under the curve, %"
         if named != ranking:
             title += ", best and worst"
         axes.legend(title=title, loc="upper left", bbox_to_anchor=(1.01, 1), alignment="left")

@@ -8,7 +8,7 @@ import numpy as np
 from metrics.coco import Curve
 from metrics.intervals import Interval
 from report import page
-from utils.text import four_decimals
+from utils.text import four_decimals, in_points
 
 COLUMNS = ("boxes", "AP", "AP50", "threshold", "precision", "recall", "f1", "correct", "false", "missed")
 LIVE = COLUMNS[3:]  # the slider changes them
@@ -25,15 +25,15 @@ def class_rows(per_class: dict[str, dict], intervals: dict[str, Interval], most:
     for label, (name, metrics) in enumerate(list(per_class.items())[:most]):
         cells = {
             "boxes": f"{metrics['boxes']:,}",
-            "AP": four_decimals(metrics["AP"]),
-            "AP50": four_decimals(metrics["AP50"]),
+            "AP": in_points(metrics["AP"]),
+            "AP50": in_points(metrics["AP50"]),
         }
         for column in LIVE:
             cells[column] = four_decimals(metrics.get(column, -1))
         interval = intervals[name]
         between = ""
         if metrics["boxes"]:
-            between = "few images" if interval is None else f"{interval[0]:.3f}–{interval[1]:.3f}"
+            between = "few images" if interval is None else f"{100 * interval[0]:.1f}–{100 * interval[1]:.1f}"
         row = {"label": label, "name": name, "metrics": cells, "between": between, "few": interval is None}
         rows.append(row)
     return rows
@@ -64,7 +64,7 @@ def curve_chart(curves: dict[str, Curve]) -> dict[str, Any]:
         "many": many,
         "curves": [{"label": labels[name], "name": name, "path": _path(height)} for name, height in heights.items()],
         "mean": _path(np.mean(list(heights.values()), 0)) if heights else "",
-        "named": [{"label": labels[name], "name": name, "area": f"{areas[name]:.3f}"} for name in named],
+        "named": [{"label": labels[name], "name": name, "area": f"{100 * areas[name]:.1f}"} for name in named],
     }
 
 

@@ -114,7 +114,7 @@ def test_an_image_that_cannot_be_read_is_left_out_and_named(run, old, demo_image
     shutil.copytree(demo_images, images)
     (images / "0bad.png").write_bytes(b"no image")
     frozen.main([str(old), str(run[0]), str(images), "device=cpu"])
-    told(capsys.readouterr().out, "1 image", "0bad.png", "equal by bits")
+    told(capsys.readouterr().out, "1 image", "0bad.png", "bit-identical")
     with refused(ImageError, "0bad.png"):
         frozen.main([str(old), str(run[0]), str(images / "0bad.png"), "device=cpu"])
 
@@ -356,7 +356,7 @@ def test_a_training_on_a_real_gpu_keeps_the_bits(name, demo_images, tmp_path):
     assert "CUDA graphs are not used" not in text
     for device in ("cpu", "cuda:0"):
         text, status = compared(old, folder / "last.pt", demo_images, device)
-        assert status == 0 and "equal by bits" in text
+        assert status == 0 and "bit-identical" in text
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""onnx_detector.py, which export.py writes, detects what Detector detects, without this project; docs/deploy.md is complete."""
+"""onnx_detector.py, which export.py writes, detects what Detector detects, without this project. Its page is complete."""
 
 import importlib.util
 import os
@@ -18,7 +18,7 @@ from datasets import demo
 from deploy.detector import Detector
 from export import Config, main
 
-PAGE = text_of(ROOT / "docs/deploy.md")
+PAGE = text_of(ROOT / "docs/exported_file.md")
 
 
 def load(file):

@@ -16,7 +16,7 @@ from utils import checkpoint, file_checks
 from utils.config import ConfigError, show
 from utils.file_checks import class_names
 from utils.migration import with_new_names
-from utils.text import amount, first_line
+from utils.text import amount, first_line, in_points
 
 LARGEST = 1e12  # no number of a training is larger
 NUMBERS = ("epoch", "seconds", "images_per_second")  # columns of every row of log.csv; evaluated epochs also have AP
@@ -226,8 +226,8 @@ def table(runs: Sequence[Run]) -> list[list[str]]:
             row.append(marks[run.data])
         best = epoch = last = "-"
         if run.evaluated:
-            best, epoch = f"{run.best['AP']:.4f}", f"{run.best['epoch']:.0f}"
-            last = f"{run.evaluated[-1]['AP']:.4f}"
+            best, epoch = in_points(run.best["AP"]), f"{run.best['epoch']:.0f}"
+            last = in_points(run.evaluated[-1]["AP"])
         epochs = f"{run.rows[-1]['epoch']:.0f} of {show(run.config.get('epochs'))}"
         row += [best, epoch, last, epochs, f"{run.minutes[-1]:.1f}", f"{run.images:,}"]
         if len(trainings) > 1:
@@ -265,8 +265,8 @@ def class_table(runs: Sequence[Run]) -> list[list[str]]:
         change = None
         if len(known) > 1:
             change = known[0] - known[1] if len(maps) == 2 else max(known) - min(known)
-        cells = ["-" if value is None else f"{value:.4f}" for value in values]
-        rows.append((-abs(change or 0), [name, *cells, "-" if change is None else f"{change:+.4f}"]))
+        cells = ["-" if value is None else in_points(value) for value in values]
+        rows.append((-abs(change or 0), [name, *cells, "-" if change is None else f"{100 * change:+.2f}"]))
     rows.sort(key=lambda row: row[0])
     return [["class", *maps, "difference"], *(row for _, row in rows)]
 
@@ -286,7 +286,7 @@ def repeats(runs: Sequence[Run]) -> list[str]:
         differ = [name for name in REPEATED if len({varied[name] for *_, varied in rows}) > 1]
         if differ:
             numbers, maps = ", ".join(str(number) for number, *_ in rows), [run.best["AP"] for _, run, _ in rows]
-            spread = f"mean {statistics.mean(maps):.4f}, standard deviation {statistics.stdev(maps):.4f}"
+            spread = f"mean {in_points(statistics.mean(maps))}, standard deviation {in_points(statistics.stdev(maps))}"
             lines.append(f"best mAP of the runs {numbers}, which differ only in {' and '.join(differ)}: {spread}")
     return lines
 
@@ -302,7 +302,9 @@ def validated_on(val: str) -> str:
 
 def notes(runs: Sequence[Run]) -> list[str]:
     """Returns the notes below the table: the meaning of its columns, and the data of each letter."""
-    lines = ["mAP50-95 on the validation data; minutes of training without evaluations; training images processed"]
+    lines = [
+        "mAP50-95 in percent on the validation data; minutes of training without evaluations; training images processed"
+    ]
     if marks := data_marks(runs):
         lines.append("different validation data or classes: compare the mAP only between runs with the same letter")
         lines += [f"data {mark}: {'; '.join(data)}" for data, mark in marks.items()]

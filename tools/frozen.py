@@ -56,7 +56,7 @@ class Comparison:
         found = f"{amount(self.detections, 'detection')} of old classes"
         what = f"{amount(self.images, 'image')}, {amount(self.points, 'anchor point')}, {found}"
         if not self.different:
-            return f"{what}: all boxes, scores and labels are equal by bits, before NMS and after it"
+            return f"{what}: all boxes, scores and labels are bit-identical, before NMS and after it"
         return (
             f"{what}: NOT equal in {amount(len(self.different), 'image')}, the first is {self.different[0]}: boxes differ by "
             f"up to {self.box:.3g} pixels, scores by up to {self.score:.3g}"
@@ -97,7 +97,7 @@ def main(words: Sequence[str]) -> None:
     if changed:
         print(f"weights: NOT equal: {brief(', '.join(changed))}")
     else:
-        print("weights and batch-norm statistics: equal by bits")
+        print("weights and batch-norm statistics: bit-identical")
     if comparison.different or changed:
         raise SystemExit(1)
 

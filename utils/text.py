@@ -89,6 +89,16 @@ def first_line(error: Exception) -> str:
     return _UNPRINTABLE.sub("?", str(error).partition("\n")[0][:300])
 
 
+def in_points(value: float) -> str:
+    """Returns a mAP in points, which are percent: 28.79; - for -1, which means that there was nothing to measure."""
+    return f"{100 * value:.2f}" if value >= 0 else "-"
+
+
+def metric(name: str, value: float) -> str:
+    """Returns a metric as people read it: AP in points, all others with four decimals."""
+    return in_points(value) if "AP" in name else four_decimals(value)
+
+
 def four_decimals(value: float) -> str:
     """Returns a metric with four decimals; - for -1, which means that there was nothing to measure."""
     return f"{value:.4f}" if value >= 0 else "-"

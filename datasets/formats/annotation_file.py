@@ -46,7 +46,7 @@ def split_line(line: str) -> tuple[str, list[str]]:
     name = line.strip().rsplit(None, len(tokens) - count)[0]
     stray = _TEXT_AFTER_IMAGE.search(name)
     if stray and not name.lower().endswith(IMAGE_SUFFIXES):
-        raise DataError(f"{stray[1]!r} is not boxes: write x1,y1,x2,y2,class without blanks inside a box")
+        raise DataError(f"{stray[1]!r} is not boxes: write x1,y1,x2,y2,class without spaces inside a box")
     return check_path(name), tokens[count:]
 
 

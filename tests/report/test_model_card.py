@@ -48,7 +48,7 @@ def test_the_card_holds_metrics_data_constants_licenses_and_limits(run_folder, d
     assert load(run_folder / "best.pt")["epoch"] == int(best["epoch"])
     assert ["COCO metric", f"best.pt (epoch {best['epoch']})", "epoch 3"] in rows
     for name in ("AP", "AP50", "AR100"):
-        assert [name, f"{float(best[name]):.4f}", f"{float(evaluated[-1][name]):.4f}"] in rows
+        assert [name, f"{100 * float(best[name]):.2f}", f"{100 * float(evaluated[-1][name]):.2f}"] in rows
     assert ["images", "9", "5"] in rows and [
         "source",
         *(str(demo_images / f"{p}.txt") for p in ("train", "val")),

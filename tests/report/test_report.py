@@ -71,12 +71,14 @@ def test_the_page_has_the_numbers_of_the_metrics_and_asks_no_network(made):
     page, metrics, _ = made
     text = page.read_text(encoding="utf-8")
     shown = dict(re.findall(r'data-metric="(\w+)"><dt>\w+</dt><dd>([^<]+)', text))
-    assert shown == {name: f"{metrics[name]:.4f}" if metrics[name] >= 0 else "-" for name in COCO_METRICS}
+    assert shown == {name: f"{100 * metrics[name]:.2f}" if metrics[name] >= 0 else "-" for name in COCO_METRICS}
     rows = re.findall(r'<tr data-class="\d+">(.*?)(?=<tr|</tbody)', text, re.S)
     for row, (name, values) in zip(rows, metrics["per_class"].items(), strict=True):
         cells = dict(re.findall(r'data-column="(\w+)">([^<]+)', row))
         assert name.replace("\u2028", "\ufffd") in html.unescape(row) and int(cells["boxes"]) == values["boxes"]
-        for column in ("AP", "AP50", *MATCHED):
+        for column in ("AP", "AP50"):
+            assert cells[column] == (f"{100 * values[column]:.2f}" if values["boxes"] else "-"), (name, column)
+        for column in MATCHED:
             assert cells[column] == (f"{values[column]:.4f}" if values["boxes"] else "-"), (name, column)
         assert cells["threshold"] == (f"{values['threshold']:.4f}" if values["f1"] > 0 else "-")
     outside = text.replace("http://www.w3.org/2000/svg", "")  # a name, not an address

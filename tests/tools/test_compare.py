@@ -61,7 +61,7 @@ def test_a_real_run_shows_the_numbers_of_its_log(demo_images, tmp_path, capsys):
     assert run.written["epochs"] == 3 and run.written["val"] == run.config["val"]
     capsys.readouterr()
     main([str(folder)])
-    assert f"{best:.4f}" in capsys.readouterr().out
+    assert f"{100 * best:.2f}" in capsys.readouterr().out
     assert {path.name for path in (tmp_path / "runs").iterdir()} == {folder.name, "compare.png", "compare.html"}
     main([str(path) for path in (tmp_path / "runs").iterdir()])  # as runs/* the second time
     assert "not compared" not in capsys.readouterr().out
@@ -75,8 +75,8 @@ def test_the_best_run_is_first_and_only_constants_that_differ_are_columns(tmp_pa
     assert [row["run"] for row in (first, second, third)] == [two.name, one.name, none.name]
     assert list(first)[-3:] == ["image_size", "learning_rate", "seed"] and "mosaic" not in first and "data" not in first
     assert first | {"image_size": "64,96", "learning_rate": "0.02", "seed": "-", "epochs": "2 of 9"} == first
-    assert (first["best mAP"], first["epoch"], first["last mAP"]) == ("0.5000", "2", "0.5000")
-    assert (second["best mAP"], second["epoch"], second["last mAP"]) == ("0.3000", "2", "0.2000")
+    assert (first["best mAP"], first["epoch"], first["last mAP"]) == ("50.00", "2", "50.00")
+    assert (second["best mAP"], second["epoch"], second["last mAP"]) == ("30.00", "2", "20.00")
     assert (second["minutes"], second["images"]) == ("1.5", "615") and third["seed"] == "none"
     assert (third["best mAP"], third["last mAP"], third["learning_rate"]) == ("-", "-", "-")
 
@@ -183,8 +183,8 @@ def test_runs_of_several_seeds_and_folds_have_a_mean_and_a_spread(tmp_path, caps
     runs = read_runs(folders)[0]
     assert [run.best["AP"] for run in runs] == [0.8, 0.5, 0.4, 0.2, 0.1]
     folds, seeds = repeats(runs)
-    assert all(word in folds for word in ("1, 2", "val", "0.6500", "0.2121"))
-    assert all(word in seeds for word in ("3, 4", "seed", "0.3000", "0.1414"))
+    assert all(word in folds for word in ("1, 2", "val", "65.00", "21.21"))
+    assert all(word in seeds for word in ("3, 4", "seed", "30.00", "14.14"))
     assert repeats(runs[1:4:2]) == [] and repeats([runs[0], runs[2]]) == []
     main(list(map(str, folders)))
     assert seeds in capsys.readouterr().out and seeds in (tmp_path / "compare.html").read_text()
@@ -330,13 +330,13 @@ def evaluated(folder: Path, whole: float, **maps: float) -> Path:
 def test_the_classes_of_two_runs_are_listed_with_the_largest_difference_first(tmp_path, capsys):
     one = evaluated(made(tmp_path / "one", [0.3]), 0.3, a=0.25, b=0.35, c=-1.0)
     two = evaluated(made(tmp_path / "two", [0.4]), 0.4, a=0.26, b=0.54)
-    expected = [["b", "0.5400", "0.3500", "+0.1900"], ["a", "0.2600", "0.2500", "+0.0100"]]
+    expected = [["b", "54.00", "35.00", "+19.00"], ["a", "26.00", "25.00", "+1.00"]]
     assert class_table(read_runs([one, two])[0]) == [["class", "1", "2", "difference"], *expected]
     main([str(one), str(two)])
     printed = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert printed.index(expected[0]) + 1 == printed.index(expected[1])
     words = words_of((tmp_path / "compare.html").read_text(encoding="utf-8"))
-    assert words.index("+0.1900") < words.index("+0.0100")
+    assert words.index("+19.00") < words.index("+1.00")
 
 
 def test_of_many_classes_the_largest_differences_are_printed_and_the_page_has_all(tmp_path, capsys):
