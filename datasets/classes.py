@@ -56,8 +56,21 @@ def choose_classes(
     ids = dict(zip(reversed(names), reversed(data.category_ids.tolist()), strict=True))
     new_ids = count(max(data.category_ids.tolist(), default=-1) + 1)
     category_ids = [ids[name] if name in ids else next(new_ids) for name in final]
+    looked_for = _looked_for_of(data, names, final)
     data = replace(data, labels=labels).keep_boxes(labels >= 0)
-    return replace(data, classes=final, category_ids=np.array(category_ids, np.int64), notes=tuple(notes))
+    data = replace(data, classes=final, category_ids=np.array(category_ids, np.int64), notes=tuple(notes))
+    return data if looked_for is None else data.with_looked_for(looked_for)
+
+
+def _looked_for_of(data: Annotations, names: Sequence[str], final: Sequence[str]) -> np.ndarray | None:
+    """Returns which of the classes `final` were looked for in each image, bool [N, C]; None: all, in all images.
+
+    `names`: what the classes of `data` become. One of several that become the same is enough: they are other words for it."""
+    if data.looked_for is None:
+        return None
+    before = data.are_looked_for()
+    columns = [[label for label, name in enumerate(names) if name == one] for one in final]
+    return np.stack([before[:, labels].any(1) for labels in columns], 1)
 
 
 def with_known_classes(
@@ -118,8 +131,10 @@ def merge_notes(names: Iterable[str]) -> list[str]:
     ]
 
 
-def join(parts: Sequence[Annotations], source: str) -> Annotations:
-    """Returns the images of all parts as one, with the classes of all parts; image ids are 1 to N if they repeat."""
+def join(parts: Sequence[Annotations], source: str, apart: bool = False) -> Annotations:
+    """Returns the images of all parts as one, with the classes of all parts; image ids are 1 to N if they repeat.
+
+    With `apart`, a class that a part does not have was not looked for in its images."""
     first, starts, paths = parts[0], [np.zeros(1, np.int64)], Strings()
     if len(parts) == 1:
         return first
@@ -136,7 +151,10 @@ def join(parts: Sequence[Annotations], source: str) -> Annotations:
     order = {name: index for index, name in enumerate(classes)}
     tables = [np.array([order[name] for name in data.classes], np.int32) for data in parts]
     labels = [table[data.labels] for table, data in zip(tables, parts, strict=True)]
-    return replace(
+    if any(data.is_open is not None for data in parts):
+        open_or_not = [np.zeros(len(data.labels), bool) if data.is_open is None else data.is_open for data in parts]
+        columns["is_open"] = np.concatenate(open_or_not)
+    joined = replace(
         first,
         source=source,
         classes=classes,
@@ -149,6 +167,21 @@ def join(parts: Sequence[Annotations], source: str) -> Annotations:
         notes=(*(note for data in parts for note in data.notes), *notes),
         **columns,
     )
+    if apart or any(data.looked_for is not None for data in parts):
+        return joined.with_looked_for(_looked_for_of_all(parts, tables, len(classes), apart))
+    return joined
+
+
+def _looked_for_of_all(
+    parts: Sequence[Annotations], tables: Sequence[np.ndarray], num_classes: int, apart: bool
+) -> np.ndarray:
+    """Returns the classes that were looked for in the images of all parts, bool [N, C]. `tables`: classes of each part."""
+    masks = []
+    for data, table in zip(parts, tables, strict=True):
+        mask = np.full((len(data), num_classes), not apart)
+        mask[:, table] = data.are_looked_for()
+        masks.append(mask)
+    return np.concatenate(masks)
 
 
 def _classes_of_all(parts: Sequence[Annotations]) -> tuple[tuple[str, ...], list[str]]:

@@ -115,6 +115,10 @@ def _united(data: Annotations) -> Annotations:
     if len(pairs) > 10:
         shown.append(f"  ... and {len(pairs) - 10} more")
     note = printable("\n".join([f"{data.source}: {text}", *shown]))
+    if data.looked_for is not None:
+        looked_for = np.zeros_like(data.looked_for)
+        np.bitwise_or.at(looked_for, owner, data.looked_for)
+        data = replace(data, looked_for=looked_for)
     return replace(data.with_rows(rows, starts).select(sorted(first.values())), notes=(*data.notes, note))
 
 
