@@ -73,6 +73,28 @@ def _looked_for_of(data: Annotations, names: Sequence[str], final: Sequence[str]
     return np.stack([before[:, labels].any(1) for labels in columns], 1)
 
 
+def open_class(data: Annotations, name: str) -> Annotations:
+    """Returns data without the class `name`, whose boxes become open regions for all other classes: nobody could label them."""
+    if name not in data.classes:
+        return data
+    label, others = data.classes.index(name), np.delete(np.arange(len(data.classes)), data.classes.index(name))
+    is_region = data.labels == label
+    counts = np.where(is_region, len(others), 1)
+    rows = np.repeat(np.arange(len(data.labels)), counts)
+    starts = np.concatenate([[0], np.cumsum(counts)])[data.starts]
+    new = data.with_rows(rows, starts)
+    repeated = is_region[rows]
+    labels = new.labels.copy()
+    labels[repeated] = np.tile(others, int(is_region.sum()))
+    is_open = repeated if new.is_open is None else new.is_open | repeated
+    text = (
+        f"{data.source}: boxes of the class {name!r}, which are open regions for all other classes: {is_region.sum()}"
+    )
+    new = replace(new, labels=labels, crowd=new.crowd | repeated, is_open=is_open, notes=(*data.notes, one_line(text)))
+    kept = tuple(data.classes[other] for other in others)
+    return choose_classes(new, kept, {}, select=False, complete=False)
+
+
 def with_known_classes(
     known: tuple[str, ...], train: Annotations, val: Annotations, are_chosen: bool
 ) -> tuple[Annotations, Annotations, list[str]]:
@@ -143,11 +165,14 @@ def join(parts: Sequence[Annotations], source: str, apart: bool = False) -> Anno
         for index in range(len(data)):
             paths.append(data.path(index))
     files = Strings(data.files[i] or data.source for data in parts for i in range(len(data)))
+    other_splits = [name for name in first.other_splits if all(name in data.other_splits for data in parts)]
     names = ("image_ids", "sizes", "boxes", "crowd", "areas", "lines", "box_lines")
     columns = {name: np.concatenate([getattr(data, name) for data in parts]) for name in names}
     if len(np.unique(columns["image_ids"])) < len(columns["image_ids"]):
         columns["image_ids"] = np.arange(1, len(columns["image_ids"]) + 1)
     classes, notes = _classes_of_all(parts)
+    if apart:
+        notes = []  # each set has its own
     order = {name: index for index, name in enumerate(classes)}
     tables = [np.array([order[name] for name in data.classes], np.int32) for data in parts]
     labels = [table[data.labels] for table, data in zip(tables, parts, strict=True)]
@@ -164,6 +189,7 @@ def join(parts: Sequence[Annotations], source: str, apart: bool = False) -> Anno
         names=paths,
         files=files,
         labels=np.concatenate(labels),
+        other_splits=tuple(other_splits) if apart else first.other_splits,
         notes=(*(note for data in parts for note in data.notes), *notes),
         **columns,
     )

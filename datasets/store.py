@@ -151,6 +151,17 @@ class Annotations:
             return np.ones((len(self), len(self.classes)), bool)
         return np.unpackbits(self.looked_for, axis=1, count=len(self.classes)).astype(bool)
 
+    def absent_classes(self) -> np.ndarray:
+        """Returns which classes were looked for in each image, and have no box in it, bool [N, C]."""
+        absent = self.are_looked_for()
+        absent[self.image_of_boxes(), self.labels] = False
+        return absent
+
+    @property
+    def is_partly_unknown(self) -> bool:
+        """Whether anything is not known about an image; of the formats that the program writes, only COCO JSON can tell it."""
+        return self.looked_for is not None or self.is_open is not None
+
     def with_looked_for(self, are_looked_for: np.ndarray) -> "Annotations":
         """Returns the same images with the classes that were looked for in each of them, bool [N, C]."""
         return replace(self, looked_for=None if are_looked_for.all() else np.packbits(are_looked_for, axis=1))
@@ -227,13 +238,20 @@ class Annotations:
     def coco(self) -> dict[str, Any]:
         """Returns a COCO ground truth: images, annotations (boxes as written, xywh) and categories with the data's own ids."""
         image_ids, category_ids = self.image_ids[self.image_of_boxes()], self.category_ids[self.labels]
-        columns = (image_ids, category_ids, xyxy_to_xywh(self.boxes), self.areas, self.crowd.astype(int))
-        keys = ("id", "image_id", "category_id", "bbox", "area", "iscrowd")
+        columns = [image_ids, category_ids, xyxy_to_xywh(self.boxes), self.areas, self.crowd.astype(int)]
+        keys = ["id", "image_id", "category_id", "bbox", "area", "iscrowd"]
+        if self.is_open is not None:
+            columns.append(self.is_open.astype(int))
+            keys.append("open")
         rows = zip(range(1, len(self.labels) + 1), *(column.tolist() for column in columns), strict=True)
-        images = zip(self.image_ids.tolist(), self.names, self.sizes.tolist(), strict=True)
+        rows_of_images = zip(self.image_ids.tolist(), self.names, self.sizes.tolist(), strict=True)
+        images = [{"id": i, "file_name": name, "height": h, "width": w} for i, name, (h, w) in rows_of_images]
+        if self.looked_for is not None:
+            for image, absent in zip(images, self.absent_classes(), strict=True):
+                image["neg_category_ids"] = self.category_ids[absent].tolist()
         categories = zip(self.category_ids.tolist(), self.classes, strict=True)
         return {
-            "images": [{"id": i, "file_name": name, "height": h, "width": w} for i, name, (h, w) in images],
+            "images": images,
             "annotations": [dict(zip(keys, row, strict=True)) for row in rows],
             "categories": [{"id": i, "name": name} for i, name in categories],
         }
