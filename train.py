@@ -34,9 +34,9 @@ from engine.network import Network, step_seconds
 from engine.optimizer import EMA, Updater, build_optimizer, usable_amp
 from engine.origin import Origin
 from engine.parallel import compile_forward, require_statistics
-from engine.rates import Rates
+from engine.rates import Rates, given_or
 from engine.run_folder import Run, best_of, check_name, create, near_run, open_run, run_of
-from engine.saving import Saver
+from engine.saving import Saver, require_space
 from engine.schedule import Schedule
 from engine.state import Outcome
 from engine.time_budget import TimeBudget
@@ -51,7 +51,7 @@ from utils.signals import StopSignal
 class Config(Constants):
     # what everyone edits
     train: str = "data/demo/train.txt"  # annotation file, COCO JSON, YOLO yaml, or a data set's folder; A,B: several
-    val: str = "data/demo/val.txt"  # the same, images that training never sees; .2: a fifth of the training images
+    val: str = "data/demo/val.txt"  # the same, images that training never sees; .2: a fifth of train; 1/5: a fold
     classes: str | None = None  # names that select: cat,dog; or a file, one name per line; none: the names in the data
     model: str = "yolox_nano"  # yolox_nano, tiny, s, m, l, x; yolov9_t, s, m, c; ppyoloe_s, m, l, x; picodet_s, m, l
     weights: str | None = "coco"  # coco, objects365: official; https://HOST: a mirror; a file; none: from scratch
@@ -72,11 +72,13 @@ class Config(Constants):
     all_labeled: bool = False  # train=A,B: what A has no class for is not in its images; false: nobody looked for it
     open_regions: str | None = None  # no loss there: crowd (crowd regions, difficult boxes) or a class: crowd,ignore
     split_seed: int = 0  # chooses the validation images of val=.2; seed does not change them
+    split_by: str | None = None  # what val=.2 keeps together: folders, or a pattern of names; (.+)_\d+: frames of clips
     repeat_rare: float = 0.0  # images of classes in less than this fraction of all are drawn more often (LVIS: 0.001)
     # augmentation
     mosaic: float = 0.5  # probability; 1 for thousands of images and hundreds of epochs
     mixup: float = 0.0  # probability; helps only large models in long runs
     flip: float | None = None  # probability; none: .5, or 0 if a mirror turns a class into another (left, right)
+    flip_vertical: float = 0.0  # probability; .5 for images without a top, such as aerial and microscope images
     rotation: float = 0.0  # degrees to either side, and 0.4 times as much shear
     scale: tuple[float, float] = (0.5, 1.5)  # smallest, largest size of the image, relative to the letterboxed one
     hsv: tuple[float, float, float] = (5.0, 30.0, 30.0)  # largest change of hue (of 180), saturation and value (of 255)
@@ -120,7 +122,7 @@ def extra_augment(image: np.ndarray, boxes: np.ndarray, labels: np.ndarray, rng:
 
 
 def on_row(row: dict[str, float], run: Run) -> None:
-    """Your own logger: gets the row of log.csv after each epoch, in one process. Examples: docs/runs.md."""
+    """Your own logger: gets the row of log.csv after each epoch, in one process. Examples: docs/integrations.md."""
 
 
 def build_model(
@@ -134,6 +136,7 @@ def build_model(
         model, pretraining = nets.build(name, len(classes), origin.saved["model"]), None
     else:
         options = {"optional": origin.is_optional, "add_classes": origin.add_classes}
+        options["image_size"] = origin.written.image_size
         model, pretraining = nets.build_pretrained(name, classes, origin.weights, ranks, ranks.log, **options)
     model = model.to(ranks.device, memory_format=torch.channels_last)
     ranks.broadcast_model(model)
@@ -174,7 +177,7 @@ MINIMUM = {
     **{"accumulate": 1, "evaluate_every": 1, "scale": 0.01, "timeout_minutes": 0.05},
 }
 MAXIMUM = {
-    **dict.fromkeys(("mosaic", "mixup", "flip", "multi_scale", "repeat_rare"), 1),
+    **dict.fromkeys(("mosaic", "mixup", "flip", "flip_vertical", "multi_scale", "repeat_rare"), 1),
     "seed": MAX_SEED,
     "split_seed": MAX_SEED,
 }
@@ -206,18 +209,18 @@ def main(
     batch sizes, the learning rates, the epochs. Each one answers for its decisions from then on, and last.pt keeps its state.
     Then comes the loop over the epochs.
     """
-    written = cfg = checked(constants)
-    # `cfg` gets the values that this run chooses, as soon as they are known; in the end nothing is left to choose.
-    budget = TimeBudget(cfg.hours, cfg.evaluate_every, parts.clock)  # the time of hours= begins here
-    ranks = processes.start(cfg.device, cfg.timeout_minutes)
+    written = checked(constants)
+    budget = TimeBudget(written.hours, written.evaluate_every, parts.clock)  # the time of hours= begins here
+    ranks = processes.start(written.device, written.timeout_minutes)
     log = ranks.log
-    ranks.once_per_node(lambda: require_output(cfg.resume, cfg.output))
+    ranks.once_per_node(lambda: require_output(written.resume, written.output))
 
-    # Where the run begins: at its own last save, at a model that gets new classes, at weights, or at random weights.
+    # Where the run begins: at its own last save, at a model that gets new classes, at weights, or at random weights. `cfg` has
+    # the values that this run chooses, as soon as they are known; in the end nothing is left to choose.
     origin = Origin(written, ranks)
-    cfg = origin.completed(cfg)
-    cfg = replace(cfg, workers=loader_workers(cfg, ranks))
-    threads.set_threads(ranks.device, cfg.workers, len(ranks.node_ranks))
+    cfg = origin.completed(written)
+    workers = loader_workers(cfg, ranks)
+    threads.set_threads(ranks.device, workers, len(ranks.node_ranks))
     torch.manual_seed(cfg.seed)
     coarsest = nets.coarsest_stride(cfg.model)
     ranks.on_main(lambda: require_statistics(sizes_of_phases(cfg), cfg.image_size, ranks, cfg.sync_bn, coarsest))
@@ -232,13 +235,12 @@ def main(
     # The model, and how many images a step has.
     model = origin.build_model(parts.build_model, cfg.model, train_data.classes)
     cfg = origin.without_weights(cfg)  # if the weights of the demo could not be downloaded
-    if cfg.flip is None:
-        cfg = replace(cfg, flip=default_flip(train_data.classes[model.first_class :]))
-    augment = Augment.of(cfg.mosaic, cfg.mixup, cfg.flip, cfg.rotation, cfg.scale, cfg.hsv)
+    flip = given_or(cfg.flip, default_flip(train_data.classes[model.first_class :]))
+    augment = Augment.of(cfg.mosaic, cfg.mixup, flip, cfg.flip_vertical, cfg.rotation, cfg.scale, cfg.hsv)
     val_criterion = parts.criterion(model, torch.ones_like)  # normalizer 1: losses are sums, which `evaluate` divides
     most_boxes = augment.most_images * train_data.most_boxes
     memory = StepMemory(cfg, model, val_criterion, most_boxes, len(train_data), ranks)
-    cfg = replace(cfg, **memory.batch_sizes)
+    cfg = replace(cfg, workers=workers, flip=flip, **memory.batch_sizes)
 
     # The learning rates, lower if an evaluation shows that the initial weights know the data; and the epochs. `restore` enters an
     # owner among those whose state last.pt keeps, and gives it its state of the run to resume, if there is one.
@@ -273,7 +275,7 @@ def main(
     cfg = replace(cfg, **rates.constants, **course.constants)
 
     initial_text = summary.initial_text(initial, rates, written.learning_rate is None)
-    for text in summary.run_summary(written, cfg, data, updater, initial_text, ranks):
+    for text in summary.run_summary(written, cfg, data, updater, course, initial_text, ranks):
         log(text)
     if memory.thawed_bytes:
         log(f"memory     {memory.thawed_bytes / 2**30:.1f} GiB for a thawed step")
@@ -289,6 +291,7 @@ def main(
         log(compile_forward(model, cfg.multi_scale > 0, ranks, cfg.sync_bn))
 
     # The run folder, and what saves to it.
+    ranks.once_per_node(lambda: require_space(origin.folder or Path(cfg.output), updater))
     folder = origin.folder or create(cfg.output, cfg.name, ranks)
     val_path = val_source(cfg.val, cfg.train, folder, data, ranks.is_node_main, cfg.add_classes)
     config = asdict(cfg) | {"val": val_path}  # for config.json and checkpoints
@@ -333,7 +336,7 @@ def main(
     if done:  # the reason; None after a stop
         log(f"done: {done}")
         report = []
-        if cfg.report and state.best > 0:
+        if cfg.report:
             report = evaluate_best(folder, updater.ema.model, val_loader, ranks, budget.seconds("evaluation"))
         has_test = all("test" in split.other_splits for split in data)
         log(summary.next_steps(folder, cfg.output, state, report, cfg.train if has_test else None))

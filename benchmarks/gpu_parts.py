@@ -210,7 +210,8 @@ def made_data(constants: train.Config, ranks: Ranks) -> tuple:
     sources = (constants.train, constants.val, constants.split_seed)
     train_data, val_data = read_train_and_val(*sources, read_options(), lambda *_: None)
     flip = default_flip(train_data.classes)
-    augment = Augment.of(constants.mosaic, constants.mixup, flip, constants.rotation, constants.scale, constants.hsv)
+    vertical, rotation = constants.flip_vertical, constants.rotation
+    augment = Augment.of(constants.mosaic, constants.mixup, flip, vertical, rotation, constants.scale, constants.hsv)
     train_set = DetectionDataset(train_data, "corner", augment, constants.epochs, constants.seed)
     val_set = DetectionDataset(val_data, "corner")
     train_loader = train.build_train_loader(constants, train_set, nets.coarsest_stride(constants.model), ranks)

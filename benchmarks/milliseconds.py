@@ -29,7 +29,6 @@ ROOT = Path(__file__).parents[1]
 NMS_IOU, MAX_DETECTIONS = 0.5, 300  # of every file
 ADAPT = 4  # generated images
 PUBLISHED = {  # AP of models whose weights this program does not download, by their authors (docs of Ultralytics 8.4)
-    "picodet_s:320": 29.1,
     "yolo11n:640": 39.5,
     "yolo26n:640": 40.1,  # of the head without NMS; with NMS it is 40.9
 }
@@ -50,6 +49,7 @@ class Config:
     threads: int = 1
     rounds: int = 15
     seconds: float = 0.2  # of calls per turn; at least one call
+    cpu_time: bool = False  # milliseconds of the CPU, for a computer that other programs use; needs threads=1
     candidates: int = 50  # boxes per image before NMS
     peers: str = ""  # the Python of an environment with ultralytics; without it, `others` are skipped
     folder: str = ""  # keeps the exported files for the next call; none: a temporary folder
@@ -148,14 +148,14 @@ def load(file: Path, side: int, threads: int):
     return lambda: session.run(None, {first.name: image})
 
 
-def turn(detect, seconds: float) -> float:
+def turn(detect, seconds: float, clock=time.perf_counter) -> float:
     """Calls `detect` once to fill the caches of the CPU, then for `seconds` -> the median milliseconds of these calls."""
     detect()
-    times, begin = [], time.perf_counter()
-    while not times or time.perf_counter() - begin < seconds:
-        start = time.perf_counter()
+    times, begin = [], clock()
+    while not times or clock() - begin < seconds:
+        start = clock()
         detect()
-        times.append(1000 * (time.perf_counter() - start))
+        times.append(1000 * (clock() - start))
     return statistics.median(times)
 
 
@@ -163,10 +163,10 @@ def measure(cfg: Config, files: dict[str, dict]) -> dict[str, list[float]]:
     """Returns the milliseconds of every round by model; all take turns, in another order in each round."""
     detectors = {model: load(one["file"], int(model.split(":")[1]), cfg.threads) for model, one in files.items()}
     rounds = {model: [] for model in files}
-    order = np.random.default_rng(0)
+    order, clock = np.random.default_rng(0), time.process_time if cfg.cpu_time else time.perf_counter
     for number in range(cfg.rounds):
         for model in order.permutation(list(files)):
-            rounds[model].append(turn(detectors[model], cfg.seconds))
+            rounds[model].append(turn(detectors[model], cfg.seconds, clock))
         print(f"round {number + 1} of {cfg.rounds}", file=sys.stderr)
     return rounds
 
@@ -178,8 +178,7 @@ def published(model: str) -> str:
     name, side = model.split(":")
     if model in PUBLISHED:
         return f"{PUBLISHED[model]:.1f}"
-    family, size = nets.family_of(name)
-    official = family.weights.get(size)
+    official = nets.official_file(name, "coco", (int(side), int(side)))
     return f"{100 * official.ap:.1f}" if official and official.image_size == (int(side),) * 2 else ""
 
 
@@ -232,8 +231,8 @@ One image per call. AP is AP50-95 on COCO as published, not measured here.
 - **How**: all files are loaded in one process and take turns, {cfg.rounds} rounds in random order, {cfg.seconds} seconds per turn
   after one call that does not count. `ms` is the median of the rounds ± half the distance of their quartiles. Ratios are medians
   of the ratios within a round.
-- **AP** is AP50-95 on COCO val2017 as published by the authors of each model, in percent: it was not measured here. The AP of
-  picodet_s at 320 belongs to other weights than this program downloads. The AP of yolo26n is of its head without NMS.
+- **AP** is AP50-95 on COCO val2017 as published by the authors of each model, in percent: it was not measured here. That of
+  yolo26n is of its head without NMS.
 - Parameters and GFLOPs are of the network for inference, with folded batch norms. GFLOPs count convolutions, and a multiply-add
   as two.
 """

@@ -9,7 +9,7 @@ from datasets.store import Annotations
 from utils.boxes import area
 
 HARD = 12  # pixels of the network's input; smaller objects are hard to find
-MEDIUM = 32  # pixels; if half of the objects are smaller, a larger input gained 7 to 15 points of mAP (constants.md)
+MEDIUM = 32  # pixels; if half of the objects are smaller, a larger input gained 7 to 15 points of mAP (choosing.md)
 MOST_GROWTH = 1.6  # of the input for objects below MEDIUM; so much was measured
 EASY = 48  # objects of this size are found in a smaller input too
 LARGEST_INPUT = 1280  # pixels; the advice goes no further

@@ -4,6 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
+from shlex import quote
 
 import numpy as np
 
@@ -112,7 +113,7 @@ def with_known_classes(
     if not new:
         raise DataError(
             f"{train.source}: the model has all of its classes already {first_names(old)}: leave out add_classes to train "
-            f"them, or rename one, as in merge='{old[0]}:my {old[0]}'"
+            f"them, or rename one, as in {quote(f'merge={old[0]}:my {old[0]}')}"
         )
     for group in similar_names((*known, *new)):
         pair = [name for name in group if name in known], [name for name in group if name in new]
@@ -120,7 +121,7 @@ def with_known_classes(
             first, second = pair[0][0], pair[1][0]
             raise DataError(
                 f"{train.source}: the class {second!r} and the class {first!r} of the model differ in case or blanks only: "
-                f"merge='{second}:{first}' makes them one, merge='{second}:my {second}' makes it a new one"
+                f"{quote(f'merge={second}:{first}')} makes them one, {quote(f'merge={second}:my {second}')} makes it a new one"
             )
     classes = (*known, *new)
     train, val = (choose_classes(data, classes, {}, select=False, complete=False) for data in (train, val))
@@ -148,7 +149,7 @@ def merge_notes(names: Iterable[str]) -> list[str]:
     """Returns a note for each group of `similar_names`, with the fix."""
     return [
         f"classes that differ in case or blanks only: {', '.join(map(repr, group))}; "
-        f"merge={','.join(f'{name}:{group[0]}' for name in group[1:])} makes them one"
+        f"{quote('merge=' + ','.join(f'{name}:{group[0]}' for name in group[1:]))} makes them one"
         for group in similar_names(names)
     ]
 

@@ -46,10 +46,11 @@ def mirrored_classes(classes: Sequence[str]) -> tuple[str, ...]:
     whole = {name.lower(): name for name in reversed(classes)}
     for name, split in words.items():
         for one, other in OPPOSITES:
-            pair = names.get(tuple(_exchanged(word, one, other) for word in split), name)
-            if pair == name and one in SIDES:  # without a border between the words: lefthand, righthand
-                pair = whole.get(name.lower().replace(one, other), name)
-            if pair != name:
+            exchanged, joined = tuple(_exchanged(word, one, other) for word in split), name.lower().replace(one, other)
+            pair = names.get(exchanged) if exchanged != split else None
+            if not pair and one in SIDES and joined != name.lower():  # no border between the words: lefthand, righthand
+                pair = whole.get(joined)
+            if pair:
                 return name, pair
     for name, split in words.items():
         if any(word in SIDES for word in split):

@@ -6,7 +6,17 @@ import cv2
 import numpy as np
 
 from datasets.store import Sample
-from datasets.transforms import Augment, Size, augment, compose, paint, placement, random_affine, shift_colors
+from datasets.transforms import (
+    Augment,
+    Size,
+    augment,
+    compose,
+    paint,
+    placement,
+    random_affine,
+    random_upside_down,
+    shift_colors,
+)
 from utils.images import FILL, fit
 from utils.unknown import joined, move, moved, quarter
 
@@ -25,6 +35,7 @@ def mosaic(samples: list[Sample], size: Size, rng: np.random.Generator, kind: st
     center_x, center_y = rng.uniform(*CENTER, 2) * (width, height)
     affine = random_affine(rng, (2 * height, 2 * width), size, settings)
     mirrored = rng.random(4) < settings.flip
+    upside_down = random_upside_down(rng, 4, settings)
     output = np.full((height, width, 3), FILL, np.uint8)
     parts, unknowns = [], []
     for i, sample in enumerate(samples):
@@ -37,7 +48,9 @@ def mosaic(samples: list[Sample], size: Size, rng: np.random.Generator, kind: st
         y1, y2 = max(-top / fitted.scale_y, 0), min((2 * height - top) / fitted.scale_y, high)
         if mirrored[i]:
             x1, x2 = wide - x2, wide - x1
-        matrix = compose(affine, placement(fitted._replace(left=left, top=top), mirrored[i]))
+        if upside_down[i]:
+            y1, y2 = high - y2, high - y1
+        matrix = compose(affine, placement(fitted._replace(left=left, top=top), mirrored[i], upside_down[i]))
         parts.append(paint(output, sample, matrix, np.array([x1, y1, x2, y2])))
         unknown = moved(sample.unknown, matrix)
         if unknown is not None:
@@ -61,7 +74,9 @@ def mixup(sample: Sample, second: Sample, rng: np.random.Generator, kind: str, s
     left, top = rng.random(2) * (width - wide * scale_x, height - high * scale_y)
     place = fitted._replace(scale_x=scale_x, scale_y=scale_y, left=left, top=top)
     over = np.full((height, width, 3), FILL, np.uint8)
-    matrix = placement(place, bool(rng.random() < settings.flip))
+    mirrored = bool(rng.random() < settings.flip)
+    upside_down = bool(random_upside_down(rng, 1, settings)[0])
+    matrix = placement(place, mirrored, upside_down)
     boxes, labels = paint(over, second, matrix)
     shift_colors(over, rng, settings.hsv)
     image = cv2.addWeighted(sample.image, 0.5, over, 0.5, 0)

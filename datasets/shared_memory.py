@@ -1,6 +1,6 @@
 """Shared memory in which workers hand images to their process, reused when no tensor uses them any more.
 
-Fresh shared memory for every batch, which the system has to clear, makes 30 % fewer images per second (docs/decisions.md).
+Fresh shared memory for every batch, which the system has to clear, makes 30 % fewer images per second (benchmarks/decisions.md).
 """
 
 import weakref

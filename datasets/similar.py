@@ -1,5 +1,7 @@
 """Groups of images that show the same: equal files, and copies that were rescaled, saved again or made a bit brighter."""
 
+from collections.abc import Hashable, Sequence
+
 import numpy as np
 
 from utils.text import amount, percent
@@ -37,6 +39,13 @@ def similar_groups(digests: np.ndarray, hashes: np.ndarray) -> np.ndarray:
     return groups
 
 
+def with_named(groups: np.ndarray, names: Sequence[Hashable]) -> np.ndarray:
+    """Returns the groups after all images of one name became one group. Groups are closed, as in `similar_groups`."""
+    first: dict[Hashable, int] = {}
+    others = [first.setdefault(name, index) for index, name in enumerate(names)]
+    return _join(groups, np.array(others, int), np.arange(len(groups)))
+
+
 def copies_between(first: tuple[np.ndarray, np.ndarray], second: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
     """Returns an image of the first set that each image of the second set is a copy of, int64 [N of the second], or -1.
 
@@ -46,9 +55,11 @@ def copies_between(first: tuple[np.ndarray, np.ndarray], second: tuple[np.ndarra
     return np.where(groups[count:] < count, groups[count:], -1)
 
 
-def copies_text(first: str, second: str, count: int, total: int, score: str = "the mAP") -> tuple[str, str]:
+def copies_text(
+    first: str, second: str, count: int, total: int, score: str = "the mAP", what: str = "copies of images"
+) -> tuple[str, str]:
     """Returns how many of the `total` images of the split `second` are copies of images of `first`, and what that means."""
-    counted = f"copies of images of {first} in {second}: {count} of {amount(total, 'image')} ({percent(count / total)})"
+    counted = f"{what} of {first} in {second}: {count} of {amount(total, 'image')} ({percent(count / total)})"
     if count < FEW_COPIES * total:
         return counted, f"too few to change {score} much"
     return counted, f"{score} is too high"

@@ -1,21 +1,24 @@
-"""Which data a run trains and validates on: the demo, files or folders, or a fraction of the training images."""
+"""Which data a run trains and validates on: the demo, files or folders, or a part of the training images."""
 
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from datasets import demo
 from datasets.classes import merge_notes
-from datasets.errors import DataError
+from datasets.errors import DataError, one_line
 from datasets.formats.finish import ReadOptions, prepare, repeated_boxes
 from datasets.formats.formats import LINES, TABLE
 from datasets.formats.read import read, sets_of
-from datasets.split import file_name, train_and_val, write
+from datasets.split import Division, file_name, train_and_val, write
 from datasets.store import Annotations
 from utils.config import ConfigError
+from utils.text import amount
 
 MAY_HAVE_SPLITS = (".yaml", ".yml", ".data", ".xml", *LINES, *TABLE)  # suffixes of files that may hold several splits
+MOST_FOLDS = 1000
 DEMO = ("data/demo/train.txt", "data/demo/val.txt")  # the default data of train.py
 
 
@@ -31,26 +34,39 @@ def val_of(val: str, train: str) -> str:
 
 def val_text(val: str, train: str, source: str) -> str:
     """Returns in words where the validation images come from, for the table. `source`: the file or folder that was read."""
-    if fraction := fraction_of(val):
-        return f"{fraction:g} of the training images"
+    if division := division_of(val):
+        what = f"fold {val}" if "/" in val else f"{division.fractions[division.val]:g}"
+        return f"{what} of the training images"
     if val_of(val, train) == val:
         return val
     return source if source != train else f"{train}, its validation split"
 
 
-def fraction_of(val: str) -> float | None:
-    """Returns the fraction of val=.2, None for the path of a source. Raises ConfigError for a number outside of 0 to 1."""
+def division_of(val: str) -> Division | None:
+    """Returns how val=.2 or val=1/5 divides the training images, None for the path of a source. Raises ConfigError."""
     if val.endswith("%") and not os.path.exists(val):
         raise ConfigError(f"val={val}: write a fraction of the training images: val={_of_per_cent(val)}")
+    if os.path.exists(val):
+        return None
+    if fold := re.fullmatch(r"(\d{1,9})/(\d{1,9})", val):
+        number, count = map(int, fold.groups())
+        if not 1 <= number <= count or not 2 <= count <= MOST_FOLDS:
+            example = f"val=1/5, val=2/5, ..., val=5/5, of at most {MOST_FOLDS}"
+            raise ConfigError(f"val={val}: a fold of a cross-validation is written {example}")
+        return Division(f"val={val}", (1 / count,) * count, number - 1)
     try:
         fraction = float(val)
     except ValueError:
         return None
-    if os.path.exists(val):
-        return None
     if not 0 < fraction < 1:
         raise ConfigError(f"val={val}: a fraction of the training images is between 0 and 1, as in val=.2")
-    return fraction
+    return Division(f"val={fraction:g}", (1 - fraction, fraction), 1)
+
+
+def require_division(division: Division | None, split_by: str | None) -> None:
+    """Raises ConfigError for a constant split_by= that has no effect, because val= names other data."""
+    if split_by and not division:
+        raise ConfigError(f"split_by={split_by} divides the training images: add val=.2, or leave it out")
 
 
 def _of_per_cent(text: str) -> str:
@@ -67,9 +83,9 @@ def val_source(
 ) -> str:
     """Returns the path of the validation data, for a checkpoint: `val`, or what stands in its place.
 
-    For a fraction, and with `other_classes` than the file has, it is val.txt in the run folder, val.json for COCO JSON. With
-    `save` it is written, and the same for train, from the training and the validation data `data`."""
-    if fraction_of(val) is None and not other_classes:
+    For a part of the training images, and with `other_classes` than the file has, it is val.txt in the run folder, val.json
+    for COCO JSON. With `save` it is written, and the same for train, from the training and the validation data `data`."""
+    if division_of(val) is None and not other_classes:
         return val_of(val, train)
     if save:
         folder.mkdir(parents=True, exist_ok=True)
@@ -86,26 +102,45 @@ def read_train_and_val(
 ) -> tuple[Annotations, Annotations]:
     """Reads and checks the training and the validation data, and draws the demo if it is missing.
 
-    `val`: a source, or a fraction of the training images as text (".2"), which are chosen with `split_seed`. If it is the
+    `val`: a source, or a part of the training images as text (".2", "1/5"), which are chosen with `split_seed`. If it is the
     demo and `train` is not, it is the validation split of `train`. Raises DataError or ConfigError with the fix."""
     if is_demo(train):
         demo.draw(Path(train).parent)
-    fraction, source = fraction_of(val), val_of(val, train)
+    division, source = division_of(val), val_of(val, train)
     inside = source != val
-    sources = {"train": train} | ({} if fraction else {"val": source})
+    sources = {"train": train} | ({} if division else {"val": source})
+    require_division(division, options.split_by)
     if inside and not may_have_splits(train):
         raise ConfigError(no_val(train))
     found = read_splits(sources, options, log)
-    if fraction:
-        return train_and_val(found[0], fraction, split_seed)
-    if inside and set.intersection(*({data.path(i) for i in range(len(data))} for data in found)):
-        raise ConfigError(no_val(train))
+    if division:
+        return train_and_val(found[0], division, split_seed, options.split_by)
+    if inside:
+        paths = [[data.path(i) for i in range(len(data))] for data in found]
+        if error := shared_error(train, *paths, has_val=bool(found[0].other_splits)):
+            raise ConfigError(error)
     return found
 
 
 def may_have_splits(source: str) -> bool:
     """Returns whether a source, or each of several, may hold several splits: a folder, or a file of a kind that names them."""
     return all(not os.path.isfile(one) or one.lower().endswith(MAY_HAVE_SPLITS) for one in sets_of(source))
+
+
+def shared_error(train: str, ours: Sequence[str], theirs: Sequence[str], has_val: bool = True) -> str:
+    """Returns the error of validation images `theirs` that are training images `ours`, for a training without val=; or "".
+
+    `has_val`: `train` has a split for validation. It may have all images, as `train: images` and `val: images` of a data.yaml.
+    """
+    trained = set(ours)
+    shared = [path for path in theirs if path in trained]
+    if not shared or (has_val and trained == set(theirs)):
+        return ""
+    if not has_val:
+        return no_val(train)
+    found = f"{len(shared)} of {amount(len(theirs), 'validation image')}"
+    fix = "take them out of one split, or write val=.2 to split off a fifth of the training images"
+    return one_line(f"{train}: training images in the validation split, such as {shared[0]}: {found}; {fix}")
 
 
 def no_val(train: str) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,8 +21,9 @@ from datasets.formats.annotation_file import annotation_line, class_text
 from datasets.formats.file import File, of_suffix
 from datasets.formats.finish import ReadOptions, finish
 from datasets.formats.yolo import has_label, label_file
+from datasets.groups import named_groups
 from datasets.scan import scan
-from datasets.similar import similar_groups
+from datasets.similar import similar_groups, with_named
 from datasets.store import Annotations
 from utils.files import files_under
 from utils.outputs import write_all
@@ -44,34 +46,68 @@ def split_groups(groups: np.ndarray, digests: np.ndarray, fractions: Sequence[fl
     order = sorted(range(count), key=first.__getitem__)
     sizes = np.bincount(groups, minlength=count)[order]
     middles = np.cumsum(sizes) - sizes / 2
-    part_of_group = np.empty(count, int)
-    part_of_group[order] = np.searchsorted(np.cumsum(fractions)[:-1] * len(groups), middles, side="right")
+    wanted = np.searchsorted(np.cumsum(fractions)[:-1] * len(groups), middles, side="right")
+    part_of_group, part = np.empty(count, int), -1
+    for place, group in enumerate(order):  # no part stays empty if there are enough groups, however large they are
+        part = max(min(int(wanted[place]), part + 1), len(fractions) - count + place)
+        part_of_group[group] = part
     return [np.flatnonzero(part_of_group[groups] == part) for part in range(len(fractions))]
 
 
-def split(data: Annotations, fractions: Sequence[float], seed: int, option: str) -> list[Annotations]:
+class Division(NamedTuple):
+    """Which part of the training images is for validation: val=.2, or a fold of a cross-validation, val=1/5."""
+
+    option: str  # what the user wrote, for errors
+    fractions: tuple[float, ...]  # of all parts
+    val: int  # the part for validation; the others are for training
+
+
+def split(
+    data: Annotations, fractions: Sequence[float], seed: int, option: str, split_by: str | None = None
+) -> list[Annotations]:
     """Divides annotations into one part per fraction. `option` is what the user wrote, for errors. Raises DataError."""
-    found = scan([data.path(i) for i in range(len(data))])
-    groups = np.unique(similar_groups(found.digests, found.hashes), return_inverse=True)[1]
-    parts = split_groups(groups, found.digests, fractions, seed)
-    if not all(map(len, parts)):
-        count = amount(len(data), "image")
-        into = f"{count} into {', '.join(str(len(part)) for part in parts)}"
-        different = len(np.unique(groups))
-        if different < len(fractions):
-            why = f"all but {different} of the images are copies"
-            if len(data) == 1:
-                why = "there is only one image"
-            raise DataError(f"{option} divides {into}: {why}: add different images")
-        raise DataError(f"{option} divides {into}: enlarge the fraction of the empty part")
-    return [data.select(part) for part in parts]
+    return [data.select(part) for part in _parts(data, fractions, seed, option, split_by)]
 
 
-def train_and_val(data: Annotations, fraction: float, seed: int) -> tuple[Annotations, Annotations]:
-    """Splits the fraction val=.2 off the training data -> (training data, validation data).
+def _parts(
+    data: Annotations, fractions: Sequence[float], seed: int, option: str, split_by: str | None
+) -> list[np.ndarray]:
+    """Returns the sorted indices of each part. Same and similar images, and a group of `split_by`, stay in one part."""
+    paths = [data.path(i) for i in range(len(data))]
+    found = scan(paths)
+    groups = similar_groups(found.digests, found.hashes)
+    if split_by is not None:
+        groups = with_named(groups, named_groups(paths, split_by))
+    groups = np.unique(groups, return_inverse=True)[1]
+    count, number = amount(len(data), "image"), len(np.unique(groups))
+    if number < len(fractions):
+        why = f"all but {number} of the images are copies: add different images"
+        if split_by is not None:
+            why = f"split_by={split_by} and copies leave {amount(number, 'group')}: choose a pattern that makes more of them"
+        if len(data) == 1:
+            why = "there is only one image: add different images"
+        raise DataError(f"{option} divides {count} into {len(fractions)} parts: {why}")
+    if min(fractions) * len(data) < 0.5:
+        raise DataError(f"{option} divides {count} into {len(fractions)} parts: enlarge the smallest part")
+    return split_groups(groups, found.digests, fractions, seed)
 
-    Both equal the contents of the files that `write` writes: evaluation of the files gives the same metrics."""
-    train, val = split(data, (1 - fraction, fraction), seed, f"val={fraction:g}")
+
+def divide(
+    data: Annotations, division: Division, seed: int, split_by: str | None = None
+) -> tuple[Annotations, Annotations]:
+    """Splits the validation images off the training data -> (training data, validation data). Raises DataError."""
+    parts = _parts(data, division.fractions, seed, division.option, split_by)
+    val = parts.pop(division.val)
+    return data.select(np.sort(np.concatenate(parts))), data.select(val)
+
+
+def train_and_val(
+    data: Annotations, division: Division, seed: int, split_by: str | None = None
+) -> tuple[Annotations, Annotations]:
+    """Does the same as `divide`, with data that equal the contents of the files that `write` writes.
+
+    So evaluation of the files gives the same metrics."""
+    train, val = divide(data, division, seed, split_by)
     return _as_written(train), _as_written(val)
 
 

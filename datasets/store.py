@@ -12,7 +12,7 @@ import numpy as np
 
 from utils.boxes import area, xyxy_to_xywh
 from utils.images import read_image
-from utils.text import first_names
+from utils.text import amount, first_names
 from utils.unknown import Unknown, joined, of_boxes, of_image
 from utils.value_range import FULL, ValueRange, are_outside, outside_text
 
@@ -261,6 +261,12 @@ def evenly_spaced(number: int, most: int) -> list[int]:
     """Returns the indices of up to `most` of `number` images, evenly spaced: neighbors often show the same scene."""
     count = min(number, most)
     return [index * number // count for index in range(count)]
+
+
+def no_such_class(number: float, names_from: str, count: int) -> str:
+    """Returns the problem of a class number that a list of `count` names, counted from 0, does not have."""
+    fix = "; if the label files count classes from 1, subtract 1 from each" if number == count else ""
+    return f"class {number:g}, but {names_from} has {amount(count, 'name')} (0-{count - 1}){fix}"
 
 
 def unknown_class(name: str, classes: tuple[str, ...], hint: bool = True) -> str:

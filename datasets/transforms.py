@@ -19,6 +19,7 @@ Range = tuple[float, float]  # from, to
 
 MIN_SIDE = 1.0  # pixels; a thinner box covers no whole pixel, and its loss is noise
 MIN_VISIBLE = 0.1  # fraction of a box's area; from less of an object a person cannot tell its class
+FLIP = {(True, False): 1, (False, True): 0, (True, True): -1}  # code of cv2.flip: left to right, top to bottom, both
 
 
 @dataclass(frozen=True)
@@ -27,22 +28,30 @@ class Augment:
 
     mosaic: float  # probability that a sample is made of four images
     mixup: float  # probability that a second image is blended in
-    flip: float  # probability that an image is mirrored (for each image of a mosaic)
+    flip: float  # probability that an image is mirrored left to right (for each image of a mosaic)
     rotation: float  # largest angle in degrees, in both directions
     scale: Range  # range of the size, relative to the letterboxed size
     translate: float  # largest shift in each direction, as a fraction of the input's sides
     shear: float  # largest angle in degrees, in both directions
     hsv: tuple[float, float, float] = (5, 30, 30)  # see transforms.shift_colors
+    flip_vertical: float = 0.0  # the same top to bottom
 
     @classmethod
     def of(
-        cls, mosaic: float, mixup: float, flip: float, rotation: float, scale: Range, hsv: tuple[float, float, float]
+        cls,
+        mosaic: float,
+        mixup: float,
+        flip: float,
+        flip_vertical: float,
+        rotation: float,
+        scale: Range,
+        hsv: tuple[float, float, float],
     ):
         """Builds the settings from the constants of train.py, with the shift and the shear that go with them."""
         translate = 0.1
         if rotation == 0 and scale == (1.0, 1.0):  # single images that keep angle and size are not shifted either
             translate = 0.0
-        return cls(mosaic, mixup, flip, rotation, scale, translate, shear=0.4 * rotation, hsv=hsv)
+        return cls(mosaic, mixup, flip, rotation, scale, translate, 0.4 * rotation, hsv, flip_vertical)
 
     @property
     def most_images(self) -> int:
@@ -55,7 +64,7 @@ class Augment:
         return images
 
     def without_geometry(self) -> "Augment":
-        """Returns the settings of the no-augmentation epochs: letterboxed single images with flip and color shifts."""
+        """Returns the settings of the no-augmentation epochs: letterboxed single images with flips and color shifts."""
         return replace(self, mosaic=0.0, mixup=0.0, rotation=0.0, scale=(1.0, 1.0), translate=0.0, shear=0.0)
 
 
@@ -66,12 +75,23 @@ def compose(second: np.ndarray, first: np.ndarray) -> np.ndarray:
     return matrix
 
 
-def placement(transform: LetterboxTransform, mirrored: bool) -> np.ndarray:
-    """Returns the matrix [2, 3] that moves an image to its place in the input, and mirrors it there if wanted."""
+def placement(transform: LetterboxTransform, mirrored: bool, upside_down: bool = False) -> np.ndarray:
+    """Returns the matrix [2, 3] that moves an image to its place in the input, and mirrors it there if wanted.
+
+    `mirrored`: left to right; `upside_down`: top to bottom."""
     scale_x, scale_y, left, top = transform[2:]
-    if mirrored:
-        return np.array([[-scale_x, 0, left + transform.width * scale_x], [0, scale_y, top]])
-    return np.array([[scale_x, 0, left], [0, scale_y, top]])
+    x = [-scale_x, 0, left + transform.width * scale_x] if mirrored else [scale_x, 0, left]
+    y = [0, -scale_y, top + transform.height * scale_y] if upside_down else [0, scale_y, top]
+    return np.array([x, y])
+
+
+def random_upside_down(rng: np.random.Generator, count: int, settings: Augment) -> np.ndarray:
+    """Returns which of `count` images are mirrored top to bottom, bool [count].
+
+    No random value is drawn if it is off, so that samples are those of the versions that did not have it."""
+    if not settings.flip_vertical:
+        return np.zeros(count, bool)
+    return rng.random(count) < settings.flip_vertical
 
 
 def random_affine(rng: np.random.Generator, source: Size, target: Size, settings: Augment) -> np.ndarray:
@@ -132,14 +152,17 @@ def _resize_into(output: np.ndarray, image: np.ndarray, matrix: np.ndarray, wind
     y1, y2, top, bottom = _snap(matrix[1, 1], matrix[1, 2], window[1], window[3], output.shape[0])
     if x2 <= x1 or y2 <= y1:
         return matrix
-    part, place, mirrored = image[top:bottom, left:right], output[y1:y2, x1:x2], matrix[0, 0] < 0
-    if mirrored:
-        cv2.flip(cv2.resize(part, (x2 - x1, y2 - y1), interpolation=cv2.INTER_LINEAR), 1, dst=place)
+    part, place = image[top:bottom, left:right], output[y1:y2, x1:x2]
+    mirrored, upside_down = bool(matrix[0, 0] < 0), bool(matrix[1, 1] < 0)
+    if mirrored or upside_down:
+        resized = cv2.resize(part, (x2 - x1, y2 - y1), interpolation=cv2.INTER_LINEAR)
+        cv2.flip(resized, FLIP[mirrored, upside_down], dst=place)
     else:
         cv2.resize(part, (x2 - x1, y2 - y1), dst=place, interpolation=cv2.INTER_LINEAR)
     scale_x, scale_y = (x2 - x1) / (right - left), (y2 - y1) / (bottom - top)
-    x_shift = x2 + left * scale_x if mirrored else x1 - left * scale_x
-    return np.array([[-scale_x if mirrored else scale_x, 0, x_shift], [0, scale_y, y1 - top * scale_y]])
+    x = [-scale_x, 0, x2 + left * scale_x] if mirrored else [scale_x, 0, x1 - left * scale_x]
+    y = [0, -scale_y, y2 + top * scale_y] if upside_down else [0, scale_y, y1 - top * scale_y]
+    return np.array([x, y])
 
 
 def _warp_into(output: np.ndarray, image: np.ndarray, matrix: np.ndarray, window: np.ndarray) -> None:
@@ -214,16 +237,19 @@ def shift_colors(image: np.ndarray, rng: np.random.Generator, hsv: tuple[float, 
 
 
 def augment(sample: Sample, size: Size, rng: np.random.Generator, kind: str, settings: Augment) -> Sample:
-    """Augments one sample: flip, letterbox of `kind` into `size` = (height, width), random affine map, color shifts.
+    """Augments one sample: flips, letterbox of `kind` into `size` = (height, width), random affine map, color shifts.
 
     If the affine map is the identity, the result is exactly `letterbox` of the image, and the padding keeps its color."""
     mirrored = bool(rng.random() < settings.flip)
     affine = random_affine(rng, size, size, settings)
+    upside_down = bool(random_upside_down(rng, 1, settings)[0])
     height, width = sample.image.shape[:2]
     transform, place = fit(width, height, size, kind)
-    matrix = compose(affine, placement(transform, mirrored))
+    matrix = compose(affine, placement(transform, mirrored, upside_down))
     if np.array_equal(affine, np.eye(2, 3)):
-        image = cv2.flip(sample.image, 1) if mirrored else sample.image
+        image = sample.image
+        if mirrored or upside_down:
+            image = cv2.flip(image, FLIP[mirrored, upside_down])
         output, _ = letterbox(image, size, kind)
         boxes, labels = move_boxes(sample, matrix, np.array([0, 0, width, height]), size)
         shift_colors(output[place], rng, settings.hsv)

@@ -82,7 +82,7 @@ def load(
     if (weights := str(path)) in OFFICIAL:
         if model is None:
             raise ValueError(f"checkpoint={weights} needs model=, one of {', '.join(nets.model_names())}")
-        path = nets.fetch_weights(model, weights, option="checkpoint")
+        path = nets.fetch_weights(model, weights, "checkpoint", image_size)
     if path.suffix == ".onnx":
         loaded = _load_onnx(path, image_size)
     elif model is not None and not checkpoint.is_own(checkpoint.read(path)):

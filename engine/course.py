@@ -68,6 +68,9 @@ class Course:
         self.plan, self.no_aug_epochs = self.longest.cut(epochs), no_aug_epochs
         self.first_no_aug = max(epochs - no_aug_epochs, 0)
         self.no_aug_from.fill_(self.first_no_aug)
+        self.first_fixed = epochs  # first epoch with fixed batch-norm statistics: none
+        if self._from_scratch:
+            self.first_fixed = first_fixed_epoch(epochs, self.first_no_aug)
         self.schedule = self._build_schedule(
             plan=self.plan,
             kind=self.kind,
@@ -104,7 +107,7 @@ class Course:
             batch_size=self._batch_sizes[frozen],
             no_aug=epoch >= self.first_no_aug,
             static=self._from_scratch and epoch < self.epochs // 3,
-            fixed_statistics=self._from_scratch and epoch >= first_fixed_epoch(self.epochs, self.first_no_aug),
+            fixed_statistics=epoch >= self.first_fixed,
         )
 
     def trial(self, frozen: bool) -> Phase:

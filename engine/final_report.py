@@ -33,11 +33,12 @@ def evaluate_best(folder: Path, model: nn.Module, loader, ranks: Ranks, seconds:
     """Evaluates best.pt on all ranks, and writes FOLDER/evaluation on rank 0, as evaluate.py does.
 
     `model` gets the weights of best.pt. `seconds`: what an evaluation took in the run. Returns lines to print: the table of
-    classes and where the results are. If that would take long, or best.pt is missing, there is one line with the command.
+    classes and where the results are. If that would take long, there is one line with the command.
     """
     data, path = loader.dataset.annotations, folder / "best.pt"
-    is_quick = seconds <= MOST_SECONDS and len(data) <= MOST_IMAGES
-    if not ranks.on_main(lambda: is_quick and path.exists()):
+    if not ranks.on_main(path.exists):
+        return [f"report      none: {path} is missing"]
+    if not ranks.on_main(lambda: seconds <= MOST_SECONDS and len(data) <= MOST_IMAGES):
         why = f"{amount(len(data), 'validation image')}, {seconds:.0f} s"
         return [f"report      python evaluate.py checkpoint={quote(str(path))}   # takes too long here: {why}"]
     if ranks.is_main:
@@ -90,6 +91,8 @@ def old_and_new(per_class: Mapping[str, Mapping[str, Any]], first_class: int) ->
 def class_table(per_class: Mapping[str, Mapping[str, Any]], images: Mapping[str, int]) -> list[str]:
     """Returns a table of the metrics of each class with boxes, or of the classes with the highest and lowest AP if it is long."""
     names = sorted((name for name, row in per_class.items() if row["boxes"]), key=lambda name: -per_class[name]["AP"])
+    if not names:
+        return []
     shown, rest = names, 0
     if len(names) > MOST_ROWS:
         rest = len(names) - MOST_ROWS

@@ -16,9 +16,8 @@ from utils.threads import busy_hint, shared_memory
 def hardware_warnings(workers: int, batch_size: int, image_size: tuple[int, int], ranks: Ranks) -> Iterator[str]:
     """Yields warnings about unused GPUs and too little shared memory."""
     yield from gpu_advice(sys.argv, ranks.all_gpus)
-    if ranks.world_size == 1 and hasattr(os, "getloadavg"):  # not Windows
-        if hint := busy_hint(ranks.device, os.getloadavg()[0], os.cpu_count() or 1):
-            yield hint
+    if ranks.world_size == 1 and (hint := busy_hint(ranks.device)):
+        yield hint
     yield from shared_memory_warning(workers, batch_size, image_size)
 
 
@@ -26,9 +25,10 @@ def gpu_advice(command: Sequence[str], all_gpus: bool = False) -> Iterator[str]:
     """Yields a hint if GPUs are idle: torch cannot use them, or one process uses one of several (`all_gpus`: DataParallel)."""
     count = torch.cuda.device_count()
     if not torch.cuda.is_available():
-        if os.path.exists("/proc/driver/nvidia/version") or os.path.exists("/dev/nvidia0"):
+        if has_nvidia_driver():
             build = "the CPU build" if torch.version.cuda is None else f"built for CUDA {torch.version.cuda}"
-            yield f"There is an NVIDIA GPU that torch {torch.__version__} ({build}) cannot use: install a matching torch."
+            fix = "install a matching torch (README.md, Quick start)"
+            yield f"There is an NVIDIA GPU that torch {torch.__version__} ({build}) cannot use: {fix}."
     elif count > 1 and "WORLD_SIZE" not in os.environ:
         words = [word for word in command if not word.startswith("device=")]
         start = f"torchrun --standalone --nproc_per_node={count} {shlex.join(words)}"
@@ -36,6 +36,13 @@ def gpu_advice(command: Sequence[str], all_gpus: bool = False) -> Iterator[str]:
             yield f"{count} GPUs in one process (DataParallel): {start} is faster."
         else:
             yield f"{count} GPUs, one in use: {start} uses all; device=cuda:all does too, more slowly, without torchrun."
+
+
+def has_nvidia_driver() -> bool:
+    """Returns whether the driver of an NVIDIA GPU is there, by files on Linux, by its program on Windows."""
+    if sys.platform == "win32":
+        return shutil.which("nvidia-smi") is not None
+    return os.path.exists("/proc/driver/nvidia/version") or os.path.exists("/dev/nvidia0")
 
 
 def shared_memory_warning(

@@ -10,7 +10,7 @@ import re
 import secrets
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from engine.environment import changes_of_code, changes_of_rounding, environment, last_start, run_id
+from engine.events import EventFile
 from engine.run_lock import check_folder, lock
 from utils import checkpoint, files
 from utils.processes import Ranks
@@ -130,11 +131,11 @@ class Run:
         self.id = secrets.token_hex(8)  # unique for each start of the run
         self.drawn = self.saved = time.monotonic()  # when the curves were drawn, and when a save was last attempted
         self.config, self.start = config, {"id": self.id, "run": run_id, **environment(device), **(facts or {})}
-        self._writer: Any = None  # of TensorBoard
+        self._events: EventFile | None = None  # for TensorBoard
         self._open()
 
     def _open(self) -> None:
-        self._writer = None  # in this folder, which may be a new one
+        self._events = None  # in this folder, which may be a new one
         # The first epoch of this start: events that an earlier start wrote after its last save are hidden.
         self._hides_from: int | None = self.rows[-1]["epoch"] + 1 if self.rows else 1
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -171,12 +172,7 @@ class Run:
 
     def scalars(self, values: Mapping[str, float], step: int) -> None:
         """Writes numbers to TensorBoard, tag -> value."""
-
-        def write(writer: Any) -> None:
-            for tag, value in values.items():
-                writer.add_scalar(tag, value, step)
-
-        self._to_tensorboard(write)
+        self._to_tensorboard([{"tag": tag, "simple_value": value} for tag, value in values.items()], step)
 
     def image(self, name: str, image: np.ndarray, step: int) -> None:
         """Writes an image, uint8 BGR `[H, W, 3]`, to the run folder as NAME.jpg and to TensorBoard."""
@@ -184,13 +180,7 @@ class Run:
         with files.warn_if_disk_fails():
             (self.folder / f"{name}.jpg").write_bytes(jpeg)
         encoded = {"height": len(image), "width": len(image[0]), "colorspace": 3, "encoded_image_string": jpeg}
-
-        def write(writer: Any) -> None:  # not add_image, which would write a large PNG
-            from tensorboard.compat.proto.summary_pb2 import Summary  # loads TensorBoard
-
-            writer.file_writer.add_summary(Summary(value=[{"tag": name, "image": encoded}]), step)
-
-        self._to_tensorboard(write)
+        self._to_tensorboard([{"tag": name, "image": encoded}], step)
 
     def save(self, name: str, contents: Mapping[str, Any]) -> None:
         """Writes the checkpoint `name` atomically; see checkpoint.save."""
@@ -206,37 +196,47 @@ class Run:
             plots.draw_curves(self.rows, self.folder / "curves.png", self.marks)
 
     def close(self) -> None:
-        """Draws the final curves, writes what TensorBoard still lacks, and frees the lock of the folder."""
+        """Draws the final curves, closes the file of events, and frees the lock of the folder."""
         # The error that ends a run may have interrupted the import of Matplotlib; a second error must not replace it.
         with suppress(*[Exception] * (sys.exc_info()[0] is not None)):
             if self.rows:
                 self.curves()
-        if self._writer:
-            with files.warn_if_disk_fails():
-                self._writer.close()
+        if self._events:
+            self._events.close()
         self._lock.close()
 
     def _write_log(self) -> None:
-        columns = list(dict.fromkeys(["epoch", *(key for row in self.rows for key in row)]))
         text = io.StringIO(newline="")
-        writer = csv.DictWriter(text, columns, lineterminator="\n")
+        writer = csv.DictWriter(text, columns_of(self.rows), lineterminator="\n")
         writer.writeheader()
         writer.writerows(self.rows)
         with files.atomic_write(self.folder / "log.csv") as file:
             file.write(text.getvalue().encode("utf-8"))
 
-    def _to_tensorboard(self, write: Callable[[Any], None]) -> None:
-        """Calls `write(writer)` and flushes the writer. After an error of the disk, the next call begins a new file."""
-        from torch.utils.tensorboard import SummaryWriter  # loads TensorBoard
-
+    def _to_tensorboard(self, values: Sequence[Mapping[str, Any]], step: int) -> None:
+        """Writes events for TensorBoard. After an error of the disk, the next call begins a new file."""
         if not self.folder.is_dir():  # it was moved, and the next save makes a new one
             return
         with files.warn_if_disk_fails():
-            writer, self._writer = self._writer or SummaryWriter(self.folder, purge_step=self._hides_from), None
+            events, self._events = self._events or EventFile(self.folder, self._hides_from), None
             self._hides_from = None
-            write(writer)
-            writer.flush()  # raises the error of the thread that writes
-            self._writer = writer
+            events.write(values, step)
+            self._events = events
+
+
+def columns_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Returns the columns of log.csv, in the same order whichever row comes first: an evaluation, or an epoch without one.
+
+    A column that a row adds stands after the column before it in that row.
+    """
+    columns = ["epoch"]
+    for row in rows:
+        place = 0
+        for name in row:
+            if name not in columns:
+                columns.insert(place, name)
+            place = columns.index(name) + 1
+    return columns
 
 
 def tensorboard_scalars(row: Mapping[str, float]) -> dict[str, float]:

@@ -53,7 +53,7 @@ class Plan:
 
 
 def enough_epochs(images: int, batch: int) -> int:
-    """Returns the number of epochs for `epochs=0`, with `batch` images per step: 30 to 300. See docs/constants.md.
+    """Returns the number of epochs for `epochs=0`, with `batch` images per step: 30 to 300. See docs/choosing.md.
 
     It is enough for 20,000 training samples and for 1,000 steps, whichever needs more epochs.
     """
@@ -82,7 +82,7 @@ def first_fixed_epoch(epochs: int, first_no_aug: int) -> int:
     """Returns the first epoch (counted from 0) with fixed batch-norm statistics, in a training from scratch.
 
     It is the first no-augmentation epoch, but neither before the last fifth of all epochs nor before the last 15: earlier, the
-    statistics of a network from scratch are still far from what they become. See docs/decisions.md.
+    statistics of a network from scratch are still far from what they become. See benchmarks/decisions.md.
     """
     return max(first_no_aug, epochs - usual_no_aug_epochs(epochs))
 

@@ -15,11 +15,12 @@ from datasets.box_sizes import advice, sides_at
 from datasets.mirrored import mirrored_classes
 from datasets.similar import copies_between, copies_text
 from datasets.sources import val_text
+from engine.course import Course
 from engine.evaluation import Initial
 from engine.hardware import hardware_warnings
 from engine.optimizer import Updater
 from engine.rates import Rates
-from engine.schedule import REFERENCE_BATCH, Plan, Schedule
+from engine.schedule import REFERENCE_BATCH, Plan, Schedule, usual_no_aug_epochs
 from engine.state import State
 from utils.config import show
 from utils.processes import Ranks
@@ -33,7 +34,7 @@ RARE = 0.1  # a class is rare in fewer images than this fraction of the mean ove
 
 
 def run_summary(
-    written: Any, cfg: Any, data: Sequence[Any], updater: Updater, first: str, ranks: Ranks
+    written: Any, cfg: Any, data: Sequence[Any], updater: Updater, course: Course, first: str, ranks: Ranks
 ) -> Iterator[str]:
     """Yields what the run will do: constants, initial weights, model, data and warnings.
 
@@ -42,6 +43,8 @@ def run_summary(
     """
     train, val = data
     model, values = updater.model, derived(cfg.batch_size, cfg.workers, updater, ranks)
+    if course.first_fixed < course.epochs:
+        values["batch norms"] = f"fixed statistics from epoch {course.first_fixed + 1} on: a training from scratch"
     yield constants_text(asdict(cfg), asdict(type(cfg)()), asdict(written))
     yield "\n".join(f"{name:20}{show(value)}" for name, value in values.items())
     yield first
@@ -210,9 +213,10 @@ def schedule_warnings(epochs: int, freeze_epochs: int, no_aug_epochs: int, weigh
     if 0 < epochs <= freeze_epochs:
         yield f"freeze_epochs={freeze_epochs} of epochs={epochs}: the backbone is never thawed, which is fast but costs mAP"
     elif no_aug_epochs and no_aug_epochs >= epochs - freeze_epochs:
+        when = "after the thaw" if freeze_epochs else "in the whole run"
         yield (
-            f"no_aug_epochs={no_aug_epochs} of epochs={epochs}: after the thaw there is no mosaic or affine, and only the lowest "
-            f"learning rate; lower no_aug_epochs to about {max(1, epochs // 5)}, or train longer"
+            f"no_aug_epochs={no_aug_epochs} of epochs={epochs}: {when} there is no mosaic or affine, and only the lowest "
+            f"learning rate; lower no_aug_epochs to about {usual_no_aug_epochs(epochs - freeze_epochs)}, or train longer"
         )
 
 

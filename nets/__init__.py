@@ -42,6 +42,9 @@ class Family(NamedTuple):
     rename: Callable[[str], str | None]  # official tensor name -> ours; None: our model does not have this tensor
     sgd: SGDDefaults = SGDDefaults()  # the defaults of YOLOX
     objects365: Mapping[str, OfficialFile] = {}  # size name -> the official weights of Objects365
+    by_side: Mapping[
+        str, tuple[OfficialFile, ...]
+    ] = {}  # size name -> all COCO weights, if there are some for other inputs
 
 
 MAX_WIDTH = 4096  # channels of a layer that `build` takes from a file
@@ -69,6 +72,7 @@ MODELS = {
         pretrained.PICODET_FILES,
         official_names.of_picodet,
         PICODET_SGD,
+        by_side=pretrained.PICODET_BY_SIDE,
     ),
 }
 
@@ -151,26 +155,36 @@ def criterion(
     return criteria[type(model)](model.strides, normalizer, no_aug, static)
 
 
-def official_file(name: str, weights: str | None) -> OfficialFile | None:
-    """Returns the released file that a constant `weights` names, which a mirror has too; None: it is no official file."""
+def official_file(name: str, weights: str | None, image_size: tuple[int, int] | None = None) -> OfficialFile | None:
+    """Returns the released file that a constant `weights` names, which a mirror has too; None: it is no official file.
+
+    `image_size`: of several files of a model, the one that was trained with the most similar input; None: its usual one."""
     family, size = family_of(name)
     if weights == "objects365":
         return family.objects365.get(size)
-    return family.weights.get(size) if weights == "coco" or "://" in (weights or "") else None
+    if weights != "coco" and "://" not in (weights or ""):
+        return None
+    if image_size and size in family.by_side:
+        return pretrained.nearest(family.by_side[size], image_size)
+    return family.weights.get(size)
 
 
-def fetch_weights(name: str, weights: str = "coco", option: str = "weights") -> Path:
+def fetch_weights(
+    name: str, weights: str = "coco", option: str = "weights", image_size: tuple[int, int] | None = None
+) -> Path:
     """Downloads the official weights of a model once and returns the path; see `weights.fetch`.
 
-    `weights`: "coco", "objects365", or the address of a mirror of the COCO weights.
+    `weights`: "coco", "objects365", or the address of a mirror of the COCO weights. `image_size`: see `official_file`.
     """
-    file, mirror = official_file(name, weights), weights if "://" in weights else None
+    file, mirror = official_file(name, weights, image_size), weights if "://" in weights else None
     if weights == "objects365" and file is None:
         have = [other for other in model_names() if official_file(other, weights)]
         raise pretrained.PretrainedError(
             f"there are no Objects365 weights for model={name}, only for {', '.join(have)}: take one of them, or {option}=coco"
         )
     stem = name
+    if file != official_file(name, weights):
+        stem = f"{name}_{file.image_size[0]}"
     if weights == "objects365":
         stem = f"{name}_objects365"
         option = "objects365" if option == "weights" else option
@@ -203,16 +217,16 @@ def sgd_defaults(name: str) -> SGDDefaults:
 def expected_ap(name: str, image_size: tuple[int, int]) -> float:
     """Returns the AP50-95 that the official weights of a model reach on images like COCO's, at this input height and width.
 
-    At the size of their training and above, it is the published AP. Below, with a side of r times the usual one, it is
-    1 - 1.5 (1 - r)^2 of it, fitted to YOLOX-nano on 326 images of COCO val2017: sides of 416, 320, 256, 224, 160 and 128 have
-    .288, .261, .220, .198, .130 and .084 (python evaluate.py model=yolox_nano image_size=...). 0 without official weights.
+    Of several files of a model, those of `official_file`. At the size of their training and above, it is the published AP.
+    Below, with a side of r times the usual one, it is 1 - 1.5 (1 - r)^2 of it, fitted to YOLOX-nano on 326 images of COCO
+    val2017: sides of 416, 320, 256, 224, 160 and 128 have .288, .261, .220, .198, .130 and .084
+    (python evaluate.py model=yolox_nano image_size=...). 0 without official weights.
     """
-    family, size = family_of(name)
-    if size not in family.weights:
+    file = official_file(name, "coco", image_size)
+    if file is None:
         return 0.0
-    side, usual = (math.sqrt(height * width) for height, width in (image_size, family.weights[size].image_size))
-    ratio = min(side / usual, 1.0)
-    return family.weights[size].ap * max(1 - 1.5 * (1 - ratio) ** 2, 0.0)
+    ratio = min(math.sqrt(math.prod(image_size) / math.prod(file.image_size)), 1.0)
+    return file.ap * max(1 - 1.5 * (1 - ratio) ** 2, 0.0)
 
 
 def build_pretrained(
@@ -223,6 +237,7 @@ def build_pretrained(
     log: Callable[[str], None],
     optional: bool = False,
     add_classes: bool = False,
+    image_size: tuple[int, int] | None = None,
 ) -> tuple[DetectionModel, Pretraining | None]:
     """Builds a model, loads pretrained weights, and returns it and what they were trained on (None: from scratch).
 
@@ -230,13 +245,13 @@ def build_pretrained(
     a mirror of the COCO weights, a file, or None (from scratch). Classes that the weights were trained on keep their rows of the
     class predictors, matched by name. With `optional`, training starts from scratch after a warning if the official weights
     cannot be downloaded. With `add_classes`, the model of the file stays as it is, and a neck and a head are added for
-    the last of the classes (`trained_model` returns the first ones).
+    the last of the classes (`trained_model` returns the first ones). `image_size`: see `official_file`.
     """
     model = None
 
     def load() -> tuple[Pretraining | None, dict[str, Tensor]]:
         nonlocal model
-        path = _weights_file(name, weights, log, optional)
+        path = _weights_file(name, weights, log, optional, image_size)
         pretraining = None
         if path is None:
             model = build(name, len(classes))
@@ -263,12 +278,15 @@ def build_pretrained(
     return model or build(name, len(classes), shapes), pretraining
 
 
-def trained_model(name: str, weights: str | None, log: Callable[[str], None]) -> Trained:
-    """Returns what the file of a trained model says about it. `name`: the model of official weights.
+def trained_model(
+    name: str, weights: str | None, log: Callable[[str], None], image_size: tuple[int, int] | None = None
+) -> Trained:
+    """Returns what the file of a trained model says about it. `name` and `image_size`: the model and its input, which choose
+    official weights.
 
     Raises PretrainedError for weights without names of their classes.
     """
-    path = _weights_file(name, weights, log, optional=False)
+    path = _weights_file(name, weights, log, False, image_size)
     if checkpoint.is_own(checkpoint.read(path)):
         contents = checkpoint.load(path, "prediction")
         return trained_from(contents | contents["config"] | {"classes": contents["classes"]})
@@ -328,12 +346,14 @@ def _with_new_head(name: str, path: str | Path, num_classes: int) -> ExtendedMod
     return extended(model, _build_plain(name, count, file.state))
 
 
-def _weights_file(name: str, weights: str | None, log: Callable[[str], None], optional: bool) -> str | Path | None:
+def _weights_file(
+    name: str, weights: str | None, log: Callable[[str], None], optional: bool, image_size: tuple[int, int] | None
+) -> str | Path | None:
     """Returns the file that `weights` names, after downloading official weights; None: train from scratch."""
     if weights is None or (weights not in ("coco", "objects365") and "://" not in weights):
         return weights
     try:
-        return fetch_weights(name, weights)
+        return fetch_weights(name, weights, image_size=image_size)
     except pretrained.PretrainedError as error:
         if not optional:
             raise

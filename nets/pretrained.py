@@ -1,5 +1,6 @@
 """Official weights: addresses and digests, and matching of classes."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -46,11 +47,19 @@ PPYOLOE_OBJECTS365 = {
     )
     for size in PPYOLOE_RELEASED
 }
-PICODET_RELEASED = {"s": (416, 0.325), "m": (416, 0.375), "l": (640, 0.426)}  # side of the input, published AP
-PICODET_FILES = {
-    size: OfficialFile(f"models/picodet_{size}_{side}_coco_lcnet.pdparams", None, (side, side), ap, PADDLE_HOST)
-    for size, (side, ap) in PICODET_RELEASED.items()
+PICODET_RELEASED = {  # size of the model -> side of the input -> published AP
+    "s": {320: 0.291, 416: 0.325},
+    "m": {320: 0.344, 416: 0.375},
+    "l": {320: 0.361, 416: 0.394, 640: 0.426},
 }
+PICODET_BY_SIDE = {
+    size: tuple(
+        OfficialFile(f"models/picodet_{size}_{side}_coco_lcnet.pdparams", None, (side, side), ap, PADDLE_HOST)
+        for side, ap in sides.items()
+    )
+    for size, sides in PICODET_RELEASED.items()
+}
+PICODET_FILES = {size: files[-1] for size, files in PICODET_BY_SIDE.items()}  # of the largest input
 
 COCO_CLASSES = tuple(
     """person, bicycle, car, motorcycle, airplane, bus, train, truck, boat, traffic light, fire hydrant, stop
@@ -67,6 +76,11 @@ COCO_CATEGORY_IDS = tuple(i for i in range(1, 91) if i not in UNUSED_IDS)
 
 class PretrainedError(ValueError):
     """Weights that cannot be downloaded or used. The message names the file or address and the fix."""
+
+
+def nearest(files: Sequence[OfficialFile], image_size: tuple[int, int]) -> OfficialFile:
+    """Returns the file whose input in the training was most like one of this height and width, by their areas."""
+    return min(files, key=lambda file: abs(math.log(math.prod(file.image_size) / math.prod(image_size))))
 
 
 def shared_classes(from_names: Sequence[str], to_names: Sequence[str]) -> dict[int, int]:

@@ -126,7 +126,7 @@ def licenses(config: Mapping[str, Any]) -> Iterator[str]:
     yield "\n## Licenses\n"
     yield "- The code that trained the model: Apache-2.0."
     family, weights = config["model"].rpartition("_")[0], config["weights"]
-    file = official_file(config["model"], weights)
+    file = official_file(config["model"], weights, config.get("image_size"))
     if weights is None:
         yield "- Initial weights: none; trained from scratch."
     elif file is not None:

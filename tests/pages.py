@@ -7,7 +7,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 TOP_PAGES = [ROOT / name for name in ("README.md", "README.zh-CN.md", "CONTRIBUTING.md")]
 USER_PAGES = [*TOP_PAGES, *sorted((ROOT / "docs").rglob("*.md"))]
-PROGRAMS = "python|torchrun|pip|git|docker|tensorboard|jupyter|sbatch|ovc|pnnx|trtexec"
+PROGRAMS = "python3?|py|source|uv|torchrun|pip|git|docker|tensorboard|jupyter|sbatch|ovc|pnnx|trtexec"
 INLINE = re.compile(rf"({PROGRAMS}) +[^ ]")  # a command in the text, not only the name of a program
 
 

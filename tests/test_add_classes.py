@@ -261,7 +261,7 @@ def test_validation_data_with_unknown_classes_are_refused(old, demo_images, tmp_
     ("names", "changes", "expected"),
     [
         (OLD, {}, ["cat", "merge=", "add_classes"]),
-        ("Cat b c d e".split(), {}, ["'Cat'", "'cat'", "merge='Cat:cat'"]),
+        ("Cat b c d e".split(), {}, ["'Cat'", "'cat'", "merge=Cat:cat "]),
         ("cat b c d e".split(), {"classes": "b,cat"}, ["'cat'", "classes=b,cat"]),
         ("a b c d e".split(), {"freeze_epochs": 1}, ["freeze_epochs=1", "add_classes=true"]),
         ("a b c d e".split(), {"weights": None}, ["add_classes=true", "weights="]),

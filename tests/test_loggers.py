@@ -1,4 +1,4 @@
-"""`on_row` of train.py gets every row of log.csv once; the loggers of docs/runs.md write them, in their offline modes."""
+"""`on_row` of train.py gets every row of log.csv once; the loggers of docs/integrations.md write them, in their offline modes."""
 
 import re
 from pathlib import Path
@@ -9,8 +9,9 @@ from small import config, log_of, only_run, train_quietly, untimed
 import train
 from engine.run_folder import Run
 
-PAGE = (Path(__file__).parents[1] / "docs/runs.md").read_text(encoding="utf-8")
-EXAMPLES = {re.search(r"import (\w+)", code)[1]: code for code in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)}
+PAGE = (Path(__file__).parents[1] / "docs/integrations.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```python\n(def on_row.*?)```", PAGE, re.DOTALL)
+EXAMPLES = {re.search(r"import (\w+)", code)[1]: code for code in BLOCKS}
 ROWS = [{"epoch": 1, "loss": 2.5, "skipped_steps": 0}, {"epoch": 2, "loss": 1.5, "skipped_steps": 0, "AP": 0.25}]
 
 

@@ -4,15 +4,16 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 
 import pytest
 import yaml
-from pages import ROOT, commands, text_of
+from pages import ROOT, code, commands, text_of
 from refused import told
 
 README, CONTRIBUTING = (commands(text_of(ROOT / page)) for page in ("README.md", "CONTRIBUTING.md"))
 LINES = text_of(ROOT / "Dockerfile").splitlines()
-PAGE = text_of(ROOT / "docs/platforms.md")
+PAGE = text_of(ROOT / "docs/install.md")
 
 
 @pytest.fixture(scope="module")
@@ -20,16 +21,31 @@ def workflow() -> dict:
     return yaml.safe_load(text_of(ROOT / ".github/workflows/ci.yml"))
 
 
+def runs(job: dict) -> list[str]:
+    """The commands of a job."""
+    return [step["run"] for step in job["steps"] if "run" in step]
+
+
 def test_the_workflow_runs_the_commands_of_the_readme_and_then_the_tests(workflow):
-    (job,) = workflow["jobs"].values()
-    assert [step["run"] for step in job["steps"] if "run" in step] == [*README[2:4], CONTRIBUTING[1]]
-    assert README[2:4] == ["pip install -r requirements.txt", "python train.py"]
+    jobs = workflow["jobs"]
+    assert runs(jobs["readme"]) == [*README[2:5], CONTRIBUTING[1]]
+    assert README[2] == "pip install -r requirements.txt" and README[4] == "python train.py"
     assert CONTRIBUTING[:2] == ["pip install -r requirements.txt", "python -m pytest"]
+    assert runs(jobs["copied"]) == code(text_of(ROOT / "README.md"), "bash")[:1]
+    assert runs(jobs["uv"])[1:] == ["uv run train.py", "uv run pytest"]
+    assert {"uv run train.py", "uv run pytest"} <= {*README, *CONTRIBUTING}
+
+
+def test_uv_and_pip_get_the_same_packages_for_the_same_versions_of_python(workflow):
+    about = tomllib.loads(text_of(ROOT / "pyproject.toml"))
+    assert about["project"]["dynamic"] == ["dependencies"]
+    assert about["tool"]["setuptools"]["dynamic"] == {"dependencies": {"file": ["requirements.txt"]}}
+    oldest = workflow["jobs"]["readme"]["strategy"]["matrix"]["python"][0]
+    assert about["project"]["requires-python"] == f">={oldest}"
 
 
 def test_the_workflow_covers_the_systems_and_versions_of_the_page(workflow):
-    (job,) = workflow["jobs"].values()
-    matrix = job["strategy"]["matrix"]
+    matrix = workflow["jobs"]["readme"]["strategy"]["matrix"]
     assert matrix["system"] == ["ubuntu-latest", "macos-latest", "windows-latest"]
     assert matrix["python"] == ["3.11", "3.12", "3.13", "3.14"]  # text: 3.10 as a number would be 3.1
     told(text_of(ROOT / "README.md"), f"Python {matrix['python'][0]}", "PyTorch 2.6")

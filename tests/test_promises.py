@@ -1,6 +1,9 @@
-"""Where each promise ends: the table of docs/distributed.md, and the tests that no other file has."""
+"""Where each promise ends: the table of docs/guarantees.md, and the tests that no other file has."""
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +18,8 @@ from datasets.dataset import DetectionDataset, Key
 from datasets.mosaic import Augment
 from engine.environment import changes_of_rounding
 
-PAGE = Path(__file__).parents[1] / "docs/distributed.md"
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs/guarantees.md"
 CHANGES = ("workers", "processes", "threads", "device", "torch")
 PROMISES = {  # first words of the row -> what stays equal when each of CHANGES changes, and the tests that hold it
     # test_loader, and below: samples are made by NumPy and OpenCV alone
@@ -83,3 +87,38 @@ def test_threads_change_a_run_by_rounding(demo_images, tmp_path):
     assert float(logs[0]["loss"]) > 0
     for column, value in logs[0].items():
         assert float(logs[1][column] or "nan") == pytest.approx(float(value or "nan"), rel=1e-4, nan_ok=True), column
+
+
+SILENT = """
+import socket, sys
+opened = []
+SENDS = ["socket." + name for name in ("connect", "sendto", "sendmsg", "getaddrinfo", "gethostbyname")]
+sys.addaudithook(lambda event, values: event in SENDS and opened.append(f"{event} {values}"))
+socket.socket().connect_ex(("127.0.0.1", 9))
+print("noticed", len(opened))
+opened.clear()
+from lively import lively_checkpoint
+from small import config, train_quietly
+import evaluate, export, predict
+from datasets import demo
+from pathlib import Path
+images, output = Path(sys.argv[1]), Path(sys.argv[2])
+train_quietly(config(images, output / "runs", report=True, epochs=1, freeze_epochs=0, no_aug_epochs=0), draw=True)
+best = str(lively_checkpoint(output / "best.pt", "tiny_n", demo.CLASSES, (64, 64), val=str(images / "val.txt")))
+evaluate.main(evaluate.Config(best, device="cpu", workers=0, output=str(output / "results")))
+predict.main(predict.Config(best, source=str(images), device="cpu", output=str(output / "found")))
+export.main(export.Config(best, check_images=1))
+print(sorted({path.suffix for path in output.rglob("*")}), opened, sep="\\n")
+"""
+
+
+def test_nothing_is_sent(demo_images, tmp_path):
+    """No program opens a connection, from the first import to the end, if the weights are a file."""
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "tests")))}
+    run = [sys.executable, "-c", SILENT, str(demo_images), str(tmp_path)]
+    done = subprocess.run(run, cwd=ROOT, capture_output=True, text=True, env=env)
+    assert done.returncode == 0, done.stdout + done.stderr
+    noticed, *_, written, opened = done.stdout.splitlines()
+    assert noticed == "noticed 1"
+    assert {".pt", ".html", ".json", ".onnx"} <= set(re.findall(r"\.\w+", written))
+    assert opened == "[]"

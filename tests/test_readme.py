@@ -91,12 +91,14 @@ def test_weights_page_lists_every_official_file_and_no_other():
     for family, row in nets.MODELS.items():
         files += [([f"{family}_{size}"], file) for size, file in row.weights.items()]
         files += [([f"{family}_{size}", "weights=objects365"], file) for size, file in row.objects365.items()]
+        others = [(size, file) for size, some in row.by_side.items() for file in some if file != row.weights[size]]
+        files += [([f"{family}_{size}", f"image_size={file.image_size[0]}"], file) for size, file in others]
     assert [spans(row[0]) for row in rows] == [names for names, _ in files]
     for (names, file), (_, link, authors, license, data, digest) in zip(files, rows, strict=True):
         author, expected, trained = terms[names[0].rpartition("_")[0]]
         assert link == f"[{file.path.rpartition('/')[2]}]({file.host or HOST}/{file.path})"
         assert authors.startswith(author) and license == expected
-        assert data == (objects365 if names[1:] else trained)
+        assert data == (objects365 if "weights=objects365" in names else trained)
         assert spans(digest) == ([file.sha256] if file.sha256 else [])
 
 
@@ -113,6 +115,17 @@ def test_the_pages_list_every_model_with_its_published_ap():
     assert dict(in_readme) == {spans(row[1])[0]: row[6] for row in rows}
     found = {spans(row[1])[0]: (row[4], row[5]) for row in rows}
     assert found == {name: (f"{100 * file.ap:.1f}", str(file.image_size[0])) for name, file in files.items()}
+
+
+def test_the_models_page_has_picodet_at_each_size_that_has_weights():
+    rows = tables(text_of(ROOT / "docs/models.md"))[1][1:]
+    files = {(f"picodet_{size}", file) for size, some in nets.MODELS["picodet"].by_side.items() for file in some}
+    assert {(*spans(row[0]), *row[1:3]) for row in rows} == {
+        (name, str(file.image_size[0]), f"{100 * file.ap:.1f}") for name, file in files
+    }
+    measured = tables(text_of(ROOT / "benchmarks/results/milliseconds.md"))[1][1:]
+    times = {(row[0], row[1]): row[6] for row in measured}
+    assert [row[3] for row in rows] == [times[row[0], row[1]] for row in rows]
 
 
 def test_counted_parameters_and_gflops_differ_from_the_published_ones_as_the_page_says():
@@ -187,7 +200,15 @@ def test_a_wrong_command_is_noticed():
 
 
 @pytest.mark.parametrize(
-    "name", ["README.md", "README.zh-CN.md", "docs/constants.md", "docs/extend.md", "docs/zh/train_on_your_data.md"]
+    "name",
+    [
+        "README.md",
+        "README.zh-CN.md",
+        "docs/constants.md",
+        "docs/choosing.md",
+        "docs/extend.md",
+        "docs/zh/train_on_your_data.md",
+    ],
 )
 def test_files_and_constants_that_a_page_names_exist(name):
     known = set().union(*(constants_of(file) or set() for file in ROOT.glob("*.py")))
@@ -222,8 +243,8 @@ def type_text(kind) -> str:
     return (", " if get_origin(kind) is tuple else " or ").join(parts) if parts else kind.__name__
 
 
-def test_the_page_of_licenses_lists_every_requirement():
-    listed = {canonicalize_name(row[0]) for table in tables(text_of(ROOT / "docs/licenses.md")) for row in table}
+def test_the_page_of_packages_lists_every_requirement():
+    listed = {canonicalize_name(row[0]) for table in tables(text_of(ROOT / "docs/packages.md")) for row in table}
     assert {
         canonicalize_name(Requirement(line).name) for line in text_of(ROOT / "requirements.txt").splitlines()
     } <= listed

@@ -283,11 +283,13 @@ def test_statistics_are_fixed_at_the_end_of_a_training_from_scratch(
 ):
     """In the no-augmentation epochs, but only in the last fifth of the epochs."""
     cfg = config(demo_images, tmp_path, weights=weights, epochs=10, no_aug_epochs=no_aug_epochs, save_every=1)
-    folder, *_ = train_quietly(cfg, parts=train.Parts(validate=lambda *_: {"AP": 0.1, "AP50": 0.2, "val_loss": 1.0}))
+    parts = train.Parts(validate=lambda *_: {"AP": 0.1, "AP50": 0.2, "val_loss": 1.0})
+    folder, _, text = train_quietly(cfg, parts=parts)
     states = [checkpoint.load(folder / f"epoch_{epoch:04}.pt")["model"] for epoch in range(1, 11)]
     means = [state["neck.0.bn.running_mean"] for state in states]
     fixed = [epoch for epoch in range(2, 11) if torch.equal(means[epoch - 1], means[epoch - 2])]
     assert fixed == list(range(first_fixed, 11))
+    assert (f"from epoch {first_fixed} on" in text) == (first_fixed <= 10)
 
 
 def test_patience_stops_the_run_and_checkpoints_of_save_every_stay(demo_images, tmp_path, capsys):

@@ -1,6 +1,7 @@
 """Checks a data set before training: classes, box sizes, images that cannot be read, suspicious boxes, near duplicates.
 
-    python -m tools.check FOLDER [val=VAL] [image_size=416] [classes=FILE] [image_root=DIR] [json=FILE] [page=check.html]
+    python -m tools.check FOLDER [val=VAL] [split_by=PATTERN] [image_size=416] [classes=FILE] [image_root=DIR] [json=FILE] \
+[page=check.html]
 
 FOLDER (or data=FOLDER) is the folder of a data set, or a file of any accepted format. Its training, validation and test
 splits are checked.
@@ -38,7 +39,8 @@ FINDINGS, PLACES, CLASSES = (
 @dataclass(frozen=True)
 class Config(Constants):
     data: str | None = None  # annotation file, COCO JSON, YOLO yaml, or the folder of a data set
-    val: str | None = None  # validation data; none: the validation split of data; .2: a fifth of the training data
+    val: str | None = None  # validation data; none: the validation split of data; .2, 1/5: a fifth of the training data
+    split_by: str | None = None  # as in train.py: what val=.2 keeps together
     image_size: Size = (416, 416)  # height, width of the network's input, or one number for both
     classes: str | None = None  # a file of class names, or names, which select: cat,dog; none: the classes of the data
     image_root: str | None = None  # the folder of the images of a COCO JSON
@@ -104,6 +106,8 @@ def _findings(report: dict[str, Any], names: list[str]) -> list[tuple[str, list[
         pairs = [_chain(pair, " = ") for pair in leak["equal"]]
         pairs += [_chain([paths[0] for paths in group.values()], " ~ ") for group in leak["similar"]]
         found.append((leak["text"], pairs))
+    for frames in report["frames"]:
+        found.append((frames["text"], [_chain(pair, " ~ ") for pair in frames["pairs"]]))
     found += [_first_line(f"warning: {warning}") for warning in report["warnings"]]
     for kind, title in SUSPICIOUS.items():
         for name in names:
@@ -164,7 +168,7 @@ def main(words: list[str]) -> None:
             raise DataError(f"image_size={height},{width}: give image_size=416 or image_size=384,640 (height,width)")
         if cfg.page:
             require_output("page", cfg.page, PAGES)
-        options = read_options(classes=cfg.classes, image_root=cfg.image_root)
+        options = read_options(classes=cfg.classes, image_root=cfg.image_root, split_by=cfg.split_by)
         report, parts = check(cfg.data, cfg.val, cfg.image_size, options)
         print(text_of(report))
         if cfg.page:

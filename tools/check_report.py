@@ -11,11 +11,12 @@ from datasets.classes import similar_names
 from datasets.errors import DataError, first_ten
 from datasets.formats.finish import ReadOptions, prepare
 from datasets.formats.read import read
+from datasets.groups import frames_in_both
 from datasets.mirrored import mirrored_classes
 from datasets.scan import Scan, clipped_boxes, scan
 from datasets.similar import copies_text, similar_groups
-from datasets.sources import fraction_of, may_have_splits, no_val, unused_splits
-from datasets.split import split
+from datasets.sources import division_of, may_have_splits, require_division, shared_error, unused_splits
+from datasets.split import Division, divide
 from datasets.store import Annotations
 from utils.boxes import area
 
@@ -58,12 +59,14 @@ def check(
     `val` None: the validation split of `data`, if it has one. The test split of `data` is examined too. Raises DataError for
     the problems of train and val together if one cannot be read, or holds no images.
 
-    "train", "val" and "test" are reports of `examine`; "leaks" are the copies in two splits, see `_leaks`; "errors" what
-    training refuses, "warnings" what may harm it, "versions" a sentence about copies within a split."""
+    "train", "val" and "test" are reports of `examine`; "leaks" are the copies in two splits, see `_find_copies`; "frames" the
+    frames of one video there, see `_find_frames`; "errors" what training refuses, "warnings" what may harm it, "versions" a
+    sentence about copies within a split."""
     options = options or ReadOptions(bad_boxes="drop")
     parts, unread, asked = {}, [], {"train": data}
-    fraction = None if val is None else fraction_of(val)
-    if val is not None and fraction is None:
+    division = None if val is None else division_of(val)
+    require_division(division, options.split_by)
+    if val is not None and division is None:
         asked["val"] = val
     for name in ("train", "val"):
         if name == "val" and val is None and "train" in parts and _has_val(parts["train"].good, data):
@@ -87,17 +90,16 @@ def check(
         names = " and ".join(map(repr, sided))
         text = f"training will not mirror images (flip=0), because a mirror makes another class of {names}"
         parts["train"].report["notes"].append(text)
-    if fraction is not None:
-        text = f"val={val}: training splits its validation images off these; images that are copies stay in one split"
-        parts["train"].report["notes"].append(text)
-        parts["train"].report["errors"] += _split_errors(parts["train"].good, fraction)
-    if val is None and "val" in parts and set(parts["train"].paths) & set(parts["val"].paths):
-        parts["val"].report["errors"].append(no_val(data))
+    frames = _check_division(parts["train"], val, division, options.split_by) if division else []
+    if val is None and "val" in parts:
+        error = shared_error(data, parts["train"].paths, parts["val"].paths)
+        parts["val"].report["errors"] += filter(None, [error])
     if _has_test(parts, data):
         test_warnings = _add_test(parts, data, size, options)
     outside = _share_range(parts)
     report: dict[str, Any] = {"size": list(size), **{name: part.report for name, part in parts.items()}}
     report["leaks"], report["versions"] = _find_copies(parts)
+    report["frames"] = frames + _find_frames({name: part.good for name, part in parts.items()})
     report["errors"] = [error for part in parts.values() for error in part.report["errors"]]
     report["warnings"] = [warning for name, part in parts.items() for warning in _warnings(name, part.report)]
     report["warnings"] += test_warnings + outside
@@ -126,13 +128,16 @@ def _add_test(parts: dict[str, Part], source: str, size: Size, options: ReadOpti
     return [f"test: {error}" for error in errors]
 
 
-def _split_errors(data: Annotations, fraction: float) -> list[str]:
-    """Returns why a training cannot split a fraction off its images, nothing if it can."""
+def _check_division(train: Part, val: str, division: Division, split_by: str | None) -> list[dict[str, Any]]:
+    """Notes that a training divides its images, or why it cannot; returns the frames of one video in the two parts."""
+    text = f"val={val}: training splits its validation images off these; images that are copies stay in one split"
+    train.report["notes"].append(text)
     try:
-        split(data, (1 - fraction, fraction), 0, f"val={fraction:g}")
+        parts = divide(train.good, division, 0, split_by)
     except DataError as error:
-        return [str(error)]
-    return []
+        train.report["errors"].append(str(error))
+        return []
+    return _find_frames({"train": parts[0], f"val={val}": parts[1]})
 
 
 def _share_range(parts: dict[str, Part]) -> list[str]:
@@ -234,6 +239,22 @@ def _find_copies(parts: dict[str, Part]) -> tuple[list[dict[str, Any]], str]:
             leak["text"] = "; ".join(copies_text(first, second, count, total, f"the mAP of {second}"))
             leaks.append(leak)
     return leaks, _versions_text(parts, leaks)
+
+
+def _find_frames(splits: dict[str, Annotations]) -> list[dict[str, Any]]:
+    """Returns a row for each two splits with frames of one video: "splits", "text", and "pairs" of paths."""
+    found = []
+    for first, second in combinations(splits, 2):
+        one, other = splits[first], splits[second]
+        indices, frames = frames_in_both(one, other)
+        if len(indices):
+            texts = copies_text(
+                first, second, len(indices), len(other), f"the mAP of {second}", "probable frames of the videos"
+            )
+            text = "; ".join((*texts, "split_by= with val=.2 keeps a video in one split"))
+            pairs = [[one.path(i), other.path(j)] for i, j in zip(frames, indices, strict=True)]
+            found.append({"splits": [first, second], "text": text, "pairs": pairs})
+    return found
 
 
 def _versions_text(parts: dict[str, Part], leaks: list[dict[str, Any]]) -> str:

@@ -4,11 +4,12 @@ import csv
 import hashlib
 import json
 import math
+import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from datasets.sources import fraction_of, val_of
+from datasets.sources import division_of, val_of
 from engine.environment import last_start
 from engine.run_folder import near_run
 from utils import checkpoint, file_checks
@@ -21,6 +22,7 @@ LARGEST = 1e12  # no number of a training is larger
 NUMBERS = ("epoch", "seconds", "images_per_second")  # columns of every row of log.csv; evaluated epochs also have AP
 TRAINING = "training data"  # a column, if the runs differ in it
 WHERE = ("name", "output", "resume")  # constants that are not compared: the table already names the folder
+REPEATED = ("seed", "split_seed", "val")  # constants in which repetitions of a training differ
 SAME = 0.001  # largest difference between the mAP of a log and of the evaluation of the same best.pt
 CUT = 24  # most characters of a value in the printed table
 
@@ -37,6 +39,7 @@ class Run(NamedTuple):
     rows: list[dict[str, float]]  # of log.csv, with the columns NUMBERS and, of evaluated epochs, AP
     data: tuple[str, str]  # validation data and classes, as text; equal: the mAPs can be compared
     training: str  # the training data, as text
+    written: dict[str, Any]  # the constants as they were typed; {}: not known
 
     @property
     def evaluated(self) -> list[dict[str, float]]:
@@ -75,10 +78,11 @@ def read_run(folder: Path) -> Run:
         raise RunError("config.json holds no constants")
     rows = read_log(folder / "log.csv")
     config = with_new_names(config)
-    data, training = data_of(folder, config), training_of(folder, config, rows)
-    if typed := typed_val(folder, config):
+    written = written_constants(folder)
+    data, training = data_of(folder, config, written), training_of(folder, config, rows)
+    if typed := typed_val(folder, config, written):
         config["val"] = typed
-    return Run(folder, config, rows, data, training)
+    return Run(folder, config, rows, data, training, written)
 
 
 def read_log(path: Path) -> list[dict[str, float]]:
@@ -115,24 +119,35 @@ def number(text: str | None, where: str) -> float:
     return value
 
 
-def typed_val(folder: Path, config: dict[str, Any]) -> str | None:
-    """Returns `val` of a run as it was typed; None if `config` has it so, or an old run does not have it.
+def written_constants(folder: Path) -> dict[str, Any]:
+    """Returns the constants of a run as they were typed, without loading its weights; {} if they are not known."""
+    constants = last_start(folder).get("constants")  # until 1.0; since then in last.pt
+    if not isinstance(constants, dict):
+        try:
+            constants = checkpoint.read(folder / "last.pt", on_disk=True)["resume"]["origin"]["written"]
+        except (file_checks.CheckpointError, LookupError, TypeError):
+            constants = {}
+    return with_new_names(constants) if isinstance(constants, dict) else {}
+
+
+def typed_val(folder: Path, config: dict[str, Any], written: dict[str, Any]) -> str | None:
+    """Returns `val` of a run as it was typed; None if `config` has it so, or it is not among the constants as `written`.
 
     config.json has val.txt of the run folder instead, if the validation images were split off the training images, or have the
     classes of a model that classes were added to.
     """
-    val, constants = Path(str(config.get("val"))), last_start(folder).get("constants")
-    if val.name not in ("val.txt", "val.json") or val.parent.name != folder.name or not isinstance(constants, dict):
+    val = Path(str(config.get("val")))
+    if val.name not in ("val.txt", "val.json") or val.parent.name != folder.name or not written:
         return None
-    typed = val_of(str(constants.get("val")), str(constants.get("train")))
+    typed = val_of(str(written.get("val")), str(written.get("train")))
     try:
-        fraction_of(typed)
+        division_of(typed)
     except ConfigError:  # a damaged file
         return None
     return typed
 
 
-def data_of(folder: Path, config: dict[str, Any]) -> tuple[str, str]:
+def data_of(folder: Path, config: dict[str, Any], written: dict[str, Any]) -> tuple[str, str]:
     """Returns the validation data and the classes of a run as text: equal for two runs whose mAP can be compared."""
     val = str(config.get("val"))
     own = Path(val).name in ("val.txt", "val.json") and Path(val).parent.name == folder.name
@@ -141,8 +156,8 @@ def data_of(folder: Path, config: dict[str, Any]) -> tuple[str, str]:
         digest = "missing"
         if file.is_file():
             digest = hashlib.blake2b(file.read_bytes(), digest_size=4).hexdigest()
-        typed = typed_val(folder, config)
-        is_part = typed is None or fraction_of(typed) is not None
+        typed = typed_val(folder, config, written)
+        is_part = typed is None or division_of(typed) is not None
         val = f"{'a part of the training data' if is_part else typed} ({digest})"
     return f"val {val}", classes_text(folder / "best.pt")
 
@@ -256,10 +271,40 @@ def class_table(runs: Sequence[Run]) -> list[list[str]]:
     return [["class", *maps, "difference"], *(row for _, row in rows)]
 
 
+def repeats(runs: Sequence[Run]) -> list[str]:
+    """Returns the mean and the spread of the best mAP of runs that repeat a training with other seeds or folds."""
+    groups: dict[str, list[tuple[int, Run, dict[str, str]]]] = {}
+    for number, run in enumerate(runs, 1):
+        constants = {name: show(value) for name, value in (run.written or run.config).items() if name not in WHERE}
+        varied = {name: constants.pop(name, "") for name in REPEATED}
+        if run.best:
+            data = validated_on(varied["val"]) or run.data[0]
+            key = json.dumps([sorted(constants.items()), run.data[1], data])
+            groups.setdefault(key, []).append((number, run, varied))
+    lines = []
+    for rows in groups.values():
+        differ = [name for name in REPEATED if len({varied[name] for *_, varied in rows}) > 1]
+        if differ:
+            numbers, maps = ", ".join(str(number) for number, *_ in rows), [run.best["AP"] for _, run, _ in rows]
+            spread = f"mean {statistics.mean(maps):.4f}, standard deviation {statistics.stdev(maps):.4f}"
+            lines.append(f"best mAP of the runs {numbers}, which differ only in {' and '.join(differ)}: {spread}")
+    return lines
+
+
+def validated_on(val: str) -> str:
+    """Returns which part of the training images is for validation, "1/5" and "2/5" alike; "" for other validation data."""
+    try:
+        division = division_of(val)
+    except ConfigError:  # a damaged file
+        return ""
+    return str(division.fractions) if division else ""
+
+
 def notes(runs: Sequence[Run]) -> list[str]:
     """Returns the notes below the table: the meaning of its columns, and the data of each letter."""
     lines = ["mAP50-95 on the validation data; minutes of training without evaluations; training images processed"]
     if marks := data_marks(runs):
         lines.append("different validation data or classes: compare the mAP only between runs with the same letter")
         lines += [f"data {mark}: {'; '.join(data)}" for data, mark in marks.items()]
+    lines += repeats(runs)
     return lines if runs else ["no run to compare"]

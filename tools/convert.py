@@ -1,7 +1,7 @@
 """Converts a data set of any accepted format to an annotation file with classes.txt, or to COCO JSON.
 
-    python -m tools.convert FOLDER TARGET.txt [split=.9,.1] [seed=0] [source_split=train] [classes=FILE] [merge=truck:car] \
-[image_root=DIR] [bad_boxes=error] [tile=640] [overlap=.2] [visible=.3] [background=.1]
+    python -m tools.convert FOLDER TARGET.txt [split=.9,.1] [seed=0] [split_by=PATTERN] [source_split=train] [classes=FILE] \
+[merge=truck:car] [image_root=DIR] [bad_boxes=error] [tile=640] [overlap=.2] [visible=.3] [background=.1]
 
 FOLDER (or data=FOLDER) is the folder of a data set, or a file of any accepted format. TARGET.txt (or target=TARGET.txt) is
 an annotation file, TARGET.json is COCO JSON. With split, TARGET_train.txt, TARGET_val.txt and, for three
@@ -40,6 +40,7 @@ class Config(Constants):
     target: str | None = None  # the file to write: .txt or .json
     split: tuple[float, ...] | None = None  # fractions of the images for train, val and test, as .9,.1 or .8,.1,.1
     seed: int = 0  # of the split
+    split_by: str | None = None  # as in train.py: what the split keeps together
     source_split: str | None = None  # of a source with splits: train, val, test, all; none: train, or all with split=
     classes: str | None = None  # a file of class names, or names, which select: cat,dog; none: the classes of the data
     merge: str | None = None  # classes that become others: truck:car,van:car
@@ -51,13 +52,14 @@ class Config(Constants):
     background: float | None = None  # the fraction of tiles without boxes that are kept; none: 0.1
 
 
-def _divide(annotations: Annotations, target: Path, fractions: tuple[float, ...], seed: int) -> dict[Path, Annotations]:
+def _divide(annotations: Annotations, target: Path, cfg: Config) -> dict[Path, Annotations]:
     """Splits the images -> {path of the file: its part}. Raises DataError."""
+    fractions = cfg.split
     option = "split=" + ",".join(f"{fraction:g}" for fraction in fractions)
     if len(fractions) not in (2, 3) or not (min(fractions) > 0 and abs(sum(fractions) - 1) < 1e-6):
         raise DataError(f"{option}: give two or three fractions that add up to 1, as in split=.9,.1 or split=.8,.1,.1")
     names = [target.with_name(f"{target.stem}_{part}{target.suffix}") for part in split.PARTS]
-    return dict(zip(names, split.split(annotations, fractions, seed, option), strict=False))
+    return dict(zip(names, split.split(annotations, fractions, cfg.seed, option, cfg.split_by), strict=False))
 
 
 def convert(source: str, target: str, **options) -> list[str]:
@@ -72,10 +74,12 @@ def convert(source: str, target: str, **options) -> list[str]:
         raise DataError(f"{target}: the name must end with .txt (annotation file) or .json (COCO JSON)")
     if goal.name.lower() in CLASS_FILES:
         raise DataError(f"{target}: this name is reserved for class names: give another one, such as all.txt")
+    if cfg.split_by and not cfg.split:
+        raise DataError(f"split_by={cfg.split_by} divides the images: add split=.9,.1, or leave it out")
     source_split = cfg.source_split or ("all" if cfg.split else "train")
     require_writable(target, goal.parent)
     cutter = _cutter(cfg)
-    options = read_options(classes=cfg.classes, merge=cfg.merge, image_root=cfg.image_root, bad_boxes=cfg.bad_boxes)
+    options = read_options(cfg.classes, cfg.merge, cfg.image_root, cfg.bad_boxes, split_by=cfg.split_by)
     found = read(source, source_split, options)
     report = list(found.notes)
     to_json = goal.suffix.lower() == ".json"
@@ -85,7 +89,7 @@ def convert(source: str, target: str, **options) -> list[str]:
     )
     if to_json or cutter:
         found, report = prepare(found, options)  # COCO JSON and tiles need the sizes of the images
-    outputs = _divide(found, goal, cfg.split, cfg.seed) if cfg.split else {goal: found}
+    outputs = _divide(found, goal, cfg) if cfg.split else {goal: found}
     existing = next((path for path in outputs if path.exists()), None)
     if existing:
         raise DataError(f"{existing} exists: give another name, or delete it")

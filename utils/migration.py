@@ -93,7 +93,7 @@ ULTRALYTICS = {
     "shear": Here(note="0.4 times rotation="),
     "perspective": Here(note=OWN),
     "fliplr": Here(("flip={}",)),
-    "flipud": Here(note=OWN),
+    "flipud": Here(("flip_vertical={}",)),
     "hsv_h": Here(("hsv=5,30,30",), "hue of 180, saturation and value of 255"),
     "hsv_s": Here(("hsv=5,30,30",), "hue of 180, saturation and value of 255"),
     "hsv_v": Here(("hsv=5,30,30",), "hue of 180, saturation and value of 255"),

@@ -40,6 +40,7 @@ class Ranks:
     device: torch.device = torch.device("cpu")
     node_ranks: tuple[int, ...] = (0,)  # the ranks on this node
     node_group: dist.ProcessGroup | None = None  # their process group
+    adopted: bool = False  # an engine started the process group, and ends it
     all_gpus: bool = False  # one process uses all GPUs through nn.DataParallel
 
     @property
@@ -127,24 +128,28 @@ class Ranks:
                 dist.broadcast(tensor, 0)
 
     def stop(self) -> None:
-        """Leaves the process group."""
+        """Leaves the process group; of one that an engine started, only the group of this node, which is ours."""
         if self.world_size > 1:
             # Time for gloo's threads to drop the last tensors; torch < 2.8 could wait for them forever (pytorch#154976).
             time.sleep(0.1)
-            dist.destroy_process_group()
+            dist.destroy_process_group(self.node_group if self.adopted else None)
 
 
 def start(device: str = "auto", timeout_minutes: float = 30) -> Ranks:
     """Joins the processes that torchrun started (NCCL on GPUs, gloo on CPUs), or sets up a single process.
 
-    A rank that waits longer than `timeout_minutes` for the others gives up. `device`: see `choose_device`; "cuda:all"
-    makes a single process use all GPUs.
+    If an engine such as Ray Train has started the process group already, that one is used, with its own time-out. In a group
+    of torchrun, a rank that waits longer than `timeout_minutes` for the others gives up. `device`: see `choose_device`;
+    "cuda:all" makes a single process use all GPUs.
     """
-    world_size, local_rank = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("LOCAL_RANK", 0))
-    all_gpus = device == "cuda:all"
+    running = dist.is_initialized()
+    world_size = dist.get_world_size() if running else int(os.environ.get("WORLD_SIZE", 1))
     if world_size > 1 and (device.startswith("cuda:") or device.isdecimal()):
         raise SystemExit(f"device={device} is for one process without torchrun; under torchrun leave device=auto")
-    chosen = choose_device("cuda" if all_gpus else device, local_rank)
+    if world_size > 1 and running:
+        return adopt(device)
+    all_gpus = device == "cuda:all"
+    chosen = choose_device("cuda" if all_gpus else device, int(os.environ.get("LOCAL_RANK", 0)))
     if world_size == 1:
         if chosen.type == "cuda":
             torch.cuda.set_device(chosen)  # CUDA graphs and pinned memory use the current GPU
@@ -184,11 +189,34 @@ def join(device: torch.device, timeout: timedelta) -> Ranks:
     store, rank, world_size = next(dist.rendezvous("env://", timeout=timeout))
     store = dist.PrefixStore(_agree_on_prefix(store, rank, world_size, timeout), store)
     dist.init_process_group(backend_of(device), store=store, rank=rank, world_size=world_size, timeout=timeout)
-    ranks = Ranks(rank, world_size, device)
+    return _with_node(Ranks(rank, world_size, device), timeout)
+
+
+def adopt(device: str) -> Ranks:
+    """Returns the ranks of the process group that an engine has started in this process. `device`: see `choose_device`.
+
+    Ends the program with the fix if the group cannot exchange tensors of the CPU and of the device.
+    """
+    kind, backends = choose_device(device).type, dist.get_backend_config()  # such as cpu:gloo,cuda:nccl
+    if not all(f"{name}:" in backends for name in ("cpu", kind)):
+        best = "cpu:gloo,cuda:nccl" if kind == "cuda" else "gloo"
+        needed = (
+            f'it needs backend="{best}" (in Ray Train: torch_config=TorchConfig(backend="{best}")), or use device=cpu'
+        )
+        raise SystemExit(f"the process group that is already running has backend={backends}; on {kind} {needed}")
+    ranks = _with_node(Ranks(dist.get_rank(), dist.get_world_size(), adopted=True))
+    chosen = choose_device(device, ranks.node_ranks.index(ranks.rank))
+    if chosen.type == "cuda":
+        torch.cuda.set_device(chosen)
+    return replace(ranks, device=chosen)
+
+
+def _with_node(ranks: Ranks, timeout: timedelta | None = None) -> Ranks:
+    """Returns `ranks` with the ranks of this node and their process group, which all ranks create together."""
     places = ranks.gather(os.environ.get("GROUP_RANK", socket.gethostname()))  # torchrun: one group rank per node
-    nodes = [tuple(r for r in range(world_size) if places[r] == place) for place in dict.fromkeys(places)]
+    nodes = [tuple(r for r in range(ranks.world_size) if places[r] == place) for place in dict.fromkeys(places)]
     group, _ = dist.new_subgroups_by_enumeration([list(node) for node in nodes], timeout=timeout)
-    return replace(ranks, node_ranks=next(node for node in nodes if rank in node), node_group=group)
+    return replace(ranks, node_ranks=next(node for node in nodes if ranks.rank in node), node_group=group)
 
 
 def backend_of(device: torch.device) -> str:

@@ -38,8 +38,10 @@ def wrong_word(words: Sequence[str], constants: Collection[str], only_inputs: bo
 
 
 def is_path(word: str) -> bool:
-    """Whether a word can only be the path of one file or folder: no address, pattern, list, run or number."""
+    """Whether a word can only be the path of one file or folder: no address, pattern, list, run, number or fold."""
     if "://" in word or "," in word or glob.has_magic(word) or word.startswith(("~", "-", "$", DRAWN)):
+        return False
+    if word.replace("/", "").isdecimal():  # val=1/5
         return False
     return "/" in word or os.sep in word or is_weights(word) or word.lower().endswith(SUFFIXES)
 

@@ -29,7 +29,8 @@ def text_lines(path: str) -> Iterator[tuple[int, str]]:
             try:
                 yield number, raw.decode("utf-8-sig" if number == 1 else "utf-8")
             except UnicodeDecodeError as error:
-                raise DataError(f"{path}:{number}: not UTF-8 text: save the file as UTF-8") from error
+                how = " (in Excel: Save As, CSV UTF-8)" if str(path).lower().endswith(".csv") else ""
+                raise DataError(f"{path}:{number}: not UTF-8 text: save the file as UTF-8{how}") from error
 
 
 def split_line(line: str) -> tuple[str, list[str]]:

@@ -17,7 +17,7 @@ from datasets.errors import DataError, one_line, raise_any
 from datasets.formats.annotation_file import read_classes
 from datasets.formats.typed_json import open_json, rows
 from datasets.formats.yolo_config import yaml_config, yaml_names
-from datasets.store import Classes
+from datasets.store import Classes, no_such_class
 from utils.text import clean_name, first_names
 
 ABOVE = 3  # folders above the data set in which a list may be
@@ -58,8 +58,7 @@ class ClassList(NamedTuple):
         if label in range(len(self.names)):
             return numbers[self.names[int(label)]]
         if math.isfinite(label) and label == int(label):
-            last = len(self.names) - 1
-            raise ValueError(f"class {label:g}, but {self.file} has {len(self.names)} names (0-{last})")
+            raise ValueError(no_such_class(label, self.file, len(self.names)))
         return label
 
 

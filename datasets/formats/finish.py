@@ -16,7 +16,7 @@ from datasets.formats.fractions import find_fractions, is_whole_file, percent_no
 from datasets.formats.image_paths import ImageFinder
 from datasets.formats.source import Source
 from datasets.scan import Scan, clipped_boxes, scan
-from datasets.store import MAX_UNNAMED, Annotations, Classes, Strings, unknown_class
+from datasets.store import MAX_UNNAMED, Annotations, Classes, Strings, no_such_class, unknown_class
 from utils.boxes import area
 from utils.text import amount, check_class_names, clean_name, first_names, printable
 from utils.value_range import choose
@@ -32,11 +32,10 @@ class ReadOptions:
     image_root: str | None = None  # folder of the images, if they are not near the annotations
     bad_boxes: str = "error"  # boxes without area: "error" stops and names them, "drop" leaves them out
     bad_images: str = "error"  # images that cannot be read: see datasets.scan
+    split_by: str | None = None  # images that val=.2 keeps together: see datasets.groups
     known: tuple[str, ...] = ()  # classes of the model that only the validation data may have
     all_labeled: bool = False  # all classes were looked for in all images, whatever the data tell
-    open_regions: tuple[
-        str, ...
-    ] = ()  # "crowd": crowd regions are open; other words: classes whose boxes are open for all
+    open_regions: tuple[str, ...] = ()  # crowd: crowd regions are open; other words: classes, open for all others
     is_one_of_sets: bool = False  # the classes are those of several sets: a set that names its classes keeps its own
 
 
@@ -216,7 +215,7 @@ def _check_labels_and_areas(
             fix = f"write classes.txt next to {source.path}, one name per line"
             problem = f"class {int(label)} without a list of names: {fix}"
         elif not is_class[row]:
-            problem = f"class {int(label)}, but {source.names_from} has {len(table)} names (0-{len(table) - 1})"
+            problem = no_such_class(label, source.names_from, len(table))
         elif indices[row] < 0:
             problem = unknown(names[int(label)], classes, hint=len(problems) < 100)
         else:

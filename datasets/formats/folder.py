@@ -20,6 +20,7 @@ from datasets.formats.annotation_file import text_lines
 from datasets.formats.file import CLASS_FILES, File, Folder, images_of, stem_of, unread_notes
 from datasets.formats.formats import (
     FORMATS,
+    JSON,
     LINES,
     NOT_READ,
     TABLE,
@@ -94,6 +95,8 @@ def _refuse(folder: Folder, formats: Callable[[str], Format | None]) -> NoReturn
         read_file(folder.path / name, folder.split)  # tells what is wrong with it
     if folder.images and not folder.of_suffix(TEXT):
         what = f"no file with boxes, only images ({len(folder.images)}), for example {folder.images[0]}"
+        if others := folder.of_suffix(JSON):
+            what += f", and JSON in no known format ({len(others)}), for example {others[0]}"
         raise DataError(f"{folder.path}: {what}: name the file or the folder with the boxes, or label the images first")
     inside = ", ".join(sorted(path.name for path in folder.path.iterdir() if path.is_dir())[:5])
     raise DataError(

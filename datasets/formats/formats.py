@@ -121,6 +121,10 @@ NOT_READ = (  # of the formats that many tools write
     Format("Cityscapes", JSON, has("imgHeight", "objects.polygon")),
     Format("DeepFashion2", JSON, has("item1")),
     Format("COCO detections", JSON, has("[].image_id", "[].score"), fix="give the file with the labels"),
+    Format("detectron2", JSON, has("[].annotations.bbox_mode"), images=names),
+    Format(
+        "VIA's CSV", TABLE, _text(r"#?filename,.*,region_shape_attributes", is_list=True), fix="export JSON from VIA"
+    ),
     Format("SageMaker Ground Truth", LINES, has("source-ref"), images=names),
     Format("Azure ML", LINES, has("image_url"), images=names),
     Format("Labelbox", LINES, has("data_row"), images=names),

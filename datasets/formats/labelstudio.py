@@ -24,6 +24,9 @@ from datasets.formats.typed_json import ABSENT, Angle, Side, parse, rows
 from datasets.store import Split
 from utils.images import IMAGE_SUFFIXES
 
+# What a JSON-MIN task holds of itself, next to its data and its controls: nothing in it is drawn.
+OWN_KEYS = {"id", "annotator", "annotation_id", "created_at", "updated_at", "lead_time", "agreement"}
+
 
 class Region(Struct, frozen=True):
     """A drawn object; its labels have the name of the tool."""
@@ -95,7 +98,8 @@ def read(file: File, split: Split) -> Source:
     where the file has the size of the image, otherwise in fractions of the image."""
     source, contents = file.path, file.json
     problems: list[str] = []
-    tasks, open_tasks, several = [], 0, 0
+    tasks, open_tasks, several = [], 0, set()
+    minimal = set()  # ids and images of the tasks in JSON-MIN, which has a row for each annotation
     for index, raw in enumerate(contents):
         row = parse(raw, dict[str, Raw], f"{source}: [{index}]", problems)
         if row is None:
@@ -107,12 +111,19 @@ def read(file: File, split: Split) -> Source:
             if not works:
                 open_tasks += 1
                 continue
-            several += len(works) > 1
+            if len(works) > 1:
+                several.add(place)
             truth = max(works, key=lambda work: work.ground_truth)
             results = list(rows(truth.result, Result, f"{place}: result", problems))
         else:
             data, results = _minimal(row, place, problems)
         image, problem = _image(data or {}, results)
+        if "data" not in row and "id" in row:
+            task = bytes(row["id"]), image
+            if task in minimal:
+                several.add(place)
+                continue
+            minimal.add(task)
         if problem:
             problems.append(f"{place}: {problem}")
         tasks.append(Task(place, image, results))
@@ -131,7 +142,7 @@ def read(file: File, split: Split) -> Source:
         text = f"labels of a second control on an object, not read: {sum(map(len, second))} ({shown})"
         found.notes.append(f"{source}: {text}")
     if several:
-        found.notes.insert(0, f"{source}: tasks with several annotations, of which one counts: {several}")
+        found.notes.insert(0, f"{source}: tasks with several annotations, of which one counts: {len(several)}")
     if open_tasks:
         found.notes.insert(0, f"{source}: tasks without a submitted annotation, left out: {open_tasks}")
     return found
@@ -167,7 +178,7 @@ def _written_size(results: Numbered) -> tuple[int, int]:
 
 def _drawn(row: Mapping[str, Raw]) -> list[str]:
     """Returns the keys of a JSON-MIN task that hold drawn objects."""
-    return [key for key, value in row.items() if re.match(rb"\[\s*\{", bytes(value))]
+    return [key for key, value in row.items() if key not in OWN_KEYS and re.match(rb"\[\s*\{", bytes(value))]
 
 
 def _minimal(row: Mapping[str, Raw], place: str, problems: list[str]) -> tuple[dict[str, Any], Numbered]:

@@ -18,6 +18,7 @@ from datasets.formats.finish import ReadOptions, finish
 from datasets.formats.folder import left_over, read_folder
 from datasets.formats.formats import read_file
 from datasets.formats.source import Source
+from datasets.groups import check_split_by
 from datasets.store import Annotations, Classes, Split
 from utils.text import first_names, printable
 
@@ -35,15 +36,17 @@ def read_options(
     image_root: str | None = None,
     bad_boxes: str = "drop",
     bad_images: str = "error",
+    split_by: str | None = None,
     all_labeled: bool = False,
     open_regions: str | None = None,
 ) -> ReadOptions:
     """Returns the options that a script has as constants. `classes`: cat,dog selects classes; a file of names does not.
 
-    Raises DataError for a file of classes that cannot be read."""
+    Raises DataError for a file of classes that cannot be read, and ConfigError for a pattern split_by= that is wrong."""
     names = read_classes(classes) if classes else None
-    unknown = {"all_labeled": all_labeled, "open_regions": words(open_regions)}
-    return ReadOptions(names, is_names(classes), merge, image_root, bad_boxes, bad_images, **unknown)
+    select, split_by = is_names(classes), check_split_by(split_by)
+    options = ReadOptions(names, select, merge, image_root, bad_boxes, bad_images, split_by)
+    return replace(options, all_labeled=all_labeled, open_regions=words(open_regions))
 
 
 def options_of(config: Mapping[str, Any], classes: tuple[str, ...]) -> ReadOptions:

@@ -15,11 +15,12 @@ from datasets.formats.columns import CORNERS, ONE_CLASS, RENAME, SPLIT, Columns,
 from datasets.formats.file import File
 from datasets.formats.named_boxes import Box, LabelFile, names_of, side, source_of
 from datasets.formats.source import Source
-from datasets.formats.splits import SPLITS, add_splits, select_rows, word_split
+from datasets.formats.splits import SPLITS, add_splits, select_rows, split_of, word_split
 from datasets.scan import scan
 from datasets.store import Annotations, Split
 from utils.images import IMAGE_SUFFIXES
 
+FLAGS = ("0", "1", "0.0", "1.0", "true", "false", "yes", "no")
 ROUNDING = 1e-3  # a sum of rounded fractions, x + width, may be so much above 1
 
 
@@ -37,6 +38,7 @@ def read(file: File, split: Split) -> Source:
     images: dict[str, LabelFile] = {}
     others = set(columns.others)  # those with numbers in all rows
     of_splits = dict(columns.unread)  # those with names of splits in all rows
+    flags = {name: index for name, index in of_splits.items() if split_of(name)}  # is_train, with 0 or 1 in all rows
     marks: list[tuple[str, str, list[str]]] = []  # image, place, and words of the columns that may have the split
     if not columns.is_header:
         lines = chain([(number, first)], lines)
@@ -55,6 +57,9 @@ def read(file: File, split: Split) -> Source:
         of_splits = {
             name: index for name, index in of_splits.items() if index < len(row) and word_split(row[index]) in SPLITS
         }
+        flags = {
+            name: index for name, index in flags.items() if index < len(row) and row[index].strip().lower() in FLAGS
+        }
         if any(fields[name] for name in columns.box):
             labels.boxes.append(_box(columns, row, fields, path, number))
             others = {index for index in others if index < len(row) and is_number(row[index])}
@@ -68,6 +73,9 @@ def read(file: File, split: Split) -> Source:
         source.check = partial(_refuse_sizes_of_images, has_others=len(others) > 1)
     for name in of_splits if marks else ():
         source.notes.append(f"{path}: the column {name!r} holds names of splits and is not read: rename it to split")
+    for name in flags if marks else ():
+        fix = "write train, val or test into a column named split instead"
+        source.notes.append(f"{path}: the column {name!r} may tell the split and is not read: {fix}")
     if columns.note:
         source.notes.insert(0, f"{path}: {columns.note}")
     return source
@@ -189,8 +197,8 @@ def _are_fractions(path: str, boxes: list[Box]) -> bool:
         return any(any(box.corners) for box in boxes)
     values = [value for box in boxes for value in box.corners]
     few = sum(not 0 <= value <= 1 for value in values) <= 0.1 * len(values)
-    near = all(-1 <= value <= 2 for value in values)
-    if 2 * sum(map(all, zip(inside, parts, strict=True))) < len(boxes) or not (few or near):
+    some_in_pixels = any(min(box.corners[2:]) > 2 for box in boxes)  # one wrong value makes no box of pixels
+    if 2 * sum(map(all, zip(inside, parts, strict=True))) < len(boxes) or (some_in_pixels and not few):
         return False  # boxes in pixels, of which hardly any lies within the first pixel of the image
     problem = "is not in fractions of the image, as most of the boxes are: correct it, or remove the line"
     wrong = [box for box, fits in zip(boxes, inside, strict=True) if not fits]

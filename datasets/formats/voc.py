@@ -5,6 +5,7 @@ import re
 import xml.etree.ElementTree as ElementTree
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -155,8 +156,13 @@ def _image_lists(folder: Path, files: list[str], xmls: Sequence[str]) -> list[st
 
 
 def _lists_of(folder: Path, lists: Sequence[str], split: Split) -> list[Path]:
-    """Returns the `lists` of the first name of `split` that has any. Raises DataError if there are none."""
-    chosen = next(filter(None, ([f for f in lists if Path(f).stem.lower() == name] for name in split)), [])
+    """Returns the `lists` of the first name of `split` that has any, or else its lists of single classes, as VoTT writes them.
+
+    Raises DataError if there are none."""
+    stems = {text: Path(text).stem.lower() for text in lists}
+    whole = ([text for text in lists if stems[text] == name] for name in split)
+    of_classes = ([text for text in lists if stems[text].endswith(f"_{name}")] for name in split)
+    chosen = next(filter(None, chain(whole, of_classes)), [])
     if len(lists) == 1 and not split_of(Path(lists[0]).stem):
         chosen = lists  # such as default.txt of CVAT: the data set is not divided
     if not chosen:
@@ -201,7 +207,7 @@ def _listed(folder: Path, lists: Sequence[Path], xmls: Sequence[str]) -> tuple[l
         elif bare:
             problem = f"there is no {bare}.xml and no such image: add both, or remove the line"
             missing[bare] = f"{path}:{number}: {problem}"
-    return found, missing, unclear
+    return list(dict.fromkeys(found)), missing, unclear  # several lists of a split may name an image
 
 
 def _images(folder: Folder, labels: Sequence[LabelFile]) -> tuple[str, list[str]]:

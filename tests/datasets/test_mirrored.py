@@ -37,6 +37,7 @@ def test_a_class_may_have_a_side_without_its_opposite():
         ("bright", "copyright", "leftover"),
         ("flat", "frat"),
         ("airport", "port"),
+        ("Leaf Rust", "leaf rust", "leaf_rust", "LEAF"),  # they differ in case and signs only
         tuple(map(str, range(20))),  # numbers of classes without names
         (),
     ],

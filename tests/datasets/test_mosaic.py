@@ -35,13 +35,14 @@ def same(a, b):
 
 
 @pytest.mark.parametrize("kind", ["corner", "stretch"])
+@pytest.mark.parametrize("vertical", [0.0, 0.5], ids=["upright", "also upside down"])
 @pytest.mark.parametrize("moves", [UPRIGHT, ROTATED], ids=["upright", "rotated"])
-def test_boxes_of_a_mosaic_stay_over_their_objects(moves, kind):
+def test_boxes_of_a_mosaic_stay_over_their_objects(moves, kind, vertical):
     kept = 0
     for seed in range(250):
         rng = np.random.default_rng((1, seed))
         four = [painted_sample(rng, label) for label in range(4)]
-        sample = mosaic(four, SIZES[seed % 3], rng, kind, Augment(0, 0, **moves))
+        sample = mosaic(four, SIZES[seed % 3], rng, kind, Augment(0, 0, **moves, flip_vertical=vertical))
         kept += len(sample.boxes)
         assert len(set(sample.labels.tolist())) == len(sample.labels) and sample.boxes.dtype == np.float32
         for label in range(4):
@@ -56,7 +57,7 @@ def test_boxes_of_a_mixup_stay_over_their_objects(kind):
         rng = np.random.default_rng((2, seed))
         size = SIZES[seed % 3]
         blank = Sample(np.full((*size, 3), GRAY, np.uint8), np.zeros((0, 4), np.float32), np.zeros(0, np.int64))
-        mixed = mixup(blank, painted_sample(rng), rng, kind, Augment(0, 1, **UPRIGHT))
+        mixed = mixup(blank, painted_sample(rng), rng, kind, Augment(0, 1, **UPRIGHT, flip_vertical=0.5))
         assert_under_its_box(mixed.image, mixed.boxes, 0, rotated=False, strength=0.5)
 
 
@@ -212,7 +213,8 @@ def test_samples_without_geometry_equal_those_of_evaluation(kind):
 def test_nothing_outside_of_the_canvas_is_visible():
     four = [Sample(np.full((80, 80, 3), 200, np.uint8), np.array([[0, 0, 80, 80]], np.float32), np.zeros(1, int))] * 4
     for seed in range(20):
-        moves = UPRIGHT | {"scale": (0.25, 0.25), "translate": 0.0}  # the canvas takes half of the input's sides
+        # the canvas takes half of the input's sides
+        moves = UPRIGHT | {"scale": (0.25, 0.25), "translate": 0.0, "flip_vertical": 0.5}
         sample = mosaic(four, (160, 160), np.random.default_rng(seed), "corner", Augment(0, 0, **moves))
         assert (sample.image[:40] == FILL).all() and (sample.image[:, 120:] == FILL).all()
         assert (sample.boxes >= 39.5).all() and (sample.boxes <= 120.5).all()

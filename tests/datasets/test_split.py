@@ -2,6 +2,7 @@
 
 import json
 import random
+import shlex
 from pathlib import Path
 
 import cv2
@@ -15,14 +16,18 @@ import evaluate
 import predict
 import train
 from datasets import demo, sources
+from datasets.classes import merge_notes
 from datasets.errors import DataError
 from datasets.formats.read import options_of, read, read_options
 from datasets.sources import read_train_and_val
 from datasets.split import split_groups, train_and_val
 from metrics.coco import COCO_METRICS, coco_metrics
+from tools.check_report import check as check_data
 from tools.convert import convert
 from utils import checkpoint
 from utils.config import ConfigError, is_weights, override
+
+THIRD = sources.division_of(".3")
 
 
 def scene(number: int) -> np.ndarray:
@@ -58,7 +63,7 @@ def scenes() -> dict[str, bytes]:
 
 def test_the_split_depends_on_contents_and_seed_only(scenes: dict[str, bytes], tmp_path: Path) -> None:
     """Neither order, names nor place matter; same and nearly same images are in one part."""
-    found = train_and_val(read(write(tmp_path / "a", scenes), "all"), 0.3, 0)
+    found = train_and_val(read(write(tmp_path / "a", scenes), "all"), THIRD, 0)
     names = [{Path(data.path(i)).name for i in range(len(data))} for data in found]
     assert sorted(map(len, names)) == sorted([len(scenes) - len(names[1]), len(names[1])]) and 2 <= len(names[1]) <= 8
     for part in names:
@@ -67,10 +72,10 @@ def test_the_split_depends_on_contents_and_seed_only(scenes: dict[str, bytes], t
     shuffled = list(scenes)
     random.Random(1).shuffle(shuffled)
     renamed = {f"deep/{hash(name) % 10**9}.jpg": scenes[name] for name in shuffled}
-    again = train_and_val(read(write(tmp_path / "b", renamed), "all"), 0.3, 0)
+    again = train_and_val(read(write(tmp_path / "b", renamed), "all"), THIRD, 0)
     contents = [{Path(data.path(i)).read_bytes() for i in range(len(data))} for data in again]
     assert contents == [{scenes[name] for name in part} for part in names]
-    others = [train_and_val(read(str(tmp_path / "a/all.txt"), "all"), 0.3, seed)[1] for seed in range(1, 4)]
+    others = [train_and_val(read(str(tmp_path / "a/all.txt"), "all"), THIRD, seed)[1] for seed in range(1, 4)]
     assert any({Path(data.path(i)).name for i in range(len(data))} != names[1] for data in others)
 
 
@@ -92,7 +97,7 @@ def test_only_split_seed_changes_the_split(scenes: dict[str, bytes], tmp_path: P
         return {Path(data.path(i)).name for i in range(len(data))}
 
     before = {
-        Path(data.path(i)).name for data in train_and_val(read(source, "all"), 0.3, 0)[1:] for i in range(len(data))
+        Path(data.path(i)).name for data in train_and_val(read(source, "all"), THIRD, 0)[1:] for i in range(len(data))
     }
     assert [val_names(seed=seed) for seed in range(4)] == [before] * 4
     assert any(val_names(split_seed=seed) != before for seed in range(1, 4))
@@ -237,30 +242,51 @@ def test_train_alone_needs_a_part_for_validation(scenes: dict[str, bytes], tmp_p
     assert not (tmp_path / "run").exists()
 
 
+def test_a_training_image_in_the_validation_split_is_named(scenes: dict[str, bytes], tmp_path: Path) -> None:
+    """A split that has all training images is what the data file says, as train: images and val: images; it is not shared by
+    mistake. Without a split, all images are validation images, too: that is another error."""
+    names = list(scenes)
+    write(tmp_path / "images", scenes)
+    (tmp_path / "images/all.txt").unlink()
+    for name in names:
+        text((tmp_path / "images" / name).with_suffix(".txt"), "0 .5 .5 .2 .2\n")
+    text(tmp_path / "some.txt", f"images/{names[1]}\nimages/{names[0]}\n")
+    text(tmp_path / "others.txt", "".join(f"images/{name}\n" for name in names[1:]))
+    yaml = text(tmp_path / "data.yaml", "train: others.txt\nval: some.txt\nnames: [cat]\n")
+    with refused(ConfigError, yaml, "1 of 2", f"images/{names[1]}", "val=.2") as caught:
+        read_both(yaml)
+    report, _ = check_data(str(yaml), None, (64, 64))
+    assert report["errors"] == [str(caught.value)]
+    text(yaml, "train: images\nval: images\nnames: [cat]\n")
+    train_data, val_data = read_both(yaml)
+    assert len(train_data) == len(val_data) == len(scenes)
+    assert check_data(str(yaml), None, (64, 64))[0]["errors"] == []
+
+
 @pytest.mark.parametrize("val", ["0", "1", "20", "-.2", "nan"])
 def test_a_fraction_outside_of_0_to_1_is_refused(val: str) -> None:
     with refused(ConfigError, f"val={val}", "val=.2"):
-        sources.fraction_of(val)
+        sources.division_of(val)
 
 
 def test_per_cent_are_refused_with_the_fraction() -> None:
     for val, fix in (("20%", "0.2"), ("7.5 %", "0.075"), ("%", ".2"), ("200%", ".2")):
         with refused(ConfigError, f"val={val}", f"val={fix}"):
-            sources.fraction_of(val)
+            sources.division_of(val)
 
 
 def test_images_that_no_fraction_divides_are_refused_with_the_reason(tmp_path: Path) -> None:
     """One image, or only copies of one: another fraction does not help."""
     one = {"0.jpg": jpeg(scene(0))}
     copies = one | {"1.jpg": one["0.jpg"], "2.jpg": jpeg(scene(0), 60)}
-    for images, counts in ((one, "0, 1"), (copies, "0, 3")):
+    for images, counts in ((one, "1 image"), (copies, "3 images")):
         with refused(DataError, "val=0.5", counts) as caught:
             read_both(write(tmp_path / str(len(images)), images), ".5")
         assert "enlarge" not in str(caught.value) and "add" in str(caught.value)
 
 
 def test_a_fraction_without_images_is_refused(scenes: dict[str, bytes], tmp_path: Path) -> None:
-    with refused(DataError, "val=0.001", "16, 0"):
+    with refused(DataError, "val=0.001", "16 images", "enlarge"):
         read_both(write(tmp_path, scenes), ".001")
 
 
@@ -326,6 +352,8 @@ def test_names_that_differ_in_case_or_blanks_are_noted(tmp_path: Path) -> None:
     notes: list[str] = []
     read_both(vehicles(tmp_path), log=notes.append)
     assert "classes that differ in case or blanks only: 'Van', 'van'; merge=van:Van makes them one" in notes[-1]
+    (note,) = merge_notes(["Leaf Rust", "leaf rust", "dog"])  # can be pasted into a shell
+    assert "merge=leaf rust:Leaf Rust" in shlex.split(note.rpartition(";")[2])
 
 
 def test_problems_of_both_parts_are_reported_together(tmp_path: Path) -> None:

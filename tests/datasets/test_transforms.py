@@ -1,17 +1,31 @@
 """Transforms keep boxes over their objects, leave their inputs alone and equal the letterbox where nothing moves."""
 
+import itertools
+from dataclasses import replace
+
 import cv2
 import numpy as np
 import pytest
 from painted import assert_under_its_box, painted_sample
 
 from datasets.store import Sample
-from datasets.transforms import Augment, augment, compose, move_boxes, paint, placement, random_affine, shift_colors
+from datasets.transforms import (
+    Augment,
+    augment,
+    compose,
+    move_boxes,
+    paint,
+    placement,
+    random_affine,
+    random_upside_down,
+    shift_colors,
+)
 from utils.images import FILL, LetterboxTransform, boxes_to_input, fit, letterbox
 
 STILL = {"flip": 0.0, "rotation": 0.0, "scale": (1.0, 1.0), "translate": 0.0, "shear": 0.0, "hsv": (0, 0, 0)}
 ROTATED = {"flip": 0.5, "rotation": 25.0, "scale": (0.4, 1.8), "translate": 0.2, "shear": 8.0, "hsv": (0, 0, 0)}
 UPRIGHT = ROTATED | {"rotation": 0.0, "shear": 0.0}
+MIRRORED = [{"flip": 1.0}, {"flip_vertical": 1.0}, {"flip": 1.0, "flip_vertical": 1.0}]
 SIZES = [(160, 160), (96, 224), (256, 128)]
 
 
@@ -40,11 +54,12 @@ def test_boxes_stay_over_their_objects(kind, moves):
     assert kept > 100
 
 
+@pytest.mark.parametrize("flips", MIRRORED, ids=str)
 @pytest.mark.parametrize("moves", [{}, {"rotation": 10.0}, {"shear": 4.0}, {"scale": (0.5, 1.5)}], ids=str)
-def test_boxes_of_mirrored_images_stay_over_their_objects(moves):
+def test_boxes_of_mirrored_images_stay_over_their_objects(moves, flips):
     for seed in range(50):
         rng = np.random.default_rng((2, seed))
-        drawn = augmented(painted_sample(rng), (160, 160), rng, "corner", **(STILL | {"flip": 1.0} | moves))
+        drawn = augmented(painted_sample(rng), (160, 160), rng, "corner", **(STILL | flips | moves))
         assert_under_its_box(drawn.image, drawn.boxes, 0, rotated="rotation" in moves or "shear" in moves)
 
 
@@ -58,9 +73,42 @@ def test_without_moves_a_sample_equals_the_letterboxed_image(kind):
         drawn = augmented(sample, (224, 320), rng, kind, **STILL)
         np.testing.assert_array_equal(drawn.image, expected)
         np.testing.assert_allclose(drawn.boxes, boxes_to_input(boxes, transform), atol=1e-4)
-        mirrored = augmented(sample, (224, 320), rng, kind, **STILL | {"flip": 1.0})
-        flipped, _ = letterbox(np.ascontiguousarray(sample.image[:, ::-1]), (224, 320), kind)
-        np.testing.assert_array_equal(mirrored.image, flipped)
+        for flips in MIRRORED:
+            mirrored = augmented(sample, (224, 320), rng, kind, **STILL | flips)
+            axes = [axis for axis, name in enumerate(("flip_vertical", "flip")) if name in flips]
+            flipped, _ = letterbox(np.ascontiguousarray(np.flip(sample.image, axes)), (224, 320), kind)
+            np.testing.assert_array_equal(mirrored.image, flipped)
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.5, 0.3, 1.7])
+def test_boxes_of_an_image_upside_down_follow_its_pixels_exactly(scale):
+    """The image has half the input's size, so that its pixels become whole pixels at scales of 1 and .5."""
+    boxes = np.array([[25, 18, 45, 26]], np.float32)
+    image = np.zeros((60, 80, 3), np.uint8)
+    image[18:26, 25:45] = 255
+    still = STILL | {"scale": (scale, scale)}
+    plain, upside_down = (
+        augmented(
+            Sample(image, boxes, np.zeros(1, int)), (120, 160), np.random.default_rng(1), "corner", **still | flips
+        )
+        for flips in ({}, {"flip_vertical": 1.0})
+    )
+    if scale < 1:  # else padding and borders may differ by rounding
+        np.testing.assert_array_equal(upside_down.image, plain.image[::-1])
+    x1, y1, x2, y2 = plain.boxes[0]
+    np.testing.assert_allclose(upside_down.boxes, [[x1, 120 - y2, x2, 120 - y1]], atol=0.51)
+    rows, columns = np.nonzero(upside_down.image[..., 0] > 127)
+    seen = [columns.min(), rows.min(), columns.max() + 1, rows.max() + 1]
+    np.testing.assert_allclose(upside_down.boxes[0], seen, atol=0.51)
+
+
+def test_nothing_is_drawn_for_mirroring_top_to_bottom_if_it_is_off():
+    rng = np.random.default_rng(9)
+    before = rng.bit_generator.state
+    settings = Augment(mosaic=0, mixup=0, **UPRIGHT)
+    assert not random_upside_down(rng, 4, settings).any() and rng.bit_generator.state == before
+    drawn = random_upside_down(rng, 4000, replace(settings, flip_vertical=0.25))
+    assert abs(drawn.mean() - 0.25) < 0.03 and rng.bit_generator.state != before
 
 
 @pytest.mark.parametrize("moves", [{"flip": 1.0}, {"rotation": 20.0}], ids=["mirrored", "rotated"])
@@ -146,7 +194,8 @@ def test_a_rotated_box_becomes_the_bounding_box_of_its_corners():
 
 def test_paint_draws_the_window_only():
     sample = Sample(np.full((40, 60, 3), 250, np.uint8), np.array([[0, 0, 60, 40]], np.float32), np.zeros(1, int))
-    for matrix in (placement(LetterboxTransform(60, 40, 2, 2, 10, 5), mirrored) for mirrored in (False, True)):
+    for flips in itertools.product((False, True), repeat=2):
+        matrix = placement(LetterboxTransform(60, 40, 2, 2, 10, 5), *flips)
         output = np.zeros((100, 150, 3), np.uint8)
         boxes, _ = paint(output, sample, matrix, np.array([15.2, 10, 45, 30]))
         assert boxes.tolist() == [[40, 25, 100, 65]]

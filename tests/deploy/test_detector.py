@@ -312,7 +312,7 @@ def test_official_weights_are_taken_next_to_a_run_with_a_similar_name(tmp_path, 
     monkeypatch.chdir(tmp_path)
     tiny_checkpoint(tmp_path / "runs/coco128-2026-01-31-1/best.pt")
     tiny_checkpoint(tmp_path / "runs/coco-2026-01-31-1/best.pt")
-    monkeypatch.setattr(nets, "fetch_weights", lambda model, weights, option: tmp_path / "downloaded.pth")
+    monkeypatch.setattr(nets, "fetch_weights", lambda *_: tmp_path / "downloaded.pth")
     with refused(CheckpointError, tmp_path / "downloaded.pth"):
         load("coco", "yolox_nano")
 

@@ -5,6 +5,9 @@ Float64 where gradients are compared, so that rounding cannot hide an error. One
 
 import os
 import shutil
+import signal
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +16,7 @@ import numpy as np
 import pytest
 import tiny  # noqa: F401  registers model="tiny_n", also in spawned processes
 import torch
+import torch.distributed as dist
 import torch.multiprocessing as mp
 from refused import refused, told
 from simulated_gpu import simulated_gpu
@@ -43,6 +47,7 @@ TRAININGS = (  # by two processes
     {"name": "plain"},
     {"name": "more", "repeat_rare": 0.9, "val": ".3", "batch_size": 2},
     {"name": "added", "add_classes": True, "weights": str(TINY_WEIGHTS), "freeze_epochs": 0},
+    {"name": "engine"},
 )
 CASES = {  # batch size, frozen, and other arguments of `gradients`
     "even shards": (4, False),
@@ -199,8 +204,24 @@ def rank_of(rank, world_size, ports, folder, work, arguments, configs):
     torch.save(work(ranks, *arguments), folder / f"rank{rank}.pt")
     ranks.stop()
     for port, config in zip(ports[1:], configs, strict=True):
-        os.environ["MASTER_PORT"] = str(port)
-        train.main(config)
+        if config.name == "engine":
+            train_as_an_engine_does(rank, world_size, port, config)
+        else:
+            os.environ["MASTER_PORT"] = str(port)
+            train.main(config)
+
+
+def train_as_an_engine_does(rank, world_size, port, config):
+    """Trains in a thread, in a process group that must work before and after, without the environment of torchrun."""
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        os.environ.pop(name, None)
+    dist.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=world_size)
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(train.main, config).result()
+    assert handlers == [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    dist.barrier()
+    dist.destroy_process_group()
 
 
 def run_ranks(world_size, folder, work, *arguments, configs=()):
@@ -309,7 +330,11 @@ def test_differences_between_ranks_are_named_on_all_ranks(two):
         told(rank["collectives"]["more facts"], "repeat_rare", "1 on rank 1")  # rank 0 does not have it
 
 
-@pytest.mark.parametrize("changes", TRAININGS, ids=["plain", "repeats and a fraction for validation", "added classes"])
+@pytest.mark.parametrize(
+    "changes",
+    TRAININGS,
+    ids=["plain", "repeats and a fraction for validation", "added classes", "in a process group of an engine"],
+)
 def test_a_training_by_two_processes_logs_what_one_process_logs(folder, two, changes):
     """Only one of the processes writes, also the files of val=.3: both have the same split."""
     train.main(training(folder, "one", **changes))
@@ -405,6 +430,11 @@ def test_idle_gpus_and_cpu_builds_are_reported(monkeypatch):
     monkeypatch.setattr(torch.version, "cuda", None)
     monkeypatch.setattr(os.path, "exists", lambda path: "nvidia" in path)
     told(next(hardware.gpu_advice([])), "CPU build", f"torch {torch.__version__}")
+    monkeypatch.setattr(os.path, "exists", lambda path: False)
+    monkeypatch.setattr(sys, "platform", "win32")  # where pip installs the CPU build
+    for program in ("nvidia-smi.exe", None):
+        monkeypatch.setattr(shutil, "which", lambda name, program=program: program)
+        assert len(list(hardware.gpu_advice([]))) == (program is not None)
 
 
 def test_the_number_of_workers_that_a_user_gives_stays(monkeypatch):
@@ -441,6 +471,37 @@ def test_ranks_that_share_a_gpu_communicate_through_gloo(monkeypatch):
         with simulated_gpu(count=gpus):
             assert processes.backend_of(torch.device("cuda:0")) == backend
     assert processes.backend_of(torch.device("cpu")) == "gloo"
+
+
+def running_group(monkeypatch, backends, hosts, rank):
+    """A process group that an engine has started, with a rank on each of `hosts`."""
+    functions = {"is_initialized": lambda: True, "get_backend_config": lambda: backends, "get_rank": lambda: rank}
+    functions |= {"get_world_size": lambda: len(hosts), "new_subgroups_by_enumeration": lambda nodes, **_: (None, None)}
+    for name, function in functions.items():
+        monkeypatch.setattr(dist, name, function)
+    monkeypatch.setattr(Ranks, "gather", lambda *_: hosts)
+
+
+def test_a_rank_of_an_engine_has_the_gpu_of_its_place_on_its_host(monkeypatch):
+    running_group(monkeypatch, "cpu:gloo,cuda:nccl", ["a", "a", "b", "b", "b"], rank=3)
+    with simulated_gpu(count=3):
+        ranks = processes.start()
+    assert (ranks.rank, ranks.world_size, ranks.node_ranks) == (3, 5, (2, 3, 4)) and ranks.adopted
+    assert ranks.device == torch.device("cuda:1")
+
+
+@pytest.mark.parametrize(
+    ("device", "running", "needed"),
+    [
+        ("auto", "cuda:nccl", "cpu:gloo,cuda:nccl"),
+        ("auto", "cpu:gloo", "cpu:gloo,cuda:nccl"),
+        ("cpu", "cuda:nccl", "gloo"),
+    ],
+)
+def test_a_process_group_that_cannot_exchange_what_is_needed_is_refused(monkeypatch, device, running, needed):
+    running_group(monkeypatch, running, ["a", "a"], rank=0)
+    with simulated_gpu(count=2), refused(SystemExit, f"backend={running}", f'TorchConfig(backend="{needed}")'):
+        processes.start(device)
 
 
 def test_training_continues_where_torch_compile_does_not_work(monkeypatch):

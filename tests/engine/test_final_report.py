@@ -2,6 +2,8 @@
 
 import json
 import re
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -28,6 +30,19 @@ def test_a_run_ends_with_the_path_of_its_report_about_best_pt(demo_images, tmp_p
     without, *_ = train_quietly(config(demo_images, tmp_path / "without"))
     assert not (without / "evaluation").exists()
     assert_same_run(folder, without)
+
+
+@pytest.mark.parametrize("boxes", [True, False])
+def test_a_run_that_learned_nothing_ends_with_a_report_too(demo_images, tmp_path, boxes):
+    """Its mAP is 0, or the validation images have no boxes: the report shows what was missed, or detected wrongly."""
+    images = shutil.copytree(demo_images, tmp_path / "images")
+    if not boxes:
+        (images / "val.txt").write_text((images / "val.txt").read_text().split()[0] + "\n")
+    cfg = config(images, tmp_path / "runs", report=True, weights=None, epochs=1, freeze_epochs=0, learning_rate=1e-9)
+    folder, best, text = train_quietly(replace(cfg, min_learning_rate=0.0))
+    path = Path(text.splitlines()[-1].split(maxsplit=1)[1])
+    assert best == 0 and path == folder / "evaluation" / "report.html" and path.exists()
+    assert ("class  " in text) == boxes
 
 
 @pytest.mark.parametrize("name, value", [("MOST_SECONDS", -1), ("MOST_IMAGES", 1)])

@@ -21,13 +21,15 @@ from toys import spawn
 
 import nets
 import train
-from engine import resume
+from engine import resume, saving
+from engine.optimizer import Updater
 from engine.origin import Origin
 from engine.run_folder import Run
 from engine.saving import Saver
 from engine.state import State
 from nets.losses import YOLOXCriterion
 from utils import checkpoint, file_checks
+from utils.config import ConfigError
 from utils.processes import Ranks, start
 
 ROOT = Path(__file__).parents[2]
@@ -244,6 +246,30 @@ def test_last_save_attempts_everything_before_it_raises(demo_images, tmp_path, m
     with pytest.raises(OSError, match="No space"):
         train.main(config(demo_images, tmp_path, epochs=2), parts=parts)
     assert {checkpoint.load(only_run(tmp_path) / name)["epoch"] for name in ("best.pt", "last.pt")} == {2}
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+def test_a_run_whose_files_do_not_fit_on_the_disk_is_refused_before_it_makes_a_folder(
+    demo_images, tmp_path, monkeypatch, optimizer
+):
+    updaters, free = [], []
+    parts = train.Parts(updater=lambda *args, **options: updaters.append(Updater(*args, **options)) or updaters[-1])
+    monkeypatch.setattr(saving.shutil, "disk_usage", lambda _: SimpleNamespace(total=2**40, free=free[0]))
+    cfg = config(demo_images, tmp_path, optimizer=optimizer, epochs=2, resume=True)
+    free.append(0)
+    with refused(ConfigError, tmp_path, "0 MiB", "output="):
+        train.main(cfg, parts=parts)
+    assert not list(tmp_path.iterdir())
+    best, last = saving.least_bytes(updaters[0])
+    free[0] = best + 2 * last
+    folder, *_ = train_quietly(cfg, parts=parts)
+    for name, least in (("best.pt", best), ("last.pt", last)):  # the rest: rows, constants, and headers of tensors
+        assert least < (folder / name).stat().st_size < least + 2**18
+    free[0] = last - 1  # a resumed run needs only the next version of last.pt
+    with refused(ConfigError, folder):
+        train.main(replace(cfg, epochs=3), parts=parts)
+    free[0] = last
+    assert len(log_of(train_quietly(replace(cfg, epochs=3), parts=parts)[0])) == 3
 
 
 def failing_save(monkeypatch, names, until):

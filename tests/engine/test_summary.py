@@ -90,8 +90,16 @@ def test_schedules_are_warned_about_only_if_they_leave_no_room():
     assert list(summary.schedule_warnings(50, 10, 10, "coco")) == []
     assert ["never thawed" in text for text in summary.schedule_warnings(5, 5, 1, "coco")] == [True]
     assert "no_aug_epochs=10" in next(summary.schedule_warnings(20, 10, 10, "coco"))
+    assert "thaw" not in next(summary.schedule_warnings(1, 0, 4, "coco"))
     assert list(summary.schedule_warnings(50, 0, 10, None)) == []
     assert "random backbone" in next(summary.schedule_warnings(50, 10, 10, None))
+
+
+@pytest.mark.parametrize("epochs, freeze_epochs", [(1, 0), (3, 2), (20, 10)])
+def test_the_proposed_number_of_no_augmentation_epochs_is_not_warned_about(epochs, freeze_epochs):
+    (warning,) = summary.schedule_warnings(epochs, freeze_epochs, epochs, "coco")
+    proposed = int(re.search(r"about (\d+)", warning)[1])
+    assert list(summary.schedule_warnings(epochs, freeze_epochs, proposed, "coco")) == []
 
 
 def test_data_warnings_name_what_is_wrong(tmp_path):

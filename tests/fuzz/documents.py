@@ -220,8 +220,11 @@ def run_labelstudio(folder: Path) -> None:
     check_annotations(found)
     if any("are united" in note for note in found.notes):
         return  # tasks of one image
+    contents = _load(source)
+    if any("several annotations" in note for note in found.notes) and not any("data" in task for task in contents):
+        return  # rows of one task in JSON-MIN
     images = []
-    for task in _load(source):
+    for task in contents:
         if "data" in task and not isinstance(task.get("annotations"), list):
             return  # none, or in another key
         regions = next((value for value in task.values() if isinstance(value, list) and value), ())

@@ -197,7 +197,25 @@ def test_official_sizes_and_addresses():
     file = nets.MODELS["picodet"].weights["s"]
     address = f"{file.host}/{file.path}"
     assert address == "https://paddledet.bj.bcebos.com/models/picodet_s_416_coco_lcnet.pdparams"
-    assert nets.expected_ap("picodet_l", (640, 640)) == 0.426
+    assert [nets.expected_ap("picodet_l", (side, side)) for side in (320, 416, 640)] == [0.361, 0.394, 0.426]
+
+
+@pytest.mark.parametrize(
+    ("name", "image_size", "side"),
+    [
+        ("s", (320, 320), 320),
+        ("m", (352, 352), 320),
+        ("m", (384, 384), 416),
+        ("s", (1024, 1024), 416),
+        ("l", (640, 384), 416),
+    ]
+    + [("l", (512, 512), 416), ("l", (544, 544), 640), ("l", None, 640), ("m", None, 416)],
+)
+def test_the_official_file_is_that_of_the_nearest_input(name, image_size, side):
+    file = nets.official_file(f"picodet_{name}", "coco", image_size)
+    assert file.path == f"models/picodet_{name}_{side}_coco_lcnet.pdparams" and file.image_size == (side, side)
+    assert nets.official_file("yolox_s", "coco", image_size) == nets.official_file("yolox_s", "coco")
+    assert nets.official_file(f"picodet_{name}", "own.pt", image_size) is None
 
 
 def test_official_weights_are_downloaded_read_and_pinned(tmp_path, monkeypatch, capsys):
@@ -205,7 +223,9 @@ def test_official_weights_are_downloaded_read_and_pinned(tmp_path, monkeypatch, 
     with serving(tmp_path / "cache", monkeypatch) as server:
         server.data = pickle.dumps({name: x.numpy() for name, x in paddle.filled_state("picodet_s").items()}, 4)
         path = nets.fetch_weights("picodet_s", server.address)
-    assert server.paths == ["/models/picodet_s_416_coco_lcnet.pdparams"] and path.name == "picodet_s.pdparams"
+        small = nets.fetch_weights("picodet_s", server.address, image_size=(320, 320))
+    assert server.paths == [f"/models/picodet_s_{side}_coco_lcnet.pdparams" for side in (416, 320)]
+    assert (path.name, small.name) == ("picodet_s.pdparams", "picodet_s_320.pdparams")
     digest = hashlib.sha256(server.data).hexdigest()
     assert (tmp_path / "cache/picodet_s.pdparams.sha256").read_text().strip() == digest in capsys.readouterr().out
     loaded = load("coco", "picodet_s")
@@ -215,5 +235,8 @@ def test_official_weights_are_downloaded_read_and_pinned(tmp_path, monkeypatch, 
     lines = []
     model, pretraining = nets.build_pretrained("picodet_s", ("dog", "dragon"), "coco", Ranks(), lines.append)
     assert pretraining == nets.Pretraining(known=0.5, official=True) and "100.0% of" in lines[1]
+    assert load("coco", "picodet_s", image_size=(256, 256)).path == small  # nothing is downloaded for it
+    nets.build_pretrained("picodet_s", ("dog",), "coco", Ranks(), lines.append, image_size=(320, 320))
+    assert any(str(small) in line for line in lines[3:])
     weight = theirs["head.class_predictors.3.weight"][COCO_CLASSES.index("dog")]
     assert torch.equal(model.head.class_predictors[3].weight[0], weight)

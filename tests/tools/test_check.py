@@ -137,7 +137,11 @@ def test_the_console_prints_ten_findings_with_three_places_each(tmp_path: Path) 
 
 @pytest.mark.parametrize(
     ("line", "named"),
-    [("gone.png 1,1,9,9,0", "gone.png"), ("1.png 1,1,9,9,7", "val.txt:1"), ("0.png 1,1,9,9,0", "val=")],
+    [
+        ("gone.png 1,1,9,9,0", "gone.png"),
+        ("1.png 1,1,9,9,7", "val.txt:1"),
+        ("0.png 1,1,9,9,0\n1.png 1,1,9,9,0", "val="),
+    ],
 )
 def test_what_a_training_refuses_in_the_validation_split_of_a_folder_is_an_error(
     splits: Path, line: str, named: str, capsys: pytest.CaptureFixture

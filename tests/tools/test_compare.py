@@ -17,7 +17,7 @@ from small import config, log_of, only_run
 import train
 from report import plots
 from tools.compare import MOST_CLASSES, main
-from tools.compared_runs import CUT, class_table, read_log, read_run, read_runs, table
+from tools.compared_runs import CUT, class_table, read_log, read_run, read_runs, repeats, table
 from utils import checkpoint
 
 HOSTILE = "<script>throw 1</script>&\"'猫 onload=alert(1)".replace("/", "∕")
@@ -58,6 +58,7 @@ def test_a_real_run_shows_the_numbers_of_its_log(demo_images, tmp_path, capsys):
     assert [row["AP"] for row in run.rows] == [float(row["AP"]) for row in rows]
     assert run.images == 3 * 12  # 3 of 12 repeat an image, to fill the last step of an epoch
     assert "classes: " in run.data[1] and run.training.endswith(", 9 images")
+    assert run.written["epochs"] == 3 and run.written["val"] == run.config["val"]
     capsys.readouterr()
     main([str(folder)])
     assert f"{best:.4f}" in capsys.readouterr().out
@@ -166,6 +167,27 @@ def test_validation_data_that_a_run_wrote_are_named_as_they_were_typed(tmp_path)
     assert [mentions(text, name) for text, name in zip(texts, ("more/val.txt", "t.txt", "txt"), strict=True)] == [
         True, True, False,
     ]  # fmt: skip
+
+
+def test_runs_of_several_seeds_and_folds_have_a_mean_and_a_spread(tmp_path, capsys):
+    rows = (("seed", "v.txt", 0, 0.2), ("seed", "v.txt", 1, 0.4), ("fold", "1/3", 0, 0.5), ("fold", "3/3", 0, 0.8))
+    folders = []
+    for number, (kind, val, seed, value) in enumerate((*rows, ("other", "v.txt", 2, 0.1))):
+        own = f"runs/{kind}{number}/val.txt" if kind == "fold" else val
+        constants = {"seed": seed, "mosaic": 1.0 if kind == "other" else 0.5}
+        folder = made(tmp_path / f"{kind}{number}", [value, 0.01], val=own, **constants)
+        (folder / "val.txt").write_text(kind + str(number))
+        typed = json.loads((folder / "config.json").read_text()) | {"val": val}
+        (folder / "environment.json").write_text(json.dumps({"constants": typed}))
+        folders.append(folder)
+    runs = read_runs(folders)[0]
+    assert [run.best["AP"] for run in runs] == [0.8, 0.5, 0.4, 0.2, 0.1]
+    folds, seeds = repeats(runs)
+    assert all(word in folds for word in ("1, 2", "val", "0.6500", "0.2121"))
+    assert all(word in seeds for word in ("3, 4", "seed", "0.3000", "0.1414"))
+    assert repeats(runs[1:4:2]) == [] and repeats([runs[0], runs[2]]) == []
+    main(list(map(str, folders)))
+    assert seeds in capsys.readouterr().out and seeds in (tmp_path / "compare.html").read_text()
 
 
 def test_the_names_of_runs_are_compared(tmp_path, monkeypatch, capsys):

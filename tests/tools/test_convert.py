@@ -14,6 +14,7 @@ from refused import mentions, refused, told
 
 from datasets.formats.annotation_file import DataError
 from datasets.formats.read import ReadOptions, read
+from datasets.sources import division_of
 from datasets.split import split_groups, train_and_val
 from tools.convert import convert, main
 from utils.config import ConfigError
@@ -174,7 +175,7 @@ def test_a_third_path_is_refused_as_such(source: Path, tmp_path: Path) -> None:
 
 
 def test_an_empty_part_is_an_error(source: Path, tmp_path: Path) -> None:
-    with refused(DataError, "split=0.999,0.001", "20, 0"):
+    with refused(DataError, "split=0.999,0.001", "20 images"):
         convert(str(source), str(tmp_path / "x.txt"), split=(0.999, 0.001))
 
 
@@ -225,7 +226,7 @@ def test_names_of_images_that_are_not_utf8_are_refused(tmp_path: Path) -> None:
         with refused(DataError, r"\udcff0.png'", "UTF-8"):
             convert(str(tmp_path / "set"), str(tmp_path / target))
     with refused(DataError, r"\udcff0.png'", "UTF-8"):
-        train_and_val(read(str(tmp_path / "set"), "train"), 0.5, 0)
+        train_and_val(read(str(tmp_path / "set"), "train"), division_of(".5"), 0)
     assert [path.name for path in tmp_path.iterdir()] == ["set"]
 
 

@@ -93,3 +93,8 @@ def test_files_to_write_need_not_exist(folder):
     """tools.convert FOLDER TARGET.txt, and folders that tools.compare lists as missing."""
     assert wrong_word(["photos", "new/all.txt"], NAMES, only_inputs=False) is None
     assert is_path("new/all.txt") and not is_path("C,D/e")
+
+
+def test_a_fold_of_a_cross_validation_is_no_missing_file(folder):
+    assert wrong_word(["val=1/5"], NAMES | {"val"}, only_inputs=True) is None
+    assert wrong_word(["val=1/five"], NAMES | {"val"}, only_inputs=True)

@@ -192,6 +192,19 @@ def test_class_ids_out_of_range_are_errors_with_the_line(tmp_path: Path) -> None
         read(str(path), "train")
 
 
+def test_classes_that_count_from_1_get_the_fix(tmp_path: Path) -> None:
+    """Only the first number after the last class tells it; a larger one is another mistake."""
+    folder = tmp_path / "data"
+    paint(folder / "a.png"), paint(folder / "b.png")
+    text(folder / "classes.txt", "cat\ndog\n"), text(folder / "a.txt", "1 .5 .5 .2 .2\n2 .5 .5 .2 .2\n")
+    with refused(DataError, "a.txt:2", "class 2", "(0-1)", "subtract 1"):
+        read(str(folder), "train")
+    text(folder / "a.txt", "3 .5 .5 .2 .2\n")
+    with refused(DataError, "a.txt:1", "class 3") as caught:
+        read(str(folder), "train")
+    assert "subtract" not in str(caught.value)
+
+
 def test_classes_txt_next_to_the_file_names_its_ids(tmp_path: Path) -> None:
     text(tmp_path / "classes.txt", "cat\ndog\n")
     path = text(tmp_path / "train.txt", "a.jpg 1,2,3,4,1\n")

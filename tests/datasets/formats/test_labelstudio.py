@@ -98,6 +98,19 @@ def test_json_min_is_read(tmp_path: Path) -> None:
     rows = [{"image": "/data/upload/a.png", "id": 1, "label": [region], "annotator": 1}, {"image": "b.png", "id": 2}]
     found = read(str(text(tmp_path / "x.json", rows)), "train")
     assert [row[1:3] for row in boxes(found)] == [([[4, 4, 14, 10]], ["cat"]), ([], [])]
+    rows[0]["id"] = [region | {"x": 50.0}]  # no control, but an entry of the task
+    found = read(str(text(tmp_path / "x.json", rows)), "train")
+    assert [row[1] for row in boxes(found)] == [[[4, 4, 14, 10]], []]
+
+
+def test_of_several_annotations_of_a_task_in_json_min_the_first_counts(tmp_path: Path) -> None:
+    """JSON-MIN has a row for each annotation; the boxes of two people for one object are not two objects."""
+    row = {"image": "a.png", "id": 1, "label": [RECTANGLE | SIZE | {"rectanglelabels": ["cat"]}], "annotator": 1}
+    second = row | {"label": [RECTANGLE | SIZE | {"rectanglelabels": ["dog"], "x": 12.0}], "annotator": 2}
+    other = row | {"image": "b.png"}  # of another project, with the same id
+    found = read(str(text(tmp_path / "x.json", [row, second, other])), "train")
+    assert [row[1:3] for row in boxes(found)] == [([[4, 4, 14, 10]], ["cat"]), ([[4, 4, 14, 10]], ["cat"])]
+    assert any("several annotations" in note and note.endswith(": 1") for note in found.notes)
 
 
 def test_open_and_cancelled_tasks_are_left_out_and_the_ground_truth_counts(tmp_path: Path) -> None:

@@ -42,6 +42,13 @@ def test_empty_fields_are_a_background(tmp_path: Path) -> None:
     assert [row[1] for row in boxes(found)] == [[], [[1, 2, 3, 4]]]
 
 
+def test_the_encoding_that_excel_writes_by_default_is_refused_with_the_menu_entry_for_another(tmp_path: Path) -> None:
+    paint(tmp_path / "a.png")
+    (tmp_path / "boxes.csv").write_bytes("image,xmin,ymin,xmax,ymax,label\na.png,1,2,9,9,B\u00e4r\n".encode("cp1252"))
+    with refused(DataError, "boxes.csv:2", "Excel", "CSV UTF-8"):
+        read(str(tmp_path), "train")
+
+
 def test_image_root_is_the_folder_of_the_images(tmp_path: Path) -> None:
     image = paint(tmp_path / "far" / "a.png")
     path = text(tmp_path / "x.csv", '"C:\\me\\a.png",1,2,3,4,"cat, big"\n')
@@ -125,6 +132,14 @@ def test_fractions_with_a_slip_are_never_taken_for_pixels(tmp_path: Path) -> Non
             read(str(text(tmp_path / "x.csv", lines)), "train")
     with refused(DataError, "x.csv:3", "box 0.1,-0.2,0.5,0.6"):
         read(str(text(tmp_path / "x.csv", header + good + "a.png,.1,-.2,.5,.6,cat\n")), "train")
+    for slip in ("1.8e19", "-40", "62"):  # one of two boxes, so that an eighth of the values is wrong
+        for row in (f".1,.2,.5,{slip}", f".1,{slip},.5,.6", f"{slip},.2,.5,.6"):
+            with refused(DataError, "x.csv:3", "fractions"):
+                read(
+                    str(text(tmp_path / "x.csv", f"{header}{good}a.png,{row},cat\n")),
+                    "train",
+                    ReadOptions(bad_boxes="drop"),
+                )
     rounded = read(str(text(tmp_path / "x.csv", "path,x,y,w,h,class\na.png,.7,.5,.3001,.5,cat\n")), "train")
     assert rounded.boxes.round(1).tolist() == [[28, 10, 40, 20]]
 
@@ -157,6 +172,14 @@ def test_another_column_with_names_of_splits_is_named(tmp_path: Path, name: str)
     assert any(name in note and "split" in note for note in read(path, "train").notes)
     path = _table(tmp_path, name, *"train bus test train".split())
     assert not any("rename" in note for note in read(path, "train").notes)
+
+
+@pytest.mark.parametrize("name", ["is_train", "is_valid", "Test"])
+def test_a_column_that_may_tell_the_split_by_flags_is_named(tmp_path: Path, name: str) -> None:
+    for words, is_named in (("1 0 1 1", True), ("True False False True", True), ("1 0 7 1", False)):
+        notes = read(_table(tmp_path, name, *words.split()), "train").notes
+        assert any(name in note and "split" in note for note in notes) == is_named
+    assert not read(_table(tmp_path, "occluded", *"1 0 1 1".split()), "train").notes
 
 
 @pytest.mark.parametrize("name", ["split", "Set", "subset", "partition", "usage", "fold", "data_split"])

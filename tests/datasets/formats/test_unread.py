@@ -382,6 +382,13 @@ def test_a_file_that_may_not_be_opened_is_an_error(tmp_path: Path, monkeypatch: 
         read(str(tmp_path), "train")
 
 
+def test_json_in_no_known_format_next_to_images_is_named(tmp_path: Path) -> None:
+    paint(tmp_path / "0.png")
+    text(tmp_path / "d.json", [{"file_name": "0.png", "image_id": 1, "annotations": [{"bbox_mode": 0}]}])
+    with refused(DataError, tmp_path, "d.json", "boxes"):
+        read(str(tmp_path), "train")
+
+
 def test_files_with_a_byte_order_mark_are_read(tmp_path: Path) -> None:
     paint(tmp_path / "0.png")
     (tmp_path / "a.json").write_text(json.dumps(coco("0.png")), encoding="utf-8-sig")

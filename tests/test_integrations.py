@@ -1,4 +1,4 @@
-"""docs/handoff.md: each block of code runs with the package that it is for. docs/first_detector.ipynb runs from start to end.
+"""docs/integrations.md: each block of code runs with its package. docs/first_detector.ipynb runs from start to end.
 
 The packages are not in requirements.txt: without them a test is skipped.
 """
@@ -31,14 +31,14 @@ from utils.draw import draw_boxes
 ROOT = Path(__file__).parents[1]
 CHECKPOINT = Path("runs/mine-DATE-1/best.pt")  # as the page names it
 NOTEBOOK = ROOT / "docs/first_detector.ipynb"
-MARKS = {"supervision": 'detector("photo.jpg")', "tracking": "ByteTrackTracker()"}
+MARKS = {"supervision": 'detector("photo.jpg")', "tracking": "tracker, capture =", "counting": "LineZone"}
 MARKS |= {"gradio": "gr.Interface", "optuna": "create_study", "fiftyone": "# not run"}
 
 
 def blocks() -> list[str]:
-    """The blocks of Python code of the page."""
-    text = (ROOT / "docs/handoff.md").read_text(encoding="utf-8")
-    return re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    """The blocks of Python code of the page, without the loggers, which test_loggers.py runs."""
+    text = (ROOT / "docs/integrations.md").read_text(encoding="utf-8")
+    return re.findall(r"^```python\n(?!def on_row)(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
 
 def block(name: str) -> str:
@@ -71,7 +71,7 @@ def coco_checkpoint(shared: Path) -> Path:
 def test_every_block_has_a_test_or_says_that_it_was_not_run():
     assert sorted(blocks()) == sorted(map(block, MARKS))
     for code in blocks():
-        compile(code, "handoff.md", "exec")
+        compile(code, "integrations.md", "exec")
 
 
 @pytest.mark.slow
@@ -89,22 +89,27 @@ def test_supervision_gets_equal_boxes_scores_and_class_ids(place):
     assert tuple(found.data["class_name"]) == result.names
 
 
-@pytest.mark.slow
-def test_tracking_keeps_the_number_of_each_object(place, shared, capsys):
-    """Two photographs that move over a gray video."""
-    pytest.importorskip("trackers", reason="pip install trackers")
+@pytest.fixture
+def crossing(place, shared) -> dict[str, Detector]:
+    """Names for a block; video.mp4, in which a bear and a stop sign pass each other, one to the right and one to the left."""
+    for package in ("supervision", "trackers"):
+        pytest.importorskip(package, reason=f"pip install {package}")
     coco_checkpoint(shared)
     folder = shared / "data/coco_val326/images"
     objects = [cv2.resize(cv2.imread(str(folder / f"{i:012}.jpg")), (220, 260)) for i in (285, 724)]  # bear, stop sign
     video = cv2.VideoWriter("video.mp4", cv2.VideoWriter_fourcc(*"mp4v"), 25, (640, 640))
     for step in range(16):
         frame = np.full((640, 640, 3), 114, np.uint8)
-        for (x, y), image in zip(((20 + 8 * step, 30), (380 - 8 * step, 340)), objects, strict=True):
+        for (x, y), image in zip(((70 + 18 * step, 30), (350 - 18 * step, 340)), objects, strict=True):
             frame[y : y + 260, x : x + 220] = image
         video.write(frame)
     video.release()
-    names = {"detector": Detector(CHECKPOINT, device="cpu")}
-    exec(block("tracking"), names)
+    return {"detector": Detector(CHECKPOINT, device="cpu")}
+
+
+@pytest.mark.slow
+def test_tracking_keeps_the_number_of_each_object(crossing, capsys):
+    exec(block("tracking"), crossing)
     rows = re.findall(r"^(-?\d+) ([a-z ]+) \[", capsys.readouterr().out, re.MULTILINE)
     numbers = {
         name: [number for number, other in rows if other == name and number != "-1"] for name in ("bear", "stop sign")
@@ -112,6 +117,17 @@ def test_tracking_keeps_the_number_of_each_object(place, shared, capsys):
     for found in numbers.values():
         assert len(found) >= 12 and len(set(found)) == 1, numbers
     assert set(numbers["bear"]) != set(numbers["stop sign"])
+
+
+@pytest.mark.slow
+def test_objects_are_counted_once_and_those_that_cross_the_line_with_their_direction(crossing, capsys):
+    exec(block("counting"), crossing)
+    assert "2 objects, 2 crossed" in capsys.readouterr().out
+    assert (crossing["line"].in_count, crossing["line"].out_count) == (1, 1)
+    crossing["ends"] = crossing["supervision"].Point(630, 0), crossing["supervision"].Point(630, 640)
+    elsewhere = "\n".join(row for row in block("counting").splitlines() if not row.startswith("ends ="))
+    exec(elsewhere, crossing)
+    assert "2 objects, 0 crossed" in capsys.readouterr().out
 
 
 @pytest.mark.slow

@@ -1,0 +1,405 @@
+"""Exports of annotation tools with their default options: what their exporters write, with the truth written by hand.
+
+Each function of EXPORTS writes a folder as one exporter does; its docstring names the exporter's source. Label Studio and
+datumaro, with which CVAT writes its other formats, are in test_round_trip.py; tables and JSON Lines in test_other_tools.py.
+"""
+
+import base64
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+from drawn import ALL, BOXES, CLASSES, LABELED, SIZES, Export, coco, each, images, polygon, stem, voc, yolo
+from files import paint, text
+from refused import refused
+
+from datasets.errors import DataError
+from datasets.formats.finish import ReadOptions
+from datasets.formats.read import read
+
+# ---- CVAT
+
+
+def cvat_xml(project: bool) -> str:
+    """Returns an XML file of "CVAT for images 1.1"."""
+    labels = "".join(f"<label><name>{name}</name><color>#fff</color><type>any</type></label>" for name in CLASSES)
+    kind, rows = "project" if project else "task", []
+    for number, name in enumerate(sorted(ALL)):
+        shapes = each(
+            lambda x1, y1, x2, y2, label: (
+                f'<box label="{label}" source="manual" occluded="0" xtl="{x1:.2f}" '
+                f'ytl="{y1:.2f}" xbr="{x2:.2f}" ybr="{y2:.2f}" z_order="0"></box>'
+            ),
+            name,
+        )
+        subset = f' subset="{"Validation" if name == "b.jpg" else "Train"}" task_id="7"' if project else ""
+        width, height = SIZES[name]
+        head = f'id="{number}" name="{name}"{subset} width="{width}" height="{height}"'
+        rows.append(f"<image {head}>{''.join(shapes)}</image>")
+    meta = f"<meta><{kind}><id>7</id><labels>{labels}</labels></{kind}><dumped>2024</dumped></meta>"
+    return (
+        f'<?xml version="1.0" encoding="utf-8"?><annotations><version>1.1</version>{meta}{"".join(rows)}</annotations>'
+    )
+
+
+def cvat_task(folder: Path) -> Export:
+    """cvat-ai/cvat, cvat/apps/dataset_manager/formats/cvat.py, dump_as_cvat_annotation, commit a01a8a8f: without images."""
+    text(folder / "annotations.xml", cvat_xml(project=False)), images(folder / "mine")
+    return Export("annotations.xml", options=ReadOptions(image_root=str(folder / "mine")))
+
+
+def cvat_project(folder: Path) -> Export:
+    """The same of a project, "save images": images/SUBSET/NAME, and the subset of each image."""
+    text(folder / "annotations.xml", cvat_xml(project=True))
+    (
+        images(folder / "images" / "Train", ["one cat.jpg", "empty.jpg"]),
+        images(folder / "images" / "Validation", ["b.jpg"]),
+    )
+    return Export(splits={"train": ["empty.jpg", "one cat.jpg"], "val": ["b.jpg"]})
+
+
+# ---- LabelMe
+
+
+def labelme(folder: Path) -> Export:
+    """wkentaro/labelme, labelme/_label_file.py, write_label_file, and the shapes of labelme/_shape.py, commit 51e50e43."""
+    images(folder)
+    mask = base64.b64encode(cv2.imencode(".png", np.ones((36, 12), np.uint8))[1].tobytes()).decode()
+    drawn = {
+        "one cat.jpg": [
+            ("cat", "rectangle", [[40.0, 36.0], [8.0, 6.0]], None),
+            ("dog", "polygon", polygon(41, 12, 80, 54), None),
+            ("dog", "point", [[3.0, 3.0]], None),
+        ],
+        "b.jpg": [("dog", "mask", [[7.0, 5.0], [18.0, 40.0]], mask)],
+        "empty.jpg": [],
+    }
+    for name, shapes in drawn.items():
+        rows = [
+            {"label": label, "points": points, "group_id": None, "description": "", "shape_type": kind}
+            | {"flags": {}, "mask": mask}
+            for label, kind, points, mask in shapes
+        ]
+        width, height = SIZES[name]
+        image = base64.b64encode((folder / name).read_bytes()).decode()
+        contents = {"version": "6.0.0", "flags": {}, "shapes": rows, "imagePath": name, "imageData": image}
+        text(folder / f"{stem(name)}.json", contents | {"imageHeight": height, "imageWidth": width})
+    return Export(notes=("'dog' is a point",))
+
+
+def labelme_oriented(folder: Path) -> Export:
+    """The same, with the shape oriented_rectangle of four corners."""
+    images(folder)
+    for name in ALL:
+        rows = each(
+            lambda x1, y1, x2, y2, label: (
+                {"label": label, "shape_type": "oriented_rectangle", "flags": {}, "mask": None}
+                | {"points": polygon(x1, y1, x2, y2), "group_id": None, "description": ""}
+            ),
+            name,
+        )
+        text(folder / f"{stem(name)}.json", {"version": "6.0.0", "shapes": rows, "imagePath": name, "imageData": None})
+    return Export()
+
+
+# ---- LabelImg
+
+
+def labelimg_voc(folder: Path) -> Export:
+    """HumanSignal/labelImg, libs/pascal_voc_io.py, PascalVocWriter, commit b33f965b: no file for an image without boxes."""
+    images(folder)
+    for name in LABELED:
+        path = f"<path>C:\\Users\\me\\pictures\\{name}</path><source><database>Unknown</database></source>"
+        text(folder / f"{stem(name)}.xml", voc(name, pixel=1, more=path + "<segmented>0</segmented>"))
+    return Export(splits={"train": LABELED}, notes=("empty.jpg",))
+
+
+def labelimg_yolo(folder: Path) -> Export:
+    """HumanSignal/labelImg, libs/yolo_io.py, YOLOWriter, commit b33f965b."""
+    images(folder)
+    for name in LABELED:
+        text(folder / f"{stem(name)}.txt", yolo(name))
+    text(folder / "classes.txt", "cat\ndog\n")
+    return Export(notes=("empty.jpg",))
+
+
+# ---- VIA 2
+
+
+def via_rows(value: Callable[[str], Any]) -> dict[str, Any]:
+    """Returns the images of a project, with `value` of the class as the attribute of each region."""
+    return {
+        f"{name}{size}": {
+            "filename": name,
+            "size": size,
+            "regions": each(
+                lambda x1, y1, x2, y2, label: {
+                    "shape_attributes": {"name": "rect", "x": x1, "y": y1, "width": x2 - x1, "height": y2 - y1},
+                    "region_attributes": {"animal": value(label)},
+                },
+                name,
+            ),
+            "file_attributes": {},
+        }
+        for size, name in enumerate(ALL, 1000)
+    }
+
+
+def via_json(folder: Path) -> Export:
+    """ox-vgg/via, via-2.x.y/src/via.js, pack_via_metadata("json"), commit aa9b87f9."""
+    images(folder), text(folder / "via_export_json.json", via_rows(str))
+    return Export()
+
+
+def via_project(folder: Path) -> Export:
+    """ox-vgg/via, via-2.x.y/src/via.js, project_save_confirmed, commit aa9b87f9, with a drop-down as the class."""
+    images(folder)
+    options = {"1": "cat", "2": "dog"}
+    attribute = {"type": "dropdown", "description": "", "options": options, "default_options": {}}
+    rows = via_rows(lambda label: next(key for key, name in options.items() if name == label))
+    project = {"_via_settings": {"core": {"default_filepath": ""}}, "_via_img_metadata": rows}
+    project |= {"_via_attributes": {"region": {"animal": attribute}, "file": {}}, "_via_data_format_version": "2.0.10"}
+    text(folder / "via_project.json", project | {"_via_image_id_list": list(rows)})
+    return Export()
+
+
+def via_coco(folder: Path) -> Export:
+    """ox-vgg/via, via-2.x.y/src/via.js, export_project_to_coco_format, commit aa9b87f9."""
+    images(folder)
+    groups = [{"supercategory": "animal", "id": number, "name": name} for number, name in enumerate(CLASSES, 1)]
+    contents = coco(ALL, 1) | {"info": {"year": 2024}, "categories": groups}
+    text(folder / "via_export_coco.json", contents | {"licenses": [{"id": 0, "name": "Unknown License", "url": ""}]})
+    return Export()
+
+
+# ---- Supervisely
+
+
+def supervisely(folder: Path) -> Export:
+    """supervisely/supervisely, annotation/annotation.py, Annotation.to_json, commit 021c3f2e; geometry/rectangle.py, 0933cf38."""
+    text(folder / "meta.json", {"classes": [{"title": name, "shape": "rectangle"} for name in CLASSES], "tags": []})
+    for name in ALL:
+        paint(folder / "ds" / "img" / name, *SIZES[name])
+        shapes = each(
+            lambda x1, y1, x2, y2, label: (
+                {"id": 5, "classId": 3, "classTitle": label, "geometryType": "rectangle"}
+                | {"points": {"exterior": [[x1, y1], [x2, y2]], "interior": []}, "tags": [], "labelerLogin": "me"}
+            ),
+            name,
+        )
+        size = {"height": SIZES[name][1], "width": SIZES[name][0]}
+        contents = {"description": "", "size": size, "tags": [], "objects": shapes, "customBigData": {}}
+        text(folder / "ds" / "ann" / f"{name}.json", contents)
+    return Export()
+
+
+# ---- Make Sense
+
+
+def make_sense_csv(folder: Path) -> Export:
+    """SkalskiP/make-sense, src/logic/export/RectLabelsExporter.ts, exportAsCSV, commit ee5ee68b."""
+    images(folder)
+    head = "label_name,bbox_x,bbox_y,bbox_width,bbox_height,image_name,image_width,image_height"
+    rows = [
+        f"{label},{x1},{y1},{x2 - x1},{y2 - y1},{name},{SIZES[name][0]},{SIZES[name][1]}"
+        for name in ALL
+        for x1, y1, x2, y2, label in BOXES[name]
+    ]
+    text(folder / "labels_my-project-name_2024-05-01-10-00-00.csv", "\n".join([head, *rows]))
+    return Export(splits={"train": LABELED}, notes=("empty.jpg",))
+
+
+def make_sense_voc(folder: Path) -> Export:
+    """SkalskiP/make-sense, src/logic/export/RectLabelsExporter.ts, exportAsVOC, commit ee5ee68b."""
+    images(folder)
+    for name in LABELED:
+        path = f"<path>/my-project-name/{name}</path><source><database>Unspecified</database></source>"
+        text(folder / "labels" / f"{stem(name)}.xml", voc(name, more=path))
+    return Export(splits={"train": LABELED}, notes=("empty.jpg",))
+
+
+def make_sense_yolo(folder: Path) -> Export:
+    """SkalskiP/make-sense, src/logic/export/RectLabelsExporter.ts, exportAsYOLO, commit ee5ee68b: no list of classes."""
+    images(folder / "images")
+    for name in LABELED:
+        text(folder / "labels" / f"{stem(name)}.txt", yolo(name).rstrip("\n"))
+    return Export(options=ReadOptions(classes=CLASSES), notes=("empty.jpg",))
+
+
+def make_sense_vgg(folder: Path) -> Export:
+    """SkalskiP/make-sense, src/logic/export/polygon/VGGExporter.ts, commit ee5ee68b: closed polygons, regions in an object."""
+    images(folder)
+    rows = {}
+    for name in LABELED:
+        regions = each(
+            lambda *row: {"shape_attributes": closed(*row[:4]), "region_attributes": {"label": row[4]}}, name
+        )
+        rows[name] = {"fileref": "", "size": 1, "filename": name, "base64_img_data": "", "file_attributes": {}}
+        rows[name]["regions"] = {str(number): region for number, region in enumerate(regions)}
+    text(folder / "labels_my-project-name.json", rows)
+    return Export(splits={"train": LABELED}, notes=("empty.jpg",))
+
+
+def closed(*corners: int) -> dict[str, Any]:
+    points = polygon(*corners)
+    xs, ys = zip(*points, points[0], strict=True)
+    return {"name": "polygon", "all_points_x": xs, "all_points_y": ys}
+
+
+# ---- VoTT
+
+
+def vott_csv(folder: Path) -> Export:
+    """microsoft/VoTT, src/providers/export/csv.ts, commit 47f5e007."""
+    images(folder / "vott-csv-export", LABELED)
+    rows = [f'"{name}",{x1},{y1},{x2},{y2},"{label}"' for name in LABELED for x1, y1, x2, y2, label in BOXES[name]]
+    text(
+        folder / "vott-csv-export" / "pets-export.csv",
+        "\n".join(['"image","xmin","ymin","xmax","ymax","label"', *rows]),
+    )
+    return Export("vott-csv-export", splits={"train": LABELED})
+
+
+def vott_voc(folder: Path) -> Export:
+    """microsoft/VoTT, src/providers/export/pascalVOC.ts, commit 47f5e007: lists of each tag, with 1 and -1."""
+    images(folder / "JPEGImages", LABELED)
+    for name in LABELED:
+        text(
+            folder / "Annotations" / f"{stem(name)}.xml",
+            voc(name, more=f"<path>x-PascalVOC-export/Annotations/{name}</path>"),
+        )
+    for part, name in (("train", "one cat.jpg"), ("val", "b.jpg")):
+        for label in CLASSES:
+            flag = "1" if any(row[-1] == label for row in BOXES[name]) else "-1"
+            text(folder / "ImageSets" / "Main" / f"{label}_{part}.txt", f"{name} {flag}")
+    text(folder / "pascal_label_map.pbtxt", "item {\n id: 1\n name: 'cat'\n}\nitem {\n id: 2\n name: 'dog'\n}\n")
+    return Export(splits={"train": ["one cat.jpg"], "val": ["b.jpg"]})
+
+
+# ---- Roboflow
+
+
+def of_roboflow(name: str) -> str:
+    return f"{stem(name).replace(' ', '-')}_jpg.rf.2f319e949748145fb22dcb52bb325a0c.jpg"
+
+
+def roboflow_yolo(folder: Path) -> Export:
+    """Written by Roboflow: sumit2011/underwater-object-detection, dataset/aquarium_pretrain ("YOLO v5 PyTorch")."""
+    for part, names in (("train", ["one cat.jpg", "empty.jpg"]), ("valid", ["b.jpg"])):
+        images(folder / part / "images", names, of_roboflow)
+        for name in names:
+            text(folder / part / "labels" / f"{stem(of_roboflow(name))}.txt", yolo(name))
+    text(folder / "data.yaml", "train: ../train/images\nval: ../valid/images\n\nnc: 2\nnames: ['cat', 'dog']")
+    text(folder / "README.roboflow.txt", "This dataset was exported via roboflow.ai\n\nIt includes 3 images.\n")
+    return Export(splits={"train": ["one cat.jpg", "empty.jpg"], "val": ["b.jpg"]}, renamed=of_roboflow)
+
+
+def roboflow_coco(folder: Path) -> Export:
+    """Written by Roboflow: chroma-core/chroma, chroma-ui/src/components/DataViewer/cocodetection.tsx: category 0 is a group."""
+    groups = [{"id": 0, "name": "animals", "supercategory": "none"}]
+    groups += [{"id": number, "name": name, "supercategory": "animals"} for number, name in enumerate(CLASSES, 1)]
+    for part, names in (("train", ["one cat.jpg", "empty.jpg"]), ("valid", ["b.jpg"])):
+        images(folder / part, names, of_roboflow)
+        info = {"info": {"year": "2020", "description": "Exported from roboflow.ai"}, "licenses": [{"id": 1}]}
+        contents = coco(names, 0, of_roboflow) | {"categories": groups}
+        text(folder / part / "_annotations.coco.json", info | contents)
+    splits = {"train": ["one cat.jpg", "empty.jpg"], "val": ["b.jpg"]}
+    return Export(splits=splits, renamed=of_roboflow, notes=("animals",))
+
+
+# ---- Scalabel
+
+
+def scalabel(folder: Path) -> Export:
+    """scalabel/scalabel, scalabel/label/typing.py, Dataset, Frame and Label, commit 988a449c."""
+    images(folder)
+    frames = [
+        {
+            "name": name,
+            "url": f"items/{name}",
+            "videoName": "",
+            "size": {"width": SIZES[name][0], "height": SIZES[name][1]},
+        }
+        | {"attributes": {}, "timestamp": -1, "labels": each(box2d, name)}
+        for name in ALL
+    ]
+    config = {"attributes": [], "categories": [{"name": name} for name in CLASSES]}
+    text(folder / "export.json", {"frames": frames, "groups": None, "config": config})
+    return Export()
+
+
+def box2d(x1: int, y1: int, x2: int, y2: int, label: str) -> dict[str, Any]:
+    corners = {"x1": x1, "y1": y1, "x2": x2, "y2": y2}
+    empty = {"box3d": None, "poly2d": None, "rle": None, "graph": None}
+    return {"id": "0", "manualShape": True, "attributes": {}, "category": label, "box2d": corners} | empty
+
+
+EXPORTS = (
+    *(cvat_task, cvat_project, labelme, labelme_oriented, labelimg_voc, labelimg_yolo, via_json, via_project, via_coco),
+    *(supervisely, make_sense_csv, make_sense_voc, make_sense_yolo, make_sense_vgg, vott_csv, vott_voc),
+    *(roboflow_yolo, roboflow_coco, scalabel),
+)
+
+
+@pytest.mark.parametrize("write", EXPORTS, ids=lambda write: write.__name__)
+def test_the_export_of_a_tool_is_read_as_it_was_drawn(tmp_path: Path, write: Callable[[Path], Export]) -> None:
+    export = write(tmp_path)
+    for split, names in export.splits.items():
+        found = read(str(tmp_path / export.source), split, export.options)
+        assert found.classes == CLASSES
+        drawn = {export.renamed(name): BOXES[name] for name in names}
+        assert sorted(Path(found.path(index)).name for index in range(len(found))) == sorted(drawn)
+        for index in range(len(found)):
+            boxes, labels, crowd = found.boxes_of(index)
+            rows = drawn[Path(found.path(index)).name]
+            assert Path(found.path(index)).is_file() and not crowd.any()
+            assert [found.classes[label] for label in labels] == [row[-1] for row in rows]
+            np.testing.assert_allclose(boxes, np.array([row[:4] for row in rows]).reshape(-1, 4), atol=export.atol)
+        assert len(found.notes) == len(export.notes), found.notes
+        assert all(word in note for word, note in zip(export.notes, found.notes, strict=True))
+
+
+def labelimg_createml(folder: Path) -> None:
+    """HumanSignal/labelImg, libs/create_ml_io.py, CreateMLWriter, commit b33f965b."""
+    rows = each(
+        lambda x1, y1, x2, y2, label: {"label": label, "coordinates": {"x": (x1 + x2) / 2, "y": (y1 + y2) / 2}}, "b.jpg"
+    )
+    text(folder / "labels.json", [{"image": "b.jpg", "verified": False, "annotations": rows}])
+
+
+def vott_json(folder: Path) -> None:
+    """microsoft/VoTT, src/providers/export/vottJson.ts, commit 47f5e007."""
+    asset = {"asset": {"name": "b.jpg", "size": {"width": 64, "height": 48}}, "regions": [], "version": "2.2.0"}
+    text(
+        folder / "pets-export.json",
+        {"name": "pets", "tags": [{"name": "cat"}], "assets": {"1": asset}, "version": "2.2.0"},
+    )
+
+
+def via_csv(folder: Path) -> None:
+    """ox-vgg/via, via-2.x.y/src/via.js, pack_via_metadata("csv"), commit aa9b87f9."""
+    head = "filename,file_size,file_attributes,region_count,region_id,region_shape_attributes,region_attributes"
+    shape = json.dumps({"name": "rect", "x": 7, "y": 5, "width": 11, "height": 35}).replace('"', '""')
+    text(folder / "via_export_csv.csv", f'{head}\nb.jpg,1000,"{{}}",1,0,"{shape}","{{""animal"":""dog""}}"\n')
+
+
+def detectron2(folder: Path) -> None:
+    """facebookresearch/detectron2, docs/tutorials/datasets.md: the list of dicts of a registered data set."""
+    shape = {"bbox": [7.0, 5.0, 18.0, 40.0], "bbox_mode": 0, "category_id": 1}
+    text(folder / "d.json", [{"file_name": "b.jpg", "image_id": 0, "height": 48, "width": 64, "annotations": [shape]}])
+
+
+REFUSED = {labelimg_createml: "CreateML", vott_json: "VoTT", via_csv: "VIA", detectron2: "detectron2"}
+
+
+@pytest.mark.parametrize("write", REFUSED, ids=lambda write: write.__name__)
+def test_an_export_that_is_not_read_is_refused_by_its_name(tmp_path: Path, write: Callable[[Path], None]) -> None:
+    images(tmp_path), write(tmp_path)
+    file = next(path for path in tmp_path.iterdir() if path.suffix in (".json", ".csv"))
+    for source in (tmp_path, file):
+        with refused(DataError, file.name, REFUSED[write], "export"):
+            read(str(source), "train")
