@@ -12,7 +12,7 @@ from datasets.errors import DataError
 from datasets.formats.finish import ReadOptions, prepare
 from datasets.formats.read import read, read_options, sets_of
 from datasets.sources import read_train_and_val
-from datasets.split import train_and_val, write
+from datasets.split import Division, train_and_val, write
 from utils.config import ConfigError
 
 
@@ -132,7 +132,7 @@ def test_an_image_of_two_sets_is_one_image_in_which_the_classes_of_both_were_loo
 
 def test_validation_images_split_off_several_sets_keep_their_masks_in_the_written_file(two_sets, tmp_path):
     data, _ = prepare(read(f"{two_sets[0]},{two_sets[1]}", "train"))
-    train, val = train_and_val(data, 0.4, 0)
+    train, val = train_and_val(data, Division("val=.4", (0.6, 0.4), 1), 0)
     by_name = dict(zip((data.path(i) for i in range(5)), masks(data), strict=True))
     for part in (train, val):
         assert masks(part) == [by_name[part.path(i)] for i in range(len(part))]
