@@ -54,7 +54,7 @@ from utils.text import in_points
 @dataclass(frozen=True)
 class Config(Constants):
     # what everyone edits
-    train: str = "data/demo/train.txt"  # annotation file, COCO JSON, YOLO yaml, or the folder of a data set
+    train: str = "data/demo/train.txt"  # annotation file, COCO JSON, YOLO yaml, or a data set's folder; A,B: several
     val: str = "data/demo/val.txt"  # the same, images that training never sees; .2: a fifth of train; 1/5: a fold
     classes: str | None = None  # names that select: cat,dog; or a file, one name per line; none: the names in the data
     model: str = "yolox_nano"  # yolox_nano, tiny, s, m, l, x; yolov9_t, s, m, c; ppyoloe_s, m, l, x; picodet_s, m, l
@@ -73,6 +73,8 @@ class Config(Constants):
     image_root: str | None = None  # folder of the images, unless they are next to the annotations
     bad_boxes: str = "drop"  # without area or outside the image: "drop" lists them and leaves them out, "error" stops
     bad_images: str = "error"  # unreadable: "error" stops with a list, "skip" leaves them out, "repair": cut-off JPEGs
+    all_labeled: bool = False  # train=A,B: what A has no class for is not in its images; false: nobody looked for it
+    open_regions: str | None = None  # no loss there: crowd (crowd regions, difficult boxes) or a class: crowd,ignore
     split_seed: int = 0  # chooses the validation images of val=.2; seed does not change them
     split_by: str | None = None  # what val=.2 keeps together: folders, or a pattern of names; (.+)_\d+: frames of clips
     repeat_rare: float = 0.0  # images of classes in less than this fraction of all are drawn more often (LVIS: 0.001)

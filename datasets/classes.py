@@ -57,8 +57,43 @@ def choose_classes(
     ids = dict(zip(reversed(names), reversed(data.category_ids.tolist()), strict=True))
     new_ids = count(max(data.category_ids.tolist(), default=-1) + 1)
     category_ids = [ids[name] if name in ids else next(new_ids) for name in final]
+    looked_for = _looked_for_of(data, names, final)
     data = replace(data, labels=labels).keep_boxes(labels >= 0)
-    return replace(data, classes=final, category_ids=np.array(category_ids, np.int64), notes=tuple(notes))
+    data = replace(data, classes=final, category_ids=np.array(category_ids, np.int64), notes=tuple(notes))
+    return data if looked_for is None else data.with_looked_for(looked_for)
+
+
+def _looked_for_of(data: Annotations, names: Sequence[str], final: Sequence[str]) -> np.ndarray | None:
+    """Returns which of the classes `final` were looked for in each image, bool [N, C]; None: all, in all images.
+
+    `names`: what the classes of `data` become. One of several that become the same is enough: they are other words for it."""
+    if data.looked_for is None:
+        return None
+    before = data.are_looked_for()
+    columns = [[label for label, name in enumerate(names) if name == one] for one in final]
+    return np.stack([before[:, labels].any(1) for labels in columns], 1)
+
+
+def open_class(data: Annotations, name: str) -> Annotations:
+    """Returns data without the class `name`, whose boxes become open regions for all other classes: nobody could label them."""
+    if name not in data.classes:
+        return data
+    label, others = data.classes.index(name), np.delete(np.arange(len(data.classes)), data.classes.index(name))
+    is_region = data.labels == label
+    counts = np.where(is_region, len(others), 1)
+    rows = np.repeat(np.arange(len(data.labels)), counts)
+    starts = np.concatenate([[0], np.cumsum(counts)])[data.starts]
+    new = data.with_rows(rows, starts)
+    repeated = is_region[rows]
+    labels = new.labels.copy()
+    labels[repeated] = np.tile(others, int(is_region.sum()))
+    is_open = repeated if new.is_open is None else new.is_open | repeated
+    text = (
+        f"{data.source}: boxes of the class {name!r}, which are open regions for all other classes: {is_region.sum()}"
+    )
+    new = replace(new, labels=labels, crowd=new.crowd | repeated, is_open=is_open, notes=(*data.notes, one_line(text)))
+    kept = tuple(data.classes[other] for other in others)
+    return choose_classes(new, kept, {}, select=False, complete=False)
 
 
 def with_known_classes(
@@ -119,8 +154,10 @@ def merge_notes(names: Iterable[str]) -> list[str]:
     ]
 
 
-def join(parts: Sequence[Annotations], source: str) -> Annotations:
-    """Returns the images of all parts as one, with the classes of all parts; image ids are 1 to N if they repeat."""
+def join(parts: Sequence[Annotations], source: str, apart: bool = False) -> Annotations:
+    """Returns the images of all parts as one, with the classes of all parts; image ids are 1 to N if they repeat.
+
+    With `apart`, a class that a part does not have was not looked for in its images."""
     first, starts, paths = parts[0], [np.zeros(1, np.int64)], Strings()
     if len(parts) == 1:
         return first
@@ -129,15 +166,21 @@ def join(parts: Sequence[Annotations], source: str) -> Annotations:
         for index in range(len(data)):
             paths.append(data.path(index))
     files = Strings(data.files[i] or data.source for data in parts for i in range(len(data)))
+    other_splits = [name for name in first.other_splits if all(name in data.other_splits for data in parts)]
     names = ("image_ids", "sizes", "boxes", "crowd", "areas", "lines", "box_lines")
     columns = {name: np.concatenate([getattr(data, name) for data in parts]) for name in names}
     if len(np.unique(columns["image_ids"])) < len(columns["image_ids"]):
         columns["image_ids"] = np.arange(1, len(columns["image_ids"]) + 1)
     classes, notes = _classes_of_all(parts)
+    if apart:
+        notes = []  # each set has its own
     order = {name: index for index, name in enumerate(classes)}
     tables = [np.array([order[name] for name in data.classes], np.int32) for data in parts]
     labels = [table[data.labels] for table, data in zip(tables, parts, strict=True)]
-    return replace(
+    if any(data.is_open is not None for data in parts):
+        open_or_not = [np.zeros(len(data.labels), bool) if data.is_open is None else data.is_open for data in parts]
+        columns["is_open"] = np.concatenate(open_or_not)
+    joined = replace(
         first,
         source=source,
         classes=classes,
@@ -147,9 +190,25 @@ def join(parts: Sequence[Annotations], source: str) -> Annotations:
         names=paths,
         files=files,
         labels=np.concatenate(labels),
+        other_splits=tuple(other_splits) if apart else first.other_splits,
         notes=(*(note for data in parts for note in data.notes), *notes),
         **columns,
     )
+    if apart or any(data.looked_for is not None for data in parts):
+        return joined.with_looked_for(_looked_for_of_all(parts, tables, len(classes), apart))
+    return joined
+
+
+def _looked_for_of_all(
+    parts: Sequence[Annotations], tables: Sequence[np.ndarray], num_classes: int, apart: bool
+) -> np.ndarray:
+    """Returns the classes that were looked for in the images of all parts, bool [N, C]. `tables`: classes of each part."""
+    masks = []
+    for data, table in zip(parts, tables, strict=True):
+        mask = np.full((len(data), num_classes), not apart)
+        mask[:, table] = data.are_looked_for()
+        masks.append(mask)
+    return np.concatenate(masks)
 
 
 def _classes_of_all(parts: Sequence[Annotations]) -> tuple[tuple[str, ...], list[str]]:

@@ -13,8 +13,10 @@ from datasets import shared_memory
 from datasets.cache import ImageCache
 from datasets.mosaic import MIXUP_SCALE, Augment, make_sample
 from datasets.store import Annotations, Sample
+from datasets.transforms import placement
 from utils.images import boxes_to_input, fit, letterbox, read_image
 from utils.text import amount, brief
+from utils.unknown import Unknown, moved
 
 NO_IMAGE = -1  # index of the placeholder in a batch without images
 TRIALS = 64  # samples in which extra_augment is tried before a training, if all of them lose their objects
@@ -40,6 +42,7 @@ class Item(NamedTuple):
     labels: np.ndarray  # int64 [n]
     index: int
     transform: np.ndarray  # float32 [6]: a `utils.images.LetterboxTransform`; zeros for an augmented sample
+    unknown: Unknown | None = None  # what is not known about it; None: everything is known
 
 
 class Batch(NamedTuple):
@@ -50,29 +53,44 @@ class Batch(NamedTuple):
     labels: Tensor  # int64 [B, M], -1 where there is no box
     ids: Tensor  # int64 [B] index of the image in the data set; stays on the CPU
     transforms: Tensor  # float32 [B, 6] letterbox transforms, see Item.transform
+    unknown: Unknown | None = None  # what is not known about the images; None: everything is known
 
     @property
     def size(self) -> tuple[int, int]:
         """Returns height and width of the input."""
         return tuple(self.images.shape[-2:])
 
+    @property
+    def targets(self) -> tuple:
+        """Returns the arguments of a criterion after the predictions: boxes, labels, size, and what is unknown if anything is."""
+        known = (self.boxes, self.labels, self.size)
+        return known if self.unknown is None else (*known, self.unknown)
+
     def __reduce__(self):
         """Pickles for another process: only the images use shared memory, because every shared tensor costs a round trip."""
-        return _batch_of, (shared_memory.pack(self.images.permute(0, 2, 3, 1)), *(x.numpy() for x in self[1:]))
+        packed = shared_memory.pack(self.images.permute(0, 2, 3, 1))
+        return _batch_of, (packed, *self._each(Tensor.numpy)[1:])
 
     def pin_memory(self):
         """Returns a copy in page-locked memory, from which a GPU copies without waiting."""
-        return Batch(*(x.pin_memory() for x in self))
+        return self._each(Tensor.pin_memory)
 
     def to(self, device: torch.device):
         """Returns the batch on `device`, except the ids."""
-        names = ("images", "boxes", "labels", "transforms")
         pinned = device.type == "cuda"  # without page-locked memory, the source could be freed before it is copied
-        return self._replace(**{name: getattr(self, name).to(device, non_blocking=pinned) for name in names})
+        return self._each(lambda x: x if x is self.ids else x.to(device, non_blocking=pinned))
+
+    def _each(self, function: Callable):
+        """Returns the batch with the result of a function for each tensor or array."""
+        unknown = None if self.unknown is None else Unknown(*map(function, self.unknown))
+        return Batch(*map(function, self[:5]), unknown)
 
 
-def _batch_of(images: tuple, *others: np.ndarray) -> Batch:
-    return Batch(shared_memory.unpack(*images).permute(0, 3, 1, 2), *map(torch.from_numpy, others))
+def _batch_of(images: tuple, *others) -> Batch:
+    *arrays, unknown = others
+    if unknown is not None:
+        unknown = Unknown(*map(torch.from_numpy, unknown))
+    return Batch(shared_memory.unpack(*images).permute(0, 3, 1, 2), *map(torch.from_numpy, arrays), unknown)
 
 
 @lru_cache(maxsize=4)
@@ -122,7 +140,8 @@ class DetectionDataset(torch.utils.data.Dataset):
         height, width = image.shape[:2]
         boxes = np.minimum(np.maximum(boxes / (reduction or 1), 0), (width, height, width, height))
         keep = ~crowd & (boxes[:, 2:] > boxes[:, :2]).all(1)
-        return Sample(image, boxes[keep].astype(np.float32), labels[keep].astype(np.int64))
+        unknown = moved(self.annotations.unknown_of(index), np.eye(2, 3) / (reduction or 1))
+        return Sample(image, boxes[keep].astype(np.float32), labels[keep].astype(np.int64), unknown)
 
     def _reduction(self, index: int, size: tuple[int, int], largest: float) -> int:
         """Returns by how much to reduce an image that a sample shows at up to `largest` times its letterboxed size."""
@@ -139,11 +158,13 @@ class DetectionDataset(torch.utils.data.Dataset):
             boxes, labels = np.zeros((0, 4), np.float32), np.zeros(0, np.int64)
             return Item(image, boxes, labels, key.index, np.zeros(6, np.float32))
         if self.augment is not None:
-            return Item(*self._training_sample(key), key.index, np.zeros(6, np.float32))
+            image, boxes, labels, unknown = self._training_sample(key)
+            return Item(image, boxes, labels, key.index, np.zeros(6, np.float32), unknown)
         sample = self.read(key.index)
         image, transform = letterbox(sample.image, key.size, self.letterbox)
         boxes = boxes_to_input(sample.boxes, transform)
-        return Item(image, boxes, sample.labels, key.index, np.array(transform, np.float32))
+        unknown = moved(sample.unknown, placement(transform, mirrored=False))
+        return Item(image, boxes, sample.labels, key.index, np.array(transform, np.float32), unknown)
 
     def _training_sample(self, key: Key) -> Sample:
         epoch, position, index, size = key
@@ -166,12 +187,24 @@ class DetectionDataset(torch.utils.data.Dataset):
 
         sample = make_sample(read(index), partner, rng, size, self.letterbox, augment)
         if self.extra_augment is not None and not no_aug:
-            result = self.extra_augment(*sample, rng)
+            image, boxes, labels, unknown = sample
+            before = boxes.copy()
+            result = self.extra_augment(image, boxes, labels, rng)
             try:
                 sample = checked_sample(result, size, len(self.annotations.classes))
             except ValueError as error:
                 raise ValueError(f"{self.annotations.path(index)}: {error}") from error
+            if unknown is not None:
+                sample = sample._replace(unknown=after_augment(unknown, before, sample.boxes))
         return sample
+
+
+def after_augment(unknown: Unknown, before: np.ndarray, after: np.ndarray) -> Unknown:
+    """Returns what is unknown after `extra_augment`, which gets the boxes `before [n, 4]` and returns `after [m, 4]`.
+
+    It does not get the places. If it moved the boxes, or there are none to tell, what is unknown somewhere is so everywhere."""
+    stayed = before.shape == after.shape and len(before) > 0 and np.abs(before - after).max() <= 1
+    return unknown if stayed else unknown.spread()
 
 
 def checked_sample(result: Any, size: tuple[int, int], num_classes: int) -> Sample:
@@ -278,7 +311,21 @@ def collate(items: list[Item]) -> Batch:
     images = shared_memory.stack([item.image for item in items]) if items else torch.zeros(0, height, width, 3).byte()
     ids = torch.tensor([item.index for item in items], dtype=torch.int64)
     transforms = torch.from_numpy(np.array([item.transform for item in items], np.float32).reshape(-1, 6))
-    return Batch(images.permute(0, 3, 1, 2), boxes, labels, ids, transforms)
+    return Batch(images.permute(0, 3, 1, 2), boxes, labels, ids, transforms, _batched([item.unknown for item in items]))
+
+
+def _batched(parts: list[Unknown | None]) -> Unknown | None:
+    """Returns tensors float32 [B, R, 2, 3] and bool [B, R, C] of the images of a batch; None if everything is known."""
+    present = [part for part in parts if part is not None]
+    if not present:
+        return None
+    most, num_classes = max(len(part.places) for part in present), present[0].classes.shape[1]
+    places, classes = torch.zeros(len(parts), most, 2, 3), torch.zeros(len(parts), most, num_classes, dtype=torch.bool)
+    for b, part in enumerate(parts):
+        if part is not None:
+            places[b, : len(part.places)] = torch.from_numpy(part.places)
+            classes[b, : len(part.places)] = torch.from_numpy(part.classes)
+    return Unknown(places, classes)
 
 
 @dataclass(frozen=True, eq=False)  # hashed by identity, for the cache of dataset.epoch_order

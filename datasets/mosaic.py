@@ -18,6 +18,7 @@ from datasets.transforms import (
     shift_colors,
 )
 from utils.images import FILL, fit
+from utils.unknown import joined, move, moved, quarter
 
 CENTER = (0.5, 1.5)  # range of a mosaic's center on its canvas of twice the input size, in input sides (YOLOX)
 MIXUP_SCALE = (0.5, 1.5)  # range of the size of a mixup's second image, relative to its letterboxed size (YOLOX)
@@ -36,7 +37,7 @@ def mosaic(samples: list[Sample], size: Size, rng: np.random.Generator, kind: st
     mirrored = rng.random(4) < settings.flip
     upside_down = random_upside_down(rng, 4, settings)
     output = np.full((height, width, 3), FILL, np.uint8)
-    parts = []
+    parts, unknowns = [], []
     for i, sample in enumerate(samples):
         high, wide = sample.image.shape[:2]
         fitted, _ = fit(wide, high, size, kind)
@@ -51,13 +52,19 @@ def mosaic(samples: list[Sample], size: Size, rng: np.random.Generator, kind: st
             y1, y2 = high - y2, high - y1
         matrix = compose(affine, placement(fitted._replace(left=left, top=top), mirrored[i], upside_down[i]))
         parts.append(paint(output, sample, matrix, np.array([x1, y1, x2, y2])))
+        unknown = moved(sample.unknown, matrix)
+        if unknown is not None:
+            place = quarter(center_x, center_y, right=i % 2 == 1, below=i >= 2)
+            unknowns.append(unknown.within(move(place, affine)))
     shift_colors(output, rng, settings.hsv)
     boxes, labels = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-    return Sample(output, boxes, labels)
+    return Sample(output, boxes, labels, joined(unknowns))
 
 
 def mixup(sample: Sample, second: Sample, rng: np.random.Generator, kind: str, settings: Augment) -> Sample:
-    """Blends `second`, with random size, place and color, into a finished `sample`, half and half; keeps all boxes."""
+    """Blends `second`, with random size, place and color, into a finished `sample`, half and half; keeps all boxes.
+
+    What is unknown in one of the two images is unknown there in the result."""
     height, width = size = sample.image.shape[:2]
     high, wide = second.image.shape[:2]
     fitted, _ = fit(wide, high, size, kind)
@@ -69,10 +76,12 @@ def mixup(sample: Sample, second: Sample, rng: np.random.Generator, kind: str, s
     over = np.full((height, width, 3), FILL, np.uint8)
     mirrored = bool(rng.random() < settings.flip)
     upside_down = bool(random_upside_down(rng, 1, settings)[0])
-    boxes, labels = paint(over, second, placement(place, mirrored, upside_down))
+    matrix = placement(place, mirrored, upside_down)
+    boxes, labels = paint(over, second, matrix)
     shift_colors(over, rng, settings.hsv)
     image = cv2.addWeighted(sample.image, 0.5, over, 0.5, 0)
-    return Sample(image, np.concatenate([sample.boxes, boxes]), np.concatenate([sample.labels, labels]))
+    boxes, labels = np.concatenate([sample.boxes, boxes]), np.concatenate([sample.labels, labels])
+    return Sample(image, boxes, labels, joined([sample.unknown, moved(second.unknown, matrix)]))
 
 
 def make_sample(

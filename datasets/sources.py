@@ -11,7 +11,7 @@ from datasets.classes import merge_notes
 from datasets.errors import DataError, one_line
 from datasets.formats.finish import ReadOptions, prepare, repeated_boxes
 from datasets.formats.formats import LINES, TABLE
-from datasets.formats.read import read
+from datasets.formats.read import read, sets_of
 from datasets.split import Division, file_name, train_and_val, write
 from datasets.store import Annotations
 from utils import mirror
@@ -124,8 +124,8 @@ def read_train_and_val(
 
 
 def may_have_splits(source: str) -> bool:
-    """Returns whether a source may hold several splits: a folder, or a file of a kind that names them."""
-    return not os.path.isfile(source) or source.lower().endswith(MAY_HAVE_SPLITS)
+    """Returns whether a source, or each of several, may hold several splits: a folder, or a file of a kind that names them."""
+    return all(not os.path.isfile(one) or one.lower().endswith(MAY_HAVE_SPLITS) for one in sets_of(source))
 
 
 def shared_error(train: str, ours: Sequence[str], theirs: Sequence[str], has_val: bool = True) -> str:

@@ -116,7 +116,7 @@ def _as_written(data: Annotations) -> Annotations:
     with tempfile.TemporaryDirectory() as folder:
         write(folder, {"all": data})
         path = os.path.join(folder, file_name("all", data))
-        if data.is_coco:
+        if _is_json(data):
             source = coco.read(File(path), ())
         else:
             source = annotation_file.read(path, data.classes)
@@ -128,19 +128,24 @@ def _as_written(data: Annotations) -> Annotations:
 
 def file_name(split: str, data: Annotations) -> str:
     """Returns the name of the file to which `write` writes a split."""
-    return f"{split}.json" if data.is_coco else f"{split}.txt"
+    return f"{split}.json" if _is_json(data) else f"{split}.txt"
+
+
+def _is_json(data: Annotations) -> bool:
+    return data.is_coco or data.is_partly_unknown
 
 
 def write(folder: str | os.PathLike, parts: Mapping[str, Annotations]) -> None:
-    """Writes a file per split, with absolute paths: COCO JSON if the data come from it, with its areas and ids.
+    """Writes a file per split, with absolute paths: COCO JSON if the data come from it, with its areas and ids, or if
+    something is not known about them.
 
     Other data become annotation files and classes.txt."""
     texts = {}
     for name, data in parts.items():
-        if not data.is_coco:
+        if not _is_json(data):
             require_box(data, folder)
             texts["classes.txt"] = class_text(data.classes)
-        texts[file_name(name, data)] = json_of(data, _absolute) if data.is_coco else text_of(data, _absolute)
+        texts[file_name(name, data)] = json_of(data, _absolute) if _is_json(data) else text_of(data, _absolute)
     write_all({Path(folder, name): text for name, text in texts.items()})
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from datasets.store import Sample
 from utils.images import AREA_BELOW, FILL, LetterboxTransform, fit, letterbox, shrink
+from utils.unknown import moved
 
 Size = tuple[int, int]  # height, width
 Range = tuple[float, float]  # from, to
@@ -118,7 +119,7 @@ def move_boxes(sample: Sample, matrix: np.ndarray, window: np.ndarray, size: Siz
 
     Only `window` (xyxy) of the image is visible. Boxes that are too thin (MIN_SIDE) or too hidden (MIN_VISIBLE) are left out.
     """
-    _, boxes, labels = sample
+    _, boxes, labels, _ = sample
     if not len(boxes):
         return np.zeros((0, 4), np.float32), labels
     first, last = (np.minimum(np.maximum(c, window[:2]), window[2:]) for c in (boxes[:, :2], boxes[:, 2:]))
@@ -256,4 +257,4 @@ def augment(sample: Sample, size: Size, rng: np.random.Generator, kind: str, set
         output = np.full((*size, 3), FILL, np.uint8)
         boxes, labels = paint(output, sample, matrix)
         shift_colors(output, rng, settings.hsv)
-    return Sample(output, boxes, labels)
+    return Sample(output, boxes, labels, moved(sample.unknown, matrix))

@@ -127,7 +127,7 @@ def fit_one_epoch(
             # PyTorch's SyncBN computes an empty shard in float32, so autocast must be off for it.
             with updater.autocast() if len(batch.images) else nullcontext():
                 predictions = model(batch.images)
-            losses = criterion(predictions, batch.boxes, batch.labels, batch.size)
+            losses = criterion(predictions, *batch.targets)
             # Scaled backward; after the last batch of a step: unscale, clip, optimizer step, EMA.
             updater.step(losses["total"], len(batch.images))
         meter.add(losses)

@@ -48,7 +48,7 @@ def evaluate(
         batch = batch.to(ranks.device)
         predictions = model(batch.images)
         if criterion is not None:
-            losses = criterion(predictions, batch.boxes, batch.labels, batch.size)
+            losses = criterion(predictions, *batch.targets)
             sums += torch.stack([losses["total"], losses["positives"]])
         detections = model.detections(predictions, batch.size, batch.transforms, **limits)
         index = batch.ids.repeat_interleave(torch.tensor([len(one.scores) for one in detections]))

@@ -186,11 +186,15 @@ def _mean(values: np.ndarray) -> float:
 def to_coco(parts: Sequence[Sequence[np.ndarray]], annotations) -> list[dict]:
     """Converts boxes xyxy, scores, labels and image indices of each process to entries of a COCO results file.
 
-    The entries are sorted by image id. Boxes become x, y, width, height; ids come from the data.
+    The entries are sorted by image id. Boxes become x, y, width, height; ids come from the data. As in LVIS (Gupta et al. 2019,
+    section 3.3), detections of a class do not count in images in which it was not looked for: they are left out.
     """
     if not parts:
         return []
     boxes, scores, labels, index = (np.concatenate(part) for part in zip(*parts, strict=True))
+    if annotations.looked_for is not None:
+        counted = annotations.are_looked_for()[index, labels]
+        boxes, scores, labels, index = boxes[counted], scores[counted], labels[counted], index[counted]
     image_ids = np.asarray(annotations.image_ids)[index]
     order = np.argsort(image_ids, kind="stable")
     boxes = xyxy_to_xywh(boxes.astype(np.float64))

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from nets.model import DetectionModel, Part
 from utils.file_checks import MAX_ADDED, CheckpointError
+from utils.unknown import Unknown
 
 _ADDED = re.compile(r"added\.(\d+)\.(.+)")
 
@@ -105,11 +106,18 @@ class NewestCriterion:
         self.criterion, self.first_class = criterion, first_class
 
     def __call__(
-        self, predictions: tuple, targets: Tensor, labels: Tensor, image_size: tuple[int, int]
+        self,
+        predictions: tuple,
+        targets: Tensor,
+        labels: Tensor,
+        image_size: tuple[int, int],
+        unknown: Unknown | None = None,
     ) -> dict[str, Tensor]:
-        """Computes the losses as the criterion of the family; `labels [B, M]` count all classes of the model."""
+        """Computes the losses as the criterion of the family; labels `[B, M]` and `unknown` count all classes of the model."""
         own = (labels - self.first_class).clamp(min=-1)  # -1: padding
-        return self.criterion(predictions[-1], targets, own, image_size)
+        if unknown is not None:
+            unknown = unknown._replace(classes=unknown.classes[..., self.first_class :])
+        return self.criterion(predictions[-1], targets, own, image_size, unknown)
 
 
 def extended(model: DetectionModel, fresh: DetectionModel) -> ExtendedModel:

@@ -1,6 +1,8 @@
 """The loss functions, one per family: assign labels, weight the terms, normalize over all processes.
 
 Losses are dense and masked, because indexing by a mask would make the host wait for the device.
+
+Where a class is unknown, its score has no loss and so no gradient, unless the anchor point is matched with a box of the class.
 """
 
 from collections.abc import Callable
@@ -14,6 +16,7 @@ from nets import picodet, ppyoloe, yolov9, yolox
 from nets.assigners import ATSS_NEAREST, Alignment, Assignment, atss, candidates, simota, task_aligned
 from nets.coder import at_least_float32, decode_dfl, decode_yolox, encode_dfl, encode_yolox, grid, level_shapes
 from utils.boxes import ciou, giou, iou
+from utils.unknown import Unknown
 
 BOX_WEIGHT = 5.0  # weight of the IoU loss in YOLOX
 YOLOV9_WEIGHTS = {"box": 7.5, "class": 0.5, "dfl": 1.5}  # as in the released training code
@@ -35,6 +38,9 @@ class YOLOXCriterion:
     this rank, that is the count of all processes, at least 1, divided by world size; with it the averaged gradients of the
     processes equal the gradient of the whole batch. `no_aug`: adds the L1 loss, in the no-augmentation epochs. `static`
     changes nothing; see PPYOLOECriterion.
+
+    Objectness is one number for all classes. Where a class is unknown, an anchor point without a box has no BCE(objectness, 0),
+    as it may see an object of this class. Instead, the score objectness * class of each known class is pushed to 0.
     """
 
     def __init__(
@@ -47,20 +53,28 @@ class YOLOXCriterion:
         self.strides, self.normalizer, self.l1 = strides, normalizer, no_aug
 
     def __call__(
-        self, predictions: yolox.Predictions, targets: Tensor, labels: Tensor, image_size: tuple[int, int]
+        self,
+        predictions: yolox.Predictions,
+        targets: Tensor,
+        labels: Tensor,
+        image_size: tuple[int, int],
+        unknown: Unknown | None = None,
     ) -> dict[str, Tensor]:
         """Computes the losses of a batch from the predictions and the boxes.
 
-        `targets [B, M, 4]`: xyxy in pixels of the input; `labels [B, M]`: -1 is padding; `image_size`: height, width.
+        `targets [B, M, 4]`: xyxy in pixels of the input; `labels [B, M]`: -1 is padding; `image_size`: height, width; `unknown`:
+        tensors with what is not known about the images.
         Returns scalars: total (to minimize), box, objectness, class, l1 (if it is on), and positives per box (not a loss).
         """
         raw, objectness, classes = (at_least_float32(x) for x in predictions)
         targets, labels = _at_least_one_row(targets.to(raw.dtype), labels)
         cells, strides = grid(image_size, self.strides, raw)
         centers = (cells + 0.5) * strides[:, None]
+        known = _known_classes(unknown, centers)  # [B, A, C]
         # Most anchor points cannot be positive. Only their objectness counts, so everything else is computed for candidates.
         candidate = candidates(centers, strides, len(self.strides), targets, labels)  # [B, K]
         cells, centers, strides = cells[candidate], centers[candidate], strides[candidate]
+        every_class = classes
         raw, classes = _take(raw, candidate), _take(classes, candidate)
         decoded = decode_yolox(raw.detach(), cells, strides)
         match = simota(decoded, objectness.gather(1, candidate), classes, centers, strides, targets, labels)
@@ -73,11 +87,14 @@ class YOLOXCriterion:
         label = labels.gather(1, match.index).clamp(min=0)
         class_target = torch.zeros_like(classes).scatter(2, label[..., None], match.score[..., None])
         objectness_target = torch.zeros_like(objectness).scatter(1, candidate, positive.to(raw.dtype))
+        known_of_candidates = None  # [B, K, C]
+        if known is not None:
+            known_of_candidates = _take(known, candidate).scatter(2, label[..., None], True)
 
         sums = {
             "box": BOX_WEIGHT * ((1 - overlap.square()) * positive).sum(),
-            "objectness": _bce(objectness, objectness_target).sum(),
-            "class": (_bce(classes, class_target).sum(-1) * positive).sum(),
+            "objectness": _objectness_loss(objectness, objectness_target, every_class, known),
+            "class": (_sum_where(_bce(classes, class_target), known_of_candidates, -1) * positive).sum(),
         }
         if self.l1:
             sums["l1"] = ((raw - encode_yolox(matched, cells, strides)).abs().sum(-1) * positive).sum()
@@ -111,13 +128,19 @@ class YOLOv9Criterion:
         self.strides, self.normalizer, self.static = strides, normalizer, static
 
     def __call__(
-        self, predictions: yolov9.Predictions, targets: Tensor, labels: Tensor, image_size: tuple[int, int]
+        self,
+        predictions: yolov9.Predictions,
+        targets: Tensor,
+        labels: Tensor,
+        image_size: tuple[int, int],
+        unknown: Unknown | None = None,
     ) -> dict[str, Tensor]:
         """Computes the losses as for YOLOX: total, box, class, dfl, and positives per box, counted by their target scores."""
         raw, classes = at_least_float32(predictions.boxes), at_least_float32(predictions.classes)
         targets, labels = _at_least_one_row(targets.to(raw.dtype), labels)
         cells, strides = grid(image_size, self.strides, raw)
         centers, decoded = (cells + 0.5) * strides[:, None], decode_dfl(raw.detach(), cells, strides)
+        known = _known_classes(unknown, centers)
         match, most = self.assign((decoded, classes, centers, strides, targets, labels), image_size)
 
         # All positive anchor points, followed by others of score 0 up to the largest possible number of positive ones.
@@ -126,9 +149,12 @@ class YOLOv9Criterion:
         raw, matched, cells, strides = _take(raw, chosen), _take(targets, index), cells[chosen], strides[chosen]
         label = labels.gather(1, index).clamp(min=0)
         logits = _take(classes, chosen).gather(2, label[..., None])[..., 0]  # of the matched classes
+        if known is not None:  # of a matched anchor point, the class is known
+            place, flat = chosen * classes.shape[2] + label, known.flatten(1)
+            known = flat.scatter(1, place, flat.gather(1, place) | positive).view_as(known)
         sums = {
             "box": ((1 - self.overlap(decode_dfl(raw, cells, strides), matched)) * score).sum(),
-            "class": self.class_loss(classes, logits, score, positive),
+            "class": self.class_loss(classes, logits, score, positive, known),
             "dfl": (_dfl(raw, encode_dfl(matched, cells, strides), self.dfl_margin) * score).sum(),
         }
         weighted = {name: self.weights[name] * value for name, value in sums.items()}
@@ -138,12 +164,15 @@ class YOLOv9Criterion:
         """Assigns labels -> the assignment, and the largest number of anchor points per box. `inputs`: see `task_aligned`."""
         return task_aligned(*inputs, rule=self.alignment), self.alignment.most
 
-    def class_loss(self, classes: Tensor, logits: Tensor, score: Tensor, positive: Tensor) -> Tensor:
+    def class_loss(
+        self, classes: Tensor, logits: Tensor, score: Tensor, positive: Tensor, known: Tensor | None = None
+    ) -> Tensor:
         """Sums BCE of all logits `[B, A, C]`, without a dense tensor of targets, which are 0 but for the matched classes.
 
         `logits`, `score` (target) and `positive` `[B, K]`: of the matched classes; where not positive, the score is 0.
+        `known [B, A, C]`: the logits that count, those of matched classes among them; None: all.
         """
-        return F.softplus(classes).sum() - (logits * score).sum()
+        return _sum_where(F.softplus(classes), known) - (logits * score).sum()
 
 
 class PPYOLOECriterion(YOLOv9Criterion):
@@ -165,11 +194,15 @@ class PPYOLOECriterion(YOLOv9Criterion):
         level_sizes = [rows * columns for rows, columns in level_shapes(image_size, self.strides)]
         return atss(boxes, *others, level_sizes=level_sizes), ATSS_NEAREST * len(self.strides)
 
-    def class_loss(self, classes: Tensor, logits: Tensor, score: Tensor, positive: Tensor) -> Tensor:
+    def class_loss(
+        self, classes: Tensor, logits: Tensor, score: Tensor, positive: Tensor, known: Tensor | None = None
+    ) -> Tensor:
         """Sums the varifocal loss (VarifocalNet, equation 2): the BCE, weighted by the target score of a matched class, and by
         .75 * (predicted score)^2 everywhere else."""
         matched = (F.softplus(logits) - logits * score) * score
-        return _varifocal_negative(classes).sum() + ((matched - _varifocal_negative(logits)) * positive).sum()
+        return (
+            _sum_where(_varifocal_negative(classes), known) + ((matched - _varifocal_negative(logits)) * positive).sum()
+        )
 
 
 class PicoDetCriterion(PPYOLOECriterion):
@@ -178,17 +211,55 @@ class PicoDetCriterion(PPYOLOECriterion):
     dfl_margin = 0.1
 
     def __call__(
-        self, predictions: picodet.Predictions, targets: Tensor, labels: Tensor, image_size: tuple[int, int]
+        self,
+        predictions: picodet.Predictions,
+        targets: Tensor,
+        labels: Tensor,
+        image_size: tuple[int, int],
+        unknown: Unknown | None = None,
     ) -> dict[str, Tensor]:
         """Computes the losses as for YOLOv9."""
         boxes, alignment, classes = (at_least_float32(x) for x in predictions)
         scores = ppyoloe.Predictions(boxes, picodet.joint_logits(classes, alignment))
-        return super().__call__(scores, targets, labels, image_size)
+        return super().__call__(scores, targets, labels, image_size, unknown)
 
 
 def _varifocal_negative(logits: Tensor) -> Tensor:
     """Varifocal loss of logits without an object."""
     return VARIFOCAL_ALPHA * logits.sigmoid().square() * F.softplus(logits)
+
+
+def _known_classes(unknown: Unknown | None, centers: Tensor) -> Tensor | None:
+    """Returns which classes are known at anchor points `[A, 2]`: bool `[B, A, C]`. None: all of them."""
+    if unknown is None:
+        return None
+    places = unknown.places.to(centers.dtype)
+    moved = centers @ places[..., :2].transpose(-1, -2) + places[:, :, None, :, 2]  # [B, R, A, 2] in the unit square
+    inside = ((moved >= 0) & (moved < 1)).all(-1)
+    counts = inside.transpose(1, 2).to(centers.dtype) @ unknown.classes.to(
+        centers.dtype
+    )  # places in which it is unknown
+    return counts < 0.5
+
+
+def _sum_where(values: Tensor, known: Tensor | None, *dimensions: int) -> Tensor:
+    """Sums values where they are known; None: all of them."""
+    return (values if known is None else values.where(known, 0)).sum(*dimensions)
+
+
+def _objectness_loss(objectness: Tensor, target: Tensor, classes: Tensor, known: Tensor | None) -> Tensor:
+    """Sums BCE(objectness, target). With `known`, anchor points without a box that do not know all classes have
+    BCE(objectness * class, 0) of each known class instead, so those that know no class have no loss.
+
+    `objectness` and `target`: `[B, A]`; `classes` and `known`: `[B, A, C]`.
+    """
+    losses = _bce(objectness, target)
+    if known is None:
+        return losses.sum()
+    whole = known.all(-1) | (target > 0)
+    log_score = F.logsigmoid(objectness)[..., None] + F.logsigmoid(classes)
+    background = -(-log_score.expm1()).clamp(min=torch.finfo(classes.dtype).tiny).log()
+    return _sum_where(losses, whole) + _sum_where(background, known & ~whole[..., None])
 
 
 def _normalized(sums: dict[str, Tensor], positives: Tensor, labels: Tensor, normalizer: Normalizer) -> dict:

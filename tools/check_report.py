@@ -26,6 +26,7 @@ TINY = 2  # pixels of the image; such a box is a slip of the mouse
 SMALL = (8, 16, 32)  # pixels of the network's input; the finest stride of the networks is 8
 EDGES = (0, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384)  # pixels: bins of the histogram; the last one is open
 IMBALANCE = 100  # ratio of the boxes of the most frequent class and of the rarest
+FEW_LOOKED_FOR = 0.1  # fraction of the images in which a class was looked for, below which there is a warning
 EXTREMES = 6  # images with the most boxes, and with the smallest
 SUSPICIOUS = {
     "covering": "boxes that cover their whole image",
@@ -185,10 +186,18 @@ def examine(source: str, part: str, size: Size, options: ReadOptions) -> Part:
         "backgrounds": int((np.diff(good.starts) == 0).sum()),
         "classes": dict(zip(good.classes, good.boxes_per_class().tolist(), strict=True)),
         **boxes,
+        **_looked_for(good),
         "notes": notes,  # what was left out, and what is unusual
         "errors": errors if len(good.boxes) else [*errors, f"{source}: no boxes at all: is it the right file?"],
     }
     return Part(report, good, paths, scanned, groups, rows)
+
+
+def _looked_for(data: Annotations) -> dict[str, dict[str, int]]:
+    """Returns in how many images each class was looked for; nothing if all of them were in all images."""
+    if data.looked_for is None:
+        return {}
+    return {"looked_for": dict(zip(data.classes, data.are_looked_for().sum(0).tolist(), strict=True))}
 
 
 def _find_copies(parts: dict[str, Part]) -> tuple[list[dict[str, Any]], str]:
@@ -330,6 +339,10 @@ def _warnings(split: str, part: dict[str, Any]) -> list[str]:
     if present and max(present) > IMBALANCE * min(present):
         ratio = max(present) / min(present)
         warnings.append(f"{split}: the most frequent class has {ratio:.0f} times the boxes of the rarest one")
+    looked_for = part.get("looked_for", {}).items()
+    if few := [f"{name} {images}" for name, images in looked_for if images < FEW_LOOKED_FOR * part["images"]]:
+        text = f"classes that were looked for in few of the {part['images']} images, and learn from these only"
+        warnings.append(f"{split}: {text}: {', '.join(few)}")
     groups = [" = ".join(map(repr, names)) for names in similar_names(counts)]
     warnings += [f"{split}: class names that differ only in case or blanks: {group}" for group in groups]
     return warnings

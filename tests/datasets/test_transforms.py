@@ -159,9 +159,9 @@ def test_inputs_are_not_changed(moves):
     for seed in range(10):
         rng = np.random.default_rng((5, seed))
         sample = Sample(noise(rng, 90, 70), np.array([[5, 5, 60, 80]], np.float32), np.array([1]))
-        before = [field.copy() for field in sample]
+        before = [field.copy() for field in sample[:3]]
         drawn = augmented(sample, (64, 64), rng, "corner", **moves)
-        for field, old, new in zip(sample, before, drawn, strict=True):
+        for field, old, new in zip(sample[:3], before, drawn[:3], strict=True):
             np.testing.assert_array_equal(field, old)
             assert not np.shares_memory(field, new)
 

@@ -8,6 +8,7 @@ import sys
 import numpy as np
 import pytest
 from coco_cases import entries, evaluated, ground_truth, random_case
+from files import read_annotation_file
 from refused import refused
 
 from metrics import coco
@@ -216,7 +217,7 @@ def test_without_a_correct_detection_there_is_no_best_confidence():
 
 def test_detections_become_entries_of_a_coco_results_file():
     class Ids:
-        image_ids, category_ids = np.array([17, 5]), np.array([4, 8])
+        image_ids, category_ids, looked_for = np.array([17, 5]), np.array([4, 8]), None
 
     def part(x1, score, label, index):
         return np.array([[x1, 2, 11, 22]], np.float32), np.float32([score]), np.array([label]), np.array([index])
@@ -227,3 +228,27 @@ def test_detections_become_entries_of_a_coco_results_file():
         {"image_id": 17, "category_id": 8, "bbox": [1.0, 2.0, 10.0, 20.0], "score": 0.25},
     ]
     assert {type(v) for entry in entries for v in entry.values()} == {int, list, float} and to_coco([], Ids) == []
+
+
+def test_detections_count_only_in_images_in_which_their_class_was_looked_for(painted):
+    """The metrics of each class equal its metrics on the images in which it was looked for."""
+    data = read_annotation_file(str(painted(24)))
+    rng = np.random.default_rng(5)
+    masked = data.with_looked_for(rng.random((24, 2)) < 0.6)
+    present = masked.are_looked_for()[masked.image_of_boxes(), masked.labels]
+    masked = masked.keep_boxes(present)  # what was not looked for has no boxes
+    images = np.repeat(np.arange(24), 6)
+    boxes = np.concatenate([np.resize(data.boxes[data.labels == n % 2], (72, 4)) for n in range(2)]).astype(np.float32)
+    boxes = boxes[rng.permutation(144)] + rng.normal(size=(144, 4)).astype(np.float32)
+    rows = masked.image_of_boxes()
+    own = masked.boxes.astype(np.float32) + 1, rng.random(len(rows)).astype(np.float32), masked.labels, rows
+    noise = boxes, rng.random(144).astype(np.float32), rng.integers(0, 2, 144), images
+    detections = to_coco([own, noise], masked)
+    assert 0 < len(detections) < len(rows) + 144
+    whole = coco_metrics(masked.coco(), detections)
+    for label, name in enumerate(masked.classes):
+        kept = np.flatnonzero(masked.are_looked_for()[:, label])
+        subset, ids = masked.select(kept), set(masked.image_ids[kept].tolist())
+        alone = coco_metrics(subset.coco(), [one for one in to_coco([own, noise], data) if one["image_id"] in ids])
+        assert whole["per_class"][name] == alone["per_class"][name] and whole["per_class"][name]["AP"] > 0
+    assert {key: whole[key] for key in COCO_METRICS} == reference(masked.coco(), detections)

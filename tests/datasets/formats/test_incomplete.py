@@ -1,0 +1,203 @@
+"""What annotations tell about classes that were not looked for and about open regions: several sets, LVIS, crowd, ignore."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from files import boxes, paint, text
+from refused import refused
+
+from datasets.errors import DataError
+from datasets.formats.finish import ReadOptions, prepare
+from datasets.formats.read import read, read_options, sets_of
+from datasets.sources import read_train_and_val
+from datasets.split import Division, train_and_val, write
+from utils.config import ConfigError
+
+
+def coco(path: Path, classes: dict[int, str], rows: list[list[tuple]], images: list[dict] | None = None) -> Path:
+    """A COCO JSON next to its images; `rows`: category id and crowd of the boxes of each image."""
+    extra = images or [{} for _ in rows]
+    for i in range(len(rows)):
+        paint(path.parent / f"{path.stem}_{i}.png", 40 + len(path.parent.name), 20 + i)
+    contents = {
+        "images": [
+            {
+                "id": i,
+                "file_name": f"{path.stem}_{i}.png",
+                "width": 40 + len(path.parent.name),
+                "height": 20 + i,
+                **extra[i],
+            }
+            for i in range(len(rows))
+        ],
+        "annotations": [
+            {"id": 100 * i + k, "image_id": i, "category_id": category, "bbox": [2, 3, 10, 8], "iscrowd": crowd}
+            for i, row in enumerate(rows)
+            for k, (category, crowd) in enumerate(row)
+        ],
+        "categories": [{"id": i, "name": name} for i, name in classes.items()],
+    }
+    return text(path, contents)
+
+
+@pytest.fixture
+def two_sets(tmp_path: Path) -> tuple[Path, Path]:
+    first = coco(tmp_path / "a" / "cats.json", {1: "cat", 2: "dog"}, [[(1, 0)], [(2, 0), (1, 0)], []])
+    return first, coco(tmp_path / "bb" / "elks.json", {7: "dog", 9: "elk"}, [[(9, 0)], [(7, 0)]])
+
+
+def masks(found) -> list[list[str]]:
+    """The classes that were looked for in each image."""
+    return [
+        [name for name, is_known in zip(found.classes, row, strict=True) if is_known] for row in found.are_looked_for()
+    ]
+
+
+# ---- several sets
+
+
+def test_a_class_that_a_set_does_not_have_was_not_looked_for_in_its_images(two_sets):
+    found = read(f"{two_sets[0]},{two_sets[1]}", "train")
+    assert found.classes == ("cat", "dog", "elk")
+    assert masks(found) == [["cat", "dog"]] * 3 + [["dog", "elk"]] * 2
+    assert [names for _, _, names, _ in boxes(found)] == [["cat"], ["dog", "cat"], [], ["elk"], ["dog"]]
+    (table,) = [note for note in found.notes if "\n" in note]
+    for path, images, names in zip(two_sets, ("3", "2"), ("cat, dog", "dog, elk"), strict=True):
+        assert any(str(path) in line and images in line.split() and names in line for line in table.splitlines())
+
+
+def test_all_labeled_sets_have_looked_for_all_classes(two_sets):
+    assert read(f"{two_sets[0]},{two_sets[1]}", "train", read_options(all_labeled=True)).looked_for is None
+
+
+def test_one_set_has_no_masks(two_sets):
+    assert read(str(two_sets[0]), "train").looked_for is None
+
+
+def test_sets_with_the_same_classes_have_no_masks(two_sets, tmp_path):
+    other = coco(tmp_path / "c" / "more.json", {1: "dog", 2: "cat"}, [[(1, 0)]])
+    found = read(f"{two_sets[0]},{other}", "train")
+    assert found.looked_for is None and [names for _, _, names, _ in boxes(found)][-1] == ["dog"]
+
+
+def test_an_existing_path_with_a_comma_is_one_set(two_sets, tmp_path):
+    folder = tmp_path / "a,bb"
+    folder.mkdir()
+    assert sets_of(str(folder)) == [str(folder)] and sets_of("a, b,c") == ["a", "b", "c"] and sets_of("a") == ["a"]
+
+
+def test_selected_and_merged_classes_keep_what_was_looked_for(two_sets):
+    both = f"{two_sets[0]},{two_sets[1]}"
+    selected = read(both, "train", ReadOptions(classes=("elk", "cat"), select=True))
+    assert masks(selected) == [["cat"]] * 3 + [["elk"]] * 2
+    merged = read(both, "train", ReadOptions(merge="elk:cat"))
+    assert merged.classes == ("cat", "dog") and merged.looked_for is None  # another word for the same
+    val = read(both, "val", ReadOptions(classes=("elk", "dog", "cat", "fox")))
+    assert masks(val) == [["dog", "cat"]] * 3 + [["elk", "dog"]] * 2
+
+
+def test_names_of_different_sets_that_differ_in_case_are_an_error_with_the_merge(two_sets, tmp_path):
+    other = coco(tmp_path / "c" / "more.json", {1: "Cat"}, [[(1, 0)]])
+    with refused(DataError, "'cat'", "'Cat'", "merge=Cat:cat"):
+        read(f"{two_sets[0]},{other}", "train")
+    found = read(f"{two_sets[0]},{other}", "train", ReadOptions(merge="Cat:cat"))
+    assert masks(found) == [["cat", "dog"]] * 3 + [["cat"]]
+
+
+def test_a_set_of_numbers_next_to_a_set_of_names_is_an_error(two_sets, tmp_path):
+    paint(tmp_path / "n" / "1.png")
+    file = text(tmp_path / "n" / "train.txt", "1.png 1,2,9,9,0\n")
+    with refused(DataError, str(file), "classes.txt"):
+        read(f"{two_sets[0]},{file}", "train")
+    text(tmp_path / "n" / "classes.txt", "dog\n")
+    assert masks(read(f"{two_sets[0]},{file}", "train"))[-1] == ["dog"]
+
+
+def test_a_missing_set_is_named(two_sets, tmp_path):
+    with refused(DataError, str(tmp_path / "none")):
+        read(f"{two_sets[0]},{tmp_path / 'none'}", "train")
+
+
+def test_an_image_of_two_sets_is_one_image_in_which_the_classes_of_both_were_looked_for(tmp_path):
+    first = coco(tmp_path / "cats.json", {1: "cat"}, [[(1, 0)]])
+    contents = json.loads(first.read_text(encoding="utf-8"))
+    contents["categories"][0]["name"] = "dog"
+    contents["annotations"][0]["bbox"] = [1, 1, 5, 5]
+    second = text(tmp_path / "dogs.json", contents)
+    found = read(f"{first},{second}", "train")
+    assert len(found) == 1 and found.looked_for is None and boxes(found)[0][2] == ["cat", "dog"]
+
+
+def test_validation_images_split_off_several_sets_keep_their_masks_in_the_written_file(two_sets, tmp_path):
+    data, _ = prepare(read(f"{two_sets[0]},{two_sets[1]}", "train"))
+    train, val = train_and_val(data, Division("val=.4", (0.6, 0.4), 1), 0)
+    by_name = dict(zip((data.path(i) for i in range(5)), masks(data), strict=True))
+    for part in (train, val):
+        assert masks(part) == [by_name[part.path(i)] for i in range(len(part))]
+    write(tmp_path, {"val": val})
+    again = read(str(tmp_path / "val.json"), "val", ReadOptions(classes=data.classes))
+    assert masks(again) == masks(val) and again.classes == data.classes
+
+
+def test_the_splits_of_several_sets_are_found_as_those_of_one(tmp_path):
+    for name, label in (("one", "cat"), ("two", "elk")):
+        for part in ("train", "val"):
+            coco(tmp_path / name / f"{part}.json", {1: label}, [[(1, 0)]])
+    both = f"{tmp_path / 'one'},{tmp_path / 'two'}"
+    train, val = read_train_and_val(both, "data/demo/val.txt", 0, ReadOptions(), lambda _: None)
+    assert masks(train) == masks(val) == [["cat"], ["elk"]] and train.classes == val.classes
+    assert not {train.path(i) for i in range(2)} & {val.path(i) for i in range(2)}
+    with refused(ConfigError, "val="):
+        files = ",".join(str(tmp_path / name / "train.json") for name in ("one", "two"))
+        read_train_and_val(files, "data/demo/val.txt", 0, ReadOptions(), lambda _: None)
+
+
+# ---- LVIS
+
+
+def test_lvis_tells_which_classes_were_looked_for(tmp_path):
+    images = [{"neg_category_ids": [2], "not_exhaustive_category_ids": [1]}, {"neg_category_ids": []}, {}]
+    file = coco(tmp_path / "lvis.json", {1: "cat", 2: "dog", 3: "elk"}, [[(1, 0)], [(3, 0)], [(1, 0)]], images)
+    found = read(str(file), "train")
+    assert masks(found) == [["cat", "dog"], ["elk"], ["cat", "dog", "elk"]]
+    assert found.is_open.tolist() == [False, True, False, False] and found.crowd.tolist() == found.is_open.tolist()
+    assert found.boxes[1].tolist() == [0, 0, *found.sizes[0][::-1]] and found.labels[1] == 0
+    assert read(str(file), "train", read_options(all_labeled=True)).looked_for is None
+    other = read(str(file), "val", ReadOptions(classes=("elk", "dog", "cat", "fox")))
+    assert masks(other) == [["dog", "cat"], ["elk"], ["elk", "dog", "cat", "fox"]]
+
+
+def test_masks_and_open_regions_survive_the_round_trip_as_coco_json(tmp_path):
+    images = [{"neg_category_ids": [2], "not_exhaustive_category_ids": [1]}, {"neg_category_ids": []}, {}]
+    file = coco(tmp_path / "lvis.json", {1: "cat", 2: "dog", 3: "elk"}, [[(1, 0), (1, 1)], [(3, 0)], []], images)
+    data, _ = prepare(read(str(file), "train"))
+    (tmp_path / "out").mkdir()
+    write(tmp_path / "out", {"train": data})
+    again, _ = prepare(read(str(tmp_path / "out" / "train.json"), "train"))
+    assert masks(again) == masks(data) and boxes(again) == boxes(data)
+    assert again.is_open.tolist() == data.is_open.tolist() and again.digest() == data.digest()
+
+
+# ---- open regions
+
+
+def test_crowd_regions_and_difficult_boxes_are_open_on_request(tmp_path):
+    file = coco(tmp_path / "c.json", {1: "cat", 2: "dog"}, [[(1, 1), (2, 0)], []])
+    assert read(str(file), "train").is_open is None
+    found = read(str(file), "train", read_options(open_regions="crowd"))
+    assert found.is_open.tolist() == [True, False] and found.unknown_of(1) is None
+    assert found.unknown_of(0).classes.tolist() == [[True, False]]
+
+
+def test_boxes_of_a_class_become_open_regions_for_all_others(tmp_path):
+    file = coco(tmp_path / "c.json", {1: "cat", 2: "ignore", 3: "dog"}, [[(2, 0), (3, 0)], [(1, 0)], [(2, 0), (2, 0)]])
+    found = read(str(file), "train", read_options(open_regions="ignore"))
+    assert found.classes == ("cat", "dog") and found.boxes_per_class().tolist() == [1, 1]
+    assert found.unknown_of(0).classes.tolist() == [[True, True]] and found.unknown_of(1) is None
+    assert np.diff(found.starts).tolist() == [3, 1, 4] and found.crowd.sum() == 6
+    val = read(str(file), "val", ReadOptions(classes=("dog", "cat"), open_regions=("ignore",)))
+    assert val.unknown_of(2).classes.tolist() == [[True, True]] and val.labels[2] == 0
+    with refused(DataError, "'none'", "open_regions="):
+        read(str(file), "train", read_options(open_regions="crowd,none"))

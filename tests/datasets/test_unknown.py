@@ -1,0 +1,241 @@
+"""What is not known about an image stays at its place through letterbox, mirror, affine map, mosaic, mixup, loader and store."""
+
+import pickle
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from files import read_annotation_file
+
+from datasets.classes import choose_classes, join
+from datasets.dataset import DetectionDataset, Key, collate
+from datasets.loader import TrainSampler, build_loader
+from datasets.mosaic import Augment, mixup, mosaic
+from datasets.store import Annotations, Sample
+from datasets.transforms import augment
+from utils.unknown import Unknown, joined, of_boxes, of_image
+
+NO_BOXES = np.zeros((0, 4), np.float32), np.zeros(0, np.int64)
+UPRIGHT = {"flip": 0.5, "rotation": 0, "scale": (0.5, 1.5), "translate": 0.1, "shear": 0, "hsv": (0, 0, 0)}
+ROTATED = UPRIGHT | {"rotation": 30, "shear": 10}
+LETTERBOXED = UPRIGHT | {"scale": (1, 1), "translate": 0}
+SIZE = (128, 160)
+
+every_move = pytest.mark.parametrize(
+    "moves", [UPRIGHT, ROTATED, LETTERBOXED], ids=["upright", "rotated", "letterboxed"]
+)
+every_letterbox = pytest.mark.parametrize("kind", ["corner", "center", "stretch"])
+
+
+def unknown_pixels(unknown: Unknown, size=SIZE) -> np.ndarray:
+    """Which classes are unknown at the center of each pixel, bool [H, W, C]; one place and pixel at a time."""
+    rows, columns = np.mgrid[: size[0], : size[1]] + 0.5
+    found = np.zeros((*size, unknown.classes.shape[1]), bool)
+    for place, classes in zip(unknown.places, unknown.classes, strict=True):
+        u, v = (row[0] * columns + row[1] * rows + row[2] for row in place)
+        found[(u >= 0) & (u < 1) & (v >= 0) & (v < 1)] |= classes
+    return found
+
+
+def painted_region(rng: np.random.Generator, level: int, classes: tuple[bool, ...]) -> Sample:
+    """An image of random shape with a rectangle of gray `level` in which the classes are unknown."""
+    height, width = rng.integers(60, 200, 2).tolist()
+    image = np.zeros((height, width, 3), np.uint8)
+    x1, y1 = rng.integers(0, width // 2), rng.integers(0, height // 2)
+    x2, y2 = rng.integers(x1 + 20, width + 1), rng.integers(y1 + 20, height + 1)
+    image[y1:y2, x1:x2] = level
+    return Sample(image, *NO_BOXES, of_boxes(np.array([[x1, y1, x2, y2]], float), np.array([classes])))
+
+
+def assert_agree(is_painted: np.ndarray, is_unknown: np.ndarray, edge: float) -> None:
+    """At most the pixels at the edge of a region may differ."""
+    assert (is_painted != is_unknown).sum() <= edge * (is_painted.sum() ** 0.5 + 5)
+
+
+@every_move
+@every_letterbox
+def test_an_open_region_stays_on_its_pixels(moves, kind):
+    seen = 0
+    for seed in range(40):
+        rng = np.random.default_rng((1, seed))
+        drawn = augment(painted_region(rng, 250, (False, True)), SIZE, rng, kind, Augment(0, 0, **moves))
+        found = unknown_pixels(drawn.unknown)
+        assert not found[..., 0].any()
+        assert_agree(drawn.image[..., 0] > 180, found[..., 1], 4)
+        seen += found.any()
+    assert seen > 30
+
+
+@every_move
+def test_an_open_region_stays_on_its_pixels_in_a_mosaic_and_a_mixup(moves):
+    seen = 0
+    for seed in range(30):
+        rng = np.random.default_rng((2, seed))
+        four = [painted_region(rng, 200, (True, False)) for _ in range(4)]
+        settings = Augment(1, 1, **moves)
+        drawn = mosaic(four, SIZE, rng, "corner", settings)
+        assert_agree(drawn.image[..., 0] > 157, unknown_pixels(drawn.unknown)[..., 0], 8)
+        blank = Sample(np.zeros((*SIZE, 3), np.uint8), *NO_BOXES)
+        mixed = mixup(blank, painted_region(rng, 240, (True, False)), rng, "corner", settings)
+        assert_agree(mixed.image[..., 0] > 88, unknown_pixels(mixed.unknown)[..., 0], 4)
+        seen += int(unknown_pixels(mixed.unknown).any()) + int(unknown_pixels(drawn.unknown).any())
+    assert seen > 50
+
+
+@every_move
+def test_a_class_that_was_not_looked_for_is_unknown_in_the_whole_sample(moves):
+    for seed in range(10):
+        rng = np.random.default_rng((3, seed))
+        sample = Sample(np.zeros((50, 90, 3), np.uint8), *NO_BOXES, of_image(np.array([True, False])))
+        drawn = augment(sample, SIZE, rng, "center", Augment(0, 0, **moves))
+        assert unknown_pixels(drawn.unknown)[..., 0].all() and not unknown_pixels(drawn.unknown)[..., 1].any()
+
+
+@every_move
+def test_each_image_of_a_mosaic_has_its_own_classes(moves):
+    """A pixel of an image has exactly the unknown classes of this image, and each pixel belongs to one image."""
+    for seed in range(20):
+        rng = np.random.default_rng((4, seed))
+        levels, masks = [60, 110, 160, 210], np.eye(4, dtype=bool)
+        four = [
+            Sample(np.full((*rng.integers(60, 200, 2), 3), level, np.uint8), *NO_BOXES, of_image(mask))
+            for level, mask in zip(levels, masks, strict=True)
+        ]
+        drawn = mosaic(four, SIZE, rng, "center", Augment(1, 0, **moves))
+        found = unknown_pixels(drawn.unknown)
+        assert (found.sum(-1) == 1).all()
+        for i, level in enumerate(levels):
+            own = drawn.image[..., 0] == level
+            other = own & (found[..., i] == 0)
+            assert other.sum() <= 3 * own.sum() ** 0.5  # only at a seam, which an image may cross by rounding
+
+
+def test_only_the_images_of_a_mosaic_that_lack_a_class_do_not_know_it():
+    rng = np.random.default_rng(5)
+    whole = Sample(np.zeros((80, 80, 3), np.uint8), *NO_BOXES)
+    part = whole._replace(unknown=of_image(np.array([False, True])))
+    drawn = mosaic([whole, part, whole, whole], SIZE, rng, "corner", Augment(1, 0, **LETTERBOXED))
+    found = unknown_pixels(drawn.unknown)
+    assert 0 < found[..., 1].mean() < 0.9 and not found[..., 0].any()
+    assert mosaic([whole] * 4, SIZE, rng, "corner", Augment(1, 0, **LETTERBOXED)).unknown is None
+
+
+def test_a_mixup_does_not_know_what_one_of_its_images_does_not_know():
+    rng, settings = np.random.default_rng(6), Augment(0, 1, **UPRIGHT)
+    first = Sample(np.zeros((*SIZE, 3), np.uint8), *NO_BOXES, of_image(np.array([True, False, False])))
+    second = Sample(np.zeros((40, 30, 3), np.uint8), *NO_BOXES, of_image(np.array([False, True, False])))
+    assert (unknown_pixels(mixup(first, second, rng, "corner", settings).unknown) == [True, True, False]).all()
+    assert mixup(first._replace(unknown=None), second._replace(unknown=None), rng, "corner", settings).unknown is None
+
+
+# ---- from the store to a batch
+
+
+@pytest.fixture
+def partly(painted) -> Annotations:
+    """Twelve images: in every third one class 1 was not looked for, and the first box of image 3 is an open region."""
+    data = read_annotation_file(str(painted(12)))
+    looked_for = np.ones((12, 2), bool)
+    looked_for[::3, 1] = False
+    rows = np.zeros(len(data.labels), bool)
+    rows[data.starts[3]] = True
+    return replace(data, is_open=rows, crowd=rows).with_looked_for(looked_for)
+
+
+def test_the_store_keeps_masks_and_regions_through_every_selection(partly):
+    chosen = partly.select([5, 3, 0])
+    assert chosen.are_looked_for().tolist() == [[True, True], [True, False], [True, False]]
+    assert chosen.unknown_of(0) is None and chosen.unknown_of(1).classes.shape == (2, 2)
+    assert chosen.is_open.sum() == 1 and chosen.is_open[chosen.starts[1]]
+    assert partly.keep_boxes(~partly.is_open).is_open.sum() == 0
+    swapped = choose_classes(partly, partly.classes[::-1], {}, select=False, complete=False)
+    assert (swapped.are_looked_for() == partly.are_looked_for()[:, ::-1]).all()
+    more = choose_classes(partly, (*partly.classes, "new"), {}, select=False, complete=False)
+    assert not more.are_looked_for()[:, 2].any()  # of data with masks; others have all classes in all images
+    merged = choose_classes(partly, None, {partly.classes[1]: partly.classes[0]}, select=False, complete=False)
+    assert merged.looked_for is None and len(merged.classes) == 1
+
+
+def test_the_digest_depends_on_masks_and_regions(partly):
+    digests = {data.digest() for data in (partly, replace(partly, looked_for=None), replace(partly, is_open=None))}
+    assert len(digests) == 3
+
+
+def test_joined_data_have_the_masks_of_their_parts(partly):
+    whole = replace(partly, looked_for=None, is_open=None)
+    both = join([whole, partly], "both")
+    assert (both.are_looked_for() == np.concatenate([np.ones((12, 2)), partly.are_looked_for()])).all()
+    assert both.is_open.sum() == 1 and both.is_open[len(whole.labels) :].sum() == 1
+    assert join([whole, whole], "both").looked_for is None
+    other = replace(whole, classes=("1", "9"))
+    apart = join([whole, other], "both", apart=True)
+    assert apart.classes == ("0", "1", "9")
+    assert apart.are_looked_for()[[0, 12]].tolist() == [[True, True, False], [False, True, True]]
+
+
+def test_a_validation_image_knows_what_its_annotations_know(partly):
+    data = DetectionDataset(partly, "center")
+    item = data[Key(0, 3, 3, SIZE)]
+    found = unknown_pixels(item.unknown)
+    assert found[..., 1].all()
+    left, top, right, bottom = partly.boxes[partly.starts[3]]
+    label = partly.labels[partly.starts[3]]
+    if label == 0:
+        scale = min(SIZE[0] / partly.sizes[3][0], SIZE[1] / partly.sizes[3][1])
+        assert found[..., 0].sum() == pytest.approx((right - left) * (bottom - top) * scale**2, rel=0.1)
+    assert data[Key(0, 1, 1, SIZE)].unknown is None
+
+
+def test_a_batch_without_anything_unknown_has_the_arguments_that_it_always_had(partly):
+    data = DetectionDataset(partly, "center")
+    known = collate([data[Key(0, i, i, SIZE)] for i in (1, 2)])
+    assert known.unknown is None and len(known.targets) == 3
+    mixed = collate([data[Key(0, i, i, SIZE)] for i in (0, 1, 3)])
+    assert len(mixed.targets) == 4 and mixed.unknown.places.shape == (3, 2, 2, 3)
+    assert mixed.unknown.classes.any((1, 2)).tolist() == [True, False, True]
+    again = pickle.loads(pickle.dumps(mixed))
+    assert all(map(torch.equal, again.unknown, mixed.unknown)) and torch.equal(again.boxes, mixed.boxes)
+    moved = mixed.to(torch.device("meta"))
+    assert moved.unknown.places.device.type == moved.unknown.classes.device.type == "meta"
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_loader_of_several_ranks_has_the_same_samples(partly, workers):
+    how = Augment(mosaic=0.5, mixup=0.3, flip=0.5, rotation=5, scale=(0.5, 1.5), translate=0.1, shear=2)
+    data = DetectionDataset(partly, "corner", how, seed=1)
+
+    def samples(rank, world):
+        batches = build_loader(data, TrainSampler(12, 4, SIZE, 1, rank=rank, world=world), workers)
+        for batch in batches:
+            for b in range(len(batch.ids)):
+                part = None if batch.unknown is None else Unknown(*(x[b].numpy() for x in batch.unknown))
+                yield int(batch.ids[b]), part
+
+    def by_image(parts):
+        empty = np.zeros((*SIZE, 2), bool)
+        return {index: empty if part is None else unknown_pixels(part) for index, part in parts}
+
+    whole, shards = by_image(samples(0, 1)), by_image([*samples(0, 2), *samples(1, 2)])
+    assert whole.keys() == shards.keys() and any(found.any() for found in whole.values())
+    assert all(np.array_equal(whole[index], shards[index]) for index in whole)
+
+
+@pytest.mark.parametrize("moves", [False, True])
+def test_an_own_augmentation_that_moves_boxes_leaves_nothing_known_there(partly, moves):
+    def mirror(image, boxes, labels, rng):
+        if moves:
+            image, boxes = (
+                image[:, ::-1],
+                np.stack([SIZE[1] - boxes[:, 2], boxes[:, 1], SIZE[1] - boxes[:, 0], boxes[:, 3]], 1),
+            )
+        return image, boxes, labels
+
+    still = Augment(0, 0, 0, 0, (1, 1), 0, 0)
+    data = DetectionDataset(replace(partly, looked_for=None), "corner", still, extra_augment=mirror)
+    found = unknown_pixels(data[Key(0, 3, 3, SIZE)].unknown)[..., partly.labels[partly.starts[3]]]
+    assert len(data[Key(0, 3, 3, SIZE)].boxes) and found.any() and found.all() == moves
+
+
+def test_parts_that_know_everything_join_to_nothing():
+    assert joined([None, None]) is None

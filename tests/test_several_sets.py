@@ -1,0 +1,100 @@
+"""A training on sets with different classes: from the files to best.pt, its evaluation and the check."""
+
+import json
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from painted import drawn
+from small import assert_same_run, config, log_of, train_quietly
+
+import evaluate
+import train
+from datasets import demo
+from nets.losses import YOLOXCriterion
+from tools.check_report import check
+from tools.convert import convert
+from utils import checkpoint
+
+
+@pytest.fixture(scope="module")
+def two_sets(tmp_path_factory) -> str:
+    """Two sets of generated images: the first has boxes of the first two classes, the second of the last two."""
+    folders = []
+    for name, numbers, classes in (("first", range(8), demo.CLASSES[:2]), ("second", range(8, 14), demo.CLASSES[1:3])):
+        folder = drawn(tmp_path_factory.mktemp(name), {"all": numbers})
+        convert(str(folder / "all.txt"), str(folder / "part.json"), classes=",".join(classes))
+        folders.append(str(folder / "part.json"))
+    return ",".join(folders)
+
+
+def cfg_of(sets: str, output: Path, **changes) -> train.Config:
+    return replace(config(Path(), output), train=sets, val=".4", epochs=2, mosaic=0.5, mixup=0.3, **changes)
+
+
+@pytest.fixture(scope="module")
+def finished(two_sets, tmp_path_factory):
+    """The folder of a finished run, its best mAP and its output."""
+    return train_quietly(cfg_of(two_sets, tmp_path_factory.mktemp("sets")))
+
+
+def test_the_output_names_the_classes_of_each_set(finished, two_sets):
+    for source, names in zip(two_sets.split(","), (demo.CLASSES[:2], demo.CLASSES[1:3]), strict=True):
+        assert any(source in line and all(map(line.__contains__, names)) for line in finished[2].splitlines())
+
+
+def test_an_evaluation_of_the_checkpoint_has_the_metrics_of_the_training(finished, tmp_path):
+    """Also after the validation images were written as val.json and read again."""
+    best = checkpoint.load(finished[0] / "best.pt")
+    assert Path(best["config"]["val"]).name == "val.json" and best["classes"] == list(demo.CLASSES[:3])
+    options = {"checkpoint": str(finished[0] / "best.pt"), "output": str(tmp_path / "out"), "report": False, "worst": 0}
+    metrics = evaluate.main(evaluate.Config(**options, device="cpu", workers=0))
+    assert f"{metrics['AP']:.4f}" == f"{finished[1]:.4f}"
+    truth = json.loads((tmp_path / "out" / "ground_truth.json").read_text(encoding="utf-8"))
+    found = json.loads((tmp_path / "out" / "detections.json").read_text(encoding="utf-8"))
+    ids = {one["name"]: one["id"] for one in truth["categories"]}
+    first = {one["id"] for one in truth["images"] if "first" in one["file_name"]}
+    assert first and len(first) < len(truth["images"])
+    of_first = {one["category_id"] for one in found if one["image_id"] in first}
+    of_second = {one["category_id"] for one in found if one["image_id"] not in first}
+    assert ids[demo.CLASSES[2]] not in of_first and ids[demo.CLASSES[0]] not in of_second
+
+
+def test_a_run_stopped_in_the_middle_ends_with_the_same_bits(finished, two_sets, tmp_path, monkeypatch):
+    calls, original = [], YOLOXCriterion.__call__
+
+    def call(self, *args):
+        calls.append(args)
+        if len(calls) == 3:
+            signal.raise_signal(signal.SIGINT)
+        return original(self, *args)
+
+    monkeypatch.setattr(YOLOXCriterion, "__call__", call)
+    cfg = cfg_of(two_sets, tmp_path, resume=True)
+    folder, *_ = train_quietly(cfg)
+    assert len(log_of(folder)) < 2 and any(len(arguments) == 5 for arguments in calls)
+    train_quietly(cfg)
+    assert_same_run(folder, finished[0])
+
+
+def test_all_labeled_is_another_training(finished, two_sets, tmp_path):
+    folder, *_ = train_quietly(cfg_of(two_sets, tmp_path, all_labeled=True))
+    assert log_of(folder)[-1]["loss"] != log_of(finished[0])[-1]["loss"]
+
+
+def test_the_check_shows_what_was_looked_for(two_sets, tmp_path):
+    report, _ = check(two_sets, ".4")
+    assert report["train"]["looked_for"] == dict(zip(demo.CLASSES[:3], (8, 14, 6), strict=True))
+    assert not any("looked for" in warning for warning in report["warnings"])
+    many = drawn(tmp_path, {"all": range(20, 90)})
+    few, _ = check(f"{two_sets.split(',')[1]},{many / 'all.txt'}", ".4")
+    assert not any("looked for" in warning for warning in few["warnings"])  # the larger set has all classes
+    (many / "classes.txt").write_text("\n".join(["one", "two", *demo.CLASSES[2:]]))
+    few, _ = check(f"{two_sets.split(',')[1]},{many / 'all.txt'}", ".4")
+    assert any("looked for" in warning and demo.CLASSES[1] in warning for warning in few["warnings"])
+
+
+def test_a_conversion_that_loses_what_is_unknown_tells_it(two_sets, tmp_path):
+    assert any("looked for" in line and "JSON" in line for line in convert(two_sets, str(tmp_path / "a.txt"))[-2:])
+    assert not any("are lost" in line for line in convert(two_sets, str(tmp_path / "a.json")))

@@ -1,0 +1,70 @@
+"""What is not known about an image: places in which some classes are neither an object nor background."""
+
+from collections.abc import Sequence
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+
+Values: TypeAlias = "torch.Tensor | np.ndarray"  # noqa: F821  as in utils/boxes.py
+
+EVERYWHERE = np.array([[0, 0, 0.5], [0, 0, 0.5]])  # the place that has every point
+FAR = 1e6  # pixels; a quarter of a mosaic has no end
+
+
+class Unknown(NamedTuple):
+    """Places and the classes that are not known there. A point is inside a place if its matrix takes it to the unit square.
+
+    A place is a matrix, because a rotated box is no box. Of a sample they are arrays, of a batch tensors `[B, ...]`.
+    """
+
+    places: Values  # float64 [r, 2, 3]; float32 in a batch
+    classes: Values  # bool [r, C]
+
+    def within(self, place: np.ndarray) -> "Unknown":
+        """Returns the same, but what is everywhere is only in `place` [2, 3]."""
+        everywhere = ~self.places[:, :, :2].any((1, 2))
+        return self._replace(places=np.where(everywhere[:, None, None], place, self.places))
+
+    def spread(self) -> "Unknown":
+        """Returns the same with all places everywhere."""
+        return of_image(self.classes.any(0))
+
+
+def move(places: np.ndarray, matrix: np.ndarray) -> np.ndarray:
+    """Returns places [..., 2, 3] after what they lie in was moved by `matrix` [2, 3]."""
+    linear = places[..., :2] @ np.linalg.inv(matrix[:, :2])
+    shift = places[..., 2] - linear @ matrix[:, 2]
+    return np.concatenate([linear, shift[..., None]], -1)
+
+
+def moved(unknown: Unknown | None, matrix: np.ndarray) -> Unknown | None:
+    """Returns what is unknown about an image after it was moved by `matrix` [2, 3]."""
+    return None if unknown is None else unknown._replace(places=move(unknown.places, matrix))
+
+
+def of_image(classes: np.ndarray) -> Unknown:
+    """Returns that the classes, bool [C], are not known anywhere in an image."""
+    return Unknown(EVERYWHERE[None], classes[None])
+
+
+def of_boxes(boxes: np.ndarray, classes: np.ndarray) -> Unknown:
+    """Returns that the classes, bool [r, C], are not known in the boxes, [r, 4] xyxy with an area."""
+    places = np.zeros((len(boxes), 2, 3))
+    sides = boxes[:, 2:] - boxes[:, :2]
+    places[:, [0, 1], [0, 1]] = 1 / sides
+    places[:, :, 2] = -boxes[:, :2] / sides
+    return Unknown(places, classes)
+
+
+def quarter(x: float, y: float, right: bool, below: bool) -> np.ndarray:
+    """Returns the place [2, 3] of all points on one side of x, and on one side of y."""
+    across, down = (1 / FAR if after else -1 / FAR for after in (right, below))
+    return np.array([[across, 0, -across * x], [0, down, -down * y]])
+
+
+def joined(parts: Sequence[Unknown | None]) -> Unknown | None:
+    """Returns all places of all parts; None without any."""
+    present = [part for part in parts if part is not None]
+    if not present:
+        return None
+    return Unknown(*map(np.concatenate, zip(*present, strict=True)))
