@@ -16,7 +16,7 @@ from refused import told
 
 import nets
 import train
-from docs import draw_results
+from docs import draw_models, draw_results
 from nets.pretrained import HOST
 from utils import migration
 from utils.config import override
@@ -134,6 +134,19 @@ def test_the_readmes_state_the_numbers_of_the_chart_and_the_image_shows_them():
     for page in (ENGLISH, CHINESE):
         results = text_of(page).partition("results.png")[2].partition("\n## ")[0]
         assert {*means, *interval, str(len(pairs)), *drawn[-4:]} <= set(NUMBER.findall(results))
+
+
+def test_the_scatter_plot_shows_every_measured_model_with_its_ap():
+    """The numbers inside of the drawn file are those of the tables today."""
+    found = draw_models.measured()
+    tabled = [table[1:] for table in tables(text_of(ROOT / "benchmarks/results/milliseconds.md"))]
+    rows = {
+        f"{row[0].strip('`')} {row[1]}": (float(row[6].strip("* ")), row[2]) for row in sum(tabled[::-1], []) if row[2]
+    }
+    base = found["Ultralytics yolo11n 640"][0]
+    assert {name: f"{ap:.1f}" for name, (_, ap) in found.items()} == {name: ap for name, (_, ap) in rows.items()}
+    assert all(found[name][0] / base == pytest.approx(ratio, rel=0.02, abs=0.005) for name, (ratio, _) in rows.items())
+    assert Image.open(ROOT / "docs/images/models.png").text["Description"] == draw_models.description(found)
 
 
 def test_the_models_page_has_picodet_at_each_size_that_has_weights():
