@@ -3,16 +3,14 @@
 They are written without TensorBoard's own writer: it writes in a thread, which prints a traceback if the disk is full.
 """
 
-import itertools
 import os
+import secrets
 import socket
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
-
-NUMBERS = itertools.count()  # of the files of this process: the clock of a computer may be coarse
 
 
 class EventFile:
@@ -26,8 +24,7 @@ class EventFile:
         from tensorboard.summary.writer.record_writer import RecordWriter  # loads TensorBoard
 
         self._event = Event
-        # TensorBoard reads the files of a run in the order of their names.
-        name = f"events.out.tfevents.{time.time():.6f}.{socket.gethostname()}.{os.getpid()}.{next(NUMBERS)}"
+        name = f"events.out.tfevents.{time.time():010.0f}.{socket.gethostname()}.{os.getpid()}.{secrets.token_hex(4)}"
         self._file = open(folder / name, "xb")  # noqa: SIM115  closed by `close`
         self._records = RecordWriter(self._file)
         events = [Event(file_version="brain.Event:2")]
