@@ -252,11 +252,13 @@ def test_the_same_image_in_both_splits_is_no_frame_next_to_itself() -> None:
     [(3, 0, 3), (2, 0, 0), (3, 3, 3), (3, 4, 0), (5, 5, 5), (5, 6, 0)],
 )
 def test_at_least_half_of_the_pairs_of_names_and_three_look_alike(alike: int, others: int, expected: int) -> None:
-    rng, count = np.random.default_rng(0), alike + others
-    hashes = rng.integers(0, 2**64, (count, 4), dtype=np.uint64)
-    of_val = np.where(np.arange(count)[:, None] < alike, hashes, rng.integers(0, 2**64, (count, 4), dtype=np.uint64))
-    train_data = named(*(f"{number}/1.jpg" for number in range(count)), hashes=hashes)
-    val_data = named(*(f"{number}/2.jpg" for number in range(count)), hashes=of_val)
+    """Next to many images whose names have no number."""
+    count, most = alike + others, 50
+    hashes, of_val = np.random.default_rng(0).integers(0, 2**64, (2, most, 4), dtype=np.uint64)
+    of_val[:alike] = hashes[:alike]
+    unnumbered = ["photo.jpg"] * (most - count)
+    train_data = named(*(f"{number}/1.jpg" for number in range(count)), *unnumbered, hashes=hashes)
+    val_data = named(*(f"{number}/2.jpg" for number in range(count)), *unnumbered, hashes=of_val)
     assert frames_in_both(train_data, val_data)[0].tolist() == list(range(expected))
 
 
