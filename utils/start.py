@@ -48,12 +48,12 @@ def is_path(word: str) -> bool:
 
 def missing_text(path: str) -> str:
     """Returns that there is no such file or folder, with a path that exists and differs in one similar name, if there is one."""
-    missing = next(part for part in (*reversed(Path(path).parents), Path(path)) if not part.exists())
+    missing = next(part for part in (*reversed(Path(path).parents), Path(path)) if not os.path.exists(part))
     fix = "correct the path"
     if missing.parent.is_dir():
         for name in difflib.get_close_matches(missing.name, os.listdir(missing.parent)):
             near = missing.with_name(name) / Path(path).relative_to(missing)
-            if near.exists():
+            if os.path.exists(near):
                 fix = f"did you mean {brief(str(near))}?"
                 break
     return f"there is no such file or folder in {os.getcwd()}; {fix}"
@@ -78,5 +78,6 @@ def begin(script: Path) -> None:
 
 
 _main = Path(getattr(sys.modules["__main__"], "__file__", None) or "")
-if Path(__file__).parents[1] in _main.resolve().parents and "from utils import start" in _main.read_text("utf-8"):
+_is_here = _main.is_file() and Path(__file__).parents[1] in _main.resolve().parents  # no file: `python -`, "<stdin>"
+if _is_here and "from utils import start" in _main.read_text("utf-8"):
     begin(_main)  # not in a notebook, a test or a program of the user

@@ -422,6 +422,14 @@ def test_user_errors_end_a_script_in_one_line(error, message):
         run(error)
 
 
+def test_a_name_that_is_too_long_for_the_disk_is_shown_in_brief_with_the_fix(tmp_path):
+    with pytest.raises(OSError) as error:
+        (tmp_path / ("a" * 300)).stat()
+    with refused(SystemExit, tmp_path, "shorter") as stopped:
+        run(error.value)
+    assert len(str(stopped.value)) < 300 and "\n" not in str(stopped.value).strip()
+
+
 def test_other_errors_keep_their_traceback():
     with pytest.raises(TypeError):
         run(TypeError("a bug"))

@@ -47,6 +47,12 @@ def test_ctrl_c_while_pytorch_is_imported_ends_with_one_line(tmp_path, command):
     assert mentions(done.stderr, "stopped") and done.stderr.strip().count("\n") == 0
 
 
+def test_a_program_from_standard_input_may_import_train():
+    code = "import sys; sys.modules['torch'] = None\ntry: import train\nexcept ImportError as error: print(error)"
+    done = subprocess.run([sys.executable, "-"], input=code, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert mentions(done.stdout, "torch") and done.returncode == 0, done.stderr
+
+
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -68,6 +74,7 @@ NAMES = {"checkpoint", "source", "data", "train", "val", "output", "confidence"}
         ("weights.pt fotos/list.txt", "did you mean photos/list.txt"),
         ("source=photos/lst.txt", "did you mean photos/list.txt"),
         ("data=nowhere/at/all", "nowhere/at/all"),
+        ("data=photos/" + 300 * "x" + ".txt", "data=photos"),  # longer than a name may be
     ],
 )
 def test_the_message_names_the_right_word(folder, words, expected):
