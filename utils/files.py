@@ -1,5 +1,6 @@
 """Files: written completely or not at all, the files of a folder, and the cache folder."""
 
+import difflib
 import os
 import socket
 import threading
@@ -8,7 +9,23 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+from utils.text import brief
+
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".jfif", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".jp2", ".ppm", ".pgm")
+
+
+def missing_text(path: str) -> str:
+    """Returns that there is no such file or folder, with a path that exists and differs in one similar name, if there is one."""
+    missing = next(part for part in (*reversed(Path(path).parents), Path(path)) if not part.exists())
+    fix = "correct the path"
+    if missing.parent.is_dir():
+        for name in difflib.get_close_matches(missing.name, os.listdir(missing.parent)):
+            near = missing.with_name(name) / Path(path).relative_to(missing)
+            if near.exists():
+                fix = f"did you mean {brief(str(near))}?"
+                break
+    place = "" if os.path.isabs(path) else f" in {os.getcwd()}"
+    return f"there is no such file or folder{place}; {fix}"
 
 
 def files_under(folder: str | os.PathLike) -> list[str]:
