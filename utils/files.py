@@ -16,16 +16,22 @@ IMAGE_SUFFIXES = (".jpg", ".jpeg", ".jfif", ".png", ".bmp", ".webp", ".tif", ".t
 
 def missing_text(path: str) -> str:
     """Returns that there is no such file or folder, with a path that exists and differs in one similar name, if there is one."""
-    missing = next(part for part in (*reversed(Path(path).parents), Path(path)) if not part.exists())
-    fix = "correct the path"
-    if missing.parent.is_dir():
-        for name in difflib.get_close_matches(missing.name, os.listdir(missing.parent)):
-            near = missing.with_name(name) / Path(path).relative_to(missing)
-            if near.exists():
-                fix = f"did you mean {brief(str(near))}?"
-                break
+    near = similar_path(path)
+    fix = f"did you mean {brief(near)}?" if near else "correct the path"
     place = "" if os.path.isabs(path) else f" in {os.getcwd()}"
     return f"there is no such file or folder{place}; {fix}"
+
+
+def similar_path(path: str) -> str | None:
+    """Returns a path that exists and differs from a missing one in one similar name; None if there is none."""
+    missing = next(part for part in (*reversed(Path(path).parents), Path(path)) if not os.path.exists(part))
+    if not os.path.isdir(missing.parent) or not os.access(missing.parent, os.R_OK):
+        return None
+    for name in difflib.get_close_matches(missing.name, os.listdir(missing.parent), cutoff=0.7):
+        near = missing.with_name(name) / Path(path).relative_to(missing)
+        if os.path.exists(near):
+            return str(near)
+    return None
 
 
 def files_under(folder: str | os.PathLike) -> list[str]:

@@ -14,7 +14,7 @@ from utils.text import brief
 
 # Threads that wait in a busy loop starve each other when other programs need the cores. GNU OpenMP reads this when it is loaded.
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")
-INPUTS = ("checkpoint", "source", "data", "train", "val", "apply")  # constants with the path of something that exists
+INPUTS = ("checkpoint", "weights", "source", "data", "train", "val", "apply")  # constants with the path of what exists
 DRAWN = "data/demo"  # train.py draws it if it is missing
 SUFFIXES = (".txt", ".json", ".yaml", ".csv", ".zip")  # of files to read; weights have their own
 
