@@ -271,7 +271,8 @@ def show(value: Any) -> str:
     if isinstance(value, tuple | list):
         return ",".join(map(show, value)) or "()"
     if isinstance(value, float):
-        return f"{value:.6g}" if float(f"{value:.6g}") == value else repr(value)
+        short = f"{value:.6g}"  # 0.3 of 0.30000000000000004, a quotient
+        return short if math.isclose(float(short), value, rel_tol=1e-12) else repr(value)
     if isinstance(value, bool):
         return "true" if value else "false"
     return "none" if value is None else str(value)
