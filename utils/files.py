@@ -23,11 +23,14 @@ def missing_text(path: str) -> str:
 
 
 def similar_path(path: str) -> str | None:
-    """Returns a path that exists and differs from a missing one in one similar name; None if there is none."""
+    """Returns a path that exists and differs from a missing one in one similar name, such as runs/mine-2026-01-31-1 from
+    runs/mine; None if there is none."""
     missing = next(part for part in (*reversed(Path(path).parents), Path(path)) if not os.path.exists(part))
     if not os.path.isdir(missing.parent) or not os.access(missing.parent, os.R_OK):
         return None
-    for name in difflib.get_close_matches(missing.name, os.listdir(missing.parent), cutoff=0.7):
+    names = os.listdir(missing.parent)
+    longer = sorted((name for name in names if name.startswith(f"{missing.name}-")), reverse=True)
+    for name in [*difflib.get_close_matches(missing.name, names, cutoff=0.7), *longer]:
         near = missing.with_name(name) / Path(path).relative_to(missing)
         if os.path.exists(near):
             return str(near)

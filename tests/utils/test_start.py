@@ -84,6 +84,9 @@ def test_only_a_similar_name_is_proposed(folder):
     assert "did you mean photos?" in missing_text("photo") and "photos" in missing_text(str(folder / "photo"))
     assert "datasets" not in missing_text("tset") and str(folder) in missing_text("tset")
     assert str(folder) not in missing_text("/nowhere/tset")
+    (folder / "runs/mine-2026-01-31-2").mkdir(parents=True)
+    (folder / "runs/mine-2026-01-31-1").mkdir()
+    assert f"did you mean {Path('runs/mine-2026-01-31-2')}?" in missing_text("runs/mine")
 
 
 def test_a_data_set_that_is_missing_gets_a_proposal(folder):
