@@ -170,7 +170,7 @@ def weak_text(fraction: float, checkpoint: str | None) -> str:
         )
     else:
         who, fix = "the models are", "more epochs=, or a larger image_size= for small objects"
-    return f"WARNING: {who} too weak to judge labels: {fraction:.0%} found, at least {LEAST_FOUND:.0%} needed: {fix}"
+    return f"{who} too weak to judge labels: {fraction:.0%} found, at least {LEAST_FOUND:.0%} needed: {fix}"
 
 
 def initial_weights(weights: str | None) -> str | None:
@@ -264,11 +264,10 @@ def main(cfg: Config) -> Path:
     write_csv(folder / "suspects.csv", data, groups, lines)
     fraction = found_fraction(truth, detected)
     quality = f"The models find {fraction:.0%} of {amount(len(data.labels), 'label')} in {amount(len(data), 'image')}."
-    write_page(folder / "suspects.html", data, groups, lines, names, quality)
+    warnings = [weak_text(fraction, cfg.checkpoint)] if fraction < LEAST_FOUND else []
+    write_page(folder / "suspects.html", data, groups, lines, names, quality, warnings)
     print("".join(f"\nnote: {note}" for note in notes))
-    print(quality)
-    if fraction < LEAST_FOUND:
-        print(weak_text(fraction, cfg.checkpoint))
+    print("\n".join([quality, *(f"WARNING: {warning}" for warning in warnings)]))
     print("\n".join(f"{TITLES[kind]}: {len(group)}" for kind, group in groups.items()))
     print(f"look at {folder / 'suspects.html'}, correct {folder / 'suspects.txt'}, or in Label Studio or CVAT")
     print(
