@@ -201,3 +201,30 @@ def test_boxes_of_a_class_become_open_regions_for_all_others(tmp_path):
     assert val.unknown_of(2).classes.tolist() == [[True, True]] and val.labels[2] == 0
     with refused(DataError, "'none'", "open_regions="):
         read(str(file), "train", read_options(open_regions="crowd,none"))
+
+
+# ---- Open Images
+
+
+def test_open_images_tells_which_classes_were_verified(tmp_path: Path) -> None:
+    """A class is known where the image has boxes of it, or is verified to have none."""
+    for name in ("a", "b", "c"):
+        paint(tmp_path / f"{name}.png", 40, 20 + ord(name))
+    header = "ImageID,Source,LabelName,Confidence,XMin,XMax,YMin,YMax"
+    rows = [f"{image},xclick,/m/{name},1,.1,.5,.2,.8" for image, name in ("a1", "b2", "b1", "c3")]
+    table = text(tmp_path / "train-bbox.csv", "\n".join([header, *rows]) + "\n")
+    text(tmp_path / "class-descriptions-boxable.csv", "/m/1,cat\n/m/2,dog\n/m/3,elk\n")
+    assert read(str(table), "train").looked_for is None
+    verified = ["a,verification,/m/2,0", "a,verification,/m/3,1", "b,crowdsource-verification,/m/3,0", "z,x,/m/1,0"]
+    verified.append("c,verification,/m/99,0")  # a class without boxes
+    labels = text(
+        tmp_path / "train-human-imagelabels-boxable.csv",
+        "\n".join(["ImageID,Source,LabelName,Confidence", *verified]) + "\n",
+    )
+    found = read(str(table), "train")
+    assert masks(found) == [["cat", "dog"], ["cat", "dog", "elk"], ["elk"]]
+    assert any(labels.name in note for note in found.notes)
+    assert read(str(table), "train", read_options(all_labeled=True)).looked_for is None
+    text(labels, "ImageID,LabelName\na,/m/2\n")
+    with refused(DataError, str(table)):
+        read(str(table), "train")
