@@ -187,6 +187,16 @@ def test_a_validation_image_knows_what_its_annotations_know(partly):
     assert data[Key(0, 1, 1, SIZE)].unknown is None
 
 
+@pytest.mark.parametrize("reduction", [2, 4])
+def test_an_open_region_is_reduced_with_its_image(partly, reduction):
+    data = DetectionDataset(replace(partly, looked_for=None), "corner")
+    whole, reduced = data.read(3), data.read(3, reduction)
+    counts, found = (unknown_pixels(one.unknown, one.image.shape[:2]).sum((0, 1)) for one in (whole, reduced))
+    assert whole.image.shape[0] > reduced.image.shape[0] and counts.any() and not counts.all()
+    edge = 2 * reduction * counts**0.5  # pixels of the whole image on two sides of the region
+    assert (np.abs(found * reduction**2 - counts) <= edge + reduction**2).all()
+
+
 def test_a_batch_without_anything_unknown_has_the_arguments_that_it_always_had(partly):
     data = DetectionDataset(partly, "center")
     known = collate([data[Key(0, i, i, SIZE)] for i in (1, 2)])
@@ -235,6 +245,12 @@ def test_an_own_augmentation_that_moves_boxes_leaves_nothing_known_there(partly,
     data = DetectionDataset(replace(partly, looked_for=None), "corner", still, extra_augment=mirror)
     found = unknown_pixels(data[Key(0, 3, 3, SIZE)].unknown)[..., partly.labels[partly.starts[3]]]
     assert len(data[Key(0, 3, 3, SIZE)].boxes) and found.any() and found.all() == moves
+
+
+def test_what_is_unknown_somewhere_is_unknown_everywhere_after_spread():
+    first = of_boxes(np.array([[10.0, 10, 20, 30]]), np.array([[True, False, False]]))
+    both = joined([first, of_boxes(np.array([[40.0, 50, 60, 70]]), np.array([[False, True, False]]))])
+    assert not unknown_pixels(both).all((0, 1)).any() and (unknown_pixels(both.spread()) == [True, True, False]).all()
 
 
 def test_parts_that_know_everything_join_to_nothing():
