@@ -19,12 +19,12 @@ from utils.unknown import Unknown, joined, of_boxes, of_image
 NO_BOXES = np.zeros((0, 4), np.float32), np.zeros(0, np.int64)
 UPRIGHT = {"flip": 0.5, "rotation": 0, "scale": (0.5, 1.5), "translate": 0.1, "shear": 0, "hsv": (0, 0, 0)}
 ROTATED = UPRIGHT | {"rotation": 30, "shear": 10}
+UPSIDE_DOWN = UPRIGHT | {"flip_vertical": 0.7}
 LETTERBOXED = UPRIGHT | {"scale": (1, 1), "translate": 0}
 SIZE = (128, 160)
 
-every_move = pytest.mark.parametrize(
-    "moves", [UPRIGHT, ROTATED, LETTERBOXED], ids=["upright", "rotated", "letterboxed"]
-)
+MOVES = {"upright": UPRIGHT, "upside down": UPSIDE_DOWN, "rotated": ROTATED, "letterboxed": LETTERBOXED}
+every_move = pytest.mark.parametrize("moves", MOVES.values(), ids=MOVES)
 every_letterbox = pytest.mark.parametrize("kind", ["corner", "center", "stretch"])
 
 
@@ -155,6 +155,18 @@ def test_the_store_keeps_masks_and_regions_through_every_selection(partly):
     assert not more.are_looked_for()[:, 2].any()  # of data with masks; others have all classes in all images
     merged = choose_classes(partly, None, {partly.classes[1]: partly.classes[0]}, select=False, complete=False)
     assert merged.looked_for is None and len(merged.classes) == 1
+
+
+def test_each_open_region_is_for_its_own_classes(partly):
+    """Three open boxes in an image, two of them at one place."""
+    data = replace(partly, looked_for=None).select([3, 3])
+    boxes = np.array([[2.0, 2, 9, 9], [12, 12, 19, 19], [12, 12, 19, 19]])
+    rows = {"boxes": boxes, "labels": np.array([0, 0, 1], np.int32), "areas": np.ones(3), "box_lines": np.zeros(3)}
+    flags = np.ones(3, bool)
+    data = replace(data, **rows, crowd=flags, is_open=flags, starts=np.array([0, 3, 3]))
+    found = unknown_pixels(data.unknown_of(0), (24, 24))
+    assert found[5, 5].tolist() == [True, False] and found[15, 15].all() and not found[10, 10].any()
+    assert data.unknown_of(1) is None
 
 
 def test_the_digest_depends_on_masks_and_regions(partly):
