@@ -146,14 +146,14 @@ def _read_sets(sets: list[str], source: str, split: str, options: ReadOptions) -
 
 
 def _require_clear_names(parts: Sequence[Annotations], source: str, merge: Mapping[str, str]) -> None:
-    """Raises DataError for class names of different sets that differ in case or blanks only, and for numbers next to names."""
+    """Raises DataError for class names of different sets that differ in case or spaces only, and for numbers next to names."""
     of_sets = [{merge.get(name, name) for name in data.classes} for data in parts]
     for group in similar_names(dict.fromkeys(name for names in of_sets for name in names)):
         if not any(names.issuperset(group) for names in of_sets):
             fix = ",".join(f"{name}:{group[0]}" for name in group[1:])
             named = ", ".join(map(repr, group))
             raise DataError(
-                f"{source}: classes of different sets that differ in case or blanks only: {named}: merge={fix}"
+                f"{source}: classes of different sets that differ in case or spaces only: {named}: merge={fix}"
             )
     numbered = [data for data, names in zip(parts, of_sets, strict=True) if names and all(map(str.isdecimal, names))]
     if 0 < len(numbered) < len(parts):
