@@ -73,8 +73,10 @@ def frames_in_both(train: Annotations, val: Annotations) -> tuple[np.ndarray, np
     for index in range(len(val)):
         key, number = _numbered(val.path(index)) or ("", 0)
         if key in numbered:
-            place = bisect(numbered[key], (number,))
-            near = numbered[key][max(place - 1, 0) : place + 1]
+            rows = numbered[key]  # without those of this number, which are the same image, and no neighbors
+            before, after = bisect(rows, (number,)), bisect(rows, (number, len(train)))
+            if not (near := rows[before - 1 : before] + rows[after : after + 1]):
+                continue
             pairs.append((index, min(near, key=lambda row: abs(row[0] - number))[1]))
             are_named.append(bool(_VIDEO.search(key)))
     index, other = np.array(pairs, int).reshape(-1, 2).T

@@ -21,6 +21,7 @@ from datasets.formats.source import Source
 from datasets.groups import check_split_by
 from datasets.store import Annotations, Classes, Split
 from utils import mirror
+from utils.files import missing_text
 from utils.text import first_names, printable
 
 SPLITS: dict[str, Split] = {
@@ -80,7 +81,7 @@ def read(source: str | os.PathLike, split: str, options: ReadOptions | None = No
     if options.image_root:
         options = replace(options, image_root=mirror.local(options.image_root))
     if not os.path.exists(source):
-        raise DataError(f"{source}: no such file or folder in {os.getcwd()}: correct the path")
+        raise DataError(f"{source}: {missing_text(source)}")
     try:
         data = _read(Path(source), split, options)
         return replace(data, source=mirror.shown(data.source), notes=tuple(map(mirror.shown, data.notes)))

@@ -1,6 +1,7 @@
 """Images that belong together by their names: split_by=, folds of a cross-validation, and frames of one video."""
 
 from pathlib import Path
+from typing import NamedTuple
 
 import cv2
 import numpy as np
@@ -193,6 +194,83 @@ def test_numbered_photographs_are_no_video_but_the_names_of_clips_are(tmp_path: 
         clips(tmp_path / "x", {"clip1": 3, "clip2": 3}), ".5", 0, read_options(split_by=CLIP), print
     )
     assert len(frames_in_both(*other)[0]) == 0
+
+
+def named(*paths: str, hashes: np.ndarray | None = None):
+    """Annotations as far as `frames_in_both` reads them. Without `hashes` [N, 4] no image looks like another."""
+    if hashes is None:
+        seed = list("".join(paths).encode())
+        hashes = np.random.default_rng(seed).integers(0, 2**64, (len(paths), 4), dtype=np.uint64)
+    return Named(paths, hashes)
+
+
+class Named(NamedTuple):
+    paths: tuple[str, ...]
+    hashes: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def path(self, index: int) -> str:
+        return self.paths[index]
+
+
+WORDS = ("video", "clip", "frames", "seq", "mp4")
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_a_word_of_a_video_counts_as_a_whole_word_in_any_case(word: str) -> None:
+    def found(form: str) -> int:
+        return len(frames_in_both(named(form.format(1)), named(form.format(2)))[0])
+
+    assert all(map(found, (f"{word}_{{}}.jpg", f"a_{word.upper()}-{{}}.jpg", f"7{word}_{{}}.png")))
+    assert not any(map(found, (f"e{word}_{{}}.jpg", f"{word}on_{{}}.jpg", f"the{word}_{{}}.png")))
+
+
+def test_names_that_are_numbers_only_belong_to_the_video_of_their_folder() -> None:
+    """A folder counts for no other name, and only its own name, not where it is."""
+    train_data = named("train/clip1/1.jpg", "train/clip1/9.jpg")
+    assert [rows.tolist() for rows in frames_in_both(train_data, named("val/clip1/8.jpg", "val/clip2/2.jpg"))] == [
+        [0],
+        [1],
+    ]
+    assert len(frames_in_both(named("clip1/photo_1.jpg"), named("clip1/photo_2.jpg"))[0]) == 0
+    assert len(frames_in_both(named("a/clip_1.jpg"), named("b/clip_2.jpg"))[0]) == 1
+
+
+def test_the_same_image_in_both_splits_is_no_frame_next_to_itself() -> None:
+    """It is a copy, of which another finding tells."""
+    one = named(*(f"clip_{number}.jpg" for number in (1, 5, 9)))
+    assert frames_in_both(one, one)[1].tolist() in ([1, 0, 1], [1, 2, 1])
+    assert len(frames_in_both(named("clip_1.jpg"), named("clip_1.jpg"))[0]) == 0
+    alike = named(*(f"{number}.jpg" for number in range(9)))
+    assert len(frames_in_both(alike, alike)[0]) == 0
+
+
+@pytest.mark.parametrize(
+    ("alike", "others", "expected"),
+    [(3, 0, 3), (2, 0, 0), (3, 3, 3), (3, 4, 0), (5, 5, 5), (5, 6, 0)],
+)
+def test_at_least_half_of_the_pairs_of_names_and_three_look_alike(alike: int, others: int, expected: int) -> None:
+    """Next to many images whose names have no number."""
+    count, most = alike + others, 50
+    hashes, of_val = np.random.default_rng(0).integers(0, 2**64, (2, most, 4), dtype=np.uint64)
+    of_val[:alike] = hashes[:alike]
+    unnumbered = ["photo.jpg"] * (most - count)
+    train_data = named(*(f"{number}/1.jpg" for number in range(count)), *unnumbered, hashes=hashes)
+    val_data = named(*(f"{number}/2.jpg" for number in range(count)), *unnumbered, hashes=of_val)
+    assert frames_in_both(train_data, val_data)[0].tolist() == list(range(expected))
+
+
+def test_a_pair_is_alike_if_it_differs_in_less_than_three_quarters_of_what_any_images_differ_in() -> None:
+    """Any two images of random bits differ in about half of all bits."""
+    rng, count = np.random.default_rng(0), 400
+    hashes = rng.integers(0, 2**64, (count, 4), dtype=np.uint64)
+    for fraction, expected in ((0.3, count), (0.45, 0)):
+        flipped = np.packbits(rng.random((count, 4, 64)) < fraction, axis=-1).view(np.uint64)[..., 0]
+        train_data = named(*(f"{number}/1.jpg" for number in range(count)), hashes=hashes)
+        val_data = named(*(f"{number}/2.jpg" for number in range(count)), hashes=hashes ^ flipped)
+        assert abs(len(frames_in_both(train_data, val_data)[0]) - expected) <= count / 20, fraction
 
 
 def test_the_check_lists_frames_of_one_video_with_their_share(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
