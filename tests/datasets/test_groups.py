@@ -48,6 +48,8 @@ def test_a_pattern_or_the_folder_names_the_group() -> None:
     paths = ["a/clip7_0001.jpg", "a/clip7_0002.jpg", "b/clip8_0001.jpg"]
     assert named_groups(paths, CLIP) == [("clip7",), ("clip7",), ("clip8",)]
     assert named_groups(paths, "folders") == [("a",), ("a",), ("b",)]
+    cameras = named_groups(["a_cam1_7.jpg", "a_cam1_8.jpg", "a_cam2_9.jpg", "b_cam2_9.jpg"], r"(.)_cam(\d)_")
+    assert cameras[0] == cameras[1] and len(set(cameras)) == 3
     blocks = named_groups([f"frame_{number:04}.jpg" for number in (0, 99, 100)], r"(\d+)\d\d\.")
     assert blocks[0] == blocks[1] != blocks[2]
     with refused(DataError, f"split_by={CLIP}", "a/other.jpg", "1 of 4"):
