@@ -138,7 +138,7 @@ def _read_sets(sets: list[str], source: str, split: str, options: ReadOptions) -
     merge = parse_merge(options.merge)
     _require_clear_names(parts, source, merge)
     data = join(parts, source, apart=not options.all_labeled)
-    data = _united(replace(data, notes=(*data.notes, sets_text(parts, data))))
+    data = _united(replace(data, notes=(*data.notes, sets_text(sets, parts, data))))
     if merge or options.classes:
         complete = split in ("train", "all") and (bool(merge) or options.select)
         data = choose_classes(data, options.classes, merge, options.select, complete)
@@ -163,12 +163,12 @@ def _require_clear_names(parts: Sequence[Annotations], source: str, merge: Mappi
         raise DataError(f"{numbered[0].source}: {text}")
 
 
-def sets_text(parts: Sequence[Annotations], data: Annotations) -> str:
+def sets_text(sets: Sequence[str], parts: Sequence[Annotations], data: Annotations) -> str:
     """Returns the table of several sets: images, and the classes that were looked for in them."""
     rows = [("set", "images", "classes looked for")]
-    for part in parts:
+    for name, part in zip(sets, parts, strict=True):
         names = data.classes if data.looked_for is None else part.classes
-        rows.append((part.source, str(len(part)), f"{len(names)} {first_names(names)}"))
+        rows.append((name, str(len(part)), f"{len(names)} {first_names(names)}"))
     wide, narrow = (max(len(row[column]) for row in rows) for column in (0, 1))
     lines = [f"  {name:{wide}}  {images:>{narrow}}  {classes}" for name, images, classes in rows]
     return printable("\n".join([f"{data.source}: sets that are trained together", *lines]))
