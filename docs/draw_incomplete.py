@@ -97,4 +97,4 @@ def main(output: Path) -> None:
     dots = {"marker": "o", "markersize": 9, "markeredgecolor": "black", "linestyle": ""}
     handles = [Line2D([], [], color=color, label=label, **dots) for label, color in PUSHED.items()]
     figure.legend(handles=handles, loc="outside lower right", ncols=3, fontsize=14)
-    figure.savefig(output, dpi=110, pil_kwargs={"quality": 80})
+    figure.savefig(output, dpi=110, pil_kwargs={"quality": 70})

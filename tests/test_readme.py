@@ -16,7 +16,7 @@ from refused import told
 
 import nets
 import train
-from docs import draw_models, draw_results
+from docs import draw, draw_models, draw_results
 from nets.pretrained import HOST
 from utils import migration
 from utils.config import override
@@ -192,6 +192,14 @@ def test_notice_names_the_copyright_and_every_author_of_weights():
 def test_notice_names_the_source_of_every_image():
     shown = {path.name for path in (ROOT / "docs/images").iterdir()}
     assert set(re.findall(r"[\w-]+\.(?:jpg|png|gif|svg)", text_of(ROOT / "NOTICE"))) == shown
+
+
+def test_one_command_draws_every_picture_but_the_photo(monkeypatch):
+    """None is too large for a page."""
+    monkeypatch.setattr(draw, "trained", lambda cfg, name: Path(name))
+    files = {path.name: path.stat().st_size for path in draw.IMAGES.iterdir() if path.name != "rider.jpg"}
+    assert files.keys() == {*draw.from_rows(), *draw.from_data(draw.Config(weights="yolox_nano.pth"))}
+    assert all(size <= (1_000_000 if name.endswith(".gif") else 200_000) for name, size in files.items())
 
 
 @pytest.mark.parametrize("table", ["FREEZE_UNFREEZE", "ULTRALYTICS"])
