@@ -32,6 +32,7 @@ from datasets.errors import DataError
 from datasets.formats.annotation_file import class_text
 from datasets.formats.finish import prepare
 from datasets.formats.read import SPLITS, read, read_options
+from datasets.groups import version_groups
 from datasets.scan import scan
 from datasets.similar import similar_groups
 from datasets.split import json_of, relative, split_groups, text_of
@@ -96,9 +97,10 @@ class Config(Constants):
 def judge_halves(cfg: Config, data: Annotations, folder: Path) -> list[Detected]:
     """Trains a model on each half of the images -> for each image the detections of the model that did not see it.
 
-    Same and nearly same images are in one half. The halves depend on the images and the seed only."""
-    found = scan([data.path(i) for i in range(len(data))])
-    groups = np.unique(similar_groups(found.digests, found.hashes), return_inverse=True)[1]
+    Same and nearly same images, and versions of one image, are in one half. The halves depend on the images and the seed only."""
+    paths = [data.path(i) for i in range(len(data))]
+    found = scan(paths)
+    groups = np.unique(version_groups(found.digests, found.hashes, paths), return_inverse=True)[1]
     halves = split_groups(groups, found.digests, (0.5, 0.5), cfg.seed)
     if not all(len(data.select(half).labels) for half in halves):
         raise DataError(f"{data.source}: no two halves with labels: add labeled images, or give checkpoint=")
