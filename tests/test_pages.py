@@ -47,7 +47,7 @@ EXCEPTIONS = {  # command -> why it does not run here
     "pip install torch torchvision --index-url https://download.pytorch.org/whl/cpu": "needs a network",
     "pip install torch torchvision --index-url https://download.pytorch.org/whl/cu130": "needs a network",
     "uv run train.py": "needs uv and a network",
-    "uv run predict.py": "needs uv and a network",
+    "uv run predict.py ...": "needs uv and a network",
     "uv run pytest": "needs uv and a network",
     "python -m pytest": "runs these tests",
     "tensorboard --logdir runs": "a server, which does not end",
