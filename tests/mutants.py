@@ -695,6 +695,27 @@ MUTANTS = [
         "self.batch_sizes['batch_size'] // number_of_gpus(ranks)",
         "test_measure",
     ),
+    Mutant(
+        "runs on other validation data are repetitions",
+        "tools.compared_runs:repeats",
+        "validated_on(varied['val']) or run.data[0]",
+        "validated_on(varied['val'])",
+        "test_compare",
+    ),
+    Mutant(
+        "images that are numbers only belong to one video",
+        "datasets.groups:_numbered",
+        "shared == '#'",
+        "False",
+        "test_groups",
+    ),
+    Mutant(
+        "few images that look alike make all frames",
+        "datasets.groups:_alike",
+        "max(LEAST, len(rows) / 2)",
+        "LEAST",
+        "test_groups",
+    ),
 ]
 
 

@@ -49,6 +49,13 @@ def test_the_output_names_the_classes_of_each_set(finished, two_sets):
         assert any(source in line and all(map(line.__contains__, names)) for line in finished[2].splitlines())
 
 
+def test_folders_have_the_names_that_the_user_gave(two_sets):
+    """Their files may have one name."""
+    folders = [str(Path(source).parent) for source in two_sets.split(",")]
+    *_, table = read(",".join(folders), "train").notes
+    assert [line.split()[0] for line in table.splitlines()[2:]] == folders
+
+
 def test_an_evaluation_of_the_checkpoint_has_the_metrics_of_the_training(finished, tmp_path):
     """Also after the validation images were written as val.json and read again."""
     best = checkpoint.load(finished[0] / "best.pt")

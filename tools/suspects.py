@@ -32,6 +32,7 @@ from datasets.errors import DataError
 from datasets.formats.annotation_file import class_text
 from datasets.formats.finish import prepare
 from datasets.formats.read import SPLITS, read, read_options
+from datasets.groups import version_groups
 from datasets.scan import scan
 from datasets.similar import similar_groups
 from datasets.split import json_of, relative, split_groups, text_of
@@ -96,9 +97,10 @@ class Config(Constants):
 def judge_halves(cfg: Config, data: Annotations, folder: Path) -> list[Detected]:
     """Trains a model on each half of the images -> for each image the detections of the model that did not see it.
 
-    Same and nearly same images are in one half. The halves depend on the images and the seed only."""
-    found = scan([data.path(i) for i in range(len(data))])
-    groups = np.unique(similar_groups(found.digests, found.hashes), return_inverse=True)[1]
+    Same and nearly same images, and versions of one image, are in one half. The halves depend on the images and the seed only."""
+    paths = [data.path(i) for i in range(len(data))]
+    found = scan(paths)
+    groups = np.unique(version_groups(found.digests, found.hashes, paths), return_inverse=True)[1]
     halves = split_groups(groups, found.digests, (0.5, 0.5), cfg.seed)
     if not all(len(data.select(half).labels) for half in halves):
         raise DataError(f"{data.source}: no two halves with labels: add labeled images, or give checkpoint=")
@@ -181,7 +183,7 @@ def weak_text(fraction: float, checkpoint: str | None) -> str:
         )
     else:
         who, fix = "the models are", "more epochs=, or a larger image_size= for small objects"
-    return f"WARNING: {who} too weak to judge labels: {fraction:.0%} found, at least {LEAST_FOUND:.0%} needed: {fix}"
+    return f"{who} too weak to judge labels: {fraction:.0%} found, at least {LEAST_FOUND:.0%} needed: {fix}"
 
 
 def initial_weights(weights: str | None) -> str | None:
@@ -278,11 +280,10 @@ def main(cfg: Config) -> Path:
     write_csv(folder / "suspects.csv", data, groups, lines)
     fraction = found_fraction(truth, detected)
     quality = f"The models find {fraction:.0%} of {amount(len(data.labels), 'label')} in {amount(len(data), 'image')}."
-    write_page(folder / "suspects.html", data, groups, lines, names, quality)
+    warnings = [weak_text(fraction, cfg.checkpoint)] if fraction < LEAST_FOUND else []
+    write_page(folder / "suspects.html", data, groups, lines, names, quality, warnings)
     print("".join(f"\nnote: {note}" for note in notes))
-    print(quality)
-    if fraction < LEAST_FOUND:
-        print(weak_text(fraction, cfg.checkpoint))
+    print("\n".join([quality, *(f"WARNING: {warning}" for warning in warnings)]))
     print("\n".join(f"{TITLES[kind]}: {len(group)}" for kind, group in groups.items()))
     print(f"look at {folder / 'suspects.html'}, correct {folder / 'suspects.txt'}, or in Label Studio or CVAT")
     print(
