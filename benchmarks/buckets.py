@@ -94,7 +94,7 @@ def served(folder: str, cfg: Config) -> Iterator[dict[str, str]]:
 def loader_of(source: str, batch_size: int) -> Any:
     """Returns the loader of a data set, which was read and scanned."""
     data, _ = prepare(read(source, "train"), ReadOptions())
-    dataset = DetectionDataset(data, "corner", Augment.of(0.5, 0, 0.5, 0, (0.5, 1.5), (5, 30, 30)))
+    dataset = DetectionDataset(data, "corner", Augment.of(0.5, 0, 0.5, 0, 0, (0.5, 1.5), (5, 30, 30)))
     return build_loader(dataset, TrainSampler(len(data), batch_size, (96, 96), 0), 0)
 
 
