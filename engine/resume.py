@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from engine.environment import last_start, run_id
-from engine.run_folder import COMMON, newest_of, run_of, runs
+from engine.run_folder import COMMON, near_run, newest_of, run_of, runs
 from engine.run_store import fetch_run, is_store, run_root
 from engine.state import State
 from utils import checkpoint
@@ -60,7 +60,7 @@ def find(resume: bool | str, output: str, name: str, ranks: Ranks) -> Found:
         raise ConfigError(f"the nodes find different states of a run ({states}): {COMMON}")
     if not answers[0]:
         if isinstance(resume, str):
-            checkpoint.load(folder_of(resume) / "last.pt")  # raises the error that names the file
+            refuse_missing(resume, output)
         if resume:
             ranks.log(f"resume=true: no last.pt in the newest run of name={name} in output={output}; a new run starts")
         return Found()
@@ -120,6 +120,15 @@ def run_here(resume: bool | str, output: str, name: str, fetch: bool = True) -> 
     if resume and candidates and (candidates[0] / "last.pt").exists():
         return candidates[0]
     return None
+
+
+def refuse_missing(resume: str, output: str) -> None:
+    """Raises the error of a resume= that names no run with a last.pt: it names the run, a similar one, or the file."""
+    if run := run_of(output, resume):
+        raise ConfigError(f"resume={resume}: {run} has no last.pt, it ended before its first save: start it again")
+    if near := near_run(output, resume):
+        raise ConfigError(f"resume={resume}: there is no such run in output={output}; did you mean resume={near}?")
+    checkpoint.load(folder_of(resume) / "last.pt")
 
 
 def _fetch_named(resume: str, output: str) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from engine.environment import last_start
-from engine.resume import folder_of
-from engine.run_folder import near_run, run_of, runs
+from engine.resume import refuse_missing
+from engine.run_folder import runs
 from engine.run_store import run_root
 from utils import checkpoint
 from utils.config import ConfigError, check, override, show
@@ -71,11 +71,7 @@ def refuse_demo(resume: bool | str, output: str, name: str, argv: Sequence[str])
     if any(word.startswith("train=") or os.path.exists(word) for word in argv):
         return
     if isinstance(resume, str):
-        if run := run_of(output, resume):
-            raise ConfigError(f"resume={resume}: {run} has no last.pt, it ended before its first save: start it again")
-        if near := near_run(output, resume):
-            raise ConfigError(f"resume={resume}: there is no such run in output={output}; did you mean resume={near}?")
-        checkpoint.load(folder_of(resume) / "last.pt")  # raises the error that names the file
+        refuse_missing(resume, output)
     if resume and any(word.startswith("name=") for word in argv):
         missing = f"there is no run of name={name} in output={output}, or its newest one has no last.pt"
         raise ConfigError(f"resume=true: {missing}. A new run needs the whole command, with train=")

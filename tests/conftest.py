@@ -62,7 +62,8 @@ def an_end_of_pytest_is_named() -> Iterator[None]:
         if os.getpid() == own:  # not in a process that a test has forked
             test = os.environ.get("PYTEST_CURRENT_TEST")
             ENDED.parent.mkdir(exist_ok=True)
-            ENDED.write_text(f"{test} ended pytest with status {status}:\n{''.join(traceback.format_stack(limit=8))}")
+            with open(ENDED, "a", encoding="utf-8") as file:  # of several workers
+                file.write(f"{test} ended pytest with status {status}:\n{''.join(traceback.format_stack(limit=8))}")
         end(status)
 
     with pytest.MonkeyPatch.context() as patch:

@@ -75,7 +75,7 @@ EXCEPTIONS = {  # command -> why it does not run here
     # the first line of a script stands for all of it
     "#!/bin/bash": "scripts for Slurm and SageMaker; test_engines.py runs them with stand-ins for the programs of Slurm",
     "# ray_train.py": "test_engines.py runs it in a cluster of Ray",
-    "python ray_train.py": "the same file",
+    "python ray_train.py": "a file of its page; test_engines.py runs it in a cluster of Ray",
     "# sagemaker_job.py": "needs an account of AWS",
     **dict.fromkeys(
         (

@@ -191,7 +191,7 @@ def _minimal(row: Mapping[str, Raw], place: str, problems: list[str]) -> tuple[d
 def _image(data: Mapping[str, Any], results: Numbered) -> tuple[str, str]:
     """Returns (path of the image of a task, what is wrong): the value of "image", or the one with the suffix of an image."""
     drawn = [result for _, result in results if result.value.names()]
-    if len({(result.to_name, result.item_index or 0) for result in drawn}) > 1 or any(one.item_index for one in drawn):
+    if len({result.to_name for result in drawn}) > 1 or any(result.item_index for result in drawn):
         return "", "its boxes are on several images or pages: import each of them as a task, and label them there"
     texts = {key: value for key, value in data.items() if isinstance(value, str) and value}
     found = {value for value in texts.values() if value.partition("?X-Amz")[0].lower().endswith(IMAGE_SUFFIXES)}

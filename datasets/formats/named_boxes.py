@@ -52,7 +52,7 @@ def add_files(source: Source, rows: Iterable[tuple[str, LabelFile]]) -> None:
             place = box.place or f"{file.path}: object {number}"
             name = clean_name(box.name)
             if box.no_box:
-                left_out.append(f"{place}: {box.name!r} is a {box.no_box}")
+                left_out.append(f"{place}: {box.name!r} ({box.no_box})")
             elif box.problem:
                 source.problems.append(f"{place}: {box.problem}")
             elif source.names is None:

@@ -1,6 +1,7 @@
 """Images that belong together by their names: split_by=, folds of a cross-validation, and frames of one video."""
 
 from pathlib import Path
+from typing import NamedTuple
 
 import cv2
 import numpy as np
@@ -12,7 +13,7 @@ from test_split import jpeg, write
 import train
 from datasets.errors import DataError
 from datasets.formats.read import read, read_options
-from datasets.groups import check_split_by, frames_in_both, named_groups
+from datasets.groups import MOST_VERSIONS, check_split_by, frames_in_both, named_groups, version_groups
 from datasets.similar import with_named
 from datasets.sources import division_of, read_train_and_val
 from datasets.split import divide, split_groups
@@ -47,6 +48,8 @@ def test_a_pattern_or_the_folder_names_the_group() -> None:
     paths = ["a/clip7_0001.jpg", "a/clip7_0002.jpg", "b/clip8_0001.jpg"]
     assert named_groups(paths, CLIP) == [("clip7",), ("clip7",), ("clip8",)]
     assert named_groups(paths, "folders") == [("a",), ("a",), ("b",)]
+    cameras = named_groups(["a_cam1_7.jpg", "a_cam1_8.jpg", "a_cam2_9.jpg", "b_cam2_9.jpg"], r"(.)_cam(\d)_")
+    assert cameras[0] == cameras[1] and len(set(cameras)) == 3
     blocks = named_groups([f"frame_{number:04}.jpg" for number in (0, 99, 100)], r"(\d+)\d\d\.")
     assert blocks[0] == blocks[1] != blocks[2]
     with refused(DataError, f"split_by={CLIP}", "a/other.jpg", "1 of 4"):
@@ -63,6 +66,20 @@ def test_groups_of_copies_and_of_names_are_joined() -> None:
     copies = np.array([0, 1, 0, 3, 4])
     assert with_named(copies, ["a", "b", "c", "c", "d"]).tolist() == [0, 1, 0, 0, 4]
     assert with_named(np.arange(0), []).tolist() == []
+
+
+def test_versions_of_an_image_in_an_export_of_roboflow_stay_in_one_split(tmp_path: Path) -> None:
+    """They are crops, which do not look alike. An equal name of very many images is none of one image."""
+    files = [f"a{image}_jpg.rf.{version}f31.jpg" for image in range(8) for version in range(3)]
+    source = write(tmp_path, {name: jpeg(scene(number)) for number, name in enumerate(files)})
+    found = read_train_and_val(source, ".25", 0, read_options(), lambda note: None)
+    images = [{name.partition("_")[0] for name in names(data)} for data in found]
+    assert [len(data) for data in found] == [18, 6] and not images[0] & images[1]
+
+    many = [f"image_jpg.rf.{number}.jpg" for number in range(MOST_VERSIONS + 1)]
+    digests, hashes = np.arange(1, len(many) + 1, dtype=np.uint64), np.zeros((len(many), 4), np.uint64)
+    assert len({*version_groups(digests, hashes, many)}) == len(many)
+    assert len({*version_groups(digests[1:], hashes[1:], many[1:])}) == 1
 
 
 @pytest.mark.parametrize("val", [".2", ".5", "1/3", "2/3", "3/3"])
@@ -193,6 +210,83 @@ def test_numbered_photographs_are_no_video_but_the_names_of_clips_are(tmp_path: 
         clips(tmp_path / "x", {"clip1": 3, "clip2": 3}), ".5", 0, read_options(split_by=CLIP), print
     )
     assert len(frames_in_both(*other)[0]) == 0
+
+
+def named(*paths: str, hashes: np.ndarray | None = None):
+    """Annotations as far as `frames_in_both` reads them. Without `hashes` [N, 4] no image looks like another."""
+    if hashes is None:
+        seed = list("".join(paths).encode())
+        hashes = np.random.default_rng(seed).integers(0, 2**64, (len(paths), 4), dtype=np.uint64)
+    return Named(paths, hashes)
+
+
+class Named(NamedTuple):
+    paths: tuple[str, ...]
+    hashes: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def path(self, index: int) -> str:
+        return self.paths[index]
+
+
+WORDS = ("video", "clip", "frames", "seq", "mp4")
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_a_word_of_a_video_counts_as_a_whole_word_in_any_case(word: str) -> None:
+    def found(form: str) -> int:
+        return len(frames_in_both(named(form.format(1)), named(form.format(2)))[0])
+
+    assert all(map(found, (f"{word}_{{}}.jpg", f"a_{word.upper()}-{{}}.jpg", f"7{word}_{{}}.png")))
+    assert not any(map(found, (f"e{word}_{{}}.jpg", f"{word}on_{{}}.jpg", f"the{word}_{{}}.png")))
+
+
+def test_names_that_are_numbers_only_belong_to_the_video_of_their_folder() -> None:
+    """A folder counts for no other name, and only its own name, not where it is."""
+    train_data = named("train/clip1/1.jpg", "train/clip1/9.jpg")
+    assert [rows.tolist() for rows in frames_in_both(train_data, named("val/clip1/8.jpg", "val/clip2/2.jpg"))] == [
+        [0],
+        [1],
+    ]
+    assert len(frames_in_both(named("clip1/photo_1.jpg"), named("clip1/photo_2.jpg"))[0]) == 0
+    assert len(frames_in_both(named("a/clip_1.jpg"), named("b/clip_2.jpg"))[0]) == 1
+
+
+def test_the_same_image_in_both_splits_is_no_frame_next_to_itself() -> None:
+    """It is a copy, of which another finding tells."""
+    one = named(*(f"clip_{number}.jpg" for number in (1, 5, 9)))
+    assert frames_in_both(one, one)[1].tolist() in ([1, 0, 1], [1, 2, 1])
+    assert len(frames_in_both(named("clip_1.jpg"), named("clip_1.jpg"))[0]) == 0
+    alike = named(*(f"{number}.jpg" for number in range(9)))
+    assert len(frames_in_both(alike, alike)[0]) == 0
+
+
+@pytest.mark.parametrize(
+    ("alike", "others", "expected"),
+    [(3, 0, 3), (2, 0, 0), (3, 3, 3), (3, 4, 0), (5, 5, 5), (5, 6, 0)],
+)
+def test_at_least_half_of_the_pairs_of_names_and_three_look_alike(alike: int, others: int, expected: int) -> None:
+    """Next to many images whose names have no number."""
+    count, most = alike + others, 50
+    hashes, of_val = np.random.default_rng(0).integers(0, 2**64, (2, most, 4), dtype=np.uint64)
+    of_val[:alike] = hashes[:alike]
+    unnumbered = ["photo.jpg"] * (most - count)
+    train_data = named(*(f"{number}/1.jpg" for number in range(count)), *unnumbered, hashes=hashes)
+    val_data = named(*(f"{number}/2.jpg" for number in range(count)), *unnumbered, hashes=of_val)
+    assert frames_in_both(train_data, val_data)[0].tolist() == list(range(expected))
+
+
+def test_a_pair_is_alike_if_it_differs_in_less_than_three_quarters_of_what_any_images_differ_in() -> None:
+    """Any two images of random bits differ in about half of all bits."""
+    rng, count = np.random.default_rng(0), 400
+    hashes = rng.integers(0, 2**64, (count, 4), dtype=np.uint64)
+    for fraction, expected in ((0.3, count), (0.45, 0)):
+        flipped = np.packbits(rng.random((count, 4, 64)) < fraction, axis=-1).view(np.uint64)[..., 0]
+        train_data = named(*(f"{number}/1.jpg" for number in range(count)), hashes=hashes)
+        val_data = named(*(f"{number}/2.jpg" for number in range(count)), hashes=hashes ^ flipped)
+        assert abs(len(frames_in_both(train_data, val_data)[0]) - expected) <= count / 20, fraction
 
 
 def test_the_check_lists_frames_of_one_video_with_their_share(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

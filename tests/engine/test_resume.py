@@ -28,6 +28,7 @@ from engine.state import State
 from nets.losses import YOLOXCriterion
 from utils import checkpoint, file_checks
 from utils.config import ConfigError
+from utils.file_checks import CheckpointError
 from utils.processes import Ranks
 
 ROOT = Path(__file__).parents[2]
@@ -475,6 +476,21 @@ def test_a_run_is_resumed_by_its_name_from_python_too(demo_images, tmp_path):
     folder, *_ = train_quietly(config(demo_images, tmp_path, epochs=1))
     train_quietly(config(demo_images, tmp_path, epochs=2, resume="small"))
     assert len(log_of(folder)) == 2
+
+
+@pytest.mark.parametrize("words", [[], ["train=data"]])
+@pytest.mark.parametrize(
+    ("written", "expected"), [("early", "no last.pt"), ("earl", "resume=early"), ("x", "x/last.pt")]
+)
+def test_a_run_that_cannot_be_resumed_is_named(tmp_path, words, written, expected):
+    """Whether or not the command names the data."""
+    folder = tmp_path / "early-2026-01-31-1"
+    folder.mkdir()
+    (folder / "environment.json").write_text("{}")
+    for name in [written] if written != "early" else ["early", folder.name, str(folder)]:
+        with refused((ConfigError, CheckpointError), expected) as raised:
+            Origin(train.from_command_line([f"resume={name}", f"output={tmp_path}", *words]), Ranks())
+        assert written != "early" or str(folder) in str(raised.value)
 
 
 def test_measured_thresholds_win_over_those_of_the_model_that_gets_new_classes():

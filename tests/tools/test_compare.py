@@ -190,6 +190,14 @@ def test_runs_of_several_seeds_and_folds_have_a_mean_and_a_spread(tmp_path, caps
     assert seeds in capsys.readouterr().out and seeds in (tmp_path / "compare.html").read_text()
 
 
+def test_runs_on_other_validation_data_or_with_other_classes_are_no_repetitions(tmp_path):
+    same = [made(tmp_path / f"same-{seed}", [0.2 + seed / 10], seed=seed) for seed in range(2)]
+    others = made(tmp_path / "val", [0.5], val="w.txt", seed=2), made(tmp_path / "c", [0.6], classes=("a",), seed=3)
+    assert len(repeats(read_runs(same)[0])) == 1
+    assert all(repeats(read_runs([same[0], other])[0]) == [] for other in others)
+    assert repeats(read_runs([same[0], made(tmp_path / "again", [0.4], seed=0)])[0]) == []
+
+
 def test_the_names_of_runs_are_compared(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for name in ("mine-2026-01-31-1", "mine-2026-01-31-2", "more-2026-01-31-1"):

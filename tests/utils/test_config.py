@@ -422,6 +422,14 @@ def test_user_errors_end_a_script_in_one_line(error, message):
         run(error)
 
 
+def test_a_name_that_is_too_long_for_the_disk_is_shown_in_brief_with_the_fix(tmp_path):
+    with pytest.raises(OSError) as error:
+        (tmp_path / ("a" * 300)).stat()
+    with refused(SystemExit, tmp_path, "shorter") as stopped:
+        run(error.value)
+    assert len(str(stopped.value)) < 300 and "\n" not in str(stopped.value).strip()
+
+
 def test_other_errors_keep_their_traceback():
     with pytest.raises(TypeError):
         run(TypeError("a bug"))
@@ -576,3 +584,7 @@ def test_the_example_for_a_number_does_not_turn_it_off(text):
     """hours=0 is no limit at all."""
     with refused(ConfigError, f"hours={text}", "hours=1"):
         override(train.Config(), [f"hours={text}"])
+
+
+def test_a_quotient_is_shown_without_its_rounding_error():
+    assert show(5.4 / 18) == "0.3" != repr(5.4 / 18) and show(1 / 3) == repr(1 / 3)

@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 from refused import mentions
 
+from datasets.errors import DataError
+from datasets.formats.read import read
+from utils.files import missing_text
 from utils.start import is_path, wrong_word
 
 ROOT = Path(__file__).parents[2]
@@ -47,6 +50,12 @@ def test_ctrl_c_while_pytorch_is_imported_ends_with_one_line(tmp_path, command):
     assert mentions(done.stderr, "stopped") and done.stderr.strip().count("\n") == 0
 
 
+def test_a_program_from_standard_input_may_import_train():
+    code = "import sys; sys.modules['torch'] = None\ntry: import train\nexcept ImportError as error: print(error)"
+    done = subprocess.run([sys.executable, "-"], input=code, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert mentions(done.stdout, "torch") and done.returncode == 0, done.stderr
+
+
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -57,7 +66,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-NAMES = {"checkpoint", "source", "data", "train", "val", "output", "confidence"}
+NAMES = {"checkpoint", "weights", "source", "data", "train", "val", "output", "confidence"}
 
 
 @pytest.mark.parametrize(
@@ -65,13 +74,32 @@ NAMES = {"checkpoint", "source", "data", "train", "val", "output", "confidence"}
     [
         ("confidense=.3", "confidence=.3"),
         ("weihgts.pt", "did you mean weights.pt"),
+        ("weights=./weihgts.pt", "did you mean weights.pt"),
         ("weights.pt fotos/list.txt", "did you mean photos/list.txt"),
         ("source=photos/lst.txt", "did you mean photos/list.txt"),
         ("data=nowhere/at/all", "nowhere/at/all"),
+        ("data=photos/" + 300 * "x" + ".txt", "data=photos"),  # longer than a name may be
     ],
 )
 def test_the_message_names_the_right_word(folder, words, expected):
     assert mentions(wrong_word(words.split(), NAMES, only_inputs=True), expected)
+
+
+def test_only_a_similar_name_is_proposed(folder):
+    """photo is photos, but tset is not datasets. The folder of the command is named for a relative path only."""
+    (folder / "datasets").mkdir()
+    assert "did you mean photos?" in missing_text("photo") and "photos" in missing_text(str(folder / "photo"))
+    assert "datasets" not in missing_text("tset") and str(folder) in missing_text("tset")
+    assert str(folder) not in missing_text("/nowhere/tset")
+    (folder / "runs/mine-2026-01-31-2").mkdir(parents=True)
+    (folder / "runs/mine-2026-01-31-1").mkdir()
+    assert f"did you mean {Path('runs/mine-2026-01-31-2')}?" in missing_text("runs/mine")
+
+
+def test_a_data_set_that_is_missing_gets_a_proposal(folder):
+    with pytest.raises(DataError) as error:
+        read("photo", "all")
+    assert "did you mean photos?" in str(error.value)
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ def test_points_and_lines_are_left_out_and_counted(tmp_path: Path) -> None:
     found = read(str(tmp_path), "train")
     assert found.classes == ("dog",) and found.boxes.tolist() == [[1, 2, 9, 8]]
     assert "objects without a box, left out: 4" in found.notes[0]
-    assert "a.json: object 2: 'tip' is a line" in found.notes[0]
+    assert "a.json: object 2: 'tip' (line)" in found.notes[0]
 
 
 def test_all_mistakes_are_reported_in_one_pass(tmp_path: Path) -> None:

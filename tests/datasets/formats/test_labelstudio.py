@@ -78,7 +78,7 @@ def test_answers_about_an_object_and_missing_sizes_are_understood(tmp_path: Path
     relation = {"type": "relation", "from_id": "a", "to_id": "b"}
     found = read(str(text(tmp_path / "x.json", [task("a.png", bare, answer, relation)])), "train")
     assert found.boxes.tolist() == [[4, 4, 14, 10]] and found.sizes.tolist() == [[20, 40]]
-    assert "result 3: '' is a relation" in found.notes[0]
+    assert "result 3: '' (relation)" in found.notes[0]
 
 
 def test_tasks_that_nobody_labeled_are_an_error(tmp_path: Path) -> None:
@@ -154,6 +154,7 @@ def _drawn(name: str, key: str = "rectanglelabels", **fields: object) -> dict:
     [
         ({"image1": "a.png", "image2": "b.png"}, [_drawn("cat", to_name="img1"), _drawn("cat", to_name="img2")]),
         ({"image": "a.png"}, [_drawn("cat", item_index=0), _drawn("cat", item_index=1)]),
+        ({"image": "a.png"}, [_drawn("cat", item_index=1)]),
         ({"one": "a.png", "two": "b.png"}, [_drawn("cat", to_name="img2")]),
     ],
 )

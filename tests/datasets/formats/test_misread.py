@@ -4,11 +4,12 @@ from pathlib import Path
 
 import pytest
 from files import boxes, paint, text
-from refused import refused
+from refused import mentions, refused
 
 from datasets.errors import DataError
 from datasets.formats.finish import ReadOptions, prepare
 from datasets.formats.read import read, read_options
+from datasets.formats.splits import select_rows
 from datasets.sources import read_train_and_val
 
 CORNERS = [[1, 2], [9, 8]]
@@ -100,3 +101,25 @@ def test_equal_boxes_and_turned_images_are_counted_at_the_start_of_a_training(tm
     assert any("EXIF" in note and "train.txt" in note and ": 1" in note for note in notes), notes
     found, _ = prepare(read(path, "train"), ReadOptions())
     assert len(found.boxes) == 6
+
+
+def test_rows_without_an_image_have_no_split_that_contradicts_another() -> None:
+    """That they have no image is another problem, which is named once."""
+    problems: list[str] = []
+    places = [("", "t.csv:2"), ("", "t.csv:3"), ("a.jpg", "t.csv:4"), ("a.jpg", "t.csv:5")]
+    chosen, *_ = select_rows("t.csv", places, ["train", "val", "train", "train"], ("train",), problems)
+    assert "a.jpg" in chosen and problems == []
+    select_rows("t.csv", places, ["train", "val", "train", "val"], ("train",), problems)
+    assert len(problems) == 1 and mentions(problems[0], "t.csv:5")
+
+
+@pytest.mark.parametrize("words", [("batch 1", "batch 2"), ("", ""), ("Train", "batch 2")])
+def test_subsets_of_cvat_that_are_no_splits_divide_nothing(tmp_path: Path, words: tuple[str, str]) -> None:
+    nodes = []
+    for name, word in zip("ab", words, strict=True):
+        paint(tmp_path / f"{name}.png")
+        box = '<box label="cat" xtl="1" ytl="2" xbr="9" ybr="9"/>'
+        nodes.append(f'<image id="1" name="{name}.png" subset="{word}" width="64" height="48">{box}</image>')
+    path = text(tmp_path / "annotations.xml", f"<annotations>{''.join(nodes)}</annotations>")
+    found = read(str(path), "train")
+    assert len(found) == (1 if "Train" in words else 2)

@@ -188,7 +188,7 @@ def test_json_of_many_tools_is_read(tmp_path: Path, tool: str) -> None:
         assert np.allclose(found.boxes, [box[1:] for box in BOXES] * 2) and found.classes == ("cat", "dog")
         assert [row[2] for row in boxes(found)] == [["cat", "dog"]] * 2
         assert len(notes) == (tool in ("BDD100K", "Scalabel")) and all(
-            "'lane' is a label without box2d" in n for n in notes
+            "'lane' (label without box2d)" in n for n in notes
         )
 
 
