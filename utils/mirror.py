@@ -373,7 +373,7 @@ def _object(item: Item) -> Path:
 
 
 def _key(path: str) -> str:
-    return os.path.relpath(path, _root()).replace(os.sep, "/")
+    return path[len(_root()) + 1 :].replace(os.sep, "/")
 
 
 def _table() -> sqlite3.Connection:
