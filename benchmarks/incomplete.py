@@ -90,6 +90,7 @@ def measure(key: dict[str, Any], cfg: Config) -> dict[str, Any]:
     constants = {name: key[name] for name in ("model", "seed", "epochs")} | {"image_size": (key["side"], key["side"])}
     constants |= {"train": str(folder / "train.json"), "val": str(folder / "val.json"), "weights": cfg.weights}
     constants |= {"device": "cpu", "workers": 0, "output": str(folder), "report": False}
+    constants["evaluate_every"] = key["epochs"]  # only the last epoch is measured
     begin = time.perf_counter()
     last = train.main(train.Config(**constants)).rows[-1]
     cells = {"images": len(train_data), "AP": float(last["AP"]), "AP50": float(last["AP50"])}

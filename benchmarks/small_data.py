@@ -4,6 +4,7 @@
     python -m benchmarks.small_data data=FOLDER stage=scratch peers=PYTHON
     python -m benchmarks.small_data data=FOLDER weights=yolox_nano.pth stage=lengths
     python -m benchmarks.small_data data=FOLDER stage=families
+    python -m benchmarks.small_data data=FOLDER weights=yolox_nano.pth stage=vertical
 
 Each run takes minutes and adds a row to the file `results`. A run that has a row is not repeated, so the same command
 resumes. benchmarks/results/small_data.md describes the data sets in `data` and what was measured.
@@ -90,6 +91,7 @@ class Recipe(NamedTuple):
 SCRATCH = ("yolox_nano", "yolov9_t", "picodet_s", "ppyoloe_s")  # one model of each family
 RECIPES = {
     "new": Recipe(),  # YOLOX-nano with the defaults of train.py
+    "flip_vertical": Recipe({"flip_vertical": 0.5}),
     "shipped": Recipe(former=True),
     "libreyolo_yolox_nano": Recipe(peer="libreyolo"),
     "scratch_new_yolox_nano": Recipe({"weights": None}),
@@ -165,6 +167,10 @@ STAGES: dict[str, list[Run]] = {
     "families": [
         Run("families", name, seed, recipe, 160, 30) for seed, (recipe, name) in itertools.product((1, 2, 3), FAMILIES)
     ],
+    "vertical": [  # images of a microscope, which have no top
+        Run("vertical", "bccd", seed, recipe, 224, 20)
+        for seed, recipe in itertools.product((0, 1, 2), ("new", "flip_vertical"))
+    ],
 }
 
 
@@ -172,7 +178,7 @@ STAGES: dict[str, list[Run]] = {
 class Config:
     data: str = "."  # the folder of the data sets
     weights: str = "coco"  # coco: official weights of yolox_nano; or a file, which LibreYOLO needs
-    stage: str = "report"  # report, scratch, lengths or families
+    stage: str = "report"  # report, scratch, lengths, families or vertical
     only: tuple[str, ...] = ()  # data sets; (): all of the stage
     recipes: tuple[str, ...] = ()  # (): all of the stage
     peers: str | None = None  # the Python of an environment with libreyolo and ultralytics; none: without them

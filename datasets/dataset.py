@@ -107,9 +107,7 @@ class DetectionDataset(torch.utils.data.Dataset):
     annotations: Annotations
     letterbox: str  # of the model, see utils.images.fit
     augment: Augment | None = None  # None: for validation
-    no_aug_from: int | Tensor | None = (
-        None  # first epoch of letterboxed single images, with flips and color shifts only
-    )
+    no_aug_from: int | Tensor | None = None  # first epoch of letterboxed single images: only flips and color shifts
     seed: int = 0
     extra_augment: Callable | None = None  # (image, boxes, labels, rng): the user's own, before epoch `no_aug_from`
     repeat: float = 0.0  # images of classes in less than this fraction of the images are drawn more often

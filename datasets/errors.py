@@ -54,7 +54,7 @@ def raise_any(title: str, problems: list[str]) -> None:
 def note_dropped(title: str, problems: list[str], bad_boxes: str) -> list[str]:
     """Returns a note about the boxes that are left out, if any. Raises DataError if `bad_boxes` is "error"."""
     if bad_boxes == "error":
-        raise_any(f'{title}: {len(problems)}; bad_boxes="drop" leaves them out', problems)
+        raise_any(f"{title}: {len(problems)}; bad_boxes=drop leaves them out", problems)
     return [f"{title}, left out: {len(problems)}\n{first_ten(problems)}"] if problems else []
 
 

@@ -1,21 +1,22 @@
-"""Which images belong together by their names: the groups of split_by=, and frames of one video."""
+"""Which images belong together by their names: the groups of split_by=, versions of one image, and frames of one video."""
 
 import os
 import re
 from bisect import bisect
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 import numpy as np
 
 from datasets.errors import DataError
-from datasets.similar import bits_apart
+from datasets.similar import bits_apart, similar_groups, with_named
 from datasets.store import Annotations
 from utils.config import ConfigError
 
 FOLDERS = "folders"  # the word for split_by=: each folder is a group
 
 _ROBOFLOW = re.compile(r"_[A-Za-z]+\.rf\.\w+$")  # the end of clip_01_jpg.rf.2f31 in its exports
+MOST_VERSIONS = 50  # of one image in its exports; more images of one name are other images
 _VIDEO = re.compile(r"(?<![a-z])(video|vid|clip|movie|frame|scene|sequence|seq|mp4|mov|avi|mkv)s?(?![a-z])", re.I)
 PAIRS = 2000  # of any images, to see how much two images of the data differ
 ALIKE = 0.75  # of the median distance of such pairs, below which images are alike; of numbered photographs 1 % are
@@ -53,6 +54,22 @@ def named_groups(paths: Sequence[str], split_by: str) -> list[tuple[str, ...]]:
             f"split_by={split_by} does not match {others[0]} ({count}): write a pattern that matches all names"
         )
     return [match.groups("") for match in found]
+
+
+# ---- versions of one image
+
+
+def version_groups(digests: np.ndarray, hashes: np.ndarray, paths: Sequence[str]) -> np.ndarray:
+    """Returns the group of each image as `similar_groups`, which also holds all versions of an image in an export of Roboflow.
+
+    Augmented versions, such as a_jpg.rf.2f31.jpg and a_jpg.rf.77c0.jpg, are crops or mirror images, which do not look alike."""
+    stems = [os.path.splitext(os.path.basename(path))[0] for path in paths]
+    names = [stem.partition(".rf.")[0] if _ROBOFLOW.search(stem) else "" for stem in stems]
+    counts = Counter(names)
+    versions = [
+        name if name and counts[name] <= MOST_VERSIONS else path for name, path in zip(names, paths, strict=True)
+    ]
+    return with_named(similar_groups(digests, hashes), versions)
 
 
 # ---- frames of one video

@@ -1,6 +1,7 @@
 """Divides images at random into splits, with identical and similar images in one split, and writes the splits.
 
-The split depends only on the contents of the files and the seed, not on their order, names or folders.
+The split depends only on the contents of the files and the seed, not on their order, names or folders. Only of an export of
+Roboflow, the names show which images are versions of one image.
 """
 
 import hashlib
@@ -21,9 +22,9 @@ from datasets.formats.annotation_file import annotation_line, class_text
 from datasets.formats.file import File, of_suffix
 from datasets.formats.finish import ReadOptions, finish
 from datasets.formats.yolo import has_label, label_file
-from datasets.groups import named_groups
+from datasets.groups import named_groups, version_groups
 from datasets.scan import scan
-from datasets.similar import similar_groups, with_named
+from datasets.similar import with_named
 from datasets.store import Annotations
 from utils import mirror
 from utils.files import files_under
@@ -73,10 +74,12 @@ def split(
 def _parts(
     data: Annotations, fractions: Sequence[float], seed: int, option: str, split_by: str | None
 ) -> list[np.ndarray]:
-    """Returns the sorted indices of each part. Same and similar images, and a group of `split_by`, stay in one part."""
+    """Returns the sorted indices of each part.
+
+    Same and similar images, versions of one image, and a group of `split_by` stay in one part."""
     paths = [data.path(i) for i in range(len(data))]
     found = scan(paths)
-    groups = similar_groups(found.digests, found.hashes)
+    groups = version_groups(found.digests, found.hashes, paths)
     if split_by is not None:
         groups = with_named(groups, named_groups(paths, split_by))
     groups = np.unique(groups, return_inverse=True)[1]

@@ -10,7 +10,7 @@ import re
 import secrets
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,6 @@ import numpy as np
 import torch
 
 from engine.environment import changes_of_code, changes_of_rounding, environment, last_start, run_id
-from engine.events import EventFile
 from engine.run_lock import check_folder, lock
 from engine.run_store import Uploads, run_root
 from utils import checkpoint, files
@@ -143,12 +142,12 @@ class Run:
         self.id = secrets.token_hex(8)  # unique for each start of the run
         self.drawn = self.saved = time.monotonic()  # when the curves were drawn, and when a save was last attempted
         self.config, self.start = config, {"id": self.id, "run": run_id, **environment(device), **(facts or {})}
-        self._events: EventFile | None = None  # for TensorBoard
+        self._writer: Any = None  # of TensorBoard
         self._uploads: Uploads | None = None  # of the process that writes the log
         self._open()
 
     def _open(self) -> None:
-        self._events = None  # in this folder, which may be a new one
+        self._writer = None  # in this folder, which may be a new one
         # The first epoch of this start: events that an earlier start wrote after its last save are hidden.
         self._hides_from: int | None = self.rows[-1]["epoch"] + 1 if self.rows else 1
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -188,7 +187,12 @@ class Run:
 
     def scalars(self, values: Mapping[str, float], step: int) -> None:
         """Writes numbers to TensorBoard, tag -> value."""
-        self._to_tensorboard([{"tag": tag, "simple_value": value} for tag, value in values.items()], step)
+
+        def write(writer: Any) -> None:
+            for tag, value in values.items():
+                writer.add_scalar(tag, value, step)
+
+        self._to_tensorboard(write)
 
     def image(self, name: str, image: np.ndarray, step: int) -> None:
         """Writes an image, uint8 BGR `[H, W, 3]`, to the run folder as NAME.jpg and to TensorBoard."""
@@ -196,7 +200,13 @@ class Run:
         with files.warn_if_disk_fails():
             (self.folder / f"{name}.jpg").write_bytes(jpeg)
         encoded = {"height": len(image), "width": len(image[0]), "colorspace": 3, "encoded_image_string": jpeg}
-        self._to_tensorboard([{"tag": name, "image": encoded}], step)
+
+        def write(writer: Any) -> None:  # not add_image, which would write a large PNG
+            from tensorboard.compat.proto.summary_pb2 import Summary  # loads TensorBoard
+
+            writer.file_writer.add_summary(Summary(value=[{"tag": name, "image": encoded}]), step)
+
+        self._to_tensorboard(write)
 
     def save(self, name: str, contents: Mapping[str, Any]) -> None:
         """Writes the checkpoint `name` atomically; see checkpoint.save."""
@@ -212,13 +222,14 @@ class Run:
             plots.draw_curves(self.rows, self.folder / "curves.png", self.marks)
 
     def close(self) -> None:
-        """Draws the final curves, closes the file of events, and frees the lock of the folder."""
+        """Draws the final curves, writes what TensorBoard still lacks, and frees the lock of the folder."""
         # The error that ends a run may have interrupted the import of Matplotlib; a second error must not replace it.
         with suppress(*[Exception] * (sys.exc_info()[0] is not None)):
             if self.rows:
                 self.curves()
-        if self._events:
-            self._events.close()
+        if self._writer:
+            with files.warn_if_disk_fails():
+                self._writer.close()
         self._lock.close()
         if self._uploads and (problem := self._uploads.close()):
             if sys.exc_info()[0] is None:
@@ -233,15 +244,18 @@ class Run:
         with files.atomic_write(self.folder / "log.csv") as file:
             file.write(text.getvalue().encode("utf-8"))
 
-    def _to_tensorboard(self, values: Sequence[Mapping[str, Any]], step: int) -> None:
-        """Writes events for TensorBoard. After an error of the disk, the next call begins a new file."""
+    def _to_tensorboard(self, write: Callable[[Any], None]) -> None:
+        """Calls `write(writer)` and flushes the writer. After an error of the disk, the next call begins a new file."""
+        from torch.utils.tensorboard import SummaryWriter  # loads TensorBoard
+
         if not self.folder.is_dir():  # it was moved, and the next save makes a new one
             return
         with files.warn_if_disk_fails():
-            events, self._events = self._events or EventFile(self.folder, self._hides_from), None
+            writer, self._writer = self._writer or SummaryWriter(self.folder, purge_step=self._hides_from), None
             self._hides_from = None
-            events.write(values, step)
-            self._events = events
+            write(writer)
+            writer.flush()  # raises the error of the thread that writes
+            self._writer = writer
 
 
 def columns_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:

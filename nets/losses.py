@@ -236,10 +236,8 @@ def _known_classes(unknown: Unknown | None, centers: Tensor) -> Tensor | None:
     places = unknown.places.to(centers.dtype)
     moved = centers @ places[..., :2].transpose(-1, -2) + places[:, :, None, :, 2]  # [B, R, A, 2] in the unit square
     inside = ((moved >= 0) & (moved < 1)).all(-1)
-    counts = inside.transpose(1, 2).to(centers.dtype) @ unknown.classes.to(
-        centers.dtype
-    )  # places in which it is unknown
-    return counts < 0.5
+    classes = unknown.classes.to(centers.dtype)
+    return inside.transpose(1, 2).to(centers.dtype) @ classes < 0.5  # in no place of the image in which it is unknown
 
 
 def _sum_where(values: Tensor, known: Tensor | None, *dimensions: int) -> Tensor:

@@ -274,11 +274,11 @@ def test_the_nodes_of_a_trainjob_find_each_other(machine, constants, tmp_path):
 
 
 def test_a_job_of_slurm_is_requeued_before_its_time_limit_and_resumes(machine, constants, tmp_path):
-    words = {**WORDS, **constants, "output": tmp_path / "runs", "epochs": 3, "freeze_batch_size": 6}
+    words = {**WORDS, **constants, "output": tmp_path / "runs", "epochs": 3}
     env = {"SLURM_JOB_ID": "71", "SLURM_JOB_NODELIST": "node", "SLURM_NNODES": "1", "SLURM_CPUS_PER_TASK": "1"}
     job = machine(tmp_path / "user", ["true"], words, env)
-    (job.folder / "venv/bin").mkdir(parents=True)
-    (job.folder / "venv/bin/activate").touch()
+    (job.folder / ".venv/bin").mkdir(parents=True)
+    (job.folder / ".venv/bin/activate").touch()
     (job.folder / "job.sh").write_text(file_of("bash", "#SBATCH"))
     job.command = ["bash", "job.sh"]
     job.end(0)

@@ -29,7 +29,7 @@ from utils import checkpoint
 from utils.draw import draw_boxes
 
 ROOT = Path(__file__).parents[1]
-CHECKPOINT = Path("runs/mine-DATE-1/best.pt")  # as the page names it
+CHECKPOINT = Path("runs/mine-2026-01-30-1/best.pt")  # the newest run of the name `mine` that the page uses
 NOTEBOOK = ROOT / "docs/first_detector.ipynb"
 MARKS = {"supervision": 'detector("photo.jpg")', "tracking": "tracker, capture =", "counting": "LineZone"}
 MARKS |= {"gradio": "gr.Interface", "optuna": "create_study", "fiftyone": "# not run"}

@@ -16,7 +16,7 @@ from refused import told
 
 import nets
 import train
-from docs import draw_results
+from docs import draw, draw_models, draw_results
 from nets.pretrained import HOST
 from utils import migration
 from utils.config import override
@@ -115,11 +115,18 @@ def test_the_models_page_lists_every_model_and_the_readme_some_of_them_with_the_
     times = {(*spans(row[0]), row[1]): f"{float(row[5].split()[0]):.0f}" for row in measured}
     assert [row[6] for row in rows] == [times[spans(row[1])[0], row[5]] for row in rows]
     by_time = {spans(row[1])[0]: [row[4], row[6]] for row in rows}
-    shown = {spans(row[0])[0]: row[1:3] for row in tables(text_of(ENGLISH))[0][1:]}
+    (table,) = (one for one in tables(text_of(ENGLISH)) if one[0][0] == "`model`")
+    shown = {spans(row[0])[0]: row[1:3] for row in table[1:]}
     assert shown.items() <= by_time.items() and list(shown) == [name for name in by_time if name in shown]
     for table in (by_time, shown):
         milliseconds = [int(time) for _, time in table.values()]
         assert milliseconds == sorted(milliseconds)
+
+
+def interval(gains: list[float], t: float) -> tuple[float, float]:
+    """The 95 % interval of a mean. `t`: Student's t for one degree of freedom less than there are gains."""
+    half = t * stdev(gains) / len(gains) ** 0.5
+    return mean(gains) - half, mean(gains) + half
 
 
 def test_the_readmes_state_the_numbers_of_the_chart_and_the_image_shows_them():
@@ -129,11 +136,24 @@ def test_the_readmes_state_the_numbers_of_the_chart_and_the_image_shows_them():
     ours, theirs = ([values for _, values in draw_results.fine_tuned(name)] for name in ("new", "libreyolo_yolox_nano"))
     means = [f"{100 * mean(map(mean, values)):.1f}" for values in (ours, theirs)]
     pairs = [100 * (a - b) for x, y in zip(ours, theirs, strict=True) for a, b in zip(x, y, strict=True)]
-    half = 2.201 * stdev(pairs) / len(pairs) ** 0.5  # Student's t for 11 degrees of freedom
-    interval = [f"{value:.1f}" for value in (mean(pairs), mean(pairs) - half, mean(pairs) + half)]
+    sets = [100 * (mean(x) - mean(y)) for x, y in zip(ours, theirs, strict=True)]
+    intervals = [f"{end:.1f}" for gains, t in ((pairs, 2.201), (sets, 3.182)) for end in interval(gains, t)]
     for page in (ENGLISH, CHINESE):
         results = text_of(page).partition("results.png")[2].partition("\n## ")[0]
-        assert {*means, *interval, str(len(pairs)), *drawn[-4:]} <= set(NUMBER.findall(results))
+        told(results, *means, f"{mean(pairs):.1f}", str(len(pairs)), *intervals, *drawn[-4:])
+
+
+def test_the_scatter_plot_shows_every_measured_model_with_its_ap():
+    """The numbers inside of the drawn file are those of the tables today."""
+    found = draw_models.measured()
+    tabled = [table[1:] for table in tables(text_of(ROOT / "benchmarks/results/milliseconds.md"))]
+    rows = {
+        f"{row[0].strip('`')} {row[1]}": (float(row[6].strip("* ")), row[2]) for row in sum(tabled[::-1], []) if row[2]
+    }
+    base = found["Ultralytics yolo11n 640"][0]
+    assert {name: f"{ap:.1f}" for name, (_, ap) in found.items()} == {name: ap for name, (_, ap) in rows.items()}
+    assert all(found[name][0] / base == pytest.approx(ratio, rel=0.02, abs=0.005) for name, (ratio, _) in rows.items())
+    assert Image.open(ROOT / "docs/images/models.png").text["Description"] == draw_models.description(found)
 
 
 def test_the_models_page_has_picodet_at_each_size_that_has_weights():
@@ -172,6 +192,14 @@ def test_notice_names_the_copyright_and_every_author_of_weights():
 def test_notice_names_the_source_of_every_image():
     shown = {path.name for path in (ROOT / "docs/images").iterdir()}
     assert set(re.findall(r"[\w-]+\.(?:jpg|png|gif|svg)", text_of(ROOT / "NOTICE"))) == shown
+
+
+def test_one_command_draws_every_picture_but_the_photo(monkeypatch):
+    """None is too large for a page."""
+    monkeypatch.setattr(draw, "trained", lambda cfg, name: Path(name))
+    files = {path.name: path.stat().st_size for path in draw.IMAGES.iterdir() if path.name != "rider.jpg"}
+    assert files.keys() == {*draw.from_rows(), *draw.from_data(draw.Config(weights="yolox_nano.pth"))}
+    assert all(size <= (1_000_000 if name.endswith(".gif") else 200_000) for name, size in files.items())
 
 
 @pytest.mark.parametrize("table", ["FREEZE_UNFREEZE", "ULTRALYTICS"])

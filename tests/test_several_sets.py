@@ -1,21 +1,26 @@
 """A training on sets with different classes: from the files to best.pt, its evaluation and the check."""
 
 import json
+import shutil
 import signal
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from buckets import Faulty, tar_of, upload
 from painted import drawn
 from small import assert_same_run, config, log_of, train_quietly
 
 import evaluate
 import train
 from datasets import demo
+from datasets.formats.read import read
 from nets.losses import YOLOXCriterion
+from tools.check import main as check_main
 from tools.check_report import check
 from tools.convert import convert
 from utils import checkpoint
+from utils.images import read_bytes
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +47,13 @@ def finished(two_sets, tmp_path_factory):
 def test_the_output_names_the_classes_of_each_set(finished, two_sets):
     for source, names in zip(two_sets.split(","), (demo.CLASSES[:2], demo.CLASSES[1:3]), strict=True):
         assert any(source in line and all(map(line.__contains__, names)) for line in finished[2].splitlines())
+
+
+def test_folders_have_the_names_that_the_user_gave(two_sets):
+    """Their files may have one name."""
+    folders = [str(Path(source).parent) for source in two_sets.split(",")]
+    *_, table = read(",".join(folders), "train").notes
+    assert [line.split()[0] for line in table.splitlines()[2:]] == folders
 
 
 def test_an_evaluation_of_the_checkpoint_has_the_metrics_of_the_training(finished, tmp_path):
@@ -93,6 +105,40 @@ def test_the_check_shows_what_was_looked_for(two_sets, tmp_path):
     (many / "classes.txt").write_text("\n".join(["one", "two", *demo.CLASSES[2:]]))
     few, _ = check(f"{two_sets.split(',')[1]},{many / 'all.txt'}", ".4")
     assert any("looked for" in warning and demo.CLASSES[1] in warning for warning in few["warnings"])
+
+
+def test_the_check_takes_the_options_of_a_training(two_sets, tmp_path, capsys):
+    """all_labeled= and open_regions= change what it finds."""
+    reports = {}
+    for words in ((), ("all_labeled=true",), (f"open_regions={demo.CLASSES[1]}",)):
+        with pytest.raises(SystemExit, match="^0$"):
+            check_main([two_sets, "val=.4", f"json={tmp_path / 'report.json'}", *words])
+        reports[words] = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))["train"]
+    assert capsys.readouterr().out.count("classes looked for") == 3
+    plain, labeled, opened = reports.values()
+    assert plain["looked_for"] and "looked_for" not in labeled
+    assert plain["crowd"] == 0 < opened["crowd"] and demo.CLASSES[1] not in opened["classes"]
+
+
+@pytest.mark.parametrize("kind", ("tar", "address"))
+def test_a_set_in_a_tar_or_at_an_address_is_the_folder(kind, two_sets, tmp_path, monkeypatch):
+    """Next to a local set; also its name in the table of sets is the one that the user gave."""
+    monkeypatch.setenv("THAW_CACHE", str(tmp_path / "cache"))
+    Faulty.store.clear()
+    first, second = two_sets.split(",")
+    folder = tmp_path / "second"
+    shutil.copytree(Path(second).parent, folder, ignore=shutil.ignore_patterns("*.txt"))
+    elsewhere = str(tmp_path / "second.tar")
+    Path(elsewhere).write_bytes(tar_of(folder))
+    if kind == "address":
+        elsewhere = f"{upload(folder, 'faulty://bucket/second')}/{Path(second).name}"
+    ours, theirs = read(f"{first},{elsewhere}", "all"), read(two_sets, "all")
+    assert ours.classes == theirs.classes and ours.image_ids.tolist() == theirs.image_ids.tolist()
+    assert ours.boxes.tolist() == theirs.boxes.tolist() and ours.labels.tolist() == theirs.labels.tolist()
+    assert (ours.are_looked_for() == theirs.are_looked_for()).all() and ours.looked_for is not None
+    for i in range(len(ours)):
+        assert read_bytes(ours.path(i)) == read_bytes(theirs.path(i))
+    assert any(elsewhere in line for note in ours.notes for line in note.splitlines() if "classes" not in line)
 
 
 def test_a_conversion_that_loses_what_is_unknown_tells_it(two_sets, tmp_path):

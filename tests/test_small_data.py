@@ -4,7 +4,6 @@ import csv
 import sys
 
 import cv2
-import numpy as np
 import pytest
 from refused import refused
 from small import TINY_WEIGHTS
@@ -83,22 +82,6 @@ def test_the_stages_have_the_runs_of_the_page():
     lengths = {tuple(map(str, (run.data, run.image_size, run.epochs))) for run in STAGES["lengths"]}
     of_page = {tuple(r[n] for n in ("data", "image_size", "epochs")) for r in rows if "rate_2_freeze_0" in r["recipe"]}
     assert lengths <= of_page
-
-
-def test_the_readme_has_the_means_over_the_data_sets_of_the_report():
-    """Mean mAP of both trainers, and the difference with its 95 % interval: of the data sets, each the mean of its seeds."""
-    rows = [row for row in read_rows(RESULTS / "small_data.csv") if row["stage"] == "report" and row["AP"]]
-
-    def mean(recipe: str, name: str) -> float:
-        return np.mean([100 * float(row["AP"]) for row in rows if (row["recipe"], row["data"]) == (recipe, name)])
-
-    ours, theirs = np.array([[mean(r, name) for name in small_data.REPORT] for r in ("new", "libreyolo_yolox_nano")])
-    gain = (ours - theirs).mean()
-    half = 2.776 * (ours - theirs).std(ddof=1) / 5**0.5  # Student's t, 4 degrees of freedom
-    interval = f"95 % interval: {gain - half:.1f} to {gain + half:.1f}"
-    text = (RESULTS.parents[1] / "README.md").read_text(encoding="utf-8")
-    assert f"mean mAP {ours.mean():.1f}, which is {gain:.1f} points higher ({interval})" in text
-    assert f"mean mAP {theirs.mean():.1f}" in text
 
 
 @pytest.mark.parametrize(

@@ -344,5 +344,5 @@ def _warnings(split: str, part: dict[str, Any]) -> list[str]:
         text = f"classes that were looked for in few of the {part['images']} images, and learn from these only"
         warnings.append(f"{split}: {text}: {', '.join(few)}")
     groups = [" = ".join(map(repr, names)) for names in similar_names(counts)]
-    warnings += [f"{split}: class names that differ only in case or blanks: {group}" for group in groups]
+    warnings += [f"{split}: class names that differ only in case or spaces: {group}" for group in groups]
     return warnings

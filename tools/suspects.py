@@ -32,9 +32,10 @@ from datasets.errors import DataError
 from datasets.formats.annotation_file import class_text
 from datasets.formats.finish import prepare
 from datasets.formats.read import SPLITS, read, read_options
+from datasets.groups import version_groups
 from datasets.scan import scan
 from datasets.similar import similar_groups
-from datasets.split import relative, split_groups, text_of
+from datasets.split import json_of, relative, split_groups, text_of
 from datasets.store import Annotations
 from deploy.detector import Detector, Result
 from deploy.load import OFFICIAL, file_of, is_checkpoint
@@ -96,13 +97,16 @@ class Config(Constants):
 def judge_halves(cfg: Config, data: Annotations, folder: Path) -> list[Detected]:
     """Trains a model on each half of the images -> for each image the detections of the model that did not see it.
 
-    Same and nearly same images are in one half. The halves depend on the images and the seed only."""
-    found = scan([data.path(i) for i in range(len(data))])
-    groups = np.unique(similar_groups(found.digests, found.hashes), return_inverse=True)[1]
+    Same and nearly same images, and versions of one image, are in one half. The halves depend on the images and the seed only."""
+    paths = [data.path(i) for i in range(len(data))]
+    found = scan(paths)
+    groups = np.unique(version_groups(found.digests, found.hashes, paths), return_inverse=True)[1]
     halves = split_groups(groups, found.digests, (0.5, 0.5), cfg.seed)
     if not all(len(data.select(half).labels) for half in halves):
         raise DataError(f"{data.source}: no two halves with labels: add labeled images, or give checkpoint=")
-    write_annotations(folder, {f"half{number}.txt": data.select(half) for number, half in enumerate(halves)})
+    suffix = "json" if data.is_partly_unknown else "txt"
+    files = [f"half{number}.{suffix}" for number in range(2)]
+    write_annotations(folder, {name: data.select(half) for name, half in zip(files, halves, strict=True)})
     freeze_epochs = 0
     if cfg.weights:
         freeze_epochs = cfg.epochs // FREEZE
@@ -110,7 +114,7 @@ def judge_halves(cfg: Config, data: Annotations, folder: Path) -> list[Detected]
     constants |= {"freeze_epochs": freeze_epochs, "evaluate_every": cfg.epochs, "report": False}
     trainings = {}
     for number in range(2):
-        sources = {"train": folder / f"half{1 - number}.txt", "val": folder / f"half{number}.txt"}
+        sources = {"train": folder / files[1 - number], "val": folder / files[number]}
         words = [f"{constant}={show(value)}" for constant, value in (sources | constants).items()]
         trainings[f"without_half{number}"] = words
     sizes = " and ".join(str(len(half)) for half in halves)
@@ -155,10 +159,19 @@ def mean_scores(result: Result, mirrored: Result, image: np.ndarray) -> np.ndarr
 
 
 def write_annotations(folder: Path, files: dict[str, Annotations]) -> None:
-    """Writes annotation files of the same classes, and classes.txt."""
-    texts = {folder / name: text_of(data, partial(relative, folder=folder)) for name, data in files.items()}
+    """Writes files of the same classes, .txt or .json, and classes.txt."""
+    texts = {}
+    for name, data in files.items():
+        write = json_of if name.endswith(".json") else text_of
+        texts[folder / name] = write(data, partial(relative, folder=folder))
     classes = next(iter(files.values())).classes
     write_all(texts | {folder / "classes.txt": class_text(classes)})
+
+
+def only_looked_for(detected: list[Detected], data: Annotations) -> list[Detected]:
+    """Leaves out the detections of classes that nobody looked for in their image, whose labels cannot be missing."""
+    pairs = zip(detected, data.are_looked_for(), strict=True)
+    return [tuple(part[looked_for[found[2]]] for part in found) for found, looked_for in pairs]
 
 
 def weak_text(fraction: float, checkpoint: str | None) -> str:
@@ -170,7 +183,7 @@ def weak_text(fraction: float, checkpoint: str | None) -> str:
         )
     else:
         who, fix = "the models are", "more epochs=, or a larger image_size= for small objects"
-    return f"WARNING: {who} too weak to judge labels: {fraction:.0%} found, at least {LEAST_FOUND:.0%} needed: {fix}"
+    return f"{who} too weak to judge labels: {fraction:.0%} found, at least {LEAST_FOUND:.0%} needed: {fix}"
 
 
 def initial_weights(weights: str | None) -> str | None:
@@ -247,6 +260,7 @@ def main(cfg: Config) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     if detected is None:
         detected = judge_halves(cfg, data, folder)
+    detected = only_looked_for(detected, data)
     truth = [data.boxes_of(i) for i in range(len(data))]
     suspects = rank(truth, detected, len(data.classes))
     found = scan([data.path(i) for i in range(len(data))])
@@ -260,15 +274,16 @@ def main(cfg: Config) -> Path:
     notes = write_label_files(folder, data, order, [one for group in ranked for one in group], names)
     order += sorted(set(range(len(data))) - set(order))
     write_annotations(folder, {"suspects.txt": data.select(np.array(order))})
+    if data.is_partly_unknown:
+        notes.append("suspects.txt cannot hold which classes were not looked for: correct the data that you gave")
     lines = {image: number for number, image in enumerate(order, 1)}
     write_csv(folder / "suspects.csv", data, groups, lines)
     fraction = found_fraction(truth, detected)
     quality = f"The models find {fraction:.0%} of {amount(len(data.labels), 'label')} in {amount(len(data), 'image')}."
-    write_page(folder / "suspects.html", data, groups, lines, names, quality)
+    warnings = [weak_text(fraction, cfg.checkpoint)] if fraction < LEAST_FOUND else []
+    write_page(folder / "suspects.html", data, groups, lines, names, quality, warnings)
     print("".join(f"\nnote: {note}" for note in notes))
-    print(quality)
-    if fraction < LEAST_FOUND:
-        print(weak_text(fraction, cfg.checkpoint))
+    print("\n".join([quality, *(f"WARNING: {warning}" for warning in warnings)]))
     print("\n".join(f"{TITLES[kind]}: {len(group)}" for kind, group in groups.items()))
     print(f"look at {folder / 'suspects.html'}, correct {folder / 'suspects.txt'}, or in Label Studio or CVAT")
     print(

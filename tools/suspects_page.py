@@ -27,9 +27,11 @@ def write_page(
     lines: dict[int, int],
     names: list[str],
     quality: str,
+    warnings: list[str],
 ) -> None:
     """Writes the page.
 
+    `quality`, `warnings`: how many labels the models find.
     `groups`: by kind, each suspect with the same one in near-duplicates of its image, of which the page shows the first;
     `lines`: the line of each image in suspects.txt; `names`: its short path.
     """
@@ -51,7 +53,8 @@ def write_page(
             card["copies"] = [(names[copy.image], lines[copy.image]) for copy in copies]
             cards.append(card | {"name": names[one.image], "line": lines[one.image]})
         shown[f"{TITLES[kind]} {len(group)}"] = cards
-    html = page.render(TEMPLATE, "Suspicious labels", list(shown), source=data.source, quality=quality, groups=shown)
+    texts = {"source": data.source, "quality": quality, "warnings": warnings}
+    html = page.render(TEMPLATE, "Suspicious labels", list(shown), groups=shown, **texts)
     path.write_text(html, encoding="utf-8", errors="replace", newline="\n")
 
 

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from utils import file_checks, paddle
 from utils.file_checks import CheckpointError, refuse_non_finite
-from utils.files import atomic_write
+from utils.files import atomic_write, similar_path
 from utils.old_checkpoints import upgraded
 from utils.text import first_line
 
@@ -158,7 +158,8 @@ def refuse_missing(path: Path) -> None:
     inside = next((path / name for name in ("best.pt", "last.pt") if (path / name).is_file()), None)
     if path.is_dir() and not inside:
         raise CheckpointError(f"{path} is a folder without a checkpoint, not a file; use another checkpoint")
-    hint = f"did you mean {inside}?" if inside else "train.py writes runs/NAME/best.pt and last.pt"
+    near = inside or similar_path(str(path))
+    hint = f"did you mean {near}?" if near else "train.py writes runs/NAME/best.pt and last.pt"
     raise CheckpointError(f"there is no checkpoint {path}; {hint}")
 
 

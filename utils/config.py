@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from utils import migration
+from utils.files import missing_text
 from utils.remote import refuse_keys
 from utils.text import brief, printable
 
@@ -66,8 +67,8 @@ def override(cfg: T, argv: Sequence[str], positional: Mapping[str, Callable[[str
         shown = brief(item)
         if not equals and positional:
             names = " or ".join(f"{other}={shown}" for other in positional)
-            fix = "correct the path" if "/" in item else f"write {names}"
-            raise ConfigError(f"{shown!r}: there is no such file or folder in {os.getcwd()}; {fix}")
+            fix = "" if "/" in item else f", or write {names}"
+            raise ConfigError(f"{shown!r}: {missing_text(item)}{fix}")
         if name not in kinds:
             raise ConfigError(unknown_text(item, kinds))
         if name in changes:
@@ -270,7 +271,8 @@ def show(value: Any) -> str:
     if isinstance(value, tuple | list):
         return ",".join(map(show, value)) or "()"
     if isinstance(value, float):
-        return f"{value:.6g}" if float(f"{value:.6g}") == value else repr(value)
+        short = f"{value:.6g}"  # 0.3 of 0.30000000000000004, a quotient
+        return short if math.isclose(float(short), value, rel_tol=1e-12) else repr(value)
     if isinstance(value, bool):
         return "true" if value else "false"
     return "none" if value is None else str(value)

@@ -1,5 +1,6 @@
 """Files: written completely or not at all, the files of a folder, and the cache folder."""
 
+import difflib
 import os
 import socket
 import threading
@@ -8,7 +9,32 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+from utils.text import brief
+
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".jfif", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".jp2", ".ppm", ".pgm")
+
+
+def missing_text(path: str) -> str:
+    """Returns that there is no such file or folder, with a path that exists and differs in one similar name, if there is one."""
+    near = similar_path(path)
+    fix = f"did you mean {brief(near)}?" if near else "correct the path"
+    place = "" if os.path.isabs(path) else f" in {os.getcwd()}"
+    return f"there is no such file or folder{place}; {fix}"
+
+
+def similar_path(path: str) -> str | None:
+    """Returns a path that exists and differs from a missing one in one similar name, such as runs/mine-2026-01-31-1 from
+    runs/mine; None if there is none."""
+    missing = next(part for part in (*reversed(Path(path).parents), Path(path)) if not os.path.exists(part))
+    if not os.path.isdir(missing.parent) or not os.access(missing.parent, os.R_OK):
+        return None
+    names = os.listdir(missing.parent)
+    longer = sorted((name for name in names if name.startswith(f"{missing.name}-")), reverse=True)
+    for name in [*difflib.get_close_matches(missing.name, names, cutoff=0.7), *longer]:
+        near = missing.with_name(name) / Path(path).relative_to(missing)
+        if os.path.exists(near):
+            return str(near)
+    return None
 
 
 def files_under(folder: str | os.PathLike) -> list[str]:

@@ -39,9 +39,7 @@ RUNS = "runs+"  # before the schemes of addresses with runs
 TEXTS = (".txt", ".json", ".jsonl", ".ndjson", ".odgt", ".manifest", ".xml", ".csv", ".tsv")  # suffixes of label files
 TEXTS += (".yaml", ".yml", ".data", ".names", ".labels")
 DATA_FILES = (".yaml", ".yml", ".data")  # they name folders with label files
-LARGE_TEXT = (
-    1 << 20
-)  # bytes; larger label files next to the one that is named are others, such as those of another year
+LARGE_TEXT = 1 << 20  # bytes; larger label files next to the one that is named are of other sets, such as another year
 TAR = ".tar"
 _opened = threading.local()  # see `_table`
 THREADS = 32  # that fetch small files: each waits for the network most of the time

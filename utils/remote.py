@@ -22,6 +22,7 @@ PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0)  # seconds before each new attempt after an e
 PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs"}
 PACKAGES |= {"http": "aiohttp", "https": "aiohttp", "hf": "huggingface_hub"}
 WEB = ("http", "https")
+FINAL = (400, 404, 405, 410)  # statuses of answers over HTTP after which no new attempt is made
 VERSIONS = ("generation", "ETag", "etag", "md5Hash", "mtime", "created", "LastModified")  # what changes with an object
 _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
 _USER = re.compile(r"^[a-z][a-z0-9+.-]+://[^/?#]*@", re.IGNORECASE)
@@ -219,12 +220,7 @@ def attempt(address: str, work: Callable[[], T]) -> T:
             if isinstance(error, PermissionError) or status in (401, 403) or "Credentials" in type(error).__name__:
                 fix = "give the keys to the package of the storage, or the right to do this to their owner"
                 raise FetchError(f"{address}: access is denied ({why}): {fix}") from error
-            final = isinstance(error, NotImplementedError | TypeError | AttributeError) or status in (
-                400,
-                404,
-                405,
-                410,
-            )
+            final = isinstance(error, NotImplementedError | TypeError | AttributeError) or status in FINAL
             if pause is None or final:
                 tries = f" after {len(PAUSES) + 1} attempts" if pause is None else ""
                 fix = "check the connection and the address; what was fetched is kept"

@@ -1,6 +1,5 @@
 """What must happen in a script before PyTorch is imported, which takes seconds. Every script imports this module first."""
 
-import difflib
 import glob
 import os
 import sys
@@ -9,12 +8,13 @@ from pathlib import Path
 
 from utils import signals  # noqa: F401  notes the parent process: torchrun may be killed while PyTorch is imported
 from utils.config import is_weights, unknown_text
+from utils.files import missing_text
 from utils.migration import SCRIPTS, constants_of
 from utils.text import brief
 
 # Threads that wait in a busy loop starve each other when other programs need the cores. GNU OpenMP reads this when it is loaded.
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")
-INPUTS = ("checkpoint", "source", "data", "train", "val", "apply")  # constants with the path of something that exists
+INPUTS = ("checkpoint", "weights", "source", "data", "train", "val", "apply")  # constants with the path of what exists
 DRAWN = "data/demo"  # train.py draws it if it is missing
 SUFFIXES = (".txt", ".json", ".yaml", ".csv", ".zip")  # of files to read; weights have their own
 
@@ -44,19 +44,6 @@ def is_path(word: str) -> bool:
     if word.replace("/", "").isdecimal():  # val=1/5
         return False
     return "/" in word or os.sep in word or is_weights(word) or word.lower().endswith(SUFFIXES)
-
-
-def missing_text(path: str) -> str:
-    """Returns that there is no such file or folder, with a path that exists and differs in one similar name, if there is one."""
-    missing = next(part for part in (*reversed(Path(path).parents), Path(path)) if not os.path.exists(part))
-    fix = "correct the path"
-    if missing.parent.is_dir():
-        for name in difflib.get_close_matches(missing.name, os.listdir(missing.parent)):
-            near = missing.with_name(name) / Path(path).relative_to(missing)
-            if os.path.exists(near):
-                fix = f"did you mean {brief(str(near))}?"
-                break
-    return f"there is no such file or folder in {os.getcwd()}; {fix}"
 
 
 def end_in_one_line(kind: type[BaseException], error: BaseException, trace) -> None:

@@ -301,12 +301,15 @@ def _without_bad(annotations: Annotations, found: Scan, bad_images: str) -> tupl
     repaired_lines = [f"{annotations.where(i)}: {found.problems[i]}" for i in sorted(repaired)]
     bad_lines = [f"{annotations.where(i)}: {found.problems[i]}" for i in bad]
     if bad_images != "skip" or len(bad) == len(annotations):
-        fix = 'bad_images="skip" leaves them out'
+        fixes = []
+        if len(bad) < len(annotations):
+            fixes.append("bad_images=skip leaves them out")
         if count := len(found.repairable - repaired):
-            fix += f', "repair" uses what can be decoded of {count} JPEGs that are cut off or damaged'
+            fixes.append(f"bad_images=repair uses what can be decoded of {count} JPEGs that are cut off or damaged")
         if source.lower().endswith(".json"):
-            fix += "; image_root names the folder of the images"
-        raise_any(f"{source}: {len(bad)} of {amount(len(annotations), 'image')} cannot be read; {fix}", bad_lines)
+            fixes.append("image_root=FOLDER names the folder of the images")
+        title = f"{len(bad)} of {amount(len(annotations), 'image')} cannot be read"
+        raise_any("; ".join([f"{source}: {title}", *fixes]), bad_lines)
     notes = []
     if repaired:
         notes.append(f"{source}: JPEGs that are cut off or damaged, used: {len(repaired)}\n{first_ten(repaired_lines)}")

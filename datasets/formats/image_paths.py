@@ -14,6 +14,7 @@ from utils import mirror
 from utils.images import images_under
 from utils.remote import is_in_bucket
 
+DIGITS = "0123456789"  # of train2017
 MAX_CUT = 50  # folders of another computer before the path of a file
 IMAGE_FOLDERS = ("jpegimages", "images", "image", "imgs", "img", "photos")
 _UPLOAD = re.compile(r"^[0-9a-f]{8}-")  # Label Studio writes it before the names of uploaded files
@@ -22,13 +23,19 @@ _UPLOAD = re.compile(r"^[0-9a-f]{8}-")  # Label Studio writes it before the name
 class ImageFinder:
     """Finds the images of an annotation file, for which it has the names `names`, in `image_root` or near the file.
 
-    annotations/instances_train2017.json has its images next to it, in images/, ../train2017 or ../images/train2017.
+    annotations/instances_train2017.json has its images next to it, in images/, ../train2017 or ../images/train2017, or in
+    another folder of its split, such as ../training.
     """
 
     def __init__(self, source: str, names: Iterable[str], image_root: str | None) -> None:
         self.folder = os.path.dirname(source)
         words = re.split(r"[_.\s-]+", os.path.splitext(os.path.basename(source))[0])
-        words = dict.fromkeys(word for part in words for word in (part, part.rstrip("0123456789")) if word)
+        words = dict.fromkeys(word for part in words for word in (part, part.rstrip(DIGITS)) if word)
+        splits = {SPLIT_NAMES[word.lower()] for word in words if word.lower() in SPLIT_NAMES}
+        self._split = splits.pop() if len(splits) == 1 and "trainval" not in words else None
+        if self._split:
+            near = [image_root] if image_root else [self.folder, self._join("..")]
+            words |= dict.fromkeys(name for place in near for name in _split_folders(place, self._split))
         inside = ["", "images", *words, *(f"images/{word}" for word in words)]
         above = [f"../{place}" for place in [*inside[2:], "images", ""]]
         groups = [inside + above]
@@ -39,8 +46,6 @@ class ImageFinder:
         self._names = set(names)
         self._source, self._strays = source, []
         self._several: dict[str, list[str]] = {}  # name -> images that have it
-        splits = {SPLIT_NAMES[word.lower()] for word in words if word.lower() in SPLIT_NAMES}
-        self._split = splits.pop() if len(splits) == 1 and "trainval" not in words else None
 
     def find(self, name: str) -> str:
         """Returns the path of an image relative to the folder of the annotation file.
@@ -115,6 +120,15 @@ def short_names(name: str) -> dict[str, None]:
     name = name.partition("?d=")[2] or name
     base = unquote(re.split("[?#]", name)[0] if "://" in name else name).rpartition("/")[2]
     return dict.fromkeys([base, _UPLOAD.sub("", base)])
+
+
+def _split_folders(place: str, split: str) -> list[str]:
+    """Returns the names of the folders in `place` and in its folder images that are named as a split: train2017, Training."""
+    found = []
+    for top in (place or ".", os.path.join(place, "images")):
+        names = os.listdir(top) if os.path.isdir(top) and os.access(top, os.R_OK) else []
+        found += [name for name in names if SPLIT_NAMES.get(name.lower().rstrip(DIGITS)) == split]
+    return found
 
 
 class Stems:

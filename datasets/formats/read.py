@@ -21,6 +21,7 @@ from datasets.formats.source import Source
 from datasets.groups import check_split_by
 from datasets.store import Annotations, Classes, Split
 from utils import mirror
+from utils.files import missing_text
 from utils.text import first_names, printable
 
 SPLITS: dict[str, Split] = {
@@ -80,7 +81,7 @@ def read(source: str | os.PathLike, split: str, options: ReadOptions | None = No
     if options.image_root:
         options = replace(options, image_root=mirror.local(options.image_root))
     if not os.path.exists(source):
-        raise DataError(f"{source}: no such file or folder in {os.getcwd()}: correct the path")
+        raise DataError(f"{source}: {missing_text(source)}")
     try:
         data = _read(Path(source), split, options)
         return replace(data, source=mirror.shown(data.source), notes=tuple(map(mirror.shown, data.notes)))
@@ -137,7 +138,7 @@ def _read_sets(sets: list[str], source: str, split: str, options: ReadOptions) -
     merge = parse_merge(options.merge)
     _require_clear_names(parts, source, merge)
     data = join(parts, source, apart=not options.all_labeled)
-    data = _united(replace(data, notes=(*data.notes, sets_text(parts, data))))
+    data = _united(replace(data, notes=(*data.notes, sets_text(sets, parts, data))))
     if merge or options.classes:
         complete = split in ("train", "all") and (bool(merge) or options.select)
         data = choose_classes(data, options.classes, merge, options.select, complete)
@@ -145,14 +146,14 @@ def _read_sets(sets: list[str], source: str, split: str, options: ReadOptions) -
 
 
 def _require_clear_names(parts: Sequence[Annotations], source: str, merge: Mapping[str, str]) -> None:
-    """Raises DataError for class names of different sets that differ in case or blanks only, and for numbers next to names."""
+    """Raises DataError for class names of different sets that differ in case or spaces only, and for numbers next to names."""
     of_sets = [{merge.get(name, name) for name in data.classes} for data in parts]
     for group in similar_names(dict.fromkeys(name for names in of_sets for name in names)):
         if not any(names.issuperset(group) for names in of_sets):
             fix = ",".join(f"{name}:{group[0]}" for name in group[1:])
             named = ", ".join(map(repr, group))
             raise DataError(
-                f"{source}: classes of different sets that differ in case or blanks only: {named}: merge={fix}"
+                f"{source}: classes of different sets that differ in case or spaces only: {named}: merge={fix}"
             )
     numbered = [data for data, names in zip(parts, of_sets, strict=True) if names and all(map(str.isdecimal, names))]
     if 0 < len(numbered) < len(parts):
@@ -162,12 +163,12 @@ def _require_clear_names(parts: Sequence[Annotations], source: str, merge: Mappi
         raise DataError(f"{numbered[0].source}: {text}")
 
 
-def sets_text(parts: Sequence[Annotations], data: Annotations) -> str:
+def sets_text(sets: Sequence[str], parts: Sequence[Annotations], data: Annotations) -> str:
     """Returns the table of several sets: images, and the classes that were looked for in them."""
     rows = [("set", "images", "classes looked for")]
-    for part in parts:
+    for name, part in zip(sets, parts, strict=True):
         names = data.classes if data.looked_for is None else part.classes
-        rows.append((part.source, str(len(part)), f"{len(names)} {first_names(names)}"))
+        rows.append((name, str(len(part)), f"{len(names)} {first_names(names)}"))
     wide, narrow = (max(len(row[column]) for row in rows) for column in (0, 1))
     lines = [f"  {name:{wide}}  {images:>{narrow}}  {classes}" for name, images, classes in rows]
     return printable("\n".join([f"{data.source}: sets that are trained together", *lines]))

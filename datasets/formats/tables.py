@@ -1,7 +1,7 @@
 """Tables (CSV) with one box per line -> Source."""
 
 import csv
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import chain, islice
@@ -19,6 +19,7 @@ from datasets.formats.splits import SPLITS, add_splits, select_rows, split_of, w
 from datasets.scan import scan
 from datasets.store import Annotations, Split
 from utils.images import IMAGE_SUFFIXES
+from utils.text import clean_name
 
 FLAGS = ("0", "1", "0.0", "1.0", "true", "false", "yes", "no")
 ROUNDING = 1e-3  # a sum of rounded fractions, x + width, may be so much above 1
@@ -63,12 +64,17 @@ def read(file: File, split: Split) -> Source:
         if any(fields[name] for name in columns.box):
             labels.boxes.append(_box(columns, row, fields, path, number))
             others = {index for index in others if index < len(row) and is_number(row[index])}
-    files = _named(path, list(images.values()))
+    files = list(images.values())
+    names = _names_of_codes(path, files)
+    if names:
+        files = _with_names(files, names)
     if _are_fractions(path, [box for labels in files for box in labels.boxes if box.corners]):
         files = [labels._replace(fractions=True) for labels in files]
     source = _of_split(path, files, marks, list(columns.splits), split, problems)
     fix = "multiply them by its width and height, or give image_root=FOLDER with the images"
     source.sizes_problem = f"the boxes are fractions of the image: {fix}"
+    if names is not None:
+        _add_verified(source, names)
     if columns.maybe_image_size:
         source.check = partial(_refuse_sizes_of_images, has_others=len(others) > 1)
     for name in of_splits if marks else ():
@@ -207,15 +213,40 @@ def _are_fractions(path: str, boxes: list[Box]) -> bool:
     return False
 
 
-def _named(path: str, files: list[LabelFile]) -> list[LabelFile]:
-    """Returns the files with the class names of Open Images, whose boxes have codes such as /m/01yrx."""
+def _names_of_codes(path: str, files: Sequence[LabelFile]) -> dict[str, str] | None:
+    """Returns the class names of Open Images, whose boxes have codes such as /m/01yrx; None for other tables."""
     if not any(box.name.startswith("/m/") for file in files[:100] for box in file.boxes):
-        return files
+        return None
     lists = sorted(Path(path).parent.glob("*class-descriptions*.[cC][sS][vV]"))
-    names = {row[0]: row[1] for text in lists for _, row in _rows(str(text)) if len(row) == 2}
+    return {row[0]: row[1] for text in lists for _, row in _rows(str(text)) if len(row) == 2}
+
+
+def _with_names(files: Iterable[LabelFile], names: Mapping[str, str]) -> list[LabelFile]:
     return [
         file._replace(boxes=[box._replace(name=names.get(box.name, box.name)) for box in file.boxes]) for file in files
     ]
+
+
+def _add_verified(source: Source, names: Mapping[str, str]) -> None:
+    """Adds the classes of which people verified for Open Images that an image has none, if their files are next to the table.
+
+    These and the classes with boxes were looked for. Of a class that is only verified to be there, there may be no boxes."""
+    lists = sorted(Path(source.path).parent.glob("*human-imagelabels*.[cC][sS][vV]"))
+    if not lists:
+        return
+    labels = {name: label for label, name in enumerate(source.names)}
+    source.looked_for = {index: [] for index in range(len(source))}
+    images = {name: index for index, name in enumerate(source.images)}
+    for path in map(str, lists):
+        rows = _rows(path)
+        _, header = next(rows)
+        image, code, confidence = (header.index(name) for name in ("ImageID", "LabelName", "Confidence"))
+        for _, row in rows:
+            label = labels.get(clean_name(names.get(row[code], row[code])))
+            if row[image] in images and label is not None and float(row[confidence]) == 0:
+                source.looked_for[images[row[image]]].append(label)
+    shown = ", ".join(path.name for path in lists)
+    source.notes.append(f"{source.path}: the classes that were verified for each image are read from {shown}")
 
 
 def _rows(path: str) -> Iterator[tuple[int, list[str]]]:

@@ -13,7 +13,7 @@ from test_split import jpeg, write
 import train
 from datasets.errors import DataError
 from datasets.formats.read import read, read_options
-from datasets.groups import check_split_by, frames_in_both, named_groups
+from datasets.groups import MOST_VERSIONS, check_split_by, frames_in_both, named_groups, version_groups
 from datasets.similar import with_named
 from datasets.sources import division_of, read_train_and_val
 from datasets.split import divide, split_groups
@@ -66,6 +66,20 @@ def test_groups_of_copies_and_of_names_are_joined() -> None:
     copies = np.array([0, 1, 0, 3, 4])
     assert with_named(copies, ["a", "b", "c", "c", "d"]).tolist() == [0, 1, 0, 0, 4]
     assert with_named(np.arange(0), []).tolist() == []
+
+
+def test_versions_of_an_image_in_an_export_of_roboflow_stay_in_one_split(tmp_path: Path) -> None:
+    """They are crops, which do not look alike. An equal name of very many images is none of one image."""
+    files = [f"a{image}_jpg.rf.{version}f31.jpg" for image in range(8) for version in range(3)]
+    source = write(tmp_path, {name: jpeg(scene(number)) for number, name in enumerate(files)})
+    found = read_train_and_val(source, ".25", 0, read_options(), lambda note: None)
+    images = [{name.partition("_")[0] for name in names(data)} for data in found]
+    assert [len(data) for data in found] == [18, 6] and not images[0] & images[1]
+
+    many = [f"image_jpg.rf.{number}.jpg" for number in range(MOST_VERSIONS + 1)]
+    digests, hashes = np.arange(1, len(many) + 1, dtype=np.uint64), np.zeros((len(many), 4), np.uint64)
+    assert len({*version_groups(digests, hashes, many)}) == len(many)
+    assert len({*version_groups(digests[1:], hashes[1:], many[1:])}) == 1
 
 
 @pytest.mark.parametrize("val", [".2", ".5", "1/3", "2/3", "3/3"])

@@ -19,12 +19,12 @@ from utils.unknown import EVERYWHERE, Unknown, joined, of_boxes, of_image
 NO_BOXES = np.zeros((0, 4), np.float32), np.zeros(0, np.int64)
 UPRIGHT = {"flip": 0.5, "rotation": 0, "scale": (0.5, 1.5), "translate": 0.1, "shear": 0, "hsv": (0, 0, 0)}
 ROTATED = UPRIGHT | {"rotation": 30, "shear": 10}
+UPSIDE_DOWN = UPRIGHT | {"flip_vertical": 0.7}
 LETTERBOXED = UPRIGHT | {"scale": (1, 1), "translate": 0}
 SIZE = (128, 160)
 
-every_move = pytest.mark.parametrize(
-    "moves", [UPRIGHT, ROTATED, LETTERBOXED], ids=["upright", "rotated", "letterboxed"]
-)
+MOVES = {"upright": UPRIGHT, "upside down": UPSIDE_DOWN, "rotated": ROTATED, "letterboxed": LETTERBOXED}
+every_move = pytest.mark.parametrize("moves", MOVES.values(), ids=MOVES)
 every_letterbox = pytest.mark.parametrize("kind", ["corner", "center", "stretch"])
 
 
@@ -157,6 +157,18 @@ def test_the_store_keeps_masks_and_regions_through_every_selection(partly):
     assert merged.looked_for is None and len(merged.classes) == 1
 
 
+def test_each_open_region_is_for_its_own_classes(partly):
+    """Three open boxes in an image, two of them at one place."""
+    data = replace(partly, looked_for=None).select([3, 3])
+    boxes = np.array([[2.0, 2, 9, 9], [12, 12, 19, 19], [12, 12, 19, 19]])
+    rows = {"boxes": boxes, "labels": np.array([0, 0, 1], np.int32), "areas": np.ones(3), "box_lines": np.zeros(3)}
+    flags = np.ones(3, bool)
+    data = replace(data, **rows, crowd=flags, is_open=flags, starts=np.array([0, 3, 3]))
+    found = unknown_pixels(data.unknown_of(0), (24, 24))
+    assert found[5, 5].tolist() == [True, False] and found[15, 15].all() and not found[10, 10].any()
+    assert data.unknown_of(1) is None
+
+
 def test_the_digest_depends_on_masks_and_regions(partly):
     digests = {data.digest() for data in (partly, replace(partly, looked_for=None), replace(partly, is_open=None))}
     assert len(digests) == 3
@@ -185,6 +197,16 @@ def test_a_validation_image_knows_what_its_annotations_know(partly):
         scale = min(SIZE[0] / partly.sizes[3][0], SIZE[1] / partly.sizes[3][1])
         assert found[..., 0].sum() == pytest.approx((right - left) * (bottom - top) * scale**2, rel=0.1)
     assert data[Key(0, 1, 1, SIZE)].unknown is None
+
+
+@pytest.mark.parametrize("reduction", [2, 4])
+def test_an_open_region_is_reduced_with_its_image(partly, reduction):
+    data = DetectionDataset(replace(partly, looked_for=None), "corner")
+    whole, reduced = data.read(3), data.read(3, reduction)
+    counts, found = (unknown_pixels(one.unknown, one.image.shape[:2]).sum((0, 1)) for one in (whole, reduced))
+    assert whole.image.shape[0] > reduced.image.shape[0] and counts.any() and not counts.all()
+    edge = 2 * reduction * counts**0.5  # pixels of the whole image on two sides of the region
+    assert (np.abs(found * reduction**2 - counts) <= edge + reduction**2).all()
 
 
 def test_a_batch_without_anything_unknown_has_the_arguments_that_it_always_had(partly):
@@ -235,6 +257,12 @@ def test_an_own_augmentation_that_moves_boxes_leaves_nothing_known_there(partly,
     data = DetectionDataset(replace(partly, looked_for=None), "corner", still, extra_augment=mirror)
     found = unknown_pixels(data[Key(0, 3, 3, SIZE)].unknown)[..., partly.labels[partly.starts[3]]]
     assert len(data[Key(0, 3, 3, SIZE)].boxes) and found.any() and found.all() == moves
+
+
+def test_what_is_unknown_somewhere_is_unknown_everywhere_after_spread():
+    first = of_boxes(np.array([[10.0, 10, 20, 30]]), np.array([[True, False, False]]))
+    both = joined([first, of_boxes(np.array([[40.0, 50, 60, 70]]), np.array([[False, True, False]]))])
+    assert not unknown_pixels(both).all((0, 1)).any() and (unknown_pixels(both.spread()) == [True, True, False]).all()
 
 
 def test_parts_that_know_everything_join_to_nothing():

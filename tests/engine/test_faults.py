@@ -71,6 +71,7 @@ def stop_at(at_call, number):
 
 
 @posix
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # of the thread of TensorBoard
 def test_a_limit_on_file_sizes_that_is_lifted_later_loses_nothing(
     demo_images, tmp_path, at_call, undisturbed, monkeypatch
 ):
@@ -103,6 +104,7 @@ def small_disk(folder, size):
 
 
 @pytest.mark.slow  # the limit on file sizes above is as good as a full disk
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # TensorBoard's thread also prints
 def test_a_full_disk_that_is_freed_later_loses_nothing(demo_images, tmp_path, at_call, undisturbed):
     with small_disk(tmp_path / "disk", 8 * 2**20) as disk:  # a whole run with its images for TensorBoard has 4.5 MB
 

@@ -64,7 +64,7 @@ def test_a_long_table_has_the_best_and_the_worst_classes():
     names = [line.split()[0] for line in lines[1:-2]]
     assert names == [*(f"c{n}" for n in range(49, 39, -1)), "...", *(f"c{n}" for n in range(9, -1, -1))]
     assert f"{50 - MOST_ROWS} classes" in lines[11]
-    assert lines[1].split()[1:4] == ["7", "1", "0.4900"]
+    assert lines[1].split()[1:4] == ["7", "1", "49.00"]
     short = class_table(dict(list(per_class.items())[:MOST_ROWS]), {})
     assert len(short) == MOST_ROWS + 3 and not any("..." in line for line in short)
 
@@ -77,8 +77,8 @@ def test_a_model_with_added_classes_says_the_map_of_old_and_new_classes():
         "pen": {"AP": 0.75, "boxes": 9},
     }
     old, new, _ = old_and_new(rows, first_class=2)
-    told(old, "old", "0.5000", "1 class")
-    told(new, "new", "0.5000", "2 classes")
+    told(old, "old", "50.00", "1 class")
+    told(new, "new", "50.00", "2 classes")
     old, *_ = old_and_new(rows | {"cat": {"AP": -1.0, "boxes": 0}}, first_class=2)
     assert not re.search(r"\d\.\d", old)
     assert old_and_new(rows, first_class=0) == []

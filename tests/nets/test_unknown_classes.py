@@ -21,11 +21,12 @@ STILL = Augment(mosaic=0, mixup=0, flip=0, rotation=0, scale=(1, 1), translate=0
 AUGMENTS = {
     "letterbox": None,
     "mirror": replace(STILL, flip=1.0),
+    "upside down": replace(STILL, flip_vertical=1.0),
     "affine": replace(STILL, rotation=20, scale=(0.5, 1.5), translate=0.1, shear=8),
     "mosaic": replace(STILL, mosaic=1.0),
     "mosaic, rotated": replace(STILL, mosaic=1.0, flip=0.5, rotation=20, scale=(0.5, 1.5), translate=0.1),
     "mixup": replace(STILL, mixup=1.0, flip=0.5),
-    "all": Augment(mosaic=0.5, mixup=0.5, flip=0.5, rotation=10, scale=(0.5, 1.5), translate=0.1, shear=2),
+    "all": Augment(0.5, 0.5, flip=0.5, flip_vertical=0.5, rotation=10, scale=(0.5, 1.5), translate=0.1, shear=2),
 }
 
 

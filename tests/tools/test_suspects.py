@@ -24,6 +24,7 @@ from benchmarks.suspects import Corrupted
 from datasets.formats.annotation_file import DataError
 from datasets.formats.finish import ReadOptions, prepare
 from datasets.formats.read import read
+from datasets.split import file_name, write
 from datasets.store import Annotations
 from deploy.detector import Result
 from tools import suspects
@@ -303,6 +304,53 @@ def test_a_checkpoint_gives_a_page_a_table_and_a_file_to_correct(small: Path, tm
     told(out, "18 labels", "12 images", "suspects.html", "WARNING")
 
 
+@pytest.fixture
+def half_looked_for(small: Path, tmp_path: Path) -> Annotations:
+    """The small data, as a JSON file: in every second image, nobody looked for the classes without boxes."""
+    data = read(str(small), "train")
+    looked_for = data.are_looked_for() & ~(data.absent_classes() & (np.arange(len(data)) % 2 == 1)[:, None])
+    write(tmp_path, {"known": data.with_looked_for(looked_for)})
+    return read(str(tmp_path / "known.json"), "train")
+
+
+def test_a_class_that_nobody_looked_for_is_not_missing(half_looked_for: Annotations, tmp_path: Path, capsys) -> None:
+    checkpoint = lively_checkpoint(tmp_path / "best.pt", classes=half_looked_for.classes)
+    known = half_looked_for.are_looked_for()
+    assert not known.all()
+    proposals = []
+    for data in (half_looked_for, replace(half_looked_for, looked_for=None)):
+        write(tmp_path, {"given": data})
+        source, output = str(tmp_path / file_name("given", data)), str(tmp_path / f"out{len(proposals)}")
+        folder = suspects.main(suspects.Config(data=source, checkpoint=str(checkpoint), output=output))
+        with open(folder / "suspects.csv", encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file))
+        indices = {Path(data.path(i)).name: i for i in range(len(data))}
+        found = [(indices[Path(row["image"]).name], row["proposal"]) for row in rows if row["proposal"] != "remove"]
+        proposals.append([known[image, int(words.rpartition(",")[2])] for image, words in found])
+        assert ("not looked for" in capsys.readouterr().out) == (data.looked_for is not None)
+    assert all(proposals[0]) and proposals[0] and not all(proposals[1])
+
+
+def test_the_halves_keep_what_was_looked_for(half_looked_for: Annotations, tmp_path: Path, monkeypatch) -> None:
+    """Each training gets the masks of its images."""
+    sources = []
+
+    def run(folder, trainings, epochs):
+        sources.extend(word.partition("=")[2] for words in trainings.values() for word in words if "train=" in word)
+        raise InterruptedError
+
+    monkeypatch.setattr(suspects, "run_trainings", run)
+    cfg = suspects.Config(data=str(tmp_path / "known.json"), weights=None, output=str(tmp_path / "out"))
+    with pytest.raises(InterruptedError):
+        suspects.main(cfg)
+    halves = [read(source, "train") for source in sources]
+    masks = [
+        {Path(data.path(i)).name: data.are_looked_for()[i].tolist() for i in range(len(data))}
+        for data in (*halves, half_looked_for)
+    ]
+    assert masks[0] | masks[1] == masks[2] and len(masks[2]) == 12
+
+
 def drawn_data(tmp_path: Path, boxes: list[list[str]]) -> Annotations:
     """Data with a.png, b.png, ... of 100 x 80 pixels in the folder images, and the given labels of each."""
     (tmp_path / "images").mkdir()
@@ -451,7 +499,7 @@ def test_a_folder_without_suspects_is_refused(tmp_path: Path) -> None:
 def test_the_page_has_short_paths_and_names_the_copies(tmp_path: Path) -> None:
     data = drawn_data(tmp_path, [["0,0,20,20,0"], ["0,0,20,20,0"]])
     found = [Suspect("wrong", 0.9, i, 0, box_of([0, 0, 20, 20], 0), box_of([0, 0, 20, 20], 1)) for i in (0, 1)]
-    write_page(tmp_path / "page.html", data, {"wrong": [found]}, {0: 1, 1: 2}, short_names(data), "")
+    write_page(tmp_path / "page.html", data, {"wrong": [found]}, {0: 1, 1: 2}, short_names(data), "", [])
     (card,) = re.findall(r"<li .*?</li>", (tmp_path / "page.html").read_text(encoding="utf-8"), re.DOTALL)
     text = re.sub(r"<[^>]*>", " ", card)
     assert "a.png" in text and "b.png suspects.txt:2" in text and str(tmp_path) not in text
@@ -474,7 +522,7 @@ def test_a_weak_checkpoint_is_named_with_the_fix(small: Path, tmp_path: Path, ca
         output = str(tmp_path / f"out{is_weak}")
         suspects.main(suspects.Config(data=str(small), checkpoint=str(checkpoint), output=output))
         lines = [line for line in capsys.readouterr().out.splitlines() if "too weak" in line]
-        assert len(lines) == is_weak
+        assert len(lines) == is_weak == (Path(output) / "suspects.html").read_text("utf-8").count("too weak")
         assert not is_weak or f"checkpoint={checkpoint}" in lines[0] and "more epochs" in lines[0]
     assert "epochs=" in suspects.weak_text(0.1, None)
 

@@ -592,3 +592,7 @@ def test_the_example_for_a_number_does_not_turn_it_off(text):
     """hours=0 is no limit at all."""
     with refused(ConfigError, f"hours={text}", "hours=1"):
         override(train.Config(), [f"hours={text}"])
+
+
+def test_a_quotient_is_shown_without_its_rounding_error():
+    assert show(5.4 / 18) == "0.3" != repr(5.4 / 18) and show(1 / 3) == repr(1 / 3)

@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 from refused import mentions
 
+from datasets.errors import DataError
+from datasets.formats.read import read
+from utils.files import missing_text
 from utils.start import is_path, wrong_word
 
 ROOT = Path(__file__).parents[2]
@@ -63,7 +66,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-NAMES = {"checkpoint", "source", "data", "train", "val", "output", "confidence"}
+NAMES = {"checkpoint", "weights", "source", "data", "train", "val", "output", "confidence"}
 
 
 @pytest.mark.parametrize(
@@ -71,6 +74,7 @@ NAMES = {"checkpoint", "source", "data", "train", "val", "output", "confidence"}
     [
         ("confidense=.3", "confidence=.3"),
         ("weihgts.pt", "did you mean weights.pt"),
+        ("weights=./weihgts.pt", "did you mean weights.pt"),
         ("weights.pt fotos/list.txt", "did you mean photos/list.txt"),
         ("source=photos/lst.txt", "did you mean photos/list.txt"),
         ("data=nowhere/at/all", "nowhere/at/all"),
@@ -79,6 +83,23 @@ NAMES = {"checkpoint", "source", "data", "train", "val", "output", "confidence"}
 )
 def test_the_message_names_the_right_word(folder, words, expected):
     assert mentions(wrong_word(words.split(), NAMES, only_inputs=True), expected)
+
+
+def test_only_a_similar_name_is_proposed(folder):
+    """photo is photos, but tset is not datasets. The folder of the command is named for a relative path only."""
+    (folder / "datasets").mkdir()
+    assert "did you mean photos?" in missing_text("photo") and "photos" in missing_text(str(folder / "photo"))
+    assert "datasets" not in missing_text("tset") and str(folder) in missing_text("tset")
+    assert str(folder) not in missing_text("/nowhere/tset")
+    (folder / "runs/mine-2026-01-31-2").mkdir(parents=True)
+    (folder / "runs/mine-2026-01-31-1").mkdir()
+    assert f"did you mean {Path('runs/mine-2026-01-31-2')}?" in missing_text("runs/mine")
+
+
+def test_a_data_set_that_is_missing_gets_a_proposal(folder):
+    with pytest.raises(DataError) as error:
+        read("photo", "all")
+    assert "did you mean photos?" in str(error.value)
 
 
 @pytest.mark.parametrize(

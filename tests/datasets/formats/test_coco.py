@@ -106,6 +106,9 @@ def test_a_group_with_the_name_of_a_class_is_left_out_first(tmp_path: Path) -> N
         ("annotations/instances_train2017.json", "images/train2017/a.png", "a.png"),
         ("annotations/instances_train.json", "images/train/a.png", "a.png"),
         ("annotations/train.json", "train/a.png", "a.png"),
+        ("annotations/custom_train.json", "train2017/a.png", "a.png"),
+        ("annotations/custom_train.json", "images/Training/a.png", "a.png"),
+        ("annotations/val.json", "valid/a.png", "a.png"),
         ("annotations/instances_default.json", "images/default/a.png", "a.png"),
         ("annotations/x.json", "images/a.png", "a.png"),
         ("annotations/x.json", "train2017/a.png", "train2017/a.png"),
@@ -119,7 +122,7 @@ def test_a_group_with_the_name_of_a_class_is_left_out_first(tmp_path: Path) -> N
 )
 def test_images_are_found_where_tools_put_them(tmp_path: Path, file: str, place: str, name: str) -> None:
     paint(tmp_path / place)
-    found = read(write(tmp_path, [image(1, name)], name=file), "train")
+    found = read(write(tmp_path, [image(1, name)], name=file), "all")
     assert Path(found.path(0)).resolve() == (tmp_path / place).resolve()
 
 

@@ -69,7 +69,10 @@ def test_a_class_that_a_set_does_not_have_was_not_looked_for_in_its_images(two_s
 
 
 def test_all_labeled_sets_have_looked_for_all_classes(two_sets):
-    assert read(f"{two_sets[0]},{two_sets[1]}", "train", read_options(all_labeled=True)).looked_for is None
+    found = read(f"{two_sets[0]},{two_sets[1]}", "train", read_options(all_labeled=True))
+    assert found.looked_for is None
+    (table,) = [note for note in found.notes if "\n" in note]
+    assert sum("cat, dog, elk" in line for line in table.splitlines()) == 2
 
 
 def test_one_set_has_no_masks(two_sets):
@@ -178,6 +181,10 @@ def test_masks_and_open_regions_survive_the_round_trip_as_coco_json(tmp_path):
     again, _ = prepare(read(str(tmp_path / "out" / "train.json"), "train"))
     assert masks(again) == masks(data) and boxes(again) == boxes(data)
     assert again.is_open.tolist() == data.is_open.tolist() and again.digest() == data.digest()
+    contents = json.loads((tmp_path / "out" / "train.json").read_text(encoding="utf-8"))
+    for image in contents["images"]:  # as in LVIS, these classes have no box
+        present = {one["category_id"] for one in contents["annotations"] if one["image_id"] == image["id"]}
+        assert not present & set(image["neg_category_ids"])
 
 
 # ---- open regions
@@ -191,6 +198,20 @@ def test_crowd_regions_and_difficult_boxes_are_open_on_request(tmp_path):
     assert found.unknown_of(0).classes.tolist() == [[True, False]]
 
 
+def test_other_open_regions_leave_crowd_regions_closed(tmp_path):
+    file = coco(tmp_path / "c.json", {1: "cat", 2: "ignore"}, [[(1, 1), (2, 0), (1, 0)]])
+    found = read(str(file), "train", read_options(open_regions="ignore"))
+    assert found.is_open.tolist() == [False, True, False] and found.crowd.tolist() == [True, True, False]
+
+
+def test_an_open_region_of_a_json_needs_no_crowd_flag(tmp_path):
+    file = coco(tmp_path / "c.json", {1: "cat"}, [[(1, 0), (1, 0)]])
+    contents = json.loads(file.read_text(encoding="utf-8"))
+    contents["annotations"][0]["open"] = 1
+    found = read(str(text(file, contents)), "train")
+    assert found.is_open.tolist() == found.crowd.tolist() == [True, False]
+
+
 def test_boxes_of_a_class_become_open_regions_for_all_others(tmp_path):
     file = coco(tmp_path / "c.json", {1: "cat", 2: "ignore", 3: "dog"}, [[(2, 0), (3, 0)], [(1, 0)], [(2, 0), (2, 0)]])
     found = read(str(file), "train", read_options(open_regions="ignore"))
@@ -201,3 +222,30 @@ def test_boxes_of_a_class_become_open_regions_for_all_others(tmp_path):
     assert val.unknown_of(2).classes.tolist() == [[True, True]] and val.labels[2] == 0
     with refused(DataError, "'none'", "open_regions="):
         read(str(file), "train", read_options(open_regions="crowd,none"))
+
+
+# ---- Open Images
+
+
+def test_open_images_tells_which_classes_were_verified(tmp_path: Path) -> None:
+    """A class is known where the image has boxes of it, or is verified to have none."""
+    for name in ("a", "b", "c"):
+        paint(tmp_path / f"{name}.png", 40, 20 + ord(name))
+    header = "ImageID,Source,LabelName,Confidence,XMin,XMax,YMin,YMax"
+    rows = [f"{image},xclick,/m/{name},1,.1,.5,.2,.8" for image, name in ("a1", "b2", "b1", "c3")]
+    table = text(tmp_path / "train-bbox.csv", "\n".join([header, *rows]) + "\n")
+    text(tmp_path / "class-descriptions-boxable.csv", "/m/1,cat\n/m/2,dog\n/m/3,elk\n")
+    assert read(str(table), "train").looked_for is None
+    verified = ["a,verification,/m/2,0", "a,verification,/m/3,1", "b,crowdsource-verification,/m/3,0", "z,x,/m/1,0"]
+    verified.append("c,verification,/m/99,0")  # a class without boxes
+    labels = text(
+        tmp_path / "train-human-imagelabels-boxable.csv",
+        "\n".join(["ImageID,Source,LabelName,Confidence", *verified]) + "\n",
+    )
+    found = read(str(table), "train")
+    assert masks(found) == [["cat", "dog"], ["cat", "dog", "elk"], ["elk"]]
+    assert any(labels.name in note for note in found.notes)
+    assert read(str(table), "train", read_options(all_labeled=True)).looked_for is None
+    text(labels, "ImageID,LabelName\na,/m/2\n")
+    with refused(DataError, str(table)):
+        read(str(table), "train")
