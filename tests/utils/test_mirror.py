@@ -152,6 +152,36 @@ def test_a_tar_may_lie_below_a_hidden_folder(tmp_path):
     assert_same(tar, tmp_path / "set")
 
 
+def with_status(status: int) -> Exception:
+    error = RuntimeError("an answer over HTTP")
+    error.status = status
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "is_tried_again"),
+    [
+        (ConnectionError("lost"), True),
+        (with_status(503), True),
+        (with_status(404), False),
+        (with_status(403), False),
+        (PermissionError("no"), False),
+        (FileNotFoundError("gone"), False),
+        (NotImplementedError("listing"), False),
+    ],
+)
+def test_only_errors_that_may_pass_are_tried_again(error, is_tried_again):
+    calls = []
+
+    def work():
+        calls.append(1)
+        raise error
+
+    with refused(FetchError, "s3://bucket/a"):
+        remote.attempt("s3://bucket/a", work)
+    assert len(calls) == (1 + len(remote.PAUSES) if is_tried_again else 1)
+
+
 def test_a_tar_next_to_images_is_a_copy_of_them_and_is_not_read(tmp_path):
     folder = yolo(tmp_path / "set")
     address = upload(folder, "faulty://bucket/set")
