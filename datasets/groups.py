@@ -16,20 +16,18 @@ from utils.config import ConfigError
 FOLDERS = "folders"  # the word for split_by=: each folder is a group
 
 _ROBOFLOW = re.compile(r"_[A-Za-z]+\.rf\.\w+$")  # the end of clip_01_jpg.rf.2f31 in its exports
-MOST_VERSIONS = 50  # of one image in its exports; more images of one name are other images
+MOST_VERSIONS = 50  # of one image in its exports; a name with more of them is not of one image
 _VIDEO = re.compile(r"(?<![a-z])(video|vid|clip|movie|frame|scene|sequence|seq|mp4|mov|avi|mkv)s?(?![a-z])", re.I)
-PAIRS = 2000  # of any images, to see how much two images of the data differ
-ALIKE = 0.75  # of the median distance of such pairs, below which images are alike; of numbered photographs 1 % are
-LEAST = 3  # images of the validation data that are alike to their neighbors: fewer may be chance
+RANDOM_PAIRS = 2000  # of images, to see how much two images of the data differ
+SIMILAR = 0.75  # of the median distance of random pairs: below it, images are similar; of numbered photographs 1 % are
+LEAST_SIMILAR = 3  # pairs of neighbors that are similar: fewer may be chance
 
 
 def check_split_by(split_by: str | None) -> str | None:
     """Returns split_by=. Raises ConfigError for a pattern that is no regular expression with a group."""
     if split_by in (None, FOLDERS):
         return split_by
-    example = (
-        r"split_by='(.+)_\d+' makes clip7 the group of clip7_0001.jpg, and split_by=folders makes each folder a group"
-    )
+    example = r"split_by='(.+)_\d+' makes clip7 the group of clip7_0001.jpg, split_by=folders makes each folder a group"
     try:
         groups = re.compile(split_by).groups
     except (re.error, OverflowError, RecursionError) as error:
@@ -60,7 +58,7 @@ def named_groups(paths: Sequence[str], split_by: str) -> list[tuple[str, ...]]:
 
 
 def version_groups(digests: np.ndarray, hashes: np.ndarray, paths: Sequence[str]) -> np.ndarray:
-    """Returns the group of each image as `similar_groups`, which also holds all versions of an image in an export of Roboflow.
+    """Returns the group of each image as `similar_groups`, joined with all versions of it in an export of Roboflow.
 
     Augmented versions, such as a_jpg.rf.2f31.jpg and a_jpg.rf.77c0.jpg, are crops or mirror images, which do not look alike."""
     stems = [os.path.splitext(os.path.basename(path))[0] for path in paths]
@@ -76,11 +74,11 @@ def version_groups(digests: np.ndarray, hashes: np.ndarray, paths: Sequence[str]
 
 
 def frames_in_both(train: Annotations, val: Annotations) -> tuple[np.ndarray, np.ndarray]:
-    """Returns (validation images that seem to be frames of videos of which the training data have frames, for each of them
-    the training image of the same video that has the nearest number), as indices.
+    """Returns (indices of validation images that are probably frames of videos of the training images, for each of them the
+    index of the training frame with the nearest number).
 
-    Their names differ in a number only. As photographs are numbered, too, they count if the names have a word such as clip or
-    frame, or else if at least half of all such images look like the training image with the nearest number."""
+    Their names differ in a number only. As photographs are numbered, too, they count if the name has a word such as clip or
+    frame, or if at least half of all such pairs look similar."""
     numbered = defaultdict(list)
     for index in range(len(train)):
         if name := _numbered(train.path(index)):
@@ -90,31 +88,31 @@ def frames_in_both(train: Annotations, val: Annotations) -> tuple[np.ndarray, np
     for index in range(len(val)):
         key, number = _numbered(val.path(index)) or ("", 0)
         if key in numbered:
-            rows = numbered[key]  # without those of this number, which are the same image, and no neighbors
+            rows = numbered[key]  # an equal number is the same image, no neighbor
             before, after = bisect(rows, (number,)), bisect(rows, (number, len(train)))
             if not (near := rows[before - 1 : before] + rows[after : after + 1]):
                 continue
             pairs.append((index, min(near, key=lambda row: abs(row[0] - number))[1]))
             are_named.append(bool(_VIDEO.search(key)))
     index, other = np.array(pairs, int).reshape(-1, 2).T
-    are_frames = np.array(are_named, bool) | _alike(train.hashes, val.hashes, other, index)
+    are_frames = np.array(are_named, bool) | _similar(train.hashes, val.hashes, other, index)
     return index[are_frames], other[are_frames]
 
 
-def _alike(train: np.ndarray, val: np.ndarray, rows: np.ndarray, val_rows: np.ndarray) -> np.ndarray:
-    """Returns whether the images of each pair are more alike than any two images of the data; none if only few pairs are.
+def _similar(train: np.ndarray, val: np.ndarray, rows: np.ndarray, val_rows: np.ndarray) -> np.ndarray:
+    """Returns whether the images of each pair are clearly more similar than random pairs; none if too few pairs are.
 
     `train` [N, 4] and `val` [M, 4]: perceptual hashes; `rows` and `val_rows`: the pairs."""
     rng = np.random.default_rng(0)
-    apart = bits_apart(train[rng.integers(0, len(train), PAIRS)], val[rng.integers(0, len(val), PAIRS)])
-    alike = bits_apart(train[rows], val[val_rows]) < ALIKE * np.median(apart)
-    return alike & (alike.sum() >= max(LEAST, len(rows) / 2))
+    one, other = (rng.integers(0, len(hashes), RANDOM_PAIRS) for hashes in (train, val))
+    similar = bits_apart(train[rows], val[val_rows]) < SIMILAR * np.median(bits_apart(train[one], val[other]))
+    return similar & (similar.sum() >= max(LEAST_SIMILAR, len(rows) / 2))
 
 
 def _numbered(path: str) -> tuple[str, int] | None:
-    """Returns (what the names of all frames of a video share, the number of the frame); None without a number.
+    """Returns (the name with # for its last number, this number); None without a number.
 
-    The folder counts for names that are numbers only."""
+    A name that is only a number gets the name of its folder."""
     folder, name = os.path.split(path)
     stem = _ROBOFLOW.sub("", os.path.splitext(name)[0])
     numbers = list(re.finditer(r"\d+", stem))

@@ -1,6 +1,6 @@
 """Draws the pictures of all pages again.
 
-    python -m docs.draw                      from committed rows and generated images
+    python -m docs.draw                      from committed results and generated images
     python -m docs.draw bccd=BCCD raccoon=RACCOON video=VIDEO weights=yolox_nano.pth     also photographs, pages, the terminal
 
 The second line trains for about ten minutes on one CPU core, and needs Linux, Chromium and the package trackers. NOTICE has the
@@ -40,9 +40,9 @@ TRAININGS = {  # name -> constants
     "raccoon": ("epochs=12", "image_size=256,256"),
     "added": ("epochs=4", "image_size=416,416", "add_classes=true"),
 }
-NO_AUG = {"no augmentation": 17}  # of the training bccd: name -> first epoch
-CELLS, RACCOON, YARD = "BloodImage_00226.jpg", "raccoon-186.jpg", "raccoon-127.jpg"  # of the test parts
-SAME_YARD = "raccoon-114.jpg"  # is left out of the training
+NO_AUG = {"no augmentation": 17}  # a line in the curves of the training bccd, and its epoch
+CELLS, RACCOON, YARD = "BloodImage_00226.jpg", "raccoon-186.jpg", "raccoon-127.jpg"  # in the test splits
+SAME_YARD = "raccoon-114.jpg"  # not trained on: it shows the same place
 FRAMES = range(56, 460, 8)  # of the video: two people, one after the other
 Drawers = dict[str, Callable[[Path], None]]  # file in docs/images -> function that writes it
 
@@ -99,16 +99,10 @@ def from_data(cfg: Config) -> Drawers:
 def trained(cfg: Config, name: str) -> Path:
     """Returns the run folder of a training; trains if there is none. The rows of the training bccd go to benchmarks/results."""
     runs = Path(cfg.runs).resolve()
-    if not list(runs.glob(f"{name}-*")):
+    if not list(runs.glob(f"{name}-*/best.pt")):
         words = [f"train={cfg.bccd}"] if name == "bccd" else raccoons(Path(cfg.raccoon), runs)
-        words += [
-            f"name={name}",
-            f"output={runs}",
-            f"weights={cfg.weights}",
-            "workers=0",
-            "device=cpu",
-            *TRAININGS[name],
-        ]
+        words += [f"name={name}", f"output={runs}", f"weights={cfg.weights}", "workers=0", "device=cpu"]
+        words += TRAININGS[name]
         subprocess.run([sys.executable, ROOT / "train.py", *words], check=True)
         if name == "bccd":
             shutil.copy(max(runs.glob("bccd-*")) / "log.csv", LOG)

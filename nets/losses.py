@@ -2,7 +2,7 @@
 
 Losses are dense and masked, because indexing by a mask would make the host wait for the device.
 
-Where a class is unknown, its score has no loss and so no gradient, unless the anchor point is matched with a box of the class.
+Where a class is unknown, its score has no loss and so no gradient, except at anchor points matched with a box of the class.
 """
 
 from collections.abc import Callable
@@ -40,8 +40,8 @@ class YOLOXCriterion:
     changes nothing; see PPYOLOECriterion.
 
     Objectness is one number for all classes. Where a class is unknown, an anchor point without a box has no BCE(objectness, 0),
-    as it may see an object of this class. Instead it says that there is no object of a known class: see `_objectness_loss`.
-    What that costs is in benchmarks/results/incomplete.md.
+    as an object of this class may be there. `_objectness_loss` has terms for the known classes instead.
+    benchmarks/results/incomplete.md has the mAP that this costs.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class YOLOv9Criterion:
         raw, matched, cells, strides = _take(raw, chosen), _take(targets, index), cells[chosen], strides[chosen]
         label = labels.gather(1, index).clamp(min=0)
         logits = _take(classes, chosen).gather(2, label[..., None])[..., 0]  # of the matched classes
-        if known is not None:  # of a matched anchor point, the class is known
+        if known is not None:  # the class of a matched box is known
             place, flat = chosen * classes.shape[2] + label, known.flatten(1)
             known = flat.scatter(1, place, flat.gather(1, place) | positive).view_as(known)
         sums = {
@@ -238,7 +238,7 @@ def _known_classes(unknown: Unknown | None, centers: Tensor) -> Tensor | None:
     moved = centers @ places[..., :2].transpose(-1, -2) + places[:, :, None, :, 2]  # [B, R, A, 2] in the unit square
     inside = ((moved >= 0) & (moved < 1)).all(-1)
     classes = unknown.classes.to(centers.dtype)
-    return inside.transpose(1, 2).to(centers.dtype) @ classes < 0.5  # in no place of the image in which it is unknown
+    return inside.transpose(1, 2).to(centers.dtype) @ classes < 0.5  # known: in no place in which it is unknown
 
 
 def _sum_where(values: Tensor, known: Tensor | None, *dimensions: int) -> Tensor:
@@ -247,11 +247,11 @@ def _sum_where(values: Tensor, known: Tensor | None, *dimensions: int) -> Tensor
 
 
 def _objectness_loss(objectness: Tensor, target: Tensor, classes: Tensor, known: Tensor | None) -> Tensor:
-    """Sums BCE(objectness, target). Anchor points without a box that do not know all classes have two other terms instead.
+    """Sums BCE(objectness, target). Anchor points without a box and with unknown classes have two other terms.
 
-    BCE(objectness * share, 0), where `share` is the part of the known classes in the sum of all class probabilities: there is no
-    object of a known class. It is BCE(objectness, 0) if all classes are known, and 0 if none is. Only objectness learns from it.
-    And BCE(objectness * class, 0) of each known class, from which only the class learns.
+    BCE(objectness * share, 0), where `share` is the sum of the probabilities of the known classes divided by that of all
+    classes: there is no object of a known class. It is BCE(objectness, 0) if all classes are known, and 0 if none is. Its
+    gradient is that of objectness only. And BCE(objectness * class, 0) of each known class, with the gradient of the class only.
 
     `objectness` and `target`: `[B, A]`; `classes` and `known`: `[B, A, C]`.
     """
@@ -260,9 +260,8 @@ def _objectness_loss(objectness: Tensor, target: Tensor, classes: Tensor, known:
         return losses.sum()
     whole = known.all(-1) | (target > 0)
     log_classes = F.logsigmoid(classes)
-    of_known, of_unknown = (
-        log_classes.detach().masked_fill(left_out, -1e4).logsumexp(-1) for left_out in (~known, known)
-    )
+    fixed = log_classes.detach()
+    of_known, of_unknown = (fixed.masked_fill(~some, -1e4).logsumexp(-1) for some in (known, ~known))
     # log(1 - share) = -softplus(of_known - of_unknown), and -log(1 - objectness * share) in logits:
     without_object = F.softplus(objectness) - F.softplus(objectness - F.softplus(of_known - of_unknown))
     log_scores = F.logsigmoid(objectness.detach())[..., None] + log_classes

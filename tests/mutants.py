@@ -711,16 +711,16 @@ MUTANTS = [
     ),
     Mutant(
         "few images that look alike make all frames",
-        "datasets.groups:_alike",
-        "max(LEAST, len(rows) / 2)",
-        "LEAST",
+        "datasets.groups:_similar",
+        "max(LEAST_SIMILAR, len(rows) / 2)",
+        "LEAST_SIMILAR",
         "test_groups",
     ),
     Mutant(
         "objectness learns that there is no object of an unknown class",
         "nets.losses:_objectness_loss",
-        "(~known, known)",
         "(known, ~known)",
+        "(~known, known)",
         "test_unknown_classes",
     ),
     Mutant(

@@ -131,7 +131,7 @@ def written_constants(folder: Path) -> dict[str, Any]:
 
 
 def typed_val(folder: Path, config: dict[str, Any], written: dict[str, Any]) -> str | None:
-    """Returns `val` of a run as it was typed; None if `config` has it so, or it is not among the constants as `written`.
+    """Returns `val` of a run as it was typed; None if `config` has it so, or `written` does not have it.
 
     config.json has val.txt of the run folder instead, if the validation images were split off the training images, or have the
     classes of a model that classes were added to.
@@ -171,7 +171,7 @@ def data_of(folder: Path, config: dict[str, Any], written: dict[str, Any]) -> tu
 def training_of(folder: Path, config: dict[str, Any], rows: list[dict[str, float]]) -> str:
     """Returns the training data of a run as text, with the number of its images."""
     images = last_start(folder).get("training_images")
-    if images is None:  # older versions counted no repeated images
+    if images is None:  # older versions did not write it
         first = next((row for row in rows if row["epoch"] > 0), rows[0])
         images = round(first["seconds"] * first["images_per_second"])
     return f"{config.get('train')}, {amount(images, 'image')}"

@@ -1,7 +1,7 @@
 """A folder in the cache that stands for a data set in a bucket, on a web server or in a tar.
 
 Label files are copied into it at the start. An image is an empty file, whose contents are fetched when it is read for the first
-time, and kept next to the folder. So the readers of all formats work on a local folder, and the bits of a run are those of
+time, and kept next to the folder. So the readers of all formats work on a local folder, and a run has the bits of a run on
 that folder. What the empty files stand for is in a table; a start lists the storage again, and replaces what has changed.
 """
 
@@ -52,7 +52,7 @@ class Row(NamedTuple):
     address: str  # of the object; of a file in a tar, the path of the tar
     version: str  # see `Item.version`
     size: int | None
-    start: int  # place in the tar; COPY: the file is a copy of the object; PLACEHOLDER: the file is empty
+    start: int  # offset in the tar; COPY: the file is a copy of the object; PLACEHOLDER: the file is empty
 
     @property
     def item(self) -> Item:
@@ -98,7 +98,7 @@ def local_source(source: str) -> str:
 
 
 def copied(path: str) -> str:
-    """Returns the path of a large file, such as a video, after its contents were fetched if it stands for a storage."""
+    """Returns the path of a large file, such as a video; fetches its contents first if it stands for an object."""
     row = _known([path]).get(path) if path.startswith(_root() + os.sep) else None
     if row and row.start >= 0:
         raise FetchError(f"{shown(path)}: a video in a tar cannot be read: unpack it")
@@ -225,13 +225,12 @@ def _update(rows: Mapping[str, Row], folder: str | None = None) -> None:
         in_threads(copy, copies.items())
     with _table() as table:
         table.executemany("DELETE FROM files WHERE path = ?", [(_key(path),) for path in gone])
-        table.executemany(
-            "INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?)", [(_key(path), *row) for path, row in changed.items()]
-        )
+        rows = [(_key(path), *row) for path, row in changed.items()]
+        table.executemany("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?)", rows)
 
 
 def _is_copy(path: str, row: Row) -> bool:
-    """Whether a file holds what its row stands for, and is not empty."""
+    """Whether a file holds the contents of its object, instead of being empty."""
     return row.start == COPY or (row.start >= 0 and _is_text(path))
 
 
@@ -241,7 +240,9 @@ def _is_whole(path: str, row: Row) -> bool:
         size = os.path.getsize(path)
     except OSError:
         return False
-    return size == row.size if _is_copy(path, row) and row.size is not None else size == 0 or _is_copy(path, row)
+    if not _is_copy(path, row):
+        return size == 0
+    return row.size in (None, size)
 
 
 def _is_text(path: str) -> bool:

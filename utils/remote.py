@@ -24,7 +24,7 @@ PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "az": "a
 PACKAGES |= {"http": "aiohttp", "https": "aiohttp", "hf": "huggingface_hub"}
 WEB = ("http", "https")
 FINAL = (400, 404, 405, 410)  # statuses of answers over HTTP after which no new attempt is made
-VERSIONS = ("generation", "ETag", "etag", "md5Hash", "mtime", "created", "LastModified")  # what changes with an object
+VERSIONS = ("generation", "ETag", "etag", "md5Hash", "mtime", "created", "LastModified")  # these change with an object
 _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
 # Of a web server a name may be a token; abfs://CONTAINER@ACCOUNT and sftp://USER@HOST have no key in front of the @.
 _USER = re.compile(r"^(https?://[^/?#]*@|[a-z][a-z0-9+.-]+://[^/?#@]*:[^/?#]*@)", re.IGNORECASE)
@@ -209,7 +209,7 @@ def _is_md5(version: str, data: bytes) -> bool:
 
 def changed(address: str) -> FetchError:
     """Returns the error of an object that is no longer the one that was listed."""
-    fix = "start again; a run that is resumed tells whether its data are still the same"
+    fix = "start again; a resumed run names the data that changed"
     return FetchError(f"{address} has changed since it was listed: {fix}")
 
 
@@ -233,7 +233,7 @@ def attempt(address: str, work: Callable[[], T]) -> T:
             final = isinstance(error, NotImplementedError | TypeError | AttributeError) or status in FINAL
             if pause is None or final:
                 tries = f" after {len(PAUSES) + 1} attempts" if pause is None else ""
-                fix = "check the connection and the address; what was fetched is kept"
+                fix = "check the connection and the address"
                 raise FetchError(f"{address}: cannot be reached{tries} ({why}): {fix}") from error
             time.sleep(pause)
     raise AssertionError("unreachable")

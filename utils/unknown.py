@@ -1,4 +1,4 @@
-"""What is not known about an image: places in which some classes are neither an object nor background."""
+"""What is not known about an image: places in which no box of a class does not mean that there is no object of it."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
@@ -7,31 +7,31 @@ import numpy as np
 
 Values: TypeAlias = "torch.Tensor | np.ndarray"  # noqa: F821  as in utils/boxes.py
 
-EVERYWHERE = np.array([[0, 0, 0.5], [0, 0, 0.5]])  # the place that has every point
-FAR = 1e6  # pixels; a quarter of a mosaic has no end
+EVERYWHERE = np.array([[0, 0, 0.5], [0, 0, 0.5]])  # the place that contains every point
+FAR = 1e6  # pixels, for infinity: a quarter of a mosaic has two open sides
 
 
 class Unknown(NamedTuple):
-    """Places and the classes that are not known there. A point is inside a place if its matrix takes it to the unit square.
+    """Places and the classes that are not known there. A point is in a place if the place's matrix maps it to the unit square.
 
-    A place is a matrix, because a rotated box is no box. Of a sample they are arrays, of a batch tensors `[B, ...]`.
+    A place is a matrix, so that it can rotate with the image. Arrays for a sample, tensors `[B, ...]` for a batch.
     """
 
     places: Values  # float64 [r, 2, 3]; float32 in a batch
     classes: Values  # bool [r, C]
 
     def within(self, place: np.ndarray) -> "Unknown":
-        """Returns the same, but what is everywhere is only in `place` [2, 3]."""
+        """Limits what is everywhere to `place` [2, 3]."""
         everywhere = ~self.places[:, :, :2].any((1, 2))
         return self._replace(places=np.where(everywhere[:, None, None], place, self.places))
 
     def spread(self) -> "Unknown":
-        """Returns the same with all places everywhere."""
+        """Extends all places to the whole image."""
         return of_image(self.classes.any(0))
 
 
 def move(places: np.ndarray, matrix: np.ndarray) -> np.ndarray:
-    """Returns places [..., 2, 3] after what they lie in was moved by `matrix` [2, 3]."""
+    """Returns places [..., 2, 3] of an image after it was transformed by `matrix` [2, 3]."""
     linear = places[..., :2] @ np.linalg.inv(matrix[:, :2])
     shift = places[..., 2] - linear @ matrix[:, 2]
     return np.concatenate([linear, shift[..., None]], -1)
@@ -43,12 +43,12 @@ def moved(unknown: Unknown | None, matrix: np.ndarray) -> Unknown | None:
 
 
 def of_image(classes: np.ndarray) -> Unknown:
-    """Returns that the classes, bool [C], are not known anywhere in an image."""
+    """Returns the classes, bool [C], as unknown everywhere in an image."""
     return Unknown(EVERYWHERE[None], classes[None])
 
 
 def of_boxes(boxes: np.ndarray, classes: np.ndarray) -> Unknown:
-    """Returns that the classes, bool [r, C], are not known in the boxes, [r, 4] xyxy with an area."""
+    """Returns the classes, bool [r, C], as unknown in the boxes, [r, 4] xyxy with an area."""
     places = np.zeros((len(boxes), 2, 3))
     sides = boxes[:, 2:] - boxes[:, :2]
     places[:, [0, 1], [0, 1]] = 1 / sides
