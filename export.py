@@ -88,6 +88,8 @@ def main(cfg: Config) -> Path:
     require(cfg, LEAST, MOST, {"outputs": ("detections", "raw")})
     if cfg.outputs == "raw" and (cfg.dynamic_size or cfg.batch_size == 0):
         raise ConfigError("outputs=raw is for converters, which need fixed shapes: no dynamic_size, and a batch_size")
+    if cfg.int8 and cfg.half:
+        raise ConfigError("int8=true and half=true exclude each other: leave one of them out")
     if missing := [name for name in PACKAGES if find_spec(name) is None]:
         raise ExportError(f"export needs more packages than training: pip install {' '.join(missing)}")
     classes = annotation_file.read_classes(cfg.classes) if cfg.classes else None
@@ -100,6 +102,7 @@ def main(cfg: Config) -> Path:
     about = description(cfg, loaded)
     output = output_path(cfg.output, loaded)
     images, source = find_images(cfg.images, loaded, cfg.check_images)
+    int8_data = calibration.read(cfg.train, cfg.val, loaded) if cfg.int8 else None
     derived = {"weights": loaded.path, "input": loaded.image_size, "default confidence": about["confidence"]}
     derived |= {"file": output, "opset": OPSET, "compared on": f"{len(images)} {source}"}
     print(table(cfg, Config(), derived))
@@ -107,9 +110,8 @@ def main(cfg: Config) -> Path:
         write(file, copy.deepcopy(loaded.model).fuse(), about, cfg.batch_size, cfg.uint8_input)
         file.flush()
         verify(Path(file.name), loaded.model, images)
-        if cfg.int8:
-            calibration_images, loader = calibration.read(cfg.train, cfg.val, loaded)
-            quantize(Path(file.name), calibration_images, loader, cfg.int8_loss)
+        if int8_data:
+            quantize(Path(file.name), *int8_data, cfg.int8_loss)
     print(f"{output}  {output.stat().st_size / 2**20:.1f} MiB")
     if cfg.outputs == "detections":
         print(copy_detector(output.parent))

@@ -15,7 +15,6 @@ from onnxruntime.quantization import CalibrationDataReader, CalibrationMethod, Q
 
 from deploy.onnx_model import OnnxModel
 from engine.evaluation import evaluate
-from utils.config import ConfigError
 from utils.files import atomic_write
 from utils.processes import Ranks
 from utils.text import in_points
@@ -38,9 +37,6 @@ def quantize(path: Path, images: Sequence[np.ndarray], loader: Any, most: float)
     validation data. The first layers are the most sensitive: if the loss is too high, more of them stay in float32. Prints
     mAP, size and speed of both files. If the last attempt loses too much, too, the file stays unchanged. Raises Int8Error.
     """
-    model = onnx.load(path)
-    if any(tensor.data_type == onnx.TensorProto.FLOAT16 for tensor in model.graph.initializer):
-        raise ConfigError("int8=true and half=true exclude each other: leave one of them out")
     before = average_precision(path, loader)
     print(f"float32  mAP50-95 {in_points(before)}  {path.stat().st_size / 2**20:.1f} MiB")
     with tempfile.TemporaryDirectory() as folder:

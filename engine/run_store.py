@@ -17,7 +17,7 @@ from utils.files import atomic_write, files_under
 from utils.remote import FetchError, Item, is_address, is_storage, scheme_of, storage_of
 
 EVERY = 2.0  # seconds between two looks at the files of a run
-FIRST = ("environment.json", "config.json", "best.pt")  # before what refers to them
+FIRST = ("environment.json", "config.json", "best.pt")  # uploaded before last.pt, which refers to them
 LAST = "last.pt"
 LOCAL = ("file", "local")  # schemes of addresses that are paths
 SNAPSHOT = ".upload-"  # before the name of a file that is being uploaded
@@ -97,7 +97,7 @@ def require_store(output: str | Path) -> None:
 class Uploads:
     """Uploads the files of a run folder that stands for a bucket whenever they have changed; does nothing for other folders.
 
-    Each object is whole or the one before. best.pt comes before the last.pt that refers to it, and other files after it. The
+    Each object is replaced as a whole. best.pt comes before the last.pt that refers to it, and other files after it. The
     training does not wait, except in `close`."""
 
     def __init__(self, folder: Path) -> None:
@@ -159,20 +159,19 @@ class Uploads:
                 snapshot.unlink(missing_ok=True)
 
     def _snapshot(self, name: str) -> tuple[Path | None, tuple]:
-        """Returns a second name of a file, which stays this version of it when a save replaces the file, and its stamp."""
+        """Returns a hard link that stays this version of a file when a save replaces the file, and the stamp of the file."""
         path = self.folder / name
-        snapshot = path.with_name(f"{SNAPSHOT}{path.name}")
+        snapshot, stamp = path.with_name(f"{SNAPSHOT}{path.name}"), _stamp(path)
         snapshot.unlink(missing_ok=True)
-        try:
+        with suppress(FileNotFoundError):
             try:
                 os.link(path, snapshot)
             except FileNotFoundError:
-                return None, ()
+                raise
             except OSError:  # a disk without links
                 shutil.copy2(path, snapshot)
-            return snapshot, _stamp(snapshot)
-        except FileNotFoundError:
-            return None, ()
+            return snapshot, stamp  # if a save came between, the next look uploads the file again
+        return None, ()
 
     def close(self) -> str:
         """Waits until everything is uploaded, and returns "". If that fails, returns an error that names the folder."""

@@ -1,8 +1,11 @@
 """Each program reads data, images and checkpoints at an address, with the results of those in a folder."""
 
 import functools
+import io
 import json
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 import fsspec
@@ -93,6 +96,29 @@ def test_the_check_reports_what_it_reports_of_the_folder(address, demo_images, t
     assert reports[0]["train"]["boxes"] == reports[1]["train"]["boxes"] > 0
 
 
+@contextmanager
+def served(handler: Callable) -> Iterator[str]:
+    """A web server in a thread; gives its address."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_a_large_file_comes_from_a_server_that_knows_no_ranges(tmp_path):
+    """Such as that of Python, which sends the whole file instead of a block."""
+    pytest.importorskip("aiohttp", reason="pip install aiohttp")
+    (tmp_path / "large.json").write_bytes(bytes(range(256)))
+    with served(functools.partial(SimpleHTTPRequestHandler, directory=str(tmp_path))) as address:
+        storage = remote.storage_of(address)
+        storage.copy(storage.file(f"{address}/large.json"), file := io.BytesIO(), block=100)
+    assert file.getvalue() == bytes(range(256))
+
+
 @pytest.mark.parametrize("lists", (True, False))
 def test_a_web_server_may_list_its_folders_or_not(demo_images, lists):
     pytest.importorskip("aiohttp", reason="pip install aiohttp")
@@ -106,12 +132,6 @@ def test_a_web_server_may_list_its_folders_or_not(demo_images, lists):
         def log_message(self, *_):
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Handler, directory=str(demo_images))) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            data, _ = prepare(read(f"http://127.0.0.1:{server.server_port}/train.txt", "all"))
-        finally:
-            server.shutdown()
-            thread.join()
+    with served(functools.partial(Handler, directory=str(demo_images))) as address:
+        data, _ = prepare(read(f"{address}/train.txt", "all"))
     assert data.image_digest() == prepare(read(demo_images / "train.txt", "all"))[0].image_digest()

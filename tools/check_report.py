@@ -19,6 +19,7 @@ from datasets.sources import division_of, may_have_splits, require_division, sha
 from datasets.split import Division, divide
 from datasets.store import Annotations
 from utils.boxes import area
+from utils.text import amount
 
 COVERING = 0.98  # fraction of the image's area; such a box labels the image rather than an object
 THIN = 20  # ratio of the sides
@@ -266,7 +267,7 @@ def _versions_text(parts: dict[str, Part], leaks: list[dict[str, Any]]) -> str:
     why = "none of them is in two splits"
     if len(parts) == 1:
         why = "val=.2 and tools.convert keep them in one split"
-    return f"versions of one image within {' and '.join(names)} are harmless ({count} groups): {why}"
+    return f"versions of one image within {' and '.join(names)} are harmless ({amount(count, 'group')}): {why}"
 
 
 def _boxes(annotations: Annotations, size: Size, groups: np.ndarray) -> tuple[dict[str, Any], dict[str, np.ndarray]]:

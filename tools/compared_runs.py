@@ -136,8 +136,7 @@ def typed_val(folder: Path, config: dict[str, Any], written: dict[str, Any]) -> 
     config.json has val.txt of the run folder instead, if the validation images were split off the training images, or have the
     classes of a model that classes were added to.
     """
-    val = Path(str(config.get("val")))
-    if val.name not in ("val.txt", "val.json") or val.parent.name != folder.name or not written:
+    if not written or not own_val(folder, config):
         return None
     typed = val_of(str(written.get("val")), str(written.get("train")))
     try:
@@ -147,12 +146,19 @@ def typed_val(folder: Path, config: dict[str, Any], written: dict[str, Any]) -> 
     return typed
 
 
+def own_val(folder: Path, config: dict[str, Any]) -> Path | None:
+    """Returns the file of validation data in a run folder that config.json names, also after the folder was renamed."""
+    val = Path(str(config.get("val")))
+    file = folder / val.name
+    renamed = not val.exists() and file.exists()
+    is_own = val.name in ("val.txt", "val.json") and (val.parent.name == folder.name or renamed)
+    return file if is_own else None
+
+
 def data_of(folder: Path, config: dict[str, Any], written: dict[str, Any]) -> tuple[str, str]:
     """Returns the validation data and the classes of a run as text: equal for two runs whose mAP can be compared."""
-    val = str(config.get("val"))
-    own = Path(val).name in ("val.txt", "val.json") and Path(val).parent.name == folder.name
-    if own:  # split off the training images, or written with the classes of a model that classes were added to
-        file = folder / Path(val).name
+    val, file = str(config.get("val")), own_val(folder, config)
+    if file:  # split off the training images, or written with the classes of a model that classes were added to
         digest = "missing"
         if file.is_file():
             digest = hashlib.blake2b(file.read_bytes(), digest_size=4).hexdigest()

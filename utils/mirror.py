@@ -88,7 +88,8 @@ def local_file(address: str) -> str:
 
 
 def local_source(source: str) -> str:
-    """Returns what stands for images to predict: a folder, a file of any kind or a tar in a storage; other sources unchanged."""
+    """Returns the local path of images to predict: of a folder, a file or a tar in a storage; other sources unchanged."""
+    refuse_keys("", source)
     if source.lower().endswith(TAR):
         return local(source)
     if not is_storage(source):
@@ -136,19 +137,21 @@ def _local(address: str) -> str:
 def _list(address: str, parts: list[str], own: str | None = None) -> list[str]:
     """Makes the folder of an address like the storage. Returns the paths of its files.
 
-    `own`: the only large label file that counts; None: all label files count."""
-    rows, tars = {}, {}
+    `own`: the large label file to copy; other large ones stay copies if they are, as those of the training data are when the
+    validation data are read. None: all label files are copied."""
+    folder = _place(parts)
+    rows, tars, known = {}, {}, _rows(folder)
     for name, item in storage_of(address).folder(address).items():
-        path = _path([*parts, *name.split("/")])
+        path = _path(folder, name)
         if path and path.lower().endswith(TAR):
             tars[name[: -len(TAR)]] = item
         elif path:
-            is_copy = _is_text(path) and (own in (None, path) or (item.size or 0) <= LARGE_TEXT)
-            rows[path] = Row(*item, COPY if is_copy else PLACEHOLDER)
+            is_copied = own in (None, path) or (item.size or 0) <= LARGE_TEXT or known.get(path) == Row(*item, COPY)
+            rows[path] = Row(*item, COPY if is_copied and _is_text(path) else PLACEHOLDER)
     if not any(map(_is_image, rows)):  # otherwise a tar may be a copy of the images
         for name, item in tars.items():
             rows |= _rows_of_tar(item, [*parts, *name.split("/")])
-    _update(rows, _place(parts))
+    _update(rows, folder)
     return list(rows)
 
 
@@ -171,14 +174,15 @@ def _rows_of_tar(item: Item, parts: list[str]) -> dict[str, Row]:
             print(f"copying {item.address} ({(item.size or 0) / 1e9:.2f} GB)")
             with atomic_write(tar) as file:
                 storage_of(item.address).copy(item, file)
-    known = _rows(_place(parts))
+    folder = _place(parts)
+    known = _rows(folder)
     if known and all(row.address == tar and row.version == version for row in known.values()):
         return known
     rows = {}
     try:
         with tarfile.open(tar, "r:") as opened:
             for member in iter(opened.next, None):
-                path = _path([*parts, *member.name.removeprefix("./").split("/")])
+                path = _path(folder, member.name.removeprefix("./"))
                 if member.isreg() and path:
                     rows[path] = Row(tar, version, member.size, member.offset_data)
                 opened.members = []  # otherwise it keeps all of them
@@ -348,22 +352,20 @@ def _root() -> str:
     return os.path.abspath(cache_folder() / FOLDER)
 
 
-def _path(parts: Iterable[str]) -> str | None:
-    """Returns the path of parts of an address in the cache; None for hidden files and names that would lead elsewhere."""
-    parts = list(parts)
+def _path(folder: str, name: str) -> str | None:
+    """Returns the path of a file in a folder, by its name with "/"; None for hidden files and names that would lead elsewhere."""
+    parts = name.split("/")
     if any(not part or part.startswith((".", "__MACOSX")) or os.sep in part or "\0" in part for part in parts):
         return None
-    return os.path.join(_root(), *parts)
+    return os.path.join(folder, *parts)
 
 
 def _place(parts: list[str]) -> str:
-    """Returns `_path` of an address. Raises FetchError if it has none."""
-    path = _path(parts)
-    if path is None or len(parts) < 2:
-        raise FetchError(
-            f"{parts[0]}://{'/'.join(parts[1:])}: names with a dot in front cannot be read: correct the address"
-        )
-    return path
+    """Returns the path in the cache that stands for an address with these parts. Raises FetchError if there is none."""
+    if len(parts) < 2 or any(part in ("", ".", "..") or os.sep in part or "\0" in part for part in parts):
+        address = f"{parts[0]}://{'/'.join(parts[1:])}"
+        raise FetchError(f"{address}: no address that can be read: correct it, as s3://BUCKET/FOLDER")
+    return os.path.join(_root(), *parts)
 
 
 def _object(item: Item) -> Path:

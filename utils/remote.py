@@ -13,7 +13,7 @@ from collections.abc import Callable
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from utils.text import first_line
 
@@ -26,7 +26,8 @@ WEB = ("http", "https")
 FINAL = (400, 404, 405, 410)  # statuses of answers over HTTP after which no new attempt is made
 VERSIONS = ("generation", "ETag", "etag", "md5Hash", "mtime", "created", "LastModified")  # what changes with an object
 _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
-_USER = re.compile(r"^[a-z][a-z0-9+.-]+://[^/?#]*@", re.IGNORECASE)
+# Of a web server a name may be a token; abfs://CONTAINER@ACCOUNT and sftp://USER@HOST have no key in front of the @.
+_USER = re.compile(r"^(https?://[^/?#]*@|[a-z][a-z0-9+.-]+://[^/?#@]*:[^/?#]*@)", re.IGNORECASE)
 _KEY = re.compile(
     r"[?&]([\w-]*(?:signature|token|credential|accesskeyid|apikey|api_key|password|secret)|sig|key)=", re.I
 )
@@ -92,7 +93,8 @@ def refuse_keys(name: str, address: str) -> None:
     if not found and not _USER.match(address):
         return
     what = f"?{found[1]}=..." if found else "USER:PASSWORD@..."
-    shown = f"{scheme_of(address)}://{urlsplit(address).hostname}/..."
+    host = re.split("[/?#]", address.partition("://")[2])[0].rpartition("@")[2]
+    shown = f"{scheme_of(address)}://{host}/..."
     raise FetchError(
         f"{name}{shown}: the address holds a key ({what}), which would be in logs and checkpoints: leave it out, and give the "
         f"key to the package of the storage (AWS_ACCESS_KEY_ID, GOOGLE_APPLICATION_CREDENTIALS, ~/.netrc)"
@@ -100,13 +102,11 @@ def refuse_keys(name: str, address: str) -> None:
 
 
 def parts_of(address: str) -> list[str]:
-    """Returns scheme, bucket or host, and the folders and the name of an address, without what follows `?`."""
-    path = (
-        re.split("[?#]", address.partition("://")[2])[0] if scheme_of(address) in WEB else address.partition("://")[2]
-    )
-    if scheme_of(address) in WEB:
-        path = unquote(path)
-    return [scheme_of(address), *filter(None, path.split("/"))]
+    """Returns scheme, bucket or host, and the folders and the name of an address; of the web without what follows `?`."""
+    scheme, path = scheme_of(address), address.partition("://")[2]
+    if scheme in WEB:
+        path = unquote(re.split("[?#]", path)[0])
+    return [scheme, *filter(None, path.split("/"))]
 
 
 class Storage:
@@ -167,13 +167,16 @@ class Storage:
             return
         for start in range(0, size, block):
             end = min(start + block, size)
-            file.write(attempt(item.address, lambda start=start, end=end: self._range(item, start, end)))
+            data = attempt(item.address, lambda start=start, end=end: self._range(item, start, end))
+            file.write(data)
+            if len(data) == size:  # a web server without ranges sends the whole file
+                break
         if item.version and self.file(item.address) != item:
             raise changed(item.address)
 
     def _range(self, item: Item, start: int, end: int) -> bytes:
         data = self.files.cat_file(item.address, start=start, end=end)
-        if len(data) != end - start:
+        if len(data) != end - start and not (start == 0 and len(data) == item.size):
             raise ConnectionError(f"{len(data):,} of {end - start:,} bytes came")
         return data
 
@@ -200,7 +203,7 @@ def _storage(scheme: str, _: int) -> Storage:
 
 
 def _is_md5(version: str, data: bytes) -> bool:
-    """Whether a version is the MD5 of these contents, as the ETag of most objects of S3 is. Then no request tells it."""
+    """Whether a version is the MD5 of these contents, as the ETag of most objects of S3 is. Then no second request is needed."""
     return hashlib.md5(data, usedforsecurity=False).hexdigest() == version.strip('"')
 
 

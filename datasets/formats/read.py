@@ -22,7 +22,7 @@ from datasets.groups import check_split_by
 from datasets.store import Annotations, Classes, Split
 from utils import mirror
 from utils.files import missing_text
-from utils.text import first_names, printable
+from utils.text import first_names, printable, split_names
 
 SPLITS: dict[str, Split] = {
     "train": ("train", "trainval"),
@@ -48,7 +48,7 @@ def read_options(
     names = read_classes(classes) if classes else None
     select, split_by = is_names(classes), check_split_by(split_by)
     options = ReadOptions(names, select, merge, image_root, bad_boxes, bad_images, split_by)
-    return replace(options, all_labeled=all_labeled, open_regions=words(open_regions))
+    return replace(options, all_labeled=all_labeled, open_regions=_names(open_regions))
 
 
 def options_of(config: Mapping[str, Any], classes: tuple[str, ...]) -> ReadOptions:
@@ -61,13 +61,13 @@ def options_of(config: Mapping[str, Any], classes: tuple[str, ...]) -> ReadOptio
         bad_boxes=config.get("bad_boxes") or "drop",
         bad_images=config.get("bad_images") or "error",
         all_labeled=bool(config.get("all_labeled")),
-        open_regions=words(config.get("open_regions")),
+        open_regions=_names(config.get("open_regions")),
     )
 
 
-def words(text: str | None) -> tuple[str, ...]:
-    """Returns the words of a text with commas between them; () for None."""
-    return tuple(filter(None, (word.strip() for word in (text or "").split(","))))
+def _names(text: str | None) -> tuple[str, ...]:
+    """Returns the names in text with commas between them; () for None."""
+    return tuple(filter(None, split_names(text or "")))
 
 
 def read(source: str | os.PathLike, split: str, options: ReadOptions | None = None) -> Annotations:
@@ -76,15 +76,14 @@ def read(source: str | os.PathLike, split: str, options: ReadOptions | None = No
     Several with commas between them are one. `split`: train, val, test or all, if the source has splits."""
     source, options = check_path(os.fspath(source)), options or ReadOptions()
     if len(sets := sets_of(source)) > 1:
-        return _read_sets(sets, source, split, options)
+        return _with_addresses(_read_sets(sets, source, split, options))
     source = mirror.local(source)
     if options.image_root:
         options = replace(options, image_root=mirror.local(options.image_root))
     if not os.path.exists(source):
         raise DataError(f"{source}: {missing_text(source)}")
     try:
-        data = _read(Path(source), split, options)
-        return replace(data, source=mirror.shown(data.source), notes=tuple(map(mirror.shown, data.notes)))
+        return _with_addresses(_read(Path(source), split, options))
     except DataError:
         raise
     except OSError as error:  # such as a name that is too long
@@ -92,6 +91,11 @@ def read(source: str | os.PathLike, split: str, options: ReadOptions | None = No
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         what = f"{type(error).__name__}: {error}"  # a list instead of text, ...
         raise DataError(f"{source}: not in the form of its format ({what}): export the data again") from error
+
+
+def _with_addresses(data: Annotations) -> Annotations:
+    """Returns the data with addresses in place of the paths in the cache that stand for them."""
+    return replace(data, source=mirror.shown(data.source), notes=tuple(map(mirror.shown, data.notes)))
 
 
 def _read(path: Path, split: str, options: ReadOptions) -> Annotations:
@@ -126,7 +130,7 @@ def sets_of(source: str) -> list[str]:
     """Returns the sets of train=A,B; a path with commas that exists is one set."""
     if "," not in source or os.path.exists(source):
         return [source]
-    return list(words(source))
+    return [word.strip() for word in source.split(",") if word.strip()]
 
 
 def _read_sets(sets: list[str], source: str, split: str, options: ReadOptions) -> Annotations:

@@ -159,7 +159,7 @@ def test_a_refused_file_is_not_written_and_the_data_are_those_of_the_run(demo_im
     assert weights.with_suffix(".onnx").read_bytes() == b"the previous file"
 
 
-def test_what_cannot_work_names_the_fix(tmp_path, painted):
+def test_what_cannot_work_names_the_fix(painted):
     loaded = load(TINY_WEIGHTS)._replace(config={})
     with refused(DataError, "int8=true", "train=", "val="):
         calibration.read(None, None, loaded)
@@ -170,11 +170,16 @@ def test_what_cannot_work_names_the_fix(tmp_path, painted):
             calibration.read(str(painted(3)), val, loaded)
     with refused(ConfigError, "int8_loss=-1", "at least 0"):
         main(Config(int8_loss=-1))
-    half = onnx.numpy_helper.from_array(np.zeros(3, np.float16), "x")
-    graph = onnx.helper.make_graph([], "half", [], [], [half])
-    onnx.save(onnx.helper.make_model(graph), tmp_path / "half.onnx")
+
+
+def test_what_cannot_work_is_refused_before_the_export(tmp_path, monkeypatch):
+    """An export takes a minute."""
+    monkeypatch.setattr("export.write", None)
+    checkpoint = str(lively_checkpoint(tmp_path / "best.pt"))
     with refused(ConfigError, "int8=true", "half=true"):
-        int8.quantize(tmp_path / "half.onnx", [], None, 1)
+        main(Config(checkpoint=checkpoint, int8=True, half=True))
+    with refused(DataError, "int8=true", "train=", "val="):
+        main(Config(checkpoint=checkpoint, int8=True))
 
 
 def test_an_image_that_cannot_be_read_is_reported_and_left_out(painted, capsys):

@@ -16,6 +16,7 @@ import pytest
 import torch
 from refused import refused
 from small import assert_same_run, config, log_of, only_run, same, train_quietly
+from toys import make_updater, toy
 
 import nets
 import train
@@ -491,6 +492,31 @@ def test_a_run_that_cannot_be_resumed_is_named(tmp_path, words, written, expecte
         with refused((ConfigError, CheckpointError), expected) as raised:
             Origin(train.from_command_line([f"resume={name}", f"output={tmp_path}", *words]), Ranks())
         assert written != "early" or str(folder) in str(raised.value)
+
+
+@pytest.mark.parametrize(("is_node_main", "exists"), [(True, True), (True, False), (False, True), (False, False)])
+def test_only_a_best_pt_that_is_missing_is_written_and_once_per_node(tmp_path, monkeypatch, is_node_main, exists):
+    written, origin = [], object.__new__(Origin)
+    monkeypatch.setattr(resume, "restore_best", lambda *arguments: written.append(arguments))
+    origin.ranks, origin.folder = SimpleNamespace(is_node_main=is_node_main), tmp_path
+    origin.last = {"resume": {"state": {}, "meter": None}}
+    if exists:
+        (tmp_path / "best.pt").touch()
+    origin.finish()
+    assert len(written) == (is_node_main and not exists)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "adam", "sgd"])
+def test_the_moments_of_the_optimizer_take_the_room_that_is_counted_before_the_first_step(optimizer):
+    updater = make_updater(toy(), optimizer=optimizer)
+    weights, whole = saving.least_bytes(updater)
+    for parameter in updater.parameters:
+        parameter.grad = torch.ones_like(parameter)
+    updater.optimizer.step()
+    states = updater.optimizer.state_dict()["state"].values()
+    moments = sum(x.nbytes for state in states for x in state.values() if torch.is_tensor(x) and x.ndim)
+    average = sum(parameter.nbytes for parameter in updater.ema.model.parameters())
+    assert whole == weights + average + moments and moments
 
 
 def test_measured_thresholds_win_over_those_of_the_model_that_gets_new_classes():

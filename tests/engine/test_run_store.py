@@ -1,7 +1,9 @@
 """A run whose output is a bucket resumes from an empty disk, and what is in the bucket is whole at every moment."""
 
 import contextlib
+import errno
 import io
+import os
 import random
 import shutil
 from pathlib import Path
@@ -138,6 +140,24 @@ def test_uploads_that_are_cut_off_leave_a_checkpoint_to_resume_from(tmp_path, mo
         assert last["step"] >= whole
         if last["metrics"]["best"] == last["step"]:
             assert checkpoint.load(folder / "best.pt")["step"] >= last["step"]
+
+
+def test_a_disk_without_links_uploads_each_version_once(tmp_path, monkeypatch):
+    def no_links(*_):
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", no_links)
+    monkeypatch.setattr(run_store.Uploads, "_work", lambda self: None)
+    folder = run_store.run_root(RUNS) / "small-2026-01-01-1"
+    folder.mkdir(parents=True)
+    uploads, written = run_store.Uploads(folder), []
+    put = Faulty.put_file
+    monkeypatch.setattr(Faulty, "put_file", lambda self, *paths: written.append(paths[1]) or put(self, *paths))
+    for step in (1, 2):
+        saved(folder, step, True)
+        uploads.upload()
+        uploads.upload()
+    assert [Path(name).name for name in written] == ["best.pt", "last.pt"] * 2
 
 
 def test_a_last_pt_that_is_newer_here_is_kept(tmp_path, monkeypatch):

@@ -199,3 +199,11 @@ def test_states_with_impossible_heads_are_refused(what):
         number = 5
     with refused(CheckpointError, *([] if number == 0 else [number]), "added"):
         nets.build("tiny_n", num_classes, state)
+
+
+@pytest.mark.parametrize("clips", [True, False])
+def test_boxes_of_an_extended_model_end_where_those_of_the_old_model_end(clips):
+    """Those of official weights do not end at the borders of the image."""
+    old = old_model("yolox")
+    old.clips = clips
+    assert with_head(old, "yolox").clips == clips

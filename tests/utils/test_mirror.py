@@ -4,6 +4,7 @@ import io
 import os
 import shutil
 import tarfile
+from functools import partial
 from pathlib import Path
 
 import fsspec
@@ -144,6 +145,43 @@ def test_a_tar_is_the_folder_in_it(tmp_path, where):
     assert Faulty.reads == before  # the copy and the index are kept
 
 
+def test_a_tar_may_lie_below_a_hidden_folder(tmp_path):
+    tar = tmp_path / ".data" / "set.tar"
+    tar.parent.mkdir()
+    tar.write_bytes(tar_of(yolo(tmp_path / "set")))
+    assert_same(tar, tmp_path / "set")
+
+
+def with_status(status: int) -> Exception:
+    error = RuntimeError("an answer over HTTP")
+    error.status = status
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "is_tried_again"),
+    [
+        (ConnectionError("lost"), True),
+        (with_status(503), True),
+        (with_status(404), False),
+        (with_status(403), False),
+        (PermissionError("no"), False),
+        (FileNotFoundError("gone"), False),
+        (NotImplementedError("listing"), False),
+    ],
+)
+def test_only_errors_that_may_pass_are_tried_again(error, is_tried_again):
+    calls = []
+
+    def work():
+        calls.append(1)
+        raise error
+
+    with refused(FetchError, "s3://bucket/a"):
+        remote.attempt("s3://bucket/a", work)
+    assert len(calls) == (1 + len(remote.PAUSES) if is_tried_again else 1)
+
+
 def test_a_tar_next_to_images_is_a_copy_of_them_and_is_not_read(tmp_path):
     folder = yolo(tmp_path / "set")
     address = upload(folder, "faulty://bucket/set")
@@ -172,6 +210,22 @@ def test_names_in_a_tar_lead_nowhere_else(tmp_path):
     folder = mirror.local(str(tmp_path / "bad.tar"))
     assert os.listdir(folder) == ["fine.txt"]
     assert not list(tmp_path.rglob("*escaped*")) and not list(tmp_path.rglob("b.txt"))
+
+
+def test_large_files_of_two_splits_stay_copied(tmp_path, monkeypatch):
+    """The training file, when the validation file next to it is read, and at the next start."""
+    monkeypatch.setattr(mirror, "LARGE_TEXT", 10)
+    folder = coco(tmp_path / "set")
+    for split in ("train", "val"):
+        shutil.copy(folder / "annotations" / "all.json", folder / "annotations" / f"{split}.json")
+    top = upload(folder, "faulty://bucket/set")
+    both = [f"{top}/annotations/{split}.json" for split in ("train", "val")]
+    for address in both:
+        read(address, "all")
+    before = Faulty.reads
+    for address in both:
+        assert len(read(address, "all")) == 3
+    assert Faulty.reads == before
 
 
 def test_a_second_start_reads_no_object_and_a_changed_one_again(tmp_path):
@@ -293,13 +347,22 @@ def test_problems_of_the_data_name_the_address(tmp_path):
         "https://host/set.tar?X-Amz-Signature=secret&x=1",
         "https://host/set.tar?token=secret",
         "https://host/a?x=1&sig=secret",
+        "https://secret@host/set.tar",
+        "https://[host/set?token=secret",
+        "s3://AKIA:secret@bucket/photo.jpg",
     ),
 )
 def test_keys_in_addresses_are_refused_and_not_repeated(address):
-    for work in (lambda: check(train.Config(train=address)), lambda: read(address, "train")):
+    predict = partial(mirror.local_source, address)
+    for work in (lambda: check(train.Config(train=address)), lambda: read(address, "train"), predict):
         with pytest.raises(ValueError) as error:
             work()
         assert "secret" not in str(error.value) and "AKIA" not in str(error.value)
+
+
+def test_a_name_before_a_host_is_no_key():
+    for address in ("abfs://data@account.dfs.core.windows.net/set", "sftp://me@host/set"):
+        remote.refuse_keys("train=", address)
 
 
 def test_paths_are_left_alone(tmp_path):

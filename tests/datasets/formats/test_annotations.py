@@ -105,7 +105,7 @@ def test_ten_problems_are_listed_and_all_are_counted(tmp_path: Path) -> None:
 
 def test_boxes_without_area_are_an_error_or_dropped_and_counted(tmp_path: Path) -> None:
     text = "a.jpg 1,2,1,9,0 1,2,3,4,1\nb.jpg 9,2,3,4,0\n"
-    with refused(DataError, "train.txt:1", "1,2,1,9", "train.txt:2", "9,2,3,4", 'bad_boxes="drop"'):
+    with refused(DataError, "train.txt:1", "1,2,1,9", "train.txt:2", "9,2,3,4", "bad_boxes=drop"):
         read(tmp_path, text)
     found = read(tmp_path, text, bad_boxes="drop")
     assert found.starts.tolist() == [0, 1, 1] and found.labels.tolist() == [1]

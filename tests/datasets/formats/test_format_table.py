@@ -212,7 +212,7 @@ def test_boxes_without_area_are_dropped_with_a_note_or_an_error(tmp_path: Path, 
     assert labeled(found) == expected("a", "b")
     (note,) = notes
     assert "without area" in note and "left out: 2" in note and "30,30,30,50" in note
-    with refused(DataError, "30,30,30,50", 'bad_boxes="drop"') as caught:
+    with refused(DataError, "30,30,30,50", "bad_boxes=drop") as caught:
         read(source, "all", ReadOptions(bad_boxes="error"))
     assert str(caught.value).count("30,30,30,50") == 2
 

@@ -88,7 +88,7 @@ def labelme(folder: Path) -> Export:
         image = base64.b64encode((folder / name).read_bytes()).decode()
         contents = {"version": "6.0.0", "flags": {}, "shapes": rows, "imagePath": name, "imageData": image}
         text(folder / f"{stem(name)}.json", contents | {"imageHeight": height, "imageWidth": width})
-    return Export(notes=("'dog' is a point",))
+    return Export(notes=("'dog' (point)",))
 
 
 def labelme_oriented(folder: Path) -> Export:
